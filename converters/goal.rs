@@ -1,8 +1,8 @@
 //! Schedules in GOAL, the text that LogGOPSim and its tracers use: for each rank calculations, sends and receives, and what
 //! each of them requires.
 
-use crate::trace::file::parse_text;
-use crate::trace::{TraceError, TraceLocation};
+use chakram_trace::format::file::parse_text;
+use chakram_trace::format::{TraceError, TraceLocation};
 use std::path::Path;
 
 mod emit;

@@ -6,8 +6,8 @@
 //! no time of its own, as in the built-in algorithms. A connection is a sender, a receiver and a channel: one thread
 //! block sends into it, one receives from it, in order.
 
-use crate::trace::file::parse_text;
-use crate::trace::{CollectiveKind, TraceError, TraceLocation};
+use chakram_trace::format::file::parse_text;
+use chakram_trace::format::{CollectiveKind, TraceError, TraceLocation};
 use std::path::Path;
 
 mod connections;

@@ -5,7 +5,7 @@
 //! Backward, from the last layer, the gradient of the input does the same, and then that of the weights computes and begins
 //! its collective, for which only the same layer of the next pass waits. Times are nanoseconds.
 
-use crate::trace::CollectiveKind;
+use chakram_trace::format::CollectiveKind;
 use std::collections::BTreeSet;
 
 mod emit;

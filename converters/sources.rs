@@ -1,15 +1,15 @@
 //! Sources of traces: their files, what is kept of them, and which one a file is of.
 
-use crate::converters::goal::GoalSchedule;
-use crate::converters::msccl::MscclAlgorithm;
-use crate::converters::pytorch::{CaptureFileKind, sniff};
-use crate::converters::simai::SimaiWorkload;
-use crate::converters::text_workload::TextWorkload;
-use crate::converters::xplane;
-use crate::trace::file::DecompressedStream;
-use crate::trace::format::text_form;
-use crate::trace::wire::{FrameCursor, WireCursor};
-use crate::trace::{TraceError, discover, escape};
+use crate::goal::GoalSchedule;
+use crate::msccl::MscclAlgorithm;
+use crate::pytorch::{CaptureFileKind, sniff};
+use crate::simai::SimaiWorkload;
+use crate::text_workload::TextWorkload;
+use crate::xplane;
+use chakram_trace::format::file::DecompressedStream;
+use chakram_trace::format::format::text_form;
+use chakram_trace::format::wire::{FrameCursor, WireCursor};
+use chakram_trace::format::{TraceError, discover, escape};
 use std::io::Read;
 use std::path::{Path, PathBuf};
 
@@ -264,7 +264,7 @@ fn refused(path: &Path, found: String) -> TraceError {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::trace::TraceWriter;
+    use chakram_trace::format::TraceWriter;
 
     #[test]
     fn every_source_has_a_word_of_its_own() {

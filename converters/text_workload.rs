@@ -6,7 +6,7 @@
 //! and times, cycles to ASTRA-sim 1.0, are microseconds. What that converter would take silently for something else,
 //! or fail on without a word, is refused with its line.
 
-use crate::trace::{TraceError, TraceLocation};
+use chakram_trace::format::{TraceError, TraceLocation};
 
 mod emit;
 mod parse;

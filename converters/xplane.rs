@@ -10,9 +10,9 @@
 //! - `calls`: collectives of the devices, matched;
 //! - `emit`: nodes.
 
-use crate::trace::file::{DecompressedStream, read_all};
-use crate::trace::write::TraceWriter;
-use crate::trace::{TraceError, TraceLocation};
+use chakram_trace::format::file::{DecompressedStream, read_all};
+use chakram_trace::format::write::TraceWriter;
+use chakram_trace::format::{TraceError, TraceLocation};
 use serde::Serialize;
 use std::io::{self, Write};
 use std::path::{Path, PathBuf};

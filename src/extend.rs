@@ -33,16 +33,16 @@
 //! # Ok::<(), Box<dyn std::error::Error>>(())
 //! ```
 
-pub use crate::collective::{
+pub use chakram_base::ids::EndpointId;
+pub use chakram_engine::{Extensions, KernelModel, MemoryDesign};
+pub use chakram_hardware::collective::{
     AlgorithmChoice, AlgorithmModel, CollectiveAlgorithm, CollectivePrimitive, CollectiveStage,
     LinePosition, OwnAlgorithm, SendStep,
 };
-pub use crate::compute::KernelProfile;
-pub use crate::engine::{Extensions, KernelModel, MemoryDesign};
-pub use crate::ids::EndpointId;
-pub use crate::memory::{LocalMemory, MemoryModel, RemoteMemoryAccess};
-pub use crate::network::{
+pub use chakram_hardware::compute::KernelProfile;
+pub use chakram_hardware::memory::{LocalMemory, MemoryModel, RemoteMemoryAccess};
+pub use chakram_hardware::network::{
     DeliveryNotice, EventScheduler, LinkReservations, MemoryTransfer, NetworkBackend, NetworkEvent,
     NetworkMessage, PortHandle, PortRange,
 };
-pub use crate::topology::{LinePattern, NetworkPath};
+pub use chakram_hardware::topology::{LinePattern, NetworkPath};

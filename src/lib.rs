@@ -30,54 +30,389 @@
 //!
 //! The library is silent: it returns data. `ARCHITECTURE.md` is the map of what is inside.
 
-#![allow(
-    rustdoc::private_intra_doc_links,
-    reason = "docs of modules lead on to what is inside"
-)]
-
-mod archive;
-pub mod astra_sim;
-mod bounds;
-mod cli;
-mod collective;
-mod collective_kind;
-mod compute;
-mod config;
-#[path = "../converters/mod.rs"]
-mod converters;
-pub mod diff;
-mod draw;
-mod dtype;
-pub mod edit;
-pub mod engine;
 pub mod extend;
-mod files;
-pub mod generate;
-mod graph;
-mod group;
-pub mod ids;
-pub mod inspect;
 #[doc(hidden)]
 pub mod internals;
-pub mod job;
-mod kernel_shape;
-pub mod machine;
-mod matching;
-mod memory;
-pub mod model;
-mod network;
-mod regression;
-pub mod report;
-mod schedule;
-pub mod score;
-pub mod serve;
-mod sweep;
-pub mod topology;
-pub mod trace;
-pub mod units;
-pub mod validate;
-mod workload;
 
-pub use job::{AstraSimJob, Job};
-pub use machine::Machine;
-pub use report::Report;
+pub use chakram_hardware::machine::Machine;
+pub use chakram_jobs::{AstraSimJob, Job};
+pub use chakram_report::Report;
+
+pub mod astra_sim {
+    //! The input files and flags of ASTRA-sim 2's analytical networks, as they are: values in their units, under their
+    //! names, with a [`InputNote`] for everything that does not mean what one may think.
+    //!
+    //! ```
+    //! use chakram::astra_sim::{AstraFlags, QuirkSet};
+    //! use chakram::{AstraSimJob, engine::ReplayOptions};
+    //!
+    //! let case = |name: &str| format!("traces/astra-sim-8/{name}").into();
+    //! let mut flags = AstraFlags::new(case("all_reduce"), case("system.json"), case("network.yml"), case("memory.json"));
+    //! let original = AstraSimJob::open(&flags)?.replay(&ReplayOptions::default())?;
+    //! flags.quirks = QuirkSet::NONE;
+    //! let corrected = AstraSimJob::open(&flags)?.replay(&ReplayOptions::default())?;
+    //! println!("{} and {}", original.outcome.makespan, corrected.outcome.makespan);
+    //! # Ok::<(), Box<dyn std::error::Error>>(())
+    //! ```
+
+    pub use chakram_astra_sim::{
+        AnalyticalNetwork, AstraAlgorithm, AstraCollectives, AstraCutThrough, AstraDimension,
+        AstraFlags, AstraInputs, AstraNetworkFile, AstraPhase, AstraRankGraph, AstraTraceReader,
+        CollectiveImplementation, CollectiveImplementations, CollectiveOptimization, CommGroupFile,
+        CompletedNode, CongestionAware, CongestionUnaware, CutThroughLinks, CutThroughPorts,
+        EndlessWait, InputError, InputNote, LogGpParams, NodeTypes, PerCollectiveKind, PerNodeFile,
+        Quirk, QuirkSet, RankTensors, RankWork, RemoteMemoryFile, RooflineMeans, RoutePosition,
+        SchedulingPolicy, ServerHop, ServerRouting, ServerSharing, SystemFile, TensorMemory,
+        counts_as, machine,
+    };
+}
+
+pub mod diff {
+    //! Comparison of two jobs: of traces, whatever the numbers of their nodes and the order of their records; and
+    //! of replay reports.
+    //!
+    //! ```
+    //! use chakram::diff::{RawTrace, traces};
+    //! use chakram::trace::TraceContents;
+    //!
+    //! let files = ["traces/data-parallel-8/job.0.et", "traces/data-parallel-8/job.1.et"];
+    //! let [a, b] = files.map(|file| TraceContents::open(file.as_ref()).expect("it is there"));
+    //! let (a, b) = (RawTrace::read(a.as_slice()), RawTrace::read(b.as_slice()));
+    //! assert!(traces(&a, &b).is_empty());
+    //! ```
+
+    pub use chakram_analysis::diff::{
+        AmountChange, ChangedNode, DiffAspect, DiffTally, EdgeChange, FieldChange, FieldValue,
+        NodeField, RawTrace, TimeTolerance, TraceDiff, traces,
+    };
+}
+
+pub mod edit {
+    //! Transformations of traces into other traces, and audits of the private information in them.
+    //!
+    //! ```
+    //! use chakram::edit::TraceAnonymiser;
+    //! use chakram::trace::TraceContents;
+    //!
+    //! let contents = TraceContents::open("traces/data-parallel-8/job.0.et".as_ref())?;
+    //! let (_, done) = TraceAnonymiser::new(b"nobody knows it", true, Vec::new()).trace(contents.as_slice())?;
+    //! assert!(done.hashed > 0);
+    //! # Ok::<(), Box<dyn std::error::Error>>(())
+    //! ```
+
+    pub use chakram_analysis::edit::{
+        AnonymiserCounts, CommunicationMatches, JobScaling, RankGrid, RankSelection,
+        ScaledDimension, ShardScaling, SliceSummary, SliceTarget, TraceAnonymiser, TraceAudit,
+        matches,
+    };
+}
+
+pub mod engine {
+    //! The replay: one loop over one agenda.
+    //!
+    //! ```
+    //! use chakram::engine::ReplayOptions;
+    //! use chakram::{Job, Machine};
+    //!
+    //! let (job, machine) = (Job::open(["traces/data-parallel-8"])?, Machine::load("dgx-h100")?);
+    //! let closed = job.replay(&machine, &ReplayOptions::default())?;
+    //! let options = ReplayOptions::with(|options| options.stepwise = true);
+    //! let stepwise = job.replay(&machine, &options)?;
+    //! assert_eq!(stepwise.outcome.makespan, closed.outcome.makespan);
+    //! # Ok::<(), Box<dyn std::error::Error>>(())
+    //! ```
+    //!
+    //! Programs are launched by feeds:
+    //!
+    //! ```
+    //! use chakram::engine::{CompiledReplay, Feed, ReplayOptions, TimedLaunches, run_launches};
+    //! use chakram::units::{Span, Time};
+    //! use chakram::{Job, Machine};
+    //!
+    //! let (job, machine) = (Job::open(["traces/data-parallel-8"])?, Machine::load("dgx-h100")?);
+    //! let program = CompiledReplay::new(job.workload(), &machine, &ReplayOptions::default())?;
+    //! let once = program.run(())?.0.makespan;
+    //! // Again when it has ended.
+    //! let again = Time::ZERO + once;
+    //! let mut feed = TimedLaunches::new(0, vec![Time::ZERO, again]);
+    //! let outcome = run_launches(&[program], &mut [&mut feed], None, &mut ())?;
+    //! assert_eq!(outcome.makespan, once + once);
+    //! # Ok::<(), Box<dyn std::error::Error>>(())
+    //! ```
+
+    pub use chakram_engine::{
+        CollectiveModel, CollectiveRecord, CommTiming, CompiledReplay, ComputeModel, Discipline,
+        Engine, Extensions, Feed, GroupSplit, GroupView, HostTiming, JobTimes, KernelModel, Launch,
+        LaunchMode, LaunchPrices, LaunchQueue, LaunchRecord, LaunchRelease, LaunchSerial,
+        LoopCounts, MemoryDesign, NetworkModel, NodeRef, Observer, PricingCoverage, ProcessorJob,
+        ProcessorModel, RepeatedLaunch, ReplayError, ReplayOptions, ReplayOutcome, ReplayRefusal,
+        RepresentativeCheck, RooflineEfficiency, RunSegment, SingleLaunch, StepTimes, Stuck,
+        TimeCategory, TimedLaunches, WaitingNode, place, replay_representatives, run_launches,
+    };
+}
+
+pub mod generate {
+    //! Microbenchmarks and a training step, generated: the same nodes can feed a file or a graph.
+    //!
+    //! ```
+    //! use chakram::generate::{CollectivePattern, WorkloadPattern};
+    //! use chakram::trace::CollectiveKind;
+    //! use chakram::{Job, Machine, engine::ReplayOptions};
+    //!
+    //! let collective = CollectivePattern::new(CollectiveKind::AllReduce, 1 << 30, 8);
+    //! let job = Job::generate(WorkloadPattern::Collective(collective))?;
+    //! let report = job.replay(&Machine::load("dgx-h100")?, &ReplayOptions::default())?;
+    //! assert_eq!(report.outcome.nodes, 8);
+    //! # Ok::<(), Box<dyn std::error::Error>>(())
+    //! ```
+
+    pub use chakram_workloads::generate::{
+        ChainPattern, CollectivePattern, DataParallelPattern, GenerateError, GeneratedJob,
+        MemoryPattern, P2pPattern, PalmPattern, ParallelismPlan, TrafficPattern, TrainingPattern,
+        WorkloadPattern,
+    };
+}
+
+pub mod ids {
+    //! Small integer names for things, so that an index of one kind cannot be used for another.
+    //!
+    //! ```
+    //! use chakram::ids::{Npu, Rank};
+    //!
+    //! assert_eq!(Rank(3).index(), Npu(3).index());
+    //! ```
+
+    pub use chakram_base::ids::{
+        EndpointId, GraphId, GroupId, MAX_NPUS, NodeIndex, Npu, Rank, ranges,
+    };
+}
+
+pub mod inspect {
+    //! Inspection of a trace or a job: counts and times by type, lane, group, peer and operator, single nodes with
+    //! their neighbourhood, and the critical path of the recorded run.
+    //!
+    //! ```
+    //! use chakram::inspect::{NodeFilter, inspect_job};
+    //! use chakram::trace::discover;
+    //!
+    //! let files = discover("traces/data-parallel-8".as_ref())?;
+    //! let job = inspect_job(&files, &NodeFilter::default(), 1)?;
+    //! assert_eq!(job.ranks.len(), 8);
+    //! # Ok::<(), Box<dyn std::error::Error>>(())
+    //! ```
+
+    pub use chakram_analysis::inspect::{
+        AttributeFilter, ClassFilter, CountedFault, CriticalPath, FaultSummary, InspectedTrace,
+        JobInspection, LaneKey, LaneTable, NamePattern, NearbyNode, NearbyNodes, NodeClass,
+        NodeFilter, NodeNeighbourhood, NodeRecord, NodeRow, NodeSums, PathInput, PathSegment,
+        PathTime, RECEIVED, RankInspection, RankOverview, RankSet, RankTimes, SENT, SpreadRow,
+        SpreadTable, TimeBasis, TraceHeader, critical_path, group_label, in_order, inspect_job,
+        inspect_job_with, spent_by,
+    };
+}
+
+pub mod job {
+    //! Jobs, ready to be replayed: from files, from a pattern, or from ASTRA-sim's inputs.
+    //!
+    //! ```
+    //! use chakram::engine::ReplayOptions;
+    //! use chakram::job::Job;
+    //!
+    //! let job = Job::open(["traces/data-parallel-8"])?;
+    //! let machine = chakram::machine::Machine::load("dgx-h100")?;
+    //! let report = job.replay(&machine, &ReplayOptions::default())?;
+    //! assert_eq!(report.ranks, 8);
+    //! # Ok::<(), Box<dyn std::error::Error>>(())
+    //! ```
+    //!
+    //! ```
+    //! use chakram::astra_sim::AstraFlags;
+    //! use chakram::engine::ReplayOptions;
+    //! use chakram::job::AstraSimJob;
+    //!
+    //! let case = |name: &str| format!("traces/astra-sim-8/{name}").into();
+    //! let flags = AstraFlags::new(case("all_reduce"), case("system.json"), case("network.yml"), case("memory.json"));
+    //! let report = AstraSimJob::open(&flags)?.replay(&ReplayOptions::default())?;
+    //! assert_eq!(report.ranks, 8);
+    //! # Ok::<(), Box<dyn std::error::Error>>(())
+    //! ```
+
+    pub use chakram_jobs::{
+        AstraSimJob, CustomFiles, Job, JobError, JobOptions, LoadProgress, load_custom, replay,
+    };
+}
+
+pub mod machine {
+    //! The simulated system after validation: a [`Machine`] that exists cannot be wrong.
+    //!
+    //! ```
+    //! use chakram::machine::Machine;
+    //!
+    //! let machine = Machine::load("dgx-h100x2")?;
+    //! assert_eq!(machine.topology().npus(), 16);
+    //! # Ok::<(), Box<dyn std::error::Error>>(())
+    //! ```
+
+    pub use chakram_hardware::machine::{
+        Host, HostWait, Machine, MachineError, MachinePreset, MachineSource, NpuClass, PRESETS,
+        PriceCorrection, for_ranks, is_inline, is_preset, name_for_ranks, names_file, source,
+    };
+}
+
+pub mod model {
+    //! Models: networks of layers, independent of the number of NPUs that run them.
+    //!
+    //! ```
+    //! use chakram::model::Model;
+    //!
+    //! let model = Model::named("gpt2-xl")?;
+    //! assert_eq!(model.parameters() / 1_000_000, 1_557);
+    //! # Ok::<(), Box<dyn std::error::Error>>(())
+    //! ```
+
+    pub use chakram_workloads::model::{
+        ActivationFunction, AxisCut, AxisSpec, ChainRole, DefinitionKind, ElementBytes,
+        ExpertExchange, ExpertRouting, KeptTensor, KeptWith, KernelSpec, LayerOperator, LayerRole,
+        Model, ModelDefinition, ModelError, ModelLayer, ModelPreset, ModelSource, MovingKernels,
+        MovingSpec, OperatorAxis, OperatorKind, OperatorSpec, OutputHead, PRESETS,
+        PositionEncoding, ProductSpec, TensorSplit, TransformerBlock, TransformerModel,
+        VisionTransformer, WeightSpec, WindowSpec,
+    };
+}
+
+pub mod report {
+    //! Results of a replay: observers that watch it, and the report that they fill.
+    //!
+    //! ```
+    //! use chakram::{Job, Machine, engine::ReplayOptions};
+    //!
+    //! let job = Job::open(["traces/data-parallel-8"])?;
+    //! let report = job.replay(&Machine::load("dgx-h100")?, &ReplayOptions::default())?;
+    //! for row in &report.rows {
+    //!     println!("rank {}: {}", row.rank, report.outcome.makespan);
+    //! }
+    //! # Ok::<(), Box<dyn std::error::Error>>(())
+    //! ```
+
+    pub use chakram_report::{
+        BreakdownObserver, BusyObserver, ChargedTime, CollectiveObserver, CollectiveRecord,
+        CriticalPathSummary, HashedInput, MachineColumn, MachineComparison, MachineResult,
+        MemoryObserver, MemoryRow, NodeSpan, Observer, OperatorObserver, PictureRecorder,
+        RankBusyTime, ReplayPictures, Report, RunSegment, SpanRecorder, Throughput, TimeCategory,
+        TimelineFormat, TimelineSelection, TimelineWriter, beside, replay, replay_in,
+        replay_launched,
+    };
+}
+
+pub mod score {
+    //! Predictions against measured runs: how far off they are, and whether they put plans in the right order.
+
+    pub use chakram_studies::score::{
+        FittedConstant, FoldFit, GemmPoints, IntervalSummary, KernelTimes, MeasuredRun,
+        PredictedRun, RecordedKernels, RunColumns, RunTable, ScoreError, ScoreSummary,
+        StepCorrection, calibrate, fit_in_folds, folds, gemm_points, left_out_errors,
+        left_out_sizes, nccl_log, one_rate, score, with_factors,
+    };
+}
+
+pub mod serve {
+    //! Inference serving: requests that arrive over time, wait, are served in some order, and how long they take.
+
+    pub use chakram_serving::{
+        ArrivalRate, ArrivalStream, CompletedRequest, ConvolutionTasks, CoreClock, ImportOptions,
+        IntervalEstimate, JobGraph, JobLowering, LatencyCurve, LevelSummary, MeasuredLatency,
+        MeasurementSummary, ModelPlace, ModelWork, NoRequestObserver, PRESETS, Platform,
+        PlatformFacts, PlatformPreset, PolicyChoice, PolicyKind, RatePoint, RateSweep,
+        RequestObserver, RequestTimeline, Scenario, ServeCapacity, ServeError, ServeOptions,
+        ServeParts, ServeReport, ServeRow, ServeRowKind, ServedJob, ServedModel, StopRule, TimeSum,
+        TraceJob, VectorJob, compare, find_capacity, html, import, platform_file, platform_text,
+        rows, serve, sweep, text,
+    };
+}
+
+pub mod topology {
+    //! Positions of NPUs and the paths between them; independent of load and time.
+    //!
+    //! ```
+    //! use chakram::topology::{TopologyDimension, DimensionShape, Topology};
+    //!
+    //! let dimension = TopologyDimension {
+    //!     name: "nvlink".to_owned(),
+    //!     shape: DimensionShape::Switch,
+    //!     size: 8,
+    //!     bandwidth: "450 GB/s".parse()?,
+    //!     latency: "500 ns".parse()?,
+    //! };
+    //! let topology = Topology::new(vec![dimension]).expect("it has NPUs, and not too many");
+    //! assert_eq!(topology.npus(), 8);
+    //! # Ok::<(), Box<dyn std::error::Error>>(())
+    //! ```
+
+    pub use chakram_hardware::topology::{
+        DimensionShape, LinePattern, MemoryEndpoint, MemorySite, NetworkPath, SwitchingMode,
+        TileGrid, Topology, TopologyDimension, chip_graph, link_graph, tile_grid,
+    };
+}
+
+pub mod trace {
+    //! Execution traces as files hold them: nodes, their operations, and their encoding on disk.
+    //!
+    //! ```
+    //! use chakram::trace::{NodeView, Op, Sink, TraceWriter};
+    //! use chakram::validate::ValidatedTrace;
+    //!
+    //! let kernel = |flops| Op::Compute { flops, bytes: 0, dtype: None };
+    //! let mut writer = TraceWriter::new(Vec::new())?;
+    //! writer.node(&NodeView::new(1, "forward", kernel(1_000)), &[])?;
+    //! writer.node(&NodeView::new(2, "backward", kernel(2_000)), &[1])?;
+    //! let file = writer.into_inner();
+    //! assert_eq!(ValidatedTrace::check(&file, Default::default(), 1).nodes(), 2);
+    //! # Ok::<(), Box<dyn std::error::Error>>(())
+    //! ```
+
+    pub use chakram_trace::format::{
+        CollectiveKind, Dtype, FoundTraces, GroupName, KernelShape, KernelShapeError,
+        MemoryChanges, MemoryLocation, MovingKernel, NodeLabels, NodeView, Op, RankFile,
+        SchemaGeneration, Sink, TensorClass, TraceContents, TraceError, TraceLocation, TraceWriter,
+        TrainingPhase, VerifyLevel, discover, escape, escaped, family, is_harmful,
+        of_any_micro_batch,
+    };
+}
+
+pub mod units {
+    //! Quantities with their units, and the only places where a number is rounded.
+    //!
+    //! ```
+    //! use chakram::units::{Bandwidth, Bytes, Span};
+    //!
+    //! let bandwidth: Bandwidth = "50 GB/s".parse()?;
+    //! assert_eq!(bandwidth.bytes_per_second(), 50e9);
+    //! assert_eq!("1 GiB".parse::<Bytes>()?, Bytes(1 << 30));
+    //! assert_eq!("500 ns".parse::<Span>()?, Span::from_ns(500));
+    //! # Ok::<(), chakram::units::QuantityError>(())
+    //! ```
+
+    pub use chakram_base::units::{
+        Bandwidth, BufferShare, Bytes, FlopRate, Frequency, InverseRate, QuantityError, Span, Time,
+        TimeEstimate, counted, thousands,
+    };
+}
+
+pub mod validate {
+    //! Validation of traces before anything is replayed.
+    //!
+    //! ```
+    //! use chakram::trace::TraceContents;
+    //! use chakram::validate::ValidatedTrace;
+    //!
+    //! let contents = TraceContents::open("traces/data-parallel-8/job.0.et".as_ref())?;
+    //! let trace = ValidatedTrace::check(contents.as_slice(), Default::default(), 10);
+    //! assert_eq!(trace.findings().tally().errors, 0);
+    //! # Ok::<(), Box<dyn std::error::Error>>(())
+    //! ```
+
+    pub use chakram_analysis::validate::{
+        Defect, DefectCounts, DefectKind, DefectLocation, DefectLog, ReportedTrace, Severity,
+        ValidateOptions, ValidatedTrace, ValidationReport, ValidationStyle, job, to_json, to_text,
+    };
+}

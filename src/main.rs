@@ -1,13 +1,13 @@
 //! `chakram`: replays machine-learning execution traces on hardware you do not have.
 
+use chakram_base::bounds::allocator::{self, CountingAllocator};
 use std::process::ExitCode;
 
 /// Memory that inputs ask for is bounded, and counted where no check comes before it.
 #[global_allocator]
-static ALLOCATOR: chakram::internals::bounds::allocator::CountingAllocator =
-    chakram::internals::bounds::allocator::CountingAllocator;
+static ALLOCATOR: CountingAllocator = CountingAllocator;
 
 fn main() -> ExitCode {
-    chakram::internals::bounds::allocator::keep_freed();
-    chakram::internals::cli::main()
+    allocator::keep_freed();
+    chakram_cli::main()
 }

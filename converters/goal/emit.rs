@@ -5,10 +5,10 @@
 //! beginning waits for whatever that waits for, as it may begin then.
 
 use super::{GoalOperationKind, GoalProgram, GoalSchedule, refused};
-use crate::trace::scan::NodeView;
-use crate::trace::write::{NodeExtras, TraceWriter};
-use crate::trace::{Op, TraceError};
-use crate::units::Span;
+use chakram_base::units::Span;
+use chakram_trace::format::scan::NodeView;
+use chakram_trace::format::write::{NodeExtras, TraceWriter};
+use chakram_trace::format::{Op, TraceError};
 use std::collections::BTreeSet;
 use std::io::Write;
 

@@ -11,7 +11,7 @@
 //! Labels begin with a letter. Comments are `//` to the end of the line, and `/* … */`.
 
 use super::{GoalOperation, GoalOperationKind, GoalProgram, GoalSchedule, refused};
-use crate::trace::{TraceError, escape};
+use chakram_trace::format::{TraceError, escape};
 use std::collections::BTreeMap;
 
 /// Words of a text with the lines, from 1, that they stand in; the end of a line is the word `\n`, and `:`, `{` and `}` are

@@ -5,10 +5,10 @@
 //! traces with collectives or without times are refused.
 
 use super::{GoalOperation, GoalOperationKind, GoalProgram, GoalSchedule};
-use crate::graph::{Graph, NodeKind};
-use crate::ids::NodeIndex;
-use crate::trace::{TraceError, TraceLocation};
-use crate::units::Span;
+use chakram_base::ids::NodeIndex;
+use chakram_base::units::Span;
+use chakram_trace::format::{TraceError, TraceLocation};
+use chakram_trace::graph::{Graph, NodeKind};
 use std::fmt::{self, Display, Formatter};
 
 impl GoalProgram {

@@ -1,7 +1,7 @@
 //! Connections between thread blocks, and the messages that pass through them.
 
 use super::{MscclAlgorithm, refused};
-use crate::trace::TraceError;
+use chakram_trace::format::TraceError;
 use std::collections::BTreeMap;
 
 /// Sender, receiver and channel.

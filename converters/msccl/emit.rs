@@ -2,9 +2,9 @@
 
 use super::connections::Connection;
 use super::{MscclAlgorithm, StepKind};
-use crate::trace::scan::NodeView;
-use crate::trace::write::{NodeExtras, TraceWriter};
-use crate::trace::{Op, TraceError};
+use chakram_trace::format::scan::NodeView;
+use chakram_trace::format::write::{NodeExtras, TraceWriter};
+use chakram_trace::format::{Op, TraceError};
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
 use std::io::Write;
@@ -139,7 +139,7 @@ impl<'a> MscclScripts<'a> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::trace::CollectiveKind;
+    use chakram_trace::format::CollectiveKind;
 
     #[test]
     fn chunks_share_the_bytes() {

@@ -1,7 +1,7 @@
 //! XML of MSCCL: `algo`, in it `gpu`, in it `tb`, in it `step`.
 
 use super::{MscclAlgorithm, MscclGpu, MscclStep, StepKind, ThreadBlock, refused};
-use crate::trace::{CollectiveKind, TraceError, TraceLocation, escape};
+use chakram_trace::format::{CollectiveKind, TraceError, TraceLocation, escape};
 use roxmltree::{Document, Node};
 
 /// Most chunks, GPUs, channels, thread blocks of a GPU and steps of a thread block; MSCCL itself takes far fewer.

@@ -21,8 +21,8 @@ use super::group_inference::JobGroup;
 use super::inferred_ranks::RankModel;
 use super::nccl_times::{NcclTime, NvlinkRate};
 use super::transfer_times::{CallTime, JobCalls};
-use crate::matching::CommRef;
-use crate::trace::CollectiveKind;
+use chakram_trace::format::CollectiveKind;
+use chakram_trace::matching::CommRef;
 use std::collections::{BTreeMap, BTreeSet};
 
 /// Times that NCCL takes for a collective of `members`; `None` where they are not known.

@@ -9,7 +9,7 @@
 //! ```
 
 use super::op_cost::OpCost;
-use crate::trace::Dtype;
+use chakram_trace::format::Dtype;
 
 /// A kernel, and what it is known to do.
 #[derive(Clone, Copy, Debug)]

@@ -5,10 +5,10 @@ use super::call_windows::{self, CallOutline};
 use super::calls::{CommCall, CommCalls, CommOp};
 use super::group_inference::{JobGroup, UNTOLD};
 use super::rank_timeline::RankTimeline;
-use crate::matching::{
+use chakram_trace::format::CollectiveKind;
+use chakram_trace::matching::{
     CollectiveSignature, CommRef, MemberCalls, MessageHalf, SlotCalls, disagreement, match_messages,
 };
-use crate::trace::CollectiveKind;
 
 /// A collective with the calls of its members that have captures.
 #[derive(Clone, Debug)]

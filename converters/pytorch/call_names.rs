@@ -1,6 +1,6 @@
 //! Names under which operators request communication and libraries carry it out, as far as the two are matched.
 
-use crate::trace::CollectiveKind;
+use chakram_trace::format::CollectiveKind;
 
 /// Kind of communication, as its carrier names it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]

@@ -5,7 +5,7 @@
 //! several it is the one under which collectives end together on both: the differences of their ends, which are the offset
 //! of the clocks, vary least, and are the smallest of those that vary as little.
 
-use crate::matching::CollectiveSignature;
+use chakram_trace::matching::CollectiveSignature;
 
 /// A call, as far as it tells calls apart.
 #[derive(Clone, Copy, Debug)]
@@ -121,7 +121,7 @@ fn median(values: &mut [i64]) -> i64 {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::trace::CollectiveKind;
+    use chakram_trace::format::CollectiveKind;
 
     fn call(bytes: u64, end: i64) -> CallOutline {
         CallOutline {

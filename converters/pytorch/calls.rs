@@ -5,7 +5,7 @@
 //! flight is that of gloo's intervals, or of NCCL's kernels.
 
 use super::rank_timeline::{NONE, RankTimeline};
-use crate::trace::CollectiveKind;
+use chakram_trace::format::CollectiveKind;
 
 mod args;
 mod comm_kernels;

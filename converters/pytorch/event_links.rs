@@ -3,7 +3,7 @@
 use super::host::HostTrace;
 use super::kineto::{EventCategory, KinetoTrace, KinetoTrack};
 use super::rank_timeline::{NONE, TimeWindow};
-use crate::trace::escape;
+use chakram_trace::format::escape;
 
 mod by_order;
 

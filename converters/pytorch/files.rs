@@ -1,7 +1,7 @@
 //! Discovery of a job's captures, and of the files of each rank.
 
 use super::sniff::{CaptureFileKind, foreign, sniff, sniff_pid, sniff_piped};
-use crate::trace::TraceError;
+use chakram_trace::format::TraceError;
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;

@@ -8,7 +8,7 @@
 use super::ProcessGroup;
 use super::calls::{CommCall, CommCalls, CommOp, LARGEST_GROUP, positional_group};
 use super::rank_timeline::RankTimeline;
-use crate::trace::CollectiveKind;
+use chakram_trace::format::CollectiveKind;
 use std::collections::BTreeMap;
 use workers::WorkerPools;
 

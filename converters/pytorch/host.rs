@@ -7,8 +7,8 @@ mod reader;
 mod tests;
 
 use super::{JsonRepairs, ProcessGroup, stream};
-use crate::graph::NameTable;
-use crate::trace::TraceError;
+use chakram_trace::format::TraceError;
+use chakram_trace::graph::NameTable;
 use reader::HostTraceReader;
 use std::path::Path;
 

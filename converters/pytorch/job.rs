@@ -5,9 +5,9 @@ use super::files::CapturePair;
 use super::host::HostTrace;
 use super::kineto::KinetoTrace;
 use super::summary::ConversionSummary;
-use crate::files::{OutputHandle, OutputSet};
-use crate::trace::TraceError;
-use crate::trace::file::CompressedWriter;
+use chakram_trace::files::{OutputHandle, OutputSet};
+use chakram_trace::format::TraceError;
+use chakram_trace::format::file::CompressedWriter;
 use std::io::BufWriter;
 use std::path::{Path, PathBuf};
 

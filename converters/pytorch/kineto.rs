@@ -8,8 +8,8 @@ mod tests;
 mod tracks;
 
 use super::{JsonRepairs, ProcessGroup, stream};
-use crate::graph::NameTable;
-use crate::trace::TraceError;
+use chakram_trace::format::TraceError;
+use chakram_trace::graph::NameTable;
 use reader::KinetoReader;
 use std::collections::BTreeMap;
 use std::path::Path;

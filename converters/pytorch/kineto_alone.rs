@@ -8,7 +8,7 @@ use super::event_links::{HostNodeLinks, LinkMethod};
 use super::host::{CommArgs, HostNode, HostNodeForm, HostTrace, NONE};
 use super::kineto::{EventCategory, EventDetails, KinetoTrace, element_bytes, elements_of};
 use super::output_shapes;
-use crate::graph::{Interner, NameTable};
+use chakram_trace::graph::{Interner, NameTable};
 use serde_json::Value;
 use std::cmp::Reverse;
 use std::collections::BTreeMap;

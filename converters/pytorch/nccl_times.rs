@@ -31,7 +31,7 @@
 //!
 //! Nothing is said of trees, sums in the switch, other collectives, several hosts, PCI Express, or other libraries.
 
-use crate::trace::CollectiveKind;
+use chakram_trace::format::CollectiveKind;
 
 /// Times of a kernel for which no member waits, in nanoseconds.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -9,7 +9,7 @@
 use super::host::{HostNode, HostTrace};
 use super::rank_timeline::{DeviceInterval, HostIntervalKind, NONE, RankTimeline};
 use super::tensor_lists;
-use crate::graph::Interner;
+use chakram_trace::graph::Interner;
 use products::flops;
 
 mod products;

@@ -1,7 +1,7 @@
 //! Detection of the kind of a PyTorch file from its beginning.
 
-use crate::trace::TraceError;
-use crate::trace::file::DecompressedStream;
+use chakram_trace::format::TraceError;
+use chakram_trace::format::file::DecompressedStream;
 use std::io::Read;
 use std::path::Path;
 

@@ -1,7 +1,7 @@
 //! Steps that a job measured beside its capture, without a profiler: `steps.RANK.json`, which `capture.py` writes.
 
-use crate::trace::TraceError;
-use crate::trace::file::TraceContents;
+use chakram_trace::format::TraceError;
+use chakram_trace::format::file::TraceContents;
 use serde::Deserialize;
 use std::path::Path;
 

@@ -153,7 +153,7 @@ impl ConversionSummary {
         let mut collectives = BTreeMap::new();
         let mut per_group = vec![0_u64; groups.len()];
         for matched in &matches.collectives {
-            let (_, name, _) = crate::trace::CollectiveKind::ALL[matched.kind as usize];
+            let (_, name, _) = chakram_trace::format::CollectiveKind::ALL[matched.kind as usize];
             *collectives.entry(name).or_default() += 1;
             per_group[matched.group as usize] += 1;
         }
@@ -325,7 +325,7 @@ fn described<'r>(file: &'r str, repairs: &'r JsonRepairs) -> impl Iterator<Item 
         // The list is cut short, so that it may lack all of a kind.
         match first {
             Some(first) => {
-                let text = crate::trace::escape(&first.text);
+                let text = chakram_trace::format::escape(&first.text);
                 format!("{file}, byte {}: {what}: `{text}`{more}", first.offset)
             }
             None => format!("{file}: {what}: {count} times"),
@@ -349,7 +349,7 @@ fn device_ns(rank: &RankTimeline) -> u64 {
 
 /// Returns the number of calls that move data, but whose bytes the capture does not have.
 fn unsized_calls(calls: &CommCalls) -> u64 {
-    let barrier = CommOp::Collective(crate::trace::CollectiveKind::Barrier);
+    let barrier = CommOp::Collective(chakram_trace::format::CollectiveKind::Barrier);
     let list = calls.list.iter();
     list.filter(|call| (call.asked.bytes_in, call.asked.bytes_out) == (0, 0) && call.act != barrier)
         .count() as u64

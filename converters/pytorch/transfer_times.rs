@@ -27,7 +27,7 @@ use super::clock::ClockOffset;
 use super::group_inference::JobGroup;
 use super::inferred_ranks::RankModel;
 use super::rank_timeline::RankTimeline;
-use crate::matching::CommRef;
+use chakram_trace::matching::CommRef;
 use std::collections::BTreeMap;
 
 /// Waiting and transfer time of a call, in ns.

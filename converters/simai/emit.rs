@@ -1,12 +1,12 @@
 //! Traces of a workload, one for each rank.
 
 use super::{GroupRole, RankGrid, SimaiComm, SimaiLayer, SimaiStage, SimaiWorkload};
-use crate::trace::groups::metadata_text;
-use crate::trace::labels::TrainingPhase;
-use crate::trace::scan::NodeView;
-use crate::trace::write::{NodeExtras, TraceWriter};
-use crate::trace::{CollectiveKind, GroupName, Op, TraceError};
-use crate::units::Span;
+use chakram_base::units::Span;
+use chakram_trace::format::groups::metadata_text;
+use chakram_trace::format::labels::TrainingPhase;
+use chakram_trace::format::scan::NodeView;
+use chakram_trace::format::write::{NodeExtras, TraceWriter};
+use chakram_trace::format::{CollectiveKind, GroupName, Op, TraceError};
 use std::io::Write;
 
 impl SimaiComm {

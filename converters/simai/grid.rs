@@ -1,8 +1,8 @@
 //! Groups of a rank by the degrees of a workload.
 
 use super::SimaiWorkload;
-use crate::trace::groups::DeclaredGroups;
-use crate::trace::roles::GroupRoles;
+use chakram_trace::format::groups::DeclaredGroups;
+use chakram_trace::format::roles::GroupRoles;
 
 /// Role of a group.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -1,9 +1,9 @@
 //! Text of a workload: a line of degrees, the number of layers, and a line of twelve words for each.
 
 use super::{GroupRole, KINDS, SimaiComm, SimaiLayer, SimaiStage, SimaiWorkload};
-use crate::converters::text_workload::{number, refused, words};
-use crate::trace::file::parse_text;
-use crate::trace::{CollectiveKind, TraceError, escape};
+use crate::text_workload::{number, refused, words};
+use chakram_trace::format::file::parse_text;
+use chakram_trace::format::{CollectiveKind, TraceError, escape};
 use std::collections::BTreeSet;
 use std::path::Path;
 

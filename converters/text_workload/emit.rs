@@ -1,8 +1,8 @@
 //! Graphs of a workload, as the public converter of Chakra writes them.
 
 use super::{LayerComm, LayerStage, TextLayer, TextParallelism, TextWorkload};
-use crate::trace::TraceError;
-use crate::trace::encoder::{MessageEncoder, frame};
+use chakram_trace::format::TraceError;
+use chakram_trace::format::encoder::{MessageEncoder, frame};
 use std::fmt::Write as _;
 use std::io::Write;
 
@@ -255,9 +255,9 @@ impl<'o, W: Write> NodeEmitter<'o, W> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::trace::scan::NodeView;
-    use crate::trace::wire::FrameCursor;
-    use crate::trace::{Op, scan};
+    use chakram_trace::format::scan::NodeView;
+    use chakram_trace::format::wire::FrameCursor;
+    use chakram_trace::format::{Op, scan};
 
     /// A node as it reads back: its id, its name, and the ids that it waits for.
     type Told = (u64, String, Vec<u64>);

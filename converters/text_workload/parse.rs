@@ -1,9 +1,9 @@
 //! Text of a workload: the kind of parallelism, the number of layers, and a line of twelve words for each.
 
 use super::{LayerComm, LayerStage, TextLayer, TextParallelism, TextWorkload, refused};
-use crate::converters::simai::SimaiWorkload;
-use crate::trace::file::parse_text;
-use crate::trace::{TraceError, escape};
+use crate::simai::SimaiWorkload;
+use chakram_trace::format::file::parse_text;
+use chakram_trace::format::{TraceError, escape};
 use std::path::Path;
 
 /// Words of a layer: its name, a reserved one, three times time, collective and bytes, and the time of an update.

@@ -3,8 +3,8 @@
 use super::hlo::{HloCollective, HloModules};
 use super::space::StatValue;
 use super::timeline::{DevicePiece, DeviceTimeline};
-use crate::trace::CollectiveKind;
-use crate::trace::groups::DeclaredGroups;
+use chakram_trace::format::CollectiveKind;
+use chakram_trace::format::groups::DeclaredGroups;
 use std::collections::BTreeMap;
 
 /// A member's part of a collective.

@@ -4,11 +4,11 @@ use super::calls::CollectiveCalls;
 use super::space::StatValue;
 use super::timeline::{DevicePiece, DeviceTimeline};
 use super::{DeviceConversion, ns};
-use crate::trace::groups::metadata_text;
-use crate::trace::scan::{self, NodeView};
-use crate::trace::write::{AttributeValue, NamedAttribute, NodeExtras, TraceWriter};
-use crate::trace::{GroupName, Op, TraceError};
-use crate::units::Span;
+use chakram_base::units::Span;
+use chakram_trace::format::groups::metadata_text;
+use chakram_trace::format::scan::{self, NodeView};
+use chakram_trace::format::write::{AttributeValue, NamedAttribute, NodeExtras, TraceWriter};
+use chakram_trace::format::{GroupName, Op, TraceError};
 use std::borrow::Cow;
 use std::io::Write;
 

@@ -1,7 +1,7 @@
 //! Files of a profile.
 
-use crate::trace::TraceError;
-use crate::trace::wire::{WireCursor, WireValue};
+use chakram_trace::format::TraceError;
+use chakram_trace::format::wire::{WireCursor, WireValue};
 use std::path::{Path, PathBuf};
 
 /// Endings of names.
@@ -83,8 +83,8 @@ pub fn begins(head: &[u8]) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::trace::TraceWriter;
-    use crate::trace::encoder::MessageEncoder;
+    use chakram_trace::format::TraceWriter;
+    use chakram_trace::format::encoder::MessageEncoder;
 
     #[test]
     fn profiles_begin_with_a_named_plane() {

@@ -1,8 +1,8 @@
 //! Collectives of the programs in a profile: their kinds, sizes and groups of devices, from `HloProto`.
 
 use super::space::{Message, ProfileSpace, StatValue, fields};
-use crate::trace::wire::{WireCursor, WireValue};
-use crate::trace::{CollectiveKind, TraceError};
+use chakram_trace::format::wire::{WireCursor, WireValue};
+use chakram_trace::format::{CollectiveKind, TraceError};
 use std::collections::BTreeMap;
 
 /// Plane of the programs, and the stat that holds one.
@@ -445,7 +445,7 @@ fn module(proto: Message<'_>) -> Result<HloModule, TraceError> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::trace::encoder::MessageEncoder;
+    use chakram_trace::format::encoder::MessageEncoder;
 
     fn made(make: impl FnOnce(&mut MessageEncoder)) -> Vec<u8> {
         let mut message = MessageEncoder::default();

@@ -1,8 +1,8 @@
 //! Planes, lines, events and stats of an `XSpace`, borrowed from the file.
 
-use crate::bounds;
-use crate::trace::TraceError;
-use crate::trace::wire::{WireCursor, WireValue};
+use chakram_base::bounds;
+use chakram_trace::format::TraceError;
+use chakram_trace::format::wire::{WireCursor, WireValue};
 use std::borrow::Cow;
 use std::collections::BTreeMap;
 

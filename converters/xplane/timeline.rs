@@ -1,7 +1,7 @@
 //! Timelines of devices: pieces of time of their streams, and the calls on the host that launched them.
 
 use super::space::{ProfileEvent, ProfileLine, ProfilePlane, ProfileSpace, StatValue};
-use crate::trace::{TraceError, TraceLocation};
+use chakram_trace::format::{TraceError, TraceLocation};
 use std::collections::BTreeMap;
 
 /// Beginnings of the names of device planes.

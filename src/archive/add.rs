@@ -9,7 +9,7 @@ use super::metadata::MetadataValue;
 use super::segment::SegmentWriter;
 use super::store::{Archive, ArchiveWriter, CommitPlan};
 use super::{ArchiveError, CompressionLevel, ObjectDone};
-use crate::trace::file::{FoundTraces, TraceContents};
+use chakram_trace::format::file::{FoundTraces, TraceContents};
 use std::collections::BTreeMap;
 use std::collections::btree_map::Entry;
 use std::io::Write;
@@ -202,7 +202,7 @@ pub fn add(
 }
 
 /// Splits the name of a trace into prefix and ending.
-fn parts(file: &crate::trace::file::RankFile) -> Result<(String, String), ArchiveError> {
+fn parts(file: &chakram_trace::format::file::RankFile) -> Result<(String, String), ArchiveError> {
     let name = file.path.file_name().and_then(|name| name.to_str());
     let rank = format!(".{}.", file.rank);
     let split = name.and_then(|name| {
@@ -241,7 +241,7 @@ fn pack_workload(
             return Err(ArchiveError::refused(found, "the traces of one job"));
         }
         // Ranks of generated jobs are often one file under several names, which need not be read again.
-        let identity = crate::files::identity(&file.path);
+        let identity = chakram_trace::files::identity(&file.path);
         let same = linked.as_ref().filter(|(of, _, _)| Some(*of) == identity);
         let (hash, bytes) = match same {
             Some((_, hash, bytes)) => (hash.clone(), *bytes),

@@ -243,7 +243,7 @@ impl WorkloadEntry {
         let wrong = |found: String| {
             Err(ArchiveError::broken(format!(
                 "workload `{}`: {found}",
-                crate::trace::escape(&self.name)
+                chakram_trace::format::escape(&self.name)
             )))
         };
         check_name(&self.name).or_else(|_| wrong("its name is none".to_owned()))?;
@@ -289,7 +289,10 @@ pub fn check_name(name: &str) -> Result<(), ArchiveError> {
         return Ok(());
     }
     Err(ArchiveError::refused(
-        format!("`{}` is no name of a workload", crate::trace::escape(name)),
+        format!(
+            "`{}` is no name of a workload",
+            chakram_trace::format::escape(name)
+        ),
         "letters, digits and dashes, with slashes between parts: llama3/step-7",
     ))
 }

@@ -2,9 +2,9 @@
 
 use super::ArchiveError;
 use super::store::Archive;
-use crate::trace::file::{FoundTraces, RankFile, StoredTrace, TraceStore};
-use crate::trace::job::{ENDING, JobFile};
-use crate::trace::{TraceError, TraceLocation};
+use chakram_trace::format::file::{FoundTraces, RankFile, StoredTrace, TraceStore};
+use chakram_trace::format::job::{ENDING, JobFile};
+use chakram_trace::format::{TraceError, TraceLocation};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 

@@ -3,7 +3,7 @@
 use super::document::{FileRow, TraceRow, WorkloadEntry};
 use super::store::Archive;
 use super::{ArchiveError, ObjectDone};
-use crate::files::OutputSet;
+use chakram_trace::files::OutputSet;
 use std::io::Write;
 use std::path::{Path, PathBuf};
 
@@ -62,13 +62,13 @@ impl Archive {
         let traces = entry.rank_rows().filter(|(rank, _)| wanted(*rank));
         let traces =
             traces.map(|(rank, row)| (entry.file_name(rank, row), &row.blake3, part.nodes));
-        let is_job = |row: &&FileRow| row.name.ends_with(crate::trace::job::ENDING);
+        let is_job = |row: &&FileRow| row.name.ends_with(chakram_trace::format::job::ENDING);
         let whole = part == WorkloadPart::default();
         let files = entry.files.iter().filter(|row| whole || !is_job(row));
         let files = files.map(|row| (row.name.clone(), &row.blake3, None));
         // A job's file names the traces, so it comes last.
         let mut all: Vec<(String, &String, Option<NumberRange>)> = traces.chain(files).collect();
-        all.sort_by_key(|(name, _, _)| name.ends_with(crate::trace::job::ENDING));
+        all.sort_by_key(|(name, _, _)| name.ends_with(chakram_trace::format::job::ENDING));
         let mut outputs = OutputSet::default();
         let mut written = Vec::new();
         for (name, hash, nodes) in all {

@@ -104,7 +104,7 @@ pub struct CollectResult {
 pub fn expired(archive: &Archive, as_of: &str) -> Result<Vec<String>, ArchiveError> {
     if !is_date(as_of) {
         return Err(ArchiveError::refused(
-            format!("`{}` is no date", crate::trace::escape(as_of)),
+            format!("`{}` is no date", chakram_trace::format::escape(as_of)),
             "YYYY-MM-DD",
         ));
     }

@@ -60,7 +60,10 @@ impl MetadataValue {
                 MetadataType::Date => ("a date", "YYYY-MM-DD"),
             };
             ArchiveError::refused(
-                format!("{key}: `{}` is not {what}", crate::trace::escape(text)),
+                format!(
+                    "{key}: `{}` is not {what}",
+                    chakram_trace::format::escape(text)
+                ),
                 hint,
             )
         })

@@ -10,7 +10,7 @@
 use super::ArchiveError;
 use super::chunk::{ChunkCoding, EncodedChunk, compress, decompress};
 use super::document::{CatalogueChange, ChunkRow, ObjectIndex, ObjectRow, SegmentStart};
-use crate::bounds;
+use chakram_base::bounds;
 use flate2::Crc;
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeSet;

@@ -84,12 +84,12 @@ impl Archive {
             let near = self.workloads.keys().find(|known| known.contains(name));
             let near = near.or_else(|| self.workloads.keys().next());
             let hint = near.map_or("chakram archive list".to_owned(), |near| {
-                crate::trace::escape(near)
+                chakram_trace::format::escape(near)
             });
             let found = format!(
                 "{}: it has no workload `{}`",
                 self.path.display(),
-                crate::trace::escape(name)
+                chakram_trace::format::escape(name)
             );
             ArchiveError::refused(found, hint)
         })
@@ -124,7 +124,7 @@ pub(super) fn committed<N: Ord + Borrow<str>, W>(
     if change.schema != SCHEMA {
         let found = format!(
             "its schema is `{}`, and {SCHEMA} is known here",
-            crate::trace::escape(&change.schema)
+            chakram_trace::format::escape(&change.schema)
         );
         return Err(ArchiveError::broken(found));
     }

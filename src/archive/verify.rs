@@ -100,7 +100,7 @@ impl Archive {
                 let names = start
                     .workloads
                     .iter()
-                    .map(|name| crate::trace::escape(name));
+                    .map(|name| chakram_trace::format::escape(name));
                 let names: Vec<String> = names.collect();
                 format!(
                     "{} bytes behind byte {at} are an `{}` that was not finished: {} not in the archive",

@@ -3,7 +3,7 @@
 use super::collectives::AstraCollectives;
 use super::program::halving_doubling;
 use super::{AstraAlgorithm, CollectiveOptimization};
-use crate::trace::CollectiveKind;
+use chakram_trace::format::CollectiveKind;
 
 /// Maximum number of chunks in flight, over all NPUs.
 const MOST_CHUNKS: u64 = 1 << 26;

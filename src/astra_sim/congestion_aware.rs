@@ -17,12 +17,12 @@
 use super::congestion_unaware::path_rate;
 use super::network_file::{self, AstraDimension};
 use super::quirks::{self, QuirkSet};
-use crate::ids::Npu;
-use crate::network::{
+use chakram_base::ids::Npu;
+use chakram_base::units::{BufferShare, Span, Time};
+use chakram_hardware::network::{
     DeliveryNotice, EventScheduler, NetworkBackend, NetworkEvent, NetworkMessage,
 };
-use crate::topology::{DimensionShape, LinePattern};
-use crate::units::{BufferShare, Span, Time};
+use chakram_hardware::topology::{DimensionShape, LinePattern};
 
 /// Sentinel op: none.
 const NONE: u32 = u32::MAX;

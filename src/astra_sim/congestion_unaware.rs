@@ -9,12 +9,12 @@
 
 use super::network_file;
 use super::quirks::{self, Quirk, QuirkSet};
-use crate::ids::Npu;
-use crate::network::{
+use chakram_base::ids::Npu;
+use chakram_base::units::{BufferShare, Span, Time};
+use chakram_hardware::network::{
     DeliveryNotice, EventScheduler, NetworkBackend, NetworkEvent, NetworkMessage,
 };
-use crate::topology::{DimensionShape, LinePattern};
-use crate::units::{BufferShare, Span, Time};
+use chakram_hardware::topology::{DimensionShape, LinePattern};
 
 /// One dimension with derived values.
 #[derive(Clone, Copy, Debug)]

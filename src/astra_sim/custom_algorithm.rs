@@ -6,11 +6,11 @@
 //! sizes are those of the algorithm, and the size of the collective does not matter. The collective is complete at a
 //! rank when all of its nodes are.
 
-use crate::collective::{MemberScript, ScriptOp, ScriptedAlgorithm};
-use crate::graph::{DependencyPolicy, Graph, NodeKind};
-use crate::trace::scan::NodeView;
-use crate::trace::{Op, TraceError};
-use crate::units::Span;
+use chakram_base::units::Span;
+use chakram_hardware::collective::{MemberScript, ScriptOp, ScriptedAlgorithm};
+use chakram_trace::format::scan::NodeView;
+use chakram_trace::format::{Op, TraceError};
+use chakram_trace::graph::{DependencyPolicy, Graph, NodeKind};
 use std::collections::BTreeMap;
 
 /// Durations of the compute nodes of an algorithm.

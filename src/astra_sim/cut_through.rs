@@ -7,12 +7,12 @@
 //! several links that a single message cannot use at once.
 
 use super::quirks::{self, QuirkSet};
-use crate::ids::Npu;
-use crate::network::{
+use chakram_base::ids::Npu;
+use chakram_base::units::Time;
+use chakram_hardware::network::{
     DeliveryNotice, EventScheduler, NetworkBackend, NetworkEvent, NetworkMessage,
 };
-use crate::topology::LinePattern;
-use crate::units::Time;
+use chakram_hardware::topology::LinePattern;
 
 /// Position of a message on its route.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]

@@ -9,7 +9,7 @@ use super::congestion_unaware::path_rate;
 use super::cut_through::{AstraCutThrough, RoutePosition, ServerHop, ServerRouting};
 use super::network_file;
 use super::quirks::QuirkSet;
-use crate::topology::DimensionShape;
+use chakram_hardware::topology::DimensionShape;
 
 /// The cut-through network of links.
 pub type CutThroughLinks = AstraCutThrough<LinkRouting>;

@@ -10,7 +10,7 @@
 use super::cut_through::{AstraCutThrough, RoutePosition, ServerHop, ServerRouting};
 use super::network_file;
 use super::quirks::{Quirk, QuirkSet};
-use crate::topology::DimensionShape;
+use chakram_hardware::topology::DimensionShape;
 
 /// The network of ports.
 pub type CutThroughPorts = AstraCutThrough<PortRouting>;

@@ -11,7 +11,7 @@
 //!
 //! The behaviour of ASTRA-sim after the first of these is unknown, so only the first is reported.
 
-use crate::ids::Npu;
+use chakram_base::ids::Npu;
 use std::collections::BTreeMap;
 use std::fmt;
 

@@ -5,7 +5,6 @@ use std::io;
 
 /// An input file that was refused.
 #[derive(Debug, thiserror::Error)]
-#[non_exhaustive]
 pub enum InputError {
     /// The text is not in the format of the file.
     #[error("{file}:{line}: not {format}: {why}")]
@@ -130,5 +129,5 @@ pub(super) fn escape(key: &str) -> String {
 
 /// Returns `; did you mean …?`, or an empty text.
 pub(super) fn did_you_mean<'n>(name: &str, all: impl IntoIterator<Item = &'n str>) -> String {
-    crate::config::did_you_mean(crate::config::nearest(name, all))
+    chakram_base::config::did_you_mean(chakram_base::config::nearest(name, all))
 }

@@ -2,8 +2,8 @@
 
 use super::error::{InputError, InputNote, escape};
 use super::json::{RawJsonEntry, raw_entries, syntax};
-use crate::ids::MAX_NPUS;
-use crate::trace::groups::DeclaredGroups;
+use chakram_base::ids::MAX_NPUS;
+use chakram_trace::format::groups::DeclaredGroups;
 use std::collections::BTreeMap;
 
 /// Contents of a file of groups.

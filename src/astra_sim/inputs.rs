@@ -12,7 +12,6 @@ use std::path::{Path, PathBuf};
 
 /// The analytical networks of ASTRA-sim.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-#[non_exhaustive]
 pub enum AnalyticalNetwork {
     /// No link is ever busy.
     Unaware,
@@ -33,7 +32,6 @@ impl fmt::Display for AnalyticalNetwork {
 
 /// Flags of the command line. Scales are finite and at least 0.
 #[derive(Clone, Debug, PartialEq)]
-#[non_exhaustive]
 pub struct AstraFlags {
     /// Network that carries messages.
     pub model: AnalyticalNetwork,

@@ -2,9 +2,9 @@
 //! one id, and nodes that can never run.
 
 use super::InputNote;
-use crate::trace::TraceError;
-use crate::trace::scan::{self, DependencyVisitor};
-use crate::trace::wire::FrameCursor;
+use chakram_trace::format::TraceError;
+use chakram_trace::format::scan::{self, DependencyVisitor};
+use chakram_trace::format::wire::FrameCursor;
 use std::collections::BTreeMap;
 
 /// Dependencies of one record: data, then control.

@@ -1,11 +1,11 @@
 //! The machine that the input files describe.
 
 use super::{AstraInputs, Quirk, QuirkSet, RemoteMemoryFile, ServerSharing};
-use crate::collective::{AlgorithmChoice, CollectiveAlgorithm};
-use crate::machine::{Machine, NpuClass};
-use crate::memory::{LocalMemory, MemoryAttachment, RemoteMemory};
-use crate::topology::{Topology, TopologyDimension};
-use crate::units::{Bandwidth, Bytes, Span};
+use chakram_base::units::{Bandwidth, Bytes, Span};
+use chakram_hardware::collective::{AlgorithmChoice, CollectiveAlgorithm};
+use chakram_hardware::machine::{Machine, NpuClass};
+use chakram_hardware::memory::{LocalMemory, MemoryAttachment, RemoteMemory};
+use chakram_hardware::topology::{Topology, TopologyDimension};
 
 /// Builds a machine of the NPUs and dimensions of `inputs`, each NPU with `lanes` lanes.
 ///

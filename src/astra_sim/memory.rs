@@ -6,7 +6,7 @@
 //! nothing to the peak.
 
 use super::tensors::{RankTensors, TensorUse};
-use crate::units::Time;
+use chakram_base::units::Time;
 use std::collections::BTreeMap;
 
 mod chrome_trace;

@@ -2,8 +2,8 @@
 
 use super::document::{InputDocument, InputValue, KnownKeys};
 use super::error::{InputError, InputNote, did_you_mean};
-use crate::ids::MAX_NPUS;
-use crate::topology::DimensionShape;
+use chakram_base::ids::MAX_NPUS;
+use chakram_hardware::topology::DimensionShape;
 
 /// One dimension of the network.
 #[derive(Clone, Copy, Debug, PartialEq)]

@@ -1,7 +1,7 @@
 //! Node types as a trace has them, by id, for log lines that repeat them.
 
-use crate::trace::TraceError;
-use crate::trace::wire::{FrameCursor, WireCursor, WireValue};
+use chakram_trace::format::TraceError;
+use chakram_trace::format::wire::{FrameCursor, WireCursor, WireValue};
 use std::collections::BTreeMap;
 
 /// Node types of a rank.

@@ -16,10 +16,10 @@
 
 use super::AstraAlgorithm;
 use super::quirks::{Quirk, QuirkSet};
-use crate::collective::{
+use chakram_base::units::BufferShare;
+use chakram_hardware::collective::{
     BusTransfer, CompletionToken, LinePosition, ReceiveSource, SendStep, TransferCause,
 };
-use crate::units::BufferShare;
 
 mod direct;
 pub(super) mod halving_doubling;

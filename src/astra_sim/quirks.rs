@@ -5,14 +5,13 @@
 
 use super::AnalyticalNetwork;
 use super::error::did_you_mean;
-use crate::units::{BufferShare, Span};
+use chakram_base::units::{BufferShare, Span};
 use std::fmt;
 use std::str::FromStr;
 
 /// Behaviour of ASTRA-sim that a sound model would not have.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 #[repr(u8)]
-#[non_exhaustive]
 pub enum Quirk {
     /// Chunk sizes that do not sum to the buffer.
     Padding,

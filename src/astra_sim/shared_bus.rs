@@ -10,8 +10,8 @@
 //! return then goes back. Every transfer that begins or ends at the outer bus's NPU side crosses the inner bus too.
 
 use super::LogGpParams;
-use crate::collective::{BusScheduler, BusTransfer, CompletionToken};
-use crate::units::{Span, Time};
+use chakram_base::units::{Span, Time};
+use chakram_hardware::collective::{BusScheduler, BusTransfer, CompletionToken};
 use std::collections::VecDeque;
 
 /// Gap of the inner bus, ns per byte.

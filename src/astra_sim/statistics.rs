@@ -2,8 +2,8 @@
 
 use super::trace::counts_as;
 use super::{AstraInputs, SystemFile};
-use crate::graph::{Graph, NodeKind};
-use crate::units::Span;
+use chakram_base::units::Span;
+use chakram_trace::graph::{Graph, NodeKind};
 
 /// Work of a rank, known before it runs.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
@@ -133,8 +133,8 @@ fn ns(span: Span) -> f64 {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::astra_sim::tests::{inputs, read};
-    use crate::trace::Op;
+    use crate::tests::{inputs, read};
+    use chakram_trace::format::Op;
 
     const KERNEL: fn(u64, u64) -> Op<'static> = |flops, bytes| Op::Compute {
         flops,
@@ -180,7 +180,7 @@ mod tests {
         let inputs = inputs(system);
         let memory = Op::Memory {
             store: false,
-            place: crate::trace::MemoryLocation::Remote,
+            place: chakram_trace::format::MemoryLocation::Remote,
             bytes: 5,
             in_switch: false,
         };

@@ -8,9 +8,9 @@
 
 use super::AstraAlgorithm;
 use super::program::{AstraPhase, PhaseOperation, QueueSlot};
-use crate::collective::{LinePosition, UncontendedCost};
-use crate::group::GroupExtent;
-use crate::units::{BufferShare, Span};
+use chakram_base::units::{BufferShare, Span};
+use chakram_hardware::collective::{LinePosition, UncontendedCost};
+use chakram_hardware::group::GroupExtent;
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
 

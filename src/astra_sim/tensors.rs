@@ -6,9 +6,9 @@
 //! 1,048,576 bytes, and `1e6` is one. Sizes below 0, which the original takes modulo 2^64, are refused.
 
 use super::{InputNote, lenient};
-use crate::trace::TraceError;
-use crate::trace::attr::AttrView;
-use crate::trace::wire::{FrameCursor, RawRecord, WireCursor, WireValue};
+use chakram_trace::format::TraceError;
+use chakram_trace::format::attr::AttrView;
+use chakram_trace::format::wire::{FrameCursor, RawRecord, WireCursor, WireValue};
 use std::collections::BTreeMap;
 
 /// Use of one tensor by one node.
@@ -151,8 +151,8 @@ impl TensorReader {
             let Some(bytes) = leading_number(size) else {
                 let why = format!(
                     "its `{list}` has the size `{}` of `{}`, expected bytes: a whole number from 0 to {}",
-                    crate::trace::escape(size),
-                    crate::trace::escape(name),
+                    chakram_trace::format::escape(size),
+                    chakram_trace::format::escape(name),
                     u64::MAX
                 );
                 return Err(TraceError::refused(id, why, HINT));
@@ -173,7 +173,7 @@ impl TensorReader {
             if write && let Some(first) = self.writers.insert(tensor, id) {
                 let why = format!(
                     "it writes the tensor `{}`, and so does node {first}; the original aborts",
-                    crate::trace::escape(name)
+                    chakram_trace::format::escape(name)
                 );
                 let hint = "a name of its own for each result, as STG writes it";
                 return Err(TraceError::refused(id, why, hint));

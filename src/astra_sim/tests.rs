@@ -3,10 +3,10 @@
 use super::{
     AnalyticalNetwork, AstraCollectives, AstraFlags, AstraInputs, AstraTraceReader, QuirkSet,
 };
-use crate::graph::Graph;
-use crate::trace::Op;
-use crate::trace::scan::NodeView;
-use crate::trace::write::{Sink, TraceWriter};
+use chakram_trace::format::Op;
+use chakram_trace::format::scan::NodeView;
+use chakram_trace::format::write::{Sink, TraceWriter};
+use chakram_trace::graph::Graph;
 use std::num::NonZeroU32;
 
 /// Flags that name files by a letter and ask for nothing else.
@@ -46,7 +46,7 @@ pub fn read(inputs: &AstraInputs, nodes: &[(Op<'_>, u64)]) -> Graph {
     let mut writer = TraceWriter::new(Vec::new()).expect("memory takes all");
     for (id, (op, micros)) in nodes.iter().enumerate() {
         let mut node = NodeView::new(id as u64, "n", *op);
-        node.recorded = crate::units::Span::from_ns(micros * 1000);
+        node.recorded = chakram_base::units::Span::from_ns(micros * 1000);
         writer.node(&node, &[]).expect("memory takes all");
     }
     let collectives = AstraCollectives::new(inputs);

@@ -12,11 +12,11 @@
 use super::collectives::AstraCollectives;
 use super::lenient;
 use super::{AstraInputs, InputNote, Quirk, QuirkSet};
-use crate::graph::{DependencyPolicy, Graph, Lane, NodeKind, SlotBinding};
-use crate::ids::NodeIndex;
-use crate::trace::scan::NodeView;
-use crate::trace::{CollectiveKind, GroupName, MemoryLocation, Op, TraceError};
-use crate::units::Span;
+use chakram_base::ids::NodeIndex;
+use chakram_base::units::Span;
+use chakram_trace::format::scan::NodeView;
+use chakram_trace::format::{CollectiveKind, GroupName, MemoryLocation, Op, TraceError};
+use chakram_trace::graph::{DependencyPolicy, Graph, Lane, NodeKind, SlotBinding};
 
 /// Lanes: of kernels, of everything else that leaves the NPU, and of loads and stores where those are separate.
 /// Receives of a pure replay, and communication that waits for no other, have lanes of their own behind them.
@@ -308,7 +308,7 @@ fn not_a_number(node: u64, name: &str) -> TraceError {
         node,
         format!(
             "its group is `{}`, expected a number",
-            crate::trace::escape(name)
+            chakram_trace::format::escape(name)
         ),
         "`pg_name` is a text that holds the number of a group in the file of groups",
     )

@@ -1,11 +1,11 @@
 //! `chakram astra-sim`: a run on the files and flags of ASTRA-sim, with its results.
 
 use super::output::{ReportDestination, ReportFormatArg, TimelineArgs};
-use crate::astra_sim::{AnalyticalNetwork, AstraFlags, InputNote, Quirk, QuirkSet};
-use crate::cli::load::with_progress;
-use crate::files::OutputSet;
-use crate::job::{AstraSimJob, JobError};
-use crate::trace::file::discover;
+use crate::load::with_progress;
+use chakram_astra_sim::{AnalyticalNetwork, AstraFlags, InputNote, Quirk, QuirkSet};
+use chakram_jobs::{AstraSimJob, JobError};
+use chakram_trace::files::OutputSet;
+use chakram_trace::format::file::discover;
 use clap::{ArgAction, Args, ValueEnum};
 use serde_json::{Map, Value};
 use std::error::Error;

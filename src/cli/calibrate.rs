@@ -7,13 +7,13 @@ mod rank_classes;
 
 use super::compute::ComputeArgs;
 use super::output::ReportDestination;
-use crate::config::{self, ConfigLiteral};
-use crate::engine::ReplayOptions;
-use crate::files::OutputSet;
-use crate::machine::{self, Machine, MachineSource};
-use crate::report::summary::thousands;
-use crate::report::table::{TextTable, left, right};
-use crate::score::{RunColumns, RunTable, StepCorrection, calibrate};
+use chakram_base::config::{self, ConfigLiteral};
+use chakram_engine::ReplayOptions;
+use chakram_hardware::machine::{self, Machine, MachineSource};
+use chakram_report::summary::thousands;
+use chakram_report::table::{TextTable, left, right};
+use chakram_studies::score::{RunColumns, RunTable, StepCorrection, calibrate};
+use chakram_trace::files::OutputSet;
 use clap::Args;
 use std::error::Error;
 use std::fmt::Write as _;
@@ -217,7 +217,7 @@ fn summary(found: &[StepCorrection], steps: usize) -> String {
         thousands(steps as u64),
         thousands(found.len() as u64)
     );
-    text += &table.headings(crate::report::text::TextStyle::default());
+    text += &table.headings(chakram_report::text::TextStyle::default());
     for step in found {
         let [first, next] = step
             .correction

@@ -1,11 +1,11 @@
 //! One job on several machines: the replays, on as many threads as there is use for.
 
 use super::progress::Progress;
-use crate::engine::{ReplayError, ReplayOptions};
-use crate::job;
-use crate::machine::Machine;
-use crate::report::{MachineColumn, MachineComparison};
-use crate::workload::Workload;
+use chakram_engine::{ReplayError, ReplayOptions};
+use chakram_hardware::machine::Machine;
+use chakram_jobs as job;
+use chakram_report::{MachineColumn, MachineComparison};
+use chakram_trace::workload::Workload;
 use std::error::Error;
 use std::fmt;
 use std::num::NonZeroUsize;

@@ -1,8 +1,10 @@
 //! Completion of names in shells, and the pages of the manual.
 
 use super::command_line;
-use crate::files::OutputSet;
-use crate::{machine, model, serve};
+use chakram_hardware::machine;
+use chakram_serving as serve;
+use chakram_trace::files::OutputSet;
+use chakram_workloads::model;
 use clap::Command;
 use clap_complete::Shell;
 use clap_complete::engine::{

@@ -1,14 +1,14 @@
 //! Pricing of kernels, as arguments and as text in reports.
 
-use crate::compute::{
+use chakram_base::units::Span;
+use chakram_engine::LaunchMode;
+use chakram_hardware::compute::{
     ComputeModel, HostTiming, RecordingClass, RooflineEfficiency, parse_model, parse_scaled,
 };
-use crate::engine::LaunchMode;
-use crate::graph::{Graph, NodeKind};
-use crate::machine::Machine;
-use crate::report::summary::{KernelBasis, thousands};
-use crate::units::Span;
-use crate::workload::Workload;
+use chakram_hardware::machine::Machine;
+use chakram_report::summary::{KernelBasis, thousands};
+use chakram_trace::graph::{Graph, NodeKind};
+use chakram_trace::workload::Workload;
 use clap::{Args, ValueEnum};
 use serde_json::{Map, Value};
 

@@ -3,14 +3,14 @@
 use super::document::VersionedDocument;
 use super::progress::Progress;
 use super::traces;
-use crate::converters::pytorch::{
+use chakram_converters::pytorch::{
     self as converter, CommKernels, ConvertOptions, files, summary::ConversionSummary,
 };
-use crate::files::OutputSet;
-use crate::job::{JobError, JobOutputs};
-use crate::trace::TraceError;
-use crate::trace::file::read_all;
-use crate::trace::job::JobFile;
+use chakram_jobs::{JobError, JobOutputs};
+use chakram_trace::files::OutputSet;
+use chakram_trace::format::TraceError;
+use chakram_trace::format::file::read_all;
+use chakram_trace::format::job::JobFile;
 use clap::{Args, Subcommand, ValueEnum};
 use std::error::Error;
 use std::io::{self, Write};

@@ -1,11 +1,11 @@
 //! `--custom`: collectives whose algorithm is a trace for each member.
 
-use crate::collective::CustomCollective;
-use crate::files::OutputSet;
-use crate::job::CustomFiles;
-use crate::trace::CollectiveKind;
-use crate::trace::file::discover;
-use crate::workload::Workload;
+use chakram_hardware::collective::CustomCollective;
+use chakram_jobs::CustomFiles;
+use chakram_trace::files::OutputSet;
+use chakram_trace::format::CollectiveKind;
+use chakram_trace::format::file::discover;
+use chakram_trace::workload::Workload;
 use serde_json::Value;
 
 /// Tells `outputs` which files `custom` is read from.

@@ -8,10 +8,10 @@ mod training;
 
 use super::output::{ReplayedJob, ReportDestination, RunArgs, load_machine};
 use super::progress::Progress;
-use crate::files::OutputSet;
-use crate::generate::{GeneratedJob, WorkloadPattern};
-use crate::report::summary::counted;
-use crate::workload::MissingRankPolicy;
+use chakram_report::summary::counted;
+use chakram_trace::files::OutputSet;
+use chakram_trace::workload::MissingRankPolicy;
+use chakram_workloads::generate::{GeneratedJob, WorkloadPattern};
 use clap::Args;
 use patterns::PatternArgs;
 use shorter::ShortenedStep;

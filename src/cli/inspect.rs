@@ -4,15 +4,15 @@ use super::load::VerifyArg;
 use super::output::ReportDestination;
 use super::progress::Progress;
 use super::terminal;
-use crate::files::OutputSet;
-use crate::inspect::{
+use chakram_analysis::inspect::{
     self, AttributeFilter, ClassFilter, InspectedTrace, NamePattern, NodeFilter, PathInput,
     RankSet, critical_path, in_order,
 };
-use crate::job;
-use crate::report::summary::counted;
-use crate::trace::file::{RankFile, TraceContents};
-use crate::units::{Span, Time};
+use chakram_base::units::{Span, Time};
+use chakram_jobs as job;
+use chakram_report::summary::counted;
+use chakram_trace::files::OutputSet;
+use chakram_trace::format::file::{RankFile, TraceContents};
 use clap::{Args, ValueEnum};
 use std::error::Error;
 use std::io::{BufWriter, Write};
@@ -155,7 +155,7 @@ const SCHEMA: &str = "chakram.inspection.1";
 fn parse_time(text: &str) -> Result<Time, String> {
     let span: Span = text
         .parse()
-        .map_err(|e: crate::units::QuantityError| e.to_string())?;
+        .map_err(|e: chakram_base::units::QuantityError| e.to_string())?;
     Ok(Time::ZERO + span)
 }
 
@@ -363,11 +363,11 @@ impl InspectArgs {
             files,
             self.threads(),
             work,
-            |_, read: Result<_, crate::trace::TraceError>| {
+            |_, read: Result<_, chakram_trace::format::TraceError>| {
                 let (track, found) = read?;
                 faults += found;
                 tracks.push(track);
-                Ok::<_, crate::trace::TraceError>(())
+                Ok::<_, chakram_trace::format::TraceError>(())
             },
         )?;
         drop(progress);

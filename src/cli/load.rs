@@ -2,13 +2,13 @@
 
 use super::progress::Progress;
 use super::terminal;
-use crate::graph::{DependencyPolicy, ProfilerPolicy};
-use crate::ids::{MAX_NPUS, Npu};
-use crate::job::{self, Job, JobError, JobOptions};
-use crate::report::summary::counted;
-use crate::trace::file::{FoundTraces, VerifyLevel};
-use crate::units::Span;
-use crate::workload::MissingRankPolicy;
+use chakram_base::ids::{MAX_NPUS, Npu};
+use chakram_base::units::Span;
+use chakram_jobs::{self as job, Job, JobError, JobOptions};
+use chakram_report::summary::counted;
+use chakram_trace::format::file::{FoundTraces, VerifyLevel};
+use chakram_trace::graph::{DependencyPolicy, ProfilerPolicy};
+use chakram_trace::workload::MissingRankPolicy;
 use clap::{Args, ValueEnum};
 use std::path::PathBuf;
 use std::time::Instant;
@@ -187,11 +187,11 @@ pub fn parse_map(text: &str) -> Result<Vec<Npu>, String> {
             Some((from, to)) => (number(from)?, number(to)?),
             None => (number(part)?, number(part)?),
         };
-        if from > to || to >= crate::topology::Topology::MAX_NPUS {
+        if from > to || to >= chakram_hardware::topology::Topology::MAX_NPUS {
             return Err(format!("`{part}` is no range of NPUs"));
         }
         map.extend((from..=to).map(Npu));
-        if map.len() > crate::topology::Topology::MAX_NPUS as usize {
+        if map.len() > chakram_hardware::topology::Topology::MAX_NPUS as usize {
             return Err("more places than a machine can have NPUs".to_owned());
         }
     }

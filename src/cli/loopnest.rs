@@ -1,13 +1,13 @@
 //! `chakram loopnest`: the best mapping of a layer on a systolic accelerator.
 
 use super::document::VersionedDocument;
-use crate::compute::{
+use chakram_hardware::compute::{
     FoundMapping, LayerShape, LayerTensor, LoopDimension, LoopNestAccelerator, LoopNestModel,
     parse_loop_nest, search_mapping, set_accelerator,
 };
-use crate::report::summary::thousands;
-use crate::report::table::{TextTable, left, right};
-use crate::report::text::TextStyle;
+use chakram_report::summary::thousands;
+use chakram_report::table::{TextTable, left, right};
+use chakram_report::text::TextStyle;
 use clap::{Args, ValueEnum};
 use serde::Serialize;
 use std::collections::BTreeMap;

@@ -1,11 +1,11 @@
 //! `chakram machine`: lists the built-in machines, shows one, checks files.
 
 use super::document::VersionedDocument;
-use crate::machine::{self, Machine, MachineError, PRESETS};
-use crate::network::{NetworkKind, SendCompletion};
-use crate::report::table::{TextTable, left};
-use crate::report::text::TextStyle;
-use crate::topology::{SwitchingMode, TopologyDimension};
+use chakram_hardware::machine::{self, Machine, MachineError, PRESETS};
+use chakram_hardware::network::{NetworkKind, SendCompletion};
+use chakram_hardware::topology::{SwitchingMode, TopologyDimension};
+use chakram_report::table::{TextTable, left};
+use chakram_report::text::TextStyle;
 use clap::{Args, Subcommand, ValueEnum};
 use std::error::Error;
 use std::io::{self, Write};

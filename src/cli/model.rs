@@ -2,12 +2,12 @@
 
 use super::document::VersionedDocument;
 use super::output::ReportDestination;
-use crate::files::OutputSet;
-use crate::model::{LayerRole, ModelDefinition, ModelSource, PRESETS};
-use crate::report::csv::CsvRows;
-use crate::report::summary::thousands;
-use crate::report::table::{TextTable, left, right};
-use crate::report::text::TextStyle;
+use chakram_report::csv::CsvRows;
+use chakram_report::summary::thousands;
+use chakram_report::table::{TextTable, left, right};
+use chakram_report::text::TextStyle;
+use chakram_trace::files::OutputSet;
+use chakram_workloads::model::{LayerRole, ModelDefinition, ModelSource, PRESETS};
 use clap::{Args, Subcommand, ValueEnum};
 use std::error::Error;
 use std::io::Write;
@@ -105,7 +105,7 @@ enum ModelShowFormat {
 ///
 /// # Errors
 ///
-/// Fails if a model to show does not exist or is refused (a [`crate::model::ModelError`]), or what is written fails.
+/// Fails if a model to show does not exist or is refused (a [`chakram_workloads::model::ModelError`]), or what is written fails.
 pub fn run(args: &ModelArgs, out: &mut dyn Write) -> Result<ExitCode, Box<dyn Error>> {
     let (text, output) = match &args.action {
         ModelCommand::List { format, output } => (list(*format)?, output),

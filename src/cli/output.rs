@@ -5,17 +5,17 @@ use super::custom_algorithm;
 use super::load::parse_map;
 use super::progress::{Progress, shown};
 use super::terminal;
-use crate::engine::{CompiledReplay, ReplayError, ReplayOptions};
-use crate::files::OutputSet;
-use crate::ids::Npu;
-use crate::job::{self, CustomFiles};
-use crate::machine::{Machine, is_inline, source};
-use crate::report::extrapolation::ShorterReplays;
-use crate::report::summary::{HashedInput, counted};
-use crate::report::text::TextStyle;
-use crate::report::{self, PictureRecorder, Report, tile_map};
-use crate::units::Span;
-use crate::workload::{MissingRankPolicy, Workload};
+use chakram_base::ids::Npu;
+use chakram_base::units::Span;
+use chakram_engine::{CompiledReplay, ReplayError, ReplayOptions};
+use chakram_hardware::machine::{Machine, is_inline, source};
+use chakram_jobs::{self as job, CustomFiles};
+use chakram_report::extrapolation::ShorterReplays;
+use chakram_report::summary::{HashedInput, counted};
+use chakram_report::text::TextStyle;
+use chakram_report::{self as report, PictureRecorder, Report, tile_map};
+use chakram_trace::files::OutputSet;
+use chakram_trace::workload::{MissingRankPolicy, Workload};
 use clap::Args;
 use std::error::Error;
 use std::io::Write;
@@ -458,7 +458,7 @@ pub fn load_machine(
     name: &str,
     hash: bool,
 ) -> Result<(Machine, Option<HashedInput>), Box<dyn Error>> {
-    if let Some(text) = crate::archive::read_path(Path::new(name))? {
+    if let Some(text) = chakram_archive::read_path(Path::new(name))? {
         let wrong = |_| format!("{name}: this machine is not UTF-8");
         let text = String::from_utf8(text).map_err(wrong)?;
         let input = hash.then(|| job::hashed_input("machine", Path::new(name), text.as_bytes()));

@@ -1,11 +1,11 @@
 //! `chakram platform`: lists the platforms for serving, shows one, and makes one of measurements.
 
 use super::output::ReportDestination;
-use crate::files::OutputSet;
-use crate::report::table::{TextTable, left, right};
-use crate::report::text::TextStyle;
-use crate::serve::{ImportOptions, PRESETS, Platform, import, platform_file, platform_text};
-use crate::units::thousands;
+use chakram_base::units::thousands;
+use chakram_report::table::{TextTable, left, right};
+use chakram_report::text::TextStyle;
+use chakram_serving::{ImportOptions, PRESETS, Platform, import, platform_file, platform_text};
+use chakram_trace::files::OutputSet;
 use clap::{Args, Subcommand};
 use std::error::Error;
 use std::io::Write;

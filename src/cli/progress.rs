@@ -4,13 +4,13 @@
 //! of the program, so that of several short pieces of work those after it are shown.
 
 use super::terminal;
-use crate::graph::NodeKind;
-use crate::ids::NodeIndex;
-use crate::report::{CollectiveRecord, Observer};
-use crate::trace::TraceError;
-use crate::trace::scan::NodeView;
-use crate::trace::write::Sink;
-use crate::units::Time;
+use chakram_base::ids::NodeIndex;
+use chakram_base::units::Time;
+use chakram_report::{CollectiveRecord, Observer};
+use chakram_trace::format::TraceError;
+use chakram_trace::format::scan::NodeView;
+use chakram_trace::format::write::Sink;
+use chakram_trace::graph::NodeKind;
 use indicatif::{
     HumanCount, HumanDuration, ProgressBar, ProgressDrawTarget, ProgressState, ProgressStyle,
 };

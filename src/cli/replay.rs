@@ -4,12 +4,12 @@ use super::compare::{FailedReplays, compare};
 use super::launches::LaunchArgs;
 use super::load::{self, JobArgs, WithoutArg};
 use super::output::{CommArg, ReplayedJob, ReportDestination, RunArgs, load_machine};
-use crate::engine::{CompiledReplay, ReplayError, ReplayOptions};
-use crate::files::OutputSet;
-use crate::job::{self, CASE_MACHINE};
-use crate::machine::Machine;
-use crate::trace::file::FoundTraces;
-use crate::units::Span;
+use chakram_base::units::Span;
+use chakram_engine::{CompiledReplay, ReplayError, ReplayOptions};
+use chakram_hardware::machine::Machine;
+use chakram_jobs::{self as job, CASE_MACHINE};
+use chakram_trace::files::OutputSet;
+use chakram_trace::format::file::FoundTraces;
 use clap::Args;
 use std::error::Error;
 use std::io::Write;
@@ -176,7 +176,7 @@ fn case_machine(paths: &[PathBuf], found: &FoundTraces) -> Result<String, String
     machine.ok_or_else(|| format!(
         "which machine? there is no {CASE_MACHINE} beside the traces\n  try: --machine NAME, one of {}, \
          or a file",
-        crate::machine::PRESETS
+        chakram_hardware::machine::PRESETS
             .iter()
             .map(|preset| preset.name)
             .collect::<Vec<_>>()

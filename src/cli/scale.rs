@@ -5,12 +5,12 @@ use super::document::VersionedDocument;
 use super::progress::Progress;
 use super::terminal;
 use super::traces::{self, InputArgs, OutputArgs, TraceTarget};
-use crate::edit::scale::{JobScaling, RankGrid, ScaledDimension, ShardScaling};
-use crate::files::OutputHandle;
-use crate::job::groups_of;
-use crate::machine::name_for_ranks;
-use crate::report::summary::{counted, thousands};
-use crate::trace::job::JobFile;
+use chakram_analysis::edit::scale::{JobScaling, RankGrid, ScaledDimension, ShardScaling};
+use chakram_hardware::machine::name_for_ranks;
+use chakram_jobs::groups_of;
+use chakram_report::summary::{counted, thousands};
+use chakram_trace::files::OutputHandle;
+use chakram_trace::format::job::JobFile;
 use clap::{Args, ValueEnum};
 use serde::Serialize;
 use std::collections::BTreeMap;
@@ -114,7 +114,7 @@ pub fn run(args: &ScaleArgs, out: &mut dyn Write) -> Result<ExitCode, Box<dyn Er
              outermost dimension first",
             args.grid,
             along.ranks() - 1,
-            crate::workload::shortened(ranks.iter().copied())
+            chakram_trace::workload::shortened(ranks.iter().copied())
         )
         .into());
     }

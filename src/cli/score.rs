@@ -3,18 +3,18 @@
 use super::compute::ComputeArgs;
 use super::document::VersionedDocument;
 use super::output::ReportDestination;
-use crate::config;
-use crate::draw;
-use crate::draw::scatter::{self, ScatterPoint};
-use crate::engine::ReplayOptions;
-use crate::files::OutputSet;
-use crate::report::summary::{KernelBasis, thousands};
-use crate::report::table::{TextTable, left, right};
-use crate::score::{
+use chakram_base::config;
+use chakram_base::units::Span;
+use chakram_engine::ReplayOptions;
+use chakram_report::draw;
+use chakram_report::draw::scatter::{self, ScatterPoint};
+use chakram_report::summary::{KernelBasis, thousands};
+use chakram_report::table::{TextTable, left, right};
+use chakram_studies::score::{
     FittedConstant, FoldFit, IntervalSummary, MeasuredRun, RunColumns, RunTable, ScoreSummary,
     fit_in_folds, folds, one_rate, score,
 };
-use crate::units::Span;
+use chakram_trace::files::OutputSet;
 use clap::{Args, ValueEnum};
 use serde::Serialize;
 use serde_json::{Map, Value};
@@ -343,7 +343,7 @@ fn text(
     scored: &ScoredTable<'_>,
     by: Option<&str>,
     about: &str,
-    style: crate::report::text::TextStyle,
+    style: chakram_report::text::TextStyle,
 ) -> String {
     let columns = [
         left("PREDICTED AGAINST MEASURED", 28),

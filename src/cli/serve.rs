@@ -3,14 +3,14 @@
 use super::document::VersionedDocument;
 use super::output::ReportDestination;
 use super::terminal;
-use crate::files::OutputSet;
-use crate::report::text::TextStyle;
-use crate::serve::{
+use chakram_base::units::Span;
+use chakram_report::text::TextStyle;
+use chakram_serving::{
     CompletedRequest, NoRequestObserver, Platform, RateSweep, RequestObserver, RequestTimeline,
     Scenario, ServeOptions, ServeReport, ServedJob, compare, find_capacity, html, rows, serve,
     sweep, text,
 };
-use crate::units::Span;
+use chakram_trace::files::OutputSet;
 use clap::{Args, ValueEnum};
 use serde::Serialize;
 use std::error::Error;
@@ -337,7 +337,7 @@ fn rendered(
 
 /// Writes the page, if one is wanted.
 fn written(
-    page: Option<crate::files::OutputClaim>,
+    page: Option<chakram_trace::files::OutputClaim>,
     title: &str,
     reports: &[ServeReport],
     sweep: Option<&RateSweep>,

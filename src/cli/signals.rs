@@ -22,9 +22,9 @@ pub fn watch() {}
 
 #[cfg(unix)]
 mod unix {
-    use crate::cli::progress::is_drawn;
-    use crate::files::{defer_signal, remove_temporaries};
-    use crate::trace::file::mapped_file;
+    use crate::progress::is_drawn;
+    use chakram_trace::files::{defer_signal, remove_temporaries};
+    use chakram_trace::format::file::mapped_file;
     use std::mem::MaybeUninit;
     use std::ptr;
 

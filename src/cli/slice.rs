@@ -4,11 +4,13 @@ use super::convert::SummaryFormatArg;
 use super::document::VersionedDocument;
 use super::progress::Progress;
 use super::traces::{self, InputArgs, OutputArgs, TraceTarget};
-use crate::edit::slice::{CommunicationMatches, RankSelection, SliceSummary, SliceTarget};
-use crate::job::groups_of;
-use crate::report::summary::{counted, thousands};
-use crate::report::table::{TextTable, left, right};
-use crate::report::text::TextStyle;
+use chakram_analysis::edit::slice::{
+    CommunicationMatches, RankSelection, SliceSummary, SliceTarget,
+};
+use chakram_jobs::groups_of;
+use chakram_report::summary::{counted, thousands};
+use chakram_report::table::{TextTable, left, right};
+use chakram_report::text::TextStyle;
 use clap::{Args, ValueEnum};
 use serde::Serialize;
 use std::error::Error;

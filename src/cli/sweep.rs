@@ -2,12 +2,12 @@
 
 use super::progress::Progress;
 use super::terminal;
-use crate::files::OutputSet;
-use crate::report::text::{TextStyle, render as render_report};
-use crate::sweep::{
+use chakram_report::text::{TextStyle, render as render_report};
+use chakram_studies::sweep::{
     JournalEntry, PointEvaluator, StudyExplorer, StudyShard, SweepJournal, SweepOptions, SweepStep,
     SweepTable, WorkDone, command, explain, load, render,
 };
+use chakram_trace::files::OutputSet;
 use clap::{Args, Subcommand};
 use std::error::Error;
 use std::io::{self, IsTerminal, Write};

@@ -1,6 +1,6 @@
 //! Output to terminals: text without characters that a terminal would interpret, and write errors with their target.
 
-use crate::trace::{TraceError, escaped, is_harmful};
+use chakram_trace::format::{TraceError, escaped, is_harmful};
 use std::fmt::{Arguments, Write as _};
 use std::io::{self, IsTerminal, Write};
 use std::sync::atomic::{AtomicI8, Ordering};

@@ -1,13 +1,13 @@
 //! `chakram topology`: graphs of chips, their numbers, and searches among them.
 
-use crate::config;
-use crate::files::OutputSet;
-use crate::generate::p2p::split_mix;
-use crate::report::table::{TextTable, left, right};
-use crate::report::text::TextStyle;
-use crate::topology::chip_graph::{
+use chakram_base::config;
+use chakram_hardware::topology::chip_graph::{
     ChipGraph, ChipGraphSummary, LinkInterpolation, LinkTechnology, MOST_CHIPS,
 };
+use chakram_report::table::{TextTable, left, right};
+use chakram_report::text::TextStyle;
+use chakram_trace::files::OutputSet;
+use chakram_workloads::generate::p2p::split_mix;
 use clap::{Args, Subcommand, ValueEnum};
 use std::error::Error;
 use std::io::Write;

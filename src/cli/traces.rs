@@ -3,11 +3,11 @@
 use super::convert::{CompressArg, SummaryFormatArg};
 use super::load::VerifyArg;
 use super::terminal;
-use crate::files::{OutputHandle, OutputSet};
-use crate::job::{self, JobOutputs, JobTraces, SavedJob};
-use crate::trace::file::CompressedWriter;
-use crate::trace::groups::DeclaredGroups;
-use crate::trace::job::{ENDING, JobFile};
+use chakram_jobs::{self as job, JobOutputs, JobTraces, SavedJob};
+use chakram_trace::files::{OutputHandle, OutputSet};
+use chakram_trace::format::file::CompressedWriter;
+use chakram_trace::format::groups::DeclaredGroups;
+use chakram_trace::format::job::{ENDING, JobFile};
 use clap::Args;
 use std::error::Error;
 use std::io::{self, Write};

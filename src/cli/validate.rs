@@ -4,16 +4,16 @@ use super::compare::parallel_map;
 use super::load::{AbsentArg, DepsArg, VerifyArg};
 use super::output::{ReportDestination, load_machine};
 use super::terminal;
-use crate::files::{OutputSet, identity};
-use crate::graph::DependencyPolicy;
-use crate::ids::MAX_NPUS;
-use crate::job;
-use crate::report::summary::HashedInput;
-use crate::trace::file::{FoundTraces, RankFile, TraceContents};
-use crate::validate::{
+use chakram_analysis::validate::{
     DefectCounts, ReportedTrace, ValidateOptions, ValidatedTrace, ValidationReport,
     ValidationStyle, to_json, to_text,
 };
+use chakram_base::ids::MAX_NPUS;
+use chakram_jobs as job;
+use chakram_report::summary::HashedInput;
+use chakram_trace::files::{OutputSet, identity};
+use chakram_trace::format::file::{FoundTraces, RankFile, TraceContents};
+use chakram_trace::graph::DependencyPolicy;
 use clap::{Args, ValueEnum};
 use serde_json::Value;
 use std::collections::BTreeMap;

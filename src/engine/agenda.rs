@@ -8,7 +8,7 @@
 //! the first of them was scheduled ([`Agenda::delay`]). ASTRA-sim orders them so.
 
 use super::event::{Event, EventClass};
-use crate::units::Time;
+use chakram_base::units::Time;
 use std::collections::VecDeque;
 
 /// Sentinel number of a batched delay: none.

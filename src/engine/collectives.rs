@@ -11,10 +11,10 @@ use super::event::{Event, EventClass};
 use super::fabric::{Fabric, InFlightOp};
 use super::plan::{BoundSlot, NONE};
 use super::{ReplayOutcome, RunSettings};
-use crate::collective::{CollectiveRequest, ScriptEvent};
-use crate::ids::{NodeIndex, Rank};
-use crate::network::NetworkBackend;
-use crate::units::Time;
+use chakram_base::ids::{NodeIndex, Rank};
+use chakram_base::units::Time;
+use chakram_hardware::collective::{CollectiveRequest, ScriptEvent};
+use chakram_hardware::network::NetworkBackend;
 use std::collections::BTreeMap;
 
 mod admission;

@@ -9,16 +9,16 @@ use super::options::{CommTiming, ReplayOptions};
 use super::plan::{InstancePlan, NONE, ReplayPlan, SharedGraphPlan};
 use super::run_programs::{LaunchSource, native, run_over_network};
 use super::{Engine, ReplayError, ReplayOutcome, ReplayRefusal};
-use crate::collective::{AlgorithmDescriber, CustomCollective, measured_collective};
-use crate::compute::HostTiming;
-use crate::engine::Observer;
-use crate::group::GroupExtent;
-use crate::ids::{GroupId, NodeIndex, Npu, Rank};
-use crate::machine::Machine;
-use crate::network::{NetworkBackend, NetworkKind};
-use crate::topology::link_graph::MOST_NPUS;
-use crate::trace::CollectiveKind;
-use crate::workload::Workload;
+use crate::Observer;
+use chakram_base::ids::{GroupId, NodeIndex, Npu, Rank};
+use chakram_hardware::collective::{AlgorithmDescriber, CustomCollective, measured_collective};
+use chakram_hardware::compute::HostTiming;
+use chakram_hardware::group::GroupExtent;
+use chakram_hardware::machine::Machine;
+use chakram_hardware::network::{NetworkBackend, NetworkKind};
+use chakram_hardware::topology::link_graph::MOST_NPUS;
+use chakram_trace::format::CollectiveKind;
+use chakram_trace::workload::Workload;
 
 /// A group as the replay used it.
 #[derive(Clone, Debug)]
@@ -145,7 +145,7 @@ impl<'a> CompiledReplay<'a> {
         self.network
     }
 
-    /// The groups, as [`CollectiveRecord::group`](crate::engine::CollectiveRecord::group) numbers them.
+    /// The groups, as [`CollectiveRecord::group`](crate::CollectiveRecord::group) numbers them.
     pub fn groups(&self) -> impl Iterator<Item = GroupView<'_>> {
         self.plan.groups.iter().map(|group| GroupView {
             id: group.id,
@@ -290,7 +290,7 @@ impl<'a> CompiledReplay<'a> {
     }
 
     /// As [`Self::run`], with the loop compiled for this observer: for those of every report.
-    pub(crate) fn run_inline<O: Observer + ?Sized>(
+    pub fn run_inline<O: Observer + ?Sized>(
         &self,
         observer: &mut O,
     ) -> Result<ReplayOutcome, ReplayError> {

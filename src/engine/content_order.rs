@@ -3,10 +3,10 @@
 
 use super::Engine;
 use super::discipline::{CollectiveModel, Discipline};
-use crate::collective::ContentOrder;
-use crate::engine::Observer;
-use crate::network::NetworkBackend;
-use crate::units::Time;
+use crate::Observer;
+use chakram_base::units::Time;
+use chakram_hardware::collective::ContentOrder;
+use chakram_hardware::network::NetworkBackend;
 use std::ops::ControlFlow;
 
 impl Discipline for ContentOrder {

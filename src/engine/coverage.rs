@@ -1,6 +1,6 @@
 //! Origins of the durations of a replay.
 
-use crate::compute::{CurveClass, KernelTiming};
+use chakram_hardware::compute::{CurveClass, KernelTiming};
 
 /// Basis of the durations of a replay, counted in nodes.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]

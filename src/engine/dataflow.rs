@@ -3,10 +3,10 @@
 use super::effects::Effects;
 use super::event::{Event, EventClass};
 use super::plan::{BoundSlot, InstancePlan, NONE, ReplayPlan, SharedGraphPlan};
-use crate::graph::{Graph, NodeKind};
-use crate::ids::{NodeIndex, Npu, Rank};
-use crate::units::{Span, Time};
-use crate::workload::RankInstance;
+use chakram_base::ids::{NodeIndex, Npu, Rank};
+use chakram_base::units::{Span, Time};
+use chakram_trace::graph::{Graph, NodeKind};
+use chakram_trace::workload::RankInstance;
 use open_dependencies::{NodeState, OpenDependencies};
 use std::ops::Range;
 

@@ -3,10 +3,10 @@
 //! The loop, the agenda, the graphs, lanes, chunks, observers and the diagnosis are the same for both.
 
 use super::Engine;
-use crate::collective::{EndpointModel, IssueDiscipline};
-use crate::engine::Observer;
-use crate::network::NetworkBackend;
-use crate::units::Time;
+use crate::Observer;
+use chakram_base::units::Time;
+use chakram_hardware::collective::{EndpointModel, IssueDiscipline};
+use chakram_hardware::network::NetworkBackend;
 use std::ops::ControlFlow;
 
 /// All that the engine needs of a way of carrying out collectives.
@@ -15,8 +15,8 @@ pub trait CollectiveModel: EndpointModel + IssueDiscipline<Order: Discipline> {}
 impl<M: EndpointModel + IssueDiscipline<Order: Discipline>> CollectiveModel for M {}
 
 /// Order of the events of an instant, and what follows from it: matching, how lanes are taken, and when a send is
-/// complete. Implemented by [`ContentOrder`](crate::collective::ContentOrder), chakram's own, and
-/// [`InsertionOrder`](crate::collective::InsertionOrder), ASTRA-sim's.
+/// complete. Implemented by [`ContentOrder`](chakram_hardware::collective::ContentOrder), chakram's own, and
+/// [`InsertionOrder`](chakram_hardware::collective::InsertionOrder), ASTRA-sim's.
 pub trait Discipline: Sized {
     /// True if all consequences of an event are carried out within it, so that the order of events at an instant
     /// matters; false if they are collected, and settled when no event of the instant is left.
@@ -24,7 +24,7 @@ pub trait Discipline: Sized {
 
     /// True if every send is complete when its message has arrived, those of algorithms of collectives included; false if
     /// theirs when its last byte has left, and others as the machine says
-    /// ([`SendCompletion`](crate::network::SendCompletion)).
+    /// ([`SendCompletion`](chakram_hardware::network::SendCompletion)).
     const SENDS_END_ON_ARRIVAL: bool;
 
     /// True if collectives and messages are matched in the order in which they are issued, false if before the run,

@@ -1,7 +1,7 @@
 //! Effects: what events cause, in typed lists that the loop drains in the order of the contract.
 //!
 //! Components append, and carry nothing out that depends on what other events of the instant do. Later events go to the
-//! agenda. Under [`InsertionOrder`](crate::collective::InsertionOrder) what follows from an event is carried out before
+//! agenda. Under [`InsertionOrder`](chakram_hardware::collective::InsertionOrder) what follows from an event is carried out before
 //! anything else: components leave it as a stack of work, the last to be done first.
 
 use super::agenda::Agenda;
@@ -9,11 +9,11 @@ use super::discipline::Discipline;
 use super::error::ReplayRefusal;
 use super::event::{Event, EventClass};
 use super::fabric::ApproachingAccess;
-use crate::collective::ChunkQueueSpec;
-use crate::engine::CollectiveRecord;
-use crate::ids::{NodeIndex, Npu};
-use crate::network::NetworkMessage;
-use crate::units::Time;
+use crate::CollectiveRecord;
+use chakram_base::ids::{NodeIndex, Npu};
+use chakram_base::units::Time;
+use chakram_hardware::collective::ChunkQueueSpec;
+use chakram_hardware::network::NetworkMessage;
 
 /// See the module. Lists are in the order in which they are drained: the first five after each event, the others when a
 /// round is over, arrivals only once no event is left at the instant. To the first four things are added by methods.

@@ -1,7 +1,7 @@
 //! Errors of a replay: refusals before the run, and deadlocks.
 
 use super::launch::LaunchSerial;
-use crate::ids::{NodeIndex, Rank};
+use chakram_base::ids::{NodeIndex, Rank};
 use std::fmt;
 
 /// A node as messages refer to it.
@@ -35,7 +35,6 @@ impl fmt::Display for NodeRef {
 /// Reason, found before the run, for which a job cannot be replayed.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{found}\n  try: {hint}")]
-#[non_exhaustive]
 pub struct ReplayRefusal {
     /// Finding and expectation.
     pub found: String,
@@ -102,7 +101,6 @@ impl fmt::Display for Stuck {
 
 /// Reason for which a replay has no result.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[non_exhaustive]
 pub enum ReplayError {
     /// Known before the run.
     #[error(transparent)]

@@ -1,6 +1,6 @@
 //! Events of the agenda, a word each.
 
-use crate::network::NetworkEvent;
+use chakram_hardware::network::NetworkEvent;
 
 /// Bits of an event for its payload.
 const PAYLOAD_BITS: u32 = 32;

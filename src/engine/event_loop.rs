@@ -1,6 +1,6 @@
 //! The loop: one function of components, which say themselves how far they go.
 
-use crate::units::Time;
+use chakram_base::units::Time;
 use std::ops::ControlFlow;
 
 /// Components whose events are handled round by round: all of a replay, or a collective by itself.

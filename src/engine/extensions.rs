@@ -1,12 +1,12 @@
 //! Models of the caller's own: prices of kernels and of loads and stores that stand for the machine's.
 //!
 //! Networks are given to [`CompiledReplay::run_over`](super::CompiledReplay::run_over), and algorithms of collectives to
-//! [`Machine::with_algorithm`](crate::Machine::with_algorithm).
+//! [`Machine::with_algorithm`](chakram_hardware::machine::Machine::with_algorithm).
 
-use crate::compute::KernelProfile;
-use crate::machine::NpuClass;
-use crate::memory::{LocalMemory, MemoryModel};
-use crate::units::Span;
+use chakram_base::units::Span;
+use chakram_hardware::compute::KernelProfile;
+use chakram_hardware::machine::NpuClass;
+use chakram_hardware::memory::{LocalMemory, MemoryModel};
 use std::fmt;
 use std::sync::Arc;
 

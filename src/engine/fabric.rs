@@ -5,14 +5,14 @@ use super::compiled_replay::CompiledReplay;
 use super::discipline::Discipline;
 use super::effects::{Effects, PendingSend, SendOrderKey};
 use super::event::{Event, EventClass};
-use crate::engine::Observer;
-use crate::ids::{EndpointId, Npu};
-use crate::network::{
+use crate::Observer;
+use chakram_base::ids::{EndpointId, Npu};
+use chakram_base::units::{BufferShare, Time};
+use chakram_hardware::network::{
     DeliveryNotice, EventScheduler, LinkReservations, LinkTraffic, NetworkBackend, NetworkEvent,
     NetworkMessage, PortRange, RehearsedLinks,
 };
-use crate::topology::Topology;
-use crate::units::{BufferShare, Time};
+use chakram_hardware::topology::Topology;
 use std::collections::BTreeMap;
 
 mod accesses;

@@ -1,8 +1,8 @@
 //! Feeds: where launches come from.
 
 use super::launch::{Launch, LaunchQueue, LaunchRecord};
-use crate::ids::Rank;
-use crate::units::{Span, Time};
+use chakram_base::ids::Rank;
+use chakram_base::units::{Span, Time};
 use serde::{Deserialize, Serialize};
 
 mod repeated;
@@ -45,7 +45,7 @@ pub trait Feed {
 
 /// Beginning of a step on the first rank, and its end on the last.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-#[cfg_attr(test, derive(schemars::JsonSchema))]
+#[cfg_attr(any(test, feature = "schema"), derive(schemars::JsonSchema))]
 pub struct StepTimes {
     /// Beginning on the first rank to begin.
     #[serde(rename = "begin_ps")]

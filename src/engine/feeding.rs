@@ -4,7 +4,7 @@ use super::effects::Effects;
 use super::event::{Event, EventClass};
 use super::feed::Feed;
 use super::launch::LaunchQueue;
-use crate::units::Time;
+use chakram_base::units::Time;
 
 /// A feed during the run.
 pub(super) struct RunningFeed<'a> {

@@ -11,9 +11,9 @@ use super::event::{Event, EventClass};
 use super::lanes::Lanes;
 use super::launch::{Launch, LaunchPrices, LaunchRecord, LaunchSerial};
 use super::plan::NONE;
-use crate::graph::NodeKind;
-use crate::ids::{NodeIndex, Npu, Rank};
-use crate::units::{Span, Time};
+use chakram_base::ids::{NodeIndex, Npu, Rank};
+use chakram_base::units::{Span, Time};
+use chakram_trace::graph::NodeKind;
 use std::collections::BTreeMap;
 
 /// A launch in flight, or the room of one that ended.

@@ -5,10 +5,10 @@ use super::discipline::{CollectiveModel, Discipline};
 use super::event::{Event, EventClass};
 use super::fabric::InFlightOp;
 use super::{CommTiming, Engine};
-use crate::engine::Observer;
-use crate::ids::{NodeIndex, Npu};
-use crate::network::{DeliveryNotice, NetworkBackend, NetworkEvent};
-use crate::units::Time;
+use crate::Observer;
+use chakram_base::ids::{NodeIndex, Npu};
+use chakram_base::units::Time;
+use chakram_hardware::network::{DeliveryNotice, NetworkBackend, NetworkEvent};
 
 impl<O: Observer + ?Sized, N: NetworkBackend, M: CollectiveModel> Engine<'_, O, N, M> {
     /// Sorts the events of a round into content order.

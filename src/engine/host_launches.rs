@@ -1,13 +1,13 @@
 //! Hosts that launch work: added when a replay is prepared, so that traces stay as they are.
 
 use super::{ComputeModel, LaunchMode, ReplayOptions};
-use crate::graph::launches::HostLaunch;
-use crate::graph::{Graph, NodeKind};
-use crate::ids::NodeIndex;
-use crate::machine::{Host, HostWait, Machine, PriceCorrection};
-use crate::trace::{KernelShape, MovingKernel};
-use crate::units::Span;
-use crate::workload::Workload;
+use chakram_base::ids::NodeIndex;
+use chakram_base::units::Span;
+use chakram_hardware::machine::{Host, HostWait, Machine, PriceCorrection};
+use chakram_trace::format::{KernelShape, MovingKernel};
+use chakram_trace::graph::launches::HostLaunch;
+use chakram_trace::graph::{Graph, NodeKind};
+use chakram_trace::workload::Workload;
 
 /// Returns how the prices of a replay are to be found where its options leave that open: how its nodes are launched, and
 /// whether collectives take what was measured. Both, and whether the machine's corrections hold, follow from whether kernels are priced by curves: all kernels of

@@ -7,13 +7,13 @@
 
 use super::error::ReplayRefusal;
 use super::matching::describe;
-use crate::graph::Graph;
-use crate::ids::{NodeIndex, Rank};
-use crate::machine::Machine;
-use crate::matching::first_difference;
-use crate::memory::RemoteMemory;
-use crate::units::Bytes;
-use crate::workload::Workload;
+use chakram_base::ids::{NodeIndex, Rank};
+use chakram_base::units::Bytes;
+use chakram_hardware::machine::Machine;
+use chakram_hardware::memory::RemoteMemory;
+use chakram_trace::graph::Graph;
+use chakram_trace::matching::first_difference;
+use chakram_trace::workload::Workload;
 use std::collections::BTreeSet;
 
 /// Refuses in-switch accesses that are not made by all NPUs, reach no switch, or move more bytes than there are.

@@ -9,12 +9,12 @@ use super::discipline::{CollectiveModel, Discipline};
 use super::effects::FollowUp;
 use super::event::EventClass;
 use super::lanes::FREE;
-use crate::collective::InsertionOrder;
-use crate::engine::Observer;
-use crate::graph::NodeKind;
-use crate::ids::{NodeIndex, Npu};
-use crate::network::NetworkBackend;
-use crate::units::{Span, Time};
+use crate::Observer;
+use chakram_base::ids::{NodeIndex, Npu};
+use chakram_base::units::{Span, Time};
+use chakram_hardware::collective::InsertionOrder;
+use chakram_hardware::network::NetworkBackend;
+use chakram_trace::graph::NodeKind;
 use std::ops::ControlFlow;
 
 impl Discipline for InsertionOrder {

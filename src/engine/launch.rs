@@ -1,7 +1,7 @@
 //! Launches: executions of a program, as feeds ask for them and observers are told of them.
 
-use crate::ids::{Npu, Rank};
-use crate::units::{Span, Time};
+use chakram_base::ids::{Npu, Rank};
+use chakram_base::units::{Span, Time};
 use std::fmt;
 use std::sync::Arc;
 

@@ -7,10 +7,10 @@ use super::feed::Feed;
 use super::launch::{Launch, LaunchOrderEntry, LaunchPrices, LaunchQueue, LaunchRelease};
 use super::processor::ProcessorJob;
 use super::{CompiledReplay, Engine};
-use crate::engine::Observer;
-use crate::ids::NodeIndex;
-use crate::network::NetworkBackend;
-use crate::units::Time;
+use crate::Observer;
+use chakram_base::ids::NodeIndex;
+use chakram_base::units::Time;
+use chakram_hardware::network::NetworkBackend;
 
 impl<'a, O: Observer + ?Sized, N: NetworkBackend, M: CollectiveModel> Engine<'a, O, N, M> {
     /// Wakes the feeds that want to launch something at the start, and asks all when to wake them.

@@ -6,14 +6,14 @@
 use super::error::ReplayRefusal;
 use super::plan::{CallPlan, GroupPlan, NONE, ReplayPlan, group_text};
 use super::split_sizes;
-use crate::graph::{CollectiveNode, Graph};
-use crate::ids::{NodeIndex, Rank};
-use crate::matching::{
+use chakram_base::ids::{NodeIndex, Rank};
+use chakram_trace::format::escape;
+use chakram_trace::graph::{CollectiveNode, Graph};
+use chakram_trace::matching::{
     CollectiveSignature, CommRef, MemberCalls, MessageDisagreement, MessageHalf, SlotCalls,
     disagreement, match_messages,
 };
-use crate::trace::escape;
-use crate::workload::Workload;
+use chakram_trace::workload::Workload;
 use std::sync::Arc;
 
 /// A group slot of an instance: the group, the instance, the slot.

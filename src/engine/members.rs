@@ -3,11 +3,11 @@
 use super::Engine;
 use super::discipline::CollectiveModel;
 use super::tile_groups::{GROUPED, LeftToPost, PartStep, is_shared};
-use crate::engine::Observer;
-use crate::graph::NodeKind;
-use crate::ids::NodeIndex;
-use crate::network::NetworkBackend;
-use crate::units::Time;
+use crate::Observer;
+use chakram_base::ids::NodeIndex;
+use chakram_base::units::Time;
+use chakram_hardware::network::NetworkBackend;
+use chakram_trace::graph::NodeKind;
 
 impl<O: Observer + ?Sized, N: NetworkBackend, M: CollectiveModel> Engine<'_, O, N, M> {
     /// Calls `tell` with the number of an instance, and of those for which it runs.

@@ -10,9 +10,9 @@ use super::effects::{Effects, FollowUp, SendOrderKey};
 use super::fabric::{Fabric, InFlightOp};
 use super::plan::{NONE, ReplayPlan};
 use super::run_settings::RunSettings;
-use crate::ids::{NodeIndex, Npu};
-use crate::network::{NetworkBackend, NetworkMessage, PortRange};
-use crate::units::{BufferShare, Time};
+use chakram_base::ids::{NodeIndex, Npu};
+use chakram_base::units::{BufferShare, Time};
+use chakram_hardware::network::{NetworkBackend, NetworkMessage, PortRange};
 use std::collections::VecDeque;
 
 mod recorded;

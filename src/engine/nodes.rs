@@ -8,12 +8,12 @@ use super::event::{Event, EventClass};
 use super::plan::NONE;
 use super::tile_groups::GROUPED;
 use super::{CommTiming, Engine};
-use crate::engine::Observer;
-use crate::graph::NodeKind;
-use crate::ids::NodeIndex;
-use crate::memory::RemoteMemoryAccess;
-use crate::network::NetworkBackend;
-use crate::units::Time;
+use crate::Observer;
+use chakram_base::ids::NodeIndex;
+use chakram_base::units::Time;
+use chakram_hardware::memory::RemoteMemoryAccess;
+use chakram_hardware::network::NetworkBackend;
+use chakram_trace::graph::NodeKind;
 
 impl<O: Observer + ?Sized, N: NetworkBackend, M: CollectiveModel> Engine<'_, O, N, M> {
     /// Starts the delays of nodes whose dependencies are complete.

@@ -3,11 +3,11 @@
 //! Observers are chosen by the caller and compiled into the loop. Nothing is kept per node unless an observer asks for it.
 
 use super::{JobTimes, LaunchRecord, LoopCounts, ProcessorJob};
-use crate::graph::NodeKind;
-use crate::ids::{NodeIndex, Rank};
-use crate::network::{LinkLoad, NetworkOccupancy};
-use crate::trace::CollectiveKind;
-use crate::units::{Span, Time};
+use chakram_base::ids::{NodeIndex, Rank};
+use chakram_base::units::{Span, Time};
+use chakram_hardware::network::{LinkLoad, NetworkOccupancy};
+use chakram_trace::format::CollectiveKind;
+use chakram_trace::graph::NodeKind;
 
 /// Category of an instant, in order of precedence; idle is what is left.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -1,17 +1,16 @@
 //! Options of a replay.
 
 use super::extensions::Extensions;
-use crate::collective::CustomCollective;
-use crate::compute::{ComputeModel, HostTiming};
-use crate::ids::Npu;
-use crate::network::NetworkKind;
-use crate::workload::MissingRankPolicy;
+use chakram_base::ids::Npu;
+use chakram_hardware::collective::CustomCollective;
+use chakram_hardware::compute::{ComputeModel, HostTiming};
+use chakram_hardware::network::NetworkKind;
+use chakram_trace::workload::MissingRankPolicy;
 use serde::{Deserialize, Serialize};
 use std::fmt;
 
 /// Options of a replay.
 #[derive(Clone, Debug, Default)]
-#[non_exhaustive]
 pub struct ReplayOptions {
     /// Source of the durations of kernels.
     pub compute: ComputeModel,
@@ -32,7 +31,7 @@ pub struct ReplayOptions {
     /// and nothing disturbs them; if absent, where kernels are priced by curves.
     pub measured_collectives: Option<bool>,
     /// Factor on kernels by curves, launches and measured collectives; if absent, that of the machine's
-    /// [corrections](crate::machine::Machine::corrections) of the workload's most frequent product, or none.
+    /// [corrections](chakram_hardware::machine::Machine::corrections) of the workload's most frequent product, or none.
     pub correction: Option<f64>,
     /// Carry out every collective message by message, even where a closed form is proved. Has no effect unless
     /// [`CommTiming::Model`] carries out collectives at all.
@@ -63,14 +62,13 @@ impl ReplayOptions {
 
 /// Launching of work by a host.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-#[non_exhaustive]
 pub enum LaunchMode {
     /// Eagerly where kernels are priced by curves, and in no time otherwise.
     #[default]
     Auto,
     /// In no time.
     None,
-    /// Every kernel, collective and message by itself, as long as the machine's [`Host`](crate::machine::Host) takes;
+    /// Every kernel, collective and message by itself, as long as the machine's [`Host`](chakram_hardware::machine::Host) takes;
     /// in no time where it has none.
     Eager,
     /// All of a step at once, as CUDA graphs do.
@@ -82,9 +80,8 @@ pub enum LaunchMode {
 /// A communication node *starts* when it holds its lane; a receive holds none and starts when it is
 /// ready.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-#[cfg_attr(test, derive(schemars::JsonSchema))]
+#[cfg_attr(any(test, feature = "schema"), derive(schemars::JsonSchema))]
 #[serde(rename_all = "lowercase")]
-#[non_exhaustive]
 pub enum CommTiming {
     /// By the model of the machine's network.
     #[default]

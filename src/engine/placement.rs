@@ -2,8 +2,8 @@
 
 use super::ReplayRefusal;
 use super::plan::NONE;
-use crate::ids::Npu;
-use crate::machine::Machine;
+use chakram_base::ids::Npu;
+use chakram_hardware::machine::Machine;
 
 /// Returns the NPU of each of `ranks` ranks, from `map` or in their order.
 ///

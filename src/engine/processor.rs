@@ -1,8 +1,8 @@
 //! Processors that say themselves when kernels run, in place of the lanes of an NPU.
 
 use super::launch::LaunchSerial;
-use crate::ids::{NodeIndex, Npu};
-use crate::units::{Span, Time};
+use chakram_base::ids::{NodeIndex, Npu};
+use chakram_base::units::{Span, Time};
 
 /// Processors of NPUs whose kernels take no lane: arrays of cores, and servers that choose what runs next.
 ///

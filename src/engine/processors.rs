@@ -5,9 +5,9 @@ use super::discipline::Discipline;
 use super::effects::Effects;
 use super::lanes::Lanes;
 use super::processor::{JobTimes, ProcessorJob, ProcessorModel};
-use crate::graph::NodeKind;
-use crate::ids::{NodeIndex, Npu};
-use crate::units::Time;
+use chakram_base::ids::{NodeIndex, Npu};
+use chakram_base::units::Time;
+use chakram_trace::graph::NodeKind;
 
 /// Processors that nodes run on.
 #[derive(Default)]

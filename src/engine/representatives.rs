@@ -9,14 +9,14 @@
 //! all as long as it is answered by closed form, which starts with the last of them.
 
 use super::{CompiledReplay, GroupView, ReplayOptions};
-use crate::engine::{CollectiveRecord, Observer};
-use crate::graph::{Graph, NodeKind};
-use crate::ids::{NodeIndex, Npu, Rank};
-use crate::machine::Machine;
-use crate::network::NetworkKind;
-use crate::topology::Topology;
-use crate::units::Time;
-use crate::workload::{RankInstance, Workload};
+use crate::{CollectiveRecord, Observer};
+use chakram_base::ids::{NodeIndex, Npu, Rank};
+use chakram_base::units::Time;
+use chakram_hardware::machine::Machine;
+use chakram_hardware::network::NetworkKind;
+use chakram_hardware::topology::Topology;
+use chakram_trace::graph::{Graph, NodeKind};
+use chakram_trace::workload::{RankInstance, Workload};
 
 /// Place of a rank: its copy, and its place in it.
 type CopyPlace = (u32, u32);
@@ -213,12 +213,12 @@ fn layout(topology: &Topology, ranks: &[Rank], d: usize) -> Vec<i64> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::engine::ReplayError;
-    use crate::graph::{DependencyPolicy, GraphBuilder};
-    use crate::trace::scan::NodeView;
-    use crate::trace::write::Sink;
-    use crate::trace::{CollectiveKind, Dtype, GroupName, Op};
-    use crate::workload::{MissingRankPolicy, WorkloadBuilder};
+    use crate::ReplayError;
+    use chakram_trace::format::scan::NodeView;
+    use chakram_trace::format::write::Sink;
+    use chakram_trace::format::{CollectiveKind, Dtype, GroupName, Op};
+    use chakram_trace::graph::{DependencyPolicy, GraphBuilder};
+    use chakram_trace::workload::{MissingRankPolicy, WorkloadBuilder};
     use std::cell::RefCell;
 
     /// Four ranks, of which the odd ones compute for 10 us and the others for `even`, that then sum 1 MB among all.

@@ -5,10 +5,10 @@ use super::feed::{Feed, SingleLaunch};
 use super::host_launches::ResolvedPrices;
 use super::processor::ProcessorModel;
 use super::{Engine, ReplayError, ReplayOutcome, ReplayRefusal};
-use crate::collective::{CustomCollective, NativeBackend, PeerSizes, ScriptExecutor};
-use crate::engine::Observer;
-use crate::machine::Machine;
-use crate::network::{
+use crate::Observer;
+use chakram_hardware::collective::{CustomCollective, NativeBackend, PeerSizes, ScriptExecutor};
+use chakram_hardware::machine::Machine;
+use chakram_hardware::network::{
     ContentionFreeNetwork, ExclusiveNetwork, FairSharingNetwork, LinkNetwork, NetworkKind,
     PortNetwork,
 };
@@ -51,22 +51,6 @@ impl<'a> LaunchSource<'a> {
 ///
 /// A *program* is a job that is priced, placed and matched; the first is number 0. All are for one machine, and replayed
 /// with the same models. Observers know instances and groups by their numbers among those of all programs.
-///
-/// ```
-/// use chakram::engine::{CompiledReplay, Feed, ReplayOptions, TimedLaunches, run_launches};
-/// use chakram::units::{Span, Time};
-/// use chakram::{Job, Machine};
-///
-/// let (job, machine) = (Job::open(["traces/data-parallel-8"])?, Machine::load("dgx-h100")?);
-/// let program = CompiledReplay::new(job.workload(), &machine, &ReplayOptions::default())?;
-/// let once = program.run(())?.0.makespan;
-/// // Again when it has ended.
-/// let again = Time::ZERO + once;
-/// let mut feed = TimedLaunches::new(0, vec![Time::ZERO, again]);
-/// let outcome = run_launches(&[program], &mut [&mut feed], None, &mut ())?;
-/// assert_eq!(outcome.makespan, once + once);
-/// # Ok::<(), Box<dyn std::error::Error>>(())
-/// ```
 ///
 /// # Errors
 ///

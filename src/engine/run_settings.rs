@@ -3,10 +3,10 @@
 use super::discipline::{CollectiveModel, Discipline};
 use super::plan::{GroupPlan, NONE};
 use super::{CommTiming, CompiledReplay, HostTiming};
-use crate::graph::NodeKind;
-use crate::memory::MemoryAttachment;
-use crate::network::{NetworkBackend, SendCompletion};
-use crate::topology::Topology;
+use chakram_hardware::memory::MemoryAttachment;
+use chakram_hardware::network::{NetworkBackend, SendCompletion};
+use chakram_hardware::topology::Topology;
+use chakram_trace::graph::NodeKind;
 
 /// Options of carrying out a run.
 #[derive(Clone, Copy, Debug)]

@@ -6,10 +6,10 @@
 
 use super::error::ReplayRefusal;
 use super::plan::{GroupPlan, ReplayPlan, group_text};
-use crate::collective::PeerSizes;
-use crate::graph::{CallSplits, Graph};
-use crate::matching::MemberCalls;
-use crate::workload::Workload;
+use chakram_hardware::collective::PeerSizes;
+use chakram_trace::graph::{CallSplits, Graph};
+use chakram_trace::matching::MemberCalls;
+use chakram_trace::workload::Workload;
 
 /// Members of a group that such a collective may have: a table of all pairs is held.
 const MOST_MEMBERS: usize = 1 << 13;

@@ -7,11 +7,11 @@ use super::lanes::FREE;
 use super::launch::LaunchSerial;
 use super::plan::NONE;
 use super::{CommTiming, Engine};
-use crate::engine::Observer;
-use crate::graph::NodeKind;
-use crate::ids::NodeIndex;
-use crate::network::NetworkBackend;
-use crate::trace::escape;
+use crate::Observer;
+use chakram_base::ids::NodeIndex;
+use chakram_hardware::network::NetworkBackend;
+use chakram_trace::format::escape;
+use chakram_trace::graph::NodeKind;
 use std::collections::{BTreeMap, BTreeSet};
 
 mod insertion_order;

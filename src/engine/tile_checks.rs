@@ -4,12 +4,12 @@ use super::error::ReplayRefusal;
 use super::matching::describe;
 use super::options::{CommTiming, ReplayOptions};
 use super::plan::{ReplayPlan, group_text};
-use crate::graph::NodeKind;
-use crate::ids::{Npu, Rank};
-use crate::machine::Machine;
-use crate::memory::{MemoryAttachment, RemoteMemory};
-use crate::topology::tile_grid::shown;
-use crate::workload::{RankInstance, Workload};
+use chakram_base::ids::{Npu, Rank};
+use chakram_hardware::machine::Machine;
+use chakram_hardware::memory::{MemoryAttachment, RemoteMemory};
+use chakram_hardware::topology::tile_grid::shown;
+use chakram_trace::graph::NodeKind;
+use chakram_trace::workload::{RankInstance, Workload};
 
 /// Returns the NPU of each rank where traces name cores and the machine has tiles.
 pub(super) fn cores(

@@ -24,9 +24,9 @@ mod split;
 use super::dataflow::Dataflow;
 use super::effects::Effects;
 use super::plan::NONE;
-use crate::graph::NodeKind;
-use crate::ids::{NodeIndex, Rank};
-use crate::units::Time;
+use chakram_base::ids::{NodeIndex, Rank};
+use chakram_base::units::Time;
+use chakram_trace::graph::NodeKind;
 
 pub(super) use split::{LeftToPost, PartStep};
 

@@ -9,11 +9,11 @@
 use super::coverage::PricingCoverage;
 use super::error::ReplayRefusal;
 use super::matching;
-use crate::compute::ComputeModel;
-use crate::ids::{NodeIndex, Rank};
-use crate::machine::Machine;
-use crate::trace::Dtype;
-use crate::workload::Workload;
+use chakram_base::ids::{NodeIndex, Rank};
+use chakram_hardware::compute::ComputeModel;
+use chakram_hardware::machine::Machine;
+use chakram_trace::format::Dtype;
+use chakram_trace::workload::Workload;
 use std::collections::BTreeMap;
 
 /// Unpriced kernels: by NPU class and format those that compute, and those of which nothing is known.

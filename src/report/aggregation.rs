@@ -2,16 +2,16 @@
 
 use super::Observer;
 use super::summary::thousands;
-use crate::engine::{CompiledReplay, LoopCounts};
-use crate::graph::NodeKind;
-use crate::ids::NodeIndex;
-use crate::report::CollectiveRecord;
-use crate::units::{Span, Time};
+use crate::CollectiveRecord;
+use chakram_base::ids::NodeIndex;
+use chakram_base::units::{Span, Time};
+use chakram_engine::{CompiledReplay, LoopCounts};
+use chakram_trace::graph::NodeKind;
 use serde::{Deserialize, Serialize};
 
 /// Groups of ranks that did the same at the same time, where the replay was asked to look for such.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-#[cfg_attr(test, derive(schemars::JsonSchema))]
+#[cfg_attr(any(test, feature = "schema"), derive(schemars::JsonSchema))]
 pub struct RankAggregation {
     /// Groups at the start.
     pub groups: u32,
@@ -31,7 +31,7 @@ pub struct RankAggregation {
 
 /// An operation that members of a group did not end at one time.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-#[cfg_attr(test, derive(schemars::JsonSchema))]
+#[cfg_attr(any(test, feature = "schema"), derive(schemars::JsonSchema))]
 pub struct RankDifference {
     /// When.
     #[serde(rename = "at_ps")]

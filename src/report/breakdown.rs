@@ -8,11 +8,11 @@
 
 use super::keyed::by_part;
 use super::{CollectiveRecord, Observer, TimeCategory};
-use crate::engine::CompiledReplay;
-use crate::graph::{Graph, NodeKind};
-use crate::ids::NodeIndex;
-use crate::trace::CollectiveKind;
-use crate::units::{Span, Time};
+use chakram_base::ids::NodeIndex;
+use chakram_base::units::{Span, Time};
+use chakram_engine::CompiledReplay;
+use chakram_trace::format::CollectiveKind;
+use chakram_trace::graph::{Graph, NodeKind};
 use serde::{Deserialize, Serialize};
 use std::collections::VecDeque;
 
@@ -60,7 +60,7 @@ const OVER: u32 = u32::MAX;
 /// Over all sorts, waiting and transfer sum to the time with a communication under way, and what is exposed to
 /// the part that is communication.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-#[cfg_attr(test, derive(schemars::JsonSchema))]
+#[cfg_attr(any(test, feature = "schema"), derive(schemars::JsonSchema))]
 pub struct ChargedTime {
     /// While another member had not arrived.
     #[serde(rename = "waiting_ps")]
@@ -85,11 +85,11 @@ impl ChargedTime {
 
 /// Time of one NPU by category.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-#[cfg_attr(test, derive(schemars::JsonSchema))]
+#[cfg_attr(any(test, feature = "schema"), derive(schemars::JsonSchema))]
 pub struct NpuTime {
     /// Time by part, in their order of precedence; the sum is the makespan.
     #[serde(rename = "time_ps", with = "by_part")]
-    #[cfg_attr(test, schemars(with = "by_part::Parts<Span>"))]
+    #[cfg_attr(any(test, feature = "schema"), schemars(with = "by_part::Parts<Span>"))]
     pub parts: [Span; 5],
     /// Time with a communication under way, exposed or hidden behind compute.
     #[serde(rename = "communicating_ps")]

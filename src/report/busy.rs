@@ -4,10 +4,10 @@
 //! there are any, so a node costs a few additions and no memory.
 
 use super::{CollectiveRecord, Observer};
-use crate::graph::NodeKind;
-use crate::ids::NodeIndex;
-use crate::units::{Span, Time};
-use crate::workload::Workload;
+use chakram_base::ids::NodeIndex;
+use chakram_base::units::{Span, Time};
+use chakram_trace::graph::NodeKind;
+use chakram_trace::workload::Workload;
 
 const HOST: usize = 0;
 const KERNELS: usize = 1;

@@ -7,18 +7,18 @@
 pub(super) mod table;
 
 use super::{CollectiveRecord, Observer};
-use crate::graph::NodeKind;
-use crate::ids::{NodeIndex, Rank};
-use crate::network::LinkLoad;
-use crate::trace::CollectiveKind;
-use crate::units::{Span, Time};
+use chakram_base::ids::{NodeIndex, Rank};
+use chakram_base::units::{Span, Time};
+use chakram_hardware::network::LinkLoad;
+use chakram_trace::format::CollectiveKind;
+use chakram_trace::graph::NodeKind;
 use serde::{Deserialize, Serialize};
 use std::cmp::Reverse;
 use std::collections::BTreeMap;
 
 /// All collectives of one kind in one group.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-#[cfg_attr(test, derive(schemars::JsonSchema))]
+#[cfg_attr(any(test, feature = "schema"), derive(schemars::JsonSchema))]
 pub struct CollectiveTally {
     /// Number of calls.
     pub calls: u64,
@@ -39,7 +39,7 @@ pub struct CollectiveTally {
 
 /// Bytes of the buffers of collectives.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-#[cfg_attr(test, derive(schemars::JsonSchema))]
+#[cfg_attr(any(test, feature = "schema"), derive(schemars::JsonSchema))]
 pub struct BufferBytes {
     /// All buffers together.
     pub sum: u64,

@@ -23,10 +23,10 @@ pub(super) use table::table;
 use super::keyed::by_part;
 use super::operators::OperatorTime;
 use super::{RunSegment, TimeCategory};
-use crate::graph::NodeKind;
-use crate::ids::Rank;
-use crate::trace::of_any_micro_batch;
-use crate::units::{Span, Time};
+use chakram_base::ids::Rank;
+use chakram_base::units::{Span, Time};
+use chakram_trace::format::of_any_micro_batch;
+use chakram_trace::graph::NodeKind;
 use serde::{Deserialize, Serialize};
 use std::borrow::Cow;
 use std::cmp::Reverse;
@@ -39,7 +39,7 @@ const LISTED: usize = 64;
 
 /// The critical path of a replay, and the slack of what is not on it.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-#[cfg_attr(test, derive(schemars::JsonSchema))]
+#[cfg_attr(any(test, feature = "schema"), derive(schemars::JsonSchema))]
 pub struct CriticalPathSummary {
     /// Number of its segments.
     pub segments: u64,
@@ -48,7 +48,7 @@ pub struct CriticalPathSummary {
     /// Its time by category; the sum is the makespan. Idle is what no node accounts for: ranks that start later, and
     /// collectives that wait for their place in the order of launches.
     #[serde(rename = "time_ps", with = "by_part")]
-    #[cfg_attr(test, schemars(with = "by_part::Parts<Span>"))]
+    #[cfg_attr(any(test, feature = "schema"), schemars(with = "by_part::Parts<Span>"))]
     pub parts: [Span; 5],
     /// Operators and collectives on it, longest first, 64 at most.
     pub operators: Vec<OperatorTime>,
@@ -60,7 +60,7 @@ pub struct CriticalPathSummary {
 
 /// The time that a critical path spends on a rank.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-#[cfg_attr(test, derive(schemars::JsonSchema))]
+#[cfg_attr(any(test, feature = "schema"), derive(schemars::JsonSchema))]
 pub struct PathRank {
     /// The rank.
     pub rank: Rank,
@@ -71,7 +71,7 @@ pub struct PathRank {
 
 /// Slack of the nodes of a category that are not on the critical path.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-#[cfg_attr(test, derive(schemars::JsonSchema))]
+#[cfg_attr(any(test, feature = "schema"), derive(schemars::JsonSchema))]
 pub struct SlackRow {
     /// The category, by its key in `time_ps`.
     pub category: String,

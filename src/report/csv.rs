@@ -1,8 +1,8 @@
 //! The report's tables as comma-separated values, one table at a time, with a header line.
 
 use super::{Report, collectives, links, memory, npus, operators};
-use crate::trace::escaped;
-use crate::units::Span;
+use chakram_base::units::Span;
+use chakram_trace::format::escaped;
 use std::fmt::{self, Display, Formatter, Write as _};
 
 /// Choice of the table.

@@ -13,7 +13,7 @@
 //! filling and draining are no part of.
 
 use super::summary::counted;
-use crate::units::Span;
+use chakram_base::units::Span;
 use serde::{Deserialize, Serialize};
 
 /// Makespans of the same step with fewer micro-batches than are simulated in full.
@@ -33,7 +33,7 @@ pub struct ShorterReplays {
 
 /// The step as a whole, as it follows from the micro-batches simulated.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
-#[cfg_attr(test, derive(schemars::JsonSchema))]
+#[cfg_attr(any(test, feature = "schema"), derive(schemars::JsonSchema))]
 pub struct StepExtrapolation {
     /// Micro-batches of the step.
     pub micro_batches: u32,

@@ -3,13 +3,13 @@
 //! Numbers that the report has carry its JSON pointer and the value, `data-path` and `data-value`, so that programs
 //! can hold a page against the JSON.
 
-pub(crate) mod page;
+pub mod page;
 mod resources;
 mod sections;
 
 use super::summary::{Report, percent_more};
 use super::throughput;
-use crate::units::Span;
+use chakram_base::units::Span;
 use page::{number, text};
 
 /// Renders `report` of a replay described by `title` and `basis`.

@@ -26,7 +26,7 @@
 //! upper end: prediction x exp(sqrt((1.645 s)^2 + 0.20^2))
 //! ```
 //!
-//! Where the machine's [correction](crate::machine::PriceCorrection) holds, `s` is the error that it leaves, and stragglers of
+//! Where the machine's [correction](chakram_hardware::machine::PriceCorrection) holds, `s` is the error that it leaves, and stragglers of
 //! the steps that it was measured by are in the prediction.
 //!
 //! Parts are those of the critical path, or of the mean NPU where no path was followed; waiting and idle time follow from
@@ -35,8 +35,8 @@
 use super::TimeCategory;
 use super::summary::Report;
 use super::text::share;
-use crate::engine::{CommTiming, CompiledReplay};
-use crate::units::Span;
+use chakram_base::units::Span;
+use chakram_engine::{CommTiming, CompiledReplay};
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 
@@ -56,7 +56,7 @@ const SIDE: f64 = 1.645;
 
 /// Shares of the critical path by what the prices rest on, and the interval that holds the measured time in nine of ten cases.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
-#[cfg_attr(test, derive(schemars::JsonSchema))]
+#[cfg_attr(any(test, feature = "schema"), derive(schemars::JsonSchema))]
 pub struct PredictionInterval {
     /// Lower end of the 90 % interval.
     #[serde(rename = "low_ps")]

@@ -4,10 +4,10 @@
 //! one each. Nodes that do nothing end as they begin and may share theirs. Nothing is kept per node, whose memory
 //! would have to be fetched anew each time.
 
-use crate::engine::CompiledReplay;
-use crate::graph::{Graph, NodeKind};
-use crate::ids::NodeIndex;
-use crate::units::Time;
+use chakram_base::ids::NodeIndex;
+use chakram_base::units::Time;
+use chakram_engine::CompiledReplay;
+use chakram_trace::graph::{Graph, NodeKind};
 
 /// The instant at which each node under way was issued.
 #[derive(Debug)]

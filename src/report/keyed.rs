@@ -9,7 +9,7 @@ macro_rules! keyed {
 
             /// The array's places by name.
             #[derive(Debug, Serialize, Deserialize)]
-            #[cfg_attr(test, derive(schemars::JsonSchema))]
+            #[cfg_attr(any(test, feature = "schema"), derive(schemars::JsonSchema))]
             pub struct $object<T> {
                 $(#[allow(missing_docs, reason = "its name says it")] pub $name: T),+
             }
@@ -34,13 +34,13 @@ keyed!(by_class, Classes, weights gradients optimizer activations temporary);
 
 /// Rows of memory as an object that says first whether all fit.
 pub mod fitting {
-    use crate::report::memory::MemoryRow;
+    use crate::memory::MemoryRow;
     use serde::{Deserialize, Deserializer, Serialize, Serializer};
     use std::borrow::Cow;
 
     /// The memory of all NPUs.
     #[derive(Debug, Serialize, Deserialize)]
-    #[cfg_attr(test, derive(schemars::JsonSchema))]
+    #[cfg_attr(any(test, feature = "schema"), derive(schemars::JsonSchema))]
     pub struct MemoryRows<'r> {
         /// Whether the memory of every NPU holds what its rank allocates.
         pub fits: bool,

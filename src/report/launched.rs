@@ -1,7 +1,7 @@
 //! Reports of launches: steps that repeat, and jobs that share a machine.
 //!
 //! Each program has a report of its own, filled in by the observers of any report, which are told of its ranks alone.
-//! A rank has one launch of its program at a time, which feeds such as [`RepeatedLaunch`](crate::engine::RepeatedLaunch) see
+//! A rank has one launch of its program at a time, which feeds such as [`RepeatedLaunch`](chakram_engine::RepeatedLaunch) see
 //! to; so what is kept by node holds.
 
 use super::memory::MemoryObserver;
@@ -10,11 +10,11 @@ use super::summary::{NeighbourReport, Report, thousands};
 use super::table::{TextTable, left, right};
 use super::text::TextStyle;
 use super::{CollectiveRecord, Observer};
-use crate::engine::{CommTiming, CompiledReplay, Feed, ReplayError, ReplayOutcome, run_launches};
-use crate::graph::NodeKind;
-use crate::ids::NodeIndex;
-use crate::network::LinkLoad;
-use crate::units::{Span, Time};
+use chakram_base::ids::NodeIndex;
+use chakram_base::units::{Span, Time};
+use chakram_engine::{CommTiming, CompiledReplay, Feed, ReplayError, ReplayOutcome, run_launches};
+use chakram_hardware::network::LinkLoad;
+use chakram_trace::graph::NodeKind;
 use std::fmt::Write as _;
 
 /// Replays the launches of each of `programs` by the feed beside it, watched by `extra` too, and reports on each.

@@ -1,7 +1,7 @@
 //! Bytes over links, and how long these were busy: which dimension and which link holds a job up.
 //!
 //! Counted where it was asked for, from messages, loads and stores, whatever the model of the network: each passes the links of
-//! its route ([`LinkTraffic`](crate::network::LinkTraffic)), and a load or store besides the link of a memory at an NPU. The *load* of a link is the time that its bytes take at its rate, as
+//! its route ([`LinkTraffic`](chakram_hardware::network::LinkTraffic)), and a load or store besides the link of a memory at an NPU. The *load* of a link is the time that its bytes take at its rate, as
 //! a part of the makespan. Jobs that share a machine have their bytes counted together, in the report of the first, as parts of the
 //! time until the last of them ends.
 
@@ -9,9 +9,9 @@ use super::Report;
 use super::csv::{CsvCell, CsvColumn};
 use super::table::{TextTable, left, right};
 use super::text::TextStyle;
-use crate::machine::Machine;
-use crate::network::{LinkLoad, LinkPlace};
-use crate::units::{Bytes, Span};
+use chakram_base::units::{Bytes, Span};
+use chakram_hardware::machine::Machine;
+use chakram_hardware::network::{LinkLoad, LinkPlace};
 use serde::{Deserialize, Serialize};
 use std::cmp::Reverse;
 use std::fmt::{Result, Write};
@@ -22,7 +22,7 @@ const ROWS: usize = 8;
 
 /// Bytes over the links of a machine during a replay.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
-#[cfg_attr(test, derive(schemars::JsonSchema))]
+#[cfg_attr(any(test, feature = "schema"), derive(schemars::JsonSchema))]
 pub struct LinkReport {
     /// One row for each dimension, innermost first, and one for each memory at NPUs.
     pub dimensions: Vec<DimensionRow>,
@@ -39,7 +39,7 @@ pub struct LinkReport {
 
 /// Bytes over the links of a dimension, or of a memory at NPUs.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-#[cfg_attr(test, derive(schemars::JsonSchema))]
+#[cfg_attr(any(test, feature = "schema"), derive(schemars::JsonSchema))]
 pub struct DimensionRow {
     /// Its name; `remote` or `remote NAME` of a memory.
     pub name: String,
@@ -59,7 +59,7 @@ pub struct DimensionRow {
 
 /// Bytes over a link.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-#[cfg_attr(test, derive(schemars::JsonSchema))]
+#[cfg_attr(any(test, feature = "schema"), derive(schemars::JsonSchema))]
 pub struct LinkRow {
     /// Name of its dimension, or memory.
     pub dimension: String,

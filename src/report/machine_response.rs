@@ -8,13 +8,13 @@
 use super::TimeCategory;
 use super::summary::Report;
 use super::text::share;
-use crate::engine::{CommTiming, CompiledReplay};
-use crate::units::Span;
+use chakram_base::units::Span;
+use chakram_engine::{CommTiming, CompiledReplay};
 use serde::{Deserialize, Serialize};
 
 /// Means over NPUs of the time that depends on the machine, and of that which does not.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-#[cfg_attr(test, derive(schemars::JsonSchema))]
+#[cfg_attr(any(test, feature = "schema"), derive(schemars::JsonSchema))]
 pub struct MachineResponse {
     /// Whether kernels are operators that ran on a CPU when the job was captured.
     pub kernels_on_cpu: bool,

@@ -10,11 +10,11 @@
 
 use super::keyed::by_class;
 use super::{CollectiveRecord, Observer, port_memory};
-use crate::engine::CompiledReplay;
-use crate::graph::NodeKind;
-use crate::ids::{NodeIndex, Npu, Rank};
-use crate::trace::TensorClass;
-use crate::units::{Bytes, Time};
+use chakram_base::ids::{NodeIndex, Npu, Rank};
+use chakram_base::units::{Bytes, Time};
+use chakram_engine::CompiledReplay;
+use chakram_trace::format::TensorClass;
+use chakram_trace::graph::NodeKind;
 use serde::{Deserialize, Serialize};
 use std::cmp::Ordering;
 
@@ -54,7 +54,7 @@ pub type BytesByClass = [u64; TensorClass::COUNT];
 
 /// Memory use of one NPU.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-#[cfg_attr(test, derive(schemars::JsonSchema))]
+#[cfg_attr(any(test, feature = "schema"), derive(schemars::JsonSchema))]
 pub struct MemoryRow {
     /// The rank on it.
     pub rank: Rank,
@@ -75,7 +75,10 @@ pub struct MemoryRow {
     pub beyond_sram: Option<Bytes>,
     /// Their composition.
     #[serde(rename = "peak_bytes_by_class", with = "by_class")]
-    #[cfg_attr(test, schemars(with = "by_class::Classes<u64>"))]
+    #[cfg_attr(
+        any(test, feature = "schema"),
+        schemars(with = "by_class::Classes<u64>")
+    )]
     pub classes: BytesByClass,
     /// Instant when they were first reached.
     #[serde(rename = "peak_ps")]
@@ -87,7 +90,10 @@ pub struct MemoryRow {
     pub fits: bool,
     /// Bytes still allocated when the replay ended.
     #[serde(rename = "unfreed_bytes_by_class", with = "by_class")]
-    #[cfg_attr(test, schemars(with = "by_class::Classes<u64>"))]
+    #[cfg_attr(
+        any(test, feature = "schema"),
+        schemars(with = "by_class::Classes<u64>")
+    )]
     pub left: BytesByClass,
     /// Bytes freed that were not there, if any.
     #[serde(rename = "overfreed")]
@@ -96,7 +102,7 @@ pub struct MemoryRow {
 
 /// Bytes that were freed and that nothing had allocated.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-#[cfg_attr(test, derive(schemars::JsonSchema))]
+#[cfg_attr(any(test, feature = "schema"), derive(schemars::JsonSchema))]
 pub struct MissingBytes {
     /// Number of nodes that freed more than was there.
     pub nodes: u64,
@@ -105,13 +111,16 @@ pub struct MissingBytes {
     pub first: NamedNode,
     /// Bytes that were not there, by class.
     #[serde(rename = "bytes_by_class", with = "by_class")]
-    #[cfg_attr(test, schemars(with = "by_class::Classes<u64>"))]
+    #[cfg_attr(
+        any(test, feature = "schema"),
+        schemars(with = "by_class::Classes<u64>")
+    )]
     pub classes: BytesByClass,
 }
 
 /// A node of a trace.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-#[cfg_attr(test, derive(schemars::JsonSchema))]
+#[cfg_attr(any(test, feature = "schema"), derive(schemars::JsonSchema))]
 pub struct NamedNode {
     /// Its id in the file.
     pub id: u64,

@@ -3,16 +3,16 @@
 use super::summary::{Report, thousands};
 use super::table::{TextTable, left, right};
 use super::text::TextStyle;
-use crate::engine::CompiledReplay;
-use crate::graph::{Graph, NodeKind};
-use crate::ids::NodeIndex;
-use crate::units::{Bytes, Span};
+use chakram_base::ids::NodeIndex;
+use chakram_base::units::{Bytes, Span};
+use chakram_engine::CompiledReplay;
+use chakram_trace::graph::{Graph, NodeKind};
 use serde::{Deserialize, Serialize};
 use std::fmt::Write as _;
 
 /// Loads and stores of one memory.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-#[cfg_attr(test, derive(schemars::JsonSchema))]
+#[cfg_attr(any(test, feature = "schema"), derive(schemars::JsonSchema))]
 pub struct MemoryAccessRow {
     /// `local`, `remote`, or `remote NAME` of a memory with a name.
     pub memory: String,

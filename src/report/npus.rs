@@ -5,8 +5,8 @@ use super::csv::{CsvColumn, decimal};
 use super::summary::Report;
 use super::table::{TextTable, left, right};
 use super::text::{TextStyle, more};
-use crate::ids::{Npu, Rank};
-use crate::units::Span;
+use chakram_base::ids::{Npu, Rank};
+use chakram_base::units::Span;
 use serde::{Deserialize, Serialize};
 use std::fmt::Write as _;
 
@@ -15,7 +15,7 @@ const ROWS: usize = 16;
 
 /// The time of one NPU by what it went into.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-#[cfg_attr(test, derive(schemars::JsonSchema))]
+#[cfg_attr(any(test, feature = "schema"), derive(schemars::JsonSchema))]
 pub struct NpuRow {
     /// The rank on it.
     pub rank: Rank,

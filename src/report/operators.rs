@@ -5,17 +5,17 @@ pub(super) mod table;
 use super::issue_times::IssueTimes;
 use super::memory_accesses::{MemoryAccessRow, MemoryAccessSums};
 use super::{CollectiveRecord, Observer};
-use crate::engine::CompiledReplay;
-use crate::graph::{Interner, NodeKind};
-use crate::ids::NodeIndex;
-use crate::trace::of_any_micro_batch;
-use crate::units::{Span, Time};
+use chakram_base::ids::NodeIndex;
+use chakram_base::units::{Span, Time};
+use chakram_engine::CompiledReplay;
+use chakram_trace::format::of_any_micro_batch;
+use chakram_trace::graph::{Interner, NodeKind};
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 
 /// All nodes of one name and kind.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-#[cfg_attr(test, derive(schemars::JsonSchema))]
+#[cfg_attr(any(test, feature = "schema"), derive(schemars::JsonSchema))]
 pub struct OperatorTime {
     /// The name.
     pub name: String,

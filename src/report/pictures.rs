@@ -9,13 +9,13 @@ mod traffic;
 
 pub use recorder::PictureRecorder;
 
-use crate::ids::Rank;
-use crate::units::{Bytes, Span, Time};
+use chakram_base::ids::Rank;
+use chakram_base::units::{Bytes, Span, Time};
 use serde::{Deserialize, Serialize};
 
 /// Data of the pictures of a replay.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
-#[cfg_attr(test, derive(schemars::JsonSchema))]
+#[cfg_attr(any(test, feature = "schema"), derive(schemars::JsonSchema))]
 pub struct ReplayPictures {
     /// Activity of ranks; of many ranks, 32 that lie evenly among them.
     pub ranks: Vec<RankPicture>,
@@ -29,7 +29,7 @@ pub struct ReplayPictures {
 
 /// Activity of a rank.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-#[cfg_attr(test, derive(schemars::JsonSchema))]
+#[cfg_attr(any(test, feature = "schema"), derive(schemars::JsonSchema))]
 pub struct RankPicture {
     /// The rank.
     pub rank: Rank,
@@ -39,7 +39,7 @@ pub struct RankPicture {
 
 /// An interval in a picture.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-#[cfg_attr(test, derive(schemars::JsonSchema))]
+#[cfg_attr(any(test, feature = "schema"), derive(schemars::JsonSchema))]
 pub struct PictureSpan {
     /// Its beginning.
     #[serde(rename = "from_ps")]
@@ -58,7 +58,7 @@ pub struct PictureSpan {
 
 /// Bytes that a rank holds over time.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-#[cfg_attr(test, derive(schemars::JsonSchema))]
+#[cfg_attr(any(test, feature = "schema"), derive(schemars::JsonSchema))]
 pub struct MemoryCurve {
     /// The rank.
     pub rank: Rank,
@@ -72,7 +72,7 @@ pub struct MemoryCurve {
 /// Bytes between ranks: what messages carry, and of all-reduces, all-gathers, reduce-scatters and all-to-alls the
 /// least that members must exchange, spread evenly over all pairs of them.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-#[cfg_attr(test, derive(schemars::JsonSchema))]
+#[cfg_attr(any(test, feature = "schema"), derive(schemars::JsonSchema))]
 pub struct TrafficMatrix {
     /// Number of neighbouring ranks that share a row and a column.
     pub ranks_per_cell: u32,

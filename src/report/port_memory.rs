@@ -6,17 +6,17 @@
 use super::memory::MemoryRow;
 use super::summary::{Report, thousands};
 use super::text::TextStyle;
-use crate::engine::CompiledReplay;
-use crate::ids::Npu;
-use crate::machine::Machine;
-use crate::units::Bytes;
+use chakram_base::ids::Npu;
+use chakram_base::units::Bytes;
+use chakram_engine::CompiledReplay;
+use chakram_hardware::machine::Machine;
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
 
 /// Memory at a port.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-#[cfg_attr(test, derive(schemars::JsonSchema))]
+#[cfg_attr(any(test, feature = "schema"), derive(schemars::JsonSchema))]
 pub struct PortMemory {
     /// The NPU at which it lies.
     pub npu: Npu,

@@ -2,13 +2,13 @@
 //! that the job measured without a profiler.
 
 use super::summary::{Report, percent_more};
-use crate::units::Span;
-use crate::workload::Workload;
+use chakram_base::units::Span;
+use chakram_trace::workload::Workload;
 use serde::{Deserialize, Serialize};
 
 /// Profiler that captured a job.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-#[cfg_attr(test, derive(schemars::JsonSchema))]
+#[cfg_attr(any(test, feature = "schema"), derive(schemars::JsonSchema))]
 pub struct ProfilerBasis {
     /// Whether its estimated cost is left out.
     pub removed: bool,

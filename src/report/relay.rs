@@ -4,11 +4,11 @@
 //! it from batches in their order, so results are those of observers that the loop calls itself.
 
 use super::{CollectiveRecord, Observer};
-use crate::engine::{JobTimes, LaunchRecord, LoopCounts, ProcessorJob};
-use crate::graph::NodeKind;
-use crate::ids::{MAX_NPUS, NodeIndex};
-use crate::network::{LinkLoad, NetworkOccupancy};
-use crate::units::Time;
+use chakram_base::ids::{MAX_NPUS, NodeIndex};
+use chakram_base::units::Time;
+use chakram_engine::{JobTimes, LaunchRecord, LoopCounts, ProcessorJob};
+use chakram_hardware::network::{LinkLoad, NetworkOccupancy};
+use chakram_trace::graph::NodeKind;
 use std::sync::mpsc::{Receiver, SyncSender, channel, sync_channel};
 use std::thread;
 
@@ -342,8 +342,8 @@ impl Observer for ObserverRelay<'_, '_> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::trace::CollectiveKind;
-    use crate::units::Span;
+    use chakram_base::units::Span;
+    use chakram_trace::format::CollectiveKind;
 
     /// Records calls.
     #[derive(Debug, Default, PartialEq)]

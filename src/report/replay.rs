@@ -22,14 +22,14 @@ use super::throughput;
 use super::tiles::TileObserver;
 use super::two_threads::both;
 use super::warnings::warnings;
-use crate::engine::{
+use chakram_base::ids::Rank;
+use chakram_base::units::{Bytes, Span};
+use chakram_engine::{
     CollectiveModel, CommTiming, CompiledReplay, GroupView, ReplayError, ReplayOutcome, StepTimes,
 };
-use crate::ids::Rank;
-use crate::network::NetworkBackend;
-use crate::trace::CollectiveKind;
-use crate::units::{Bytes, Span};
-use crate::workload::shortened;
+use chakram_hardware::network::NetworkBackend;
+use chakram_trace::format::CollectiveKind;
+use chakram_trace::workload::shortened;
 use std::cmp::Reverse;
 
 /// Replays `prepared`, watched by `extra` too, and reports.

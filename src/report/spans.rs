@@ -1,10 +1,10 @@
 //! Intervals in which nodes ran: for what is made of a replay after it, node by node.
 
 use super::{CollectiveRecord, Observer};
-use crate::engine::CompiledReplay;
-use crate::graph::NodeKind;
-use crate::ids::NodeIndex;
-use crate::units::Time;
+use chakram_base::ids::NodeIndex;
+use chakram_base::units::Time;
+use chakram_engine::CompiledReplay;
+use chakram_trace::graph::NodeKind;
 
 /// Issue and completion of a node.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -22,22 +22,22 @@ use super::port_memory::PortMemory;
 use super::profiler::ProfilerBasis;
 use super::throughput::Throughput;
 use super::tiles::TileUse;
-use crate::engine::{CommTiming, ReplayOutcome, StepTimes};
-use crate::graph::NodeKind;
-use crate::ids::Rank;
-use crate::machine::Machine;
-use crate::network::{ContentionFreeNetwork, NetworkBackend};
-use crate::trace::CollectiveKind;
-use crate::units::Span;
+use chakram_base::ids::Rank;
+use chakram_base::units::Span;
+use chakram_engine::{CommTiming, ReplayOutcome, StepTimes};
+use chakram_hardware::machine::Machine;
+use chakram_hardware::network::{ContentionFreeNetwork, NetworkBackend};
+use chakram_trace::format::CollectiveKind;
+use chakram_trace::graph::NodeKind;
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 use std::borrow::Cow;
 
-pub use crate::units::{counted, thousands};
+pub use chakram_base::units::{counted, thousands};
 
 /// Version of the form of a report.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-#[cfg_attr(test, derive(schemars::JsonSchema))]
+#[cfg_attr(any(test, feature = "schema"), derive(schemars::JsonSchema))]
 pub enum ReportSchema {
     /// The first.
     #[default]
@@ -47,7 +47,7 @@ pub enum ReportSchema {
 
 /// The program, its options and the files it read, which led to a report.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
-#[cfg_attr(test, derive(schemars::JsonSchema))]
+#[cfg_attr(any(test, feature = "schema"), derive(schemars::JsonSchema))]
 pub struct Provenance {
     /// Version of the program.
     pub tool_version: String,
@@ -70,7 +70,7 @@ impl Provenance {
 
 /// An input of the replay: what it was for, its name, and the hash of its bytes.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-#[cfg_attr(test, derive(schemars::JsonSchema))]
+#[cfg_attr(any(test, feature = "schema"), derive(schemars::JsonSchema))]
 pub struct HashedInput {
     /// `trace`, `machine`, `groups`, `custom`.
     pub role: Cow<'static, str>,
@@ -82,7 +82,7 @@ pub struct HashedInput {
 
 /// A machine as reports name it.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-#[cfg_attr(test, derive(schemars::JsonSchema))]
+#[cfg_attr(any(test, feature = "schema"), derive(schemars::JsonSchema))]
 pub struct MachineName {
     /// Its name.
     pub name: String,
@@ -102,7 +102,7 @@ impl MachineName {
 
 /// Number of kernels whose durations rest on one thing or another.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-#[cfg_attr(test, derive(schemars::JsonSchema))]
+#[cfg_attr(any(test, feature = "schema"), derive(schemars::JsonSchema))]
 pub struct KernelBasis {
     /// Priced as asked for: as recorded, or by roofline.
     pub priced: u64,
@@ -120,7 +120,7 @@ pub struct KernelBasis {
 
 /// Basis of the durations of collectives and messages.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-#[cfg_attr(test, derive(schemars::JsonSchema))]
+#[cfg_attr(any(test, feature = "schema"), derive(schemars::JsonSchema))]
 pub struct CommunicationBasis {
     /// Whether the network carried them, or they last as in the traces.
     #[serde(rename = "timing", default)]
@@ -134,7 +134,7 @@ pub struct CommunicationBasis {
 
 /// The collectives of one kind in one group.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-#[cfg_attr(test, derive(schemars::JsonSchema))]
+#[cfg_attr(any(test, feature = "schema"), derive(schemars::JsonSchema))]
 pub struct CollectiveRow {
     /// The group, as people call it.
     pub group: String,
@@ -171,7 +171,7 @@ pub struct CollectiveRow {
 
 /// A rank that others waited for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-#[cfg_attr(test, derive(schemars::JsonSchema))]
+#[cfg_attr(any(test, feature = "schema"), derive(schemars::JsonSchema))]
 pub struct LatestRank {
     /// The rank.
     pub rank: Rank,
@@ -182,7 +182,7 @@ pub struct LatestRank {
 
 /// Exposed communication of a group, summed over its NPUs.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-#[cfg_attr(test, derive(schemars::JsonSchema))]
+#[cfg_attr(any(test, feature = "schema"), derive(schemars::JsonSchema))]
 pub struct ExposedRow {
     /// The group, or messages between ranks.
     #[serde(rename = "name")]
@@ -203,7 +203,7 @@ pub(super) const MESSAGES: &str = "messages between ranks";
 
 /// The result of a replay.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-#[cfg_attr(test, derive(schemars::JsonSchema))]
+#[cfg_attr(any(test, feature = "schema"), derive(schemars::JsonSchema))]
 pub struct Report {
     /// Version of its form.
     pub schema: ReportSchema,
@@ -240,7 +240,7 @@ pub struct Report {
     pub communication: CommunicationBasis,
     /// Means over NPUs of time by part, each to the nearest picosecond.
     #[serde(rename = "mean_ps", with = "by_part")]
-    #[cfg_attr(test, schemars(with = "by_part::Parts<Span>"))]
+    #[cfg_attr(any(test, feature = "schema"), schemars(with = "by_part::Parts<Span>"))]
     pub mean_parts: [Span; 5],
     /// The mean over NPUs of the time with a communication under way.
     #[serde(rename = "mean_communicating_ps")]
@@ -264,7 +264,10 @@ pub struct Report {
     pub warnings: Vec<String>,
     /// The memory of NPUs, one row for each rank whose trace says what it allocates or frees, in order.
     #[serde(default, skip_serializing_if = "Vec::is_empty", with = "fitting")]
-    #[cfg_attr(test, schemars(with = "fitting::MemoryRows<'_>"))]
+    #[cfg_attr(
+        any(test, feature = "schema"),
+        schemars(with = "fitting::MemoryRows<'_>")
+    )]
     pub memory: Vec<MemoryRow>,
     /// Busy time of links and memory ports of a machine of tiles, on networks with contention.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -300,7 +303,7 @@ pub struct Report {
 
 /// A job that shared the machine with another, and what became of it.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-#[cfg_attr(test, derive(schemars::JsonSchema))]
+#[cfg_attr(any(test, feature = "schema"), derive(schemars::JsonSchema))]
 pub struct NeighbourReport {
     /// Name of the job.
     pub job: String,
@@ -416,7 +419,7 @@ pub fn kind_label(kind: NodeKind) -> &'static str {
 #[cfg(test)]
 mod tests {
     use super::percent_more;
-    use crate::units::Span;
+    use chakram_base::units::Span;
 
     #[test]
     fn differences_are_in_percent_of_what_was_captured() {

@@ -8,8 +8,8 @@ use super::table::{TextTable, left, right};
 use super::{
     critical_path, launched, links, memory, memory_accesses, operators, throughput, tiles,
 };
-use crate::trace::escaped;
-use crate::units::Span;
+use chakram_base::units::Span;
+use chakram_trace::format::escaped;
 use std::fmt::Write as _;
 
 /// The widest line.

@@ -7,17 +7,17 @@
 //! their peaks over the makespan, and the first that times the model's share of all FLOPs.
 
 use super::summary::{Report, thousands};
-use crate::engine::CompiledReplay;
-use crate::graph::{Graph, NodeKind};
-use crate::ids::GraphId;
-use crate::trace::Dtype;
-use crate::units::Span;
+use chakram_base::ids::GraphId;
+use chakram_base::units::Span;
+use chakram_engine::CompiledReplay;
+use chakram_trace::format::Dtype;
+use chakram_trace::graph::{Graph, NodeKind};
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 
 /// Rates of a job over the makespan of its replay.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
-#[cfg_attr(test, derive(schemars::JsonSchema))]
+#[cfg_attr(any(test, feature = "schema"), derive(schemars::JsonSchema))]
 pub struct Throughput {
     /// Samples of the job.
     pub samples: u64,

@@ -5,8 +5,8 @@
 
 use super::summary::Report;
 use crate::draw::svg::{Frame, SvgDrawing, TextAnchor};
-use crate::engine::CompiledReplay;
-use crate::units::Span;
+use chakram_base::units::Span;
+use chakram_engine::CompiledReplay;
 use std::collections::BTreeMap;
 use std::fmt::Write;
 
@@ -30,7 +30,7 @@ const SHADES: u64 = 8;
 /// # Errors
 ///
 /// A machine without tiles, with too many cores, or a network model that does not tell how busy links were.
-pub(crate) fn render(report: &Report, prepared: &CompiledReplay<'_>) -> Result<String, String> {
+pub fn render(report: &Report, prepared: &CompiledReplay<'_>) -> Result<String, String> {
     let machine = prepared.machine();
     let name = machine.name();
     let Some(tiles) = machine.topology().tiles() else {

@@ -4,18 +4,18 @@ use super::Observer;
 use super::summary::{Report, thousands};
 use super::table::{TextTable, left, right};
 use super::text::TextStyle;
-use crate::engine::CompiledReplay;
-use crate::graph::NodeKind;
-use crate::ids::NodeIndex;
-use crate::machine::Machine;
-use crate::network::NetworkOccupancy;
-use crate::report::CollectiveRecord;
-use crate::units::{Span, Time};
+use crate::CollectiveRecord;
+use chakram_base::ids::NodeIndex;
+use chakram_base::units::{Span, Time};
+use chakram_engine::CompiledReplay;
+use chakram_hardware::machine::Machine;
+use chakram_hardware::network::NetworkOccupancy;
+use chakram_trace::graph::NodeKind;
 use serde::{Deserialize, Serialize};
 
 /// A link between neighbouring cores, in one direction unless it is half duplex.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-#[cfg_attr(test, derive(schemars::JsonSchema))]
+#[cfg_attr(any(test, feature = "schema"), derive(schemars::JsonSchema))]
 pub struct LinkUse {
     /// Place of the core that it leads from, x and y.
     pub from: [u32; 2],
@@ -28,7 +28,7 @@ pub struct LinkUse {
 
 /// A memory port.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-#[cfg_attr(test, derive(schemars::JsonSchema))]
+#[cfg_attr(any(test, feature = "schema"), derive(schemars::JsonSchema))]
 pub struct PortUse {
     /// Place of the core at which it lies.
     pub core: [u32; 2],
@@ -39,7 +39,7 @@ pub struct PortUse {
 
 /// Links and ports of the machine, those that were used one by one.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-#[cfg_attr(test, derive(schemars::JsonSchema))]
+#[cfg_attr(any(test, feature = "schema"), derive(schemars::JsonSchema))]
 pub struct TileUse {
     /// Number of links of the machine, faulty ones left out.
     pub links_of_machine: u64,

@@ -13,11 +13,11 @@ use super::memory::{EndedInstant, MemoryTracker};
 use super::replay::group_label;
 use super::summary::kind_label;
 use super::{CollectiveRecord, Observer, RunSegment};
-use crate::engine::{CommTiming, CompiledReplay, GroupView};
-use crate::graph::NodeKind;
-use crate::ids::{NodeIndex, Rank};
-use crate::trace::TensorClass;
-use crate::units::Time;
+use chakram_base::ids::{NodeIndex, Rank};
+use chakram_base::units::Time;
+use chakram_engine::{CommTiming, CompiledReplay, GroupView};
+use chakram_trace::format::TensorClass;
+use chakram_trace::graph::NodeKind;
 use std::io::{self, Write};
 
 mod chrome;

@@ -1,9 +1,9 @@
 //! Warnings of a report: the reasons why its numbers may be other than they seem.
 
 use super::summary::{Report, thousands};
-use crate::engine::CompiledReplay;
-use crate::graph::GraphRepairs;
-use crate::units::Span;
+use chakram_base::units::Span;
+use chakram_engine::CompiledReplay;
+use chakram_trace::graph::GraphRepairs;
 
 /// Sums what was repaired in the traces of all ranks.
 fn repairs(prepared: &CompiledReplay<'_>) -> GraphRepairs {

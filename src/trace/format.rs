@@ -1,73 +1,53 @@
-//! Formats of traces, detected by content and not by name.
+//! Execution traces as files hold them: nodes, their operations, and their encoding on disk.
 //!
-//! - `.et` of the current schema, as it is;
-//! - `.et` of 2023, which is upgraded (`trace::older`);
-//! - JSON Lines, our own text (`trace::text`), protobuf's JSON, `workload_graph` and `nodes`.
-//!
-//! Text begins with `{` or `[`, perhaps after white space, and a key of its format. A binary file whose first
-//! record has a length that looks like `{` (123 bytes) has no such key behind it.
+//! One rank's trace is one `.et` file (see `proto/README.md`). Other formats ([`format`]) are converted when a
+//! file is opened: files of 2023 are upgraded ([`old_schemas`]), text is parsed ([`text`]), and the sound records of
+//! damaged files are kept on request ([`salvage`]). So everything behind that needs two readers only. [`scan`]
+//! borrows from the mapped file, makes one pass over its bytes and allocates nothing; it feeds the graph
+//! builder. [`proto`] holds the generated types; it serves writing, rewriting and tools. Tests hold the two
+//! against each other.
 
-use super::text::{SniffedText, TextFormat, sniff};
-use super::wire::FrameCursor;
-use super::{SchemaGeneration, TraceError, TraceLocation, old_schemas};
-use std::fmt;
+pub mod attr;
+pub mod encoder;
+pub mod error;
+mod escape;
+mod family;
+pub mod file;
+pub mod format;
+pub mod groups;
+pub mod job;
+pub mod labels;
+pub mod members;
+pub mod old_schemas;
+pub mod op;
+pub mod proto;
+pub mod rewrite;
+pub mod roles;
+pub mod salvage;
+pub mod scan;
+mod schema_layout;
+pub mod signal_safe_list;
+pub mod source;
+mod source_map;
+pub mod split_sizes;
+pub mod tensors;
+pub mod text;
+mod utf8;
+pub mod wire;
+pub mod work_amounts;
+pub mod write;
 
-/// Format of a trace.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum TraceFormat {
-    /// Binary records of this schema generation.
-    Et(SchemaGeneration),
-    /// Text in this format.
-    Text(TextFormat),
-}
-
-impl fmt::Display for TraceFormat {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::Et(SchemaGeneration::V004) => f.write_str("et"),
-            Self::Et(generation) => write!(f, "et of {generation}"),
-            Self::Text(TextFormat::JsonLines) => f.write_str("JSON Lines"),
-            Self::Text(TextFormat::ProtoJson) => f.write_str("protobuf's JSON"),
-            Self::Text(TextFormat::WorkloadGraph) => f.write_str("JSON with `workload_graph`"),
-            Self::Text(TextFormat::Nodes) => f.write_str("JSON with `nodes`"),
-        }
-    }
-}
-
-/// Detects the text format of `contents`, which may be the beginning of a file; `None` if they are not text.
-///
-/// Fails on text that holds no trace.
-pub fn text_form(contents: &[u8]) -> Option<Result<TextFormat, TraceError>> {
-    // Any other byte belongs to the length of a first record.
-    if !matches!(
-        contents.first()?,
-        b'{' | b'[' | b' ' | b'\t' | b'\n' | b'\r' | 0xef
-    ) {
-        return None;
-    }
-    let (found, hint) = match sniff(contents) {
-        SniffedText::NoJson => return None,
-        SniffedText::Trace(form) => return Some(Ok(form)),
-        SniffedText::Capture(name) => (
-            format!("this is {name}, no execution trace"),
-            "`chakram convert pytorch` makes traces of the host and Kineto traces of a run",
-        ),
-        SniffedText::Other => {
-            if let Ok(Some(first)) = FrameCursor::new(contents).next_record()
-                && old_schemas::is_current(first.bytes) == Some(true)
-            {
-                return None;
-            }
-            (
-                "JSON that holds no execution trace".to_owned(),
-                "JSON Lines of `chakram convert trace`, the output of chakra_jsonizer, or an object \
-                 with `workload_graph` or `nodes`",
-            )
-        }
-    };
-    Some(Err(TraceError::refused_at(
-        TraceLocation::default(),
-        found,
-        hint,
-    )))
-}
+pub use chakram_base::collective_kind::CollectiveKind;
+pub use chakram_base::dtype::Dtype;
+pub use chakram_base::kernel_shape::{KernelShape, KernelShapeError, MovingKernel};
+pub use error::{TraceError, TraceLocation};
+pub use escape::{escape, escaped, is_harmful};
+pub use family::{family, of_any_micro_batch};
+pub use file::{FoundTraces, RankFile, TraceContents, VerifyLevel, discover};
+pub use labels::{NodeLabels, TrainingPhase};
+pub use old_schemas::SchemaGeneration;
+pub use op::{GroupName, MemoryLocation, Op};
+pub use scan::NodeView;
+use source_map::SourceMap;
+pub use tensors::{MemoryChanges, TensorClass};
+pub use write::{Sink, TraceWriter};

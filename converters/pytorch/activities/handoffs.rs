@@ -135,7 +135,7 @@ impl MergedEnds {
 mod tests {
     use super::super::ActivityKind;
     use super::*;
-    use crate::converters::pytorch::stream::damage::numbers_below;
+    use crate::pytorch::stream::damage::numbers_below;
 
     /// The last end among others is the latest of the last ends of each other thread, at any time.
     #[test]

@@ -1,8 +1,8 @@
 //! Parsing of the arguments of a communication operator.
 
 use super::CommOp;
-use crate::converters::pytorch::ProcessGroup;
-use crate::trace::{CollectiveKind, Dtype};
+use crate::pytorch::ProcessGroup;
+use chakram_trace::format::{CollectiveKind, Dtype};
 use serde_json::Value;
 
 /// Arguments of a communication call.

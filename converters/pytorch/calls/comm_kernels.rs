@@ -1,6 +1,6 @@
 //! Kernels that communicate, told by their names where neither a record nor an argument says so.
 
-use crate::trace::CollectiveKind;
+use chakram_trace::format::CollectiveKind;
 
 /// Parts of names of kernels that communicate, with what they do: a table of known libraries, which users extend.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]

@@ -10,7 +10,7 @@ use super::super::rank_timeline::{DeviceInterval, NONE, RankTimeline};
 use super::super::timeline_events::TimelineEvent;
 use super::args::{self, asked};
 use super::{CallArgs, CommCall, CommCalls, CommKernels, CommOp};
-use crate::trace::{CollectiveKind, Dtype};
+use chakram_trace::format::{CollectiveKind, Dtype};
 
 /// Finds the calls of kernels, and appends them to `calls`.
 pub(super) fn find(rank: &RankTimeline, kernels: &CommKernels, calls: &mut CommCalls) {

@@ -8,11 +8,13 @@ use super::super::op_cost::{OpCost, OpCosts, length};
 use super::super::rank_timeline::{HostIntervalKind, NONE, RankTimeline};
 use super::lanes::FIRST_FLIGHT;
 use super::{EmitContext, ns};
-use crate::trace::scan::NodeView;
-use crate::trace::split_sizes::{SplitSizes, split_text};
-use crate::trace::write::{AttributeValue, NamedAttribute, NodeExtras, NodeIo, TraceWriter};
-use crate::trace::{CollectiveKind, Dtype, GroupName, Op, TraceError};
-use crate::units::Span;
+use chakram_base::units::Span;
+use chakram_trace::format::scan::NodeView;
+use chakram_trace::format::split_sizes::{SplitSizes, split_text};
+use chakram_trace::format::write::{
+    AttributeValue, NamedAttribute, NodeExtras, NodeIo, TraceWriter,
+};
+use chakram_trace::format::{CollectiveKind, Dtype, GroupName, Op, TraceError};
 use std::io::Write;
 
 pub(super) struct ActivityEmitter<'a> {

@@ -6,11 +6,11 @@
 //! names. Shapes are no part of the match, so that they test it.
 
 use super::{HostNodeLinks, LinkMethod, ThreadLinks};
-use crate::converters::pytorch::host::HostTrace;
-use crate::converters::pytorch::in_flight;
-use crate::converters::pytorch::kineto::{EventCategory, KinetoTrace};
-use crate::converters::pytorch::rank_timeline::{NONE, TimeWindow};
-use crate::graph::{NameTable, fingerprint};
+use crate::pytorch::host::HostTrace;
+use crate::pytorch::in_flight;
+use crate::pytorch::kineto::{EventCategory, KinetoTrace};
+use crate::pytorch::rank_timeline::{NONE, TimeWindow};
+use chakram_trace::graph::{NameTable, fingerprint};
 use std::cmp::Reverse;
 use std::collections::BTreeMap;
 

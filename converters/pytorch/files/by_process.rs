@@ -1,8 +1,8 @@
 //! Files of several ranks whose names hold one number or none, told apart by the process that they are of.
 
 use super::{CapturePair, FilesByRank, FoundFile, is_pipe};
-use crate::converters::pytorch::sniff::sniff_pid;
-use crate::trace::TraceError;
+use crate::pytorch::sniff::sniff_pid;
+use chakram_trace::format::TraceError;
 use std::collections::BTreeMap;
 
 /// Takes files out of `ranks` whose names do not tell ranks apart, as several of a kind have one number or none, and pairs

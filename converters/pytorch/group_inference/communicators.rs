@@ -8,7 +8,7 @@
 use super::super::calls::{CommCall, CommCalls, CommOp};
 use super::super::rank_timeline::RankTimeline;
 use super::{JobGroup, unique_name};
-use crate::trace::CollectiveKind;
+use chakram_trace::format::CollectiveKind;
 use std::collections::BTreeMap;
 
 /// Communicator of a rank: its stream, and the number of members that its records state.

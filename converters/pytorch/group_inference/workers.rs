@@ -227,7 +227,7 @@ fn score(
 }
 
 fn same_size(a: &super::CommCall, b: &super::CommCall) -> bool {
-    use crate::trace::CollectiveKind::{AllReduce, Broadcast, Reduce};
+    use chakram_trace::format::CollectiveKind::{AllReduce, Broadcast, Reduce};
     let one_size = matches!(a.act, CommOp::Collective(AllReduce | Broadcast | Reduce));
     !one_size || a.asked.bytes_in == b.asked.bytes_in
 }

@@ -1,7 +1,7 @@
 //! Nodes as the observer writes them, flat (schema 1.0.1) or nested (all later ones).
 
-use crate::converters::pytorch::JsonString;
-use crate::converters::pytorch::stream::{JsonScanner, JsonText, SeenKeys};
+use crate::pytorch::JsonString;
+use crate::pytorch::stream::{JsonScanner, JsonText, SeenKeys};
 use serde::de::{Error as _, IgnoredAny, MapAccess, SeqAccess, Visitor};
 use serde::{Deserialize, Deserializer};
 use std::borrow::Cow;
@@ -271,7 +271,7 @@ impl<'de> Visitor<'de> for RawAttrsVisitor {
 #[cfg(test)]
 mod tests {
     use super::super::reader::HostTraceReader;
-    use crate::converters::pytorch::stream::damage::hold_scan;
+    use crate::pytorch::stream::damage::hold_scan;
 
     #[test]
     fn what_is_scanned_is_what_the_general_parser_reads() {

@@ -2,14 +2,12 @@
 
 use super::raw::{RawHostNode, RawOperands};
 use super::{CommArgs, HostNode, HostNodeForm, HostTrace, NONE, ObserverRecord};
-use crate::converters::pytorch::name_repair::NameLayout;
-use crate::converters::pytorch::stream::{ElementReader, JsonText, LocatedElement, integer};
-use crate::converters::pytorch::tensors::{ArgType, TensorArg, tensors};
-use crate::converters::pytorch::{
-    JsonRepair, JsonRepairKind, communicates, groups, number, python_repr,
-};
-use crate::graph::{Interner, NameTable};
-use crate::trace::{TraceError, escape};
+use crate::pytorch::name_repair::NameLayout;
+use crate::pytorch::stream::{ElementReader, JsonText, LocatedElement, integer};
+use crate::pytorch::tensors::{ArgType, TensorArg, tensors};
+use crate::pytorch::{JsonRepair, JsonRepairKind, communicates, groups, number, python_repr};
+use chakram_trace::format::{TraceError, escape};
+use chakram_trace::graph::{Interner, NameTable};
 use std::borrow::Cow;
 
 /// The host trace while it is read.

@@ -1,7 +1,7 @@
 //! One file per layout of the observer, and what damage does.
 
 use super::*;
-use crate::converters::pytorch::{JsonRepair, JsonRepairKind};
+use crate::pytorch::{JsonRepair, JsonRepairKind};
 
 /// A node as PyTorch 2.4 and later write it, with a line break where they have one.
 pub(super) fn node(id: u64, name: &str, input: [&str; 3], output: [&str; 3]) -> String {

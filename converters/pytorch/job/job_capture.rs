@@ -1,21 +1,21 @@
 //! Captures of all ranks of a job: matched calls, clock offsets, and waiting apart from transfer.
 
 use super::rank_capture::RankCapture;
-use crate::converters::pytorch::activities::Activities;
-use crate::converters::pytorch::call_matching::{self, CallMatches, CallMismatch, JobRank};
-use crate::converters::pytorch::calls::CommCalls;
-use crate::converters::pytorch::clock::{self, ClockOffset};
-use crate::converters::pytorch::emit::{self, CallMatchInfo};
-use crate::converters::pytorch::event_links::HostNodeLinks;
-use crate::converters::pytorch::group_inference::{self, JobGroup};
-use crate::converters::pytorch::inferred_ranks::{self, RankModel};
-use crate::converters::pytorch::rank_timeline::RankTimeline;
-use crate::converters::pytorch::steps::MeasuredSteps;
-use crate::converters::pytorch::summary::{ConversionSummary, RankConversion};
-use crate::converters::pytorch::transfer_times::{self, CallTime, JobCalls};
-use crate::trace::TraceError;
-use crate::trace::scan;
-use crate::trace::write::{AttributeValue, TraceWriter};
+use crate::pytorch::activities::Activities;
+use crate::pytorch::call_matching::{self, CallMatches, CallMismatch, JobRank};
+use crate::pytorch::calls::CommCalls;
+use crate::pytorch::clock::{self, ClockOffset};
+use crate::pytorch::emit::{self, CallMatchInfo};
+use crate::pytorch::event_links::HostNodeLinks;
+use crate::pytorch::group_inference::{self, JobGroup};
+use crate::pytorch::inferred_ranks::{self, RankModel};
+use crate::pytorch::rank_timeline::RankTimeline;
+use crate::pytorch::steps::MeasuredSteps;
+use crate::pytorch::summary::{ConversionSummary, RankConversion};
+use crate::pytorch::transfer_times::{self, CallTime, JobCalls};
+use chakram_trace::format::TraceError;
+use chakram_trace::format::scan;
+use chakram_trace::format::write::{AttributeValue, TraceWriter};
 use std::collections::BTreeMap;
 use std::io::Write;
 use std::path::{Path, PathBuf};

@@ -1,18 +1,18 @@
 //! One rank's capture, read and taken apart. Ranks do not need each other for that.
 
 use super::ConvertOptions;
-use crate::bounds::allocator::return_freed;
-use crate::converters::pytorch::activities::{self, Activities};
-use crate::converters::pytorch::calls::{self, CommCalls};
-use crate::converters::pytorch::event_links::{EventLinkError, HostNodeLinks};
-use crate::converters::pytorch::files::CapturePair;
-use crate::converters::pytorch::host::HostTrace;
-use crate::converters::pytorch::kineto::{EventCategory, KinetoEvent, KinetoTrace};
-use crate::converters::pytorch::rank_timeline::{HostIntervalKind, RankTimeline, TimeWindow};
-use crate::converters::pytorch::steps::MeasuredSteps;
-use crate::converters::pytorch::{host_alone, kineto_alone, operator_order};
-use crate::trace::TraceError;
-use crate::trace::error::TraceLocation;
+use crate::pytorch::activities::{self, Activities};
+use crate::pytorch::calls::{self, CommCalls};
+use crate::pytorch::event_links::{EventLinkError, HostNodeLinks};
+use crate::pytorch::files::CapturePair;
+use crate::pytorch::host::HostTrace;
+use crate::pytorch::kineto::{EventCategory, KinetoEvent, KinetoTrace};
+use crate::pytorch::rank_timeline::{HostIntervalKind, RankTimeline, TimeWindow};
+use crate::pytorch::steps::MeasuredSteps;
+use crate::pytorch::{host_alone, kineto_alone, operator_order};
+use chakram_base::bounds::allocator::return_freed;
+use chakram_trace::format::TraceError;
+use chakram_trace::format::error::TraceLocation;
 use std::path::{Path, PathBuf};
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicUsize, Ordering};

@@ -3,8 +3,8 @@
 //! Kineto names the element type of a tensor alone, `float`, where the host trace says `Tensor(float)`; everything
 //! downstream reads the latter.
 
-use crate::converters::pytorch::python_repr;
-use crate::graph::NameTable;
+use crate::pytorch::python_repr;
+use chakram_trace::graph::NameTable;
 
 /// Inputs of operators while a file is read; each distinct text is parsed once.
 #[derive(Default)]
@@ -62,7 +62,7 @@ fn elements(dims: &str) -> Vec<u64> {
 }
 
 /// Returns the elements of a tensor with these sizes, or of a list of tensors.
-pub(in crate::converters::pytorch) fn elements_of(dims: &serde_json::Value) -> u64 {
+pub(in crate::pytorch) fn elements_of(dims: &serde_json::Value) -> u64 {
     let list = dims.as_array().map_or(&[][..], Vec::as_slice);
     if list.iter().any(serde_json::Value::is_array) {
         return list.iter().map(elements_of).fold(0, u64::saturating_add);
@@ -86,7 +86,7 @@ fn host_types(types: &str) -> (String, Vec<u64>) {
 }
 
 /// Returns the bytes of an element of the C++ type `name`; `None` for anything that is no tensor.
-pub(in crate::converters::pytorch) fn element_bytes(name: &str) -> Option<u64> {
+pub(in crate::pytorch) fn element_bytes(name: &str) -> Option<u64> {
     let plain = name.trim_start_matches("c10::");
     Some(match plain {
         "bool" | "unsigned char" | "signed char" | "char" | "quint8" | "qint8" => 1,

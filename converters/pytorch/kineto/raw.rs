@@ -1,7 +1,7 @@
 //! Events as Kineto writes them.
 
-use crate::converters::pytorch::stream::{ElementLayouts, JsonScanner, JsonText, SeenKeys};
-use crate::converters::pytorch::{JsonString, number};
+use crate::pytorch::stream::{ElementLayouts, JsonScanner, JsonText, SeenKeys};
+use crate::pytorch::{JsonString, number};
 use serde::de::{IgnoredAny, MapAccess, Visitor};
 use serde::{Deserialize, Deserializer};
 use serde_json::value::RawValue;
@@ -50,7 +50,7 @@ pub(super) struct EventArgs<'a> {
 
 /// Numbers of the values of an event in [`ElementLayouts`].
 mod value {
-    pub(super) use crate::converters::pytorch::stream::SKIPPED;
+    pub(super) use crate::pytorch::stream::SKIPPED;
     pub const PH: u8 = 1;
     pub const CAT: u8 = 2;
     pub const NAME: u8 = 3;
@@ -295,7 +295,7 @@ impl<'de> Visitor<'de> for AllEventArgsVisitor {
 #[cfg(test)]
 mod tests {
     use super::super::reader::KinetoReader;
-    use crate::converters::pytorch::stream::damage::hold_scan;
+    use crate::pytorch::stream::damage::hold_scan;
 
     #[test]
     fn what_is_scanned_is_what_the_general_parser_reads() {

@@ -4,14 +4,12 @@ use super::operands::OperandTable;
 use super::raw::{AllEventArgs, RawKinetoEvent};
 use super::tracks::TrackTable;
 use super::{EventCategory, EventDetails, KinetoEvent, KinetoTrace, NONE};
-use crate::converters::pytorch::name_repair::NameLayout;
-use crate::converters::pytorch::number::{self, nanoseconds};
-use crate::converters::pytorch::stream::{
-    ElementLayouts, ElementReader, JsonText, LocatedElement, integer,
-};
-use crate::converters::pytorch::{JsonRepair, JsonRepairKind, communicates, groups};
-use crate::graph::Interner;
-use crate::trace::{TraceError, TraceLocation, escape};
+use crate::pytorch::name_repair::NameLayout;
+use crate::pytorch::number::{self, nanoseconds};
+use crate::pytorch::stream::{ElementLayouts, ElementReader, JsonText, LocatedElement, integer};
+use crate::pytorch::{JsonRepair, JsonRepairKind, communicates, groups};
+use chakram_trace::format::{TraceError, TraceLocation, escape};
+use chakram_trace::graph::Interner;
 use serde::Deserialize;
 use std::collections::BTreeMap;
 

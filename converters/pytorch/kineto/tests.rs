@@ -1,7 +1,7 @@
 //! Events of every kind, times of every version, and what damage does.
 
 use super::*;
-use crate::converters::pytorch::JsonRepairKind;
+use crate::pytorch::JsonRepairKind;
 
 fn read(text: &str) -> KinetoTrace {
     KinetoTrace::from_bytes(text.as_bytes()).unwrap_or_else(|error| panic!("{error}\n{text}"))

@@ -1,8 +1,8 @@
 //! Tracks of events.
 
-use crate::converters::pytorch::number;
-use crate::converters::pytorch::stream::JsonText;
-use crate::graph::NameTable;
+use crate::pytorch::number;
+use crate::pytorch::stream::JsonText;
+use chakram_trace::graph::NameTable;
 
 use std::borrow::Cow;
 

@@ -4,7 +4,7 @@ use super::ElementReader;
 use std::fmt::Debug;
 
 /// Returns a source of numbers below what it is asked for, the same for one seed.
-pub(in crate::converters::pytorch) fn numbers_below(seed: u64) -> impl FnMut(usize) -> usize {
+pub(in crate::pytorch) fn numbers_below(seed: u64) -> impl FnMut(usize) -> usize {
     let mut state = seed;
     move |n| {
         state = state
@@ -17,10 +17,8 @@ pub(in crate::converters::pytorch) fn numbers_below(seed: u64) -> impl FnMut(usi
 /// Holds the scan of a reader's elements against the general parser, which is its oracle, on `texts` of which some places
 /// hold one of `parts` instead: what it reads is the same, and it reads nearly all that is legal.
 /// What was learnt from one text is used for those behind it.
-pub(in crate::converters::pytorch) fn hold_scan<F: ElementReader + Default>(
-    texts: &[&str],
-    parts: &[&str],
-) where
+pub(in crate::pytorch) fn hold_scan<F: ElementReader + Default>(texts: &[&str], parts: &[&str])
+where
     for<'de> F::Element<'de>: Debug + PartialEq,
 {
     let (mut scanned, mut parsed) = (0, 0);

@@ -9,7 +9,7 @@ use super::scanner::JsonScanner;
 /// Sentinel index: none.
 const NONE: u32 = u32::MAX;
 /// Number of a value that nobody asks for.
-pub(in crate::converters::pytorch) const SKIPPED: u8 = 0;
+pub(in crate::pytorch) const SKIPPED: u8 = 0;
 /// Number of the end of an element in place of that of a value.
 const END: u8 = u8::MAX;
 /// Steps that are held at most. A text without formats, such as one whose keys never repeat, teaches no more.
@@ -19,7 +19,7 @@ const WIDEST: u32 = 16;
 
 /// Layouts of the elements of a text, as a tree: layouts that begin alike share their first steps.
 #[derive(Default)]
-pub(in crate::converters::pytorch) struct ElementLayouts {
+pub(in crate::pytorch) struct ElementLayouts {
     steps: Vec<LayoutStep>,
     /// Texts of the steps in words of eight bytes, the last one filled with zeros.
     words: Vec<u64>,

@@ -1,8 +1,8 @@
 //! Position of an element in a text, and errors at it.
 
 use super::JsonText;
-use crate::converters::pytorch::number;
-use crate::trace::{TraceError, TraceLocation, escape};
+use crate::pytorch::number;
+use chakram_trace::format::{TraceError, TraceLocation, escape};
 
 /// Hint for a text that ends too early.
 pub(super) const TRUNCATED: &str = "the file seems to be cut short: stop the profiler and the observer before the \
@@ -13,7 +13,7 @@ pub(super) const DAMAGED: &str = "the file is not the JSON that PyTorch writes: 
 
 /// An element with its position in the text.
 #[derive(Clone, Copy)]
-pub(in crate::converters::pytorch) struct LocatedElement<'a> {
+pub(in crate::pytorch) struct LocatedElement<'a> {
     /// Text from the element's first byte on.
     pub text: &'a [u8],
     /// Offset in bytes from the start of the whole text.
@@ -45,7 +45,7 @@ impl<'a> LocatedElement<'a> {
 }
 
 /// Parses the whole number in `value`, if there is one, which has to fit its type.
-pub(in crate::converters::pytorch) fn integer<T: TryFrom<i128>>(
+pub(in crate::pytorch) fn integer<T: TryFrom<i128>>(
     value: Option<JsonText<'_>>,
     what: &str,
     at: &LocatedElement<'_>,

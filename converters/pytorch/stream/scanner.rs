@@ -8,7 +8,7 @@ use serde_json::value::RawValue;
 
 /// Text of a legal JSON value, without blanks around it.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(in crate::converters::pytorch) struct JsonText<'a>(&'a str);
+pub(in crate::pytorch) struct JsonText<'a>(&'a str);
 
 impl<'a> JsonText<'a> {
     /// Takes the text of a parsed value.
@@ -40,7 +40,7 @@ const ONES: u64 = u64::from_ne_bytes([1; 8]);
 const DEEPEST: u32 = 32;
 
 /// A position in a text. Methods return `None` where the scan ends.
-pub(in crate::converters::pytorch) struct JsonScanner<'a> {
+pub(in crate::pytorch) struct JsonScanner<'a> {
     text: &'a str,
     at: usize,
 }
@@ -303,7 +303,7 @@ impl<'a> JsonScanner<'a> {
 
 /// Keys of an object that were met, by numbers that its reader gives them.
 #[derive(Default)]
-pub(in crate::converters::pytorch) struct SeenKeys(u32);
+pub(in crate::pytorch) struct SeenKeys(u32);
 
 impl SeenKeys {
     /// Notes a key; `None` if it comes twice, which is damage that the general parser names.

@@ -2,8 +2,8 @@
 
 use super::located_element::{DAMAGED, TRUNCATED, excerpt, refused};
 use super::utf16::as_utf8;
-use crate::trace::TraceError;
-use crate::trace::file::DecompressedStream;
+use chakram_trace::format::TraceError;
+use chakram_trace::format::file::DecompressedStream;
 use std::io::Read;
 use std::path::Path;
 

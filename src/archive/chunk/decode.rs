@@ -1,9 +1,9 @@
 //! Chunks as they are read: what their frames unpack to, and the bytes that their columns join to.
 
 use super::{ChunkCoding, LARGEST};
-use crate::archive::ArchiveError;
-use crate::archive::columns::{ColumnBuffers, TraceColumns};
-use crate::archive::wire::WireError;
+use crate::ArchiveError;
+use crate::columns::{ColumnBuffers, TraceColumns};
+use crate::wire::WireError;
 use std::cell::RefCell;
 use std::io;
 use zstd::zstd_safe::{DCtx, get_error_name};

@@ -1,7 +1,7 @@
 //! Objects and back again, whatever they hold.
 
 use super::*;
-use crate::archive::wire::WireError;
+use crate::wire::WireError;
 use proptest::prelude::*;
 
 /// Encodes `objects` as one family and reads each back.
@@ -53,7 +53,7 @@ fn read(all: &[Vec<EncodedChunk>], chunk: &EncodedChunk) -> DecodedChunk {
 fn framed(records: &[Vec<u8>]) -> Vec<u8> {
     let mut out = Vec::new();
     for record in records {
-        crate::archive::wire::put_varint(&mut out, record.len() as u64);
+        crate::wire::put_varint(&mut out, record.len() as u64);
         out.extend_from_slice(record);
     }
     out
@@ -63,7 +63,7 @@ fn framed(records: &[Vec<u8>]) -> Vec<u8> {
 fn message() -> impl Strategy<Value = Vec<u8>> {
     let varint = |value: u64| {
         let mut out = Vec::new();
-        crate::archive::wire::put_varint(&mut out, value);
+        crate::wire::put_varint(&mut out, value);
         out
     };
     let field = 0u64..12;
@@ -149,9 +149,9 @@ fn chain(nodes: u64, rank: u64) -> Vec<u8> {
     let mut records = vec![vec![]];
     for id in 1..=nodes {
         let mut record = vec![0x08];
-        crate::archive::wire::put_varint(&mut record, id);
+        crate::wire::put_varint(&mut record, id);
         record.extend_from_slice(&[0x12, 2, b'm', b'm', 0x38]);
-        crate::archive::wire::put_varint(&mut record, 1000 + (id * 7919 + rank * 31) % 256);
+        crate::wire::put_varint(&mut record, 1000 + (id * 7919 + rank * 31) % 256);
         records.push(record);
     }
     framed(&records)
@@ -176,10 +176,10 @@ fn ranks_that_differ_in_structure_come_back() {
         let mut records = vec![vec![]];
         for id in 1..2000 {
             let mut record = vec![0x08];
-            crate::archive::wire::put_varint(&mut record, id);
+            crate::wire::put_varint(&mut record, id);
             record.extend_from_slice(&[0x12, 1, b'a' + (id % 3) as u8, 0x18]);
             let other = if id % every == 0 { every } else { 0 };
-            crate::archive::wire::put_varint(&mut record, id % 3 + other);
+            crate::wire::put_varint(&mut record, id % 3 + other);
             records.push(record);
         }
         framed(&records)
@@ -245,7 +245,7 @@ fn columns_that_no_template_names_are_refused() {
     // 60 million columns of no record and no template, behind as many bytes as would let a chunk name them.
     let count = 60_000_000;
     let mut encoded = vec![0];
-    crate::archive::wire::put_varint(&mut encoded, count);
+    crate::wire::put_varint(&mut encoded, count);
     encoded.push(0);
     encoded.resize(count as usize, 0);
     let mut buffers = Default::default();

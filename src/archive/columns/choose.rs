@@ -1,7 +1,7 @@
 //! A column as bytes: the predictor that leaves least, and the planes of what it leaves.
 
 use super::predict::{ColumnSlice, ColumnView, Predictor, walk};
-use crate::archive::wire::{WireError, WireReader, put_varint};
+use crate::wire::{WireError, WireReader, put_varint};
 
 /// Predictors that are tried for columns.
 pub const ALL: &[Predictor] = &Predictor::ALL;

@@ -1,6 +1,6 @@
 //! Decimal numbers within texts: layers, micro-batches, groups and sizes that names and values spell out.
 
-use crate::archive::wire::put_varint;
+use crate::wire::put_varint;
 
 /// Digits of the largest power of ten below 2^64.
 const MOST_DIGITS: usize = 19;

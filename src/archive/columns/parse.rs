@@ -8,7 +8,7 @@
 use super::byte_numbers::ByteNumbers;
 use super::decimals;
 use super::template::{CLOSE, LITERAL, OPEN, SLOT, decimal};
-use crate::archive::wire::{put_varint, shortest_varint};
+use crate::wire::{put_varint, shortest_varint};
 
 /// Path of the column of ids: a message of nodes, no name, field 1.
 pub const ID_PATH: [u8; 2] = [MessageKind::Node as u8, 1];

@@ -1,7 +1,7 @@
 //! A buffer of records: lengths of messages are put in front of them when they end.
 
 use super::decimals::digits;
-use crate::archive::wire::WireError;
+use crate::wire::WireError;
 
 /// Writer into a buffer. Behind what may be written lies a margin, into which copies of a fixed size may reach; what they
 /// leave behind what was written is overwritten.
@@ -145,7 +145,7 @@ impl<'b> RecordWriter<'b> {
     #[inline(never)]
     fn long_varint(&mut self, value: u64, length: usize) -> Result<(), WireError> {
         let mut bytes = Vec::with_capacity(LONGEST);
-        crate::archive::wire::put_varint(&mut bytes, value);
+        crate::wire::put_varint(&mut bytes, value);
         self.exact(&bytes)?;
         if length > 0 {
             self.buffer[self.at - length] = (length - 1 + bytes.len()) as u8;
@@ -171,7 +171,7 @@ impl<'b> RecordWriter<'b> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::archive::wire::put_varint;
+    use crate::wire::put_varint;
 
     /// A buffer of what was there before, with room for `bytes` bytes.
     fn buffer(bytes: usize) -> Vec<u8> {

@@ -1,7 +1,7 @@
 //! The shape of a chunk: the template of each record, and by it the record of each value.
 
 use super::template::TemplateTable;
-use crate::archive::wire::WireError;
+use crate::wire::WireError;
 use std::ops::Range;
 
 /// Templates of records, and records of values. Ranks that do the same share one.

@@ -1,7 +1,7 @@
 //! Templates of records: ops as they stand in a chunk, and the steps by which a record is written.
 
 use super::record_writer::{DIGITS, LONGEST, RecordWriter};
-use crate::archive::wire::{WireError, WireReader, put_varint};
+use crate::wire::{WireError, WireReader, put_varint};
 use std::sync::Arc;
 
 /// Templates of a chunk, by number: those of its base first, which are shared, and its own. A trace of distinct names has

@@ -1,9 +1,9 @@
 //! Objects of an archive: where they lie, and their bytes, chunk by chunk.
 
 use super::Archive;
-use crate::archive::ArchiveError;
-use crate::archive::chunk::{ChunkBuffers, ChunkCoding, DecodedChunk, take_records};
-use crate::archive::document::{ChunkRow, ObjectIndex};
+use crate::ArchiveError;
+use crate::chunk::{ChunkBuffers, ChunkCoding, DecodedChunk, take_records};
+use crate::document::{ChunkRow, ObjectIndex};
 use std::collections::{BTreeMap, VecDeque};
 use std::ops::Range;
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
@@ -89,7 +89,7 @@ impl Archive {
         let mut out = Vec::new();
         let (segment, at) = self.expect(hash)?;
         let bytes = self.index()?.indices[segment].objects[at].bytes;
-        crate::bounds::check(
+        chakram_base::bounds::check(
             "an object of an archive",
             bytes,
             1,
@@ -121,7 +121,7 @@ impl Archive {
     }
 
     /// The same of the object at a place.
-    pub(in crate::archive) fn copy_at(
+    pub fn copy_at(
         &self,
         place: (usize, usize),
         out: &mut dyn FnMut(&[u8]) -> Result<(), ArchiveError>,
@@ -154,7 +154,7 @@ impl Archive {
 
     /// Gives records of an object that is a trace to `out`, with their length prefixes. Only chunks with some of them are
     /// read, and what they are based on; their checksums are compared, and the hash of the object is not.
-    pub(in crate::archive) fn copy_records(
+    pub fn copy_records(
         &self,
         hash: &str,
         wanted: Range<u64>,
@@ -306,10 +306,7 @@ impl Archive {
     }
 
     /// Returns the hash of the object at a place.
-    pub(in crate::archive) fn hash_at(
-        &self,
-        place: (usize, usize),
-    ) -> Result<String, ArchiveError> {
+    pub fn hash_at(&self, place: (usize, usize)) -> Result<String, ArchiveError> {
         Ok(self.index()?.indices[place.0].objects[place.1]
             .blake3
             .clone())
@@ -322,7 +319,7 @@ impl Archive {
     }
 
     /// Returns the number of objects of each segment.
-    pub(in crate::archive) fn object_counts(&self) -> Result<Vec<usize>, ArchiveError> {
+    pub fn object_counts(&self) -> Result<Vec<usize>, ArchiveError> {
         Ok(self
             .index()?
             .indices

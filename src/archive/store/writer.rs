@@ -1,9 +1,9 @@
 //! Writers of an archive, one at a time: a segment is appended, or all are replaced by one.
 
 use super::Archive;
-use crate::archive::document::{CatalogueChange, SCHEMA, SegmentStart};
-use crate::archive::segment::SegmentWriter;
-use crate::archive::{ArchiveError, folder};
+use crate::document::{CatalogueChange, SCHEMA, SegmentStart};
+use crate::segment::SegmentWriter;
+use crate::{ArchiveError, folder};
 use std::fs::{File, OpenOptions};
 use std::io::{BufWriter, Seek, SeekFrom, Write};
 use std::path::Path;
@@ -60,7 +60,7 @@ impl ArchiveWriter {
             lock.lock()
                 .map_err(|error| ArchiveError::io(&target, "lock", error))?;
             // Whoever held the lock may have put another file in its place.
-            let same = crate::files::identity(&target) == file_identity(&lock);
+            let same = chakram_trace::files::identity(&target) == file_identity(&lock);
             if same {
                 let archive = Arc::new(Archive::open(path)?);
                 return Ok(Self { archive, lock });
@@ -147,7 +147,7 @@ pub fn write_file(
     body: &mut SegmentBody<'_>,
 ) -> Result<(), ArchiveError> {
     let io = |error| ArchiveError::io(path, "write", error);
-    let mut outputs = crate::files::OutputSet::default();
+    let mut outputs = chakram_trace::files::OutputSet::default();
     let mut file = BufWriter::with_capacity(1 << 18, outputs.create(path)?);
     let end = write_segment(&mut file, start, body, path)?;
     file.write_all(&end).map_err(io)?;

@@ -1,22 +1,20 @@
 //! Implementation of the engine's collective backend.
 
-use crate::astra_sim::endless_waits::EndlessWait;
-use crate::astra_sim::program::{AstraPhase, PhaseOperation, QueueRotation, QueueSlot};
-use crate::astra_sim::{
-    AstraAlgorithm, CollectiveImplementation, CollectiveOptimization, Quirk, symmetry,
-};
-use crate::collective::{
+use crate::endless_waits::EndlessWait;
+use crate::program::{AstraPhase, PhaseOperation, QueueRotation, QueueSlot};
+use crate::{AstraAlgorithm, CollectiveImplementation, CollectiveOptimization, Quirk, symmetry};
+use chakram_base::ids::Npu;
+use chakram_base::units::{BufferShare, Span, Time};
+use chakram_hardware::collective::{
     AlgorithmDescriber, BusScheduler, BusTransfer, ChunkQueueSpec, ChunkSchedule,
     CollectiveBackend, CollectiveRequest, CompletionToken, EndpointCost, EndpointModel,
     FlowShopInput, GroupMembers, InsertionOrder, IntraDimensionPolicy, IssueDiscipline,
     LinePosition, ReceiveSource, ScriptAction, ScriptEvent, SendStep, TransferCause,
     UncontendedCost, schedule,
 };
-use crate::group::{self, GroupExtent, SharedPaths};
-use crate::ids::Npu;
-use crate::topology::{LinePattern, NetworkPath, Topology};
-use crate::trace::CollectiveKind;
-use crate::units::{BufferShare, Span, Time};
+use chakram_hardware::group::{self, GroupExtent, SharedPaths};
+use chakram_hardware::topology::{LinePattern, NetworkPath, Topology};
+use chakram_trace::format::CollectiveKind;
 
 use super::AstraCollectives;
 

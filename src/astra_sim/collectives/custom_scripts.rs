@@ -1,8 +1,8 @@
 //! Custom algorithms of a system, by kind of collective and by node.
 
-use crate::astra_sim::{AstraInputs, PerCollectiveKind};
-use crate::collective::{ScriptExecutor, ScriptedAlgorithm};
-use crate::trace::CollectiveKind;
+use crate::{AstraInputs, PerCollectiveKind};
+use chakram_hardware::collective::{ScriptExecutor, ScriptedAlgorithm};
+use chakram_trace::format::CollectiveKind;
 use std::collections::BTreeMap;
 use std::path::Path;
 

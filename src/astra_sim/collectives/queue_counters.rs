@@ -1,8 +1,8 @@
 //! Queues that chunks take in turn: each NPU counts, in each level, those that it has given out.
 
-use crate::astra_sim::AstraAlgorithm;
-use crate::astra_sim::program::{AstraPhase, QueueRotation, QueueSlot};
-use crate::ids::Npu;
+use crate::AstraAlgorithm;
+use crate::program::{AstraPhase, QueueRotation, QueueSlot};
+use chakram_base::ids::Npu;
 
 /// Counters of one level of one NPU.
 #[derive(Clone, Copy, Debug, Default)]

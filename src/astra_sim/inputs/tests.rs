@@ -1,8 +1,8 @@
 //! Inputs read whole, and held one against another.
 
 use super::*;
-use crate::astra_sim::CollectiveImplementation;
-use crate::astra_sim::tests::flags;
+use crate::CollectiveImplementation;
+use crate::tests::flags;
 use std::collections::BTreeMap;
 
 const SYSTEM: &str = r#"{"scheduling-policy": "LIFO", "collective-optimization": "baseline",

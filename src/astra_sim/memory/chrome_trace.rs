@@ -2,7 +2,7 @@
 //! lifetime in memory, and a curve of the memory.
 
 use super::{CompletedNode, TensorAccess, TensorMemory};
-use crate::units::Time;
+use chakram_base::units::Time;
 use serde::Serialize;
 use std::io::{self, Write};
 

@@ -6,7 +6,7 @@
 //! with W + n-1 credits.
 
 use super::{AstraAlgorithm, AstraPhase, PhaseOperation, Quirk};
-use crate::collective::LinePosition;
+use chakram_hardware::collective::LinePosition;
 
 /// Returns the number of packets in flight at once.
 pub(super) fn window(window: Option<u32>, position: LinePosition) -> u32 {

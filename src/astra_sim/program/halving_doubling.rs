@@ -10,8 +10,8 @@
 //! member has data of 3 others by then.
 
 use super::{AstraPhase, PhaseOperation};
-use crate::collective::LinePosition;
-use crate::units::BufferShare;
+use chakram_base::units::BufferShare;
+use chakram_hardware::collective::LinePosition;
 
 /// A message: distance of its partner, and size.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -21,7 +21,7 @@ pub(super) struct HalvingPacket {
 }
 
 /// Returns whether `members` of an all-gather pair off at each distance: blocks of twice the distance fill the line.
-pub(in crate::astra_sim) fn pairs(members: u32) -> bool {
+pub fn pairs(members: u32) -> bool {
     let mut distances = std::iter::successors(Some(members / 2), |distance| Some(distance / 2))
         .take_while(|&distance| distance > 0);
     distances.all(|distance| members.is_multiple_of(2 * distance))

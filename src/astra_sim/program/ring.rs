@@ -4,8 +4,8 @@
 //! 2(n-1) of ⌊D/n⌋, all-to-all n(n-1)/2 of ⌊D/n⌋. The window is one.
 
 use super::{AstraPhase, PhaseOperation};
-use crate::collective::LinePosition;
-use crate::units::BufferShare;
+use chakram_base::units::BufferShare;
+use chakram_hardware::collective::LinePosition;
 
 /// Returns the number of messages that a member sends, and receives.
 pub(super) fn steps(phase: &AstraPhase, position: LinePosition) -> u32 {

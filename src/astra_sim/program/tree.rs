@@ -6,7 +6,7 @@
 //! back (again, unless that is corrected), and sends it to both children; it is done then, delivered or not.
 
 use super::QueueSlot;
-use crate::collective::{LinePosition, ReceiveSource};
+use chakram_hardware::collective::{LinePosition, ReceiveSource};
 
 /// Place of a member in its tree, with the indices of its relatives.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

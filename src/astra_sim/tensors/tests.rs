@@ -1,9 +1,9 @@
 //! Tensors as traces name them, and what is refused.
 
 use super::*;
-use crate::trace::Op;
-use crate::trace::scan::NodeView;
-use crate::trace::write::{AttributeValue, NodeExtras, TraceWriter};
+use chakram_trace::format::Op;
+use chakram_trace::format::scan::NodeView;
+use chakram_trace::format::write::{AttributeValue, NodeExtras, TraceWriter};
 
 type Lists<'a> = (&'a [&'a str], &'a [&'a str]);
 

@@ -2,15 +2,17 @@
 
 use super::contents::query;
 use super::verdict::{self, CheckFormat, CheckOutcome, FailedPrediction};
-use crate::archive::{self, Archive, BaselineDraft, BaselineRecord, MetadataQuery, WorkloadEntry};
-use crate::cli::compare::parallel_map;
-use crate::cli::compute::ComputeArgs;
-use crate::cli::output::{CommArg, NetworkArg};
-use crate::engine::ReplayOptions;
-use crate::files::OutputSet;
-use crate::regression::{self, CoveredWorkload};
-use crate::trace::escape;
-use crate::units::Time;
+use crate::compare::parallel_map;
+use crate::compute::ComputeArgs;
+use crate::output::{CommArg, NetworkArg};
+use chakram_archive::{
+    self as archive, Archive, BaselineDraft, BaselineRecord, MetadataQuery, WorkloadEntry,
+};
+use chakram_base::units::Time;
+use chakram_engine::ReplayOptions;
+use chakram_studies::regression::{self, CoveredWorkload};
+use chakram_trace::files::OutputSet;
+use chakram_trace::format::escape;
 use clap::{Args, Parser};
 use std::error::Error;
 use std::io::Write;
@@ -204,7 +206,7 @@ fn replacement(text: &str) -> Result<(String, String), String> {
 
 fn budget(text: &str) -> Result<Duration, String> {
     let span = text
-        .parse::<crate::units::Span>()
+        .parse::<chakram_base::units::Span>()
         .map_err(|error| error.to_string())?;
     Ok(Duration::from_nanos(span.0 / 1000))
 }

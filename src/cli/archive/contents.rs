@@ -1,15 +1,15 @@
 //! `chakram archive list`, `show` and `extract`.
 
 use super::WorkloadPath;
-use crate::archive::{
+use crate::document::VersionedDocument;
+use crate::progress::Progress;
+use chakram_archive::{
     Archive, ArchiveListing, DescribedWorkload, ListedWorkload, MetadataQuery, NumberRange,
     WorkloadEntry, WorkloadPart,
 };
-use crate::cli::document::VersionedDocument;
-use crate::cli::progress::Progress;
-use crate::report::csv::CsvRows;
-use crate::trace::{escape, escaped};
-use crate::units::{Bytes, counted, thousands};
+use chakram_base::units::{Bytes, counted, thousands};
+use chakram_report::csv::CsvRows;
+use chakram_trace::format::{escape, escaped};
 use clap::{Args, ValueEnum};
 use serde::Serialize;
 use std::collections::BTreeSet;
@@ -215,7 +215,7 @@ pub fn show(args: &ShowArgs, out: &mut dyn Write) -> Result<ExitCode, Box<dyn Er
     }
     for baseline in &entry.baselines {
         let machine = escape(&baseline.machine);
-        let makespan = crate::units::Time(baseline.makespan_ps);
+        let makespan = chakram_base::units::Time(baseline.makespan_ps);
         writeln!(
             out,
             "BASELINE  {machine}: {makespan}, chakram {}",

@@ -1,11 +1,11 @@
 //! `chakram archive verify`, `merge` and `gc`.
 
-use crate::archive::{self, Archive};
-use crate::cli::progress::Progress;
-use crate::cli::terminal;
-use crate::report::summary::counted;
-use crate::trace::escape;
-use crate::units::Bytes;
+use crate::progress::Progress;
+use crate::terminal;
+use chakram_archive::{self as archive, Archive};
+use chakram_base::units::Bytes;
+use chakram_report::summary::counted;
+use chakram_trace::format::escape;
 use clap::Args;
 use std::error::Error;
 use std::io::Write;

@@ -1,11 +1,11 @@
 //! The verdict of `chakram archive check`: for people, programs, and two kinds of CI.
 
-use crate::cli::document::VersionedDocument;
-use crate::cli::terminal;
-use crate::regression::{CheckedPrediction, MeasuredVerdict};
-use crate::report::summary::counted;
-use crate::trace::escape;
-use crate::units::Time;
+use crate::document::VersionedDocument;
+use crate::terminal;
+use chakram_base::units::Time;
+use chakram_report::summary::counted;
+use chakram_studies::regression::{CheckedPrediction, MeasuredVerdict};
+use chakram_trace::format::escape;
 use clap::ValueEnum;
 use serde::Serialize;
 use std::fmt::Write;

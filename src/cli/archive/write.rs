@@ -1,12 +1,14 @@
 //! `chakram archive create` and `add`.
 
-use crate::archive::{self, CompressionLevel, MeasuredTimes, MetadataValue, WorkloadDraft};
-use crate::cli::progress::Progress;
-use crate::job;
-use crate::regression::read_steps;
-use crate::trace::escape;
-use crate::trace::file::{VerifyLevel, prefix_of};
-use crate::units::Bytes;
+use crate::progress::Progress;
+use chakram_archive::{
+    self as archive, CompressionLevel, MeasuredTimes, MetadataValue, WorkloadDraft,
+};
+use chakram_base::units::Bytes;
+use chakram_jobs as job;
+use chakram_studies::regression::read_steps;
+use chakram_trace::format::escape;
+use chakram_trace::format::file::{VerifyLevel, prefix_of};
 use clap::{Args, ValueEnum};
 use std::collections::BTreeMap;
 use std::error::Error;
@@ -169,12 +171,12 @@ pub fn add(args: &AddArgs, out: &mut dyn Write) -> Result<ExitCode, Box<dyn Erro
 }
 
 /// Name of a workload by its path: that of a case or a folder, and otherwise the prefix of its files.
-fn default_name(paths: &[PathBuf], files: &[crate::trace::file::RankFile]) -> String {
+fn default_name(paths: &[PathBuf], files: &[chakram_trace::format::file::RankFile]) -> String {
     let name = job::name_of(paths, files);
     let name = name
-        .strip_suffix(crate::trace::job::ENDING)
+        .strip_suffix(chakram_trace::format::job::ENDING)
         .unwrap_or(&name);
-    match (paths, crate::trace::file::rank_of(name)) {
+    match (paths, chakram_trace::format::file::rank_of(name)) {
         ([path], Some(rank)) if path.is_file() => {
             let at = name.rfind(&format!(".{rank}."));
             at.map_or(name, |at| &name[..at]).to_owned()
@@ -194,8 +196,8 @@ fn folder_of(path: &Path) -> PathBuf {
 fn one_of_each_name(mut files: Vec<(String, PathBuf)>) -> Result<Vec<(String, PathBuf)>, String> {
     files.sort();
     files.dedup_by(|b, a| {
-        let identity = crate::files::identity(&a.1);
-        a.0 == b.0 && identity.is_some() && identity == crate::files::identity(&b.1)
+        let identity = chakram_trace::files::identity(&a.1);
+        a.0 == b.0 && identity.is_some() && identity == chakram_trace::files::identity(&b.1)
     });
     match files.windows(2).find(|pair| pair[0].0 == pair[1].0) {
         None => Ok(files),

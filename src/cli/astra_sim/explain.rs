@@ -1,12 +1,12 @@
 //! Effect of quirks on a result: replays with all of them, with each one corrected, and with all corrected.
 
 use super::{AstraSimArgs, replay};
-use crate::astra_sim::{Quirk, QuirkSet};
-use crate::cli::compare::parallel_map;
-use crate::cli::output::{ReportDestination, ReportFormatArg};
-use crate::cli::terminal;
-use crate::engine::ReplayError;
-use crate::units::Span;
+use crate::compare::parallel_map;
+use crate::output::{ReportDestination, ReportFormatArg};
+use crate::terminal;
+use chakram_astra_sim::{Quirk, QuirkSet};
+use chakram_base::units::Span;
+use chakram_engine::ReplayError;
 use std::error::Error;
 use std::process::ExitCode;
 

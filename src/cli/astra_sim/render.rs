@@ -1,10 +1,10 @@
 //! Output formats: the original's lines, a table, or the report as JSON.
 
-use crate::astra_sim::{AstraInputs, RankWork};
-use crate::report::csv::CsvRows;
-use crate::report::summary::{HashedInput, Provenance};
-use crate::report::{RankBusyTime, Report};
-use crate::units::Span;
+use chakram_astra_sim::{AstraInputs, RankWork};
+use chakram_base::units::Span;
+use chakram_report::csv::CsvRows;
+use chakram_report::summary::{HashedInput, Provenance};
+use chakram_report::{RankBusyTime, Report};
 use serde::Serialize;
 use serde_json::{Map, Value};
 use std::collections::BTreeMap;

@@ -3,16 +3,16 @@
 use super::AstraSimArgs;
 use super::render::{self, RankStatistics};
 use super::transcript::{self, TranscriptRecorder};
-use crate::astra_sim::{self, CompletedNode, TensorMemory};
-use crate::cli::output::{ReportDestination, ReportFormatArg, TimelineFile};
-use crate::cli::terminal;
-use crate::engine::{ReplayError, ReplayOptions, ReplayOutcome};
-use crate::files::{OutputSet, numbered};
-use crate::graph::NodeKind;
-use crate::job::{AstraSimJob, run_inputs};
-use crate::report::{BusyObserver, SpanRecorder};
-use crate::trace::TraceError;
-use crate::workload::Workload;
+use crate::output::{ReportDestination, ReportFormatArg, TimelineFile};
+use crate::terminal;
+use chakram_astra_sim::{self as astra_sim, CompletedNode, TensorMemory};
+use chakram_engine::{ReplayError, ReplayOptions, ReplayOutcome};
+use chakram_jobs::{AstraSimJob, run_inputs};
+use chakram_report::{BusyObserver, SpanRecorder};
+use chakram_trace::files::{OutputSet, numbered};
+use chakram_trace::format::TraceError;
+use chakram_trace::graph::NodeKind;
+use chakram_trace::workload::Workload;
 use std::error::Error;
 use std::io::{self, Write};
 use std::path::Path;
@@ -106,7 +106,7 @@ pub fn run(
         let document =
             render::OriginalDocument::new(report, &rows, inputs, options, notes, &job.files);
         to.fill(|out| {
-            crate::report::json::write(&mut terminal::EscapingWriter::json(out), &document)
+            chakram_report::json::write(&mut terminal::EscapingWriter::json(out), &document)
         })?;
     }
     Ok(())
@@ -153,7 +153,7 @@ fn say_early(memory: &TensorMemory<'_>, rank: u32) -> io::Result<()> {
         Some(first) => terminal::note(format_args!(
             "rank {rank}: {count} tensors are read before they are written, the first of them \
              `{}`: they count as there from the start, where the original aborts",
-            crate::trace::escape(first)
+            chakram_trace::format::escape(first)
         )),
     }
 }

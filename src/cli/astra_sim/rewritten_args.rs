@@ -1,8 +1,8 @@
 //! Rewriting of the original's command line to ours, before it is parsed.
 
 use super::AstraSimArgs;
-use crate::astra_sim::InputNote;
-use crate::config::nearest;
+use chakram_astra_sim::InputNote;
+use chakram_base::config::nearest;
 use clap::{Arg, Args, Command};
 use std::ffi::OsString;
 use std::path::Path;

@@ -9,12 +9,12 @@
 //! nothing.
 
 use super::render::{self, RankStatistics};
-use crate::astra_sim::{AstraAlgorithm, AstraInputs, NodeTypes};
-use crate::graph::NodeKind;
-use crate::ids::NodeIndex;
-use crate::report::{CollectiveRecord, Observer};
-use crate::units::{Span, Time};
-use crate::workload::Workload;
+use chakram_astra_sim::{AstraAlgorithm, AstraInputs, NodeTypes};
+use chakram_base::ids::NodeIndex;
+use chakram_base::units::{Span, Time};
+use chakram_report::{CollectiveRecord, Observer};
+use chakram_trace::graph::NodeKind;
+use chakram_trace::workload::Workload;
 use std::fmt::Write as _;
 
 /// An event for which the original prints a line.

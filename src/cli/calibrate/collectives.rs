@@ -1,13 +1,13 @@
 //! Collectives that nccl-tests measured, written as the `measured_collective` tables of a machine.
 
 use super::{string, with_section};
-use crate::collective::CollectiveCurve;
-use crate::config;
-use crate::machine::Machine;
-use crate::report::summary::counted;
-use crate::report::table::{TextTable, left, right};
-use crate::report::text::TextStyle;
-use crate::score::{left_out_sizes, nccl_log};
+use chakram_base::config;
+use chakram_hardware::collective::CollectiveCurve;
+use chakram_hardware::machine::Machine;
+use chakram_report::summary::counted;
+use chakram_report::table::{TextTable, left, right};
+use chakram_report::text::TextStyle;
+use chakram_studies::score::{left_out_sizes, nccl_log};
 use std::error::Error;
 use std::fmt::{Display, Write as _};
 use std::path::PathBuf;

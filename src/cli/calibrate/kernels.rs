@@ -1,15 +1,15 @@
 //! Kernels of captured jobs, written as the `measured` tables of a machine's NPU classes.
 
 use super::{rank_classes, string, with_section};
-use crate::ids::Npu;
-use crate::job::{Job, JobOptions};
-use crate::machine::Machine;
-use crate::report::summary::thousands;
-use crate::report::table::{TextTable, left, right};
-use crate::report::text::TextStyle;
-use crate::score::{KernelTimes, RecordedKernels};
-use crate::trace::escape;
-use crate::workload::MissingRankPolicy;
+use chakram_base::ids::Npu;
+use chakram_hardware::machine::Machine;
+use chakram_jobs::{Job, JobOptions};
+use chakram_report::summary::thousands;
+use chakram_report::table::{TextTable, left, right};
+use chakram_report::text::TextStyle;
+use chakram_studies::score::{KernelTimes, RecordedKernels};
+use chakram_trace::format::escape;
+use chakram_trace::workload::MissingRankPolicy;
 use std::collections::BTreeSet;
 use std::error::Error;
 use std::fmt::{Display, Write as _};

@@ -1,12 +1,12 @@
 //! GEMMs that were measured, written as the `product` tables of a machine's NPU class.
 
 use super::with_section;
-use crate::config;
-use crate::machine::Machine;
-use crate::report::summary::{counted, thousands};
-use crate::report::table::{TextTable, left, right};
-use crate::report::text::TextStyle;
-use crate::score::{gemm_points, left_out_errors};
+use chakram_base::config;
+use chakram_hardware::machine::Machine;
+use chakram_report::summary::{counted, thousands};
+use chakram_report::table::{TextTable, left, right};
+use chakram_report::text::TextStyle;
+use chakram_studies::score::{gemm_points, left_out_errors};
 use std::error::Error;
 use std::fmt::{Display, Write as _};
 use std::path::Path;

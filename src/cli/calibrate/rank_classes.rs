@@ -1,9 +1,9 @@
 //! NPU classes of their own for the ranks of a captured job.
 
 use super::{SECTIONS, heading, string};
-use crate::ids::Npu;
-use crate::ids::ranges;
-use crate::machine::Machine;
+use chakram_base::ids::Npu;
+use chakram_base::ids::ranges;
+use chakram_hardware::machine::Machine;
 use std::collections::BTreeSet;
 use std::fmt::Write as _;
 

@@ -1,10 +1,10 @@
 //! `chakram convert --list` and `chakram convert auto`: the sources, and the one that files are of.
 
 use super::{ConvertArgs, run};
-use crate::cli::traces::PIPE;
-use crate::converters::sources::TraceSource;
-use crate::report::table::{TextTable, left};
-use crate::report::text::TextStyle;
+use crate::traces::PIPE;
+use chakram_converters::sources::TraceSource;
+use chakram_report::table::{TextTable, left};
+use chakram_report::text::TextStyle;
 use clap::{Args, Command, FromArgMatches};
 use std::error::Error;
 use std::ffi::OsString;

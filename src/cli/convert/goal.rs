@@ -1,13 +1,13 @@
 //! `chakram convert goal`: schedules in GOAL to traces, and traces of messages to schedules.
 
 use super::CompressArg;
-use crate::cli::traces;
-use crate::converters::goal::{GoalProgram, GoalSchedule};
-use crate::converters::sources::TraceSource;
-use crate::files::OutputSet;
-use crate::job::{Job, JobOutputs};
-use crate::report::summary::{counted, thousands};
-use crate::trace::job::JobFile;
+use crate::traces;
+use chakram_converters::goal::{GoalProgram, GoalSchedule};
+use chakram_converters::sources::TraceSource;
+use chakram_jobs::{Job, JobOutputs};
+use chakram_report::summary::{counted, thousands};
+use chakram_trace::files::OutputSet;
+use chakram_trace::format::job::JobFile;
 use clap::Args;
 use std::error::Error;
 use std::io::Write;

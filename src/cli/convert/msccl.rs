@@ -1,13 +1,13 @@
 //! `chakram convert msccl`: algorithms of MSCCL to traces that members of a collective play.
 
 use super::CompressArg;
-use crate::cli::traces;
-use crate::converters::msccl::{MscclAlgorithm, MscclScripts};
-use crate::files::OutputSet;
-use crate::job::JobOutputs;
-use crate::report::summary::{counted, thousands};
-use crate::trace::job::JobFile;
-use crate::units::Bytes;
+use crate::traces;
+use chakram_base::units::Bytes;
+use chakram_converters::msccl::{MscclAlgorithm, MscclScripts};
+use chakram_jobs::JobOutputs;
+use chakram_report::summary::{counted, thousands};
+use chakram_trace::files::OutputSet;
+use chakram_trace::format::job::JobFile;
 use clap::Args;
 use std::error::Error;
 use std::io::Write;

@@ -1,12 +1,12 @@
 //! `chakram convert simai`: text workloads of SimAI to traces.
 
 use super::{ConvertOutputArgs, SummaryFormatArg};
-use crate::cli::document::VersionedDocument;
-use crate::cli::traces;
-use crate::converters::simai::{GroupRole, RankGrid, SimaiWorkload};
-use crate::files::OutputSet;
-use crate::report::summary::{counted, thousands};
-use crate::trace::job::JobFile;
+use crate::document::VersionedDocument;
+use crate::traces;
+use chakram_converters::simai::{GroupRole, RankGrid, SimaiWorkload};
+use chakram_report::summary::{counted, thousands};
+use chakram_trace::files::OutputSet;
+use chakram_trace::format::job::JobFile;
 use clap::Args;
 use serde::Serialize;
 use std::error::Error;

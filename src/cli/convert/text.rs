@@ -1,11 +1,11 @@
 //! The summary of a conversion as text.
 
-use crate::converters::pytorch::LinkMethod;
-use crate::converters::pytorch::summary::{ConversionSummary, RankConversion};
-use crate::ids::ranges;
-use crate::report::summary::{counted, thousands};
-use crate::report::table::{TextTable, left, right};
-use crate::report::text::TextStyle;
+use chakram_base::ids::ranges;
+use chakram_converters::pytorch::LinkMethod;
+use chakram_converters::pytorch::summary::{ConversionSummary, RankConversion};
+use chakram_report::summary::{counted, thousands};
+use chakram_report::table::{TextTable, left, right};
+use chakram_report::text::TextStyle;
 use std::fmt::Display;
 use std::io::{self, Write};
 

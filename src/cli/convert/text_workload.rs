@@ -1,12 +1,12 @@
 //! `chakram convert text`: text workloads of ASTRA-sim 1.0 to traces.
 
 use super::{ConvertOutputArgs, SummaryFormatArg};
-use crate::cli::document::VersionedDocument;
-use crate::cli::traces;
-use crate::converters::text_workload::TextWorkload;
-use crate::files::OutputSet;
-use crate::report::summary::{counted, thousands};
-use crate::trace::job::JobFile;
+use crate::document::VersionedDocument;
+use crate::traces;
+use chakram_converters::text_workload::TextWorkload;
+use chakram_report::summary::{counted, thousands};
+use chakram_trace::files::OutputSet;
+use chakram_trace::format::job::JobFile;
 use clap::Args;
 use serde::Serialize;
 use std::error::Error;

@@ -1,22 +1,22 @@
 //! `chakram convert trace`: traces of any form to `.et` or JSON Lines.
 
 use super::SummaryFormatArg;
-use crate::cli::load::VerifyArg;
-use crate::cli::terminal;
-use crate::cli::traces::note_others;
-use crate::files::{OutputHandle, OutputSet, numbered};
-use crate::job::{about, declared_groups, others, rename_contents, write_job};
-use crate::trace::file::{
+use crate::load::VerifyArg;
+use crate::terminal;
+use crate::traces::note_others;
+use chakram_jobs::{about, declared_groups, others, rename_contents, write_job};
+use chakram_trace::files::{OutputHandle, OutputSet, numbered};
+use chakram_trace::format::file::{
     CompressedWriter, DecompressedStream, FoundTraces, TraceContents, decompressed_partly, read_all,
 };
-use crate::trace::format::TraceFormat;
-use crate::trace::job::JobRank;
-use crate::trace::salvage::{self, SalvageOptions, SalvageReport};
-use crate::trace::source::RecordSource;
-use crate::trace::text::{JsonLineWriter, TextFormat};
-use crate::trace::wire::{FrameCursor, RawRecord};
-use crate::trace::write::FrameWriter;
-use crate::trace::{SchemaGeneration, TraceError};
+use chakram_trace::format::format::TraceFormat;
+use chakram_trace::format::job::JobRank;
+use chakram_trace::format::salvage::{self, SalvageOptions, SalvageReport};
+use chakram_trace::format::source::RecordSource;
+use chakram_trace::format::text::{JsonLineWriter, TextFormat};
+use chakram_trace::format::wire::{FrameCursor, RawRecord};
+use chakram_trace::format::write::FrameWriter;
+use chakram_trace::format::{SchemaGeneration, TraceError};
 use clap::{Args, ValueEnum};
 use std::error::Error;
 use std::io::{self, BufWriter, Write};

@@ -1,15 +1,15 @@
 //! `chakram convert xplane`: profiles of JAX and TensorFlow to traces.
 
 use super::{ConvertOutputArgs, SummaryFormatArg};
-use crate::cli::document::VersionedDocument;
-use crate::cli::progress::Progress;
-use crate::cli::traces;
-use crate::converters::xplane::{XplaneFile, XplaneJob, XplaneSummary, files};
-use crate::files::OutputSet;
-use crate::report::summary::{counted, thousands};
-use crate::report::table::{TextTable, left, right};
-use crate::report::text::TextStyle;
-use crate::trace::job::JobFile;
+use crate::document::VersionedDocument;
+use crate::progress::Progress;
+use crate::traces;
+use chakram_converters::xplane::{XplaneFile, XplaneJob, XplaneSummary, files};
+use chakram_report::summary::{counted, thousands};
+use chakram_report::table::{TextTable, left, right};
+use chakram_report::text::TextStyle;
+use chakram_trace::files::OutputSet;
+use chakram_trace::format::job::JobFile;
 use clap::Args;
 use std::error::Error;
 use std::io::{self, Write};
@@ -110,7 +110,7 @@ fn text(summary: &XplaneSummary, traces: &str, out: &mut dyn Write) -> io::Resul
     if let Some(more) = devices.len().checked_sub(SHOWN).filter(|more| *more > 0) {
         writeln!(out, "… {more} more: --format json")?;
     }
-    let sum = |of: fn(&crate::converters::xplane::DeviceConversion) -> u64| -> u64 {
+    let sum = |of: fn(&chakram_converters::xplane::DeviceConversion) -> u64| -> u64 {
         devices.iter().map(of).sum()
     };
     let unlinked = sum(|device| device.events) - sum(|device| device.linked);

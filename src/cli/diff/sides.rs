@@ -1,11 +1,11 @@
 //! The two traces of a rank: whole ones, or with `--salvage` what is sound of damaged ones.
 
-use crate::diff::tally::FileFault;
-use crate::graph::RawTrace;
-use crate::trace::error::TraceFault;
-use crate::trace::file::{RankFile, TraceContents, decompressed_partly};
-use crate::trace::salvage::{self, SalvageReport};
-use crate::trace::{TraceError, TraceLocation};
+use chakram_analysis::diff::tally::FileFault;
+use chakram_trace::format::error::TraceFault;
+use chakram_trace::format::file::{RankFile, TraceContents, decompressed_partly};
+use chakram_trace::format::salvage::{self, SalvageReport};
+use chakram_trace::format::{TraceError, TraceLocation};
+use chakram_trace::graph::RawTrace;
 use std::error::Error;
 use std::fmt;
 use std::path::{Path, PathBuf};

@@ -1,17 +1,17 @@
 //! Traces of all ranks as a job on disk.
 
-use crate::cli::progress::{CountedSink, Progress};
-use crate::cli::{terminal, traces};
-use crate::files::{OutputHandle, OutputSet};
-use crate::generate::GeneratedJob;
-use crate::job::JobOutputs;
-use crate::report::summary::counted;
-use crate::trace::job::JobFile;
-use crate::trace::members::{MEMBERS, TraceMembers};
-use crate::trace::roles;
-use crate::trace::scan::CORE;
-use crate::trace::work_amounts;
-use crate::trace::write::{AttributeValue, TraceWriter};
+use crate::progress::{CountedSink, Progress};
+use crate::{terminal, traces};
+use chakram_jobs::JobOutputs;
+use chakram_report::summary::counted;
+use chakram_trace::files::{OutputHandle, OutputSet};
+use chakram_trace::format::job::JobFile;
+use chakram_trace::format::members::{MEMBERS, TraceMembers};
+use chakram_trace::format::roles;
+use chakram_trace::format::scan::CORE;
+use chakram_trace::format::work_amounts;
+use chakram_trace::format::write::{AttributeValue, TraceWriter};
+use chakram_workloads::generate::GeneratedJob;
 use std::collections::BTreeMap;
 use std::error::Error;
 use std::path::Path;

@@ -1,8 +1,8 @@
 //! Arguments of patterns: one subcommand each.
 
 use super::TargetArgs;
-use crate::trace::{CollectiveKind, Dtype};
-use crate::units::{Bandwidth, Bytes, FlopRate, Span};
+use chakram_base::units::{Bandwidth, Bytes, FlopRate, Span};
+use chakram_trace::format::{CollectiveKind, Dtype};
 use clap::builder::{PossibleValuesParser, TypedValueParser};
 use clap::{Subcommand, ValueEnum};
 

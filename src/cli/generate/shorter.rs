@@ -1,12 +1,12 @@
 //! `--extrapolate`: the same step with fewer micro-batches.
 
-use crate::engine::{CompiledReplay, ReplayError, ReplayOptions};
-use crate::generate::schedule::PipelineSchedule;
-use crate::generate::{
+use chakram_engine::{CompiledReplay, ReplayError, ReplayOptions};
+use chakram_hardware::machine::Machine;
+use chakram_report::extrapolation::ShorterReplays;
+use chakram_workloads::generate::schedule::PipelineSchedule;
+use chakram_workloads::generate::{
     GenerateError, GeneratedJob, ParallelismPlan, TrainingPattern, WorkloadPattern,
 };
-use crate::machine::Machine;
-use crate::report::extrapolation::ShorterReplays;
 use std::error::Error;
 
 /// A step of which some micro-batches are simulated.

@@ -1,7 +1,7 @@
 //! `chakram generate MODEL`: a model under a plan.
 
-use crate::cli::output::RunArgs;
-use crate::generate::plan::ParallelismPlan;
+use crate::output::RunArgs;
+use chakram_workloads::generate::plan::ParallelismPlan;
 use clap::Args;
 use std::error::Error;
 use std::path::{Path, PathBuf};
@@ -68,7 +68,7 @@ impl PlanArgs {
         let mut file = PlanSource(None);
         let plan = match &self.plan {
             Some(path) => {
-                let text = crate::config::read(path).map_err(|error| {
+                let text = chakram_base::config::read(path).map_err(|error| {
                     format!("cannot read plan file {}: {error}", path.display())
                 })?;
                 let name = path.display().to_string();

@@ -15,7 +15,7 @@ fn pages(command: &Command, length: HelpLength, width: usize) -> Vec<(String, St
 
 #[test]
 fn help_is_as_wide_as_asked_for_and_ends_with_examples() {
-    let command = crate::cli::command_line();
+    let command = crate::command_line();
     for length in [HelpLength::Short, HelpLength::Long] {
         for width in [80, 100] {
             for (name, page) in pages(&command, length, width) {
@@ -32,7 +32,7 @@ fn help_is_as_wide_as_asked_for_and_ends_with_examples() {
 
 #[test]
 fn short_help_is_short_and_long_help_has_every_option() {
-    let command = crate::cli::command_line();
+    let command = crate::command_line();
     let lines = |length| -> std::collections::BTreeMap<_, _> {
         let pages = pages(&command, length, 100).into_iter();
         pages

@@ -1,8 +1,8 @@
 //! A table of the summary as comma-separated values; times are in whole picoseconds.
 
 use super::InspectTableArg;
-use crate::inspect::{JobInspection, RECEIVED, SENT, SpreadRow, SpreadTable};
-use crate::report::csv::CsvRows;
+use chakram_analysis::inspect::{JobInspection, RECEIVED, SENT, SpreadRow, SpreadTable};
+use chakram_report::csv::CsvRows;
 use std::fmt::Display;
 
 /// Columns that every table of sums has.

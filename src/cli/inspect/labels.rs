@@ -1,8 +1,8 @@
 //! Text fragments that several views of traces share.
 
-use crate::inspect::{CountedFault, FaultSummary, TimeBasis};
-use crate::report::summary::thousands;
-use crate::units::Span;
+use chakram_analysis::inspect::{CountedFault, FaultSummary, TimeBasis};
+use chakram_base::units::Span;
+use chakram_report::summary::thousands;
 
 /// Formats a count with a unit prefix: `1.2 G`.
 pub fn short(count: u64) -> String {

@@ -2,15 +2,15 @@
 
 use super::InspectFormatArg;
 use super::json::document;
-use crate::cli::progress::Progress;
-use crate::cli::terminal;
-use crate::inspect::{InspectedTrace, NodeFilter, NodeRow, in_order};
-use crate::report::csv::CsvRows;
-use crate::report::table::{TextTable, left, right};
-use crate::report::text::TextStyle;
-use crate::trace::file::{RankFile, TraceContents};
-use crate::trace::{TraceError, escape};
-use crate::units::{Bytes, Span, Time};
+use crate::progress::Progress;
+use crate::terminal;
+use chakram_analysis::inspect::{InspectedTrace, NodeFilter, NodeRow, in_order};
+use chakram_base::units::{Bytes, Span, Time};
+use chakram_report::csv::CsvRows;
+use chakram_report::table::{TextTable, left, right};
+use chakram_report::text::TextStyle;
+use chakram_trace::format::file::{RankFile, TraceContents};
+use chakram_trace::format::{TraceError, escape};
 use serde::Serialize;
 use std::error::Error;
 use std::io::Write;

@@ -3,12 +3,12 @@
 use super::json::{ViewDocument, document};
 use super::labels::basis;
 use super::list::{self, NodeDocument};
-use crate::cli::document::VersionedDocument;
-use crate::inspect::{InspectedTrace, NearbyNodes, NodeNeighbourhood};
-use crate::report::table::{TextTable, left, right};
-use crate::report::text::TextStyle;
-use crate::trace::escape;
-use crate::units::Span;
+use crate::document::VersionedDocument;
+use chakram_analysis::inspect::{InspectedTrace, NearbyNodes, NodeNeighbourhood};
+use chakram_base::units::Span;
+use chakram_report::table::{TextTable, left, right};
+use chakram_report::text::TextStyle;
+use chakram_trace::format::escape;
 use serde::Serialize;
 use std::fmt::{Display, Result, Write as _};
 
@@ -103,7 +103,8 @@ fn side(out: &mut String, title: &str, near: &NearbyNodes<'_>, style: TextStyle)
             (1, true) => "control".to_owned(),
             (n, _) => format!("{n} away"),
         };
-        let time = |at: Option<crate::units::Time>| at.map_or("-".to_owned(), |at| at.to_string());
+        let time =
+            |at: Option<chakram_base::units::Time>| at.map_or("-".to_owned(), |at| at.to_string());
         let cells: [&dyn Display; 7] = [
             &far,
             &row.id,

@@ -2,18 +2,18 @@
 
 use super::json::{ViewDocument, document};
 use super::labels::basis;
-use crate::cli::document::VersionedDocument;
-use crate::ids::ranges;
-use crate::inspect::{
+use crate::document::VersionedDocument;
+use chakram_analysis::inspect::{
     CriticalPath, NodeClass, PathInput, PathSegment, PathTime, TimeBasis, spent_by,
 };
-use crate::report::csv::CsvRows;
-use crate::report::summary::thousands;
-use crate::report::table::{TextTable, left, right};
-use crate::report::text::{TextStyle, WIDTH, paragraph, share};
-use crate::trace::{escape, family};
-use crate::units::counted;
-use crate::units::{Span, Time};
+use chakram_base::ids::ranges;
+use chakram_base::units::counted;
+use chakram_base::units::{Span, Time};
+use chakram_report::csv::CsvRows;
+use chakram_report::summary::thousands;
+use chakram_report::table::{TextTable, left, right};
+use chakram_report::text::{TextStyle, WIDTH, paragraph, share};
+use chakram_trace::format::{escape, family};
 use serde::Serialize;
 use std::cmp::Reverse;
 use std::fmt::{Display, Result, Write as _};

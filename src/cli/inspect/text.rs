@@ -1,13 +1,13 @@
 //! The summary as text: at most 100 columns.
 
 use super::labels::{basis, complaints};
-use crate::ids::ranges;
-use crate::inspect::{JobInspection, RankOverview};
-use crate::report::summary::thousands;
-use crate::report::table::{TextTable, left, right};
-use crate::report::text::{TextStyle, WIDTH, paragraph};
-use crate::units::counted;
-use crate::units::{Bytes, Span, Time};
+use chakram_analysis::inspect::{JobInspection, RankOverview};
+use chakram_base::ids::ranges;
+use chakram_base::units::counted;
+use chakram_base::units::{Bytes, Span, Time};
+use chakram_report::summary::thousands;
+use chakram_report::table::{TextTable, left, right};
+use chakram_report::text::{TextStyle, WIDTH, paragraph};
 use std::collections::BTreeMap;
 use std::fmt::{Display, Result, Write as _};
 

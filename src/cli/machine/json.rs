@@ -1,12 +1,12 @@
 //! Machines as JSON, in base units: bytes, bytes and operations per second, picoseconds.
 
 use super::tile_ratios::TileRatios;
-use crate::collective::{AlgorithmChoice, InterDimensionPolicy, IntraDimensionPolicy};
-use crate::ids::Npu;
-use crate::machine::{Machine, NpuClass};
-use crate::memory::{PoolDesign, RemoteMemory};
-use crate::topology::SwitchingMode;
-use crate::trace::Dtype;
+use chakram_base::ids::Npu;
+use chakram_hardware::collective::{AlgorithmChoice, InterDimensionPolicy, IntraDimensionPolicy};
+use chakram_hardware::machine::{Machine, NpuClass};
+use chakram_hardware::memory::{PoolDesign, RemoteMemory};
+use chakram_hardware::topology::SwitchingMode;
+use chakram_trace::format::Dtype;
 use serde::Serialize;
 use serde_json::{Map, Value};
 use std::collections::BTreeMap;
@@ -276,7 +276,7 @@ mod tests {
 
     #[test]
     fn remote_memory_says_through_which_dimension_it_is_reached() {
-        let machine = Machine::load("traces/prefetch-4/machine.toml").unwrap();
+        let machine = Machine::load("../../traces/prefetch-4/machine.toml").unwrap();
         let details = |machine| serde_json::to_value(MachineDetails::of(machine)).unwrap();
         let remote = &details(&machine)["remote_memory"];
         assert_eq!(remote["through"], "in-node");

@@ -1,8 +1,8 @@
 //! The ratios by which Table I of PALM compares machines of tiles.
 
-use crate::machine::Machine;
-use crate::memory::MemoryAttachment;
-use crate::trace::Dtype;
+use chakram_hardware::machine::Machine;
+use chakram_hardware::memory::MemoryAttachment;
+use chakram_trace::format::Dtype;
 use serde::Serialize;
 
 /// Table I: SRAM in MB for each TFLOP/s of fp16, the most hops to DRAM, and a link's bandwidth over that of DRAM.

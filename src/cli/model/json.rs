@@ -1,7 +1,9 @@
 //! Models as JSON.
 
 use super::{blocks, labels};
-use crate::model::{LayerOperator, LayerRole, ModelDefinition, ModelLayer, OperatorKind};
+use chakram_workloads::model::{
+    LayerOperator, LayerRole, ModelDefinition, ModelLayer, OperatorKind,
+};
 use serde::Serialize;
 
 /// A list of models.

@@ -1,6 +1,6 @@
 //! Names and sizes of operators for printing.
 
-use crate::model::{ActivationFunction, OperatorKind, TensorSplit};
+use chakram_workloads::model::{ActivationFunction, OperatorKind, TensorSplit};
 
 /// The name of `cut` in files.
 pub(super) fn cut(cut: TensorSplit) -> &'static str {

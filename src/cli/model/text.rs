@@ -1,11 +1,11 @@
 //! A model for people: one line for each operator of each kind of layer.
 
 use super::{blocks, labels};
-use crate::model::{Model, ModelDefinition};
-use crate::report::summary::thousands;
-use crate::report::table::{TextTable, left, right};
-use crate::report::text::TextStyle;
-use crate::units::Bytes;
+use chakram_base::units::Bytes;
+use chakram_report::summary::thousands;
+use chakram_report::table::{TextTable, left, right};
+use chakram_report::text::TextStyle;
+use chakram_workloads::model::{Model, ModelDefinition};
 
 /// `found` in text, with `element` bytes per element of saved activations.
 pub(super) fn render(found: &ModelDefinition, element: u64) -> String {

@@ -1,8 +1,8 @@
 //! Values of replay options.
 
-use crate::engine::CommTiming;
-use crate::network::NetworkKind;
-use crate::report::csv::CsvTable;
+use chakram_engine::CommTiming;
+use chakram_hardware::network::NetworkKind;
+use chakram_report::csv::CsvTable;
 use clap::ValueEnum;
 use clap::builder::PossibleValue;
 

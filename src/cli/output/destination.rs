@@ -1,9 +1,9 @@
 //! Destinations of reports.
 
-use crate::cli::terminal::{EscapeStyle, EscapingWriter};
-use crate::files::{OutputClaim, OutputSet};
-use crate::report::text::TextStyle;
-use crate::trace::TraceError;
+use crate::terminal::{EscapeStyle, EscapingWriter};
+use chakram_report::text::TextStyle;
+use chakram_trace::files::{OutputClaim, OutputSet};
+use chakram_trace::format::TraceError;
 use std::error::Error;
 use std::io::{self, BufWriter, IntoInnerError, IsTerminal, Write};
 use std::path::{Path, PathBuf};

@@ -2,12 +2,12 @@
 
 use super::RunArgs;
 use super::args::{CommArg, OnMemoryOverflow, ReportFormatArg, ReportTableArg};
-use crate::cli::custom_algorithm;
-use crate::cli::terminal;
-use crate::report::csv::CsvTable;
-use crate::report::summary::{HashedInput, KernelBasis, Provenance};
-use crate::report::{self, MachineComparison, Report, text::TextStyle};
-use crate::workload::MissingRankPolicy;
+use crate::custom_algorithm;
+use crate::terminal;
+use chakram_report::csv::CsvTable;
+use chakram_report::summary::{HashedInput, KernelBasis, Provenance};
+use chakram_report::{self as report, MachineComparison, Report, text::TextStyle};
+use chakram_trace::workload::MissingRankPolicy;
 use serde_json::{Map, Value};
 use std::io::{self, Write};
 

@@ -1,13 +1,13 @@
 //! The file that a replay is drawn into, and the part of the replay that is drawn.
 
 use super::ReportDestination;
-use crate::engine::CompiledReplay;
-use crate::files::{OutputFile, OutputSet};
-use crate::report::TimelineWriter;
-use crate::report::timeline::{TimelineFormat, TimelineSelection};
-use crate::trace::TraceError;
-use crate::trace::file::GzipWriter;
-use crate::units::{Span, Time};
+use chakram_base::units::{Span, Time};
+use chakram_engine::CompiledReplay;
+use chakram_report::TimelineWriter;
+use chakram_report::timeline::{TimelineFormat, TimelineSelection};
+use chakram_trace::files::{OutputFile, OutputSet};
+use chakram_trace::format::TraceError;
+use chakram_trace::format::file::GzipWriter;
 use clap::Args;
 use std::error::Error;
 use std::io::{self, Write};

@@ -1,9 +1,9 @@
 //! Options of `chakram schedule`.
 
-use crate::compute::{LoopNestModel, parse_loop_nest};
-use crate::schedule::{LanguageModel, PartitionRule};
-use crate::topology::chip_graph::LinkTechnology;
-use crate::units::{Bandwidth, Bytes, Span};
+use chakram_base::units::{Bandwidth, Bytes, Span};
+use chakram_hardware::compute::{LoopNestModel, parse_loop_nest};
+use chakram_hardware::topology::chip_graph::LinkTechnology;
+use chakram_studies::schedule::{LanguageModel, PartitionRule};
 use clap::{Args, ValueEnum};
 use std::path::PathBuf;
 

@@ -2,10 +2,10 @@
 
 use super::args::ModelSizes;
 use super::work::TopologyRow;
-use crate::report::table::{TextTable, left, right};
-use crate::report::text::TextStyle;
-use crate::schedule::{CutAlong, LanguageModel, PartitionRule, PartitionedModel};
-use crate::units::Bytes;
+use chakram_base::units::Bytes;
+use chakram_report::table::{TextTable, left, right};
+use chakram_report::text::TextStyle;
+use chakram_studies::schedule::{CutAlong, LanguageModel, PartitionRule, PartitionedModel};
 use std::error::Error;
 use std::io::Write;
 
@@ -20,7 +20,8 @@ pub fn line(
     out: &mut dyn Write,
 ) -> Result<(), Box<dyn Error>> {
     let steps = &row.totals.steps;
-    let sum = |of: fn(&crate::schedule::StepCost) -> f64| steps.iter().map(of).sum::<f64>();
+    let sum =
+        |of: fn(&chakram_studies::schedule::StepCost) -> f64| steps.iter().map(of).sum::<f64>();
     let distance = row
         .links
         .as_ref()

@@ -2,10 +2,10 @@
 
 use super::args::ScheduleArgs;
 use super::work::{LayerPrices, ScheduledWork, TopologyRow, on};
-use crate::config;
-use crate::generate::p2p::split_mix;
-use crate::schedule::StepError;
-use crate::topology::chip_graph::ChipGraph;
+use chakram_base::config;
+use chakram_hardware::topology::chip_graph::ChipGraph;
+use chakram_studies::schedule::StepError;
+use chakram_workloads::generate::p2p::split_mix;
 use std::error::Error;
 use std::rc::Rc;
 

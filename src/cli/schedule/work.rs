@@ -1,14 +1,14 @@
 //! Sub-layers with their costs, and their schedule on a topology.
 
 use super::args::{InterpolateArg, RuleArg, ScheduleArgs};
-use crate::compute::{LayerShape, LoopNestModel, search_mapping};
-use crate::config;
-use crate::schedule::{
+use chakram_base::config;
+use chakram_base::units::{Bandwidth, Span};
+use chakram_hardware::compute::{LayerShape, LoopNestModel, search_mapping};
+use chakram_hardware::topology::chip_graph::{ChipGraph, LinkInterpolation, LinkTechnology};
+use chakram_studies::schedule::{
     ChipMachine, ChipSchedule, CycleTable, ListRule, StepError, StepTotals, TaskCost, TaskGraph,
     parse_schedule, schedule,
 };
-use crate::topology::chip_graph::{ChipGraph, LinkInterpolation, LinkTechnology};
-use crate::units::{Bandwidth, Span};
 use std::collections::BTreeMap;
 use std::error::Error;
 use std::rc::Rc;

@@ -1,14 +1,14 @@
 //! Admission of chunks to their stages: at once, through queues of NPUs, or in the order of the schedule.
 
 use super::Collectives;
-use crate::collective::ChunkQueueSpec;
-use crate::engine::discipline::{CollectiveModel, Discipline};
-use crate::engine::effects::{Effects, FollowUp};
-use crate::engine::event::{Event, EventClass};
-use crate::engine::fabric::Fabric;
-use crate::ids::Npu;
-use crate::network::NetworkBackend;
-use crate::units::Time;
+use crate::discipline::{CollectiveModel, Discipline};
+use crate::effects::{Effects, FollowUp};
+use crate::event::{Event, EventClass};
+use crate::fabric::Fabric;
+use chakram_base::ids::Npu;
+use chakram_base::units::Time;
+use chakram_hardware::collective::ChunkQueueSpec;
+use chakram_hardware::network::NetworkBackend;
 
 /// Admission control that a chunk passes before a stage.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

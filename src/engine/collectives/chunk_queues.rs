@@ -1,7 +1,7 @@
 //! Queues of chunks that wait at an NPU for their stage.
 
-use crate::collective::ChunkQueueSpec;
-use crate::ids::Npu;
+use chakram_base::ids::Npu;
+use chakram_hardware::collective::ChunkQueueSpec;
 use std::collections::{BTreeMap, VecDeque};
 
 /// State of one queue of one NPU.

@@ -4,16 +4,16 @@ use super::Collectives;
 use super::admission::StageAdmission;
 use super::run::{CellPlace, ChunkProgress};
 use super::schedule_cache::StageRef;
-use crate::collective::{LinePosition, ScriptEvent, SendStep};
-use crate::engine::discipline::{CollectiveModel, Discipline};
-use crate::engine::effects::{Effects, FollowUp};
-use crate::engine::event::{Event, EventClass};
-use crate::engine::fabric::{Fabric, InFlightOp};
-use crate::engine::plan::NONE;
-use crate::ids::NodeIndex;
-use crate::network::{NetworkBackend, NetworkMessage};
-use crate::topology::Topology;
-use crate::units::Time;
+use crate::discipline::{CollectiveModel, Discipline};
+use crate::effects::{Effects, FollowUp};
+use crate::event::{Event, EventClass};
+use crate::fabric::{Fabric, InFlightOp};
+use crate::plan::NONE;
+use chakram_base::ids::NodeIndex;
+use chakram_base::units::Time;
+use chakram_hardware::collective::{LinePosition, ScriptEvent, SendStep};
+use chakram_hardware::network::{NetworkBackend, NetworkMessage};
+use chakram_hardware::topology::Topology;
 
 /// Last stage with an order of its own in a message's content key, which has 27 bits; later stages are alike in it.
 pub(super) const LAST_ORDER: u16 = 31;

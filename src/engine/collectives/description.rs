@@ -2,9 +2,9 @@
 
 use super::Collectives;
 use super::run::{CollectiveRun, OUTSIDE, StepwiseProgress};
-use crate::engine::discipline::CollectiveModel;
-use crate::engine::plan::{BoundSlot, NONE};
-use crate::ids::NodeIndex;
+use crate::discipline::CollectiveModel;
+use crate::plan::{BoundSlot, NONE};
+use chakram_base::ids::NodeIndex;
 
 impl<M: CollectiveModel> Collectives<'_, M> {
     /// Returns whether a member of a collective has arrived; `None` if no member has.

@@ -7,7 +7,7 @@
 
 use super::Collectives;
 use super::run::OUTSIDE;
-use crate::engine::discipline::CollectiveModel;
+use crate::discipline::CollectiveModel;
 
 /// A message or rendezvous request, as its sender numbers it.
 #[derive(Clone, Copy, Debug)]

@@ -3,17 +3,17 @@
 use super::Collectives;
 use super::run::CellPlace;
 use super::schedule_cache::StageRef;
-use crate::collective::{
+use crate::agenda::Agenda;
+use crate::discipline::CollectiveModel;
+use crate::effects::Effects;
+use crate::event::{Event, EventClass};
+use crate::fabric::Fabric;
+use chakram_base::ids::Npu;
+use chakram_base::units::Time;
+use chakram_hardware::collective::{
     BusScheduler, BusTransfer, CompletionToken, EndpointCost, LinePosition, TransferCause,
 };
-use crate::engine::agenda::Agenda;
-use crate::engine::discipline::CollectiveModel;
-use crate::engine::effects::Effects;
-use crate::engine::event::{Event, EventClass};
-use crate::engine::fabric::Fabric;
-use crate::ids::Npu;
-use crate::network::NetworkBackend;
-use crate::units::Time;
+use chakram_hardware::network::NetworkBackend;
 
 /// Scheduler of a bus, which places its events among its NPU's delays.
 struct NpuBusScheduler<'a>(&'a mut Agenda, Npu);

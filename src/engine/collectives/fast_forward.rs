@@ -8,13 +8,13 @@
 
 use super::Collectives;
 use super::lone_run::PresentRounds;
-use crate::engine::discipline::CollectiveModel;
-use crate::engine::effects::Effects;
-use crate::engine::event::{Event, EventClass};
-use crate::engine::fabric::Fabric;
-use crate::ids::Npu;
-use crate::network::{LinkReservations, NetworkBackend};
-use crate::units::{Span, Time};
+use crate::discipline::CollectiveModel;
+use crate::effects::Effects;
+use crate::event::{Event, EventClass};
+use crate::fabric::Fabric;
+use chakram_base::ids::Npu;
+use chakram_base::units::{Span, Time};
+use chakram_hardware::network::{LinkReservations, NetworkBackend};
 
 /// Modulus of the numbers of closed-form answers: the end event of a run carries one in the bits of a rank.
 const FOLDINGS: u32 = 1 << 27;
@@ -114,7 +114,7 @@ impl<M: CollectiveModel> Collectives<'_, M> {
     }
 
     /// Materializes all runs that a message submitted `now` would touch.
-    pub(in crate::engine) fn materialize_touched<N: NetworkBackend>(
+    pub fn materialize_touched<N: NetworkBackend>(
         &mut self,
         fabric: &mut Fabric<'_, N>,
         effects: &mut Effects,

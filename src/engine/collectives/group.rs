@@ -2,13 +2,13 @@
 
 use super::launch_order::LaunchOrder;
 use super::{CollectiveModel, Collectives};
-use crate::engine::dataflow::LaunchNumbers;
-use crate::engine::plan::{BoundSlot, GroupPlan, NONE, ReplayPlan};
-use crate::ids::{NodeIndex, Rank};
+use crate::dataflow::LaunchNumbers;
+use crate::plan::{BoundSlot, GroupPlan, NONE, ReplayPlan};
+use chakram_base::ids::{NodeIndex, Rank};
 
 /// A group of a launch in flight.
 #[derive(Debug)]
-pub(in crate::engine) struct RunningGroup<'a> {
+pub struct RunningGroup<'a> {
     pub plan: &'a GroupPlan,
     pub(super) order: LaunchOrder,
     /// Instance of each rank of its program, [`NONE`] for those without a trace.

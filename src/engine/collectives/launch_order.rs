@@ -10,7 +10,7 @@
 //! every member is ready, and then all members queue for their lanes at once. Lanes therefore see the collectives of
 //! all such groups in one order, and a collective that holds a lane waits for none that queues behind it.
 
-use crate::engine::plan::{GroupPlan, NONE};
+use crate::plan::{GroupPlan, NONE};
 use std::collections::BTreeMap;
 
 /// Launch order of a group and its collectives in flight.

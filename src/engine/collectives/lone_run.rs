@@ -2,13 +2,13 @@
 
 use super::Collectives;
 use super::fast_forward::ArrivalWave;
-use crate::engine::discipline::CollectiveModel;
-use crate::engine::effects::Effects;
-use crate::engine::event::Event;
-use crate::engine::event_loop::{self, LoopComponents};
-use crate::engine::fabric::{Fabric, InFlightOp};
-use crate::network::{DeliveryNotice, NetworkBackend};
-use crate::units::Time;
+use crate::discipline::CollectiveModel;
+use crate::effects::Effects;
+use crate::event::Event;
+use crate::event_loop::{self, LoopComponents};
+use crate::fabric::{Fabric, InFlightOp};
+use chakram_base::units::Time;
+use chakram_hardware::network::{DeliveryNotice, NetworkBackend};
 use std::iter::Peekable;
 use std::ops::ControlFlow;
 use std::vec::IntoIter;

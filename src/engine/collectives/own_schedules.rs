@@ -2,10 +2,10 @@
 
 use super::run::CollectiveRun;
 use super::{Collectives, IssueMismatch, MemberCall};
-use crate::collective::CollectiveRequest;
-use crate::engine::discipline::{CollectiveModel, Discipline};
-use crate::engine::plan::{BoundSlot, NONE};
-use crate::ids::NodeIndex;
+use crate::discipline::{CollectiveModel, Discipline};
+use crate::plan::{BoundSlot, NONE};
+use chakram_base::ids::NodeIndex;
+use chakram_hardware::collective::CollectiveRequest;
 
 impl<M: CollectiveModel> Collectives<'_, M> {
     /// Returns the schedule of a member whose collective differs from the others'. Fails with a member on a common

@@ -5,15 +5,15 @@
 
 use super::run::CollectiveRun;
 use super::{Collectives, RunningGroup};
-use crate::engine::CommTiming;
-use crate::engine::dataflow::Dataflow;
-use crate::engine::discipline::CollectiveModel;
-use crate::engine::effects::Effects;
-use crate::engine::event::{Event, EventClass};
-use crate::engine::plan::{GroupPlan, NONE};
-use crate::graph::Graph;
-use crate::ids::{NodeIndex, Rank};
-use crate::units::{Span, Time};
+use crate::CommTiming;
+use crate::dataflow::Dataflow;
+use crate::discipline::CollectiveModel;
+use crate::effects::Effects;
+use crate::event::{Event, EventClass};
+use crate::plan::{GroupPlan, NONE};
+use chakram_base::ids::{NodeIndex, Rank};
+use chakram_base::units::{Span, Time};
+use chakram_trace::graph::Graph;
 
 /// Waiting of a collective: the sum over members, and the rank that caused most of it with its share.
 pub(super) type WaitTotals = (Span, Option<(Rank, Span)>);

@@ -16,15 +16,15 @@
 
 use super::Collectives;
 use super::run::CollectiveRun;
-use crate::engine::discipline::{CollectiveModel, Discipline};
-use crate::engine::effects::Effects;
-use crate::engine::event::{Event, EventClass};
-use crate::engine::fabric::Fabric;
-use crate::engine::plan::NONE;
-use crate::ids::NodeIndex;
-use crate::network::{NetworkBackend, RehearsedLink, RehearsedLinks};
-use crate::trace::CollectiveKind;
-use crate::units::{Span, Time};
+use crate::discipline::{CollectiveModel, Discipline};
+use crate::effects::Effects;
+use crate::event::{Event, EventClass};
+use crate::fabric::Fabric;
+use crate::plan::NONE;
+use chakram_base::ids::NodeIndex;
+use chakram_base::units::{Span, Time};
+use chakram_hardware::network::{NetworkBackend, RehearsedLink, RehearsedLinks};
+use chakram_trace::format::CollectiveKind;
 use std::sync::Arc;
 
 /// Patterns of arrival that are kept of a schedule.

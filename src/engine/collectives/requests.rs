@@ -6,11 +6,11 @@
 
 use super::Collectives;
 use super::run::CellPlace;
-use crate::engine::discipline::CollectiveModel;
-use crate::engine::effects::Effects;
-use crate::engine::fabric::{Fabric, InFlightOp};
-use crate::network::NetworkBackend;
-use crate::units::Time;
+use crate::discipline::CollectiveModel;
+use crate::effects::Effects;
+use crate::fabric::{Fabric, InFlightOp};
+use chakram_base::units::Time;
+use chakram_hardware::network::NetworkBackend;
 
 impl<M: CollectiveModel> Collectives<'_, M> {
     /// Sends a rendezvous request to every source from which a member now receives.

@@ -5,12 +5,12 @@ use super::fast_forward::ArrivalWave;
 use super::recorded::WaitTotals;
 use super::rehearsal::CollectiveRehearsal;
 use super::schedule_cache::{ScheduleCache, StageRef};
-use crate::collective::{ChunkSchedule, CollectiveRequest, LinePosition};
-use crate::engine::discipline::CollectiveModel;
-use crate::engine::plan::{GroupPlan, NONE};
-use crate::ids::{NodeIndex, Rank};
-use crate::network::PortRange;
-use crate::units::{Span, Time};
+use crate::discipline::CollectiveModel;
+use crate::plan::{GroupPlan, NONE};
+use chakram_base::ids::{NodeIndex, Rank};
+use chakram_base::units::{Span, Time};
+use chakram_hardware::collective::{ChunkSchedule, CollectiveRequest, LinePosition};
+use chakram_hardware::network::PortRange;
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
@@ -19,7 +19,7 @@ pub(super) const OUTSIDE: u16 = u16::MAX;
 
 /// One collective of one group, from its first arrival to its last completion.
 #[derive(Debug)]
-pub(in crate::engine) struct CollectiveRun {
+pub struct CollectiveRun {
     /// Index among the groups of launches in flight.
     pub(super) group: u32,
     /// Number of the group among those of all launches.
@@ -164,7 +164,7 @@ pub(super) struct StepwiseProgress {
     pub ports: PortRange,
     /// By chunk, strand and position. The second strand is in use in stages that have one.
     pub cells: Vec<ChunkProgress>,
-    /// Queue, direction and tree of each passage through a stage ([`IssueDiscipline::queue_slot`](crate::collective::IssueDiscipline::queue_slot)), by cell and
+    /// Queue, direction and tree of each passage through a stage ([`IssueDiscipline::queue_slot`](chakram_hardware::collective::IssueDiscipline::queue_slot)), by cell and
     /// stage.
     pub queue_slots: Vec<u16>,
     /// By position and phase, where chunks are admitted in a fixed order.

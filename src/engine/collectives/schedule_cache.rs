@@ -1,9 +1,9 @@
 //! Cache of the schedules of collectives, computed once for all that are alike.
 
 use super::rehearsal::RehearsalState;
-use crate::collective::{ChunkSchedule, CollectiveRequest};
-use crate::trace::CollectiveKind;
-use crate::units::Span;
+use chakram_base::units::Span;
+use chakram_hardware::collective::{ChunkSchedule, CollectiveRequest};
+use chakram_trace::format::CollectiveKind;
 use std::collections::BTreeMap;
 
 /// Identity of a schedule: group, kind, bytes, root, and a variant of the backend's own.

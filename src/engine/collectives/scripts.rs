@@ -7,13 +7,13 @@
 
 use super::Collectives;
 use super::chunks::{LAST_ORDER, POSITION_BITS};
-use crate::collective::{ScriptAction, ScriptEvent};
-use crate::engine::discipline::{CollectiveModel, Discipline};
-use crate::engine::effects::Effects;
-use crate::engine::event::{Event, EventClass};
-use crate::engine::fabric::{Fabric, InFlightOp};
-use crate::network::{NetworkBackend, NetworkMessage};
-use crate::units::{BufferShare, Time};
+use crate::discipline::{CollectiveModel, Discipline};
+use crate::effects::Effects;
+use crate::event::{Event, EventClass};
+use crate::fabric::{Fabric, InFlightOp};
+use chakram_base::units::{BufferShare, Time};
+use chakram_hardware::collective::{ScriptAction, ScriptEvent};
+use chakram_hardware::network::{NetworkBackend, NetworkMessage};
 
 impl<M: CollectiveModel> Collectives<'_, M> {
     /// Delivers a script event to the member of `cell`, and carries out the actions that follow.
@@ -136,7 +136,8 @@ impl<M: CollectiveModel> Collectives<'_, M> {
             return;
         }
         let progress = run.progress.as_ref().expect("it has begun");
-        let differs = |phase: &crate::group::GroupPhase| phase.index(from) != phase.index(to);
+        let differs =
+            |phase: &chakram_hardware::group::GroupPhase| phase.index(from) != phase.index(to);
         let port = |phase: Option<usize>, position, side| {
             let port = group.port(phase.unwrap_or(0), position, side);
             progress.ports.port(port)

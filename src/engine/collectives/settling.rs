@@ -3,18 +3,18 @@
 use super::Collectives;
 use super::recorded::WaitTotals;
 use super::run::CollectiveRun;
-use crate::collective::UncontendedCost;
-use crate::engine::CollectiveRecord;
-use crate::engine::ReplayRefusal;
-use crate::engine::discipline::{CollectiveModel, Discipline};
-use crate::engine::effects::{Effects, FollowUp};
-use crate::engine::event::{Event, EventClass};
-use crate::engine::fabric::Fabric;
-use crate::engine::plan::{GroupPlan, NONE};
-use crate::ids::NodeIndex;
-use crate::network::NetworkBackend;
-use crate::trace::CollectiveKind;
-use crate::units::{Span, Time};
+use crate::CollectiveRecord;
+use crate::ReplayRefusal;
+use crate::discipline::{CollectiveModel, Discipline};
+use crate::effects::{Effects, FollowUp};
+use crate::event::{Event, EventClass};
+use crate::fabric::Fabric;
+use crate::plan::{GroupPlan, NONE};
+use chakram_base::ids::NodeIndex;
+use chakram_base::units::{Span, Time};
+use chakram_hardware::collective::UncontendedCost;
+use chakram_hardware::network::NetworkBackend;
+use chakram_trace::format::CollectiveKind;
 
 /// Bound on the state of one stepwise collective, in entries: chunks · members · (stages + 1). Some gigabytes.
 const MOST: u64 = 1 << 28;

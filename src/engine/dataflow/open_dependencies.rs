@@ -1,6 +1,6 @@
 //! Open dependencies of nodes, a byte each: the loop looks at one for every edge, and most do not stay in caches.
 
-use crate::graph::huge_pages;
+use chakram_trace::graph::huge_pages;
 use std::ops::Range;
 
 /// Bits that count dependencies which are open.

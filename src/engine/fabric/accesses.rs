@@ -7,24 +7,24 @@
 //! collective is answered by closed form over that port.
 
 use super::{Fabric, InFlightOp};
-use crate::engine::dataflow::node_of;
-use crate::engine::effects::Effects;
-use crate::engine::event::{Event, EventClass};
-use crate::engine::plan::NONE;
-use crate::engine::{CommTiming, CompiledReplay, ReplayOptions, ReplayRefusal};
-use crate::ids::{EndpointId, Npu};
-use crate::machine::Machine;
-use crate::memory::{
+use crate::dataflow::node_of;
+use crate::effects::Effects;
+use crate::event::{Event, EventClass};
+use crate::plan::NONE;
+use crate::{CommTiming, CompiledReplay, ReplayOptions, ReplayRefusal};
+use chakram_base::ids::{EndpointId, Npu};
+use chakram_base::units::{BufferShare, Time};
+use chakram_hardware::machine::Machine;
+use chakram_hardware::memory::{
     MOST_CHUNKS, MemoryAttachment, MemoryPorts, PortRequest, RemoteMemory, RemoteMemoryAccess,
     RemoteMemoryModel,
 };
-use crate::network::{MemoryTransfer, NetworkBackend, NetworkKind, ServerId};
-use crate::topology::Topology;
-use crate::units::{BufferShare, Time};
+use chakram_hardware::network::{MemoryTransfer, NetworkBackend, NetworkKind, ServerId};
+use chakram_hardware::topology::Topology;
 
 /// Returns what is wrong with an access of `bytes`, and what to try, if the network cannot carry it: in more chunks than can be
 /// simulated.
-pub(in crate::engine) fn fault(
+pub fn fault(
     machine: &Machine,
     remote: &RemoteMemory,
     options: &ReplayOptions,
@@ -48,7 +48,7 @@ const FEWER: &str = "give [remote_memory] a larger `chunk`, or take `--network c
 
 /// A load or store whose bytes cross the network.
 #[derive(Clone, Copy, Debug)]
-pub(in crate::engine) struct ApproachingAccess {
+pub struct ApproachingAccess {
     pub ends: (EndpointId, EndpointId),
     access: RemoteMemoryAccess,
     /// True if the network serves it; false if chunks of it follow.

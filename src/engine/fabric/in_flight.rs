@@ -1,10 +1,10 @@
 //! Messages in flight, by the ops that the network knows them by.
 
-use crate::network::PortRange;
+use chakram_hardware::network::PortRange;
 
 /// Context of a message in flight, by which its delivery is handled.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(in crate::engine) enum InFlightOp {
+pub enum InFlightOp {
     /// A step of a collective, between two cells.
     Step {
         run: u32,
@@ -53,7 +53,7 @@ pub(in crate::engine) enum InFlightOp {
 
 /// Slab of the ops of messages in flight; slots are reused.
 #[derive(Debug, Default)]
-pub(in crate::engine) struct OpSlab {
+pub struct OpSlab {
     slots: Vec<InFlightOp>,
     /// Submission number of each slot's message, where messages contend.
     handed: Vec<u64>,

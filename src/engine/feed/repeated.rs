@@ -1,9 +1,9 @@
 //! A program several times, each rank again as soon as it has ended.
 
 use super::{Feed, StepTimes};
-use crate::engine::launch::{Launch, LaunchQueue, LaunchRecord, LaunchRelease, LaunchSerial};
-use crate::ids::Rank;
-use crate::units::Time;
+use crate::launch::{Launch, LaunchQueue, LaunchRecord, LaunchRelease, LaunchSerial};
+use chakram_base::ids::Rank;
+use chakram_base::units::Time;
 use std::collections::BTreeMap;
 
 /// A program several times, each rank again as soon as it has ended: steps of training.

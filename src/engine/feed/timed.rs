@@ -1,8 +1,8 @@
 //! A program at given instants.
 
 use super::Feed;
-use crate::engine::launch::{Launch, LaunchQueue};
-use crate::units::Time;
+use crate::launch::{Launch, LaunchQueue};
+use chakram_base::units::Time;
 
 /// A program at given instants.
 #[derive(Debug)]

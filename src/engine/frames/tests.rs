@@ -1,17 +1,17 @@
 //! Memory of launches in flight, to which those before them add nothing.
 
-use crate::engine::host_launches::ResolvedPrices;
-use crate::engine::run_programs::{LaunchSource, native};
-use crate::engine::{CompiledReplay, Engine, ReplayOptions, TimedLaunches};
-use crate::graph::{DependencyPolicy, Graph};
-use crate::ids::Rank;
-use crate::machine::Machine;
-use crate::network::ContentionFreeNetwork;
-use crate::trace::Op;
-use crate::trace::scan::NodeView;
-use crate::trace::write::{Sink, TraceWriter};
-use crate::units::{Span, Time};
-use crate::workload::{MissingRankPolicy, Workload, WorkloadBuilder};
+use crate::host_launches::ResolvedPrices;
+use crate::run_programs::{LaunchSource, native};
+use crate::{CompiledReplay, Engine, ReplayOptions, TimedLaunches};
+use chakram_base::ids::Rank;
+use chakram_base::units::{Span, Time};
+use chakram_hardware::machine::Machine;
+use chakram_hardware::network::ContentionFreeNetwork;
+use chakram_trace::format::Op;
+use chakram_trace::format::scan::NodeView;
+use chakram_trace::format::write::{Sink, TraceWriter};
+use chakram_trace::graph::{DependencyPolicy, Graph};
+use chakram_trace::workload::{MissingRankPolicy, Workload, WorkloadBuilder};
 
 /// One rank with one kernel of `ns`.
 fn kernel(ns: u64) -> Workload {

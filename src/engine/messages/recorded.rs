@@ -1,12 +1,12 @@
 //! Messages that last as recorded: halves that wait for one another, and end their own duration later.
 
 use super::Messages;
-use crate::engine::CommTiming;
-use crate::engine::dataflow::Dataflow;
-use crate::engine::effects::Effects;
-use crate::engine::plan::NONE;
-use crate::ids::NodeIndex;
-use crate::units::Time;
+use crate::CommTiming;
+use crate::dataflow::Dataflow;
+use crate::effects::Effects;
+use crate::plan::NONE;
+use chakram_base::ids::NodeIndex;
+use chakram_base::units::Time;
 
 /// Schedules the end of a node after its own duration.
 fn end(flow: &Dataflow<'_>, effects: &mut Effects, now: Time, (instance, node): (u32, NodeIndex)) {

@@ -1,13 +1,13 @@
 //! Rendezvous between ranks: messages that their receiver has to request.
 
 use super::{MessageChannel, Messages};
-use crate::engine::dataflow::Dataflow;
-use crate::engine::effects::Effects;
-use crate::engine::event::{Event, EventClass};
-use crate::engine::fabric::{Fabric, InFlightOp};
-use crate::ids::NodeIndex;
-use crate::network::{NetworkBackend, NetworkMessage};
-use crate::units::Time;
+use crate::dataflow::Dataflow;
+use crate::effects::Effects;
+use crate::event::{Event, EventClass};
+use crate::fabric::{Fabric, InFlightOp};
+use chakram_base::ids::NodeIndex;
+use chakram_base::units::Time;
+use chakram_hardware::network::{NetworkBackend, NetworkMessage};
 
 impl Messages<'_> {
     /// Sends a rendezvous request for the message of a posted receive.

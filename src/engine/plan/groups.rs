@@ -1,11 +1,11 @@
 //! Groups on the machine: for each slot of each instance the members that take part, and where they lie.
 
 use super::{BoundSlot, GroupPlan, NONE, NpuCoordinates, ReplayPlan};
-use crate::collective::GroupMembers;
-use crate::engine::CollectiveModel;
-use crate::ids::{GroupId, Npu, Rank};
-use crate::machine::Machine;
-use crate::workload::Workload;
+use crate::CollectiveModel;
+use chakram_base::ids::{GroupId, Npu, Rank};
+use chakram_hardware::collective::GroupMembers;
+use chakram_hardware::machine::Machine;
+use chakram_trace::workload::Workload;
 use std::collections::BTreeMap;
 use std::sync::Arc;
 

@@ -1,18 +1,18 @@
 //! Prices of nodes, and lanes of the NPU, for a graph on a class.
 
 use super::{NONE, SharedGraphPlan};
-use crate::compute::{KernelProfile, KernelTiming};
-use crate::engine::coverage::PricingCoverage;
-use crate::engine::options::{CommTiming, ReplayOptions};
-use crate::engine::unpriced_kernels::UnpricedKernels;
-use crate::engine::{ReplayRefusal, fabric, matching};
-use crate::graph::{Graph, Lane, NodeKind};
-use crate::ids::NodeIndex;
-use crate::machine::{Machine, NpuClass};
-use crate::memory::NamedMemory;
-use crate::trace::escape;
-use crate::units::{Bytes, Span};
-use crate::workload::RankInstance;
+use crate::coverage::PricingCoverage;
+use crate::options::{CommTiming, ReplayOptions};
+use crate::unpriced_kernels::UnpricedKernels;
+use crate::{ReplayRefusal, fabric, matching};
+use chakram_base::ids::NodeIndex;
+use chakram_base::units::{Bytes, Span};
+use chakram_hardware::compute::{KernelProfile, KernelTiming};
+use chakram_hardware::machine::{Machine, NpuClass};
+use chakram_hardware::memory::NamedMemory;
+use chakram_trace::format::escape;
+use chakram_trace::graph::{Graph, Lane, NodeKind};
+use chakram_trace::workload::RankInstance;
 use std::collections::BTreeMap;
 use std::sync::OnceLock;
 

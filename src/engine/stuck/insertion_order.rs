@@ -1,13 +1,13 @@
 //! Deadlock diagnosis in insertion order, where matches follow the order of issue.
 
 use super::InstanceNode;
-use crate::engine::CollectiveModel;
-use crate::engine::Observer;
-use crate::engine::plan::{NONE, group_text};
-use crate::engine::{Engine, ReplayRefusal, matching};
-use crate::graph::Graph;
-use crate::ids::NodeIndex;
-use crate::network::NetworkBackend;
+use crate::CollectiveModel;
+use crate::Observer;
+use crate::plan::{NONE, group_text};
+use crate::{Engine, ReplayRefusal, matching};
+use chakram_base::ids::NodeIndex;
+use chakram_hardware::network::NetworkBackend;
+use chakram_trace::graph::Graph;
 
 impl<O: Observer + ?Sized, N: NetworkBackend, M: CollectiveModel> Engine<'_, O, N, M> {
     /// Describes a message that waits for its other half.
@@ -87,7 +87,7 @@ impl<O: Observer + ?Sized, N: NetworkBackend, M: CollectiveModel> Engine<'_, O, 
     }
 
     /// Returns a refusal if members issued different collectives under one number.
-    pub(in crate::engine) fn disagreement(&self) -> Option<ReplayRefusal> {
+    pub fn disagreement(&self) -> Option<ReplayRefusal> {
         let disagreement = self.collectives.mismatch()?;
         let (group, sequence) = (disagreement.group, disagreement.sequence);
         let ((instance, node), (rank, other)) = (disagreement.own, disagreement.other);

@@ -10,16 +10,16 @@
 
 use super::shared_lanes::parked_of;
 use super::{GROUPED, TileGroup, TileGroups, is_shared};
-use crate::engine::dataflow::{Dataflow, node_of};
-use crate::engine::effects::Effects;
-use crate::engine::lanes::{FREE, Lanes};
-use crate::engine::plan::NONE;
-use crate::ids::NodeIndex;
+use crate::dataflow::{Dataflow, node_of};
+use crate::effects::Effects;
+use crate::lanes::{FREE, Lanes};
+use crate::plan::NONE;
+use chakram_base::ids::NodeIndex;
 
 impl TileGroups {
     /// Notes that an instance, for itself or for a group, has ended a collective.
     #[inline]
-    pub(in crate::engine) fn note_end_of_collective(&mut self, instance: u32, node: NodeIndex) {
+    pub fn note_end_of_collective(&mut self, instance: u32, node: NodeIndex) {
         let origin = self.origin_of.get(instance as usize);
         if let Some(&origin) = origin.filter(|&&origin| origin != NONE)
             && self.origins[origin as usize].parts > 1
@@ -29,18 +29,13 @@ impl TileGroups {
     }
 
     /// Whether parts of groups may have come together.
-    pub(in crate::engine) fn may_join(&self) -> bool {
+    pub fn may_join(&self) -> bool {
         !self.ended.is_empty()
     }
 
     /// Joins neighbouring parts of groups that ended a collective in this round and are in one state.
     #[inline(never)]
-    pub(in crate::engine) fn rejoin(
-        &mut self,
-        flow: &mut Dataflow<'_>,
-        lanes: &Lanes,
-        effects: &mut Effects,
-    ) {
+    pub fn rejoin(&mut self, flow: &mut Dataflow<'_>, lanes: &Lanes, effects: &mut Effects) {
         let mut ended = std::mem::take(&mut self.ended);
         ended.sort_unstable();
         for parts in ended.chunk_by(|a, b| (a.0, a.1) == (b.0, b.1)) {

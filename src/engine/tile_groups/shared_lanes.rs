@@ -6,12 +6,12 @@
 //! while another collective waits to be let go, the group is disbanded first.
 
 use super::TileGroups;
-use crate::engine::dataflow::{Dataflow, RunningInstance, key, node_of};
-use crate::engine::effects::Effects;
-use crate::engine::lanes::Lanes;
-use crate::engine::plan::NONE;
-use crate::graph::NodeKind;
-use crate::ids::NodeIndex;
+use crate::dataflow::{Dataflow, RunningInstance, key, node_of};
+use crate::effects::Effects;
+use crate::lanes::Lanes;
+use crate::plan::NONE;
+use chakram_base::ids::NodeIndex;
+use chakram_trace::graph::NodeKind;
 
 impl RunningInstance<'_> {
     /// Returns by lane of the NPU whether a collective of the instance that gathers shares it; nothing if none does.
@@ -57,7 +57,7 @@ pub(super) fn parked_of(
 impl TileGroups {
     /// Returns whether a leader that is to post the first of `left` cannot do so for all members.
     #[inline]
-    pub(in crate::engine) fn is_out_of_turn(&self, flow: &Dataflow<'_>, left: &[u64]) -> bool {
+    pub fn is_out_of_turn(&self, flow: &Dataflow<'_>, left: &[u64]) -> bool {
         let (instance, node) = node_of(left[0]);
         let number = self.of.get(instance as usize);
         let Some(&number) = number.filter(|&&number| number != NONE) else {

@@ -1,21 +1,21 @@
 //! Splitting of tile groups: members that differ run for themselves from then on, each with a copy of the leader's state.
 
 use super::{GROUPED, GroupSplit, MemberStep, OpenNode, TileGroup, TileGroups, is_shared};
-use crate::engine::dataflow::{Dataflow, key, node_of};
-use crate::engine::effects::Effects;
-use crate::engine::event::EventClass;
-use crate::engine::lanes::Lanes;
-use crate::engine::plan::NONE;
-use crate::ids::NodeIndex;
-use crate::trace::escape;
-use crate::units::Time;
+use crate::dataflow::{Dataflow, key, node_of};
+use crate::effects::Effects;
+use crate::event::EventClass;
+use crate::lanes::Lanes;
+use crate::plan::NONE;
+use chakram_base::ids::NodeIndex;
+use chakram_base::units::Time;
+use chakram_trace::format::escape;
 
 /// Ready nodes that have yet to be posted, in order: those of the list from the index on.
-pub(in crate::engine) type LeftToPost<'x> = (&'x mut Vec<u64>, usize);
+pub type LeftToPost<'x> = (&'x mut Vec<u64>, usize);
 
 /// Step that all members of a part of a group have taken, to be carried out for them by the instance that runs.
 #[derive(Clone, Debug)]
-pub(in crate::engine) enum PartStep {
+pub enum PartStep {
     /// A node queues for its lane.
     Queue(u32, NodeIndex),
     /// The instants of its ends are known.
@@ -28,7 +28,7 @@ impl TileGroups {
     /// Settles one thing that members did not do together: ends that are announced come by themselves, and groups are split
     /// where members differ. Returns what follows, nothing when all is settled.
     #[inline(never)]
-    pub(in crate::engine) fn settle_uneven(
+    pub fn settle_uneven(
         &mut self,
         flow: &mut Dataflow<'_>,
         lanes: &mut Lanes,
@@ -60,7 +60,7 @@ impl TileGroups {
     }
 
     /// Has every member of a group run for itself, before `node` of the leader is posted.
-    pub(in crate::engine) fn disband(
+    pub fn disband(
         &mut self,
         flow: &mut Dataflow<'_>,
         lanes: &mut Lanes,
@@ -186,12 +186,7 @@ impl TileGroups {
     }
 
     /// Gives every member a state of its own, for a description of it.
-    pub(in crate::engine) fn dissolve(
-        &mut self,
-        flow: &mut Dataflow<'_>,
-        lanes: &mut Lanes,
-        effects: &mut Effects,
-    ) {
+    pub fn dissolve(&mut self, flow: &mut Dataflow<'_>, lanes: &mut Lanes, effects: &mut Effects) {
         for group in std::mem::take(&mut self.groups) {
             for &member in group.members.iter().skip(1) {
                 copy_leader(flow, lanes, effects, group.members[0], member);

@@ -1,14 +1,14 @@
 //! Collectives and exposed communication, for people. Groups that are for one thing share a row.
 
 use super::CollectiveTally;
-use crate::engine::CommTiming;
-use crate::ids::Rank;
-use crate::report::csv::{CsvColumn, decimal};
-use crate::report::summary::{CollectiveRow, LatestRank, Report, groups_of, mean, thousands};
-use crate::report::table::{TextTable, left, right};
-use crate::report::text::{TextStyle, more, paragraph, share};
-use crate::trace::CollectiveKind;
-use crate::units::{Bytes, Span};
+use crate::csv::{CsvColumn, decimal};
+use crate::summary::{CollectiveRow, LatestRank, Report, groups_of, mean, thousands};
+use crate::table::{TextTable, left, right};
+use crate::text::{TextStyle, more, paragraph, share};
+use chakram_base::ids::Rank;
+use chakram_base::units::{Bytes, Span};
+use chakram_engine::CommTiming;
+use chakram_trace::format::CollectiveKind;
 use std::cmp::Reverse;
 use std::collections::BTreeMap;
 use std::fmt::{Display, Result, Write as _};
@@ -17,7 +17,7 @@ use std::fmt::{Display, Result, Write as _};
 const ROWS: usize = 24;
 
 /// The columns of the table.
-pub(in crate::report) const CSV: &[CsvColumn<Report, CollectiveRow>] = &[
+pub const CSV: &[CsvColumn<Report, CollectiveRow>] = &[
     ("group", |_, row| row.group.as_str().into()),
     ("members", |_, row| row.members.into()),
     ("kind", |_, row| {

@@ -1,10 +1,10 @@
 //! The comparison as comma-separated values: a row per machine.
 
 use super::{MachineColumn, MachineComparison};
-use crate::engine::ReplayError;
-use crate::report::Report;
-use crate::report::csv::{CsvCell, CsvColumn, CsvRows, CsvTable, decimal, of_reports};
-use crate::report::memory::fullest;
+use crate::Report;
+use crate::csv::{CsvCell, CsvColumn, CsvRows, CsvTable, decimal, of_reports};
+use crate::memory::fullest;
+use chakram_engine::ReplayError;
 
 /// Renders the comparison, or a table of all reports with the machine in front.
 pub fn render(comparison: &MachineComparison<'_>, table: Option<CsvTable>) -> String {

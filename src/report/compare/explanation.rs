@@ -1,9 +1,9 @@
 //! Explanation of why two machines differ, in words.
 
 use super::{CommChange, CommOnMachine, MakespanExplanation, SpanChange};
-use crate::report::text::share;
-use crate::report::{ChargedTime, TimeCategory};
-use crate::units::Span;
+use crate::text::share;
+use crate::{ChargedTime, TimeCategory};
+use chakram_base::units::Span;
 
 /// Communications and operators that are named; the others are told of together.
 const NAMED: usize = 3;
@@ -267,8 +267,8 @@ fn stays(why: &MakespanExplanation) -> Vec<String> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::ids::Rank;
-    use crate::trace::CollectiveKind;
+    use chakram_base::ids::Rank;
+    use chakram_trace::format::CollectiveKind;
 
     const fn us(from: u64, to: u64) -> SpanChange {
         SpanChange {

@@ -9,17 +9,17 @@ use super::{
     ChargedTime, CommChange, CommOnMachine, MachineColumn, MachineComparison, MakespanExplanation,
     SpanChange,
 };
-use crate::report::TimeCategory;
-use crate::report::keyed::by_part;
-use crate::report::summary::{MachineName, Provenance, Report, ReportSchema};
-use crate::trace::CollectiveKind;
-use crate::units::Span;
+use crate::TimeCategory;
+use crate::keyed::by_part;
+use crate::summary::{MachineName, Provenance, Report, ReportSchema};
+use chakram_base::units::Span;
+use chakram_trace::format::CollectiveKind;
 use serde::{Deserialize, Serialize};
 use std::borrow::Cow;
 
 /// Version of the form of a comparison.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-#[cfg_attr(test, derive(schemars::JsonSchema))]
+#[cfg_attr(any(test, feature = "schema"), derive(schemars::JsonSchema))]
 pub enum ComparisonSchema {
     /// The first.
     #[default]
@@ -29,7 +29,7 @@ pub enum ComparisonSchema {
 
 /// The reports of several machines, and what moved between them.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-#[cfg_attr(test, derive(schemars::JsonSchema))]
+#[cfg_attr(any(test, feature = "schema"), derive(schemars::JsonSchema))]
 pub struct ComparisonDocument<'c> {
     /// Version of its form.
     pub schema: ComparisonSchema,
@@ -44,7 +44,7 @@ pub struct ComparisonDocument<'c> {
 
 /// The result of a replay on one of several machines.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-#[cfg_attr(test, derive(schemars::JsonSchema))]
+#[cfg_attr(any(test, feature = "schema"), derive(schemars::JsonSchema))]
 #[serde(untagged)]
 #[allow(clippy::large_enum_variant, reason = "there are as many as machines")]
 pub enum MachineResult<'c> {
@@ -81,7 +81,7 @@ impl MachineResult<'_> {
 
 /// The reason why there is no report.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-#[cfg_attr(test, derive(schemars::JsonSchema))]
+#[cfg_attr(any(test, feature = "schema"), derive(schemars::JsonSchema))]
 pub struct MachineFailure {
     /// `refused`, `deadlocked` or `too long`.
     pub status: String,
@@ -91,7 +91,7 @@ pub struct MachineFailure {
 
 /// A machine against the first that has a report.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-#[cfg_attr(test, derive(schemars::JsonSchema))]
+#[cfg_attr(any(test, feature = "schema"), derive(schemars::JsonSchema))]
 pub struct AgainstRow {
     machine: String,
     baseline: String,
@@ -100,7 +100,10 @@ pub struct AgainstRow {
     change_percent: Option<f64>,
     difference_from_capture_percent: Option<f64>,
     #[serde(with = "by_part")]
-    #[cfg_attr(test, schemars(with = "by_part::Parts<ChangeRow>"))]
+    #[cfg_attr(
+        any(test, feature = "schema"),
+        schemars(with = "by_part::Parts<ChangeRow>")
+    )]
     mean: [ChangeRow; 5],
     after_last_node: ChangeRow,
     communication: Vec<CommunicationRow>,
@@ -109,7 +112,7 @@ pub struct AgainstRow {
 
 /// A duration on both machines.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-#[cfg_attr(test, derive(schemars::JsonSchema))]
+#[cfg_attr(any(test, feature = "schema"), derive(schemars::JsonSchema))]
 struct ChangeRow {
     before_ps: Span,
     after_ps: Span,
@@ -118,7 +121,7 @@ struct ChangeRow {
 
 /// A communication on both machines; a side that is not there did not happen.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-#[cfg_attr(test, derive(schemars::JsonSchema))]
+#[cfg_attr(any(test, feature = "schema"), derive(schemars::JsonSchema))]
 struct CommunicationRow {
     name: String,
     kind: Option<CollectiveKind>,
@@ -130,7 +133,7 @@ struct CommunicationRow {
 
 /// A communication on one machine; means over NPUs.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-#[cfg_attr(test, derive(schemars::JsonSchema))]
+#[cfg_attr(any(test, feature = "schema"), derive(schemars::JsonSchema))]
 struct SideRow {
     mean_waiting_ps: Span,
     mean_exposed_waiting_ps: Span,

@@ -3,14 +3,14 @@
 use super::csv::status;
 use super::explanation::{explain, percent};
 use super::{MachineColumn, MachineComparison, MakespanExplanation};
-use crate::machine::Machine;
-use crate::report::TimeCategory;
-use crate::report::memory::fullest;
-use crate::report::summary::{Report, thousands};
-use crate::report::table::{TextTable, left, right};
-use crate::report::text::{TextStyle, WIDTH, paragraph, share};
-use crate::trace::{Dtype, escape};
-use crate::units::Span;
+use crate::TimeCategory;
+use crate::memory::fullest;
+use crate::summary::{Report, thousands};
+use crate::table::{TextTable, left, right};
+use crate::text::{TextStyle, WIDTH, paragraph, share};
+use chakram_base::units::Span;
+use chakram_hardware::machine::Machine;
+use chakram_trace::format::{Dtype, escape};
 use std::collections::BTreeMap;
 use std::fmt::{Display, Result, Write as _};
 

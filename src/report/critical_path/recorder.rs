@@ -1,11 +1,11 @@
 //! Times of all nodes of a run, in the order in which they completed, and what set each free.
 
 use super::relations::{NONE, RunNode, RunRelations};
-use crate::engine::CompiledReplay;
-use crate::graph::{NodeKind, huge_pages};
-use crate::ids::NodeIndex;
-use crate::report::{CollectiveRecord, Observer};
-use crate::units::Time;
+use crate::{CollectiveRecord, Observer};
+use chakram_base::ids::NodeIndex;
+use chakram_base::units::Time;
+use chakram_engine::CompiledReplay;
+use chakram_trace::graph::{NodeKind, huge_pages};
 
 /// When a node ran.
 #[derive(Clone, Copy, Debug)]

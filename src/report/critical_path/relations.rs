@@ -1,8 +1,8 @@
 //! What is known of the nodes of a run before it runs: their numbers, lanes, and who takes part in what.
 
-use crate::engine::{CommTiming, CompiledReplay};
-use crate::graph::{Graph, NodeKind, huge_pages};
-use crate::ids::NodeIndex;
+use chakram_base::ids::NodeIndex;
+use chakram_engine::{CommTiming, CompiledReplay};
+use chakram_trace::graph::{Graph, NodeKind, huge_pages};
 
 /// No node, no call.
 pub const NONE: u32 = u32::MAX;

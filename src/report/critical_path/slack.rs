@@ -3,12 +3,12 @@
 use super::SlackRow;
 use super::recorder::{NodeTimes, RunRecorder};
 use super::relations::{NONE, RunInstance, RunNode, known};
-use crate::engine::CommTiming;
-use crate::graph::{NodeKind, huge_pages};
-use crate::ids::NodeIndex;
-use crate::report::RunSegment;
-use crate::report::TimeCategory;
-use crate::units::{Span, Time};
+use crate::RunSegment;
+use crate::TimeCategory;
+use chakram_base::ids::NodeIndex;
+use chakram_base::units::{Span, Time};
+use chakram_engine::CommTiming;
+use chakram_trace::graph::{NodeKind, huge_pages};
 
 fn earlier(at: Time, by: Span) -> Time {
     Time(at.0.saturating_sub(by.0))

@@ -1,11 +1,11 @@
 //! The critical path for people.
 
 use super::CriticalPathSummary;
-use crate::report::TimeCategory;
-use crate::report::summary::{Report, thousands};
-use crate::report::table::{TextTable, left, right};
-use crate::report::text::{TextStyle, paragraph, share};
-use crate::units::Span;
+use crate::TimeCategory;
+use crate::summary::{Report, thousands};
+use crate::table::{TextTable, left, right};
+use crate::text::{TextStyle, paragraph, share};
+use chakram_base::units::Span;
 
 /// Operators that the line below the table names.
 const NAMED: usize = 3;

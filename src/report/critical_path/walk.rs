@@ -2,10 +2,10 @@
 
 use super::recorder::{NodeTimes, RunRecorder};
 use super::relations::{RunNode, known};
-use crate::engine::CommTiming;
-use crate::graph::NodeKind;
-use crate::report::{RunSegment, TimeCategory};
-use crate::units::Time;
+use crate::{RunSegment, TimeCategory};
+use chakram_base::units::Time;
+use chakram_engine::CommTiming;
+use chakram_trace::graph::NodeKind;
 
 impl RunRecorder<'_> {
     /// Returns when the transfer of a collective node began.

@@ -6,8 +6,8 @@ use super::{axis_time, span};
 use crate::draw::lines::{self, LineSeries};
 use crate::draw::map;
 use crate::draw::scatter::{self, ScatterPoint};
-use crate::report::summary::{Report, kind_label, thousands};
-use crate::units::Bytes;
+use crate::summary::{Report, kind_label, thousands};
+use chakram_base::units::Bytes;
 
 /// Memory over time, and peaks.
 pub fn memory(report: &Report) -> String {

@@ -2,14 +2,14 @@
 
 use super::page::{figure, number, section, table, text};
 use super::{axis_time, span};
+use crate::TimeCategory;
 use crate::draw::bars::{self, BarPart, BarRow};
 use crate::draw::gantt::{self, GanttRow, GanttSpan};
-use crate::report::TimeCategory;
-use crate::report::npus::{NpuRow, span_of};
-use crate::report::pictures::PictureSpan;
-use crate::report::summary::{Report, kind_label, thousands};
-use crate::report::text::share;
-use crate::units::Span;
+use crate::npus::{NpuRow, span_of};
+use crate::pictures::PictureSpan;
+use crate::summary::{Report, kind_label, thousands};
+use crate::text::share;
+use chakram_base::units::Span;
 
 /// Rows of a picture or table.
 pub const ROWS: usize = 64;

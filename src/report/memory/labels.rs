@@ -1,9 +1,9 @@
 //! Sentences about memory.
 
 use super::{MemoryRow, NamedNode, fullest};
-use crate::report::summary::{Report, thousands};
-use crate::trace::{TensorClass, escape};
-use crate::units::{Bytes, Time};
+use crate::summary::{Report, thousands};
+use chakram_base::units::{Bytes, Time};
+use chakram_trace::format::{TensorClass, escape};
 
 impl MemoryRow {
     /// ``at 12.35 us, when `layer3/mlp` was issued (node 17)``.
@@ -58,7 +58,7 @@ impl Report {
     }
 
     /// Returns reasons why peaks may be too small.
-    pub(in crate::report) fn unknown_memory(&self) -> Vec<String> {
+    pub fn unknown_memory(&self) -> Vec<String> {
         let mut warnings = Vec::new();
         let silent = self.rows.len() - self.memory.len();
         if silent > 0 && !self.memory.is_empty() {

@@ -4,9 +4,9 @@
 //! 2^64 - 1 bytes at most.
 
 use super::{BytesByClass, LedgerTotals, MemoryPeak};
-use crate::ids::NodeIndex;
-use crate::trace::TensorClass;
-use crate::units::Time;
+use chakram_base::ids::NodeIndex;
+use chakram_base::units::Time;
+use chakram_trace::format::TensorClass;
 use std::fmt::Debug;
 use std::iter::Sum;
 use std::ops::{AddAssign, SubAssign};

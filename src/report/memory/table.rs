@@ -1,21 +1,21 @@
 //! The fullest memories, for people.
 
 use super::MemoryRow;
-use crate::report::csv::CsvColumn;
-use crate::report::npus::span_of;
-use crate::report::port_memory;
-use crate::report::summary::Report;
-use crate::report::table::{TextTable, left, right};
-use crate::report::text::{TextStyle, WIDTH, more};
-use crate::trace::TensorClass;
-use crate::units::Bytes;
+use crate::csv::CsvColumn;
+use crate::npus::span_of;
+use crate::port_memory;
+use crate::summary::Report;
+use crate::table::{TextTable, left, right};
+use crate::text::{TextStyle, WIDTH, more};
+use chakram_base::units::Bytes;
+use chakram_trace::format::TensorClass;
 use std::fmt::{Display, Write as _};
 
 /// Rows; JSON and CSV have all.
 const ROWS: usize = 8;
 
 /// The columns of the table.
-pub(in crate::report) const CSV: &[CsvColumn<Report, MemoryRow>] = &[
+pub const CSV: &[CsvColumn<Report, MemoryRow>] = &[
     ("rank", |_, row| row.rank.0.into()),
     ("npu", |_, row| row.npu.0.into()),
     ("capacity_bytes", |_, row| row.capacity.0.into()),

@@ -2,11 +2,11 @@
 
 use super::ledger::{ByteSum, MemoryLedger};
 use super::{BytesByClass, LedgerTotals};
-use crate::engine::CompiledReplay;
-use crate::graph::Graph;
-use crate::ids::NodeIndex;
-use crate::trace::{MemoryChanges, TensorClass};
-use crate::units::Time;
+use chakram_base::ids::NodeIndex;
+use chakram_base::units::Time;
+use chakram_engine::CompiledReplay;
+use chakram_trace::format::{MemoryChanges, TensorClass};
+use chakram_trace::graph::Graph;
 
 /// An instant that is over, and what is held after it.
 pub type EndedInstant = (Time, BytesByClass);

@@ -1,20 +1,20 @@
 //! The table of operators, for people and for spreadsheets.
 
 use super::OperatorTime;
-use crate::graph::{Interner, NameTable};
-use crate::report::csv::CsvColumn;
-use crate::report::summary::{Report, kind_label, thousands};
-use crate::report::table::{TextTable, left, right};
-use crate::report::text::{TextStyle, more, share};
-use crate::trace::family;
-use crate::units::Span;
+use crate::csv::CsvColumn;
+use crate::summary::{Report, kind_label, thousands};
+use crate::table::{TextTable, left, right};
+use crate::text::{TextStyle, more, share};
+use chakram_base::units::Span;
+use chakram_trace::format::family;
+use chakram_trace::graph::{Interner, NameTable};
 use std::fmt::Write as _;
 
 /// Rows for people; JSON and CSV have all.
 const ROWS: usize = 10;
 
 /// The columns of the table.
-pub(in crate::report) const CSV: &[CsvColumn<Report, OperatorTime>] = &[
+pub const CSV: &[CsvColumn<Report, OperatorTime>] = &[
     ("name", |_, row| row.name.as_str().into()),
     ("kind", |_, row| kind_label(row.kind).into()),
     ("calls", |_, row| row.calls.into()),
@@ -22,11 +22,7 @@ pub(in crate::report) const CSV: &[CsvColumn<Report, OperatorTime>] = &[
 ];
 
 /// Writes the slowest.
-pub(in crate::report) fn table(
-    out: &mut String,
-    report: &Report,
-    style: TextStyle,
-) -> std::fmt::Result {
+pub fn table(out: &mut String, report: &Report, style: TextStyle) -> std::fmt::Result {
     let all: Span = report.operators.iter().map(|o| o.total).sum();
     let mut table = TextTable::new([
         left("SLOWEST OPERATORS", 46),
@@ -59,7 +55,7 @@ pub(in crate::report) fn table(
 
 /// Operators whose names differ only in numbers of steps or layers, together: `step*/layer*/norm`. Longest first; of equal
 /// time by name and kind.
-pub(in crate::report) fn families(operators: &[OperatorTime]) -> Vec<OperatorTime> {
+pub fn families(operators: &[OperatorTime]) -> Vec<OperatorTime> {
     let mut names = NameTable::default();
     // Of each family and kind.
     let mut places = Interner::default();

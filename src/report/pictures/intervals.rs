@@ -1,6 +1,6 @@
 //! Intervals of one sort after another, as many as a picture can show.
 
-use crate::units::{Span, Time};
+use chakram_base::units::{Span, Time};
 
 /// The most that are kept while a replay runs.
 const MOST: usize = 1 << 15;

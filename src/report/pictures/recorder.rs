@@ -3,14 +3,14 @@
 use super::intervals::Intervals;
 use super::traffic::TrafficCounter;
 use super::{MemoryCurve, PictureSpan, RankPicture, ReplayPictures, resolution};
-use crate::engine::CompiledReplay;
-use crate::graph::NodeKind;
-use crate::ids::{NodeIndex, Rank};
-use crate::report::TimeCategory;
-use crate::report::memory::{EndedInstant, MemoryTracker};
-use crate::report::{CollectiveRecord, Observer, RunSegment};
-use crate::trace::of_any_micro_batch;
-use crate::units::{Bytes, Span, Time};
+use crate::TimeCategory;
+use crate::memory::{EndedInstant, MemoryTracker};
+use crate::{CollectiveRecord, Observer, RunSegment};
+use chakram_base::ids::{NodeIndex, Rank};
+use chakram_base::units::{Bytes, Span, Time};
+use chakram_engine::CompiledReplay;
+use chakram_trace::format::of_any_micro_batch;
+use chakram_trace::graph::NodeKind;
 use std::collections::BTreeMap;
 
 /// The most ranks that are drawn.

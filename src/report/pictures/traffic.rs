@@ -1,10 +1,10 @@
 //! Bytes that ranks send to one another.
 
 use super::TrafficMatrix;
-use crate::engine::CompiledReplay;
-use crate::ids::Rank;
-use crate::report::CollectiveRecord;
-use crate::trace::CollectiveKind;
+use crate::CollectiveRecord;
+use chakram_base::ids::Rank;
+use chakram_engine::CompiledReplay;
+use chakram_trace::format::CollectiveKind;
 use std::collections::BTreeMap;
 
 /// The most rows of the matrix.

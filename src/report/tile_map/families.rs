@@ -1,6 +1,6 @@
 //! Stages and tensor groups of ranks, from the roles of their groups.
 
-use crate::engine::CompiledReplay;
+use chakram_engine::CompiledReplay;
 use std::collections::BTreeMap;
 
 /// By rank, the number of its stage, and of its tensor group in the stage.

@@ -8,7 +8,7 @@
 //! start and end at one such instant are moments, for viewers sort slices without duration behind others.
 
 use super::events::{ArrowEnd, NodeFacts, TimelineEncoder, TimelineSlice, TrackId};
-use crate::units::Time;
+use chakram_base::units::Time;
 use serde::Serialize;
 use serde_json::{Map, Value};
 use std::io::{self, Write};

@@ -1,11 +1,11 @@
 //! Names of nodes for people, and the facts that stand beside them.
 
 use super::events::NodeFacts;
-use crate::engine::{CompiledReplay, GroupView};
-use crate::graph::NodeKind;
-use crate::ids::NodeIndex;
-use crate::report::replay::algorithm_label;
-use crate::units::Bytes;
+use crate::replay::algorithm_label;
+use chakram_base::ids::NodeIndex;
+use chakram_base::units::Bytes;
+use chakram_engine::{CompiledReplay, GroupView};
+use chakram_trace::graph::NodeKind;
 use std::borrow::Cow;
 
 /// Returns a node's name, and the facts beside it; `groups` are those of the replay with their names.

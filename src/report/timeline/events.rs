@@ -1,6 +1,6 @@
 //! Events of a timeline, whatever the format of its file.
 
-use crate::units::Time;
+use chakram_base::units::Time;
 
 /// A track: the rank that it belongs to, and its number there.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]

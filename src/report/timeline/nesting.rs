@@ -1,7 +1,7 @@
 //! Names that are paths, as slices under which nodes stand.
 
 use super::events::{TimelineEncoder, TrackId};
-use crate::units::Time;
+use chakram_base::units::Time;
 
 /// The most levels above a node: deeper paths stay part of its name.
 const LEVELS: usize = 8;

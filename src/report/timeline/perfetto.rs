@@ -5,7 +5,7 @@
 //! Packets are deflated together, as the format allows (`compressed_packets`).
 
 use super::events::{ArrowEnd, TimelineEncoder, TimelineSlice, TrackId};
-use crate::units::Time;
+use chakram_base::units::Time;
 use flate2::Compression;
 use flate2::write::ZlibEncoder;
 use prost::Message;

@@ -1,7 +1,7 @@
 //! The part of a replay that is drawn: some ranks, and a part of the time.
 
-use crate::ids::Rank;
-use crate::units::Time;
+use chakram_base::ids::Rank;
+use chakram_base::units::Time;
 use std::ops::RangeInclusive;
 
 /// Ranks and times to draw; everything by default.

@@ -2,8 +2,8 @@
 
 use super::TimelineWriter;
 use super::events::TrackId;
-use crate::graph::Lane;
-use crate::ids::NodeIndex;
+use chakram_base::ids::NodeIndex;
+use chakram_trace::graph::Lane;
 use std::io::Write;
 
 /// Tracks of receives are numbered from here, above all lanes.

@@ -6,7 +6,8 @@ use serde_json::Value;
 
 /// The machine file of A100s with a host that takes half again as long to launch an operator.
 fn with_slower_launches() -> String {
-    let preset = std::fs::read_to_string("src/machine/presets/dgx-a100.toml").expect("it is there");
+    let preset =
+        std::fs::read_to_string("src/hardware/machine/presets/dgx-a100.toml").expect("it is there");
     let slower = |line: &str| match line.strip_prefix("launch = \"") {
         Some(rest) => {
             let duration = rest.split('"').next().expect("a quoted duration");

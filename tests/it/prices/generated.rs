@@ -44,7 +44,7 @@ fn makespan(arguments: &[&str]) -> (u64, bool) {
 #[test]
 fn jitter_of_hosts_widens_the_interval_and_moves_nothing() {
     let folder = tempfile::tempdir().expect("there is room");
-    let preset = include_str!("../../../src/machine/presets/dgx-a100.toml");
+    let preset = include_str!("../../../src/hardware/machine/presets/dgx-a100.toml");
     let jitter = "jitter = \"36 us\"";
     assert!(preset.contains(jitter), "the preset states another one");
     let report = |stated: &str| -> Value {

@@ -46,7 +46,7 @@ pub fn score(csv: &str, columns: &str, more: &[&str]) -> (bool, String) {
 #[test]
 fn machines_are_found_beside_the_columns() {
     let folder = tempfile::tempdir().expect("there is room");
-    let preset = include_str!("../../../src/machine/presets/dgx-a100.toml");
+    let preset = include_str!("../../../src/hardware/machine/presets/dgx-a100.toml");
     let slow = preset.replace("launch = \"117 us\"", "launch = \"1170 us\"");
     assert_ne!(slow, preset);
     std::fs::write(folder.path().join("slow.toml"), slow).expect("there is room");

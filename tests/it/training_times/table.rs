@@ -153,7 +153,7 @@ fn runs_that_nothing_was_fitted_to() {
             }
         })
         .collect();
-    let selene = include_str!("../../../src/machine/presets/selene.toml");
+    let selene = include_str!("../../../src/hardware/machine/presets/selene.toml");
     let files = tempfile::tempdir().expect("there is room");
     let seconds = all(rows.len(), |i| {
         let nodes = format!("size = {} ", rows[i].npus / 8);

@@ -1,12 +1,12 @@
 //! Table of the effects of quirks: as text, CSV and JSON.
 
 use super::{QuirkRow, QuirkVariation, ReplayEnding};
-use crate::cli::document::VersionedDocument;
-use crate::report::csv::CsvRows;
-use crate::report::summary::HashedInput;
-use crate::report::table::{TextTable, left, right};
-use crate::report::text::TextStyle;
-use crate::units::Span;
+use crate::document::VersionedDocument;
+use chakram_base::units::Span;
+use chakram_report::csv::CsvRows;
+use chakram_report::summary::HashedInput;
+use chakram_report::table::{TextTable, left, right};
+use chakram_report::text::TextStyle;
 use serde::Serialize;
 use serde_json::{Map, Value};
 
@@ -170,7 +170,7 @@ pub fn document<'a>(
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::astra_sim::Quirk;
+    use chakram_astra_sim::Quirk;
 
     #[test]
     fn changes_are_of_the_answer_before() {

@@ -1,9 +1,9 @@
 //! Plan of a conversion: the output file of each trace.
 
 use super::OutputFormArg;
-use crate::files::numbered;
-use crate::trace::file::{FoundTraces, RankFile, TraceFinder, VerifyLevel, rank_of};
-use crate::trace::job;
+use chakram_trace::files::numbered;
+use chakram_trace::format::file::{FoundTraces, RankFile, TraceFinder, VerifyLevel, rank_of};
+use chakram_trace::format::job;
 use std::collections::BTreeMap;
 use std::error::Error;
 use std::path::{Path, PathBuf};

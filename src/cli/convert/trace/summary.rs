@@ -1,9 +1,9 @@
 //! Converted traces, and losses on the way.
 
-use crate::cli::document::VersionedDocument;
-use crate::report::summary::thousands;
-use crate::trace::format::TraceFormat;
-use crate::trace::salvage::{LostRange, SalvageReport};
+use crate::document::VersionedDocument;
+use chakram_report::summary::thousands;
+use chakram_trace::format::format::TraceFormat;
+use chakram_trace::format::salvage::{LostRange, SalvageReport};
 use serde::Serialize;
 use std::fmt::Write;
 use std::path::PathBuf;

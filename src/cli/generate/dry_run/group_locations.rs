@@ -1,10 +1,10 @@
 //! Locations of groups on a machine's dimensions.
 
-use crate::generate::training::PlanSummary;
-use crate::group::GroupExtent;
-use crate::ids::Npu;
-use crate::machine::Machine;
-use crate::topology::Topology;
+use chakram_base::ids::Npu;
+use chakram_hardware::group::GroupExtent;
+use chakram_hardware::machine::Machine;
+use chakram_hardware::topology::Topology;
+use chakram_workloads::generate::training::PlanSummary;
 use std::collections::BTreeMap;
 
 /// Groups of a family that lie alike.

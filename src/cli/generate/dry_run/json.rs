@@ -2,9 +2,9 @@
 
 use super::group_locations::GroupLocation;
 use super::{DryRunReport, phase};
-use crate::cli::document::VersionedDocument;
-use crate::generate::training::{PlanSummary, StageSummary};
-use crate::trace::TensorClass;
+use crate::document::VersionedDocument;
+use chakram_trace::format::TensorClass;
+use chakram_workloads::generate::training::{PlanSummary, StageSummary};
 use serde::Serialize;
 use serde_json::{Map, Value};
 

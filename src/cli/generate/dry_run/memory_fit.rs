@@ -1,13 +1,13 @@
 //! Memory needs of a plan against capacities, and suggestions where it does not fit.
 
-use crate::generate::ParallelismPlan;
-use crate::generate::plan::{RecomputePolicy, ZeroStage};
-use crate::generate::schedule::PipelineSchedule;
-use crate::generate::training::{PlanSummary, StageSummary};
-use crate::ids::Npu;
-use crate::machine::Machine;
-use crate::trace::TensorClass;
-use crate::units::Bytes;
+use chakram_base::ids::Npu;
+use chakram_base::units::Bytes;
+use chakram_hardware::machine::Machine;
+use chakram_trace::format::TensorClass;
+use chakram_workloads::generate::ParallelismPlan;
+use chakram_workloads::generate::plan::{RecomputePolicy, ZeroStage};
+use chakram_workloads::generate::schedule::PipelineSchedule;
+use chakram_workloads::generate::training::{PlanSummary, StageSummary};
 
 /// Memory that stages need and have.
 pub struct StageMemory {

@@ -3,11 +3,11 @@
 use super::group_locations::{DimensionMembers, GroupLocation};
 use super::memory_fit::StageMemory;
 use super::{DryRunReport, phase};
-use crate::generate::training::{PlanSummary, StageSummary};
-use crate::report::summary::{counted, thousands};
-use crate::report::table::{TextTable, left, right};
-use crate::report::text::{TextStyle, paragraph};
-use crate::units::Bytes;
+use chakram_base::units::Bytes;
+use chakram_report::summary::{counted, thousands};
+use chakram_report::table::{TextTable, left, right};
+use chakram_report::text::{TextStyle, paragraph};
+use chakram_workloads::generate::training::{PlanSummary, StageSummary};
 use std::fmt::{Display, Result, Write};
 
 /// Lines on what does not fit; JSON has all.

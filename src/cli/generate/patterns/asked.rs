@@ -2,16 +2,16 @@
 
 use super::super::TargetArgs;
 use super::{PatternArgs, PublishedModelArg, TrafficArg};
-use crate::generate::{
+use chakram_trace::format::CollectiveKind;
+use chakram_workloads::generate::{
     ChainPattern, CollectivePattern, DataParallelPattern, MemoryPattern, P2pPattern, PalmPattern,
     TrafficPattern, WorkloadPattern,
 };
-use crate::trace::CollectiveKind;
 use clap::ValueEnum;
 
 impl PatternArgs {
     /// Returns the requested pattern, its name, and the destination of its traces.
-    pub(in crate::cli::generate) fn pattern(
+    pub(in crate::generate) fn pattern(
         &self,
     ) -> Result<(WorkloadPattern, String, &TargetArgs), String> {
         Ok(match self {

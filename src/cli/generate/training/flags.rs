@@ -1,6 +1,8 @@
 //! Flags of a plan, one for each of its options.
 
-use crate::generate::plan::{OPTIONS, ParallelismPlan, PlanDraft, PlanOption, ValueSyntax};
+use chakram_workloads::generate::plan::{
+    OPTIONS, ParallelismPlan, PlanDraft, PlanOption, ValueSyntax,
+};
 use clap::builder::{PossibleValuesParser, TypedValueParser, ValueParser};
 use clap::{Arg, ArgAction, ArgMatches, Args, Command, FromArgMatches, value_parser};
 use std::error::Error;

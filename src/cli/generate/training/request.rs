@@ -1,11 +1,11 @@
 //! Training requests from arguments: a model and its plan, on a machine if there is one.
 
 use super::TrainingArgs;
-use crate::config::nearest;
-use crate::generate::plan::{CoreGrid, CorePlacement, ResidencyRule, listed};
-use crate::generate::{GenerateError, ParallelismPlan, TrainingPattern};
-use crate::machine::Machine;
-use crate::model::{Model, ModelError};
+use chakram_base::config::nearest;
+use chakram_hardware::machine::Machine;
+use chakram_workloads::generate::plan::{CoreGrid, CorePlacement, ResidencyRule, listed};
+use chakram_workloads::generate::{GenerateError, ParallelismPlan, TrainingPattern};
+use chakram_workloads::model::{Model, ModelError};
 use std::error::Error;
 
 /// Training run that arguments request.

@@ -1,13 +1,13 @@
 //! The tables of the summary.
 
 use super::{ROWS, SummaryWriter};
-use crate::cli::inspect::labels::short;
-use crate::inspect::{NodeSums, RECEIVED, SENT, SpreadRow};
-use crate::report::summary::thousands;
-use crate::report::table::{TextTable, left, right};
-use crate::report::text::{paragraph, share};
-use crate::units::counted;
-use crate::units::{Bytes, Span};
+use crate::inspect::labels::short;
+use chakram_analysis::inspect::{NodeSums, RECEIVED, SENT, SpreadRow};
+use chakram_base::units::counted;
+use chakram_base::units::{Bytes, Span};
+use chakram_report::summary::thousands;
+use chakram_report::table::{TextTable, left, right};
+use chakram_report::text::{paragraph, share};
 use std::cmp::Reverse;
 use std::collections::BTreeMap;
 use std::fmt::{Display, Result, Write as _};

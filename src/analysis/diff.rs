@@ -1,0 +1,61 @@
+//! Comparison of two jobs: of traces, whatever the numbers of their nodes and the order of their records; and
+//! of replay reports.
+//!
+//! Traces are compared in three steps. [`matching`](mod@matching) matches the nodes of the two traces;
+//! [`TraceDiff`] lists the differences under this matching; [`DiffTally`] adds them up, over nodes and over
+//! ranks. A poor matching still gives true statements, merely more of them than necessary.
+
+mod align;
+mod color_refinement;
+pub mod differences;
+mod equal_labels;
+mod fields;
+mod labels;
+pub mod matching;
+mod propagate;
+pub mod render;
+pub mod reports;
+mod residual;
+mod same_ids;
+mod side;
+pub mod tally;
+mod value;
+
+pub use chakram_trace::graph::RawTrace;
+pub use differences::{ChangedNode, EdgeChange, TraceDiff, traces};
+pub use fields::{DiffAspect, FieldChange, NodeField};
+pub use tally::{DiffTally, TimeTolerance};
+pub use value::FieldValue;
+
+use serde::Serialize;
+
+/// Amount before and after a change.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
+#[serde(into = "render::json::ShiftRow")]
+pub struct AmountChange {
+    /// Amount before.
+    pub before: u128,
+    /// Amount after.
+    pub after: u128,
+}
+
+impl AmountChange {
+    /// Returns the increase; negative for a decrease.
+    pub fn more(&self) -> i128 {
+        self.after as i128 - self.before as i128
+    }
+
+    /// Returns the increase in percent; `None` if it is from zero.
+    pub fn percent(&self) -> Option<f64> {
+        match (self.before, self.more()) {
+            (_, 0) => Some(0.0),
+            (0, _) => None,
+            (before, more) => Some(100.0 * more as f64 / before as f64),
+        }
+    }
+
+    /// Returns whether the amount changed by more than `percent`, either way.
+    pub fn exceeds(&self, percent: f64) -> bool {
+        self.percent().is_none_or(|found| found.abs() > percent)
+    }
+}

@@ -1,0 +1,242 @@
+//! Differences between two traces under a matching of their nodes.
+
+use super::fields::{self, FieldChange};
+use super::matching::{self, NodeMatching};
+use super::side::ComparedTrace;
+use chakram_trace::graph::RawTrace;
+use chakram_trace::graph::raw_trace::RawDependency;
+
+/// Node of both traces with different fields.
+#[derive(Clone, Debug)]
+pub struct ChangedNode {
+    /// Index in each trace.
+    pub nodes: [u32; 2],
+    /// Fields that differ.
+    pub fields: Vec<FieldChange>,
+}
+
+/// Dependency between nodes of both traces that only one of these has.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct EdgeChange {
+    /// Waiting node, by its index in each trace.
+    pub node: [u32; 2],
+    /// Node that is waited for; `None` if it does not exist.
+    pub on: Option<[u32; 2]>,
+    /// Whether it is a control dependency, which only orders the two; if not, data passes.
+    pub control: bool,
+    /// Whether the second trace has it.
+    pub added: bool,
+}
+
+/// Differences between two traces, besides numbers and order.
+#[derive(Clone, Debug)]
+pub struct TraceDiff {
+    /// Matching of the nodes.
+    pub pairs: NodeMatching,
+    /// Nodes of the first trace only; dependencies from and to them are not listed.
+    pub removed: Vec<u32>,
+    /// Nodes of the second trace only.
+    pub added: Vec<u32>,
+    /// Nodes with different fields, in the order of the first trace.
+    pub changed: Vec<ChangedNode>,
+    /// Dependencies between nodes of both traces.
+    pub edges: Vec<EdgeChange>,
+}
+
+impl TraceDiff {
+    /// Returns whether there are no differences.
+    pub fn is_empty(&self) -> bool {
+        self.removed.is_empty()
+            && self.added.is_empty()
+            && self.changed.is_empty()
+            && self.edges.is_empty()
+    }
+}
+
+/// Maximum number of nodes of a trace in a comparison.
+pub const MOST: usize = (1 << 31) - 1;
+
+/// Reads both traces, in parallel if they are large.
+pub fn raw_traces(contents: [&[u8]; 2]) -> [RawTrace<'_>; 2] {
+    const LARGE: usize = 1 << 20;
+    let large = contents.iter().all(|bytes| bytes.len() >= LARGE);
+    let [first, second] = contents;
+    matching::run_both(large, || RawTrace::read(first), || RawTrace::read(second))
+}
+
+/// Compares two traces of at most [`MOST`] nodes each.
+pub fn traces<'o>(first: &'o RawTrace<'o>, second: &'o RawTrace<'o>) -> TraceDiff {
+    compared(&sides([first, second]), matching::MANY)
+}
+
+/// Compares like [`traces`], with the threshold of [`matching`] for many nodes as a parameter.
+fn compared(sides: &[ComparedTrace<'_>; 2], many: usize) -> TraceDiff {
+    let [first, second] = [0, 1].map(|which: usize| sides[which].raw);
+    let pairs = matching::find(sides, many);
+    let mut changed = Vec::new();
+    let mut edges = Vec::new();
+    let mut buffer = Vec::new();
+    for a in first.all() {
+        let Some(b) = pairs.of(0, a) else { continue };
+        let (x, y) = (&first.nodes[a as usize], &second.nodes[b as usize]);
+        // Most records are identical, which needs no decoding to see.
+        if x.record.bytes != y.record.bytes {
+            fields::compare(x, y, &mut buffer);
+            if !buffer.is_empty() {
+                changed.push(ChangedNode {
+                    nodes: [a, b],
+                    fields: std::mem::take(&mut buffer),
+                });
+            }
+        }
+        dependencies(sides, &pairs, [a, b], &mut edges);
+    }
+    TraceDiff {
+        removed: pairs.unmatched(0).collect(),
+        added: pairs.unmatched(1).collect(),
+        pairs,
+        changed,
+        edges,
+    }
+}
+
+fn sides<'o>([first, second]: [&'o RawTrace<'o>; 2]) -> [ComparedTrace<'o>; 2] {
+    let many = first.nodes.len().min(second.nodes.len()) >= matching::MANY;
+    matching::run_both(
+        many,
+        || ComparedTrace::new(first),
+        || ComparedTrace::new(second),
+    )
+}
+
+/// Dependency in terms of the first trace: the target, `u32::MAX` if it does not exist, and whether it is for
+/// control.
+type MappedDependency = (u32, bool);
+
+/// Appends the differences between the dependencies of a pair on other pairs.
+fn dependencies(
+    sides: &[ComparedTrace<'_>; 2],
+    pairs: &NodeMatching,
+    node: [u32; 2],
+    edges: &mut Vec<EdgeChange>,
+) {
+    let [a, b] = [0, 1].map(|which| sides[which].raw.deps(node[which]));
+    let known = |which: usize, dep: &RawDependency| -> Option<MappedDependency> {
+        match dep.target() {
+            None => Some((RawDependency::MISSING, dep.control)),
+            Some(target) => {
+                let partner = pairs.of(which, target)?;
+                Some((if which == 0 { target } else { partner }, dep.control))
+            }
+        }
+    };
+    let same = |(x, y): (&RawDependency, &RawDependency)| known(0, x) == known(1, y);
+    // The usual case, without sorting.
+    if a.len() == b.len() && a.iter().zip(b).all(same) {
+        return;
+    }
+    let sorted = |which: usize, deps: &[RawDependency]| {
+        let mut list: Vec<_> = deps.iter().filter_map(|dep| known(which, dep)).collect();
+        list.sort_unstable();
+        list
+    };
+    let (a, b) = (sorted(0, a), sorted(1, b));
+    let (mut i, mut j) = (0, 0);
+    while i < a.len() || j < b.len() {
+        let added = match (a.get(i), b.get(j)) {
+            (Some(x), Some(y)) if x == y => {
+                (i, j) = (i + 1, j + 1);
+                continue;
+            }
+            (Some(x), Some(y)) => y < x,
+            (x, _) => x.is_none(),
+        };
+        let (target, control) = if added { b[j] } else { a[i] };
+        let on = (target != RawDependency::MISSING)
+            .then(|| [target, pairs.of(0, target).expect("only pairs are listed")]);
+        edges.push(EdgeChange {
+            node,
+            on,
+            control,
+            added,
+        });
+        if added { j += 1 } else { i += 1 }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::diff::same_ids;
+    use chakram_trace::format::Op;
+    use chakram_trace::format::scan::NodeView;
+    use chakram_trace::format::write::{NodeExtras, TraceWriter};
+
+    /// A hundred nodes in a chain, of which every third waits for the fifth before it as well. `edit` makes
+    /// of each what it is to be, or drops it.
+    fn chain(edit: impl Fn(u64, &mut String, &mut Vec<u64>) -> bool) -> Vec<u8> {
+        let mut out = Vec::new();
+        let mut writer = TraceWriter::new(&mut out).unwrap();
+        let mut kept = Vec::new();
+        for id in 1..=100_u64 {
+            let mut name = format!("op{}", id % 4);
+            let mut deps = vec![id - 1];
+            if id % 3 == 0 {
+                deps.push(id.saturating_sub(5));
+            }
+            if edit(id, &mut name, &mut deps) {
+                deps.retain(|dep| kept.contains(dep));
+                kept.push(id);
+                let node = NodeView::new(id, &name, Op::Host);
+                writer.write(&node, &deps, &NodeExtras::default()).unwrap();
+            }
+        }
+        out
+    }
+
+    /// Differences found with and without matching by ids, which must be the same.
+    fn found(second: &[u8]) -> (usize, usize, usize, usize) {
+        let first = chain(|_, _, _| true);
+        let raw_traces = raw_traces([&first, second]);
+        let sides = sides([&raw_traces[0], &raw_traces[1]]);
+        let mut pairs = NodeMatching::new([sides[0].len(), sides[1].len()]);
+        let sure = same_ids::pair(&sides, &mut pairs);
+        assert!(
+            sure && pairs.unmatched(0).count() < 10,
+            "nearly all are namesakes"
+        );
+        let counts = |many| {
+            let found = compared(&sides, many);
+            let TraceDiff {
+                removed,
+                added,
+                changed,
+                edges,
+                ..
+            } = &found;
+            (removed.len(), added.len(), changed.len(), edges.len())
+        };
+        assert_eq!(counts(1), counts(usize::MAX));
+        counts(1)
+    }
+
+    #[test]
+    fn namesakes_are_a_short_way_to_the_same_answer() {
+        assert_eq!(found(&chain(|_, _, _| true)), (0, 0, 0, 0));
+        let renamed = chain(|id, name, _| {
+            if id == 50 {
+                name.push('x');
+            }
+            true
+        });
+        assert_eq!(found(&renamed), (0, 0, 1, 0));
+        assert_eq!(found(&chain(|id, _, _| id != 50)), (1, 0, 0, 0));
+        let tied = chain(|id, _, deps| {
+            if id == 61 {
+                deps.push(3);
+            }
+            true
+        });
+        assert_eq!(found(&tied), (0, 0, 0, 1));
+    }
+}

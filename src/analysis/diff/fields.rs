@@ -1,0 +1,176 @@
+//! Fields of nodes that are compared.
+
+mod compare;
+
+pub(super) use compare::compare;
+
+use super::value::FieldValue;
+use chakram_trace::format::{GroupName, MemoryLocation, Op, escape};
+use std::fmt;
+
+/// Field of a node.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum NodeField {
+    /// Type.
+    Type,
+    /// Name.
+    Name,
+    /// Stream or thread.
+    Lane,
+    /// Whether it is host work.
+    Host,
+    /// Rank of the other end of a message.
+    Peer,
+    /// This rank's own number, on a message.
+    Own,
+    /// Tag of a message.
+    Tag,
+    /// Group of a collective.
+    Group,
+    /// Root of a collective.
+    Root,
+    /// Mask of the machine's dimensions that take part.
+    Dimensions,
+    /// Number format.
+    Dtype,
+    /// Whether switches gather or reduce.
+    InSwitch,
+    /// Whether it waited for none of its peers.
+    Eager,
+    /// Number of bytes.
+    Bytes,
+    /// Number of floating-point operations.
+    Flops,
+    /// Recorded duration.
+    Duration,
+    /// Host time before it (launch overhead).
+    Delay,
+    /// Recorded time of waiting for its peers.
+    Wait,
+    /// Duration in whole microseconds, if a finer one is the same.
+    Micros,
+    /// Recorded start.
+    Start,
+    /// Inputs or outputs: values, shapes or types.
+    Io(&'static str),
+    /// Attribute that no field above is read from.
+    Attribute(String),
+    /// Unknown field, by its number.
+    Unknown(u32),
+}
+
+/// Aspect of a difference.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum DiffAspect {
+    /// Nodes, dependencies, and properties of nodes.
+    Structure,
+    /// Times.
+    Time,
+    /// Bytes and floating-point operations.
+    Bytes,
+}
+
+/// Difference in a field.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct FieldChange {
+    /// The field.
+    pub field: NodeField,
+    /// Value in the first trace.
+    pub before: FieldValue,
+    /// Value in the second trace.
+    pub after: FieldValue,
+}
+
+impl NodeField {
+    /// Returns the aspect of the field.
+    pub fn aspect(&self) -> DiffAspect {
+        match self {
+            Self::Duration | Self::Delay | Self::Wait | Self::Micros | Self::Start => {
+                DiffAspect::Time
+            }
+            Self::Bytes | Self::Flops => DiffAspect::Bytes,
+            _ => DiffAspect::Structure,
+        }
+    }
+
+    /// Returns the unit of its numbers for programs; empty if it has none.
+    pub fn unit(&self) -> &'static str {
+        match self {
+            Self::Duration | Self::Delay | Self::Wait => "ps",
+            Self::Micros | Self::Start => "us",
+            Self::Bytes => "bytes",
+            Self::Flops => "flops",
+            _ => "",
+        }
+    }
+}
+
+impl fmt::Display for NodeField {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Type => "type",
+            Self::Name => "name",
+            Self::Lane => "lane",
+            Self::Host => "host",
+            Self::Peer => "peer",
+            Self::Own => "own rank",
+            Self::Tag => "tag",
+            Self::Group => "group",
+            Self::Root => "root",
+            Self::Dimensions => "dimensions",
+            Self::Dtype => "dtype",
+            Self::InSwitch => "in_switch",
+            Self::Eager => "eager",
+            Self::Bytes => "bytes",
+            Self::Flops => "FLOPs",
+            Self::Duration => "duration",
+            Self::Delay => "delay",
+            Self::Wait => "wait",
+            Self::Micros => "duration_micros",
+            Self::Start => "start_time_micros",
+            Self::Io(which) => which,
+            Self::Attribute(name) => return write!(f, "attribute {}", escape(name)),
+            Self::Unknown(number) => return write!(f, "field {number}"),
+        })
+    }
+}
+
+/// Returns the display name of a node's type.
+pub(super) fn type_name(op: &Op<'_>) -> String {
+    match *op {
+        Op::NoOp => "nothing".to_owned(),
+        Op::Host => "host".to_owned(),
+        Op::Compute { .. } => "compute".to_owned(),
+        Op::Memory { store, place, .. } => {
+            let what = if store { "store" } else { "load" };
+            match place {
+                MemoryLocation::Local => format!("local {what}"),
+                MemoryLocation::Remote => format!("remote {what}"),
+                MemoryLocation::Named(name) => format!("remote {what} of {}", escape(name)),
+            }
+        }
+        Op::Message { receive: true, .. } => "receive".to_owned(),
+        Op::Message { .. } => "send".to_owned(),
+        Op::Collective { kind, .. } => kind.to_string(),
+    }
+}
+
+/// Returns the display name of a group.
+pub(super) fn group_name(group: GroupName<'_>) -> String {
+    match group {
+        GroupName::World => "all ranks".to_owned(),
+        GroupName::Number(number) => format!("group {number}"),
+        GroupName::Text(text) => escape(text),
+    }
+}
+
+/// Returns the bytes that a node moves, if it states them.
+pub(super) fn bytes_of(op: &Op<'_>) -> Option<u64> {
+    match *op {
+        Op::NoOp | Op::Host => None,
+        Op::Compute { bytes, .. }
+        | Op::Memory { bytes, .. }
+        | Op::Message { bytes, .. }
+        | Op::Collective { bytes, .. } => Some(bytes),
+    }
+}

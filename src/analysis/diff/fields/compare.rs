@@ -1,0 +1,292 @@
+//! Field-by-field comparison of two records.
+
+use super::{FieldChange, NodeField, bytes_of, group_name, type_name};
+use crate::diff::value::FieldValue;
+use chakram_trace::format::attr::AttrView;
+use chakram_trace::format::wire::{RawRecord, WireCursor, WireValue};
+use chakram_trace::format::{Dtype, Op, escape};
+use chakram_trace::graph::raw_trace::{CompactNodeView, RawTraceNode};
+
+/// Names of the fields of inputs and outputs.
+const IO: [[&str; 3]; 2] = [
+    ["inputs.values", "inputs.shapes", "inputs.types"],
+    ["outputs.values", "outputs.shapes", "outputs.types"],
+];
+
+/// Returns the fields that are read from an attribute.
+fn read_from(attribute: &[u8]) -> &'static [NodeField] {
+    match attribute {
+        b"is_cpu_op" => &[NodeField::Type, NodeField::Host, NodeField::Lane],
+        b"num_ops" => &[NodeField::Flops],
+        b"tensor_size" | b"comm_size" => &[NodeField::Bytes, NodeField::Type],
+        b"tensor_loc" | b"comm_type" => &[NodeField::Type],
+        b"in_switch" => &[NodeField::InSwitch],
+        b"dtype" => &[NodeField::Dtype],
+        b"stream" | b"tid" => &[NodeField::Lane],
+        b"duration_ns" => &[NodeField::Duration],
+        b"delay_ns" => &[NodeField::Delay],
+        b"wait_ns" => &[NodeField::Wait],
+        b"eager" => &[NodeField::Eager],
+        b"comm_src" | b"comm_dst" => &[NodeField::Peer, NodeField::Own],
+        b"comm_tag" => &[NodeField::Tag],
+        b"comm_root" => &[NodeField::Root],
+        b"involved_dim" | b"involve_dims" => &[NodeField::Dimensions],
+        b"pg_name" | b"comm_group" => &[NodeField::Group],
+        _ => &[],
+    }
+}
+
+struct ChangeCollector<'f>(&'f mut Vec<FieldChange>);
+
+impl ChangeCollector<'_> {
+    fn push(&mut self, field: NodeField, before: FieldValue, after: FieldValue) {
+        self.0.push(FieldChange {
+            field,
+            before,
+            after,
+        });
+    }
+
+    fn text<T: PartialEq>(&mut self, field: NodeField, pair: [T; 2], show: impl Fn(&T) -> String) {
+        if pair[0] != pair[1] {
+            let [before, after] = pair.map(|value| FieldValue::Text(show(&value)));
+            self.push(field, before, after);
+        }
+    }
+
+    fn maybe<T: PartialEq + ToString>(&mut self, field: NodeField, pair: [Option<T>; 2]) {
+        if pair[0] != pair[1] {
+            let value =
+                |v: Option<T>| v.map_or(FieldValue::Absent, |v| FieldValue::Text(v.to_string()));
+            let [before, after] = pair.map(value);
+            self.push(field, before, after);
+        }
+    }
+
+    fn count(&mut self, field: NodeField, pair: [u64; 2]) {
+        if pair[0] != pair[1] {
+            let [before, after] = pair.map(FieldValue::Count);
+            self.push(field, before, after);
+        }
+    }
+
+    fn has(&self, fields: &[NodeField]) -> bool {
+        self.0.iter().any(|change| fields.contains(&change.field))
+    }
+}
+
+/// Compares two nodes, besides ids and dependencies.
+pub(in crate::diff) fn compare(
+    a: &RawTraceNode<'_>,
+    b: &RawTraceNode<'_>,
+    found: &mut Vec<FieldChange>,
+) {
+    let mut found = ChangeCollector(found);
+    views(&a.view, &b.view, &mut found);
+    records(&a.record, &b.record, &mut found);
+}
+
+fn views(a: &CompactNodeView<'_>, b: &CompactNodeView<'_>, found: &mut ChangeCollector<'_>) {
+    let yes = |yes: &bool| if *yes { "yes" } else { "no" }.to_owned();
+    found.text(
+        NodeField::Type,
+        [type_name(&a.op), type_name(&b.op)],
+        String::clone,
+    );
+    found.text(NodeField::Name, [a.name, b.name], |name| escape(name));
+    found.maybe(NodeField::Lane, [a.lane, b.lane]);
+    match (a.op, b.op) {
+        (
+            Op::Compute {
+                flops: f, dtype: d, ..
+            },
+            Op::Compute { flops, dtype, .. },
+        ) => {
+            found.maybe::<Dtype>(NodeField::Dtype, [d, dtype]);
+            found.count(NodeField::Flops, [f, flops]);
+        }
+        (Op::Memory { in_switch: s, .. }, Op::Memory { in_switch, .. }) => {
+            found.text(NodeField::InSwitch, [s, in_switch], yes);
+        }
+        (
+            Op::Message {
+                peer: p,
+                tag: t,
+                own: o,
+                host: h,
+                ..
+            },
+            Op::Message {
+                peer,
+                tag,
+                own,
+                host,
+                ..
+            },
+        ) => {
+            found.maybe(NodeField::Peer, [Some(p), Some(peer)]);
+            found.maybe(NodeField::Tag, [Some(t), Some(tag)]);
+            found.maybe(NodeField::Own, [o, own]);
+            found.text(NodeField::Host, [h, host], yes);
+        }
+        (
+            Op::Collective {
+                group: g,
+                root: r,
+                dimensions: d,
+                host: h,
+                ..
+            },
+            Op::Collective {
+                group,
+                root,
+                dimensions,
+                host,
+                ..
+            },
+        ) => {
+            found.text(NodeField::Group, [g, group], |&group| group_name(group));
+            found.maybe(NodeField::Root, [r, root]);
+            let mask = |mask: Option<u32>| mask.map(|mask| format!("mask {mask:#b}"));
+            found.maybe(NodeField::Dimensions, [mask(d), mask(dimensions)]);
+            found.text(NodeField::Host, [h, host], yes);
+        }
+        _ => {}
+    }
+    if let (Some(before), Some(after)) = (bytes_of(&a.op), bytes_of(&b.op)) {
+        found.count(NodeField::Bytes, [before, after]);
+    }
+    for (field, before, after) in [
+        (NodeField::Duration, a.recorded, b.recorded),
+        (NodeField::Delay, a.delay, b.delay),
+        (NodeField::Wait, a.wait, b.wait),
+    ] {
+        if before != after {
+            found.push(field, FieldValue::Time(before), FieldValue::Time(after));
+        }
+    }
+    found.text(NodeField::Eager, [a.eager, b.eager], yes);
+}
+
+/// Fields of a record that the view does not hold.
+#[derive(Default)]
+struct RecordFields<'a> {
+    kind: u64,
+    start: u64,
+    micros: u64,
+    io: [[&'a [u8]; 3]; 2],
+    /// Attributes by name, each with its message.
+    attributes: Vec<(&'a [u8], &'a [u8])>,
+    /// Unknown or broken fields, by number.
+    unknown: Vec<(u32, &'a [u8])>,
+}
+
+fn parts<'a>(record: &RawRecord<'a>) -> RecordFields<'a> {
+    let mut parts = RecordFields::default();
+    let mut cursor = WireCursor::new(record.bytes, record.offset);
+    while !cursor.is_empty() {
+        let from = cursor.offset() - record.offset;
+        let Ok((number, raw)) = cursor.field() else {
+            parts.unknown.push((0, &record.bytes[from..]));
+            break;
+        };
+        match (number, raw) {
+            (1 | 2 | 4 | 5, _) => {}
+            (3, WireValue::Varint(kind)) => parts.kind = u64::from(kind as u32),
+            (6, WireValue::Varint(start)) => parts.start = start,
+            (7, WireValue::Varint(micros)) => parts.micros = micros,
+            (8 | 9, WireValue::Bytes(io, at)) => {
+                let mut fields = WireCursor::new(io, at);
+                while let Ok((which @ 1..=3, WireValue::Bytes(text, _))) = fields.field() {
+                    parts.io[number as usize - 8][which as usize - 1] = text;
+                }
+            }
+            (10, WireValue::Bytes(message, at)) => {
+                let name = AttrView::scan(message, at).map_or(&b""[..], |attr| attr.name);
+                parts.attributes.push((name, message));
+            }
+            _ => {
+                let field = &record.bytes[from..cursor.offset() - record.offset];
+                parts.unknown.push((number, field));
+            }
+        }
+    }
+    // A stable sort, so that repeated attributes keep their order.
+    parts.attributes.sort_by_key(|(name, _)| *name);
+    parts.unknown.sort_by_key(|(number, _)| *number);
+    parts
+}
+
+fn records(a: &RawRecord<'_>, b: &RawRecord<'_>, found: &mut ChangeCollector<'_>) {
+    let (a, b) = (parts(a), parts(b));
+    if !found.has(&[NodeField::Type]) {
+        found.text(NodeField::Type, [a.kind, b.kind], |kind| {
+            format!("number {kind}")
+        });
+    }
+    if !found.has(&[NodeField::Duration]) {
+        found.count(NodeField::Micros, [a.micros, b.micros]);
+    }
+    found.count(NodeField::Start, [a.start, b.start]);
+    let text = |bytes: &&[u8]| match bytes {
+        [] => "nothing".to_owned(),
+        _ => escape(&String::from_utf8_lossy(bytes)),
+    };
+    for (names, (a, b)) in IO.iter().zip(a.io.into_iter().zip(b.io)) {
+        for (i, name) in names.iter().enumerate() {
+            found.text(NodeField::Io(name), [a[i], b[i]], text);
+        }
+    }
+    let value = |messages: &[&[u8]]| match messages {
+        [] => FieldValue::Absent,
+        _ => {
+            let shown = messages
+                .iter()
+                .map(|message| match AttrView::scan(message, 0) {
+                    Ok(attr) => attr.display_text(),
+                    Err(_) => format!("{} bytes that are no attribute", message.len()),
+                });
+            FieldValue::Text(shown.collect::<Vec<_>>().join(", then "))
+        }
+    };
+    by_key(&a.attributes, &b.attributes, |name, a, b| {
+        // A change that a decoded field shows is not repeated for its attribute.
+        if !found.has(read_from(name)) {
+            let name = String::from_utf8_lossy(name).into_owned();
+            found.push(NodeField::Attribute(name), value(a), value(b));
+        }
+    });
+    let bytes = |fields: &[&[u8]]| match fields {
+        [] => FieldValue::Absent,
+        _ => FieldValue::Text(format!("{} bytes", fields.concat().len())),
+    };
+    by_key(&a.unknown, &b.unknown, |&number, a, b| {
+        found.push(NodeField::Unknown(number), bytes(a), bytes(b));
+    });
+}
+
+/// Calls `each` with every key whose values differ between two lists sorted by key.
+fn by_key<'a, K: Ord + Copy>(
+    a: &[(K, &'a [u8])],
+    b: &[(K, &'a [u8])],
+    mut each: impl FnMut(&K, &[&'a [u8]], &[&'a [u8]]),
+) {
+    let (mut i, mut j) = (0, 0);
+    while let Some(key) = [a.get(i), b.get(j)]
+        .into_iter()
+        .flatten()
+        .map(|(k, _)| *k)
+        .min()
+    {
+        let run = |list: &[(K, &'a [u8])], from: &mut usize| {
+            let run = list[*from..].iter().take_while(|(k, _)| *k == key);
+            let values: Vec<_> = run.map(|(_, value)| *value).collect();
+            *from += values.len();
+            values
+        };
+        let (x, y) = (run(a, &mut i), run(b, &mut j));
+        if x != y {
+            each(&key, &x, &y);
+        }
+    }
+}

@@ -1,0 +1,72 @@
+//! Rendering of differences for people, programs and spreadsheets.
+
+pub mod csv;
+pub mod json;
+pub mod text;
+pub(super) mod words;
+
+use super::tally::DiffTally;
+use chakram_report::text::TextStyle;
+
+/// Names of two jobs, and options of rendering their differences.
+#[derive(Clone, Copy, Debug)]
+pub struct DiffRenderOptions<'t> {
+    /// Names of the two jobs.
+    pub names: [&'t str; 2],
+    /// Maximum number of lines of each list; all if `None`.
+    pub show: Option<usize>,
+    /// Style of headings and warnings.
+    pub style: TextStyle,
+}
+
+impl DiffRenderOptions<'_> {
+    /// Returns the number of lines shown of `count`.
+    pub(super) fn lines_shown(&self, count: usize) -> usize {
+        self.show.map_or(count, |show| show.min(count))
+    }
+}
+
+/// Result of checking thresholds.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct ThresholdVerdict {
+    /// Violations, one sentence each.
+    pub exceeded: Vec<String>,
+}
+
+/// Thresholds that differences must not exceed.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct DiffThresholds {
+    /// Maximum change of totals in percent, either way.
+    pub threshold: Option<f64>,
+    /// Aspects in which nothing may differ.
+    pub aspects: Vec<super::DiffAspect>,
+}
+
+impl DiffThresholds {
+    /// Checks `totals`, and the aspects in which something `differs`.
+    pub(super) fn evaluate(
+        &self,
+        totals: &[(&str, super::AmountChange)],
+        differs: impl Fn(super::DiffAspect) -> bool,
+    ) -> ThresholdVerdict {
+        let mut exceeded = Vec::new();
+        if let Some(threshold) = self.threshold {
+            for (what, shift) in totals.iter().filter(|(_, shift)| shift.exceeds(threshold)) {
+                let by = words::percent(shift).unwrap_or_else(|| "from nothing".to_owned());
+                exceeded.push(format!("{what} changed by {by}, more than {threshold} %"));
+            }
+        }
+        for &aspect in &self.aspects {
+            if differs(aspect) {
+                exceeded.push(format!("{} differs", words::aspect(aspect)));
+            }
+        }
+        ThresholdVerdict { exceeded }
+    }
+
+    /// Checks the differences of traces.
+    pub fn check(&self, tally: &DiffTally) -> ThresholdVerdict {
+        let totals = [("time", tally.total.time()), ("bytes", tally.total.bytes)];
+        self.evaluate(&totals, |aspect| tally.differs(aspect))
+    }
+}

@@ -1,0 +1,60 @@
+//! Differences of traces as comma-separated values: one row each, those of times and sizes last.
+
+use super::json::change;
+use super::{DiffRenderOptions, words};
+use crate::diff::tally::{ChangeKind, DiffTally};
+use crate::diff::value::FieldValue;
+use chakram_base::ids::ranges;
+use chakram_report::csv::CsvRows;
+
+const HEADER: &str = "aspect,change,field,name,type,before,after,count,before_id,after_id,ranks";
+
+/// Renders `tally`; times are in whole picoseconds.
+pub fn render(tally: &DiffTally, titles: &DiffRenderOptions<'_>) -> String {
+    let mut rows = CsvRows::new(HEADER);
+    let said = |value: &FieldValue| match value {
+        FieldValue::Absent => String::new(),
+        FieldValue::Text(text) => text.to_string(),
+        other => other.amount().unwrap_or(0).to_string(),
+    };
+    let id = |id: Option<u64>| id.map_or_else(String::new, |id| id.to_string());
+    for (what, seen) in tally
+        .lines
+        .iter()
+        .take(titles.lines_shown(tally.lines.len()))
+    {
+        let (aspect, field) = match &what.change {
+            ChangeKind::Field(field) => (words::aspect(field.aspect()), field.to_string()),
+            _ => ("structure", String::new()),
+        };
+        rows.row(&[
+            &aspect,
+            &change(&what.change),
+            &field,
+            &what.name,
+            &what.kind,
+            &said(&what.before),
+            &said(&what.after),
+            &seen.count,
+            &id(seen.ids[0]),
+            &id(seen.ids[1]),
+            &ranges(&seen.ranks),
+        ]);
+    }
+    for single in &tally.largest {
+        rows.row(&[
+            &words::aspect(single.field.aspect()),
+            &"field changed",
+            &single.field,
+            &single.name,
+            &single.kind,
+            &single.before,
+            &single.after,
+            &single.ranks.len(),
+            &single.ids[0],
+            &single.ids[1],
+            &ranges(&single.ranks),
+        ]);
+    }
+    rows.text()
+}

@@ -1,0 +1,225 @@
+//! Differences between two reports of replays: the makespan, and the parts that moved it.
+//!
+//! The parts of an NPU's time sum to the makespan, so the changes of their means are the whole change. What
+//! is behind a part, operators or groups, is told below it; what these do not explain, because work
+//! overlaps, is told as the rest.
+
+mod json;
+mod read;
+mod replay;
+mod text;
+
+pub use json::render as json;
+pub use read::{ComparedReports, ReportError, read};
+pub use text::render as text;
+
+use super::render::{DiffThresholds, ThresholdVerdict};
+use super::{AmountChange, DiffAspect};
+use chakram_report::MachineResult;
+use serde::Serialize;
+use std::collections::BTreeMap;
+
+/// Something that moved, with what it is called.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct ContributionChange {
+    /// Its name.
+    pub what: String,
+    /// On both sides.
+    #[serde(rename = "mean_ps")]
+    pub shift: AmountChange,
+}
+
+/// A part of an NPU's time, the mean over NPUs, and what is behind it.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct TimePartChange {
+    /// Compute, communication, memory, host or idle.
+    #[serde(rename = "part")]
+    pub name: &'static str,
+    /// The mean over NPUs, so rounded that the parts sum to the makespan.
+    #[serde(rename = "mean_ps")]
+    pub mean: AmountChange,
+    /// The sum over NPUs.
+    #[serde(rename = "sum_over_npus_ps")]
+    pub sum: AmountChange,
+    /// Operators or groups, their means over NPUs; what moved most is first.
+    pub behind: Vec<ContributionChange>,
+    /// Remainder of the change of the mean that `behind` does not explain.
+    #[serde(rename = "rest_ps", serialize_with = "json::narrow")]
+    pub rest: i128,
+}
+
+/// Collectives of one kind in one group.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct CollectiveChange {
+    /// The group and the kind.
+    pub what: String,
+    /// Number of calls.
+    pub calls: AmountChange,
+    /// The sum of buffers.
+    #[serde(rename = "buffer_bytes_sum")]
+    pub bytes: AmountChange,
+    /// The transfers of all calls.
+    #[serde(rename = "transfer_ps")]
+    pub transfer: AmountChange,
+    /// Waiting time of all members together.
+    #[serde(rename = "waited_ps_sum_over_members")]
+    pub waited: AmountChange,
+}
+
+/// A replay in both reports.
+#[derive(Clone, Debug, Serialize)]
+pub struct ReplayDiff {
+    /// The machine's name in the first.
+    pub before_machine: String,
+    /// And in the second.
+    pub after_machine: String,
+    /// Notes on what makes the two different questions.
+    pub notes: Vec<String>,
+    /// The makespans.
+    #[serde(rename = "makespan_ps")]
+    pub makespan: AmountChange,
+    /// Parts of the time; the one that moved most is first.
+    pub parts: Vec<TimePartChange>,
+    /// Collectives that moved, by the change of their transfers.
+    pub collectives: Vec<CollectiveChange>,
+    /// Finish times of ranks; the one that moved most is first.
+    pub ranks: Vec<RankShift>,
+    /// Whether counts of ranks, nodes, calls or messages differ.
+    #[serde(skip)]
+    pub structure: bool,
+}
+
+/// Finish times of a rank in both.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+pub struct RankShift {
+    /// The rank.
+    pub rank: u32,
+    /// Its finish time.
+    #[serde(rename = "finish_ps")]
+    pub finish: AmountChange,
+}
+
+/// Two documents.
+#[derive(Clone, Debug)]
+pub struct ReportDiff {
+    /// Notes to read before numbers are compared.
+    pub notes: Vec<String>,
+    /// Machines that only one of the documents has a report of.
+    pub only: [Vec<String>; 2],
+    /// The replays in both, in the order of the first.
+    pub replays: Vec<ReplayDiff>,
+}
+
+impl ReportDiff {
+    /// Compares two documents.
+    pub fn new(first: &ComparedReports, second: &ComparedReports) -> Self {
+        let mut notes = Vec::new();
+        let origins = [&first.provenance, &second.provenance];
+        let [a, b] = origins.map(|origin| &origin.tool_version);
+        if a != b {
+            notes.push(format!("written by version {a} and by version {b}"));
+        }
+        notes.extend(inputs(first, second));
+        let mut told: Vec<&String> = Vec::new();
+        for name in origins.iter().flat_map(|origin| origin.options.keys()) {
+            let value = |d: &ComparedReports| d.option(name);
+            if !told.contains(&name) && value(first) != value(second) {
+                notes.push(format!(
+                    "option {name}: {} → {}",
+                    value(first),
+                    value(second)
+                ));
+                told.push(name);
+            }
+        }
+        let single = first.machines.len() == 1 && second.machines.len() == 1;
+        let mut only = [Vec::new(), Vec::new()];
+        let mut replays = Vec::new();
+        let find =
+            |list: &[MachineResult<'_>], name: &str| list.iter().position(|m| m.name() == name);
+        for machine in &first.machines {
+            let other = if single {
+                Some(0)
+            } else {
+                find(&second.machines, machine.name())
+            };
+            match other.map(|i| &second.machines[i]) {
+                None => only[0].push(machine.name().to_owned()),
+                Some(other) => match (machine.report(), other.report()) {
+                    (Some(a), Some(b)) => replays.push(replay::compare(a, b)),
+                    (a, b) => {
+                        for (report, document) in [(a, "first"), (b, "second")] {
+                            if report.is_none() {
+                                let name = machine.name();
+                                notes.push(format!("{name}: the {document} did not complete"));
+                            }
+                        }
+                        if a.is_some() != b.is_some() {
+                            only[usize::from(a.is_none())].push(machine.name().to_owned());
+                        }
+                    }
+                },
+            }
+        }
+        for machine in second.machines.iter().filter(|_| !single) {
+            if find(&first.machines, machine.name()).is_none() {
+                only[1].push(machine.name().to_owned());
+            }
+        }
+        Self {
+            notes,
+            only,
+            replays,
+        }
+    }
+
+    /// Whether anything differs in this respect.
+    pub fn differs(&self, aspect: DiffAspect) -> bool {
+        let alone = self.only.iter().any(|list| !list.is_empty());
+        let mut replays = self.replays.iter();
+        match aspect {
+            DiffAspect::Structure => alone || replays.any(|replay| replay.structure),
+            DiffAspect::Time => replays.any(|replay| {
+                let parts = replay.parts.iter().any(|part| part.sum.more() != 0);
+                let transfers = replay.collectives.iter().any(|c| c.transfer.more() != 0);
+                let ranks = replay.ranks.iter().any(|rank| rank.finish.more() != 0);
+                replay.makespan.more() != 0 || parts || transfers || ranks
+            }),
+            DiffAspect::Bytes => {
+                replays.any(|replay| replay.collectives.iter().any(|c| c.bytes.more() != 0))
+            }
+        }
+    }
+
+    /// Holds the differences against `limits`.
+    pub fn hold(&self, limits: &DiffThresholds) -> ThresholdVerdict {
+        let name = |replay: &ReplayDiff| match self.replays.len() {
+            1 => "the makespan".to_owned(),
+            _ => format!("the makespan on {}", replay.before_machine),
+        };
+        let names: Vec<_> = self.replays.iter().map(name).collect();
+        let names = names.iter().map(String::as_str);
+        let totals: Vec<_> = names.zip(self.replays.iter().map(|r| r.makespan)).collect();
+        limits.evaluate(&totals, |aspect| self.differs(aspect))
+    }
+}
+
+/// Compares the inputs of two documents.
+fn inputs(first: &ComparedReports, second: &ComparedReports) -> Vec<String> {
+    let mut roles: BTreeMap<&str, [Vec<&str>; 2]> = BTreeMap::new();
+    for (side, document) in [first, second].into_iter().enumerate() {
+        for input in &document.provenance.inputs {
+            let hashes = roles.entry(&input.role).or_default();
+            hashes[side].push(&input.blake3);
+        }
+    }
+    let notes = roles.into_iter().filter_map(|(name, [a, b])| {
+        let same = a.iter().zip(&b).filter(|(x, y)| x == y).count();
+        (a != b).then(|| match (a.len(), b.len()) {
+            (1, 1) => format!("the input {name} is another"),
+            (x, y) if x == y => format!("of {x} inputs {name}, {} are others", x - same),
+            (x, y) => format!("inputs {name}: {x} → {y}"),
+        })
+    });
+    notes.collect()
+}

@@ -1,0 +1,83 @@
+//! Reading reports that `chakram replay --format json` wrote.
+
+use chakram_base::ids::Rank;
+use chakram_report::MachineResult;
+use chakram_report::json::{DocumentError, ReportDocument};
+use chakram_report::summary::{Provenance, Report};
+use serde_json::Value;
+use std::borrow::Cow;
+
+/// A document that cannot be compared.
+#[derive(Debug, thiserror::Error)]
+pub enum ReportError {
+    /// It is no report.
+    #[error(transparent)]
+    Document(#[from] DocumentError),
+    /// Its numbers contradict one another.
+    #[error(
+        "the parts of rank {rank} sum to {sum} ps, but the makespan is {makespan} ps: the report was changed"
+    )]
+    Sum {
+        /// The rank.
+        rank: Rank,
+        /// Sum of its parts.
+        sum: u128,
+        /// Expected sum.
+        makespan: u64,
+    },
+}
+
+/// A report, or the reports of several machines.
+#[derive(Clone, Debug)]
+pub struct ComparedReports {
+    /// Its writer and inputs.
+    pub provenance: Provenance,
+    /// One for each machine.
+    pub machines: Vec<MachineResult<'static>>,
+}
+
+impl ComparedReports {
+    /// An option of the replay as the document has it.
+    pub(super) fn option(&self, name: &str) -> String {
+        let value = self.provenance.options.get(name);
+        value.map_or_else(|| "nothing".to_owned(), Value::to_string)
+    }
+}
+
+/// Reads a report, of one machine or of several.
+pub fn read(text: &str) -> Result<ComparedReports, ReportError> {
+    let mut document = match ReportDocument::read(text)? {
+        ReportDocument::Report(report) => ComparedReports {
+            provenance: report.provenance.clone().unwrap_or_default(),
+            machines: vec![MachineResult::Completed(Cow::Owned(*report))],
+        },
+        ReportDocument::Comparison(comparison) => ComparedReports {
+            provenance: comparison.provenance,
+            machines: comparison.machines,
+        },
+    };
+    for machine in &mut document.machines {
+        if let MachineResult::Completed(report) = machine {
+            check(report)?;
+            // One of two reports may have a row for each micro-batch, and the other one for all.
+            report.to_mut().sum_micro_batches();
+        }
+    }
+    Ok(document)
+}
+
+/// Refuses a report whose parts are not the whole.
+fn check(report: &Report) -> Result<(), ReportError> {
+    let makespan = report.outcome.makespan.0;
+    for row in &report.rows {
+        let sum: u128 = row.time.parts.iter().map(|part| u128::from(part.0)).sum();
+        if sum != u128::from(makespan) {
+            return Err(ReportError::Sum {
+                rank: row.rank,
+                sum,
+                makespan,
+            });
+        }
+    }
+    Ok(())
+}

@@ -1,0 +1,310 @@
+//! One replay in two reports.
+
+use super::{CollectiveChange, ContributionChange, RankShift, ReplayDiff, TimePartChange};
+use crate::diff::AmountChange;
+use chakram_report::{self as report, Report};
+use chakram_trace::graph::NodeKind;
+use std::cmp::Reverse;
+use std::collections::BTreeMap;
+
+/// The parts of an NPU's time, each the mean over `npus`, so rounded that they sum to the makespan.
+fn means(sums: [u128; 5], npus: usize) -> [u128; 5] {
+    let count = npus.max(1) as u128;
+    let mut whole = 0;
+    sums.map(|sum| {
+        let rounded = |sum: u128| (sum + count / 2) / count;
+        let before = rounded(whole);
+        whole += sum;
+        rounded(whole) - before
+    })
+}
+
+/// Compares two reports of one machine each.
+pub(super) fn compare(first: &Report, second: &Report) -> ReplayDiff {
+    let both = [first, second];
+    let npus = both.map(|report| report.rows.len());
+    let sums = both.map(|report| {
+        std::array::from_fn(|part| {
+            let times = report.rows.iter().map(|row| row.time.parts[part].0);
+            times.map(u128::from).sum::<u128>()
+        })
+    });
+    let means = [means(sums[0], npus[0]), means(sums[1], npus[1])];
+    let mut parts: Vec<_> = report::TimeCategory::ALL
+        .iter()
+        .zip(report::TimeCategory::KEYS)
+        .map(|(&(part, _), name)| {
+            let i = part as usize;
+            let pair = |of: &[[u128; 5]; 2]| AmountChange {
+                before: of[0][i],
+                after: of[1][i],
+            };
+            let behind = behind(both, npus, part);
+            let mean = pair(&means);
+            let explained: i128 = behind.iter().map(|moved| moved.shift.more()).sum();
+            TimePartChange {
+                name,
+                mean,
+                sum: pair(&sums),
+                rest: mean.more() - explained,
+                behind,
+            }
+        })
+        .collect();
+    parts.sort_by_key(|part| Reverse(part.mean.more().unsigned_abs()));
+    let (collectives, calls) = collectives(both);
+    let counts = both.map(|r| {
+        let outcome = &r.outcome;
+        let messages = outcome.messages;
+        (r.ranks, outcome.nodes, messages, r.rows.len(), calls_of(r))
+    });
+    let mut notes = Vec::new();
+    if first.machine.name != second.machine.name {
+        let names = both.map(|report| &report.machine.name);
+        notes.push(format!("another machine: {} → {}", names[0], names[1]));
+    }
+    for (what, pair) in [
+        ("ranks", both.map(|r| u64::from(r.ranks))),
+        ("nodes", both.map(|r| r.outcome.nodes)),
+        ("ranks with a trace", both.map(|r| r.rows.len() as u64)),
+    ] {
+        if pair[0] != pair[1] {
+            notes.push(format!("another job: {} {what} → {}", pair[0], pair[1]));
+        }
+    }
+    ReplayDiff {
+        before_machine: first.machine.name.clone(),
+        after_machine: second.machine.name.clone(),
+        notes,
+        makespan: AmountChange {
+            before: first.outcome.makespan.0.into(),
+            after: second.outcome.makespan.0.into(),
+        },
+        parts,
+        collectives,
+        ranks: ranks(both),
+        structure: calls || counts[0] != counts[1],
+    }
+}
+
+/// Calls of operators, by kind and name.
+fn calls_of(report: &Report) -> BTreeMap<(u8, &str), u64> {
+    let operators = report.operators.iter();
+    let calls = operators.map(|o| ((o.kind as u8, &*o.name), o.calls));
+    calls.collect()
+}
+
+/// Returns what is behind part `part` on both sides, the means over NPUs of what moved.
+fn behind(
+    both: [&Report; 2],
+    npus: [usize; 2],
+    part: report::TimeCategory,
+) -> Vec<ContributionChange> {
+    let mut found: BTreeMap<String, [u128; 2]> = BTreeMap::new();
+    for (side, report) in both.into_iter().enumerate() {
+        let mut add = |what: &str, ps: u64| {
+            found.entry(what.to_owned()).or_default()[side] += u128::from(ps);
+        };
+        match part {
+            report::TimeCategory::Communication => {
+                report
+                    .exposed
+                    .iter()
+                    .for_each(|e| add(&e.what, e.exposed.0));
+            }
+            report::TimeCategory::Idle => {
+                let makespan = report.outcome.makespan.0;
+                let finishes = report.rows.iter().map(|row| row.time.finish.0);
+                let after = finishes.map(|finish| makespan.saturating_sub(finish));
+                after.for_each(|ps| add("after a rank's last node", ps));
+            }
+            part => {
+                let fits = |kind: NodeKind| report::TimeCategory::of(kind) == Some(part);
+                let operators = report.operators.iter().filter(|o| fits(o.kind));
+                operators.for_each(|o| add(&o.name, o.total.0));
+            }
+        }
+    }
+    let mean = |sum: u128, npus: usize| (sum + npus as u128 / 2) / npus.max(1) as u128;
+    let moved = found
+        .into_iter()
+        .map(|(what, [before, after])| ContributionChange {
+            what,
+            shift: AmountChange {
+                before: mean(before, npus[0]),
+                after: mean(after, npus[1]),
+            },
+        });
+    let mut moved: Vec<_> = moved.filter(|moved| moved.shift.more() != 0).collect();
+    moved.sort_by_key(|moved| Reverse(moved.shift.more().unsigned_abs()));
+    moved
+}
+
+/// Collectives that moved, and whether any is called more or less often.
+fn collectives(both: [&Report; 2]) -> (Vec<CollectiveChange>, bool) {
+    let mut found: BTreeMap<(String, usize), CollectiveChange> = BTreeMap::new();
+    for (side, report) in both.into_iter().enumerate() {
+        let mut twins: BTreeMap<String, usize> = BTreeMap::new();
+        for row in &report.collectives {
+            let what = format!("{}, {}", row.kind, row.group);
+            // Groups of one name are told apart by their order.
+            let twin = twins.entry(what.clone()).or_default();
+            let entry = found
+                .entry((what.clone(), *twin))
+                .or_insert_with(|| CollectiveChange {
+                    what,
+                    calls: AmountChange::default(),
+                    bytes: AmountChange::default(),
+                    transfer: AmountChange::default(),
+                    waited: AmountChange::default(),
+                });
+            *twin += 1;
+            for (shift, amount) in [
+                (&mut entry.calls, row.tally.calls),
+                (&mut entry.bytes, row.tally.buffers.sum),
+                (&mut entry.transfer, row.tally.transfer.0),
+                (&mut entry.waited, row.tally.waited.0),
+            ] {
+                let side = if side == 0 {
+                    &mut shift.before
+                } else {
+                    &mut shift.after
+                };
+                *side = amount.into();
+            }
+        }
+    }
+    let mut all: Vec<_> = found.into_values().collect();
+    let calls = all.iter().any(|c| c.calls.more() != 0);
+    let still = |c: &CollectiveChange| {
+        [c.calls, c.bytes, c.transfer, c.waited]
+            .iter()
+            .all(|s| s.more() == 0)
+    };
+    all.retain(|collective| !still(collective));
+    let by = |c: &CollectiveChange| {
+        let [transfer, waited] = [c.transfer, c.waited].map(|s| s.more().unsigned_abs());
+        Reverse((transfer, waited))
+    };
+    all.sort_by_key(by);
+    (all, calls)
+}
+
+/// Returns the finish times of each rank of both that moved.
+fn ranks(both: [&Report; 2]) -> Vec<RankShift> {
+    let finish = |report: &Report| -> BTreeMap<u32, u64> {
+        let rows = report.rows.iter();
+        rows.map(|row| (row.rank.0, row.time.finish.0)).collect()
+    };
+    let (a, b) = (finish(both[0]), finish(both[1]));
+    let common = a.iter().filter_map(|(&rank, &before)| {
+        let finish = AmountChange {
+            before: before.into(),
+            after: (*b.get(&rank)?).into(),
+        };
+        (finish.more() != 0).then_some(RankShift { rank, finish })
+    });
+    let mut moved: Vec<_> = common.collect();
+    moved.sort_by_key(|rank| Reverse(rank.finish.more().unsigned_abs()));
+    moved
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::read::read;
+    use super::super::{DiffAspect, ReportDiff};
+    use super::*;
+    use crate::diff::render::DiffThresholds;
+
+    /// Two NPUs; `times` are compute, exposed communication and idle of each, `mm` what its one operator
+    /// takes on both together.
+    fn report(makespan: u64, times: [[u64; 3]; 2], mm: u64) -> String {
+        let npu = |rank: usize| {
+            let [compute, communication, idle] = times[rank];
+            format!(
+                r#"{{"rank": {rank}, "npu": {rank}, "class": "npu", "communicating_ps": {communication}, "finish_ps":
+                {}, "time_ps": {{"compute": {compute}, "communication":
+                {communication}, "memory": 0, "host": 0, "idle": {idle}}}}}"#,
+                makespan - idle
+            )
+        };
+        let exposed = times[0][1] + times[1][1];
+        format!(
+            r#"{{"schema": "chakram.report.1", "machine": {{"name": "m", "npus": 2}}, "ranks": 2, "absent_ranks": [],
+            "makespan_ps": {makespan}, "nodes": 4, "messages": 0, "collectives_analytical": 1,
+            "collectives_materialized": 0, "collectives_simulated": 0, "collectives_recorded": 0, "kernels":
+            {{"priced": 2, "kept_recorded": 0, "unknown": 0}}, "communication": {{"recorded": 0, "unknown": 0}},
+            "mean_ps": {{"compute": 0, "communication": 0, "memory": 0, "host": 0, "idle": 0}},
+            "mean_communicating_ps": 0, "warnings": [], "npus": [{}, {}], "collectives": [{{"group": "all 2 ranks",
+            "group_index": 0, "members": 2, "present": 2, "kind": "all-reduce", "algorithm": "ring 2", "calls": 1,
+            "calls_simulated": 0, "buffer_bytes": {{"sum": 64, "smallest": 64, "largest": 64}}, "transfer_ps": 30,
+            "waited_ps_sum_over_members": 0}}], "exposed": [{{"name": "all 2 ranks", "sum_over_npus_ps":
+            {exposed}}}], "operators": [{{"name": "mm", "kind": "compute", "calls": 2, "total_ps": {mm}}}]}}"#,
+            npu(0),
+            npu(1)
+        )
+    }
+
+    #[test]
+    fn parts_are_so_rounded_that_they_sum_to_the_whole() {
+        // Before: compute 60 + 50, communication 30 + 40, idle 10 + 10: means 55, 35 and 10 of 100 ps.
+        // After: 41 + 40, 29 + 30, 10 + 10: 40.5, 29.5 and 10 of 80 ps. Rounded one by one that were 41, 30
+        // and 10; up to the end of each part it is 40.5, 70 and 80, so 41, 29 and 10.
+        let before = report(100, [[60, 30, 10], [50, 40, 10]], 100);
+        let after = report(80, [[41, 29, 10], [40, 30, 10]], 70);
+        let [a, b] = [&before, &after].map(|text| read(text).unwrap());
+        let reports = ReportDiff::new(&a, &b);
+        assert_eq!(reports.notes, Vec::<String>::new());
+        let replay = &reports.replays[0];
+        let found = replay
+            .parts
+            .iter()
+            .map(|part| (part.name, part.mean.more()));
+        let expected = [
+            ("compute", -14),
+            ("communication", -6),
+            ("memory", 0),
+            ("host", 0),
+            ("idle", 0),
+        ];
+        assert_eq!(found.collect::<Vec<_>>(), expected);
+        // mm takes 50 and then 35 ps a rank: 15 less, of which 1 shows no more.
+        let compute = &replay.parts[0];
+        assert_eq!(compute.behind[0].shift.more(), -15);
+        assert_eq!(compute.rest, 1);
+        // The ranks finished 10 ps before the end: 90, then 70.
+        assert_eq!(
+            replay.ranks[1],
+            RankShift {
+                rank: 1,
+                finish: AmountChange {
+                    before: 90,
+                    after: 70
+                }
+            }
+        );
+        let differs = [DiffAspect::Structure, DiffAspect::Time, DiffAspect::Bytes];
+        assert_eq!(
+            differs.map(|aspect| reports.differs(aspect)),
+            [false, true, false]
+        );
+        // 80 is 20 % less than 100.
+        let exceeded = |percent| {
+            let limits = DiffThresholds {
+                threshold: Some(percent),
+                aspects: Vec::new(),
+            };
+            !reports.hold(&limits).exceeded.is_empty()
+        };
+        assert_eq!([19.9, 20.0].map(exceeded), [true, false]);
+    }
+
+    #[test]
+    fn parts_that_do_not_sum_are_refused() {
+        let error = read(&report(100, [[60, 30, 10], [50, 40, 11]], 0)).unwrap_err();
+        assert!(
+            error.to_string().contains("rank 1 sum to 101 ps"),
+            "{error}"
+        );
+    }
+}

@@ -1,0 +1,117 @@
+//! One of two compared traces, with the data that matching needs.
+
+use super::labels;
+use chakram_trace::graph::{Csr, RawTrace};
+use std::sync::OnceLock;
+
+/// One of two compared traces.
+pub(super) struct ComparedTrace<'o> {
+    pub raw: &'o RawTrace<'o>,
+    /// Topological order of the nodes. Nodes on cycles and behind them are in `loose`.
+    pub order: Vec<u32>,
+    /// Nodes without a place in `order`, ascending.
+    pub unordered: Vec<u32>,
+    /// Successors of each node: twice the index, plus one over a control dependency.
+    waiting: Csr,
+    key: OnceLock<Vec<u64>>,
+    kind: OnceLock<Vec<u64>>,
+    content: OnceLock<Vec<u64>>,
+}
+
+/// Direction of the dependencies of a node.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum EdgeDirection {
+    /// To predecessors.
+    Predecessors,
+    /// To successors.
+    Successors,
+}
+
+impl EdgeDirection {
+    pub const BOTH: [Self; 2] = [Self::Predecessors, Self::Successors];
+}
+
+impl<'o> ComparedTrace<'o> {
+    pub fn new(raw: &'o RawTrace<'o>) -> Self {
+        let waiting = Csr::new(raw.nodes.len(), |each| {
+            for node in raw.all() {
+                for dep in raw.deps(node) {
+                    if let Some(target) = dep.target() {
+                        // Both fit one word, since traces of 2^31 nodes and more are refused.
+                        each(target, node << 1 | u32::from(dep.control));
+                    }
+                }
+            }
+        });
+        let ascending = raw.all().all(|node| {
+            let mut targets = raw.deps(node).iter().filter_map(|dep| dep.target());
+            targets.all(|target| target < node)
+        });
+        let order = if ascending {
+            raw.all().collect()
+        } else {
+            raw.successors(|_, _| true).order()
+        };
+        let mut placed = vec![order.len() == raw.nodes.len(); raw.nodes.len()];
+        order.iter().for_each(|&node| placed[node as usize] = true);
+        Self {
+            raw,
+            unordered: raw.all().filter(|&n| !placed[n as usize]).collect(),
+            order,
+            waiting,
+            key: OnceLock::new(),
+            kind: OnceLock::new(),
+            content: OnceLock::new(),
+        }
+    }
+
+    /// Returns the number of nodes.
+    pub fn len(&self) -> usize {
+        self.raw.nodes.len()
+    }
+
+    /// Returns labels by name, type, lane and peers: everything but times, sizes and other properties.
+    pub fn key(&self) -> &[u64] {
+        self.key
+            .get_or_init(|| labels::of_all(self.raw, labels::key))
+    }
+
+    /// Returns labels by name and type.
+    pub fn kind(&self) -> &[u64] {
+        self.kind
+            .get_or_init(|| labels::of_all(self.raw, labels::kind))
+    }
+
+    /// Returns labels by the whole record except id and dependencies.
+    pub fn content(&self) -> &[u64] {
+        self.content.get_or_init(|| {
+            let nodes = self.raw.nodes.iter();
+            nodes.map(labels::content).collect()
+        })
+    }
+
+    /// Returns the neighbours of `node`, each with whether it is over a control dependency.
+    #[inline]
+    pub fn neighbours(
+        &self,
+        node: u32,
+        way: EdgeDirection,
+    ) -> impl Iterator<Item = (u32, bool)> + '_ {
+        let (deps, row) = match way {
+            EdgeDirection::Predecessors => (self.raw.deps(node), &[][..]),
+            EdgeDirection::Successors => (&[][..], self.waiting.row(node)),
+        };
+        let deps = deps
+            .iter()
+            .filter_map(|dep| Some((dep.target()?, dep.control)));
+        deps.chain(row.iter().map(|&entry| (entry >> 1, entry & 1 == 1)))
+    }
+
+    /// Returns the number of neighbours of `node`.
+    pub fn degree(&self, node: u32, way: EdgeDirection) -> usize {
+        match way {
+            EdgeDirection::Predecessors => self.raw.deps(node).len(),
+            EdgeDirection::Successors => self.waiting.row(node).len(),
+        }
+    }
+}

@@ -1,0 +1,410 @@
+//! Totals of differences, over the nodes of a rank and over ranks; owned, so that files can be released.
+//!
+//! A change that many nodes or ranks share takes one line, with its first occurrence and its ranks. Times and
+//! sizes of all nodes of both traces are added up by operator, type and group, and the largest changes of
+//! single nodes are kept.
+
+mod amounts;
+
+pub use amounts::{GroupBy, NodeTotals};
+
+use super::differences::TraceDiff;
+use super::fields::{DiffAspect, NodeField, type_name};
+use super::value::FieldValue;
+use chakram_base::units::Span;
+use chakram_trace::graph::RawTrace;
+use std::cmp::Reverse;
+use std::collections::BTreeMap;
+
+/// Tolerance below which changes of times are ignored.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub enum TimeTolerance {
+    /// No tolerance.
+    #[default]
+    Exact,
+    /// Changes of at most this span.
+    Absolute(Span),
+    /// Changes of at most this many percent of the time before.
+    Percent(f64),
+}
+
+impl TimeTolerance {
+    fn hides(self, before: Span, after: Span) -> bool {
+        let by = before.0.abs_diff(after.0);
+        match self {
+            Self::Exact => by == 0,
+            Self::Absolute(most) => by <= most.0,
+            Self::Percent(most) => by as f64 * 100.0 <= most * before.0 as f64,
+        }
+    }
+}
+
+/// Kind of change of a node or a dependency.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum ChangeKind {
+    /// Node of the first trace only.
+    Removed,
+    /// Node of the second trace only.
+    Added,
+    /// Different values of a field.
+    Field(NodeField),
+    /// Dependency of the first trace only.
+    EdgeRemoved,
+    /// Dependency of the second trace only.
+    EdgeAdded,
+}
+
+/// Key of a line, which covers all nodes with the same change.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct ChangeKey {
+    /// The change.
+    pub change: ChangeKind,
+    /// Name of the node, in the first trace if both have it.
+    pub name: String,
+    /// Type of the node.
+    pub kind: String,
+    /// Value of the field before; for a dependency its target.
+    pub before: FieldValue,
+    /// Value of the field after; for a dependency its target.
+    pub after: FieldValue,
+}
+
+/// Occurrences of a line's change.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ChangeOccurrences {
+    /// Number of nodes or dependencies, over all ranks.
+    pub count: u64,
+    /// Ranks, ascending.
+    pub ranks: Vec<u32>,
+    /// Ids of the first node, on the first of the ranks.
+    pub ids: [Option<u64>; 2],
+}
+
+/// Change of a time or size of one node.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct NodeChange {
+    /// The field.
+    pub field: NodeField,
+    /// Name of the node.
+    pub name: String,
+    /// Type of the node.
+    pub kind: String,
+    /// Ids of the node.
+    pub ids: [u64; 2],
+    /// Value before.
+    pub before: u64,
+    /// Value after.
+    pub after: u64,
+    /// Ranks with the same change, ascending.
+    pub ranks: Vec<u32>,
+}
+
+type NodeChangeOrder<'s> = (
+    DiffAspect,
+    Reverse<u64>,
+    &'s NodeField,
+    &'s str,
+    [u64; 2],
+    u64,
+    u64,
+);
+
+impl NodeChange {
+    fn order(&self) -> NodeChangeOrder<'_> {
+        let by = Reverse(self.before.abs_diff(self.after));
+        let (before, after) = (self.before, self.after);
+        (
+            self.field.aspect(),
+            by,
+            &self.field,
+            &self.name,
+            self.ids,
+            before,
+            after,
+        )
+    }
+}
+
+/// Faults of one of the files.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct FileFault {
+    /// The rank.
+    pub rank: u32,
+    /// Whether it is the second file.
+    pub second: bool,
+    /// Number of faults of the file.
+    pub count: usize,
+    /// Description of the first.
+    pub text: String,
+}
+
+/// Limits of the data that is kept, and tolerance.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct DiffTallyOptions {
+    /// Maximum number of changes of single nodes, of times and of sizes each; all if `None`.
+    pub singles: Option<usize>,
+    /// Tolerance for changes of times.
+    pub tolerance: TimeTolerance,
+}
+
+/// Totals of differences.
+#[derive(Clone, Debug, Default)]
+pub struct DiffTally {
+    /// Ranks that were compared node by node.
+    pub compared: Vec<u32>,
+    /// Ranks with files that are identical, byte for byte.
+    pub identical: Vec<u32>,
+    /// Ranks of only one of the jobs.
+    pub only: [Vec<u32>; 2],
+    /// Faults of the files.
+    pub faults: Vec<FileFault>,
+    /// Number of dependencies of the compared ranks.
+    pub edges: [u64; 2],
+    /// Number of nodes with a changed field.
+    pub changed: u64,
+    /// Number of nodes and dependencies by change.
+    pub counts: BTreeMap<ChangeKind, u64>,
+    /// Changes besides times and sizes.
+    pub lines: BTreeMap<ChangeKey, ChangeOccurrences>,
+    /// Times and sizes of all nodes of the compared ranks.
+    pub total: NodeTotals,
+    /// Times and sizes by operator, type and group.
+    pub by: BTreeMap<(GroupBy, String), NodeTotals>,
+    /// Largest changes of single nodes, times first.
+    pub largest: Vec<NodeChange>,
+}
+
+impl DiffTally {
+    /// Creates the totals of a rank that only one job has.
+    pub fn of_only(rank: u32, second: bool) -> Self {
+        let mut tally = Self::default();
+        tally.only[usize::from(second)].push(rank);
+        tally
+    }
+
+    /// Creates the totals of a rank with identical files.
+    pub fn of_identical(rank: u32) -> Self {
+        Self {
+            identical: vec![rank],
+            ..Self::default()
+        }
+    }
+
+    /// Creates the totals of the differences between the traces of one rank.
+    pub fn new(
+        rank: u32,
+        traces: [&RawTrace<'_>; 2],
+        found: &TraceDiff,
+        keep: DiffTallyOptions,
+    ) -> Self {
+        let mut this = Self {
+            compared: vec![rank],
+            edges: traces.map(|trace| trace.edges() as u64),
+            ..Self::default()
+        };
+        for (second, trace) in [(false, traces[0]), (true, traces[1])] {
+            if let Some(fault) = trace.faults.first() {
+                this.faults.push(FileFault {
+                    rank,
+                    second,
+                    count: trace.faults.len(),
+                    text: fault.error.to_string(),
+                });
+            }
+        }
+        (this.total, this.by) = amounts::of(traces);
+        let view = |which: usize, node: u32| &traces[which].nodes[node as usize].view;
+        let whole = |which: usize, node: u32, change| {
+            let mut ids = [None; 2];
+            ids[which] = Some(view(which, node).id);
+            let view = view(which, node);
+            let what = ChangeKey {
+                change,
+                name: view.name.to_owned(),
+                kind: type_name(&view.op),
+                before: FieldValue::Absent,
+                after: FieldValue::Absent,
+            };
+            (what, ids)
+        };
+        for &node in &found.removed {
+            let (what, ids) = whole(0, node, ChangeKind::Removed);
+            this.line(rank, what, ids);
+        }
+        for &node in &found.added {
+            let (what, ids) = whole(1, node, ChangeKind::Added);
+            this.line(rank, what, ids);
+        }
+        for changed in &found.changed {
+            this.node(rank, traces, changed, keep);
+        }
+        for edge in &found.edges {
+            let kind = if edge.control { "control" } else { "data" };
+            let on = match edge.on {
+                Some(on) => format!(
+                    "{kind}, on {}",
+                    chakram_trace::format::escape(view(0, on[0]).name)
+                ),
+                None => format!("{kind}, on a node that does not exist"),
+            };
+            let on = FieldValue::Text(on);
+            let (change, before, after) = if edge.added {
+                (ChangeKind::EdgeAdded, FieldValue::Absent, on)
+            } else {
+                (ChangeKind::EdgeRemoved, on, FieldValue::Absent)
+            };
+            let (what, _) = whole(0, edge.node[0], change);
+            let ids = [0, 1].map(|which| Some(view(which, edge.node[which]).id));
+            this.line(
+                rank,
+                ChangeKey {
+                    before,
+                    after,
+                    ..what
+                },
+                ids,
+            );
+        }
+        this.trim(keep);
+        this
+    }
+
+    fn node(
+        &mut self,
+        rank: u32,
+        traces: [&RawTrace<'_>; 2],
+        changed: &super::ChangedNode,
+        keep: DiffTallyOptions,
+    ) {
+        let nodes = [0, 1].map(|i: usize| &traces[i].nodes[changed.nodes[i] as usize].view);
+        let (name, kind) = (nodes[0].name, type_name(&nodes[0].op));
+        let ids = nodes.map(|view| view.id);
+        let mut any = false;
+        for field in &changed.fields {
+            if let (FieldValue::Time(before), FieldValue::Time(after)) =
+                (&field.before, &field.after)
+                && keep.tolerance.hides(*before, *after)
+            {
+                continue;
+            }
+            any = true;
+            let amounts = (field.before.amount(), field.after.amount());
+            match (field.field.aspect(), amounts) {
+                (DiffAspect::Time | DiffAspect::Bytes, (Some(before), Some(after))) => {
+                    *self
+                        .counts
+                        .entry(ChangeKind::Field(field.field.clone()))
+                        .or_default() += 1;
+                    self.largest.push(NodeChange {
+                        field: field.field.clone(),
+                        name: name.to_owned(),
+                        kind: kind.clone(),
+                        ids,
+                        before,
+                        after,
+                        ranks: vec![rank],
+                    });
+                    if keep
+                        .singles
+                        // Trimming sorts the list, so it waits until that is several times too long.
+                        .is_some_and(|most| self.largest.len() > 8 * most + 4096)
+                    {
+                        self.trim(keep);
+                    }
+                }
+                _ => {
+                    let what = ChangeKey {
+                        change: ChangeKind::Field(field.field.clone()),
+                        name: name.to_owned(),
+                        kind: kind.clone(),
+                        before: field.before.clone(),
+                        after: field.after.clone(),
+                    };
+                    self.line(rank, what, ids.map(Some));
+                }
+            }
+        }
+        self.changed += u64::from(any);
+    }
+
+    fn line(&mut self, rank: u32, what: ChangeKey, ids: [Option<u64>; 2]) {
+        *self.counts.entry(what.change.clone()).or_default() += 1;
+        let seen = self.lines.entry(what).or_insert(ChangeOccurrences {
+            count: 0,
+            ranks: vec![rank],
+            ids,
+        });
+        seen.count += 1;
+    }
+
+    /// Trims the changes of single nodes to the largest.
+    fn trim(&mut self, keep: DiffTallyOptions) {
+        self.largest.sort_by(|a, b| a.order().cmp(&b.order()));
+        let Some(most) = keep.singles else { return };
+        let times = self
+            .largest
+            .partition_point(|s| s.field.aspect() == DiffAspect::Time);
+        let mut sizes = self.largest.split_off(times);
+        self.largest.truncate(most);
+        sizes.truncate(most);
+        self.largest.append(&mut sizes);
+    }
+
+    /// Adds the totals of later ranks.
+    pub fn add(&mut self, other: Self, keep: DiffTallyOptions) {
+        self.compared.extend(other.compared);
+        self.identical.extend(other.identical);
+        for (list, more) in self.only.iter_mut().zip(other.only) {
+            list.extend(more);
+        }
+        self.faults.extend(other.faults);
+        for (sum, more) in self.edges.iter_mut().zip(other.edges) {
+            *sum += more;
+        }
+        self.changed += other.changed;
+        for (change, count) in other.counts {
+            *self.counts.entry(change).or_default() += count;
+        }
+        for (what, seen) in other.lines {
+            match self.lines.get_mut(&what) {
+                None => drop(self.lines.insert(what, seen)),
+                Some(known) => {
+                    known.count += seen.count;
+                    // Totals are added in ascending order of ranks, so the list stays sorted.
+                    known.ranks.extend(seen.ranks);
+                }
+            }
+        }
+        self.total.add(&other.total);
+        for (key, amounts) in other.by {
+            self.by.entry(key).or_default().add(&amounts);
+        }
+        self.largest.extend(other.largest);
+        self.largest.sort_by(|a, b| a.order().cmp(&b.order()));
+        // The sort is stable, so of equal changes that of the lowest rank is in front.
+        self.largest.dedup_by(|later, first| {
+            let same = later.order() == first.order();
+            if same {
+                first.ranks.append(&mut later.ranks);
+            }
+            same
+        });
+        self.trim(keep);
+    }
+
+    /// Returns the number of nodes or dependencies with a change.
+    pub fn count(&self, change: &ChangeKind) -> u64 {
+        self.counts.get(change).copied().unwrap_or(0)
+    }
+
+    /// Returns whether anything differs in this aspect.
+    pub fn differs(&self, aspect: DiffAspect) -> bool {
+        let of = |change: &ChangeKind| match change {
+            ChangeKind::Field(field) => field.aspect(),
+            _ => DiffAspect::Structure,
+        };
+        let ranks =
+            aspect == DiffAspect::Structure && self.only.iter().any(|list| !list.is_empty());
+        ranks || self.counts.keys().any(|change| of(change) == aspect)
+    }
+}

@@ -1,0 +1,154 @@
+//! Times and sizes of all nodes of two traces, grouped by their properties.
+
+use crate::diff::AmountChange;
+use crate::diff::fields::{bytes_of, group_name, type_name};
+use crate::diff::labels::type_of;
+use crate::diff::matching::{MANY, run_both};
+use chakram_trace::format::{Op, family};
+use chakram_trace::graph::raw_trace::CompactNodeView;
+use chakram_trace::graph::{Interner, RawTrace};
+use serde::Serialize;
+use std::collections::BTreeMap;
+
+/// Property by which nodes are grouped.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum GroupBy {
+    /// Type.
+    Type,
+    /// Name without the numbers of steps and layers.
+    Operator,
+    /// Group of a collective.
+    Group,
+}
+
+/// Total times, in picoseconds, and sizes of nodes in both traces.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
+pub struct NodeTotals {
+    /// Number of nodes.
+    pub nodes: AmountChange,
+    /// Recorded durations.
+    #[serde(rename = "duration_ps")]
+    pub duration: AmountChange,
+    /// Host time before nodes (launch overhead).
+    #[serde(rename = "delay_ps")]
+    pub delay: AmountChange,
+    /// Waiting for peers.
+    #[serde(rename = "wait_ps")]
+    pub wait: AmountChange,
+    /// Bytes.
+    pub bytes: AmountChange,
+    /// Floating-point operations.
+    pub flops: AmountChange,
+}
+
+impl NodeTotals {
+    fn each(&mut self) -> [&mut AmountChange; 6] {
+        [
+            &mut self.nodes,
+            &mut self.duration,
+            &mut self.delay,
+            &mut self.wait,
+            &mut self.bytes,
+            &mut self.flops,
+        ]
+    }
+
+    fn take(&mut self, view: &CompactNodeView<'_>, second: bool) {
+        let flops = match view.op {
+            Op::Compute { flops, .. } => flops,
+            _ => 0,
+        };
+        let bytes = bytes_of(&view.op).unwrap_or(0);
+        let amounts = [1, view.recorded.0, view.delay.0, view.wait.0, bytes, flops];
+        for (shift, amount) in self.each().into_iter().zip(amounts) {
+            let sum = if second {
+                &mut shift.after
+            } else {
+                &mut shift.before
+            };
+            *sum += u128::from(amount);
+        }
+    }
+
+    /// Adds the totals of other nodes.
+    pub fn add(&mut self, other: &Self) {
+        let mut other = *other;
+        for (sum, more) in self.each().into_iter().zip(other.each()) {
+            sum.before += more.before;
+            sum.after += more.after;
+        }
+    }
+
+    /// Returns the total time: durations, delays and waiting.
+    pub fn time(&self) -> AmountChange {
+        let all = [self.duration, self.delay, self.wait];
+        AmountChange {
+            before: all.iter().map(|shift| shift.before).sum(),
+            after: all.iter().map(|shift| shift.after).sum(),
+        }
+    }
+}
+
+/// Totals of all nodes, and by group.
+pub(super) type GroupedTotals = (NodeTotals, BTreeMap<(GroupBy, String), NodeTotals>);
+
+/// Adds up the nodes of two traces, in parallel if there are many.
+pub(super) fn of(traces: [&RawTrace<'_>; 2]) -> GroupedTotals {
+    let [a, b] = traces;
+    let many = a.nodes.len().min(b.nodes.len()) >= MANY;
+    let [(mut total, mut by), second] = run_both(many, || of_one(a, false), || of_one(b, true));
+    total.add(&second.0);
+    for (key, amounts) in second.1 {
+        by.entry(key).or_default().add(&amounts);
+    }
+    (total, by)
+}
+
+/// Absent group.
+const NONE: u32 = u32::MAX;
+
+fn of_one(trace: &RawTrace<'_>, second: bool) -> GroupedTotals {
+    let mut operators: Interner<String> = Interner::default();
+    let mut groups: Interner<String> = Interner::default();
+    let mut types: BTreeMap<u8, String> = BTreeMap::new();
+    let mut rows: Interner<(u8, u32, u32)> = Interner::default();
+    let mut sums: Vec<NodeTotals> = Vec::new();
+    let mut name = String::new();
+    for item in &trace.nodes {
+        let view = &item.view;
+        name.clear();
+        family(view.name, &mut name);
+        let operator = match operators.find(name.as_str()) {
+            Some(known) => known,
+            None => operators.intern(name.clone()),
+        };
+        let group = match view.op {
+            Op::Collective { group, .. } => groups.intern(group_name(group)),
+            _ => NONE,
+        };
+        let kind = type_of(&view.op);
+        let row = rows.intern((kind, operator, group)) as usize;
+        if row == sums.len() {
+            sums.push(NodeTotals::default());
+            types.entry(kind).or_insert_with(|| type_name(&view.op));
+        }
+        sums[row].take(view, second);
+    }
+    let (operators, groups) = (operators.into_keys(), groups.into_keys());
+    let mut total = NodeTotals::default();
+    let mut by: BTreeMap<(GroupBy, String), NodeTotals> = BTreeMap::new();
+    for ((kind, operator, group), amounts) in rows.into_keys().into_iter().zip(sums) {
+        total.add(&amounts);
+        let mut keys = vec![
+            (GroupBy::Type, types[&kind].clone()),
+            (GroupBy::Operator, operators[operator as usize].clone()),
+        ];
+        if group != NONE {
+            keys.push((GroupBy::Group, groups[group as usize].clone()));
+        }
+        for key in keys {
+            by.entry(key).or_default().add(&amounts);
+        }
+    }
+    (total, by)
+}

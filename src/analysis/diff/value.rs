@@ -1,0 +1,41 @@
+//! Values of fields, for people and for programs.
+
+use chakram_base::units::Span;
+use serde::Serialize;
+use std::fmt;
+
+/// Value of a field of a node.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize)]
+#[serde(untagged)]
+pub enum FieldValue {
+    /// No value.
+    Absent,
+    /// Count of bytes or operations.
+    Count(u64),
+    /// Duration.
+    Time(Span),
+    /// Any other value.
+    Text(String),
+}
+
+impl FieldValue {
+    /// Returns the number behind it, if it is one.
+    pub fn amount(&self) -> Option<u64> {
+        match self {
+            Self::Count(count) => Some(*count),
+            Self::Time(span) => Some(span.0),
+            Self::Absent | Self::Text(_) => None,
+        }
+    }
+}
+
+impl fmt::Display for FieldValue {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Absent => f.pad("nothing"),
+            Self::Count(count) => f.pad(&chakram_report::summary::thousands(*count)),
+            Self::Time(span) => fmt::Display::fmt(span, f),
+            Self::Text(text) => f.pad(text),
+        }
+    }
+}

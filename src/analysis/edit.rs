@@ -1,0 +1,95 @@
+//! Transformations of traces into other traces, and audits of the private information in them.
+//!
+//! Every command here works on the contents of files, one rank at a time, and copies everything it does not
+//! mean to change as it came: unknown fields survive a [`mod@slice`] and a [`scale`], and none survives
+//! [`anonymise`].
+
+use chakram_trace::format::TraceError;
+use chakram_trace::format::attr::AttrView;
+use chakram_trace::format::wire::{RawRecord, WireCursor, WireValue};
+
+pub mod anonymise;
+pub mod audit;
+pub mod scale;
+pub mod slice;
+
+pub use anonymise::{AnonymiserCounts, TraceAnonymiser};
+pub use audit::TraceAudit;
+pub use scale::{JobScaling, RankGrid, ScaledDimension, ShardScaling};
+pub use slice::{CommunicationMatches, RankSelection, SliceSummary, SliceTarget};
+
+/// Number of the type of metadata nodes.
+const METADATA: u64 = 1;
+
+/// Returns the number of a node's type.
+fn kind(record: RawRecord<'_>) -> Result<u64, TraceError> {
+    let mut kind = 0;
+    let mut cursor = WireCursor::new(record.bytes, record.offset);
+    while !cursor.is_empty() {
+        if let (3, WireValue::Varint(found)) = cursor.field()? {
+            kind = u64::from(found as u32);
+        }
+    }
+    Ok(kind)
+}
+
+/// Hands every attribute of a node to `each`.
+fn attributes<'a>(
+    record: RawRecord<'a>,
+    mut each: impl FnMut(&AttrView<'a>) -> Result<(), TraceError>,
+) -> Result<(), TraceError> {
+    let mut cursor = WireCursor::new(record.bytes, record.offset);
+    while !cursor.is_empty() {
+        if let (10, WireValue::Bytes(message, at)) = cursor.field()? {
+            each(&AttrView::scan(message, at)?)?;
+        }
+    }
+    Ok(())
+}
+
+/// Returns whether `name` is `pattern`, in which `*` stands for any text.
+pub fn matches(pattern: &str, name: &str) -> bool {
+    let mut parts = pattern.split('*');
+    let first = parts.next().unwrap_or("");
+    let Some(mut rest) = name.strip_prefix(first) else {
+        return false;
+    };
+    let Some(last) = parts.next_back() else {
+        return rest.is_empty();
+    };
+    for part in parts {
+        match rest.find(part) {
+            Some(at) => rest = &rest[at + part.len()..],
+            None => return false,
+        }
+    }
+    rest.ends_with(last)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::matches;
+
+    #[test]
+    fn stars_stand_for_any_text() {
+        for (pattern, name) in [
+            ("a", "a"),
+            ("*", ""),
+            ("aten::*", "aten::mm"),
+            ("*::mm", "aten::mm"),
+            ("a*b*c", "abbbc"),
+            ("a**c", "ac"),
+        ] {
+            assert!(matches(pattern, name), "{pattern} {name}");
+        }
+        for (pattern, name) in [
+            ("a", "ab"),
+            ("", "a"),
+            ("ab*ba", "aba"),
+            ("a*b*c", "acb"),
+            ("step#1", "step#11"),
+        ] {
+            assert!(!matches(pattern, name), "{pattern} {name}");
+        }
+    }
+}

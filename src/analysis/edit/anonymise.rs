@@ -1,0 +1,432 @@
+//! Removal of private information from traces.
+//!
+//! Everything that a replay reads stays: structure, times, bytes, FLOPs, lanes, groups, peers. Everything else
+//! is removed unless a list allows it, so unknown content cannot leak:
+//!
+//! | part | becomes |
+//! |---|---|
+//! | names | `n-` and 16 hexadecimal digits of their keyed hash; public ones ([`is_public`]) stay |
+//! | groups | numbers stay, names become `g-` and a hash, in nodes and declarations alike; only ranks are declared of them |
+//! | names of lanes | `lane-` and a hash |
+//! | attributes | those that replays read stay if they make sense as such, and so do the numbers [`NUMBERS`]; others go |
+//! | arguments and results | go |
+//! | roles of groups | `tensor`, `data` and the other words of plans stay, others become `role-` and a hash |
+//! | the metadata record | keeps `captured_ns`, steps and their time without a profiler, amounts of work, the core, the lanes, the roles, and that kernels ran on a CPU |
+//! | `doc_string`, start times, unknown fields | go |
+//!
+//! The hash is BLAKE3 with a key: equal names have equal hashes on all ranks and in all runs with one key, and
+//! names cannot be guessed by trying without it.
+
+use super::audit;
+use chakram_trace::format::attr::AttrView;
+use chakram_trace::format::encoder::MessageEncoder;
+use chakram_trace::format::groups::{
+    DeclaredGroups, NODE_MARK, NODE_NAME, in_form_of, metadata_text, parse_metadata,
+};
+use chakram_trace::format::roles::{self, GroupRoles};
+use chakram_trace::format::scan::{self, DependencyVisitor};
+use chakram_trace::format::split_sizes::{RECEIVE_BYTES, SEND_BYTES};
+use chakram_trace::format::wire::{
+    FrameCursor, RawRecord, WireCursor, WireValue, repeated_varints,
+};
+use chakram_trace::format::{Dtype, GroupName, TraceError, TrainingPhase, work_amounts};
+
+/// Attributes that replays do not read but that are kept if they are numbers: the origin of a node.
+pub const NUMBERS: [&str; 11] = [
+    "parent",
+    "launch",
+    "in_bytes",
+    "out_bytes",
+    "rf_id",
+    "et_id",
+    "seq_id",
+    "fw_parent",
+    "fw_tid",
+    "scope",
+    "comm_priority",
+];
+
+/// Prefixes of operator names that are public.
+const PUBLIC: [&str; 12] = [
+    "aten::",
+    "prims::",
+    "quantized::",
+    "torch::",
+    "c10d::",
+    "c10d_functional::",
+    "_c10d_functional::",
+    "nccl:",
+    "gloo:",
+    "mpi:",
+    "ucc:",
+    "ProfilerStep#",
+];
+
+/// Other public names.
+const PUBLIC_WHOLE: [&str; 4] = [
+    "record_param_comms",
+    "end of the thread",
+    "joint",
+    NODE_NAME,
+];
+
+/// Roles of groups that are public: the dimensions of parallel training.
+const PUBLIC_ROLES: [&str; 8] = [
+    "tensor",
+    "data",
+    "pipeline",
+    "embedding",
+    "model",
+    "operator",
+    "expert",
+    "context",
+];
+
+/// Returns whether `name` is that of an operator of PyTorch or of a step, and nothing else: a known prefix is
+/// followed by letters, digits and `_` only, and by nothing that an [`audit`] would find.
+pub fn is_public(name: &str) -> bool {
+    let rest = PUBLIC.iter().find_map(|start| name.strip_prefix(start));
+    let plain = rest.is_some_and(|rest| {
+        let plain = |b: u8| b.is_ascii_alphanumeric() || b == b'_';
+        !rest.is_empty() && rest.bytes().all(plain)
+    });
+    PUBLIC_WHOLE.contains(&name) || plain && !audit::leaks(name)
+}
+
+/// Key of the hash, and the names that are kept.
+#[derive(Debug)]
+pub struct TraceAnonymiser {
+    key: [u8; 32],
+    public: bool,
+    keep: Vec<String>,
+}
+
+/// Counts of kept, hashed and removed content of a trace.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct AnonymiserCounts {
+    /// Number of nodes.
+    pub nodes: u64,
+    /// Number of names that were hashed.
+    pub hashed: u64,
+    /// Number of names that were kept.
+    pub kept: u64,
+    /// Number of attributes that were removed.
+    pub attributes: u64,
+    /// Number of other fields that were removed: inputs, outputs, start times, unknown ones.
+    pub fields: u64,
+}
+
+impl TraceAnonymiser {
+    /// Derives the key of the hash from `secret`. Public names are kept if `public`, and names that match one
+    /// of the patterns `keep`, in which `*` stands for any text.
+    pub fn new(secret: &[u8], public: bool, keep: Vec<String>) -> Self {
+        Self {
+            key: blake3::derive_key("chakram anonymise 2026 names of traces", secret),
+            public,
+            keep,
+        }
+    }
+
+    fn hashed(&self, prefix: &str, name: &str) -> String {
+        let mut hasher = blake3::Hasher::new_keyed(&self.key);
+        // The prefix separates nodes, groups and lanes, so that equal names of different things do not show.
+        hasher.update(prefix.as_bytes());
+        hasher.update(name.as_bytes());
+        let hex = hasher.finalize().to_hex();
+        format!("{prefix}{}", &hex[..16])
+    }
+
+    /// Returns the replacement of a node's name; `None` if it is kept.
+    pub fn name(&self, name: &str) -> Option<String> {
+        let kept = name.is_empty()
+            || self.public && is_public(name)
+            || self
+                .keep
+                .iter()
+                .any(|pattern| super::matches(pattern, name));
+        (!kept).then(|| self.hashed("n-", name))
+    }
+
+    /// Returns the replacement of a group's name: numbers and the name of all ranks are kept.
+    pub fn group(&self, name: &str) -> String {
+        match GroupName::from_text(name) {
+            GroupName::Text(text) => self.hashed("g-", text),
+            _ => name.to_owned(),
+        }
+    }
+
+    /// Returns the replacement of declared groups.
+    pub fn groups(&self, declared: &DeclaredGroups) -> DeclaredGroups {
+        let groups = declared.iter();
+        groups
+            .map(|(name, ranks)| (self.group(name), ranks.clone()))
+            .collect()
+    }
+
+    /// Returns the replacement of the roles of groups: the words of plans are structure, any other is a name.
+    pub fn roles(&self, roles: &GroupRoles) -> GroupRoles {
+        roles.renamed(|role| match PUBLIC_ROLES.contains(&role) {
+            true => role.to_owned(),
+            false => self.hashed("role-", role),
+        })
+    }
+
+    /// Anonymises the (decompressed) `contents` of a trace.
+    ///
+    /// Fails on records that a replay would refuse, since their content is unknown.
+    pub fn trace(&self, contents: &[u8]) -> Result<(Vec<u8>, AnonymiserCounts), TraceError> {
+        let mut frames = FrameCursor::new(contents);
+        let mut out = Vec::with_capacity(contents.len() / 2);
+        let mut done = AnonymiserCounts::default();
+        let mut put = MessageEncoder::default();
+        while let Some(record) = frames.next_record()? {
+            put.clear();
+            let made = match record.number {
+                0 => self.metadata(record, &mut put, &mut done),
+                _ => self.node(record, &mut put, &mut done),
+            };
+            made.map_err(|e| e.in_record(record.number, record.offset))?;
+            put.frame(&mut out);
+        }
+        if contents.is_empty() {
+            return Err(TraceError::malformed(0, "the file is empty"));
+        }
+        Ok((out, done))
+    }
+
+    fn metadata(
+        &self,
+        record: RawRecord<'_>,
+        out: &mut MessageEncoder,
+        done: &mut AnonymiserCounts,
+    ) -> Result<(), TraceError> {
+        let metadata = scan::metadata(record)?;
+        out.bytes(1, b"0.0.4");
+        let mut kept = 0;
+        let mut add = |name: &str, number: u32, value: Result<u64, &str>| {
+            let mut message = MessageEncoder::default();
+            message.bytes(1, name.as_bytes());
+            match value {
+                Ok(count) => message.varint(number, count),
+                Err(text) => message.bytes(number, text.as_bytes()),
+            }
+            kept += 1;
+            out.bytes(2, message.as_bytes());
+        };
+        if let Some(captured) = metadata.captured {
+            add("captured_ns", 13, Ok(captured.0 / 1000));
+        }
+        if metadata.kernels_on_cpu {
+            add(scan::KERNELS_ON, 29, Err(scan::CPU));
+        }
+        if let Some(steps) = metadata.unprofiled {
+            add(scan::CAPTURED_STEPS, 13, Ok(steps.captured));
+            add(scan::UNPROFILED_STEP, 13, Ok(steps.step.0 / 1000));
+        }
+        if !metadata.roles.is_empty() {
+            let text = self.roles(&metadata.roles).to_string();
+            add(roles::ATTRIBUTE, 29, Err(&text));
+        }
+        if let Some(amounts) = metadata.amounts {
+            add(work_amounts::ATTRIBUTE, 29, Err(&amounts.to_string()));
+        }
+        if let Some([x, y]) = metadata.core {
+            add(scan::CORE, 29, Err(&format!("{x},{y}")));
+        }
+        for (host, number, name) in &metadata.lanes {
+            let host = if *host { "host_" } else { "" };
+            let name = self.hashed("lane-", name);
+            add(&format!("{host}lane.{number}"), 29, Err(&name));
+        }
+        let mut cursor = WireCursor::new(record.bytes, record.offset);
+        while !cursor.is_empty() {
+            match cursor.field()? {
+                (1, WireValue::Bytes(..)) => {}
+                // As many attributes as were written above were kept; the others are removed.
+                (2, WireValue::Bytes(..)) if kept > 0 => kept -= 1,
+                (2, WireValue::Bytes(..)) => done.attributes += 1,
+                _ => done.fields += 1,
+            }
+        }
+        Ok(())
+    }
+
+    fn node(
+        &self,
+        record: RawRecord<'_>,
+        out: &mut MessageEncoder,
+        done: &mut AnonymiserCounts,
+    ) -> Result<(), TraceError> {
+        let mut deps = DependencyLists::default();
+        let view = scan::node(record, &mut deps)?;
+        done.nodes += 1;
+        let declares = super::kind(record)? == super::METADATA && view.name.contains(NODE_MARK);
+        // Defaults are not encoded.
+        if view.id > 0 {
+            out.varint(1, view.id);
+        }
+        let hashed = if declares {
+            (view.name != NODE_NAME).then(|| NODE_NAME.to_owned())
+        } else {
+            self.name(view.name)
+        };
+        match &hashed {
+            Some(_) => done.hashed += 1,
+            None => done.kept += 1,
+        }
+        let name = hashed.as_deref().unwrap_or(view.name);
+        if !name.is_empty() {
+            out.bytes(2, name.as_bytes());
+        }
+        let kind = super::kind(record)?;
+        if kind > 0 {
+            out.varint(3, kind);
+        }
+        out.packed(4, &deps.control);
+        out.packed(5, &deps.data);
+        if view.micros > 0 {
+            out.varint(7, view.micros);
+        }
+        if let Some(text) = view.groups {
+            let groups = self.groups(&parse_metadata(view.id, text)?);
+            let text = in_form_of(text, metadata_text(&groups));
+            let mut inputs = MessageEncoder::default();
+            inputs.bytes(1, text.as_bytes());
+            out.bytes(8, inputs.as_bytes());
+        }
+        let mut cursor = WireCursor::new(record.bytes, record.offset);
+        while !cursor.is_empty() {
+            match cursor.field()? {
+                (10, WireValue::Bytes(message, at)) => {
+                    let attr = AttrView::scan(message, at)?;
+                    let before = out.as_bytes().len();
+                    self.attribute(&attr, message, out)?;
+                    done.attributes += u64::from(out.as_bytes().len() == before);
+                }
+                // The declaration was written above.
+                (8, _) if view.groups.is_some() => {}
+                (1..=5 | 7, _) => {}
+                _ => done.fields += 1,
+            }
+        }
+        Ok(())
+    }
+
+    /// Writes the attribute if it is kept.
+    fn attribute(
+        &self,
+        attr: &AttrView<'_>,
+        message: &[u8],
+        out: &mut MessageEncoder,
+    ) -> Result<(), TraceError> {
+        let Ok(name) = std::str::from_utf8(attr.name) else {
+            return Ok(());
+        };
+        let read = scan::is_replay_attribute(name);
+        if !attr.is_set() || !read && !NUMBERS.contains(&name) {
+            return Ok(());
+        }
+        let mut kept = MessageEncoder::default();
+        kept.bytes(1, name.as_bytes());
+        let text = attr.as_str()?;
+        match (name, text) {
+            ("pg_name" | "comm_group", Some(text)) => kept.bytes(29, self.group(text).as_bytes()),
+            ("dtype", text) => match text.and_then(Dtype::from_name) {
+                Some(dtype) => kept.bytes(29, dtype.to_string().as_bytes()),
+                None => return Ok(()),
+            },
+            ("phase", text) => match text.and_then(TrainingPhase::from_name) {
+                Some(phase) => kept.bytes(29, phase.to_string().as_bytes()),
+                None => return Ok(()),
+            },
+            // Replays refuse all other texts here.
+            ("in_switch" | "kernel_shape" | SEND_BYTES | RECEIVE_BYTES, Some(text)) => {
+                kept.bytes(29, text.as_bytes())
+            }
+            ("involved_dim" | "involve_dims", _) => list(message, attr.offset, &mut kept)?,
+            (_, Some(text)) => match text.trim().parse::<f64>() {
+                Ok(_) => kept.bytes(29, text.trim().as_bytes()),
+                Err(_) => match text.trim() {
+                    "True" | "true" | "False" | "false" => kept.bytes(29, text.trim().as_bytes()),
+                    _ => return Ok(()),
+                },
+            },
+            (_, None) => {
+                if attr.as_i64().is_err() && attr.as_u64().is_err() && attr.as_bool().is_err() {
+                    return Ok(());
+                }
+                scalar(message, attr.offset, &mut kept)?;
+            }
+        }
+        out.bytes(10, kept.as_bytes());
+        Ok(())
+    }
+}
+
+/// Dependencies of one node, by kind.
+#[derive(Default)]
+struct DependencyLists {
+    control: Vec<u64>,
+    data: Vec<u64>,
+}
+
+impl DependencyVisitor for DependencyLists {
+    fn data(&mut self, id: u64) -> Result<(), TraceError> {
+        self.data.push(id);
+        Ok(())
+    }
+
+    fn control(&mut self, id: u64) -> Result<(), TraceError> {
+        self.control.push(id);
+        Ok(())
+    }
+}
+
+/// Copies the last value, a number.
+fn scalar(message: &[u8], at: usize, out: &mut MessageEncoder) -> Result<(), TraceError> {
+    let mut last: &[u8] = &[];
+    let mut cursor = WireCursor::new(message, at);
+    while !cursor.is_empty() {
+        let start = cursor.offset() - at;
+        if (3..=32).contains(&cursor.field()?.0) {
+            last = &message[start..cursor.offset() - at];
+        }
+    }
+    out.raw(last);
+    Ok(())
+}
+
+/// Copies a list of whole numbers or booleans as its reader decodes it.
+fn list(message: &[u8], at: usize, out: &mut MessageEncoder) -> Result<(), TraceError> {
+    let (mut kind, mut values) = (0, Vec::new());
+    let mut parts = WireCursor::new(message, at);
+    while !parts.is_empty() {
+        let (number, raw) = parts.field()?;
+        if !(3..=32).contains(&number) {
+            continue;
+        }
+        if number != kind {
+            values.clear();
+        }
+        kind = number;
+        if let WireValue::Bytes(list, at) = raw {
+            let mut list = WireCursor::new(list, at);
+            while !list.is_empty() {
+                let offset = list.offset();
+                if let (1, raw) = list.field()? {
+                    repeated_varints(raw, offset, |value| {
+                        values.push(value);
+                        Ok(())
+                    })?;
+                }
+            }
+        }
+    }
+    let mut list = MessageEncoder::default();
+    list.packed(1, &values);
+    out.bytes(kind, list.as_bytes());
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests;

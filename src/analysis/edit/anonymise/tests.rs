@@ -1,0 +1,240 @@
+//! Names and fields that are hashed, kept and removed, record by record, and agreement between ranks.
+
+use super::*;
+use chakram_trace::format::proto::attribute_proto::Value;
+use chakram_trace::format::proto::{AttributeProto, BoolList, GlobalMetadata, IoInfo, Node};
+use prost::Message;
+
+fn attribute(name: &str, value: Value) -> AttributeProto {
+    AttributeProto {
+        name: name.to_owned(),
+        value: Some(value),
+        ..AttributeProto::default()
+    }
+}
+
+fn text(name: &str, value: &str) -> AttributeProto {
+    attribute(name, Value::StringVal(value.to_owned()))
+}
+
+fn file(metadata: &GlobalMetadata, nodes: &[Vec<u8>]) -> Vec<u8> {
+    let mut file = metadata.encode_length_delimited_to_vec();
+    for node in nodes {
+        put_frame(&mut file, node);
+    }
+    file
+}
+
+fn put_frame(file: &mut Vec<u8>, message: &[u8]) {
+    prost::encoding::encode_varint(message.len() as u64, file);
+    file.extend_from_slice(message);
+}
+
+fn read(mut bytes: &[u8]) -> (GlobalMetadata, Vec<Node>) {
+    let metadata = GlobalMetadata::decode_length_delimited(&mut bytes).unwrap();
+    let mut nodes = Vec::new();
+    while !bytes.is_empty() {
+        nodes.push(Node::decode_length_delimited(&mut bytes).unwrap());
+    }
+    (metadata, nodes)
+}
+
+fn anonymiser() -> TraceAnonymiser {
+    TraceAnonymiser::new(b"key", true, vec!["mine.*".to_owned()])
+}
+
+#[test]
+fn only_what_replays_read_stays() {
+    let mut collective = Node {
+        id: 3,
+        name: "all of bob's gradients".into(),
+        r#type: 7,
+        ctrl_deps: vec![1],
+        data_deps: vec![2],
+        start_time_micros: 99,
+        duration_micros: 5,
+        inputs: Some(IoInfo {
+            values: "['/home/bob']".into(),
+            ..IoInfo::default()
+        }),
+        outputs: Some(IoInfo::default()),
+        attr: vec![
+            attribute("comm_type", Value::Int64Val(0)),
+            text("comm_size", " 64.0 "),
+            text("pg_name", "bobs_group"),
+            text("dtype", "c10::Half"),
+            attribute(
+                "involved_dim",
+                Value::BoolList(BoolList {
+                    values: vec![true, false],
+                }),
+            ),
+            attribute("rf_id", Value::Int64Val(4)),
+            text("et_id", "bob"),
+            text("op_schema", "aten::mm(Tensor self)"),
+            attribute("bobs_number", Value::Int64Val(4)),
+        ],
+    }
+    .encode_to_vec();
+    collective.extend([0xc2, 0x02, 3, b'b', b'o', b'b']);
+    let metadata = GlobalMetadata {
+        version: "bob's".into(),
+        attr: vec![
+            attribute("captured_ns", Value::Uint64Val(7)),
+            text("lane.1000", "bob's stream"),
+            text(roles::ATTRIBUTE, "tensor 1-2, bobs 3-4"),
+            text(
+                work_amounts::ATTRIBUTE,
+                "steps 1, samples 16, model_flops 5, bob 6",
+            ),
+            attribute(scan::CAPTURED_STEPS, Value::Uint64Val(3)),
+            attribute(scan::UNPROFILED_STEP, Value::Uint64Val(1500)),
+            text(scan::CORE, "3,1"),
+            text("input_file", "/home/bob/x"),
+            attribute("pid", Value::Uint64Val(1)),
+        ],
+    };
+    let before = file(&metadata, &[collective]);
+    let (after, done) = anonymiser().trace(&before).unwrap();
+    let (metadata, nodes) = read(&after);
+    assert_eq!(metadata.version, "0.0.4");
+    assert_eq!(
+        metadata.attr[0],
+        attribute("captured_ns", Value::Uint64Val(7))
+    );
+    let told = scan::metadata(RawRecord {
+        number: 0,
+        offset: 0,
+        bytes: &metadata.encode_to_vec(),
+    });
+    let told = told.unwrap();
+    assert_eq!(told.roles.of("2"), Some("tensor"));
+    let hashed = told.roles.of("3").unwrap();
+    assert!(
+        hashed.starts_with("role-") && hashed.len() == 21,
+        "{hashed}"
+    );
+    let amounts = work_amounts::WorkAmounts {
+        steps: 1,
+        samples: 16,
+        tokens: None,
+        model_flops: 5,
+    };
+    assert_eq!(told.amounts, Some(amounts));
+    let steps = told.unprofiled.unwrap();
+    assert_eq!((steps.captured, steps.step.0), (3, 1_500_000));
+    assert_eq!(told.core, Some([3, 1]));
+    assert_eq!(metadata.attr.last().unwrap().name, "lane.1000");
+    assert_eq!(metadata.attr.len(), 7);
+    let [node] = &nodes[..] else {
+        panic!("{nodes:?}")
+    };
+    let names: Vec<&str> = node.attr.iter().map(|a| &*a.name).collect();
+    let kept = [
+        "comm_type",
+        "comm_size",
+        "pg_name",
+        "dtype",
+        "involved_dim",
+        "rf_id",
+    ];
+    assert_eq!(names, kept);
+    assert_eq!(node.attr[1], text("comm_size", "64.0"));
+    assert_eq!(
+        node.attr[2],
+        text("pg_name", &anonymiser().group("bobs_group"))
+    );
+    assert_eq!(node.attr[3], text("dtype", "fp16"));
+    assert_eq!(
+        (&node.ctrl_deps[..], &node.data_deps[..]),
+        (&[1][..], &[2][..])
+    );
+    assert_eq!((node.start_time_micros, node.duration_micros), (0, 5));
+    assert_eq!((&node.inputs, &node.outputs), (&None, &None));
+    assert!(
+        node.name.starts_with("n-") && node.name.len() == 18,
+        "{}",
+        node.name
+    );
+    assert!(!after.windows(3).any(|bytes| bytes == b"bob"));
+    // Two of the metadata record, three of the node; start, inputs, outputs and the unknown field.
+    assert_eq!((done.attributes, done.fields), (5, 4));
+}
+
+#[test]
+fn names_are_alike_with_one_key_and_differ_with_another() {
+    let one = anonymiser();
+    assert_eq!(one.name("secret_op"), anonymiser().name("secret_op"));
+    assert_ne!(one.name("secret_op"), one.name("secret_oq"));
+    let other = TraceAnonymiser::new(b"other", true, vec![]);
+    assert_ne!(one.name("secret_op"), other.name("secret_op"));
+    // A group and a node of one name cannot be told to have it.
+    assert_ne!(one.name("x").unwrap()[2..], one.group("x")[2..]);
+    for kept in [
+        "",
+        "aten::mm",
+        "nccl:all_reduce",
+        "ProfilerStep#12",
+        "mine.x/y",
+    ] {
+        assert_eq!(one.name(kept), None, "{kept}");
+    }
+    for hashed in [
+        "aten::/home/bob",
+        "aten::",
+        "xaten::mm",
+        "aten::AKIAIOSFODNN7EXAMPLE",
+    ] {
+        assert!(one.name(hashed).is_some(), "{hashed}");
+    }
+    let all = TraceAnonymiser::new(b"key", false, vec![]);
+    assert!(all.name("aten::mm").is_some());
+    assert_eq!(
+        (&*one.group("0"), &*one.group("12"), &*one.group("")),
+        ("0", "12", "")
+    );
+}
+
+#[test]
+fn groups_have_one_name_in_nodes_and_declarations() {
+    let groups = Node {
+        id: 1,
+        name: "bob: ## process_group:init ##".into(),
+        r#type: 1,
+        inputs: Some(IoInfo {
+            values: r#"['[{"pg_name": "bobs", "pg_desc": "bob", "ranks": [1, 0]}, {"pg_name": "7", "ranks": []}]']"#.into(),
+            ..IoInfo::default()
+        }),
+        ..Node::default()
+    };
+    let before = file(&GlobalMetadata::default(), &[groups.encode_to_vec()]);
+    let (after, _) = anonymiser().trace(&before).unwrap();
+    let (_, nodes) = read(&after);
+    assert_eq!(nodes[0].name, NODE_NAME);
+    let values = &nodes[0].inputs.as_ref().unwrap().values;
+    assert!(
+        values.starts_with("['[") && values.ends_with("]']"),
+        "{values}"
+    );
+    let read = parse_metadata(1, values).unwrap();
+    let own = anonymiser().group("bobs");
+    let expected = DeclaredGroups::from([(own, vec![1, 0]), ("7".to_owned(), vec![])]);
+    assert_eq!(read, expected);
+}
+
+#[test]
+fn what_cannot_be_read_is_refused() {
+    let odd = Node {
+        id: 1,
+        r#type: 99,
+        ..Node::default()
+    };
+    let before = file(&GlobalMetadata::default(), &[odd.encode_to_vec()]);
+    let error = anonymiser().trace(&before).unwrap_err().to_string();
+    assert!(
+        error.contains("record 1") && error.contains("node type 99"),
+        "{error}"
+    );
+    assert!(anonymiser().trace(&[]).is_err());
+    assert!(anonymiser().trace(&before[..before.len() - 1]).is_err());
+}

@@ -1,0 +1,259 @@
+//! Audit of the private information in a trace: hosts, addresses, paths, people, secrets.
+//!
+//! Every text of a file is searched: names of nodes, names, comments and values of attributes, inputs and
+//! outputs, metadata, and unknown fields that are text, at any depth. [`find`] searches one text; information
+//! that is private by its meaning only, such as a project's word in an operator's name, is not found.
+
+use chakram_trace::format::TraceError;
+use chakram_trace::format::wire::{FrameCursor, RawRecord, WireCursor, WireValue};
+use std::collections::BTreeMap;
+
+mod paths_and_hosts;
+mod secret;
+mod text;
+
+pub use text::{LeakKind, TextLeak, find, leaks};
+
+/// Location of a text.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct TextLocation {
+    /// Number of the record, the metadata record being 0.
+    pub record: usize,
+    /// Id of the node; `None` for the metadata record.
+    pub node: Option<u64>,
+    /// Name of the field.
+    pub field: String,
+}
+
+/// Finding, with all its occurrences in fields of one name.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct AuditFinding {
+    /// Kind of information.
+    pub kind: LeakKind,
+    /// Private part of the text.
+    pub text: String,
+    /// Location of the first occurrence.
+    pub place: TextLocation,
+    /// Number of occurrences in fields of this name.
+    pub count: u64,
+}
+
+/// Findings of a file.
+#[derive(Debug, Default)]
+pub struct TraceAudit {
+    found: BTreeMap<(LeakKind, String, String), AuditFinding>,
+    /// Number of texts that were searched.
+    pub texts: u64,
+}
+
+/// Maximum nesting depth of unknown messages; deeper ones are searched as bytes.
+const DEEPEST: usize = 12;
+
+/// Attributes whose values are private whatever they are.
+const SENSITIVE_ATTRIBUTES: [(&str, LeakKind); 14] = [
+    ("host", LeakKind::Host),
+    ("hostname", LeakKind::Host),
+    ("host_name", LeakKind::Host),
+    ("hosts", LeakKind::Host),
+    ("node_name", LeakKind::Host),
+    ("nodename", LeakKind::Host),
+    ("user", LeakKind::User),
+    ("username", LeakKind::User),
+    ("user_name", LeakKind::User),
+    ("login", LeakKind::User),
+    ("password", LeakKind::Secret),
+    ("token", LeakKind::Secret),
+    ("secret", LeakKind::Secret),
+    ("api_key", LeakKind::Secret),
+];
+
+impl TraceAudit {
+    /// Searches the (decompressed) `contents` of a trace.
+    ///
+    /// Fails on a truncated file, since the content of the rest is unknown.
+    pub fn of(contents: &[u8]) -> Result<Self, TraceError> {
+        let mut this = Self::default();
+        let mut frames = FrameCursor::new(contents);
+        while let Some(record) = frames.next_record()? {
+            this.record(record)
+                .map_err(|e| e.in_record(record.number, record.offset))?;
+        }
+        Ok(this)
+    }
+
+    /// Returns the findings in the order of the file.
+    pub fn findings(self) -> Vec<AuditFinding> {
+        let mut list: Vec<AuditFinding> = self.found.into_values().collect();
+        list.sort_by(|a, b| (&a.place, a.kind, &a.text).cmp(&(&b.place, b.kind, &b.text)));
+        list
+    }
+
+    fn record(&mut self, record: RawRecord<'_>) -> Result<(), TraceError> {
+        let mut place = TextLocation {
+            record: record.number,
+            node: None,
+            field: String::new(),
+        };
+        let mut fields = WireCursor::new(record.bytes, record.offset);
+        while record.number > 0 && !fields.is_empty() {
+            if let (1, WireValue::Varint(id)) = fields.field()? {
+                place.node = Some(id);
+            }
+        }
+        if record.number > 0 {
+            // A node without the field has the default id.
+            place.node.get_or_insert(0);
+        }
+        let mut cursor = WireCursor::new(record.bytes, record.offset);
+        while !cursor.is_empty() {
+            let (number, raw) = cursor.field()?;
+            let WireValue::Bytes(bytes, at) = raw else {
+                continue;
+            };
+            match (record.number, number) {
+                (0, 1) => self.bytes(bytes, "version", &mut place),
+                (0, 2) | (1.., 10) => self.attribute(bytes, at, &mut place),
+                (1.., 2) => self.bytes(bytes, "name", &mut place),
+                // Packed dependencies hold no text.
+                (1.., 4 | 5) => {}
+                (1.., 8) => self.io(bytes, at, "inputs", &mut place),
+                (1.., 9) => self.io(bytes, at, "outputs", &mut place),
+                (_, number) => {
+                    self.unknown(bytes, at, &format!("field {number}"), &mut place, 0);
+                }
+            }
+        }
+        Ok(())
+    }
+
+    fn io(&mut self, message: &[u8], at: usize, which: &str, place: &mut TextLocation) {
+        const PARTS: [&str; 3] = ["values", "shapes", "types"];
+        self.fields(
+            message,
+            at,
+            place,
+            |this, number, bytes, at, place| match PARTS.get((number as usize).wrapping_sub(1)) {
+                Some(part) => this.bytes(bytes, &format!("{which}.{part}"), place),
+                None => this.unknown(bytes, at, &format!("{which}, field {number}"), place, 0),
+            },
+        );
+    }
+
+    fn attribute(&mut self, message: &[u8], at: usize, place: &mut TextLocation) {
+        let mut name = String::new();
+        self.fields(message, at, place, |this, number, bytes, _, place| {
+            if number == 1 {
+                name = String::from_utf8_lossy(bytes).into_owned();
+                this.bytes(bytes, "the name of an attribute", place);
+            }
+        });
+        let lower = name.to_ascii_lowercase();
+        // Values are searched in a second pass, since the name of an attribute can come after them.
+        let told = SENSITIVE_ATTRIBUTES
+            .iter()
+            .find(|(known, _)| *known == lower);
+        let label = format!("attribute `{}`", chakram_trace::format::escape(&name));
+        self.fields(message, at, place, |this, number, bytes, at, place| {
+            match number {
+                1 => {}
+                2 => this.bytes(bytes, &format!("the doc_string of {label}"), place),
+                29 | 31 => {
+                    this.bytes(bytes, &label, place);
+                    if let (Some((_, kind)), Ok(text)) = (told, std::str::from_utf8(bytes))
+                        && !text.is_empty()
+                    {
+                        this.add(*kind, text, place);
+                    }
+                }
+                // Packed numbers of lists hold no text.
+                4..=28 if number % 2 == 0 => {}
+                30 | 32 => {
+                    this.fields(
+                        bytes,
+                        at,
+                        place,
+                        |this, number, bytes, at, place| match number {
+                            1 => this.bytes(bytes, &label, place),
+                            _ => this.unknown(bytes, at, &label, place, 0),
+                        },
+                    )
+                }
+                _ => this.unknown(bytes, at, &format!("{label}, field {number}"), place, 0),
+            }
+        });
+    }
+
+    /// Hands every length-delimited field to `each`; the rest of a broken message is searched as bytes.
+    fn fields(
+        &mut self,
+        message: &[u8],
+        at: usize,
+        place: &mut TextLocation,
+        mut each: impl FnMut(&mut Self, u32, &[u8], usize, &mut TextLocation),
+    ) {
+        let mut cursor = WireCursor::new(message, at);
+        while !cursor.is_empty() {
+            let start = cursor.offset();
+            match cursor.field() {
+                Ok((number, WireValue::Bytes(bytes, at))) => each(self, number, bytes, at, place),
+                Ok(_) => {}
+                Err(_) => {
+                    self.bytes(&message[start - at..], "what cannot be read", place);
+                    return;
+                }
+            }
+        }
+    }
+
+    /// Searches a field that this version does not know: as text, and as a message if it can be decoded as one.
+    fn unknown(
+        &mut self,
+        bytes: &[u8],
+        at: usize,
+        label: &str,
+        place: &mut TextLocation,
+        depth: usize,
+    ) {
+        self.bytes(bytes, label, place);
+        let mut parts = Vec::new();
+        let mut cursor = WireCursor::new(bytes, at);
+        while !cursor.is_empty() {
+            match cursor.field() {
+                Ok((_, WireValue::Bytes(part, at))) => parts.push((part, at)),
+                Ok(_) => {}
+                Err(_) => return,
+            }
+        }
+        if depth < DEEPEST {
+            for (part, at) in parts {
+                self.unknown(part, at, label, place, depth + 1);
+            }
+        }
+    }
+
+    /// Searches the valid UTF-8 in `bytes`.
+    fn bytes(&mut self, bytes: &[u8], label: &str, place: &mut TextLocation) {
+        place.field.clear();
+        place.field.push_str(label);
+        self.texts += 1;
+        for chunk in bytes.utf8_chunks() {
+            for leak in find(chunk.valid()) {
+                self.add(leak.kind, leak.text, place);
+            }
+        }
+    }
+
+    fn add(&mut self, kind: LeakKind, text: &str, place: &TextLocation) {
+        let key = (kind, text.to_owned(), place.field.clone());
+        let finding = self.found.entry(key).or_insert_with(|| AuditFinding {
+            kind,
+            text: text.to_owned(),
+            place: place.clone(),
+            count: 0,
+        });
+        finding.count += 1;
+    }
+}
+
+#[cfg(test)]
+mod tests;

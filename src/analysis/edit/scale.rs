@@ -1,0 +1,379 @@
+//! Scaling of a job to more or fewer ranks, by copies along one dimension of a grid of ranks.
+//!
+//! The ranks of a job form a grid of named dimensions, outermost first: with `dp=2,tp=4`, rank `r` has
+//! the coordinates `(r / 4, r % 4)`. Along one of them, of size `D`, the job gets the size `D'`. The rank
+//! of the new grid whose coordinate there is `x'` does what the old rank did whose coordinate was
+//! `x' mod D` and whose others were the same; it belongs to *block* `x' / D`.
+//!
+//! | what | becomes |
+//! |---|---|
+//! | a group with all coordinates along the dimension | one group with all new ones, in ascending order |
+//! | a group with one coordinate there | itself, and a copy under a new name for every further block |
+//! | a group with some of them | an error: nobody knows what it means to be larger |
+//! | all ranks | all new ranks |
+//! | a root | the member with the same other coordinates, and its own along the dimension modulo `D'` |
+//! | the peer of a message with the same coordinate there | that rank in the own block |
+//! | a message along the dimension | the same step from the own coordinate, modulo `D'`, if all ranks along the dimension make the same messages; an error otherwise |
+//!
+//! A step of half the ring could go either way; it goes forward. Where `D` is 1, a group of one member
+//! counts as one along the dimension, and a larger one as one across.
+//!
+//! # Bytes
+//!
+//! Buffers that every member holds whole, such as gradients in an all-reduce, keep their size. Of a [`ShardScaling`]
+//! buffer either the whole or the shard of a member stays, when a group grows from `m` to `m'`:
+//!
+//! | `comm_size` | keep-total | keep-shard |
+//! |---|---|---|
+//! | all-gather, gather: a member's shard | `m / m'` of it | the same |
+//! | reduce-scatter, scatter: the whole | the same | `m' / m` of it |
+//! | all-to-all: all that a member sends | the same | `m' / m` of it |
+//!
+//! Fractions are rounded up. Kernels keep their work, though those on shards may have less.
+
+use chakram_trace::format::encoder::{self, MessageEncoder};
+use chakram_trace::format::groups::{DeclaredGroups, parse_metadata};
+use chakram_trace::format::roles::GroupRoles;
+use chakram_trace::format::scan::{self, DependencyVisitor};
+use chakram_trace::format::wire::FrameCursor;
+use chakram_trace::format::{GroupName, Op, TraceError};
+use std::collections::BTreeMap;
+
+mod grid;
+mod group_scaling;
+mod rank_writer;
+
+pub use grid::{RankGrid, ScaledDimension};
+use group_scaling::{GroupNames, GroupScaling};
+use rank_writer::ScaleWriter;
+
+/// Part that stays constant of a buffer that a group shards.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum ShardScaling {
+    /// The whole: weights and optimizer states, which do not grow with the number of replicas.
+    KeepTotal,
+    /// The shard of each member.
+    KeepShard,
+}
+
+/// Step of a message's sender along the dimension, and the other coordinates of its peer.
+type RingStep = (i64, (u32, u32));
+
+/// Message along the dimension: whether it is received, step of its sender, other coordinates of its peer, tag
+/// and bytes.
+type CrossingMessage = (bool, i64, (u32, u32), i32, u64);
+
+/// Scaling of a job.
+#[derive(Debug)]
+pub struct JobScaling {
+    along: ScaledDimension,
+    sharded: ShardScaling,
+    /// Groups that are declared beside the traces.
+    declared: DeclaredGroups,
+    /// Groups that the trace of each rank declares.
+    own: BTreeMap<u32, DeclaredGroups>,
+    names: GroupNames,
+    crossings: BTreeMap<u32, Vec<CrossingMessage>>,
+    /// Whether all copies of a rank are equal, by rank.
+    alike: BTreeMap<u32, bool>,
+}
+
+struct SkipDependencies;
+
+impl DependencyVisitor for SkipDependencies {
+    fn data(&mut self, _: u64) -> Result<(), TraceError> {
+        Ok(())
+    }
+
+    fn control(&mut self, _: u64) -> Result<(), TraceError> {
+        Ok(())
+    }
+}
+
+/// Returns the name that a node gives its group; `None` means all ranks.
+fn named(group: GroupName<'_>) -> Option<String> {
+    match group {
+        GroupName::World => None,
+        GroupName::Number(number) => Some(number.to_string()),
+        GroupName::Text(text) => Some(text.to_owned()),
+    }
+}
+
+impl JobScaling {
+    /// Starts with the groups that are declared beside the traces.
+    pub fn new(
+        along: ScaledDimension,
+        sharded: ShardScaling,
+        declared: DeclaredGroups,
+    ) -> Result<Self, TraceError> {
+        let mut this = Self {
+            along,
+            sharded,
+            names: GroupNames::default(),
+            declared: DeclaredGroups::new(),
+            own: BTreeMap::new(),
+            crossings: BTreeMap::new(),
+            alike: BTreeMap::new(),
+        };
+        for (name, ranks) in &declared {
+            this.shape(name, ranks)?;
+            this.names.add(name);
+        }
+        this.declared = declared;
+        Ok(this)
+    }
+
+    /// Returns the dimension that is scaled, which maps new ranks to those they copy.
+    pub fn along(&self) -> &ScaledDimension {
+        &self.along
+    }
+
+    /// Returns how a declared group scales; `None` if it is all ranks, by its name or because it lists none.
+    fn shape(&self, name: &str, ranks: &[u32]) -> Result<Option<GroupScaling>, TraceError> {
+        if ranks.is_empty() || GroupName::from_text(name) == GroupName::World {
+            Ok(None)
+        } else {
+            GroupScaling::of(&self.along, name, ranks).map(Some)
+        }
+    }
+
+    /// Reads the trace of `rank`.
+    ///
+    /// Fails on anything that a replay would refuse, and on groups that do not fit the grid.
+    pub fn scan_rank(&mut self, rank: u32, contents: &[u8]) -> Result<(), TraceError> {
+        let mut own = DeclaredGroups::new();
+        let mut records = Vec::new();
+        let mut frames = FrameCursor::new(contents);
+        while let Some(record) = frames.next_record()? {
+            if record.number == 0 {
+                continue;
+            }
+            let view = scan::node(record, &mut SkipDependencies)?;
+            if let Some(values) = view.groups {
+                own.extend(parse_metadata(view.id, values)?);
+            }
+            if matches!(view.op, Op::Collective { .. } | Op::Message { .. }) {
+                records.push((record, view));
+            }
+        }
+        let mut alike = true;
+        for (name, ranks) in &own {
+            alike &= !matches!(self.shape(name, ranks)?, Some(GroupScaling::Copied));
+            self.names.add(name);
+        }
+        self.own.insert(rank, own);
+        // Replays match them in the order of ids, whatever the order of the file.
+        records.sort_by_key(|(_, view)| view.id);
+        let mut crossings = Vec::new();
+        for (record, view) in records {
+            let at = |e: TraceError| e.in_record(record.number, record.offset);
+            match view.op {
+                Op::Collective { group, .. } => {
+                    alike &= self.group(rank, view.id, group).map_err(at)?.1
+                        != Some(GroupScaling::Copied);
+                }
+                Op::Message {
+                    receive,
+                    peer,
+                    tag,
+                    bytes,
+                    ..
+                } => {
+                    alike = false;
+                    if let Some((step, others)) =
+                        self.step(rank, view.id, receive, peer).map_err(at)?
+                    {
+                        crossings.push((receive, step, others, tag, bytes));
+                    }
+                }
+                _ => {}
+            }
+        }
+        self.crossings.insert(rank, crossings);
+        self.alike.insert(rank, alike);
+        Ok(())
+    }
+
+    /// Returns the members of the group that a node of `rank` names, and how it scales; an empty list means all
+    /// ranks.
+    fn group(
+        &self,
+        rank: u32,
+        node: u64,
+        group: GroupName<'_>,
+    ) -> Result<(&[u32], Option<GroupScaling>), TraceError> {
+        let Some(name) = named(group) else {
+            return Ok((&[], None));
+        };
+        let own = self.own.get(&rank).and_then(|own| own.get(&name));
+        match self.declared.get(&name).or(own) {
+            Some(ranks) => Ok((ranks, self.shape(&name, ranks)?)),
+            None => Err(TraceError::refused(
+                node,
+                format!(
+                    "its group `{}` is not declared",
+                    chakram_trace::format::escape(&name)
+                ),
+                "pass the groups with --groups FILE",
+            )),
+        }
+    }
+
+    /// Returns the step of a message's sender along the dimension, and its peer's other coordinates; `None` if
+    /// both ends have the same coordinate there.
+    fn step(
+        &self,
+        rank: u32,
+        node: u64,
+        receive: bool,
+        peer: u32,
+    ) -> Result<Option<RingStep>, TraceError> {
+        if peer >= self.along.ranks() {
+            return Err(TraceError::refused(
+                node,
+                format!(
+                    "its peer is rank {peer}, and the grid has {}",
+                    self.along.ranks()
+                ),
+                "give a --grid of all ranks of the job",
+            ));
+        }
+        let (own, far) = (self.along.place(rank), self.along.place(peer));
+        if own.x == far.x {
+            return Ok(None);
+        }
+        let (from, to) = if receive {
+            (far.x, own.x)
+        } else {
+            (own.x, far.x)
+        };
+        let size = i64::from(self.along.size());
+        // The shorter way around the ring; half of it counts as forward.
+        let forward = (i64::from(to) - i64::from(from)).rem_euclid(size);
+        let step = if forward * 2 > size {
+            forward - size
+        } else {
+            forward
+        };
+        Ok(Some((step, (far.outer, far.inner))))
+    }
+
+    /// Checks that all ranks along the dimension send the same messages along it.
+    pub fn check(&self) -> Result<(), TraceError> {
+        for (&rank, crossings) in &self.crossings {
+            let place = self.along.place(rank);
+            // All ranks along the dimension are compared with the first.
+            let first = self.along.old(0, place);
+            let expected = self.crossings.get(&first);
+            if expected.is_some_and(|expected| expected != crossings) {
+                return Err(refused(
+                    format!(
+                        "ranks {first} and {rank} send other messages along `{}`, so what further ranks \
+                         would send is unknown",
+                        self.along.name()
+                    ),
+                    "scale along a dimension that messages do not cross, or that they cross in a ring",
+                ));
+            }
+        }
+        Ok(())
+    }
+
+    /// Returns whether the copies of `rank` in all blocks are one trace.
+    pub fn is_alike(&self, rank: u32) -> bool {
+        self.alike.get(&rank).copied().unwrap_or(false)
+    }
+
+    /// Returns the scaled groups that were declared beside the traces.
+    pub fn groups(&self) -> DeclaredGroups {
+        let mut groups = DeclaredGroups::new();
+        for (name, ranks) in &self.declared {
+            let shape = self.shape(name, ranks).ok().flatten();
+            for block in 0..self.along.blocks() {
+                if let Some((name, ranks)) = self.changed(name, ranks, shape, block) {
+                    groups.insert(name, ranks);
+                }
+            }
+        }
+        groups
+    }
+
+    /// Returns `roles` with those of the groups that blocks have copies of.
+    pub fn roles(&self, roles: &GroupRoles) -> GroupRoles {
+        let mut scaled = roles.clone();
+        for (name, ranks) in &self.declared {
+            let shape = self.shape(name, ranks).ok().flatten();
+            for block in 1..self.along.blocks() {
+                if let (Some(GroupScaling::Copied), Some(role)) = (shape, roles.of(name))
+                    && let Ok(number) = self.names.in_block(name, block).parse()
+                {
+                    scaled.add(number, role);
+                }
+            }
+        }
+        scaled
+    }
+
+    /// Returns the name and the members of a group in `block`.
+    fn changed(
+        &self,
+        name: &str,
+        ranks: &[u32],
+        shape: Option<GroupScaling>,
+        block: u32,
+    ) -> Option<(String, Vec<u32>)> {
+        match shape {
+            None => {
+                let all = 0..self.along.new_ranks();
+                let ranks = if ranks.is_empty() {
+                    Vec::new()
+                } else {
+                    all.collect()
+                };
+                Some((name.to_owned(), ranks))
+            }
+            Some(GroupScaling::Grows) => Some((name.to_owned(), self.along.grown(ranks))),
+            Some(GroupScaling::Copied) => {
+                let ranks: Option<Vec<u32>> = ranks
+                    .iter()
+                    .map(|&rank| self.along.in_block(self.along.place(rank), block))
+                    .collect();
+                Some((self.names.in_block(name, block), ranks?))
+            }
+        }
+    }
+
+    /// Writes the trace of the new rank `rank`, from the `contents` of the one that it copies.
+    pub fn write(&self, rank: u32, contents: &[u8]) -> Result<Vec<u8>, TraceError> {
+        let (old, block) = self.along.copies(rank);
+        let mut out = Vec::with_capacity(contents.len());
+        let mut message = MessageEncoder::default();
+        let mut frames = FrameCursor::new(contents);
+        let writing = ScaleWriter {
+            scaling: self,
+            old,
+            new: rank,
+            block,
+        };
+        while let Some(record) = frames.next_record()? {
+            message.clear();
+            let made = match record.number {
+                0 => writing.metadata(record, &mut message).map(|()| true),
+                _ => writing.node(record, &mut message),
+            };
+            if made.map_err(|e| e.in_record(record.number, record.offset))? {
+                message.frame(&mut out)
+            } else {
+                encoder::frame(&mut out, record.bytes)
+            }
+        }
+        Ok(out)
+    }
+}
+
+fn refused(found: String, hint: &str) -> TraceError {
+    TraceError::refused_at(chakram_trace::format::TraceLocation::default(), found, hint)
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,240 @@
+//! Grid of ranks, and one dimension of it that is scaled.
+
+use chakram_base::ids::MAX_NPUS;
+
+/// Named dimensions with their sizes, outermost first.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct RankGrid(Vec<(String, u32)>);
+
+impl RankGrid {
+    /// Parses `dp=2,tp=4`.
+    pub fn parse(text: &str) -> Result<Self, String> {
+        let mut grid = Self(Vec::new());
+        for part in text.split(',') {
+            let (name, size) = Self::dimension(part)?;
+            if grid.0.iter().any(|(known, _)| *known == name) {
+                return Err(format!("`{name}` is there twice"));
+            }
+            grid.0.push((name, size));
+        }
+        let sizes = grid.0.iter().map(|(_, size)| u64::from(*size));
+        // Saturating: the product of five sizes may exceed even 128 bits.
+        if sizes.fold(1, u64::saturating_mul) > u64::from(MAX_NPUS) {
+            return Err(format!("more than {MAX_NPUS} ranks"));
+        }
+        Ok(grid)
+    }
+
+    /// Parses `dp=2`.
+    pub fn dimension(text: &str) -> Result<(String, u32), String> {
+        let wrong = || format!("`{text}` is no dimension; write for example dp=2");
+        let (name, size) = text.trim().split_once('=').ok_or_else(wrong)?;
+        let (name, size) = (
+            name.trim(),
+            size.trim().parse::<u32>().map_err(|_| wrong())?,
+        );
+        if name.is_empty() || size == 0 {
+            Err(wrong())
+        } else {
+            Ok((name.to_owned(), size))
+        }
+    }
+
+    /// Returns the number of ranks.
+    pub fn ranks(&self) -> u32 {
+        self.0.iter().map(|(_, size)| size).product()
+    }
+
+    /// Returns the coordinates of `rank`, outermost first.
+    fn coordinates(&self, mut rank: u32) -> Vec<u32> {
+        let mut list: Vec<u32> = self
+            .0
+            .iter()
+            .rev()
+            .map(|(_, size)| {
+                let coordinate = rank % size;
+                rank /= size;
+                coordinate
+            })
+            .collect();
+        list.reverse();
+        list
+    }
+}
+
+/// Position of a rank: its coordinate along the dimension, and those outside and inside of it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct GridPosition {
+    pub(super) outer: u32,
+    pub(super) x: u32,
+    pub(super) inner: u32,
+}
+
+/// Grid with the dimension that is scaled.
+#[derive(Clone, Debug)]
+pub struct ScaledDimension {
+    grid: RankGrid,
+    dimension: usize,
+    stride: u32,
+    size: u32,
+    new_size: u32,
+}
+
+impl ScaledDimension {
+    /// Creates the scaling of dimension `name` to `size`.
+    pub fn new(grid: RankGrid, name: &str, size: u32) -> Result<Self, String> {
+        let names: Vec<&str> = grid.0.iter().map(|(name, _)| &**name).collect();
+        let found = names.iter().position(|known| *known == name);
+        let dimension = found
+            .ok_or_else(|| format!("the grid has no `{name}`; it has {}", names.join(", ")))?;
+        let stride: u32 = grid.0[dimension + 1..]
+            .iter()
+            .map(|(_, size)| size)
+            .product();
+        let old = grid.0[dimension].1;
+        let ranks = u64::from(grid.ranks() / old) * u64::from(size);
+        if ranks > u64::from(MAX_NPUS) {
+            return Err(format!("{ranks} ranks; a job has at most {MAX_NPUS}"));
+        }
+        Ok(Self {
+            dimension,
+            stride,
+            size: old,
+            new_size: size,
+            grid,
+        })
+    }
+
+    /// Returns the name of the dimension.
+    pub fn name(&self) -> &str {
+        &self.grid.0[self.dimension].0
+    }
+
+    /// Returns the number of ranks of the job.
+    pub fn ranks(&self) -> u32 {
+        self.grid.ranks()
+    }
+
+    /// Returns the number of ranks of the scaled job.
+    pub fn new_ranks(&self) -> u32 {
+        self.grid.ranks() / self.size * self.new_size
+    }
+
+    pub(super) fn size(&self) -> u32 {
+        self.size
+    }
+
+    pub(super) fn new_size(&self) -> u32 {
+        self.new_size
+    }
+
+    /// Returns the number of blocks of the old size in the new one; the last may be incomplete.
+    pub(super) fn blocks(&self) -> u32 {
+        self.new_size.div_ceil(self.size)
+    }
+
+    fn split(&self, rank: u32, size: u32) -> GridPosition {
+        GridPosition {
+            outer: rank / self.stride / size,
+            x: rank / self.stride % size,
+            inner: rank % self.stride,
+        }
+    }
+
+    fn join(&self, x: u32, place: GridPosition, size: u32) -> u32 {
+        (place.outer * size + x) * self.stride + place.inner
+    }
+
+    /// Returns the position of an old rank.
+    pub(super) fn place(&self, rank: u32) -> GridPosition {
+        self.split(rank, self.size)
+    }
+
+    /// Returns the position of a new rank.
+    pub(super) fn new_place(&self, rank: u32) -> GridPosition {
+        self.split(rank, self.new_size)
+    }
+
+    /// Returns the old rank at `x` and the other coordinates of `place`.
+    pub(super) fn old(&self, x: u32, place: GridPosition) -> u32 {
+        self.join(x, place, self.size)
+    }
+
+    /// Returns the new rank at `x` and the other coordinates of `place`.
+    pub(super) fn new_at(&self, x: u32, place: GridPosition) -> u32 {
+        self.join(x, place, self.new_size)
+    }
+
+    /// Returns the new rank in `block` that corresponds to `place` in the first, if there is one.
+    pub(super) fn in_block(&self, place: GridPosition, block: u32) -> Option<u32> {
+        let x = u64::from(place.x) + u64::from(block) * u64::from(self.size);
+        let x = u32::try_from(x).ok().filter(|&x| x < self.new_size)?;
+        Some(self.new_at(x, place))
+    }
+
+    /// Returns the old rank that a new one copies, and its block.
+    pub fn copies(&self, rank: u32) -> (u32, u32) {
+        let place = self.new_place(rank);
+        (self.old(place.x % self.size, place), place.x / self.size)
+    }
+
+    /// Returns all new ranks with the other coordinates of `ranks`, ascending.
+    pub(super) fn grown(&self, ranks: &[u32]) -> Vec<u32> {
+        let places = ranks.iter().map(|&rank| self.place(rank));
+        let first = places.filter(|place| place.x == 0);
+        let mut all: Vec<u32> = first
+            .flat_map(|place| (0..self.new_size).map(move |x| self.new_at(x, place)))
+            .collect();
+        all.sort_unstable();
+        all
+    }
+
+    /// Returns the coordinates of `rank` in all dimensions, and the index of the one that is scaled.
+    pub(super) fn coordinates(&self, rank: u32) -> (Vec<u32>, usize) {
+        (self.grid.coordinates(rank), self.dimension)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn ranks_are_copied_where_they_lie() {
+        // pp=2, dp=2, tp=2: rank = 4 pp + 2 dp + tp; dp becomes 3.
+        let grid = RankGrid::parse("pp=2,dp=2,tp=2").unwrap();
+        let along = ScaledDimension::new(grid, "dp", 3).unwrap();
+        assert_eq!(
+            (along.ranks(), along.new_ranks(), along.blocks()),
+            (8, 12, 2)
+        );
+        // New rank 11 = (1, 2, 1): copies (1, 0, 1), rank 5, in block 1.
+        assert_eq!(along.copies(11), (5, 1));
+        assert_eq!(along.copies(6), (4, 0));
+        // (1, 1, *) in block 1 would be at 3 of 3.
+        assert_eq!(along.in_block(along.place(6), 1), None);
+        assert_eq!(along.in_block(along.place(4), 1), Some(10));
+        // dp at pp 1, tp 1: ranks 5 and 7 become 7, 9 and 11.
+        assert_eq!(along.grown(&[5, 7]), [7, 9, 11]);
+        assert_eq!(along.coordinates(6), (vec![1, 1, 0], 1));
+    }
+
+    #[test]
+    fn grids_that_make_no_sense_are_refused() {
+        for bad in [
+            "",
+            "dp",
+            "dp=0",
+            "=3",
+            "dp=2,dp=3",
+            "dp=x",
+            "dp=100000,tp=100000",
+            "a=4294967295,b=4294967295,c=4294967295,d=4294967295,e=4294967295",
+        ] {
+            assert!(RankGrid::parse(bad).is_err(), "{bad}");
+        }
+        let grid = RankGrid::parse("dp=2, tp=4").unwrap();
+        assert!(ScaledDimension::new(grid.clone(), "pp", 2).is_err());
+        assert!(ScaledDimension::new(grid, "dp", u32::MAX).is_err());
+    }
+}

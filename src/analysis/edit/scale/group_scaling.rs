@@ -1,0 +1,163 @@
+//! Scaling of groups, and names of their copies.
+
+use super::grid::ScaledDimension;
+use super::refused;
+use chakram_trace::format::{TraceError, escape};
+use std::collections::BTreeSet;
+
+/// Way in which a group scales.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum GroupScaling {
+    /// It gets members along the dimension.
+    Grows,
+    /// Every block has its own copy.
+    Copied,
+}
+
+impl GroupScaling {
+    /// Determines how the group `name` scales; its members must fill a sub-grid.
+    pub fn of(along: &ScaledDimension, name: &str, ranks: &[u32]) -> Result<Self, TraceError> {
+        let fail = |why: String| {
+            let found = format!("group `{}`, ranks {}: {why}", escape(name), listed(ranks));
+            let hint = "give a --grid in which every group is a part of the grid";
+            Err(refused(found, hint))
+        };
+        if let Some(rank) = ranks.iter().find(|&&rank| rank >= along.ranks()) {
+            return fail(format!("the grid has no rank {rank}"));
+        }
+        let all: BTreeSet<u32> = ranks.iter().copied().collect();
+        if all.len() != ranks.len() {
+            return fail("a rank is named twice".to_owned());
+        }
+        let mut found: Vec<BTreeSet<u32>> = Vec::new();
+        for &rank in ranks {
+            let (coordinates, _) = along.coordinates(rank);
+            found.resize(coordinates.len(), BTreeSet::new());
+            for (set, coordinate) in found.iter_mut().zip(coordinates) {
+                set.insert(coordinate);
+            }
+        }
+        let combinations: u128 = found.iter().map(|set| set.len() as u128).product();
+        // Distinct members are a sub-grid if and only if all combinations of their coordinates are there.
+        if combinations != ranks.len() as u128 {
+            return fail("they are no part of the grid along its dimensions".to_owned());
+        }
+        let (_, dimension) = along.coordinates(0);
+        let across = found[dimension].len();
+        // Where the dimension has size 1, only a group of one member can be meant to lie along it.
+        let single = along.size() == 1 && ranks.len() == 1;
+        if across == 1 && !single {
+            return Ok(Self::Copied);
+        }
+        if across as u32 != along.size() {
+            return fail(format!(
+                "it has {across} of {} along `{}`, so what it would have of {} is unknown",
+                along.size(),
+                along.name(),
+                along.new_size()
+            ));
+        }
+        if ranks.is_sorted() {
+            Ok(Self::Grows)
+        } else {
+            fail(format!(
+                "it grows along `{}`, and its ranks are not in ascending order",
+                along.name()
+            ))
+        }
+    }
+}
+
+fn listed(ranks: &[u32]) -> String {
+    const SHOWN: usize = 8;
+    let list: Vec<String> = ranks.iter().take(SHOWN).map(u32::to_string).collect();
+    let more = if ranks.len() > SHOWN { ", …" } else { "" };
+    list.join(", ") + more
+}
+
+/// Names of all groups, to derive those of their copies.
+#[derive(Clone, Debug, Default)]
+pub(super) struct GroupNames {
+    taken: BTreeSet<String>,
+    /// One above the largest number that is a name.
+    beyond: u64,
+}
+
+impl GroupNames {
+    pub fn add(&mut self, name: &str) {
+        if let Ok(number) = name.parse::<u64>() {
+            self.beyond = self.beyond.max(number.saturating_add(1));
+        }
+        self.taken.insert(name.to_owned());
+    }
+
+    /// Returns the name of the group `name` in `block`; numbers stay numbers, as ASTRA-sim needs them.
+    pub fn in_block(&self, name: &str, block: u32) -> String {
+        if block == 0 {
+            return name.to_owned();
+        }
+        let number = name.parse::<u64>().ok().and_then(|number| {
+            let far = self.beyond.checked_mul(u64::from(block))?;
+            far.checked_add(number)
+        });
+        if let Some(number) = number {
+            return number.to_string();
+        }
+        let mut copy = format!("{name}.{block}");
+        while self.taken.contains(&copy) {
+            copy.push('\'');
+        }
+        copy
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::grid::RankGrid;
+    use super::*;
+
+    fn shape(grid: &str, name: &str, to: u32, ranks: &[u32]) -> Result<GroupScaling, String> {
+        let along = ScaledDimension::new(RankGrid::parse(grid).unwrap(), name, to).unwrap();
+        GroupScaling::of(&along, "g", ranks).map_err(|e| e.to_string())
+    }
+
+    #[test]
+    fn groups_are_parts_of_the_grid_or_named_in_an_error() {
+        let of = |ranks: &[u32]| shape("dp=4,tp=2", "dp", 8, ranks);
+        assert_eq!(of(&[0, 2, 4, 6]), Ok(GroupScaling::Grows));
+        assert_eq!(of(&[0, 1, 2, 3, 4, 5, 6, 7]), Ok(GroupScaling::Grows));
+        assert_eq!(of(&[3, 2]), Ok(GroupScaling::Copied));
+        assert_eq!(of(&[5]), Ok(GroupScaling::Copied));
+        for (ranks, why) in [
+            (&[0, 3][..], "no part of the grid"),
+            (&[0, 2], "2 of 4 along `dp`"),
+            (&[6, 4, 2, 0], "not in ascending order"),
+            (&[0, 8], "no rank 8"),
+            (&[1, 1], "named twice"),
+        ] {
+            let error = of(ranks).unwrap_err();
+            assert!(
+                error.contains("group `g`") && error.contains(why),
+                "{error}"
+            );
+        }
+        assert_eq!(shape("dp=1,tp=2", "dp", 8, &[1]), Ok(GroupScaling::Grows));
+        assert_eq!(
+            shape("dp=1,tp=2", "dp", 8, &[0, 1]),
+            Ok(GroupScaling::Copied)
+        );
+    }
+
+    #[test]
+    fn copies_have_names_of_their_own() {
+        let mut names = GroupNames::default();
+        for name in ["1", "7", "tp", "tp.1"] {
+            names.add(name);
+        }
+        assert_eq!(names.in_block("7", 0), "7");
+        // Numbers are below 8, so 8 apart.
+        assert_eq!(names.in_block("7", 2), "23");
+        assert_eq!(names.in_block("tp", 2), "tp.2");
+        assert_eq!(names.in_block("tp", 1), "tp.1'");
+    }
+}

@@ -1,0 +1,281 @@
+//! Writer of the trace of one new rank.
+
+use super::group_scaling::GroupScaling;
+use super::{JobScaling, ShardScaling, SkipDependencies, named};
+use crate::edit::attributes;
+use chakram_trace::format::attr::AttrView;
+use chakram_trace::format::encoder::MessageEncoder;
+use chakram_trace::format::groups::change_metadata;
+use chakram_trace::format::rewrite::{AttributeEdit, RecordEdit};
+use chakram_trace::format::roles;
+use chakram_trace::format::scan::{self, NodeView};
+use chakram_trace::format::split_sizes::{RECEIVE_BYTES, SEND_BYTES};
+use chakram_trace::format::wire::{RawRecord, WireCursor, WireValue};
+use chakram_trace::format::work_amounts;
+use chakram_trace::format::{CollectiveKind, GroupName, Op, TraceError};
+
+/// Writer of the trace of one new rank.
+pub(super) struct ScaleWriter<'s> {
+    pub scaling: &'s JobScaling,
+    pub old: u32,
+    pub new: u32,
+    pub block: u32,
+}
+
+/// New values of attributes by name.
+type AttributeEditList<'e> = Vec<(&'e str, AttributeEdit<'e>)>;
+
+impl ScaleWriter<'_> {
+    /// Sets the number of ranks, and removes the own rank, so that equal ranks can share a file.
+    pub fn metadata(
+        &self,
+        record: RawRecord<'_>,
+        out: &mut MessageEncoder,
+    ) -> Result<(), TraceError> {
+        let ranks = AttributeEdit::Count(u64::from(self.scaling.along.new_ranks()));
+        // Groups that are copied get new numbers, for which the roles do not hold.
+        let mut sets: AttributeEditList<'_> = vec![
+            ("rank", AttributeEdit::Remove),
+            (roles::ATTRIBUTE, AttributeEdit::Remove),
+            // More ranks may do other work.
+            (work_amounts::ATTRIBUTE, AttributeEdit::Remove),
+        ];
+        let mut fields = WireCursor::new(record.bytes, record.offset);
+        while !fields.is_empty() {
+            if let (2, WireValue::Bytes(message, at)) = fields.field()?
+                && AttrView::scan(message, at)?.name == b"world_size"
+            {
+                sets.push(("world_size", ranks));
+                break;
+            }
+        }
+        let edit = RecordEdit {
+            attributes: &sets,
+            ..RecordEdit::default()
+        };
+        edit.apply(record, out)
+    }
+
+    /// Writes the node if it changes, and returns whether it does.
+    pub fn node(
+        &self,
+        record: RawRecord<'_>,
+        out: &mut MessageEncoder,
+    ) -> Result<bool, TraceError> {
+        let view = scan::node(record, &mut SkipDependencies)?;
+        let values = match view.groups {
+            None => None,
+            Some(values) => Some(change_metadata(view.id, values, |name, ranks| {
+                let shape = self.scaling.shape(name, ranks)?;
+                Ok(self.scaling.changed(name, ranks, shape, self.block))
+            })?),
+        };
+        let mut name = String::new();
+        let sets = match view.op {
+            Op::Collective { .. } => self.collective(&view, &mut name)?,
+            Op::Message { .. } => self.message(&view)?,
+            _ => AttributeEditList::new(),
+        };
+        // Attributes that the node lacks are not added.
+        let mut there = AttributeEditList::new();
+        if !sets.is_empty() {
+            let mut scales = Vec::new();
+            attributes(record, |attr| {
+                let found = sets.iter().find(|(name, _)| name.as_bytes() == attr.name);
+                if let Some(&(name, set)) = found
+                    && attr.is_set()
+                    && !there.iter().any(|(known, _)| *known == name)
+                {
+                    there.push((name, set));
+                }
+                for side in ["in_bytes", "out_bytes"] {
+                    if attr.name == side.as_bytes() {
+                        scales.push((side, attr.as_u64()?));
+                    }
+                }
+                Ok(())
+            })?;
+            if let Op::Collective { kind, group, .. } = view.op {
+                for (side, bytes) in scales {
+                    let scaled = self.side(&view, kind, group, side == "in_bytes", bytes)?;
+                    there.retain(|(name, _)| *name != side);
+                    there.push((side, AttributeEdit::Count(scaled)));
+                }
+            }
+        }
+        let edit = RecordEdit {
+            values: values.as_deref(),
+            attributes: &there,
+            ..RecordEdit::default()
+        };
+        if edit.is_empty() {
+            return Ok(false);
+        }
+        edit.apply(record, out)?;
+        Ok(true)
+    }
+
+    /// Returns the old and the new number of members of a group of this rank.
+    fn sizes(&self, view: &NodeView<'_>, group: GroupName<'_>) -> Result<(u64, u64), TraceError> {
+        let along = &self.scaling.along;
+        let (ranks, shape) = self.scaling.group(self.old, view.id, group)?;
+        Ok(match shape {
+            None => (along.ranks().into(), along.new_ranks().into()),
+            Some(GroupScaling::Copied) => (ranks.len() as u64, ranks.len() as u64),
+            Some(GroupScaling::Grows) => {
+                let lines = ranks.len() as u64 / u64::from(along.size());
+                (ranks.len() as u64, lines * u64::from(along.new_size()))
+            }
+        })
+    }
+
+    fn collective<'e>(
+        &self,
+        view: &NodeView<'_>,
+        name: &'e mut String,
+    ) -> Result<AttributeEditList<'e>, TraceError> {
+        let Op::Collective {
+            kind,
+            bytes,
+            group,
+            root,
+            ..
+        } = view.op
+        else {
+            return Ok(AttributeEditList::new());
+        };
+        let along = &self.scaling.along;
+        let (old, new) = self.sizes(view, group)?;
+        let shape = self.scaling.group(self.old, view.id, group)?.1;
+        let mut sets = AttributeEditList::new();
+        let size = self.size(view.id, kind, bytes, old, new)?;
+        if size != bytes || old != new {
+            sets.push(("comm_size", AttributeEdit::Count(size)));
+        }
+        if old != new {
+            // Nobody knows what new members would exchange.
+            sets.push((SEND_BYTES, AttributeEdit::Remove));
+            sets.push((RECEIVE_BYTES, AttributeEdit::Remove));
+        }
+        if let Some(root) = root {
+            if root >= along.ranks() {
+                return Err(TraceError::refused(
+                    view.id,
+                    format!(
+                        "its root is rank {root}, and the grid has {}",
+                        along.ranks()
+                    ),
+                    "give a --grid of all ranks of the job",
+                ));
+            }
+            let place = along.place(root);
+            let moved = match shape {
+                Some(GroupScaling::Copied) => along.in_block(place, self.block),
+                _ => Some(along.new_at(place.x % along.new_size(), place)),
+            };
+            sets.push((
+                "comm_root",
+                AttributeEdit::Count(u64::from(moved.unwrap_or(root))),
+            ));
+        }
+        if let (Some(GroupScaling::Copied), 1.., Some(old)) = (shape, self.block, named(group)) {
+            *name = self.scaling.names.in_block(&old, self.block);
+            sets.push(("pg_name", AttributeEdit::Text(name)));
+            // Producers use either name; the one that the node has is set.
+            sets.push(("comm_group", AttributeEdit::Text(name)));
+        }
+        Ok(sets)
+    }
+
+    fn message<'e>(&self, view: &NodeView<'_>) -> Result<AttributeEditList<'e>, TraceError> {
+        let Op::Message { receive, peer, .. } = view.op else {
+            return Ok(AttributeEditList::new());
+        };
+        let along = &self.scaling.along;
+        let own = along.new_place(self.new);
+        let far = along.place(peer);
+        let moved = match self.scaling.step(self.old, view.id, receive, peer)? {
+            None => along.new_at(own.x, far),
+            Some((step, _)) => {
+                // The step is that of the sender, which the receiver sees from the other end.
+                let step = if receive { -step } else { step };
+                let size = i64::from(along.new_size());
+                let x = (i64::from(own.x) + step).rem_euclid(size) as u32;
+                along.new_at(x, far)
+            }
+        };
+        if moved == self.new {
+            return Err(TraceError::refused(
+                view.id,
+                format!(
+                    "rank {moved} would send a message to itself along `{}`",
+                    along.name()
+                ),
+                "scale to a larger size",
+            ));
+        }
+        let (far, near) = if receive {
+            ("comm_src", "comm_dst")
+        } else {
+            ("comm_dst", "comm_src")
+        };
+        Ok(vec![
+            (far, AttributeEdit::Count(moved.into())),
+            (near, AttributeEdit::Count(self.new.into())),
+        ])
+    }
+
+    /// Returns `comm_size` for a group with `new` members instead of `old`.
+    fn size(
+        &self,
+        node: u64,
+        kind: CollectiveKind,
+        bytes: u64,
+        old: u64,
+        new: u64,
+    ) -> Result<u64, TraceError> {
+        use CollectiveKind as K;
+        match (self.scaling.sharded, kind) {
+            (ShardScaling::KeepTotal, K::AllGather | K::Gather) => share(node, bytes, old, new),
+            (ShardScaling::KeepShard, K::ReduceScatter | K::Scatter | K::AllToAll) => {
+                share(node, bytes, new, old)
+            }
+            _ => Ok(bytes),
+        }
+    }
+
+    /// Returns the bytes that a call takes in, or gives out.
+    fn side(
+        &self,
+        view: &NodeView<'_>,
+        kind: CollectiveKind,
+        group: GroupName<'_>,
+        input: bool,
+        bytes: u64,
+    ) -> Result<u64, TraceError> {
+        use CollectiveKind as K;
+        let (old, new) = self.sizes(view, group)?;
+        let gathers = matches!(kind, K::AllGather | K::Gather);
+        let scatters = matches!(kind, K::ReduceScatter | K::Scatter);
+        let part = gathers && input || scatters && !input;
+        let whole = gathers && !input || scatters && input || kind == K::AllToAll;
+        match self.scaling.sharded {
+            ShardScaling::KeepTotal if part => share(view.id, bytes, old, new),
+            ShardScaling::KeepShard if whole => share(view.id, bytes, new, old),
+            _ => Ok(bytes),
+        }
+    }
+}
+
+/// Returns `bytes` times `over / under`, rounded up.
+fn share(node: u64, bytes: u64, over: u64, under: u64) -> Result<u64, TraceError> {
+    let scaled = (u128::from(bytes) * u128::from(over)).div_ceil(u128::from(under.max(1)));
+    let scaled = u64::try_from(scaled).ok().filter(|&n| n <= i64::MAX as u64);
+    scaled.ok_or_else(|| {
+        TraceError::refused(
+            node,
+            format!("its {bytes} bytes times {over} over {under} are more than 2^63"),
+            "scale to fewer ranks, or with --sharded keep-total",
+        )
+    })
+}

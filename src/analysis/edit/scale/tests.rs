@@ -1,0 +1,235 @@
+//! Grids, copies, groups and peers on small jobs, by hand.
+
+use super::*;
+use chakram_trace::format::CollectiveKind;
+use chakram_trace::format::proto::attribute_proto::Value;
+use chakram_trace::format::proto::{AttributeProto, GlobalMetadata, IoInfo, Node};
+use prost::Message;
+
+fn attribute(name: &str, value: i64) -> AttributeProto {
+    AttributeProto {
+        name: name.to_owned(),
+        value: Some(Value::Int64Val(value)),
+        ..AttributeProto::default()
+    }
+}
+
+fn group(name: &str) -> AttributeProto {
+    AttributeProto {
+        name: "pg_name".to_owned(),
+        value: Some(Value::StringVal(name.to_owned())),
+        ..AttributeProto::default()
+    }
+}
+
+fn node(id: u64, kind: i32, attr: Vec<AttributeProto>) -> Node {
+    Node {
+        id,
+        r#type: kind,
+        attr,
+        ..Node::default()
+    }
+}
+
+fn collective(id: u64, kind: CollectiveKind, bytes: i64, name: &str) -> Node {
+    let kind = attribute("comm_type", kind.comm_type() as i64);
+    node(
+        id,
+        7,
+        vec![kind, attribute("comm_size", bytes), group(name)],
+    )
+}
+
+fn file(nodes: &[Node]) -> Vec<u8> {
+    let mut file = GlobalMetadata::default().encode_length_delimited_to_vec();
+    for node in nodes {
+        file.extend(node.encode_length_delimited_to_vec());
+    }
+    file
+}
+
+fn read(mut bytes: &[u8]) -> Vec<Node> {
+    GlobalMetadata::decode_length_delimited(&mut bytes).unwrap();
+    let mut nodes = Vec::new();
+    while !bytes.is_empty() {
+        nodes.push(Node::decode_length_delimited(&mut bytes).unwrap());
+    }
+    nodes
+}
+
+fn scaling(
+    grid: &str,
+    to: (&str, u32),
+    sharded: ShardScaling,
+    groups: &[(&str, &[u32])],
+) -> JobScaling {
+    let along = ScaledDimension::new(RankGrid::parse(grid).unwrap(), to.0, to.1).unwrap();
+    let groups = groups.iter().map(|(n, r)| ((*n).to_owned(), r.to_vec()));
+    JobScaling::new(along, sharded, groups.collect()).unwrap()
+}
+
+fn size(node: &Node) -> i64 {
+    let found = node.attr.iter().find(|a| a.name == "comm_size").unwrap();
+    match found.value {
+        Some(Value::Int64Val(bytes)) => bytes,
+        ref other => panic!("{other:?}"),
+    }
+}
+
+#[test]
+fn shards_shrink_or_wholes_grow() {
+    use CollectiveKind as K;
+    // A group of 2 becomes one of 6. Kept in total: a shard of 300 becomes 100, one of 100 becomes 33⅓.
+    // Kept by shard: wholes of 600 become 1800.
+    let kinds = [
+        (K::AllReduce, 600, 600, 600),
+        (K::AllGather, 300, 100, 300),
+        (K::AllGather, 100, 34, 100),
+        (K::Gather, 300, 100, 300),
+        (K::ReduceScatter, 600, 600, 1800),
+        (K::Scatter, 600, 600, 1800),
+        (K::AllToAll, 600, 600, 1800),
+        (K::Broadcast, 600, 600, 600),
+        (K::Reduce, 600, 600, 600),
+    ];
+    let nodes: Vec<Node> = (1..)
+        .zip(kinds)
+        .map(|(id, (kind, bytes, ..))| collective(id, kind, bytes, "d"))
+        .collect();
+    let before = file(&nodes);
+    for (sharded, total) in [
+        (ShardScaling::KeepTotal, true),
+        (ShardScaling::KeepShard, false),
+    ] {
+        let mut scaling = scaling("dp=2", ("dp", 6), sharded, &[("d", &[0, 1])]);
+        for rank in 0..2 {
+            scaling.scan_rank(rank, &before).unwrap();
+        }
+        scaling.check().unwrap();
+        assert!(scaling.is_alike(0));
+        let after = read(&scaling.write(5, &before).unwrap());
+        for (node, (kind, _, keep_total, keep_shard)) in after.iter().zip(kinds) {
+            let expected = if total { keep_total } else { keep_shard };
+            assert_eq!(size(node), expected, "{kind}");
+        }
+        assert_eq!(scaling.groups()["d"], [0, 1, 2, 3, 4, 5]);
+    }
+}
+
+#[test]
+fn groups_across_the_dimension_are_copied_with_names_and_roots() {
+    let mut broadcast = collective(2, CollectiveKind::Broadcast, 8, "tp");
+    broadcast.attr.push(attribute("comm_root", 3));
+    let declares = |name: &str, ranks: &str| Node {
+        name: "## process_group:init ##".to_owned(),
+        inputs: Some(IoInfo {
+            values: format!(r#"[{{"pg_name": "{name}", "pg_desc": "x", "ranks": {ranks}}}]"#),
+            ..IoInfo::default()
+        }),
+        ..node(1, 1, vec![])
+    };
+    let first = file(&[declares("tp", "[0, 1]")]);
+    let second = file(&[declares("tp", "[2, 3]"), broadcast]);
+    let mut scaling = scaling("dp=2,tp=2", ("dp", 5), ShardScaling::KeepTotal, &[]);
+    for rank in 0..4 {
+        let file = if rank < 2 { &first } else { &second };
+        scaling.scan_rank(rank, file).unwrap();
+    }
+    scaling.check().unwrap();
+    assert!(!scaling.is_alike(3));
+    // New rank 7 = (3, 1) copies rank 3 = (1, 1) in block 1: its group is ranks 6 and 7, its root 7.
+    assert_eq!(scaling.along().copies(7), (3, 1));
+    let after = read(&scaling.write(7, &second).unwrap());
+    let values = &after[0].inputs.as_ref().unwrap().values;
+    assert_eq!(
+        values,
+        r#"[{"pg_name":"tp.1","pg_desc":"x","ranks":[6,7]}]"#
+    );
+    assert_eq!(after[1].attr[2], group("tp.1"));
+    assert_eq!(after[1].attr[3], attribute("comm_root", 7));
+    // In the own block nothing but the numbers of ranks changes: there is nothing to change here.
+    assert_eq!(
+        read(&scaling.write(3, &second).unwrap())[1],
+        read(&second)[1]
+    );
+}
+
+fn message(id: u64, receive: bool, peer: i64) -> Node {
+    let far = if receive { "comm_src" } else { "comm_dst" };
+    let kind = if receive { 6 } else { 5 };
+    node(
+        id,
+        kind,
+        vec![attribute(far, peer), attribute("comm_size", 8)],
+    )
+}
+
+fn peer(node: &Node) -> i64 {
+    match node.attr[0].value {
+        Some(Value::Int64Val(peer)) => peer,
+        ref other => panic!("{other:?}"),
+    }
+}
+
+#[test]
+fn messages_follow_their_ranks() {
+    // pp=2, dp=3, rank = 3 pp + dp: each rank sends along pp to the other stage, and along dp in a ring.
+    let trace = |rank: i64| {
+        let (pp, dp) = (rank / 3, rank % 3);
+        let other = (1 - pp) * 3 + dp;
+        file(&[
+            message(1, false, other),
+            message(2, true, other),
+            message(3, false, pp * 3 + (dp + 1) % 3),
+            message(4, true, pp * 3 + (dp + 2) % 3),
+        ])
+    };
+    let mut scaling = scaling("pp=2,dp=3", ("dp", 5), ShardScaling::KeepTotal, &[]);
+    for rank in 0..6 {
+        scaling.scan_rank(rank, &trace(rank.into())).unwrap();
+    }
+    scaling.check().unwrap();
+    // New rank 9 = (1, 4) copies (1, 1): to (0, 4), and in the ring of five to (1, 0) and from (1, 3).
+    let (old, block) = scaling.along().copies(9);
+    assert_eq!((old, block), (4, 1));
+    let after = read(&scaling.write(9, &trace(4)).unwrap());
+    assert_eq!(after.iter().map(peer).collect::<Vec<_>>(), [4, 4, 5, 8]);
+}
+
+#[test]
+fn messages_along_the_dimension_that_differ_are_refused() {
+    let mut open = scaling("dp=2", ("dp", 4), ShardScaling::KeepTotal, &[]);
+    open.scan_rank(0, &file(&[message(1, false, 1)])).unwrap();
+    open.scan_rank(1, &file(&[message(1, true, 0)])).unwrap();
+    let error = open.check().unwrap_err().to_string();
+    assert!(
+        error.contains("ranks 0 and 1 send other messages along `dp`"),
+        "{error}"
+    );
+    // A ring of one would be a message to oneself.
+    let ring = |peer| file(&[message(1, false, peer), message(2, true, peer)]);
+    let mut one = scaling("dp=2", ("dp", 1), ShardScaling::KeepTotal, &[]);
+    one.scan_rank(0, &ring(1)).unwrap();
+    one.scan_rank(1, &ring(0)).unwrap();
+    one.check().unwrap();
+    let error = one.write(0, &ring(1)).unwrap_err().to_string();
+    assert!(error.contains("a message to itself along `dp`"), "{error}");
+}
+
+#[test]
+fn groups_that_do_not_fit_are_named() {
+    let along = ScaledDimension::new(RankGrid::parse("dp=4").unwrap(), "dp", 8).unwrap();
+    let half = DeclaredGroups::from([("half".to_owned(), vec![0, 1])]);
+    let error = JobScaling::new(along, ShardScaling::KeepTotal, half).unwrap_err();
+    assert!(
+        error.to_string().contains("group `half`, ranks 0, 1"),
+        "{error}"
+    );
+    let mut none = scaling("dp=4", ("dp", 8), ShardScaling::KeepTotal, &[]);
+    let lost = file(&[collective(5, CollectiveKind::AllReduce, 8, "lost")]);
+    let error = none.scan_rank(0, &lost).unwrap_err().to_string();
+    assert!(
+        error.contains("node 5") && error.contains("`lost`"),
+        "{error}"
+    );
+}

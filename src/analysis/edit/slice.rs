@@ -1,0 +1,295 @@
+//! A part of a job: what an annotation covers, or a range of ids.
+//!
+//! # What an annotation covers
+//!
+//! A node *belongs* to the node that its attribute `parent` names, and to the one that `launch` names.
+//! An annotation covers the nodes of its name and all that belongs to them, directly or not. Other
+//! threads do not belong to it; so a node of another lane that belongs to nobody is covered too, with all
+//! that belongs to it, if it began between the first node that is covered on the annotation's own lane and
+//! the next there that is not.
+//!
+//! A trace without these attributes says who called whom with control dependencies, as Chakra's own
+//! converter does: there a node belongs to its first control dependency, and a node of the device
+//! without one to its first data dependency.
+//!
+//! Metadata nodes, which declare groups, are always kept.
+//!
+//! # Dependencies
+//!
+//! A dependency on a node that is cut becomes dependencies on the nearest kept nodes that the cut one
+//! waits for, through any number of cut ones: with data if data passes all the way, and else to order.
+//! Where a cut node stands for more than [`MOST_BEHIND`] kept ones, it becomes a *joint*: a node of the
+//! same id that does nothing and waits for them, so the number of dependencies grows by a constant
+//! factor at most.
+//!
+//! # Times
+//!
+//! Let every rank run by itself: a node starts when all that it waits for have ended, plus its delay,
+//! and lasts as recorded, recorded waiting included. That is the capture, to the nanosecond, where
+//! chakram converted the trace. With `S` the earliest start of any selected node of the job, `start'(n) =
+//! max(0, start(n) - S)`, and a kept node gets the delay
+//!
+//! ```text
+//! delay'(n) = start'(n) - max(end'(d) for what it waits for now, or 0)
+//! ```
+//!
+//! which is not negative, since what it waits for now had ended before it started. So relative starts
+//! are those of the whole job, on each rank and between ranks.
+
+use chakram_base::units::Span;
+use chakram_trace::format::encoder::{self, MessageEncoder};
+use chakram_trace::format::groups::DeclaredGroups;
+use chakram_trace::format::rewrite::{AttributeEdit, RecordEdit};
+use chakram_trace::format::wire::{FrameCursor, RawRecord};
+use chakram_trace::format::work_amounts;
+use chakram_trace::format::{Op, TraceError};
+use chakram_trace::graph::RawTrace;
+
+mod checked_trace;
+mod close;
+mod matching;
+mod select;
+
+pub use close::MOST_BEHIND;
+pub use matching::{CommunicationMatches, UnmatchedCommunication};
+pub use select::SliceTarget;
+
+use checked_trace::CheckedTrace;
+use close::DependencyClosure;
+
+/// Nodes that one rank keeps.
+#[derive(Debug)]
+pub struct RankSelection {
+    rank: u32,
+    /// By index in order of ids: whether the node is kept, and whether it was asked for.
+    kept: Vec<bool>,
+    asked: Vec<bool>,
+    first: Span,
+}
+
+/// Summary of what was written of a rank.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct SliceSummary {
+    /// Nodes of the whole trace.
+    pub of: u64,
+    /// Nodes that were kept.
+    pub kept: u64,
+    /// Nodes that do nothing and stand for cut ones.
+    pub joints: u64,
+    /// Kept nodes whose dependencies are others than before.
+    pub mended: u64,
+    /// Whether control dependencies close a cycle, which left them out.
+    pub cyclic: bool,
+    /// Start of the first requested node, counted from the start of the slice.
+    pub starts: Span,
+    /// End of the last one, every rank by itself.
+    pub ends: Span,
+}
+
+impl RankSelection {
+    /// Chooses what to keep of the trace of `rank`, and adds its communication to `matches`. `groups` are
+    /// declared beside the traces.
+    ///
+    /// Fails on traces that cannot be replayed, and where nothing is chosen.
+    pub fn select(
+        contents: &[u8],
+        rank: u32,
+        cut: &SliceTarget,
+        groups: &DeclaredGroups,
+        matches: &mut CommunicationMatches,
+    ) -> Result<Self, TraceError> {
+        let trace = CheckedTrace::read(contents)?;
+        let asked = select::select(&trace, cut)?;
+        let mut kept = asked.clone();
+        for i in trace.raw.all() {
+            let item = &trace.raw.nodes[i as usize];
+            kept[i as usize] |= item.view.op == Op::NoOp && is_metadata(item.record)?;
+        }
+        matches.add(&trace, rank, &kept, groups)?;
+        let starts = trace.raw.all().filter(|&i| asked[i as usize]);
+        let first = starts.map(|i| trace.starts[i as usize]).min();
+        Ok(Self {
+            rank,
+            kept,
+            asked,
+            first: first.unwrap_or(Span::ZERO),
+        })
+    }
+
+    /// Returns the start of the first requested node.
+    pub fn first(&self) -> Span {
+        self.first
+    }
+
+    /// Cuts the nodes that communicate with others that are cut.
+    pub fn cut(&mut self, unmatched: &UnmatchedCommunication) {
+        for &node in unmatched.kept_by(self.rank) {
+            self.kept[node as usize] = false;
+            self.asked[node as usize] = false;
+        }
+    }
+
+    /// The slice of `contents`, the trace that was selected from, in a job whose slice starts at
+    /// `start`.
+    ///
+    /// Fails when the trace is another one.
+    pub fn write(
+        &self,
+        contents: &[u8],
+        start: Span,
+    ) -> Result<(Vec<u8>, SliceSummary), TraceError> {
+        let trace = CheckedTrace::read(contents)?;
+        if trace.raw.nodes.len() != self.kept.len() {
+            return Err(TraceError::malformed(0, "the file has changed meanwhile"));
+        }
+        let closed = DependencyClosure::new(&trace, &self.kept);
+        let written = SliceWriter {
+            trace: &trace,
+            part: self,
+            closed: &closed,
+            start,
+        };
+        written.write(contents)
+    }
+}
+
+fn is_metadata(record: RawRecord<'_>) -> Result<bool, TraceError> {
+    Ok(super::kind(record)? == super::METADATA)
+}
+
+struct SliceWriter<'w> {
+    trace: &'w CheckedTrace<'w>,
+    part: &'w RankSelection,
+    closed: &'w DependencyClosure,
+    start: Span,
+}
+
+impl SliceWriter<'_> {
+    fn write(&self, contents: &[u8]) -> Result<(Vec<u8>, SliceSummary), TraceError> {
+        let raw = &self.trace.raw;
+        let (delays, mut sliced) = self.delays();
+        let mut out = Vec::new();
+        let mut record = MessageEncoder::default();
+        if let Some(first) = FrameCursor::new(contents).next_record()? {
+            let ends = AttributeEdit::Count(sliced.ends.0 / 1000);
+            let ends = raw.metadata.captured.map(|_| ("captured_ns", ends));
+            // A slice does a part of the job's work, which nobody has counted.
+            let amounts = raw.metadata.amounts;
+            let amounts = amounts.map(|_| (work_amounts::ATTRIBUTE, AttributeEdit::Remove));
+            let attributes: Vec<_> = ends.into_iter().chain(amounts).collect();
+            let edit = RecordEdit {
+                attributes: &attributes,
+                ..RecordEdit::default()
+            };
+            if edit.is_empty() {
+                encoder::frame(&mut out, first.bytes)
+            } else {
+                edit.apply(first, &mut record)?;
+                record.frame(&mut out);
+            }
+        }
+        // In the order of the file.
+        let mut place: Vec<u32> = raw.all().collect();
+        place.sort_unstable_by_key(|&i| raw.nodes[i as usize].record.number);
+        let (mut control, mut data) = (Vec::new(), Vec::new());
+        for i in place {
+            let joint = self.closed.is_joint(i);
+            if !self.part.kept[i as usize] && !joint {
+                continue;
+            }
+            let item = &raw.nodes[i as usize];
+            let changed = self.closed.changed(i);
+            control.clear();
+            data.clear();
+            for &(on, order) in changed.unwrap_or(&[]) {
+                let list = if order { &mut control } else { &mut data };
+                list.push(raw.nodes[on as usize].view.id);
+            }
+            record.clear();
+            if joint {
+                sliced.joints += 1;
+                record.varint(1, item.view.id);
+                record.bytes(2, b"joint");
+                record.packed(4, &control);
+                record.packed(5, &data);
+                record.frame(&mut out);
+                continue;
+            }
+            sliced.kept += 1;
+            sliced.mended += u64::from(changed.is_some());
+            let delay = delays[i as usize];
+            let attributes = [(
+                "delay_ns",
+                match delay {
+                    Span::ZERO => AttributeEdit::Remove,
+                    delay => AttributeEdit::Count(delay.0 / 1000),
+                },
+            )];
+            let edit = RecordEdit {
+                control: changed.map(|_| &control[..]),
+                data: changed.map(|_| &data[..]),
+                attributes: if delay == item.view.delay {
+                    &[]
+                } else {
+                    &attributes
+                },
+                ..RecordEdit::default()
+            };
+            if edit.is_empty() {
+                encoder::frame(&mut out, item.record.bytes)
+            } else {
+                edit.apply(item.record, &mut record)?;
+                record.frame(&mut out);
+            }
+        }
+        Ok((out, sliced))
+    }
+
+    /// The delay of each kept node, and when the rank starts and ends. Joints have none: they do
+    /// nothing as soon as they can.
+    fn delays(&self) -> (Vec<Span>, SliceSummary) {
+        let raw: &RawTrace<'_> = &self.trace.raw;
+        let mut delays = vec![Span::ZERO; raw.nodes.len()];
+        let mut ends = vec![Span::ZERO; raw.nodes.len()];
+        let mut sliced = SliceSummary {
+            of: raw.nodes.len() as u64,
+            cyclic: self.trace.cyclic,
+            starts: Span::MAX,
+            ..SliceSummary::default()
+        };
+        for &i in &self.trace.order {
+            let (kept, joint) = (self.part.kept[i as usize], self.closed.is_joint(i));
+            if !kept && !joint {
+                continue;
+            }
+            let waited = match self.closed.changed(i) {
+                Some(deps) => {
+                    let deps = deps.iter().map(|&(on, _)| ends[on as usize]);
+                    deps.max()
+                }
+                None => {
+                    let deps = self.trace.deps(i).map(|on| ends[on.node as usize]);
+                    deps.max()
+                }
+            };
+            let waited = waited.unwrap_or(Span::ZERO);
+            if joint {
+                ends[i as usize] = waited;
+                continue;
+            }
+            let from = Span(self.trace.starts[i as usize].0.saturating_sub(self.start.0));
+            let end = from + raw.nodes[i as usize].view.lasted();
+            delays[i as usize] = Span(from.0.saturating_sub(waited.0));
+            ends[i as usize] = end;
+            if self.part.asked[i as usize] {
+                sliced.starts = sliced.starts.min(from);
+                sliced.ends = sliced.ends.max(end);
+            }
+        }
+        sliced.starts = sliced.starts.min(sliced.ends);
+        (delays, sliced)
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,140 @@
+//! A trace that can be replayed, with its program order and its times.
+
+use chakram_base::units::{Span, Time};
+use chakram_trace::format::TraceError;
+use chakram_trace::format::encoder::MessageEncoder;
+use chakram_trace::format::rewrite::{AttributeEdit, RecordEdit};
+use chakram_trace::format::wire::FrameCursor;
+use chakram_trace::graph::captured_timeline::{CapturedTimeline, NONE, NodeTiming};
+use chakram_trace::graph::cycle::short_cycle;
+use chakram_trace::graph::raw_trace::{RawDependency, RawTrace};
+
+/// A raw trace without faults.
+#[derive(Debug)]
+pub struct CheckedTrace<'a> {
+    pub raw: RawTrace<'a>,
+    /// Whether control dependencies close a cycle, so that none of them holds.
+    pub cyclic: bool,
+    /// All nodes in program order.
+    pub order: Vec<u32>,
+    /// Start of each node if the rank runs by itself.
+    pub starts: Vec<Span>,
+}
+
+impl<'a> CheckedTrace<'a> {
+    /// Reads a trace. Fails on what a replay would refuse.
+    pub fn read(contents: &'a [u8]) -> Result<Self, TraceError> {
+        let mut raw = RawTrace::read(contents);
+        if !raw.faults.is_empty() {
+            return Err(raw.faults.swap_remove(0).error);
+        }
+        if raw.metadata.captured.is_some()
+            && let Some(first) = FrameCursor::new(contents).next_record()?
+        {
+            // The record is to say something else, so it must come apart.
+            let attributes = [("captured_ns", AttributeEdit::Remove)];
+            let edit = RecordEdit {
+                attributes: &attributes,
+                ..RecordEdit::default()
+            };
+            edit.apply(first, &mut MessageEncoder::default())?;
+        }
+        check(&raw)?;
+        let rows = |cyclic| raw.successors(|node, dep| holds(node, dep, cyclic));
+        let (mut next, mut cyclic) = (rows(false), false);
+        let mut order = next.order();
+        if order.len() < raw.nodes.len() {
+            (next, cyclic) = (rows(true), true);
+            order = next.order();
+        }
+        if order.len() < raw.nodes.len() {
+            let stuck = next.stuck(&order);
+            let cycle = short_cycle(&next, |node| stuck[node as usize]);
+            return Err(refuse_cycle(&raw, &cycle));
+        }
+        // The rank runs by itself, and lanes hold nobody up.
+        let run = CapturedTimeline::new(&next, 0, |node| {
+            let view = &raw.nodes[node as usize].view;
+            NodeTiming {
+                delay: view.delay,
+                length: view.lasted(),
+                lane: NONE,
+                settles: false,
+            }
+        });
+        Ok(Self {
+            starts: run
+                .start
+                .into_iter()
+                .map(|at| at.since(Time::ZERO))
+                .collect(),
+            raw,
+            cyclic,
+            order,
+        })
+    }
+
+    /// The dependencies of node `i` that hold.
+    pub fn deps(&self, i: u32) -> impl Iterator<Item = RawDependency> + '_ {
+        let cyclic = self.cyclic;
+        let deps = self.raw.deps(i).iter().copied();
+        deps.filter(move |dep| holds(i, dep, cyclic))
+    }
+}
+
+/// Whether a dependency makes its node wait.
+fn holds(node: u32, dep: &RawDependency, cyclic: bool) -> bool {
+    let control = dep.control && (cyclic || dep.node == node);
+    dep.node != RawDependency::MISSING && !control
+}
+
+fn check(raw: &RawTrace<'_>) -> Result<(), TraceError> {
+    let twice = raw
+        .nodes
+        .windows(2)
+        .find(|pair| pair[0].view.id == pair[1].view.id);
+    if let Some([_, second]) = twice {
+        return Err(TraceError::refused(
+            second.view.id,
+            "a second node with this id",
+            "ids are unique within one file; the producer is at fault",
+        )
+        .in_record(second.record.number, second.record.offset));
+    }
+    for i in raw.all() {
+        let lost = |dep: &&RawDependency| !dep.control && dep.node == RawDependency::MISSING;
+        if let Some(dep) = raw.deps(i).iter().find(lost) {
+            let item = &raw.nodes[i as usize];
+            return Err(TraceError::refused(
+                item.view.id,
+                format!(
+                    "it waits for the data of node {}, which does not exist",
+                    dep.id
+                ),
+                "the trace is incomplete; capture or convert it anew",
+            )
+            .in_record(item.record.number, item.record.offset));
+        }
+    }
+    Ok(())
+}
+
+fn refuse_cycle(raw: &RawTrace<'_>, cycle: &[u32]) -> TraceError {
+    const SHOWN: usize = 6;
+    let id = |&i: &u32| raw.nodes[i as usize].view.id;
+    let ids: Vec<String> = cycle
+        .iter()
+        .take(SHOWN)
+        .map(|i| id(i).to_string())
+        .collect();
+    let more = if cycle.len() > SHOWN { ", …" } else { "" };
+    TraceError::refused(
+        cycle.first().map_or(0, id),
+        format!(
+            "data dependencies close a cycle of {} nodes: {}{more}",
+            cycle.len(),
+            ids.join(", ")
+        ),
+        "capture or convert the trace anew",
+    )
+}

@@ -1,0 +1,192 @@
+//! Selection of the requested nodes.
+
+use super::checked_trace::CheckedTrace;
+use crate::edit::{attributes, matches};
+use chakram_base::units::Span;
+use chakram_trace::format::{Op, TraceError, escape};
+use std::collections::{BTreeMap, BTreeSet};
+use std::ops::RangeInclusive;
+
+/// Selector of what to keep.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum SliceTarget {
+    /// Nodes that the annotations of this name cover; `*` stands for any text.
+    Annotation(String),
+    /// The nodes with these ids.
+    Ids(RangeInclusive<u64>),
+}
+
+/// No node: the end of a chain of parents.
+const NONE: u32 = u32::MAX;
+
+/// Whether each node is asked for, by index.
+pub(super) fn select(trace: &CheckedTrace<'_>, cut: &SliceTarget) -> Result<Vec<bool>, TraceError> {
+    let raw = &trace.raw;
+    let asked: Vec<bool> = match cut {
+        SliceTarget::Ids(ids) => {
+            let nodes = raw.nodes.iter();
+            nodes.map(|item| ids.contains(&item.view.id)).collect()
+        }
+        SliceTarget::Annotation(pattern) => covered(trace, pattern)?,
+    };
+    if !asked.contains(&true) {
+        let ids = raw.nodes.first().zip(raw.nodes.last());
+        let (found, hint) = match (cut, ids) {
+            (_, None) => ("the trace has no nodes".to_owned(), String::new()),
+            (SliceTarget::Ids(_), Some((first, last))) => (
+                "no node has such an id".to_owned(),
+                format!("ids from {} to {}", first.view.id, last.view.id),
+            ),
+            (SliceTarget::Annotation(pattern), _) => (
+                format!("no node is called `{}`", escape(pattern)),
+                names(trace),
+            ),
+        };
+        let place = chakram_trace::format::TraceLocation::default();
+        return Err(TraceError::refused_at(place, found, hint));
+    }
+    Ok(asked)
+}
+
+/// Names that could have been meant: those of steps, or else the first ones.
+fn names(trace: &CheckedTrace<'_>) -> String {
+    const SHOWN: usize = 6;
+    let of = |test: fn(&str) -> bool| {
+        let names = trace.raw.nodes.iter().map(|item| item.view.name);
+        let names: BTreeSet<&str> = names.filter(|name| test(name)).collect();
+        let names = names.iter().take(SHOWN).map(|name| escape(name));
+        names.collect::<Vec<_>>().join(", ")
+    };
+    let steps = of(|name| name.starts_with("ProfilerStep#"));
+    if steps.is_empty() {
+        of(|name| !name.is_empty())
+    } else {
+        steps
+    }
+}
+
+/// To whom each node belongs, and whether attributes say so.
+fn owners(trace: &CheckedTrace<'_>) -> Result<(Vec<u32>, bool), TraceError> {
+    let raw = &trace.raw;
+    let mut owner = vec![NONE; raw.nodes.len()];
+    let mut said = false;
+    for i in raw.all() {
+        attributes(raw.nodes[i as usize].record, |attr| {
+            if matches!(attr.name, b"parent" | b"launch") && attr.is_set() {
+                said = true;
+                let found = attr.as_u64().ok().and_then(|id| raw.find(id));
+                owner[i as usize] = found.unwrap_or(NONE);
+            }
+            Ok(())
+        })?;
+    }
+    if !said {
+        for i in raw.all() {
+            let device = !matches!(raw.nodes[i as usize].view.op, Op::Host | Op::NoOp);
+            let first = |control: bool| {
+                let mut deps = trace.raw.deps(i).iter();
+                deps.find(|dep| dep.control == control)?.target()
+            };
+            let found = first(true).or_else(|| first(false).filter(|_| device));
+            owner[i as usize] = found.unwrap_or(NONE);
+        }
+    }
+    Ok((owner, said))
+}
+
+/// Returns, by index, whether the annotations called `pattern` cover a node.
+fn covered(trace: &CheckedTrace<'_>, pattern: &str) -> Result<Vec<bool>, TraceError> {
+    let nodes = &trace.raw.nodes;
+    let mut label: Vec<Option<u32>> = vec![None; nodes.len()];
+    for i in trace.raw.all() {
+        if matches(pattern, nodes[i as usize].view.name) {
+            label[i as usize] = Some(i);
+        }
+    }
+    let (owner, said) = owners(trace)?;
+    spread(&owner, &mut label);
+    if said {
+        let busy = busy(trace, &label);
+        let mut threads = label.clone();
+        for i in trace.raw.all() {
+            let at = i as usize;
+            let alone = owner[at] == NONE && label[at].is_none();
+            if alone && nodes[at].view.op != Op::NoOp {
+                let lane = nodes[at].view.lane;
+                threads[at] = during(&busy, trace.starts[at], lane);
+            }
+        }
+        spread(&owner, &mut threads);
+        label = threads;
+    }
+    Ok(label.iter().map(Option::is_some).collect())
+}
+
+/// Labels every node like the one that it belongs to. A cycle of owners belongs to nobody.
+fn spread(owner: &[u32], label: &mut [Option<u32>]) {
+    let mut done = vec![false; owner.len()];
+    let mut chain = Vec::new();
+    for i in 0..owner.len() as u32 {
+        let mut at = i;
+        while at != NONE && !done[at as usize] {
+            done[at as usize] = true;
+            if label[at as usize].is_some() {
+                break;
+            }
+            chain.push(at);
+            at = owner[at as usize];
+        }
+        let found = label.get(at as usize).copied().flatten();
+        for node in chain.drain(..) {
+            label[node as usize] = found;
+        }
+    }
+}
+
+/// From the first node that an annotation covers on its own lane to the next one that it does not.
+struct AnnotationWindow {
+    from: Span,
+    to: Span,
+    lane: Option<i64>,
+}
+
+/// The times of all annotations, by their starts.
+fn busy(trace: &CheckedTrace<'_>, label: &[Option<u32>]) -> Vec<AnnotationWindow> {
+    let nodes = &trace.raw.nodes;
+    let mut of: Vec<Option<AnnotationWindow>> = label.iter().map(|_| None).collect();
+    let mut others: BTreeMap<Option<i64>, Vec<Span>> = BTreeMap::new();
+    for i in trace.raw.all() {
+        let (from, lane) = (trace.starts[i as usize], nodes[i as usize].view.lane);
+        let Some(root) = label[i as usize] else {
+            if nodes[i as usize].view.op != Op::NoOp {
+                others.entry(lane).or_default().push(from);
+            }
+            continue;
+        };
+        if nodes[root as usize].view.lane == lane {
+            let to = from + nodes[i as usize].view.lasted();
+            let busy = of[root as usize].get_or_insert(AnnotationWindow { from, to, lane });
+            (busy.from, busy.to) = (busy.from.min(from), busy.to.max(to));
+        }
+    }
+    others
+        .values_mut()
+        .for_each(|starts| starts.sort_unstable());
+    let mut list: Vec<AnnotationWindow> = of.into_iter().flatten().collect();
+    for busy in &mut list {
+        // Waiting for others at the end of the annotation is no node, so the end is where the next begins.
+        let starts = others.get(&busy.lane).map_or(&[][..], Vec::as_slice);
+        let next = starts.partition_point(|&start| start < busy.to);
+        busy.to = starts.get(next).copied().unwrap_or(Span::MAX);
+    }
+    list.sort_by_key(|busy| busy.from);
+    list
+}
+
+/// Whether `start` lies in the time of an annotation on another lane: the latest that had begun.
+fn during(busy: &[AnnotationWindow], start: Span, lane: Option<i64>) -> Option<u32> {
+    let begun = busy.partition_point(|busy| busy.from <= start);
+    let last = begun.checked_sub(1)?;
+    let busy = &busy[last];
+    (start < busy.to && busy.lane != lane).then_some(last as u32)
+}

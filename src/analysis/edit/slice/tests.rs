@@ -1,0 +1,316 @@
+//! Nodes of slices and their dependencies, on small graphs by hand.
+
+use super::*;
+use chakram_trace::format::proto::attribute_proto::Value;
+use chakram_trace::format::proto::{AttributeProto, GlobalMetadata, Node};
+use prost::Message;
+
+fn attribute(name: &str, value: u64) -> AttributeProto {
+    AttributeProto {
+        name: name.to_owned(),
+        value: Some(Value::Uint64Val(value)),
+        ..AttributeProto::default()
+    }
+}
+
+/// A kernel of `us` microseconds that waits for `data` and `control`.
+fn node(id: u64, us: u64, data: &[u64], control: &[u64]) -> Node {
+    Node {
+        id,
+        name: format!("n{id}"),
+        r#type: 4,
+        data_deps: data.to_vec(),
+        ctrl_deps: control.to_vec(),
+        duration_micros: us,
+        ..Node::default()
+    }
+}
+
+fn with(mut node: Node, attributes: &[(&str, u64)]) -> Node {
+    node.attr = attributes.iter().map(|&(n, v)| attribute(n, v)).collect();
+    node
+}
+
+fn file(nodes: &[Node]) -> Vec<u8> {
+    let metadata = GlobalMetadata {
+        attr: vec![attribute("captured_ns", 1)],
+        ..GlobalMetadata::default()
+    };
+    let mut file = metadata.encode_length_delimited_to_vec();
+    for node in nodes {
+        file.extend(node.encode_length_delimited_to_vec());
+    }
+    file
+}
+
+fn read(mut bytes: &[u8]) -> (u64, Vec<Node>) {
+    let metadata = GlobalMetadata::decode_length_delimited(&mut bytes).unwrap();
+    let mut nodes = Vec::new();
+    while !bytes.is_empty() {
+        nodes.push(Node::decode_length_delimited(&mut bytes).unwrap());
+    }
+    let captured = match metadata.attr[0].value {
+        Some(Value::Uint64Val(ns)) => ns,
+        ref other => panic!("{other:?}"),
+    };
+    (captured, nodes)
+}
+
+fn slice(nodes: &[Node], cut: &SliceTarget) -> (u64, Vec<Node>, SliceSummary) {
+    let before = file(nodes);
+    let mut matches = CommunicationMatches::default();
+    let part =
+        RankSelection::select(&before, 0, cut, &DeclaredGroups::new(), &mut matches).unwrap();
+    let (after, sliced) = part.write(&before, part.first()).unwrap();
+    let (captured, nodes) = read(&after);
+    (captured, nodes, sliced)
+}
+
+fn ids(nodes: &[Node]) -> Vec<u64> {
+    nodes.iter().map(|node| node.id).collect()
+}
+
+fn delay(node: &Node) -> u64 {
+    let found = node.attr.iter().find(|a| a.name == "delay_ns");
+    match found.and_then(|a| a.value.clone()) {
+        None => 0,
+        Some(Value::Uint64Val(ns)) => ns,
+        other => panic!("{other:?}"),
+    }
+}
+
+#[test]
+fn dependencies_lead_on_through_what_is_cut() {
+    // 10 → 20 → (30, 40 cut) → 50, and 10 orders 40; 50 also waits for 20 directly.
+    let nodes = [
+        node(10, 5, &[], &[]),
+        node(20, 7, &[10], &[]),
+        node(1030, 11, &[20], &[]),
+        node(1040, 13, &[1030], &[10]),
+        node(50, 1, &[1040], &[20]),
+        node(60, 1, &[], &[1040]),
+    ];
+    let (captured, after, sliced) = slice(&nodes, &SliceTarget::Ids(0..=100));
+    assert_eq!(ids(&after), [10, 20, 50, 60]);
+    // Nodes that are only ordered behind a cut node are only ordered behind those that it stands for.
+    assert_eq!(
+        (&*after[3].data_deps, &*after[3].ctrl_deps),
+        (&[][..], &[10, 20][..])
+    );
+    // Behind 40 stand 20, with data, and 10, which only orders; data goes before the order of 50 on 20.
+    assert_eq!(
+        (&*after[2].data_deps, &*after[2].ctrl_deps),
+        (&[20][..], &[10][..])
+    );
+    // 50 started at 5 + 7 + 11 + 13 = 36 µs; 20 ends at 12. It ends at 37.
+    assert_eq!(delay(&after[2]), 24_000);
+    assert_eq!((captured, sliced.ends), (37_000, Span::from_us(37)));
+    assert_eq!((sliced.kept, sliced.mended, sliced.joints), (4, 2, 0));
+    // Untouched records are as they came.
+    assert_eq!(after[..2], nodes[..2]);
+}
+
+#[test]
+fn a_slice_starts_where_its_first_node_did() {
+    let nodes = [
+        node(1, 5, &[], &[]),
+        with(node(2, 7, &[1], &[]), &[("delay_ns", 300)]),
+        node(3, 2, &[2], &[]),
+        node(4, 2, &[1], &[]),
+    ];
+    // 4 starts at 5 µs, 2 at 5.3 and 3 at 12.3, and the slice of 2 to 4 at 5.
+    let (captured, after, sliced) = slice(&nodes, &SliceTarget::Ids(2..=4));
+    assert_eq!(after.iter().map(delay).collect::<Vec<_>>(), [300, 0, 0]);
+    assert_eq!((captured, sliced.starts), (9300, Span::ZERO));
+    // 3 alone starts at once.
+    let (captured, after, _) = slice(&nodes, &SliceTarget::Ids(3..=3));
+    assert_eq!(
+        (captured, delay(&after[0]), &*after[0].data_deps),
+        (2000, 0, &[][..])
+    );
+}
+
+#[test]
+fn wide_fans_become_joints() {
+    // 20 sources, a cut hub, 30 that wait for it: 20 + 30 dependencies instead of 600.
+    let mut nodes: Vec<Node> = (1..=20).map(|id| node(id, id, &[], &[])).collect();
+    let sources: Vec<u64> = (1..=20).collect();
+    nodes.push(node(1000, 4, &sources, &[]));
+    nodes.extend((21..=50).map(|id| node(id, 1, &[1000], &[])));
+    let (captured, after, sliced) = slice(&nodes, &SliceTarget::Ids(1..=50));
+    assert_eq!((sliced.kept, sliced.joints), (50, 1));
+    let hub = after.iter().find(|node| node.id == 1000).unwrap();
+    assert_eq!(
+        (&*hub.name, hub.r#type, &*hub.data_deps),
+        ("joint", 0, &sources[..])
+    );
+    let edges: usize = after.iter().map(|node| node.data_deps.len()).sum();
+    assert_eq!(edges, 50);
+    // The hub took 4 µs after the longest source, 20 µs; then 1 µs.
+    assert!(
+        after
+            .iter()
+            .filter(|n| n.id > 20 && n.id < 1000)
+            .all(|n| delay(n) == 4000)
+    );
+    assert_eq!(captured, 25_000);
+}
+
+#[test]
+fn annotations_cover_what_belongs_to_them_and_other_threads_meanwhile() {
+    let on = |lane: u64, attributes: &[(&'static str, u64)]| {
+        let mut list = vec![("is_cpu_op", 1), ("tid", lane)];
+        list.extend_from_slice(attributes);
+        list
+    };
+    let mut step = with(node(2, 1, &[1], &[]), &on(1, &[]));
+    step.name = "ProfilerStep#3".to_owned();
+    let nodes = [
+        // 0 to 10 µs: before. 10 to 16: the step with 3 and 4, 4 launches 5 on a stream.
+        with(node(1, 10, &[], &[]), &on(1, &[])),
+        step,
+        with(node(3, 2, &[2], &[]), &on(1, &[("parent", 2)])),
+        with(node(4, 3, &[3], &[]), &on(1, &[("parent", 3)])),
+        with(node(5, 9, &[4], &[]), &[("stream", 7), ("launch", 4)]),
+        // Another thread: 6 begins at 13, within; 8 belongs to it; 10 at 16, when the first thread is done
+        // but does nothing else yet; 7 at 18, when it does.
+        with(node(6, 1, &[3], &[]), &on(2, &[])),
+        with(node(8, 1, &[6], &[]), &on(2, &[("parent", 6)])),
+        with(node(10, 1, &[4], &[]), &on(2, &[])),
+        with(node(7, 1, &[4], &[]), &on(2, &[("delay_ns", 2000)])),
+        // The same thread: not of the step, whenever it is. 9 begins at 17.
+        with(node(9, 1, &[4], &[]), &on(1, &[("delay_ns", 1000)])),
+        with(node(11, 1, &[3], &[]), &on(1, &[])),
+    ];
+    let cut = SliceTarget::Annotation("ProfilerStep#3".to_owned());
+    let (_, after, _) = slice(&nodes, &cut);
+    assert_eq!(ids(&after), [2, 3, 4, 5, 6, 8, 10]);
+    let error = RankSelection::select(
+        &file(&nodes),
+        0,
+        &SliceTarget::Annotation("ProfilerStep#9".to_owned()),
+        &DeclaredGroups::new(),
+        &mut CommunicationMatches::default(),
+    );
+    let error = error.unwrap_err().to_string();
+    assert!(
+        error.contains("`ProfilerStep#9`") && error.contains("ProfilerStep#3"),
+        "{error}"
+    );
+}
+
+#[test]
+fn without_attributes_control_dependencies_say_who_called() {
+    let mut step = with(node(2, 1, &[], &[]), &[("is_cpu_op", 1)]);
+    step.name = "ProfilerStep#3".to_owned();
+    let nodes = [
+        step,
+        with(node(3, 2, &[2], &[2]), &[("is_cpu_op", 1)]),
+        with(node(4, 3, &[3], &[3]), &[("is_cpu_op", 1)]),
+        node(5, 9, &[4], &[]),
+        with(node(6, 1, &[4], &[]), &[("is_cpu_op", 1)]),
+    ];
+    let (_, after, _) = slice(
+        &nodes,
+        &SliceTarget::Annotation("ProfilerStep#*".to_owned()),
+    );
+    assert_eq!(ids(&after), [2, 3, 4, 5]);
+}
+
+#[test]
+fn partners_that_are_cut_are_told_and_cut_on_demand() {
+    let collective = |id, deps: &[u64]| Node {
+        r#type: 7,
+        attr: vec![attribute("comm_type", 0), attribute("comm_size", 8)],
+        ..node(id, 0, deps, &[])
+    };
+    let ranks = [
+        file(&[
+            collective(1, &[]),
+            collective(2, &[1]),
+            node(3, 1, &[2], &[]),
+        ]),
+        // The second rank's ids are one higher.
+        file(&[collective(2, &[]), collective(3, &[2])]),
+    ];
+    let mut matches = CommunicationMatches::default();
+    let cut = SliceTarget::Ids(2..=3);
+    let parts: Vec<RankSelection> = (0..2)
+        .map(|rank| {
+            let groups = DeclaredGroups::new();
+            RankSelection::select(&ranks[rank as usize], rank, &cut, &groups, &mut matches).unwrap()
+        })
+        .collect();
+    let unmatched = matches.unmatched();
+    assert_eq!(unmatched.count, 1);
+    let text = unmatched.to_string();
+    let expected =
+        "collective 0 of all ranks is kept on rank 1 (node 2) and removed on rank 0 (node 1)";
+    assert!(text.contains(expected), "{text}");
+    let mut left = Vec::new();
+    for (rank, mut part) in parts.into_iter().enumerate() {
+        part.cut(&unmatched);
+        let (after, _) = part.write(&ranks[rank], Span::ZERO).unwrap();
+        left.push(ids(&read(&after).1));
+    }
+    assert_eq!(left, [vec![2, 3], vec![3]]);
+}
+
+/// A chain of kernels of 1 µs whose two ends have a name.
+fn chain(count: u64, attr: &[AttributeProto]) -> Vec<Node> {
+    let name = |id| if id == 1 || id == count { "end" } else { "" };
+    let link = |id| Node {
+        id,
+        name: name(id).to_owned(),
+        r#type: 4,
+        duration_micros: 1,
+        data_deps: if id > 1 { vec![id - 1] } else { vec![] },
+        attr: attr.to_vec(),
+        ..Node::default()
+    };
+    (1..=count).map(link).collect()
+}
+
+#[test]
+fn long_chains_take_no_stack_and_linear_time() {
+    let ends = SliceTarget::Annotation("end".to_owned());
+    // Without attributes kernels belong to what they wait for, so all is covered.
+    let (captured, after, _) = slice(&chain(1000, &[]), &ends);
+    assert_eq!((after.len(), captured), (1000, 1_000_000));
+    // With them, to nobody here: the middle is cut out.
+    let count = 100_000;
+    let (captured, after, _) = slice(&chain(count, &[attribute("parent", 0)]), &ends);
+    assert_eq!((ids(&after), captured), (vec![1, count], count * 1000));
+    assert_eq!(
+        (&*after[1].data_deps, delay(&after[1])),
+        (&[1][..], (count - 2) * 1000)
+    );
+}
+
+#[test]
+fn what_cannot_be_replayed_is_refused() {
+    let refuse = |nodes: &[Node]| {
+        let groups = DeclaredGroups::new();
+        let cut = SliceTarget::Ids(0..=9);
+        let part = RankSelection::select(
+            &file(nodes),
+            0,
+            &cut,
+            &groups,
+            &mut CommunicationMatches::default(),
+        );
+        part.unwrap_err().to_string()
+    };
+    assert!(refuse(&[node(1, 0, &[7], &[])]).contains("node 7, which does not exist"));
+    assert!(refuse(&[node(1, 0, &[], &[]), node(1, 0, &[], &[])]).contains("second node"));
+    let cycle = refuse(&[node(1, 0, &[2], &[]), node(2, 0, &[1], &[])]);
+    assert!(cycle.contains("cycle of 2 nodes: 1, 2"), "{cycle}");
+    assert!(refuse(&[]).contains("no nodes"));
+    assert!(refuse(&[node(20, 0, &[], &[])]).contains("20 to 20"));
+    // Control dependencies that lead nowhere or close a cycle are dropped, as a replay does.
+    let (_, after, sliced) = slice(
+        &[node(1, 1, &[], &[2, 77]), node(2, 1, &[1], &[])],
+        &SliceTarget::Ids(1..=2),
+    );
+    assert!(sliced.cyclic && after.iter().all(|node| node.ctrl_deps.is_empty()));
+}

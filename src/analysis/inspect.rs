@@ -1,0 +1,39 @@
+//! Inspection of a trace or a job: counts and times by type, lane, group, peer and operator, single nodes with
+//! their neighbourhood, and the critical path of the recorded run.
+//!
+//! Nothing is replayed and no machine is needed. Each rank is read into a [`InspectedTrace`] on its own, whatever is
+//! wrong with its file; ranks are read by several threads and handed on in order ([`in_order`]), so that at
+//! most a few are in memory at a time.
+
+mod attributes;
+mod class;
+mod critical_path;
+mod fault;
+mod filter;
+mod job_summary;
+mod lanes;
+mod metadata;
+mod neighbourhood;
+mod parallel;
+mod path_input;
+mod row;
+mod summary;
+mod table;
+mod times;
+mod trace;
+
+pub use class::NodeClass;
+pub use critical_path::{CriticalPath, PathSegment, PathTime, critical_path, spent_by};
+pub use fault::{CountedFault, FaultSummary};
+pub use filter::{AttributeFilter, ClassFilter, NamePattern, NodeFilter, RankSet};
+pub use job_summary::{inspect_job, inspect_job_with};
+pub use lanes::{LaneKey, LaneTable, group_label};
+pub use metadata::TraceHeader;
+pub use neighbourhood::{NearbyNode, NearbyNodes, NodeNeighbourhood, NodeRecord};
+pub use parallel::in_order;
+pub use path_input::PathInput;
+pub use row::NodeRow;
+pub use summary::{JobInspection, RECEIVED, RankInspection, RankOverview, SENT};
+pub use table::{NodeSums, SpreadRow, SpreadTable};
+pub use times::{RankTimes, TimeBasis};
+pub use trace::InspectedTrace;

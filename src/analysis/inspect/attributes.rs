@@ -1,0 +1,90 @@
+//! Counts of the attributes and fields of nodes.
+
+use chakram_trace::format::attr::AttrView;
+use chakram_trace::format::wire::{WireCursor, WireValue};
+use chakram_trace::graph::{Interner, RawTrace};
+use std::collections::BTreeMap;
+
+/// Fields of a node that are counted with its attributes: number, name, type.
+const FIELDS: [(u32, &str, &str); 4] = [
+    (6, "start_time_micros", "field"),
+    (7, "duration_micros", "field"),
+    (8, "inputs", "field"),
+    (9, "outputs", "field"),
+];
+
+/// Counts for each attribute, by name and type, the nodes among `selected` that have it.
+pub fn count(
+    raw: &RawTrace<'_>,
+    selected: impl Fn(u32) -> bool,
+) -> BTreeMap<(String, &'static str), u64> {
+    let mut known: Interner<(&[u8], &'static str)> = Interner::default();
+    // For each known attribute the number of nodes that have it, and the last of these.
+    let mut counts: Vec<(u64, u32)> = Vec::new();
+    let mut fields = [0_u64; FIELDS.len()];
+    // Similar nodes have the same attributes in the same order, so that is predicted, which saves a look-up.
+    let mut expected: Vec<(&[u8], &'static str, u32)> = Vec::new();
+    for node in raw.all().filter(|&node| selected(node)) {
+        let record = &raw.nodes[node as usize].record;
+        let mut cursor = WireCursor::new(record.bytes, record.offset);
+        let mut place = 0;
+        let mut seen = [false; FIELDS.len()];
+        while !cursor.is_empty() {
+            let usual = AttrView::take_fast(&mut cursor);
+            let Some(attr) = usual.or_else(|| other(&mut cursor, &mut seen)) else {
+                continue;
+            };
+            let key = (attr.name, attr.type_name());
+            let index = match expected.get(place) {
+                Some(&(name, kind, index)) if (name, kind) == key => index,
+                _ => {
+                    let index = known.intern(key);
+                    let entry = (key.0, key.1, index);
+                    match expected.get_mut(place) {
+                        Some(slot) => *slot = entry,
+                        None => expected.push(entry),
+                    }
+                    index
+                }
+            };
+            place += 1;
+            if index as usize == counts.len() {
+                counts.push((0, u32::MAX));
+            }
+            let (count, last) = &mut counts[index as usize];
+            *count += u64::from(*last != node);
+            *last = node;
+        }
+        for (count, seen) in fields.iter_mut().zip(seen) {
+            *count += u64::from(seen);
+        }
+    }
+    let attributes = known.keys().iter().zip(&counts);
+    let attributes = attributes.map(|(&(name, kind), &(count, _))| {
+        ((String::from_utf8_lossy(name).into_owned(), kind), count)
+    });
+    let fields = FIELDS.iter().zip(fields).filter(|(_, count)| *count > 0);
+    let fields = fields.map(|(&(_, name, kind), count)| ((name.to_owned(), kind), count));
+    let mut all = BTreeMap::new();
+    for (key, count) in attributes.chain(fields) {
+        // Names that are not text may coincide after conversion.
+        *all.entry(key).or_insert(0) += count;
+    }
+    all
+}
+
+/// Reads the next field of a node and returns it if it is an attribute; one of [`FIELDS`] is marked in `seen`.
+/// Whatever follows a broken field is left out.
+fn other<'a>(node: &mut WireCursor<'a>, seen: &mut [bool; FIELDS.len()]) -> Option<AttrView<'a>> {
+    let Ok((number, wire)) = node.field() else {
+        *node = WireCursor::new(&[], 0);
+        return None;
+    };
+    match (number, wire) {
+        (6 | 7, WireValue::Varint(1..)) => seen[number as usize - 6] = true,
+        (8 | 9, WireValue::Bytes(message, _)) => seen[number as usize - 6] |= !message.is_empty(),
+        (10, WireValue::Bytes(message, at)) => return AttrView::scan(message, at).ok(),
+        _ => {}
+    }
+    None
+}

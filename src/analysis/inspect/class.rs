@@ -1,0 +1,118 @@
+//! Types of nodes for tables.
+
+use chakram_trace::format::{CollectiveKind, Op};
+use std::fmt;
+
+/// Type of a node.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum NodeClass {
+    /// Work on the host.
+    Host,
+    /// A kernel.
+    Compute,
+    /// A load from memory.
+    Load,
+    /// A store to memory.
+    Store,
+    /// The sending half of a message.
+    Send,
+    /// The receiving half of a message.
+    Receive,
+    /// A member's part of a collective.
+    Collective(CollectiveKind),
+    /// Metadata or no operation; takes no time.
+    Metadata,
+    /// Record that makes no sense.
+    Unreadable,
+}
+
+/// Types that are not collectives, with their names.
+const PLAIN: [(NodeClass, &str); 8] = [
+    (NodeClass::Host, "host"),
+    (NodeClass::Compute, "compute"),
+    (NodeClass::Load, "load"),
+    (NodeClass::Store, "store"),
+    (NodeClass::Send, "send"),
+    (NodeClass::Receive, "receive"),
+    (NodeClass::Metadata, "metadata"),
+    (NodeClass::Unreadable, "unreadable"),
+];
+
+impl NodeClass {
+    /// Returns the type of a node that could be read.
+    pub fn of(op: &Op<'_>) -> Self {
+        match *op {
+            Op::NoOp => Self::Metadata,
+            Op::Host => Self::Host,
+            Op::Compute { .. } => Self::Compute,
+            Op::Memory { store: false, .. } => Self::Load,
+            Op::Memory { store: true, .. } => Self::Store,
+            Op::Message { receive: false, .. } => Self::Send,
+            Op::Message { receive: true, .. } => Self::Receive,
+            Op::Collective { kind, .. } => Self::Collective(kind),
+        }
+    }
+
+    /// Returns whether nodes of this kind wait for other ranks.
+    pub fn communicates(self) -> bool {
+        matches!(self, Self::Send | Self::Receive | Self::Collective(_))
+    }
+
+    /// Returns whether nodes of this kind have a duration.
+    pub fn takes_time(self) -> bool {
+        !matches!(self, Self::Metadata | Self::Unreadable)
+    }
+
+    /// Returns the types that `name` stands for: one, or with `collective` all collectives. Empty if it is
+    /// unknown.
+    pub fn named(name: &str) -> Vec<Self> {
+        if let Some((class, _)) = PLAIN.iter().find(|(_, known)| *known == name) {
+            return vec![*class];
+        }
+        let kinds = CollectiveKind::ALL.iter();
+        kinds
+            .filter(|(_, known, _)| *known == name || name == "collective")
+            .map(|(kind, ..)| Self::Collective(*kind))
+            .collect()
+    }
+
+    /// Returns all names that [`Self::named`] accepts.
+    pub fn names() -> String {
+        let plain = PLAIN.iter().map(|(_, name)| *name);
+        let kinds = CollectiveKind::ALL.iter().map(|(_, name, _)| *name);
+        let all: Vec<_> = plain.chain(["collective"]).chain(kinds).collect();
+        all.join(", ")
+    }
+}
+
+impl fmt::Display for NodeClass {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Collective(kind) => kind.fmt(f),
+            plain => {
+                let row = PLAIN.iter().find(|(class, _)| class == plain);
+                f.pad(row.map_or("", |(_, name)| name))
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn names_are_read_back() {
+        for (class, name) in PLAIN {
+            assert_eq!(
+                (NodeClass::named(name), class.to_string()),
+                (vec![class], name.to_owned())
+            );
+        }
+        let kind = NodeClass::Collective(CollectiveKind::AllToAll);
+        assert_eq!(NodeClass::named(&kind.to_string()), [kind]);
+        assert_eq!(NodeClass::named("collective").len(), 9);
+        assert!(NodeClass::named("kernel").is_empty());
+        assert!(NodeClass::names().contains("unreadable, collective, all-reduce"));
+    }
+}

@@ -1,0 +1,169 @@
+//! Critical paths by hand, and against all paths of small random graphs.
+
+use super::*;
+use crate::inspect::{InspectedTrace, TimeBasis};
+use chakram_trace::format::scan::NodeView;
+use chakram_trace::format::write::{AttributeValue, Sink, TraceWriter};
+use chakram_trace::format::{CollectiveKind, GroupName, Op};
+use proptest::prelude::*;
+
+/// A node: whether it is a collective, delay, wait and length in ns, lane, and what it waits for.
+type Line = (bool, [u64; 3], i64, Vec<u64>);
+
+/// A trace of these nodes, with ids from 1.
+fn track(rank: u32, lines: &[Line]) -> PathInput {
+    let captured = [("captured_ns", AttributeValue::Uint(7))];
+    let mut writer = TraceWriter::with_metadata(Vec::new(), &captured).unwrap();
+    for ((call, [delay, wait, length], lane, after), id) in lines.iter().zip(1..) {
+        let op = if *call {
+            Op::Collective {
+                kind: CollectiveKind::AllReduce,
+                bytes: 8,
+                group: GroupName::World,
+                root: None,
+                dimensions: None,
+                host: false,
+            }
+        } else {
+            Op::Compute {
+                flops: 0,
+                bytes: 0,
+                dtype: None,
+            }
+        };
+        let node = NodeView {
+            lane: Some(*lane),
+            recorded: Span::from_ns(*length),
+            delay: Span::from_ns(*delay),
+            wait: Span::from_ns(*wait),
+            ..NodeView::new(id, "n", op)
+        };
+        writer.node(&node, after).unwrap();
+    }
+    let contents = writer.into_inner();
+    let trace = InspectedTrace::read(rank, &contents, |e| e).unwrap();
+    assert_eq!(trace.faults.count(), 0);
+    assert_eq!(trace.times.basis, TimeBasis::Kept);
+    PathInput::new(trace).unwrap()
+}
+
+/// Rank 0 computes until 50 ns, waits for rank 1 until 100 and all-reduces until 120. Rank 1 starts late, at 10,
+/// computes until 100, and all-reduces until 120 as well.
+fn two() -> [PathInput; 2] {
+    let rank = |rank, delay, compute, wait| {
+        let lines = [
+            (false, [delay, 0, compute], 0, vec![]),
+            (true, [0, wait, 20], 1, vec![1]),
+        ];
+        track(rank, &lines)
+    };
+    [rank(0, 0, 50, 50), rank(1, 10, 90, 0)]
+}
+
+#[test]
+fn the_path_goes_on_from_the_rank_that_came_last() {
+    // Both end at 120, so the path ends with rank 0, whose all-reduce waited from 50 on for rank 1, which came
+    // at 100: 20 of transfer, and then on rank 1 its own call, which is an instant there, 90 of compute and 10
+    // before. 20 + 90 + 10 = 120.
+    let tracks = two();
+    let path = critical_path(&tracks, true).unwrap();
+    let ns = |span: Span| span.0 / 1000;
+    let pieces: Vec<_> = path
+        .pieces
+        .iter()
+        .map(|p| {
+            (
+                p.track,
+                p.id(&tracks),
+                p.from.0 / 1000,
+                [p.delay, p.wait, p.work].map(ns),
+            )
+        })
+        .collect();
+    assert_eq!(
+        pieces,
+        [
+            (1, 1, 0, [10, 0, 90]),
+            (1, 2, 100, [0, 0, 0]),
+            (0, 2, 100, [0, 0, 20]),
+        ]
+    );
+    assert_eq!((path.changes, ns(path.length())), (1, 120));
+    // Of two kinds, compute has 100 of it, and comes first.
+    let spent = spent_by(&path, |piece| piece.class(&tracks));
+    let all: Vec<_> = spent
+        .iter()
+        .map(|(class, s)| (class.to_string(), ns(s.all()), s.pieces))
+        .collect();
+    assert_eq!(
+        all,
+        [
+            ("compute".to_owned(), 100, 1),
+            ("all-reduce".to_owned(), 20, 2)
+        ]
+    );
+}
+
+#[test]
+fn a_rank_by_itself_keeps_its_waiting() {
+    // 50 of compute, 50 of waiting, 20 of transfer.
+    let tracks = two();
+    let path = critical_path(&tracks[..1], true).unwrap();
+    let last = path.pieces.last().unwrap();
+    assert_eq!(
+        (last.wait, last.work),
+        (Span::from_ns(50), Span::from_ns(20))
+    );
+    assert_eq!((path.length(), path.changes), (Span::from_ns(120), 0));
+    // Ranks whose clocks differ are not joined either.
+    assert_eq!(critical_path(&tracks, false).unwrap(), path);
+}
+
+#[test]
+fn a_trace_without_nodes_has_no_path() {
+    assert_eq!(critical_path(&[track(0, &[])], true), None);
+    assert_eq!(critical_path(&[], true), None);
+}
+
+/// The nodes of a rank, each of which waits for some before it.
+fn lines() -> impl Strategy<Value = Vec<Line>> {
+    let node = (
+        any::<bool>(),
+        [0_u64..5, 0_u64..9, 0_u64..9],
+        0_i64..3,
+        any::<u16>(),
+    );
+    prop::collection::vec(node, 1..9).prop_map(|nodes| {
+        let nodes = nodes.into_iter().enumerate();
+        let lines = nodes.map(|(i, (call, times, lane, bits))| {
+            let after = (0..i as u64)
+                .filter(|bit| bits >> bit & 1 == 1)
+                .map(|bit| bit + 1);
+            (call, times, lane, after.collect())
+        });
+        lines.collect()
+    })
+}
+
+proptest! {
+    /// Whatever ranks did, their path has no gap and ends when the last of them did. A piece that is not handed
+    /// over is as long as its node.
+    #[test]
+    fn paths_have_no_gaps(ranks in prop::collection::vec(lines(), 1..4)) {
+        let tracks: Vec<PathInput> = ranks.iter().zip(0..).map(|(lines, rank)| track(rank, lines)).collect();
+        let path = critical_path(&tracks, true).unwrap();
+        let mut at = Time::ZERO;
+        for piece in &path.pieces {
+            prop_assert_eq!(piece.from, at);
+            at = at + piece.length();
+            let times = ranks[piece.track as usize][piece.node as usize].1;
+            let node = Span::from_ns(times[1] + times[2]);
+            prop_assert!(piece.wait + piece.work <= node);
+            prop_assert!(piece.delay == Span::ZERO || piece.delay == Span::from_ns(times[0]));
+        }
+        let ends = tracks.iter().map(|track| track.last_end().unwrap());
+        prop_assert_eq!(Some(at), ends.max());
+        let changes = path.pieces.windows(2).filter(|pair| pair[0].track != pair[1].track);
+        prop_assert_eq!(changes.count(), path.changes as usize);
+    }
+}

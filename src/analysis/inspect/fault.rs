@@ -1,0 +1,153 @@
+//! Faults of a file, counted, with examples.
+
+use chakram_trace::format::escape;
+use chakram_trace::graph::cycle::short_cycle;
+use chakram_trace::graph::raw_trace::RawDependency;
+use chakram_trace::graph::{CapturedTimeline, Csr, RawTrace};
+use serde::Serialize;
+
+/// Faults of one sort.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct CountedFault {
+    /// Number of faults.
+    pub count: u64,
+    /// Description of the first.
+    #[serde(rename = "first")]
+    pub text: String,
+}
+
+/// Faults of a file.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct FaultSummary {
+    /// Faults that a replay would refuse.
+    pub faults: Vec<CountedFault>,
+    /// Faults that a replay repairs with a notice.
+    pub notes: Vec<CountedFault>,
+}
+
+/// Maximum number of unreadable records that are named one by one.
+const NAMED: usize = 5;
+
+impl FaultSummary {
+    /// Returns the number of faults that a replay would refuse.
+    pub fn count(&self) -> u64 {
+        self.faults.iter().map(|fault| fault.count).sum()
+    }
+
+    fn fault(&mut self, count: u64, text: impl FnOnce() -> String) {
+        if count > 0 {
+            self.faults.push(CountedFault {
+                count,
+                text: text(),
+            });
+        }
+    }
+
+    fn note(&mut self, count: u64, text: impl FnOnce() -> String) {
+        if count > 0 {
+            self.notes.push(CountedFault {
+                count,
+                text: text(),
+            });
+        }
+    }
+
+    /// Adds the records that cannot be read.
+    pub(super) fn unreadable(&mut self, raw: &mut RawTrace<'_>) {
+        let faults = std::mem::take(&mut raw.faults);
+        let count = faults.len();
+        for (i, fault) in faults.into_iter().enumerate() {
+            let text = fault.error.to_string();
+            // The remedy concerns replays; here the first line is enough.
+            let text = text.lines().next().unwrap_or_default().to_owned();
+            match i {
+                ..NAMED => self.fault(1, || text),
+                NAMED => self.fault((count - NAMED) as u64, || format!("{text}, and others")),
+                _ => break,
+            }
+        }
+    }
+
+    /// Adds the faults of ids and dependencies.
+    pub(super) fn structure(&mut self, raw: &RawTrace<'_>) {
+        let id = |i: u32| raw.nodes[i as usize].view.id;
+        let mut twice = FaultCounter::default();
+        for pair in raw.nodes.windows(2) {
+            if pair[0].view.id == pair[1].view.id {
+                twice.one(|| (pair[1].view.id, 0));
+            }
+        }
+        let (mut nowhere, mut own) = ([FaultCounter::default(); 2], [FaultCounter::default(); 2]);
+        for node in raw.all() {
+            for dep in raw.deps(node) {
+                let control = usize::from(dep.control);
+                if dep.node == RawDependency::MISSING {
+                    nowhere[control].one(|| (id(node), dep.id));
+                } else if dep.node == node {
+                    own[control].one(|| (id(node), dep.id));
+                }
+            }
+        }
+        let (node, _) = twice.first;
+        self.fault(twice.count, || format!("a second node with the id {node}"));
+        let [(node, other), (own_node, _)] = [nowhere[0].first, own[0].first];
+        self.fault(nowhere[0].count, || {
+            format!("node {node} waits for the data of node {other}, which does not exist")
+        });
+        self.fault(own[0].count, || {
+            format!("node {own_node} waits for its own data")
+        });
+        let [(node, other), (own_node, _)] = [nowhere[1].first, own[1].first];
+        self.note(nowhere[1].count, || {
+            format!("node {node} follows node {other}, which does not exist")
+        });
+        self.note(own[1].count, || format!("node {own_node} follows itself"));
+    }
+
+    /// Adds the notice that `count` control dependencies, which close a cycle, were left out.
+    pub(super) fn without_control(&mut self, count: u64) {
+        self.note(count, || {
+            "control dependencies close a cycle; times and chains rest on data dependencies alone"
+                .to_owned()
+        });
+    }
+
+    /// Adds the nodes that do not run in `recorded`, with the successors `next`.
+    pub(super) fn cycle(&mut self, raw: &RawTrace<'_>, next: &Csr, recorded: &CapturedTimeline) {
+        const SHOWN: usize = 6;
+        let stuck = next.count() - recorded.ran;
+        if stuck == 0 {
+            return;
+        }
+        let cycle = short_cycle(next, |node| !recorded.runs(node));
+        let mut text =
+            String::from("on a cycle of dependencies, or behind one, and without times: ");
+        for &node in cycle.iter().take(SHOWN) {
+            let view = &raw.nodes[node as usize].view;
+            text += &format!("{} ({}) → ", view.id, escape(view.name));
+        }
+        if cycle.len() > SHOWN {
+            text += &format!("… {} more … → ", cycle.len() - SHOWN);
+        }
+        if let Some(&first) = cycle.first() {
+            text += &raw.nodes[first as usize].view.id.to_string();
+        }
+        self.fault(stuck as u64, || text);
+    }
+}
+
+/// Number of faults, and the ids of the first.
+#[derive(Clone, Copy, Default)]
+struct FaultCounter {
+    count: u64,
+    first: (u64, u64),
+}
+
+impl FaultCounter {
+    fn one(&mut self, ids: impl FnOnce() -> (u64, u64)) {
+        if self.count == 0 {
+            self.first = ids();
+        }
+        self.count += 1;
+    }
+}

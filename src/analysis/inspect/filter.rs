@@ -1,0 +1,318 @@
+//! Filters that select nodes.
+
+use super::class::NodeClass;
+use super::lanes::{LaneKey, group_label};
+use super::trace::InspectedTrace;
+use chakram_base::units::Time;
+use chakram_trace::format::attr::AttrView;
+use chakram_trace::format::wire::{RawRecord, WireCursor, WireValue};
+use chakram_trace::format::{GroupName, Op};
+use std::fmt;
+use std::str::FromStr;
+
+/// Pattern of a name: with `*`, `?` or `[` it must match the whole name, otherwise any part of it. Case
+/// matters.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum NamePattern {
+    /// Glob pattern that matches the whole name.
+    Whole(Box<glob::Pattern>),
+    /// Text that the name contains.
+    Part(String),
+}
+
+impl NamePattern {
+    /// Returns whether `name` fits.
+    pub fn fits(&self, name: &str) -> bool {
+        match self {
+            Self::Whole(pattern) => pattern.matches(name),
+            Self::Part(part) => name.contains(&part[..]),
+        }
+    }
+
+    fn text(&self) -> &str {
+        match self {
+            Self::Whole(pattern) => pattern.as_str(),
+            Self::Part(part) => part,
+        }
+    }
+}
+
+impl fmt::Display for NamePattern {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.text())
+    }
+}
+
+impl FromStr for NamePattern {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        if !text.contains(['*', '?', '[']) {
+            return Ok(Self::Part(text.to_owned()));
+        }
+        let pattern = glob::Pattern::new(text).map_err(|e| {
+            format!("{e}; * stands for any text, ? for a character, [ab] for one of several, [[] for a bracket")
+        })?;
+        Ok(Self::Whole(Box::new(pattern)))
+    }
+}
+
+/// Types of nodes, by the names that [`NodeClass::named`] accepts.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ClassFilter(Vec<NodeClass>);
+
+impl fmt::Display for ClassFilter {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        for (i, class) in self.0.iter().enumerate() {
+            write!(f, "{}{class}", if i > 0 { "," } else { "" })?;
+        }
+        Ok(())
+    }
+}
+
+impl FromStr for ClassFilter {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        let mut classes = Vec::new();
+        for name in text.split(',') {
+            let named = NodeClass::named(name.trim());
+            if named.is_empty() {
+                return Err(format!(
+                    "no node is a `{name}`; there are {}",
+                    NodeClass::names()
+                ));
+            }
+            classes.extend(named);
+        }
+        Ok(Self(classes))
+    }
+}
+
+/// Set of ranks: `0,4-7`.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct RankSet(Vec<(u32, u32)>);
+
+impl RankSet {
+    /// Returns whether `rank` is one of them.
+    pub fn has(&self, rank: u32) -> bool {
+        self.0.iter().any(|&(from, to)| (from..=to).contains(&rank))
+    }
+}
+
+impl fmt::Display for RankSet {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        for (i, (from, to)) in self.0.iter().enumerate() {
+            f.write_str(if i > 0 { "," } else { "" })?;
+            if from == to {
+                write!(f, "{from}")?
+            } else {
+                write!(f, "{from}-{to}")?
+            }
+        }
+        Ok(())
+    }
+}
+
+impl FromStr for RankSet {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        let number = |word: &str| {
+            let parsed = word.trim().parse::<u32>();
+            parsed.map_err(|_| format!("`{word}` is no rank; write for example 0,4-7"))
+        };
+        let parts = text.split(',').map(|part| {
+            let (from, to) = part.split_once('-').unwrap_or((part, part));
+            let (from, to) = (number(from)?, number(to)?);
+            if from <= to {
+                Ok((from, to))
+            } else {
+                Err(format!("`{part}` ends before it begins"))
+            }
+        });
+        parts.collect::<Result<_, _>>().map(Self)
+    }
+}
+
+/// Attribute and its required value: `phase=backward`, `layer=3`.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct AttributeFilter {
+    name: String,
+    value: String,
+}
+
+impl AttributeFilter {
+    fn fits(&self, attr: &AttrView<'_>) -> bool {
+        if attr.name != self.name.as_bytes() {
+            return false;
+        }
+        match attr.as_str() {
+            Ok(Some(text)) => text == self.value,
+            _ => attr
+                .as_u64()
+                .is_ok_and(|count| self.value.parse() == Ok(count)),
+        }
+    }
+}
+
+impl fmt::Display for AttributeFilter {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}={}", self.name, self.value)
+    }
+}
+
+impl FromStr for AttributeFilter {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        let (name, value) = text
+            .split_once('=')
+            .ok_or("expected an attribute and its value, for example phase=backward")?;
+        let [name, value] = [name, value].map(str::to_owned);
+        Ok(Self { name, value })
+    }
+}
+
+/// Filter of nodes, which must fulfil every condition that is set.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct NodeFilter {
+    /// Their names match one of these.
+    pub names: Vec<NamePattern>,
+    /// They have one of these types.
+    pub types: Vec<ClassFilter>,
+    /// They are collectives of one of these groups.
+    pub groups: Vec<String>,
+    /// Their lane is called one of these in tables, or its name in the file matches one of these.
+    pub lanes: Vec<NamePattern>,
+    /// For each attribute named here, they have it with one of the values given.
+    pub labels: Vec<AttributeFilter>,
+    /// They end after this, or are an instant at or after it.
+    pub from: Option<Time>,
+    /// They start before this.
+    pub to: Option<Time>,
+}
+
+impl NodeFilter {
+    /// Returns whether all nodes are looked at.
+    pub fn is_empty(&self) -> bool {
+        *self == Self::default()
+    }
+
+    /// Returns for each node of `trace` whether it is selected; `None` if all are.
+    pub fn select(&self, trace: &InspectedTrace<'_>) -> Option<Vec<bool>> {
+        if self.is_empty() {
+            return None;
+        }
+        let lane_fits: Vec<bool> = (0..trace.lanes.count() as u32)
+            .map(|lane| {
+                let (key, name) = (trace.lanes.key(lane), trace.lanes.name(lane));
+                self.lanes.is_empty() || self.lanes.iter().any(|l| fits_lane(l, &key, name))
+            })
+            .collect();
+        let fits = |node: u32| {
+            lane_fits[trace.lanes.of(node) as usize]
+                && self.fits_kind(trace.classes[node as usize])
+                && self.fits_group(&trace.raw.nodes[node as usize].view.op)
+                && self.fits_time(trace, node)
+                && self.fits_labels(&trace.raw.nodes[node as usize].record)
+                && self.fits_name(trace.raw.nodes[node as usize].view.name)
+        };
+        Some(trace.raw.all().map(fits).collect())
+    }
+
+    fn fits_name(&self, name: &str) -> bool {
+        self.names.is_empty() || self.names.iter().any(|pattern| pattern.fits(name))
+    }
+
+    fn fits_kind(&self, class: NodeClass) -> bool {
+        self.types.is_empty() || self.types.iter().any(|types| types.0.contains(&class))
+    }
+
+    fn fits_group(&self, op: &Op<'_>) -> bool {
+        let Op::Collective { group, .. } = *op else {
+            return self.groups.is_empty();
+        };
+        let label = group_label(group);
+        let all = |text: &String| group == GroupName::World && matches!(&text[..], "all" | "0");
+        self.groups.is_empty() || self.groups.iter().any(|text| *text == label || all(text))
+    }
+
+    fn fits_labels(&self, record: &RawRecord<'_>) -> bool {
+        if self.labels.is_empty() {
+            return true;
+        }
+        let mut attributes = Vec::new();
+        let mut cursor = WireCursor::new(record.bytes, record.offset);
+        while let Ok((number, wire)) = cursor.field() {
+            if let (10, WireValue::Bytes(message, at)) = (number, wire) {
+                attributes.extend(AttrView::scan(message, at).ok());
+            }
+        }
+        self.labels.iter().all(|label| {
+            // Several values of one attribute are alternatives.
+            let alike = |other: &&AttributeFilter| other.name == label.name;
+            let mut wanted = self.labels.iter().filter(alike);
+            wanted.any(|label| attributes.iter().any(|attr| label.fits(attr)))
+        })
+    }
+
+    /// Nodes without times are never in the window.
+    fn fits_time(&self, trace: &InspectedTrace<'_>, node: u32) -> bool {
+        if self.from.is_none() && self.to.is_none() {
+            return true;
+        }
+        let run = &trace.times.run;
+        let (start, end) = (run.start[node as usize], run.end[node as usize]);
+        let after = self
+            .from
+            .is_none_or(|from| end > from || (start == end && start >= from));
+        run.runs(node) && after && self.to.is_none_or(|to| start < to)
+    }
+}
+
+fn fits_lane(wanted: &NamePattern, key: &LaneKey, name: Option<&str>) -> bool {
+    wanted.text() == key.to_string() || name.is_some_and(|name| wanted.fits(name))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn patterns_fit_whole_names_and_other_texts_parts() {
+        let fits = |pattern: &str, name| pattern.parse::<NamePattern>().unwrap().fits(name);
+        assert!(fits("aten::*mm", "aten::addmm") && !fits("aten::*mm", "aten::mm_out"));
+        assert!(fits("mm", "aten::mm_out") && !fits("MM", "aten::mm"));
+        assert!(fits("layer?/m*", "layer3/mlp/1") && !fits("layer?/m*", "layer31/mlp"));
+        assert!(fits("", "anything"));
+        assert!(
+            "a[".parse::<NamePattern>()
+                .unwrap_err()
+                .contains("[[] for a bracket")
+        );
+    }
+
+    #[test]
+    fn ranks_come_as_numbers_and_ranges() {
+        let set: RankSet = "0,4-6".parse().unwrap();
+        let members: Vec<u32> = (0..9).filter(|&rank| set.has(rank)).collect();
+        assert_eq!(
+            (members, set.to_string()),
+            (vec![0, 4, 5, 6], "0,4-6".to_owned())
+        );
+        for bad in ["", "a", "3-1", "1-", "-1"] {
+            assert!(bad.parse::<RankSet>().is_err(), "{bad}");
+        }
+    }
+
+    #[test]
+    fn unknown_kinds_are_refused_by_name() {
+        let error = "send,kernel".parse::<ClassFilter>().unwrap_err();
+        assert!(
+            error.contains("no node is a `kernel`; there are host, compute"),
+            "{error}"
+        );
+        assert_eq!("send, receive".parse::<ClassFilter>().unwrap().0.len(), 2);
+    }
+}

@@ -1,0 +1,73 @@
+//! Summary of the files of a job.
+
+use super::filter::NodeFilter;
+use super::parallel::in_order;
+use super::summary::{JobInspection, RankInspection};
+use super::trace::InspectedTrace;
+use chakram_trace::format::TraceError;
+use chakram_trace::format::file::{RankFile, TraceContents};
+
+/// Sums up the nodes in `files`, sorted by rank, that match `filter`, on up to `threads` threads.
+///
+/// Fails with the first error if no file can be read at all.
+pub fn inspect_job(
+    files: &[RankFile],
+    filter: &NodeFilter,
+    threads: usize,
+) -> Result<JobInspection, TraceError> {
+    inspect_job_with(files, filter, threads, &|| ())
+}
+
+/// As [`inspect_job`]; calls `read` for each file that was read.
+pub fn inspect_job_with(
+    files: &[RankFile],
+    filter: &NodeFilter,
+    threads: usize,
+    read: &(dyn Fn() + Sync),
+) -> Result<JobInspection, TraceError> {
+    let mut job = JobInspection::default();
+    let mut first = None;
+    let take = |file: &RankFile, summary: Result<RankInspection, TraceError>| {
+        match summary {
+            Ok(summary) => job.add(summary),
+            Err(error) => {
+                let text = reason(&error);
+                job.unreadable.push((file.rank, file.path.clone(), text));
+                first.get_or_insert(error);
+            }
+        }
+        Ok::<_, TraceError>(())
+    };
+    let work = |file: &RankFile| {
+        let found = summary(file, filter);
+        read();
+        found
+    };
+    in_order(files, threads, work, take)?;
+    match first {
+        Some(error) if job.ranks.is_empty() => Err(error),
+        _ => Ok(job),
+    }
+}
+
+fn summary(file: &RankFile, filter: &NodeFilter) -> Result<RankInspection, TraceError> {
+    let contents = TraceContents::open_verified(file)?;
+    let length = contents.as_slice().len() as u64;
+    let size = std::fs::metadata(&file.path).map_or(length, |m| m.len());
+    if filter.is_empty() {
+        return RankInspection::read(file.rank, &file.path, size, &contents);
+    }
+    let trace = InspectedTrace::read(file.rank, contents.as_slice(), |e| contents.with_source(e))?;
+    let sizes = (size, length);
+    Ok(RankInspection::new(&trace, filter, &file.path, sizes))
+}
+
+/// Formats an error with its cause on one line, without the remedy, which concerns replays.
+pub(super) fn reason(error: &TraceError) -> String {
+    let text = error.to_string();
+    let mut line = text.lines().next().unwrap_or_default().to_owned();
+    if let Some(cause) = std::error::Error::source(error) {
+        line += &format!(": {cause}");
+    }
+    line
+}

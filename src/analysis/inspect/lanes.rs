@@ -1,0 +1,149 @@
+//! Lanes on which the nodes of a rank ran.
+
+use super::class::NodeClass;
+use chakram_trace::format::{GroupName, Op};
+use chakram_trace::graph::captured_timeline::NONE;
+use chakram_trace::graph::{Interner, Lane, RawTrace};
+use std::collections::BTreeMap;
+use std::fmt;
+
+/// Group as nodes name it, with the mask of dimensions that take part unless all do.
+pub type GroupKey<'a> = (GroupName<'a>, Option<u32>);
+
+/// Returns the display name of a group.
+pub fn group_label(group: GroupName<'_>) -> String {
+    match group {
+        GroupName::World => "all ranks".to_owned(),
+        GroupName::Number(number) => number.to_string(),
+        GroupName::Text(text) => text.to_owned(),
+    }
+}
+
+/// Lane as tables name and order it.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum LaneKey {
+    /// A host thread.
+    Host(Option<i64>),
+    /// Kernels whose stream the trace does not name.
+    Compute,
+    /// A stream of the NPU.
+    Stream(i64),
+    /// Loads and stores whose stream the trace does not name.
+    Memory,
+    /// Collectives of a group whose stream the trace does not name.
+    Group(String),
+    /// Sends to a rank whose stream the trace does not name.
+    Peer(u32),
+    /// No lane, for nodes that occupy none: receives, and nodes that do nothing.
+    None,
+}
+
+impl fmt::Display for LaneKey {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let text = match self {
+            Self::Host(None) => "host".to_owned(),
+            Self::Host(Some(thread)) => format!("host {thread}"),
+            Self::Compute => "compute".to_owned(),
+            Self::Stream(stream) => format!("stream {stream}"),
+            Self::Memory => "memory".to_owned(),
+            Self::Group(group) => format!("collectives of {group}"),
+            Self::Peer(peer) => format!("sends to rank {peer}"),
+            Self::None => "no lane".to_owned(),
+        };
+        f.pad(&text)
+    }
+}
+
+/// Lanes of a rank, assigned by the rules of a replay.
+#[derive(Debug)]
+pub struct LaneTable<'a> {
+    /// Lane of each node, an index into `keys`.
+    of: Vec<u32>,
+    /// Lanes in order of first use; groups are indices into `groups`, peers are ranks.
+    keys: Vec<Lane>,
+    /// Groups in order of first use.
+    groups: Vec<GroupKey<'a>>,
+    names: BTreeMap<(bool, i64), String>,
+}
+
+impl<'a> LaneTable<'a> {
+    /// Assigns the nodes of `raw` to lanes.
+    pub fn new(raw: &RawTrace<'a>) -> Self {
+        let mut lanes = Interner::default();
+        let mut groups = Interner::default();
+        let mut of = Vec::with_capacity(raw.nodes.len());
+        for item in &raw.nodes {
+            let view = &item.view;
+            let stream = |other: Lane| view.lane.map_or(other, Lane::Stream);
+            let lane = match view.op {
+                Op::NoOp => Lane::None,
+                Op::Host => Lane::Host(view.lane),
+                Op::Compute { .. } => stream(Lane::Compute),
+                Op::Memory { .. } => stream(Lane::Memory),
+                // As in a replay, a posted receive occupies no engine of its NPU.
+                Op::Message { receive: true, .. } => Lane::None,
+                Op::Message { peer, .. } => stream(Lane::Peer(peer)),
+                Op::Collective {
+                    group, dimensions, ..
+                } => stream(Lane::Group(groups.intern((group, dimensions)))),
+            };
+            of.push(lanes.intern(lane));
+        }
+        let named = raw.metadata.lanes.iter();
+        Self {
+            of,
+            keys: lanes.into_keys(),
+            groups: groups.into_keys(),
+            names: named
+                .map(|(host, number, name)| ((*host, *number), name.clone()))
+                .collect(),
+        }
+    }
+
+    /// Returns the number of lanes.
+    pub fn count(&self) -> usize {
+        self.keys.len()
+    }
+
+    /// Returns the lane of a node.
+    pub fn of(&self, node: u32) -> u32 {
+        self.of[node as usize]
+    }
+
+    /// Returns the lane that a node occupies exclusively while it runs, or [`NONE`].
+    pub fn exclusive(&self, node: u32) -> u32 {
+        let lane = self.of(node);
+        match self.keys[lane as usize] {
+            Lane::None => NONE,
+            _ => lane,
+        }
+    }
+
+    /// Returns a lane as tables name it.
+    pub fn key(&self, lane: u32) -> LaneKey {
+        match self.keys[lane as usize] {
+            Lane::Host(thread) => LaneKey::Host(thread),
+            Lane::Stream(stream) => LaneKey::Stream(stream),
+            Lane::Compute => LaneKey::Compute,
+            Lane::Memory => LaneKey::Memory,
+            Lane::Group(group) => LaneKey::Group(group_label(self.groups[group as usize].0)),
+            Lane::Peer(peer) => LaneKey::Peer(peer),
+            Lane::None => LaneKey::None,
+        }
+    }
+
+    /// Returns the name that the file gives a lane, if any.
+    pub fn name(&self, lane: u32) -> Option<&str> {
+        let key = match self.keys[lane as usize] {
+            Lane::Host(Some(thread)) => (true, thread),
+            Lane::Stream(stream) => (false, stream),
+            _ => return None,
+        };
+        self.names.get(&key).map(|name| &name[..])
+    }
+
+    /// Returns whether the node begins only when nothing else is due at the instant, as collectives do.
+    pub fn settles(class: NodeClass) -> bool {
+        matches!(class, NodeClass::Collective(_))
+    }
+}

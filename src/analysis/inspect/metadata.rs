@@ -1,0 +1,48 @@
+//! Metadata record of a file, in full.
+
+use chakram_trace::format::attr::AttrView;
+use chakram_trace::format::escape;
+use chakram_trace::format::wire::{FrameCursor, WireCursor, WireValue};
+
+/// Metadata record of a file.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct TraceHeader {
+    /// Schema version that the file claims.
+    pub version: String,
+    /// Attributes: name, type, and value as text. Names of lanes are left out.
+    pub attributes: Vec<(String, &'static str, String)>,
+}
+
+impl TraceHeader {
+    /// Reads the record from the (decompressed) contents of a file, as far as it can be decoded.
+    pub fn read(contents: &[u8]) -> Self {
+        let mut header = Self::default();
+        let Ok(Some(record)) = FrameCursor::new(contents).next_record() else {
+            return header;
+        };
+        let mut cursor = WireCursor::new(record.bytes, record.offset);
+        while !cursor.is_empty() {
+            match cursor.field() {
+                Ok((1, WireValue::Bytes(text, _))) => {
+                    header.version = escape(&String::from_utf8_lossy(text));
+                }
+                Ok((2, WireValue::Bytes(message, at))) => {
+                    let Ok(attr) = AttrView::scan(message, at) else {
+                        continue;
+                    };
+                    let name = String::from_utf8_lossy(attr.name);
+                    if name.starts_with("lane.") || name.starts_with("host_lane.") {
+                        continue;
+                    }
+                    let value = attr.value_text().unwrap_or_default();
+                    header
+                        .attributes
+                        .push((name.into_owned(), attr.type_name(), value));
+                }
+                Ok(_) => {}
+                Err(_) => break,
+            }
+        }
+        header
+    }
+}

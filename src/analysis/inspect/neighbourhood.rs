@@ -1,0 +1,226 @@
+//! Single nodes in full, with their neighbourhood.
+
+use super::row::NodeRow;
+use super::trace::InspectedTrace;
+use chakram_trace::format::attr::AttrView;
+use chakram_trace::format::escape;
+use chakram_trace::format::wire::{WireCursor, WireValue};
+use chakram_trace::graph::dot::{DotEdge, DotVertex, dot};
+use chakram_trace::graph::neighbourhood::neighbourhood;
+use std::collections::BTreeMap;
+
+/// Attribute or other field of a node: name, type, and value as text.
+pub type FieldText = (String, &'static str, String);
+
+/// All fields of a node.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct NodeRecord<'a> {
+    /// Row of the node in lists.
+    pub row: NodeRow<'a>,
+    /// Name that the file gives its lane, if any.
+    pub lane_name: Option<String>,
+    /// Number of its record, and the byte offset of that in the (decompressed) file.
+    pub place: (usize, usize),
+    /// Fields except name, id and dependencies, in the order of the file.
+    pub fields: Vec<FieldText>,
+}
+
+/// Node in the neighbourhood of another.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct NearbyNode<'a> {
+    /// The node.
+    pub row: NodeRow<'a>,
+    /// Distance in dependencies.
+    pub distance: u32,
+    /// Whether it is connected to nearer nodes by control dependencies alone.
+    pub control: bool,
+}
+
+/// Nodes on one side of another, nearest first.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct NearbyNodes<'a> {
+    /// The nodes.
+    pub nodes: Vec<NearbyNode<'a>>,
+    /// Whether there are more.
+    pub more: bool,
+}
+
+/// Node with its neighbourhood.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct NodeNeighbourhood<'a> {
+    /// The node.
+    pub node: NodeRecord<'a>,
+    /// Nodes that it depends on.
+    pub before: NearbyNodes<'a>,
+    /// Nodes that depend on it.
+    pub after: NearbyNodes<'a>,
+    /// Ids of missing nodes that it names as dependencies.
+    pub nowhere: Vec<u64>,
+    /// Dependencies among all of them, as ids: predecessor, successor, and whether it is for control alone.
+    pub edges: Vec<(u64, u64, bool)>,
+}
+
+impl<'a> NodeNeighbourhood<'a> {
+    /// Collects the node with this id in `trace`, and the nodes at most `depth` dependencies away, `most` on
+    /// either side; `None` if there is no such node.
+    pub fn new(trace: &InspectedTrace<'a>, id: u64, depth: u32, most: usize) -> Option<Self> {
+        let centre = trace.raw.find(id)?;
+        let raw = &trace.raw;
+        let next = raw.successors(|node, dep| dep.node != node);
+        let previous = next.reversed();
+        let (before, more_before) = neighbourhood(centre, depth, most, &previous);
+        let (after, more_after) = neighbourhood(centre, depth, most, &next);
+        // Distances of all nodes that are drawn.
+        let near = before.iter().chain(&after).copied();
+        let near: BTreeMap<u32, u32> = near.chain([(centre, 0)]).collect();
+        let mut pairs: BTreeMap<(u32, u32), bool> = BTreeMap::new();
+        for &node in near.keys() {
+            for dep in raw.deps(node) {
+                if dep.node != node && near.contains_key(&dep.node) {
+                    // Two nodes are connected by control alone if all dependencies between them are.
+                    *pairs.entry((dep.node, node)).or_insert(true) &= dep.control;
+                }
+            }
+        }
+        let neighbours = |found: &[(u32, u32)], backward: bool, more: bool| {
+            let distances: BTreeMap<u32, u32> =
+                found.iter().copied().chain([(centre, 0)]).collect();
+            let control = |node: u32, distance: u32| {
+                let row = if backward {
+                    next.row(node)
+                } else {
+                    previous.row(node)
+                };
+                let nearer = row
+                    .iter()
+                    .filter(|other| distances.get(other) == Some(&(distance - 1)));
+                let pair = |&other: &u32| {
+                    if backward {
+                        (node, other)
+                    } else {
+                        (other, node)
+                    }
+                };
+                nearer.map(pair).all(|pair| pairs.get(&pair) == Some(&true))
+            };
+            let nodes = found.iter().map(|&(node, distance)| NearbyNode {
+                row: trace.row(node),
+                distance,
+                control: control(node, distance),
+            });
+            NearbyNodes {
+                nodes: nodes.collect(),
+                more,
+            }
+        };
+        let id_of = |node: u32| raw.nodes[node as usize].view.id;
+        let named = raw.deps(centre).iter().filter(|dep| dep.target().is_none());
+        Some(Self {
+            node: record(trace, centre),
+            before: neighbours(&before, true, more_before),
+            after: neighbours(&after, false, more_after),
+            nowhere: named.map(|dep| dep.id).collect(),
+            edges: pairs
+                .iter()
+                .map(|(&(a, b), &control)| (id_of(a), id_of(b), control))
+                .collect(),
+        })
+    }
+
+    /// Renders the neighbourhood in DOT.
+    pub fn dot(&self) -> String {
+        let rows: Vec<&NodeRow<'_>> = [&self.node.row]
+            .into_iter()
+            .chain(
+                self.before
+                    .nodes
+                    .iter()
+                    .chain(&self.after.nodes)
+                    .map(|near| &near.row),
+            )
+            .collect();
+        // On a cycle a node can be on both sides.
+        let mut places: BTreeMap<u64, u32> = BTreeMap::new();
+        let mut vertices = Vec::new();
+        for row in rows {
+            let next = vertices.len() as u32;
+            if *places.entry(row.id).or_insert(next) == next {
+                vertices.push(DotVertex {
+                    lines: vec![
+                        format!("{}: {}", row.id, escape(row.name)),
+                        format!("{}, {}", row.class, row.length),
+                    ],
+                    marked: row.id == self.node.row.id,
+                });
+            }
+        }
+        let arrows: Vec<DotEdge> = self
+            .edges
+            .iter()
+            .map(|&(from, to, control)| DotEdge {
+                from: places[&from],
+                to: places[&to],
+                control,
+            })
+            .collect();
+        dot(&vertices, &arrows)
+    }
+}
+
+/// Reads all fields of `node`.
+fn record<'a>(trace: &InspectedTrace<'a>, node: u32) -> NodeRecord<'a> {
+    let item = &trace.raw.nodes[node as usize];
+    let mut fields = Vec::new();
+    let mut cursor = WireCursor::new(item.record.bytes, item.record.offset);
+    while !cursor.is_empty() {
+        let Ok((number, wire)) = cursor.field() else {
+            break;
+        };
+        match (number, wire) {
+            (3, WireValue::Varint(v)) => fields.push(("type".to_owned(), "field", v.to_string())),
+            (6, WireValue::Varint(v)) => {
+                fields.push(("start_time_micros".to_owned(), "field", v.to_string()));
+            }
+            (7, WireValue::Varint(v)) => {
+                fields.push(("duration_micros".to_owned(), "field", v.to_string()));
+            }
+            (8, WireValue::Bytes(io, at)) => texts("inputs", io, at, &mut fields),
+            (9, WireValue::Bytes(io, at)) => texts("outputs", io, at, &mut fields),
+            (10, WireValue::Bytes(message, at)) => {
+                if let Ok(attr) = AttrView::scan(message, at) {
+                    let name = String::from_utf8_lossy(attr.name).into_owned();
+                    let value = attr.value_text().unwrap_or_default();
+                    fields.push((name, attr.type_name(), value));
+                }
+            }
+            (1 | 2 | 4 | 5, _) => {}
+            (number, _) => fields.push((format!("field {number}"), "unknown", String::new())),
+        }
+    }
+    NodeRecord {
+        row: trace.row(node),
+        lane_name: trace.lanes.name(trace.lanes.of(node)).map(str::to_owned),
+        place: (item.record.number, item.record.offset),
+        fields,
+    }
+}
+
+/// Reads the three texts of inputs or outputs.
+fn texts(of: &str, message: &[u8], at: usize, fields: &mut Vec<FieldText>) {
+    let mut cursor = WireCursor::new(message, at);
+    while !cursor.is_empty() {
+        let Ok((number, wire)) = cursor.field() else {
+            return;
+        };
+        let part = match number {
+            1 => "values",
+            2 => "shapes",
+            3 => "types",
+            _ => continue,
+        };
+        if let WireValue::Bytes(text, _) = wire {
+            let text = String::from_utf8_lossy(text).into_owned();
+            fields.push((format!("{of}.{part}"), "field", text));
+        }
+    }
+}

@@ -1,0 +1,143 @@
+//! Data of a rank for the critical path of a job, in flat arrays of some 50 bytes for each node.
+
+use super::class::NodeClass;
+use super::times::TimeBasis;
+use super::trace::InspectedTrace;
+use chakram_base::units::{Span, Time};
+use chakram_trace::format::groups::{DeclaredGroups, parse_metadata};
+use chakram_trace::format::{Op, TraceError};
+use chakram_trace::graph::captured_timeline::NONE;
+use chakram_trace::graph::{CapturedTimeline, NameTable};
+use chakram_trace::matching::{CommStep, RankComms};
+
+/// Data of a rank for the critical path of a job.
+#[derive(Debug)]
+pub struct PathInput {
+    /// The rank.
+    pub rank: u32,
+    /// Basis of its times.
+    pub basis: TimeBasis,
+    /// Whether every duration is a whole number of microseconds.
+    pub whole_micros: bool,
+    /// Recorded end of the rank's last event, if the file states it.
+    pub captured: Option<Span>,
+    /// Number of nodes that run.
+    pub ran: usize,
+    /// Number of nodes that do not run, because of a cycle.
+    pub stuck: usize,
+    pub(super) last: Option<u32>,
+    pub(super) start: Vec<Time>,
+    pub(super) end: Vec<Time>,
+    pub(super) cause: Vec<u32>,
+    pub(super) ids: Vec<u64>,
+    pub(super) classes: Vec<NodeClass>,
+    pub(super) names: NameTable,
+    pub(super) name_of: Vec<u32>,
+    /// Its communication, sorted by node.
+    pub(super) comms: RankComms,
+    /// Time that each step of it waited for the others.
+    waits: Vec<Span>,
+}
+
+impl PathInput {
+    /// Extracts the data from `trace`.
+    ///
+    /// Fails on more than 4 GiB of names.
+    pub fn new(trace: InspectedTrace<'_>) -> Result<Self, TraceError> {
+        let nodes = &trace.raw.nodes;
+        let mut names = NameTable::default();
+        let mut name_of = Vec::with_capacity(nodes.len());
+        for item in nodes {
+            let number = names.intern(item.view.name);
+            name_of.push(number.ok_or_else(|| {
+                TraceError::refused(item.view.id, "more than 4 GiB of names", "shorten them")
+            })?);
+        }
+        names.freeze();
+        let comms = comms(&trace);
+        let waits = comms.steps.iter().map(|step| trace.wait(step.node));
+        let waits = waits.collect();
+        let last = trace.times.run.last();
+        let ids = nodes.iter().map(|item| item.view.id).collect();
+        let (rank, classes, basis) = (trace.rank, trace.classes, trace.times.basis);
+        let captured = trace.raw.metadata.captured;
+        let whole_micros = trace.times.whole_micros;
+        let CapturedTimeline {
+            start,
+            end,
+            cause,
+            ran,
+            ..
+        } = trace.times.run;
+        Ok(Self {
+            rank,
+            basis,
+            whole_micros,
+            captured,
+            ran,
+            stuck: start.len() - ran,
+            last,
+            start,
+            end,
+            cause,
+            ids,
+            classes,
+            names,
+            name_of,
+            comms,
+            waits,
+        })
+    }
+
+    /// Returns the communication step of a node, and the time that it waited for others.
+    pub(super) fn comm(&self, node: u32) -> Option<(&CommStep, Span)> {
+        let found = self
+            .comms
+            .steps
+            .binary_search_by_key(&node, |step| step.node);
+        found.ok().map(|i| (&self.comms.steps[i], self.waits[i]))
+    }
+
+    /// Returns the node whose end released `node`, if it waited for any.
+    pub(super) fn cause(&self, node: u32) -> Option<u32> {
+        Some(self.cause[node as usize]).filter(|&cause| cause != NONE)
+    }
+
+    /// Returns the name of a node.
+    pub fn name(&self, node: u32) -> &str {
+        self.names.get(self.name_of[node as usize])
+    }
+
+    /// Returns the end of the last node; `None` if none runs.
+    pub fn last_end(&self) -> Option<Time> {
+        Some(self.end[self.last? as usize])
+    }
+}
+
+/// Lists the communication of a rank, counted in program order and sorted by nodes.
+fn comms(trace: &InspectedTrace<'_>) -> RankComms {
+    let raw = &trace.raw;
+    let mut declared = DeclaredGroups::new();
+    for item in &raw.nodes {
+        if let Some(text) = item.view.groups
+            && let Ok(groups) = parse_metadata(item.view.id, text)
+        {
+            declared.extend(groups);
+        }
+    }
+    // The ranks behind a mask of dimensions are not known without a machine.
+    let whole = |node: &u32| {
+        let op = raw.nodes[*node as usize].view.op;
+        !matches!(
+            op,
+            Op::Collective {
+                dimensions: Some(_),
+                ..
+            }
+        )
+    };
+    let order = trace.program_order().into_iter().filter(whole);
+    let mut comms = RankComms::new(raw, trace.rank, order, |name| declared.get(name));
+    comms.steps.sort_unstable_by_key(|step| step.node);
+    comms
+}

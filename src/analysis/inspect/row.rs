@@ -1,0 +1,79 @@
+//! Rows of single nodes in lists.
+
+use super::class::NodeClass;
+use super::lanes::{LaneKey, group_label};
+use super::trace::InspectedTrace;
+use chakram_base::units::{Span, Time};
+use chakram_trace::format::Op;
+
+/// Row of a node in a list.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct NodeRow<'a> {
+    /// Rank.
+    pub rank: u32,
+    /// Id in the file.
+    pub id: u64,
+    /// Start and end; `None` on a cycle of dependencies, or behind one.
+    pub ran: Option<(Time, Time)>,
+    /// Duration, with the time of waiting for other ranks.
+    pub length: Span,
+    /// Time of waiting for other ranks.
+    pub wait: Span,
+    /// Delay from the end of its last dependency until it was ready.
+    pub delay: Span,
+    /// Type.
+    pub class: NodeClass,
+    /// Lane.
+    pub lane: LaneKey,
+    /// Name.
+    pub name: &'a str,
+    /// Group of a collective.
+    pub group: Option<String>,
+    /// Rank of the other end of a message, and the tag.
+    pub peer: Option<(u32, i32)>,
+    /// Floating-point operations.
+    pub flops: u64,
+    /// Bytes.
+    pub bytes: u64,
+}
+
+impl<'a> InspectedTrace<'a> {
+    /// Returns the row of `node`.
+    pub fn row(&self, node: u32) -> NodeRow<'a> {
+        let view = &self.raw.nodes[node as usize].view;
+        let run = &self.times.run;
+        let (flops, bytes) = self.work(node);
+        NodeRow {
+            rank: self.rank,
+            id: view.id,
+            ran: run
+                .runs(node)
+                .then(|| (run.start[node as usize], run.end[node as usize])),
+            length: self.length(node),
+            wait: self.wait(node),
+            delay: view.delay,
+            class: self.classes[node as usize],
+            lane: self.lanes.key(self.lanes.of(node)),
+            name: view.name,
+            group: match view.op {
+                Op::Collective { group, .. } => Some(group_label(group)),
+                _ => None,
+            },
+            peer: match view.op {
+                Op::Message { peer, tag, .. } => Some((peer, tag)),
+                _ => None,
+            },
+            flops,
+            bytes,
+        }
+    }
+
+    /// Returns the nodes for which `selected` holds, sorted by start, those at one instant by id; those without
+    /// times last.
+    pub fn by_start(&self, selected: Option<&[bool]>) -> Vec<u32> {
+        let chosen = |node: &u32| selected.is_none_or(|chosen| chosen[*node as usize]);
+        let mut nodes: Vec<u32> = self.raw.all().filter(chosen).collect();
+        nodes.sort_by_key(|&node| (self.times.run.start[node as usize], node));
+        nodes
+    }
+}

@@ -1,0 +1,382 @@
+//! Summaries of a rank and of a job.
+
+use super::attributes;
+use super::class::NodeClass;
+use super::fault::{CountedFault, FaultSummary};
+use super::filter::NodeFilter;
+use super::lanes::{LaneKey, group_label};
+use super::metadata::TraceHeader;
+use super::table::{NodeSums, SpreadTable};
+use super::times::TimeBasis;
+use super::trace::InspectedTrace;
+use chakram_base::units::{Span, Time};
+use chakram_trace::format::file::TraceContents;
+use chakram_trace::format::groups::parse_metadata;
+use chakram_trace::format::{CollectiveKind, Op, TraceError, family};
+use chakram_trace::graph::{DeclaredGroups, Interner, NameTable, RawTrace};
+use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
+
+/// Properties of a rank as a whole, whatever the filter.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct RankOverview {
+    /// The rank.
+    pub rank: u32,
+    /// File.
+    pub path: PathBuf,
+    /// Size of the file in bytes.
+    pub file_bytes: u64,
+    /// Size of its contents after decompression, in bytes.
+    pub contents_bytes: u64,
+    /// Number of nodes.
+    pub nodes: u64,
+    /// Number of nodes that match the filter.
+    pub selected: u64,
+    /// Number of data dependencies, as the file names them.
+    pub data: u64,
+    /// Number of control dependencies, as the file names them.
+    pub control: u64,
+    /// Length of the longest chain of dependencies, in nodes.
+    pub depth: u32,
+    /// Largest number of nodes at the same depth.
+    pub width: u32,
+    /// Start of its first node.
+    pub start: Time,
+    /// End of its last node.
+    pub end: Time,
+    /// Basis of these times.
+    pub basis: TimeBasis,
+    /// Whether every duration is a whole number of microseconds.
+    pub whole_micros: bool,
+    /// Recorded end of the rank's last event, if the file states it.
+    pub captured: Option<Span>,
+    /// Number of nodes with a start in the file.
+    pub given_starts: u64,
+    /// Faults of the file.
+    pub faults: FaultSummary,
+}
+
+/// Summary of one rank.
+#[derive(Clone, Debug)]
+pub struct RankInspection {
+    facts: RankOverview,
+    header: TraceHeader,
+    groups: DeclaredGroups,
+    types: BTreeMap<NodeClass, NodeSums>,
+    lanes: BTreeMap<LaneKey, (Option<String>, NodeSums)>,
+    collectives: BTreeMap<(String, CollectiveKind), NodeSums>,
+    messages: BTreeMap<(u32, u32), [NodeSums; 2]>,
+    operators: BTreeMap<(String, NodeClass), NodeSums>,
+    attributes: BTreeMap<(String, &'static str), u64>,
+}
+
+/// Index of the sending ends among the sums of messages between two ranks.
+pub const SENT: usize = 0;
+/// Index of the receiving ends.
+pub const RECEIVED: usize = 1;
+
+impl RankInspection {
+    /// Sums up the nodes of `trace` that match `filter`. Its file is `path`; `sizes` are those of the file and
+    /// of its contents in bytes.
+    pub fn new(
+        trace: &InspectedTrace<'_>,
+        filter: &NodeFilter,
+        path: &Path,
+        sizes: (u64, u64),
+    ) -> Self {
+        let chosen = filter.select(trace);
+        let selected = |node: u32| chosen.as_ref().is_none_or(|chosen| chosen[node as usize]);
+        let attributes = attributes::count(&trace.raw, selected);
+        Self::with(trace, selected, attributes, path, sizes)
+    }
+
+    /// Reads `contents` and sums up all nodes.
+    pub(super) fn read(
+        rank: u32,
+        path: &Path,
+        file_bytes: u64,
+        contents: &TraceContents,
+    ) -> Result<Self, TraceError> {
+        // Attributes are counted from records, so that can run in parallel with the rest, which uses decoded
+        // nodes.
+        let count = |raw: &RawTrace<'_>| attributes::count(raw, |_| true);
+        let bytes = contents.as_slice();
+        let told = |e| contents.with_source(e);
+        let (trace, attributes) = InspectedTrace::read_with(rank, bytes, told, count)?;
+        let sizes = (file_bytes, bytes.len() as u64);
+        Ok(Self::with(&trace, |_| true, attributes, path, sizes))
+    }
+
+    fn with(
+        trace: &InspectedTrace<'_>,
+        selected: impl Fn(u32) -> bool,
+        attributes: BTreeMap<(String, &'static str), u64>,
+        path: &Path,
+        (file_bytes, contents_bytes): (u64, u64),
+    ) -> Self {
+        let sums = RankTables::new(trace, selected);
+        let raw = &trace.raw;
+        let control = raw.all().flat_map(|node| raw.deps(node));
+        let control = control.filter(|dep| dep.control).count() as u64;
+        let (depth, width) = trace.times.run.shape();
+        let (start, end) = trace.times.extent();
+        let mut faults = trace.faults.clone();
+        let groups = groups(trace, &mut faults);
+        let given = raw.nodes.iter().filter(|item| item.view.start_micros > 0);
+        let facts = RankOverview {
+            rank: trace.rank,
+            path: path.to_owned(),
+            file_bytes,
+            contents_bytes,
+            nodes: raw.nodes.len() as u64,
+            selected: sums.selected,
+            data: raw.edges() as u64 - control,
+            control,
+            depth,
+            width,
+            start,
+            end,
+            basis: trace.times.basis,
+            whole_micros: trace.times.whole_micros,
+            captured: raw.metadata.captured,
+            given_starts: given.count() as u64,
+            faults,
+        };
+        Self {
+            facts,
+            header: trace.header.clone(),
+            groups,
+            types: sums.types,
+            lanes: sums.lanes,
+            collectives: sums.collectives,
+            messages: sums.messages,
+            operators: sums.operators,
+            attributes,
+        }
+    }
+}
+
+/// Collects the groups that metadata nodes declare; unreadable ones are added to the faults.
+fn groups(trace: &InspectedTrace<'_>, faults: &mut FaultSummary) -> DeclaredGroups {
+    let mut groups = DeclaredGroups::new();
+    for item in &trace.raw.nodes {
+        let Some(text) = item.view.groups else {
+            continue;
+        };
+        match parse_metadata(item.view.id, text) {
+            Ok(declared) => groups.extend(declared),
+            Err(error) => {
+                let text = error.to_string();
+                let text = text.lines().next().unwrap_or_default().to_owned();
+                faults.faults.push(CountedFault { count: 1, text });
+            }
+        }
+    }
+    groups
+}
+
+/// Tables of one rank.
+struct RankTables {
+    selected: u64,
+    types: BTreeMap<NodeClass, NodeSums>,
+    lanes: BTreeMap<LaneKey, (Option<String>, NodeSums)>,
+    collectives: BTreeMap<(String, CollectiveKind), NodeSums>,
+    messages: BTreeMap<(u32, u32), [NodeSums; 2]>,
+    operators: BTreeMap<(String, NodeClass), NodeSums>,
+}
+
+/// Sums by a small key, in order of first use.
+struct KeyedSums<K> {
+    keys: Interner<K>,
+    sums: Vec<NodeSums>,
+}
+
+impl<K: std::hash::Hash + Eq + Clone> KeyedSums<K> {
+    fn new() -> Self {
+        Self {
+            keys: Interner::default(),
+            sums: Vec::new(),
+        }
+    }
+
+    fn add(&mut self, key: K, tally: &NodeSums) {
+        let index = self.keys.intern(key) as usize;
+        if index == self.sums.len() {
+            self.sums.push(NodeSums::default());
+        }
+        self.sums[index].add(tally);
+    }
+
+    /// Returns the sums by the names of the keys, merging keys of one name.
+    fn named<N: Ord>(self, name: impl Fn(K) -> N) -> BTreeMap<N, NodeSums> {
+        let mut named: BTreeMap<N, NodeSums> = BTreeMap::new();
+        for (key, sum) in self.keys.into_keys().into_iter().zip(self.sums) {
+            named.entry(name(key)).or_default().add(&sum);
+        }
+        named
+    }
+}
+
+impl RankTables {
+    fn new(trace: &InspectedTrace<'_>, selected: impl Fn(u32) -> bool) -> Self {
+        let mut types = KeyedSums::new();
+        let mut lanes = KeyedSums::new();
+        let mut collectives = KeyedSums::new();
+        let mut messages: [KeyedSums<(u32, u32)>; 2] = [KeyedSums::new(), KeyedSums::new()];
+        let mut operators = KeyedSums::new();
+        let mut families = NameTable::default();
+        let mut family_name = String::new();
+        let mut count = 0;
+        for node in trace.raw.all().filter(|&node| selected(node)) {
+            let view = &trace.raw.nodes[node as usize].view;
+            let class = trace.classes[node as usize];
+            let (flops, bytes) = trace.work(node);
+            let time = trace.length(node);
+            let tally = NodeSums {
+                nodes: 1,
+                time,
+                wait: trace.wait(node),
+                flops,
+                bytes,
+                untimed: u64::from(class.takes_time() && time == Span::ZERO),
+            };
+            count += 1;
+            types.add(class, &tally);
+            lanes.add(trace.lanes.of(node), &tally);
+            match view.op {
+                Op::Collective { kind, group, .. } => collectives.add((group, kind), &tally),
+                Op::Message {
+                    receive: false,
+                    peer,
+                    ..
+                } => {
+                    messages[SENT].add((trace.rank, peer), &tally);
+                }
+                Op::Message { peer, .. } => messages[RECEIVED].add((peer, trace.rank), &tally),
+                _ => {}
+            }
+            family_name.clear();
+            family(view.name, &mut family_name);
+            // The arena is smaller than the file, of which a raw trace has at most 4 GiB of nodes.
+            let name = families.intern(&family_name).unwrap_or(u32::MAX);
+            operators.add((name, class), &tally);
+        }
+        let mut pairs: BTreeMap<(u32, u32), [NodeSums; 2]> = BTreeMap::new();
+        for (end, sum) in messages.into_iter().enumerate() {
+            for (pair, tally) in sum.named(|pair| pair) {
+                pairs.entry(pair).or_default()[end].add(&tally);
+            }
+        }
+        let mut by_lane: BTreeMap<LaneKey, (Option<String>, NodeSums)> = BTreeMap::new();
+        for (lane, tally) in lanes.named(|lane: u32| lane) {
+            let name = trace.lanes.name(lane).map(str::to_owned);
+            // Groups over different dimensions have lanes of their own and one name, hence one row.
+            let entry = by_lane.entry(trace.lanes.key(lane));
+            entry.or_insert((name, NodeSums::default())).1.add(&tally);
+        }
+        let family_of = |name: u32| match name {
+            u32::MAX => String::new(),
+            name => families.get(name).to_owned(),
+        };
+        Self {
+            selected: count,
+            types: types.named(|class| class),
+            lanes: by_lane,
+            collectives: collectives.named(|(group, kind)| (group_label(group), kind)),
+            messages: pairs,
+            operators: operators.named(|(name, class)| (family_of(name), class)),
+        }
+    }
+}
+
+/// Summary of a job.
+#[derive(Clone, Debug, Default)]
+pub struct JobInspection {
+    /// Ranks, ascending.
+    pub ranks: Vec<RankOverview>,
+    /// Files that could not be read at all, with the reason.
+    pub unreadable: Vec<(u32, PathBuf, String)>,
+    /// Schema versions that files claim, each with the number of ranks that do.
+    pub versions: BTreeMap<String, u32>,
+    /// Attributes of metadata records, by name and type: value of the first rank that has it, number of ranks
+    /// that have it, and whether these all have the same value.
+    pub metadata: BTreeMap<(String, &'static str), (String, u32, bool)>,
+    /// Groups that files declare; an empty list means all ranks.
+    pub groups: DeclaredGroups,
+    /// Groups that ranks declare differently.
+    pub conflicting_groups: Vec<String>,
+    /// Sums by type of node.
+    pub types: SpreadTable<NodeClass>,
+    /// Sums by lane.
+    pub lanes: SpreadTable<LaneKey>,
+    /// Name of each lane on the first rank that names it, and whether others name it differently.
+    pub lane_names: BTreeMap<LaneKey, (String, bool)>,
+    /// Sums of collectives by group and kind.
+    pub collectives: SpreadTable<(String, CollectiveKind)>,
+    /// Sums of messages by sender and receiver, for the sending and the receiving ends.
+    pub messages: BTreeMap<(u32, u32), [NodeSums; 2]>,
+    /// Sums by operator, the name without numbers of steps and layers, and type.
+    pub operators: SpreadTable<(String, NodeClass)>,
+    /// Number of nodes with each attribute or field, by name and type.
+    pub attributes: BTreeMap<(String, &'static str), u64>,
+}
+
+impl JobInspection {
+    /// Adds a rank; ranks must come in ascending order.
+    pub fn add(&mut self, summary: RankInspection) {
+        let rank = summary.facts.rank;
+        *self.versions.entry(summary.header.version).or_default() += 1;
+        for (name, kind, value) in summary.header.attributes {
+            let entry = self.metadata.entry((name, kind));
+            let known = entry.or_insert_with(|| (value.clone(), 0, true));
+            known.1 += 1;
+            known.2 &= known.0 == value;
+        }
+        for (name, members) in summary.groups {
+            match self.groups.get(&name) {
+                Some(known) if *known != members => {
+                    if !self.conflicting_groups.contains(&name) {
+                        self.conflicting_groups.push(name);
+                    }
+                }
+                Some(_) => {}
+                None => {
+                    self.groups.insert(name, members);
+                }
+            }
+        }
+        self.types.add(rank, summary.types);
+        for (lane, (name, tally)) in summary.lanes {
+            if let Some(name) = name {
+                let entry = self.lane_names.entry(lane.clone());
+                let known = entry.or_insert_with(|| (name.clone(), false));
+                known.1 |= known.0 != name;
+            }
+            self.lanes.add(rank, [(lane, tally)]);
+        }
+        self.collectives.add(rank, summary.collectives);
+        for (pair, tallies) in summary.messages {
+            let known = self.messages.entry(pair).or_default();
+            known[SENT].add(&tallies[SENT]);
+            known[RECEIVED].add(&tallies[RECEIVED]);
+        }
+        self.operators.add(rank, summary.operators);
+        for (key, count) in summary.attributes {
+            *self.attributes.entry(key).or_insert(0) += count;
+        }
+        self.ranks.push(summary.facts);
+    }
+
+    /// Returns the number of faults in all files.
+    pub fn faults(&self) -> u64 {
+        let counts = self.ranks.iter().map(|rank| rank.faults.count());
+        counts.sum::<u64>() + self.unreadable.len() as u64 + self.conflicting_groups.len() as u64
+    }
+
+    /// Returns whether the times of all ranks count from one start: that of the job.
+    pub fn share_start(&self) -> bool {
+        self.ranks
+            .iter()
+            .all(|rank| rank.captured.is_some() && rank.basis == TimeBasis::Kept)
+    }
+}

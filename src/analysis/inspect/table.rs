@@ -1,0 +1,136 @@
+//! Sums over nodes, with their spread over ranks.
+
+use chakram_base::units::Span;
+use serde::Serialize;
+use std::collections::BTreeMap;
+
+/// Sums over nodes.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
+pub struct NodeSums {
+    /// Number of nodes.
+    pub nodes: u64,
+    /// Total duration, with the time of waiting for other ranks.
+    #[serde(rename = "time_ps")]
+    pub time: Span,
+    /// Total time of waiting for other ranks.
+    #[serde(rename = "wait_ps")]
+    pub wait: Span,
+    /// Total floating-point operations.
+    pub flops: u64,
+    /// Total bytes.
+    pub bytes: u64,
+    /// Number of nodes that took no time, or have no recorded duration.
+    #[serde(rename = "nodes_without_time")]
+    pub untimed: u64,
+}
+
+impl NodeSums {
+    /// Adds the sums of `other`.
+    pub fn add(&mut self, other: &Self) {
+        self.nodes += other.nodes;
+        self.time += other.time;
+        self.wait += other.wait;
+        self.flops = self.flops.saturating_add(other.flops);
+        self.bytes = self.bytes.saturating_add(other.bytes);
+        self.untimed += other.untimed;
+    }
+
+    /// Returns the mean duration of a node.
+    pub fn mean(&self) -> Span {
+        Span(self.time.0 / self.nodes.max(1))
+    }
+}
+
+/// Sum over ranks, with the ranks of the least and the most.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct SpreadRow {
+    /// Sum over ranks.
+    pub sum: NodeSums,
+    /// Number of ranks that have such nodes.
+    pub ranks: u32,
+    /// Least time on one of them, and the first rank with it.
+    pub least: (Span, u32),
+    /// Most time on one of them, and the first rank with it.
+    pub most: (Span, u32),
+    /// Fewest nodes on one of them, and the first rank with as many.
+    pub fewest: (u64, u32),
+    /// Most nodes on one of them, and the first rank with as many.
+    pub largest: (u64, u32),
+}
+
+impl SpreadRow {
+    fn new(rank: u32, tally: &NodeSums) -> Self {
+        Self {
+            sum: *tally,
+            ranks: 1,
+            least: (tally.time, rank),
+            most: (tally.time, rank),
+            fewest: (tally.nodes, rank),
+            largest: (tally.nodes, rank),
+        }
+    }
+
+    fn add(&mut self, rank: u32, tally: &NodeSums) {
+        self.sum.add(tally);
+        self.ranks += 1;
+        if tally.time < self.least.0 {
+            self.least = (tally.time, rank);
+        }
+        if tally.time > self.most.0 {
+            self.most = (tally.time, rank);
+        }
+        if tally.nodes < self.fewest.0 {
+            self.fewest = (tally.nodes, rank);
+        }
+        if tally.nodes > self.largest.0 {
+            self.largest = (tally.nodes, rank);
+        }
+    }
+}
+
+/// Table of sums over ranks, by a property of nodes.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct SpreadTable<K: Ord>(BTreeMap<K, SpreadRow>);
+
+impl<K: Ord> Default for SpreadTable<K> {
+    fn default() -> Self {
+        Self(BTreeMap::new())
+    }
+}
+
+impl<K: Ord> SpreadTable<K> {
+    /// Adds the sums of `rank`.
+    pub fn add(&mut self, rank: u32, tallies: impl IntoIterator<Item = (K, NodeSums)>) {
+        for (key, tally) in tallies {
+            let row = self.0.entry(key);
+            row.and_modify(|row| row.add(rank, &tally))
+                .or_insert_with(|| SpreadRow::new(rank, &tally));
+        }
+    }
+
+    /// Iterates over the rows in the order of their keys.
+    pub fn rows(&self) -> impl ExactSizeIterator<Item = (&K, &SpreadRow)> {
+        self.0.iter()
+    }
+
+    /// Returns the rows, those with most time first, and among those without time the ones with most nodes.
+    pub fn by_time(&self) -> Vec<(&K, &SpreadRow)> {
+        let mut rows: Vec<_> = self.0.iter().collect();
+        rows.sort_by_key(|(_, row)| std::cmp::Reverse((row.sum.time, row.sum.nodes)));
+        rows
+    }
+
+    /// Returns whether there are no rows.
+    pub fn is_empty(&self) -> bool {
+        self.0.is_empty()
+    }
+
+    /// Returns the sum over all rows.
+    pub fn total(&self) -> NodeSums {
+        let mut total = NodeSums::default();
+        for row in self.0.values() {
+            total.add(&row.sum);
+        }
+        total
+    }
+}

@@ -1,0 +1,139 @@
+//! Times at which the nodes of a rank ran, and how well they are known.
+
+use super::class::NodeClass;
+use super::lanes::LaneTable;
+use chakram_base::units::{Span, Time};
+use chakram_trace::graph::captured_timeline::{NONE, NodeTiming};
+use chakram_trace::graph::raw_trace::RawDependency;
+use chakram_trace::graph::{CapturedTimeline, Csr, RawTrace};
+
+/// Basis of the times of a rank.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum TimeBasis {
+    /// The file says when nodes started.
+    Given,
+    /// Durations, and delays between causes and effects: the run as it was captured.
+    Kept,
+    /// Durations without delays; time that was lost between nodes is not there, so starts are early.
+    Estimated,
+    /// The file has no durations.
+    Unknown,
+}
+
+impl TimeBasis {
+    /// The word for it in files.
+    pub fn word(self) -> &'static str {
+        match self {
+            Self::Given => "given",
+            Self::Kept => "kept",
+            Self::Estimated => "estimated",
+            Self::Unknown => "unknown",
+        }
+    }
+}
+
+/// Times at which the nodes of a rank ran.
+#[derive(Debug)]
+pub struct RankTimes {
+    /// Their basis.
+    pub basis: TimeBasis,
+    /// Whether every duration is a whole number of microseconds, all that the schema's own field holds.
+    pub whole_micros: bool,
+    /// The run.
+    pub run: CapturedTimeline,
+}
+
+impl RankTimes {
+    /// Those of `raw`, whose dependencies that hold are `next`.
+    pub fn new(
+        raw: &RawTrace<'_>,
+        classes: &[NodeClass],
+        lanes: &LaneTable<'_>,
+        next: &Csr,
+    ) -> Self {
+        let step = |node: u32| NodeTiming {
+            delay: raw.nodes[node as usize].view.delay,
+            length: raw.nodes[node as usize].view.lasted(),
+            lane: lanes.exclusive(node),
+            settles: LaneTable::settles(classes[node as usize]),
+        };
+        let mut run = CapturedTimeline::new(next, lanes.count(), step);
+        let (mut durations, mut delays, mut whole, mut started, mut all) =
+            (false, false, true, false, true);
+        for node in raw.all() {
+            let view = &raw.nodes[node as usize].view;
+            let took = view.lasted();
+            durations |= took > Span::ZERO;
+            delays |= view.delay > Span::ZERO;
+            whole &= took.0.is_multiple_of(1_000_000);
+            if classes[node as usize].takes_time() {
+                started |= view.start_micros > 0;
+                all &= view.start_micros > 0;
+            }
+        }
+        let basis = if started && all {
+            given(raw, classes, lanes, &mut run);
+            TimeBasis::Given
+        } else if raw.metadata.captured.is_some() || (delays && durations) {
+            TimeBasis::Kept
+        } else if durations {
+            TimeBasis::Estimated
+        } else {
+            TimeBasis::Unknown
+        };
+        Self {
+            basis,
+            whole_micros: whole,
+            run,
+        }
+    }
+
+    /// From when until when the rank ran.
+    pub fn extent(&self) -> (Time, Time) {
+        let running = || (0..self.run.start.len()).filter(|&i| self.run.runs(i as u32));
+        let first = running().map(|i| self.run.start[i]).min();
+        let last = running().map(|i| self.run.end[i]).max();
+        (first.unwrap_or(Time::ZERO), last.unwrap_or(Time::ZERO))
+    }
+}
+
+/// Replaces starts and ends by what the file says, counted from the first node that took time, and causes by
+/// what ended last before.
+fn given(
+    raw: &RawTrace<'_>,
+    classes: &[NodeClass],
+    lanes: &LaneTable<'_>,
+    run: &mut CapturedTimeline,
+) {
+    let micros = |node: u32| raw.nodes[node as usize].view.start_micros;
+    let timed = |node: &u32| classes[*node as usize].takes_time();
+    let origin = raw.all().filter(timed).map(micros).min().unwrap_or(0);
+    for node in raw.all() {
+        let i = node as usize;
+        let start = Time::ZERO + Span::from_us(micros(node).saturating_sub(origin));
+        run.start[i] = start;
+        run.end[i] = start + raw.nodes[node as usize].view.lasted();
+        run.cause[i] = NONE;
+    }
+    run.ran = raw.nodes.len();
+    let mut before = vec![NONE; raw.nodes.len()];
+    let mut order: Vec<u32> = raw.all().collect();
+    order.sort_by_key(|&node| (lanes.exclusive(node), run.start[node as usize], node));
+    for pair in order.windows(2) {
+        if lanes.exclusive(pair[0]) != NONE && lanes.exclusive(pair[0]) == lanes.exclusive(pair[1])
+        {
+            before[pair[1] as usize] = pair[0];
+        }
+    }
+    for node in raw.all() {
+        let key = |i: u32| (run.start[i as usize], i);
+        let deps = raw.deps(node).iter().map(|dep| dep.node);
+        let earlier = deps
+            .chain([before[node as usize]])
+            .filter(|&d| d != RawDependency::MISSING && d != NONE)
+            // Of two at one instant the one with the higher id is the effect, so that causes go back in time.
+            .filter(|&d| run.end[d as usize] <= run.start[node as usize] && key(d) < key(node));
+        let cause = earlier.max_by_key(|&d| (run.end[d as usize], d));
+        run.cause[node as usize] = cause.unwrap_or(NONE);
+    }
+}

@@ -1,0 +1,162 @@
+//! Trace of one rank, analysed for inspection.
+
+use super::class::NodeClass;
+use super::fault::FaultSummary;
+use super::lanes::LaneTable;
+use super::metadata::TraceHeader;
+use super::times::RankTimes;
+use chakram_base::units::Span;
+use chakram_trace::format::{Op, TraceError};
+use chakram_trace::graph::{Csr, RawTrace};
+use std::{panic, thread};
+
+/// Trace of one rank, analysed for inspection.
+#[derive(Debug)]
+pub struct InspectedTrace<'a> {
+    /// The rank.
+    pub rank: u32,
+    /// Nodes and dependencies; what cannot be read has moved to `faults`.
+    pub raw: RawTrace<'a>,
+    /// Metadata record.
+    pub header: TraceHeader,
+    /// Type of each node.
+    pub classes: Vec<NodeClass>,
+    /// Lanes.
+    pub lanes: LaneTable<'a>,
+    /// Successors of each node, over the dependencies that hold.
+    pub next: Csr,
+    /// Whether control dependencies hold, which they do not if they close a cycle.
+    pub control_holds: bool,
+    /// Times of the nodes.
+    pub times: RankTimes,
+    /// Faults of the file.
+    pub faults: FaultSummary,
+}
+
+/// Data derived from a raw trace.
+struct TraceAnalysis<'a> {
+    lanes: LaneTable<'a>,
+    next: Csr,
+    control_holds: bool,
+    times: RankTimes,
+}
+
+impl<'a> TraceAnalysis<'a> {
+    fn new(raw: &RawTrace<'a>, classes: &[NodeClass], faults: &mut FaultSummary) -> Self {
+        let lanes = LaneTable::new(raw);
+        let mut next = raw.successors(|node, dep| dep.node != node);
+        let mut times = RankTimes::new(raw, classes, &lanes, &next);
+        let mut control_holds = true;
+        // Nodes that did not run are on a cycle, or behind one.
+        if times.run.ran < raw.nodes.len() {
+            let all = raw.all().flat_map(|node| raw.deps(node));
+            let control = all.filter(|dep| dep.control).count() as u64;
+            if control > 0 {
+                let data = raw.successors(|node, dep| dep.node != node && !dep.control);
+                let again = RankTimes::new(raw, classes, &lanes, &data);
+                faults.without_control(control);
+                (next, times, control_holds) = (data, again, false);
+            }
+            faults.cycle(raw, &next, &times.run);
+        }
+        Self {
+            lanes,
+            next,
+            control_holds,
+            times,
+        }
+    }
+}
+
+impl<'a> InspectedTrace<'a> {
+    /// Reads the (decompressed) contents of the trace of `rank`; `told` adds the file to an error.
+    ///
+    /// Fails only if no node can be read, nor the metadata record.
+    pub fn read(
+        rank: u32,
+        contents: &'a [u8],
+        told: impl Fn(TraceError) -> TraceError,
+    ) -> Result<Self, TraceError> {
+        Self::read_with(rank, contents, told, |_| ()).map(|(trace, ())| trace)
+    }
+
+    /// Reads like [`Self::read`], and runs `beside` on the raw trace on another thread meanwhile.
+    pub(super) fn read_with<R: Send>(
+        rank: u32,
+        contents: &'a [u8],
+        told: impl Fn(TraceError) -> TraceError,
+        beside: impl FnOnce(&RawTrace<'a>) -> R + Send,
+    ) -> Result<(Self, R), TraceError> {
+        let mut raw = RawTrace::read(contents);
+        raw.map_faults(told);
+        let header = TraceHeader::read(contents);
+        if raw.nodes.is_empty()
+            && header == TraceHeader::default()
+            && let Some(first) = raw.faults.pop()
+        {
+            return Err(first.error);
+        }
+        let mut classes: Vec<NodeClass> = raw
+            .nodes
+            .iter()
+            .map(|item| NodeClass::of(&item.view.op))
+            .collect();
+        for node in raw.faults.iter().filter_map(|fault| fault.node) {
+            classes[node as usize] = NodeClass::Unreadable;
+        }
+        let mut faults = FaultSummary::default();
+        faults.unreadable(&mut raw);
+        faults.structure(&raw);
+        let (analysis, beside) = thread::scope(|scope| {
+            let beside = scope.spawn(|| beside(&raw));
+            let analysis = TraceAnalysis::new(&raw, &classes, &mut faults);
+            (analysis, beside.join())
+        });
+        let beside = beside.unwrap_or_else(|panic| panic::resume_unwind(panic));
+        let trace = Self {
+            rank,
+            header,
+            classes,
+            lanes: analysis.lanes,
+            next: analysis.next,
+            control_holds: analysis.control_holds,
+            times: analysis.times,
+            faults,
+            raw,
+        };
+        Ok((trace, beside))
+    }
+
+    /// Returns the duration of a node, with the time of waiting for other ranks.
+    pub fn length(&self, node: u32) -> Span {
+        self.raw.nodes[node as usize].view.lasted()
+    }
+
+    /// Returns the part of it that the node waited for other ranks.
+    pub fn wait(&self, node: u32) -> Span {
+        if self.classes[node as usize].communicates() {
+            self.raw.nodes[node as usize].view.wait
+        } else {
+            Span::ZERO
+        }
+    }
+
+    /// Returns FLOPs and bytes of a node, as the file states them.
+    pub fn work(&self, node: u32) -> (u64, u64) {
+        match self.raw.nodes[node as usize].view.op {
+            Op::NoOp | Op::Host => (0, 0),
+            Op::Compute { flops, bytes, .. } => (flops, bytes),
+            Op::Memory { bytes, .. } | Op::Message { bytes, .. } | Op::Collective { bytes, .. } => {
+                (0, bytes)
+            }
+        }
+    }
+
+    /// Returns the nodes in program order: that of their ids, unless dependencies lead back.
+    pub fn program_order(&self) -> Vec<u32> {
+        if self.next.edges().all(|(from, to)| from < to) {
+            return self.raw.all().collect();
+        }
+        self.next.order()
+    }
+}

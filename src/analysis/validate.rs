@@ -1,0 +1,120 @@
+//! Validation of traces before anything is replayed.
+//!
+//! Each trace is checked on its own ([`ValidatedTrace::check`]): records, ids, dependencies, cycles, durations. Of each,
+//! the parts are kept that other ranks must agree with: collectives, messages and loads that switches gather,
+//! in program order, and the groups that it declares. [`job`] compares these across ranks: ranks and their
+//! traces, groups and their members, the same collectives on all members of a group, a receive for each send,
+//! and no deadlock (cycle of waits) across ranks.
+//!
+//! A defect has a [`DefectKind`], which gives its severity, its meaning and a remedy. Anything in traces that a
+//! replay would refuse is an error here; what a replay repairs is a warning; what is merely worth knowing is a
+//! note. All defects are counted, and the first few of each kind are kept.
+//!
+//! A rank whose trace is truncated or has a duplicate id or a cycle is left out of the comparisons between
+//! ranks: what it lacks would look like a fault of the others.
+
+use chakram_trace::format::groups::DeclaredGroups;
+use chakram_trace::graph::DependencyPolicy;
+
+mod allocations;
+mod collectives;
+mod communication;
+mod deadlock;
+mod defects;
+mod dependencies;
+mod groups;
+mod job;
+mod json;
+mod kind;
+mod memory;
+mod messages;
+mod node;
+mod ranks;
+mod text;
+mod trace;
+mod wait;
+
+pub use defects::{Defect, DefectCounts, DefectLocation, DefectLog};
+pub use job::job;
+pub use json::render as to_json;
+pub use kind::{DefectKind, Severity};
+pub use text::{ValidationStyle, render as to_text};
+pub use trace::ValidatedTrace;
+
+/// Options of a validation.
+#[derive(Clone, Debug, Default)]
+pub struct ValidateOptions {
+    /// Policy for data and control dependencies.
+    pub dependencies: DependencyPolicy,
+    /// Whether a rank without a trace is accepted, as a mirror of one with a trace.
+    pub mirror: bool,
+    /// Number of ranks of the job, if more than the traces show.
+    pub ranks: Option<u32>,
+    /// Declared groups; they take precedence over declarations in traces.
+    pub declared: DeclaredGroups,
+    /// Sizes of the machine's dimensions, the innermost first, if the machine is known: they decide which ranks
+    /// take part in collectives over some of the dimensions.
+    pub dimensions: Option<Vec<u32>>,
+    /// Number of defects of each kind that are kept.
+    pub show: usize,
+}
+
+impl ValidateOptions {
+    /// Returns the defaults as `change` leaves them.
+    pub fn with(change: impl FnOnce(&mut Self)) -> Self {
+        let mut options = Self::default();
+        change(&mut options);
+        options
+    }
+}
+
+/// Trace of a rank as a report names it.
+#[derive(Clone, Debug)]
+pub struct ReportedTrace<'a> {
+    /// The rank.
+    pub rank: u32,
+    /// The file.
+    pub file: String,
+    /// Result of checking it.
+    pub trace: &'a ValidatedTrace,
+}
+
+/// Defects of a job and its traces.
+#[derive(Clone, Debug)]
+pub struct ValidationReport<'a> {
+    /// Traces in ascending order of their ranks.
+    pub sources: Vec<ReportedTrace<'a>>,
+    /// All defects, of traces and of the job.
+    pub findings: DefectLog,
+    /// Whether warnings count as errors.
+    pub strict: bool,
+}
+
+impl<'a> ValidationReport<'a> {
+    /// Validates the job that `sources` form.
+    pub fn new(
+        mut sources: Vec<ReportedTrace<'a>>,
+        options: &ValidateOptions,
+        strict: bool,
+    ) -> Self {
+        sources.sort_by_key(|source| source.rank);
+        let members: Vec<(u32, &ValidatedTrace)> =
+            sources.iter().map(|s| (s.rank, s.trace)).collect();
+        Self {
+            findings: job(&members, options),
+            sources,
+            strict,
+        }
+    }
+
+    /// Returns whether the job can be replayed, as far as its traces go.
+    pub fn is_sound(&self) -> bool {
+        let tally = self.findings.tally();
+        tally.errors == 0 && (tally.warnings == 0 || !self.strict)
+    }
+
+    /// Returns the number of nodes of all ranks.
+    pub fn nodes(&self) -> u64 {
+        self.sources.iter().map(|source| source.trace.nodes()).sum()
+    }
+}

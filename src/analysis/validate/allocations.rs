@@ -1,0 +1,32 @@
+//! Check of the memory that a trace frees against the memory that it allocates.
+
+use super::defects::{DefectLocation, DefectLog};
+use super::kind::DefectKind;
+use super::node::ValidatedNodes;
+use chakram_trace::format::TensorClass;
+
+/// Looks for tensor classes of which more is freed than the whole trace allocates. The defect names the first
+/// node, in the order of ids, at which that is exceeded.
+pub(super) fn check(raw: &ValidatedNodes<'_>, findings: &mut DefectLog) {
+    for (i, (_, class)) in TensorClass::ALL.into_iter().enumerate() {
+        // Sums stay below 2^96, since there are fewer than 2^32 nodes.
+        let changes = raw.memory.iter();
+        let allocated: u128 = changes.map(|(_, c)| u128::from(c.allocates[i])).sum();
+        let mut freed = 0_u128;
+        let mut beyond = None;
+        for (node, changes) in &raw.memory {
+            freed += u128::from(changes.frees[i]);
+            if freed > allocated {
+                beyond.get_or_insert(*node);
+            }
+        }
+        if let Some(node) = beyond {
+            findings.add(DefectKind::Overfreed, || {
+                let found = format!(
+                    "the trace frees {freed} bytes of {class} in all, and allocates {allocated}"
+                );
+                (DefectLocation::of(&raw.nodes[node as usize]), found)
+            });
+        }
+    }
+}

@@ -1,0 +1,185 @@
+//! The collectives of a group: the same on all members, in the same order.
+
+use super::communication::{CallDigest, CommunicationDigest, NONE};
+use super::defects::{Defect, DefectLocation, DefectLog};
+use super::groups::BoundGroup;
+use super::kind::DefectKind;
+use super::trace::ValidatedTrace;
+use chakram_trace::matching::{CollectiveSignature, CommRef, MemberCalls, disagreement};
+use std::borrow::Cow;
+use std::collections::BTreeMap;
+
+/// Looks up the calls of a party.
+struct PartyCalls<'a> {
+    members: &'a [(u32, &'a ValidatedTrace)],
+    party: &'a BoundGroup,
+}
+
+impl<'a> PartyCalls<'a> {
+    fn of(&self, (rank, call): CommRef) -> (u32, &'a CommunicationDigest, &'a CallDigest) {
+        let (rank, trace) = self.members[rank as usize];
+        (rank, &trace.facts, &trace.facts.calls[call as usize])
+    }
+
+    fn signature(&self, at: CommRef) -> CollectiveSignature {
+        let (_, _, call) = self.of(at);
+        let root = match call.root {
+            NONE => self.party.members.first().copied(),
+            root => Some(root).filter(|&root| self.party.has(root)),
+        };
+        CollectiveSignature {
+            kind: call.kind,
+            bytes: call.node.bytes,
+            root: root.filter(|_| call.kind.has_root()),
+        }
+    }
+
+    fn rank(&self, member: &MemberCalls<'_>) -> u32 {
+        self.members[member.rank as usize].0
+    }
+
+    fn site(&self, at: Option<CommRef>) -> DefectLocation {
+        let site =
+            |(_, facts, call): (u32, &CommunicationDigest, &CallDigest)| facts.site(&call.node);
+        at.map_or_else(DefectLocation::default, |at| site(self.of(at)))
+    }
+
+    /// Says what a member does at its `k`-th call.
+    fn said(&self, member: &MemberCalls<'_>, k: usize) -> String {
+        match member.at(k).map(|at| self.of(at)) {
+            Some((rank, facts, call)) => format!("rank {rank} does {}", facts.call_text(call)),
+            None => {
+                let rank = self.rank(member);
+                format!("rank {rank} has no further collective of the group")
+            }
+        }
+    }
+
+    /// Says what a member does after its `k`-th call, or after its last.
+    fn next(&self, member: &MemberCalls<'_>, k: usize) -> String {
+        let last = member.calls.len().checked_sub(1);
+        let place = last.and_then(|last| member.at(k.min(last)));
+        let place = place.map(|at| self.of(at).2.node.place);
+        let next = self.members[member.rank as usize].1.facts.next(place);
+        format!("rank {} {next}", self.rank(member))
+    }
+
+    /// Checks what a call says by itself.
+    fn each(&self, at: CommRef, findings: &mut DefectLog) {
+        let (rank, facts, call) = self.of(at);
+        let (party, bytes) = (self.party, call.node.bytes);
+        let size = party.members.len() as u32;
+        let wrong = |kind, found: String| Defect::new(kind, facts.site(&call.node), found).of(rank);
+        if call.kind.has_root() && call.root != NONE && !party.has(call.root) {
+            let found = format!(
+                "its root is rank {}, which is not in its {}",
+                call.root,
+                party.text()
+            );
+            findings.push(wrong(DefectKind::Root, found));
+        }
+        if party.partial.is_none() && call.kind.buffer(bytes, size).is_none() {
+            let found = format!("{size} shards of {bytes} bytes are more than 2^63 bytes");
+            findings.push(wrong(DefectKind::Oversized, found));
+        }
+    }
+
+    /// Looks for the first collective on which the members disagree. Whether there is none.
+    fn compare(&self, sequences: &[MemberCalls<'_>], findings: &mut DefectLog) -> bool {
+        let Some((first, others)) = sequences.split_first() else {
+            return true;
+        };
+        let Some(found) = disagreement(first, others, |at| self.signature(at)) else {
+            return true;
+        };
+        let k = found.k;
+        let mut sides: BTreeMap<Option<CollectiveSignature>, Vec<&MemberCalls<'_>>> =
+            BTreeMap::new();
+        for sequence in sequences {
+            let said = sequence.at(k).map(|at| self.signature(at));
+            sides.entry(said).or_default().push(sequence);
+        }
+        // The larger side is right, or else that of the lowest rank.
+        let mut sides: Vec<_> = sides.into_values().collect();
+        sides.sort_by_key(|side| (std::cmp::Reverse(side.len()), side[0].rank));
+        let [right, wrong, ..] = &sides[..] else {
+            return true;
+        };
+        let (here, there) = (wrong[0], right[0]);
+        let as_on = |side: &[&MemberCalls<'_>]| match side.len() {
+            1 => String::new(),
+            n => format!(", as {} others do", n - 1),
+        };
+        let (kind, dimensions) = match self.party.partial {
+            None => (DefectKind::Collectives, String::new()),
+            Some(mask) => (
+                DefectKind::DivergentDimensions,
+                format!(", over dimensions {mask:#b} of the machine"),
+            ),
+        };
+        let more = match sides[2..].iter().map(Vec::len).sum::<usize>() {
+            0 => String::new(),
+            n => format!("; {n} more ranks do something else"),
+        };
+        let found = format!(
+            "collective {k} (counted from 0) of the {}{dimensions}: {}{}, but {}{}{more}; next: {}; {}",
+            self.party.text(),
+            self.said(there, k),
+            as_on(right),
+            self.said(here, k),
+            as_on(wrong),
+            self.next(there, k),
+            self.next(here, k),
+        );
+        let defect = Defect::new(kind, self.site(here.at(k)), found);
+        findings.push(Defect {
+            against: Some((self.rank(there), self.site(there.at(k)))),
+            ..defect.of(self.rank(here))
+        });
+        false
+    }
+}
+
+/// Holds the collectives of each party against one another. The calls of its members, where they agree and it is
+/// known who they are.
+pub(super) fn check<'a>(
+    members: &[(u32, &'a ValidatedTrace)],
+    parties: &[BoundGroup],
+    findings: &mut DefectLog,
+) -> Vec<Vec<MemberCalls<'a>>> {
+    let mut all = Vec::with_capacity(parties.len());
+    for party in parties {
+        let mut callers = party.callers.iter().peekable();
+        let mut sequences = Vec::with_capacity(party.callers.len());
+        let mut ranks: Cow<'_, [u32]> = Cow::Borrowed(&party.members);
+        if !ranks.is_sorted_by(|a, b| a < b) {
+            ranks.to_mut().sort_unstable();
+            ranks.to_mut().dedup();
+        }
+        // Both are in ascending order of ranks.
+        for rank in ranks.iter() {
+            let Ok(index) = members.binary_search_by_key(rank, |(rank, _)| *rank) else {
+                continue;
+            };
+            let facts = &members[index].1.facts;
+            let slots = match callers.next_if(|(caller, _)| *caller == index) {
+                Some((_, slots)) => &slots[..],
+                None if party.partial.is_some() || !facts.whole => continue,
+                None => &[],
+            };
+            let slots = slots.iter().copied();
+            sequences.push(facts.calls_of.member(index as u32, slots));
+        }
+        let calls = PartyCalls { members, party };
+        for at in sequences.iter().flat_map(MemberCalls::iter) {
+            calls.each(at, findings);
+        }
+        let same = calls.compare(&sequences, findings);
+        all.push(if same && party.partial.is_none() {
+            sequences
+        } else {
+            Vec::new()
+        });
+    }
+    all
+}

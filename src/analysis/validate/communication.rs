@@ -1,0 +1,269 @@
+//! Digest of a trace: its part in the communication of the job.
+
+use super::defects::DefectLocation;
+use super::dependencies::ProgramOrder;
+use super::node::{ValidatedNodes, ValidationRole};
+use super::wait::WaitEdges;
+use chakram_trace::format::groups::DeclaredGroups;
+use chakram_trace::format::{CollectiveKind, GroupName, Op, escape};
+use chakram_trace::graph::{Interner, NameTable};
+use chakram_trace::matching::SlotCalls;
+
+/// Absent index or rank.
+pub(super) const NONE: u32 = u32::MAX;
+
+/// Node of a trace that is no longer in memory.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct NodeDigest {
+    pub id: u64,
+    /// Bytes as the file states them.
+    pub bytes: u64,
+    pub record: u32,
+    name: u32,
+    /// Position in program order; until that is known, index in the raw trace.
+    pub place: u32,
+}
+
+/// One member's part of a collective.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct CallDigest {
+    pub node: NodeDigest,
+    pub slot: u32,
+    /// Rank of the root, [`NONE`] for the group's first member.
+    pub root: u32,
+    pub kind: CollectiveKind,
+}
+
+/// One half of a message.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct MessageDigest {
+    pub node: NodeDigest,
+    /// The rank at the other end.
+    pub peer: u32,
+    /// Rank of this end, if the node states it.
+    pub own: u32,
+    pub tag: i32,
+    pub receive: bool,
+}
+
+/// Load that switches gather, or store that they reduce.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct InSwitchAccess {
+    pub node: NodeDigest,
+    pub store: bool,
+}
+
+/// Group as a trace refers to it: its name, unless it is all ranks, and a mask of the machine's dimensions.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub(super) struct GroupReference {
+    pub name: Option<String>,
+    pub dimensions: Option<u32>,
+}
+
+/// Data of a trace that other ranks must agree with.
+#[derive(Debug, Default)]
+pub(super) struct CommunicationDigest {
+    /// Whether it is complete and in program order.
+    pub whole: bool,
+    /// Collectives in program order, as are messages.
+    pub calls: Vec<CallDigest>,
+    pub messages: Vec<MessageDigest>,
+    /// In-switch accesses in the order of ids.
+    pub accesses: Vec<InSwitchAccess>,
+    pub slots: Vec<GroupReference>,
+    /// Calls of each slot.
+    pub calls_of: SlotCalls,
+    pub declared: DeclaredGroups,
+    /// Waits among the calls and messages; empty if they cannot be used.
+    pub waits: WaitEdges,
+    names: NameTable,
+}
+
+/// Collects the digest from the nodes of a trace, in the order of its raw trace.
+#[derive(Debug, Default)]
+pub(super) struct DigestCollector {
+    facts: CommunicationDigest,
+    slots: Interner<GroupReference>,
+    /// Slot of the group that was named last, since copying names for each call is slow.
+    last: Option<u32>,
+}
+
+impl DigestCollector {
+    /// Adds node `i`, if it communicates or accesses memory through switches.
+    #[inline]
+    pub fn node(&mut self, raw: &ValidatedNodes<'_>, i: u32) {
+        if let ValidationRole::Call(part)
+        | ValidationRole::Message(part)
+        | ValidationRole::Access(part) = raw.nodes[i as usize].view.role
+        {
+            self.part(raw, i, part);
+        }
+    }
+
+    fn part(&mut self, raw: &ValidatedNodes<'_>, i: u32, part: u32) {
+        let (name, op) = raw.retained.parts[part as usize];
+        let mut kept = |bytes| self.kept(raw, i, name, bytes);
+        match op {
+            Op::Collective {
+                kind,
+                bytes,
+                group,
+                root,
+                dimensions,
+                ..
+            } => {
+                let call = CallDigest {
+                    node: kept(bytes),
+                    slot: self.slot(group, dimensions),
+                    root: root.unwrap_or(NONE),
+                    kind,
+                };
+                self.facts.calls.push(call);
+            }
+            Op::Message {
+                receive,
+                peer,
+                tag,
+                bytes,
+                own,
+                ..
+            } => {
+                let message = MessageDigest {
+                    node: kept(bytes),
+                    peer,
+                    own: own.unwrap_or(NONE),
+                    tag,
+                    receive,
+                };
+                self.facts.messages.push(message);
+            }
+            Op::Memory { store, bytes, .. } => {
+                let node = kept(bytes);
+                self.facts.accesses.push(InSwitchAccess { node, store });
+            }
+            Op::NoOp | Op::Host | Op::Compute { .. } => {}
+        }
+    }
+
+    fn slot(&mut self, group: GroupName<'_>, dimensions: Option<u32>) -> u32 {
+        let known = self.last.map(|slot| &self.slots.keys()[slot as usize]);
+        let same = known.is_some_and(|known| {
+            let named = match (&known.name, group) {
+                (None, GroupName::World) => true,
+                (Some(name), GroupName::Text(text)) => name == text,
+                _ => false,
+            };
+            named && known.dimensions == dimensions
+        });
+        if let Some(last) = self.last.filter(|_| same) {
+            return last;
+        }
+        let name = match group {
+            GroupName::World => None,
+            GroupName::Number(number) => Some(number.to_string()),
+            GroupName::Text(text) => Some(text.to_owned()),
+        };
+        let slot = self.slots.intern(GroupReference { name, dimensions });
+        self.last = Some(slot);
+        slot
+    }
+
+    fn kept(&mut self, raw: &ValidatedNodes<'_>, i: u32, name: &str, bytes: u64) -> NodeDigest {
+        /// Bytes kept of a name; messages show less.
+        const KEPT: usize = 256;
+        let item = &raw.nodes[i as usize];
+        let mut ends = (0..=name.len().min(KEPT)).rev();
+        let end = ends.find(|&end| name.is_char_boundary(end));
+        let name = &name[..end.unwrap_or(0)];
+        NodeDigest {
+            id: item.view.id,
+            bytes,
+            record: u32::try_from(item.record.number).unwrap_or(u32::MAX),
+            // If the arena for names is full, names are left out.
+            name: self.facts.names.intern(name).unwrap_or(NONE),
+            place: i,
+        }
+    }
+
+    /// Returns the declared groups, to be extended by those of a metadata node.
+    pub fn declared(&mut self) -> &mut DeclaredGroups {
+        &mut self.facts.declared
+    }
+
+    /// Returns the digest in program order; it is incomplete if anything is `missing`.
+    pub fn finish(mut self, order: &ProgramOrder, missing: bool) -> CommunicationDigest {
+        let facts = &mut self.facts;
+        facts.whole = !missing && !matches!(order, ProgramOrder::Cyclic);
+        if let ProgramOrder::Places(places) = order {
+            let nodes = facts.calls.iter_mut().map(|call| &mut call.node);
+            for node in nodes.chain(facts.messages.iter_mut().map(|m| &mut m.node)) {
+                node.place = places[node.place as usize];
+            }
+            facts.calls.sort_unstable_by_key(|call| call.node.place);
+            facts.messages.sort_unstable_by_key(|m| m.node.place);
+        }
+        facts.slots = self.slots.into_keys();
+        let calls = facts.calls.iter().map(|call| call.slot).zip(0..);
+        facts.calls_of = SlotCalls::new(facts.slots.len(), calls);
+        facts.names.freeze();
+        self.facts
+    }
+}
+
+impl CommunicationDigest {
+    /// Returns the location of `node`.
+    pub fn site(&self, node: &NodeDigest) -> DefectLocation {
+        DefectLocation {
+            node: Some(node.id),
+            name: match node.name {
+                NONE => String::new(),
+                name => escape(self.names.get(name)),
+            },
+            record: Some(node.record as usize),
+            offset: None,
+        }
+    }
+
+    /// Describes the first message or collective behind `place` in program order, or the first of all if that
+    /// is `None`.
+    pub fn next(&self, place: Option<u32>) -> String {
+        let behind = |node: &NodeDigest| place.is_some_and(|place| node.place <= place);
+        let call = self.calls.partition_point(|call| behind(&call.node));
+        let message = self.messages.partition_point(|m| behind(&m.node));
+        match (self.calls.get(call), self.messages.get(message)) {
+            (Some(call), None) => self.call_text(call),
+            (Some(call), Some(message)) if call.node.place < message.node.place => {
+                self.call_text(call)
+            }
+            (_, Some(message)) => self.message_text(message),
+            (None, None) => "no further communication".to_owned(),
+        }
+    }
+
+    /// Describes a call: ``node 17 `x` (record 18), all-reduce of 8 bytes``.
+    pub fn call_text(&self, call: &CallDigest) -> String {
+        let root = if call.kind.has_root() && call.root != NONE {
+            format!(" rooted at rank {}", call.root)
+        } else {
+            String::new()
+        };
+        let (site, bytes) = (self.site(&call.node), call.node.bytes);
+        format!("{site}, {} of {bytes} bytes{root}", call.kind)
+    }
+
+    /// Describes a message: ``node 17 `x` (record 18), send of 8 bytes to rank 3 with tag 0``.
+    pub fn message_text(&self, message: &MessageDigest) -> String {
+        let (what, end) = if message.receive {
+            ("receive", "from")
+        } else {
+            ("send", "to")
+        };
+        format!(
+            "{}, {what} of {} bytes {end} rank {} with tag {}",
+            self.site(&message.node),
+            message.node.bytes,
+            message.peer,
+            message.tag
+        )
+    }
+}

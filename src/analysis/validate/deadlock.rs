@@ -1,0 +1,186 @@
+//! Cycles of waits across ranks: no order of events on any machine could complete them.
+//!
+//! A receive waits for its send; a member of a collective waits for what the others wait for before theirs. Where
+//! a collective has a root, that is less: who only gives waits for nobody, and who only takes for the root. What
+//! can be circular besides, such as lanes that collectives of several groups share, depends on the machine and is
+//! the replay's to find.
+
+use super::communication::NONE;
+use super::defects::{Defect, DefectLog};
+use super::groups::BoundGroup;
+use super::kind::DefectKind;
+use super::trace::ValidatedTrace;
+use chakram_trace::format::CollectiveKind;
+use chakram_trace::graph::Csr;
+use chakram_trace::graph::cycle::short_cycle;
+use chakram_trace::matching::{CommRef, MemberCalls};
+
+/// The waits of all ranks: the vertices of traces in turn, then one for each collective of each party, which
+/// stands for the moment when all that it needs are there.
+struct WaitGraph<'a> {
+    members: &'a [(u32, &'a ValidatedTrace)],
+    /// The first vertex of each trace.
+    first: Vec<u32>,
+    parties: &'a [BoundGroup],
+    sequences: &'a [Vec<MemberCalls<'a>>],
+    /// The first vertex of each party.
+    rendezvous: Vec<u32>,
+    pairs: &'a [(CommRef, CommRef)],
+}
+
+/// Looks for a cycle of waits, given what agrees: the calls of each party, and the pairs of messages.
+pub(super) fn check(
+    members: &[(u32, &ValidatedTrace)],
+    parties: &[BoundGroup],
+    sequences: &[Vec<MemberCalls<'_>>],
+    pairs: &[(CommRef, CommRef)],
+    findings: &mut DefectLog,
+) {
+    let mut count = 0_usize;
+    let mut take = |more: usize| {
+        count += more;
+        (count - more) as u32
+    };
+    let first = members
+        .iter()
+        .map(|(_, trace)| take(trace.facts.waits.len()))
+        .collect();
+    let rendezvous = sequences.iter().map(|all| {
+        let calls = all.first().map_or(0, |first| first.calls.len());
+        take(calls)
+    });
+    let rendezvous = rendezvous.collect();
+    if count == 0 || count >= NONE as usize {
+        return;
+    }
+    let world = WaitGraph {
+        members,
+        first,
+        parties,
+        sequences,
+        rendezvous,
+        pairs,
+    };
+    let rows = Csr::new(count, |each| world.edges(each));
+    let order = rows.order();
+    if order.len() == count {
+        return;
+    }
+    let stuck = rows.stuck(&order);
+    let cycle = short_cycle(&rows, |vertex| stuck[vertex as usize]);
+    world.report(&cycle, findings);
+}
+
+impl WaitGraph<'_> {
+    /// The vertex of a call or message of trace `index`, whose trace numbers it `own`.
+    fn vertex(&self, index: usize, own: u32) -> u32 {
+        self.first[index] + own
+    }
+
+    fn edges(&self, each: &mut dyn FnMut(u32, u32)) {
+        for (index, (_, trace)) in self.members.iter().enumerate() {
+            let waits = &trace.facts.waits;
+            for vertex in 0..waits.len() as u32 {
+                for &before in waits.before(vertex) {
+                    each(self.vertex(index, before), self.vertex(index, vertex));
+                }
+            }
+        }
+        for &((source, send), (target, receive)) in self.pairs {
+            let end = |(index, message): (u32, u32)| {
+                let own = self.members[index as usize].1.facts.waits.messages[message as usize];
+                self.vertex(index as usize, own)
+            };
+            each(end((source, send)), end((target, receive)));
+        }
+        for ((party, all), &rendezvous) in self
+            .parties
+            .iter()
+            .zip(self.sequences)
+            .zip(&self.rendezvous)
+        {
+            for sequence in all {
+                self.link_calls(party, sequence, rendezvous, each);
+            }
+        }
+    }
+
+    /// Hands the edges between the calls of a member and the vertices of its party to `each`; the first vertex is
+    /// `rendezvous`.
+    fn link_calls(
+        &self,
+        party: &BoundGroup,
+        sequence: &MemberCalls<'_>,
+        rendezvous: u32,
+        each: &mut dyn FnMut(u32, u32),
+    ) {
+        let index = sequence.rank as usize;
+        let (rank, trace) = self.members[index];
+        let waits = &trace.facts.waits;
+        for (k, &number) in (0..).zip(sequence.calls.iter()) {
+            let own = waits.calls[number as usize];
+            let call = &trace.facts.calls[number as usize];
+            let root = match call.root {
+                NONE => party.members.first().copied(),
+                root => Some(root),
+            };
+            let is_root = root == Some(rank);
+            let (gives, takes) = match call.kind {
+                CollectiveKind::Broadcast | CollectiveKind::Scatter => (is_root, !is_root),
+                CollectiveKind::Reduce | CollectiveKind::Gather => (!is_root, is_root),
+                _ => (true, true),
+            };
+            if gives {
+                for &before in waits.before(own) {
+                    each(self.vertex(index, before), rendezvous + k);
+                }
+            }
+            if takes {
+                each(rendezvous + k, self.vertex(index, own));
+            }
+        }
+    }
+
+    /// Names the nodes of `cycle`.
+    fn report(&self, cycle: &[u32], findings: &mut DefectLog) {
+        const SHOWN: usize = 12;
+        let named = cycle.iter().filter_map(|&vertex| {
+            let index = self.first.partition_point(|&first| first <= vertex);
+            let index = index.checked_sub(1)?;
+            let (rank, trace) = self.members[index];
+            let own = vertex - self.first[index];
+            let facts = &trace.facts;
+            let call = facts.waits.calls.binary_search(&own).ok();
+            let message = facts.waits.messages.binary_search(&own).ok();
+            if own as usize >= facts.waits.len() {
+                return None;
+            }
+            let (site, said) = match (call, message) {
+                (Some(call), _) => (
+                    facts.site(&facts.calls[call].node),
+                    facts.call_text(&facts.calls[call]),
+                ),
+                (None, Some(message)) => (
+                    facts.site(&facts.messages[message].node),
+                    facts.message_text(&facts.messages[message]),
+                ),
+                (None, None) => return None,
+            };
+            Some((rank, site, said))
+        });
+        let named: Vec<_> = named.collect();
+        let mut text =
+            String::from("each of these waits for the one before it, and the first for the last: ");
+        for (i, (rank, _, said)) in named.iter().take(SHOWN).enumerate() {
+            let separator = if i > 0 { " → " } else { "" };
+            text += &format!("{separator}rank {rank} {said}");
+        }
+        if named.len() > SHOWN {
+            text += &format!(" → … {} more", named.len() - SHOWN);
+        }
+        let Some((rank, site, _)) = named.first() else {
+            return;
+        };
+        findings.push(Defect::new(DefectKind::Deadlock, site.clone(), text).of(*rank));
+    }
+}

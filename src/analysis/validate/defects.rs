@@ -1,0 +1,242 @@
+//! Collection of defects: all are counted, the first of each kind are kept.
+
+use super::kind::{DefectKind, Severity};
+use super::node::ValidatedNode;
+use chakram_trace::format::{TraceLocation, escape, scan};
+use serde::Serialize;
+use std::collections::BTreeMap;
+use std::fmt;
+
+/// Location of a defect in a trace.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct DefectLocation {
+    /// The node's id.
+    pub node: Option<u64>,
+    /// The node's name, shortened.
+    pub name: String,
+    /// The record's number, the metadata record being 0.
+    pub record: Option<usize>,
+    /// Bytes from the start of the (decompressed) file.
+    pub offset: Option<usize>,
+}
+
+impl DefectLocation {
+    /// Returns the location of `item`.
+    pub(super) fn of(item: &ValidatedNode<'_>) -> Self {
+        Self {
+            node: Some(item.view.id),
+            name: escape(scan::name(item.record)),
+            record: Some(item.record.number),
+            offset: Some(item.record.offset),
+        }
+    }
+
+    /// Returns the location that an error states.
+    pub(super) fn at(place: &TraceLocation) -> Self {
+        Self {
+            node: place.node,
+            name: String::new(),
+            record: place.record,
+            offset: place.offset,
+        }
+    }
+}
+
+impl fmt::Display for DefectLocation {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        if let Some(node) = self.node {
+            write!(f, "node {node}")?;
+        }
+        if !self.name.is_empty() {
+            write!(f, " `{}`", self.name)?;
+        }
+        match (self.node, self.record, self.offset) {
+            (Some(_), Some(record), _) => write!(f, " (record {record})"),
+            (None, Some(record), Some(offset)) => write!(f, "record {record}, byte {offset}"),
+            (None, None, Some(offset)) => write!(f, "byte {offset}"),
+            _ => Ok(()),
+        }
+    }
+}
+
+/// Defect of a trace or a job.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Defect {
+    /// DefectKind of defect.
+    pub kind: DefectKind,
+    /// Rank whose trace is defective, if it is a single one.
+    pub rank: Option<u32>,
+    /// Location in the trace.
+    pub site: DefectLocation,
+    /// Found and expected content.
+    pub found: String,
+    /// Remedy, if there is more to say than for all defects of the kind.
+    pub hint: Option<String>,
+    /// Rank and location of the contradicting node in another trace.
+    pub against: Option<(u32, DefectLocation)>,
+}
+
+impl Defect {
+    /// Creates a defect of a trace at `site`.
+    pub(super) fn new(kind: DefectKind, site: DefectLocation, found: impl Into<String>) -> Self {
+        Self {
+            kind,
+            rank: None,
+            site,
+            found: found.into(),
+            hint: None,
+            against: None,
+        }
+    }
+
+    /// Sets the rank.
+    #[must_use]
+    pub(super) fn of(mut self, rank: u32) -> Self {
+        self.rank = Some(rank);
+        self
+    }
+}
+
+/// Number of defects by severity.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
+pub struct DefectCounts {
+    /// Errors.
+    pub errors: u64,
+    /// Warnings.
+    pub warnings: u64,
+    /// Notes.
+    pub notes: u64,
+}
+
+impl DefectCounts {
+    fn add(&mut self, severity: Severity, count: u64) {
+        match severity {
+            Severity::Error => self.errors += count,
+            Severity::Warning => self.warnings += count,
+            Severity::Note => self.notes += count,
+        }
+    }
+}
+
+/// Defects with their counts.
+#[derive(Clone, Debug)]
+pub struct DefectLog {
+    show: usize,
+    counts: [u64; DefectKind::COUNT],
+    kept: Vec<Vec<Defect>>,
+    of_ranks: BTreeMap<u32, DefectCounts>,
+}
+
+impl DefectLog {
+    /// Creates an empty collection, which keeps the first `show` defects of each kind.
+    pub(super) fn new(show: usize) -> Self {
+        Self {
+            show,
+            counts: [0; DefectKind::COUNT],
+            kept: vec![Vec::new(); DefectKind::COUNT],
+            of_ranks: BTreeMap::new(),
+        }
+    }
+
+    /// Adds a defect of a trace. `make` returns its location and finding, and is called only if the defect is
+    /// kept.
+    #[inline]
+    pub(super) fn add(
+        &mut self,
+        kind: DefectKind,
+        make: impl FnOnce() -> (DefectLocation, String),
+    ) {
+        self.counts[kind as usize] += 1;
+        if self.kept[kind as usize].len() < self.show {
+            let (site, found) = make();
+            self.kept[kind as usize].push(Defect::new(kind, site, found));
+        }
+    }
+
+    /// Adds `defect`, and counts it for its rank.
+    pub(super) fn push(&mut self, defect: Defect) {
+        let kind = defect.kind;
+        if let Some(rank) = defect.rank {
+            self.of_ranks
+                .entry(rank)
+                .or_default()
+                .add(kind.severity(), 1);
+        }
+        self.counts[kind as usize] += 1;
+        if self.kept[kind as usize].len() < self.show {
+            self.kept[kind as usize].push(defect);
+        }
+    }
+
+    /// Counts `more` defects of `kind` in addition to the last one that was pushed.
+    pub(super) fn count_more(&mut self, kind: DefectKind, more: u64) {
+        self.counts[kind as usize] += more;
+    }
+
+    /// Adds all defects of the trace of `rank`.
+    pub(super) fn absorb(&mut self, trace: &Self, rank: u32) {
+        for kind in DefectKind::all() {
+            let count = trace.counts[kind as usize];
+            if count == 0 {
+                continue;
+            }
+            self.counts[kind as usize] += count;
+            self.of_ranks
+                .entry(rank)
+                .or_default()
+                .add(kind.severity(), count);
+            let room = self.show.saturating_sub(self.kept[kind as usize].len());
+            let kept = trace.kept[kind as usize].iter().take(room);
+            self.kept[kind as usize].extend(kept.map(|defect| defect.clone().of(rank)));
+        }
+    }
+
+    /// Returns the number of defects of `kind`.
+    pub fn count(&self, kind: DefectKind) -> u64 {
+        self.counts[kind as usize]
+    }
+
+    /// Returns the first defects of `kind`: those of traces, in ascending order of ranks, before those of the
+    /// job.
+    pub fn of_kind(&self, kind: DefectKind) -> &[Defect] {
+        &self.kept[kind as usize]
+    }
+
+    /// Returns the number of all defects.
+    pub fn tally(&self) -> DefectCounts {
+        let mut tally = DefectCounts::default();
+        for kind in DefectKind::all() {
+            tally.add(kind.severity(), self.counts[kind as usize]);
+        }
+        tally
+    }
+
+    /// Returns the number of defects of `rank`.
+    pub fn of_rank(&self, rank: u32) -> DefectCounts {
+        self.of_ranks.get(&rank).copied().unwrap_or_default()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn all_are_counted_and_the_first_are_kept() {
+        let mut trace = DefectLog::new(2);
+        for i in 0..5 {
+            trace.add(DefectKind::SelfData, || {
+                (DefectLocation::default(), format!("{i}"))
+            });
+        }
+        assert_eq!(trace.count(DefectKind::SelfData), 5);
+        let mut all = DefectLog::new(3);
+        all.absorb(&trace, 0);
+        all.absorb(&trace, 1);
+        let kept: Vec<_> = all.of_kind(DefectKind::SelfData).iter().collect();
+        let kept: Vec<_> = kept.iter().map(|d| (d.rank, &d.found[..])).collect();
+        assert_eq!(kept, [(Some(0), "0"), (Some(0), "1"), (Some(1), "0")]);
+        assert_eq!(all.tally().errors, 10);
+        assert_eq!(all.of_rank(1).errors, 5);
+    }
+}

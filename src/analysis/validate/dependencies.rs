@@ -1,0 +1,396 @@
+//! Dependencies of one trace: missing, on the node itself, duplicate, cyclic; and the nodes behind those.
+
+use super::defects::{DefectLocation, DefectLog};
+use super::kind::DefectKind;
+use super::node::ValidatedNodes;
+use chakram_trace::format::{escape, scan};
+use chakram_trace::graph::cycle::short_cycle;
+use chakram_trace::graph::raw_trace::RawDependency;
+use chakram_trace::graph::{Csr, DependencyPolicy};
+
+/// Absent index.
+const NONE: u32 = u32::MAX;
+
+/// Flag: another node waits for this one.
+const AWAITED: u8 = 1;
+/// Flag: the node waits for another that exists.
+const WAITS: u8 = 2;
+
+/// Program order of the nodes.
+#[derive(Debug)]
+pub(super) enum ProgramOrder {
+    /// Ascending order of ids.
+    Ids,
+    /// Position of each node.
+    Places(Vec<u32>),
+    /// None: there is a cycle.
+    Cyclic,
+}
+
+/// Checks the dependencies of one node after another.
+#[derive(Debug)]
+pub(super) struct DependencyChecker {
+    flags: Vec<u8>,
+    /// Nodes that can never start because of their own dependencies.
+    seeds: Vec<u32>,
+    /// Whether every node comes after its predecessors, over data and over control dependencies.
+    sorted: [bool; 2],
+    has_control: bool,
+    scratch: Vec<(u64, bool)>,
+}
+
+impl DependencyChecker {
+    /// Creates a checker for `nodes` nodes, of which `refused` cannot run.
+    pub fn new(nodes: usize, refused: &[u32]) -> Self {
+        Self {
+            flags: vec![0; nodes],
+            seeds: refused.to_vec(),
+            sorted: [true; 2],
+            has_control: false,
+            scratch: Vec::new(),
+        }
+    }
+
+    /// Checks the dependencies of node `i`.
+    #[inline]
+    pub fn node(&mut self, raw: &ValidatedNodes<'_>, i: u32, findings: &mut DefectLog) {
+        let deps = raw.deps(i);
+        if deps.is_empty() {
+            return;
+        }
+        let item = &raw.nodes[i as usize];
+        let own = item.view.id;
+        for dep in deps {
+            let Some(target) = dep.target().filter(|_| dep.id != own) else {
+                self.broken(raw, i, dep, findings);
+                continue;
+            };
+            self.flags[target as usize] |= AWAITED;
+            self.flags[i as usize] |= WAITS;
+            // Ascending ids, as nearly all traces have them, spare the topological sort.
+            self.sorted[usize::from(dep.control)] &= target < i;
+            self.has_control |= dep.control;
+        }
+        if deps.len() > 1 {
+            self.repeated(raw, i, findings);
+        }
+    }
+
+    /// Reports a dependency on a missing node or on the node itself.
+    #[cold]
+    fn broken(
+        &mut self,
+        raw: &ValidatedNodes<'_>,
+        i: u32,
+        dep: &RawDependency,
+        findings: &mut DefectLog,
+    ) {
+        let item = &raw.nodes[i as usize];
+        let to_self = dep.id == item.view.id;
+        let (kind, found) = match (to_self, dep.control) {
+            (true, true) => (DefectKind::SelfControl, "it is to follow itself".to_owned()),
+            (true, false) => (DefectKind::SelfData, "it waits for its own data".to_owned()),
+            (false, true) => (
+                DefectKind::DanglingControl,
+                format!("it is to follow node {}, which does not exist", dep.id),
+            ),
+            (false, false) => (
+                DefectKind::DanglingData,
+                format!(
+                    "it waits for the data of node {}, which does not exist",
+                    dep.id
+                ),
+            ),
+        };
+        // Replays drop such control dependencies, so only data keeps the node from starting.
+        if !dep.control && self.seeds.last() != Some(&i) {
+            self.seeds.push(i);
+        }
+        findings.add(kind, || (DefectLocation::of(item), found));
+    }
+
+    /// Reports dependencies of one sort on one node that are named again.
+    #[inline]
+    fn repeated(&mut self, raw: &ValidatedNodes<'_>, i: u32, findings: &mut DefectLog) {
+        /// Up to this many, comparing all pairs is faster than sorting.
+        const FEW: usize = 8;
+        let deps = raw.deps(i);
+        let mut again = |id: u64| {
+            findings.add(DefectKind::DuplicateDependency, || {
+                let found = format!("it names node {id} more than once");
+                (DefectLocation::of(&raw.nodes[i as usize]), found)
+            });
+        };
+        if deps.len() <= FEW {
+            for (k, dep) in deps.iter().enumerate() {
+                let same =
+                    |other: &RawDependency| other.id == dep.id && other.control == dep.control;
+                if deps[..k].iter().any(same) {
+                    again(dep.id);
+                }
+            }
+            return;
+        }
+        self.scratch.clear();
+        self.scratch
+            .extend(deps.iter().map(|dep| (dep.id, dep.control)));
+        self.scratch.sort_unstable();
+        for pair in self.scratch.windows(2) {
+            if pair[0] == pair[1] {
+                again(pair[0].0);
+            }
+        }
+    }
+
+    /// Reports cycles and the nodes behind them, once all nodes were checked. Returns the program order under
+    /// `policy`.
+    pub fn finish(
+        &self,
+        raw: &ValidatedNodes<'_>,
+        policy: DependencyPolicy,
+        findings: &mut DefectLog,
+    ) -> ProgramOrder {
+        self.isolated(raw, findings);
+        let with_control = policy != DependencyPolicy::Data;
+        let whole = self.attempt(raw, with_control);
+        let (attempt, held) = match whole {
+            // As in the graph builder: without a cycle over data, control dependencies are dropped with a
+            // warning.
+            OrderAttempt::Cyclic(rows, stuck)
+                if policy == DependencyPolicy::Auto && self.has_control =>
+            {
+                let data = self.attempt(raw, false);
+                if !matches!(data, OrderAttempt::Cyclic(..)) {
+                    let cycle = cycle_among(&rows, &stuck);
+                    let first = cycle.first().copied().unwrap_or(0);
+                    findings.add(DefectKind::ControlCycle, || {
+                        let site = DefectLocation::of(&raw.nodes[first as usize]);
+                        (site, cycle_text(raw, &cycle))
+                    });
+                }
+                (data, false)
+            }
+            other => (other, with_control),
+        };
+        match attempt {
+            OrderAttempt::Sorted => {
+                self.unreachable(raw, &[], &[], held, findings);
+                ProgramOrder::Ids
+            }
+            OrderAttempt::Ordered(order) => {
+                self.unreachable(raw, &[], &[], held, findings);
+                let mut places = vec![0_u32; order.len()];
+                for (place, node) in order.into_iter().enumerate() {
+                    places[node as usize] = place as u32;
+                }
+                ProgramOrder::Places(places)
+            }
+            OrderAttempt::Cyclic(rows, stuck) => {
+                let cycle = cycle_among(&rows, &stuck);
+                let first = cycle.first().copied().unwrap_or(0);
+                findings.add(DefectKind::Cycle, || {
+                    let site = DefectLocation::of(&raw.nodes[first as usize]);
+                    (site, cycle_text(raw, &cycle))
+                });
+                let stuck: Vec<u32> = raw.all().filter(|&n| stuck[n as usize]).collect();
+                self.unreachable(raw, &cycle, &stuck, held, findings);
+                ProgramOrder::Cyclic
+            }
+        }
+    }
+
+    fn attempt(&self, raw: &ValidatedNodes<'_>, with_control: bool) -> OrderAttempt {
+        if self.sorted[0] && (!with_control || self.sorted[1]) {
+            return OrderAttempt::Sorted;
+        }
+        let rows = successors(raw, with_control);
+        let order = rows.order();
+        if order.len() == rows.count() {
+            OrderAttempt::Ordered(order)
+        } else {
+            let stuck = rows.stuck(&order);
+            OrderAttempt::Cyclic(rows, stuck)
+        }
+    }
+
+    /// Reports nodes that can never start because of their predecessors, except those that are reported for
+    /// that themselves: `cycle` and the seeds. `stuck` are the nodes on or behind a cycle.
+    fn unreachable(
+        &self,
+        raw: &ValidatedNodes<'_>,
+        cycle: &[u32],
+        stuck: &[u32],
+        with_control: bool,
+        findings: &mut DefectLog,
+    ) {
+        if self.seeds.is_empty() && cycle.is_empty() {
+            return;
+        }
+        let rows = successors(raw, with_control);
+        // For each unreachable node one of the nodes that block it. The search begins at all of these at once, which
+        // petgraph's do not, so that it is the nearest.
+        let mut origin = vec![NONE; rows.count()];
+        let mut queue = Vec::new();
+        for &node in cycle.iter().chain(&self.seeds) {
+            if origin[node as usize] == NONE {
+                origin[node as usize] = node;
+                queue.push(node);
+            }
+        }
+        let listed = queue.len();
+        let mut done = 0;
+        while let Some(&node) = queue.get(done) {
+            done += 1;
+            for &next in rows.row(node) {
+                if origin[next as usize] == NONE {
+                    origin[next as usize] = origin[node as usize];
+                    queue.push(next);
+                }
+            }
+        }
+        let mut blocked = queue.split_off(listed);
+        blocked.extend(stuck.iter().filter(|&&node| origin[node as usize] == NONE));
+        blocked.sort_unstable();
+        for node in blocked {
+            findings.add(DefectKind::Unreachable, || {
+                let found = match origin[node as usize] {
+                    NONE => "it waits, through others, for a cycle".to_owned(),
+                    origin => format!(
+                        "it waits, through others or directly, for node {}, which never ends",
+                        raw.nodes[origin as usize].view.id
+                    ),
+                };
+                (DefectLocation::of(&raw.nodes[node as usize]), found)
+            });
+        }
+    }
+
+    fn isolated(&self, raw: &ValidatedNodes<'_>, findings: &mut DefectLog) {
+        if self.flags.len() < 2 {
+            return;
+        }
+        for (node, _) in self.flags.iter().enumerate().filter(|(_, f)| **f == 0) {
+            let item = &raw.nodes[node];
+            if item.view.role.is_active() {
+                findings.add(DefectKind::Isolated, || {
+                    let found = "it waits for nothing, and nothing waits for it";
+                    (DefectLocation::of(item), found.to_owned())
+                });
+            }
+        }
+    }
+}
+
+/// Result of ordering the nodes.
+enum OrderAttempt {
+    /// Ascending order is program order.
+    Sorted,
+    /// Program order.
+    Ordered(Vec<u32>),
+    /// Cyclic: the successors, and whether each node cannot be ordered.
+    Cyclic(Csr, Vec<bool>),
+}
+
+fn successors(raw: &ValidatedNodes<'_>, with_control: bool) -> Csr {
+    raw.successors(|node, dep| {
+        (with_control || !dep.control) && dep.id != raw.nodes[node as usize].view.id
+    })
+}
+
+/// Returns a short cycle among the nodes of `rows` that are `stuck`.
+fn cycle_among(rows: &Csr, stuck: &[bool]) -> Vec<u32> {
+    short_cycle(rows, |node| stuck[node as usize])
+}
+
+/// Formats a cycle as `2 (mm) → 3 (add) → 2`, shortened.
+fn cycle_text(raw: &ValidatedNodes<'_>, cycle: &[u32]) -> String {
+    const SHOWN: usize = 8;
+    let id = |node: u32| raw.nodes[node as usize].view.id;
+    let mut text = String::new();
+    for &node in cycle.iter().take(SHOWN) {
+        let name = escape(scan::name(raw.nodes[node as usize].record));
+        text += &format!("{} ({name}) → ", id(node));
+    }
+    if cycle.len() > SHOWN {
+        text += &format!("… {} more … → ", cycle.len() - SHOWN);
+    }
+    text + &cycle.first().map_or(0, |&node| id(node)).to_string()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::{DefectKind, ValidatedTrace};
+    use chakram_trace::format::Op;
+    use chakram_trace::format::scan::NodeView;
+    use chakram_trace::format::write::{Sink, TraceWriter};
+    use chakram_trace::graph::DependencyPolicy;
+
+    /// A trace of kernels 0 to `count` - 1, each of which waits for what `deps` says.
+    fn trace(count: u64, deps: impl Fn(u64) -> Vec<u64>) -> ValidatedTrace {
+        let mut file = TraceWriter::new(Vec::new()).unwrap();
+        for id in 0..count {
+            let op = Op::Compute {
+                flops: 1,
+                bytes: 0,
+                dtype: None,
+            };
+            file.node(&NodeView::new(id, "k", op), &deps(id)).unwrap();
+        }
+        let contents = file.into_inner();
+        ValidatedTrace::check(&contents, DependencyPolicy::Auto, 2)
+    }
+
+    #[test]
+    fn a_long_chain_or_circle_does_not_exhaust_the_stack() {
+        const COUNT: u64 = 100_000;
+        let before = |id: u64| id.checked_sub(1);
+        let chain = trace(COUNT, |id| before(id).into_iter().collect());
+        assert_eq!(chain.findings().tally().errors, 0);
+        // Each waits for the one behind it: the last is first.
+        let back = trace(COUNT, |id| {
+            Some(id + 1)
+                .filter(|&next| next < COUNT)
+                .into_iter()
+                .collect()
+        });
+        assert_eq!(back.findings().tally().errors, 0);
+        let cycle = trace(COUNT, |id| vec![before(id).unwrap_or(COUNT - 1)]);
+        let findings = cycle.findings();
+        assert_eq!(findings.count(DefectKind::Cycle), 1);
+        assert_eq!(findings.count(DefectKind::Unreachable), 0);
+        let found = &findings.of_kind(DefectKind::Cycle)[0].found;
+        assert!(found.starts_with("0 (k) → 1 (k) → "), "{found}");
+        assert!(found.ends_with("… 99992 more … → 0"), "{found}");
+    }
+
+    #[test]
+    fn what_is_behind_a_cycle_or_a_missing_node_never_starts() {
+        // 1 → 2 → 1, and 3 behind it; 4 waits for nobody that exists, 5 for 4; 6 and 7 for one another; 8 is free.
+        let deps = |id: u64| match id {
+            1 | 3 => vec![2],
+            2 => vec![1],
+            4 => vec![99],
+            5 => vec![4],
+            6 => vec![7],
+            7 => vec![6],
+            _ => vec![],
+        };
+        let trace = trace(9, deps);
+        let findings = trace.findings();
+        let count = |kind| findings.count(kind);
+        assert_eq!(
+            (count(DefectKind::Cycle), count(DefectKind::DanglingData)),
+            (1, 1)
+        );
+        // 3, 5, and the two on the other cycle.
+        assert_eq!(count(DefectKind::Unreachable), 4);
+        let told = findings.of_kind(DefectKind::Unreachable).iter();
+        let told: Vec<_> = told.map(|d| (d.site.node, d.found.clone())).collect();
+        let behind = |id: u64| {
+            format!("it waits, through others or directly, for node {id}, which never ends")
+        };
+        assert_eq!(told, [(Some(3), behind(2)), (Some(5), behind(4))]);
+        // 0 and 8.
+        assert_eq!(count(DefectKind::Isolated), 2);
+    }
+}

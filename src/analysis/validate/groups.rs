@@ -1,0 +1,301 @@
+//! Resolution of the groups that traces name to ranks.
+
+use super::ValidateOptions;
+use super::defects::{Defect, DefectLocation, DefectLog};
+use super::kind::DefectKind;
+use super::ranks;
+use super::trace::ValidatedTrace;
+use chakram_trace::format::escape;
+use std::collections::BTreeMap;
+
+/// Group of ranks that carry out collectives together.
+#[derive(Debug)]
+pub(super) struct BoundGroup {
+    /// Name in traces; `None` where they name no group, which means all ranks.
+    pub name: Option<String>,
+    /// Ranks in the order of the group.
+    pub members: Vec<u32>,
+    /// Mask of the dimensions that take part, if the members depend on a machine that is not known.
+    pub partial: Option<u32>,
+    /// Members that name it and have whole traces, by their index among the traces, with the slots that refer
+    /// to it.
+    pub callers: Vec<(usize, Vec<u32>)>,
+    sorted: bool,
+}
+
+impl BoundGroup {
+    /// Describes the group: `group of ranks 0-7`, ``group `tp` of ranks 0, 1``.
+    pub fn text(&self) -> String {
+        let members = ranks::text(&self.members);
+        match &self.name {
+            None => format!("group of ranks {members}"),
+            Some(name) => format!("group `{}` of ranks {members}", escape(name)),
+        }
+    }
+
+    /// Returns whether `rank` is a member.
+    pub fn has(&self, rank: u32) -> bool {
+        if self.sorted {
+            self.members.binary_search(&rank).is_ok()
+        } else {
+            self.members.contains(&rank)
+        }
+    }
+}
+
+/// Index of the group of all ranks.
+const WORLD: usize = 0;
+
+/// Groups resolved so far. As in a replay, groups are told apart by name, and groups of one name with other
+/// members are different groups.
+struct GroupInterner<'a> {
+    names: Vec<Option<&'a str>>,
+    members: Vec<Vec<u32>>,
+    by_name: BTreeMap<&'a str, Vec<usize>>,
+}
+
+impl<'a> GroupInterner<'a> {
+    fn new(ranks: u32) -> Self {
+        Self {
+            names: vec![None],
+            members: vec![(0..ranks).collect()],
+            by_name: BTreeMap::new(),
+        }
+    }
+
+    /// Returns the ranks of a declaration: an empty one means all ranks.
+    fn resolved<'m>(&'m self, members: &'m [u32]) -> &'m [u32] {
+        if members.is_empty() {
+            &self.members[WORLD]
+        } else {
+            members
+        }
+    }
+
+    fn intern(&mut self, name: &'a str, members: &'a [u32], findings: &mut DefectLog) -> usize {
+        let members = self.resolved(members);
+        let mut alike = self.by_name.get(name).into_iter().flatten();
+        if let Some(&known) = alike.find(|&&known| self.members[known] == members) {
+            return known;
+        }
+        let mut sorted = members.to_vec();
+        sorted.sort_unstable();
+        for pair in sorted.chunk_by(|a, b| a == b).filter(|run| run.len() > 1) {
+            let found = format!(
+                "group `{}` names rank {} {} times",
+                escape(name),
+                pair[0],
+                pair.len()
+            );
+            findings.push(Defect::new(
+                DefectKind::MemberTwice,
+                DefectLocation::default(),
+                found,
+            ));
+        }
+        let members = members.to_vec();
+        let new = self.members.len();
+        self.members.push(members);
+        self.names.push(Some(name));
+        self.by_name.entry(name).or_default().push(new);
+        new
+    }
+}
+
+/// Coordinates of a rank in the dimensions that a mask leaves out: ranks that differ there are not in one
+/// group.
+type MaskCoordinates = Vec<(usize, u32)>;
+
+/// Pseudo-dimension that stands for a mask on an unknown machine.
+const UNKNOWN: usize = usize::MAX;
+
+/// Resolves the groups that `members`, ranks and their traces in ascending order, name in a job of `ranks`
+/// ranks.
+pub(super) fn bind(
+    members: &[(u32, &ValidatedTrace)],
+    ranks: u32,
+    options: &ValidateOptions,
+    findings: &mut DefectLog,
+) -> Vec<BoundGroup> {
+    redeclared(members, options, findings);
+    let mut groups = GroupInterner::new(ranks);
+    // Traces write 0 for all ranks, so a declaration of that name must agree.
+    let zero = options.declared.get("0");
+    if let Some(zero) = zero.filter(|zero| groups.resolved(zero) != groups.members[WORLD]) {
+        let found = format!("group `0` is declared as ranks {}", ranks::text(zero));
+        findings.push(Defect::new(
+            DefectKind::GroupZero,
+            DefectLocation::default(),
+            found,
+        ));
+    }
+    let mut parties = GroupBinder::default();
+    for (index, &(rank, trace)) in members.iter().enumerate() {
+        let facts = &trace.facts;
+        for (slot, named) in (0..).zip(&facts.slots) {
+            let mut wrong = |kind, found: String| {
+                let first = facts.calls_of.member(rank, [slot]).at(0);
+                let site = first.map(|(_, call)| facts.site(&facts.calls[call as usize].node));
+                findings.push(Defect::new(kind, site.unwrap_or_default(), found).of(rank));
+            };
+            let group = match &named.name {
+                None => WORLD,
+                Some(name) => {
+                    let own = || facts.declared.get(name);
+                    let Some(declared) = options.declared.get(name).or_else(own) else {
+                        wrong(
+                            DefectKind::Undeclared,
+                            format!("its group `{}` is not declared", escape(name)),
+                        );
+                        continue;
+                    };
+                    if !declared.is_empty() && !declared.contains(&rank) {
+                        let found = format!(
+                            "it is no member of its group `{}`, which has ranks {}",
+                            escape(name),
+                            ranks::text(declared)
+                        );
+                        wrong(DefectKind::NotMember, found);
+                        continue;
+                    }
+                    groups.intern(name, declared, findings)
+                }
+            };
+            // A rank beyond the job is reported where the job's size is determined.
+            if group == WORLD && rank >= ranks {
+                continue;
+            }
+            if facts.whole {
+                let place = (index, rank, slot);
+                let of = (group, groups.names[group], &groups.members[group][..]);
+                parties.add(place, of, named.dimensions, options);
+            }
+        }
+    }
+    parties.list
+}
+
+#[derive(Default)]
+struct GroupBinder {
+    list: Vec<BoundGroup>,
+    known: BTreeMap<(usize, MaskCoordinates), usize>,
+}
+
+impl GroupBinder {
+    /// Adds a slot, given the rank's index among the traces, the rank and the slot; and the index, the name and
+    /// the members of its group.
+    fn add(
+        &mut self,
+        (index, rank, slot): (usize, u32, u32),
+        (group, name, all): (usize, Option<&str>, &[u32]),
+        mask: Option<u32>,
+        options: &ValidateOptions,
+    ) {
+        let (coordinates, partial) = match (mask, &options.dimensions) {
+            (None, _) => (Vec::new(), None),
+            (Some(mask), None) => (vec![(UNKNOWN, mask)], Some(mask)),
+            (Some(mask), Some(sizes)) => (coordinates(rank, mask, sizes), None),
+        };
+        let list = &mut self.list;
+        let mut party = |members: Vec<u32>| {
+            list.push(BoundGroup {
+                name: name.map(str::to_owned),
+                sorted: members.is_sorted(),
+                members,
+                partial,
+                callers: Vec::new(),
+            });
+            list.len() - 1
+        };
+        let key = (group, coordinates);
+        let found = match self.known.get(&key) {
+            Some(&found) => found,
+            None => {
+                let same = |other: &&u32| match (mask, &options.dimensions) {
+                    (Some(mask), Some(sizes)) => coordinates_are(&key.1, **other, mask, sizes),
+                    _ => true,
+                };
+                let members: Vec<u32> = all.iter().filter(same).copied().collect();
+                // A mask that leaves no rank out equals no mask.
+                let whole = members.len() == all.len() && partial.is_none();
+                let new = if whole {
+                    *self
+                        .known
+                        .entry((group, Vec::new()))
+                        .or_insert_with(|| party(members))
+                } else {
+                    party(members)
+                };
+                self.known.insert(key, new);
+                new
+            }
+        };
+        let callers = &mut self.list[found].callers;
+        match callers.last_mut() {
+            Some((last, slots)) if *last == index => slots.push(slot),
+            _ => callers.push((index, vec![slot])),
+        }
+    }
+}
+
+/// Returns the coordinates of `rank` in the dimensions that `mask` leaves out.
+fn coordinates(rank: u32, mask: u32, sizes: &[u32]) -> MaskCoordinates {
+    let mut rest = rank;
+    let mut coordinates = Vec::new();
+    for (dimension, &size) in sizes.iter().enumerate() {
+        let size = size.max(1);
+        if size > 1 && (dimension >= 32 || mask >> dimension & 1 == 0) {
+            coordinates.push((dimension, rest % size));
+        }
+        rest /= size;
+    }
+    coordinates
+}
+
+fn coordinates_are(known: &MaskCoordinates, rank: u32, mask: u32, sizes: &[u32]) -> bool {
+    coordinates(rank, mask, sizes) == *known
+}
+
+/// Members of a declared group, and the rank that declares it; `None` is the user.
+type GroupDeclaration<'a> = (&'a [u32], Option<u32>);
+
+/// Reports groups that ranks which share them declare with other members.
+fn redeclared(
+    members: &[(u32, &ValidatedTrace)],
+    options: &ValidateOptions,
+    findings: &mut DefectLog,
+) {
+    let mut known: BTreeMap<&str, Vec<GroupDeclaration<'_>>> = BTreeMap::new();
+    for (name, ranks) in &options.declared {
+        known.insert(name, vec![(ranks, None)]);
+    }
+    for &(rank, trace) in members {
+        for (name, ranks) in &trace.facts.declared {
+            let variants = known.entry(name).or_default();
+            if variants.iter().any(|(other, _)| *other == &ranks[..]) {
+                continue;
+            }
+            let shared = variants.iter().find(|(other, _)| overlap(other, ranks));
+            if let Some((other, by)) = shared {
+                let by = by.map_or("--groups".to_owned(), |rank| format!("rank {rank}"));
+                let found = format!(
+                    "group `{}` is ranks {}, and {by} says ranks {}",
+                    escape(name),
+                    ranks::text(ranks),
+                    ranks::text(other)
+                );
+                findings.push(
+                    Defect::new(DefectKind::Redeclared, DefectLocation::default(), found).of(rank),
+                );
+            }
+            variants.push((ranks, Some(rank)));
+        }
+    }
+}
+
+/// Returns whether two groups share a rank; an empty one means all ranks.
+fn overlap(a: &[u32], b: &[u32]) -> bool {
+    let mut sorted = a.to_vec();
+    sorted.sort_unstable();
+    a.is_empty() || b.is_empty() || b.iter().any(|rank| sorted.binary_search(rank).is_ok())
+}

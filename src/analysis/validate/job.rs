@@ -1,0 +1,146 @@
+//! The traces of a job, held against one another.
+
+use super::defects::{Defect, DefectLocation, DefectLog};
+use super::kind::DefectKind;
+use super::trace::ValidatedTrace;
+use super::{ValidateOptions, collectives, deadlock, groups, memory, messages, ranks};
+use chakram_base::ids::MAX_NPUS;
+use chakram_trace::format::escape;
+
+/// All defects of the traces of `members`, in ascending order of ranks, and of the job that they are.
+pub fn job(members: &[(u32, &ValidatedTrace)], options: &ValidateOptions) -> DefectLog {
+    let mut findings = DefectLog::new(options.show);
+    let mut first: Vec<(u32, &ValidatedTrace)> = Vec::with_capacity(members.len());
+    for &(rank, trace) in members {
+        findings.absorb(&trace.findings, rank);
+        match first.last() {
+            Some(&(last, _)) if last == rank => {
+                let found = "two traces are of this rank";
+                let defect = Defect::new(DefectKind::RankTwice, DefectLocation::default(), found);
+                findings.push(defect.of(rank));
+            }
+            _ => first.push((rank, trace)),
+        }
+    }
+    let members = &first[..];
+    let limit = options.ranks.unwrap_or(MAX_NPUS).min(MAX_NPUS);
+    let ranks = size(members, options, limit, &mut findings);
+    let missing = missing(members, options, ranks, &mut findings);
+    let parties = groups::bind(members, ranks, options, &mut findings);
+    let before = findings.tally().errors;
+    let sequences = collectives::check(members, &parties, &mut findings);
+    let pairs = messages::check(members, &mut findings);
+    memory::check(members, &missing, &mut findings);
+    if findings.tally().errors == before {
+        deadlock::check(members, &parties, &sequences, &pairs, &mut findings);
+    }
+    findings
+}
+
+/// Returns the number of ranks of the job. Whoever takes part and is beyond `limit` is a defect.
+fn size(
+    members: &[(u32, &ValidatedTrace)],
+    options: &ValidateOptions,
+    limit: u32,
+    findings: &mut DefectLog,
+) -> u32 {
+    let mut most = 0;
+    let mut seen = |rank: u32| {
+        let within = rank < limit;
+        if within {
+            most = most.max(rank + 1);
+        }
+        !within
+    };
+    let beyond = |site: DefectLocation, what: String| {
+        let found = format!("{what}, but the job has at most {limit} ranks, which count from 0");
+        Defect::new(DefectKind::BeyondJob, site, found)
+    };
+    for &(rank, trace) in members {
+        if seen(rank) {
+            findings
+                .push(beyond(DefectLocation::default(), format!("this is rank {rank}")).of(rank));
+        }
+        // A broken record may say anything.
+        if !trace.facts.whole {
+            continue;
+        }
+        for message in &trace.facts.messages {
+            if seen(message.peer) {
+                let site = trace.facts.site(&message.node);
+                let what = format!("its peer is rank {}", message.peer);
+                findings.push(beyond(site, what).of(rank));
+            }
+        }
+        for (name, ranks) in &trace.facts.declared {
+            for &member in ranks {
+                if seen(member) {
+                    let what = format!("group `{}` has rank {member}", escape(name));
+                    findings.push(beyond(DefectLocation::default(), what).of(rank));
+                }
+            }
+        }
+    }
+    for (name, ranks) in &options.declared {
+        for &member in ranks {
+            if seen(member) {
+                let what = format!("group `{}` has rank {member}", escape(name));
+                findings.push(beyond(DefectLocation::default(), what));
+            }
+        }
+    }
+    let sizes = options.dimensions.iter().flatten();
+    let npus = sizes.fold(1_u32, |npus, &size| npus.saturating_mul(size));
+    match options.ranks {
+        Some(ranks) => ranks.min(MAX_NPUS),
+        None if options.mirror && options.dimensions.is_some() => most.max(npus).min(MAX_NPUS),
+        None => most,
+    }
+}
+
+/// Ranks of the job without a trace. They are a defect, unless they are mirrored.
+fn missing(
+    members: &[(u32, &ValidatedTrace)],
+    options: &ValidateOptions,
+    ranks: u32,
+    findings: &mut DefectLog,
+) -> Vec<u32> {
+    let present = |rank: u32| members.binary_search_by_key(&rank, |(r, _)| *r).is_ok();
+    let missing: Vec<u32> = (0..ranks).filter(|&rank| !present(rank)).collect();
+    let Some(&first) = missing.first() else {
+        return missing;
+    };
+    if !options.mirror {
+        let named = named(members, &missing);
+        let found = format!(
+            "{} {} of {ranks} {} no trace{}",
+            if missing.len() == 1 { "rank" } else { "ranks" },
+            ranks::text(&missing),
+            if missing.len() == 1 { "has" } else { "have" },
+            named.unwrap_or_default()
+        );
+        let defect = Defect::new(DefectKind::MissingRank, DefectLocation::default(), found);
+        findings.push(defect.of(first));
+        findings.count_more(DefectKind::MissingRank, missing.len() as u64 - 1);
+    }
+    missing
+}
+
+/// Returns which trace names one of the `missing` ranks first.
+fn named(members: &[(u32, &ValidatedTrace)], missing: &[u32]) -> Option<String> {
+    let lacks = |rank: &u32| missing.binary_search(rank).is_ok();
+    members.iter().find_map(|(rank, trace)| {
+        let facts = &trace.facts;
+        if let Some(message) = facts.messages.iter().find(|m| lacks(&m.peer)) {
+            let (site, peer) = (facts.site(&message.node), message.peer);
+            return Some(format!("; {site} of rank {rank} names rank {peer}"));
+        }
+        facts.declared.iter().find_map(|(name, ranks)| {
+            let member = ranks.iter().find(|member| lacks(member))?;
+            Some(format!(
+                "; group `{}` of rank {rank} names rank {member}",
+                escape(name)
+            ))
+        })
+    })
+}

@@ -1,0 +1,59 @@
+//! Loads that switches gather, and stores that they reduce, must be the same on all ranks.
+
+use super::communication::InSwitchAccess;
+use super::defects::{Defect, DefectLocation, DefectLog};
+use super::kind::DefectKind;
+use super::ranks;
+use super::trace::ValidatedTrace;
+use chakram_trace::matching::first_difference;
+
+/// Compares these accesses of all ranks with those of the first rank that has any. `missing` are the ranks
+/// without a trace.
+pub(super) fn check(members: &[(u32, &ValidatedTrace)], missing: &[u32], findings: &mut DefectLog) {
+    let mut whole = members.iter().filter(|(_, trace)| trace.facts.whole);
+    let Some(&(first, trace)) = whole.find(|(_, trace)| !trace.facts.accesses.is_empty()) else {
+        return;
+    };
+    let of = |trace: &ValidatedTrace, access: Option<&InSwitchAccess>| match access {
+        Some(access) => (
+            trace.facts.site(&access.node),
+            format!(
+                "{} of {} bytes at {}",
+                if access.store { "store" } else { "load" },
+                access.node.bytes,
+                trace.facts.site(&access.node)
+            ),
+        ),
+        None => (DefectLocation::default(), "no further one".to_owned()),
+    };
+    let own = &trace.facts.accesses;
+    if !missing.is_empty() {
+        let (site, _) = of(trace, own.first());
+        let found = format!(
+            "switches gather and reduce for all ranks, and ranks {} have no trace",
+            ranks::text(missing)
+        );
+        findings.push(Defect::new(DefectKind::InSwitch, site, found).of(first));
+    }
+    let what = |access: &InSwitchAccess| (access.store, access.node.bytes);
+    for &(rank, other) in members {
+        // The first rank itself, and ranks that share its trace, need no comparison.
+        if std::ptr::eq(trace, other) || !other.facts.whole {
+            continue;
+        }
+        let theirs = &other.facts.accesses;
+        let difference = first_difference(own.iter().map(what), theirs.iter().map(what));
+        let Some((k, ..)) = difference else {
+            continue;
+        };
+        let (against, there) = of(trace, own.get(k));
+        let (site, here) = of(other, theirs.get(k));
+        let found = format!(
+            "in-switch access {k} (counted from 0): rank {first} has {there}, but rank {rank} has {here}"
+        );
+        findings.push(Defect {
+            against: Some((first, against)),
+            ..Defect::new(DefectKind::InSwitch, site, found).of(rank)
+        });
+    }
+}

@@ -1,0 +1,116 @@
+//! A receive for each send, of the same size.
+
+use super::communication::{CommunicationDigest, MessageDigest, NONE};
+use super::defects::{Defect, DefectLocation, DefectLog};
+use super::kind::DefectKind;
+use super::trace::ValidatedTrace;
+use chakram_trace::matching::{CommRef, MessageDisagreement, MessageHalf, match_messages};
+
+/// Looks up messages: a trace's place among all, and the message's place among its messages.
+struct MessageLookup<'a>(&'a [(u32, &'a ValidatedTrace)]);
+
+impl<'a> MessageLookup<'a> {
+    fn of(&self, half: &MessageHalf) -> (&'a CommunicationDigest, &'a MessageDigest) {
+        let facts = &self.0[half.at.0 as usize].1.facts;
+        (facts, &facts.messages[half.at.1 as usize])
+    }
+
+    fn site(&self, half: &MessageHalf) -> DefectLocation {
+        let (facts, message) = self.of(half);
+        facts.site(&message.node)
+    }
+
+    fn bytes(&self, (trace, message): CommRef) -> u64 {
+        let facts = &self.0[trace as usize].1.facts;
+        facts.messages[message as usize].node.bytes
+    }
+
+    /// Says what the first communication of `rank` is.
+    fn first(&self, rank: u32) -> String {
+        let found = self.0.binary_search_by_key(&rank, |(rank, _)| *rank);
+        found.map_or_else(|_| String::new(), |index| self.0[index].1.facts.next(None))
+    }
+
+    /// Says what a rank does after its half.
+    fn next(&self, half: &MessageHalf) -> String {
+        let (facts, message) = self.of(half);
+        let next = facts.next(Some(message.node.place));
+        format!("rank {} {next}", half.ends().0)
+    }
+
+    fn defect(&self, disagreement: &MessageDisagreement) -> Defect {
+        let (kind, half, against, more) = match disagreement {
+            MessageDisagreement::Size { send, receive, .. } => {
+                let next = format!("next: {}; {}", self.next(send), self.next(receive));
+                (DefectKind::MessageSize, send, Some(receive), next)
+            }
+            MessageDisagreement::Count { half, last, .. } => {
+                let far = half.ends().1;
+                let there = match last {
+                    Some(last) => format!(
+                        "the last of them is {}; next: {}",
+                        self.site(last),
+                        self.next(last)
+                    ),
+                    None => format!("rank {far} begins with {}", self.first(far)),
+                };
+                let next = format!("{there}; {}", self.next(half));
+                (DefectKind::Unmatched, half, last.as_ref(), next)
+            }
+        };
+        let named = |other: &MessageHalf| {
+            if other == half {
+                "it".to_owned()
+            } else {
+                format!("{} of rank {}", self.site(other), other.ends().0)
+            }
+        };
+        let found = disagreement.text(named, |half| self.bytes(half));
+        let defect = Defect::new(kind, self.site(half), format!("{found}; {more}"));
+        Defect {
+            against: against.map(|other| (other.ends().0, self.site(other))),
+            ..defect.of(half.ends().0)
+        }
+    }
+}
+
+/// Matches the k-th send from one rank to another with a tag and the k-th such receive. The pairs, sends first.
+pub(super) fn check(
+    members: &[(u32, &ValidatedTrace)],
+    findings: &mut DefectLog,
+) -> Vec<(CommRef, CommRef)> {
+    let mut halves = Vec::new();
+    for (index, &(rank, trace)) in (0..).zip(members) {
+        for (number, message) in (0..).zip(&trace.facts.messages) {
+            let own = message.own != NONE && message.own != rank;
+            if own || message.peer == rank {
+                let found = if own {
+                    format!(
+                        "its own end is rank {}, but this is the trace of rank {rank}",
+                        message.own
+                    )
+                } else {
+                    format!("rank {rank} sends to itself")
+                };
+                let site = trace.facts.site(&message.node);
+                findings.push(Defect::new(DefectKind::WrongRank, site, found).of(rank));
+                continue;
+            }
+            let peer = members.binary_search_by_key(&message.peer, |(rank, _)| *rank);
+            let there = peer.is_ok_and(|peer| members[peer].1.facts.whole);
+            if there && trace.facts.whole {
+                let (receive, tag, at) = (message.receive, message.tag, (index, number));
+                halves.push(MessageHalf::new(rank, message.peer, receive, tag, (), at));
+            }
+        }
+    }
+    let all = MessageLookup(members);
+    let mut pairs = Vec::with_capacity(halves.len() / 2);
+    for found in match_messages(&mut halves) {
+        match found.disagreement(|half| all.bytes(half)) {
+            Some(disagreement) => findings.push(all.defect(&disagreement)),
+            None => pairs.extend(found.pairs()),
+        }
+    }
+    pairs
+}

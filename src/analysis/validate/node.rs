@@ -1,0 +1,125 @@
+//! Data that validation keeps of nodes: next to nothing for most, which are plain work.
+
+use super::kind::DefectKind;
+use chakram_base::units::Span;
+use chakram_trace::format::Op;
+use chakram_trace::format::scan::NodeView;
+use chakram_trace::graph::RawTrace;
+use chakram_trace::graph::raw_trace::{NodeRetention, RawTraceNode};
+
+/// Outline of a trace for validation.
+pub(super) type ValidatedNodes<'a> = RawTrace<'a, NotableNodes<'a>>;
+
+/// One of its nodes.
+pub(super) type ValidatedNode<'a> = RawTraceNode<'a, NodeBrief>;
+
+/// Data kept of each node.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct NodeBrief {
+    pub id: u64,
+    pub role: ValidationRole,
+}
+
+/// Role of a node in validation.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum ValidationRole {
+    /// Does nothing.
+    Nothing,
+    /// Does nothing, and declares groups; an index into [`NotableNodes::declared`].
+    Declares(u32),
+    /// Plain work: kernels, host operators, loads and stores that are independent of other ranks.
+    Work,
+    /// Kernel without duration, FLOPs and bytes.
+    NoWork,
+    /// Host operator without a duration.
+    NoDuration,
+    /// Collective; an index into [`NotableNodes::parts`].
+    Call(u32),
+    /// One half of a message; an index into [`NotableNodes::parts`].
+    Message(u32),
+    /// Load that switches gather, or store that they reduce; an index into [`NotableNodes::parts`].
+    Access(u32),
+}
+
+impl ValidationRole {
+    /// Returns whether the node does anything.
+    pub fn is_active(self) -> bool {
+        !matches!(self, Self::Nothing | Self::Declares(_))
+    }
+
+    /// Returns the defect that a node of this role has by itself, with the text of what was found.
+    #[inline]
+    pub fn defect(self) -> Option<(DefectKind, &'static str)> {
+        match self {
+            Self::NoWork => Some((
+                DefectKind::NoWork,
+                "neither its duration nor its FLOPs or bytes are known",
+            )),
+            Self::NoDuration => {
+                Some((DefectKind::NoDuration, "its duration is not known, or zero"))
+            }
+            _ => None,
+        }
+    }
+}
+
+/// Data kept of the few nodes that are more than plain work.
+#[derive(Debug, Default)]
+pub(super) struct NotableNodes<'a> {
+    /// Names and operations of nodes that other ranks must agree with.
+    pub parts: Vec<(&'a str, Op<'a>)>,
+    /// Texts of groups that metadata nodes declare.
+    pub declared: Vec<&'a str>,
+}
+
+impl<'a> NotableNodes<'a> {
+    fn part(&mut self, view: &NodeView<'a>) -> u32 {
+        self.parts.push((view.name, view.op));
+        (self.parts.len() - 1) as u32
+    }
+
+    #[inline(always)]
+    fn role(&mut self, view: &NodeView<'a>) -> ValidationRole {
+        match (view.op, view.recorded, view.groups) {
+            (Op::NoOp, _, None) => ValidationRole::Nothing,
+            (Op::NoOp, _, Some(text)) => {
+                self.declared.push(text);
+                ValidationRole::Declares((self.declared.len() - 1) as u32)
+            }
+            (Op::Host, Span::ZERO, _) => ValidationRole::NoDuration,
+            (
+                Op::Compute {
+                    flops: 0, bytes: 0, ..
+                },
+                Span::ZERO,
+                _,
+            ) => ValidationRole::NoWork,
+            (Op::Collective { .. }, ..) => ValidationRole::Call(self.part(view)),
+            (Op::Message { .. }, ..) => ValidationRole::Message(self.part(view)),
+            (
+                Op::Memory {
+                    in_switch: true, ..
+                },
+                ..,
+            ) => ValidationRole::Access(self.part(view)),
+            (Op::Host | Op::Compute { .. } | Op::Memory { .. }, ..) => ValidationRole::Work,
+        }
+    }
+}
+
+impl<'a> NodeRetention<'a> for NotableNodes<'a> {
+    type Kept = NodeBrief;
+
+    #[inline(always)]
+    fn retain(&mut self, view: &NodeView<'a>) -> NodeBrief {
+        NodeBrief {
+            id: view.id,
+            role: self.role(view),
+        }
+    }
+
+    #[inline]
+    fn id(kept: &NodeBrief) -> u64 {
+        kept.id
+    }
+}

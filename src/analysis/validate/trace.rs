@@ -1,0 +1,221 @@
+//! Validation of one trace on its own.
+
+use super::allocations;
+use super::communication::{CommunicationDigest, DigestCollector};
+use super::defects::{Defect, DefectLocation, DefectLog};
+use super::dependencies::DependencyChecker;
+use super::kind::DefectKind;
+use super::node::{ValidatedNode, ValidatedNodes, ValidationRole};
+use super::wait::WaitBuilder;
+use chakram_trace::format::error;
+use chakram_trace::format::groups::{DeclaredGroups, parse_metadata};
+use chakram_trace::format::{Op, TraceError, escape};
+use chakram_trace::graph::DependencyPolicy;
+use chakram_trace::graph::raw_trace::ReadFault;
+
+/// Defects of one trace, and its digest for comparisons with other ranks.
+#[derive(Debug)]
+pub struct ValidatedTrace {
+    nodes: u64,
+    edges: u64,
+    pub(super) findings: DefectLog,
+    pub(super) facts: CommunicationDigest,
+}
+
+impl ValidatedTrace {
+    /// Checks the (decompressed) contents of a trace file, with dependencies that hold by `policy`. The first
+    /// `show` defects of each kind are kept.
+    pub fn check(contents: &[u8], policy: DependencyPolicy, show: usize) -> Self {
+        Self::check_told(contents, policy, show, |error| error)
+    }
+
+    /// Checks like [`Self::check`], with `told` mapping errors of reading to the original of the contents.
+    pub fn check_told(
+        contents: &[u8],
+        policy: DependencyPolicy,
+        show: usize,
+        told: impl Fn(TraceError) -> TraceError,
+    ) -> Self {
+        let mut raw = ValidatedNodes::read_retaining(contents);
+        raw.map_faults(told);
+        let mut findings = DefectLog::new(show);
+        for fault in &raw.faults {
+            findings.push(refused(&raw, fault));
+        }
+        let mut faulty: Vec<u32> = raw.faults.iter().filter_map(|fault| fault.node).collect();
+        faulty.sort_unstable();
+        let mut edges = DependencyChecker::new(raw.nodes.len(), &faulty);
+        let mut collect = DigestCollector::default();
+        let with_control = policy != DependencyPolicy::Data;
+        let mut walk = WaitBuilder::new(raw.nodes.len(), with_control);
+        let mut first = 0;
+        for (item, i) in raw.nodes.iter().zip(0..) {
+            edges.node(&raw, i, &mut findings);
+            walk.node(&raw, i);
+            collect.node(&raw, i);
+            work(&raw, item, &mut findings);
+            if item.view.id != raw.nodes[first as usize].view.id {
+                first = i;
+            } else if i > first {
+                first = duplicate(&raw, (first, i), &faulty, &mut findings);
+            }
+            if let ValidationRole::Declares(groups) = item.view.role {
+                let text = raw.retained.declared[groups as usize];
+                declare(item, text, collect.declared(), &mut findings);
+            }
+        }
+        allocations::check(&raw, &mut findings);
+        let order = edges.finish(&raw, policy, &mut findings);
+        // Unreadable nodes, and ids that stand for two nodes, make the digest incomplete.
+        let lacking = !raw.faults.is_empty() || findings.count(DefectKind::DuplicateId) > 0;
+        let mut facts = collect.finish(&order, lacking);
+        if facts.whole {
+            // Replays drop control dependencies that close a cycle, so they must not count as waits.
+            let control = with_control && findings.count(DefectKind::ControlCycle) == 0;
+            facts.waits = walk.finish(&raw, &order, control);
+        }
+        Self {
+            nodes: raw.nodes.len() as u64,
+            edges: raw.edges() as u64,
+            findings,
+            facts,
+        }
+    }
+
+    /// Creates the result for a trace that could not be opened.
+    pub fn unreadable(error: &TraceError, show: usize) -> Self {
+        let mut findings = DefectLog::new(show);
+        findings.push(defect(error, DefectLocation::default()));
+        Self {
+            nodes: 0,
+            edges: 0,
+            findings,
+            facts: CommunicationDigest::default(),
+        }
+    }
+
+    /// Returns the number of nodes that could be recovered.
+    pub fn nodes(&self) -> u64 {
+        self.nodes
+    }
+
+    /// Returns the number of dependencies that they name.
+    pub fn edges(&self) -> u64 {
+        self.edges
+    }
+
+    /// Returns the defects of this trace alone.
+    pub fn findings(&self) -> &DefectLog {
+        &self.findings
+    }
+}
+
+/// Converts a fault of the raw trace to a defect.
+fn refused(raw: &ValidatedNodes<'_>, fault: &ReadFault) -> Defect {
+    let site = fault
+        .node
+        .map(|node| DefectLocation::of(&raw.nodes[node as usize]));
+    defect(&fault.error, site.unwrap_or_default())
+}
+
+/// Converts an error of a reader to a defect, at `site` or at the location in the error.
+fn defect(error: &TraceError, site: DefectLocation) -> Defect {
+    match error.fault() {
+        error::TraceFault::Io { doing, source, .. } => Defect::new(
+            DefectKind::Unreadable,
+            site,
+            format!("cannot {doing} it: {source}"),
+        ),
+        error::TraceFault::Malformed { place, found } => {
+            let mut at = DefectLocation::at(place);
+            at.node = at.node.or(site.node);
+            at.name = site.name;
+            Defect::new(DefectKind::Unreadable, at, found)
+        }
+        error::TraceFault::Refused { place, found, hint } => {
+            let site = match site.node {
+                Some(_) => site,
+                None => DefectLocation::at(place),
+            };
+            Defect {
+                hint: Some(hint.clone()),
+                ..Defect::new(DefectKind::InvalidNode, site, found)
+            }
+        }
+    }
+}
+
+/// Reports work that takes no time, and communication that is marked as host work.
+#[inline]
+fn work(raw: &ValidatedNodes<'_>, item: &ValidatedNode<'_>, findings: &mut DefectLog) {
+    let (kind, found) = match item.view.role {
+        ValidationRole::Call(part) | ValidationRole::Message(part) => {
+            match raw.retained.parts[part as usize].1 {
+                Op::Message { host: true, .. } | Op::Collective { host: true, .. } => {
+                    (DefectKind::HostCommunication, "`is_cpu_op` is set")
+                }
+                _ => return,
+            }
+        }
+        role => match role.defect() {
+            Some(defect) => defect,
+            None => return,
+        },
+    };
+    findings.add(kind, || (DefectLocation::of(item), found.to_owned()));
+}
+
+/// Adds the groups that a metadata node declares.
+fn declare(
+    item: &ValidatedNode<'_>,
+    text: &str,
+    declared: &mut DeclaredGroups,
+    findings: &mut DefectLog,
+) {
+    let groups = match parse_metadata(item.view.id, text) {
+        Ok(groups) => groups,
+        Err(error) => return findings.push(defect(&error, DefectLocation::of(item))),
+    };
+    for (name, ranks) in groups {
+        match declared.get(&name) {
+            Some(known) if *known != ranks => findings.add(DefectKind::DeclaredTwice, || {
+                let found = format!(
+                    "group `{}` is ranks {} here and ranks {} before",
+                    escape(&name),
+                    super::ranks::text(&ranks),
+                    super::ranks::text(known)
+                );
+                (DefectLocation::of(item), found)
+            }),
+            Some(_) => {}
+            None => {
+                declared.insert(name, ranks);
+            }
+        }
+    }
+}
+
+/// Reports that two nodes have one id, unless the id of either is a guess. Returns the node that owns the id.
+#[cold]
+fn duplicate(
+    raw: &ValidatedNodes<'_>,
+    (first, again): (u32, u32),
+    faulty: &[u32],
+    findings: &mut DefectLog,
+) -> u32 {
+    let is_faulty = |node: u32| faulty.binary_search(&node).is_ok();
+    if is_faulty(first) {
+        return again;
+    }
+    if !is_faulty(again) {
+        findings.add(DefectKind::DuplicateId, || {
+            let [first, again] = [first, again].map(|node| &raw.nodes[node as usize]);
+            let mut found = format!("record {} has this id already", first.record.number);
+            if again.record.bytes.is_empty() {
+                found += "; the record is empty, as where zeros overwrote a file";
+            }
+            (DefectLocation::of(again), found)
+        });
+    }
+    first
+}

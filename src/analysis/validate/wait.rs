@@ -1,0 +1,179 @@
+//! Waits among the calls and messages of one trace, with all other nodes contracted.
+//!
+//! Each node is represented by the last *vertex* that it depends on: a call, a message, or a join of several. A
+//! node behind one such vertex is that vertex; so a chain of kernels takes no memory.
+
+use super::communication::NONE;
+use super::dependencies::ProgramOrder;
+use super::node::{ValidatedNodes, ValidationRole};
+
+/// Dependency graph of a trace's communication, in vertices.
+#[derive(Debug, Default)]
+pub(super) struct WaitEdges {
+    /// Predecessors of all vertices; `end[v]` ends those of vertex v.
+    end: Vec<u32>,
+    before: Vec<u32>,
+    /// Vertices of the calls and of the messages, in program order.
+    pub calls: Vec<u32>,
+    pub messages: Vec<u32>,
+}
+
+/// Builds the waits from the nodes of a trace.
+#[derive(Debug)]
+pub(super) struct WaitBuilder {
+    waits: WaitEdges,
+    with_control: bool,
+    /// Vertex that represents each node.
+    vertex: Vec<u32>,
+    /// For each vertex, the last node that was found to depend on it.
+    seen: Vec<u32>,
+    scratch: Vec<u32>,
+}
+
+impl WaitBuilder {
+    /// Creates a builder for a trace of `nodes` nodes.
+    pub fn new(nodes: usize, with_control: bool) -> Self {
+        Self {
+            waits: WaitEdges::default(),
+            with_control,
+            vertex: vec![NONE; nodes],
+            seen: Vec::new(),
+            scratch: Vec::new(),
+        }
+    }
+
+    /// Adds node `i`; its predecessors must have been added.
+    #[inline]
+    pub fn node(&mut self, raw: &ValidatedNodes<'_>, i: u32) {
+        let (call, message) = match raw.nodes[i as usize].view.role {
+            ValidationRole::Call(_) => (true, false),
+            ValidationRole::Message(_) => (false, true),
+            // No node can depend on communication before there is any.
+            _ if self.waits.end.is_empty() => return,
+            _ => (false, false),
+        };
+        self.scratch.clear();
+        for dep in raw.deps(i) {
+            let target = dep.target().filter(|_| self.with_control || !dep.control);
+            let found = target.map_or(NONE, |target| self.vertex[target as usize]);
+            // Each predecessor once, however many dependencies lead to it.
+            if found != NONE && self.seen[found as usize] != i {
+                self.seen[found as usize] = i;
+                self.scratch.push(found);
+            }
+        }
+        let waits = &mut self.waits;
+        let new = waits.end.len() as u32;
+        self.vertex[i as usize] = match (call || message, &self.scratch[..]) {
+            (false, []) => return,
+            (false, [only]) => *only,
+            _ => {
+                waits.before.extend_from_slice(&self.scratch);
+                waits.end.push(waits.before.len() as u32);
+                self.seen.push(NONE);
+                new
+            }
+        };
+        if call {
+            waits.calls.push(new);
+        }
+        if message {
+            waits.messages.push(new);
+        }
+    }
+
+    /// Returns the waits, if the nodes were added in program order and with the dependencies that hold; if not,
+    /// builds them again.
+    pub fn finish(
+        self,
+        raw: &ValidatedNodes<'_>,
+        order: &ProgramOrder,
+        with_control: bool,
+    ) -> WaitEdges {
+        let places = match order {
+            ProgramOrder::Ids if self.with_control == with_control => return self.waits,
+            ProgramOrder::Ids => None,
+            ProgramOrder::Places(places) => Some(places),
+            ProgramOrder::Cyclic => return WaitEdges::default(),
+        };
+        let mut walk = Self::new(self.vertex.len(), with_control);
+        match places {
+            None => raw.all().for_each(|node| walk.node(raw, node)),
+            Some(places) => {
+                let mut nodes = vec![0_u32; places.len()];
+                for (node, &place) in (0..).zip(places) {
+                    nodes[place as usize] = node;
+                }
+                nodes.into_iter().for_each(|node| walk.node(raw, node));
+            }
+        }
+        walk.waits
+    }
+}
+
+impl WaitEdges {
+    /// Returns the number of vertices.
+    pub fn len(&self) -> usize {
+        self.end.len()
+    }
+
+    /// Returns the predecessors of `vertex`.
+    pub fn before(&self, vertex: u32) -> &[u32] {
+        let v = vertex as usize;
+        let from = if v == 0 { 0 } else { self.end[v - 1] };
+        &self.before[from as usize..self.end[v] as usize]
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::ValidatedTrace;
+    use chakram_trace::format::Op;
+    use chakram_trace::format::scan::NodeView;
+    use chakram_trace::format::write::{Sink, TraceWriter};
+    use chakram_trace::graph::DependencyPolicy;
+
+    /// Two receives, a kernel that waits for both, another behind it, and a send that waits for that and for the
+    /// first receive, with these ids.
+    fn vertices(ids: [u64; 5]) -> (Vec<u32>, Vec<Vec<u32>>) {
+        let message = |receive, tag| Op::Message {
+            receive,
+            peer: 1,
+            tag,
+            bytes: 8,
+            own: None,
+            host: false,
+        };
+        let kernel = Op::Compute {
+            flops: 1,
+            bytes: 0,
+            dtype: None,
+        };
+        let [first, second, both, behind, send] = ids;
+        let nodes = [
+            (first, message(true, 0), vec![]),
+            (second, message(true, 1), vec![]),
+            (both, kernel, vec![first, second]),
+            (behind, kernel, vec![both]),
+            (send, message(false, 2), vec![behind, first]),
+        ];
+        let mut file = TraceWriter::new(Vec::new()).unwrap();
+        for (id, op, deps) in nodes {
+            file.node(&NodeView::new(id, "n", op), &deps).unwrap();
+        }
+        let trace = ValidatedTrace::check(&file.into_inner(), DependencyPolicy::Auto, 1);
+        let waits = &trace.facts.waits;
+        let before = (0..waits.len() as u32).map(|v| waits.before(v).to_vec());
+        (waits.messages.clone(), before.collect())
+    }
+
+    #[test]
+    fn a_node_behind_several_joins_them_and_a_chain_takes_no_room() {
+        // Vertices: the receives, what waits for both, the send.
+        let before = vec![vec![], vec![], vec![0, 1], vec![2, 0]];
+        assert_eq!(vertices([1, 2, 3, 4, 5]), (vec![0, 1, 3], before));
+        // In program order the second receive is first.
+        let before = vec![vec![], vec![], vec![1, 0], vec![2, 1]];
+        assert_eq!(vertices([15, 14, 13, 12, 11]), (vec![0, 1, 3], before));
+    }
+}

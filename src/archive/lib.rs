@@ -1,0 +1,159 @@
+//! Archives: many workloads in a file or a folder, checked, compressed and immutable.
+//!
+//! An archive is a sequence of *segments*, one after another in a file (`.etz`) or each a file of its own in a folder.
+//! A segment holds objects, which are named by their BLAKE3 hash and stored once, and says which workloads
+//! it adds, replaces and drops. `docs/reference/archive-format.md` is the specification.
+
+mod add;
+mod chunk;
+mod columns;
+mod document;
+mod door;
+mod extract;
+mod folder;
+mod listing;
+mod maintain;
+mod metadata;
+mod segment;
+mod store;
+mod verify;
+mod wire;
+
+pub use add::{BaselineDraft, PackedAmounts, WorkloadDraft, add, add_baselines};
+pub use document::{BaselineRecord, FileRow, MeasuredTimes, Provenance, TraceRow, WorkloadEntry};
+pub use door::{find, find_in, read_path};
+pub use extract::{NumberRange, WorkloadPart};
+pub use listing::{ArchiveListing, DescribedWorkload, ListedWorkload};
+pub use maintain::{CollectResult, MergeResult, collect, expired, merge};
+pub use metadata::{Comparison, MetadataQuery, MetadataValue, is_date};
+pub use store::{Archive, ENDING, create};
+pub use verify::ArchiveVerdict;
+
+use chakram_trace::format::TraceError;
+use serde::{Deserialize, Serialize};
+use std::io;
+use std::path::{Path, PathBuf};
+
+/// Callback after each object of a workload, for the progress of long work.
+pub type ObjectDone<'a> = &'a dyn Fn();
+
+/// Compression level of a workload.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum CompressionLevel {
+    /// Traces as zstd frames one after another, which `zstd -d` reads as well.
+    Plain,
+    /// Columns, and zstd's level 3.
+    Default,
+    /// Columns, and zstd's level 19.
+    Best,
+}
+
+impl CompressionLevel {
+    fn zstd(self) -> i32 {
+        match self {
+            Self::Plain | Self::Default => 3,
+            Self::Best => 19,
+        }
+    }
+}
+
+/// An archive that cannot be used.
+#[derive(Debug, thiserror::Error)]
+pub enum ArchiveError {
+    /// Its bytes are not what they were, or never were an archive.
+    #[error("{}{found}", Self::place(.file.as_deref(), *.at))]
+    Broken {
+        /// The archive, or a file of it.
+        file: Option<PathBuf>,
+        /// Byte of the file.
+        at: Option<u64>,
+        /// Finding.
+        found: String,
+    },
+    /// It is sound, but cannot do what is asked.
+    #[error("{found}\n  try: {hint}")]
+    Refused {
+        /// Finding.
+        found: String,
+        /// Suggested remedy.
+        hint: String,
+    },
+    /// The operating system refused.
+    #[error("{}: cannot {doing} it", file.display())]
+    Io {
+        /// The file.
+        file: PathBuf,
+        /// Attempted operation, to follow "cannot".
+        doing: &'static str,
+        /// Error of the operating system.
+        source: io::Error,
+    },
+    /// A file cannot be read or written.
+    #[error(transparent)]
+    Trace(#[from] TraceError),
+}
+
+impl ArchiveError {
+    fn place(file: Option<&Path>, at: Option<u64>) -> String {
+        let file = file.map_or("archive".to_owned(), |file| file.display().to_string());
+        let at = at.map_or(String::new(), |at| format!(", byte {at}"));
+        format!("{file}{at}: ")
+    }
+
+    fn broken(found: impl Into<String>) -> Self {
+        Self::Broken {
+            file: None,
+            at: None,
+            found: found.into(),
+        }
+    }
+
+    fn refused(found: impl Into<String>, hint: impl Into<String>) -> Self {
+        Self::Refused {
+            found: found.into(),
+            hint: hint.into(),
+        }
+    }
+
+    fn io(file: &Path, doing: &'static str, source: io::Error) -> Self {
+        Self::Io {
+            file: file.to_owned(),
+            doing,
+            source,
+        }
+    }
+
+    fn is_missing(&self) -> bool {
+        matches!(self, Self::Io { source, .. } if source.kind() == io::ErrorKind::NotFound)
+    }
+
+    /// Adds the file, unless the error names one.
+    fn in_file(mut self, path: &Path) -> Self {
+        match &mut self {
+            Self::Broken { file, .. } => drop(file.get_or_insert_with(|| path.to_owned())),
+            Self::Io { file, .. } if file.as_os_str().is_empty() => *file = path.to_owned(),
+            _ => {}
+        }
+        self
+    }
+
+    /// Puts what it is about in front of what was refused.
+    fn about(mut self, name: &str) -> Self {
+        if let Self::Refused { found, .. } = &mut self {
+            *found = format!("{}: {found}", chakram_trace::format::escape(name));
+        }
+        self
+    }
+
+    /// Adds the byte, unless the error names one.
+    fn at_byte(mut self, byte: u64) -> Self {
+        if let Self::Broken { at, .. } = &mut self {
+            at.get_or_insert(byte);
+        }
+        self
+    }
+}
+
+#[cfg(test)]
+mod tests;

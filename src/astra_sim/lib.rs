@@ -1,0 +1,79 @@
+//! The input files and flags of ASTRA-sim 2's analytical networks, as they are: values in their units, under their
+//! names, with a [`InputNote`] for everything that does not mean what one may think.
+//!
+//! One file per input: [`SystemFile`] (JSON), [`AstraNetworkFile`] (YAML), [`RemoteMemoryFile`] memory (JSON), [`CommGroupFile`] (JSON),
+//! [`PerNodeFile`] (YAML), and the logging configuration (TOML), which is checked and ignored. Each parser takes the
+//! text, its name for errors, and whether unknown keys are notes. It returns the value with its notes, or an
+//! [`InputError`] that names file, line and key. Any text ends in one of the two, in time and memory proportional to
+//! its length.
+//!
+//! [`AstraInputs`] holds all of them for one run of the original, checked for consistency.
+//!
+//! Two units of bandwidth occur here: a GB is 2^30 bytes in the network file, and 10^9 everywhere else.
+//!
+//! Behaviour of ASTRA-sim that a sound model would not have is a [`Quirk`] with a name. A run has them all unless
+//! some are corrected.
+
+mod algorithm;
+mod check;
+mod collectives;
+mod congestion_aware;
+mod congestion_unaware;
+pub mod custom_algorithm;
+mod cut_through;
+mod cut_through_links;
+mod cut_through_ports;
+mod document;
+mod endless_waits;
+mod error;
+mod groups_file;
+mod inputs;
+mod json;
+mod lenient;
+pub mod logging;
+mod machine;
+mod memory;
+mod memory_file;
+mod network_file;
+mod node_types;
+mod per_node;
+mod program;
+mod quirks;
+mod shared_bus;
+mod statistics;
+mod summary;
+mod symmetry;
+mod system;
+mod tensors;
+mod trace;
+mod yaml;
+
+pub use algorithm::{AstraAlgorithm, CollectiveImplementation};
+pub use collectives::AstraCollectives;
+pub use congestion_aware::CongestionAware;
+pub use congestion_unaware::CongestionUnaware;
+pub use cut_through::{AstraCutThrough, RoutePosition, ServerHop, ServerRouting};
+pub use cut_through_links::CutThroughLinks;
+pub use cut_through_ports::CutThroughPorts;
+pub use endless_waits::EndlessWait;
+pub use error::{InputError, InputNote};
+pub use groups_file::CommGroupFile;
+pub use inputs::{AnalyticalNetwork, AstraFlags, AstraInputs};
+pub use machine::machine;
+pub use memory::{CompletedNode, TensorMemory};
+pub use memory_file::{RemoteMemoryFile, ServerSharing};
+pub use network_file::{AstraDimension, AstraNetworkFile};
+pub use node_types::NodeTypes;
+pub use per_node::PerNodeFile;
+pub use program::AstraPhase;
+pub use quirks::{Quirk, QuirkSet};
+pub use statistics::{RankWork, RooflineMeans};
+pub use system::{
+    CollectiveImplementations, CollectiveOptimization, LogGpParams, PerCollectiveKind,
+    SchedulingPolicy, SystemFile,
+};
+pub use tensors::RankTensors;
+pub use trace::{AstraRankGraph, AstraTraceReader, counts_as};
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,106 @@
+//! Collective operations.
+
+use serde::{Deserialize, Serialize};
+use std::fmt;
+
+/// A collective operation.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[cfg_attr(any(test, feature = "schema"), derive(schemars::JsonSchema))]
+#[serde(rename_all = "kebab-case")]
+#[repr(u8)]
+pub enum CollectiveKind {
+    /// Every member ends with the sum of all buffers.
+    AllReduce,
+    /// The root ends with the sum of all buffers.
+    Reduce,
+    /// Every member ends with all shards.
+    AllGather,
+    /// The root ends with all shards.
+    Gather,
+    /// Every member ends with its part of the root's buffer.
+    Scatter,
+    /// Every member ends with the root's buffer.
+    Broadcast,
+    /// Every member sends every other its own part of the buffer.
+    AllToAll,
+    /// Every member ends with its part of the sum of all buffers.
+    ReduceScatter,
+    /// No member continues before all have arrived.
+    Barrier,
+}
+
+impl CollectiveKind {
+    /// Every collective with its name and the schema's value of `comm_type`.
+    pub const ALL: [(Self, &'static str, u64); 9] = [
+        (Self::AllReduce, "all-reduce", 0),
+        (Self::Reduce, "reduce", 1),
+        (Self::AllGather, "all-gather", 2),
+        (Self::Gather, "gather", 3),
+        (Self::Scatter, "scatter", 4),
+        (Self::Broadcast, "broadcast", 5),
+        (Self::AllToAll, "all-to-all", 6),
+        (Self::ReduceScatter, "reduce-scatter", 7),
+        (Self::Barrier, "barrier", 9),
+    ];
+
+    /// Returns the collective with this value of `comm_type`. The schema's REDUCE_SCATTER_BLOCK (8) is a
+    /// reduce-scatter in equal shards, the only kind there is here.
+    pub fn from_comm_type(value: u64) -> Option<Self> {
+        let value = if value == 8 { 7 } else { value };
+        let found = Self::ALL.iter().find(|(_, _, number)| *number == value);
+        found.map(|(kind, _, _)| *kind)
+    }
+
+    /// The schema's value of `comm_type`.
+    pub fn comm_type(self) -> u64 {
+        Self::ALL[self as usize].2
+    }
+
+    /// Returns whether one member has a part of its own.
+    pub fn has_root(self) -> bool {
+        matches!(
+            self,
+            Self::Reduce | Self::Gather | Self::Scatter | Self::Broadcast
+        )
+    }
+
+    /// Returns the size in bytes of the whole buffer that the members build or share, from a node's
+    /// `comm_size`: every member's result for all-gather, the root's for gather, and `comm_size` itself for the
+    /// others. `None` for 2^63 bytes or more.
+    pub fn buffer(self, comm_size: u64, members: u32) -> Option<u64> {
+        let bytes = match self {
+            Self::AllGather | Self::Gather => comm_size.checked_mul(u64::from(members))?,
+            Self::Barrier => 0,
+            _ => comm_size,
+        };
+        (bytes <= i64::MAX as u64).then_some(bytes)
+    }
+}
+
+impl fmt::Display for CollectiveKind {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.pad(Self::ALL[*self as usize].1)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn tables_are_in_the_order_of_their_enums() {
+        for (i, (kind, _, number)) in CollectiveKind::ALL.iter().enumerate() {
+            assert_eq!(*kind as usize, i);
+            assert_eq!(CollectiveKind::from_comm_type(*number), Some(*kind));
+        }
+        assert_eq!(CollectiveKind::from_comm_type(10), None);
+    }
+
+    #[test]
+    fn sizes_on_disk_become_whole_buffers() {
+        // 8 shards of 1,000 B make 8,000 B; a reduce-scatter's size is its input already.
+        assert_eq!(CollectiveKind::AllGather.buffer(1000, 8), Some(8000));
+        assert_eq!(CollectiveKind::ReduceScatter.buffer(1000, 8), Some(1000));
+        assert_eq!(CollectiveKind::AllGather.buffer(u64::MAX, 2), None);
+    }
+}

@@ -1,0 +1,219 @@
+//! Configuration files written by people: TOML, as tables whose every value knows its key and line. The only module
+//! that uses the `toml` package.
+//!
+//! Any text ends in values or in an error, never in a panic. A table is opened with the keys that
+//! it may have; any other is refused at once.
+
+use crate::units::QuantityError;
+use std::fmt::Display;
+use std::str::FromStr;
+use toml::Spanned;
+use toml::de::{DeTable, DeValue};
+
+mod edit;
+mod field;
+mod file;
+mod literal;
+mod nearest;
+
+pub use edit::with_values;
+pub use field::{ConfigField, quoted};
+pub use file::{STANDARD_INPUT, read};
+pub use literal::ConfigLiteral;
+pub use nearest::{did_you_mean, nearest};
+
+/// A refused text; every message says where, what was found and what is allowed.
+#[derive(Debug, thiserror::Error)]
+pub enum ConfigError {
+    /// The text is not TOML.
+    #[error("{file}:{line}: not TOML: {why}")]
+    Syntax {
+        /// Name of the text, usually its path.
+        file: String,
+        /// Line, from 1.
+        line: usize,
+        /// Found and expected syntax, in the words of the TOML reader.
+        why: String,
+    },
+    /// A key is missing, unknown, or has a value that it cannot have.
+    #[error("{file}:{line}: key `{key}`: {why}")]
+    Key {
+        /// Name of the text, usually its path.
+        file: String,
+        /// Line, from 1; for a missing key that of the table which should have it.
+        line: usize,
+        /// The key from the root of the file, for example `dimension[1].bandwidth`.
+        key: String,
+        /// Found value and allowed ones.
+        why: String,
+    },
+}
+
+/// A text that is TOML.
+pub struct ConfigDocument<'d> {
+    file: &'d str,
+    text: &'d str,
+    root: Spanned<DeTable<'d>>,
+}
+
+/// A table of a document.
+pub struct ConfigTable<'d> {
+    document: &'d ConfigDocument<'d>,
+    key: String,
+    at: usize,
+    entries: &'d DeTable<'d>,
+}
+
+impl<'d> ConfigDocument<'d> {
+    /// Reads `text`, called `file` in errors.
+    pub fn parse(text: &'d str, file: &'d str) -> Result<Self, ConfigError> {
+        match DeTable::parse(text) {
+            Ok(root) => Ok(Self { file, text, root }),
+            Err(error) => Err(ConfigError::Syntax {
+                file: file.to_owned(),
+                line: line_of(text, error.span().map_or(0, |span| span.start)),
+                why: error.message().replace('\n', ", "),
+            }),
+        }
+    }
+
+    /// The table of everything, which may have the keys `allowed`.
+    pub fn root(&'d self, allowed: &[&str]) -> Result<ConfigTable<'d>, ConfigError> {
+        ConfigTable::open(self, String::new(), 0, self.root.get_ref(), Some(allowed))
+    }
+
+    /// The root table, without a check of its keys.
+    pub fn entries(&'d self) -> ConfigTable<'d> {
+        ConfigTable {
+            document: self,
+            key: String::new(),
+            at: 0,
+            entries: self.root.get_ref(),
+        }
+    }
+
+    fn refuse(&self, key: &str, at: usize, why: String) -> ConfigError {
+        ConfigError::Key {
+            file: self.file.to_owned(),
+            line: line_of(self.text, at),
+            key: key.to_owned(),
+            why,
+        }
+    }
+}
+
+/// The line, from 1, of byte `at`.
+fn line_of(text: &str, at: usize) -> usize {
+    // Counts lines for errors only, so the scan costs nothing on success.
+    let before = text.as_bytes().get(..at).unwrap_or(text.as_bytes());
+    1 + before.iter().filter(|&&byte| byte == b'\n').count()
+}
+
+impl<'d> ConfigTable<'d> {
+    fn open(
+        document: &'d ConfigDocument<'d>,
+        key: String,
+        at: usize,
+        entries: &'d DeTable<'d>,
+        allowed: Option<&[&str]>,
+    ) -> Result<Self, ConfigError> {
+        let table = Self {
+            document,
+            key,
+            at,
+            entries,
+        };
+        if let Some(allowed) = allowed {
+            let known = |name: &str| allowed.contains(&name);
+            // Unknown keys are refused first: a misspelled optional key would otherwise be ignored silently.
+            if let Some((name, _)) = entries.iter().find(|(name, _)| !known(name.get_ref())) {
+                let closest = nearest(name.get_ref(), allowed.iter().copied());
+                let why = format!(
+                    "found an unknown key, expected one of {}{}",
+                    allowed.join(", "),
+                    did_you_mean(closest)
+                );
+                let key = table.path(name.get_ref());
+                return Err(document.refuse(&key, name.span().start, why));
+            }
+        }
+        Ok(table)
+    }
+
+    /// The key of entry `name`, from the root.
+    fn path(&self, name: &str) -> String {
+        let plain = |c: char| c.is_ascii_alphanumeric() || c == '_' || c == '-';
+        // Hostile keys must not break the one-line form of messages.
+        let name = if !name.is_empty() && name.len() <= 40 && name.chars().all(plain) {
+            name.to_owned()
+        } else {
+            quoted(name)
+        };
+        if self.key.is_empty() {
+            name
+        } else {
+            format!("{}.{name}", self.key)
+        }
+    }
+
+    /// The entry `name`, if it is there.
+    pub fn get(&self, name: &str) -> Option<ConfigField<'d>> {
+        let (key, value) = self.entries.get_key_value(name)?;
+        Some(self.field(key, value))
+    }
+
+    /// The required entry `name`; `expected` describes it in the error when it is missing.
+    pub fn need(&self, name: &str, expected: impl Display) -> Result<ConfigField<'d>, ConfigError> {
+        self.get(name).ok_or_else(|| self.missing(name, expected))
+    }
+
+    /// An error: there is no entry `name`.
+    pub fn missing(&self, name: &str, expected: impl Display) -> ConfigError {
+        let why = format!("found nothing, expected {expected}");
+        self.document.refuse(&self.path(name), self.at, why)
+    }
+
+    /// The quantity at `name`; `example` illustrates it in errors.
+    pub fn quantity<T>(&self, name: &str, example: &str) -> Result<T, ConfigError>
+    where
+        T: FromStr<Err = QuantityError>,
+    {
+        self.need(
+            name,
+            format_args!("a quantity in quotes such as {example:?}"),
+        )?
+        .quantity(example)
+    }
+
+    /// The choice from `all` at `name`.
+    pub fn choice<T: Copy>(&self, name: &str, all: &[(T, &str)]) -> Result<T, ConfigError> {
+        let names: Vec<_> = all.iter().map(|(_, name)| *name).collect();
+        self.need(name, format_args!("one of {}", names.join(", ")))?
+            .choice(all)
+    }
+
+    /// All entries with their names, as the file orders them.
+    pub fn fields(&self) -> impl Iterator<Item = (&'d str, ConfigField<'d>)> + '_ {
+        let entries = self.entries.iter();
+        entries.map(|(key, value)| (key.get_ref().as_ref(), self.field(key, value)))
+    }
+
+    /// An error about the table as a whole.
+    pub fn refuse(&self, found: impl Display, expected: impl Display) -> ConfigError {
+        let why = format!("found {found}, expected {expected}");
+        self.document.refuse(&self.key, self.at, why)
+    }
+
+    fn field(
+        &self,
+        key: &'d Spanned<std::borrow::Cow<'d, str>>,
+        value: &'d Spanned<DeValue<'d>>,
+    ) -> ConfigField<'d> {
+        ConfigField {
+            document: self.document,
+            key: self.path(key.get_ref()),
+            at: key.span().start,
+            value,
+        }
+    }
+}

@@ -1,0 +1,53 @@
+//! Suggestions for misspelled names.
+
+use strsim::damerau_levenshtein;
+
+/// The name of `all` that is most like `name`, if one is: by spelling, or else the first that has it as a part.
+pub fn nearest<'n>(name: &str, all: impl IntoIterator<Item = &'n str>) -> Option<&'n str> {
+    let lower: String = name.to_lowercase().chars().take(80).collect();
+    let all: Vec<_> = all.into_iter().collect();
+    let by_spelling = all
+        .iter()
+        .map(|other| (damerau_levenshtein(&lower, &other.to_lowercase()), *other));
+    // More edits than that would suggest unrelated names.
+    let close = |(edits, other): &(usize, &str)| *edits <= 3.min(other.len() / 2);
+    let closest = by_spelling.min_by_key(|(edits, _)| *edits).filter(close);
+    let part = || {
+        let mut names = all.iter().copied();
+        (lower.len() >= 3)
+            .then(|| names.find(|other| other.to_lowercase().contains(&lower)))
+            .flatten()
+    };
+    match closest {
+        // `h100` is nearer to `dgx-h100` than to a name that shares three letters with it.
+        Some((edits, other)) if edits <= 1 => Some(other),
+        other => part().or(other.map(|(_, name)| name)),
+    }
+}
+
+/// `; did you mean …?`, or an empty text: the end of an error about an unknown name.
+pub fn did_you_mean(closest: Option<&str>) -> String {
+    closest.map_or(String::new(), |name| format!("; did you mean `{name}`?"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn near_names_are_found_by_spelling_or_as_a_part() {
+        assert_eq!(nearest("sittin", ["kitten", "sitting"]), Some("sitting"));
+        assert_eq!(nearest("hello", ["kitten", "sitting"]), None);
+        // Exchanged letters are one edit, and so is none where letters differ in case alone.
+        assert_eq!(
+            nearest("dgx-h010", ["selene", "dgx-h100"]),
+            Some("dgx-h100")
+        );
+        assert_eq!(
+            nearest("GPT2-XL", ["gpt2-small", "gpt2-xl"]),
+            Some("gpt2-xl")
+        );
+        assert_eq!(nearest("h100", ["dgx-a100", "dgx-h100"]), Some("dgx-h100"));
+        assert_eq!(nearest("x", ["dgx-a100", "dgx-h100"]), None);
+    }
+}

@@ -1,0 +1,10 @@
+//! What every other crate of chakram speaks: quantities, names for things, the vocabulary that traces and hardware share,
+//! bounds on memory, and configuration for people.
+
+pub mod bounds;
+pub mod collective_kind;
+pub mod config;
+pub mod dtype;
+pub mod ids;
+pub mod kernel_shape;
+pub mod units;

@@ -1,0 +1,408 @@
+//! Quantities with their units, and the only places where a number is rounded.
+//!
+//! Instants and durations are whole picoseconds in 64 bits (213 days); one byte at 400 GB/s takes
+//! 2.5 ps. Rates are `f64`. GB is 10^9 bytes and GiB is 2^30 bytes.
+
+use serde::{Deserialize, Serialize};
+use std::fmt;
+use std::ops::{Add, AddAssign, Sub};
+
+mod count;
+mod estimate;
+mod parse;
+
+pub use count::{counted, thousands};
+pub use estimate::TimeEstimate;
+pub use parse::QuantityError;
+
+/// Picoseconds in a microsecond.
+const PS_PER_US: u64 = 1_000_000;
+/// Picoseconds in a second.
+const PS_PER_S: f64 = 1e12;
+
+/// An instant: picoseconds since the replay began.
+///
+/// Sums saturate at [`Time::END`]; the engine reports an instant that large as an error, so an
+/// absurd input cannot wrap around into a plausible answer.
+#[derive(
+    Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize,
+)]
+#[cfg_attr(any(test, feature = "schema"), derive(schemars::JsonSchema))]
+pub struct Time(pub u64);
+
+/// A duration in picoseconds.
+#[derive(
+    Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize,
+)]
+#[cfg_attr(any(test, feature = "schema"), derive(schemars::JsonSchema))]
+pub struct Span(pub u64);
+
+impl Time {
+    /// Start of every replay.
+    pub const ZERO: Self = Self(0);
+    /// Later than anything that can be represented.
+    pub const END: Self = Self(u64::MAX);
+
+    /// The time since `earlier`, which must not be later.
+    #[inline]
+    pub fn since(self, earlier: Self) -> Span {
+        debug_assert!(earlier <= self, "time runs forward");
+        Span(self.0 - earlier.0)
+    }
+}
+
+impl Add<Span> for Time {
+    type Output = Self;
+    #[inline]
+    fn add(self, span: Span) -> Self {
+        // Saturation keeps an absurd sum at END, which the engine reports.
+        Self(self.0.saturating_add(span.0))
+    }
+}
+
+impl Span {
+    /// No time at all.
+    pub const ZERO: Self = Self(0);
+    /// Longer than anything that can be represented.
+    pub const MAX: Self = Self(u64::MAX);
+
+    /// Whole nanoseconds.
+    #[inline]
+    pub const fn from_ns(ns: u64) -> Self {
+        Self(ns.saturating_mul(1000))
+    }
+
+    /// Whole microseconds.
+    #[inline]
+    pub const fn from_us(us: u64) -> Self {
+        Self(us.saturating_mul(PS_PER_US))
+    }
+
+    /// `seconds`, rounded to the nearest picosecond; negative becomes zero, too long becomes `MAX`.
+    #[inline]
+    pub fn from_seconds(seconds: f64) -> Self {
+        // The cast saturates at both ends and turns NaN into zero, as the language defines it.
+        Self((seconds * PS_PER_S).round() as u64)
+    }
+
+    /// The duration in seconds, for rates and for display.
+    #[inline]
+    pub fn seconds(self) -> f64 {
+        self.0 as f64 / PS_PER_S
+    }
+
+    /// This duration times `factor`, rounded to the nearest picosecond.
+    #[inline]
+    pub fn scaled(self, factor: f64) -> Self {
+        Self((self.0 as f64 * factor).round() as u64)
+    }
+
+    /// This duration `count` times over.
+    #[inline]
+    pub const fn times(self, count: u64) -> Self {
+        Self(self.0.saturating_mul(count))
+    }
+}
+
+impl Add for Span {
+    type Output = Self;
+    #[inline]
+    fn add(self, other: Self) -> Self {
+        Self(self.0.saturating_add(other.0))
+    }
+}
+
+impl AddAssign for Span {
+    #[inline]
+    fn add_assign(&mut self, other: Self) {
+        *self = *self + other;
+    }
+}
+
+impl Sub for Span {
+    type Output = Self;
+    #[inline]
+    fn sub(self, other: Self) -> Self {
+        debug_assert!(other <= self, "a duration is never negative");
+        Self(self.0 - other.0)
+    }
+}
+
+impl std::iter::Sum for Span {
+    fn sum<I: Iterator<Item = Self>>(spans: I) -> Self {
+        spans.fold(Self::ZERO, Add::add)
+    }
+}
+
+/// Prints three or four significant digits with the unit that suits: `12.35 us`.
+impl fmt::Display for Span {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let ps = self.0 as f64;
+        let (value, unit) = match self.0 {
+            0 => return f.pad("0"),
+            1..=999 => return f.pad(&format!("{} ps", self.0)),
+            1_000..=999_999 => (ps / 1e3, "ns"),
+            1_000_000..=999_999_999 => (ps / 1e6, "us"),
+            1_000_000_000..=999_999_999_999 => (ps / 1e9, "ms"),
+            _ => (ps / 1e12, "s"),
+        };
+        f.pad(&format!("{value:.3} {unit}"))
+    }
+}
+
+impl fmt::Display for Time {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        fmt::Display::fmt(&Span(self.0), f)
+    }
+}
+
+/// A count of bytes.
+#[derive(
+    Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize,
+)]
+#[cfg_attr(any(test, feature = "schema"), derive(schemars::JsonSchema))]
+pub struct Bytes(pub u64);
+
+impl fmt::Display for Bytes {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let b = self.0 as f64;
+        let text = match self.0 {
+            0..=9_999 => format!("{} B", self.0),
+            10_000..=999_949 => format!("{:.1} kB", b / 1e3),
+            999_950..=999_949_999 => format!("{:.1} MB", b / 1e6),
+            999_950_000..=999_949_999_999 => format!("{:.1} GB", b / 1e9),
+            _ => format!("{:.1} TB", b / 1e12),
+        };
+        f.pad(&text)
+    }
+}
+
+/// Bytes per second; always positive and finite.
+#[derive(Clone, Copy, Debug, PartialEq, PartialOrd, Serialize)]
+pub struct Bandwidth(f64);
+
+impl Bandwidth {
+    /// `None` unless the rate is positive and finite.
+    pub fn new(bytes_per_second: f64) -> Option<Self> {
+        (bytes_per_second > 0.0 && bytes_per_second.is_finite()).then_some(Self(bytes_per_second))
+    }
+
+    /// Bytes per second.
+    pub fn bytes_per_second(self) -> f64 {
+        self.0
+    }
+
+    /// Half of it.
+    pub fn half(self) -> Self {
+        // Half of the smallest positive number would be zero.
+        Self((self.0 / 2.0).max(f64::MIN_POSITIVE.min(self.0)))
+    }
+
+    /// Serialization: the time for `amount` to pass, to the nearest picosecond.
+    #[inline]
+    pub fn serialization(self, amount: BufferShare) -> Span {
+        Span::from_seconds(amount.bytes as f64 / (amount.parts as f64 * self.0))
+    }
+}
+
+/// Seconds per byte of links that a message passes one after another.
+#[derive(Clone, Copy, Debug, Default, PartialEq, PartialOrd)]
+pub struct InverseRate(f64);
+
+impl InverseRate {
+    /// That of no link.
+    pub const ZERO: Self = Self(0.0);
+
+    /// With as many `links` more of a bandwidth.
+    #[inline]
+    pub fn plus(self, links: u32, bandwidth: Bandwidth) -> Self {
+        Self(self.0 + f64::from(links) / bandwidth.0)
+    }
+
+    /// Time for `amount` to pass all of these links, one after another, to the nearest picosecond.
+    #[inline]
+    pub fn serialization(self, amount: BufferShare) -> Span {
+        Span::from_seconds(amount.bytes as f64 / amount.parts as f64 * self.0)
+    }
+}
+
+/// Cycles per second; always positive and finite.
+#[derive(Clone, Copy, Debug, PartialEq, PartialOrd)]
+pub struct Frequency(f64);
+
+impl Frequency {
+    /// `None` unless the frequency is positive and finite.
+    pub fn new(hertz: f64) -> Option<Self> {
+        (hertz > 0.0 && hertz.is_finite()).then_some(Self(hertz))
+    }
+
+    /// Cycles per second.
+    pub fn hertz(self) -> f64 {
+        self.0
+    }
+
+    /// Time of so many cycles, to the nearest picosecond.
+    #[inline]
+    pub fn cycles(self, cycles: u64) -> Span {
+        Span::from_seconds(cycles as f64 / self.0)
+    }
+}
+
+/// A share of a buffer: `bytes` divided into `parts` equal parts, of which this is one.
+///
+/// Collectives split buffers that do not divide evenly. The share is kept as a fraction, so that all shares are
+/// equal, together cover exactly the buffer, and rounding happens once, in time.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct BufferShare {
+    /// The whole buffer.
+    pub bytes: u64,
+    /// Number of equal parts into which the buffer is divided; at least 1.
+    pub parts: u64,
+}
+
+impl BufferShare {
+    /// The whole of `bytes`.
+    pub const fn whole(bytes: u64) -> Self {
+        Self { bytes, parts: 1 }
+    }
+
+    /// Whole bytes of this share, rounded down.
+    #[inline]
+    pub const fn bytes(self) -> u64 {
+        self.bytes / self.parts
+    }
+
+    /// The share of another buffer of `bytes`, divided into the same number of parts.
+    #[inline]
+    pub const fn with_bytes(self, bytes: u64) -> Self {
+        Self {
+            bytes,
+            parts: self.parts,
+        }
+    }
+
+    /// One of `n` equal parts of this share.
+    #[inline]
+    pub const fn part(self, n: u32) -> Self {
+        Self {
+            bytes: self.bytes,
+            parts: self.parts * n as u64,
+        }
+    }
+
+    /// `k` of `n` equal parts of this share. Exact, unless the buffer is so large that k times its bytes do not fit
+    /// in 64 bits; then it is rounded down to whole bytes.
+    #[inline]
+    pub fn parts_of(self, k: u32, n: u32) -> Self {
+        // Reduces k/n by Euclid's algorithm, so that the denominator grows as little as possible.
+        let (mut divisor, mut rest) = (n, k);
+        while rest > 0 {
+            (divisor, rest) = (rest, divisor % rest);
+        }
+        let (k, n) = (k / divisor, n / divisor);
+        match self.bytes.checked_mul(u64::from(k)) {
+            Some(bytes) => Self { bytes, ..self }.part(n),
+            None => Self {
+                bytes: (u128::from(self.bytes) * u128::from(k) / u128::from(n)) as u64,
+                ..self
+            },
+        }
+    }
+}
+
+/// Operations per second; always positive and finite.
+#[derive(Clone, Copy, Debug, PartialEq, PartialOrd)]
+pub struct FlopRate(f64);
+
+impl FlopRate {
+    /// `None` unless the rate is positive and finite.
+    pub fn new(per_second: f64) -> Option<Self> {
+        (per_second > 0.0 && per_second.is_finite()).then_some(Self(per_second))
+    }
+
+    /// Operations per second.
+    pub fn per_second(self) -> f64 {
+        self.0
+    }
+
+    /// Time of `flops` operations, to the nearest picosecond.
+    #[inline]
+    pub fn duration(self, flops: u64) -> Span {
+        Span::from_seconds(flops as f64 / self.0)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn serialization_is_bytes_over_bandwidth() {
+        // 1 B / 400e9 B/s = 2.5e-12 s = 2.5 ps, which rounds away from zero to 3 ps.
+        let b = Bandwidth::new(400e9).unwrap();
+        assert_eq!(b.serialization(BufferShare::whole(1)), Span(3));
+        // 1 MiB / 8 parts = 131,072 B; / 50e9 B/s = 2.62144 us.
+        let b = Bandwidth::new(50e9).unwrap();
+        assert_eq!(
+            b.serialization(BufferShare::whole(1 << 20).part(8)),
+            Span(2_621_440)
+        );
+    }
+
+    #[test]
+    fn links_one_after_another_are_rounded_once() {
+        // 1 B over three links of 400 GB/s: 3 x 2.5 = 7.5 ps, which rounds to 8; one of 50 GB/s: 20 ps.
+        let links = InverseRate::ZERO.plus(3, Bandwidth::new(400e9).unwrap());
+        assert_eq!(links.serialization(BufferShare::whole(1)), Span(8));
+        let links = links.plus(1, Bandwidth::new(50e9).unwrap());
+        assert_eq!(links.serialization(BufferShare::whole(3).part(3)), Span(28));
+    }
+
+    #[test]
+    fn shares_that_do_not_divide_are_rounded_once() {
+        // 10 B in 3 parts at 1 B/s: 3.333… s = 3,333,333,333,333.3 ps.
+        let b = Bandwidth::new(1.0).unwrap();
+        assert_eq!(
+            b.serialization(BufferShare::whole(10).part(3)),
+            Span(3_333_333_333_333)
+        );
+    }
+
+    #[test]
+    fn several_shares_are_one_fraction() {
+        let amount = |bytes, parts| BufferShare { bytes, parts };
+        // 4 of 10 parts of 7/3 B are 2 of 5: 14/15 B. All of them are the whole.
+        assert_eq!(amount(7, 3).parts_of(4, 10), amount(14, 15));
+        assert_eq!(amount(7, 3).parts_of(5, 5), amount(7, 3));
+        // 3 x (2^64 - 1) does not fit; a quarter of it is 3 x 2^62 - 3/4.
+        assert_eq!(
+            amount(u64::MAX, 2).parts_of(3, 4),
+            amount(13_835_058_055_282_163_711, 2)
+        );
+    }
+
+    #[test]
+    fn absurd_durations_saturate() {
+        assert_eq!(Span::from_seconds(1e30), Span::MAX);
+        assert_eq!(Span::from_seconds(-1.0), Span::ZERO);
+        assert_eq!(Time(5) + Span::MAX, Time::END);
+        assert_eq!(Span::from_us(u64::MAX), Span::MAX);
+    }
+
+    #[test]
+    fn rates_are_positive_and_finite() {
+        for bad in [0.0, -1.0, f64::NAN, f64::INFINITY] {
+            assert!(Bandwidth::new(bad).is_none());
+            assert!(FlopRate::new(bad).is_none());
+        }
+    }
+
+    #[test]
+    fn durations_print_for_people() {
+        assert_eq!(Span(999).to_string(), "999 ps");
+        assert_eq!(Span(12_345_678).to_string(), "12.346 us");
+        assert_eq!(Span::from_seconds(1.5).to_string(), "1.500 s");
+        assert_eq!(Bytes(25_000_000).to_string(), "25.0 MB");
+        assert_eq!(Bytes(999_960_000).to_string(), "1.0 GB");
+    }
+}

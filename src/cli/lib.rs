@@ -1,0 +1,318 @@
+//! The command line: parse, dispatch, print, and turn errors into exit codes.
+//!
+//! Exit codes: 0 done, 1 stuck, 2 bad input or usage, or output that cannot be written, 3 a threshold exceeded or a
+//! leak found. 0 means that every node of every rank completed.
+
+use chakram_base::bounds;
+use chakram_base::units::Bytes;
+use chakram_jobs::JobError;
+use chakram_trace::format::TraceError;
+use chakram_trace::format::error::TraceFault;
+use clap::{ArgMatches, Args, Command, CommandFactory, FromArgMatches, Parser, Subcommand};
+use clap_complete::CompleteEnv;
+use std::env;
+use std::error::Error;
+use std::ffi::OsString;
+use std::io::{self, IsTerminal, Write};
+use std::path::PathBuf;
+use std::process::ExitCode;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+pub mod anonymise;
+pub mod archive;
+pub mod astra_sim;
+pub mod audit;
+pub mod calibrate;
+pub mod compare;
+mod completion;
+pub mod compute;
+pub mod convert;
+pub mod custom_algorithm;
+pub mod diff;
+mod document;
+pub mod generate;
+mod help;
+pub mod inspect;
+mod launches;
+pub mod load;
+pub mod loopnest;
+pub mod machine;
+pub mod model;
+pub mod output;
+pub mod platform;
+mod progress;
+pub mod replay;
+pub mod scale;
+pub mod schedule;
+pub mod score;
+pub mod serve;
+mod signals;
+pub mod slice;
+mod suggest;
+pub mod sweep;
+pub mod terminal;
+pub mod topology;
+pub mod traces;
+pub mod validate;
+
+/// Replay machine-learning execution traces on hardware you do not have
+#[derive(Debug, Parser)]
+#[command(
+    name = "chakram",
+    version,
+    after_help = "\
+Examples:
+  chakram convert pytorch capture/ -o job
+  chakram replay job --machine dgx-h100 --machine mi300x --compute roofline
+  chakram generate llama3-8b --tensor 8 --batch 16 --machine dgx-h100
+  chakram inspect job --critical-path
+  chakram archive add corpus.etz job --set gpu=h100
+  chakram machine list
+
+`chakram COMMAND --help` shows all options of a command, `-h` the common ones."
+)]
+struct Cli {
+    #[command(subcommand)]
+    command: CliCommand,
+    #[command(flatten)]
+    bounds: LimitArgs,
+}
+
+/// Heading of the options that every command has.
+const GENERAL: &str = "General options";
+
+/// Bounds on what inputs may take, of every command.
+#[derive(Debug, Args)]
+struct LimitArgs {
+    /// Fail rather than use more memory; three quarters of the machine's or container's by default
+    #[arg(long, global = true, hide_short_help = true, help_heading = GENERAL, value_name = "SIZE")]
+    max_memory: Option<Bytes>,
+    /// Refuse compressed inputs that unpack to more than 16 MiB and this many times their size
+    #[arg(long, global = true, hide_short_help = true, help_heading = GENERAL, value_name = "N", default_value_t = bounds::RATIO)]
+    max_ratio: u64,
+    /// Print errors only: no progress, no notes
+    #[arg(short, long, global = true, hide_short_help = true, help_heading = GENERAL, conflicts_with = "verbose")]
+    quiet: bool,
+    /// Print what was read and simulated, and how long it took
+    #[arg(short, long, global = true, hide_short_help = true, help_heading = GENERAL)]
+    verbose: bool,
+}
+
+#[derive(Debug, Subcommand)]
+enum CliCommand {
+    Convert(DeferredArgs<convert::ConvertArgs>),
+    Validate(DeferredArgs<validate::ValidateArgs>),
+    Inspect(DeferredArgs<inspect::InspectArgs>),
+    Replay(DeferredArgs<replay::ReplayArgs>),
+    Diff(DeferredArgs<diff::DiffArgs>),
+    Generate(DeferredArgs<generate::GenerateArgs>),
+    Slice(DeferredArgs<slice::SliceArgs>),
+    Scale(DeferredArgs<scale::ScaleArgs>),
+    Anonymise(DeferredArgs<anonymise::AnonymiseArgs>),
+    Audit(DeferredArgs<audit::AuditArgs>),
+    Archive(DeferredArgs<archive::ArchiveArgs>),
+    Machine(DeferredArgs<machine::MachineArgs>),
+    Model(DeferredArgs<model::ModelArgs>),
+    Topology(DeferredArgs<topology::TopologyArgs>),
+    Loopnest(DeferredArgs<loopnest::LoopnestArgs>),
+    Schedule(DeferredArgs<schedule::ScheduleArgs>),
+    Score(DeferredArgs<score::ScoreArgs>),
+    Serve(DeferredArgs<serve::ServeArgs>),
+    Platform(DeferredArgs<platform::PlatformArgs>),
+    Calibrate(DeferredArgs<calibrate::CalibrateArgs>),
+    Sweep(DeferredArgs<sweep::SweepArgs>),
+    AstraSim(DeferredArgs<astra_sim::AstraSimArgs>),
+    /// Print the completion script of a shell, for presets, files and options
+    #[command(
+        after_help = "Example:\n  chakram completions bash > ~/.local/share/bash-completion/completions/chakram"
+    )]
+    Completions {
+        /// Shell
+        shell: clap_complete::Shell,
+    },
+    /// Write the manual pages into a folder
+    #[command(after_help = "Example:\n  chakram man ~/.local/share/man/man1")]
+    Man {
+        /// Folder for chakram.1, chakram-replay.1, …
+        folder: PathBuf,
+    },
+}
+
+/// Arguments of a command that are made when it is asked for: to make those of all commands takes as long as to do what
+/// many lines ask for.
+#[derive(Debug)]
+struct DeferredArgs<A>(A);
+
+/// Whether those of all commands are made at once, as help, completion and the manual take them.
+static WHOLE: AtomicBool = AtomicBool::new(false);
+
+impl<A: Args> Args for DeferredArgs<A> {
+    fn augment_args(command: Command) -> Command {
+        if WHOLE.load(Ordering::Relaxed) {
+            A::augment_args(command)
+        } else {
+            command.defer(A::augment_args)
+        }
+    }
+
+    fn augment_args_for_update(command: Command) -> Command {
+        A::augment_args_for_update(command)
+    }
+}
+
+impl<A: FromArgMatches> FromArgMatches for DeferredArgs<A> {
+    fn from_arg_matches(matches: &ArgMatches) -> Result<Self, clap::Error> {
+        A::from_arg_matches(matches).map(Self)
+    }
+
+    fn update_from_arg_matches(&mut self, matches: &ArgMatches) -> Result<(), clap::Error> {
+        self.0.update_from_arg_matches(matches)
+    }
+}
+
+/// Returns the commands with all their arguments.
+fn whole_command() -> Command {
+    WHOLE.store(true, Ordering::Relaxed);
+    Cli::command()
+}
+
+/// Returns the same, and what completes them.
+fn command_line() -> Command {
+    completion::completed(whole_command())
+}
+
+fn parse(arguments: Vec<OsString>) -> Result<Cli, clap::Error> {
+    // Completers are for shells only.
+    let mut command = match help::asked(&arguments) {
+        Some(length) => help::prepared(whole_command(), length),
+        None => Cli::command(),
+    };
+    let matches = command.try_get_matches_from_mut(&arguments);
+    let matches = matches.map_err(|error| suggest::explained(error, &command, &arguments))?;
+    // Dropping its thousands of parts takes as long as parsing a short line, and the program ends soon enough.
+    std::mem::forget(command);
+    Cli::from_arg_matches(&matches)
+}
+
+/// Runs the program and returns its exit code.
+pub fn main() -> ExitCode {
+    // Shells ask for the rest of a line with a variable set.
+    CompleteEnv::with_factory(command_line).complete();
+    // First of all: a signal may come at any time, and temporary files have to go.
+    signals::watch();
+    progress::started();
+    // Before parsing, because the original accepts what our parser refuses.
+    let arguments = astra_sim::arguments(env::args_os());
+    let mut cli = match parse(arguments.kept) {
+        Ok(cli) => cli,
+        Err(error) => error.exit(),
+    };
+    if let CliCommand::AstraSim(DeferredArgs(args)) = &mut cli.command {
+        (args.ignored, args.original) = (arguments.ignored, arguments.original);
+    }
+    bounds::set(cli.bounds.max_memory, cli.bounds.max_ratio);
+    terminal::set_verbosity(cli.bounds.quiet, cli.bounds.verbose);
+    let mut out = terminal::EscapingWriter::standard_output();
+    let result = match &cli.command {
+        CliCommand::Convert(DeferredArgs(args)) => convert::run(args, &mut out),
+        CliCommand::Validate(DeferredArgs(args)) => validate::run(args, &mut out),
+        CliCommand::Inspect(DeferredArgs(args)) => inspect::run(args, &mut out),
+        CliCommand::Replay(DeferredArgs(args)) => replay::run(args, &mut out),
+        CliCommand::Diff(DeferredArgs(args)) => diff::run(args, &mut out),
+        CliCommand::Generate(DeferredArgs(args)) => generate::run(args, &mut out),
+        CliCommand::Slice(DeferredArgs(args)) => slice::run(args, &mut out),
+        CliCommand::Scale(DeferredArgs(args)) => scale::run(args, &mut out),
+        CliCommand::Anonymise(DeferredArgs(args)) => anonymise::run(args, &mut out),
+        CliCommand::Audit(DeferredArgs(args)) => audit::run(args, &mut out),
+        CliCommand::Archive(DeferredArgs(args)) => archive::run(args, &mut out),
+        CliCommand::Machine(DeferredArgs(args)) => machine::run(args, &mut out),
+        CliCommand::Model(DeferredArgs(args)) => model::run(args, &mut out),
+        CliCommand::Topology(DeferredArgs(args)) => topology::run(args, &mut out),
+        CliCommand::Loopnest(DeferredArgs(args)) => loopnest::run(args, &mut out),
+        CliCommand::Schedule(DeferredArgs(args)) => schedule::run(args, &mut out),
+        CliCommand::Score(DeferredArgs(args)) => score::run(args, &mut out),
+        CliCommand::Serve(DeferredArgs(args)) => serve::run(args, &mut out),
+        CliCommand::Platform(DeferredArgs(args)) => platform::run(args, &mut out),
+        CliCommand::Calibrate(DeferredArgs(args)) => calibrate::run(args, &mut out),
+        CliCommand::Sweep(DeferredArgs(args)) => sweep::run(args, &mut out),
+        CliCommand::AstraSim(DeferredArgs(args)) => astra_sim::run(args, &mut out),
+        CliCommand::Completions { shell } => completion::script(*shell, &mut out),
+        CliCommand::Man { folder } => completion::manual(folder, &mut out),
+    };
+    let result = result.and_then(|code| {
+        // Buffered output fails here at the latest, and not silently when it is dropped.
+        out.flush()?;
+        Ok(code)
+    });
+    match result {
+        Ok(code) => code,
+        Err(error) if is_closed_pipe(&*error) => ExitCode::SUCCESS,
+        Err(error) => {
+            print_chain(&*error);
+            ExitCode::from(exit_code(&*error))
+        }
+    }
+}
+
+/// Returns whether an error is a closed pipe: a reader such as `head` that has seen enough is no failure.
+fn is_closed_pipe(error: &(dyn Error + 'static)) -> bool {
+    let kind = |error: &(dyn Error + 'static)| {
+        let json = error.downcast_ref::<serde_json::Error>();
+        let io = error.downcast_ref::<io::Error>().map(io::Error::kind);
+        let io = io.or_else(|| match error.downcast_ref()? {
+            JobError::Io(source) => Some(source.kind()),
+            _ => None,
+        });
+        io.or_else(|| match error.downcast_ref::<TraceError>()?.fault() {
+            TraceFault::Io { source, .. } => Some(source.kind()),
+            _ => None,
+        })
+        .or_else(|| json?.io_error_kind())
+    };
+    kind(error) == Some(io::ErrorKind::BrokenPipe) || error.source().is_some_and(is_closed_pipe)
+}
+
+/// Returns 1 for a replay that deadlocked, 2 for bad input and for output that could not be written.
+fn exit_code(error: &(dyn Error + 'static)) -> u8 {
+    use chakram_engine::ReplayError;
+    let replay = match error.downcast_ref::<compare::FailedReplays>() {
+        Some(failed) => failed.first(),
+        None => error.downcast_ref::<ReplayError>(),
+    };
+    match replay {
+        Some(ReplayError::Stuck(_) | ReplayError::TooLong) => 1,
+        _ => 2,
+    }
+}
+
+fn print_chain(error: &(dyn Error + 'static)) {
+    let style = if io::stderr().is_terminal() {
+        anstyle::AnsiColor::Red.on_default().bold()
+    } else {
+        anstyle::Style::new()
+    };
+    let mut last = error.to_string();
+    let mut text = format!("{style}error{style:#}: {}", terminal::plain(&last));
+    let mut cause = error.source();
+    while let Some(inner) = cause {
+        // Errors of writing a file and of the command that asked for it may have the same text.
+        let words = inner.to_string();
+        if words != last {
+            text += &format!("\n  because: {}", terminal::plain(&words));
+        }
+        last = words;
+        cause = inner.source();
+    }
+    // A failure to write to standard error cannot be reported anywhere.
+    let _ = writeln!(anstream::stderr(), "{text}");
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_command_line_is_consistent() {
+        Cli::command().debug_assert();
+    }
+}

@@ -1,0 +1,325 @@
+//! The replay: one loop over one agenda.
+//!
+//! # The ordering contract
+//!
+//! All pending events lie in one queue. The events of an instant are taken together as a *round* and handled in
+//! content order (class, rank, node or op), never in the order in which they happened to be scheduled. Handling them
+//! frees lanes and makes nodes ready; when the round is over, freed lanes take the nodes that queue for them, and
+//! then newly ready nodes are posted, by rank and id. If that schedules events at the same instant, another round
+//! follows. When no event is left at the instant, it is *settled*: collectives whose members arrived proceed, by
+//! closed form if all members arrived together and one is proved, message by message otherwise; loads and stores that
+//! contend on their way to a memory pool share its links anew, after their chunks have come to the network's ports,
+//! behind all messages of the instant. An unrelated event, or a closed form in place of messages, therefore reorders
+//! nothing.
+//!
+//! # The life of a node
+//!
+//! A node whose dependencies are complete is *ready*, or *delayed* if the trace gives it a delay: host time, after
+//! which it is ready. The end of a delay is an event like any other, ordered by rank and node; a node without a delay
+//! is ready in the round that completes its last dependency. A collective then waits for its place in the launch
+//! order of its group; a receive is posted, and nodes that do nothing complete at once. Everything else queues for
+//! its lane, first ready, first served. When the lane is free the node is *issued*, and holds the lane until it is
+//! *complete*: a kernel or a load after its price, a send when its last byte has left or, if the machine says so, has
+//! arrived, a collective when this member's part is done.
+//!
+//! Where communication lasts as recorded ([`CommTiming`]), the network takes no part: a member's part begins when all
+//! that it waits for have started and completes its own duration later. Starts are collected and settled like arrivals
+//! above, and lanes and launch order are the same; a node that waits for no other rank needs no place in the launch
+//! order.
+//!
+//! # Launches
+//!
+//! Nodes are of a *launch*, one execution of a program, and launches come from a [`Feed`]; a job is a feed with one launch
+//! at 0. With several, "by rank" above is by NPU and then by the number of the launch. When a round is over feeds are
+//! told what ended in it, then those are woken that asked for it, and what they launch begins in the next round.
+//! [`ProcessorModel`]s settle when no event is left at the instant, before collectives do.
+//!
+//! # Example
+//!
+//! Message by message a collective takes as long as in closed form:
+
+use chakram_base::units::{Span, Time};
+use chakram_hardware::network::NetworkBackend;
+use serde::{Deserialize, Serialize};
+use std::ops::ControlFlow;
+
+mod agenda;
+mod collectives;
+mod compiled_replay;
+mod content_order;
+mod coverage;
+mod dataflow;
+mod discipline;
+mod effects;
+mod error;
+mod event;
+mod event_loop;
+mod extensions;
+mod fabric;
+mod feed;
+mod feeding;
+mod frames;
+mod handling;
+mod host_launches;
+mod in_switch;
+mod insertion_order;
+mod lanes;
+mod launch;
+mod launching;
+mod matching;
+mod members;
+mod messages;
+mod nodes;
+mod observer;
+mod options;
+mod placement;
+mod plan;
+mod processor;
+mod processors;
+mod representatives;
+mod run_programs;
+mod run_settings;
+mod split_sizes;
+mod stuck;
+mod tile_checks;
+mod tile_groups;
+mod unpriced_kernels;
+
+pub use chakram_hardware::compute::{ComputeModel, HostTiming, RooflineEfficiency};
+pub use chakram_hardware::network::NetworkKind as NetworkModel;
+pub use compiled_replay::{CompiledReplay, GroupView};
+pub use coverage::PricingCoverage;
+pub use discipline::{CollectiveModel, Discipline};
+pub use error::{NodeRef, ReplayError, ReplayRefusal, Stuck, WaitingNode};
+pub use extensions::{Extensions, KernelModel, MemoryDesign};
+pub use feed::*;
+pub use launch::{Launch, LaunchPrices, LaunchQueue, LaunchRecord, LaunchRelease, LaunchSerial};
+pub use observer::{CollectiveRecord, Observer, RunSegment, TimeCategory};
+pub use options::{CommTiming, LaunchMode, ReplayOptions};
+pub use placement::place;
+pub use processor::{JobTimes, ProcessorJob, ProcessorModel};
+pub use representatives::{RepresentativeCheck, replay_representatives};
+pub use run_programs::run_launches;
+pub use tile_groups::{GroupSplit, LoopCounts};
+
+use collectives::Collectives;
+use dataflow::Dataflow;
+use effects::Effects;
+use event::Event;
+use event_loop::LoopComponents;
+use fabric::Fabric;
+use feeding::Feeds;
+use frames::Launches;
+use messages::Messages;
+use processors::Processors;
+use run_programs::LaunchSource;
+use run_settings::RunSettings;
+use tile_groups::TileGroups;
+
+/// Totals of a completed replay.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(any(test, feature = "schema"), derive(schemars::JsonSchema))]
+pub struct ReplayOutcome {
+    /// Completion time of the last node.
+    #[serde(rename = "makespan_ps")]
+    pub makespan: Span,
+    /// Nodes completed, which is all of them.
+    pub nodes: u64,
+    /// Messages that the network carried, steps of collectives included.
+    pub messages: u64,
+    /// Collectives answered by closed form.
+    #[serde(rename = "collectives_analytical")]
+    pub closed: u64,
+    /// Of those carried out message by message, collectives that were answered by closed form until other
+    /// traffic touched their links.
+    #[serde(rename = "collectives_materialized")]
+    pub unfolded: u64,
+    /// Collectives carried out message by message.
+    #[serde(rename = "collectives_simulated")]
+    pub stepwise: u64,
+    /// Collectives that lasted as recorded or captured.
+    #[serde(rename = "collectives_recorded")]
+    pub recorded: u64,
+}
+
+/// The loop of one replay: components, each with a state of its own, and what they cause.
+pub struct Engine<'a, O: ?Sized, N, M: CollectiveModel> {
+    settings: RunSettings<'a>,
+    launches: Launches<'a>,
+    feeds: Feeds<'a>,
+    flow: Dataflow<'a>,
+    tile_groups: TileGroups,
+    processors: Processors<'a>,
+    messages: Messages<'a>,
+    collectives: Collectives<'a, M>,
+    fabric: Fabric<'a, N>,
+    effects: Effects,
+    observer: &'a mut O,
+    /// Events of a round; kept for its allocation.
+    round: Vec<Event>,
+}
+
+impl<O: Observer + ?Sized, N: NetworkBackend, M: CollectiveModel> LoopComponents
+    for Engine<'_, O, N, M>
+{
+    /// Handlers return no errors: a refusal is left among the effects and found before the next round.
+    #[inline]
+    fn next(&mut self) -> Option<Time> {
+        let next = self.effects.agenda.next_time();
+        next.filter(|&now| now < Time::END && self.effects.refusal.is_none())
+    }
+
+    #[inline]
+    fn round(&mut self, now: Time) {
+        M::Order::round(self, now);
+    }
+
+    #[inline]
+    fn end_round(&mut self, now: Time) -> ControlFlow<()> {
+        M::Order::end_round(self, now)
+    }
+}
+
+impl<'a, O: Observer + ?Sized, N: NetworkBackend, M: CollectiveModel> Engine<'a, O, N, M> {
+    fn new(source: LaunchSource<'a>, observer: &'a mut O, network: N, backend: &'a mut M) -> Self {
+        let prepared = &source.programs[0];
+        // Of a single launch the number of nodes is known, and many are on huge pages.
+        let nodes = if source.many {
+            0
+        } else {
+            prepared.workload().nodes() as usize
+        };
+        let settings = RunSettings::of::<N, M>(prepared, source.many);
+        Self {
+            settings,
+            launches: Launches::new(source.programs, source.feeds.len(), source.many),
+            feeds: Feeds::new(source.feeds),
+            flow: Dataflow::new(nodes),
+            tile_groups: TileGroups::default(),
+            processors: Processors::new(source.processors),
+            messages: Messages::new(&settings),
+            fabric: Fabric::new(prepared, network, backend.rts_bytes()),
+            collectives: Collectives::new(backend, settings),
+            effects: Effects::default(),
+            observer,
+            round: Vec::new(),
+        }
+    }
+
+    /// Runs until nothing is pending.
+    fn run(mut self) -> Result<ReplayOutcome, ReplayError> {
+        self.run_events()?;
+        let outcome = self.outcome();
+        self.fabric.report(self.observer);
+        let events = self.effects.progress.events;
+        self.observer.counted(&self.tile_groups.counts(events));
+        Ok(outcome)
+    }
+
+    fn outcome(&self) -> ReplayOutcome {
+        let (nodes, last) = self.flow.completed();
+        let mut outcome = ReplayOutcome {
+            makespan: last.since(Time::ZERO),
+            nodes,
+            closed: 0,
+            stepwise: 0,
+            unfolded: 0,
+            recorded: 0,
+            messages: self.fabric.messages(),
+        };
+        self.collectives.count(&mut outcome);
+        outcome
+    }
+
+    /// Runs the event loop until nothing is pending.
+    fn run_events(&mut self) -> Result<(), ReplayError> {
+        self.start_feeds();
+        self.tell_feeds(Time::ZERO);
+        event_loop::run(self);
+        if self.effects.agenda.next_time() == Some(Time::END) {
+            return Err(ReplayError::TooLong);
+        }
+        let disagreement = self.disagreement();
+        if let Some(refusal) = self.effects.refusal.take().or(disagreement) {
+            return Err(refusal.into());
+        }
+        if self.flow.completed().0 < self.launches.nodes() {
+            let (lanes, effects) = (self.processors.lanes_mut(), &mut self.effects);
+            self.tile_groups.dissolve(&mut self.flow, lanes, effects);
+            return Err(ReplayError::Stuck(Box::new(self.diagnose())));
+        }
+        Ok(())
+    }
+
+    /// Submits the loads and stores of this instant that cross the network, and its messages, once no closed form reserves
+    /// links on their way.
+    #[inline]
+    fn send(&mut self, now: Time) {
+        let (fabric, effects) = (&mut self.fabric, &mut self.effects);
+        if !effects.accesses.is_empty() {
+            self.collectives
+                .materialize_on_the_way(fabric, effects, now);
+            fabric.submit_accesses(now, effects);
+        }
+        if !effects.sends.is_empty() {
+            self.collectives.materialize_touched(fabric, effects, now);
+            fabric.submit_pending(now, effects);
+        }
+        self.follow_up(now);
+    }
+
+    /// Settles collectives with new arrivals, when no event is left at `now`.
+    fn settle(&mut self, now: Time) {
+        let mut arrivals = std::mem::take(&mut self.effects.arrivals);
+        arrivals.sort_unstable_by_key(|&run| self.collectives.content_of(run));
+        for &run in &arrivals {
+            let effects = &mut self.effects;
+            if self.settings.comm == CommTiming::Model {
+                let fabric = &mut self.fabric;
+                self.collectives.settle_run(fabric, effects, now, run);
+            } else {
+                self.collectives.begin_parts(&self.flow, effects, now, run);
+            }
+            self.follow_up(now);
+        }
+        arrivals.clear();
+        self.effects.arrivals = arrivals;
+    }
+
+    /// Shares the links of memories anew, if accesses began or ended at this instant and no event of it is left. Returns
+    /// whether it did.
+    #[inline]
+    fn settle_memories(&mut self, now: Time) -> bool {
+        let (mut next, mut settled) = (0, false);
+        while let Some(memory) = self.fabric.unsettled_memory(next) {
+            next = memory + 1;
+            // What one of them ended at this instant may concern the next, which is then settled after it.
+            if !self.effects.agenda.has(now) {
+                self.fabric.settle_memory(now, memory, &mut self.effects);
+                self.follow_up(now);
+                settled = true;
+            }
+        }
+        settled
+    }
+
+    /// Carries out what components left to be told and done.
+    #[inline]
+    fn follow_up(&mut self, now: Time) {
+        if self.effects.leave_something() {
+            self.tell_and_do(now);
+        }
+    }
+
+    #[inline(never)]
+    fn tell_and_do(&mut self, now: Time) {
+        self.effects.calm();
+        for (number, node) in self.effects.began.drain(..) {
+            self.observer.began(now, number, node);
+        }
+        for record in self.effects.records.drain(..) {
+            self.observer.collective(&record);
+        }
+        M::Order::follow_up(self, now);
+    }
+}

@@ -1,0 +1,267 @@
+//! Execution of collectives: the stages over the phases of a group, and in each stage a small program per member that
+//! yields its next step on demand.
+//!
+//! Message schedules are never materialised. [`CollectiveStage`]s state the operation of a collective in each dimension
+//! that the group spans; [`CollectiveAlgorithm::step`] returns the next message of the member at one index of a line,
+//! and the number of receptions that it depends on. The same programs run step by step in the event loop, and have
+//! closed forms for members that start together on identical paths.
+//!
+//! Reductions cost no time of their own: they proceed at the rate at which bytes arrive, which NPU
+//! memory exceeds many times over.
+
+use crate::group::GroupExtent;
+use chakram_base::collective_kind::CollectiveKind;
+use chakram_base::units::BufferShare;
+
+mod algorithm;
+pub mod auto;
+mod backend;
+mod binomial;
+mod chunk_schedule;
+mod curve;
+mod custom;
+mod direct;
+mod double_binary_tree;
+mod flow_shop;
+mod halving_doubling;
+mod inter_dimension;
+mod native;
+mod pairwise;
+mod peer_sizes;
+mod pipeline;
+mod protocol;
+mod recursive_doubling;
+mod ring;
+mod routes;
+mod stage_assignment;
+mod tree;
+
+pub use algorithm::{AlgorithmChoice, AlgorithmModel, CollectiveAlgorithm, OwnAlgorithm};
+pub use backend::{
+    AlgorithmDescriber, BusScheduler, BusTransfer, ChunkQueueSpec, CollectiveBackend,
+    CollectiveRequest, CompletionToken, ContentOrder, EndpointCost, EndpointModel, GroupMembers,
+    InsertionOrder, IssueDiscipline, ReceiveSource, ScriptAction, ScriptEvent, TransferCause,
+    UncontendedCost,
+};
+pub use chunk_schedule::{AdmissionOrder, ChunkSchedule, StageEntry};
+pub use curve::{CollectiveCurve, measured as measured_collective};
+pub use custom::{
+    CustomCollective, MemberScript, ScriptExecutor, ScriptFault, ScriptOp, ScriptedAlgorithm,
+};
+pub use flow_shop::{FlowShopInput, FlowShopResult, IntraDimensionPolicy, schedule};
+pub use inter_dimension::InterDimensionPolicy;
+pub use native::NativeBackend;
+pub use peer_sizes::PeerSizes;
+pub use pipeline::ChunkPipeline;
+pub use protocol::{CollectiveProtocol, fastest as fastest_protocol};
+pub use stage_assignment::{ChunkSpec, StageAssignment, assign_stages, outward};
+
+/// The operation that a collective performs along one phase.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum CollectivePrimitive {
+    /// Each member of a line ends with the sum of its part.
+    ReduceScatter,
+    /// Each member of a line ends with all parts.
+    AllGather,
+    /// Each member of a line ends with the sum of all buffers, in one stage.
+    AllReduce,
+    /// Each member sends each other its part.
+    AllToAll,
+    /// The root of the line sends its buffer to all.
+    Broadcast,
+    /// The root of the line ends with the sum of all buffers.
+    Reduce,
+    /// The root of the line ends with all parts.
+    Gather,
+    /// The root of the line sends each member its part.
+    Scatter,
+}
+
+impl CollectivePrimitive {
+    /// Returns true if one member of each line, the root, has a role of its own.
+    pub fn has_root(self) -> bool {
+        matches!(
+            self,
+            Self::Broadcast | Self::Reduce | Self::Gather | Self::Scatter
+        )
+    }
+}
+
+/// One phase's part in a collective.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct CollectiveStage {
+    /// Index of the phase in the extent.
+    pub phase: usize,
+    /// The operation along that phase.
+    pub primitive: CollectivePrimitive,
+    /// The buffer of a line: the data that its members together gather, scatter or reduce.
+    pub buffer: BufferShare,
+    /// True for the second of two trees between which chunks alternate; of no meaning for other algorithms.
+    pub mirrored: bool,
+    /// True if each half of the buffer takes one direction around a ring, so that an NPU sends over both its links.
+    pub bidirectional: bool,
+}
+
+impl CollectiveStage {
+    /// One of `n` equal parts of the buffer, or with both directions in use the half of one.
+    #[inline]
+    pub fn part(&self, n: u32) -> BufferShare {
+        self.buffer.part(n).part(1 + u32::from(self.bidirectional))
+    }
+}
+
+/// Hands `take` the stages of `kind` over the phases of `extent`, in order, where a chunk's share of the
+/// buffer ([`CollectiveKind::buffer`]) is `whole`.
+///
+/// `order` has the index of every phase once, in the order in which a chunk goes outward. Reduce-scatter, all-gather,
+/// all-reduce and all-to-all follow it; the rest use the identity, whatever `order` says. Earlier phases shrink the
+/// data of later ones. With sizes n_0, n_1, … in that order: reduce-scatter goes outward with S, S/n_0, S/(n_0 n_1),
+/// …; all-gather comes back inward with the same buffers; all-reduce is one after the other, or, if `fused`, has one
+/// stage in place of the two of the last phase; all-to-all crosses every dimension with all of S; reduce and gather
+/// go outward, broadcast and scatter inward, along the lines that hold data. A barrier is an all-gather of nothing.
+pub fn decompose(
+    kind: CollectiveKind,
+    extent: &GroupExtent,
+    whole: BufferShare,
+    order: &[usize],
+    fused: bool,
+    mut take: impl FnMut(CollectiveStage),
+) {
+    let mut hand = |phase: usize, primitive, buffer| {
+        take(CollectiveStage {
+            phase,
+            primitive,
+            buffer,
+            mirrored: false,
+            bidirectional: false,
+        });
+    };
+    let size = |d: &usize| extent.phases[*d].size;
+    // S divided by the sizes of the phases before place `k` of an order.
+    let shrunk = |order: &[usize], k: usize| whole.part(order[..k].iter().map(size).product());
+    // S divided by the sizes outside phase d.
+    let outside = |d: usize| {
+        let phase = &extent.phases[d];
+        whole.part(extent.size() / (phase.stride * phase.size))
+    };
+    let identity = outward(extent);
+    // These kinds ignore `order`: the lines that hold data follow from the identity.
+    let mut inward = |primitive| {
+        for &d in identity.iter().rev() {
+            let buffer = match primitive {
+                CollectivePrimitive::AllGather => shrunk(identity, d),
+                CollectivePrimitive::Scatter => outside(d),
+                _ => whole,
+            };
+            hand(d, primitive, buffer);
+        }
+    };
+    match kind {
+        CollectiveKind::AllReduce => {
+            // A fused all-reduce replaces the two stages of the last phase in the order.
+            let both = order.len() - usize::from(fused && !order.is_empty());
+            for (k, &d) in order[..both].iter().enumerate() {
+                hand(d, CollectivePrimitive::ReduceScatter, shrunk(order, k));
+            }
+            for &d in &order[both..] {
+                hand(d, CollectivePrimitive::AllReduce, shrunk(order, both));
+            }
+            for (k, &d) in order[..both].iter().enumerate().rev() {
+                hand(d, CollectivePrimitive::AllGather, shrunk(order, k));
+            }
+        }
+        CollectiveKind::ReduceScatter => {
+            for (k, &d) in order.iter().enumerate() {
+                hand(d, CollectivePrimitive::ReduceScatter, shrunk(order, k));
+            }
+        }
+        CollectiveKind::AllGather => {
+            for (k, &d) in order.iter().enumerate().rev() {
+                hand(d, CollectivePrimitive::AllGather, shrunk(order, k));
+            }
+        }
+        CollectiveKind::AllToAll => {
+            for &d in order {
+                hand(d, CollectivePrimitive::AllToAll, whole);
+            }
+        }
+        CollectiveKind::Barrier => inward(CollectivePrimitive::AllGather),
+        CollectiveKind::Broadcast => inward(CollectivePrimitive::Broadcast),
+        CollectiveKind::Scatter => inward(CollectivePrimitive::Scatter),
+        CollectiveKind::Reduce => {
+            for &d in identity {
+                hand(d, CollectivePrimitive::Reduce, whole);
+            }
+        }
+        CollectiveKind::Gather => {
+            for &d in identity {
+                hand(d, CollectivePrimitive::Gather, outside(d));
+            }
+        }
+    }
+}
+
+/// A member's place in a line.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct LinePosition {
+    /// Members of the line; at least 2.
+    pub size: u32,
+    /// This member's index.
+    pub index: u32,
+    /// The root's index; 0 where there is no root.
+    pub root: u32,
+    /// This member's position in the extent; of use to what differs between lines alone.
+    pub position: u32,
+}
+
+impl LinePosition {
+    /// Returns the position of the member at `position` along `phase`, in a collective rooted at position `root`.
+    /// `None` if its line takes no part in this stage: with a root, only lines that hold or want data do, those whose
+    /// indices along all inner phases are the root's.
+    pub fn new(
+        extent: &GroupExtent,
+        stage: &CollectiveStage,
+        position: u32,
+        root: u32,
+    ) -> Option<Self> {
+        let phase = &extent.phases[stage.phase];
+        // The inner phases are the remainder by this phase's stride.
+        if stage.primitive.has_root() && position % phase.stride != root % phase.stride {
+            return None;
+        }
+        Some(Self {
+            size: phase.size,
+            index: phase.index(position),
+            root: phase.index(root),
+            position,
+        })
+    }
+
+    /// Returns the same position with the line numbered from its other end, so that the opposite direction of a ring
+    /// becomes the one to the next index.
+    #[inline]
+    pub fn reversed(self) -> Self {
+        Self {
+            size: self.size,
+            index: self.size - 1 - self.index,
+            root: self.size - 1 - self.root,
+            ..self
+        }
+    }
+}
+
+/// One step of a member: a message, and when it may leave.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct SendStep {
+    /// The receiver's index in the line.
+    pub to: u32,
+    /// Size of the message.
+    pub amount: BufferShare,
+    /// Number of credits required: messages of this stage that were received and processed, plus the credits that the
+    /// member started with.
+    pub after: u32,
+    /// Number of messages of this stage that must have arrived in addition.
+    pub arrived: u32,
+    /// Number of steps that the receiver must have taken before it posts the receive for this message.
+    pub recv_posted: u32,
+}

@@ -1,0 +1,346 @@
+//! The algorithms by name: the primitives that each carries out, and the substitute for those that it does not.
+
+use super::auto::LineCostModel;
+use super::{
+    CollectivePrimitive, CollectiveStage, LinePosition, SendStep, direct, double_binary_tree,
+    halving_doubling, pairwise, recursive_doubling, ring, tree,
+};
+use crate::group::{GroupExtent, GroupPhase};
+use crate::topology::{NetworkPath, Topology};
+use chakram_base::units::{BufferShare, Span, TimeEstimate};
+use std::fmt;
+
+/// The algorithm by which the members of one dimension carry out their stage.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum CollectiveAlgorithm {
+    /// Neighbour to neighbour, around a ring of all members.
+    Ring,
+    /// Every member to every other, one after another through its port.
+    Direct,
+    /// Exchanges with partners at doubling distances, of halves of halves.
+    HalvingDoubling,
+    /// Exchanges with partners at doubling distances, of the whole buffer.
+    RecursiveDoubling,
+    /// Up and down two binary trees, between which chunks alternate.
+    DoubleBinaryTree,
+    /// Up and down a binary tree.
+    Tree,
+    /// One partner after another.
+    Pairwise,
+    /// One of the caller's own.
+    Own(OwnAlgorithm),
+}
+
+/// An algorithm of the caller's own, for members of one dimension.
+///
+/// Each member takes the steps that [`Self::step`] lists, one message after another; a step waits for the messages that
+/// it says. Members that come late, chunks and contention are the engine's affair.
+pub trait AlgorithmModel: fmt::Debug + Sync {
+    /// Its name in reports.
+    fn name(&self) -> &'static str;
+
+    /// Returns true if `n` members can carry out `primitive` with it; otherwise another stands in
+    /// ([`CollectiveAlgorithm::resolve`]).
+    fn supports(&self, primitive: CollectivePrimitive, n: u32) -> bool;
+
+    /// Returns the `i`-th message that the member at `line` sends, `None` after the last.
+    fn step(&self, stage: &CollectiveStage, line: LinePosition, i: u32) -> Option<SendStep>;
+
+    /// Number of messages that the member at `line` receives.
+    fn receives(&self, stage: &CollectiveStage, line: LinePosition) -> u32;
+
+    /// Returns the duration of `stage` among `n` members that start together on links of their own, all of `path`;
+    /// `None` if that is not proved.
+    fn closed_form(&self, _: &CollectiveStage, _n: u32, _path: &NetworkPath) -> Option<Span> {
+        None
+    }
+}
+
+/// A handle of an algorithm of the caller's own; two are equal if their names are.
+#[derive(Clone, Copy, Debug)]
+pub struct OwnAlgorithm(pub &'static dyn AlgorithmModel);
+
+impl PartialEq for OwnAlgorithm {
+    fn eq(&self, other: &Self) -> bool {
+        self.0.name() == other.0.name()
+    }
+}
+
+impl Eq for OwnAlgorithm {}
+
+impl CollectiveAlgorithm {
+    /// Every algorithm with the name it has in machine files. Of those that take equally long, the
+    /// first is chosen where the choice is free.
+    pub const ALL: [(Self, &'static str); 7] = [
+        (Self::Ring, "ring"),
+        (Self::Direct, "direct"),
+        (Self::HalvingDoubling, "halving_doubling"),
+        (Self::RecursiveDoubling, "recursive_doubling"),
+        (Self::DoubleBinaryTree, "double_binary_tree"),
+        (Self::Tree, "tree"),
+        (Self::Pairwise, "pairwise"),
+    ];
+
+    /// Returns true if `n` members can carry out `primitive` with this algorithm.
+    ///
+    /// | algorithm | carries |
+    /// |---|---|
+    /// | ring, direct | all but the fused all-reduce |
+    /// | halving_doubling | reduce-scatter and all-gather of 2^L members; with a root, anything |
+    /// | recursive_doubling | the same, and the fused all-reduce of 2^L members |
+    /// | double_binary_tree, tree | the fused all-reduce, broadcast and reduce |
+    /// | pairwise | reduce-scatter, all-gather and all-to-all |
+    #[inline]
+    pub fn supports(self, primitive: CollectivePrimitive, n: u32) -> bool {
+        use CollectivePrimitive as P;
+        match self {
+            Self::Ring | Self::Direct => primitive != P::AllReduce,
+            Self::HalvingDoubling | Self::RecursiveDoubling => match primitive {
+                P::ReduceScatter | P::AllGather => n.is_power_of_two(),
+                P::AllReduce => self == Self::RecursiveDoubling && n.is_power_of_two(),
+                P::AllToAll => false,
+                P::Broadcast | P::Reduce | P::Gather | P::Scatter => true,
+            },
+            Self::DoubleBinaryTree | Self::Tree => {
+                matches!(primitive, P::AllReduce | P::Broadcast | P::Reduce)
+            }
+            Self::Pairwise => {
+                matches!(primitive, P::ReduceScatter | P::AllGather | P::AllToAll)
+            }
+            Self::Own(own) => own.0.supports(primitive, n),
+        }
+    }
+
+    /// Returns the algorithm that runs if this one is requested for `primitive` among `n` members: this one if it
+    /// carries the primitive, otherwise
+    ///
+    /// - reduce-scatter and all-gather: ring;
+    /// - all-to-all: pairwise;
+    /// - with a root: ring, but direct in place of pairwise, whose only exchange with data is the one with the root;
+    /// - the fused all-reduce, which callers do not request where it is not supported: tree.
+    #[inline]
+    pub fn resolve(self, primitive: CollectivePrimitive, n: u32) -> Self {
+        match primitive {
+            _ if self.supports(primitive, n) => self,
+            CollectivePrimitive::AllToAll => Self::Pairwise,
+            CollectivePrimitive::AllReduce => Self::Tree,
+            // With a root all of a member's rounds but one would be empty.
+            _ if primitive.has_root() && self == Self::Pairwise => Self::Direct,
+            _ => Self::Ring,
+        }
+    }
+
+    /// Returns the `i`-th message that the member at `line` sends, `None` after the last. Messages leave in this
+    /// order, one at a time. There is none if the algorithm does not carry the stage's primitive.
+    #[inline]
+    pub fn step(self, stage: &CollectiveStage, line: LinePosition, i: u32) -> Option<SendStep> {
+        match self {
+            Self::Ring => ring::step(stage, line, i),
+            Self::Direct => direct::step(stage, line, i),
+            Self::HalvingDoubling => halving_doubling::step(stage, line, i),
+            Self::RecursiveDoubling => recursive_doubling::step(stage, line, i),
+            Self::DoubleBinaryTree => double_binary_tree::step(stage, line, i),
+            Self::Tree => tree::step(stage, line, i),
+            Self::Pairwise => pairwise::step(stage, line, i),
+            Self::Own(own) => own.0.step(stage, line, i),
+        }
+    }
+
+    /// Number of messages that the member at `line` receives.
+    #[inline]
+    pub fn receives(self, stage: &CollectiveStage, line: LinePosition) -> u32 {
+        match self {
+            Self::Ring => ring::receives(stage, line),
+            Self::Direct => direct::receives(stage, line),
+            Self::HalvingDoubling => halving_doubling::receives(stage, line),
+            Self::RecursiveDoubling => recursive_doubling::receives(stage, line),
+            Self::DoubleBinaryTree => double_binary_tree::receives(stage, line),
+            Self::Tree => tree::receives(stage, line),
+            Self::Pairwise => pairwise::receives(stage, line),
+            Self::Own(own) => own.0.receives(stage, line),
+        }
+    }
+
+    /// Duration of `stage` among `n` members that start together on identical paths; `None` if that is not proved.
+    ///
+    /// Proved only for primitives without a root, where the members' programs are the same up to rotation or exchange
+    /// of indices, so that all finish together. The tables in the modules of the algorithms derive them; tests hold them
+    /// against the event loop. In trees members end one after another, so they have none.
+    pub fn closed_form(self, stage: &CollectiveStage, n: u32, path: &NetworkPath) -> Option<Span> {
+        if stage.primitive.has_root() || !self.supports(stage.primitive, n) {
+            return None;
+        }
+        match self {
+            Self::Ring => Some(ring::closed_form(stage, n, path)),
+            Self::Direct => Some(direct::closed_form(stage, n, path)),
+            Self::HalvingDoubling => Some(halving_doubling::closed_form(stage, n, path)),
+            Self::RecursiveDoubling => Some(recursive_doubling::closed_form(stage, n, path)),
+            Self::DoubleBinaryTree | Self::Tree => None,
+            Self::Pairwise => Some(pairwise::closed_form(stage, n, path)),
+            Self::Own(own) => own.0.closed_form(stage, n, path),
+        }
+    }
+
+    /// Time that `primitive` takes on the buffer of a line, by the formula of this algorithm ([`auto`](super::auto)).
+    /// `None` if it does not carry the primitive, or if nobody has said what it costs.
+    pub(super) fn cost(
+        self,
+        line: &LineCostModel<'_>,
+        primitive: CollectivePrimitive,
+        buffer: BufferShare,
+    ) -> Option<TimeEstimate> {
+        if !self.supports(primitive, line.size()) {
+            return None;
+        }
+        match self {
+            Self::Ring => Some(ring::cost(line, primitive, buffer)),
+            Self::Direct => Some(direct::cost(line, primitive, buffer)),
+            Self::HalvingDoubling => Some(halving_doubling::cost(line, primitive, buffer)),
+            Self::RecursiveDoubling => Some(recursive_doubling::cost(line, primitive, buffer)),
+            Self::DoubleBinaryTree | Self::Tree => Some(tree::cost(line, primitive, buffer)),
+            Self::Pairwise => Some(pairwise::cost(line, buffer)),
+            Self::Own(_) => None,
+        }
+    }
+
+    /// Approximation of a stage among `n` members without a closed form: the size and number, at least 1, of equal
+    /// messages that are sent one after another. Trees and doubling send the whole buffer from level to level,
+    /// `direct` sends it to one member after another; all others send shares.
+    pub(super) fn serial_messages(self, stage: &CollectiveStage, n: u32) -> (BufferShare, u32) {
+        use CollectivePrimitive as P;
+        let levels = n.next_power_of_two().ilog2();
+        let trees = matches!(self, Self::Tree | Self::DoubleBinaryTree);
+        let doubling = matches!(self, Self::HalvingDoubling | Self::RecursiveDoubling);
+        match stage.primitive {
+            P::AllReduce if trees => (stage.buffer, 2 * levels),
+            P::AllReduce => (stage.buffer, levels),
+            P::Broadcast | P::Reduce if trees || doubling => (stage.buffer, levels),
+            P::Broadcast | P::Reduce if self == Self::Direct => (stage.buffer, n - 1),
+            _ => (stage.part(n), n - 1),
+        }
+    }
+
+    /// Returns true if each member receives from one other member only.
+    pub fn has_sole_senders(self) -> bool {
+        self == Self::Ring
+    }
+
+    /// The one path that every message of this stage takes, `None` when they differ.
+    pub fn common_path(
+        self,
+        extent: &GroupExtent,
+        phase: &GroupPhase,
+        topology: &Topology,
+    ) -> Option<NetworkPath> {
+        match self {
+            Self::Ring => extent.neighbour_path(phase, topology),
+            _ => extent.any_path(phase, topology),
+        }
+    }
+}
+
+impl fmt::Display for CollectiveAlgorithm {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        if let Self::Own(own) = self {
+            return f.pad(own.0.name());
+        }
+        let name = Self::ALL.iter().find(|(known, _)| known == self);
+        f.pad(name.map_or("", |(_, name)| name))
+    }
+}
+
+/// A machine's choice of algorithm for one of its dimensions.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum AlgorithmChoice {
+    /// The fastest by formula ([`auto`](super::auto)).
+    Auto,
+    /// This one, or its substitute ([`CollectiveAlgorithm::resolve`]).
+    Named(CollectiveAlgorithm),
+    /// As NCCL and RCCL do with large buffers: around rings, but from each member straight to every other in all-to-all, gather
+    /// and scatter, which are made of sends and receives (NCCL user guide, "Point-to-point communication").
+    Nccl,
+}
+
+impl AlgorithmChoice {
+    /// Every choice with the name it has in machine files.
+    pub const ALL: [(Self, &'static str); CollectiveAlgorithm::ALL.len() + 2] = {
+        let mut all = [(Self::Auto, "auto"); CollectiveAlgorithm::ALL.len() + 2];
+        all[CollectiveAlgorithm::ALL.len()] = (Self::Nccl, "nccl");
+        let mut i = 0;
+        while i < CollectiveAlgorithm::ALL.len() {
+            let (algorithm, name) = CollectiveAlgorithm::ALL[i];
+            all[i] = (Self::Named(algorithm), name);
+            i += 1;
+        }
+        all
+    };
+
+    /// Returns the algorithm that is requested for `primitive`, if it does not depend on sizes; [`CollectiveAlgorithm::resolve`]
+    /// has what stands in for it.
+    pub fn requested(self, primitive: CollectivePrimitive) -> Option<CollectiveAlgorithm> {
+        use CollectivePrimitive as P;
+        match (self, primitive) {
+            (Self::Auto, _) => None,
+            (Self::Named(algorithm), _) => Some(algorithm),
+            (Self::Nccl, P::AllToAll | P::Gather | P::Scatter) => Some(CollectiveAlgorithm::Direct),
+            (Self::Nccl, _) => Some(CollectiveAlgorithm::Ring),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use CollectiveAlgorithm::{Direct, HalvingDoubling, Pairwise, RecursiveDoubling, Ring, Tree};
+    use CollectivePrimitive as P;
+
+    #[test]
+    fn each_variant_prints_its_name() {
+        for (algorithm, name) in CollectiveAlgorithm::ALL {
+            assert_eq!(algorithm.to_string(), name);
+        }
+        assert_eq!(
+            AlgorithmChoice::ALL[2].0,
+            AlgorithmChoice::Named(HalvingDoubling)
+        );
+        assert_eq!(
+            AlgorithmChoice::ALL.last(),
+            Some(&(AlgorithmChoice::Auto, "auto"))
+        );
+    }
+
+    #[test]
+    fn nccl_sends_straight_where_each_member_has_data_for_one_other() {
+        for (primitive, expected) in [
+            (P::AllReduce, Ring),
+            (P::ReduceScatter, Ring),
+            (P::AllGather, Ring),
+            (P::Broadcast, Ring),
+            (P::Reduce, Ring),
+            (P::AllToAll, Direct),
+            (P::Gather, Direct),
+            (P::Scatter, Direct),
+        ] {
+            let found = AlgorithmChoice::Nccl.requested(primitive);
+            assert_eq!(found, Some(expected), "{primitive:?}");
+        }
+        assert_eq!(AlgorithmChoice::Auto.requested(P::AllToAll), None);
+    }
+
+    #[test]
+    fn what_is_not_carried_is_carried_by_another() {
+        let table = [
+            (HalvingDoubling, P::ReduceScatter, 8, HalvingDoubling),
+            (HalvingDoubling, P::ReduceScatter, 6, Ring),
+            (HalvingDoubling, P::Scatter, 6, HalvingDoubling),
+            (RecursiveDoubling, P::AllToAll, 8, Pairwise),
+            (RecursiveDoubling, P::AllReduce, 6, Tree),
+            (Tree, P::AllGather, 8, Ring),
+            (Tree, P::Gather, 8, Ring),
+            (Pairwise, P::Broadcast, 8, Direct),
+        ];
+        for (asked, primitive, n, used) in table {
+            assert_eq!(asked.resolve(primitive, n), used, "{asked} {primitive:?}");
+        }
+    }
+}

@@ -1,0 +1,252 @@
+//! Formulas against closed forms and by hand, and the choice among them.
+
+use super::*;
+use crate::collective::CollectiveStage;
+use crate::topology::TopologyDimension;
+use CollectiveAlgorithm as A;
+use CollectivePrimitive as P;
+use chakram_base::ids::Npu;
+use chakram_base::units::{Bandwidth, Span};
+
+const PRIMITIVES: [CollectivePrimitive; 8] = [
+    P::ReduceScatter,
+    P::AllGather,
+    P::AllReduce,
+    P::AllToAll,
+    P::Broadcast,
+    P::Reduce,
+    P::Gather,
+    P::Scatter,
+];
+
+/// `n` NPUs at 50 GB/s, 20 ps per byte, and 500 ns per link.
+fn lines(shape: DimensionShape, n: u32) -> (Topology, GroupExtent) {
+    lines_of(shape, n, (50e9, Span::from_ns(500)))
+}
+
+fn lines_of(
+    shape: DimensionShape,
+    n: u32,
+    (rate, latency): (f64, Span),
+) -> (Topology, GroupExtent) {
+    let dimension = TopologyDimension {
+        name: String::new(),
+        shape,
+        size: n,
+        bandwidth: Bandwidth::new(rate).unwrap(),
+        latency,
+    };
+    let topology = Topology::new(vec![dimension]).unwrap();
+    let npus: Vec<_> = (0..n).map(Npu).collect();
+    let extent = GroupExtent::new(&npus, &topology);
+    (topology, extent)
+}
+
+fn on<T>(shape: DimensionShape, n: u32, ask: impl Fn(LineCostModel<'_>) -> T) -> T {
+    let (topology, extent) = lines(shape, n);
+    ask(LineCostModel::new(&extent, &extent.phases[0], &topology))
+}
+
+/// Returns true if a formula yields `span`.
+fn is(cost: Option<TimeEstimate>, span: Span) -> bool {
+    let span = TimeEstimate::from(span);
+    cost.is_some_and(|cost| !cost.is_less(span) && !span.is_less(cost))
+}
+
+#[test]
+fn formulas_are_the_closed_forms_where_those_are_proved() {
+    let mut proved = 0;
+    for (shape, _) in DimensionShape::ALL {
+        for n in 2..=17 {
+            let (topology, extent) = lines(shape, n);
+            let phase = &extent.phases[0];
+            let line = LineCostModel::new(&extent, phase, &topology);
+            for (algorithm, _) in A::ALL {
+                let Some(path) = algorithm.common_path(&extent, phase, &topology) else {
+                    continue;
+                };
+                for primitive in PRIMITIVES {
+                    // A multiple of 1 to 17 and of 32, so that nothing is rounded.
+                    let stage = CollectiveStage {
+                        phase: 0,
+                        primitive,
+                        buffer: BufferShare::whole(2 * 12_252_240),
+                        mirrored: false,
+                        bidirectional: algorithm == A::Ring && line.round,
+                    };
+                    let closed = algorithm.closed_form(&stage, n, &path);
+                    let cost = algorithm.cost(&line, primitive, stage.buffer);
+                    proved += usize::from(closed.is_some());
+                    assert!(
+                        closed.is_none_or(|closed| is(cost, closed)),
+                        "{algorithm} {n} {shape}"
+                    );
+                }
+            }
+        }
+    }
+    // 32 lines without overlapping ways, one ring of two and one mesh of two: 3 primitives of direct
+    // and of pairwise on each; those and the other 15 rings: 3 of the ring; 4 sizes on two shapes, one
+    // on the ring and one on the mesh: 2 of halving and doubling, 3 of recursive doubling.
+    assert_eq!(proved, 34 * 6 + 49 * 3 + 10 * 5);
+}
+
+/// n = 8 in a ring, S = 80,000 B, over links of 25 GB/s: t = 3,200 ns, s = 400 ns, α(k) = 500 min(k, 8−k) ns,
+/// c = 1, 2, 3, 4, 3, 2, 1, of which the sum is 16 and that of the latencies 8,000 ns. A ring sends half of s
+/// each way.
+#[test]
+fn distance_costs_latency_and_load_on_a_ring() {
+    let table = [
+        (A::Ring, P::ReduceScatter, 7 * 700),
+        (A::Ring, P::AllToAll, 28 * 700),
+        (A::Ring, P::Broadcast, 7 * 500 + 14 * 200),
+        (A::Direct, P::ReduceScatter, 2000 + 16 * 400),
+        (A::Direct, P::Reduce, 2000 + 7 * 3200),
+        (A::Direct, P::Gather, 2000 + 7 * 400),
+        (A::Pairwise, P::AllToAll, 8000 + 16 * 400),
+        // 500 + 1,600, 1,000 + 2 x 800, 2,000 + 4 x 400 ns.
+        (A::HalvingDoubling, P::AllGather, 2100 + 2600 + 3600),
+        // 500 + 3,200, 1,000 + 3,200, 2,000 + 3,200 ns.
+        (A::HalvingDoubling, P::Broadcast, 3500 + 3 * 3200),
+        // 1, 2 and 4 shares.
+        (A::RecursiveDoubling, P::Scatter, 3500 + 7 * 400),
+        (A::RecursiveDoubling, P::AllReduce, 3500 + 7 * 3200),
+        // Two of S at two levels, one at the root's.
+        (A::Tree, P::Reduce, 3500 + 5 * 3200),
+        (A::DoubleBinaryTree, P::AllReduce, 7000 + 10 * 3200),
+    ];
+    for (algorithm, primitive, ns) in table {
+        let cost = on(DimensionShape::Ring, 8, |line| {
+            algorithm.cost(&line, primitive, BufferShare::whole(80_000))
+        });
+        assert!(is(cost, Span::from_ns(ns)), "{algorithm} {primitive:?}");
+    }
+}
+
+#[test]
+fn the_choice_is_the_least_of_all() {
+    for (shape, _) in DimensionShape::ALL {
+        for n in 2..=33 {
+            for bytes in [0, 1, 1000, 100_000, 100_000_000] {
+                for primitive in PRIMITIVES {
+                    on(shape, n, |line| {
+                        let buffer = BufferShare::whole(bytes);
+                        let cost = |a: CollectiveAlgorithm| a.cost(&line, primitive, buffer);
+                        let (chosen, least) = line.choose(primitive, buffer);
+                        assert_eq!(cost(chosen), Some(least));
+                        let all = A::ALL.map(|(a, _)| (a, cost(a)));
+                        let before = all.iter().take_while(|(a, _)| *a != chosen);
+                        let slower = |(_, cost): &(A, Option<TimeEstimate>)| {
+                            cost.is_none_or(|cost| least.is_less(cost))
+                        };
+                        assert!(before.into_iter().all(slower), "{primitive:?} {n} {shape}");
+                        let faster = |cost: TimeEstimate| cost.is_less(least);
+                        let mut costs = all.iter().filter_map(|(_, cost)| *cost);
+                        assert!(!costs.any(faster), "{primitive:?} {n} {shape}");
+                    });
+                }
+            }
+        }
+    }
+}
+
+#[test]
+fn size_decides() {
+    let choose = |shape, n, primitive, bytes| {
+        on(shape, n, |line| {
+            line.choose(primitive, BufferShare::whole(bytes)).0
+        })
+    };
+    // 1,000 B among 16 in a ring. Ring: 15 x (500 + 1.25) ns. Halving and doubling: 500 x 15 + 80 ns.
+    // Direct: 8 x 500 + 64 x 2.5 ns.
+    assert_eq!(
+        choose(DimensionShape::Ring, 16, P::AllGather, 1000),
+        A::Direct
+    );
+    // 10 MB: 15 x 12,500 ns against 64 x 25,000 and 4 x 400,000 ns, and latencies.
+    assert_eq!(
+        choose(DimensionShape::Ring, 16, P::AllGather, 10_000_000),
+        A::Ring
+    );
+    // On a switch: 1,000 x log2 16 + 4 x 20 ns against 1,000 + 15 x 20 and 15 x 1,000 + 30 x 1.25 ns.
+    let broadcast = |bytes| choose(DimensionShape::Switch, 16, P::Broadcast, bytes);
+    assert_eq!(broadcast(1000), A::Direct);
+    // 4 x (1,000 + 2,000) against 1,000 + 15 x 2,000 and 15 x 1,000 + 30 x 125 ns.
+    assert_eq!(broadcast(100_000), A::HalvingDoubling);
+    // 4 x 201,000 against 30 x 12,500 + 15,000 ns.
+    assert_eq!(broadcast(10_000_000), A::Ring);
+}
+
+#[test]
+fn a_small_all_reduce_of_a_ring_is_fused() {
+    // 8 in a ring, 800 B: recursive doubling 3,500 + 7 x 32 ns against twice direct, 2 x (2,000 +
+    // 16 x 4) ns. 80,000 B: 25,900 against 2 x 4,900 ns of the ring.
+    let fuses = |bytes| {
+        on(DimensionShape::Ring, 8, |line| {
+            line.prefers_fused_all_reduce(BufferShare::whole(bytes))
+        })
+    };
+    assert_eq!((fuses(800), fuses(80_000)), (true, false));
+}
+
+/// The law of scale, on buffers of which hardly anything takes whole picoseconds and with latencies that make
+/// ties and near ties: on a machine whose latencies are `factor` times as long and whose bandwidths are as
+/// many times less, the choices are the same.
+#[test]
+fn choices_do_not_depend_on_the_scale() {
+    let mut state = 7_u64;
+    let mut dice = |sides: u64| {
+        state = state
+            .wrapping_mul(6_364_136_223_846_793_005)
+            .wrapping_add(1);
+        (state >> 33) % sides
+    };
+    let mut chosen = [0; CollectiveAlgorithm::ALL.len()];
+    for case in 0..10_000 {
+        let (shape, _) = DimensionShape::ALL[dice(4) as usize];
+        let n = 2 + dice(8) as u32;
+        let (ps_per_byte, bytes) = (1 + dice(9), dice(400));
+        let latency = [0, dice(50), ps_per_byte * bytes / 2 * dice(3)][dice(3) as usize];
+        let buffer = BufferShare::whole(bytes).part(1 + dice(3) as u32);
+        let at = |factor: u64| {
+            let rate = 1e12 / (ps_per_byte * factor) as f64;
+            let (topology, extent) = lines_of(shape, n, (rate, Span(latency * factor)));
+            let line = LineCostModel::new(&extent, &extent.phases[0], &topology);
+            let all = PRIMITIVES.map(|primitive| line.choose(primitive, buffer).0);
+            (all, line.prefers_fused_all_reduce(buffer))
+        };
+        let once = at(1);
+        once.0.iter().for_each(|algorithm| {
+            let mut all = CollectiveAlgorithm::ALL.iter();
+            chosen[all.position(|(known, _)| known == algorithm).unwrap()] += 1;
+        });
+        for factor in [2, 3, 4, 5040] {
+            assert_eq!(
+                at(factor),
+                once,
+                "case {case}: {n} in a {shape}, times {factor}"
+            );
+        }
+    }
+    // One tree takes as long as two and stands behind them, and recursive doubling behind halving but where it alone
+    // carries an all-reduce.
+    assert!(
+        chosen.iter().filter(|&&count| count > 100).count() >= 4,
+        "{chosen:?}"
+    );
+}
+
+/// Two in a switch without latency, 1,001 B at a picosecond a byte: a broadcast takes 1,001 ps in one message or
+/// in two of 500.5. These are not 1,002 for being rounded one by one, so it is a tie, and a ring at any scale.
+#[test]
+fn a_tie_is_one_whatever_rounds() {
+    for factor in [1, 2] {
+        let rate = 1e12 / f64::from(factor);
+        let (topology, extent) = lines_of(DimensionShape::Switch, 2, (rate, Span::ZERO));
+        let line = LineCostModel::new(&extent, &extent.phases[0], &topology);
+        assert_eq!(
+            line.choose(P::Broadcast, BufferShare::whole(1001)).0,
+            A::Ring
+        );
+    }
+}

@@ -1,0 +1,167 @@
+//! The chunk schedule of a collective: the path of its chunks from stage to stage.
+//!
+//! A collective is split into chunks. Each takes a *route*, a list of stages with the bytes of each; routes are
+//! equally long and differ in the order in which they visit the phases and in the size of their chunks. So chunks of
+//! one route are of one size, and if all are, and visit the phases in one order, there is one route.
+//!
+//! A chunk may have to wait before a stage. An [`AdmissionOrder`] fixes the order of chunks in each phase for the
+//! whole collective, the same at every member: members that each decided by themselves could hold a phase that
+//! another's partners need, and deadlock, as ASTRA-sim's do with fewer active chunks than chunks.
+
+use chakram_base::units::Span;
+
+/// A chunk enters a stage of its route.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct StageEntry {
+    /// Number of the chunk.
+    pub chunk: u32,
+    /// Index of the stage in its route.
+    pub stage: u16,
+}
+
+/// The order in which chunks enter the stages of each phase.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct AdmissionOrder {
+    /// For each phase of the group, all passages through it.
+    pub order: Vec<Vec<StageEntry>>,
+    /// Number of a member's chunks in each phase at once; at least 1.
+    pub capacity: Vec<u32>,
+}
+
+/// Schedule of the chunks of a collective through their stages.
+#[derive(Clone, Debug)]
+pub struct ChunkSchedule<S> {
+    stages: Vec<S>,
+    length: usize,
+    route_of: Vec<u32>,
+    chunks: u32,
+    strands: u32,
+    admission: Option<AdmissionOrder>,
+    measured: Option<Span>,
+}
+
+impl<S: Copy> ChunkSchedule<S> {
+    /// `chunks` that all pass through `stages`.
+    pub fn uniform(stages: Vec<S>, chunks: u32) -> Self {
+        Self {
+            length: stages.len(),
+            stages,
+            route_of: Vec::new(),
+            chunks,
+            strands: 1,
+            admission: None,
+            measured: None,
+        }
+    }
+
+    /// A chunk for each of `route_of`, which names one of the routes that make up `stages`, each of
+    /// `length`.
+    pub fn routed(stages: Vec<S>, length: usize, route_of: Vec<u32>) -> Self {
+        // Routes are stored back to back, all of `length` stages.
+        debug_assert!(length == 0 || stages.len().is_multiple_of(length));
+        Self {
+            stages,
+            length,
+            chunks: route_of.len() as u32,
+            route_of,
+            strands: 1,
+            admission: None,
+            measured: None,
+        }
+    }
+
+    /// The same with other stages in place of its own.
+    pub fn map_stages(mut self, other: impl Fn(S) -> S) -> Self {
+        for stage in &mut self.stages {
+            *stage = other(*stage);
+        }
+        self
+    }
+
+    /// The same, which takes `span` from the arrival of its last member where nothing disturbs it, as measured.
+    pub fn measured_as(self, span: Span) -> Self {
+        Self {
+            measured: Some(span),
+            ..self
+        }
+    }
+
+    /// Time from the arrival of the last member, if it was measured.
+    #[inline]
+    pub fn measured(&self) -> Option<Span> {
+        self.measured
+    }
+
+    /// The same with chunks that enter each phase in the order of `admission`.
+    pub fn with_admission(self, admission: AdmissionOrder) -> Self {
+        Self {
+            admission: Some(admission),
+            ..self
+        }
+    }
+
+    /// The same with chunks that have up to `strands` concurrent strands in a stage.
+    pub fn with_strands(self, strands: u32) -> Self {
+        Self { strands, ..self }
+    }
+
+    /// Maximum number of concurrent strands of a chunk.
+    #[inline]
+    pub fn strands(&self) -> u32 {
+        self.strands
+    }
+
+    /// Number of chunks.
+    #[inline]
+    pub fn chunks(&self) -> u32 {
+        self.chunks
+    }
+
+    /// Number of stages of each chunk.
+    #[inline]
+    pub fn length(&self) -> usize {
+        self.length
+    }
+
+    /// The stages of all routes, one after another.
+    #[inline]
+    pub fn stages(&self) -> &[S] {
+        &self.stages
+    }
+
+    /// The route of `chunk`.
+    #[inline]
+    pub fn route(&self, chunk: u32) -> usize {
+        if self.route_of.is_empty() {
+            0
+        } else {
+            self.route_of[chunk as usize] as usize
+        }
+    }
+
+    /// Returns true if all chunks pass through the same stages.
+    #[inline]
+    pub fn is_uniform(&self) -> bool {
+        self.route_of.is_empty()
+    }
+
+    /// Stage `number` of `chunk`; none beyond the last.
+    #[inline]
+    pub fn stage(&self, chunk: u32, number: u16) -> Option<&S> {
+        let index = self.stage_index(chunk, number)?;
+        Some(&self.stages[index])
+    }
+
+    /// Index of stage `number` of `chunk` among [`Self::stages`]; none beyond the last.
+    #[inline]
+    pub fn stage_index(&self, chunk: u32, number: u16) -> Option<usize> {
+        let number = usize::from(number);
+        (number < self.length).then(|| self.route(chunk) * self.length + number)
+    }
+
+    /// The order of admission to each phase, if it is fixed.
+    #[inline]
+    pub fn admission(&self) -> Option<&AdmissionOrder> {
+        self.admission.as_ref()
+    }
+}

@@ -1,0 +1,271 @@
+//! Collectives whose algorithm is a script for each position of the group.
+//!
+//! A script is a dependency graph of operations: sends, receives and waits. Operations whose predecessors have
+//! completed start at once, in the order of the script: there are no lanes. A receive completes when it has started
+//! and its message has arrived; completion of a send is defined by the backend. Sizes are those of the scripts, and
+//! the collective's own does not count. The collective is over at a member when all operations of its script have
+//! completed.
+
+use super::{ScriptAction, ScriptEvent};
+use chakram_base::collective_kind::CollectiveKind;
+use chakram_base::units::Span;
+use std::collections::{BTreeMap, VecDeque};
+use std::sync::Arc;
+
+mod matched;
+
+pub use matched::ScriptFault;
+
+/// One operation of a script.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum ScriptOp {
+    /// A message to another position.
+    Send {
+        /// The receiver's position.
+        to: u32,
+        /// Size of the message in bytes.
+        bytes: u64,
+        /// Label by which the receiver matches the message.
+        label: u32,
+    },
+    /// A message from another position.
+    Receive {
+        /// The sender's position.
+        from: u32,
+        /// Label that the sender gives the message.
+        label: u32,
+    },
+    /// Time that passes.
+    Wait(Span),
+}
+
+/// The script of one position.
+#[derive(Clone, Debug, Default)]
+pub struct MemberScript {
+    ids: Vec<u64>,
+    parts: Vec<ScriptOp>,
+    /// Number of predecessors of each part.
+    in_degrees: Vec<u32>,
+    /// End of each part's range in `successors`.
+    ends: Vec<u32>,
+    successors: Vec<u32>,
+}
+
+impl MemberScript {
+    /// Appends a part, which its author calls `id`: it waits for `in_degree` others, and `successors` wait for it.
+    pub fn push(
+        &mut self,
+        id: u64,
+        part: ScriptOp,
+        in_degree: u32,
+        successors: impl Iterator<Item = u32>,
+    ) {
+        self.ids.push(id);
+        self.parts.push(part);
+        self.in_degrees.push(in_degree);
+        self.successors.extend(successors);
+        self.ends.push(self.successors.len() as u32);
+    }
+
+    /// The author's id of a part.
+    pub fn id(&self, part: u32) -> u64 {
+        self.ids[part as usize]
+    }
+
+    fn len(&self) -> u32 {
+        self.parts.len() as u32
+    }
+
+    fn successors(&self, part: u32) -> &[u32] {
+        let ends = |part: usize| self.ends[part] as usize;
+        let start = (part as usize).checked_sub(1).map_or(0, ends);
+        &self.successors[start..ends(part as usize)]
+    }
+}
+
+/// An algorithm: a script for each position.
+#[derive(Clone, Debug)]
+pub struct ScriptedAlgorithm(Vec<Arc<MemberScript>>);
+
+/// An algorithm that stands for the machine's.
+#[derive(Clone, Debug)]
+pub struct CustomCollective {
+    /// Kind of collective that it carries out.
+    pub kind: CollectiveKind,
+    /// Display name.
+    pub name: String,
+    /// Script of each position: position p is the p-th member of the group, counted from the root where there is one.
+    /// Each receive takes one send ([`ScriptedAlgorithm::matched`]).
+    pub scripts: ScriptedAlgorithm,
+}
+
+/// A message by which a receiver knows it: the sender, and its label.
+type ScriptMessageKey = (u32, u32);
+
+/// Progress of one member through its script.
+#[derive(Clone, Debug)]
+struct ScriptProgress {
+    script: Arc<MemberScript>,
+    waiting: Vec<u32>,
+    left: u32,
+    /// Receives that wait.
+    posted_receives: BTreeMap<ScriptMessageKey, VecDeque<u32>>,
+    /// Messages that have arrived and that no receive has taken.
+    arrived: BTreeMap<ScriptMessageKey, u32>,
+}
+
+/// Progress of the members that execute scripts, by run and position.
+#[derive(Clone, Debug, Default)]
+pub struct ScriptExecutor(BTreeMap<(u32, u32), ScriptProgress>);
+
+impl CustomCollective {
+    /// Returns true if it carries out collectives of `kind` among `members` members. Never with one member, who has
+    /// no peer.
+    pub fn applies_to(&self, kind: CollectiveKind, members: u32) -> bool {
+        self.kind == kind && members > 1 && self.scripts.positions() == members
+    }
+}
+
+impl ScriptedAlgorithm {
+    /// The algorithm of these scripts, that of position 0 first.
+    pub fn new(scripts: Vec<MemberScript>) -> Self {
+        Self(scripts.into_iter().map(Arc::new).collect())
+    }
+
+    /// Number of positions that have a script.
+    pub fn positions(&self) -> u32 {
+        self.0.len() as u32
+    }
+
+    /// The script of a position.
+    pub fn script(&self, position: u32) -> &MemberScript {
+        &self.0[position as usize]
+    }
+
+    /// The parts of the first `size` scripts, each with its position and its place.
+    fn parts(&self, size: u32) -> impl Iterator<Item = (u32, u32, ScriptOp)> {
+        let scripts = (0..size).zip(&self.0);
+        scripts.flat_map(|(position, script)| {
+            let parts = (0..).zip(&script.parts);
+            parts.map(move |(place, &part)| (position, place, part))
+        })
+    }
+
+    /// Returns two of `size` positions whose sends and receives do not match, the sender first, if there are any.
+    pub fn unpaired(&self, size: u32) -> Option<(u32, u32)> {
+        // By sender, receiver and label: sends less receives.
+        let mut open: BTreeMap<(u32, u32, u32), i64> = BTreeMap::new();
+        for (position, _, part) in self.parts(size) {
+            let (key, count) = match part {
+                ScriptOp::Send { to, label, .. } => ((position, to, label), 1),
+                ScriptOp::Receive { from, label } => ((from, position, label), -1),
+                ScriptOp::Wait(_) => continue,
+            };
+            *open.entry(key).or_insert(0) += count;
+        }
+        let mut open = open.into_iter().filter(|(_, count)| *count != 0);
+        open.next().map(|((from, to, _), _)| (from, to))
+    }
+
+    /// A peer that is none of a group of `size`, if its scripts have one.
+    pub fn unknown_peer(&self, size: u32) -> Option<u32> {
+        let mut peers = self.parts(size).filter_map(|(_, _, part)| part.peer());
+        peers.find(|&peer| peer >= size)
+    }
+}
+
+impl ScriptOp {
+    fn peer(self) -> Option<u32> {
+        match self {
+            Self::Send { to: peer, .. } | Self::Receive { from: peer, .. } => Some(peer),
+            Self::Wait(_) => None,
+        }
+    }
+}
+
+impl ScriptExecutor {
+    /// Delivers `cue` to the member at a position of a run; on the first, `script` returns the number of its script.
+    /// The member's actions are appended to `acts`.
+    pub fn advance(
+        &mut self,
+        scripts: &ScriptedAlgorithm,
+        script: impl FnOnce() -> u32,
+        player: (u32, u32),
+        cue: ScriptEvent,
+        acts: &mut Vec<ScriptAction>,
+    ) {
+        let progress = self.0.entry(player).or_insert_with(|| {
+            let script = scripts.0[script() as usize].clone();
+            ScriptProgress {
+                waiting: script.in_degrees.clone(),
+                left: script.len(),
+                script,
+                posted_receives: BTreeMap::new(),
+                arrived: BTreeMap::new(),
+            }
+        });
+        match cue {
+            ScriptEvent::Begin => {
+                // A cheap Arc clone, which frees `progress` for mutation.
+                let script = progress.script.clone();
+                for part in (0..script.len()).filter(|&p| script.in_degrees[p as usize] == 0) {
+                    progress.begin(part, acts);
+                }
+            }
+            ScriptEvent::OpCompleted { part } => progress.complete(part, acts),
+            ScriptEvent::Message { from, label } => progress.arrive((from, label), acts),
+        }
+        if progress.left == 0 {
+            acts.push(ScriptAction::End);
+            self.0.remove(&player);
+        }
+    }
+}
+
+impl ScriptProgress {
+    /// All that a part waits for is over.
+    fn begin(&mut self, part: u32, acts: &mut Vec<ScriptAction>) {
+        match self.script.parts[part as usize] {
+            ScriptOp::Send { to, bytes, label } => acts.push(ScriptAction::Send {
+                to,
+                bytes,
+                label,
+                part,
+            }),
+            ScriptOp::Receive { from, label } => {
+                let key = (from, label);
+                match self.arrived.get_mut(&key).filter(|count| **count > 0) {
+                    // An early message completes the receive by an event of its own, in the order of events.
+                    Some(count) => {
+                        *count -= 1;
+                        acts.push(ScriptAction::TakeArrived { part });
+                    }
+                    None => self.posted_receives.entry(key).or_default().push_back(part),
+                }
+            }
+            ScriptOp::Wait(span) => acts.push(ScriptAction::Wait { span, part }),
+        }
+    }
+
+    fn complete(&mut self, part: u32, acts: &mut Vec<ScriptAction>) {
+        self.left -= 1;
+        let script = self.script.clone();
+        for &next in script.successors(part) {
+            self.waiting[next as usize] -= 1;
+            if self.waiting[next as usize] == 0 {
+                self.begin(next, acts);
+            }
+        }
+    }
+
+    fn arrive(&mut self, key: ScriptMessageKey, acts: &mut Vec<ScriptAction>) {
+        let waiting = self
+            .posted_receives
+            .get_mut(&key)
+            .and_then(VecDeque::pop_front);
+        match waiting {
+            Some(part) => self.complete(part, acts),
+            None => *self.arrived.entry(key).or_insert(0) += 1,
+        }
+    }
+}

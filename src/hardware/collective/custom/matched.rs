@@ -1,0 +1,269 @@
+//! Matching of receives to sends, settled before anything runs.
+//!
+//! Between two positions, the k-th receive of a label takes the k-th send of it, both counted in program order: the
+//! smallest topological order, by place in the script. So the outcome does not depend on the order of events at an
+//! instant, and dependency cycles are found here.
+
+use super::{MemberScript, ScriptOp, ScriptedAlgorithm};
+use std::cmp::Reverse;
+use std::collections::{BTreeMap, BinaryHeap};
+use std::sync::Arc;
+
+/// Reason why an algorithm cannot be carried out, with the position and the part of its script.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum ScriptFault {
+    /// There is no such peer.
+    UnknownPeer {
+        /// The position.
+        position: u32,
+        /// The part.
+        part: u32,
+        /// The peer.
+        peer: u32,
+    },
+    /// The peer has no other half for a send or a receive.
+    Unpaired {
+        /// The position.
+        position: u32,
+        /// The part.
+        part: u32,
+        /// The peer.
+        peer: u32,
+        /// True for a receive, false for a send.
+        receive: bool,
+    },
+    /// A part depends on itself: a dependency cycle.
+    Cycle {
+        /// The position.
+        position: u32,
+        /// The part.
+        part: u32,
+    },
+}
+
+/// A part, by position and place.
+type ScriptOpId = (u32, u32);
+/// Sends and receives of one label between two positions.
+type ChannelOps = (Vec<ScriptOpId>, Vec<ScriptOpId>);
+
+impl ScriptedAlgorithm {
+    /// The same with a label for each message, which one send and one receive have.
+    ///
+    /// # Errors
+    ///
+    /// If a peer does not exist, a send or receive has no counterpart, or a part depends on itself.
+    pub fn matched(&self) -> Result<Self, ScriptFault> {
+        let size = self.positions();
+        let mut channels: BTreeMap<(u32, u32, u32), ChannelOps> = BTreeMap::new();
+        for position in 0..size {
+            let script = self.script(position);
+            for part in script
+                .program_order()
+                .ok_or(ScriptFault::Cycle { position, part: 0 })?
+            {
+                let what = script.parts[part as usize];
+                if let Some(peer) = what.peer().filter(|&peer| peer >= size) {
+                    return Err(ScriptFault::UnknownPeer {
+                        position,
+                        part,
+                        peer,
+                    });
+                }
+                let at = (position, part);
+                match what {
+                    ScriptOp::Send { to, label, .. } => {
+                        let halves = channels.entry((position, to, label)).or_default();
+                        halves.0.push(at);
+                    }
+                    ScriptOp::Receive { from, label } => {
+                        let halves = channels.entry((from, position, label)).or_default();
+                        halves.1.push(at);
+                    }
+                    ScriptOp::Wait(_) => {}
+                }
+            }
+        }
+        let mut scripts: Vec<MemberScript> =
+            self.0.iter().map(|script| (**script).clone()).collect();
+        let mut pairs = Vec::new();
+        for ((from, to, _), (sends, receives)) in channels {
+            // The first send or receive without a counterpart is reported.
+            let both = sends.len().min(receives.len());
+            if let Some(&(position, part)) = sends.get(both).or(receives.get(both)) {
+                let receive = receives.len() > both;
+                return Err(ScriptFault::Unpaired {
+                    position,
+                    part,
+                    peer: if receive { from } else { to },
+                    receive,
+                });
+            }
+            pairs.extend(sends.into_iter().zip(receives));
+        }
+        for &((from, send), (to, receive)) in &pairs {
+            // The receiver's place tells its messages apart.
+            for (position, part) in [(from, send), (to, receive)] {
+                let part = &mut scripts[position as usize].parts[part as usize];
+                if let ScriptOp::Send { label, .. } | ScriptOp::Receive { label, .. } = part {
+                    *label = receive;
+                }
+            }
+        }
+        match find_cycle(&scripts, &pairs) {
+            Some((position, part)) => Err(ScriptFault::Cycle { position, part }),
+            None => Ok(Self(scripts.into_iter().map(Arc::new).collect())),
+        }
+    }
+}
+
+impl MemberScript {
+    /// Topological order with the smallest places first; `None` if there is a cycle.
+    fn program_order(&self) -> Option<Vec<u32>> {
+        let mut waiting = self.in_degrees.clone();
+        let roots = (0..self.len()).filter(|&part| waiting[part as usize] == 0);
+        // A heap instead of a stack makes the topological order the smallest by place.
+        let mut ready: BinaryHeap<Reverse<u32>> = roots.map(Reverse).collect();
+        let mut order = Vec::with_capacity(self.parts.len());
+        while let Some(Reverse(part)) = ready.pop() {
+            order.push(part);
+            for &next in self.successors(part) {
+                waiting[next as usize] -= 1;
+                if waiting[next as usize] == 0 {
+                    ready.push(Reverse(next));
+                }
+            }
+        }
+        (order.len() == self.parts.len()).then_some(order)
+    }
+}
+
+/// A part on a dependency cycle of matched scripts, if there is one. A receive waits for its send.
+fn find_cycle(scripts: &[MemberScript], pairs: &[(ScriptOpId, ScriptOpId)]) -> Option<ScriptOpId> {
+    let sends: BTreeMap<ScriptOpId, ScriptOpId> = pairs.iter().copied().collect();
+    let mut waiting: Vec<Vec<u32>> = scripts.iter().map(|s| s.in_degrees.clone()).collect();
+    for &(_, (position, receive)) in pairs {
+        waiting[position as usize][receive as usize] += 1;
+    }
+    let all = |waiting: &[Vec<u32>], ready: bool| -> Vec<ScriptOpId> {
+        let all = (0..).zip(waiting).flat_map(|(position, waiting)| {
+            let parts = (0..)
+                .zip(waiting)
+                .filter(move |(_, left)| (**left == 0) == ready);
+            parts.map(move |(part, _)| (position, part))
+        });
+        all.collect()
+    };
+    let mut ready = all(&waiting, true);
+    while let Some((position, part)) = ready.pop() {
+        let own = scripts[position as usize]
+            .successors(part)
+            .iter()
+            .map(|&next| (position, next));
+        for (position, next) in own.chain(sends.get(&(position, part)).copied()) {
+            let left = &mut waiting[position as usize][next as usize];
+            *left -= 1;
+            if *left == 0 {
+                ready.push((position, next));
+            }
+        }
+    }
+    // Each part that is left waits for another one that is, so enough steps backwards end on a cycle.
+    let mut before: BTreeMap<ScriptOpId, ScriptOpId> = BTreeMap::new();
+    let left = all(&waiting, false);
+    for &(position, part) in &left {
+        let own = scripts[position as usize]
+            .successors(part)
+            .iter()
+            .map(|&next| (position, next));
+        for next in own.chain(sends.get(&(position, part)).copied()) {
+            before.insert(next, (position, part));
+        }
+    }
+    let mut at = *left.first()?;
+    for _ in &left {
+        at = before[&at];
+    }
+    Some(at)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn send(to: u32) -> ScriptOp {
+        ScriptOp::Send {
+            to,
+            bytes: 1,
+            label: 7,
+        }
+    }
+
+    fn receive(from: u32) -> ScriptOp {
+        ScriptOp::Receive { from, label: 7 }
+    }
+
+    /// Parts that wait each for the one before.
+    fn chain(parts: &[ScriptOp]) -> MemberScript {
+        let mut script = MemberScript::default();
+        for (i, &part) in (0..).zip(parts) {
+            let next = Some(i + 1).filter(|&next| (next as usize) < parts.len());
+            script.push(u64::from(i), part, u32::from(i > 0), next.into_iter());
+        }
+        script
+    }
+
+    #[test]
+    fn the_first_receive_takes_the_first_send() {
+        let scripts = ScriptedAlgorithm::new(vec![
+            chain(&[send(1), receive(1), send(1)]),
+            chain(&[receive(0), send(0), receive(0)]),
+        ]);
+        let matched = scripts.matched().unwrap();
+        let labels = |position| -> Vec<u32> {
+            let parts = matched.script(position).parts.iter();
+            let labels = parts.map(|part| match *part {
+                ScriptOp::Send { label, .. } | ScriptOp::Receive { label, .. } => label,
+                ScriptOp::Wait(_) => unreachable!("there is none"),
+            });
+            labels.collect()
+        };
+        // Each label is the place of the receive: 0 and 2 at position 1, 1 at position 0.
+        assert_eq!([labels(0), labels(1)], [[0, 1, 2], [0, 1, 2]]);
+    }
+
+    #[test]
+    fn what_cannot_be_carried_out_is_named() {
+        let fault = |scripts| ScriptedAlgorithm::new(scripts).matched().unwrap_err();
+        let stranger = vec![chain(&[send(1), send(2)]), chain(&[receive(0)])];
+        let (position, part, peer) = (0, 1, 2);
+        assert_eq!(
+            fault(stranger),
+            ScriptFault::UnknownPeer {
+                position,
+                part,
+                peer
+            }
+        );
+        let unmatched = vec![chain(&[send(1)]), chain(&[receive(0), receive(0)])];
+        let (position, part, peer, receive_half) = (1, 1, 0, true);
+        assert_eq!(
+            fault(unmatched),
+            ScriptFault::Unpaired {
+                position,
+                part,
+                peer,
+                receive: receive_half
+            }
+        );
+        // Both receive before they send; the waits behind are not on the cycle.
+        let wait = ScriptOp::Wait(chakram_base::units::Span::ZERO);
+        let both = vec![
+            chain(&[receive(1), send(1), wait]),
+            chain(&[receive(0), send(0), wait]),
+        ];
+        let ScriptFault::Cycle { part, .. } = fault(both) else {
+            panic!("another fault");
+        };
+        assert!(part < 2, "{part}");
+    }
+}

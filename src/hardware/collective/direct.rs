@@ -1,0 +1,91 @@
+//! Direct: every member sends to every other, nearest index first.
+//!
+//! A member's port sends one message at a time and receives one at a time, so with n members, s =
+//! time of one n-th of the buffer S, t = time of S, and α = latency, all starting together:
+//!
+//! | primitive | messages of a member | ends after |
+//! |---|---|---|
+//! | reduce-scatter, all-gather, all-to-all | n−1 of S/n, back to back | α + (n−1)s |
+//! | broadcast, reduce | the root to all, or all to the root, of S | α + (n−1)t |
+//! | gather, scatter | all to the root, or the root to all, of S/n | α + (n−1)s |
+//!
+//! ASTRA-sim's congestion-unaware model lets all n−1 messages have the full bandwidth at once, which
+//! no port can; here the port is the limit, so direct and ring move their bytes equally fast and
+//! differ in latency. On rings and meshes the table does not hold: messages go at the rate of a link, one at a time
+//! from each member, and enter on either side.
+
+use super::auto::LineCostModel;
+use super::{CollectivePrimitive, CollectiveStage, LinePosition, SendStep};
+use crate::topology::NetworkPath;
+use chakram_base::units::{BufferShare, Span, TimeEstimate};
+
+pub(super) fn step(stage: &CollectiveStage, line: LinePosition, i: u32) -> Option<SendStep> {
+    let n = line.size;
+    let is_root = line.index == line.root;
+    let next = (line.index + 1 + i) % n;
+    let part = stage.buffer.part(n);
+    let (count, to, amount) = match stage.primitive {
+        CollectivePrimitive::ReduceScatter
+        | CollectivePrimitive::AllGather
+        | CollectivePrimitive::AllToAll => (n - 1, next, part),
+        CollectivePrimitive::Broadcast if is_root => (n - 1, next, stage.buffer),
+        CollectivePrimitive::Scatter if is_root => (n - 1, next, part),
+        CollectivePrimitive::Reduce if !is_root => (1, line.root, stage.buffer),
+        CollectivePrimitive::Gather if !is_root => (1, line.root, part),
+        _ => return None,
+    };
+    (i < count).then_some(SendStep {
+        to,
+        amount,
+        after: 0,
+        arrived: 0,
+        recv_posted: 0,
+    })
+}
+
+pub(super) fn receives(stage: &CollectiveStage, line: LinePosition) -> u32 {
+    let is_root = line.index == line.root;
+    match stage.primitive {
+        CollectivePrimitive::ReduceScatter
+        | CollectivePrimitive::AllGather
+        | CollectivePrimitive::AllToAll => line.size - 1,
+        CollectivePrimitive::Broadcast | CollectivePrimitive::Scatter => u32::from(!is_root),
+        CollectivePrimitive::Reduce | CollectivePrimitive::Gather => {
+            if is_root {
+                line.size - 1
+            } else {
+                0
+            }
+        }
+        CollectivePrimitive::AllReduce => 0,
+    }
+}
+
+/// The closed form of the first row of the table.
+pub(super) fn closed_form(stage: &CollectiveStage, n: u32, path: &NetworkPath) -> Span {
+    let message = stage.part(n);
+    path.first_byte(message)
+        + path
+            .bandwidth
+            .serialization(message)
+            .times(u64::from(n - 1))
+}
+
+/// The table, for [`auto`](super::auto).
+pub(super) fn cost(
+    line: &LineCostModel<'_>,
+    primitive: CollectivePrimitive,
+    buffer: BufferShare,
+) -> TimeEstimate {
+    use CollectivePrimitive as P;
+    let share = buffer.part(line.size());
+    let message = match primitive {
+        P::Broadcast | P::Reduce => buffer,
+        _ => share,
+    };
+    let (all, far) = line.over_all(message, |way| match primitive {
+        P::Broadcast | P::Reduce | P::Gather | P::Scatter => way.alone().passes(message),
+        _ => way.passes(message),
+    });
+    far + all
+}

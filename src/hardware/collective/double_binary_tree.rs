@@ -1,0 +1,85 @@
+//! Double binary tree: two binary trees with one root, between which chunks alternate.
+//!
+//! Both trees are those of [`tree`]; the second numbers the members other than the root in another way:
+//! backwards if n is odd, so that odd and even change places, and by one less if n is even. Leaves have odd
+//! numbers, so every member but the root has children in at most one of the two trees, and sends and
+//! receives 4 times in two all-reduced chunks, where inner members of one tree do so 6 times
+//! (P. Sanders, J. Speck and J. L. Träff, "Two-tree algorithms for full bandwidth broadcast, reduction
+//! and scan", Parallel Computing 35, 2009). [`CollectiveStage::mirrored`] says which of the two.
+//!
+//! One chunk takes what it takes in a [`tree`]: all-reduce at most 2hα + (4h−2)t, broadcast and reduce
+//! at most hα + (2h−1)t, with h = ⌈log2 n⌉. What two trees save they save over many chunks.
+
+use super::{CollectiveStage, LinePosition, SendStep, tree};
+
+/// The number in the tree of the member that is `x`-th from the root.
+fn number(stage: &CollectiveStage, n: u32, x: u32) -> u32 {
+    match x {
+        0 => 0,
+        _ if !stage.mirrored => x,
+        _ if n % 2 == 1 => n - x,
+        1 => n - 1,
+        _ => x - 1,
+    }
+}
+
+/// The inverse of [`number`].
+fn place(stage: &CollectiveStage, n: u32, number: u32) -> u32 {
+    match number {
+        0 => 0,
+        _ if !stage.mirrored => number,
+        _ if n % 2 == 1 => n - number,
+        _ if number == n - 1 => 1,
+        _ => number + 1,
+    }
+}
+
+pub(super) fn step(stage: &CollectiveStage, line: LinePosition, i: u32) -> Option<SendStep> {
+    let n = line.size;
+    let x = number(stage, n, tree::number(line));
+    tree::step_at(stage, line, x, i, |x| place(stage, n, x))
+}
+
+pub(super) fn receives(stage: &CollectiveStage, line: LinePosition) -> u32 {
+    let x = number(stage, line.size, tree::number(line));
+    tree::receives_at(stage, line, x)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::CollectivePrimitive;
+    use super::*;
+    use chakram_base::units::BufferShare;
+
+    #[test]
+    fn nobody_but_the_root_has_children_in_both_trees() {
+        for n in 2..=65 {
+            for root in [0, n / 2, n - 1] {
+                for index in 0..n {
+                    let line = LinePosition {
+                        size: n,
+                        index,
+                        root,
+                        position: index,
+                    };
+                    // In a reduce, members receive from their children only.
+                    let children = [false, true].map(|mirrored| {
+                        let stage = CollectiveStage {
+                            phase: 0,
+                            primitive: CollectivePrimitive::Reduce,
+                            buffer: BufferShare::whole(1),
+                            mirrored,
+                            bidirectional: false,
+                        };
+                        receives(&stage, line)
+                    });
+                    if index == root {
+                        assert_eq!(children, [1, 1])
+                    } else {
+                        assert!(children.contains(&0), "{index} of {n}: {children:?}")
+                    }
+                }
+            }
+        }
+    }
+}

@@ -1,0 +1,286 @@
+//! Chunks through the phases of one member, when every stage takes a known time: a flow shop.
+//!
+//! Members that begin a collective together behave identically, so one stands for all. Each queue has as many places
+//! as chunks may be in a phase at once. A policy selects among the waiting chunks; a chunk that ends a stage joins
+//! the queue of the next stage before its place is refilled.
+
+use super::{ChunkSchedule, StageEntry};
+use chakram_base::units::Span;
+use std::cmp::Reverse;
+use std::collections::BinaryHeap;
+
+/// Priority among the chunks that wait for a phase. Ties go to the chunk that arrived first.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum IntraDimensionPolicy {
+    /// First come, first served.
+    #[default]
+    Fifo,
+    /// The one whose stage takes the shortest time; within a phase that is the smallest.
+    SmallestFirst,
+    /// The one with the fewest stages left.
+    FewestLeft,
+    /// Chunks on their way back (all-gather) alternate with those on their way out while both wait; first come, first
+    /// served within each kind. ASTRA-sim's `RG`.
+    Alternate,
+}
+
+impl IntraDimensionPolicy {
+    /// Every policy with the name it has in machine files.
+    pub const ALL: [(Self, &'static str); 4] = [
+        (Self::Fifo, "fifo"),
+        (Self::SmallestFirst, "smallest_first"),
+        (Self::FewestLeft, "fewest_left"),
+        (Self::Alternate, "alternate"),
+    ];
+}
+
+/// Inputs of the flow shop, by stage and queue.
+#[derive(Clone, Copy, Debug)]
+pub struct FlowShopInput<'a> {
+    /// Duration of each stage of each route, in the order of [`ChunkSchedule::stages`].
+    pub spans: &'a [Span],
+    /// The queue of each; queues are numbered from 0.
+    pub queue_of: &'a [u32],
+    /// The places of each queue; at least 1.
+    pub capacity: &'a [u32],
+    /// True for stages on the way back, by stage.
+    pub back: &'a [bool],
+    /// Policy by which a queue selects its next chunk.
+    pub intra: IntraDimensionPolicy,
+}
+
+/// Outcome of a flow shop.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct FlowShopResult {
+    /// Time at which the last chunk leaves its last stage.
+    pub end: Span,
+    /// For each queue, the passages in the order in which they began.
+    pub order: Vec<Vec<StageEntry>>,
+}
+
+#[derive(Clone, Debug, Default)]
+struct FlowShopQueue {
+    /// Policy key, arrival number and chunk; chunks on their way back in a second heap, where they alternate with the
+    /// others.
+    waiting: [BinaryHeap<Reverse<(u64, u64, u32)>>; 2],
+    /// Kind of the chunk that began last: 0 outward, 1 on its way back.
+    last: usize,
+    running: u32,
+}
+
+impl FlowShopQueue {
+    /// Removes and returns the next chunk.
+    fn pop(&mut self) -> Option<u32> {
+        let other = 1 - self.last;
+        let kind = if self.waiting[other].is_empty() {
+            self.last
+        } else {
+            other
+        };
+        let Reverse((_, _, chunk)) = self.waiting[kind].pop()?;
+        self.last = kind;
+        Some(chunk)
+    }
+}
+
+struct FlowShopSimulation<'a, S> {
+    chunk_schedule: &'a ChunkSchedule<S>,
+    stages: FlowShopInput<'a>,
+    queues: Vec<FlowShopQueue>,
+    /// The stage that each chunk is in or waits for.
+    stage: Vec<u16>,
+    /// Ends of stages: when, in which order they were begun, and the chunk.
+    ends: BinaryHeap<Reverse<(Span, u64, u32)>>,
+    count: u64,
+    order: Vec<Vec<StageEntry>>,
+}
+
+impl<S: Copy> FlowShopSimulation<'_, S> {
+    /// Index of a chunk's current stage in the flat stage lists.
+    fn index(&self, chunk: u32) -> usize {
+        self.chunk_schedule.route(chunk) * self.chunk_schedule.length()
+            + usize::from(self.stage[chunk as usize])
+    }
+
+    fn admit(&mut self, now: Span, queue: u32) {
+        while self.queues[queue as usize].running < self.stages.capacity[queue as usize]
+            && let Some(chunk) = self.queues[queue as usize].pop()
+        {
+            self.queues[queue as usize].running += 1;
+            self.count += 1;
+            let end = now + self.stages.spans[self.index(chunk)];
+            self.ends.push(Reverse((end, self.count, chunk)));
+            let stage = self.stage[chunk as usize];
+            self.order[queue as usize].push(StageEntry { chunk, stage });
+        }
+    }
+
+    fn enqueue(&mut self, chunk: u32) -> u32 {
+        let index = self.index(chunk);
+        let left = self.chunk_schedule.length() - usize::from(self.stage[chunk as usize]);
+        let key = match self.stages.intra {
+            IntraDimensionPolicy::Fifo | IntraDimensionPolicy::Alternate => 0,
+            IntraDimensionPolicy::SmallestFirst => self.stages.spans[index].0,
+            IntraDimensionPolicy::FewestLeft => left as u64,
+        };
+        let queue = self.stages.queue_of[index];
+        self.count += 1;
+        let entry = Reverse((key, self.count, chunk));
+        let apart = self.stages.intra == IntraDimensionPolicy::Alternate && self.stages.back[index];
+        self.queues[queue as usize].waiting[usize::from(apart)].push(entry);
+        queue
+    }
+}
+
+/// Simulates the chunks of `chunk_schedule` through the stages if all start at once.
+pub fn schedule<S: Copy>(
+    chunk_schedule: &ChunkSchedule<S>,
+    stages: FlowShopInput<'_>,
+) -> FlowShopResult {
+    let queues = stages
+        .queue_of
+        .iter()
+        .max()
+        .map_or(0, |&queue| queue as usize + 1);
+    let mut shop = FlowShopSimulation {
+        chunk_schedule,
+        stages,
+        queues: vec![FlowShopQueue::default(); queues],
+        stage: vec![0; chunk_schedule.chunks() as usize],
+        ends: BinaryHeap::new(),
+        count: 0,
+        order: vec![Vec::new(); queues],
+    };
+    let mut end = Span::ZERO;
+    if chunk_schedule.length() > 0 {
+        for chunk in 0..chunk_schedule.chunks() {
+            shop.enqueue(chunk);
+        }
+        for queue in 0..queues {
+            shop.admit(Span::ZERO, queue as u32);
+        }
+    }
+    while let Some(Reverse((now, _, chunk))) = shop.ends.pop() {
+        end = now;
+        let left = stages.queue_of[shop.index(chunk)];
+        // The chunk joins its next queue before the freed place is refilled.
+        shop.stage[chunk as usize] += 1;
+        let goes_on = usize::from(shop.stage[chunk as usize]) < chunk_schedule.length();
+        let next = goes_on.then(|| shop.enqueue(chunk));
+        shop.queues[left as usize].running -= 1;
+        shop.admit(now, left);
+        if let Some(next) = next {
+            shop.admit(now, next);
+        }
+    }
+    let order = shop.order;
+    FlowShopResult { end, order }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn end(spans: &[u64], queues: &[u32], chunks: u32, capacity: u32) -> u64 {
+        let spans: Vec<Span> = spans.iter().map(|&ns| Span::from_ns(ns)).collect();
+        let stages = FlowShopInput {
+            spans: &spans,
+            queue_of: queues,
+            capacity: &[capacity; 2],
+            back: &vec![false; spans.len()],
+            intra: IntraDimensionPolicy::Fifo,
+        };
+        schedule(
+            &ChunkSchedule::uniform(vec![(); spans.len()], chunks),
+            stages,
+        )
+        .end
+        .0 / 1000
+    }
+
+    #[test]
+    fn one_queue_serves_chunk_after_chunk() {
+        // Four chunks of 7 ns one after another, two at a time, all at once.
+        assert_eq!(end(&[7], &[0], 4, 1), 28);
+        assert_eq!(end(&[7], &[0], 4, 2), 14);
+        assert_eq!(end(&[7], &[0], 4, 9), 7);
+    }
+
+    #[test]
+    fn two_queues_are_a_pipeline() {
+        // Out 5 and 3: the slower is never idle, and the last chunk's 3 follow: 4 · 5 + 3.
+        assert_eq!(end(&[5, 3], &[0, 1], 4, 1), 23);
+        // Out 3 and 5: the first fills for 3, then 4 · 5.
+        assert_eq!(end(&[3, 5], &[0, 1], 4, 1), 23);
+    }
+
+    #[test]
+    fn the_way_back_queues_behind_the_way_out() {
+        // Queue 0, then 1, then 0 again. Two chunks: out 0-2 and 2-4; over there 2-12 and 12-22; back when
+        // they come: 12-14 and 22-24.
+        assert_eq!(end(&[2, 10, 2], &[0, 1, 0], 2, 1), 24);
+        // Over there 1: chunk 0 comes back at 3 behind chunk 1, which is out 2-4; back 4-6. Chunk 1 is over
+        // there 4-5 and back 6-8.
+        assert_eq!(end(&[2, 1, 2], &[0, 1, 0], 2, 1), 8);
+    }
+
+    #[test]
+    fn policies_say_who_is_next() {
+        // Two routes over queues 0 and 1: chunk 0 takes 4 ns in queue 0, then 4 in queue 1; chunk 1 takes 3
+        // in queue 1, then 3 in queue 0; chunk 2 as chunk 0.
+        let spans: Vec<Span> = [4, 4, 3, 3].map(Span::from_ns).to_vec();
+        let chunk_schedule = ChunkSchedule::routed(vec![(); 4], 2, vec![0, 1, 0]);
+        let order = |intra| {
+            let stages = FlowShopInput {
+                spans: &spans,
+                queue_of: &[0, 1, 1, 0],
+                capacity: &[1, 1],
+                back: &[false; 4],
+                intra,
+            };
+            let FlowShopResult { end, order } = schedule(&chunk_schedule, stages);
+            let chunks = |queue: usize| order[queue].iter().map(|p| p.chunk).collect::<Vec<_>>();
+            (end.0 / 1000, chunks(0), chunks(1))
+        };
+        // Queue 0: chunk 0 from 0 to 4. Chunk 1 comes at 3, after chunk 2: first come, so 2 from 4 to 8, 1
+        // from 8 to 11. Queue 1: chunk 1 until 3, 0 from 4 to 8, 2 from 8 to 12.
+        assert_eq!(
+            order(IntraDimensionPolicy::Fifo),
+            (12, vec![0, 2, 1], vec![1, 0, 2])
+        );
+        // The smallest, and the one with the fewest stages left, is chunk 1: from 4 to 7; 2 from 7 to 11,
+        // and in queue 1 from 11 to 15.
+        for intra in [
+            IntraDimensionPolicy::SmallestFirst,
+            IntraDimensionPolicy::FewestLeft,
+        ] {
+            assert_eq!(order(intra), (15, vec![0, 1, 2], vec![1, 0, 2]));
+        }
+    }
+
+    #[test]
+    fn those_that_come_back_take_turns_with_those_that_go_out() {
+        // Queue 0 for 2 ns, then 1 for 1 ns, then 0 again, three chunks. First come: out 0-2, 2-4, 4-6, then
+        // back in the order in which they came. Alternating: chunk 0 out 0-2; 1 out 2-4, while 0 is over
+        // there until 3; at 4 chunk 0 waits to come back and 2 to go out: back 4-6; 2 out 6-8, as 1 has come
+        // back but is of the kind of the last; 1 back 8-10; 2 back 10-12.
+        let spans: Vec<Span> = [2, 1, 2].map(Span::from_ns).to_vec();
+        let chunk_schedule = ChunkSchedule::uniform(vec![(); 3], 3);
+        let order = |intra| {
+            let stages = FlowShopInput {
+                spans: &spans,
+                queue_of: &[0, 1, 0],
+                capacity: &[1, 1],
+                back: &[false, false, true],
+                intra,
+            };
+            let FlowShopResult { end, order } = schedule(&chunk_schedule, stages);
+            let passages = order[0].iter().map(|p| (p.chunk, p.stage));
+            (end.0 / 1000, passages.collect::<Vec<_>>())
+        };
+        let first_come = vec![(0, 0), (1, 0), (2, 0), (0, 2), (1, 2), (2, 2)];
+        assert_eq!(order(IntraDimensionPolicy::Fifo), (12, first_come));
+        let in_turns = vec![(0, 0), (1, 0), (0, 2), (2, 0), (1, 2), (2, 2)];
+        assert_eq!(order(IntraDimensionPolicy::Alternate), (12, in_turns));
+    }
+}

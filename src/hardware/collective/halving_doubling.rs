@@ -1,0 +1,102 @@
+//! Halving and doubling: exchanges with partners at distances 1, 2, 4, … of 2^L members.
+//!
+//! In a reduce-scatter a member exchanges half of what it has with the member whose index differs in
+//! the lowest bit, then half of the rest with the one whose index differs in the next bit, and so on:
+//! S/2, S/4, … S/n. Exchange i keeps the parts whose indices agree with the member's own in bit i, so it
+//! ends with the part of its own index. An all-gather goes back the same way: distance n/2 with S/n, then
+//! n/4 with 2S/n, down to distance 1 with S/2. So the largest messages go to the nearest partners.
+//! This is vector halving with distance doubling, and vector doubling with distance halving
+//! (R. Rabenseifner, "Optimization of Collective Reduction Operations", ICCS 2004); R. Thakur,
+//! R. Rabenseifner and W. Gropp, "Optimization of Collective Communication Operations in MPICH" (2005),
+//! section 4, have the same messages in the other order of distances.
+//!
+//! With s = time of one n-th of the buffer S and α = latency, all starting together:
+//!
+//! | primitive | messages of a member | ends after |
+//! |---|---|---|
+//! | reduce-scatter | log2 n: S/2, S/4, … S/n, each when the one before was received | α log2 n + (n−1)s |
+//! | all-gather | log2 n: S/n, 2S/n, … S/2, likewise | α log2 n + (n−1)s |
+//! | broadcast, reduce, gather, scatter | a binomial tree ([`binomial`]) | see there |
+//!
+//! Partners that start at different times could send out of order, and an early message would be taken for another
+//! one. So message i counts only when its receiver has taken step i.
+
+use super::auto::LineCostModel;
+use super::{CollectivePrimitive, CollectiveStage, LinePosition, SendStep, binomial};
+use crate::topology::NetworkPath;
+use chakram_base::units::{BufferShare, Span, TimeEstimate};
+
+/// The exchange numbered `i`, with the member at `distance`.
+pub(super) fn exchange(line: LinePosition, i: u32, distance: u32, amount: BufferShare) -> SendStep {
+    SendStep {
+        to: line.index ^ distance,
+        amount,
+        after: i,
+        arrived: 0,
+        recv_posted: i + 1,
+    }
+}
+
+/// Number of exchanges: log2 n, or none if n is no power of two.
+pub(super) fn exchanges(line: LinePosition) -> u32 {
+    if line.size.is_power_of_two() {
+        line.size.ilog2()
+    } else {
+        0
+    }
+}
+
+pub(super) fn step(stage: &CollectiveStage, line: LinePosition, i: u32) -> Option<SendStep> {
+    // An all-gather runs the distances of a reduce-scatter backwards.
+    let half = match stage.primitive {
+        CollectivePrimitive::ReduceScatter | CollectivePrimitive::AllGather
+            if i >= exchanges(line) =>
+        {
+            return None;
+        }
+        CollectivePrimitive::ReduceScatter => i,
+        CollectivePrimitive::AllGather => exchanges(line) - 1 - i,
+        CollectivePrimitive::AllReduce | CollectivePrimitive::AllToAll => return None,
+        _ => return binomial::step(stage, line, i),
+    };
+    Some(exchange(line, i, 1 << half, stage.buffer.part(2 << half)))
+}
+
+pub(super) fn receives(stage: &CollectiveStage, line: LinePosition) -> u32 {
+    match stage.primitive {
+        CollectivePrimitive::ReduceScatter | CollectivePrimitive::AllGather => exchanges(line),
+        CollectivePrimitive::AllReduce | CollectivePrimitive::AllToAll => 0,
+        _ => binomial::receives(stage, line),
+    }
+}
+
+/// The closed form of the first two rows of the table: each exchange has half the size of the one before, and every one
+/// is rounded by itself, as messages are.
+pub(super) fn closed_form(stage: &CollectiveStage, n: u32, path: &NetworkPath) -> Span {
+    let halves = (0..n.ilog2()).map(|i| stage.buffer.part(2 << i));
+    let spans = halves.map(|half| path.time(half));
+    spans.fold(Span::ZERO, |sum, span| sum + span)
+}
+
+/// The table, and that of [`binomial`] trees, for [`auto`](super::auto).
+pub(super) fn cost(
+    line: &LineCostModel<'_>,
+    primitive: CollectivePrimitive,
+    buffer: BufferShare,
+) -> TimeEstimate {
+    use CollectivePrimitive as P;
+    let n = line.size();
+    match primitive {
+        P::Broadcast | P::Reduce => {
+            line.doubling(|way, _| way.first_byte(buffer) + way.alone().passes(buffer))
+        }
+        P::Gather | P::Scatter => line.doubling(|way, j| {
+            let part = buffer.parts_of((1 << j).min(n - (1 << j)), n);
+            way.first_byte(part) + way.alone().passes(part)
+        }),
+        _ => line.doubling(|way, j| {
+            let part = buffer.part(2 << j);
+            way.first_byte(part) + way.passes(part)
+        }),
+    }
+}

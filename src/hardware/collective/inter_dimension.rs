@@ -1,0 +1,122 @@
+//! Order in which chunks visit the dimensions, and their sizes.
+//!
+//! *Ascending*: every chunk goes outward from the innermost dimension. With links of unequal load the most
+//! loaded dimension then sets the pace alone.
+//!
+//! *Round robin*: chunk k begins with dimension k mod D and goes outward from there, around.
+//!
+//! *Themis* and *Themis, flex*: each chunk visits the least loaded dimension first ([`themis`]). All-gather takes
+//! the order backwards. All-to-all, whose data does not shrink on the way, is ascending, in equal chunks.
+
+mod themis;
+
+use crate::group::GroupExtent;
+use crate::topology::Topology;
+use chakram_base::collective_kind::CollectiveKind;
+use chakram_base::units::BufferShare;
+use std::collections::BTreeMap;
+use themis::ThemisBalancer;
+
+/// Order in which chunks visit the dimensions.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum InterDimensionPolicy {
+    /// From the innermost outward.
+    #[default]
+    Ascending,
+    /// Each chunk begins with another dimension.
+    RoundRobin,
+    /// The least loaded first.
+    Themis,
+    /// The least loaded first, in chunks that make the loads equal.
+    ThemisFlex,
+}
+
+impl InterDimensionPolicy {
+    /// Every policy with the name it has in machine files.
+    pub const ALL: [(Self, &'static str); 4] = [
+        (Self::Ascending, "ascending"),
+        (Self::RoundRobin, "round_robin"),
+        (Self::Themis, "themis"),
+        (Self::ThemisFlex, "themis_flex"),
+    ];
+}
+
+/// Number of grains in a chunk of equal size; every chunk is a whole number of grains.
+const EQUAL: u32 = 256;
+
+/// Visiting order and size of a chunk.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(super) struct ChunkRoute {
+    /// The phases in the order in which it visits them, each once.
+    pub order: Vec<usize>,
+    /// Size of the chunk in grains.
+    grains: u32,
+}
+
+impl ChunkRoute {
+    /// Its share of a collective of `whole` that would be in as many `chunks` if all were equal. The
+    /// shares of a collective are together exactly the whole, as long as it is less than 2^56 bytes.
+    pub fn share(&self, whole: BufferShare, chunks: u32) -> BufferShare {
+        whole.parts_of(self.grains, EQUAL).part(chunks)
+    }
+}
+
+/// The ways that the chunks of a collective of `whole` take through the phases of `extent`, and which of them
+/// each chunk takes. There are as many as `chunks` where all are equal, and at most sixteen times as many.
+pub(super) fn ways(
+    inter: InterDimensionPolicy,
+    (kind, whole): (CollectiveKind, BufferShare),
+    (extent, topology): (&GroupExtent, &Topology),
+    chunks: u32,
+) -> (Vec<ChunkRoute>, Vec<u32>) {
+    let phases = extent.phases.len();
+    let ascending: Vec<usize> = (0..phases).collect();
+    let equal = |order| ChunkRoute {
+        order,
+        grains: EQUAL,
+    };
+    // Only data that shrinks from dimension to dimension can be balanced by the order of visits.
+    let shrinks = match kind {
+        CollectiveKind::AllReduce | CollectiveKind::ReduceScatter | CollectiveKind::AllGather => {
+            true
+        }
+        CollectiveKind::AllToAll => false,
+        _ => return (vec![equal(ascending)], vec![0; chunks as usize]),
+    };
+    // If grains of the buffer cannot be exact, all chunks are equal.
+    let exact = whole.bytes.checked_mul(u64::from(EQUAL)).is_some();
+    let mut balance = match inter {
+        InterDimensionPolicy::Themis | InterDimensionPolicy::ThemisFlex if !shrinks => None,
+        InterDimensionPolicy::Themis => Some(ThemisBalancer::new(extent, topology)),
+        InterDimensionPolicy::ThemisFlex if exact => {
+            Some(ThemisBalancer::flexible(extent, topology))
+        }
+        InterDimensionPolicy::ThemisFlex => Some(ThemisBalancer::new(extent, topology)),
+        InterDimensionPolicy::Ascending | InterDimensionPolicy::RoundRobin => None,
+    };
+    let mut ways = Vec::new();
+    let mut known = BTreeMap::new();
+    let mut way_of = Vec::with_capacity(chunks as usize);
+    let mut left = u64::from(chunks) * u64::from(EQUAL);
+    while left > 0 {
+        let mut way = equal(ascending.clone());
+        match &mut balance {
+            Some(balance) => way.grains = balance.next(&mut way.order, left),
+            None if inter == InterDimensionPolicy::RoundRobin => {
+                way.order.rotate_left(way_of.len() % phases.max(1))
+            }
+            None => {}
+        }
+        left -= u64::from(way.grains);
+        // Equal ways share one number, and so one route.
+        let number = *known.entry(way).or_insert_with_key(|way| {
+            ways.push(way.clone());
+            ways.len() as u32 - 1
+        });
+        way_of.push(number);
+    }
+    (ways, way_of)
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,210 @@
+//! Orders and sizes by hand, and the rule anew.
+
+use super::*;
+use crate::topology::{DimensionShape, TopologyDimension};
+use chakram_base::ids::Npu;
+use chakram_base::units::{Bandwidth, Span};
+
+fn machine(dimensions: &[(u32, f64)]) -> (GroupExtent, Topology) {
+    let dimensions = dimensions.iter().map(|&(size, rate)| TopologyDimension {
+        name: String::new(),
+        shape: DimensionShape::Switch,
+        size,
+        bandwidth: Bandwidth::new(rate).unwrap(),
+        latency: Span::ZERO,
+    });
+    let topology = Topology::new(dimensions.collect()).unwrap();
+    let npus: Vec<_> = (0..topology.npus()).map(Npu).collect();
+    (GroupExtent::new(&npus, &topology), topology)
+}
+
+/// The grains and the order of every chunk.
+fn cut(
+    (inter, kind, bytes): (InterDimensionPolicy, CollectiveKind, u64),
+    dimensions: &[(u32, f64)],
+    chunks: u32,
+) -> Vec<(u32, Vec<usize>)> {
+    let (extent, topology) = machine(dimensions);
+    let of = (kind, BufferShare::whole(bytes));
+    let (ways, way_of) = ways(inter, of, (&extent, &topology), chunks);
+    let way = |number: &u32| &ways[*number as usize];
+    let chunks = way_of.iter().map(way);
+    chunks.map(|way| (way.grains, way.order.clone())).collect()
+}
+
+fn of(inter: InterDimensionPolicy, kind: CollectiveKind, chunks: u32) -> Vec<Vec<usize>> {
+    let all = cut((inter, kind, 1000), &[(4, 1e9), (2, 1e9)], chunks);
+    assert!(all.iter().all(|(grains, _)| *grains == EQUAL));
+    all.into_iter().map(|(_, order)| order).collect()
+}
+
+const FLEX: (InterDimensionPolicy, CollectiveKind, u64) = (
+    InterDimensionPolicy::ThemisFlex,
+    CollectiveKind::ReduceScatter,
+    1000,
+);
+
+#[test]
+fn flexible_chunks_close_the_gap() {
+    let (out, back) = (vec![0, 1], vec![1, 0]);
+    // Two of 2, one byte a second. A chunk of s loads the dimension that it visits first with s/2, the other
+    // with s/4. Chunk 0: loads 1/2 and 1/4. Chunk 1 is to put 1/4 on dimension 1, so it is a half: 1/2 and
+    // 1/2 + 1/8. Chunk 2, to put 1/8 there, a quarter: 5/8 and 11/16. Chunk 3, for 1/16, an eighth: 11/16
+    // and 23/32. Chunk 4, for 1/32, a sixteenth, which is the least: 23/32 and 47/64. For 1/64 it would be
+    // a thirty-second: so chunk 5 is ascending, and has the sixteenth that is left of two.
+    assert_eq!(
+        cut(FLEX, &[(2, 1.0), (2, 1.0)], 2),
+        [
+            (256, out.clone()),
+            (128, back.clone()),
+            (64, back.clone()),
+            (32, back.clone()),
+            (16, back.clone()),
+            (16, out.clone()),
+        ]
+    );
+    // Two of 2, the second half as fast again: s/2 and s/3 where it comes first. Chunk 0: 1/2 and 1/6. Chunk 1, for
+    // 1/3, is a whole one: 1/6 + 1/3 = 1/2 and 1/2 + 1/4 = 3/4. Chunk 2, for 1/4, three quarters: 3/4 and
+    // 3/4 + 3/16 = 15/16. Chunk 3, for 3/16, would be 9/16: a quarter is left of three.
+    assert_eq!(
+        cut(FLEX, &[(2, 2e9), (2, 3e9)], 3),
+        [
+            (256, out.clone()),
+            (256, back.clone()),
+            (192, back.clone()),
+            (64, back.clone()),
+        ]
+    );
+    // 4 and 2, the second twice as fast: 3/4 s and s/4. Chunk 0: 3/4 and 1/16. To put 11/16 on dimension
+    // 1, chunk 1 would be 11/4: it is a whole one.
+    assert_eq!(
+        cut(FLEX, &[(4, 1e9), (2, 2e9)], 2),
+        [(256, out.clone()), (256, back.clone())]
+    );
+    // 8 and 4, 8 times as fast: 7/8 s and 3/32 s. Four chunks put 7/8, then 7/32 each on dimension 0 and
+    // 3/256, 3/32 each on dimension 1: whole ones.
+    let whole = cut(FLEX, &[(8, 1e9), (4, 8e9)], 4);
+    assert!(whole.iter().all(|(grains, _)| *grains == EQUAL));
+}
+
+#[test]
+fn what_flexible_chunks_leave_alone() {
+    let equal = |all: &[(u32, Vec<usize>)]| all.iter().all(|(grains, _)| *grains == EQUAL);
+    let themis = |(_, kind, bytes)| (InterDimensionPolicy::Themis, kind, bytes);
+    let three = [(4, 1e9), (2, 1e9), (3, 1e9)];
+    // One dimension has nothing to close.
+    let all = cut(FLEX, &three[..1], 5);
+    assert_eq!(all, cut(themis(FLEX), &three[..1], 5));
+    assert!(equal(&all) && all.len() == 5);
+    // Nor has a group of one.
+    let (_, topology) = machine(&three);
+    let alone = GroupExtent::new(&[Npu(3)], &topology);
+    let of = (FLEX.1, BufferShare::whole(1000));
+    let (ways, way_of) = ways(FLEX.0, of, (&alone, &topology), 5);
+    assert_eq!((ways[0].grains, ways.len(), way_of), (EQUAL, 1, vec![0; 5]));
+    // Amounts that do not shrink, and amounts so large that their grains are not exact.
+    let all_to_all = (
+        InterDimensionPolicy::ThemisFlex,
+        CollectiveKind::AllToAll,
+        1000,
+    );
+    let huge = (
+        InterDimensionPolicy::ThemisFlex,
+        CollectiveKind::AllGather,
+        1 << 56,
+    );
+    for of in [all_to_all, huge] {
+        let all = cut(of, &three, 5);
+        assert_eq!(all, cut(themis(of), &three, 5));
+        assert!(equal(&all));
+    }
+    let large = (
+        InterDimensionPolicy::ThemisFlex,
+        CollectiveKind::AllGather,
+        (1 << 56) - 1,
+    );
+    assert!(!equal(&cut(large, &three, 5)));
+}
+
+/// Machines of all kinds: grains add up to all, only the last chunk is less than a sixteenth, and each but the last
+/// goes as the rule says, by loads that are summed up anew, to a millionth.
+#[test]
+fn flexible_chunks_keep_the_rule() {
+    let mut seed = 1_u64;
+    let mut below = |n: u64| {
+        seed = seed.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
+        (seed >> 33) % n
+    };
+    let mut sizes = 0;
+    for _ in 0..300 {
+        let dimensions: Vec<(u32, f64)> = (0..2 + below(3))
+            .map(|_| (2 + below(7) as u32, (1 + below(40)) as f64 * 1e9))
+            .collect();
+        let chunks = 1 + below(70) as u32;
+        let all = cut(FLEX, &dimensions, chunks);
+        assert_eq!(all.iter().map(|c| c.0).sum::<u32>(), 256 * chunks);
+        assert!((chunks as usize..=16 * chunks as usize).contains(&all.len()));
+        let mut loads = vec![0.0; dimensions.len()];
+        let time = |d: usize, s: f64| {
+            let (n, rate) = dimensions[d];
+            s * f64::from(n - 1) / f64::from(n) / rate
+        };
+        for (i, (grains, order)) in all.iter().enumerate() {
+            let (size, last) = (f64::from(*grains) / 256.0, i + 1 == all.len());
+            let (first, most) = (order[0], loads.iter().copied().fold(0.0, f64::max));
+            let least = loads.iter().copied().fold(f64::INFINITY, f64::min);
+            let alike = |load: f64| load <= least + 1e-6 * most;
+            let equal = order.is_sorted() && (*grains == 256 || last);
+            let by_load = |w: &[usize]| loads[w[0]] <= loads[w[1]] + 1e-6 * most;
+            let sorted = alike(loads[first]) && order.windows(2).all(by_load);
+            // Any of those that are least loaded may be the one.
+            let right = (0..loads.len()).filter(|d| alike(loads[*d])).any(|d| {
+                let want = (most - least) / time(d, 1.0);
+                let fits = (size - want.min(1.0)).abs() < 0.501 / 256.0;
+                let closes = d == first && sorted && (fits || (last && size < want));
+                (want < 0.062_501 && equal) || (want > 0.062_499 && closes)
+            });
+            assert!(right, "{dimensions:?}: chunk {i} of {all:?} at {loads:?}");
+            sizes += u32::from(*grains != 256);
+            let mut left = size;
+            for &d in order {
+                loads[d] += time(d, left);
+                left /= f64::from(dimensions[d].0);
+            }
+        }
+    }
+    assert!(sizes > 1000, "{sizes} chunks are not equal");
+}
+
+#[test]
+fn chunks_go_where_the_load_is_least() {
+    // Sizes 4 and 2, equal rates. Chunk 0 ascending: loads 3/4 and 1/4 · 1/2 = 1/8. Chunk 1: the gap
+    // 5/8 is more than a sixteenth of 1/2, so dimension 1 first: 1/8 + 1/2 = 5/8, and 3/4 + 1/2 · 3/4 =
+    // 9/8. Chunk 2 the same: 9/8 in dimension 1, 12/8 in dimension 0. Chunk 3: dimension 1 has less
+    // still.
+    let ascending = vec![0, 1];
+    let other = vec![1, 0];
+    let themis = of(InterDimensionPolicy::Themis, CollectiveKind::AllReduce, 4);
+    assert_eq!(
+        themis,
+        [&ascending, &other, &other, &other].map(Clone::clone)
+    );
+    let robin = of(
+        InterDimensionPolicy::RoundRobin,
+        CollectiveKind::AllToAll,
+        3,
+    );
+    assert_eq!(robin, [&ascending, &other, &ascending].map(Clone::clone));
+}
+
+#[test]
+fn what_does_not_shrink_is_not_reordered_by_load() {
+    let orders = of(InterDimensionPolicy::Themis, CollectiveKind::AllToAll, 5);
+    assert!(orders.iter().all(|order| *order == [0, 1]));
+    let orders = of(
+        InterDimensionPolicy::RoundRobin,
+        CollectiveKind::Broadcast,
+        5,
+    );
+    assert!(orders.iter().all(|order| *order == [0, 1]));
+}

@@ -1,0 +1,487 @@
+//! The native backend: the machine's algorithm for each dimension, endpoints that take no time, and chunks pipelined
+//! through the dimensions. Where a custom algorithm fits a collective and its number of members, they execute its
+//! scripts instead.
+//!
+//! A collective in several chunks is a pipeline: while one chunk is in the second dimension, the next is in the
+//! first. At most [`ChunkPipeline::active`] chunks of an NPU are in one dimension at once, in trees at least four for
+//! each level, and they share its port. Their order is computed for the whole collective before it begins, as if all
+//! members started together and each stage took its uncontended time ([`schedule()`]); stragglers keep to the same
+//! order, so no member waits for one that waits for it.
+//!
+//! Closed form: where one chunk is in a dimension at a time and each stage has one, the schedule is the
+//! answer. The members of a line end a stage together and with empty ports, so each passes its chunks
+//! exactly like the one that was looked at.
+
+use super::backend::{
+    AlgorithmDescriber, BusScheduler, BusTransfer, ChunkQueueSpec, CollectiveBackend,
+    CollectiveRequest, CompletionToken, ContentOrder, EndpointCost, EndpointModel, GroupMembers,
+    IssueDiscipline, ReceiveSource, ScriptAction, ScriptEvent, TransferCause, UncontendedCost,
+};
+use super::flow_shop::{self, schedule};
+use super::routes::routes;
+use super::{
+    AdmissionOrder, AlgorithmChoice, ChunkPipeline, ChunkSchedule, CollectiveAlgorithm,
+    CollectiveCurve, CollectivePrimitive, CollectiveProtocol, CollectiveStage, CustomCollective,
+    InterDimensionPolicy, LinePosition, PeerSizes, ScriptExecutor, SendStep, StageAssignment,
+    curve, protocol, stage_assignment,
+};
+use crate::group::{GroupExtent, GroupPhase, SharedPaths};
+use crate::topology::{LinePattern, NetworkPath, Topology};
+use chakram_base::ids::Npu;
+use chakram_base::units::{BufferShare, Span, Time};
+use std::num::NonZeroU32;
+
+/// Collectives as the machine's algorithms carry them out.
+#[derive(Clone, Debug)]
+pub struct NativeBackend<'a> {
+    /// Choice of algorithm for each dimension.
+    pub algorithms: &'a [AlgorithmChoice],
+    /// Topology of the machine.
+    pub topology: &'a Topology,
+    /// Chunking parameters.
+    pub pipeline: ChunkPipeline,
+    /// Algorithms that stand for the machine's; of several that fit, the first does.
+    pub custom: &'a [CustomCollective],
+    /// Measured collectives along each dimension, which stand for the machine's algorithms where nothing disturbs them;
+    /// may be empty.
+    pub curves: &'a [Vec<CollectiveCurve>],
+    /// Factor on measured times, if they are corrected.
+    pub correction: Option<f64>,
+    /// The library's protocols along each dimension, for what has no curve; may be empty.
+    pub protocols: &'a [Vec<CollectiveProtocol>],
+    /// Bytes that pairs of members exchange in all-to-alls of unequal parts, by [`CollectiveRequest::splits`].
+    pub splits: Vec<&'a PeerSizes>,
+    /// Progress of the members that execute them.
+    pub players: ScriptExecutor,
+}
+
+impl CollectiveBackend for NativeBackend<'_> {
+    type Stage = StageAssignment;
+
+    fn extent(&self, party: GroupMembers<'_>, topology: &Topology) -> GroupExtent {
+        GroupExtent::new(party.npus, topology)
+    }
+
+    fn paths(&self, extent: &GroupExtent, phase: &GroupPhase, topology: &Topology) -> SharedPaths {
+        extent.paths(phase, topology)
+    }
+
+    #[inline]
+    fn path(&self, assignment: &StageAssignment, paths: &SharedPaths) -> Option<NetworkPath> {
+        assignment.path(paths)
+    }
+
+    fn variant(&self, request: &CollectiveRequest) -> u64 {
+        request.splits.map_or(0, |number| u64::from(number) + 1)
+    }
+
+    fn chunk_schedule(
+        &self,
+        request: &CollectiveRequest,
+        extent: &GroupExtent,
+        paths: &[SharedPaths],
+    ) -> ChunkSchedule<StageAssignment> {
+        let fits = |custom: &CustomCollective| custom.applies_to(request.kind, extent.size());
+        if let Some(script) = self.custom.iter().position(fits) {
+            let stage = CollectiveStage {
+                phase: 0,
+                primitive: CollectivePrimitive::AllReduce,
+                buffer: BufferShare::whole(request.buffer),
+                mirrored: false,
+                bidirectional: false,
+            };
+            let scripted = StageAssignment {
+                stage,
+                // Placeholder: a scripted stage has no algorithm of its own.
+                algorithm: CollectiveAlgorithm::Ring,
+                script: Some(script as u16),
+                splits: None,
+            };
+            return ChunkSchedule::uniform(vec![scripted], 1);
+        }
+        let lie = (extent, self.topology);
+        let splits = request.splits.map(|number| self.splits[number as usize]);
+        let of = (request.kind, request.buffer);
+        let mut chunk_schedule = match request.splits {
+            None => routes(of, lie, self.algorithms, self.pipeline),
+            Some(number) => {
+                // Data are what they are along phases that are passed in one order.
+                let pipeline = ChunkPipeline {
+                    inter: InterDimensionPolicy::default(),
+                    ..self.pipeline
+                };
+                let equal = routes(of, lie, self.algorithms, pipeline);
+                equal.map_stages(|stage| StageAssignment {
+                    algorithm: PeerSizes::algorithm(stage.algorithm),
+                    stage: CollectiveStage {
+                        bidirectional: false,
+                        ..stage.stage
+                    },
+                    splits: Some(number),
+                    ..stage
+                })
+            }
+        };
+        // Measured times are those of equal parts.
+        let of = (
+            request.kind,
+            splits.map_or(request.buffer, PeerSizes::equivalent),
+        );
+        let formula = || protocol::fastest(self.protocols, of, extent);
+        if let Some(span) = curve::measured(self.curves, of, extent).or_else(formula) {
+            let span = match self.correction {
+                Some(factor) => Span::from_seconds(span.seconds() * factor),
+                None => span,
+            };
+            chunk_schedule = chunk_schedule.measured_as(span);
+        }
+        let both_ways = chunk_schedule
+            .stages()
+            .iter()
+            .any(|c| c.stage.bidirectional);
+        let chunk_schedule = chunk_schedule.with_strands(1 + u32::from(both_ways));
+        // With room for every chunk, an admission order could never hold one back.
+        if chunk_schedule.chunks() <= self.pipeline.active.get() || extent.phases.is_empty() {
+            return chunk_schedule;
+        }
+        let alone = |assignment: &StageAssignment| self.alone(assignment, extent, paths);
+        let spans: Vec<Span> = chunk_schedule.stages().iter().map(alone).collect();
+        let capacity = self.capacity(&chunk_schedule, extent);
+        let order = self.schedule(&chunk_schedule, &spans, &capacity).order;
+        chunk_schedule.with_admission(AdmissionOrder { order, capacity })
+    }
+
+    #[inline]
+    fn is_bidirectional(&self, assignment: &StageAssignment) -> bool {
+        assignment.stage.bidirectional
+    }
+
+    #[inline]
+    fn phase(&self, assignment: &StageAssignment) -> usize {
+        assignment.stage.phase
+    }
+
+    #[inline]
+    fn line_position(
+        &self,
+        extent: &GroupExtent,
+        assignment: &StageAssignment,
+        position: u32,
+        root: u32,
+    ) -> Option<LinePosition> {
+        LinePosition::new(extent, &assignment.stage, position, root)
+    }
+
+    #[inline]
+    fn receives(&self, assignment: &StageAssignment, _: u16, line: LinePosition) -> u32 {
+        match assignment.splits {
+            None => assignment.algorithm.receives(&assignment.stage, line),
+            Some(number) => self.splits[number as usize].receives(&assignment.stage, line),
+        }
+    }
+
+    #[inline]
+    fn step(
+        &self,
+        assignment: &StageAssignment,
+        _: u16,
+        line: LinePosition,
+        i: u32,
+    ) -> Option<SendStep> {
+        let of = (assignment.algorithm, &assignment.stage);
+        match assignment.splits {
+            None => of.0.step(of.1, line, i),
+            Some(number) => self.splits[number as usize].step(of, line, i),
+        }
+    }
+
+    #[inline]
+    fn is_paced(&self, assignment: &StageAssignment) -> bool {
+        !assignment.algorithm.has_sole_senders()
+    }
+
+    fn describer(&self) -> AlgorithmDescriber {
+        let algorithms = self.algorithms.to_vec();
+        let pipeline = self.pipeline;
+        let custom = self.custom.to_vec();
+        AlgorithmDescriber::new(move |kind, extent, topology, bytes| {
+            let mut custom = custom.iter();
+            if let Some(custom) = custom.find(|custom| custom.applies_to(kind, extent.size())) {
+                return format!("custom {}", custom.name);
+            }
+            let chunk_schedule = routes((kind, bytes), (extent, topology), &algorithms, pipeline);
+            let phases =
+                stage_assignment::describe(chunk_schedule.stages(), extent, topology, &algorithms);
+            let list = AlgorithmDescriber::list(phases.into_iter());
+            let mut pipeline = pipeline;
+            match (
+                pipeline.chunks.get(),
+                NonZeroU32::new(chunk_schedule.chunks()),
+            ) {
+                (1, _) => return list,
+                _ if extent.phases.is_empty() => return list,
+                (equal, Some(all)) if all.get() > equal => pipeline.chunks = all,
+                _ => {}
+            }
+            format!("{list}; {pipeline}")
+        })
+    }
+
+    fn closed_form(
+        &self,
+        chunk_schedule: &ChunkSchedule<StageAssignment>,
+        extent: &GroupExtent,
+        paths: &[SharedPaths],
+        quiet: &UncontendedCost<'_>,
+    ) -> Option<Span> {
+        if let Some(span) = chunk_schedule.measured() {
+            return Some(span);
+        }
+        // Several chunks in a phase at once share its ports in ways that are not proved.
+        let admission = chunk_schedule.admission();
+        let one_by_one =
+            admission.is_some_and(|admission| admission.capacity.iter().all(|&most| most == 1));
+        let one_by_one = one_by_one || chunk_schedule.chunks() == 1;
+        let scripted = chunk_schedule
+            .stages()
+            .iter()
+            .any(|assignment| assignment.script.is_some());
+        let unequal = chunk_schedule
+            .stages()
+            .iter()
+            .any(|assignment| assignment.splits.is_some());
+        if !one_by_one || scripted || unequal {
+            return None;
+        }
+        let spans = chunk_schedule.stages().iter().map(|assignment| {
+            let phase = &extent.phases[assignment.stage.phase];
+            let pattern = match assignment.algorithm {
+                CollectiveAlgorithm::Ring => LinePattern::Neighbours,
+                _ => LinePattern::Any,
+            };
+            let apart = (quiet.conflict_free)(phase.dimension, phase.size, pattern);
+            assignment.closed_form(extent, paths).filter(|_| apart)
+        });
+        let spans: Vec<Span> = spans.collect::<Option<_>>()?;
+        // A stage of no time could end after another operation's message at the very instant of the collective's end.
+        if quiet.shared && spans.contains(&Span::ZERO) {
+            return None;
+        }
+        Some(match admission {
+            None => spans.into_iter().fold(Span::ZERO, |sum, span| sum + span),
+            Some(admission) => {
+                self.schedule(chunk_schedule, &spans, &admission.capacity)
+                    .end
+            }
+        })
+    }
+}
+
+impl EndpointModel for NativeBackend<'_> {
+    #[inline]
+    fn queue(&self, _: &StageAssignment, _: u16) -> Option<ChunkQueueSpec> {
+        None
+    }
+
+    #[inline]
+    fn credits(&self, _: &StageAssignment, _: u16, _: LinePosition) -> u32 {
+        0
+    }
+
+    #[inline]
+    fn is_scripted(&self, assignment: &StageAssignment) -> bool {
+        assignment.script.is_some()
+    }
+
+    fn advance_script(
+        &mut self,
+        assignment: &StageAssignment,
+        extent: &GroupExtent,
+        player: (u32, u32),
+        root: u32,
+        cue: ScriptEvent,
+        acts: &mut Vec<ScriptAction>,
+    ) {
+        let number = assignment.script.expect("only scripted stages are played");
+        let custom = &self.custom[number as usize];
+        // Scripts belong to members, which the positions of the extent need not be in the order of.
+        let size = extent.size();
+        let first = if custom.kind.has_root() {
+            extent.member_at[root as usize]
+        } else {
+            0
+        };
+        let script_of = |position: u32| (extent.member_at[position as usize] + size - first) % size;
+        let position_of = |script: u32| extent.position_of[((script + first) % size) as usize];
+        let cue = match cue {
+            ScriptEvent::Message { from, label } => ScriptEvent::Message {
+                from: script_of(from),
+                label,
+            },
+            other => other,
+        };
+        let before = acts.len();
+        let script = || script_of(player.1);
+        self.players
+            .advance(&custom.scripts, script, player, cue, acts);
+        for act in &mut acts[before..] {
+            if let ScriptAction::Send { to, .. } = act {
+                *to = position_of(*to);
+            }
+        }
+    }
+
+    #[inline]
+    fn endpoint(&self, _: &StageAssignment) -> EndpointCost {
+        EndpointCost::Instant
+    }
+
+    fn bus_transfer(
+        &self,
+        _: &StageAssignment,
+        _: u16,
+        _: LinePosition,
+        _: TransferCause,
+        _: CompletionToken,
+    ) -> BusTransfer {
+        unreachable!("endpoints take no time")
+    }
+
+    fn submit_transfer(&mut self, _: Time, _: Npu, _: BusTransfer, _: &mut impl BusScheduler) {
+        unreachable!("endpoints take no time")
+    }
+
+    fn handle_bus_event(
+        &mut self,
+        _: Time,
+        _: Npu,
+        _: u32,
+        _: &mut impl BusScheduler,
+    ) -> Option<CompletionToken> {
+        unreachable!("endpoints take no time")
+    }
+
+    fn resume_bus(&mut self, _: Time, _: Npu, _: u32, _: &mut impl BusScheduler) {
+        unreachable!("endpoints take no time")
+    }
+
+    #[inline]
+    fn reduction(&self, _: &StageAssignment, _: u16, _: LinePosition, _: u32) -> Option<Span> {
+        None
+    }
+
+    fn rts_bytes(&self) -> Option<u64> {
+        None
+    }
+}
+
+impl IssueDiscipline for NativeBackend<'_> {
+    type Order = ContentOrder;
+
+    #[inline]
+    fn queue_slot(&mut self, _: Npu, _: &StageAssignment) -> u16 {
+        0
+    }
+
+    fn source(
+        &self,
+        _: &StageAssignment,
+        _: u16,
+        _: LinePosition,
+        _: u32,
+        _: u32,
+    ) -> Option<ReceiveSource> {
+        None
+    }
+}
+
+impl NativeBackend<'_> {
+    /// Number of a member's chunks in each phase at once; in trees at least four for each level, since a chunk goes
+    /// up and down while others follow. More would only queue at the ports, with messages that go up before those
+    /// that come down, which members wait for.
+    fn capacity(
+        &self,
+        chunk_schedule: &ChunkSchedule<StageAssignment>,
+        extent: &GroupExtent,
+    ) -> Vec<u32> {
+        let mut capacity = vec![self.pipeline.active.get(); extent.phases.len()];
+        for assignment in chunk_schedule.stages() {
+            if matches!(
+                assignment.algorithm,
+                CollectiveAlgorithm::Tree | CollectiveAlgorithm::DoubleBinaryTree
+            ) {
+                let levels = extent.phases[assignment.stage.phase]
+                    .size
+                    .next_power_of_two()
+                    .ilog2();
+                let most = &mut capacity[assignment.stage.phase];
+                *most = (*most).max(4 * levels);
+            }
+        }
+        capacity
+    }
+
+    /// Simulates the chunks of `chunk_schedule` through the phases with the durations of stages in `spans`.
+    fn schedule(
+        &self,
+        chunk_schedule: &ChunkSchedule<StageAssignment>,
+        spans: &[Span],
+        capacity: &[u32],
+    ) -> flow_shop::FlowShopResult {
+        let phases = chunk_schedule
+            .stages()
+            .iter()
+            .map(|assignment| assignment.stage.phase);
+        let queue_of: Vec<u32> = phases.map(|phase| phase as u32).collect();
+        let back = chunk_schedule.stages().iter();
+        let back =
+            back.map(|assignment| assignment.stage.primitive == CollectivePrimitive::AllGather);
+        let back: Vec<bool> = back.collect();
+        let stages = flow_shop::FlowShopInput {
+            spans,
+            queue_of: &queue_of,
+            capacity,
+            back: &back,
+            intra: self.pipeline.intra,
+        };
+        schedule(chunk_schedule, stages)
+    }
+
+    /// Uncontended duration of a stage. Where no closed form exists this is an estimate that affects only the order
+    /// of chunks, never a result: the serialized messages over a link or up a tree, at the algorithm's message size,
+    /// each with the latency of a link. So it is a whole number of picoseconds where messages are, and scales with
+    /// them.
+    fn alone(
+        &self,
+        assignment: &StageAssignment,
+        extent: &GroupExtent,
+        paths: &[SharedPaths],
+    ) -> Span {
+        assignment.closed_form(extent, paths).unwrap_or_else(|| {
+            let phase = &extent.phases[assignment.stage.phase];
+            let dimension = &self.topology.dimensions()[phase.dimension];
+            let (message, count) = assignment
+                .algorithm
+                .serial_messages(&assignment.stage, phase.size);
+            (dimension.link().serialization(message) + dimension.latency).times(count.into())
+        })
+    }
+}
+
+impl StageAssignment {
+    /// The one path that every message takes.
+    #[inline]
+    fn path(&self, paths: &SharedPaths) -> Option<NetworkPath> {
+        if self.algorithm == CollectiveAlgorithm::Ring {
+            paths.next
+        } else {
+            paths.any
+        }
+    }
+
+    fn closed_form(&self, extent: &GroupExtent, paths: &[SharedPaths]) -> Option<Span> {
+        let path = self.path(&paths[self.stage.phase])?;
+        let n = extent.phases[self.stage.phase].size;
+        self.algorithm.closed_form(&self.stage, n, &path)
+    }
+}

@@ -1,0 +1,72 @@
+//! Pairwise: one partner after another, each exchange when the one before is over.
+//!
+//! In round k = 1 … n−1 a member sends to the member k places ahead and receives from the one k places
+//! behind; where n is a power of two it exchanges with the member whose index is its own XOR k
+//! (R. Thakur, R. Rabenseifner and W. Gropp, "Optimization of Collective Communication Operations in
+//! MPICH", 2005, sections 4.2 and 4.3). With s = time of one n-th of the buffer S and α = latency, all
+//! starting together:
+//!
+//! | primitive | messages of a member | ends after |
+//! |---|---|---|
+//! | reduce-scatter | n−1 of S/n, the receiver's part of the own buffer | (n−1)(α + s) |
+//! | all-gather | n−1 of S/n, the own part | (n−1)(α + s) |
+//! | all-to-all | n−1 of S/n, the receiver's part | (n−1)(α + s) |
+//!
+//! Data would not need the rounds, which is why [`direct`](super::direct) is faster here; they keep every
+//! member from receiving from several at once. A message that comes before its receiver is in its
+//! round counts when it is.
+
+use super::auto::LineCostModel;
+use super::{CollectivePrimitive, CollectiveStage, LinePosition, SendStep};
+use crate::topology::NetworkPath;
+use chakram_base::units::{BufferShare, Span, TimeEstimate};
+
+fn rounds(stage: &CollectiveStage, line: LinePosition) -> u32 {
+    match stage.primitive {
+        CollectivePrimitive::ReduceScatter
+        | CollectivePrimitive::AllGather
+        | CollectivePrimitive::AllToAll => line.size - 1,
+        _ => 0,
+    }
+}
+
+pub(super) fn step(stage: &CollectiveStage, line: LinePosition, i: u32) -> Option<SendStep> {
+    let (n, k) = (line.size, i + 1);
+    (i < rounds(stage, line)).then(|| SendStep {
+        to: if n.is_power_of_two() {
+            line.index ^ k
+        } else {
+            (line.index + k) % n
+        },
+        amount: stage.buffer.part(n),
+        after: i,
+        arrived: 0,
+        recv_posted: i + 1,
+    })
+}
+
+/// Returns the index of the member from which the one at `line` receives in the round after `before` others.
+pub(super) fn source(line: LinePosition, before: u32) -> u32 {
+    let (n, k) = (line.size, before + 1);
+    if n.is_power_of_two() {
+        line.index ^ k
+    } else {
+        (line.index + n - k) % n
+    }
+}
+
+pub(super) fn receives(stage: &CollectiveStage, line: LinePosition) -> u32 {
+    rounds(stage, line)
+}
+
+/// The closed form of all rows of the table.
+pub(super) fn closed_form(stage: &CollectiveStage, n: u32, path: &NetworkPath) -> Span {
+    path.time(stage.part(n)).times(u64::from(n - 1))
+}
+
+/// The table, for [`auto`](super::auto).
+pub(super) fn cost(line: &LineCostModel<'_>, buffer: BufferShare) -> TimeEstimate {
+    let share = buffer.part(line.size());
+    let rounds = line.over_all(share, |way| way.first_byte(share) + way.passes(share));
+    rounds.0
+}

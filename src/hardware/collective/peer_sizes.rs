@@ -1,0 +1,298 @@
+//! All-to-alls whose members exchange unequal parts.
+//!
+//! M(s, t) is what member s has for member t. In a group of one phase, s sends it to t. In one of several, data travel
+//! along the phases, innermost first, as they do where parts are equal: before phase d a member at position p holds what
+//! members that differ from it in earlier phases alone have for members that equal it there, and passes on to the
+//! member with index q along d what is for index q:
+//!
+//!   bytes(d, p → q) = Σ M(s, t) over s with s_j = p_j for j ≥ d, and t with t_j = p_j for j < d and t_d = q.
+//!
+//! Direct and pairwise keep their order of partners, and nobody sends or awaits a message of no bytes, as NCCL's and
+//! gloo's process groups do not ("torch/csrc/cuda/nccl.cpp", `all2all_single_unequal_split`). A round of pairwise in which a
+//! member receives nothing is over for it at once. Members end at different times, so there is no closed form.
+
+use super::{CollectiveAlgorithm, CollectiveStage, LinePosition, SendStep, pairwise};
+use crate::group::GroupExtent;
+
+/// Bytes that each member of a group sends along each phase, to each member of its line.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct PeerSizes {
+    phases: Vec<PhaseSizes>,
+    /// Size of an all-to-all of equal parts whose members send and receive as much as the busiest of these: see
+    /// [`PeerSizes::equivalent`].
+    equivalent: u64,
+}
+
+/// Bytes along one phase: those of position p to index q of its line at p · size + q.
+#[derive(Clone, Debug, PartialEq, Eq)]
+struct PhaseSizes {
+    size: u32,
+    stride: u32,
+    bytes: Vec<u64>,
+    /// Whether a pair exchanges nothing.
+    gaps: bool,
+}
+
+impl PeerSizes {
+    /// Returns the sizes of a group whose member at position s has `bytes[s * n + t]` for the one at position t; `None` if
+    /// all have `equal` bytes for one another.
+    pub fn new(extent: &GroupExtent, bytes: &[u64], equal: u64) -> Option<Self> {
+        let n = extent.size();
+        let mut pairs = bytes.iter().enumerate();
+        // What a member keeps does not matter.
+        let sent = |&(place, _): &(usize, &u64)| place as u32 / n != place as u32 % n;
+        if pairs.all(|pair| !sent(&pair) || *pair.1 == equal) {
+            return None;
+        }
+        let of = |s: u32, t: u32| u128::from(bytes[(s * n + t) as usize]);
+        let others = |p: u32| (0..n).filter(move |&other| other != p);
+        let most = (0..n).map(|p| {
+            let out: u128 = others(p).map(|t| of(p, t)).sum();
+            out.max(others(p).map(|s| of(s, p)).sum())
+        });
+        let most = most.max().unwrap_or(0);
+        let equivalent = (most * u128::from(n)).div_ceil(u128::from(n - 1));
+        // Held: what the member at position p still has to pass on for each t.
+        let mut held = bytes.to_vec();
+        let phases = extent.phases.iter().map(|phase| {
+            let mut sizes = vec![0_u64; (n * phase.size) as usize];
+            let mut next = vec![0_u64; held.len()];
+            for p in 0..n {
+                for t in 0..n {
+                    let amount = held[(p * n + t) as usize];
+                    let to = phase.index(t);
+                    let size = &mut sizes[(p * phase.size + to) as usize];
+                    *size = size.saturating_add(amount);
+                    let there = &mut next[(phase.position(p, to) * n + t) as usize];
+                    *there = there.saturating_add(amount);
+                }
+            }
+            held = std::mem::take(&mut next);
+            let gaps = (0..n).any(|p| {
+                (0..phase.size)
+                    .any(|q| q != phase.index(p) && sizes[(p * phase.size + q) as usize] == 0)
+            });
+            PhaseSizes {
+                size: phase.size,
+                stride: phase.stride,
+                bytes: sizes,
+                gaps,
+            }
+        });
+        Some(Self {
+            phases: phases.collect(),
+            equivalent: u64::try_from(equivalent).unwrap_or(u64::MAX),
+        })
+    }
+
+    /// Returns the bytes of an all-to-all of equal parts in which every member sends, and receives, as much as the
+    /// busiest member here: n ÷ (n − 1) times that, as everybody keeps a part.
+    pub fn equivalent(&self) -> u64 {
+        self.equivalent
+    }
+
+    /// Returns the algorithm that carries out what `algorithm` would where parts are equal: itself, if it sends each
+    /// part from its owner to its reader, and direct otherwise.
+    pub fn algorithm(algorithm: CollectiveAlgorithm) -> CollectiveAlgorithm {
+        match algorithm {
+            CollectiveAlgorithm::Pairwise => algorithm,
+            _ => CollectiveAlgorithm::Direct,
+        }
+    }
+
+    /// Returns the `i`-th message of the member at `line`, `None` after the last.
+    pub fn step(
+        &self,
+        (algorithm, stage): (CollectiveAlgorithm, &CollectiveStage),
+        line: LinePosition,
+        i: u32,
+    ) -> Option<SendStep> {
+        let sizes = &self.phases[stage.phase];
+        let amount = |to| stage.buffer.with_bytes(sizes.of(line, line.index, to));
+        if !sizes.gaps {
+            let step = algorithm.step(stage, line, i)?;
+            return Some(SendStep {
+                amount: amount(step.to),
+                ..step
+            });
+        }
+        // The target of each member in a round, whether or not it has anything for it.
+        let target = |index, round| {
+            let line = LinePosition { index, ..line };
+            algorithm.step(stage, line, round).map(|step| step.to)
+        };
+        let exchanged = |from, to| sizes.of(line, from, to) > 0;
+        let mut rounds = 0..line.size - 1;
+        let sent =
+            |&round: &u32| target(line.index, round).is_some_and(|to| exchanged(line.index, to));
+        let round = rounds.by_ref().filter(sent).nth(i as usize)?;
+        let step = algorithm.step(stage, line, round)?;
+        if algorithm != CollectiveAlgorithm::Pairwise {
+            return Some(SendStep {
+                amount: amount(step.to),
+                ..step
+            });
+        }
+        // Of the messages of earlier rounds, and of the steps that the receiver takes up to this one, some do not exist.
+        let received = |&round: &u32| exchanged(pairwise::source(line, round), line.index);
+        let taken = |&round: &u32| target(step.to, round).is_some_and(|to| exchanged(step.to, to));
+        Some(SendStep {
+            amount: amount(step.to),
+            after: (0..round).filter(received).count() as u32,
+            recv_posted: (0..=round).filter(taken).count() as u32,
+            ..step
+        })
+    }
+
+    /// Returns the number of messages that the member at `line` receives.
+    pub fn receives(&self, stage: &CollectiveStage, line: LinePosition) -> u32 {
+        let sizes = &self.phases[stage.phase];
+        let senders = (0..line.size).filter(|&from| from != line.index);
+        senders
+            .filter(|&from| sizes.of(line, from, line.index) > 0)
+            .count() as u32
+    }
+}
+
+impl PhaseSizes {
+    /// Bytes from one index of a line to another.
+    #[inline]
+    fn of(&self, line: LinePosition, from: u32, to: u32) -> u64 {
+        let first = line.position - line.index * self.stride;
+        self.bytes[((first + from * self.stride) * self.size + to) as usize]
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::CollectivePrimitive;
+    use super::*;
+    use crate::topology::{DimensionShape, Topology, TopologyDimension};
+    use chakram_base::ids::Npu;
+    use chakram_base::units::{Bandwidth, BufferShare, Span};
+
+    fn extent(sizes: &[u32]) -> GroupExtent {
+        let dimensions = sizes.iter().map(|&size| TopologyDimension {
+            name: String::new(),
+            shape: DimensionShape::Switch,
+            size,
+            bandwidth: Bandwidth::new(1e9).unwrap(),
+            latency: Span::ZERO,
+        });
+        let topology = Topology::new(dimensions.collect()).unwrap();
+        let npus: Vec<_> = (0..topology.npus()).map(Npu).collect();
+        GroupExtent::new(&npus, &topology)
+    }
+
+    fn stage(phase: usize) -> CollectiveStage {
+        CollectiveStage {
+            phase,
+            primitive: CollectivePrimitive::AllToAll,
+            buffer: BufferShare::whole(1000),
+            mirrored: false,
+            bidirectional: false,
+        }
+    }
+
+    /// All messages of a phase: (from, to, bytes, credits required).
+    fn messages(
+        sizes: &PeerSizes,
+        extent: &GroupExtent,
+        algorithm: CollectiveAlgorithm,
+        phase: usize,
+    ) -> Vec<(u32, u32, u64, u32)> {
+        let stage = stage(phase);
+        let mut all = Vec::new();
+        for position in 0..extent.size() {
+            let line = LinePosition::new(extent, &stage, position, 0).unwrap();
+            let steps = (0..).map_while(|i| sizes.step((algorithm, &stage), line, i));
+            let of = &extent.phases[phase];
+            all.extend(steps.map(|s| {
+                (
+                    position,
+                    of.position(position, s.to),
+                    s.amount.bytes(),
+                    s.after,
+                )
+            }));
+        }
+        all
+    }
+
+    #[test]
+    fn equal_parts_need_no_sizes() {
+        let extent = extent(&[3]);
+        // Whatever members keep.
+        assert_eq!(
+            PeerSizes::new(&extent, &[0, 5, 5, 5, 7, 5, 5, 5, 9], 5),
+            None
+        );
+        assert!(PeerSizes::new(&extent, &[0, 5, 5, 5, 7, 5, 5, 4, 9], 5).is_some());
+    }
+
+    #[test]
+    fn members_send_what_each_pair_exchanges_and_nothing_for_nothing() {
+        let extent = extent(&[3]);
+        let sizes = PeerSizes::new(&extent, &[9, 1, 2, 0, 9, 3, 4, 0, 9], 5).unwrap();
+        // Next index first.
+        let direct = [(0, 1, 1, 0), (0, 2, 2, 0), (1, 2, 3, 0), (2, 0, 4, 0)];
+        assert_eq!(
+            messages(&sizes, &extent, CollectiveAlgorithm::Direct, 0),
+            direct
+        );
+        // In round 1 members receive from the one behind: 0 from 2, 1 from 0, 2 from 1; in round 2 from the one ahead. So 0
+        // sends its second message when 2's has come; 1 sends in round 1 alone, and so does 2.
+        let pairwise = [(0, 1, 1, 0), (0, 2, 2, 1), (1, 2, 3, 0), (2, 0, 4, 0)];
+        assert_eq!(
+            messages(&sizes, &extent, CollectiveAlgorithm::Pairwise, 0),
+            pairwise
+        );
+        let receives = |position| {
+            let line = LinePosition::new(&extent, &stage(0), position, 0).unwrap();
+            sizes.receives(&stage(0), line)
+        };
+        assert_eq!([0, 1, 2].map(receives), [1, 1, 2]);
+        // Member 0 sends 3 and receives 4, 1 sends 3 and receives 1, 2 sends 4 and receives 5: 5 · 3 / 2, rounded up.
+        assert_eq!(sizes.equivalent(), 8);
+    }
+
+    #[test]
+    fn a_round_without_a_message_is_over_at_once() {
+        // 4 members in the rounds XOR 1, 2, 3; only 0 and 3, and 1 and 0 exchange anything.
+        let extent = extent(&[4]);
+        let mut bytes = vec![0; 16];
+        (bytes[3], bytes[12], bytes[4]) = (7, 8, 6);
+        let sizes = PeerSizes::new(&extent, &bytes, 5).unwrap();
+        // 0 receives from 1 in round 1, and sends in round 3.
+        let expected = [(0, 3, 7, 1), (1, 0, 6, 0), (3, 0, 8, 0)];
+        assert_eq!(
+            messages(&sizes, &extent, CollectiveAlgorithm::Pairwise, 0),
+            expected
+        );
+    }
+
+    #[test]
+    fn data_travel_along_one_phase_after_another() {
+        // 2 × 2: position p = x + 2y. Member s has 10^t · (s + 1) for t, so that digits tell whose bytes they are.
+        let extent = extent(&[2, 2]);
+        let bytes = (0..4).flat_map(|s| (0..4).map(move |t| 10_u64.pow(t) * (s + 1)));
+        let sizes = PeerSizes::new(&extent, &bytes.collect::<Vec<_>>(), 5).unwrap();
+        // Along x, 0 passes on what it has for x = 1, that is for 1 and 3: 1,010; and so on.
+        let inner = [
+            (0, 1, 1010),
+            (1, 0, 2 * 101),
+            (2, 3, 3 * 1010),
+            (3, 2, 4 * 101),
+        ];
+        // Along y, 0 holds what 0 and 1 have for 0 and 2, and passes on what is for 2: (1 + 2) · 100.
+        let outer = [(0, 2, 300), (1, 3, 3000), (2, 0, 7), (3, 1, 70)];
+        for (phase, expected) in [inner, outer].into_iter().enumerate() {
+            let found = messages(&sizes, &extent, CollectiveAlgorithm::Direct, phase);
+            let found: Vec<_> = found
+                .iter()
+                .map(|&(from, to, bytes, _)| (from, to, bytes))
+                .collect();
+            assert_eq!(found, expected, "phase {phase}");
+        }
+    }
+}

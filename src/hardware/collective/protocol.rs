@@ -1,0 +1,105 @@
+//! NCCL's protocols by formula, for collectives that were not measured among as many members.
+//!
+//! A library has several ways for a collective, each with its latency and its rate: in NCCL the protocols LL, LL128 and
+//! Simple over rings and trees, and sums in the switch (NVLS). It takes the fastest:
+//!
+//! `t = min over ways of (start + step x steps + part x bytes / bandwidth)`
+//!
+//! | collective of `n` members | steps | part |
+//! |---|---|---|
+//! | all-reduce | `2 (n - 1)` | `2 (n - 1) / n` |
+//! | all-gather, reduce-scatter, of the whole buffer | `n - 1` | `(n - 1) / n` |
+//! | all-to-all | 1 | `(n - 1) / n` |
+//!
+//! Between two numbers of members for which a way's bandwidth is stated it is linear in their number; outside it is that
+//! of the nearest.
+
+use crate::group::GroupExtent;
+use chakram_base::collective_kind::CollectiveKind;
+use chakram_base::units::Span;
+
+/// One way for one kind of collective.
+#[derive(Clone, Debug, PartialEq)]
+pub struct CollectiveProtocol {
+    /// The kind.
+    pub kind: CollectiveKind,
+    /// Seconds of the shortest collective.
+    pub start: f64,
+    /// Seconds of each further step.
+    pub step: f64,
+    /// Numbers of members, ascending, and bytes per second; at least one.
+    pub rates: Vec<(u32, f64)>,
+}
+
+impl CollectiveProtocol {
+    /// Seconds with a buffer of `bytes` among `members`.
+    pub fn seconds(&self, members: u32, bytes: f64) -> f64 {
+        let n = f64::from(members.max(1));
+        let (steps, part) = match self.kind {
+            CollectiveKind::AllReduce => (2.0 * (n - 1.0), 2.0 * (n - 1.0) / n),
+            CollectiveKind::AllToAll => (1.0, (n - 1.0) / n),
+            _ => (n - 1.0, (n - 1.0) / n),
+        };
+        self.start + self.step * steps + part * bytes / self.rate(members)
+    }
+
+    /// Bytes per second among `members`.
+    fn rate(&self, members: u32) -> f64 {
+        let above = self.rates.partition_point(|rate| rate.0 < members);
+        match (
+            above.checked_sub(1).map(|i| self.rates[i]),
+            self.rates.get(above),
+        ) {
+            (None, None) => f64::INFINITY,
+            (None, Some(nearest)) => nearest.1,
+            (Some(nearest), None) => nearest.1,
+            (Some((below, low)), Some((above, high))) => {
+                let part = f64::from(members - below) / f64::from(above - below);
+                low + part * (high - low)
+            }
+        }
+    }
+}
+
+/// Returns the time of a collective of `kind` with a buffer of `bytes`, if its members lie along one dimension whose
+/// `protocols`, one list for each, have its kind.
+pub fn fastest(
+    protocols: &[Vec<CollectiveProtocol>],
+    (kind, bytes): (CollectiveKind, u64),
+    extent: &GroupExtent,
+) -> Option<Span> {
+    let [phase] = &extent.phases[..] else {
+        return None;
+    };
+    let alike = protocols.get(phase.dimension)?.iter();
+    let alike = alike.filter(|protocol| protocol.kind == kind);
+    let seconds = alike.map(|protocol| protocol.seconds(phase.size, bytes as f64));
+    seconds.min_by(f64::total_cmp).map(Span::from_seconds)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_way_takes_its_steps_and_its_bytes() {
+        let way = |kind| CollectiveProtocol {
+            kind,
+            start: 10e-6,
+            step: 1e-6,
+            rates: vec![(2, 100e9), (4, 200e9)],
+        };
+        let near = |kind, members, bytes, micros: f64| {
+            let found = way(kind).seconds(members, bytes) * 1e6;
+            assert!((found - micros).abs() < 1e-9, "{found} and not {micros}");
+        };
+        // 10 + 2 x 1 us, and 2 x 1/2 x 1 MB at 100 GB/s: 10 us.
+        near(CollectiveKind::AllReduce, 2, 1e6, 22.0);
+        // 10 + 3 us, and 3/4 x 4 MB at 200 GB/s: 15 us.
+        near(CollectiveKind::AllGather, 4, 4e6, 28.0);
+        // 3 members have 150 GB/s: 10 + 2 us, and 2/3 x 9 MB: 40 us.
+        near(CollectiveKind::ReduceScatter, 3, 9e6, 52.0);
+        // 8 have as much as 4: 10 + 1 us, and 7/8 x 16 MB at 200 GB/s: 70 us.
+        near(CollectiveKind::AllToAll, 8, 16e6, 81.0);
+    }
+}

@@ -1,0 +1,55 @@
+//! Recursive doubling: exchanges of the whole buffer with partners at distances 1, 2, 4, … of 2^L members.
+//!
+//! After exchange i a member has the sum over the 2^(i+1) members whose indices differ from its own in the
+//! lowest i+1 bits (R. Thakur, R. Rabenseifner and W. Gropp, "Optimization of Collective Communication
+//! Operations in MPICH", 2005, section 4.5: the choice for short messages). With t = time of the
+//! buffer S and α = latency, all starting together:
+//!
+//! | primitive | messages of a member | ends after |
+//! |---|---|---|
+//! | all-reduce | log2 n of S, each when the one before was received | (α + t) log2 n |
+//! | all others | those of [`halving_doubling`] | see there |
+
+use super::auto::LineCostModel;
+use super::halving_doubling::{self, exchange, exchanges};
+use super::{CollectivePrimitive, CollectiveStage, LinePosition, SendStep};
+use crate::topology::NetworkPath;
+use chakram_base::units::{BufferShare, Span, TimeEstimate};
+
+pub(super) fn step(stage: &CollectiveStage, line: LinePosition, i: u32) -> Option<SendStep> {
+    match stage.primitive {
+        CollectivePrimitive::AllReduce => {
+            (i < exchanges(line)).then(|| exchange(line, i, 1 << i, stage.buffer))
+        }
+        _ => halving_doubling::step(stage, line, i),
+    }
+}
+
+pub(super) fn receives(stage: &CollectiveStage, line: LinePosition) -> u32 {
+    match stage.primitive {
+        CollectivePrimitive::AllReduce => exchanges(line),
+        _ => halving_doubling::receives(stage, line),
+    }
+}
+
+/// The closed form of the first row of the table, and those of [`halving_doubling`].
+pub(super) fn closed_form(stage: &CollectiveStage, n: u32, path: &NetworkPath) -> Span {
+    match stage.primitive {
+        CollectivePrimitive::AllReduce => path.time(stage.buffer).times(u64::from(n.ilog2())),
+        _ => halving_doubling::closed_form(stage, n, path),
+    }
+}
+
+/// The table, for [`auto`](super::auto).
+pub(super) fn cost(
+    line: &LineCostModel<'_>,
+    primitive: CollectivePrimitive,
+    buffer: BufferShare,
+) -> TimeEstimate {
+    match primitive {
+        CollectivePrimitive::AllReduce => {
+            line.doubling(|way, _| way.first_byte(buffer) + way.passes(buffer))
+        }
+        _ => halving_doubling::cost(line, primitive, buffer),
+    }
+}

@@ -1,0 +1,147 @@
+//! Ring: every member sends to the next one only; or, where its line is a ring of NPUs, half of everything to
+//! the next one and half to the one before.
+//!
+//! With n members, s = time of one n-th of the buffer S at what a member sends with, and α = latency between
+//! neighbours, all starting together:
+//!
+//! | primitive | messages of a member | ends after |
+//! |---|---|---|
+//! | reduce-scatter, all-gather | n−1 of S/n, each after the one before was received | (n−1)(α + s) |
+//! | all-to-all | n(n−1)/2 of S/n, likewise: a part for distance k is passed on k times | n(n−1)/2 (α + s) |
+//! | broadcast, reduce | n of S/n along the chain from or to the root | (n−1)α + (2n−2)s |
+//! | gather, scatter | its own part and those of the members behind it | (n−1)(α + s) |
+//!
+//! The first two rows are ASTRA-sim's rings without endpoint delays and truncation. Broadcast and
+//! reduce are pipelined over the chain in as many parts as there are members.
+//!
+//! **Both directions.** Where members lie evenly around a ring of more than two NPUs ([`GroupExtent::closes_ring`]) each
+//! has two links, to the next and to the previous one, with B/2 each. Then a stage runs twice concurrently, with half
+//! of the buffer: once as above and once in the opposite direction, where the member with index i has the place of
+//! n−1−i. The two share neither links nor dependencies. A half takes s/2 · B/(B/2) = s, so the table holds with s at
+//! B, and an NPU sends at all of B. Elsewhere on rings and on meshes a message from the last member to the first goes
+//! back over the links between, so the second direction would gain nothing: everything goes one way, at B/2.
+//!
+//! [`GroupExtent::closes_ring`]: crate::group::GroupExtent::closes_ring
+
+use super::auto::LineCostModel;
+use super::{CollectivePrimitive, CollectiveStage, LinePosition, SendStep};
+use crate::topology::NetworkPath;
+use chakram_base::units::{BufferShare, Span, TimeEstimate};
+
+impl LinePosition {
+    /// Number of hops from the root to this member along the ring: 0 for the root, n−1 for the last that it reaches.
+    fn hops_from_root(self) -> u32 {
+        (self.index + self.size - self.root) % self.size
+    }
+
+    /// Number of hops along the ring to the root.
+    fn hops_to_root(self) -> u32 {
+        (self.root + self.size - self.index) % self.size
+    }
+}
+
+/// Messages of each of `n` members. From 92,683 members on there are more than can be counted here,
+/// and more in all than can ever be stepped through; the closed form has no such limit.
+fn all_to_all(n: u32) -> u32 {
+    u32::try_from(u64::from(n) * u64::from(n - 1) / 2).unwrap_or(u32::MAX)
+}
+
+pub(super) fn step(stage: &CollectiveStage, line: LinePosition, i: u32) -> Option<SendStep> {
+    let n = line.size;
+    // Number of messages, and of receptions that the first of them waits for.
+    let (count, first_after) = match stage.primitive {
+        CollectivePrimitive::ReduceScatter | CollectivePrimitive::AllGather => (n - 1, 0),
+        CollectivePrimitive::AllToAll => (all_to_all(n), 0),
+        CollectivePrimitive::Broadcast => match line.hops_from_root() {
+            0 => return send(stage, line, i, n, None),
+            last if last == n - 1 => (0, 0),
+            _ => (n, 1),
+        },
+        CollectivePrimitive::Reduce => match line.hops_to_root() {
+            0 => (0, 0),
+            last if last == n - 1 => return send(stage, line, i, n, None),
+            _ => (n, 1),
+        },
+        // Its own part first, then those of the members behind it.
+        CollectivePrimitive::Gather => match line.hops_to_root() {
+            0 => (0, 0),
+            hops => (n - hops, 0),
+        },
+        // The farthest part first; each member keeps the last that it gets.
+        CollectivePrimitive::Scatter => match line.hops_from_root() {
+            0 => return send(stage, line, i, n - 1, None),
+            hops => (n - 1 - hops, 1),
+        },
+        CollectivePrimitive::AllReduce => return None,
+    };
+    send(stage, line, i, count, Some(first_after))
+}
+
+/// The `i`-th of `count` messages to the next member. Message i waits for `first_after + i`
+/// receptions, or for none at all.
+fn send(
+    stage: &CollectiveStage,
+    line: LinePosition,
+    i: u32,
+    count: u32,
+    first_after: Option<u32>,
+) -> Option<SendStep> {
+    (i < count).then(|| SendStep {
+        to: (line.index + 1) % line.size,
+        amount: stage.part(line.size),
+        after: first_after.map_or(0, |first| first + i),
+        arrived: 0,
+        recv_posted: 0,
+    })
+}
+
+pub(super) fn receives(stage: &CollectiveStage, line: LinePosition) -> u32 {
+    let n = line.size;
+    match stage.primitive {
+        CollectivePrimitive::ReduceScatter | CollectivePrimitive::AllGather => n - 1,
+        CollectivePrimitive::AllToAll => all_to_all(n),
+        CollectivePrimitive::Broadcast => match line.hops_from_root() {
+            0 => 0,
+            _ => n,
+        },
+        CollectivePrimitive::Reduce => match line.hops_to_root() {
+            last if last == n - 1 => 0,
+            _ => n,
+        },
+        CollectivePrimitive::Gather => n - 1 - line.hops_to_root(),
+        CollectivePrimitive::Scatter => match line.hops_from_root() {
+            0 => 0,
+            hops => n - hops,
+        },
+        CollectivePrimitive::AllReduce => 0,
+    }
+}
+
+/// The closed form of the first two rows of the table.
+pub(super) fn closed_form(stage: &CollectiveStage, n: u32, path: &NetworkPath) -> Span {
+    let (others, round) = (u64::from(n - 1), path.time(stage.part(n)));
+    match stage.primitive {
+        CollectivePrimitive::AllToAll => round.times(u64::from(n) * others / 2),
+        _ => round.times(others),
+    }
+}
+
+/// The table, for [`auto`](super::auto).
+pub(super) fn cost(
+    line: &LineCostModel<'_>,
+    primitive: CollectivePrimitive,
+    buffer: BufferShare,
+) -> TimeEstimate {
+    let n = line.size();
+    let share = buffer.part(n).part(1 + u32::from(line.round));
+    let way = line.way(1).alone();
+    let (hop, s) = (way.first_byte(share), way.passes(share));
+    let n = u64::from(n);
+    match primitive {
+        CollectivePrimitive::AllToAll => (hop + s).times(n * (n - 1) / 2),
+        CollectivePrimitive::Broadcast | CollectivePrimitive::Reduce => {
+            hop.times(n - 1) + s.times(2 * n - 2)
+        }
+        _ => (hop + s).times(n - 1),
+    }
+}

@@ -1,0 +1,129 @@
+//! The routes of a collective's chunks: in which order each visits the phases, and by which algorithms.
+
+use super::inter_dimension::{ChunkRoute, ways};
+use super::{
+    AlgorithmChoice, ChunkPipeline, ChunkSchedule, ChunkSpec, CollectiveAlgorithm, StageAssignment,
+    assign_stages,
+};
+use crate::group::GroupExtent;
+use crate::topology::Topology;
+use chakram_base::collective_kind::CollectiveKind;
+use chakram_base::units::BufferShare;
+
+/// Computes the chunk schedule of a collective of `kind` with a buffer of `bytes`, without an admission order. It has
+/// as many chunks as the pipeline says, but no more than bytes; Themis-flex may split them. With two trees, every other
+/// chunk takes the second.
+pub(super) fn routes(
+    (kind, bytes): (CollectiveKind, u64),
+    (extent, topology): (&GroupExtent, &Topology),
+    choices: &[AlgorithmChoice],
+    pipeline: ChunkPipeline,
+) -> ChunkSchedule<StageAssignment> {
+    // A chunk has at least one byte, but an empty collective still has one chunk.
+    let most = u32::try_from(bytes).unwrap_or(u32::MAX).max(1);
+    let chunks = pipeline.chunks.get().min(most);
+    let whole = BufferShare::whole(bytes);
+    let (ways, mut route_of) = ways(pipeline.inter, (kind, whole), (extent, topology), chunks);
+    let mut all = Vec::new();
+    let add = |way: &ChunkRoute, mirrored, all: &mut Vec<StageAssignment>| {
+        let chunk = ChunkSpec {
+            whole: way.share(whole, chunks),
+            order: &way.order,
+            // Routes are equally long, so an all-reduce is in one stage in all of them or in none.
+            fuses: ways.len() == 1,
+            mirrored,
+        };
+        assign_stages(kind, extent, topology, choices, &chunk, all);
+    };
+    for way in &ways {
+        add(way, false, &mut all);
+    }
+    let length = all.len() / ways.len();
+    let trees = |c: &StageAssignment| c.algorithm == CollectiveAlgorithm::DoubleBinaryTree;
+    if route_of.len() > 1 && all.iter().any(trees) {
+        for way in &ways {
+            add(way, true, &mut all);
+        }
+        for route in route_of.iter_mut().skip(1).step_by(2) {
+            *route += ways.len() as u32;
+        }
+        return ChunkSchedule::routed(all, length, route_of);
+    }
+    match &ways[..] {
+        [_] => ChunkSchedule::uniform(all, chunks),
+        _ => ChunkSchedule::routed(all, length, route_of),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::{CollectivePrimitive, InterDimensionPolicy};
+    use super::*;
+    use crate::topology::{DimensionShape, TopologyDimension};
+    use chakram_base::ids::Npu;
+    use chakram_base::units::{Bandwidth, Span};
+    use std::num::NonZeroU32;
+
+    fn chunk_schedule(
+        sizes: &[(u32, f64)],
+        bytes: u64,
+        (inter, chunks): (InterDimensionPolicy, u32),
+    ) -> ChunkSchedule<StageAssignment> {
+        let dimensions = sizes.iter().map(|&(size, rate)| TopologyDimension {
+            name: String::new(),
+            shape: DimensionShape::Switch,
+            size,
+            bandwidth: Bandwidth::new(rate).unwrap(),
+            latency: Span::ZERO,
+        });
+        let topology = Topology::new(dimensions.collect()).unwrap();
+        let npus: Vec<_> = (0..topology.npus()).map(Npu).collect();
+        let extent = GroupExtent::new(&npus, &topology);
+        let trees =
+            vec![AlgorithmChoice::Named(CollectiveAlgorithm::DoubleBinaryTree); sizes.len()];
+        let pipeline = ChunkPipeline {
+            chunks: NonZeroU32::new(chunks).unwrap(),
+            inter,
+            ..ChunkPipeline::default()
+        };
+        let of = (CollectiveKind::AllReduce, bytes);
+        routes(of, (&extent, &topology), &trees, pipeline)
+    }
+
+    /// The first stage of a chunk has all of it. Whatever the bytes, the fractions add up to them.
+    #[test]
+    fn no_byte_is_lost() {
+        let mut unequal = 0;
+        for bytes in [1, 3, 1000, 999_983, 1 << 30, (1 << 56) - 1, u64::MAX / 7] {
+            for (inter, _) in InterDimensionPolicy::ALL {
+                for chunks in [1, 2, 7, 64] {
+                    let sizes = [(3, 2e9), (4, 1e9), (2, 3e8)];
+                    let chunk_schedule = chunk_schedule(&sizes, bytes, (inter, chunks));
+                    // In units of the smallest fraction: 256 grains in each of the chunks.
+                    let unit = 256 * u128::from(u64::from(chunks).min(bytes));
+                    let mut sum = 0;
+                    for chunk in 0..chunk_schedule.chunks() {
+                        let stage = chunk_schedule.stage(chunk, 0).unwrap().stage;
+                        assert_eq!(stage.primitive, CollectivePrimitive::ReduceScatter);
+                        let BufferShare { bytes, parts } = stage.buffer;
+                        assert_eq!(unit % u128::from(parts), 0);
+                        sum += u128::from(bytes) * (unit / u128::from(parts));
+                    }
+                    assert_eq!(sum, u128::from(bytes) * unit, "{inter:?} {bytes} {chunks}");
+                    unequal += u32::from(chunk_schedule.chunks() > chunks);
+                }
+            }
+        }
+        assert!(unequal > 10, "{unequal}");
+    }
+
+    #[test]
+    fn equal_chunks_of_one_way_have_one_route() {
+        let all = chunk_schedule(&[(4, 1e9)], 1000, (InterDimensionPolicy::ThemisFlex, 1));
+        assert!(all.is_uniform());
+        // Two trees that alternate.
+        let all = chunk_schedule(&[(4, 1e9)], 1000, (InterDimensionPolicy::ThemisFlex, 5));
+        let routes: Vec<_> = (0..5).map(|chunk| all.route(chunk)).collect();
+        assert_eq!(routes, [0, 1, 0, 1, 0]);
+    }
+}

@@ -1,0 +1,266 @@
+//! Stages with the algorithms that carry them out, as the machine's choices have it.
+
+use super::auto::LineCostModel;
+use super::{
+    AlgorithmChoice, CollectiveAlgorithm, CollectivePrimitive, CollectiveStage, decompose,
+};
+use crate::group::GroupExtent;
+use crate::topology::Topology;
+use chakram_base::collective_kind::CollectiveKind;
+use chakram_base::units::BufferShare;
+
+/// A stage and the algorithm that carries it out.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct StageAssignment {
+    pub stage: CollectiveStage,
+    pub algorithm: CollectiveAlgorithm,
+    /// Number of the custom algorithm whose scripts members execute instead.
+    pub script: Option<u16>,
+    /// Number of the bytes that each pair exchanges, if they are not equal.
+    pub splits: Option<u32>,
+}
+
+/// Properties in which the chunks of a collective differ.
+#[derive(Clone, Copy, Debug)]
+pub struct ChunkSpec<'a> {
+    /// Its share of the collective's buffer.
+    pub whole: BufferShare,
+    /// The phases in the order in which it goes outward ([`decompose`]).
+    pub order: &'a [usize],
+    /// True if an all-reduce may be one fused stage in the last phase.
+    pub fuses: bool,
+    /// Selects the second of the two trees ([`CollectiveStage::mirrored`]).
+    pub mirrored: bool,
+}
+
+/// Phases that a group has at most: each doubles the number of its members.
+const MOST_PHASES: usize = 32;
+
+/// The phases of `extent` from the inside.
+pub fn outward(extent: &GroupExtent) -> &'static [usize] {
+    const IDENTITY: [usize; MOST_PHASES] = {
+        let mut identity = [0; MOST_PHASES];
+        let mut i = 0;
+        while i < MOST_PHASES {
+            identity[i] = i;
+            i += 1;
+        }
+        identity
+    };
+    &IDENTITY[..extent.phases.len()]
+}
+
+/// Appends the stages of one chunk to `out`, each with its algorithm: the one named for its dimension or its
+/// substitute, or the fastest. `choices` are those of the machine's dimensions.
+pub fn assign_stages(
+    kind: CollectiveKind,
+    extent: &GroupExtent,
+    topology: &Topology,
+    choices: &[AlgorithmChoice],
+    chunk: &ChunkSpec<'_>,
+    out: &mut Vec<StageAssignment>,
+) {
+    let line = |d: usize| LineCostModel::new(extent, &extent.phases[d], topology);
+    let fused = match (kind, chunk.order.split_last()) {
+        (CollectiveKind::AllReduce, Some((&last, before))) if chunk.fuses => {
+            let phase = &extent.phases[last];
+            let primitive = CollectivePrimitive::AllReduce;
+            match choices[phase.dimension].requested(primitive) {
+                Some(algorithm) => algorithm.supports(primitive, phase.size),
+                None => {
+                    // The last phase sees the buffer shrunk by all phases before it.
+                    let sizes = before.iter().map(|&d| extent.phases[d].size);
+                    line(last).prefers_fused_all_reduce(chunk.whole.part(sizes.product()))
+                }
+            }
+        }
+        _ => false,
+    };
+    decompose(
+        kind,
+        extent,
+        chunk.whole,
+        chunk.order,
+        fused,
+        |mut stage| {
+            stage.mirrored = chunk.mirrored;
+            let phase = &extent.phases[stage.phase];
+            let algorithm = match choices[phase.dimension].requested(stage.primitive) {
+                Some(algorithm) => algorithm.resolve(stage.primitive, phase.size),
+                None => line(stage.phase).choose(stage.primitive, stage.buffer).0,
+            };
+            // Only known once the algorithm is.
+            stage.bidirectional =
+                algorithm == CollectiveAlgorithm::Ring && extent.closes_ring(phase, topology);
+            out.push(StageAssignment {
+                stage,
+                algorithm,
+                script: None,
+                splits: None,
+            });
+        },
+    );
+}
+
+/// Labels of the algorithms in `all` stages for each phase of `extent`, innermost first: `ring 8 (nvlink)`, `auto:
+/// tree 16 (nodes)`. Names the algorithms that actually run, not those requested.
+pub(super) fn describe(
+    all: &[StageAssignment],
+    extent: &GroupExtent,
+    topology: &Topology,
+    choices: &[AlgorithmChoice],
+) -> Vec<String> {
+    let describe = |(d, phase): (usize, &crate::group::GroupPhase)| {
+        let mut used: Vec<CollectiveAlgorithm> = Vec::new();
+        for assignment in all.iter().filter(|assignment| assignment.stage.phase == d) {
+            if !used.contains(&assignment.algorithm) {
+                used.push(assignment.algorithm);
+            }
+        }
+        let used: Vec<_> = used.iter().map(CollectiveAlgorithm::to_string).collect();
+        let how = match choices[phase.dimension] {
+            AlgorithmChoice::Auto => "auto: ",
+            AlgorithmChoice::Named(_) | AlgorithmChoice::Nccl => "",
+        };
+        let place = if extent.regular {
+            &topology.dimensions()[phase.dimension].name
+        } else if topology.tiles().is_some() {
+            "tiles"
+        } else {
+            "no sub-grid"
+        };
+        format!("{how}{} {} ({place})", used.join(" and "), phase.size)
+    };
+    extent.phases.iter().enumerate().map(describe).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::topology::{DimensionShape, TopologyDimension};
+    use chakram_base::ids::Npu;
+    use chakram_base::units::{Bandwidth, Span};
+
+    fn machine(sizes: &[u32]) -> (Topology, GroupExtent) {
+        let dimensions = sizes
+            .iter()
+            .enumerate()
+            .map(|(d, &size)| TopologyDimension {
+                name: format!("d{d}"),
+                shape: DimensionShape::Ring,
+                size,
+                bandwidth: Bandwidth::new(50e9).unwrap(),
+                latency: Span::from_ns(500),
+            });
+        let topology = Topology::new(dimensions.collect()).unwrap();
+        let npus: Vec<_> = (0..topology.npus()).map(Npu).collect();
+        let extent = GroupExtent::new(&npus, &topology);
+        (topology, extent)
+    }
+
+    /// (phase, primitive, parts of the buffer), in order.
+    fn list(
+        kind: CollectiveKind,
+        choices: &[AlgorithmChoice],
+        order: &[usize],
+    ) -> Vec<(usize, CollectivePrimitive, u64)> {
+        let (topology, extent) = machine(&[4, 2, 3]);
+        let chunk = ChunkSpec {
+            whole: BufferShare::whole(1 << 30),
+            order,
+            fuses: true,
+            mirrored: true,
+        };
+        let mut out = Vec::new();
+        assign_stages(kind, &extent, &topology, choices, &chunk, &mut out);
+        assert!(out.iter().all(|assignment| assignment.stage.mirrored));
+        out.iter()
+            .map(|c| (c.stage.phase, c.stage.primitive, c.stage.buffer.parts))
+            .collect()
+    }
+
+    #[test]
+    fn phases_that_come_earlier_shrink_what_later_ones_carry() {
+        use CollectiveKind as K;
+        use CollectivePrimitive as P;
+        let ring = [AlgorithmChoice::Named(CollectiveAlgorithm::Ring); 3];
+        let order = [2, 0, 1];
+        // Sizes 3, 4, 2 in that order: S, S/3, S/12.
+        let out = [
+            (2, P::ReduceScatter, 1),
+            (0, P::ReduceScatter, 3),
+            (1, P::ReduceScatter, 12),
+        ];
+        let back = [
+            (1, P::AllGather, 12),
+            (0, P::AllGather, 3),
+            (2, P::AllGather, 1),
+        ];
+        assert_eq!(list(K::ReduceScatter, &ring, &order), out);
+        assert_eq!(list(K::AllGather, &ring, &order), back);
+        assert_eq!(list(K::AllReduce, &ring, &order), [out, back].concat());
+        let all = |primitive| order.map(|d| (d, primitive, 1)).to_vec();
+        assert_eq!(list(K::AllToAll, &ring, &order), all(P::AllToAll));
+        // The rest go by the dimensions: inside 4, then 2, then 3.
+        let scatter = [(2, P::Scatter, 1), (1, P::Scatter, 3), (0, P::Scatter, 6)];
+        assert_eq!(list(K::Scatter, &ring, &order), scatter);
+        let barrier = [
+            (2, P::AllGather, 8),
+            (1, P::AllGather, 4),
+            (0, P::AllGather, 1),
+        ];
+        assert_eq!(list(K::Barrier, &ring, &order), barrier);
+    }
+
+    #[test]
+    fn the_last_phase_carries_an_all_reduce_in_one_stage_if_it_can() {
+        use CollectivePrimitive as P;
+        let tree = AlgorithmChoice::Named(CollectiveAlgorithm::Tree);
+        let ring = AlgorithmChoice::Named(CollectiveAlgorithm::Ring);
+        let fused = [
+            (0, P::ReduceScatter, 1),
+            (1, P::ReduceScatter, 4),
+            (2, P::AllReduce, 8),
+            (1, P::AllGather, 4),
+            (0, P::AllGather, 1),
+        ];
+        let list = |choices: &[AlgorithmChoice], order: &[usize]| {
+            list(CollectiveKind::AllReduce, choices, order)
+        };
+        assert_eq!(list(&[ring, ring, tree], &[0, 1, 2]), fused);
+        // Recursive doubling does not support it among 3, and only the last phase is offered a tree.
+        let doubling = AlgorithmChoice::Named(CollectiveAlgorithm::RecursiveDoubling);
+        assert_eq!(list(&[ring, ring, doubling], &[0, 1, 2]).len(), 6);
+        assert_eq!(list(&[ring, tree, ring], &[0, 1, 2]).len(), 6);
+        assert_eq!(list(&[ring, tree, ring], &[0, 2, 1])[2].1, P::AllReduce);
+    }
+
+    #[test]
+    fn people_are_told_what_is_used() {
+        let (topology, extent) = machine(&[8, 6]);
+        let describe = |choices: [AlgorithmChoice; 2], kind, bytes| {
+            let chunk = ChunkSpec {
+                whole: BufferShare::whole(bytes),
+                order: outward(&extent),
+                fuses: true,
+                mirrored: false,
+            };
+            let mut all = Vec::new();
+            assign_stages(kind, &extent, &topology, &choices, &chunk, &mut all);
+            describe(&all, &extent, &topology, &choices).join(", ")
+        };
+        let doubling = [AlgorithmChoice::Named(CollectiveAlgorithm::HalvingDoubling); 2];
+        assert_eq!(
+            describe(doubling, CollectiveKind::AllReduce, 1000),
+            "halving_doubling 8 (d0), ring 6 (d1)"
+        );
+        assert_eq!(
+            describe(
+                [AlgorithmChoice::Auto; 2],
+                CollectiveKind::AllGather,
+                100_000_000
+            ),
+            "auto: ring 8 (d0), auto: ring 6 (d1)"
+        );
+    }
+}

@@ -1,0 +1,194 @@
+//! Tree: up a binary tree and down again, for any number of members.
+//!
+//! Members are numbered from the root, x = index − root. The root, 0, has one child, the top of a binary
+//! tree over 1 … n−1 whose in-order numbering is theirs: a member whose lowest bit is 2^b has its
+//! children 2^(b−1) below and above it, or the one above at the largest power of two at which there is
+//! a member. So odd numbers are leaves, members of one level have members of their own between themselves
+//! and their children, and the depth is h = ⌈log2 n⌉. NCCL numbers its trees in the same way
+//! (`src/graph/trees.cc`).
+//!
+//! With t = time of the buffer S and α = latency, all starting together; exact where n = 2^h, at most that
+//! otherwise. At every level but the root's, two children send to one port or are sent to from one:
+//!
+//! | primitive | messages | ends after |
+//! |---|---|---|
+//! | reduce | to the parent, S, when all children's are there | hα + (2h−1)t |
+//! | broadcast | to the children, S, when the parent's is there, the one below first | hα + (2h−1)t |
+//! | all-reduce | up as in a reduce, then down as in a broadcast | 2hα + (4h−2)t |
+//!
+//! Members end at different times, so there is no closed form. In an all-reduce the parent's message depends on those
+//! of all children, so counting messages cannot confuse them.
+
+use super::auto::LineCostModel;
+use super::{CollectivePrimitive, CollectiveStage, LinePosition, SendStep};
+use chakram_base::units::{BufferShare, TimeEstimate};
+
+/// The numbers of a member's relatives.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct TreeNeighbours {
+    pub parent: Option<u32>,
+    /// The child with the lower number; the only one, if there is only one.
+    pub below: Option<u32>,
+    pub above: Option<u32>,
+}
+
+impl TreeNeighbours {
+    /// Neighbours of the member numbered `x` of `n`.
+    pub fn of(n: u32, x: u32) -> Self {
+        if x == 0 {
+            return Self {
+                parent: None,
+                below: Some(n.next_power_of_two() / 2),
+                above: None,
+            };
+        }
+        // The lowest set bit gives the member's level; leaves are odd.
+        let bit = x & x.wrapping_neg();
+        let without = x ^ bit;
+        let up = without | bit << 1;
+        let room = (bit / 2).min(n - 1 - x);
+        Self {
+            parent: Some(if up < n { up } else { without }),
+            below: (bit > 1).then(|| x - bit / 2),
+            above: (room > 0).then(|| x + (1 << room.ilog2())),
+        }
+    }
+
+    fn children(&self) -> u32 {
+        u32::from(self.below.is_some()) + u32::from(self.above.is_some())
+    }
+
+    /// The `i`-th message as (the receiver's number, receptions that it needs).
+    fn step(&self, primitive: CollectivePrimitive, i: u32) -> Option<(u32, u32)> {
+        let children = self.children();
+        let ups = match (primitive, self.parent) {
+            (CollectivePrimitive::Reduce | CollectivePrimitive::AllReduce, Some(parent))
+                if i == 0 =>
+            {
+                return Some((parent, children));
+            }
+            (CollectivePrimitive::AllReduce, Some(_)) => 1,
+            (CollectivePrimitive::AllReduce | CollectivePrimitive::Broadcast, _) => 0,
+            _ => return None,
+        };
+        let child = match i - ups {
+            0 => self.below?,
+            1 => self.above?,
+            _ => return None,
+        };
+        Some((child, self.receives(primitive)))
+    }
+
+    /// Number of messages that the member receives; those down the tree leave when it has them all.
+    fn receives(&self, primitive: CollectivePrimitive) -> u32 {
+        let parents = u32::from(self.parent.is_some());
+        match primitive {
+            CollectivePrimitive::AllReduce => self.children() + parents,
+            CollectivePrimitive::Reduce => self.children(),
+            CollectivePrimitive::Broadcast => parents,
+            _ => 0,
+        }
+    }
+}
+
+/// The number of the member at `line`, counted from the root.
+pub(super) fn number(line: LinePosition) -> u32 {
+    (line.index + line.size - line.root) % line.size
+}
+
+/// The `i`-th message of the member with number `x` in its tree; `index` is the inverse of numbering.
+pub(super) fn step_at(
+    stage: &CollectiveStage,
+    line: LinePosition,
+    x: u32,
+    i: u32,
+    index: impl Fn(u32) -> u32,
+) -> Option<SendStep> {
+    let (to, after) = TreeNeighbours::of(line.size, x).step(stage.primitive, i)?;
+    Some(SendStep {
+        to: (index(to) + line.root) % line.size,
+        amount: stage.buffer,
+        after,
+        arrived: 0,
+        recv_posted: 0,
+    })
+}
+
+/// Number of messages that the member with number `x` in its tree receives.
+pub(super) fn receives_at(stage: &CollectiveStage, line: LinePosition, x: u32) -> u32 {
+    TreeNeighbours::of(line.size, x).receives(stage.primitive)
+}
+
+pub(super) fn step(stage: &CollectiveStage, line: LinePosition, i: u32) -> Option<SendStep> {
+    step_at(stage, line, number(line), i, |x| x)
+}
+
+pub(super) fn receives(stage: &CollectiveStage, line: LinePosition) -> u32 {
+    receives_at(stage, line, number(line))
+}
+
+/// The table, for [`auto`](super::auto), of two trees too.
+pub(super) fn cost(
+    line: &LineCostModel<'_>,
+    primitive: CollectivePrimitive,
+    buffer: BufferShare,
+) -> TimeEstimate {
+    let n = line.size();
+    // On every level but the root's, two children share one port, which costs another serialization.
+    let once = line.doubling(|way, j| {
+        let passes = way.alone().passes(buffer);
+        let first = way.first_byte(buffer) + passes;
+        if 2 << j < n { first + passes } else { first }
+    });
+    match primitive {
+        CollectivePrimitive::AllReduce => once.times(2),
+        _ => once,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_tree_of_eleven() {
+        // In order over 1 ..= 10: 8 is the top; below it 4 with 2 and 6, above it 10, because 12 is not
+        // there, with 9 only.
+        let relatives = |parent, below, above| TreeNeighbours {
+            parent,
+            below,
+            above,
+        };
+        let of = |x| TreeNeighbours::of(11, x);
+        assert_eq!(of(0), relatives(None, Some(8), None));
+        assert_eq!(of(8), relatives(Some(0), Some(4), Some(10)));
+        assert_eq!(of(4), relatives(Some(8), Some(2), Some(6)));
+        assert_eq!(of(6), relatives(Some(4), Some(5), Some(7)));
+        assert_eq!(of(10), relatives(Some(8), Some(9), None));
+        assert_eq!(of(9), relatives(Some(10), None, None));
+    }
+
+    #[test]
+    fn parents_and_children_know_each_other() {
+        for n in 2..=130 {
+            for x in 0..n {
+                let own = TreeNeighbours::of(n, x);
+                for child in [own.below, own.above].into_iter().flatten() {
+                    assert_eq!(
+                        TreeNeighbours::of(n, child).parent,
+                        Some(x),
+                        "{child} of {n}"
+                    );
+                }
+                let mut up = own.parent;
+                let mut depth = 0;
+                while let Some(parent) = up {
+                    let at = TreeNeighbours::of(n, parent);
+                    assert!([at.below, at.above].contains(&Some(x)) || depth > 0);
+                    (up, depth) = (at.parent, depth + 1);
+                }
+                assert!(depth <= n.next_power_of_two().ilog2(), "{x} of {n}");
+            }
+        }
+    }
+}

@@ -1,0 +1,501 @@
+//! Durations of compute nodes on an NPU class.
+
+use chakram_base::dtype::Dtype;
+use chakram_base::kernel_shape::KernelShape;
+use chakram_base::units::{Bandwidth, FlopRate, Span};
+
+mod attention;
+mod curves;
+mod gemm;
+mod gemm_table;
+mod host;
+mod loop_nest;
+mod measured;
+mod recorded_on;
+mod roofline;
+mod scaled;
+mod systolic;
+mod words;
+
+pub use attention::{AttentionCurve, AttentionSizes, AttentionWaves, DecodeCurve};
+pub use curves::{CurveClass, CurvePrice, KernelCurves, MovingCurve};
+pub use gemm::{GemmCurve, GemmEstimate, PowerThrottling};
+pub use gemm_table::MeasuredGemms;
+pub use host::HostTiming;
+pub use loop_nest::{
+    FoundMapping, GemminiSettings, LayerShape, LayerTensor, LevelAccesses, LevelCapacity,
+    LoopDimension, LoopMapping, LoopNestAccelerator, LoopNestModel, MappingCost, MemoryLevel,
+    SpatialChoice, search_mapping,
+};
+pub use measured::{MeasuredKernel, MeasuredKernels, MeasuredTime};
+pub use recorded_on::RecordingClass;
+pub use systolic::SystolicArrays;
+pub use words::{ACCELERATOR, parse_loop_nest, parse_model, parse_scaled, set_accelerator};
+
+/// Peak rates of an NPU class, one per number format it computes in.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct PeakRates {
+    rates: [Option<FlopRate>; Dtype::COUNT],
+    /// Systolic arrays, which products of known sizes run on.
+    systolic: Option<SystolicArrays>,
+}
+
+impl PeakRates {
+    /// Sets the peak for `dtype`.
+    pub fn set(&mut self, dtype: Dtype, rate: FlopRate) {
+        self.rates[dtype as usize] = Some(rate);
+    }
+
+    /// Sets the systolic arrays that products of known sizes run on.
+    pub fn set_systolic(&mut self, arrays: Option<SystolicArrays>) {
+        self.systolic = arrays;
+    }
+
+    /// The systolic arrays, if products run on some.
+    pub fn systolic(&self) -> Option<&SystolicArrays> {
+        self.systolic.as_ref()
+    }
+
+    /// The formats that the class computes in, with their peaks.
+    pub fn formats(&self) -> impl Iterator<Item = (Dtype, FlopRate)> {
+        let all = Dtype::ALL.into_iter();
+        all.filter_map(|(dtype, _)| Some((dtype, self.get(dtype)?)))
+    }
+
+    /// The peak for `dtype`, if the class computes in it.
+    pub fn get(&self, dtype: Dtype) -> Option<FlopRate> {
+        self.rates[dtype as usize]
+    }
+}
+
+/// Source of kernel durations. By default as recorded, and by roofline where nothing was.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub enum ComputeModel {
+    /// As recorded; a kernel without a recorded duration by the NPU class's curves, and where these or its shape are
+    /// missing by roofline; always by roofline at this part of the peak rates, if one is stated.
+    Recorded(RooflineEfficiency),
+    /// As [`Self::Recorded`], times a factor.
+    Scaled(f64, RooflineEfficiency),
+    /// By the NPU class's curves, from class and shape; where these or curves are missing, by roofline at the peak rates,
+    /// or as recorded.
+    Curves,
+    /// By roofline, at this part of the peak rates; as recorded where the trace has neither FLOPs nor bytes.
+    Roofline(RooflineEfficiency),
+    /// By loop nests on an accelerator, each kernel by the best mapping of a search; as recorded where the trace has neither
+    /// FLOPs nor bytes.
+    LoopNest(LoopNestModel),
+    /// As recorded on another NPU class, times the ratio of the rooflines of both; by roofline where nothing was recorded.
+    RecordedOn(RecordingClass),
+    /// As recorded and nothing else: a kernel without a recorded duration takes no time.
+    RecordedOnly,
+}
+
+impl Default for ComputeModel {
+    fn default() -> Self {
+        Self::Recorded(RooflineEfficiency::default())
+    }
+}
+
+/// The part of their peak rates that kernels reach: more than 0, at most 1. By default the whole, unstated.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct RooflineEfficiency {
+    fraction: f64,
+    stated: bool,
+}
+
+impl RooflineEfficiency {
+    /// `None` unless it is a fraction, more than 0 and at most 1.
+    pub fn new(fraction: f64) -> Option<Self> {
+        (fraction > 0.0 && fraction <= 1.0).then_some(Self {
+            fraction,
+            stated: true,
+        })
+    }
+
+    /// The fraction.
+    pub fn fraction(self) -> f64 {
+        self.fraction
+    }
+}
+
+impl Default for RooflineEfficiency {
+    fn default() -> Self {
+        Self {
+            fraction: 1.0,
+            stated: false,
+        }
+    }
+}
+
+/// Cost figures of a kernel from its trace.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct KernelProfile<'a> {
+    /// Name; empty when unknown.
+    pub name: &'a str,
+    /// Captured duration; zero when unknown.
+    pub recorded: Span,
+    /// Whether the trace is of a capture that timed every kernel, so that a duration of zero is known.
+    pub captured: bool,
+    /// Operations; zero when unknown.
+    pub flops: u64,
+    /// Bytes read and written; zero when unknown.
+    pub bytes: u64,
+    /// The format it computes in, if known.
+    pub dtype: Option<Dtype>,
+    /// Class and shape, if known.
+    pub shape: Option<KernelShape>,
+}
+
+/// Duration of a kernel, and its basis.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum KernelTiming {
+    /// The duration by the requested model.
+    Modeled(Span),
+    /// The recorded duration, because the model lacks FLOPs, bytes or a peak.
+    Fallback(Span),
+    /// The duration by the class's curves.
+    Curve {
+        /// The duration.
+        span: Span,
+        /// Its standard deviation.
+        deviation: Span,
+        /// Class of the curve.
+        class: CurveClass,
+    },
+    /// The duration by roofline, because none was recorded.
+    Estimated(Span),
+    /// Nothing is known of this kernel, so it takes no time.
+    Unknown,
+    /// FLOPs without a recorded duration, on a class without a peak for their format; `None` where the trace does not
+    /// state the format. The duration is unknown and counts as zero.
+    NoPeak(Option<Dtype>),
+}
+
+impl KernelTiming {
+    /// The duration.
+    pub fn span(self) -> Span {
+        match self {
+            Self::Modeled(span)
+            | Self::Fallback(span)
+            | Self::Curve { span, .. }
+            | Self::Estimated(span) => span,
+            Self::Unknown | Self::NoPeak(_) => Span::ZERO,
+        }
+    }
+}
+
+impl ComputeModel {
+    /// Returns true if durations depend on the machine, by FLOPs and bytes, where they were captured too.
+    pub fn computes(self) -> bool {
+        match self {
+            Self::Roofline(_) | Self::Curves | Self::LoopNest(_) | Self::RecordedOn(_) => true,
+            Self::Recorded(_) | Self::Scaled(..) | Self::RecordedOnly => false,
+        }
+    }
+
+    /// Returns true if a kernel whose duration was recorded takes that.
+    pub fn keeps_recorded(self) -> bool {
+        matches!(self, Self::Recorded(_) | Self::RecordedOnly)
+    }
+
+    /// Returns the same model with kernels by roofline at `efficiency`.
+    pub fn at(self, efficiency: RooflineEfficiency) -> Self {
+        match self {
+            Self::Scaled(factor, _) => Self::Scaled(factor, efficiency),
+            Self::Roofline(_) => Self::Roofline(efficiency),
+            Self::Recorded(_) => Self::Recorded(efficiency),
+            other => other,
+        }
+    }
+
+    /// Returns true if kernels may take no time without being refused, because that is what was asked for.
+    pub fn allows_free_kernels(self) -> bool {
+        match self {
+            Self::RecordedOnly => true,
+            Self::Scaled(factor, _) => factor == 0.0,
+            Self::Recorded(_)
+            | Self::RecordedOn(_)
+            | Self::Curves
+            | Self::Roofline(_)
+            | Self::LoopNest(_) => false,
+        }
+    }
+
+    /// Returns true if kernels without a recorded duration are priced by curves, where there are any.
+    pub fn prefers_curves(self) -> bool {
+        match self {
+            Self::Recorded(efficiency) | Self::Scaled(_, efficiency) => !efficiency.stated,
+            Self::Curves => true,
+            Self::Roofline(_) | Self::RecordedOn(_) | Self::RecordedOnly | Self::LoopNest(_) => {
+                false
+            }
+        }
+    }
+
+    /// The price of `kernel` on a class with these peaks, this memory bandwidth and these curves.
+    pub fn price(
+        &self,
+        kernel: &KernelProfile<'_>,
+        peaks: &PeakRates,
+        memory: Bandwidth,
+        curves: &KernelCurves,
+    ) -> KernelTiming {
+        let timed = kernel.captured || kernel.recorded > Span::ZERO;
+        let factor = match *self {
+            Self::Scaled(factor, _) => factor,
+            _ => 1.0,
+        };
+        if (*self == Self::Curves || self.prefers_curves() && !timed)
+            && let Some(price) = curves.price(kernel, peaks, memory)
+        {
+            let span = scaled::duration(price.span, factor);
+            return KernelTiming::Curve {
+                span,
+                deviation: scaled::duration(span, price.error),
+                class: price.class,
+            };
+        }
+        let recorded = timed.then_some(kernel.recorded);
+        let roofline = |efficiency| roofline::duration(kernel, peaks, memory, efficiency);
+        let times = |factor, span| scaled::duration(span, factor);
+        let priced = match (*self, recorded) {
+            (Self::Recorded(_) | Self::RecordedOnly, Some(span)) => {
+                Some(KernelTiming::Modeled(span))
+            }
+            (Self::Scaled(factor, _), Some(span)) => {
+                Some(KernelTiming::Modeled(times(factor, span)))
+            }
+            (Self::RecordedOn(class), Some(span)) => {
+                let carried = class.carried_over(kernel, peaks, memory);
+                Some(carried.map_or(KernelTiming::Fallback(span), KernelTiming::Modeled))
+            }
+            (Self::RecordedOn(_), None) => {
+                roofline(RooflineEfficiency::default()).map(KernelTiming::Estimated)
+            }
+            (Self::Recorded(efficiency), None) => roofline(efficiency).map(KernelTiming::Estimated),
+            (Self::Scaled(factor, efficiency), None) => {
+                roofline(efficiency).map(|span| KernelTiming::Estimated(times(factor, span)))
+            }
+            (Self::Roofline(_) | Self::Curves, _) => {
+                let efficiency = match *self {
+                    Self::Roofline(efficiency) => efficiency,
+                    _ => RooflineEfficiency::default(),
+                };
+                roofline(efficiency).map(KernelTiming::Modeled).or(recorded
+                    .filter(|&span| span > Span::ZERO)
+                    .map(KernelTiming::Fallback))
+            }
+            (Self::LoopNest(model), _) => {
+                let found = model.duration(kernel).map(KernelTiming::Modeled);
+                found.or(recorded
+                    .filter(|&span| span > Span::ZERO)
+                    .map(KernelTiming::Fallback))
+            }
+            (Self::RecordedOnly, None) => Some(KernelTiming::Unknown),
+        };
+        priced.unwrap_or(if kernel.flops > 0 {
+            KernelTiming::NoPeak(kernel.dtype)
+        } else {
+            KernelTiming::Unknown
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn a100() -> (PeakRates, Bandwidth) {
+        let mut peaks = PeakRates::default();
+        peaks.set(Dtype::Bf16, FlopRate::new(312e12).unwrap());
+        peaks.set(Dtype::Fp32, FlopRate::new(19.5e12).unwrap());
+        (peaks, Bandwidth::new(2e12).unwrap())
+    }
+
+    const PEAK: ComputeModel = ComputeModel::Roofline(RooflineEfficiency {
+        fraction: 1.0,
+        stated: true,
+    });
+
+    const KERNEL: KernelProfile<'_> = KernelProfile {
+        name: "",
+        recorded: Span(5_000_000),
+        captured: false,
+        flops: 312_000_000,
+        bytes: 1_000_000,
+        dtype: Some(Dtype::Bf16),
+        shape: None,
+    };
+
+    #[test]
+    fn roofline_is_the_longer_of_arithmetic_and_memory() {
+        let (peaks, memory) = a100();
+        let price = |k: KernelProfile<'_>| PEAK.price(&k, &peaks, memory, &KernelCurves::default());
+        // 312e6 / 312e12 = 1 us; 1e6 / 2e12 = 0.5 us.
+        assert_eq!(price(KERNEL), KernelTiming::Modeled(Span(1_000_000)));
+        // Four times the bytes: 2 us.
+        let heavy = KernelProfile {
+            bytes: 4_000_000,
+            ..KERNEL
+        };
+        assert_eq!(price(heavy), KernelTiming::Modeled(Span(2_000_000)));
+        // In single precision: 312e6 / 19.5e12 = 16 us.
+        let single = KernelProfile {
+            dtype: Some(Dtype::Fp32),
+            ..KERNEL
+        };
+        assert_eq!(price(single), KernelTiming::Modeled(Span(16_000_000)));
+    }
+
+    #[test]
+    fn an_efficiency_slows_arithmetic_and_memory_alike() {
+        let (peaks, memory) = a100();
+        let at = |fraction: f64, kernel: &KernelProfile<'_>| {
+            let efficiency = RooflineEfficiency::new(fraction).unwrap();
+            ComputeModel::Roofline(efficiency).price(
+                kernel,
+                &peaks,
+                memory,
+                &KernelCurves::default(),
+            )
+        };
+        // 312e6 / (0.64 x 312e12) = 1 us / 0.64 = 1.5625 us; memory: 0.5 us / 0.64 = 0.78125 us.
+        assert_eq!(at(0.64, &KERNEL), KernelTiming::Modeled(Span(1_562_500)));
+        // 4e6 / (0.64 x 2e12) = 2 us / 0.64 = 3.125 us, over the same arithmetic.
+        let heavy = KernelProfile {
+            bytes: 4_000_000,
+            ..KERNEL
+        };
+        assert_eq!(at(0.64, &heavy), KernelTiming::Modeled(Span(3_125_000)));
+        // Neither: what was recorded stays as it was.
+        let bare = KernelProfile {
+            flops: 0,
+            bytes: 0,
+            ..KERNEL
+        };
+        assert_eq!(at(0.64, &bare), KernelTiming::Fallback(Span(5_000_000)));
+    }
+
+    #[test]
+    fn efficiencies_are_fractions() {
+        for bad in [0.0, -0.5, 1.000_001, f64::NAN, f64::INFINITY] {
+            assert_eq!(RooflineEfficiency::new(bad), None);
+        }
+        for good in [f64::MIN_POSITIVE, 0.5, 1.0] {
+            assert_eq!(
+                RooflineEfficiency::new(good).map(RooflineEfficiency::fraction),
+                Some(good)
+            );
+        }
+        // 1 us at 1e-300 of the peak is more than fits, and saturates instead of wrapping.
+        let (peaks, memory) = a100();
+        let crawl = ComputeModel::Roofline(RooflineEfficiency::new(1e-300).unwrap());
+        assert_eq!(
+            crawl
+                .price(&KERNEL, &peaks, memory, &KernelCurves::default())
+                .span(),
+            Span(u64::MAX)
+        );
+        let none = RooflineEfficiency::new(f64::MIN_POSITIVE).unwrap();
+        let none =
+            ComputeModel::Roofline(none).price(&KERNEL, &peaks, memory, &KernelCurves::default());
+        assert_eq!(none.span(), Span(u64::MAX));
+    }
+
+    #[test]
+    fn what_the_roofline_cannot_price_falls_back_visibly() {
+        let (peaks, memory) = a100();
+        let price = |k: KernelProfile<'_>| PEAK.price(&k, &peaks, memory, &KernelCurves::default());
+        let bare = KernelProfile {
+            flops: 0,
+            bytes: 0,
+            ..KERNEL
+        };
+        assert_eq!(price(bare), KernelTiming::Fallback(Span(5_000_000)));
+        let fp8 = KernelProfile {
+            dtype: Some(Dtype::Fp8),
+            ..KERNEL
+        };
+        assert_eq!(price(fp8), KernelTiming::Fallback(Span(5_000_000)));
+        // Without a duration to fall back to it has no price; without FLOPs its bytes are enough: 1e6 / 2e12 s.
+        let generated = KernelProfile {
+            recorded: Span::ZERO,
+            ..fp8
+        };
+        assert_eq!(price(generated), KernelTiming::NoPeak(Some(Dtype::Fp8)));
+        let moved = KernelProfile {
+            flops: 0,
+            ..generated
+        };
+        assert_eq!(price(moved), KernelTiming::Modeled(Span(500_000)));
+        let none = PEAK.price(
+            &KernelProfile {
+                dtype: None,
+                ..generated
+            },
+            &PeakRates::default(),
+            memory,
+            &KernelCurves::default(),
+        );
+        assert_eq!(none, KernelTiming::NoPeak(None));
+        let nothing = KernelProfile {
+            recorded: Span::ZERO,
+            ..bare
+        };
+        assert_eq!(price(nothing), KernelTiming::Unknown);
+    }
+
+    #[test]
+    fn scaling_multiplies_what_was_recorded() {
+        let (peaks, memory) = a100();
+        let quarter = ComputeModel::Scaled(0.25, RooflineEfficiency::default());
+        let price = quarter.price(&KERNEL, &peaks, memory, &KernelCurves::default());
+        assert_eq!(price, KernelTiming::Modeled(Span(1_250_000)));
+    }
+
+    #[test]
+    fn what_was_not_recorded_is_priced_by_what_it_does() {
+        let (peaks, memory) = a100();
+        let half = RooflineEfficiency::new(0.5).unwrap();
+        let price =
+            |model: ComputeModel, k| model.price(&k, &peaks, memory, &KernelCurves::default());
+        let unrecorded = KernelProfile {
+            recorded: Span::ZERO,
+            ..KERNEL
+        };
+        // 312e6 / (0.5 x 312e12) = 2 us, as by the roofline alone; times 0.25 it is 0.5 us.
+        let recorded = ComputeModel::Recorded(half);
+        let estimate = price(recorded, unrecorded);
+        assert_eq!(estimate, KernelTiming::Estimated(Span(2_000_000)));
+        let roofline = price(ComputeModel::Roofline(half), unrecorded);
+        assert_eq!(roofline.span(), estimate.span());
+        let quarter = price(ComputeModel::Scaled(0.25, half), unrecorded);
+        assert_eq!(quarter, KernelTiming::Estimated(Span(500_000)));
+        // A recorded kernel is not estimated.
+        let price_of = price(recorded, KERNEL);
+        assert_eq!(price_of, KernelTiming::Modeled(Span(5_000_000)));
+        // Without a peak for its format, or with nothing to do, it has no price.
+        let fp8 = KernelProfile {
+            dtype: Some(Dtype::Fp8),
+            ..unrecorded
+        };
+        let no_peak = KernelTiming::NoPeak(Some(Dtype::Fp8));
+        assert_eq!(price(recorded, fp8), no_peak);
+        let nothing = KernelProfile {
+            flops: 0,
+            bytes: 0,
+            ..unrecorded
+        };
+        assert_eq!(price(recorded, nothing), KernelTiming::Unknown);
+        // In a capture, where all of an operator's time lay in front of it, that is none.
+        let captured = KernelProfile {
+            captured: true,
+            ..unrecorded
+        };
+        let none = KernelTiming::Modeled(Span::ZERO);
+        assert_eq!(price(recorded, captured), none);
+        assert_eq!(price(ComputeModel::Roofline(half), captured), roofline);
+        let only = price(ComputeModel::RecordedOnly, unrecorded);
+        assert_eq!(only, KernelTiming::Unknown);
+    }
+}

@@ -1,0 +1,90 @@
+//! Attention in one kernel: prefill, backwards, and decoding a token at a time.
+
+use chakram_base::units::Bandwidth;
+
+/// Tiles of queries over multiprocessors.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct AttentionWaves {
+    /// Multiprocessors, each of which takes a tile of 128 queries of a head.
+    pub multiprocessors: f64,
+    /// Waves that the last tiles cost more than their share.
+    pub tail: f64,
+}
+
+/// Attention of one query of each sequence over all keys: with `Y` bytes, `b` sequences and `v` heads of keys and values,
+/// `t = start + Y / (memory bandwidth) + head b v / multiprocessors`.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct DecodeCurve {
+    /// Seconds of the shortest kernel.
+    pub start: f64,
+    /// Part of the memory's bandwidth.
+    pub memory: f64,
+    /// Seconds that a multiprocessor spends on each sequence's head of keys and values.
+    pub head: f64,
+    /// Multiprocessors.
+    pub multiprocessors: f64,
+}
+
+/// Attention in one kernel. With `F` FLOPs, `Y` bytes of queries, keys, values and outputs, and `s` queries of a
+/// sequence:
+///
+/// `t = start + ((F (1 + ramp / s) w / (compute peak))^3 + (Y / (memory bandwidth))^3)^(1/3)`, and backwards `backward`
+/// times the forward kernel. Where [`Self::waves`] says, `w = (1 + tail / max(n, 1)) / min(n, 1)` for `n` waves of tiles of
+/// 128 queries of a head over the multiprocessors, and otherwise 1.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct AttentionCurve {
+    /// Seconds of the shortest kernel.
+    pub start: f64,
+    /// Part of the peak that long sequences reach.
+    pub compute: f64,
+    /// Part of the memory's bandwidth.
+    pub memory: f64,
+    /// Queries of a sequence at which half of that part is reached.
+    pub ramp: f64,
+    /// Backward kernel in forward kernels.
+    pub backward: f64,
+    /// Relative error, one standard deviation.
+    pub error: f64,
+    /// Tiles over multiprocessors, where they tell.
+    pub waves: Option<AttentionWaves>,
+    /// One query at a time, where it was measured.
+    pub decode: Option<DecodeCurve>,
+}
+
+/// Sizes of attention, and its work in a direction.
+#[derive(Clone, Copy, Debug)]
+pub struct AttentionSizes {
+    /// Sequences, query heads, heads of keys and values, queries and keys of a sequence, columns of a head.
+    pub sizes: [u64; 6],
+    /// Whether queries attend to earlier keys only.
+    pub causal: bool,
+    /// Bytes of an element.
+    pub element: f64,
+}
+
+impl AttentionCurve {
+    /// Seconds of a forward kernel at `peak` operations per second.
+    pub fn seconds(&self, of: &AttentionSizes, peak: f64, memory: Bandwidth) -> f64 {
+        let [b, a, v, q, s, w] = of.sizes.map(|size| size as f64);
+        let bytes = of.element * b * w * (2.0 * a * q + 2.0 * v * s);
+        let bandwidth = memory.bytes_per_second();
+        if let (Some(decode), 1) = (&self.decode, of.sizes[3]) {
+            let heads = decode.head * b * v / decode.multiprocessors;
+            return decode.start + bytes / (decode.memory * bandwidth) + heads;
+        }
+        // Two products; with a causal mask the scores behind the diagonal are left out.
+        let pairs = if of.causal {
+            q * (s - (q - 1.0) / 2.0).max(1.0)
+        } else {
+            q * s
+        };
+        let mut flops = 4.0 * b * a * w * pairs;
+        if let Some(waves) = self.waves {
+            let count = b * a * (q / 128.0).ceil() / waves.multiprocessors;
+            flops *= (1.0 + waves.tail / count.max(1.0)) / count.min(1.0);
+        }
+        let compute = flops * (1.0 + self.ramp / q.max(1.0)) / (self.compute * peak);
+        let memory = bytes / (self.memory * bandwidth);
+        self.start + libm::cbrt(compute * compute * compute + memory * memory * memory)
+    }
+}

@@ -1,0 +1,138 @@
+//! Prices of kernels by class and shape: constants of an NPU class that were fitted to measurements.
+
+use super::{
+    AttentionCurve, AttentionSizes, GemmCurve, KernelProfile, MeasuredGemms, MeasuredKernels,
+    PeakRates,
+};
+use chakram_base::dtype::Dtype;
+use chakram_base::kernel_shape::{KernelShape, MovingKernel};
+use chakram_base::units::{Bandwidth, Span};
+
+/// Kernels that move bytes: `t = gap + max(floor, bytes / (fraction x bandwidth))`.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct MovingCurve {
+    /// Part of the memory's bandwidth, by [`MovingKernel`].
+    pub fractions: [f64; MovingKernel::ALL.len()],
+    /// Shortest kernel.
+    pub floor: f64,
+    /// From the end of a kernel to the next one in the same lane.
+    pub gap: f64,
+    /// Relative error, one standard deviation.
+    pub error: f64,
+}
+
+/// Kernels whose prices rest on the same constants, so that they err together.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum CurveClass {
+    /// Measured by name.
+    Measured,
+    /// Products of matrices.
+    Gemm,
+    /// Attention.
+    Attention,
+    /// Kernels that move bytes.
+    Moving,
+}
+
+impl CurveClass {
+    /// Number of classes.
+    pub const COUNT: usize = 4;
+}
+
+/// Duration of a kernel by a curve.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct CurvePrice {
+    /// The duration.
+    pub span: Span,
+    /// Relative error, one standard deviation.
+    pub error: f64,
+    /// Class of the curve.
+    pub class: CurveClass,
+}
+
+/// Curves of an NPU class; it has none of what was not measured.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct KernelCurves {
+    /// Kernels that were measured by name, which go before the curves of their classes.
+    pub measured: MeasuredKernels,
+    /// By number format.
+    pub gemm: [Option<GemmCurve>; Dtype::COUNT],
+    /// By number format: shapes that were measured, which correct the curve.
+    pub products: [Option<MeasuredGemms>; Dtype::COUNT],
+    /// By number format.
+    pub attention: [Option<AttentionCurve>; Dtype::COUNT],
+    /// Of all formats.
+    pub moving: Option<MovingCurve>,
+    /// Time of a kernel that begins while a collective runs on the NPU, over its time alone: collectives take some of the
+    /// multiprocessors and of the memory's bandwidth.
+    pub beside_collectives: Option<f64>,
+}
+
+impl KernelCurves {
+    /// Returns whether there is no curve.
+    pub fn is_empty(&self) -> bool {
+        *self == Self::default()
+    }
+
+    /// Returns the price of `kernel`, if kernels of its name were measured, or there is a curve for its class, shape and
+    /// format.
+    pub fn price(
+        &self,
+        kernel: &KernelProfile<'_>,
+        peaks: &PeakRates,
+        memory: Bandwidth,
+    ) -> Option<CurvePrice> {
+        let price = |seconds, error, class| {
+            let span = Span::from_seconds(seconds);
+            Some(CurvePrice { span, error, class })
+        };
+        if let Some((seconds, error)) = self.measured.seconds(kernel) {
+            return price(seconds, error, CurveClass::Measured);
+        }
+        let format = || {
+            let dtype = kernel.dtype?;
+            Some((dtype, peaks.get(dtype)?.per_second()))
+        };
+        match kernel.shape? {
+            KernelShape::Gemm { batch, m, n, k } => {
+                let (dtype, peak) = format()?;
+                let curve = self.gemm[dtype as usize].as_ref()?;
+                let sizes = [batch, m, n, k];
+                let estimate = curve.estimate(sizes, dtype.element_bytes(), peak, memory);
+                let table = self.products[dtype as usize].as_ref();
+                let table = table.filter(|_| batch == 1);
+                let known = table
+                    .and_then(|table| Some((table.factor([m, n, k], &estimate)?, table.error)));
+                let (factor, error) = known.unwrap_or((1.0, curve.error));
+                price(estimate.seconds * factor, error, CurveClass::Gemm)
+            }
+            KernelShape::Attention {
+                batch,
+                heads,
+                kv_heads,
+                queries,
+                keys,
+                width,
+                causal,
+                backward,
+            } => {
+                let (dtype, peak) = format()?;
+                let curve = self.attention[dtype as usize].as_ref()?;
+                let of = AttentionSizes {
+                    sizes: [batch, heads, kv_heads, queries, keys, width],
+                    causal,
+                    element: dtype.element_bytes(),
+                };
+                let forward = curve.seconds(&of, peak, memory);
+                let times = if backward { curve.backward } else { 1.0 };
+                price(times * forward, curve.error, CurveClass::Attention)
+            }
+            KernelShape::Moving(class) => {
+                let curve = self.moving.as_ref()?;
+                let rate = curve.fractions[class as usize] * memory.bytes_per_second();
+                let time = (kernel.bytes as f64 / rate).max(curve.floor);
+                price(curve.gap + time, curve.error, CurveClass::Moving)
+            }
+        }
+    }
+}

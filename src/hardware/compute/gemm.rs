@@ -1,0 +1,144 @@
+//! GEMM by tiles and waves: `batch` products of `m x k` by `k x n`, on multiprocessors that take a tile each.
+//!
+//! With `d` bytes of an operand's element, `r = efficiency peak / multiprocessors` FLOP/s of one multiprocessor, and for
+//! each tile of `a x b` and each split of `k` into `s` parts:
+//!
+//! ```text
+//! step  = ((2ab / r)^6 + ((a + b) d / operands)^6)^(1/6)         a tile, each unit of k
+//! waves = ceil(ceil(m / a) ceil(n / b) batch s / multiprocessors)
+//! T     = waves (max(k, 32) / s step + ab w / results)           w = 2 bytes of a result, 4 of a partial sum
+//! M     = batch (d (mk + kn) + 2mn) / (memory fraction x bandwidth)
+//! u     = start + min over tiles and splits of (T^4 + M^4)^(1/4) + (reduction if s > 1)
+//! t     = u (1 + slower u / (u + after))
+//! ```
+//!
+//! The fill and drain of a tile are not hidden, hence `ab w / results`. Powers blend what overlaps imperfectly. Products that
+//! last for milliseconds meet the limit of power, and clocks fall: the last line, where an NPU class says by how much.
+
+use chakram_base::units::Bandwidth;
+
+/// Slowdown of products that last long enough to meet the limit of power.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct PowerThrottling {
+    /// Part by which the longest products are slower.
+    pub slower: f64,
+    /// Seconds after which half of that is reached.
+    pub after: f64,
+}
+
+/// Constants of GEMMs on an NPU class in some number format.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct GemmCurve {
+    /// Seconds of the shortest GEMM.
+    pub start: f64,
+    /// Part of the peak that the inner loop of a tile reaches.
+    pub efficiency: f64,
+    /// Multiprocessors, each of which takes a tile.
+    pub multiprocessors: f64,
+    /// Bytes per second of operands into a multiprocessor.
+    pub operands: f64,
+    /// Bytes per second of results out of a multiprocessor.
+    pub results: f64,
+    /// Part of the memory's bandwidth that GEMMs reach.
+    pub memory: f64,
+    /// Seconds to sum up the parts of a split.
+    pub reduction: f64,
+    /// Relative error, one standard deviation.
+    pub error: f64,
+    /// Slowdown of long products, where it is known.
+    pub throttling: Option<PowerThrottling>,
+}
+
+/// Time of a GEMM by its curve, and the parts by which it is told how alike others are.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct GemmEstimate {
+    /// The time.
+    pub seconds: f64,
+    /// Time at the memory's bandwidth over that of the best tile.
+    pub memory_part: f64,
+    /// Tiles over multiprocessors, for the best tile, before rounding up.
+    pub waves: f64,
+    /// Multiprocessors of the NPU.
+    pub multiprocessors: f64,
+}
+
+/// Tiles, rows by columns.
+const TILES: [[f64; 2]; 6] = [
+    [256.0, 128.0],
+    [128.0, 256.0],
+    [128.0, 128.0],
+    [128.0, 64.0],
+    [64.0, 128.0],
+    [64.0, 64.0],
+];
+/// Parts into which `k` is split.
+const SPLITS: [f64; 6] = [1.0, 2.0, 4.0, 8.0, 16.0, 32.0];
+/// Least `k` of a part.
+const LEAST_PART: f64 = 128.0;
+/// Least `k` that a tile's loop takes.
+const LEAST_LOOP: f64 = 32.0;
+/// Bytes of a result and of a partial sum.
+const RESULT: [f64; 2] = [2.0, 4.0];
+
+/// Blends two times that overlap imperfectly: their norm of order 4.
+pub(super) fn blend4(a: f64, b: f64) -> f64 {
+    let (a, b) = (a * a, b * b);
+    (a * a + b * b).sqrt().sqrt()
+}
+
+/// Their norm of order 6.
+fn blend6(a: f64, b: f64) -> f64 {
+    let (a, b) = (a * a * a, b * b * b);
+    libm::cbrt((a * a + b * b).sqrt())
+}
+
+impl GemmCurve {
+    /// Seconds of `[batch, m, n, k]` with operands of `element` bytes, at `peak` operations per second.
+    pub fn seconds(&self, sizes: [u64; 4], element: f64, peak: f64, memory: Bandwidth) -> f64 {
+        self.estimate(sizes, element, peak, memory).seconds
+    }
+
+    /// The same with its parts.
+    pub fn estimate(
+        &self,
+        sizes: [u64; 4],
+        element: f64,
+        peak: f64,
+        memory: Bandwidth,
+    ) -> GemmEstimate {
+        let [batch, m, n, k] = sizes.map(|size| size as f64);
+        let rate = self.efficiency * peak / self.multiprocessors;
+        let moved = batch * (element * (m * k + k * n) + RESULT[0] * m * n);
+        let memory = moved / (self.memory * memory.bytes_per_second());
+        let (mut best, mut best_waves) = (f64::INFINITY, 1.0);
+        for [a, b] in TILES {
+            let step = blend6(2.0 * a * b / rate, (a + b) * element / self.operands);
+            for split in SPLITS {
+                let splits = split > 1.0;
+                if splits && (batch > 1.0 || k / split < LEAST_PART) {
+                    break;
+                }
+                let tiles = (m / a).ceil() * (n / b).ceil() * batch * split;
+                let waves = tiles / self.multiprocessors;
+                let end = a * b * RESULT[usize::from(splits)] / self.results;
+                let time = waves.ceil() * (k.max(LEAST_LOOP) / split * step + end);
+                let sum = if splits { self.reduction } else { 0.0 };
+                let time = blend4(time, memory) + sum;
+                if time < best {
+                    (best, best_waves) = (time, waves);
+                }
+            }
+        }
+        let time = self.start + best;
+        let seconds = match self.throttling {
+            Some(limit) => time * (1.0 + limit.slower * time / (time + limit.after)),
+            None => time,
+        };
+        GemmEstimate {
+            seconds,
+            memory_part: memory / best,
+            waves: best_waves,
+            multiprocessors: self.multiprocessors,
+        }
+    }
+}

@@ -1,0 +1,37 @@
+//! Durations of host work on another host.
+
+use super::scaled;
+use chakram_base::units::Span;
+
+/// Source of the durations of host work: of nodes on the host, and of the delays in front of nodes.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub enum HostTiming {
+    /// As recorded.
+    #[default]
+    Recorded,
+    /// As recorded, times a factor; below 1 is a faster host.
+    Scaled(f64),
+}
+
+impl HostTiming {
+    /// Returns the duration of host work that was recorded to last `span`, to the nearest picosecond.
+    pub fn duration(self, span: Span) -> Span {
+        match self {
+            Self::Recorded => span,
+            Self::Scaled(factor) => scaled::duration(span, factor),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_faster_host_takes_a_factor_of_its_time() {
+        // 0.25 x 10 ps = 2.5 ps, to the nearest, away from zero.
+        let quarter = HostTiming::Scaled(0.25);
+        assert_eq!(quarter.duration(Span(10)), Span(3));
+        assert_eq!(HostTiming::Recorded.duration(Span(10)), Span(10));
+    }
+}

@@ -1,0 +1,170 @@
+//! Accelerators: levels of memory around an array, and Gemmini's.
+
+use super::{LayerTensor, LoopDimension};
+use chakram_base::units::{Bytes, Frequency};
+
+/// Room of a level.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum LevelCapacity {
+    /// As much as a layer takes.
+    Unbounded,
+    /// Bytes that all tensors share.
+    Shared(u64),
+    /// Words of each tensor.
+    Words(u64),
+}
+
+/// A level of memory.
+#[derive(Clone, Debug, PartialEq)]
+pub struct MemoryLevel {
+    /// Its name.
+    pub name: &'static str,
+    /// Tensors that it can keep, by [`LayerTensor`].
+    pub keeps: [bool; 3],
+    /// Its room.
+    pub capacity: LevelCapacity,
+    /// Bytes that pass its port in a cycle, in both directions together, if that limits anything.
+    pub bytes_per_cycle: Option<f64>,
+    /// Energy of an access, in picojoules a byte.
+    pub energy: f64,
+}
+
+/// Dimensions that rows and columns of an array may go along.
+pub type SpatialChoice = [LoopDimension; 2];
+
+/// Levels of memory, and an array of units.
+#[derive(Clone, Debug, PartialEq)]
+pub struct LoopNestAccelerator {
+    /// Levels, innermost first; the last keeps all.
+    pub levels: Vec<MemoryLevel>,
+    /// Number of levels that each unit has for itself; those behind are shared by the array.
+    pub own_levels: usize,
+    /// Rows and columns.
+    pub array: [u32; 2],
+    /// Dimensions that rows and columns may go along.
+    pub choices: Vec<SpatialChoice>,
+    /// Bytes of a word, by [`LayerTensor`]; of outputs while they are sums.
+    pub word: [u64; 3],
+    /// Bytes of a finished output in the outermost level.
+    pub output_word: u64,
+    /// Tiles of a level that must fit at once: 2 where one is filled while another is used.
+    pub buffering: u64,
+    /// Energy of a multiplication and addition, in picojoules.
+    pub mac_energy: f64,
+}
+
+impl LoopNestAccelerator {
+    /// Number of units.
+    pub fn units(&self) -> u64 {
+        u64::from(self.array[0]) * u64::from(self.array[1])
+    }
+}
+
+/// Gemmini (Genc et al., "Gemmini: Enabling Systematic Deep-Learning Architecture Evaluation via Full-Stack Integration",
+/// DAC 2021): an array of units with a register for a weight and one for a sum each, a scratchpad for weights and inputs, an
+/// accumulator memory for sums, and main memory over a bus.
+///
+/// Rows go along c and columns along k (weight stationary), or rows along p and columns along k (output stationary). Energy
+/// is that of 45 nm at 0.9 V (Horowitz, "Computing's Energy Problem", ISSCC 2014): an 8-bit multiplication 0.2 pJ and a 32-bit
+/// addition 0.1 pJ; 64 bit of SRAM 10 pJ at 8 KiB, 20 pJ at 32 KiB and 100 pJ at 1 MiB, on logarithmic scales between and
+/// beyond; 64 bit of DRAM 1.3 nJ. Registers: 0.42564 pJ a byte, Accelergy's for 64 bytes in the outputs of Timeloop's tutorial.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct GemminiSettings {
+    /// Rows and columns.
+    pub array: [u32; 2],
+    /// Scratchpad, for weights and inputs.
+    pub scratchpad: Bytes,
+    /// Memory of sums.
+    pub accumulator: Bytes,
+    /// Bytes of main memory a second.
+    pub bandwidth: f64,
+    /// Cycles a second.
+    pub clock: Frequency,
+}
+
+/// Energy of SRAM: bytes, and picojoules a byte.
+const SRAM: [(f64, f64); 3] = [
+    (8192.0, 10.0 / 8.0),
+    (32768.0, 20.0 / 8.0),
+    (1_048_576.0, 100.0 / 8.0),
+];
+
+/// Picojoules of a byte of DRAM.
+const DRAM: f64 = 1300.0 / 8.0;
+
+/// Picojoules of a byte of a register file.
+const REGISTER: f64 = 0.42564;
+
+impl GemminiSettings {
+    /// `side` x `side` units at 700 MHz, 256 KiB of scratchpad and 64 KiB of accumulator as Gemmini has by default, and 128 bit
+    /// a cycle of main memory. `None` of a side that no array has.
+    pub fn square(side: u32) -> Option<Self> {
+        let clock = Frequency::new(700e6)?;
+        (1..=1024).contains(&side).then_some(Self {
+            array: [side; 2],
+            scratchpad: Bytes(256 << 10),
+            accumulator: Bytes(64 << 10),
+            bandwidth: 16.0 * 700e6,
+            clock,
+        })
+    }
+
+    /// Bytes of main memory a cycle.
+    pub fn bytes_per_cycle(&self) -> f64 {
+        self.bandwidth / self.clock.hertz()
+    }
+
+    /// Its levels, for operands of `word` bytes; sums have four.
+    pub fn accelerator(&self, word: u64) -> LoopNestAccelerator {
+        use LoopDimension::{C, K, P};
+        let [weights, inputs, outputs] = LayerTensor::ALL.map(|(tensor, _)| tensor as usize);
+        let keeps = |all: &[usize]| std::array::from_fn(|tensor| all.contains(&tensor));
+        let level = |name, keeps, capacity, bytes_per_cycle, energy| MemoryLevel {
+            name,
+            keeps,
+            capacity,
+            bytes_per_cycle,
+            energy,
+        };
+        let buffer = |bytes: Bytes| (LevelCapacity::Shared(bytes.0), sram(bytes.0 as f64));
+        let (sums, sum_energy) = buffer(self.accumulator);
+        let (pad, pad_energy) = buffer(self.scratchpad);
+        let memory = Some(self.bytes_per_cycle());
+        LoopNestAccelerator {
+            levels: vec![
+                level(
+                    "registers",
+                    keeps(&[weights, outputs]),
+                    LevelCapacity::Words(1),
+                    None,
+                    REGISTER,
+                ),
+                level("accumulator", keeps(&[outputs]), sums, None, sum_energy),
+                level(
+                    "scratchpad",
+                    keeps(&[weights, inputs]),
+                    pad,
+                    None,
+                    pad_energy,
+                ),
+                level("memory", [true; 3], LevelCapacity::Unbounded, memory, DRAM),
+            ],
+            own_levels: 1,
+            array: self.array,
+            choices: vec![[C, K], [P, K]],
+            word: [word, word, word.max(4)],
+            output_word: word,
+            buffering: 2,
+            mac_energy: 0.3,
+        }
+    }
+}
+
+/// Energy of a byte of SRAM of so many bytes.
+fn sram(bytes: f64) -> f64 {
+    let above = SRAM.iter().position(|(size, _)| *size >= bytes);
+    let above = above.unwrap_or(SRAM.len() - 1).max(1);
+    let ((small, low), (large, high)) = (SRAM[above - 1], SRAM[above]);
+    let along = libm::log(bytes.max(1.0) / small) / libm::log(large / small);
+    low * libm::pow(high / low, along)
+}

@@ -1,0 +1,293 @@
+//! Loop nests against a counter whose loops really run, and against published mappings.
+
+mod counter;
+mod timeloop;
+
+use super::*;
+use crate::compute::SystolicArrays;
+use LoopDimension::{C, K, N, P, Q, R, S};
+use chakram_base::units::{Bytes, Frequency};
+
+fn level(name: &'static str, keeps: [bool; 3], capacity: LevelCapacity) -> MemoryLevel {
+    MemoryLevel {
+        name,
+        keeps,
+        capacity,
+        bytes_per_cycle: None,
+        energy: 1.0,
+    }
+}
+
+/// Registers of each unit, a buffer, and memory at half a byte a cycle.
+fn small(array: [u32; 2], buffer: u64, choices: Vec<SpatialChoice>) -> LoopNestAccelerator {
+    let mut memory = level("memory", [true; 3], LevelCapacity::Unbounded);
+    memory.bytes_per_cycle = Some(0.5);
+    LoopNestAccelerator {
+        levels: vec![
+            level("registers", [true, false, true], LevelCapacity::Shared(6)),
+            level("buffer", [true; 3], LevelCapacity::Shared(buffer)),
+            memory,
+        ],
+        own_levels: 1,
+        array,
+        choices,
+        word: [1, 1, 2],
+        output_word: 1,
+        buffering: 1,
+        mac_energy: 0.5,
+    }
+}
+
+/// All orders of some loops.
+fn permutations(loops: &[BoundLoop]) -> Vec<Vec<BoundLoop>> {
+    if loops.is_empty() {
+        return vec![Vec::new()];
+    }
+    let first = |i: usize| {
+        let mut rest = loops.to_vec();
+        let one = rest.remove(i);
+        permutations(&rest).into_iter().map(move |mut tail| {
+            tail.insert(0, one);
+            tail
+        })
+    };
+    (0..loops.len()).flat_map(first).collect()
+}
+
+/// Every mapping of a layer: all parts of loops over levels and the array, orders, and tensors kept.
+fn every_mapping(
+    accelerator: &LoopNestAccelerator,
+    layer: &LayerShape,
+    act: &mut dyn FnMut(LoopMapping),
+) {
+    let levels = accelerator.levels.len();
+    let mut spatials = Vec::new();
+    for along in &accelerator.choices {
+        let most = |side: usize| layer.size(along[side]).min(accelerator.array[side].into());
+        for rows in 1..=most(0) {
+            spatials.extend((1..=most(1)).map(|columns| [(along[0], rows), (along[1], columns)]));
+        }
+    }
+    for spatial in spatials {
+        let mut left = layer.sizes;
+        for (dimension, bound) in spatial {
+            left[dimension as usize] = left[dimension as usize].div_ceil(bound);
+        }
+        // Bounds by level of each dimension, the outermost for what is left.
+        let mut all = vec![vec![Vec::<BoundLoop>::new(); levels]];
+        for (dimension, _) in LoopDimension::ALL {
+            let mut parts = vec![(left[dimension as usize], Vec::new())];
+            for _ in 1..levels {
+                parts = parts
+                    .iter()
+                    .flat_map(|(left, bounds): &(u64, Vec<u64>)| {
+                        let with =
+                            |bound: u64| (left.div_ceil(bound), [&bounds[..], &[bound]].concat());
+                        // A bound that a lower one equals in rounds is the lower one with zeros.
+                        let useful = |bound: &u64| {
+                            *bound == 1 || left.div_ceil(*bound) < left.div_ceil(bound - 1)
+                        };
+                        (1..=*left).filter(useful).map(with).collect::<Vec<_>>()
+                    })
+                    .collect();
+            }
+            all = all
+                .iter()
+                .flat_map(|nest| {
+                    parts.iter().map(|(last, bounds)| {
+                        let mut nest = nest.clone();
+                        for (level, bound) in bounds.iter().chain([last]).enumerate() {
+                            if *bound > 1 {
+                                nest[level].push((dimension, *bound));
+                            }
+                        }
+                        nest
+                    })
+                })
+                .collect();
+        }
+        for nest in all {
+            let mut orders = vec![Vec::new()];
+            for loops in &nest {
+                orders = orders
+                    .iter()
+                    .flat_map(|before: &Vec<Vec<BoundLoop>>| {
+                        permutations(loops)
+                            .into_iter()
+                            .map(|one| [&before[..], &[one]].concat())
+                    })
+                    .collect();
+            }
+            for temporal in orders {
+                for mask in 0..1_u32 << (3 * (levels - 1)) {
+                    let keeps: Vec<[bool; 3]> = (0..levels)
+                        .map(|level| {
+                            std::array::from_fn(|tensor| mask >> (3 * level + tensor) & 1 == 1)
+                        })
+                        .collect();
+                    // What a level cannot keep it does not.
+                    let can = keeps.iter().zip(&accelerator.levels).take(levels - 1);
+                    if can
+                        .clone()
+                        .any(|(keeps, level)| (0..3).any(|t| keeps[t] && !level.keeps[t]))
+                    {
+                        continue;
+                    }
+                    act(LoopMapping {
+                        temporal: temporal.clone(),
+                        spatial,
+                        keeps,
+                    });
+                }
+            }
+        }
+    }
+}
+
+/// Small layers with all their mappings: the closed form counts as loops that run do, and the search finds the best of all. One of `every`
+/// mappings is run.
+fn holds(accelerator: &LoopNestAccelerator, layer: &LayerShape, every: usize, draws: u32) -> usize {
+    let (mut seen, mut valid) = (0, 0);
+    let mut best: Option<(u64, f64)> = None;
+    every_mapping(accelerator, layer, &mut |mapping| {
+        let Some(cost) = accelerator.cost(layer, &mapping) else {
+            return;
+        };
+        valid += 1;
+        let found = (cost.cycles, cost.energy);
+        if best.is_none_or(|best| found < best) {
+            best = Some(found);
+        }
+        assert!(cost.cycles >= layer.macs().div_ceil(accelerator.units()));
+        let word = [1, 1, accelerator.output_word];
+        assert!(cost.cycles as f64 >= layer.least_bytes(word) as f64 / 0.5);
+        seen += 1;
+        if seen % every != 0 {
+            return;
+        }
+        let (steps, accesses) = counter::count(accelerator, layer, &mapping);
+        assert_eq!(cost.accesses, accesses, "{mapping:?}");
+        assert_eq!(cost.compute_cycles, steps, "{mapping:?}");
+        // Bytes of memory at half a byte a cycle, sums of two bytes but for each output's last.
+        let [weights, inputs, outputs] = accesses.last().unwrap();
+        let words = |one: &LevelAccesses| one.reads + one.fills + one.updates;
+        let finished: u64 = {
+            let covered = |d: LoopDimension| {
+                let time = mapping.temporal.iter().flatten();
+                let all = time.chain(&mapping.spatial).filter(|(of, _)| *of == d);
+                all.map(|(_, bound)| bound).product::<u64>()
+            };
+            [N, K, P, Q].map(covered).iter().product()
+        };
+        let bytes = words(weights) + words(inputs) + 2 * words(outputs) - finished;
+        assert_eq!(cost.cycles, steps.max(2 * bytes), "{mapping:?}");
+    });
+    let found = search_mapping(accelerator, layer, draws, 1).unwrap();
+    let best = best.unwrap();
+    assert_eq!(found.cost.cycles, best.0, "{found:?}");
+    assert!(
+        (found.cost.energy / best.1 - 1.0).abs() < 1e-9,
+        "{} {}",
+        found.cost.energy,
+        best.1
+    );
+    valid
+}
+
+#[test]
+fn products_cost_what_loops_that_run_count() {
+    let layer = LayerShape::product([3, 4, 2]).unwrap();
+    let accelerator = small([2, 2], 16, vec![[C, K], [P, K]]);
+    assert!(holds(&accelerator, &layer, 1, 6000) > 20_000);
+}
+
+/// Windows that overlap, by two along a row.
+#[test]
+fn convolutions_cost_what_loops_that_run_count() {
+    let layer = LayerShape::new([1, 2, 1, 3, 1, 3, 1]).unwrap();
+    let accelerator = small([2, 1], 12, vec![[P, K], [K, K]]);
+    assert!(holds(&accelerator, &layer, 1, 6000) > 20_000);
+    // With steps, holes and a second direction, of which a part of all mappings is counted.
+    let layer = LayerShape {
+        stride: [2, 1],
+        dilation: [1, 2],
+        ..LayerShape::new([1, 1, 2, 2, 2, 2, 2]).unwrap()
+    };
+    let accelerator = small([2, 2], 40, vec![[Q, C], [P, Q]]);
+    assert!(holds(&accelerator, &layer, 101, 20_000) > 100_000);
+}
+
+/// An array of 16 x 16 at 700 MHz with 32 MB, and 128 bit of memory a cycle.
+fn gemmini() -> GemminiSettings {
+    GemminiSettings {
+        scratchpad: Bytes(32_000_000),
+        ..GemminiSettings::square(16).unwrap()
+    }
+}
+
+/// Never below multiplications over units or bytes over bandwidth, more mappings never worse, and, where memory is no
+/// limit, no longer than arrays whose operands are skewed in and results drained for each fold (SCALE-Sim's form).
+#[test]
+fn found_mappings_keep_their_bounds() {
+    let mut accelerator = gemmini().accelerator(1);
+    for [m, n, k] in [
+        [512, 512, 512],
+        [1, 4096, 4096],
+        [197, 768, 3072],
+        [4096, 17, 33],
+    ] {
+        let layer = LayerShape::product([m, n, k]).unwrap();
+        let mut before = u64::MAX;
+        for mappings in [1, 10, 100, 1000] {
+            let found = search_mapping(&accelerator, &layer, mappings, 3).unwrap();
+            let cycles = found.cost.cycles;
+            assert!(cycles <= before, "{mappings}");
+            before = cycles;
+            assert!(cycles >= layer.macs().div_ceil(256));
+            assert!(cycles as f64 >= layer.least_bytes([1; 3]) as f64 / 16.0);
+            assert!(found.cost.multiplications >= layer.macs());
+            assert!(found.valid > mappings / 2);
+        }
+    }
+    accelerator.levels[3].bytes_per_cycle = None;
+    let arrays = SystolicArrays {
+        array: [16; 2],
+        arrays: [1; 2],
+        clock: Frequency::new(1e12).unwrap(),
+    };
+    for sizes in [[512, 512, 512], [16, 16, 1000], [100, 33, 7]] {
+        let layer = LayerShape::product(sizes).unwrap();
+        let found = search_mapping(&accelerator, &layer, 1000, 3).unwrap();
+        let [m, n, k] = sizes;
+        // A cycle is a picosecond.
+        let skewed = arrays.duration(1, [m, n, k]).unwrap().0;
+        assert!(
+            found.cost.cycles <= skewed,
+            "{sizes:?} {} {skewed}",
+            found.cost.cycles
+        );
+    }
+}
+
+#[test]
+fn layers_that_cannot_be_are_refused() {
+    assert!(LayerShape::product([0, 1, 1]).is_none());
+    assert!(LayerShape::product([u64::MAX, 1, 1]).is_none());
+    assert!(LayerShape::product([1 << 30, 1 << 30, 1 << 30]).is_none());
+    assert!(GemminiSettings::square(0).is_none());
+    let layer = LayerShape::product([1 << 20, 1 << 18, 1 << 16]).unwrap();
+    let accelerator = gemmini().accelerator(8);
+    let found = search_mapping(&accelerator, &layer, 200, 0).unwrap();
+    assert!(found.cost.cycles >= layer.macs() / 256);
+    let (steps, _) = counter::count(
+        &small([1, 1], 16, vec![[C, K]]),
+        &LayerShape::product([1, 1, 1]).unwrap(),
+        &LoopMapping {
+            temporal: vec![Vec::new(); 3],
+            spatial: [(C, 1), (K, 1)],
+            keeps: vec![[true; 3]; 3],
+        },
+    );
+    assert_eq!(steps, 1);
+    assert_eq!(layer.size(S), 1);
+}

@@ -1,0 +1,266 @@
+//! Kernels that were measured by name: their times at the sizes that were met, and between and beyond these.
+//!
+//! A kernel whose name, number format, FLOPs and bytes were measured takes the mean of its times. Another one of the same name
+//! and format is placed by its work `w`, FLOPs where the name has any and bytes else, among the measured ones:
+//!
+//! ```text
+//! between two:     ln t = ln t_a + (ln t_b - ln t_a) (ln w - ln w_a) / (ln w_b - ln w_a)
+//! beyond the last: t = w (sum of t) / (sum of w), over those of half the work of the last and more
+//! below the first: t = max(w (sum of t) / (sum of w), shortest), over those of twice the work of the first and less
+//! ```
+//!
+//! Beyond both ends one size alone would carry its own deviation to all others; those within a factor of two do about the same.
+//! The shortest is the shortest time of any measured kernel, which a launch takes whatever it does. Times at equal work are averaged;
+//! sizes whose kernels took no time, because they ran within others, are met and not used between.
+
+use super::KernelProfile;
+use chakram_base::dtype::Dtype;
+use std::collections::BTreeMap;
+
+/// Mean time of kernels that do the same amount of work.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct MeasuredTime {
+    /// Operations.
+    pub flops: u64,
+    /// Bytes read and written.
+    pub bytes: u64,
+    /// Seconds.
+    pub seconds: f64,
+}
+
+/// Times of the kernels of one name and format, and their relative errors, one standard deviation.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct MeasuredKernel {
+    /// Times, by FLOPs and then bytes, ascending.
+    times: Vec<MeasuredTime>,
+    /// Work and seconds, by work, which is distinct.
+    by_work: Vec<(f64, f64)>,
+    /// Seconds for each unit of work below the first and beyond the last.
+    ends: [f64; 2],
+    /// Whether work is FLOPs, and not bytes.
+    by_flops: bool,
+    /// Error of a kernel of sizes that were measured.
+    error: f64,
+    /// Error of a kernel of other sizes.
+    between: f64,
+}
+
+impl MeasuredKernel {
+    /// `None` if `times` is empty, has the same FLOPs and bytes twice, or a time below zero.
+    pub fn new(mut times: Vec<MeasuredTime>, error: f64, between: f64) -> Option<Self> {
+        let size = |time: &MeasuredTime| (time.flops, time.bytes);
+        times.sort_by_key(size);
+        let twice = times
+            .windows(2)
+            .any(|pair| size(&pair[0]) == size(&pair[1]));
+        let known = |time: &MeasuredTime| time.seconds >= 0.0 && time.seconds.is_finite();
+        if times.is_empty() || twice || !times.iter().all(known) {
+            return None;
+        }
+        let by_flops = times.iter().all(|time| time.flops > 0);
+        let work = |time: &MeasuredTime| if by_flops { time.flops } else { time.bytes };
+        let mut sums: BTreeMap<u64, (f64, f64)> = BTreeMap::new();
+        for time in times.iter().filter(|time| time.seconds > 0.0) {
+            let (sum, count) = sums.entry(work(time)).or_default();
+            *sum += time.seconds;
+            *count += 1.0;
+        }
+        let mean = |(work, (sum, count)): (u64, (f64, f64))| (work as f64, sum / count);
+        let by_work: Vec<_> = sums.into_iter().map(mean).collect();
+        let first = by_work.first().map_or(0.0, |&(work, _)| work);
+        let last = by_work.last().map_or(0.0, |&(work, _)| work);
+        let rate = |near: &dyn Fn(f64) -> bool| {
+            let near = by_work.iter().filter(|&&(work, _)| near(work));
+            let sums = near.fold((0.0, 0.0), |sums, at| (sums.0 + at.0, sums.1 + at.1));
+            sums.1 / f64::max(sums.0, 1.0)
+        };
+        Some(Self {
+            ends: [
+                rate(&|work| work <= 2.0 * first),
+                rate(&|work| work >= last / 2.0),
+            ],
+            by_work,
+            times,
+            by_flops,
+            error,
+            between,
+        })
+    }
+
+    /// The measured times, by FLOPs and then bytes, ascending.
+    pub fn times(&self) -> &[MeasuredTime] {
+        &self.times
+    }
+
+    /// Seconds of a kernel with these FLOPs and bytes, at least `shortest` if it does less than any measured one, and its
+    /// relative error.
+    pub fn seconds(&self, flops: u64, bytes: u64, shortest: f64) -> (f64, f64) {
+        let size = |time: &MeasuredTime| (time.flops, time.bytes);
+        if let Ok(at) = self.times.binary_search_by_key(&(flops, bytes), size) {
+            return (self.times[at].seconds, self.error);
+        }
+        let work = if self.by_flops { flops } else { bytes } as f64;
+        let above = self.by_work.partition_point(|&(known, _)| known < work);
+        let seconds = match (above.checked_sub(1), self.by_work.get(above)) {
+            (_, Some(&(known, seconds))) if known == work => seconds,
+            (Some(below), Some(&(wb, tb))) => {
+                let (wa, ta) = self.by_work[below];
+                if wa == 0.0 {
+                    // A logarithm has no zero.
+                    ta + (tb - ta) * work / wb
+                } else {
+                    let part = libm::log(work / wa) / libm::log(wb / wa);
+                    ta * libm::exp(libm::log(tb / ta) * part)
+                }
+            }
+            (None, Some(_)) => (self.ends[0] * work).max(shortest),
+            (Some(_), None) => self.ends[1] * work,
+            (None, None) => 0.0,
+        };
+        (seconds, self.between)
+    }
+}
+
+/// Kernels of an NPU class that were measured, by name and number format.
+#[derive(Clone, Debug, PartialEq)]
+pub struct MeasuredKernels {
+    by_name: BTreeMap<String, Vec<(Option<Dtype>, MeasuredKernel)>>,
+    /// Infinite if there is none.
+    shortest: f64,
+}
+
+impl Default for MeasuredKernels {
+    fn default() -> Self {
+        Self {
+            by_name: BTreeMap::new(),
+            shortest: f64::INFINITY,
+        }
+    }
+}
+
+impl MeasuredKernels {
+    /// Returns whether no kernel was measured.
+    pub fn is_empty(&self) -> bool {
+        self.by_name.is_empty()
+    }
+
+    /// Adds the kernels of a name and a format; returns false if there are some already.
+    pub fn add(&mut self, name: String, dtype: Option<Dtype>, kernel: MeasuredKernel) -> bool {
+        let least = kernel.by_work.iter().map(|&(_, seconds)| seconds);
+        let least = least.fold(f64::INFINITY, f64::min);
+        let formats = self.by_name.entry(name).or_default();
+        if formats.iter().any(|(known, _)| *known == dtype) {
+            return false;
+        }
+        formats.push((dtype, kernel));
+        self.shortest = self.shortest.min(least);
+        true
+    }
+
+    /// Seconds of `kernel` and its relative error, if kernels of its name and format were measured.
+    pub fn seconds(&self, kernel: &KernelProfile<'_>) -> Option<(f64, f64)> {
+        let formats = self.by_name.get(kernel.name)?;
+        let (_, measured) = formats.iter().find(|(dtype, _)| *dtype == kernel.dtype)?;
+        Some(measured.seconds(kernel.flops, kernel.bytes, self.shortest))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn time(flops: u64, bytes: u64, seconds: f64) -> MeasuredTime {
+        MeasuredTime {
+            flops,
+            bytes,
+            seconds,
+        }
+    }
+
+    #[test]
+    fn times_are_met_where_they_were_measured_and_bent_between() {
+        let times = vec![time(400, 8, 4.0), time(100, 9, 1.0), time(100, 7, 3.0)];
+        let kernel = MeasuredKernel::new(times, 0.1, 0.3).unwrap();
+        assert_eq!(kernel.seconds(100, 7, 0.5), (3.0, 0.1));
+        assert_eq!(kernel.seconds(400, 8, 0.5), (4.0, 0.1));
+        // At 100 FLOPs of other bytes: (1 + 3) / 2.
+        assert_eq!(kernel.seconds(100, 8, 0.5), (2.0, 0.3));
+        // Halfway in the logarithm, 200 of 100 and 400: the square root of 2 x 4.
+        let (seconds, error) = kernel.seconds(200, 8, 0.5);
+        assert!((seconds - 8f64.sqrt()).abs() < 1e-12 && error == 0.3);
+        // Twice the work of the last takes twice its time; half of the first half, but not less than the shortest. No other
+        // size is within a factor of two.
+        assert_eq!(kernel.seconds(800, 1, 0.5).0, 8.0);
+        assert_eq!(kernel.seconds(50, 1, 0.5).0, 1.0);
+        assert_eq!(kernel.seconds(10, 1, 0.5).0, 0.5);
+    }
+
+    #[test]
+    fn beyond_both_ends_sizes_within_a_factor_of_two_count_alike() {
+        let times = [
+            (100, 1.0),
+            (200, 5.0),
+            (1000, 10.0),
+            (1500, 40.0),
+            (2000, 5.0),
+        ];
+        let times = times.map(|(flops, seconds)| time(flops, 1, seconds));
+        let kernel = MeasuredKernel::new(times.to_vec(), 0.0, 0.0).unwrap();
+        // (10 + 40 + 5) / (1000 + 1500 + 2000) seconds an operation, and (1 + 5) / (100 + 200).
+        assert_eq!(kernel.seconds(9000, 1, 0.5).0, 110.0);
+        assert_eq!(kernel.seconds(50, 1, 0.5).0, 1.0);
+    }
+
+    #[test]
+    fn kernels_without_flops_go_by_bytes() {
+        let kernel = MeasuredKernel::new(vec![time(0, 0, 1.0), time(0, 100, 3.0)], 0.0, 0.0);
+        let kernel = kernel.unwrap();
+        // From none to some work in a line.
+        assert_eq!(kernel.seconds(0, 50, 0.1).0, 2.0);
+        assert_eq!(kernel.seconds(0, 200, 0.1).0, 6.0);
+        assert_eq!(kernel.seconds(7, 100, 0.1).0, 3.0);
+    }
+
+    #[test]
+    fn kernels_within_others_take_no_time() {
+        let times = vec![time(1, 1, 0.0), time(2, 1, 2.0)];
+        let kernel = MeasuredKernel::new(times, 0.0, 0.0).unwrap();
+        assert_eq!(kernel.seconds(1, 1, 0.5).0, 0.0);
+        assert_eq!(kernel.seconds(1, 2, 0.5).0, 1.0);
+        let kernel = MeasuredKernel::new(vec![time(1, 1, 0.0)], 0.0, 0.0).unwrap();
+        assert_eq!(kernel.seconds(4, 4, 0.5).0, 0.0);
+    }
+
+    #[test]
+    fn names_and_formats_are_told_apart() {
+        let mut all = MeasuredKernels::default();
+        let kernel = |seconds| MeasuredKernel::new(vec![time(1, 1, seconds)], 0.0, 0.0).unwrap();
+        assert!(all.add("mm".to_owned(), None, kernel(1.0)));
+        assert!(all.add("mm".to_owned(), Some(Dtype::Fp32), kernel(2.0)));
+        assert!(!all.add("mm".to_owned(), None, kernel(3.0)));
+        let price = |name, dtype| {
+            let profile = KernelProfile {
+                name,
+                dtype,
+                flops: 1,
+                bytes: 1,
+                ..KernelProfile::default()
+            };
+            all.seconds(&profile).map(|(seconds, _)| seconds)
+        };
+        assert_eq!(price("mm", None), Some(1.0));
+        assert_eq!(price("mm", Some(Dtype::Fp32)), Some(2.0));
+        assert_eq!(price("mm", Some(Dtype::Bf16)), None);
+        assert_eq!(price("mul", None), None);
+    }
+
+    #[test]
+    fn tables_that_say_nothing_are_none() {
+        assert_eq!(MeasuredKernel::new(vec![], 0.0, 0.0), None);
+        let twice = vec![time(1, 1, 1.0), time(1, 1, 2.0)];
+        assert_eq!(MeasuredKernel::new(twice, 0.0, 0.0), None);
+        for bad in [-1.0, f64::NAN, f64::INFINITY] {
+            assert_eq!(MeasuredKernel::new(vec![time(1, 1, bad)], 0.0, 0.0), None);
+        }
+    }
+}

@@ -1,0 +1,69 @@
+//! Systolic arrays: a product of matrices in cycles, with the edges that do not fill an array.
+//!
+//! An array of R x C multiply-accumulate units finds R x C results at once. With results in place, a product of m x k by
+//! k x n takes (Samajdar et al., "SCALE-Sim: Systolic CNN Accelerator Simulator", 2018, output stationary)
+//!
+//! (2R + C + k − 2) ⌈m / (P R)⌉ ⌈n / (Q C)⌉ cycles
+//!
+//! on P x Q such arrays: operands are fed in over R + C − 2 cycles of skew, summed over k, and drained over R. Results
+//! that do not fill the last arrays take as long as if they did, which is what small tiles cost.
+
+use chakram_base::units::{Frequency, Span};
+
+/// The arrays of a core.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct SystolicArrays {
+    /// Rows and columns of an array; at least 1.
+    pub array: [u32; 2],
+    /// Arrays along the rows and along the columns of a result; at least 1.
+    pub arrays: [u32; 2],
+    /// Cycles of a second.
+    pub clock: Frequency,
+}
+
+impl SystolicArrays {
+    /// Time of `batch` products of `m` x `k` by `k` x `n`; `None` if there are more cycles than can be counted.
+    pub fn duration(&self, batch: u64, [m, n, k]: [u64; 3]) -> Option<Span> {
+        let [rows, columns] = self.array.map(u64::from);
+        let parts = |size: u64, along: usize| {
+            let at_once = u64::from(self.array[along]).checked_mul(self.arrays[along].into())?;
+            Some(size.div_ceil(at_once.max(1)))
+        };
+        let fold = (2 * rows + columns).checked_add(k)?.checked_sub(2)?;
+        let folds = parts(m, 0)?.checked_mul(parts(n, 1)?)?;
+        let cycles = fold.checked_mul(folds)?.checked_mul(batch)?;
+        Some(self.clock.cycles(cycles))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn arrays(arrays: [u32; 2]) -> SystolicArrays {
+        SystolicArrays {
+            array: [32, 16],
+            arrays,
+            clock: Frequency::new(1e9).unwrap(),
+        }
+    }
+
+    /// At 1 GHz a cycle is 1 ns.
+    #[test]
+    fn products_take_the_cycles_of_the_formula() {
+        for (count, batch, [m, n, k], cycles) in [
+            // 2 x 32 + 16 + 100 - 2 = 178, once.
+            ([1, 1], 1, [32, 16, 100], 178),
+            // One row more is another fold: the edge costs as much as a whole array.
+            ([1, 1], 1, [33, 16, 100], 2 * 178),
+            ([1, 1], 1, [64, 32, 100], 4 * 178),
+            // On 2 x 2 arrays at once.
+            ([2, 2], 1, [64, 32, 100], 178),
+            ([2, 2], 3, [65, 33, 100], 3 * 4 * 178),
+        ] {
+            let found = arrays(count).duration(batch, [m, n, k]);
+            assert_eq!(found, Some(Span::from_ns(cycles)), "{count:?} {m} {n} {k}");
+        }
+        assert_eq!(arrays([1, 1]).duration(u64::MAX, [64, 64, 64]), None);
+    }
+}

@@ -1,0 +1,212 @@
+//! Compute models by the words that name them.
+
+use super::{ComputeModel, GemminiSettings, LoopNestModel, RooflineEfficiency};
+use chakram_base::units::{Bandwidth, Bytes};
+use std::fmt;
+
+/// Reads `recorded`, `scaled:F`, `curves` or `roofline`, at the whole of the peak.
+///
+/// # Errors
+///
+/// The expected form.
+pub fn parse_model(text: &str) -> Result<ComputeModel, String> {
+    match text {
+        "recorded" => Ok(ComputeModel::default()),
+        "curves" => Ok(ComputeModel::Curves),
+        "roofline" => Ok(ComputeModel::Roofline(RooflineEfficiency::default())),
+        _ if text.starts_with("loopnest:") => {
+            parse_loop_nest(&text["loopnest:".len()..]).map(ComputeModel::LoopNest)
+        }
+        _ => {
+            let expected = "expected recorded, scaled:F, curves, roofline or loopnest:ACCELERATOR";
+            let factor = parse_scaled(text, expected)?;
+            Ok(ComputeModel::Scaled(factor, RooflineEfficiency::default()))
+        }
+    }
+}
+
+/// Mappings that are looked at by default.
+const MAPPINGS: u32 = 1000;
+
+/// Keys of an accelerator, each with what it takes.
+pub const ACCELERATOR: [(&str, &str); 7] = [
+    ("array", "rows x columns such as 16x16"),
+    ("scratchpad", "a size such as 256 KiB"),
+    ("accumulator", "a size such as 64 KiB"),
+    ("bandwidth", "a bandwidth such as 11.2 GB/s"),
+    ("clock", "a frequency such as 700 MHz"),
+    ("mappings", "a number of mappings from 1 to 1000000"),
+    ("seed", "a whole number"),
+];
+
+/// Reads `gemmini-16`, or with changes `gemmini-16,scratchpad=512 KiB,clock=1 GHz`: Gemmini with that many rows and columns.
+///
+/// # Errors
+///
+/// The expected form.
+pub fn parse_loop_nest(text: &str) -> Result<LoopNestModel, String> {
+    let mut parts = text.split(',').map(str::trim);
+    let name = parts.next().unwrap_or_default();
+    let side = name
+        .strip_prefix("gemmini-")
+        .and_then(|side| side.parse().ok());
+    let gemmini = side.and_then(GemminiSettings::square);
+    let gemmini = gemmini.ok_or_else(|| {
+        format!(
+            "`{name}` is no accelerator; expected gemmini-N with N rows and columns, from 1 to 1024"
+        )
+    })?;
+    let mut model = LoopNestModel {
+        gemmini,
+        mappings: MAPPINGS,
+        seed: 0,
+    };
+    for part in parts {
+        let (key, value) = part.split_once('=').unwrap_or((part, ""));
+        set_accelerator(&mut model, key.trim(), value.trim())?;
+    }
+    Ok(model)
+}
+
+/// A model as [`parse_loop_nest`] reads it, with what differs from its array's defaults.
+impl fmt::Display for LoopNestModel {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let gemmini = &self.gemmini;
+        let [rows, columns] = gemmini.array;
+        write!(f, "gemmini-{rows}")?;
+        let Some(usual) = GemminiSettings::square(rows) else {
+            return Ok(());
+        };
+        if columns != rows {
+            write!(f, ",array={rows}x{columns}")?;
+        }
+        if gemmini.scratchpad != usual.scratchpad {
+            write!(f, ",scratchpad={}B", gemmini.scratchpad.0)?;
+        }
+        if gemmini.accumulator != usual.accumulator {
+            write!(f, ",accumulator={}B", gemmini.accumulator.0)?;
+        }
+        if gemmini.bandwidth != usual.bandwidth {
+            write!(f, ",bandwidth={}GB/s", gemmini.bandwidth / 1e9)?;
+        }
+        if gemmini.clock != usual.clock {
+            write!(f, ",clock={}MHz", gemmini.clock.hertz() / 1e6)?;
+        }
+        if self.mappings != MAPPINGS {
+            write!(f, ",mappings={}", self.mappings)?;
+        }
+        if self.seed != 0 {
+            write!(f, ",seed={}", self.seed)?;
+        }
+        Ok(())
+    }
+}
+
+/// Sets a key of an accelerator.
+///
+/// # Errors
+///
+/// The keys, or what the key takes.
+pub fn set_accelerator(model: &mut LoopNestModel, key: &str, value: &str) -> Result<(), String> {
+    let known = ACCELERATOR.iter().find(|(name, _)| *name == key);
+    let Some((_, expected)) = known else {
+        let names = ACCELERATOR.map(|(name, _)| name).join(", ");
+        return Err(format!("an accelerator has no `{key}`; it has {names}"));
+    };
+    let gemmini = &mut model.gemmini;
+    let size = || value.parse().ok().filter(|size: &Bytes| size.0 >= 64);
+    let done = match key {
+        "array" => {
+            let side = |text: &str| text.trim().parse().ok().filter(|n| (1..=1024).contains(n));
+            let sides = value.split_once('x');
+            let sides = sides.and_then(|(rows, columns)| Some([side(rows)?, side(columns)?]));
+            sides.map(|sides| gemmini.array = sides)
+        }
+        "scratchpad" => size().map(|size| gemmini.scratchpad = size),
+        "accumulator" => size().map(|size| gemmini.accumulator = size),
+        "bandwidth" => {
+            let rate = value.parse::<Bandwidth>().ok();
+            rate.map(|rate| gemmini.bandwidth = rate.bytes_per_second())
+        }
+        "clock" => value.parse().ok().map(|clock| gemmini.clock = clock),
+        "mappings" => {
+            let count = value.parse().ok().filter(|n| (1..=1_000_000).contains(n));
+            count.map(|count| model.mappings = count)
+        }
+        _ => value.parse().ok().map(|seed| model.seed = seed),
+    };
+    done.ok_or_else(|| format!("{key} is `{value}`; expected {expected}"))
+}
+
+/// Reads `scaled:F`; `expected` describes what else there could be.
+///
+/// # Errors
+///
+/// `expected`, if `text` has another form.
+pub fn parse_scaled(text: &str, expected: &str) -> Result<f64, String> {
+    let factor = text.strip_prefix("scaled:").ok_or(expected)?;
+    match factor.parse::<f64>() {
+        Ok(factor) if factor >= 0.0 && factor.is_finite() => Ok(factor),
+        _ => Err(format!(
+            "`{factor}` is no factor; write for example scaled:0.5"
+        )),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn accelerators_are_read_as_they_are_written() {
+        for text in [
+            "gemmini-16",
+            "gemmini-8,array=8x32,scratchpad=1048576B,clock=1000MHz",
+            "gemmini-4,accumulator=4096B,bandwidth=3.5GB/s,mappings=50,seed=7",
+        ] {
+            assert_eq!(parse_loop_nest(text).unwrap().to_string(), text);
+        }
+        let words = "gemmini-8, array = 8x32, scratchpad = 1 MiB, clock = 1 GHz";
+        let model = parse_loop_nest(words).unwrap();
+        assert_eq!(
+            model,
+            parse_loop_nest("gemmini-8,array=8x32,scratchpad=1048576B,clock=1000MHz").unwrap()
+        );
+        // 128 bit of each cycle of 700 MHz.
+        assert_eq!(
+            parse_loop_nest("gemmini-16").unwrap().gemmini.bandwidth,
+            11.2e9
+        );
+        for (text, said) in [
+            ("gemini-16", "expected gemmini-N"),
+            ("gemmini-0", "expected gemmini-N"),
+            (
+                "gemmini-16,cache=1",
+                "an accelerator has no `cache`; it has array, scratchpad",
+            ),
+            (
+                "gemmini-16,clock=fast",
+                "clock is `fast`; expected a frequency such as 700 MHz",
+            ),
+            (
+                "gemmini-16,array=16",
+                "expected rows x columns such as 16x16",
+            ),
+            (
+                "gemmini-16,mappings=0",
+                "expected a number of mappings from 1",
+            ),
+            (
+                "gemmini-16,scratchpad=1 B",
+                "expected a size such as 256 KiB",
+            ),
+        ] {
+            let error = parse_loop_nest(text).unwrap_err();
+            assert!(error.contains(said), "{text}: {error}");
+        }
+        assert!(matches!(
+            parse_model("loopnest:gemmini-16"),
+            Ok(ComputeModel::LoopNest(_))
+        ));
+    }
+}

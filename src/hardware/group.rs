@@ -1,0 +1,293 @@
+//! Placement of groups of NPUs on the machine.
+
+use crate::topology::{DimensionShape, NetworkPath, Topology};
+use chakram_base::ids::Npu;
+
+/// Share of a collective's work that lies in one dimension.
+///
+/// Positions of a group are numbered so that a member's index along this phase is
+/// `position / stride % size`; the members that differ only in it form a *line*.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct GroupPhase {
+    /// The machine's dimension whose algorithm is used.
+    pub dimension: usize,
+    /// Members along it; at least 2.
+    pub size: u32,
+    /// Distance in positions between neighbours of a line.
+    pub stride: u32,
+}
+
+impl GroupPhase {
+    /// The member's index along this phase.
+    #[inline]
+    pub fn index(&self, position: u32) -> u32 {
+        position / self.stride % self.size
+    }
+
+    /// The position in the same line with index `to`.
+    #[inline]
+    pub fn position(&self, position: u32, to: u32) -> u32 {
+        position - self.index(position) * self.stride + to * self.stride
+    }
+}
+
+/// The paths along a phase that members of a line have in common.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub struct SharedPaths {
+    /// From each member to the next, if it is the same for all.
+    pub next: Option<NetworkPath>,
+    /// Between any two members, if it is the same for all.
+    pub any: Option<NetworkPath>,
+}
+
+/// Placement of a group: its phases, innermost dimension first, and the position of each member.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct GroupExtent {
+    /// The phases. A group of one has none; one that is no sub-grid has a single phase over all its members in group
+    /// order.
+    pub phases: Vec<GroupPhase>,
+    /// The NPU at each position.
+    pub npus: Vec<Npu>,
+    /// The position of each member, in the order of the group.
+    pub position_of: Vec<u32>,
+    /// The member at each position: the inverse.
+    pub member_at: Vec<u32>,
+    /// True if the members fill a sub-grid of the machine.
+    pub regular: bool,
+}
+
+impl GroupExtent {
+    /// Determines the placement of `npus`, which are all different.
+    ///
+    /// If they are all combinations of some coordinates in each dimension, there is a phase for each
+    /// dimension in which they differ. Otherwise the group spans dimensions unevenly and is treated
+    /// as one line, carried out with the algorithm of the outermost dimension that it spans. On tiles every group is
+    /// one line, in its own order: its stage of a model lies where the plan puts it, not in a sub-grid of dimensions.
+    pub fn new(npus: &[Npu], topology: &Topology) -> Self {
+        if topology.tiles().is_some() && npus.len() > 1 {
+            return Self::line(npus, 0);
+        }
+        let dimensions = topology.dimensions().len();
+        let coordinates: Vec<Vec<u32>> = (0..dimensions)
+            .map(|d| {
+                let mut found: Vec<_> = npus.iter().map(|&n| topology.coordinate(n, d)).collect();
+                found.sort_unstable();
+                found.dedup();
+                found
+            })
+            .collect();
+        let cells: u64 = coordinates
+            .iter()
+            .fold(1, |product, c| product.saturating_mul(c.len() as u64));
+        // NPUs are distinct, so they fill the grid of their coordinates exactly if there are as many as cells.
+        if cells != npus.len() as u64 {
+            let spanned = (0..dimensions).rev().find(|&d| coordinates[d].len() > 1);
+            return Self::line(npus, spanned.unwrap_or(0));
+        }
+        let mut phases = Vec::new();
+        // Positions count the innermost phase fastest, as NPU numbers do.
+        let mut stride = 1;
+        for (dimension, found) in coordinates.iter().enumerate() {
+            if found.len() > 1 {
+                let size = found.len() as u32;
+                phases.push(GroupPhase {
+                    dimension,
+                    size,
+                    stride,
+                });
+                stride *= size;
+            }
+        }
+        let mut at = vec![Npu(0); npus.len()];
+        let mut member_at = vec![0; npus.len()];
+        let position_of = npus
+            .iter()
+            .enumerate()
+            .map(|(member, &npu)| {
+                let position = phases.iter().map(|phase| {
+                    let coordinate = topology.coordinate(npu, phase.dimension);
+                    let found = &coordinates[phase.dimension];
+                    found.partition_point(|&c| c < coordinate) as u32 * phase.stride
+                });
+                let position: u32 = position.sum();
+                at[position as usize] = npu;
+                member_at[position as usize] = member as u32;
+                position
+            })
+            .collect();
+        Self {
+            phases,
+            npus: at,
+            position_of,
+            member_at,
+            regular: true,
+        }
+    }
+
+    /// One line over all of `npus` in their order, with the algorithm of `dimension`.
+    fn line(npus: &[Npu], dimension: usize) -> Self {
+        let members = 0..npus.len() as u32;
+        Self {
+            phases: vec![GroupPhase {
+                dimension,
+                size: npus.len() as u32,
+                stride: 1,
+            }],
+            npus: npus.to_vec(),
+            position_of: members.clone().collect(),
+            member_at: members.collect(),
+            regular: false,
+        }
+    }
+
+    /// Number of members.
+    pub fn size(&self) -> u32 {
+        self.npus.len() as u32
+    }
+
+    /// Returns true if the members of a line lie evenly around a ring of more than two NPUs, so that each has one
+    /// neighbour on either side, and the route from the last to the first continues around the ring.
+    pub fn closes_ring(&self, phase: &GroupPhase, topology: &Topology) -> bool {
+        let dimension = &topology.dimensions()[phase.dimension];
+        if !self.regular || dimension.shape != DimensionShape::Ring || phase.size <= 2 {
+            return false;
+        }
+        let at = |index| {
+            let npu = self.npus[phase.position(0, index) as usize];
+            topology.coordinate(npu, phase.dimension)
+        };
+        // Members of a sub-grid are in the order of their coordinates.
+        let apart = at(1) - at(0);
+        apart * phase.size == dimension.size
+            && (1..phase.size).all(|index| at(index) - at(index - 1) == apart)
+    }
+
+    /// The path from each member to the next of its line, if it is the same for all of them.
+    pub fn neighbour_path(&self, phase: &GroupPhase, topology: &Topology) -> Option<NetworkPath> {
+        // Of links one by one nothing is known to be alike.
+        if topology.graph().is_some() {
+            return None;
+        }
+        // The lines of a sub-grid are translations of one another, so the first speaks for all.
+        let npu = |index| self.npus[phase.position(0, index % phase.size) as usize];
+        let mut paths = (0..phase.size).map(|i| topology.path(npu(i), npu(i + 1)));
+        let first = paths.next()??;
+        paths.all(|path| path == Some(first)).then_some(first)
+    }
+
+    /// Paths that the members of a line share along `phase`.
+    pub fn paths(&self, phase: &GroupPhase, topology: &Topology) -> SharedPaths {
+        SharedPaths {
+            next: self.neighbour_path(phase, topology),
+            any: self.any_path(phase, topology),
+        }
+    }
+
+    /// The path between any two members of a line, if it is the same for all pairs.
+    pub fn any_path(&self, phase: &GroupPhase, topology: &Topology) -> Option<NetworkPath> {
+        let shape = topology.dimensions()[phase.dimension].shape;
+        match shape {
+            DimensionShape::FullyConnected | DimensionShape::Switch if self.regular => {
+                self.neighbour_path(phase, topology)
+            }
+            // With two members the neighbour is the only peer.
+            _ if phase.size == 2 => self.neighbour_path(phase, topology),
+            _ => None,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::topology::TopologyDimension;
+    use chakram_base::units::{Bandwidth, Span};
+
+    fn topology(shapes: &[(DimensionShape, u32)]) -> Topology {
+        let dimensions = shapes.iter().map(|&(shape, size)| TopologyDimension {
+            name: String::new(),
+            shape,
+            size,
+            bandwidth: Bandwidth::new(1e9).unwrap(),
+            latency: Span::from_ns(10),
+        });
+        Topology::new(dimensions.collect()).unwrap()
+    }
+
+    fn npus(numbers: &[u32]) -> Vec<Npu> {
+        numbers.iter().copied().map(Npu).collect()
+    }
+
+    #[test]
+    fn sub_grids_become_phases() {
+        let t = topology(&[(DimensionShape::Ring, 4), (DimensionShape::Switch, 3)]);
+        // Coordinates {1, 3} x {0, 2}: NPUs 1, 3, 9, 11, given in another order.
+        let e = GroupExtent::new(&npus(&[11, 1, 9, 3]), &t);
+        let phase = |dimension, stride| GroupPhase {
+            dimension,
+            size: 2,
+            stride,
+        };
+        assert!(e.regular);
+        assert_eq!(e.phases, [phase(0, 1), phase(1, 2)]);
+        assert_eq!(e.npus, npus(&[1, 3, 9, 11]));
+        assert_eq!(e.position_of, [3, 0, 2, 1]);
+        assert_eq!(e.phases[1].position(1, 1), 3);
+        assert_eq!(e.phases[0].index(3), 1);
+    }
+
+    #[test]
+    fn groups_that_are_no_sub_grid_are_one_line() {
+        let t = topology(&[(DimensionShape::Ring, 4), (DimensionShape::Switch, 3)]);
+        let e = GroupExtent::new(&npus(&[5, 0, 1]), &t);
+        assert!(!e.regular);
+        let line = GroupPhase {
+            dimension: 1,
+            size: 3,
+            stride: 1,
+        };
+        assert_eq!((e.phases, e.npus), (vec![line], npus(&[5, 0, 1])));
+    }
+
+    #[test]
+    fn a_group_of_one_has_nothing_to_do() {
+        let t = topology(&[(DimensionShape::Ring, 4)]);
+        let e = GroupExtent::new(&npus(&[2]), &t);
+        assert!(e.phases.is_empty() && e.regular);
+    }
+
+    #[test]
+    fn members_lie_evenly_around_a_ring_or_not() {
+        let t = topology(&[
+            (DimensionShape::Ring, 6),
+            (DimensionShape::Mesh, 3),
+            (DimensionShape::Ring, 2),
+        ]);
+        for (members, round) in [
+            (&[0, 1, 2, 3, 4, 5][..], true),
+            (&[6, 8, 10], true),
+            (&[1, 3, 5], true),
+            (&[0, 1, 2], false),
+            (&[0, 2, 3], false),
+            (&[0, 3], false),
+            (&[0, 6, 12], false),
+            (&[0, 18], false),
+        ] {
+            let e = GroupExtent::new(&npus(members), &t);
+            assert_eq!(e.closes_ring(&e.phases[0], &t), round, "{members:?}");
+        }
+    }
+
+    #[test]
+    fn a_ring_with_a_longer_way_home_has_no_common_path() {
+        let t = topology(&[(DimensionShape::Ring, 8)]);
+        let path = |members: &[u32]| {
+            let e = GroupExtent::new(&npus(members), &t);
+            e.neighbour_path(&e.phases[0], &t).map(|p| p.latency)
+        };
+        // The whole ring: one hop everywhere. Every other member: two. Members 0, 1, 2: 1, 1 and 2.
+        assert_eq!(path(&[0, 1, 2, 3, 4, 5, 6, 7]), Some(Span::from_ns(10)));
+        assert_eq!(path(&[0, 2, 4, 6]), Some(Span::from_ns(20)));
+        assert_eq!(path(&[0, 1, 2]), None);
+    }
+}

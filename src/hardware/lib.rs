@@ -1,0 +1,9 @@
+//! The simulated machine: passive models that are asked what things take.
+
+pub mod collective;
+pub mod compute;
+pub mod group;
+pub mod machine;
+pub mod memory;
+pub mod network;
+pub mod topology;

@@ -1,0 +1,322 @@
+//! The simulated system after validation: a [`Machine`] that exists cannot be wrong.
+//!
+//! A machine is described in a TOML file, or is a preset, or is built by an importer. Its NPUs
+//! belong to classes; its network is a stack of dimensions; it may have memory beyond the NPUs' own.
+
+use crate::collective::{AlgorithmChoice, ChunkPipeline, CollectiveCurve, CollectiveProtocol};
+use crate::compute::{KernelCurves, PeakRates};
+use crate::memory::{LocalMemory, MemoryAttachment, NamedMemory, RemoteMemory};
+use crate::network;
+use crate::topology::Topology;
+use chakram_base::config::ConfigDocument;
+use chakram_base::ids::{EndpointId, Npu};
+use chakram_base::units::Bytes;
+use class_assignment::ClassAssignment;
+
+mod build;
+mod chips;
+mod class_assignment;
+mod correction;
+mod error;
+mod host;
+mod inline;
+mod preset;
+
+pub use correction::PriceCorrection;
+pub use error::MachineError;
+pub use host::{Host, HostWait};
+pub use inline::is_inline;
+pub use preset::{
+    MachinePreset, MachineSource, PRESETS, for_ranks, is_preset, name_for_ranks, names_file, source,
+};
+
+/// NPUs that are alike.
+#[derive(Clone, Debug, PartialEq)]
+pub struct NpuClass {
+    /// Name in the machine file.
+    pub name: String,
+    /// Dense peak rates by number format.
+    pub peaks: PeakRates,
+    /// Curves of kernels that were measured; empty if there are none.
+    pub curves: KernelCurves,
+    /// The memory of one NPU.
+    pub memory: LocalMemory,
+    /// Lanes of the NPU that can run at once; at least 1.
+    pub lanes: u32,
+    /// Lanes of its share of the host that can run at once; at least 1.
+    pub host_lanes: u32,
+    /// Factor on the duration of each kernel, whatever it is priced by; at least 1.
+    pub slowdown: f64,
+}
+
+/// A simulated system.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Machine {
+    name: String,
+    description: String,
+    topology: Topology,
+    network: network::NetworkKind,
+    sends: network::SendCompletion,
+    algorithms: Vec<AlgorithmChoice>,
+    collective_curves: Vec<Vec<CollectiveCurve>>,
+    collective_protocols: Vec<Vec<CollectiveProtocol>>,
+    pipeline: ChunkPipeline,
+    scalable: bool,
+    classes: Vec<NpuClass>,
+    class_of: ClassAssignment,
+    remote: Option<RemoteMemory>,
+    named_memories: Vec<NamedMemory>,
+    host: Option<Host>,
+    corrections: Vec<PriceCorrection>,
+}
+
+impl Machine {
+    /// Parses a machine file; `file` is its name in errors.
+    ///
+    /// # Errors
+    ///
+    /// If `text` is not TOML, has an unknown key, lacks a required one, or describes an impossible machine. Never
+    /// panics, whatever the text.
+    pub fn parse(text: &str, file: &str) -> Result<Self, MachineError> {
+        Ok(build::machine(&ConfigDocument::parse(text, file)?)?)
+    }
+
+    /// The preset `name`, or `NAMExN`: preset `NAME` with `N` NPUs along its outermost dimension.
+    ///
+    /// # Errors
+    ///
+    /// If there is no such preset, it comes in one size, or `N` is zero or too large.
+    pub fn preset(name: &str) -> Result<Self, MachineError> {
+        Self::parse(&preset::preset(name)?, name)
+    }
+
+    /// Loads the machine called `name`: a file if it contains a `/` or ends in `.toml`, dimensions in the
+    /// notation of the ASTRA-sim 2.0 paper, `Ring(4)_Switch(2):250 GB/s,50 GB/s:500 ns`, otherwise a preset as
+    /// [`Machine::preset`] takes it.
+    ///
+    /// # Errors
+    ///
+    /// If there is no such preset or file, or the file is refused.
+    pub fn load(name: &str) -> Result<Self, MachineError> {
+        let source = source(name)?;
+        Self::parse(&source.text, &source.file)
+    }
+
+    /// A machine of one class, for importers of other formats.
+    ///
+    /// `None` unless there is one algorithm per dimension, the class has lanes of both kinds, no memory is empty, and
+    /// the remote memory fits the number of NPUs. The class may lack peaks; what needs one then reports it.
+    pub fn uniform(
+        name: String,
+        topology: Topology,
+        algorithms: Vec<AlgorithmChoice>,
+        class: NpuClass,
+        remote: Option<RemoteMemory>,
+    ) -> Option<Self> {
+        let dimensions = topology.dimensions().len() == algorithms.len();
+        let lanes = class.lanes > 0 && class.host_lanes > 0;
+        // The same rules as for files, which are checked with better messages in `build`.
+        let fits = |r: &RemoteMemory| r.capacity.0 > 0 && r.fits(&topology);
+        let memory = class.memory.capacity.0 > 0 && remote.as_ref().is_none_or(fits);
+        (dimensions && lanes && memory).then(|| Self {
+            name,
+            description: String::new(),
+            class_of: ClassAssignment::uniform(topology.npus()),
+            topology: with_memories(topology, remote.as_ref(), &[]),
+            network: network::NetworkKind::default(),
+            sends: network::SendCompletion::default(),
+            algorithms,
+            collective_curves: Vec::new(),
+            collective_protocols: Vec::new(),
+            pipeline: ChunkPipeline::default(),
+            scalable: false,
+            classes: vec![class],
+            remote,
+            named_memories: Vec::new(),
+            host: None,
+            corrections: Vec::new(),
+        })
+    }
+
+    /// Returns the same machine with another algorithm along a dimension; `None` if it has no such dimension.
+    pub fn with_algorithm(mut self, dimension: usize, algorithm: AlgorithmChoice) -> Option<Self> {
+        *self.algorithms.get_mut(dimension)? = algorithm;
+        Some(self)
+    }
+
+    /// Returns the same machine with other chunking of collectives.
+    pub fn with_pipeline(self, pipeline: ChunkPipeline) -> Self {
+        Self { pipeline, ..self }
+    }
+
+    /// Returns the same machine with sends that are complete at another moment.
+    pub fn with_send_completion(self, sends: network::SendCompletion) -> Self {
+        Self { sends, ..self }
+    }
+
+    /// Name in reports.
+    pub fn name(&self) -> &str {
+        &self.name
+    }
+
+    /// One-line description; may be empty.
+    pub fn description(&self) -> &str {
+        &self.description
+    }
+
+    /// Positions of NPUs and their links.
+    pub fn topology(&self) -> &Topology {
+        &self.topology
+    }
+
+    /// Network model, unless a replay asks for another one.
+    pub fn network(&self) -> network::NetworkKind {
+        self.network
+    }
+
+    /// When a send between two ranks is complete, under every model of the network.
+    pub fn send_completion(&self) -> network::SendCompletion {
+        self.sends
+    }
+
+    /// Choice of collective algorithm per dimension, innermost first.
+    pub fn algorithms(&self) -> &[AlgorithmChoice] {
+        &self.algorithms
+    }
+
+    /// Measured collectives along each dimension, innermost first; empty where there are none.
+    pub fn collective_curves(&self) -> &[Vec<CollectiveCurve>] {
+        &self.collective_curves
+    }
+
+    /// Protocols of the library of collectives along each dimension, innermost first; empty where there are none.
+    pub fn collective_protocols(&self) -> &[Vec<CollectiveProtocol>] {
+        &self.collective_protocols
+    }
+
+    /// Chunking of collectives.
+    pub fn pipeline(&self) -> ChunkPipeline {
+        self.pipeline
+    }
+
+    /// Returns true if `NAMExN` may set the size of the outermost dimension.
+    pub fn scalable(&self) -> bool {
+        self.scalable
+    }
+
+    /// The classes of NPUs, as the file orders them; at least one.
+    pub fn classes(&self) -> &[NpuClass] {
+        &self.classes
+    }
+
+    /// Memory of one NPU of a class: its own, and its share of memory at ports.
+    pub fn npu_memory(&self, class: usize) -> Bytes {
+        let own = self.classes[class].memory.capacity;
+        match &self.remote {
+            Some(RemoteMemory {
+                attachment: MemoryAttachment::Ports(ports),
+                capacity,
+                ..
+            }) => {
+                let all = u128::from(capacity.0) * u128::from(ports.count());
+                let share = all / u128::from(self.topology.npus());
+                Bytes(
+                    own.0
+                        .saturating_add(u64::try_from(share).unwrap_or(u64::MAX)),
+                )
+            }
+            _ => own,
+        }
+    }
+
+    /// The memory port that `npu` uses, by its index among [`RemoteMemory::ports`]; `None` without ports, and where no way leads to
+    /// one.
+    pub fn nearest_port(&self, npu: Npu) -> Option<u32> {
+        match &self.remote.as_ref()?.attachment {
+            MemoryAttachment::Ports(ports) => ports.nearest(npu, &self.topology),
+            _ => None,
+        }
+    }
+
+    /// The class of `npu`, which must be an NPU of this machine: its index in [`Self::classes`].
+    pub fn class(&self, npu: Npu) -> usize {
+        self.class_of.class(npu)
+    }
+
+    /// Runs of NPUs of one class as (first NPU, last NPU, class), ascending, each NPU once.
+    pub fn class_runs(&self) -> impl Iterator<Item = (Npu, Npu, usize)> + '_ {
+        let runs = self.class_of.runs();
+        runs.map(|(first, last, class)| (Npu(first), Npu(last), class))
+    }
+
+    /// Returns whether some class of NPUs has curves of measured kernels.
+    pub fn has_curves(&self) -> bool {
+        self.classes.iter().any(|class| !class.curves.is_empty())
+    }
+
+    /// Returns the same machine with its host and the curves of its classes as `change` leaves them.
+    pub fn with_prices(
+        &self,
+        change: impl FnOnce(&mut Option<Host>, &mut [&mut KernelCurves]),
+    ) -> Self {
+        let mut machine = self.clone();
+        let classes = machine.classes.iter_mut();
+        let mut curves: Vec<_> = classes.map(|class| &mut class.curves).collect();
+        change(&mut machine.host, &mut curves);
+        machine
+    }
+
+    /// Returns what measured steps say of prices.
+    pub fn corrections(&self) -> &[PriceCorrection] {
+        &self.corrections
+    }
+
+    /// Host of each NPU, if what it takes to launch work is known.
+    pub fn host(&self) -> Option<&Host> {
+        self.host.as_ref()
+    }
+
+    /// Memory beyond the NPUs' own that loads and stores without a name reach, if there is any.
+    pub fn remote(&self) -> Option<&RemoteMemory> {
+        self.remote.as_ref()
+    }
+
+    /// Memories beyond the NPUs' own that traces reach by their names, as the file orders them.
+    pub fn named_memories(&self) -> &[NamedMemory] {
+        &self.named_memories
+    }
+
+    /// Memories beyond the NPUs' own, that without a name first, each with the first of its endpoints if it lies at the
+    /// network.
+    pub fn memories(&self) -> impl Iterator<Item = (Option<&RemoteMemory>, EndpointId)> {
+        let named = self.named_memories.iter().map(|named| Some(&named.memory));
+        let mut next = self.topology.npus();
+        std::iter::once(self.remote())
+            .chain(named)
+            .map(move |memory| {
+                let first = EndpointId(next);
+                next += memory.map_or(0, |memory| memory.endpoints().len() as u32);
+                (memory, first)
+            })
+    }
+
+    /// Index in [`Self::named_memories`] of the one called `name`, if there is one.
+    pub fn named_memory(&self, name: &str) -> Option<usize> {
+        let mut memories = self.named_memories.iter();
+        memories.position(|memory| memory.name == name)
+    }
+}
+
+/// The same network with its memories as endpoints, as [`Machine::memories`] numbers them.
+fn with_memories(
+    topology: Topology,
+    remote: Option<&RemoteMemory>,
+    named: &[NamedMemory],
+) -> Topology {
+    let named = named.iter().map(|named| &named.memory);
+    let all = remote.into_iter().chain(named);
+    topology.with_memories(all.flat_map(RemoteMemory::endpoints).collect())
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,148 @@
+//! From the tables of a machine file to a [`Machine`]: the format, and every rule a machine keeps.
+
+use super::class_assignment::{self, AssignmentFault, ClassAssignment};
+use super::{Machine, NpuClass, with_memories};
+use chakram_base::config::{ConfigDocument, ConfigError, ConfigTable, quoted};
+use chakram_base::units::Bytes;
+
+mod class;
+mod collective_curves;
+mod collectives;
+mod corrections;
+mod curves;
+mod host;
+mod measured;
+mod network;
+mod products;
+mod remote;
+mod tiles;
+mod wiring;
+
+/// The keys that tables may have.
+const ROOT: &[&str] = &[
+    "name",
+    "description",
+    "npu",
+    "assign",
+    "dimension",
+    "tiles",
+    "network",
+    "collectives",
+    "remote_memory",
+    "remote_memories",
+    "host",
+    "correction",
+    "measured_collective",
+    "link",
+];
+
+/// An example of each quantity, for messages.
+const BANDWIDTH: &str = "450 GB/s";
+const LATENCY: &str = "500 ns";
+const SEGMENT: &str = "4 KiB";
+const CAPACITY: &str = "80 GB";
+
+/// Reads and checks the machine that `document` describes.
+pub(super) fn machine(document: &ConfigDocument<'_>) -> Result<Machine, ConfigError> {
+    let root = document.root(ROOT)?;
+    let name = root.need("name", "the machine's name")?.line()?.to_owned();
+    let description = match root.get("description") {
+        Some(field) => field.line()?.to_owned(),
+        None => String::new(),
+    };
+    let classes = class::classes(&root)?;
+    let (network, edge) = match root.get("tiles") {
+        Some(field) => tiles::tiles(&root, &field)?,
+        None => (network::network(&root)?, None),
+    };
+    let class_of = class_of(&root, &classes, network.topology.npus())?;
+    let remote = root
+        .get("remote_memory")
+        .map(|field| remote::remote(&field, &network.topology))
+        .transpose()?
+        .or(edge);
+    let named_memories = remote::named(&root, &network.topology)?;
+    Ok(Machine {
+        name,
+        description,
+        topology: with_memories(network.topology, remote.as_ref(), &named_memories),
+        network: network.model,
+        sends: network.sends,
+        algorithms: network.algorithms,
+        collective_curves: network.curves,
+        collective_protocols: network.protocols,
+        pipeline: collectives::pipeline(&root)?,
+        scalable: network.scalable,
+        classes,
+        class_of,
+        remote,
+        named_memories,
+        host: host::host(&root)?,
+        corrections: corrections::corrections(&root)?,
+    })
+}
+
+/// Byte ranges in the text of `document` of the values of `name` and of the outermost size.
+pub(super) fn scale_spans(document: &ConfigDocument<'_>) -> Option<[std::ops::Range<usize>; 2]> {
+    let root = document.root(ROOT).ok()?;
+    let dimensions = root.get("dimension")?.tables(network::KEYS).ok()?;
+    let size = dimensions.last()?.get("size")?.span();
+    Some([root.get("name")?.span(), size])
+}
+
+fn class_of(
+    root: &ConfigTable<'_>,
+    classes: &[NpuClass],
+    npus: u32,
+) -> Result<ClassAssignment, ConfigError> {
+    let Some(field) = root.get("assign") else {
+        return match classes {
+            [_] => Ok(ClassAssignment::uniform(npus)),
+            _ => Err(root.missing("assign", "a table that says which NPUs are of which class")),
+        };
+    };
+    let names: Vec<_> = classes.iter().map(|class| class.name.as_str()).collect();
+    let table = field.table(Some(&names))?;
+    let expected = format!("NPUs from 0 to {} such as \"0-3,6\"", npus - 1);
+    let mut ranges = Vec::new();
+    for (class, name) in (0..).zip(&names) {
+        let field = table.need(name, &expected)?;
+        let text = field.text(&expected)?;
+        let more = class_assignment::ranges(text, class, npus);
+        ranges.extend(more.map_err(|piece| field.refuse(quoted(piece), &expected))?);
+    }
+    ClassAssignment::new(ranges, npus).map_err(|fault| match fault {
+        AssignmentFault::Never { first, last } if first == last => {
+            table.refuse(format_args!("no class for NPU {first}"), "each NPU once")
+        }
+        AssignmentFault::Never { first, last } => {
+            let found = format!("no class for NPUs {first} to {last}");
+            table.refuse(found, "each NPU once")
+        }
+        AssignmentFault::Twice {
+            npu,
+            earlier,
+            later,
+        } => {
+            let [earlier, later] = [earlier, later].map(|class| quoted(names[class as usize]));
+            let found = format!("NPU {npu} in {earlier} and in {later}");
+            table.refuse(found, "each NPU once")
+        }
+    })
+}
+
+/// The capacity at `key`.
+fn capacity(table: &ConfigTable<'_>, key: &str) -> Result<Bytes, ConfigError> {
+    size(table, key, CAPACITY)
+}
+
+/// The size at `key`, which is not zero; `example` illustrates it in errors.
+fn size(table: &ConfigTable<'_>, key: &str, example: &str) -> Result<Bytes, ConfigError> {
+    let size: Bytes = table.quantity(key, example)?;
+    match size {
+        Bytes(0) => Err(table
+            .need(key, example)?
+            .refuse("a size of zero", "more than zero bytes")),
+        _ => Ok(size),
+    }
+}

@@ -1,0 +1,131 @@
+//! The `npu` tables: classes of NPUs, one per table.
+
+use super::{BANDWIDTH, LATENCY, capacity, curves, measured, products};
+use crate::compute::{PeakRates, SystolicArrays};
+use crate::machine::NpuClass;
+use crate::memory::LocalMemory;
+use chakram_base::config::{ConfigError, ConfigField, ConfigTable, quoted};
+use chakram_base::dtype::Dtype;
+
+/// The keys that each table may have.
+const KEYS: &[&str] = &[
+    "peak",
+    "memory_bandwidth",
+    "memory_latency",
+    "memory_capacity",
+    "lanes",
+    "host_lanes",
+    "gemm",
+    "attention",
+    "moving",
+    "power",
+    "slowdown",
+    "beside_collectives",
+    "systolic",
+    "measured",
+    "product",
+];
+
+/// An example of a rate, for messages.
+const RATE: &str = "989.4 TFLOP/s";
+
+/// The most rows or columns of an array, or arrays.
+const MAX_SIDE: u32 = 1 << 16;
+
+/// The most lanes of either kind that an NPU may have.
+const MAX_LANES: u32 = 1 << 16;
+
+/// Every class, as the file orders them.
+pub(super) fn classes(root: &ConfigTable<'_>) -> Result<Vec<NpuClass>, ConfigError> {
+    let expected = "a table [npu.NAME] for each class of NPU";
+    let tables = root.need("npu", expected)?.table(None)?;
+    let classes: Vec<_> = tables
+        .fields()
+        .map(|(name, field)| class(name, &field))
+        .collect::<Result<_, _>>()?;
+    if classes.is_empty() {
+        Err(tables.refuse("no class", expected))
+    } else {
+        Ok(classes)
+    }
+}
+
+fn class(name: &str, field: &ConfigField<'_>) -> Result<NpuClass, ConfigError> {
+    let table = field.table(Some(KEYS))?;
+    if name.trim().is_empty() || name.chars().any(char::is_control) {
+        return Err(table.refuse(quoted(name), "a name for the class"));
+    }
+    let lanes = |key| {
+        let field = table.need(key, format_args!("a whole number from 1 to {MAX_LANES}"))?;
+        field.count(MAX_LANES)
+    };
+    let mut peaks = peaks(&table)?;
+    let arrays = table.get("systolic");
+    peaks.set_systolic(arrays.map(|field| systolic(&field)).transpose()?);
+    let bandwidth = table.quantity("memory_bandwidth", BANDWIDTH)?;
+    let mut curves = curves::curves(&table)?;
+    curves.measured = measured::measured(&table)?;
+    products::add(&table, &mut curves, &peaks, bandwidth)?;
+    Ok(NpuClass {
+        name: name.to_owned(),
+        curves,
+        peaks,
+        memory: LocalMemory {
+            bandwidth,
+            latency: table.quantity("memory_latency", LATENCY)?,
+            capacity: capacity(&table, "memory_capacity")?,
+        },
+        lanes: lanes("lanes")?,
+        host_lanes: lanes("host_lanes")?,
+        slowdown: slowdown(&table)?,
+    })
+}
+
+/// Reads the factor on kernels; 1 if there is none.
+fn slowdown(class: &ConfigTable<'_>) -> Result<f64, ConfigError> {
+    let Some(field) = class.get("slowdown") else {
+        return Ok(1.0);
+    };
+    let factor = field.positive(1e6)?;
+    if factor < 1.0 {
+        return Err(field.refuse(factor, "a factor of at least 1"));
+    }
+    Ok(factor)
+}
+
+/// Systolic arrays: rows and columns of one, how many along the rows and columns of a result, and their clock.
+fn systolic(field: &ConfigField<'_>) -> Result<SystolicArrays, ConfigError> {
+    let table = field.table(Some(&["array", "arrays", "clock"]))?;
+    let pair = |field: ConfigField<'_>| -> Result<[u32; 2], ConfigError> {
+        let expected = "two whole numbers such as [32, 32]";
+        let items = field.items(expected)?;
+        match items.as_slice() {
+            [a, b] => Ok([a.count(MAX_SIDE)?, b.count(MAX_SIDE)?]),
+            _ => Err(field.refuse(format_args!("{} numbers", items.len()), expected)),
+        }
+    };
+    Ok(SystolicArrays {
+        array: pair(table.need("array", "rows and columns of an array such as [32, 32]")?)?,
+        arrays: table.get("arrays").map(pair).transpose()?.unwrap_or([1, 1]),
+        clock: table.quantity("clock", "1.2 GHz")?,
+    })
+}
+
+fn peaks(class: &ConfigTable<'_>) -> Result<PeakRates, ConfigError> {
+    let formats = Dtype::ALL.map(|(_, name)| name);
+    let expected = format!("a rate for at least one of {}", formats.join(", "));
+    let table = class.need("peak", &expected)?.table(Some(&formats))?;
+    let mut peaks = PeakRates::default();
+    let mut any = false;
+    for (dtype, name) in Dtype::ALL {
+        if let Some(field) = table.get(name) {
+            peaks.set(dtype, field.quantity(RATE)?);
+            any = true;
+        }
+    }
+    if any {
+        Ok(peaks)
+    } else {
+        Err(table.refuse("no rate", expected))
+    }
+}

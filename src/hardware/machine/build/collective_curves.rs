@@ -1,0 +1,190 @@
+//! The `curve` and `protocol` tables of a dimension: measured times of collectives along it, and the formula of a library.
+
+use super::{BANDWIDTH, CAPACITY, LATENCY};
+use crate::collective::{CollectiveCurve, CollectiveProtocol};
+use crate::topology::TopologyDimension;
+use chakram_base::collective_kind::CollectiveKind;
+use chakram_base::config::{ConfigError, ConfigField, ConfigTable, quoted};
+use chakram_base::units::{Bandwidth, Bytes, Span};
+
+const KEYS: &[&str] = &[
+    "collective",
+    "members",
+    "points",
+    "first",
+    "factor",
+    "times",
+];
+
+const PROTOCOL: &[&str] = &["collective", "start", "step", "members", "bandwidths"];
+
+/// Collectives that have curves, with their names.
+const KINDS: [(CollectiveKind, &str); 4] = [
+    (CollectiveKind::AllReduce, "all-reduce"),
+    (CollectiveKind::AllGather, "all-gather"),
+    (CollectiveKind::ReduceScatter, "reduce-scatter"),
+    (CollectiveKind::AllToAll, "all-to-all"),
+];
+
+/// Most members of a curve, and factor between its sizes.
+const MOST: u32 = 1 << 20;
+/// Most bytes of a buffer, which is what TOML can say.
+const MOST_BYTES: u64 = i64::MAX as u64;
+
+/// The curves that the table of a dimension has.
+pub(super) fn curves(dimension: &ConfigTable<'_>) -> Result<Vec<CollectiveCurve>, ConfigError> {
+    let Some(field) = dimension.get("curve") else {
+        return Ok(Vec::new());
+    };
+    let mut curves: Vec<CollectiveCurve> = Vec::new();
+    for table in field.tables(KEYS)? {
+        let expected = format!("a whole number from 1 to {MOST}");
+        let kind = table.choice("collective", &KINDS)?;
+        let members = table.need("members", &expected)?.count(MOST)?;
+        let points = match table.get("points") {
+            Some(field) => measured_points(&field)?,
+            None => regular_points(&table)?,
+        };
+        if curves
+            .iter()
+            .any(|curve| curve.kind == kind && curve.members == members)
+        {
+            let found = format!(
+                "a second curve of {} among {members}",
+                quoted(&kind.to_string())
+            );
+            return Err(table.refuse(found, "one for each kind and number of members"));
+        }
+        curves.push(CollectiveCurve {
+            kind,
+            members,
+            points,
+        });
+    }
+    Ok(curves)
+}
+
+/// Points at sizes of which each is `factor` times the one before.
+fn regular_points(table: &ConfigTable<'_>) -> Result<Vec<(f64, f64)>, ConfigError> {
+    let Bytes(first) = super::size(table, "first", CAPACITY)?;
+    let factor = table.need("factor", format_args!("a whole number from 1 to {MOST}"))?;
+    let factor = f64::from(factor.count(MOST)?);
+    let list = "a list of times, one for each size";
+    let field = table.need("times", list)?;
+    let mut points = Vec::new();
+    let mut bytes = first as f64;
+    for item in field.items(list)? {
+        let time: Span = item.quantity(LATENCY)?;
+        if time == Span::ZERO {
+            return Err(item.refuse("no time", "more than zero"));
+        }
+        points.push((bytes, time.seconds()));
+        bytes *= factor;
+    }
+    if points.is_empty() || factor < 2.0 && points.len() > 1 {
+        return Err(field.refuse("no time, or a factor of 1", list));
+    }
+    Ok(points)
+}
+
+/// Points as pairs of bytes and time; at least one.
+fn measured_points(field: &ConfigField<'_>) -> Result<Vec<(f64, f64)>, ConfigError> {
+    let list = "a list of [bytes, time], bytes ascending";
+    let mut points: Vec<(f64, f64)> = Vec::new();
+    for item in field.items(list)? {
+        let pair = item.items("bytes and a time")?;
+        let [bytes, time] = pair.as_slice() else {
+            return Err(item.refuse(format_args!("{} values", pair.len()), list));
+        };
+        let bytes = bytes.between(1, MOST_BYTES)? as f64;
+        let span: Span = time.quantity(LATENCY)?;
+        if span == Span::ZERO || points.last().is_some_and(|(last, _)| *last >= bytes) {
+            return Err(item.refuse("no time, or no more bytes than before", list));
+        }
+        points.push((bytes, span.seconds()));
+    }
+    if points.is_empty() {
+        return Err(field.refuse("no point", list));
+    }
+    Ok(points)
+}
+
+const MEASURED: &[&str] = &["dimension", "collective", "members", "points"];
+
+/// Adds the tables `measured_collective`, which `chakram calibrate --nccl` writes, to the curves of their dimensions, in
+/// place of curves of the same kind and number of members.
+pub(super) fn add_measured(
+    root: &ConfigTable<'_>,
+    dimensions: &[TopologyDimension],
+    curves: &mut [Vec<CollectiveCurve>],
+) -> Result<(), ConfigError> {
+    let Some(field) = root.get("measured_collective") else {
+        return Ok(());
+    };
+    let mut seen = Vec::new();
+    for table in field.tables(MEASURED)? {
+        let expected = "the name of a dimension";
+        let name = table.need("dimension", expected)?;
+        let at = name.text(expected)?;
+        let Some(at) = dimensions.iter().position(|one| one.name == at) else {
+            let names: Vec<_> = dimensions.iter().map(|one| quoted(&one.name)).collect();
+            return Err(name.refuse(quoted(at), format_args!("one of {}", names.join(", "))));
+        };
+        let kind = table.choice("collective", &KINDS)?;
+        let expected = format!("a whole number from 2 to {MOST}");
+        let members = table.need("members", &expected)?.count(MOST)?;
+        let list = "a list of [bytes, time], bytes ascending";
+        let points = measured_points(&table.need("points", list)?)?;
+        if seen.contains(&(at, kind, members)) {
+            let found = "a second table of its kind and number of members";
+            return Err(table.refuse(found, "one for each dimension, kind and number of members"));
+        }
+        seen.push((at, kind, members));
+        curves[at].retain(|curve| (curve.kind, curve.members) != (kind, members));
+        curves[at].push(CollectiveCurve {
+            kind,
+            members,
+            points,
+        });
+    }
+    Ok(())
+}
+
+/// The protocols that the table of a dimension has.
+pub(super) fn protocols(
+    dimension: &ConfigTable<'_>,
+) -> Result<Vec<CollectiveProtocol>, ConfigError> {
+    let Some(field) = dimension.get("protocol") else {
+        return Ok(Vec::new());
+    };
+    let mut protocols = Vec::new();
+    for table in field.tables(PROTOCOL)? {
+        let list = "a list of numbers of members, ascending";
+        let mut members: Vec<u32> = Vec::new();
+        for item in table.need("members", list)?.items(list)? {
+            let number = item.count(MOST)?;
+            if members.last().is_some_and(|last| *last >= number) {
+                return Err(item.refuse(number, "more than the number before"));
+            }
+            members.push(number);
+        }
+        let list = "a list of bandwidths, one for each number of members";
+        let field = table.need("bandwidths", list)?;
+        let mut rates = Vec::new();
+        for item in field.items(list)? {
+            let rate: Bandwidth = item.quantity(BANDWIDTH)?;
+            rates.push(rate.bytes_per_second());
+        }
+        if rates.len() != members.len() || rates.is_empty() {
+            return Err(field.refuse(format_args!("{} bandwidths", rates.len()), list));
+        }
+        let seconds = |key| Ok(table.quantity::<Span>(key, LATENCY)?.seconds());
+        protocols.push(CollectiveProtocol {
+            kind: table.choice("collective", &KINDS)?,
+            start: seconds("start")?,
+            step: seconds("step")?,
+            rates: members.into_iter().zip(rates).collect(),
+        });
+    }
+    Ok(protocols)
+}

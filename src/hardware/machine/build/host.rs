@@ -1,0 +1,58 @@
+//! The `host` table: what launching work takes.
+
+use super::LATENCY;
+use crate::machine::{Host, HostWait};
+use chakram_base::config::{ConfigError, ConfigTable};
+use chakram_base::units::Span;
+
+const KEYS: &[&str] = &[
+    "launch",
+    "backward",
+    "collective",
+    "message",
+    "step",
+    "queue",
+    "waits",
+    "error",
+    "jitter",
+];
+
+/// Relative error of launches where the file does not state it.
+const UNSTATED_ERROR: f64 = 0.4;
+
+/// Most launches by which a host may be ahead.
+const MAX_QUEUE: u32 = 1 << 24;
+
+/// The host as the table states it; `None` without the table.
+pub(super) fn host(root: &ConfigTable<'_>) -> Result<Option<Host>, ConfigError> {
+    let Some(field) = root.get("host") else {
+        return Ok(None);
+    };
+    let table = field.table(Some(KEYS))?;
+    let queue = table.need(
+        "queue",
+        format_args!("a whole number from 1 to {MAX_QUEUE}"),
+    )?;
+    let launch = table.quantity("launch", LATENCY)?;
+    let backward = match table.get("backward") {
+        Some(field) => field.quantity(LATENCY)?,
+        None => launch,
+    };
+    Ok(Some(Host {
+        launch,
+        backward,
+        collective: table.quantity("collective", LATENCY)?,
+        message: table.quantity("message", LATENCY)?,
+        step: table.quantity("step", LATENCY)?,
+        queue: queue.count(MAX_QUEUE)?,
+        waits: table.choice("waits", &HostWait::ALL)?,
+        error: match table.get("error") {
+            Some(field) => field.positive(10.0)?,
+            None => UNSTATED_ERROR,
+        },
+        jitter: match table.get("jitter") {
+            Some(field) => field.quantity(LATENCY)?,
+            None => Span::ZERO,
+        },
+    }))
+}

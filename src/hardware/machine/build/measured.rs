@@ -1,0 +1,61 @@
+//! The `measured` tables of an NPU class: times of kernels by name, which `chakram calibrate --kernels` writes.
+
+use super::LATENCY;
+use crate::compute::{MeasuredKernel, MeasuredKernels, MeasuredTime};
+use chakram_base::config::{ConfigError, ConfigField, ConfigTable, quoted};
+use chakram_base::dtype::Dtype;
+use chakram_base::units::Span;
+
+const KEYS: &[&str] = &["name", "format", "times", "error", "between"];
+
+/// Most FLOPs and bytes of a kernel, which is what TOML can say.
+const MOST: u64 = i64::MAX as u64;
+/// Largest relative error.
+const LARGEST_ERROR: f64 = 10.0;
+
+/// The measured kernels that the table of a class has.
+pub(super) fn measured(class: &ConfigTable<'_>) -> Result<MeasuredKernels, ConfigError> {
+    let mut all = MeasuredKernels::default();
+    let Some(field) = class.get("measured") else {
+        return Ok(all);
+    };
+    for table in field.tables(KEYS)? {
+        let expected = "the name of kernels, as traces have it";
+        let name = table.need("name", expected)?.text(expected)?;
+        let dtype = match table.get("format") {
+            Some(field) => Some(field.choice(&Dtype::ALL)?),
+            None => None,
+        };
+        let expected = "a list of [FLOPs, bytes, time]";
+        let field = table.need("times", expected)?;
+        let times = field.items(expected)?;
+        let times = times.iter().map(time).collect::<Result<Vec<_>, _>>()?;
+        let error = |key: &str| match table.get(key) {
+            Some(field) => field.positive(LARGEST_ERROR),
+            None => Ok(0.0),
+        };
+        let Some(kernel) = MeasuredKernel::new(times, error("error")?, error("between")?) else {
+            let expected = "at least one time, and one of each pair of FLOPs and bytes";
+            return Err(field.refuse("none, or two of the same size", expected));
+        };
+        if !all.add(name.to_owned(), dtype, kernel) {
+            let found = format!("a second table of {}", quoted(name));
+            return Err(table.refuse(found, "one for each name and format"));
+        }
+    }
+    Ok(all)
+}
+
+fn time(field: &ConfigField<'_>) -> Result<MeasuredTime, ConfigError> {
+    let expected = "FLOPs, bytes and a time, such as [2048, 512, \"1.5 us\"]";
+    let items = field.items(expected)?;
+    let [flops, bytes, time] = items.as_slice() else {
+        return Err(field.refuse(format_args!("{} values", items.len()), expected));
+    };
+    let span: Span = time.quantity(LATENCY)?;
+    Ok(MeasuredTime {
+        flops: flops.between(0, MOST)?,
+        bytes: bytes.between(0, MOST)?,
+        seconds: span.seconds(),
+    })
+}

@@ -1,0 +1,183 @@
+//! The `dimension` tables and that of the network: topology, an algorithm for each dimension, network model and
+//! switching.
+
+use super::{LATENCY, SEGMENT, collective_curves, wiring};
+use crate::collective::{AlgorithmChoice, CollectiveCurve, CollectiveProtocol};
+use crate::network::{NetworkKind, SendCompletion};
+use crate::topology::{SwitchingMode, Topology, TopologyDimension};
+use chakram_base::config::{ConfigError, ConfigTable, quoted};
+use chakram_base::units::Bytes;
+
+/// The keys that each table may have.
+pub(super) const KEYS: &[&str] = &[
+    "name",
+    "shape",
+    "size",
+    "bandwidth",
+    "latency",
+    "algorithm",
+    "scalable",
+    "curve",
+    "protocol",
+    "levels",
+    "oversubscription",
+    "fabric",
+    "links",
+    "routes",
+    "seed",
+    "link_rates",
+    "interpolate",
+];
+
+/// The keys that the table of the network may have.
+const NETWORK: &[&str] = &["model", "switching", "segment", "send_completion"];
+
+/// Contents of the tables.
+pub(super) struct NetworkSection {
+    pub topology: Topology,
+    pub model: NetworkKind,
+    pub sends: SendCompletion,
+    pub algorithms: Vec<AlgorithmChoice>,
+    /// Measured collectives along each dimension.
+    pub curves: Vec<Vec<CollectiveCurve>>,
+    /// Protocols of collectives along each dimension.
+    pub protocols: Vec<Vec<CollectiveProtocol>>,
+    pub scalable: bool,
+}
+
+/// Reads and checks all dimensions and the network table.
+pub(super) fn network(root: &ConfigTable<'_>) -> Result<NetworkSection, ConfigError> {
+    let expected = "a table [[dimension]] for each dimension, innermost first, or a table [tiles]";
+    let field = root.need("dimension", expected)?;
+    let tables = field.tables(KEYS)?;
+    let mut dimensions: Vec<TopologyDimension> = Vec::with_capacity(tables.len());
+    let mut algorithms = Vec::with_capacity(tables.len());
+    let mut curves = Vec::with_capacity(tables.len());
+    let mut protocols = Vec::with_capacity(tables.len());
+    let mut scalable = false;
+    let mut npus = 1;
+    for (index, table) in tables.iter().enumerate() {
+        let dimension = dimension(table)?;
+        if dimensions.iter().any(|other| other.name == dimension.name) {
+            let found = format!("the name {} twice", quoted(&dimension.name));
+            return Err(table.refuse(found, "a name of its own for each dimension"));
+        }
+        let size = table.need("size", "the number of NPUs along this dimension")?;
+        // u64 cannot overflow here: the product of the inner sizes is at most MAX_NPUS.
+        npus *= u64::from(dimension.size);
+        if npus > u64::from(Topology::MAX_NPUS) {
+            let most = Topology::MAX_NPUS;
+            let found = format!("a size that makes {npus} NPUs");
+            return Err(size.refuse(found, format_args!("at most {most} in all")));
+        }
+        if let Some(field) = table.get("scalable") {
+            scalable = field.flag()?;
+            // `NAMExN` rewrites the size of the last table, so only that one can be scalable.
+            if scalable && index + 1 < tables.len() {
+                let found = "true on an inner dimension";
+                return Err(field.refuse(found, "it on the outermost, the last, only"));
+            }
+        }
+        algorithms.push(table.choice("algorithm", &AlgorithmChoice::ALL)?);
+        curves.push(collective_curves::curves(table)?);
+        protocols.push(collective_curves::protocols(table)?);
+        dimensions.push(dimension);
+    }
+    collective_curves::add_measured(root, &dimensions, &mut curves)?;
+    let topology =
+        Topology::new(dimensions).ok_or_else(|| field.refuse("no dimension", expected))?;
+    let topology = wiring::wired(root, &tables, topology)?;
+    let own = topology.graph().is_some();
+    let usual = if own {
+        NetworkKind::FairSharing
+    } else {
+        NetworkKind::default()
+    };
+    let TrafficSection {
+        model,
+        switching,
+        sends,
+    } = traffic(root, usual)?;
+    if let Some(graph) = topology.graph() {
+        // Parts of a message on several paths would be stored where they meet, and dimensions have switches of no kind.
+        let stores = switching == SwitchingMode::StoreAndForward && graph.may_store();
+        if model != usual || !stores && switching != SwitchingMode::IDEAL {
+            let found = "another model or switching for links of the machine's own";
+            let expected = "fair_sharing with cut_through, as [[link]], clos and graph have them, or with \
+                            store_and_forward where every dimension is clos or graph and routes are first or hashed";
+            return Err(root.need("network", expected)?.refuse(found, expected));
+        }
+    }
+    Ok(NetworkSection {
+        topology: topology.with_switching(switching),
+        model,
+        sends,
+        algorithms,
+        curves,
+        protocols,
+        scalable,
+    })
+}
+
+/// How messages go: the table of the network.
+pub(super) struct TrafficSection {
+    pub model: NetworkKind,
+    pub switching: SwitchingMode,
+    pub sends: SendCompletion,
+}
+
+/// Reads the table of the network, of which every key may be absent; `default` is the model without one.
+pub(super) fn traffic(
+    root: &ConfigTable<'_>,
+    default: NetworkKind,
+) -> Result<TrafficSection, ConfigError> {
+    let Some(field) = root.get("network") else {
+        return Ok(TrafficSection {
+            model: default,
+            switching: SwitchingMode::IDEAL,
+            sends: SendCompletion::default(),
+        });
+    };
+    let table = field.table(Some(NETWORK))?;
+    let model = table
+        .get("model")
+        .map(|field| field.choice(&NetworkKind::ALL));
+    let names = [
+        (SwitchingMode::IDEAL, "cut_through"),
+        (SwitchingMode::StoreAndForward, "store_and_forward"),
+    ];
+    let mut switching = table
+        .get("switching")
+        .map(|field| field.choice(&names))
+        .transpose()?
+        .unwrap_or(SwitchingMode::IDEAL);
+    if let Some(field) = table.get("segment") {
+        let segment: Bytes = field.quantity(SEGMENT)?;
+        if switching == SwitchingMode::StoreAndForward {
+            return Err(field.refuse("a segment", "none where switching is store_and_forward"));
+        }
+        switching = SwitchingMode::CutThrough { segment };
+    }
+    let sends = table
+        .get("send_completion")
+        .map(|field| field.choice(&SendCompletion::ALL));
+    Ok(TrafficSection {
+        model: model.transpose()?.unwrap_or(default),
+        switching,
+        sends: sends.transpose()?.unwrap_or_default(),
+    })
+}
+
+fn dimension(table: &ConfigTable<'_>) -> Result<TopologyDimension, ConfigError> {
+    let size = table.need("size", "the number of NPUs along this dimension")?;
+    Ok(TopologyDimension {
+        name: table
+            .need("name", "the dimension's name")?
+            .line()?
+            .to_owned(),
+        shape: wiring::shape(table)?,
+        size: size.count(Topology::MAX_NPUS)?,
+        bandwidth: wiring::bandwidth(table)?,
+        latency: table.quantity("latency", LATENCY)?,
+    })
+}

@@ -1,0 +1,67 @@
+//! The `product` tables of an NPU class: GEMMs that were measured, which `chakram calibrate --gemm` writes.
+
+use super::{LATENCY, curves};
+use crate::compute::{KernelCurves, MeasuredGemms, PeakRates};
+use chakram_base::config::{ConfigError, ConfigField, ConfigTable, quoted};
+use chakram_base::dtype::Dtype;
+use chakram_base::units::{Bandwidth, Span};
+
+const KEYS: &[&str] = &["format", "shapes", "error"];
+
+/// Adds the measured GEMMs that the table of a class has to its `curves`.
+///
+/// They were measured one after another and for a short time, so what they say is held against the curve without the
+/// slowdown of continuous load.
+pub(super) fn add(
+    class: &ConfigTable<'_>,
+    curves: &mut KernelCurves,
+    peaks: &PeakRates,
+    memory: Bandwidth,
+) -> Result<(), ConfigError> {
+    let Some(field) = class.get("product") else {
+        return Ok(());
+    };
+    for table in field.tables(KEYS)? {
+        let format = table.need("format", "a number format")?;
+        let dtype: Dtype = format.choice(&Dtype::ALL)?;
+        let curve = curves.gemm[dtype as usize];
+        let (Some(curve), Some(peak)) = (curve, peaks.get(dtype)) else {
+            let expected = "a format with a peak and a table `gemm`, which measured shapes correct";
+            return Err(format.refuse(quoted(&dtype.to_string()), expected));
+        };
+        let curve = curves::in_short_runs(class, curve)?;
+        let expected = "a list of [rows, columns, summed over, time]";
+        let field = table.need("shapes", expected)?;
+        let mut shapes = Vec::new();
+        for item in field.items(expected)? {
+            let (sizes, seconds) = shape(&item)?;
+            let [m, n, k] = sizes;
+            let element = dtype.element_bytes();
+            let alone = curve.estimate([1, m, n, k], element, peak.per_second(), memory);
+            shapes.push((sizes, seconds, alone));
+        }
+        let error = table.need("error", "a relative error")?.positive(10.0)?;
+        let Some(measured) = MeasuredGemms::new(&shapes, error) else {
+            return Err(field.refuse("no shape", expected));
+        };
+        if curves.products[dtype as usize].replace(measured).is_some() {
+            let found = format!("a second table of {}", quoted(&dtype.to_string()));
+            return Err(table.refuse(found, "one for each format"));
+        }
+    }
+    Ok(())
+}
+
+fn shape(field: &ConfigField<'_>) -> Result<([u64; 3], f64), ConfigError> {
+    let expected = "three sizes and a time, such as [4096, 1024, 512, \"25 us\"]";
+    let items = field.items(expected)?;
+    let [m, n, k, time] = items.as_slice() else {
+        return Err(field.refuse(format_args!("{} values", items.len()), expected));
+    };
+    let span: Span = time.quantity(LATENCY)?;
+    if span == Span::ZERO {
+        return Err(time.refuse("no time", "more than zero"));
+    }
+    let size = |field: &ConfigField<'_>| field.count(u32::MAX).map(u64::from);
+    Ok(([size(m)?, size(n)?, size(k)?], span.seconds()))
+}

@@ -1,0 +1,191 @@
+//! The `tiles` table: a wafer or chip of many cores, in place of dimensions.
+
+use super::network::{NetworkSection, TrafficSection, traffic};
+use super::{BANDWIDTH, LATENCY};
+use crate::collective::{AlgorithmChoice, CollectiveAlgorithm};
+use crate::memory::RemoteMemory;
+use crate::network::NetworkKind;
+use crate::topology::tile_grid::{DieBorders, shown};
+use crate::topology::{DimensionShape, TileGrid, Topology};
+use chakram_base::config::{ConfigError, ConfigField, ConfigTable};
+use std::collections::BTreeSet;
+
+mod dram;
+
+/// The keys that the table may have.
+const KEYS: &[&str] = &[
+    "dies",
+    "cores",
+    "shape",
+    "duplex",
+    "link_bandwidth",
+    "link_latency",
+    "die_bandwidth",
+    "die_latency",
+    "algorithm",
+    "barrier",
+    "faulty_cores",
+    "faulty_links",
+    "dram",
+];
+
+const SHAPES: [(DimensionShape, &str); 2] = [
+    (DimensionShape::Mesh, "mesh"),
+    (DimensionShape::Ring, "torus"),
+];
+const DUPLEX: [(bool, &str); 2] = [(false, "full"), (true, "half")];
+
+/// Reads and checks the table and that of the network, which is exclusive unless it says otherwise.
+pub(super) fn tiles(
+    root: &ConfigTable<'_>,
+    field: &ConfigField<'_>,
+) -> Result<(NetworkSection, Option<RemoteMemory>), ConfigError> {
+    for (key, what) in [("dimension", "dimensions"), ("remote_memory", "a pool")] {
+        // DRAM of each core is remote memory; there cannot be two.
+        let allowed = key == "remote_memory" && field.table(Some(KEYS))?.get("dram").is_none();
+        if let Some(other) = root.get(key).filter(|_| !allowed) {
+            let found = format!("{what} beside [tiles]");
+            return Err(other.refuse(
+                found,
+                "one of both: tiles have two dimensions, x and y, and [tiles.dram]",
+            ));
+        }
+    }
+    let table = field.table(Some(KEYS))?;
+    let (grid, shape) = grid(&table)?;
+    let inside = table.quantity("link_bandwidth", BANDWIDTH)?;
+    let latency = table.quantity("link_latency", LATENCY)?;
+    let algorithm = match table.get("algorithm") {
+        Some(field) => field.choice(&AlgorithmChoice::ALL)?,
+        // In the order of the group, as in the paper.
+        None => AlgorithmChoice::Named(CollectiveAlgorithm::Ring),
+    };
+    let topology = Topology::tiled(grid, shape, inside, latency)
+        .ok_or_else(|| table.refuse("links of no rate that can be counted", "less bandwidth"))?;
+    let TrafficSection {
+        model,
+        switching,
+        sends,
+    } = traffic(root, NetworkKind::Exclusive)?;
+    let topology = topology.with_switching(switching);
+    let dram = table
+        .get("dram")
+        .map(|field| dram::dram(&field, &topology))
+        .transpose()?;
+    let section = NetworkSection {
+        topology,
+        model,
+        sends,
+        algorithms: vec![algorithm; 2],
+        curves: vec![Vec::new(); 2],
+        protocols: vec![Vec::new(); 2],
+        scalable: false,
+    };
+    Ok((section, dram))
+}
+
+/// Dies, cores, borders and faults, and the wiring.
+fn grid(table: &ConfigTable<'_>) -> Result<(TileGrid, DimensionShape), ConfigError> {
+    let pair = |key: &str, expected: &str| -> Result<[u32; 2], ConfigError> {
+        let field = table.need(key, expected)?;
+        let items = field.items(expected)?;
+        match items.as_slice() {
+            [x, y] => Ok([x.count(Topology::MAX_NPUS)?, y.count(Topology::MAX_NPUS)?]),
+            _ => Err(field.refuse(format_args!("{} numbers", items.len()), expected)),
+        }
+    };
+    let dies = pair("dies", "dies along x and y, such as [5, 4]")?;
+    let cores = pair("cores", "cores of a die along x and y, such as [4, 4]")?;
+    let along = [0, 1].map(|d| u64::from(dies[d]) * u64::from(cores[d]));
+    let all = along[0].saturating_mul(along[1]);
+    if all > u64::from(Topology::MAX_NPUS) {
+        let (found, most) = (format!("{all} cores"), Topology::MAX_NPUS);
+        return Err(table.refuse(found, format_args!("at most {most}")));
+    }
+    let several = dies != [1, 1];
+    let (bandwidth, latency) = if several {
+        ("die_bandwidth", "die_latency")
+    } else {
+        ("link_bandwidth", "link_latency")
+    };
+    for key in ["die_bandwidth", "die_latency"] {
+        if let Some(field) = table.get(key).filter(|_| !several) {
+            return Err(field.refuse("links between dies", "none where there is one die"));
+        }
+    }
+    let mut grid = TileGrid {
+        dies,
+        cores,
+        borders: DieBorders {
+            bandwidth: table.quantity(bandwidth, BANDWIDTH)?,
+            latency: table.quantity(latency, LATENCY)?,
+        },
+        half_duplex: match table.get("duplex") {
+            Some(field) => field.choice(&DUPLEX)?,
+            None => false,
+        },
+        barrier: match table.get("barrier") {
+            Some(_) => Some(table.quantity("barrier", LATENCY)?),
+            None => None,
+        },
+        faulty_cores: BTreeSet::new(),
+        faulty_links: BTreeSet::new(),
+    };
+    let shape = match table.get("shape") {
+        Some(field) => field.choice(&SHAPES)?,
+        None => DimensionShape::Mesh,
+    };
+    if let Some(field) = table.get("faulty_cores") {
+        for item in field.items("places of cores, such as [[0, 3], [7, 2]]")? {
+            let [x, y] = places(&item, &grid, "the place of a core, such as [0, 3]")?;
+            grid.faulty_cores.insert(grid.core([x, y]));
+        }
+    }
+    if let Some(field) = table.get("faulty_links") {
+        let example = "the places of two neighbours, such as [3, 0, 4, 0]";
+        for item in field.items("links, each as the places of two neighbours: [[3, 0, 4, 0]]")? {
+            let [ax, ay, bx, by] = places(&item, &grid, example)?;
+            let link = neighbours(&grid, shape, [ax, ay], [bx, by]);
+            let found = || format!("{} and {}", shown([ax, ay]), shown([bx, by]));
+            grid.faulty_links
+                .insert(link.ok_or_else(|| item.refuse(found(), example))?);
+        }
+    }
+    Ok((grid, shape))
+}
+
+/// The coordinates of `N` / 2 cores of the grid.
+fn places<const N: usize>(
+    field: &ConfigField<'_>,
+    grid: &TileGrid,
+    expected: &str,
+) -> Result<[u32; N], ConfigError> {
+    let items = field.items(expected)?;
+    let numbers = items.iter().enumerate().map(|(i, item)| {
+        let last = u64::from(grid.dies[i % 2]) * u64::from(grid.cores[i % 2]) - 1;
+        item.between(0, last).map(|number| number as u32)
+    });
+    let numbers: Vec<u32> = numbers.collect::<Result<_, _>>()?;
+    let count = numbers.len();
+    numbers
+        .try_into()
+        .map_err(|_| field.refuse(format_args!("{count} numbers"), expected))
+}
+
+/// The link between two places, as (core at its lower end, dimension), if there is one.
+fn neighbours(
+    grid: &TileGrid,
+    shape: DimensionShape,
+    a: [u32; 2],
+    b: [u32; 2],
+) -> Option<(u32, usize)> {
+    let d = (0..2).find(|&d| a[d] != b[d] && a[1 - d] == b[1 - d])?;
+    let size = grid.size(d);
+    if shape.hops(size, a[d], b[d]) != 1 {
+        return None;
+    }
+    // The link that closes a ring begins at the last coordinate.
+    let closes = a[d].abs_diff(b[d]) > 1;
+    let lower = if (a[d] < b[d]) != closes { a } else { b };
+    Some((grid.core(lower), d))
+}

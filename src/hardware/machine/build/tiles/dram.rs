@@ -1,0 +1,94 @@
+//! The `tiles.dram` table: memory ports at the edges of dies, or of the whole grid.
+
+use super::super::{BANDWIDTH, LATENCY, capacity};
+use crate::memory::{MemoryAttachment, MemoryPorts, RemoteMemory};
+use crate::topology::Topology;
+use chakram_base::config::{ConfigError, ConfigField, quoted};
+use chakram_base::ids::Npu;
+use std::collections::BTreeSet;
+
+/// The keys that the table may have.
+const DRAM: &[&str] = &[
+    "around",
+    "left",
+    "right",
+    "top",
+    "bottom",
+    "bandwidth",
+    "latency",
+    "capacity",
+];
+
+/// The ports at the edges, and their memory.
+pub(super) fn dram(
+    field: &ConfigField<'_>,
+    topology: &Topology,
+) -> Result<RemoteMemory, ConfigError> {
+    let table = field.table(Some(DRAM))?;
+    let tiles = topology.tiles().expect("they are being built");
+    let each_die = match table.get("around") {
+        Some(field) => field.choice(&[(true, "die"), (false, "grid")])?,
+        None => true,
+    };
+    // Dies or the grid, whichever has the edges: how many, and how many cores along x and y.
+    let (count, size) = if each_die {
+        (tiles.dies, tiles.cores)
+    } else {
+        ([1, 1], [tiles.size(0), tiles.size(1)])
+    };
+    let mut edges: Vec<[u32; 2]> = Vec::new();
+    for (key, along, at) in [
+        ("left", 1, 0),
+        ("right", 1, size[0] - 1),
+        ("top", 0, 0),
+        ("bottom", 0, size[1] - 1),
+    ] {
+        let Some(field) = table.get(key) else {
+            continue;
+        };
+        let expected = format!(
+            "cores along the edge from 0 to {} such as \"1-2\"",
+            size[along] - 1
+        );
+        for index in rows(&field, &expected, size[along])? {
+            let mut place = [at; 2];
+            place[along] = index;
+            edges.push(place);
+        }
+    }
+    if edges.is_empty() {
+        return Err(table.refuse(
+            "no port",
+            "cores at left, right, top or bottom such as \"1-2\"",
+        ));
+    }
+    let mut cores = Vec::new();
+    for y in 0..count[1] {
+        for x in 0..count[0] {
+            let corner = [x * size[0], y * size[1]];
+            let core = |[x, y]: &[u32; 2]| Npu(tiles.core([corner[0] + x, corner[1] + y]));
+            cores.extend(edges.iter().map(core));
+        }
+    }
+    let ports = MemoryPorts::new(cores, topology);
+    Ok(RemoteMemory {
+        attachment: MemoryAttachment::Ports(ports),
+        bandwidth: table.quantity("bandwidth", BANDWIDTH)?,
+        latency: table.quantity("latency", LATENCY)?,
+        capacity: capacity(&table, "capacity")?,
+        whole_ns: false,
+        through: None,
+    })
+}
+
+/// Reads `"1-2,5"`: numbers below `size`, ascending, each once.
+fn rows(field: &ConfigField<'_>, expected: &str, size: u32) -> Result<Vec<u32>, ConfigError> {
+    let text = field.text(expected)?;
+    let ranges = super::super::class_assignment::ranges(text, 0, size)
+        .map_err(|piece| field.refuse(quoted(piece), expected))?;
+    let all: BTreeSet<u32> = ranges
+        .iter()
+        .flat_map(|range| range.first..=range.last)
+        .collect();
+    Ok(all.into_iter().collect())
+}

@@ -1,0 +1,226 @@
+//! Links that dimensions cannot say: Clos networks, graphs, and links that differ from the others of their dimension.
+
+use super::super::class_assignment;
+use super::{BANDWIDTH, LATENCY};
+use crate::topology::chip_graph::{LinkInterpolation, LinkTechnology};
+use crate::topology::link_graph::{
+    DimensionLinks, LinkChange, LinkChangeFault, LinkGraph, LinkGraphFault, MOST_LINKS, MOST_NPUS,
+    MOST_SWITCHES, RoutePolicy,
+};
+use crate::topology::{DimensionShape, Topology};
+use chakram_base::config::{ConfigError, ConfigTable, quoted};
+use chakram_base::ids::Npu;
+use chakram_base::units::Bandwidth;
+
+mod own_links;
+
+/// The keys of a change of links.
+const LINK: &[&str] = &["npus", "between", "dimension", "bandwidth", "latency"];
+
+/// Wiring of a dimension, as files name it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum DimensionWiring {
+    Stacked(DimensionShape),
+    Clos,
+    Graph,
+}
+
+const WIRINGS: [(DimensionWiring, &str); 6] = [
+    (DimensionWiring::Stacked(DimensionShape::Ring), "ring"),
+    (DimensionWiring::Stacked(DimensionShape::Mesh), "mesh"),
+    (
+        DimensionWiring::Stacked(DimensionShape::FullyConnected),
+        "fully_connected",
+    ),
+    (DimensionWiring::Stacked(DimensionShape::Switch), "switch"),
+    (DimensionWiring::Clos, "clos"),
+    (DimensionWiring::Graph, "graph"),
+];
+
+/// Which of the shortest paths a message takes, by name; the seed is a key of its own.
+const ROUTES: [(RoutePolicy, &str); 3] = [
+    (RoutePolicy::First, "first"),
+    (RoutePolicy::Hashed(0), "hashed"),
+    (RoutePolicy::Sprayed, "sprayed"),
+];
+
+/// Keys that only dimensions with links of their own have, with the shapes that take them.
+const OWN: [(&str, &[DimensionWiring]); 8] = [
+    ("levels", &[DimensionWiring::Clos]),
+    ("oversubscription", &[DimensionWiring::Clos]),
+    ("fabric", &[DimensionWiring::Clos]),
+    ("links", &[DimensionWiring::Graph]),
+    ("link_rates", &[DimensionWiring::Graph]),
+    ("interpolate", &[DimensionWiring::Graph]),
+    ("routes", &[DimensionWiring::Clos, DimensionWiring::Graph]),
+    ("seed", &[DimensionWiring::Clos, DimensionWiring::Graph]),
+];
+
+/// Reads the shape of a dimension. To collectives, one with links of its own is a switch: an NPU has one way into it.
+pub(super) fn shape(table: &ConfigTable<'_>) -> Result<DimensionShape, ConfigError> {
+    let wiring = table.choice("shape", &WIRINGS)?;
+    for (key, shapes) in OWN {
+        if let Some(field) = table.get(key).filter(|_| !shapes.contains(&wiring)) {
+            let names = WIRINGS.iter().filter(|(shape, _)| shapes.contains(shape));
+            let names: Vec<_> = names.map(|(_, name)| *name).collect();
+            let expected = format!("it where shape is {}", names.join(" or "));
+            return Err(field.refuse(format!("`{key}`"), expected));
+        }
+    }
+    Ok(match wiring {
+        DimensionWiring::Stacked(shape) => shape,
+        DimensionWiring::Clos | DimensionWiring::Graph => DimensionShape::Switch,
+    })
+}
+
+/// Rules between the rows of a table of rates, by name.
+const INTERPOLATIONS: [(LinkInterpolation, &str); 3] = [
+    (LinkInterpolation::None, "none"),
+    (LinkInterpolation::Step, "step"),
+    (LinkInterpolation::Logarithmic, "log"),
+];
+
+/// Reads the bandwidth of a dimension. A graph may have it of a table of rates by the number of links of an NPU, in which
+/// the most that any NPU has counts, as all links are of one technology.
+pub(super) fn bandwidth(table: &ConfigTable<'_>) -> Result<Bandwidth, ConfigError> {
+    let Some(field) = table.get("link_rates") else {
+        if let Some(field) = table.get("interpolate") {
+            return Err(field.refuse("`interpolate`", "it beside `link_rates`"));
+        }
+        return table.quantity("bandwidth", BANDWIDTH);
+    };
+    if let Some(field) = table.get("bandwidth") {
+        return Err(field.refuse("`bandwidth` and `link_rates`", "one of them"));
+    }
+    let mut links = Vec::new();
+    for (number, rate) in field.table(None)?.fields() {
+        let count = number.parse::<u32>().ok().filter(|count| *count > 0);
+        let expected =
+            "numbers of links with the rate of each, such as { 1 = \"180 GB/s\", 3 = \"64 GB/s\" }";
+        let count = count.ok_or_else(|| rate.refuse(quoted(number), expected))?;
+        let rate: Bandwidth = rate.quantity(BANDWIDTH)?;
+        links.push((count, rate.bytes_per_second()));
+    }
+    links.sort_by_key(|(count, _)| *count);
+    let interpolation = table
+        .get("interpolate")
+        .map(|field| field.choice(&INTERPOLATIONS));
+    let technology = LinkTechnology {
+        interface: 0.0,
+        links,
+        interpolation: interpolation
+            .transpose()?
+            .unwrap_or(LinkInterpolation::None),
+    };
+    let size = table.need("size", "the number of NPUs along this dimension")?;
+    let most = own_links::chips_of(table, size.count(MOST_NPUS)?)?.most_links();
+    let rate = technology.rate(most).filter(|_| most > 0);
+    rate.and_then(Bandwidth::new).ok_or_else(|| {
+        field.refuse(
+            format!("no rate for NPUs of {most} links"),
+            "a row for them, or `interpolate` as \"step\", the next larger number's rate, or \"log\", a line between \
+             logarithms",
+        )
+    })
+}
+
+/// Returns `topology` with the links that its dimensions and the tables `link` say.
+pub(super) fn wired(
+    root: &ConfigTable<'_>,
+    dimensions: &[ConfigTable<'_>],
+    topology: Topology,
+) -> Result<Topology, ConfigError> {
+    let links =
+        dimensions
+            .iter()
+            .enumerate()
+            .map(|(d, table)| match table.choice("shape", &WIRINGS)? {
+                DimensionWiring::Stacked(_) => Ok(DimensionLinks::OfShape),
+                wiring => own_links::own_links(table, (wiring, d), &topology),
+            });
+    let links: Vec<_> = links.collect::<Result<_, _>>()?;
+    let own = links
+        .iter()
+        .position(|links| *links != DimensionLinks::OfShape);
+    let changes = root.get("link");
+    let size;
+    let field = match (own, &changes) {
+        (Some(d), _) => {
+            size = dimensions[d].need("size", "the number of NPUs along this dimension")?;
+            &size
+        }
+        (None, Some(field)) => field,
+        (None, None) => return Ok(topology),
+    };
+    let graph = LinkGraph::new(&topology, &links).map_err(|fault| match fault {
+        LinkGraphFault::Npus => {
+            let found = format!("links of {} NPUs", topology.npus());
+            field.refuse(
+                found,
+                format!("at most {MOST_NPUS} NPUs where links are told apart"),
+            )
+        }
+        LinkGraphFault::Links(d) => {
+            let most = format!("fewer links: at most {MOST_LINKS}, and {MOST_SWITCHES} switches");
+            dimensions[d].refuse("too many links or switches", most)
+        }
+        LinkGraphFault::Apart(a, b) => field.refuse(
+            format!("no way from NPU {a} to NPU {b}"),
+            "links that join all NPUs",
+        ),
+    })?;
+    let Some(field) = changes else {
+        return Ok(topology.with_graph(graph));
+    };
+    let tables = field.tables(LINK)?;
+    let changes = tables.iter().map(|table| change(table, &topology));
+    let changes: Vec<_> = changes.collect::<Result<_, _>>()?;
+    match graph.with_changes(&changes) {
+        Ok(graph) => Ok(topology.with_graph(graph)),
+        Err(LinkChangeFault { change }) => {
+            Err(tables[change].refuse("no such link", "NPUs that a link of that dimension joins"))
+        }
+    }
+}
+
+/// Reads a change of links.
+fn change(table: &ConfigTable<'_>, topology: &Topology) -> Result<LinkChange, ConfigError> {
+    let npus = topology.npus();
+    let (key, between) = match (table.get("npus"), table.get("between")) {
+        (Some(_), None) => ("npus", false),
+        (None, Some(_)) => ("between", true),
+        _ => {
+            let found = "`npus` and `between`, or neither";
+            return Err(table.refuse(found, "one of them: whose links, or between which NPUs"));
+        }
+    };
+    let expected = format!("NPUs from 0 to {} such as \"0-3,6\"", npus - 1);
+    let field = table.need(key, &expected)?;
+    let text = field.text(&expected)?;
+    let ranges = class_assignment::ranges(text, 0, npus);
+    let ranges = ranges.map_err(|piece| field.refuse(quoted(piece), &expected))?;
+    let dimension = table.get("dimension").map(|field| {
+        let name = field.line()?;
+        let names = topology.dimensions().iter();
+        let found = names.map(|d| &d.name).position(|known| known == name);
+        let number = found.map(|d| d as u32);
+        number.ok_or_else(|| field.refuse(quoted(name), "the name of a dimension"))
+    });
+    let bandwidth = table
+        .get("bandwidth")
+        .map(|field| field.quantity(BANDWIDTH));
+    let latency = table.get("latency").map(|field| field.quantity(LATENCY));
+    if bandwidth.is_none() && latency.is_none() {
+        return Err(table.refuse("nothing to change", "`bandwidth` or `latency`"));
+    }
+    Ok(LinkChange {
+        npus: ranges
+            .iter()
+            .flat_map(|range| (range.first..=range.last).map(Npu))
+            .collect(),
+        between,
+        dimension: dimension.transpose()?,
+        bandwidth: bandwidth.transpose()?,
+        latency: latency.transpose()?,
+    })
+}

@@ -1,0 +1,139 @@
+//! Links of a dimension's own: Clos networks and graphs.
+
+use super::{DimensionWiring, ROUTES};
+use crate::topology::Topology;
+use crate::topology::chip_graph::ChipGraph;
+use crate::topology::link_graph::{ClosFabric, ClosLevels, DimensionLinks, RoutePolicy};
+use chakram_base::config::{ConfigError, ConfigField, ConfigTable, quoted};
+
+/// Reads the links of a Clos network or a graph, which dimension `d` is.
+pub(super) fn own_links(
+    table: &ConfigTable<'_>,
+    (wiring, d): (DimensionWiring, usize),
+    topology: &Topology,
+) -> Result<DimensionLinks, ConfigError> {
+    let routes = routes(table, wiring)?;
+    if wiring != DimensionWiring::Clos {
+        let size = topology.dimensions()[d].size;
+        let chips = chips_of(table, size)?;
+        return Ok(DimensionLinks::Chips { chips, routes });
+    }
+    let fabric = match table.get("fabric") {
+        Some(field) if d == 0 => {
+            let expected = "it where dimensions lie inside";
+            return Err(field.refuse("`fabric` of the innermost dimension", expected));
+        }
+        Some(field) => field.choice(&ClosFabric::ALL)?,
+        None => ClosFabric::default(),
+    };
+    let (levels, npus) = (levels(table)?, fabric.npus(topology, d));
+    if levels.npus() != Some(npus) {
+        let found = match levels.npus() {
+            Some(other) => format!("levels for {other} NPUs"),
+            None => "levels for too many NPUs".to_owned(),
+        };
+        let all = ClosFabric::TopOfRack.npus(topology, d);
+        let expected = match fabric {
+            ClosFabric::RailOnly if all > npus => format!(
+                "levels whose product is {npus}, the size, for each rail, or {all} with `fabric` as \
+                 \"rail_optimized\" or \"top_of_rack\""
+            ),
+            ClosFabric::RailOnly => format!("levels whose product is {npus}, the size"),
+            _ => format!("levels whose product is {npus}, the NPUs of all rails"),
+        };
+        let field = table.need("levels", "the sizes of levels")?;
+        return Err(field.refuse(found, expected));
+    }
+    Ok(DimensionLinks::Clos {
+        levels,
+        fabric,
+        routes,
+    })
+}
+
+/// Reads which of the shortest paths messages take.
+fn routes(table: &ConfigTable<'_>, wiring: DimensionWiring) -> Result<RoutePolicy, ConfigError> {
+    let routes = table.get("routes").map(|field| field.choice(&ROUTES));
+    let usual = match wiring {
+        DimensionWiring::Clos => RoutePolicy::Sprayed,
+        _ => RoutePolicy::First,
+    };
+    let policy = routes.transpose()?.unwrap_or(usual);
+    let Some(field) = table.get("seed") else {
+        return Ok(policy);
+    };
+    let seed = field.between(0, u64::from(u32::MAX))?;
+    match policy {
+        RoutePolicy::Hashed(_) => Ok(RoutePolicy::Hashed(seed)),
+        _ => Err(field.refuse("a seed", "one where routes are hashed")),
+    }
+}
+
+/// Reads `levels = "2x2x4"` and `oversubscription`, one number for all levels or one for each but the highest.
+fn levels(table: &ConfigTable<'_>) -> Result<ClosLevels, ConfigError> {
+    let expected = "NPUs or switches below a switch of each level, lowest first, such as \"4x4\"";
+    let field = table.need("levels", expected)?;
+    let text = field.text(expected)?;
+    let sizes = text.split('x').map(|part| {
+        let size = part.trim().parse::<u32>().ok();
+        size.filter(|size| *size > 0)
+    });
+    let children = sizes.collect::<Option<Vec<_>>>();
+    let children = children.ok_or_else(|| field.refuse(quoted(text), expected))?;
+    let mut uplinks = Vec::new();
+    let over = match table.get("oversubscription") {
+        Some(field) => field.positive(1e6)?,
+        None => 1.0,
+    };
+    for &below in &children[..children.len() - 1] {
+        let up = f64::from(below) / over;
+        if up < 1.0 || up.fract() != 0.0 {
+            let field = table.get("oversubscription").unwrap_or(field);
+            let found = format!("{up} links up from a switch with {below} below");
+            return Err(field.refuse(found, "a whole number of them"));
+        }
+        uplinks.push(up as u32);
+    }
+    Ok(ClosLevels { children, uplinks })
+}
+
+/// Reads the graph of a dimension of `npus`.
+pub(super) fn chips_of(table: &ConfigTable<'_>, npus: u32) -> Result<ChipGraph, ConfigError> {
+    let expected = "links such as \"0-1,1-2,2-0\", or a graph such as \"torus:2x4\"";
+    let field = table.need("links", expected)?;
+    let chips = chips(&field, npus, expected)?;
+    if chips.chips() != npus {
+        let found = format!("a graph of {} NPUs", chips.chips());
+        return Err(field.refuse(found, format!("one of {npus}, the size")));
+    }
+    Ok(chips)
+}
+
+/// Reads a graph: by its name, or link by link, each with its distance behind a colon if that is not 1.
+fn chips(field: &ConfigField<'_>, npus: u32, expected: &str) -> Result<ChipGraph, ConfigError> {
+    let text = field.text(expected)?;
+    if text.starts_with(|c: char| c.is_ascii_alphabetic()) {
+        return ChipGraph::named(text).map_err(|error| field.refuse(error, expected));
+    }
+    let mut links = vec![Vec::new(); npus as usize];
+    for piece in text.split(',').map(str::trim) {
+        let (ends, distance) = piece.split_once(':').unwrap_or((piece, "1"));
+        let numbers = ends.split_once('-').and_then(|(a, b)| {
+            let end = |text: &str| text.trim().parse().ok().filter(|npu| *npu < npus);
+            Some((end(a)?, end(b)?, distance.trim().parse::<u32>().ok()?))
+        });
+        match numbers {
+            Some((a, b, distance)) if a != b && distance > 0 => {
+                links[a as usize].push((b, distance));
+                links[b as usize].push((a, distance));
+            }
+            _ => {
+                let expected =
+                    format!("two NPUs below {npus} such as 0-1, or with a distance, 0-1:3");
+                return Err(field.refuse(quoted(piece), expected));
+            }
+        }
+    }
+    let name = format!("graph of {npus}");
+    ChipGraph::new(name, 1, links).map_err(|error| field.refuse(error, "a connected graph"))
+}

@@ -1,0 +1,189 @@
+//! Graphs of chips as machines: `torus:2x4`, or a topology file, `chips.topology`, as a machine file.
+//!
+//! Behind a colon stand the rate of a link and, behind another, its latency, which is none by default. In place of a rate
+//! `step` or `log` may stand: the rates of DEAP's Table III by the number of links of a chip, and what holds between its
+//! rows; with neither, the table holds for the numbers that it has. Chips are those of the preset `gemmini`, and devices
+//! store and forward, which is DEAP's Eq. 2.
+
+use super::error::MachineError;
+use super::preset::PRESETS;
+use crate::topology::chip_graph::{ChipGraph, LinkInterpolation, LinkTechnology};
+use chakram_base::config::read;
+use chakram_base::units::{Bandwidth, Span};
+
+/// Extension of topology files.
+pub(super) const EXTENSION: &str = ".topology";
+
+/// Words that begin the name of a graph.
+const SHAPES: [&str; 3] = ["torus:", "mesh:", "ring:"];
+
+/// The least of its kind: what an error shows.
+const EXAMPLE: &str = "chips.topology:64 GB/s:500 ns";
+
+/// Returns whether `name` is a graph of chips, or a topology file, and no machine file or preset.
+pub(super) fn is_graph(name: &str) -> bool {
+    SHAPES.iter().any(|shape| name.starts_with(shape)) || graph_end(name).is_some()
+}
+
+/// End of the file's name in the name of a machine.
+fn graph_end(name: &str) -> Option<usize> {
+    let ends = name
+        .match_indices(EXTENSION)
+        .map(|(at, _)| at + EXTENSION.len());
+    ends.into_iter()
+        .find(|&end| name[end..].is_empty() || name[end..].starts_with(':'))
+}
+
+/// Returns the text of the machine file that `name` stands for.
+///
+/// # Errors
+///
+/// A graph that is refused, a file that cannot be read, and rates that are none.
+pub(super) fn text(name: &str) -> Result<String, MachineError> {
+    let wrong = |found: String, expected: &str| MachineError::Notation {
+        // An arbitrarily long argument must not flood the message.
+        name: name.chars().take(80).collect(),
+        found: found.chars().take(80).collect(),
+        expected: expected.to_owned(),
+        example: EXAMPLE,
+    };
+    let (graph, rest) = match graph_end(name) {
+        Some(end) => {
+            let file = &name[..end];
+            let text = read(file).map_err(|source| MachineError::Read {
+                file: file.to_owned(),
+                source,
+            })?;
+            (ChipGraph::parse(&text, file)?, &name[end..])
+        }
+        None => {
+            let colon = name.find(':').map_or(name.len(), |at| at + 1);
+            let end = name[colon..].find(':').map_or(name.len(), |at| colon + at);
+            (ChipGraph::named(&name[..end])?, &name[end..])
+        }
+    };
+    if graph.chips() < 2 {
+        return Err(wrong(
+            "one chip".to_owned(),
+            "two or more; of one, the preset gemmini",
+        ));
+    }
+    let mut rates = rest.splitn(3, ':').skip(1).map(str::trim);
+    let (rate, latency) = (rates.next().unwrap_or(""), rates.next().unwrap_or("0 ns"));
+    if latency.parse::<Span>().is_err() {
+        return Err(wrong(format!("latency {latency:?}"), "one such as 500 ns"));
+    }
+    let bandwidth = match rate {
+        "" | "step" | "log" => {
+            let rule = match rate {
+                "step" => LinkInterpolation::Step,
+                "log" => LinkInterpolation::Logarithmic,
+                _ => LinkInterpolation::None,
+            };
+            let table = LinkTechnology::table_three(rule);
+            let rows = table.links.iter();
+            let rows: Vec<_> = rows
+                .map(|(links, rate)| format!("{links} = \"{} GB/s\"", rate / 1e9))
+                .collect();
+            let most = graph.most_links();
+            if table.rate(most).is_none() {
+                return Err(wrong(
+                    format!("chips of {most} links, which the table of rates has none for"),
+                    "a rate of links, or `step` or `log`, behind a colon",
+                ));
+            }
+            let rule = if rate.is_empty() { "none" } else { rate };
+            format!(
+                "link_rates = {{ {} }}  # DEAP, Table III\ninterpolate = \"{rule}\"",
+                rows.join(", ")
+            )
+        }
+        rate if rate.parse::<Bandwidth>().is_ok() => format!("bandwidth = {rate:?}"),
+        _ => {
+            let expected = "a bandwidth such as 64 GB/s, or `step` or `log`";
+            return Err(wrong(format!("rate {rate:?}"), expected));
+        }
+    };
+    Ok(format!(
+        "name = {name:?}\n{}\n[[dimension]]\nname = \"links\"\nshape = \"graph\"\nsize = {}\nlinks = \"{}\"\n{bandwidth}\n\
+         latency = \"{latency}\"\nroutes = \"first\"\nalgorithm = \"direct\"\n\n\
+         # DEAP, Eq. 2: latency = technology factor x size x distance.\n\
+         [network]\nswitching = \"store_and_forward\"\n",
+        classes(),
+        graph.chips(),
+        graph.link_list()
+    ))
+}
+
+/// The tables of the chips' class.
+fn classes() -> &'static str {
+    let preset = PRESETS.iter().find(|preset| preset.name == "gemmini");
+    let text = preset.map_or("", |preset| preset.text);
+    let (start, end) = (text.find("[npu"), text.find("[[dimension]]"));
+    start.zip(end).map_or("", |(start, end)| &text[start..end])
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::Machine;
+    use super::*;
+    use crate::topology::SwitchingMode;
+
+    #[test]
+    fn names_of_graphs_are_no_files_or_presets() {
+        for name in [
+            "torus:2x4",
+            "ring:8:64 GB/s",
+            "a/b.topology",
+            "c.topology:log",
+            "mesh:2x4:log:1 us",
+        ] {
+            assert!(is_graph(name), "{name}");
+        }
+        for name in [
+            "torus.toml",
+            "a/b.toml",
+            "gemminix8",
+            "Ring(4):1 GB/s:0 ns",
+            "a.topology.toml",
+        ] {
+            assert!(!is_graph(name), "{name}");
+        }
+    }
+
+    /// Three links a chip: Table III has 64 GB/s; two: 180 GB/s at one and 64 GB/s at three links, on logarithmic scales
+    /// 180 x (64 / 180)^(ln 2 / ln 3) = 93.757 GB/s; the next larger number's is 64.
+    #[test]
+    fn rates_are_those_of_the_table() {
+        let rate = |name: &str| {
+            let machine = Machine::load(name).unwrap();
+            assert_eq!(
+                machine.topology().switching(),
+                SwitchingMode::StoreAndForward
+            );
+            machine.topology().dimensions()[0]
+                .bandwidth
+                .bytes_per_second()
+        };
+        assert_eq!(rate("torus:2x4"), 64e9);
+        assert_eq!(rate("ring:8:step"), 64e9);
+        let log = rate("ring:8:log");
+        let expected = 180e9 * (64.0_f64 / 180.0).powf(2.0_f64.ln() / 3.0_f64.ln());
+        assert!((log / expected - 1.0).abs() < 1e-12, "{log} {expected}");
+        assert_eq!(rate("ring:8:7 GB/s"), 7e9);
+        let error = Machine::load("ring:8").unwrap_err().to_string();
+        assert!(
+            error.contains("chips of 2 links") && error.contains("`step` or `log`"),
+            "{error}"
+        );
+        for (name, said) in [
+            ("ring:8:fast", "rate \"fast\""),
+            ("ring:8:1 GB/s:soon", "latency \"soon\""),
+            ("ring:x", "is no topology"),
+            ("ring:1:log", "one chip"),
+        ] {
+            let error = Machine::load(name).unwrap_err().to_string();
+            assert!(error.contains(said), "{name}: {error}");
+        }
+    }
+}

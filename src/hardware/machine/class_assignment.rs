@@ -1,0 +1,161 @@
+//! Classes of NPUs: written as ranges, kept as runs, so that the size of a machine costs nothing.
+
+use chakram_base::ids::Npu;
+
+/// The class of every NPU: runs of NPUs in ascending order.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct ClassAssignment {
+    /// The first NPU after each run, and the run's class.
+    runs: Vec<(u32, u32)>,
+}
+
+/// NPUs `first` to `last`, both included, of one class.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct NpuRange {
+    pub first: u32,
+    pub last: u32,
+    pub class: u32,
+}
+
+/// Violation of the rule that each NPU has exactly one class.
+#[derive(Debug, PartialEq, Eq)]
+pub(super) enum AssignmentFault {
+    /// `npu` is in two ranges.
+    Twice { npu: u32, earlier: u32, later: u32 },
+    /// NPUs `first` to `last` are in no range.
+    Never { first: u32, last: u32 },
+}
+
+impl ClassAssignment {
+    /// All of `npus` NPUs are of the first class.
+    pub(super) fn uniform(npus: u32) -> Self {
+        Self {
+            runs: vec![(npus, 0)],
+        }
+    }
+
+    /// Puts `ranges` in order; together they must hold each of `npus` NPUs once, and none beyond.
+    pub(super) fn new(mut ranges: Vec<NpuRange>, npus: u32) -> Result<Self, AssignmentFault> {
+        ranges.sort_unstable_by_key(|range| (range.first, range.class));
+        let mut runs: Vec<(u32, u32)> = Vec::with_capacity(ranges.len());
+        let mut next = 0;
+        for range in ranges {
+            // Ranges are sorted by their begin, so any gap or overlap shows at the next range's first NPU.
+            if range.first > next {
+                return Err(AssignmentFault::Never {
+                    first: next,
+                    last: range.first - 1,
+                });
+            }
+            if range.first < next {
+                return Err(AssignmentFault::Twice {
+                    npu: range.first,
+                    earlier: runs.last().map_or(0, |&(_, class)| class),
+                    later: range.class,
+                });
+            }
+            next = range.last.saturating_add(1);
+            runs.push((next, range.class));
+        }
+        if next < npus {
+            return Err(AssignmentFault::Never {
+                first: next,
+                last: npus - 1,
+            });
+        }
+        Ok(Self { runs })
+    }
+
+    /// The class of `npu`, which must be an NPU of the machine.
+    pub(super) fn class(&self, npu: Npu) -> usize {
+        let run = self.runs.partition_point(|&(end, _)| end <= npu.0);
+        self.runs[run].1 as usize
+    }
+
+    /// The runs as (first NPU, last NPU, class), ascending.
+    pub(super) fn runs(&self) -> impl Iterator<Item = (u32, u32, usize)> + '_ {
+        let mut first = 0;
+        self.runs.iter().map(move |&(end, class)| {
+            let run = (first, end - 1, class as usize);
+            first = end;
+            run
+        })
+    }
+}
+
+/// Reads `"0-3,6"`; the piece that is not a range of NPUs below `npus` comes back as the error.
+pub(super) fn ranges(text: &str, class: u32, npus: u32) -> Result<Vec<NpuRange>, &str> {
+    let number = |digits: &str| {
+        let digits = digits.trim();
+        let plain = !digits.is_empty() && digits.bytes().all(|b| b.is_ascii_digit());
+        plain.then(|| digits.parse().ok()).flatten()
+    };
+    text.split(',')
+        .map(|piece| {
+            let (first, last) = piece.split_once('-').unwrap_or((piece, piece));
+            match (number(first), number(last)) {
+                (Some(first), Some(last)) if first <= last && last < npus => {
+                    Ok(NpuRange { first, last, class })
+                }
+                _ => Err(piece.trim()),
+            }
+        })
+        .collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn assign(texts: &[&str], npus: u32) -> Result<ClassAssignment, AssignmentFault> {
+        let all = texts
+            .iter()
+            .zip(0..)
+            .flat_map(|(text, class)| ranges(text, class, npus).unwrap());
+        ClassAssignment::new(all.collect(), npus)
+    }
+
+    #[test]
+    fn each_npu_finds_its_run() {
+        let assignment = assign(&["0-2, 6", "3-5,7"], 8).unwrap();
+        let classes: Vec<_> = (0..8).map(|n| assignment.class(Npu(n))).collect();
+        assert_eq!(classes, [0, 0, 0, 1, 1, 1, 0, 1]);
+        let runs: Vec<_> = assignment.runs().collect();
+        assert_eq!(runs, [(0, 2, 0), (3, 5, 1), (6, 6, 0), (7, 7, 1)]);
+        assert_eq!(ClassAssignment::uniform(4).class(Npu(3)), 0);
+    }
+
+    #[test]
+    fn gaps_and_overlaps_are_named() {
+        let never = |first, last| Err(AssignmentFault::Never { first, last });
+        assert_eq!(assign(&["1-3"], 4), never(0, 0));
+        assert_eq!(assign(&["0", "3"], 8), never(1, 2));
+        assert_eq!(assign(&["0-3"], 8), never(4, 7));
+        let (npu, earlier, later) = (2, 0, 1);
+        let twice = AssignmentFault::Twice {
+            npu,
+            earlier,
+            later,
+        };
+        assert_eq!(assign(&["0-5", "2-7"], 8), Err(twice));
+    }
+
+    #[test]
+    fn pieces_that_are_no_ranges_come_back() {
+        for bad in [
+            "",
+            "x",
+            "3-1",
+            "8",
+            "0-8",
+            "-1",
+            "1-",
+            "+1",
+            "0-4000000000",
+            "99999999999",
+        ] {
+            assert_eq!(ranges(bad, 0, 8), Err(bad));
+        }
+        assert_eq!(ranges("0-1, ,3", 0, 8), Err(""));
+    }
+}

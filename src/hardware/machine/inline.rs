@@ -1,0 +1,232 @@
+//! Machines in the notation of the ASTRA-sim 2.0 paper (Won et al., ISPASS 2023, section IV-B), as a machine file.
+//!
+//! `Ring(4)_Switch(2):250 GB/s,50 GB/s:500 ns`: dimensions, innermost first; then the bandwidth of an NPU into each, and the
+//! latency of a link in each, or one of all. What the notation does not say is that of the paper's machines.
+
+use super::error::MachineError;
+use crate::topology::{DimensionShape, Topology};
+use chakram_base::units::{Bandwidth, Span};
+use std::fmt::Write;
+
+/// Shapes by their names and abbreviations, in lower case, with the algorithms of the paper's Table I.
+const SHAPES: [(&[&str], DimensionShape, &str); 4] = [
+    (&["ring", "r"], DimensionShape::Ring, "ring"),
+    (
+        &["fullyconnected", "fully_connected", "fc"],
+        DimensionShape::FullyConnected,
+        "direct",
+    ),
+    (
+        &["switch", "sw"],
+        DimensionShape::Switch,
+        "halving_doubling",
+    ),
+    (&["mesh", "m"], DimensionShape::Mesh, "ring"),
+];
+
+/// The NPU of the paper's machines; `presets/w-2d.toml` has the source of each number.
+const NPU: &str = r#"
+[npu.a100]
+memory_bandwidth = "2039 GB/s"
+memory_latency = "330 ns"
+memory_capacity = "80 GB"
+lanes = 32
+host_lanes = 32
+
+[npu.a100.peak]
+fp32 = "234 TFLOP/s"
+tf32 = "234 TFLOP/s"
+fp16 = "234 TFLOP/s"
+bf16 = "234 TFLOP/s"
+"#;
+
+/// The least of its kind that is no preset: what an error shows.
+const EXAMPLE: &str = "Ring(4)_Switch(2):250 GB/s,50 GB/s:500 ns";
+
+/// Returns whether `name` is a machine in this notation: a word, and a number in parentheses.
+pub fn is_inline(name: &str) -> bool {
+    let Some((word, rest)) = name.split_once('(') else {
+        return false;
+    };
+    let Some((digits, rest)) = rest.split_once(')') else {
+        return false;
+    };
+    let letters =
+        |text: &str| !text.is_empty() && text.bytes().all(|b| b.is_ascii_alphabetic() || b == b'_');
+    let ends = rest.is_empty() || rest.starts_with(['_', ':']);
+    letters(word) && ends && !digits.is_empty() && digits.bytes().all(|b| b.is_ascii_digit())
+}
+
+/// Returns the text of the machine file that `name` stands for.
+///
+/// # Errors
+///
+/// A shape that there is none of, a size of zero, and rates that are missing, or are more or fewer than dimensions.
+pub(super) fn text(name: &str) -> Result<String, MachineError> {
+    let wrong = |found: String, expected: &str| MachineError::Notation {
+        // An arbitrarily long argument must not flood the message.
+        name: name.chars().take(80).collect(),
+        found: found.chars().take(80).collect(),
+        expected: expected.to_owned(),
+        example: EXAMPLE,
+    };
+    let mut parts = name.splitn(3, ':');
+    let shapes = dimensions(parts.next().unwrap_or_default(), wrong)?;
+    let bandwidths = quantities(parts.next(), shapes.len(), "bandwidth", wrong)?;
+    let latencies = quantities(parts.next(), shapes.len(), "latency", wrong)?;
+    let mut text = format!("name = {name:?}\n{NPU}");
+    for (i, (shape, algorithm, size)) in shapes.iter().enumerate() {
+        let (bandwidth, latency) = (bandwidths[i], latencies[i]);
+        if bandwidth.parse::<Bandwidth>().is_err() {
+            return Err(wrong(
+                format!("bandwidth {bandwidth:?}"),
+                "one such as 250 GB/s",
+            ));
+        }
+        if latency.parse::<Span>().is_err() {
+            return Err(wrong(format!("latency {latency:?}"), "one such as 500 ns"));
+        }
+        let number = i + 1;
+        write!(
+            text,
+            "\n[[dimension]]\nname = \"{shape}-{number}\"\nshape = \"{shape}\"\nsize = {size}\n\
+             bandwidth = {bandwidth:?}\nlatency = {latency:?}\nalgorithm = \"{algorithm}\"\n"
+        )
+        .expect("a string grows as needed");
+    }
+    text.push_str("\n[collectives]\nchunks = 64\n");
+    Ok(text)
+}
+
+type NotedDimension = (DimensionShape, &'static str, u32);
+
+/// Reads `Ring(4)_Switch(2)`.
+fn dimensions(
+    notation: &str,
+    wrong: impl Fn(String, &str) -> MachineError,
+) -> Result<Vec<NotedDimension>, MachineError> {
+    let mut found = Vec::new();
+    let mut rest = notation;
+    loop {
+        let (word, after) = rest.split_once('(').ok_or_else(|| {
+            wrong(
+                format!("{rest:?}"),
+                "a shape with its size, such as Ring(4)",
+            )
+        })?;
+        let lower = word.trim().to_ascii_lowercase();
+        let shape = SHAPES
+            .iter()
+            .find(|(names, _, _)| names.contains(&&lower[..]));
+        let (_, shape, algorithm) = shape.ok_or_else(|| {
+            let expected = "Ring or R, FullyConnected or FC, Switch or SW, Mesh or M";
+            wrong(format!("shape {:?}", word.trim()), expected)
+        })?;
+        let (digits, after) = after
+            .split_once(')')
+            .ok_or_else(|| wrong(format!("{after:?}"), "a `)` behind the size"))?;
+        let size = digits.trim().parse().ok();
+        let size = size.filter(|size| (1..=Topology::MAX_NPUS).contains(size));
+        let expected = format!("a number of NPUs from 1 to {}", Topology::MAX_NPUS);
+        let size = size.ok_or_else(|| wrong(format!("size {digits:?}"), &expected))?;
+        found.push((*shape, *algorithm, size));
+        match after.strip_prefix('_') {
+            Some(after) => rest = after,
+            None if after.is_empty() => return Ok(found),
+            None => return Err(wrong(format!("{after:?}"), "`_` between dimensions")),
+        }
+    }
+}
+
+/// Reads one quantity for each of `count` dimensions, or one of all.
+fn quantities<'n>(
+    part: Option<&'n str>,
+    count: usize,
+    what: &str,
+    wrong: impl Fn(String, &str) -> MachineError,
+) -> Result<Vec<&'n str>, MachineError> {
+    let Some(part) = part.filter(|part| !part.trim().is_empty()) else {
+        let expected = format!("--{what}, or the {what} of each dimension behind a colon");
+        return Err(wrong(format!("no {what}"), &expected));
+    };
+    let mut all: Vec<_> = part.split(',').map(str::trim).collect();
+    if all.len() == 1 {
+        all = vec![all[0]; count];
+    }
+    if all.len() != count {
+        let found = format!("{} values of {what} for {count} dimensions", all.len());
+        return Err(wrong(found, "one for each, or one of all"));
+    }
+    Ok(all)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::Machine;
+    use super::*;
+
+    #[test]
+    fn a_notation_is_the_machine_that_a_file_describes() {
+        let machine = Machine::load("Ring(4)_fc(2)_SW(2):250 GB/s,100GB/s,50 GB/s:500 ns").unwrap();
+        let topology = machine.topology();
+        assert_eq!(topology.npus(), 16);
+        let found: Vec<_> = topology
+            .dimensions()
+            .iter()
+            .map(|d| (d.shape, d.size, d.bandwidth.bytes_per_second(), d.latency))
+            .collect();
+        let ns = Span::from_ns(500);
+        let expected = [
+            (DimensionShape::Ring, 4, 250e9, ns),
+            (DimensionShape::FullyConnected, 2, 100e9, ns),
+            (DimensionShape::Switch, 2, 50e9, ns),
+        ];
+        assert_eq!(found, expected);
+        // The NPU and the chunks are those of the paper's preset.
+        let paper = Machine::load("w-2d").unwrap();
+        assert_eq!(machine.classes(), paper.classes());
+        assert_eq!(machine.pipeline(), paper.pipeline());
+    }
+
+    #[test]
+    fn what_is_no_notation_is_left_to_presets_and_files() {
+        for name in [
+            "dgx-h100x4",
+            "a/Ring(4).toml",
+            "Ring(4).toml",
+            "Ring()",
+            "(4)",
+            "R2(4)",
+            "Ring(x)",
+        ] {
+            assert!(!is_inline(name), "{name}");
+        }
+        for name in ["Ring(4)", "R(4)_SW(2)", "Ring(4):1 GB/s:0 ns", "Torus(4)"] {
+            assert!(is_inline(name), "{name}");
+        }
+    }
+
+    #[test]
+    fn errors_say_what_is_wrong() {
+        for (name, found) in [
+            ("Torus(4):1 GB/s:0 ns", "shape \"Torus\""),
+            ("Ring(0):1 GB/s:0 ns", "size \"0\""),
+            ("Ring(4)_Ring:1 GB/s:0 ns", "\"Ring\""),
+            ("Ring(4)_Ring(2:1 GB/s:0 ns", "\"2\""),
+            ("Ring(4)Ring(2):1 GB/s:0 ns", "\"Ring(2)\""),
+            ("Ring(4)", "no bandwidth"),
+            ("Ring(4):1 GB/s", "no latency"),
+            (
+                "Ring(4)_Ring(2):1 GB/s,2 GB/s,3 GB/s:0 ns",
+                "3 values of bandwidth for 2",
+            ),
+            ("Ring(4):fast:0 ns", "bandwidth \"fast\""),
+            ("Ring(4):1 GB/s:soon", "latency \"soon\""),
+        ] {
+            let error = text(name).unwrap_err().to_string();
+            assert!(error.contains(found), "{name}: {error}");
+            assert!(error.contains(EXAMPLE), "{error}");
+        }
+        assert!(Machine::load("Ring(2000000)_Ring(2000000):1 GB/s:0 ns").is_err());
+    }
+}

@@ -1,0 +1,456 @@
+//! The machines that come with the program, and the translation of a name to the text of a machine file.
+
+use super::Machine;
+use super::build;
+use super::chips::{self, is_graph};
+use super::error::MachineError;
+use super::inline::{self, is_inline};
+use chakram_base::config::{ConfigDocument, STANDARD_INPUT, nearest, read};
+use std::borrow::Cow;
+
+/// A machine that comes with the program.
+#[derive(Clone, Copy, Debug)]
+pub struct MachinePreset {
+    /// Name for `--machine`.
+    pub name: &'static str,
+    /// Its machine file; comments give the source of every number.
+    pub text: &'static str,
+}
+
+macro_rules! presets {
+    ($($name:literal),* $(,)?) => {
+        /// Every preset: products, machines of tiles, then the machines of the ASTRA-sim 2.0 paper.
+        pub const PRESETS: &[MachinePreset] = &[$(MachinePreset {
+            name: $name,
+            text: include_str!(concat!("presets/", $name, ".toml")),
+        }),*];
+    };
+}
+
+presets!(
+    "dgx-a100",
+    "dgx-h100",
+    "dgx-h200",
+    "dgx-b200",
+    "grand-teton-h100",
+    "selene",
+    "gb200-nvl72",
+    "mi300x",
+    "tpu-v4",
+    "wafer-5x4",
+    "wafer-5x4-published",
+    "palm-gpu",
+    "gemmini",
+    "grayskull",
+    "dojo-tile",
+    "wse-2",
+    "w-1d-350",
+    "w-1d-500",
+    "w-1d-600",
+    "w-2d",
+    "conv-3d",
+    "conv-4d",
+    "zero-infinity",
+    "hiermem",
+    "hiermem-opt",
+);
+
+/// Text of a machine file, with its name in errors.
+#[derive(Clone, Debug)]
+pub struct MachineSource {
+    /// The preset's name, or the path as given.
+    pub file: String,
+    /// The machine file.
+    pub text: Cow<'static, str>,
+}
+
+/// Returns whether `name` is the path of a machine file and no preset: it contains a `/` or ends in `.toml`, or in
+/// `.topology`.
+pub fn names_file(name: &str) -> bool {
+    let graph = is_graph(name) && !name.contains(chips::EXTENSION);
+    !is_inline(name) && !graph && (name.contains('/') || name.ends_with(".toml"))
+        || name.ends_with(chips::EXTENSION)
+}
+
+/// Finds the text of `name`: a file if [`names_file`] says so, that of dimensions in the ASTRA-sim 2.0 paper's notation
+/// (`machine/inline.rs`), that of a graph of chips (`machine/chips.rs`), otherwise a preset `NAME`, or `NAMExN` for one whose outermost dimension is scalable.
+///
+/// # Errors
+///
+/// If there is no such preset, it comes in one size, or the file cannot be read.
+pub fn source(name: &str) -> Result<MachineSource, MachineError> {
+    if is_graph(name) {
+        return Ok(MachineSource {
+            file: name.to_owned(),
+            text: Cow::Owned(chips::text(name)?),
+        });
+    }
+    if names_file(name) || name == STANDARD_INPUT {
+        let text = read(name).map_err(|source| MachineError::Read {
+            file: name.to_owned(),
+            source,
+        })?;
+        return Ok(MachineSource {
+            file: name.to_owned(),
+            text: Cow::Owned(text),
+        });
+    }
+    let text = if is_inline(name) {
+        Cow::Owned(inline::text(name)?)
+    } else {
+        preset(name)?
+    };
+    Ok(MachineSource {
+        file: name.to_owned(),
+        text,
+    })
+}
+
+/// The text of preset `name`, or of `NAMExN`.
+pub(super) fn preset(name: &str) -> Result<Cow<'static, str>, MachineError> {
+    let find = |name: &str| PRESETS.iter().find(|preset| preset.name == name);
+    if let Some(preset) = find(name) {
+        return Ok(Cow::Borrowed(preset.text));
+    }
+    let number = |text: &&str| !text.is_empty() && text.bytes().all(|b| b.is_ascii_digit());
+    // From the right: preset names may contain an `x` themselves.
+    let scaled = name.rsplit_once('x').filter(|(_, size)| number(size));
+    match scaled.and_then(|(base, size)| Some((find(base)?, size))) {
+        Some((preset, size)) => {
+            let text = scale(preset.text, preset.name, name, size)?;
+            text.map(Cow::Owned).ok_or_else(|| MachineError::Fixed {
+                name: name.to_owned(),
+                preset: preset.name,
+            })
+        }
+        None => Err(MachineError::Unknown {
+            // An arbitrarily long argument must not flood the message.
+            name: name.chars().take(80).collect(),
+            closest: closest(name),
+        }),
+    }
+}
+
+/// The `text` of the machine file called `file`, with `name` and its outermost dimension at `size`, which is digits;
+/// `None` unless that is scalable.
+fn scale(text: &str, file: &str, name: &str, size: &str) -> Result<Option<String>, MachineError> {
+    let document = ConfigDocument::parse(text, file)?;
+    let scalable = build::machine(&document)?.scalable();
+    let Some([at_name, at_size]) = build::scale_spans(&document).filter(|_| scalable) else {
+        return Ok(None);
+    };
+    // TOML refuses leading zeros. The size stands after the name, so it is replaced first.
+    let digits = size.trim_start_matches('0');
+    let mut text = text.to_owned();
+    text.replace_range(at_size, if digits.is_empty() { "0" } else { digits });
+    text.replace_range(at_name, &format!("{name:?}"));
+    Ok(Some(text))
+}
+
+/// Loads the machine called `name`, as [`Machine::load`] does, at the least size of its outermost dimension that holds
+/// `ranks`, if that is scalable.
+///
+/// # Errors
+///
+/// As [`Machine::load`].
+pub fn for_ranks(name: &str, ranks: u32) -> Result<Machine, MachineError> {
+    let source = source(name)?;
+    let machine = Machine::parse(&source.text, &source.file)?;
+    let dimensions = machine.topology().dimensions();
+    let Some((outermost, inner)) = dimensions.split_last().filter(|_| machine.scalable()) else {
+        return Ok(machine);
+    };
+    let unit: u32 = inner.iter().map(|dimension| dimension.size).product();
+    let size = ranks.div_ceil(unit.max(1));
+    if size == outermost.size {
+        return Ok(machine);
+    }
+    let scaled = format!("{}x{size}", machine.name());
+    match scale(&source.text, &source.file, &scaled, &size.to_string())? {
+        Some(text) => Machine::parse(&text, &source.file),
+        None => Ok(machine),
+    }
+}
+
+/// Returns whether `name` is a preset, or one in a size of its own such as `dgx-h100x4`.
+pub fn is_preset(name: &str) -> bool {
+    preset(name).is_ok()
+}
+
+/// Returns the name under which the machine `name` holds `ranks`: itself, or `PRESETxN` for a preset that comes in sizes.
+/// `None` if there is none, or no such machine.
+pub fn name_for_ranks(name: &str, ranks: u32) -> Option<String> {
+    let holds = |machine: &Machine| machine.topology().npus() >= ranks;
+    if Machine::load(name).is_ok_and(|machine| holds(&machine)) {
+        return Some(name.to_owned());
+    }
+    let sized = |preset: &&MachinePreset| {
+        let size = name.strip_prefix(preset.name);
+        let size = size.and_then(|rest| rest.strip_prefix('x'));
+        name == preset.name || size.is_some_and(|n| n.bytes().all(|b| b.is_ascii_digit()))
+    };
+    let base = PRESETS.iter().find(sized)?;
+    let machine = for_ranks(base.name, ranks).ok().filter(holds)?;
+    Some(machine.name().to_owned())
+}
+
+/// The preset whose name, without a number of nodes, is nearest to `name`, if one is near.
+fn closest(name: &str) -> Option<&'static str> {
+    let digits = |size: &str| size.bytes().all(|b| b.is_ascii_digit());
+    let base = name.rsplit_once('x').filter(|(_, size)| digits(size));
+    let names = || PRESETS.iter().map(|preset| preset.name);
+    nearest(name, names()).or_else(|| nearest(base?.0, names()))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::topology::DimensionShape;
+    use chakram_base::dtype::Dtype;
+    use chakram_base::units::Bandwidth;
+
+    /// Presets with eight NPUs a node; one of a fixed size, 320 NPUs; and one of 512 in its only dimension, which grows.
+    #[test]
+    fn machines_are_named_at_the_size_that_holds_the_ranks() {
+        for (name, ranks, named) in [
+            ("dgx-h100", 8, Some("dgx-h100")),
+            ("dgx-h100", 9, Some("dgx-h100x2")),
+            ("dgx-h100x4", 8, Some("dgx-h100x4")),
+            ("dgx-h100x4", 64, Some("dgx-h100x8")),
+            ("wafer-5x4", 320, Some("wafer-5x4")),
+            ("wafer-5x4", 321, None),
+            (
+                "Ring(4)_Switch(2):100GB/s:1us",
+                8,
+                Some("Ring(4)_Switch(2):100GB/s:1us"),
+            ),
+            ("Ring(4)_Switch(2):100GB/s:1us", 9, None),
+            ("nosuch/machine.toml", 1, None),
+        ] {
+            assert_eq!(name_for_ranks(name, ranks).as_deref(), named, "{name}");
+        }
+        assert!(is_preset("dgx-h100x4") && !is_preset("machine.toml") && !is_preset("h100"));
+    }
+
+    /// (name, NPUs, bf16 TFLOP/s, GB/s of each dimension)
+    const FIGURES: &[(&str, u32, f64, &[f64])] = &[
+        ("dgx-a100", 8, 312.0, &[300.0, 25.0]),
+        ("dgx-h100", 8, 989.4, &[450.0, 50.0]),
+        ("dgx-h200", 8, 989.4, &[450.0, 50.0]),
+        ("dgx-b200", 8, 2250.0, &[900.0, 50.0]),
+        ("grand-teton-h100", 8, 989.4, &[450.0, 50.0]),
+        ("selene", 8, 312.0, &[233.0, 25.0]),
+        ("gb200-nvl72", 72, 2500.0, &[900.0, 50.0]),
+        ("mi300x", 8, 1307.4, &[448.0, 50.0]),
+        ("tpu-v4", 64, 275.0, &[100.0, 100.0, 100.0]),
+        ("wafer-5x4", 320, 16.0, &[2048.0, 2048.0]),
+        ("wafer-5x4-published", 320, 16.0, &[2048.0, 2048.0]),
+        ("palm-gpu", 8, 312.0, &[261.0, 32.0]),
+        ("gemmini", 1, 0.3584, &[1.0]),
+        ("grayskull", 120, 0.76667, &[384.0, 384.0]),
+        ("dojo-tile", 9000, 1.024, &[256.0, 256.0]),
+        ("wse-2", 850_000, 0.0176, &[8.8, 8.8]),
+        ("w-1d-350", 512, 234.0, &[350.0]),
+        ("w-1d-500", 512, 234.0, &[500.0]),
+        ("w-1d-600", 512, 234.0, &[600.0]),
+        ("w-2d", 512, 234.0, &[250.0, 250.0]),
+        ("conv-3d", 512, 234.0, &[200.0, 100.0, 50.0]),
+        ("conv-4d", 512, 234.0, &[250.0, 200.0, 100.0, 50.0]),
+        ("zero-infinity", 256, 2048.0, &[256.0, 512.0]),
+        ("hiermem", 256, 2048.0, &[256.0, 512.0]),
+        ("hiermem-opt", 256, 2048.0, &[512.0, 512.0]),
+    ];
+
+    #[test]
+    fn presets_have_the_published_figures() {
+        assert_eq!(FIGURES.len(), PRESETS.len());
+        for (name, npus, peak, bandwidths) in FIGURES {
+            let machine = Machine::preset(name).unwrap();
+            assert_eq!(machine.name(), *name);
+            assert_eq!(machine.topology().npus(), *npus, "{name}");
+            let peaks = &machine.classes()[0].peaks;
+            let rate = peaks.get(Dtype::Bf16).or(peaks.get(Dtype::Fp16)).unwrap();
+            assert_eq!(rate.per_second(), peak * 1e12, "{name}");
+            let dimensions = machine.topology().dimensions().iter();
+            let found: Vec<_> = dimensions
+                .map(|d| d.bandwidth.bytes_per_second() / 1e9)
+                .collect();
+            assert_eq!(found, *bandwidths, "{name}");
+        }
+    }
+
+    #[test]
+    fn pools_have_the_published_figures() {
+        use crate::memory::MemoryAttachment;
+        // Table V: GB/s of local memory and of a memory group, groups, switches, GB/s within a node.
+        let gb = |rate: Bandwidth| rate.bytes_per_second() / 1e9;
+        for (name, group, in_node) in [("hiermem", 100.0, 256.0), ("hiermem-opt", 500.0, 512.0)] {
+            let machine = Machine::preset(name).unwrap();
+            let remote = machine.remote().unwrap();
+            let MemoryAttachment::Hierarchical(design) = &remote.attachment else {
+                panic!("{name}")
+            };
+            assert_eq!(gb(machine.classes()[0].memory.bandwidth), 4096.0);
+            assert_eq!(gb(remote.bandwidth), group);
+            assert_eq!(gb(design.in_node_bandwidth), in_node);
+            assert_eq!((design.groups, design.out_switches), (256, 16));
+        }
+        let machine = Machine::preset("zero-infinity").unwrap();
+        let remote = machine.remote().unwrap();
+        assert_eq!(remote.attachment, MemoryAttachment::PerNpu);
+        assert_eq!(gb(remote.bandwidth), 100.0);
+        assert_eq!(gb(machine.classes()[0].memory.bandwidth), 4096.0);
+    }
+
+    #[test]
+    fn presets_agree_with_the_totals_of_their_nodes() {
+        // (name, NPUs of a node or rack, and what datasheets give for all of them together: PFLOP/s
+        // of fp8 or int8 with sparsity, which doubles it, GB of memory, TB/s over its links in both
+        // directions, Gb/s of its network ports.) MI300X: 8 x 896 GB/s = 7.168 TB/s.
+        let totals = [
+            ("dgx-h100", 8.0, 32.0, 640.0, 7.2, 3200.0),
+            ("dgx-h200", 8.0, 32.0, 1128.0, 7.2, 3200.0),
+            ("dgx-b200", 8.0, 72.0, 1440.0, 14.4, 3200.0),
+            ("gb200-nvl72", 72.0, 720.0, 13_400.0, 130.0, 28_800.0),
+            ("mi300x", 8.0, 41.8, 1536.0, 7.168, 3200.0),
+        ];
+        let near = |found: f64, total: f64| (found / total - 1.0).abs() < 0.015;
+        for (name, npus, sparse, memory, links, ports) in totals {
+            let machine = Machine::preset(name).unwrap();
+            let class = &machine.classes()[0];
+            for dtype in [Dtype::Fp8, Dtype::Int8] {
+                let rate = class.peaks.get(dtype).unwrap().per_second();
+                assert!(near(2.0 * rate * npus, sparse * 1e15), "{name} {dtype:?}");
+            }
+            let capacity = class.memory.capacity.0 as f64;
+            assert!(near(capacity * npus, memory * 1e9), "{name}");
+            let [inner, outer] = machine.topology().dimensions() else {
+                panic!("{name}")
+            };
+            let inner = inner.bandwidth.bytes_per_second();
+            assert!(near(2.0 * inner * npus, links * 1e12), "{name}");
+            let outer = outer.bandwidth.bytes_per_second();
+            assert!(near(8.0 * outer * npus, ports * 1e9), "{name}");
+            assert!(machine.scalable(), "{name}");
+        }
+        // 7 links of 64 GB/s, one to each of the 7 others.
+        let machine = Machine::preset("mi300x").unwrap();
+        let fabric = &machine.topology().dimensions()[0];
+        assert_eq!(fabric.shape, DimensionShape::FullyConnected);
+        let links = f64::from(fabric.size - 1);
+        assert_eq!(fabric.bandwidth.bytes_per_second(), links * 64e9);
+        // 6 links of 50 GB/s, two along each dimension.
+        let machine = Machine::preset("tpu-v4").unwrap();
+        for dimension in machine.topology().dimensions() {
+            assert_eq!(dimension.link().bytes_per_second(), 50e9);
+        }
+        // NVLink-C2C: 900 GB/s in both directions, for the two NPUs of a Grace.
+        let machine = Machine::preset("gb200-nvl72").unwrap();
+        let host = machine.remote().unwrap();
+        assert_eq!(host.bandwidth.bytes_per_second(), 900e9 / 2.0 / 2.0);
+    }
+
+    #[test]
+    fn every_number_of_a_preset_has_a_comment() {
+        for preset in PRESETS {
+            // A comment behind a table's head speaks for its numbers.
+            let mut explained = false;
+            for line in preset.text.lines().filter(|line| !line.starts_with('#')) {
+                if line.starts_with('[') {
+                    explained = line
+                        .split_once(" # ")
+                        .is_some_and(|(_, why)| why.trim().len() >= 10);
+                }
+                let Some((key, value)) = line.split_once('=') else {
+                    continue;
+                };
+                // Formats are names, and the comment above a list of times speaks for all of them.
+                let words = [
+                    "name",
+                    "description",
+                    "formats",
+                    "members",
+                    "first",
+                    "factor",
+                    "times",
+                ];
+                let words = words.contains(&key.trim());
+                let (value, comment) = value.split_once(" # ").unwrap_or((value, ""));
+                let number = value.contains(|c: char| c.is_ascii_digit()) && !words;
+                assert!(
+                    !number || explained || comment.trim().len() >= 10,
+                    "{}: {line}",
+                    preset.name
+                );
+            }
+        }
+    }
+
+    #[test]
+    fn a_name_with_a_size_sets_the_outermost_dimension() {
+        // 8 NPUs in each of 4 nodes.
+        let machine = Machine::load("dgx-h100x4").unwrap();
+        assert_eq!(machine.name(), "dgx-h100x4");
+        assert_eq!(machine.topology().npus(), 32);
+        assert_eq!(machine.topology().dimensions()[1].size, 4);
+        assert_eq!(Machine::load("dgx-h100x04").unwrap().topology().npus(), 32);
+        // 72 x 2 NPUs; 8 x 4, of a preset whose own name ends in x.
+        assert_eq!(
+            Machine::load("gb200-nvl72x2").unwrap().topology().npus(),
+            144
+        );
+        assert_eq!(Machine::load("mi300xx4").unwrap().topology().npus(), 32);
+        let one = Machine::load("dgx-h100").unwrap();
+        assert_eq!(
+            one.topology().dimensions()[0],
+            machine.topology().dimensions()[0]
+        );
+    }
+
+    #[test]
+    fn sizes_that_cannot_be_are_refused() {
+        let error = |name: &str| Machine::load(name).unwrap_err().to_string();
+        let text = error("tpu-v4x2");
+        assert!(text.contains("`tpu-v4` comes in one size"), "{text}");
+        for name in [
+            "dgx-a100x0",
+            "dgx-a100x000",
+            "dgx-a100x99999999999999999999999999",
+        ] {
+            let text = error(name);
+            assert!(
+                text.starts_with(name) && text.contains("`dimension[1].size`"),
+                "{text}"
+            );
+        }
+        // 8 x 1,000,000 NPUs are more than 4,194,304.
+        assert!(error("dgx-a100x1000000").contains("8000000 NPUs"));
+    }
+
+    #[test]
+    fn unknown_names_bring_the_closest_and_the_command_that_lists_all() {
+        let error = |name: &str| Machine::load(name).unwrap_err().to_string();
+        let text = error("dgx-h10");
+        let line = "did you mean `dgx-h100`?\n  try: a preset, which `chakram machine list` names";
+        assert!(text.contains(line), "{text}");
+        assert!(error("mi300x4").contains("did you mean `mi300x`?"));
+        assert!(error("DGX-A1OO").contains("a preset, which `chakram machine list` names"));
+        assert!(!error("laptop").contains("did you mean"));
+        assert!(error("").contains("no machine is called \"\""));
+        for name in ["dgx-h100x", "dgx-h100x-1", "x4", "é"] {
+            assert!(error(name).contains("no machine is called"), "{name}");
+        }
+        assert!(error(&"x".repeat(10_000)).len() < 500);
+    }
+
+    #[test]
+    fn paths_are_read_and_named() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("dgx-a100.toml");
+        std::fs::write(&path, PRESETS[1].text).unwrap();
+        let path = path.to_str().unwrap();
+        assert_eq!(Machine::load(path).unwrap().name(), "dgx-h100");
+        let missing = Machine::load("./no-such.toml").unwrap_err().to_string();
+        assert_eq!(missing, "cannot read machine file ./no-such.toml");
+    }
+}

@@ -1,0 +1,120 @@
+//! Remote memory through a dimension of the network: values that are read, and values that are refused.
+
+use super::refused_in;
+use super::remote::{HIERARCHICAL, MESH, RING, SWITCH, with};
+use crate::machine::Machine;
+use crate::memory::{MemoryAttachment, NetworkAttachment, RemoteMemory, RingPool};
+use crate::topology::{MemoryEndpoint, MemorySite};
+use chakram_base::ids::EndpointId;
+use chakram_base::units::{Bandwidth, Bytes, Span};
+
+/// Remote memory of `text` through `outer`, the second dimension of [`GOOD`]: a switch of 2 at 50 GB/s and 1.5 us.
+fn through_outer(text: &str) -> RemoteMemory {
+    let machine = Machine::parse(&with(text), "m.toml").unwrap();
+    let remote = machine.remote().unwrap().clone();
+    let through = remote.through.as_ref().unwrap();
+    assert_eq!(through.name(), "outer");
+    let expected = MemoryEndpoint {
+        site: MemorySite::Fabric(1),
+        bandwidth: Bandwidth::new(50e9).unwrap(),
+        latency: Span::from_ns(1500),
+    };
+    assert_eq!(remote.endpoints(), [expected]);
+    let first = EndpointId(machine.topology().npus());
+    assert_eq!(machine.topology().memory(first), Some(&expected));
+    remote
+}
+
+#[test]
+fn ports_can_be_those_of_a_dimension() {
+    let through = "through = \"outer\"";
+    let text = HIERARCHICAL.replace("in_node_bandwidth = \"50 GB/s\"", through);
+    let remote = through_outer(&text);
+    let MemoryAttachment::Hierarchical(design) = &remote.attachment else {
+        panic!("it is one of groups behind switches")
+    };
+    assert_eq!(design.in_node_bandwidth, Bandwidth::new(50e9).unwrap());
+    let words = "3 groups of 100 GB/s behind 5 switches, 50 GB/s for each NPU through outer";
+    assert_eq!(remote.to_string(), words);
+    // 3 x 5 x 1 MB for 8 NPUs are 1.875 MB: 10 MB are 5 and a third.
+    assert_eq!(remote.chunks(10_000_000, 8), Some(6));
+    let text = SWITCH.replace("npu_bandwidth = \"50 GB/s\"", through);
+    // 3 MB for 8 NPUs are 375 kB.
+    assert_eq!(through_outer(&text).chunks(375_000, 8), Some(1));
+    for name in ["per_npu", "pool"] {
+        let channel =
+            format!("attachment = \"{name}\"\nbandwidth = \"7 GB/s\"\nchunk = \"1 kB\"\n");
+        let remote = through_outer(&format!("{channel}{through}\n"));
+        assert_eq!(remote.chunks(0, 8), Some(1));
+        assert_eq!(remote.chunks(1001, 8), Some(2));
+    }
+}
+
+#[test]
+fn importers_cannot_come_through_what_is_no_port() {
+    let text = SWITCH.replace("npu_bandwidth = \"50 GB/s\"", "through = \"outer\"");
+    let machine = Machine::parse(&with(&text), "m.toml").unwrap();
+    let topology = machine.topology();
+    // `inner` is a ring; there is no third.
+    assert!(NetworkAttachment::new(topology, 0, Bytes(1)).is_none());
+    assert!(NetworkAttachment::new(topology, 2, Bytes(1)).is_none());
+    assert!(NetworkAttachment::new(topology, 1, Bytes(0)).is_none());
+    let good = machine.remote().unwrap();
+    let fits = |change: fn(&mut RemoteMemory)| {
+        let mut remote = good.clone();
+        change(&mut remote);
+        remote.fits(topology)
+    };
+    assert!(fits(|_| {}));
+    // A port of another rate than the dimension's; a ring has none.
+    assert!(!fits(|remote| {
+        if let MemoryAttachment::Switch(design) = &mut remote.attachment {
+            design.npu_bandwidth = Bandwidth::new(1e9).unwrap();
+        }
+    }));
+    assert!(!fits(|remote| {
+        let chunk = Bytes(1);
+        let rate = Bandwidth::new(50e9).unwrap();
+        remote.attachment = MemoryAttachment::Ring(RingPool {
+            groups: 2,
+            link_bandwidth: rate,
+            npu_bandwidth: rate,
+            chunk,
+        });
+    }));
+}
+
+#[test]
+fn ports_that_are_none_are_refused() {
+    let swap = |text: &str, table: &str| refused_in(&with(text), table);
+    swap(
+        HIERARCHICAL,
+        r#"
+        chunk = "1 MB" => chunk = "1 MB"\nthrough = "outer" => 48: `remote_memory.in_node_bandwidth` … beside `through` … one of the two
+        in_node_bandwidth = "50 GB/s" => through = "inner" => 48: `remote_memory.through` … "inner", whose shape is ring … switch or fully_connected
+        in_node_bandwidth = "50 GB/s" => through = "outr" => 48: `remote_memory.through` … outr … one of inner, outer
+        in_node_bandwidth = "50 GB/s" => through = 1 => 48: `remote_memory.through` … one of inner, outer
+        "#,
+    );
+    swap(
+        SWITCH,
+        r#"npu_bandwidth = "50 GB/s" => npu_bandwidth = "50 GB/s"\nthrough = "outer" => 46: `remote_memory.npu_bandwidth` … beside `through`"#,
+    );
+    for (text, name) in [(RING, "ring"), (MESH, "mesh")] {
+        let table = format!(
+            "chunk = \"1 MB\" => chunk = \"1 MB\"\\nthrough = \"outer\" => {}: `remote_memory.through` … memories on a {name} of their own … none",
+            if name == "ring" { 48 } else { 49 }
+        );
+        swap(text, &table);
+    }
+    let channel =
+        "attachment = \"pool\"\nbandwidth = \"7 GB/s\"\nchunk = \"1 kB\"\nthrough = \"outer\"\n";
+    swap(
+        channel,
+        r#"
+        chunk = "1 kB"\n =>  => 41: `remote_memory.chunk` … such as
+        chunk = "1 kB" => chunk = "0 B" => 44: `remote_memory.chunk` … more than zero
+        through = "outer"\n =>  => 44: `remote_memory.chunk` … unknown … attachment, bandwidth
+        "#,
+    );
+}

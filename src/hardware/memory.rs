@@ -1,0 +1,312 @@
+//! Cost of loads and stores, and contention among them.
+//!
+//! Memory of the NPU's own is [`LocalMemory`]. Memory beyond it is reached in one of two ways. *Channels* serve one
+//! access at a time, first come, first served ([`MemoryAttachment::PerNpu`], [`MemoryAttachment::Pool`],
+//! [`MemoryAttachment::PerNode`]). *Pools that are networks* are made of links that concurrent accesses share: the
+//! designs of Fig. 5 in Won et al., "ASTRA-sim2.0" (ISPASS 2023), one file each. A design defines the links and the
+//! path of an access over them (`memory/pool_layout.rs`); bandwidth sharing is the same for all (`memory/fair_sharing.rs`).
+//!
+//! Memory may lie at the network, as [endpoints](MemoryEndpoint) of it beside the NPUs. *Ports* at NPUs ([`MemoryPorts`]), such
+//! as those at the edges of dies, are reached over the links of the network, which charges for all of it. And the last stage
+//! of channels and pools may be the port of the NPU into a dimension ([`NetworkAttachment`]): with a network model that has
+//! contention, loads and stores compete with messages there, chunk by chunk (`memory/chunked_access.rs`); otherwise the
+//! port is one more stage.
+
+use crate::topology::{MemoryEndpoint, MemorySite, Topology};
+use chakram_base::ids::Npu;
+use chakram_base::units::{Bandwidth, Bytes, Span};
+use serde::Serialize;
+use std::fmt;
+
+mod channel_stream;
+mod channels;
+mod chunked_access;
+mod fair_sharing;
+mod hierarchical;
+mod local;
+mod memory_ports;
+mod mesh;
+mod network_attachment;
+mod pool_layout;
+mod remote;
+mod ring;
+mod switch;
+
+pub use chunked_access::PortRequest;
+pub use fair_sharing::AccessEnd;
+pub use hierarchical::HierarchicalPool;
+pub use memory_ports::MemoryPorts;
+pub use mesh::MeshPool;
+pub use network_attachment::{MOST_CHUNKS, NetworkAttachment};
+pub use remote::{MemoryModel, RemoteMemoryAccess, RemoteMemoryModel};
+pub use ring::RingPool;
+pub use switch::{SwitchLevel, SwitchPool};
+
+/// The memory of one NPU.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct LocalMemory {
+    /// Bytes per second, reads and writes together.
+    pub bandwidth: Bandwidth,
+    /// Time of the first byte.
+    pub latency: Span,
+    /// Capacity; a node that moves more at once is refused.
+    pub capacity: Bytes,
+}
+
+/// Attachment of NPUs to the memory beyond their own.
+#[derive(Clone, Debug, PartialEq)]
+pub enum MemoryAttachment {
+    /// Every NPU has a channel of its own.
+    PerNpu,
+    /// One channel for all, first come, first served.
+    Pool,
+    /// One channel for each group of that many consecutive NPUs; at least 1.
+    PerNode(u32),
+    /// Memories behind switches of their own, which reach the switches of the nodes.
+    Hierarchical(HierarchicalPool),
+    /// Memories behind levels of switches.
+    Switch(SwitchPool),
+    /// Memories and NPUs on a ring.
+    Ring(RingPool),
+    /// Memories and NPUs on a mesh of two dimensions.
+    Mesh(MeshPool),
+    /// Ports at NPUs, reached over the links of the network.
+    Ports(MemoryPorts),
+}
+
+impl MemoryAttachment {
+    /// The attachments that machine files can name.
+    pub const NAMES: [&str; 7] = [
+        "per_npu",
+        "pool",
+        "hierarchical",
+        "switch",
+        "ring",
+        "mesh",
+        "ports",
+    ];
+
+    /// Name in machine files; importers have one more variant, which this table cannot name.
+    pub fn name(&self) -> &'static str {
+        match self {
+            Self::PerNpu => "per_npu",
+            Self::Pool => "pool",
+            Self::PerNode(_) => "per_node",
+            Self::Hierarchical(_) => "hierarchical",
+            Self::Switch(_) => "switch",
+            Self::Ring(_) => "ring",
+            Self::Mesh(_) => "mesh",
+            Self::Ports(_) => "ports",
+        }
+    }
+
+    /// Returns true if a machine with `npus` NPUs can have this attachment.
+    pub fn fits(&self, npus: u32) -> bool {
+        match self {
+            Self::PerNpu | Self::Pool => true,
+            Self::PerNode(size) => *size > 0,
+            Self::Hierarchical(design) => design.fits(npus),
+            Self::Switch(design) => design.fits(npus),
+            Self::Ring(design) => design.fits(npus),
+            Self::Mesh(design) => design.fits(npus),
+            Self::Ports(ports) => ports.count() > 0,
+        }
+    }
+
+    /// Number of NPUs, of `npus`, that share a channel, which serves one access at a time; `None` if it is no channel.
+    pub fn npus_per_channel(&self, npus: u32) -> Option<u32> {
+        match self {
+            Self::PerNpu => Some(1),
+            Self::Pool => Some(npus),
+            Self::PerNode(size) => Some(*size),
+            _ => None,
+        }
+    }
+
+    /// Returns true if accesses are served one at a time.
+    pub fn is_channel(&self) -> bool {
+        self.npus_per_channel(1).is_some()
+    }
+
+    /// Returns true if each NPU reaches it through a port of its own, which can be a network port.
+    pub fn has_ports(&self) -> bool {
+        !matches!(self, Self::Ring(_) | Self::Mesh(_) | Self::Ports(_))
+    }
+
+    /// The port's bandwidth that it is built with; only pools that are networks have one.
+    fn port(&self) -> Option<Bandwidth> {
+        Some(match self.pool()? {
+            PoolDesign::Hierarchical(design) => design.in_node_bandwidth,
+            PoolDesign::Switch(design) => design.npu_bandwidth,
+            PoolDesign::Ring(design) => design.npu_bandwidth,
+            PoolDesign::Mesh(design) => design.npu_bandwidth,
+        })
+    }
+
+    /// Returns the pool that is a network, as documents have it; `None` of the others.
+    pub fn pool(&self) -> Option<PoolDesign<'_>> {
+        Some(match self {
+            Self::Hierarchical(design) => PoolDesign::Hierarchical(design),
+            Self::Switch(design) => PoolDesign::Switch(design),
+            Self::Ring(design) => PoolDesign::Ring(design),
+            Self::Mesh(design) => PoolDesign::Mesh(design),
+            Self::PerNpu | Self::Pool | Self::PerNode(_) | Self::Ports(_) => return None,
+        })
+    }
+
+    /// Returns true if bytes pass switches, which can gather and reduce them.
+    pub fn has_switches(&self) -> bool {
+        matches!(self, Self::Hierarchical(_) | Self::Switch(_))
+    }
+}
+
+/// Pool that is a network, whose links concurrent accesses share.
+#[derive(Clone, Copy, Debug, Serialize)]
+#[serde(untagged)]
+pub enum PoolDesign<'a> {
+    /// Behind switches of its own, which reach the switches of the nodes.
+    Hierarchical(&'a HierarchicalPool),
+    /// Behind levels of switches.
+    Switch(&'a SwitchPool),
+    /// On a ring.
+    Ring(&'a RingPool),
+    /// On a mesh of two dimensions.
+    Mesh(&'a MeshPool),
+}
+
+impl PoolDesign<'_> {
+    /// Returns the links of the pool for `npus` NPUs, whose memories have bandwidth `memory` each.
+    fn layout(self, memory: Bandwidth, npus: u32) -> pool_layout::PoolLayout {
+        match self {
+            Self::Hierarchical(design) => design.layout(memory, npus),
+            Self::Switch(design) => design.layout(memory, npus),
+            Self::Ring(design) => design.layout(memory, npus),
+            Self::Mesh(design) => design.layout(memory, npus),
+        }
+    }
+}
+
+/// Memory beyond the NPUs' own.
+#[derive(Clone, Debug, PartialEq)]
+pub struct RemoteMemory {
+    /// Attachment to the NPUs.
+    pub attachment: MemoryAttachment,
+    /// Bytes per second of one channel, or of one memory of a pool that is a network.
+    pub bandwidth: Bandwidth,
+    /// Time of the first byte.
+    pub latency: Span,
+    /// Capacity; a node that moves more at once is refused.
+    pub capacity: Bytes,
+    /// True if bytes / bandwidth of a channel is truncated to whole nanoseconds, as in ASTRA-sim.
+    pub whole_ns: bool,
+    /// The ports of the network that its bytes come through, if they do. Their bandwidth is then that of
+    /// the NPUs' ports in its design.
+    pub through: Option<NetworkAttachment>,
+}
+
+/// Memory beyond NPUs that traces reach by its name.
+#[derive(Clone, Debug, PartialEq)]
+pub struct NamedMemory {
+    /// Name in machine files, and in the attribute `remote_memory` of loads and stores.
+    pub name: String,
+    /// The memory.
+    pub memory: RemoteMemory,
+}
+
+impl RemoteMemory {
+    /// The NPUs at which its ports lie; none of other memories.
+    pub fn ports(&self) -> &[Npu] {
+        match &self.attachment {
+            MemoryAttachment::Ports(ports) => ports.npus(),
+            _ => &[],
+        }
+    }
+
+    /// Its endpoints of the network: one for each of its ports, or one beyond a dimension; none if it does not lie there.
+    pub fn endpoints(&self) -> Vec<MemoryEndpoint> {
+        let port = |npu| MemoryEndpoint {
+            site: MemorySite::Npu(npu),
+            bandwidth: self.bandwidth,
+            latency: self.latency,
+        };
+        match (&self.attachment, &self.through) {
+            (MemoryAttachment::Ports(ports), _) => ports.npus().iter().copied().map(port).collect(),
+            (_, Some(through)) => vec![through.endpoint()],
+            (_, None) => Vec::new(),
+        }
+    }
+
+    /// Returns true if a machine with this network can have this memory.
+    pub fn fits(&self, topology: &Topology) -> bool {
+        let through = |through: &NetworkAttachment| {
+            let port = self.attachment.port();
+            // A pool's NPU ports are those of the network, so both descriptions must agree.
+            let same = port.is_none_or(|port| port == through.bandwidth());
+            self.attachment.has_ports() && same && through.fits(topology)
+        };
+        self.attachment.fits(topology.npus()) && self.through.as_ref().is_none_or(through)
+    }
+
+    /// Number of chunks of an access of `bytes` on a machine of `npus` NPUs if it shares ports with messages; `None`
+    /// if it does not.
+    pub fn chunks(&self, bytes: u64, npus: u32) -> Option<u64> {
+        let through = self.through.as_ref()?;
+        let chunk_bytes = match &self.attachment {
+            MemoryAttachment::Hierarchical(design) => design.chunk_bytes(npus),
+            MemoryAttachment::Switch(design) => design.chunk_bytes(npus),
+            // Channels take their chunk from the attachment; ring and mesh have no ports and never get here.
+            _ => through.chunk().0 as f64,
+        };
+        Some(chunked_access::count(bytes as f64, chunk_bytes))
+    }
+}
+
+/// Summary for people: `4 groups of 100 GB/s behind 16 switches, 256 GB/s for each NPU`.
+impl fmt::Display for RemoteMemory {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let gb = |rate: Bandwidth| rate.bytes_per_second() / 1e9;
+        let one = gb(self.bandwidth);
+        match &self.attachment {
+            MemoryAttachment::PerNpu => write!(f, "{one} GB/s for each NPU"),
+            MemoryAttachment::Pool => write!(f, "{one} GB/s for all NPUs"),
+            MemoryAttachment::PerNode(size) => write!(f, "{one} GB/s for each {size} NPUs"),
+            MemoryAttachment::Hierarchical(design) => {
+                let (groups, switches) = (design.groups, design.out_switches);
+                let port = gb(design.in_node_bandwidth);
+                write!(
+                    f,
+                    "{groups} groups of {one} GB/s behind {switches} switches, "
+                )?;
+                write!(f, "{port} GB/s for each NPU")
+            }
+            MemoryAttachment::Switch(design) => {
+                let (groups, port) = (design.groups, gb(design.npu_bandwidth));
+                let levels = design.levels.len();
+                write!(
+                    f,
+                    "{groups} of {one} GB/s behind {levels} levels of switches, "
+                )?;
+                write!(f, "{port} GB/s for each NPU")
+            }
+            MemoryAttachment::Ring(design) => {
+                let (groups, link) = (design.groups, gb(design.link_bandwidth));
+                write!(f, "{groups} of {one} GB/s on a ring of {link} GB/s")
+            }
+            MemoryAttachment::Mesh(design) => {
+                let (columns, rows) = (design.columns, design.rows);
+                let link = gb(design.link_bandwidth);
+                write!(
+                    f,
+                    "{columns} x {rows} of {one} GB/s on a mesh of {link} GB/s"
+                )
+            }
+            MemoryAttachment::Ports(ports) => {
+                write!(f, "{} ports of {one} GB/s at NPUs", ports.count())
+            }
+        }?;
+        match &self.through {
+            Some(through) => write!(f, " through {}", through.name()),
+            None => Ok(()),
+        }
+    }
+}

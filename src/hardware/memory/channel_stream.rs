@@ -1,0 +1,124 @@
+//! Channels whose data reaches the NPUs through network ports.
+//!
+//! A channel sends at its bandwidth, or at the port's if that is less, so its stream is known when it
+//! begins: S(x) = begin + x / bandwidth. The stages are the channel and the port.
+
+use super::chunked_access::{ChunkTimes, ChunkedTransfers, PortRequest};
+use super::{AccessEnd, NetworkAttachment, RemoteMemoryAccess};
+use chakram_base::units::{Bandwidth, Span, Time};
+use std::cmp::Reverse;
+use std::collections::BinaryHeap;
+
+/// The accesses of all channels, those that wait for theirs included.
+#[derive(Debug)]
+pub(super) struct ChannelStreams {
+    channel: Bandwidth,
+    through: NetworkAttachment,
+    chunks: ChunkedTransfers,
+    /// Begin of each stream, by the number of its access.
+    begins: Vec<Time>,
+    /// Times at which streams reach the positions that their chunks wait for.
+    due: BinaryHeap<Reverse<(Time, u32)>>,
+    unsettled: bool,
+    settlement: u32,
+}
+
+/// The rate of a stream: the channel's, or the port's if that is less.
+pub(super) fn rate(channel: Bandwidth, through: &NetworkAttachment) -> Bandwidth {
+    if through.bandwidth() < channel {
+        through.bandwidth()
+    } else {
+        channel
+    }
+}
+
+/// The time of a chunk of an access of `bytes` in the channel and in the port.
+pub(super) fn times(channel: Bandwidth, through: &NetworkAttachment, bytes: u64) -> [f64; 2] {
+    let chunk_bytes = through.chunk().0.min(bytes) as f64;
+    [channel, through.bandwidth()].map(|rate| chunk_bytes / rate.bytes_per_second())
+}
+
+impl ChannelStreams {
+    /// Nothing is on its way; `latency` is that of channel and port together.
+    pub fn new(channel: Bandwidth, through: &NetworkAttachment, latency: Span) -> Self {
+        Self {
+            channel,
+            through: through.clone(),
+            chunks: ChunkedTransfers::new(through.bandwidth(), latency),
+            begins: Vec::new(),
+            due: BinaryHeap::new(),
+            unsettled: false,
+            settlement: 0,
+        }
+    }
+
+    /// An access has its channel from `begin` on.
+    pub fn begin(&mut self, begin: Time, access: RemoteMemoryAccess) {
+        let [front, port] = times(self.channel, &self.through, access.bytes);
+        let times = ChunkTimes {
+            front,
+            port,
+            longest: front.max(port),
+        };
+        let chunk_bytes = self.through.chunk().0 as f64;
+        let number = self.chunks.open(access, chunk_bytes, 1.0, times);
+        if number as usize == self.begins.len() {
+            self.begins.push(begin);
+        } else {
+            self.begins[number as usize] = begin;
+        }
+        self.await_chunk(number);
+        self.unsettled = true;
+    }
+
+    /// Schedules [`Self::ended`] for the next chunk of an access, if there is one.
+    fn await_chunk(&mut self, number: u32) {
+        if let Some(bytes) = self.chunks.position(number) {
+            let rate = rate(self.channel, &self.through).bytes_per_second();
+            let at = self.begins[number as usize] + Span::from_seconds(bytes / rate);
+            self.due.push(Reverse((at, number)));
+        }
+    }
+
+    pub fn is_unsettled(&self) -> bool {
+        self.unsettled
+    }
+
+    pub fn settle(&mut self) -> Option<(Time, u32)> {
+        self.unsettled = false;
+        self.settlement = self.settlement.wrapping_add(1);
+        let due = self.due.peek().map(|Reverse((at, _))| *at);
+        let next = [due, self.chunks.next()].into_iter().flatten().min();
+        next.map(|at| (at, self.settlement))
+    }
+
+    pub fn ended(&mut self, now: Time, settlement: u32) {
+        if settlement != self.settlement {
+            return;
+        }
+        while let Some(&Reverse((_, number))) = self.due.peek().filter(|next| next.0.0 <= now)
+            // A full heap ends the replay, so nothing more needs to be scheduled.
+            && !self.chunks.is_full()
+        {
+            self.due.pop();
+            self.chunks.streamed(now, number);
+            self.await_chunk(number);
+        }
+        self.unsettled = true;
+    }
+
+    /// See [`ChunkedTransfers::is_full`].
+    pub fn is_full(&self) -> bool {
+        self.chunks.is_full()
+    }
+
+    /// See [`ChunkedTransfers::pass`].
+    pub fn pass(
+        &mut self,
+        now: Time,
+        serve: impl FnMut(PortRequest) -> Time,
+        take: impl FnMut(AccessEnd),
+    ) {
+        self.chunks.pass(now, serve, take);
+    }
+}

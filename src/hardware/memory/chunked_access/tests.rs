@@ -1,0 +1,119 @@
+//! Chunks at ports that are free, or busy for a while, by hand.
+
+use crate::memory::fair_sharing::testing::pool;
+use crate::memory::{
+    MemoryAttachment, NetworkAttachment, RemoteMemory, RemoteMemoryAccess, RemoteMemoryModel,
+    SwitchPool,
+};
+use crate::topology::{DimensionShape, Topology, TopologyDimension};
+use chakram_base::ids::Npu;
+use chakram_base::units::{Bandwidth, Bytes, Span, Time};
+
+/// A memory of so many GB/s behind the ports of two NPUs, 10 GB/s each, in chunks of 10 kB of an access.
+fn two(memory: f64) -> RemoteMemory {
+    let port = Bandwidth::new(10e9).unwrap();
+    let dimension = TopologyDimension {
+        name: "d".to_owned(),
+        shape: DimensionShape::Switch,
+        size: 2,
+        bandwidth: port,
+        latency: Span::ZERO,
+    };
+    let topology = Topology::new(vec![dimension]).unwrap();
+    let design = SwitchPool {
+        groups: 1,
+        npu_bandwidth: port,
+        levels: Vec::new(),
+        chunk: Bytes(20_000),
+    };
+    RemoteMemory {
+        through: NetworkAttachment::new(&topology, 0, design.chunk),
+        ..pool(MemoryAttachment::Switch(design), memory)
+    }
+}
+
+/// End times in ns of accesses of 100 kB given as (begin, NPU, is a store), at ports that are busy until `busy`.
+fn ends(memory: &RemoteMemory, accesses: &[(u64, u32, bool)], busy: u64) -> Vec<f64> {
+    let mut remote = RemoteMemoryModel::new(memory, 2, true);
+    let mut free = [[Time(busy * 1000); 2]; 2];
+    let mut ends = vec![0.0; accesses.len()];
+    let mut begun = 0;
+    let mut due: Option<(Time, u32)> = None;
+    loop {
+        let begin = accesses.get(begun).map(|&(ns, ..)| Time(ns * 1000));
+        let Some(now) = [begin, due.map(|(at, _)| at)].into_iter().flatten().min() else {
+            return ends;
+        };
+        if let Some((_, settlement)) = due.filter(|&(at, _)| at == now) {
+            remote.handle_settlement(now, settlement, |end| panic!("{end:?} at no port"));
+        }
+        while let Some(&(ns, npu, store)) = accesses.get(begun)
+            && Time(ns * 1000) == now
+        {
+            let access = RemoteMemoryAccess {
+                npu: Npu(npu),
+                bytes: 100_000,
+                store,
+                in_switch: false,
+                token: begun as u64,
+            };
+            assert_eq!(remote.begin(now, access), None);
+            begun += 1;
+        }
+        let serve = |request: super::PortRequest| {
+            let free = &mut free[request.npu.index()][usize::from(request.store)];
+            let begin = now.max(*free);
+            *free = begin + request.span;
+            begin
+        };
+        remote.pass(now, serve, |end| {
+            ends[end.token as usize] = end.at.0 as f64 / 1000.0;
+        });
+        due = remote.settle(now);
+    }
+}
+
+#[test]
+fn a_load_waits_at_the_end_and_a_store_at_the_beginning() {
+    // 10 chunks. A memory of 5 GB/s has 2 us for each, the port 1 us: 10 x 2 + 1 = 21 us.
+    for store in [false, true] {
+        assert_eq!(ends(&two(5.0), &[(0, 0, store)], 0), [21_000.0]);
+    }
+    // A port that is busy until 6.5 us: chunks 1 to 3 of a load were there by then. They are through at 9.5, chunk 4
+    // (8 us) at 10.5, chunk 5 (10 us) at 11.5, and chunk 6 (12 us) as if nothing had been.
+    assert_eq!(ends(&two(5.0), &[(0, 0, false)], 6500), [21_000.0]);
+    // A store's first waited for 6.5 us, and the memory has no time to spare.
+    assert_eq!(ends(&two(5.0), &[(0, 0, true)], 6500), [27_500.0]);
+    // A memory of 20 GB/s: 0.5 us for a chunk and 10 us of the port. Busy until 6.5 us, it has 10 us to do.
+    for (store, behind) in [(false, 0.0), (true, 500.0)] {
+        assert_eq!(ends(&two(20.0), &[(0, 0, store)], 0), [10_500.0]);
+        assert_eq!(
+            ends(&two(20.0), &[(0, 0, store)], 6500),
+            [16_500.0 + behind]
+        );
+    }
+}
+
+#[test]
+fn ports_go_both_ways_at_once() {
+    // 10 GB/s for both: 5 GB/s each, 20 us, and a chunk: 1 us in the port.
+    for accesses in [[(0, 0, false), (0, 0, true)], [(0, 0, true), (0, 1, true)]] {
+        assert_eq!(ends(&two(10.0), &accesses, 0), [21_000.0; 2]);
+    }
+    // Both into one: from 20 GB/s the port's 10 for both, 20 us, and 0.5 us each of the memory. The second's chunks are
+    // behind the first's, by 1 us.
+    let both = [(0, 0, false), (0, 0, false)];
+    assert_eq!(ends(&two(20.0), &both, 0), [20_000.0, 21_000.0]);
+}
+
+#[test]
+fn rates_change_between_chunks() {
+    // A memory of 10 GB/s for NPU 0 alone until 5 us: 50 kB; then 5 GB/s each. NPU 0's other 50 kB have streamed at 15
+    // us, and the last chunk is in 1 us later. NPU 1 has 50 kB then, and the rest at 20 us.
+    let late = [(0, 0, false), (5000, 1, false)];
+    assert_eq!(ends(&two(10.0), &late, 0), [16_000.0, 21_000.0]);
+    // A memory of 16 GB/s: 0.625 us for a chunk, so one has streamed when 3.75 kB are left of it. NPU 0 is held by its
+    // port until 5 us, at 50 kB, and then has 8 GB/s: 46.25 kB more are 5.78125 us, and the port has the last for 1 us.
+    // NPU 1 has 8 GB/s until NPU 0's 50 kB are through, at 11.25 us, and then its port's 10: until 16.25 us.
+    assert_eq!(ends(&two(16.0), &late, 0), [11_781.25, 17_250.0]);
+}

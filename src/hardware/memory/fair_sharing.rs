@@ -1,0 +1,357 @@
+//! Max-min fair sharing of a pool's links among concurrent accesses.
+//!
+//! Bytes of an access are a stream that occupies all servers on its path at once. At each moment the rates of the
+//! streams are *max-min fair*: all rise together until a server saturates, which fixes the rates of those that pass
+//! it, and the others continue to rise. So no rate can grow without lowering one that is not higher. Rates change
+//! when an access begins or ends, and are constant in between.
+//!
+//! Bytes go in chunks, and a chunk crosses one stage after another: the first chunk leaves the last stage later than
+//! a stream would. That is the *fill* of the pipeline. With `t[s]` the time of one chunk in stage `s` among the
+//! accesses in flight when the access began,
+//!
+//! ```text
+//! end = begin + latency + (the stream's time) + sum of t[s] - max of t[s]
+//! ```
+//!
+//! For n equal accesses that begin together on an idle pool, the stream takes stages x max t[s], where
+//! stages = chunks per access. This is the pipeline of the ASTRA-sim 2.0 paper (section IV-D, Fig. 7):
+//! sum of t[s] + (stages - 1) x max t[s]. `stages` need not be whole: the last chunk carries
+//! what is left, and its stream takes its exact share of time; only the fill is that of a whole chunk.
+//! An access of less than one chunk is a chunk of its own size: it takes the sum of t[s].
+//!
+//! With network ports, streams proceed as here, and chunks queue at the ports: `memory/chunked_access.rs`.
+//!
+//! The stream's time and the fill are each rounded once, to the nearest picosecond. The result does not depend on the
+//! order of accesses that begin at one instant, except for the last bits of sums, which follow the order of the
+//! calls.
+
+use super::RemoteMemoryAccess;
+use super::chunked_access::{ChunkTimes, ChunkedTransfers, PortRequest};
+use super::pool_layout::{AccessHop, PORTS, PoolLayout};
+use chakram_base::units::{Span, Time};
+use std::cmp::Reverse;
+use std::collections::BinaryHeap;
+
+#[cfg(test)]
+pub(super) mod testing;
+
+/// Relative difference below which rates are equal: sums in another order may differ in their last bits, and equal
+/// rates must be fixed together.
+const ALIKE: f64 = 1.0 + 1e-9;
+
+/// The end of an access.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct AccessEnd {
+    /// The caller's own number.
+    pub token: u64,
+    /// Arrival of its last byte; not before now.
+    pub at: Time,
+}
+
+/// An access in flight.
+#[derive(Clone, Copy, Debug)]
+struct AccessStream {
+    access: RemoteMemoryAccess,
+    /// Bytes left at `since`.
+    left: f64,
+    since: Time,
+    /// Bytes per second from `since` on; zero before the first settlement.
+    rate: f64,
+    /// Time at which the stream ends at its present rate.
+    passed: Time,
+    /// Pipeline fill added to the end of the stream; known from the first settlement on.
+    fill: Option<Span>,
+    /// True once the current settlement has fixed its rate.
+    fixed: bool,
+    /// Its number among the chunks, as long as any of them has yet to stream.
+    chunked: Option<u32>,
+}
+
+/// The accesses in flight in one layout.
+#[derive(Debug)]
+pub(super) struct FairSharing {
+    layout: PoolLayout,
+    latency: Span,
+    streams: Vec<AccessStream>,
+    /// Chunked accesses, if ports are the network's.
+    chunks: Option<ChunkedTransfers>,
+    /// There, when streams are where their chunks ask for, or have passed.
+    due: BinaryHeap<Reverse<(Time, u32)>>,
+    unsettled: bool,
+    /// True if streams began or ended since rates were fixed.
+    changed: bool,
+    settlement: u32,
+    servers: Vec<ServerLoad>,
+    /// The time of a chunk in each stage, while a fill is worked out.
+    stages: Vec<f64>,
+}
+
+/// A server in the course of a settlement.
+#[derive(Clone, Copy, Debug, Default)]
+struct ServerLoad {
+    /// Weights of all streams.
+    load: f64,
+    /// Weights and number of the streams whose rate is not fixed.
+    open: f64,
+    count: u32,
+    /// Bytes per second that the fixed ones take.
+    taken: f64,
+    /// The rate at which it would be full.
+    full: f64,
+}
+
+impl FairSharing {
+    /// Nothing is on its way. With `chunks`, they say when accesses end.
+    pub fn new(layout: PoolLayout, latency: Span, chunks: Option<ChunkedTransfers>) -> Self {
+        Self {
+            servers: vec![ServerLoad::default(); layout.rates().len()],
+            stages: vec![0.0; layout.stages()],
+            layout,
+            latency,
+            streams: Vec::new(),
+            chunks,
+            due: BinaryHeap::new(),
+            unsettled: false,
+            changed: false,
+            settlement: 0,
+        }
+    }
+
+    pub fn is_unsettled(&self) -> bool {
+        self.unsettled
+    }
+
+    pub fn begin(&mut self, now: Time, access: RemoteMemoryAccess) {
+        self.streams.push(AccessStream {
+            access,
+            left: access.bytes as f64,
+            since: now,
+            rate: 0.0,
+            // Replaced at the first settlement, which follows at the same instant.
+            passed: Time::END,
+            fill: None,
+            fixed: false,
+            chunked: None,
+        });
+        self.unsettled = true;
+        self.changed = true;
+    }
+
+    pub fn ended(&mut self, now: Time, settlement: u32, mut take: impl FnMut(AccessEnd)) {
+        if settlement != self.settlement {
+            return;
+        }
+        self.unsettled = true;
+        if self.chunks.is_some() {
+            self.stream(now);
+            return;
+        }
+        let latency = self.latency;
+        self.streams.retain(|stream| {
+            let over = stream.passed <= now;
+            if over {
+                take(AccessEnd {
+                    token: stream.access.token,
+                    at: now + latency + stream.fill.unwrap_or(Span::ZERO),
+                });
+            }
+            !over
+        });
+        self.changed = true;
+    }
+
+    /// See [`ChunkedTransfers::pass`].
+    pub fn pass(
+        &mut self,
+        now: Time,
+        serve: impl FnMut(PortRequest) -> Time,
+        take: impl FnMut(AccessEnd),
+    ) {
+        if let Some(chunks) = &mut self.chunks {
+            chunks.pass(now, serve, take);
+        }
+    }
+
+    /// See [`ChunkedTransfers::is_full`].
+    pub fn is_full(&self) -> bool {
+        self.chunks.as_ref().is_some_and(ChunkedTransfers::is_full)
+    }
+
+    /// Notifies the chunks of the positions that streams have reached.
+    fn stream(&mut self, now: Time) {
+        let Some(chunks) = &mut self.chunks else {
+            return;
+        };
+        while let Some(&Reverse((_, index))) = self.due.peek().filter(|next| next.0.0 <= now)
+            && !chunks.is_full()
+        {
+            self.due.pop();
+            let stream = &mut self.streams[index as usize];
+            match stream.chunked {
+                Some(chunked) => {
+                    chunks.streamed(now, chunked);
+                    let at = stream.next_due(chunks);
+                    self.due.push(Reverse((at, index)));
+                }
+                None => self.changed = true,
+            }
+        }
+        if self.changed {
+            let streams = &mut self.streams;
+            streams.retain(|stream| stream.chunked.is_some() || stream.passed > now);
+        }
+    }
+
+    pub fn settle(&mut self, now: Time) -> Option<(Time, u32)> {
+        self.unsettled = false;
+        // Outdates the event of the settlement before, which stays in the agenda.
+        self.settlement = self.settlement.wrapping_add(1);
+        if std::mem::take(&mut self.changed) {
+            self.share(now);
+        }
+        let next = match &self.chunks {
+            None => self.streams.iter().map(|stream| stream.passed).min(),
+            Some(chunks) => {
+                let due = self.due.peek().map(|Reverse((at, _))| *at);
+                [due, chunks.next()].into_iter().flatten().min()
+            }
+        };
+        next.map(|at| (at, self.settlement))
+    }
+
+    /// Gives every stream its rate.
+    fn share(&mut self, now: Time) {
+        self.count();
+        self.fill();
+        // Progressive filling: each round saturates at least one server, so there are at most as many rounds as
+        // servers.
+        let mut open = self.streams.len();
+        while open > 0 {
+            open -= self.fix_bottleneck_rates(now);
+        }
+        if let Some(chunks) = &self.chunks {
+            // Reuses the heap's allocation: rates change for all streams, so all due times are replaced.
+            let mut due = std::mem::take(&mut self.due).into_vec();
+            due.clear();
+            let streams = (0..).zip(&mut self.streams);
+            due.extend(streams.map(|(index, stream)| Reverse((stream.next_due(chunks), index))));
+            self.due = due.into();
+        }
+    }
+
+    /// Sums the weights at each server; no rate is fixed.
+    fn count(&mut self) {
+        self.servers.fill(ServerLoad::default());
+        for stream in &mut self.streams {
+            stream.fixed = false;
+            for leg in self.layout.way(&stream.access) {
+                let server = &mut self.servers[leg.server as usize];
+                server.load += weight(leg, &stream.access);
+                server.count += 1;
+            }
+        }
+        for server in &mut self.servers {
+            server.open = server.load;
+        }
+    }
+
+    /// The fills of accesses that begin.
+    fn fill(&mut self) {
+        for stream in &mut self.streams {
+            // The fill of an access is fixed by the load at its first settlement.
+            if stream.fill.is_some() {
+                continue;
+            }
+            let chunk_bytes = self.layout.chunk_bytes.min(stream.access.bytes as f64);
+            self.stages.fill(0.0);
+            for leg in self.layout.way(&stream.access) {
+                let load = self.servers[leg.server as usize].load;
+                let time = chunk_bytes * load / self.layout.rates()[leg.server as usize];
+                let stage = &mut self.stages[leg.stage as usize];
+                *stage = stage.max(time);
+            }
+            let longest = self.stages.iter().copied().fold(0.0, f64::max);
+            let all: f64 = self.stages.iter().sum();
+            stream.fill = Some(Span::from_seconds(all - longest));
+            if let Some(chunks) = &mut self.chunks {
+                let port = std::mem::take(&mut self.stages[PORTS as usize]);
+                let times = ChunkTimes {
+                    front: self.stages.iter().sum(),
+                    port,
+                    longest,
+                };
+                let weight = weight(self.layout.port(&stream.access), &stream.access);
+                stream.chunked =
+                    Some(chunks.open(stream.access, self.layout.chunk_bytes, weight, times));
+            }
+        }
+    }
+
+    /// Raises the open rates until a server saturates, fixes those of the streams that pass it, and returns their
+    /// number.
+    fn fix_bottleneck_rates(&mut self, now: Time) -> usize {
+        let mut lowest = f64::INFINITY;
+        for (server, rate) in self.servers.iter_mut().zip(self.layout.rates()) {
+            if server.count > 0 {
+                server.full = (rate - server.taken) / server.open;
+                lowest = lowest.min(server.full);
+            }
+        }
+        let mut fixed = 0;
+        for stream in &mut self.streams {
+            let mut way = self.layout.way(&stream.access);
+            // Within the tolerance, so that streams at one bottleneck are fixed in one round.
+            let full = |leg: AccessHop| self.servers[leg.server as usize].full <= lowest * ALIKE;
+            if stream.fixed || !way.any(full) {
+                continue;
+            }
+            stream.fixed = true;
+            fixed += 1;
+            stream.set_rate(now, lowest);
+            for leg in self.layout.way(&stream.access) {
+                let weight = weight(leg, &stream.access);
+                let server = &mut self.servers[leg.server as usize];
+                server.taken += weight * lowest;
+                server.open -= weight;
+                server.count -= 1;
+            }
+        }
+        fixed
+    }
+}
+
+impl AccessStream {
+    /// Streams on at `rate`.
+    fn set_rate(&mut self, now: Time, rate: f64) {
+        // An unchanged rate keeps `since`, so that its end is not rounded again.
+        if rate == self.rate {
+            return;
+        }
+        let gone = self.rate * now.since(self.since).seconds();
+        // Rounding of instants may count a fraction of a byte too much.
+        self.left = (self.left - gone).max(0.0);
+        (self.since, self.rate) = (now, rate);
+        self.passed = now + Span::from_seconds(self.left / rate);
+    }
+
+    /// Time at which the stream reaches the position that its chunks wait for, or ends if they wait for none.
+    fn next_due(&mut self, chunks: &ChunkedTransfers) -> Time {
+        self.chunked = self
+            .chunked
+            .filter(|&chunked| chunks.position(chunked).is_some());
+        let Some(position) = self.chunked.and_then(|chunked| chunks.position(chunked)) else {
+            return self.passed;
+        };
+        let gone = self.access.bytes as f64 - self.left;
+        self.since + Span::from_seconds((position - gone) / self.rate)
+    }
+}
+
+/// Bytes that the server of `leg` carries for each byte of `access`.
+fn weight(leg: AccessHop, access: &RemoteMemoryAccess) -> f64 {
+    if access.in_switch {
+        leg.in_switch
+    } else {
+        leg.weight
+    }
+}

@@ -1,0 +1,134 @@
+//! Helpers for the tests of all designs.
+
+use super::*;
+use crate::memory::{MemoryAttachment, RemoteMemory, RemoteMemoryModel};
+use chakram_base::ids::Npu;
+use chakram_base::units::{Bandwidth, Bytes};
+
+/// A pool of memories of `gb` GB/s each, without latency.
+pub(in crate::memory) fn pool(attachment: MemoryAttachment, gb: f64) -> RemoteMemory {
+    RemoteMemory {
+        attachment,
+        bandwidth: Bandwidth::new(gb * 1e9).unwrap(),
+        latency: Span::ZERO,
+        capacity: Bytes(1 << 40),
+        whole_ns: false,
+        through: None,
+    }
+}
+
+/// End times of accesses given by `begins` as (begin in picoseconds, NPU).
+fn run(
+    memory: &RemoteMemory,
+    npus: u32,
+    begins: &[(u64, u32)],
+    (bytes, in_switch): (u64, bool),
+) -> Vec<u64> {
+    let mut remote = RemoteMemoryModel::new(memory, npus, false);
+    let mut ends = vec![0; begins.len()];
+    let mut next = 0;
+    let mut due: Option<(Time, u32)> = None;
+    loop {
+        let begin = begins.get(next).map(|&(at, _)| Time(at));
+        let end = due.map(|(at, _)| at);
+        let Some(now) = [begin, end].into_iter().flatten().min() else {
+            return ends;
+        };
+        if let Some((_, settlement)) = due.filter(|&(at, _)| at == now) {
+            remote.handle_settlement(now, settlement, |end| ends[end.token as usize] = end.at.0);
+        }
+        while let Some(&(at, npu)) = begins.get(next)
+            && Time(at) == now
+        {
+            let access = RemoteMemoryAccess {
+                npu: Npu(npu),
+                bytes,
+                store: false,
+                in_switch,
+                token: next as u64,
+            };
+            assert_eq!(remote.begin(now, access), None);
+            next += 1;
+        }
+        assert!(remote.is_unsettled());
+        due = remote.settle(now);
+        assert!(!remote.is_unsettled());
+    }
+}
+
+/// End times of accesses of these NPUs that begin together.
+pub(in crate::memory) fn each(
+    memory: &RemoteMemory,
+    npus: u32,
+    who: &[u32],
+    bytes: u64,
+) -> Vec<u64> {
+    let begins: Vec<_> = who.iter().map(|&npu| (0, npu)).collect();
+    run(memory, npus, &begins, (bytes, false))
+}
+
+/// Common end time of accesses of all NPUs that begin together.
+pub(in crate::memory) fn together(
+    memory: &RemoteMemory,
+    npus: u32,
+    bytes: u64,
+    in_switch: bool,
+) -> u64 {
+    let begins: Vec<_> = (0..npus).map(|npu| (0, npu)).collect();
+    let ends = run(memory, npus, &begins, (bytes, in_switch));
+    assert!(ends.iter().all(|end| *end == ends[0]), "{ends:?}");
+    ends[0]
+}
+
+/// End time of a single access of NPU 0.
+pub(in crate::memory) fn alone(memory: &RemoteMemory, npus: u32, bytes: u64) -> u64 {
+    each(memory, npus, &[0], bytes)[0]
+}
+
+/// End times of an access of NPU 0 and one of NPU 1, which begins `later` picoseconds later.
+pub(in crate::memory) fn late(
+    memory: &RemoteMemory,
+    npus: u32,
+    bytes: u64,
+    later: u64,
+) -> Vec<u64> {
+    run(memory, npus, &[(0, 0), (later, 1)], (bytes, false))
+}
+
+#[test]
+fn latency_comes_on_top_and_nothing_takes_no_time() {
+    let rate = |gb: f64| Bandwidth::new(gb * 1e9).unwrap();
+    let design = crate::memory::SwitchPool {
+        groups: 1,
+        npu_bandwidth: rate(1.0),
+        levels: Vec::new(),
+        chunk: Bytes(1000),
+    };
+    let mut memory = pool(MemoryAttachment::Switch(design), 10.0);
+    memory.latency = Span::from_ns(700);
+    // 1,000 B at 1 GB/s = 1 us, a piece of 1,000 B at 10 GB/s = 0.1 us, and 0.7 us.
+    assert_eq!(alone(&memory, 1, 1000), 1_800_000);
+    assert_eq!(alone(&memory, 1, 0), 700_000);
+}
+
+#[test]
+fn what_one_leaves_another_takes() {
+    // Two switches with 3 and 1 of 4 NPUs busy, each with a link of 6 GB/s; memories give 10 GB/s.
+    // Equal shares of the memories would be 2.5 GB/s each; the three have 2 GB/s behind their link,
+    // which leaves 4 GB/s: 12 kB take 6 us and 3 us. No chunk worth mentioning.
+    let rate = |gb: f64| Bandwidth::new(gb * 1e9).unwrap();
+    let level = crate::memory::SwitchLevel {
+        fan_in: 3,
+        bandwidth: rate(6.0),
+    };
+    let design = crate::memory::SwitchPool {
+        groups: 1,
+        npu_bandwidth: rate(1e9),
+        levels: vec![level],
+        chunk: Bytes(6),
+    };
+    let memory = pool(MemoryAttachment::Switch(design), 10.0);
+    // A piece of 1 B: 0.4 ns of the memories, 0.5 ns of the three's link, 0.17 ns of the one's link.
+    let ends = each(&memory, 6, &[0, 1, 2, 3], 12_000);
+    assert_eq!(ends, [6_000_400, 6_000_400, 6_000_400, 3_000_167]);
+}

@@ -1,0 +1,191 @@
+//! Groups of memories behind out-node switches, which reach the switches inside nodes.
+//!
+//! Won et al., "ASTRA-sim2.0" (ISPASS 2023), section IV-D, Fig. 6 and 7; in the switches, Fig. 8. Every
+//! group has a link to every out-node switch, and every out-node switch one to every node:
+//!
+//! ```text
+//! groups      out-node switches      nodes      NPUs
+//!   G ═══ G x S links ═══ S ═══ S x N links ═══ N ──── n ports
+//! ```
+//!
+//! Every NPU loads W bytes, spread evenly over the groups; c is the chunk, the bytes that go at once over a
+//! link between a group and a switch. A group's bandwidth is that of its S links together, a node's that
+//! of its S links together (bytes, bytes per second, seconds):
+//!
+//! ```text
+//! stages        = W x n / (G x S x c)
+//! group→switch  = c x S / group_bandwidth
+//! switch→node   = G x c x S / (N x node_bandwidth)       in the switches: G x c x S / node_bandwidth
+//! node→NPU      = G x S x c / (n x in_node_bandwidth)    in the switches: G x S x c / in_node_bandwidth
+//! ```
+//!
+//! `memory/fair_sharing.rs` turns them into a duration. Here the memories are one server, each node has one (its S
+//! links always carry equal loads) and each NPU its port: NPUs of different nodes contend at the memories only. A store
+//! takes the same path back, and shares it with loads.
+//!
+//! In the switches W is the part that the memory holds for each NPU: all n parts reach every node and
+//! every NPU, or n sums are formed on the way to the memory.
+
+use super::SwitchLevel;
+use super::pool_layout::PoolLayout;
+use chakram_base::units::{Bandwidth, Bytes};
+use serde::Serialize;
+
+/// A pool behind two levels of switches. NPUs of a node are consecutive.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct HierarchicalPool {
+    /// Groups of memories; at least 1.
+    pub groups: u32,
+    /// Out-node switches; at least 1.
+    pub out_switches: u32,
+    /// NPUs of a node; at least 1, and the machine's NPUs are a multiple.
+    pub npus_per_node: u32,
+    /// Bytes per second between a node and all out-node switches together.
+    #[serde(rename = "node_bandwidth_bytes_per_s")]
+    pub node_bandwidth: Bandwidth,
+    /// Bytes per second between an NPU and the switch of its node.
+    #[serde(rename = "in_node_bandwidth_bytes_per_s")]
+    pub in_node_bandwidth: Bandwidth,
+    /// Bytes that go at once over a link between a group and an out-node switch.
+    #[serde(rename = "chunk_bytes")]
+    pub chunk: Bytes,
+}
+
+impl HierarchicalPool {
+    pub(super) fn fits(&self, npus: u32) -> bool {
+        let some = self.groups > 0 && self.out_switches > 0 && self.npus_per_node > 0;
+        some && npus.is_multiple_of(self.npus_per_node)
+    }
+
+    /// Bytes of one access in one round of chunks on a machine of `npus` NPUs.
+    pub(super) fn chunk_bytes(&self, npus: u32) -> f64 {
+        self.round() / f64::from(npus)
+    }
+
+    /// Bytes that all groups send in one chunk on each link.
+    fn round(&self) -> f64 {
+        f64::from(self.groups) * f64::from(self.out_switches) * self.chunk.0 as f64
+    }
+
+    /// The servers of a pool whose groups have bandwidth `group` each.
+    pub(super) fn layout(&self, group: Bandwidth, npus: u32) -> PoolLayout {
+        let nodes = [SwitchLevel {
+            fan_in: self.npus_per_node,
+            bandwidth: self.node_bandwidth,
+        }];
+        let memories = f64::from(self.groups) * group.bytes_per_second();
+        let port = self.in_node_bandwidth;
+        PoolLayout::tree(npus, memories, port, self.round(), &nodes)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::fair_sharing::testing::{alone, each, late, pool, together};
+    use super::super::{MemoryAttachment, RemoteMemory};
+    use super::*;
+
+    /// The paper's example: 256 NPUs in 16 nodes, 8 groups, 4 out-node switches. Rates in GB/s.
+    fn example(group: f64, node: f64, in_node: f64) -> RemoteMemory {
+        let rate = |gb: f64| Bandwidth::new(gb * 1e9).unwrap();
+        let design = HierarchicalPool {
+            groups: 8,
+            out_switches: 4,
+            npus_per_node: 16,
+            node_bandwidth: rate(node),
+            in_node_bandwidth: rate(in_node),
+            chunk: Bytes(1_000_000),
+        };
+        pool(MemoryAttachment::Hierarchical(design), group)
+    }
+
+    #[test]
+    fn all_together_take_the_pipeline_of_the_paper() {
+        // W = 1 MB: 256 W in all, 32 W from each group, 8 W on each of its links: 8 stages of a chunk of
+        // 1 MB. Groups 100 GB/s: 25 GB/s a link. TX group→switch = 1 MB / 25 GB/s = 40 us.
+        // Nodes 400 GB/s: 100 GB/s a link, which brings 4 W. TX switch→node = 8 x 1 MB / (16 x 100 GB/s)
+        // = 5 us. TX node→NPU = 8 x 4 x 1 MB / (256 x 10 GB/s) = 12.5 us.
+        // 40 + 5 + 12.5 + 7 x 40 = 337.5 us.
+        let us = 1_000_000;
+        let memory = example(100.0, 400.0, 10.0);
+        assert_eq!(together(&memory, 256, 1_000_000, false), 337_500_000);
+        // Nodes at 40 GB/s: 8 MB / (16 x 10 GB/s) = 50 us is the longest: 40 + 50 + 12.5 + 7 x 50.
+        let memory = example(100.0, 40.0, 10.0);
+        assert_eq!(together(&memory, 256, 1_000_000, false), 452_500_000);
+        // Ports at 2 GB/s: 32 MB / (256 x 2 GB/s) = 62.5 us: 40 + 50 + 62.5 + 7 x 62.5.
+        let memory = example(100.0, 40.0, 2.0);
+        assert_eq!(together(&memory, 256, 1_000_000, false), 590 * us);
+        // W = 1.05 MB: 8.4 stages: 40 + 50 + 62.5 + 7.4 x 62.5 = 615 us.
+        assert_eq!(together(&memory, 256, 1_050_000, false), 615 * us);
+        // W = 25 kB: 0.2 of a chunk in each link, which is a chunk of its own: 0.2 x 152.5 us.
+        assert_eq!(together(&memory, 256, 25_000, false), 30_500_000);
+    }
+
+    #[test]
+    fn switches_gather_what_all_load() {
+        // 256 w are loaded: 8 w on each link, 64 w from each switch to each node, 256 w to each NPU; w =
+        // 1 MB. 8 stages: TX = 40 us; 8 x 1 MB / (100 GB/s) = 80 us; 32 x 1 MB / (320 GB/s) = 100 us:
+        // 40 + 80 + 100 + 7 x 100 = 920 us.
+        let memory = example(100.0, 400.0, 320.0);
+        assert_eq!(together(&memory, 256, 1_000_000, true), 920_000_000);
+        // Without, each NPU gets 256 MB for itself: 2,048 stages of 40 us, and 5 + 1 / 2.56 us for the
+        // other two stages: 32 MB / (256 x 320 GB/s) = 0.390625 us.
+        let plain = 2048 * 40_000_000 + 5_000_000 + 390_625;
+        assert_eq!(together(&memory, 256, 256_000_000, false), plain);
+    }
+
+    #[test]
+    fn one_alone_has_its_ports_and_all_memories() {
+        // 1 MB through a port of 10 GB/s: 100 us. A piece is 8 x 4 x 1 MB / 256 = 125 kB: 0.3125 us
+        // of its node's 400 GB/s, 0.15625 us of the groups' 800 GB/s.
+        let memory = example(100.0, 400.0, 10.0);
+        assert_eq!(alone(&memory, 256, 1_000_000), 100_468_750);
+    }
+
+    #[test]
+    fn nodes_meet_at_the_memories_only() {
+        // Two nodes of 2 NPUs, one group of 100 GB/s behind one switch, chunks of 4 kB: pieces of 1 kB.
+        let memory = |group: f64| {
+            let rate = |gb: f64| Bandwidth::new(gb * 1e9).unwrap();
+            let design = HierarchicalPool {
+                groups: 1,
+                out_switches: 1,
+                npus_per_node: 2,
+                node_bandwidth: rate(10.0),
+                in_node_bandwidth: rate(100.0),
+                chunk: Bytes(4_000),
+            };
+            pool(MemoryAttachment::Hierarchical(design), group)
+        };
+        // The nodes are full, at 5 GB/s each NPU: 100 kB take 20 us, and a piece of 1 kB 10 ns of a port
+        // and n x 10 ns of the memories. Node 1 is as fast with node 0 as it is without, but for these.
+        let ends = each(&memory(100.0), 4, &[0, 1, 2, 3], 100_000);
+        assert_eq!(ends, [20_050_000; 4]);
+        let ends = each(&memory(100.0), 4, &[2, 3], 100_000);
+        assert_eq!(ends, [20_030_000; 2]);
+        // With 12 GB/s of memory two of one node have 10 GB/s of it, and four 3 GB/s each. 100 kB take
+        // 33.3 us; pieces 10 ns in a port, 200 ns in a node.
+        let ends = each(&memory(12.0), 4, &[0, 1, 2, 3], 100_000);
+        assert_eq!(ends, [33_333_333 + 210_000; 4]);
+    }
+
+    #[test]
+    fn who_comes_later_shares_what_is_left() {
+        // One NPU per node, groups of 10 GB/s in all, ports and nodes 100 GB/s: the memories decide. NPU 0
+        // loads 100 kB from 0 on and NPU 1 from 5 us on, when 50 kB are left. Each has 5 GB/s until NPU
+        // 0 is through, 10 us later; then NPU 1 has 50 kB left, which take 5 us.
+        let rate = |gb: f64| Bandwidth::new(gb * 1e9).unwrap();
+        let design = HierarchicalPool {
+            groups: 2,
+            out_switches: 5,
+            npus_per_node: 1,
+            node_bandwidth: rate(100.0),
+            in_node_bandwidth: rate(100.0),
+            chunk: Bytes(100),
+        };
+        let memory = pool(MemoryAttachment::Hierarchical(design), 5.0);
+        // Pieces of 2 x 5 x 100 / 2 = 500 B: 5 ns in a port and 5 ns in a node.
+        let ends = late(&memory, 2, 100_000, 5_000_000);
+        assert_eq!(ends, [15_010_000, 20_010_000]);
+    }
+}

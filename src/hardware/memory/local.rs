@@ -1,0 +1,30 @@
+//! Local memory: `latency + bytes / bandwidth`, uncontended.
+//!
+//! ASTRA-sim 2.0 paper, section on memory: local accesses cost a latency and a bandwidth term.
+
+use super::LocalMemory;
+use chakram_base::units::{BufferShare, Span};
+
+impl LocalMemory {
+    /// Duration of one load or store of `bytes`.
+    pub fn access(&self, bytes: u64) -> Span {
+        self.latency + self.bandwidth.serialization(BufferShare::whole(bytes))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use chakram_base::units::{Bandwidth, Bytes};
+
+    #[test]
+    fn an_access_is_latency_plus_bytes_over_bandwidth() {
+        let memory = LocalMemory {
+            bandwidth: Bandwidth::new(2e12).unwrap(),
+            latency: Span::from_ns(500),
+            capacity: Bytes(80_000_000_000),
+        };
+        // 1 MB / 2 TB/s = 0.5 us, + 0.5 us.
+        assert_eq!(memory.access(1_000_000), Span(1_000_000));
+    }
+}

@@ -1,0 +1,119 @@
+//! Memory at ports: each lies at an NPU and has a memory of its own, as at the edges of dies.
+//!
+//! An NPU uses the port that it reaches with the least latency; of equals that of the fewest hops, and then of the lowest
+//! number. A core uses a port of its own die where that has any. What an access costs is up to the network, of which ports
+//! are endpoints ([`MemoryTransfer`](crate::network::MemoryTransfer)).
+
+use crate::topology::{DimensionShape, TileGrid, Topology};
+use chakram_base::ids::Npu;
+use std::collections::VecDeque;
+
+/// The ports of a memory.
+#[derive(Clone, Debug, PartialEq)]
+pub struct MemoryPorts {
+    /// The NPU at which each port lies.
+    npus: Vec<Npu>,
+    /// By die of a machine of tiles, x first, its ports.
+    of_die: Vec<Vec<u32>>,
+}
+
+impl MemoryPorts {
+    /// Ports at `npus`, numbered in this order.
+    pub fn new(npus: Vec<Npu>, topology: &Topology) -> Self {
+        let mut of_die = Vec::new();
+        if let Some(tiles) = topology.tiles() {
+            of_die.resize(tiles.dies[0] as usize * tiles.dies[1] as usize, Vec::new());
+            for (port, npu) in (0..).zip(&npus) {
+                of_die[die(tiles, *npu)].push(port);
+            }
+        }
+        Self { npus, of_die }
+    }
+
+    /// Number of ports.
+    pub fn count(&self) -> u32 {
+        self.npus.len() as u32
+    }
+
+    /// The NPUs at which they lie, by number of the port.
+    pub fn npus(&self) -> &[Npu] {
+        &self.npus
+    }
+
+    /// The port that an NPU uses on the machine with this topology; `None` if faulty links lie on the ways to all.
+    pub fn nearest(&self, npu: Npu, topology: &Topology) -> Option<u32> {
+        let own = topology.tiles().map(|tiles| &self.of_die[die(tiles, npu)]);
+        let own = own.into_iter().flatten().copied();
+        self.least(own, npu, topology)
+            .or_else(|| self.least(0..self.count(), npu, topology))
+    }
+
+    /// The nearest of `ports`.
+    fn least(
+        &self,
+        ports: impl Iterator<Item = u32>,
+        npu: Npu,
+        topology: &Topology,
+    ) -> Option<u32> {
+        let reached = ports.filter_map(|port| {
+            let at = self.npus[port as usize];
+            // Loads come from the port, stores go to it.
+            let open = |a, b| topology.first_dimension(a, b).is_ok();
+            let latency = topology.path(at, npu).map_or(0, |path| path.latency.0);
+            let ways = open(at, npu) && open(npu, at);
+            let hops = || match topology.graph() {
+                Some(graph) => graph.hops(at, npu),
+                None => topology.hops(at, npu),
+            };
+            ways.then(|| (latency, hops(), port))
+        });
+        reached.min().map(|(_, _, port)| port)
+    }
+
+    /// The most hops from a core to a port of its die, or to any where its die has none.
+    pub fn most_hops(&self, topology: &Topology) -> u32 {
+        let Some(tiles) = topology.tiles() else {
+            return 0;
+        };
+        let mut hops: Vec<Option<u32>> = vec![None; topology.npus() as usize];
+        let mut queue: VecDeque<Npu> = self.npus.iter().copied().collect();
+        for port in &self.npus {
+            hops[port.index()] = Some(0);
+        }
+        let mut most = 0;
+        while let Some(at) = queue.pop_front() {
+            let far = hops[at.index()].unwrap_or(0);
+            most = most.max(far);
+            for (d, dimension) in topology.dimensions().iter().enumerate() {
+                let (x, last) = (topology.coordinate(at, d), dimension.size - 1);
+                let closes = dimension.shape == DimensionShape::Ring;
+                let up = if x < last {
+                    Some(x + 1)
+                } else {
+                    closes.then_some(0)
+                };
+                let down = if x > 0 {
+                    Some(x - 1)
+                } else {
+                    closes.then_some(last)
+                };
+                for next in [up, down].into_iter().flatten() {
+                    let next = topology.moved(at, d, next);
+                    let own = die(tiles, next);
+                    let enters = own == die(tiles, at) || self.of_die[own].is_empty();
+                    if enters && hops[next.index()].is_none() {
+                        hops[next.index()] = Some(far + 1);
+                        queue.push_back(next);
+                    }
+                }
+            }
+        }
+        most
+    }
+}
+
+/// Number of the die of a core, x first.
+fn die(tiles: &TileGrid, npu: Npu) -> usize {
+    let [x, y] = tiles.die(npu.0);
+    x as usize + y as usize * tiles.dies[0] as usize
+}

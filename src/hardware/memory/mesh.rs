@@ -1,0 +1,140 @@
+//! Memories and NPUs on a mesh of two dimensions.
+//!
+//! Won et al., "ASTRA-sim2.0" (ISPASS 2023), Fig. 5, "mesh". The paper gives no formula for it; this is
+//! derived here. There are a columns and b rows of stations. Each has one memory and n / (a b) NPUs, and
+//! links to and from its neighbours in its row and its column, of `link_bandwidth` each; the edges are not
+//! joined. Bytes go along the row of the memory to the column of the NPU, and then along that column.
+//!
+//! Consider the bisection of the rows between columns x and x + 1 (from 0). In each row, bytes from the x + 1
+//! memories on the left go to the NPUs on the right, which are (a - x - 1) / a of all; a memory holds 1 / (a b) of
+//! the data of each of the n NPUs:
+//!
+//! ```text
+//! bytes on a link = n x W x (x + 1) (a - x - 1) / (a² b)         in a row
+//! bytes on a link = n x W x (y + 1) (b - y - 1) / (a b²)         in a column, alike
+//! ```
+//!
+//! Most is in the middle, where (x + 1) (a - x - 1) is a² / 4 (for odd a, (a² - 1) / 4), so with m the
+//! longer side, if even, the busiest links carry n x W x m / (4 a b). Memories send chunks of c bytes. The
+//! mesh as a whole is one stage, for a chunk is on many links at once (seconds):
+//!
+//! ```text
+//! stages  = W x n / (a x b x c)
+//! memory  = c / group_bandwidth
+//! mesh    = c x m / 4 / link_bandwidth
+//! port    = a x b x c / (n x npu_bandwidth)
+//! ```
+//!
+//! Every NPU is behind links of the middle, so if the mesh is the bottleneck it slows all equally. Every link is a
+//! server.
+
+use super::pool_layout::{AccessHop, BETWEEN, PoolLayout};
+use chakram_base::units::{Bandwidth, Bytes};
+use serde::Serialize;
+
+/// A pool on a mesh. Stations are numbered along the rows, and NPUs of one are neighbours by number.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct MeshPool {
+    /// Stations along a row; at least 1.
+    pub columns: u32,
+    /// Rows; at least 1. The stations are at most [`Self::MOST`], and the machine's NPUs a multiple.
+    pub rows: u32,
+    /// Bytes per second of a link, in its one direction.
+    #[serde(rename = "link_bandwidth_bytes_per_s")]
+    pub link_bandwidth: Bandwidth,
+    /// Bytes per second between an NPU and its station.
+    #[serde(rename = "npu_bandwidth_bytes_per_s")]
+    pub npu_bandwidth: Bandwidth,
+    /// Bytes that a memory sends at once.
+    #[serde(rename = "chunk_bytes")]
+    pub chunk: Bytes,
+}
+
+impl MeshPool {
+    /// The most stations there may be: an access passes more than half as many links.
+    pub const MOST: u32 = 1024;
+
+    pub(super) fn fits(&self, npus: u32) -> bool {
+        let stations = self.columns.saturating_mul(self.rows);
+        (1..=Self::MOST).contains(&stations) && npus.is_multiple_of(stations)
+    }
+
+    /// The servers of a pool whose memories have bandwidth `memory` each.
+    pub(super) fn layout(&self, memory: Bandwidth, npus: u32) -> PoolLayout {
+        let (columns, rows) = (self.columns, self.rows);
+        let stations = columns * rows;
+        let round = f64::from(stations) * self.chunk.0 as f64;
+        let memories = f64::from(stations) * memory.bytes_per_second();
+        let mut layout = PoolLayout::new(npus, stations, memories, self.npu_bandwidth, round);
+        // From each station: to the right, to the left, up and down. Links beyond the edge stay unused.
+        let links = [(); 4].map(|()| layout.servers(stations, self.link_bandwidth));
+        for station in 0..stations {
+            let (x, y) = (station % columns, station / columns);
+            let mut carry = |direction: usize, from: (u32, u32), memories: u32| {
+                let leg = AccessHop {
+                    server: links[direction] + from.1 * columns + from.0,
+                    stage: BETWEEN,
+                    weight: f64::from(memories) / f64::from(stations),
+                    in_switch: 0.0,
+                };
+                layout.pass(station, leg);
+            };
+            for row in 0..rows {
+                for from in 0..x {
+                    carry(0, (from, row), from + 1);
+                }
+                for from in x + 1..columns {
+                    carry(1, (from, row), columns - from);
+                }
+            }
+            // Links of the column carry the bytes of whole rows of memories.
+            for from in 0..y {
+                carry(2, (x, from), columns * (from + 1));
+            }
+            for from in y + 1..rows {
+                carry(3, (x, from), columns * (rows - from));
+            }
+        }
+        layout
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::fair_sharing::testing::{alone, pool, together};
+    use super::super::{MemoryAttachment, RemoteMemory};
+    use super::*;
+
+    /// Memories and ports 100 GB/s, links 10 GB/s, chunks of 40 kB.
+    fn mesh(columns: u32, rows: u32) -> RemoteMemory {
+        let rate = |gb: f64| Bandwidth::new(gb * 1e9).unwrap();
+        let design = MeshPool {
+            columns,
+            rows,
+            link_bandwidth: rate(10.0),
+            npu_bandwidth: rate(100.0),
+            chunk: Bytes(40_000),
+        };
+        pool(MemoryAttachment::Mesh(design), 100.0)
+    }
+
+    #[test]
+    fn the_middle_of_the_longer_side_is_busiest() {
+        // 4 x 2 stations with 2 NPUs each that load 1 MB: 50 stages. Memory 0.4 us; mesh 40 kB x 4 / 4 /
+        // 10 GB/s = 4 us; port 320 kB / 1,600 GB/s = 0.2 us: 0.4 + 4 + 0.2 + 49 x 4. On its side the same.
+        assert_eq!(together(&mesh(4, 2), 16, 1_000_000, false), 200_600_000);
+        assert_eq!(together(&mesh(2, 4), 16, 1_000_000, false), 200_600_000);
+        // 3 x 3 with an NPU each: 9 x 1 MB x 2 / (9 x 3) / 10 GB/s = 66.667 us on the middle's links, which
+        // is 25 stages; the other two stages are 0.4 us each.
+        let middle = 66_666_667 + 800_000;
+        assert_eq!(together(&mesh(3, 3), 9, 1_000_000, false), middle);
+    }
+
+    #[test]
+    fn one_alone_is_held_by_the_busiest_link_to_it() {
+        // NPU 0 is in the corner of 4 x 2: 3 / 8 of its bytes come along its row, and half of them along
+        // its column: 1 MB / 2 / 10 GB/s = 50 us; a piece of 20 kB is 0.025 us of 800 GB/s and 0.2 us of
+        // the port.
+        assert_eq!(alone(&mesh(4, 2), 16, 1_000_000), 50_225_000);
+    }
+}

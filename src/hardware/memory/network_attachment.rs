@@ -1,0 +1,68 @@
+//! The network's part in an access: the last stage, between an NPU and its fabric, over the NPU's own port.
+
+use crate::topology::{MemoryEndpoint, MemorySite, Topology};
+use chakram_base::units::{Bandwidth, Bytes, Span};
+
+/// The most chunks of one access. Each is an event or two.
+pub const MOST_CHUNKS: u64 = 1 << 20;
+
+/// Attachment to the network: the dimension whose ports carry remote loads and stores.
+#[derive(Clone, Debug, PartialEq)]
+pub struct NetworkAttachment {
+    dimension: usize,
+    name: String,
+    bandwidth: Bandwidth,
+    latency: Span,
+    chunk: Bytes,
+}
+
+impl NetworkAttachment {
+    /// Creates the attachment to the dimension with number `dimension`; `None` if there is none or NPUs have no port
+    /// of their own there. `chunk` is the number of bytes that a channel sends at once, at least 1; pools have their
+    /// own.
+    pub fn new(topology: &Topology, dimension: usize, chunk: Bytes) -> Option<Self> {
+        let of = topology.dimensions().get(dimension)?;
+        (of.shape.has_ports() && chunk.0 > 0).then(|| Self {
+            dimension,
+            name: of.name.clone(),
+            bandwidth: of.bandwidth,
+            latency: of.latency,
+            chunk,
+        })
+    }
+
+    /// Returns true if it is a dimension of `topology`.
+    pub fn fits(&self, topology: &Topology) -> bool {
+        let same = Self::new(topology, self.dimension, self.chunk);
+        same.as_ref() == Some(self)
+    }
+
+    /// The memory's end of the network, beyond the dimension's fabric.
+    pub fn endpoint(&self) -> MemoryEndpoint {
+        MemoryEndpoint {
+            site: MemorySite::Fabric(self.dimension),
+            bandwidth: self.bandwidth,
+            latency: self.latency,
+        }
+    }
+
+    /// Display name of the dimension.
+    pub fn name(&self) -> &str {
+        &self.name
+    }
+
+    /// Bytes per second of a port, each way.
+    pub fn bandwidth(&self) -> Bandwidth {
+        self.bandwidth
+    }
+
+    /// Time of the first byte between the fabric and the NPU: that of one link.
+    pub fn latency(&self) -> Span {
+        self.latency
+    }
+
+    /// Bytes that a channel sends at once.
+    pub fn chunk(&self) -> Bytes {
+        self.chunk
+    }
+}

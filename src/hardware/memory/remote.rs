@@ -1,0 +1,245 @@
+//! Remote loads and stores in flight, for every attachment.
+
+use super::{
+    AccessEnd, NetworkAttachment, PortRequest, RemoteMemory, channel_stream, channels,
+    chunked_access, fair_sharing, pool_layout,
+};
+use chakram_base::ids::Npu;
+use chakram_base::units::{Bandwidth, BufferShare, Span, Time};
+use std::fmt;
+
+/// A load or store beyond the NPU.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct RemoteMemoryAccess {
+    /// NPU that issues the access.
+    pub npu: Npu,
+    /// Bytes that the memory reads or writes for it.
+    pub bytes: u64,
+    /// True for a store, false for a load.
+    pub store: bool,
+    /// True if all NPUs issue the same access and the switches gather loads, so that each NPU ends with the bytes of
+    /// all, or reduce stores.
+    pub in_switch: bool,
+    /// The caller's own number for it.
+    pub token: u64,
+}
+
+/// Memory beyond NPUs, as others may model it.
+pub trait MemoryModel: fmt::Debug {
+    /// Begins an access of `access.npu` to `access.bytes` at `now`, and returns when it ends, not before. Accesses come in
+    /// the order of time, and those of an instant in the order in which they take their lanes.
+    fn access(&mut self, now: Time, access: &RemoteMemoryAccess) -> Time;
+}
+
+/// State of the remote memory of a running machine: its channels or links.
+#[derive(Debug)]
+pub struct RemoteMemoryModel {
+    latency: Span,
+    /// Bandwidth of a channel, or of the ports behind it if that is less.
+    bandwidth: Bandwidth,
+    whole_ns: bool,
+    state: AttachmentState,
+    ports: ChannelPort,
+}
+
+#[derive(Debug)]
+enum AttachmentState {
+    Channels(channels::MemoryChannels),
+    Shared(Box<fair_sharing::FairSharing>),
+    /// A model of the caller's own.
+    Own(Box<dyn MemoryModel>),
+}
+
+/// Stage between a channel and the NPU.
+#[derive(Debug)]
+enum ChannelPort {
+    /// Nothing.
+    None,
+    /// A network port without contention, and the channel's own bandwidth.
+    Alone(NetworkAttachment, Bandwidth),
+    /// A network port shared with messages.
+    Shared(Box<channel_stream::ChannelStreams>),
+}
+
+impl RemoteMemoryModel {
+    /// Creates the idle memory of a machine of `npus` NPUs, for which `memory` was checked; the network serves that at ports.
+    /// If it is reached through the network, `contended` is true if messages contend there.
+    pub fn new(memory: &RemoteMemory, npus: u32, contended: bool) -> Self {
+        let (one, through) = (memory.bandwidth, memory.through.as_ref());
+        let latency = memory.latency + through.map_or(Span::ZERO, NetworkAttachment::latency);
+        let shared = |mut layout: pool_layout::PoolLayout| {
+            if through.is_some() {
+                layout.make_ports_full_duplex();
+            }
+            let through = through.filter(|_| contended);
+            let chunks = through
+                .map(|through| chunked_access::ChunkedTransfers::new(through.bandwidth(), latency));
+            AttachmentState::Shared(Box::new(fair_sharing::FairSharing::new(
+                layout, latency, chunks,
+            )))
+        };
+        let state = match memory.attachment.pool() {
+            Some(design) => shared(design.layout(one, npus)),
+            None => {
+                let sharers = memory.attachment.npus_per_channel(npus).unwrap_or(1);
+                AttachmentState::Channels(channels::MemoryChannels::new(sharers))
+            }
+        };
+        Self {
+            latency: memory.latency,
+            bandwidth: through.map_or(one, |through| channel_stream::rate(one, through)),
+            whole_ns: memory.whole_ns,
+            state,
+            ports: match through {
+                None => ChannelPort::None,
+                Some(through) if contended => ChannelPort::Shared(Box::new(
+                    channel_stream::ChannelStreams::new(one, through, latency),
+                )),
+                Some(through) => ChannelPort::Alone(through.clone(), one),
+            },
+        }
+    }
+
+    /// Creates memory that a model of the caller's own answers for.
+    pub fn of_model(memory: &RemoteMemory, model: Box<dyn MemoryModel>) -> Self {
+        Self {
+            latency: memory.latency,
+            bandwidth: memory.bandwidth,
+            whole_ns: false,
+            state: AttachmentState::Own(model),
+            ports: ChannelPort::None,
+        }
+    }
+
+    /// Begins an access. Returns its end if known: channels serve accesses in the order of these calls, and an access
+    /// occupies its channel for latency + bytes / bandwidth. `None` if the end depends on later accesses; then it
+    /// follows from [`Self::settle`], [`Self::handle_settlement`] and [`Self::pass`].
+    pub fn begin(&mut self, now: Time, access: RemoteMemoryAccess) -> Option<Time> {
+        let transfer = if self.whole_ns {
+            let per_ns = self.bandwidth.bytes_per_second() / 1e9;
+            // Truncation, not rounding: ASTRA-sim casts to whole nanoseconds.
+            Span::from_ns((access.bytes as f64 / per_ns) as u64)
+        } else {
+            self.bandwidth
+                .serialization(BufferShare::whole(access.bytes))
+        };
+        let span = self.latency + transfer;
+        let free = match &mut self.state {
+            AttachmentState::Channels(channels) => channels.access(now, access.npu, span),
+            AttachmentState::Shared(sharing) => {
+                sharing.begin(now, access);
+                return None;
+            }
+            AttachmentState::Own(model) => model.access(now, &access).max(now),
+        };
+        match &mut self.ports {
+            ChannelPort::None => Some(free),
+            ChannelPort::Alone(through, channel) => {
+                let [front, port] = channel_stream::times(*channel, through, access.bytes);
+                // A pipeline of two stages: only one chunk's time in the faster stage is not hidden.
+                Some(free + through.latency() + Span::from_seconds(front.min(port)))
+            }
+            ChannelPort::Shared(lines) => {
+                // The stream begins when the channel is granted: `span` before it is free again.
+                lines.begin(Time(free.0.saturating_sub(span.0)), access);
+                None
+            }
+        }
+    }
+
+    /// Returns true if anything happened since [`Self::settle`] was called.
+    #[inline]
+    pub fn is_unsettled(&self) -> bool {
+        match (&self.state, &self.ports) {
+            (AttachmentState::Shared(sharing), _) => sharing.is_unsettled(),
+            (_, ChannelPort::Shared(lines)) => lines.is_unsettled(),
+            _ => false,
+        }
+    }
+
+    /// Shares links among the accesses in flight, after all events of `now`, chunks included. Returns the time and
+    /// the settlement number for the next call of [`Self::handle_settlement`], which replace earlier ones.
+    pub fn settle(&mut self, now: Time) -> Option<(Time, u32)> {
+        match (&mut self.state, &mut self.ports) {
+            (AttachmentState::Shared(sharing), _) => sharing.settle(now),
+            (_, ChannelPort::Shared(lines)) => lines.settle(),
+            _ => None,
+        }
+    }
+
+    /// Passes the ends of accesses to `take`, unless `settlement` is outdated.
+    pub fn handle_settlement(&mut self, now: Time, settlement: u32, take: impl FnMut(AccessEnd)) {
+        match (&mut self.state, &mut self.ports) {
+            (AttachmentState::Shared(sharing), _) => sharing.ended(now, settlement, take),
+            (_, ChannelPort::Shared(lines)) => lines.ended(now, settlement),
+            _ => {}
+        }
+    }
+
+    /// Returns true if more chunks are in flight to ports than fit in memory, so that the replay cannot continue.
+    pub fn is_full(&self) -> bool {
+        match (&self.state, &self.ports) {
+            (AttachmentState::Shared(sharing), _) => sharing.is_full(),
+            (_, ChannelPort::Shared(lines)) => lines.is_full(),
+            _ => false,
+        }
+    }
+
+    /// Serves chunks that are due `now` at ports shared with messages: `serve` returns the begin of the service of a
+    /// chunk, and `take` receives the ends of accesses. Called after the other events of an instant.
+    pub fn pass(
+        &mut self,
+        now: Time,
+        serve: impl FnMut(PortRequest) -> Time,
+        take: impl FnMut(AccessEnd),
+    ) {
+        match (&mut self.state, &mut self.ports) {
+            (AttachmentState::Shared(sharing), _) => sharing.pass(now, serve, take),
+            (_, ChannelPort::Shared(lines)) => lines.pass(now, serve, take),
+            _ => {}
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::MemoryAttachment;
+    use super::*;
+    use chakram_base::units::Bytes;
+
+    fn ends(attachment: MemoryAttachment) -> Vec<Time> {
+        let memory = RemoteMemory {
+            attachment,
+            bandwidth: Bandwidth::new(25e9).unwrap(),
+            latency: Span::from_ns(100),
+            capacity: Bytes(1 << 40),
+            whole_ns: false,
+            through: None,
+        };
+        let mut remote = RemoteMemoryModel::new(&memory, 4, false);
+        (0..4)
+            .map(|npu| {
+                let access = RemoteMemoryAccess {
+                    npu: Npu(npu),
+                    bytes: 1 << 20,
+                    store: false,
+                    in_switch: false,
+                    token: 0,
+                };
+                remote.begin(Time::ZERO, access).unwrap()
+            })
+            .collect()
+    }
+
+    #[test]
+    fn a_pool_serves_one_after_another_and_channels_of_their_own_at_once() {
+        // 1 MiB / 25 GB/s = 41.943,04 us, + 0.1 us = 42,043,040 ps.
+        let one = 42_043_040;
+        assert_eq!(ends(MemoryAttachment::PerNpu), vec![Time(one); 4]);
+        let expected: Vec<_> = (1..=4).map(|i| Time(one * i)).collect();
+        assert_eq!(ends(MemoryAttachment::Pool), expected);
+        // NPUs 0 and 1 share a channel, and 2 and 3 do.
+        let two = [one, 2 * one, one, 2 * one].map(Time);
+        assert_eq!(ends(MemoryAttachment::PerNode(2)), two);
+    }
+}

@@ -1,0 +1,135 @@
+//! Memories and NPUs on a ring.
+//!
+//! Won et al., "ASTRA-sim2.0" (ISPASS 2023), Fig. 5, "ring". The paper gives no formula for it; this is
+//! derived here. There are k stations. Each has one memory and n / k NPUs, and a link to each of its two
+//! neighbours and one from each: 2 k links in all, of `link_bandwidth` each.
+//!
+//! An NPU's bytes lie evenly over all memories, and each goes the shorter way round, half of it each way
+//! where both are as long. From a memory that is d stations away it crosses d links, so a byte crosses as
+//! many as the mean distance: k / 4 for even k, (k² - 1) / (4 k) for odd. When every NPU loads W bytes,
+//! n x W bytes cross so many links, and by symmetry all 2 k links carry alike:
+//!
+//! ```text
+//! bytes on a link = n x W x (k / 4) / (2 k) = n x W / 8            for odd k: n x W x (k² - 1) / (8 k²)
+//! ```
+//!
+//! Memories send chunks of c bytes. The ring as a whole is one stage, for a chunk is on many links at once
+//! (seconds):
+//!
+//! ```text
+//! stages  = W x n / (k x c)
+//! memory  = c / group_bandwidth
+//! ring    = c x k / 8 / link_bandwidth                             for odd k: c x (k² - 1) / (8 k) / …
+//! port    = k x c / (n x npu_bandwidth)
+//! ```
+//!
+//! One NPU alone is held by the two links into its station, which carry (k - 1) / (2 k) of its bytes each.
+//!
+//! Every link is a server. An access passes the links towards its station: the j-th before it (from 0) carries bytes
+//! of memories more than j stations away, on its side.
+
+use super::pool_layout::{AccessHop, BETWEEN, PoolLayout};
+use chakram_base::units::{Bandwidth, Bytes};
+use serde::Serialize;
+
+/// A pool on a ring. NPUs of a station are neighbours by number.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct RingPool {
+    /// Stations, each with a memory; 1 to [`Self::MOST`], and the machine's NPUs are a multiple.
+    pub groups: u32,
+    /// Bytes per second of a link, in its one direction.
+    #[serde(rename = "link_bandwidth_bytes_per_s")]
+    pub link_bandwidth: Bandwidth,
+    /// Bytes per second between an NPU and its station.
+    #[serde(rename = "npu_bandwidth_bytes_per_s")]
+    pub npu_bandwidth: Bandwidth,
+    /// Bytes that a memory sends at once.
+    #[serde(rename = "chunk_bytes")]
+    pub chunk: Bytes,
+}
+
+impl RingPool {
+    /// The most stations there may be: an access passes as many links.
+    pub const MOST: u32 = 1024;
+
+    pub(super) fn fits(&self, npus: u32) -> bool {
+        (1..=Self::MOST).contains(&self.groups) && npus.is_multiple_of(self.groups)
+    }
+
+    /// The servers of a pool whose memories have bandwidth `memory` each.
+    pub(super) fn layout(&self, memory: Bandwidth, npus: u32) -> PoolLayout {
+        let k = self.groups;
+        let round = f64::from(k) * self.chunk.0 as f64;
+        let memories = f64::from(k) * memory.bytes_per_second();
+        let mut layout = PoolLayout::new(npus, k, memories, self.npu_bandwidth, round);
+        // The links upwards from each station, and then those downwards.
+        let up = layout.servers(2 * k, self.link_bandwidth);
+        let down = up + k;
+        for station in 0..k {
+            // Memories at distance j + 1 and more on one side, twice; the farthest of an even ring counts
+            // half on each side.
+            for j in 0..k / 2 {
+                let twice = k - 1 - 2 * j;
+                let leg = |server| AccessHop {
+                    server,
+                    stage: BETWEEN,
+                    weight: f64::from(twice) / f64::from(2 * k),
+                    in_switch: 0.0,
+                };
+                layout.pass(station, leg(up + (station + k - 1 - j) % k));
+                layout.pass(station, leg(down + (station + 1 + j) % k));
+            }
+        }
+        layout
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::fair_sharing::testing::{alone, pool, together};
+    use super::super::{MemoryAttachment, RemoteMemory};
+    use super::*;
+
+    /// Ports 100 GB/s, chunks of 40 kB.
+    fn ring(groups: u32, memory: f64, link: f64) -> RemoteMemory {
+        let rate = |gb: f64| Bandwidth::new(gb * 1e9).unwrap();
+        let design = RingPool {
+            groups,
+            link_bandwidth: rate(link),
+            npu_bandwidth: rate(100.0),
+            chunk: Bytes(40_000),
+        };
+        pool(MemoryAttachment::Ring(design), memory)
+    }
+
+    #[test]
+    fn busiest_links_carry_an_eighth_of_all() {
+        // 8 stations with 2 NPUs each that load 1 MB: 50 stages. Memory 40 kB / 100 GB/s = 0.4 us; ring
+        // 40 kB x 8 / 8 / 10 GB/s = 4 us; port 320 kB / 1,600 GB/s = 0.2 us.
+        // 0.4 + 4 + 0.2 + 49 x 4 = 200.6 us; the links alone: 16 MB / 8 / 10 GB/s = 200 us.
+        assert_eq!(
+            together(&ring(8, 100.0, 10.0), 16, 1_000_000, false),
+            200_600_000
+        );
+        // Slow memories of 5 GB/s: 8 us: 8 + 4 + 0.2 + 49 x 8.
+        assert_eq!(
+            together(&ring(8, 5.0, 10.0), 16, 1_000_000, false),
+            404_200_000
+        );
+        // 5 stations with an NPU each: 5 x 1 MB x 24 / (8 x 25) / 10 GB/s = 60 us on the links, which is
+        // 25 stages of 2.4 us; memory 0.4 us, port 0.4 us.
+        assert_eq!(
+            together(&ring(5, 100.0, 10.0), 5, 1_000_000, false),
+            60_800_000
+        );
+    }
+
+    #[test]
+    fn one_alone_is_held_by_the_links_to_its_station() {
+        // 1 MB x 7 / 16 / 10 GB/s = 43.75 us. A piece is 8 x 40 kB / 16 = 20 kB: 0.025 us of 800 GB/s of
+        // memories and 0.2 us of the port.
+        assert_eq!(alone(&ring(8, 100.0, 10.0), 16, 1_000_000), 43_975_000);
+        // One station has no links: 10 us of the port, 0.4 us of 100 GB/s for a piece of 40 kB.
+        assert_eq!(alone(&ring(1, 100.0, 10.0), 1, 1_000_000), 10_400_000);
+    }
+}

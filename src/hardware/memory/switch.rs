@@ -1,0 +1,125 @@
+//! Memories behind levels of switches: a tree.
+//!
+//! Won et al., "ASTRA-sim2.0" (ISPASS 2023), Fig. 5, "multi-level switches". NPUs are joined by switches,
+//! these by others, and so on; the memories hang from the switches of the last level. A switch has one
+//! link up, whose bandwidth is that of its level:
+//!
+//! ```text
+//! n ports ─── n / f1 links ─── n / (f1 x f2) links ─── … ─── G memories
+//! ```
+//!
+//! Every NPU loads W bytes, spread evenly over G memories, each of which sends chunks of c bytes. With n[l]
+//! switches of level l, below which are n / n[l] NPUs (seconds):
+//!
+//! ```text
+//! stages        = W x n / (G x c)
+//! memory        = c / group_bandwidth
+//! link up of l  = G x c / (n[l] x bandwidth[l])        in the switches: G x c / bandwidth[l]
+//! port          = G x c / (n x npu_bandwidth)          in the switches: G x c / npu_bandwidth
+//! ```
+//!
+//! Each is a stage of the pipeline in `memory/fair_sharing.rs`. Every link up is a server of its own.
+
+use super::pool_layout::PoolLayout;
+use chakram_base::units::{Bandwidth, Bytes};
+use serde::Serialize;
+
+/// A level of switches that are alike.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize)]
+pub struct SwitchLevel {
+    /// Number of NPUs, or of switches of the level below, that one switch joins; at least 1.
+    pub fan_in: u32,
+    /// Bytes per second of its link up.
+    #[serde(rename = "bandwidth_bytes_per_s")]
+    pub bandwidth: Bandwidth,
+}
+
+/// A pool behind levels of switches. NPUs of a switch are consecutive.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct SwitchPool {
+    /// Memories; at least 1.
+    pub groups: u32,
+    /// Bytes per second between an NPU and its switch.
+    #[serde(rename = "npu_bandwidth_bytes_per_s")]
+    pub npu_bandwidth: Bandwidth,
+    /// The levels, that of the NPUs first. The machine's NPUs are a multiple of their fan-ins' product.
+    pub levels: Vec<SwitchLevel>,
+    /// Bytes that a memory sends at once.
+    #[serde(rename = "chunk_bytes")]
+    pub chunk: Bytes,
+}
+
+impl SwitchPool {
+    pub(super) fn fits(&self, npus: u32) -> bool {
+        let mut below = npus;
+        let joined = self.levels.iter().all(|level| {
+            let even = level.fan_in > 0 && below.is_multiple_of(level.fan_in);
+            below /= level.fan_in.max(1);
+            even
+        });
+        self.groups > 0 && joined
+    }
+
+    /// Bytes of one access in one round of chunks on a machine of `npus` NPUs.
+    pub(super) fn chunk_bytes(&self, npus: u32) -> f64 {
+        self.round() / f64::from(npus)
+    }
+
+    /// Bytes that all memories send in one chunk.
+    fn round(&self) -> f64 {
+        f64::from(self.groups) * self.chunk.0 as f64
+    }
+
+    /// The servers of a pool whose memories have bandwidth `memory` each.
+    pub(super) fn layout(&self, memory: Bandwidth, npus: u32) -> PoolLayout {
+        let memories = f64::from(self.groups) * memory.bytes_per_second();
+        let port = self.npu_bandwidth;
+        PoolLayout::tree(npus, memories, port, self.round(), &self.levels)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::fair_sharing::testing::{alone, each, pool, together};
+    use super::super::{MemoryAttachment, RemoteMemory};
+    use super::*;
+
+    /// 16 NPUs, 4 to a switch of 20 GB/s, 2 of these to one of 30 GB/s; 2 memories of 50 GB/s.
+    fn three_levels() -> RemoteMemory {
+        let rate = |gb: f64| Bandwidth::new(gb * 1e9).unwrap();
+        let level = |fan_in, gb| SwitchLevel {
+            fan_in,
+            bandwidth: rate(gb),
+        };
+        let design = SwitchPool {
+            groups: 2,
+            npu_bandwidth: rate(10.0),
+            levels: vec![level(4, 20.0), level(2, 30.0)],
+            chunk: Bytes(120_000),
+        };
+        pool(MemoryAttachment::Switch(design), 50.0)
+    }
+
+    #[test]
+    fn every_level_is_a_stage() {
+        // W = 150 kB: 16 x 150 / (2 x 120) = 10 stages. Memory 120 kB / 50 GB/s = 2.4 us; level 1 has 4
+        // switches: 240 kB / (4 x 20 GB/s) = 3 us; level 2 has 2: 240 kB / (2 x 30) = 4 us; ports
+        // 240 kB / (16 x 10) = 1.5 us. 2.4 + 3 + 4 + 1.5 + 9 x 4 = 46.9 us.
+        assert_eq!(together(&three_levels(), 16, 150_000, false), 46_900_000);
+        // In the switches: 2.4, 240 / 20 = 12, 240 / 30 = 8 and 240 / 10 = 24 us; 10 stages:
+        // 2.4 + 12 + 8 + 24 + 9 x 24 = 262.4 us.
+        assert_eq!(together(&three_levels(), 16, 150_000, true), 262_400_000);
+    }
+
+    #[test]
+    fn one_alone_is_held_by_its_own_links() {
+        // 150 kB at 10 GB/s = 15 us; a piece of 15 kB: 0.15 us of the memories' 100 GB/s, 0.75 us of
+        // level 1, 0.5 us of level 2.
+        assert_eq!(alone(&three_levels(), 16, 150_000), 16_400_000);
+        // NPUs 0, 4 and 8: 0 and 4 share a switch of level 2, but not of level 1. All have their port's
+        // 10 GB/s. A piece waits longer where two pass: 1 us for level 2 (0 and 4), 0.45 us for memories.
+        let ends = each(&three_levels(), 16, &[0, 4, 8], 150_000);
+        let two = 15_000_000 + 450_000 + 750_000 + 1_000_000;
+        assert_eq!(ends, [two, two, two - 500_000]);
+    }
+}

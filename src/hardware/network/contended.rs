@@ -1,0 +1,241 @@
+//! Networks with contention: messages pass a sequence of servers, each of which carries one message at a time.
+//!
+//! Messages go in dimension order, innermost first; the servers that they pass there ([`ContentionScope`]) depend on
+//! the model: the links or the ports of NPUs. A server is first come, first served. A message
+//! passes server i, which takes s = m/B_i, from b to b + s without a gap. With
+//! the latency α of the link and γ, the serialization of a segment on the link ([`SwitchingMode`]; zero in the ideal,
+//! all of s with store-and-forward), the first segment is at the next device, its *head*, at b + γ + α, and all of it,
+//! its *tail*, at b + s + α. From there it reaches the next server at
+//!
+//! ready = max(head, tail − (s − γ)), with s and γ of the slowest link from there on,
+//!
+//! which is when no segment will be waited for any more: one that comes in more slowly than it can go on is
+//! gathered first, so it takes a fast link only as long as that needs. (Where a slower link is yet to come,
+//! gathering would only have it wait there. It then goes on as it comes, in its place in the queue, and
+//! counts as passing without a gap: the slower link makes up for that.)
+//!
+//! # Alone
+//!
+//! No server is busy then, so b = ready. Let δ_i = s_i − γ_i, which is more the slower a link is, D_i the most
+//! from link i on, and E_i = max(head_i + D_i, tail_i). With b_i = max(head_i, tail_i − D_i) = E_i − D_i, and D_i
+//! the larger of δ_i and D_{i+1},
+//!
+//! E_{i+1} − γ_i − α_i = max(b_i + D_{i+1}, b_i + δ_i) = b_i + D_i = E_i.
+//!
+//! It begins as head_0 + D_0, head and tail being the moment of submission, and ends as the last tail, so
+//!
+//! T = Σα + Σγ + max δ = Σα + (Σγ of all but the slowest) + m/B_min,
+//!
+//! which is [`Path::time`](crate::topology::Path::time), to the picosecond: each γ but that of the slowest is
+//! the difference of two sums of them, which are rounded once.
+//!
+//! With several links between two servers, α is the latency of all of them, and counts in the γ of all but one.
+//!
+//! # When a send is over
+//!
+//! A send is over when its last byte has left: m/B_min after it began to leave, with the slowest link of the whole
+//! path, which is T less the time of its first byte. Back-pressure of the path is thus charged to the sender, so that
+//! nothing piles up behind a fast port. The port itself is held for m/B only, so messages over other paths use it in
+//! the meantime. Queues further on exert no back-pressure on the sender.
+//!
+//! # Loads and stores
+//!
+//! A memory at the network is one more server, its link: the first on the way of a load, the last on that of a store. An
+//! access joins the queues of all servers on its way when it is issued (`contended/access.rs`), not one after another as its
+//! bytes come there.
+//!
+//! # Events
+//!
+//! As messages join a server when they are ready, in the order of events, a time until which it is busy is all
+//! that is kept of its queue. The first server is joined when a message is submitted; each further one costs
+//! an event, and so does the arrival. Messages that are ready at one instant go by the number of their sender,
+//! and those of one sender in the order in which they left.
+
+use super::servers::ServerTable;
+use super::{
+    DeliveryNotice, EventScheduler, LinkReservations, MemoryTransfer, NetworkBackend, NetworkEvent,
+    NetworkMessage, NetworkOccupancy,
+};
+use crate::topology::{DimensionShape, LinePattern, SwitchingMode, Topology};
+use chakram_base::ids::{EndpointId, Npu};
+use chakram_base::units::{BufferShare, Span, Time};
+use in_flight::InFlightMessage;
+use route::{RouteCursor, RouteHop, route, sides};
+use std::marker::PhantomData;
+
+pub use route::ContentionScope;
+
+mod access;
+mod in_flight;
+pub(super) mod route;
+
+/// Selection of the servers of a contention model.
+pub trait ContentionModel {
+    /// Name in machine files and reports.
+    const NAME: &'static str;
+
+    /// The servers.
+    const REACH: ContentionScope;
+}
+
+/// See the module.
+#[derive(Debug)]
+pub struct ContendedNetwork<'a, D> {
+    topology: &'a Topology,
+    servers: ServerTable,
+    /// By op.
+    in_flight: Vec<Option<InFlightMessage>>,
+    detail: PhantomData<D>,
+}
+
+impl<'a, D: ContentionModel> ContendedNetwork<'a, D> {
+    /// Creates the network without messages in flight.
+    pub fn new(topology: &'a Topology) -> Self {
+        Self {
+            topology,
+            servers: ServerTable::new(topology.dimensions().len()),
+            in_flight: Vec::new(),
+            detail: PhantomData,
+        }
+    }
+
+    /// Advances a message whose service at a server begins at `begin`: it proceeds to the next server, or arrives.
+    #[inline]
+    fn advance(&mut self, begin: Time, op: u32, agenda: &mut impl EventScheduler) {
+        let in_flight = self.in_flight[op as usize]
+            .as_mut()
+            .expect("it is under way");
+        match in_flight.pass(begin, self.topology) {
+            None => agenda.schedule(in_flight.tail(), NetworkEvent::Delivered(op)),
+            Some(ready) => {
+                let order = in_flight.order();
+                agenda.schedule(ready, NetworkEvent::Hop { order, op });
+            }
+        }
+    }
+}
+
+impl<D: ContentionModel> NetworkBackend for ContendedNetwork<'_, D> {
+    const NAME: &'static str = D::NAME;
+    const SHARED: bool = true;
+
+    #[inline]
+    fn submit(&mut self, now: Time, message: &NetworkMessage, agenda: &mut impl EventScheduler) {
+        let op = message.op as usize;
+        if op >= self.in_flight.len() {
+            self.in_flight.resize(op + 1, None);
+        }
+        let (a, b) = message.ends;
+        let path = message
+            .path
+            .or_else(|| self.topology.path(a, b))
+            .expect("a message goes from one NPU to another");
+        let in_flight = InFlightMessage::new(now, (message, &path), D::REACH, self.topology);
+        let mut ahead = in_flight.route();
+        // Announces the message at all further servers, so that they do not count as idle until it has passed.
+        while let Some(stop) = ahead.next(self.topology) {
+            self.servers.expect(stop.place);
+        }
+        let begin = self.servers.serve(now, in_flight.place(), in_flight.span());
+        if message.tell_injected {
+            // At the slowest link's rate: back-pressure of the path.
+            let left = begin + path.bandwidth.serialization(message.amount);
+            agenda.schedule(left, NetworkEvent::Injected(message.op));
+        }
+        self.in_flight[op] = Some(in_flight);
+        self.advance(begin, message.op, agenda);
+    }
+
+    fn access(
+        &mut self,
+        now: Time,
+        transfer: &MemoryTransfer,
+        _: &mut impl EventScheduler,
+    ) -> Option<Time> {
+        Some(access::serve(self, now, transfer))
+    }
+
+    fn occupancy(&self) -> Option<NetworkOccupancy> {
+        NetworkOccupancy::of(self.topology, &self.servers)
+    }
+
+    fn uncontended(&self, (a, b): (Npu, Npu), amount: BufferShare) -> Option<Span> {
+        Some(self.topology.path(a, b)?.time(amount))
+    }
+
+    fn is_conflict_free(&self, dimension: usize, members: u32, pattern: LinePattern) -> bool {
+        let dimension = &self.topology.dimensions()[dimension];
+        match dimension.shape {
+            // Egress and ingress of an NPU along a dimension are its own.
+            _ if D::REACH == ContentionScope::Ports => true,
+            DimensionShape::Switch | DimensionShape::FullyConnected => true,
+            _ if self.topology.is_half_duplex() => false,
+            // One link in each direction, which no other message passes.
+            DimensionShape::Ring | DimensionShape::Mesh if dimension.size == 2 => true,
+            // Each sends over its own link upwards. On a mesh the last sends to the first over links
+            // downwards, which no other uses.
+            DimensionShape::Ring | DimensionShape::Mesh => {
+                pattern == LinePattern::Neighbours && members == dimension.size
+            }
+        }
+    }
+
+    fn reservations(&mut self) -> Option<&mut dyn LinkReservations> {
+        Some(self)
+    }
+
+    fn attachments(&mut self) -> Option<&mut ServerTable> {
+        Some(&mut self.servers)
+    }
+
+    #[inline]
+    fn handle(
+        &mut self,
+        now: Time,
+        event: NetworkEvent,
+        agenda: &mut impl EventScheduler,
+        notices: &mut Vec<DeliveryNotice>,
+    ) {
+        match event {
+            NetworkEvent::Injected(op) => notices.push(DeliveryNotice::Injected(op)),
+            NetworkEvent::Delivered(op) => {
+                self.in_flight[op as usize] = None;
+                notices.push(DeliveryNotice::Delivered(op));
+            }
+            NetworkEvent::Hop { op, .. } => {
+                let in_flight = self.in_flight[op as usize]
+                    .as_ref()
+                    .expect("it is under way");
+                let begin = self
+                    .servers
+                    .receive(now, in_flight.place(), in_flight.span());
+                self.advance(begin, op, agenda);
+            }
+            NetworkEvent::FirstByte { .. } | NetworkEvent::LinkFree(_) => {
+                unreachable!("servers are asked when a message comes")
+            }
+        }
+    }
+}
+
+impl<D: ContentionModel> LinkReservations for ContendedNetwork<'_, D> {
+    fn is_idle(&self, now: Time, npu: Npu, dimension: usize) -> bool {
+        sides(D::REACH, self.topology, npu, dimension).all(|place| self.servers.is_idle(now, place))
+    }
+
+    fn reserve(&mut self, npu: Npu, dimension: usize, claim: Option<u32>) {
+        for place in sides(D::REACH, self.topology, npu, dimension) {
+            self.servers.claim(place, claim);
+        }
+    }
+
+    #[inline]
+    fn reservation(&self, _: Time, ends: (EndpointId, EndpointId)) -> Option<u32> {
+        if !self.servers.any_claimed() {
+            return None;
+        }
+        route(D::REACH, ends, self.topology)
+            .filter_map(|stop| self.servers.claimed(stop.place))
+            .min()
+    }
+}

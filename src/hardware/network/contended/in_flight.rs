@@ -1,0 +1,216 @@
+//! A message in flight: its position on its route, and its times there.
+
+use super::route::{is_border, link};
+use super::{
+    BufferShare, ContentionScope, NetworkMessage, Npu, RouteCursor, RouteHop, Span, SwitchingMode,
+    Time, Topology,
+};
+use crate::network::servers::ServerId;
+use crate::topology::{LinkCount, NetworkPath};
+use chakram_base::units::{Bandwidth, InverseRate};
+
+/// A message in flight: the next server that it has to pass, and its times there.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct InFlightMessage {
+    amount: BufferShare,
+    sender: Npu,
+    /// Route beyond `stop`.
+    route: RouteCursor,
+    stop: RouteHop,
+    /// Times at which its first segment, and all of it, are at the device before `stop`.
+    head: Time,
+    tail: Time,
+    /// Serialization of the first segment on the link of `stop` (γ), and of the rest (δ).
+    segment: Span,
+    rest: Span,
+    /// Serialization of the first segment on further links between `stop` and the next server.
+    transit: Span,
+    /// δ of the slowest link from `stop` on.
+    slowest_rest: Span,
+    /// The slowest of the whole way, until a link of it was passed.
+    slowest: Option<Bandwidth>,
+    /// All links up to here but one of the slowest: those of the dimensions before that of `stop`, the number of
+    /// links in that dimension, and their total serialization of a segment.
+    before: InverseRate,
+    links: u32,
+    passed: Span,
+    /// Links passed between dies, of tiles; `links` are those inside dies then, along both dimensions.
+    borders: u32,
+}
+
+impl InFlightMessage {
+    /// Creates the state of a message that is submitted at `now`, along `path`.
+    #[inline]
+    pub fn new(
+        now: Time,
+        (message, path): (&NetworkMessage, &NetworkPath),
+        reach: ContentionScope,
+        topology: &Topology,
+    ) -> Self {
+        let mut route = RouteCursor::new(reach, message.ends, topology);
+        let whole = route;
+        let stop = route
+            .next(topology)
+            .expect("a message goes from one NPU to another");
+        let mut in_flight = Self {
+            amount: message.amount,
+            sender: message.ends.0,
+            route,
+            stop,
+            head: now,
+            tail: now,
+            segment: Span::ZERO,
+            rest: Span::ZERO,
+            transit: Span::ZERO,
+            slowest_rest: Span::ZERO,
+            slowest: Some(path.bandwidth),
+            before: InverseRate::ZERO,
+            links: 0,
+            passed: Span::ZERO,
+            borders: 0,
+        };
+        in_flight.enter_dimension(&whole, topology);
+        in_flight.enter_links(topology);
+        in_flight
+    }
+
+    /// The server that it has yet to pass.
+    #[inline]
+    pub fn place(&self) -> ServerId {
+        self.stop.place
+    }
+
+    /// Service time at the next server (s).
+    #[inline]
+    pub fn span(&self) -> Span {
+        self.segment + self.rest
+    }
+
+    /// The route beyond that server.
+    #[inline]
+    pub fn route(&self) -> RouteCursor {
+        self.route
+    }
+
+    /// Time at which all of it has reached the present device.
+    #[inline]
+    pub fn tail(&self) -> Time {
+        self.tail
+    }
+
+    /// Priority among messages that are ready at one instant.
+    #[inline]
+    pub fn order(&self) -> u32 {
+        self.sender.0
+    }
+
+    /// Begins to pass the server. Returns the time at which it is ready for the next one, `None` if there is none.
+    #[inline]
+    pub fn pass(&mut self, begin: Time, topology: &Topology) -> Option<Time> {
+        let RouteHop { place, links, last } = self.stop;
+        let zero = Span::ZERO;
+        // The latency is once for each link, and so is its first segment, wherever its servers are.
+        let between = match links {
+            0 => zero,
+            _ => {
+                let (_, latency) = link(place, topology);
+                latency.times(u64::from(links)) + self.transit
+            }
+        };
+        self.head = begin + if last { self.segment } else { zero } + between;
+        self.tail = begin + self.span() + between;
+        let behind = self.route;
+        self.stop = self.route.next(topology)?;
+        if topology.tiles().is_some() {
+            // Links along a dimension are of two classes there.
+            self.enter_dimension(&behind, topology);
+        } else if self.stop.place.dimension != place.dimension {
+            // Added up dimension by dimension, as Topology::path does, so that both round alike.
+            self.before = self.before.plus(self.links, topology.link(place.dimension));
+            self.links = 0;
+            self.enter_dimension(&behind, topology);
+        }
+        let slack = if self.stop.links > 0 {
+            self.enter_links(topology);
+            self.slowest_rest
+        } else {
+            // The far end of the link receives bytes as they come, without waiting for a segment.
+            self.slowest_rest + self.segment
+        };
+        // Goes on when no later segment can be waited for; see `network/contended.rs`.
+        let gathered = Time(self.tail.0.saturating_sub(slack.0));
+        Some(self.head.max(gathered))
+    }
+
+    /// The dimension of `stop` is new; `way` begins with it.
+    #[inline]
+    fn enter_dimension(&mut self, way: &RouteCursor, topology: &Topology) {
+        let dimensions = topology.dimensions().len();
+        let rest = topology.switching().rest(self.amount);
+        let (own, _) = link(self.stop.place, topology);
+        let ahead =
+            (self.stop.place.dimension + 1..dimensions).filter(|&d| way.crosses(topology, d));
+        let slower = |slowest: Bandwidth, d: usize| {
+            if topology.link(d) < slowest {
+                topology.link(d)
+            } else {
+                slowest
+            }
+        };
+        let slowest = match topology.tiles() {
+            Some(_) => {
+                let (at, to) = way.ends();
+                topology.path(at, to).map_or(own, |path| path.bandwidth)
+            }
+            None => ahead.fold(own, slower),
+        };
+        self.rest = own.serialization(rest);
+        self.slowest_rest = if slowest == own {
+            self.rest
+        } else {
+            slowest.serialization(rest)
+        };
+    }
+
+    /// The links that follow `stop` are new.
+    #[inline]
+    fn enter_links(&mut self, topology: &Topology) {
+        if topology.switching() == SwitchingMode::IDEAL {
+            return;
+        }
+        let (bandwidth, _) = link(self.stop.place, topology);
+        let links = self.stop.links;
+        let segment = topology.switching().segment(self.amount);
+        let border = is_border(self.stop.place, topology);
+        let mut pass = |links: u32| {
+            *(if border {
+                &mut self.borders
+            } else {
+                &mut self.links
+            }) += links;
+            // Added up by class, as Topology::path does, so that both round alike.
+            let all = match topology.tiles() {
+                Some(tiles) => {
+                    let count = LinkCount {
+                        inside: self.links,
+                        borders: self.borders,
+                    };
+                    tiles.inverse(topology.link(0), count)
+                }
+                None => self.before.plus(self.links, bandwidth),
+            };
+            let passed = all.serialization(segment);
+            let more = passed - self.passed;
+            self.passed = passed;
+            more
+        };
+        if self.slowest == Some(bandwidth) {
+            self.slowest = None;
+            self.segment = bandwidth.serialization(self.amount) - self.rest;
+            self.transit = pass(links - 1);
+        } else {
+            self.segment = pass(1);
+            self.transit = pass(links - 1);
+        }
+    }
+}

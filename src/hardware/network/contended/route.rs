@@ -1,0 +1,336 @@
+//! The way of a message from server to server: in dimension order, innermost first, computed as it goes.
+
+use crate::network::servers::{IN, OUT, ServerId};
+use crate::topology::{DimensionShape, TileGrid, Topology};
+use chakram_base::ids::{EndpointId, Npu};
+use chakram_base::units::{Bandwidth, Span};
+
+/// Links of an NPU along a dimension. Ring or mesh: to the next higher and to the next lower coordinate. Switch: to
+/// the switch and from it. Fully connected: egress and ingress, whatever the peer.
+pub(super) const UP: usize = OUT;
+pub(super) const DOWN: usize = IN;
+/// Added to the sides of a port where NPUs are wired to their neighbours: egress downwards, and ingress from above.
+pub(super) const DOWNWARDS: usize = 2;
+
+/// Set of servers on a route.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum ContentionScope {
+    /// In every dimension crossed, the egress of the NPU where the message enters it, and the ingress of the NPU
+    /// where the message leaves it.
+    Ports,
+    /// Every link; of the wires between fully connected NPUs both ends.
+    Links,
+}
+
+/// A server on the way.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(in crate::network) struct RouteHop {
+    pub place: ServerId,
+    /// Number of links between this server and the next: none at the far end of a link.
+    pub links: u32,
+    /// True if the next link begins at a device that waits for a segment; false if the next server is the far end of
+    /// the same link.
+    pub last: bool,
+}
+
+/// Remainder of a route.
+#[derive(Clone, Copy, Debug)]
+pub(in crate::network) struct RouteCursor {
+    reach: ContentionScope,
+    at: Npu,
+    to: Npu,
+    /// Dimensions crossed, the first of which is `first`.
+    crossed: usize,
+    first: usize,
+    /// The side of the second of the two servers in this dimension, where the first has been passed and `at` is
+    /// beyond both.
+    second: Option<u8>,
+}
+
+impl RouteCursor {
+    /// All of the way.
+    pub fn new(reach: ContentionScope, (at, to): (Npu, Npu), topology: &Topology) -> Self {
+        Self {
+            reach,
+            at,
+            to,
+            crossed: 0,
+            // Replays over ways that have faults in either order are refused before they run.
+            first: topology.first_dimension(at, to).unwrap_or(0),
+            second: None,
+        }
+    }
+
+    /// The ends of the rest of the way.
+    pub fn ends(&self) -> (Npu, Npu) {
+        (self.at, self.to)
+    }
+
+    /// The next server, `None` after the last.
+    #[inline]
+    pub fn next(&mut self, topology: &Topology) -> Option<RouteHop> {
+        let count = topology.dimensions().len();
+        while self.crossed < count {
+            let turned = self.first + self.crossed;
+            let d = if turned < count {
+                turned
+            } else {
+                turned - count
+            };
+            let dimension = &topology.dimensions()[d];
+            let (shape, size) = (dimension.shape, dimension.size);
+            let from = self.at;
+            let place = |side, npu| ServerId {
+                dimension: d,
+                side,
+                npu,
+            };
+            if let Some(side) = self.second.take() {
+                self.crossed += 1;
+                // The link from a switch; otherwise the end of the way here.
+                let leads_on =
+                    shape == DimensionShape::Switch && self.reach == ContentionScope::Links;
+                return Some(RouteHop {
+                    place: place(side.into(), from),
+                    links: u32::from(leads_on),
+                    last: true,
+                });
+            }
+            let x = topology.coordinate(from, d);
+            // Coordinates are computed on the way, so that a route needs no memory per hop.
+            let y = topology.coordinate(self.to, d);
+            if x != y {
+                let up = shape.has_ports() || shape.goes_up(size, x, y);
+                let (side, next, links, last) = match (self.reach, shape) {
+                    (ContentionScope::Ports, _) => {
+                        let apart = if up { 0 } else { DOWNWARDS };
+                        self.second = Some((IN + apart) as u8);
+                        (OUT + apart, y, shape.hops(size, x, y), false)
+                    }
+                    (_, DimensionShape::Ring | DimensionShape::Mesh) => {
+                        if up {
+                            (UP, if x + 1 == size { 0 } else { x + 1 }, 1, true)
+                        } else {
+                            (DOWN, if x == 0 { size - 1 } else { x - 1 }, 1, true)
+                        }
+                    }
+                    (_, DimensionShape::Switch | DimensionShape::FullyConnected) => {
+                        self.second = Some(DOWN as u8);
+                        (UP, y, 1, shape == DimensionShape::Switch)
+                    }
+                };
+                self.at = topology.moved(from, d, next);
+                // Both directions of a half-duplex link are one server, that of its lower end; two neighbours around a
+                // ring have one link.
+                let from_above = side == DOWN || (size == 2 && x == 1);
+                let place = if last && from_above && topology.is_half_duplex() {
+                    place(UP, self.at)
+                } else {
+                    place(side, from)
+                };
+                return Some(RouteHop { place, links, last });
+            }
+            self.crossed += 1;
+        }
+        None
+    }
+
+    /// Returns true if the remaining route crosses dimension `d`.
+    pub fn crosses(&self, topology: &Topology, d: usize) -> bool {
+        topology.coordinate(self.at, d) != topology.coordinate(self.to, d)
+    }
+}
+
+/// The servers between two endpoints, at most one of which is a memory: its link is the first or the last of the way.
+#[inline]
+pub(in crate::network) fn route<'t>(
+    reach: ContentionScope,
+    ends: (EndpointId, EndpointId),
+    topology: &'t Topology,
+) -> impl Iterator<Item = RouteHop> + use<'t> {
+    let memory = ServerId::of_memory(topology, ends).map(|place| RouteHop {
+        place,
+        links: 1,
+        last: true,
+    });
+    let (loaded, stored) = match topology.memory(ends.0) {
+        Some(_) => (memory, None),
+        None => (None, memory),
+    };
+    let mut way = RouteCursor::new(reach, topology.seats(ends), topology);
+    let way = std::iter::from_fn(move || way.next(topology));
+    loaded.into_iter().chain(way).chain(stored)
+}
+
+/// Coordinate of the lower end of a link between neighbours.
+#[inline]
+fn lower_end(place: ServerId, topology: &Topology) -> u32 {
+    let x = topology.coordinate(place.npu, place.dimension);
+    match (place.side, x) {
+        (DOWN, 0) => topology.dimensions()[place.dimension].size - 1,
+        (DOWN, _) => x - 1,
+        _ => x,
+    }
+}
+
+/// Rate and latency of the link behind a server.
+#[inline]
+pub(in crate::network) fn link(place: ServerId, topology: &Topology) -> (Bandwidth, Span) {
+    let d = place.dimension;
+    let Some(dimension) = topology.dimensions().get(d) else {
+        return topology.memory_link(place.npu.0);
+    };
+    match topology.tiles() {
+        Some(_) => topology.link_at(d, lower_end(place, topology)),
+        None => (topology.link(d), dimension.latency),
+    }
+}
+
+/// True if the link lies between two dies.
+#[inline]
+pub(super) fn is_border(place: ServerId, topology: &Topology) -> bool {
+    let lies = |tiles: &TileGrid| tiles.is_border(place.dimension, lower_end(place, topology));
+    topology.tiles().is_some_and(lies)
+}
+
+/// All servers that `npu` sends and receives with along dimension `d`.
+pub(super) fn sides(
+    reach: ContentionScope,
+    topology: &Topology,
+    npu: Npu,
+    d: usize,
+) -> impl Iterator<Item = ServerId> {
+    let dimension = &topology.dimensions()[d];
+    let (size, x) = (dimension.size, topology.coordinate(npu, d));
+    let place = |side, npu| ServerId {
+        dimension: d,
+        side,
+        npu,
+    };
+    // The links that lead here belong to the neighbours.
+    let neighbour =
+        |side, beside: Option<u32>| beside.map(|c| place(side, topology.moved(npu, d, c)));
+    let others = match dimension.shape {
+        DimensionShape::Switch | DimensionShape::FullyConnected => [None; 2],
+        _ if reach == ContentionScope::Ports => {
+            [OUT, IN].map(|side| Some(place(side + DOWNWARDS, npu)))
+        }
+        DimensionShape::Ring => [
+            neighbour(UP, Some((x + size - 1) % size)),
+            neighbour(DOWN, Some((x + 1) % size)),
+        ],
+        DimensionShape::Mesh => [
+            neighbour(UP, x.checked_sub(1)),
+            neighbour(DOWN, Some(x + 1).filter(|&c| c < size)),
+        ],
+    };
+    let own = [UP, DOWN].map(|side| Some(place(side, npu)));
+    own.into_iter().chain(others).flatten()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::topology::TopologyDimension;
+
+    fn topology(shapes: &[(DimensionShape, u32)]) -> Topology {
+        let dimensions = shapes.iter().map(|&(shape, size)| TopologyDimension {
+            name: String::new(),
+            shape,
+            size,
+            bandwidth: Bandwidth::new(1e9).unwrap(),
+            latency: Span::ZERO,
+        });
+        Topology::new(dimensions.collect()).unwrap()
+    }
+
+    /// The servers between two NPUs: dimension, side, NPU.
+    fn route(topology: &Topology, a: u32, b: u32) -> Vec<(usize, usize, u32)> {
+        let mut route = RouteCursor::new(ContentionScope::Links, (Npu(a), Npu(b)), topology);
+        let stops = std::iter::from_fn(|| route.next(topology));
+        let place = |stop: RouteHop| (stop.place.dimension, stop.place.side, stop.place.npu.0);
+        stops.map(place).collect()
+    }
+
+    #[test]
+    fn rings_take_the_shorter_way_and_go_up_where_both_are_equal() {
+        let t = topology(&[(DimensionShape::Ring, 6)]);
+        assert_eq!(route(&t, 4, 1), [(0, UP, 4), (0, UP, 5), (0, UP, 0)]);
+        assert_eq!(route(&t, 1, 4), [(0, UP, 1), (0, UP, 2), (0, UP, 3)]);
+        assert_eq!(route(&t, 1, 5), [(0, DOWN, 1), (0, DOWN, 0)]);
+        let t = topology(&[(DimensionShape::Ring, 2)]);
+        assert_eq!(
+            (route(&t, 0, 1), route(&t, 1, 0)),
+            (vec![(0, UP, 0)], vec![(0, UP, 1)])
+        );
+    }
+
+    #[test]
+    fn meshes_go_straight() {
+        let t = topology(&[(DimensionShape::Mesh, 4)]);
+        assert_eq!(route(&t, 3, 0), [(0, DOWN, 3), (0, DOWN, 2), (0, DOWN, 1)]);
+        assert_eq!(route(&t, 0, 2), [(0, UP, 0), (0, UP, 1)]);
+    }
+
+    /// The ports between 12 and 11, and of those that are wired to neighbours the sides.
+    #[test]
+    fn ports_have_sides_where_npus_have_neighbours() {
+        let t = topology(&[
+            (DimensionShape::Switch, 3),
+            (DimensionShape::Mesh, 4),
+            (DimensionShape::FullyConnected, 2),
+        ]);
+        let ports = |a, b| -> Vec<_> {
+            let mut route = RouteCursor::new(ContentionScope::Ports, (Npu(a), Npu(b)), &t);
+            let stops = std::iter::from_fn(|| route.next(&t));
+            let place = |s: RouteHop| (s.place.dimension, s.place.side, s.place.npu.0, s.links);
+            stops.map(place).collect()
+        };
+        let outer = [(2, OUT, 23, 1), (2, IN, 11, 0)];
+        let up = [
+            (0, OUT, 12, 2),
+            (0, IN, 14, 0),
+            (1, OUT, 14, 3),
+            (1, IN, 23, 0),
+        ];
+        assert_eq!(ports(12, 11), [&up[..], &outer].concat());
+        let down = [(1, OUT + DOWNWARDS, 9, 3), (1, IN + DOWNWARDS, 0, 0)];
+        assert_eq!(ports(9, 0), down);
+    }
+
+    /// From NPU 12 = (0, 0, 1) to NPU 11 = (2, 3, 0), by 14 = (2, 0, 1) and 23 = (2, 3, 1).
+    #[test]
+    fn dimensions_are_crossed_from_the_inside() {
+        let t = topology(&[
+            (DimensionShape::Switch, 3),
+            (DimensionShape::Mesh, 4),
+            (DimensionShape::FullyConnected, 2),
+        ]);
+        let way = route(&t, 12, 11);
+        let ring = [(1, UP, 14), (1, UP, 17), (1, UP, 20)];
+        let expected = [
+            &[(0, UP, 12), (0, DOWN, 14)][..],
+            &ring,
+            &[(2, UP, 23), (2, DOWN, 11)],
+        ];
+        assert_eq!(way, expected.concat());
+    }
+
+    #[test]
+    fn an_npu_s_links_are_its_own_and_those_that_lead_to_it() {
+        let named = |t: &Topology, npu, d| -> Vec<_> {
+            sides(ContentionScope::Links, t, Npu(npu), d)
+                .map(|p| (p.side, p.npu.0))
+                .collect()
+        };
+        let t = topology(&[
+            (DimensionShape::Ring, 4),
+            (DimensionShape::Mesh, 3),
+            (DimensionShape::Switch, 2),
+        ]);
+        assert_eq!(named(&t, 0, 0), [(UP, 0), (DOWN, 0), (UP, 3), (DOWN, 1)]);
+        assert_eq!(named(&t, 0, 1), [(UP, 0), (DOWN, 0), (DOWN, 4)]);
+        assert_eq!(named(&t, 8, 1), [(UP, 8), (DOWN, 8), (UP, 4)]);
+        assert_eq!(named(&t, 12, 2), [(UP, 12), (DOWN, 12)]);
+    }
+}

@@ -1,0 +1,307 @@
+//! Contention-free: operations do not contend with one another; within one operation, ports do.
+//!
+//! An NPU sends one message of an operation at a time and receives one at a time through each of its ports, both at
+//! the bandwidth of the path. Operations open a port for each member and dimension, or two where it is wired to
+//! neighbours on either side. With α from the departure of the first byte to its arrival, devices on the path
+//! included ([`NetworkPath::first_byte`](crate::topology::Path::first_byte)), and serialization s, a message submitted
+//! at t to a port whose egress is free at e and whose receiver's ingress is free at i
+//!
+//! - begins to leave at b = max(t, e) and has left at b + s,
+//! - begins to arrive at max(b + α, i) and has arrived s later.
+//!
+//! Each port is two busy-until calendars, so a message costs constant time and no queue. The ingress serves messages
+//! in the order in which their first bytes reach it, ties by [`NetworkMessage::order`]. If all messages that enter a
+//! port come from one sender, that is the order of submission and the end is known at once; otherwise it is determined
+//! when the first byte arrives.
+
+use super::{
+    DeliveryNotice, EventScheduler, NetworkBackend, NetworkEvent, NetworkMessage, PortRange,
+};
+use crate::topology::{LinePattern, Topology};
+use chakram_base::units::{Span, Time};
+
+#[derive(Clone, Copy, Debug, Default)]
+struct PortCalendar {
+    egress: Time,
+    ingress: Time,
+}
+
+/// A message that has left and whose first byte is not there yet.
+#[derive(Clone, Copy, Debug, Default)]
+struct ArrivingMessage {
+    to: u32,
+    serialization: Span,
+}
+
+/// The model's state: the calendars of the open ports.
+#[derive(Debug)]
+pub struct ContentionFreeNetwork<'a> {
+    topology: &'a Topology,
+    /// By op; only messages that share their receiver's port are here.
+    arriving: Vec<ArrivingMessage>,
+    calendars: Vec<PortCalendar>,
+    /// First ports of closed ranges by their size: operations of one size come over and over.
+    closed: Vec<(u32, Vec<u32>)>,
+}
+
+impl<'a> ContentionFreeNetwork<'a> {
+    /// No port is open.
+    pub fn new(topology: &'a Topology) -> Self {
+        Self {
+            topology,
+            arriving: Vec::new(),
+            calendars: Vec::new(),
+            closed: Vec::new(),
+        }
+    }
+}
+
+impl NetworkBackend for ContentionFreeNetwork<'_> {
+    const NAME: &'static str = "contention_free";
+    const SHARED: bool = false;
+
+    fn is_conflict_free(&self, _: usize, _: u32, _: LinePattern) -> bool {
+        true
+    }
+
+    fn open(&mut self, count: u32) -> PortRange {
+        let alike = self.closed.iter_mut().find(|(size, _)| *size == count);
+        // Reuses a range of the same size, so that memory is bounded by concurrent operations.
+        if let Some(first) = alike.and_then(|(_, firsts)| firsts.pop()) {
+            let range = first as usize..(first + count) as usize;
+            self.calendars[range].fill(PortCalendar::default());
+            return PortRange { first, count };
+        }
+        let first = self.calendars.len() as u32;
+        self.calendars.resize(
+            self.calendars.len() + count as usize,
+            PortCalendar::default(),
+        );
+        PortRange { first, count }
+    }
+
+    fn close(&mut self, ports: PortRange) {
+        match self
+            .closed
+            .iter_mut()
+            .find(|(size, _)| *size == ports.count)
+        {
+            Some((_, firsts)) => firsts.push(ports.first),
+            None => self.closed.push((ports.count, vec![ports.first])),
+        }
+    }
+
+    #[inline]
+    fn submit(&mut self, now: Time, message: &NetworkMessage, agenda: &mut impl EventScheduler) {
+        let (a, b) = message.ends;
+        let path = message
+            .path
+            .or_else(|| self.topology.path(a, b))
+            .expect("a message goes from one NPU to another");
+        let serialization = path.bandwidth.serialization(message.amount);
+        let egress = &mut self.calendars[message.from.0 as usize].egress;
+        let begin = now.max(*egress);
+        let injected = begin + serialization;
+        *egress = injected;
+        if message.tell_injected {
+            agenda.schedule(injected, NetworkEvent::Injected(message.op));
+        }
+        let first_byte = begin + path.first_byte(message.amount);
+        if message.sole_sender {
+            let delivered = self.enter(first_byte, message.to.0, serialization);
+            agenda.schedule(delivered, NetworkEvent::Delivered(message.op));
+        } else {
+            let op = message.op as usize;
+            if op >= self.arriving.len() {
+                self.arriving.resize(op + 1, ArrivingMessage::default());
+            }
+            self.arriving[op] = ArrivingMessage {
+                to: message.to.0,
+                serialization,
+            };
+            let (order, op) = (message.order, message.op);
+            agenda.schedule(first_byte, NetworkEvent::FirstByte { order, op });
+        }
+    }
+
+    #[inline]
+    fn handle(
+        &mut self,
+        now: Time,
+        event: NetworkEvent,
+        agenda: &mut impl EventScheduler,
+        notices: &mut Vec<DeliveryNotice>,
+    ) {
+        match event {
+            NetworkEvent::Injected(op) => notices.push(DeliveryNotice::Injected(op)),
+            NetworkEvent::Delivered(op) => notices.push(DeliveryNotice::Delivered(op)),
+            NetworkEvent::FirstByte { op, .. } => {
+                let ArrivingMessage { to, serialization } = self.arriving[op as usize];
+                let delivered = self.enter(now, to, serialization);
+                if delivered == now {
+                    // Nothing follows the first byte, so it takes no further round either.
+                    notices.push(DeliveryNotice::Delivered(op));
+                } else {
+                    agenda.schedule(delivered, NetworkEvent::Delivered(op));
+                }
+            }
+            NetworkEvent::Hop { .. } | NetworkEvent::LinkFree(_) => {
+                unreachable!("messages pass no devices here")
+            }
+        }
+    }
+}
+
+impl ContentionFreeNetwork<'_> {
+    /// Arrival time of a message whose first byte is at port `to` at `first_byte`.
+    #[inline]
+    fn enter(&mut self, first_byte: Time, to: u32, serialization: Span) -> Time {
+        let ingress = &mut self.calendars[to as usize].ingress;
+        *ingress = first_byte.max(*ingress) + serialization;
+        *ingress
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::topology::NetworkPath;
+    use chakram_base::ids::Npu;
+    use chakram_base::units::{Bandwidth, BufferShare, Span};
+
+    #[derive(Default)]
+    struct Log(Vec<(u64, NetworkEvent)>);
+    impl EventScheduler for Log {
+        fn schedule(&mut self, at: Time, event: NetworkEvent) {
+            self.0.push((at.0, event));
+        }
+    }
+
+    /// One switch; messages name their paths.
+    fn topology() -> Topology {
+        Topology::new(vec![crate::topology::TopologyDimension {
+            name: String::new(),
+            shape: crate::topology::DimensionShape::Switch,
+            size: 4,
+            bandwidth: Bandwidth::new(1e9).unwrap(),
+            latency: Span::from_ns(1),
+        }])
+        .unwrap()
+    }
+
+    /// 300 ns, 1 GB/s.
+    fn path() -> NetworkPath {
+        NetworkPath {
+            latency: Span::from_ns(300),
+            bandwidth: Bandwidth::new(1e9).unwrap(),
+            switching: crate::topology::SwitchingMode::IDEAL,
+            others: chakram_base::units::InverseRate::ZERO,
+        }
+    }
+
+    /// Runs what is scheduled to its end and returns it in order of time.
+    fn drain(network: &mut ContentionFreeNetwork<'_>, mut log: Log) -> Vec<(u64, NetworkEvent)> {
+        let mut done = Vec::new();
+        let mut notices = Vec::new();
+        while !log.0.is_empty() {
+            log.0.sort_unstable();
+            let (at, event) = log.0.remove(0);
+            network.handle(Time(at), event, &mut log, &mut notices);
+            done.push((at, event));
+        }
+        done
+    }
+
+    #[test]
+    fn one_port_sends_one_at_a_time_and_receives_one_at_a_time() {
+        // 1,000 B at 1 GB/s = 1 us = 1,000,000 ps; latency 300 ns.
+        let path = path();
+        let topology = topology();
+        let mut network = ContentionFreeNetwork::new(&topology);
+        let ports = network.open(3);
+        let mut log = Log::default();
+        let mut send = |op, from, to, sole_sender| {
+            let message = NetworkMessage {
+                op,
+                ends: (Npu(from), Npu(to)),
+                from: ports.port(from),
+                to: ports.port(to),
+                path: Some(path),
+                amount: BufferShare::whole(1000),
+                tell_injected: true,
+                sole_sender,
+                order: 0,
+            };
+            network.submit(Time::ZERO, &message, &mut log);
+        };
+        send(0, 0, 1, true);
+        // Waits for the egress of 0: leaves 1 to 2 us; its first byte is there at 1.3 us.
+        send(1, 0, 2, false);
+        // Leaves 0 to 1 us, arrives 0.3 to 1.3 us, although it was submitted later; then the ingress
+        // is free for the other, 1.3 to 2.3 us.
+        send(2, 1, 2, false);
+        use NetworkEvent::{Delivered, FirstByte, Injected};
+        let first_byte = |op| FirstByte { order: 0, op };
+        assert_eq!(
+            drain(&mut network, log),
+            [
+                (300_000, first_byte(2)),
+                (1_000_000, Injected(0)),
+                (1_000_000, Injected(2)),
+                (1_300_000, first_byte(1)),
+                (1_300_000, Delivered(0)),
+                (1_300_000, Delivered(2)),
+                (2_000_000, Injected(1)),
+                (2_300_000, Delivered(1)),
+            ]
+        );
+    }
+
+    #[test]
+    fn messages_that_come_at_once_enter_by_their_order() {
+        // 1,000 and 3,000 B at 1 GB/s from two senders, first bytes both at 300 ns.
+        let path = path();
+        for (order, ends) in [
+            ([0, 1], [1_300_000, 4_300_000]),
+            ([1, 0], [4_300_000, 3_300_000]),
+        ] {
+            let topology = topology();
+            let mut network = ContentionFreeNetwork::new(&topology);
+            let ports = network.open(3);
+            let mut log = Log::default();
+            for op in 0..2 {
+                let message = NetworkMessage {
+                    op,
+                    ends: (Npu(op), Npu(2)),
+                    from: ports.port(op),
+                    to: ports.port(2),
+                    path: Some(path),
+                    amount: BufferShare::whole(1000 + 2000 * u64::from(op)),
+                    tell_injected: false,
+                    sole_sender: false,
+                    order: order[op as usize],
+                };
+                network.submit(Time::ZERO, &message, &mut log);
+            }
+            let events = drain(&mut network, log);
+            for (op, end) in (0..).zip(ends) {
+                assert!(
+                    events.contains(&(end, NetworkEvent::Delivered(op))),
+                    "{events:?}"
+                );
+            }
+        }
+    }
+
+    #[test]
+    fn ports_are_used_again_and_begin_empty() {
+        let topology = topology();
+        let mut network = ContentionFreeNetwork::new(&topology);
+        let a = network.open(4);
+        network.calendars[1].egress = Time(5);
+        network.close(a);
+        assert_eq!(network.open(4), a);
+        assert_eq!(network.calendars[1].egress, Time::ZERO);
+        assert_ne!(network.open(4), a);
+    }
+}

@@ -1,0 +1,228 @@
+//! Exclusive: a transfer holds every link of its way, all of them from its start to its end.
+//!
+//! A transfer submitted at t over links l that are free at f_l starts at max(t, max f_l) and ends one uncontended time
+//! later ([`NetworkPath::time`](crate::topology::NetworkPath::time)): hops × latency + bytes ÷ bandwidth, or, with
+//! store-and-forward, (latency + bytes ÷ bandwidth) × hops. Until then no link of its way carries anything else, and
+//! transfers that come later stand behind it. These are Eq. 2 and 3 of Fang et al., "PALM: A Efficient Performance
+//! Simulator for Tiled Accelerators with Large-scale Model Training", whose links are exclusive resources. Sending is
+//! over when the transfer is, because its links are held as long.
+//!
+//! Loads and stores of memories at the network hold the memory as well (Eq. 4 and 5): its link is one more of the way.
+//!
+//! As transfers take their links in the order in which they are submitted, all that is kept of a link is the time until
+//! which it is taken, and a transfer costs one event. Nothing waits while it holds something, so there is no deadlock.
+//! No closed form of a collective is proved here: collectives go step by step, or as they went on idle links before
+//! ([`RehearsedLinks`]).
+
+use super::contended::ContentionScope;
+use super::contended::route::route;
+use super::rehearsed_links::{LinkClaims, LinkRehearsal, RehearsedLink, RehearsedLinks};
+use super::servers::{ServerId, ServerTable};
+use super::{
+    DeliveryNotice, EventScheduler, LinkReservations, MemoryTransfer, NetworkBackend, NetworkEvent,
+    NetworkMessage, NetworkOccupancy,
+};
+use crate::topology::{LinePattern, Topology};
+use chakram_base::ids::{EndpointId, Npu};
+use chakram_base::units::{BufferShare, Span, Time};
+
+/// The model's state: until when links are taken.
+#[derive(Debug)]
+pub struct ExclusiveNetwork<'a> {
+    topology: &'a Topology,
+    links: ServerTable,
+    /// Links of the present transfer; kept for its allocation.
+    way: Vec<ServerId>,
+    claims: LinkClaims,
+    rehearsal: Option<LinkRehearsal>,
+    /// Links that were taken behind an operation which was retracted, and until when.
+    displaced: Vec<(ServerId, Time)>,
+}
+
+impl<'a> ExclusiveNetwork<'a> {
+    /// Nothing is taken.
+    pub fn new(topology: &'a Topology) -> Self {
+        Self {
+            topology,
+            links: ServerTable::new(topology.dimensions().len()),
+            way: Vec::new(),
+            claims: LinkClaims::default(),
+            rehearsal: None,
+            displaced: Vec::new(),
+        }
+    }
+
+    /// Takes all links between `ends` for `span`, from `now` or later on. Returns the start.
+    #[inline]
+    fn take(&mut self, now: Time, ends: (EndpointId, EndpointId), span: Span) -> Time {
+        self.way.clear();
+        let mut start = now;
+        for hop in route(ContentionScope::Links, ends, self.topology) {
+            start = start.max(self.links.free(hop.place));
+            self.way.push(hop.place);
+        }
+        for &place in &self.way {
+            self.links.hold(place, start, span);
+        }
+        if let Some(rehearsal) = &mut self.rehearsal {
+            rehearsal.note(now, &self.way, span);
+        }
+        start
+    }
+}
+
+impl ExclusiveNetwork<'_> {
+    /// Whether nothing passes these links and nobody has reserved them.
+    fn are_idle(&self, now: Time, uses: &[RehearsedLink]) -> bool {
+        let is_idle = |link: &RehearsedLink| {
+            self.links.is_idle(now, link.place) && self.claims.owner(now, link.place).is_none()
+        };
+        uses.iter().all(is_idle)
+    }
+}
+
+impl RehearsedLinks for ExclusiveNetwork<'_> {
+    fn begin(&mut self) {
+        let none = ServerTable::new(self.topology.dimensions().len());
+        let links = std::mem::replace(&mut self.links, none);
+        self.rehearsal = Some(LinkRehearsal::new(links));
+    }
+
+    fn end(&mut self, start: Time) -> Option<Vec<RehearsedLink>> {
+        let (links, uses) = self.rehearsal.take()?.end(start, &self.links);
+        self.links = links;
+        uses
+    }
+
+    fn perform(&mut self, now: Time, uses: &[RehearsedLink], claim: u32) -> bool {
+        if !self.are_idle(now, uses) {
+            return false;
+        }
+        for link in uses {
+            self.links.commit(link.place, now + link.free, link.busy);
+            self.claims.set(link.place, claim, now + link.last);
+        }
+        true
+    }
+
+    fn hold(&mut self, now: Time, uses: &[RehearsedLink], claim: u32) -> bool {
+        if !self.are_idle(now, uses) {
+            return false;
+        }
+        for link in uses {
+            self.claims.set(link.place, claim, Time::END);
+        }
+        true
+    }
+
+    fn release(&mut self, uses: &[RehearsedLink], claim: u32) {
+        for link in uses {
+            self.claims.clear(link.place, claim);
+        }
+    }
+
+    fn retract(&mut self, start: Time, uses: &[RehearsedLink], claim: u32) {
+        for link in uses {
+            let free = self.links.free(link.place);
+            if free > start + link.free {
+                self.displaced.push((link.place, free));
+            }
+            self.links.revert(link.place, start, link.busy);
+            self.claims.clear(link.place, claim);
+        }
+    }
+
+    fn restore(&mut self) {
+        for (place, free) in self.displaced.drain(..) {
+            self.links.commit(place, free, Span::ZERO);
+        }
+    }
+}
+
+impl NetworkBackend for ExclusiveNetwork<'_> {
+    const NAME: &'static str = "exclusive";
+    const SHARED: bool = true;
+
+    #[inline]
+    fn submit(&mut self, now: Time, message: &NetworkMessage, agenda: &mut impl EventScheduler) {
+        let (a, b) = message.ends;
+        let path = message
+            .path
+            .or_else(|| self.topology.path(a, b))
+            .expect("a message goes from one NPU to another");
+        let span = path.time(message.amount);
+        let end = self.take(now, (a.into(), b.into()), span) + span;
+        if message.tell_injected {
+            agenda.schedule(end, NetworkEvent::Injected(message.op));
+        }
+        agenda.schedule(end, NetworkEvent::Delivered(message.op));
+    }
+
+    fn access(
+        &mut self,
+        now: Time,
+        transfer: &MemoryTransfer,
+        _: &mut impl EventScheduler,
+    ) -> Option<Time> {
+        let span = transfer.path.time(transfer.amount);
+        Some(self.take(now, transfer.ends, span) + span)
+    }
+
+    fn uncontended(&self, (a, b): (Npu, Npu), amount: BufferShare) -> Option<Span> {
+        Some(self.topology.path(a, b)?.time(amount))
+    }
+
+    fn occupancy(&self) -> Option<NetworkOccupancy> {
+        NetworkOccupancy::of(self.topology, &self.links)
+    }
+
+    fn is_conflict_free(&self, _: usize, _: u32, _: LinePattern) -> bool {
+        false
+    }
+
+    fn reservations(&mut self) -> Option<&mut dyn LinkReservations> {
+        Some(self)
+    }
+
+    fn rehearsed_links(&mut self) -> Option<&mut dyn RehearsedLinks> {
+        Some(self)
+    }
+
+    fn attachments(&mut self) -> Option<&mut ServerTable> {
+        Some(&mut self.links)
+    }
+
+    #[inline]
+    fn handle(
+        &mut self,
+        _: Time,
+        event: NetworkEvent,
+        _: &mut impl EventScheduler,
+        notices: &mut Vec<DeliveryNotice>,
+    ) {
+        match event {
+            NetworkEvent::Injected(op) => notices.push(DeliveryNotice::Injected(op)),
+            NetworkEvent::Delivered(op) => notices.push(DeliveryNotice::Delivered(op)),
+            NetworkEvent::FirstByte { .. }
+            | NetworkEvent::Hop { .. }
+            | NetworkEvent::LinkFree(_) => {
+                unreachable!("a transfer has one event, its end")
+            }
+        }
+    }
+}
+
+/// Only rehearsed collectives hold links, one by one.
+impl LinkReservations for ExclusiveNetwork<'_> {
+    fn is_idle(&self, _: Time, _: Npu, _: usize) -> bool {
+        false
+    }
+
+    fn reserve(&mut self, _: Npu, _: usize, _: Option<u32>) {}
+
+    fn reservation(&self, now: Time, ends: (EndpointId, EndpointId)) -> Option<u32> {
+        let hops = route(ContentionScope::Links, ends, self.topology);
+        hops.filter_map(|hop| self.claims.owner(now, hop.place))
+            .min()
+    }
+}

@@ -1,0 +1,313 @@
+//! Shares of links against plain steps of time, and derivations by hand.
+
+use super::super::test_harness::{PendingEvents, ends};
+use super::*;
+use crate::topology::link_graph::{ClosLevels, RoutePolicy};
+use crate::topology::{DimensionShape, MemoryEndpoint, MemorySite, TopologyDimension};
+use chakram_base::units::Bandwidth;
+use proptest::prelude::*;
+
+/// 1 GB/s is 1,000 ps a byte.
+fn gigabyte() -> Bandwidth {
+    Bandwidth::new(1e9).unwrap()
+}
+
+fn stacked(shapes: &[(DimensionShape, u32)], latency: Span) -> Topology {
+    let dimensions = shapes.iter().map(|&(shape, size)| TopologyDimension {
+        name: shape.to_string(),
+        shape,
+        size,
+        bandwidth: gigabyte(),
+        latency,
+    });
+    Topology::new(dimensions.collect()).unwrap()
+}
+
+fn arrivals(topology: &Topology, messages: &[(u64, u32, u32, u64)]) -> Vec<u64> {
+    let mut network = FairSharingNetwork::new(topology).unwrap();
+    let all = ends(&mut network, messages);
+    all.into_iter().map(|[_, arrived]| arrived).collect()
+}
+
+/// Two links of 50 ps: alone 100 ps + 1,000 B x 1,000 ps. Two from one NPU share its link, so both take twice as long;
+/// one that begins when half of the other is through has the link alone at the end.
+#[test]
+fn messages_share_a_link_while_both_are_there() {
+    let topology = stacked(&[(DimensionShape::Switch, 4)], Span(50));
+    assert_eq!(arrivals(&topology, &[(0, 0, 1, 1000)]), [1_000_100]);
+    let both = arrivals(&topology, &[(0, 0, 1, 1000), (0, 0, 2, 1000)]);
+    assert_eq!(both, [2_000_100, 2_000_100]);
+    // From 500,000 ps on half a rate each: the first has 500 B left, done at 1,500,000; the second has 500 B left then.
+    let late = arrivals(&topology, &[(0, 0, 1, 1000), (500_000, 0, 2, 1000)]);
+    assert_eq!(late, [1_500_100, 2_000_100]);
+    // To one NPU, likewise; between others, not.
+    let apart = arrivals(
+        &topology,
+        &[(0, 0, 2, 1000), (0, 1, 2, 1000), (0, 2, 3, 1000)],
+    );
+    assert_eq!(apart, [2_000_100, 2_000_100, 1_000_100]);
+}
+
+/// Three messages from NPU 0 have a third of its link each; the one from 2 has what the first leaves of the link to 1.
+#[test]
+fn rates_are_max_min_fair() {
+    let topology = stacked(&[(DimensionShape::Switch, 4)], Span::ZERO);
+    let found = arrivals(
+        &topology,
+        &[
+            (0, 0, 1, 1000),
+            (0, 0, 2, 1000),
+            (0, 0, 3, 1000),
+            (0, 2, 1, 1000),
+        ],
+    );
+    // Thirds from NPU 0; the message from 2 has 2/3 of the link to 1: done after 1,500 ns. Thirds then go on.
+    assert_eq!(found, [3_000_000, 3_000_000, 3_000_000, 1_500_000]);
+}
+
+#[test]
+fn a_sprayed_message_has_all_paths_and_a_hashed_one_has_one() {
+    let levels = ClosLevels {
+        children: vec![2, 2],
+        uplinks: vec![2],
+    };
+    let arrive = |policy, messages: &[(u64, u32, u32, u64)]| {
+        let graph = LinkGraph::clos(&levels, (gigabyte(), Span::ZERO), policy);
+        let topology = stacked(&[(DimensionShape::Switch, 4)], Span::ZERO).with_graph(graph);
+        arrivals(&topology, messages)
+    };
+    let across = [(0, 0, 2, 1000), (0, 1, 3, 1000)];
+    assert_eq!(arrive(RoutePolicy::Sprayed, &across), [1_000_000; 2]);
+    // Both on one of two links up, or on either; then down likewise.
+    let hashed: Vec<_> = (0..64)
+        .map(|seed| arrive(RoutePolicy::Hashed(seed), &across))
+        .collect();
+    assert!(hashed.contains(&vec![1_000_000; 2]));
+    assert!(hashed.contains(&vec![2_000_000; 2]));
+}
+
+proptest! {
+    /// Nothing goes faster than alone, every link carries no more than it can, and the order of submission at one
+    /// instant matters to nobody.
+    #[test]
+    fn no_message_is_faster_than_alone_and_no_link_than_its_rate(
+        messages in prop::collection::vec((0_u64..3_000_000, 0_u32..12, 1_u32..12, 1_u64..5000), 1..20)
+    ) {
+        let topology = stacked(&[(DimensionShape::Ring, 4), (DimensionShape::Switch, 3)], Span(70));
+        let mut messages: Vec<_> = messages
+            .into_iter()
+            .map(|(at, from, by, bytes)| (at, from, (from + by) % 12, bytes))
+            .collect();
+        messages.sort_by_key(|message| message.0);
+        let found = arrivals(&topology, &messages);
+        let mut received = [(u64::MAX, 0, 0_u64); 12];
+        for (&(at, from, to, bytes), &end) in messages.iter().zip(&found) {
+            let path = topology.path(Npu(from), Npu(to)).unwrap();
+            let alone = path.time(BufferShare::whole(bytes)).0;
+            prop_assert!(end + 2 >= at + alone, "{end} < {at} + {alone}");
+            let own = &mut received[to as usize];
+            *own = (own.0.min(at), own.1.max(end), own.2 + bytes);
+        }
+        for (first, last, bytes) in received.into_iter().filter(|own| own.2 > 0) {
+            // Links of a ring have half of a GB/s on either side, and the switch one: two GB/s at most in all.
+            prop_assert!(last - first + 20 >= bytes * 500, "{bytes} B in {}", last - first);
+        }
+    }
+}
+
+/// Devices of a graph that store and forward.
+mod stored {
+    use super::*;
+    use crate::topology::SwitchingMode;
+    use crate::topology::chip_graph::ChipGraph;
+
+    /// A path 0 - 1 - 2 - 3 whose middle link is two units long, 1,000 ps a byte and 50 ps of latency a unit.
+    fn path() -> Topology {
+        let links = vec![
+            vec![(1, 1)],
+            vec![(0, 1), (2, 2)],
+            vec![(1, 2), (3, 1)],
+            vec![(2, 1)],
+        ];
+        let chips = ChipGraph::new("path".to_owned(), 1, links).unwrap();
+        let rate = (gigabyte(), Span(50));
+        let graph = LinkGraph::of_chips(&chips, rate, RoutePolicy::First);
+        stacked(&[(DimensionShape::Switch, 4)], Span(50))
+            .with_graph(graph)
+            .with_switching(SwitchingMode::StoreAndForward)
+    }
+
+    /// 1,000 B pass four units: 4 x (1,000,000 + 50) ps.
+    #[test]
+    fn a_message_passes_one_unit_after_another() {
+        assert_eq!(arrivals(&path(), &[(0, 0, 3, 1000)]), [4_000_200]);
+        let topology = path();
+        let network = FairSharingNetwork::new(&topology).unwrap();
+        let ends = (Npu(0), Npu(3));
+        let alone = network.uncontended(ends, BufferShare::whole(1000));
+        assert_eq!(alone, Some(Span(4_000_200)));
+        let time = path().path(Npu(0), Npu(3)).unwrap();
+        assert_eq!(time.time(BufferShare::whole(1000)), Span(4_000_200));
+    }
+
+    proptest! {
+        /// On a path messages meet link by link, and a link is a queue that serves all that are there at equal rates. A
+        /// plain loop over small steps of time, which knows nothing of settlements, ends within a step for each hop.
+        #[test]
+        fn links_are_queues_with_shared_processors(
+            messages in prop::collection::vec((0_u64..3000, 0_u32..4, 1_u32..4, 1_u64..2000), 1..8)
+        ) {
+            let messages: Vec<_> = messages
+                .into_iter()
+                .map(|(at, from, by, bytes)| (at * 1000, from, (from + by) % 4, bytes))
+                .collect();
+            let mut sorted = messages;
+            sorted.sort_by_key(|message| message.0);
+            let found = arrivals(&path(), &sorted);
+            let step = 2000.0;
+            // Of each message the vertex that it is at, bytes left on its link, and when it is ready there.
+            let mut state: Vec<_> = sorted.iter().map(|&(at, from, _, _)| (from, None, at as f64)).collect();
+            let mut ends = vec![0.0; sorted.len()];
+            let mut now = 0.0;
+            while state.iter().zip(&sorted).any(|(state, message)| state.0 != message.2) {
+                let link = |i: usize| {
+                    let (at, to) = (state[i].0, sorted[i].2);
+                    (at, to > at)
+                };
+                let open = |i: usize| state[i].0 != sorted[i].2 && state[i].2 <= now;
+                let shares: Vec<f64> = (0..sorted.len())
+                    .map(|i| (0..sorted.len()).filter(|j| open(*j) && link(*j) == link(i)).count() as f64)
+                    .collect();
+                let is_open: Vec<bool> = (0..sorted.len()).map(open).collect();
+                now += step;
+                for i in (0..sorted.len()).filter(|i| is_open[*i]) {
+                    let (at, to) = (state[i].0, sorted[i].2);
+                    let next = if to > at { at + 1 } else { at - 1 };
+                    let units = if at.min(next) == 1 { 2.0 } else { 1.0 };
+                    let left = state[i].1.unwrap_or(sorted[i].3 as f64 * units) - step / 1000.0 / shares[i];
+                    if left > 0.0 {
+                        state[i].1 = Some(left);
+                    } else {
+                        state[i] = (next, None, now + 50.0 * units);
+                        ends[i] = state[i].2;
+                    }
+                }
+            }
+            // Each hop of each message ends up to a step late, which delays those that share with it.
+            let slack = step * 3.0 * (sorted.len() as f64 + 2.0);
+            for (found, plain) in found.iter().zip(&ends) {
+                prop_assert!((*found as f64 - plain).abs() <= slack, "{found} {plain} {sorted:?}");
+            }
+        }
+    }
+}
+
+/// Flows between 16 hosts at 100 Gbit/s and 1 us a link, as a simulator of packets carried them (csg-htsim; NDP, which
+/// sprays packets over all paths, and RoCE, which takes one path a flow by hash). Bytes are whole packets of 4,096 B.
+mod packets {
+    use super::*;
+
+    const PERMUTATION: [u32; 16] = [5, 12, 15, 11, 0, 4, 3, 9, 1, 2, 8, 13, 10, 14, 6, 7];
+
+    /// Packets of 1,000,000 B, of 2,000,000 B and of 125,000 B.
+    fn incast() -> Vec<(u64, u32, u32, u64)> {
+        (1..16).map(|from| (0, from, 0, 245 * 4096)).collect()
+    }
+
+    fn permutation() -> Vec<(u64, u32, u32, u64)> {
+        let ends = (0..).zip(PERMUTATION);
+        ends.map(|(from, to)| (0, from, to, 489 * 4096)).collect()
+    }
+
+    fn all_to_all() -> Vec<(u64, u32, u32, u64)> {
+        let pairs = (0..16).flat_map(|a| (0..16).map(move |b| (a, b)));
+        let pairs = pairs.filter(|(a, b)| a != b);
+        pairs.map(|(a, b)| (0, a, b, 31 * 4096)).collect()
+    }
+
+    /// Arrival of the last flow, in us.
+    fn last(levels: (&[u32], &[u32]), policy: RoutePolicy, flows: &[(u64, u32, u32, u64)]) -> f64 {
+        let levels = ClosLevels {
+            children: levels.0.to_vec(),
+            uplinks: levels.1.to_vec(),
+        };
+        let rate = (Bandwidth::new(12.5e9).unwrap(), Span::from_ns(1000));
+        let graph = LinkGraph::clos(&levels, rate, policy);
+        let topology = stacked(&[(DimensionShape::Switch, 16)], Span::ZERO).with_graph(graph);
+        let ends = arrivals(&topology, flows).into_iter();
+        ends.max().unwrap() as f64 / 1e6
+    }
+
+    /// Four pods of two times two hosts with as many links up as down, and four leaves of four hosts under two spines.
+    const FAT_TREE: (&[u32], &[u32]) = (&[2, 2, 4], &[2, 2]);
+    const LEAF_SPINE: (&[u32], &[u32]) = (&[4, 4], &[2]);
+
+    #[test]
+    fn sprayed_flows_end_within_an_eighth_of_packets() {
+        for (levels, flows, packets) in [
+            (FAT_TREE, incast(), 1237.27),
+            (FAT_TREE, permutation(), 183.26),
+            (FAT_TREE, all_to_all(), 175.57),
+            (LEAF_SPINE, incast(), 1234.0),
+            (LEAF_SPINE, permutation(), 343.0),
+            (LEAF_SPINE, all_to_all(), 279.0),
+        ] {
+            let found = last(levels, RoutePolicy::Sprayed, &flows);
+            let off = found / packets - 1.0;
+            assert!(off.abs() < 0.12, "{found} us, packets {packets} us: {off}");
+        }
+    }
+
+    #[test]
+    fn hashed_flows_of_some_seeds_are_faster_than_packets_and_of_some_slower() {
+        for (levels, flows, packets) in [
+            (FAT_TREE, permutation(), 475.63),
+            (FAT_TREE, all_to_all(), 232.65),
+            (LEAF_SPINE, permutation(), 505.0),
+            (LEAF_SPINE, all_to_all(), 313.0),
+        ] {
+            let all = (0..40).map(|seed| last(levels, RoutePolicy::Hashed(seed), &flows));
+            let (least, most) = all.fold((f64::MAX, 0.0_f64), |(least, most), found| {
+                (least.min(found), most.max(found))
+            });
+            // Flows that share nothing would take what sprayed ones take.
+            assert!(least >= last(levels, RoutePolicy::Sprayed, &flows) * 0.999);
+            assert!(
+                least <= packets && packets <= most,
+                "{least} to {most} us, packets {packets} us"
+            );
+        }
+    }
+}
+
+proptest! {
+    /// Alone a load or store takes the time of its path, to the rounding of each link: latencies of all links and of the memory,
+    /// and its bytes at the least rate. `links` says the same in `tests/it/physics/endpoints.rs`.
+    #[test]
+    fn alone_accesses_take_their_path(
+        shapes in prop::collection::vec((prop::sample::select(DimensionShape::ALL.map(|(shape, _)| shape).to_vec()), 1_u32..5), 1..4),
+        (npu, at) in (0_u32..64, 0_u32..64),
+        (rate, latency) in (1_u64..40, 0_u64..900),
+        bytes in 1_u64..100_000,
+        store: bool,
+    ) {
+        let topology = stacked(&shapes, Span(70));
+        let npus = topology.npus();
+        let topology = topology.with_memories(vec![MemoryEndpoint {
+            site: MemorySite::Npu(Npu(at % npus)),
+            bandwidth: Bandwidth::new(1e8 * rate as f64).unwrap(),
+            latency: Span(latency),
+        }]);
+        let (one, memory) = (EndpointId(npu % npus), EndpointId(npus));
+        let ends = if store { (one, memory) } else { (memory, one) };
+        let path = topology.path_between(ends).unwrap();
+        let transfer = MemoryTransfer { op: 0, ends, path, amount: BufferShare::whole(bytes) };
+        let mut network = FairSharingNetwork::new(&topology).unwrap();
+        let (mut pending, mut found) = (PendingEvents::default(), [[0; 2]]);
+        let end = network.access(Time(500), &transfer, &mut pending);
+        prop_assert_eq!(end, None);
+        pending.run(&mut network, Time::END, &mut found);
+        let alone = 500 + path.time(transfer.amount).0;
+        prop_assert!(found[0][1].abs_diff(alone) <= 1, "{:?} {}", found, alone);
+    }
+}

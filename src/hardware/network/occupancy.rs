@@ -1,0 +1,66 @@
+//! Busy time of links between cores, and of memory ports.
+
+use super::servers::{IN, ServerTable};
+use crate::topology::Topology;
+use chakram_base::ids::Npu;
+use chakram_base::units::Span;
+
+/// A link between two neighbouring cores, in one direction unless it is half duplex.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct LinkOccupancy {
+    /// The core that it leads from.
+    pub from: Npu,
+    /// The core that it leads to.
+    pub to: Npu,
+    /// Time for which transfers held it or passed it.
+    pub busy: Span,
+}
+
+/// Links and memory ports that were ever busy, of a machine of tiles.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct NetworkOccupancy {
+    /// The links, by dimension, direction and core.
+    pub links: Vec<LinkOccupancy>,
+    /// By number of the port.
+    pub ports: Vec<Span>,
+}
+
+impl NetworkOccupancy {
+    /// That of servers on tiles; `None` on other machines.
+    pub(super) fn of(topology: &Topology, servers: &ServerTable) -> Option<Self> {
+        topology.tiles()?;
+        let dimensions = topology.dimensions().len();
+        let mut ports = Vec::new();
+        for (place, busy) in servers
+            .busy()
+            .filter(|(place, _)| place.dimension == dimensions)
+        {
+            ports.resize(place.npu.index() + 1, Span::ZERO);
+            ports[place.npu.index()] = busy;
+        }
+        let links = servers
+            .busy()
+            .filter(|(place, _)| place.dimension < dimensions);
+        let links = links.map(|(place, busy)| {
+            let (d, x) = (
+                place.dimension,
+                topology.coordinate(place.npu, place.dimension),
+            );
+            let size = topology.dimensions()[d].size;
+            let beside = if place.side == IN {
+                (x + size - 1) % size
+            } else {
+                (x + 1) % size
+            };
+            LinkOccupancy {
+                from: place.npu,
+                to: topology.moved(place.npu, d, beside),
+                busy,
+            }
+        });
+        Some(Self {
+            links: links.collect(),
+            ports,
+        })
+    }
+}

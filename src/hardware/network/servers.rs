@@ -1,0 +1,207 @@
+//! Resources that carry one message at a time: ports and links, first come, first served.
+//!
+//! A server is busy until a given time. Messages are reported to it in order of arrival, so that time is its whole
+//! queue.
+
+use crate::topology::{MemorySite, Topology};
+use chakram_base::ids::{EndpointId, Npu};
+use chakram_base::units::{Span, Time};
+
+/// In place of a claim: there is none.
+const NONE: u32 = u32::MAX;
+
+/// Sides of a port.
+pub(super) const OUT: usize = 0;
+pub(super) const IN: usize = 1;
+/// Maximum number of servers of an NPU along a dimension.
+const SIDES: usize = 4;
+
+/// Location of a server.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct ServerId {
+    /// Along which dimension; the number of dimensions for links of memories.
+    pub dimension: usize,
+    /// Index among the NPU's servers along that dimension.
+    pub side: usize,
+    /// NPU that owns it, or number of the memory.
+    pub npu: Npu,
+}
+
+/// One server.
+#[derive(Clone, Copy, Debug)]
+struct ServerState {
+    /// Until when it is busy with those that have come.
+    free: Time,
+    /// Time for which it has been busy with them.
+    busy: Span,
+    /// Messages in flight that have yet to arrive.
+    coming: u32,
+    claim: u32,
+}
+
+const IDLE: ServerState = ServerState {
+    free: Time::ZERO,
+    busy: Span::ZERO,
+    coming: 0,
+    claim: NONE,
+};
+
+impl ServerId {
+    /// The link over which the memory among two ends joins the network: its own, or the port of the NPU at the other end.
+    /// `None` if both are NPUs.
+    pub fn of_memory(topology: &Topology, (from, to): (EndpointId, EndpointId)) -> Option<Self> {
+        let (memory, npu, side) = match topology.memory(from) {
+            Some(_) => (from, to, IN),
+            None => (to, from, OUT),
+        };
+        let number = memory.0.wrapping_sub(topology.npus());
+        Some(match topology.memory(memory)?.site {
+            MemorySite::Fabric(dimension) => Self {
+                dimension,
+                side,
+                npu: Npu(npu.0),
+            },
+            // Loads and stores share the memory's rate.
+            MemorySite::Npu(_) => Self {
+                dimension: topology.dimensions().len(),
+                side: OUT,
+                npu: Npu(number),
+            },
+        })
+    }
+}
+
+/// All servers of a machine. State is there for those up to the highest NPU that was ever used along a
+/// dimension.
+#[derive(Debug)]
+pub struct ServerTable {
+    /// By dimension and side, then by NPU; the last rows are links of memories.
+    rows: Vec<Vec<ServerState>>,
+    /// Servers that are claimed.
+    claimed: u32,
+}
+
+impl ServerTable {
+    /// None is busy.
+    pub(super) fn new(dimensions: usize) -> Self {
+        Self {
+            rows: vec![Vec::new(); SIDES * (dimensions + 1)],
+            claimed: 0,
+        }
+    }
+
+    #[inline]
+    fn at(&mut self, place: ServerId) -> &mut ServerState {
+        let row = &mut self.rows[SIDES * place.dimension + place.side];
+        let index = place.npu.index();
+        // State grows with the highest NPU used: large machines with small jobs stay cheap.
+        if index >= row.len() {
+            row.resize(index + 1, IDLE);
+        }
+        &mut row[index]
+    }
+
+    #[inline]
+    fn get(&self, place: ServerId) -> ServerState {
+        let row = &self.rows[SIDES * place.dimension + place.side];
+        row.get(place.npu.index()).copied().unwrap_or(IDLE)
+    }
+
+    /// A message will come.
+    #[inline]
+    pub fn expect(&mut self, place: ServerId) {
+        self.at(place).coming += 1;
+    }
+
+    /// A message that was expected comes `now`; see [`Self::serve`].
+    #[inline]
+    pub fn receive(&mut self, now: Time, place: ServerId, span: Span) -> Time {
+        self.at(place).coming -= 1;
+        self.serve(now, place, span)
+    }
+
+    /// Serves a message that arrives `now` and occupies the server for `span`. Returns the begin of its service.
+    #[inline]
+    pub fn serve(&mut self, now: Time, place: ServerId, span: Span) -> Time {
+        let server = self.at(place);
+        let begin = now.max(server.free);
+        server.free = begin + span;
+        server.busy += span;
+        begin
+    }
+
+    /// Time until which it is busy with those that have come.
+    #[inline]
+    pub(super) fn free(&self, place: ServerId) -> Time {
+        self.get(place).free
+    }
+
+    /// Keeps it busy for `span` from `begin` on.
+    #[inline]
+    pub(super) fn hold(&mut self, place: ServerId, begin: Time, span: Span) {
+        let server = self.at(place);
+        server.free = begin + span;
+        server.busy += span;
+    }
+
+    /// Time for which it has been busy.
+    pub(super) fn busy_of(&self, place: ServerId) -> Span {
+        self.get(place).busy
+    }
+
+    /// Has it been busy for `span` with what is over at `end`.
+    pub(super) fn commit(&mut self, place: ServerId, end: Time, span: Span) {
+        let server = self.at(place);
+        server.free = end;
+        server.busy += span;
+    }
+
+    /// Undoes a commitment: it is idle from `begin` on.
+    pub(super) fn revert(&mut self, place: ServerId, begin: Time, span: Span) {
+        let server = self.at(place);
+        server.free = begin;
+        server.busy = server.busy - span;
+    }
+
+    /// Servers that were ever busy, and how long.
+    pub(super) fn busy(&self) -> impl Iterator<Item = (ServerId, Span)> + '_ {
+        let rows = self.rows.iter().enumerate();
+        rows.flat_map(|(row, servers)| {
+            let (dimension, side) = (row / SIDES, row % SIDES);
+            let servers = (0..).map(Npu).zip(servers);
+            servers.filter_map(move |(npu, server)| {
+                let place = ServerId {
+                    dimension,
+                    side,
+                    npu,
+                };
+                (server.busy > Span::ZERO).then_some((place, server.busy))
+            })
+        })
+    }
+
+    /// Returns true if it is free `now`, no message in flight will pass it, and it is not reserved.
+    pub(super) fn is_idle(&self, now: Time, place: ServerId) -> bool {
+        let server = self.get(place);
+        server.coming == 0 && server.free <= now && server.claim == NONE
+    }
+
+    /// Sets or clears its reservation.
+    pub(super) fn claim(&mut self, place: ServerId, claim: Option<u32>) {
+        let server = self.at(place);
+        let before = std::mem::replace(&mut server.claim, claim.unwrap_or(NONE));
+        // The count lets messages skip the look-up of reservations while there are none.
+        self.claimed -= u32::from(before != NONE);
+        self.claimed += u32::from(claim.is_some());
+    }
+
+    /// Returns true if any server is reserved.
+    pub(super) fn any_claimed(&self) -> bool {
+        self.claimed > 0
+    }
+
+    /// Returns its reservation, if there is one.
+    pub fn claimed(&self, place: ServerId) -> Option<u32> {
+        Some(self.get(place).claim).filter(|&claim| claim != NONE)
+    }
+}

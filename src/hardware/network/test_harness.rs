@@ -1,0 +1,79 @@
+//! Messages over a network of its own, for unit tests.
+
+use super::{DeliveryNotice, EventScheduler, NetworkBackend, NetworkEvent, NetworkMessage};
+use crate::topology::{DimensionShape, SwitchingMode, Topology, TopologyDimension};
+use chakram_base::ids::Npu;
+use chakram_base::units::{Bandwidth, BufferShare, Bytes, Span, Time};
+use std::collections::BTreeSet;
+
+/// Dimensions of a shape, a size, ps per byte of a link, and ps of latency per link.
+pub(super) fn topology(dimensions: &[(DimensionShape, u32, u64, u64)]) -> Topology {
+    let dimensions = dimensions
+        .iter()
+        .map(|&(shape, size, ps_per_byte, latency)| TopologyDimension {
+            name: String::new(),
+            shape,
+            size,
+            bandwidth: {
+                let links = if shape.has_ports() || size == 2 { 1 } else { 2 };
+                Bandwidth::new(f64::from(links) * 1e12 / ps_per_byte as f64).unwrap()
+            },
+            latency: Span(latency),
+        });
+    Topology::new(dimensions.collect()).unwrap()
+}
+
+pub(super) fn by_segment(bytes: u64) -> SwitchingMode {
+    let segment = Bytes(bytes);
+    SwitchingMode::CutThrough { segment }
+}
+
+/// Scheduled events.
+#[derive(Default)]
+pub(super) struct PendingEvents(pub BTreeSet<(Time, NetworkEvent)>);
+
+impl EventScheduler for PendingEvents {
+    fn schedule(&mut self, at: Time, event: NetworkEvent) {
+        assert!(self.0.insert((at, event)), "{event:?} twice");
+    }
+}
+
+impl PendingEvents {
+    /// Handles all that is due until `end`, and notes in `ends` when ops left and arrived.
+    pub fn run(&mut self, network: &mut impl NetworkBackend, end: Time, ends: &mut [[u64; 2]]) {
+        while let Some((now, event)) = self.0.first().copied().filter(|(at, _)| *at <= end) {
+            self.0.pop_first();
+            let mut notices = Vec::new();
+            network.handle(now, event, self, &mut notices);
+            for notice in notices {
+                match notice {
+                    DeliveryNotice::Injected(op) => ends[op as usize][0] = now.0,
+                    DeliveryNotice::Delivered(op) => ends[op as usize][1] = now.0,
+                }
+            }
+        }
+    }
+}
+
+/// A message that wants to know all.
+pub(super) fn message(op: u32, from: u32, to: u32, bytes: u64) -> NetworkMessage {
+    NetworkMessage {
+        tell_injected: true,
+        ..NetworkMessage::plain(op, (Npu(from), Npu(to)), BufferShare::whole(bytes))
+    }
+}
+
+/// Times at which messages (submitted at, from, to, bytes) have left and arrived; in ascending order of time.
+pub(super) fn ends(
+    network: &mut impl NetworkBackend,
+    messages: &[(u64, u32, u32, u64)],
+) -> Vec<[u64; 2]> {
+    let mut pending = PendingEvents::default();
+    let mut ends = vec![[0; 2]; messages.len()];
+    for (op, &(at, from, to, bytes)) in (0..).zip(messages) {
+        pending.run(network, Time(at), &mut ends);
+        network.submit(Time(at), &message(op, from, to, bytes), &mut pending);
+    }
+    pending.run(network, Time::END, &mut ends);
+    ends
+}

@@ -1,0 +1,98 @@
+//! Bytes over each link, whatever the model of the network: of messages, and of loads and stores of memories at the network.
+
+use crate::topology::Topology;
+use crate::topology::link_graph::{DirectedLink, LinkGraph, LinkPart};
+use chakram_base::ids::EndpointId;
+use chakram_base::units::{Bandwidth, BufferShare, Span};
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+/// Bytes that have passed each link of a machine.
+#[derive(Clone, Debug)]
+pub struct LinkTraffic<'a> {
+    topology: &'a Topology,
+    graph: Arc<LinkGraph>,
+    /// Links of the graph, and behind them those of memories.
+    links: Vec<DirectedLink>,
+    bytes: Vec<f64>,
+    ways: BTreeMap<(EndpointId, EndpointId), Vec<LinkPart>>,
+}
+
+/// Place of a link.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum LinkPlace {
+    /// In the dimension with this index.
+    Dimension(u32),
+    /// Between an NPU and a memory at it. Loads and stores pass it alike.
+    Memory(EndpointId),
+}
+
+/// Bytes that have passed a link.
+#[derive(Clone, Debug, PartialEq)]
+pub struct LinkLoad {
+    /// Its place.
+    pub place: LinkPlace,
+    /// Whether it leads from an NPU, and not from a switch.
+    pub from_npu: bool,
+    /// Its beginning, for people.
+    pub from: String,
+    /// Its end.
+    pub to: String,
+    /// Bytes, to the nearest.
+    pub bytes: u64,
+    /// Time that they take at the link's rate.
+    pub busy: Span,
+    /// The link's rate.
+    pub bandwidth: Bandwidth,
+}
+
+impl<'a> LinkTraffic<'a> {
+    /// Nothing has passed. `None` if the network has more NPUs than a graph of links may have.
+    pub fn new(topology: &'a Topology) -> Option<Self> {
+        let graph = topology.link_graph()?;
+        let links = topology.links_with_memories(&graph);
+        Some(Self {
+            bytes: vec![0.0; links.len()],
+            topology,
+            graph,
+            links,
+            ways: BTreeMap::new(),
+        })
+    }
+
+    /// Counts bytes between two endpoints, at most one of which is a memory.
+    pub fn count(&mut self, ends: (EndpointId, EndpointId), amount: BufferShare) {
+        let BufferShare { bytes, parts, .. } = amount;
+        let bytes = bytes as f64 / parts as f64;
+        let (topology, graph) = (self.topology, &self.graph);
+        let way = self.ways.entry(ends);
+        let way = way.or_insert_with(|| topology.route_between(graph, ends).links);
+        for &(link, part) in way.iter() {
+            self.bytes[link as usize] += part * bytes;
+        }
+    }
+
+    /// Returns the load of every link, in the order of dimensions, and of every memory at an NPU.
+    pub fn loads(&self) -> Vec<LinkLoad> {
+        let (dimensions, npus) = (self.graph.links().len(), self.topology.npus());
+        let links = self.links.iter().zip(&self.bytes).enumerate();
+        let loads = links.filter_map(|(number, (link, &bytes))| {
+            let memory = number.checked_sub(dimensions);
+            let memory = memory.map(|memory| EndpointId(npus + memory as u32));
+            if memory.is_some_and(|memory| !self.topology.has_own_link(memory)) {
+                return None;
+            }
+            let from = self.graph.vertex(link.from);
+            Some(LinkLoad {
+                place: memory.map_or(LinkPlace::Dimension(link.dimension), LinkPlace::Memory),
+                from_npu: memory.is_none() && self.graph.is_npu(link.from),
+                to: self.graph.vertex(link.to),
+                from: memory.map_or(from, |_| "memory".to_owned()),
+                bytes: bytes.round() as u64,
+                busy: Span::from_seconds(bytes / link.bandwidth.bytes_per_second()),
+                bandwidth: link.bandwidth,
+            })
+        });
+        loads.collect()
+    }
+}

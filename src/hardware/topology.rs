@@ -1,0 +1,583 @@
+//! Positions of NPUs and the paths between them; independent of load and time.
+//!
+//! A machine's network is a stack of dimensions, innermost first. An NPU's number counts the
+//! innermost coordinate fastest, so NPU `n` has coordinate `n / stride(d) % size(d)` in dimension
+//! `d`. A message crosses every dimension in which its ends differ, innermost first.
+//!
+//! The bandwidth B of a dimension is that of one NPU into it over all its links together, in each direction. A
+//! message takes one route, so it goes at the rate of its slowest *link* ([`TopologyDimension::link`]):
+//!
+//! | shape | links of an NPU | rate of each |
+//! |---|---|---|
+//! | switch | one, to the switch and back | B |
+//! | fully connected | not told apart: what it sends and receives with | B |
+//! | ring or mesh of more than 2 | one to each neighbour | B/2 |
+//! | ring or mesh of 2 | all to its one neighbour | B |
+//!
+//! An NPU at the end of a mesh has one neighbour, and so B/2.
+
+use chakram_base::ids::{MAX_NPUS, Npu};
+use chakram_base::units::{Bandwidth, BufferShare, InverseRate, Span};
+use link_graph::LinkGraph;
+use std::fmt;
+use std::sync::Arc;
+
+pub mod chip_graph;
+mod endpoint;
+mod line_pattern;
+pub mod link_graph;
+mod switching;
+pub mod tile_grid;
+
+pub use endpoint::{MemoryEndpoint, MemorySite};
+pub use line_pattern::LinePattern;
+pub use switching::SwitchingMode;
+pub use tile_grid::LinkCount;
+pub use tile_grid::TileGrid;
+
+/// Wiring of the NPUs of one dimension.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum DimensionShape {
+    /// Each NPU is wired to its two neighbours, with half of its bandwidth to each; messages take the shorter
+    /// direction.
+    Ring,
+    /// A line: a ring without the link from its last NPU to its first. Messages go straight.
+    Mesh,
+    /// Each NPU is wired to every other. The wires are not modelled separately: a message may use all of an NPU's
+    /// bandwidth.
+    FullyConnected,
+    /// All NPUs hang on one switch: two links lie between any two of them.
+    Switch,
+}
+
+impl DimensionShape {
+    /// Every shape with the name it has in machine files.
+    pub const ALL: [(Self, &'static str); 4] = [
+        (Self::Ring, "ring"),
+        (Self::Mesh, "mesh"),
+        (Self::FullyConnected, "fully_connected"),
+        (Self::Switch, "switch"),
+    ];
+
+    /// Links crossed between coordinates `a` and `b` of a dimension with `size` NPUs.
+    #[inline]
+    pub fn hops(self, size: u32, a: u32, b: u32) -> u32 {
+        let apart = a.abs_diff(b);
+        match self {
+            _ if apart == 0 => 0,
+            Self::Ring => apart.min(size - apart),
+            Self::Mesh => apart,
+            Self::FullyConnected => 1,
+            Self::Switch => 2,
+        }
+    }
+}
+
+impl DimensionShape {
+    /// Returns true if each NPU is attached to a fabric by an exclusive port; false if it is wired to its neighbours.
+    #[inline]
+    pub fn has_ports(self) -> bool {
+        match self {
+            Self::FullyConnected | Self::Switch => true,
+            Self::Ring | Self::Mesh => false,
+        }
+    }
+
+    /// Returns true if NPUs are wired to their neighbours in a line that does not close.
+    #[inline]
+    pub fn is_open(self) -> bool {
+        self == Self::Mesh
+    }
+
+    /// Returns true if a message between NPUs that are wired to their neighbours goes towards higher coordinates: on
+    /// a ring of `size` the shorter way, and upwards on a tie.
+    #[inline]
+    pub fn goes_up(self, size: u32, from: u32, to: u32) -> bool {
+        match self {
+            Self::Ring => {
+                let up = if to > from {
+                    to - from
+                } else {
+                    size - from + to
+                };
+                up <= size - up
+            }
+            _ => to > from,
+        }
+    }
+}
+
+impl fmt::Display for DimensionShape {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let name = Self::ALL.iter().find(|(shape, _)| shape == self);
+        f.pad(name.map_or("", |(_, name)| name))
+    }
+}
+
+/// One level of the network.
+#[derive(Clone, Debug, PartialEq)]
+pub struct TopologyDimension {
+    /// Display name, for example `nvlink`.
+    pub name: String,
+    /// Wiring of its NPUs.
+    pub shape: DimensionShape,
+    /// NPUs along it; at least 1.
+    pub size: u32,
+    /// Bandwidth of one NPU into the dimension over all its links together, in each direction.
+    pub bandwidth: Bandwidth,
+    /// Time of the first byte over one link.
+    pub latency: Span,
+}
+
+impl TopologyDimension {
+    /// The rate of one link, which is that of a message.
+    pub fn link(&self) -> Bandwidth {
+        if self.shape.has_ports() || self.size <= 2 {
+            self.bandwidth
+        } else {
+            self.bandwidth.half()
+        }
+    }
+}
+
+/// Aggregate properties of the route between two NPUs.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct NetworkPath {
+    /// The latencies of the links crossed, added up.
+    pub latency: Span,
+    /// The slowest link crossed.
+    pub bandwidth: Bandwidth,
+    /// Forwarding at the devices between links.
+    pub switching: SwitchingMode,
+    /// Inverse rate of the links at which a device waits for a segment, all but one of the slowest; zero with ideal
+    /// cut-through.
+    pub others: InverseRate,
+}
+
+impl NetworkPath {
+    /// Time of the first byte: from the start of sending a message of `amount` until it begins to arrive, after which
+    /// it arrives at the rate of the slowest link. Σα + Σγ with the latency α of every link, and the serialization γ
+    /// of one segment on every link but the slowest, whose segment is the first part of what arrives.
+    #[inline]
+    pub fn first_byte(&self, amount: BufferShare) -> Span {
+        if self.others == InverseRate::ZERO {
+            return self.latency;
+        }
+        self.latency + self.others.serialization(self.switching.segment(amount))
+    }
+
+    /// Uncontended time of a message of `amount`: [`Self::first_byte`] + amount / bandwidth.
+    #[inline]
+    pub fn time(&self, amount: BufferShare) -> Span {
+        self.first_byte(amount) + self.bandwidth.serialization(amount)
+    }
+}
+
+/// The dimensions of a machine, innermost first.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Topology {
+    dimensions: Vec<TopologyDimension>,
+    /// By dimension, the rate of a link.
+    links: Vec<Bandwidth>,
+    strides: Vec<u32>,
+    npus: u32,
+    switching: SwitchingMode,
+    /// Links one by one, where dimensions do not say all.
+    graph: Option<Arc<LinkGraph>>,
+    /// Dies and cores, where the two dimensions are those of a tiled accelerator.
+    tiles: Option<Box<TileGrid>>,
+    /// Memories that lie at the network, which are endpoints behind the NPUs.
+    memories: Vec<MemoryEndpoint>,
+}
+
+impl Topology {
+    /// The most NPUs a machine may have.
+    pub const MAX_NPUS: u32 = MAX_NPUS;
+
+    /// Stacks `dimensions`, innermost first, with ideal cut-through between links. `None` if there is no dimension,
+    /// one has no NPU, or there would be more than [`Self::MAX_NPUS`].
+    pub fn new(dimensions: Vec<TopologyDimension>) -> Option<Self> {
+        let mut strides = Vec::with_capacity(dimensions.len());
+        let mut npus = 1_u32;
+        for dimension in &dimensions {
+            strides.push(npus);
+            npus = npus.checked_mul(dimension.size)?;
+            // Checked at each dimension, so that strides fit u32 as well.
+            if npus == 0 || npus > Self::MAX_NPUS {
+                return None;
+            }
+        }
+        (!dimensions.is_empty()).then_some(Self {
+            links: dimensions.iter().map(TopologyDimension::link).collect(),
+            dimensions,
+            strides,
+            npus,
+            switching: SwitchingMode::IDEAL,
+            graph: None,
+            tiles: None,
+            memories: Vec::new(),
+        })
+    }
+
+    /// The same with links of its own, one by one, over which messages go instead of over dimensions. The graph has as
+    /// many NPUs.
+    pub fn with_graph(self, graph: LinkGraph) -> Self {
+        Self {
+            graph: Some(Arc::new(graph)),
+            ..self
+        }
+    }
+
+    /// Its own links, if it has any.
+    pub fn graph(&self) -> Option<&Arc<LinkGraph>> {
+        self.graph.as_ref()
+    }
+
+    /// Its links one by one: its own, or those of its dimensions. `None` if there are more NPUs than
+    /// [`link_graph::MOST_NPUS`].
+    pub fn link_graph(&self) -> Option<Arc<LinkGraph>> {
+        match &self.graph {
+            Some(graph) => Some(Arc::clone(graph)),
+            None => LinkGraph::stacked(self).map(Arc::new),
+        }
+    }
+
+    /// The cores of `tiles` as NPUs, wired as `shape` along x and y, with links of rate `inside` and latency `latency`
+    /// on each die. `None` if a size is zero or there would be more than [`Self::MAX_NPUS`].
+    pub fn tiled(
+        tiles: TileGrid,
+        shape: DimensionShape,
+        inside: Bandwidth,
+        latency: Span,
+    ) -> Option<Self> {
+        let dimension = |d: usize, name: &str| {
+            let size = tiles.dies[d].checked_mul(tiles.cores[d])?;
+            let links = if size > 2 { 2.0 } else { 1.0 };
+            Some(TopologyDimension {
+                name: name.to_owned(),
+                shape,
+                size,
+                bandwidth: Bandwidth::new(inside.bytes_per_second() * links)?,
+                latency,
+            })
+        };
+        let plain = Self::new(vec![dimension(0, "x")?, dimension(1, "y")?])?;
+        Some(Self {
+            tiles: Some(Box::new(tiles)),
+            ..plain
+        })
+    }
+
+    /// Dies and cores, if this is a tiled accelerator.
+    #[inline]
+    pub fn tiles(&self) -> Option<&TileGrid> {
+        self.tiles.as_deref()
+    }
+
+    /// True if both directions of the links between neighbours share one link.
+    #[inline]
+    pub fn is_half_duplex(&self) -> bool {
+        self.tiles().is_some_and(|tiles| tiles.half_duplex)
+    }
+
+    /// The dimension that messages from `a` to `b` cross first. It is the innermost, and they cross the others in their
+    /// order, but for tiles with faulty links.
+    ///
+    /// # Errors
+    ///
+    /// The faulty link that keeps messages from `b`, as (core at its lower end, dimension).
+    #[inline]
+    pub fn first_dimension(&self, a: Npu, b: Npu) -> Result<usize, (u32, usize)> {
+        match self.tiles() {
+            Some(tiles) => {
+                tiles.first_dimension(&self.dimensions, [tiles.place(a.0), tiles.place(b.0)])
+            }
+            None => Ok(0),
+        }
+    }
+
+    /// Links that a message from `a` to `b` crosses.
+    pub fn hops(&self, a: Npu, b: Npu) -> u32 {
+        let dimensions = self.dimensions.iter().enumerate();
+        let hops = dimensions.map(|(d, dimension)| {
+            let [from, to] = [a, b].map(|npu| self.coordinate(npu, d));
+            dimension.shape.hops(dimension.size, from, to)
+        });
+        hops.sum()
+    }
+
+    /// Rate and latency of the link between neighbours at coordinates `lower` and the next higher along `dimension`; of
+    /// other shapes, of any link.
+    #[inline]
+    pub fn link_at(&self, dimension: usize, lower: u32) -> (Bandwidth, Span) {
+        match self.tiles() {
+            Some(tiles) if tiles.is_border(dimension, lower) => {
+                (tiles.borders.bandwidth, tiles.borders.latency)
+            }
+            _ => (self.links[dimension], self.dimensions[dimension].latency),
+        }
+    }
+
+    /// The same with messages passed on in another way.
+    pub fn with_switching(self, switching: SwitchingMode) -> Self {
+        Self { switching, ..self }
+    }
+
+    /// Forwarding mode at devices between links.
+    pub fn switching(&self) -> SwitchingMode {
+        self.switching
+    }
+
+    /// Number of NPUs.
+    pub fn npus(&self) -> u32 {
+        self.npus
+    }
+
+    /// The dimensions, innermost first.
+    pub fn dimensions(&self) -> &[TopologyDimension] {
+        &self.dimensions
+    }
+
+    /// The rate of a link of dimension `d`.
+    #[inline]
+    pub fn link(&self, d: usize) -> Bandwidth {
+        self.links[d]
+    }
+
+    /// Sides on which a message leaves `a`, along the first dimension that it crosses, and enters `b`, along the
+    /// last: 1 is downwards where NPUs are wired to their neighbours, and 0 anything else.
+    #[inline]
+    pub fn sides(&self, a: Npu, b: Npu) -> [u32; 2] {
+        let mut sides: Option<[bool; 2]> = None;
+        let count = self.dimensions.len();
+        let first = self.first_dimension(a, b).unwrap_or(0);
+        for d in (0..count).map(|i| (first + i) % count) {
+            let dimension = &self.dimensions[d];
+            let (from, to) = (self.coordinate(a, d), self.coordinate(b, d));
+            if from != to {
+                let (shape, size) = (dimension.shape, dimension.size);
+                let down = !shape.has_ports() && !shape.goes_up(size, from, to);
+                // The first dimension crossed decides the side out, the last one the side in.
+                let out = sides.map_or(down, |[out, _]| out);
+                sides = Some([out, down]);
+            }
+        }
+        sides.map_or([0; 2], |sides| sides.map(u32::from))
+    }
+
+    /// Coordinate of `npu` along dimension `d`.
+    #[inline]
+    pub fn coordinate(&self, npu: Npu, d: usize) -> u32 {
+        npu.0 / self.strides[d] % self.dimensions[d].size
+    }
+
+    /// The NPU with coordinate `to` in dimension `d` and the others of `npu`.
+    #[inline]
+    pub fn moved(&self, npu: Npu, d: usize, to: u32) -> Npu {
+        let stride = self.strides[d];
+        Npu(npu.0 - self.coordinate(npu, d) * stride + to * stride)
+    }
+
+    /// The way from `a` to `b` in dimension order: latencies add up, the slowest link sets the rate.
+    /// `None` when they are the same NPU.
+    #[inline]
+    pub fn path(&self, a: Npu, b: Npu) -> Option<NetworkPath> {
+        if let Some(graph) = &self.graph {
+            return graph.path(a, b, self.switching);
+        }
+        if let Some(tiles) = self.tiles() {
+            let ends = [tiles.place(a.0), tiles.place(b.0)];
+            return tiles.path(&self.dimensions, self.links[0], self.switching, ends);
+        }
+        let path = self.ideal_path(a, b)?;
+        if self.switching == SwitchingMode::IDEAL {
+            return Some(path);
+        }
+        // Equality of rates is exact: path.bandwidth is one of the rates compared.
+        let mut slowest = Some(path.bandwidth);
+        let dimensions = self.dimensions.iter().enumerate();
+        let others = dimensions.fold(InverseRate::ZERO, |others, (d, dimension)| {
+            let (from, to) = (self.coordinate(a, d), self.coordinate(b, d));
+            let mut links = dimension.shape.hops(dimension.size, from, to);
+            let rate = self.links[d];
+            // One link of the slowest rate is left out: its segment is part of the serialization.
+            if links > 0 && slowest == Some(rate) {
+                slowest = None;
+                links -= 1;
+            }
+            others.plus(links, rate)
+        });
+        Some(NetworkPath {
+            switching: self.switching,
+            others,
+            ..path
+        })
+    }
+
+    #[inline]
+    fn ideal_path(&self, a: Npu, b: Npu) -> Option<NetworkPath> {
+        let mut path: Option<NetworkPath> = None;
+        for (d, dimension) in self.dimensions.iter().enumerate() {
+            let (from, to) = (self.coordinate(a, d), self.coordinate(b, d));
+            if from == to {
+                continue;
+            }
+            let hops = dimension.shape.hops(dimension.size, from, to);
+            let latency = dimension.latency.times(u64::from(hops));
+            let rate = self.links[d];
+            path = Some(match path {
+                None => NetworkPath {
+                    latency,
+                    bandwidth: rate,
+                    switching: SwitchingMode::IDEAL,
+                    others: InverseRate::ZERO,
+                },
+                Some(inner) => NetworkPath {
+                    latency: inner.latency + latency,
+                    bandwidth: if rate < inner.bandwidth {
+                        rate
+                    } else {
+                        inner.bandwidth
+                    },
+                    ..inner
+                },
+            });
+        }
+        path
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Links of 200, 100 and 150 GB/s.
+    fn stack() -> Topology {
+        let dimension = |shape, size, gb: f64, ns| TopologyDimension {
+            name: String::new(),
+            shape,
+            size,
+            bandwidth: Bandwidth::new(gb * 1e9).unwrap(),
+            latency: Span::from_ns(ns),
+        };
+        Topology::new(vec![
+            dimension(DimensionShape::Ring, 4, 400.0, 50),
+            dimension(DimensionShape::FullyConnected, 2, 100.0, 500),
+            dimension(DimensionShape::Switch, 4, 150.0, 2000),
+        ])
+        .unwrap()
+    }
+
+    #[test]
+    fn rings_go_the_shorter_way() {
+        for (a, b, hops) in [(0, 1, 1), (0, 4, 4), (0, 5, 3), (7, 0, 1), (3, 3, 0)] {
+            assert_eq!(DimensionShape::Ring.hops(8, a, b), hops);
+        }
+    }
+
+    #[test]
+    fn paths_add_latencies_and_take_the_slowest_rate() {
+        let t = stack();
+        assert_eq!(t.npus(), 32);
+        // NPU 0 = (0,0,0), NPU 3 = (3,0,0): one hop the short way round.
+        let p = t.path(Npu(0), Npu(3)).unwrap();
+        assert_eq!(
+            (p.latency, p.bandwidth),
+            (Span::from_ns(50), Bandwidth::new(200e9).unwrap())
+        );
+        // NPU 30 = (2, 1, 3): 2 ring hops + 1 + 2 switch links = 100 + 500 + 4000 ns, at 100 GB/s.
+        assert_eq!(t.coordinate(Npu(30), 0), 2);
+        assert_eq!(t.coordinate(Npu(30), 2), 3);
+        let p = t.path(Npu(0), Npu(30)).unwrap();
+        assert_eq!(
+            (p.latency, p.bandwidth),
+            (Span::from_ns(4600), Bandwidth::new(100e9).unwrap())
+        );
+        assert!(t.path(Npu(5), Npu(5)).is_none());
+    }
+
+    #[test]
+    fn links_of_a_ring_are_half_of_its_bandwidth() {
+        for (shape, _) in DimensionShape::ALL {
+            for size in 1..5 {
+                let mut dimension = stack().dimensions()[0].clone();
+                (dimension.shape, dimension.size) = (shape, size);
+                let wired = matches!(shape, DimensionShape::Ring | DimensionShape::Mesh);
+                let gb = if wired && size > 2 { 200e9 } else { 400e9 };
+                assert_eq!(dimension.link(), Bandwidth::new(gb).unwrap());
+            }
+        }
+    }
+
+    /// From 0 and back: up and down inside, and through the switch, which has no sides.
+    #[test]
+    fn messages_leave_and_enter_on_a_side() {
+        let t = stack();
+        for (a, b, sides) in [
+            (0, 1, [0, 0]),
+            (0, 2, [0, 0]),
+            (0, 3, [1, 1]),
+            (0, 11, [1, 0]),
+            (8, 0, [0, 0]),
+            (5, 5, [0, 0]),
+        ] {
+            assert_eq!(t.sides(Npu(a), Npu(b)), sides, "{a} {b}");
+        }
+    }
+
+    #[test]
+    fn meshes_have_no_way_round() {
+        for (a, b, hops) in [(0, 1, 1), (0, 7, 7), (6, 2, 4), (3, 3, 0)] {
+            assert_eq!(DimensionShape::Mesh.hops(8, a, b), hops);
+        }
+    }
+
+    #[test]
+    fn coordinates_are_moved_one_by_one() {
+        let t = stack();
+        // NPU 30 = (2, 1, 3); (1, 1, 3) is 29, (2, 0, 3) is 26, (2, 1, 0) is 6.
+        for (d, to, npu) in [(0, 1, 29), (1, 0, 26), (2, 0, 6), (2, 3, 30)] {
+            assert_eq!(t.moved(Npu(30), d, to), Npu(npu));
+        }
+    }
+
+    /// From NPU 0 to (2, 1, 3): links of 5, 5, 10, 6.67 and 6.67 ps/B, of which the third is the slowest.
+    #[test]
+    fn devices_wait_for_a_segment_or_for_all() {
+        let time = |switching, bytes| {
+            let t = stack().with_switching(switching);
+            let p = t.path(Npu(0), Npu(30)).unwrap();
+            (
+                p.first_byte(BufferShare::whole(bytes)),
+                p.time(BufferShare::whole(bytes)),
+            )
+        };
+        // 4,600 ns of latency, and 10 ps/B for the whole of it: 3,000 B take 30 ns.
+        let ns = Span::from_ns;
+        assert_eq!(time(SwitchingMode::IDEAL, 3000), (ns(4600), ns(4630)));
+        // 300 B pass the others in 300 x (5 + 5 + 20/3 + 20/3) = 7,000 ps, 3,000 B in 70,000 ps.
+        let segment = chakram_base::units::Bytes(300);
+        let by = SwitchingMode::CutThrough { segment };
+        assert_eq!(time(by, 3000), (ns(4607), ns(4637)));
+        assert_eq!(
+            time(SwitchingMode::StoreAndForward, 3000),
+            (ns(4670), ns(4700))
+        );
+        // Less than a segment is a segment: 30 B in 700 ps, and 300 ps.
+        assert_eq!(time(by, 30), (Span(4_600_700), ns(4601)));
+        // No device waits for a segment on one of the links.
+        let t = stack().with_switching(SwitchingMode::StoreAndForward);
+        let p = t.path(Npu(0), Npu(1)).unwrap();
+        assert_eq!(p.first_byte(BufferShare::whole(3000)), ns(50));
+    }
+
+    #[test]
+    fn impossible_stacks_are_refused() {
+        assert!(Topology::new(Vec::new()).is_none());
+        let mut dims = stack().dimensions().to_vec();
+        dims[1].size = 0;
+        assert!(Topology::new(dims.clone()).is_none());
+        dims[1].size = u32::MAX;
+        assert!(Topology::new(dims).is_none());
+    }
+}

@@ -1,0 +1,98 @@
+//! Rates of links by the number of links of a chip: the more links a chip has, the slower each of them.
+//!
+//! Agrawal and Xu, "DEAP: Design Space Exploration for DNN Accelerator Parallelism" (2023), Table III, has a rate for chips
+//! of 1, 3 and 12 links and one for chips without any, which reach one another through a network interface. The table's
+//! unit is GB/s, and its heading "latency"; only as a rate it makes sense, and the factor of Eq. 2, latency = factor ×
+//! size × distance, is its inverse. It says nothing of other numbers of links, so that has to be said.
+
+use chakram_base::units::Bandwidth;
+
+/// Rule for numbers of links between two that the table has.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum LinkInterpolation {
+    /// Nothing: only the numbers of the table are known.
+    None,
+    /// The rate of the next larger number, the slower one.
+    Step,
+    /// A straight line between logarithms of the number and of the rate.
+    Logarithmic,
+}
+
+/// Rates of links, in bytes per second.
+#[derive(Clone, Debug, PartialEq)]
+pub struct LinkTechnology {
+    /// The rate through the network interface, of chips without a link.
+    pub interface: f64,
+    /// By number of links, ascending, at least 1.
+    pub links: Vec<(u32, f64)>,
+    /// Between them.
+    pub interpolation: LinkInterpolation,
+}
+
+impl LinkTechnology {
+    /// Table III, at the level of TPU v4.
+    pub fn table_three(interpolation: LinkInterpolation) -> Self {
+        Self {
+            interface: 1e9,
+            links: vec![(1, 180e9), (3, 64e9), (12, 25e9)],
+            interpolation,
+        }
+    }
+
+    /// Reads a table, `1=180GB/s,3=64GB/s,interface=1GB/s`: rates by the number of links of a chip, and of the network
+    /// interface, which is Table III's if not said.
+    ///
+    /// # Errors
+    ///
+    /// Numbers of links or rates out of range, and numbers that stand twice.
+    pub fn parse(text: &str) -> Result<Self, String> {
+        let mut this = Self {
+            links: Vec::new(),
+            ..Self::table_three(LinkInterpolation::None)
+        };
+        for part in text.split(',') {
+            let (number, rate) = part.split_once('=').unwrap_or((part, ""));
+            let rate: Bandwidth = rate
+                .trim()
+                .parse()
+                .map_err(|error| format!("`{part}`: {error}"))?;
+            let rate = rate.bytes_per_second();
+            if number.trim() == "interface" {
+                this.interface = rate;
+                continue;
+            }
+            let links = number.trim().parse::<u32>().ok().filter(|n| *n > 0);
+            let expected = "expected a number of links or `interface` in front of each rate";
+            let links = links.ok_or_else(|| format!("`{part}`: {expected}"))?;
+            if this.links.iter().any(|(own, _)| *own == links) {
+                return Err(format!("`{part}`: {links} links stand twice"));
+            }
+            this.links.push((links, rate));
+        }
+        this.links.sort_by_key(|(links, _)| *links);
+        Ok(this)
+    }
+
+    /// The rate of each link of a chip that has so many; `None` where nothing says it.
+    pub fn rate(&self, links: u32) -> Option<f64> {
+        if links == 0 {
+            return Some(self.interface);
+        }
+        let above = self.links.iter().position(|(number, _)| *number >= links)?;
+        let (more, slower) = self.links[above];
+        if more == links {
+            return Some(slower);
+        }
+        let (fewer, faster) = *self.links.get(above.checked_sub(1)?)?;
+        match self.interpolation {
+            LinkInterpolation::None => None,
+            LinkInterpolation::Step => Some(slower),
+            LinkInterpolation::Logarithmic => {
+                let log = |value: f64| libm::log(value);
+                let along = (log(links.into()) - log(fewer.into()))
+                    / (log(more.into()) - log(fewer.into()));
+                Some(libm::exp(log(faster) + along * (log(slower) - log(faster))))
+            }
+        }
+    }
+}

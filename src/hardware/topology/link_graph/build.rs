@@ -1,0 +1,219 @@
+//! Graphs of links, dimension by dimension: those of shapes, of Clos networks, and of chips.
+
+use super::super::chip_graph::ChipGraph;
+use super::legs::RouteLegs;
+use super::{
+    ClosFabric, ClosLevels, DimensionShape, DirectedLink, LinkGraph, MOST_LINKS, MOST_NPUS,
+    MOST_SWITCHES, RoutePolicy, Topology,
+};
+use chakram_base::ids::Npu;
+use chakram_base::units::{Bandwidth, Span};
+
+/// Links of a dimension.
+#[derive(Clone, Debug, PartialEq)]
+pub enum DimensionLinks {
+    /// Those of its shape: of rings and meshes, and for each line of NPUs along a switched or fully connected dimension a
+    /// switch.
+    OfShape,
+    /// Clos networks.
+    Clos {
+        /// Their levels.
+        levels: ClosLevels,
+        /// Which NPUs each of them joins.
+        fabric: ClosFabric,
+        /// Which of the shortest paths messages take.
+        routes: RoutePolicy,
+    },
+    /// Graphs of chips, which are the NPUs of a line; a link takes the dimension's latency for each unit of its distance.
+    Chips {
+        /// The graph of each line.
+        chips: ChipGraph,
+        /// Which of the shortest paths messages take.
+        routes: RoutePolicy,
+    },
+}
+
+/// Links that are too many, or do not join NPUs.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum LinkGraphFault {
+    /// There are more than [`MOST_NPUS`].
+    Npus,
+    /// The links of this dimension are more than [`MOST_LINKS`], its switches more than [`MOST_SWITCHES`], or they are not
+    /// for its NPUs.
+    Links(usize),
+    /// There is no way between two NPUs.
+    Apart(Npu, Npu),
+}
+
+/// Links while they are added.
+pub(super) struct GraphBuilder {
+    npus: u32,
+    switches: Vec<String>,
+    links: Vec<DirectedLink>,
+    /// Rate of the links that are added, and their dimension.
+    rate: (Bandwidth, Span),
+    dimension: u32,
+}
+
+impl GraphBuilder {
+    pub fn switch(&mut self, name: String) -> u32 {
+        self.switches.push(name);
+        self.npus + self.switches.len() as u32 - 1
+    }
+
+    /// Whether so many switches and links, in one direction each, may be added.
+    pub fn has_room(&self, switches: u64, links: u64) -> bool {
+        self.switches.len() as u64 + switches <= u64::from(MOST_SWITCHES)
+            && self.links.len() as u64 + links <= MOST_LINKS as u64
+    }
+
+    fn link(&mut self, from: u32, to: u32) {
+        self.long(from, to, 1);
+    }
+
+    fn long(&mut self, from: u32, to: u32, length: u32) {
+        self.links.push(DirectedLink {
+            length,
+            from,
+            to,
+            bandwidth: self.rate.0,
+            latency: self.rate.1.times(length.into()),
+            dimension: self.dimension,
+        });
+    }
+
+    pub fn both(&mut self, a: u32, b: u32) {
+        self.link(a, b);
+        self.link(b, a);
+    }
+
+    /// Adds the links of a line of NPUs along a dimension of this name and shape.
+    fn line(&mut self, ends: &[u32], (name, shape): (&str, DimensionShape)) {
+        let (size, first) = (ends.len(), ends[0]);
+        let at = |x: usize| ends[x % size];
+        match shape {
+            _ if size == 1 => {}
+            DimensionShape::Ring | DimensionShape::Mesh => {
+                let closes = shape == DimensionShape::Ring && size > 2;
+                let wires = if closes { size } else { size - 1 };
+                // Upwards first, so that a message whose ways are equally long goes up.
+                (0..wires).for_each(|x| self.link(at(x), at(x + 1)));
+                (0..wires).for_each(|x| self.link(at(x + 1), at(x)));
+            }
+            DimensionShape::Switch => {
+                let hub = self.switch(format!("{name} switch at {first}"));
+                (0..size).for_each(|x| self.both(at(x), hub));
+            }
+            DimensionShape::FullyConnected => {
+                // Wires are not told apart: what an NPU sends, and what it receives. One latency between them.
+                let hub = self.switch(format!("{name} wires at {first}"));
+                (0..size).for_each(|x| self.link(at(x), hub));
+                let latency = std::mem::replace(&mut self.rate.1, Span::ZERO);
+                (0..size).for_each(|x| self.link(hub, at(x)));
+                self.rate.1 = latency;
+            }
+        }
+    }
+
+    /// Adds the links of a graph of chips.
+    fn chips(&mut self, ends: &[u32], chips: &ChipGraph) {
+        for from in 0..chips.chips() {
+            for &(to, distance) in chips.neighbours(from) {
+                self.long(ends[from as usize], ends[to as usize], distance);
+            }
+        }
+    }
+}
+
+impl LinkGraph {
+    /// The links of the dimensions of `topology`, one entry of `links` each, at the rates and latencies of the dimensions.
+    ///
+    /// # Errors
+    ///
+    /// If there are too many NPUs, switches or links, or if links do not join the NPUs.
+    pub fn new(topology: &Topology, links: &[DimensionLinks]) -> Result<Self, LinkGraphFault> {
+        let npus = topology.npus();
+        if npus > MOST_NPUS {
+            return Err(LinkGraphFault::Npus);
+        }
+        let innermost = &topology.dimensions()[0];
+        let mut builder = GraphBuilder {
+            npus,
+            switches: Vec::new(),
+            links: Vec::new(),
+            rate: (innermost.bandwidth, innermost.latency),
+            dimension: 0,
+        };
+        let (mut labels, mut policies) = (Vec::new(), Vec::new());
+        for (d, (dimension, links)) in topology.dimensions().iter().zip(links).enumerate() {
+            builder.dimension = d as u32;
+            builder.rate = (dimension.bandwidth, dimension.latency);
+            let lines = (0..npus).filter(|npu| topology.coordinate(Npu(*npu), d) == 0);
+            let lines = lines.map(|first| {
+                let places = 0..dimension.size;
+                let ends = places.map(|x| topology.moved(Npu(first), d, x).0);
+                ends.collect::<Vec<_>>()
+            });
+            let (label, policy) = match links {
+                DimensionLinks::OfShape => {
+                    builder.rate.0 = topology.link(d);
+                    let of = (dimension.name.as_str(), dimension.shape);
+                    lines.for_each(|ends| builder.line(&ends, of));
+                    (None, RoutePolicy::First)
+                }
+                DimensionLinks::Clos {
+                    levels,
+                    fabric,
+                    routes,
+                } => {
+                    let fabrics = fabric.ends(topology, d, lines);
+                    for ends in &fabrics {
+                        let alone = fabrics.len() == 1;
+                        let name = if alone {
+                            String::new()
+                        } else {
+                            format!(" at {}", ends[0])
+                        };
+                        let added = levels.add(&mut builder, ends, &name);
+                        added.ok_or(LinkGraphFault::Links(d))?;
+                    }
+                    (Some(format!("clos {}", levels.sizes())), *routes)
+                }
+                DimensionLinks::Chips { chips, routes } => {
+                    let each = (0..chips.chips()).map(|chip| chips.neighbours(chip).len() as u64);
+                    let all = each.sum::<u64>() * u64::from(npus / dimension.size);
+                    if chips.chips() != dimension.size || !builder.has_room(0, all) {
+                        return Err(LinkGraphFault::Links(d));
+                    }
+                    lines.for_each(|ends| builder.chips(&ends, chips));
+                    (Some(chips.name().to_owned()), *routes)
+                }
+            };
+            labels.push(label);
+            policies.push(policy);
+        }
+        let joins_inner = |d: usize| match &links[d] {
+            DimensionLinks::Clos { fabric, .. } => *fabric != ClosFabric::RailOnly,
+            _ => false,
+        };
+        let graph = Self {
+            npus,
+            legs: RouteLegs::new(topology, joins_inner),
+            switches: builder.switches,
+            links: builder.links,
+            labels,
+            policies,
+            outgoing: Vec::new(),
+            distances: Vec::new(),
+        };
+        graph
+            .connected()
+            .map_err(|(from, to)| LinkGraphFault::Apart(from, to))
+    }
+
+    /// The links of stacked dimensions, by their shapes. `None` if there are more than [`MOST_NPUS`].
+    pub fn stacked(topology: &Topology) -> Option<Self> {
+        let links = vec![DimensionLinks::OfShape; topology.dimensions().len()];
+        Self::new(topology, &links).ok()
+    }
+}

@@ -1,0 +1,92 @@
+//! Forwarding by the devices between links.
+
+use chakram_base::units::{BufferShare, Bytes};
+use std::fmt;
+
+/// Forwarding mode of devices.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum SwitchingMode {
+    /// As soon as this much of a message is there, or all of it. With an empty segment, the ideal, a device adds
+    /// nothing to the latency of its links.
+    CutThrough {
+        /// The segment.
+        segment: Bytes,
+    },
+    /// As soon as all of a message is there.
+    StoreAndForward,
+}
+
+impl SwitchingMode {
+    /// Cut-through without delay at devices.
+    pub const IDEAL: Self = Self::CutThrough { segment: Bytes(0) };
+
+    /// The first part of a message of `amount`, which must be there before it is forwarded.
+    #[inline]
+    pub fn segment(self, amount: BufferShare) -> BufferShare {
+        match self.cut(amount) {
+            Some((segment, _)) => segment,
+            None => amount,
+        }
+    }
+
+    /// Remainder of the message behind [`Self::segment`].
+    #[inline]
+    pub fn rest(self, amount: BufferShare) -> BufferShare {
+        self.cut(amount)
+            .map_or(BufferShare::whole(0), |(_, rest)| amount.with_bytes(rest))
+    }
+
+    /// The segment, and the bytes of all parts that come after it; `None` where there is no rest.
+    fn cut(self, amount: BufferShare) -> Option<(BufferShare, u64)> {
+        let Self::CutThrough { segment } = self else {
+            return None;
+        };
+        // A share is bytes / parts, so the segment is compared in units of 1 / parts byte.
+        let segments = segment.0.checked_mul(amount.parts)?;
+        let rest = amount.bytes.checked_sub(segments)?;
+        (rest > 0).then_some((BufferShare::whole(segment.0), rest))
+    }
+}
+
+/// `cut-through`, `cut-through by 4096 B`, `store-and-forward`.
+impl fmt::Display for SwitchingMode {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            &Self::IDEAL => f.pad("cut-through"),
+            Self::CutThrough { segment } => f.pad(&format!("cut-through by {} B", segment.0)),
+            Self::StoreAndForward => f.pad("store-and-forward"),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_message_is_cut_after_the_first_segment() {
+        let by = |segment| SwitchingMode::CutThrough {
+            segment: Bytes(segment),
+        };
+        let cut = |switching: SwitchingMode, amount: BufferShare| {
+            let (segment, rest) = (switching.segment(amount), switching.rest(amount));
+            (segment, (rest.bytes, rest.parts))
+        };
+        let whole = BufferShare::whole;
+        assert_eq!(cut(SwitchingMode::IDEAL, whole(7)), (whole(0), (7, 1)));
+        assert_eq!(cut(by(3), whole(7)), (whole(3), (4, 1)));
+        assert_eq!(cut(by(7), whole(7)), (whole(7), (0, 1)));
+        assert_eq!(cut(by(9), whole(7)), (whole(7), (0, 1)));
+        assert_eq!(
+            cut(SwitchingMode::StoreAndForward, whole(7)),
+            (whole(7), (0, 1))
+        );
+        // 7/2 = 3.5 B: 3 B and 0.5 B, which is 1/2.
+        assert_eq!(cut(by(3), whole(7).part(2)), (whole(3), (1, 2)));
+        assert_eq!(
+            cut(by(u64::MAX), whole(7).part(2)),
+            (whole(7).part(2), (0, 1))
+        );
+        assert_eq!(by(4096).to_string(), "cut-through by 4096 B");
+    }
+}

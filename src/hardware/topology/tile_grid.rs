@@ -1,0 +1,230 @@
+//! Grids of dies, each a grid of cores: what a topology of two dimensions, x and y, has beyond others.
+//!
+//! Cores are the NPUs, and there are no other devices: the two dimensions are as wide as all dies together. A link
+//! between neighbours is *inside* a die, with the rate and latency of its dimension, or crosses the *border* between two
+//! dies, with those of [`DieBorders`]. On a torus the links that close a row or column lie on a border if there is more
+//! than one die along it. Where links are *half duplex* both directions share one.
+//!
+//! Messages go along x first and then along y (XY routing). If that way has a faulty link they go along y first; if both
+//! have one, there is no way. A faulty core runs nothing, but passes messages on.
+
+use super::{DimensionShape, NetworkPath, SwitchingMode, TopologyDimension};
+use chakram_base::units::{Bandwidth, InverseRate, Span};
+use std::collections::BTreeSet;
+
+/// The links between dies.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct DieBorders {
+    /// Rate of one.
+    pub bandwidth: Bandwidth,
+    /// Time of the first byte over one.
+    pub latency: Span,
+}
+
+/// Dies and cores of a machine whose topology has the dimensions x and y.
+#[derive(Clone, Debug, PartialEq)]
+pub struct TileGrid {
+    /// Dies along x and y.
+    pub dies: [u32; 2],
+    /// Cores of a die along x and y.
+    pub cores: [u32; 2],
+    /// The links between dies.
+    pub borders: DieBorders,
+    /// True if both directions of a link share it.
+    pub half_duplex: bool,
+    /// Time from the last arrival at a barrier until all go on, over wires of its own; `None` where barriers are messages.
+    pub barrier: Option<Span>,
+    /// Cores that run nothing.
+    pub faulty_cores: BTreeSet<u32>,
+    /// Links that carry nothing, in neither direction: the core at the lower end, and the dimension.
+    pub faulty_links: BTreeSet<(u32, usize)>,
+}
+
+/// Links of a way by class.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct LinkCount {
+    /// On dies.
+    pub inside: u32,
+    /// Between dies.
+    pub borders: u32,
+}
+
+impl TileGrid {
+    /// Cores along `dimension`.
+    pub fn size(&self, dimension: usize) -> u32 {
+        self.dies[dimension] * self.cores[dimension]
+    }
+
+    /// The core at `at`, x first.
+    pub fn core(&self, at: [u32; 2]) -> u32 {
+        at[0] + at[1] * self.size(0)
+    }
+
+    /// Place of a core, x first.
+    pub fn place(&self, core: u32) -> [u32; 2] {
+        [core % self.size(0), core / self.size(0)]
+    }
+
+    /// The die that a core is on, along x and y.
+    pub fn die(&self, core: u32) -> [u32; 2] {
+        let at = self.place(core);
+        [at[0] / self.cores[0], at[1] / self.cores[1]]
+    }
+
+    /// True if the link from coordinate `lower` to the next higher one along `dimension` crosses a border.
+    #[inline]
+    pub fn is_border(&self, dimension: usize, lower: u32) -> bool {
+        self.dies[dimension] > 1 && (lower + 1).is_multiple_of(self.cores[dimension])
+    }
+
+    /// The links from coordinate `from` to `to` along `dimension`, whose wiring is `shape`.
+    #[inline]
+    pub(super) fn count(
+        &self,
+        dimension: usize,
+        shape: DimensionShape,
+        from: u32,
+        to: u32,
+    ) -> LinkCount {
+        let size = self.size(dimension);
+        let hops = shape.hops(size, from, to);
+        if self.dies[dimension] == 1 {
+            return LinkCount {
+                inside: hops,
+                borders: 0,
+            };
+        }
+        // Upwards from the lower end; beyond the last coordinate the way goes on around the ring.
+        let lower = if shape.goes_up(size, from, to) {
+            from
+        } else {
+            to
+        };
+        let cores = self.cores[dimension];
+        let borders = (lower + hops) / cores - lower / cores;
+        LinkCount {
+            inside: hops - borders,
+            borders,
+        }
+    }
+
+    /// Sums up the way between two places along both dimensions; `None` if they are one place.
+    #[inline]
+    pub(super) fn path(
+        &self,
+        dimensions: &[TopologyDimension],
+        inside: Bandwidth,
+        switching: SwitchingMode,
+        ends: [[u32; 2]; 2],
+    ) -> Option<NetworkPath> {
+        let [from, to] = ends;
+        let mut all = LinkCount::default();
+        for (d, dimension) in dimensions.iter().enumerate() {
+            let count = self.count(d, dimension.shape, from[d], to[d]);
+            all.inside += count.inside;
+            all.borders += count.borders;
+        }
+        let mut bandwidth = match (all.inside, all.borders) {
+            (0, 0) => return None,
+            (0, _) => self.borders.bandwidth,
+            _ => inside,
+        };
+        if all.borders > 0 && self.borders.bandwidth < bandwidth {
+            bandwidth = self.borders.bandwidth;
+        }
+        let latency = dimensions[0].latency.times(u64::from(all.inside))
+            + self.borders.latency.times(u64::from(all.borders));
+        let others = if switching == SwitchingMode::IDEAL {
+            InverseRate::ZERO
+        } else {
+            // One link of the slowest rate is left out: its segment is part of the serialization.
+            let in_slowest = bandwidth == inside && all.inside > 0;
+            self.inverse(
+                inside,
+                LinkCount {
+                    inside: all.inside - u32::from(in_slowest),
+                    borders: all.borders - u32::from(!in_slowest),
+                },
+            )
+        };
+        Some(NetworkPath {
+            latency,
+            bandwidth,
+            switching,
+            others,
+        })
+    }
+
+    /// Inverse rate of so many links.
+    #[inline]
+    pub fn inverse(&self, inside: Bandwidth, count: LinkCount) -> InverseRate {
+        InverseRate::ZERO
+            .plus(count.inside, inside)
+            .plus(count.borders, self.borders.bandwidth)
+    }
+
+    /// The faulty link on the way between two cores that goes along `first` first, as (lower core, dimension).
+    fn fault(
+        &self,
+        dimensions: &[TopologyDimension],
+        ends: [[u32; 2]; 2],
+        first: usize,
+    ) -> Option<(u32, usize)> {
+        let [mut at, to] = ends;
+        for d in [first, 1 - first] {
+            let (size, shape) = (self.size(d), dimensions[d].shape);
+            while at[d] != to[d] {
+                let before = at;
+                let up = shape.goes_up(size, at[d], to[d]);
+                at[d] = if up {
+                    (at[d] + 1) % size
+                } else {
+                    (at[d] + size - 1) % size
+                };
+                let link = (self.core(if up { before } else { at }), d);
+                if self.faulty_links.contains(&link) {
+                    return Some(link);
+                }
+            }
+        }
+        None
+    }
+
+    /// The dimension along which messages between two places go first.
+    ///
+    /// # Errors
+    ///
+    /// The first faulty link, as (lower core, dimension), if every way has one.
+    pub(super) fn first_dimension(
+        &self,
+        dimensions: &[TopologyDimension],
+        ends: [[u32; 2]; 2],
+    ) -> Result<usize, (u32, usize)> {
+        if self.faulty_links.is_empty() {
+            return Ok(0);
+        }
+        match self.fault(dimensions, ends, 0) {
+            None => Ok(0),
+            Some(link) => match self.fault(dimensions, ends, 1) {
+                None => Ok(1),
+                Some(_) => Err(link),
+            },
+        }
+    }
+
+    /// Name of a link for people: `between cores (3, 0) and (4, 0)`.
+    pub fn link_name(&self, (lower, dimension): (u32, usize)) -> String {
+        let at = self.place(lower);
+        let mut beyond = at;
+        beyond[dimension] = (at[dimension] + 1) % self.size(dimension);
+        format!("between cores {} and {}", shown(at), shown(beyond))
+    }
+}
+
+/// A place for people: `(3, 0)`.
+pub fn shown([x, y]: [u32; 2]) -> String {
+    format!("({x}, {y})")
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,92 @@
+//! Ways over dies: links counted by class, rates, and detours around faults.
+
+use super::*;
+use crate::topology::Topology;
+use chakram_base::ids::Npu;
+use chakram_base::units::BufferShare;
+
+/// 3 x 2 dies of 4 x 2 cores; 1000 GB/s and 1 ns inside, 250 GB/s and 5 ns between.
+fn grid() -> TileGrid {
+    TileGrid {
+        dies: [3, 2],
+        cores: [4, 2],
+        borders: DieBorders {
+            bandwidth: Bandwidth::new(250e9).unwrap(),
+            latency: Span::from_ns(5),
+        },
+        half_duplex: false,
+        barrier: None,
+        faulty_cores: BTreeSet::new(),
+        faulty_links: BTreeSet::new(),
+    }
+}
+
+fn topology(grid: TileGrid, shape: DimensionShape) -> Topology {
+    let inside = Bandwidth::new(1000e9).unwrap();
+    Topology::tiled(grid, shape, inside, Span::from_ns(1)).unwrap()
+}
+
+#[test]
+fn ways_count_links_by_class() {
+    let t = topology(grid(), DimensionShape::Mesh);
+    assert_eq!(t.npus(), 48);
+    let path = |a: [u32; 2], b: [u32; 2]| {
+        let path = t.path(Npu(grid().core(a)), Npu(grid().core(b))).unwrap();
+        (
+            path.latency.0 / 1000,
+            path.bandwidth.bytes_per_second() / 1e9,
+        )
+    };
+    // Inside a die, along x and y: 3 + 1 links of 1 ns.
+    assert_eq!(path([0, 0], [3, 1]), (4, 1000.0));
+    // One border link along x; one along y: a crossing is a crossing in either.
+    assert_eq!(path([3, 0], [4, 0]), (5, 250.0));
+    assert_eq!(path([0, 1], [0, 2]), (5, 250.0));
+    // (11, 3) to (0, 0): 11 links along x, two of them borders, and 3 along y, one of them: 11 + 15 ns.
+    assert_eq!(path([11, 3], [0, 0]), (11 + 15, 250.0));
+}
+
+/// On a torus of 12: from 10 to 1 are 3 links upwards, of which the one that closes the row is a border.
+#[test]
+fn rows_of_a_torus_close_over_a_border() {
+    let t = topology(grid(), DimensionShape::Ring);
+    let path = t.path(Npu(10), Npu(1)).unwrap();
+    assert_eq!(path.latency, Span::from_ns(2 + 5));
+    assert_eq!(t.path(Npu(1), Npu(10)).unwrap(), path);
+    // On a single die nothing is a border.
+    let one = TileGrid {
+        dies: [1, 1],
+        ..grid()
+    };
+    let t = topology(one, DimensionShape::Ring);
+    assert_eq!(t.path(Npu(3), Npu(0)).unwrap().latency, Span::from_ns(1));
+}
+
+/// Store and forward is Eq. 3 of the paper: every link takes its latency and the whole message. Of 1 MB, from (2, 0) to
+/// (5, 0): two links inside, 1 us + 1 ns each, and a border, 4 us + 5 ns.
+#[test]
+fn store_and_forward_adds_up_the_links() {
+    let t = topology(grid(), DimensionShape::Mesh).with_switching(SwitchingMode::StoreAndForward);
+    let path = t.path(Npu(2), Npu(5)).unwrap();
+    let time = path.time(BufferShare::whole(1_000_000));
+    assert_eq!(time, Span::from_ns(2 * 1001 + 4005));
+    // Only links inside: one of them is the slowest, the others come on top.
+    let path = t.path(Npu(0), Npu(3)).unwrap();
+    let time = path.time(BufferShare::whole(1_000_000));
+    assert_eq!(time, Span::from_ns(3 * 1001));
+}
+
+#[test]
+fn ways_go_round_a_faulty_link_or_say_that_there_is_none() {
+    let mut broken = grid();
+    broken.faulty_links.insert((1, 0));
+    let t = topology(broken.clone(), DimensionShape::Mesh);
+    // (0, 0) to (3, 0) has no other way; to (3, 1) it goes along y first.
+    assert_eq!(t.first_dimension(Npu(0), Npu(3)), Err((1, 0)));
+    assert_eq!(t.first_dimension(Npu(0), Npu(15)), Ok(1));
+    assert_eq!(t.first_dimension(Npu(15), Npu(0)), Ok(0));
+    assert_eq!(broken.link_name((1, 0)), "between cores (1, 0) and (2, 0)");
+    broken.faulty_links.insert((12, 0));
+    let t = topology(broken, DimensionShape::Mesh);
+    assert_eq!(t.first_dimension(Npu(15), Npu(0)), Err((12, 0)));
+}

@@ -1,0 +1,267 @@
+//! Jobs of ASTRA-sim's inputs, which bring their machine along.
+
+use super::JobError;
+use super::custom::read_scripts;
+use super::input::hashed_input;
+use super::load::{LoadProgress, read_traces};
+use chakram_astra_sim::custom_algorithm::ScriptTiming;
+use chakram_astra_sim::{
+    self as astra_sim, AnalyticalNetwork, AstraCollectives, AstraFlags, AstraInputs,
+    AstraTraceReader, CongestionAware, CongestionUnaware, CutThroughLinks, CutThroughPorts,
+    InputNote, NodeTypes, Quirk, RankTensors, RankWork,
+};
+use chakram_base::units::Time;
+use chakram_engine::{CompiledReplay, ComputeModel, ReplayError, ReplayOptions, ReplayOutcome};
+use chakram_hardware::collective::ScriptedAlgorithm;
+use chakram_hardware::machine::Machine;
+use chakram_hardware::network::NetworkBackend;
+use chakram_report::summary::HashedInput;
+use chakram_report::{self as report, Observer, Report};
+use chakram_trace::format::TraceError;
+use chakram_trace::format::file::{PrefixFiles, RankFile, TraceContents, read_text};
+use chakram_trace::workload::{MissingRankPolicy, Workload, WorkloadBuilder};
+use std::path::Path;
+
+/// A job of ASTRA-sim's inputs: inputs, traces, and notes about them.
+#[derive(Debug)]
+pub struct AstraSimJob {
+    /// Everything but the traces.
+    pub inputs: AstraInputs,
+    /// Collective backend.
+    pub collectives: AstraCollectives,
+    /// The traces.
+    pub workload: Workload,
+    /// Lanes that an NPU needs.
+    pub lanes: u32,
+    /// Whether sends and receives may have no other half.
+    pub lenient: bool,
+    /// Statistics of each instance that are known before it runs.
+    pub work: Vec<RankWork>,
+    /// Tensors of each instance, if memory is tracked.
+    pub tensors: Option<Vec<RankTensors>>,
+    /// Node types of each instance, if nodes are logged.
+    pub types: Option<Vec<NodeTypes>>,
+    /// Notes about the inputs.
+    pub notes: Vec<InputNote>,
+    /// Files with their hashes, if those are requested.
+    pub files: Vec<HashedInput>,
+}
+
+impl AstraSimJob {
+    /// Reads everything that `flags` name.
+    ///
+    /// # Errors
+    ///
+    /// Fails if a file cannot be read or is refused.
+    pub fn open(flags: &AstraFlags) -> Result<Self, JobError> {
+        Self::load(flags, false, &mut |_, _| {})
+    }
+
+    /// Reads everything that `flags` name; inputs are hashed if `hash` is set.
+    ///
+    /// # Errors
+    ///
+    /// As [`Self::open`].
+    pub fn load(
+        flags: &AstraFlags,
+        hash: bool,
+        progress: &mut LoadProgress<'_>,
+    ) -> Result<Self, JobError> {
+        let mut files = Vec::new();
+        let inputs = AstraInputs::read(flags, &mut |role, path| {
+            let file = std::fs::File::open(path)?;
+            let text = read_text(&file, file.metadata()?.len())?;
+            if hash {
+                files.push(hashed_input(role, path, text.as_bytes()));
+            }
+            Ok(text)
+        })?;
+        let mut notes = inputs.notes.clone();
+        let mut collectives = AstraCollectives::new(&inputs);
+        for prefix in inputs.custom_prefixes() {
+            let algorithm = custom_algorithm(prefix, inputs.network.npus())?;
+            collectives.add_custom(&inputs, prefix, algorithm);
+        }
+        // The original has a trace for each NPU of the network.
+        let ranks = rank_files(&inputs.workload, inputs.network.npus());
+        let mut builder = WorkloadBuilder::default();
+        builder.declare(inputs.groups.declared());
+        let reader = AstraTraceReader::new(&inputs, &collectives, flags.lenient);
+        let mut lanes = 1;
+        let read = |contents: &[u8], file: &RankFile| {
+            let path = file.path.display().to_string();
+            let read = reader.read(contents, file.rank, &path);
+            let read = read.map_err(|e| e.in_file(&file.path))?;
+            notes.extend(read.notes);
+            lanes = lanes.max(read.lanes);
+            Ok((read.graph, read.binding))
+        };
+        let hashed = hash.then_some(&mut files);
+        read_traces(&ranks, &mut builder, |_| Time::ZERO, hashed, read, progress)?;
+        let workload = builder.finish(Some(inputs.network.npus()), MissingRankPolicy::Refuse)?;
+        let tensors = if inputs.system.track_memory {
+            Some(tensors(&ranks, flags.lenient, &mut notes)?)
+        } else {
+            None
+        };
+        let types = if flags.logs && inputs.system.trace {
+            Some(types(&ranks)?)
+        } else {
+            None
+        };
+        Ok(Self {
+            work: work(&workload, &inputs),
+            lenient: flags.lenient,
+            inputs,
+            collectives,
+            workload,
+            lanes,
+            tensors,
+            types,
+            notes,
+            files,
+        })
+    }
+
+    /// Builds the machine that the inputs describe.
+    pub fn machine(&self) -> Machine {
+        astra_sim::machine(&self.inputs, self.lanes)
+    }
+
+    /// Settles everything before a run on `machine`, which is [`Self::machine`].
+    ///
+    /// # Errors
+    ///
+    /// Fails if the machine cannot run the job.
+    pub fn prepare<'a>(
+        &'a self,
+        machine: &'a Machine,
+        options: &ReplayOptions,
+    ) -> Result<CompiledReplay<'a>, ReplayError> {
+        let options = ReplayOptions {
+            allow_unmatched: self.lenient,
+            // The reader of the traces has priced them as the original does.
+            compute: ComputeModel::RecordedOnly,
+            ..options.clone()
+        };
+        Ok(CompiledReplay::with_backend(
+            &self.workload,
+            machine,
+            &options,
+            &self.collectives,
+        )?)
+    }
+
+    /// Replays the job as ASTRA-sim does, but for the quirks that its flags correct, and reports.
+    ///
+    /// # Errors
+    ///
+    /// Fails if the machine cannot run the job, or the replay gets stuck.
+    pub fn replay(&self, options: &ReplayOptions) -> Result<Report, ReplayError> {
+        let machine = self.machine();
+        let prepared = self.prepare(&machine, options)?;
+        let mut collectives = self.collectives.clone();
+        let (_, report, ()) = run_inputs(&prepared, &self.inputs, &mut collectives, true, ())?;
+        Ok(report.expect("it was asked for"))
+    }
+}
+
+/// Outcome of a replay, a report if one was requested, and the observer.
+pub type AstraReplay<O> = Result<(ReplayOutcome, Option<Report>, O), ReplayError>;
+
+/// Replays `prepared` over the network that `inputs` choose, with a report if `full`.
+pub fn run_inputs<O: Observer>(
+    prepared: &CompiledReplay<'_>,
+    inputs: &AstraInputs,
+    collectives: &mut AstraCollectives,
+    full: bool,
+    observer: O,
+) -> AstraReplay<O> {
+    let (file, quirks) = (&inputs.network, inputs.quirks);
+    let shares = !quirks.has(Quirk::FreePorts);
+    let cuts_through = !quirks.has(Quirk::StoreAndForward);
+    match inputs.model {
+        AnalyticalNetwork::Unaware if shares => {
+            let network = CutThroughPorts::new(file, quirks);
+            replay_over(network, prepared, collectives, full, observer)
+        }
+        AnalyticalNetwork::Unaware => {
+            let network = CongestionUnaware::new(file, quirks);
+            replay_over(network, prepared, collectives, full, observer)
+        }
+        AnalyticalNetwork::Aware if cuts_through => {
+            let network = CutThroughLinks::new(file, quirks);
+            replay_over(network, prepared, collectives, full, observer)
+        }
+        AnalyticalNetwork::Aware => {
+            let network = CongestionAware::new(file, quirks);
+            replay_over(network, prepared, collectives, full, observer)
+        }
+    }
+}
+
+fn replay_over<N: NetworkBackend, O: Observer>(
+    network: N,
+    prepared: &CompiledReplay<'_>,
+    collectives: &mut AstraCollectives,
+    full: bool,
+    mut observer: O,
+) -> AstraReplay<O> {
+    if full {
+        let replayed = report::replay_in(prepared, observer, network, collectives);
+        return replayed.map(|(report, observer)| (report.outcome.clone(), Some(report), observer));
+    }
+    let outcome =
+        prepared.run_with_backend::<dyn Observer, _, _>(&mut observer, network, collectives)?;
+    Ok((outcome, None, observer))
+}
+
+/// Returns the work of each instance; graphs that ranks share are examined once.
+fn work(workload: &Workload, inputs: &AstraInputs) -> Vec<RankWork> {
+    let graphs = workload.graphs().iter();
+    let graphs: Vec<RankWork> = graphs.map(|graph| RankWork::of(graph, inputs)).collect();
+    let instances = workload.instances().iter();
+    instances.map(|i| graphs[i.graph.index()]).collect()
+}
+
+/// Returns the node types of each rank, in a separate pass over its file.
+fn types(ranks: &[RankFile]) -> Result<Vec<NodeTypes>, TraceError> {
+    let read = |file: &RankFile| {
+        let contents = TraceContents::open_verified(file)?;
+        NodeTypes::read(contents.as_slice()).map_err(|e| contents.with_source(e))
+    };
+    ranks.iter().map(read).collect()
+}
+
+/// Returns the tensors of each rank, in a second pass over its file.
+fn tensors(
+    ranks: &[RankFile],
+    lenient: bool,
+    notes: &mut Vec<InputNote>,
+) -> Result<Vec<RankTensors>, TraceError> {
+    let mut read = |file: &RankFile| {
+        let contents = TraceContents::open_verified(file)?;
+        let path = file.path.display().to_string();
+        let tensors = RankTensors::read(contents.as_slice(), lenient, &path, notes);
+        tensors.map_err(|e| contents.with_source(e))
+    };
+    ranks.iter().map(&mut read).collect()
+}
+
+/// Returns the file of each rank; a compressed one, or one of another form, may take its place.
+fn rank_files(prefix: &Path, npus: u32) -> Vec<RankFile> {
+    let named = PrefixFiles::new(prefix);
+    let file = |rank| RankFile::new(rank, named.path(rank));
+    (0..npus).map(file).collect()
+}
+
+/// Reads the custom algorithm whose files begin with `prefix`: one for each position, as many as there are up to
+/// the number of NPUs.
+fn custom_algorithm(prefix: &Path, npus: u32) -> Result<ScriptedAlgorithm, TraceError> {
+    let named = PrefixFiles::new(prefix);
+    let more = (1..npus).take_while(|&rank| named.has(rank));
+    let files: Vec<_> = (0..1).chain(more).map(|rank| named.path(rank)).collect();
+    let contents = files.iter().map(|path| TraceContents::open(path));
+    let contents: Vec<TraceContents> = contents.collect::<Result<_, _>>()?;
+    read_scripts(&contents, ScriptTiming::AstraSim)
+}

@@ -1,0 +1,120 @@
+//! Collectives whose algorithm is a trace for each member.
+
+use super::input::hashed_input;
+use chakram_astra_sim::custom_algorithm::{self, ScriptTiming};
+use chakram_hardware::collective::{CustomCollective, ScriptFault, ScriptedAlgorithm};
+use chakram_report::summary::HashedInput;
+use chakram_trace::format::file::{RankFile, TraceContents, discover};
+use chakram_trace::format::{CollectiveKind, TraceError, TraceLocation};
+use std::path::{Path, PathBuf};
+
+/// An algorithm in files: the collectives that it carries out, and what the names of its files begin with.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct CustomFiles {
+    /// The collectives.
+    pub kind: CollectiveKind,
+    /// The prefix of files `PREFIX.P.et`, one for each position.
+    pub prefix: PathBuf,
+}
+
+/// Loads the algorithms that `args` name; their files join `inputs`, if hashes are wanted.
+///
+/// # Errors
+///
+/// Fails if positions lack a file, or a file is no algorithm or does not go with the others.
+pub fn load_custom(
+    args: &[CustomFiles],
+    mut inputs: Option<&mut Vec<HashedInput>>,
+) -> Result<Vec<CustomCollective>, TraceError> {
+    let mut load = |arg: &CustomFiles| {
+        let files = files(&arg.prefix)?;
+        let contents = files.iter().map(TraceContents::open_verified);
+        let contents: Vec<TraceContents> = contents.collect::<Result<_, _>>()?;
+        if let Some(inputs) = &mut inputs {
+            let all = files.iter().zip(&contents);
+            inputs.extend(all.map(|(file, c)| hashed_input("custom", &file.path, c.as_slice())));
+        }
+        let scripts = read_scripts(&contents, ScriptTiming::Recorded)?;
+        let matched = scripts.matched();
+        Ok(CustomCollective {
+            kind: arg.kind,
+            name: arg.prefix.display().to_string(),
+            scripts: matched.map_err(|fault| refusal(fault, &scripts, &files))?,
+        })
+    };
+    args.iter().map(&mut load).collect()
+}
+
+/// Reads the algorithm whose positions are `contents`, in order.
+pub fn read_scripts(
+    contents: &[TraceContents],
+    timing: ScriptTiming,
+) -> Result<ScriptedAlgorithm, TraceError> {
+    let bytes: Vec<&[u8]> = contents.iter().map(TraceContents::as_slice).collect();
+    custom_algorithm::read(&bytes, timing)
+        .map_err(|(position, error)| contents[position as usize].with_source(error))
+}
+
+/// The files of an algorithm: one for each position from 0 on, and two at least.
+fn files(prefix: &Path) -> Result<Vec<RankFile>, TraceError> {
+    let files = discover(prefix)?;
+    let missing = (0..).zip(&files).find(|(p, file)| *p != file.rank);
+    let missing = missing.map(|(position, _)| position);
+    // An algorithm of one member sends nothing, so a single file is taken for a mistake.
+    let missing = missing.or((files.len() == 1).then_some(1));
+    let Some(position) = missing else {
+        return Ok(files);
+    };
+    let beside = &files[0].path;
+    Err(TraceError::refused_in(
+        prefix,
+        format!(
+            "there is a file {}, but none for position {position}",
+            beside.display()
+        ),
+        "the prefix of files PREFIX.P.et, one for each position P from 0, and two at least",
+    ))
+}
+
+/// `fault`, where it is in the files.
+fn refusal(fault: ScriptFault, scripts: &ScriptedAlgorithm, files: &[RankFile]) -> TraceError {
+    let (position, part, found, hint) = match fault {
+        ScriptFault::UnknownPeer {
+            position,
+            part,
+            peer,
+        } => (
+            position,
+            part,
+            format!("the peer {peer} has no file; there are {}", files.len()),
+            "peers are positions of the group, counted from 0",
+        ),
+        ScriptFault::Unpaired {
+            position,
+            part,
+            peer,
+            receive,
+        } => (
+            position,
+            part,
+            if receive {
+                format!("position {peer} does not send what this receives")
+            } else {
+                format!("position {peer} does not receive what this sends")
+            },
+            "a receive for each send, with the same tag and size",
+        ),
+        ScriptFault::Cycle { position, part } => (
+            position,
+            part,
+            "it waits, through other positions, for itself".to_owned(),
+            "a send in front of a receive at one of them; sends do not wait for their receivers",
+        ),
+    };
+    let place = TraceLocation {
+        file: Some(files[position as usize].path.clone()),
+        node: Some(scripts.script(position).id(part)),
+        ..TraceLocation::default()
+    };
+    TraceError::refused_at(place, found, hint)
+}

@@ -1,0 +1,69 @@
+//! Files that a job is read from: their text, their hashes, and what people call them together.
+
+use super::machine_reference;
+use chakram_report::summary::HashedInput;
+use chakram_trace::format::TraceError;
+use chakram_trace::format::file::{self, FoundTraces, RankFile};
+use std::fs::File;
+use std::path::{Path, PathBuf};
+
+/// The machine of a case, beside its traces.
+pub const CASE_MACHINE: &str = "machine.toml";
+
+/// Describes an input with the hash of its bytes.
+pub fn hashed_input(role: &'static str, path: &Path, bytes: &[u8]) -> HashedInput {
+    HashedInput {
+        role: role.into(),
+        name: path.display().to_string(),
+        blake3: blake3::hash(bytes).to_hex().to_string(),
+    }
+}
+
+/// Reads a text file; standard input if its name is `-`.
+pub fn read_text(path: &Path) -> Result<String, TraceError> {
+    let read = || {
+        if path == Path::new("-") {
+            return file::read_text(std::io::stdin().lock(), 0);
+        }
+        let file = File::open(path)?;
+        file::read_text(&file, file.metadata()?.len())
+    };
+    read().map_err(|source| TraceError::io(path.to_owned(), "read", source))
+}
+
+/// Returns what people call the job: the folder, file or prefix that was given, or of several the first
+/// rank's file, so that their order does not matter.
+pub fn name_of(paths: &[PathBuf], files: &[RankFile]) -> String {
+    let path = match (paths, files) {
+        // So that `.` has a name.
+        ([only], _) => only.canonicalize().unwrap_or_else(|_| only.clone()),
+        (_, [first, ..]) => first.path.clone(),
+        _ => PathBuf::new(),
+    };
+    let name = path.file_name().and_then(|name| name.to_str());
+    name.unwrap_or("job").to_owned()
+}
+
+/// Returns the machine of a case, beside its traces, or that for which the job was made.
+pub fn machine_of(paths: &[PathBuf], found: &FoundTraces) -> Option<String> {
+    if let Some(path) = paths.first()
+        && let Ok(Some(_)) = chakram_archive::read_path(&path.join(CASE_MACHINE))
+    {
+        return Some(path.join(CASE_MACHINE).display().to_string());
+    }
+    let folder = paths.first().map(|path| {
+        if path.is_dir() {
+            path.as_path()
+        } else {
+            path.parent().unwrap_or(Path::new(""))
+        }
+    });
+    let file = folder.unwrap_or(Path::new("")).join(CASE_MACHINE);
+    if file.is_file() {
+        return Some(file.display().to_string());
+    }
+    found.jobs.iter().find_map(|(path, job)| {
+        let machine = job.machine.as_deref()?;
+        Some(machine_reference::resolved(machine, path))
+    })
+}

@@ -1,0 +1,175 @@
+//! Jobs, ready to be replayed: from files, from a pattern, or from ASTRA-sim's inputs.
+
+use chakram_base::bounds::MemoryLimitError;
+use chakram_engine::{CompiledReplay, ReplayError, ReplayOptions};
+use chakram_hardware::machine::Machine;
+use chakram_report::summary::HashedInput;
+use chakram_report::{self as report, Report};
+use chakram_trace::format::{TraceError, escape};
+use chakram_trace::workload::{MissingRankPolicy, Workload, WorkloadError};
+use chakram_workloads::generate::{self, GenerateError, WorkloadPattern};
+use std::io;
+use std::path::{Path, PathBuf};
+
+mod astra_sim;
+mod custom;
+mod input;
+mod load;
+mod machine_reference;
+mod outputs;
+mod traces;
+
+pub use astra_sim::AstraSimJob;
+pub use astra_sim::run_inputs;
+pub use custom::{CustomFiles, load_custom};
+pub use input::{CASE_MACHINE, hashed_input, machine_of, name_of, read_text};
+pub use load::{JobOptions, LoadProgress};
+pub use load::{declared_groups, find, groups_of, load, mark_read};
+pub use outputs::{JobOutputs, SavedJob, others, rename_contents, write_job};
+pub use traces::{JobTraces, about};
+
+/// A job that is ready to be replayed on any machine.
+#[derive(Debug)]
+pub struct Job {
+    name: String,
+    workload: Workload,
+    absent: MissingRankPolicy,
+    inputs: Vec<HashedInput>,
+}
+
+/// A job that cannot be had, or written.
+#[derive(Debug, thiserror::Error)]
+pub enum JobError {
+    /// A trace cannot be used.
+    #[error(transparent)]
+    Trace(#[from] TraceError),
+    /// The traces make no workload together.
+    #[error(transparent)]
+    Workload(#[from] WorkloadError),
+    /// It would take more memory than it may.
+    #[error(transparent)]
+    Memory(#[from] MemoryLimitError),
+    /// The options of a pattern make no sense.
+    #[error(transparent)]
+    Pattern(#[from] GenerateError),
+    /// A file of ASTRA-sim is refused.
+    #[error(transparent)]
+    AstraSim(#[from] chakram_astra_sim::InputError),
+    /// The operating system refused.
+    #[error(transparent)]
+    Io(#[from] io::Error),
+    /// Two jobs say different things of a group.
+    #[error("{}: group `{}` has other ranks than in the job beside it\n  try: one job, or --groups", .file.display(), escape(.group))]
+    GroupTwice {
+        /// The file of the second job.
+        file: PathBuf,
+        /// The group.
+        group: String,
+    },
+    /// A rank that starts later has no trace.
+    #[error("--delay {rank}=…: rank {rank} has no trace")]
+    NobodyToDelay {
+        /// The rank.
+        rank: u32,
+    },
+    /// No trace says what a profiler added.
+    #[error(
+        "--without profiler: no node says what the profiler that captured it added\n  try: convert the capture again, with both files of each rank or its Kineto trace"
+    )]
+    NoProfilerCost,
+    /// No job can have this name.
+    #[error("{0}")]
+    Output(&'static str),
+}
+
+impl Job {
+    /// Opens the job that `paths` name: a folder of traces, the prefix of files named `PREFIX.RANK.et`, the job's
+    /// file, or files of ranks.
+    ///
+    /// # Errors
+    ///
+    /// Fails if there are no traces, or they cannot be read, or make no job together.
+    pub fn open<P: AsRef<Path>>(paths: impl IntoIterator<Item = P>) -> Result<Self, JobError> {
+        Self::open_with(paths, &JobOptions::default())
+    }
+
+    /// Opens the job that `paths` name as `options` say.
+    ///
+    /// # Errors
+    ///
+    /// As [`Self::open`].
+    pub fn open_with<P: AsRef<Path>>(
+        paths: impl IntoIterator<Item = P>,
+        options: &JobOptions,
+    ) -> Result<Self, JobError> {
+        let paths = paths.into_iter().map(|path| path.as_ref().to_owned());
+        let paths: Vec<PathBuf> = paths.collect();
+        let found = find(&paths, options.verify)?;
+        let name = name_of(&paths, &found.files);
+        load(&found, name, options, &mut |_, _| {})
+    }
+
+    /// Generates the job that `pattern` describes; no file is written.
+    ///
+    /// # Errors
+    ///
+    /// Fails if the options make no sense, or ask for more memory than there is.
+    pub fn generate(pattern: WorkloadPattern) -> Result<Self, JobError> {
+        let job = generate::GeneratedJob::new(pattern)?;
+        job.check_memory()?;
+        Ok(Self {
+            name: "job".to_owned(),
+            workload: job.workload()?,
+            absent: MissingRankPolicy::Refuse,
+            inputs: Vec::new(),
+        })
+    }
+
+    /// Replays the job on `machine` and reports. Ranks without a trace are treated as the job was opened, whatever
+    /// `options` say.
+    ///
+    /// # Errors
+    ///
+    /// Fails if the machine cannot run the job, or the replay gets stuck.
+    pub fn replay(
+        &self,
+        machine: &Machine,
+        options: &ReplayOptions,
+    ) -> Result<Report, ReplayError> {
+        let absent = self.absent;
+        let options = ReplayOptions {
+            missing_ranks: absent,
+            ..options.clone()
+        };
+        replay(&self.workload, machine, &options)
+    }
+
+    /// Returns what people call the job.
+    pub fn name(&self) -> &str {
+        &self.name
+    }
+
+    /// Returns its graphs, ranks and groups.
+    pub fn workload(&self) -> &Workload {
+        &self.workload
+    }
+
+    /// Returns the files that it was read from, if they were hashed ([`JobOptions::hash`]).
+    pub fn inputs(&self) -> &[HashedInput] {
+        &self.inputs
+    }
+}
+
+/// Replays `workload` on `machine` and reports.
+///
+/// # Errors
+///
+/// As [`Job::replay`].
+pub fn replay(
+    workload: &Workload,
+    machine: &Machine,
+    options: &ReplayOptions,
+) -> Result<Report, ReplayError> {
+    let prepared = CompiledReplay::new(workload, machine, options)?;
+    report::replay(&prepared, ()).map(|(report, ())| report)
+}

@@ -1,0 +1,236 @@
+//! Loading a job: its files, the groups beside them, and the traces of its ranks as one workload.
+
+use super::input::{hashed_input, read_text};
+use super::{Job, JobError};
+use chakram_archive as archive;
+use chakram_base::bounds::{self, MemoryLimitError};
+use chakram_base::ids::{GraphId, Rank};
+use chakram_base::units::{Span, Time};
+use chakram_report::summary::HashedInput;
+use chakram_trace::files::{OutputSet, identity};
+use chakram_trace::format::TraceError;
+use chakram_trace::format::file::{
+    FileDigest, FoundTraces, RankFile, StoredTrace, TraceContents, TraceFinder, VerifyLevel,
+};
+use chakram_trace::format::groups::{self, DeclaredGroups};
+use chakram_trace::graph::{DependencyPolicy, Graph, ProfilerPolicy, SlotBinding};
+use chakram_trace::workload::{MissingRankPolicy, Workload, WorkloadBuilder};
+use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
+
+/// Options of loading a job from its files.
+#[derive(Clone, Debug, Default)]
+pub struct JobOptions {
+    /// Checks of traces against the job's file, `PREFIX.job.json`.
+    pub verify: VerifyLevel,
+    /// A file of groups in place of those that the job's file declares.
+    pub groups: Option<PathBuf>,
+    /// Dependencies that hold.
+    pub dependencies: DependencyPolicy,
+    /// Treatment of ranks without a trace.
+    pub absent: MissingRankPolicy,
+    /// Ranks of the job, if more than the traces show.
+    pub ranks: Option<u32>,
+    /// Ranks that a job with [`MissingRankPolicy::Mirror`] has at least where `ranks` does not say it: the NPUs of the machine.
+    pub mirrored: u32,
+    /// Ranks that start later, and by how much.
+    pub delays: Vec<(u32, Span)>,
+    /// Treatment of what the profiler is estimated to have added.
+    pub profiler: ProfilerPolicy,
+    /// Whether inputs are hashed, which reads every byte once more.
+    pub hash: bool,
+}
+
+/// Receives the number of ranks that were read, of how many.
+pub type LoadProgress<'p> = dyn FnMut(usize, usize) + 'p;
+
+/// Finds the files of a job. Several paths are files or folders of one job.
+pub fn find<P: AsRef<Path>>(
+    paths: impl IntoIterator<Item = P>,
+    verify: VerifyLevel,
+) -> Result<FoundTraces, TraceError> {
+    let mut finder = TraceFinder::new(verify);
+    let mut stored = FoundTraces::default();
+    for path in paths {
+        match archive::find(path.as_ref())? {
+            Some(found) => stored.extend(found),
+            None => finder.add(path.as_ref())?,
+        }
+    }
+    let mut found = finder.finish();
+    found.extend(stored);
+    Ok(found)
+}
+
+/// Tells `outputs` that the files in `found` are read.
+pub fn mark_read(outputs: &mut OutputSet, found: &FoundTraces) {
+    let traces = found.files.iter().map(|file| &file.path);
+    traces
+        .chain(found.jobs.keys())
+        .for_each(|path| outputs.reads(path));
+}
+
+/// Collects the groups that the files of jobs declare.
+pub fn declared_groups(found: &FoundTraces) -> Result<DeclaredGroups, JobError> {
+    let mut all = DeclaredGroups::new();
+    for (path, job) in &found.jobs {
+        for (name, ranks) in &job.groups {
+            let before = all.insert(name.clone(), ranks.clone());
+            if before.is_some_and(|before| before != *ranks) {
+                return Err(JobError::GroupTwice {
+                    file: path.clone(),
+                    group: name.clone(),
+                });
+            }
+        }
+    }
+    Ok(all)
+}
+
+/// Reads the groups that are declared beside traces: in the file `path` if there is one, or by the job. The file joins
+/// `inputs`, if hashes are wanted.
+pub fn groups_of(
+    path: Option<&Path>,
+    found: &FoundTraces,
+    inputs: Option<&mut Vec<HashedInput>>,
+) -> Result<DeclaredGroups, JobError> {
+    let Some(path) = path else {
+        return declared_groups(found);
+    };
+    let text = read_text(path)?;
+    if let Some(inputs) = inputs {
+        inputs.push(hashed_input("groups", path, text.as_bytes()));
+    }
+    Ok(groups::parse_file(&text).map_err(|e| e.in_file(path))?)
+}
+
+/// Loads the job in `found`, which is called `name`.
+pub fn load(
+    found: &FoundTraces,
+    name: String,
+    options: &JobOptions,
+    progress: &mut LoadProgress<'_>,
+) -> Result<Job, JobError> {
+    let mut builder = WorkloadBuilder::default();
+    let mut inputs = Vec::new();
+    let groups = options.groups.as_deref();
+    builder.declare(groups_of(
+        groups,
+        found,
+        options.hash.then_some(&mut inputs),
+    )?);
+    let read = |contents: &[u8], file: &RankFile| {
+        Graph::read_profiled(contents, file.rank, options.dependencies, options.profiler)
+            .map_err(|e| e.in_file(&file.path))
+    };
+    let release = |rank: u32| {
+        let delays = options.delays.iter();
+        let release = delays.filter(|(delayed, _)| *delayed == rank);
+        release.fold(Time::ZERO, |at, (_, span)| at + *span)
+    };
+    let hashed = options.hash.then_some(&mut inputs);
+    read_traces(&found.files, &mut builder, release, hashed, read, progress)?;
+    let known = |rank: u32| found.files.iter().any(|file| file.rank == rank);
+    if let Some(&(rank, _)) = options.delays.iter().find(|(rank, _)| !known(*rank)) {
+        return Err(JobError::NobodyToDelay { rank });
+    }
+    for (path, job) in &found.jobs {
+        builder.roles(&job.roles);
+        match found.stored_jobs.get(path) {
+            _ if !options.hash => {}
+            Some(hash) => inputs.push(HashedInput {
+                role: "job".into(),
+                name: path.display().to_string(),
+                blake3: hash.clone(),
+            }),
+            None => inputs.push(hashed_input("job", path, read_text(path)?.as_bytes())),
+        }
+    }
+    let ranks = match (options.ranks, options.absent) {
+        (None, MissingRankPolicy::Mirror) => Some(builder.ranks_seen().max(options.mirrored)),
+        (ranks, _) => ranks,
+    };
+    let workload = builder.finish(ranks, options.absent)?;
+    check_memory(&workload)?;
+    let mut graphs = workload.graphs().iter();
+    if options.profiler == ProfilerPolicy::Remove && !graphs.any(|graph| graph.profiler().removed) {
+        return Err(JobError::NoProfilerCost);
+    }
+    Ok(Job {
+        name,
+        workload,
+        absent: options.absent,
+        inputs,
+    })
+}
+
+/// Whether the state of a run fits, of which each node has 4 bytes on each rank; ranks can share a file and still
+/// be many.
+fn check_memory(workload: &Workload) -> Result<(), MemoryLimitError> {
+    let graphs = workload.graphs();
+    let nodes = workload.instances().iter();
+    let nodes = nodes.map(|instance| graphs[instance.graph.index()].len() as u64);
+    let nodes = nodes.fold(0, u64::saturating_add);
+    bounds::check(
+        format!("a replay of {nodes} nodes"),
+        nodes,
+        4,
+        "fewer ranks",
+    )
+}
+
+/// Reads `files` into `builder`, one file at a time, with `read`; a file under several names is read once,
+/// unless it names its rank. The files join `inputs`, if their hashes are wanted.
+pub fn read_traces(
+    files: &[RankFile],
+    builder: &mut WorkloadBuilder,
+    release: impl Fn(u32) -> Time,
+    mut inputs: Option<&mut Vec<HashedInput>>,
+    mut read: impl FnMut(&[u8], &RankFile) -> Result<(Graph, SlotBinding), TraceError>,
+    progress: &mut LoadProgress<'_>,
+) -> Result<(), JobError> {
+    let mut linked = LinkedFiles::default();
+    for (done, file) in (1..).zip(files) {
+        let stored = file.stored.as_ref().map(StoredTrace::identity);
+        let key = stored.or_else(|| identity(&file.path));
+        let key = key.map(|key| (key, file.seal));
+        let (graph, binding) = match key.and_then(|key| linked.0.get(&key)) {
+            // One file under several names says the same of every rank, unless it names its rank.
+            Some((graph, binding, index)) if binding.peers.is_empty() => {
+                if let (Some(inputs), Some(index)) = (&mut inputs, index) {
+                    let known: &HashedInput = &inputs[*index];
+                    let again = HashedInput {
+                        name: file.path.display().to_string(),
+                        ..known.clone()
+                    };
+                    inputs.push(again);
+                }
+                (*graph, binding.clone())
+            }
+            _ => {
+                let contents = TraceContents::open_verified(file)?;
+                let read = read(contents.as_slice(), file);
+                let (graph, binding) = read.map_err(|e| contents.with_source(e))?;
+                let index = inputs.as_mut().map(|inputs| {
+                    inputs.push(hashed_input("trace", &file.path, contents.as_slice()));
+                    inputs.len() - 1
+                });
+                let graph = builder.graph(graph);
+                if let Some(key) = key.filter(|_| !contents.is_of_member()) {
+                    linked.0.insert(key, (graph, binding.clone(), index));
+                }
+                (graph, binding)
+            }
+        };
+        builder.rank(Rank(file.rank), graph, binding, release(file.rank))?;
+        progress(done, files.len());
+    }
+    Ok(())
+}
+
+/// Files that are one file under several names, by device and inode.
+#[derive(Default)]
+struct LinkedFiles(BTreeMap<LinkKey, (GraphId, SlotBinding, Option<usize>)>);
+
+/// The file, and what it should hold.
+type LinkKey = ((u64, u64), Option<FileDigest>);

@@ -1,0 +1,83 @@
+//! Machine of a job as its job file names it: a preset by name, a file by its path from the folder of the job file.
+//!
+//! So a job can be replayed from any working folder, and moved together with its machine.
+
+use chakram_hardware::machine::names_file;
+use std::path::{Component, Path, PathBuf};
+
+/// Returns the machine that the job file `job` calls `name`, for this process. A file that is not where the job file
+/// says is looked for as the path stands.
+pub fn resolved(name: &str, job: &Path) -> String {
+    if !names_file(name) {
+        return name.to_owned();
+    }
+    let beside = folder_of(job).join(name);
+    match beside.to_str() {
+        Some(path) if beside.is_file() => path.to_owned(),
+        _ => name.to_owned(),
+    }
+}
+
+/// Returns what the job file `job` calls the machine `name` of this process.
+pub fn reference(name: &str, job: &Path) -> String {
+    if !names_file(name) {
+        return name.to_owned();
+    }
+    let relative = || {
+        let machine = Path::new(name).canonicalize().ok()?;
+        let folder = folder_of(job).canonicalize().ok()?;
+        between(&folder, &machine).to_str().map(str::to_owned)
+    };
+    relative().unwrap_or_else(|| name.to_owned())
+}
+
+fn folder_of(job: &Path) -> &Path {
+    match job.parent() {
+        Some(parent) if !parent.as_os_str().is_empty() => parent,
+        _ => Path::new("."),
+    }
+}
+
+/// Returns the way from `folder` to `file`, both absolute; `file` itself where they share the root alone. A name alone
+/// becomes `./NAME`, as a machine is told from a preset by its path.
+fn between(folder: &Path, file: &Path) -> PathBuf {
+    let (from, to): (Vec<_>, Vec<_>) = (folder.components().collect(), file.components().collect());
+    let shared = from.iter().zip(&to).take_while(|(a, b)| a == b).count();
+    if shared <= 1 {
+        return file.to_owned();
+    }
+    let up = from.len() - shared;
+    let start = if up == 0 {
+        Component::CurDir
+    } else {
+        Component::ParentDir
+    };
+    let climb = [start]
+        .into_iter()
+        .chain((1..up).map(|_| Component::ParentDir));
+    climb.chain(to[shared..].iter().copied()).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_way_goes_up_to_what_both_share() {
+        let way = |folder: &str, file: &str| between(Path::new(folder), Path::new(file));
+        assert_eq!(way("/a/b", "/a/b/m.toml"), Path::new("./m.toml"));
+        assert_eq!(way("/a/b/c", "/a/m.toml"), Path::new("../../m.toml"));
+        assert_eq!(way("/a/b", "/a/x/m.toml"), Path::new("../x/m.toml"));
+        assert_eq!(way("/a/b", "/x/m.toml"), Path::new("/x/m.toml"));
+    }
+
+    #[test]
+    fn presets_are_names() {
+        let job = Path::new("s/job.job.json");
+        assert_eq!(reference("dgx-h100x4", job), "dgx-h100x4");
+        assert_eq!(resolved("dgx-h100x4", job), "dgx-h100x4");
+        // A file that is nowhere stays what it was called.
+        assert_eq!(reference("none/m.toml", job), "none/m.toml");
+        assert_eq!(resolved("none/m.toml", job), "none/m.toml");
+    }
+}

@@ -1,0 +1,222 @@
+//! Output of a job: no file appears before all are complete, and the job file appears last.
+
+use super::{JobError, machine_reference};
+use chakram_trace::files::{OutputFile, OutputHandle, OutputSet, numbered};
+use chakram_trace::format::file::{CompressedWriter, prefix_of};
+use chakram_trace::format::groups::DeclaredGroups;
+use chakram_trace::format::job::{JobFile, JobRank};
+use std::collections::BTreeSet;
+use std::io::{self, BufWriter, Write};
+use std::path::{Path, PathBuf};
+
+/// Name of a job in a folder.
+const JOB: &str = "job";
+
+/// Returns the prefix of a job's files. A name that ends with a separator is a folder, whether it exists or not.
+fn prefix(output: &Path) -> Result<PathBuf, JobError> {
+    let text = output.to_string_lossy();
+    let folder = ["/", "/.", "/.."].iter().any(|end| text.ends_with(end));
+    match () {
+        () if output
+            .file_name()
+            .is_some_and(|name| name.to_str().is_none()) =>
+        {
+            Err(JobError::Output(
+                "-o has a name that is no UTF-8, and the job's file could not say it",
+            ))
+        }
+        () if text == "-" => Err(JobError::Output(
+            "-o - is standard output, and a job is several files\n  try: -o PREFIX",
+        )),
+        () if output.exists() && !output.is_dir() && !output.is_file() => Err(JobError::Output(
+            "-o is a device or a pipe, and a job is several files\n  try: -o PREFIX",
+        )),
+        () if text.is_empty() => Err(JobError::Output("-o has no name\n  try: -o PREFIX")),
+        () if folder || output.is_dir() => Ok(output.join(JOB)),
+        () => Ok(output.to_owned()),
+    }
+}
+
+/// A trace that is being written.
+pub type TraceOutput = CompressedWriter<BufWriter<OutputFile>>;
+
+/// Output of a job.
+#[derive(Debug)]
+pub struct JobOutputs {
+    prefix: PathBuf,
+    packed: &'static str,
+    /// Output files, and inputs that they must not replace.
+    pub files: OutputSet,
+    ranks: Vec<JobRank>,
+    names: Vec<PathBuf>,
+}
+
+impl JobOutputs {
+    /// Starts a job that `output` names, of files that end with `packed`: `.zst`, `.gz` or nothing.
+    pub fn new(output: &Path, packed: &'static str, files: OutputSet) -> Result<Self, JobError> {
+        Ok(Self {
+            prefix: prefix(output)?,
+            packed,
+            files,
+            ranks: Vec::new(),
+            names: Vec::new(),
+        })
+    }
+
+    /// Returns the file of a rank.
+    pub fn path(&self, rank: u32) -> PathBuf {
+        numbered(&self.prefix, rank, &format!(".et{}", self.packed))
+    }
+
+    /// Starts the trace of a rank.
+    pub fn start(&mut self, rank: u32) -> Result<TraceOutput, JobError> {
+        let file = self.files.create(&self.path(rank))?.hashed();
+        let file = BufWriter::with_capacity(1 << 18, file);
+        Ok(CompressedWriter::new(
+            file,
+            self.packed.trim_start_matches('.'),
+        )?)
+    }
+
+    /// Ends the trace of a rank.
+    pub fn finish(&mut self, rank: u32, trace: TraceOutput) -> Result<OutputHandle, JobError> {
+        let file = trace.finish()?.into_inner();
+        let file = file.map_err(io::IntoInnerError::into_error)?;
+        let written = self.files.finish(file)?;
+        let path = self.path(rank);
+        self.add(rank, path, written);
+        Ok(written)
+    }
+
+    /// Writes the trace of a rank, which is there as a whole.
+    pub fn write(&mut self, rank: u32, trace: &[u8]) -> Result<OutputHandle, JobError> {
+        let mut file = self.start(rank)?;
+        file.write_all(trace)?;
+        self.finish(rank, file)
+    }
+
+    /// Reuses the `written` trace for `rank`, as a hard link if `link`, otherwise as a copy; `None` where it has to
+    /// be written again.
+    pub fn share(
+        &mut self,
+        rank: u32,
+        written: OutputHandle,
+        link: bool,
+    ) -> Result<Option<OutputHandle>, JobError> {
+        let path = self.path(rank);
+        let shared = self.files.duplicate_as(written, &path, link)?;
+        if let Some(shared) = shared {
+            self.add(rank, path, shared);
+        }
+        Ok(shared)
+    }
+
+    /// Adds `written` as the trace of `rank`.
+    pub fn add(&mut self, rank: u32, path: PathBuf, written: OutputHandle) {
+        let file = path.file_name().unwrap_or_default();
+        self.ranks.push(JobRank {
+            rank,
+            file: file.to_string_lossy().into_owned(),
+            seal: written.seal,
+        });
+        self.names.push(path);
+    }
+
+    /// Writes groups into a file of their own, for tools that read no job file, and returns its path.
+    pub fn groups(&mut self, declared: &DeclaredGroups) -> Result<PathBuf, JobError> {
+        let path = numbered(&self.prefix, "groups", ".json");
+        let mut file = BufWriter::new(self.files.create(&path)?);
+        serde_json::to_writer_pretty(&mut file, declared).map_err(io::Error::from)?;
+        file.write_all(b"\n")?;
+        let file = file.into_inner().map_err(io::IntoInnerError::into_error)?;
+        self.files.finish(file)?;
+        Ok(path)
+    }
+
+    /// Writes the job file with `about` and the ranks; then commits all files.
+    pub fn commit(mut self, about: JobFile) -> Result<SavedJob, JobError> {
+        // Callers may add ranks in any order.
+        self.ranks.sort_by_key(|row| row.rank);
+        let path = numbered(&self.prefix, "job", ".json");
+        let job = JobFile {
+            ranks: self.ranks,
+            ..about
+        };
+        write_job(&mut self.files, &path, &job)?;
+        self.files.commit()?;
+        // After the commit, when the names of this job are final.
+        Ok(SavedJob {
+            others: others(&self.prefix, &job)?,
+            traces: self.names,
+            prefix: self.prefix,
+        })
+    }
+}
+
+/// A job that was written.
+#[derive(Debug)]
+pub struct SavedJob {
+    /// Prefix of the names of its files.
+    pub prefix: PathBuf,
+    /// Its traces, in the order in which they were written.
+    pub traces: Vec<PathBuf>,
+    /// Traces with its prefix that are no part of it, in order.
+    pub others: Vec<PathBuf>,
+}
+
+/// Writes a job file. A machine that is a file is named by its path from there.
+pub fn write_job(files: &mut OutputSet, path: &Path, job: &JobFile) -> Result<(), JobError> {
+    let machine = job.machine.as_deref();
+    let job = JobFile {
+        machine: machine.map(|machine| machine_reference::reference(machine, path)),
+        ..job.clone()
+    };
+    let mut file = files.create(path)?;
+    file.write_all(job.to_text().as_bytes())?;
+    files.finish(file)?;
+    Ok(())
+}
+
+/// Updates the job file beside `path`, if it lists that file, with the contents now `written`.
+pub fn rename_contents(
+    files: &mut OutputSet,
+    path: &Path,
+    written: OutputHandle,
+) -> Result<(), JobError> {
+    let Some(prefix) = prefix_of(path) else {
+        return Ok(());
+    };
+    let beside = numbered(&prefix, "job", ".json");
+    if !beside.is_file() {
+        return Ok(());
+    }
+    let mut job = JobFile::read(&beside)?;
+    let named = |row: &&mut JobRank| path.file_name().is_some_and(|name| *name == *row.file);
+    if let Some(row) = job.ranks.iter_mut().find(named) {
+        row.seal = written.seal;
+        let machine = job.machine.as_deref();
+        job.machine = machine.map(|machine| machine_reference::resolved(machine, &beside));
+        write_job(files, &beside, &job)?;
+    }
+    Ok(())
+}
+
+/// Lists the traces with the prefix of a job that are no part of it.
+pub fn others(prefix: &Path, job: &JobFile) -> io::Result<Vec<PathBuf>> {
+    let folder = match prefix.parent() {
+        Some(parent) if !parent.as_os_str().is_empty() => parent,
+        _ => Path::new("."),
+    };
+    let named: BTreeSet<&str> = job.ranks.iter().map(|row| &row.file[..]).collect();
+    let mut others = Vec::new();
+    for entry in std::fs::read_dir(folder)?.flatten() {
+        let name = entry.file_name();
+        let path = prefix.with_file_name(&name);
+        let is_trace = prefix_of(&path).as_deref() == Some(prefix);
+        if is_trace && !named.contains(name.to_string_lossy().as_ref()) {
+            others.push(path);
+        }
+    }
+    others.sort();
+    Ok(others)
+}

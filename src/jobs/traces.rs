@@ -1,0 +1,101 @@
+//! The traces of a job one by one, for what makes traces of traces; or one trace from a pipe.
+
+use super::JobError;
+use super::load::find;
+use super::machine_reference;
+use chakram_trace::format::TraceError;
+use chakram_trace::format::file::{FoundTraces, RankFile, TraceContents, VerifyLevel};
+use chakram_trace::format::groups::DeclaredGroups;
+use chakram_trace::format::job::JobFile;
+use std::io::Read;
+use std::path::PathBuf;
+
+/// The traces of a job.
+#[derive(Debug)]
+pub struct JobTraces {
+    /// The files, by rank, and the jobs' files that name them.
+    pub found: FoundTraces,
+    piped: Option<TraceContents>,
+}
+
+/// The contents of a trace.
+#[derive(Debug)]
+pub enum OpenedTrace<'t> {
+    /// Of a file.
+    File(TraceContents),
+    /// Of the pipe.
+    Pipe(&'t TraceContents),
+}
+
+impl OpenedTrace<'_> {
+    fn contents(&self) -> &TraceContents {
+        match self {
+            Self::File(contents) => contents,
+            Self::Pipe(contents) => contents,
+        }
+    }
+
+    /// Returns the bytes.
+    pub fn as_slice(&self) -> &[u8] {
+        self.contents().as_slice()
+    }
+
+    /// Converts an error about the bytes to one about their source.
+    pub fn blame(&self, error: TraceError) -> TraceError {
+        self.contents().with_source(error)
+    }
+}
+
+impl JobTraces {
+    /// Finds the files that `paths` name.
+    pub fn find(paths: &[PathBuf], verify: VerifyLevel) -> Result<Self, TraceError> {
+        let found = find(paths, verify)?;
+        Ok(Self { found, piped: None })
+    }
+
+    /// Reads the trace of rank 0 from `pipe`, which messages call `name`.
+    pub fn from_pipe(pipe: impl Read, name: &str) -> Result<Self, TraceError> {
+        Ok(Self {
+            found: FoundTraces {
+                files: vec![RankFile::new(0, PathBuf::from(name))],
+                ..FoundTraces::default()
+            },
+            piped: Some(TraceContents::from_pipe(pipe)?),
+        })
+    }
+
+    /// Returns the files, by rank.
+    pub fn files(&self) -> &[RankFile] {
+        &self.found.files
+    }
+
+    /// Returns the declarations of the job beside its ranks, with these groups.
+    pub fn about(&self, groups: DeclaredGroups) -> JobFile {
+        about(&self.found, groups)
+    }
+
+    /// Opens one of the files.
+    pub fn open(&self, file: &RankFile) -> Result<OpenedTrace<'_>, JobError> {
+        Ok(match &self.piped {
+            Some(contents) => OpenedTrace::Pipe(contents),
+            None => OpenedTrace::File(TraceContents::open_verified(file)?),
+        })
+    }
+}
+
+/// Collects what the jobs in `found` say beside their ranks, with these groups.
+pub fn about(found: &FoundTraces, groups: DeclaredGroups) -> JobFile {
+    let mut about = JobFile {
+        groups,
+        ..JobFile::default()
+    };
+    for (path, job) in &found.jobs {
+        // Of several jobs the first machine counts; roles are merged.
+        about.roles.extend(&job.roles);
+        about.machine = about.machine.or_else(|| {
+            let machine = job.machine.as_deref()?;
+            Some(machine_reference::resolved(machine, path))
+        });
+    }
+    about
+}

@@ -1,0 +1,46 @@
+//! Stacked bars, one for each row.
+
+use super::ValueFormat;
+use super::rows::RowChart;
+
+/// A part of a bar.
+#[derive(Clone, Debug)]
+pub struct BarPart {
+    /// Number of its series.
+    pub series: usize,
+    /// Name of its series, as a program knows it.
+    pub key: &'static str,
+    /// Its length.
+    pub value: u64,
+    /// Text that explains it.
+    pub title: String,
+}
+
+/// A bar.
+#[derive(Clone, Debug)]
+pub struct BarRow {
+    pub label: String,
+    pub parts: Vec<BarPart>,
+}
+
+/// Draws bars against an axis from 0 to `most`.
+pub fn chart(name: &str, rows: &[BarRow], most: u64, format: ValueFormat<'_>) -> String {
+    let mut chart = RowChart::new(rows.len(), most, format);
+    for (i, row) in rows.iter().enumerate() {
+        chart.label(i, &row.label);
+        let mut until = 0;
+        for part in &row.parts {
+            let (from, to) = (until, until + part.value);
+            until = to;
+            let at = chart.frame(i, from, to);
+            let data = [
+                ("row", row.label.clone()),
+                ("key", part.key.to_owned()),
+                ("value", part.value.to_string()),
+            ];
+            let class = format!("c{}", part.series);
+            chart.svg.rect(at, &class, &part.title, &data);
+        }
+    }
+    chart.svg.finish(name)
+}

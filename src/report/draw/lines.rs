@@ -1,0 +1,57 @@
+//! Values over time, which stay until the next.
+
+use super::axis::AxisScale;
+use super::svg::{Frame, SvgDrawing};
+use super::{FOOT, ValueFormat, WIDTH};
+
+const HEIGHT: f64 = 240.0;
+const LEFT: f64 = 80.0;
+
+/// A line.
+#[derive(Clone, Debug)]
+pub struct LineSeries {
+    pub label: String,
+    /// Instants and the values from then on.
+    pub points: Vec<(u64, u64)>,
+}
+
+/// Draws lines up to `end`, and a dashed one at `limit` if values come near it.
+pub fn chart(
+    name: &str,
+    series: &[LineSeries],
+    (end, limit): (u64, Option<u64>),
+    formats: (ValueFormat<'_>, ValueFormat<'_>),
+) -> String {
+    let values = series.iter().flat_map(|one| one.points.iter());
+    let most = values.map(|(_, value)| *value).max().unwrap_or(0);
+    let limit = limit.filter(|limit| most > limit / 3);
+    let most = most.max(limit.unwrap_or(0)) as f64 * 1.05;
+    let mut svg = SvgDrawing::new(WIDTH, HEIGHT + FOOT);
+    let area = Frame {
+        x: LEFT,
+        y: 8.0,
+        width: WIDTH - LEFT - 40.0,
+        height: HEIGHT - 8.0,
+    };
+    let time = AxisScale::linear(end as f64, (area.x, area.x + area.width));
+    let height = AxisScale::linear(most, (HEIGHT, area.y));
+    time.below(&mut svg, area, formats.0);
+    height.beside(&mut svg, area, formats.1);
+    if let Some(limit) = limit {
+        let y = height.place(limit as f64);
+        svg.line((area.x, y), (area.x + area.width, y), "limit");
+    }
+    for (i, one) in series.iter().enumerate() {
+        let mut corners = Vec::with_capacity(2 * one.points.len() + 1);
+        let mut last = None;
+        for &(at, value) in &one.points {
+            let (x, y) = (time.place(at as f64), height.place(value as f64));
+            corners.extend(last.map(|before| (x, before)));
+            corners.push((x, y));
+            last = Some(y);
+        }
+        corners.extend(last.map(|y| (time.place(end as f64), y)));
+        svg.polyline(&corners, &format!("c{}", i % 8), &one.label);
+    }
+    svg.finish(name)
+}

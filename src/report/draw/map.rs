@@ -1,0 +1,60 @@
+//! A value for each pair, as shades.
+
+use super::svg::{Frame, SvgDrawing, TextAnchor};
+
+/// Side of the map.
+const SIDE: f64 = 480.0;
+const LEFT: f64 = 80.0;
+const HEAD: f64 = 24.0;
+
+/// Draws rows of values; `label` names rows and columns, and `describe` a cell by row and column.
+pub fn chart(
+    name: &str,
+    values: &[Vec<u64>],
+    label: &dyn Fn(usize) -> String,
+    describe: &dyn Fn(usize, usize) -> String,
+) -> String {
+    let most = values.iter().flatten().copied().max().unwrap_or(0).max(1);
+    let count = values.len().max(1);
+    let cell = (SIDE / count as f64).min(48.0);
+    let side = cell * count as f64;
+    let mut svg = SvgDrawing::new(LEFT + side + 8.0, HEAD + side + 8.0);
+    // Labels that would run into one another are left out.
+    let every = (16.0 / cell).ceil().max(1.0) as usize;
+    for i in (0..values.len()).step_by(every) {
+        let middle = (i as f64 + 0.5) * cell;
+        svg.text(
+            (LEFT - 6.0, HEAD + middle + 4.0),
+            TextAnchor::End,
+            "axis",
+            &label(i),
+        );
+        if i % (2 * every) == 0 || cell > 30.0 {
+            svg.text(
+                (LEFT + middle, HEAD - 6.0),
+                TextAnchor::Middle,
+                "axis",
+                &label(i),
+            );
+        }
+    }
+    for (i, row) in values.iter().enumerate() {
+        for (j, value) in row.iter().enumerate() {
+            let at = Frame {
+                x: LEFT + j as f64 * cell,
+                y: HEAD + i as f64 * cell,
+                width: cell,
+                height: cell,
+            };
+            // Ten shades; the least that is not nothing is seen.
+            let shade = (*value as f64 / most as f64 * 10.0).ceil() as u32;
+            let data = [
+                ("from", i.to_string()),
+                ("to", j.to_string()),
+                ("value", value.to_string()),
+            ];
+            svg.rect(at, &format!("m{shade}"), &describe(i, j), &data);
+        }
+    }
+    svg.finish(name)
+}

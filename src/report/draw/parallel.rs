@@ -1,0 +1,85 @@
+//! Parallel coordinates: an axis for each property, a line for each thing.
+
+use super::svg::{SvgDrawing, TextAnchor};
+use super::{FOOT, WIDTH};
+
+const HEIGHT: f64 = 300.0;
+const TOP: f64 = 30.0;
+const SIDE: f64 = 70.0;
+
+/// A property: its name, and its values from the bottom to the top.
+#[derive(Clone, Debug)]
+pub struct CoordinateAxis {
+    pub name: String,
+    pub values: Vec<String>,
+}
+
+/// A thing: for each axis the place of its value, from 0 at the bottom to 1 at the top.
+#[derive(Clone, Debug)]
+pub struct CoordinateLine {
+    pub places: Vec<f64>,
+    /// Number of its series.
+    pub series: usize,
+    pub title: String,
+}
+
+/// Draws lines over axes; those that come later lie above.
+pub fn chart(name: &str, axes: &[CoordinateAxis], lines: &[CoordinateLine]) -> String {
+    let mut svg = SvgDrawing::new(WIDTH, HEIGHT + FOOT);
+    let gap = (WIDTH - 2.0 * SIDE) / (axes.len().max(2) - 1) as f64;
+    let x = |axis: usize| SIDE + gap * axis as f64;
+    let y = |place: f64| HEIGHT - (HEIGHT - TOP) * place.clamp(0.0, 1.0);
+    for line in lines {
+        let points = line.places.iter().enumerate();
+        let points: Vec<_> = points.map(|(axis, place)| (x(axis), y(*place))).collect();
+        svg.polyline(&points, &format!("c{}", line.series), &line.title);
+    }
+    for (i, axis) in axes.iter().enumerate() {
+        svg.line((x(i), TOP), (x(i), HEIGHT), "grid");
+        // Neighbours at two heights, so that long names do not meet.
+        let height = if i % 2 == 0 { TOP - 18.0 } else { TOP - 6.0 };
+        svg.text((x(i), height), TextAnchor::Middle, "axis", &axis.name);
+        let count = axis.values.len();
+        // Names of values keep a distance that can be read.
+        let step = count.div_ceil(14).max(1);
+        for (k, value) in axis.values.iter().enumerate().step_by(step) {
+            let place = if count > 1 {
+                k as f64 / (count - 1) as f64
+            } else {
+                0.5
+            };
+            svg.text(
+                (x(i) + 4.0, y(place) + 4.0),
+                TextAnchor::Start,
+                "label",
+                value,
+            );
+        }
+    }
+    svg.finish(name)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn lines_go_from_axis_to_axis() {
+        let axis = |name: &str| CoordinateAxis {
+            name: name.to_owned(),
+            values: vec!["1".to_owned(), "2".to_owned()],
+        };
+        let line = CoordinateLine {
+            places: vec![0.0, 1.0],
+            series: 3,
+            title: "row <1>".to_owned(),
+        };
+        let svg = chart("p", &[axis("a"), axis("b")], &[line]);
+        // From the bottom of the first to the top of the last.
+        assert!(
+            svg.contains("class=\"line c3\" points=\"70.0,300.0 890.0,30.0 \""),
+            "{svg}"
+        );
+        assert!(svg.contains("row &lt;1&gt;"));
+    }
+}

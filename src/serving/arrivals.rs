@@ -1,0 +1,405 @@
+//! Arrivals of requests, one after another, from random numbers or from a file.
+
+use super::error::ServeError;
+use super::random::{RandomPurpose, RandomStream};
+use super::scenario::{ArrivalRate, ArrivalStream, ModelWork, Scenario};
+use super::tables::{ColumnUnit, TableReader};
+use chakram_base::config::{did_you_mean, nearest, quoted};
+use chakram_base::units::{Span, Time};
+use chakram_trace::format::file::DecompressedStream;
+use serde::Deserialize;
+use std::io::{BufRead, BufReader};
+use std::path::Path;
+
+/// A request that comes in.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct RequestArrival {
+    pub at: Time,
+    /// Index of the model.
+    pub model: u32,
+    /// Tokens of the prompt and of the answer; 0 where none are stated.
+    pub tokens: [u32; 2],
+}
+
+/// Draws models of requests by their weights.
+#[derive(Debug)]
+pub struct ModelMix {
+    sums: Vec<f64>,
+    random: RandomStream,
+}
+
+impl ModelMix {
+    pub fn new(scenario: &Scenario) -> Self {
+        let mut sum = 0.0;
+        let sums = scenario.models.iter().map(|model| {
+            sum += model.weight;
+            sum
+        });
+        Self {
+            sums: sums.collect(),
+            random: RandomStream::new(scenario.seed, RandomPurpose::Mix),
+        }
+    }
+
+    /// The model of the next request.
+    pub fn next(&mut self) -> u32 {
+        match self.sums.len() {
+            1 => 0,
+            _ => self.random.pick(&self.sums) as u32,
+        }
+    }
+}
+
+/// Arrivals that do not wait for answers, in order of time.
+pub struct ArrivalSource<'s> {
+    scenario: &'s Scenario,
+    mix: ModelMix,
+    gaps: RandomStream,
+    /// Requests so far.
+    count: u64,
+    last: Time,
+    file: Option<ArrivalFile<'s>>,
+}
+
+impl<'s> ArrivalSource<'s> {
+    pub fn new(scenario: &'s Scenario) -> Result<Self, ServeError> {
+        let file = match &scenario.stream {
+            ArrivalStream::File { .. } => Some(ArrivalFile::open(scenario)?),
+            _ => None,
+        };
+        Ok(Self {
+            scenario,
+            mix: ModelMix::new(scenario),
+            gaps: RandomStream::new(scenario.seed, RandomPurpose::Gaps),
+            count: 0,
+            last: Time::ZERO,
+            file,
+        })
+    }
+
+    /// The next arrival, `None` when there are no more.
+    pub fn next(&mut self) -> Result<Option<RequestArrival>, ServeError> {
+        let stop = &self.scenario.stop;
+        if stop.requests.is_some_and(|most| self.count >= most) {
+            return Ok(None);
+        }
+        let arrival = match &self.scenario.stream {
+            ArrivalStream::Poisson(rate) => Some(self.after_gap(*rate, true)),
+            ArrivalStream::Periodic(rate) => Some(self.after_gap(*rate, false)),
+            ArrivalStream::Bursts { burst, every } => {
+                let number = self.count / u64::from(*burst);
+                Some(RequestArrival {
+                    at: Time::ZERO + every.times(number),
+                    model: self.mix.next(),
+                    tokens: [0, 0],
+                })
+            }
+            ArrivalStream::Closed { .. } => None,
+            ArrivalStream::File { .. } => match &mut self.file {
+                Some(file) => file.next(&mut self.mix)?,
+                None => None,
+            },
+        };
+        let within = |arrival: &RequestArrival| {
+            stop.duration
+                .is_none_or(|duration| arrival.at < Time::ZERO + duration)
+        };
+        let arrival = arrival.filter(within);
+        if let Some(arrival) = &arrival {
+            self.count += 1;
+            self.last = arrival.at;
+        }
+        Ok(arrival)
+    }
+
+    /// An arrival behind a gap: the mean of its length is the inverse of a rate, or the time that the bytes of the
+    /// request before take at a bandwidth.
+    fn after_gap(&mut self, rate: ArrivalRate, random: bool) -> RequestArrival {
+        let model = self.mix.next();
+        let mean = match rate {
+            ArrivalRate::Requests(rate) => 1.0 / rate,
+            ArrivalRate::Bytes(bandwidth) => {
+                let bytes = self.scenario.models[model as usize].bytes.unwrap_or(0);
+                bytes as f64 / bandwidth.bytes_per_second()
+            }
+        };
+        let gap = if random {
+            self.gaps.exponential(mean)
+        } else {
+            mean
+        };
+        // Equal intervals begin with an arrival at 0.
+        let first = !random && self.count == 0;
+        let gap = if first { 0.0 } else { gap };
+        RequestArrival {
+            at: self.last + Span::from_seconds(gap),
+            model,
+            tokens: [0, 0],
+        }
+    }
+}
+
+/// A file of arrivals: CSV with a line of headings, or a JSON object in each line.
+///
+/// Columns are `arrival_s` (or `_ms`, `_us`, `_ns`, `_ps`), and optionally `model` and the tokens of prompt and answer,
+/// `input_toks` and `output_toks`. Objects have `timestamp` in milliseconds, `input_length` and `output_length`.
+struct ArrivalFile<'s> {
+    scenario: &'s Scenario,
+    path: &'s Path,
+    rows: ArrivalRows,
+    repeat: u32,
+    speed: f64,
+    /// Added to the instants of the file: where it begins this time.
+    offset: Time,
+    last: Time,
+    /// Line of the arrival before.
+    last_line: u64,
+}
+
+enum ArrivalRows {
+    Table {
+        reader: Box<TableReader>,
+        at: (usize, ColumnUnit),
+        model: Option<usize>,
+        tokens: [Option<usize>; 2],
+    },
+    Objects {
+        lines: BufReader<DecompressedStream<'static>>,
+        line: u64,
+        text: String,
+    },
+}
+
+/// A line of a file of objects; other fields are left aside.
+#[derive(Deserialize)]
+struct ArrivalObject {
+    timestamp: f64,
+    #[serde(default)]
+    model: Option<String>,
+    #[serde(default)]
+    input_length: f64,
+    #[serde(default)]
+    output_length: f64,
+}
+
+/// A row as it stands in a file.
+struct ArrivalRow {
+    at: Span,
+    model: Option<String>,
+    tokens: [f64; 2],
+    line: u64,
+}
+
+/// The longest line of a file of objects, in bytes.
+const LONGEST_LINE: u64 = 16 << 20;
+
+impl<'s> ArrivalFile<'s> {
+    fn open(scenario: &'s Scenario) -> Result<Self, ServeError> {
+        let ArrivalStream::File {
+            path,
+            repeat,
+            speed,
+        } = &scenario.stream
+        else {
+            return Err(ServeError::Unfit("the stream is no file".to_owned()));
+        };
+        Ok(Self {
+            scenario,
+            path,
+            rows: ArrivalRows::open(path)?,
+            repeat: *repeat,
+            speed: *speed,
+            offset: Time::ZERO,
+            last: Time::ZERO,
+            last_line: 0,
+        })
+    }
+
+    fn refuse(
+        &self,
+        line: u64,
+        found: impl std::fmt::Display,
+        expected: impl std::fmt::Display,
+    ) -> ServeError {
+        ServeError::row(&self.path.display().to_string(), line, found, expected)
+    }
+
+    fn next(&mut self, mix: &mut ModelMix) -> Result<Option<RequestArrival>, ServeError> {
+        let row = match self.rows.next(self.path)? {
+            Some(row) => row,
+            None if self.repeat > 1 && self.last_line > 0 => {
+                // The file begins again where it ended.
+                self.repeat -= 1;
+                self.offset = self.last;
+                self.rows = ArrivalRows::open(self.path)?;
+                match self.rows.next(self.path)? {
+                    Some(row) => row,
+                    None => return Ok(None),
+                }
+            }
+            None => return Ok(None),
+        };
+        let at = self.offset + row.at.scaled(1.0 / self.speed);
+        if at < self.last {
+            let found = format!(
+                "an arrival at {}, before that of line {}",
+                row.at, self.last_line
+            );
+            return Err(self.refuse(row.line, found, "arrivals in order of time"));
+        }
+        let model = match &row.model {
+            None => mix.next(),
+            Some(name) => {
+                let models = &self.scenario.models;
+                let found = models.iter().position(|model| model.name == *name);
+                match found {
+                    Some(model) => model as u32,
+                    None => {
+                        let all = models.iter().map(|model| model.name.as_str());
+                        let closest = nearest(name, all.clone());
+                        let expected = format!(
+                            "a model of the scenario, one of {}{}",
+                            all.collect::<Vec<_>>().join(", "),
+                            did_you_mean(closest)
+                        );
+                        return Err(self.refuse(
+                            row.line,
+                            format_args!("model {}", quoted(name)),
+                            expected,
+                        ));
+                    }
+                }
+            }
+        };
+        let mut tokens = [0_u32; 2];
+        for (to, count) in tokens.iter_mut().zip(row.tokens) {
+            if count.fract() != 0.0 || count > f64::from(1 << 30) {
+                let expected = "a whole number of tokens, at most 2^30";
+                return Err(self.refuse(row.line, format_args!("{count} tokens"), expected));
+            }
+            *to = count as u32;
+        }
+        if let ModelWork::Steps { prefill, .. } = &self.scenario.models[model as usize].work {
+            let most = prefill.last();
+            if f64::from(tokens[0]) > most {
+                let found = format!("a prompt of {} tokens", tokens[0]);
+                let expected = format!("at most {most}, the longest that was measured");
+                return Err(self.refuse(row.line, found, expected));
+            }
+        }
+        (self.last, self.last_line) = (at, row.line);
+        Ok(Some(RequestArrival { at, model, tokens }))
+    }
+}
+
+impl ArrivalRows {
+    fn open(path: &Path) -> Result<Self, ServeError> {
+        let file = path.display().to_string();
+        let name = file.strip_suffix(".gz").unwrap_or(&file);
+        let name = name.strip_suffix(".zst").unwrap_or(name);
+        if name.ends_with(".jsonl") {
+            let stream = DecompressedStream::open(path).map_err(|error| ServeError::Read {
+                file: file.clone(),
+                source: std::io::Error::other(error.to_string()),
+            })?;
+            return Ok(Self::Objects {
+                lines: BufReader::new(stream),
+                line: 0,
+                text: String::new(),
+            });
+        }
+        let reader = TableReader::open(path)?;
+        let units = [
+            "arrival_s",
+            "arrival_ms",
+            "arrival_us",
+            "arrival_ns",
+            "arrival_ps",
+        ];
+        let Some(at) = reader.any(&units) else {
+            let found = format!("the columns {}", reader.headings().join(", "));
+            return Err(ServeError::row(
+                &file,
+                1,
+                found,
+                format_args!("one of {}", units.join(", ")),
+            ));
+        };
+        let unit = ColumnUnit::of(&reader.headings()[at]).unwrap_or(ColumnUnit::MICROSECONDS);
+        Ok(Self::Table {
+            at: (at, unit),
+            model: reader.any(&["model"]),
+            tokens: [
+                reader.any(&["input_toks", "prompt_tokens", "ContextTokens"]),
+                reader.any(&["output_toks", "output_tokens", "GeneratedTokens"]),
+            ],
+            reader: Box::new(reader),
+        })
+    }
+
+    fn next(&mut self, path: &Path) -> Result<Option<ArrivalRow>, ServeError> {
+        match self {
+            Self::Table {
+                reader,
+                at: (column, unit),
+                model,
+                tokens,
+            } => {
+                if !reader.advance()? {
+                    return Ok(None);
+                }
+                let count = |column: &Option<usize>| match column {
+                    Some(column) => reader.number(*column),
+                    None => Ok(0.0),
+                };
+                Ok(Some(ArrivalRow {
+                    at: unit.span(reader.number(*column)?),
+                    model: model.map(|column| reader.text(column).to_owned()),
+                    tokens: [count(&tokens[0])?, count(&tokens[1])?],
+                    line: reader.line(),
+                }))
+            }
+            Self::Objects { lines, line, text } => {
+                let file = path.display().to_string();
+                loop {
+                    text.clear();
+                    *line += 1;
+                    let mut bounded = std::io::Read::take(&mut *lines, LONGEST_LINE);
+                    let read = bounded.read_line(text).map_err(|source| ServeError::Read {
+                        file: file.clone(),
+                        source,
+                    })?;
+                    if read == 0 {
+                        return Ok(None);
+                    }
+                    if !text.trim().is_empty() {
+                        break;
+                    }
+                }
+                let object: ArrivalObject = serde_json::from_str(text).map_err(|error| {
+                    ServeError::row(
+                        &file,
+                        *line,
+                        error,
+                        "an object with a `timestamp` in milliseconds",
+                    )
+                })?;
+                let numbers = [object.timestamp, object.input_length, object.output_length];
+                if numbers.iter().any(|n| !n.is_finite() || *n < 0.0) {
+                    return Err(ServeError::row(
+                        &file,
+                        *line,
+                        "a negative number",
+                        "numbers from 0",
+                    ));
+                }
+                Ok(Some(ArrivalRow {
+                    at: Span::from_seconds(object.timestamp * 1e-3),
+                    model: object.model,
+                    tokens: [object.input_length, object.output_length],
+                    line: *line,
+                }))
+            }
+        }
+    }
+}

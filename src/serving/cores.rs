@@ -1,0 +1,161 @@
+//! A processor of equal cores that answers a job of equal tasks in closed form.
+//!
+//! Tasks are dealt to cores in turn, from a pointer that stays where the job before it left it, also across requests;
+//! each core takes its tasks in the order in which they were dealt. A task starts at the latest of three instants: the
+//! end of the task before it on its core, the end of the jobs that it depends on, and its own generation. Jobs are
+//! generated when what they depend on is complete, so the second is never later than the third.
+//!
+//! Of n tasks on C cores from pointer p, the n mod C cores from p on get one more than the floor(n / C) that all get. A
+//! core that is free at b and gets m tasks of length d at t is free at max(b, t) + m d. Neighbouring cores that are free
+//! at the same instant are kept as one run, so a job costs the number of runs and not of tasks or cores.
+
+use chakram_base::units::{Span, Time};
+
+/// Cores from `first` to the next run that are free at one instant.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct CoreRun {
+    first: u64,
+    free: Time,
+}
+
+/// Cores of a processor and when each is free.
+#[derive(Clone, Debug)]
+pub struct CoreArray {
+    cores: u64,
+    /// Core that gets the next task.
+    pointer: u64,
+    runs: Vec<CoreRun>,
+    /// Runs under construction; kept for its allocation.
+    next: Vec<CoreRun>,
+    /// Time that cores are busy with the tasks dealt so far, summed over cores.
+    busy_ps: u128,
+}
+
+/// First start and last end of a job's tasks.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct DealtJob {
+    pub start: Time,
+    pub end: Time,
+}
+
+impl CoreArray {
+    /// So many cores, which is at least one, all free.
+    pub fn new(cores: u64) -> Self {
+        let all = CoreRun {
+            first: 0,
+            free: Time::ZERO,
+        };
+        Self {
+            cores: cores.max(1),
+            pointer: 0,
+            runs: vec![all],
+            next: Vec::new(),
+            busy_ps: 0,
+        }
+    }
+
+    /// Core time of all tasks dealt so far, in picoseconds.
+    pub fn busy_ps(&self) -> u128 {
+        self.busy_ps
+    }
+
+    /// Keeps all cores from starting anything before `until`.
+    pub fn block(&mut self, until: Time) {
+        for run in &mut self.runs {
+            run.free = run.free.max(until);
+        }
+        self.runs.dedup_by_key(|run| run.free);
+    }
+
+    /// Core time that lies after `end`, in picoseconds, where tasks were dealt until `end` and cores were not blocked.
+    pub fn busy_after(&self, end: Time) -> u128 {
+        let ends = self.runs.iter().skip(1).map(|run| run.first);
+        let ends = ends.chain([self.cores]);
+        let after = self.runs.iter().zip(ends).map(|(run, next)| {
+            let over = run.free.0.saturating_sub(end.0);
+            u128::from(over) * u128::from(next - run.first)
+        });
+        after.sum()
+    }
+
+    /// Deals `tasks` tasks of length `each` at `now`, which is never earlier than that of the call before. A job
+    /// without tasks starts and ends at `now`.
+    pub fn deal(&mut self, now: Time, tasks: u64, each: Span) -> DealtJob {
+        if tasks == 0 {
+            return DealtJob {
+                start: now,
+                end: now,
+            };
+        }
+        self.busy_ps += u128::from(tasks) * u128::from(each.0);
+        let (all, more) = (tasks / self.cores, tasks % self.cores);
+        let from = self.pointer;
+        let until = (from + more) % self.cores;
+        self.pointer = until;
+        let (mut start, mut end) = (Time::END, now);
+        let mut next = std::mem::take(&mut self.next);
+        next.clear();
+        for (i, run) in self.runs.iter().enumerate() {
+            let run_end = self.runs.get(i + 1).map_or(self.cores, |run| run.first);
+            let mut first = run.first;
+            while first < run_end {
+                // Pieces end where the number of tasks changes: at the pointer before and after the job.
+                let cuts = [from, until].into_iter().filter(|cut| *cut > first);
+                let piece_end = cuts.min().unwrap_or(run_end).min(run_end);
+                let has_more = more > 0
+                    && if from < until {
+                        (from..until).contains(&first)
+                    } else {
+                        first >= from || first < until
+                    };
+                let count = all + u64::from(has_more);
+                // A core that is idle is as good as one that is free now: their runs join.
+                let ready = run.free.max(now);
+                let free = ready + each.times(count);
+                if count > 0 {
+                    start = start.min(ready);
+                    end = end.max(free);
+                }
+                if next.last().is_none_or(|last| last.free != free) {
+                    next.push(CoreRun { first, free });
+                }
+                first = piece_end;
+            }
+        }
+        self.next = std::mem::replace(&mut self.runs, next);
+        DealtJob { start, end }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn tasks_start_at_the_latest_of_three_instants() {
+        // Three cores. 4 tasks of 5 at 10: cores 0 to 2 are busy until 15, core 0 until 20.
+        let mut cores = CoreArray::new(3);
+        let deal = |cores: &mut CoreArray, now, tasks, each| {
+            let dealt = cores.deal(Time(now), tasks, Span(each));
+            (dealt.start.0, dealt.end.0)
+        };
+        assert_eq!(deal(&mut cores, 10, 4, 5), (10, 20));
+        // The core's previous task is the latest: from core 1 on, cores 1, 2, 0 at 15, 15, 20.
+        assert_eq!(deal(&mut cores, 12, 3, 4), (15, 24));
+        // Generation is the latest where a core idles: core 1 has been free since 19.
+        assert_eq!(deal(&mut cores, 22, 1, 1), (22, 23));
+        assert_eq!(cores.busy_ps(), 4 * 5 + 3 * 4 + 1);
+        // No tasks take no time.
+        assert_eq!(deal(&mut cores, 30, 0, 9), (30, 30));
+    }
+
+    #[test]
+    fn runs_join_where_cores_idle() {
+        let mut cores = CoreArray::new(1000);
+        for job in 0..10_000_u64 {
+            // A job every 100 on idle cores never leaves more than three runs.
+            cores.deal(Time(job * 100), 1 + job * 7 % 1500, Span(10));
+            assert!(cores.runs.len() <= 3, "{}", cores.runs.len());
+        }
+    }
+}

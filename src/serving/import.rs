@@ -1,0 +1,278 @@
+//! Measurements of a server to a platform's file: what was measured of a model, without queueing.
+//!
+//! Two forms are read. Triton's performance analyzer writes microseconds under `Concurrency`, `Network+Server
+//! Send/Recv`, `Server Queue`, `Server Compute Input`, `Server Compute Infer`, `Server Compute Output` and others, one
+//! row per concurrency; its datapath latency is the time of the client, the network, and the copies in and out. Any other
+//! table has columns `compute_us` (or another unit) and `total_us`, and optionally `queue_us`, `model`, `platform`,
+//! `batch` and `concurrency`; its datapath latency is the total less queue and compute.
+//!
+//! Rows of one model, batch and concurrency are averaged.
+
+use super::error::ServeError;
+use super::tables::{ColumnUnit, TableReader};
+use chakram_base::units::Span;
+use std::fmt::Write as _;
+use std::path::Path;
+
+/// Names that the table itself does not say.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct ImportOptions {
+    /// Name of the platform.
+    pub platform: String,
+    /// The model, where no column names it.
+    pub model: Option<String>,
+    /// Inferences of a request, where no column says it.
+    pub batch: Option<u32>,
+}
+
+/// Averages of rows.
+#[derive(Clone, Debug, PartialEq)]
+pub struct MeasurementSummary {
+    /// Model.
+    pub model: String,
+    /// Inferences of a request.
+    pub batch: u32,
+    /// Requests on their way at once.
+    pub concurrency: u32,
+    /// Number of rows.
+    pub rows: u32,
+    /// Means.
+    pub datapath: Span,
+    /// Mean time in the server's queue.
+    pub queue: Span,
+    /// Mean time of the computation.
+    pub compute: Span,
+    /// Mean of the total, where a column has it.
+    pub total: Option<Span>,
+    /// Largest deviation of a row's compute time from the mean, relative to it.
+    pub spread: f64,
+}
+
+impl MeasurementSummary {
+    /// Part of the total that is no part: positive or negative seconds.
+    pub fn left_over(&self) -> Option<f64> {
+        let parts = (self.datapath + self.queue + self.compute).seconds();
+        self.total.map(|total| total.seconds() - parts)
+    }
+}
+
+/// A row in parts.
+struct MeasuredRow {
+    datapath: Span,
+    queue: Span,
+    compute: Span,
+    total: Option<Span>,
+}
+
+/// Columns of times that make a part.
+struct PartColumns(Vec<(usize, ColumnUnit)>);
+
+impl PartColumns {
+    fn sum(&self, table: &TableReader) -> Result<Span, ServeError> {
+        let mut sum = Span::ZERO;
+        for (column, unit) in &self.0 {
+            sum += unit.span(table.number(*column)?);
+        }
+        Ok(sum)
+    }
+}
+
+/// Columns of Triton's performance analyzer that are datapath, queue and compute.
+const TRITON: [&[&str]; 3] = [
+    &[
+        "Client Send",
+        "Network+Server Send/Recv",
+        "Server Compute Input",
+        "Server Compute Output",
+        "Client Recv",
+    ],
+    &["Server Queue"],
+    &["Server Compute Infer"],
+];
+
+/// Reads measurements at `path`.
+///
+/// # Errors
+///
+/// If the table lacks columns, or a row is refused.
+pub fn import(path: &Path, options: &ImportOptions) -> Result<Vec<MeasurementSummary>, ServeError> {
+    let mut table = TableReader::open(path)?;
+    let file = table.file().to_owned();
+    let is_triton = table.any(TRITON[2]).is_some();
+    let named = |table: &TableReader, name: &str| {
+        let all = table.headings().iter().enumerate();
+        let found: Vec<_> = all
+            .filter(|(_, heading)| {
+                let heading = heading.to_lowercase();
+                heading
+                    .rsplit_once('_')
+                    .is_some_and(|(front, _)| front == name)
+            })
+            .filter_map(|(at, heading)| Some((at, ColumnUnit::of(heading)?)))
+            .collect();
+        PartColumns(found)
+    };
+    let (datapath, queue, compute, total) = if is_triton {
+        let part = |names: &[&str]| {
+            let columns = names.iter().filter_map(|name| table.any(&[name]));
+            PartColumns(columns.map(|at| (at, ColumnUnit::MICROSECONDS)).collect())
+        };
+        let total = part(&["Avg latency"]);
+        (part(TRITON[0]), part(TRITON[1]), part(TRITON[2]), total)
+    } else {
+        let datapath = named(&table, "datapath");
+        (
+            datapath,
+            named(&table, "queue"),
+            named(&table, "compute"),
+            named(&table, "total"),
+        )
+    };
+    if compute.0.is_empty() || (!is_triton && total.0.is_empty() && datapath.0.is_empty()) {
+        let found = format!("the columns {}", table.headings().join(", "));
+        let expected =
+            "those of Triton's performance analyzer, or compute_us and total_us (or _ns, _ms, _s)";
+        return Err(ServeError::row(&file, 1, found, expected));
+    }
+    let [model, batch, concurrency, platform] =
+        ["model", "batch", "concurrency", "platform"].map(|name| table.any(&[name]));
+    let mut groups: Vec<((String, u32, u32), Vec<MeasuredRow>)> = Vec::new();
+    while table.advance()? {
+        if platform.is_some_and(|column| table.text(column) != options.platform) {
+            continue;
+        }
+        let count = |column: Option<usize>, default: u32| match column {
+            None => Ok(default),
+            Some(column) => {
+                let number = table.number(column)?;
+                let whole = number.fract() == 0.0 && (1.0..=1e9).contains(&number);
+                if whole {
+                    Ok(number as u32)
+                } else {
+                    Err(table.refuse(number, "a whole number, 1 or more"))
+                }
+            }
+        };
+        let name = match (model, &options.model) {
+            (Some(column), _) => table.text(column).to_owned(),
+            (None, Some(model)) => model.clone(),
+            (None, None) => {
+                return Err(ServeError::row(
+                    &file,
+                    1,
+                    "no column `model`",
+                    "one, or --model NAME",
+                ));
+            }
+        };
+        let key = (
+            name,
+            count(batch, options.batch.unwrap_or(1))?,
+            count(concurrency, 1)?,
+        );
+        let queue = queue.sum(&table)?;
+        let compute = compute.sum(&table)?;
+        let total = if total.0.is_empty() {
+            None
+        } else {
+            Some(total.sum(&table)?)
+        };
+        let datapath = match (datapath.0.is_empty(), total) {
+            (false, _) | (_, None) => datapath.sum(&table)?,
+            (true, Some(total)) => {
+                let left = total.0.checked_sub((queue + compute).0);
+                Span(left.ok_or_else(|| {
+                    table.refuse(
+                        format_args!(
+                            "a total of {total}, less than queue and compute, {}",
+                            queue + compute
+                        ),
+                        "a total that holds both",
+                    )
+                })?)
+            }
+        };
+        let row = MeasuredRow {
+            datapath,
+            queue,
+            compute,
+            total,
+        };
+        match groups.iter_mut().find(|(other, _)| *other == key) {
+            Some((_, rows)) => rows.push(row),
+            None => groups.push((key, vec![row])),
+        }
+    }
+    if groups.is_empty() {
+        let expected = match platform {
+            Some(_) => format!("rows of platform {:?}", options.platform),
+            None => "one at least".to_owned(),
+        };
+        return Err(ServeError::row(&file, 1, "no rows", expected));
+    }
+    groups.sort_by(|a, b| a.0.cmp(&b.0));
+    Ok(groups.into_iter().map(summary).collect())
+}
+
+fn summary(
+    ((model, batch, concurrency), rows): ((String, u32, u32), Vec<MeasuredRow>),
+) -> MeasurementSummary {
+    let count = rows.len() as u128;
+    let mean = |of: &dyn Fn(&MeasuredRow) -> Span| {
+        let sum: u128 = rows.iter().map(|row| u128::from(of(row).0)).sum();
+        Span(((sum + count / 2) / count) as u64)
+    };
+    let compute = mean(&|row| row.compute);
+    let off = |row: &MeasuredRow| row.compute.0.abs_diff(compute.0) as f64;
+    let most = rows.iter().map(off).fold(0.0, f64::max);
+    MeasurementSummary {
+        rows: rows.len() as u32,
+        datapath: mean(&|row| row.datapath),
+        queue: mean(&|row| row.queue),
+        compute,
+        total: rows
+            .iter()
+            .all(|row| row.total.is_some())
+            .then(|| mean(&|row| row.total.unwrap_or_default())),
+        spread: most / compute.0.max(1) as f64,
+        model,
+        batch,
+        concurrency,
+    }
+}
+
+/// Renders the file of a platform that has `measurements` from `source`.
+pub fn platform_file(
+    options: &ImportOptions,
+    source: &str,
+    measurements: &[MeasurementSummary],
+) -> String {
+    let mut text = String::new();
+    let put = "a string grows as needed";
+    writeln!(text, "name = {:?}", options.platform).expect(put);
+    writeln!(text, "source = {:?}", format!("measurements in {source}")).expect(put);
+    for one in measurements {
+        writeln!(
+            text,
+            "\n[[measured]]\nmodel = {:?}\nbatch = {}\nconcurrency = {}\ndatapath = \"{} ps\"\nqueue = \"{} ps\"\ncompute = \"{} ps\"\nrows = {} # averaged; compute times are within {:.1} % of their mean",
+            one.model,
+            one.batch,
+            one.concurrency,
+            one.datapath.0,
+            one.queue.0,
+            one.compute.0,
+            one.rows,
+            100.0 * one.spread
+        )
+        .expect(put);
+        if let Some(left) = one.left_over() {
+            writeln!(
+                text,
+                "# {:.3} us of the total are none of these",
+                left * 1e6
+            )
+            .expect(put);
+        }
+    }
+    text
+}

@@ -1,0 +1,237 @@
+//! Requests as LIGHTSPEED has them: jobs of vector products, in a chain or as a graph without cycles.
+//!
+//! A job is a layer's worth of equal *tasks*: products of two vectors of one length. Jobs depend on earlier ones only.
+//! Sizes follow from a model's operators (`model::OperatorSpec`):
+//!
+//! | operator | tasks | length |
+//! |---|---|---|
+//! | linear | rows x outputs | inputs |
+//! | attention, keys | heads x tokens x tokens | width of a head |
+//! | attention, values | heads x tokens x width of a head | tokens |
+//! | convolution, by output | elements of the output | kernel x channels it sees |
+//! | convolution, by kernel | elements of the output x channels it sees | kernel |
+//! | interaction | pairs of vectors | width |
+//! | table, if tables count | width | rows |
+//!
+//! All else (norms, activations, sums, pools) takes no time, as in the thesis.
+
+use chakram_workloads::model::{Model, ModelLayer, OperatorSpec};
+
+/// Equal tasks that are ready together.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct VectorJob {
+    /// Number of tasks.
+    pub tasks: u64,
+    /// Length of a task's vectors: its multiplications.
+    pub length: u64,
+}
+
+impl VectorJob {
+    /// Number of multiplications.
+    pub fn multiplications(&self) -> u64 {
+        self.tasks.saturating_mul(self.length)
+    }
+}
+
+/// Convention for the vector products of a convolution.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum ConvolutionTasks {
+    /// One product per output: as long as the kernel times the channels that it sees (Williams, 2023).
+    #[default]
+    Outputs,
+    /// One product per output and channel that it sees: as long as the kernel (Zhong et al., 2023).
+    Kernels,
+}
+
+impl ConvolutionTasks {
+    /// Every convention with its name in files.
+    pub const ALL: [(Self, &'static str); 2] =
+        [(Self::Outputs, "outputs"), (Self::Kernels, "kernels")];
+}
+
+/// Choices of how operators become jobs.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct JobLowering {
+    /// Convolutions.
+    pub convolution: ConvolutionTasks,
+    /// True for jobs of each attention head by itself (queries, keys, values, their products), in parallel; otherwise
+    /// every operator is one job, in a chain.
+    pub heads: bool,
+    /// Shorter vectors are merged to this length; 0 for none.
+    pub merge: u64,
+    /// True if picking a row of a table is a product with a vector of zeros and a one, as published counts have it.
+    pub tables: bool,
+}
+
+/// Jobs with what they depend on.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct JobGraph {
+    jobs: Vec<VectorJob>,
+    /// Place in `sources` at which the dependencies of each job begin, and their end.
+    offsets: Vec<u32>,
+    sources: Vec<u32>,
+    /// Layers of the model that have jobs.
+    layers: u32,
+}
+
+impl Default for JobGraph {
+    fn default() -> Self {
+        Self {
+            jobs: Vec::new(),
+            offsets: vec![0],
+            sources: Vec::new(),
+            layers: 0,
+        }
+    }
+}
+
+impl JobGraph {
+    /// Adds a job that depends on earlier jobs, and returns its number.
+    pub fn add(&mut self, job: VectorJob, after: &[u32]) -> u32 {
+        let number = self.jobs.len() as u32;
+        self.jobs.push(job);
+        self.sources.extend_from_slice(after);
+        self.offsets.push(self.sources.len() as u32);
+        number
+    }
+
+    /// All jobs, those they depend on first.
+    pub fn jobs(&self) -> &[VectorJob] {
+        &self.jobs
+    }
+
+    /// Jobs that `job` depends on.
+    pub fn after(&self, job: u32) -> &[u32] {
+        let at = job as usize;
+        &self.sources[self.offsets[at] as usize..self.offsets[at + 1] as usize]
+    }
+
+    /// Number of layers of the model that have jobs; of jobs given one by one, their number.
+    pub fn layers(&self) -> u32 {
+        self.layers.max(1)
+    }
+
+    /// Sets the number of layers.
+    pub fn set_layers(&mut self, layers: u32) {
+        self.layers = layers;
+    }
+
+    /// Number of multiplications of a request.
+    pub fn multiplications(&self) -> u64 {
+        let each = self.jobs.iter().map(VectorJob::multiplications);
+        each.fold(0, u64::saturating_add)
+    }
+
+    /// Number of tasks of a request.
+    pub fn tasks(&self) -> u64 {
+        let each = self.jobs.iter().map(|job| job.tasks);
+        each.fold(0, u64::saturating_add)
+    }
+
+    /// Lowers `model` to jobs.
+    pub fn of_model(model: &Model, lowering: JobLowering) -> Self {
+        let mut emitter = JobEmitter {
+            graph: Self::default(),
+            lowering,
+            frontier: Vec::new(),
+        };
+        let mut layers = 0;
+        for layer in &model.layers {
+            let before = emitter.graph.jobs.len();
+            emitter.layer(layer);
+            layers += u32::from(emitter.graph.jobs.len() > before);
+        }
+        emitter.graph.layers = layers;
+        emitter.graph
+    }
+}
+
+/// A lowering under way.
+struct JobEmitter {
+    graph: JobGraph,
+    lowering: JobLowering,
+    /// Jobs that the next one depends on.
+    frontier: Vec<u32>,
+}
+
+impl JobEmitter {
+    fn add(&mut self, tasks: u64, length: u64, after: &[u32]) -> u32 {
+        let mut job = VectorJob { tasks, length };
+        let merge = self.lowering.merge;
+        if length < merge {
+            let all = u128::from(tasks) * u128::from(length);
+            job = VectorJob {
+                tasks: u64::try_from(all.div_ceil(merge.into())).unwrap_or(u64::MAX),
+                length: merge,
+            };
+        }
+        self.graph.add(job, after)
+    }
+
+    /// Adds a job behind all that came before.
+    fn chain(&mut self, tasks: u64, length: u64) {
+        if tasks > 0 && length > 0 {
+            let after = std::mem::take(&mut self.frontier);
+            let job = self.add(tasks, length, &after);
+            self.frontier = vec![job];
+        }
+    }
+
+    fn layer(&mut self, layer: &ModelLayer) {
+        let works = layer.operators.iter().map(|one| one.work.spec());
+        let works: Vec<OperatorSpec> = works.collect();
+        let mut at = 0;
+        while let Some(work) = works.get(at) {
+            at += 1;
+            let behind = works.get(at).filter(|behind| behind.attends());
+            if let (true, true, Some(behind)) = (self.lowering.heads, work.is_linear(), behind) {
+                self.heads(work, behind);
+                at += 1;
+            } else {
+                self.operator(work);
+            }
+        }
+    }
+
+    fn operator(&mut self, work: &OperatorSpec) {
+        let count = |axes: &str| u64::try_from(work.volume(axes)).unwrap_or(u64::MAX);
+        for product in work.products.iter().filter(|one| one.multiplies) {
+            let (result, over) = (count(product.result), product.over);
+            match (work.windows, self.lowering.convolution) {
+                (Some(_), ConvolutionTasks::Kernels) => {
+                    let (channels, kernel) = over.split_at(1);
+                    self.chain(result.saturating_mul(count(channels)), count(kernel));
+                }
+                _ => self.chain(result, count(over)),
+            }
+        }
+        if work.looks_up() && self.lowering.tables {
+            self.chain(work.extent('n'), work.extent('k'));
+        }
+    }
+
+    /// Adds queries, keys and values of each head, and their products.
+    fn heads(&mut self, projection: &OperatorSpec, attention: &OperatorSpec) {
+        let inputs = projection.extent('k');
+        let [tokens, heads, kv_heads, width] =
+            ['m', 'n', 'g', 'w'].map(|letter| attention.extent(letter));
+        let before = std::mem::take(&mut self.frontier);
+        let rows = tokens.saturating_mul(width);
+        let shared = heads / kv_heads.max(1);
+        let mut pair = [0, 0];
+        for head in 0..heads {
+            let query = self.add(rows, inputs, &before);
+            // Heads that share keys and values do so with their neighbours.
+            if head % shared.max(1) == 0 {
+                pair = [(); 2].map(|()| self.add(rows, inputs, &before));
+            }
+            let [key, value] = pair;
+            let scores = self.add(tokens.saturating_mul(tokens), width, &[query, key]);
+            let result = self.add(rows, tokens, &[scores, value]);
+            self.frontier.push(result);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,107 @@
+//! Inference serving: requests that arrive over time, wait, are served in some order, and how long they take.
+//!
+//! LIGHTSPEED's model (Williams, 2023): a request is a chain or graph of jobs of vector products, a processor has cores
+//! of one clock and a datapath latency. Models may also be tables of measured latencies, or traces that are replayed.
+//!
+//! ```text
+//! scenario.toml ─► Scenario ─┐                    ┌─► RequestFeed ──launches──► the one loop (engine)
+//! platform ──────► Platform ─┴─► PreparedScenario ┤        │ Server: arrivals, policy, what is in flight
+//!                                                 └─► CoreProcessors ◄──jobs────┘        │
+//!                                                     closed forms         ServeRecorder ─► ServeReport
+//! ```
+//!
+//! ```
+//! use chakram::serve::{NoRequestObserver, Platform, Scenario, ServeOptions, serve};
+//! use std::path::Path;
+//!
+//! let text = r#"
+//!     name = "one core"
+//!     [[model]]
+//!     name = "m"
+//!     latency = "1 ms"
+//!     [stream]
+//!     arrivals = "periodic"
+//!     rate = 500.0
+//!     [stop]
+//!     requests = 100
+//! "#;
+//! let scenario = Scenario::parse(text, "example.toml", Path::new("."))?;
+//! let report = serve(&scenario, None, ServeOptions::default(), &mut NoRequestObserver)?;
+//! assert_eq!(report.all().unwrap().mean.unwrap().value.to_string(), "1.000 ms");
+//! # Ok::<(), Box<dyn std::error::Error>>(())
+//! ```
+
+mod arrivals;
+mod capacity;
+mod cores;
+mod error;
+mod feed;
+mod import;
+mod jobs;
+mod observe;
+mod platform;
+mod policy;
+mod prepared;
+mod random;
+mod recorder;
+mod report;
+mod scenario;
+mod server;
+mod statistics;
+mod tables;
+mod timeline;
+mod traced;
+
+pub use capacity::{find_capacity, sweep};
+pub use error::ServeError;
+pub use import::{ImportOptions, MeasurementSummary, import, platform_file};
+pub use jobs::{ConvolutionTasks, JobGraph, JobLowering, VectorJob};
+pub use observe::{CompletedRequest, NoRequestObserver, RequestObserver, ServedJob};
+pub use platform::{CoreClock, MeasuredLatency, PRESETS, Platform, PlatformPreset, platform_text};
+pub use report::compare::{RatePoint, RateSweep, ServeCapacity};
+pub use report::{
+    PlatformFacts, ServeParts, ServeReport, ServeRow, ServeRowKind, TimeSum, compare, html, rows,
+    text,
+};
+pub use scenario::{
+    ArrivalRate, ArrivalStream, ModelPlace, ModelWork, PolicyChoice, PolicyKind, Scenario,
+    ServedModel, StopRule,
+};
+pub use statistics::{IntervalEstimate, LevelSummary};
+pub use tables::LatencyCurve;
+pub use timeline::RequestTimeline;
+pub use traced::TraceJob;
+
+use chakram_base::units::Span;
+use prepared::PreparedScenario;
+
+/// Choices of a run that no scenario makes.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct ServeOptions {
+    /// Limit on the serve times of all requests, for goodput and capacity, in place of the deadlines of models.
+    pub slo: Option<Span>,
+}
+
+impl ServeOptions {
+    /// With a limit on serve times.
+    pub fn with_slo(slo: Option<Span>) -> Self {
+        Self { slo }
+    }
+}
+
+/// Serves the requests of `scenario` on `platform`, which models of latencies can do without.
+///
+/// # Errors
+///
+/// If the platform lacks what a model needs, a file of arrivals is refused, or `observer` fails.
+pub fn serve(
+    scenario: &Scenario,
+    platform: Option<&Platform>,
+    options: ServeOptions,
+    observer: &mut dyn RequestObserver,
+) -> Result<ServeReport, ServeError> {
+    let mut prepared = PreparedScenario::new(scenario, platform)?;
+    prepared.slo = options.slo;
+    let recorder = feed::run(&prepared, observer)?;
+    Ok(ServeReport::of(recorder))
+}

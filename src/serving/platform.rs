@@ -1,0 +1,385 @@
+//! Platforms: processors of equal cores with a clock and a datapath latency, and measured latencies of models on them.
+//!
+//! A platform's file has
+//!
+//! - `name`, `source`, and optionally `description`;
+//! - `cores` and `clock`, for models of vector products: a core does one multiplication a cycle;
+//! - `datapath` (0): the time from a request's arrival to its first job, once per request; `datapath_per_layer` (0) in
+//!   addition for each layer of the model; `datapath_by_model`, a table that overrides both for a model;
+//! - `[[measured]]`: `model`, `batch` (1), `concurrency` (1), `datapath` (0), `queue` (0) and `compute` of what was
+//!   measured, and the number of `rows` behind the means (1);
+//! - `machine`, a machine's preset or file, on which models that are traces are replayed.
+//!
+//! A machine's file is a platform too, with no cores and no datapath latency.
+
+use super::error::ServeError;
+use chakram_base::config::{
+    ConfigDocument, ConfigError, ConfigTable, STANDARD_INPUT, nearest, quoted, read,
+};
+use chakram_base::units::{Frequency, Span};
+use chakram_hardware::machine::{self, Machine, MachineError};
+use std::borrow::Cow;
+use std::path::Path;
+use std::sync::Arc;
+
+/// The most cores of a platform.
+const MOST_CORES: u32 = 1 << 27;
+
+/// A processor for requests, of which a scenario may have several.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Platform {
+    /// Name in reports.
+    pub name: String,
+    /// One-line description; may be empty.
+    pub description: String,
+    /// Publication or measurement behind the numbers.
+    pub source: String,
+    /// Cores with their clock; `None` if only measured latencies are known.
+    pub cores: Option<CoreClock>,
+    datapath: Span,
+    datapath_per_layer: Span,
+    datapath_by_model: Vec<(String, Span)>,
+    /// Measured latencies, in the file's order.
+    pub measured: Vec<MeasuredLatency>,
+    /// The machine on which traces are replayed.
+    pub machine: Option<Arc<Machine>>,
+}
+
+/// Number of cores and their clock.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct CoreClock {
+    /// Number of cores.
+    pub cores: u32,
+    /// Multiplications of a core per second.
+    pub clock: Frequency,
+}
+
+/// Mean latencies that were measured of a model.
+#[derive(Clone, Debug, PartialEq)]
+pub struct MeasuredLatency {
+    /// Name of the model.
+    pub model: String,
+    /// Inferences in a request.
+    pub batch: u32,
+    /// Requests on their way at once.
+    pub concurrency: u32,
+    /// Time that is neither queueing nor compute.
+    pub datapath: Span,
+    /// Time in the queue of the server that was measured.
+    pub queue: Span,
+    /// Time of the computation.
+    pub compute: Span,
+    /// Number of rows behind the means.
+    pub rows: u32,
+}
+
+/// A platform that comes with the program.
+#[derive(Clone, Copy, Debug)]
+pub struct PlatformPreset {
+    /// Name for `--machine`.
+    pub name: &'static str,
+    /// Its file.
+    pub text: &'static str,
+}
+
+macro_rules! presets {
+    ($($name:literal),* $(,)?) => {
+        /// Every platform: those of the thesis, those of its successor, and what else is printed.
+        pub const PRESETS: &[PlatformPreset] = &[$(PlatformPreset {
+            name: $name,
+            text: include_str!(concat!("platforms/", $name, ".toml")),
+        }),*];
+    };
+}
+
+presets!(
+    "a100x",
+    "brainwave",
+    "a100",
+    "p4",
+    "lightning",
+    "a100x-sigcomm23",
+    "brainwave-sigcomm23",
+    "a100-sigcomm23",
+    "p4-sigcomm23",
+    "lightning-sigcomm23",
+    "tpu-v3",
+);
+
+const ROOT: &[&str] = &[
+    "name",
+    "description",
+    "source",
+    "cores",
+    "clock",
+    "datapath",
+    "datapath_per_layer",
+    "datapath_by_model",
+    "measured",
+    "machine",
+];
+
+const MEASURED: &[&str] = &[
+    "model",
+    "batch",
+    "concurrency",
+    "datapath",
+    "queue",
+    "compute",
+    "rows",
+];
+
+/// Returns the text of a platform: of a file if `name` has a `/` or ends in `.toml`, or of a preset.
+///
+/// # Errors
+///
+/// If there is no such preset, or the file cannot be read.
+pub fn platform_text(name: &str) -> Result<Cow<'static, str>, ServeError> {
+    if name.contains('/') || name.ends_with(".toml") || name == STANDARD_INPUT {
+        return match read(name) {
+            Ok(text) => Ok(Cow::Owned(text)),
+            Err(source) => Err(ServeError::Read {
+                file: name.to_owned(),
+                source,
+            }),
+        };
+    }
+    match PRESETS.iter().find(|preset| preset.name == name) {
+        Some(preset) => Ok(Cow::Borrowed(preset.text)),
+        None => Err(ServeError::Platform {
+            name: name.chars().take(80).collect(),
+            closest: nearest(name, PRESETS.iter().map(|preset| preset.name)),
+        }),
+    }
+}
+
+/// A machine's name in a file called `file`: paths are relative to that.
+fn beside(name: &str, file: &str) -> String {
+    match Path::new(file).parent() {
+        Some(folder) if machine::names_file(name) => folder.join(name).display().to_string(),
+        _ => name.to_owned(),
+    }
+}
+
+/// The duration at `key`, or none.
+fn span(table: &ConfigTable<'_>, key: &str) -> Result<Span, ConfigError> {
+    match table.get(key) {
+        Some(field) => field.quantity("344 ns"),
+        None => Ok(Span::ZERO),
+    }
+}
+
+impl Platform {
+    /// Loads a preset or a file, of a platform or of a machine.
+    ///
+    /// # Errors
+    ///
+    /// If there is none of that name, or its text is refused.
+    pub fn load(name: &str) -> Result<Self, ServeError> {
+        if machine::is_inline(name) {
+            return Ok(Self::of_machine(Machine::load(name)?));
+        }
+        match platform_text(name) {
+            Ok(text) => Self::parse(&text, name),
+            Err(error @ ServeError::Platform { .. }) => match Machine::load(name) {
+                Ok(machine) => Ok(Self::of_machine(machine)),
+                Err(MachineError::Unknown { .. }) => Err(error),
+                Err(other) => Err(other.into()),
+            },
+            Err(error) => Err(error),
+        }
+    }
+
+    /// A machine for traces, and nothing else.
+    pub fn of_machine(machine: Machine) -> Self {
+        Self {
+            name: machine.name().to_owned(),
+            description: machine.description().to_owned(),
+            source: "a machine".to_owned(),
+            cores: None,
+            datapath: Span::ZERO,
+            datapath_per_layer: Span::ZERO,
+            datapath_by_model: Vec::new(),
+            measured: Vec::new(),
+            machine: Some(Arc::new(machine)),
+        }
+    }
+
+    /// Parses the text of a platform or of a machine, called `file` in errors; a machine that it names by a path lies
+    /// relative to that.
+    ///
+    /// # Errors
+    ///
+    /// If the text is refused.
+    pub fn parse(text: &str, file: &str) -> Result<Self, ServeError> {
+        let document = ConfigDocument::parse(text, file)?;
+        if document.entries().get("npu").is_some() {
+            return Ok(Self::of_machine(Machine::parse(text, file)?));
+        }
+        let root = document.root(ROOT)?;
+        let line = |key: &str, expected: &str| {
+            let field = root.need(key, expected)?;
+            field.line().map(str::to_owned)
+        };
+        let cores = match root.get("cores") {
+            None => None,
+            Some(field) => Some(CoreClock {
+                cores: field.count(MOST_CORES)?,
+                clock: root.quantity("clock", "1.41 GHz")?,
+            }),
+        };
+        let mut by_model = Vec::new();
+        if let Some(field) = root.get("datapath_by_model") {
+            for (model, latency) in field.table(None)?.fields() {
+                by_model.push((model.to_owned(), latency.quantity("581 us")?));
+            }
+        }
+        let measured = match root.get("measured") {
+            None => Vec::new(),
+            Some(field) => field.tables(MEASURED)?,
+        };
+        let measured: Result<Vec<_>, ConfigError> = measured.iter().map(measured_latency).collect();
+        let platform = Self {
+            name: line("name", "the platform's name")?,
+            description: match root.get("description") {
+                Some(field) => field.line()?.to_owned(),
+                None => String::new(),
+            },
+            source: line("source", "where the numbers come from")?,
+            cores,
+            datapath: span(&root, "datapath")?,
+            datapath_per_layer: span(&root, "datapath_per_layer")?,
+            datapath_by_model: by_model,
+            measured: measured?,
+            machine: root
+                .get("machine")
+                .map(|field| {
+                    let name = field.line()?;
+                    let machine = Machine::load(&beside(name, file));
+                    machine.map_err(|source| ServeError::Machine {
+                        place: Box::new(field.refuse(quoted(name), "a machine that can be read")),
+                        source: Box::new(source),
+                    })
+                })
+                .transpose()?
+                .map(Arc::new),
+        };
+        if platform.cores.is_none() && platform.measured.is_empty() && platform.machine.is_none() {
+            let expected =
+                "`cores` and `clock`, measured latencies under [[measured]], or a `machine`";
+            return Err(root.missing("cores", expected).into());
+        }
+        Ok(platform)
+    }
+
+    /// Returns its datapath latencies in words.
+    pub fn datapath_text(&self) -> String {
+        if !self.datapath_by_model.is_empty() {
+            "by model".to_owned()
+        } else if self.datapath_per_layer > Span::ZERO {
+            format!("{} a layer", self.datapath_per_layer)
+        } else {
+            self.datapath.to_string()
+        }
+    }
+
+    /// Returns the datapath latency of a request of `model`, which has so many layers.
+    pub fn datapath(&self, model: &str, layers: u32) -> Span {
+        let own = self
+            .datapath_by_model
+            .iter()
+            .find(|(name, _)| name == model);
+        match own {
+            Some((_, latency)) => *latency,
+            None => self.datapath + self.datapath_per_layer.times(layers.into()),
+        }
+    }
+
+    /// Returns the latencies that were measured of `model`, one request at a time, by ascending batch.
+    pub fn measurements(&self, model: &str) -> Vec<&MeasuredLatency> {
+        let rows = self.measured.iter();
+        let mut rows: Vec<_> = rows.filter(|row| row.model == model).collect();
+        let least = rows.iter().map(|row| row.concurrency).min();
+        rows.retain(|row| Some(row.concurrency) == least);
+        rows.sort_by_key(|row| row.batch);
+        rows
+    }
+
+    /// Returns the names of models with measured latencies, each once.
+    pub fn measured_models(&self) -> Vec<&str> {
+        let mut names: Vec<&str> = self.measured.iter().map(|row| row.model.as_str()).collect();
+        names.sort_unstable();
+        names.dedup();
+        names
+    }
+}
+
+fn measured_latency(table: &ConfigTable<'_>) -> Result<MeasuredLatency, ConfigError> {
+    let count = |key: &str| table.get(key).map_or(Ok(1), |field| field.count(1 << 30));
+    Ok(MeasuredLatency {
+        model: table.need("model", "a model's name")?.line()?.to_owned(),
+        batch: count("batch")?,
+        concurrency: count("concurrency")?,
+        datapath: span(table, "datapath")?,
+        queue: span(table, "queue")?,
+        compute: table.quantity("compute", "581 us")?,
+        rows: count("rows")?,
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn presets_have_the_printed_figures() {
+        // (name, cores, GHz, ns of datapath without layers or models)
+        let figures = [
+            ("a100x", 56_592, 1.41, 344),
+            ("brainwave", 96_000, 0.6, 344),
+            ("a100", 56_592, 1.41, 1_549_000),
+            ("p4", 20_480, 1.114, 1_549_000),
+            ("lightning", 200, 100.0, 344),
+            ("a100x-sigcomm23", 6912, 1.41, 0),
+            ("brainwave-sigcomm23", 96_000, 0.25, 0),
+            ("a100-sigcomm23", 6912, 1.41, 0),
+            ("p4-sigcomm23", 2560, 1.114, 0),
+            ("lightning-sigcomm23", 576, 97.0, 0),
+        ];
+        for (name, cores, ghz, datapath) in figures {
+            let platform = Platform::load(name).unwrap();
+            assert_eq!(platform.name, name);
+            let clock = platform.cores.unwrap();
+            assert_eq!(clock.cores, cores, "{name}");
+            assert!((clock.clock.hertz() / 1e9 - ghz).abs() < 1e-9, "{name}");
+            assert_eq!(platform.datapath, Span::from_ns(datapath), "{name}");
+        }
+        // 6912 x 8 + 432 x 3 and 2560 x 8, as the thesis counts cores.
+        assert_eq!(6912 * 8 + 432 * 3, 56_592);
+        assert_eq!(2560 * 8, 20_480);
+        let successor = Platform::load("lightning-sigcomm23").unwrap();
+        assert_eq!(successor.datapath("vgg-16", 16), Span::from_ns(16 * 115));
+        let a100 = Platform::load("a100-sigcomm23").unwrap();
+        assert_eq!(a100.datapath("gpt2-xl", 49), Span::from_us(6605));
+        for preset in PRESETS {
+            let loaded = Platform::load(preset.name).unwrap();
+            assert!(loaded.source.contains('('), "{}", preset.name);
+        }
+    }
+
+    #[test]
+    fn wrong_files_are_refused_with_key_and_line() {
+        let error = |text: &str| Platform::parse(text, "p.toml").unwrap_err().to_string();
+        let text = error("name = \"x\"\nsource = \"y\"\ncores = 4\nclok = \"1 GHz\"");
+        assert!(
+            text.contains("p.toml:4: key `clok`") && text.contains("did you mean `clock`?"),
+            "{text}"
+        );
+        assert!(error("name = \"x\"\nsource = \"y\"").contains("key `cores`"));
+        assert!(
+            error("name = \"x\"\nsource = \"y\"\ncores = 0\nclock=\"1 GHz\"").contains("p.toml:3")
+        );
+        let text = Platform::load("lightnin").unwrap_err().to_string();
+        assert!(text.contains("did you mean `lightning`?"), "{text}");
+    }
+}

@@ -1,0 +1,52 @@
+//! Batches of queued requests of one model: as soon as there are enough of them, or one has waited for long enough.
+//!
+//! Of the models with such a batch, the one whose oldest request came first is served.
+
+use super::{QueuedRequest, ServicePolicy};
+use chakram_base::units::{Span, Time};
+use std::collections::VecDeque;
+
+/// Requests by model.
+#[derive(Debug)]
+pub struct BatchQueue {
+    most: usize,
+    wait: Span,
+    queues: Vec<VecDeque<QueuedRequest>>,
+}
+
+impl BatchQueue {
+    /// Of at most so many requests, none of which waits for longer than `wait` for others.
+    pub fn new(most: u32, wait: Span, models: usize) -> Self {
+        Self {
+            most: most as usize,
+            wait,
+            queues: vec![VecDeque::new(); models],
+        }
+    }
+}
+
+impl ServicePolicy for BatchQueue {
+    fn enqueue(&mut self, request: QueuedRequest) {
+        self.queues[request.model as usize].push_back(request);
+    }
+
+    fn choose(&mut self, now: Time, batch: &mut Vec<QueuedRequest>) {
+        let ripe = |queue: &&mut VecDeque<QueuedRequest>| {
+            let oldest = queue.front();
+            oldest.is_some_and(|oldest| queue.len() >= self.most || oldest.since + self.wait <= now)
+        };
+        let first = |queue: &&mut VecDeque<QueuedRequest>| {
+            queue.front().map(|oldest| (oldest.since, oldest.number))
+        };
+        let chosen = self.queues.iter_mut().filter(ripe).min_by_key(first);
+        if let Some(queue) = chosen {
+            let count = queue.len().min(self.most);
+            batch.extend(queue.drain(..count));
+        }
+    }
+
+    fn wake_at(&self) -> Option<Time> {
+        let oldest = self.queues.iter().filter_map(VecDeque::front);
+        oldest.map(|oldest| oldest.since + self.wait).min()
+    }
+}

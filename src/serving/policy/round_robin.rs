@@ -1,0 +1,19 @@
+//! Round robin over cores: every request goes to its processor at once, and its jobs to the cores as they are ready.
+
+use super::{QueuedRequest, ServicePolicy};
+use chakram_base::units::Time;
+use std::collections::VecDeque;
+
+/// Requests in the order in which they came.
+#[derive(Debug, Default)]
+pub struct ArrivalQueue(VecDeque<QueuedRequest>);
+
+impl ServicePolicy for ArrivalQueue {
+    fn enqueue(&mut self, request: QueuedRequest) {
+        self.0.push_back(request);
+    }
+
+    fn choose(&mut self, _now: Time, batch: &mut Vec<QueuedRequest>) {
+        batch.extend(self.0.pop_front());
+    }
+}

@@ -1,0 +1,430 @@
+//! A scenario on a platform: times of jobs, offered load, and what cannot be served.
+
+use super::error::ServeError;
+use super::jobs::JobGraph;
+use super::platform::Platform;
+use super::random::{RandomPurpose, RandomStream};
+use super::scenario::{ModelWork, PolicyKind, Scenario, ServedModel};
+use super::server::RequestState;
+use super::tables::LatencyCurve;
+use super::traced::TracedModel;
+use chakram_base::units::Span;
+use std::borrow::Cow;
+
+/// A scenario whose models have times.
+#[derive(Debug)]
+pub struct PreparedScenario<'s> {
+    pub scenario: &'s Scenario,
+    pub platform: Option<&'s Platform>,
+    /// Cores of a processor; 1 if no platform says how many.
+    pub cores: u64,
+    pub models: Vec<PreparedModel<'s>>,
+    /// Limit on serve times of all models.
+    pub slo: Option<Span>,
+}
+
+/// A model with the times of its jobs.
+#[derive(Debug)]
+pub struct PreparedModel<'s> {
+    pub served: &'s ServedModel,
+    pub datapath: Span,
+    /// Length of a task of each job of vector products.
+    each: Vec<Span>,
+    /// Time of one request of vector products without load, jobs one after another.
+    one: Span,
+    /// Measured latencies by batch, of the scenario or of the platform.
+    by_batch: Option<Cow<'s, LatencyCurve>>,
+    /// The job that requests launch.
+    traced: Option<TracedModel<'s>>,
+}
+
+/// Tokens of the prompt and of the answer that stand for a model's requests where none are stated.
+const NO_TOKENS: [u32; 2] = [1, 1];
+
+impl<'s> PreparedScenario<'s> {
+    /// Gives the models of `scenario` their times on `platform`, which only models of latencies can do without.
+    ///
+    /// # Errors
+    ///
+    /// If the platform lacks what a model needs, or a request could never be served as the scenario asks.
+    pub fn new(scenario: &'s Scenario, platform: Option<&'s Platform>) -> Result<Self, ServeError> {
+        let cores = platform.and_then(|platform| platform.cores);
+        let models = scenario.models.iter();
+        let models: Result<Vec<_>, ServeError> = models
+            .map(|served| PreparedModel::new(scenario, served, platform))
+            .collect();
+        let prepared = Self {
+            scenario,
+            platform,
+            cores: cores.map_or(1, |cores| cores.cores.into()),
+            models: models?,
+            slo: None,
+        };
+        for model in &prepared.models {
+            let alone = model.datapath + model.typical(&prepared, 1);
+            if let Some(deadline) = model.served.deadline.filter(|deadline| *deadline < alone) {
+                let place = model.served.place.deadline.as_deref().unwrap_or_default();
+                let why = format!(
+                    "{place}: model {:?}: its deadline of {deadline} can never be met, as a request without load takes {alone}
+  try: a later deadline or a faster platform",
+                    model.served.name
+                );
+                return Err(ServeError::Unfit(why));
+            }
+        }
+        Ok(prepared)
+    }
+
+    /// Share of the processors' time that requests ask for, in the long run; `None` where completions set the
+    /// arrivals, or they state the work of each request. Of a file the arrivals per second are `measured`.
+    pub fn offered_load(&self, measured: Option<f64>) -> Option<f64> {
+        let scenario = self.scenario;
+        if self.models.iter().any(PreparedModel::depends_on_arrivals) {
+            return None;
+        }
+        let rate = scenario.arrivals_per_second().or(measured)?;
+        let total: f64 = scenario.models.iter().map(|model| model.weight).sum();
+        let mean: f64 = self
+            .models
+            .iter()
+            .map(|model| model.served.weight / total * self.occupancy(model))
+            .sum();
+        Some(rate * mean / f64::from(scenario.processors))
+    }
+
+    /// Seconds of a processor that a request takes: of its cores where it shares them, otherwise of all of it; in the
+    /// largest batches where there are batches.
+    pub fn occupancy(&self, model: &PreparedModel<'_>) -> f64 {
+        let together = self.scenario.policy.kind.most_together();
+        match self.scenario.policy.slots {
+            Some(1) => model.typical(self, together).seconds() / f64::from(together),
+            _ => model.core_seconds(self, together) / f64::from(together),
+        }
+    }
+}
+
+/// An error: a model cannot be served.
+fn unfit(model: &ServedModel, why: impl std::fmt::Display, hint: &str) -> ServeError {
+    unfit_because(model, format_args!("{why}\n  try: {hint}"))
+}
+
+/// The same with a reason that says what to try.
+fn unfit_because(model: &ServedModel, why: impl std::fmt::Display) -> ServeError {
+    ServeError::Unfit(format!(
+        "{}: model {:?}: {why}",
+        model.place.work, model.name
+    ))
+}
+
+/// Refuses what launches of traces cannot do, and models that a processor serves beside them.
+fn check_policy(
+    scenario: &Scenario,
+    model: &ServedModel,
+    is_trace: bool,
+) -> Result<(), ServeError> {
+    let policy = &scenario.policy;
+    let refuse = |why: &str, hint: &str| Err(unfit(model, why, hint));
+    if is_trace && policy.kind.most_together() > 1 {
+        return refuse(
+            "batching needs the time of a batch, and its trace is of one request",
+            "another policy, or `latencies` with a column `batch`",
+        );
+    }
+    if is_trace && policy.preemption.is_some() {
+        return refuse(
+            "a launch of its trace has no border of jobs at which it could be put back",
+            "a policy without `preemption`",
+        );
+    }
+    let traces = scenario.models.iter();
+    let mut traces = traces.filter(|model| matches!(model.work, ModelWork::Trace(_)));
+    if !is_trace && policy.slots != Some(1) && traces.next().is_some() {
+        return refuse(
+            "a processor that serves traces beside it cannot share cores and lanes among them",
+            "a policy that serves one request at a time, such as first-come",
+        );
+    }
+    Ok(())
+}
+
+impl<'s> PreparedModel<'s> {
+    fn new(
+        scenario: &'s Scenario,
+        served: &'s ServedModel,
+        platform: Option<&'s Platform>,
+    ) -> Result<Self, ServeError> {
+        let refuse = |why: String, hint: &str| unfit(served, why, hint);
+        let (mut each, mut by_batch, mut datapath) = (Vec::<Span>::new(), None, None);
+        let mut traced = None;
+        let mut one = Span::ZERO;
+        let layers = match &served.work {
+            ModelWork::Vectors(graph) => {
+                let Some(platform) = platform else {
+                    let why = "its vector products need a platform".to_owned();
+                    return Err(refuse(
+                        why,
+                        "--machine, with a name of `chakram platform list`",
+                    ));
+                };
+                let Some(clock) = platform.cores else {
+                    let why = format!("platform {:?} states no cores", platform.name);
+                    return Err(refuse(
+                        why,
+                        "`measured = true`, or a platform with cores and a clock",
+                    ));
+                };
+                let jobs = graph.jobs().iter();
+                each.extend(jobs.map(|job| clock.clock.cycles(job.length)));
+                let rounds = graph.jobs().iter();
+                let rounds = rounds.map(|job| job.tasks.div_ceil(clock.cores.into()));
+                one = rounds
+                    .zip(&each)
+                    .map(|(rounds, each)| each.times(rounds))
+                    .sum();
+                graph.layers()
+            }
+            ModelWork::ByBatch(curve) => {
+                by_batch = Some(Cow::Borrowed(curve));
+                1
+            }
+            ModelWork::Platform => {
+                let Some(platform) = platform else {
+                    let why = "measured latencies need a platform".to_owned();
+                    return Err(refuse(
+                        why,
+                        "--machine FILE.toml, as `chakram platform import` writes it",
+                    ));
+                };
+                let rows = platform.measurements(&served.known_as);
+                let points = rows.iter().map(|row| (f64::from(row.batch), row.compute));
+                by_batch = LatencyCurve::of_means(points.collect()).map(Cow::Owned);
+                datapath = rows.first().map(|row| row.datapath);
+                if by_batch.is_none() {
+                    let known = platform.measured_models();
+                    let why = format!("platform {:?} has no measurement of it", platform.name);
+                    let hint = if known.is_empty() {
+                        "a platform with measurements: `chakram platform import`".to_owned()
+                    } else {
+                        format!("one of {}", known.join(", "))
+                    };
+                    return Err(refuse(why, &hint));
+                }
+                1
+            }
+            ModelWork::Trace(trace) => {
+                let machine = platform.and_then(|platform| platform.machine.as_deref());
+                let Some(machine) = machine else {
+                    let why = match platform {
+                        None => "its trace needs a machine".to_owned(),
+                        Some(platform) => format!("platform {:?} has no machine", platform.name),
+                    };
+                    let hint = "--machine with a name of `chakram machine list`, or `machine` in the platform's file";
+                    return Err(refuse(why, hint));
+                };
+                let model = TracedModel::new(trace, machine, scenario);
+                traced = Some(model.map_err(|why| unfit_because(served, why))?);
+                1
+            }
+            _ => 1,
+        };
+        check_policy(scenario, served, traced.is_some())?;
+        if let PolicyKind::Batching { batch, .. } = scenario.policy.kind {
+            match (&served.work, &by_batch) {
+                (_, Some(curve)) if f64::from(batch) > curve.last() => {
+                    let why = format!(
+                        "batches of {batch} were not measured; the largest are of {}",
+                        curve.last()
+                    );
+                    return Err(refuse(why, "smaller batches, or a table with larger ones"));
+                }
+                (ModelWork::Latency { .. } | ModelWork::Drawn(_), _) => {
+                    let why =
+                        "batching needs the time of a batch, and there is that of single requests"
+                            .to_owned();
+                    return Err(refuse(why, "`latencies` with a column `batch`"));
+                }
+                _ => {}
+            }
+        }
+        Ok(Self {
+            served,
+            datapath: match (datapath, platform) {
+                (Some(datapath), _) => datapath,
+                (None, Some(platform)) => platform.datapath(&served.known_as, layers),
+                (None, None) => Span::ZERO,
+            },
+            each,
+            one,
+            by_batch,
+            traced,
+        })
+    }
+
+    /// Returns whether arrivals state the work of each request.
+    pub fn depends_on_arrivals(&self) -> bool {
+        matches!(self.served.work, ModelWork::Steps { .. }) && self.served.tokens.is_none()
+    }
+
+    /// The job of traces that its requests launch, if it is one.
+    pub fn trace(&self) -> Option<&TracedModel<'s>> {
+        self.traced.as_ref()
+    }
+
+    /// Jobs of vector products, if it has such.
+    pub fn vectors(&self) -> Option<&'s JobGraph> {
+        match &self.served.work {
+            ModelWork::Vectors(graph) => Some(graph),
+            _ => None,
+        }
+    }
+
+    /// Number of jobs.
+    pub fn job_count(&self) -> u32 {
+        match &self.served.work {
+            ModelWork::Vectors(graph) => graph.jobs().len() as u32,
+            ModelWork::Steps { .. } => 2,
+            _ => 1,
+        }
+    }
+
+    /// Lengths of the jobs of requests that are served together, where they are no vector products.
+    pub(super) fn lengths(
+        &self,
+        of: &PreparedScenario<'_>,
+        requests: &[RequestState],
+    ) -> [Span; 2] {
+        let seed = of.scenario.seed;
+        let first = requests.first().map_or(0, |request| request.number);
+        let random = || RandomStream::of_item(seed, RandomPurpose::Service, first);
+        let single = |span| [span, Span::ZERO];
+        match &self.served.work {
+            ModelWork::Vectors(_) => single(Span::ZERO),
+            ModelWork::Latency {
+                mean,
+                exponential: true,
+            } => single(Span::from_seconds(random().exponential(mean.seconds()))),
+            ModelWork::Latency { mean, .. } => single(*mean),
+            ModelWork::Drawn(all) => {
+                let at = (random().unit() * all.len() as f64) as usize;
+                single(all[at.min(all.len() - 1)])
+            }
+            ModelWork::Steps { prefill, step } => {
+                let prompts: f64 = requests.iter().map(|one| f64::from(one.tokens[0])).sum();
+                let answers = requests.iter().map(|one| one.tokens[1]);
+                let more = answers.max().unwrap_or(0).saturating_sub(1);
+                let each = step.at(requests.len() as f64);
+                [prefill.at(prompts), each.times(more.into())]
+            }
+            ModelWork::ByBatch(_) | ModelWork::Platform => match &self.by_batch {
+                Some(curve) => single(curve.at(requests.len() as f64)),
+                None => single(Span::ZERO),
+            },
+            ModelWork::Trace(_) => single(self.trace_latency()),
+        }
+    }
+
+    /// Tasks of a job of requests with these numbers, and the length of each.
+    pub fn size(
+        &self,
+        of: &PreparedScenario<'_>,
+        job: u32,
+        numbers: impl Iterator<Item = u64>,
+        lengths: &[Span; 2],
+    ) -> (u64, Span) {
+        let Some(graph) = self.vectors() else {
+            return (of.cores, lengths[job as usize & 1]);
+        };
+        let tasks = graph.jobs()[job as usize].tasks;
+        let kept = numbers.map(|number| self.kept(of, job, number, tasks));
+        let all = kept.fold(0, u64::saturating_add);
+        (all, self.each[job as usize])
+    }
+
+    /// Tasks of a job that are not skipped: on average exactly the share that the scenario keeps.
+    fn kept(&self, of: &PreparedScenario<'_>, job: u32, number: u64, tasks: u64) -> u64 {
+        let sparsity = self.served.sparsity;
+        if sparsity == 0.0 {
+            return tasks;
+        }
+        let skipped = tasks as f64 * sparsity;
+        let item = number << 24 ^ u64::from(job);
+        let mut random = RandomStream::of_item(of.scenario.seed, RandomPurpose::Sparsity, item);
+        let more = random.unit() < skipped.fract();
+        tasks.saturating_sub(skipped as u64 + u64::from(more))
+    }
+
+    /// Time of requests that are served together, without load and without datapath latency; jobs one after another.
+    pub(super) fn alone(&self, of: &PreparedScenario<'_>, requests: &[RequestState]) -> Span {
+        let lengths = self.lengths(of, requests);
+        if self.vectors().is_none() {
+            return lengths[0] + lengths[1];
+        }
+        if requests.len() == 1 && self.served.sparsity == 0.0 {
+            return self.one;
+        }
+        let numbers = || requests.iter().map(|request| request.number);
+        let jobs = 0..self.job_count();
+        jobs.map(|job| {
+            let (tasks, each) = self.size(of, job, numbers(), &lengths);
+            each.times(tasks.div_ceil(of.cores))
+        })
+        .sum()
+    }
+
+    /// Mean time of so many requests together, without load; jobs one after another, nothing skipped.
+    pub fn typical(&self, of: &PreparedScenario<'_>, together: u32) -> Span {
+        match &self.served.work {
+            ModelWork::Vectors(graph) => {
+                let jobs = graph.jobs().iter().zip(&self.each);
+                let span = |tasks: u64, each: &Span| each.times(tasks.div_ceil(of.cores));
+                jobs.map(|(job, each)| span(job.tasks.saturating_mul(together.into()), each))
+                    .sum()
+            }
+            ModelWork::Latency { mean, .. } => *mean,
+            ModelWork::Drawn(all) => {
+                let sum: u128 = all.iter().map(|span| u128::from(span.0)).sum();
+                Span((sum / all.len().max(1) as u128) as u64)
+            }
+            ModelWork::Steps { prefill, step } => {
+                let [prompt, answer] = self.served.tokens.unwrap_or(NO_TOKENS);
+                let more = answer.saturating_sub(1);
+                let each = step.at(together.into());
+                prefill.at(f64::from(prompt) * f64::from(together)) + each.times(more.into())
+            }
+            ModelWork::ByBatch(_) | ModelWork::Platform => {
+                let curve = self.by_batch.as_ref();
+                curve.map_or(Span::ZERO, |curve| curve.at(together.into()))
+            }
+            ModelWork::Trace(_) => self.trace_latency(),
+        }
+    }
+
+    /// Mean time that so many requests take of all cores, in seconds.
+    fn core_seconds(&self, of: &PreparedScenario<'_>, together: u32) -> f64 {
+        if let Some(trace) = &self.traced {
+            return trace.interval.seconds();
+        }
+        match self.vectors() {
+            Some(graph) => {
+                let jobs = graph.jobs().iter().zip(&self.each);
+                let work = |(job, each): (&super::jobs::VectorJob, &Span)| {
+                    job.tasks as f64 * each.seconds() * (1.0 - self.served.sparsity)
+                };
+                jobs.map(work).sum::<f64>() * f64::from(together) / of.cores as f64
+            }
+            None => self.typical(of, together).seconds(),
+        }
+    }
+
+    /// Time of a launch of its trace alone.
+    fn trace_latency(&self) -> Span {
+        self.traced
+            .as_ref()
+            .map_or(Span::ZERO, |trace| trace.latency)
+    }
+
+    /// Multiplications of a request, if they are known.
+    pub fn multiplications(&self) -> Option<u64> {
+        self.vectors().map(JobGraph::multiplications)
+    }
+}

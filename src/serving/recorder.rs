@@ -1,0 +1,166 @@
+//! Records of a run: statistics of models and classes, levels over time, and the sums that its checks need.
+
+use super::observe::CompletedRequest;
+use super::prepared::PreparedScenario;
+use super::statistics::{DurationSamples, LevelCurve};
+use chakram_base::units::{Span, Time};
+
+/// Requests of a model, of a class, or all.
+#[derive(Clone, Debug, Default)]
+pub struct RowRecorder {
+    /// Requests that arrived and are counted.
+    pub arrived: u64,
+    /// Serve times of those that are complete.
+    pub serve: DurationSamples,
+    /// Sums of their parts: datapath, queue, compute, preempted, in picoseconds.
+    pub parts_ps: [u128; 4],
+    /// Number of those within their limit.
+    pub met: u64,
+    /// The most requests that were served together.
+    pub together: u32,
+}
+
+/// Records of a run.
+pub struct ServeRecorder<'s> {
+    pub prepared: &'s PreparedScenario<'s>,
+    /// Limit on serve times of all models; otherwise the deadline of each.
+    pub slo: Option<Span>,
+    /// Models in their order, then classes, then all.
+    pub rows: Vec<RowRecorder>,
+    /// Names of classes, in the order of their first models.
+    pub classes: Vec<&'s str>,
+    class_of: Vec<Option<usize>>,
+    /// Requests in the queue.
+    pub queue: LevelCurve,
+    /// Requests in the system.
+    pub active: LevelCurve,
+    pub preemptions: u64,
+    pub completed: u64,
+    pub completed_core_ps: u128,
+    /// Core time within the window, by processor.
+    pub busy_ps: Vec<u128>,
+    /// Arrival of the first request that is counted, and of the first and last of all.
+    pub counted_from: Option<Time>,
+    pub arrivals: Option<(Time, Time)>,
+    pub arrived_in_all: u64,
+    /// End of the window, which begins at 0: the last completion.
+    pub end: Time,
+    /// Times in the system of all requests that are complete, summed.
+    served_ps: u128,
+    /// Time in the system of requests, summed twice: over requests, and over time. They are equal.
+    pub little_ps: u128,
+}
+
+impl<'s> ServeRecorder<'s> {
+    pub fn new(prepared: &'s PreparedScenario<'s>) -> Self {
+        let mut classes: Vec<&str> = Vec::new();
+        let mut class_of = Vec::new();
+        for model in &prepared.scenario.models {
+            let class = model.class.as_deref().map(|class| {
+                let known = classes.iter().position(|other| *other == class);
+                known.unwrap_or_else(|| {
+                    classes.push(class);
+                    classes.len() - 1
+                })
+            });
+            class_of.push(class);
+        }
+        let rows = prepared.models.len() + classes.len() + 1;
+        Self {
+            prepared,
+            slo: prepared.slo,
+            rows: vec![RowRecorder::default(); rows],
+            classes,
+            class_of,
+            queue: LevelCurve::default(),
+            active: LevelCurve::default(),
+            preemptions: 0,
+            completed: 0,
+            completed_core_ps: 0,
+            busy_ps: Vec::new(),
+            counted_from: None,
+            arrivals: None,
+            arrived_in_all: 0,
+            end: Time::ZERO,
+            served_ps: 0,
+            little_ps: 0,
+        }
+    }
+
+    /// Places of the rows of a model: its own, that of its class, and that of all.
+    fn rows_of(&self, model: u32) -> [Option<usize>; 3] {
+        let models = self.prepared.models.len();
+        let class = self.class_of[model as usize].map(|class| models + class);
+        [Some(model as usize), class, Some(self.rows.len() - 1)]
+    }
+
+    /// A request arrived.
+    pub fn arrived(&mut self, number: u64, model: u32, now: Time) {
+        self.active.change(now, 1);
+        let first = self.arrivals.map_or(now, |(first, _)| first);
+        self.arrivals = Some((first, now));
+        if number >= self.prepared.scenario.warmup {
+            self.counted_from.get_or_insert(now);
+            for row in self.rows_of(model).into_iter().flatten() {
+                self.rows[row].arrived += 1;
+            }
+        }
+    }
+
+    /// A batch ended, of so much core time.
+    pub fn flight_ended(&mut self, core_ps: u128) {
+        self.completed_core_ps += core_ps;
+    }
+
+    /// A request is complete.
+    pub fn completed(&mut self, request: &CompletedRequest) {
+        self.end = request.finished;
+        self.active.change(request.finished, -1);
+        self.completed += 1;
+        let serve = request.finished.since(request.arrival);
+        self.served_ps += u128::from(serve.0);
+        if request.number < self.prepared.scenario.warmup {
+            return;
+        }
+        let model = &self.prepared.scenario.models[request.model as usize];
+        let limit = self.slo.or(model.deadline);
+        let met = limit.is_none_or(|limit| serve <= limit);
+        let parts = [
+            request.datapath,
+            request.queue,
+            request.compute,
+            request.preempted,
+        ];
+        for row in self.rows_of(request.model).into_iter().flatten() {
+            let row = &mut self.rows[row];
+            row.serve.add(serve);
+            row.met += u64::from(met);
+            row.together = row.together.max(request.together);
+            for (sum, part) in row.parts_ps.iter_mut().zip(parts) {
+                *sum += u128::from(part.0);
+            }
+        }
+    }
+
+    /// Holds Little's law: the time that requests spent in the system, and the number of requests in it over time, of
+    /// which `waiting_ps` belongs to those that are still in it.
+    pub fn check_little(&mut self, waiting_ps: u128) {
+        let over_requests = self.served_ps + waiting_ps;
+        let over_time = self.active.area_until(self.end.max(self.active.since()));
+        let late = u128::from(self.active.level())
+            * u128::from(self.active.since().0.saturating_sub(self.end.0));
+        assert_eq!(
+            over_requests,
+            over_time - late,
+            "requests in the system are arrivals less completions"
+        );
+        self.little_ps = over_requests;
+        let all = self
+            .rows
+            .last()
+            .map(|row| (row.serve.sum_ps(), row.parts_ps));
+        if let Some((sum, parts)) = all {
+            assert_eq!(sum, parts.iter().sum::<u128>(), "parts are all of the time");
+        }
+    }
+}

@@ -1,0 +1,329 @@
+//! The report of a scenario: one value, which text, JSON, CSV and pages only read.
+
+use super::platform::Platform;
+use super::recorder::{RowRecorder, ServeRecorder};
+use super::statistics::{IntervalEstimate, LevelSummary, PERCENTS};
+use chakram_base::units::Span;
+use serde::{Deserialize, Serialize};
+
+pub mod compare;
+pub(super) mod describe;
+pub mod html;
+pub mod rows;
+pub mod text;
+
+/// Everything that is known of a run.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
+pub struct ServeReport {
+    /// Name of the scenario.
+    pub scenario: String,
+    /// Seed of all random numbers.
+    pub seed: u64,
+    /// The platform, if one was needed.
+    pub platform: Option<PlatformFacts>,
+    /// Number of processors.
+    pub processors: u32,
+    /// Arrivals, in words.
+    pub arrivals: String,
+    /// Policy with its numbers, in words.
+    pub policy: String,
+    /// End of the run, in words.
+    pub stop: String,
+    /// Number of requests at the beginning that are not counted.
+    pub warmup: u64,
+    /// Limit on serve times for the goodput; otherwise the deadlines of models.
+    #[serde(rename = "slo_ps")]
+    pub slo: Option<Span>,
+    /// The window of utilisation and levels: from 0 to the last completion.
+    #[serde(rename = "window_ps")]
+    pub window: Span,
+    /// Requests that arrived, counted or not.
+    pub arrived: u64,
+    /// Requests that are complete, counted or not.
+    pub completed: u64,
+    /// Share of the processors' time that requests ask for, rho; absent where users wait for answers, or
+    /// arrivals state the work of each request.
+    pub offered_load: Option<f64>,
+    /// Number of times that a request was put back at a job border.
+    pub preemptions: u64,
+    /// Rows of models, then of classes, then of all.
+    pub rows: Vec<ServeRow>,
+    /// Share of the window in which cores are busy, by processor; all of a processor is while it serves traces.
+    pub utilisation: Vec<f64>,
+    /// Requests in the queue over time.
+    pub queue: LevelSummary,
+    /// Requests in the system over time.
+    pub active: LevelSummary,
+    /// Time in the system summed over requests, which the run has found equal to the requests in the system summed over
+    /// time (Little's law), in picoseconds.
+    pub time_in_system_ps: TimeSum,
+    /// Reservations about the numbers: overload, a run that is too short.
+    pub warnings: Vec<String>,
+}
+
+/// A platform in a report.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
+pub struct PlatformFacts {
+    /// Name.
+    pub name: String,
+    /// Publication or measurement behind its numbers.
+    pub source: String,
+    /// Number of cores, if it states them.
+    pub cores: Option<u32>,
+    /// Multiplications of a core per second.
+    pub clock_hz: Option<f64>,
+    /// Name of the machine on which traces are replayed.
+    pub machine: Option<String>,
+    /// Number of its NPUs.
+    pub npus: Option<u32>,
+}
+
+/// Requests of a model, of a class, or all of them.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
+pub struct ServeRow {
+    /// Name of the model or class; `all`.
+    pub name: String,
+    /// Kind of the row.
+    pub kind: ServeRowKind,
+    /// Requests that arrived and are counted.
+    pub arrived: u64,
+    /// Requests of these that are complete; all else is about them.
+    pub completed: u64,
+    /// Requests completed per second, from the first counted arrival to the end of the window.
+    pub throughput_per_s: f64,
+    /// Serve time, from arrival to completion.
+    pub mean: Option<IntervalEstimate>,
+    /// Percentiles 50, 90, 95 and 99 of the serve time.
+    pub percentiles: Vec<IntervalEstimate>,
+    /// Serve time without load, jobs one after another; of a model.
+    #[serde(rename = "alone_ps")]
+    pub alone: Option<Span>,
+    /// Datapath latency of each request; of a model.
+    #[serde(rename = "datapath_ps")]
+    pub datapath: Option<Span>,
+    /// Multiplications of a request; of a model of vector products.
+    pub multiplications: Option<u64>,
+    /// Parts of the serve times, summed over requests.
+    pub parts: ServeParts,
+    /// The most requests that were served together.
+    pub largest_batch: u32,
+    /// Share of requests within their limit, if they have one.
+    pub attained: Option<f64>,
+    /// Requests within their limit per second.
+    pub goodput_per_s: Option<f64>,
+}
+
+/// Kind of a row.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
+#[serde(rename_all = "lowercase")]
+pub enum ServeRowKind {
+    /// A model.
+    Model,
+    /// A class of models.
+    Class,
+    /// All requests.
+    All,
+}
+
+/// Parts of serve times in picoseconds, which sum to them.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
+pub struct ServeParts {
+    /// Datapath latency.
+    pub datapath_ps: TimeSum,
+    /// Time that is none of the others.
+    pub queue_ps: TimeSum,
+    /// Time in which a job of the request ran.
+    pub compute_ps: TimeSum,
+    /// Time from being put back to going on.
+    pub preempted_ps: TimeSum,
+    /// The sum, which is that of the serve times.
+    pub serve_ps: TimeSum,
+}
+
+/// A sum of times in picoseconds, which may be longer than 64 bits: a text of digits in JSON.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct TimeSum(pub u128);
+
+impl Serialize for TimeSum {
+    fn serialize<S: serde::Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        serializer.collect_str(&self.0)
+    }
+}
+
+impl<'de> Deserialize<'de> for TimeSum {
+    fn deserialize<D: serde::Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        let text = String::deserialize(deserializer)?;
+        text.parse().map(Self).map_err(serde::de::Error::custom)
+    }
+}
+
+#[cfg(test)]
+impl schemars::JsonSchema for TimeSum {
+    fn schema_name() -> std::borrow::Cow<'static, str> {
+        "TimeSum".into()
+    }
+    fn json_schema(generator: &mut schemars::SchemaGenerator) -> schemars::Schema {
+        String::json_schema(generator)
+    }
+}
+
+impl ServeRow {
+    /// Mean of a part over the requests that are complete.
+    pub fn mean_part(&self, part: TimeSum) -> Span {
+        let count = u128::from(self.completed.max(1));
+        Span(((part.0 + count / 2) / count) as u64)
+    }
+}
+
+impl ServeReport {
+    /// The row of all requests.
+    pub fn all(&self) -> Option<&ServeRow> {
+        self.rows.last()
+    }
+
+    /// The row of a model.
+    pub fn model(&self, name: &str) -> Option<&ServeRow> {
+        let mut models = self
+            .rows
+            .iter()
+            .filter(|row| row.kind == ServeRowKind::Model);
+        models.find(|row| row.name == name)
+    }
+
+    /// Mean utilisation of all processors.
+    pub fn mean_utilisation(&self) -> f64 {
+        let count = self.utilisation.len().max(1) as f64;
+        self.utilisation.iter().sum::<f64>() / count
+    }
+
+    /// Makes the report of a run.
+    pub fn of(recorder: ServeRecorder<'_>) -> Self {
+        let prepared = recorder.prepared;
+        let scenario = prepared.scenario;
+        let measured = recorder.arrivals.and_then(|(first, last)| {
+            let gaps = recorder.arrived_in_all.saturating_sub(1);
+            let span = last.since(first).seconds();
+            (gaps > 0 && span > 0.0).then(|| gaps as f64 / span)
+        });
+        let closed = matches!(
+            scenario.stream,
+            super::scenario::ArrivalStream::Closed { .. }
+        );
+        let offered_load = prepared.offered_load(measured.filter(|_| !closed));
+        let window = Span(recorder.end.0);
+        let core_time = u128::from(window.0) * u128::from(prepared.cores);
+        let busy = recorder.busy_ps.iter();
+        let utilisation: Vec<f64> = busy
+            .map(|busy| *busy as f64 / core_time.max(1) as f64)
+            .collect();
+        let counted = recorder.counted_from.map_or(Span::ZERO, |from| {
+            Span(recorder.end.0.saturating_sub(from.0))
+        });
+        let rows = serve_rows(&recorder, counted);
+        let mut report = Self {
+            scenario: scenario.name.clone(),
+            seed: scenario.seed,
+            platform: prepared.platform.map(PlatformFacts::of),
+            processors: scenario.processors,
+            arrivals: describe::stream(&scenario.stream),
+            policy: describe::policy(scenario),
+            stop: describe::stop(&scenario.stop),
+            warmup: scenario.warmup,
+            slo: recorder.slo,
+            window,
+            arrived: recorder.arrived_in_all,
+            completed: recorder.completed,
+            offered_load,
+            preemptions: recorder.preemptions,
+            rows,
+            utilisation,
+            queue: recorder.queue.summary(recorder.end),
+            active: recorder.active.summary(recorder.end),
+            time_in_system_ps: TimeSum(recorder.little_ps),
+            warnings: Vec::new(),
+        };
+        report.warnings = describe::warnings(&report, prepared);
+        report
+    }
+}
+
+impl PlatformFacts {
+    fn of(platform: &Platform) -> Self {
+        let machine = platform.machine.as_deref();
+        Self {
+            name: platform.name.clone(),
+            source: platform.source.clone(),
+            cores: platform.cores.map(|cores| cores.cores),
+            clock_hz: platform.cores.map(|cores| cores.clock.hertz()),
+            machine: machine.map(|machine| machine.name().to_owned()),
+            npus: machine.map(|machine| machine.topology().npus()),
+        }
+    }
+}
+
+fn serve_rows(recorder: &ServeRecorder<'_>, counted: Span) -> Vec<ServeRow> {
+    let prepared = recorder.prepared;
+    let scenario = prepared.scenario;
+    let per_second = |count: u64| match counted {
+        Span::ZERO => 0.0,
+        span => count as f64 / span.seconds(),
+    };
+    let row = |name: &str, kind, recorded: &RowRecorder, limited: bool| {
+        let completed = recorded.serve.count();
+        let [datapath, queue, compute, preempted] = recorded.parts_ps.map(TimeSum);
+        let percents = PERCENTS.iter();
+        ServeRow {
+            name: name.to_owned(),
+            kind,
+            arrived: recorded.arrived,
+            completed,
+            throughput_per_s: per_second(completed),
+            mean: recorded.serve.mean(),
+            percentiles: percents
+                .filter_map(|percent| recorded.serve.percentile(*percent))
+                .collect(),
+            alone: None,
+            datapath: None,
+            multiplications: None,
+            parts: ServeParts {
+                datapath_ps: datapath,
+                queue_ps: queue,
+                compute_ps: compute,
+                preempted_ps: preempted,
+                serve_ps: TimeSum(recorded.serve.sum_ps()),
+            },
+            largest_batch: recorded.together,
+            attained: (limited && completed > 0).then(|| recorded.met as f64 / completed as f64),
+            goodput_per_s: limited.then(|| per_second(recorded.met)),
+        }
+    };
+    let limited = |model: &super::scenario::ServedModel| recorder.slo.or(model.deadline).is_some();
+    let mut rows = Vec::with_capacity(recorder.rows.len());
+    for (model, recorded) in prepared.models.iter().zip(&recorder.rows) {
+        let served = model.served;
+        rows.push(ServeRow {
+            alone: (!model.depends_on_arrivals())
+                .then(|| model.datapath + model.typical(prepared, 1)),
+            datapath: Some(model.datapath),
+            multiplications: model.multiplications(),
+            ..row(&served.name, ServeRowKind::Model, recorded, limited(served))
+        });
+    }
+    let classes = recorder.rows.iter().skip(prepared.models.len());
+    for (class, recorded) in recorder.classes.iter().zip(classes) {
+        let of_class =
+            |model: &&super::scenario::ServedModel| model.class.as_deref() == Some(class);
+        let limited = scenario.models.iter().filter(of_class).all(limited);
+        rows.push(row(class, ServeRowKind::Class, recorded, limited));
+    }
+    if let Some(all) = recorder.rows.last() {
+        let limited = scenario.models.iter().all(limited);
+        rows.push(row("all", ServeRowKind::All, all, limited));
+    }
+    rows
+}

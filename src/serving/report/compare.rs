@@ -1,0 +1,185 @@
+//! One scenario on several platforms, or at several rates, side by side.
+
+use super::text::{name, name_width, or_dash, percent, rate};
+use super::{ServeReport, ServeRowKind};
+use chakram_report::table::{TextTable, left, right};
+use chakram_report::text::{TextStyle, paragraph};
+use serde::{Deserialize, Serialize};
+use std::fmt::Write as _;
+
+/// A scenario at several rates.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
+pub struct RateSweep {
+    /// Arrivals per second with what came of them, ascending.
+    pub points: Vec<RatePoint>,
+    /// The highest rate at which enough requests are within their limit, if it was sought.
+    pub capacity: Option<ServeCapacity>,
+}
+
+/// A report at a rate.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
+pub struct RatePoint {
+    /// Arrivals per second.
+    pub rate_per_s: f64,
+    /// The run.
+    pub report: ServeReport,
+}
+
+/// The highest rate at which enough requests are within their limit.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
+pub struct ServeCapacity {
+    /// The highest rate that was found to do.
+    pub rate_per_s: f64,
+    /// A higher rate that was found not to.
+    pub too_much_per_s: f64,
+    /// Share of the requests that have to be within their limit.
+    pub attain: f64,
+}
+
+/// Renders runs of one scenario on several platforms.
+pub fn platforms(reports: &[ServeReport], style: TextStyle) -> String {
+    let mut out = String::new();
+    let Some(first) = reports.first() else {
+        return out;
+    };
+    let put = "a string grows as needed";
+    writeln!(
+        out,
+        "{}, seed {}: {}",
+        first.scenario, first.seed, first.arrivals
+    )
+    .expect(put);
+    let names: Vec<String> = reports
+        .iter()
+        .map(|report| {
+            let platform = report.platform.as_ref();
+            style.clip(platform.map_or("-", |platform| &platform.name), 13)
+        })
+        .collect();
+    let width = name_width(&first.rows, style, 18);
+    let columns = |heading: &'static str| {
+        let mut columns = vec![left(heading, width + 2)];
+        columns.extend(
+            names
+                .iter()
+                .map(|name| right(name, name.chars().count().max(13) + 2)),
+        );
+        TextTable::new(columns)
+    };
+    let mut row = |table: &TextTable<'_>, label: &str, cells: Vec<String>| {
+        let mut all: Vec<&dyn std::fmt::Display> = vec![&label];
+        all.extend(cells.iter().map(|cell| cell as &dyn std::fmt::Display));
+        out += &table.line(&all, anstyle::Style::new());
+    };
+    let heads = names.clone();
+    let blank = TextTable::new([left("", 0)]).indented(0);
+    row(&blank, "", Vec::new());
+    row(&columns("").indented(0), "MEAN SERVE TIME", heads);
+    for (i, of) in first.rows.iter().enumerate() {
+        let cells = reports.iter().map(|report| {
+            let mean = report.rows.get(i).and_then(|row| row.mean);
+            or_dash(mean.map(|mean| mean.value))
+        });
+        row(&columns(""), &style.clip(&name(of), 18), cells.collect());
+    }
+    type ReportLine = (&'static str, fn(&ServeReport) -> String);
+    let lines: [ReportLine; 4] = [
+        ("p99 of all", |report| {
+            let last = report.all().and_then(|all| all.percentiles.last());
+            or_dash(last.map(|one| one.value))
+        }),
+        ("cores busy", |report| percent(report.mean_utilisation())),
+        ("rho", |report| {
+            or_dash(report.offered_load.map(|load| format!("{load:.3}")))
+        }),
+        ("last completion", |report| report.window.to_string()),
+    ];
+    row(&blank, "", Vec::new());
+    for (label, of) in lines {
+        row(&columns(""), label, reports.iter().map(of).collect());
+    }
+    for report in reports {
+        for warning in &report.warnings {
+            let platform = report
+                .platform
+                .as_ref()
+                .map_or("", |platform| &platform.name);
+            let text = format!("{platform}: {warning}");
+            paragraph(&mut out, &text, "  ! ", 4, style.warning).expect(put);
+        }
+    }
+    out
+}
+
+/// Renders a sweep over rates.
+pub fn rates(sweep: &RateSweep, style: TextStyle) -> String {
+    let mut out = String::new();
+    let put = "a string grows as needed";
+    if let Some(first) = sweep.points.first() {
+        writeln!(out, "{}, {}", first.report.scenario, first.report.policy).expect(put);
+    }
+    let table = TextTable::new([
+        left("ARRIVALS /s", 14),
+        right("rho", 8),
+        right("busy", 9),
+        right("done /s", 11),
+        right("mean", 12),
+        right("± 95 %", 12),
+        right("p50", 11),
+        right("p99", 12),
+        right("attained", 10),
+    ]);
+    out += &table.headings(style);
+    for point in &sweep.points {
+        let report = &point.report;
+        let Some(all) = report.all() else { continue };
+        let at = |i: usize| or_dash(all.percentiles.get(i).map(|one| one.value));
+        let load = report.offered_load;
+        let cells: [String; 9] = [
+            rate(point.rate_per_s),
+            or_dash(load.map(|load| format!("{load:.3}"))),
+            percent(report.mean_utilisation()),
+            rate(all.throughput_per_s),
+            or_dash(all.mean.map(|mean| mean.value)),
+            or_dash(all.mean.and_then(|mean| mean.plus_minus)),
+            at(0),
+            at(3),
+            or_dash(all.attained.map(percent)),
+        ];
+        let cells = cells.each_ref().map(|cell| cell as &dyn std::fmt::Display);
+        let over = load.is_some_and(|load| load >= 1.0);
+        let style = if over {
+            style.warning
+        } else {
+            anstyle::Style::new()
+        };
+        out += &table.line(&cells, style);
+    }
+    if let Some(capacity) = &sweep.capacity {
+        writeln!(
+            out,
+            "\nCAPACITY  {} requests/s with {} within their limit; at {} fewer are",
+            rate(capacity.rate_per_s),
+            percent(capacity.attain),
+            rate(capacity.too_much_per_s)
+        )
+        .expect(put);
+    }
+    let over = sweep
+        .points
+        .iter()
+        .filter(|p| p.report.offered_load.is_some_and(|load| load >= 1.0));
+    if over.count() > 0 {
+        let text = "where rho is 1 or more, times grow with the length of the run and are no property of the system";
+        paragraph(&mut out, text, "  ! ", 4, style.warning).expect(put);
+    }
+    out
+}
+
+/// Whether a row is of a model.
+pub(super) fn is_model(kind: ServeRowKind) -> bool {
+    kind == ServeRowKind::Model
+}

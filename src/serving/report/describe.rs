@@ -1,0 +1,132 @@
+//! Description of a run in words: arrivals, policy, end, and reservations about its numbers.
+
+use super::ServeReport;
+use crate::prepared::PreparedScenario;
+use crate::scenario::{ArrivalRate, ArrivalStream, PolicyKind, Scenario, StopRule};
+use chakram_base::units::thousands;
+
+/// Words for arrivals in reports.
+pub fn stream(arrivals: &ArrivalStream) -> String {
+    let rate = |rate: &ArrivalRate| match rate {
+        ArrivalRate::Requests(rate) => format!("{rate} requests/s"),
+        ArrivalRate::Bytes(bandwidth) => {
+            format!("{} Gbit/s", bandwidth.bytes_per_second() * 8.0 / 1e9)
+        }
+    };
+    match arrivals {
+        ArrivalStream::Poisson(mean) => format!("Poisson arrivals, {}", rate(mean)),
+        ArrivalStream::Periodic(equal) => format!("periodic arrivals, {}", rate(equal)),
+        ArrivalStream::Bursts { burst, every } => {
+            format!("bursts of {} every {every}", thousands((*burst).into()))
+        }
+        ArrivalStream::Closed {
+            users,
+            think,
+            exponential,
+        } => {
+            let mean = if *exponential { " on average" } else { "" };
+            format!(
+                "{} users that think for {think}{mean}",
+                thousands((*users).into())
+            )
+        }
+        ArrivalStream::File {
+            path,
+            repeat,
+            speed,
+        } => {
+            let times = if *repeat > 1 {
+                format!(", {repeat} times")
+            } else {
+                String::new()
+            };
+            let faster = if *speed == 1.0 {
+                String::new()
+            } else {
+                format!(", at {speed} times its speed")
+            };
+            format!("arrivals of {}{times}{faster}", path.display())
+        }
+    }
+}
+
+/// Words for the order of service.
+pub(super) fn policy(scenario: &Scenario) -> String {
+    let policy = &scenario.policy;
+    let mut text = policy.kind.name().to_owned();
+    match policy.kind {
+        PolicyKind::Batching { batch, wait } => {
+            text += &format!(
+                ", up to {batch} requests of a model, none waits longer than {wait} for others"
+            );
+        }
+        PolicyKind::Priority { aging: Some(aging) } => {
+            let levels = scenario.models.iter().map(|model| model.level);
+            let most = levels.max().unwrap_or(0);
+            text += &format!(
+                ", {aging} of waiting count as a level: no request that comes {} after another overtakes it",
+                aging.times(most.into())
+            );
+        }
+        PolicyKind::Priority { aging: None } => text += ", without aging: low levels may starve",
+        _ => {}
+    }
+    if let Some(slots @ 2..) = policy.slots {
+        text += &format!("; {slots} at once on a processor");
+    }
+    if let Some(cost) = policy.preemption {
+        text += &format!("; preempted at job borders, which costs {cost}");
+    }
+    text
+}
+
+/// Words for the end of a run.
+pub(super) fn stop(stop: &StopRule) -> String {
+    let mut parts = Vec::new();
+    if let Some(requests) = stop.requests {
+        parts.push(format!("after {} requests", thousands(requests)));
+    }
+    if let Some(duration) = stop.duration {
+        parts.push(format!("no arrivals from {duration} on"));
+    }
+    if let Some(first) = stop.first {
+        parts.push(format!("when the first {} are complete", thousands(first)));
+    }
+    if parts.is_empty() {
+        "at the end of the arrivals".to_owned()
+    } else {
+        parts.join(", ")
+    }
+}
+
+/// Reservations about the numbers of a run.
+pub(super) fn warnings(report: &ServeReport, prepared: &PreparedScenario<'_>) -> Vec<String> {
+    let mut warnings = Vec::new();
+    if let Some(load) = report.offered_load.filter(|load| *load >= 1.0) {
+        warnings.push(format!(
+            "rho is {load:.3}: more is asked for than can be served, so that times grow with the length of the run and are no property of the system"
+        ));
+    } else if report
+        .all()
+        .and_then(|all| all.mean)
+        .is_some_and(|mean| mean.plus_minus.is_none())
+    {
+        warnings.push(
+            "the run is too short to say how far its means are from those of a longer one: batches of requests are still correlated, or too few".to_owned(),
+        );
+    }
+    if let Some(stopped) = prepared
+        .scenario
+        .stop
+        .first
+        .filter(|_| report.completed < report.arrived)
+    {
+        let left = report.arrived - report.completed;
+        warnings.push(format!(
+            "the run ended when the first {} requests were complete; {} others in the system are not counted, and those that are finished early",
+            thousands(stopped),
+            thousands(left)
+        ));
+    }
+    warnings
+}

@@ -1,0 +1,386 @@
+//! From the tables of a scenario's file to a [`Scenario`].
+
+use super::*;
+use chakram_base::config::{did_you_mean, nearest};
+
+const ROOT: &[&str] = &[
+    "name",
+    "seed",
+    "processors",
+    "model",
+    "stream",
+    "stop",
+    "measure",
+    "policy",
+];
+const STREAM: &[&str] = &[
+    "arrivals",
+    "rate",
+    "bandwidth",
+    "burst",
+    "every",
+    "users",
+    "think",
+    "think_exponential",
+    "file",
+    "repeat",
+    "speed",
+];
+const POLICY: &[&str] = &["kind", "slots", "aging", "preemption", "batch", "wait"];
+
+/// An example of a duration, for messages.
+const DURATION: &str = "10 ms";
+/// The most requests of a run.
+const MOST_REQUESTS: u64 = 1_000_000_000_000;
+
+/// Arrivals by name, before their numbers are known.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum StreamName {
+    Poisson,
+    Periodic,
+    Bursts,
+    Closed,
+    File,
+}
+
+/// Policies by name, before their numbers are known.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum PolicyName {
+    RoundRobin,
+    FirstCome,
+    ShortestJob,
+    Priority,
+    EarliestDeadline,
+    Batching,
+}
+
+/// Reads and checks the scenario that `document` describes.
+pub(super) fn scenario(
+    document: &ConfigDocument<'_>,
+    folder: &Path,
+) -> Result<Scenario, ServeError> {
+    let root = document.root(ROOT)?;
+    let name = root.need("name", "the scenario's name")?.line()?.to_owned();
+    let seed = match root.get("seed") {
+        Some(field) => field.between(0, u64::MAX >> 1)?,
+        None => 1,
+    };
+    let processors = root
+        .get("processors")
+        .map_or(Ok(1), |field| field.count(1 << 20))?;
+    let policy = policy(&root)?;
+    let stream = stream(&root, folder)?;
+    let entries = root
+        .need("model", "models, each under [[model]]")?
+        .tables(work::KEYS)?;
+    if entries.is_empty() {
+        return Err(root.missing("model", "at least one model").into());
+    }
+    let mut models: Vec<ServedModel> = Vec::new();
+    for entry in &entries {
+        let model = work::model(entry, folder)?;
+        if models.iter().any(|other| other.name == model.name) {
+            let field = entry.need("name", "a name")?;
+            return Err(field
+                .refuse(quoted(&model.name), "a name that no other model has")
+                .into());
+        }
+        let by_bytes = matches!(
+            stream,
+            ArrivalStream::Poisson(ArrivalRate::Bytes(_))
+                | ArrivalStream::Periodic(ArrivalRate::Bytes(_))
+        );
+        if by_bytes && model.bytes.is_none() {
+            return Err(entry
+                .missing(
+                    "bytes",
+                    "the bytes of a request, as the stream has a bandwidth",
+                )
+                .into());
+        }
+        if policy.kind == PolicyKind::EarliestDeadline && model.deadline.is_none() {
+            return Err(entry
+                .missing(
+                    "deadline",
+                    "a time such as \"10 ms\", as policy.kind is earliest-deadline",
+                )
+                .into());
+        }
+        let from_file = matches!(stream, ArrivalStream::File { .. });
+        if matches!(model.work, ModelWork::Steps { .. }) && model.tokens.is_none() && !from_file {
+            return Err(entry
+                .missing(
+                    "prompt",
+                    "the tokens of a prompt, as no file of arrivals states them",
+                )
+                .into());
+        }
+        models.push(model);
+    }
+    if models.iter().all(|model| model.weight == 0.0) {
+        return Err(entries[0]
+            .refuse("no model with a weight above 0", "one at least")
+            .into());
+    }
+    let stop = stop(&root, &stream)?;
+    let warmup = match root.get("measure") {
+        None => 0,
+        Some(field) => match field.table(Some(&["warmup"]))?.get("warmup") {
+            Some(field) => {
+                let most = stop.requests.map_or(MOST_REQUESTS, |n| n.saturating_sub(1));
+                field.between(0, most)?
+            }
+            None => 0,
+        },
+    };
+    Ok(Scenario {
+        name,
+        seed,
+        processors,
+        models,
+        stream,
+        stop,
+        warmup,
+        policy,
+    })
+}
+
+/// Refuses keys of `table` that what was chosen does not use.
+fn only(
+    table: &ConfigTable<'_>,
+    all: &[&str],
+    used: &[&str],
+    chosen: &str,
+) -> Result<(), ConfigError> {
+    for key in all.iter().filter(|key| !used.contains(key)) {
+        if let Some(field) = table.get(key) {
+            let expected = format!("one of {}", used.join(", "));
+            return Err(field.refuse(format_args!("a key that {chosen} does not use"), expected));
+        }
+    }
+    Ok(())
+}
+
+fn duration(table: &ConfigTable<'_>, key: &str) -> Result<Span, ConfigError> {
+    table.quantity(key, DURATION)
+}
+
+/// A duration above zero.
+fn positive(table: &ConfigTable<'_>, key: &str) -> Result<Span, ConfigError> {
+    let span: Span = duration(table, key)?;
+    if span == Span::ZERO {
+        return Err(table
+            .need(key, DURATION)?
+            .refuse("no time at all", "more than zero"));
+    }
+    Ok(span)
+}
+
+fn stream(root: &ConfigTable<'_>, folder: &Path) -> Result<ArrivalStream, ConfigError> {
+    let table = root
+        .need("stream", "a table of arrivals")?
+        .table(Some(STREAM))?;
+    let all = [
+        (StreamName::Poisson, "poisson"),
+        (StreamName::Periodic, "periodic"),
+        (StreamName::Bursts, "bursts"),
+        (StreamName::Closed, "closed"),
+        (StreamName::File, "file"),
+    ];
+    let chosen = table.choice("arrivals", &all)?;
+    let only = |used: &[&str], chosen: &str| only(&table, STREAM, used, chosen);
+    let rate = || -> Result<ArrivalRate, ConfigError> {
+        match (table.get("rate"), table.get("bandwidth")) {
+            (Some(_), Some(field)) => Err(field.refuse("a rate and a bandwidth", "one of them")),
+            (Some(field), None) => Ok(ArrivalRate::Requests(field.positive(1e12)?)),
+            (None, Some(field)) => Ok(ArrivalRate::Bytes(field.quantity("10 Gbit/s")?)),
+            (None, None) => Err(table.missing("rate", "a number of requests per second")),
+        }
+    };
+    match chosen {
+        StreamName::Poisson => {
+            only(&["arrivals", "rate", "bandwidth"], "poisson")?;
+            Ok(ArrivalStream::Poisson(rate()?))
+        }
+        StreamName::Periodic => {
+            only(&["arrivals", "rate", "bandwidth"], "periodic")?;
+            Ok(ArrivalStream::Periodic(rate()?))
+        }
+        StreamName::Bursts => {
+            only(&["arrivals", "burst", "every"], "bursts")?;
+            Ok(ArrivalStream::Bursts {
+                burst: table
+                    .need("burst", "a number of requests")?
+                    .count(1 << 30)?,
+                every: positive(&table, "every")?,
+            })
+        }
+        StreamName::Closed => {
+            only(
+                &["arrivals", "users", "think", "think_exponential"],
+                "closed",
+            )?;
+            Ok(ArrivalStream::Closed {
+                users: table.need("users", "a number of users")?.count(1 << 24)?,
+                think: match table.get("think") {
+                    Some(_) => duration(&table, "think")?,
+                    None => Span::ZERO,
+                },
+                exponential: match table.get("think_exponential") {
+                    Some(field) => field.flag()?,
+                    None => false,
+                },
+            })
+        }
+        StreamName::File => {
+            only(&["arrivals", "file", "repeat", "speed"], "file")?;
+            let path = folder.join(table.need("file", "a path")?.line()?);
+            Ok(ArrivalStream::File {
+                path,
+                repeat: table
+                    .get("repeat")
+                    .map_or(Ok(1), |field| field.count(1 << 20))?,
+                speed: table
+                    .get("speed")
+                    .map_or(Ok(1.0), |field| field.positive(1e9))?,
+            })
+        }
+    }
+}
+
+fn stop(root: &ConfigTable<'_>, stream: &ArrivalStream) -> Result<StopRule, ConfigError> {
+    let endless = !matches!(stream, ArrivalStream::File { .. });
+    let Some(field) = root.get("stop") else {
+        if endless {
+            return Err(root.missing("stop", "a table with a number of requests or a duration"));
+        }
+        return Ok(StopRule::default());
+    };
+    let table = field.table(Some(&["requests", "first", "duration"]))?;
+    let count = |key: &str| {
+        let field = table.get(key);
+        field
+            .map(|field| field.between(1, MOST_REQUESTS))
+            .transpose()
+    };
+    let stop = StopRule {
+        requests: count("requests")?,
+        first: count("first")?,
+        duration: table
+            .get("duration")
+            .map(|_| positive(&table, "duration"))
+            .transpose()?,
+    };
+    if endless && stop.requests.is_none() && stop.duration.is_none() {
+        return Err(table.missing("requests", "a number of requests, or a duration"));
+    }
+    if let (Some(first), Some(requests)) = (stop.first, stop.requests)
+        && first > requests
+    {
+        let expected = format!("at most {requests}, the number of requests");
+        return Err(table.need("first", "a number")?.refuse(first, expected));
+    }
+    Ok(stop)
+}
+
+fn policy(root: &ConfigTable<'_>) -> Result<PolicyChoice, ConfigError> {
+    let Some(field) = root.get("policy") else {
+        return Ok(PolicyChoice {
+            kind: PolicyKind::RoundRobin,
+            slots: None,
+            preemption: None,
+        });
+    };
+    let table = field.table(Some(POLICY))?;
+    let all = [
+        (PolicyName::RoundRobin, "round-robin"),
+        (PolicyName::FirstCome, "first-come"),
+        (PolicyName::ShortestJob, "shortest-job-first"),
+        (PolicyName::Priority, "priority"),
+        (PolicyName::EarliestDeadline, "earliest-deadline"),
+        (PolicyName::Batching, "batching"),
+    ];
+    let chosen = table.choice("kind", &all)?;
+    let kind = match chosen {
+        PolicyName::RoundRobin => {
+            only(&table, POLICY, &["kind"], "round-robin")?;
+            PolicyKind::RoundRobin
+        }
+        PolicyName::FirstCome => {
+            only(&table, POLICY, &["kind", "slots"], "first-come")?;
+            PolicyKind::FirstCome
+        }
+        PolicyName::ShortestJob => {
+            let used = ["kind", "slots", "preemption"];
+            only(&table, POLICY, &used, "shortest-job-first")?;
+            PolicyKind::ShortestJob
+        }
+        PolicyName::Priority => {
+            let used = ["kind", "slots", "aging", "preemption"];
+            only(&table, POLICY, &used, "priority")?;
+            PolicyKind::Priority {
+                aging: table
+                    .get("aging")
+                    .map(|_| positive(&table, "aging"))
+                    .transpose()?,
+            }
+        }
+        PolicyName::EarliestDeadline => {
+            let used = ["kind", "slots", "preemption"];
+            only(&table, POLICY, &used, "earliest-deadline")?;
+            PolicyKind::EarliestDeadline
+        }
+        PolicyName::Batching => {
+            only(
+                &table,
+                POLICY,
+                &["kind", "slots", "batch", "wait"],
+                "batching",
+            )?;
+            PolicyKind::Batching {
+                batch: table
+                    .need("batch", "the most requests of a batch")?
+                    .count(1 << 16)?,
+                wait: match table.get("wait") {
+                    Some(_) => duration(&table, "wait")?,
+                    None => Span::ZERO,
+                },
+            }
+        }
+    };
+    let slots = match (kind, table.get("slots")) {
+        (PolicyKind::RoundRobin, _) => None,
+        (_, Some(field)) => Some(field.count(1 << 20)?),
+        (_, None) => Some(1),
+    };
+    let preemption: Option<Span> = table
+        .get("preemption")
+        .map(|_| duration(&table, "preemption"))
+        .transpose()?;
+    if let (Some(_), Some(2..)) = (preemption, slots) {
+        return Err(table.need("preemption", DURATION)?.refuse(
+            "several slots of a processor",
+            "one, where requests are put back",
+        ));
+    }
+    Ok(PolicyChoice {
+        kind,
+        slots,
+        preemption,
+    })
+}
+
+/// An error about a name that is none of `all`.
+pub(super) fn unknown<'n>(
+    field: &ConfigField<'_>,
+    name: &str,
+    what: &str,
+    all: impl Iterator<Item = &'n str> + Clone,
+) -> ConfigError {
+    let names: Vec<_> = all.clone().collect();
+    let hint = did_you_mean(nearest(name, all));
+    field.refuse(
+        quoted(name),
+        format_args!("{what}, one of {}{hint}", names.join(", ")),
+    )
+}

@@ -1,0 +1,258 @@
+//! The serving system: requests that arrive, wait, are served together or alone, and end.
+//!
+//! Of an instant, jobs that end come first, each followed by what takes its place; then requests whose datapath latency
+//! is over and requests that arrive come into the queue; then processors with free slots take requests from it, the
+//! lowest first. A request's time is parted without rest: its datapath latency; *compute*, while a job of it runs on
+//! some core, or from the launch of its trace to the end; *preempted*, from being put back until a job runs again; and
+//! *queue*, all other time.
+//!
+//! Its parts: `admission`, from an arrival into the queue; `dispatch`, which processor takes what from the queue, and what
+//! is put back; `service`, times of jobs and ends of batches; `closing`, the records of a run and the checks on them.
+
+use super::arrivals::{ArrivalSource, ModelMix, RequestArrival};
+use super::cores::{CoreArray, DealtJob};
+use super::error::ServeError;
+use super::observe::RequestObserver;
+use super::policy::{self, QueuedRequest, ServicePolicy};
+use super::prepared::{PreparedModel, PreparedScenario};
+use super::random::{RandomPurpose, RandomStream};
+use super::recorder::ServeRecorder;
+use super::scenario::ArrivalStream;
+use chakram_base::ids::Npu;
+use chakram_base::units::{Span, Time};
+use std::cmp::Reverse;
+use std::collections::BinaryHeap;
+
+mod admission;
+mod closing;
+mod dispatch;
+mod flight;
+mod service;
+
+use admission::ServeTimer;
+use flight::{RequestInFlight, Slab};
+
+/// A request in the system.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct RequestState {
+    pub number: u64,
+    pub model: u32,
+    pub arrival: Time,
+    /// End of the datapath latency.
+    pub ready: Time,
+    pub tokens: [u32; 2],
+}
+
+/// A processor.
+#[derive(Debug)]
+struct ProcessorState {
+    cores: CoreArray,
+    /// Batches that it can take besides those that it serves.
+    free_slots: u32,
+    /// Launches of traces that it serves, since when there are any, and the time with some before that, in picoseconds.
+    traces: u32,
+    traced_since: Time,
+    traced_ps: u128,
+}
+
+/// Times of a job that was answered, and what names it to the loop.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct AnsweredJob {
+    pub token: u64,
+    pub times: DealtJob,
+}
+
+/// A batch that begins, as the loop is told of it.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct FlightLaunch {
+    /// Its place in the server.
+    pub flight: u32,
+    /// Index of its model.
+    pub model: u32,
+    /// The NPU of a trace of one rank, where each processor is one.
+    pub npu: Option<Npu>,
+}
+
+/// State of a run.
+pub(super) struct Server<'s> {
+    prepared: &'s PreparedScenario<'s>,
+    policy: Box<dyn ServicePolicy>,
+    arrivals: ArrivalSource<'s>,
+    next_arrival: Option<RequestArrival>,
+    /// Models of requests of users.
+    mix: ModelMix,
+    think: RandomStream,
+    /// Questions of users that were scheduled.
+    asked: u64,
+    timers: BinaryHeap<Reverse<(Time, ServeTimer)>>,
+    requests: Slab<RequestState>,
+    flights: Slab<RequestInFlight>,
+    /// Batches that ended; kept for their allocations.
+    ended_flights: Vec<RequestInFlight>,
+    processors: Vec<ProcessorState>,
+    /// The processor that gets the next request of a policy without slots.
+    turn: usize,
+    /// Requests that a policy chose, and their states; kept for their allocations.
+    batch: Vec<QueuedRequest>,
+    states: Vec<RequestState>,
+    /// Batches that begin, until the loop launches them.
+    launches: Vec<FlightLaunch>,
+    recorder: ServeRecorder<'s>,
+    observer: &'s mut dyn RequestObserver,
+    now: Time,
+    /// Requests that arrived.
+    arrived: u64,
+    /// Requests of [`super::scenario::StopRule::first`] that are not complete.
+    first_left: Option<u64>,
+    failure: Option<ServeError>,
+}
+
+impl<'s> Server<'s> {
+    pub fn new(
+        prepared: &'s PreparedScenario<'s>,
+        observer: &'s mut dyn RequestObserver,
+    ) -> Result<Self, ServeError> {
+        let scenario = prepared.scenario;
+        let mut arrivals = ArrivalSource::new(scenario)?;
+        let next_arrival = arrivals.next()?;
+        let processor = || ProcessorState {
+            cores: CoreArray::new(prepared.cores),
+            free_slots: scenario.policy.slots.unwrap_or(u32::MAX),
+            traces: 0,
+            traced_since: Time::ZERO,
+            traced_ps: 0,
+        };
+        let mut server = Self {
+            policy: policy::queue(scenario.policy.kind, scenario.models.len()),
+            next_arrival,
+            arrivals,
+            mix: ModelMix::new(scenario),
+            think: RandomStream::new(scenario.seed, RandomPurpose::Think),
+            asked: 0,
+            timers: BinaryHeap::new(),
+            requests: Slab::default(),
+            flights: Slab::default(),
+            ended_flights: Vec::new(),
+            processors: (0..scenario.processors).map(|_| processor()).collect(),
+            turn: 0,
+            batch: Vec::new(),
+            states: Vec::new(),
+            launches: Vec::new(),
+            recorder: ServeRecorder::new(prepared),
+            observer,
+            now: Time::ZERO,
+            arrived: 0,
+            first_left: scenario.stop.first,
+            failure: None,
+            prepared,
+        };
+        if let ArrivalStream::Closed { users, .. } = scenario.stream {
+            (0..users).for_each(|_| server.ask_at(Time::ZERO));
+        }
+        Ok(server)
+    }
+
+    /// The instant at which something happens without a job's end; `None` for never.
+    pub fn due(&self) -> Option<Time> {
+        if self.has_stopped() {
+            return None;
+        }
+        if !self.launches.is_empty() {
+            return Some(self.now);
+        }
+        let timer = self.timers.peek().map(|Reverse((at, _))| *at);
+        let arrival = self.next_arrival.map(|arrival| arrival.at);
+        // A queue that waits for more requests asks again; while no slot is free, a job's end does.
+        let has_slot = || self.processors.iter().any(|one| one.free_slots > 0);
+        let queue = self.policy.wake_at().filter(|_| has_slot());
+        [timer, arrival, queue].into_iter().flatten().min()
+    }
+
+    /// Returns whether the run is over before everything is complete.
+    pub fn has_stopped(&self) -> bool {
+        self.first_left == Some(0) || self.failure.is_some()
+    }
+
+    /// Batches that begin now; they are given once.
+    pub fn begin(&mut self) -> impl Iterator<Item = FlightLaunch> {
+        self.launches.drain(..)
+    }
+
+    /// Lets everything happen that is due at `now`.
+    pub fn wake(&mut self, now: Time) {
+        if self.has_stopped() {
+            return;
+        }
+        self.now = now;
+        if let Err(error) = self.let_in() {
+            self.failure = Some(error);
+            return;
+        }
+        self.take_requests();
+    }
+
+    /// Answers a job of a batch whose dependencies are complete, or keeps it back.
+    pub fn submit(
+        &mut self,
+        now: Time,
+        flight: u32,
+        job: u32,
+        token: u64,
+        answered: &mut Vec<AnsweredJob>,
+    ) {
+        self.now = now;
+        if self.has_stopped() {
+            // The rest of a run that is over takes no time.
+            let times = DealtJob {
+                start: now,
+                end: now,
+            };
+            answered.push(AnsweredJob { token, times });
+            return;
+        }
+        if !self.keeps_back(flight, job, token, answered) {
+            self.deal(flight, job, token, answered);
+        }
+    }
+
+    /// Ends a job of a batch. Jobs that were kept back may begin in its place.
+    pub fn end(&mut self, now: Time, flight: u32, job: u32, answered: &mut Vec<AnsweredJob>) {
+        if self.has_stopped() {
+            return;
+        }
+        self.now = now;
+        // Who goes on is only asked where requests are put back.
+        let work = match self.prepared.scenario.policy.preemption {
+            Some(_) => self.estimate(flight, job),
+            None => Span::ZERO,
+        };
+        let state = &mut self.flights[flight];
+        state.running -= 1;
+        state.left -= 1;
+        state.work_left = Span(state.work_left.0.saturating_sub(work.0));
+        if state.left == 0 {
+            let processor = state.processor;
+            self.complete(flight);
+            if !self.has_stopped() {
+                self.take_for(processor, Some(answered));
+            }
+        }
+    }
+
+    /// Ends a batch whose job is a trace, which the loop itself ran.
+    pub fn launch_ended(&mut self, now: Time, flight: u32) {
+        if self.has_stopped() {
+            return;
+        }
+        self.now = now;
+        let processor = self.end_trace(flight);
+        self.complete(flight);
+        if !self.has_stopped() {
+            self.take_for(processor, None);
+        }
+    }
+
+    fn model(&self, model: u32) -> &'s PreparedModel<'s> {
+        &self.prepared.models[model as usize]
+    }
+}

@@ -1,0 +1,100 @@
+//! From an arrival into the queue: files and random numbers, users that ask again, and the datapath latency.
+
+use super::{RequestState, Server};
+use crate::arrivals::RequestArrival;
+use crate::error::ServeError;
+use crate::policy::QueuedRequest;
+use chakram_base::units::{Span, Time};
+use std::cmp::Reverse;
+
+/// Something that happens to a request by itself.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(super) enum ServeTimer {
+    /// The datapath latency of the request with this number, in this slot, is over.
+    Ready(u64, u32),
+    /// A user has thought.
+    Ask(u64),
+}
+
+impl Server<'_> {
+    /// Lets requests into the queue that are due now.
+    pub(super) fn let_in(&mut self) -> Result<(), ServeError> {
+        let now = self.now;
+        while let Some(&Reverse((at, timer))) = self.timers.peek() {
+            if at > now {
+                break;
+            }
+            self.timers.pop();
+            match timer {
+                ServeTimer::Ready(_, slot) => self.enqueue(slot),
+                ServeTimer::Ask(_) => {
+                    let model = self.mix.next();
+                    self.admit(RequestArrival {
+                        at: now,
+                        model,
+                        tokens: [0, 0],
+                    });
+                }
+            }
+        }
+        while let Some(arrival) = self.next_arrival.filter(|arrival| arrival.at <= now) {
+            self.admit(arrival);
+            self.next_arrival = self.arrivals.next()?;
+        }
+        Ok(())
+    }
+
+    /// Schedules the next request of a user, unless enough were asked.
+    pub(super) fn ask_at(&mut self, at: Time) {
+        let stop = &self.prepared.scenario.stop;
+        let over = stop.requests.is_some_and(|most| self.asked >= most)
+            || stop.duration.is_some_and(|end| at >= Time::ZERO + end);
+        if !over {
+            let timer = ServeTimer::Ask(self.asked);
+            self.asked += 1;
+            self.timers.push(Reverse((at, timer)));
+        }
+    }
+
+    fn admit(&mut self, arrival: RequestArrival) {
+        let model = self.model(arrival.model);
+        let stated = arrival.tokens != [0, 0];
+        let tokens = match model.served.tokens {
+            Some(tokens) if !stated => tokens,
+            _ => arrival.tokens,
+        };
+        let ready = arrival.at + model.datapath;
+        let slot = self.requests.add(RequestState {
+            number: self.arrived,
+            model: arrival.model,
+            arrival: arrival.at,
+            ready,
+            tokens,
+        });
+        self.recorder.arrived(self.arrived, arrival.model, self.now);
+        if model.datapath == Span::ZERO {
+            self.enqueue(slot);
+        } else {
+            let timer = ServeTimer::Ready(self.arrived, slot);
+            self.timers.push(Reverse((ready, timer)));
+        }
+        self.arrived += 1;
+    }
+
+    fn enqueue(&mut self, slot: u32) {
+        let state = self.requests[slot];
+        let model = self.model(state.model);
+        let due = model.served.deadline.unwrap_or(Span::MAX);
+        self.recorder.queue.change(self.now, 1);
+        self.policy.enqueue(QueuedRequest {
+            number: state.number,
+            slot,
+            resumes: false,
+            model: state.model,
+            since: state.ready,
+            due: state.arrival + due,
+            level: model.served.level,
+            work: model.alone(self.prepared, &[state]),
+        });
+    }
+}

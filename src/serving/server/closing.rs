@@ -1,0 +1,43 @@
+//! The end of a run: its records are closed, and held against one another.
+
+use super::Server;
+use crate::error::ServeError;
+use crate::recorder::ServeRecorder;
+
+impl<'s> Server<'s> {
+    /// Closes the records of a run, when the loop has ended, and checks them.
+    pub fn finish(self) -> Result<ServeRecorder<'s>, ServeError> {
+        if let Some(error) = self.failure {
+            return Err(error);
+        }
+        let mut recorder = self.recorder;
+        let end = recorder.end;
+        let cores = u128::from(self.prepared.cores);
+        let processors = self.processors.iter();
+        recorder.busy_ps = processors
+            .map(|one| {
+                // Where a trace is served, all of the processor is taken.
+                let open = match one.traces {
+                    0 => 0,
+                    _ => u128::from(end.0.saturating_sub(one.traced_since.0)),
+                };
+                let dealt = one.cores.busy_ps();
+                dealt.saturating_sub(one.cores.busy_after(end)) + (one.traced_ps + open) * cores
+            })
+            .collect();
+        let dealt: u128 = self.processors.iter().map(|one| one.cores.busy_ps()).sum();
+        let in_flight: u128 = self.flights.iter().map(|flight| flight.core_ps).sum();
+        assert_eq!(
+            dealt,
+            recorder.completed_core_ps + in_flight,
+            "cores did the work of all batches and no other"
+        );
+        let waiting = self.requests.iter().filter(|one| one.arrival <= end);
+        let waiting: u128 = waiting
+            .map(|one| u128::from(end.since(one.arrival).0))
+            .sum();
+        recorder.check_little(waiting);
+        recorder.arrived_in_all = self.arrived;
+        Ok(recorder)
+    }
+}

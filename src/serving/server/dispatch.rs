@@ -1,0 +1,166 @@
+//! Requests that a processor takes from the queue, and those put back into it at the border of a job.
+
+use super::flight::RequestInFlight;
+use super::{AnsweredJob, FlightLaunch, Server};
+use crate::policy::QueuedRequest;
+use chakram_base::ids::Npu;
+use chakram_base::units::Span;
+
+impl Server<'_> {
+    /// Lets processors with free slots take requests from the queue.
+    pub(super) fn take_requests(&mut self) {
+        if self.prepared.scenario.policy.slots.is_none() {
+            loop {
+                self.policy.choose(self.now, &mut self.batch);
+                if self.batch.is_empty() {
+                    return;
+                }
+                let processor = self.turn as u32;
+                self.turn = (self.turn + 1) % self.processors.len();
+                self.start(processor);
+            }
+        }
+        for processor in 0..self.processors.len() as u32 {
+            if !self.take_for(processor, None) {
+                return;
+            }
+        }
+    }
+
+    /// Lets a processor fill its free slots. Batches that were put back go on with `answered`; without it there are
+    /// none, as a processor with a free slot would have taken them. Returns false if the queue had too little.
+    pub(super) fn take_for(
+        &mut self,
+        processor: u32,
+        mut answered: Option<&mut Vec<AnsweredJob>>,
+    ) -> bool {
+        if self.prepared.scenario.policy.slots.is_none() {
+            return true;
+        }
+        while self.processors[processor as usize].free_slots > 0 {
+            self.policy.choose(self.now, &mut self.batch);
+            match (self.batch.first(), answered.as_deref_mut()) {
+                (None, _) => return false,
+                (Some(first), Some(answered)) if first.resumes => {
+                    let flight = first.slot;
+                    self.batch.clear();
+                    self.resume(flight, processor, answered);
+                }
+                (Some(first), _) => {
+                    assert!(
+                        !first.resumes,
+                        "an idle processor leaves nothing in the queue"
+                    );
+                    self.start(processor);
+                }
+            }
+        }
+        true
+    }
+
+    /// Begins the chosen batch on a processor.
+    fn start(&mut self, processor: u32) {
+        let first = self.batch[0];
+        let model = self.model(first.model);
+        let mut state = self.ended_flights.pop().unwrap_or_default();
+        state.begin(self.now, first, processor, model.job_count());
+        state
+            .requests
+            .extend(self.batch.iter().map(|request| request.slot));
+        self.recorder
+            .queue
+            .change(self.now, -(self.batch.len() as i64));
+        self.batch.clear();
+        self.states.clear();
+        let states = state.requests.iter().map(|&slot| self.requests[slot]);
+        self.states.extend(states);
+        state.work_left = first.work;
+        state.lengths = model.lengths(self.prepared, &self.states);
+        let flight = self.flights.add(state);
+        let serving = &mut self.processors[processor as usize];
+        serving.free_slots = serving.free_slots.saturating_sub(1);
+        let mut npu = None;
+        if let Some(trace) = model.trace() {
+            if serving.traces == 0 {
+                serving.traced_since = self.now;
+            }
+            serving.traces += 1;
+            npu = trace.goes_anywhere().then_some(Npu(processor));
+        }
+        self.launches.push(FlightLaunch {
+            flight,
+            model: first.model,
+            npu,
+        });
+    }
+
+    /// Lets a batch that was put back go on.
+    fn resume(&mut self, flight: u32, processor: u32, answered: &mut Vec<AnsweredJob>) {
+        self.recorder.queue.change(self.now, -1);
+        self.processors[processor as usize].free_slots -= 1;
+        let state = &mut self.flights[flight];
+        state.processor = processor;
+        let since = state.put_back.take().unwrap_or(self.now);
+        let kept = std::mem::take(&mut state.kept);
+        let before = answered.len();
+        for (job, token) in kept {
+            self.deal(flight, job, token, answered);
+        }
+        let starts = answered[before..].iter().map(|job| job.times.start);
+        let start = starts.min().unwrap_or(self.now);
+        self.flights[flight].preempted += start.since(since);
+    }
+
+    /// Keeps a job back if its batch is or now becomes one that is put back; what was put in its place may begin.
+    pub(super) fn keeps_back(
+        &mut self,
+        flight: u32,
+        job: u32,
+        token: u64,
+        answered: &mut Vec<AnsweredJob>,
+    ) -> bool {
+        let Some(cost) = self.prepared.scenario.policy.preemption else {
+            return false;
+        };
+        let state = &mut self.flights[flight];
+        // The border of a job: the batch has begun, and none of its jobs runs.
+        if state.running > 0 || state.dealt == 0 {
+            return false;
+        }
+        if state.put_back.is_some() {
+            state.kept.push((job, token));
+            return true;
+        }
+        let running = queued(flight, state);
+        if !self.policy.overtakes(&running) {
+            return false;
+        }
+        let processor = self.flights[flight].processor;
+        self.put_back(flight, running, (job, token), cost);
+        self.take_for(processor, Some(answered));
+        true
+    }
+
+    fn put_back(&mut self, flight: u32, queued: QueuedRequest, job: (u32, u64), cost: Span) {
+        let now = self.now;
+        let state = &mut self.flights[flight];
+        state.put_back = Some(now);
+        state.kept.push(job);
+        let processor = &mut self.processors[state.processor as usize];
+        processor.cores.block(now + cost);
+        processor.free_slots += 1;
+        self.recorder.preemptions += 1;
+        self.recorder.queue.change(now, 1);
+        self.policy.enqueue(queued);
+    }
+}
+
+/// A batch as the queue would have it.
+fn queued(flight: u32, state: &RequestInFlight) -> QueuedRequest {
+    QueuedRequest {
+        slot: flight,
+        resumes: true,
+        work: state.work_left,
+        ..state.first
+    }
+}

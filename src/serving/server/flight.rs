@@ -1,0 +1,187 @@
+//! Batches in flight, and places that are used again.
+
+use crate::cores::DealtJob;
+use crate::policy::QueuedRequest;
+use chakram_base::units::{Span, Time};
+use std::collections::VecDeque;
+use std::ops::{Index, IndexMut};
+
+/// Items in places that are used again.
+#[derive(Debug)]
+pub(super) struct Slab<T> {
+    items: Vec<Option<T>>,
+    free: Vec<u32>,
+}
+
+impl<T> Default for Slab<T> {
+    fn default() -> Self {
+        Self {
+            items: Vec::new(),
+            free: Vec::new(),
+        }
+    }
+}
+
+impl<T> Slab<T> {
+    /// Adds an item and returns its place.
+    pub fn add(&mut self, item: T) -> u32 {
+        match self.free.pop() {
+            Some(place) => {
+                self.items[place as usize] = Some(item);
+                place
+            }
+            None => {
+                self.items.push(Some(item));
+                self.items.len() as u32 - 1
+            }
+        }
+    }
+
+    /// Takes out the item at a place that has one.
+    pub fn remove(&mut self, place: u32) -> T {
+        self.free.push(place);
+        self.items[place as usize].take().expect("it is there")
+    }
+
+    /// All items, by place.
+    pub fn iter(&self) -> impl Iterator<Item = &T> {
+        self.items.iter().flatten()
+    }
+}
+
+impl<T> Index<u32> for Slab<T> {
+    type Output = T;
+    fn index(&self, place: u32) -> &T {
+        self.items[place as usize].as_ref().expect("it is there")
+    }
+}
+
+impl<T> IndexMut<u32> for Slab<T> {
+    fn index_mut(&mut self, place: u32) -> &mut T {
+        self.items[place as usize].as_mut().expect("it is there")
+    }
+}
+
+/// Requests of one model that are served together.
+#[derive(Debug, Default)]
+pub(super) struct RequestInFlight {
+    /// The request that came first, as the queue had it.
+    pub first: QueuedRequest,
+    /// Places of its requests.
+    pub requests: Vec<u32>,
+    pub processor: u32,
+    /// Jobs that are not complete.
+    pub left: u32,
+    /// Jobs that have their times and are not complete.
+    pub running: u32,
+    /// Jobs that were given their times so far.
+    pub dealt: u64,
+    /// Core time of these.
+    pub core_ps: u128,
+    /// Time without load of the jobs that are not complete.
+    pub work_left: Span,
+    /// Lengths of its jobs where they are no vector products.
+    pub lengths: [Span; 2],
+    /// Instant at which it was put back, while it is.
+    pub put_back: Option<Time>,
+    /// Jobs that are ready and were kept back, with what names them to the loop.
+    pub kept: Vec<(u32, u64)>,
+    /// Time from being put back to going on.
+    pub preempted: Span,
+    /// Instant at which it was given to its processor.
+    pub began: Time,
+    pub run: RunningTime,
+}
+
+impl RequestInFlight {
+    /// Begins at `now` with no requests and so many jobs, in the room of one that ended.
+    pub fn begin(&mut self, now: Time, first: QueuedRequest, processor: u32, jobs: u32) {
+        let mut room = std::mem::take(self);
+        room.requests.clear();
+        room.kept.clear();
+        room.run.clear();
+        *self = Self {
+            first,
+            processor,
+            left: jobs,
+            began: now,
+            requests: room.requests,
+            kept: room.kept,
+            run: room.run,
+            ..Self::default()
+        };
+    }
+}
+
+/// Time during which at least one job runs.
+#[derive(Clone, Debug, Default)]
+pub(super) struct RunningTime {
+    done: Span,
+    /// Intervals that do not touch, in order, of which none has ended when the last was added.
+    open: VecDeque<(Time, Time)>,
+    /// Start of the first job.
+    pub first: Option<Time>,
+}
+
+impl RunningTime {
+    /// Adds a job whose times are given at `now`, which is never later than its start.
+    pub fn add(&mut self, now: Time, job: DealtJob) {
+        self.first = Some(self.first.map_or(job.start, |first| first.min(job.start)));
+        while let Some(&(start, end)) = self.open.front() {
+            if end > now {
+                break;
+            }
+            self.done += end.since(start);
+            self.open.pop_front();
+        }
+        let from = self.open.partition_point(|(_, end)| *end < job.start);
+        let mut to = from;
+        let (mut start, mut end) = (job.start, job.end);
+        while let Some(&(other_start, other_end)) = self.open.get(to) {
+            if other_start > end {
+                break;
+            }
+            (start, end) = (start.min(other_start), end.max(other_end));
+            to += 1;
+        }
+        self.open.drain(from..to);
+        self.open.insert(from, (start, end));
+    }
+
+    /// Forgets everything but its room.
+    fn clear(&mut self) {
+        self.open.clear();
+        (self.done, self.first) = (Span::ZERO, None);
+    }
+
+    /// The time of all jobs.
+    pub fn finish(&mut self) -> Span {
+        let open = self.open.drain(..);
+        self.done += open.map(|(start, end)| end.since(start)).sum();
+        self.done
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn overlapping_jobs_count_once() {
+        let job = |start, end| DealtJob {
+            start: Time(start),
+            end: Time(end),
+        };
+        let mut time = RunningTime::default();
+        time.add(Time(0), job(5, 10));
+        time.add(Time(0), job(20, 30));
+        // Joins both: 5 to 30.
+        time.add(Time(2), job(8, 22));
+        // Begins before what is open: 3 to 4.
+        time.add(Time(3), job(3, 4));
+        // All that ended by 40 is done; 50 to 60 touches nothing.
+        time.add(Time(40), job(50, 60));
+        assert_eq!(time.first, Some(Time(3)));
+        assert_eq!(time.finish(), Span(25 + 1 + 10));
+    }
+}

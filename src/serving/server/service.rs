@@ -1,0 +1,135 @@
+//! Times of jobs on cores, and ends of batches.
+
+use super::flight::RequestInFlight;
+use super::{AnsweredJob, Server};
+use crate::cores::DealtJob;
+use crate::observe::{CompletedRequest, ServedJob};
+use crate::scenario::ArrivalStream;
+use chakram_base::units::Span;
+
+impl Server<'_> {
+    /// Time of a job without load.
+    pub(super) fn estimate(&self, flight: u32, job: u32) -> Span {
+        let state = &self.flights[flight];
+        let (tasks, each) = self.size(state, job);
+        each.times(tasks.div_ceil(self.prepared.cores))
+    }
+
+    /// Tasks of a job and the length of each.
+    fn size(&self, flight: &RequestInFlight, job: u32) -> (u64, Span) {
+        let numbers = flight
+            .requests
+            .iter()
+            .map(|&slot| self.requests[slot].number);
+        let model = self.model(flight.first.model);
+        model.size(self.prepared, job, numbers, &flight.lengths)
+    }
+
+    /// Deals a job to the cores of its batch's processor.
+    pub(super) fn deal(
+        &mut self,
+        flight: u32,
+        job: u32,
+        token: u64,
+        answered: &mut Vec<AnsweredJob>,
+    ) {
+        let (tasks, each) = self.size(&self.flights[flight], job);
+        let now = self.now;
+        let state = &mut self.flights[flight];
+        let cores = &mut self.processors[state.processor as usize].cores;
+        let times = cores.deal(now, tasks, each);
+        state.running += 1;
+        state.dealt += 1;
+        state.core_ps += u128::from(tasks) * u128::from(each.0);
+        state.run.add(now, times);
+        answered.push(AnsweredJob { token, times });
+        self.observe(flight, job, times);
+    }
+
+    /// Tells the observer of a job, if it asks.
+    fn observe(&mut self, flight: u32, job: u32, times: DealtJob) {
+        if self.observer.wants_jobs() {
+            let state = &self.flights[flight];
+            let (first, processor) = (state.first, state.processor);
+            self.observer.served(&ServedJob {
+                request: first.number,
+                model: first.model,
+                job,
+                processor,
+                times: (times.start, times.end),
+            });
+        }
+    }
+
+    /// Notes that the launch of a trace has ended, and returns its processor.
+    pub(super) fn end_trace(&mut self, flight: u32) -> u32 {
+        let now = self.now;
+        let state = &mut self.flights[flight];
+        let times = DealtJob {
+            start: state.began,
+            end: now,
+        };
+        state.run.add(times.start, times);
+        let processor = state.processor;
+        let serving = &mut self.processors[processor as usize];
+        serving.traces -= 1;
+        if serving.traces == 0 {
+            serving.traced_ps += u128::from(now.since(serving.traced_since).0);
+        }
+        self.observe(flight, 0, times);
+        processor
+    }
+
+    /// Ends a batch, all of whose jobs are complete.
+    pub(super) fn complete(&mut self, flight: u32) {
+        let now = self.now;
+        let mut state = self.flights.remove(flight);
+        let compute = state.run.finish();
+        let together = state.requests.len() as u32;
+        self.recorder.flight_ended(state.core_ps);
+        let serving = &mut self.processors[state.processor as usize];
+        serving.free_slots = serving.free_slots.saturating_add(1);
+        let started = state.run.first.unwrap_or(now);
+        for &slot in &state.requests {
+            let request = self.requests.remove(slot);
+            let serve = now.since(request.arrival);
+            let datapath = request.ready.since(request.arrival);
+            let known = datapath + compute + state.preempted;
+            let queue = serve.0.checked_sub(known.0);
+            let completed = CompletedRequest {
+                number: request.number,
+                model: request.model,
+                arrival: request.arrival,
+                started,
+                finished: now,
+                datapath,
+                compute,
+                preempted: state.preempted,
+                queue: Span(queue.expect("parts of a request's time do not overlap")),
+                together,
+                processor: state.processor,
+                tokens: request.tokens,
+            };
+            self.recorder.completed(&completed);
+            if let Err(error) = self.observer.completed(&completed) {
+                self.failure = Some(error.into());
+            }
+            if let ArrivalStream::Closed {
+                think, exponential, ..
+            } = self.prepared.scenario.stream
+            {
+                let think = if exponential {
+                    Span::from_seconds(self.think.exponential(think.seconds()))
+                } else {
+                    think
+                };
+                self.ask_at(now + think);
+            }
+            let first = self.prepared.scenario.stop.first;
+            if first.is_some_and(|first| request.number < first) {
+                self.first_left = self.first_left.map(|left| left - 1);
+            }
+        }
+        self.ended_flights.push(state);
+    }
+}

@@ -1,0 +1,461 @@
+//! Statistics of a run in bounded memory: percentiles, confidence intervals by batch means, and values over time.
+
+use chakram_base::units::{Span, Time};
+use serde::{Deserialize, Serialize};
+
+/// The most samples that are kept as they are.
+const EXACT: usize = 1 << 16;
+/// Parts into which a sketch divides each power of two, as a power of two: 2^-8 is 0.4 %.
+const FINE: u32 = 8;
+/// Batches at which neighbours are joined.
+const MOST_BATCHES: usize = 64;
+/// The fewest batches of an interval.
+const LEAST_BATCHES: usize = 16;
+/// The percentiles of reports.
+pub const PERCENTS: [f64; 4] = [50.0, 90.0, 95.0, 99.0];
+
+/// Counts of durations by their size: exact below 2^8 ps, otherwise to one part in 2^8.
+#[derive(Clone, Debug, Default)]
+struct DurationSketch {
+    /// Counts by power of two; those without any are not there.
+    octaves: Vec<Option<Box<[u32; 1 << FINE]>>>,
+    count: u64,
+}
+
+impl DurationSketch {
+    /// Octave and place in it of a duration.
+    fn place(span: Span) -> (usize, usize) {
+        let bits = u64::BITS - span.0.leading_zeros();
+        match bits.checked_sub(FINE + 1) {
+            None => (0, span.0 as usize & ((1 << FINE) - 1)),
+            Some(shift) => {
+                let part = (span.0 >> shift) as usize & ((1 << FINE) - 1);
+                (shift as usize + 1, part)
+            }
+        }
+    }
+
+    /// The middle of the durations at a place.
+    fn middle(octave: usize, part: usize) -> u64 {
+        match octave.checked_sub(1) {
+            None => part as u64,
+            Some(shift) => {
+                let least = ((1 << FINE) + part as u64) << shift;
+                least + (1_u64 << shift) / 2
+            }
+        }
+    }
+
+    fn add(&mut self, span: Span) {
+        let (octave, part) = Self::place(span);
+        if self.octaves.len() <= octave {
+            self.octaves.resize_with(octave + 1, || None);
+        }
+        let counts = self.octaves[octave].get_or_insert_with(|| Box::new([0; 1 << FINE]));
+        counts[part] = counts[part].saturating_add(1);
+        self.count += 1;
+    }
+
+    fn join(&mut self, other: &Self) {
+        if self.octaves.len() < other.octaves.len() {
+            self.octaves.resize_with(other.octaves.len(), || None);
+        }
+        for (into, from) in self.octaves.iter_mut().zip(&other.octaves) {
+            let Some(from) = from else { continue };
+            let into = into.get_or_insert_with(|| Box::new([0; 1 << FINE]));
+            for (into, from) in into.iter_mut().zip(from.iter()) {
+                *into = into.saturating_add(*from);
+            }
+        }
+        self.count += other.count;
+    }
+
+    /// The duration below which `percent` of all lie.
+    fn percentile(&self, percent: f64) -> Option<Span> {
+        let rank = (self.count.checked_sub(1)? as f64 * percent / 100.0).round() as u64;
+        let mut below = 0;
+        for (octave, counts) in self.octaves.iter().enumerate() {
+            let Some(counts) = counts else { continue };
+            for (part, &count) in counts.iter().enumerate() {
+                below += u64::from(count);
+                if below > rank {
+                    return Some(Span(Self::middle(octave, part)));
+                }
+            }
+        }
+        None
+    }
+}
+
+/// Consecutive samples.
+#[derive(Clone, Debug, Default)]
+struct SampleBatch {
+    sum_ps: u128,
+    sketch: DurationSketch,
+}
+
+impl SampleBatch {
+    fn join(&mut self, other: &Self) {
+        self.sum_ps += other.sum_ps;
+        self.sketch.join(&other.sketch);
+    }
+
+    fn mean(&self) -> f64 {
+        self.sum_ps as f64 / self.sketch.count.max(1) as f64
+    }
+}
+
+/// A value with its confidence interval.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
+pub struct IntervalEstimate {
+    /// The value.
+    #[serde(rename = "value_ps")]
+    pub value: Span,
+    /// Half of the width of the interval that holds the true value with 95 %, by batch means; absent where the run is
+    /// too short for one.
+    #[serde(rename = "plus_minus_ps")]
+    pub plus_minus: Option<Span>,
+}
+
+/// Durations of one kind, such as serve times of a model, in the order in which they ended.
+#[derive(Clone, Debug, Default)]
+pub struct DurationSamples {
+    /// All samples while they are few.
+    exact: Vec<Span>,
+    all: SampleBatch,
+    batches: Vec<SampleBatch>,
+    /// Samples of a batch, a power of two.
+    batch_size: u64,
+    current: SampleBatch,
+}
+
+impl DurationSamples {
+    /// Adds a sample.
+    pub fn add(&mut self, span: Span) {
+        if self.all.sketch.count < EXACT as u64 {
+            self.exact.push(span);
+        } else if !self.exact.is_empty() {
+            self.exact = Vec::new();
+        }
+        self.batch_size = self.batch_size.max(1);
+        for batch in [&mut self.all, &mut self.current] {
+            batch.sum_ps += u128::from(span.0);
+            batch.sketch.add(span);
+        }
+        if self.current.sketch.count == self.batch_size {
+            self.batches.push(std::mem::take(&mut self.current));
+        }
+        if self.batches.len() == MOST_BATCHES {
+            self.batches = joined(&self.batches);
+            self.batch_size *= 2;
+        }
+    }
+
+    /// Number of samples.
+    pub fn count(&self) -> u64 {
+        self.all.sketch.count
+    }
+
+    /// The sum of all, in picoseconds.
+    pub fn sum_ps(&self) -> u128 {
+        self.all.sum_ps
+    }
+
+    /// The mean with its interval; `None` without samples.
+    pub fn mean(&self) -> Option<IntervalEstimate> {
+        let count = u128::from(self.count());
+        let value = (self.sum_ps() + count / 2).checked_div(count)?;
+        Some(IntervalEstimate {
+            value: Span(value as u64),
+            plus_minus: self.interval(SampleBatch::mean),
+        })
+    }
+
+    /// A percentile with its interval; `None` without samples. Between two samples it is linear (position (n - 1) q);
+    /// of more than 65,536 samples it is known to one part in 256.
+    pub fn percentile(&self, percent: f64) -> Option<IntervalEstimate> {
+        let value = if self.exact.len() as u64 == self.count() {
+            let mut sorted = self.exact.clone();
+            sorted.sort_unstable();
+            interpolated(&sorted, percent)?
+        } else {
+            self.all.sketch.percentile(percent)?
+        };
+        let of = |batch: &SampleBatch| {
+            let value = batch.sketch.percentile(percent);
+            value.unwrap_or_default().0 as f64
+        };
+        // Of fewer samples a batch says little about a high percentile.
+        let rare = 1.0 / (1.0 - percent / 100.0);
+        let plus_minus = self.interval(of);
+        Some(IntervalEstimate {
+            value,
+            plus_minus: plus_minus.filter(|_| self.batch_size as f64 >= 2.0 * rare),
+        })
+    }
+
+    /// Half of the width of the 95 % interval of a value's mean over batches that are independent of one another;
+    /// `None` if there are too few of them.
+    fn interval(&self, value: impl Fn(&SampleBatch) -> f64) -> Option<Span> {
+        let mut batches = self.batches.clone();
+        let mut size = self.batch_size;
+        while batches.len() >= LEAST_BATCHES {
+            let values: Vec<f64> = batches.iter().map(&value).collect();
+            let count = values.len() as f64;
+            let mean = values.iter().sum::<f64>() / count;
+            let off = |v: &f64| v - mean;
+            let squares: f64 = values.iter().map(|v| off(v) * off(v)).sum();
+            let neighbours: f64 = values.windows(2).map(|w| off(&w[0]) * off(&w[1])).sum();
+            // Neighbours that are alike say that batches are shorter than what they wait for. By chance alone the
+            // correlation has a deviation of one over the root of their number.
+            let correlated = squares > 0.0 && neighbours / squares > 1.65 / count.sqrt();
+            if !correlated && size >= 8 {
+                let error = (squares / (count - 1.0) / count).sqrt();
+                return Some(Span((student_95(values.len() - 1) * error).round() as u64));
+            }
+            batches = joined(&batches);
+            size *= 2;
+        }
+        None
+    }
+}
+
+/// Neighbouring batches joined in pairs; one that is left over is dropped.
+fn joined(batches: &[SampleBatch]) -> Vec<SampleBatch> {
+    let pairs = batches.chunks_exact(2);
+    let joined = pairs.map(|pair| {
+        let mut both = pair[0].clone();
+        both.join(&pair[1]);
+        both
+    });
+    joined.collect()
+}
+
+/// The value at position (n - 1) q of sorted samples, linear between two.
+fn interpolated(sorted: &[Span], percent: f64) -> Option<Span> {
+    let position = sorted.len().checked_sub(1)? as f64 * percent / 100.0;
+    let below = position.floor() as usize;
+    let (a, b) = (sorted[below], sorted[(below + 1).min(sorted.len() - 1)]);
+    let part = position - below as f64;
+    Some(Span(a.0 + ((b.0 - a.0) as f64 * part).round() as u64))
+}
+
+/// The 97.5 % quantile of Student's distribution, to 0.2 %: the normal quantile and two terms of its expansion in
+/// 1 / degrees (Abramowitz and Stegun, 26.7.5).
+fn student_95(degrees: usize) -> f64 {
+    let z: f64 = 1.959_964;
+    let n = degrees.max(1) as f64;
+    let first = (z.powi(3) + z) / 4.0;
+    let second = (5.0 * z.powi(5) + 16.0 * z.powi(3) + 3.0 * z) / 96.0;
+    z + first / n + second / (n * n)
+}
+
+/// A whole number over time, in intervals of equal length that double when there are too many of them.
+#[derive(Clone, Debug)]
+pub struct LevelCurve {
+    level: u64,
+    since: Time,
+    /// Time times level so far, in picoseconds.
+    area: u128,
+    most: u64,
+    /// Length of an interval.
+    width: Span,
+    /// Time times level, and the highest level, of each interval.
+    intervals: Vec<(u128, u64)>,
+}
+
+/// The most intervals of a curve.
+const MOST_INTERVALS: u64 = 256;
+
+impl Default for LevelCurve {
+    fn default() -> Self {
+        Self {
+            level: 0,
+            since: Time::ZERO,
+            area: 0,
+            most: 0,
+            width: Span(1 << 20),
+            intervals: Vec::new(),
+        }
+    }
+}
+
+/// A level over time as reports have it.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[cfg_attr(test, derive(schemars::JsonSchema))]
+pub struct LevelSummary {
+    /// Mean over the window.
+    pub mean: f64,
+    /// The highest.
+    pub most: u64,
+    /// Length of the intervals of `means`.
+    pub interval_ps: Span,
+    /// Mean of each interval of the window.
+    pub means: Vec<f64>,
+}
+
+impl LevelCurve {
+    /// The level now.
+    pub fn level(&self) -> u64 {
+        self.level
+    }
+
+    /// Instant of the last change.
+    pub fn since(&self) -> Time {
+        self.since
+    }
+
+    /// Time times level until `now`, in picoseconds.
+    pub fn area_until(&self, now: Time) -> u128 {
+        self.area + u128::from(self.level) * u128::from(now.since(self.since).0)
+    }
+
+    /// Changes the level at `now`.
+    pub fn change(&mut self, now: Time, up: i64) {
+        self.advance(now);
+        self.level = self.level.saturating_add_signed(up);
+        self.most = self.most.max(self.level);
+    }
+
+    fn advance(&mut self, now: Time) {
+        self.area = self.area_until(now);
+        while now.0 / self.width.0 >= MOST_INTERVALS {
+            self.width = self.width.times(2);
+            let pairs = self.intervals.chunks(2);
+            self.intervals = pairs
+                .map(|pair| {
+                    let area = pair.iter().map(|(area, _)| area).sum();
+                    let most = pair.iter().map(|(_, most)| *most).max();
+                    (area, most.unwrap_or(0))
+                })
+                .collect();
+        }
+        let mut at = self.since.0;
+        while at < now.0 {
+            let interval = at / self.width.0;
+            let until = ((interval + 1) * self.width.0).min(now.0);
+            let interval = interval as usize;
+            if self.intervals.len() <= interval {
+                self.intervals.resize(interval + 1, (0, 0));
+            }
+            let (area, most) = &mut self.intervals[interval];
+            *area += u128::from(self.level) * u128::from(until - at);
+            *most = (*most).max(self.level);
+            at = until;
+        }
+        self.since = now;
+    }
+
+    /// The curve until `end`.
+    pub fn summary(mut self, end: Time) -> LevelSummary {
+        self.advance(end);
+        let (width, intervals) = (self.width.0, self.intervals.len() as u64);
+        let length = |i: u64| (end.0 - i * width).min(width).max(1);
+        let means = (0..intervals).zip(&self.intervals);
+        LevelSummary {
+            mean: self.area as f64 / end.0.max(1) as f64,
+            most: self.most,
+            interval_ps: self.width,
+            means: means
+                .map(|(i, (area, _))| *area as f64 / length(i) as f64)
+                .collect(),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::random::{RandomPurpose, RandomStream};
+
+    #[test]
+    fn percentiles_are_those_of_sorted_samples() {
+        let mut samples = DurationSamples::default();
+        for n in (1..=101).rev() {
+            samples.add(Span(n * 1000));
+        }
+        // 101 samples: position 100 q, so that p95 is the 96th.
+        let at = |percent| samples.percentile(percent).unwrap().value.0;
+        assert_eq!([50.0, 95.0, 99.0].map(at), [51_000, 96_000, 100_000]);
+        assert_eq!(at(99.5), 100_500);
+        assert_eq!(samples.mean().unwrap().value, Span(51_000));
+        assert_eq!(DurationSamples::default().percentile(50.0), None);
+    }
+
+    #[test]
+    fn sketches_of_many_samples_are_near() {
+        let mut samples = DurationSamples::default();
+        let mut sorted = Vec::new();
+        let mut random = RandomStream::new(3, RandomPurpose::Service);
+        for _ in 0..100_000 {
+            let span = Span(random.exponential(1e9) as u64);
+            samples.add(span);
+            sorted.push(span);
+        }
+        sorted.sort_unstable();
+        for percent in PERCENTS {
+            let exact = interpolated(&sorted, percent).unwrap().0 as f64;
+            let found = samples.percentile(percent).unwrap();
+            assert!(
+                (found.value.0 as f64 / exact - 1.0).abs() < 1.0 / 256.0,
+                "{percent}"
+            );
+            // An interval of independent samples holds the true value: -ln(1 - q) times the mean.
+            let truth = -(1.0 - percent / 100.0_f64).ln() * 1e9;
+            let off = (found.value.0 as f64 - truth).abs();
+            assert!(off < 2.0 * found.plus_minus.unwrap().0 as f64, "{percent}");
+        }
+        assert_eq!(samples.exact.len(), 0);
+    }
+
+    #[test]
+    fn intervals_hold_the_mean_and_want_enough_samples() {
+        // 4096 uniform samples from 0 to 2e6: deviation 2e6 / sqrt(12), so 2.0 x that / 64 = 18,000 is half an
+        // interval; nineteen of twenty hold the mean.
+        let mut holds = 0;
+        for seed in 0..40 {
+            let mut random = RandomStream::new(seed, RandomPurpose::Service);
+            let mut samples = DurationSamples::default();
+            for _ in 0..4096 {
+                samples.add(Span((random.unit() * 2e6) as u64));
+            }
+            let mean = samples.mean().unwrap();
+            let half = mean.plus_minus.unwrap().0;
+            assert!((12_000..27_000).contains(&half), "{half}");
+            holds += u32::from(mean.value.0.abs_diff(1_000_000) <= half);
+        }
+        assert!((34..=40).contains(&holds), "{holds} of 40");
+        let mut few = DurationSamples::default();
+        (0..50).for_each(|n| few.add(Span(n)));
+        assert_eq!(few.mean().unwrap().plus_minus, None);
+        // What only grows is no steady state.
+        let mut growing = DurationSamples::default();
+        (0..100_000).for_each(|n| growing.add(Span(n)));
+        assert_eq!(growing.mean().unwrap().plus_minus, None);
+    }
+
+    #[test]
+    fn student_quantiles_are_the_tables() {
+        for (degrees, quantile) in [(15, 2.1314), (20, 2.0860), (31, 2.0395), (63, 1.9983)] {
+            assert!(
+                (student_95(degrees) / quantile - 1.0).abs() < 0.002,
+                "{degrees}"
+            );
+        }
+    }
+
+    #[test]
+    fn levels_keep_their_area() {
+        let mut curve = LevelCurve::default();
+        // 2 from 10 to 30 us, 1 to 2 s, 0 to 4 s: areas 40 us and 1,999,970 us.
+        curve.change(Time(10_000_000), 2);
+        curve.change(Time(30_000_000), -1);
+        curve.change(Time(2_000_000_000_000), -1);
+        assert_eq!(curve.area_until(Time(4_000_000_000_000)), 2_000_010_000_000);
+        let summary = curve.summary(Time(4_000_000_000_000));
+        assert_eq!(summary.most, 2);
+        assert!((summary.mean - 2_000_010.0 / 4_000_000.0).abs() < 1e-9);
+        assert!(summary.means.len() <= 256 && summary.means.len() >= 100);
+    }
+}

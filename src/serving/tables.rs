@@ -1,0 +1,259 @@
+//! Tables of measurements: CSV with a line of headings, plain or compressed, with any columns.
+
+use super::error::ServeError;
+use chakram_base::config::{did_you_mean, nearest, quoted};
+use chakram_base::units::Span;
+use chakram_trace::format::file::DecompressedStream;
+use std::path::Path;
+
+/// A table as it is read, row by row.
+pub struct TableReader {
+    file: String,
+    headings: Vec<String>,
+    rows: csv::Reader<DecompressedStream<'static>>,
+    record: csv::StringRecord,
+    /// Columns with the value that a row must have to be read.
+    filters: Vec<(usize, String)>,
+}
+
+/// Unit of a column, from the end of its name.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct ColumnUnit {
+    seconds: f64,
+}
+
+impl ColumnUnit {
+    /// The unit that a column's name ends with; `None` if it names none.
+    pub fn of(name: &str) -> Option<Self> {
+        let lower = name.to_lowercase();
+        let units = [
+            ("_ps", 1e-12),
+            ("_ns", 1e-9),
+            ("_us", 1e-6),
+            ("_ms", 1e-3),
+            ("_s", 1.0),
+        ];
+        let found = units.iter().find(|(end, _)| lower.ends_with(end));
+        found.map(|(_, seconds)| Self { seconds: *seconds })
+    }
+
+    /// Microseconds.
+    pub const MICROSECONDS: Self = Self { seconds: 1e-6 };
+
+    /// So many of the unit.
+    pub fn span(self, value: f64) -> Span {
+        Span::from_seconds(value * self.seconds)
+    }
+}
+
+impl TableReader {
+    /// Opens the table at `path`.
+    pub fn open(path: &Path) -> Result<Self, ServeError> {
+        let file = path.display().to_string();
+        let stream = DecompressedStream::open(path).map_err(|error| ServeError::Read {
+            file: file.clone(),
+            source: std::io::Error::other(error.to_string()),
+        })?;
+        let mut rows = csv::ReaderBuilder::new()
+            .trim(csv::Trim::All)
+            .from_reader(stream);
+        let headings = rows.headers().map_err(|error| csv_error(&file, &error))?;
+        let headings: Vec<String> = headings.iter().map(str::to_owned).collect();
+        Ok(Self {
+            file,
+            headings,
+            rows,
+            record: csv::StringRecord::new(),
+            filters: Vec::new(),
+        })
+    }
+
+    /// Name of the file in errors.
+    pub fn file(&self) -> &str {
+        &self.file
+    }
+
+    /// Names of the columns.
+    pub fn headings(&self) -> &[String] {
+        &self.headings
+    }
+
+    /// Keeps rows alone that have `value` in column `name`.
+    pub fn filter(&mut self, name: &str, value: &str) -> Result<(), ServeError> {
+        let column = self.column(name)?;
+        self.filters.push((column, value.to_owned()));
+        Ok(())
+    }
+
+    /// The place of the first of `names` that is there.
+    pub fn any(&self, names: &[&str]) -> Option<usize> {
+        let place = |name: &&str| {
+            self.headings
+                .iter()
+                .position(|h| h.eq_ignore_ascii_case(name))
+        };
+        names.iter().find_map(place)
+    }
+
+    /// The place of column `name`.
+    pub fn column(&self, name: &str) -> Result<usize, ServeError> {
+        self.any(&[name]).ok_or_else(|| {
+            let all = self.headings.iter().map(String::as_str);
+            let closest = nearest(name, all.clone());
+            ServeError::row(
+                &self.file,
+                1,
+                format_args!("no column {}", quoted(name)),
+                format_args!(
+                    "one of {}{}",
+                    all.collect::<Vec<_>>().join(", "),
+                    did_you_mean(closest)
+                ),
+            )
+        })
+    }
+
+    /// Goes to the next row that the filters keep; `false` at the end.
+    pub fn advance(&mut self) -> Result<bool, ServeError> {
+        loop {
+            let more = self.rows.read_record(&mut self.record);
+            if !more.map_err(|error| csv_error(&self.file, &error))? {
+                return Ok(false);
+            }
+            let mut filters = self.filters.iter();
+            if filters.all(|(column, value)| self.record.get(*column) == Some(value)) {
+                return Ok(true);
+            }
+        }
+    }
+
+    /// Line of the row, from 1.
+    pub fn line(&self) -> u64 {
+        self.record.position().map_or(0, csv::Position::line)
+    }
+
+    /// Text of the row in a column.
+    pub fn text(&self, column: usize) -> &str {
+        self.record.get(column).unwrap_or_default()
+    }
+
+    /// Number of the row in a column, which is finite and not negative.
+    pub fn number(&self, column: usize) -> Result<f64, ServeError> {
+        let text = self.text(column);
+        let number = text.parse::<f64>().ok();
+        let number = number.filter(|n| n.is_finite() && *n >= 0.0);
+        number.ok_or_else(|| {
+            let name = &self.headings[column];
+            self.refuse(
+                format_args!("{} in column `{name}`", quoted(text)),
+                "a number that is not negative",
+            )
+        })
+    }
+
+    /// An error about the row.
+    pub fn refuse(
+        &self,
+        found: impl std::fmt::Display,
+        expected: impl std::fmt::Display,
+    ) -> ServeError {
+        ServeError::row(&self.file, self.line(), found, expected)
+    }
+}
+
+fn csv_error(file: &str, error: &csv::Error) -> ServeError {
+    let line = error.position().map_or(1, csv::Position::line);
+    let why = match error.kind() {
+        csv::ErrorKind::UnequalLengths {
+            expected_len, len, ..
+        } => format!("found {len} columns, expected {expected_len} as in the line of headings"),
+        csv::ErrorKind::Utf8 { .. } => "found bytes that are no text, expected UTF-8".to_owned(),
+        _ => error.to_string(),
+    };
+    ServeError::Row {
+        file: file.to_owned(),
+        line,
+        why,
+    }
+}
+
+/// Durations at ascending places, and linear between them.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct LatencyCurve {
+    /// Places with their mean duration, ascending.
+    points: Vec<(f64, Span)>,
+}
+
+impl LatencyCurve {
+    /// The means of all that was measured at each place; `None` without any.
+    pub fn of_means(mut measured: Vec<(f64, Span)>) -> Option<Self> {
+        measured.sort_by(|a, b| a.0.total_cmp(&b.0));
+        let mut points: Vec<(f64, Span)> = Vec::new();
+        let mut rest = measured.as_slice();
+        while let Some(&(x, _)) = rest.first() {
+            let here = rest.partition_point(|(other, _)| *other <= x);
+            let sum: u128 = rest[..here]
+                .iter()
+                .map(|(_, span)| u128::from(span.0))
+                .sum();
+            points.push((x, Span((sum / here as u128) as u64)));
+            rest = &rest[here..];
+        }
+        (!points.is_empty()).then_some(Self { points })
+    }
+
+    /// The largest place that was measured.
+    pub fn last(&self) -> f64 {
+        self.points.last().map_or(0.0, |(x, _)| *x)
+    }
+
+    /// Duration at `x`: between two places linear, before the first that of the first, behind the last along the line
+    /// of the last two.
+    pub fn at(&self, x: f64) -> Span {
+        let behind = self.points.partition_point(|(place, _)| *place < x);
+        let (Some(first), Some(last)) = (self.points.first(), self.points.last()) else {
+            return Span::ZERO;
+        };
+        let [(x0, y0), (x1, y1)] = match behind {
+            0 => return first.1,
+            n if n < self.points.len() => [self.points[n - 1], self.points[n]],
+            n if n >= 2 => [self.points[n - 2], self.points[n - 1]],
+            _ => return last.1,
+        };
+        let (y0, y1) = (y0.0 as f64, y1.0 as f64);
+        Span((y0 + (y1 - y0) * ((x - x0) / (x1 - x0))).round() as u64)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn curves_are_linear_between_means() {
+        let us = Span::from_us;
+        let curve =
+            LatencyCurve::of_means(vec![(4.0, us(40)), (1.0, us(8)), (1.0, us(12))]).unwrap();
+        // The mean at 1 is 10; at 2, 10 + 30 / 3; behind 4 along the same line.
+        assert_eq!(
+            [0.5, 1.0, 2.0, 4.0, 5.0].map(|x| curve.at(x)),
+            [10, 10, 20, 40, 50].map(us)
+        );
+        let one = LatencyCurve::of_means(vec![(2.0, us(7))]).unwrap();
+        assert_eq!([1.0, 9.0].map(|x| one.at(x)), [us(7); 2]);
+        assert_eq!(LatencyCurve::of_means(Vec::new()), None);
+    }
+
+    #[test]
+    fn units_stand_at_the_end_of_names() {
+        assert_eq!(
+            ColumnUnit::of("prompt_ms").unwrap().span(1.5),
+            Span::from_us(1500)
+        );
+        assert_eq!(
+            ColumnUnit::of("arrival_ns").unwrap().span(3.0),
+            Span::from_ns(3)
+        );
+        assert_eq!(ColumnUnit::of("arrival"), None);
+    }
+}

@@ -1,0 +1,174 @@
+//! A picture of requests over time in Chrome's trace format: each request with its parts, and the jobs of batches.
+
+use super::observe::{CompletedRequest, RequestObserver, ServedJob};
+use chakram_base::units::Time;
+use serde::Serialize;
+use std::io::{self, Write};
+
+/// The most requests and jobs that a picture has.
+const MOST_EVENTS: u64 = 1_000_000;
+
+/// Writes requests and jobs as they are served.
+pub struct RequestTimeline<'m, W> {
+    out: W,
+    models: Vec<&'m str>,
+    events: u64,
+    left_out: u64,
+    failed: Option<io::Error>,
+}
+
+/// An event of the Chrome trace format.
+#[derive(Serialize)]
+struct RequestEvent<'e, A> {
+    ph: &'static str,
+    cat: &'static str,
+    id: u64,
+    pid: u32,
+    tid: u32,
+    name: &'e str,
+    /// Microseconds.
+    ts: f64,
+    args: &'e A,
+}
+
+/// Arguments of a request.
+#[derive(Serialize)]
+struct RequestArgs {
+    request: u64,
+    together: u32,
+    processor: u32,
+    datapath_ps: u64,
+    queue_ps: u64,
+    compute_ps: u64,
+    preempted_ps: u64,
+}
+
+/// Arguments of a job.
+#[derive(Serialize)]
+struct JobArgs {
+    processor: u32,
+}
+
+/// Arguments of what has none.
+#[derive(Serialize)]
+struct NoArgs {}
+
+fn us(at: Time) -> f64 {
+    at.0 as f64 / 1e6
+}
+
+impl<'m, W: Write> RequestTimeline<'m, W> {
+    /// Begins a picture of requests of these models.
+    ///
+    /// # Errors
+    ///
+    /// If `out` cannot be written.
+    pub fn new(mut out: W, models: Vec<&'m str>) -> io::Result<Self> {
+        writeln!(out, "{{\"displayTimeUnit\":\"ns\",\"traceEvents\":[")?;
+        write!(
+            out,
+            r#"{{"ph":"M","pid":0,"name":"process_name","args":{{"name":"requests"}}}}"#
+        )?;
+        Ok(Self {
+            out,
+            models,
+            events: 0,
+            left_out: 0,
+            failed: None,
+        })
+    }
+
+    fn span(
+        &mut self,
+        name: &str,
+        id: u64,
+        (start, end): (Time, Time),
+        args: &impl Serialize,
+    ) -> io::Result<()> {
+        for (ph, at) in [("b", start), ("e", end)] {
+            let event = RequestEvent {
+                ph,
+                cat: "request",
+                id,
+                pid: 0,
+                tid: 0,
+                name,
+                ts: us(at),
+                args,
+            };
+            self.out.write_all(b",\n")?;
+            serde_json::to_writer(&mut self.out, &event)?;
+        }
+        Ok(())
+    }
+
+    /// Returns true if another event fits.
+    fn counts(&mut self) -> bool {
+        let fits = self.events < MOST_EVENTS;
+        self.events += u64::from(fits);
+        self.left_out += u64::from(!fits);
+        fits
+    }
+
+    /// Ends the picture; returns what it was written to and the number of requests and jobs that it leaves out.
+    ///
+    /// # Errors
+    ///
+    /// If `out` cannot be written.
+    pub fn finish(mut self) -> io::Result<(W, u64)> {
+        if let Some(error) = self.failed {
+            return Err(error);
+        }
+        writeln!(self.out, "\n]}}")?;
+        Ok((self.out, self.left_out))
+    }
+}
+
+impl<W: Write> RequestObserver for RequestTimeline<'_, W> {
+    fn completed(&mut self, request: &CompletedRequest) -> io::Result<()> {
+        if let Some(error) = self.failed.take() {
+            return Err(error);
+        }
+        if !self.counts() {
+            return Ok(());
+        }
+        let model = self.models[request.model as usize];
+        let parts = RequestArgs {
+            request: request.number,
+            together: request.together,
+            processor: request.processor,
+            datapath_ps: request.datapath.0,
+            queue_ps: request.queue.0,
+            compute_ps: request.compute.0,
+            preempted_ps: request.preempted.0,
+        };
+        let times = (request.arrival, request.finished);
+        self.span(model, request.number, times, &parts)?;
+        let ready = request.arrival + request.datapath;
+        let none = NoArgs {};
+        if request.datapath.0 > 0 {
+            self.span("datapath", request.number, (request.arrival, ready), &none)?;
+        }
+        if request.started > ready {
+            self.span("queue", request.number, (ready, request.started), &none)?;
+        }
+        Ok(())
+    }
+
+    fn wants_jobs(&self) -> bool {
+        true
+    }
+
+    fn served(&mut self, job: &ServedJob) {
+        if self.failed.is_some() || !self.counts() {
+            return;
+        }
+        let args = JobArgs {
+            processor: job.processor,
+        };
+        let name = format!("job {}", job.job);
+        if let Err(error) = self.span(&name, job.request, job.times, &args) {
+            self.failed = Some(error);
+        }
+    }
+}

@@ -1,0 +1,176 @@
+//! Models that are jobs of traces: a request is a launch of the job on the platform's machine.
+//!
+//! Its kernels take the lanes of NPUs and its messages the network, as in a replay, whose defaults hold. A lane serves
+//! launches in the order in which they began, so that a request follows another through the stages of a pipeline where the
+//! policy lets several into service. A job of several ranks has the NPUs that its ranks have; one of a single rank is
+//! launched on NPU p for processor p.
+
+use super::scenario::{PolicyChoice, Scenario};
+use chakram_base::units::{Span, Time};
+use chakram_engine::{
+    CompiledReplay, Feed, Launch, LaunchQueue, LaunchRecord, ReplayOptions, ReplayRefusal,
+    run_launches,
+};
+use chakram_hardware::machine::Machine;
+use chakram_jobs::{Job, JobError};
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+/// A job of traces that requests launch.
+#[derive(Clone, Debug)]
+pub struct TraceJob {
+    path: PathBuf,
+    job: Arc<Job>,
+}
+
+impl PartialEq for TraceJob {
+    fn eq(&self, other: &Self) -> bool {
+        self.path == other.path
+    }
+}
+
+impl TraceJob {
+    /// Opens the job that `path` names, as `chakram replay` does.
+    ///
+    /// # Errors
+    ///
+    /// If there are no traces, or they make no job.
+    pub fn open(path: &Path) -> Result<Self, JobError> {
+        Ok(Self {
+            path: path.to_owned(),
+            job: Arc::new(Job::open([path])?),
+        })
+    }
+
+    /// The job.
+    pub fn job(&self) -> &Job {
+        &self.job
+    }
+}
+
+/// A job of traces on a machine.
+#[derive(Debug)]
+pub struct TracedModel<'s> {
+    pub job: &'s Job,
+    pub machine: &'s Machine,
+    /// Time of a launch alone.
+    pub latency: Span,
+    /// Time between the ends of launches that follow one another as closely as the policy lets them.
+    pub interval: Span,
+    /// Whether a launch goes to the NPU of its processor.
+    anywhere: bool,
+}
+
+/// Launches in service at once that are enough to know how closely they follow one another.
+const MOST_AT_ONCE: u32 = 6;
+
+impl<'s> TracedModel<'s> {
+    /// Replays the job alone, and several launches of it behind one another where the policy lets them.
+    ///
+    /// # Errors
+    ///
+    /// The value found and the one expected, if the machine cannot run it or has too few NPUs for the processors.
+    pub fn new(
+        trace: &'s TraceJob,
+        machine: &'s Machine,
+        scenario: &Scenario,
+    ) -> Result<Self, String> {
+        let job = trace.job();
+        let (ranks, npus) = (job.workload().instances().len(), machine.topology().npus());
+        let processors = scenario.processors;
+        if processors > 1 && ranks > 1 {
+            return Err(format!(
+                "its trace has {ranks} ranks, and the scenario {processors} processors\n  try: one processor, which is the machine, or a trace of one rank, which goes to any NPU"
+            ));
+        }
+        if processors > npus {
+            return Err(format!(
+                "there are {processors} processors, and machine {:?} has {npus} NPUs\n  try: at most {npus} processors, or a larger machine",
+                machine.name()
+            ));
+        }
+        let text = |refusal: ReplayRefusal| refusal.to_string();
+        let program = CompiledReplay::new(job.workload(), machine, &options()).map_err(text)?;
+        program.check_prices().map_err(text)?;
+        let (outcome, ()) = program.run(()).map_err(|error| error.to_string())?;
+        let latency = outcome.makespan;
+        let interval = match scenario.policy {
+            PolicyChoice { slots: Some(1), .. } => latency,
+            PolicyChoice { slots, .. } => {
+                let at_once = slots.map_or(MOST_AT_ONCE, |slots| slots.min(MOST_AT_ONCE));
+                let mut feed = CloseLaunches::new(at_once);
+                let programs = [program];
+                let run = run_launches(&programs, &mut [&mut feed], None, &mut ());
+                run.map_err(|error| error.to_string())?;
+                feed.interval()
+            }
+        };
+        Ok(Self {
+            job,
+            machine,
+            latency,
+            interval,
+            anywhere: processors > 1,
+        })
+    }
+
+    /// Whether a launch goes to the NPU of its processor.
+    pub fn goes_anywhere(&self) -> bool {
+        self.anywhere
+    }
+}
+
+/// Options of its replays: all the defaults.
+pub(super) fn options() -> ReplayOptions {
+    ReplayOptions::default()
+}
+
+/// Launches of one program, so many at once, each in place of one that ended.
+struct CloseLaunches {
+    at_once: u32,
+    left: u32,
+    ends: Vec<Time>,
+}
+
+impl CloseLaunches {
+    fn new(at_once: u32) -> Self {
+        Self {
+            at_once,
+            left: at_once + 2 * MOST_AT_ONCE,
+            ends: Vec::new(),
+        }
+    }
+
+    fn launch(&mut self, queue: &mut LaunchQueue) {
+        self.left -= 1;
+        queue.launch(Launch::default());
+    }
+
+    /// Mean time between the last ends, when the first launches have left.
+    fn interval(&self) -> Span {
+        let last = self.ends.len() - 1;
+        let first = last - MOST_AT_ONCE as usize;
+        let all = self.ends[last].since(self.ends[first]);
+        Span(all.0 / u64::from(MOST_AT_ONCE))
+    }
+}
+
+impl Feed for CloseLaunches {
+    fn wake_at(&self) -> Option<Time> {
+        self.ends
+            .is_empty()
+            .then_some(Time::ZERO)
+            .filter(|_| self.at_once > 0)
+    }
+
+    fn woken(&mut self, _now: Time, queue: &mut LaunchQueue) {
+        (0..std::mem::take(&mut self.at_once)).for_each(|_| self.launch(queue));
+    }
+
+    fn launch_ended(&mut self, now: Time, _ended: &LaunchRecord, queue: &mut LaunchQueue) {
+        self.ends.push(now);
+        if self.left > 0 {
+            self.launch(queue);
+        }
+    }
+}

@@ -1,0 +1,195 @@
+//! Predictions held against those of before: baselines of an archive's workloads, and what moved them.
+//!
+//! Two verdicts stay apart. *Did the prediction change?* compares with the baseline, and fails beyond a threshold.
+//! *How far is it from measured steps?* compares with a distribution where the archive has one, and never
+//! fails by itself: a prediction may become worse for a good reason, and a good one is no excuse for a change that nobody
+//! meant.
+
+mod budget;
+mod cause;
+mod machine_text;
+mod measured;
+
+pub use budget::{CoveredWorkload, choose};
+pub use cause::ReportCause;
+pub use machine_text::constant_changes;
+pub use measured::{MeasuredVerdict, read_steps};
+
+use chakram_analysis::diff::reports;
+use chakram_archive::{Archive, ArchiveError, BaselineRecord, WorkloadEntry};
+use chakram_engine::ReplayOptions;
+use chakram_hardware::machine::{Machine, MachineError, source};
+use chakram_jobs::{self as job, JobOptions};
+use chakram_report::Report;
+use chakram_report::summary::Provenance;
+use std::collections::BTreeSet;
+use std::sync::Arc;
+
+/// A prediction that cannot be had or compared.
+#[derive(Debug, thiserror::Error)]
+pub enum RegressionError {
+    /// The archive cannot be read.
+    #[error(transparent)]
+    Archive(#[from] ArchiveError),
+    /// The machine is wrong.
+    #[error(transparent)]
+    Machine(#[from] MachineError),
+    /// The traces make no job.
+    #[error(transparent)]
+    Job(#[from] job::JobError),
+    /// A trace cannot be found.
+    #[error(transparent)]
+    Trace(#[from] chakram_trace::format::TraceError),
+    /// The replay failed.
+    #[error(transparent)]
+    Replay(#[from] chakram_engine::ReplayError),
+    /// A recorded report cannot be read.
+    #[error("{0}")]
+    Report(String),
+}
+
+/// Text of a machine's file: of the workload itself if it has a file of this name, otherwise a preset or a path.
+pub fn machine_text(
+    archive: &Archive,
+    entry: &WorkloadEntry,
+    name: &str,
+) -> Result<String, RegressionError> {
+    match entry.file(name) {
+        Some(row) => {
+            let bytes = archive.read(&row.blake3)?;
+            String::from_utf8(bytes)
+                .map_err(|_| RegressionError::Report(format!("{name} is not UTF-8")))
+        }
+        None => Ok(source(name)?.text.into_owned()),
+    }
+}
+
+/// Predicts a workload on the machine of this text.
+pub fn predict(
+    archive: &Arc<Archive>,
+    entry: &WorkloadEntry,
+    machine: &str,
+    text: &str,
+    options: &ReplayOptions,
+) -> Result<Report, RegressionError> {
+    let machine = Machine::parse(text, machine)?;
+    let found = chakram_archive::find_in(archive, &entry.name)?;
+    let job = job::load(
+        &found,
+        entry.name.clone(),
+        &JobOptions::default(),
+        &mut |_, _| {},
+    )?;
+    let mut report = job.replay(&machine, options)?;
+    report.sum_micro_batches();
+    report.provenance = Some(Provenance::new(serde_json::Map::new(), &[]));
+    Ok(report)
+}
+
+/// Returns what a prediction covers: operators, kinds of collectives by group, size, schema and machine.
+pub fn features(entry: &WorkloadEntry, machine: &str, report: &Report) -> Vec<String> {
+    let operators = report
+        .operators
+        .iter()
+        .map(|row| format!("operator {}", row.name));
+    let groups = report
+        .collectives
+        .iter()
+        .map(|row| format!("group {} {}", row.group, row.kind));
+    let schemas = entry
+        .traces
+        .iter()
+        .map(|row| format!("schema {}", row.ending));
+    let size = entry.trace_bytes().max(1).ilog2();
+    let others = [format!("size 2^{size} bytes"), format!("machine {machine}")];
+    let all: BTreeSet<String> = operators
+        .chain(groups)
+        .chain(schemas)
+        .chain(others)
+        .collect();
+    all.into_iter().collect()
+}
+
+/// Report as it is kept.
+pub fn report_text(report: &Report) -> Vec<u8> {
+    let mut out = Vec::new();
+    chakram_report::json::write(&mut out, report).expect("a vector grows as needed");
+    out
+}
+
+/// A prediction beside its baseline.
+#[derive(Clone, Debug)]
+pub struct CheckedPrediction {
+    /// The workload.
+    pub workload: String,
+    /// The machine.
+    pub machine: String,
+    /// The baseline, in picoseconds.
+    pub before_ps: u64,
+    /// The prediction, in picoseconds.
+    pub after_ps: u64,
+    /// Whether the change exceeds the threshold.
+    pub moved: bool,
+    /// Causes of the change, most important first; empty for predictions that did not move.
+    pub causes: Vec<ReportCause>,
+    /// Distance from measured steps, if there are any.
+    pub measured: Option<MeasuredVerdict>,
+}
+
+impl CheckedPrediction {
+    /// Returns the change in percent of the baseline.
+    pub fn percent(&self) -> f64 {
+        match (self.before_ps, self.after_ps) {
+            (0, 0) => 0.0,
+            (0, _) => f64::INFINITY,
+            (before, after) => (after as f64 - before as f64) / before as f64 * 100.0,
+        }
+    }
+}
+
+/// Holds a prediction against `baseline`: it moved if it changed by more than `threshold` percent.
+pub fn check(
+    archive: &Arc<Archive>,
+    entry: &WorkloadEntry,
+    baseline: &BaselineRecord,
+    machine: &str,
+    options: &ReplayOptions,
+    threshold: f64,
+) -> Result<CheckedPrediction, RegressionError> {
+    let text = machine_text(archive, entry, machine)?;
+    let report = predict(archive, entry, machine, &text, options)?;
+    let after = report.outcome.makespan.0;
+    let mut checked = CheckedPrediction {
+        workload: entry.name.clone(),
+        machine: baseline.machine.clone(),
+        before_ps: baseline.makespan_ps,
+        after_ps: after,
+        moved: false,
+        causes: Vec::new(),
+        measured: entry
+            .measured
+            .as_ref()
+            .map(|measured| MeasuredVerdict::new(measured, after)),
+    };
+    checked.moved = checked.percent().abs() > threshold;
+    if checked.moved {
+        let wrong = |error: reports::ReportError| {
+            RegressionError::Report(format!("{}: {error}", entry.name))
+        };
+        let before = String::from_utf8_lossy(&archive.read(&baseline.report)?).into_owned();
+        let after = String::from_utf8_lossy(&report_text(&report)).into_owned();
+        let before_machine =
+            String::from_utf8_lossy(&archive.read(&baseline.machine_blake3)?).into_owned();
+        let found = reports::ReportDiff::new(
+            &reports::read(&before).map_err(wrong)?,
+            &reports::read(&after).map_err(wrong)?,
+        );
+        checked.causes = cause::find(
+            &constant_changes(&before_machine, &text),
+            baseline,
+            entry,
+            &found,
+        );
+    }
+    Ok(checked)
+}

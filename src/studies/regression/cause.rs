@@ -1,0 +1,123 @@
+//! Causes of a prediction that moved.
+
+use super::machine_text::ConstantChange;
+use chakram_analysis::diff::reports::{ReplayDiff, ReportDiff};
+use chakram_archive::{BaselineRecord, WorkloadEntry};
+use chakram_base::units::Span;
+
+/// Cause of a change: what was changed, or where the time went.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum ReportCause {
+    /// A constant of the machine.
+    Constant(ConstantChange),
+    /// The traces or files of the workload were replaced since.
+    Workload,
+    /// Another version of the program: before, after.
+    Version(String, String),
+    /// A part of the time moved because of an operator or a group: the part, what, and picoseconds of the mean.
+    Time(&'static str, String, i128),
+    /// Counts or bytes of collectives of a group changed.
+    Collective(String),
+    /// Something between the reports that makes them two questions.
+    Note(String),
+}
+
+impl std::fmt::Display for ReportCause {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self {
+            Self::Constant(change) => {
+                let value =
+                    |value: &Option<String>| value.clone().unwrap_or_else(|| "nothing".to_owned());
+                write!(
+                    f,
+                    "machine: {}: {} → {}",
+                    change.key,
+                    value(&change.before),
+                    value(&change.after)
+                )
+            }
+            Self::Workload => f.write_str("workload: its files are others than at the baseline"),
+            Self::Version(before, after) => write!(f, "chakram: version {before} → {after}"),
+            Self::Time(part, what, by) => {
+                let sign = if *by < 0 { "-" } else { "+" };
+                let span = Span(u64::try_from(by.unsigned_abs()).unwrap_or(u64::MAX));
+                let of = if what.is_empty() {
+                    String::new()
+                } else {
+                    format!(": {what}")
+                };
+                write!(f, "{part}{of} {sign}{span}")
+            }
+            Self::Collective(what) => write!(f, "collectives: {what}"),
+            Self::Note(note) => write!(f, "note: {note}"),
+        }
+    }
+}
+
+/// Operators or groups of each part of the time, at most.
+const TIMES: usize = 2;
+/// Constants and collectives that are listed, at most.
+const LISTED: usize = 8;
+
+/// Lists what was changed, and then where the time went.
+pub fn find(
+    constants: &[ConstantChange],
+    baseline: &BaselineRecord,
+    entry: &WorkloadEntry,
+    found: &ReportDiff,
+) -> Vec<ReportCause> {
+    let mut causes: Vec<ReportCause> = constants
+        .iter()
+        .take(LISTED)
+        .cloned()
+        .map(ReportCause::Constant)
+        .collect();
+    if entry.contents_hash() != baseline.contents {
+        causes.push(ReportCause::Workload);
+    }
+    let version = env!("CARGO_PKG_VERSION");
+    if baseline.tool_version != version {
+        causes.push(ReportCause::Version(
+            baseline.tool_version.clone(),
+            version.to_owned(),
+        ));
+    }
+    for replay in &found.replays {
+        causes.extend(times(replay));
+        let changed = replay
+            .collectives
+            .iter()
+            .filter(|c| c.calls.more() != 0 || c.bytes.more() != 0);
+        causes.extend(changed.take(LISTED).map(|c| {
+            let calls = format!("{}: {} → {} calls", c.what, c.calls.before, c.calls.after);
+            ReportCause::Collective(format!(
+                "{calls}, {} → {} bytes",
+                c.bytes.before, c.bytes.after
+            ))
+        }));
+        causes.extend(replay.notes.iter().cloned().map(ReportCause::Note));
+    }
+    causes
+}
+
+/// Returns the operators and groups that moved most, over all parts.
+fn times(replay: &ReplayDiff) -> Vec<ReportCause> {
+    let mut all = Vec::new();
+    for part in &replay.parts {
+        let behind = part.behind.iter().filter(|behind| behind.shift.more() != 0);
+        let before = all.len();
+        all.extend(
+            behind
+                .take(TIMES)
+                .map(|behind| (part.name, behind.what.clone(), behind.shift.more())),
+        );
+        if all.len() == before && part.mean.more() != 0 {
+            all.push((part.name, String::new(), part.mean.more()));
+        }
+    }
+    all.sort_by_key(|(_, _, by)| std::cmp::Reverse(by.unsigned_abs()));
+    let causes = all
+        .into_iter()
+        .map(|(part, what, by)| ReportCause::Time(part, what, by));
+    causes.collect()
+}

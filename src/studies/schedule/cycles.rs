@@ -1,0 +1,234 @@
+//! Tables of cycles that other tools have found for layers: prices of sub-layers.
+//!
+//! A table is CSV with a heading. Its columns are `cycles`, perhaps `energy_pj`, and any of the keys of a record that is a
+//! number (`K`, `C`, `P`, `Wstride`, …); what it has no column for is 1. Timeloop prints cycles and energy of a layer's mapping in its
+//! `stats.txt`, a program on FireSim the cycles that it counts.
+
+use super::record::{DISTANCES, SIZES};
+use chakram_hardware::compute::LayerShape;
+use std::collections::BTreeMap;
+
+/// Sizes, strides and dilations of a layer.
+type LayerKey = ([u64; 7], [u64; 2], [u64; 2]);
+
+/// Cycles of a layer.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct CycleRow {
+    /// Cycles.
+    pub cycles: u64,
+    /// Picojoules, if the table has them.
+    pub energy: Option<f64>,
+}
+
+/// Cycles by layer.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct CycleTable {
+    rows: BTreeMap<LayerKey, CycleRow>,
+}
+
+/// A table that is refused.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("{file}:{line}: found {found}, expected {expected}")]
+pub struct CycleError {
+    /// The file.
+    pub file: String,
+    /// Line, from 1.
+    pub line: usize,
+    /// Finding.
+    pub found: String,
+    /// Expectation.
+    pub expected: String,
+}
+
+/// Meaning of a column.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum CycleColumn {
+    Size(usize),
+    /// Stride (0) or dilation (1), along rows or columns.
+    Distance(usize, usize),
+    Cycles,
+    Energy,
+}
+
+impl CycleColumn {
+    fn named(name: &str) -> Option<Self> {
+        let size = SIZES.iter().position(|own| *own == name).map(Self::Size);
+        let mut distances = DISTANCES.iter().enumerate().flat_map(|(i, names)| {
+            let own = names.iter().enumerate();
+            own.map(move |(j, own)| (*own, Self::Distance(i, j)))
+        });
+        let distance = || {
+            distances
+                .find(|(own, _)| *own == name)
+                .map(|(_, column)| column)
+        };
+        size.or_else(distance).or(match name {
+            "cycles" => Some(Self::Cycles),
+            "energy_pj" => Some(Self::Energy),
+            _ => None,
+        })
+    }
+}
+
+fn key(layer: &LayerShape) -> LayerKey {
+    (layer.sizes, layer.stride, layer.dilation)
+}
+
+impl CycleTable {
+    /// Reads a table, called `file` in errors. Empty lines and those that begin with `#` are passed over.
+    ///
+    /// # Errors
+    ///
+    /// Headings and cells that mean nothing, and layers with two different rows.
+    pub fn parse(text: &str, file: &str) -> Result<Self, CycleError> {
+        let wrong = |line: usize, found: String, expected: &str| CycleError {
+            file: file.to_owned(),
+            line,
+            found,
+            expected: expected.to_owned(),
+        };
+        let lines = (1..).zip(text.lines().map(str::trim));
+        let mut lines = lines.filter(|(_, line)| !line.is_empty() && !line.starts_with('#'));
+        let cells = |line: &str| -> Vec<String> {
+            let all = line.split(',').map(|cell| cell.trim().trim_matches('"'));
+            all.map(str::to_owned).collect()
+        };
+        let (number, heading) = lines
+            .next()
+            .ok_or_else(|| wrong(1, "nothing".to_owned(), "a line of headings"))?;
+        let columns = cells(heading).into_iter().map(|name| {
+            let names = [&SIZES[..], &DISTANCES[0], &DISTANCES[1]]
+                .concat()
+                .join(", ");
+            CycleColumn::named(&name).ok_or_else(|| {
+                wrong(
+                    number,
+                    format!("a column {name:?}"),
+                    &format!("one of cycles, energy_pj, {names}"),
+                )
+            })
+        });
+        let columns: Vec<CycleColumn> = columns.collect::<Result<_, _>>()?;
+        let twice = (1..)
+            .zip(&columns)
+            .any(|(i, column)| columns[i..].contains(column));
+        if twice || !columns.contains(&CycleColumn::Cycles) {
+            let expected = "a column `cycles`, and each column once";
+            return Err(wrong(number, format!("the headings {heading:?}"), expected));
+        }
+        let mut table = Self::default();
+        for (number, line) in lines {
+            let cells = cells(line);
+            if cells.len() != columns.len() {
+                let found = format!("{} cells", cells.len());
+                let expected = format!("{}, one for each heading", columns.len());
+                return Err(wrong(number, found, &expected));
+            }
+            let (mut sizes, mut distances) = ([1; 7], [[1; 2]; 2]);
+            let mut row = CycleRow {
+                cycles: 0,
+                energy: None,
+            };
+            for (cell, column) in cells.iter().zip(&columns) {
+                let whole = |least: u64| {
+                    let found = cell.parse().ok().filter(|number| *number >= least);
+                    let expected = format!("a whole number from {least}");
+                    found.ok_or_else(|| wrong(number, format!("{cell:?}"), &expected))
+                };
+                match *column {
+                    CycleColumn::Size(at) => sizes[at] = whole(1)?,
+                    CycleColumn::Distance(i, j) => distances[i][j] = whole(1)?,
+                    CycleColumn::Cycles => row.cycles = whole(0)?,
+                    CycleColumn::Energy => {
+                        let energy = cell.parse::<f64>().ok();
+                        let energy = energy.filter(|pj| pj.is_finite() && *pj >= 0.0);
+                        let expected = "picojoules, a number that is not negative";
+                        let energy =
+                            energy.ok_or_else(|| wrong(number, format!("{cell:?}"), expected))?;
+                        row.energy = Some(energy);
+                    }
+                }
+            }
+            let layer = LayerShape::new(sizes).ok_or_else(|| {
+                wrong(
+                    number,
+                    "its sizes".to_owned(),
+                    "a layer that can be counted",
+                )
+            })?;
+            let [stride, dilation] = distances;
+            let layer = LayerShape {
+                stride,
+                dilation,
+                ..layer
+            };
+            let before = table.rows.insert(key(&layer), row);
+            if before.is_some_and(|before| before != row) {
+                let found = "another price of a layer above".to_owned();
+                return Err(wrong(number, found, "one for each layer"));
+            }
+        }
+        Ok(table)
+    }
+
+    /// Returns the row of a layer.
+    pub fn get(&self, layer: &LayerShape) -> Option<CycleRow> {
+        self.rows.get(&key(layer)).copied()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn rows_are_found_by_their_layers() {
+        let text = "# of a mapper\nC,K,P,Wstride,cycles,energy_pj\n32,32,2500,1,10000,5.5\n\n3,64,112,2,7,0\n";
+        let table = CycleTable::parse(text, "t.csv").unwrap();
+        let layer = LayerShape::product([2500, 32, 32]).unwrap();
+        let row = table.get(&layer).unwrap();
+        assert_eq!((row.cycles, row.energy), (10_000, Some(5.5)));
+        // A window that goes on by two is another layer.
+        let layer = LayerShape::new([1, 64, 3, 112, 1, 1, 1]).unwrap();
+        assert_eq!(table.get(&layer), None);
+        let strided = LayerShape {
+            stride: [2, 1],
+            ..layer
+        };
+        assert_eq!(table.get(&strided).unwrap().cycles, 7);
+        // Equal rows are one.
+        let twice = "K,cycles\n2,3\n2,3\n";
+        assert!(CycleTable::parse(twice, "t").is_ok());
+    }
+
+    #[test]
+    fn tables_with_errors_are_refused_with_their_line() {
+        for (text, said) in [
+            ("", "t:1: found nothing, expected a line of headings"),
+            (
+                "c,cycles\n",
+                "t:1: found a column \"c\", expected one of cycles, energy_pj, N, K",
+            ),
+            (
+                "C,K\n1,2\n",
+                "t:1: found the headings \"C,K\", expected a column `cycles`",
+            ),
+            ("C,C,cycles\n", "and each column once"),
+            ("C,cycles\n1\n", "t:2: found 1 cells, expected 2"),
+            (
+                "C,cycles\n0,5\n",
+                "t:2: found \"0\", expected a whole number from 1",
+            ),
+            ("C,cycles\n1,-5\n", "t:2: found \"-5\""),
+            (
+                "cycles,energy_pj\n1,NaN\n",
+                "t:2: found \"NaN\", expected picojoules",
+            ),
+            ("C,cycles\n4294967296,5\n", "t:2: found its sizes"),
+            ("C,cycles\n1,5\n1,6\n", "t:3: found another price"),
+        ] {
+            let error = CycleTable::parse(text, "t").unwrap_err().to_string();
+            assert!(error.contains(said), "{text:?}: {error}");
+        }
+    }
+}

@@ -1,0 +1,199 @@
+//! Partitions against sets of cells, every choice, and what schedules then move.
+
+use super::CutAlong::{Columns, Rows};
+use super::*;
+use crate::schedule::{ChipMachine, LanguageModel, ListRule, PartitionRule, TaskCost, schedule};
+use chakram_hardware::topology::chip_graph::{LinkInterpolation, LinkTechnology};
+use proptest::prelude::*;
+use std::collections::BTreeSet;
+
+/// Cells of a tensor along either side, of which a block is a range.
+const GRID: u32 = 16;
+
+type Cells = BTreeSet<(u32, u32)>;
+
+/// Cells of rows and columns in these blocks.
+fn cells(row: (u32, u32), column: (u32, u32)) -> Cells {
+    let of = |(block, blocks): (u32, u32)| block * GRID / blocks..(block + 1) * GRID / blocks;
+    let rows = of(row);
+    rows.flat_map(|i| of(column).map(move |j| (i, j))).collect()
+}
+
+/// Block of rows and block of columns of a part, level by level, and how many there are.
+fn blocks(cut: &ProductCut, part: u32) -> [(u32, u32); 2] {
+    let (mut low, mut high) = ([0, 0], [GRID; 2]);
+    for (level, along) in cut.iter().enumerate() {
+        let side = usize::from(*along == Columns);
+        let middle = (low[side] + high[side]) / 2;
+        let outer_first = cut.len() - 1 - level;
+        if part >> outer_first & 1 == 0 {
+            high[side] = middle;
+        } else {
+            low[side] = middle;
+        }
+    }
+    [0, 1].map(|side| {
+        let size = high[side] - low[side];
+        (low[side] / size, GRID / size)
+    })
+}
+
+/// Words that are moved, by sets of cells: what each part needs and does not hold.
+fn by_cells(products: &[ProductSize], cuts: &[ProductCut], batches: u32) -> f64 {
+    let mut words = 0.0;
+    for (l, product) in products.iter().enumerate() {
+        for part in 0..1 << cuts[l].len() {
+            let [row, column] = blocks(&cuts[l], part);
+            words += product.weights as f64 / f64::from(column.1);
+            let Some(before) = l.checked_sub(1) else {
+                continue;
+            };
+            let [held_row, held_column] = blocks(&cuts[before], part);
+            let row = if product.takes_all { (0, 1) } else { row };
+            let needed = cells(row, (0, 1));
+            let taken = needed.difference(&cells(held_row, held_column)).count();
+            let outputs = (products[before].rows * products[before].columns) as f64;
+            words += f64::from(batches) * outputs * taken as f64 / f64::from(GRID * GRID);
+        }
+    }
+    words
+}
+
+/// All cuts of `products` over `levels`.
+fn every_cut(products: usize, levels: usize) -> Vec<Vec<ProductCut>> {
+    let bits = products * levels;
+    let cut = |choice: u32, product: usize| {
+        let level = |level: usize| match choice >> (product * levels + level) & 1 {
+            0 => Columns,
+            _ => Rows,
+        };
+        (0..levels).map(level).collect()
+    };
+    (0..1_u32 << bits)
+        .map(|choice| (0..products).map(|product| cut(choice, product)).collect())
+        .collect()
+}
+
+fn size(rows: u64, columns: u64, weights: u64, takes_all: bool) -> ProductSize {
+    ProductSize {
+        rows,
+        columns,
+        weights,
+        takes_all,
+    }
+}
+
+proptest! {
+    #[test]
+    fn words_are_those_of_cells_and_a_level_is_the_best_of_all_choices(
+        sizes in prop::collection::vec((0u32..3, 0u32..3, 0u64..500, prop::bool::weighted(0.2)), 1..5),
+        batches in 1u32..4,
+        levels in 1usize..4,
+    ) {
+        // 16 to 64 rows and columns, so that any cut goes.
+        let products: Vec<ProductSize> = sizes
+            .iter()
+            .map(|&(rows, columns, weights, all)| size(16 << rows, 16 << columns, weights * 16, all))
+            .collect();
+        let words = |cuts: &Vec<ProductCut>| words_moved(&products, cuts, batches);
+        if levels * products.len() <= 8 {
+            for cuts in every_cut(products.len(), levels) {
+                prop_assert_eq!(words(&cuts) as f64, by_cells(&products, &cuts, batches));
+            }
+        }
+        let all = every_cut(products.len(), 1);
+        let least = all.iter().map(&words).min().unwrap();
+        let found = partition(&products, 1, batches).unwrap();
+        prop_assert_eq!(words(&found), least);
+        // Levels are chosen one by one, so all of them together may not be the best, and never are better.
+        let deep = partition(&products, 2, batches).unwrap();
+        let least = every_cut(products.len(), 2).iter().map(&words).min().unwrap();
+        prop_assert!(words(&deep) >= least);
+    }
+}
+
+/// Two products of 8 rows and 4 columns, so of 32 words, in two parts. Columns: the weights once, and each half lacks half of the
+/// 32 words for each micro-batch. Rows: the weights twice, and nothing else.
+#[test]
+fn weights_are_held_against_data() {
+    let cuts = |weights, batches| {
+        let products = [size(8, 4, weights, false), size(8, 4, weights, false)];
+        let cuts = partition(&products, 1, batches).unwrap();
+        (words_moved(&products, &cuts, batches), cuts)
+    };
+    // 16 words of weights: 32 + 2 x 32 = 96 against 64.
+    assert_eq!(cuts(16, 2), (64, vec![vec![Rows]; 2]));
+    // 100 words: 200 + 2 x 32 = 264 against 400.
+    assert_eq!(cuts(100, 2), (264, vec![vec![Columns]; 2]));
+    // One of each: columns then rows takes 100 + 2 x 16 words of weights, and each half lacks a quarter of 32, twice: 164; all
+    // along columns 116 + 64 = 180, all along rows 232, rows then columns 200 + 16 + 64 = 280.
+    let products = [size(8, 4, 100, false), size(8, 4, 16, false)];
+    let cuts = partition(&products, 1, 2).unwrap();
+    assert_eq!(cuts, [vec![Columns], vec![Rows]]);
+    assert_eq!(words_moved(&products, &cuts, 2), 164);
+    // Without rows to cut there is nothing but columns, and in the end nothing at all.
+    let narrow = [size(1, 4, 0, false)];
+    assert_eq!(partition(&narrow, 2, 1), Some(vec![vec![Columns, Columns]]));
+    assert_eq!(partition(&narrow, 3, 1), None);
+}
+
+/// Bytes that a schedule moves between chips and from memory, each part of a product on its chip.
+#[test]
+fn schedules_move_what_a_partition_says() {
+    let model = LanguageModel {
+        embedding: 32,
+        forward: 64,
+        heads: 4,
+        encoders: 1,
+        decoders: 1,
+        vocabulary: 64,
+        sequence: 16,
+        micro_batches: 3,
+        tensor: 4,
+        partition: PartitionRule::Hierarchical,
+    };
+    let machine = ChipMachine {
+        links: None,
+        technology: LinkTechnology {
+            interface: 1.0,
+            links: Vec::new(),
+            interpolation: LinkInterpolation::None,
+        },
+        capacity: None,
+        memory_bandwidth: None,
+        connection_power: 0.0,
+        word: 1,
+        accelerators: 1,
+        dispatch: 0.0,
+    };
+    let mut least = u64::MAX;
+    for tensor in [2, 4, 8] {
+        for partition in [
+            PartitionRule::Columns,
+            PartitionRule::Rows,
+            PartitionRule::Hierarchical,
+        ] {
+            let model = LanguageModel {
+                tensor,
+                partition,
+                ..model
+            };
+            let graph = model.tasks().unwrap();
+            let places = schedule(&graph, tensor as usize, ListRule::Steps).unwrap();
+            let costs = vec![TaskCost::default(); graph.tasks.len()];
+            let totals = machine.steps(&graph, &places, &costs).unwrap();
+            let moved = totals.steps.iter().map(|s| s.between_chips + s.memory);
+            let moved: u64 = moved.sum();
+            assert_eq!(
+                moved,
+                model.partitioned().unwrap().words,
+                "{tensor} {partition:?}"
+            );
+            match partition {
+                PartitionRule::Hierarchical => assert!(moved <= least, "{tensor}"),
+                PartitionRule::Rows => least = least.min(moved),
+                PartitionRule::Columns => least = moved,
+            }
+        }
+    }
+}

@@ -1,0 +1,366 @@
+//! Records of sub-layers and schedule files, as DEAP prints them: Python literals, or JSON.
+//!
+//! A schedule is a list of chips, a chip a list of steps, and a step the record of a sub-layer, `{'C': 32, 'K': 32, 'N': 1, 'P':
+//! 2500, …, 'type': 'LinearLayer'}`, or one without sizes where nothing is done. Beside the published keys, `id` and `after`, a
+//! list of ids, say what depends on what, and `weights` which sub-layers share theirs; where no record has an id, a step depends
+//! on all sub-layers of the last step before it that has any, as stages of a sequential model do. Where an output is taken in
+//! pieces, `pieces` says in how many, and `piece` which one of each output a sub-layer takes. Layers that inference does not
+//! compute, dropouts and batch normalizations, are left out; what depends on one depends on what that depends on.
+
+use super::literal::{Literal, LiteralError, parse};
+use super::{ChipSchedule, SubLayer, TaskGraph};
+use chakram_hardware::compute::LayerShape;
+use std::collections::BTreeMap;
+use std::fmt::Write;
+
+/// A sub-layer's sizes and type.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct LayerRecord {
+    /// Sizes.
+    pub shape: LayerShape,
+    /// Type, such as `LinearLayer`.
+    pub kind: String,
+}
+
+/// Sizes by their keys, in the order of [`chakram_hardware::compute::LoopDimension`].
+pub(super) const SIZES: [&str; 7] = ["N", "K", "C", "P", "Q", "R", "S"];
+
+/// Distances of windows and of weights, along rows and columns.
+pub(super) const DISTANCES: [[&str; 2]; 2] = [["Wstride", "Hstride"], ["Wdilation", "Hdilation"]];
+
+/// Pieces of an output, at most.
+const MOST_PIECES: u32 = 4096;
+
+/// Type of a step in which nothing is done.
+const NOTHING: &str = "NOP";
+
+/// A schedule file that is refused.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum RecordError {
+    /// It is no literal.
+    #[error("{file}:{line}: {why}")]
+    Literal {
+        /// The file.
+        file: String,
+        /// Line, from 1.
+        line: usize,
+        /// Found, and expected.
+        why: String,
+    },
+    /// A record, or the schedule, is none.
+    #[error("{file}: {place}: found {found}, expected {expected}")]
+    Record {
+        /// The file.
+        file: String,
+        /// Chip and step.
+        place: String,
+        /// Finding.
+        found: String,
+        /// Expectation.
+        expected: String,
+    },
+}
+
+impl LayerRecord {
+    /// A product of `rows` x `inputs` by `inputs` x `outputs`, as a linear layer; `None` if it is too large to count.
+    pub fn linear(rows: u64, inputs: u64, outputs: u64) -> Option<Self> {
+        Some(Self {
+            shape: LayerShape::product([rows, outputs, inputs])?,
+            kind: "LinearLayer".to_owned(),
+        })
+    }
+
+    /// Operations, multiplications and additions: DEAP's Eq. 1, (2 I - 1) O, with I the inputs of an output and O the outputs.
+    pub fn operations(&self) -> u64 {
+        let [n, k, c, p, q, r, s] = self.shape.sizes;
+        let inputs = c * r * s;
+        (2 * inputs - 1).saturating_mul(n * k * p * q)
+    }
+
+    /// As the paper prints it, with `more` keys behind.
+    fn text(&self, more: &str) -> String {
+        let mut keys: BTreeMap<&str, u64> = SIZES.into_iter().zip(self.shape.sizes).collect();
+        for (names, values) in DISTANCES
+            .iter()
+            .zip([self.shape.stride, self.shape.dilation])
+        {
+            keys.extend(names.iter().copied().zip(values));
+        }
+        let keys: Vec<String> = keys
+            .iter()
+            .map(|(key, value)| format!("'{key}': {value}"))
+            .collect();
+        // Quotes would end the type.
+        let kind: String = self
+            .kind
+            .chars()
+            .filter(|c| c.is_ascii_alphanumeric() || *c == '_')
+            .collect();
+        format!("{{{}, 'type': '{kind}'{more}}}", keys.join(", "))
+    }
+}
+
+/// Writes a schedule, a record a line.
+pub fn write_schedule(graph: &TaskGraph, schedule: &ChipSchedule) -> String {
+    let mut text = String::from("[\n");
+    let steps = schedule.steps();
+    for chip in 0..schedule.chips.len() {
+        text.push_str("  [\n");
+        for step in 0..steps {
+            let record = match schedule.at(chip, step) {
+                None => format!("{{'type': '{NOTHING}'}}"),
+                Some(task) => {
+                    let of = &graph.tasks[task as usize];
+                    let after: Vec<String> = of.after.iter().map(u32::to_string).collect();
+                    let mut more = format!(", 'id': {task}, 'after': [{}]", after.join(", "));
+                    let pieces = (of.pieces > 1).then_some(of.pieces);
+                    let optional = [
+                        ("weights", of.weights),
+                        ("piece", of.piece),
+                        ("pieces", pieces),
+                    ];
+                    for (key, value) in optional {
+                        if let Some(value) = value {
+                            write!(more, ", '{key}': {value}").expect("a string grows as needed");
+                        }
+                    }
+                    of.record.text(&more)
+                }
+            };
+            let comma = if step + 1 < steps { "," } else { "" };
+            writeln!(text, "    {record}{comma}").expect("a string grows as needed");
+        }
+        let comma = if chip + 1 < schedule.chips.len() {
+            ","
+        } else {
+            ""
+        };
+        writeln!(text, "  ]{comma}").expect("a string grows as needed");
+    }
+    text.push_str("]\n");
+    text
+}
+
+/// Whether inference leaves out layers of this type.
+fn is_unused(kind: &str) -> bool {
+    kind.starts_with("Dropout") || kind.starts_with("BatchNorm")
+}
+
+/// A record with what the file says of its dependencies.
+struct PlacedRecord {
+    chip: usize,
+    step: usize,
+    record: LayerRecord,
+    id: Option<u64>,
+    after: Vec<u64>,
+    weights: Option<u64>,
+    piece: Option<u32>,
+    pieces: u32,
+}
+
+/// Reads a schedule file, called `file` in errors.
+///
+/// # Errors
+///
+/// A text that is no literal, no record, or depends on what is not done before.
+pub fn parse_schedule(text: &str, file: &str) -> Result<(TaskGraph, ChipSchedule), RecordError> {
+    let literal = parse(text).map_err(|LiteralError { line, why }| RecordError::Literal {
+        file: file.to_owned(),
+        line,
+        why,
+    })?;
+    let wrong = |place: String, found: &dyn std::fmt::Debug, expected: &str| RecordError::Record {
+        file: file.to_owned(),
+        place,
+        found: format!("{found:?}").chars().take(60).collect(),
+        expected: expected.to_owned(),
+    };
+    let Literal::List(chips) = &literal else {
+        return Err(wrong("the file".to_owned(), &literal, "a list of chips"));
+    };
+    let mut all = Vec::new();
+    for (chip, steps) in chips.iter().enumerate() {
+        let Literal::List(steps) = steps else {
+            return Err(wrong(format!("chip {chip}"), steps, "a list of steps"));
+        };
+        for (step, record) in steps.iter().enumerate() {
+            let place = || format!("chip {chip}, step {step}");
+            let placed = placed(record, (chip, step))
+                .map_err(|(found, expected)| wrong(place(), &found, &expected))?;
+            all.extend(placed);
+        }
+    }
+    // In order of steps, so that what is done before stands before.
+    all.sort_by_key(|one| (one.step, one.chip));
+    let named = all.iter().any(|one| one.id.is_some());
+    let mut index_of: BTreeMap<u64, (Vec<u32>, usize)> = BTreeMap::new();
+    let mut graph = TaskGraph::default();
+    let count = chips.iter().map(|steps| match steps {
+        Literal::List(steps) => steps.len(),
+        _ => 0,
+    });
+    let steps = count.max().unwrap_or(0);
+    let mut schedule = ChipSchedule {
+        chips: vec![vec![None; steps]; chips.len()],
+    };
+    let mut before: Vec<u32> = Vec::new();
+    let mut current: (usize, Vec<u32>) = (0, Vec::new());
+    for one in all {
+        let place = format!("chip {}, step {}", one.chip, one.step);
+        if one.step != current.0 && !current.1.is_empty() {
+            before = std::mem::take(&mut current.1);
+        }
+        current.0 = one.step;
+        let index = graph.tasks.len() as u32;
+        let mut after = Vec::new();
+        if named {
+            for id in &one.after {
+                let known = index_of.get(id);
+                let known = known.filter(|(_, step)| *step < one.step);
+                let (known, _) = known.ok_or_else(|| {
+                    wrong(
+                        place.clone(),
+                        &format!("after {id}"),
+                        "ids of sub-layers of earlier steps",
+                    )
+                })?;
+                after.extend(known);
+            }
+        } else {
+            after.clone_from(&before);
+        }
+        let is_unused = is_unused(&one.record.kind);
+        let stands_for = if is_unused {
+            after.clone()
+        } else {
+            vec![index]
+        };
+        if let Some(id) = one.id
+            && index_of.insert(id, (stands_for, one.step)).is_some()
+        {
+            return Err(wrong(
+                place,
+                &format!("id {id} twice"),
+                "an id of its own for each sub-layer",
+            ));
+        }
+        if is_unused {
+            continue;
+        }
+        if let Some(piece) = one.piece
+            && after
+                .iter()
+                .any(|&one| graph.tasks[one as usize].pieces <= piece)
+        {
+            return Err(wrong(
+                place,
+                &format!("piece {piece}"),
+                "one of the pieces of each output that it takes",
+            ));
+        }
+        schedule.chips[one.chip][one.step] = Some(index);
+        current.1.push(index);
+        graph.tasks.push(SubLayer {
+            name: format!("{} {index}", one.record.kind),
+            record: one.record,
+            after,
+            piece: one.piece,
+            pieces: one.pieces,
+            // As the paper prints them, all have weights of their own.
+            weights: match (one.weights, one.id) {
+                (Some(weights), _) => u32::try_from(weights).ok(),
+                (None, Some(_)) => None,
+                (None, None) => Some(index),
+            },
+        });
+    }
+    Ok((graph, schedule))
+}
+
+/// Reads a record; `None` of one of nothing. An error is what was found and what was expected.
+fn placed(
+    literal: &Literal,
+    (chip, step): (usize, usize),
+) -> Result<Option<PlacedRecord>, (String, String)> {
+    let shown = |literal: &Literal| format!("{literal:?}").chars().take(60).collect::<String>();
+    let entries = match literal {
+        Literal::None => return Ok(None),
+        Literal::Dictionary(entries) => entries,
+        other => return Err((shown(other), "a record in braces".to_owned())),
+    };
+    let kind = match entries.get("type") {
+        None => "Layer".to_owned(),
+        Some(Literal::Text(kind)) => kind.clone(),
+        Some(other) => return Err((shown(other), "a type in quotes".to_owned())),
+    };
+    if entries.is_empty() || kind == NOTHING {
+        return Ok(None);
+    }
+    let whole = |key: &str, literal: &Literal, least: u64| match literal {
+        Literal::Whole(number) if *number >= least => Ok(*number),
+        other => Err((
+            format!("{key} {}", shown(other)),
+            format!("a whole number from {least}"),
+        )),
+    };
+    let few = |key: &str, number: u64| match u32::try_from(number) {
+        Ok(number @ 0..=MOST_PIECES) => Ok(number),
+        _ => Err((format!("{key} {number}"), format!("at most {MOST_PIECES}"))),
+    };
+    let (mut sizes, mut distances) = ([1; 7], [[1; 2]; 2]);
+    let (mut id, mut weights, mut after) = (None, None, Vec::new());
+    let (mut piece, mut pieces) = (None, 1);
+    for (key, value) in entries {
+        let along = DISTANCES.iter().enumerate();
+        let distance = along.flat_map(|(i, names)| (0..2).map(move |j| (names[j], i, j)));
+        let mut distance = distance.filter(|(name, _, _)| name == key);
+        if let Some(at) = SIZES.iter().position(|name| name == key) {
+            sizes[at] = whole(key, value, 1)?;
+        } else if let Some((_, i, j)) = distance.next() {
+            distances[i][j] = whole(key, value, 1)?;
+        } else {
+            match (key.as_str(), value) {
+                ("type", _) => {}
+                ("id", value) => id = Some(whole(key, value, 0)?),
+                ("weights", value) => weights = Some(whole(key, value, 0)?),
+                ("piece", value) => piece = Some(few(key, whole(key, value, 0)?)?),
+                ("pieces", value) => pieces = few(key, whole(key, value, 1)?)?,
+                ("after", Literal::List(ids)) => {
+                    let ids = ids.iter().map(|id| whole(key, id, 0));
+                    after = ids.collect::<Result<_, _>>()?;
+                }
+                _ => {
+                    let keys = [&SIZES[..], &DISTANCES[0], &DISTANCES[1]]
+                        .concat()
+                        .join(", ");
+                    return Err((
+                        format!("{key:?}"),
+                        format!("one of {keys}, type, id, after, weights, piece, pieces"),
+                    ));
+                }
+            }
+        }
+    }
+    let shape =
+        LayerShape::new(sizes).filter(|_| distances.as_flattened().iter().all(|d| *d <= 1024));
+    let shape =
+        shape.ok_or_else(|| ("sizes".to_owned(), "a layer that can be counted".to_owned()))?;
+    let [stride, dilation] = distances;
+    Ok(Some(PlacedRecord {
+        chip,
+        step,
+        record: LayerRecord {
+            shape: LayerShape {
+                stride,
+                dilation,
+                ..shape
+            },
+            kind,
+        },
+        id,
+        after,
+        weights,
+        piece,
+        pieces,
+    }))
+}

@@ -1,0 +1,460 @@
+//! Schedules of sub-layers against derivations by hand and a search over all of them.
+
+use super::list::{ScheduleError, by_durations};
+use super::steps::StepLog;
+use super::*;
+use chakram_hardware::topology::chip_graph::{ChipGraph, LinkInterpolation, LinkTechnology};
+use proptest::prelude::*;
+use std::collections::BTreeSet;
+
+fn task(rows: u64, after: &[u32]) -> SubLayer {
+    SubLayer {
+        name: String::new(),
+        record: LayerRecord::linear(rows, 1, 1).unwrap(),
+        after: after.to_vec(),
+        piece: None,
+        pieces: 1,
+        weights: None,
+    }
+}
+
+/// The record that the paper prints.
+const SAMPLE: &str = "[[{\n  'C': 32,\n  'Hdilation': 1,\n  'Hstride': 1,\n  'K': 32,\n  'N': 1,\n  'P': 2500,\n  'Q': 1,\n  'R': 1,\n\
+    'S': 1,\n  'Wdilation': 1,\n  'Wstride': 1,\n  'type': 'LinearLayer'\n}]]";
+
+/// Eq. 1 with I = 32 and O = 2,500: 63 x 2,500 = 157,500, for each of 32 output channels; 32 x 32 x 2,500 multiplications.
+#[test]
+fn the_printed_record_has_its_operations() {
+    let (graph, schedule) = parse_schedule(SAMPLE, "s").unwrap();
+    let record = &graph.tasks[0].record;
+    assert_eq!(record.operations(), 32 * 157_500);
+    assert_eq!(
+        LayerRecord::linear(1, 32, 2500).unwrap().operations(),
+        157_500
+    );
+    assert_eq!(record.shape.macs(), 2_560_000);
+    assert_eq!(schedule.chips, [[Some(0)]]);
+}
+
+#[test]
+fn schedules_are_read_as_they_are_written() {
+    let model = LanguageModel {
+        embedding: 8,
+        forward: 16,
+        heads: 2,
+        encoders: 1,
+        decoders: 1,
+        vocabulary: 32,
+        sequence: 4,
+        micro_batches: 2,
+        tensor: 2,
+        partition: PartitionRule::Columns,
+    };
+    let graph = model.tasks().unwrap();
+    // An encoder of six products, a decoder of ten and the vocabulary, in two parts, twice.
+    assert_eq!(graph.tasks.len(), 17 * 2 * 2);
+    let schedule = schedule(&graph, 3, ListRule::Steps).unwrap();
+    let text = write_schedule(&graph, &schedule);
+    let (again, places) = parse_schedule(&text, "s").unwrap();
+    assert_eq!(
+        write_schedule(&again, &places).matches("'id'").count(),
+        graph.tasks.len()
+    );
+    // The same sub-layers in the same places, which take the same from the same.
+    for step in 0..schedule.steps() {
+        for chip in 0..3 {
+            let (one, other) = (schedule.at(chip, step), places.at(chip, step));
+            assert_eq!(one.is_some(), other.is_some());
+            if let (Some(one), Some(other)) = (one, other) {
+                let [one, other] = [&graph.tasks[one as usize], &again.tasks[other as usize]];
+                assert_eq!(
+                    (&one.record, one.weights, one.after.len()),
+                    (&other.record, other.weights, other.after.len())
+                );
+            }
+        }
+    }
+    assert_eq!(
+        parse_schedule(&write_schedule(&again, &places), "s")
+            .unwrap()
+            .1,
+        places
+    );
+    // JSON, and nothing in the words of either language.
+    let json = "[[{\"C\": 2, \"type\": \"LinearLayer\"}, null], [None, {'K': 3}]]";
+    let (graph, places) = parse_schedule(json, "s").unwrap();
+    assert_eq!(places.chips, [[Some(0), None], [None, Some(1)]]);
+    // Without ids the second step takes what the first made.
+    assert_eq!(graph.tasks[1].after, [0]);
+}
+
+#[test]
+fn schedule_files_with_errors_are_refused_with_their_place() {
+    for (text, said) in [
+        ("[[{'C': 32", "s:1: expected `,` or `}`"),
+        ("[[{'C': 0}]]", "s: chip 0, step 0: found"),
+        ("[[{}, {'c': 1}]]", "chip 0, step 1: found"),
+        ("[[{'C': 1, 'C': 2}]]", "found \"C\" twice"),
+        ("[\n[{'C' 1}]]", "s:2: expected `:` behind \"C\""),
+        ("[[{'C': -1}]]", "found '-', expected a literal"),
+        (
+            "[[{'id': 1, 'after': [2]}]]",
+            "ids of sub-layers of earlier steps",
+        ),
+        ("[[{'id': 1, 'C': 1}, {'id': 1}]]", "id 1 twice"),
+        ("{}", "the file: found"),
+        ("[1]", "chip 0: found"),
+        ("[[]] x", "found 'x', expected the end"),
+        ("[[{'type': 'a\nb'}]]", "without an end on its line"),
+        (&"[".repeat(99), "more than 16 lists"),
+    ] {
+        let error = parse_schedule(text, "s").unwrap_err().to_string();
+        assert!(error.contains(said), "{text}: {error}");
+    }
+}
+
+fn graphs() -> impl Strategy<Value = (TaskGraph, usize)> {
+    let tasks = prop::collection::vec((1_u64..9, any::<u8>()), 1..8);
+    (tasks, 2_usize..4).prop_map(|(tasks, chips)| {
+        let tasks = tasks.into_iter().enumerate().map(|(i, (rows, bits))| {
+            let after: Vec<u32> = (0..i as u32)
+                .filter(|one| bits >> one & 1 == 1 && bits & 1 == 1)
+                .collect();
+            task(rows, &after)
+        });
+        (
+            TaskGraph {
+                tasks: tasks.collect(),
+            },
+            chips,
+        )
+    })
+}
+
+/// The shortest time of all orders in which each sub-layer starts as early as its chip and its dependencies let it.
+fn shortest(graph: &TaskGraph, chips: usize) -> u64 {
+    fn next(graph: &TaskGraph, ends: &mut Vec<Option<u64>>, free: &mut Vec<u64>, best: &mut u64) {
+        if ends.iter().all(Option::is_some) {
+            *best = (*best).min(ends.iter().flatten().copied().max().unwrap());
+            return;
+        }
+        for i in 0..graph.tasks.len() {
+            let of = &graph.tasks[i];
+            let ready: Option<Vec<u64>> = of.after.iter().map(|one| ends[*one as usize]).collect();
+            let (None, Some(ready)) = (ends[i], ready) else {
+                continue;
+            };
+            let from = ready.into_iter().max().unwrap_or(0);
+            for chip in 0..free.len() {
+                let before = free[chip];
+                let end = before.max(from) + of.record.operations();
+                if end < *best {
+                    (free[chip], ends[i]) = (end, Some(end));
+                    next(graph, ends, free, best);
+                    (free[chip], ends[i]) = (before, None);
+                }
+            }
+        }
+    }
+    let mut best = u64::MAX;
+    next(
+        graph,
+        &mut vec![None; graph.tasks.len()],
+        &mut vec![0; chips],
+        &mut best,
+    );
+    best
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(64))]
+
+    /// Every sub-layer once, behind all that it depends on, and nothing done only where nothing can be.
+    #[test]
+    fn steps_keep_dependencies_and_leave_no_chip_idle((graph, chips) in graphs()) {
+        for rule in [ListRule::Steps, ListRule::Durations] {
+            let schedule = schedule(&graph, chips, rule).unwrap();
+            let mut step_of = vec![None; graph.tasks.len()];
+            for step in 0..schedule.steps() {
+                let done: BTreeSet<u32> = (0..graph.tasks.len() as u32)
+                    .filter(|task| step_of[*task as usize].is_some())
+                    .collect();
+                let ready = |task: &SubLayer| task.after.iter().all(|one| done.contains(one));
+                let can = graph.tasks.iter().enumerate().filter(|(i, task)| !done.contains(&(*i as u32)) && ready(task)).count();
+                let at: Vec<u32> = (0..chips).filter_map(|chip| schedule.at(chip, step)).collect();
+                for task in &at {
+                    prop_assert!(ready(&graph.tasks[*task as usize]));
+                    prop_assert_eq!(step_of[*task as usize].replace(step), None);
+                }
+                if rule == ListRule::Steps {
+                    prop_assert_eq!(at.len(), can.min(chips));
+                }
+            }
+            prop_assert!(step_of.iter().all(Option::is_some));
+        }
+    }
+
+    /// No shorter than the longest path, no longer than all together, and within Graham's 2 - 1/N of the shortest.
+    #[test]
+    fn durations_keep_grahams_bound((graph, chips) in graphs()) {
+        let (_, end) = by_durations(&graph, chips);
+        let mut path = vec![0; graph.tasks.len()];
+        for (i, task) in graph.tasks.iter().enumerate() {
+            let before = task.after.iter().map(|one| path[*one as usize]).max().unwrap_or(0);
+            path[i] = before + task.record.operations();
+        }
+        let all: u64 = graph.tasks.iter().map(|task| task.record.operations()).sum();
+        prop_assert!(path.into_iter().max().unwrap() <= end && end <= all);
+        let best = shortest(&graph, chips);
+        prop_assert!(best <= end);
+        prop_assert!(end * chips as u64 <= (2 * chips as u64 - 1) * best, "{} {}", end, best);
+    }
+}
+
+/// Three sub-layers that wait for nobody, and one for the last: as printed the first chip gets all three, the second the other,
+/// and a chain of three on two chips never ends.
+#[test]
+fn algorithm_1_as_printed_gives_one_chip_all_that_is_ready() {
+    let graph = TaskGraph {
+        tasks: vec![task(1, &[]), task(1, &[]), task(1, &[]), task(1, &[2])],
+    };
+    let printed = schedule(&graph, 2, ListRule::Printed).unwrap();
+    assert_eq!(
+        printed.chips,
+        [vec![Some(0), Some(1), Some(2)], vec![None, Some(3)]]
+    );
+    let corrected = schedule(&graph, 2, ListRule::Steps).unwrap();
+    assert_eq!(
+        corrected.chips,
+        [[Some(0), Some(2), Some(3)], [Some(1), None, None]]
+    );
+    let chain = TaskGraph {
+        tasks: vec![task(1, &[]), task(1, &[0]), task(1, &[1])],
+    };
+    let error = schedule(&chain, 2, ListRule::Printed).unwrap_err();
+    assert_eq!(error, ScheduleError::Stuck { given: 2, all: 3 });
+    assert_eq!(
+        schedule(&chain, 0, ListRule::Steps),
+        Err(ScheduleError::NoChips)
+    );
+}
+
+/// A machine of links of unit rate 64 GB/s between four chips in a ring, or of none.
+fn ring(capacity: Option<u64>) -> ChipMachine {
+    ChipMachine {
+        links: Some(ChipGraph::named("ring:4").unwrap()),
+        technology: LinkTechnology {
+            interface: 1.0,
+            links: vec![(2, 4.0)],
+            interpolation: LinkInterpolation::None,
+        },
+        capacity,
+        memory_bandwidth: Some(8.0),
+        connection_power: 3.0,
+        word: 1,
+        accelerators: 1,
+        dispatch: 0.0,
+    }
+}
+
+/// Chip 0 makes A (10 B), chip 2 makes B (20 B), and chip 1 takes both, a hop away, at 4 B/s: the longer takes 5 s, and 30 B pass
+/// its memory of 8 B/s in 3.75 s. Then chip 0 takes B again, which chip 1 has by now, one hop away instead of two.
+#[test]
+fn chips_take_data_from_the_nearest_holder() {
+    let tasks = vec![
+        task(10, &[]),
+        task(20, &[]),
+        task(1, &[0, 1]),
+        task(1, &[1]),
+        task(1, &[0]),
+    ];
+    let graph = TaskGraph { tasks };
+    let schedule = ChipSchedule {
+        chips: vec![
+            vec![Some(0), None, Some(3), Some(4)],
+            vec![None, Some(2), None, None],
+            vec![Some(1), None, None, None],
+            vec![None; 4],
+        ],
+    };
+    let cost = TaskCost {
+        seconds: 7.0,
+        joules: 2.0,
+        cycles: 70,
+    };
+    let totals = ring(None).steps(&graph, &schedule, &[cost; 5]).unwrap();
+    let log: Vec<String> = totals.log.iter().map(StepLog::to_string).collect();
+    assert_eq!(
+        log,
+        [
+            "step 1 chip 1: output 0, 10 B from chip 0",
+            "step 1 chip 1: output 1, 20 B from chip 2",
+            "step 2 chip 0: output 1, 20 B from chip 1",
+            "step 3 chip 0: output 0, 10 B on it",
+        ]
+    );
+    let times: Vec<_> = totals
+        .steps
+        .iter()
+        .map(|step| (step.communication, step.processing, step.joules))
+        .collect();
+    // 2.5 s and 5 s of transfers at 3 W; 5 s + 20/8 s; nothing.
+    let expected = [
+        (0.0, 7.0, 4.0),
+        (5.0 + 3.75, 7.0, 2.0 + 7.5 * 3.0),
+        (5.0 + 2.5, 7.0, 2.0 + 5.0 * 3.0),
+        (0.0, 7.0, 2.0),
+    ];
+    assert_eq!(times, expected);
+    assert_eq!(totals.seconds(), 4.0 * 7.0 + 8.75 + 7.5);
+    assert_eq!(totals.steps[1].between_chips, 30);
+    // Without links everything passes interfaces of 1 B/s.
+    let interfaces = ChipMachine {
+        links: None,
+        ..ring(None)
+    };
+    let totals = interfaces.steps(&graph, &schedule, &[cost; 5]).unwrap();
+    assert_eq!(totals.steps[1].communication, 20.0 + 3.75);
+    // Three links: the table says nothing.
+    let many = ChipMachine {
+        links: Some(ChipGraph::named("torus:2x4").unwrap()),
+        ..ring(None)
+    };
+    assert_eq!(
+        many.steps(&graph, &schedule, &[cost; 5]),
+        Err(StepError::NoRate(3))
+    );
+}
+
+/// Weights come from memory once; a chip of 25 B that holds A and B has to let A go, which is still needed, to memory and back.
+#[test]
+fn what_does_not_fit_leaves_and_comes_back() {
+    let weights = |number| Some(number);
+    let mut tasks = vec![task(10, &[]), task(12, &[]), task(1, &[1]), task(1, &[0])];
+    tasks[0].weights = weights(0);
+    tasks[3].weights = weights(0);
+    let graph = TaskGraph { tasks };
+    let schedule = ChipSchedule {
+        chips: vec![vec![Some(0), Some(1), Some(2), Some(3)]],
+    };
+    let costs = [TaskCost::default(); 4];
+    let log = |capacity| {
+        let totals = ring(capacity).steps(&graph, &schedule, &costs).unwrap();
+        totals
+            .log
+            .iter()
+            .map(StepLog::to_string)
+            .collect::<Vec<_>>()
+    };
+    let all = log(None);
+    assert_eq!(all[0], "step 0 chip 0: weights 0, 1 B from memory");
+    assert_eq!(
+        all[2..],
+        [
+            "step 3 chip 0: output 0, 10 B on it",
+            "step 3 chip 0: weights 0, 1 B on it"
+        ]
+    );
+    let few = log(Some(20));
+    assert_eq!(
+        few[1..3],
+        [
+            "step 1 chip 0: weights 0, 1 B evicted",
+            "step 1 chip 0: output 0, 10 B evicted to memory"
+        ]
+    );
+    assert!(few.contains(&"step 3 chip 0: output 0, 10 B from memory".to_owned()));
+    let error = ring(Some(11)).steps(&graph, &schedule, &costs).unwrap_err();
+    assert_eq!(
+        error,
+        StepError::DoesNotFit {
+            task: 1,
+            needs: 12,
+            holds: 11
+        }
+    );
+}
+
+/// Two chips of two accelerators. A (10 B) and B are made on the first; both sub-layers of the second take A, which comes once, a
+/// hop away at 4 B/s in 2.5 s, and passes its memory of 8 B/s in 1.25 s. The host issues two commands of half a second, and
+/// then one for the transfer and two for the sub-layers.
+#[test]
+fn accelerators_of_a_chip_share_what_comes_and_a_host_issues_commands() {
+    let graph = TaskGraph {
+        tasks: vec![task(10, &[]), task(20, &[]), task(1, &[0]), task(1, &[0])],
+    };
+    let schedule = ChipSchedule {
+        chips: vec![
+            vec![Some(0), None],
+            vec![Some(1), None],
+            vec![None, Some(2)],
+            vec![None, Some(3)],
+        ],
+    };
+    let cost = |seconds| TaskCost {
+        seconds,
+        ..TaskCost::default()
+    };
+    let machine = ChipMachine {
+        accelerators: 2,
+        dispatch: 0.5,
+        ..ring(None)
+    };
+    let costs = [7.0, 3.0, 1.0, 2.0].map(cost);
+    let totals = machine.steps(&graph, &schedule, &costs).unwrap();
+    let times = totals.steps.iter();
+    let times: Vec<_> = times
+        .map(|step| (step.dispatch, step.communication, step.processing))
+        .collect();
+    assert_eq!(times, [(1.0, 0.0, 7.0), (1.5, 3.75, 2.0)]);
+    assert_eq!(totals.seconds(), 8.0 + 7.25);
+    let log: Vec<String> = totals.log.iter().map(StepLog::to_string).collect();
+    assert_eq!(log, ["step 1 chip 1: output 0, 10 B from chip 0"]);
+    // On four chips of one each the second of them takes A as well, and a fourth command tells it so.
+    let machine = ChipMachine {
+        accelerators: 1,
+        ..machine
+    };
+    let totals = machine.steps(&graph, &schedule, &costs).unwrap();
+    assert_eq!(totals.steps[1].dispatch, 2.0);
+    assert_eq!(totals.log.len(), 2);
+}
+
+/// A sub-layer that takes a piece of an output takes its bytes alone, in files as well.
+#[test]
+fn outputs_are_taken_in_pieces() {
+    let text = "[[{'P': 10, 'id': 7, 'pieces': 2}, {'id': 8, 'after': [7], 'piece': 1}],\n\
+                [None, {'id': 9, 'after': [7], 'piece': 0}]]";
+    let (graph, schedule) = parse_schedule(text, "s").unwrap();
+    let totals = ring(None)
+        .steps(&graph, &schedule, &[TaskCost::default(); 3])
+        .unwrap();
+    let log: Vec<String> = totals.log.iter().map(StepLog::to_string).collect();
+    assert_eq!(
+        log,
+        [
+            "step 1 chip 0: output 0.1, 5 B on it",
+            "step 1 chip 1: output 0.0, 5 B from chip 0"
+        ]
+    );
+    let again = write_schedule(&graph, &schedule);
+    assert_eq!(parse_schedule(&again, "s").unwrap().0, graph);
+    let wrong = text.replace("'piece': 1", "'piece': 2");
+    let error = parse_schedule(&wrong, "s").unwrap_err().to_string();
+    assert!(error.contains("found \"piece 2\""), "{error}");
+}
+
+/// Dropouts and batch normalizations go; what comes behind one takes what the one takes.
+#[test]
+fn layers_that_inference_does_not_compute_are_left_out() {
+    let text = "[[{'K': 2, 'id': 1}, {'type': 'Dropout', 'id': 2, 'after': [1]},\n\
+                {'type': 'BatchNorm2d', 'id': 3, 'after': [2]}, {'K': 3, 'id': 4, 'after': [3]}]]";
+    let (graph, schedule) = parse_schedule(text, "s").unwrap();
+    assert_eq!(graph.tasks.len(), 2);
+    assert_eq!(graph.tasks[1].after, [0]);
+    assert_eq!(schedule.chips, [[Some(0), None, None, Some(1)]]);
+    // Without ids the last step that has anything else counts.
+    let text = "[[{'K': 2}, {'type': 'Dropout'}, {'K': 3}]]";
+    let (graph, _) = parse_schedule(text, "s").unwrap();
+    assert_eq!(graph.tasks[1].after, [0]);
+}

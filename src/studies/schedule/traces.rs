@@ -1,0 +1,198 @@
+//! Schedules as traces: a rank for each chip, with a barrier before and after each step's sub-layers, or without.
+//!
+//! A sub-layer is a kernel that lasts what it costs, data from other chips are messages, those from memory a wait of a lane
+//! of its own, and a barrier is a barrier of all chips. A chip does its sub-layers in the order of the schedule.
+
+use super::{ChipSchedule, DataPlace, StepTotals, TaskCost, TaskGraph};
+use chakram_base::units::Span;
+use chakram_trace::format::scan::NodeView;
+use chakram_trace::format::write::Sink;
+use chakram_trace::format::{CollectiveKind, GroupName, Op, TraceError};
+use std::collections::BTreeMap;
+
+/// A schedule with what moves in it.
+#[derive(Clone, Copy, Debug)]
+pub struct ScheduledJob<'s> {
+    /// The sub-layers.
+    pub graph: &'s TaskGraph,
+    /// Chips and steps.
+    pub schedule: &'s ChipSchedule,
+    /// Cost of each sub-layer.
+    pub costs: &'s [TaskCost],
+    /// Data movements, as the steps have them.
+    pub totals: &'s StepTotals,
+    /// Whether barriers stand around each step's sub-layers.
+    pub barriers: bool,
+    /// Accelerators of a chip.
+    pub accelerators: usize,
+}
+
+/// Lanes of a chip: its network interface and the host's commands for it; its accelerators are the lanes behind.
+const INTERFACE: i64 = 0;
+const HOST: i64 = 1;
+const PROCESSING: i64 = 2;
+
+/// Nodes of a rank while they are written.
+struct RankWriter<'w> {
+    out: &'w mut dyn Sink,
+    next: u64,
+    /// Nodes that the next node of a stage waits for.
+    gate: Vec<u64>,
+}
+
+impl RankWriter<'_> {
+    fn node(&mut self, mut node: NodeView<'_>, after: &[u64]) -> Result<u64, TraceError> {
+        node.id = self.next;
+        self.next += 1;
+        self.out.node(&node, after)?;
+        Ok(node.id)
+    }
+
+    fn barrier(&mut self, step: usize, after: &[u64]) -> Result<u64, TraceError> {
+        let op = Op::Collective {
+            kind: CollectiveKind::Barrier,
+            bytes: 0,
+            group: GroupName::World,
+            root: None,
+            dimensions: None,
+            host: false,
+        };
+        let name = format!("barrier of step {step}");
+        self.node(NodeView::new(0, &name, op), after)
+    }
+}
+
+impl ScheduledJob<'_> {
+    /// Writes the nodes of `chip`.
+    ///
+    /// # Errors
+    ///
+    /// Errors of `out`.
+    pub fn nodes(&self, chip: u32, out: &mut dyn Sink) -> Result<(), TraceError> {
+        let mut writer = RankWriter {
+            out,
+            next: 1,
+            gate: Vec::new(),
+        };
+        // Of each sub-layer that this chip did the node, and of each transfer in the step the node that brought it.
+        let mut done: BTreeMap<u32, u64> = BTreeMap::new();
+        let mut here: BTreeMap<super::DataName, u64> = BTreeMap::new();
+        let mut by_step: Vec<Vec<usize>> = vec![Vec::new(); self.schedule.steps()];
+        for (i, entry) in self.totals.log.iter().enumerate() {
+            by_step[entry.step as usize].push(i);
+        }
+        let mut last: Vec<Option<u64>> = vec![None; self.accelerators];
+        let mut issued: Option<u64> = None;
+        for (step, entries) in by_step.iter().enumerate() {
+            let mut moved = Vec::new();
+            let dispatch = self.totals.steps[step].dispatch;
+            if dispatch > 0.0 {
+                // Without barriers the host goes on as soon as it has issued what is before.
+                let after: Vec<u64> = writer.gate.iter().copied().chain(issued).collect();
+                let mut node = waits("commands of the host", dispatch);
+                node.lane = Some(HOST);
+                let id = writer.node(node, &after)?;
+                issued = Some(id);
+                writer.gate = vec![id];
+                moved.push(id);
+            }
+            for &i in entries {
+                let entry = &self.totals.log[i];
+                let name = format!("{} for step {step}", entry.data);
+                let tag = i32::try_from(i).unwrap_or(i32::MAX);
+                let gate = writer.gate.clone();
+                match entry.from {
+                    Some(DataPlace::Chip(other)) if other == chip => {
+                        // What it sends it made or was brought before.
+                        let made = entry.data.task().and_then(|task| done.get(&task).copied());
+                        let had = here.get(&entry.data).copied().or(made);
+                        let after: Vec<u64> = gate.into_iter().chain(had).collect();
+                        let op = message(false, entry.chip, tag, entry.bytes);
+                        moved.push(writer.node(NodeView::new(0, &name, op), &after)?);
+                    }
+                    Some(DataPlace::Chip(other)) if entry.chip == chip => {
+                        let op = message(true, other, tag, entry.bytes);
+                        let id = writer.node(NodeView::new(0, &name, op), &gate)?;
+                        here.insert(entry.data, id);
+                        moved.push(id);
+                    }
+                    Some(DataPlace::Memory) if entry.chip == chip => {
+                        let id = writer.node(waits(&name, entry.seconds), &gate)?;
+                        here.insert(entry.data, id);
+                        moved.push(id);
+                    }
+                    None if entry.written && entry.chip == chip => {
+                        moved.push(writer.node(waits(&name, entry.seconds), &gate)?);
+                    }
+                    _ => {}
+                }
+            }
+            let mut ends: Vec<u64> = last.iter().flatten().copied().collect();
+            if self.barriers {
+                ends.extend(&writer.gate);
+                ends.extend(&moved);
+                ends.sort_unstable();
+                ends.dedup();
+                ends = vec![writer.barrier(step, &ends)?];
+            }
+            let begins = ends.clone();
+            for (own, task) in self
+                .schedule
+                .of_chip(chip as usize, self.accelerators, step)
+            {
+                let mut after: Vec<u64> = if self.barriers {
+                    begins.clone()
+                } else {
+                    last[own].into_iter().chain(issued).collect()
+                };
+                for (data, _) in self.graph.needs(task, 1) {
+                    let made = data.task().and_then(|task| done.get(&task).copied());
+                    after.extend(here.get(&data).copied().or(made));
+                }
+                after.sort_unstable();
+                after.dedup();
+                let seconds = self.costs[task as usize].seconds;
+                let name = &self.graph.tasks[task as usize].name;
+                let mut node = waits(name, seconds);
+                node.lane = Some(PROCESSING + own as i64);
+                let id = writer.node(node, &after)?;
+                done.insert(task, id);
+                last[own] = Some(id);
+                ends.push(id);
+            }
+            if self.barriers {
+                writer.gate = vec![writer.barrier(step, &ends)?];
+            } else {
+                writer.gate.clear();
+            }
+        }
+        Ok(())
+    }
+}
+
+fn message(receive: bool, peer: u32, tag: i32, bytes: u64) -> Op<'static> {
+    Op::Message {
+        receive,
+        peer,
+        tag,
+        bytes,
+        own: None,
+        host: false,
+    }
+}
+
+/// A transfer over the interface.
+fn waits(name: &str, seconds: f64) -> NodeView<'_> {
+    let op = Op::Compute {
+        flops: 0,
+        bytes: 0,
+        dtype: None,
+    };
+    let span = Span::from_seconds(seconds);
+    NodeView {
+        recorded: span,
+        micros: span.0 / 1_000_000,
+        lane: Some(INTERFACE),
+        ..NodeView::new(0, name, op)
+    }
+}

@@ -1,0 +1,292 @@
+//! Which columns of a table of runs are which options: a file in TOML.
+//!
+//! ```toml
+//! measured = "iteration time (ms)"       # the column of what was measured
+//! unit = "ms"                            # its unit: s, ms or us
+//! machine = "dgx-a100"                   # or a file, named from here; scaled to the ranks of a run, where it can be
+//! groups = ["hidden", "layers", "batch"] # plans are ranked among runs that agree in these
+//! folds = ["hidden", "tensor"]           # null models are fitted on runs that differ in these
+//!
+//! [columns]                              # options that differ, with their columns
+//! batch = "global batch"
+//!
+//! [fixed]                                # options that are the same for all runs
+//! recompute = "full"
+//!
+//! [only]                                 # rows that count: those with one of these values in a column
+//! phase = ["pre-training"]
+//!
+//! [when.System]                          # options of runs with some value in a column, before all others
+//! DGX-H100 = { machine = "dgx-h100" }
+//! ```
+
+use super::ScoreError;
+use chakram_base::config::{ConfigDocument, ConfigField, ConfigTable, did_you_mean, nearest};
+use chakram_workloads::generate::plan::{OPTIONS, PlanOption};
+use std::collections::BTreeMap;
+use std::path::Path;
+
+/// Sizes of a model that a run may state, besides `model`, its name.
+pub(super) const SIZES: [&str; 7] = [
+    "layers",
+    "hidden",
+    "heads",
+    "kv_heads",
+    "ffn",
+    "vocabulary",
+    "sequence",
+];
+/// The model's name.
+pub(super) const MODEL: &str = "model";
+/// The number of NPUs, which need not be given; for groups, and for the data-parallel degree where that is not given.
+pub(super) const NPUS: &str = "npus";
+/// The machine, where it differs from run to run.
+pub(super) const MACHINE: &str = "machine";
+
+const ROOT: &[&str] = &[
+    "measured", "unit", "machine", "groups", "folds", "columns", "fixed", "names", "only", "when",
+];
+
+/// Unit of what was measured.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub(super) enum MeasuredUnit {
+    /// A time of so many seconds.
+    Time(f64),
+    /// Tokens per second and NPU.
+    Tokens,
+    /// TFLOP per second and NPU, as Narayanan et al. (SC'21, section 3.2) count those of a transformer; true where the
+    /// forward pass that is done again counts.
+    Flops(bool),
+}
+
+/// Words of each unit.
+const UNITS: [(MeasuredUnit, &str); 6] = [
+    (MeasuredUnit::Time(1.0), "s"),
+    (MeasuredUnit::Time(1e-3), "ms"),
+    (MeasuredUnit::Time(1e-6), "us"),
+    (MeasuredUnit::Tokens, "tokens/s/npu"),
+    (MeasuredUnit::Flops(false), "model TFLOP/s/npu"),
+    (MeasuredUnit::Flops(true), "hardware TFLOP/s/npu"),
+];
+
+/// Options of runs by the value that they have in a column.
+#[derive(Clone, Debug, PartialEq)]
+pub(super) struct ConditionalOptions {
+    /// Heading of the column.
+    pub column: String,
+    /// Options and their values, by the column's value.
+    pub values: BTreeMap<String, BTreeMap<String, String>>,
+}
+
+/// Value of an option.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) enum OptionSource {
+    /// In the column of this heading.
+    Column(String),
+    /// The same for all runs.
+    Fixed(String),
+}
+
+/// Which columns of a table of runs are which options.
+#[derive(Clone, Debug, PartialEq)]
+pub struct RunColumns {
+    pub(super) measured: String,
+    pub(super) unit: MeasuredUnit,
+    pub(super) machine: String,
+    pub(super) groups: Vec<String>,
+    pub(super) folds: Vec<String>,
+    pub(super) options: BTreeMap<String, OptionSource>,
+    /// Text that stands for a value of `model`.
+    pub(super) names: BTreeMap<String, String>,
+    /// Columns and the values of which a run has one in each.
+    pub(super) only: Vec<(String, Vec<String>)>,
+    pub(super) when: Vec<ConditionalOptions>,
+}
+
+/// The option of plans called `key`, with dashes or without.
+pub(super) fn plan_option(key: &str) -> Option<&'static PlanOption> {
+    OPTIONS
+        .iter()
+        .find(|option| option.key == key && !option.value.is_empty())
+}
+
+fn known(key: &str) -> bool {
+    [MODEL, NPUS, MACHINE].contains(&key) || SIZES.contains(&key) || plan_option(key).is_some()
+}
+
+/// The option that `field` is called after, if it is one.
+fn key(name: &str, field: &ConfigField<'_>) -> Result<String, ScoreError> {
+    let key = name.replace('-', "_");
+    if known(&key) {
+        return Ok(key);
+    }
+    let plan = OPTIONS.iter().map(|option| option.key);
+    let near = nearest(&key, plan.chain(SIZES).chain([MODEL, NPUS, MACHINE]));
+    let expected = format!(
+        "an option of `chakram generate`, or one of {MODEL}, {NPUS}, {MACHINE}, {}{}",
+        SIZES.join(", "),
+        did_you_mean(near)
+    );
+    Err(field.refuse("an unknown option", expected).into())
+}
+
+/// The values that count of each column.
+fn only(root: &ConfigTable<'_>) -> Result<Vec<(String, Vec<String>)>, ScoreError> {
+    let Some(field) = root.get("only") else {
+        return Ok(Vec::new());
+    };
+    let expected = "a list of the column's values, in quotes";
+    let mut only = Vec::new();
+    for (column, field) in field.table(None)?.fields() {
+        let items = field.items(expected)?;
+        let values = items.iter().map(|item| Ok(item.text(expected)?.to_owned()));
+        only.push((
+            column.to_owned(),
+            values.collect::<Result<_, ScoreError>>()?,
+        ));
+    }
+    Ok(only)
+}
+
+/// The options that follow from values of columns.
+fn when(root: &ConfigTable<'_>) -> Result<Vec<ConditionalOptions>, ScoreError> {
+    let Some(field) = root.get("when") else {
+        return Ok(Vec::new());
+    };
+    let mut when = Vec::new();
+    for (column, field) in field.table(None)?.fields() {
+        let mut values = BTreeMap::new();
+        for (value, field) in field.table(None)?.fields() {
+            let mut options = BTreeMap::new();
+            for (name, field) in field.table(None)?.fields() {
+                let text = field.text("a text in quotes")?.to_owned();
+                options.insert(key(name, &field)?, text);
+            }
+            values.insert(value.to_owned(), options);
+        }
+        let column = column.to_owned();
+        when.push(ConditionalOptions { column, values });
+    }
+    Ok(when)
+}
+
+fn list(root: &ConfigTable<'_>, name: &str) -> Result<Vec<String>, ScoreError> {
+    let Some(field) = root.get(name) else {
+        return Ok(Vec::new());
+    };
+    let expected = "a list of options";
+    let items = field.items(expected)?;
+    let text = |item: &ConfigField<'_>| key(item.text(expected)?, item);
+    items.iter().map(text).collect()
+}
+
+impl RunColumns {
+    /// Reads a file of columns; `file` is its name in errors.
+    ///
+    /// # Errors
+    ///
+    /// If it is not TOML, lacks a key, or has one that is unknown.
+    pub fn parse(text: &str, file: &str) -> Result<Self, ScoreError> {
+        let document = ConfigDocument::parse(text, file)?;
+        let root = document.root(ROOT)?;
+        let measured = root.need("measured", "the column of what was measured")?;
+        let mut options = BTreeMap::new();
+        for (table, column) in [("columns", true), ("fixed", false)] {
+            let Some(field) = root.get(table) else {
+                continue;
+            };
+            for (name, field) in field.table(None)?.fields() {
+                let value = field.text("a text in quotes")?.to_owned();
+                let key = key(name, &field)?;
+                let source = if column {
+                    OptionSource::Column(value)
+                } else {
+                    OptionSource::Fixed(value)
+                };
+                if options.insert(key, source).is_some() {
+                    let expected = "each option once, in [columns] or in [fixed]";
+                    return Err(field.refuse("a second value", expected).into());
+                }
+            }
+        }
+        let mut names = BTreeMap::new();
+        if let Some(field) = root.get("names") {
+            for (name, field) in field.table(None)?.fields() {
+                names.insert(name.to_owned(), field.line()?.to_owned());
+            }
+        }
+        let mut columns = Self {
+            measured: measured.line()?.to_owned(),
+            unit: root.choice("unit", &UNITS)?,
+            machine: root
+                .need("machine", "a preset or a machine file")?
+                .line()?
+                .to_owned(),
+            groups: list(&root, "groups")?,
+            folds: list(&root, "folds")?,
+            options,
+            names,
+            only: only(&root)?,
+            when: when(&root)?,
+        };
+        columns.find_machines(file);
+        Ok(columns)
+    }
+
+    /// Takes machine files that `file` names from its own folder, where they are there.
+    fn find_machines(&mut self, file: &str) {
+        let Some(folder) = Path::new(file).parent() else {
+            return;
+        };
+        let find = |machine: &mut String| {
+            let beside = folder.join(&*machine);
+            if machine.ends_with(".toml") && beside.is_file() {
+                *machine = beside.display().to_string();
+            }
+        };
+        find(&mut self.machine);
+        if let Some(OptionSource::Fixed(machine)) = self.options.get_mut(MACHINE) {
+            find(machine);
+        }
+        for condition in &mut self.when {
+            let options = condition.values.values_mut();
+            options
+                .filter_map(|options| options.get_mut(MACHINE))
+                .for_each(find);
+        }
+    }
+
+    /// Sets option `key` to `value` for all runs.
+    ///
+    /// # Errors
+    ///
+    /// If there is no such option.
+    pub fn set(&mut self, key: &str, value: &str) -> Result<(), String> {
+        let key = key.replace('-', "_");
+        if !known(&key) {
+            return Err(format!("there is no option `{key}`"));
+        }
+        for condition in &mut self.when {
+            for options in condition.values.values_mut() {
+                options.remove(&key);
+            }
+        }
+        self.options
+            .insert(key, OptionSource::Fixed(value.to_owned()));
+        Ok(())
+    }
+
+    /// Returns the name of the machine of all runs for which no column says another.
+    pub fn machine(&self) -> &str {
+        match self.options.get(MACHINE) {
+            Some(OptionSource::Fixed(machine)) => machine,
+            _ => &self.machine,
+        }
+    }
+
+    /// Has runs replayed on `machine`.
+    pub fn on(&mut self, machine: &str) {
+        // An option of that name goes before the machine of the file.
+        let _ = self.set(MACHINE, machine);
+    }
+}

@@ -1,0 +1,133 @@
+//! Constants of a machine that are fitted to measured runs.
+
+use chakram_base::units::Span;
+use chakram_hardware::machine::Machine;
+use chakram_trace::format::MovingKernel;
+
+/// A constant that is fitted, as a factor on what the machine states.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum FittedConstant {
+    /// The host's time to launch a kernel.
+    Launch,
+    /// The same of a kernel of a backward pass.
+    Backward,
+    /// The host's time to launch a collective.
+    Collective,
+    /// The host's time to launch half of a message.
+    Message,
+    /// The part of the memory's bandwidth that kernels reach which move bytes, but for the two that follow.
+    Memory,
+    /// That part of a softmax.
+    Softmax,
+    /// That part of the loss.
+    CrossEntropy,
+}
+
+impl FittedConstant {
+    /// All constants with their names.
+    pub const ALL: [(Self, &'static str); 7] = [
+        (Self::Launch, "launch"),
+        (Self::Backward, "backward"),
+        (Self::Collective, "collective"),
+        (Self::Message, "message"),
+        (Self::Memory, "memory"),
+        (Self::Softmax, "softmax"),
+        (Self::CrossEntropy, "cross-entropy"),
+    ];
+
+    /// Returns the constant's name.
+    pub fn name(self) -> &'static str {
+        Self::ALL[self as usize].1
+    }
+
+    /// Whether it is the part of the bandwidth that a class of kernels reaches; `None` if it is none.
+    fn classes(self) -> Option<fn(MovingKernel) -> bool> {
+        match self {
+            Self::Memory => {
+                Some(|class| !matches!(class, MovingKernel::Softmax | MovingKernel::CrossEntropy))
+            }
+            Self::Softmax => Some(|class| class == MovingKernel::Softmax),
+            Self::CrossEntropy => Some(|class| class == MovingKernel::CrossEntropy),
+            _ => None,
+        }
+    }
+
+    /// Whether it is a part of a bandwidth, and no time.
+    pub fn is_part(self) -> bool {
+        self.classes().is_some()
+    }
+
+    /// Returns what `machine` states, in microseconds or as a part; `None` where it states nothing.
+    pub fn of(self, machine: &Machine) -> Option<f64> {
+        if let Some(of) = self.classes() {
+            let mut classes = machine.classes().iter();
+            let first = MovingKernel::ALL
+                .map(|(class, _)| class)
+                .into_iter()
+                .find(|&class| of(class))?;
+            return classes
+                .find_map(|class| Some(class.curves.moving.as_ref()?.fractions[first as usize]));
+        }
+        let host = machine.host()?;
+        let span = match self {
+            Self::Backward => host.backward,
+            Self::Collective => host.collective,
+            Self::Message => host.message,
+            _ => host.launch,
+        };
+        Some(span.seconds() * 1e6)
+    }
+}
+
+/// Returns `machine` with each of `constants` times its factor.
+pub fn with_factors(machine: &Machine, constants: &[(FittedConstant, f64)]) -> Machine {
+    let times = |span: Span, factor: f64| Span::from_seconds(span.seconds() * factor);
+    machine.with_prices(|host, curves| {
+        for &(constant, factor) in constants {
+            if let Some(of) = constant.classes() {
+                let moving = curves
+                    .iter_mut()
+                    .filter_map(|curves| curves.moving.as_mut());
+                for (fraction, (class, _)) in
+                    moving.flat_map(|moving| moving.fractions.iter_mut().zip(MovingKernel::ALL))
+                {
+                    *fraction *= if of(class) { factor } else { 1.0 };
+                }
+            }
+            match (constant, &mut *host) {
+                (FittedConstant::Launch, Some(host)) => host.launch = times(host.launch, factor),
+                (FittedConstant::Backward, Some(host)) => {
+                    host.backward = times(host.backward, factor);
+                }
+                (FittedConstant::Collective, Some(host)) => {
+                    host.collective = times(host.collective, factor);
+                }
+                (FittedConstant::Message, Some(host)) => {
+                    host.message = times(host.message, factor);
+                }
+                _ => {}
+            }
+        }
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn factors_change_what_they_name_and_nothing_else() {
+        let machine = Machine::preset("dgx-a100").unwrap();
+        let all = FittedConstant::ALL.map(|(constant, _)| constant);
+        for changed in all {
+            let other = with_factors(&machine, &[(changed, 2.0)]);
+            for constant in all {
+                let (before, after) = (constant.of(&machine), constant.of(&other));
+                let factor = if constant == changed { 2.0 } else { 1.0 };
+                assert_eq!(after, before.map(|b| b * factor), "{constant:?}");
+            }
+        }
+        // Without any, the machine is as it was.
+        assert_eq!(with_factors(&machine, &[]), machine);
+    }
+}

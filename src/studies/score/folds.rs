@@ -1,0 +1,238 @@
+//! Folds: runs are predicted with constants that were fitted to other runs only.
+//!
+//! Runs that agree in the options `folds` are in one fold, and folds have about as many runs. In each, constants are fitted
+//! by Gauss and Newton's method to the logarithms of what was measured in the others, where a run that is far off counts
+//! less (`weight = 1 / sqrt(1 + (error / 0.1)^2)`, of the soft L1 loss):
+//!
+//! ```text
+//! (Jt W J + ridge) step = Jt W ln(measured / predicted)       J by differences of 10 % in each constant
+//! ```
+
+use super::constants::{FittedConstant, with_factors};
+use super::{MeasuredRun, PredictedRun, RunTable, ScoreError, makespan, score, score_by};
+use chakram_base::units::Span;
+use chakram_engine::ReplayOptions;
+use std::cmp::Reverse;
+use std::num::NonZeroUsize;
+
+/// Difference of a logarithm by which derivatives are found.
+const DIFFERENCE: f64 = 0.1;
+/// Error from which a run counts less.
+const FAR: f64 = 0.1;
+/// Largest step of a logarithm in a round.
+const LARGEST_STEP: f64 = 0.7;
+/// Keeps constants on which no run depends, in units of a run's weight.
+const RIDGE: f64 = 1e-3;
+/// Rounds of the fit.
+const ROUNDS: usize = 2;
+
+/// Constants that were fitted to the runs outside a fold.
+#[derive(Clone, Debug, PartialEq)]
+pub struct FoldFit {
+    /// Number of its runs, to which nothing was fitted.
+    pub runs: usize,
+    /// Constants, with factors on what the machine states.
+    pub constants: Vec<(FittedConstant, f64)>,
+}
+
+/// Number of the fold of each run, of `count` folds: groups with most runs first, each into the smallest fold.
+pub fn folds(runs: &[MeasuredRun], count: NonZeroUsize) -> Vec<usize> {
+    let groups = runs.iter().map(|run| run.fold + 1).max().unwrap_or(0);
+    let mut sizes: Vec<(usize, usize)> = (0..groups).map(|group| (0, group)).collect();
+    for run in runs {
+        sizes[run.fold].0 += 1;
+    }
+    sizes.sort_by_key(|&(size, group)| (Reverse(size), group));
+    let mut filled = vec![0; count.get().min(groups.max(1))];
+    let mut fold_of = vec![0; groups];
+    for (size, group) in sizes {
+        let smallest = (0..filled.len()).min_by_key(|&fold| (filled[fold], fold));
+        let fold = smallest.unwrap_or(0);
+        filled[fold] += size;
+        fold_of[group] = fold;
+    }
+    runs.iter().map(|run| fold_of[run.fold]).collect()
+}
+
+/// Returns the table with the machines of its runs changed.
+fn on_machines(table: &RunTable, factors: &[(FittedConstant, f64)]) -> RunTable {
+    let mut table = table.clone();
+    for run in &mut table.runs {
+        run.machine = with_factors(&run.machine, factors);
+    }
+    table
+}
+
+/// Returns predictions of `table` by constants fitted to runs of other folds, and the constants of each fold.
+///
+/// # Errors
+///
+/// The first run that cannot be predicted; a table of one fold; a constant that some machine does not state.
+pub fn fit_in_folds(
+    table: &RunTable,
+    options: &ReplayOptions,
+    constants: &[FittedConstant],
+    fold_of: &[usize],
+    threads: NonZeroUsize,
+) -> Result<(Vec<PredictedRun>, Vec<FoldFit>), ScoreError> {
+    let refuse = |why: String| ScoreError::Table {
+        file: table.file.clone(),
+        why,
+    };
+    let folds = fold_of.iter().max().map_or(0, |last| last + 1);
+    if folds < 2 {
+        let why = "all runs are of one fold, and none is left to fit constants to";
+        return Err(refuse(format!(
+            "{why}\n  try: other options in `folds` of the file of columns"
+        )));
+    }
+    for constant in constants {
+        let silent = |run: &&MeasuredRun| constant.of(&run.machine).is_none();
+        if let Some(run) = table.runs.iter().find(silent) {
+            let (name, machine) = (constant.name(), run.machine.name());
+            return Err(refuse(format!(
+                "`{name}` cannot be fitted: machine `{machine}` does not state it"
+            )));
+        }
+    }
+    let mut predicted: Vec<Option<PredictedRun>> = vec![None; table.runs.len()];
+    let mut fits = Vec::new();
+    // The first round is the same in all folds, which differ in what they leave out.
+    let first = sensitivity(table, options, &unchanged(constants), threads)?;
+    for fold in 0..folds {
+        let part = |inside: bool| RunTable {
+            file: table.file.clone(),
+            runs: (table.runs.iter().zip(fold_of))
+                .filter(|&(_, &of)| (of == fold) == inside)
+                .map(|(run, _)| run.clone())
+                .collect(),
+        };
+        let others = part(false);
+        let of_others = |all: &[f64]| -> Vec<f64> {
+            let pairs = all.iter().zip(fold_of);
+            pairs
+                .filter(|&(_, &of)| of != fold)
+                .map(|(&value, _)| value)
+                .collect()
+        };
+        let mut factors = unchanged(constants);
+        let mut known = Sensitivity {
+            predicted: of_others(&first.predicted),
+            derivatives: first.derivatives.iter().map(|one| of_others(one)).collect(),
+        };
+        for round in 0..ROUNDS {
+            if round > 0 {
+                known = sensitivity(&others, options, &factors, threads)?;
+            }
+            for ((_, factor), step) in factors.iter_mut().zip(known.step(&others.runs)) {
+                *factor *= step.clamp(-LARGEST_STEP, LARGEST_STEP).exp();
+            }
+        }
+        let inside = part(true);
+        let mut answers = score(&on_machines(&inside, &factors), options, threads)?.into_iter();
+        for (place, _) in (predicted.iter_mut().zip(fold_of)).filter(|&(_, &of)| of == fold) {
+            *place = answers.next();
+        }
+        fits.push(FoldFit {
+            runs: inside.runs.len(),
+            constants: factors,
+        });
+    }
+    Ok((predicted.into_iter().flatten().collect(), fits))
+}
+
+fn unchanged(constants: &[FittedConstant]) -> Vec<(FittedConstant, f64)> {
+    constants.iter().map(|&constant| (constant, 1.0)).collect()
+}
+
+/// Predictions, and how their logarithms change with those of constants.
+struct Sensitivity {
+    /// Seconds by run.
+    predicted: Vec<f64>,
+    /// By constant and run.
+    derivatives: Vec<Vec<f64>>,
+}
+
+fn sensitivity(
+    table: &RunTable,
+    options: &ReplayOptions,
+    factors: &[(FittedConstant, f64)],
+    threads: NonZeroUsize,
+) -> Result<Sensitivity, ScoreError> {
+    let seconds = |factors: &[(FittedConstant, f64)]| -> Result<Vec<f64>, ScoreError> {
+        let table = on_machines(table, factors);
+        let answers = score_by(&table, threads, |_, run| makespan(run, options))?;
+        Ok(answers.into_iter().map(Span::seconds).collect())
+    };
+    let predicted = seconds(factors)?;
+    let mut derivatives = Vec::new();
+    for i in 0..factors.len() {
+        let mut changed = factors.to_vec();
+        changed[i].1 *= DIFFERENCE.exp();
+        let other = seconds(&changed)?;
+        let pairs = other.iter().zip(&predicted);
+        derivatives.push(pairs.map(|(b, a)| (b / a).ln() / DIFFERENCE).collect());
+    }
+    Ok(Sensitivity {
+        predicted,
+        derivatives,
+    })
+}
+
+impl Sensitivity {
+    /// The step of each constant's logarithm towards what `runs` measured.
+    fn step(&self, runs: &[MeasuredRun]) -> Vec<f64> {
+        let n = self.derivatives.len();
+        let mut matrix = vec![vec![0.0; n + 1]; n];
+        for (i, (run, predicted)) in runs.iter().zip(&self.predicted).enumerate() {
+            let error = (run.measured / predicted).ln();
+            let weight = 1.0 / (1.0 + (error / FAR).powi(2)).sqrt();
+            for (equation, own) in matrix.iter_mut().zip(&self.derivatives) {
+                let row = weight * own[i];
+                for (cell, other) in equation.iter_mut().zip(&self.derivatives) {
+                    *cell += row * other[i];
+                }
+                equation[n] += row * error;
+            }
+        }
+        for (a, row) in matrix.iter_mut().enumerate() {
+            row[a] += RIDGE * runs.len() as f64;
+        }
+        solve(matrix)
+    }
+}
+
+/// Solves the equations whose matrix is followed by their right side, symmetric and positive definite.
+fn solve(mut rows: Vec<Vec<f64>>) -> Vec<f64> {
+    let n = rows.len();
+    for a in 0..n {
+        for b in a + 1..n {
+            let factor = rows[b][a] / rows[a][a];
+            let (above, below) = rows.split_at_mut(b);
+            for (cell, upper) in below[0][a..].iter_mut().zip(&above[a][a..]) {
+                *cell -= factor * upper;
+            }
+        }
+    }
+    let mut solution = vec![0.0; n];
+    for a in (0..n).rev() {
+        let known: f64 = (a + 1..n).map(|b| rows[a][b] * solution[b]).sum();
+        solution[a] = (rows[a][n] - known) / rows[a][a];
+    }
+    solution
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn equations_are_solved() {
+        // 2x + y = 5, x + 3y = 10: x = 1, y = 3.
+        let found = solve(vec![vec![2.0, 1.0, 5.0], vec![1.0, 3.0, 10.0]]);
+        assert!(
+            (found[0] - 1.0).abs() < 1e-12 && (found[1] - 3.0).abs() < 1e-12,
+            "{found:?}"
+        );
+    }
+}

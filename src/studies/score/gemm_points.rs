@@ -1,0 +1,185 @@
+//! GEMMs that were measured, from CSV: number format, rows, columns, summed-over size and time, one in each row.
+
+use super::ScoreError;
+use chakram_base::config::quoted;
+use chakram_base::units::Bandwidth;
+use chakram_hardware::compute::{GemmCurve, MeasuredGemms};
+use chakram_trace::format::Dtype;
+use std::collections::BTreeMap;
+
+/// Headings of formats, and of times with the seconds of their unit.
+const FORMATS: [&str; 3] = ["format", "dtype", "gemm_dtype"];
+const TIMES: [(&str, f64); 3] = [("us", 1e-6), ("ms", 1e-3), ("s", 1.0)];
+/// Points of which each fold is left out once.
+const FOLDS: usize = 5;
+
+/// Mean times of a format's shapes, by shape.
+pub type GemmPoints = BTreeMap<[u64; 3], f64>;
+
+/// Reads a table of GEMMs; the mean counts where a shape stands in several rows.
+///
+/// # Errors
+///
+/// A missing column, or a row that is no GEMM.
+pub fn gemm_points(text: &str, file: &str) -> Result<Vec<(Dtype, GemmPoints)>, ScoreError> {
+    let table = |why: String| ScoreError::Table {
+        file: file.to_owned(),
+        why,
+    };
+    let text = text.trim_start_matches('\u{feff}').replace("\r\n", "\n");
+    let mut reader = csv::ReaderBuilder::new()
+        .trim(csv::Trim::All)
+        .from_reader(text.as_bytes());
+    let heads = reader
+        .headers()
+        .map_err(|error| table(error.to_string()))?
+        .clone();
+    let find = |name: &str| heads.iter().position(|head| head == name);
+    let missing = |what: &str| {
+        let found: Vec<_> = heads.iter().map(quoted).collect();
+        table(format!(
+            "there is no column {what}, only {}\n  try: format, m, n, k and us",
+            found.join(", ")
+        ))
+    };
+    let format = FORMATS.into_iter().find_map(find);
+    let format = format.ok_or_else(|| missing("format"))?;
+    let mut sizes = [0; 3];
+    for (column, name) in sizes.iter_mut().zip(["m", "n", "k"]) {
+        *column = find(name).ok_or_else(|| missing(name))?;
+    }
+    let time = TIMES
+        .iter()
+        .find_map(|(name, unit)| Some((find(name)?, *unit)));
+    let (time, unit) = time.ok_or_else(|| missing("us, ms or s"))?;
+    let mut sums: BTreeMap<usize, BTreeMap<[u64; 3], (f64, f64)>> = BTreeMap::new();
+    for record in reader.records() {
+        let record = record.map_err(|error| table(error.to_string()))?;
+        let cell = |column: usize| record.get(column).unwrap_or_default();
+        let row = |column: usize, expected: &str| ScoreError::Row {
+            file: file.to_owned(),
+            line: record.position().map_or(0, csv::Position::line),
+            why: format!(
+                "{} is {}; expected {expected}",
+                quoted(heads.get(column).unwrap_or_default()),
+                quoted(cell(column))
+            ),
+        };
+        let dtype = Dtype::from_name(cell(format));
+        let dtype = dtype.ok_or_else(|| row(format, "a number format such as bf16"))?;
+        let mut shape = [0; 3];
+        for (size, &column) in shape.iter_mut().zip(&sizes) {
+            let number = cell(column).parse().ok().filter(|size| *size > 0);
+            *size = number.ok_or_else(|| row(column, "a size of a product, above zero"))?;
+        }
+        let seconds = cell(time).parse::<f64>().ok();
+        let seconds = seconds.filter(|one| one.is_finite() && *one > 0.0);
+        let seconds = seconds.ok_or_else(|| row(time, "a time above zero"))? * unit;
+        let (sum, count) = sums
+            .entry(dtype as usize)
+            .or_default()
+            .entry(shape)
+            .or_default();
+        *sum += seconds;
+        *count += 1.0;
+    }
+    if sums.is_empty() {
+        return Err(table("there is no GEMM in it".to_owned()));
+    }
+    let mean = |(shape, (sum, count)): ([u64; 3], (f64, f64))| (shape, sum / count);
+    let one = |(dtype, shapes): (usize, BTreeMap<_, _>)| {
+        let (dtype, _) = Dtype::ALL[dtype];
+        (dtype, shapes.into_iter().map(mean).collect())
+    };
+    Ok(sums.into_iter().map(one).collect())
+}
+
+/// Mean relative errors of `points`: of the curve alone, and of the curve with each fifth of the points left out and
+/// corrected by the others, where these surround it.
+pub fn left_out_errors(
+    points: &GemmPoints,
+    curve: &GemmCurve,
+    [element, peak]: [f64; 2],
+    memory: Bandwidth,
+) -> [f64; 2] {
+    let alone = |&[m, n, k]: &[u64; 3]| curve.estimate([1, m, n, k], element, peak, memory);
+    let shapes: Vec<_> = points
+        .iter()
+        .map(|(shape, &seconds)| (*shape, seconds, alone(shape)))
+        .collect();
+    let (mut alone, mut with) = (0.0, 0.0);
+    for fold in 0..FOLDS {
+        let kept = shapes.iter().enumerate().filter(|(i, _)| i % FOLDS != fold);
+        let kept: Vec<_> = kept.map(|(_, one)| *one).collect();
+        let table = MeasuredGemms::new(&kept, 0.0);
+        for (shape, seconds, estimate) in shapes.iter().skip(fold).step_by(FOLDS) {
+            let factor = table
+                .as_ref()
+                .and_then(|table| table.factor(*shape, estimate));
+            let off = |factor: f64| (factor * estimate.seconds / seconds - 1.0).abs();
+            alone += off(1.0);
+            with += off(factor.unwrap_or(1.0));
+        }
+    }
+    [alone, with].map(|sum| sum / shapes.len().max(1) as f64)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn rows_of_one_shape_are_averaged() {
+        let text = "gemm_dtype,m,n,k,ms\nbfloat16,8,16,32,0.002\nbf16,8,16,32,0.004\nfp8,1,1,1,1\n";
+        let found = gemm_points(text, "t.csv").unwrap();
+        assert_eq!(found.len(), 2);
+        let (dtype, points) = &found[0];
+        // (2 + 4) / 2 us.
+        assert_eq!(*dtype, Dtype::Bf16);
+        assert!((points[&[8, 16, 32]] / 3e-6 - 1.0).abs() < 1e-12);
+        for (text, expected) in [
+            ("m,n,k,us\n", "there is no column format"),
+            ("format,m,n,k\n", "there is no column us, ms or s"),
+            ("format,m,n,k,us\n", "there is no GEMM"),
+            (
+                "format,m,n,k,us\nint3,1,1,1,1\n",
+                "t.csv:2: \"format\" is \"int3\"",
+            ),
+            ("format,m,n,k,us\nbf16,0,1,1,1\n", "t.csv:2: \"m\" is \"0\""),
+            (
+                "format,m,n,k,us\nbf16,1,1,1,nan\n",
+                "t.csv:2: \"us\" is \"nan\"",
+            ),
+        ] {
+            let error = gemm_points(text, "t.csv").unwrap_err().to_string();
+            assert!(error.contains(expected), "{error}");
+        }
+    }
+
+    #[test]
+    fn what_is_left_out_is_predicted_by_its_neighbours() {
+        // All take twice what the curve says, so each is predicted exactly but those at the corners of the box, which
+        // the curve alone predicts with half of the time.
+        let curve = GemmCurve {
+            start: 1e-6,
+            efficiency: 1.0,
+            multiprocessors: 100.0,
+            operands: 1e12,
+            results: 1e12,
+            memory: 1.0,
+            reduction: 1e-6,
+            error: 0.1,
+            throttling: None,
+        };
+        let memory = Bandwidth::new(1e12).unwrap();
+        let mut points = GemmPoints::new();
+        for i in 0..50_u64 {
+            let shape = [64 << (i % 5), 64 << (i / 5 % 5), 128 << (i / 25)];
+            let [m, n, k] = shape;
+            points.insert(shape, 2.0 * curve.seconds([1, m, n, k], 2.0, 1e14, memory));
+        }
+        let [alone, with] = left_out_errors(&points, &curve, [2.0, 1e14], memory);
+        assert!((alone - 0.5).abs() < 1e-12, "{alone}");
+        assert!(with < 0.25, "{with}");
+    }
+}

@@ -1,0 +1,176 @@
+//! Times of kernels by name, format, FLOPs and bytes, from the jobs in which they were recorded.
+
+use chakram_base::ids::Npu;
+use chakram_base::units::Span;
+use chakram_hardware::compute::{MeasuredKernel, MeasuredTime};
+use chakram_hardware::machine::Machine;
+use chakram_trace::format::Dtype;
+use chakram_trace::graph::NodeKind;
+use chakram_trace::workload::Workload;
+use std::collections::BTreeMap;
+
+/// Error of a kernel of which no size was met twice, and of one of which no other size was measured.
+const UNKNOWN_ERROR: [f64; 2] = [0.05, 0.3];
+
+/// Kernels of one NPU class, name and format.
+#[derive(Clone, Debug)]
+pub struct KernelTimes {
+    /// Index of the class among the machine's.
+    pub class: usize,
+    /// Their name.
+    pub name: String,
+    /// Their number format, if traces state it.
+    pub dtype: Option<Dtype>,
+    /// Mean times, by FLOPs and then bytes, ascending.
+    pub times: Vec<MeasuredTime>,
+    /// Number of kernels.
+    pub count: u64,
+    /// Sum of their times, in seconds.
+    pub total: f64,
+    /// Relative standard deviation of kernels of one size, weighted by time.
+    pub error: f64,
+    /// Mean relative error of a size that is predicted from the others, weighted by time, if there are two sizes.
+    pub left_out: Option<f64>,
+}
+
+impl KernelTimes {
+    /// Relative error of a kernel of other sizes.
+    pub fn between(&self) -> f64 {
+        self.left_out.unwrap_or(UNKNOWN_ERROR[1]).max(self.error)
+    }
+}
+
+/// Count, sum and sum of squares of times, in seconds.
+#[derive(Clone, Copy, Debug, Default)]
+struct TimeSum {
+    count: u64,
+    sum: f64,
+    squares: f64,
+}
+
+impl TimeSum {
+    fn add(&mut self, other: Self) {
+        self.count += other.count;
+        self.sum += other.sum;
+        self.squares += other.squares;
+    }
+
+    fn mean(&self) -> f64 {
+        self.sum / self.count as f64
+    }
+
+    /// Variance of a kernel's time, times the number of kernels; zero for one kernel.
+    fn spread(&self) -> f64 {
+        (self.squares - self.sum * self.mean()).max(0.0)
+    }
+}
+
+/// Class, name and format of kernels.
+type KernelId<'w> = (usize, &'w str, Option<Dtype>);
+
+/// Sums of the times of a kernel's sizes, FLOPs and then bytes.
+type SizeSums = BTreeMap<(u64, u64), TimeSum>;
+
+/// Times of all kernels that a job recorded, summed up by class, name, format and size.
+#[derive(Clone, Debug, Default)]
+pub struct RecordedKernels<'w>(BTreeMap<KernelId<'w>, SizeSums>);
+
+impl<'w> RecordedKernels<'w> {
+    /// Sums up the kernels that `workload` recorded on NPUs of `machine`.
+    ///
+    /// In a capture a kernel without a time took none, because it ran within another one; elsewhere its time is unknown.
+    pub fn new(workload: &'w Workload, machine: &Machine) -> Self {
+        let mut sums = Self::default();
+        for instance in workload.instances() {
+            let graph = workload.graph(instance);
+            let class = machine.class(Npu(instance.rank.0));
+            for node in graph.nodes() {
+                let span = graph.recorded(node);
+                let known = graph.captured().is_some() || span > Span::ZERO;
+                if graph.kind(node) != NodeKind::Compute || !known {
+                    continue;
+                }
+                let id = (class, graph.name(node), graph.dtype(node));
+                let size = (graph.flops(node), graph.bytes(node));
+                let seconds = span.seconds();
+                let sum = TimeSum {
+                    count: 1,
+                    sum: seconds,
+                    squares: seconds * seconds,
+                };
+                sums.0
+                    .entry(id)
+                    .or_default()
+                    .entry(size)
+                    .or_default()
+                    .add(sum);
+            }
+        }
+        sums
+    }
+
+    /// Returns the sums of the same kernels by other classes: `class` has that for each of these.
+    pub fn by_classes(&self, class: &[usize]) -> Self {
+        let mut sums = Self::default();
+        for (&(own, name, dtype), sizes) in &self.0 {
+            let all = sums.0.entry((class[own], name, dtype)).or_default();
+            for (&size, &sum) in sizes {
+                all.entry(size).or_default().add(sum);
+            }
+        }
+        sums
+    }
+
+    /// Returns the times by class, name and format, ascending.
+    pub fn times(&self) -> Vec<KernelTimes> {
+        self.0.iter().map(kernel_times).collect()
+    }
+}
+
+fn kernel_times((&(class, name, dtype), sizes): (&KernelId<'_>, &SizeSums)) -> KernelTimes {
+    let time = |(&(flops, bytes), sum): (&(u64, u64), &TimeSum)| MeasuredTime {
+        flops,
+        bytes,
+        seconds: sum.mean(),
+    };
+    let times: Vec<_> = sizes.iter().map(time).collect();
+    let total: f64 = sizes.values().map(|sum| sum.sum).sum();
+    let repeated = sizes.values().filter(|sum| sum.count > 1);
+    // Relative to the mean of each size, so that sizes weigh by their time.
+    let spread: f64 = repeated
+        .clone()
+        .map(|sum| (sum.spread() / (sum.count - 1) as f64).sqrt() * sum.count as f64)
+        .sum();
+    let over: f64 = repeated.map(|sum| sum.sum).sum();
+    KernelTimes {
+        class,
+        name: name.to_owned(),
+        dtype,
+        count: sizes.values().map(|sum| sum.count).sum(),
+        total,
+        error: if over > 0.0 {
+            spread / over
+        } else {
+            UNKNOWN_ERROR[0]
+        },
+        left_out: left_out(&times, sizes),
+        times,
+    }
+}
+
+/// The mean error of sizes that are predicted from the others, weighted by time.
+fn left_out(times: &[MeasuredTime], sizes: &SizeSums) -> Option<f64> {
+    let (mut off, mut over) = (0.0, 0.0);
+    for (at, (time, sum)) in times.iter().zip(sizes.values()).enumerate() {
+        if time.seconds == 0.0 {
+            continue;
+        }
+        let mut others = times.to_vec();
+        others.remove(at);
+        let others = MeasuredKernel::new(others, 0.0, 0.0)?;
+        let (seconds, _) = others.seconds(time.flops, time.bytes, 0.0);
+        off += (seconds / time.seconds - 1.0).abs() * sum.sum;
+        over += sum.sum;
+    }
+    (over > 0.0).then(|| off / over)
+}

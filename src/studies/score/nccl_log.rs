@@ -1,0 +1,180 @@
+//! Collectives that nccl-tests measured, from its logs.
+//!
+//! A log has lines that begin with `#`, among them the test's name, a line `# Rank` for each GPU, and the headings; the others
+//! have bytes of the whole buffer first, and times in microseconds below `time`, of which the first is out of place.
+
+use super::ScoreError;
+use chakram_base::config::quoted;
+use chakram_hardware::collective::CollectiveCurve;
+use chakram_trace::format::CollectiveKind;
+
+/// Names of tests.
+const TESTS: [(&str, CollectiveKind); 4] = [
+    ("all_reduce", CollectiveKind::AllReduce),
+    ("all_gather", CollectiveKind::AllGather),
+    ("reduce_scatter", CollectiveKind::ReduceScatter),
+    ("alltoall", CollectiveKind::AllToAll),
+];
+
+/// Reads the log `text` of `file`.
+///
+/// # Errors
+///
+/// A log without a test's name, ranks or times, or a line that is none.
+pub fn nccl_log(text: &str, file: &str) -> Result<CollectiveCurve, ScoreError> {
+    let refuse = |why: String| ScoreError::Table {
+        file: file.to_owned(),
+        why,
+    };
+    let comments = || {
+        text.lines()
+            .filter_map(|line| line.trim().strip_prefix('#'))
+    };
+    let name = |text: &str| TESTS.iter().find(|(name, _)| text.contains(name));
+    let stated = comments()
+        .filter(|line| line.contains("_perf"))
+        .find_map(name);
+    let kind = stated.or_else(|| name(file.rsplit('/').next().unwrap_or(file)));
+    let (_, kind) = kind.ok_or_else(|| {
+        let names = TESTS.map(|(name, _)| format!("{name}_perf"));
+        refuse(format!(
+            "neither the log nor its name says which test it is of; expected one of {}",
+            names.join(", ")
+        ))
+    })?;
+    let rank = |line: &&str| line.split_whitespace().next() == Some("Rank");
+    let members = comments().filter(rank).count();
+    let members = u32::try_from(members).ok().filter(|&members| members > 1);
+    let members = members.ok_or_else(|| {
+        refuse(
+            "there are no lines `# Rank` of two GPUs or more; expected a log of nccl-tests"
+                .to_owned(),
+        )
+    })?;
+    let heading = comments().find_map(|line| {
+        let words: Vec<_> = line.split_whitespace().collect();
+        let time = words.iter().position(|word| *word == "time");
+        time.filter(|_| words.first() == Some(&"size"))
+    });
+    let time = heading
+        .ok_or_else(|| refuse("there is no line of headings with `size` and `time`".to_owned()))?;
+    let mut points: Vec<(f64, f64)> = Vec::new();
+    for (line, number) in text.lines().zip(1..) {
+        let words: Vec<_> = line.split_whitespace().collect();
+        let Some(Ok(bytes)) = words.first().map(|word| word.parse::<u64>()) else {
+            continue;
+        };
+        let row = |why: String| ScoreError::Row {
+            file: file.to_owned(),
+            line: number,
+            why,
+        };
+        let found = words.get(time).copied().unwrap_or_default();
+        let micros = found.parse::<f64>().ok();
+        let micros = micros.filter(|micros| micros.is_finite() && *micros > 0.0);
+        let micros = micros.ok_or_else(|| {
+            row(format!(
+                "its time is {}; expected microseconds above zero",
+                quoted(found)
+            ))
+        })?;
+        if bytes == 0 {
+            continue;
+        }
+        match points.last() {
+            Some(&(last, _)) if bytes as f64 <= last => {
+                return Err(row(format!(
+                    "{bytes} B after {last} B; expected ascending sizes"
+                )));
+            }
+            _ => points.push((bytes as f64, micros * 1e-6)),
+        }
+    }
+    if points.is_empty() {
+        return Err(refuse("there is no size with a time".to_owned()));
+    }
+    Ok(CollectiveCurve {
+        kind: *kind,
+        members,
+        points,
+    })
+}
+
+/// Mean relative error of the sizes between the first and the last, each predicted from the others; `None` without any.
+pub fn left_out_sizes(curve: &CollectiveCurve) -> Option<f64> {
+    let between = 1..curve.points.len().saturating_sub(1);
+    let off = between.clone().map(|at| {
+        let (bytes, seconds) = curve.points[at];
+        let mut others = curve.clone();
+        others.points.remove(at);
+        (others.seconds(bytes) / seconds - 1.0).abs()
+    });
+    (!between.is_empty()).then(|| off.sum::<f64>() / between.len() as f64)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const LOG: &str = "\
+# Collective test starting: reduce_scatter_perf
+# nThread 1 nGpus 2 minBytes 8 maxBytes 134217728 step: 2(factor)
+#  Rank  0 Group  0 Pid   3379 on     host device  0 [0x10] NVIDIA A100
+#  Rank  1 Group  0 Pid   3379 on     host device  1 [0x16] NVIDIA A100
+#
+#       size         count      type   redop    root     time   algbw   busbw #wrong     time   algbw   busbw #wrong
+#        (B)    (elements)                               (us)  (GB/s)  (GB/s)            (us)  (GB/s)  (GB/s)
+           0             0     float     sum      -1     0.19    0.00    0.00      0     0.18    0.00    0.00      0
+        1024           128     float     sum      -1    10.00    0.10    0.05      0     9.00    0.10    0.05      0
+        2048           256     float     sum      -1    11.00    0.10    0.05      0     9.00    0.10    0.05      0
+        4096           512     float     sum      -1    16.00    0.10    0.05      0     9.00    0.10    0.05      0
+# Avg bus bandwidth    : 41.7
+";
+
+    #[test]
+    fn a_log_is_a_curve_of_its_times_out_of_place() {
+        let curve = nccl_log(LOG, "log.txt").unwrap();
+        assert_eq!(
+            (curve.kind, curve.members),
+            (CollectiveKind::ReduceScatter, 2)
+        );
+        let micros = curve
+            .points
+            .iter()
+            .map(|(bytes, seconds)| (*bytes, (seconds * 1e9).round() / 1e3));
+        assert_eq!(
+            micros.collect::<Vec<_>>(),
+            [(1024.0, 10.0), (2048.0, 11.0), (4096.0, 16.0)]
+        );
+        // Without 2,048 B a third of the way from 10 to 16 us is 12, for 11.
+        assert!((left_out_sizes(&curve).unwrap() - 1.0 / 11.0).abs() < 1e-9);
+        // Older logs have no column `root` and do not name the test; then the file's name does.
+        let older = LOG.replace("    root ", " ").replace("      -1 ", " ");
+        let older = older.replace("# Collective test starting: reduce_scatter_perf\n", "");
+        let other = nccl_log(&older, "logs/reduce_scatter_2.txt").unwrap();
+        assert_eq!(other, curve);
+        for (log, file, expected) in [
+            (older.as_str(), "log.txt", "which test it is of"),
+            ("", "all_reduce.txt", "no lines `# Rank`"),
+            (&LOG.replace("time", "busy"), "log.txt", "line of headings"),
+            (
+                &LOG.replace("10.00", "N/A"),
+                "log.txt",
+                "log.txt:9: its time is \"N/A\"",
+            ),
+            (
+                &LOG.replace("2048  ", "1024  "),
+                "log.txt",
+                "log.txt:10: 1024 B after 1024 B",
+            ),
+            (
+                &LOG[..LOG.find("        1024").unwrap()],
+                "log.txt",
+                "no size with a time",
+            ),
+        ] {
+            let error = nccl_log(log, file).unwrap_err().to_string();
+            assert!(error.contains(expected), "{error}");
+        }
+    }
+}

@@ -1,0 +1,44 @@
+//! The null model: a step takes its FLOPs at one rate, which is fitted on runs of other folds.
+
+use super::MeasuredRun;
+use chakram_workloads::generate::plan::RecomputePolicy;
+
+/// FLOPs of a step on each NPU: two for each multiplication of the forward pass, twice as many backwards, and once more
+/// where blocks are recomputed.
+fn flops(run: &MeasuredRun) -> f64 {
+    let plan = &run.training.plan;
+    let passes = match (plan.trains(), plan.recompute) {
+        (false, _) => 1.0,
+        (true, RecomputePolicy::Full) => 4.0,
+        (true, _) => 3.0,
+    };
+    let multiplications = run.training.model.multiplications() as f64;
+    2.0 * passes * multiplications * plan.batch as f64 / plan.ranks() as f64
+}
+
+/// Seconds of each run by the rate that half of the runs of other folds exceed; of all other runs, where all are of one
+/// fold.
+pub fn one_rate(runs: &[MeasuredRun]) -> Vec<f64> {
+    let rates: Vec<f64> = runs.iter().map(|run| flops(run) / run.measured).collect();
+    let folds = runs
+        .iter()
+        .map(|run| run.fold)
+        .max()
+        .map_or(0, |last| last + 1);
+    let rate_without = |skip: &dyn Fn(usize) -> bool| {
+        let mut others: Vec<f64> = (0..runs.len())
+            .filter(|&i| !skip(i))
+            .map(|i| rates[i])
+            .collect();
+        others.sort_by(f64::total_cmp);
+        others.get(others.len() / 2).copied()
+    };
+    let by_fold: Vec<Option<f64>> = (0..folds)
+        .map(|fold| rate_without(&|i| runs[i].fold == fold))
+        .collect();
+    let seconds = runs.iter().enumerate().map(|(i, run)| {
+        let rate = by_fold[run.fold].or_else(|| rate_without(&|other| other == i));
+        flops(run) / rate.unwrap_or(rates[i])
+    });
+    seconds.collect()
+}

@@ -1,0 +1,319 @@
+//! Axes: keys, and the values that they take together.
+
+use super::study::{MOST_POINTS, known_key};
+use chakram_base::config::{ConfigError, ConfigField, ConfigLiteral, ConfigTable, quoted};
+use chakram_base::ids::MAX_NPUS;
+
+/// Keys that are set together, and what they are set to.
+#[derive(Clone, Debug, PartialEq)]
+pub struct StudyAxis {
+    /// Name; the keys by default.
+    pub name: String,
+    /// The keys.
+    pub keys: Vec<String>,
+    /// A value of each key.
+    pub values: Vec<Vec<ConfigLiteral>>,
+    /// NPUs of the plans, of an axis of plans.
+    pub plans: Option<u32>,
+    /// The values go from one number to another.
+    pub is_range: bool,
+}
+
+impl StudyAxis {
+    /// The keys that its table may have.
+    pub(super) const KEYS: &[&str] = &[
+        "name", "key", "keys", "values", "from", "to", "step", "factor", "divisors", "plans",
+    ];
+
+    /// Values that stand for all of them when one is tried after another. Keys accept numbers between two bounds, and
+    /// some of them whole numbers alone: a range is accepted where its ends and one value of each type are.
+    pub(super) fn samples(&self) -> Vec<&Vec<ConfigLiteral>> {
+        if !self.is_range {
+            return self.values.iter().collect();
+        }
+        let is_whole = |values: &&Vec<ConfigLiteral>| matches!(values[0], ConfigLiteral::Whole(_));
+        let (first, last) = (self.values.first(), self.values.last());
+        let other = first.and_then(|first| {
+            let of_first = is_whole(&first);
+            self.values
+                .iter()
+                .find(|values| is_whole(values) != of_first)
+        });
+        first.into_iter().chain(other).chain(last).collect()
+    }
+}
+
+/// The keys of an axis of plans.
+const DEGREES: [&str; 3] = ["plan.tensor", "plan.data", "plan.pipeline"];
+
+/// Reads all axes.
+pub(super) fn axes(field: &ConfigField<'_>) -> Result<Vec<StudyAxis>, ConfigError> {
+    let tables = field.tables(StudyAxis::KEYS)?;
+    let mut axes: Vec<StudyAxis> = Vec::new();
+    for table in &tables {
+        let axis = axis(table)?;
+        if axes.iter().any(|other| other.name == axis.name) {
+            let found = format!("the axis {} twice", quoted(&axis.name));
+            return Err(table.refuse(found, "a name of its own for each axis"));
+        }
+        let mut keys = axes.iter().flat_map(|other| &other.keys);
+        if let Some(twice) = keys.find(|key| axis.keys.contains(key)) {
+            return Err(table.refuse(format_args!("{twice} in two axes"), "each key in one place"));
+        }
+        axes.push(axis);
+    }
+    if axes.is_empty() {
+        return Err(field.refuse("no axis", "at least one"));
+    }
+    Ok(axes)
+}
+
+fn axis(table: &ConfigTable<'_>) -> Result<StudyAxis, ConfigError> {
+    let name = table
+        .get("name")
+        .map(|field| field.line().map(str::to_owned))
+        .transpose()?;
+    if let Some(field) = table.get("plans") {
+        only(table, &["plans", "name"])?;
+        let npus = field.count(MAX_NPUS)?;
+        return Ok(StudyAxis {
+            name: name.unwrap_or_else(|| "plans".to_owned()),
+            keys: DEGREES.map(str::to_owned).to_vec(),
+            values: degrees(npus),
+            plans: Some(npus),
+            is_range: false,
+        });
+    }
+    let keys = keys(table)?;
+    let single = |allowed: &[&str]| {
+        only(table, allowed)?;
+        match keys.len() {
+            1 => Ok(()),
+            _ => Err(table.refuse(
+                "several keys",
+                "`values` with a list for each point; or one key",
+            )),
+        }
+    };
+    let values = if let Some(field) = table.get("divisors") {
+        single(&["name", "key", "divisors"])?;
+        let number = field.between(1, MOST_POINTS)?;
+        divisors(number)
+            .map(|divisor| vec![ConfigLiteral::Whole(divisor as i64)])
+            .collect()
+    } else if table.get("from").is_some() {
+        single(&["name", "key", "from", "to", "step", "factor"])?;
+        range(table)?.into_iter().map(|value| vec![value]).collect()
+    } else {
+        only(table, &["name", "key", "keys", "values"])?;
+        let expected = "a list of values, `from` and `to`, `divisors`, or `plans`";
+        let items = table.need("values", expected)?.items(expected)?;
+        let value = |item: &ConfigField<'_>| match (keys.len(), item.literal()?) {
+            (1, one) => Ok(vec![one]),
+            (count, ConfigLiteral::List(all)) if all.len() == count => Ok(all),
+            (count, _) => Err(item.refuse(
+                "this value",
+                format_args!("a list of {count} values, one for each key"),
+            )),
+        };
+        items.iter().map(value).collect::<Result<Vec<_>, _>>()?
+    };
+    if values.is_empty() {
+        return Err(table.refuse("no value", "at least one"));
+    }
+    Ok(StudyAxis {
+        name: name.unwrap_or_else(|| keys.join(", ")),
+        keys,
+        values,
+        plans: None,
+        is_range: table.get("from").is_some(),
+    })
+}
+
+/// Refuses what an axis of this kind has no use for.
+fn only(table: &ConfigTable<'_>, allowed: &[&str]) -> Result<(), ConfigError> {
+    for (name, field) in table.fields() {
+        if !allowed.contains(&name) {
+            let beside = allowed.iter().filter(|key| table.get(key).is_some());
+            let beside: Vec<_> = beside.copied().collect();
+            let found = format!("`{name}` beside {}", beside.join(", "));
+            return Err(field.refuse(found, format_args!("only {}", allowed.join(", "))));
+        }
+    }
+    Ok(())
+}
+
+fn keys(table: &ConfigTable<'_>) -> Result<Vec<String>, ConfigError> {
+    let normal = |field: &ConfigField<'_>| {
+        let key = field.text("a key")?;
+        known_key(key, field)?;
+        // Options of plans are spelled with either; paths are as the files have them.
+        Ok(match key.strip_prefix("plan.") {
+            Some(option) => format!("plan.{}", option.replace('-', "_")),
+            None => key.to_owned(),
+        })
+    };
+    match (table.get("key"), table.get("keys")) {
+        (Some(key), None) => Ok(vec![normal(&key)?]),
+        (None, Some(keys)) => {
+            let items = keys.items("a list of keys")?;
+            let all: Vec<String> = items.iter().map(normal).collect::<Result<_, _>>()?;
+            let twice = (1..).zip(&all).any(|(i, key)| all[i..].contains(key));
+            if all.is_empty() || twice {
+                return Err(keys.refuse("this list", "at least one key, and each once"));
+            }
+            Ok(all)
+        }
+        (Some(_), Some(keys)) => Err(keys.refuse("`keys` beside `key`", "one of the two")),
+        (None, None) => Err(table.missing(
+            "key",
+            "the key that the axis sets, or `plans`, a number of NPUs",
+        )),
+    }
+}
+
+/// The numbers that divide `number`, ascending.
+pub fn divisors(number: u64) -> impl Iterator<Item = u64> {
+    (1..=number).filter(move |divisor| number.is_multiple_of(*divisor))
+}
+
+/// Every degree of tensor, data and pipeline parallelism whose product is `npus`.
+fn degrees(npus: u32) -> Vec<Vec<ConfigLiteral>> {
+    let npus = u64::from(npus);
+    let tensors =
+        divisors(npus).flat_map(|tensor| divisors(npus / tensor).map(move |data| (tensor, data)));
+    let all = tensors.map(|(tensor, data)| [tensor, data, npus / tensor / data]);
+    all.map(|degrees| {
+        degrees
+            .map(|degree| ConfigLiteral::Whole(degree as i64))
+            .to_vec()
+    })
+    .collect()
+}
+
+/// A number with what stands behind it.
+fn measured(field: &ConfigField<'_>) -> Result<(f64, String), ConfigError> {
+    let literal = field.literal()?;
+    if let Some(number) = literal.number() {
+        return Ok((number, String::new()));
+    }
+    let text = literal.to_string();
+    let end = text.find(|c: char| !c.is_ascii_digit() && !matches!(c, '.' | '-' | '+' | '_'));
+    let (number, unit) = text.split_at(end.unwrap_or(text.len()));
+    match number.replace('_', "").parse::<f64>() {
+        Ok(number) if number.is_finite() => Ok((number, unit.trim().to_owned())),
+        _ => Err(field.refuse(
+            quoted(&text),
+            "a number, or one with a unit such as \"100 GB/s\"",
+        )),
+    }
+}
+
+/// The values from `from` to `to`, by `step` or by `factor`.
+fn range(table: &ConfigTable<'_>) -> Result<Vec<ConfigLiteral>, ConfigError> {
+    let (first, unit) = measured(&table.need("from", "the first value")?)?;
+    let to = table.need("to", "the last value")?;
+    let (last, other) = measured(&to)?;
+    if unit != other {
+        let found = format!("the unit {}", quoted(&other));
+        return Err(to.refuse(found, format_args!("{}, as `from` has", quoted(&unit))));
+    }
+    if last < first {
+        return Err(to.refuse(
+            format_args!("{last}"),
+            format_args!("{first} or more, where it begins"),
+        ));
+    }
+    let (by, field, is_factor) = match (table.get("step"), table.get("factor")) {
+        (Some(step), None) => {
+            let (by, step_unit) = measured(&step)?;
+            if step_unit != unit {
+                return Err(step.refuse(
+                    quoted(&step_unit),
+                    format_args!("the unit {}", quoted(&unit)),
+                ));
+            }
+            (by, step, false)
+        }
+        (None, Some(factor)) => (factor.positive(1e9)?, factor, true),
+        (None, None) => {
+            return Err(table.missing("step", "the distance of two values, or `factor`"));
+        }
+        (Some(_), Some(factor)) => {
+            return Err(factor.refuse("`factor` beside `step`", "one of the two"));
+        }
+    };
+    if by <= f64::from(u8::from(is_factor)) || (is_factor && first <= 0.0) {
+        let expected = if is_factor {
+            "a factor above 1, from a value above 0"
+        } else {
+            "a step above 0"
+        };
+        return Err(field.refuse(format_args!("{by}"), expected));
+    }
+    let mut values = Vec::new();
+    for i in 0_u32.. {
+        // Each from the first, so that errors of rounding do not add up.
+        let exact = if is_factor {
+            first * by.powi(i as i32)
+        } else {
+            first + f64::from(i) * by
+        };
+        if exact > last * (1.0 + 1e-12) + f64::MIN_POSITIVE {
+            break;
+        }
+        if values.len() as u64 >= MOST_POINTS {
+            return Err(field.refuse(
+                "more values than a study may have",
+                format_args!("at most {MOST_POINTS}"),
+            ));
+        }
+        let value = (exact * 1e9).round() / 1e9;
+        let value = if exact.abs() < 1e6 { value } else { exact };
+        values.push(if !unit.is_empty() {
+            ConfigLiteral::Text(format!("{value} {unit}"))
+        } else if value.fract() == 0.0 && value.abs() < 9e15 {
+            ConfigLiteral::Whole(value as i64)
+        } else {
+            ConfigLiteral::Number(value)
+        });
+    }
+    Ok(values)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn degrees_are_all_ordered_factorizations() {
+        // 2^3 into three factors: C(3 + 2, 2) = 10 ways. 12 = 2^2 x 3: 6 x 3 = 18.
+        assert_eq!(degrees(8).len(), 10);
+        assert_eq!(degrees(12).len(), 18);
+        for degrees in degrees(12) {
+            let product: f64 = degrees.iter().filter_map(ConfigLiteral::number).product();
+            assert_eq!(product, 12.0);
+        }
+        assert_eq!(divisors(12).collect::<Vec<_>>(), [1, 2, 3, 4, 6, 12]);
+    }
+
+    #[test]
+    fn a_range_is_tried_at_its_ends_and_where_its_values_have_another_type() {
+        let whole = ConfigLiteral::Whole;
+        let mut axis = StudyAxis {
+            name: String::new(),
+            keys: vec!["model.layers".to_owned()],
+            values: [whole(1), ConfigLiteral::Number(1.5), whole(2), whole(3)]
+                .map(|value| vec![value])
+                .to_vec(),
+            plans: None,
+            is_range: true,
+        };
+        let samples = |axis: &StudyAxis| axis.samples().into_iter().flatten().cloned().collect();
+        let all: Vec<ConfigLiteral> = samples(&axis);
+        assert_eq!(all, [whole(1), ConfigLiteral::Number(1.5), whole(3)]);
+        axis.is_range = false;
+        let all: Vec<ConfigLiteral> = samples(&axis);
+        assert_eq!(all.len(), 4);
+    }
+}

@@ -1,0 +1,485 @@
+//! A lower bound of the time of a step, and the memory that it needs, without a replay.
+//!
+//! The bound is the longest path through a relaxed step: one rank of each stage of the first replica, with
+//!
+//! - a kernel lasting what its price is, and starting when its dependencies have ended, whatever else its lane runs;
+//! - a message arriving no earlier than its uncontended time after its send could start;
+//! - a collective lasting no less than the bytes that a member must receive take through all the ports that the
+//!   group's dimensions give it, or than was measured where that is less, and waiting for nobody;
+//! - everything else taking no time.
+//!
+//! Each of these drops a constraint of the replay, or shortens something, so no replay is faster. Kernels of a lane run
+//! one at a time, so the sum over any lane is a bound as well. Bytes that a member of n must receive of a buffer B: its
+//! missing shares, (n - 1)/n B, in all-gather, reduce-scatter and all-to-all; B in an all-reduce, and 2 (n - 1)/n B
+//! where all algorithms concerned are made of a reduce-scatter and an all-gather. Members of generated steps exchange equal
+//! parts; captured ones may not, and have no bound.
+//!
+//! # Without all micro-batches
+//!
+//! All passes of a rank are one chain, and passes of one direction and chunk are alike, so a rank's own path, and the
+//! sums over its lanes, grow by the same amount with each micro-batch from two on (for interleaved schedules with each
+//! `pipeline` of them). [`quick`] follows two and three, and adds the rest; a stage begins when the first micro-batch
+//! can have come through the stages before it. Where gathers of parameters run ahead (ZeRO 3, or overlap
+//! with the forward pass), sums alone are taken.
+
+use super::evaluate::PointBound;
+use super::point::{PointRefusal, ResolvedPoint};
+use chakram_base::ids::Npu;
+use chakram_base::units::BufferShare;
+use chakram_hardware::collective::{
+    AlgorithmChoice, CollectiveAlgorithm, fastest_protocol, measured_collective,
+};
+use chakram_hardware::compute::{KernelProfile, KernelTiming};
+use chakram_hardware::group::GroupExtent;
+use chakram_hardware::machine::Machine;
+use chakram_trace::format::groups::DeclaredGroups;
+use chakram_trace::format::scan::NodeView;
+use chakram_trace::format::write::Sink;
+use chakram_trace::format::{CollectiveKind, GroupName, Op, TraceError};
+use chakram_workloads::generate::plan::{
+    AblationEffect, RankCoordinates, RankPlacement, ZeroStage,
+};
+use chakram_workloads::generate::schedule::PipelineSchedule;
+use chakram_workloads::generate::{GeneratedJob, TrainingPattern, WorkloadPattern};
+use std::collections::BTreeMap;
+
+/// The bound of a step with all of its micro-batches.
+pub fn whole(point: &ResolvedPoint, pattern: &TrainingPattern) -> Result<PointBound, PointRefusal> {
+    let stages = relaxed(point, pattern)?;
+    let time = stages
+        .iter()
+        .map(|stage| stage.finish.max(stage.lanes()))
+        .max();
+    let memory = stages.iter().map(|stage| stage.peak).max();
+    Ok(PointBound {
+        time_ps: time.unwrap_or(0),
+        memory_bytes: memory.unwrap_or(0),
+        is_whole: true,
+    })
+}
+
+/// A bound that takes as long for many micro-batches as for few.
+pub fn quick(point: &ResolvedPoint, pattern: &TrainingPattern) -> Result<PointBound, PointRefusal> {
+    let plan = &pattern.plan;
+    let per_micro_batch = plan.micro_batch.saturating_mul(plan.data.into()).max(1);
+    let all = plan.batch / per_micro_batch;
+    let unit = match plan.schedule {
+        PipelineSchedule::Interleaved { .. } => u64::from(plan.pipeline),
+        _ => 1,
+    };
+    let [few, more] = [2 * unit, 3 * unit];
+    if all <= more || plan.steps > 1 {
+        return whole(point, pattern);
+    }
+    let with = |count: u64| {
+        let mut fewer = pattern.clone();
+        fewer.plan.batch = count * per_micro_batch;
+        relaxed(point, &fewer)
+    };
+    let (short, long) = (with(few)?, with(more)?);
+    // What `all` come to, from what `few` and `more` come to.
+    let grown = |few_ps: u64, more_ps: u64| {
+        let each =
+            u128::from(more_ps.saturating_sub(few_ps)) * u128::from(all - few) / u128::from(unit);
+        few_ps.saturating_add(u64::try_from(each).unwrap_or(u64::MAX))
+    };
+    let gathers = plan.zero == ZeroStage::Parameters || plan.gather_overlap;
+    let waits = !plan.without.has(AblationEffect::Bubble);
+    let stages = short.iter().zip(&long).map(|(short, long)| {
+        let lanes = short
+            .lanes
+            .iter()
+            .map(|(lane, sum)| grown(*sum, long.lanes.get(lane).copied().unwrap_or(0)));
+        let lanes = lanes.max().unwrap_or(0);
+        let own = if gathers {
+            0
+        } else {
+            grown(short.own, long.own)
+        };
+        let begin = if waits { short.begin } else { 0 };
+        lanes.max(own.saturating_add(begin))
+    });
+    Ok(PointBound {
+        time_ps: stages.max().unwrap_or(0),
+        // More micro-batches need no less.
+        memory_bytes: long.iter().map(|stage| stage.peak).max().unwrap_or(0),
+        is_whole: false,
+    })
+}
+
+/// A rank of a stage in the relaxed step.
+#[derive(Clone, Debug, Default)]
+struct StagePath {
+    /// End of its last node.
+    finish: u64,
+    /// The same if no message had to be waited for.
+    own: u64,
+    /// End of its first receive, of a stage that begins with one.
+    begin: u64,
+    /// Sum over each lane.
+    lanes: BTreeMap<i64, u64>,
+    /// The most bytes in use at once, nodes running in the order of their ids.
+    peak: u64,
+}
+
+impl StagePath {
+    fn lanes(&self) -> u64 {
+        self.lanes.values().copied().max().unwrap_or(0)
+    }
+}
+
+/// A message's half.
+#[derive(Clone, Copy, Debug)]
+struct StageMessage {
+    node: u32,
+    receives: bool,
+    peer: u32,
+    tag: i32,
+    bytes: u64,
+}
+
+/// A rank's nodes, as they are generated.
+struct RankNodes<'p> {
+    prices: NodePrices<'p>,
+    /// Duration of each node.
+    lasts: Vec<u64>,
+    /// Dependencies of node i: from `starts[i]` up to `starts[i + 1]`.
+    starts: Vec<u32>,
+    after: Vec<u32>,
+    messages: Vec<StageMessage>,
+    lanes: BTreeMap<i64, u64>,
+    used: u64,
+    peak: u64,
+}
+
+impl Sink for RankNodes<'_> {
+    fn node(&mut self, node: &NodeView<'_>, data: &[u64]) -> Result<(), TraceError> {
+        let last = self.prices.lasts(node);
+        if let Some(lane) = node.lane {
+            let sum = self.lanes.entry(lane).or_default();
+            *sum = sum.saturating_add(last);
+        }
+        if let Op::Message {
+            receive,
+            peer,
+            tag,
+            bytes,
+            ..
+        } = node.op
+        {
+            self.messages.push(StageMessage {
+                node: self.lasts.len() as u32,
+                receives: receive,
+                peer,
+                tag,
+                bytes,
+            });
+        }
+        self.lasts.push(last);
+        // Ids count from 1 without gaps.
+        self.after.extend(data.iter().map(|id| *id as u32 - 1));
+        self.starts.push(self.after.len() as u32);
+        let sum = |all: &[u64]| all.iter().fold(0, |sum: u64, one| sum.saturating_add(*one));
+        self.used = self.used.saturating_add(sum(&node.memory.allocates));
+        self.peak = self.peak.max(self.used);
+        self.used = self.used.saturating_sub(sum(&node.memory.frees));
+        Ok(())
+    }
+}
+
+/// Prices of nodes on an NPU.
+struct NodePrices<'p> {
+    point: &'p ResolvedPoint,
+    class: usize,
+    groups: &'p DeclaredGroups,
+    ranks: u32,
+    kernels: BTreeMap<KernelKey, u64>,
+    collectives: BTreeMap<(Option<String>, CollectiveKind, u64), u64>,
+}
+
+/// By name where kernels were measured by name, and by class, shape, format, FLOPs and bytes.
+type KernelKey = (
+    Option<String>,
+    Option<chakram_trace::format::KernelShape>,
+    Option<chakram_trace::format::Dtype>,
+    u64,
+    u64,
+);
+
+impl NodePrices<'_> {
+    fn lasts(&mut self, node: &NodeView<'_>) -> u64 {
+        match node.op {
+            Op::Compute {
+                flops,
+                bytes,
+                dtype,
+            } => {
+                let (class, options) = (
+                    &self.point.machine.classes()[self.class],
+                    &self.point.options,
+                );
+                let by_name = !class.curves.measured.is_empty();
+                let name = by_name.then(|| node.name.to_owned());
+                let key = (name, node.kernel, dtype, flops, bytes);
+                *self.kernels.entry(key).or_insert_with(|| {
+                    let kernel = KernelProfile {
+                        name: node.name,
+                        recorded: node.recorded,
+                        captured: false,
+                        flops,
+                        bytes,
+                        dtype,
+                        shape: node.kernel,
+                    };
+                    let memory = class.memory.bandwidth;
+                    let price = options
+                        .compute
+                        .price(&kernel, &class.peaks, memory, &class.curves);
+                    match price {
+                        KernelTiming::Curve { span, .. } => corrected(&self.point.machine, span.0),
+                        other => other.span().0,
+                    }
+                })
+            }
+            Op::Collective {
+                kind, bytes, group, ..
+            } => {
+                let name = match group {
+                    GroupName::World => None,
+                    GroupName::Number(number) => Some(number.to_string()),
+                    GroupName::Text(name) => Some(name.to_owned()),
+                };
+                let key = (name, kind, bytes);
+                if let Some(known) = self.collectives.get(&key) {
+                    return *known;
+                }
+                let members: Vec<Npu> = match &key.0 {
+                    None => (0..self.ranks).map(Npu).collect(),
+                    Some(name) => self
+                        .groups
+                        .get(name)
+                        .map_or(Vec::new(), |ranks| ranks.iter().map(|r| Npu(*r)).collect()),
+                };
+                let last = least_time(self.point, kind, bytes, &members);
+                self.collectives.insert(key, last);
+                last
+            }
+            _ => 0,
+        }
+    }
+}
+
+/// The least time of a collective for a member: what was measured, where that counts, or less if its bytes take less.
+fn least_time(point: &ResolvedPoint, kind: CollectiveKind, comm_size: u64, members: &[Npu]) -> u64 {
+    let wire = wire(point, kind, comm_size, members);
+    let (machine, options) = (&point.machine, &point.options);
+    let by_curves = options.compute.prefers_curves() && machine.has_curves();
+    let buffer = kind.buffer(comm_size, members.len() as u32);
+    let Some(buffer) = buffer.filter(|_| options.measured_collectives.unwrap_or(by_curves)) else {
+        return wire;
+    };
+    let extent = GroupExtent::new(members, machine.topology());
+    let of = (kind, buffer);
+    let measured = measured_collective(machine.collective_curves(), of, &extent);
+    let span = measured.or_else(|| fastest_protocol(machine.collective_protocols(), of, &extent));
+    span.map_or(wire, |span| wire.min(corrected(machine, span.0)))
+}
+
+/// The least that the machine's corrections may make of a price by curves; which of them holds depends on the workload.
+fn corrected(machine: &Machine, ps: u64) -> u64 {
+    let factors = machine.corrections().iter().map(|one| one.factor);
+    let least = factors.fold(1.0, f64::min);
+    if least < 1.0 {
+        ((ps as f64 * least) as u64).saturating_sub(1)
+    } else {
+        ps
+    }
+}
+
+/// The least time of a collective that messages carry out: bytes that a member must receive over the ports that it has.
+fn wire(point: &ResolvedPoint, kind: CollectiveKind, comm_size: u64, members: &[Npu]) -> u64 {
+    let n = members.len() as u32;
+    let Some(buffer) = kind.buffer(comm_size, n).filter(|_| n > 1) else {
+        return 0;
+    };
+    let topology = point.machine.topology();
+    let spanned = (0..topology.dimensions().len()).filter(|d| {
+        let first = topology.coordinate(members[0], *d);
+        members
+            .iter()
+            .any(|npu| topology.coordinate(*npu, *d) != first)
+    });
+    let spanned: Vec<usize> = spanned.collect();
+    let rate: f64 = spanned
+        .iter()
+        .map(|d| port_rate(&point.machine, members, *d))
+        .sum();
+    let shares = f64::from(n - 1) / f64::from(n);
+    let in_shares = |d: &usize| {
+        matches!(
+            point.machine.algorithms()[*d],
+            AlgorithmChoice::Named(CollectiveAlgorithm::Ring | CollectiveAlgorithm::Direct)
+                | AlgorithmChoice::Nccl
+        )
+    };
+    let times = match kind {
+        CollectiveKind::AllReduce if spanned.iter().all(in_shares) => 2.0 * shares,
+        CollectiveKind::AllReduce => 1.0,
+        CollectiveKind::AllGather | CollectiveKind::ReduceScatter | CollectiveKind::AllToAll => {
+            shares
+        }
+        _ => 0.0,
+    };
+    // Rounded down, and a little more, for sizes that are no multiples of the members.
+    let ps = times * buffer as f64 / rate * 1e12 * (1.0 - 1e-9) - f64::from(n);
+    if ps > 0.0 { ps as u64 } else { 0 }
+}
+
+/// The most bytes a second that one of `members` can receive along a dimension. Where links are told apart, it is over all
+/// links that lead to it.
+fn port_rate(machine: &Machine, members: &[Npu], dimension: usize) -> f64 {
+    let topology = machine.topology();
+    let Some(graph) = topology.graph() else {
+        return topology.dimensions()[dimension]
+            .bandwidth
+            .bytes_per_second();
+    };
+    let mut rates: BTreeMap<u32, f64> = members.iter().map(|npu| (npu.0, 0.0)).collect();
+    let links = graph.links().iter();
+    for link in links.filter(|link| link.dimension as usize == dimension) {
+        if let Some(rate) = rates.get_mut(&link.to) {
+            *rate += link.bandwidth.bytes_per_second();
+        }
+    }
+    rates.into_values().fold(0.0, f64::max)
+}
+
+/// Follows the relaxed step of one replica.
+fn relaxed(
+    point: &ResolvedPoint,
+    pattern: &TrainingPattern,
+) -> Result<Vec<StagePath>, PointRefusal> {
+    let job = GeneratedJob::new(WorkloadPattern::Training(Box::new(pattern.clone())))?;
+    let groups = job.groups();
+    let mut placed = pattern.plan.clone();
+    if !placed.place.is_empty() {
+        placed.ranks = placed.placed()?;
+    }
+    let placement = RankPlacement::new(&placed);
+    let ranks: Vec<u32> = (0..pattern.plan.pipeline)
+        .map(|stage| {
+            placement.rank(RankCoordinates {
+                tensor: 0,
+                data: 0,
+                stage,
+            })
+        })
+        .collect();
+    let mut nodes = Vec::with_capacity(ranks.len());
+    for rank in &ranks {
+        let mut sink = RankNodes {
+            prices: NodePrices {
+                point,
+                class: point.machine.class(Npu(*rank)),
+                groups: &groups,
+                ranks: job.ranks(),
+                kernels: BTreeMap::new(),
+                collectives: BTreeMap::new(),
+            },
+            lasts: Vec::new(),
+            starts: vec![0],
+            after: Vec::new(),
+            messages: Vec::new(),
+            lanes: BTreeMap::new(),
+            used: 0,
+            peak: 0,
+        };
+        let walked = job.nodes(*rank, &mut sink);
+        walked.map_err(|e| PointRefusal::new("size", e))?;
+        nodes.push(sink);
+    }
+    Ok(longest(point, &ranks, &nodes))
+}
+
+/// Follows all ranks at once: each goes on until it needs a message that has not been sent.
+fn longest(point: &ResolvedPoint, ranks: &[u32], nodes: &[RankNodes<'_>]) -> Vec<StagePath> {
+    let topology = point.machine.topology();
+    let mut ends: Vec<[Vec<u64>; 2]> = nodes
+        .iter()
+        .map(|rank| [vec![0; rank.lasts.len()], vec![0; rank.lasts.len()]])
+        .collect();
+    let mut paths: Vec<StagePath> = (nodes.iter())
+        .map(|rank| StagePath {
+            lanes: rank.lanes.clone(),
+            peak: rank.peak,
+            ..StagePath::default()
+        })
+        .collect();
+    // Of each rank the next node and the next message.
+    let mut at = vec![(0_usize, 0_usize); nodes.len()];
+    let mut sent: BTreeMap<(u32, u32, i32), Vec<u64>> = BTreeMap::new();
+    // Once nobody can go on, receives are not waited for: the bound gets lower, and stays one.
+    let mut stuck = false;
+    loop {
+        let mut moved = false;
+        for (i, rank) in nodes.iter().enumerate() {
+            let (mut node, mut message) = at[i];
+            while node < rank.lasts.len() {
+                let half = rank
+                    .messages
+                    .get(message)
+                    .filter(|half| half.node as usize == node);
+                let mut arrives = 0;
+                if let Some(half) = half.filter(|half| half.receives && ranks.contains(&half.peer))
+                {
+                    let key = (half.peer, ranks[i], half.tag);
+                    match sent.get_mut(&key).filter(|times| !times.is_empty()) {
+                        Some(times) => arrives = times.remove(0),
+                        None if stuck => {}
+                        None => break,
+                    }
+                }
+                let before =
+                    &rank.after[rank.starts[node] as usize..rank.starts[node + 1] as usize];
+                let [all, own] = &mut ends[i];
+                let latest =
+                    |ends: &[u64]| before.iter().map(|n| ends[*n as usize]).max().unwrap_or(0);
+                let (begin, own_begin) = (latest(all), latest(own));
+                all[node] = begin.saturating_add(rank.lasts[node]).max(arrives);
+                own[node] = own_begin.saturating_add(rank.lasts[node]);
+                let path = &mut paths[i];
+                path.finish = path.finish.max(all[node]);
+                path.own = path.own.max(own[node]);
+                if let Some(half) = half {
+                    message += 1;
+                    if half.receives {
+                        // The first stage receives only what comes around to its later chunks.
+                        if path.begin == 0 && i > 0 {
+                            path.begin = all[node];
+                        }
+                    } else if let Some(way) = topology.path(Npu(ranks[i]), Npu(half.peer)) {
+                        let time = way.time(BufferShare::whole(half.bytes)).0;
+                        let key = (ranks[i], half.peer, half.tag);
+                        sent.entry(key)
+                            .or_default()
+                            .push(begin.saturating_add(time));
+                    }
+                }
+                node += 1;
+                moved = true;
+            }
+            at[i] = (node, message);
+        }
+        let done = nodes
+            .iter()
+            .zip(&at)
+            .all(|(rank, (node, _))| *node == rank.lasts.len());
+        if done {
+            return paths;
+        }
+        stuck = !moved;
+    }
+}
+
+#[cfg(test)]
+mod tests;

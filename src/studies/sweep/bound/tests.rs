@@ -1,0 +1,154 @@
+//! Bounds lie below replays of the same plans.
+
+use super::*;
+use crate::sweep::evaluate::{PointAnswer, PointEvaluator};
+use crate::sweep::point::{SharedParts, WorkSource};
+use crate::sweep::setting::Settings;
+use crate::sweep::study::Study;
+use chakram_base::config::ConfigLiteral;
+
+const STUDY: &str = "name = \"bounds\"\n[base]\nmodel = \"gpt2-small\"\ntokens = 32\n\"model.layers\" = 4\n\
+    plan.batch = 16\n\
+     compute = \"roofline\"\n[[axis]]\nkey = \"machine\"\nvalues = [\"dgx-a100\", \"conv-4d\", \"tpu-v4\"]\n\
+    [[axis]]\nplans = 8\n[[axis]]\nkey = \"plan.micro_batch\"\nvalues = [1, 2]\n";
+
+/// Bound of a point, quick and whole.
+fn bounds(study: &Study, point: &Settings) -> Result<[PointBound; 2], PointRefusal> {
+    let resolved = ResolvedPoint::new(&study.whole(point), &SharedParts::default())?;
+    let WorkSource::Plan(pattern) = &resolved.work else {
+        panic!("it is a plan")
+    };
+    Ok([quick(&resolved, pattern)?, whole(&resolved, pattern)?])
+}
+
+/// No replay is faster than the whole bound, and that is no lower than the quick one; over plans, schedules, states,
+/// networks and machines whose algorithms differ.
+#[test]
+fn no_replay_is_faster_than_its_bounds() {
+    let variants: [&[(&str, &str)]; 11] = [
+        &[("compute", "curves")],
+        &[],
+        &[("plan.schedule", "gpipe"), ("network", "links")],
+        &[
+            ("plan.schedule", "interleaved"),
+            ("plan.chunks", "2"),
+            ("network", "ports"),
+        ],
+        &[("plan.sequence_parallel", "true"), ("plan.zero", "1")],
+        &[("plan.zero", "3"), ("plan.recompute", "full")],
+        &[
+            ("plan.zero", "2"),
+            ("compute", "roofline"),
+            ("efficiency", "0.5"),
+        ],
+        &[("plan.attention", "unfused"), ("plan.clip", "true")],
+        &[("plan.zero", "1"), ("plan.gather_overlap", "true")],
+        &[
+            ("plan.scatter_gather", "true"),
+            ("plan.tensor_overlap", "false"),
+        ],
+        &[("plan.without", "bubble"), ("plan.order", "pp,tp,dp")],
+    ];
+    let study = Study::parse(STUDY, "s.toml").unwrap();
+    let evaluator = PointEvaluator::new(&study);
+    let layer = &study.layers[0];
+    let (mut checked, mut near) = (0, 0);
+    for (v, variant) in variants.iter().enumerate() {
+        for index in 0..study.size(layer) {
+            // A third of the points with each variant, and over all variants all of them.
+            if !(index as usize + v).is_multiple_of(3) {
+                continue;
+            }
+            let mut point = study.combination(layer, index);
+            for (key, value) in *variant {
+                let number = value.parse::<f64>().map(ConfigLiteral::Number);
+                point.insert(
+                    (*key).to_owned(),
+                    number.unwrap_or(ConfigLiteral::Text((*value).to_owned())),
+                );
+            }
+            let Ok([quick, whole]) = bounds(&study, &point) else {
+                continue;
+            };
+            let PointAnswer::Replayed(measures) = evaluator.answer(&point, true) else {
+                continue;
+            };
+            let shown = crate::sweep::setting::line(&point);
+            assert!(
+                quick.time_ps <= whole.time_ps,
+                "{shown}: {} {}",
+                quick.time_ps,
+                whole.time_ps
+            );
+            assert!(
+                whole.time_ps <= measures.time_ps,
+                "{shown}: {} {}",
+                whole.time_ps,
+                measures.time_ps
+            );
+            assert!(quick.memory_bytes <= whole.memory_bytes, "{shown}");
+            checked += 1;
+            // Bounds that are far away exclude nothing.
+            near += u32::from(quick.time_ps as f64 > 0.5 * measures.time_ps as f64);
+        }
+    }
+    assert!(checked > 80, "{checked} points have answers");
+    assert!(
+        near * 2 > checked,
+        "{near} of {checked} quick bounds are near"
+    );
+}
+
+/// Links that are faster than their dimension says, which a member's share may come over, and sends that are complete on
+/// delivery: no replay is faster than its bounds either.
+#[test]
+fn bounds_hold_where_links_are_told_apart_and_sends_wait() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("m.toml");
+    let path = path.to_str().unwrap();
+    let preset = chakram_hardware::machine::source("dgx-a100").unwrap().text;
+    for (more, at_least) in [
+        ("[[link]]\nnpus = \"0-7\"\nbandwidth = \"30 TB/s\"\n", 4),
+        ("[network]\nsend_completion = \"delivered\"\n", 8),
+    ] {
+        std::fs::write(path, format!("{preset}\n{more}")).unwrap();
+        let machines = "[\"dgx-a100\", \"conv-4d\", \"tpu-v4\"]";
+        let study = STUDY.replace(machines, &format!("[\"{path}\"]"));
+        let study = Study::parse(&study, "s.toml").unwrap();
+        let evaluator = PointEvaluator::new(&study);
+        let layer = &study.layers[0];
+        let mut checked = 0;
+        for index in 0..study.size(layer) {
+            let point = study.combination(layer, index);
+            let Ok([quick, whole]) = bounds(&study, &point) else {
+                continue;
+            };
+            let PointAnswer::Replayed(measures) = evaluator.answer(&point, true) else {
+                continue;
+            };
+            let shown = crate::sweep::setting::line(&point);
+            let (bound, time) = (whole.time_ps, measures.time_ps);
+            assert!(
+                quick.time_ps <= bound && bound <= time,
+                "{more}{shown}: {bound} {time}"
+            );
+            checked += 1;
+        }
+        assert!(checked >= at_least, "{checked} points have answers");
+    }
+}
+
+/// A stage of kernels alone: the bound is their sum, and so is the replay.
+#[test]
+fn one_npu_takes_exactly_its_bound() {
+    let study = Study::parse(&STUDY.replace("plans = 8", "plans = 1"), "s.toml").unwrap();
+    let point = study.combination(&study.layers[0], 0);
+    let [quick, whole] = bounds(&study, &point).unwrap();
+    let PointAnswer::Replayed(measures) = PointEvaluator::new(&study).answer(&point, true) else {
+        panic!("it fits")
+    };
+    // All kernels are one chain on one lane, and each micro-batch adds the same.
+    assert_eq!(whole.time_ps, measures.time_ps);
+    assert_eq!(quick.time_ps, whole.time_ps);
+    assert!(!quick.is_whole);
+}

@@ -1,0 +1,196 @@
+//! Studies from files: read, held against what they name, and hashed with it.
+
+use super::evaluate::PointEvaluator;
+use super::point::PointRefusal;
+use super::setting::{SettingKind, kind};
+use super::study::{PointLimits, Study};
+use chakram_base::config::{self, ConfigError, ConfigLiteral};
+use chakram_hardware::machine;
+use chakram_workloads::model::ModelSource;
+use std::path::{Path, PathBuf};
+
+/// A study that is refused.
+#[derive(Debug, thiserror::Error)]
+pub enum StudyError {
+    /// It cannot be read.
+    #[error("cannot read study {}: {source}", .path.display())]
+    Read {
+        /// Its file.
+        path: PathBuf,
+        /// Reason.
+        source: std::io::Error,
+    },
+    /// The study is refused.
+    #[error(transparent)]
+    Config(#[from] ConfigError),
+    /// A value is refused by what it is for.
+    #[error("{file}:{line}: {key} = {value}: {why}")]
+    Value {
+        /// The study.
+        file: String,
+        /// Line, from 1.
+        line: usize,
+        /// The key.
+        key: String,
+        /// The value.
+        value: String,
+        /// The reason.
+        why: String,
+    },
+}
+
+/// Reads the study at `path`, and returns it with the hash of it and of the files that it names.
+///
+/// # Errors
+///
+/// If it cannot be read, or anything in it names nothing.
+pub fn load(path: &Path) -> Result<(Study, String), StudyError> {
+    let text = config::read(path).map_err(|source| StudyError::Read {
+        path: path.to_owned(),
+        source,
+    })?;
+    let file = path.display().to_string();
+    let study = Study::parse(&text, &file)?;
+    check_values(&study, &text, &file)?;
+    let mut hasher = blake3::Hasher::new();
+    hasher.update(env!("CARGO_PKG_VERSION").as_bytes());
+    hasher.update(text.as_bytes());
+    for (key, value) in all_values(&study) {
+        let name = value.to_string();
+        let text = match key {
+            "machine" => machine::source(&name).ok().map(|source| source.text),
+            "model" => ModelSource::find(&name).ok().map(|source| source.text),
+            _ => None,
+        };
+        if let Some(text) = text {
+            hasher.update(text.as_bytes());
+        }
+    }
+    Ok((study, hasher.finalize().to_hex().to_string()))
+}
+
+/// Every key with every value that it is set to.
+fn all_values(study: &Study) -> impl Iterator<Item = (&str, &ConfigLiteral)> {
+    let base = study.base.iter().map(|(key, value)| (key.as_str(), value));
+    let axes = study.axes.iter().flat_map(|axis| {
+        let values = axis.values.iter();
+        values.flat_map(|values| axis.keys.iter().map(String::as_str).zip(values))
+    });
+    base.chain(axes)
+}
+
+/// Refuses values that cannot be, whatever the others are: tries each with the first of all other axes, and with
+/// limits left out. What depends on the other values becomes a row.
+fn check_values(study: &Study, text: &str, file: &str) -> Result<(), StudyError> {
+    let lenient = Study {
+        limits: PointLimits::default(),
+        ..study.clone()
+    };
+    let evaluator = PointEvaluator::new(&lenient);
+    let mut first = super::setting::Settings::new();
+    for axis in &study.axes {
+        first.extend(
+            axis.keys
+                .iter()
+                .cloned()
+                .zip(axis.values[0].iter().cloned()),
+        );
+    }
+    // An axis of plans may begin with one that its model cannot have; so may axes of plans' options.
+    let alone = |key: &str| !matches!(kind(key), Ok(SettingKind::Plan(_)));
+    let refuse = |key: &str, value: &ConfigLiteral, why: String| StudyError::Value {
+        line: line_of(text, key, value),
+        file: file.to_owned(),
+        key: key.to_owned(),
+        value: value.to_string(),
+        why,
+    };
+    for (key, value) in all_values(study) {
+        if let Ok(SettingKind::Plan(option)) = kind(key) {
+            let mut draft = chakram_workloads::generate::plan::PlanDraft::new(
+                chakram_workloads::generate::ParallelismPlan::new(),
+            );
+            let words = value.to_string();
+            let words: Vec<String> = match option.is_list {
+                true => words.split(',').map(str::to_owned).collect(),
+                false => vec![words],
+            };
+            (option.set)(&mut draft, &words).map_err(|why| refuse(key, value, why))?;
+        }
+        if matches!(key, "power.busy" | "power.idle" | "price.npu")
+            && value.number().is_none_or(|n| n < 0.0)
+        {
+            return Err(refuse(
+                key,
+                value,
+                "expected a number that is not negative".to_owned(),
+            ));
+        }
+    }
+    // What all points have, without what axes set beyond the names of machine, model and trace.
+    let mut names = first.clone();
+    names.retain(|key, _| matches!(key.as_str(), "machine" | "model" | "trace"));
+    if let Err(refusal) = evaluator.resolve(&names)
+        && !of_plans(&refusal)
+    {
+        let unnamed = refusal.detail.starts_with("no ") || refusal.detail.starts_with("cannot");
+        let inner = format!("{}.", refusal.reason);
+        let edit = || study.base.iter().find(|(key, _)| key.starts_with(&inner));
+        let own = || {
+            names
+                .get_key_value(&refusal.reason)
+                .or(study.base.get_key_value(&refusal.reason))
+        };
+        let blamed = if unnamed { own() } else { edit().or_else(own) };
+        if let Some((key, value)) = blamed {
+            return Err(refuse(key, value, refusal.detail));
+        }
+    }
+    // Each value beside the first ones; of keys that depend on others the first refusal of all values counts.
+    for axis in &study.axes {
+        if !axis.keys.iter().all(|key| alone(key)) {
+            continue;
+        }
+        for values in axis.samples() {
+            let mut point = first.clone();
+            point.extend(axis.keys.iter().cloned().zip(values.iter().cloned()));
+            if let Err(refusal) = evaluator.resolve(&point)
+                && !of_plans(&refusal)
+            {
+                let of = axis.keys.iter().zip(values);
+                let (key, value) = of
+                    .clone()
+                    .find(|(key, _)| refusal.reason == **key)
+                    .or(of.clone().next())
+                    .expect("axes have keys");
+                return Err(refuse(key, value, refusal.detail));
+            }
+        }
+    }
+    Ok(())
+}
+
+/// Whether a refusal depends on several values of a plan, so that others of them may be fine.
+fn of_plans(refusal: &PointRefusal) -> bool {
+    refusal.reason.starts_with("plan.") || refusal.reason == "size"
+}
+
+/// The line, from 1, on which `text` sets a key, or has a value of it.
+fn line_of(text: &str, key: &str, value: &ConfigLiteral) -> usize {
+    let last = key.rsplit('.').next().unwrap_or(key);
+    let value = value.to_string();
+    let has = |line: &str, what: &str| {
+        line.match_indices(what).any(|(at, _)| {
+            let word = |c: char| c.is_alphanumeric() || c == '_' || c == '-';
+            !line[..at].ends_with(word) && !line[at + what.len()..].starts_with(word)
+        })
+    };
+    let lines = || (1..).zip(text.lines());
+    let keyed = lines().find(|(_, line)| {
+        has(line, key) || (has(line, last) && line.contains('=') && has(line, &value))
+    });
+    let start = keyed.map_or(1, |(number, _)| number);
+    // Lists of values stand below the key.
+    let below = lines().skip(start - 1).find(|(_, line)| has(line, &value));
+    below.map_or(start, |(number, _)| number)
+}

@@ -1,0 +1,345 @@
+//! Answers to points: refused before a replay, bounded, or replayed.
+
+use super::bound;
+use super::objective::PointMeasures;
+use super::point::{PointRefusal, ResolvedPoint, SharedParts, WorkSource};
+use super::setting::{self, Settings};
+use super::study::Study;
+use chakram_base::config::ConfigLiteral;
+use chakram_base::units::Span;
+use chakram_engine::{CompiledReplay, ReplayError, RepresentativeCheck, replay_representatives};
+use chakram_jobs::Job;
+use chakram_report::tiles::TileObserver;
+use chakram_report::{self as report, BreakdownObserver, MemoryObserver, Report};
+use chakram_trace::workload::Workload;
+use chakram_workloads::generate::{GeneratedJob, WorkloadPattern};
+use serde::{Deserialize, Serialize};
+use std::sync::{Arc, Mutex, OnceLock, PoisonError};
+
+/// The answer to a point.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum PointAnswer {
+    /// It cannot be, or breaks a limit.
+    Refused {
+        /// Class of the reason, for counts.
+        reason: String,
+        /// The reason.
+        detail: String,
+    },
+    /// It was replayed.
+    Replayed(PointMeasures),
+}
+
+impl From<PointRefusal> for PointAnswer {
+    fn from(refusal: PointRefusal) -> Self {
+        Self::Refused {
+            reason: refusal.reason,
+            detail: refusal.detail,
+        }
+    }
+}
+
+/// Facts about a point that need no replay.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct PointBound {
+    /// No replay is faster, in picoseconds.
+    pub time_ps: u64,
+    /// The most bytes that an NPU holds; at least so many unless the bound is whole.
+    pub memory_bytes: u64,
+    /// Whether all micro-batches were followed.
+    pub is_whole: bool,
+}
+
+/// Replays points of a study. It may be asked by several threads.
+#[derive(Debug)]
+pub struct PointEvaluator<'s> {
+    study: &'s Study,
+    parts: SharedParts,
+    workloads: SharedWorkloads,
+}
+
+impl<'s> PointEvaluator<'s> {
+    /// Of the points of `study`.
+    pub fn new(study: &'s Study) -> Self {
+        Self {
+            study,
+            parts: SharedParts::default(),
+            workloads: SharedWorkloads::default(),
+        }
+    }
+
+    /// The text by which points of one work are recognised, so that they can be answered one after another.
+    pub fn work_key(point: &Settings) -> String {
+        let of_work = |key: &str| {
+            ["trace", "model", "plan", "tokens"]
+                .iter()
+                .any(|start| key.starts_with(start))
+        };
+        let of_work: Settings = (point.iter())
+            .filter(|(key, _)| of_work(key))
+            .map(|(key, value)| (key.clone(), value.clone()))
+            .collect();
+        setting::line(&of_work)
+    }
+
+    /// Resolves a point and holds it against the limits that need no walk through its nodes.
+    pub fn resolve(&self, point: &Settings) -> Result<ResolvedPoint, PointRefusal> {
+        let settings = self.study.whole(point);
+        let resolved = ResolvedPoint::new(&settings, &self.parts)?;
+        let npus = match &resolved.work {
+            WorkSource::Plan(pattern) => Some(pattern.plan.ranks()),
+            WorkSource::Traces(_) => None,
+        };
+        if let Some(npus) = npus {
+            self.check_npus(npus, &settings)?;
+        }
+        Ok(resolved)
+    }
+
+    fn check_npus(&self, npus: u128, settings: &Settings) -> Result<(), PointRefusal> {
+        let limits = &self.study.limits;
+        if let Some(most) = limits.npus.filter(|most| npus > u128::from(*most)) {
+            let detail = format!("{npus} NPUs, and limits.npus is {most}");
+            return Err(PointRefusal::new("limits.npus", detail));
+        }
+        let price = settings.get("price.npu").and_then(ConfigLiteral::number);
+        if let (Some(most), Some(price)) = (limits.cost, price) {
+            let cost = price * npus as f64;
+            if cost > most {
+                let detail = format!("{cost} an hour, and limits.cost is {most}");
+                return Err(PointRefusal::new("limits.cost", detail));
+            }
+        }
+        Ok(())
+    }
+
+    /// Refuses a plan whose memory is more than there is; where that is a bound it needs `least` as much.
+    fn check_memory(
+        &self,
+        point: &ResolvedPoint,
+        bytes: u64,
+        least: &str,
+    ) -> Result<(), PointRefusal> {
+        let capacity = point.capacity();
+        if self.study.limits.fits && bytes > capacity {
+            let [bytes, capacity] = [bytes, capacity].map(chakram_base::units::Bytes);
+            let detail = format!("an NPU needs {least}{bytes} and has {capacity}");
+            return Err(PointRefusal::new("limits.fits", detail));
+        }
+        Ok(())
+    }
+
+    /// A lower bound of a plan, `whole` or quick; of a point that can be.
+    pub fn bound(&self, point: &Settings, whole: bool) -> Result<PointBound, PointRefusal> {
+        let resolved = self.resolve(point)?;
+        let WorkSource::Plan(pattern) = &resolved.work else {
+            return Err(PointRefusal::new("trace", "traces have no bound"));
+        };
+        let bound = if whole {
+            bound::whole(&resolved, pattern)?
+        } else {
+            bound::quick(&resolved, pattern)?
+        };
+        let least = if bound.is_whole { "" } else { "at least " };
+        self.check_memory(&resolved, bound.memory_bytes, least)?;
+        Ok(bound)
+    }
+
+    /// Facts about a plan that need no replay, for objectives that follow from its time.
+    pub fn bounded_measures(
+        &self,
+        point: &Settings,
+        time_ps: u64,
+    ) -> Result<PointMeasures, PointRefusal> {
+        let resolved = self.resolve(point)?;
+        let WorkSource::Plan(pattern) = &resolved.work else {
+            return Err(PointRefusal::new("trace", "traces have no bound"));
+        };
+        let samples = pattern.plan.batch.saturating_mul(pattern.plan.steps.into());
+        let tokens = samples.saturating_mul(pattern.model.sequence.max(1));
+        Ok(PointMeasures {
+            time_ps,
+            npus: pattern.plan.ranks() as u32,
+            tokens: Some(tokens),
+            ..PointMeasures::default()
+        })
+    }
+
+    /// Replays a point; one whose whole bound is known was held against the memory there is.
+    pub fn answer(&self, point: &Settings, is_bounded: bool) -> PointAnswer {
+        self.replayed(point, is_bounded)
+            .map_or_else(PointAnswer::from, PointAnswer::Replayed)
+    }
+
+    fn replayed(&self, point: &Settings, is_bounded: bool) -> Result<PointMeasures, PointRefusal> {
+        let resolved = self.resolve(point)?;
+        if let (WorkSource::Plan(pattern), true, false) =
+            (&resolved.work, self.study.limits.fits, is_bounded)
+        {
+            let bound = bound::whole(&resolved, pattern)?;
+            self.check_memory(&resolved, bound.memory_bytes, "")?;
+        }
+        let work = self.workloads.get(&resolved)?;
+        let workload = work.workload();
+        if matches!(resolved.work, WorkSource::Traces(_)) {
+            self.check_npus(workload.ranks().into(), &self.study.whole(point))?;
+        }
+        let settings = (&*resolved.machine, &resolved.options);
+        let found = replay_representatives(workload, settings, work.copies(), |workload| {
+            measured(workload, &resolved)
+        })?;
+        if self.study.limits.fits && !found.fits {
+            self.check_memory(&resolved, found.peak.unwrap_or(0), "")?;
+        }
+        let amounts = workload.amounts();
+        Ok(PointMeasures {
+            time_ps: found.makespan.0,
+            npus: workload.ranks(),
+            parts_ps: found.parts_ps,
+            memory_bytes: found.peak,
+            tokens: amounts.map(|all| all.tokens.unwrap_or(all.samples)),
+            links_busy_ps: found.busy.map(|[links, _]| links.0),
+            ports_busy_ps: found.busy.map(|[_, ports]| ports.0),
+        })
+    }
+
+    /// Replays a point with everything that a report has.
+    ///
+    /// # Errors
+    ///
+    /// Reason for which the point has no report.
+    pub fn report(&self, point: &Settings) -> Result<Report, PointRefusal> {
+        let resolved = self.resolve(point)?;
+        let work = self.workloads.get(&resolved)?;
+        let workload = work.workload();
+        let refused = |error: ReplayError| PointRefusal::new("replay", error);
+        let compiled = CompiledReplay::new(workload, &resolved.machine, &resolved.options);
+        let compiled = compiled.map_err(|refusal| refused(refusal.into()))?;
+        let (report, ()) = report::replay(&compiled, ()).map_err(refused)?;
+        Ok(report)
+    }
+}
+
+/// Result of a replay.
+struct MeasuredReplay {
+    makespan: Span,
+    /// Mean times of NPUs.
+    parts_ps: [u64; 5],
+    /// The most bytes that an NPU holds, where traces say it.
+    peak: Option<u64>,
+    /// Whether that fits everywhere.
+    fits: bool,
+    /// Mean busy time of links and memory ports of tiles.
+    busy: Option<[Span; 2]>,
+}
+
+/// Replays a workload; also says whether representatives stood for all.
+fn measured(
+    workload: &Workload,
+    resolved: &ResolvedPoint,
+) -> Result<(MeasuredReplay, bool), PointRefusal> {
+    let refused = |error: ReplayError| PointRefusal::new("replay", error);
+    let compiled = CompiledReplay::new(workload, &resolved.machine, &resolved.options);
+    let compiled = compiled.map_err(|refusal| refused(refusal.into()))?;
+    compiled
+        .check_prices()
+        .map_err(|refusal| refused(refusal.into()))?;
+    let observers = (
+        RepresentativeCheck::new(&compiled),
+        (
+            BreakdownObserver::new(&compiled),
+            (MemoryObserver::new(&compiled), TileObserver::default()),
+        ),
+    );
+    let (outcome, (check, (breakdown, (memory, tiles)))) =
+        compiled.run(observers).map_err(refused)?;
+    let (times, _) = breakdown.finish(outcome.makespan);
+    let count = times.len().max(1) as u128;
+    let part = |part: usize| {
+        let sum: u128 = times
+            .iter()
+            .map(|time| u128::from(time.parts[part].0))
+            .sum();
+        (sum / count) as u64
+    };
+    let rows = memory.finish();
+    let measured = MeasuredReplay {
+        makespan: outcome.makespan,
+        parts_ps: std::array::from_fn(part),
+        peak: rows.iter().map(|row| row.peak.0).max(),
+        fits: rows.iter().all(|row| row.fits),
+        busy: tiles.finish(&compiled).map(|tiles| tiles.mean_busy()),
+    };
+    Ok((measured, check.stands_for_all()))
+}
+
+/// Number of workloads that are kept for points to come.
+const KEPT: usize = 4;
+
+/// Work that points share.
+#[derive(Debug)]
+enum SharedWork {
+    Generated(Workload, Vec<Vec<u32>>),
+    Captured(Job),
+}
+
+impl SharedWork {
+    /// Ranks of each copy of a job, where it consists of several.
+    fn copies(&self) -> &[Vec<u32>] {
+        match self {
+            Self::Generated(_, copies) => copies,
+            Self::Captured(_) => &[],
+        }
+    }
+
+    fn workload(&self) -> &Workload {
+        match self {
+            Self::Generated(workload, _) => workload,
+            Self::Captured(job) => job.workload(),
+        }
+    }
+}
+
+type WorkCell = Arc<OnceLock<Result<Arc<SharedWork>, PointRefusal>>>;
+
+/// The last few workloads, each built once however many points ask for it.
+#[derive(Debug, Default)]
+struct SharedWorkloads(Mutex<Vec<(String, WorkCell)>>);
+
+impl SharedWorkloads {
+    fn get(&self, point: &ResolvedPoint) -> Result<Arc<SharedWork>, PointRefusal> {
+        let cell = {
+            let mut kept = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+            let known = kept.iter().position(|(key, _)| *key == point.work_key);
+            let entry = match known {
+                Some(index) => kept.remove(index),
+                None => (point.work_key.clone(), WorkCell::default()),
+            };
+            let cell = Arc::clone(&entry.1);
+            kept.push(entry);
+            if kept.len() > KEPT {
+                kept.remove(0);
+            }
+            cell
+        };
+        cell.get_or_init(|| build(&point.work).map(Arc::new))
+            .clone()
+    }
+}
+
+fn build(work: &WorkSource) -> Result<SharedWork, PointRefusal> {
+    match work {
+        WorkSource::Plan(pattern) => {
+            let job = GeneratedJob::new(WorkloadPattern::Training(pattern.clone()))?;
+            job.check_memory()
+                .map_err(|e| PointRefusal::new("size", e))?;
+            let workload = job.workload().map_err(|e| PointRefusal::new("size", e))?;
+            Ok(SharedWork::Generated(workload, job.copies()))
+        }
+        WorkSource::Traces(path) => {
+            let job = Job::open([path]).map_err(|e| PointRefusal::new("trace", e))?;
+            Ok(SharedWork::Captured(job))
+        }
+    }
+}

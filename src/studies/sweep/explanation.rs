@@ -1,0 +1,92 @@
+//! Comparison of a row with its neighbours: rows that differ along one axis alone.
+
+use super::objective::PARTS;
+use super::setting::Settings;
+use super::table::{SweepTable, measures};
+use chakram_base::units::Span;
+use chakram_report::table::{TextTable, left, right};
+use chakram_report::text::TextStyle;
+
+/// Compares the row with this index to its neighbours, nearest in the first objective first; for people.
+pub fn explain(sweep: &SweepTable<'_>, index: usize, style: TextStyle) -> String {
+    let row = &sweep.rows[index];
+    let Some(own) = measures(row) else {
+        return String::new();
+    };
+    let objective = sweep.study.objectives[0];
+    let own_settings = sweep.study.whole(&row.point);
+    let own_score = objective.score(own, &own_settings);
+    let mut beside: Vec<(f64, usize, String)> = Vec::new();
+    for (i, other) in sweep.rows.iter().enumerate() {
+        let Some((axis, measures)) = differs(sweep, &row.point, &other.point).zip(measures(other))
+        else {
+            continue;
+        };
+        let settings = sweep.study.whole(&other.point);
+        let (Some(score), Some(own_score)) = (objective.score(measures, &settings), own_score)
+        else {
+            continue;
+        };
+        let keys = sweep.study.axes[axis].keys.iter().map(String::as_str);
+        beside.push((
+            score - own_score,
+            i,
+            super::setting::short(&other.point, keys),
+        ));
+    }
+    beside.sort_by(|a, b| a.0.abs().total_cmp(&b.0.abs()).then(a.1.cmp(&b.1)));
+    let heading = format!("ROW {} AGAINST ITS NEIGHBOURS", row.number);
+    let columns = [
+        left(&heading, 40),
+        right(objective.name(), objective.name().len().max(12)),
+        right("change", 10),
+        left("  most of it", 30),
+    ];
+    let table = TextTable::new(columns);
+    let mut text = table.headings(style);
+    if beside.is_empty() {
+        text += "  no row that was replayed differs along one axis alone\n";
+    }
+    for (_, other, change) in beside.iter().take(20) {
+        let Some(measures) = measures(&sweep.rows[*other]) else {
+            continue;
+        };
+        let settings = sweep.study.whole(&sweep.rows[*other].point);
+        let (Some(value), Some(own_value)) = (
+            objective.value(measures, &settings),
+            objective.value(own, &own_settings),
+        ) else {
+            continue;
+        };
+        let change_text = format!("{:+.1} %", 100.0 * (value / own_value - 1.0));
+        // Parts of the mean NPU sum to the makespan, so their changes are all of its change.
+        let parts = (0..PARTS.len()).map(|part| {
+            let (a, b) = (own.parts_ps[part] as i128, measures.parts_ps[part] as i128);
+            (b - a, PARTS[part])
+        });
+        let most = parts.max_by_key(|(change, _)| change.abs());
+        let most = most
+            .filter(|(change, _)| *change != 0)
+            .map(|(change, part)| {
+                let sign = if change < 0 { '-' } else { '+' };
+                format!("  {part} {sign}{}", Span(change.unsigned_abs() as u64))
+            });
+        let name = style.clip(&format!("row {}: {change}", sweep.rows[*other].number), 38);
+        let (value, most) = (objective.shown(value), most.unwrap_or_default());
+        text += &table.line(&[&name, &value, &change_text, &most], anstyle::Style::new());
+    }
+    text
+}
+
+/// The axis along which two points differ, if it is the only one.
+fn differs(sweep: &SweepTable<'_>, a: &Settings, b: &Settings) -> Option<usize> {
+    let differing = |axis: &usize| {
+        sweep.study.axes[*axis]
+            .keys
+            .iter()
+            .any(|key| a.get(key) != b.get(key))
+    };
+    let mut axes = (0..sweep.study.axes.len()).filter(differing);
+    let only = axes.next()?;
+    axes.next().is_none().then_some(only)
+}

@@ -1,0 +1,200 @@
+//! Objectives, and what a point is measured by.
+
+use super::setting::Settings;
+use chakram_base::config::ConfigLiteral;
+use serde::{Deserialize, Serialize};
+
+/// Results of a replayed point.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct PointMeasures {
+    /// Makespan, in picoseconds.
+    pub time_ps: u64,
+    /// NPUs of the job.
+    pub npus: u32,
+    /// Mean time of NPUs by part: compute, exposed communication, memory, host, idle.
+    #[serde(default)]
+    pub parts_ps: [u64; 5],
+    /// The most bytes that an NPU holds, if traces say what they allocate.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub memory_bytes: Option<u64>,
+    /// Tokens of the job, or samples where these have none.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub tokens: Option<u64>,
+    /// Mean time for which a link between cores was busy, on a machine of tiles whose links are shared.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub links_busy_ps: Option<u64>,
+    /// The same of a memory port.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub ports_busy_ps: Option<u64>,
+}
+
+/// Quantity that a sweep optimises.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum SweepObjective {
+    /// Makespan.
+    Time,
+    /// Tokens per second.
+    Tokens,
+    /// Tokens per second and NPU.
+    TokensPerNpu,
+    /// The most bytes that an NPU holds.
+    Memory,
+    /// Energy of all NPUs: `power.busy` W while they compute, and `power.idle` W otherwise.
+    Energy,
+    /// Price of the NPUs for the makespan, at `price.npu` an hour.
+    Cost,
+    /// NPUs of the job.
+    Npus,
+}
+
+impl SweepObjective {
+    /// Every objective.
+    pub const ALL: [Self; 7] = [
+        Self::Time,
+        Self::Tokens,
+        Self::TokensPerNpu,
+        Self::Memory,
+        Self::Energy,
+        Self::Cost,
+        Self::Npus,
+    ];
+
+    /// Its name in studies, and the heading of its column.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Time => "time",
+            Self::Tokens => "tokens_per_s",
+            Self::TokensPerNpu => "tokens_per_s_per_npu",
+            Self::Memory => "memory",
+            Self::Energy => "energy",
+            Self::Cost => "cost",
+            Self::Npus => "npus",
+        }
+    }
+
+    /// Settings without which it is not known.
+    pub fn needs(self) -> &'static [&'static str] {
+        match self {
+            Self::Energy => &["power.busy", "power.idle"],
+            Self::Cost => &["price.npu"],
+            _ => &[],
+        }
+    }
+
+    /// Whether a lower bound of the time is one of this, the larger being better turned around.
+    pub fn is_bounded(self) -> bool {
+        matches!(
+            self,
+            Self::Time | Self::Tokens | Self::TokensPerNpu | Self::Cost
+        )
+    }
+
+    /// Whether more of it is better.
+    pub fn is_maximised(self) -> bool {
+        matches!(self, Self::Tokens | Self::TokensPerNpu)
+    }
+
+    /// The value in seconds, tokens per second, bytes, joules, the unit of prices, or NPUs; `None` where it is not
+    /// known.
+    pub fn value(self, measures: &PointMeasures, settings: &Settings) -> Option<f64> {
+        let seconds = measures.time_ps as f64 / 1e12;
+        let npus = f64::from(measures.npus);
+        let number = |key: &str| settings.get(key).and_then(ConfigLiteral::number);
+        Some(match self {
+            Self::Time => seconds,
+            Self::Tokens => measures.tokens? as f64 / seconds,
+            Self::TokensPerNpu => measures.tokens? as f64 / seconds / npus,
+            Self::Memory => measures.memory_bytes? as f64,
+            Self::Energy => {
+                let busy = measures.parts_ps[0] as f64 / 1e12;
+                npus * (number("power.busy")? * busy + number("power.idle")? * (seconds - busy))
+            }
+            Self::Cost => number("price.npu")? * npus * seconds / 3600.0,
+            Self::Npus => npus,
+        })
+    }
+
+    /// The value such that less is better.
+    pub fn score(self, measures: &PointMeasures, settings: &Settings) -> Option<f64> {
+        let value = self.value(measures, settings)?;
+        Some(if self.is_maximised() { -value } else { value })
+    }
+
+    /// The value with its unit, for people.
+    pub fn shown(self, value: f64) -> String {
+        match self {
+            Self::Time => chakram_base::units::Span::from_seconds(value).to_string(),
+            Self::Tokens | Self::TokensPerNpu if value >= 1000.0 => {
+                chakram_base::units::thousands(value.round() as u64)
+            }
+            Self::Tokens | Self::TokensPerNpu => format!("{value:.2}"),
+            Self::Memory => chakram_base::units::Bytes(value as u64).to_string(),
+            Self::Energy if value >= 1e6 => format!("{:.3} MJ", value / 1e6),
+            Self::Energy => format!("{value:.3} J"),
+            Self::Cost => format!("{value:.4}"),
+            Self::Npus => format!("{value}"),
+        }
+    }
+}
+
+/// Names of the parts of an NPU's time, as [`PointMeasures::parts_ps`] orders them.
+pub const PARTS: [&str; 5] = ["compute", "exposed communication", "memory", "host", "idle"];
+
+impl PointMeasures {
+    /// A busy time as a share of the makespan.
+    pub fn share(&self, busy_ps: Option<u64>) -> Option<f64> {
+        busy_ps.map(|busy| busy as f64 / self.time_ps.max(1) as f64)
+    }
+
+    /// The largest part of the time of NPUs, with its share.
+    pub fn limit(&self) -> String {
+        let most = (0..PARTS.len())
+            .rev()
+            .max_by_key(|part| self.parts_ps[*part])
+            .unwrap_or(0);
+        let share = 100.0 * self.parts_ps[most] as f64 / self.time_ps.max(1) as f64;
+        format!("{} {share:.0} %", PARTS[most])
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn objectives_follow_from_measures_and_prices() {
+        // 2 s on 4 NPUs, busy 1.5 s: 4 x (700 x 1.5 + 100 x 0.5) = 4400 J; 3.6 an hour: 3.6 x 4 x 2 / 3600 = 0.008.
+        let measures = PointMeasures {
+            time_ps: 2_000_000_000_000,
+            npus: 4,
+            parts_ps: [1_500_000_000_000, 300_000_000_000, 0, 0, 200_000_000_000],
+            memory_bytes: Some(5),
+            tokens: Some(8192),
+            ..PointMeasures::default()
+        };
+        let mut settings = Settings::new();
+        for (key, value) in [
+            ("power.busy", 700.0),
+            ("power.idle", 100.0),
+            ("price.npu", 3.6),
+        ] {
+            settings.insert(key.to_owned(), ConfigLiteral::Number(value));
+        }
+        let value = |objective: SweepObjective| objective.value(&measures, &settings).unwrap();
+        assert_eq!(value(SweepObjective::Time), 2.0);
+        assert_eq!(value(SweepObjective::Tokens), 4096.0);
+        assert_eq!(value(SweepObjective::TokensPerNpu), 1024.0);
+        assert_eq!(value(SweepObjective::Memory), 5.0);
+        assert_eq!(value(SweepObjective::Energy), 4400.0);
+        assert!((value(SweepObjective::Cost) - 0.008).abs() < 1e-15);
+        assert_eq!(
+            SweepObjective::Tokens.score(&measures, &settings),
+            Some(-4096.0)
+        );
+        assert_eq!(
+            SweepObjective::Energy.value(&measures, &Settings::new()),
+            None
+        );
+        assert_eq!(measures.limit(), "compute 75 %");
+    }
+}

@@ -1,0 +1,47 @@
+//! Draws without replacement, from a seed.
+
+use crate::sweep::setting::{self, Settings};
+use chakram_workloads::generate::p2p::split_mix;
+use std::collections::BTreeMap;
+
+/// Draws `draws` of `size` indices, each at most once, in the order in which they are drawn.
+pub(super) fn draw(seed: u64, fixed: &Settings, size: u64, draws: u64) -> Vec<u64> {
+    // What is drawn inside other layers differs from point to point, and not from run to run.
+    let mut state = setting::line(fixed).bytes().fold(seed, |state, byte| {
+        (state ^ u64::from(byte)).wrapping_mul(0x0000_0100_0000_01b3)
+    });
+    let mut drawn = Vec::new();
+    // A shuffle of which only the part that was moved is kept.
+    let mut moved: BTreeMap<u64, u64> = BTreeMap::new();
+    for i in 0..draws.min(size) {
+        let rest = size - i;
+        let other = i + ((u128::from(split_mix(&mut state)) * u128::from(rest)) >> 64) as u64;
+        let taken = moved.get(&other).copied().unwrap_or(other);
+        let own = moved.get(&i).copied().unwrap_or(i);
+        moved.insert(other, own);
+        drawn.push(taken);
+    }
+    drawn
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::collections::BTreeSet;
+
+    #[test]
+    fn draws_are_different_and_repeatable() {
+        let none = Settings::new();
+        let drawn = draw(7, &none, 1000, 200);
+        assert_eq!(drawn, draw(7, &none, 1000, 200));
+        assert_ne!(drawn, draw(8, &none, 1000, 200));
+        let unique: BTreeSet<u64> = drawn.iter().copied().collect();
+        assert_eq!(unique.len(), 200);
+        assert!(unique.iter().all(|index| *index < 1000));
+        // As many as there are: a permutation.
+        let mut all = draw(7, &none, 50, 80);
+        assert_ne!(all, (0..50).collect::<Vec<_>>());
+        all.sort_unstable();
+        assert_eq!(all, (0..50).collect::<Vec<_>>());
+    }
+}

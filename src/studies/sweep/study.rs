@@ -1,0 +1,350 @@
+//! Studies: what is the same for all points, the axes along which they differ, limits, objectives and strategies.
+//!
+//! ```toml
+//! name = "which plan"
+//! objective = ["time", "memory"]        # the first is what strategies look for
+//! strategy = "branch-and-bound"         # or [[layer]] tables, outermost first
+//!
+//! [base]
+//! machine = "dgx-h100x4"
+//! model = "llama3-8b"
+//! plan.batch = 64
+//!
+//! [limits]
+//! fits = true
+//!
+//! [[axis]]
+//! plans = 32                            # every data, tensor and pipeline degree of 32 NPUs
+//!
+//! [[axis]]
+//! key = "plan.micro_batch"
+//! values = [1, 2, 4]
+//! ```
+
+use super::axis::{StudyAxis, axes};
+use super::objective::SweepObjective;
+use super::setting::{self, Settings};
+use chakram_base::config::{
+    ConfigDocument, ConfigError, ConfigField, ConfigTable, did_you_mean, quoted,
+};
+
+mod strategy;
+
+use strategy::layers;
+pub use strategy::{SearchStrategy, StudyLayer};
+
+const ROOT: &[&str] = &[
+    "name",
+    "seed",
+    "objective",
+    "strategy",
+    "draws",
+    "base",
+    "limits",
+    "axis",
+    "layer",
+];
+const LIMITS: &[&str] = &["fits", "npus", "cost"];
+
+/// The most points that a strategy which visits all of them may have.
+pub const MOST_POINTS: u64 = 4_000_000;
+
+/// Limits that points must keep.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub struct PointLimits {
+    /// Memory of every NPU holds what its rank needs.
+    pub fits: bool,
+    /// NPUs of the job, at most.
+    pub npus: Option<u32>,
+    /// Price of the NPUs of the job for an hour, at most.
+    pub cost: Option<f64>,
+}
+
+/// A study.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Study {
+    /// Its name in reports.
+    pub name: String,
+    /// Seed of what is drawn.
+    pub seed: u64,
+    /// Objectives; strategies optimise the first.
+    pub objectives: Vec<SweepObjective>,
+    /// Settings of all points.
+    pub base: Settings,
+    /// The axes.
+    pub axes: Vec<StudyAxis>,
+    /// The layers, outermost first; at least one.
+    pub layers: Vec<StudyLayer>,
+    /// Limits.
+    pub limits: PointLimits,
+}
+
+impl Study {
+    /// Reads a study; `file` is its name in errors.
+    ///
+    /// # Errors
+    ///
+    /// If it is not TOML, lacks a key, or has one that is unknown or contradicts another.
+    pub fn parse(text: &str, file: &str) -> Result<Self, ConfigError> {
+        let document = ConfigDocument::parse(text, file)?;
+        let root = document.root(ROOT)?;
+        let base = match root.get("base") {
+            Some(field) => base(&field)?,
+            None => return Err(root.missing("base", "a table of what all points have")),
+        };
+        let field = root.need("axis", "a table [[axis]] for each axis")?;
+        let axes = axes(&field)?;
+        for (axis, table) in axes.iter().zip(field.tables(StudyAxis::KEYS)?) {
+            if let Some(key) = axis.keys.iter().find(|key| base.contains_key(*key)) {
+                let found = format!("{key}, which [base] sets to {}", base[key]);
+                return Err(table.refuse(found, "each key in one place"));
+            }
+        }
+        let objectives = match root.get("objective") {
+            Some(field) => objectives(&field)?,
+            None => vec![SweepObjective::Time],
+        };
+        let seed = root
+            .get("seed")
+            .map(|field| field.between(0, i64::MAX as u64));
+        let study = Self {
+            name: root.need("name", "the study's name")?.line()?.to_owned(),
+            seed: seed.transpose()?.unwrap_or(0),
+            objectives,
+            limits: match root.get("limits") {
+                Some(field) => limits(&field.table(Some(LIMITS))?)?,
+                None => PointLimits::default(),
+            },
+            layers: layers(&root, &axes)?,
+            base,
+            axes,
+        };
+        study.check(&root)?;
+        Ok(study)
+    }
+
+    /// Refuses what contradicts itself.
+    fn check(&self, root: &ConfigTable<'_>) -> Result<(), ConfigError> {
+        let sets = |key: &str| {
+            self.base.contains_key(key)
+                || self
+                    .axes
+                    .iter()
+                    .any(|axis| axis.keys.iter().any(|k| k == key))
+        };
+        let base = root.need("base", "")?.table(None)?;
+        if !sets("machine") {
+            return Err(base.missing("machine", "a preset or a machine file, here or in an axis"));
+        }
+        match (sets("model"), sets("trace")) {
+            (false, false) => {
+                return Err(base.missing("model", "a model, or a trace, here or in an axis"));
+            }
+            (true, true) => {
+                return Err(base.refuse("a model and a trace", "one of the two"));
+            }
+            (false, true) => {
+                let all = self
+                    .axes
+                    .iter()
+                    .flat_map(|axis| &axis.keys)
+                    .chain(self.base.keys());
+                if let Some(key) = all
+                    .into_iter()
+                    .find(|key| key.starts_with("plan.") || key.starts_with("model."))
+                {
+                    let found = format!("{key} with a trace");
+                    return Err(base.refuse(found, "a model, which plans distribute"));
+                }
+            }
+            (true, false) => {}
+        }
+        for objective in &self.objectives {
+            for key in objective.needs() {
+                if !sets(key) {
+                    let field = root.need("objective", "")?;
+                    let found = format!("{} without {key}", objective.name());
+                    return Err(
+                        field.refuse(found, format_args!("`{key}` in [base] or in an axis"))
+                    );
+                }
+            }
+        }
+        if self.limits.cost.is_some() && !sets("price.npu") {
+            let field = root.need("limits", "")?;
+            return Err(field.refuse(
+                "cost without price.npu",
+                "`price.npu` in [base] or in an axis",
+            ));
+        }
+        if let (Some(most), Some(limits)) = (self.limits.npus, root.get("limits")) {
+            let plans = self.axes.iter().filter_map(|axis| axis.plans);
+            if let Some(least) = plans.min().filter(|npus| *npus > most) {
+                let found = format!("npus = {most}, and an axis whose plans all have {least} NPUs");
+                return Err(limits.refuse(found, format_args!("{least} or more")));
+            }
+        }
+        let last = self.layers.len() - 1;
+        for (i, layer) in self.layers.iter().enumerate() {
+            let field = |key: &str| root.get("layer").or_else(|| root.get(key));
+            let refuse = |found: &str, expected: &str| match field("strategy") {
+                Some(field) => field.refuse(found, expected),
+                None => root.refuse(found, expected),
+            };
+            if layer.strategy == SearchStrategy::BranchAndBound {
+                if i < last {
+                    return Err(refuse(
+                        "branch-and-bound outside the last layer",
+                        "it in the last layer, whose points are replayed",
+                    ));
+                }
+                if !self.objectives[0].is_bounded() {
+                    return Err(refuse(
+                        &format!("branch-and-bound for {}", self.objectives[0].name()),
+                        "an objective that follows from the time: time, tokens_per_s, tokens_per_s_per_npu or cost",
+                    ));
+                }
+                if !sets("model") {
+                    return Err(refuse(
+                        "branch-and-bound with a trace",
+                        "a model: bounds are those of plans",
+                    ));
+                }
+            }
+        }
+        if let Some(points) = self.listed().filter(|points| *points > MOST_POINTS) {
+            return Err(refuse_many(root, points));
+        }
+        Ok(())
+    }
+
+    /// The number of points, if they can be listed.
+    pub fn listed(&self) -> Option<u64> {
+        let mut all = 1_u64;
+        for layer in &self.layers {
+            let size = self.size(layer);
+            all = all.saturating_mul(match layer.strategy {
+                SearchStrategy::Random(draws) => draws.min(size),
+                SearchStrategy::Grid | SearchStrategy::BranchAndBound => size,
+                SearchStrategy::Coordinate => return None,
+            });
+        }
+        Some(all)
+    }
+
+    /// The number of combinations of a layer's axes.
+    pub fn size(&self, layer: &StudyLayer) -> u64 {
+        let sizes = layer
+            .axes
+            .iter()
+            .map(|axis| self.axes[*axis].values.len() as u64);
+        sizes.fold(1, u64::saturating_mul)
+    }
+
+    /// Returns combination `index` of a layer's axes; the last axis counts fastest.
+    pub fn combination(&self, layer: &StudyLayer, mut index: u64) -> Settings {
+        let mut settings = Settings::new();
+        for axis in layer.axes.iter().rev() {
+            let axis = &self.axes[*axis];
+            let count = axis.values.len() as u64;
+            let values = &axis.values[(index % count) as usize];
+            settings.extend(axis.keys.iter().cloned().zip(values.iter().cloned()));
+            index /= count;
+        }
+        settings
+    }
+
+    /// Returns the settings of all points and of this one.
+    pub fn whole(&self, point: &Settings) -> Settings {
+        let mut whole = self.base.clone();
+        whole.extend(
+            point
+                .iter()
+                .map(|(key, value)| (key.clone(), value.clone())),
+        );
+        whole
+    }
+}
+
+fn refuse_many(root: &ConfigTable<'_>, points: u64) -> ConfigError {
+    root.refuse(
+        format_args!("{points} points"),
+        format_args!("at most {MOST_POINTS}; or strategy = \"random\", or \"coordinate\""),
+    )
+}
+
+/// Reads the table of what all points have; tables in it are parts of keys.
+fn base(field: &ConfigField<'_>) -> Result<Settings, ConfigError> {
+    fn collect(
+        table: &ConfigTable<'_>,
+        prefix: &str,
+        into: &mut Settings,
+    ) -> Result<(), ConfigError> {
+        for (name, field) in table.fields() {
+            let key = if prefix.is_empty() {
+                name.to_owned()
+            } else {
+                format!("{prefix}.{name}")
+            };
+            match field.if_table() {
+                Some(inner) => collect(&inner, &key, into)?,
+                None => {
+                    known_key(&key, &field)?;
+                    into.insert(key.replace('-', "_"), field.literal()?);
+                }
+            }
+        }
+        Ok(())
+    }
+    let mut settings = Settings::new();
+    collect(&field.table(None)?, "", &mut settings)?;
+    Ok(settings)
+}
+
+/// Refuses a key that names nothing.
+pub(super) fn known_key(key: &str, field: &ConfigField<'_>) -> Result<(), ConfigError> {
+    setting::kind(key).map(drop).map_err(|near| {
+        let expected = format!(
+            "one of {}, plan.OPTION, machine.PATH or model.PATH{}",
+            setting::PLAIN.join(", "),
+            did_you_mean(near.as_deref())
+        );
+        field.refuse(format_args!("the key {}", quoted(key)), expected)
+    })
+}
+
+fn objectives(field: &ConfigField<'_>) -> Result<Vec<SweepObjective>, ConfigError> {
+    let names = SweepObjective::ALL.map(|one| (one, one.name()));
+    let all = match field.items("") {
+        Ok(items) => items
+            .iter()
+            .map(|item| item.choice(&names))
+            .collect::<Result<Vec<_>, _>>()?,
+        Err(_) => vec![field.choice(&names)?],
+    };
+    let twice = (1..).zip(&all).any(|(i, one)| all[i..].contains(one));
+    if all.is_empty() || all.len() > 3 || twice {
+        return Err(field.refuse("this list", "one to three objectives, each once"));
+    }
+    Ok(all)
+}
+
+fn limits(table: &ConfigTable<'_>) -> Result<PointLimits, ConfigError> {
+    let fits = table.get("fits").map(|field| field.flag()).transpose()?;
+    let npus = table
+        .get("npus")
+        .map(|field| field.count(chakram_base::ids::MAX_NPUS))
+        .transpose()?;
+    let cost = table
+        .get("cost")
+        .map(|field| field.positive(1e15))
+        .transpose()?;
+    Ok(PointLimits {
+        fits: fits.unwrap_or(false),
+        npus,
+        cost,
+    })
+}
+
+#[cfg(test)]
+mod tests;

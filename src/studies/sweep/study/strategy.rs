@@ -1,0 +1,116 @@
+//! Strategies, and the layers of axes that each goes over.
+
+use super::MOST_POINTS;
+use crate::sweep::axis::StudyAxis;
+use chakram_base::config::{ConfigError, ConfigTable, did_you_mean, nearest, quoted};
+
+/// The keys of a layer.
+const LAYER: &[&str] = &["axes", "strategy", "draws"];
+
+/// Order in which a layer's points are visited.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum SearchStrategy {
+    /// All of them.
+    Grid,
+    /// So many, drawn without replacement.
+    Random(u64),
+    /// One axis after another, the others held, until none gets better.
+    Coordinate,
+    /// All that a lower bound does not exclude, by their bounds.
+    BranchAndBound,
+}
+
+impl SearchStrategy {
+    const NAMES: [(&'static str, &'static str); 4] = [
+        ("grid", "grid"),
+        ("random", "random"),
+        ("coordinate", "coordinate"),
+        ("branch-and-bound", "branch-and-bound"),
+    ];
+
+    fn read(table: &ConfigTable<'_>) -> Result<Self, ConfigError> {
+        let draws = table.get("draws");
+        let name = match table.get("strategy") {
+            Some(field) => field.choice(&Self::NAMES.map(|(a, b)| (a, b)))?,
+            None => "grid",
+        };
+        if let (Some(field), true) = (&draws, name != "random") {
+            return Err(field.refuse(
+                "draws",
+                format_args!("none with strategy = {name:?}; or \"random\""),
+            ));
+        }
+        Ok(match name {
+            "random" => {
+                let draws = table.need("draws", "the number of points to draw")?;
+                Self::Random(draws.between(1, MOST_POINTS)?)
+            }
+            "coordinate" => Self::Coordinate,
+            "branch-and-bound" => Self::BranchAndBound,
+            _ => Self::Grid,
+        })
+    }
+
+    /// Whether the points can be listed without looking at any.
+    pub fn lists(self) -> bool {
+        matches!(self, Self::Grid | Self::Random(_))
+    }
+}
+
+/// Axes that one strategy goes over.
+#[derive(Clone, Debug, PartialEq)]
+pub struct StudyLayer {
+    /// Indices among the study's axes.
+    pub axes: Vec<usize>,
+    /// The strategy.
+    pub strategy: SearchStrategy,
+}
+
+/// Reads all layers; one with all axes where there are none.
+pub(super) fn layers(
+    root: &ConfigTable<'_>,
+    axes: &[StudyAxis],
+) -> Result<Vec<StudyLayer>, ConfigError> {
+    let Some(field) = root.get("layer") else {
+        return Ok(vec![StudyLayer {
+            axes: (0..axes.len()).collect(),
+            strategy: SearchStrategy::read(root)?,
+        }]);
+    };
+    if let Some(strategy) = root.get("strategy") {
+        return Err(strategy.refuse("a strategy beside [[layer]]", "one in each layer"));
+    }
+    let mut layers = Vec::new();
+    let mut taken = vec![false; axes.len()];
+    for table in field.tables(LAYER)? {
+        let expected = "a list of names of axes";
+        let items = table.need("axes", expected)?.items(expected)?;
+        let mut of = Vec::new();
+        for item in &items {
+            let name = item.text("the name of an axis")?;
+            let names = || axes.iter().map(|axis| axis.name.as_str());
+            let found = names().position(|known| known == name);
+            let index = found.ok_or_else(|| {
+                let near = did_you_mean(nearest(name, names()));
+                let expected = format!("one of {}{near}", names().collect::<Vec<_>>().join(", "));
+                item.refuse(format_args!("the axis {}", quoted(name)), expected)
+            })?;
+            if std::mem::replace(&mut taken[index], true) {
+                return Err(item.refuse("an axis for the second time", "each axis in one layer"));
+            }
+            of.push(index);
+        }
+        if of.is_empty() {
+            return Err(table.refuse("no axis", "at least one"));
+        }
+        layers.push(StudyLayer {
+            axes: of,
+            strategy: SearchStrategy::read(&table)?,
+        });
+    }
+    if let Some(left) = taken.iter().position(|taken| !taken) {
+        let found = format!("no layer with the axis {}", quoted(&axes[left].name));
+        return Err(field.refuse(found, "each axis in one layer"));
+    }
+    Ok(layers)
+}

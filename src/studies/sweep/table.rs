@@ -1,0 +1,392 @@
+//! Rows as CSV and JSON Lines, the Pareto front, and the table of the best.
+
+use super::evaluate::PointAnswer;
+use super::objective::{PointMeasures, SweepObjective};
+use super::search::{RowOutcome, SweepRow};
+use super::setting;
+use super::study::Study;
+use chakram_base::units::counted;
+use chakram_report::table::{TextTable, left, right};
+use chakram_report::text::{TextStyle, paragraph};
+use serde_json::{Map, Value};
+use std::collections::BTreeMap;
+
+/// Heading of a column, and its text for a point.
+type BusyColumn = (&'static str, fn(&PointMeasures) -> String);
+
+/// Text of a number that may not be known.
+fn text<T: ToString>(value: Option<T>) -> String {
+    value.map_or(String::new(), |value| value.to_string())
+}
+
+/// The rows of a study, and what follows from them.
+#[derive(Clone, Debug)]
+pub struct SweepTable<'s> {
+    /// The study.
+    pub study: &'s Study,
+    /// Its rows, by number.
+    pub rows: Vec<SweepRow>,
+    /// Values of the objectives of each row, where all of them are known.
+    values: Vec<Option<Vec<f64>>>,
+}
+
+impl<'s> SweepTable<'s> {
+    /// Of `rows`.
+    pub fn new(study: &'s Study, rows: Vec<SweepRow>) -> Self {
+        let values = rows.iter().map(|row| {
+            let measures = measures(row)?;
+            let settings = study.whole(&row.point);
+            let objectives = study.objectives.iter();
+            objectives
+                .map(|objective| objective.value(measures, &settings))
+                .collect()
+        });
+        let values = values.collect();
+        Self {
+            study,
+            rows,
+            values,
+        }
+    }
+
+    /// Values of the objectives of a row, in their order.
+    pub fn values(&self, row: usize) -> Option<&[f64]> {
+        self.values[row].as_deref()
+    }
+
+    /// The same such that less is better.
+    fn scores(&self, row: usize) -> Option<Vec<f64>> {
+        let signs = self
+            .study
+            .objectives
+            .iter()
+            .map(|one| if one.is_maximised() { -1.0 } else { 1.0 });
+        Some(
+            self.values(row)?
+                .iter()
+                .zip(signs)
+                .map(|(value, sign)| value * sign)
+                .collect(),
+        )
+    }
+
+    /// Indices of the rows that have all objectives, the best in the first of them first; of equal ones the first.
+    pub fn ranked(&self) -> Vec<usize> {
+        let mut ranked: Vec<(f64, usize)> = (0..self.rows.len())
+            .filter_map(|row| Some((self.scores(row)?[0], row)))
+            .collect();
+        ranked.sort_by(|a, b| a.0.total_cmp(&b.0).then(a.1.cmp(&b.1)));
+        ranked.into_iter().map(|(_, row)| row).collect()
+    }
+
+    /// Indices of the rows that no other is better than in one objective and as good as in the others, best in the
+    /// first objective first. Of rows that are equal in all of them the first stands for all.
+    pub fn front(&self) -> Vec<usize> {
+        let mut front: Vec<(usize, Vec<f64>)> = Vec::new();
+        let mut ranked: Vec<(Vec<f64>, usize)> = (0..self.rows.len())
+            .filter_map(|row| Some((self.scores(row)?, row)))
+            .collect();
+        let order = |a: &[f64], b: &[f64]| {
+            let differing = a
+                .iter()
+                .zip(b)
+                .map(|(a, b)| a.total_cmp(b))
+                .find(|order| order.is_ne());
+            differing.unwrap_or(std::cmp::Ordering::Equal)
+        };
+        // In lexical order nothing that follows can dominate what stands before.
+        ranked.sort_by(|a, b| order(&a.0, &b.0).then(a.1.cmp(&b.1)));
+        for (scores, row) in ranked {
+            let dominated = front
+                .iter()
+                .any(|(_, other)| other.iter().zip(&scores).all(|(a, b)| a <= b));
+            if !dominated {
+                front.push((row, scores));
+            }
+        }
+        front.into_iter().map(|(row, _)| row).collect()
+    }
+
+    /// The keys that axes set, in their order.
+    pub fn keys(&self) -> Vec<&str> {
+        let axes = self.study.axes.iter();
+        axes.flat_map(|axis| axis.keys.iter().map(String::as_str))
+            .collect()
+    }
+
+    /// One row as JSON.
+    fn json(&self, index: usize) -> Value {
+        let row = &self.rows[index];
+        let mut out = Map::new();
+        out.insert("row".to_owned(), row.number.into());
+        let values = row
+            .point
+            .iter()
+            .map(|(key, value)| (key.clone(), literal(value)));
+        out.insert("point".to_owned(), Value::Object(values.collect()));
+        match &row.outcome {
+            RowOutcome::Answered(PointAnswer::Replayed(measures)) => {
+                out.insert("outcome".to_owned(), "replayed".into());
+                let measures = serde_json::to_value(measures).expect("its keys are texts");
+                let Value::Object(measures) = measures else {
+                    unreachable!("measures are a table")
+                };
+                out.extend(measures);
+                for (objective, value) in self
+                    .study
+                    .objectives
+                    .iter()
+                    .zip(self.values(index).unwrap_or_default())
+                {
+                    out.insert(objective.name().to_owned(), (*value).into());
+                }
+            }
+            RowOutcome::Answered(PointAnswer::Refused { reason, detail }) => {
+                out.insert("outcome".to_owned(), "infeasible".into());
+                out.insert("reason".to_owned(), reason.clone().into());
+                out.insert("detail".to_owned(), detail.clone().into());
+            }
+            RowOutcome::Dominated(bound) => {
+                out.insert("outcome".to_owned(), "dominated".into());
+                out.insert("bound_ps".to_owned(), bound.time_ps.into());
+            }
+        }
+        Value::Object(out)
+    }
+
+    /// All rows as JSON Lines.
+    pub fn json_lines(&self) -> String {
+        let rows = (0..self.rows.len()).map(|row| format!("{}\n", self.json(row)));
+        rows.collect()
+    }
+
+    /// Columns of links and memory ports, if any row has them.
+    fn busy_columns(&self) -> Vec<BusyColumn> {
+        let all: [BusyColumn; 4] = [
+            ("links_busy_ps", |m| text(m.links_busy_ps)),
+            ("links_busy_share", |m| text(m.share(m.links_busy_ps))),
+            ("ports_busy_ps", |m| text(m.ports_busy_ps)),
+            ("ports_busy_share", |m| text(m.share(m.ports_busy_ps))),
+        ];
+        let mut known = self.rows.iter().filter_map(measures);
+        let is_shared = known.any(|m| m.links_busy_ps.is_some());
+        all.into_iter().filter(|_| is_shared).collect()
+    }
+
+    /// `rows` as CSV.
+    pub fn csv(&self, rows: impl Iterator<Item = usize>) -> String {
+        let keys = self.keys();
+        let mut heads: Vec<String> = vec!["row".to_owned(), "outcome".to_owned()];
+        heads.extend(keys.iter().map(|key| (*key).to_owned()));
+        heads.extend(
+            self.study
+                .objectives
+                .iter()
+                .map(|one| one.name().to_owned()),
+        );
+        let busy = self.busy_columns();
+        heads.extend(["time_ps", "npus", "memory_bytes"].map(str::to_owned));
+        heads.extend(busy.iter().map(|(head, _)| (*head).to_owned()));
+        heads.extend(["limited_by", "bound_ps", "reason", "detail"].map(str::to_owned));
+        let mut csv = csv::Writer::from_writer(Vec::new());
+        let grows = "memory takes what is written";
+        csv.write_record(&heads).expect(grows);
+        for index in rows {
+            let row = &self.rows[index];
+            let mut cells = vec![row.number.to_string()];
+            cells.push(outcome(row).to_owned());
+            cells.extend(keys.iter().map(|key| {
+                row.point
+                    .get(*key)
+                    .map_or(String::new(), ToString::to_string)
+            }));
+            let values = self.values(index);
+            cells.extend(
+                (0..self.study.objectives.len())
+                    .map(|i| values.map_or(String::new(), |all| all[i].to_string())),
+            );
+            let measures = measures(row);
+            let of =
+                |value: &dyn Fn(&PointMeasures) -> String| measures.map_or(String::new(), value);
+            cells.push(of(&|m| m.time_ps.to_string()));
+            cells.push(of(&|m| m.npus.to_string()));
+            cells.push(of(&|m| text(m.memory_bytes)));
+            cells.extend(busy.iter().map(|(_, value)| of(&|m| value(m))));
+            cells.push(of(&PointMeasures::limit));
+            let [bound, reason, detail] = match &row.outcome {
+                RowOutcome::Dominated(bound) => {
+                    [bound.time_ps.to_string(), String::new(), String::new()]
+                }
+                RowOutcome::Answered(PointAnswer::Refused { reason, detail }) => {
+                    [String::new(), reason.clone(), detail.clone()]
+                }
+                RowOutcome::Answered(_) => [String::new(), String::new(), String::new()],
+            };
+            cells.extend([bound, reason, detail]);
+            csv.write_record(&cells).expect(grows);
+        }
+        let bytes = csv.into_inner().expect(grows);
+        String::from_utf8(bytes).expect("cells are texts")
+    }
+
+    /// Counts of rows by outcome, and of those that cannot be by reason.
+    pub fn counts(&self) -> String {
+        let of = |name: &str| self.rows.iter().filter(|row| outcome(row) == name).count() as u64;
+        let mut reasons: BTreeMap<&str, u64> = BTreeMap::new();
+        for row in &self.rows {
+            if let RowOutcome::Answered(PointAnswer::Refused { reason, .. }) = &row.outcome {
+                *reasons.entry(reason).or_default() += 1;
+            }
+        }
+        let mut text = format!(
+            "{}: {}, {} replayed",
+            self.study.name,
+            counted(self.rows.len() as u64, "point"),
+            chakram_base::units::thousands(of("replayed"))
+        );
+        if of("dominated") > 0 {
+            text += &format!(
+                ", {} excluded by their bounds",
+                chakram_base::units::thousands(of("dominated"))
+            );
+        }
+        if !reasons.is_empty() {
+            let reasons: Vec<_> = reasons
+                .iter()
+                .map(|(reason, count)| format!("{reason} {count}"))
+                .collect();
+            text += &format!(
+                ", {} infeasible: {}",
+                chakram_base::units::thousands(of("infeasible")),
+                reasons.join(", ")
+            );
+        }
+        text
+    }
+
+    /// The best rows, and the front, for people.
+    pub fn text(&self, most: usize, style: TextStyle) -> String {
+        let mut text = String::new();
+        let plain = anstyle::Style::new();
+        paragraph(&mut text, &self.counts(), "", 2, plain).expect("a string grows as needed");
+        let ranked = self.ranked();
+        if ranked.is_empty() {
+            text += "\nno point has an answer\n";
+            return text;
+        }
+        let first = self.study.objectives[0];
+        let proved = self
+            .rows
+            .iter()
+            .any(|row| matches!(row.outcome, RowOutcome::Dominated(_)));
+        let heading = format!("BEST BY {}", first.name().to_uppercase());
+        text += &self.part(&heading, ranked.iter().copied().take(most), style);
+        if ranked.len() > most {
+            text += &format!(
+                "  … and {} more\n",
+                chakram_base::units::thousands((ranked.len() - most) as u64)
+            );
+        }
+        if proved {
+            text += "  the best is optimal: no bound of what was not replayed is below it\n";
+        }
+        if self.study.objectives.len() > 1 {
+            let front = self.front();
+            let names: Vec<_> = self.study.objectives.iter().map(|one| one.name()).collect();
+            let heading = format!("PARETO FRONT ({})", front.len());
+            text += &self.part(&heading, front.iter().copied().take(most.max(10)), style);
+            let among = if proved {
+                ", among the points that were replayed"
+            } else {
+                ""
+            };
+            text += &format!("  of {}{among}\n", names.join(", "));
+        }
+        text
+    }
+
+    fn part(&self, heading: &str, rows: impl Iterator<Item = usize>, style: TextStyle) -> String {
+        let objectives = &self.study.objectives;
+        let mut columns = vec![left(heading, 24)];
+        for objective in objectives {
+            columns.push(right(objective.name(), objective.name().len().max(11) + 1));
+        }
+        columns.push(left("  limited by", 28));
+        let table = TextTable::new(columns);
+        let mut text = table.headings(style);
+        for index in rows {
+            let row = &self.rows[index];
+            let values = self.values(index).unwrap_or_default();
+            let shown: Vec<String> = objectives
+                .iter()
+                .zip(values)
+                .map(|(o, value)| o.shown(*value))
+                .collect();
+            let limit = measures(row)
+                .map(|m| format!("  {}", m.limit()))
+                .unwrap_or_default();
+            let number = format!("row {}", row.number);
+            let mut cells: Vec<&dyn std::fmt::Display> = vec![&number];
+            cells.extend(shown.iter().map(|cell| cell as &dyn std::fmt::Display));
+            cells.push(&limit);
+            text += &table.line(&cells, anstyle::Style::new());
+            let point = setting::short(&row.point, self.keys());
+            paragraph(&mut text, &point, "    ", 4, anstyle::Style::new())
+                .expect("a string grows as needed");
+        }
+        text
+    }
+}
+
+/// The measures of a row that was replayed.
+pub fn measures(row: &SweepRow) -> Option<&PointMeasures> {
+    match &row.outcome {
+        RowOutcome::Answered(PointAnswer::Replayed(measures)) => Some(measures),
+        _ => None,
+    }
+}
+
+/// Returns the outcome of a row, in a word.
+fn outcome(row: &SweepRow) -> &'static str {
+    match &row.outcome {
+        RowOutcome::Answered(PointAnswer::Replayed(_)) => "replayed",
+        RowOutcome::Answered(PointAnswer::Refused { .. }) => "infeasible",
+        RowOutcome::Dominated(_) => "dominated",
+    }
+}
+
+fn literal(value: &chakram_base::config::ConfigLiteral) -> Value {
+    use chakram_base::config::ConfigLiteral;
+    match value {
+        ConfigLiteral::Text(text) => text.clone().into(),
+        ConfigLiteral::Whole(number) => (*number).into(),
+        ConfigLiteral::Number(number) => (*number).into(),
+        ConfigLiteral::Flag(flag) => (*flag).into(),
+        ConfigLiteral::List(items) => items.iter().map(literal).collect(),
+    }
+}
+
+/// The objective's best values so far, by row that was replayed, in the order of rows.
+pub fn best_so_far(
+    table: &SweepTable<'_>,
+    objective: SweepObjective,
+    index: usize,
+) -> Vec<(u64, f64)> {
+    let mut curve: Vec<(u64, f64)> = Vec::new();
+    for (i, row) in table.rows.iter().enumerate() {
+        let Some(value) = table.values(i).map(|all| all[index]) else {
+            continue;
+        };
+        let better = |best: f64| {
+            if objective.is_maximised() {
+                value > best
+            } else {
+                value < best
+            }
+        };
+        if curve.last().is_none_or(|(_, best)| better(*best)) {
+            curve.push((row.number, value));
+        }
+    }
+    curve
+}

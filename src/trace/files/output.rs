@@ -1,0 +1,248 @@
+//! Single output file.
+
+use super::target::{OutputTarget, folder};
+use super::temporary::{RenameGuard, TemporaryFile};
+use crate::format::TraceError;
+use crate::format::file::FileDigest;
+use std::fs::{self, File, Metadata};
+use std::io::{self, Write};
+use std::path::{Path, PathBuf};
+
+/// Output file. A regular one appears under its name when it is complete, and never if this is dropped. Write
+/// errors name it.
+#[derive(Debug)]
+pub struct OutputFile {
+    /// Path as it was asked for.
+    path: PathBuf,
+    file: File,
+    /// Temporary file and final path of a regular file.
+    waiting: Option<(TemporaryFile, PathBuf)>,
+    bytes: u64,
+    hasher: Option<Box<blake3::Hasher>>,
+}
+
+impl OutputFile {
+    pub(super) fn create(path: &Path, target: &OutputTarget) -> Result<Self, TraceError> {
+        let (file, waiting) = match target {
+            OutputTarget::File(to, before) => {
+                let (temporary, file) = temporary(path, to, before.as_ref())?;
+                (file, Some((temporary, to.clone())))
+            }
+            other => (other.open(path)?, None),
+        };
+        Ok(Self {
+            path: path.to_owned(),
+            file,
+            waiting,
+            bytes: 0,
+            hasher: None,
+        })
+    }
+
+    /// Hashes the contents as they are written.
+    #[must_use]
+    pub fn hashed(mut self) -> Self {
+        self.hasher = Some(Box::default());
+        self
+    }
+
+    /// Finishes writing and renames the file into place, replacing what was there.
+    pub fn commit(self) -> Result<(), TraceError> {
+        let mut closed = self.close()?;
+        closed.sync()?;
+        let _renaming = RenameGuard::begin();
+        closed.rename()?;
+        closed.folder().map_or(Ok(()), sync_folder)
+    }
+
+    /// Finishes writing: all data is with the system, under the temporary name.
+    pub(super) fn close(mut self) -> Result<FinishedFile, TraceError> {
+        let io = |error| TraceError::io(&self.path, "write", error);
+        self.file.flush().map_err(io)?;
+        let hash = self
+            .hasher
+            .take()
+            .map(|hasher| *hasher.finalize().as_bytes());
+        let (temporary, to) = self.waiting.unzip();
+        Ok(FinishedFile {
+            path: self.path,
+            seal: FileDigest {
+                bytes: self.bytes,
+                blake3: hash,
+            },
+            to,
+            temporary,
+            is_link: false,
+        })
+    }
+}
+
+impl Write for OutputFile {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        let named = |error: io::Error| {
+            io::Error::new(error.kind(), TraceError::io(&self.path, "write", error))
+        };
+        let written = match self.file.write(bytes) {
+            // Callers retry, and recognise the condition by the plain error only.
+            Err(error) if error.kind() == io::ErrorKind::Interrupted => return Err(error),
+            written => written.map_err(named)?,
+        };
+        self.bytes += written as u64;
+        if let Some(hasher) = &mut self.hasher {
+            hasher.update(&bytes[..written]);
+        }
+        Ok(written)
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        self.file.flush()
+    }
+}
+
+/// Creates `folder` unless it exists. The folder in which it lies must exist: a mistyped path does not become a tree.
+fn create_folder(folder: &Path) -> io::Result<()> {
+    if folder.as_os_str().is_empty() || folder.is_dir() {
+        return Ok(());
+    }
+    match fs::create_dir(folder) {
+        Err(error) if error.kind() == io::ErrorKind::AlreadyExists && folder.is_dir() => Ok(()),
+        Err(error) if error.kind() == io::ErrorKind::NotFound => {
+            let parent = folder.parent().unwrap_or(folder).display();
+            Err(io::Error::new(
+                io::ErrorKind::NotFound,
+                format!(
+                    "the folder {parent} does not exist\n  try: mkdir -p {}, or another path",
+                    folder.display()
+                ),
+            ))
+        }
+        created => created,
+    }
+}
+
+/// Creates a file beside `to`, with the owner and permissions of the file that is there.
+fn temporary(
+    path: &Path,
+    to: &Path,
+    before: Option<&Metadata>,
+) -> Result<(TemporaryFile, File), TraceError> {
+    let io = |error| TraceError::io(path, "create", error);
+    let folder = folder(to);
+    create_folder(folder).map_err(io)?;
+    let (temporary, file) = TemporaryFile::create(folder, before.map(mode)).map_err(io)?;
+    if let Some(before) = before {
+        // Someone who may write the file without owning it cannot change the owner of theirs.
+        #[cfg(unix)]
+        {
+            use std::os::unix::fs::{MetadataExt, fchown};
+            let _ = fchown(&file, Some(before.uid()), Some(before.gid()));
+        }
+        file.set_permissions(before.permissions()).map_err(io)?;
+    }
+    Ok((temporary, file))
+}
+
+#[cfg(unix)]
+fn mode(metadata: &Metadata) -> u32 {
+    use std::os::unix::fs::PermissionsExt;
+    metadata.permissions().mode()
+}
+
+#[cfg(not(unix))]
+fn mode(_: &Metadata) -> u32 {
+    0
+}
+
+/// Complete file that waits to be renamed.
+#[derive(Debug)]
+pub(super) struct FinishedFile {
+    /// Path as it was asked for.
+    pub path: PathBuf,
+    pub seal: FileDigest,
+    /// Final path of a regular file.
+    to: Option<PathBuf>,
+    temporary: Option<TemporaryFile>,
+    /// Whether it is a hard link to another output.
+    is_link: bool,
+}
+
+impl FinishedFile {
+    /// Makes the contents durable.
+    pub fn sync(&self) -> Result<(), TraceError> {
+        match &self.temporary {
+            Some(temporary) if !self.is_link => {
+                let synced = File::open(temporary.path()).and_then(|file| file.sync_all());
+                synced.map_err(|error| TraceError::io(&self.path, "write", error))
+            }
+            _ => Ok(()),
+        }
+    }
+
+    /// Creates the same file under the name `path`: a hard link if `link` is set and the system supports one,
+    /// or else a copy. `None` if the first went into a device.
+    pub fn duplicate_as(
+        &self,
+        path: &Path,
+        target: &OutputTarget,
+        link: bool,
+    ) -> Result<Option<Self>, TraceError> {
+        let io = |doing| move |error| TraceError::io(path, doing, error);
+        let Some(first) = &self.temporary else {
+            return Ok(None);
+        };
+        if let (OutputTarget::File(to, before), true) = (target, link) {
+            let parent = folder(to);
+            create_folder(parent).map_err(io("create"))?;
+            // Hard links share one set of permissions.
+            let alike = before.as_ref().is_none_or(|before| {
+                fs::metadata(first.path()).is_ok_and(|m| mode(&m) == mode(before))
+            });
+            let linked = alike.then(|| TemporaryFile::link(parent, first.path()).ok());
+            if let Some(temporary) = linked.flatten() {
+                return Ok(Some(Self {
+                    path: path.to_owned(),
+                    seal: self.seal,
+                    to: Some(to.clone()),
+                    temporary: Some(temporary),
+                    is_link: true,
+                }));
+            }
+        }
+        let mut copy = OutputFile::create(path, target)?;
+        let mut source = File::open(first.path()).map_err(io("copy"))?;
+        io::copy(&mut source, &mut copy).map_err(io("write"))?;
+        Ok(Some(Self {
+            seal: self.seal,
+            ..copy.close()?
+        }))
+    }
+
+    /// Renames the file into place, replacing what was there.
+    pub fn rename(&mut self) -> Result<(), TraceError> {
+        match (self.temporary.take(), &self.to) {
+            (Some(temporary), Some(to)) => {
+                let renamed = temporary.rename(to);
+                renamed.map_err(|error| TraceError::io(&self.path, "rename into place", error))
+            }
+            _ => Ok(()),
+        }
+    }
+
+    /// Returns the folder in which the name is new.
+    pub fn folder(&self) -> Option<&Path> {
+        self.to.as_deref().map(folder)
+    }
+}
+
+/// Makes the names in `path` durable, where folders can be synced.
+pub(super) fn sync_folder(path: &Path) -> Result<(), TraceError> {
+    let synced = File::open(path).and_then(|folder| folder.sync_all());
+    match synced {
+        // Some file systems cannot sync folders, which is no error.
+        #[cfg(unix)]
+        Err(error) if error.raw_os_error() == Some(libc::EIO) => {
+            Err(TraceError::io(path, "write the folder", error))
+        }
+        _ => Ok(()),
+    }
+}

@@ -1,0 +1,280 @@
+//! Outputs of one command: none is one of its inputs, no two are one file, and those of a job appear together.
+
+use super::output::{FinishedFile, OutputFile, sync_folder};
+use super::target::{OutputTarget, folder, identity};
+use super::temporary::{RenameGuard, remove_stale};
+use crate::format::TraceError;
+use crate::format::file::FileDigest;
+use std::collections::{BTreeMap, BTreeSet};
+use std::fmt::Display;
+use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::thread;
+
+/// Outputs of one command.
+#[derive(Debug, Default)]
+pub struct OutputSet {
+    /// Files that the command reads. They are told apart once an output is a file that exists: most are none.
+    unnumbered: Vec<PathBuf>,
+    /// Those of them that have been looked at, by identity.
+    inputs: BTreeMap<(u64, u64), PathBuf>,
+    /// Claimed files, by their paths behind all links.
+    claimed: BTreeSet<PathBuf>,
+    swept: BTreeSet<PathBuf>,
+    closed: Vec<FinishedFile>,
+}
+
+/// Exclusive right to write a file.
+#[derive(Debug)]
+pub struct OutputClaim {
+    path: PathBuf,
+    target: OutputTarget,
+}
+
+/// Handle of a complete file that waits for the others.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct OutputHandle {
+    index: usize,
+    /// Length of the file, and its hash if it was hashed.
+    pub seal: FileDigest,
+}
+
+impl OutputClaim {
+    /// Creates the file.
+    pub fn create(&self) -> Result<OutputFile, TraceError> {
+        OutputFile::create(&self.path, &self.target)
+    }
+}
+
+impl OutputSet {
+    /// Registers `path` as an input of the command, if it is a file.
+    pub fn reads(&mut self, path: &Path) {
+        self.unnumbered.push(path.to_owned());
+    }
+
+    /// Returns the input that the existing file `path` is, if it is one.
+    fn input_at(&mut self, path: &Path) -> Option<&PathBuf> {
+        let sought = identity(path)?;
+        for input in self.unnumbered.drain(..).filter(|input| input.is_file()) {
+            if let Some(identity) = identity(&input) {
+                self.inputs.entry(identity).or_insert(input);
+            }
+        }
+        self.inputs.get(&sought)
+    }
+
+    /// Claims `path`. Nothing is written yet, but stale temporary files of earlier runs are removed.
+    ///
+    /// Fails if the command reads the file or writes it already, and if no file can be created there.
+    pub fn claim(&mut self, path: &Path) -> Result<OutputClaim, TraceError> {
+        let target = OutputTarget::find(path)?;
+        let name = match &target {
+            OutputTarget::File(to, before) => {
+                if let Some(input) = before.as_ref().and_then(|_| self.input_at(path)) {
+                    let found = if input == path {
+                        "this command reads it, and so does not write it".to_owned()
+                    } else {
+                        format!(
+                            "it is the file {}, which this command reads, and so does not write",
+                            input.display()
+                        )
+                    };
+                    return Err(TraceError::refused_in(path, found, "another name"));
+                }
+                if self.swept.insert(folder(to).to_owned()) {
+                    remove_stale(folder(to));
+                }
+                let parent = folder(to).canonicalize();
+                match (parent, to.file_name()) {
+                    (Ok(parent), Some(name)) => Some(parent.join(name)),
+                    _ => Some(to.clone()),
+                }
+            }
+            // Several outputs may share such a device.
+            OutputTarget::Special(true) => None,
+            OutputTarget::Special(false) => path.canonicalize().ok().or(Some(path.to_owned())),
+            OutputTarget::Descriptor(_) => Some(path.to_owned()),
+        };
+        if name.is_some_and(|name| !self.claimed.insert(name)) {
+            let found = "two outputs of this command are this file".to_owned();
+            return Err(TraceError::refused_in(
+                path,
+                found,
+                "another name for one of them",
+            ));
+        }
+        Ok(OutputClaim {
+            path: path.to_owned(),
+            target,
+        })
+    }
+
+    /// Claims `path` and creates the file.
+    pub fn create(&mut self, path: &Path) -> Result<OutputFile, TraceError> {
+        self.claim(path)?.create()
+    }
+
+    /// Finishes writing `file`, which then waits for [`OutputSet::commit`].
+    pub fn finish(&mut self, file: OutputFile) -> Result<OutputHandle, TraceError> {
+        Ok(self.wait(file.close()?))
+    }
+
+    /// Creates `path` with the contents of `written`: a hard link if `link` is set and the system supports one,
+    /// or else a copy. `None` if the first went into a device.
+    pub fn duplicate_as(
+        &mut self,
+        written: OutputHandle,
+        path: &Path,
+        link: bool,
+    ) -> Result<Option<OutputHandle>, TraceError> {
+        let claim = self.claim(path)?;
+        let again = self.closed[written.index].duplicate_as(path, &claim.target, link)?;
+        Ok(again.map(|closed| self.wait(closed)))
+    }
+
+    fn wait(&mut self, closed: FinishedFile) -> OutputHandle {
+        self.closed.push(closed);
+        OutputHandle {
+            index: self.closed.len() - 1,
+            seal: self.closed[self.closed.len() - 1].seal,
+        }
+    }
+
+    /// Makes the contents of all waiting files durable. File systems batch concurrent syncs, so several at once
+    /// take little longer than one.
+    fn sync(&self) -> Result<(), TraceError> {
+        const AT_ONCE: usize = 16;
+        let next = AtomicUsize::new(0);
+        let work = || {
+            loop {
+                match self.closed.get(next.fetch_add(1, Ordering::Relaxed)) {
+                    Some(closed) => closed.sync()?,
+                    None => return Ok(()),
+                }
+            }
+        };
+        thread::scope(|scope| {
+            let others = (1..AT_ONCE.min(self.closed.len())).map(|_| scope.spawn(work));
+            let others: Vec<_> = others.collect();
+            let mut result = work();
+            for other in others {
+                result = result.and(other.join().expect("syncing does not panic"));
+            }
+            result
+        })
+    }
+
+    /// Renames all waiting files into place, in the order in which they were written.
+    ///
+    /// Fails if one cannot be renamed, and tells which files are new by then and which are unchanged.
+    pub fn commit(mut self) -> Result<(), TraceError> {
+        self.sync()?;
+        let _renaming = RenameGuard::begin();
+        let mut done = 0;
+        while done < self.closed.len() {
+            if let Err(error) = self.closed[done].rename() {
+                let (new, old) = self.closed.split_at(done);
+                return Err(partial_commit(error, new, old));
+            }
+            done += 1;
+        }
+        let folders: BTreeSet<&Path> = self
+            .closed
+            .iter()
+            .filter_map(FinishedFile::folder)
+            .collect();
+        folders.into_iter().try_for_each(sync_folder)
+    }
+}
+
+/// Builds the error about the first of `old`, which could not be renamed after `new` were.
+fn partial_commit(error: TraceError, new: &[FinishedFile], old: &[FinishedFile]) -> TraceError {
+    let because =
+        std::error::Error::source(&error).map_or(String::new(), |cause| format!(": {cause}"));
+    let names = |files: &[FinishedFile]| match files {
+        [] => "none".to_owned(),
+        [one] => one.path.display().to_string(),
+        [first, .., last] => format!(
+            "{} to {} ({} files)",
+            first.path.display(),
+            last.path.display(),
+            files.len()
+        ),
+    };
+    let found = format!(
+        "it cannot be given its name{because}\n  new: {}\n  as before: {}",
+        names(new),
+        names(old)
+    );
+    TraceError::refused_in(
+        &old[0].path,
+        found,
+        "the same command once more, when the cause is gone",
+    )
+}
+
+/// Returns `PREFIX.MIDDLE` with an ending, as for files that belong together.
+pub fn numbered(prefix: &Path, middle: impl Display, ending: &str) -> PathBuf {
+    let mut name = prefix.as_os_str().to_owned();
+    name.push(format!(".{middle}{ending}"));
+    PathBuf::from(name)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::fs;
+    use std::io::Write;
+
+    /// The second of three names becomes a folder after it was claimed, so no file can have it.
+    #[test]
+    fn a_commit_that_fails_halfway_says_what_is_new() {
+        let folder = tempfile::tempdir().unwrap();
+        let at = |name: &str| folder.path().join(name);
+        let mut outputs = OutputSet::default();
+        for name in ["a", "b", "c"] {
+            let mut file = outputs.create(&at(name)).unwrap();
+            file.write_all(name.as_bytes()).unwrap();
+            outputs.finish(file).unwrap();
+        }
+        fs::create_dir(at("b")).unwrap();
+        let error = outputs.commit().unwrap_err().to_string();
+        for part in [
+            "b: it cannot be given its name".to_owned(),
+            format!("new: {}", at("a").display()),
+            format!(
+                "as before: {} to {} (2 files)",
+                at("b").display(),
+                at("c").display()
+            ),
+        ] {
+            assert!(error.contains(&part), "{part} in {error}");
+        }
+        assert_eq!(fs::read(at("a")).unwrap(), b"a");
+        assert_eq!(fs::read_dir(folder.path()).unwrap().count(), 2, "a and b");
+    }
+
+    #[test]
+    fn what_is_written_again_is_a_link_or_a_copy() {
+        let folder = tempfile::tempdir().unwrap();
+        let at = |name: &str| folder.path().join(name);
+        let mut outputs = OutputSet::default();
+        let mut file = outputs.create(&at("a")).unwrap().hashed();
+        file.write_all(b"text").unwrap();
+        let first = outputs.finish(file).unwrap();
+        assert_eq!(first.seal.blake3, Some(*blake3::hash(b"text").as_bytes()));
+        let link = outputs
+            .duplicate_as(first, &at("b"), true)
+            .unwrap()
+            .unwrap();
+        let copy = outputs
+            .duplicate_as(first, &at("c"), false)
+            .unwrap()
+            .unwrap();
+        assert_eq!([link.seal, copy.seal], [first.seal; 2]);
+        outputs.commit().unwrap();
+        let [a, b, c] = ["a", "b", "c"].map(|name| identity(&at(name)));
+        assert!(cfg!(not(unix)) || a == b && a != c);
+        assert_eq!(fs::read(at("c")).unwrap(), b"text");
+    }
+}

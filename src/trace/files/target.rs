@@ -1,0 +1,163 @@
+//! Targets of output paths.
+
+use crate::format::TraceError;
+use std::fs::{self, File, Metadata};
+use std::io;
+use std::path::{Path, PathBuf};
+
+/// Returns the device and inode of a file, which identify it whatever its name.
+#[cfg(unix)]
+pub fn identity(path: &Path) -> Option<(u64, u64)> {
+    fs::metadata(path)
+        .ok()
+        .map(|metadata| identity_of(&metadata))
+}
+
+#[cfg(unix)]
+fn identity_of(metadata: &Metadata) -> (u64, u64) {
+    use std::os::unix::fs::MetadataExt;
+    (metadata.dev(), metadata.ino())
+}
+
+/// Returns nothing: files are not identified on this system.
+#[cfg(not(unix))]
+pub fn identity(_: &Path) -> Option<(u64, u64)> {
+    None
+}
+
+/// Target of an output path.
+#[derive(Debug)]
+pub(super) enum OutputTarget {
+    /// Regular file: its final path, which is no link, and its metadata if it exists.
+    File(PathBuf, Option<Metadata>),
+    /// Device, pipe or socket; whether it accepts more than one output.
+    Special(bool),
+    /// Open file descriptor of this process.
+    Descriptor(i32),
+}
+
+impl OutputTarget {
+    /// Determines the target of `path`.
+    pub fn find(path: &Path) -> Result<Self, TraceError> {
+        if path.file_name().is_none() {
+            let found = "it is no name of a file".to_owned();
+            return Err(TraceError::refused_in(path, found, "a name in that folder"));
+        }
+        if let Some(number) = descriptor(path) {
+            return Ok(Self::Descriptor(number));
+        }
+        let there = match fs::metadata(path) {
+            Ok(metadata) => metadata,
+            Err(error) if error.kind() == io::ErrorKind::NotFound => {
+                return Ok(Self::File(end_of_links(path)?, None));
+            }
+            Err(error) => return Err(TraceError::io(path, "look at", error)),
+        };
+        if there.is_dir() {
+            let found = "it is a folder, and a file is to be written".to_owned();
+            return Err(TraceError::refused_in(path, found, "a name in that folder"));
+        }
+        if !there.is_file() {
+            return Ok(Self::Special(takes_several(&there)));
+        }
+        let real = fs::canonicalize(path)
+            .map_err(|error| TraceError::io(path, "follow links of", error))?;
+        Ok(Self::File(real, Some(there)))
+    }
+
+    /// Opens a target that is written to directly.
+    pub fn open(&self, path: &Path) -> Result<File, TraceError> {
+        let opened = match self {
+            Self::Descriptor(number) => duplicate(*number),
+            _ => fs::OpenOptions::new().write(true).open(path),
+        };
+        let opened = opened.or_else(|error| connect(path, error));
+        opened.map_err(|error| TraceError::io(path, "open", error))
+    }
+}
+
+/// Follows a chain of broken links to its end; `path` itself if it is no link.
+fn end_of_links(path: &Path) -> Result<PathBuf, TraceError> {
+    const MOST: usize = 40;
+    let mut path = path.to_owned();
+    for _ in 0..MOST {
+        match fs::read_link(&path) {
+            Ok(to) => path = folder(&path).join(to),
+            Err(_) => return Ok(path),
+        }
+    }
+    Err(TraceError::refused_in(
+        &path,
+        "links lead from one to another and nowhere else".to_owned(),
+        "another name",
+    ))
+}
+
+/// Returns the folder of a file.
+pub(super) fn folder(path: &Path) -> &Path {
+    match path.parent() {
+        Some(parent) if !parent.as_os_str().is_empty() => parent,
+        _ => Path::new("."),
+    }
+}
+
+#[cfg(unix)]
+fn takes_several(metadata: &Metadata) -> bool {
+    use std::os::unix::fs::FileTypeExt;
+    // Terminals and /dev/null take any number of outputs; in a pipe or socket they would mix.
+    metadata.file_type().is_char_device()
+}
+
+#[cfg(not(unix))]
+fn takes_several(_: &Metadata) -> bool {
+    true
+}
+
+/// Returns the descriptor that `path` stands for. Even if a regular file is behind it, it was opened by the
+/// caller of the program, whose other output to it continues.
+fn descriptor(path: &Path) -> Option<i32> {
+    let path = path.to_str()?;
+    match path {
+        "/dev/stdout" => Some(1),
+        "/dev/stderr" => Some(2),
+        _ => {
+            let folders = ["/dev/fd/", "/proc/self/fd/"];
+            let number = folders.iter().find_map(|start| path.strip_prefix(start))?;
+            number.parse().ok()
+        }
+    }
+}
+
+#[cfg(unix)]
+fn duplicate(number: i32) -> io::Result<File> {
+    use std::os::fd::FromRawFd;
+    // SAFETY: a number that is no open descriptor is an error.
+    match unsafe { libc::fcntl(number, libc::F_DUPFD_CLOEXEC, 3) } {
+        -1 => Err(io::Error::last_os_error()),
+        // SAFETY: the descriptor is new, and owned by nobody else.
+        new => Ok(unsafe { File::from_raw_fd(new) }),
+    }
+}
+
+#[cfg(not(unix))]
+fn duplicate(_: i32) -> io::Result<File> {
+    Err(io::ErrorKind::Unsupported.into())
+}
+
+/// Connects to a socket, which cannot be opened.
+#[cfg(unix)]
+fn connect(path: &Path, error: io::Error) -> io::Result<File> {
+    use std::os::fd::OwnedFd;
+    use std::os::unix::net::UnixStream;
+    match error.raw_os_error() {
+        Some(libc::ENXIO) => UnixStream::connect(path)
+            .map(|stream| File::from(OwnedFd::from(stream)))
+            .map_err(|_| error),
+        _ => Err(error),
+    }
+}
+
+#[cfg(not(unix))]
+fn connect(_: &Path, error: io::Error) -> io::Result<File> {
+    Err(error)
+}

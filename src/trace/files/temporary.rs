@@ -1,0 +1,231 @@
+//! Temporary files that become outputs, and their removal however the program ends.
+
+use crate::format::signal_safe_list::{SignalSafeEntry, SignalSafeList};
+use std::ffi::CString;
+use std::fs::{self, File, OpenOptions};
+use std::io;
+use std::path::{Path, PathBuf};
+use std::sync::OnceLock;
+use std::sync::atomic::{AtomicI32, AtomicU32, AtomicUsize, Ordering};
+
+/// Paths of all temporary files, as system calls take them.
+static ALL: SignalSafeList<CString> = SignalSafeList::new();
+static NEXT: AtomicU32 = AtomicU32::new(0);
+
+/// Beginning and end of their names; between them stand the namespace of the process, its id, and a number.
+const BEGIN: &str = ".chakram-";
+const END: &str = ".tmp";
+
+/// Temporary file, which is removed when dropped unless it was renamed.
+#[derive(Debug)]
+pub(super) struct TemporaryFile {
+    path: PathBuf,
+    entry: &'static SignalSafeEntry<CString>,
+}
+
+impl std::fmt::Debug for SignalSafeEntry<CString> {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        self.value().fmt(f)
+    }
+}
+
+impl TemporaryFile {
+    /// Creates a file in `folder`, at most as accessible as `mode` if that is given.
+    pub fn create(folder: &Path, mode: Option<u32>) -> io::Result<(Self, File)> {
+        let mut options = OpenOptions::new();
+        options.write(true).create_new(true);
+        #[cfg(unix)]
+        if let Some(mode) = mode {
+            // Nobody who may not read the result may read it before.
+            std::os::unix::fs::OpenOptionsExt::mode(&mut options, mode & 0o700);
+        }
+        let _ = mode;
+        Self::make(folder, |path| options.open(path))
+    }
+
+    /// Creates a hard link to `from`, a file of the same folder.
+    pub fn link(folder: &Path, from: &Path) -> io::Result<Self> {
+        Self::make(folder, |path| fs::hard_link(from, path)).map(|(this, ())| this)
+    }
+
+    fn make<T>(
+        folder: &Path,
+        mut make: impl FnMut(&Path) -> io::Result<T>,
+    ) -> io::Result<(Self, T)> {
+        loop {
+            let number = NEXT.fetch_add(1, Ordering::Relaxed);
+            let name = format!(
+                "{BEGIN}{}-{}-{number}{END}",
+                namespace(),
+                std::process::id()
+            );
+            let path = folder.join(name);
+            let bytes = path.as_os_str().as_encoded_bytes();
+            // Registered before it exists, so that no signal comes in between.
+            let entry = ALL.add(CString::new(bytes)?);
+            match make(&path) {
+                Ok(made) => return Ok((Self { path, entry }, made)),
+                Err(error) => {
+                    entry.remove();
+                    if error.kind() != io::ErrorKind::AlreadyExists {
+                        return Err(error);
+                    }
+                }
+            }
+        }
+    }
+
+    /// Returns the current path.
+    pub fn path(&self) -> &Path {
+        &self.path
+    }
+
+    /// Renames the file, replacing what was there.
+    pub fn rename(self, to: &Path) -> io::Result<()> {
+        fs::rename(&self.path, to)?;
+        self.entry.remove();
+        // Renaming a file onto a hard link to itself leaves both names. Otherwise nothing is left to remove.
+        let _ = fs::remove_file(&self.path);
+        std::mem::forget(self);
+        Ok(())
+    }
+}
+
+impl Drop for TemporaryFile {
+    fn drop(&mut self) {
+        let _ = fs::remove_file(&self.path);
+        self.entry.remove();
+    }
+}
+
+/// Removes all temporary files of this process. Safe in signal handlers.
+#[cfg(unix)]
+pub fn remove_temporaries() {
+    for path in ALL.iter() {
+        // SAFETY: the name ends with a zero, and unlinking is safe in a handler.
+        unsafe { libc::unlink(path.as_ptr()) };
+    }
+}
+
+/// Removes all temporary files of this process.
+#[cfg(not(unix))]
+pub fn remove_temporaries() {}
+
+/// Returns a hash of the host's name and the PID namespace, which distinguishes processes that share an id.
+fn namespace() -> &'static str {
+    static NAMESPACE: OnceLock<String> = OnceLock::new();
+    NAMESPACE.get_or_init(|| {
+        let host = fs::read("/proc/sys/kernel/hostname").unwrap_or_default();
+        let ids = fs::read_link("/proc/self/ns/pid").unwrap_or_default();
+        let mut hasher = blake3::Hasher::new();
+        hasher
+            .update(&host)
+            .update(ids.as_os_str().as_encoded_bytes());
+        hasher.finalize().to_hex()[..8].to_owned()
+    })
+}
+
+/// Removes from `folder` the temporary files of killed processes.
+pub(super) fn remove_stale(folder: &Path) {
+    let Ok(listing) = fs::read_dir(folder) else {
+        return;
+    };
+    for entry in listing.flatten() {
+        let name = entry.file_name();
+        if name.to_str().is_some_and(is_stale) {
+            // Files of other users cannot be removed and stay.
+            let _ = fs::remove_file(entry.path());
+        }
+    }
+}
+
+fn is_stale(name: &str) -> bool {
+    let id = name
+        .strip_prefix(BEGIN)
+        .and_then(|rest| rest.strip_suffix(END))
+        .and_then(|rest| rest.strip_prefix(namespace()))
+        .and_then(|rest| rest.strip_prefix('-'))
+        .and_then(|rest| rest.split_once('-'))
+        .and_then(|(id, _)| id.parse::<u32>().ok());
+    id.is_some_and(|id| !is_running(id))
+}
+
+/// Returns whether there may be a process of this id.
+#[cfg(unix)]
+fn is_running(id: u32) -> bool {
+    let Ok(id) = libc::pid_t::try_from(id) else {
+        return false;
+    };
+    // SAFETY: the signal 0 is never delivered.
+    let sent = unsafe { libc::kill(id, 0) };
+    // Any other error, such as a lack of permission, means that the process exists.
+    sent == 0 || io::Error::last_os_error().raw_os_error() != Some(libc::ESRCH)
+}
+
+#[cfg(not(unix))]
+fn is_running(_: u32) -> bool {
+    true
+}
+
+static RENAMING: AtomicUsize = AtomicUsize::new(0);
+static AWAITING: AtomicI32 = AtomicI32::new(0);
+
+/// Guard of a critical section in which files are renamed and signals are deferred.
+pub(super) struct RenameGuard;
+
+impl RenameGuard {
+    pub fn begin() -> Self {
+        RENAMING.fetch_add(1, Ordering::SeqCst);
+        Self
+    }
+}
+
+impl Drop for RenameGuard {
+    fn drop(&mut self) {
+        if RENAMING.fetch_sub(1, Ordering::SeqCst) == 1 {
+            let signal = AWAITING.swap(0, Ordering::SeqCst);
+            #[cfg(unix)]
+            if signal != 0 {
+                // SAFETY: the process has a handler of this signal, which deferred it.
+                unsafe { libc::raise(signal) };
+            }
+            let _ = signal;
+        }
+    }
+}
+
+/// Returns whether `signal`, which would end the program, is deferred because files are being renamed; it is
+/// then raised again. For signal handlers.
+pub fn defer_signal(signal: i32) -> bool {
+    if RENAMING.load(Ordering::SeqCst) == 0 {
+        return false;
+    }
+    AWAITING.store(signal, Ordering::SeqCst);
+    // If renaming ended in between, nobody may have seen the signal.
+    RENAMING.load(Ordering::SeqCst) > 0 || AWAITING.swap(0, Ordering::SeqCst) == 0
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn those_of_the_dead_are_swept_and_those_of_the_living_stay() {
+        let folder = tempfile::tempdir().unwrap();
+        // No system has as many processes.
+        let dead = format!("{BEGIN}{}-4194999-0{END}", namespace());
+        let elsewhere = format!("{BEGIN}00000000-4194999-0{END}");
+        let other = ".chakram-notes.tmp".to_owned();
+        for name in [&dead, &elsewhere, &other] {
+            fs::write(folder.path().join(name), b"x").unwrap();
+        }
+        let (mine, _) = TemporaryFile::create(folder.path(), None).unwrap();
+        remove_stale(folder.path());
+        assert!(mine.path().exists());
+        let left = [&dead, &elsewhere, &other].map(|name| folder.path().join(name).exists());
+        assert_eq!(left, [false, true, true]);
+        let path = mine.path().to_owned();
+        drop(mine);
+        assert!(!path.exists());
+    }
+}

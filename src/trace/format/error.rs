@@ -1,0 +1,269 @@
+//! Errors of reading and writing traces, with their locations.
+
+use std::fmt;
+use std::path::{Path, PathBuf};
+
+/// Location of a finding in a trace file.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct TraceLocation {
+    /// The file, if it came from one.
+    pub file: Option<PathBuf>,
+    /// Bytes from the start of the (decompressed) file.
+    pub offset: Option<usize>,
+    /// Records from the start, the metadata record being 0.
+    pub record: Option<usize>,
+    /// The node's id in the file.
+    pub node: Option<u64>,
+    /// Line and column of a text, from 1.
+    pub line: Option<(usize, usize)>,
+}
+
+impl fmt::Display for TraceLocation {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match &self.file {
+            Some(file) => write!(f, "{}", file.display())?,
+            None => f.write_str("trace")?,
+        }
+        if let Some(record) = self.record {
+            write!(f, ", record {record}")?;
+        }
+        if let Some(offset) = self.offset {
+            write!(f, ", byte {offset}")?;
+        }
+        if let Some((line, column)) = self.line {
+            write!(f, ", line {line}, column {column}")?;
+        }
+        if let Some(node) = self.node {
+            write!(f, ", node {node}")?;
+        }
+        Ok(())
+    }
+}
+
+/// A trace that cannot be used. One word wide, because every field that is read may fail.
+#[derive(Debug, thiserror::Error)]
+#[error(transparent)]
+pub struct TraceError(Box<TraceFault>);
+
+/// Kinds of trace errors.
+#[derive(Debug, thiserror::Error)]
+pub enum TraceFault {
+    /// The operating system refused.
+    #[error("{}: cannot {doing}", file.display())]
+    Io {
+        /// The file.
+        file: PathBuf,
+        /// Attempted operation, to follow "cannot": `open`, `read`.
+        doing: &'static str,
+        /// Error of the operating system.
+        source: std::io::Error,
+    },
+    /// The bytes break the format.
+    #[error("{place}: {found}")]
+    Malformed {
+        /// Location of the bytes.
+        place: TraceLocation,
+        /// Found and expected content.
+        found: String,
+    },
+    /// The bytes are well formed, but their content makes no sense.
+    #[error("{place}: {found}\n  try: {hint}")]
+    Refused {
+        /// Location of the content.
+        place: TraceLocation,
+        /// Found and expected content.
+        found: String,
+        /// Suggested remedy.
+        hint: String,
+    },
+}
+
+impl TraceError {
+    /// Returns the kind of error with its details.
+    pub fn fault(&self) -> &TraceFault {
+        &self.0
+    }
+
+    /// The operating system refused `doing` something with `file`.
+    pub fn io(file: impl Into<PathBuf>, doing: &'static str, source: std::io::Error) -> Self {
+        Self(Box::new(TraceFault::Io {
+            file: file.into(),
+            doing,
+            source,
+        }))
+    }
+
+    /// Returns whether a file is not there.
+    pub fn is_missing(&self) -> bool {
+        matches!(&*self.0, TraceFault::Io { source, .. } if source.kind() == std::io::ErrorKind::NotFound)
+    }
+
+    fn place(&mut self) -> Option<&mut TraceLocation> {
+        match &mut *self.0 {
+            TraceFault::Io { .. } => None,
+            TraceFault::Malformed { place, .. } | TraceFault::Refused { place, .. } => Some(place),
+        }
+    }
+
+    /// Adds the file, unless the error names one.
+    #[must_use]
+    pub fn in_file(mut self, path: &Path) -> Self {
+        match &mut *self.0 {
+            // Readers of a stream do not know its name.
+            TraceFault::Io { file, .. } if file.as_os_str().is_empty() => *file = path.to_owned(),
+            TraceFault::Io { .. } => {}
+            TraceFault::Malformed { place, .. } | TraceFault::Refused { place, .. } => {
+                place.file.get_or_insert_with(|| path.to_owned());
+            }
+        }
+        self
+    }
+
+    /// Adds `path` to a failed write that names no file.
+    #[must_use]
+    pub fn writing_to(mut self, path: &Path) -> Self {
+        if let TraceFault::Io { file, doing, .. } = &mut *self.0
+            && *doing == "write"
+            && file.as_os_str().is_empty()
+        {
+            *file = path.to_owned();
+        }
+        self
+    }
+
+    /// Adds the record number and its byte offset, unless known.
+    #[must_use]
+    #[cold]
+    pub fn in_record(mut self, record: usize, offset: usize) -> Self {
+        if let Some(place) = self.place() {
+            place.record.get_or_insert(record);
+            place.offset.get_or_insert(offset);
+        }
+        self
+    }
+
+    /// Translates the location through `origins` into one of the original file.
+    #[must_use]
+    pub fn at_origin(mut self, origins: &super::SourceMap) -> Self {
+        if let Some(place) = self.place() {
+            origins.relocate(place);
+        }
+        self
+    }
+
+    /// Moves an error about a part of a file to record `record`, with the part starting `by` bytes into the
+    /// file.
+    #[must_use]
+    pub fn moved(mut self, record: usize, by: usize) -> Self {
+        if let Some(place) = self.place() {
+            place.record = Some(record);
+            place.offset = place.offset.map(|offset| offset + by);
+        }
+        self
+    }
+
+    /// Returns the byte offset of the error, if known.
+    pub fn offset(&self) -> Option<usize> {
+        match &*self.0 {
+            TraceFault::Io { .. } => None,
+            TraceFault::Malformed { place, .. } | TraceFault::Refused { place, .. } => place.offset,
+        }
+    }
+
+    /// Returns the finding without its location.
+    pub fn found(&self) -> String {
+        match &*self.0 {
+            TraceFault::Io { source, .. } => source.to_string(),
+            TraceFault::Malformed { found, .. } | TraceFault::Refused { found, .. } => {
+                found.clone()
+            }
+        }
+    }
+
+    /// Appends a supposed cause, if the bytes are malformed.
+    #[must_use]
+    pub fn with_cause(mut self, cause: &str) -> Self {
+        if let TraceFault::Malformed { found, .. } = &mut *self.0 {
+            found.push_str(": ");
+            found.push_str(cause);
+        }
+        self
+    }
+
+    /// A file without a single record.
+    #[cold]
+    pub fn empty() -> Self {
+        Self::malformed(0, "the file is empty")
+    }
+
+    /// A file of nothing but zeros.
+    #[cold]
+    pub fn blank(bytes: usize) -> Self {
+        let found = format!(
+            "{bytes} bytes, all of them zero: the file was never written to its end, or is not an execution trace"
+        );
+        Self::malformed(0, found)
+    }
+
+    /// Bytes that break the format, found at `offset`.
+    #[cold]
+    pub fn malformed(offset: usize, found: impl Into<String>) -> Self {
+        Self(Box::new(TraceFault::Malformed {
+            place: TraceLocation {
+                offset: Some(offset),
+                ..TraceLocation::default()
+            },
+            found: found.into(),
+        }))
+    }
+
+    /// Text that breaks its form at this line and column, of this node if that is known.
+    #[cold]
+    pub fn in_text(line: (usize, usize), node: Option<u64>, found: impl Into<String>) -> Self {
+        Self(Box::new(TraceFault::Malformed {
+            place: TraceLocation {
+                line: Some(line),
+                node,
+                ..TraceLocation::default()
+            },
+            found: found.into(),
+        }))
+    }
+
+    /// A node that makes no sense.
+    #[cold]
+    pub fn refused(node: u64, found: impl Into<String>, hint: impl Into<String>) -> Self {
+        let place = TraceLocation {
+            node: Some(node),
+            ..TraceLocation::default()
+        };
+        Self::refused_at(place, found, hint)
+    }
+
+    /// A file whose contents, or whose place among others, make no sense.
+    #[cold]
+    pub fn refused_in(
+        file: impl Into<PathBuf>,
+        found: impl Into<String>,
+        hint: impl Into<String>,
+    ) -> Self {
+        let place = TraceLocation {
+            file: Some(file.into()),
+            ..TraceLocation::default()
+        };
+        Self::refused_at(place, found, hint)
+    }
+
+    /// Something that makes no sense at `place`.
+    pub fn refused_at(
+        place: TraceLocation,
+        found: impl Into<String>,
+        hint: impl Into<String>,
+    ) -> Self {
+        Self(Box::new(TraceFault::Refused {
+            place,
+            found: found.into(),
+            hint: hint.into(),
+        }))
+    }
+}

@@ -1,0 +1,204 @@
+//! Decompression, and reading to the end, within the memory limits of the process, which are checked as bytes
+//! arrive and before memory is allocated for them.
+
+use chakram_base::bounds;
+use std::cell::Cell;
+use std::io::{self, Read};
+use std::rc::Rc;
+
+const GZIP_MAGIC: [u8; 2] = [0x1f, 0x8b];
+const ZSTD_MAGIC: [u8; 4] = [0x28, 0xb5, 0x2f, 0xfd];
+
+/// Size in bytes of the first read.
+const FIRST: u64 = 1 << 16;
+
+/// Reads `source` to its end; `expected` is its likely size in bytes.
+///
+/// # Errors
+///
+/// Returns an error if reading fails, or the memory limit would be exceeded.
+pub fn read_all(source: impl Read, expected: u64) -> io::Result<Vec<u8>> {
+    let mut bytes = Vec::new();
+    append_all(source, expected, &mut bytes).map(|()| bytes)
+}
+
+/// Like [`read_all`], for UTF-8 text.
+pub fn read_text(source: impl Read, expected: u64) -> io::Result<String> {
+    let bytes = read_all(source, expected)?;
+    String::from_utf8(bytes).map_err(|error| {
+        let at = error.utf8_error().valid_up_to();
+        let found = format!("byte {at} is not UTF-8");
+        io::Error::new(io::ErrorKind::InvalidData, found)
+    })
+}
+
+/// Appends the contents of `source` to `bytes`, which keep what was read if reading fails.
+pub(in crate::format) fn append_all(
+    mut source: impl Read,
+    expected: u64,
+    bytes: &mut Vec<u8>,
+) -> io::Result<()> {
+    // One byte more than expected, so that the end is seen without growing.
+    let mut room = expected.saturating_add(1).max(FIRST);
+    loop {
+        bounds::check("what is read", room, 1, "smaller inputs").map_err(io::Error::other)?;
+        let room_now = usize::try_from(room).map_err(io::Error::other)?;
+        bytes.try_reserve_exact(room_now)?;
+        let read = (&mut source).take(room).read_to_end(bytes)?;
+        if (read as u64) < room {
+            return Ok(());
+        }
+        // Doubles the buffer, within the memory that is left.
+        room = (bytes.len() as u64).min(bounds::remaining()).max(FIRST);
+    }
+}
+
+/// Compression format.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum CompressionFormat {
+    Gzip,
+    Zstd,
+}
+
+impl CompressionFormat {
+    /// Detects the format from the first bytes; `None` if they are not compressed.
+    pub fn of(first: &[u8]) -> Option<Self> {
+        match first {
+            _ if first.starts_with(&ZSTD_MAGIC) => Some(Self::Zstd),
+            _ if first.starts_with(&GZIP_MAGIC) => Some(Self::Gzip),
+            _ => None,
+        }
+    }
+
+    /// Decompresses `source`; `packed` is its compressed size, known or counted so far.
+    pub fn unpack<'s>(
+        self,
+        source: impl io::BufRead + 's,
+        packed: CompressedSize,
+    ) -> io::Result<Box<dyn Read + 's>> {
+        Ok(match self {
+            Self::Zstd => Box::new(BoundedDecoder {
+                inner: zstd::stream::read::Decoder::with_buffer(source)?,
+                packed,
+                given: 0,
+            }),
+            Self::Gzip => Box::new(BoundedDecoder {
+                inner: flate2::bufread::MultiGzDecoder::new(source),
+                packed,
+                given: 0,
+            }),
+        })
+    }
+}
+
+/// Compressed size of a source in bytes.
+#[derive(Clone, Debug)]
+pub(super) enum CompressedSize {
+    /// Known in advance.
+    Known(u64),
+    /// Read so far, from a pipe.
+    SoFar(Rc<Cell<u64>>),
+}
+
+impl CompressedSize {
+    fn get(&self) -> u64 {
+        match self {
+            Self::Known(bytes) => *bytes,
+            Self::SoFar(bytes) => bytes.get(),
+        }
+    }
+}
+
+/// Reader that counts the bytes it delivers.
+pub(super) struct CountingReader<R>(pub R, pub Rc<Cell<u64>>);
+
+impl<R: Read> Read for CountingReader<R> {
+    fn read(&mut self, into: &mut [u8]) -> io::Result<usize> {
+        let read = self.0.read(into)?;
+        self.1.set(self.1.get() + read as u64);
+        Ok(read)
+    }
+}
+
+/// Decoder that fails when its output exceeds the limit for the size of its source.
+struct BoundedDecoder<R> {
+    inner: R,
+    packed: CompressedSize,
+    given: u64,
+}
+
+impl<R: Read> Read for BoundedDecoder<R> {
+    fn read(&mut self, into: &mut [u8]) -> io::Result<usize> {
+        let read = self.inner.read(into)?;
+        self.given += read as u64;
+        bounds::check_unpacked(self.packed.get(), self.given).map_err(io::Error::other)?;
+        Ok(read)
+    }
+}
+
+/// Decompresses `bytes`; `None` if they are not compressed.
+pub fn decompressed(bytes: &[u8]) -> Option<io::Result<Vec<u8>>> {
+    let (bytes, wrong) = decompressed_partly(bytes)?;
+    Some(wrong.map_or(Ok(bytes), Err))
+}
+
+/// Like [`decompressed`], but recovers as much as possible of truncated or damaged input, and returns the error
+/// beside it.
+pub fn decompressed_partly(bytes: &[u8]) -> Option<(Vec<u8>, Option<io::Error>)> {
+    let size = bytes.len() as u64;
+    let reader = CompressionFormat::of(bytes)?.unpack(bytes, CompressedSize::Known(size));
+    let mut out = Vec::new();
+    // A low first guess: traces unpack to 10 to 50 times their size, for which the buffer grows.
+    let wrong = reader.and_then(|reader| append_all(reader, 3 * size, &mut out));
+    Some((out, wrong.err()))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::io::Write;
+
+    #[test]
+    fn compression_is_known_by_its_first_bytes() {
+        let plain = b"hello".repeat(100);
+        assert!(decompressed(&plain).is_none());
+        let zstd = zstd::encode_all(&plain[..], 3).unwrap();
+        assert_eq!(decompressed(&zstd).unwrap().unwrap(), plain);
+        assert!(decompressed(&zstd[..zstd.len() - 3]).unwrap().is_err());
+        let mut gzip = flate2::write::GzEncoder::new(Vec::new(), flate2::Compression::fast());
+        gzip.write_all(&plain).unwrap();
+        assert_eq!(
+            decompressed(&gzip.finish().unwrap()).unwrap().unwrap(),
+            plain
+        );
+    }
+
+    #[test]
+    fn zeros_are_unpacked_no_further_than_their_ratio_allows() {
+        let zeros = vec![0; 64 << 20];
+        let packed = zstd::encode_all(&zeros[..], 3).unwrap();
+        assert!(packed.len() < 16 << 10);
+        // Small as it is, it may unpack to 16 MiB.
+        let (bytes, wrong) = decompressed_partly(&packed).unwrap();
+        assert!(bytes.len() <= 16 << 20, "{}", bytes.len());
+        let wrong = wrong.expect("it is refused").to_string();
+        assert!(
+            wrong.contains("16.8 MB") && wrong.contains("--max-ratio"),
+            "{wrong}"
+        );
+        // The same of a pipe, whose size is what has come.
+        let stream = super::super::DecompressedStream::from_reader(&packed[..]).unwrap();
+        assert!(read_all(stream, 0).is_err());
+    }
+
+    #[test]
+    fn everything_is_read_whatever_was_expected() {
+        for length in [0, 1, 65_535, 65_536, 65_537, 300_000] {
+            let bytes: Vec<u8> = (0..length).map(|i: u32| i as u8).collect();
+            for expected in [0, u64::from(length), 70_000] {
+                assert_eq!(read_all(&bytes[..], expected).unwrap(), bytes);
+            }
+        }
+        assert!(read_text(&b"a\xff"[..], 0).is_err());
+    }
+}

@@ -1,0 +1,55 @@
+//! Lengths and hashes of files in a job file, and their verification.
+
+use super::RankFile;
+use crate::format::TraceError;
+
+/// Length and hash of a file, as a job file states them.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
+pub struct FileDigest {
+    /// Length in bytes.
+    pub bytes: u64,
+    /// BLAKE3 hash of the bytes, if it is to be checked.
+    pub blake3: Option<[u8; 32]>,
+}
+
+impl FileDigest {
+    /// Fails if `bytes`, the contents of `file`, differ from this.
+    pub fn check(&self, file: &RankFile, bytes: &[u8]) -> Result<(), TraceError> {
+        self.check_length(file, bytes.len() as u64)?;
+        match self.blake3 {
+            Some(hash) if blake3::hash(bytes) != hash => Err(Self::broken(
+                file,
+                "its contents are not those of which the job's file has the hash".to_owned(),
+            )),
+            _ => Ok(()),
+        }
+    }
+
+    /// Fails if `file` has another length.
+    pub fn check_length(&self, file: &RankFile, bytes: u64) -> Result<(), TraceError> {
+        if bytes == self.bytes {
+            Ok(())
+        } else {
+            Err(Self::broken(
+                file,
+                format!("it has {bytes} bytes, and {} by the job's file", self.bytes),
+            ))
+        }
+    }
+
+    fn broken(file: &RankFile, found: String) -> TraceError {
+        Self::refused(
+            file,
+            format!("{found}: it was changed after the job was written"),
+        )
+    }
+
+    /// Builds the error about a file of a job.
+    pub(super) fn refused(file: &RankFile, found: String) -> TraceError {
+        TraceError::refused_in(
+            &file.path,
+            found,
+            "write the job again, or --no-verify, which takes files as they are",
+        )
+    }
+}

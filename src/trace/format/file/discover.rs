@@ -1,0 +1,292 @@
+//! Discovery of the trace files of a job.
+
+use super::RankFile;
+use super::listing::{FolderListing, several};
+use super::names::split_name;
+use crate::format::job::{self, JobFile};
+use crate::format::{TraceError, TraceLocation};
+use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+/// Total size in bytes up to which the hashes of a job are checked by default: a larger job would load
+/// noticeably slower.
+const HASHED: u64 = 64 << 20;
+
+/// Level of verification against the job file.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum VerifyLevel {
+    /// None. Ranks that the job file does not name are then read, too, if they are given one by one.
+    Nothing,
+    /// Lengths of the traces, and hashes of small jobs.
+    #[default]
+    Lengths,
+    /// Lengths and hashes.
+    Hashes,
+}
+
+/// Traces that were found, with the job files that list them.
+#[derive(Clone, Debug, Default)]
+pub struct FoundTraces {
+    /// The traces, by rank.
+    pub files: Vec<RankFile>,
+    /// Job files that list them.
+    pub jobs: BTreeMap<PathBuf, Arc<JobFile>>,
+    /// BLAKE3 hashes, in hexadecimal, of job files that lie in a store.
+    pub stored_jobs: BTreeMap<PathBuf, String>,
+}
+
+impl FoundTraces {
+    /// Adds what else was found.
+    pub fn extend(&mut self, other: Self) {
+        self.files.extend(other.files);
+        self.files.sort();
+        self.files.dedup();
+        self.jobs.extend(other.jobs);
+        self.stored_jobs.extend(other.stored_jobs);
+    }
+}
+
+/// Finds trace files; each job file is read once.
+#[derive(Debug, Default)]
+pub struct TraceFinder {
+    verify: VerifyLevel,
+    jobs: BTreeMap<PathBuf, Option<Arc<JobFile>>>,
+    found: FoundTraces,
+}
+
+/// Finds the traces that `path` denotes; see [`TraceFinder::add`].
+pub fn discover(path: &Path) -> Result<Vec<RankFile>, TraceError> {
+    let mut finder = TraceFinder::default();
+    finder.add(path)?;
+    Ok(finder.finish().files)
+}
+
+/// Returns the path of the job file with this prefix.
+fn job_path(folder: &Path, prefix: &str) -> PathBuf {
+    folder.join(format!("{prefix}{}", job::ENDING))
+}
+
+/// Returns the prefix of the job that a file called `path` would belong to.
+pub fn prefix_of(path: &Path) -> Option<PathBuf> {
+    let name = path.file_name()?.to_str()?;
+    let (prefix, ..) = split_name(name)?;
+    Some(path.with_file_name(prefix))
+}
+
+impl TraceFinder {
+    /// Creates a finder with this level of verification.
+    pub fn new(verify: VerifyLevel) -> Self {
+        Self {
+            verify,
+            ..Self::default()
+        }
+    }
+
+    /// Returns the traces that were found, sorted by rank and without duplicates.
+    pub fn finish(self) -> FoundTraces {
+        let mut found = self.found;
+        found.files.sort();
+        // A job and one of its files may both be given.
+        found.files.dedup();
+        found
+    }
+
+    /// Finds the traces that `path` denotes: a folder with traces of one job, one file of the job (then only
+    /// that one), the job file, or the prefix that the files of a job share.
+    ///
+    /// A job file beside them determines which files there are, with lengths and hashes. Otherwise names do: of
+    /// files with several endings those with the best one are taken, `.et`, then `.eg` as tools called it in
+    /// 2023, `.jsonl`, and `.json`. Any of them may be compressed.
+    ///
+    /// Fails when there is none, when a folder holds several jobs, or when a rank has two files.
+    pub fn add(&mut self, path: &Path) -> Result<(), TraceError> {
+        if path == Path::new("-") {
+            return Err(TraceError::refused_at(
+                TraceLocation::default(),
+                "- is standard input, which has one trace, and a job has several files",
+                "chakram convert trace - -o job.0.et, and then job",
+            ));
+        }
+        let name = path.file_name().and_then(|name| name.to_str());
+        if path.is_file() {
+            return match name.and_then(|name| name.strip_suffix(job::ENDING)) {
+                Some(prefix) if !prefix.is_empty() => {
+                    let job = self
+                        .job(path)?
+                        .ok_or_else(|| not_found(path, "it is gone"))?;
+                    self.take(path, &job)
+                }
+                _ => self.add_file(path),
+            };
+        }
+        if path.is_dir() {
+            return self.add_folder(path);
+        }
+        let folder = folder_of(path);
+        let prefix = name.unwrap_or_default();
+        if let Some(job) = self.job(&job_path(folder, prefix))? {
+            return self.take(&job_path(folder, prefix), &job);
+        }
+        let listing = FolderListing::read(folder, Some(prefix))?;
+        if !listing.has_traces() {
+            return Err(missing(path, folder, prefix));
+        }
+        let files = listing.job(path, folder)?;
+        self.found.files.extend(files);
+        Ok(())
+    }
+
+    /// Returns the job file `path`, or `None` if there is none.
+    fn job(&mut self, path: &Path) -> Result<Option<Arc<JobFile>>, TraceError> {
+        if let Some(known) = self.jobs.get(path) {
+            return Ok(known.clone());
+        }
+        let job = if path.is_file() {
+            match JobFile::read(path) {
+                Ok(job) => Some(Arc::new(job)),
+                // File names then determine the job.
+                Err(_) if self.verify == VerifyLevel::Nothing => None,
+                Err(error) => return Err(error),
+            }
+        } else {
+            None
+        };
+        self.jobs.insert(path.to_owned(), job.clone());
+        Ok(job)
+    }
+
+    /// Adds all ranks of a job.
+    fn take(&mut self, path: &Path, job: &Arc<JobFile>) -> Result<(), TraceError> {
+        if job.ranks.is_empty() {
+            return Err(not_found(path, "the job's file names no rank"));
+        }
+        let lengths = job.ranks.iter().map(|row| row.seal.bytes);
+        // Lengths are input, so their sum may overflow.
+        let all = lengths.fold(0_u64, u64::saturating_add);
+        let folder = folder_of(path);
+        for row in &job.ranks {
+            let mut seal = row.seal;
+            if self.verify == VerifyLevel::Lengths && all > HASHED {
+                seal.blake3 = None;
+            }
+            let seal = (self.verify != VerifyLevel::Nothing).then_some(seal);
+            let file = RankFile {
+                rank: row.rank,
+                path: folder.join(&row.file),
+                seal,
+                stored: None,
+            };
+            self.found.files.push(file);
+        }
+        self.found.jobs.insert(path.to_owned(), job.clone());
+        Ok(())
+    }
+
+    /// Adds one file, with its digest from the job file beside it.
+    fn add_file(&mut self, path: &Path) -> Result<(), TraceError> {
+        let name = path
+            .file_name()
+            .and_then(|name| name.to_str())
+            .unwrap_or_default();
+        let Some((prefix, rank, _)) = split_name(name) else {
+            return Err(not_found(path, "the name is not `PREFIX.RANK.et`"));
+        };
+        let mut file = RankFile::new(rank, path.to_owned());
+        let beside = job_path(folder_of(path), prefix);
+        if let Some(job) = self.job(&beside)? {
+            match job.rank(rank) {
+                // The digest does not cover the trace in another format.
+                Some(row) if row.file == name && self.verify != VerifyLevel::Nothing => {
+                    file.seal = Some(row.seal);
+                }
+                None if self.verify != VerifyLevel::Nothing => {
+                    return Err(not_of_job(path, &beside, rank));
+                }
+                _ => {}
+            }
+            self.found.jobs.insert(beside, job);
+        }
+        self.found.files.push(file);
+        Ok(())
+    }
+
+    /// Adds the only job of a folder.
+    fn add_folder(&mut self, folder: &Path) -> Result<(), TraceError> {
+        let listing = FolderListing::read(folder, None)?;
+        let prefixes = listing.prefixes();
+        if prefixes.len() > 1 {
+            return Err(several(folder, &prefixes));
+        }
+        if let Some(prefix) = listing.jobs.first() {
+            let path = job_path(folder, prefix);
+            if let Some(job) = self.job(&path)? {
+                return self.take(&path, &job);
+            }
+        }
+        let files = listing.job(folder, folder)?;
+        self.found.files.extend(files);
+        Ok(())
+    }
+}
+
+/// Returns the folder of a file.
+fn folder_of(path: &Path) -> &Path {
+    match path.parent() {
+        Some(parent) if !parent.as_os_str().is_empty() => parent,
+        _ => Path::new("."),
+    }
+}
+
+fn not_of_job(path: &Path, job: &Path, rank: u32) -> TraceError {
+    TraceError::refused_in(
+        path,
+        format!(
+            "it is no part of the job beside it: {} names no rank {rank}, so it may be of an earlier job",
+            job.display()
+        ),
+        "the prefix of the job for its ranks alone, or --no-verify to read the file all the same",
+    )
+}
+
+/// Builds the error about a path that is neither a folder nor a file nor the prefix of any, with the name that was
+/// meant where one is near.
+fn missing(path: &Path, folder: &Path, name: &str) -> TraceError {
+    let names = std::fs::read_dir(folder).into_iter().flatten().flatten();
+    let names = names.filter_map(|entry| {
+        let is_folder = entry.file_type().is_ok_and(|kind| kind.is_dir());
+        let found = entry.file_name().into_string().ok()?;
+        Some(match split_name(&found) {
+            // A prefix is meant where no rank is given.
+            Some((prefix, rank, _)) if !name.contains(&format!(".{rank}.")) => prefix.to_owned(),
+            Some(_) => found,
+            None if is_folder => found,
+            None => found.strip_suffix(job::ENDING)?.to_owned(),
+        })
+    });
+    let distance = |found: &String| match found.strip_prefix(name) {
+        // `job.0.et` beside `job.0.et.zst`.
+        Some(ending) if ending.starts_with('.') => 0,
+        _ => strsim::damerau_levenshtein(name, found),
+    };
+    let near = names.map(|found| (distance(&found), found)).min();
+    let most = 3.min(name.chars().count() / 2);
+    match near.filter(|(edits, _)| *edits <= most) {
+        Some((_, near)) => {
+            let found = match folder {
+                here if here == Path::new(".") => near,
+                _ => folder.join(near).display().to_string(),
+            };
+            TraceError::refused_in(path, "no such file, folder or prefix of a job", found)
+        }
+        None => not_found(path, "no file is named `PREFIX.RANK.et`"),
+    }
+}
+
+pub(super) fn not_found(path: &Path, why: &str) -> TraceError {
+    TraceError::refused_in(
+        path,
+        format!("no traces here: {why}"),
+        "give a folder, a file, or the prefix of files named PREFIX.0.et, PREFIX.1.et, … (or .jsonl, .json)",
+    )
+}

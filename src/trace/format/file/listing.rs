@@ -1,0 +1,116 @@
+//! Trace files and job files of a folder.
+
+use super::discover::not_found;
+use super::names::{ANYTHING, ENDINGS, split_name};
+use super::{DecompressedStream, RankFile};
+use crate::format::text::{self, SniffedText};
+use crate::format::{TraceError, job};
+use std::collections::BTreeSet;
+use std::io::Read;
+use std::path::Path;
+
+/// Number of leading bytes that are inspected to recognise a trace.
+const SNIFFED: u64 = 1 << 16;
+/// Trace files and job files of a folder.
+#[derive(Default)]
+pub(super) struct FolderListing {
+    /// Traces with the best ending that there is, by prefix.
+    traces: Vec<(String, RankFile)>,
+    /// The prefixes of jobs' files.
+    pub jobs: BTreeSet<String>,
+}
+
+impl FolderListing {
+    /// Lists `folder`, or only files with one prefix.
+    pub fn read(folder: &Path, wanted: Option<&str>) -> Result<Self, TraceError> {
+        let io = |source| TraceError::io(folder, "list", source);
+        let mut all: [Vec<(String, RankFile)>; ENDINGS.len()] = Default::default();
+        let mut this = Self::default();
+        for entry in std::fs::read_dir(folder).map_err(io)? {
+            let entry = entry.map_err(io)?;
+            let name = entry.file_name();
+            let Some(name) = name.to_str() else { continue };
+            let job = name.strip_suffix(job::ENDING);
+            if let Some(prefix) = job.filter(|prefix| !prefix.is_empty()) {
+                this.jobs.insert(prefix.to_owned());
+                continue;
+            }
+            let Some((prefix, rank, ending)) = split_name(name) else {
+                continue;
+            };
+            let path = entry.path();
+            // Opening a pipe of that name would block. The type that the listing gives saves a call per file.
+            let kind = entry.file_type();
+            let plain =
+                kind.is_ok_and(|kind| kind.is_file() || kind.is_symlink() && path.is_file());
+            if wanted.is_none_or(|wanted| wanted == prefix) && plain {
+                all[ending].push((prefix.to_owned(), RankFile::new(rank, path)));
+            }
+        }
+        if let Some(best) = all.iter().position(|found| !found.is_empty()) {
+            this.traces = std::mem::take(&mut all[best]);
+            // Captures and reports may have this ending, too.
+            if ENDINGS[best] == ANYTHING {
+                this.traces.retain(|(_, file)| begins_as_trace(&file.path));
+            }
+        }
+        this.traces.sort();
+        Ok(this)
+    }
+
+    /// Returns whether a trace was found.
+    pub fn has_traces(&self) -> bool {
+        !self.traces.is_empty()
+    }
+
+    pub fn prefixes(&self) -> BTreeSet<&str> {
+        let traces = self.traces.iter().map(|(prefix, _)| prefix.as_str());
+        traces.chain(self.jobs.iter().map(String::as_str)).collect()
+    }
+
+    /// Returns the traces of the only job, which has no job file; `path` is what was asked for.
+    pub fn job(self, path: &Path, folder: &Path) -> Result<Vec<RankFile>, TraceError> {
+        let prefixes: BTreeSet<&str> = self.traces.iter().map(|(p, _)| p.as_str()).collect();
+        match prefixes.len() {
+            0 => return Err(not_found(path, "no file is named `PREFIX.RANK.et`")),
+            1 => {}
+            _ => return Err(several(folder, &prefixes)),
+        }
+        let files: Vec<RankFile> = self.traces.into_iter().map(|(_, file)| file).collect();
+        if let Some(pair) = files.windows(2).find(|pair| pair[0].rank == pair[1].rank) {
+            return Err(not_found(
+                path,
+                &format!(
+                    "rank {} has two files, {} and {}",
+                    pair[0].rank,
+                    pair[0].path.display(),
+                    pair[1].path.display()
+                ),
+            ));
+        }
+        Ok(files)
+    }
+}
+
+/// Returns whether the content of `path` begins like a trace in text.
+fn begins_as_trace(path: &Path) -> bool {
+    let mut first = Vec::new();
+    let read =
+        DecompressedStream::open(path).map(|stream| stream.take(SNIFFED).read_to_end(&mut first));
+    matches!(read, Ok(Ok(_))) && matches!(text::sniff(&first), SniffedText::Trace(_))
+}
+
+/// Builds the error about a folder with several jobs.
+pub(super) fn several(folder: &Path, prefixes: &BTreeSet<&str>) -> TraceError {
+    const SHOWN: usize = 8;
+    let named = prefixes.iter().take(SHOWN);
+    let named = named.map(|prefix| folder.join(prefix).display().to_string());
+    let named: Vec<String> = named.collect();
+    let more = match prefixes.len().saturating_sub(SHOWN) {
+        0 => String::new(),
+        more => format!(" and {more} more"),
+    };
+    let named = named.join(", ");
+    let found = format!("the folder holds several jobs; name one: {named}{more}");
+    not_found(folder, &found)
+}

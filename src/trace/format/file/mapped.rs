@@ -1,0 +1,62 @@
+//! Memory-mapped files, and the file behind an address.
+
+use crate::format::escape::escaped;
+use crate::format::signal_safe_list::{SignalSafeEntry, SignalSafeList};
+use std::ffi::{CStr, CString};
+use std::fmt;
+use std::fs::File;
+use std::path::Path;
+
+struct MappedRange {
+    start: usize,
+    end: usize,
+    name: CString,
+}
+
+static ALL: SignalSafeList<MappedRange> = SignalSafeList::new();
+
+/// Memory-mapped file.
+pub(super) struct MappedFile {
+    map: memmap2::Mmap,
+    entry: &'static SignalSafeEntry<MappedRange>,
+}
+
+impl MappedFile {
+    /// Maps `file`, which is called `path`.
+    pub fn new(file: &File, path: &Path) -> std::io::Result<Self> {
+        // SAFETY: the map is read-only and private. Should another process truncate the file meanwhile, a
+        // read faults; `mapped_file` then tells whoever handles the fault which file it was.
+        let map = unsafe { memmap2::Mmap::map(file) }?;
+        let start = map.as_ptr() as usize;
+        let name = escaped(&path.display().to_string()).into_owned();
+        let entry = ALL.add(MappedRange {
+            start,
+            end: start + map.len(),
+            name: CString::new(name).unwrap_or_default(),
+        });
+        Ok(Self { map, entry })
+    }
+
+    pub fn bytes(&self) -> &[u8] {
+        &self.map
+    }
+}
+
+impl Drop for MappedFile {
+    fn drop(&mut self) {
+        self.entry.remove();
+    }
+}
+
+impl fmt::Debug for MappedFile {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_tuple("Mapped").field(&self.map).finish()
+    }
+}
+
+/// Returns the name of the mapped file that contains `address`. For signal handlers: this takes no lock.
+pub fn mapped_file(address: usize) -> Option<&'static CStr> {
+    let mut all = ALL.iter();
+    let found = all.find(|place| (place.start..place.end).contains(&address));
+    found.map(|place| place.name.as_c_str())
+}

@@ -1,0 +1,63 @@
+//! Traces that lie in a store and not in files of their own.
+
+use crate::format::TraceError;
+use std::fmt;
+use std::sync::Arc;
+
+/// Store of traces that are named by their hashes.
+pub trait TraceStore: Send + Sync {
+    /// Reads the bytes with this BLAKE3 hash, and checks them.
+    fn read(&self, hash: &[u8; 32]) -> Result<Vec<u8>, TraceError>;
+}
+
+/// Trace in a store. Two are equal if their bytes are.
+#[derive(Clone)]
+pub struct StoredTrace {
+    store: Arc<dyn TraceStore>,
+    hash: [u8; 32],
+}
+
+impl StoredTrace {
+    /// Names the trace with this hash in `store`.
+    pub fn new(store: Arc<dyn TraceStore>, hash: [u8; 32]) -> Self {
+        Self { store, hash }
+    }
+
+    /// Reads its bytes.
+    pub fn read(&self) -> Result<Vec<u8>, TraceError> {
+        self.store.read(&self.hash)
+    }
+
+    /// Returns what tells it from others, as device and inode tell files.
+    pub fn identity(&self) -> (u64, u64) {
+        let half =
+            |at: usize| u64::from_le_bytes(self.hash[at..at + 8].try_into().expect("8 bytes"));
+        (half(0), half(8))
+    }
+}
+
+impl fmt::Debug for StoredTrace {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "StoredTrace({:x?})", self.identity())
+    }
+}
+
+impl PartialEq for StoredTrace {
+    fn eq(&self, other: &Self) -> bool {
+        self.hash == other.hash
+    }
+}
+
+impl Eq for StoredTrace {}
+
+impl PartialOrd for StoredTrace {
+    fn partial_cmp(&self, other: &Self) -> Option<std::cmp::Ordering> {
+        Some(self.cmp(other))
+    }
+}
+
+impl Ord for StoredTrace {
+    fn cmp(&self, other: &Self) -> std::cmp::Ordering {
+        self.hash.cmp(&other.hash)
+    }
+}

@@ -1,0 +1,73 @@
+//! Formats of traces, detected by content and not by name.
+//!
+//! - `.et` of the current schema, as it is;
+//! - `.et` of 2023, which is upgraded (`trace::older`);
+//! - JSON Lines, our own text (`trace::text`), protobuf's JSON, `workload_graph` and `nodes`.
+//!
+//! Text begins with `{` or `[`, perhaps after white space, and a key of its format. A binary file whose first
+//! record has a length that looks like `{` (123 bytes) has no such key behind it.
+
+use super::text::{SniffedText, TextFormat, sniff};
+use super::wire::FrameCursor;
+use super::{SchemaGeneration, TraceError, TraceLocation, old_schemas};
+use std::fmt;
+
+/// Format of a trace.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum TraceFormat {
+    /// Binary records of this schema generation.
+    Et(SchemaGeneration),
+    /// Text in this format.
+    Text(TextFormat),
+}
+
+impl fmt::Display for TraceFormat {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Et(SchemaGeneration::V004) => f.write_str("et"),
+            Self::Et(generation) => write!(f, "et of {generation}"),
+            Self::Text(TextFormat::JsonLines) => f.write_str("JSON Lines"),
+            Self::Text(TextFormat::ProtoJson) => f.write_str("protobuf's JSON"),
+            Self::Text(TextFormat::WorkloadGraph) => f.write_str("JSON with `workload_graph`"),
+            Self::Text(TextFormat::Nodes) => f.write_str("JSON with `nodes`"),
+        }
+    }
+}
+
+/// Detects the text format of `contents`, which may be the beginning of a file; `None` if they are not text.
+///
+/// Fails on text that holds no trace.
+pub fn text_form(contents: &[u8]) -> Option<Result<TextFormat, TraceError>> {
+    // Any other byte belongs to the length of a first record.
+    if !matches!(
+        contents.first()?,
+        b'{' | b'[' | b' ' | b'\t' | b'\n' | b'\r' | 0xef
+    ) {
+        return None;
+    }
+    let (found, hint) = match sniff(contents) {
+        SniffedText::NoJson => return None,
+        SniffedText::Trace(form) => return Some(Ok(form)),
+        SniffedText::Capture(name) => (
+            format!("this is {name}, no execution trace"),
+            "`chakram convert pytorch` makes traces of the host and Kineto traces of a run",
+        ),
+        SniffedText::Other => {
+            if let Ok(Some(first)) = FrameCursor::new(contents).next_record()
+                && old_schemas::is_current(first.bytes) == Some(true)
+            {
+                return None;
+            }
+            (
+                "JSON that holds no execution trace".to_owned(),
+                "JSON Lines of `chakram convert trace`, the output of chakra_jsonizer, or an object \
+                 with `workload_graph` or `nodes`",
+            )
+        }
+    };
+    Some(Err(TraceError::refused_at(
+        TraceLocation::default(),
+        found,
+        hint,
+    )))
+}

@@ -1,0 +1,297 @@
+//! Traces that stand for several ranks, which differ in their peers, groups and cores alone.
+//!
+//! The metadata record of such a trace says who its *members* are, and what each has in place of what the trace says, which is
+//! that of the first. It is stored once, under the name of every member (links, where there are such), and opened as the trace
+//! of the rank that the name says: byte for byte as if it had been written for that rank.
+//!
+//! ```json
+//! {"ranks":[16,17],"cores":[[4,0],[5,0]],"peers":{"32":[32,33]},"groups":{"5":["5","5"],"57":["57","58"]}}
+//! ```
+//!
+//! Peers and groups that all members share may be left out.
+
+use super::TraceError;
+use super::attr::AttrView;
+use super::encoder::MessageEncoder;
+use super::rewrite::{AttributeEdit, RecordEdit};
+use super::scan::CORE;
+use super::wire::{FrameCursor, RawRecord, WireCursor, WireValue};
+use super::write::FrameWriter;
+use serde::{Deserialize, Serialize};
+use std::collections::BTreeMap;
+
+/// Attribute of the metadata record.
+pub const MEMBERS: &str = "members";
+
+/// Field numbers of attributes.
+const METADATA_ATTRIBUTES: u32 = 2;
+const NODE_ATTRIBUTES: u32 = 10;
+
+/// Members of a trace. Lists have an entry for each, in the order of `ranks`.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct TraceMembers {
+    /// The ranks; the trace is written as the first has it.
+    pub ranks: Vec<u32>,
+    /// Their cores on a machine of tiles; empty where the trace says none.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub cores: Vec<[u32; 2]>,
+    /// By peer of the first, the peers of all.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub peers: BTreeMap<u32, Vec<u32>>,
+    /// By group of the first, the groups of all.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub groups: BTreeMap<String, Vec<String>>,
+}
+
+impl TraceMembers {
+    /// Returns the text of the attribute.
+    pub fn to_text(&self) -> String {
+        serde_json::to_string(self).expect("numbers and names can be written")
+    }
+
+    /// Parses the text of the attribute. Fails with what is wrong with it.
+    pub fn parse(text: &str) -> Result<Self, String> {
+        let members: Self = serde_json::from_str(text).map_err(|error| error.to_string())?;
+        let count = members.ranks.len();
+        let lengths = [
+            ("peers", members.peers.values().map(Vec::len).collect()),
+            ("groups", members.groups.values().map(Vec::len).collect()),
+        ];
+        let cores = Some(members.cores.len()).filter(|&cores| cores > 0);
+        let cores: Vec<usize> = cores.into_iter().collect();
+        for (what, lengths) in lengths.into_iter().chain([("cores", cores)]) {
+            if let Some(length) = lengths.into_iter().find(|&length| length != count) {
+                return Err(format!("it has {length} {what} for {count} ranks"));
+            }
+        }
+        if !members.ranks.is_sorted_by(|a, b| a < b) || count < 2 {
+            return Err("its ranks are not two or more in ascending order".to_owned());
+        }
+        Ok(members)
+    }
+
+    /// Finds the members that a metadata record says. Fails where they make no sense.
+    fn find(record: RawRecord<'_>) -> Result<Option<Self>, TraceError> {
+        let Some(attribute) = attributes(record, METADATA_ATTRIBUTES)
+            .find(|(attribute, _)| attribute.name == MEMBERS.as_bytes())
+        else {
+            return Ok(None);
+        };
+        let (attribute, offset) = attribute;
+        let text = attribute.as_text();
+        let parsed = text.and_then(|text| {
+            Self::parse(text).map_err(|why| {
+                TraceError::malformed(offset, format!("attribute `{MEMBERS}`: {why}"))
+            })
+        });
+        let parsed = parsed.map_err(|error| error.in_record(record.number, record.offset));
+        parsed.map(Some)
+    }
+}
+
+/// Attributes of a record that can be read, with their offsets; fields have the number `field`.
+fn attributes<'a>(
+    record: RawRecord<'a>,
+    field: u32,
+) -> impl Iterator<Item = (AttrView<'a>, usize)> {
+    let mut cursor = WireCursor::new(record.bytes, record.offset);
+    let fields = std::iter::from_fn(move || match cursor.is_empty() {
+        true => None,
+        // What is broken is for the reader of the trace to say.
+        false => cursor.field().ok(),
+    });
+    fields.filter_map(move |found| match found {
+        (number, WireValue::Bytes(message, offset)) if number == field => {
+            Some((AttrView::scan(message, offset).ok()?, offset))
+        }
+        _ => None,
+    })
+}
+
+/// Returns the trace of `rank`, where `contents` stand for several; `None` where they do not.
+///
+/// Fails if the trace is that of other ranks, or its members make no sense.
+pub fn of_rank(contents: &[u8], rank: u32) -> Result<Option<Vec<u8>>, TraceError> {
+    let mut records = FrameCursor::new(contents);
+    let Ok(Some(first)) = records.next_record() else {
+        return Ok(None);
+    };
+    let Some(members) = TraceMembers::find(first)? else {
+        return Ok(None);
+    };
+    let Ok(place) = members.ranks.binary_search(&rank) else {
+        let [low, high] = [members.ranks.first(), members.ranks.last()].map(|rank| rank.copied());
+        let (low, high) = (low.unwrap_or(0), high.unwrap_or(0));
+        return Err(TraceError::malformed(
+            first.offset,
+            format!(
+                "attribute `{MEMBERS}`: it stands for {} ranks from {low} to {high}, and is read as the trace of rank {rank}",
+                members.ranks.len()
+            ),
+        ));
+    };
+    let core = members.cores.get(place).map(|[x, y]| format!("{x},{y}"));
+    let mut edits = vec![(MEMBERS, AttributeEdit::Remove)];
+    edits.extend(
+        core.as_deref()
+            .map(|core| (CORE, AttributeEdit::Text(core))),
+    );
+    let mut out = FrameWriter::new(Vec::with_capacity(contents.len()));
+    let mut message = MessageEncoder::default();
+    let mut write = |record: RawRecord<'_>, attributes: &[(&str, AttributeEdit<'_>)]| {
+        let edit = RecordEdit {
+            attributes,
+            ..RecordEdit::default()
+        };
+        if edit.is_empty() {
+            return out.record(record.bytes);
+        }
+        message.clear();
+        edit.apply(record, &mut message)?;
+        out.record(message.as_bytes())
+    };
+    write(first, &edits)?;
+    while let Some(record) = records.next_record()? {
+        edits.clear();
+        for (attribute, _) in attributes(record, NODE_ATTRIBUTES) {
+            if let Some(edit) = members.edit(&attribute, place) {
+                edits.push(edit);
+            }
+        }
+        write(record, &edits)?;
+    }
+    Ok(Some(out.into_inner()))
+}
+
+impl TraceMembers {
+    /// The edit of a node's attribute for the member at `place`, if it says a peer, a group or the rank itself.
+    fn edit(&self, attribute: &AttrView<'_>, place: usize) -> Option<(&str, AttributeEdit<'_>)> {
+        match attribute.name {
+            b"comm_src" | b"comm_dst" => {
+                let name = if attribute.name == b"comm_src" {
+                    "comm_src"
+                } else {
+                    "comm_dst"
+                };
+                let rank = u32::try_from(attribute.as_u64().ok()?).ok()?;
+                let own = (rank == self.ranks[0]).then(|| self.ranks[place]);
+                let found = self.peers.get(&rank).map(|peers| peers[place]).or(own)?;
+                Some((name, AttributeEdit::Count(found.into())))
+            }
+            b"pg_name" | b"comm_group" => {
+                let name = if attribute.name == b"pg_name" {
+                    "pg_name"
+                } else {
+                    "comm_group"
+                };
+                let group = match attribute.as_str().ok()? {
+                    Some(name) => name.to_owned(),
+                    None => attribute.as_u64().ok()?.to_string(),
+                };
+                let groups = self.groups.get(&group)?;
+                Some((name, AttributeEdit::Text(&groups[place])))
+            }
+            _ => None,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::format::CollectiveKind;
+    use crate::format::op::{GroupName, Op};
+    use crate::format::scan::NodeView;
+    use crate::format::write::{AttributeValue, Sink, TraceWriter};
+
+    /// A trace of rank `own` at a core: a sum in a group, and a message to a peer.
+    fn trace(own: u32, group: u64, peer: u32, about: &[(&str, &str)]) -> Vec<u8> {
+        let about: Vec<_> = about
+            .iter()
+            .map(|&(name, text)| (name, AttributeValue::Text(text)))
+            .collect();
+        let mut writer = TraceWriter::with_metadata(Vec::new(), &about).unwrap();
+        let sum = Op::Collective {
+            kind: CollectiveKind::AllReduce,
+            bytes: 64,
+            group: GroupName::Number(group),
+            root: None,
+            dimensions: None,
+            host: false,
+        };
+        let send = Op::Message {
+            receive: false,
+            peer,
+            tag: 3,
+            bytes: 8,
+            own: Some(own),
+            host: false,
+        };
+        writer.node(&NodeView::new(1, "sum", sum), &[]).unwrap();
+        writer.node(&NodeView::new(2, "send", send), &[1]).unwrap();
+        writer.into_inner()
+    }
+
+    fn members() -> TraceMembers {
+        TraceMembers {
+            ranks: vec![4, 5, 9],
+            cores: vec![[0, 0], [1, 0], [12, 3]],
+            peers: BTreeMap::from([(20, vec![20, 4, 300])]),
+            groups: BTreeMap::from([(
+                "7".to_owned(),
+                ["7", "8", "1000"].map(str::to_owned).into(),
+            )]),
+        }
+    }
+
+    /// Opened as another member's, the trace is that which would have been written for it, to the byte, where own and
+    /// other ranks trade places and numbers are longer.
+    #[test]
+    fn a_trace_is_that_of_each_member() {
+        let text = members().to_text();
+        let written = trace(4, 7, 20, &[("a", "b"), (MEMBERS, &text), (CORE, "0,0")]);
+        let own = [(5, 8, 4, "1,0"), (9, 1000, 300, "12,3")];
+        for (rank, group, peer, core) in own {
+            let found = of_rank(&written, rank).unwrap().unwrap();
+            assert_eq!(found, trace(rank, group, peer, &[("a", "b"), (CORE, core)]));
+            assert_eq!(of_rank(&found, 77).unwrap(), None);
+        }
+        let first = of_rank(&written, 4).unwrap().unwrap();
+        assert_eq!(first, trace(4, 7, 20, &[("a", "b"), (CORE, "0,0")]));
+        let error = of_rank(&written, 6).unwrap_err().to_string();
+        assert!(
+            error.contains("3 ranks from 4 to 9") && error.contains("rank 6"),
+            "{error}"
+        );
+    }
+
+    #[test]
+    fn members_that_make_no_sense_are_refused() {
+        assert_eq!(TraceMembers::parse(&members().to_text()), Ok(members()));
+        for (text, why) in [
+            ("{", "EOF"),
+            (r#"{"ranks":[1]}"#, "two or more"),
+            (r#"{"ranks":[2,1]}"#, "ascending"),
+            (r#"{"ranks":[1,1]}"#, "ascending"),
+            (r#"{"ranks":[1,2],"cores":[[0,0]]}"#, "1 cores for 2 ranks"),
+            (
+                r#"{"ranks":[1,2],"peers":{"4":[1,2,3]}}"#,
+                "3 peers for 2 ranks",
+            ),
+            (
+                r#"{"ranks":[1,2],"groups":{"4":[]}}"#,
+                "0 groups for 2 ranks",
+            ),
+            (r#"{"ranks":[1,2],"rest":3}"#, "rest"),
+        ] {
+            let found = TraceMembers::parse(text).unwrap_err();
+            assert!(found.contains(why), "{text}: {found}");
+            let error = of_rank(&trace(1, 1, 2, &[(MEMBERS, text)]), 1).unwrap_err();
+            assert!(error.to_string().contains("attribute `members`"), "{error}");
+        }
+        for broken in [&[][..], &[5], &[3, 1, 2, 3], b"\x00\x00"] {
+            assert_eq!(of_rank(broken, 1).unwrap(), None);
+        }
+    }
+}

@@ -1,0 +1,222 @@
+//! Detection of a file's schema generation, by the rules in the parent module.
+
+use super::SchemaGeneration;
+use crate::format::proto::{Int64List, Node, attribute_proto::Value};
+use crate::format::schema_layout::{self, MessageLayout};
+use crate::format::wire::{FrameCursor, RawRecord, WireCursor, WireValue};
+use crate::format::{TraceError, TraceLocation};
+use prost::Message;
+
+/// Detected generation, and whether the file begins with metadata.
+type DetectedGeneration = (SchemaGeneration, bool);
+
+/// Returns whether `first`, the first record of a file, is metadata of the current generation; `None` if it
+/// does not tell.
+pub(in crate::format) fn is_current(first: &[u8]) -> Option<bool> {
+    if first.is_empty() {
+        return None;
+    }
+    let mut cursor = WireCursor::new(first, 0);
+    let mut telling = false;
+    while !cursor.is_empty() {
+        match cursor.field() {
+            Ok((1, WireValue::Bytes(version, _))) => {
+                if version.first() == Some(&b'\n') {
+                    return Some(false);
+                }
+                telling = true;
+            }
+            Ok((1, _)) => return Some(false),
+            // Field 2 may also be the name of a node without an id.
+            Ok((2, WireValue::Bytes(attribute, at))) => {
+                if schema_layout::check(attribute, at, &schema_layout::ATTRIBUTE).is_err() {
+                    return None;
+                }
+                telling = true;
+            }
+            Ok(_) => {}
+            Err(_) => return None,
+        }
+    }
+    telling.then_some(true)
+}
+
+/// Generation that no record has ruled out yet.
+struct GenerationCandidate {
+    generation: SchemaGeneration,
+    metadata: bool,
+}
+
+impl GenerationCandidate {
+    fn all() -> impl Iterator<Item = Self> {
+        let both = |(generation, _)| {
+            [true, false].map(|metadata| Self {
+                generation,
+                metadata,
+            })
+        };
+        SchemaGeneration::ALL.into_iter().flat_map(both)
+    }
+
+    /// Returns the reason why `record` is none of this generation.
+    fn ruled_out(&self, record: RawRecord<'_>) -> Option<TraceError> {
+        let suits = |layout: &MessageLayout| {
+            let fit = schema_layout::check(record.bytes, record.offset, layout)?;
+            // Only 0.0.4 packs lists of dependencies, so lists in pieces rule it out.
+            let packed = self.generation != SchemaGeneration::V004 || !fit.unusual;
+            match (fit.unknown, packed) {
+                (true, _) => Err(TraceError::malformed(
+                    record.offset,
+                    "it has fields that are not in the schema",
+                )),
+                (_, false) => Err(TraceError::malformed(
+                    record.offset,
+                    "its lists of numbers are in pieces",
+                )),
+                _ => Ok(()),
+            }
+        };
+        if record.number == 0 && self.metadata {
+            let mut why = TraceError::malformed(record.offset, "it has no metadata records");
+            for layout in self.generation.metadata() {
+                why = suits(layout).err()?;
+            }
+            return Some(why);
+        }
+        suits(self.generation.node()).err()
+    }
+}
+
+/// Detects the generation of `contents`; `None` if that is the current one, or none at all.
+pub(super) fn detect(contents: &[u8]) -> Result<Option<DetectedGeneration>, TraceError> {
+    let mut frames = FrameCursor::new(contents);
+    let Ok(Some(first)) = frames.next_record() else {
+        return Ok(None);
+    };
+    if is_current(first.bytes) == Some(true) {
+        return Ok(None);
+    }
+    let empty = first.bytes.is_empty();
+    let mut left: Vec<GenerationCandidate> = GenerationCandidate::all()
+        .filter(|candidate| candidate.ruled_out(first).is_none())
+        // An empty first record is metadata: old nodes always have an id.
+        .filter(|candidate| candidate.metadata || !empty)
+        .collect();
+    let mut last = first;
+    while left.len() > 1 {
+        let Ok(Some(record)) = frames.next_record() else {
+            break;
+        };
+        let mut reasons = Vec::new();
+        left.retain(|candidate| match candidate.ruled_out(record) {
+            Some(why) => {
+                reasons.push(format!("{}: {}", candidate.generation, why.found()));
+                false
+            }
+            None => true,
+        });
+        if left.is_empty() && !empty {
+            return Err(contradictory(record, &reasons));
+        }
+        last = record;
+    }
+    let current = |candidate: &GenerationCandidate| candidate.generation == SchemaGeneration::V004;
+    match left.as_slice() {
+        [] => Ok(None),
+        // Writers of the current schema may begin with an empty record, too.
+        _ if empty && left.iter().any(current) => Ok(None),
+        [only] => Ok(Some((only.generation, only.metadata))),
+        _ => indifferent(contents, &left, last.number).map(Some),
+    }
+}
+
+/// Returns the latest of the generations that are `left` if `contents` mean the same in all of them, and fails
+/// otherwise.
+fn indifferent(
+    contents: &[u8],
+    left: &[GenerationCandidate],
+    last: usize,
+) -> Result<DetectedGeneration, TraceError> {
+    let chosen = &left[left.len() - 1];
+    let upgraded = |candidate: &GenerationCandidate, record: RawRecord<'_>| {
+        let metadata = candidate.metadata && record.number == 0;
+        let message = super::upgrade_record(candidate.generation, record, metadata).ok()?;
+        if metadata {
+            Some((Some(message), None))
+        } else {
+            Some((None, Some(signed(Node::decode(&message[..]).ok()?))))
+        }
+    };
+    let mut frames = FrameCursor::new(contents);
+    while let Ok(Some(record)) = frames.next_record() {
+        if record.number > last {
+            break;
+        }
+        let expected = upgraded(chosen, record);
+        let differs = |candidate: &&GenerationCandidate| {
+            candidate.metadata != chosen.metadata || upgraded(candidate, record) != expected
+        };
+        if left.iter().any(|candidate| differs(&candidate)) {
+            return Err(ambiguous(record, left));
+        }
+    }
+    Ok((chosen.generation, chosen.metadata))
+}
+
+/// Returns `node` with signed numbers for unsigned ones, which alone is no difference.
+fn signed(mut node: Node) -> Node {
+    for attribute in &mut node.attr {
+        match &mut attribute.value {
+            Some(Value::Uint64Val(v)) => {
+                if let Ok(v) = i64::try_from(*v) {
+                    attribute.value = Some(Value::Int64Val(v));
+                }
+            }
+            Some(Value::Uint64List(list)) => {
+                let values = list.values.iter().map(|v| i64::try_from(*v));
+                if let Ok(values) = values.collect() {
+                    attribute.value = Some(Value::Int64List(Int64List { values }));
+                }
+            }
+            _ => {}
+        }
+    }
+    node
+}
+
+fn at(record: RawRecord<'_>) -> TraceLocation {
+    TraceLocation {
+        record: Some(record.number),
+        offset: Some(record.offset),
+        ..TraceLocation::default()
+    }
+}
+
+const HINT: &str = "`chakram convert trace` with --generation and the generation that wrote the file, \
+                    for example --generation 0.0.2; `--generation 0.0.4` is the current one";
+
+fn ambiguous(record: RawRecord<'_>, left: &[GenerationCandidate]) -> TraceError {
+    let mut names: Vec<String> = left.iter().map(|c| c.generation.to_string()).collect();
+    names.dedup();
+    TraceError::refused_at(
+        at(record),
+        format!(
+            "a trace of 2023 without a record that tells its generation: it may be of {}, which read \
+             this record differently",
+            names.join(" or ")
+        ),
+        HINT,
+    )
+}
+
+fn contradictory(record: RawRecord<'_>, reasons: &[String]) -> TraceError {
+    TraceError::refused_at(
+        at(record),
+        format!(
+            "a trace of 2023 whose records contradict one another: this one is no node of any generation \
+             that those before it leave ({})",
+            reasons.join("; ")
+        ),
+        format!("{HINT}; --salvage, if the file is damaged"),
+    )
+}

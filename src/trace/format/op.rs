@@ -1,0 +1,455 @@
+//! Operation of a node, decoded once from its type and attributes.
+
+use super::split_sizes::SplitSizes;
+use super::{CollectiveKind, Dtype, KernelShape, MemoryChanges, TraceError, TrainingPhase, escape};
+use chakram_base::units::Span;
+
+/// Group as a trace names it.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+pub enum GroupName<'a> {
+    /// All ranks: the attribute is absent, empty or `0`.
+    #[default]
+    World,
+    /// By number, or by a text that is one.
+    Number(u64),
+    /// By any other text.
+    Text(&'a str),
+}
+
+impl<'a> GroupName<'a> {
+    /// The group called `text`.
+    pub fn from_text(text: &'a str) -> Self {
+        match text.parse::<u64>() {
+            Ok(number) if !text.starts_with('+') => Self::from_number(number),
+            _ if text.is_empty() => Self::World,
+            _ => Self::Text(text),
+        }
+    }
+
+    /// The group with this number.
+    pub fn from_number(number: u64) -> Self {
+        match number {
+            0 => Self::World,
+            _ => Self::Number(number),
+        }
+    }
+}
+
+/// Memory that a load or store accesses.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum MemoryLocation<'a> {
+    /// Memory of the NPU itself.
+    Local,
+    /// Memory beyond the NPU.
+    Remote,
+    /// The memory beyond the NPU that the machine has under this name.
+    Named(&'a str),
+}
+
+/// Operation of a node.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub enum Op<'a> {
+    /// Nothing, in no time: an INVALID or METADATA node.
+    NoOp,
+    /// Work on the host; lasts as recorded.
+    Host,
+    /// A kernel. Zero FLOPs and zero bytes mean that the trace does not state them.
+    Compute {
+        /// Number of floating-point operations.
+        flops: u64,
+        /// Bytes read and written.
+        bytes: u64,
+        /// Number format, if the trace states it.
+        dtype: Option<Dtype>,
+    },
+    /// A load or store.
+    Memory {
+        /// Whether bytes leave the NPU.
+        store: bool,
+        /// The memory.
+        place: MemoryLocation<'a>,
+        /// Number of bytes.
+        bytes: u64,
+        /// Whether all NPUs do the same and switches on the way gather what is loaded, so that each ends
+        /// with the bytes of all (an all-gather), or reduce what is stored, so that the memory takes in the
+        /// sums (a reduce-scatter). Of remote memory only.
+        in_switch: bool,
+    },
+    /// One half of a message.
+    Message {
+        /// Whether this rank receives.
+        receive: bool,
+        /// The rank at the other end.
+        peer: u32,
+        /// Tag that distinguishes messages between the same two ranks.
+        tag: i32,
+        /// Number of bytes.
+        bytes: u64,
+        /// This rank's own number, if the node states it.
+        own: Option<u32>,
+        /// Marked as host work by the trace.
+        host: bool,
+    },
+    /// One member's part of a collective.
+    Collective {
+        /// The collective operation.
+        kind: CollectiveKind,
+        /// `comm_size` as the file states it.
+        bytes: u64,
+        /// The group.
+        group: GroupName<'a>,
+        /// The root's rank, for collectives that have one; the group's first member if absent.
+        root: Option<u32>,
+        /// The machine's dimensions that take part, as a mask; all if absent.
+        dimensions: Option<u32>,
+        /// Marked as host work by the trace.
+        host: bool,
+    },
+}
+
+/// Attributes of a node that replays read.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct NodeAttributes<'a> {
+    pub host: bool,
+    pub flops: u64,
+    pub tensor_size: u64,
+    pub tensor_loc: u64,
+    pub in_switch: Option<&'a str>,
+    pub remote_memory: Option<&'a str>,
+    pub dtype: Option<Dtype>,
+    pub kernel: Option<KernelShape>,
+    pub phase: Option<TrainingPhase>,
+    pub stream: Option<i64>,
+    pub tid: Option<i64>,
+    pub duration_ns: Option<u64>,
+    pub delay_ns: u64,
+    pub wait_ns: u64,
+    pub profiler_ns: u64,
+    pub eager: bool,
+    pub comm_type: Option<u64>,
+    pub comm_size: Option<u64>,
+    pub comm_src: Option<u64>,
+    pub comm_dst: Option<u64>,
+    pub comm_tag: i64,
+    pub comm_root: Option<u64>,
+    pub dimensions: Option<u32>,
+    pub group: GroupName<'a>,
+    pub splits: SplitSizes<'a>,
+    pub memory: MemoryChanges,
+}
+
+impl<'a> NodeAttributes<'a> {
+    /// Returns the lane: `stream` of a device node, or else `tid`, which older converters use for both.
+    #[inline]
+    pub fn lane(&self) -> Option<i64> {
+        match self.stream {
+            Some(stream) if !self.host => Some(stream),
+            _ => self.tid,
+        }
+    }
+
+    /// Returns the recorded duration; the exact attribute takes precedence over whole microseconds.
+    #[inline]
+    pub fn recorded(&self, micros: u64) -> Span {
+        match self.duration_ns {
+            Some(ns) => Span::from_ns(ns),
+            None => Span::from_us(micros),
+        }
+    }
+
+    /// Decodes the operation of a node of type `kind` with these attributes.
+    #[inline]
+    pub fn op(&self, id: u64, kind: u64) -> Result<Op<'a>, TraceError> {
+        if let Some(found) = self.in_switch.filter(|_| !matches!(kind, 2 | 3)) {
+            return Err(TraceError::refused(
+                id,
+                format!(
+                    "`in_switch` is \"{}\" on a node of type {kind}, which is no load or store",
+                    escape(found)
+                ),
+                "drop the attribute; collectives among NPUs are nodes of their own",
+            ));
+        }
+        if let Some(found) = self.remote_memory.filter(|_| !matches!(kind, 2 | 3)) {
+            return Err(TraceError::refused(
+                id,
+                format!(
+                    "`remote_memory` is \"{}\" on a node of type {kind}, which is no load or store",
+                    escape(found)
+                ),
+                "drop the attribute; it names the memory that a load or store reaches",
+            ));
+        }
+        match kind {
+            0 | 1 => Ok(Op::NoOp),
+            2 | 3 => self.memory(id, kind == 3),
+            4 if self.host => Ok(Op::Host),
+            4 => Ok(Op::Compute {
+                flops: self.flops,
+                bytes: self.tensor_size,
+                dtype: self.dtype,
+            }),
+            5 | 6 if self.is_launch() => Ok(Op::Host),
+            5 | 6 => self.message(id, kind == 6),
+            7 if self.is_launch() => Ok(Op::Host),
+            7 => self.collective(id),
+            8..=10 => Err(TraceError::refused(
+                id,
+                format!(
+                    "node type {kind} is that of a {} node of newer schemas, which no model here prices",
+                    ["storage", "batch", "checkpoint"][kind as usize - 8]
+                ),
+                "leave such nodes out when the trace is captured, or make them kernels of the host",
+            )),
+            other => Err(TraceError::refused(
+                id,
+                format!("node type {other} does not exist; schemas have 0 to 10"),
+                "look whether the file was written by an older tool (before October 2023), whose \
+                 numbering differs",
+            )),
+        }
+    }
+
+    /// Returns whether a communication node is only the host operator that launched the real one: old
+    /// converters mark both, and the host's carries no size.
+    fn is_launch(&self) -> bool {
+        self.host && self.comm_size.is_none()
+    }
+
+    fn memory(&self, id: u64, store: bool) -> Result<Op<'a>, TraceError> {
+        let place = match self.tensor_loc {
+            // 0 is the default of an absent attribute.
+            0 | 2 => match self.remote_memory {
+                None => MemoryLocation::Remote,
+                Some("") => {
+                    return Err(TraceError::refused(
+                        id,
+                        "`remote_memory` is empty, and names no memory",
+                        "name one of the machine's [remote_memories.NAME], or drop the attribute",
+                    ));
+                }
+                Some(name) => MemoryLocation::Named(name),
+            },
+            1 if self.remote_memory.is_some() => {
+                return Err(TraceError::refused(
+                    id,
+                    "`remote_memory` on an access of local memory",
+                    "set `tensor_loc` to 2 for remote memory, or drop the attribute",
+                ));
+            }
+            1 => MemoryLocation::Local,
+            other => {
+                return Err(TraceError::refused(
+                    id,
+                    format!("`tensor_loc` is {other}, which names no memory"),
+                    "1 is local, 2 (or nothing) is remote",
+                ));
+            }
+        };
+        let in_switch = match self.in_switch {
+            None => false,
+            Some(_) if place == MemoryLocation::Local => {
+                return Err(TraceError::refused(
+                    id,
+                    "`in_switch` on local memory, which is behind no switch",
+                    "set `tensor_loc` to 2 for remote memory, or drop the attribute",
+                ));
+            }
+            Some(found) if found == Self::gathering(store) => true,
+            Some(found) => {
+                let expected = Self::gathering(store);
+                let what = if store { "store" } else { "load" };
+                return Err(TraceError::refused(
+                    id,
+                    format!("`in_switch` is \"{}\" on a {what}", escape(found)),
+                    format!("on a {what} it is {expected:?}"),
+                ));
+            }
+        };
+        Ok(Op::Memory {
+            store,
+            place,
+            bytes: self.tensor_size,
+            in_switch,
+        })
+    }
+
+    /// Returns the value of `in_switch` on loads or stores.
+    pub fn gathering(store: bool) -> &'static str {
+        if store {
+            "reduce_scatter"
+        } else {
+            "all_gather"
+        }
+    }
+
+    fn message(&self, id: u64, receive: bool) -> Result<Op<'a>, TraceError> {
+        let (what, far, near, needed) = if receive {
+            ("receive", self.comm_src, self.comm_dst, "comm_src")
+        } else {
+            ("send", self.comm_dst, self.comm_src, "comm_dst")
+        };
+        let Some(far) = far else {
+            return Err(TraceError::refused(
+                id,
+                format!("a {what} without `{needed}`: nobody knows the other rank"),
+                "traces that the Python converter made from PyTorch lack it; convert the capture anew",
+            ));
+        };
+        let Some(bytes) = self.comm_size else {
+            return Err(self.sizeless(id, what));
+        };
+        Ok(Op::Message {
+            receive,
+            peer: rank(id, needed, far)?,
+            tag: i32::try_from(self.comm_tag).map_err(|_| {
+                TraceError::refused(
+                    id,
+                    format!("`comm_tag` is {}", self.comm_tag),
+                    "tags have 32 bits",
+                )
+            })?,
+            bytes: self.bounded(id, bytes)?,
+            own: near
+                .map(|own| rank(id, "comm_src or comm_dst", own))
+                .transpose()?,
+            host: self.host,
+        })
+    }
+
+    fn collective(&self, id: u64) -> Result<Op<'a>, TraceError> {
+        let Some(number) = self.comm_type else {
+            return Err(TraceError::refused(
+                id,
+                "a collective without `comm_type`",
+                "write the attribute; proto/README.md lists its values",
+            ));
+        };
+        let kind = CollectiveKind::from_comm_type(number).ok_or_else(|| {
+            TraceError::refused(
+                id,
+                format!("`comm_type` {number} is no collective; the schema has 0 to 9"),
+                "look whether the file was written by an older tool, whose numbering differs",
+            )
+        })?;
+        let bytes = match (self.comm_size, kind) {
+            (Some(bytes), _) => self.bounded(id, bytes)?,
+            (None, CollectiveKind::Barrier) => 0,
+            (None, _) => return Err(self.sizeless(id, "collective")),
+        };
+        if !self.splits.is_empty() && kind != CollectiveKind::AllToAll {
+            return Err(TraceError::refused(
+                id,
+                format!("`send_bytes` or `receive_bytes` on an {kind}"),
+                "drop them; only members of an all-to-all exchange unequal parts",
+            ));
+        }
+        Ok(Op::Collective {
+            kind,
+            bytes,
+            group: self.group,
+            root: self
+                .comm_root
+                .map(|root| rank(id, "comm_root", root))
+                .transpose()?,
+            dimensions: self.dimensions,
+            host: self.host,
+        })
+    }
+
+    fn sizeless(&self, id: u64, what: &str) -> TraceError {
+        TraceError::refused(
+            id,
+            format!("a {what} without `comm_size`"),
+            "write the attribute; without it the cost is unknown",
+        )
+    }
+
+    fn bounded(&self, id: u64, bytes: u64) -> Result<u64, TraceError> {
+        if bytes > i64::MAX as u64 {
+            return Err(TraceError::refused(
+                id,
+                format!("`comm_size` is {bytes}"),
+                "sizes are below 2^63 bytes; a negative number was probably written as unsigned",
+            ));
+        }
+        Ok(bytes)
+    }
+}
+
+fn rank(id: u64, attribute: &str, value: u64) -> Result<u32, TraceError> {
+    u32::try_from(value).map_err(|_| {
+        TraceError::refused(
+            id,
+            format!("`{attribute}` is {value}, which is no rank"),
+            "ranks count from 0 and have 32 bits",
+        )
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Operation of a node of type `kind` that has `in_switch` and reaches the memory `tensor_loc`.
+    fn op(kind: u64, tensor_loc: u64, in_switch: &'static str) -> Result<Op<'static>, String> {
+        let facts = NodeAttributes {
+            tensor_loc,
+            in_switch: Some(in_switch),
+            ..NodeAttributes::default()
+        };
+        facts.op(5, kind).map_err(|error| error.to_string())
+    }
+
+    #[test]
+    fn switches_gather_loads_and_reduce_stores_beyond_the_npu() {
+        let memory = |store| Op::Memory {
+            store,
+            place: MemoryLocation::Remote,
+            bytes: 0,
+            in_switch: true,
+        };
+        assert_eq!(op(2, 2, "all_gather"), Ok(memory(false)));
+        assert_eq!(op(3, 0, "reduce_scatter"), Ok(memory(true)));
+        for (kind, place, text, expected) in [
+            (2, 2, "reduce_scatter", "on a load it is \"all_gather\""),
+            (3, 2, "all_gather", "on a store it is \"reduce_scatter\""),
+            (2, 2, "\u{1b}x", "`in_switch` is \"\\u{1b}x\""),
+            (2, 1, "all_gather", "local memory"),
+            (
+                4,
+                2,
+                "all_gather",
+                "node of type 4, which is no load or store",
+            ),
+            (7, 2, "reduce_scatter", "node of type 7"),
+            (0, 2, "", "node of type 0"),
+        ] {
+            let error = op(kind, place, text).unwrap_err();
+            assert!(error.contains(expected), "{error}");
+            assert!(error.contains("`in_switch`"), "{error}");
+        }
+    }
+
+    #[test]
+    fn types_of_newer_and_of_no_schemas_are_told_apart() {
+        let why = |kind| {
+            NodeAttributes::default()
+                .op(5, kind)
+                .unwrap_err()
+                .to_string()
+        };
+        for (kind, what) in [
+            (8, "a storage node"),
+            (9, "a batch node"),
+            (10, "a checkpoint node"),
+        ] {
+            assert!(why(kind).contains(what), "{}", why(kind));
+        }
+        assert!(
+            why(11).contains("node type 11 does not exist"),
+            "{}",
+            why(11)
+        );
+    }
+}

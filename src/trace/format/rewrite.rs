@@ -1,0 +1,334 @@
+//! Edits of records of a trace. Everything else, fields that this version does not know among it, stays as it came,
+//! byte for byte.
+
+use crate::format::TraceError;
+use crate::format::attr::AttrView;
+use crate::format::encoder::MessageEncoder;
+use crate::format::wire::{RawRecord, WireCursor, WireValue};
+
+/// New value of an attribute.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum AttributeEdit<'e> {
+    /// Count. An existing attribute keeps its type, a new one is a `uint64`.
+    Count(u64),
+    /// Text. An existing attribute keeps its type if that is text, or if the text is a number.
+    Text(&'e str),
+    /// None: the attribute is removed.
+    Remove,
+}
+
+/// Edit of a record. All other fields, unknown ones among them, are copied.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct RecordEdit<'e> {
+    /// New control dependencies.
+    pub control: Option<&'e [u64]>,
+    /// New data dependencies.
+    pub data: Option<&'e [u64]>,
+    /// New `values` of the inputs.
+    pub values: Option<&'e str>,
+    /// New values of attributes by name. An attribute that the record lacks is added at the end.
+    pub attributes: &'e [(&'e str, AttributeEdit<'e>)],
+}
+
+/// Field numbers.
+const CONTROL: u32 = 4;
+const DATA: u32 = 5;
+const INPUTS: u32 = 8;
+const NODE_ATTRIBUTES: u32 = 10;
+const METADATA_ATTRIBUTES: u32 = 2;
+const VALUES: u32 = 1;
+const ATTRIBUTE_NAME: u32 = 1;
+const FIRST_VALUE: u32 = 3;
+const LAST_VALUE: u32 = 32;
+const UINT64: u32 = 13;
+const STRING: u32 = 29;
+const BYTES: u32 = 31;
+
+impl RecordEdit<'_> {
+    /// Returns whether nothing is to change.
+    pub fn is_empty(&self) -> bool {
+        *self == Self::default()
+    }
+
+    /// Writes the edited `record` into `out`, which is empty.
+    ///
+    /// Fails where the record cannot be split into its fields.
+    pub fn apply(&self, record: RawRecord<'_>, out: &mut MessageEncoder) -> Result<(), TraceError> {
+        self.edit(record, out)
+            .map_err(|e| e.in_record(record.number, record.offset))
+    }
+
+    fn edit(&self, record: RawRecord<'_>, out: &mut MessageEncoder) -> Result<(), TraceError> {
+        let node = record.number > 0;
+        let attributes = if node {
+            NODE_ATTRIBUTES
+        } else {
+            METADATA_ATTRIBUTES
+        };
+        let (mut control, mut data, mut values) = (self.control, self.data, self.values);
+        let mut set = vec![false; self.attributes.len()];
+        let mut unknown = Vec::new();
+        let mut cursor = WireCursor::new(record.bytes, record.offset);
+        while !cursor.is_empty() {
+            let start = cursor.offset() - record.offset;
+            let (number, raw) = cursor.field()?;
+            let whole = &record.bytes[start..cursor.offset() - record.offset];
+            match (number, raw) {
+                (CONTROL, _) if node && self.control.is_some() => {
+                    out.packed(CONTROL, control.take().unwrap_or(&[]));
+                }
+                (DATA, _) if node && self.data.is_some() => {
+                    out.packed(DATA, data.take().unwrap_or(&[]));
+                }
+                (INPUTS, WireValue::Bytes(inputs, at)) if node && self.values.is_some() => {
+                    let inputs = with_values(inputs, at, values.take())?;
+                    out.bytes(INPUTS, inputs.as_bytes());
+                }
+                (_, WireValue::Bytes(message, at)) if number == attributes => {
+                    let name = AttrView::scan(message, at)?.name;
+                    let place = self
+                        .attributes
+                        .iter()
+                        .position(|(wanted, _)| wanted.as_bytes() == name);
+                    match place {
+                        None => out.raw(whole),
+                        Some(i) => {
+                            // Of several attributes with one name the last one holds, so one replacement stands
+                            // for all.
+                            if !std::mem::replace(&mut set[i], true)
+                                && let Some(message) =
+                                    with_value(message, at, self.attributes[i].1)?
+                            {
+                                out.bytes(attributes, message.as_bytes());
+                            }
+                        }
+                    }
+                }
+                _ if number > attributes => unknown.extend_from_slice(whole),
+                _ => out.raw(whole),
+            }
+        }
+        out.packed(CONTROL, control.unwrap_or(&[]));
+        out.packed(DATA, data.unwrap_or(&[]));
+        if let Some(values) = values {
+            out.bytes(INPUTS, with_values(&[], 0, Some(values))?.as_bytes());
+        }
+        for (&(name, value), set) in self.attributes.iter().zip(set) {
+            if !set && value != AttributeEdit::Remove {
+                let mut message = MessageEncoder::default();
+                message.bytes(ATTRIBUTE_NAME, name.as_bytes());
+                put_value(&mut message, None, value);
+                out.bytes(attributes, message.as_bytes());
+            }
+        }
+        out.raw(&unknown);
+        Ok(())
+    }
+}
+
+/// Returns a node's inputs with other values, or without any.
+fn with_values(
+    inputs: &[u8],
+    at: usize,
+    values: Option<&str>,
+) -> Result<MessageEncoder, TraceError> {
+    let mut out = MessageEncoder::default();
+    if let Some(values) = values {
+        out.bytes(VALUES, values.as_bytes());
+    }
+    let mut cursor = WireCursor::new(inputs, at);
+    while !cursor.is_empty() {
+        let start = cursor.offset() - at;
+        if cursor.field()?.0 != VALUES {
+            out.raw(&inputs[start..cursor.offset() - at]);
+        }
+    }
+    Ok(out)
+}
+
+/// Returns an attribute with another value; `None` if it is removed.
+fn with_value(
+    message: &[u8],
+    at: usize,
+    value: AttributeEdit<'_>,
+) -> Result<Option<MessageEncoder>, TraceError> {
+    if value == AttributeEdit::Remove {
+        return Ok(None);
+    }
+    let mut out = MessageEncoder::default();
+    let mut kept = None;
+    let mut cursor = WireCursor::new(message, at);
+    while !cursor.is_empty() {
+        let start = cursor.offset() - at;
+        let (number, _) = cursor.field()?;
+        match number {
+            FIRST_VALUE..=LAST_VALUE => kept = Some(number),
+            _ => out.raw(&message[start..cursor.offset() - at]),
+        }
+    }
+    put_value(&mut out, kept, value);
+    Ok(Some(out))
+}
+
+/// Appends `value` with the type of the old value, if that type can hold it.
+fn put_value(out: &mut MessageEncoder, kept: Option<u32>, value: AttributeEdit<'_>) {
+    let count = match value {
+        AttributeEdit::Remove => return,
+        AttributeEdit::Count(count) => count,
+        AttributeEdit::Text(text) => match (kept, text.parse()) {
+            (Some(number), Ok(count)) if number != STRING && number != BYTES => count,
+            (kept, _) => {
+                let number = kept.filter(|&number| number == BYTES).unwrap_or(STRING);
+                return out.bytes(number, text.as_bytes());
+            }
+        },
+    };
+    // Fits an int32 as well as a uint32.
+    let narrow = u32::try_from(count).ok().filter(|&n| n <= i32::MAX as u32);
+    let signed = count <= i64::MAX as u64;
+    match (kept.unwrap_or(UINT64), narrow) {
+        // A double holds whole numbers exactly up to 2^53, a float up to 2^24.
+        (number @ 3, _) if count <= 1 << 53 => out.fixed64(number, (count as f64).to_bits()),
+        (number @ 5, _) if count <= 1 << 24 => out.fixed32(number, (count as f32).to_bits()),
+        (number @ (7 | 11), Some(_)) => out.varint(number, count),
+        (number @ 9, _) if signed => out.varint(number, count),
+        // The zigzag encoding of a non-negative number is its double.
+        (number @ 15, Some(_)) => out.varint(number, count << 1),
+        (number @ 17, _) if signed => out.varint(number, count << 1),
+        (number @ (19 | 23), Some(narrow)) => out.fixed32(number, narrow),
+        (number @ 21, _) => out.fixed64(number, count),
+        (number @ 25, _) if signed => out.fixed64(number, count),
+        (number @ (STRING | BYTES), _) => out.bytes(number, count.to_string().as_bytes()),
+        _ => out.varint(UINT64, count),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::format::proto::attribute_proto::Value;
+    use crate::format::proto::{AttributeProto, IoInfo, Node};
+    use prost::Message;
+
+    fn attribute(name: &str, value: Value) -> AttributeProto {
+        AttributeProto {
+            name: name.to_owned(),
+            doc_string: "kept".to_owned(),
+            value: Some(value),
+        }
+    }
+
+    fn edited(bytes: &[u8], edit: RecordEdit<'_>) -> Vec<u8> {
+        let record = RawRecord {
+            number: 1,
+            offset: 0,
+            bytes,
+        };
+        let mut out = MessageEncoder::default();
+        edit.apply(record, &mut out).unwrap();
+        out.as_bytes().to_vec()
+    }
+
+    #[test]
+    fn what_is_not_named_stays_byte_for_byte() {
+        // Fields out of order, unpacked dependencies, and an unknown field 40 (varint 7).
+        let node = Node {
+            id: 9,
+            name: "mm".to_owned(),
+            attr: vec![attribute("x", Value::Int32Val(3))],
+            ..Node::default()
+        };
+        let mut bytes = Vec::new();
+        prost::encoding::uint64::encode(5, &77, &mut bytes);
+        bytes.extend(node.encode_to_vec());
+        bytes.extend([0xc0, 0x02, 7]);
+        assert_eq!(edited(&bytes, RecordEdit::default()), bytes);
+        let after = edited(
+            &bytes,
+            RecordEdit {
+                data: Some(&[1, 2]),
+                attributes: &[("y", AttributeEdit::Count(5))],
+                ..RecordEdit::default()
+            },
+        );
+        assert!(after.ends_with(&[0xc0, 0x02, 7]));
+        let after = Node::decode(&after[..]).unwrap();
+        assert_eq!(after.data_deps, [1, 2]);
+        assert_eq!(after.attr[0], node.attr[0]);
+        assert_eq!(after.attr[1].value, Some(Value::Uint64Val(5)));
+    }
+
+    #[test]
+    fn numbers_keep_their_types_where_these_have_room() {
+        for (before, count, after) in [
+            (Value::Int32Val(1), 6, Value::Int32Val(6)),
+            (Value::Int32Val(1), 1 << 40, Value::Uint64Val(1 << 40)),
+            (Value::Int64Val(1), 6, Value::Int64Val(6)),
+            (Value::Sint32Val(-1), 6, Value::Sint32Val(6)),
+            (Value::Sint64Val(-1), 6, Value::Sint64Val(6)),
+            (Value::Fixed32Val(1), 6, Value::Fixed32Val(6)),
+            (Value::Sfixed64Val(1), 6, Value::Sfixed64Val(6)),
+            (Value::DoubleVal(1.0), 6, Value::DoubleVal(6.0)),
+            (
+                Value::StringVal("1".into()),
+                6,
+                Value::StringVal("6".into()),
+            ),
+            (Value::BoolVal(true), 6, Value::Uint64Val(6)),
+        ] {
+            let node = Node {
+                attr: vec![
+                    attribute("n", before.clone()),
+                    attribute("m", Value::BoolVal(true)),
+                    attribute("n", before),
+                ],
+                ..Node::default()
+            };
+            let set = RecordEdit {
+                attributes: &[("n", AttributeEdit::Count(count))],
+                ..RecordEdit::default()
+            };
+            let edited = Node::decode(&edited(&node.encode_to_vec(), set)[..]).unwrap();
+            let expected = [attribute("n", after), node.attr[1].clone()];
+            assert_eq!(edited.attr, expected);
+        }
+    }
+
+    #[test]
+    fn texts_inputs_and_removals() {
+        let node = Node {
+            inputs: Some(IoInfo {
+                values: "old".into(),
+                shapes: "[]".into(),
+                types: String::new(),
+            }),
+            attr: vec![
+                attribute("pg_name", Value::Int32Val(1)),
+                attribute("gone", Value::StringVal("x".into())),
+            ],
+            ctrl_deps: vec![4],
+            ..Node::default()
+        };
+        let edit = RecordEdit {
+            control: Some(&[]),
+            values: Some("new"),
+            attributes: &[
+                ("gone", AttributeEdit::Remove),
+                ("pg_name", AttributeEdit::Text("12")),
+            ],
+            ..RecordEdit::default()
+        };
+        let after = Node::decode(&edited(&node.encode_to_vec(), edit)[..]).unwrap();
+        let inputs = after.inputs.unwrap();
+        assert_eq!((&*inputs.values, &*inputs.shapes), ("new", "[]"));
+        assert_eq!(after.attr, [attribute("pg_name", Value::Int32Val(12))]);
+        assert!(after.ctrl_deps.is_empty());
+        let text = RecordEdit {
+            attributes: &[("pg_name", AttributeEdit::Text("tp"))],
+            ..RecordEdit::default()
+        };
+        let after = Node::decode(&edited(&node.encode_to_vec(), text)[..]).unwrap();
+        let expected = attribute("pg_name", Value::StringVal("tp".into()));
+        assert_eq!(after.attr[0], expected);
+    }
+}

@@ -1,0 +1,327 @@
+//! Sound records in a damaged binary file.
+
+use super::{LostRange, SalvageReport, SalvagedRecord};
+use crate::format::schema_layout::{self, LayoutFit, MessageLayout};
+use crate::format::wire::{MAX_RECORD, RawRecord, WireCursor};
+use crate::format::{SchemaGeneration, TraceError, TraceLocation, old_schemas};
+use prost::encoding::encoded_len_varint;
+use std::ops::Range;
+
+/// Number of consecutive sound records required for reading to resume.
+const CHAIN: usize = 3;
+/// Average number of times each byte may be inspected before the search is abandoned.
+const SCAN_FACTOR: usize = 64;
+
+/// Byte range of a message in the file.
+type MessageRange = Range<usize>;
+
+/// Records of a file, under the assumption of one generation.
+struct SalvagedFile {
+    generation: SchemaGeneration,
+    /// The metadata record, if it is sound.
+    metadata: Option<MessageRange>,
+    nodes: Vec<MessageRange>,
+    lost: Vec<(Range<usize>, usize, String)>,
+    repaired: Vec<usize>,
+    /// Total bytes of nodes without unknown fields.
+    known: usize,
+}
+
+/// Recovers the metadata and the nodes of `contents` in the current schema; losses are added to the report.
+pub(super) fn find(
+    contents: &[u8],
+    generation: Option<SchemaGeneration>,
+    report: &mut SalvageReport,
+) -> Result<(Option<Vec<u8>>, Vec<SalvagedRecord>), TraceError> {
+    let known = match generation {
+        Some(generation) => Some(generation),
+        None => match old_schemas::detect(contents) {
+            Ok(Some(generation)) => Some(generation),
+            _ => None,
+        },
+    };
+    let structure = match known {
+        Some(generation) => RecordSearch::new(contents, generation).run(),
+        None => best(contents)?,
+    };
+    let generation = structure.generation;
+    report.generation = Some(generation);
+    let number = |i: usize| i + usize::from(structure.metadata.is_some());
+    let upgraded = |message: &MessageRange, number: usize, metadata: bool| {
+        let record = RawRecord {
+            number,
+            offset: message.start,
+            bytes: &contents[message.clone()],
+        };
+        old_schemas::upgrade_record(generation, record, metadata)
+    };
+    for (bytes, record, why) in structure.lost {
+        report.lost.push(LostRange {
+            bytes,
+            record,
+            line: None,
+            why,
+        });
+    }
+    let mut found = Vec::with_capacity(structure.nodes.len());
+    for (i, message) in structure.nodes.iter().enumerate() {
+        match upgraded(message, number(i), false) {
+            Ok(upgraded) => found.push(SalvagedRecord {
+                message: upgraded,
+                record: number(i),
+            }),
+            Err(error) => report.lost.push(LostRange {
+                bytes: message.clone(),
+                record: number(i),
+                line: None,
+                why: error.found(),
+            }),
+        }
+    }
+    report.lost.sort_by_key(|lost| lost.bytes.start);
+    for start in structure.repaired {
+        let i = structure.nodes.partition_point(|node| node.start < start);
+        report.repaired.push((number(i), start));
+    }
+    let early = |first: &MessageRange| {
+        let first = &contents[first.clone()];
+        generation != SchemaGeneration::V004 || old_schemas::is_current(first) == Some(false)
+    };
+    let metadata = match &structure.metadata {
+        Some(first) if early(first) => upgraded(first, 0, true).ok(),
+        Some(first) => Some(contents[first.clone()].to_vec()),
+        None => None,
+    };
+    // Correct fields can still hold damaged attributes.
+    let metadata = metadata.filter(|bytes| old_schemas::is_metadata(bytes));
+    // Old files may lack metadata from the start.
+    let headless = structure.metadata.is_none()
+        && structure.nodes.first().is_some_and(|node| {
+            let length = node.len() as u64;
+            node.start == encoded_len_varint(length)
+        });
+    report.metadata_lost = metadata.is_none() && !headless;
+    Ok((metadata, found))
+}
+
+/// Returns the records under the generation that explains most bytes; fails if two explain equally many.
+fn best(contents: &[u8]) -> Result<SalvagedFile, TraceError> {
+    let mut best = RecordSearch::new(contents, SchemaGeneration::V004).run();
+    // Damage rarely leaves less than half of a file, and other generations explain nearly nothing of it.
+    if best.lost.is_empty() || best.known * 2 > contents.len() {
+        return Ok(best);
+    }
+    let mut tie = None;
+    for (generation, _) in SchemaGeneration::ALL {
+        if generation == SchemaGeneration::V004 {
+            continue;
+        }
+        let other = RecordSearch::new(contents, generation).run();
+        match other.known.cmp(&best.known) {
+            std::cmp::Ordering::Greater => (best, tie) = (other, None),
+            std::cmp::Ordering::Equal if best.generation != SchemaGeneration::V004 => {
+                tie = Some(generation);
+            }
+            _ => {}
+        }
+    }
+    match tie {
+        None => Ok(best),
+        Some(other) => Err(TraceError::refused_at(
+            TraceLocation::default(),
+            format!(
+                "what is sound in this file may be of {} or {other}",
+                best.generation
+            ),
+            "--generation and the generation that wrote the file",
+        )),
+    }
+}
+
+struct RecordSearch<'a> {
+    contents: &'a [u8],
+    generation: SchemaGeneration,
+    /// Number of bytes that may still be inspected by the search.
+    scan_budget: usize,
+}
+
+impl<'a> RecordSearch<'a> {
+    fn new(contents: &'a [u8], generation: SchemaGeneration) -> Self {
+        Self {
+            contents,
+            generation,
+            scan_budget: contents
+                .len()
+                .saturating_mul(SCAN_FACTOR)
+                .saturating_add(1 << 16),
+        }
+    }
+
+    fn run(mut self) -> SalvagedFile {
+        let mut found = SalvagedFile {
+            generation: self.generation,
+            metadata: None,
+            nodes: Vec::new(),
+            lost: Vec::new(),
+            repaired: Vec::new(),
+            known: 0,
+        };
+        let mut at = self.metadata(&mut found);
+        while at < self.contents.len() {
+            match self.node(at) {
+                Ok((message, fit)) => {
+                    at = message.end;
+                    found.known += if fit.unknown { 0 } else { message.len() };
+                    found.nodes.push(message);
+                }
+                Err(why) => at = self.resynchronize(at, why, &mut found),
+            }
+        }
+        found
+    }
+
+    /// Reads the first record if it is metadata, and returns the offset of the next.
+    fn metadata(&mut self, found: &mut SalvagedFile) -> usize {
+        let Ok(first) = self.frame(0) else {
+            return 0;
+        };
+        let bytes = &self.contents[first.clone()];
+        let suits =
+            |layout: &MessageLayout| schema_layout::check(bytes, first.start, layout).is_ok();
+        // A node has an id or a name (fields 1 and 2); otherwise the record fits metadata, too.
+        let is_node = schema_layout::check(bytes, first.start, self.generation.node())
+            .is_ok_and(|fit| !fit.unknown && fit.present & 0b110 != 0);
+        if !is_node && self.generation.metadata().any(suits) {
+            let end = first.end;
+            // An empty first record must be followed by a sound record.
+            if !first.is_empty() || end == self.contents.len() || self.node(end).is_ok() {
+                found.metadata = Some(first);
+                return end;
+            }
+        }
+        0
+    }
+
+    /// Returns the message that the length at `at` announces.
+    fn frame(&self, at: usize) -> Result<MessageRange, TraceError> {
+        let mut cursor = WireCursor::new(&self.contents[at..], at);
+        let length = cursor.varint()?;
+        let start = cursor.offset();
+        if length > MAX_RECORD {
+            return Err(TraceError::malformed(at, "a length of more than 32 bits"));
+        }
+        cursor.take(length)?;
+        Ok(start..start + length as usize)
+    }
+
+    /// Checks a message against the layout of a node, and charges the inspected bytes to the search.
+    fn check(&mut self, message: &MessageRange) -> Result<LayoutFit, TraceError> {
+        let bytes = &self.contents[message.clone()];
+        let fit = schema_layout::check(bytes, message.start, self.generation.node());
+        let seen = match &fit {
+            Ok(_) => message.len(),
+            Err(error) => error
+                .offset()
+                .map_or(0, |at| at.saturating_sub(message.start)),
+        };
+        self.scan_budget = self.scan_budget.saturating_sub(seen + 1);
+        fit
+    }
+
+    /// Returns the sound node whose length stands at `at`.
+    fn node(&mut self, at: usize) -> Result<(MessageRange, LayoutFit), TraceError> {
+        let message = self.frame(at)?;
+        let fit = self.check(&message)?;
+        let certain = !fit.unknown && !fit.unusual && !message.is_empty();
+        if certain || message.end == self.contents.len() || self.is_strong(message.end).is_some() {
+            return Ok((message, fit));
+        }
+        let what = if message.is_empty() {
+            "a record without content, and no sound record behind it"
+        } else {
+            "a record with unusual fields, and no sound record behind it"
+        };
+        Err(TraceError::malformed(at, what))
+    }
+
+    /// Returns the node at `at` if it is certain: it has an id and another field, and nothing unusual.
+    fn is_strong(&mut self, at: usize) -> Option<MessageRange> {
+        let message = self.frame(at).ok()?;
+        if message.is_empty() {
+            return None;
+        }
+        let fit = self.check(&message).ok()?;
+        is_strong(fit).then_some(message)
+    }
+
+    /// Returns whether sound records follow one another from `at`.
+    fn is_chain(&mut self, mut at: usize) -> bool {
+        for linked in 0..CHAIN {
+            if at == self.contents.len() {
+                return linked > 0;
+            }
+            match self.is_strong(at) {
+                Some(message) => at = message.end,
+                None => return false,
+            }
+        }
+        true
+    }
+
+    /// Resumes reading behind the damage at `at`, and returns the offset.
+    fn resynchronize(&mut self, at: usize, why: TraceError, found: &mut SalvagedFile) -> usize {
+        let end = self.contents.len();
+        let mut next = at + 1;
+        while next < end && self.scan_budget > 0 && !self.is_chain(next) {
+            next += 1;
+        }
+        if self.scan_budget == 0 {
+            next = end;
+        }
+        // A record that exceeds the end of the file was truncated.
+        let cut = next == end && self.frame(at).is_err();
+        if let Some(message) = self.with_bad_length(at, next).filter(|_| !cut) {
+            found.repaired.push(message.start);
+            found.nodes.push(message);
+            return next;
+        }
+        // A damaged length may have shortened the record before.
+        if let Some(before) = found.nodes.last_mut().filter(|before| before.end == at) {
+            let whole = before.start..next;
+            if self.is_whole(&whole) {
+                found.repaired.push(whole.start);
+                *before = whole;
+                return next;
+            }
+        }
+        let record = found.nodes.len() + usize::from(found.metadata.is_some());
+        let patience = match self.scan_budget {
+            0 => "; the search for what is sound behind it was given up",
+            _ => "",
+        };
+        let why = format!("{}{patience}", why.found());
+        found.lost.push((at..next, record, why));
+        next
+    }
+
+    /// Returns the one record between `at` and `next`, if only its length is damaged.
+    fn with_bad_length(&mut self, at: usize, next: usize) -> Option<MessageRange> {
+        // A length of 32 bits takes one to five bytes.
+        (1..=5).find_map(|length| {
+            let message = at.checked_add(length).filter(|start| *start < next)?..next;
+            let sound = encoded_len_varint(message.len() as u64) == length;
+            (sound && self.is_whole(&message)).then_some(message)
+        })
+    }
+
+    /// Returns whether a message is a complete node without unknown fields.
+    fn is_whole(&mut self, message: &MessageRange) -> bool {
+        let fit = self.check(message);
+        fit.is_ok_and(|fit| !fit.unknown && is_strong(fit))
+    }
+}
+
+fn is_strong(fit: LayoutFit) -> bool {
+    const ID: u64 = 1 << 1;
+    !fit.unusual && fit.present & ID != 0 && fit.present != ID
+}

@@ -1,0 +1,598 @@
+//! Hot reader: one pass over the bytes of a node, borrowing from them, without allocation.
+
+use super::attr::AttrView;
+use super::groups::{NODE_MARK, NODE_NAME};
+use super::op::{GroupName, NodeAttributes, Op};
+use super::roles::{self, GroupRoles};
+use super::split_sizes::{RECEIVE_BYTES, SEND_BYTES, SplitSizes};
+use super::utf8::text;
+use super::wire::{RawRecord, WireCursor, WireValue, repeated_varints};
+use super::work_amounts::{self, WorkAmounts};
+use super::{Dtype, KernelShape, MemoryChanges, NodeLabels, TraceError, TrainingPhase};
+use chakram_base::units::Span;
+
+/// Visitor of a node's dependencies while its record is scanned.
+pub trait DependencyVisitor {
+    /// Visits a data dependency: the node consumes results of node `id`.
+    fn data(&mut self, id: u64) -> Result<(), TraceError>;
+    /// Visits a control dependency: the node follows node `id` in program order.
+    fn control(&mut self, id: u64) -> Result<(), TraceError>;
+}
+
+/// Node as its record describes it, without its dependencies.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct NodeView<'a> {
+    /// The id in the file.
+    pub id: u64,
+    /// The name.
+    pub name: &'a str,
+    /// Operation.
+    pub op: Op<'a>,
+    /// Class and shape of a kernel, if the trace states them.
+    pub kernel: Option<KernelShape>,
+    /// Stream or thread, if the trace names one.
+    pub lane: Option<i64>,
+    /// Recorded duration; zero if the trace does not state it. For a communication node with a
+    /// [`wait`](Self::wait), the transfer alone.
+    pub recorded: Span,
+    /// The duration in whole microseconds, as the schema holds it; `recorded` may be finer.
+    pub micros: u64,
+    /// Host time (launch overhead) from the completion of its last dependency, or from the release of the rank
+    /// if it has none, until it is ready.
+    pub delay: Span,
+    /// Recorded time that a communication node waited for its peers, before and in addition to `recorded`.
+    pub wait: Span,
+    /// Part of `delay` and `recorded` together that the profiler which captured it is estimated to have added.
+    pub profiler: Span,
+    /// Whether this end of a collective, or this send, waited for none of its peers.
+    pub eager: bool,
+    /// Recorded start, in microseconds of a clock that the file does not name; zero, as from nearly every
+    /// producer, if the file does not state it. Replays ignore it.
+    pub start_micros: u64,
+    /// JSON text of the process groups, if it is the metadata node that declares them.
+    pub groups: Option<&'a str>,
+    /// Memory that it allocates and frees on its NPU.
+    pub memory: MemoryChanges,
+    /// Bytes that a member of an all-to-all exchanges with each of the others, where they are not equal.
+    pub splits: SplitSizes<'a>,
+    /// Position in its job. All of it is written; this reader reads the phase alone.
+    pub labels: NodeLabels<'a>,
+}
+
+impl<'a> NodeView<'a> {
+    /// Creates a node without lane and duration.
+    pub fn new(id: u64, name: &'a str, op: Op<'a>) -> Self {
+        Self {
+            id,
+            name,
+            op,
+            kernel: None,
+            lane: None,
+            recorded: Span::ZERO,
+            micros: 0,
+            delay: Span::ZERO,
+            wait: Span::ZERO,
+            profiler: Span::ZERO,
+            eager: false,
+            start_micros: 0,
+            groups: None,
+            memory: MemoryChanges::default(),
+            splits: SplitSizes::default(),
+            labels: NodeLabels::default(),
+        }
+    }
+
+    /// Takes the estimated cost of the profiler out of the delay, and what is more than that out of the duration.
+    pub fn leave_profiler_out(&mut self) {
+        let before = self.profiler.min(self.delay);
+        self.delay = Span(self.delay.0 - before.0);
+        self.recorded = Span(self.recorded.0.saturating_sub(self.profiler.0 - before.0));
+        self.profiler = Span::ZERO;
+    }
+
+    /// Creates the metadata node that declares process groups in `text`, made by
+    /// [`metadata_text`](super::groups::metadata_text).
+    pub fn declaring(id: u64, text: &'a str) -> Self {
+        Self {
+            groups: Some(text),
+            ..Self::new(id, NODE_NAME, Op::NoOp)
+        }
+    }
+}
+
+/// Metadata record at the start of a file.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct TraceMetadata {
+    /// Recorded end of the rank's last event, counted from the start of the job.
+    pub captured: Option<Span>,
+    /// Names of lanes: (whether it is a host thread, number, name).
+    pub lanes: Vec<(bool, i64, String)>,
+    /// Roles of groups.
+    pub roles: GroupRoles,
+    /// Whether the kernels are operators that ran on a CPU.
+    pub kernels_on_cpu: bool,
+    /// Work of the whole job.
+    pub amounts: Option<WorkAmounts>,
+    /// Steps that the job measured without a profiler.
+    pub unprofiled: Option<UnprofiledSteps>,
+    /// Place of the rank's core, x and y, on a machine of tiles.
+    pub core: Option<[u32; 2]>,
+}
+
+/// Steps of a captured job that were measured without a profiler, beside those that were captured.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct UnprofiledSteps {
+    /// Number of steps that the capture is of.
+    pub captured: u64,
+    /// Median time of a step without a profiler.
+    pub step: Span,
+}
+
+/// Attribute of the metadata record with the median time of a step without a profiler, ns.
+pub const UNPROFILED_STEP: &str = "unprofiled_step_ns";
+/// Attribute of the metadata record with the number of steps that the capture is of.
+pub const CAPTURED_STEPS: &str = "captured_steps";
+
+/// Attribute of the metadata record that says where on a machine of tiles the rank sits: `3,1`.
+pub const CORE: &str = "core";
+
+/// Attribute of the metadata record that says where the kernels of a captured job ran: [`CPU`] or [`DEVICE`].
+pub const KERNELS_ON: &str = "kernels_on";
+/// Value of [`KERNELS_ON`]: on threads of the host.
+pub const CPU: &str = "cpu";
+/// Value of [`KERNELS_ON`]: on accelerators.
+pub const DEVICE: &str = "device";
+
+/// Parses the attribute names `host_lane.N` and `lane.N`: whether the lane is the host's, and its number.
+fn lane_of(name: &[u8]) -> Option<(bool, i64)> {
+    let name = std::str::from_utf8(name).ok()?;
+    match name.strip_prefix("host_lane.") {
+        Some(number) => Some((true, number.parse().ok()?)),
+        None => Some((false, name.strip_prefix("lane.")?.parse().ok()?)),
+    }
+}
+
+/// Parses `3,1`.
+fn core_place(text: &str) -> Option<[u32; 2]> {
+    let (x, y) = text.split_once(',')?;
+    Some([x.trim().parse().ok()?, y.trim().parse().ok()?])
+}
+
+/// Reads the metadata record, the first of a file.
+///
+/// Versions differ in its content, so only a relevant attribute of an unreadable type is an error.
+pub fn metadata(record: RawRecord<'_>) -> Result<TraceMetadata, TraceError> {
+    let mut metadata = TraceMetadata::default();
+    let (mut steps, mut unprofiled) = (None, None);
+    let mut cursor = WireCursor::new(record.bytes, record.offset);
+    while !cursor.is_empty() {
+        let Ok((number, raw)) = cursor.field() else {
+            break;
+        };
+        if let (2, WireValue::Bytes(message, offset)) = (number, raw)
+            && let Ok(attr) = AttrView::scan(message, offset)
+            && attr.is_set()
+        {
+            if attr.name == b"captured_ns" {
+                let ns = attr.as_u64();
+                let ns = ns.map_err(|e| e.in_record(record.number, record.offset))?;
+                metadata.captured = Some(Span::from_ns(ns));
+            } else if attr.name == UNPROFILED_STEP.as_bytes() {
+                unprofiled = attr.as_u64().ok();
+            } else if attr.name == CAPTURED_STEPS.as_bytes() {
+                steps = attr.as_u64().ok();
+            } else if let (true, Ok(Some(text))) =
+                (attr.name == roles::ATTRIBUTE.as_bytes(), attr.as_str())
+            {
+                let Ok(found) = text.parse();
+                metadata.roles = found;
+            } else if let (true, Ok(Some(text))) =
+                (attr.name == KERNELS_ON.as_bytes(), attr.as_str())
+            {
+                metadata.kernels_on_cpu = text == CPU;
+            } else if let (true, Ok(Some(text))) = (
+                attr.name == work_amounts::ATTRIBUTE.as_bytes(),
+                attr.as_str(),
+            ) {
+                metadata.amounts = WorkAmounts::read(text);
+            } else if attr.name == CORE.as_bytes() {
+                let core = attr.as_str().ok().flatten().and_then(core_place);
+                let core = core.ok_or_else(|| {
+                    let why = format!("attribute `{CORE}` is no place of a core such as `3,1`");
+                    TraceError::malformed(offset, why).in_record(record.number, record.offset)
+                })?;
+                metadata.core = Some(core);
+            } else if let (Some((host, number)), Ok(Some(name))) =
+                (lane_of(attr.name), attr.as_str())
+            {
+                metadata.lanes.push((host, number, name.to_owned()));
+            }
+        }
+    }
+    metadata.unprofiled = steps
+        .zip(unprofiled)
+        .map(|(captured, step)| UnprofiledSteps {
+            captured,
+            step: Span::from_ns(step),
+        });
+    Ok(metadata)
+}
+
+/// Scans one node record, handing its dependencies to `deps` in file order.
+///
+/// Fails on broken wire data, on text that is not UTF-8 where text is needed, and on a node whose
+/// attributes make no sense for its type.
+#[inline(always)]
+pub fn node<'a>(
+    record: RawRecord<'a>,
+    deps: &mut impl DependencyVisitor,
+) -> Result<NodeView<'a>, TraceError> {
+    // Split into steps, of which all but the first are inlined, so that unused fields of the view are never
+    // computed.
+    let mut fields = NodeFields::default();
+    fields
+        .read(record, deps)
+        .and_then(|()| fields.decide(record))
+        .map_err(|e| e.in_record(record.number, record.offset))
+        .map(|(name, op, groups)| fields.view(name, op, groups))
+}
+
+/// Fields of a node as read.
+#[derive(Default)]
+struct NodeFields<'a> {
+    id: u64,
+    kind: u64,
+    micros: u64,
+    start_micros: u64,
+    name: &'a [u8],
+    facts: NodeAttributes<'a>,
+}
+
+/// Name and operation of a node, and the text of the groups that it declares.
+type DecodedOp<'a> = (&'a str, Op<'a>, Option<&'a str>);
+
+impl<'a> NodeFields<'a> {
+    #[inline(never)]
+    fn read(
+        &mut self,
+        record: RawRecord<'a>,
+        deps: &mut impl DependencyVisitor,
+    ) -> Result<(), TraceError> {
+        let mut cursor = WireCursor::new(record.bytes, record.offset);
+        while !cursor.is_empty() {
+            // Two code paths with the same result, so that the usual one stays in registers: a node has ten
+            // attributes.
+            if let Some(attr) = AttrView::take_fast(&mut cursor) {
+                take(attr, &mut self.facts)?;
+                continue;
+            }
+            let at = cursor.offset();
+            match cursor.field()? {
+                (1, WireValue::Varint(v)) => self.id = v,
+                (2, WireValue::Bytes(bytes, _)) => self.name = bytes,
+                // An enum has 32 bits, whatever the number was written with.
+                (3, WireValue::Varint(v)) => self.kind = u64::from(v as u32),
+                (4, raw) => repeated_varints(raw, at, |dep| deps.control(dep))?,
+                (5, raw) => repeated_varints(raw, at, |dep| deps.data(dep))?,
+                (6, WireValue::Varint(v)) => self.start_micros = v,
+                (7, WireValue::Varint(v)) => self.micros = v,
+                (8 | 9, WireValue::Bytes(..)) => {}
+                (10, WireValue::Bytes(message, offset)) => {
+                    attribute(message, offset, &mut self.facts)?;
+                }
+                (1..=10, _) => {
+                    return Err(TraceError::malformed(
+                        at,
+                        "a field of a node has the wrong wire type",
+                    ));
+                }
+                _ => {}
+            }
+        }
+        Ok(())
+    }
+
+    #[inline(always)]
+    fn decide(&self, record: RawRecord<'a>) -> Result<DecodedOp<'a>, TraceError> {
+        let (id, kind) = (self.id, self.kind);
+        let name = text(self.name).ok_or_else(|| {
+            TraceError::malformed(record.offset, format!("the name of node {id} is not UTF-8"))
+        })?;
+        let op = self.facts.op(id, kind)?;
+        let groups = match op {
+            Op::NoOp if kind == 1 && name.contains(NODE_MARK) => values(record)?,
+            _ => None,
+        };
+        Ok((name, op, groups))
+    }
+
+    #[inline(always)]
+    fn view(&self, name: &'a str, op: Op<'a>, groups: Option<&'a str>) -> NodeView<'a> {
+        let facts = &self.facts;
+        NodeView {
+            id: self.id,
+            name,
+            op,
+            kernel: facts.kernel,
+            lane: facts.lane(),
+            recorded: facts.recorded(self.micros),
+            micros: self.micros,
+            delay: Span::from_ns(facts.delay_ns),
+            wait: Span::from_ns(facts.wait_ns),
+            profiler: Span::from_ns(facts.profiler_ns),
+            eager: facts.eager,
+            start_micros: self.start_micros,
+            groups,
+            memory: facts.memory,
+            splits: facts.splits,
+            labels: NodeLabels {
+                phase: facts.phase,
+                ..NodeLabels::default()
+            },
+        }
+    }
+}
+
+/// Recovers from a record that [`node`] refuses its id, its name if that is text, and its dependencies, up to
+/// the first byte that breaks the format. Its operation is [`Op::NoOp`].
+pub fn partial_node<'a>(record: RawRecord<'a>, deps: &mut impl DependencyVisitor) -> NodeView<'a> {
+    let mut view = NodeView::new(0, "", Op::NoOp);
+    let mut cursor = WireCursor::new(record.bytes, record.offset);
+    while !cursor.is_empty() {
+        let at = cursor.offset();
+        let read = match cursor.field() {
+            Ok((1, WireValue::Varint(id))) => {
+                view.id = id;
+                Ok(())
+            }
+            Ok((2, WireValue::Bytes(bytes, _))) => {
+                view.name = text(bytes).unwrap_or_default();
+                Ok(())
+            }
+            Ok((4, raw)) => repeated_varints(raw, at, |dep| deps.control(dep)),
+            Ok((5, raw)) => repeated_varints(raw, at, |dep| deps.data(dep)),
+            other => other.map(|_| ()),
+        };
+        if read.is_err() {
+            break;
+        }
+    }
+    view
+}
+
+/// Returns the name in a record, by the rules of [`partial_node`].
+pub fn name(record: RawRecord<'_>) -> &str {
+    struct IgnoreDependencies;
+    impl DependencyVisitor for IgnoreDependencies {
+        fn data(&mut self, _: u64) -> Result<(), TraceError> {
+            Ok(())
+        }
+        fn control(&mut self, _: u64) -> Result<(), TraceError> {
+            Ok(())
+        }
+    }
+    partial_node(record, &mut IgnoreDependencies).name
+}
+
+/// Reads an attribute in any encoding, and stores it if replays read it.
+#[inline(never)]
+fn attribute<'a>(
+    message: &'a [u8],
+    offset: usize,
+    facts: &mut NodeAttributes<'a>,
+) -> Result<(), TraceError> {
+    let attr = AttrView::scan(message, offset)?;
+    if attr.is_set() {
+        take(attr, facts)?;
+    }
+    Ok(())
+}
+
+/// Returns whether replays read the attribute `name`.
+pub fn is_replay_attribute(name: &str) -> bool {
+    // Most names are ruled out by their first letter and length.
+    let letter = name
+        .as_bytes()
+        .first()
+        .map(|first| first.wrapping_sub(b'a'));
+    let lengths = letter.and_then(|letter| REPLAY_LENGTHS.get(usize::from(letter)));
+    let possible = lengths.is_some_and(|lengths| name.len() < 32 && lengths >> name.len() & 1 == 1);
+    possible && REPLAY_ATTRIBUTES.contains(&name)
+}
+
+/// Per first letter, a bit for each length of the names that replays read.
+const REPLAY_LENGTHS: [u32; 26] = {
+    let mut lengths = [0; 26];
+    let mut i = 0;
+    while i < REPLAY_ATTRIBUTES.len() {
+        let name = REPLAY_ATTRIBUTES[i].as_bytes();
+        lengths[(name[0] - b'a') as usize] |= 1 << name.len();
+        i += 1;
+    }
+    lengths
+};
+
+/// Names of the attributes that replays read.
+pub const REPLAY_ATTRIBUTES: [&str; 38] = [
+    "is_cpu_op",
+    "num_ops",
+    "tensor_size",
+    "tensor_loc",
+    "in_switch",
+    "remote_memory",
+    "dtype",
+    "kernel_shape",
+    "phase",
+    "stream",
+    "tid",
+    "duration_ns",
+    "delay_ns",
+    "wait_ns",
+    "profiler_ns",
+    "eager",
+    "comm_type",
+    "comm_size",
+    "comm_src",
+    "comm_dst",
+    "comm_tag",
+    "comm_root",
+    "involved_dim",
+    "involve_dims",
+    "pg_name",
+    "comm_group",
+    SEND_BYTES,
+    RECEIVE_BYTES,
+    "allocates.weights",
+    "allocates.gradients",
+    "allocates.optimizer",
+    "allocates.activations",
+    "allocates.temporary",
+    "frees.weights",
+    "frees.gradients",
+    "frees.optimizer",
+    "frees.activations",
+    "frees.temporary",
+];
+
+/// Stores the attribute if replays read it. Inlining is forced: without it, which depends on what else is in
+/// the binary, loading takes a tenth longer.
+#[inline(always)]
+fn take<'a>(attr: AttrView<'a>, facts: &mut NodeAttributes<'a>) -> Result<(), TraceError> {
+    match attr.name {
+        b"is_cpu_op" => facts.host = attr.as_bool()?,
+        b"num_ops" => facts.flops = attr.as_u64()?,
+        b"tensor_size" => facts.tensor_size = attr.as_u64()?,
+        b"tensor_loc" => facts.tensor_loc = attr.as_u64()?,
+        b"in_switch" => facts.in_switch = Some(attr.as_text()?),
+        b"remote_memory" => facts.remote_memory = Some(attr.as_text()?),
+        b"dtype" => facts.dtype = attr.as_str()?.and_then(Dtype::from_name),
+        b"kernel_shape" => facts.kernel = Some(attr.as_kernel_shape()?),
+        b"phase" => facts.phase = attr.as_str()?.and_then(TrainingPhase::from_name),
+        b"stream" => facts.stream = Some(attr.as_i64()?),
+        b"tid" => facts.tid = Some(attr.as_i64()?),
+        b"duration_ns" => facts.duration_ns = Some(attr.as_u64()?),
+        b"delay_ns" => facts.delay_ns = attr.as_u64()?,
+        b"wait_ns" => facts.wait_ns = attr.as_u64()?,
+        b"profiler_ns" => facts.profiler_ns = attr.as_u64()?,
+        b"eager" => facts.eager = attr.as_bool()?,
+        b"comm_type" => facts.comm_type = Some(attr.as_u64()?),
+        b"comm_size" => facts.comm_size = Some(attr.as_u64()?),
+        b"comm_src" => facts.comm_src = Some(attr.as_u64()?),
+        b"comm_dst" => facts.comm_dst = Some(attr.as_u64()?),
+        b"comm_tag" => facts.comm_tag = attr.as_i64()?,
+        b"comm_root" => facts.comm_root = Some(attr.as_u64()?),
+        b"involved_dim" | b"involve_dims" => facts.dimensions = attr.as_mask()?,
+        b"pg_name" | b"comm_group" => {
+            facts.group = match attr.as_str()? {
+                Some(text) => GroupName::from_text(text),
+                None => GroupName::from_number(attr.as_u64()?),
+            }
+        }
+        b"send_bytes" => facts.splits.send = attr.as_text()?,
+        b"receive_bytes" => facts.splits.receive = attr.as_text()?,
+        // Two letters distinguish these from nearly all attributes that are ignored here.
+        [b'a', b'l', ..] | [b'f', b'r', ..] => facts.memory.take(&attr)?,
+        _ => {}
+    }
+    Ok(())
+}
+
+/// Returns the `values` text of a node's inputs, if it is not empty. Inputs that come in parts are one.
+fn values(record: RawRecord<'_>) -> Result<Option<&str>, TraceError> {
+    let mut found = "";
+    let mut node = WireCursor::new(record.bytes, record.offset);
+    while !node.is_empty() {
+        let (8, WireValue::Bytes(inputs, at)) = node.field()? else {
+            continue;
+        };
+        let mut inputs = WireCursor::new(inputs, at);
+        while !inputs.is_empty() {
+            if let (1, WireValue::Bytes(text, at)) = inputs.field()? {
+                found = std::str::from_utf8(text).map_err(|_| {
+                    TraceError::malformed(at, "the inputs of the metadata node are not UTF-8")
+                })?;
+            }
+        }
+    }
+    Ok((!found.is_empty()).then_some(found))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::proto::{AttributeProto, GlobalMetadata, attribute_proto::Value};
+    use super::*;
+    use prost::Message;
+
+    fn metadata_of(attr: Vec<AttributeProto>) -> Result<TraceMetadata, TraceError> {
+        let message = GlobalMetadata {
+            version: "0.0.4".to_owned(),
+            attr,
+        };
+        metadata(RawRecord {
+            number: 0,
+            offset: 1,
+            bytes: &message.encode_to_vec(),
+        })
+    }
+
+    fn attribute(name: &str, value: Value) -> AttributeProto {
+        AttributeProto {
+            name: name.to_owned(),
+            value: Some(value),
+            ..AttributeProto::default()
+        }
+    }
+
+    #[test]
+    fn the_list_of_what_is_read_is_that_of_what_is_taken() {
+        for name in REPLAY_ATTRIBUTES {
+            // A list of texts is no value that any of them takes, but a number format or phase may be unknown.
+            let value = Value::StringList(super::super::proto::StringList::default());
+            let message = attribute(name, value).encode_to_vec();
+            let taken = attribute_facts(&message);
+            let unknown = ["dtype", "phase"].contains(&name);
+            assert!(taken.is_err() || unknown, "{name}");
+            assert!(is_replay_attribute(name), "{name}");
+        }
+        for other in ["", "rf_id", "stream_", "Stream", "é", &"p".repeat(40)] {
+            assert!(!is_replay_attribute(other), "{other}");
+        }
+        for name in crate::format::tensors::ATTRIBUTES.as_flattened() {
+            assert!(REPLAY_ATTRIBUTES.contains(name), "{name}");
+        }
+        let message = attribute("rf_id", Value::Int64Val(1)).encode_to_vec();
+        assert!(attribute_facts(&message).is_ok());
+    }
+
+    fn attribute_facts(message: &[u8]) -> Result<(), TraceError> {
+        super::attribute(message, 0, &mut NodeAttributes::default())
+    }
+
+    #[test]
+    fn the_end_of_the_capture_is_read_from_the_first_record() {
+        let captured = |attr| metadata_of(attr).map(|metadata| metadata.captured);
+        assert_eq!(captured(vec![]).unwrap(), None);
+        let other = attribute("schema", Value::StringVal("1.1.1".to_owned()));
+        let own = |value| attribute("captured_ns", value);
+        // 695,426,000 ns are as many thousand picoseconds.
+        for value in [
+            Value::Uint64Val(695_426_000),
+            Value::Int64Val(695_426_000),
+            Value::StringVal("695426000".to_owned()),
+        ] {
+            let found = captured(vec![other.clone(), own(value)]).unwrap();
+            assert_eq!(found, Some(Span(695_426_000_000)));
+        }
+        let error = captured(vec![own(Value::Int64Val(-1))]).unwrap_err();
+        let text = error.to_string();
+        assert!(text.contains("record 0"), "{text}");
+        assert!(text.contains("`captured_ns`"), "{text}");
+        // A file of an older version begins with something else.
+        let old = RawRecord {
+            number: 0,
+            offset: 1,
+            bytes: b"\x12\x08aten::mm\x18\x04",
+        };
+        assert_eq!(metadata(old).unwrap(), TraceMetadata::default());
+    }
+}

@@ -1,0 +1,53 @@
+//! Original locations of the records of a trace that was upgraded or read from text.
+
+use super::TraceLocation;
+
+/// Original location of each record.
+#[derive(Clone, Debug)]
+pub struct SourceMap(SourcePositions);
+
+#[derive(Clone, Debug)]
+enum SourcePositions {
+    /// Byte offsets in the original file, and whether a metadata record was inserted in front.
+    Records(Vec<usize>, bool),
+    /// Lines and columns of the original text.
+    Lines(Vec<(u32, u32)>),
+}
+
+impl SourceMap {
+    /// Creates a map of records at these offsets; the first of them was inserted if `inserted`.
+    pub fn records(offsets: Vec<usize>, inserted: bool) -> Self {
+        Self(SourcePositions::Records(offsets, inserted))
+    }
+
+    /// Creates a map of records at these lines and columns.
+    pub fn lines(lines: Vec<(u32, u32)>) -> Self {
+        Self(SourcePositions::Lines(lines))
+    }
+
+    /// Returns the byte offset of a record in the original; 0 if it is a text.
+    pub fn offset(&self, record: usize) -> usize {
+        match &self.0 {
+            SourcePositions::Records(offsets, _) => offsets.get(record).copied().unwrap_or(0),
+            SourcePositions::Lines(_) => 0,
+        }
+    }
+
+    /// Translates a location in the converted contents into one in the original.
+    pub fn relocate(&self, place: &mut TraceLocation) {
+        let Some(record) = place.record else {
+            return;
+        };
+        match &self.0 {
+            SourcePositions::Records(offsets, inserted) => {
+                place.offset = offsets.get(record).copied();
+                place.record = record.checked_sub(usize::from(*inserted));
+            }
+            SourcePositions::Lines(lines) => {
+                let line = lines.get(record);
+                place.line = line.map(|&(line, column)| (line as usize, column as usize));
+                (place.record, place.offset) = (None, None);
+            }
+        }
+    }
+}

@@ -1,0 +1,90 @@
+//! Text formats of traces: our own JSON Lines, and JSON that other tools or people write.
+
+use super::{SourceMap, TraceError, old_schemas};
+
+mod base64;
+mod graph_json;
+mod json;
+pub(in crate::format) mod json_lines;
+mod message;
+mod proto_json;
+mod sniff;
+mod values;
+
+pub use json_lines::{JsonLineReader, JsonLineWriter};
+pub(super) use sniff::{SniffedText, sniff};
+
+/// Text format of a trace.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum TextFormat {
+    /// One record a line, our own.
+    JsonLines,
+    /// Protobuf's mapping to JSON: objects one after another or in an array, as `chakra_jsonizer` writes
+    /// them.
+    ProtoJson,
+    /// An object with `workload_graph`, which Chakra's feeder reads.
+    WorkloadGraph,
+    /// An object with `nodes`, which the symbolic tensor graph generator writes.
+    Nodes,
+}
+
+/// Trace that was read from text.
+#[derive(Debug)]
+pub struct TextTrace {
+    /// The contents of a file of the current schema.
+    pub bytes: Vec<u8>,
+    /// Original lines of its records.
+    pub(super) origins: SourceMap,
+}
+
+impl TextTrace {
+    /// Adds to an error the line that its record came from.
+    #[must_use]
+    pub fn with_source(&self, error: TraceError) -> TraceError {
+        error.at_origin(&self.origins)
+    }
+}
+
+/// Parses a whole text in this format.
+///
+/// Fails on text that breaks the format, with line and column, and the node if known.
+pub fn read(text: &[u8], form: TextFormat) -> Result<TextTrace, TraceError> {
+    let text = text.strip_prefix(MARK).unwrap_or(text);
+    let mut records = RecordBuffer::default();
+    match form {
+        TextFormat::JsonLines => {
+            let mut lines = JsonLineReader::new(text);
+            let mut record = Vec::new();
+            while let Some(line) = lines.next_record(&mut record)? {
+                records.push(&record, (line, 1));
+            }
+        }
+        TextFormat::ProtoJson => proto_json::read(text, &mut records)?,
+        TextFormat::WorkloadGraph | TextFormat::Nodes => graph_json::read(text, &mut records)?,
+    }
+    Ok(records.finish())
+}
+
+/// UTF-8 byte order mark, which some editors put in front of a text.
+const MARK: &[u8] = b"\xef\xbb\xbf";
+
+/// Framed records with their positions in the text.
+#[derive(Default)]
+struct RecordBuffer {
+    bytes: Vec<u8>,
+    lines: Vec<(u32, u32)>,
+}
+
+impl RecordBuffer {
+    fn push(&mut self, record: &[u8], (line, column): (usize, usize)) {
+        old_schemas::push_framed(&mut self.bytes, record);
+        self.lines.push((line as u32, column as u32));
+    }
+
+    fn finish(self) -> TextTrace {
+        TextTrace {
+            bytes: self.bytes,
+            origins: SourceMap::lines(self.lines),
+        }
+    }
+}

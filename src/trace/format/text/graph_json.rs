@@ -1,0 +1,257 @@
+//! Graphs that other tools keep in one object of JSON: `{"workload_graph": […]}`, which Chakra's feeder
+//! reads, and `{"nodes": […]}`, which the symbolic tensor graph generator writes.
+//!
+//! Ids, names, types and dependencies become fields, `runtime` the duration, as microseconds, and
+//! everything else an attribute: those that are known with the types that other producers give them,
+//! others with the type that JSON shows. Keys beside the nodes become attributes of the metadata record.
+
+use super::RecordBuffer;
+use super::json::{JsonReader, JsonScalar};
+use super::message::{self, JsonNode, NODE_TYPES, put_part};
+use super::values::{ValueKind, signed};
+use crate::format::{TraceError, escape};
+use prost::encoding::{WireType, encode_key, encode_varint};
+use std::collections::BTreeMap;
+
+/// Node types of the generator, with their numbers.
+const TYPES: [(&str, i32); 6] = [
+    ("mem_load_node", 2),
+    ("mem_store_node", 3),
+    ("comp_node", 4),
+    ("comm_send_node", 5),
+    ("comm_recv_node", 6),
+    ("coll_comm_node", 7),
+];
+
+/// Collectives of the schema, by number.
+const COLLECTIVES: [&str; 10] = [
+    "ALL_REDUCE",
+    "REDUCE",
+    "ALL_GATHER",
+    "GATHER",
+    "SCATTER",
+    "BROADCAST",
+    "ALL_TO_ALL",
+    "REDUCE_SCATTER",
+    "REDUCE_SCATTER_BLOCK",
+    "BARRIER",
+];
+
+/// Attributes with the types that other producers give them.
+const KNOWN: [(&str, ValueKind); 10] = [
+    ("num_ops", ValueKind::Int64),
+    ("tensor_size", ValueKind::Uint64),
+    ("tensor_loc", ValueKind::Uint32),
+    ("comm_type", ValueKind::Int64),
+    ("comm_size", ValueKind::Int64),
+    ("comm_src", ValueKind::Int32),
+    ("comm_dst", ValueKind::Int32),
+    ("comm_tag", ValueKind::Int32),
+    ("comm_priority", ValueKind::Int32),
+    ("comm_group", ValueKind::Int32),
+];
+
+/// Reads the one object of `text`.
+pub(super) fn read(text: &[u8], records: &mut RecordBuffer) -> Result<(), TraceError> {
+    let mut json = JsonReader::new(text, (1, 1));
+    let mut nodes = RecordBuffer::default();
+    let mut metadata = Vec::new();
+    put_part(&mut metadata, 1, b"0.0.4");
+    let mut seen: BTreeMap<String, ()> = BTreeMap::new();
+    json.object(|json, key| {
+        if seen.insert(key.to_owned(), ()).is_some() {
+            return Err(json.error(format!("a second `{}`", escape(key))));
+        }
+        match key {
+            "workload_graph" | "nodes" => {
+                let mut node = JsonNode::default();
+                let mut record = Vec::new();
+                json.array(|json| {
+                    let place = json.place();
+                    one(json, &mut node)?;
+                    record.clear();
+                    node.put(&mut record);
+                    nodes.push(&record, place);
+                    Ok(())
+                })
+            }
+            _ => attribute(json, key, 2, &mut metadata),
+        }
+    })?;
+    if json.peek().is_some() {
+        return Err(json.error("more behind the end of the object"));
+    }
+    records.push(&metadata, (1, 1));
+    records.bytes.append(&mut nodes.bytes);
+    records.lines.append(&mut nodes.lines);
+    Ok(())
+}
+
+fn one(json: &mut JsonReader<'_>, node: &mut JsonNode) -> Result<(), TraceError> {
+    node.clear();
+    json.node = None;
+    let mut start = json.clone();
+    let mut attributes = Vec::new();
+    let mut exact = None;
+    let mut seen: BTreeMap<String, ()> = BTreeMap::new();
+    json.object(|json, key| {
+        if seen.insert(key.to_owned(), ()).is_some() {
+            return Err(json.error(format!("a second `{}`", escape(key))));
+        }
+        match key {
+            "Id" | "id" => {
+                node.id = Some(message::count(json)?);
+                json.node = node.id;
+            }
+            "Name" | "name" => node.name.push_str(&message::text(json)?),
+            "NodeType" | "node_type" | "type" => node.kind = node_type(json)?,
+            "ctrlDeps" | "ctrl_deps" => message::ids(json, &mut node.control)?,
+            "dataDeps" | "data_deps" => message::ids(json, &mut node.data)?,
+            "runtime" | "duration_micros" => (node.micros, exact) = duration(json)?,
+            "comm_type" if json.peek() == Some(b'"') => {
+                let mut at = json.clone();
+                let name = message::text(json)?;
+                let number = COLLECTIVES.iter().position(|known| *known == name);
+                let number = number.ok_or_else(|| {
+                    at.error(format!("this is none of {}", COLLECTIVES.join(", ")))
+                })?;
+                put_number(&mut attributes, key, ValueKind::Int64, number as u64);
+            }
+            _ => attribute(json, key, 10, &mut attributes)?,
+        }
+        Ok(())
+    })?;
+    if node.id.is_none() {
+        return Err(start.error("a node without an id"));
+    }
+    if let Some(ns) = exact {
+        put_number(&mut attributes, "duration_ns", ValueKind::Int64, ns);
+    }
+    node.attributes.append(&mut attributes);
+    json.node = None;
+    Ok(())
+}
+
+fn node_type(json: &mut JsonReader<'_>) -> Result<i32, TraceError> {
+    let mut at = json.clone();
+    let found = match json.scalar()? {
+        JsonScalar::Text(name) => {
+            let ours = NODE_TYPES.iter().position(|known| *known == name);
+            let theirs = TYPES.iter().find(|(known, _)| *known == name);
+            ours.map(|i| i as i32).or(theirs.map(|(_, number)| *number))
+        }
+        number => signed(&number, 0, 7).map(|number| number as i32),
+    };
+    found.ok_or_else(|| {
+        let names = TYPES.map(|(name, _)| name).join(", ");
+        at.error(format!(
+            "this is no node type: a number from 0 to 7, {}, or {names}",
+            NODE_TYPES.join(", ")
+        ))
+    })
+}
+
+/// Reads a duration as whole microseconds, with nanoseconds if it has a fraction.
+fn duration(json: &mut JsonReader<'_>) -> Result<(u64, Option<u64>), TraceError> {
+    let mut at = json.clone();
+    let scalar = json.scalar()?;
+    if let Some(micros) = super::values::unsigned(&scalar, u64::MAX) {
+        return Ok((micros, None));
+    }
+    let micros: Option<f64> = match &scalar {
+        JsonScalar::Number(text) => text.parse().ok(),
+        _ => None,
+    };
+    // Below 2^53 nanoseconds, so that the product is exact.
+    match micros.filter(|micros| (0.0..9e12).contains(micros)) {
+        Some(micros) => Ok((micros as u64, Some((micros * 1000.0).round() as u64))),
+        None => Err(at.error("this is no duration in microseconds")),
+    }
+}
+
+/// Reads the value of key `name` and appends it as an attribute, field `number` of a record.
+fn attribute(
+    json: &mut JsonReader<'_>,
+    name: &str,
+    number: u32,
+    out: &mut Vec<u8>,
+) -> Result<(), TraceError> {
+    let mut value = Vec::new();
+    let known = KNOWN.iter().find(|(known, _)| *known == name);
+    match (json.peek(), known) {
+        (Some(b'['), _) => list(json, &mut value)?,
+        (Some(b'n'), _) => {
+            json.scalar()?;
+        }
+        (Some(b'0'..=b'9' | b'-'), Some((_, kind))) if fits(json.clone(), *kind) => {
+            kind.put_key(&mut value, kind.field());
+            kind.read(json, &mut value)?;
+        }
+        _ => {
+            let kind = kind_of(json)?;
+            kind.put_key(&mut value, kind.field());
+            kind.read(json, &mut value)?;
+        }
+    }
+    put(out, number, name, &value);
+    Ok(())
+}
+
+fn fits(mut json: JsonReader<'_>, kind: ValueKind) -> bool {
+    kind.read(&mut json, &mut Vec::new()).is_ok()
+}
+
+/// Returns the attribute type that fits the next scalar.
+fn kind_of(json: &JsonReader<'_>) -> Result<ValueKind, TraceError> {
+    let mut ahead = json.clone();
+    Ok(match ahead.scalar()? {
+        JsonScalar::Bool(_) => ValueKind::Bool,
+        JsonScalar::Text(_) => ValueKind::String,
+        JsonScalar::Number(text) if text.parse::<i64>().is_ok() => ValueKind::Int64,
+        JsonScalar::Number(text) if text.parse::<u64>().is_ok() => ValueKind::Uint64,
+        JsonScalar::Number(_) => ValueKind::Double,
+        _ => return Err(json.clone().error("an attribute cannot hold this")),
+    })
+}
+
+/// Reads a list of values of one kind, that of the first.
+fn list(json: &mut JsonReader<'_>, out: &mut Vec<u8>) -> Result<(), TraceError> {
+    let mut first = None;
+    let mut values = Vec::new();
+    json.array(|json| {
+        let kind = match first {
+            Some(kind) => kind,
+            None => *first.insert(kind_of(json)?),
+        };
+        if kind == ValueKind::String {
+            kind.put_key(&mut values, 1);
+        }
+        kind.read(json, &mut values)
+    })?;
+    // The type of an empty list is unknown.
+    let kind = first.unwrap_or(ValueKind::Int64);
+    encode_key(kind.field() + 1, WireType::LengthDelimited, out);
+    let mut packed = Vec::new();
+    if kind != ValueKind::String && !values.is_empty() {
+        put_part(&mut packed, 1, &values);
+        std::mem::swap(&mut packed, &mut values);
+    }
+    super::values::put_bytes(out, &values);
+    Ok(())
+}
+
+fn put_number(out: &mut Vec<u8>, name: &str, kind: ValueKind, number: u64) {
+    let mut value = Vec::new();
+    kind.put_key(&mut value, kind.field());
+    encode_varint(number, &mut value);
+    put(out, 10, name, &value);
+}
+
+fn put(out: &mut Vec<u8>, number: u32, name: &str, value: &[u8]) {
+    let mut message = Vec::new();
+    if !name.is_empty() {
+        put_part(&mut message, 1, name.as_bytes());
+    }
+    message.extend_from_slice(value);
+    put_part(out, number, &message);
+}

@@ -1,0 +1,363 @@
+//! Pull parser for JSON, driven by the expected structure: it allocates only for strings with escapes, keeps
+//! numbers as text, so that none is rounded, and knows its line and column.
+
+use crate::format::TraceError;
+use std::borrow::Cow;
+
+/// Maximum nesting depth of values that are skipped.
+const MAX_DEPTH: usize = 200;
+
+/// Position in a JSON text.
+#[derive(Clone, Debug)]
+pub(super) struct JsonReader<'a> {
+    text: &'a [u8],
+    at: usize,
+    /// Last byte whose position was computed, with its line and column.
+    mark: (usize, (usize, usize)),
+    /// The node that is being read, for messages.
+    pub node: Option<u64>,
+}
+
+/// Scalar value, or the beginning of a container.
+#[derive(Clone, Debug, PartialEq)]
+pub(super) enum JsonScalar<'a> {
+    Null,
+    Bool(bool),
+    /// Number as written.
+    Number(&'a str),
+    Text(Cow<'a, str>),
+    Array,
+    Object,
+}
+
+type JsonResult<T> = Result<T, TraceError>;
+
+impl<'a> JsonReader<'a> {
+    /// Creates a parser for a text that begins at this line and column of the file.
+    pub fn new(text: &'a [u8], start: (usize, usize)) -> Self {
+        Self {
+            text,
+            at: 0,
+            mark: (0, start),
+            node: None,
+        }
+    }
+
+    /// Returns the line and column of the next token.
+    pub fn place(&mut self) -> (usize, usize) {
+        self.peek();
+        let place = self.place_of(self.at);
+        self.mark = (self.at, place);
+        place
+    }
+
+    /// Returns the line and column of a byte at or behind the mark.
+    fn place_of(&self, at: usize) -> (usize, usize) {
+        let (from, (line, column)) = self.mark;
+        let between = &self.text[from.min(at)..at.min(self.text.len())];
+        let last = between.iter().rposition(|&byte| byte == b'\n');
+        let lines = between.iter().filter(|&&byte| byte == b'\n').count();
+        let rest = &between[last.map_or(0, |last| last + 1)..];
+        // Columns count characters, so continuation bytes of UTF-8 are left out.
+        let columns = rest.iter().filter(|&&byte| byte & 0xc0 != 0x80).count();
+        match last {
+            None => (line, column + columns),
+            Some(_) => (line + lines, 1 + columns),
+        }
+    }
+
+    /// Builds an error at the next token.
+    #[cold]
+    pub fn error(&mut self, found: impl Into<String>) -> TraceError {
+        self.peek();
+        self.error_at(self.at, found)
+    }
+
+    /// Builds an error at a byte.
+    #[cold]
+    pub fn error_at(&self, at: usize, found: impl Into<String>) -> TraceError {
+        TraceError::in_text(self.place_of(at), self.node, found)
+    }
+
+    #[cold]
+    fn unexpected(&mut self, expected: &str) -> TraceError {
+        let found = match self.peek() {
+            None => "the text ends".to_owned(),
+            Some(byte) if byte.is_ascii_graphic() => format!("`{}`", byte as char),
+            Some(byte) => format!("the byte {byte:#04x}"),
+        };
+        self.error(format!("{found} where {expected} is expected"))
+    }
+
+    /// Returns the next byte that is no white space; `None` at the end.
+    pub fn peek(&mut self) -> Option<u8> {
+        while let Some(byte) = self.text.get(self.at) {
+            match byte {
+                b' ' | b'\t' | b'\n' | b'\r' => self.at += 1,
+                byte => return Some(*byte),
+            }
+        }
+        None
+    }
+
+    /// Consumes `byte` if it comes next.
+    pub fn accept(&mut self, byte: u8) -> bool {
+        let found = self.peek() == Some(byte);
+        self.at += usize::from(found);
+        found
+    }
+
+    fn expect(&mut self, byte: u8, what: &str) -> JsonResult<()> {
+        if self.accept(byte) {
+            Ok(())
+        } else {
+            Err(self.unexpected(what))
+        }
+    }
+
+    /// Parses an object: `each` gets every key and parses its value.
+    pub fn object(
+        &mut self,
+        mut each: impl FnMut(&mut Self, &str) -> JsonResult<()>,
+    ) -> JsonResult<()> {
+        self.expect(b'{', "an object")?;
+        if self.accept(b'}') {
+            return Ok(());
+        }
+        loop {
+            let key = self.key()?;
+            each(self, &key)?;
+            if self.accept(b'}') {
+                return Ok(());
+            }
+            self.expect(b',', "`,` or `}`")?;
+        }
+    }
+
+    /// Parses an array: `each` parses every value.
+    pub fn array(&mut self, mut each: impl FnMut(&mut Self) -> JsonResult<()>) -> JsonResult<()> {
+        self.expect(b'[', "an array")?;
+        if self.accept(b']') {
+            return Ok(());
+        }
+        loop {
+            each(self)?;
+            if self.accept(b']') {
+                return Ok(());
+            }
+            self.expect(b',', "`,` or `]`")?;
+        }
+    }
+
+    /// Parses a scalar, or tells which kind of container begins, without entering it.
+    pub fn scalar(&mut self) -> JsonResult<JsonScalar<'a>> {
+        Ok(match self.peek() {
+            Some(b'{') => JsonScalar::Object,
+            Some(b'[') => JsonScalar::Array,
+            Some(b'"') => JsonScalar::Text(self.string()?),
+            Some(b'-' | b'0'..=b'9') => JsonScalar::Number(self.number()?),
+            Some(b't') => self.word("true", JsonScalar::Bool(true))?,
+            Some(b'f') => self.word("false", JsonScalar::Bool(false))?,
+            Some(b'n') => self.word("null", JsonScalar::Null)?,
+            _ => return Err(self.unexpected("a value")),
+        })
+    }
+
+    fn word(&mut self, word: &str, value: JsonScalar<'a>) -> JsonResult<JsonScalar<'a>> {
+        if self.text[self.at..].starts_with(word.as_bytes()) {
+            self.at += word.len();
+            Ok(value)
+        } else {
+            Err(self.unexpected("a value"))
+        }
+    }
+
+    fn number(&mut self) -> JsonResult<&'a str> {
+        let start = self.at;
+        let rest = &self.text[start..];
+        let digits = |from: usize| {
+            let rest = rest.get(from..).unwrap_or_default();
+            rest.iter().take_while(|b| b.is_ascii_digit()).count()
+        };
+        let sign = usize::from(rest.first() == Some(&b'-'));
+        let whole = digits(sign);
+        let mut end = sign + whole;
+        let mut sound = whole > 0 && (whole == 1 || rest[sign] != b'0');
+        if rest.get(end) == Some(&b'.') {
+            let fraction = digits(end + 1);
+            sound &= fraction > 0;
+            end += 1 + fraction;
+        }
+        if let Some(b'e' | b'E') = rest.get(end) {
+            let sign = usize::from(matches!(rest.get(end + 1), Some(b'+' | b'-')));
+            let exponent = digits(end + 1 + sign);
+            sound &= exponent > 0;
+            end += 1 + sign + exponent;
+        }
+        if !sound {
+            return Err(self.error("this is no number of JSON"));
+        }
+        self.at = start + end;
+        Ok(std::str::from_utf8(&rest[..end]).expect("digits and signs"))
+    }
+
+    /// Parses a string.
+    pub fn string(&mut self) -> JsonResult<Cow<'a, str>> {
+        self.expect(b'"', "a string")?;
+        let start = self.at;
+        let plain = |byte: &u8| !matches!(byte, b'"' | b'\\' | 0..0x20);
+        let run = |from: &[u8]| from.iter().take_while(|byte| plain(byte)).count();
+        self.at += run(&self.text[start..]);
+        if self.text.get(self.at) == Some(&b'"') {
+            let text = std::str::from_utf8(&self.text[start..self.at])
+                .map_err(|_| self.error_at(start, "a string that is not UTF-8"))?;
+            self.at += 1;
+            return Ok(Cow::Borrowed(text));
+        }
+        let mut text = self.text[start..self.at].to_vec();
+        loop {
+            match self.text.get(self.at) {
+                Some(b'"') => break,
+                Some(b'\\') => self.escape(&mut text)?,
+                Some(_) if plain(&self.text[self.at]) => {
+                    let length = run(&self.text[self.at..]);
+                    text.extend_from_slice(&self.text[self.at..self.at + length]);
+                    self.at += length;
+                }
+                Some(byte) => {
+                    let found = format!("the byte {byte:#04x} in a string, unescaped");
+                    return Err(self.error_at(self.at, found));
+                }
+                None => return Err(self.error_at(start, "a string that never ends")),
+            }
+        }
+        self.at += 1;
+        let text = String::from_utf8(text);
+        text.map(Cow::Owned)
+            .map_err(|_| self.error_at(start, "a string that is not UTF-8"))
+    }
+
+    fn escape(&mut self, text: &mut Vec<u8>) -> JsonResult<()> {
+        let at = self.at;
+        let plain = match self.text.get(at + 1) {
+            Some(b'n') => b'\n',
+            Some(b't') => b'\t',
+            Some(b'r') => b'\r',
+            Some(b'b') => 8,
+            Some(b'f') => 12,
+            Some(byte @ (b'"' | b'\\' | b'/')) => *byte,
+            Some(b'u') => {
+                let found = self.code_point(at);
+                let (found, length) =
+                    found.ok_or_else(|| self.error_at(at, "an escape that is no character"))?;
+                text.extend_from_slice(found.encode_utf8(&mut [0; 4]).as_bytes());
+                self.at += length;
+                return Ok(());
+            }
+            _ => return Err(self.error_at(at, "an escape that JSON does not have")),
+        };
+        text.push(plain);
+        self.at += 2;
+        Ok(())
+    }
+
+    /// Decodes the escape at `at`, which may be a surrogate pair: the character, and the length of the escape
+    /// in bytes.
+    fn code_point(&self, at: usize) -> Option<(char, usize)> {
+        let unit = |at: usize| {
+            let escape = self.text.get(at..at + 6)?;
+            let digits = escape.strip_prefix(b"\\u")?;
+            let digits = std::str::from_utf8(digits).ok()?;
+            let sound = digits.bytes().all(|b| b.is_ascii_hexdigit());
+            sound.then(|| u32::from_str_radix(digits, 16).ok())?
+        };
+        let first = unit(at)?;
+        if !(0xd800..0xdc00).contains(&first) {
+            return Some((char::from_u32(first)?, 6));
+        }
+        let second = unit(at + 6).filter(|second| (0xdc00..0xe000).contains(second))?;
+        let whole = 0x10000 + ((first - 0xd800) << 10) + (second - 0xdc00);
+        Some((char::from_u32(whole)?, 12))
+    }
+
+    /// Skips a value of any kind.
+    pub fn skip(&mut self) -> JsonResult<()> {
+        // Closing brackets of the open containers.
+        let mut open: Vec<u8> = Vec::new();
+        loop {
+            match self.scalar()? {
+                JsonScalar::Array | JsonScalar::Object if open.len() >= MAX_DEPTH => {
+                    return Err(self.error(format!("values nested more than {MAX_DEPTH} deep")));
+                }
+                JsonScalar::Array => {
+                    self.at += 1;
+                    open.push(b']');
+                    if self.peek() != Some(b']') {
+                        continue;
+                    }
+                }
+                JsonScalar::Object => {
+                    self.at += 1;
+                    open.push(b'}');
+                    if self.peek() != Some(b'}') {
+                        self.key()?;
+                        continue;
+                    }
+                }
+                _ => {}
+            }
+            loop {
+                let Some(&close) = open.last() else {
+                    return Ok(());
+                };
+                if self.accept(close) {
+                    open.pop();
+                    continue;
+                }
+                self.expect(b',', "`,` or the end of what is open")?;
+                if close == b'}' {
+                    self.key()?;
+                }
+                break;
+            }
+        }
+    }
+
+    /// Parses a key and its colon.
+    pub fn key(&mut self) -> JsonResult<Cow<'a, str>> {
+        if self.peek() != Some(b'"') {
+            return Err(self.unexpected("a key in quotes"));
+        }
+        let key = self.string()?;
+        self.expect(b':', "`:`")?;
+        Ok(key)
+    }
+}
+
+/// Appends `text` to `out` as a JSON string.
+pub(super) fn put_string(out: &mut Vec<u8>, text: &str) {
+    out.push(b'"');
+    let mut from = 0;
+    for (at, byte) in text.bytes().enumerate() {
+        let escape = match byte {
+            b'"' => &b"\\\""[..],
+            b'\\' => b"\\\\",
+            b'\n' => b"\\n",
+            b'\r' => b"\\r",
+            b'\t' => b"\\t",
+            0..0x20 | 0x7f => &[],
+            _ => continue,
+        };
+        out.extend_from_slice(&text.as_bytes()[from..at]);
+        match escape {
+            [] => out.extend_from_slice(format!("\\u{byte:04x}").as_bytes()),
+            _ => out.extend_from_slice(escape),
+        }
+        from = at + 1;
+    }
+    out.extend_from_slice(&text.as_bytes()[from..]);
+    out.push(b'"');
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,278 @@
+//! Objects of JSON as records: what protobuf's mapping to JSON writes, in both spellings of its keys,
+//! and what [`super::json_lines`] adds to it.
+
+use super::base64;
+use super::json::{JsonReader, JsonScalar};
+use super::values::{put_bytes, signed, unsigned};
+use crate::format::{TraceError, escape};
+use prost::encoding::{WireType, encode_key, encode_varint};
+use std::borrow::Cow;
+
+mod parts;
+
+use parts::{attribute, io};
+
+/// Node types of the schema, by number.
+pub(super) const NODE_TYPES: [&str; 8] = [
+    "INVALID_NODE",
+    "METADATA_NODE",
+    "MEM_LOAD_NODE",
+    "MEM_STORE_NODE",
+    "COMP_NODE",
+    "COMM_SEND_NODE",
+    "COMM_RECV_NODE",
+    "COMM_COLL_NODE",
+];
+
+/// Keys of a node.
+const NODE_KEYS: &str = "id, name, type, ctrl_deps, data_deps, start_time_micros, duration_micros, \
+                         inputs, outputs, attr, unknown";
+/// Node under construction: its keys come in any order, its fields are written in that of their numbers.
+#[derive(Debug, Default)]
+pub(super) struct JsonNode {
+    pub id: Option<u64>,
+    pub name: String,
+    pub kind: i32,
+    pub control: Vec<u64>,
+    pub data: Vec<u64>,
+    pub start: u64,
+    pub micros: u64,
+    inputs: Option<Vec<u8>>,
+    outputs: Option<Vec<u8>>,
+    /// Encoded attributes, with their keys and lengths.
+    pub attributes: Vec<u8>,
+    unknown: Vec<u8>,
+    scratch: Vec<u8>,
+}
+
+impl JsonNode {
+    /// Clears the node and keeps its allocations.
+    pub fn clear(&mut self) {
+        let Self {
+            name,
+            control,
+            data,
+            attributes,
+            unknown,
+            ..
+        } = self;
+        name.clear();
+        control.clear();
+        data.clear();
+        attributes.clear();
+        unknown.clear();
+        (self.id, self.inputs, self.outputs) = (None, None, None);
+        (self.kind, self.start, self.micros) = (0, 0, 0);
+    }
+
+    /// Parses an object.
+    pub fn read(&mut self, json: &mut JsonReader<'_>) -> Result<(), TraceError> {
+        self.clear();
+        json.node = None;
+        let mut seen = Vec::new();
+        json.object(|json, key| self.field(json, key, &mut seen))?;
+        json.node = None;
+        Ok(())
+    }
+
+    fn field(
+        &mut self,
+        json: &mut JsonReader<'_>,
+        key: &str,
+        seen: &mut Vec<&'static str>,
+    ) -> Result<(), TraceError> {
+        let known = match key {
+            "id" => "id",
+            "name" => "name",
+            "type" => "type",
+            "ctrl_deps" | "ctrlDeps" => "ctrl_deps",
+            "data_deps" | "dataDeps" => "data_deps",
+            "start_time_micros" | "startTimeMicros" => "start_time_micros",
+            "duration_micros" | "durationMicros" => "duration_micros",
+            "inputs" => "inputs",
+            "outputs" => "outputs",
+            "attr" => "attr",
+            "unknown" => "unknown",
+            _ => {
+                return Err(json.error(format!(
+                    "`{}` is no field of a node, which has {NODE_KEYS}",
+                    escape(key)
+                )));
+            }
+        };
+        // Both spellings of a key count as one.
+        if seen.contains(&known) {
+            return Err(json.error(format!("a second `{known}`")));
+        }
+        seen.push(known);
+        if is_null(json)? {
+            return Ok(());
+        }
+        match known {
+            "id" => {
+                self.id = Some(count(json)?);
+                json.node = self.id;
+            }
+            "name" => self.name.push_str(&text(json)?),
+            "type" => self.kind = enumeration(json, &NODE_TYPES)?,
+            "ctrl_deps" => ids(json, &mut self.control)?,
+            "data_deps" => ids(json, &mut self.data)?,
+            "start_time_micros" => self.start = count(json)?,
+            "duration_micros" => self.micros = count(json)?,
+            "inputs" => self.inputs = Some(io(json)?),
+            "outputs" => self.outputs = Some(io(json)?),
+            "attr" => {
+                json.array(|json| attribute(json, 10, &mut self.attributes, &mut self.scratch))?
+            }
+            _ => self.unknown = coded(json)?,
+        }
+        Ok(())
+    }
+
+    /// Appends the record to `out`, without a length.
+    pub fn put(&mut self, out: &mut Vec<u8>) {
+        put_number(out, 1, self.id.unwrap_or(0));
+        if !self.name.is_empty() {
+            put_part(out, 2, self.name.as_bytes());
+        }
+        put_number(out, 3, i64::from(self.kind) as u64);
+        for (number, list) in [(4, &self.control), (5, &self.data)] {
+            if !list.is_empty() {
+                self.scratch.clear();
+                for id in list {
+                    encode_varint(*id, &mut self.scratch);
+                }
+                put_part(out, number, &self.scratch);
+            }
+        }
+        put_number(out, 6, self.start);
+        put_number(out, 7, self.micros);
+        for (number, io) in [(8, &self.inputs), (9, &self.outputs)] {
+            if let Some(io) = io {
+                put_part(out, number, io);
+            }
+        }
+        out.extend_from_slice(&self.attributes);
+        out.extend_from_slice(&self.unknown);
+    }
+}
+
+/// Parses the object of a metadata record and appends the record to `out`.
+pub(super) fn metadata(json: &mut JsonReader<'_>, out: &mut Vec<u8>) -> Result<(), TraceError> {
+    let (mut version, mut attributes, mut unknown) = (String::new(), Vec::new(), Vec::new());
+    let mut seen: Vec<String> = Vec::new();
+    json.object(|json, key| {
+        if seen.iter().any(|known| known == key) {
+            return Err(json.error(format!("a second `{}`", escape(key))));
+        }
+        seen.push(key.to_owned());
+        if is_null(json)? {
+            return Ok(());
+        }
+        match key {
+            "schema" => schema(json)?,
+            "version" => version.push_str(&text(json)?),
+            "attr" => json.array(|json| attribute(json, 2, &mut attributes, &mut Vec::new()))?,
+            "unknown" => unknown = coded(json)?,
+            _ => {
+                return Err(json.error(format!(
+                    "`{}` is no field of a metadata record, which has version, attr, unknown",
+                    escape(key)
+                )));
+            }
+        }
+        Ok(())
+    })?;
+    if !version.is_empty() {
+        put_part(out, 1, version.as_bytes());
+    }
+    out.extend_from_slice(&attributes);
+    out.extend_from_slice(&unknown);
+    Ok(())
+}
+
+/// Parses the name of the format, which must be ours.
+fn schema(json: &mut JsonReader<'_>) -> Result<(), TraceError> {
+    let mut at = json.clone();
+    let found = text(json)?;
+    if found == super::json_lines::SCHEMA {
+        Ok(())
+    } else {
+        Err(at.error(format!(
+            "the form is called `{}`; this version reads `{}`",
+            escape(&found),
+            super::json_lines::SCHEMA
+        )))
+    }
+}
+
+/// Consumes a null, which stands for an absent value; returns whether there was one.
+fn is_null(json: &mut JsonReader<'_>) -> Result<bool, TraceError> {
+    match json.peek() {
+        Some(b'n') => Ok(json.scalar()? == JsonScalar::Null),
+        _ => Ok(false),
+    }
+}
+
+/// Parses a count.
+pub(super) fn count(json: &mut JsonReader<'_>) -> Result<u64, TraceError> {
+    let mut at = json.clone();
+    let scalar = json.scalar()?;
+    unsigned(&scalar, u64::MAX).ok_or_else(|| at.error("this is no number from 0 to 2^64 - 1"))
+}
+
+/// Parses a string.
+pub(super) fn text<'a>(json: &mut JsonReader<'a>) -> Result<Cow<'a, str>, TraceError> {
+    let mut at = json.clone();
+    match json.scalar()? {
+        JsonScalar::Text(text) => Ok(text),
+        _ => Err(at.error("this is no string")),
+    }
+}
+
+/// Parses a list of ids.
+pub(super) fn ids(json: &mut JsonReader<'_>, into: &mut Vec<u64>) -> Result<(), TraceError> {
+    json.array(|json| {
+        into.push(count(json)?);
+        Ok(())
+    })
+}
+
+/// Parses a value of an enum, by its name or number.
+fn enumeration(json: &mut JsonReader<'_>, names: &[&str]) -> Result<i32, TraceError> {
+    let mut at = json.clone();
+    let scalar = json.scalar()?;
+    let named = match &scalar {
+        JsonScalar::Text(text) => names.iter().position(|name| name == text),
+        _ => None,
+    };
+    match named {
+        Some(index) => Ok(index as i32),
+        None => match scalar {
+            JsonScalar::Number(_) => signed(&scalar, i32::MIN.into(), i32::MAX.into()),
+            _ => None,
+        }
+        .map(|value| value as i32)
+        .ok_or_else(|| at.error(format!("this is none of {}", names.join(", ")))),
+    }
+}
+
+/// Parses bytes in base64.
+fn coded(json: &mut JsonReader<'_>) -> Result<Vec<u8>, TraceError> {
+    let mut at = json.clone();
+    let found = text(json)?;
+    base64::read(&found).ok_or_else(|| at.error("this is no base64"))
+}
+
+fn put_number(out: &mut Vec<u8>, number: u32, value: u64) {
+    if value != 0 {
+        encode_key(number, WireType::Varint, out);
+        encode_varint(value, out);
+    }
+}
+
+/// Appends a length-delimited field.
+pub(super) fn put_part(out: &mut Vec<u8>, number: u32, bytes: &[u8]) {
+    encode_key(number, WireType::LengthDelimited, out);
+    put_bytes(out, bytes);
+}

@@ -1,0 +1,150 @@
+//! Attributes, inputs and outputs.
+
+use super::{coded, is_null, put_part, text};
+use crate::format::text::json::JsonReader;
+use crate::format::text::values::{ValueKind, put_bytes};
+use crate::format::{TraceError, escape};
+use prost::encoding::{WireType, encode_key, encode_varint};
+
+/// Keys of an attribute.
+const ATTRIBUTE_KEYS: &str = "name, doc_string, raw and the values from double_val to bytes_list";
+
+/// Parses an attribute and appends it as field `number`.
+pub(super) fn attribute(
+    json: &mut JsonReader<'_>,
+    number: u32,
+    out: &mut Vec<u8>,
+    scratch: &mut Vec<u8>,
+) -> Result<(), TraceError> {
+    let (mut name, mut doc) = (String::new(), String::new());
+    let mut raw = None;
+    let mut has_value = false;
+    scratch.clear();
+    json.object(|json, key| {
+        if is_null(json)? {
+            return Ok(());
+        }
+        match key {
+            "name" => name = text(json)?.into_owned(),
+            "doc_string" | "docString" => doc = text(json)?.into_owned(),
+            "raw" => raw = Some(coded(json)?),
+            _ => {
+                let Some((kind, list)) = ValueKind::of_key(key) else {
+                    return Err(json.error(format!(
+                        "`{}` is no field of an attribute, which has {ATTRIBUTE_KEYS}",
+                        escape(key)
+                    )));
+                };
+                if std::mem::replace(&mut has_value, true) {
+                    return Err(json.error("a second value of one attribute"));
+                }
+                value(json, kind, list, scratch)?;
+            }
+        }
+        Ok(())
+    })?;
+    if let Some(raw) = raw {
+        if has_value || !name.is_empty() || !doc.is_empty() {
+            return Err(json.error("an attribute with `raw` has nothing else"));
+        }
+        put_part(out, number, &raw);
+        return Ok(());
+    }
+    let part = |text: &str| match text.len() {
+        0 => 0,
+        length => 1 + prost::encoding::encoded_len_varint(length as u64) + length,
+    };
+    let length = part(&name) + part(&doc) + scratch.len();
+    encode_key(number, WireType::LengthDelimited, out);
+    encode_varint(length as u64, out);
+    for (number, text) in [(1, &name), (2, &doc)] {
+        if !text.is_empty() {
+            put_part(out, number, text.as_bytes());
+        }
+    }
+    out.extend_from_slice(scratch);
+    Ok(())
+}
+
+/// Parses the value of an attribute and appends it with its key.
+fn value(
+    json: &mut JsonReader<'_>,
+    kind: ValueKind,
+    list: bool,
+    out: &mut Vec<u8>,
+) -> Result<(), TraceError> {
+    if !list {
+        kind.put_key(out, kind.field());
+        return kind.read(json, out);
+    }
+    let mut values = Vec::new();
+    let apart = kind.wire_type() == WireType::LengthDelimited;
+    let mut read = |json: &mut JsonReader<'_>| {
+        json.array(|json| {
+            if apart {
+                kind.put_key(&mut values, 1);
+            }
+            kind.read(json, &mut values)
+        })
+    };
+    match json.peek() {
+        Some(b'[') => read(json)?,
+        _ => json.object(|json, key| match key {
+            "values" => read(json),
+            _ => Err(json.error(format!(
+                "`{}` is no field of a list, which has values",
+                escape(key)
+            ))),
+        })?,
+    }
+    encode_key(kind.field() + 1, WireType::LengthDelimited, out);
+    if apart || values.is_empty() {
+        put_bytes(out, &values);
+    } else {
+        let mut packed = Vec::with_capacity(values.len() + 6);
+        put_part(&mut packed, 1, &values);
+        put_bytes(out, &packed);
+    }
+    Ok(())
+}
+
+/// Parses inputs or outputs.
+pub(super) fn io(json: &mut JsonReader<'_>) -> Result<Vec<u8>, TraceError> {
+    let mut texts: [Option<String>; 3] = Default::default();
+    let mut raw = None;
+    json.object(|json, key| {
+        let index = match key {
+            "values" => 0,
+            "shapes" => 1,
+            "types" => 2,
+            "raw" => {
+                raw = Some(coded(json)?);
+                return Ok(());
+            }
+            _ => {
+                return Err(json.error(format!(
+                    "`{}` is no field of arguments, which have values, shapes, types",
+                    escape(key)
+                )));
+            }
+        };
+        if !is_null(json)? && texts[index].replace(text(json)?.into_owned()).is_some() {
+            return Err(json.error(format!("a second `{key}`")));
+        }
+        Ok(())
+    })?;
+    if let Some(raw) = raw {
+        return if texts.iter().all(Option::is_none) {
+            Ok(raw)
+        } else {
+            Err(json.error("arguments with `raw` have nothing else"))
+        };
+    }
+    let mut out = Vec::new();
+    for (number, text) in (1..).zip(&texts) {
+        if let Some(text) = text.as_ref().filter(|text| !text.is_empty()) {
+            put_part(&mut out, number, text.as_bytes());
+        }
+    }
+    Ok(out)
+}

@@ -1,0 +1,129 @@
+//! Detection of a text format from the keys of its first object.
+
+use super::json::{JsonReader, JsonScalar};
+use super::{MARK, TextFormat, json_lines};
+use std::borrow::Cow;
+
+/// Classification of a text.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(in crate::format) enum SniffedText {
+    /// A trace.
+    Trace(TextFormat),
+    /// Capture that must be converted first; its name.
+    Capture(&'static str),
+    /// JSON of another kind, as far as it was inspected.
+    Other,
+    /// Not JSON.
+    NoJson,
+}
+
+/// Classifies `text`, which may be the beginning of a longer one.
+pub(in crate::format) fn sniff(text: &[u8]) -> SniffedText {
+    let text = text.strip_prefix(MARK).unwrap_or(text);
+    if text.starts_with(json_lines::BEGINNING) {
+        return SniffedText::Trace(TextFormat::JsonLines);
+    }
+    let mut json = JsonReader::new(text, (1, 1));
+    let array = json.accept(b'[');
+    if !json.accept(b'{') {
+        return if array && json.accept(b']') {
+            SniffedText::Trace(TextFormat::ProtoJson)
+        } else {
+            SniffedText::NoJson
+        };
+    }
+    match json.peek() {
+        Some(b'}') => return SniffedText::Trace(TextFormat::ProtoJson),
+        Some(b'"') => {}
+        _ => return SniffedText::NoJson,
+    }
+    let mut host = false;
+    loop {
+        let Ok(key) = json.key() else {
+            return SniffedText::Other;
+        };
+        match &*key {
+            "workload_graph" if !array => return SniffedText::Trace(TextFormat::WorkloadGraph),
+            "traceEvents" | "ph" => return SniffedText::Capture("a Kineto trace of PyTorch"),
+            "nodes" if host => return SniffedText::Capture("a host trace of PyTorch"),
+            "nodes" if !array => return SniffedText::Trace(TextFormat::Nodes),
+            "schema" => match json.scalar() {
+                Ok(JsonScalar::Text(Cow::Borrowed(text))) if text.starts_with("chakram.trace.") => {
+                    return SniffedText::Trace(TextFormat::ProtoJson);
+                }
+                Ok(JsonScalar::Text(_)) => host = true,
+                _ => return SniffedText::Other,
+            },
+            "version" | "attr" | "id" | "name" | "type" | "ctrlDeps" | "ctrl_deps" | "dataDeps"
+            | "data_deps" | "startTimeMicros" | "start_time_micros" | "durationMicros"
+            | "duration_micros" | "inputs" | "outputs"
+                if !host =>
+            {
+                return SniffedText::Trace(TextFormat::ProtoJson);
+            }
+            _ => {
+                if json.skip().is_err() {
+                    return SniffedText::Other;
+                }
+            }
+        }
+        // At this point the value of `schema` has been read, or that of any other key skipped.
+        if !json.accept(b',') {
+            return SniffedText::Other;
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn forms_are_known_by_their_first_keys() {
+        let trace = |form| SniffedText::Trace(form);
+        for (text, expected) in [
+            (
+                "{\"schema\":\"chakram.trace.1\"}\n{\"id\":0}",
+                trace(TextFormat::JsonLines),
+            ),
+            (
+                "{ \"schema\": \"chakram.trace.1\" }",
+                trace(TextFormat::ProtoJson),
+            ),
+            (
+                "\u{feff}{}\n{\"name\": \"x\"}",
+                trace(TextFormat::ProtoJson),
+            ),
+            ("[]", trace(TextFormat::ProtoJson)),
+            ("[\n {\"id\": \"1\"}]", trace(TextFormat::ProtoJson)),
+            (
+                "{\"ngpus\": 8, \"workload_graph\": [",
+                trace(TextFormat::WorkloadGraph),
+            ),
+            ("{\"nodes\": [", trace(TextFormat::Nodes)),
+            (
+                "{\"schema\": \"1.0.1\", \"pid\": 1, \"nodes\": [",
+                SniffedText::Capture("a host trace of PyTorch"),
+            ),
+            (
+                "{\"schemaVersion\": 1, \"traceEvents\": [",
+                SniffedText::Capture("a Kineto trace of PyTorch"),
+            ),
+            (
+                "[{\"ph\": \"X\"}]",
+                SniffedText::Capture("a Kineto trace of PyTorch"),
+            ),
+            ("{\"1\": [0, 1]}", SniffedText::Other),
+            (
+                "{\"schema\": \"chakram.report.1\", \"makespan_ps\": 1}",
+                SniffedText::Other,
+            ),
+            ("{\"a\": ", SniffedText::Other),
+            ("\u{c}\u{12}\u{a}hello", SniffedText::NoJson),
+            ("{\u{a}\u{5}0.0.4", SniffedText::NoJson),
+            ("", SniffedText::NoJson),
+        ] {
+            assert_eq!(sniff(text.as_bytes()), expected, "{text}");
+        }
+    }
+}

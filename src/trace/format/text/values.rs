@@ -1,0 +1,319 @@
+//! Attribute values: their types, as fields of a record and as JSON.
+
+use super::base64;
+use super::json::{JsonReader, JsonScalar, put_string};
+use crate::format::TraceError;
+use crate::format::wire::{WireCursor, WireValue};
+use prost::encoding::{WireType, encode_key, encode_varint, encoded_len_varint};
+
+/// Value types, in the order of their fields: a scalar's field number is 3 plus two for each type before it,
+/// that of the list is one more.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum ValueKind {
+    Double,
+    Float,
+    Int32,
+    Int64,
+    Uint32,
+    Uint64,
+    Sint32,
+    Sint64,
+    Fixed32,
+    Fixed64,
+    Sfixed32,
+    Sfixed64,
+    Bool,
+    String,
+    Bytes,
+}
+
+/// All types with their names in the schema.
+const ALL: [(ValueKind, &str); 15] = [
+    (ValueKind::Double, "double"),
+    (ValueKind::Float, "float"),
+    (ValueKind::Int32, "int32"),
+    (ValueKind::Int64, "int64"),
+    (ValueKind::Uint32, "uint32"),
+    (ValueKind::Uint64, "uint64"),
+    (ValueKind::Sint32, "sint32"),
+    (ValueKind::Sint64, "sint64"),
+    (ValueKind::Fixed32, "fixed32"),
+    (ValueKind::Fixed64, "fixed64"),
+    (ValueKind::Sfixed32, "sfixed32"),
+    (ValueKind::Sfixed64, "sfixed64"),
+    (ValueKind::Bool, "bool"),
+    (ValueKind::String, "string"),
+    (ValueKind::Bytes, "bytes"),
+];
+
+impl ValueKind {
+    /// Returns the type that field `number` of an attribute holds, and whether it is a list.
+    pub fn of_field(number: u32) -> Option<(Self, bool)> {
+        let index = usize::try_from(number).ok()?.checked_sub(3)?;
+        let (kind, _) = ALL.get(index / 2)?;
+        Some((*kind, index % 2 == 1))
+    }
+
+    /// Returns the type that JSON calls `key`, `int64_val` or `int64List`, and whether it is a list.
+    pub fn of_key(key: &str) -> Option<(Self, bool)> {
+        let (name, list) = match key {
+            _ if key.ends_with("_val") || key.ends_with("Val") => (&key[..key.len() - 3], false),
+            _ if key.ends_with("_list") || key.ends_with("List") => (&key[..key.len() - 4], true),
+            _ => return None,
+        };
+        let name = name.strip_suffix('_').unwrap_or(name);
+        let (kind, _) = ALL.iter().find(|(_, known)| *known == name)?;
+        Some((*kind, list))
+    }
+
+    pub fn name(self) -> &'static str {
+        ALL[self as usize].1
+    }
+
+    /// Returns the number of its scalar field.
+    pub fn field(self) -> u32 {
+        3 + 2 * self as u32
+    }
+
+    pub fn wire_type(self) -> WireType {
+        match self {
+            Self::Double | Self::Fixed64 | Self::Sfixed64 => WireType::SixtyFourBit,
+            Self::Float | Self::Fixed32 | Self::Sfixed32 => WireType::ThirtyTwoBit,
+            Self::String | Self::Bytes => WireType::LengthDelimited,
+            _ => WireType::Varint,
+        }
+    }
+
+    /// Reads the next value of a packed list; `None` if a varint is not minimally encoded.
+    pub fn packed<'a>(
+        self,
+        cursor: &mut WireCursor<'a>,
+    ) -> Result<Option<WireValue<'a>>, TraceError> {
+        let fixed = |bytes: &[u8]| bytes.try_into().expect("as many as were asked for");
+        Ok(match self.wire_type() {
+            WireType::SixtyFourBit => {
+                let bytes = cursor.take(8)?;
+                let bytes: [u8; 8] = bytes.try_into().expect("eight were asked for");
+                Some(WireValue::Fixed64(u64::from_le_bytes(bytes)))
+            }
+            WireType::ThirtyTwoBit => Some(WireValue::Fixed32(u32::from_le_bytes(fixed(
+                cursor.take(4)?,
+            )))),
+            _ => minimal(cursor)?.map(WireValue::Varint),
+        })
+    }
+
+    /// Appends a value as JSON; `false` if it is not in the encoding that writers of the schema produce.
+    pub fn put_json(self, out: &mut Vec<u8>, raw: WireValue<'_>) -> bool {
+        use std::io::Write;
+        let written = match (self, raw) {
+            (Self::Double, WireValue::Fixed64(bits)) => put_double(out, bits),
+            (Self::Float, WireValue::Fixed32(bits)) => put_float(out, bits),
+            // Writers sign-extend an int32 to 64 bits; any other encoding is kept raw.
+            (Self::Int32, WireValue::Varint(v)) if v as i64 == i64::from(v as i32) => {
+                write!(out, "{}", v as i32)
+            }
+            (Self::Int64, WireValue::Varint(v)) => write!(out, "{}", v as i64),
+            (Self::Uint32, WireValue::Varint(v)) if v <= u64::from(u32::MAX) => write!(out, "{v}"),
+            (Self::Uint64, WireValue::Varint(v)) => write!(out, "{v}"),
+            (Self::Sint32, WireValue::Varint(v)) if v <= u64::from(u32::MAX) => {
+                write!(out, "{}", unzigzag(v))
+            }
+            (Self::Sint64, WireValue::Varint(v)) => write!(out, "{}", unzigzag(v)),
+            (Self::Fixed32, WireValue::Fixed32(v)) => write!(out, "{v}"),
+            (Self::Fixed64, WireValue::Fixed64(v)) => write!(out, "{v}"),
+            (Self::Sfixed32, WireValue::Fixed32(v)) => write!(out, "{}", v as i32),
+            (Self::Sfixed64, WireValue::Fixed64(v)) => write!(out, "{}", v as i64),
+            (Self::Bool, WireValue::Varint(v)) if v <= 1 => write!(out, "{}", v == 1),
+            (Self::String, WireValue::Bytes(text, _)) => match std::str::from_utf8(text) {
+                Ok(text) => {
+                    put_string(out, text);
+                    Ok(())
+                }
+                Err(_) => return false,
+            },
+            (Self::Bytes, WireValue::Bytes(bytes, _)) => {
+                out.push(b'"');
+                base64::put(out, bytes);
+                out.push(b'"');
+                Ok(())
+            }
+            _ => return false,
+        };
+        written.expect("a vector grows as needed");
+        true
+    }
+
+    /// Parses a value and appends it to `out`, without a key.
+    pub fn read(self, json: &mut JsonReader<'_>, out: &mut Vec<u8>) -> Result<(), TraceError> {
+        let at = json.clone();
+        let scalar = json.scalar()?;
+        let known = match self {
+            Self::Int32 => signed(&scalar, i32::MIN.into(), i32::MAX.into())
+                .map(|v| encode_varint(v as u64, out)),
+            Self::Int64 => {
+                signed(&scalar, i64::MIN, i64::MAX).map(|v| encode_varint(v as u64, out))
+            }
+            Self::Uint32 => unsigned(&scalar, u32::MAX.into()).map(|v| encode_varint(v, out)),
+            Self::Uint64 => unsigned(&scalar, u64::MAX).map(|v| encode_varint(v, out)),
+            Self::Sint32 => signed(&scalar, i32::MIN.into(), i32::MAX.into())
+                .map(|v| encode_varint(zigzag(v), out)),
+            Self::Sint64 => {
+                signed(&scalar, i64::MIN, i64::MAX).map(|v| encode_varint(zigzag(v), out))
+            }
+            Self::Fixed32 => unsigned(&scalar, u32::MAX.into())
+                .map(|v| out.extend_from_slice(&(v as u32).to_le_bytes())),
+            Self::Fixed64 => {
+                unsigned(&scalar, u64::MAX).map(|v| out.extend_from_slice(&v.to_le_bytes()))
+            }
+            Self::Sfixed32 => signed(&scalar, i32::MIN.into(), i32::MAX.into())
+                .map(|v| out.extend_from_slice(&(v as i32).to_le_bytes())),
+            Self::Sfixed64 => {
+                signed(&scalar, i64::MIN, i64::MAX).map(|v| out.extend_from_slice(&v.to_le_bytes()))
+            }
+            Self::Double => double(&scalar).map(|v| out.extend_from_slice(&v.to_le_bytes())),
+            Self::Float => float(&scalar).map(|v| out.extend_from_slice(&v.to_le_bytes())),
+            Self::Bool => match scalar {
+                JsonScalar::Bool(v) => {
+                    encode_varint(u64::from(v), out);
+                    Some(())
+                }
+                _ => None,
+            },
+            Self::String => match &scalar {
+                JsonScalar::Text(text) => {
+                    put_bytes(out, text.as_bytes());
+                    Some(())
+                }
+                _ => None,
+            },
+            Self::Bytes => match &scalar {
+                JsonScalar::Text(text) => base64::read(text).map(|bytes| put_bytes(out, &bytes)),
+                _ => None,
+            },
+        };
+        let mut at = at;
+        known.ok_or_else(|| at.error(format!("this is no value of type {}", self.name())))
+    }
+
+    /// Appends the key of field `number` with this type's wire type.
+    pub fn put_key(self, out: &mut Vec<u8>, number: u32) {
+        encode_key(number, self.wire_type(), out);
+    }
+}
+
+/// Appends a length and the bytes.
+pub(super) fn put_bytes(out: &mut Vec<u8>, bytes: &[u8]) {
+    encode_varint(bytes.len() as u64, out);
+    out.extend_from_slice(bytes);
+}
+
+/// Reads a varint; `None` if it takes more bytes than necessary.
+pub(super) fn minimal(cursor: &mut WireCursor<'_>) -> Result<Option<u64>, TraceError> {
+    let start = cursor.offset();
+    let value = cursor.varint()?;
+    Ok((cursor.offset() - start == encoded_len_varint(value)).then_some(value))
+}
+
+fn zigzag(v: i64) -> u64 {
+    ((v << 1) ^ (v >> 63)) as u64
+}
+
+fn unzigzag(v: u64) -> i64 {
+    (v >> 1) as i64 ^ -((v & 1) as i64)
+}
+
+/// Returns the text of a number, written as one or as a string.
+fn digits<'s>(scalar: &'s JsonScalar<'_>) -> Option<&'s str> {
+    match scalar {
+        JsonScalar::Number(text) => Some(text),
+        JsonScalar::Text(text) => Some(text),
+        _ => None,
+    }
+}
+
+/// Parses a whole number that is written as a real, such as `5.0` or `1e3`, if it is exact (up to 2^53).
+fn whole(text: &str) -> Option<i64> {
+    const EXACT: f64 = 9_007_199_254_740_992.0;
+    let value: f64 = text.parse().ok()?;
+    (value.fract() == 0.0 && value.abs() <= EXACT).then_some(value as i64)
+}
+
+pub(super) fn signed(scalar: &JsonScalar<'_>, least: i64, most: i64) -> Option<i64> {
+    let text = digits(scalar)?;
+    let value = text.parse().ok().or_else(|| whole(text))?;
+    (least..=most).contains(&value).then_some(value)
+}
+
+pub(super) fn unsigned(scalar: &JsonScalar<'_>, most: u64) -> Option<u64> {
+    let text = digits(scalar)?;
+    let value = text.parse().ok();
+    let value = value.or_else(|| u64::try_from(whole(text)?).ok())?;
+    (value <= most).then_some(value)
+}
+
+/// Canonical NaNs, which are written plainly; all others with their bits.
+const NAN: u64 = 0x7ff8_0000_0000_0000;
+const NAN_32: u32 = 0x7fc0_0000;
+
+fn put_double(out: &mut Vec<u8>, bits: u64) -> std::io::Result<()> {
+    use std::io::Write;
+    let value = f64::from_bits(bits);
+    match () {
+        () if bits == NAN => write!(out, "\"NaN\""),
+        () if value.is_nan() => write!(out, "\"NaN({bits:#x})\""),
+        () if value.is_infinite() && value > 0.0 => write!(out, "\"Infinity\""),
+        () if value.is_infinite() => write!(out, "\"-Infinity\""),
+        () => write!(out, "{value:?}"),
+    }
+}
+
+fn put_float(out: &mut Vec<u8>, bits: u32) -> std::io::Result<()> {
+    use std::io::Write;
+    let value = f32::from_bits(bits);
+    match () {
+        () if bits == NAN_32 => write!(out, "\"NaN\""),
+        () if value.is_nan() => write!(out, "\"NaN({bits:#x})\""),
+        () if value.is_infinite() && value > 0.0 => write!(out, "\"Infinity\""),
+        () if value.is_infinite() => write!(out, "\"-Infinity\""),
+        () => write!(out, "{value:?}"),
+    }
+}
+
+/// Returns the bits in `NaN(0x…)`.
+fn nan_bits(text: &str) -> Option<u64> {
+    let digits = text.strip_prefix("NaN(0x")?.strip_suffix(')')?;
+    let plain = digits.bytes().all(|b| b.is_ascii_hexdigit());
+    plain.then(|| u64::from_str_radix(digits, 16).ok())?
+}
+
+fn double(scalar: &JsonScalar<'_>) -> Option<f64> {
+    match digits(scalar)? {
+        "NaN" => Some(f64::from_bits(NAN)),
+        "Infinity" => Some(f64::INFINITY),
+        "-Infinity" => Some(f64::NEG_INFINITY),
+        text => match nan_bits(text) {
+            Some(bits) => Some(f64::from_bits(bits)).filter(|v| v.is_nan()),
+            // Rust also parses `inf` and the like, which are no JSON numbers.
+            None => text.parse().ok().filter(|v: &f64| v.is_finite()),
+        },
+    }
+}
+
+fn float(scalar: &JsonScalar<'_>) -> Option<f32> {
+    match digits(scalar)? {
+        "NaN" => Some(f32::from_bits(NAN_32)),
+        "Infinity" => Some(f32::INFINITY),
+        "-Infinity" => Some(f32::NEG_INFINITY),
+        text => match nan_bits(text) {
+            Some(bits) => {
+                let bits = u32::try_from(bits).ok()?;
+                Some(f32::from_bits(bits)).filter(|v| v.is_nan())
+            }
+            None => text.parse().ok().filter(|v: &f32| v.is_finite()),
+        },
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,462 @@
+//! Writer of traces: nodes become the generated message types, framed.
+//!
+//! A [`NodeView`] holds what a replay needs, and labels. Other facts that a source knows of a node, such as its
+//! location in the source's files, are passed beside it as [`NodeExtras`], which replays skip.
+
+use super::encoder::MessageEncoder;
+use super::groups::NODE_MARK;
+use super::op::{GroupName, MemoryLocation, NodeAttributes, Op};
+use super::proto::NodeType;
+use super::scan::{self, NodeView};
+use super::split_sizes::{RECEIVE_BYTES, SEND_BYTES};
+use super::wire::RawRecord;
+use super::{Dtype, TraceError};
+use chakram_base::units::Span;
+use std::io::Write;
+
+mod frames;
+
+pub use frames::FrameWriter;
+
+/// Receiver of a trace, node by node: a graph builder, or a file that is being written.
+pub trait Sink {
+    /// Takes `node`, which consumes results of the nodes `data`. Ids are unique, and nodes may come in any
+    /// order.
+    fn node(&mut self, node: &NodeView<'_>, data: &[u64]) -> Result<(), TraceError>;
+}
+
+/// Schema version of written files.
+const SCHEMA_VERSION: &str = "0.0.4";
+
+/// Value of an attribute that is written beside those of a [`NodeView`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum AttributeValue<'a> {
+    /// A whole number, as the schema's `int32`.
+    Int32(i32),
+    /// A whole number, as `int64`.
+    Int(i64),
+    /// A count, as `uint32`.
+    Uint32(u32),
+    /// A count, as `uint64`.
+    Uint(u64),
+    /// Yes or no, as `bool`.
+    Bool(bool),
+    /// Several of them, as a list of `bool`.
+    Bools(&'a [bool]),
+    /// Text, as `string`.
+    Text(&'a str),
+    /// Whole numbers, as a list of `int64`.
+    Ints(&'a [i64]),
+    /// Texts, as a list of `string`.
+    Texts(&'a [&'a str]),
+}
+
+/// Attribute: its name and its value.
+pub type NamedAttribute<'a> = (&'a str, AttributeValue<'a>);
+
+/// Inputs or outputs of a node, each as the text of a Python literal; empty if unknown.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct NodeIo<'a> {
+    /// The values: `[[5, 6, 0, 1024, 4, 'cuda:0'], 1]`.
+    pub values: &'a str,
+    /// Their shapes: `[[32, 32], []]`.
+    pub shapes: &'a str,
+    /// Their types: `['Tensor(float)', 'Int']`.
+    pub types: &'a str,
+}
+
+/// Fields of a node beside its [`NodeView`]; replays skip all of them but `control`.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct NodeExtras<'a> {
+    /// Ids of its control dependencies.
+    pub control: &'a [u64],
+    /// Its inputs.
+    pub inputs: NodeIo<'a>,
+    /// Its outputs.
+    pub outputs: NodeIo<'a>,
+    /// Further attributes, in this order. One with the name of an attribute that replays read is
+    /// refused unless the node means the same with it.
+    pub attributes: &'a [NamedAttribute<'a>],
+}
+
+/// Writes one rank's trace into any byte sink.
+#[derive(Debug)]
+pub struct TraceWriter<W> {
+    out: FrameWriter<W>,
+    message: MessageEncoder,
+}
+
+impl<W: Write> TraceWriter<W> {
+    /// Starts a trace by writing its metadata record.
+    pub fn new(out: W) -> std::io::Result<Self> {
+        Self::with_metadata(out, &[])
+    }
+
+    /// Starts a trace by writing its metadata record with these attributes. Readers know `captured_ns`, the end
+    /// of the rank's last event in nanoseconds from the start of the job, and `group_roles`, the roles of
+    /// groups ([`GroupRoles`](super::roles::GroupRoles)).
+    pub fn with_metadata(out: W, attributes: &[NamedAttribute<'_>]) -> std::io::Result<Self> {
+        let mut this = Self {
+            out: FrameWriter::new(out),
+            message: MessageEncoder::default(),
+        };
+        this.message.bytes(1, SCHEMA_VERSION.as_bytes());
+        for (name, value) in attributes {
+            this.message.nested(2, |put| attribute(put, name, *value));
+        }
+        this.out.frame(this.message.as_bytes())?;
+        Ok(this)
+    }
+
+    /// Writes `node`, which consumes results of the nodes `data`, and the fields in `extra`.
+    ///
+    /// Fails if the sink does, on attributes that would change the node's meaning, and on groups declared by
+    /// another node than [`NodeView::declaring`] makes.
+    pub fn write(
+        &mut self,
+        node: &NodeView<'_>,
+        data: &[u64],
+        extra: &NodeExtras<'_>,
+    ) -> Result<(), TraceError> {
+        let declares = node.op == Op::NoOp && node.name.contains(NODE_MARK);
+        if node.groups.is_some() && !declares {
+            return Err(TraceError::refused(
+                node.id,
+                "it declares process groups, which readers expect of a metadata node only",
+                "declare them with a node of their own",
+            ));
+        }
+        let shapes = node.labels;
+        let mut inputs = labelled(node.id, &extra.inputs, shapes.inputs)?;
+        let outputs = labelled(node.id, &extra.outputs, shapes.outputs)?;
+        if let Some(groups) = node.groups {
+            if !inputs.values.is_empty() {
+                return Err(TraceError::refused(
+                    node.id,
+                    "both its process groups and its inputs have values, which share one field",
+                    "leave the values of its inputs empty",
+                ));
+            }
+            inputs.values = groups;
+        }
+        let put = &mut self.message;
+        put.clear();
+        // Fields in the order of their numbers, without those that have the value of none: the schema's own form.
+        varint(put, 1, node.id);
+        text(put, 2, node.name);
+        varint(put, 3, kind(node) as u64);
+        put.packed(4, extra.control);
+        put.packed(5, data);
+        varint(put, 6, node.start_micros);
+        varint(put, 7, node.recorded.0 / 1_000_000);
+        io_info(put, 8, &inputs, node.groups.is_some());
+        io_info(put, 9, &outputs, false);
+        attributes(put, node);
+        let plain = put.as_bytes().len();
+        for (name, value) in extra.attributes {
+            named(put, name, *value);
+        }
+        let reads = |(name, _): &&NamedAttribute<'_>| scan::is_replay_attribute(name);
+        if let Some((name, _)) = extra.attributes.iter().find(reads) {
+            // Of two attributes with one name the later holds, so the scan decides whether the meaning changes.
+            let whole = put.as_bytes();
+            if !same_node(&whole[..plain], whole) {
+                return Err(TraceError::refused(
+                    node.id,
+                    format!("an attribute `{name}` is to be written that contradicts the node"),
+                    "replays read this name (proto/README.md); choose another",
+                ));
+            }
+        }
+        self.out.record(put.as_bytes())
+    }
+
+    /// Returns the byte sink; everything is written, nothing is flushed.
+    pub fn into_inner(self) -> W {
+        self.out.into_inner()
+    }
+}
+
+impl<W: Write> Sink for TraceWriter<W> {
+    fn node(&mut self, node: &NodeView<'_>, data: &[u64]) -> Result<(), TraceError> {
+        self.write(node, data, &NodeExtras::default())
+    }
+}
+
+/// Returns whether two records of a node mean the same to a replay.
+fn same_node(a: &[u8], b: &[u8]) -> bool {
+    struct DiscardDependencies;
+    impl scan::DependencyVisitor for DiscardDependencies {
+        fn data(&mut self, _: u64) -> Result<(), TraceError> {
+            Ok(())
+        }
+        fn control(&mut self, _: u64) -> Result<(), TraceError> {
+            Ok(())
+        }
+    }
+    let read = |bytes| {
+        let record = RawRecord {
+            number: 0,
+            offset: 0,
+            bytes,
+        };
+        scan::node(record, &mut DiscardDependencies)
+    };
+    matches!((read(a), read(b)), (Ok(a), Ok(b)) if a == b)
+}
+
+/// Appends a number, unless it is 0.
+fn varint(put: &mut MessageEncoder, number: u32, value: u64) {
+    if value != 0 {
+        put.varint(number, value);
+    }
+}
+
+/// Appends a text, unless it is empty.
+fn text(put: &mut MessageEncoder, number: u32, text: &str) {
+    if !text.is_empty() {
+        put.bytes(number, text.as_bytes());
+    }
+}
+
+/// Appends an attribute of a node.
+#[inline(always)]
+fn named(put: &mut MessageEncoder, name: &str, value: AttributeValue<'_>) {
+    match value {
+        // Of nearly all attributes; an empty name is left out.
+        AttributeValue::Int(v) if !name.is_empty() => {
+            put.named_varint(10, name, 9, v.cast_unsigned());
+        }
+        AttributeValue::Uint(v) if !name.is_empty() => put.named_varint(10, name, 13, v),
+        AttributeValue::Bool(v) if !name.is_empty() => {
+            put.named_varint(10, name, 27, u64::from(v));
+        }
+        _ => put.nested(10, |put| attribute(put, name, value)),
+    }
+}
+
+/// Appends the fields of an attribute; its value is written whatever it is.
+#[inline]
+fn attribute(put: &mut MessageEncoder, name: &str, value: AttributeValue<'_>) {
+    text(put, 1, name);
+    match value {
+        AttributeValue::Int32(v) => put.varint(7, i64::from(v).cast_unsigned()),
+        AttributeValue::Int(v) => put.varint(9, v.cast_unsigned()),
+        AttributeValue::Ints(list) => {
+            put.nested(10, |put| {
+                put.packed_from(1, list.iter().map(|v| v.cast_unsigned()))
+            });
+        }
+        AttributeValue::Uint32(v) => put.varint(11, u64::from(v)),
+        AttributeValue::Uint(v) => put.varint(13, v),
+        AttributeValue::Bool(v) => put.varint(27, u64::from(v)),
+        AttributeValue::Bools(list) => {
+            put.nested(28, |put| {
+                put.packed_from(1, list.iter().map(|&v| u64::from(v)))
+            });
+        }
+        AttributeValue::Text(text) => put.bytes(29, text.as_bytes()),
+        AttributeValue::Texts(list) => put.nested(30, |put| {
+            for text in list {
+                put.bytes(1, text.as_bytes());
+            }
+        }),
+    }
+}
+
+/// Returns inputs or outputs with the shapes of the node's labels; fails if both state shapes that differ.
+fn labelled<'a>(id: u64, io: &NodeIo<'a>, shapes: &'a str) -> Result<NodeIo<'a>, TraceError> {
+    if !shapes.is_empty() && !io.shapes.is_empty() && io.shapes != shapes {
+        return Err(TraceError::refused(
+            id,
+            "its labels say other shapes than its arguments or results",
+            "say them once",
+        ));
+    }
+    let shapes = if shapes.is_empty() { io.shapes } else { shapes };
+    Ok(NodeIo { shapes, ..*io })
+}
+
+/// Appends inputs or outputs, if there are any or they are `stated` to be empty.
+fn io_info(put: &mut MessageEncoder, number: u32, io: &NodeIo<'_>, stated: bool) {
+    if stated || *io != NodeIo::default() {
+        put.nested(number, |put| {
+            text(put, 1, io.values);
+            text(put, 2, io.shapes);
+            text(put, 3, io.types);
+        });
+    }
+}
+
+fn kind(node: &NodeView<'_>) -> NodeType {
+    match node.op {
+        Op::NoOp if node.groups.is_some() => NodeType::MetadataNode,
+        Op::NoOp => NodeType::InvalidNode,
+        Op::Host | Op::Compute { .. } => NodeType::CompNode,
+        Op::Memory { store: true, .. } => NodeType::MemStoreNode,
+        Op::Memory { store: false, .. } => NodeType::MemLoadNode,
+        Op::Message { receive: true, .. } => NodeType::CommRecvNode,
+        Op::Message { receive: false, .. } => NodeType::CommSendNode,
+        Op::Collective { .. } => NodeType::CommCollNode,
+    }
+}
+
+/// Appends the attributes that a replay reads.
+fn attributes(put: &mut MessageEncoder, node: &NodeView<'_>) {
+    let host = match node.op {
+        Op::Host => true,
+        Op::Message { host, .. } | Op::Collective { host, .. } => host,
+        _ => false,
+    };
+    if node.op != Op::NoOp {
+        named(put, "is_cpu_op", AttributeValue::Bool(host));
+    }
+    if let Some(lane) = node.lane {
+        let name = if host { "tid" } else { "stream" };
+        named(put, name, AttributeValue::Int(lane));
+    }
+    // Whole microseconds have a field in the schema; spans are in picoseconds.
+    if !node.recorded.0.is_multiple_of(1_000_000) {
+        named(
+            put,
+            "duration_ns",
+            AttributeValue::Uint(node.recorded.0 / 1000),
+        );
+    }
+    for (name, span) in [
+        ("delay_ns", node.delay),
+        ("wait_ns", node.wait),
+        ("profiler_ns", node.profiler),
+    ] {
+        if span > Span::ZERO {
+            named(put, name, AttributeValue::Uint(span.0 / 1000));
+        }
+    }
+    if node.eager {
+        named(put, "eager", AttributeValue::Bool(true));
+    }
+    match node.op {
+        Op::NoOp | Op::Host => {}
+        Op::Compute {
+            flops,
+            bytes,
+            dtype,
+        } => {
+            named(put, "num_ops", AttributeValue::Int(flops as i64));
+            named(put, "tensor_size", AttributeValue::Uint(bytes));
+            if let Some(dtype) = dtype {
+                named(
+                    put,
+                    "dtype",
+                    AttributeValue::Text(Dtype::ALL[dtype as usize].1),
+                );
+            }
+            if let Some(kernel) = node.kernel {
+                named(
+                    put,
+                    "kernel_shape",
+                    AttributeValue::Text(&kernel.to_string()),
+                );
+            }
+        }
+        Op::Memory {
+            store,
+            place,
+            bytes,
+            in_switch,
+        } => {
+            named(put, "tensor_size", AttributeValue::Uint(bytes));
+            let number = match place {
+                MemoryLocation::Local => 1,
+                MemoryLocation::Remote | MemoryLocation::Named(_) => 2,
+            };
+            named(put, "tensor_loc", AttributeValue::Uint32(number));
+            if let MemoryLocation::Named(name) = place {
+                named(put, "remote_memory", AttributeValue::Text(name));
+            }
+            if in_switch {
+                let text = NodeAttributes::gathering(store);
+                named(put, "in_switch", AttributeValue::Text(text));
+            }
+        }
+        Op::Message {
+            receive,
+            peer,
+            tag,
+            bytes,
+            own,
+            ..
+        } => {
+            let (far, near) = if receive {
+                ("comm_src", "comm_dst")
+            } else {
+                ("comm_dst", "comm_src")
+            };
+            named(put, far, AttributeValue::Int32(peer as i32));
+            if let Some(own) = own {
+                named(put, near, AttributeValue::Int32(own as i32));
+            }
+            named(put, "comm_tag", AttributeValue::Int32(tag));
+            named(put, "comm_size", AttributeValue::Int(bytes as i64));
+        }
+        Op::Collective {
+            kind,
+            bytes,
+            group,
+            root,
+            dimensions,
+            ..
+        } => {
+            named(
+                put,
+                "comm_type",
+                AttributeValue::Int(kind.comm_type() as i64),
+            );
+            named(put, "comm_size", AttributeValue::Int(bytes as i64));
+            match group {
+                GroupName::World => {}
+                GroupName::Number(n) => named(put, "pg_name", AttributeValue::Text(&n.to_string())),
+                GroupName::Text(text) => named(put, "pg_name", AttributeValue::Text(text)),
+            }
+            if let Some(root) = root {
+                named(put, "comm_root", AttributeValue::Int32(root as i32));
+            }
+            if let Some(mask) = dimensions {
+                // A list of all ones means "all", so a mask of consecutive ones gets a zero at its end. Lists
+                // have 32 entries at most.
+                let highest = 32 - mask.leading_zeros();
+                let ones = mask.trailing_ones() == highest && highest < 32;
+                let values = (0..highest + u32::from(ones)).map(|i| mask >> i & 1 == 1);
+                let values: Vec<bool> = values.collect();
+                named(put, "involved_dim", AttributeValue::Bools(&values));
+            }
+        }
+    }
+    let splits = &node.splits;
+    for (name, list) in [(SEND_BYTES, splits.send), (RECEIVE_BYTES, splits.receive)] {
+        if !list.is_empty() {
+            named(put, name, AttributeValue::Text(list));
+        }
+    }
+    if !node.memory.is_none() {
+        for (name, bytes) in node.memory.named() {
+            named(put, name, AttributeValue::Uint(bytes));
+        }
+    }
+    let labels = &node.labels;
+    if let Some(phase) = labels.phase {
+        named(put, "phase", AttributeValue::Text(&phase.to_string()));
+    }
+    for (name, number) in [
+        ("stage", labels.stage),
+        ("micro_batch", labels.micro_batch),
+        ("layer", labels.layer),
+    ] {
+        if let Some(number) = number {
+            named(put, name, AttributeValue::Uint32(number));
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests;

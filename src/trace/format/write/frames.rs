@@ -1,0 +1,39 @@
+//! Writer of encoded records.
+
+use crate::format::TraceError;
+use std::io::Write;
+
+/// Writes encoded records, each with its length in front.
+#[derive(Debug)]
+pub struct FrameWriter<W> {
+    out: W,
+    length: Vec<u8>,
+}
+
+impl<W: Write> FrameWriter<W> {
+    /// Creates a writer into `out`.
+    pub fn new(out: W) -> Self {
+        Self {
+            out,
+            length: Vec::new(),
+        }
+    }
+
+    /// Writes the message of a record; the first is the metadata.
+    pub fn record(&mut self, message: &[u8]) -> Result<(), TraceError> {
+        self.frame(message)
+            .map_err(|source| TraceError::io("", "write", source))
+    }
+
+    pub(super) fn frame(&mut self, message: &[u8]) -> std::io::Result<()> {
+        self.length.clear();
+        prost::encoding::encode_varint(message.len() as u64, &mut self.length);
+        self.out.write_all(&self.length)?;
+        self.out.write_all(message)
+    }
+
+    /// Returns the sink; everything is written, nothing is flushed.
+    pub fn into_inner(self) -> W {
+        self.out
+    }
+}

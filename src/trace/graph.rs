@@ -1,0 +1,568 @@
+//! The compact form of a trace: flat arrays, indexed by [`NodeIndex`].
+//!
+//! A graph states the work of ranks of one kind, not which rank carries it out. Peers and groups are *slots*,
+//! numbered in order of first use; an instance binds them. So ranks that differ only in their peers and groups,
+//! and in the names of these, share one graph. Nodes are in ascending order of their ids, so nothing depends on
+//! the order of records in a file.
+//!
+//! A node takes 53 bytes (61 with its price for one NPU class, 62 with the state of one run), an edge 4, a
+//! collective 24 more, a message 20 more, besides names. If any node has a delay, each takes 8 bytes more, and
+//! likewise with waiting; if any changes memory, each takes 4, and every distinct change 80; if the shape of any kernel is
+//! known, each takes 4, and every distinct shape 64.
+
+pub use crate::format::groups::DeclaredGroups;
+pub use crate::format::roles::GroupRoles;
+pub use crate::format::work_amounts::WorkAmounts;
+use crate::format::{CollectiveKind, Dtype, KernelShape, MemoryChanges};
+use chakram_base::ids::NodeIndex;
+use chakram_base::units::Span;
+use serde::{Deserialize, Serialize};
+
+pub mod builder;
+pub mod captured_timeline;
+mod csr;
+pub mod cycle;
+pub mod dot;
+pub mod huge_pages;
+mod intern;
+pub mod launches;
+pub mod neighbourhood;
+pub mod raw_trace;
+mod read;
+mod visit;
+
+pub use builder::{DependencyPolicy, GraphBuilder, SlotBinding};
+pub use captured_timeline::CapturedTimeline;
+pub use csr::Csr;
+pub use intern::{IdMap, Interner, NameTable, fingerprint};
+pub use raw_trace::RawTrace;
+pub use read::{GraphProfiler, ProfilerPolicy};
+pub use visit::BothDirections;
+
+/// Type of a node.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(any(test, feature = "schema"), derive(schemars::JsonSchema))]
+#[serde(rename_all = "lowercase")]
+#[repr(u8)]
+pub enum NodeKind {
+    /// No operation: completes when its dependencies have, in no time.
+    Nothing,
+    /// Work on the host.
+    Host,
+    /// A kernel.
+    Compute,
+    /// A load or store in the NPU's own memory.
+    #[serde(rename = "local memory")]
+    LocalMemory,
+    /// A load or store beyond the NPU.
+    #[serde(rename = "remote memory")]
+    RemoteMemory,
+    /// The sending half of a message.
+    Send,
+    /// The receiving half of a message.
+    Receive,
+    /// A member's part of a collective.
+    Collective,
+}
+
+impl NodeKind {
+    /// All types, by number.
+    pub const ALL: [Self; 8] = [
+        Self::Nothing,
+        Self::Host,
+        Self::Compute,
+        Self::LocalMemory,
+        Self::RemoteMemory,
+        Self::Send,
+        Self::Receive,
+        Self::Collective,
+    ];
+}
+
+/// Lane as the graph names it: a stream or thread on which nodes run one at a time.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Lane {
+    /// A host thread, `None` where the trace names none.
+    Host(Option<i64>),
+    /// A stream of the NPU.
+    Stream(i64),
+    /// Kernels whose stream the trace does not name.
+    Compute,
+    /// Loads and stores whose stream the trace does not name.
+    Memory,
+    /// Collectives of one group slot whose stream the trace does not name.
+    Group(u32),
+    /// Sends to one peer slot whose stream the trace does not name.
+    Peer(u32),
+    /// No lane, for nodes that occupy none: receives, and nodes that do nothing.
+    None,
+}
+
+/// Group as a graph refers to it; the [`SlotBinding`] names the group.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct GroupSlot {
+    /// Mask of the machine's dimensions that take part; `None` means all of them.
+    pub dimensions: Option<u32>,
+}
+
+/// Collective node: one member's part of a collective.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct CollectiveNode {
+    /// The node.
+    pub node: NodeIndex,
+    /// Group slot.
+    pub group: u32,
+    /// Index of this call among those of its group slot in program order, from 0.
+    pub sequence: u32,
+    /// Rank of the root, `u32::MAX` for the group's first member.
+    pub root: u32,
+    /// The collective operation.
+    pub kind: CollectiveKind,
+    /// Whether this member waited for none of the others when it was recorded.
+    pub eager: bool,
+}
+
+/// Bytes that a member of an all-to-all exchanges with each member of the group, in its order.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct CallSplits {
+    /// Index of the call among the graph's.
+    pub call: u32,
+    /// Bytes to each; empty if unknown.
+    pub send: Vec<u64>,
+    /// Bytes from each; empty if unknown.
+    pub receive: Vec<u64>,
+}
+
+/// Message node: one half of a message, a send or a receive.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct MessageNode {
+    /// The node.
+    pub node: NodeIndex,
+    /// Peer slot of the other end.
+    pub peer: u32,
+    /// The tag.
+    pub tag: i32,
+    /// Whether this half receives.
+    pub receive: bool,
+    /// Whether this half did not wait for the other when it was recorded.
+    pub eager: bool,
+}
+
+/// Repairs made while the graph was built.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct GraphRepairs {
+    /// Control dependencies on nodes that do not exist, dropped.
+    pub dangling_control: u64,
+    /// Control dependencies of nodes on themselves, dropped.
+    pub self_control: u64,
+    /// Control dependencies dropped because together with the others they form a cycle.
+    pub cyclic_control: u64,
+    /// Dependencies named more than once, merged.
+    pub duplicates: u64,
+    /// Communication nodes marked as host work that are replayed as communication.
+    pub host_communication: u64,
+}
+
+/// Dependency graph of the ranks of one kind.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Graph {
+    ids: Vec<u64>,
+    name_of: Vec<u32>,
+    kinds: Vec<NodeKind>,
+    lane_of: Vec<u32>,
+    recorded: Vec<Span>,
+    /// Delays by node; empty if no node has any.
+    delays: Vec<Span>,
+    /// Recorded waiting by node; empty if no node waited.
+    waits: Vec<Span>,
+    /// Index into `changes` plus one, by node; zero if the node changes no memory. Empty if none does.
+    memory_of: Vec<u32>,
+    changes: Vec<MemoryChanges>,
+    /// Index into `kernels` plus one, by node; zero if no class and shape are known. Empty if none are.
+    kernel_of: Vec<u32>,
+    /// Shapes, and whether of a backward pass.
+    kernels: Vec<(KernelShape, bool)>,
+    flops: Vec<u64>,
+    bytes: Vec<u64>,
+    /// By node: index into `calls` or `messages`, number format of a kernel, or for a load or store whether it
+    /// stores, and whether switches gather or reduce on its way.
+    detail: Vec<u32>,
+    successors: Csr,
+    in_degree: Vec<u32>,
+    names: NameTable,
+    lanes: Vec<Lane>,
+    groups: Vec<GroupSlot>,
+    calls: Vec<CollectiveNode>,
+    /// Of the calls whose parts are not equal, in their order.
+    splits: Vec<CallSplits>,
+    messages: Vec<MessageNode>,
+    repairs: GraphRepairs,
+    captured: Option<Span>,
+    kernels_on_cpu: bool,
+    lane_names: Vec<(Lane, String)>,
+    /// Memories beyond the NPU that nodes name.
+    remote_memories: Vec<String>,
+    roles: GroupRoles,
+    amounts: Option<WorkAmounts>,
+    profiler: GraphProfiler,
+}
+
+/// `detail` of a kernel without a known number format.
+const NO_DTYPE: u32 = u32::MAX;
+/// `detail` of loads that switches gather, and of stores that they reduce.
+const GATHERED: u32 = 1;
+const REDUCED: u32 = 2;
+/// `detail` of any other store.
+const STORED: u32 = 3;
+/// Bits of `detail` of loads and stores that hold these; those above number the memory, from 1 if it has a name.
+const ACCESS_BITS: u32 = 2;
+const ACCESS: u32 = (1 << ACCESS_BITS) - 1;
+
+impl Graph {
+    /// Returns the number of nodes.
+    #[inline]
+    pub fn len(&self) -> usize {
+        self.ids.len()
+    }
+
+    /// Returns whether there are no nodes.
+    pub fn is_empty(&self) -> bool {
+        self.ids.is_empty()
+    }
+
+    /// Returns the number of dependencies, after merging.
+    pub fn edges(&self) -> usize {
+        self.successors.len()
+    }
+
+    /// Iterates over the nodes in ascending order of their ids.
+    pub fn nodes(&self) -> impl ExactSizeIterator<Item = NodeIndex> + use<> {
+        (0..self.ids.len() as u32).map(NodeIndex)
+    }
+
+    /// Returns the node's id in the file.
+    pub fn id(&self, node: NodeIndex) -> u64 {
+        self.ids[node.index()]
+    }
+
+    /// Returns the node's name.
+    pub fn name(&self, node: NodeIndex) -> &str {
+        self.names.get(self.name_of[node.index()])
+    }
+
+    /// Returns the index of the node's name in [`Graph::names`].
+    #[inline]
+    pub fn name_index(&self, node: NodeIndex) -> u32 {
+        self.name_of[node.index()]
+    }
+
+    /// Returns the distinct names.
+    pub fn names(&self) -> &NameTable {
+        &self.names
+    }
+
+    /// Returns the node's type.
+    #[inline]
+    pub fn kind(&self, node: NodeIndex) -> NodeKind {
+        self.kinds[node.index()]
+    }
+
+    /// Returns the node's lane, an index into [`Graph::lanes`].
+    #[inline]
+    pub fn lane(&self, node: NodeIndex) -> u32 {
+        self.lane_of[node.index()]
+    }
+
+    /// Returns the lanes, in order of first use.
+    pub fn lanes(&self) -> &[Lane] {
+        &self.lanes
+    }
+
+    /// Returns the node's recorded duration; zero if unknown.
+    #[inline]
+    pub fn recorded(&self, node: NodeIndex) -> Span {
+        self.recorded[node.index()]
+    }
+
+    /// Returns the host time (launch overhead) from the completion of all that the node waits for, or from the
+    /// release of the rank if that is nothing, until the node is ready.
+    #[inline]
+    pub fn delay(&self, node: NodeIndex) -> Span {
+        let delay = self.delays.get(node.index());
+        delay.copied().unwrap_or(Span::ZERO)
+    }
+
+    /// Returns whether any node has a delay.
+    pub fn has_delays(&self) -> bool {
+        !self.delays.is_empty()
+    }
+
+    /// Returns the recorded time that a communication node waited for its peers, before and in addition to
+    /// [`Self::captured_timeline`].
+    #[inline]
+    pub fn wait(&self, node: NodeIndex) -> Span {
+        let wait = self.waits.get(node.index());
+        wait.copied().unwrap_or(Span::ZERO)
+    }
+
+    /// Returns the memory that the node allocates and frees on its NPU; `None` if it changes none.
+    #[inline]
+    pub fn memory(&self, node: NodeIndex) -> Option<&MemoryChanges> {
+        let place = self.memory_of.get(node.index())?.checked_sub(1)?;
+        Some(&self.changes[place as usize])
+    }
+
+    /// Returns the distinct changes of memory, in order of first use; none if no node changes any.
+    pub fn memory_changes(&self) -> &[MemoryChanges] {
+        &self.changes
+    }
+
+    /// Returns the recorded end of the rank's last event, counted from the start of the job, if the trace
+    /// states it.
+    pub fn captured(&self) -> Option<Span> {
+        self.captured
+    }
+
+    /// Returns whether the kernels are operators that ran on a CPU when they were captured.
+    pub fn kernels_on_cpu(&self) -> bool {
+        self.kernels_on_cpu
+    }
+
+    /// Returns the name that the trace gives a lane, if any.
+    pub fn lane_name(&self, lane: Lane) -> Option<&str> {
+        let named = self.lane_names.iter().find(|(named, _)| *named == lane);
+        named.map(|(_, name)| &name[..])
+    }
+
+    /// Returns the floating-point operations of a kernel; zero if unknown.
+    #[inline]
+    pub fn flops(&self, node: NodeIndex) -> u64 {
+        self.flops[node.index()]
+    }
+
+    /// Returns the bytes of a kernel, load, store, message or collective, as the file states them.
+    #[inline]
+    pub fn bytes(&self, node: NodeIndex) -> u64 {
+        self.bytes[node.index()]
+    }
+
+    /// Returns the class and shape of a kernel, if known.
+    #[inline]
+    pub fn kernel(&self, node: NodeIndex) -> Option<KernelShape> {
+        let place = self.kernel_of.get(node.index())?.checked_sub(1)?;
+        Some(self.kernels[place as usize].0)
+    }
+
+    /// Returns whether the node is a kernel of a backward pass, if its class and shape are known.
+    pub fn is_backward_kernel(&self, node: NodeIndex) -> bool {
+        let place = self.kernel_of.get(node.index());
+        let place = place.and_then(|place| place.checked_sub(1));
+        place.is_some_and(|place| self.kernels[place as usize].1)
+    }
+
+    /// Returns the products of two matrices, as rows, columns and summed-over size, with the number of kernels of each; those
+    /// of a backward pass apart.
+    pub fn gemms(&self) -> impl Iterator<Item = ([u64; 3], u64)> + '_ {
+        let mut counts = vec![0; self.kernels.len()];
+        for place in self.kernel_of.iter().filter(|place| **place > 0) {
+            counts[*place as usize - 1] += 1;
+        }
+        let kernels = self.kernels.iter().zip(counts);
+        kernels.filter_map(|((shape, _), count)| match *shape {
+            KernelShape::Gemm { batch: 1, m, n, k } => Some(([m, n, k], count)),
+            _ => None,
+        })
+    }
+
+    /// Returns whether classes and shapes of kernels are known, and durations are not: so it is of graphs that were
+    /// generated.
+    pub fn is_unrecorded_model(&self) -> bool {
+        let timed =
+            |(kind, span): (&NodeKind, &Span)| *kind == NodeKind::Compute && *span > Span::ZERO;
+        let mut kernels = self.kinds.iter().zip(&self.recorded);
+        !self.kernels.is_empty() && self.captured.is_none() && !kernels.any(timed)
+    }
+
+    /// Returns the number format that a kernel computes in, if known.
+    pub fn dtype(&self, node: NodeIndex) -> Option<Dtype> {
+        let detail = self.detail[node.index()];
+        match self.kinds[node.index()] {
+            NodeKind::Compute if detail != NO_DTYPE => Some(Dtype::ALL[detail as usize].0),
+            _ => None,
+        }
+    }
+
+    /// Returns whether the node stores, if it is a load that switches gather or a store that they reduce;
+    /// `None` for all others.
+    #[inline]
+    pub fn in_switch(&self, node: NodeIndex) -> Option<bool> {
+        match (self.kinds[node.index()], self.detail[node.index()] & ACCESS) {
+            (NodeKind::RemoteMemory, GATHERED) => Some(false),
+            (NodeKind::RemoteMemory, REDUCED) => Some(true),
+            _ => None,
+        }
+    }
+
+    /// Returns whether the node is a store, in the NPU's own memory or beyond it.
+    #[inline]
+    pub fn stores(&self, node: NodeIndex) -> bool {
+        let detail = self.detail[node.index()];
+        match self.kinds[node.index()] {
+            NodeKind::LocalMemory | NodeKind::RemoteMemory => {
+                matches!(detail & ACCESS, REDUCED | STORED)
+            }
+            _ => false,
+        }
+    }
+
+    /// Returns the names of memories beyond the NPU that loads and stores reach.
+    pub fn remote_memories(&self) -> &[String] {
+        &self.remote_memories
+    }
+
+    /// Returns the index in [`Self::remote_memories`] of the memory that a remote load or store names, if it names one.
+    #[inline]
+    pub fn remote_memory(&self, node: NodeIndex) -> Option<u32> {
+        match self.kinds[node.index()] {
+            NodeKind::RemoteMemory => (self.detail[node.index()] >> ACCESS_BITS).checked_sub(1),
+            _ => None,
+        }
+    }
+
+    /// Returns the nodes that wait for `node`.
+    #[inline]
+    pub fn successors(&self, node: NodeIndex) -> impl ExactSizeIterator<Item = NodeIndex> + '_ {
+        self.successors.row(node.0).iter().copied().map(NodeIndex)
+    }
+
+    /// Returns the successors of all nodes, by index, on which algorithms of petgraph run.
+    pub fn rows(&self) -> &Csr {
+        &self.successors
+    }
+
+    /// Returns for each node the number of nodes that it waits for.
+    pub fn in_degrees(&self) -> &[u32] {
+        &self.in_degree
+    }
+
+    /// Returns the call of a collective node.
+    #[inline]
+    pub fn call(&self, node: NodeIndex) -> &CollectiveNode {
+        debug_assert_eq!(
+            self.kind(node),
+            NodeKind::Collective,
+            "only collectives have calls"
+        );
+        &self.calls[self.detail[node.index()] as usize]
+    }
+
+    /// Returns the index of a collective node among [`Graph::calls`].
+    #[inline]
+    pub fn call_index(&self, node: NodeIndex) -> usize {
+        debug_assert_eq!(
+            self.kind(node),
+            NodeKind::Collective,
+            "only collectives have calls"
+        );
+        self.detail[node.index()] as usize
+    }
+
+    /// Returns the index of a message node among [`Graph::messages`].
+    #[inline]
+    pub fn message_index(&self, node: NodeIndex) -> usize {
+        debug_assert!(matches!(
+            self.kind(node),
+            NodeKind::Send | NodeKind::Receive
+        ));
+        self.detail[node.index()] as usize
+    }
+
+    /// Returns all collective calls, in program order.
+    pub fn calls(&self) -> &[CollectiveNode] {
+        &self.calls
+    }
+
+    /// Returns whether no call says that its parts are unequal.
+    pub fn has_equal_parts(&self) -> bool {
+        self.splits.is_empty()
+    }
+
+    /// Returns what a call exchanges with each member, where the trace says that.
+    pub fn splits(&self, call: u32) -> Option<&CallSplits> {
+        let found = self
+            .splits
+            .binary_search_by_key(&call, |splits| splits.call);
+        found.ok().map(|found| &self.splits[found])
+    }
+
+    /// Returns all halves of messages, in program order.
+    pub fn messages(&self) -> &[MessageNode] {
+        &self.messages
+    }
+
+    /// Returns the group slots that the nodes refer to; an instance binds them.
+    pub fn group_slots(&self) -> &[GroupSlot] {
+        &self.groups
+    }
+
+    /// Returns the roles of groups, as the trace states them.
+    pub fn roles(&self) -> &GroupRoles {
+        &self.roles
+    }
+
+    /// Returns the work of the whole job, as the trace states it.
+    pub fn amounts(&self) -> Option<WorkAmounts> {
+        self.amounts
+    }
+
+    /// Returns what the trace tells of the profiler that captured it, and whether its cost was left out.
+    pub fn profiler(&self) -> GraphProfiler {
+        self.profiler
+    }
+
+    /// Returns the repairs made while the graph was built.
+    pub fn repairs(&self) -> GraphRepairs {
+        self.repairs
+    }
+
+    /// Returns a hash that equal graphs share, and different ones almost never do.
+    pub fn fingerprint(&self) -> u64 {
+        fingerprint(&(
+            &self.ids,
+            &self.name_of,
+            &self.recorded,
+            (&self.delays, &self.waits, self.captured),
+            self.kernels_on_cpu,
+            (&self.memory_of, &self.changes),
+            (&self.kernel_of, &self.kernels),
+            &self.flops,
+            &self.bytes,
+            &self.in_degree,
+        ))
+    }
+
+    /// Returns the bytes held on the heap, without names.
+    pub fn heap_bytes(&self) -> usize {
+        fn size<T>(v: &Vec<T>) -> usize {
+            v.capacity() * size_of::<T>()
+        }
+        size(&self.ids)
+            + size(&self.name_of)
+            + size(&self.kinds)
+            + size(&self.lane_of)
+            + size(&self.recorded)
+            + size(&self.delays)
+            + size(&self.waits)
+            + size(&self.memory_of)
+            + size(&self.changes)
+            + size(&self.kernel_of)
+            + size(&self.kernels)
+            + size(&self.flops)
+            + size(&self.bytes)
+            + size(&self.detail)
+            + self.successors.heap_bytes()
+            + size(&self.in_degree)
+            + size(&self.calls)
+            + size(&self.messages)
+    }
+}

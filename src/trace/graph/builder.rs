@@ -1,0 +1,495 @@
+//! Builder of a graph from nodes in any order of ids.
+
+use super::{
+    ACCESS_BITS, CallSplits, CollectiveNode, GATHERED, Graph, GroupSlot, IdMap, Interner, Lane,
+    MessageNode, NO_DTYPE, NameTable, NodeKind, REDUCED, STORED,
+};
+use crate::format::groups::{DeclaredGroups, parse_metadata};
+use crate::format::roles::GroupRoles;
+use crate::format::scan::{NodeView, UnprofiledSteps};
+use crate::format::work_amounts::WorkAmounts;
+use crate::format::write::Sink;
+use crate::format::{
+    GroupName, KernelShape, MemoryChanges, MemoryLocation, Op, TraceError, TrainingPhase, escape,
+};
+use chakram_base::ids::NodeIndex;
+use chakram_base::units::Span;
+use std::sync::Arc;
+
+mod link;
+mod sort;
+
+/// Policy for data and control dependencies.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum DependencyPolicy {
+    /// Both; if the control dependencies close a cycle, data alone, with a warning.
+    #[default]
+    Auto,
+    /// Both.
+    Both,
+    /// Data alone.
+    Data,
+}
+
+/// Peers and groups behind the slots of a graph on one rank, and declarations of that rank.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct SlotBinding {
+    /// Rank of each peer slot.
+    pub peers: Vec<u32>,
+    /// Name of the group of each group slot; `None` means all ranks.
+    pub groups: Vec<Option<String>>,
+    /// Groups that the trace declares in metadata nodes.
+    pub declared: Arc<DeclaredGroups>,
+    /// Place of the rank's core on a machine of tiles, if the trace says it.
+    pub core: Option<[u32; 2]>,
+}
+
+/// Flag of a control dependency in the list of predecessors.
+const CONTROL: u32 = 1 << 31;
+/// Predecessor that was dropped, or is not resolved yet.
+const NO_NODE: u32 = u32::MAX;
+/// Maximum number of nodes: indices share their word with the flag.
+const MAX_NODES: usize = (CONTROL - 1) as usize;
+
+/// Collects nodes and builds a [`Graph`].
+#[derive(Debug)]
+pub struct GraphBuilder {
+    rank: u32,
+    policy: DependencyPolicy,
+    graph: Graph,
+    index_of: IdMap,
+    names: NameTable,
+    lanes: Interner<Lane>,
+    /// Name and dimension mask of each group slot.
+    groups: Interner<(Option<String>, Option<u32>)>,
+    peers: Interner<u32>,
+    declared: DeclaredGroups,
+    changes: Interner<MemoryChanges>,
+    /// Names of memories beyond the NPU.
+    remote_memories: Interner<String>,
+    /// Shapes of kernels, and whether they are of a backward pass.
+    kernels: Interner<(KernelShape, bool)>,
+    /// Predecessors of all nodes, flagged with [`CONTROL`]; `pred_end[i]` ends those of node i.
+    preds: Vec<u32>,
+    pred_end: Vec<u32>,
+    /// Dependencies on ids that were not seen yet: (index into `preds`, id).
+    forward: Vec<(u32, u64)>,
+}
+
+impl GraphBuilder {
+    /// Starts the graph of `rank`; ids below `dense_ids` cost at most 4 bytes each.
+    pub fn new(rank: u32, policy: DependencyPolicy, dense_ids: u64) -> Self {
+        Self {
+            rank,
+            policy,
+            graph: Graph::default(),
+            index_of: IdMap::new(dense_ids.max(1024)),
+            names: NameTable::default(),
+            lanes: Interner::default(),
+            groups: Interner::default(),
+            peers: Interner::default(),
+            declared: DeclaredGroups::new(),
+            changes: Interner::default(),
+            remote_memories: Interner::default(),
+            kernels: Interner::default(),
+            preds: Vec::new(),
+            pred_end: Vec::new(),
+            forward: Vec::new(),
+        }
+    }
+
+    /// Makes room for about so many nodes, each of which has a name of its own; others are taken too.
+    pub fn reserve(&mut self, nodes: u64) {
+        // Arrays of more nodes are grown as they fill: the time is in the nodes then.
+        let nodes = nodes.min(1 << 20) as usize;
+        // Some more than a lower bound, so that few more do not have all arrays moved.
+        let nodes = nodes + nodes / 16 + 16;
+        let graph = &mut self.graph;
+        graph.ids.reserve_exact(nodes);
+        graph.name_of.reserve_exact(nodes);
+        graph.kinds.reserve_exact(nodes);
+        graph.lane_of.reserve_exact(nodes);
+        graph.recorded.reserve_exact(nodes);
+        graph.flops.reserve_exact(nodes);
+        graph.bytes.reserve_exact(nodes);
+        graph.detail.reserve_exact(nodes);
+        self.pred_end.reserve_exact(nodes);
+        self.preds.reserve_exact(nodes);
+        self.names.reserve(nodes);
+    }
+
+    fn dependency(&mut self, id: u64, mark: u32) {
+        match self.index_of.get(id) {
+            Some(index) => self.preds.push(index | mark),
+            None => {
+                self.forward.push((self.preds.len() as u32, id));
+                // A placeholder that keeps the flag until the id is resolved.
+                self.preds.push(NO_NODE & !CONTROL | mark);
+            }
+        }
+    }
+
+    /// Adds the node whose dependencies were just visited.
+    pub(super) fn finish_node(&mut self, node: &NodeView<'_>) -> Result<(), TraceError> {
+        let index = self.graph.ids.len();
+        if index >= MAX_NODES || self.preds.len() >= NO_NODE as usize {
+            return Err(TraceError::refused(
+                node.id,
+                "more nodes or dependencies than 32-bit indices can tell apart",
+                "split the trace, for example by step",
+            ));
+        }
+        if self.index_of.insert(node.id, index as u32).is_some() {
+            return Err(TraceError::refused(
+                node.id,
+                "a second node with this id",
+                "ids are unique within one file; the producer is at fault",
+            ));
+        }
+        if self.names.stage(node.name) {
+            self.settle_names(node.id)?;
+        }
+        if let Some(values) = node.groups {
+            let declared: DeclaredGroups = parse_metadata(node.id, values)?;
+            for (name, ranks) in declared {
+                match self.declared.get(&name) {
+                    Some(known) if *known != ranks => {
+                        return Err(TraceError::refused(
+                            node.id,
+                            format!(
+                                "group `{}` is declared twice, with other ranks",
+                                escape(&name)
+                            ),
+                            "delete one of the metadata nodes, or pass the groups with --groups",
+                        ));
+                    }
+                    _ => self.declared.insert(name, ranks),
+                };
+            }
+        }
+        let (kind, lane, flops, bytes, detail) = self.decode(node)?;
+        let lane = self.lanes.intern(lane);
+        let graph = &mut self.graph;
+        graph.ids.push(node.id);
+        graph.kinds.push(kind);
+        graph.lane_of.push(lane);
+        graph.recorded.push(node.recorded);
+        // Lists that most traces do not need stay empty until a node has a value.
+        if node.delay > Span::ZERO {
+            put(&mut graph.delays, index, Span::ZERO, node.delay);
+        }
+        let communicates = matches!(
+            kind,
+            NodeKind::Send | NodeKind::Receive | NodeKind::Collective
+        );
+        if node.wait > Span::ZERO && communicates {
+            put(&mut graph.waits, index, Span::ZERO, node.wait);
+        }
+        if !node.memory.is_none() {
+            let place = self.changes.intern(node.memory) + 1;
+            put(&mut graph.memory_of, index, 0, place);
+        }
+        if let (Some(kernel), NodeKind::Compute) = (node.kernel, kind) {
+            let backward = node.labels.phase == Some(TrainingPhase::Backward);
+            let place = self.kernels.intern((kernel, backward)) + 1;
+            put(&mut graph.kernel_of, index, 0, place);
+        }
+        graph.flops.push(flops);
+        graph.bytes.push(bytes);
+        graph.detail.push(detail);
+        self.pred_end.push(self.preds.len() as u32);
+        Ok(())
+    }
+
+    /// Sets the recorded end of the rank's last event, counted from the start of the job.
+    pub fn captured(&mut self, at: Span) {
+        self.graph.captured = Some(at);
+    }
+
+    /// Sets whether the kernels ran on a CPU when they were captured.
+    pub fn kernels_on_cpu(&mut self, on_cpu: bool) {
+        self.graph.kernels_on_cpu = on_cpu;
+    }
+
+    /// Sets the steps that were measured without a profiler.
+    pub fn unprofiled(&mut self, steps: Option<UnprofiledSteps>) {
+        self.graph.profiler.unprofiled = steps;
+    }
+
+    /// Sets the roles of groups.
+    pub fn roles(&mut self, roles: GroupRoles) {
+        self.graph.roles = roles;
+    }
+
+    /// Sets the work of the whole job.
+    pub fn amounts(&mut self, amounts: Option<WorkAmounts>) {
+        self.graph.amounts = amounts;
+    }
+
+    /// Names `lane` for drawings.
+    pub fn name_lane(&mut self, lane: Lane, name: String) {
+        self.graph.lane_names.push((lane, name));
+    }
+
+    /// Interns the staged names; `last` is the node to blame if the arena is full.
+    fn settle_names(&mut self, last: u64) -> Result<(), TraceError> {
+        let settled = self.names.settle(&mut self.graph.name_of);
+        settled.ok_or_else(|| TraceError::refused(last, "more than 4 GiB of names", "shorten them"))
+    }
+
+    /// Returns type, lane, FLOPs, bytes and detail of a node; collectives and messages are appended to their
+    /// lists.
+    fn decode(
+        &mut self,
+        node: &NodeView<'_>,
+    ) -> Result<(NodeKind, Lane, u64, u64, u32), TraceError> {
+        let index = NodeIndex(self.graph.ids.len() as u32);
+        let stream = |other: Lane| node.lane.map_or(other, Lane::Stream);
+        Ok(match node.op {
+            Op::NoOp => (NodeKind::Nothing, Lane::None, 0, 0, 0),
+            Op::Host => (NodeKind::Host, Lane::Host(node.lane), 0, 0, 0),
+            Op::Compute {
+                flops,
+                bytes,
+                dtype,
+            } => {
+                let detail = dtype.map_or(NO_DTYPE, |d| d as u32);
+                (
+                    NodeKind::Compute,
+                    stream(Lane::Compute),
+                    flops,
+                    bytes,
+                    detail,
+                )
+            }
+            Op::Memory {
+                store,
+                place,
+                bytes,
+                in_switch,
+            } => {
+                let kind = match place {
+                    MemoryLocation::Local => NodeKind::LocalMemory,
+                    MemoryLocation::Remote | MemoryLocation::Named(_) => NodeKind::RemoteMemory,
+                };
+                let memory = match place {
+                    MemoryLocation::Named(name) => self.remote_memories.intern(name.to_owned()) + 1,
+                    MemoryLocation::Local | MemoryLocation::Remote => 0,
+                };
+                let detail = match (in_switch, store) {
+                    (false, false) => 0,
+                    (false, true) => STORED,
+                    (true, false) => GATHERED,
+                    (true, true) => REDUCED,
+                };
+                let detail = detail | memory << ACCESS_BITS;
+                (kind, stream(Lane::Memory), 0, bytes, detail)
+            }
+            Op::Message {
+                receive,
+                peer,
+                tag,
+                bytes,
+                own,
+                host,
+            } => {
+                self.check_ends(node.id, peer, own)?;
+                self.graph.repairs.host_communication += u64::from(host);
+                let peer = self.peers.intern(peer);
+                let detail = self.graph.messages.len() as u32;
+                self.graph.messages.push(MessageNode {
+                    node: index,
+                    peer,
+                    tag,
+                    receive,
+                    eager: node.eager,
+                });
+                // A posted receive needs no engine of its NPU: the wire is the sender's. So it holds
+                // no lane, and a send behind it in program order cannot be blocked by it.
+                let (kind, lane) = if receive {
+                    (NodeKind::Receive, Lane::None)
+                } else {
+                    (NodeKind::Send, stream(Lane::Peer(peer)))
+                };
+                (kind, lane, 0, bytes, detail)
+            }
+            Op::Collective {
+                kind,
+                bytes,
+                group,
+                root,
+                dimensions,
+                host,
+            } => {
+                self.graph.repairs.host_communication += u64::from(host);
+                let name = match group {
+                    GroupName::World => None,
+                    GroupName::Number(n) => Some(n.to_string()),
+                    GroupName::Text(text) => Some(text.to_owned()),
+                };
+                let slot = self.groups.intern((name, dimensions));
+                let detail = self.graph.calls.len() as u32;
+                if !node.splits.is_empty() {
+                    let (send, receive) = node.splits.parse(node.id)?;
+                    self.graph.splits.push(CallSplits {
+                        call: detail,
+                        send,
+                        receive,
+                    });
+                }
+                self.graph.calls.push(CollectiveNode {
+                    node: index,
+                    group: slot,
+                    sequence: 0,
+                    root: root.unwrap_or(u32::MAX),
+                    kind,
+                    eager: node.eager,
+                });
+                (
+                    NodeKind::Collective,
+                    stream(Lane::Group(slot)),
+                    0,
+                    bytes,
+                    detail,
+                )
+            }
+        })
+    }
+
+    fn check_ends(&self, id: u64, peer: u32, own: Option<u32>) -> Result<(), TraceError> {
+        match own {
+            Some(own) if own != self.rank => Err(TraceError::refused(
+                id,
+                format!(
+                    "its own end is rank {own}, but this is the trace of rank {}",
+                    self.rank
+                ),
+                "look whether the files are numbered as the job was",
+            )),
+            _ if peer == self.rank => Err(TraceError::refused(
+                id,
+                format!("rank {peer} sends to itself"),
+                "a message has two ends; copy within an NPU with a memory node",
+            )),
+            _ => Ok(()),
+        }
+    }
+
+    /// Sorts, links and checks the nodes.
+    ///
+    /// Fails on data dependencies on missing nodes or on the node itself, and on cycles.
+    pub fn finish(mut self) -> Result<(Graph, SlotBinding), TraceError> {
+        self.settle_names(self.graph.ids.last().copied().unwrap_or(0))?;
+        let nodes = self.graph.ids.len();
+        for values in [&mut self.graph.delays, &mut self.graph.waits] {
+            if !values.is_empty() {
+                values.resize(nodes, Span::ZERO);
+            }
+        }
+        if !self.graph.memory_of.is_empty() {
+            self.graph.memory_of.resize(nodes, 0);
+        }
+        if !self.graph.kernel_of.is_empty() {
+            self.graph.kernel_of.resize(nodes, 0);
+        }
+        self.resolve_forward()?;
+        self.sort_by_id();
+        self.drop_self()?;
+        let with_control = self.policy != DependencyPolicy::Data;
+        // Ascending ids are program order in nearly all traces, which linking finds out on the way.
+        if !self.link(with_control) && !self.order() {
+            if self.policy != DependencyPolicy::Auto || self.control() == 0 {
+                return Err(self.cyclic());
+            }
+            self.graph.repairs.cyclic_control = self.control();
+            if !self.link(false) && !self.order() {
+                return Err(self.cyclic());
+            }
+        }
+        // Calls are in program order by now, so counting them by slot gives their sequence numbers.
+        let mut next = vec![0_u32; self.groups.keys().len()];
+        for call in &mut self.graph.calls {
+            let counter = &mut next[call.group as usize];
+            call.sequence = *counter;
+            *counter += 1;
+        }
+        let mut graph = self.graph;
+        self.names.freeze();
+        graph.names = self.names;
+        graph.lanes = self.lanes.into_keys();
+        let slots = self.groups.into_keys().into_iter();
+        let (groups, slots) = slots
+            .map(|(name, dimensions)| (name, GroupSlot { dimensions }))
+            .unzip();
+        graph.groups = slots;
+        graph.changes = self.changes.into_keys();
+        graph.remote_memories = self.remote_memories.into_keys();
+        graph.kernels = self.kernels.into_keys();
+        graph.shrink();
+        let binding = SlotBinding {
+            peers: self.peers.into_keys(),
+            groups,
+            declared: Arc::new(self.declared),
+            core: None,
+        };
+        Ok((graph, binding))
+    }
+}
+
+/// Sets entry `index` of a list that is `zero` up to there.
+fn put<T: Copy>(values: &mut Vec<T>, index: usize, zero: T, value: T) {
+    values.resize(index, zero);
+    values.push(value);
+}
+
+#[inline]
+fn row<'a>(preds: &'a [u32], ends: &[u32], node: usize) -> &'a [u32] {
+    let start = if node == 0 { 0 } else { ends[node - 1] };
+    &preds[start as usize..ends[node] as usize]
+}
+
+impl crate::format::scan::DependencyVisitor for GraphBuilder {
+    #[inline]
+    fn data(&mut self, id: u64) -> Result<(), TraceError> {
+        self.dependency(id, 0);
+        Ok(())
+    }
+
+    #[inline]
+    fn control(&mut self, id: u64) -> Result<(), TraceError> {
+        self.dependency(id, CONTROL);
+        Ok(())
+    }
+}
+
+impl Sink for GraphBuilder {
+    fn node(&mut self, node: &NodeView<'_>, data: &[u64]) -> Result<(), TraceError> {
+        for &id in data {
+            self.dependency(id, 0);
+        }
+        self.finish_node(node)
+    }
+}
+
+impl Graph {
+    /// Releases the spare capacity of the arrays.
+    fn shrink(&mut self) {
+        self.ids.shrink_to_fit();
+        self.name_of.shrink_to_fit();
+        self.kinds.shrink_to_fit();
+        self.lane_of.shrink_to_fit();
+        self.recorded.shrink_to_fit();
+        self.delays.shrink_to_fit();
+        self.waits.shrink_to_fit();
+        self.memory_of.shrink_to_fit();
+        self.kernel_of.shrink_to_fit();
+        self.kernels.shrink_to_fit();
+        self.changes.shrink_to_fit();
+        self.flops.shrink_to_fit();
+        self.bytes.shrink_to_fit();
+        self.detail.shrink_to_fit();
+        self.calls.shrink_to_fit();
+        self.splits.shrink_to_fit();
+        self.messages.shrink_to_fit();
+    }
+}

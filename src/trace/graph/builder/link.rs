@@ -1,0 +1,180 @@
+//! Linking of the dependencies that nodes name into rows of successors, in program order.
+
+use super::{CONTROL, GraphBuilder, NO_NODE, row};
+use crate::format::{TraceError, escape};
+use crate::graph::Csr;
+use crate::graph::cycle::short_cycle;
+use chakram_base::ids::NodeIndex;
+
+impl GraphBuilder {
+    /// Returns the number of control dependencies.
+    pub(super) fn control(&self) -> u64 {
+        self.preds.iter().filter(|&&p| is_control(p)).count() as u64
+    }
+
+    fn node_of_pred(&self, place: u32) -> usize {
+        self.pred_end.partition_point(|&end| end <= place)
+    }
+
+    /// Resolves ids that were named before their nodes came.
+    pub(super) fn resolve_forward(&mut self) -> Result<(), TraceError> {
+        for (place, id) in std::mem::take(&mut self.forward) {
+            let pred = self.preds[place as usize];
+            let control = pred & CONTROL != 0;
+            self.preds[place as usize] = match self.index_of.get(id) {
+                Some(index) => index | (pred & CONTROL),
+                // Traces that were cut from longer ones name such nodes, and order does not need them.
+                None if control => {
+                    self.graph.repairs.dangling_control += 1;
+                    NO_NODE
+                }
+                None => {
+                    let node = self.graph.ids[self.node_of_pred(place)];
+                    return Err(TraceError::refused(
+                        node,
+                        format!("it waits for the data of node {id}, which does not exist"),
+                        "the trace is incomplete; capture or convert it anew",
+                    ));
+                }
+            };
+        }
+        Ok(())
+    }
+
+    /// Drops control dependencies of nodes on themselves, and refuses such data dependencies.
+    pub(super) fn drop_self(&mut self) -> Result<(), TraceError> {
+        let mut start = 0;
+        for (node, &end) in self.pred_end.iter().enumerate() {
+            for pred in &mut self.preds[start as usize..end as usize] {
+                if *pred & !CONTROL == node as u32 {
+                    if *pred & CONTROL == 0 {
+                        return Err(TraceError::refused(
+                            self.graph.ids[node],
+                            "it waits for its own data",
+                            "the trace is broken; capture or convert it anew",
+                        ));
+                    }
+                    *pred = NO_NODE;
+                    self.graph.repairs.self_control += 1;
+                }
+            }
+            start = end;
+        }
+        Ok(())
+    }
+
+    /// Builds the rows of successors, merging duplicates. Returns whether every node comes after all that it
+    /// waits for; ascending order is then program order, and there is no cycle.
+    pub(super) fn link(&mut self, with_control: bool) -> bool {
+        let n = self.graph.ids.len();
+        let mut seen_by = vec![NO_NODE; n];
+        let mut in_degree = vec![0_u32; n];
+        let mut start = vec![0_u32; n + 1];
+        let mut sorted = true;
+        let mut duplicates = 0;
+        let holds = |pred: u32| pred != NO_NODE && (with_control || pred & CONTROL == 0);
+        for (node, degree) in in_degree.iter_mut().enumerate() {
+            for &pred in row(&self.preds, &self.pred_end, node) {
+                if !holds(pred) {
+                    continue;
+                }
+                let from = (pred & !CONTROL) as usize;
+                if seen_by[from] == node as u32 {
+                    duplicates += 1;
+                    continue;
+                }
+                seen_by[from] = node as u32;
+                sorted &= from < node;
+                *degree += 1;
+                start[from + 1] += 1;
+            }
+        }
+        for i in 0..n {
+            start[i + 1] += start[i];
+        }
+        let mut list = vec![0_u32; start[n] as usize];
+        // Rows are filled from the front; `next[i]` is the index of the next successor of i. A predecessor is a
+        // duplicate if the last entry of its row is already this node.
+        let mut next = seen_by;
+        next.copy_from_slice(&start[..n]);
+        for node in 0..n {
+            for &pred in row(&self.preds, &self.pred_end, node) {
+                if !holds(pred) {
+                    continue;
+                }
+                let from = (pred & !CONTROL) as usize;
+                let place = next[from] as usize;
+                if place > start[from] as usize && list[place - 1] == node as u32 {
+                    continue;
+                }
+                list[place] = node as u32;
+                next[from] += 1;
+            }
+        }
+        self.graph.repairs.duplicates = duplicates;
+        self.graph.in_degree = in_degree;
+        self.graph.successors = Csr::from_parts(start, list);
+        sorted
+    }
+
+    /// Sorts collectives and messages into program order, where that is not ascending order. Returns whether
+    /// there is one, which a cycle prevents.
+    pub(super) fn order(&mut self) -> bool {
+        let order = self.graph.successors.order();
+        if order.len() < self.graph.ids.len() {
+            return false;
+        }
+        let mut place = vec![0_u32; order.len()];
+        for (i, &node) in order.iter().enumerate() {
+            place[node as usize] = i as u32;
+        }
+        self.sort_details_by(|node| place[node.index()]);
+        true
+    }
+
+    /// Sorts collectives and messages in the order of their nodes.
+    pub(super) fn sort_details(&mut self) {
+        self.sort_details_by(|node| node.0);
+    }
+
+    fn sort_details_by(&mut self, key: impl Fn(NodeIndex) -> u32) {
+        let graph = &mut self.graph;
+        graph.calls.sort_unstable_by_key(|call| key(call.node));
+        graph.messages.sort_unstable_by_key(|m| key(m.node));
+        for (i, call) in graph.calls.iter().enumerate() {
+            graph.detail[call.node.index()] = i as u32;
+        }
+        for (i, message) in graph.messages.iter().enumerate() {
+            graph.detail[message.node.index()] = i as u32;
+        }
+    }
+
+    /// Builds the error that shows a cycle of dependencies.
+    pub(super) fn cyclic(&self) -> TraceError {
+        const SHOWN: usize = 6;
+        let rows = &self.graph.successors;
+        let stuck = rows.stuck(&rows.order());
+        let nodes = short_cycle(rows, |node| stuck[node as usize]);
+        let (ids, names) = (&self.graph.ids, &self.graph.name_of);
+        let mut text = String::from("a cycle of dependencies: ");
+        for &node in nodes.iter().take(SHOWN) {
+            let name = self.names.get(names[node as usize]);
+            text += &format!("{} ({}) → ", ids[node as usize], escape(name));
+        }
+        if nodes.len() > SHOWN {
+            text += &format!("… {} more … → ", nodes.len() - SHOWN);
+        }
+        let first = nodes.first().map_or(0, |&node| ids[node as usize]);
+        text += &first.to_string();
+        TraceError::refused(
+            first,
+            text,
+            "with --deps data control dependencies are left out; a cycle of data dependencies \
+             cannot be replayed",
+        )
+    }
+}
+
+fn is_control(pred: u32) -> bool {
+    pred != NO_NODE && pred & CONTROL != 0
+}

@@ -1,0 +1,62 @@
+//! Vectors of many megabytes, on huge pages.
+
+use chakram_base::bounds;
+
+/// Minimum size in bytes of vectors for which huge pages are requested.
+#[cfg(target_os = "linux")]
+const LARGE: usize = 4 << 20;
+
+/// Returns an empty vector with capacity for `count` entries. Huge pages are requested for a large one: a third
+/// of the time to fill it would go into faults on small pages. Systems without huge pages, or with less memory,
+/// lose nothing.
+pub fn huge_page_vec<T>(count: usize) -> Vec<T> {
+    let mut list = Vec::new();
+    let fits = bounds::check("a list", count as u64, size_of::<T>() as u64, "").is_ok();
+    if fits && list.try_reserve_exact(count).is_ok() {
+        advise(&mut list);
+    }
+    list
+}
+
+/// Returns a vector of `count` entries like `value`, with huge pages as [`huge_page_vec`] requests them.
+pub fn filled<T: Clone>(count: usize, value: T) -> Vec<T> {
+    let mut list = huge_page_vec(count);
+    list.resize(count, value);
+    list
+}
+
+#[cfg(target_os = "linux")]
+fn advise<T>(list: &mut Vec<T>) {
+    const PAGE: usize = 1 << 21;
+    let room = list.spare_capacity_mut();
+    let bytes = size_of_val(room);
+    if bytes < LARGE {
+        return;
+    }
+    let start = room.as_mut_ptr().cast::<u8>();
+    let skipped = start.align_offset(PAGE);
+    // SAFETY: whole pages within the vector's own capacity; the advice does not change their contents.
+    unsafe {
+        libc::madvise(
+            start.add(skipped).cast(),
+            (bytes - skipped) & !(PAGE - 1),
+            libc::MADV_HUGEPAGE,
+        );
+    }
+}
+
+#[cfg(not(target_os = "linux"))]
+fn advise<T>(_: &mut Vec<T>) {}
+
+#[cfg(test)]
+mod tests {
+    #[test]
+    fn large_lists_are_lists() {
+        for count in [0, 1000, 5 << 20] {
+            let mut list = super::huge_page_vec::<u64>(count);
+            assert!(list.capacity() >= count);
+            list.extend(0..count as u64);
+            assert!(list.iter().enumerate().all(|(i, &x)| x == i as u64));
+        }
+    }
+}

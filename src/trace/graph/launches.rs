@@ -1,0 +1,168 @@
+//! Launches: a graph without host work, with a host that launches its nodes one by one.
+//!
+//! ```text
+//! launch 1 ─► launch 2 ─► launch 3 ─► …        on the host's lane, each as long as it costs
+//!    ▼            ▼           ▼   ▲
+//! node 1       node 2      node 3 └── node 3 - depth, where the queue would be full otherwise
+//! ```
+
+use super::{Csr, Graph, Lane, NodeKind};
+use chakram_base::ids::NodeIndex;
+use chakram_base::units::Span;
+
+/// The host's part in running a node.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct HostLaunch {
+    /// Host time that it takes.
+    pub cost: Span,
+    /// Whether the host goes on only when the node is complete.
+    pub waits: bool,
+}
+
+/// Name of nodes that launch others.
+const LAUNCH: &str = "launch";
+
+impl Graph {
+    /// Returns whether the host has work of its own in this graph.
+    pub fn has_host_work(&self) -> bool {
+        self.kinds.contains(&NodeKind::Host) || self.has_delays()
+    }
+
+    /// Returns the graph with a launch before every node for which there is one, in program order; the host is ahead of
+    /// its device by at most `depth` launches, at least one. The new nodes come behind all others.
+    pub fn with_launches(
+        &self,
+        launch: impl Fn(NodeIndex) -> Option<HostLaunch>,
+        depth: usize,
+    ) -> Self {
+        let mut graph = self.clone();
+        let in_order = self.successors.edges().all(|(from, to)| from < to);
+        let order: Vec<u32> = if in_order {
+            (0..self.len() as u32).collect()
+        } else {
+            self.successors.order()
+        };
+        let launched: Vec<(u32, HostLaunch)> = order
+            .into_iter()
+            .filter_map(|node| Some((node, launch(NodeIndex(node))?)))
+            .collect();
+        let first = self.len() as u32;
+        let all = first as usize + launched.len();
+        let next_id = self.ids.last().map_or(0, |last| last + 1);
+        let name = graph.names.push_new(LAUNCH);
+        let lane = graph.lanes.len() as u32;
+        graph.lanes.push(Lane::Host(None));
+        for (id, (_, launch)) in (next_id..).zip(&launched) {
+            graph.ids.push(id);
+            graph.name_of.push(name);
+            graph.kinds.push(NodeKind::Host);
+            graph.lane_of.push(lane);
+            graph.recorded.push(launch.cost);
+        }
+        for values in [&mut graph.flops, &mut graph.bytes] {
+            values.resize(all, 0);
+        }
+        graph.detail.resize(all, 0);
+        for values in [&mut graph.memory_of, &mut graph.kernel_of] {
+            if !values.is_empty() {
+                values.resize(all, 0);
+            }
+        }
+        for values in [&mut graph.delays, &mut graph.waits] {
+            if !values.is_empty() {
+                values.resize(all, Span::ZERO);
+            }
+        }
+        graph.successors = Csr::new(all, |edge| {
+            self.successors
+                .edges()
+                .for_each(|(from, to)| edge(from, to));
+            for (i, (node, launch)) in launched.iter().enumerate() {
+                let own = first + i as u32;
+                edge(own, *node);
+                if i + 1 < launched.len() {
+                    edge(own, own + 1);
+                    if launch.waits {
+                        edge(*node, own + 1);
+                    }
+                }
+                if i + depth.max(1) < launched.len() {
+                    edge(*node, own + depth.max(1) as u32);
+                }
+            }
+        });
+        graph.in_degree = vec![0; all];
+        for (_, to) in graph.successors.edges() {
+            graph.in_degree[to as usize] += 1;
+        }
+        graph
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::format::write::Sink;
+    use crate::format::{NodeView, Op};
+    use crate::graph::{DependencyPolicy, GraphBuilder};
+
+    /// Three kernels in a chain.
+    fn chain() -> Graph {
+        let mut builder = GraphBuilder::new(0, DependencyPolicy::Both, 4);
+        for id in 1..=3 {
+            let op = Op::Compute {
+                flops: 0,
+                bytes: 0,
+                dtype: None,
+            };
+            let before: Vec<u64> = (1..id).rev().take(1).collect();
+            builder
+                .node(&NodeView::new(id, "kernel", op), &before)
+                .unwrap();
+        }
+        builder.finish().unwrap().0
+    }
+
+    #[test]
+    fn every_node_waits_for_its_launch_and_launches_for_each_other() {
+        let cost = Span(7);
+        let graph = chain().with_launches(|_| Some(HostLaunch { cost, waits: false }), 9);
+        let edges: Vec<_> = graph.rows().edges().collect();
+        // Kernels 0 to 2, launches 3 to 5.
+        assert_eq!(
+            edges,
+            [(0, 1), (1, 2), (3, 0), (3, 4), (4, 1), (4, 5), (5, 2)]
+        );
+        assert_eq!(graph.in_degrees(), [1, 2, 2, 0, 1, 1]);
+        let launches: Vec<_> = graph.nodes().skip(3).collect();
+        for node in launches {
+            assert_eq!(graph.kind(node), NodeKind::Host);
+            assert_eq!((graph.name(node), graph.recorded(node)), ("launch", cost));
+        }
+        assert_eq!(
+            graph.nodes().map(|n| graph.id(n)).collect::<Vec<_>>(),
+            [1, 2, 3, 4, 5, 6]
+        );
+    }
+
+    #[test]
+    fn hosts_wait_for_nodes_and_for_room_in_the_queue() {
+        let cost = Span(7);
+        let first_waits = |node: NodeIndex| {
+            let waits = node.0 == 0;
+            (node.0 != 1).then_some(HostLaunch { cost, waits })
+        };
+        // Node 1 is not launched: launch 3 is of node 0, launch 4 of node 2.
+        let graph = chain().with_launches(first_waits, 9);
+        let edges: Vec<_> = graph.rows().edges().collect();
+        assert_eq!(edges, [(0, 1), (0, 4), (1, 2), (3, 0), (3, 4), (4, 2)]);
+        // One launch ahead: the second after the first node.
+        let graph = chain().with_launches(|_| Some(HostLaunch { cost, waits: false }), 1);
+        let edges: Vec<_> = graph
+            .rows()
+            .edges()
+            .filter(|(from, to)| from < &3 && to >= &3)
+            .collect();
+        assert_eq!(edges, [(0, 4), (1, 5)]);
+    }
+}

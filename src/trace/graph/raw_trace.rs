@@ -1,0 +1,424 @@
+//! Trace as its file holds it, sound or not.
+//!
+//! A [`Graph`](super::Graph) is what can be replayed: the first error refuses the file. A raw trace is for
+//! inspection: it keeps every node that can be recovered at all, dependencies as they are named, and a list of
+//! what cannot be read. It borrows names and records from the file's contents and takes 16 bytes for each
+//! dependency, and for each node 40 and the size of what its reader [keeps](NodeRetention): by default nearly
+//! everything, some 200 bytes.
+
+use super::{Csr, IdMap, huge_pages};
+use crate::format::scan::{self, NodeView, TraceMetadata};
+use crate::format::wire::{FrameCursor, RawRecord};
+use crate::format::{MemoryChanges, TraceError};
+use std::ops::Range;
+
+mod view;
+
+pub use view::CompactNodeView;
+
+/// Dependency as a node names it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct RawDependency {
+    /// Id of the node that is waited for.
+    pub id: u64,
+    /// Index of that node in [`RawTrace::nodes`], of the first if several have the id; [`RawDependency::MISSING`]
+    /// if none has.
+    pub node: u32,
+    /// Whether it is a control dependency, which only orders the two; if not, data passes.
+    pub control: bool,
+}
+
+impl RawDependency {
+    /// Index of a missing node.
+    pub const MISSING: u32 = u32::MAX;
+
+    /// Returns the index of the node that is waited for, if it exists.
+    #[inline]
+    pub fn target(&self) -> Option<u32> {
+        (self.node != Self::MISSING).then_some(self.node)
+    }
+}
+
+/// Selection of the data kept of each node. Less is faster: large traces exceed caches.
+pub trait NodeRetention<'a>: Default {
+    /// Data kept of each node.
+    type Kept: Copy;
+
+    /// Returns the data to keep of a node with the record `view`. Of a record that was refused, `view` holds
+    /// what could be recovered: an [`Op::NoOp`](crate::format::Op::NoOp) with its id, name and
+    /// dependencies.
+    fn retain(&mut self, view: &NodeView<'a>) -> Self::Kept;
+
+    /// Returns the id of the node.
+    fn id(kept: &Self::Kept) -> u64;
+}
+
+/// Keeps nearly all fields of each record, as a [`CompactNodeView`].
+#[derive(Debug, Default)]
+pub struct FullRecords;
+
+impl<'a> NodeRetention<'a> for FullRecords {
+    type Kept = CompactNodeView<'a>;
+
+    #[inline]
+    fn retain(&mut self, view: &NodeView<'a>) -> CompactNodeView<'a> {
+        CompactNodeView::from(view)
+    }
+
+    #[inline]
+    fn id(view: &CompactNodeView<'a>) -> u64 {
+        view.id
+    }
+}
+
+/// Node and its record.
+#[derive(Clone, Copy, Debug)]
+pub struct RawTraceNode<'a, V = CompactNodeView<'a>> {
+    /// Data kept of the record.
+    pub view: V,
+    /// The undecoded record.
+    pub record: RawRecord<'a>,
+    /// Range of its dependencies in the list of all.
+    deps: (u32, u32),
+}
+
+/// Record or dependency that cannot be read, or makes no sense.
+#[derive(Debug)]
+pub struct ReadFault {
+    /// Index of the node in [`RawTrace::nodes`], if a node was kept.
+    pub node: Option<u32>,
+    /// Error with its location.
+    pub error: TraceError,
+}
+
+/// Trace of one rank, sound or not. Nodes are in ascending order of their ids, those with the same id in the
+/// order of the file.
+#[derive(Debug)]
+pub struct RawTrace<'a, K: NodeRetention<'a> = FullRecords> {
+    /// Metadata record.
+    pub metadata: TraceMetadata,
+    /// The nodes.
+    pub nodes: Vec<RawTraceNode<'a, K::Kept>>,
+    /// Data kept besides, across nodes.
+    pub retained: K,
+    /// Errors, in the order of the file.
+    pub faults: Vec<ReadFault>,
+    /// Memory that nodes allocate and free on their NPU, for those that do, ascending by their index in
+    /// `nodes`.
+    pub memory: Vec<(u32, MemoryChanges)>,
+    deps: Vec<RawDependency>,
+    index_of: IdMap,
+    unsorted: bool,
+}
+
+/// Lower bound of the average record size of nearly all files, in bytes.
+const USUAL_RECORD: usize = 64;
+
+/// Builds the fault for zeros in place of a node, as a file system leaves them behind a program that died. One
+/// empty record is a node of defaults; several in a row are no nodes, and there can be as many as the file has
+/// bytes.
+#[cold]
+fn zeros(record: RawRecord<'_>) -> ReadFault {
+    let found = "zeros, where a node is expected: a second record of no bytes in a row";
+    let error = TraceError::malformed(record.offset, found);
+    ReadFault {
+        node: None,
+        error: error.in_record(record.number, record.offset),
+    }
+}
+
+/// Collects the dependencies of a record.
+struct DependencyCollector<'d>(&'d mut Vec<RawDependency>);
+
+impl DependencyCollector<'_> {
+    fn push(&mut self, id: u64, control: bool) {
+        self.0.push(RawDependency {
+            id,
+            node: RawDependency::MISSING,
+            control,
+        });
+    }
+}
+
+impl scan::DependencyVisitor for DependencyCollector<'_> {
+    fn data(&mut self, id: u64) -> Result<(), TraceError> {
+        self.push(id, false);
+        Ok(())
+    }
+
+    fn control(&mut self, id: u64) -> Result<(), TraceError> {
+        self.push(id, true);
+        Ok(())
+    }
+}
+
+impl<'a> RawTrace<'a> {
+    /// Reads the (decompressed) contents of a trace file. Errors are added to the [`faults`](Self::faults); a
+    /// truncated file gives the nodes before the break.
+    pub fn read(contents: &'a [u8]) -> Self {
+        Self::read_retaining(contents)
+    }
+}
+
+impl<'a, K: NodeRetention<'a>> RawTrace<'a, K> {
+    /// Maximum number of nodes or dependencies: indices have 32 bits.
+    const MOST: usize = (u32::MAX - 1) as usize;
+
+    /// Reads like [`RawTrace::read`], with the data that `K` keeps of the nodes.
+    pub fn read_retaining(contents: &'a [u8]) -> Self {
+        let mut raw = Self {
+            metadata: TraceMetadata::default(),
+            nodes: huge_pages::huge_page_vec(contents.len() / USUAL_RECORD),
+            retained: K::default(),
+            faults: Vec::new(),
+            memory: Vec::new(),
+            deps: huge_pages::huge_page_vec(contents.len() / USUAL_RECORD),
+            // A node with an id takes at least 3 bytes, so densely numbered ids stay below this.
+            index_of: IdMap::new((contents.len() as u64 / 3).max(1024)),
+            unsorted: false,
+        };
+        let mut frames = FrameCursor::new(contents);
+        let mut after_empty = false;
+        loop {
+            let record = match frames.next_record() {
+                Ok(Some(record)) => record,
+                Ok(None) => break,
+                Err(error) => {
+                    raw.faults.push(ReadFault { node: None, error });
+                    break;
+                }
+            };
+            if record.number == 0 {
+                match scan::metadata(record) {
+                    Ok(metadata) => raw.metadata = metadata,
+                    Err(error) => raw.faults.push(ReadFault { node: None, error }),
+                }
+            } else if after_empty && record.bytes.is_empty() {
+                raw.faults.push(zeros(record));
+                break;
+            } else if !raw.take(record) {
+                break;
+            }
+            after_empty = record.number > 0 && record.bytes.is_empty();
+        }
+        if contents.is_empty() {
+            let error = TraceError::malformed(0, "the file is empty");
+            raw.faults.push(ReadFault { node: None, error });
+        }
+        raw.resolve();
+        raw
+    }
+
+    /// Adds the node of `record`. Returns whether there is room for more.
+    fn take(&mut self, record: RawRecord<'a>) -> bool {
+        let from = self.deps.len();
+        // A dependency takes at least a byte, so the length of the record bounds their number.
+        if self.nodes.len() >= Self::MOST || from + record.bytes.len() >= Self::MOST {
+            let error = TraceError::malformed(
+                record.offset,
+                "more nodes or dependencies than 32-bit indices can tell apart",
+            );
+            self.faults.push(ReadFault { node: None, error });
+            return false;
+        }
+        let index = self.nodes.len() as u32;
+        let view = match scan::node(record, &mut DependencyCollector(&mut self.deps)) {
+            Ok(view) => {
+                if !view.memory.is_none() {
+                    self.memory.push((index, view.memory));
+                }
+                self.retained.retain(&view)
+            }
+            Err(error) => {
+                // The failed scan may have pushed some; the recovery below pushes them again.
+                self.deps.truncate(from);
+                self.faults.push(ReadFault {
+                    node: Some(index),
+                    error,
+                });
+                let view = scan::partial_node(record, &mut DependencyCollector(&mut self.deps));
+                self.retained.retain(&view)
+            }
+        };
+        // Done while the node is in cache; a second pass over all nodes would take a tenth of the time again.
+        let id = K::id(&view);
+        let last = self.nodes.last().map_or(0, |last| K::id(&last.view));
+        self.unsorted |= id < last;
+        self.index_of.insert(id, index);
+        self.nodes.push(RawTraceNode {
+            view,
+            record,
+            deps: (from as u32, self.deps.len() as u32),
+        });
+        true
+    }
+
+    /// Sorts nodes by their ids and resolves the targets of dependencies.
+    fn resolve(&mut self) {
+        if self.unsorted {
+            let mut place: Vec<u32> = self.all().collect();
+            place.sort_by_key(|&i| K::id(&self.nodes[i as usize].view));
+            self.nodes = place.iter().map(|&i| self.nodes[i as usize]).collect();
+            let mut new = vec![0_u32; place.len()];
+            for (to, &from) in place.iter().enumerate() {
+                new[from as usize] = to as u32;
+            }
+            for node in self.faults.iter_mut().filter_map(|f| f.node.as_mut()) {
+                *node = new[*node as usize];
+            }
+            for (node, _) in &mut self.memory {
+                *node = new[*node as usize];
+            }
+            self.memory.sort_by_key(|(node, _)| *node);
+            self.index_of.renumber(&new);
+        }
+        for dep in &mut self.deps {
+            dep.node = self.index_of.get(dep.id).unwrap_or(RawDependency::MISSING);
+        }
+    }
+
+    /// Maps the error of every fault with `told`, which adds the file, or the location in the original of
+    /// converted contents.
+    pub fn map_faults(&mut self, told: impl Fn(TraceError) -> TraceError) {
+        for fault in std::mem::take(&mut self.faults) {
+            self.faults.push(ReadFault {
+                error: told(fault.error),
+                ..fault
+            });
+        }
+    }
+
+    /// Returns the node with this id, the first if there are several.
+    pub fn find(&self, id: u64) -> Option<u32> {
+        self.index_of.get(id)
+    }
+
+    /// Returns the dependencies of node `i`, as its record names them.
+    #[inline]
+    pub fn deps(&self, i: u32) -> &[RawDependency] {
+        let (from, to) = self.nodes[i as usize].deps;
+        &self.deps[from as usize..to as usize]
+    }
+
+    /// Returns the number of dependencies.
+    pub fn edges(&self) -> usize {
+        self.deps.len()
+    }
+
+    /// Returns for each node its successors, ascending, over the dependencies that lead to a node and for which
+    /// `holds`, given the waiting node and the dependency, is true.
+    pub fn successors(&self, mut holds: impl FnMut(u32, &RawDependency) -> bool) -> Csr {
+        let all = 0..self.nodes.len() as u32;
+        Csr::new(self.nodes.len(), |each| {
+            for node in all.clone() {
+                for dep in self.deps(node) {
+                    if dep.node != RawDependency::MISSING && holds(node, dep) {
+                        each(dep.node, node);
+                    }
+                }
+            }
+        })
+    }
+
+    /// Returns the indices of all nodes.
+    pub fn all(&self) -> Range<u32> {
+        0..self.nodes.len() as u32
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::format::proto::{GlobalMetadata, Node};
+    use prost::Message;
+
+    fn file(nodes: &[Node]) -> Vec<u8> {
+        let mut file = GlobalMetadata::default().encode_length_delimited_to_vec();
+        for node in nodes {
+            file.extend(node.encode_length_delimited_to_vec());
+        }
+        file
+    }
+
+    fn node(id: u64, data: &[u64], control: &[u64]) -> Node {
+        Node {
+            id,
+            name: format!("n{id}"),
+            r#type: 4,
+            data_deps: data.to_vec(),
+            ctrl_deps: control.to_vec(),
+            ..Node::default()
+        }
+    }
+
+    #[test]
+    fn everything_that_a_file_names_is_there() {
+        // Out of order, with a forward reference, one to nobody and one to itself.
+        let contents = file(&[
+            node(7, &[9, 3], &[]),
+            node(3, &[3], &[100]),
+            node(9, &[], &[3]),
+        ]);
+        let raw = RawTrace::read(&contents);
+        assert!(raw.faults.is_empty());
+        let ids: Vec<u64> = raw.nodes.iter().map(|n| n.view.id).collect();
+        assert_eq!(ids, [3, 7, 9]);
+        let deps = |i: u32| -> Vec<(u64, Option<u32>, bool)> {
+            let deps = raw.deps(i).iter();
+            deps.map(|d| (d.id, d.target(), d.control)).collect()
+        };
+        assert_eq!(deps(0), [(100, None, true), (3, Some(0), false)]);
+        assert_eq!(deps(1), [(9, Some(2), false), (3, Some(0), false)]);
+        assert_eq!(deps(2), [(3, Some(0), true)]);
+        let rows = raw.successors(|node, dep| dep.node != node);
+        assert_eq!(
+            (rows.row(0), rows.row(1), rows.row(2)),
+            (&[1, 2][..], &[][..], &[1][..])
+        );
+        assert_eq!(raw.find(9), Some(2));
+        assert_eq!(raw.find(4), None);
+    }
+
+    #[test]
+    fn zeros_end_a_trace() {
+        // A node of defaults is a record of no bytes; behind a second one nothing is read.
+        let mut contents = file(&[node(1, &[], &[]), Node::default()]);
+        assert_eq!(RawTrace::read(&contents).nodes.len(), 2);
+        contents.extend([0; 1000]);
+        let raw = RawTrace::read(&contents);
+        assert_eq!((raw.nodes.len(), raw.faults.len()), (2, 1));
+        let told = raw.faults[0].error.to_string();
+        assert!(
+            told.contains("record 3") && told.contains("zeros"),
+            "{told}"
+        );
+    }
+
+    #[test]
+    fn what_cannot_be_read_is_told_and_the_rest_is_kept() {
+        // A send that names no peer; a second node 5; then the file breaks off.
+        let send = Node {
+            r#type: 5,
+            ..node(5, &[1], &[])
+        };
+        let mut contents = file(&[node(1, &[], &[]), send, node(5, &[1], &[])]);
+        contents.extend([9, 8]);
+        let raw = RawTrace::read(&contents);
+        let ids: Vec<u64> = raw.nodes.iter().map(|n| n.view.id).collect();
+        assert_eq!(ids, [1, 5, 5]);
+        assert_eq!(raw.deps(1).len(), 1);
+        assert_eq!(raw.find(5), Some(1));
+        let faults: Vec<_> = raw.faults.iter().map(|f| f.node).collect();
+        assert_eq!(faults, [Some(1), None]);
+        let told = raw.faults[0].error.to_string();
+        assert!(
+            told.contains("record 2") && told.contains("comm_dst"),
+            "{told}"
+        );
+        let told = raw.faults[1].error.to_string();
+        assert!(
+            told.contains("record 4") && told.contains("truncated"),
+            "{told}"
+        );
+    }
+}

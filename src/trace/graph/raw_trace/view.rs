@@ -1,0 +1,62 @@
+//! Data that a raw trace keeps of a node's record.
+
+use crate::format::Op;
+use crate::format::scan::NodeView;
+use chakram_base::units::Span;
+
+/// Compact [`NodeView`], without fields that few nodes have: raw traces keep millions of these.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct CompactNodeView<'a> {
+    /// The id in the file.
+    pub id: u64,
+    /// The name.
+    pub name: &'a str,
+    /// Operation.
+    pub op: Op<'a>,
+    /// Stream or thread, if the trace names one.
+    pub lane: Option<i64>,
+    /// Recorded duration.
+    pub recorded: Span,
+    /// The duration in whole microseconds, as the schema holds it.
+    pub micros: u64,
+    /// Host time before it (launch overhead).
+    pub delay: Span,
+    /// Recorded time that a communication node waited for its peers.
+    pub wait: Span,
+    /// Whether it waited for none of its peers.
+    pub eager: bool,
+    /// Recorded start, in microseconds; zero if the file does not state it.
+    pub start_micros: u64,
+    /// JSON text of the process groups, if it is the metadata node that declares them.
+    pub groups: Option<&'a str>,
+}
+
+impl CompactNodeView<'_> {
+    /// Returns how long the node took where it was recorded, what it waited for other ranks included.
+    pub fn lasted(&self) -> Span {
+        match self.op {
+            Op::NoOp => Span::ZERO,
+            Op::Message { .. } | Op::Collective { .. } => self.recorded + self.wait,
+            Op::Host | Op::Compute { .. } | Op::Memory { .. } => self.recorded,
+        }
+    }
+}
+
+impl<'a> From<&NodeView<'a>> for CompactNodeView<'a> {
+    #[inline]
+    fn from(node: &NodeView<'a>) -> Self {
+        Self {
+            id: node.id,
+            name: node.name,
+            op: node.op,
+            lane: node.lane,
+            recorded: node.recorded,
+            micros: node.micros,
+            delay: node.delay,
+            wait: node.wait,
+            eager: node.eager,
+            start_micros: node.start_micros,
+            groups: node.groups,
+        }
+    }
+}

@@ -1,0 +1,112 @@
+//! Reading of a trace file's contents into a graph, in one pass.
+
+use super::builder::{DependencyPolicy, GraphBuilder, SlotBinding};
+use super::{Graph, Lane};
+use crate::format::TraceError;
+use crate::format::scan::{self, NodeView, UnprofiledSteps};
+use crate::format::wire::FrameCursor;
+use chakram_base::units::Span;
+
+/// Treatment of what the profiler is estimated to have added to a captured job.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum ProfilerPolicy {
+    /// It stays.
+    Keep,
+    /// It is left out.
+    Remove,
+    /// It is left out of captures that carry steps without a profiler, against which that can be held.
+    #[default]
+    RemoveIfMeasured,
+}
+
+/// Profiler that captured a graph, as the trace tells.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct GraphProfiler {
+    /// Whether its estimated cost was left out.
+    pub removed: bool,
+    /// Steps without it.
+    pub unprofiled: Option<UnprofiledSteps>,
+}
+
+impl Graph {
+    /// Reads the (decompressed) contents of rank `rank`'s trace file.
+    ///
+    /// Fails on truncated or malformed records, duplicate ids, data dependencies on missing nodes or on the
+    /// node itself, cycles, and nodes that make no sense.
+    pub fn read(
+        contents: &[u8],
+        rank: u32,
+        policy: DependencyPolicy,
+    ) -> Result<(Self, SlotBinding), TraceError> {
+        Self::read_edited(contents, rank, policy, |_| Ok(()))
+    }
+
+    /// Reads like [`Self::read`], with or without the estimated cost of the profiler.
+    pub fn read_profiled(
+        contents: &[u8],
+        rank: u32,
+        policy: DependencyPolicy,
+        profiler: ProfilerPolicy,
+    ) -> Result<(Self, SlotBinding), TraceError> {
+        let mut profiled = false;
+        let measured = FrameCursor::new(contents)
+            .next_record()?
+            .map(scan::metadata)
+            .transpose()?
+            .is_some_and(|metadata| metadata.unprofiled.is_some());
+        let removed = match profiler {
+            ProfilerPolicy::Keep => false,
+            ProfilerPolicy::Remove => true,
+            ProfilerPolicy::RemoveIfMeasured => measured,
+        };
+        let (mut graph, binding) = Self::read_edited(contents, rank, policy, |node| {
+            profiled |= node.profiler > Span::ZERO;
+            if removed {
+                node.leave_profiler_out();
+            }
+            Ok(())
+        })?;
+        graph.profiler.removed = removed && profiled;
+        Ok((graph, binding))
+    }
+
+    /// Reads like [`Self::read`], with `edit` applied to each node.
+    pub fn read_edited(
+        contents: &[u8],
+        rank: u32,
+        policy: DependencyPolicy,
+        mut edit: impl FnMut(&mut NodeView<'_>) -> Result<(), TraceError>,
+    ) -> Result<(Self, SlotBinding), TraceError> {
+        let mut frames = FrameCursor::new(contents);
+        let Some(first) = frames.next_record()? else {
+            return Err(TraceError::empty());
+        };
+        let metadata = scan::metadata(first)?;
+        // A node with an id takes at least 3 bytes, so densely numbered ids stay below this.
+        let mut builder = GraphBuilder::new(rank, policy, contents.len() as u64 / 3);
+        if let Some(at) = metadata.captured {
+            builder.captured(at);
+        }
+        builder.kernels_on_cpu(metadata.kernels_on_cpu);
+        builder.unprofiled(metadata.unprofiled);
+        builder.roles(metadata.roles);
+        builder.amounts(metadata.amounts);
+        for (host, number, name) in metadata.lanes {
+            let lane = if host {
+                Lane::Host(Some(number))
+            } else {
+                Lane::Stream(number)
+            };
+            builder.name_lane(lane, name);
+        }
+        while let Some(record) = frames.next_record()? {
+            let mut node = scan::node(record, &mut builder)?;
+            edit(&mut node)
+                .and_then(|()| builder.finish_node(&node))
+                .map_err(|e| e.in_record(record.number, record.offset))?;
+        }
+        let (graph, binding) = builder.finish()?;
+        let core = metadata.core;
+        Ok((graph, SlotBinding { core, ..binding }))
+    }
+}

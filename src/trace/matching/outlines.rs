@@ -1,0 +1,162 @@
+//! Matches among raw traces, for rooms that inspect or rewrite them without a replay.
+
+use super::{CommRef, MessageChannel, MessageHalf};
+use crate::format::{GroupName, Op};
+use crate::graph::{Interner, RawTrace};
+
+/// Channel on which nodes of several ranks are matched.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum CommChannel {
+    /// The collectives of a group: its name unless it is all ranks, and its members, none if no declaration says
+    /// them.
+    Group(Option<String>, Vec<u32>),
+    /// Messages.
+    Messages(MessageChannel),
+}
+
+impl CommChannel {
+    fn of_group<'m>(group: GroupName<'_>, declared: impl Fn(&str) -> Option<&'m Vec<u32>>) -> Self {
+        let name = match group {
+            GroupName::World => None,
+            GroupName::Number(number) => Some(number.to_string()),
+            GroupName::Text(text) => Some(text.to_owned()),
+        };
+        let members = name
+            .as_ref()
+            .and_then(|name| declared(name))
+            .cloned()
+            .unwrap_or_default();
+        Self::Group(name, members)
+    }
+}
+
+/// A communication node of a rank.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct CommStep {
+    /// The node's index in the raw trace.
+    pub node: u32,
+    /// Index among the rank's channels.
+    pub channel: u32,
+    /// The number of such calls, sends or receives of the channel before it.
+    pub k: u32,
+}
+
+/// The communication of a rank.
+#[derive(Clone, Debug, Default)]
+pub struct RankComms {
+    channels: Vec<CommChannel>,
+    /// The nodes, in the order in which they were given.
+    pub steps: Vec<CommStep>,
+}
+
+impl RankComms {
+    /// Takes those of the nodes of `rank` that `order` gives, in program order. Groups have the members that are
+    /// `declared`.
+    pub fn new<'m>(
+        raw: &RawTrace<'_>,
+        rank: u32,
+        order: impl IntoIterator<Item = u32>,
+        declared: impl Fn(&str) -> Option<&'m Vec<u32>>,
+    ) -> Self {
+        let mut channels = Interner::default();
+        // Members are copied and hashed once for each name.
+        let mut names = Interner::default();
+        let mut of_name = Vec::new();
+        let mut counts: Vec<[u32; 2]> = Vec::new();
+        let mut steps = Vec::new();
+        for node in order {
+            let (channel, receive) = match raw.nodes[node as usize].view.op {
+                Op::Collective { group, .. } => {
+                    let name = names.intern(group) as usize;
+                    if name == of_name.len() {
+                        of_name.push(channels.intern(CommChannel::of_group(group, &declared)));
+                    }
+                    (of_name[name], false)
+                }
+                Op::Message {
+                    receive, peer, tag, ..
+                } => {
+                    let half = MessageHalf::new(rank, peer, receive, tag, (), (0, node));
+                    let channel = CommChannel::Messages(half.channel);
+                    (channels.intern(channel), receive)
+                }
+                _ => continue,
+            };
+            if channel as usize == counts.len() {
+                counts.push([0; 2]);
+            }
+            let count = &mut counts[channel as usize][usize::from(receive)];
+            let k = *count;
+            *count += 1;
+            steps.push(CommStep { node, channel, k });
+        }
+        let channels = channels.into_keys();
+        Self { channels, steps }
+    }
+}
+
+/// The matches among several ranks.
+#[derive(Clone, Debug)]
+pub struct CommMatches<'r> {
+    channels: Vec<&'r CommChannel>,
+    /// For each rank, the number of each of its channels among all.
+    numbers: Vec<Vec<u32>>,
+    /// The channel and number of each step of any rank, ascending, and the step.
+    met: Vec<((u32, u32), CommRef)>,
+}
+
+impl<'r> CommMatches<'r> {
+    /// Matches what `ranks` do.
+    pub fn new(ranks: impl Iterator<Item = &'r RankComms> + Clone) -> Self {
+        let all = ranks.clone().flat_map(|rank| &rank.channels);
+        let mut channels: Vec<&CommChannel> = all.collect();
+        channels.sort_unstable();
+        channels.dedup();
+        let number = |channel| channels.partition_point(|&known| known < channel) as u32;
+        let mut numbers = Vec::new();
+        let mut met = Vec::new();
+        for (index, rank) in (0..).zip(ranks) {
+            let own: Vec<u32> = rank.channels.iter().map(number).collect();
+            let steps = (0..).zip(&rank.steps);
+            met.extend(steps.map(|(i, step)| ((own[step.channel as usize], step.k), (index, i))));
+            numbers.push(own);
+        }
+        met.sort_unstable();
+        Self {
+            channels,
+            numbers,
+            met,
+        }
+    }
+
+    /// Returns the steps that a step of a rank is matched with, itself among them, in ascending order of ranks.
+    pub fn with(&self, rank: u32, step: &CommStep) -> impl Iterator<Item = CommRef> + '_ {
+        let number = self.numbers[rank as usize][step.channel as usize];
+        let key = (number, step.k);
+        let from = self.met.partition_point(|(other, _)| *other < key);
+        let met = self.met[from..].iter();
+        met.take_while(move |(other, _)| *other == key)
+            .map(|&(_, step)| step)
+    }
+
+    /// Returns every match: its channel, its number in it, and the steps, in ascending order of ranks.
+    pub fn iter(
+        &self,
+    ) -> impl Iterator<
+        Item = (
+            &'r CommChannel,
+            u32,
+            impl Iterator<Item = CommRef> + Clone + '_,
+        ),
+    > {
+        let matches = self.met.chunk_by(|(a, _), (b, _)| a == b);
+        matches.map(|met| {
+            let (channel, k) = met[0].0;
+            (
+                self.channels[channel as usize],
+                k,
+                met.iter().map(|&(_, step)| step),
+            )
+        })
+    }
+}

@@ -1,0 +1,125 @@
+//! Matches by hand, and against a search through all pairs.
+
+use super::collectives::CollectiveDifference;
+use super::*;
+use crate::format::CollectiveKind;
+use proptest::prelude::*;
+
+/// The halves of messages of ranks 0 to 2: (peer, receives, tag) of each, in program order.
+fn halves(ranks: &[Vec<(u32, bool, i32)>]) -> Vec<MessageHalf> {
+    let ranks = (0..).zip(ranks);
+    let half = |rank, i, &(peer, receive, tag): &(u32, bool, i32)| {
+        MessageHalf::new(rank, peer, receive, tag, (), (rank, i))
+    };
+    let all = ranks.flat_map(|(rank, list)| {
+        let list = (0..).zip(list);
+        list.map(move |(i, one)| half(rank, i, one))
+    });
+    all.collect()
+}
+
+#[test]
+fn sends_meet_receives_in_order_and_what_is_left_is_alone() {
+    // Rank 0 sends 1 twice with tag 5 and once with tag 6; rank 1 receives tag 5 once, between two others.
+    let sends = vec![(1, false, 5), (1, false, 6), (1, false, 5)];
+    let receives = vec![(0, true, 6), (0, true, 5)];
+    let mut halves = halves(&[sends, receives]);
+    let found: Vec<_> = match_messages(&mut halves).collect();
+    let pairs: Vec<_> = found
+        .iter()
+        .map(|of| of.pairs().collect::<Vec<_>>())
+        .collect();
+    assert_eq!(pairs, [[((0, 0), (1, 1))], [((0, 1), (1, 0))]]);
+    let [five, six] = &found[..] else {
+        panic!("two tags")
+    };
+    let (alone, there) = five.alone();
+    assert_eq!((alone[0].at, there.len()), ((0, 2), 1));
+    assert!(six.alone().0.is_empty());
+    // Of equal sizes the number differs first; if the first message differs in size, that does.
+    let count = five.disagreement(|_| 8).expect("one is alone");
+    assert!(matches!(count, MessageDisagreement::Count { k: 1, half, .. } if half.at == (0, 2)));
+    assert_eq!(six.disagreement(|_| 8), None);
+    let size = five.disagreement(|(rank, _)| u64::from(rank));
+    assert!(matches!(size, Some(MessageDisagreement::Size { k: 0, .. })));
+    let named = |half: &MessageHalf| format!("rank {}", half.ends().0);
+    assert_eq!(
+        count.text(named, |_| 8),
+        "rank 0 has no partner: it is send 1 (counted from 0) to rank 1 with tag 5 and 8 bytes, and rank 1 has \
+         only 1 such receives"
+    );
+}
+
+proptest! {
+    /// A send and a receive are a pair if and only if as many sends of their channel come before the one as
+    /// receives before the other, and each half is in one pair or alone.
+    #[test]
+    fn pairs_are_those_that_counting_finds(
+        ranks in prop::collection::vec(prop::collection::vec((0_u32..3, any::<bool>(), 0_i32..2), 0..9), 3)
+    ) {
+        let all = halves(&ranks);
+        let before = |half: &MessageHalf| {
+            let same = |other: &&MessageHalf| other.channel == half.channel
+                && other.receive == half.receive && other.at < half.at;
+            all.iter().filter(same).count()
+        };
+        let mut expected = Vec::new();
+        for send in all.iter().filter(|half| !half.receive) {
+            let receives = all.iter().filter(|half| half.receive && half.channel == send.channel);
+            let partner = receives.filter(|half| before(half) == before(send));
+            expected.extend(partner.map(|half| (send.at, half.at)));
+        }
+        let mut sorted = all.clone();
+        let (mut pairs, mut alone) = (Vec::new(), 0);
+        for found in match_messages(&mut sorted) {
+            pairs.extend(found.pairs());
+            alone += found.alone().0.len();
+        }
+        prop_assert_eq!(2 * pairs.len() + alone, all.len());
+        pairs.sort_unstable();
+        prop_assert_eq!(pairs, expected);
+    }
+}
+
+#[test]
+fn members_disagree_where_one_first_differs() {
+    use CollectiveKind::{AllReduce, Barrier, Broadcast};
+    let call = |kind, bytes, root| CollectiveSignature { kind, bytes, root };
+    // The calls of ranks 0 to 3 in one group; those of rank 1 are the trace of rank 0.
+    let said = [
+        vec![call(AllReduce, 8, None), call(Broadcast, 4, Some(0))],
+        vec![],
+        vec![call(AllReduce, 8, None), call(Broadcast, 4, Some(1))],
+        vec![call(AllReduce, 9, None), call(Barrier, 0, None)],
+    ];
+    let calls_of = said.clone().map(|calls| {
+        let numbers = 0..calls.len() as u32;
+        SlotCalls::new(1, numbers.map(|call| (0, call)))
+    });
+    let member = |rank: u32, of: usize| calls_of[of].member(rank, [0]);
+    let signature = |(rank, call): CommRef| said[rank as usize][call as usize];
+    let [first, alike, root, size] = [member(0, 0), member(1, 0), member(2, 2), member(3, 3)];
+    assert_eq!(disagreement(&first, [&alike], signature), None);
+    let found = |others: &[&MemberCalls<'_>]| {
+        let found = disagreement(&first, others.iter().copied(), signature);
+        found.map(|found| (found.k, found.difference, found.other))
+    };
+    assert_eq!(found(&[&root]), Some((1, CollectiveDifference::Root, 2)));
+    // The earlier collective goes first, whoever disagrees on it.
+    assert_eq!(
+        found(&[&root, &size]),
+        Some((0, CollectiveDifference::Size, 3))
+    );
+    let silent = calls_of[1].member(1, []);
+    assert_eq!(found(&[&silent]), Some((0, CollectiveDifference::Count, 1)));
+}
+
+#[test]
+fn calls_by_several_slots_are_in_program_order() {
+    let slots = [0, 1, 0, 2, 1];
+    let calls = SlotCalls::new(3, slots.into_iter().zip(0..));
+    let of = |slots: &[u32]| calls.member(0, slots.iter().copied()).calls.into_owned();
+    assert_eq!(of(&[0]), [0, 2]);
+    assert_eq!(of(&[1, 0]), [0, 1, 2, 4]);
+    assert_eq!(of(&[]), [0; 0]);
+}

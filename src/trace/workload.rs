@@ -1,0 +1,511 @@
+//! The workload of a replay: graphs, the instances that bind them to ranks, and the groups among ranks.
+//!
+//! A workload is immutable, knows no machine, and is shared by all runs of a sweep.
+
+use crate::graph::WorkAmounts;
+use crate::graph::{DeclaredGroups, Graph, GroupRoles, SlotBinding, fingerprint};
+use chakram_base::ids::{GraphId, GroupId, MAX_NPUS, Rank};
+use chakram_base::units::Time;
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+
+/// An instance of a graph at a rank: the graph with its slots bound, released at some instant.
+#[derive(Clone, Debug)]
+pub struct RankInstance {
+    /// Graph that the rank executes.
+    pub graph: GraphId,
+    /// Rank that executes it.
+    pub rank: Rank,
+    /// Time from which its first nodes may start.
+    pub release: Time,
+    /// The group behind each group slot.
+    pub groups: Vec<GroupId>,
+    /// Name of the group behind each group slot in the trace; `None` for the group of all ranks.
+    pub group_names: Vec<Option<String>>,
+    /// The rank behind each peer slot.
+    pub peers: Vec<Rank>,
+    /// Place of its core on a machine of tiles, if its trace says it.
+    pub core: Option<[u32; 2]>,
+}
+
+/// Ordered ranks.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct RankGroup {
+    /// The name it was declared under; `None` is all ranks.
+    pub name: Option<String>,
+    /// Purpose of the group, if known.
+    pub role: Option<String>,
+    /// The members, each once, in the order of the declaration.
+    pub members: Vec<Rank>,
+}
+
+/// Graphs, instances in ascending order of their ranks, and groups.
+#[derive(Debug)]
+pub struct Workload {
+    graphs: Vec<Graph>,
+    instances: Vec<RankInstance>,
+    groups: Vec<RankGroup>,
+    ranks: u32,
+    amounts: Option<WorkAmounts>,
+}
+
+/// Reason why ranks do not make a workload.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum WorkloadError {
+    /// Nothing was added.
+    #[error("no traces were given")]
+    Empty,
+    /// Two traces for one rank.
+    #[error("rank {0} has two traces")]
+    Twice(Rank),
+    /// A group that no file declares.
+    #[error(
+        "rank {rank}, node {node}: its group `{name}` is not declared\n  \
+         try: pass the groups with --groups FILE, a JSON object {{\"{name}\": [0, 1, …]}}"
+    )]
+    Undeclared {
+        /// Rank of the trace.
+        rank: Rank,
+        /// The first node that names the group.
+        node: u64,
+        /// The group.
+        name: String,
+    },
+    /// A rank that is not in a group it uses.
+    #[error(
+        "rank {rank}, node {node}: it is no member of its group `{name}`, which has ranks {members}"
+    )]
+    Outsider {
+        /// Rank of the trace.
+        rank: Rank,
+        /// The first node that names the group.
+        node: u64,
+        /// The group.
+        name: String,
+        /// Its members, shortened.
+        members: String,
+    },
+    /// A group that names a rank twice.
+    #[error("group `{name}` names rank {rank} twice")]
+    MemberTwice {
+        /// The group.
+        name: String,
+        /// The rank.
+        rank: Rank,
+    },
+    /// A rank that others wait for and that has no trace.
+    #[error(
+        "{}\n  try: add the missing traces, or replay with --absent mirror, which lets a missing \
+         member arrive with the present ones",
+        missing_text(.missing, *.ranks)
+    )]
+    Missing {
+        /// Ranks without a trace.
+        missing: Vec<Rank>,
+        /// Ranks of the job.
+        ranks: u32,
+    },
+    /// A group called `0`, which stands for all ranks, with other members.
+    #[error(
+        "group `0` is declared as ranks {0}, but traces use `0` for all ranks\n  \
+         try: give the group another number, in the traces too"
+    )]
+    Zero(String),
+    /// More ranks than the job has.
+    #[error("rank {rank} takes part, but the job has {ranks} ranks, which count from 0")]
+    BeyondJob {
+        /// The rank.
+        rank: Rank,
+        /// Ranks of the job.
+        ranks: u32,
+    },
+    /// More ranks than any machine has NPUs.
+    #[error(
+        "rank {0} takes part, and a job has at most {MAX_NPUS} ranks\n  \
+         try: look for a peer or group member that is no rank"
+    )]
+    TooMany(Rank),
+}
+
+fn missing_text(missing: &[Rank], ranks: u32) -> String {
+    let (are, these) = if missing.len() == 1 {
+        ("rank", "has")
+    } else {
+        ("ranks", "have")
+    };
+    format!(
+        "{are} {} of {ranks} {these} no trace",
+        shortened(missing.iter().map(|r| r.0))
+    )
+}
+
+/// Formats the first few of a list of numbers, and the length of the list.
+pub fn shortened(numbers: impl ExactSizeIterator<Item = u32>) -> String {
+    const SHOWN: usize = 8;
+    let total = numbers.len();
+    let mut text = String::new();
+    for (i, number) in numbers.take(SHOWN).enumerate() {
+        if i > 0 {
+            text.push_str(", ");
+        }
+        text += &number.to_string();
+    }
+    if total > SHOWN {
+        text += &format!(", … ({total} in all)");
+    }
+    text
+}
+
+/// Policy for ranks that have no trace.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum MissingRankPolicy {
+    /// Refuse.
+    #[default]
+    Refuse,
+    /// A missing member arrives with the present ones.
+    Mirror,
+}
+
+/// Takes traces rank by rank.
+#[derive(Debug, Default)]
+pub struct WorkloadBuilder {
+    graphs: Vec<Graph>,
+    by_fingerprint: BTreeMap<u64, Vec<GraphId>>,
+    ranks: BTreeMap<Rank, (GraphId, SlotBinding, Time)>,
+    declared: DeclaredGroups,
+    roles: GroupRoles,
+    amounts: Option<WorkAmounts>,
+    /// Tables of groups that traces declare. Usually all ranks have the same, which is kept once.
+    tables: BTreeMap<u64, Vec<Arc<DeclaredGroups>>>,
+}
+
+impl WorkloadBuilder {
+    /// Declares groups; they go before those that traces declare themselves.
+    pub fn declare(&mut self, groups: DeclaredGroups) {
+        self.declared.extend(groups);
+    }
+
+    /// Declares the purposes of groups; the first declaration counts, and those of traces come last.
+    pub fn roles(&mut self, roles: &GroupRoles) {
+        self.roles.extend(roles);
+    }
+
+    /// Declares the work of the whole job, which goes before what traces declare.
+    pub fn amounts(&mut self, amounts: Option<WorkAmounts>) {
+        self.amounts = amounts;
+    }
+
+    /// Adds a graph that several ranks may share.
+    pub fn graph(&mut self, graph: Graph) -> GraphId {
+        // Fingerprints may collide, so graphs with an equal one are compared in full.
+        let alike = self.by_fingerprint.entry(graph.fingerprint()).or_default();
+        if let Some(&found) = alike.iter().find(|id| self.graphs[id.index()] == graph) {
+            return found;
+        }
+        let id = GraphId(self.graphs.len() as u32);
+        alike.push(id);
+        self.graphs.push(graph);
+        id
+    }
+
+    /// Adds `rank`, which executes `graph` from `release` on.
+    pub fn rank(
+        &mut self,
+        rank: Rank,
+        graph: GraphId,
+        mut binding: SlotBinding,
+        release: Time,
+    ) -> Result<(), WorkloadError> {
+        let alike = self
+            .tables
+            .entry(fingerprint(&*binding.declared))
+            .or_default();
+        // Ranks usually declare the same table; sharing one copy keeps memory independent of their number.
+        match alike.iter().find(|table| **table == binding.declared) {
+            Some(known) => binding.declared = known.clone(),
+            None => alike.push(binding.declared.clone()),
+        }
+        match self.ranks.insert(rank, (graph, binding, release)) {
+            None => Ok(()),
+            Some(_) => Err(WorkloadError::Twice(rank)),
+        }
+    }
+
+    /// Lower bound of the number of ranks of the job, by its traces, peers and groups.
+    pub fn ranks_seen(&self) -> u32 {
+        let own = self.ranks.keys().map(|rank| rank.0);
+        let peers = self
+            .ranks
+            .values()
+            .flat_map(|(_, b, _)| b.peers.iter().copied());
+        // Ranks without a trace count too if a peer or a group names them.
+        let traces = self
+            .tables
+            .values()
+            .flatten()
+            .flat_map(|table| table.values());
+        let groups = self.declared.values().chain(traces).flatten().copied();
+        own.chain(peers)
+            .chain(groups)
+            .max()
+            .map_or(0, |max| max.saturating_add(1))
+    }
+
+    /// Binds groups and checks that all ranks are present. `ranks` is the size of the job, [`Self::ranks_seen`] if
+    /// `None`.
+    pub fn finish(
+        self,
+        ranks: Option<u32>,
+        absent: MissingRankPolicy,
+    ) -> Result<Workload, WorkloadError> {
+        let seen = self.ranks_seen();
+        let ranks = ranks.unwrap_or(seen);
+        if self.ranks.is_empty() {
+            return Err(WorkloadError::Empty);
+        }
+        if seen > ranks {
+            return Err(WorkloadError::BeyondJob {
+                rank: Rank(seen - 1),
+                ranks,
+            });
+        }
+        if ranks > MAX_NPUS {
+            return Err(WorkloadError::TooMany(Rank(ranks - 1)));
+        }
+        if absent == MissingRankPolicy::Refuse && self.ranks.len() < ranks as usize {
+            let missing = (0..ranks).map(Rank).filter(|r| !self.ranks.contains_key(r));
+            return Err(WorkloadError::Missing {
+                missing: missing.collect(),
+                ranks,
+            });
+        }
+        let mut groups = GroupRegistry::new(ranks);
+        groups.roles = self.roles;
+        // Neighbouring graphs usually carry the same roles, so dedup() removes most of the work.
+        let mut said: Vec<&GroupRoles> = self.graphs.iter().map(Graph::roles).collect();
+        said.dedup();
+        said.into_iter().for_each(|more| groups.roles.extend(more));
+        // Traces use `0` for the group of all ranks, so a declared group of this name must be that group.
+        if let Some(zero) = self.declared.get("0")
+            && !groups.is_world(zero)
+        {
+            return Err(WorkloadError::Zero(shortened(zero.iter().copied())));
+        }
+        let mut instances = Vec::with_capacity(self.ranks.len());
+        for (rank, (graph, binding, release)) in self.ranks {
+            let of = &self.graphs[graph.index()];
+            let slots = binding.groups.iter().enumerate();
+            let bound = slots.map(|(slot, name)| {
+                let node = || {
+                    // Searched for error messages only.
+                    let call = of.calls().iter().find(|call| call.group == slot as u32);
+                    call.map_or(0, |call| of.id(call.node))
+                };
+                let Some(name) = name else {
+                    return Ok(GroupRegistry::WORLD);
+                };
+                let members = self
+                    .declared
+                    .get(name)
+                    .or_else(|| binding.declared.get(name))
+                    .ok_or_else(|| WorkloadError::Undeclared {
+                        rank,
+                        node: node(),
+                        name: name.clone(),
+                    })?;
+                let id = groups.intern(name, members)?;
+                let group = &groups.list[id.index()];
+                if !group.members.contains(&rank) {
+                    return Err(WorkloadError::Outsider {
+                        rank,
+                        node: node(),
+                        name: name.clone(),
+                        members: shortened(group.members.iter().map(|r| r.0)),
+                    });
+                }
+                Ok(id)
+            });
+            instances.push(RankInstance {
+                graph,
+                rank,
+                release,
+                groups: bound.collect::<Result<_, _>>()?,
+                group_names: binding.groups,
+                peers: binding.peers.into_iter().map(Rank).collect(),
+                core: binding.core,
+            });
+        }
+        let mut said = self.graphs.iter().map(Graph::amounts);
+        // Traces of different jobs state no work of one.
+        let first = said
+            .next()
+            .flatten()
+            .filter(|first| said.all(|one| one == Some(*first)));
+        Ok(Workload {
+            amounts: self.amounts.or(first),
+            graphs: self.graphs,
+            instances,
+            groups: groups.list,
+            ranks,
+        })
+    }
+}
+
+/// The groups found so far. A name is a communicator of its own: two of the same members are two, and that of
+/// all ranks which nodes mean by naming none is one more. Groups of one name with other members, as when every
+/// trace declares its own, are different groups.
+struct GroupRegistry {
+    list: Vec<RankGroup>,
+    roles: GroupRoles,
+    by_name: BTreeMap<String, Vec<GroupId>>,
+}
+
+impl GroupRegistry {
+    const WORLD: GroupId = GroupId(0);
+
+    fn new(ranks: u32) -> Self {
+        let world = RankGroup {
+            name: None,
+            role: None,
+            members: (0..ranks).map(Rank).collect(),
+        };
+        Self {
+            list: vec![world],
+            roles: GroupRoles::default(),
+            by_name: BTreeMap::new(),
+        }
+    }
+
+    /// Returns true if a declaration of `members` means all ranks.
+    fn is_world(&self, members: &[u32]) -> bool {
+        members.is_empty() || self.has(Self::WORLD, members)
+    }
+
+    fn has(&self, group: GroupId, members: &[u32]) -> bool {
+        let known = &self.list[group.index()].members;
+        known.len() == members.len() && known.iter().zip(members).all(|(m, o)| m.0 == *o)
+    }
+
+    fn intern(&mut self, name: &str, members: &[u32]) -> Result<GroupId, WorkloadError> {
+        // An empty declaration means all ranks.
+        let whole = members.is_empty();
+        let mut alike = self.by_name.get(name).into_iter().flatten();
+        if let Some(&found) = alike.find(|&&id| {
+            if whole {
+                self.list[id.index()].members == self.list[Self::WORLD.index()].members
+            } else {
+                self.has(id, members)
+            }
+        }) {
+            return Ok(found);
+        }
+        let mut seen = BTreeSet::new();
+        if let Some(&twice) = members.iter().find(|&&member| !seen.insert(member)) {
+            return Err(WorkloadError::MemberTwice {
+                name: name.to_owned(),
+                rank: Rank(twice),
+            });
+        }
+        let id = GroupId(self.list.len() as u32);
+        self.list.push(RankGroup {
+            name: Some(name.to_owned()),
+            role: self.roles.of(name).map(str::to_owned),
+            members: if whole {
+                self.list[Self::WORLD.index()].members.clone()
+            } else {
+                members.iter().copied().map(Rank).collect()
+            },
+        });
+        self.by_name.entry(name.to_owned()).or_default().push(id);
+        Ok(id)
+    }
+}
+
+impl Workload {
+    /// Returns two products of matrices that tell the models of one width, tensor degree and micro-batch, as rows, columns
+    /// and summed-over size: the most frequent one and the next, of several the largest; the same twice where there is one.
+    ///
+    /// The most frequent are those of the perceptron, which a model of twice the width in four times as many shards shares;
+    /// the next are those of attention, which it does not.
+    pub fn main_products(&self) -> Option<[[u64; 3]; 2]> {
+        let mut counts: BTreeMap<[u64; 3], u64> = BTreeMap::new();
+        for (gemm, count) in self.graphs().iter().flat_map(Graph::gemms) {
+            *counts.entry(gemm).or_default() += count;
+        }
+        let most = counts.values().copied().max()?;
+        let work = |[m, n, k]: [u64; 3]| u128::from(m) * u128::from(n) * u128::from(k);
+        let sorted = |mut sizes: [u64; 3]| {
+            sizes.sort_unstable();
+            sizes
+        };
+        let largest = |of: &dyn Fn([u64; 3], u64) -> bool| {
+            let picked = counts.iter().filter(|&(&gemm, &count)| of(gemm, count));
+            let largest = picked.max_by_key(|&(&gemm, count)| (*count, work(gemm), gemm))?;
+            Some(*largest.0)
+        };
+        let first = largest(&|_, count| count == most)?;
+        // Gradients of weights are products of the same sizes in another order.
+        let next = largest(&|gemm, count| count < most && sorted(gemm) != sorted(first));
+        Some([first, next.unwrap_or(first)])
+    }
+
+    /// The same ranks and groups with graphs that `change` returns, which have the same slots.
+    pub fn with_graphs(&self, change: impl Fn(&Graph) -> Graph) -> Self {
+        Self {
+            graphs: self.graphs.iter().map(change).collect(),
+            instances: self.instances.clone(),
+            groups: self.groups.clone(),
+            ranks: self.ranks,
+            amounts: self.amounts,
+        }
+    }
+
+    /// The same job without traces of the ranks that are not `kept`, which arrive with the others, as with
+    /// [`MissingRankPolicy::Mirror`].
+    pub fn mirrored(&self, kept: impl Fn(Rank) -> bool) -> Self {
+        let kept = |instance: &&RankInstance| kept(instance.rank);
+        Self {
+            graphs: self.graphs.clone(),
+            instances: self.instances.iter().filter(kept).cloned().collect(),
+            groups: self.groups.clone(),
+            ranks: self.ranks,
+            amounts: self.amounts,
+        }
+    }
+
+    /// The distinct graphs.
+    pub fn graphs(&self) -> &[Graph] {
+        &self.graphs
+    }
+
+    /// The graph of an instance.
+    pub fn graph(&self, instance: &RankInstance) -> &Graph {
+        &self.graphs[instance.graph.index()]
+    }
+
+    /// The instances, in ascending order of their ranks.
+    pub fn instances(&self) -> &[RankInstance] {
+        &self.instances
+    }
+
+    /// The groups; the first is that of all ranks which nodes mean by naming none.
+    pub fn groups(&self) -> &[RankGroup] {
+        &self.groups
+    }
+
+    /// Work of the whole job, if its producer states it.
+    pub fn amounts(&self) -> Option<WorkAmounts> {
+        self.amounts
+    }
+
+    /// Ranks of the job, present or not.
+    pub fn ranks(&self) -> u32 {
+        self.ranks
+    }
+
+    /// Nodes of all instances.
+    pub fn nodes(&self) -> u64 {
+        let of = |i: &RankInstance| self.graph(i).len() as u64;
+        self.instances.iter().map(of).sum()
+    }
+}

@@ -1,0 +1,494 @@
+//! Microbenchmarks and a training step, generated: the same nodes can feed a file or a graph.
+//!
+//! A [`WorkloadPattern`] is the caller's request. A [`GeneratedJob`] is a pattern whose options were checked; it
+//! streams any rank's nodes into a [`Sink`], holding one node at a time. Every number comes from the options, so the
+//! same options give the same bytes.
+
+use chakram_base::bounds::{self, MemoryLimitError};
+use chakram_base::ids::{GraphId, MAX_NPUS, Rank};
+use chakram_base::units::{Span, Time};
+use chakram_trace::format::groups::DeclaredGroups;
+use chakram_trace::format::roles::GroupRoles;
+use chakram_trace::format::scan::NodeView;
+use chakram_trace::format::work_amounts::WorkAmounts;
+use chakram_trace::format::write::Sink;
+use chakram_trace::format::{KernelShape, MemoryChanges, NodeLabels, Op, TraceError};
+use chakram_trace::graph::{DependencyPolicy, Graph, GraphBuilder, SlotBinding};
+use chakram_trace::workload::{MissingRankPolicy, Workload, WorkloadBuilder};
+use std::collections::{BTreeMap, BTreeSet};
+use std::fmt::{self, Debug, Display, Write};
+
+pub mod chain;
+pub mod collective;
+pub mod data_parallel;
+mod members;
+pub mod memory;
+pub mod p2p;
+pub mod palm;
+pub mod plan;
+pub mod schedule;
+mod shape_graphs;
+pub mod sharding;
+#[cfg(test)]
+mod testing;
+pub mod training;
+
+pub use chain::ChainPattern;
+pub use collective::CollectivePattern;
+pub use data_parallel::DataParallelPattern;
+pub use memory::MemoryPattern;
+pub use p2p::{P2pPattern, TrafficPattern};
+pub use palm::PalmPattern;
+pub use plan::ParallelismPlan;
+pub use training::TrainingPattern;
+
+/// A pattern of work to generate traces for.
+#[derive(Clone, Debug, PartialEq)]
+pub enum WorkloadPattern {
+    /// One collective, once or several times.
+    Collective(CollectivePattern),
+    /// Messages between pairs of ranks.
+    P2p(P2pPattern),
+    /// Kernels that depend on one another and on nothing else.
+    Chain(ChainPattern),
+    /// Loads, and kernels that need them.
+    Memory(MemoryPattern),
+    /// Data-parallel training steps of a transformer, with a replica on every rank.
+    DataParallel(DataParallelPattern),
+    /// A transformer on a wafer by the rules of PALM's public code.
+    Palm(PalmPattern),
+    /// A model under a plan.
+    Training(Box<TrainingPattern>),
+}
+
+impl WorkloadPattern {
+    /// Checks the options; the error says what is wrong.
+    pub fn validate(&self) -> Result<(), GenerateError> {
+        GeneratedJob::new(self.clone()).map(drop)
+    }
+}
+
+/// A pattern with checked options, and the data that all of its ranks share.
+#[derive(Debug)]
+pub struct GeneratedJob(Box<dyn TraceGenerator>);
+
+impl GeneratedJob {
+    /// Checks `pattern` and prepares it.
+    pub fn new(pattern: WorkloadPattern) -> Result<Self, GenerateError> {
+        Ok(Self(match pattern {
+            WorkloadPattern::Collective(options) => Box::new(options.prepare()?),
+            WorkloadPattern::P2p(options) => Box::new(options.prepare()?),
+            WorkloadPattern::Chain(options) => Box::new(options.prepare()?),
+            WorkloadPattern::Memory(options) => Box::new(options.prepare()?),
+            WorkloadPattern::DataParallel(options) => Box::new(options.prepare()?),
+            WorkloadPattern::Palm(options) => Box::new(options.prepare()?),
+            WorkloadPattern::Training(options) => Box::new(options.prepare()?),
+        }))
+    }
+
+    /// Number of ranks.
+    pub fn ranks(&self) -> u32 {
+        self.0.ranks()
+    }
+
+    /// The groups that the nodes name; empty when they name only the world.
+    pub fn groups(&self) -> DeclaredGroups {
+        self.0.groups()
+    }
+
+    /// Purposes of those groups, where they differ.
+    pub fn roles(&self) -> GroupRoles {
+        self.0.roles()
+    }
+
+    /// Samples and FLOPs of the model, of jobs that train or run one.
+    pub fn amounts(&self) -> Option<WorkAmounts> {
+        self.0.amounts()
+    }
+
+    /// A rank whose nodes are identical to those of `rank`, the same for all that are alike, so
+    /// that callers generate one and share it. It may be `rank` itself.
+    ///
+    /// # Panics
+    /// Panics if `rank` is not below [`GeneratedJob::ranks`].
+    pub fn class_of(&self, rank: u32) -> u32 {
+        assert!(rank < self.ranks(), "rank {rank} does not exist");
+        self.0.class_of(rank)
+    }
+
+    /// Number of nodes of `rank`, at least 1.
+    ///
+    /// # Panics
+    /// Panics if `rank` is not below [`GeneratedJob::ranks`].
+    pub fn node_count(&self, rank: u32) -> u64 {
+        assert!(rank < self.ranks(), "rank {rank} does not exist");
+        self.0.node_count(rank)
+    }
+
+    /// Hands the nodes of `rank` to `sink`: ids count from 1 without gaps, and a node comes after
+    /// those it depends on. Fails only when `sink` does.
+    ///
+    /// # Panics
+    /// Panics if `rank` is not below [`GeneratedJob::ranks`].
+    pub fn nodes(&self, rank: u32, sink: &mut dyn Sink) -> Result<(), TraceError> {
+        assert!(rank < self.ranks(), "rank {rank} does not exist");
+        self.0.nodes(rank, &mut TraceEmitter::new(sink))
+    }
+
+    /// A rank whose nodes differ from those of `rank` in their peers and groups alone, the same for all
+    /// that are so alike; ranks of one class have one shape. It may be `rank` itself.
+    ///
+    /// # Panics
+    /// Panics if `rank` is not below [`GeneratedJob::ranks`].
+    pub fn shape_of(&self, rank: u32) -> u32 {
+        assert!(rank < self.ranks(), "rank {rank} does not exist");
+        self.0.shape_of(rank)
+    }
+
+    /// Sets of ranks that exchange messages among themselves alone, such as pipelines of replicas, all of one length and
+    /// in one order: ranks at one place do the same. One set of all ranks, where a job is not made of such.
+    pub fn copies(&self) -> Vec<Vec<u32>> {
+        self.0.copies()
+    }
+
+    /// Returns the place of the core that `rank` is meant for on a machine of tiles, if it is.
+    pub fn core_of(&self, rank: u32) -> Option<[u32; 2]> {
+        assert!(rank < self.ranks(), "rank {rank} does not exist");
+        self.0.core_of(rank)
+    }
+
+    /// Checks that memory may hold the [`workload`](Self::workload), by a lower bound of the size of its nodes.
+    ///
+    /// # Errors
+    ///
+    /// If it may not.
+    pub fn check_memory(&self) -> Result<(), MemoryLimitError> {
+        // Ranks of one shape share a graph, but each rank has a state for every node.
+        let graphs = self.least_shared_nodes();
+        let states = (0..self.ranks()).map(|rank| self.0.least_nodes(rank));
+        let states = states.fold(0, u64::saturating_add);
+        // Lower bounds: a job that passes may still fail later, but none is refused that fits.
+        let bytes = graphs
+            .saturating_mul(NODE_BYTES)
+            .saturating_add(states.saturating_mul(STATE_BYTES));
+        let what = format!("a replay of at least {states} nodes in graphs of {graphs}");
+        bounds::check(
+            what,
+            bytes,
+            1,
+            "a smaller job, or files with -o and no --machine",
+        )
+    }
+
+    /// The least number of nodes of the graphs that the ranks share, one for each shape: found without generating them, and
+    /// nearly all that there are.
+    pub fn least_shared_nodes(&self) -> u64 {
+        let shapes: BTreeSet<u32> = (0..self.ranks()).map(|rank| self.shape_of(rank)).collect();
+        let nodes = shapes.into_iter().map(|rank| self.0.least_nodes(rank));
+        nodes.fold(0, u64::saturating_add)
+    }
+
+    /// All ranks as a workload, without a file in between. Ranks of one shape share one graph.
+    pub fn workload(&self) -> Result<Workload, TraceError> {
+        self.workload_with(&|_| ())
+    }
+
+    /// As [`workload`](Self::workload); tells `made` now and then how many nodes the graphs have more.
+    pub fn workload_with(&self, made: &(dyn Fn(u64) + Sync)) -> Result<Workload, TraceError> {
+        let mut builder = WorkloadBuilder::default();
+        builder.declare(self.groups());
+        builder.roles(&self.roles());
+        builder.amounts(self.amounts());
+        // Graphs are numbered in the order in which ranks use them; the representative of a shape need not be its first rank.
+        let mut shapes: Vec<u32> = (0..self.ranks()).map(|rank| self.shape_of(rank)).collect();
+        let mut seen = BTreeSet::new();
+        shapes.retain(|shape| seen.insert(*shape));
+        let graphs = shape_graphs::in_order(&shapes, self.least_shared_nodes(), |shape| {
+            self.graph(shape, made)
+        })?;
+        let mut built: BTreeMap<u32, (GraphId, SlotBinding)> = BTreeMap::new();
+        for (shape, (graph, binding)) in shapes.into_iter().zip(graphs) {
+            built.insert(shape, (builder.graph(graph), binding));
+        }
+        for rank in 0..self.ranks() {
+            let (graph, first) = &built[&self.shape_of(rank)];
+            let binding = SlotBinding {
+                core: self.core_of(rank),
+                ..self.0.bind(rank, first)
+            };
+            let added = builder.rank(Rank(rank), *graph, binding, Time::ZERO);
+            added.expect("each rank is added once");
+        }
+        let workload = builder.finish(Some(self.ranks()), MissingRankPolicy::Refuse);
+        Ok(workload.expect("a job has every rank, and its groups have their members"))
+    }
+
+    /// The graph of `rank`, and the binding of its slots.
+    fn graph(
+        &self,
+        rank: u32,
+        made: &(dyn Fn(u64) + Sync),
+    ) -> Result<(Graph, SlotBinding), TraceError> {
+        // Ids count from 1, so none is far from the others.
+        let mut graph = GraphBuilder::new(rank, DependencyPolicy::Both, MOST_NODES);
+        graph.reserve(self.0.least_nodes(rank));
+        let mut watched = WatchedSink {
+            sink: graph,
+            untold: 0,
+            made,
+        };
+        self.nodes(rank, &mut watched)?;
+        made(watched.untold);
+        watched.sink.finish()
+    }
+}
+
+/// Sink that says how many nodes went into another.
+struct WatchedSink<'m, S> {
+    sink: S,
+    untold: u64,
+    made: &'m dyn Fn(u64),
+}
+
+/// Nodes that are told together: a counter that threads share costs more than all else of a node.
+const TOLD: u64 = 1024;
+
+impl<S: Sink> Sink for WatchedSink<'_, S> {
+    fn node(&mut self, node: &NodeView<'_>, data: &[u64]) -> Result<(), TraceError> {
+        self.untold += 1;
+        if self.untold == TOLD {
+            (self.made)(std::mem::take(&mut self.untold));
+        }
+        self.sink.node(node, data)
+    }
+}
+
+/// A prepared pattern; [`GeneratedJob`] documents the methods, and calls them only for ranks that exist.
+trait TraceGenerator: Debug + Send + Sync {
+    fn ranks(&self) -> u32;
+    fn groups(&self) -> DeclaredGroups {
+        DeclaredGroups::new()
+    }
+    fn roles(&self) -> GroupRoles {
+        GroupRoles::default()
+    }
+    fn amounts(&self) -> Option<WorkAmounts> {
+        None
+    }
+    fn class_of(&self, rank: u32) -> u32;
+    /// The place of the rank's core on a machine of tiles.
+    fn core_of(&self, _rank: u32) -> Option<[u32; 2]> {
+        None
+    }
+    fn shape_of(&self, rank: u32) -> u32 {
+        self.class_of(rank)
+    }
+    /// See [`GeneratedJob::copies`].
+    fn copies(&self) -> Vec<Vec<u32>> {
+        vec![(0..self.ranks()).collect()]
+    }
+    /// Returns the slots of `rank`, given those of the rank that represents its shape: the peers and group names of
+    /// its own nodes, each in order of first use.
+    fn bind(&self, _rank: u32, first: &SlotBinding) -> SlotBinding {
+        first.clone()
+    }
+    fn node_count(&self, rank: u32) -> u64;
+    /// At most [`Self::node_count`], where that takes long to find.
+    fn least_nodes(&self, rank: u32) -> u64 {
+        self.node_count(rank)
+    }
+    fn nodes(&self, rank: u32, out: &mut TraceEmitter<'_>) -> Result<(), TraceError>;
+}
+
+/// Options that were refused.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum GenerateError {
+    /// One option is invalid, alone or in combination with others.
+    #[error("`{option}` is {found}; expected {expected}")]
+    Refused {
+        /// The field's name.
+        option: &'static str,
+        /// Its value.
+        found: String,
+        /// Allowed values.
+        expected: String,
+    },
+    /// Each option makes sense, but together they ask for more than a trace can say.
+    #[error("{what} would be {found}, and a trace holds at most {limit}; try {hint}")]
+    TooLarge {
+        /// The quantity, with its unit.
+        what: &'static str,
+        /// Its value.
+        found: u128,
+        /// The most that there can be.
+        limit: u64,
+        /// Options to reduce.
+        hint: &'static str,
+    },
+}
+
+fn refused(
+    option: &'static str,
+    found: impl Display,
+    expected: impl Into<String>,
+) -> GenerateError {
+    GenerateError::Refused {
+        option,
+        found: found.to_string(),
+        expected: expected.into(),
+    }
+}
+
+/// Files carry counts as signed numbers, graphs index nodes with 32 bits.
+const MOST_NODES: u64 = u32::MAX as u64;
+const MOST_WORK: u64 = i64::MAX as u64;
+
+/// The least that a node of a graph takes, with its price on one machine (`graph.rs`), and its state in a run.
+const NODE_BYTES: u64 = 61;
+const STATE_BYTES: u64 = 4;
+
+fn check_at_least(option: &'static str, value: u32, least: u32) -> Result<(), GenerateError> {
+    if value < least {
+        return Err(refused(option, value, format!("{least} or more")));
+    }
+    Ok(())
+}
+
+fn check_ranks(ranks: u32, least: u32) -> Result<(), GenerateError> {
+    check_at_least("ranks", ranks, least)?;
+    if ranks > MAX_NPUS {
+        let expected = format!("{MAX_NPUS} or fewer, as machines have NPUs");
+        return Err(refused("ranks", ranks, expected));
+    }
+    Ok(())
+}
+
+/// `found`, if it is within `limit`.
+fn check_limit(
+    what: &'static str,
+    found: u128,
+    limit: u64,
+    hint: &'static str,
+) -> Result<u64, GenerateError> {
+    match u64::try_from(found) {
+        Ok(amount) if amount <= limit => Ok(amount),
+        _ => Err(GenerateError::TooLarge {
+            what,
+            found,
+            limit,
+            hint,
+        }),
+    }
+}
+
+/// Files carry durations in nanoseconds, so a finer one would change on the way through a file.
+fn check_whole_ns(option: &'static str, span: Span) -> Result<(), GenerateError> {
+    if !span.0.is_multiple_of(1000) {
+        return Err(refused(
+            option,
+            format!("{} ps", span.0),
+            "whole nanoseconds, as files carry them",
+        ));
+    }
+    Ok(())
+}
+
+/// Numbers nodes and passes them to a sink; the name's buffer is reused for all of them.
+struct TraceEmitter<'s> {
+    sink: &'s mut dyn Sink,
+    last: u64,
+    name: String,
+    /// Whether nodes have names, which take longer to write than all else of a node.
+    named: bool,
+}
+
+impl<'s> TraceEmitter<'s> {
+    fn new(sink: &'s mut dyn Sink) -> Self {
+        Self {
+            sink,
+            last: 0,
+            name: String::new(),
+            named: true,
+        }
+    }
+
+    /// An emitter for a sink that looks at no names: nodes have none.
+    fn nameless(sink: &'s mut dyn Sink) -> Self {
+        Self {
+            named: false,
+            ..Self::new(sink)
+        }
+    }
+
+    /// Sets the name of the next node.
+    fn name(&mut self, name: fmt::Arguments<'_>) {
+        if self.named {
+            self.name.clear();
+            self.name.write_fmt(name).expect("a string grows as needed");
+        }
+    }
+
+    /// Sets the name of the next node to two parts: what many nodes have in common is formatted once for all.
+    fn name_parts(&mut self, common: &str, own: &str) {
+        if self.named {
+            self.name.clear();
+            self.name.push_str(common);
+            self.name.push_str(own);
+        }
+    }
+
+    /// Emits a node and returns its id, which is one more than the last.
+    fn emit(
+        &mut self,
+        op: Op<'_>,
+        lane: Option<i64>,
+        recorded: Span,
+        data: &[u64],
+    ) -> Result<u64, TraceError> {
+        self.last += 1;
+        let node = NodeView {
+            lane,
+            recorded,
+            ..NodeView::new(self.last, &self.name, op)
+        };
+        self.sink.node(&node, data)?;
+        Ok(self.last)
+    }
+
+    /// Emits a node without a recorded duration, with memory changes and labels, and with its class and shape if it is a
+    /// kernel that has them.
+    fn emit_with(
+        &mut self,
+        (op, kernel): (Op<'_>, Option<KernelShape>),
+        lane: Option<i64>,
+        memory: MemoryChanges,
+        labels: NodeLabels<'_>,
+        data: &[u64],
+    ) -> Result<u64, TraceError> {
+        self.last += 1;
+        let node = NodeView {
+            kernel,
+            lane,
+            memory,
+            labels,
+            ..NodeView::new(self.last, &self.name, op)
+        };
+        self.sink.node(&node, data)?;
+        Ok(self.last)
+    }
+
+    /// Emits the one node of a rank that takes no part: host work of no time, since a rank without nodes has no trace.
+    fn idle(&mut self) -> Result<(), TraceError> {
+        self.name(format_args!("idle"));
+        self.emit(Op::Host, None, Span::ZERO, &[]).map(drop)
+    }
+}
+
+/// A kernel with a recorded duration only.
+fn delay() -> Op<'static> {
+    Op::Compute {
+        flops: 0,
+        bytes: 0,
+        dtype: None,
+    }
+}

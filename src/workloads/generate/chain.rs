@@ -1,0 +1,136 @@
+//! Chains of kernels: a benchmark of dependencies and lanes alone.
+
+use super::{
+    GenerateError, MOST_WORK, TraceEmitter, TraceGenerator, check_at_least, check_limit,
+    check_ranks, check_whole_ns, refused,
+};
+use chakram_base::units::Span;
+use chakram_trace::format::{Dtype, Op, TraceError};
+
+/// Kernels in chains, the same on every rank. Node `i` of a rank, from 0, belongs to chain
+/// `i % chains` and waits for node `i - chains`; each chain has a lane of its own, numbered like it.
+#[derive(Clone, Debug, PartialEq)]
+pub struct ChainPattern {
+    /// Number of ranks.
+    pub ranks: u32,
+    /// Kernels per rank, over all of its chains.
+    pub nodes: u32,
+    /// Chains per rank, 1 to `nodes`.
+    pub chains: u32,
+    /// Recorded duration of each kernel; whole nanoseconds.
+    pub duration: Span,
+    /// Operations of each kernel.
+    pub flops: u64,
+    /// Bytes that each kernel reads and writes.
+    pub bytes: u64,
+    /// The format that the kernels compute in, if the trace shall say one.
+    pub dtype: Option<Dtype>,
+}
+
+impl ChainPattern {
+    /// One chain of `nodes` kernels per rank that last 1 us and state no FLOPs or bytes.
+    pub fn new(ranks: u32, nodes: u32) -> Self {
+        Self {
+            ranks,
+            nodes,
+            chains: 1,
+            duration: Span::from_us(1),
+            flops: 0,
+            bytes: 0,
+            dtype: None,
+        }
+    }
+
+    pub(super) fn prepare(self) -> Result<ChainGenerator, GenerateError> {
+        check_ranks(self.ranks, 1)?;
+        check_at_least("nodes", self.nodes, 1)?;
+        check_whole_ns("duration", self.duration)?;
+        if self.chains == 0 || self.chains > self.nodes {
+            let expected = format!("1 to {}, one node per chain at least", self.nodes);
+            return Err(refused("chains", self.chains, expected));
+        }
+        check_limit("FLOPs of a kernel", self.flops.into(), MOST_WORK, "fewer")?;
+        check_limit("bytes of a kernel", self.bytes.into(), MOST_WORK, "fewer")?;
+        Ok(ChainGenerator(self))
+    }
+}
+
+/// Chains whose options make sense.
+#[derive(Debug)]
+pub(super) struct ChainGenerator(ChainPattern);
+
+impl TraceGenerator for ChainGenerator {
+    fn ranks(&self) -> u32 {
+        self.0.ranks
+    }
+
+    fn class_of(&self, _: u32) -> u32 {
+        0
+    }
+
+    fn node_count(&self, _: u32) -> u64 {
+        self.0.nodes.into()
+    }
+
+    fn nodes(&self, _: u32, out: &mut TraceEmitter<'_>) -> Result<(), TraceError> {
+        let chains = u64::from(self.0.chains);
+        let op = Op::Compute {
+            flops: self.0.flops,
+            bytes: self.0.bytes,
+            dtype: self.0.dtype,
+        };
+        for i in 0..u64::from(self.0.nodes) {
+            let (chain, place) = (i % chains, i / chains);
+            out.name(format_args!("chain{chain}/{place}"));
+            // Ids count from 1, so node i - chains has this one.
+            let before = (i + 1).checked_sub(chains).filter(|id| *id != 0);
+            out.emit(op, Some(chain as i64), self.0.duration, before.as_slice())?;
+        }
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::WorkloadPattern;
+    use super::super::testing::{every_rank, why_not};
+    use super::*;
+
+    #[test]
+    fn nodes_take_turns_among_the_chains() {
+        // 7 nodes in 3 chains: ids 1 4 7, 2 5 and 3 6, on lanes 0, 1 and 2.
+        let mut options = ChainPattern::new(2, 7);
+        options.chains = 3;
+        options.flops = 5;
+        let ranks = every_rank(WorkloadPattern::Chain(options));
+        assert_eq!((ranks.len(), ranks[0].len()), (2, 7));
+        let data: Vec<_> = ranks[0].iter().map(|node| &node.data[..]).collect();
+        assert_eq!(data, [&[][..], &[], &[], &[1], &[2], &[3], &[4]]);
+        let lanes: Vec<_> = ranks[0].iter().map(|node| node.lane.unwrap()).collect();
+        assert_eq!(lanes, [0, 1, 2, 0, 1, 2, 0]);
+        assert_eq!(ranks[0][6].name, "chain0/2");
+        assert_eq!(ranks[1][6].recorded, Span::from_us(1));
+    }
+
+    #[test]
+    fn a_single_chain_is_a_line() {
+        let ranks = every_rank(WorkloadPattern::Chain(ChainPattern::new(1, 4)));
+        let data: Vec<_> = ranks[0].iter().map(|node| &node.data[..]).collect();
+        assert_eq!(data, [&[][..], &[1], &[2], &[3]]);
+    }
+
+    #[test]
+    fn chains_without_nodes_are_refused() {
+        let mut options = ChainPattern::new(1, 2);
+        options.chains = 3;
+        let why = why_not(WorkloadPattern::Chain(options.clone()));
+        assert_eq!(
+            why,
+            "`chains` is 3; expected 1 to 2, one node per chain at least"
+        );
+        options.chains = 1;
+        options.duration = Span(1500);
+        let why = why_not(WorkloadPattern::Chain(options));
+        assert!(why.contains("`duration` is 1500 ps"), "{why}");
+    }
+}

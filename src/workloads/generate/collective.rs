@@ -1,0 +1,355 @@
+//! One collective, once or several times, among all ranks or some of them.
+
+use super::{
+    GenerateError, MOST_NODES, TraceEmitter, TraceGenerator, check_at_least, check_limit,
+    check_ranks, check_whole_ns, delay, refused,
+};
+use chakram_base::units::Span;
+use chakram_trace::format::groups::DeclaredGroups;
+use chakram_trace::format::{CollectiveKind, GroupName, Op, TraceError};
+
+/// The number of the group that is declared when not all ranks take part.
+const GROUP: u64 = 1;
+
+/// `count` collectives that differ only in their names. A rank outside the group has one empty kernel, so that every
+/// rank has a trace.
+#[derive(Clone, Debug, PartialEq)]
+pub struct CollectivePattern {
+    /// Kind of collective.
+    pub kind: CollectiveKind,
+    /// `comm_size` as files say it: the whole buffer, but the input shard for all-gather and
+    /// gather. A barrier has none.
+    pub bytes: u64,
+    /// Number of ranks.
+    pub ranks: u32,
+    /// The ranks that take part, in the order of their positions; all ranks in theirs if absent.
+    pub group: Option<Vec<u32>>,
+    /// Number of collectives.
+    pub count: u32,
+    /// True if each waits for the one before; otherwise all are ready at once.
+    pub chained: bool,
+    /// The rank of the root, for collectives that have one; the group's first member if absent.
+    pub root: Option<u32>,
+    /// The machine's dimensions that take part, as a mask, innermost lowest; all if absent.
+    pub dimensions: Option<u32>,
+    /// Time that every member computes before its first collective; whole nanoseconds.
+    pub before: Span,
+    /// Additional time that each rank computes compared to the one numbered below it, so that rank r computes `before
+    /// + r * skew` first; whole nanoseconds. Like `before` it is a recorded duration.
+    pub skew: Span,
+}
+
+impl CollectivePattern {
+    /// One `kind` of `bytes` among all of `ranks`, at once.
+    pub fn new(kind: CollectiveKind, bytes: u64, ranks: u32) -> Self {
+        Self {
+            kind,
+            bytes,
+            ranks,
+            group: None,
+            count: 1,
+            chained: false,
+            root: None,
+            dimensions: None,
+            before: Span::ZERO,
+            skew: Span::ZERO,
+        }
+    }
+
+    pub(super) fn prepare(self) -> Result<CollectiveGenerator, GenerateError> {
+        check_ranks(self.ranks, 1)?;
+        check_at_least("count", self.count, 1)?;
+        check_limit(
+            "nodes of a rank",
+            u128::from(self.count) + 1,
+            MOST_NODES,
+            "a lower count",
+        )?;
+        let members = match &self.group {
+            Some(group) => CollectiveMembers::of(group, self.ranks)?,
+            None => None,
+        };
+        let size = members
+            .as_ref()
+            .map_or(self.ranks, |m| m.sorted.len() as u32);
+        if self.kind == CollectiveKind::Barrier && self.bytes != 0 {
+            return Err(refused(
+                "bytes",
+                self.bytes,
+                "0, as a barrier moves nothing",
+            ));
+        }
+        if self.kind.buffer(self.bytes, size).is_none() {
+            let expected = format!("a buffer below 2^63 bytes over all of {size} members");
+            return Err(refused("bytes", self.bytes, expected));
+        }
+        self.check_root(members.as_ref())?;
+        if self.dimensions == Some(0) {
+            return Err(refused("dimensions", 0, "a mask of at least one dimension"));
+        }
+        check_whole_ns("before", self.before)?;
+        check_whole_ns("skew", self.skew)?;
+        // The last rank's delay must stay below Time::END.
+        let longest =
+            u128::from(self.before.0) + u128::from(self.skew.0) * u128::from(self.ranks - 1);
+        check_limit(
+            "picoseconds before the last rank",
+            longest,
+            u64::MAX - 1,
+            "a smaller skew",
+        )?;
+        Ok(CollectiveGenerator {
+            options: self,
+            members,
+        })
+    }
+
+    fn check_root(&self, members: Option<&CollectiveMembers>) -> Result<(), GenerateError> {
+        let Some(root) = self.root else {
+            return Ok(());
+        };
+        if !self.kind.has_root() {
+            let expected = format!("none, as the members of {} are all alike", self.kind);
+            return Err(refused("root", root, expected));
+        }
+        match members {
+            Some(members) if !members.contains(root) => {
+                Err(refused("root", root, "a member of the group"))
+            }
+            None if root >= self.ranks => {
+                let expected = format!("a rank, 0 to {}", self.ranks - 1);
+                Err(refused("root", root, expected))
+            }
+            _ => Ok(()),
+        }
+    }
+}
+
+/// A group that is not the world.
+#[derive(Debug)]
+struct CollectiveMembers {
+    sorted: Vec<u32>,
+    /// The lowest rank outside, if there is one.
+    outsider: Option<u32>,
+}
+
+impl CollectiveMembers {
+    /// `None` when `group` is the world in its order.
+    fn of(group: &[u32], ranks: u32) -> Result<Option<Self>, GenerateError> {
+        if group.is_empty() {
+            return Err(refused("group", "empty", "one rank at least"));
+        }
+        if let Some(rank) = group.iter().find(|rank| **rank >= ranks) {
+            let expected = format!("ranks from 0 to {}", ranks - 1);
+            return Err(refused("group", format!("with rank {rank}"), expected));
+        }
+        let mut sorted = group.to_vec();
+        sorted.sort_unstable();
+        if let Some(pair) = sorted.windows(2).find(|pair| pair[0] == pair[1]) {
+            let found = format!("with rank {} twice", pair[0]);
+            return Err(refused("group", found, "each rank once at most"));
+        }
+        // All ranks in their own order are the world, which needs no declaration.
+        if group.len() == ranks as usize && group == sorted {
+            return Ok(None);
+        }
+        let outsider = (0..ranks).find(|rank| sorted.get(*rank as usize) != Some(rank));
+        Ok(Some(Self { sorted, outsider }))
+    }
+
+    fn contains(&self, rank: u32) -> bool {
+        self.sorted.binary_search(&rank).is_ok()
+    }
+}
+
+/// Collectives whose options make sense.
+#[derive(Debug)]
+pub(super) struct CollectiveGenerator {
+    options: CollectivePattern,
+    members: Option<CollectiveMembers>,
+}
+
+impl CollectiveGenerator {
+    fn takes_part(&self, rank: u32) -> bool {
+        self.members
+            .as_ref()
+            .is_none_or(|members| members.contains(rank))
+    }
+
+    /// The rank at position 0.
+    fn first(&self) -> u32 {
+        self.options.group.as_ref().map_or(0, |group| group[0])
+    }
+
+    /// Time that a member computes first.
+    fn lateness(&self, rank: u32) -> Span {
+        self.options.before + self.options.skew.times(rank.into())
+    }
+}
+
+impl TraceGenerator for CollectiveGenerator {
+    fn ranks(&self) -> u32 {
+        self.options.ranks
+    }
+
+    fn groups(&self) -> DeclaredGroups {
+        match (&self.members, &self.options.group) {
+            (Some(_), Some(group)) => DeclaredGroups::from([(GROUP.to_string(), group.clone())]),
+            _ => DeclaredGroups::new(),
+        }
+    }
+
+    fn class_of(&self, rank: u32) -> u32 {
+        match &self.members {
+            Some(members) if !members.contains(rank) => members.outsider.unwrap_or(rank),
+            // With skew each member has a delay of its own.
+            _ if self.options.skew != Span::ZERO => rank,
+            Some(members) => members.sorted[0],
+            None => 0,
+        }
+    }
+
+    fn node_count(&self, rank: u32) -> u64 {
+        if self.takes_part(rank) {
+            u64::from(self.options.count) + u64::from(self.lateness(rank) != Span::ZERO)
+        } else {
+            1
+        }
+    }
+
+    fn nodes(&self, rank: u32, out: &mut TraceEmitter<'_>) -> Result<(), TraceError> {
+        if !self.takes_part(rank) {
+            return out.idle();
+        }
+        let CollectivePattern { kind, root, .. } = self.options;
+        let op = Op::Collective {
+            kind,
+            bytes: self.options.bytes,
+            group: match self.members {
+                Some(_) => GroupName::Number(GROUP),
+                None => GroupName::World,
+            },
+            root: kind
+                .has_root()
+                .then(|| root.unwrap_or_else(|| self.first())),
+            dimensions: self.options.dimensions,
+            host: false,
+        };
+        let mut before = None;
+        let lateness = self.lateness(rank);
+        if lateness != Span::ZERO {
+            out.name(format_args!("before"));
+            before = Some(out.emit(delay(), None, lateness, &[])?);
+        }
+        for i in 0..self.options.count {
+            out.name(format_args!("{kind}/{i}"));
+            let id = out.emit(op, None, Span::ZERO, before.as_slice())?;
+            if self.options.chained {
+                before = Some(id);
+            }
+        }
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::testing::{every_rank, why_not};
+    use super::super::{GeneratedJob, WorkloadPattern};
+    use super::*;
+
+    #[test]
+    fn all_ranks_of_the_world_are_alike() {
+        let mut options = CollectivePattern::new(CollectiveKind::AllReduce, 1 << 20, 4);
+        options.count = 3;
+        let ranks = every_rank(WorkloadPattern::Collective(options.clone()));
+        assert!(ranks[0].iter().all(|node| node.data.is_empty()));
+        options.chained = true;
+        let ranks = every_rank(WorkloadPattern::Collective(options.clone()));
+        let data: Vec<_> = ranks[3].iter().map(|node| &node.data[..]).collect();
+        assert_eq!(data, [&[][..], &[1], &[2]]);
+        assert_eq!(ranks[3][2].name, "all-reduce/2");
+        let job = GeneratedJob::new(WorkloadPattern::Collective(options)).unwrap();
+        assert_eq!((job.groups().len(), job.class_of(3)), (0, 0));
+    }
+
+    #[test]
+    fn ranks_outside_the_group_do_nothing() {
+        let mut options = CollectivePattern::new(CollectiveKind::Broadcast, 64, 6);
+        options.group = Some(vec![4, 1, 3]);
+        let pattern = WorkloadPattern::Collective(options);
+        let job = GeneratedJob::new(pattern.clone()).unwrap();
+        assert_eq!(
+            job.groups(),
+            DeclaredGroups::from([("1".to_owned(), vec![4, 1, 3])])
+        );
+        // Members 1, 3 and 4 go with the lowest of them, and 0, 2 and 5 likewise.
+        let classes: Vec<_> = (0..6).map(|rank| job.class_of(rank)).collect();
+        assert_eq!(classes, [0, 1, 0, 1, 1, 0]);
+        let ranks = every_rank(pattern);
+        assert_eq!(ranks[5][0].name, "idle");
+        // Position 0 of the group is rank 4, so that is where the broadcast starts.
+        assert!(ranks[3][0].op.contains("group: Number(1), root: Some(4)"));
+    }
+
+    #[test]
+    fn a_reordered_world_is_a_group_and_the_world_itself_is_none() {
+        let mut options = CollectivePattern::new(CollectiveKind::AllGather, 8, 3);
+        for (group, declared) in [([2, 1, 0], 1), ([0, 1, 2], 0)] {
+            options.group = Some(group.to_vec());
+            let pattern = WorkloadPattern::Collective(options.clone());
+            assert_eq!(
+                GeneratedJob::new(pattern.clone()).unwrap().groups().len(),
+                declared
+            );
+            every_rank(pattern);
+        }
+    }
+
+    #[test]
+    fn skew_makes_stragglers() {
+        let mut options = CollectivePattern::new(CollectiveKind::Barrier, 0, 3);
+        options.skew = Span::from_ns(500);
+        let ranks = every_rank(WorkloadPattern::Collective(options.clone()));
+        // Rank 0 waits 0 x 500 ns, which needs no node; rank 2 computes 2 x 500 ns first.
+        assert_eq!((ranks[0].len(), ranks[2].len()), (1, 2));
+        assert_eq!(ranks[2][0].recorded, Span::from_us(1));
+        assert_eq!(ranks[2][1].data, [1]);
+        options.before = Span::from_ns(7);
+        let ranks = every_rank(WorkloadPattern::Collective(options));
+        assert_eq!(ranks[2][0].recorded, Span::from_ns(1007));
+    }
+
+    #[test]
+    fn options_that_make_no_sense_say_why() {
+        let good = CollectivePattern::new(CollectiveKind::Reduce, 1, 4);
+        let why = |change: &dyn Fn(&mut CollectivePattern)| {
+            let mut options = good.clone();
+            change(&mut options);
+            why_not(WorkloadPattern::Collective(options))
+        };
+        let text = why(&|o| o.root = Some(4));
+        assert_eq!(text, "`root` is 4; expected a rank, 0 to 3");
+        let text = why(&|o| (o.root, o.group) = (Some(0), Some(vec![1, 2])));
+        assert_eq!(text, "`root` is 0; expected a member of the group");
+        let text = why(&|o| (o.root, o.kind) = (Some(0), CollectiveKind::AllReduce));
+        assert!(
+            text.contains("the members of all-reduce are all alike"),
+            "{text}"
+        );
+        let text = why(&|o| o.group = Some(vec![1, 3, 1]));
+        assert!(text.contains("with rank 1 twice"), "{text}");
+        assert!(why(&|o| o.group = Some(vec![9])).contains("with rank 9"));
+        assert!(why(&|o| o.group = Some(vec![])).contains("empty"));
+        assert!(why(&|o| o.dimensions = Some(0)).contains("`dimensions` is 0"));
+        assert!(why(&|o| o.kind = CollectiveKind::Barrier).contains("moves nothing"));
+        assert!(why(&|o| o.ranks = 0).contains("`ranks` is 0"));
+        assert!(why(&|o| o.count = u32::MAX).contains("4294967296"));
+        // 2^62 bytes from each of 4 ranks are 2^64.
+        let text = why(&|o| (o.kind, o.bytes) = (CollectiveKind::AllGather, 1 << 62));
+        assert!(text.contains("below 2^63"), "{text}");
+        // 3 x (2^63 - 808) ps is more than 2^64 ps.
+        let text = why(&|o| o.skew = Span((1 << 63) - 808));
+        assert!(text.contains("a smaller skew"), "{text}");
+    }
+}

@@ -1,0 +1,427 @@
+//! Data-parallel training of a transformer: every rank holds a replica and sees its own tokens.
+//!
+//! # Work
+//!
+//! With `t` tokens per rank in sequences of `s`, hidden size `h`, and numbers of `d` bytes, a layer
+//! runs six kernels. A product of an `a x b` and a `b x c` matrix is `2abc` FLOPs, a multiplication
+//! and an addition each, and moves `ab + bc + ac` numbers, each once.
+//!
+//! | kernel | forward FLOPs | forward bytes | what it does |
+//! |---|---|---|---|
+//! | `qkv` | `2 t h 3h = 6th²` | `d (4th + 3h²)` | `t x h` by `h x 3h`: queries, keys, values |
+//! | `attention` | `4tsh` | `d 4th` | two products per sequence, `s x h` by `h x s` and `s x s` by `s x h`, which is `4s²h`, for `t/s` sequences; fused, so that scores stay on chip: reads `3th`, writes `th` |
+//! | `projection` | `2 t h h = 2th²` | `d (2th + h²)` | `t x h` by `h x h` |
+//! | `norm` | `6th` | `d 4th` | adds the residual (1), sums (1), subtracts the mean (1), squares and sums (2), scales (1); reads and writes both streams; its gain is part of the next weights |
+//! | `mlp1` | `2 t h 4h = 8th²` | `d (5th + 4h²)` | `t x h` by `h x 4h`; the activation is fused |
+//! | `mlp2` | `2 t 4h h = 8th²` | `d (5th + 4h²)` | `t x 4h` by `4h x h` |
+//!
+//! A backward kernel is twice its forward one: gradients of the input and of the weights are a
+//! product each, of the same size. Parameters of a layer are the matrices above:
+//! `p = 3h² + h² + 4h² + 4h² = 12h²`, so its gradient all-reduce has `12h²d` bytes. The optimizer is
+//! Adam with two moments and a master copy in single precision: `12p` FLOPs (3 for the first
+//! moment, 4 for the second, 2 for the root and its epsilon, 3 for the update) and `p (2d + 24)`
+//! bytes (reads the gradient, writes the weight, reads and writes three numbers of 4 bytes).
+//!
+//! # Order
+//!
+//! A step runs the layers' forward kernels upwards and their backward kernels downwards, one after another. A layer's
+//! all-reduce starts when its backward is done, on a lane of its own, overlapping the backward of the layers below.
+//! The layer's optimizer waits for it, and the next step's forward of the layer waits for the optimizer. A step of
+//! `L` layers has `6L + 6L + L + L = 14L` nodes: the forward, then the backward with the all-reduces, then the
+//! optimizers from the top layer down.
+
+use super::{
+    GenerateError, MOST_NODES, MOST_WORK, TraceEmitter, TraceGenerator, check_at_least,
+    check_limit, check_ranks, refused,
+};
+use chakram_base::units::{Bandwidth, BufferShare, FlopRate, Span};
+use chakram_trace::format::{CollectiveKind, Dtype, GroupName, Op, TraceError};
+
+/// The lane of kernels.
+pub const COMPUTE_LANE: i64 = 0;
+/// The lane of gradient all-reduces.
+pub const COMMUNICATION_LANE: i64 = 1;
+/// Nodes per layer and step.
+pub const NODES_PER_LAYER: u32 = 14;
+
+/// The forward kernels of a layer, in order.
+const KERNELS: [&str; 6] = ["qkv", "attention", "projection", "norm", "mlp1", "mlp2"];
+const K: u64 = KERNELS.len() as u64;
+
+/// Training steps, the same on every rank. The module's page derives all of its numbers.
+#[derive(Clone, Debug, PartialEq)]
+pub struct DataParallelPattern {
+    /// Number of ranks, each with a replica.
+    pub ranks: u32,
+    /// Layers of the model.
+    pub layers: u32,
+    /// Numbers per token between layers.
+    pub hidden: u32,
+    /// Tokens per rank and step; a multiple of `sequence`.
+    pub tokens: u32,
+    /// Tokens that attend to each other.
+    pub sequence: u32,
+    /// The format of weights, gradients and everything between. Optimizers say it too although they
+    /// compute in single precision: memory bounds them, and some NPUs publish no other peak.
+    pub dtype: Dtype,
+    /// Training steps.
+    pub steps: u32,
+    /// Peak rate of the reference NPU, from which the recorded durations of kernels are derived.
+    pub reference_flops: FlopRate,
+    /// Memory bandwidth of the reference NPU. A kernel is recorded to last as long as the slower of the two allows,
+    /// to the nearest nanosecond and at least one.
+    pub reference_bandwidth: Bandwidth,
+}
+
+impl DataParallelPattern {
+    /// One step of a model with 32 layers of 4,096 in bf16 on 4,096 tokens, a sequence of its own,
+    /// recorded on an A100 with 80 GB (312 TFLOP/s dense, 2.039 TB/s).
+    pub fn new(ranks: u32) -> Self {
+        Self {
+            ranks,
+            layers: 32,
+            hidden: 4096,
+            tokens: 4096,
+            sequence: 4096,
+            dtype: Dtype::Bf16,
+            steps: 1,
+            reference_flops: FlopRate::new(312e12).expect("positive"),
+            reference_bandwidth: Bandwidth::new(2.039e12).expect("positive"),
+        }
+    }
+
+    /// The defaults with the fewest whole steps that have `nodes` nodes per rank or more, and with
+    /// fewer layers, down to one, where a step of 32 has more.
+    pub fn with_nodes(ranks: u32, nodes: u32) -> Self {
+        let layers = (nodes / NODES_PER_LAYER).clamp(1, 32);
+        Self {
+            layers,
+            steps: nodes.div_ceil(layers * NODES_PER_LAYER).max(1),
+            ..Self::new(ranks)
+        }
+    }
+
+    pub(super) fn prepare(self) -> Result<DataParallelGenerator, GenerateError> {
+        check_ranks(self.ranks, 1)?;
+        for (option, value) in [
+            ("layers", self.layers),
+            ("hidden", self.hidden),
+            ("steps", self.steps),
+            ("sequence", self.sequence),
+            ("tokens", self.tokens),
+        ] {
+            check_at_least(option, value, 1)?;
+        }
+        if !self.tokens.is_multiple_of(self.sequence) {
+            let expected = format!("a multiple of the sequence, {}", self.sequence);
+            return Err(refused("tokens", self.tokens, expected));
+        }
+        let nodes = [self.layers, self.steps, NODES_PER_LAYER]
+            .map(u128::from)
+            .iter()
+            .product();
+        let nodes = check_limit(
+            "nodes of a rank",
+            nodes,
+            MOST_NODES,
+            "fewer steps or layers",
+        )?;
+        let [t, s, h] = [self.tokens, self.sequence, self.hidden].map(u128::from);
+        let (th, hh) = (t * h, h * h);
+        // FLOPs and numbers moved by each of KERNELS.
+        let forward = [
+            (6 * t * hh, 4 * th + 3 * hh),
+            (4 * th * s, 4 * th),
+            (2 * t * hh, 2 * th + hh),
+            (6 * th, 4 * th),
+            (8 * t * hh, 5 * th + 4 * hh),
+            (8 * t * hh, 5 * th + 4 * hh),
+        ];
+        let parameters = 12 * hh;
+        let adam = self.bytes(2 * parameters) + 24 * parameters;
+        let gradient = self.bytes(parameters);
+        let mut kernels = [[KernelCost::default(); 2]; KERNELS.len()];
+        for (costs, (flops, numbers)) in kernels.iter_mut().zip(forward) {
+            let bytes = self.bytes(numbers);
+            *costs = [self.cost(flops, bytes)?, self.cost(2 * flops, 2 * bytes)?];
+        }
+        Ok(DataParallelGenerator {
+            nodes,
+            kernels,
+            optimizer: self.cost(12 * parameters, adam)?,
+            gradient: check_limit("bytes of a gradient", gradient, MOST_WORK, SMALLER)?,
+            options: self,
+        })
+    }
+
+    /// The bytes of `numbers` in the model's format.
+    fn bytes(&self, numbers: u128) -> u128 {
+        let bits = match self.dtype {
+            Dtype::Fp64 => 64,
+            Dtype::Fp32 | Dtype::Tf32 => 32,
+            Dtype::Fp16 | Dtype::Bf16 => 16,
+            Dtype::Fp8 | Dtype::Int8 => 8,
+            Dtype::Fp4 => 4,
+        };
+        (numbers * bits).div_ceil(8)
+    }
+
+    fn cost(&self, flops: u128, bytes: u128) -> Result<KernelCost, GenerateError> {
+        let flops = check_limit("FLOPs of a kernel", flops, MOST_WORK, SMALLER)?;
+        let bytes = check_limit("bytes of a kernel", bytes, MOST_WORK, SMALLER)?;
+        let computing = self.reference_flops.duration(flops);
+        let moving = self
+            .reference_bandwidth
+            .serialization(BufferShare::whole(bytes));
+        let longer = computing.max(moving);
+        if longer == Span::MAX {
+            let found = longer.0.into();
+            let hint = "a faster reference";
+            check_limit("picoseconds of a kernel", found, u64::MAX - 1, hint)?;
+        }
+        // Files carry nanoseconds, so the recorded duration is rounded to them, and never to zero.
+        let ns = longer.0 / 1000 + u64::from(longer.0 % 1000 >= 500);
+        Ok(KernelCost {
+            flops,
+            bytes,
+            recorded: Span::from_ns(ns.max(1)),
+        })
+    }
+}
+
+const SMALLER: &str = "a smaller hidden size or fewer tokens";
+
+/// FLOPs, bytes and recorded duration of a kernel.
+#[derive(Clone, Copy, Debug, Default)]
+struct KernelCost {
+    flops: u64,
+    bytes: u64,
+    recorded: Span,
+}
+
+/// Training steps whose options make sense.
+#[derive(Debug)]
+pub(super) struct DataParallelGenerator {
+    options: DataParallelPattern,
+    nodes: u64,
+    /// By kernel: forward, backward.
+    kernels: [[KernelCost; 2]; KERNELS.len()],
+    optimizer: KernelCost,
+    gradient: u64,
+}
+
+impl DataParallelGenerator {
+    fn kernel(
+        &self,
+        cost: KernelCost,
+        data: &[u64],
+        out: &mut TraceEmitter<'_>,
+    ) -> Result<u64, TraceError> {
+        let op = Op::Compute {
+            flops: cost.flops,
+            bytes: cost.bytes,
+            dtype: Some(self.options.dtype),
+        };
+        out.emit(op, Some(COMPUTE_LANE), cost.recorded, data)
+    }
+
+    fn all_reduce(&self, after: u64, out: &mut TraceEmitter<'_>) -> Result<u64, TraceError> {
+        let op = Op::Collective {
+            kind: CollectiveKind::AllReduce,
+            bytes: self.gradient,
+            group: GroupName::World,
+            root: None,
+            dimensions: None,
+            host: false,
+        };
+        out.emit(op, Some(COMMUNICATION_LANE), Span::ZERO, &[after])
+    }
+}
+
+impl TraceGenerator for DataParallelGenerator {
+    fn ranks(&self) -> u32 {
+        self.options.ranks
+    }
+
+    fn class_of(&self, _: u32) -> u32 {
+        0
+    }
+
+    fn node_count(&self, _: u32) -> u64 {
+        self.nodes
+    }
+
+    fn nodes(&self, _: u32, out: &mut TraceEmitter<'_>) -> Result<(), TraceError> {
+        let layers = u64::from(self.options.layers);
+        for step in 0..self.options.steps {
+            // Ids count on through the step, so those of earlier nodes are computed, not kept.
+            let first = out.last + 1;
+            for layer in 0..layers {
+                for (k, (kernel, [cost, _])) in KERNELS.iter().zip(self.kernels).enumerate() {
+                    out.name(format_args!("step{step}/layer{layer}/fwd/{kernel}"));
+                    // The last step's optimizers, if there was one, end with that of layer 0 just
+                    // before `first`.
+                    let data = [out.last, (first - 1).saturating_sub(layer)];
+                    let data = match (k, layer, step) {
+                        (0, 0, 0) => &[],
+                        (0, 0, _) => &data[1..],
+                        (0, _, 1..) => &data[..],
+                        _ => &data[..1],
+                    };
+                    self.kernel(cost, data, out)?;
+                }
+            }
+            let mut before = out.last;
+            for layer in (0..layers).rev() {
+                for (kernel, [_, cost]) in KERNELS.iter().zip(self.kernels).rev() {
+                    out.name(format_args!("step{step}/layer{layer}/bwd/{kernel}"));
+                    before = self.kernel(cost, &[before], out)?;
+                }
+                out.name(format_args!("step{step}/layer{layer}/all-reduce"));
+                self.all_reduce(before, out)?;
+            }
+            for (above, layer) in (0..layers).rev().enumerate() {
+                out.name(format_args!("step{step}/layer{layer}/optimizer"));
+                // After the forward, each layer from the top has its backward and an all-reduce.
+                let reduced = first + layers * K + (above as u64 + 1) * (K + 1) - 1;
+                self.kernel(self.optimizer, &[reduced], out)?;
+            }
+        }
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::testing::{EmittedNode, every_rank, why_not};
+    use super::super::{GeneratedJob, WorkloadPattern};
+    use super::*;
+
+    fn tiny() -> DataParallelPattern {
+        DataParallelPattern {
+            layers: 2,
+            hidden: 10,
+            tokens: 6,
+            sequence: 3,
+            steps: 2,
+            ..DataParallelPattern::new(2)
+        }
+    }
+
+    /// The id of the node called `name`.
+    fn id(nodes: &[EmittedNode], name: &str) -> u64 {
+        nodes.iter().position(|node| node.name == name).unwrap() as u64 + 1
+    }
+
+    fn data<'a>(nodes: &'a [EmittedNode], name: &str) -> &'a [u64] {
+        &nodes[id(nodes, name) as usize - 1].data
+    }
+
+    #[test]
+    fn a_layer_is_what_its_shapes_say() {
+        // t = 6, s = 3, h = 10, d = 2 B; th = 60 and h² = 100.
+        // qkv: 6 x 6 x 100 = 3,600 FLOPs; 2 x (4 x 60 + 3 x 100) = 1,080 B.
+        // attention: 4 x 6 x 3 x 10 = 720; 2 x 4 x 60 = 480 B.
+        // projection: 2 x 6 x 100 = 1,200; 2 x (2 x 60 + 100) = 440 B.
+        // norm: 6 x 60 = 360; 2 x 4 x 60 = 480 B.
+        // mlp1 and mlp2: 8 x 6 x 100 = 4,800; 2 x (5 x 60 + 4 x 100) = 1,400 B.
+        let expected = [
+            (3600, 1080),
+            (720, 480),
+            (1200, 440),
+            (360, 480),
+            (4800, 1400),
+            (4800, 1400),
+        ];
+        let prepared = tiny().prepare().unwrap();
+        for ([forward, backward], (flops, bytes)) in prepared.kernels.iter().zip(expected) {
+            assert_eq!((forward.flops, forward.bytes), (flops, bytes));
+            assert_eq!((backward.flops, backward.bytes), (2 * flops, 2 * bytes));
+        }
+        // 12 x 100 parameters: 2,400 B of gradient, 14,400 FLOPs, 1,200 x (4 + 24) = 33,600 B.
+        let optimizer = (prepared.optimizer.flops, prepared.optimizer.bytes);
+        assert_eq!((prepared.gradient, optimizer), (2400, (14_400, 33_600)));
+        // Two numbers of four bits in a byte: 12 x 100 / 2 = 600 B.
+        let mut options = tiny();
+        options.dtype = Dtype::Fp4;
+        assert_eq!(options.prepare().unwrap().gradient, 600);
+    }
+
+    #[test]
+    fn recorded_durations_are_those_of_the_slower_of_compute_and_memory() {
+        let prepared = DataParallelPattern::new(1).prepare().unwrap();
+        // mlp1: 8 x 4096^3 FLOPs / 312e12 FLOP/s = 1,762,037.9 ns; its bytes need less.
+        assert_eq!(prepared.kernels[4][0].recorded, Span::from_ns(1_762_038));
+        // norm: 2 x 4 x 4096^2 B / 2.039e12 B/s = 65,825.3 ns; its FLOPs need less.
+        assert_eq!(prepared.kernels[3][0].recorded, Span::from_ns(65_825));
+        // 480 B of the tiny model are 0.24 ns, recorded as 1 since 0 would mean unknown.
+        let prepared = tiny().prepare().unwrap();
+        assert_eq!(prepared.kernels[3][0].recorded, Span::from_ns(1));
+    }
+
+    #[test]
+    fn layers_wait_for_what_they_need() {
+        let ranks = every_rank(WorkloadPattern::DataParallel(tiny()));
+        let nodes = &ranks[1];
+        // 2 steps x 2 layers x 14 nodes.
+        assert_eq!(nodes.len(), 56);
+        let id = |name: &str| id(nodes, name);
+        let waits = |name, ids: &[u64]| assert_eq!(data(nodes, name), ids, "{name}");
+        waits("step0/layer0/fwd/qkv", &[]);
+        waits("step0/layer1/fwd/qkv", &[id("step0/layer0/fwd/mlp2")]);
+        waits(
+            "step0/layer1/fwd/norm",
+            &[id("step0/layer1/fwd/projection")],
+        );
+        waits("step0/layer1/bwd/mlp2", &[id("step0/layer1/fwd/mlp2")]);
+        // The backward of the layer below goes on beside the all-reduce.
+        waits("step0/layer0/bwd/mlp2", &[id("step0/layer1/bwd/qkv")]);
+        for step in 0..2 {
+            for layer in 0..2 {
+                let name = |what| format!("step{step}/layer{layer}/{what}");
+                let reduce = name("all-reduce");
+                assert_eq!(data(nodes, &reduce), [id(&name("bwd/qkv"))]);
+                assert_eq!(data(nodes, &name("optimizer")), [id(&reduce)]);
+                assert_eq!(
+                    nodes[id(&reduce) as usize - 1].lane,
+                    Some(COMMUNICATION_LANE)
+                );
+            }
+        }
+        waits("step1/layer0/fwd/qkv", &[id("step0/layer0/optimizer")]);
+        let both = [id("step1/layer0/fwd/mlp2"), id("step0/layer1/optimizer")];
+        waits("step1/layer1/fwd/qkv", &both);
+    }
+
+    #[test]
+    fn node_targets_are_met_in_whole_steps() {
+        // A step of 32 layers has 448 nodes: 23 of them have 10,304, 22 only 9,856.
+        // 100 nodes are 7 layers (98) and then some: 2 steps. 0 nodes are one layer, one step.
+        for (nodes, expected) in [(10_000, 10_304), (448, 448), (100, 196), (14, 14), (0, 14)] {
+            let job = GeneratedJob::new(WorkloadPattern::DataParallel(
+                DataParallelPattern::with_nodes(8, nodes),
+            ));
+            assert_eq!(job.unwrap().node_count(7), expected);
+        }
+    }
+
+    #[test]
+    fn options_that_make_no_sense_say_why() {
+        let why = |change: &dyn Fn(&mut DataParallelPattern)| {
+            let mut options = tiny();
+            change(&mut options);
+            why_not(WorkloadPattern::DataParallel(options))
+        };
+        let text = why(&|o| o.tokens = 7);
+        assert_eq!(
+            text,
+            "`tokens` is 7; expected a multiple of the sequence, 3"
+        );
+        assert!(why(&|o| o.layers = 0).contains("`layers` is 0; expected 1 or more"));
+        assert!(why(&|o| o.steps = u32::MAX).contains("fewer steps or layers"));
+        assert!(why(&|o| o.hidden = u32::MAX).contains("a smaller hidden size"));
+        // 28 x 1,200 B at 1e-9 B/s last 3.4e13 s, far beyond 2^64 ps.
+        let slow = Bandwidth::new(1e-9).unwrap();
+        assert!(why(&|o| o.reference_bandwidth = slow).contains("a faster reference"));
+    }
+}

@@ -1,0 +1,101 @@
+//! Ranks that one trace may stand for: neighbours that differ in their peers, groups and cores alone.
+
+use super::GeneratedJob;
+use chakram_trace::format::members::TraceMembers;
+use chakram_trace::format::{GroupName, NodeView, Op, Sink, TraceError};
+use std::collections::BTreeMap;
+
+/// Peers and groups of a rank in the order in which its trace names them.
+#[derive(Debug, Default, PartialEq, Eq)]
+struct NamedPartners {
+    peers: Vec<u32>,
+    groups: Vec<String>,
+}
+
+impl Sink for NamedPartners {
+    fn node(&mut self, node: &NodeView<'_>, _: &[u64]) -> Result<(), TraceError> {
+        match node.op {
+            Op::Message { peer, .. } if !self.peers.contains(&peer) => self.peers.push(peer),
+            Op::Collective { group, .. } => {
+                let name = match group {
+                    GroupName::World => return Ok(()),
+                    GroupName::Number(number) => number.to_string(),
+                    GroupName::Text(name) => name.to_owned(),
+                };
+                if !self.groups.contains(&name) {
+                    self.groups.push(name);
+                }
+            }
+            _ => {}
+        }
+        Ok(())
+    }
+}
+
+impl GeneratedJob {
+    /// Returns the runs of neighbouring ranks that one trace may stand for: ranks of one shape that exchange no messages among
+    /// themselves, such as those of a stage. Others are in no run.
+    ///
+    /// # Errors
+    ///
+    /// None that the nodes of a job give rise to.
+    pub fn members(&self) -> Result<Vec<TraceMembers>, TraceError> {
+        let partners = |rank: u32| -> Result<NamedPartners, TraceError> {
+            let mut partners = NamedPartners::default();
+            self.nodes(rank, &mut partners)?;
+            Ok(partners)
+        };
+        let mut all = Vec::new();
+        let mut run: Vec<NamedPartners> = Vec::new();
+        let mut first = 0;
+        for rank in 0..=self.ranks() {
+            let own = (rank < self.ranks()).then(|| partners(rank)).transpose()?;
+            let joins = |own: &NamedPartners| {
+                let among = first..rank;
+                run.first().is_some_and(|of| {
+                    (of.peers.len(), of.groups.len()) == (own.peers.len(), own.groups.len())
+                }) && self.shape_of(rank) == self.shape_of(first)
+                    && !own.peers.iter().any(|peer| among.contains(peer))
+            };
+            if !own.as_ref().is_some_and(joins) {
+                all.extend(self.members_of(first, &run));
+                (first, run) = (rank, Vec::new());
+            }
+            run.extend(own);
+        }
+        Ok(all)
+    }
+
+    /// The members of a trace that stands for a run of ranks from `first` on, if it has several.
+    fn members_of(&self, first: u32, run: &[NamedPartners]) -> Option<TraceMembers> {
+        if run.len() < 2 {
+            return None;
+        }
+        let ranks: Vec<u32> = (first..).take(run.len()).collect();
+        let cores: Option<Vec<[u32; 2]>> = ranks.iter().map(|&rank| self.core_of(rank)).collect();
+        let by_place = |count: usize| 0..count;
+        let peers = by_place(run[0].peers.len()).map(|place| {
+            let all: Vec<u32> = run.iter().map(|of| of.peers[place]).collect();
+            (all[0], all)
+        });
+        let groups = by_place(run[0].groups.len()).map(|place| {
+            let all: Vec<String> = run.iter().map(|of| of.groups[place].clone()).collect();
+            (all[0].clone(), all)
+        });
+        let members = TraceMembers {
+            peers: differing(peers),
+            groups: differing(groups),
+            cores: cores.unwrap_or_default(),
+            ranks,
+        };
+        let differ =
+            !(members.peers.is_empty() && members.groups.is_empty() && members.cores.is_empty());
+        differ.then_some(members)
+    }
+}
+
+/// Keeps what members do not have in common.
+fn differing<T: Ord>(all: impl Iterator<Item = (T, Vec<T>)>) -> BTreeMap<T, Vec<T>> {
+    all.filter(|(first, of)| of.iter().any(|one| one != first))
+        .collect()
+}

@@ -1,0 +1,177 @@
+//! Loads, kernels that need them, and stores: a benchmark of memory alone.
+
+use super::{
+    GenerateError, MOST_WORK, TraceEmitter, TraceGenerator, check_at_least, check_limit,
+    check_ranks, check_whole_ns, refused,
+};
+use chakram_base::units::Span;
+use chakram_trace::format::{MemoryLocation, Op, TraceError};
+
+/// Rounds of a load, a kernel and perhaps a store, the same on every rank. Each node waits for the one
+/// before, but with `prefetch` a load waits for the load before only. Loads, kernels and stores have lanes 0,
+/// 1 and 2.
+#[derive(Clone, Debug, PartialEq)]
+pub struct MemoryPattern {
+    /// Number of ranks.
+    pub ranks: u32,
+    /// Rounds.
+    pub loads: u32,
+    /// Bytes of each load and store; with `in_switch`, those of this rank, which all share.
+    pub bytes: u64,
+    /// True for the NPU's own memory.
+    pub local: bool,
+    /// Name of the memory beyond the NPU, if that is not the one without a name.
+    pub memory: Option<String>,
+    /// Recorded duration of each kernel; whole nanoseconds. Zero for no kernels.
+    pub kernel: Span,
+    /// True if each round ends with a store.
+    pub store: bool,
+    /// True if switches gather loads and reduce stores; remote memory only.
+    pub in_switch: bool,
+    /// True if loads run ahead of kernels.
+    pub prefetch: bool,
+}
+
+impl MemoryPattern {
+    /// `loads` loads of `bytes` from remote memory per rank, without kernels or stores.
+    pub fn new(ranks: u32, loads: u32, bytes: u64) -> Self {
+        Self {
+            ranks,
+            loads,
+            bytes,
+            local: false,
+            memory: None,
+            kernel: Span::ZERO,
+            store: false,
+            in_switch: false,
+            prefetch: false,
+        }
+    }
+
+    pub(super) fn prepare(self) -> Result<MemoryGenerator, GenerateError> {
+        check_ranks(self.ranks, 1)?;
+        check_at_least("loads", self.loads, 1)?;
+        check_whole_ns("kernel", self.kernel)?;
+        check_limit("bytes", self.bytes.into(), MOST_WORK, "fewer bytes")?;
+        if self.in_switch && self.local {
+            let expected = "remote: local memory is behind no switch";
+            return Err(refused("place", "local, with in_switch", expected));
+        }
+        if self.memory.is_some() && self.local {
+            let expected = "none: the NPU's own memory has no name";
+            return Err(refused("memory", "a name, with local", expected));
+        }
+        Ok(MemoryGenerator(self))
+    }
+}
+
+/// Options that make sense.
+#[derive(Debug)]
+pub(super) struct MemoryGenerator(MemoryPattern);
+
+impl MemoryGenerator {
+    fn access(&self, store: bool) -> Op<'_> {
+        Op::Memory {
+            store,
+            place: match &self.0.memory {
+                _ if self.0.local => MemoryLocation::Local,
+                None => MemoryLocation::Remote,
+                Some(name) => MemoryLocation::Named(name),
+            },
+            bytes: self.0.bytes,
+            in_switch: self.0.in_switch,
+        }
+    }
+
+    fn nodes_per_round(&self) -> u64 {
+        1 + u64::from(self.0.kernel > Span::ZERO) + u64::from(self.0.store)
+    }
+}
+
+impl TraceGenerator for MemoryGenerator {
+    fn ranks(&self) -> u32 {
+        self.0.ranks
+    }
+
+    fn class_of(&self, _: u32) -> u32 {
+        0
+    }
+
+    fn node_count(&self, _: u32) -> u64 {
+        u64::from(self.0.loads) * self.nodes_per_round()
+    }
+
+    fn nodes(&self, _: u32, out: &mut TraceEmitter<'_>) -> Result<(), TraceError> {
+        let kernel = Op::Compute {
+            flops: 0,
+            bytes: 0,
+            dtype: None,
+        };
+        let (mut last, mut load): (Option<u64>, Option<u64>) = (None, None);
+        for round in 0..self.0.loads {
+            // Prefetched loads depend on the load before only, so that they overlap kernels.
+            let before = if self.0.prefetch { load } else { last };
+            out.name(format_args!("load/{round}"));
+            let id = out.emit(self.access(false), Some(0), Span::ZERO, before.as_slice())?;
+            (last, load) = (Some(id), Some(id));
+            if self.0.kernel > Span::ZERO {
+                out.name(format_args!("kernel/{round}"));
+                last = Some(out.emit(kernel, Some(1), self.0.kernel, last.as_slice())?);
+            }
+            if self.0.store {
+                out.name(format_args!("store/{round}"));
+                last = Some(out.emit(self.access(true), Some(2), Span::ZERO, last.as_slice())?);
+            }
+        }
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::WorkloadPattern;
+    use super::super::testing::{every_rank, why_not};
+    use super::*;
+
+    fn data(options: MemoryPattern) -> Vec<Vec<u64>> {
+        let ranks = every_rank(WorkloadPattern::Memory(options));
+        ranks[0].iter().map(|node| node.data.clone()).collect()
+    }
+
+    #[test]
+    fn rounds_follow_one_another_unless_loads_run_ahead() {
+        assert_eq!(
+            data(MemoryPattern::new(2, 3, 8)),
+            [vec![], vec![1], vec![2]]
+        );
+        let mut options = MemoryPattern::new(2, 2, 8);
+        (options.kernel, options.store) = (Span::from_us(1), true);
+        // Load 1, kernel 2, store 3; load 4, kernel 5, store 6.
+        let line = [vec![], vec![1], vec![2], vec![3], vec![4], vec![5]];
+        assert_eq!(data(options.clone()), line);
+        options.prefetch = true;
+        let ahead = [vec![], vec![1], vec![2], vec![1], vec![4], vec![5]];
+        assert_eq!(data(options.clone()), ahead);
+        let ranks = every_rank(WorkloadPattern::Memory(options));
+        let lanes: Vec<_> = ranks[1].iter().map(|node| node.lane.unwrap()).collect();
+        assert_eq!(lanes, [0, 1, 2, 0, 1, 2]);
+    }
+
+    #[test]
+    fn switches_gather_loads_and_reduce_stores() {
+        let mut options = MemoryPattern::new(1, 1, 8);
+        (options.in_switch, options.store) = (true, true);
+        let ranks = every_rank(WorkloadPattern::Memory(options.clone()));
+        let ops: Vec<_> = ranks[0].iter().map(|node| &node.op[..]).collect();
+        let what = |store| {
+            format!("Memory {{ store: {store}, place: Remote, bytes: 8, in_switch: true }}")
+        };
+        assert_eq!(ops, [what(false), what(true)]);
+        options.local = true;
+        let why = why_not(WorkloadPattern::Memory(options.clone()));
+        assert!(why.contains("behind no switch"), "{why}");
+        options.loads = 0;
+        let why = why_not(WorkloadPattern::Memory(options));
+        assert!(why.starts_with("`loads` is 0"), "{why}");
+    }
+}

@@ -1,0 +1,385 @@
+//! Point-to-point traffic patterns: messages between pairs of ranks.
+
+use super::{
+    GenerateError, MOST_NODES, MOST_WORK, TraceEmitter, TraceGenerator, check_at_least,
+    check_limit, check_ranks, refused,
+};
+use chakram_base::units::Span;
+use chakram_trace::format::{Op, TraceError};
+
+/// `count` rounds of messages. Message `i` between two ranks has tag `i`, which makes it unique.
+#[derive(Clone, Debug, PartialEq)]
+pub struct P2pPattern {
+    /// Senders and receivers of a round.
+    pub traffic: TrafficPattern,
+    /// Number of ranks, at least 2.
+    pub ranks: u32,
+    /// Bytes of each message.
+    pub bytes: u64,
+    /// Number of rounds, up to 2^31 - 1.
+    pub count: u32,
+}
+
+/// Senders and receivers of a round. A rank that neither sends nor receives has one empty kernel, so that every rank
+/// has a trace.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum TrafficPattern {
+    /// Rank 0 to the last rank, which answers when it has received; then the next round.
+    PingPong,
+    /// Every rank r to r + 1, and the last to rank 0. As for every traffic below except for incast,
+    /// a rank sends and receives at once, and begins a round when both are done.
+    Ring,
+    /// Every rank r to r + this, modulo the number of ranks.
+    Stride(u32),
+    /// Every rank but 0 to rank 0. The messages of one sender go one after another; those of
+    /// different senders do not wait for each other.
+    Incast,
+    /// Ranks 0 and 1 to each other, 2 and 3, and so on. The last of an odd number is idle.
+    Pairs,
+    /// A random permutation, drawn from this seed, in which no rank sends to itself.
+    Random(u64),
+}
+
+impl P2pPattern {
+    /// One round of `traffic` with `bytes` in each message.
+    pub fn new(traffic: TrafficPattern, bytes: u64, ranks: u32) -> Self {
+        Self {
+            traffic,
+            ranks,
+            bytes,
+            count: 1,
+        }
+    }
+
+    pub(super) fn prepare(self) -> Result<P2pGenerator, GenerateError> {
+        check_ranks(self.ranks, 2)?;
+        check_at_least("count", self.count, 1)?;
+        check_limit("tags", self.count.into(), i32::MAX as u64, "a lower count")?;
+        check_limit("bytes of a message", self.bytes.into(), MOST_WORK, "fewer")?;
+        let per_round = match self.traffic {
+            TrafficPattern::Incast => self.ranks - 1,
+            _ => 2,
+        };
+        let most = u128::from(self.count) * u128::from(per_round);
+        check_limit(
+            "nodes of a rank",
+            most,
+            MOST_NODES,
+            "a lower count or fewer ranks",
+        )?;
+        let (mut to, mut from) = (Vec::new(), Vec::new());
+        match self.traffic {
+            TrafficPattern::Stride(stride) if stride.is_multiple_of(self.ranks) => {
+                let expected = format!("no multiple of {}, the number of ranks", self.ranks);
+                return Err(refused("stride", stride, expected));
+            }
+            TrafficPattern::Random(seed) => {
+                to = cycle(self.ranks, seed);
+                from = vec![0; to.len()];
+                for (rank, peer) in (0..).zip(&to) {
+                    from[*peer as usize] = rank;
+                }
+            }
+            _ => {}
+        }
+        Ok(P2pGenerator {
+            options: self,
+            to,
+            from,
+        })
+    }
+}
+
+/// Sattolo's shuffle: a permutation of 0..`n` that is one cycle. Each swap's partner is uniform to
+/// within 2^-32.
+fn cycle(n: u32, seed: u64) -> Vec<u32> {
+    let mut permutation: Vec<u32> = (0..n).collect();
+    let mut state = seed;
+    for last in (1..permutation.len()).rev() {
+        // Multiply-shift instead of modulo; `last` is excluded, which makes the permutation one cycle.
+        let other = (u128::from(split_mix(&mut state)) * last as u128) >> 64;
+        permutation.swap(last, other as usize);
+    }
+    permutation
+}
+
+/// SplitMix64 by Steele, Lea and Flood: 64 random bits from a state that counts.
+pub fn split_mix(state: &mut u64) -> u64 {
+    *state = state.wrapping_add(0x9e37_79b9_7f4a_7c15);
+    let mut z = *state;
+    z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+    z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+    z ^ (z >> 31)
+}
+
+/// Traffic whose options make sense.
+#[derive(Debug)]
+pub(super) struct P2pGenerator {
+    options: P2pPattern,
+    /// Receiver and sender for each rank; empty unless random.
+    to: Vec<u32>,
+    from: Vec<u32>,
+}
+
+impl P2pGenerator {
+    /// Receiver and sender for `rank`; `rank` itself when it is idle. Not used for incast, whose ranks differ in
+    /// their number of peers.
+    fn peers(&self, rank: u32) -> (u32, u32) {
+        let ranks = self.options.ranks;
+        let shifted = |by: u32| {
+            let (rank, ranks) = (u64::from(rank), u64::from(ranks));
+            let by = u64::from(by) % ranks;
+            let (to, from) = ((rank + by) % ranks, (rank + ranks - by) % ranks);
+            (to as u32, from as u32)
+        };
+        let both = |peer| (peer, peer);
+        match self.options.traffic {
+            TrafficPattern::PingPong if rank == 0 => both(ranks - 1),
+            TrafficPattern::PingPong if rank == ranks - 1 => both(0),
+            TrafficPattern::PingPong | TrafficPattern::Incast => both(rank),
+            TrafficPattern::Ring => shifted(1),
+            TrafficPattern::Stride(stride) => shifted(stride),
+            TrafficPattern::Pairs => {
+                both(Some(rank ^ 1).filter(|peer| *peer < ranks).unwrap_or(rank))
+            }
+            TrafficPattern::Random(_) => (self.to[rank as usize], self.from[rank as usize]),
+        }
+    }
+
+    fn message(
+        &self,
+        rank: u32,
+        receive: bool,
+        peer: u32,
+        round: u32,
+        data: &[u64],
+        out: &mut TraceEmitter<'_>,
+    ) -> Result<u64, TraceError> {
+        if receive {
+            out.name(format_args!("round{round}/receive-from-{peer}"))
+        } else {
+            out.name(format_args!("round{round}/send-to-{peer}"))
+        }
+        let op = Op::Message {
+            receive,
+            peer,
+            tag: round as i32,
+            bytes: self.options.bytes,
+            own: Some(rank),
+            host: false,
+        };
+        out.emit(op, None, Span::ZERO, data)
+    }
+
+    fn incast(&self, rank: u32, out: &mut TraceEmitter<'_>) -> Result<(), TraceError> {
+        let senders = match rank {
+            0 => 1..self.options.ranks,
+            _ => rank..rank + 1,
+        };
+        // The message before, of the same sender, is as many nodes back as there are senders.
+        let back = u64::from(senders.end - senders.start);
+        for round in 0..self.options.count {
+            for sender in senders.clone() {
+                let peer = if rank == 0 { sender } else { 0 };
+                let before = (out.last + 1).checked_sub(back).filter(|id| *id != 0);
+                self.message(rank, rank == 0, peer, round, before.as_slice(), out)?;
+            }
+        }
+        Ok(())
+    }
+}
+
+impl TraceGenerator for P2pGenerator {
+    fn ranks(&self) -> u32 {
+        self.options.ranks
+    }
+
+    fn class_of(&self, rank: u32) -> u32 {
+        match self.options.traffic {
+            TrafficPattern::PingPong if rank != 0 && rank != self.options.ranks - 1 => 1,
+            _ => rank,
+        }
+    }
+
+    fn node_count(&self, rank: u32) -> u64 {
+        let count = u64::from(self.options.count);
+        match self.options.traffic {
+            TrafficPattern::Incast if rank == 0 => count * u64::from(self.options.ranks - 1),
+            TrafficPattern::Incast => count,
+            _ if self.peers(rank).0 == rank => 1,
+            _ => count * 2,
+        }
+    }
+
+    fn nodes(&self, rank: u32, out: &mut TraceEmitter<'_>) -> Result<(), TraceError> {
+        let (to, from) = match self.options.traffic {
+            TrafficPattern::Incast => return self.incast(rank, out),
+            _ => self.peers(rank),
+        };
+        if to == rank {
+            return out.idle();
+        }
+        // Only in ping-pong does the answer depend on the message.
+        let in_turn = self.options.traffic == TrafficPattern::PingPong;
+        let mut halves = [(false, to), (true, from)];
+        if in_turn && rank != 0 {
+            halves.reverse();
+        }
+        let [(receives, peer), (then_receives, then_peer)] = halves;
+        let mut ids = [0; 2];
+        for round in 0..self.options.count {
+            let before = match round {
+                0 => &[],
+                _ if in_turn => &ids[1..],
+                _ => &ids[..],
+            };
+            let first = [self.message(rank, receives, peer, round, before, out)?];
+            let before = if in_turn { &first } else { before };
+            let second = self.message(rank, then_receives, then_peer, round, before, out)?;
+            ids = [first[0], second];
+        }
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::testing::{EmittedNode, every_rank, why_not};
+    use super::super::{GeneratedJob, WorkloadPattern};
+    use super::*;
+
+    fn generate(traffic: TrafficPattern, ranks: u32, count: u32) -> Vec<Vec<EmittedNode>> {
+        let mut options = P2pPattern::new(traffic, 1000, ranks);
+        options.count = count;
+        every_rank(WorkloadPattern::P2p(options))
+    }
+
+    fn names(nodes: &[EmittedNode]) -> Vec<&str> {
+        nodes.iter().map(|node| &node.name[..]).collect()
+    }
+
+    fn data(nodes: &[EmittedNode]) -> Vec<&[u64]> {
+        nodes.iter().map(|node| &node.data[..]).collect()
+    }
+
+    #[test]
+    fn every_traffic_balances_for_every_number_of_ranks() {
+        for ranks in 2..10 {
+            for traffic in [
+                TrafficPattern::PingPong,
+                TrafficPattern::Ring,
+                TrafficPattern::Stride(ranks + 1),
+                TrafficPattern::Stride(u32::MAX - u32::MAX % ranks - 1),
+                TrafficPattern::Incast,
+                TrafficPattern::Pairs,
+                TrafficPattern::Random(ranks.into()),
+            ] {
+                generate(traffic, ranks, 3);
+            }
+        }
+    }
+
+    #[test]
+    fn a_ping_is_answered_when_it_has_come() {
+        let ranks = generate(TrafficPattern::PingPong, 4, 2);
+        let ping = [
+            "round0/send-to-3",
+            "round0/receive-from-3",
+            "round1/send-to-3",
+        ];
+        assert_eq!(names(&ranks[0])[..3], ping);
+        assert_eq!(data(&ranks[0]), [&[][..], &[1], &[2], &[3]]);
+        assert_eq!(
+            names(&ranks[3])[..2],
+            ["round0/receive-from-0", "round0/send-to-0"]
+        );
+        assert_eq!(
+            (names(&ranks[1]), names(&ranks[2])),
+            (vec!["idle"], vec!["idle"])
+        );
+        let job = GeneratedJob::new(WorkloadPattern::P2p(P2pPattern::new(
+            TrafficPattern::PingPong,
+            1,
+            4,
+        )))
+        .unwrap();
+        assert_eq!([0, 1, 2, 3].map(|rank| job.class_of(rank)), [0, 1, 1, 3]);
+    }
+
+    #[test]
+    fn a_round_of_a_ring_waits_for_both_halves_of_the_last() {
+        let ranks = generate(TrafficPattern::Ring, 5, 2);
+        assert_eq!(
+            names(&ranks[0])[..2],
+            ["round0/send-to-1", "round0/receive-from-4"]
+        );
+        assert_eq!(data(&ranks[0]), [&[][..], &[], &[1, 2], &[1, 2]]);
+        // 4 + 2 = 6 = 1 and 4 - 2 = 2, modulo 5.
+        let ranks = generate(TrafficPattern::Stride(2), 5, 1);
+        assert_eq!(
+            names(&ranks[4]),
+            ["round0/send-to-1", "round0/receive-from-2"]
+        );
+    }
+
+    #[test]
+    fn senders_of_an_incast_do_not_wait_for_each_other() {
+        let ranks = generate(TrafficPattern::Incast, 4, 2);
+        // 3 senders x 2 rounds; each receive follows that of the same sender, 3 nodes before.
+        assert_eq!(data(&ranks[0]), [&[][..], &[], &[], &[1], &[2], &[3]]);
+        assert_eq!(names(&ranks[0])[4], "round1/receive-from-2");
+        assert_eq!(data(&ranks[2]), [&[][..], &[1]]);
+    }
+
+    #[test]
+    fn the_odd_one_out_is_idle() {
+        let ranks = generate(TrafficPattern::Pairs, 5, 1);
+        assert_eq!(
+            names(&ranks[3]),
+            ["round0/send-to-2", "round0/receive-from-2"]
+        );
+        assert_eq!(names(&ranks[4]), ["idle"]);
+    }
+
+    #[test]
+    fn random_numbers_are_those_of_the_publication() {
+        // The first outputs for the seed 1234567 that implementations of SplitMix64 agree on.
+        let mut state = 1_234_567;
+        assert_eq!(split_mix(&mut state), 6_457_827_717_110_365_317);
+        assert_eq!(split_mix(&mut state), 3_203_168_211_198_807_973);
+    }
+
+    #[test]
+    fn random_permutations_are_one_cycle_and_follow_the_seed() {
+        for seed in 0..20 {
+            let permutation = cycle(100, seed);
+            // Following a single cycle comes back to its start after 100 steps and not before.
+            let mut at = 0;
+            let steps = (1..).find(|_| {
+                at = permutation[at as usize];
+                at == 0
+            });
+            assert_eq!(steps, Some(100));
+        }
+        assert_ne!(cycle(100, 1), cycle(100, 2));
+    }
+
+    #[test]
+    fn options_that_make_no_sense_say_why() {
+        let why = |traffic, ranks, count| {
+            let mut options = P2pPattern::new(traffic, 1, ranks);
+            options.count = count;
+            why_not(WorkloadPattern::P2p(options))
+        };
+        let text = why(TrafficPattern::Stride(8), 4, 1);
+        assert_eq!(
+            text,
+            "`stride` is 8; expected no multiple of 4, the number of ranks"
+        );
+        assert!(why(TrafficPattern::Ring, 1, 1).contains("`ranks` is 1; expected 2 or more"));
+        assert!(why(TrafficPattern::Ring, 2, 0).contains("`count` is 0"));
+        assert!(why(TrafficPattern::Ring, 2, 1 << 31).contains("tags would be 2147483648"));
+        // 2^20 rounds of 2^12 messages are 2^32.
+        assert!(why(TrafficPattern::Incast, 4097, 1 << 20).contains("4294967296"));
+    }
+}

@@ -1,0 +1,507 @@
+//! Training of a transformer on a wafer by the rules of PALM's public code, as they are: a compatibility pattern, to be
+//! held against the numbers that were published with them. `generate MODEL` has chakram's own rules.
+//!
+//! Fang et al., "PALM: A Efficient Performance Simulator for Tiled Accelerators with Large-scale Model Training", Tables VI
+//! and VII; what the paper does not state is read from the public code. With b samples of a micro-batch, s tokens, h and
+//! H = 4h numbers, a heads, D replicas of T members, numbers of 2 bytes, and 20 stages of 16 cores each:
+//!
+//! | what | rule |
+//! |---|---|
+//! | input, output of a layer on a core | i = o = 2 bsh / D bytes |
+//! | kept intermediates | r = 2 (3 bsh / D + (2 bsH + 4 bsh) / DT + 2.5 bs²a / DT) bytes |
+//! | weights with master copy, w | 6 (h / T) (4h + 2H) bytes |
+//! | kernel of a layer | 2 (4 bsh² + 2 bshH + 2 bs²h) / DT FLOPs forward, three times that backward, which recomputes |
+//! | memory traffic forward | f p (o + r + i + w + r), with p = ⌈i / SRAM⌉ and the "error correction factor" f = 0.005 |
+//! | memory traffic backward | f^p (r + i + i + w + 2r), a power where forward has a product: next to nothing |
+//! | a layer | kernel and, after it, one all-reduce of i bytes over the tensor group; traffic beside both; over for all 16 cores when the last of them has ended |
+//! | a boundary | the last core of a stage sends i bytes to the first of the next; then the first to the last |
+//! | update | all-reduce of 2 (4h² + 2hH / T) bytes over replicas, beside traffic of 28 / 6 w |
+//! | micro-batches | 1F1B; b is a 20th of the batch, rounded down, of all replicas together |
+//!
+//! Bytes are divided by 2^20 where rates are in 10^6 bytes per ms, so they count as fewer here. What a core writes and reads
+//! is one access. Cores follow one another to and fro within a die, and dies in columns. There is no head, no embedding.
+
+use super::{
+    GenerateError, MOST_WORK, TraceEmitter, TraceGenerator, check_at_least, check_limit, refused,
+};
+use chakram_base::units::Span;
+use chakram_trace::format::groups::DeclaredGroups;
+use chakram_trace::format::work_amounts::WorkAmounts;
+use chakram_trace::format::{CollectiveKind, Dtype, GroupName, MemoryLocation, Op, TraceError};
+
+/// Dies of the wafer, along x and y.
+const DIES: [u32; 2] = [5, 4];
+/// Cores of a die along x and y.
+const CORES: [u32; 2] = [4, 4];
+/// Cores of a stage.
+const STAGE: u32 = CORES[0] * CORES[1];
+/// Stages of the pipeline.
+const STAGES: u32 = DIES[0] * DIES[1];
+/// The factor on memory traffic of the wafer.
+const FACTOR: f64 = 0.005;
+/// SRAM of a core, in bytes.
+const SRAM: u128 = 3 << 20;
+/// Part of bytes that is left where a rate of 10^6 bytes per ms divides 2^20 of them.
+const COUNTED: f64 = 1e6 / 1_048_576.0;
+
+/// Lanes of a core.
+const KERNELS: i64 = 0;
+const MEMORY: i64 = 1;
+const SUMS: i64 = 2;
+const BARRIERS: i64 = 3;
+/// From here on: messages and what orders them, by direction and micro-batch.
+const PASSES: i64 = 4;
+
+/// A model and its degrees on the published wafer.
+#[derive(Clone, Debug, PartialEq)]
+pub struct PalmPattern {
+    /// Layers of the model, a multiple of the 20 stages.
+    pub layers: u32,
+    /// Numbers per token.
+    pub hidden: u32,
+    /// Attention heads.
+    pub heads: u32,
+    /// Tokens of a sample.
+    pub sequence: u32,
+    /// Samples of a step.
+    pub batch: u32,
+    /// Samples of a micro-batch, all replicas together.
+    pub micro_batch: u32,
+    /// Members of a tensor group; a divisor of 16, the rest of a stage is replicas.
+    pub tensor: u32,
+}
+
+impl PalmPattern {
+    /// The model of Table VII with 76 billion parameters.
+    pub fn new() -> Self {
+        Self {
+            layers: 60,
+            hidden: 10240,
+            heads: 80,
+            sequence: 2048,
+            batch: 1792,
+            micro_batch: 89,
+            tensor: 8,
+        }
+    }
+
+    pub(super) fn prepare(self) -> Result<PalmGenerator, GenerateError> {
+        for (option, value) in [
+            ("layers", self.layers),
+            ("hidden", self.hidden),
+            ("heads", self.heads),
+            ("sequence", self.sequence),
+            ("batch", self.batch),
+            ("micro_batch", self.micro_batch),
+            ("tensor", self.tensor),
+        ] {
+            check_at_least(option, value, 1)?;
+        }
+        if !self.layers.is_multiple_of(STAGES) {
+            let expected = format!("a multiple of the {STAGES} stages");
+            return Err(refused("layers", self.layers, expected));
+        }
+        if !STAGE.is_multiple_of(self.tensor) {
+            let expected = format!("a divisor of the {STAGE} cores of a stage");
+            return Err(refused("tensor", self.tensor, expected));
+        }
+        let [b, s, h, a] =
+            [self.micro_batch, self.sequence, self.hidden, self.heads].map(u128::from);
+        let (d, t) = (u128::from(STAGE / self.tensor), u128::from(self.tensor));
+        let bsh = check_product([b, s, h])?;
+        let all = d * t;
+        let wide = 4 * h;
+        let macs = (4 * bsh * h + 2 * bsh * wide + 2 * bsh * s) / all;
+        let input = 2 * bsh / d;
+        let kept = 6 * bsh / d + (4 * b * s * wide + 8 * bsh) / all + 5 * b * s * s * a / all;
+        let weights = 6 * h / t * (4 * h + 2 * wide);
+        let parts = input.div_ceil(SRAM);
+        let power = i32::try_from(parts).unwrap_or(i32::MAX);
+        let counted = |bytes: f64| -> Result<u64, GenerateError> {
+            let bytes = (bytes * COUNTED).round() as u128;
+            check_limit("bytes of an access", bytes, MOST_WORK, "a smaller model")
+        };
+        let traffic = |bytes: u128| bytes as f64;
+        let flops = check_limit("FLOPs of a kernel", 6 * macs, MOST_WORK, "a smaller model")? / 3;
+        Ok(PalmGenerator {
+            passes: self.batch.div_ceil(self.micro_batch),
+            flops: [flops, 3 * flops],
+            access: [
+                counted(FACTOR * parts as f64 * traffic(2 * input + 2 * kept + weights))?,
+                counted(FACTOR.powi(power) * traffic(2 * input + 3 * kept + weights))?,
+            ],
+            update: counted(traffic(weights / 6 * 28))?,
+            activations: counted(traffic(input))?,
+            gradients: counted(traffic(2 * (4 * h * h + 2 * h * wide / t)))?,
+            model_flops: 6 * macs * all * u128::from(self.layers),
+            options: self,
+        })
+    }
+}
+
+impl Default for PalmPattern {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
+/// Checks that sizes which are multiplied on stay far below what numbers hold.
+fn check_product(factors: [u128; 3]) -> Result<u128, GenerateError> {
+    let product = factors.iter().product();
+    check_limit(
+        "numbers of a layer's input",
+        product,
+        1 << 48,
+        "fewer samples",
+    )
+    .map(u128::from)
+}
+
+/// A pattern whose options make sense.
+#[derive(Debug)]
+pub(super) struct PalmGenerator {
+    options: PalmPattern,
+    /// Micro-batches.
+    passes: u32,
+    /// Forward and backward, of a layer: FLOPs of its kernel, and bytes of its access.
+    flops: [u64; 2],
+    access: [u64; 2],
+    /// Bytes of the access of a layer's update.
+    update: u64,
+    /// Bytes between layers, on one core.
+    activations: u64,
+    /// Bytes that replicas sum for a layer.
+    gradients: u64,
+    /// FLOPs of the model for a micro-batch, forward and backward.
+    model_flops: u128,
+}
+
+/// A core: its stage and its place there.
+#[derive(Clone, Copy)]
+struct StageCore {
+    stage: u32,
+    place: u32,
+}
+
+impl StageCore {
+    fn of(rank: u32) -> Self {
+        Self {
+            stage: rank / STAGE,
+            place: rank % STAGE,
+        }
+    }
+
+    fn is_first(self) -> bool {
+        self.place == 0
+    }
+
+    fn is_last(self) -> bool {
+        self.place == STAGE - 1
+    }
+}
+
+/// A pass of a micro-batch through a stage.
+#[derive(Clone, Copy)]
+struct StagePass {
+    backward: bool,
+    micro_batch: u32,
+}
+
+impl PalmGenerator {
+    /// Passes of a stage in order: 1F1B, with as many micro-batches in flight as there are stages from it on.
+    fn order(&self, stage: u32) -> Vec<StagePass> {
+        let ahead = (STAGES - stage).min(self.passes);
+        let forward = |micro_batch| StagePass {
+            backward: false,
+            micro_batch,
+        };
+        let mut all: Vec<StagePass> = (0..ahead).map(forward).collect();
+        for micro_batch in 0..self.passes {
+            all.push(StagePass {
+                backward: true,
+                micro_batch,
+            });
+            let next = ahead + micro_batch;
+            all.extend((next < self.passes).then(|| forward(next)));
+        }
+        all
+    }
+
+    /// The stage that a pass of `stage` comes from, and the one that it goes to.
+    fn neighbours(stage: u32, backward: bool) -> [Option<u32>; 2] {
+        let below = stage.checked_sub(1);
+        let above = Some(stage + 1).filter(|&above| above < STAGES);
+        if backward {
+            [above, below]
+        } else {
+            [below, above]
+        }
+    }
+
+    /// Numbers of the groups of a core: its stage, the two cores that pass on, its tensor group, its replicas.
+    fn group_numbers(&self, core: StageCore) -> [u32; 4] {
+        let tensor = self.options.tensor;
+        let replicas = STAGE / tensor;
+        let first = 1 + 2 * STAGES;
+        [
+            1 + core.stage,
+            1 + STAGES + core.stage,
+            first + core.stage * replicas + core.place / tensor,
+            first + STAGES * replicas + core.stage * tensor + core.place % tensor,
+        ]
+    }
+
+    fn collective(
+        (kind, bytes): (CollectiveKind, u64),
+        group: Option<u32>,
+        lane: i64,
+        data: &[u64],
+        out: &mut TraceEmitter<'_>,
+    ) -> Result<u64, TraceError> {
+        let op = Op::Collective {
+            kind,
+            bytes,
+            group: group.map_or(GroupName::World, |number| GroupName::Number(number.into())),
+            root: None,
+            dimensions: None,
+            host: false,
+        };
+        out.emit(op, Some(lane), Span::ZERO, data)
+    }
+
+    fn barrier(
+        group: Option<u32>,
+        lane: i64,
+        data: &[u64],
+        out: &mut TraceEmitter<'_>,
+    ) -> Result<u64, TraceError> {
+        Self::collective((CollectiveKind::Barrier, 0), group, lane, data, out)
+    }
+
+    /// Half of a message of `pass` between the core and the core at `place` of another stage.
+    fn message(
+        &self,
+        core: StageCore,
+        (receive, peer): (bool, StageCore),
+        pass: StagePass,
+        data: &[u64],
+        out: &mut TraceEmitter<'_>,
+    ) -> Result<u64, TraceError> {
+        let op = Op::Message {
+            receive,
+            peer: peer.stage * STAGE + peer.place,
+            tag: (2 * pass.micro_batch + u32::from(pass.backward)) as i32,
+            bytes: self.activations,
+            own: Some(core.stage * STAGE + core.place),
+            host: false,
+        };
+        let lane = (!receive).then_some(Self::lane(pass));
+        out.emit(op, lane, Span::ZERO, data)
+    }
+
+    /// Lane of what passes on a micro-batch: one that waits for its links holds up no other of the next few.
+    fn lane(pass: StagePass) -> i64 {
+        PASSES + i64::from(2 * (pass.micro_batch % 8) + u32::from(pass.backward))
+    }
+
+    /// A layer, or its update: what computes and sums, the access beside it, and the end for all cores of the stage.
+    fn layer(
+        &self,
+        core: StageCore,
+        before: Option<u64>,
+        sums: (Option<u64>, u64),
+        access: u64,
+        out: &mut TraceEmitter<'_>,
+    ) -> Result<u64, TraceError> {
+        let [stage, _, tensor, replicas] = self.group_numbers(core);
+        let mut ends = Vec::new();
+        let (flops, bytes) = sums;
+        let computed = match flops {
+            Some(flops) => {
+                let op = Op::Compute {
+                    flops,
+                    bytes: 0,
+                    dtype: Some(Dtype::Fp16),
+                };
+                Some(out.emit(op, Some(KERNELS), Span::ZERO, before.as_slice())?)
+            }
+            None => before,
+        };
+        let (group, members) = if flops.is_some() {
+            (tensor, self.options.tensor)
+        } else {
+            (replicas, STAGE / self.options.tensor)
+        };
+        if members > 1 {
+            let what = (CollectiveKind::AllReduce, bytes);
+            ends.push(Self::collective(
+                what,
+                Some(group),
+                SUMS,
+                computed.as_slice(),
+                out,
+            )?);
+        } else {
+            ends.extend(computed);
+        }
+        if access > 0 {
+            let op = Op::Memory {
+                store: true,
+                place: MemoryLocation::Remote,
+                bytes: access,
+                in_switch: false,
+            };
+            ends.push(out.emit(op, Some(MEMORY), Span::ZERO, before.as_slice())?);
+        }
+        Self::barrier(Some(stage), BARRIERS, &ends, out)
+    }
+
+    /// A pass through the core's stage, after node `before`; returns its last node for the core.
+    fn pass(
+        &self,
+        core: StageCore,
+        pass: StagePass,
+        mut before: Option<u64>,
+        out: &mut TraceEmitter<'_>,
+    ) -> Result<Option<u64>, TraceError> {
+        let (first, last) = (core.is_first(), core.is_last());
+        let [stage, pair, _, _] = self.group_numbers(core);
+        let name = |out: &mut TraceEmitter<'_>, what: &str| {
+            let (m, way) = (pass.micro_batch, if pass.backward { "bwd" } else { "fwd" });
+            out.name(format_args!("mb{m}/{way}/{what}"));
+        };
+        let other = |stage, place| StageCore { stage, place };
+        let [from, to] = Self::neighbours(core.stage, pass.backward);
+        if let Some(from) = from {
+            let mut arrived: Vec<u64> = before.into_iter().collect();
+            name(out, "receive");
+            if first {
+                let sender = (true, other(from, STAGE - 1));
+                arrived.push(self.message(core, sender, pass, &[], out)?);
+            } else if last {
+                let sender = (true, other(from, 0));
+                arrived.push(self.message(core, sender, pass, &[], out)?);
+            }
+            name(out, "begin");
+            before = Some(Self::barrier(Some(stage), BARRIERS, &arrived, out)?);
+        }
+        let way = usize::from(pass.backward);
+        for layer in 0..self.options.layers / STAGES {
+            name(out, &format!("layer{layer}"));
+            let sums = (Some(self.flops[way]), self.activations);
+            before = Some(self.layer(core, before, sums, self.access[way], out)?);
+        }
+        if let Some(to) = to {
+            let lane = Self::lane(pass);
+            let after = before.as_slice().to_vec();
+            if last {
+                name(out, "send");
+                let sent = self.message(core, (false, other(to, 0)), pass, &after, out)?;
+                name(out, "sent");
+                Self::barrier(Some(pair), lane, &[sent], out)?;
+            } else if first {
+                name(out, "sent");
+                let sent = Self::barrier(Some(pair), lane, &after, out)?;
+                name(out, "send");
+                self.message(core, (false, other(to, STAGE - 1)), pass, &[sent], out)?;
+            }
+        }
+        Ok(before)
+    }
+}
+
+impl TraceGenerator for PalmGenerator {
+    fn ranks(&self) -> u32 {
+        STAGES * STAGE
+    }
+
+    fn groups(&self) -> DeclaredGroups {
+        let mut groups = DeclaredGroups::new();
+        for rank in 0..self.ranks() {
+            let core = StageCore::of(rank);
+            let [stage, pair, tensor, replicas] = self.group_numbers(core);
+            let passes_on = core.is_first() || core.is_last();
+            for number in [
+                Some(stage),
+                passes_on.then_some(pair),
+                Some(tensor),
+                Some(replicas),
+            ] {
+                let members = number.map(|number| groups.entry(number.to_string()).or_default());
+                members
+                    .into_iter()
+                    .for_each(|members: &mut Vec<u32>| members.push(rank));
+            }
+        }
+        groups
+    }
+
+    fn amounts(&self) -> Option<WorkAmounts> {
+        let samples = u64::from(self.passes) * u64::from(self.options.micro_batch);
+        Some(WorkAmounts {
+            steps: 1,
+            samples,
+            tokens: Some(samples * u64::from(self.options.sequence)),
+            model_flops: self.model_flops * u128::from(self.passes),
+        })
+    }
+
+    fn class_of(&self, rank: u32) -> u32 {
+        rank
+    }
+
+    /// To and fro over the rows of a die, and over the dies of a column, from one to the next.
+    fn core_of(&self, rank: u32) -> Option<[u32; 2]> {
+        let core = StageCore::of(rank);
+        let column = core.stage / DIES[1];
+        let turned = column % 2 == 1;
+        let along = |place: u32, size: u32, back: bool| if back { size - 1 - place } else { place };
+        let row = along(core.stage % DIES[1], DIES[1], turned);
+        let y = along(core.place / CORES[0], CORES[1], turned);
+        // Rows go to and fro all the way; their number over the whole wafer is even at each turn.
+        let back = (core.place / CORES[0]) % 2 == 1;
+        // The lowest row of the wafer goes forth whatever its turn.
+        let lowest = row == DIES[1] - 1 && y == CORES[1] - 1;
+        let x = along(core.place % CORES[0], CORES[0], back && !lowest);
+        Some([column * CORES[0] + x, row * CORES[1] + y])
+    }
+
+    fn node_count(&self, rank: u32) -> u64 {
+        let core = StageCore::of(rank);
+        let passes_on = u64::from(core.is_first() || core.is_last());
+        let replicas = STAGE / self.options.tensor;
+        let nodes = |access: u64, sums: bool, kernel: bool| {
+            1 + u64::from(access > 0) + u64::from(sums) + u64::from(kernel)
+        };
+        let layers = u64::from(self.options.layers / STAGES);
+        let mut all = 1 + layers * nodes(self.update, replicas > 1, false);
+        for backward in [false, true] {
+            let way = usize::from(backward);
+            let [from, to] = Self::neighbours(core.stage, backward);
+            let layer = nodes(self.access[way], self.options.tensor > 1, true);
+            let pass = layers * layer
+                + from.map_or(0, |_| 1 + passes_on)
+                + to.map_or(0, |_| 2 * passes_on);
+            all += u64::from(self.passes) * pass;
+        }
+        all
+    }
+
+    fn nodes(&self, rank: u32, out: &mut TraceEmitter<'_>) -> Result<(), TraceError> {
+        let core = StageCore::of(rank);
+        let mut before = None;
+        for pass in self.order(core.stage) {
+            before = self.pass(core, pass, before, out)?;
+        }
+        out.name(format_args!("update/begin"));
+        before = Some(Self::barrier(None, BARRIERS, before.as_slice(), out)?);
+        for layer in 0..self.options.layers / STAGES {
+            out.name(format_args!("update/layer{layer}"));
+            before = Some(self.layer(core, before, (None, self.gradients), self.update, out)?);
+        }
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests;

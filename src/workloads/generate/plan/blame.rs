@@ -1,0 +1,48 @@
+//! Location of a refused value in a plan's file.
+
+use super::ParallelismPlan;
+use crate::generate::GenerateError;
+use chakram_base::config::{ConfigDocument, ConfigError};
+
+impl ParallelismPlan {
+    /// `error` by key and line, if it is about a value that `text`, the plan's file called `file`, has; an option
+    /// may have gone before it.
+    pub fn blame(text: &str, file: &str, error: &GenerateError) -> Option<ConfigError> {
+        let GenerateError::Refused {
+            option,
+            found,
+            expected,
+        } = error
+        else {
+            return None;
+        };
+        let document = ConfigDocument::parse(text, file).ok()?;
+        let field = document.entries().get(option)?;
+        // Lists are named by their items.
+        let plain = |c: &char| !matches!(c, '"' | '\'' | '[' | ']' | '_') && !c.is_whitespace();
+        let bare = |text: &str| text.chars().filter(plain).collect::<String>();
+        (bare(field.raw()) == bare(found)).then(|| field.refuse(found, expected))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::generate::refused;
+
+    #[test]
+    fn a_value_is_found_where_the_file_has_it() {
+        let text = "data = 2\nbatch = 1_537\nplace = [\"tp@0\",\n  \"dp@1\"]\n";
+        let at = |option, found| {
+            let error = refused(option, found, "another");
+            ParallelismPlan::blame(text, "p.toml", &error).map(|error| error.to_string())
+        };
+        let line = "p.toml:2: key `batch`: found 1537, expected another";
+        assert_eq!(at("batch", "1537").as_deref(), Some(line));
+        let line = "p.toml:3: key `place`: found tp@0,dp@1, expected another";
+        assert_eq!(at("place", "tp@0,dp@1").as_deref(), Some(line));
+        // An option said 2, and nobody said what tensor is.
+        assert_eq!(at("batch", "2"), None);
+        assert_eq!(at("tensor", "1"), None);
+    }
+}

@@ -1,0 +1,277 @@
+//! Plans as files say them: a key for each of a plan's fields, and a table `[[stage]]` for each stage whose layers
+//! or ranks are chosen.
+
+use super::{OPTIONS, OperatorDegrees, ParallelismPlan, PlanDraft, RankCoordinates, RankPlacement};
+use crate::generate::sharding::ShardingDegrees;
+use chakram_base::config::{ConfigDocument, ConfigError, ConfigField, ConfigTable, quoted};
+
+const MOST: u32 = i32::MAX as u32;
+
+impl ParallelismPlan {
+    /// Reads the text of a plan's file, called `file` in errors.
+    ///
+    /// # Errors
+    ///
+    /// Fails if the text is no TOML, has a key that plans do not have, or a value that a key cannot have.
+    pub fn parse(text: &str, file: &str) -> Result<Self, ConfigError> {
+        let document = ConfigDocument::parse(text, file)?;
+        let keys: Vec<_> = OPTIONS.iter().map(|option| option.key).collect();
+        let root = document.root(&keys)?;
+        let mut draft = PlanDraft::new(Self::new());
+        for option in OPTIONS {
+            if let Some(field) = root.get(option.key) {
+                (option.read)(&mut draft, option, &field)?;
+            }
+        }
+        let (name, chunks) = (draft.schedule_name(), draft.chunks);
+        let finished = draft.finish();
+        let mut plan = finished.map_err(|_| match (root.get("chunks"), chunks) {
+            (Some(field), Some(chunks)) => {
+                field.refuse(chunks, format!("no such key with schedule = \"{name}\""))
+            }
+            _ => root.missing(
+                "chunks",
+                "a number, 2 or more, with schedule = \"interleaved\"",
+            ),
+        })?;
+        let others = ["order", "ranks"].iter().find_map(|key| root.get(key));
+        if let (Some(_), Some(other)) = (root.get("place"), others) {
+            return Err(other.refuse("it beside place", "one of the two: both number ranks"));
+        }
+        stages(&root, &mut plan)?;
+        plan.operators = operators(&root)?;
+        Ok(plan)
+    }
+}
+
+fn ranks(field: &ConfigField<'_>) -> Result<Vec<u32>, ConfigError> {
+    let items = field.items("a list of ranks")?;
+    let ranks = items.iter().map(|rank| rank.between(0, MOST.into()));
+    ranks.map(|rank| rank.map(|rank| rank as u32)).collect()
+}
+
+/// Reads `[[operator]]`: a name, and the degrees that are not 1.
+fn operators(root: &ConfigTable<'_>) -> Result<Vec<OperatorDegrees>, ConfigError> {
+    let Some(field) = root.get("operator") else {
+        return Ok(Vec::new());
+    };
+    let tables = field.tables(&["name", "b", "m", "n", "k"])?;
+    let one = |table: &ConfigTable<'_>| {
+        let expected = "an operator's name, such as \"mlp.up\" or \"stage2.0/conv*\"";
+        let name = table.need("name", expected)?.line()?.to_owned();
+        let degree = |key| table.get(key).map_or(Ok(1), |field| field.count(MOST));
+        let degrees = ShardingDegrees {
+            b: degree("b")?,
+            m: degree("m")?,
+            n: degree("n")?,
+            k: degree("k")?,
+        };
+        Ok(OperatorDegrees { name, degrees })
+    };
+    tables.iter().map(one).collect()
+}
+
+/// Reads `[[stage]]`: the layers of each chunk, and the ranks, replica by replica.
+fn stages(root: &ConfigTable<'_>, plan: &mut ParallelismPlan) -> Result<(), ConfigError> {
+    let Some(field) = root.get("stage") else {
+        return Ok(());
+    };
+    let tables = field.tables(&["layers", "ranks"])?;
+    let wrong = |found: usize, expected: String| Err(field.refuse(found, expected));
+    if tables.len() as u64 != u64::from(plan.pipeline) {
+        return wrong(
+            tables.len(),
+            format!("as many as pipeline says, {}", plan.pipeline),
+        );
+    }
+    let chunks = plan.schedule.chunks() as usize;
+    let mut all = Vec::new();
+    let mut own = Vec::new();
+    for table in &tables {
+        let layers = table.need("layers", "the stage's layers, for example \"0-11\"")?;
+        let ranges = match layers.items("") {
+            Ok(items) => items.iter().map(range).collect::<Result<Vec<_>, _>>()?,
+            Err(_) => vec![range(&layers)?],
+        };
+        if ranges.len() != chunks {
+            let expected = format!("a range of layers for each chunk, which are {chunks}");
+            return Err(layers.refuse(ranges.len(), expected));
+        }
+        all.push(ranges);
+        if let Some(field) = table.get("ranks") {
+            own.push(ranks(&field)?);
+        }
+    }
+    let of_chunk = |chunk| all.iter().map(move |ranges| ranges[chunk]);
+    plan.stages = (0..chunks).flat_map(of_chunk).collect();
+    let each = u64::from(plan.tensor) * u64::from(plan.replicas());
+    let complete = |own: &Vec<Vec<u32>>| own.iter().all(|ranks| ranks.len() as u64 == each);
+    if own.is_empty() {
+        return Ok(());
+    }
+    if own.len() != tables.len() || !complete(&own) || !plan.ranks.is_empty() {
+        let expected =
+            format!("ranks for none or for all stages, each {each} of them, and no ranks beside");
+        return wrong(own.len(), expected);
+    }
+    let mut at = vec![0; own.len() * each as usize];
+    let positions = RankPlacement::new(plan);
+    for (stage, ranks) in own.iter().enumerate() {
+        for (i, rank) in ranks.iter().enumerate() {
+            let place = RankCoordinates {
+                tensor: i as u32 % plan.tensor,
+                data: i as u32 / plan.tensor,
+                stage: stage as u32,
+            };
+            at[positions.rank(place) as usize] = *rank;
+        }
+    }
+    plan.ranks = at;
+    Ok(())
+}
+
+/// First and last layer, `"4-7"`.
+fn range(field: &ConfigField<'_>) -> Result<[u32; 2], ConfigError> {
+    let expected = "the first and the last layer, counted from 0, for example \"0-11\"";
+    let text = field.text(expected)?;
+    let ends = text.split_once('-').unwrap_or((text, text));
+    match (ends.0.trim().parse(), ends.1.trim().parse()) {
+        (Ok(first), Ok(last)) if first <= last => Ok([first, last]),
+        _ => Err(field.refuse(quoted(text), expected)),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::generate::plan::{
+        AblationEffect, BucketPolicy, ParallelAxis, RecomputePolicy, ZeroStage,
+    };
+    use crate::generate::schedule::PipelineSchedule;
+
+    #[test]
+    fn a_file_says_what_a_plan_says() {
+        let text = r#"
+data = 2
+tensor = 4
+pipeline = 2
+sequence_parallel = true
+zero = 1
+order = ["tp", "pp", "dp"]
+batch = 16
+schedule = "interleaved"
+chunks = 2
+recompute = "full"
+buckets = "parameters"
+bucket = "25 MB"
+first_bucket = "1 MiB"
+capacity = "80 GB"
+without = ["bubble", "logits"]
+
+[[stage]]
+layers = ["0-2", "6-8"]
+
+[[stage]]
+layers = ["3-5", "9-13"]
+"#;
+        let plan = ParallelismPlan::parse(text, "plan.toml").unwrap();
+        let mut expected = ParallelismPlan::new();
+        expected.data = 2;
+        expected.tensor = 4;
+        expected.pipeline = 2;
+        expected.sequence_parallel = true;
+        expected.zero = ZeroStage::Optimizer;
+        expected.order = [
+            ParallelAxis::Tensor,
+            ParallelAxis::Pipeline,
+            ParallelAxis::Data,
+        ];
+        expected.batch = 16;
+        expected.schedule = PipelineSchedule::Interleaved { chunks: 2 };
+        expected.recompute = RecomputePolicy::Full;
+        expected.buckets = BucketPolicy::Parameters;
+        expected.bucket = 25_000_000;
+        expected.first_bucket = Some(1_048_576);
+        expected.capacity = Some(80_000_000_000);
+        expected.without.add(AblationEffect::Bubble);
+        expected.without.add(AblationEffect::Logits);
+        expected.stages = vec![[0, 2], [3, 5], [6, 8], [9, 13]];
+        assert_eq!(plan, expected);
+    }
+
+    #[test]
+    fn ranks_of_stages_are_a_placement() {
+        let text = "tensor = 2\npipeline = 2\n[[stage]]\nlayers = \"0-1\"\nranks = [3, 1]\n\
+                    [[stage]]\nlayers = \"2-3\"\nranks = [0, 2]\n";
+        let plan = ParallelismPlan::parse(text, "plan.toml").unwrap();
+        let placement = RankPlacement::new(&plan);
+        let rank = |tensor, stage| {
+            placement.rank(RankCoordinates {
+                tensor,
+                data: 0,
+                stage,
+            })
+        };
+        assert_eq!(
+            [rank(0, 0), rank(1, 0), rank(0, 1), rank(1, 1)],
+            [3, 1, 0, 2]
+        );
+    }
+
+    #[test]
+    fn errors_name_key_and_line() {
+        for (text, expected) in [
+            (
+                "data = 2\ntensr = 4",
+                "p.toml:2: key `tensr`: found an unknown key, expected one of data, tensor",
+            ),
+            ("tensr = 4", "without; did you mean `tensor`?"),
+            (
+                "zero = 4",
+                "p.toml:1: key `zero`: found the number 4, expected a whole number from 0 to 3",
+            ),
+            (
+                "schedule = \"1f2b\"",
+                "p.toml:1: key `schedule`: found \"1f2b\", expected one of gpipe, 1f1b, interleaved, layer-wise, \
+                 inference; did you mean `1f1b`?",
+            ),
+            (
+                "\nchunks = 2",
+                "p.toml:2: key `chunks`: found 2, expected no such key with schedule",
+            ),
+            (
+                "schedule = \"interleaved\"",
+                "key `chunks`: found nothing, expected a number",
+            ),
+            ("order = [\"tp\", \"dp\"]", "key `order`: found 2 axes"),
+            (
+                "tensor = 2\npipeline = 1\norder = [\"tp\", \"tp\", \"pp\"]\n\
+                 [[stage]]\nlayers = \"0\"\nranks = [0, 1]",
+                "p.toml:3: key `order`: found no dp",
+            ),
+            (
+                "schedule = \"interleaved\"\nchunks = 2147483647\n[[stage]]\nlayers = \"0-6\"",
+                "found 1, expected a range of layers for each chunk, which are 2147483647",
+            ),
+            ("without = [\"noise\"]", "key `without[0]`: found \"noise\""),
+            (
+                "[[stage]]\nlayers = \"5-2\"",
+                "key `stage[0].layers`: found \"5-2\"",
+            ),
+            ("bucket = 40", "key `bucket`: found"),
+            (
+                "place = [\"tp@0\", \"ep@1\"]",
+                "key `place[1]`: found \"ep@1\", expected AXIS@DIMENSION",
+            ),
+            (
+                "place = [\"tp@0\"]\norder = [\"tp\", \"pp\", \"dp\"]",
+                "p.toml:2: key `order`: found it beside place, expected one of the two",
+            ),
+        ] {
+            let error = ParallelismPlan::parse(text, "p.toml")
+                .unwrap_err()
+                .to_string();
+            assert!(error.contains(expected), "{error}\n{expected}");
+        }
+    }
+}

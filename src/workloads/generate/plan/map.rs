@@ -1,0 +1,238 @@
+//! Explicit mapping of axes to a machine's dimensions: `tp@nvlink`, `dp:2@1`.
+//!
+//! Rank r sits on NPU r, and NPUs count along the innermost dimension first. So a place that is said becomes a
+//! numbering of ranks: of each dimension its [`AxisMapping`]es are counted in their order, and dimensions from the
+//! inside. An axis of several stretches counts along the first of them fastest.
+
+use super::{ParallelAxis, ParallelismPlan, RankCoordinates};
+use crate::generate::{GenerateError, refused};
+use std::collections::BTreeMap;
+use std::fmt::{self, Display};
+use std::str::FromStr;
+
+/// The syntax of a mapping, for messages.
+pub(super) const EXAMPLE: &str =
+    "AXIS@DIMENSION or AXIS:MEMBERS@DIMENSION, for example tp@0, dp:2@0 or pp@infiniband";
+
+/// Members of an axis along a dimension.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct AxisMapping {
+    /// The axis.
+    pub axis: ParallelAxis,
+    /// Number of members; if absent, those that the axis' other mappings leave.
+    pub members: Option<u32>,
+    /// The dimension.
+    pub along: DimensionRef,
+}
+
+/// A dimension of a machine.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum DimensionRef {
+    /// By number, innermost 0.
+    Index(u32),
+    /// By its name in the machine file.
+    Name(String),
+}
+
+impl FromStr for AxisMapping {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        let wrong = || format!("expected {EXAMPLE}");
+        let (what, along) = text.trim().split_once('@').ok_or_else(wrong)?;
+        let (word, members) = match what.split_once(':') {
+            Some((word, members)) => {
+                let members = members.trim().parse().ok().filter(|members| *members > 0);
+                (word, Some(members.ok_or_else(wrong)?))
+            }
+            None => (what, None),
+        };
+        let axis = ParallelAxis::ALL
+            .iter()
+            .find(|(_, name)| *name == word.trim());
+        let (axis, _) = axis.ok_or_else(wrong)?;
+        let along = match (along.trim(), along.trim().parse()) {
+            ("", _) => return Err(wrong()),
+            (_, Ok(index)) => DimensionRef::Index(index),
+            (name, Err(_)) => DimensionRef::Name(name.to_owned()),
+        };
+        Ok(Self {
+            axis: *axis,
+            members,
+            along,
+        })
+    }
+}
+
+impl Display for DimensionRef {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Index(index) => write!(f, "{index}"),
+            Self::Name(name) => f.write_str(name),
+        }
+    }
+}
+
+impl Display for AxisMapping {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self.members {
+            Some(members) => write!(f, "{}:{members}@{}", self.axis, self.along),
+            None => write!(f, "{}@{}", self.axis, self.along),
+        }
+    }
+}
+
+/// A stretch of which everything is known.
+struct ResolvedMapping {
+    axis: ParallelAxis,
+    members: u32,
+    dimension: u32,
+}
+
+fn wrong(place: &[AxisMapping], expected: String) -> GenerateError {
+    let said: Vec<_> = place.iter().map(AxisMapping::to_string).collect();
+    refused("place", said.join(","), expected)
+}
+
+impl ParallelismPlan {
+    /// Holds `place` against the dimensions of a machine, innermost first, each with its name and its NPUs; from then
+    /// on it names them by number.
+    ///
+    /// # Errors
+    ///
+    /// Names that no dimension or several have, and members that do not fill the dimensions from the inside.
+    pub fn place_on(&mut self, dimensions: &[(&str, u32)]) -> Result<(), GenerateError> {
+        let mut place = self.place.clone();
+        let list = || {
+            let all = dimensions
+                .iter()
+                .enumerate()
+                .map(|(index, (name, size))| format!("{index} ({name}, {size} NPUs)"));
+            all.collect::<Vec<_>>().join(", ")
+        };
+        for stretch in &mut place {
+            let index = match &stretch.along {
+                DimensionRef::Index(index) => Some(*index as usize),
+                DimensionRef::Name(name) => {
+                    let mut named = (0..dimensions.len()).filter(|&i| dimensions[i].0 == name);
+                    named.next().filter(|_| named.next().is_none())
+                }
+            };
+            let Some(index) = index.filter(|&index| index < dimensions.len()) else {
+                let expected = format!("dimensions of the machine, which are {}", list());
+                return Err(wrong(&self.place, expected));
+            };
+            stretch.along = DimensionRef::Index(index as u32);
+        }
+        let mut along: BTreeMap<usize, u64> = BTreeMap::new();
+        for known in self.known(&place)? {
+            let members = along.entry(known.dimension as usize).or_insert(1);
+            *members = members.saturating_mul(known.members.into());
+        }
+        let last = along
+            .iter()
+            .rev()
+            .find(|(_, members)| **members > 1)
+            .map_or(0, |(dimension, _)| *dimension);
+        for (index, (name, size)) in dimensions.iter().enumerate().take(last + 1) {
+            let found = along.get(&index).copied().unwrap_or(1);
+            let (size, outermost) = (u64::from(*size), index == last);
+            if found == size || outermost && found < size {
+                continue;
+            }
+            let which = if outermost { "at most the" } else { "all" };
+            let expected = format!(
+                "members along dimension {index} ({name}) whose product is {which} {size} NPUs of it, not \
+                 {found}; ranks fill a machine from the inside"
+            );
+            return Err(wrong(&self.place, expected));
+        }
+        self.place = place;
+        Ok(())
+    }
+
+    /// The stretches of `place`, each with its members.
+    fn known(&self, place: &[AxisMapping]) -> Result<Vec<ResolvedMapping>, GenerateError> {
+        let degree = |axis| match axis {
+            ParallelAxis::Tensor => self.tensor,
+            ParallelAxis::Data => self.replicas(),
+            ParallelAxis::Pipeline => self.pipeline,
+        };
+        let mut left = BTreeMap::new();
+        for (axis, word) in ParallelAxis::ALL {
+            let own = place.iter().filter(|stretch| stretch.axis == *axis);
+            let said: u64 = own
+                .clone()
+                .filter_map(|stretch| stretch.members)
+                .fold(1, |product, members| product.saturating_mul(members.into()));
+            let degree = u64::from(degree(*axis));
+            let open = own.filter(|stretch| stretch.members.is_none()).count();
+            let whole = said > 0 && degree.is_multiple_of(said) && (open > 0 || degree == said);
+            if !whole || open > 1 {
+                let expected = format!(
+                    "members of {word} whose product is its degree, {degree}; one of its stretches may \
+                     leave them out"
+                );
+                return Err(wrong(place, expected));
+            }
+            left.insert(*axis, (degree / said) as u32);
+        }
+        let known = place.iter().map(|stretch| match stretch.along {
+            DimensionRef::Index(dimension) => Ok(ResolvedMapping {
+                axis: stretch.axis,
+                members: stretch.members.unwrap_or(left[&stretch.axis]),
+                dimension,
+            }),
+            DimensionRef::Name(_) => {
+                let expected =
+                    "numbers of dimensions, innermost 0, or a machine beside that has the names";
+                Err(wrong(place, expected.to_owned()))
+            }
+        });
+        known.collect()
+    }
+
+    /// The rank at each position of `order` so that axes lie as `place` says; nothing where every rank is at its
+    /// own.
+    pub fn placed(&self) -> Result<Vec<u32>, GenerateError> {
+        if !self.ranks.is_empty() {
+            let expected = "nothing beside ranks, which number ranks too";
+            return Err(wrong(&self.place, expected.to_owned()));
+        }
+        let stretches = self.known(&self.place)?;
+        // Strides, in ranks, of the neighbours along each stretch: all that lies further inside is between.
+        let apart: Vec<u32> = stretches
+            .iter()
+            .enumerate()
+            .map(|(i, own)| {
+                let inside = stretches
+                    .iter()
+                    .enumerate()
+                    .filter(|(j, other)| (other.dimension, *j) < (own.dimension, i));
+                inside.map(|(_, other)| other.members).product()
+            })
+            .collect();
+        let ranks = self.tensor * self.replicas() * self.pipeline;
+        let identity = ParallelismPlan {
+            ranks: Vec::new(),
+            ..self.clone()
+        };
+        let positions = super::RankPlacement::new(&identity);
+        let rank = |place: RankCoordinates| {
+            let mut rest = [place.tensor, place.data, place.stage];
+            let along = stretches.iter().zip(&apart).map(|(stretch, apart)| {
+                let index = &mut rest[stretch.axis as usize];
+                let own = *index % stretch.members;
+                *index /= stretch.members;
+                own * apart
+            });
+            along.sum::<u32>()
+        };
+        let at: Vec<u32> = (0..ranks).map(|at| rank(positions.place(at))).collect();
+        let moved = at.iter().zip(0..).any(|(rank, position)| *rank != position);
+        Ok(if moved { at } else { Vec::new() })
+    }
+}
+
+#[cfg(test)]
+mod tests;

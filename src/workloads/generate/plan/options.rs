@@ -1,0 +1,531 @@
+//! The options of a plan, each declared once: its field, its key in files, its flag, default, help and checks.
+
+use super::map::AxisMapping;
+use super::{
+    AblationEffect, AblationSet, AdapterSums, AttentionKernel, BranchOrder, BucketPolicy,
+    ContextExchange, CorePlacement, ElementwiseKernels, LossKernel, OperatorDegrees, Optimizer,
+    ParallelAxis, RecomputePolicy, ResidencyRule, ScalingRecipe, ScheduleName, SoftmaxKernel,
+    SplitUnit, TensorNeighbours, ZeroStage,
+};
+use crate::generate::schedule::PipelineSchedule;
+use crate::generate::{GenerateError, refused};
+use chakram_base::config::{ConfigError, ConfigField};
+use chakram_base::units::Bytes;
+use chakram_trace::format::Dtype;
+pub use value::ValueSyntax;
+use value::{OptionValue, PlaceWord};
+
+mod value;
+
+/// Headings of help.
+const PARALLELISM: &str = "Parallelism and batch";
+const MEMORY: &str = "Memory and optimizer";
+const OVERLAP: &str = "Overlap and gradient buckets";
+const NUMERICS: &str = "Numerics and steps";
+
+/// Returns degrees as their flag takes them: `4,2`.
+pub fn listed(degrees: &[u32]) -> String {
+    let words: Vec<String> = degrees.iter().map(u32::to_string).collect();
+    words.join(",")
+}
+
+/// An option of a plan: a key of its files, and a flag of the same name.
+#[derive(Debug)]
+pub struct PlanOption {
+    /// Key in files.
+    pub key: &'static str,
+    /// Another name of the flag.
+    pub alias: Option<&'static str>,
+    /// Name of the flag's value in help; empty where there is no flag.
+    pub value: &'static str,
+    /// Meaning, for help.
+    pub help: &'static str,
+    /// Heading of its group in help.
+    pub heading: &'static str,
+    /// Value that it has by default, as its flag takes it; empty where another default or none is.
+    pub default: &'static str,
+    /// Whether short help leaves it out.
+    pub is_rare: bool,
+    /// Words that the flag takes.
+    pub syntax: ValueSyntax,
+    /// Whether the flag takes several words, with commas.
+    pub is_list: bool,
+    /// Whether the flag by itself means true.
+    pub is_switch: bool,
+    /// Options that cannot be given beside it, by key.
+    pub excludes: &'static [&'static str],
+    /// Least number that it takes.
+    least: u64,
+    /// A quantity that it takes, for messages.
+    example: &'static str,
+    /// Sets it to what a field of a file says.
+    pub(super) read: fn(&mut PlanDraft, &Self, &ConfigField<'_>) -> Result<(), ConfigError>,
+    /// Sets it to what the words behind its flag say.
+    pub set: fn(&mut PlanDraft, &[String]) -> Result<(), String>,
+    check: fn(&ParallelismPlan, &Self) -> Result<(), GenerateError>,
+    refusals: &'static [OptionConflict],
+}
+
+/// A case in which the value of an option is refused for what the others are: when, the value, what is expected.
+type OptionConflict = (
+    fn(&ParallelismPlan) -> bool,
+    fn(&ParallelismPlan) -> String,
+    &'static str,
+);
+
+impl PlanOption {
+    const BASE: Self = Self {
+        key: "",
+        alias: None,
+        value: "",
+        help: "",
+        heading: PARALLELISM,
+        default: "",
+        is_rare: false,
+        syntax: ValueSyntax::Number,
+        is_list: false,
+        is_switch: false,
+        excludes: &[],
+        least: 1,
+        example: "",
+        read: |_, _, _| Ok(()),
+        set: |_, _| Ok(()),
+        check: |_, _| Ok(()),
+        refusals: &[],
+    };
+}
+
+/// A plan while its options are set.
+pub struct PlanDraft {
+    pub(super) plan: ParallelismPlan,
+    pub(super) schedule: Option<ScheduleName>,
+    pub(super) chunks: Option<u32>,
+}
+
+impl PlanDraft {
+    /// Begins with the options of `plan`.
+    pub fn new(plan: ParallelismPlan) -> Self {
+        Self {
+            plan,
+            schedule: None,
+            chunks: None,
+        }
+    }
+
+    /// Returns the plan.
+    ///
+    /// # Errors
+    ///
+    /// Chunks of a schedule that has none, or none of the one that needs them.
+    pub fn finish(mut self) -> Result<ParallelismPlan, GenerateError> {
+        if self.schedule.is_some() || self.chunks.is_some() {
+            self.plan.schedule = self.schedule_name().schedule(self.chunks)?;
+        }
+        if let (1, Some(most)) = (self.plan.tensor, self.plan.stage_tensor.iter().max()) {
+            self.plan.tensor = *most;
+        }
+        Ok(self.plan)
+    }
+
+    pub(super) fn schedule_name(&self) -> ScheduleName {
+        let now = ScheduleName::of(self.plan.schedule);
+        self.schedule.unwrap_or(now)
+    }
+}
+
+impl ParallelismPlan {
+    /// Refuses options that no plan can have.
+    pub(in crate::generate) fn check_values(&self) -> Result<(), GenerateError> {
+        OPTIONS.iter().try_for_each(|one| (one.check)(self, one))
+    }
+
+    /// Refuses options that do not go with one another.
+    pub(in crate::generate) fn check_together(&self) -> Result<(), GenerateError> {
+        for option in OPTIONS {
+            for (applies, found, expected) in option.refusals {
+                if applies(self) {
+                    return Err(refused(option.key, found(self), *expected));
+                }
+            }
+        }
+        Ok(())
+    }
+}
+
+macro_rules! plan_option {
+    ($name:ident, $help:literal, { $($given:tt)* }, [$Field:ty], []) => {
+        PlanOption {
+            check: |plan, option| plan.$name.check(option),
+            ..plan_option!($name, $help, { $($given)* }, [$Field],
+                [$Field, |draft, value| draft.plan.$name = value])
+        }
+    };
+    ($name:ident, $help:literal, { $($given:tt)* }, [$Field:ty], [$Value:ty, $set:expr]) => {
+        PlanOption {
+            $($given)*,
+            ..PlanOption {
+                key: stringify!($name),
+                help: $help,
+                syntax: <$Value as OptionValue>::SYNTAX,
+                is_list: <$Value as OptionValue>::IS_LIST,
+                read: |draft, option, field| {
+                    let set: fn(&mut PlanDraft, $Value) = $set;
+                    set(draft, OptionValue::read(field, option)?);
+                    Ok(())
+                },
+                set: |draft, words| {
+                    let set: fn(&mut PlanDraft, $Value) = $set;
+                    set(draft, OptionValue::parse(words)?);
+                    Ok(())
+                },
+                ..PlanOption::BASE
+            }
+        }
+    };
+}
+
+/// Declares [`ParallelismPlan`] and [`OPTIONS`]. `as TYPE => |draft, value| …` reads a value of another type than the
+/// field's; `, and NAME, …` is an option that says more of the same field.
+macro_rules! plan_options {
+    ($(
+        $(#[$doc:meta])*
+        $name:ident: $Field:ty = $default:expr, $help:literal { $($given:tt)* } $(as $Value:ty => $set:expr)?
+        $(, and $more:ident, $more_help:literal { $($more_given:tt)* } as $More:ty => $more_set:expr)?;
+    )*) => {
+        /// A plan of how a model is trained, or asked, on many NPUs.
+        #[derive(Clone, Debug, PartialEq)]
+        pub struct ParallelismPlan {
+            $(#[doc = concat!($help, ".")] $(#[$doc])* pub $name: $Field,)*
+        }
+
+        impl ParallelismPlan {
+            /// One NPU, one sample, one step with Adam in bf16.
+            pub fn new() -> Self {
+                Self { $($name: $default,)* }
+            }
+        }
+
+        /// Every option, in the order of help.
+        pub static OPTIONS: &[PlanOption] = &[$(
+            plan_option!($name, $help, { $($given)* }, [$Field], [$($Value, $set)?]),
+            $(plan_option!($more, $more_help, { $($more_given)* }, [$More], [$More, $more_set]),)?
+        )*];
+    };
+}
+
+plan_options! {
+    data: u32 = 1, "Data-parallel degree" { value: "N", alias: Some("dp"), default: "1" };
+    tensor: u32 = 1, "Tensor-parallel degree" { value: "N", alias: Some("tp"), default: "1" };
+    /// All have `tensor`, which is the largest of them, where this is empty. Read it through
+    /// [`ParallelismPlan::tensor_of`].
+    stage_tensor: Vec<u32> = Vec::new(),
+    "Tensor-parallel degree of each stage (4,2), joined by --adapters" {
+        value: "N", is_rare: true, refusals: &[
+            (|p| !p.stage_tensor.is_empty() && p.stage_tensor.len() != p.pipeline as usize,
+                |p| format!("{} degrees", p.stage_tensor.len()), "one for each stage of pipeline"),
+            (|p| p.stage_tensor.contains(&0), |_| "0".to_owned(), "1 or more for each stage"),
+            (|p| p.stage_tensor.iter().max().is_some_and(|most| *most != p.tensor), |p| listed(&p.stage_tensor),
+                "no tensor beside, or the largest of the stages'"),
+            (|p| p.is_uneven() && p.adapters.is_none(), |p| listed(&p.stage_tensor),
+                "adapters beside, as many on both sides of a boundary between unlike stages"),
+            (|p| p.is_uneven() && !p.operators.is_empty(), |p| listed(&p.stage_tensor),
+                "one degree for all stages where operators have degrees of their own"),
+            (|p| p.is_uneven() && (p.sequence_parallel || p.scatter_gather || p.pad_heads), |p| listed(&p.stage_tensor),
+                "one degree for all stages beside sequence_parallel, scatter_gather and pad_heads"),
+            (|p| p.is_uneven() && p.numbers_ranks(), |p| listed(&p.stage_tensor),
+                "one degree for all stages beside order, ranks, and place on dimensions; cores of tiles go with it"),
+        ]
+    };
+    pipeline: u32 = 1, "Pipeline-parallel degree" { value: "N", alias: Some("pp"), default: "1" };
+    /// A divisor of `data` x `context`: replicas next to one another share the experts of a layer.
+    expert: u32 = 1, "Expert-parallel degree" {
+        value: "N", alias: Some("ep"), default: "1", refusals: &[
+            (|p| p.expert > 1 && !p.replicas().is_multiple_of(p.expert), |p| p.expert.to_string(),
+                "a divisor of data x context: replicas share experts"),
+            (|p| p.expert > 1 && p.zero == ZeroStage::Parameters, |p| p.expert.to_string(),
+                "1 with zero = 3, which gathers all parameters of a layer among the same replicas"),
+            (|p| p.expert > 1 && !p.operators.is_empty(), |p| p.expert.to_string(),
+                "1 where operators have degrees of their own"),
+        ]
+    };
+    /// Replicas next to one another share the tokens of their sequences.
+    context: u32 = 1, "Context-parallel degree" {
+        value: "N", alias: Some("cp"), default: "1", refusals: &[
+            (|p| p.context > 1 && !p.operators.is_empty(), |p| p.context.to_string(),
+                "1 where operators have degrees of their own"),
+            (|p| p.context > 1 && p.is_uneven(), |p| p.context.to_string(),
+                "1 where stages have unlike tensor degrees"),
+        ]
+    };
+    context_exchange: ContextExchange = ContextExchange::AllGather,
+    "Context parallelism: gather keys and values, or exchange heads" {
+        value: "KIND", default: "all-gather", is_rare: true, refusals: &[
+            (|p| p.context_exchange != ContextExchange::AllGather && p.context == 1, |p| p.context_exchange.to_string(),
+                "all-gather with context = 1, which exchanges nothing"),
+        ]
+    };
+    sequence_parallel: bool = false, "Sequence parallelism: shard tokens over the tensor group" {
+        value: "BOOL", alias: Some("sp"), default: "false", is_switch: true, refusals: &[
+            (|p| p.sequence_parallel && p.tensor == 1, |_| "true".to_owned(),
+                "false with tensor = 1: it shards tokens over a tensor group"),
+        ]
+    };
+    pad_heads: bool = false, "Pad attention heads to a multiple of --tensor" {
+        value: "BOOL", default: "false", is_rare: true, is_switch: true, refusals: &[
+            (|p| p.pad_heads && p.tensor == 1, |_| "true".to_owned(),
+                "false with tensor = 1, which every number of heads is a multiple of"),
+        ]
+    };
+    zero: ZeroStage = ZeroStage::None,
+    "ZeRO stage: shard optimizer states (1), gradients (2), parameters (3, as FSDP)" {
+        value: "STAGE", default: "0", refusals: &[
+            (|p| p.zero != ZeroStage::None && p.replicas() == 1, |p| p.zero.to_string(),
+                "0 with data = 1: there are no replicas to shard over"),
+            (|p| !p.trains() && matches!(p.zero, ZeroStage::Optimizer | ZeroStage::Gradients), |p| p.zero.to_string(),
+                "0 or 3 with schedule = inference, which has neither gradients nor optimizer"),
+            (|p| p.trains() && p.optimizer == Optimizer::None && p.zero == ZeroStage::Optimizer, |p| p.zero.to_string(),
+                "0, 2 or 3 with optimizer = none"),
+        ]
+    };
+    batch: u64 = 1, "Global batch size, in samples per step" { value: "N", default: "1" };
+    micro_batch: u64 = 1, "Micro-batch size, in samples" { value: "N", default: "1" };
+    schedule: PipelineSchedule = PipelineSchedule::OneForwardOneBackward, "Pipeline schedule" {
+        value: "NAME", default: "1f1b"
+    } as ScheduleName => |draft, name| draft.schedule = Some(name),
+        and chunks, "Model chunks per stage, with --schedule interleaved" { value: "N", is_rare: true }
+        as u32 => |draft, chunks| draft.chunks = Some(chunks);
+    split: SplitUnit = SplitUnit::Blocks,
+    "What stages have equally many of" {
+        value: "UNIT", default: "blocks", is_rare: true
+    };
+    order: [ParallelAxis; 3] = [ParallelAxis::Tensor, ParallelAxis::Data, ParallelAxis::Pipeline],
+    "Rank order: axes of neighbouring ranks, innermost first" { value: "AXES", default: "tp,dp,pp", is_rare: true }
+        as [ParallelAxis; 3] => |draft, order| {
+            draft.plan.order = order;
+            draft.plan.place.clear();
+        };
+    /// Every rank is at its own where this is empty.
+    ranks: Vec<u32> = Vec::new(), "Rank at each position of that order: 0,2,1,3" {
+        value: "RANKS", least: 0, is_rare: true
+    } as Vec<u32> => |draft, ranks| {
+            draft.plan.ranks = ranks;
+            draft.plan.place.clear();
+        };
+    // Each of these numbers ranks, so what is set later goes before what was said of the others.
+    place: Vec<AxisMapping> = Vec::new(),
+    "Map axes to dimensions of the machine (tp@nvlink,dp:2@1,pp@1), or ranks to cores of tiles: line, s_shape, spiral, \
+     or x:y for each" {
+        value: "PLACE", excludes: &["order", "ranks"], is_rare: true
+    } as Vec<PlaceWord> => |draft, words| {
+        draft.plan.ranks.clear();
+        draft.plan.place.clear();
+        draft.plan.tiles = CorePlacement::None;
+        for word in words {
+            match word {
+                PlaceWord::Axis(axis) => draft.plan.place.push(axis),
+                PlaceWord::Tiles(tiles) => draft.plan.tiles.add(tiles),
+            }
+        }
+    };
+    tiles: CorePlacement = CorePlacement::None, "Cores of the ranks on a machine of tiles" { refusals: &[
+        (|p| p.tiles != CorePlacement::None && !p.place.is_empty(), |p| p.tiles.to_string(),
+            "either cores of tiles or dimensions of a machine in place"),
+        (|p| p.tiles != CorePlacement::None && !p.ranks.is_empty(), |p| p.tiles.to_string(),
+            "nothing beside ranks, which number ranks too"),
+    ] };
+    tensor_neighbours: TensorNeighbours = TensorNeighbours::Near,
+    "Members of tensor groups on tiles (opposite: replicas between)" {
+        value: "WHERE", default: "near", is_rare: true, refusals: &[
+            (|p| p.tensor_neighbours == TensorNeighbours::Opposite && p.tiles == CorePlacement::None,
+                |p| p.tensor_neighbours.to_string(), "near without an order of tiles in place"),
+        ]
+    };
+    recompute: RecomputePolicy = RecomputePolicy::None, "Activation recomputation (checkpointing)" {
+        value: "POLICY", heading: MEMORY, default: "none", refusals: &[
+            (|p| p.recompute == RecomputePolicy::Selective && p.attention == AttentionKernel::Flash, |p| p.recompute.to_string(),
+                "none, full or as-needed with attention = flash, which recomputes its scores by itself; or \
+                 attention = unfused"),
+            (|p| p.recompute == RecomputePolicy::AsNeeded && p.capacity.is_none(), |p| p.recompute.to_string(),
+                "beside a capacity, or a machine that has one"),
+            (|p| p.recompute == RecomputePolicy::Operators && !p.operators.is_empty(), |p| p.recompute.to_string(),
+                "none or full where operators have degrees of their own"),
+            (|p| !p.trains() && p.recompute != RecomputePolicy::None, |p| p.recompute.to_string(),
+                "none with schedule = inference, which saves no activations"),
+        ]
+    };
+    capacity: Option<u64> = None, "Memory capacity of an NPU; the machine's by default" {
+        value: "SIZE", heading: MEMORY, example: "80 GB"
+    } as Bytes => |draft, bytes| draft.plan.capacity = Some(bytes.0);
+    residency: ResidencyRule = ResidencyRule::None,
+    "Load and store what SRAM does not keep (as-printed: as in PALM)" {
+        value: "RULE", heading: MEMORY, default: "none", is_rare: true, refusals: &[
+            (|p| p.residency != ResidencyRule::None && p.sram.is_none(), |p| p.residency.to_string(),
+                "beside sram, or a machine, whose NPUs have some"),
+        ]
+    };
+    sram: Option<u64> = None, "SRAM of a core, for --residency; the machine's by default" {
+        value: "SIZE", heading: MEMORY, is_rare: true, example: "3 MB", refusals: &[
+            (|p| p.sram == Some(0), |_| "0 B".to_owned(), "bytes, for example 3 MB"),
+        ]
+    } as Bytes => |draft, bytes| draft.plan.sram = Some(bytes.0);
+    largest_access: Option<u64> = None,
+    "Largest load or store, for --residency; all of memory by default" {
+        value: "SIZE", heading: MEMORY, is_rare: true, example: "64 GB", refusals: &[
+            (|p| p.largest_access.is_some_and(|most| Some(most) < p.sram), |p| p.largest_access.unwrap_or(0).to_string(),
+                "at least the SRAM of a core, which a load fills"),
+        ]
+    } as Bytes => |draft, bytes| draft.plan.largest_access = Some(bytes.0);
+    prefetch: u32 = 1, "Layers whose parameters are gathered ahead, with --zero 3" {
+        value: "LAYERS", heading: MEMORY, default: "1", is_rare: true, least: 0
+    };
+    /// Otherwise they stay for the step.
+    reshard: bool = true, "Free gathered parameters after each pass (--zero 3)" {
+        value: "BOOL", heading: MEMORY, default: "true", is_rare: true
+    };
+    accumulate: bool = false, "Reduce gradients once per step, with --zero 2 or 3" {
+        value: "BOOL", heading: MEMORY, default: "false", is_rare: true, is_switch: true
+    };
+    optimizer: Optimizer = Optimizer::Adam, "Optimizer" { value: "NAME", heading: MEMORY, default: "adam" };
+    /// It is beside weights of 16 bits.
+    mixed: bool = true, "Mixed precision: Adam keeps fp32 master weights" {
+        value: "BOOL", heading: MEMORY, default: "true", is_rare: true
+    };
+    clip: bool = false, "Clip gradients by their global norm" {
+        value: "BOOL", heading: MEMORY, default: "false", is_rare: true, is_switch: true
+    };
+    overlap: bool = true, "Overlap gradient reduction with the backward pass" {
+        value: "BOOL", heading: OVERLAP, default: "true", is_rare: true
+    };
+    tensor_overlap: bool = true, "Overlap tensor-parallel sums with weight gradients" {
+        value: "BOOL", heading: OVERLAP, default: "true", is_rare: true
+    };
+    pipeline_overlap: bool = true, "Overlap messages between stages with other passes" {
+        value: "BOOL", heading: OVERLAP, default: "true", is_rare: true
+    };
+    gather_overlap: bool = false,
+    "Gather parameters beside the next forward pass, with --zero 1 or 2" {
+        value: "BOOL", heading: OVERLAP, default: "false", is_rare: true, is_switch: true, refusals: &[
+            (|p| p.gather_overlap && !matches!(p.zero, ZeroStage::Optimizer | ZeroStage::Gradients), |_| "true".to_owned(),
+                "false unless zero is 1 or 2: parameters are gathered after the optimizer with these only"),
+        ]
+    };
+    branches: BranchOrder = BranchOrder::InOrder,
+    "Independent operators of a layer, such as branches" {
+        value: "HOW", heading: OVERLAP, default: "in-order", is_rare: true
+    };
+    scatter_gather: bool = false,
+    "Scatter-gather activations between stages" {
+        value: "BOOL", heading: OVERLAP, default: "false", is_rare: true, is_switch: true, refusals: &[
+            (|p| p.scatter_gather && (p.tensor == 1 || p.sequence_parallel), |_| "true".to_owned(),
+                "false with tensor = 1, and with sequence_parallel, which sends shards anyway"),
+        ]
+    };
+    /// All of them, each for itself, where it is absent (PALM's Fig. 11, strategy 1).
+    adapters: Option<u32> = None,
+    "Members of a tensor group that send to the next stage, each to one that broadcasts there; all of them by default" {
+        value: "N", heading: OVERLAP, is_rare: true, refusals: &[
+            (|p| p.adapters.is_some_and(|n| n == 0 || !p.tensor_degrees().all(|tensor| tensor.is_multiple_of(n))),
+                |p| p.adapters.unwrap_or(0).to_string(), "a divisor of tensor, and of that of each stage"),
+            (|p| p.adapters.is_some() && (p.scatter_gather || p.sequence_parallel),
+                |p| p.adapters.unwrap_or(0).to_string(),
+                "nothing beside scatter_gather and sequence_parallel, with which every member sends a part"),
+        ]
+    } as u32 => |draft, adapters| draft.plan.adapters = Some(adapters);
+    adapter_sums: AdapterSums = AdapterSums::Source,
+    "Where adapters sum a stage's result: before or after it is sent" {
+        value: "WHERE", heading: OVERLAP, default: "source", is_rare: true, refusals: &[
+            (|p| p.adapter_sums == AdapterSums::Destination && p.adapters.is_none(), |p| p.adapter_sums.to_string(),
+                "source without adapters"),
+        ]
+    };
+    buckets: BucketPolicy = BucketPolicy::Layers, "Bucket gradients by layers, or by parameters as PyTorch does" {
+        value: "POLICY", heading: OVERLAP, default: "layers", is_rare: true
+    };
+    /// The gradient that fills a bucket up to these bytes is its last.
+    bucket: u64 = 40_000_000, "Gradient bucket size" {
+        value: "SIZE", heading: OVERLAP, default: "40 MB", is_rare: true, example: "40 MB", refusals: &[
+            (|p| p.bucket == 0, |_| "0 B".to_owned(), "bytes, for example 40 MB"),
+        ]
+    } as Bytes => |draft, bytes| draft.plan.bucket = bytes.0;
+    first_bucket: Option<u64> = None, "Size of the first gradient buckets; --bucket by default" {
+        value: "SIZE", heading: OVERLAP, is_rare: true, example: "1 MiB", refusals: &[
+            (|p| p.first_bucket == Some(0), |_| "0 B".to_owned(), "bytes, for example 1 MiB"),
+        ]
+    } as Bytes => |draft, bytes| draft.plan.first_bucket = Some(bytes.0);
+    dtype: Dtype = Dtype::Bf16, "Data type of weights and activations" {
+        value: "DTYPE", heading: NUMERICS, default: "bf16", refusals: &[
+            (|p| p.dtype == Dtype::Fp4, |p| p.dtype.to_string(),
+                "a format of whole bytes; four bits come with scales that no model states"),
+        ]
+    };
+    gradients: Option<Dtype> = None, "Data type of gradients; that of weights by default" {
+        value: "DTYPE", heading: NUMERICS, is_rare: true, refusals: &[
+            (|p| p.gradients == Some(Dtype::Fp4), |_| "fp4".to_owned(), "a format of whole bytes"),
+        ]
+    } as Dtype => |draft, dtype| draft.plan.gradients = Some(dtype);
+    linears: Option<Dtype> = None,
+    "Data type of the operands of the blocks' linear layers; that of weights by default" {
+        value: "DTYPE", heading: NUMERICS, is_rare: true, refusals: &[
+            (|p| matches!((p.linears, p.dtype), (Some(Dtype::Tf32), dtype) if dtype != Dtype::Fp32),
+                |_| "tf32".to_owned(), "tf32 with dtype = fp32, whose numbers it shortens"),
+        ]
+    } as Dtype => |draft, dtype| draft.plan.linears = Some(dtype);
+    scaling: ScalingRecipe = ScalingRecipe::Delayed,
+    "Scaling of operands of 8 bits (block is MXFP8)" {
+        value: "RECIPE", heading: NUMERICS, default: "delayed", is_rare: true
+    };
+    elementwise: ElementwiseKernels = ElementwiseKernels::Fused,
+    "Kernels beside products: fused (one an operator), megatron (as Megatron-LM), eager or compiled (as PyTorch)" {
+        value: "KERNELS", heading: NUMERICS, default: "fused", is_rare: true
+    };
+    attention: AttentionKernel = AttentionKernel::Flash, "Attention kernel" {
+        value: "KERNEL", heading: NUMERICS, default: "flash"
+    };
+    softmax: SoftmaxKernel = SoftmaxKernel::Fused,
+    "Softmax of unfused attention: fused with scale and mask, unfused, or megatron (fused where Megatron-LM's is)" {
+        value: "KERNEL", heading: NUMERICS, default: "fused", is_rare: true
+    };
+    loss: LossKernel = LossKernel::Composite,
+    "Cross entropy of logits: composite (kernel by kernel) or fused" {
+        value: "KERNEL", heading: NUMERICS, default: "composite", is_rare: true
+    };
+    dropout: bool = true, "Apply dropout where the model has it" {
+        value: "BOOL", heading: NUMERICS, default: "true", is_rare: true
+    };
+    steps: u32 = 1, "Number of training steps" { value: "N", heading: NUMERICS, default: "1" };
+    /// They are dealt out evenly where this is empty. With several chunks on a stage, all first chunks come before all
+    /// second ones.
+    stages: Vec<[u32; 2]> = Vec::new(), "First and last layer of each stage" { key: "stage" }
+        as () => |_, ()| ();
+    /// Of several that speak of one, the last counts.
+    operators: Vec<OperatorDegrees> = Vec::new(), "Operators that tensor groups shard with degrees of their own" { key: "operator" }
+        as () => |_, ()| ();
+    without: AblationSet = AblationSet::default(),
+    "Ablation: leave out effects; comma-separated, repeatable" { value: "EFFECTS", heading: NUMERICS, is_rare: true }
+        as Vec<AblationEffect> => |draft, effects| effects.into_iter().for_each(|one| draft.plan.without.add(one));
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn defaults_that_help_names_are_those_of_a_new_plan() {
+        let named = OPTIONS.iter().filter(|option| !option.default.is_empty());
+        assert!(named.clone().count() > 20);
+        for option in named {
+            let mut draft = PlanDraft::new(ParallelismPlan::new());
+            let words: Vec<_> = match option.is_list {
+                true => option.default.split(',').map(str::to_owned).collect(),
+                false => vec![option.default.to_owned()],
+            };
+            (option.set)(&mut draft, &words).unwrap();
+            assert_eq!(
+                draft.finish().unwrap(),
+                ParallelismPlan::new(),
+                "{}",
+                option.key
+            );
+        }
+    }
+}

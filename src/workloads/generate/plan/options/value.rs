@@ -1,0 +1,261 @@
+//! Values of options: each type with how a file's field and the words behind a flag say it.
+
+use super::PlanOption;
+use crate::generate::plan::map::AxisMapping;
+use crate::generate::plan::tile_order::EXAMPLE as TILES;
+use crate::generate::plan::{
+    AblationEffect, AdapterSums, AttentionKernel, BranchOrder, BucketPolicy, ContextExchange,
+    CorePlacement, ElementwiseKernels, LossKernel, Optimizer, ParallelAxis, RecomputePolicy,
+    ResidencyRule, ScalingRecipe, ScheduleName, SoftmaxKernel, SplitUnit, TensorNeighbours,
+    ZeroStage,
+};
+use crate::generate::{GenerateError, refused};
+use chakram_base::config::{ConfigError, ConfigField, quoted};
+use chakram_base::units::Bytes;
+use chakram_trace::format::Dtype;
+
+/// Words that a flag takes.
+#[derive(Clone, Copy, Debug)]
+pub enum ValueSyntax {
+    /// Whole numbers of 32 bits.
+    Number,
+    /// Whole numbers of 64 bits.
+    LongNumber,
+    /// These words.
+    Words(fn() -> Vec<&'static str>),
+    /// Text that the function accepts.
+    Text(fn(&str) -> Result<(), String>),
+}
+
+/// A value of an option.
+pub(super) trait OptionValue: Sized {
+    /// Each of the words behind a flag.
+    const SYNTAX: ValueSyntax;
+    /// Whether there are several.
+    const IS_LIST: bool = false;
+    /// Lists of them in files, for messages.
+    const LIST: &'static str = "";
+
+    /// Reads the field of a file.
+    fn read(field: &ConfigField<'_>, option: &PlanOption) -> Result<Self, ConfigError>;
+
+    /// Reads the words behind a flag, of which there is one unless it is a list.
+    fn parse(words: &[String]) -> Result<Self, String>;
+
+    /// Refuses a value that `option` cannot have.
+    fn check(&self, _option: &PlanOption) -> Result<(), GenerateError> {
+        Ok(())
+    }
+}
+
+/// Reads one word as what Rust reads.
+fn one<T: std::str::FromStr<Err: ToString>>(words: &[String]) -> Result<T, String> {
+    let word = words.last().map_or("", String::as_str);
+    word.parse().map_err(|error: T::Err| error.to_string())
+}
+
+macro_rules! numbers {
+    ($($T:ty: $syntax:ident, $most:expr, $list:literal;)*) => {$(
+        impl OptionValue for $T {
+            const SYNTAX: ValueSyntax = ValueSyntax::$syntax;
+            const LIST: &'static str = $list;
+
+            fn read(field: &ConfigField<'_>, option: &PlanOption) -> Result<Self, ConfigError> {
+                Ok(field.between(option.least, $most as u64)? as $T)
+            }
+
+            fn parse(words: &[String]) -> Result<Self, String> {
+                one(words)
+            }
+
+            fn check(&self, option: &PlanOption) -> Result<(), GenerateError> {
+                if u64::from(*self) < option.least {
+                    return Err(refused(option.key, self, format!("{} or more", option.least)));
+                }
+                Ok(())
+            }
+        }
+    )*};
+}
+
+numbers! {
+    u32: Number, i32::MAX, "a list of ranks";
+    u64: LongNumber, i64::MAX, "";
+}
+
+/// Types of which each value has a word, and what a field that names one is read with.
+macro_rules! words {
+    ($($T:ty: $list:literal, |$field:ident| $read:expr;)*) => {$(
+        impl OptionValue for $T {
+            const SYNTAX: ValueSyntax =
+                ValueSyntax::Words(|| Self::ALL.iter().map(|(_, word)| *word).collect());
+            const LIST: &'static str = $list;
+
+            fn read($field: &ConfigField<'_>, _: &PlanOption) -> Result<Self, ConfigError> {
+                $read
+            }
+
+            fn parse(words: &[String]) -> Result<Self, String> {
+                let mut all = Self::ALL.iter();
+                let found = all.find(|(_, word)| words.last().is_some_and(|last| last == word));
+                found.map(|(value, _)| *value).ok_or_else(|| format!("{words:?} is no value"))
+            }
+        }
+    )*};
+}
+
+words! {
+    // A number in files.
+    ZeroStage: "", |field| Ok(Self::ALL[field.between(0, 3)? as usize].0);
+    ParallelAxis: "tp, dp and pp in some order, innermost first", |field| field.choice(Self::ALL);
+    ScheduleName: "", |field| field.choice(Self::ALL);
+    RecomputePolicy: "", |field| field.choice(Self::ALL);
+    ResidencyRule: "", |field| field.choice(Self::ALL);
+    BucketPolicy: "", |field| field.choice(Self::ALL);
+    Optimizer: "", |field| field.choice(Self::ALL);
+    AttentionKernel: "", |field| field.choice(Self::ALL);
+    SoftmaxKernel: "", |field| field.choice(Self::ALL);
+    ElementwiseKernels: "", |field| field.choice(Self::ALL);
+    LossKernel: "", |field| field.choice(Self::ALL);
+    ScalingRecipe: "", |field| field.choice(Self::ALL);
+    ContextExchange: "", |field| field.choice(Self::ALL);
+    AdapterSums: "", |field| field.choice(Self::ALL);
+    BranchOrder: "", |field| field.choice(Self::ALL);
+    SplitUnit: "", |field| field.choice(Self::ALL);
+    TensorNeighbours: "", |field| field.choice(Self::ALL);
+    AblationEffect: "a list of effects", |field| field.choice(Self::ALL);
+    Dtype: "", |field| field.choice(&Self::ALL);
+}
+
+impl OptionValue for bool {
+    const SYNTAX: ValueSyntax = ValueSyntax::Words(|| vec!["true", "false"]);
+
+    fn read(field: &ConfigField<'_>, _: &PlanOption) -> Result<Self, ConfigError> {
+        field.flag()
+    }
+
+    fn parse(words: &[String]) -> Result<Self, String> {
+        one(words)
+    }
+}
+
+impl OptionValue for Bytes {
+    const SYNTAX: ValueSyntax = ValueSyntax::Text(|text| {
+        let bytes = text.parse::<Self>();
+        bytes.map(drop).map_err(|error| error.to_string())
+    });
+
+    fn read(field: &ConfigField<'_>, option: &PlanOption) -> Result<Self, ConfigError> {
+        field.quantity(option.example)
+    }
+
+    fn parse(words: &[String]) -> Result<Self, String> {
+        one(words)
+    }
+}
+
+/// A word of `place`.
+pub(super) enum PlaceWord {
+    Axis(AxisMapping),
+    Tiles(CorePlacement),
+}
+
+/// Form of the text of a [`PlaceWord`], for messages.
+const PLACES: &str = "AXIS@DIMENSION or AXIS:MEMBERS@DIMENSION, for example tp@0, dp:2@0 or pp@infiniband; or of tiles \
+                      line, s_shape, spiral, or a core x:y for each rank";
+
+impl std::str::FromStr for PlaceWord {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        let word = if text.contains('@') {
+            text.parse().map(Self::Axis)
+        } else {
+            text.parse().map(Self::Tiles)
+        };
+        word.map_err(|_| format!("expected {PLACES}"))
+    }
+}
+
+impl OptionValue for PlaceWord {
+    const SYNTAX: ValueSyntax = ValueSyntax::Text(|text| text.parse::<Self>().map(drop));
+    const LIST: &'static str = "a list such as [\"tp@0\", \"dp@1\"] or [\"s_shape\"]";
+
+    fn read(field: &ConfigField<'_>, _: &PlanOption) -> Result<Self, ConfigError> {
+        let text = field.text("a text such as \"tp@0\" or \"s_shape\"")?;
+        text.parse::<Self>()
+            .map_err(|_| field.refuse(quoted(text), PLACES))
+    }
+
+    fn parse(words: &[String]) -> Result<Self, String> {
+        one(words)
+    }
+}
+
+impl OptionValue for CorePlacement {
+    const SYNTAX: ValueSyntax = ValueSyntax::Text(|text| text.parse::<Self>().map(drop));
+
+    fn read(field: &ConfigField<'_>, _: &PlanOption) -> Result<Self, ConfigError> {
+        let text = field.text(TILES)?;
+        text.parse::<Self>()
+            .map_err(|_| field.refuse(quoted(text), TILES))
+    }
+
+    fn parse(words: &[String]) -> Result<Self, String> {
+        one(words)
+    }
+}
+
+impl<T: OptionValue> OptionValue for Vec<T> {
+    const SYNTAX: ValueSyntax = T::SYNTAX;
+    const IS_LIST: bool = true;
+
+    fn read(field: &ConfigField<'_>, option: &PlanOption) -> Result<Self, ConfigError> {
+        let items = field.items(T::LIST)?;
+        items.iter().map(|item| T::read(item, option)).collect()
+    }
+
+    fn parse(words: &[String]) -> Result<Self, String> {
+        words.chunks(1).map(T::parse).collect()
+    }
+}
+
+impl OptionValue for [ParallelAxis; 3] {
+    const SYNTAX: ValueSyntax = ParallelAxis::SYNTAX;
+    const IS_LIST: bool = true;
+
+    fn read(field: &ConfigField<'_>, option: &PlanOption) -> Result<Self, ConfigError> {
+        let axes = Vec::<ParallelAxis>::read(field, option)?;
+        let found = axes.len();
+        let axes: Self = axes
+            .try_into()
+            .map_err(|_| field.refuse(format!("{found} axes"), ParallelAxis::LIST))?;
+        match ParallelAxis::ALL
+            .iter()
+            .find(|(axis, _)| !axes.contains(axis))
+        {
+            Some((_, word)) => Err(field.refuse(format!("no {word}"), ParallelAxis::LIST)),
+            None => Ok(axes),
+        }
+    }
+
+    fn parse(words: &[String]) -> Result<Self, String> {
+        let found = words.len();
+        Vec::<ParallelAxis>::parse(words)?
+            .try_into()
+            .map_err(|_| format!("--order has {found} axes; it takes tp, dp and pp in some order"))
+    }
+}
+
+/// Tables that only files have, read where all else is known.
+impl OptionValue for () {
+    const SYNTAX: ValueSyntax = ValueSyntax::Words(Vec::new);
+
+    fn read(_: &ConfigField<'_>, _: &PlanOption) -> Result<Self, ConfigError> {
+        Ok(())
+    }
+
+    fn parse(_: &[String]) -> Result<Self, String> {
+        Ok(())
+    }
+}

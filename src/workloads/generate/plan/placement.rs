@@ -1,0 +1,401 @@
+//! Placement of ranks along the axes of parallelism, and the groups that they form.
+
+use super::{ParallelAxis, ParallelismPlan};
+use crate::generate::sharding::MemberPartition;
+use chakram_trace::format::GroupName;
+use chakram_trace::format::groups::DeclaredGroups;
+
+/// Coordinates of a rank: its place along each axis.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct RankCoordinates {
+    /// Along the tensor group.
+    pub tensor: u32,
+    /// Among the replicas; those next to one another share the tokens of a sequence, if any do.
+    pub data: u32,
+    /// In the pipeline.
+    pub stage: u32,
+}
+
+/// A group of ranks by what its members share.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum ParallelGroupKind {
+    /// Those that share a replica's stage.
+    Tensor,
+    /// Those that have the same part of the same stage.
+    Data,
+    /// The first and the last stage of a replica, the same part: they have the word embedding.
+    Embedding,
+    /// All of a replica.
+    Model,
+    /// Neighbouring replicas that have the experts of a layer between them, the same part of the same stage.
+    Expert,
+    /// Those that have the same experts, the same part of the same stage.
+    ExpertData,
+    /// Neighbouring replicas that have the tokens of a sequence between them, the same part of the same stage.
+    Context,
+    /// Members of a tensor group that share operators with degrees of their own: the placement's partition
+    /// of this number.
+    Operator(u16),
+}
+
+impl ParallelGroupKind {
+    /// Those that every plan may have, in the order in which groups are numbered.
+    pub const COMMON: [Self; 7] = [
+        Self::Tensor,
+        Self::Data,
+        Self::Embedding,
+        Self::Model,
+        Self::Expert,
+        Self::ExpertData,
+        Self::Context,
+    ];
+
+    /// Name for people.
+    pub fn word(self) -> &'static str {
+        match self {
+            Self::Tensor => "tensor",
+            Self::Data => "data",
+            Self::Embedding => "embedding",
+            Self::Model => "model",
+            Self::Expert => "expert",
+            Self::ExpertData => "expert-data",
+            Self::Context => "context",
+            Self::Operator(_) => "operator",
+        }
+    }
+}
+
+/// The coordinates of all ranks, and their groups.
+#[derive(Clone, Debug)]
+pub struct RankPlacement {
+    degrees: [u32; 3],
+    /// Replicas that have the experts of a layer between them.
+    expert: u32,
+    /// Replicas that have the tokens of a sequence between them.
+    context: u32,
+    /// Members of a tensor group in the stages before each, and, last, in all; empty where all have as many.
+    members_before: Vec<u32>,
+    order: [ParallelAxis; 3],
+    /// The rank at each position, and the position of each rank; empty where they are the same.
+    rank_at: Vec<u32>,
+    position_of: Vec<u32>,
+    /// True for each common family that is used.
+    used: [bool; ParallelGroupKind::COMMON.len()],
+    /// Partitions of tensor groups for operators with degrees of their own.
+    partitions: Vec<MemberPartition>,
+}
+
+impl RankPlacement {
+    /// The placement of a plan whose order and ranks were found to be permutations.
+    pub fn new(plan: &ParallelismPlan) -> Self {
+        let mut position_of = vec![0; plan.ranks.len()];
+        for (position, rank) in plan.ranks.iter().enumerate() {
+            position_of[*rank as usize] = position as u32;
+        }
+        let degrees = [plan.tensor, plan.replicas(), plan.pipeline];
+        let mut members_before = Vec::new();
+        if plan.is_uneven() {
+            members_before.push(0);
+            members_before.extend(plan.stage_tensor.iter().scan(0, |sum, own| {
+                *sum += own;
+                Some(*sum)
+            }));
+        }
+        Self {
+            degrees,
+            expert: plan.expert,
+            context: plan.context,
+            members_before,
+            order: plan.order,
+            rank_at: plan.ranks.clone(),
+            position_of,
+            used: [
+                plan.tensor > 1,
+                plan.replicas() > 1,
+                false,
+                false,
+                plan.expert > 1,
+                plan.expert > 1 && plan.replicas() > plan.expert,
+                plan.context > 1,
+            ],
+            partitions: Vec::new(),
+        }
+    }
+
+    /// Declares the groups of first and last stages, which sum gradients of the weights that both have.
+    pub fn use_embedding(&mut self) {
+        self.used[2] = self.members(ParallelGroupKind::Embedding) > 1;
+    }
+
+    /// Declares the groups of all ranks of a replica.
+    pub fn use_model(&mut self) {
+        self.used[3] = self.members(ParallelGroupKind::Model) > 1;
+    }
+
+    /// Declares the partitions of tensor groups for operators, [`ParallelGroupKind::Operator`] in this order.
+    pub fn use_partitions(&mut self, partitions: Vec<MemberPartition>) {
+        self.partitions = partitions;
+    }
+
+    /// All families, in the order in which groups are numbered.
+    pub fn families(&self) -> impl Iterator<Item = ParallelGroupKind> + '_ {
+        let operators =
+            (0..self.partitions.len()).map(|number| ParallelGroupKind::Operator(number as u16));
+        ParallelGroupKind::COMMON.into_iter().chain(operators)
+    }
+
+    fn partition(&self, number: u16) -> &MemberPartition {
+        &self.partitions[usize::from(number)]
+    }
+
+    /// Number of ranks.
+    pub fn ranks(&self) -> u32 {
+        self.degrees[1] * self.members_until(self.degrees[2])
+    }
+
+    /// Members of the tensor groups of one replica in the stages before `stage`.
+    pub fn members_until(&self, stage: u32) -> u32 {
+        match self.members_before.get(stage as usize) {
+            Some(before) => *before,
+            None => self.degrees[0] * stage,
+        }
+    }
+
+    /// Members of a tensor group of `stage`.
+    pub fn tensor_of(&self, stage: u32) -> u32 {
+        self.members_until(stage + 1) - self.members_until(stage)
+    }
+
+    /// The rank at `place`.
+    pub fn rank(&self, place: RankCoordinates) -> u32 {
+        if !self.members_before.is_empty() {
+            // Replicas of a stage follow one another, and stages.
+            let own = place.data * self.tensor_of(place.stage) + place.tensor;
+            return self.degrees[1] * self.members_until(place.stage) + own;
+        }
+        let at = [place.tensor, place.data, place.stage];
+        let outer_first = self.order.iter().rev();
+        let position = outer_first.fold(0, |sum, &axis| {
+            sum * self.degrees[axis as usize] + at[axis as usize]
+        });
+        match self.rank_at.get(position as usize) {
+            Some(rank) => *rank,
+            None => position,
+        }
+    }
+
+    /// Coordinates of `rank`.
+    pub fn place(&self, rank: u32) -> RankCoordinates {
+        if !self.members_before.is_empty() {
+            let member = rank / self.degrees[1].max(1);
+            let after = self
+                .members_before
+                .partition_point(|before| *before <= member);
+            let stage = after as u32 - 1;
+            let own = rank - self.degrees[1] * self.members_until(stage);
+            let tensor = self.tensor_of(stage);
+            return RankCoordinates {
+                tensor: own % tensor,
+                data: own / tensor,
+                stage,
+            };
+        }
+        let mut rest = self.position_of.get(rank as usize).copied().unwrap_or(rank);
+        let mut at = [0; 3];
+        for &axis in &self.order {
+            at[axis as usize] = rest % self.degrees[axis as usize];
+            rest /= self.degrees[axis as usize];
+        }
+        let [tensor, data, stage] = at;
+        RankCoordinates {
+            tensor,
+            data,
+            stage,
+        }
+    }
+
+    /// Number of members of a group of `family`: of the largest, where stages have unlike degrees.
+    pub fn members(&self, family: ParallelGroupKind) -> u32 {
+        let [tensor, data, pipeline] = self.degrees;
+        match family {
+            ParallelGroupKind::Tensor => tensor,
+            ParallelGroupKind::Data => data,
+            ParallelGroupKind::Embedding => pipeline.min(2),
+            ParallelGroupKind::Model => self.members_until(pipeline),
+            ParallelGroupKind::Expert => self.expert,
+            ParallelGroupKind::ExpertData => data / self.expert,
+            ParallelGroupKind::Context => self.context,
+            ParallelGroupKind::Operator(number) => self.partition(number).size(),
+        }
+    }
+
+    /// Number of members of the group of `family` that `place` is in.
+    pub fn members_at(&self, family: ParallelGroupKind, place: RankCoordinates) -> u32 {
+        match family {
+            ParallelGroupKind::Tensor => self.tensor_of(place.stage),
+            _ => self.members(family),
+        }
+    }
+
+    /// Returns true if `place` may be in a group of `family`: a partition is of tensor groups of one size, and where these differ
+    /// stages between the first and the last have members that no group of embeddings has.
+    pub fn has(&self, family: ParallelGroupKind, place: RankCoordinates) -> bool {
+        match family {
+            ParallelGroupKind::Operator(number) => {
+                self.partition(number).all_members() == self.tensor_of(place.stage)
+            }
+            ParallelGroupKind::Embedding if !self.members_before.is_empty() => {
+                [0, self.degrees[2] - 1].contains(&place.stage)
+            }
+            _ => true,
+        }
+    }
+
+    /// Number of groups of `family`, or of numbers that are kept for them.
+    pub fn count(&self, family: ParallelGroupKind) -> u32 {
+        let [_, data, pipeline] = self.degrees;
+        match family {
+            ParallelGroupKind::Tensor => data * pipeline,
+            ParallelGroupKind::Data => self.members_until(pipeline),
+            ParallelGroupKind::Embedding => self.tensor_of(0) * data,
+            ParallelGroupKind::Model => data,
+            ParallelGroupKind::Expert => self.members_until(pipeline) * (data / self.expert),
+            ParallelGroupKind::ExpertData => self.members_until(pipeline) * self.expert,
+            ParallelGroupKind::Context => self.members_until(pipeline) * (data / self.context),
+            ParallelGroupKind::Operator(number) => data * pipeline * self.partition(number).count(),
+        }
+    }
+
+    /// Index of the group of `family` that `place` is in.
+    fn index(&self, family: ParallelGroupKind, place: RankCoordinates) -> u32 {
+        let data = self.degrees[1];
+        let block = |size: u32| {
+            let before = self.members_until(place.stage) + place.tensor;
+            before * (data / size) + place.data / size
+        };
+        match family {
+            ParallelGroupKind::Tensor => place.stage * data + place.data,
+            ParallelGroupKind::Data => self.members_until(place.stage) + place.tensor,
+            ParallelGroupKind::Embedding => place.data * self.tensor_of(0) + place.tensor,
+            ParallelGroupKind::Model => place.data,
+            ParallelGroupKind::Expert => block(self.expert),
+            ParallelGroupKind::Context => block(self.context),
+            ParallelGroupKind::ExpertData => {
+                let before = self.members_until(place.stage) + place.tensor;
+                before * self.expert + place.data % self.expert
+            }
+            ParallelGroupKind::Operator(number) => {
+                let partition = self.partition(number);
+                let before = (place.stage * data + place.data) * partition.count();
+                before + partition.group_of(place.tensor)
+            }
+        }
+    }
+
+    /// The number of the first group of `family`: 1 for the first that is used. 0 stands for all ranks.
+    fn first(&self, family: ParallelGroupKind) -> u32 {
+        let before = self.families().take_while(|other| *other < family);
+        let used = before.filter(|other| self.is_declared(*other));
+        1 + used.map(|other| self.count(other)).sum::<u32>()
+    }
+
+    /// Returns true if groups of `family` are used.
+    pub fn is_used(&self, family: ParallelGroupKind) -> bool {
+        match family {
+            ParallelGroupKind::Tensor => self.used[0],
+            ParallelGroupKind::Data => self.used[1],
+            ParallelGroupKind::Embedding => self.used[2],
+            ParallelGroupKind::Model => self.used[3],
+            ParallelGroupKind::Expert => self.used[4],
+            ParallelGroupKind::ExpertData => self.used[5],
+            ParallelGroupKind::Context => self.used[6],
+            ParallelGroupKind::Operator(_) => true,
+        }
+    }
+
+    /// Returns true if groups of `family` have names of their own.
+    pub fn is_declared(&self, family: ParallelGroupKind) -> bool {
+        self.is_used(family) && self.members(family) < self.ranks()
+    }
+
+    /// Name by which nodes at `place` refer to their group of `family`.
+    pub fn name(&self, family: ParallelGroupKind, place: RankCoordinates) -> GroupName<'static> {
+        if self.is_declared(family) && self.has(family, place) {
+            GroupName::from_number((self.first(family) + self.index(family, place)).into())
+        } else {
+            GroupName::World
+        }
+    }
+
+    /// The members of the group of `family` that `place` is in.
+    pub fn group(&self, family: ParallelGroupKind, place: RankCoordinates) -> Vec<u32> {
+        let [_, data, pipeline] = self.degrees;
+        let at = |place| self.rank(place);
+        let block = |size: u32| {
+            let first = place.data - place.data % size;
+            let members = first..first + size;
+            members
+                .map(|data| at(RankCoordinates { data, ..place }))
+                .collect()
+        };
+        match family {
+            ParallelGroupKind::Tensor => (0..self.tensor_of(place.stage))
+                .map(|tensor| at(RankCoordinates { tensor, ..place }))
+                .collect(),
+            ParallelGroupKind::Data => (0..data)
+                .map(|data| at(RankCoordinates { data, ..place }))
+                .collect(),
+            ParallelGroupKind::Embedding => [0, pipeline - 1]
+                .into_iter()
+                .take(self.members(family) as usize)
+                .map(|stage| at(RankCoordinates { stage, ..place }))
+                .collect(),
+            ParallelGroupKind::Model => (0..pipeline)
+                .flat_map(|stage| (0..self.tensor_of(stage)).map(move |tensor| (stage, tensor)))
+                .map(|(stage, tensor)| {
+                    at(RankCoordinates {
+                        tensor,
+                        stage,
+                        ..place
+                    })
+                })
+                .collect(),
+            ParallelGroupKind::Expert => block(self.expert),
+            ParallelGroupKind::Context => block(self.context),
+            ParallelGroupKind::ExpertData => (0..data / self.expert)
+                .map(|block| block * self.expert + place.data % self.expert)
+                .map(|data| at(RankCoordinates { data, ..place }))
+                .collect(),
+            ParallelGroupKind::Operator(number) => {
+                let partition = self.partition(number);
+                let members = partition.members_of(partition.group_of(place.tensor));
+                members
+                    .into_iter()
+                    .map(|tensor| at(RankCoordinates { tensor, ..place }))
+                    .collect()
+            }
+        }
+    }
+
+    /// All groups that nodes name.
+    pub fn declared(&self) -> DeclaredGroups {
+        let mut groups = DeclaredGroups::new();
+        for family in self.families().filter(|one| self.is_declared(*one)) {
+            let first = self.first(family);
+            for rank in 0..self.ranks() {
+                let place = self.place(rank);
+                let in_embedding = [0, self.degrees[2] - 1].contains(&place.stage);
+                if family == ParallelGroupKind::Embedding && !in_embedding
+                    || !self.has(family, place)
+                {
+                    continue;
+                }
+                let name = first + self.index(family, place);
+                groups
+                    .entry(name.to_string())
+                    .or_insert_with(|| self.group(family, place));
+            }
+        }
+        groups
+    }
+}

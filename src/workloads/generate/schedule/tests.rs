@@ -1,0 +1,304 @@
+//! Orders against ones written out by hand, and times and peaks against a pipeline that is played through.
+
+use super::*;
+use chakram_base::units::Span;
+use proptest::prelude::*;
+
+mod oracle;
+
+use oracle::{Played, play};
+
+/// Orders in short: `3b` is the third micro-batch forward through the second chunk, `3b'` back.
+fn order(schedule: PipelineSchedule, stage: u32, stages: u32, micro_batches: u32) -> String {
+    let short = |pass: PipelinePass| {
+        let chunk = char::from(b'a' + pass.chunk as u8);
+        let mark = match pass.direction {
+            PassDirection::Forward => "",
+            PassDirection::Backward => "'",
+        };
+        format!("{}{chunk}{mark}", pass.micro_batch + 1)
+    };
+    let passes = schedule.passes(stage, stages, micro_batches);
+    let count = passes.len();
+    let all: Vec<String> = passes.map(short).collect();
+    assert_eq!(count, all.len(), "the length is known beforehand");
+    all.join(" ")
+}
+
+const ONE_F_ONE_B: PipelineSchedule = PipelineSchedule::OneForwardOneBackward;
+
+fn interleaved(chunks: u32) -> PipelineSchedule {
+    PipelineSchedule::Interleaved { chunks }
+}
+
+fn layer_wise(layers: u32) -> PipelineSchedule {
+    PipelineSchedule::LayerWise { layers }
+}
+
+/// Passes of all stages that last the same, played through.
+fn equal(
+    schedule: PipelineSchedule,
+    stages: u32,
+    micro_batches: u32,
+    forward: u64,
+    back: u64,
+) -> Played {
+    let stages = vec![(forward, back); stages as usize];
+    play(schedule, &stages, micro_batches)
+}
+
+#[test]
+fn gpipe_goes_back_when_all_are_through() {
+    for stage in 0..2 {
+        let order = order(PipelineSchedule::GPipe, stage, 2, 3);
+        assert_eq!(order, "1a 2a 3a 1a' 2a' 3a'");
+    }
+}
+
+#[test]
+fn one_f_one_b_alternates_after_a_warm_up() {
+    // SC'21, figure 4, top: the first of four stages runs three ahead, the last none.
+    let of = |stage| order(ONE_F_ONE_B, stage, 4, 8);
+    let first = "1a 2a 3a 4a 1a' 5a 2a' 6a 3a' 7a 4a' 8a 5a' 6a' 7a' 8a'";
+    assert_eq!(of(0), first);
+    let third = "1a 2a 1a' 3a 2a' 4a 3a' 5a 4a' 6a 5a' 7a 6a' 8a 7a' 8a'";
+    assert_eq!(of(2), third);
+    let last = "1a 1a' 2a 2a' 3a 3a' 4a 4a' 5a 5a' 6a 6a' 7a 7a' 8a 8a'";
+    assert_eq!(of(3), last);
+    // Fewer micro-batches than the warm-up would take.
+    assert_eq!(order(ONE_F_ONE_B, 0, 4, 2), "1a 2a 1a' 2a'");
+}
+
+#[test]
+fn interleaved_chunks_take_turns_as_in_megatron() {
+    // Two stages, four micro-batches: forward passes come as 1a 2a 1b 2b 3a 4a 3b 4b, backward ones as
+    // 1b 2b 1a 2a 3b 4b 3a 4a. The first stage runs 2 x 1 + 1 x 2 = 4 ahead, the second 2.
+    let of = |stage| order(interleaved(2), stage, 2, 4);
+    let first = "1a 2a 1b 2b 3a 1b' 4a 2b' 3b 1a' 4b 2a' 3b' 4b' 3a' 4a'";
+    assert_eq!(of(0), first);
+    let second = "1a 2a 1b 1b' 2b 2b' 3a 1a' 4a 2a' 3b 3b' 4b 4b' 3a' 4a'";
+    assert_eq!(of(1), second);
+
+    // SC'21, figure 4, bottom, first of four stages: 2 x 3 + 1 x 4 = 10 ahead.
+    let first = "1a 2a 3a 4a 1b 2b 3b 4b 5a 6a 7a 1b' 8a 2b' 5b 3b' 6b 4b' 7b 1a' 8b 2a' \
+                 3a' 4a' 5b' 6b' 7b' 8b' 5a' 6a' 7a' 8a'";
+    assert_eq!(order(interleaved(2), 0, 4, 8), first);
+
+    // As many micro-batches as stages: all forward passes come first.
+    assert_eq!(
+        order(interleaved(2), 1, 2, 2),
+        "1a 2a 1b 2b 1b' 2b' 1a' 2a'"
+    );
+}
+
+#[test]
+fn layer_wise_leaves_a_layer_when_all_are_through_it() {
+    let order = order(layer_wise(3), 0, 1, 2);
+    assert_eq!(order, "1a 2a 1b 2b 1c 2c 1c' 2c' 1b' 2b' 1a' 2a'");
+}
+
+#[test]
+fn inference_never_goes_back() {
+    assert_eq!(order(PipelineSchedule::Inference, 1, 2, 4), "1a 2a 3a 4a");
+}
+
+#[test]
+fn four_stages_take_33_and_interleaved_28_and_a_half() {
+    // Eq. 1: (8 - 1)(1 + 2) + 4 (1 + 2) = 21 + 12 = 33.
+    for schedule in [PipelineSchedule::GPipe, ONE_F_ONE_B] {
+        assert_eq!(equal(schedule, 4, 8, 1, 2).time, 33);
+        assert_eq!(schedule.ideal(&[Span(3); 4], 8), Span(33));
+    }
+    // Chunks of half the layers, in halves: (2 x 8 - 1)(1 + 2) + 4 (1 + 2) = 45 + 12 = 57 halves = 28.5.
+    assert_eq!(equal(interleaved(2), 4, 8, 1, 2).time, 57);
+    assert_eq!(interleaved(2).ideal(&[Span(3); 4], 8), Span(57));
+    // One stage has no bubble: 8 (1 + 2) = 24.
+    assert_eq!(equal(ONE_F_ONE_B, 1, 8, 1, 2).time, 24);
+    assert_eq!(ONE_F_ONE_B.ideal(&[Span(3)], 8), Span(24));
+    // 33 / 24 = 1 + 3/8, 28.5 / 24 = 1 + 3/16.
+    assert_eq!(ONE_F_ONE_B.bubble(4, 8), 3.0 / 8.0);
+    assert_eq!(interleaved(2).bubble(4, 8), 3.0 / 16.0);
+    // Eight forward passes follow one another through four stages: 8 + 3 = 11.
+    assert_eq!(equal(PipelineSchedule::Inference, 4, 8, 1, 0).time, 11);
+    assert_eq!(
+        PipelineSchedule::Inference.ideal(&[Span(1); 4], 8),
+        Span(11)
+    );
+}
+
+#[test]
+fn activations_are_held_until_their_way_back() {
+    let stored = |schedule: PipelineSchedule, count: u32| -> Vec<u64> {
+        let held: Vec<u64> = (0..4).map(|i| schedule.stored(i, 4, count)).collect();
+        assert_eq!(equal(schedule, 4, count, 1, 2).peaks, held);
+        held
+    };
+    // S - i, no more than there are.
+    assert_eq!(stored(ONE_F_ONE_B, 8), [4, 3, 2, 1]);
+    assert_eq!(stored(ONE_F_ONE_B, 2), [2, 2, 2, 1]);
+    assert_eq!(stored(PipelineSchedule::GPipe, 8), [8; 4]);
+    // 2 (3 - i) + 4 + 1 halves; for the first stage 11 / 2 = 4 (1 + 3/8) micro-batches, the factor
+    // 1 + (S - 1)/(S v) of Korthikanti et al. ("Reducing activation recomputation", 2022, section 4.2.3).
+    assert_eq!(stored(interleaved(2), 8), [11, 9, 7, 5]);
+    assert_eq!(stored(interleaved(2), 4), [8; 4]);
+    assert_eq!(stored(layer_wise(3), 2), [6; 4]);
+    let kept = |stage| PipelineSchedule::Inference.stored(stage, 4, 8);
+    assert_eq!([kept(0), kept(3)], [0, 0]);
+}
+
+#[test]
+fn equal_stages_take_as_long_as_the_formula_says() {
+    let mut played = 0;
+    for stages in 1..=6 {
+        for count in 1..=12 {
+            let mut all = vec![
+                PipelineSchedule::GPipe,
+                ONE_F_ONE_B,
+                PipelineSchedule::Inference,
+            ];
+            all.extend((1..=4).map(layer_wise));
+            if count % stages == 0 {
+                all.extend((2..=4).map(interleaved));
+            }
+            for (schedule, (forward, back)) in all
+                .into_iter()
+                .flat_map(|one| [(one, (1, 2)), (one, (3, 1)), (one, (1, 1))])
+            {
+                let both = if schedule.trains() {
+                    forward + back
+                } else {
+                    forward
+                };
+                let case = format!("{schedule:?}, {stages} stages, {count}, {forward}, {back}");
+                let found = equal(schedule, stages, count, forward, back);
+                let ideal = schedule.ideal(&vec![Span(both); stages as usize], count);
+                assert_eq!(found.time, ideal.0, "{case}");
+                // The bubble is what is not computed, per computed.
+                let busy = (u64::from(count * schedule.chunks()) * both) as f64;
+                let bubble = (found.time as f64 - busy) / busy;
+                let formula = schedule.bubble(stages, count);
+                assert!(
+                    (bubble - formula).abs() < 1e-12,
+                    "{case}: {bubble} {formula}"
+                );
+                let stored = |stage| schedule.stored(stage, stages, count);
+                let stored: Vec<u64> = (0..stages).map(stored).collect();
+                assert_eq!(found.peaks, stored, "{case}");
+                played += 1;
+            }
+        }
+    }
+    // 72 pipelines of 7 schedules, and three more for the 12 + 6 + 4 + 3 + 2 + 2 = 29 that can interleave.
+    assert_eq!(played, 3 * (72 * 7 + 29 * 3));
+}
+
+#[test]
+fn interleaving_wants_a_multiple_of_the_stages() {
+    let refusal = |chunks, stages, count| {
+        let schedule = interleaved(chunks);
+        schedule.check(stages, count).unwrap_err().to_string()
+    };
+    assert_eq!(
+        refusal(2, 4, 6),
+        "`micro_batches` is 6; expected a multiple of the 4 stages, for interleaved chunks take turns after \
+         that many: 4 or 8"
+    );
+    assert!(refusal(2, 4, 3).ends_with("after that many: 4"));
+    assert_eq!(refusal(1, 4, 8), "`chunks` is 1; expected 2 or more");
+    let refusal = |schedule: PipelineSchedule, stages, count| {
+        let error = schedule.check(stages, count).unwrap_err();
+        error.to_string()
+    };
+    assert_eq!(
+        refusal(ONE_F_ONE_B, 0, 8),
+        "`stages` is 0; expected 1 or more"
+    );
+    assert_eq!(
+        refusal(ONE_F_ONE_B, 4, 0),
+        "`micro_batches` is 0; expected 1 or more"
+    );
+    assert_eq!(
+        refusal(layer_wise(0), 4, 8),
+        "`layers` is 0; expected 1 or more"
+    );
+    assert_eq!(
+        refusal(layer_wise(u32::MAX), 4, u32::MAX),
+        "passes of a stage would be 36893488130239234050, and a trace holds at most 4294967295; try fewer \
+         micro-batches"
+    );
+}
+
+fn any_schedule() -> impl Strategy<Value = PipelineSchedule> {
+    prop_oneof![
+        Just(PipelineSchedule::GPipe),
+        Just(ONE_F_ONE_B),
+        (2_u32..5).prop_map(interleaved),
+        (1_u32..5).prop_map(layer_wise),
+        Just(PipelineSchedule::Inference),
+    ]
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: 400, ..ProptestConfig::default() })]
+
+    #[test]
+    fn unequal_stages_keep_to_the_bounds(
+        schedule in any_schedule(),
+        stages in proptest::collection::vec((1_u64..10, 1_u64..10), 1..7),
+        rounds in 1_u32..5,
+        over in 0_u32..6,
+    ) {
+        let count = stages.len() as u32;
+        let micro_batches = match schedule {
+            PipelineSchedule::Interleaved { .. } => rounds * count,
+            _ => rounds + over,
+        };
+        let found = play(schedule, &stages, micro_batches).time;
+        let both = |&(forward, back): &(u64, u64)| forward + if schedule.trains() { back } else { 0 };
+        let passes = u64::from(micro_batches * schedule.chunks());
+        let slowest = stages.iter().map(both).max().unwrap();
+        let through: u64 = stages.iter().map(both).sum();
+        prop_assert!(found >= passes * slowest);
+        prop_assert!(found >= through);
+        let spans: Vec<Span> = stages.iter().map(|stage| Span(both(stage))).collect();
+        let ideal = schedule.ideal(&spans, micro_batches).0;
+        let slowest_forward = stages.iter().map(|stage| stage.0).max().unwrap();
+        let slowest_back = stages.iter().map(|stage| stage.1).max().unwrap();
+        match schedule {
+            PipelineSchedule::Inference => prop_assert_eq!(found, ideal),
+            PipelineSchedule::GPipe => {
+                let each = slowest_forward + slowest_back;
+                prop_assert_eq!(found, (passes - 1) * each + through);
+                prop_assert!(found >= ideal);
+            }
+            _ => {}
+        }
+    }
+
+    #[test]
+    fn what_needs_is_what_is_fed(
+        schedule in any_schedule(),
+        stages in 1_u32..6,
+        rounds in 1_u32..4,
+    ) {
+        // Every pass but the first layers' forward and the last layers' backward one needs one other, which
+        // feeds it and nothing else.
+        let micro_batches = rounds * stages;
+        let mut ends = 0;
+        for stage in 0..stages {
+            for pass in schedule.passes(stage, stages, micro_batches) {
+                match schedule.predecessor(pass, stage, stages) {
+                    Some((other, needed)) => {
+                        prop_assert_eq!(needed.direction, pass.direction);
+                        prop_assert_eq!(needed.micro_batch, pass.micro_batch);
+                        let back = schedule.successor(needed, other, stages);
+                        prop_assert_eq!(back, Some((stage, pass)));
+                    }
+                    None => ends += 1,
+                }
+            }
+        }
+        let ways = if schedule.trains() { 2 } else { 1 };
+        prop_assert_eq!(ends, ways * micro_batches);
+    }
+}

@@ -1,0 +1,263 @@
+//! Operators that several NPUs share, each with degrees of its own (PALM, Table III).
+//!
+//! [`ShardingDegrees`] split an operator's samples, rows, outputs and inputs into equal shards; there is one device for
+//! each combination of shards, which multiplies what it has. If an operator is sharded along an axis over which a
+//! result is summed, each device has a partial sum:
+//!
+//! | pass | result | sharded by | summed over |
+//! |---|---|---|---|
+//! | forward (FD) | output `B M N` | b, m, n | k |
+//! | backward (BD) | gradient of the input `B M K` | b, m, k | n |
+//! | update (GU) | gradient of the weights `N K` | n, k | b and m |
+//!
+//! Each is an all-reduce of one device's shard of the result. PALM's prose has the input as `N x K`; the table and
+//! the code have it as here, which products of small matrices confirm. A bias, which Table III leaves out, adds its
+//! part, `N / n`, to the update.
+//!
+//! A convolution `(b, c, i, k)` is the same with the rows of its output in place of m: see [`ShardingDegrees`]. The
+//! table takes the input's size in its FLOPs and windows without padding that stay within a device's rows. Here
+//! the output has its own size, with stride and padding, in FLOPs too, and a device gets from its neighbours
+//! the rows that its windows reach into ([`OperatorSharding::rows`], [`OperatorSharding::halo`]); their gradients go
+//! back the same way before they are summed over k, and are not counted in that sum. The gradient of the input has its
+//! own channels (`B H W C`; in print it is `B H W K`).
+//!
+//! Shards are equal: sizes that do not divide are refused.
+
+use super::{GenerateError, MOST_WORK, check_limit, refused};
+use crate::model::{OperatorKind, OperatorSpec};
+use chakram_base::ids::Rank;
+use std::ops::Range;
+
+mod grid;
+mod halo;
+mod layout;
+mod sizes;
+#[cfg(test)]
+mod tests;
+
+use grid::DeviceGrid;
+use sizes::{LETTERS, OperatorTotals};
+
+pub use crate::model::OperatorAxis;
+pub use layout::{
+    MemberPartition, MeshAxis, Redistribution, ShardLayout, ShardMessage, redistribute,
+    reduce_scatter_groups,
+};
+
+/// Number of equal shards of an operator along each axis.
+///
+/// | axis | linear | convolution | pooling | attention |
+/// |---|---|---|---|---|
+/// | `b` | samples: `b` | samples: `b` | samples: `b` | samples |
+/// | `m` | rows: `m` | rows of pixels: `i` | rows of pixels: `i` | |
+/// | `n` | outputs: `n` | output channels: `k` | channels: `c` | heads |
+/// | `k` | inputs: `k` | input channels: `c` | | |
+///
+/// with the letters of Table III, one of which is used twice there; plans and messages call them b, m, n and k for
+/// all. Devices are numbered in the order in which the table writes the degrees, `(b, m, n, k)`, `(b, c, i, k)` and
+/// `(b, c, i)`, the last one fastest.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct ShardingDegrees {
+    /// Parts of the samples.
+    pub b: u32,
+    /// Parts of the rows.
+    pub m: u32,
+    /// Parts of the outputs.
+    pub n: u32,
+    /// Parts of the inputs, over which products are summed.
+    pub k: u32,
+}
+
+impl ShardingDegrees {
+    /// Degrees of a convolution in the notation of Table III: samples, input channels, rows of the image, output
+    /// channels.
+    pub fn convolution(b: u32, c: u32, i: u32, k: u32) -> Self {
+        Self {
+            b,
+            m: i,
+            n: k,
+            k: c,
+        }
+    }
+
+    /// Degrees of a pooling in the notation of Table III: samples, channels, rows of the image.
+    pub fn pool(b: u32, c: u32, i: u32) -> Self {
+        Self {
+            b,
+            m: i,
+            n: c,
+            k: 1,
+        }
+    }
+
+    /// Parts along `axis`.
+    pub fn along(&self, axis: OperatorAxis) -> u32 {
+        match axis {
+            OperatorAxis::B => self.b,
+            OperatorAxis::M => self.m,
+            OperatorAxis::N => self.n,
+            OperatorAxis::K => self.k,
+        }
+    }
+
+    /// Devices that it takes, if they can be counted.
+    pub fn devices(&self) -> u128 {
+        OperatorAxis::ALL
+            .iter()
+            .map(|&axis| u128::from(self.along(axis)))
+            .product()
+    }
+}
+
+/// Parts of a result that have to be summed, each device of a group having one.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct ShardReduction {
+    /// Elements that a device has of it; 0 where there is no such result.
+    pub elements: u64,
+    /// Number of devices in the sum; 1 for no communication.
+    pub size: u32,
+    /// Axes in which these devices differ.
+    pub over: &'static [OperatorAxis],
+}
+
+/// A sharded operator.
+#[derive(Clone, Debug, PartialEq)]
+pub struct OperatorSharding {
+    grid: DeviceGrid,
+    degrees: ShardingDegrees,
+    rows: Option<halo::WindowRows>,
+    /// FLOPs of a device's forward pass, two for each multiplication, products with padding among them. As in
+    /// [`OperatorKind::multiplications`], only matrix products count, and Table III's windows of a pooling.
+    pub flops: u64,
+    /// Sum after a forward pass.
+    pub forward: ShardReduction,
+    /// Sum of the input's gradient after a backward pass.
+    pub backward: ShardReduction,
+    /// Sum of the weights' gradient before they are updated.
+    pub update: ShardReduction,
+}
+
+impl OperatorSharding {
+    /// Shards `work` on `batch` samples by `degrees` over `devices` devices; the error states possible degrees.
+    pub fn new(
+        work: &OperatorKind,
+        batch: u64,
+        degrees: ShardingDegrees,
+        devices: u32,
+    ) -> Result<Self, GenerateError> {
+        Self::of(&work.spec(), batch, degrees, devices)
+    }
+
+    /// The same of an operator as data.
+    pub(super) fn of(
+        spec: &OperatorSpec,
+        batch: u64,
+        degrees: ShardingDegrees,
+        devices: u32,
+    ) -> Result<Self, GenerateError> {
+        let sizes = OperatorTotals::new(spec, batch);
+        let named: Vec<String> = sizes
+            .order
+            .iter()
+            .map(|&axis| format!("{} {}", LETTERS[axis as usize], degrees.along(axis)))
+            .collect();
+        for axis in OperatorAxis::ALL {
+            if degrees.along(axis) == 0 {
+                return Err(refused(LETTERS[axis as usize], 0, "1 or more"));
+            }
+        }
+        if degrees.devices() != devices.into() {
+            let product = degrees.devices();
+            let all = named.join(", ");
+            let expected = format!("{product}, the product of the degrees {all}");
+            return Err(refused("devices", devices, expected));
+        }
+        for axis in OperatorAxis::ALL {
+            sizes.check(axis, degrees.along(axis))?;
+        }
+        // The degrees divide, so the divisions are exact; none is above the number of devices.
+        let [b, m, n, k] = [degrees.b, degrees.m, degrees.n, degrees.k].map(u128::from);
+        let limit = |what, amount| check_limit(what, amount, MOST_WORK, "smaller sizes");
+        let reduction = |amount, over: &'static [OperatorAxis]| {
+            let elements = limit("elements of a device", amount)?;
+            // No result, no sum.
+            let over = if elements == 0 { &[] } else { over };
+            Ok(ShardReduction {
+                elements,
+                size: over.iter().map(|&axis| degrees.along(axis)).product(),
+                over,
+            })
+        };
+        let weights = sizes.weights.iter().map(|&(count, [by_n, by_k])| {
+            count / if by_n { n } else { 1 } / if by_k { k } else { 1 }
+        });
+        let weights = weights.fold(0, u128::saturating_add);
+        Ok(Self {
+            grid: DeviceGrid::new(sizes.order.map(|axis| (axis, degrees.along(axis)))),
+            degrees,
+            rows: sizes.rows,
+            flops: limit("FLOPs of a device", sizes.flops / (b * m * n * k))?,
+            forward: reduction(sizes.outputs / (b * m * n), &[OperatorAxis::K])?,
+            backward: reduction(sizes.inputs / (b * m * k), &[OperatorAxis::N])?,
+            update: reduction(weights, &[OperatorAxis::B, OperatorAxis::M])?,
+        })
+    }
+
+    /// Shard along `axis` that the device at `position` has.
+    pub fn part(&self, position: u32, axis: OperatorAxis) -> u32 {
+        self.digit(axis).part(position)
+    }
+
+    /// Digit of a device's position that selects its shard along `axis`.
+    pub fn digit(&self, axis: OperatorAxis) -> MeshAxis {
+        self.grid.digit(axis)
+    }
+
+    /// Groups of `devices`, given in the order of their positions, that sum `reduction` together. Groups are ordered
+    /// by their first members, members by their positions.
+    ///
+    /// # Panics
+    /// Panics if there are not as many `devices` as positions.
+    pub fn groups(&self, reduction: &ShardReduction, devices: &[Rank]) -> Vec<Vec<Rank>> {
+        assert_eq!(devices.len() as u128, self.degrees.devices());
+        let groups = self.grid.groups(reduction.over);
+        let of = |positions: Vec<u32>| positions.iter().map(|&p| devices[p as usize]).collect();
+        (0..groups.count())
+            .map(|group| of(groups.members_of(group)))
+            .collect()
+    }
+
+    /// Rows of the image that the device at `position` has, and those that its windows reach; none if the
+    /// operator has no windows.
+    pub fn rows(&self, position: u32) -> Option<[Range<u64>; 2]> {
+        self.rows_of(self.part(position, OperatorAxis::M))
+    }
+
+    /// The same for the devices with shard `part` of the rows.
+    pub fn rows_of(&self, part: u32) -> Option<[Range<u64>; 2]> {
+        let rows = self.rows?;
+        Some([
+            rows.own(part, self.degrees.m),
+            rows.needed(part, self.degrees.m),
+        ])
+    }
+
+    /// Halo exchange: elements that the device at `position` needs of rows in front of its own and behind them. They
+    /// are received before a forward pass, and their gradients sent back after a backward one.
+    pub fn halo(&self, position: u32) -> [u64; 2] {
+        let (Some(rows), Some([own, needed])) = (self.rows, self.rows(position)) else {
+            return [0, 0];
+        };
+        // A convolution's input channels are sharded by k, a pooling's channels by n.
+        let channels = match rows.cut {
+            OperatorAxis::K => self.degrees.k,
+            _ => self.degrees.n,
+        };
+        let parts = u128::from(self.degrees.b) * u128::from(channels);
+        halo::beyond(&own, &needed).map(|count| {
+            let row = u128::from(count).saturating_mul(rows.width.into());
+            let elements = row.saturating_mul(rows.elements) / parts;
+            u64::try_from(elements).unwrap_or(u64::MAX)
+        })
+    }
+}

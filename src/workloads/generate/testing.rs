@@ -1,0 +1,236 @@
+//! Helpers for the tests of all patterns.
+
+use super::*;
+use chakram_trace::format::write::TraceWriter;
+use chakram_trace::format::{CollectiveKind, Dtype, GroupName, MemoryChanges};
+use std::collections::BTreeMap;
+
+/// A node as a sink received it; `op` in the words of `Debug`.
+#[derive(Debug, PartialEq)]
+pub(super) struct EmittedNode {
+    pub name: String,
+    pub op: String,
+    /// FLOPs, bytes and number format of a kernel.
+    pub kernel: Option<(u64, u64, Option<Dtype>)>,
+    pub lane: Option<i64>,
+    pub recorded: Span,
+    pub data: Vec<u64>,
+    pub memory: MemoryChanges,
+}
+
+/// Records the nodes of one rank, and the bytes sent and received by all, by (source, destination, tag).
+#[derive(Default)]
+struct EmissionRecorder {
+    rank: u32,
+    seen: Vec<EmittedNode>,
+    messages: BTreeMap<(u32, u32, i32), [Vec<u64>; 2]>,
+}
+
+impl Sink for EmissionRecorder {
+    fn node(&mut self, node: &NodeView<'_>, data: &[u64]) -> Result<(), TraceError> {
+        self.seen.push(EmittedNode {
+            name: node.name.to_owned(),
+            op: format!("{:?}", node.op),
+            kernel: match node.op {
+                Op::Compute {
+                    flops,
+                    bytes,
+                    dtype,
+                } => Some((flops, bytes, dtype)),
+                _ => None,
+            },
+            lane: node.lane,
+            recorded: node.recorded,
+            data: data.to_vec(),
+            memory: node.memory,
+        });
+        assert_eq!(node.id, self.seen.len() as u64, "ids count from 1");
+        assert!(data.iter().all(|id| (1..node.id).contains(id)), "{node:?}");
+        assert_eq!(node.recorded.0 % 1000, 0, "{node:?}");
+        if let Op::Message {
+            receive,
+            peer,
+            tag,
+            bytes,
+            own,
+            ..
+        } = node.op
+        {
+            assert_eq!(own, Some(self.rank));
+            let key = if receive {
+                (peer, self.rank, tag)
+            } else {
+                (self.rank, peer, tag)
+            };
+            let ends = self.messages.entry(key).or_default();
+            ends[usize::from(receive)].push(bytes);
+        }
+        Ok(())
+    }
+}
+
+fn written(job: &GeneratedJob, rank: u32) -> Vec<u8> {
+    let mut writer = TraceWriter::new(Vec::new()).unwrap();
+    job.nodes(rank, &mut writer).unwrap();
+    writer.into_inner()
+}
+
+/// Every rank's nodes, after checking what holds for all patterns: ids ascend from 1 without
+/// gaps and name only earlier ones, counts are as promised, ranks of one class and repeated
+/// runs give the same bytes, ranks of one shape the same graph with the slots bound as promised,
+/// and every message is sent once and received once.
+pub(super) fn every_rank(pattern: WorkloadPattern) -> Vec<Vec<EmittedNode>> {
+    pattern.validate().unwrap();
+    let (job, again) = (
+        GeneratedJob::new(pattern.clone()).unwrap(),
+        GeneratedJob::new(pattern).unwrap(),
+    );
+    let mut recorder = EmissionRecorder::default();
+    let mut ranks = Vec::new();
+    for rank in 0..job.ranks() {
+        recorder.rank = rank;
+        job.nodes(rank, &mut recorder).unwrap();
+        ranks.push(std::mem::take(&mut recorder.seen));
+        assert_eq!(job.node_count(rank), ranks[rank as usize].len() as u64);
+        assert_ne!(job.node_count(rank), 0);
+        let least = job.0.least_nodes(rank);
+        assert!((1..=job.node_count(rank)).contains(&least), "{least}");
+        let bytes = written(&job, rank);
+        assert_eq!(bytes, written(&again, rank));
+        let class = job.class_of(rank);
+        assert_eq!(job.class_of(class), class, "a class stands for itself");
+        assert_eq!(
+            bytes,
+            written(&job, class),
+            "rank {rank} is like rank {class}"
+        );
+    }
+    shapes_hold(&job);
+    for (key, [sent, received]) in &recorder.messages {
+        assert_eq!((sent.len(), sent), (1, received), "{key:?}");
+    }
+    ranks
+}
+
+/// Holds every rank's own graph and slots against those that it gets from the rank of its shape.
+pub(super) fn shapes_hold(job: &GeneratedJob) {
+    for rank in 0..job.ranks() {
+        let shape = job.shape_of(rank);
+        assert_eq!(job.shape_of(shape), shape, "a shape stands for itself");
+        assert_eq!(
+            job.shape_of(job.class_of(rank)),
+            shape,
+            "rank {rank} has the shape of its class"
+        );
+        let (own, slots) = job.graph(rank, &|_| ()).unwrap();
+        let (shared, first) = job.graph(shape, &|_| ()).unwrap();
+        assert!(own == shared, "rank {rank} has the shape of rank {shape}");
+        assert_eq!(job.0.bind(rank, &first), slots, "slots of rank {rank}");
+    }
+}
+
+/// The error with which `pattern` is refused.
+pub(super) fn why_not(pattern: WorkloadPattern) -> String {
+    pattern.validate().unwrap_err().to_string()
+}
+
+/// Ranks in groups of two, each of which reduces and passes bytes on to the next; of the last pair the bytes
+/// are others.
+#[derive(Debug)]
+struct PairedRanks {
+    pairs: u32,
+    /// Error deliberately added to the announced slots.
+    wrong: u32,
+}
+
+impl TraceGenerator for PairedRanks {
+    fn ranks(&self) -> u32 {
+        self.pairs * 2
+    }
+
+    fn groups(&self) -> DeclaredGroups {
+        let pair = |p| (format!("pair{p}"), vec![p * 2, p * 2 + 1]);
+        (0..self.pairs).map(pair).collect()
+    }
+
+    fn class_of(&self, rank: u32) -> u32 {
+        rank
+    }
+
+    fn shape_of(&self, rank: u32) -> u32 {
+        if rank / 2 + 1 == self.pairs { rank } else { 0 }
+    }
+
+    fn bind(&self, rank: u32, first: &SlotBinding) -> SlotBinding {
+        let ranks = self.ranks();
+        SlotBinding {
+            peers: vec![(rank + 2 + self.wrong) % ranks, (rank + ranks - 2) % ranks],
+            groups: vec![None, Some(format!("pair{}", rank / 2))],
+            ..first.clone()
+        }
+    }
+
+    fn node_count(&self, _: u32) -> u64 {
+        4
+    }
+
+    fn nodes(&self, rank: u32, out: &mut TraceEmitter<'_>) -> Result<(), TraceError> {
+        let last = rank / 2 + 1 == self.pairs;
+        let name = format!("pair{}", rank / 2);
+        let groups = [
+            (GroupName::World, 8),
+            (GroupName::Text(&name), if last { 16 } else { 32 }),
+        ];
+        for (group, bytes) in groups {
+            let op = Op::Collective {
+                kind: CollectiveKind::AllReduce,
+                bytes,
+                group,
+                root: None,
+                dimensions: None,
+                host: false,
+            };
+            out.emit(op, None, Span::ZERO, &[])?;
+        }
+        let ranks = self.ranks();
+        for (receive, peer) in [(false, rank + 2), (true, rank + ranks - 2)] {
+            let op = Op::Message {
+                receive,
+                peer: peer % ranks,
+                tag: 0,
+                bytes: 1,
+                own: Some(rank),
+                host: false,
+            };
+            out.emit(op, None, Span::ZERO, &[])?;
+        }
+        Ok(())
+    }
+}
+
+#[test]
+fn ranks_of_one_shape_share_a_graph_and_keep_their_peers_and_groups() {
+    let job = GeneratedJob(Box::new(PairedRanks { pairs: 3, wrong: 0 }));
+    shapes_hold(&job);
+    let workload = job.workload().unwrap();
+    // Ranks 0 to 3 are of one shape. Ranks 4 and 5 each have their own, and the same graph.
+    let graphs = workload.instances().iter().map(|i| i.graph.0);
+    assert_eq!(graphs.collect::<Vec<_>>(), [0, 0, 0, 0, 1, 1]);
+    let three = &workload.instances()[3];
+    assert_eq!(three.peers, [Rank(5), Rank(1)]);
+    let members = three
+        .groups
+        .iter()
+        .map(|id| &workload.groups()[id.index()].members[..]);
+    let world = [0, 1, 2, 3, 4, 5].map(Rank);
+    assert_eq!(
+        members.collect::<Vec<_>>(),
+        [&world[..], &[Rank(2), Rank(3)]]
+    );
+}
+
+#[test]
+#[should_panic(expected = "slots of rank 0")]
+fn slots_that_are_not_those_of_the_nodes_are_found() {
+    shapes_hold(&GeneratedJob(Box::new(PairedRanks { pairs: 3, wrong: 1 })));
+}

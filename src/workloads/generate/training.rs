@@ -1,0 +1,387 @@
+//! A model under a plan, as the nodes of its ranks.
+//!
+//! The pages of this module derive each number: costs of kernels (`cost`), collectives of tensor and expert parallelism
+//! (`sharded`), gradient buckets (`buckets`), memory per parameter (`parameter_state`, and `rank_state` for those of a rank),
+//! and the order of a rank's nodes (`emit`).
+
+use super::plan::{
+    AblationEffect, AttentionKernel, BucketPolicy, Optimizer, ParallelGroupKind, ParallelismPlan,
+    RankPlacement, RecomputePolicy, ZeroStage,
+};
+use super::schedule::{PassIter, PipelineSchedule};
+use super::{GenerateError, MOST_WORK, refused};
+use crate::model::Model;
+use chakram_trace::format::{Dtype, Op};
+use std::collections::BTreeMap;
+use std::ops::Range;
+
+mod adapters;
+mod buckets;
+mod check;
+mod context_shards;
+mod cost;
+mod dataflow;
+mod distinct_layers;
+mod emit;
+mod layer;
+mod local_experts;
+mod model_chunks;
+mod operator_recompute;
+mod padded_heads;
+mod parameter_state;
+mod process_groups;
+mod program;
+mod rank_state;
+mod ranks;
+mod residency;
+mod shard_spec;
+mod sharded;
+mod stage_cuts;
+mod summary;
+#[cfg(test)]
+mod tests;
+mod tied_embedding;
+
+pub use emit::{
+    COMPUTE_LANE, CONTEXT_LANE, EXPERT_LANE, GRADIENT_LANE, MEMORY_LANE, PARAMETER_LANE,
+    TENSOR_LANE,
+};
+pub use parameter_state::{ParameterState, ResidentBytes};
+pub use summary::{CommunicationTotals, ParallelGroups, PlanSummary, StageSummary};
+
+use adapters::AdapterGroups;
+use buckets::GradientBucket;
+use cost::CostParameters;
+use distinct_layers::DistinctLayers;
+use layer::{LoweredLayer, LoweringContext};
+use model_chunks::ModelChunks;
+use ranks::NodeCounts;
+
+/// Numbers of groups.
+const MOST_GROUPS: u64 = i32::MAX as u64;
+
+/// A model and the plan by which it is trained or served.
+#[derive(Clone, Debug, PartialEq)]
+pub struct TrainingPattern {
+    /// The model.
+    pub model: Model,
+    /// The plan.
+    pub plan: ParallelismPlan,
+}
+
+impl TrainingPattern {
+    /// Checks that the model can be distributed as the plan says, and prepares the data that all ranks share.
+    pub(super) fn prepare(mut self) -> Result<TrainingGenerator, GenerateError> {
+        if matches!(self.plan.schedule, PipelineSchedule::LayerWise { .. }) {
+            let layers = u32::try_from(self.model.layers.len()).unwrap_or(u32::MAX);
+            self.plan.schedule = PipelineSchedule::LayerWise { layers };
+        }
+        let micro_batches = check::check(&self.model, &self.plan)?;
+        if !self.plan.place.is_empty() {
+            self.plan.ranks = self.plan.placed()?;
+            self.plan.place.clear();
+        }
+        if self.plan.recompute == RecomputePolicy::AsNeeded {
+            return self.least_recomputed(micro_batches);
+        }
+        TrainingGenerator::new(self, micro_batches)
+    }
+
+    /// The first recomputation, from least to most, with which every stage fits.
+    fn least_recomputed(self, micro_batches: u32) -> Result<TrainingGenerator, GenerateError> {
+        let capacity = self.plan.capacity.unwrap_or(u64::MAX);
+        let mut choices = vec![
+            RecomputePolicy::None,
+            RecomputePolicy::Selective,
+            RecomputePolicy::Full,
+        ];
+        if self.plan.attention == AttentionKernel::Flash {
+            // Flash attention recomputes its scores anyway, so selective recomputation would be a duplicate.
+            choices.remove(1);
+        }
+        let mut least = u64::MAX;
+        for recompute in choices {
+            let mut plan = self.plan.clone();
+            plan.recompute = recompute;
+            let model = self.model.clone();
+            let prepared = TrainingGenerator::new(Self { model, plan }, micro_batches)?;
+            let stages = 0..prepared.plan.pipeline;
+            let peak = stages.map(|stage| prepared.peak(stage)).max();
+            least = least.min(peak.unwrap_or(0));
+            if peak <= Some(capacity) {
+                return Ok(prepared);
+            }
+        }
+        Err(refused(
+            "recompute",
+            "as-needed",
+            format!(
+                "an NPU with {least} B of memory, which is what everything recomputed leaves, where \
+                 there are {capacity} B; try more tensor or pipeline parallelism, or zero"
+            ),
+        ))
+    }
+}
+
+/// A model under a plan, lowered.
+#[derive(Debug)]
+pub(super) struct TrainingGenerator {
+    model: Model,
+    plan: ParallelismPlan,
+    placement: RankPlacement,
+    micro_batches: u32,
+    sizes: CostParameters,
+    /// Layers that differ, and which of them each layer is.
+    lowered: Vec<LoweredLayer>,
+    lowered_of: Vec<u32>,
+    parts: ModelChunks,
+    /// Messages of a layer in a pass that the same two members may send each other, at most; 0 if members of a tensor
+    /// group are all alike.
+    slots: u32,
+    /// Groups that exchange activations with other stages, if not every member does for itself.
+    adapters: Option<AdapterGroups>,
+    /// Nodes of a rank on each stage, for each member of a tensor group if these differ.
+    counts: Vec<NodeCounts>,
+}
+
+/// Bytes of a number.
+fn bytes_of(dtype: Dtype) -> u64 {
+    match dtype {
+        Dtype::Fp64 => 8,
+        Dtype::Fp32 | Dtype::Tf32 => 4,
+        Dtype::Fp16 | Dtype::Bf16 => 2,
+        Dtype::Fp8 | Dtype::Int8 | Dtype::Fp4 => 1,
+    }
+}
+
+impl TrainingGenerator {
+    fn new(training: TrainingPattern, micro_batches: u32) -> Result<Self, GenerateError> {
+        let TrainingPattern { model, plan } = training;
+        let mut recompute = plan.recompute;
+        if plan.without.has(AblationEffect::Recompute) {
+            recompute = RecomputePolicy::None;
+        }
+        let sizes = CostParameters {
+            samples: plan.micro_batch,
+            number: bytes_of(plan.dtype),
+            gradient: bytes_of(plan.gradients.unwrap_or(plan.dtype)),
+            sums: micro_batches > 1,
+            fused: plan.attention == AttentionKernel::Flash,
+            softmax: plan.softmax,
+            loss: plan.loss,
+            dropout: plan.dropout && plan.trains(),
+            linear: plan.linears.filter(|linears| *linears != plan.dtype),
+            scaling: plan.scaling,
+            elementwise: plan.elementwise,
+        };
+        let context = LoweringContext {
+            sizes,
+            tensor: plan.tensor.into(),
+            sequence: plan.sequence_parallel && plan.tensor > 1,
+            expert: plan.expert.into(),
+            context: (plan.context > 1).then_some(plan.context_exchange),
+            recompute,
+            without: plan.without,
+            overlap: plan.tensor_overlap,
+            branches: plan.branches,
+            trains: plan.trains(),
+        };
+        let shard = context_shards::local(padded_heads::padded(&model, &plan)?, &plan);
+        let shard = local_experts::local(shard, &plan);
+        let DistinctLayers {
+            lowered,
+            lowered_of,
+            mut partitions,
+            slots,
+        } = DistinctLayers::new(&shard, &plan, &context)?;
+        check::messages(&model, &plan, slots, micro_batches)?;
+        let layers: Vec<&LoweredLayer> =
+            lowered_of.iter().map(|of| &lowered[*of as usize]).collect();
+        let parts = ModelChunks::new(&shard, &plan, &layers, sizes);
+        let mut placement = RankPlacement::new(&plan);
+        let adapters = AdapterGroups::new(&plan, &mut partitions);
+        placement.use_partitions(partitions);
+        if parts.tied().is_some() && plan.trains() {
+            placement.use_embedding();
+        }
+        if plan.clip && plan.trains() {
+            placement.use_model();
+        }
+        // Node counts take long to find, so they are kept for each class of ranks.
+        let apart = slots > 0 || adapters.is_some();
+        let kinds = plan.pipeline * if apart { plan.tensor } else { 1 };
+        let counts = (0..kinds).map(|_| NodeCounts::default()).collect();
+        Ok(Self {
+            model,
+            plan,
+            placement,
+            micro_batches,
+            sizes,
+            lowered,
+            lowered_of,
+            parts,
+            slots,
+            adapters,
+            counts,
+        })
+    }
+
+    /// Passes of a rank on `stage`, in order.
+    fn passes(&self, stage: u32) -> PassIter {
+        let (stages, count) = (self.plan.pipeline, self.micro_batches);
+        self.plan.schedule.passes(stage, stages, count)
+    }
+
+    fn chunks(&self) -> u32 {
+        self.plan.schedule.chunks()
+    }
+
+    /// Number of model chunks of all stages, over which layers are distributed.
+    fn parts(&self) -> u32 {
+        self.chunks() * self.plan.pipeline
+    }
+
+    fn layers(&self, part: u32) -> Range<usize> {
+        self.parts.layers(part)
+    }
+
+    fn lowered(&self, layer: usize) -> &LoweredLayer {
+        &self.lowered[self.lowered_of[layer] as usize]
+    }
+
+    /// Layers of all chunks of a stage.
+    fn stage_layers(&self, stage: u32) -> impl Iterator<Item = usize> + '_ {
+        let parts = (0..self.chunks()).map(move |chunk| chunk * self.plan.pipeline + stage);
+        parts.flat_map(|part| self.layers(part))
+    }
+
+    fn communicates(&self) -> bool {
+        self.plan.replicas() > 1 && !self.plan.without.has(AblationEffect::DataCommunication)
+    }
+
+    fn gathers_parameters(&self) -> bool {
+        self.plan.zero == ZeroStage::Parameters && self.communicates()
+    }
+
+    /// Returns true if parameters are copied out of the buffers in which they are gathered, and gradients into those in
+    /// which they are reduced, as FSDP2 does.
+    fn copies_parameters(&self) -> bool {
+        self.gathers_parameters() && self.plan.elementwise.is_pytorch()
+    }
+
+    fn gathers_after_step(&self) -> bool {
+        let shared = matches!(self.plan.zero, ZeroStage::Optimizer | ZeroStage::Gradients);
+        shared && self.communicates() && self.plan.optimizer != Optimizer::None
+    }
+
+    /// Returns true if those gathers run beside the forward pass of the next step: a step begins with those of the
+    /// step before, so that one step alone costs as much as each of many.
+    fn gathers_before_step(&self) -> bool {
+        self.plan.gather_overlap && self.gathers_after_step()
+    }
+
+    /// Returns true if a backward pass ends with reductions; `complete` for the pass that completes its gradients.
+    fn reduces(&self, complete: bool) -> bool {
+        let each = self.plan.zero >= ZeroStage::Gradients && !self.plan.accumulate;
+        self.communicates() && self.plan.trains() && (complete || each)
+    }
+
+    /// Bytes of a layer's parameters when they are gathered.
+    fn gathered_bytes(&self, layer: usize) -> u64 {
+        self.parts.weights(layer) * self.sizes.number
+    }
+
+    /// A kernel that moves `bytes`.
+    fn copy(&self, bytes: u64) -> Op<'static> {
+        Op::Compute {
+            flops: 0,
+            bytes,
+            dtype: Some(self.plan.dtype),
+        }
+    }
+
+    /// Gradients that are reduced when they are found in `layer`.
+    fn buckets(&self, layer: usize) -> &[GradientBucket] {
+        self.parts.buckets(layer)
+    }
+
+    /// Name of the place where a bucket ends, in parts: layer, slash, operator.
+    fn bucket_end(&self, bucket: &GradientBucket) -> [&str; 3] {
+        let layer = &self.model.layers[bucket.layer];
+        match self.plan.buckets {
+            BucketPolicy::Layers if bucket.among == ParallelGroupKind::ExpertData => {
+                [&layer.name, "/", "experts"]
+            }
+            BucketPolicy::Layers => [&layer.name, "", ""],
+            BucketPolicy::Parameters => {
+                let operator = layer.operators.len() - bucket.operators as usize;
+                [&layer.name, "/", &layer.operators[operator].name]
+            }
+        }
+    }
+
+    /// Bytes of gradients in a bucket.
+    fn bucket_bytes(&self, bucket: &GradientBucket) -> u64 {
+        bucket.weights * self.sizes.gradient
+    }
+
+    /// Bytes of the parameters of a bucket that one replica has stepped.
+    fn bucket_shard(&self, bucket: &GradientBucket) -> u64 {
+        let bytes = bucket.weights * self.sizes.number;
+        bytes.div_ceil(self.placement.members(bucket.among).into())
+    }
+
+    /// Bytes between part `below` and the next, for a member of a tensor group.
+    fn boundary(&self, below: u32) -> u64 {
+        if self.plan.without.has(AblationEffect::PipelineCommunication) {
+            return 0;
+        }
+        let last = self.layers(below).last();
+        let among = match (self.plan.scatter_gather, last) {
+            (true, _) => self.plan.tensor.into(),
+            (false, Some(layer)) => self.lowered(layer).output_shards,
+            (false, None) => 1,
+        };
+        self.parts.boundary(below).div_ceil(among)
+    }
+
+    /// Sums at the end of a step, in order: (name, bytes, group).
+    fn last_sums(&self, stage: u32) -> Vec<(&'static str, u64, ParallelGroupKind)> {
+        let mut sums = Vec::new();
+        // Ordered by group kind, so that all members of a group emit sums in one order.
+        let mut partial: BTreeMap<ParallelGroupKind, u64> = BTreeMap::new();
+        for layer in self.stage_layers(stage) {
+            for (family, weights) in &self.lowered(layer).partial {
+                let sum = partial.entry(*family).or_default();
+                *sum = sum.saturating_add(*weights);
+            }
+        }
+        let tensor =
+            self.plan.tensor > 1 && !self.plan.without.has(AblationEffect::TensorCommunication);
+        for (family, weights) in partial.into_iter().filter(|_| tensor) {
+            let what = if self.plan.operators.is_empty() {
+                "norms/all-reduce"
+            } else {
+                "operators/all-reduce"
+            };
+            let bytes = weights.saturating_mul(self.sizes.gradient);
+            sums.push((what, bytes, family));
+        }
+        // Tied weights have one copy on the first and one on the last stage.
+        let ends = stage == 0 || stage + 1 == self.plan.pipeline;
+        let tied = ends && !self.plan.without.has(AblationEffect::DataCommunication);
+        if let Some(weights) = self.parts.tied().filter(|_| tied) {
+            let bytes = weights * self.sizes.gradient;
+            sums.push(("embedding/all-reduce", bytes, ParallelGroupKind::Embedding));
+        }
+        if self.plan.clip && self.placement.members(ParallelGroupKind::Model) > 1 {
+            // The norm of all gradients is one number in single precision.
+            sums.push(("norm/all-reduce", 4, ParallelGroupKind::Model));
+        }
+        if self.plan.clip && self.plan.expert > 1 {
+            // Each rank has the gradients of its own experts.
+            sums.push(("norm/experts/all-reduce", 4, ParallelGroupKind::Expert));
+        }
+        sums
+    }
+}

@@ -1,0 +1,477 @@
+//! Checks that a model can be distributed as a plan says.
+
+use super::bytes_of;
+use super::context_shards;
+use super::dataflow::is_derived;
+use super::emit::MOST_PIECES;
+use super::local_experts;
+use super::padded_heads::padded;
+use super::stage_cuts::chunk_starts;
+use crate::generate::plan::{
+    AdapterSums, AttentionKernel, ParallelAxis, ParallelismPlan, ResidencyRule, SplitUnit,
+};
+use crate::generate::schedule::PipelineSchedule;
+use crate::generate::{GenerateError, MOST_NODES, MOST_WORK, check_limit, refused};
+use crate::model::{LayerOperator, LayerRole, Model, OperatorAxis, TensorSplit};
+use chakram_base::ids::MAX_NPUS;
+
+/// Members of a tensor group whose operators have degrees: each two of them are looked at.
+const MOST_MEMBERS: u64 = 1 << 12;
+
+/// Checks that `model` can be distributed as `plan` says, and returns the number of micro-batches of a step.
+pub(super) fn check(model: &Model, plan: &ParallelismPlan) -> Result<u32, GenerateError> {
+    plan.check_values()?;
+    degrees(plan)?;
+    plan.check_tiles()?;
+    all_layers(model, plan)?;
+    let micro_batches = batch(plan)?;
+    plan.schedule.check(plan.pipeline, micro_batches)?;
+    plan.check_together()?;
+    layers(model, plan)?;
+    local_experts::check(model, plan)?;
+    context_shards::check(model, plan)?;
+    let model = &*padded(model, plan)?;
+    let derived = is_derived(model, plan);
+    if plan.operators.is_empty() {
+        tensor(model, plan)?;
+    }
+    if derived || !plan.operators.is_empty() {
+        operators(model, plan)?;
+    }
+    tile_fits(model, plan)?;
+    let parts = u128::from(plan.pipeline) * u128::from(plan.schedule.chunks());
+    let tags = 2 * u128::from(plan.steps) * parts * u128::from(micro_batches);
+    check_limit(
+        "messages of a job",
+        tags,
+        i32::MAX as u64,
+        "fewer steps or micro-batches",
+    )?;
+    amounts(model, plan)?;
+    let nodes = nodes_at_most(model, plan, micro_batches);
+    check_limit(
+        "nodes of one rank of every stage",
+        nodes,
+        MOST_NODES,
+        "fewer steps or micro-batches",
+    )?;
+    Ok(micro_batches)
+}
+
+/// Refuses SRAM that does not hold the least that a core multiplies at once: of a product over K numbers, of which it has K / t in a
+/// tensor group of t at least, a row of inputs, a column of weights and their result.
+fn tile_fits(model: &Model, plan: &ParallelismPlan) -> Result<(), GenerateError> {
+    let (Some(sram), true) = (plan.sram, plan.residency != ResidencyRule::None) else {
+        return Ok(());
+    };
+    let members = plan.tensor_degrees().max().unwrap_or(1).max(1);
+    let row = |operator: &LayerOperator| {
+        let spec = operator.work.spec();
+        let summed = if spec.sums() { spec.extent('k') } else { 0 };
+        summed.div_ceil(members.into())
+    };
+    let operators = model.runs().flat_map(|run| &run[0].operators);
+    let Some(widest) = operators.max_by_key(|operator| row(operator)) else {
+        return Ok(());
+    };
+    let row = row(widest);
+    let tile = row.saturating_mul(2).saturating_add(1);
+    let tile = tile.saturating_mul(bytes_of(plan.dtype));
+    if sram >= tile {
+        return Ok(());
+    }
+    let expected = format!(
+        "at least {tile} B, a tile of {}: a row of {row} inputs, a column of as many weights, and their result",
+        widest.name
+    );
+    Err(refused("sram", format!("{sram} B"), expected))
+}
+
+/// Nodes of one rank of every stage, at most.
+pub(super) fn nodes_at_most(model: &Model, plan: &ParallelismPlan, micro_batches: u32) -> u128 {
+    let parts = u128::from(plan.pipeline) * u128::from(plan.schedule.chunks());
+    // No operator becomes more than 20 nodes in both directions, reductions and messages included. With a rule for SRAM four
+    // of its kernels at most have operands: forwards, again, and backwards for the gradients of its input and weights.
+    // Each has a load and a store and a node that waits for both, and the optimizer one of each.
+    let accesses = match (plan.residency, plan.largest_access) {
+        (ResidencyRule::None, _) => 0,
+        (_, None) => 1,
+        (_, Some(_)) => u128::from(MOST_PIECES),
+    };
+    let waits = accesses.min(1);
+    let each = 20 + 4 * (2 * accesses + waits) + 2 * accesses;
+    let operators = model.layers.iter();
+    let operators = operators.map(|layer| layer.operators.len() as u128);
+    let of_pass = (operators.sum::<u128>() + parts) * each;
+    of_pass * u128::from(plan.steps) * u128::from(micro_batches)
+}
+
+/// The most samples of a micro-batch.
+const MOST_SAMPLES: u64 = u32::MAX as u64;
+
+/// No parameter has more bytes of weight, gradient and the optimizer's state, and no step moves more for it: 86, for
+/// Adam in numbers of 8 bytes with all passes beside it.
+const STATE: u128 = 96;
+
+/// Refuses amounts whose sums could overflow later: sums of FLOPs fit 128 bits, and bytes of a rank at one moment of
+/// a pass fit 64. A rank has no more of an operator than the model.
+fn amounts(model: &Model, plan: &ParallelismPlan) -> Result<(), GenerateError> {
+    let most = |what, found, limit, hint| check_limit(what, found, limit, hint).map(drop);
+    let samples = u128::from(plan.micro_batch);
+    let fewer = "a smaller micro-batch";
+    most("samples of a micro-batch", samples, MOST_SAMPLES, fewer)?;
+    let all = u128::from(plan.batch) * u128::from(plan.steps);
+    most(
+        "samples of a job",
+        all,
+        MOST_WORK / 8,
+        "fewer samples or steps",
+    )?;
+    let (number, fused) = (
+        bytes_of(plan.dtype),
+        plan.attention == AttentionKernel::Flash,
+    );
+    let (mut weights, mut multiplications, mut kept, mut widest) = (0, 0, 0, 0);
+    let operators = model.runs().flat_map(|run| {
+        let works = run[0].operators.iter().map(|operator| &operator.work);
+        works.map(|work| (work, run.len() as u128))
+    });
+    for (work, times) in operators {
+        // A tied matrix counts as a copy, which a pipeline's last stage has.
+        weights += times * work.spec().gradients(true).fold(0, u128::saturating_add);
+        multiplications += times * u128::from(work.multiplications());
+        kept += times * u128::from(work.saved_bytes(number, fused));
+        widest = widest
+            .max(work.input_elements())
+            .max(work.output_elements());
+    }
+    let smaller = "a smaller model";
+    most(
+        "bytes of parameters and their state",
+        weights * STATE,
+        MOST_WORK,
+        smaller,
+    )?;
+    most(
+        "multiplications of a sample",
+        multiplications,
+        u64::MAX - 1,
+        smaller,
+    )?;
+    // 8 bytes, those of the widest format, for each element of the largest input or output.
+    let kept = (kept + 8 * u128::from(widest)) * samples;
+    most(
+        "bytes of a micro-batch in all layers",
+        kept,
+        MOST_WORK,
+        fewer,
+    )
+}
+
+fn degrees(plan: &ParallelismPlan) -> Result<(), GenerateError> {
+    let ranks = plan.ranks();
+    if ranks > MAX_NPUS.into() {
+        let expected = format!("{MAX_NPUS} ranks or fewer, as machines have NPUs");
+        return Err(refused("data x tensor x pipeline", ranks, expected));
+    }
+    for (axis, word) in ParallelAxis::ALL {
+        if !plan.order.contains(axis) {
+            let found = plan.order.map(|axis| axis.to_string()).join(",");
+            let expected = format!("tp, dp and pp in some order; {word} is missing");
+            return Err(refused("order", found, expected));
+        }
+    }
+    if !plan.ranks.is_empty() {
+        let mut sorted = plan.ranks.clone();
+        sorted.sort_unstable();
+        if !sorted.iter().copied().map(u64::from).eq(0..ranks as u64) {
+            let last = ranks.saturating_sub(1);
+            let expected = format!("each rank from 0 to {last} once, at its position");
+            let found = format!("a list of {}", plan.ranks.len());
+            return Err(refused("ranks", found, expected));
+        }
+    }
+    Ok(())
+}
+
+fn batch(plan: &ParallelismPlan) -> Result<u32, GenerateError> {
+    // In 128 bits, since options are not bounded yet.
+    let at_once = u128::from(plan.data) * u128::from(plan.micro_batch);
+    if !u128::from(plan.batch).is_multiple_of(at_once) {
+        let expected = format!(
+            "a multiple of data x micro_batch, {} x {} = {at_once}",
+            plan.data, plan.micro_batch
+        );
+        return Err(refused("batch", plan.batch, expected));
+    }
+    let count = u128::from(plan.batch) / at_once;
+    let most = u64::from(u32::MAX);
+    let count = check_limit("micro-batches", count, most, "a larger micro-batch")?;
+    Ok(count as u32)
+}
+
+fn layers(model: &Model, plan: &ParallelismPlan) -> Result<(), GenerateError> {
+    let count = model.layers.len();
+    if count == 0 || model.layers.iter().any(|layer| layer.operators.is_empty()) {
+        return Err(refused("model", &model.name, "layers with operators"));
+    }
+    let chunks = plan.schedule.chunks();
+    let parts = u64::from(plan.pipeline) * u64::from(chunks);
+    if let (PipelineSchedule::LayerWise { .. }, true) = (plan.schedule, plan.pipeline > 1) {
+        let expected = "1 with schedule = layer-wise, which has every layer on all ranks";
+        return Err(refused("pipeline", plan.pipeline, expected));
+    }
+    if !plan.stages.is_empty() {
+        return stages(plan, count, parts);
+    }
+    if matches!(plan.schedule, PipelineSchedule::LayerWise { .. }) {
+        return Ok(());
+    }
+    if plan.split != SplitUnit::Blocks {
+        return split_layers(plan, count as u64, parts);
+    }
+    let blocks = model
+        .layers
+        .iter()
+        .filter(|layer| layer.role == LayerRole::Block)
+        .count() as u64;
+    if !blocks.is_multiple_of(parts) || blocks < parts && parts > 1 {
+        let times = match chunks {
+            1 => String::new(),
+            _ => format!("a number that times {chunks} chunks is "),
+        };
+        let expected = format!(
+            "{times}a divisor of the {blocks} blocks of {}; or split = multiplications; or stages that say which layers each \
+             has, which are {}",
+            model.name,
+            describe_layers(model)
+        );
+        return Err(refused("pipeline", plan.pipeline, expected));
+    }
+    debug_assert!(chunk_starts(model, plan).is_sorted());
+    Ok(())
+}
+
+/// Refuses a pipeline that does not split all `count` layers into equal parts, or into one at least for each part.
+fn split_layers(plan: &ParallelismPlan, count: u64, parts: u64) -> Result<(), GenerateError> {
+    let (fits, divides) = match plan.split {
+        SplitUnit::Multiplications => (parts <= count, "at most"),
+        SplitUnit::Blocks | SplitUnit::Layers => (count.is_multiple_of(parts), "a divisor of"),
+    };
+    if fits {
+        return Ok(());
+    }
+    let expected = format!(
+        "a number that times {} chunks is {divides} all {count} layers, with split = {}",
+        plan.schedule.chunks(),
+        plan.split
+    );
+    Err(refused("pipeline", plan.pipeline, expected))
+}
+
+/// Summary of a model's layers: `128, of which 0 is in front of the 126 blocks and 127 behind them`.
+fn describe_layers(model: &Model) -> String {
+    let count = model.layers.len();
+    let is_block = |layer: &crate::model::ModelLayer| layer.role == LayerRole::Block;
+    let first = model.layers.iter().position(is_block);
+    let last = model.layers.iter().rposition(is_block);
+    let (Some(first), Some(last)) = (first, last) else {
+        return format!("{count} and no blocks");
+    };
+    let range = |first: usize, last: usize| {
+        if first == last {
+            format!("{first} is")
+        } else {
+            format!("{first}-{last} are")
+        }
+    };
+    let blocks = model.layers.iter().filter(|layer| is_block(layer)).count();
+    let mut around = Vec::new();
+    if first > 0 {
+        around.push(format!("{} in front of", range(0, first - 1)));
+    }
+    if last + 1 < count {
+        around.push(format!("{} behind", range(last + 1, count - 1)));
+    }
+    if around.is_empty() {
+        format!("{count}, all of them blocks")
+    } else {
+        format!(
+            "{count}, of which {} the {blocks} blocks",
+            around.join(" and ")
+        )
+    }
+}
+
+/// Refuses stages that have another number of layers together than the model, such as those that were written for
+/// its blocks alone. Before anything else that depends on the model.
+fn all_layers(model: &Model, plan: &ParallelismPlan) -> Result<(), GenerateError> {
+    let said: u64 = plan.stages.iter().fold(0, |said, [first, last]| {
+        said + (u64::from(*last) + 1).saturating_sub((*first).into())
+    });
+    if plan.stages.is_empty() || said == model.layers.len() as u64 {
+        return Ok(());
+    }
+    let expected = format!("all layers of {}, {}", model.name, describe_layers(model));
+    Err(refused("stages", format!("{said} layers"), expected))
+}
+
+/// Refuses stages that are not ranges of layers which follow one another, or too few or too many. They are all
+/// layers together ([`all_layers`]), so ranges that follow one another end with the last.
+fn stages(plan: &ParallelismPlan, count: usize, parts: u64) -> Result<(), GenerateError> {
+    let found = plan.stages.len();
+    if found as u64 != parts {
+        let expected = format!("{parts}, one for each stage and chunk");
+        return Err(refused("stages", found, expected));
+    }
+    let mut next = 0;
+    for (i, [first, last]) in plan.stages.iter().enumerate() {
+        if *first != next || last < first || *last as usize >= count {
+            let expected = format!(
+                "at {i} a range that begins with layer {next} and ends before layer {count}"
+            );
+            return Err(refused("stages", format!("{first}-{last}"), expected));
+        }
+        next = last + 1;
+    }
+    Ok(())
+}
+
+fn tensor(model: &Model, plan: &ParallelismPlan) -> Result<(), GenerateError> {
+    for members in plan.stage_tensor.iter().filter(|own| **own > 1) {
+        divide(model, (*members).into())?;
+    }
+    let [first, last] = [0, plan.pipeline - 1].map(|stage| plan.tensor_of(stage));
+    let mut operators = model.runs().flat_map(|run| &run[0].operators);
+    let mut is_tied = || operators.any(|one| one.work.spec().tied_weights().is_some());
+    if first != last && is_tied() {
+        let expected = format!(
+            "one degree for the first and the last stage, which both have the embedding's table of {}",
+            model.name
+        );
+        return Err(refused(
+            "stage_tensor",
+            format!("{first} and {last}"),
+            expected,
+        ));
+    }
+    let members = u64::from(plan.tensor);
+    if members == 1 {
+        return Ok(());
+    }
+    if plan.sequence_parallel && !model.sequence.is_multiple_of(members) {
+        let expected = format!(
+            "false: the {} tokens of a sample are no multiple of tensor = {members}",
+            model.sequence
+        );
+        return Err(refused("sequence_parallel", "true", expected));
+    }
+    divide(model, members)
+}
+
+/// Checks that every operator can be sharded among `members` as the model says.
+fn divide(model: &Model, members: u64) -> Result<(), GenerateError> {
+    for operator in model.runs().flat_map(|run| &run[0].operators) {
+        divides(operator, operator.cut, members)?;
+    }
+    Ok(())
+}
+
+/// Checks that operators with degrees of their own exist, and are compatible with the rest of the plan.
+fn operators(model: &Model, plan: &ParallelismPlan) -> Result<(), GenerateError> {
+    if plan.scatter_gather {
+        let expected = "false where operators have degrees, or a cut that the model does not state: results go to the next stage as \
+             they lie";
+        return Err(refused("scatter_gather", "true", expected));
+    }
+    if plan.adapter_sums == AdapterSums::Destination {
+        let expected =
+            "source where operators have degrees, or a cut that the model does not state";
+        return Err(refused("adapter_sums", plan.adapter_sums, expected));
+    }
+    check_limit(
+        "members of a tensor group whose operators have degrees",
+        plan.tensor.into(),
+        MOST_MEMBERS,
+        "a smaller tensor degree",
+    )?;
+    for one in &plan.operators {
+        let mut names = model.layers.iter().flat_map(|layer| {
+            let operators = layer.operators.iter();
+            operators.map(|operator| (&layer.name, &operator.name))
+        });
+        if !names.any(|(layer, operator)| one.names(layer, operator)) {
+            let expected = format!(
+                "an operator of {}, such as {}; `*` stands for any letters, and `layer/operator` for one of a layer",
+                model.name, model.layers[0].operators[0].name
+            );
+            return Err(refused("operator", format!("{:?}", one.name), expected));
+        }
+        if one.degrees.devices() != plan.tensor.into() {
+            let found = one.degrees.devices();
+            let expected = format!(
+                "{}, the plan's tensor degree, as the product of b, m, n and k of {:?}",
+                plan.tensor, one.name
+            );
+            return Err(refused("operator", found, expected));
+        }
+    }
+    Ok(())
+}
+
+/// Checks that tags suffice for the messages between members of a tensor group, and node counts for those of a rank.
+pub(super) fn messages(
+    model: &Model,
+    plan: &ParallelismPlan,
+    slots: u32,
+    micro_batches: u32,
+) -> Result<(), GenerateError> {
+    let layers = model.layers.len() as u128 * u128::from(slots);
+    let tags = layers * u128::from(plan.steps) * u128::from(micro_batches);
+    check_limit(
+        "messages between members of a tensor group",
+        tags,
+        i32::MAX as u64,
+        "fewer steps or micro-batches",
+    )?;
+    let nodes = tags * 2 * u128::from(plan.tensor - 1);
+    check_limit(
+        "messages of a rank",
+        nodes,
+        MOST_NODES,
+        "a smaller tensor degree",
+    )
+    .map(drop)
+}
+
+/// Checks that `operator` can be sharded among the `members` of a tensor group by `cut`. Vocabularies are padded, so
+/// they need not divide.
+pub(super) fn divides(
+    operator: &LayerOperator,
+    cut: TensorSplit,
+    members: u64,
+) -> Result<(), GenerateError> {
+    let spec = operator.work.spec();
+    let axis = match cut {
+        TensorSplit::Replicated => return Ok(()),
+        TensorSplit::RowParallel => OperatorAxis::K,
+        TensorSplit::ColumnParallel | TensorSplit::InsideRegion => OperatorAxis::N,
+    };
+    if spec.looks_up() || spec.is_linear() && axis == OperatorAxis::N {
+        return Ok(());
+    }
+    let mut sizes = spec.sizes(axis);
+    match sizes.find(|(size, _)| !size.is_multiple_of(members)) {
+        None => Ok(()),
+        Some((size, what)) => {
+            // Heads can be padded, as columns of a perceptron cannot.
+            let or = if spec.attends() {
+                "; or pad_heads = true"
+            } else {
+                ""
+            };
+            let expected = format!("a divisor of the {size} {what} of {}{or}", operator.name);
+            Err(refused("tensor", members, expected))
+        }
+    }
+}

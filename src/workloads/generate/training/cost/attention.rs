@@ -1,0 +1,156 @@
+//! Kernels of attention, in front of it and of itself where it is fused.
+//!
+//! With `a` query heads and `v` heads of keys and values, `w` wide, and `s` tokens:
+//!
+//! | kernel | forward | bytes forward | backward | bytes backward | kept |
+//! |---|---|---|---|---|---|
+//! | attention, fused: `a` query heads and `v` heads of keys and values, `w` wide, `s` tokens | `4nsaw` | `d n (2aw + 2vw) + 4na` | `10nsaw`: scores again, then four products | `d n (4aw + 4vw) + 4na` | queries, keys, values, and 4 B a row for the sum of its exponentials: `d n (aw + 2vw) + 4na` |
+//! | … unfused: `scores` | `2nsaw` | `d (naw + nvw + nas)` | two products | each as forward | queries and keys |
+//! | … `softmax`, with scale and mask | | `2d nas` | | `3d nas` | its result, `d nas` |
+//! | … in single precision, where it is not one kernel | | `(2d + 32) nas`: cast, scale, mask, softmax, cast | | the same | its result |
+//! | … `dropout` | | `(2d + 1) nas` | | `(2d + 1) nas` | mask and result, `(1 + d) nas` |
+//! | … with Megatron-LM's kernels: `merge` of heads, `split` of their gradients | | `2d naw` | | `2d naw`; `2d n (aw + 2vw)` | |
+//! | … `values` | `2nsaw` | `d (nas + nvw + naw)` | two products | each as forward | values |
+//! | … rotary positions, of queries and keys | | `2d n (a + v) w` | | as forward | |
+//! | … norms of heads of queries and keys | | `2d n (a + v) w` | | `3d n (a + v) w` | queries and keys as they were |
+//! | … operation by operation | | as RMSNorm (`model/spec/kernels.rs`) | | the same | the same |
+//! | … rotary positions, operation by operation | | `(2d + 16) n (a + v) w`: cast, product, cast | | as forward | |
+//! | … PyTorch repeats heads of keys and values, where `v < a` | | `2d n (a + v) w` | | as forward | |
+//!
+//! With a causal mask a fused kernel leaves out the scores behind the diagonal: `(s + 1) / 2` in place of `s` above. A rank that has
+//! `m` of the `s` tokens of each sequence (context parallelism) has `m` in place of `s` where queries are counted, and `s` where
+//! keys and values are; its part of the causal scores is that of every other rank.
+
+use super::{CostParameters, OperatorKernels, chain, kernel};
+use crate::generate::GenerateError;
+use crate::generate::plan::ElementwiseKernels;
+use crate::model::OperatorSpec;
+use chakram_trace::format::{KernelShape, MovingKernel};
+
+impl CostParameters {
+    /// The kernels of attention.
+    pub(super) fn attention(
+        &self,
+        spec: &OperatorSpec,
+        dropout: bool,
+        [rotary, qk_norm]: [bool; 2],
+    ) -> Result<OperatorKernels, GenerateError> {
+        let [queries, tokens, heads, kv_heads, width] =
+            ['m', 't', 'n', 'g', 'w'].map(|axis| spec.extent(axis));
+        let causal = spec.products.iter().any(|one| !one.skipped.is_empty());
+        let [b, d] = [self.samples, self.number].map(u128::from);
+        let [m, s, a, v, w] = [queries, tokens, heads, kv_heads, width].map(u128::from);
+        let q = [b, a, m, w];
+        let kv = [b, v, s, w];
+        let n = b * m;
+        let mut kernels = if self.fused {
+            // Each token with itself and those before it, or with all; shards of a sequence have equal parts of them.
+            let pairs = if causal { m * (s + 1) / 2 } else { m * s };
+            let product = 2 * b * pairs * a * w;
+            let rows = 4 * n * a;
+            let moved = d * (2 * n * a * w + 2 * b * s * v * w) + rows;
+            // Reads q, k, v, the output and its gradient; writes the gradients of q, k and v.
+            let back = d * (4 * n * a * w + 4 * b * s * v * w) + rows;
+            // Of the two pieces of a shard one is as far from the end as the other from the start: together they meet as many
+            // keys as if each met half of all.
+            let halved = causal && queries < tokens;
+            let shape = |backward| KernelShape::Attention {
+                batch: self.samples,
+                heads,
+                kv_heads,
+                queries,
+                keys: if halved { tokens / 2 } else { tokens },
+                width,
+                causal: causal && !halved,
+                backward,
+            };
+            let forward = kernel("", 2 * product, moved, &[&q, &kv, &kv], &[&q])?;
+            // Recomputed scores and four products of the backward pass.
+            let (inputs, outputs) = ([&q[..], &q, &kv, &kv, &q], [&q[..], &kv, &kv]);
+            let backward = kernel("", 5 * product, back, &inputs, &outputs)?;
+            OperatorKernels {
+                forward: vec![forward.of(shape(false))],
+                backward: vec![backward.of(shape(true))],
+                ..OperatorKernels::default()
+            }
+        } else {
+            self.unfused(dropout, [a, v, w], q, kv)?
+        };
+        self.before_attention(&mut kernels, rotary, [n, (a + v) * w], v < a)?;
+        if qk_norm {
+            self.head_norms(&mut kernels, [n, (a + v) * w])?;
+        }
+        Ok(kernels)
+    }
+
+    /// Adds norms of heads of queries and keys, `x` elements together, in front of all else, and their gradients behind it.
+    fn head_norms(&self, kernels: &mut OperatorKernels, x: [u128; 2]) -> Result<(), GenerateError> {
+        let d = u128::from(self.number);
+        let (copy, element) = (MovingKernel::Copy, MovingKernel::ElementWise);
+        let (norm, softmax) = (MovingKernel::Normalization, MovingKernel::Softmax);
+        let (forward, backward) = if self.elementwise == ElementwiseKernels::Eager {
+            (
+                chain(
+                    x,
+                    &[
+                        (".norm.single", copy, d + 4),
+                        (".norm.square", element, 8),
+                        (".norm.mean", softmax, 4),
+                        (".norm.product", copy, 8),
+                        (".norm.half", copy, 4 + d),
+                        (".norm.gain", copy, 2 * d),
+                    ],
+                )?,
+                chain(
+                    x,
+                    &[
+                        (".norm.gain.dinput", copy, 2 * d),
+                        (".norm.gain.dgain", softmax, 2 * d),
+                        (".norm.single", copy, d + 4),
+                        (".norm.product.dinput", copy, 8),
+                        (".norm.product.dscale", softmax, 8),
+                        (".norm.square", element, 12),
+                        (".norm.sum", element, 12),
+                        (".norm.half", copy, 4 + d),
+                    ],
+                )?,
+            )
+        } else {
+            let one = |each| chain(x, &[(".norm", norm, each)]);
+            (one(2 * d)?, one(3 * d)?)
+        };
+        kernels.forward.splice(..0, forward);
+        kernels.backward.extend(backward);
+        Ok(())
+    }
+
+    /// Adds what is done to queries and keys, `x` elements together, and to heads of keys and values before attention, and
+    /// the same on the way back.
+    fn before_attention(
+        &self,
+        kernels: &mut OperatorKernels,
+        rotary: bool,
+        x: [u128; 2],
+        shares: bool,
+    ) -> Result<(), GenerateError> {
+        let d = u128::from(self.number);
+        let copy = MovingKernel::Copy;
+        let one_by_one = [
+            (".rotary.single", copy, d + 4),
+            (".rotary.turn", copy, 8),
+            (".rotary.half", copy, 4 + d),
+        ];
+        let in_one = [(".rotary", MovingKernel::ElementWise, 2 * d)];
+        let mut before = match (rotary, self.elementwise) {
+            (false, _) => Vec::new(),
+            (true, ElementwiseKernels::Eager) => chain(x, &one_by_one)?,
+            (true, _) => chain(x, &in_one)?,
+        };
+        if shares && self.elementwise.is_pytorch() {
+            before.extend(chain(x, &[(".repeat", copy, 2 * d)])?);
+        }
+        kernels.backward.extend(before.iter().rev().cloned());
+        kernels.forward.splice(..0, before);
+        Ok(())
+    }
+}

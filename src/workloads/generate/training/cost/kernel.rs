@@ -1,0 +1,105 @@
+//! Kernels that operators are lowered to: their work, their class, and shapes as PyTorch writes them.
+
+use crate::generate::training::residency::OperandBytes;
+use crate::generate::{GenerateError, MOST_WORK, check_limit};
+use chakram_trace::format::{Dtype, KernelShape, MovingKernel};
+
+/// One kernel.
+#[derive(Clone, Debug, PartialEq)]
+pub(in super::super) struct LoweredKernel {
+    /// Suffix to the operator's name, with its dot; often empty.
+    pub suffix: &'static str,
+    pub flops: u64,
+    pub bytes: u64,
+    /// True for a kernel that only moves bytes.
+    pub moves: bool,
+    /// Class and shape, where prices know any.
+    pub shape: Option<KernelShape>,
+    /// Number format that it computes in, if that is not the plan's.
+    pub dtype: Option<Dtype>,
+    pub inputs: String,
+    pub outputs: String,
+    /// Operands of the operator, at the kernel that stands for them in memory traffic.
+    pub operands: Option<OperandBytes>,
+}
+
+/// All kernels of an operator.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub(in super::super) struct OperatorKernels {
+    pub forward: Vec<LoweredKernel>,
+    /// Kernels of the input's gradient, or of the weights' alone if there is no input gradient.
+    pub backward: Vec<LoweredKernel>,
+    /// The one that finds the gradient of the weights, if it is one of its own.
+    pub weights: Option<LoweredKernel>,
+    /// Kernels behind that one, which find gradients too.
+    pub after_weights: Vec<LoweredKernel>,
+    /// Bytes kept from the forward to the backward pass.
+    pub keeps: u64,
+    /// Bytes kept that selective recomputation finds again.
+    pub scores: u64,
+}
+
+/// A shape as PyTorch writes it.
+fn shape(sizes: &[u128]) -> String {
+    format!("{sizes:?}")
+}
+
+fn shapes(all: &[&[u128]]) -> String {
+    let all: Vec<_> = all.iter().map(|one| shape(one)).collect();
+    format!("[{}]", all.join(", "))
+}
+
+const SMALLER: &str = "a smaller micro-batch or a higher tensor degree";
+
+pub(super) fn bytes(amount: u128) -> Result<u64, GenerateError> {
+    check_limit("bytes of a kernel", amount, MOST_WORK, SMALLER)
+}
+
+pub(super) fn kernel(
+    suffix: &'static str,
+    flops: u128,
+    moved: u128,
+    inputs: &[&[u128]],
+    outputs: &[&[u128]],
+) -> Result<LoweredKernel, GenerateError> {
+    Ok(LoweredKernel {
+        suffix,
+        flops: check_limit("FLOPs of a kernel", flops, MOST_WORK, SMALLER)?,
+        bytes: bytes(moved)?,
+        moves: flops == 0,
+        shape: None,
+        dtype: None,
+        inputs: shapes(inputs),
+        outputs: shapes(outputs),
+        operands: None,
+    })
+}
+
+impl LoweredKernel {
+    /// Returns the kernel with its class and shape.
+    pub(super) fn of(self, shape: KernelShape) -> Self {
+        let shape = Some(shape);
+        Self { shape, ..self }
+    }
+
+    pub(super) fn moving(self, class: MovingKernel) -> Self {
+        self.of(KernelShape::Moving(class))
+    }
+}
+
+/// The shape of `batch` products; what does not fit has been refused for its FLOPs, or is empty.
+pub(super) fn gemm(batch: u128, m: u128, n: u128, k: u128) -> KernelShape {
+    let [batch, m, n, k] = [batch, m, n, k].map(|size| u64::try_from(size).unwrap_or(u64::MAX));
+    KernelShape::Gemm { batch, m, n, k }
+}
+
+/// Kernels one after another, each with its name, class, and bytes that it moves for each element of `x`.
+pub(super) fn chain(
+    x: [u128; 2],
+    kernels: &[(&'static str, MovingKernel, u128)],
+) -> Result<Vec<LoweredKernel>, GenerateError> {
+    let one = |&(name, class, bytes): &(&'static str, MovingKernel, u128)| {
+        Ok(kernel(name, 0, bytes * x[0] * x[1], &[&x], &[&x])?.moving(class))
+    };
+    kernels.iter().map(one).collect()
+}

@@ -1,0 +1,125 @@
+//! Kernels of a linear layer: its products, and what its number format and its framework put beside them.
+//!
+//! With `e` bytes of an operand of a product, and `n x k` by `k x m`; for `x` experts, each of which has `n / x` rows, `km`
+//! stands for `x km` in bytes, while FLOPs are those of `n` rows:
+//!
+//! | kernel | where | bytes |
+//! |---|---|---|
+//! | product | | `e (nk + km) + d nm` |
+//! | `dgrad` | | `e (nm + km) + d nk` |
+//! | `wgrad` | | `e (nk + nm)`, and `g km`, twice where micro-batches are summed up |
+//! | `quantize` | operands of 8 bits | `(d + 2e) nk`: read, and written as it is and transposed |
+//! | `grad.quantize` | operands of 8 bits | `(d + 2e) nm` |
+//! | `amax`, `grad.amax` | current scaling | `d nk`, `d nm`: the largest number is found first |
+//! | `bgrad` | Megatron-LM, with a bias | `d nm` |
+//! | `wgrad.sum` | Megatron-LM, where micro-batches are summed up | `(d + 2g) km`; `wgrad` then writes `d km` |
+//!
+//! Delayed scaling takes the largest number of steps before, which is found beside the product. Scaling by blocks
+//! finds it for the 32 numbers at hand, and writes a byte for them. Weights are quantized once a step, with the
+//! optimizer. Transformer Engine has these recipes. Four bits have no kernels of their own: prices of their products
+//! include it.
+
+use super::{CostParameters, LoweredKernel, OperatorKernels, gemm, kernel};
+use crate::generate::GenerateError;
+use crate::generate::plan::{ElementwiseKernels, ScalingRecipe};
+use chakram_trace::format::{Dtype, MovingKernel};
+
+/// Bytes of two numbers.
+pub(in super::super) fn pair_bytes(dtype: Dtype) -> u64 {
+    match dtype {
+        Dtype::Fp64 => 16,
+        Dtype::Fp32 | Dtype::Tf32 => 8,
+        Dtype::Fp16 | Dtype::Bf16 => 4,
+        Dtype::Fp8 | Dtype::Int8 => 2,
+        Dtype::Fp4 => 1,
+    }
+}
+
+impl CostParameters {
+    /// Returns whether operands of products are cast by kernels of their own.
+    pub fn quantizes(&self) -> bool {
+        let narrow = matches!(self.linear, Some(Dtype::Fp8 | Dtype::Int8));
+        narrow && self.number > 1
+    }
+
+    /// The kernels of a product of `[n, k, m]`, with a bias or without; or of one for each of several `experts`, which share the
+    /// `n` rows evenly.
+    pub(super) fn linear(
+        &self,
+        [n, k, m]: [u128; 3],
+        experts: u128,
+        bias: bool,
+    ) -> Result<OperatorKernels, GenerateError> {
+        let [d, g] = [self.number, self.gradient].map(u128::from);
+        let pair = self.linear.map_or(2 * d, |dtype| pair_bytes(dtype).into());
+        let operands = |elements: u128| pair * elements / 2;
+        let megatron = self.elementwise == ElementwiseKernels::Megatron;
+        let apart = megatron && self.sums;
+        // Gradients of weights are read before they are written where there is something to add to.
+        let sums = match (self.sums, apart) {
+            (_, true) => d,
+            (true, false) => 2 * g,
+            (false, false) => g,
+        };
+        let flops = 2 * n * k * m;
+        let held = experts * k * m;
+        // The largest expert's rows, where they do not divide: a grouped product ends with its largest one.
+        let rows = n.div_ceil(experts);
+        let [x, y] = [[n, k], [n, m]];
+        let (one, all) = ([k, m], [experts, k, m]);
+        let w = if experts == 1 { &one[..] } else { &all[..] };
+        let product = |suffix, moved, [a, b]: [&[u128]; 2], c: &[u128], shape| {
+            let kernel = kernel(suffix, flops, moved, &[a, b], &[c])?.of(shape);
+            let dtype = self.linear;
+            Ok::<_, GenerateError>(LoweredKernel { dtype, ..kernel })
+        };
+        let mut forward = self.quantized([".amax", ".quantize"], x)?;
+        let moved = operands(n * k + held) + d * n * m;
+        forward.push(product("", moved, [&x, w], &y, gemm(experts, rows, m, k))?);
+        let mut backward = self.quantized([".grad.amax", ".grad.quantize"], y)?;
+        let moved = operands(n * m + held) + d * n * k;
+        let shape = gemm(experts, rows, k, m);
+        backward.push(product(".dgrad", moved, [&y, w], &x, shape)?);
+        let moved = operands(n * k + n * m) + sums * held;
+        let weights = product(".wgrad", moved, [&x, &y], w, gemm(experts, k, m, rows))?;
+        let mut after_weights = Vec::new();
+        if megatron && bias {
+            let sum = kernel(".bgrad", 0, d * n * m, &[&y], &[&[experts * m]])?;
+            after_weights.push(sum.moving(MovingKernel::ElementWise));
+        }
+        if apart {
+            let sum = kernel(".wgrad.sum", 0, (d + 2 * g) * held, &[w, w], &[w])?;
+            after_weights.push(sum.moving(MovingKernel::ElementWise));
+        }
+        Ok(OperatorKernels {
+            forward,
+            backward,
+            weights: Some(weights),
+            after_weights,
+            ..OperatorKernels::default()
+        })
+    }
+
+    /// Kernels that cast the elements of `x` for products, if they are cast.
+    fn quantized(
+        &self,
+        [amax, quantize]: [&'static str; 2],
+        x: [u128; 2],
+    ) -> Result<Vec<LoweredKernel>, GenerateError> {
+        let Some(dtype) = self.linear.filter(|_| self.quantizes()) else {
+            return Ok(Vec::new());
+        };
+        let (elements, d) = (x[0] * x[1], u128::from(self.number));
+        let mut kernels = Vec::new();
+        if self.scaling == ScalingRecipe::Current {
+            kernels.push(kernel(amax, 0, d * elements, &[&x], &[&[1]])?);
+        }
+        let mut moved = (d + u128::from(pair_bytes(dtype))) * elements;
+        if self.scaling == ScalingRecipe::Block {
+            moved += 2 * elements.div_ceil(32);
+        }
+        kernels.push(kernel(quantize, 0, moved, &[&x], &[&x, &x])?);
+        let moving = |kernel: LoweredKernel| kernel.moving(MovingKernel::ElementWise);
+        Ok(kernels.into_iter().map(moving).collect())
+    }
+}

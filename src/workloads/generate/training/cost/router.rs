@@ -1,0 +1,71 @@
+//! Kernels that send tokens to experts.
+//!
+//! With `t` tokens, `h` wide, `x` experts and `c` copies of a token:
+//!
+//! | kernel | FLOPs | bytes |
+//! |---|---|---|
+//! | `score` | `2thx` | `d (th + hx + tx)` |
+//! | `choose`: softmax in single precision, and the highest | | `(d + 4) tx` |
+//! | `permute`: copies, in the order of experts | | `d (1 + c) th` |
+//! | backwards `permute`: gradients of copies are added | | `d (1 + c) th` |
+//! | … `choose` | | `(8 + d) tx` |
+//! | … `score.dgrad` | `2thx` | `d (tx + hx + th)` |
+//! | … `sum` of both gradients of a token | | `3d th` |
+//! | … `score.wgrad` | `2thx` | `d (th + tx)`, and `g hx`, twice where micro-batches are summed up |
+//!
+//! Scores stay in the plan's number format, as in Megatron-LM and DeepSeek-V3, whose routers are not among the products of
+//! 8 bits.
+
+use super::{CostParameters, OperatorKernels, gemm, kernel};
+use crate::generate::GenerateError;
+use crate::model::OperatorSpec;
+use chakram_trace::format::MovingKernel;
+
+impl CostParameters {
+    /// The kernels of an expert dispatch.
+    pub(super) fn router(&self, spec: &OperatorSpec) -> Result<OperatorKernels, GenerateError> {
+        let [d, g] = [self.number, self.gradient].map(u128::from);
+        let [t, copies] = ['m', 'c'].map(|axis| self.rows(spec.extent(axis).into()));
+        let [h, x] = ['n', 'e'].map(|axis| u128::from(spec.extent(axis)));
+        let flops = 2 * t * h * x;
+        let (tokens, copied, scores, weights) = ([t, h], [copies, h], [t, x], [h, x]);
+        let moved = d * (t * h + h * x + t * x);
+        let permuted = d * (t + copies) * h;
+        let softmax = MovingKernel::Softmax;
+        let forward = vec![
+            kernel(".score", flops, moved, &[&tokens, &weights], &[&scores])?.of(gemm(1, t, x, h)),
+            kernel(".choose", 0, (d + 4) * t * x, &[&scores], &[&scores])?.moving(softmax),
+            kernel(".permute", 0, permuted, &[&tokens], &[&copied])?.moving(MovingKernel::Copy),
+        ];
+        let inputs: [&[u128]; 2] = [&scores, &weights];
+        let backward = vec![
+            kernel(".permute", 0, permuted, &[&copied], &[&tokens])?.moving(MovingKernel::Copy),
+            kernel(
+                ".choose",
+                0,
+                (8 + d) * t * x,
+                &[&scores, &scores],
+                &[&scores],
+            )?
+            .moving(softmax),
+            kernel(".score.dgrad", flops, moved, &inputs, &[&tokens])?.of(gemm(1, t, h, x)),
+            kernel(".sum", 0, 3 * d * t * h, &[&tokens, &tokens], &[&tokens])?
+                .moving(MovingKernel::ElementWise),
+        ];
+        let found = g * if self.sums { 2 } else { 1 } * h * x;
+        let moved = d * (t * h + t * x) + found;
+        let of_weights = kernel(
+            ".score.wgrad",
+            flops,
+            moved,
+            &[&tokens, &scores],
+            &[&weights],
+        )?;
+        Ok(OperatorKernels {
+            forward,
+            backward,
+            weights: Some(of_weights.of(gemm(1, h, x, t))),
+            ..OperatorKernels::default()
+        })
+    }
+}

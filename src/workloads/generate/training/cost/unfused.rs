@@ -1,0 +1,90 @@
+//! Kernels of attention that is not fused: products with scores between them, as PyTorch and Megatron-LM run them.
+
+use super::{CostParameters, OperatorKernels, gemm, kernel};
+use crate::generate::GenerateError;
+use crate::generate::plan::{ElementwiseKernels, SoftmaxKernel};
+use chakram_trace::format::MovingKernel;
+
+impl CostParameters {
+    /// Kernels of attention of `a` heads with scores of their own, for queries and keys of shapes `q` and `kv`.
+    pub(super) fn unfused(
+        &self,
+        dropout: bool,
+        [a, v, w]: [u128; 3],
+        q: [u128; 4],
+        kv: [u128; 4],
+    ) -> Result<OperatorKernels, GenerateError> {
+        let d = u128::from(self.number);
+        let [b, _, m, _] = q;
+        let s = kv[2];
+        let n = b * m;
+        let product = 2 * n * s * a * w;
+        let all = n * a * s;
+        let moved = d * (n * a * w + b * s * v * w + all);
+        let p = [b, a, m, s];
+        // Of each sequence and head, scores of its queries with all keys, or as many sums of values.
+        let (scores, sums) = (gemm(b * a, m, s, w), gemm(b * a, m, w, s));
+        let key_sums = gemm(b * a, s, w, m);
+        let softmax = MovingKernel::Softmax;
+        let in_one = match self.softmax {
+            SoftmaxKernel::Fused => true,
+            SoftmaxKernel::Unfused => false,
+            SoftmaxKernel::Megatron => (b * a).is_multiple_of(4),
+        };
+        // In single precision, each reads and writes all scores.
+        let parts = |[first, last]: [u128; 2], names: [&'static str; 5]| {
+            let moved = [first, 8, 8, 8, last];
+            let parts = names.into_iter().zip(moved);
+            let part = |(name, bytes): (_, u128)| kernel(name, 0, bytes * all, &[&p], &[&p]);
+            parts
+                .map(|one| part(one).map(|kernel| kernel.moving(softmax)))
+                .collect::<Result<Vec<_>, _>>()
+        };
+        let mut forward = vec![kernel(".scores", product, moved, &[&q, &kv], &[&p])?.of(scores)];
+        if in_one {
+            forward.push(kernel(".softmax", 0, 2 * d * all, &[&p], &[&p])?.moving(softmax));
+        } else {
+            let names = [".single", ".scale", ".mask", ".softmax", ".half"];
+            forward.extend(parts([d + 4, 4 + d], names)?);
+        }
+        let mut backward = vec![
+            kernel(".values.dgrad", product, moved, &[&q, &kv], &[&p])?.of(scores),
+            kernel(".values.vgrad", product, moved, &[&p, &q], &[&kv])?.of(key_sums),
+        ];
+        if dropout {
+            let moved = (2 * d + 1) * all;
+            let dropout = kernel(".dropout", 0, moved, &[&p], &[&p])?;
+            // Of scores, by whose rate random numbers go as those of a softmax do.
+            let dropout = dropout.moving(softmax);
+            forward.push(dropout.clone());
+            backward.push(dropout);
+        }
+        forward.push(kernel(".values", product, moved, &[&p, &kv], &[&q])?.of(sums));
+        let megatron = self.elementwise == ElementwiseKernels::Megatron;
+        if megatron {
+            // Heads are laid beside one another for the product behind, and taken apart on the way back.
+            let merge = kernel(".merge", 0, 2 * d * n * a * w, &[&q], &[&q])?;
+            let merge = merge.moving(MovingKernel::Copy);
+            backward.insert(0, merge.clone());
+            forward.push(merge);
+        }
+        if in_one {
+            backward.push(kernel(".softmax", 0, 3 * d * all, &[&p, &p], &[&p])?.moving(softmax));
+        } else {
+            let names = [".half", ".softmax", ".mask", ".scale", ".single"];
+            backward.extend(parts([d + 4, 4 + d], names)?);
+        }
+        backward.push(kernel(".scores.qgrad", product, moved, &[&p, &kv], &[&q])?.of(sums));
+        backward.push(kernel(".scores.kgrad", product, moved, &[&p, &q], &[&kv])?.of(key_sums));
+        if megatron {
+            let moved = 2 * d * n * (a + 2 * v) * w;
+            let split = kernel(".split", 0, moved, &[&q, &kv, &kv], &[&q])?;
+            backward.push(split.moving(MovingKernel::Copy));
+        }
+        Ok(OperatorKernels {
+            forward,
+            backward,
+            ..OperatorKernels::default()
+        })
+    }
+}

@@ -1,0 +1,561 @@
+//! The nodes of one rank, in the order in which its host would launch them.
+//!
+//! All kernels of a rank are one chain, pass after pass in the schedule's order, except weight gradients that overlap
+//! a sum over the tensor group. A pass begins with a receive from the previous stage, on which its chain depends, and
+//! ends with a send on which nothing depends. Gradients are reduced and parameters gathered on lanes of their own.
+
+use super::TrainingGenerator;
+use super::program::{LayerProgram, ProgramDependency, ProgramNode, ProgramTask, add, merge};
+use super::residency::{SramPolicy, SramResidency};
+use crate::generate::TraceEmitter;
+use crate::generate::plan::{ParallelGroupKind, RankCoordinates};
+use crate::generate::schedule::{PassDirection, PipelinePass};
+use chakram_trace::format::{
+    CollectiveKind, KernelShape, MemoryChanges, MovingKernel, NodeLabels, Op, TensorClass,
+    TraceError, TrainingPhase,
+};
+use std::collections::BTreeMap;
+use std::fmt::Write as _;
+
+mod gradients;
+mod memory_traffic;
+mod messages;
+
+pub(super) use memory_traffic::MOST_PIECES;
+
+use gradients::GradientProgress;
+
+/// The lane of kernels.
+pub const COMPUTE_LANE: i64 = 0;
+/// The lane of tensor groups' collectives.
+pub const TENSOR_LANE: i64 = 1;
+/// The lane of reductions of gradients.
+pub const GRADIENT_LANE: i64 = 2;
+/// The lane on which parameters are gathered.
+pub const PARAMETER_LANE: i64 = 3;
+/// The lane on which tokens are exchanged between experts.
+pub const EXPERT_LANE: i64 = 5;
+/// The lane on which ranks exchange what they need of one another's tokens.
+pub const CONTEXT_LANE: i64 = 6;
+/// The lane of loads and stores of memory beyond SRAM.
+pub const MEMORY_LANE: i64 = 4;
+/// The first lane of kernels of branches that run beside the chain. More branches than lanes share them.
+pub const BRANCH_LANE: i64 = 7;
+const BRANCH_LANES: u32 = 3;
+
+/// Emits the nodes of a rank.
+pub(super) struct RankEmitter<'w, 's> {
+    plan: &'w TrainingGenerator,
+    out: &'w mut TraceEmitter<'s>,
+    place: RankCoordinates,
+    rank: u32,
+    step: u32,
+    /// Dependencies of the next node of the chain.
+    chain_tail: Vec<u64>,
+    /// Dependencies of the program in progress.
+    entry: Vec<u64>,
+    /// Node ids of the current program, or of the last one.
+    ids: Vec<u64>,
+    /// The layer and item of a sum that adapters form instead, in the current pass.
+    handed: Option<(usize, usize)>,
+    /// What names of the nodes of the current program begin with.
+    common: String,
+    /// Scratch for the dependencies of a node.
+    data: Vec<u64>,
+    /// Nodes that produced gradients which no reduction depends on yet: of weights that all replicas have, and of experts'.
+    unreduced_producers: [Vec<u64>; 2],
+    /// Reductions of this step.
+    reduced: Vec<u64>,
+    /// Gathers of the parameters of layers that a forward pass still has to wait for.
+    updated: BTreeMap<usize, Vec<u64>>,
+    /// Changes of memory that the next node makes.
+    pending_memory: MemoryChanges,
+    /// SRAM, and what of the stage stays there, if the plan has a rule.
+    sram: Option<(SramPolicy, SramResidency)>,
+}
+
+/// A node that is not of a layer.
+struct StepNode<'n> {
+    name: std::fmt::Arguments<'n>,
+    op: Op<'n>,
+    lane: Option<i64>,
+    phase: TrainingPhase,
+    pass: Option<PipelinePass>,
+    layer: Option<u32>,
+    memory: MemoryChanges,
+}
+
+impl<'w, 's> RankEmitter<'w, 's> {
+    pub fn new(plan: &'w TrainingGenerator, rank: u32, out: &'w mut TraceEmitter<'s>) -> Self {
+        let place = plan.placement.place(rank);
+        let sram = plan.sram();
+        Self {
+            plan,
+            out,
+            sram: sram.map(|sram| (sram, plan.residency(place.stage, &sram))),
+            place,
+            rank,
+            step: 0,
+            chain_tail: Vec::new(),
+            entry: Vec::new(),
+            ids: Vec::new(),
+            handed: None,
+            common: String::new(),
+            data: Vec::new(),
+            unreduced_producers: Default::default(),
+            reduced: Vec::new(),
+            updated: BTreeMap::new(),
+            pending_memory: MemoryChanges::default(),
+        }
+    }
+
+    /// Emits all steps.
+    pub fn run(&mut self) -> Result<(), TraceError> {
+        self.resident()?;
+        let plan = self.plan;
+        let trains = plan.plan.trains();
+        for step in 0..plan.plan.steps {
+            self.step = step;
+            if plan.gathers_before_step() {
+                self.gather_updated()?;
+            }
+            let mut kept = vec![false; plan.chunks() as usize];
+            for pass in plan.passes(self.place.stage) {
+                // Micro-batches pass a chunk in order, so with the last one it is done, and its gradients are complete.
+                let last = pass.micro_batch + 1 == plan.micro_batches;
+                let complete = last && (pass.direction == PassDirection::Backward || !trains);
+                let chunk = &mut kept[pass.chunk as usize];
+                // Parameters that stay are there after the first pass of a step.
+                let present = std::mem::replace(chunk, !plan.plan.reshard);
+                self.pass(pass, complete, present)?;
+            }
+            if trains {
+                self.end_of_step()?;
+            }
+        }
+        self.released()
+    }
+
+    /// Frees what no node was left to free: memory of layers behind the last node, all of whose kernels are left out.
+    fn released(&mut self) -> Result<(), TraceError> {
+        let memory = std::mem::take(&mut self.pending_memory);
+        if memory.is_none() {
+            return Ok(());
+        }
+        self.out.name(format_args!("released"));
+        let labels = NodeLabels {
+            stage: Some(self.place.stage),
+            ..NodeLabels::default()
+        };
+        self.data.clear();
+        self.data.append(&mut self.chain_tail);
+        self.dedup_dependencies();
+        let emitted = self
+            .out
+            .emit_with((Op::NoOp, None), None, memory, labels, &self.data);
+        emitted.map(drop)
+    }
+
+    fn resident(&mut self) -> Result<(), TraceError> {
+        let bytes = self.plan.resident(self.place.stage);
+        let mut memory = MemoryChanges::default();
+        memory.allocates[TensorClass::Weights as usize] = bytes.weights;
+        memory.allocates[TensorClass::Gradients as usize] = bytes.gradients;
+        memory.allocates[TensorClass::Optimizer as usize] = bytes.optimizer;
+        self.out.name(format_args!("resident"));
+        let labels = NodeLabels {
+            stage: Some(self.place.stage),
+            ..NodeLabels::default()
+        };
+        let id = self
+            .out
+            .emit_with((Op::NoOp, None), None, memory, labels, &[])?;
+        self.chain_tail.push(id);
+        Ok(())
+    }
+
+    /// Emits `node`, which waits for `self.data`.
+    fn node(&mut self, node: StepNode<'_>) -> Result<u64, TraceError> {
+        match self.plan.plan.steps {
+            1 => self.out.name(node.name),
+            _ => (self.out).name(format_args!("step{}/{}", self.step, node.name)),
+        }
+        let labels = NodeLabels {
+            phase: Some(node.phase),
+            stage: Some(self.place.stage),
+            micro_batch: node.pass.map(|pass| pass.micro_batch),
+            layer: node.layer,
+            ..NodeLabels::default()
+        };
+        let (lane, memory) = (node.lane, node.memory);
+        // Beside layers there are the optimizer's kernel, and copies around collectives.
+        let kernel = match (node.phase, node.op) {
+            (TrainingPhase::Optimizer, _) => Some(KernelShape::Moving(MovingKernel::Optimizer)),
+            (_, Op::Compute { .. }) => Some(KernelShape::Moving(MovingKernel::ElementWise)),
+            _ => None,
+        };
+        self.dedup_dependencies();
+        self.out
+            .emit_with((node.op, kernel), lane, memory, labels, &self.data)
+    }
+
+    fn pass(
+        &mut self,
+        pass: PipelinePass,
+        complete: bool,
+        present: bool,
+    ) -> Result<(), TraceError> {
+        let plan = self.plan;
+        let at = pass.chunk * plan.plan.pipeline + self.place.stage;
+        let forward = pass.direction == PassDirection::Forward;
+        let layers = plan.layers(at);
+        let (first, end) = (layers.start, layers.end);
+        let mut order = (first..end).map(|i| if forward { i } else { end - 1 - (i - first) });
+        let mut gathers =
+            ParameterGathers::new(plan.gathers_parameters() && !present, order.clone());
+        self.gather(&mut gathers, 0, pass)?;
+        let edge = if forward { 0 } else { plan.parts() - 1 };
+        // On one stage a pass begins with the result of the pass before, without a message.
+        let alone = plan.plan.pipeline == 1;
+        if at != edge && !alone {
+            self.receive(pass, at)?;
+        }
+        let reduces = !forward && plan.reduces(complete);
+        self.handed = plan.handed_sum(at, pass.direction);
+        for (k, layer) in order.by_ref().enumerate() {
+            if k > 0 {
+                self.gather(&mut gathers, k, pass)?;
+            }
+            self.chain_tail.extend(gathers.ids.get(k));
+            if forward {
+                // Later micro-batches follow the first.
+                self.chain_tail
+                    .extend(self.updated.remove(&layer).into_iter().flatten());
+            }
+            if gathers.ids.len() > k && plan.copies_parameters() {
+                self.copy_out(layer, pass)?;
+            }
+            let lowered = plan.lowered(layer);
+            let program = lowered.program(pass.direction, self.place.tensor);
+            let frees = plan.gathers_parameters() && (plan.plan.reshard || complete);
+            let freed = if frees { plan.gathered_bytes(layer) } else { 0 };
+            if reduces && plan.shares_gradients() {
+                // They are whole until they are reduced.
+                let whole = plan.gradient_bytes(layer);
+                add(
+                    &mut self.pending_memory.allocates,
+                    TensorClass::Temporary,
+                    whole,
+                );
+            }
+            let finding = (complete || reduces).then(|| GradientProgress {
+                found: &program.found,
+                operators: 0,
+                buckets: if reduces && plan.plan.overlap {
+                    plan.buckets(layer)
+                } else {
+                    &[]
+                },
+            });
+            self.program(program, layer, pass, finding, freed)?;
+        }
+        if reduces && !plan.plan.overlap && !complete {
+            self.reduce_all(at, pass)?;
+        }
+        if at != plan.parts() - 1 - edge && !alone {
+            let sent = self.send(pass, at)?;
+            if let (Some(sent), false) = (sent, plan.plan.pipeline_overlap) {
+                self.chain_tail.clear();
+                self.chain_tail.push(sent);
+            }
+        }
+        Ok(())
+    }
+
+    /// Copies the parameters of a layer out of the buffer in which they were gathered: read and written once.
+    fn copy_out(&mut self, layer: usize, pass: PipelinePass) -> Result<(), TraceError> {
+        let plan = self.plan;
+        self.data.clear();
+        self.data.append(&mut self.chain_tail);
+        let name = &plan.model.layers[layer].name;
+        let id = self.node(StepNode {
+            name: format_args!(
+                "mb{}/{name}/{}/unpack",
+                pass.micro_batch,
+                direction_label(pass)
+            ),
+            op: plan.copy(plan.gathered_bytes(layer).saturating_mul(2)),
+            lane: Some(COMPUTE_LANE),
+            phase: TrainingPhase::Synchronize,
+            pass: Some(pass),
+            layer: Some(layer as u32),
+            memory: MemoryChanges::default(),
+        })?;
+        self.chain_tail.push(id);
+        Ok(())
+    }
+
+    /// Emits a layer's program, with reductions of buckets that complete on the way; its last node frees `freed`
+    /// bytes of gathered parameters.
+    fn program(
+        &mut self,
+        program: &LayerProgram,
+        layer: usize,
+        pass: PipelinePass,
+        mut finding: Option<GradientProgress<'_>>,
+        freed: u64,
+    ) -> Result<(), TraceError> {
+        self.ids.clear();
+        self.begin_names(layer, pass);
+        // The tail of the chain so far becomes the entry of the program.
+        std::mem::swap(&mut self.entry, &mut self.chain_tail);
+        let count = program.items.len();
+        for (i, item) in program.items.iter().enumerate() {
+            self.data.clear();
+            self.after(&item.after);
+            let mut memory = item.memory;
+            if i == 0 {
+                merge(&mut memory, &std::mem::take(&mut self.pending_memory));
+            }
+            if i + 1 == count {
+                add(&mut memory.frees, TensorClass::Temporary, freed);
+            }
+            let handed = self.handed == Some((layer, i));
+            let id = self.item(item, layer, pass, memory, handed)?;
+            self.ids.push(id);
+            // Gradients complete with the last node are handled after the loop, when the chain has moved on.
+            if let Some(finding) = finding.as_mut().filter(|_| i + 1 < count) {
+                self.reduce_complete_buckets(finding, pass)?;
+            }
+        }
+        if count == 0 {
+            add(
+                &mut self.pending_memory.frees,
+                TensorClass::Temporary,
+                freed,
+            );
+        }
+        merge(&mut self.pending_memory, &program.rest);
+        self.data.clear();
+        self.after(&program.exit);
+        self.chain_tail.clear();
+        self.chain_tail.extend_from_slice(&self.data);
+        match finding {
+            Some(mut finding) => self.reduce_complete_buckets(&mut finding, pass),
+            None => Ok(()),
+        }
+    }
+
+    /// Formats what names of a layer's nodes in a pass begin with.
+    fn begin_names(&mut self, layer: usize, pass: PipelinePass) {
+        let layer = &self.plan.model.layers[layer].name;
+        self.common.clear();
+        let written = match self.plan.plan.steps {
+            1 => write!(self.common, "mb{}/{layer}/", pass.micro_batch),
+            _ => write!(
+                self.common,
+                "step{}/mb{}/{layer}/",
+                self.step, pass.micro_batch
+            ),
+        };
+        written.expect("a string grows as needed");
+    }
+
+    /// Adds to `self.data` the node ids that `after` stands for in the current program.
+    fn after(&mut self, after: &[ProgramDependency]) {
+        for one in after {
+            match one {
+                ProgramDependency::Entry => self.data.extend_from_slice(&self.entry),
+                ProgramDependency::Node(item) => self.data.push(self.ids[*item as usize]),
+            }
+        }
+    }
+
+    fn item(
+        &mut self,
+        item: &ProgramNode,
+        layer: usize,
+        pass: PipelinePass,
+        memory: MemoryChanges,
+        handed: bool,
+    ) -> Result<u64, TraceError> {
+        let plan = self.plan;
+        if handed {
+            let own = item.name.replace("all-reduce", "reduce");
+            self.out.name_parts(&self.common, &own);
+        } else {
+            self.out.name_parts(&self.common, &item.name);
+        }
+        let (op, lane) = match item.task {
+            ProgramTask::Kernel {
+                flops,
+                bytes,
+                dtype,
+                ..
+            } => {
+                let dtype = dtype.or(Some(plan.plan.dtype));
+                (
+                    Op::Compute {
+                        flops,
+                        bytes,
+                        dtype,
+                    },
+                    Some(match item.branch {
+                        0 => COMPUTE_LANE,
+                        branch => BRANCH_LANE + i64::from((branch - 1) % BRANCH_LANES),
+                    }),
+                )
+            }
+            ProgramTask::Collective { bytes, .. } if handed => {
+                let shares = plan.adapters_of(self.place.stage);
+                let shares = shares.and_then(|own| own.shares);
+                // A share of one member has its sum.
+                let reduce = |family| self.collective(CollectiveKind::Reduce, bytes, family);
+                (shares.map_or(Op::NoOp, reduce), Some(TENSOR_LANE))
+            }
+            ProgramTask::Collective {
+                kind,
+                bytes,
+                family,
+            } => {
+                let lane = match family {
+                    ParallelGroupKind::Expert => EXPERT_LANE,
+                    ParallelGroupKind::Context => CONTEXT_LANE,
+                    _ => TENSOR_LANE,
+                };
+                (self.collective(kind, bytes, family), Some(lane))
+            }
+            ProgramTask::Message {
+                receive,
+                peer,
+                bytes,
+                slot,
+            } => {
+                // Tags are unique per step, layer, slot and micro-batch; `check::messages` keeps them within i32.
+                let number = u64::from(self.step) * plan.model.layers.len() as u64 + layer as u64;
+                let number = number * u64::from(plan.slots) + u64::from(slot);
+                let op = Op::Message {
+                    receive,
+                    peer: plan.placement.rank(RankCoordinates {
+                        tensor: peer,
+                        ..self.place
+                    }),
+                    tag: (number * u64::from(plan.micro_batches) + u64::from(pass.micro_batch))
+                        as i32,
+                    bytes,
+                    own: Some(self.rank),
+                    host: false,
+                };
+                (op, None)
+            }
+        };
+        let labels = NodeLabels {
+            phase: Some(item.phase),
+            stage: Some(self.place.stage),
+            micro_batch: Some(pass.micro_batch),
+            layer: Some(layer as u32),
+            inputs: &item.inputs,
+            outputs: &item.outputs,
+        };
+        let kernel = match item.task {
+            ProgramTask::Kernel { shape, .. } => shape,
+            _ => None,
+        };
+        self.dedup_dependencies();
+        let moved = match (self.sram, item.task) {
+            (Some((sram, kept)), ProgramTask::Kernel { operands, .. }) => {
+                operands.map_or([0; 2], |operands| sram.traffic(kept, operands))
+            }
+            _ => [0; 2],
+        };
+        let own = self
+            .out
+            .emit_with((op, kernel), lane, memory, labels, &self.data)?;
+        if moved == [0; 2] {
+            return Ok(own);
+        }
+        self.stream(own, moved, labels)
+    }
+
+    /// Names each dependency of the next node once.
+    fn dedup_dependencies(&mut self) {
+        if self.data.len() > 1 {
+            self.data.sort_unstable();
+            self.data.dedup();
+        }
+    }
+
+    fn collective(
+        &self,
+        kind: CollectiveKind,
+        bytes: u64,
+        family: ParallelGroupKind,
+    ) -> Op<'static> {
+        Op::Collective {
+            kind,
+            bytes,
+            group: self.plan.placement.name(family, self.place),
+            root: None,
+            dimensions: None,
+            host: false,
+        }
+    }
+
+    /// Gathers the parameters of the layers up to the `k`-th of a pass and those that are gathered ahead.
+    fn gather(
+        &mut self,
+        gathers: &mut ParameterGathers,
+        k: usize,
+        pass: PipelinePass,
+    ) -> Result<(), TraceError> {
+        let plan = self.plan;
+        let ahead = k.saturating_add(plan.plan.prefetch as usize);
+        while gathers.ids.len() <= ahead && gathers.ids.len() < gathers.order.len() {
+            let layer = gathers.order[gathers.ids.len()];
+            let bytes = plan.gathered_bytes(layer);
+            let shard = bytes.div_ceil(plan.plan.replicas().into());
+            let mut memory = MemoryChanges::default();
+            memory.allocates[TensorClass::Temporary as usize] = bytes;
+            self.data.clear();
+            self.data.extend_from_slice(&self.chain_tail);
+            let name = &plan.model.layers[layer].name;
+            let id = self.node(StepNode {
+                name: format_args!(
+                    "mb{}/{name}/{}/gather",
+                    pass.micro_batch,
+                    direction_label(pass)
+                ),
+                op: self.collective(CollectiveKind::AllGather, shard, ParallelGroupKind::Data),
+                lane: Some(PARAMETER_LANE),
+                phase: TrainingPhase::Synchronize,
+                pass: Some(pass),
+                layer: Some(layer as u32),
+                memory,
+            })?;
+            gathers.ids.push(id);
+        }
+        Ok(())
+    }
+}
+
+fn direction_label(pass: PipelinePass) -> &'static str {
+    match pass.direction {
+        PassDirection::Forward => "fwd",
+        PassDirection::Backward => "bwd",
+    }
+}
+
+/// The layers of a pass whose parameters are gathered, and the nodes that do.
+struct ParameterGathers {
+    order: Vec<usize>,
+    ids: Vec<u64>,
+}
+
+impl ParameterGathers {
+    fn new(gathers: bool, order: impl Iterator<Item = usize>) -> Self {
+        Self {
+            order: order.filter(|_| gathers).collect(),
+            ids: Vec::new(),
+        }
+    }
+}

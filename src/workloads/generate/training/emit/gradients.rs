@@ -1,0 +1,230 @@
+//! Gradients that are reduced, and the end of a step.
+
+use super::super::buckets::GradientBucket;
+use super::super::program::ProducedGradients;
+use super::{COMPUTE_LANE, GRADIENT_LANE, PARAMETER_LANE, RankEmitter, StepNode, TENSOR_LANE};
+use crate::generate::plan::{AblationEffect, Optimizer, ParallelGroupKind, ZeroStage};
+use crate::generate::schedule::{PassDirection, PipelinePass};
+use chakram_trace::format::{
+    CollectiveKind, MemoryChanges, Op, TensorClass, TraceError, TrainingPhase,
+};
+
+/// Gradients of a layer, as its program finds them.
+pub(super) struct GradientProgress<'p> {
+    /// Gradients that its operators produce, last operator to first.
+    pub found: &'p [ProducedGradients],
+    /// Number of operators whose gradients are complete.
+    pub operators: u32,
+    /// Buckets that are reduced when they are complete.
+    pub buckets: &'p [GradientBucket],
+}
+
+impl RankEmitter<'_, '_> {
+    /// Records the gradients that the nodes of the program so far produced, and reduces buckets that are complete.
+    pub(super) fn reduce_complete_buckets(
+        &mut self,
+        now: &mut GradientProgress<'_>,
+        pass: PipelinePass,
+    ) -> Result<(), TraceError> {
+        while let Some((found, rest)) = now.found.split_first()
+            && found.until as usize <= self.ids.len()
+        {
+            now.found = rest;
+            now.operators += 1;
+            self.finders(found);
+            while let Some((bucket, rest)) = now.buckets.split_first()
+                && bucket.operators == now.operators
+            {
+                now.buckets = rest;
+                self.reduce(bucket, pass)?;
+                // The same node also produced gradients of the next bucket, which must depend on it too.
+                if bucket.divided {
+                    self.finders(found);
+                }
+            }
+        }
+        Ok(())
+    }
+
+    fn finders(&mut self, found: &ProducedGradients) {
+        let nodes = found.nodes.iter();
+        self.unreduced_producers[usize::from(found.of_experts)]
+            .extend(nodes.map(|node| self.ids[*node as usize]));
+    }
+
+    /// Emits the reduction of a bucket, which depends on the producers that no reduction depends on yet.
+    fn reduce(&mut self, bucket: &GradientBucket, pass: PipelinePass) -> Result<(), TraceError> {
+        self.data.clear();
+        let of_experts = bucket.among == ParallelGroupKind::ExpertData;
+        self.data
+            .append(&mut self.unreduced_producers[usize::from(of_experts)]);
+        if !self.plan.plan.overlap {
+            self.data.extend_from_slice(&self.chain_tail);
+        }
+        if self.data.is_empty() {
+            // Kernels that find them may be left out. Then it is the last one that is not.
+            match self.ids.last() {
+                Some(last) => self.data.push(*last),
+                None => self.data.extend_from_slice(&self.chain_tail),
+            }
+        }
+        let bytes = self.plan.bucket_bytes(bucket);
+        let [layer, slash, operator] = self.plan.bucket_end(bucket);
+        if self.plan.copies_parameters() {
+            // Read as they were found, and written as they are reduced.
+            let copied = bucket.weights.saturating_mul(self.plan.sizes.number);
+            let id = self.node(StepNode {
+                name: format_args!(
+                    "mb{}/{layer}{slash}{operator}/gradients/pack",
+                    pass.micro_batch
+                ),
+                op: self.plan.copy(copied.saturating_add(bytes)),
+                lane: Some(COMPUTE_LANE),
+                phase: TrainingPhase::Synchronize,
+                pass: Some(pass),
+                layer: Some(bucket.layer as u32),
+                memory: MemoryChanges::default(),
+            })?;
+            self.data.clear();
+            self.data.push(id);
+        }
+        let (kind, what) = match self.plan.plan.zero {
+            ZeroStage::None => (CollectiveKind::AllReduce, "all-reduce"),
+            _ => (CollectiveKind::ReduceScatter, "reduce-scatter"),
+        };
+        let mut memory = std::mem::take(&mut self.pending_memory);
+        if self.plan.shares_gradients() {
+            memory.frees[TensorClass::Temporary as usize] += bytes;
+        }
+        let id = self.node(StepNode {
+            name: format_args!(
+                "mb{}/{layer}{slash}{operator}/gradients/{what}",
+                pass.micro_batch
+            ),
+            op: self.collective(kind, bytes, bucket.among),
+            lane: Some(GRADIENT_LANE),
+            phase: TrainingPhase::Synchronize,
+            pass: Some(pass),
+            layer: Some(bucket.layer as u32),
+            memory,
+        })?;
+        self.reduced.push(id);
+        Ok(())
+    }
+
+    /// Emits the reductions of all buckets of part `at` one after another, as part of the chain.
+    pub(super) fn reduce_all(&mut self, at: u32, pass: PipelinePass) -> Result<(), TraceError> {
+        for layer in self.plan.layers(at).rev() {
+            for bucket in self.plan.buckets(layer) {
+                self.reduce(bucket, pass)?;
+                let reduced = self.reduced.pop();
+                self.chain_tail.clear();
+                self.chain_tail.extend(reduced);
+            }
+        }
+        Ok(())
+    }
+
+    /// Emits the end of a step: remaining sums, the optimizer, and the all-gather of updated parameters.
+    pub(super) fn end_of_step(&mut self) -> Result<(), TraceError> {
+        let plan = self.plan;
+        if plan.reduces(true) && !plan.plan.overlap {
+            for chunk in (0..plan.chunks()).rev() {
+                let at = chunk * plan.plan.pipeline + self.place.stage;
+                let pass = PipelinePass {
+                    direction: PassDirection::Backward,
+                    micro_batch: plan.micro_batches - 1,
+                    chunk,
+                };
+                self.reduce_all(at, pass)?;
+            }
+        }
+        for producers in &mut self.unreduced_producers {
+            self.chain_tail.append(producers);
+        }
+        self.chain_tail.append(&mut self.reduced);
+        for (what, bytes, family) in plan.last_sums(self.place.stage) {
+            let op = self.collective(CollectiveKind::AllReduce, bytes, family);
+            let lane = match family {
+                ParallelGroupKind::Tensor => TENSOR_LANE,
+                _ => GRADIENT_LANE,
+            };
+            self.last(what, op, lane, TrainingPhase::Synchronize)?;
+        }
+        let makes = plan.plan.optimizer != Optimizer::None;
+        if makes && !plan.plan.without.has(AblationEffect::Optimizer) {
+            // Half of what a step moves comes in, half goes out.
+            let moved = plan.step_bytes(self.place.stage);
+            self.stream_state(false, moved.div_ceil(2))?;
+            let op = Op::Compute {
+                flops: 0,
+                bytes: moved,
+                dtype: Some(plan.plan.dtype),
+            };
+            self.last("optimizer", op, COMPUTE_LANE, TrainingPhase::Optimizer)?;
+            self.stream_state(true, moved / 2)?;
+        }
+        if plan.gathers_after_step() && !plan.gathers_before_step() {
+            self.gather_updated()?;
+            self.chain_tail = std::mem::take(&mut self.updated)
+                .into_values()
+                .flatten()
+                .collect();
+        }
+        Ok(())
+    }
+
+    /// Gathers the parameters that the optimizer has updated, layer by layer in the order of the forward pass.
+    pub(super) fn gather_updated(&mut self) -> Result<(), TraceError> {
+        let plan = self.plan;
+        let stepped = self.chain_tail.clone();
+        for chunk in 0..plan.chunks() {
+            let at = chunk * plan.plan.pipeline + self.place.stage;
+            for bucket in plan
+                .layers(at)
+                .flat_map(|layer| plan.buckets(layer).iter().rev())
+            {
+                let shard = plan.bucket_shard(bucket);
+                let op = self.collective(CollectiveKind::AllGather, shard, bucket.among);
+                let [layer, slash, operator] = plan.bucket_end(bucket);
+                self.data.clear();
+                self.data.extend_from_slice(&stepped);
+                let id = self.node(StepNode {
+                    name: format_args!("{layer}{slash}{operator}/parameters/all-gather"),
+                    op,
+                    lane: Some(PARAMETER_LANE),
+                    phase: TrainingPhase::Synchronize,
+                    pass: None,
+                    layer: Some(bucket.layer as u32),
+                    memory: MemoryChanges::default(),
+                })?;
+                self.updated.entry(bucket.layer).or_default().push(id);
+            }
+        }
+        Ok(())
+    }
+
+    /// Emits a node of the end of a step, which all that follows waits for.
+    pub(super) fn last(
+        &mut self,
+        what: &str,
+        op: Op<'_>,
+        lane: i64,
+        phase: TrainingPhase,
+    ) -> Result<(), TraceError> {
+        self.data.clear();
+        self.data.append(&mut self.chain_tail);
+        let memory = std::mem::take(&mut self.pending_memory);
+        let id = self.node(StepNode {
+            name: format_args!("{what}"),
+            op,
+            lane: Some(lane),
+            phase,
+            pass: None,
+            layer: None,
+            memory,
+        })?;
+        self.chain_tail.push(id);
+        Ok(())
+    }
+}

@@ -1,0 +1,125 @@
+//! Loads and stores of what does not stay in SRAM.
+
+use super::{MEMORY_LANE, RankEmitter};
+use chakram_trace::format::{
+    MemoryChanges, MemoryLocation, NodeLabels, Op, TraceError, TrainingPhase,
+};
+
+impl RankEmitter<'_, '_> {
+    /// Emits loads and stores beside the node `own`, whose name and dependencies are at hand, and the node that waits for
+    /// all of them.
+    pub(super) fn stream(
+        &mut self,
+        own: u64,
+        moved: [u64; 2],
+        labels: NodeLabels<'_>,
+    ) -> Result<u64, TraceError> {
+        let name = self.out.name.clone();
+        let labels = NodeLabels {
+            inputs: "",
+            outputs: "",
+            ..labels
+        };
+        let mut all = vec![own];
+        for (store, (word, bytes)) in [("load", moved[0]), ("store", moved[1])]
+            .into_iter()
+            .enumerate()
+        {
+            for (piece, bytes) in self.pieces(bytes).enumerate() {
+                match piece {
+                    0 => self.out.name(format_args!("{name}/{word}")),
+                    _ => self.out.name(format_args!("{name}/{word}.{piece}")),
+                }
+                let op = remote(store == 1, bytes);
+                let lane = Some(MEMORY_LANE);
+                let none = MemoryChanges::default();
+                all.push(
+                    self.out
+                        .emit_with((op, None), lane, none, labels, &self.data)?,
+                );
+            }
+        }
+        self.out.name(format_args!("{name}/done"));
+        self.out.emit_with(
+            (Op::NoOp, None),
+            None,
+            MemoryChanges::default(),
+            labels,
+            &all,
+        )
+    }
+
+    /// Emits what the optimizer loads and stores of `bytes` that it moves, or nothing if weights and state stay.
+    pub(super) fn stream_state(&mut self, store: bool, bytes: u64) -> Result<(), TraceError> {
+        let Some((_, kept)) = self.sram else {
+            return Ok(());
+        };
+        if kept.keeps_weights() || bytes == 0 {
+            return Ok(());
+        }
+        let name = if store {
+            "optimizer/store"
+        } else {
+            "optimizer/load"
+        };
+        for piece in self.pieces(bytes) {
+            self.last(
+                name,
+                remote(store, piece),
+                MEMORY_LANE,
+                TrainingPhase::Synchronize,
+            )?;
+        }
+        Ok(())
+    }
+
+    /// Bytes of the accesses that move `bytes`.
+    fn pieces(&self, bytes: u64) -> impl Iterator<Item = u64> + use<> {
+        access_pieces(bytes, self.plan.plan.largest_access.unwrap_or(u64::MAX))
+    }
+}
+
+/// Nodes that one load or store becomes at most.
+pub(in crate::generate::training) const MOST_PIECES: u64 = 64;
+
+/// Bytes of the fewest equal accesses that move `bytes`, none of them more than `most`. An operand that comes once for each
+/// part of the other is one load of many times its size, ⌈W/C⌉ I, of which a memory never holds more than I.
+fn access_pieces(bytes: u64, most: u64) -> impl Iterator<Item = u64> {
+    let count = bytes.div_ceil(most.max(1)).min(MOST_PIECES);
+    let (each, rest) = (bytes / count.max(1), bytes % count.max(1));
+    (0..count).map(move |piece| each + u64::from(piece < rest))
+}
+
+/// A load or store of memory beyond SRAM.
+fn remote(store: bool, bytes: u64) -> Op<'static> {
+    Op::Memory {
+        store,
+        place: MemoryLocation::Remote,
+        bytes,
+        in_switch: false,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// 31 times an input of 58 x 2048 x 12288 numbers of 2 bytes for the 31 parts of weights of 3 x 12288² / 8 numbers in SRAM of 3.75
+    /// MB, and these weights once, are 90.6 GB: two loads of a port that holds 64 GB.
+    #[test]
+    fn loads_of_many_passes_are_as_many_as_memory_holds_together() {
+        let (input, weights) = (58 * 2048 * 12_288 * 2_u64, 3 * 12_288 * 12_288 / 8 * 2_u64);
+        assert_eq!(weights.div_ceil(3_750_000), 31);
+        let all = weights + 31 * input;
+        assert_eq!(all, 90_609_549_312);
+        let half = all / 2;
+        assert!(access_pieces(all, 64_000_000_000).eq([half, half]));
+        assert!(access_pieces(all, all).eq([all]));
+        assert!(access_pieces(all, all - 1).eq([half, half]));
+        assert!(access_pieces(11, 4).eq([4, 4, 3]));
+        assert_eq!(access_pieces(0, 4).count(), 0);
+        // Memory that is far too small is refused by the replay, which names it.
+        assert_eq!(access_pieces(1000, 1).count(), 64);
+        assert_eq!(access_pieces(1000, 1).sum::<u64>(), 1000);
+    }
+}

@@ -1,0 +1,156 @@
+//! Messages between pipeline stages.
+
+use super::{RankEmitter, StepNode, TENSOR_LANE, direction_label};
+use crate::generate::plan::{AblationEffect, ParallelGroupKind, RankCoordinates};
+use crate::generate::schedule::{PassDirection, PipelinePass};
+use chakram_trace::format::{CollectiveKind, MemoryChanges, Op, TraceError, TrainingPhase};
+
+impl RankEmitter<'_, '_> {
+    /// The rank on the next stage if `up`, else on the previous one, cyclically: the adapter of the share of the same number.
+    fn neighbour(&self, up: bool) -> u32 {
+        let stages = self.plan.plan.pipeline;
+        let step = if up { 1 } else { stages - 1 };
+        let stage = (self.place.stage + step) % stages;
+        let share = self.place.tensor / self.plan.share(self.place.stage);
+        self.plan.placement.rank(RankCoordinates {
+            tensor: share * self.plan.share(stage),
+            stage,
+            ..self.place
+        })
+    }
+
+    /// The message between part `below` and the next: an activation, or its gradient.
+    fn message(&self, pass: PipelinePass, below: u32, receive: bool, peer: u32) -> Op<'static> {
+        let plan = self.plan;
+        let backward = u32::from(pass.direction == PassDirection::Backward);
+        let number = (self.step * 2 + backward) * plan.parts() + below;
+        Op::Message {
+            receive,
+            peer,
+            // Unique per step, direction, boundary and micro-batch; `check` keeps it within i32.
+            tag: (number * plan.micro_batches + pass.micro_batch) as i32,
+            bytes: plan.boundary(below),
+            own: Some(self.rank),
+            host: false,
+        }
+    }
+
+    /// Receives the input of part `at` from the part beside it; the chain depends on it.
+    pub(super) fn receive(&mut self, pass: PipelinePass, at: u32) -> Result<(), TraceError> {
+        let plan = self.plan;
+        let forward = pass.direction == PassDirection::Forward;
+        let below = if forward { at - 1 } else { at };
+        let phase = if forward {
+            TrainingPhase::Forward
+        } else {
+            TrainingPhase::Backward
+        };
+        self.data.clear();
+        self.data.extend_from_slice(&self.chain_tail);
+        let mb = pass.micro_batch;
+        let mut id = None;
+        if self.plan.is_adapter(self.place) {
+            id = Some(self.node(StepNode {
+                name: format_args!(
+                    "mb{mb}/chunk{}/{}/receive",
+                    pass.chunk,
+                    direction_label(pass)
+                ),
+                op: self.message(pass, below, true, self.neighbour(!forward)),
+                lane: None,
+                phase,
+                pass: Some(pass),
+                layer: None,
+                memory: MemoryChanges::default(),
+            })?);
+        }
+        let sender = if forward { at - 1 } else { at + 1 };
+        let sums = plan.handed_sum(sender, pass.direction).is_some();
+        let groups = plan.adapters_of(self.place.stage);
+        let summing = groups
+            .and_then(|groups| groups.summing)
+            .filter(|_| sums && id.is_some());
+        let shares = groups.and_then(|groups| groups.shares);
+        let exchanges = [
+            (summing, CollectiveKind::AllReduce, "all-reduce"),
+            // Without a root the first member is, which is the one that received.
+            (shares, CollectiveKind::Broadcast, "broadcast"),
+        ];
+        for (family, kind, label) in exchanges {
+            let Some(family) = family else { continue };
+            self.data.clear();
+            self.data.extend_from_slice(&self.chain_tail);
+            self.data.extend(id);
+            id = Some(self.node(StepNode {
+                name: format_args!(
+                    "mb{mb}/chunk{}/{}/{label}",
+                    pass.chunk,
+                    direction_label(pass)
+                ),
+                op: self.collective(kind, plan.boundary(below), family),
+                lane: Some(TENSOR_LANE),
+                phase,
+                pass: Some(pass),
+                layer: None,
+                memory: MemoryChanges::default(),
+            })?);
+        }
+        let mut id = id.expect("members that receive nothing are of a share");
+        // Without the bubble nothing waits for the message, but the scattered parts are gathered all the same.
+        let waits = !plan.plan.without.has(AblationEffect::Bubble);
+        let silent = plan.plan.without.has(AblationEffect::TensorCommunication);
+        let gathers = plan.plan.scatter_gather && plan.plan.tensor > 1 && !silent;
+        if gathers {
+            self.data.clear();
+            if waits {
+                self.data.push(id)
+            } else {
+                self.data.extend_from_slice(&self.chain_tail)
+            }
+            let shard = plan.boundary(below);
+            id = self.node(StepNode {
+                name: format_args!(
+                    "mb{mb}/chunk{}/{}/gather",
+                    pass.chunk,
+                    direction_label(pass)
+                ),
+                op: self.collective(CollectiveKind::AllGather, shard, ParallelGroupKind::Tensor),
+                lane: Some(TENSOR_LANE),
+                phase,
+                pass: Some(pass),
+                layer: None,
+                memory: MemoryChanges::default(),
+            })?;
+        }
+        if waits || gathers {
+            self.chain_tail.push(id);
+        }
+        Ok(())
+    }
+
+    /// Sends the output of part `at`, and returns the node that does, if this member sends.
+    pub(super) fn send(&mut self, pass: PipelinePass, at: u32) -> Result<Option<u64>, TraceError> {
+        if !self.plan.is_adapter(self.place) {
+            return Ok(None);
+        }
+        let forward = pass.direction == PassDirection::Forward;
+        let below = if forward { at } else { at - 1 };
+        self.data.clear();
+        self.data.extend_from_slice(&self.chain_tail);
+        let mb = pass.micro_batch;
+        let sent = self.node(StepNode {
+            name: format_args!("mb{mb}/chunk{}/{}/send", pass.chunk, direction_label(pass)),
+            op: self.message(pass, below, false, self.neighbour(forward)),
+            lane: None,
+            phase: if forward {
+                TrainingPhase::Forward
+            } else {
+                TrainingPhase::Backward
+            },
+            pass: Some(pass),
+            layer: None,
+            memory: MemoryChanges::default(),
+        })?;
+        Ok(Some(sent))
+    }
+}

@@ -1,0 +1,84 @@
+//! Process groups by family, and the ranks of each pipeline.
+
+use super::TrainingGenerator;
+use super::summary::ParallelGroups;
+use crate::generate::plan::{ParallelGroupKind, RankCoordinates};
+use chakram_trace::format::GroupName;
+use chakram_trace::format::roles::GroupRoles;
+use std::collections::BTreeSet;
+
+impl TrainingGenerator {
+    fn used(&self) -> impl Iterator<Item = (ParallelGroupKind, &'static str)> {
+        let used = |family: &ParallelGroupKind| self.placement.is_used(*family);
+        let families = self.placement.families().filter(used);
+        families.map(|family| (family, family.word()))
+    }
+
+    /// The groups of each family that is used.
+    pub(super) fn families(&self) -> Vec<ParallelGroups> {
+        let placement = &self.placement;
+        let groups = self.used().map(|(family, name)| {
+            let mut seen = BTreeSet::new();
+            let places = (0..placement.ranks()).map(|rank| placement.place(rank));
+            let places = places.filter(|place| placement.has(family, *place));
+            let first = |place: &RankCoordinates| match placement.name(family, *place) {
+                GroupName::Number(number) => seen.insert(number),
+                // 0 stands for the group of all ranks, which has no number.
+                _ => seen.insert(0),
+            };
+            let firsts = places.filter(first);
+            ParallelGroups {
+                family: name,
+                all: firsts.map(|place| placement.group(family, place)).collect(),
+            }
+        });
+        groups.collect()
+    }
+
+    /// The family of each numbered group.
+    pub(super) fn families_by_number(&self) -> GroupRoles {
+        let mut roles = GroupRoles::default();
+        for (family, name) in self.used() {
+            let places = (0..self.placement.ranks()).map(|rank| self.placement.place(rank));
+            let mut numbers: Vec<u64> = places
+                .filter(|place| self.placement.has(family, *place))
+                .filter_map(|place| match self.placement.name(family, place) {
+                    GroupName::Number(number) => Some(number),
+                    _ => None,
+                })
+                .collect();
+            numbers.sort_unstable();
+            numbers.dedup();
+            numbers
+                .into_iter()
+                .for_each(|number| roles.add(number, name));
+        }
+        roles
+    }
+
+    /// The ranks through which activations pass, stage by stage.
+    pub(super) fn pipelines(&self) -> Vec<Vec<u32>> {
+        let places = (0..self.placement.ranks()).map(|rank| self.placement.place(rank));
+        let uneven = self.plan.is_uneven();
+        let firsts = places.filter(|place| {
+            place.stage == 0 && (!uneven || place.tensor.is_multiple_of(self.share(0)))
+        });
+        let of = |first: RankCoordinates| {
+            let stages = 0..self.plan.pipeline;
+            let ranks = stages.map(|stage| {
+                let tensor = match uneven {
+                    true => first.tensor / self.share(0) * self.share(stage),
+                    false => first.tensor,
+                };
+                let place = RankCoordinates {
+                    tensor,
+                    stage,
+                    ..first
+                };
+                self.placement.rank(place)
+            });
+            ranks.collect()
+        };
+        firsts.map(of).collect()
+    }
+}

@@ -1,0 +1,128 @@
+//! Parameters of a rank, and the state that it keeps and steps for them.
+//!
+//! Of weights that all replicas have, ZeRO shards state among all of them; of experts among those that have the same ones.
+
+use super::{TrainingGenerator, cost};
+use crate::generate::MOST_WORK;
+use crate::generate::plan::{ElementwiseKernels, Optimizer, ZeroStage};
+use crate::generate::training::{ParameterState, ResidentBytes};
+use chakram_trace::format::Dtype;
+
+impl TrainingGenerator {
+    /// Weights of a rank on `stage`, a copy of tied ones included.
+    pub(super) fn stage_parameters(&self, stage: u32) -> u64 {
+        let layers = self.stage_layers(stage);
+        layers.fold(0, |sum, layer| {
+            sum.saturating_add(self.parts.weights(layer))
+        })
+    }
+
+    /// Of those, weights of experts that fewer replicas have.
+    fn stage_experts(&self, stage: u32) -> u64 {
+        let layers = self.stage_layers(stage);
+        layers.fold(0, |sum: u64, layer| {
+            sum.saturating_add(self.lowered(layer).expert_parameters)
+        })
+    }
+
+    /// The state of weights that all replicas have, and that of experts, each with its number of weights on `stage`.
+    fn states(&self, stage: u32) -> [(ParameterState, u64); 2] {
+        let experts = self.stage_experts(stage);
+        let common = self.stage_parameters(stage) - experts;
+        let replicas = self.plan.replicas() / self.plan.expert;
+        let state = self.state();
+        let of_experts = ParameterState { replicas, ..state };
+        [(state, common), (of_experts, experts)]
+    }
+
+    fn state(&self) -> ParameterState {
+        let trains = self.plan.trains();
+        ParameterState {
+            weight: self.sizes.number,
+            gradient: self.sizes.gradient,
+            optimizer: if trains {
+                self.plan.optimizer
+            } else {
+                Optimizer::None
+            },
+            mixed: self.plan.mixed && self.sizes.number < 4,
+            zero: self.plan.zero,
+            replicas: self.plan.replicas(),
+            passes: self.optimizer_passes(),
+        }
+    }
+
+    /// Bytes of each parameter that goes over gradients and weights move beside the optimizer's own kernel.
+    fn optimizer_passes(&self) -> u64 {
+        let mut bytes = 0;
+        if self.plan.elementwise == ElementwiseKernels::Megatron {
+            // Megatron-LM's optimizer for 16 bits. Gradients in fp16 are copied to single precision (4 written), then
+            // unscaled and checked (4 + 4), and the master copy is read for the weights (4).
+            if self.plan.dtype == Dtype::Fp16 {
+                bytes += 16;
+            }
+            // Their norm, and the product with what clips them.
+            if self.plan.clip {
+                bytes += 12;
+            }
+        }
+        if self.plan.elementwise.is_pytorch() {
+            // Adam one operation after another over lists of tensors in single precision: decay (8), first moment (12), second
+            // moment (8 + 12), root, correction and epsilon (8 each), weights (16): 80, of which 28 are those of one kernel.
+            if self.plan.optimizer == Optimizer::Adam {
+                bytes += 52;
+            }
+            if self.plan.clip {
+                bytes += 12;
+            }
+        }
+        if self.sizes.quantizes() {
+            // Weights are read, and written as operands, as they are and transposed.
+            let linears = self.plan.linears.map_or(0, cost::pair_bytes);
+            bytes += self.sizes.number + linears;
+        }
+        bytes
+    }
+
+    pub(super) fn resident(&self, stage: u32) -> ResidentBytes {
+        let parameters = self.stage_parameters(stage);
+        let [common, experts] = self
+            .states(stage)
+            .map(|(state, parameters)| state.resident(parameters));
+        let mut resident = ResidentBytes {
+            weights: common.weights.saturating_add(experts.weights),
+            gradients: common.gradients.saturating_add(experts.gradients),
+            optimizer: common.optimizer.saturating_add(experts.optimizer),
+        };
+        if self.plan.trains() && self.plan.accumulate && self.micro_batches > 1 {
+            resident.gradients = parameters.saturating_mul(self.sizes.gradient);
+        }
+        resident
+    }
+
+    /// Returns true if gradients are sharded among replicas, between micro-batches too.
+    pub(super) fn shares_gradients(&self) -> bool {
+        self.plan.zero >= ZeroStage::Gradients
+            && self.communicates()
+            && (self.micro_batches == 1 || !self.plan.accumulate)
+    }
+
+    /// Bytes of the gradients that a rank finds of a layer, and that replicas sum.
+    pub(super) fn gradient_bytes(&self, layer: usize) -> u64 {
+        let alone = match self.plan.replicas() == self.plan.expert {
+            true => self.lowered(layer).expert_parameters,
+            false => 0,
+        };
+        (self.parts.weights(layer) - alone) * self.sizes.gradient
+    }
+
+    /// Bytes that a step of a rank's optimizer moves.
+    pub(super) fn step_bytes(&self, stage: u32) -> u64 {
+        let of = |(state, parameters): (ParameterState, u64)| {
+            let stepped = state.stepped(parameters);
+            stepped.saturating_mul(state.moved())
+        };
+        let [common, experts] = self.states(stage).map(of);
+        common.saturating_add(experts).min(MOST_WORK)
+    }
+}

@@ -1,0 +1,219 @@
+//! A lowered plan as a generator: classes of equal ranks, and node counts.
+
+use super::TrainingGenerator;
+use super::emit::RankEmitter;
+use crate::generate::plan::{CorePlacement, ParallelGroupKind, RankCoordinates};
+use crate::generate::{TraceEmitter, TraceGenerator};
+use chakram_trace::format::groups::DeclaredGroups;
+use chakram_trace::format::roles::GroupRoles;
+use chakram_trace::format::scan::NodeView;
+use chakram_trace::format::work_amounts::WorkAmounts;
+use chakram_trace::format::write::Sink;
+use chakram_trace::format::{GroupName, TraceError};
+use chakram_trace::graph::SlotBinding;
+use std::sync::OnceLock;
+
+impl TrainingGenerator {
+    /// The most bytes in use on a rank of `stage`, as if nodes ran in the order of their ids.
+    pub(super) fn peak(&self, stage: u32) -> u64 {
+        let members = (0..self.plan.tensor_of(stage)).filter(|&tensor| {
+            let place = RankCoordinates {
+                tensor,
+                data: 0,
+                stage,
+            };
+            self.representative(place).tensor == tensor
+        });
+        let peaks = members.map(|tensor| {
+            let mut meter = MemoryMeter::default();
+            let place = RankCoordinates {
+                tensor,
+                data: 0,
+                stage,
+            };
+            let rank = self.placement.rank(place);
+            let walked = self.nodes(rank, &mut TraceEmitter::nameless(&mut meter));
+            walked.expect("a meter takes every node");
+            meter.peak
+        });
+        peaks.max().unwrap_or(0)
+    }
+
+    /// The place of the rank whose nodes represent those at `place`: ranks of a stage differ in their peers and
+    /// groups alone, adapters and the others among themselves, and members of a tensor group that send each other messages
+    /// in these.
+    fn representative(&self, place: RankCoordinates) -> RankCoordinates {
+        RankCoordinates {
+            tensor: if self.slots > 0 {
+                place.tensor
+            } else {
+                u32::from(!self.is_adapter(place))
+            },
+            data: 0,
+            stage: place.stage,
+        }
+    }
+
+    /// Number of the counts of a representative. Without messages inside tensor groups and adapters its member is 0, and there
+    /// is one for each stage.
+    fn kind_of(&self, like: RankCoordinates) -> usize {
+        (like.tensor * self.plan.pipeline + like.stage) as usize
+    }
+}
+
+/// Numbers of nodes of ranks that are alike, once they are found.
+#[derive(Debug, Default)]
+pub(super) struct NodeCounts {
+    /// All, which takes a walk.
+    all: OnceLock<u64>,
+    /// At least so many, by the lengths of programs: without messages, reductions, and loads and stores.
+    least: OnceLock<u64>,
+}
+
+/// Sink that sums allocations and frees, and tracks the peak.
+#[derive(Default)]
+struct MemoryMeter {
+    used: u64,
+    peak: u64,
+    nodes: u64,
+}
+
+impl Sink for MemoryMeter {
+    fn node(&mut self, node: &NodeView<'_>, _: &[u64]) -> Result<(), TraceError> {
+        self.nodes += 1;
+        let sum = |all: &[u64]| all.iter().fold(0, |sum: u64, one| sum.saturating_add(*one));
+        self.used = self.used.saturating_add(sum(&node.memory.allocates));
+        self.peak = self.peak.max(self.used);
+        self.used = self.used.saturating_sub(sum(&node.memory.frees));
+        Ok(())
+    }
+}
+
+impl TraceGenerator for TrainingGenerator {
+    fn ranks(&self) -> u32 {
+        self.placement.ranks()
+    }
+
+    fn groups(&self) -> DeclaredGroups {
+        self.placement.declared()
+    }
+
+    fn roles(&self) -> GroupRoles {
+        self.families_by_number()
+    }
+
+    fn amounts(&self) -> Option<WorkAmounts> {
+        Some(self.work_amounts())
+    }
+
+    fn class_of(&self, rank: u32) -> u32 {
+        rank
+    }
+
+    fn core_of(&self, rank: u32) -> Option<[u32; 2]> {
+        match &self.plan.tiles {
+            // Without `ranks` beside, a rank is its position.
+            CorePlacement::Cores(cores) => cores.get(rank as usize).copied(),
+            _ => None,
+        }
+    }
+
+    fn shape_of(&self, rank: u32) -> u32 {
+        self.placement
+            .rank(self.representative(self.placement.place(rank)))
+    }
+
+    fn copies(&self) -> Vec<Vec<u32>> {
+        if self.plan.is_uneven() {
+            let of = |data| RankCoordinates {
+                tensor: 0,
+                data,
+                stage: 0,
+            };
+            let replicas = (0..self.plan.replicas()).map(of);
+            let replica = |place| self.placement.group(ParallelGroupKind::Model, place);
+            return replicas.map(replica).collect();
+        }
+        // Where members of a tensor group exchange messages, a copy is a replica.
+        let members = if self.slots > 0 { self.plan.tensor } else { 1 };
+        let mut pipelines = self.pipelines();
+        pipelines.sort_by_key(|ranks| {
+            let place = self.placement.place(ranks[0]);
+            (place.data, place.tensor)
+        });
+        let replicas = pipelines.chunks(members as usize);
+        replicas.map(<[Vec<u32>]>::concat).collect()
+    }
+
+    fn bind(&self, rank: u32, first: &SlotBinding) -> SlotBinding {
+        let own = self.placement.place(rank);
+        let model = self.placement.place(self.shape_of(rank));
+        let peer = |peer: &u32| {
+            // Peers are of the same stage and another member, or else of another stage and the same share.
+            let peer = self.placement.place(*peer);
+            let tensor = if self.slots > 0 {
+                peer.tensor
+            } else {
+                own.tensor / self.share(own.stage) * self.share(peer.stage)
+            };
+            let stage = peer.stage;
+            self.placement.rank(RankCoordinates {
+                tensor,
+                stage,
+                ..own
+            })
+        };
+        let group = |name: &Option<String>| {
+            let families = self.placement.families();
+            let named = |family| match self.placement.name(family, model) {
+                GroupName::Number(number) => Some(number.to_string()),
+                _ => None,
+            };
+            let mut found = families.filter(|family| named(*family) == *name);
+            let family = name.as_ref().and_then(|_| found.next())?;
+            match self.placement.name(family, own) {
+                GroupName::Number(number) => Some(number.to_string()),
+                _ => None,
+            }
+        };
+        SlotBinding {
+            peers: first.peers.iter().map(peer).collect(),
+            groups: first.groups.iter().map(group).collect(),
+            declared: first.declared.clone(),
+            core: None,
+        }
+    }
+
+    fn node_count(&self, rank: u32) -> u64 {
+        let like = self.representative(self.placement.place(rank));
+        *self.counts[self.kind_of(like)].all.get_or_init(|| {
+            let mut meter = MemoryMeter::default();
+            let walked =
+                RankEmitter::new(self, rank, &mut TraceEmitter::nameless(&mut meter)).run();
+            walked.expect("a meter takes every node");
+            meter.nodes
+        })
+    }
+
+    fn least_nodes(&self, rank: u32) -> u64 {
+        let like = self.representative(self.placement.place(rank));
+        *self.counts[self.kind_of(like)].least.get_or_init(|| {
+            let passes = self.passes(like.stage);
+            let nodes = passes.map(|pass| {
+                let part = pass.chunk * self.plan.pipeline + like.stage;
+                let layers = self.layers(part);
+                let items = layers.map(|layer| {
+                    let program = self.lowered(layer).program(pass.direction, like.tensor);
+                    program.items.len() as u64
+                });
+                items.sum::<u64>()
+            });
+            // The first node is the state that stays, without which a rank with nothing to do would have none.
+            1 + nodes.sum::<u64>() * u64::from(self.plan.steps)
+        })
+    }
+
+    fn nodes(&self, rank: u32, out: &mut TraceEmitter<'_>) -> Result<(), TraceError> {
+        RankEmitter::new(self, rank, out).run()
+    }
+}

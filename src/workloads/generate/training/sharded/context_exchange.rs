@@ -1,0 +1,96 @@
+//! Exchanges of a context group around attention.
+
+use super::super::layer::name;
+use super::super::program::ProgramBuilder;
+use super::MemberOperator;
+use super::member::MemberProgramWriter;
+use crate::generate::plan::{ContextExchange, ParallelGroupKind};
+use chakram_trace::format::{CollectiveKind, TensorClass, TrainingPhase};
+
+impl MemberProgramWriter<'_> {
+    /// Brings what comes into attention to where it is needed: keys and values of all tokens, or all tokens of some heads; on the
+    /// way back the gradient of its output as well.
+    pub(super) fn exchange_before_attention(
+        &mut self,
+        one: &MemberOperator<'_>,
+        phase: TrainingPhase,
+        to: &mut ProgramBuilder,
+    ) {
+        let [queries, keys] = one.context_bytes;
+        match self.context_exchange(one) {
+            None => {}
+            Some(ContextExchange::AllGather) => {
+                let mut held = gathered(one);
+                if phase == TrainingPhase::Backward {
+                    // Their gradients have as many bytes.
+                    held = held.saturating_mul(2);
+                }
+                to.allocate(TensorClass::Temporary, held);
+                let kind = CollectiveKind::AllGather;
+                self.context_collective(one, kind, ".all-gather", keys, phase, to);
+            }
+            Some(ContextExchange::AllToAll) => {
+                let (suffix, bytes) = match phase {
+                    // Its output has the shape of queries.
+                    TrainingPhase::Backward => (".output.all-to-all", queries),
+                    _ => (".all-to-all", queries.saturating_add(keys)),
+                };
+                self.context_collective(one, CollectiveKind::AllToAll, suffix, bytes, phase, to);
+            }
+        }
+    }
+
+    /// Brings what attention leaves back to the ranks that have the tokens: its output, or the gradients of its inputs.
+    pub(super) fn exchange_behind_attention(
+        &mut self,
+        one: &MemberOperator<'_>,
+        phase: TrainingPhase,
+        to: &mut ProgramBuilder,
+    ) {
+        let [queries, keys] = one.context_bytes;
+        let back = phase == TrainingPhase::Backward;
+        match self.context_exchange(one) {
+            None => {}
+            Some(ContextExchange::AllGather) => {
+                if back {
+                    to.free(TensorClass::Temporary, gathered(one));
+                    let (kind, bytes) = (CollectiveKind::ReduceScatter, gathered(one));
+                    self.context_collective(one, kind, ".reduce-scatter", bytes, phase, to);
+                }
+                to.free(TensorClass::Temporary, gathered(one));
+            }
+            Some(ContextExchange::AllToAll) => {
+                let (suffix, bytes) = match back {
+                    true => (".all-to-all", queries.saturating_add(keys)),
+                    false => (".output.all-to-all", queries),
+                };
+                self.context_collective(one, CollectiveKind::AllToAll, suffix, bytes, phase, to);
+            }
+        }
+    }
+
+    fn context_exchange(&self, one: &MemberOperator<'_>) -> Option<ContextExchange> {
+        let exchanges = one.context_bytes != [0; 2] && !one.idle;
+        self.context().context.filter(|_| exchanges)
+    }
+
+    fn context_collective(
+        &mut self,
+        one: &MemberOperator<'_>,
+        kind: CollectiveKind,
+        suffix: &str,
+        bytes: u64,
+        phase: TrainingPhase,
+        to: &mut ProgramBuilder,
+    ) {
+        let name = name(phase, &one.step.operator.name, suffix);
+        self.collective(name, kind, bytes, ParallelGroupKind::Context, phase, to);
+    }
+}
+
+/// Bytes of the keys and values of all tokens.
+fn gathered(one: &MemberOperator<'_>) -> u64 {
+    let [tokens, own] = ['t', 'm'].map(|axis| u128::from(one.spec.extent(axis)));
+    let bytes = u128::from(one.context_bytes[1]) * tokens / own.max(1);
+    u64::try_from(bytes).unwrap_or(u64::MAX)
+}

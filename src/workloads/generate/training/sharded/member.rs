@@ -1,0 +1,365 @@
+//! Programs of one member of a tensor group: kernels, sums and moves in order.
+
+use super::super::dataflow::{OperatorInput, ShardedActivation, ShardedOperator};
+use super::super::layer::{LoweringContext, behind, name, stamp};
+use super::super::program::{LayerProgram, ProgramBuilder, ProgramDependency, ProgramTask};
+use super::branches::{self, BranchFronts};
+use super::redistribution::PendingRedistribution;
+use super::redistribution_cache::GroupRedistribution;
+use super::{MemberOperator, ShardedLowering};
+use crate::generate::plan::{AblationEffect, ParallelGroupKind, RecomputePolicy};
+use crate::generate::training::cost::LoweredKernel;
+use crate::model::{ChainRole, ExpertExchange};
+use chakram_trace::format::{CollectiveKind, TensorClass, TrainingPhase};
+
+/// The programs of one member, in construction.
+pub(super) struct MemberProgramWriter<'w> {
+    pub lowering: &'w mut ShardedLowering,
+    pub member: u32,
+    /// Messages so far.
+    pub slot: u32,
+}
+
+impl MemberProgramWriter<'_> {
+    pub(super) fn context(&self) -> LoweringContext {
+        self.lowering.context
+    }
+
+    /// Builds both programs; with full recomputation, `full` bytes of the input are saved instead of activations.
+    pub(super) fn programs(
+        &mut self,
+        own: &[MemberOperator<'_>],
+        end: &ShardedActivation,
+        full: Option<u64>,
+    ) -> (LayerProgram, LayerProgram) {
+        let trains = self.context().trains;
+        let mut forward = ProgramBuilder::new();
+        if let Some(kept) = full.filter(|_| trains) {
+            forward.allocate(TensorClass::Activations, kept);
+        }
+        self.forward(
+            own,
+            end,
+            TrainingPhase::Forward,
+            trains && full.is_none(),
+            &mut forward,
+        );
+        let mut backward = ProgramBuilder::new();
+        if trains {
+            if full.is_some() {
+                self.forward(own, end, TrainingPhase::Recompute, true, &mut backward);
+            }
+            for one in own {
+                backward.allocate(TensorClass::Activations, one.again.dropped);
+                let operator = &one.step.operator.name;
+                push_kernels(
+                    &one.again.kernels,
+                    TrainingPhase::Recompute,
+                    operator,
+                    &mut backward,
+                );
+            }
+            let order = self.context().branches;
+            let mut fronts = BranchFronts::new(order, own.len(), &backward);
+            for i in (0..own.len()).rev() {
+                fronts.begin(own, i, branches::takers(own, i), &mut backward);
+                self.backward(own, end, i, &mut backward);
+                fronts.end(i, &mut backward);
+            }
+            fronts.finish(branches::first(own), &mut backward);
+            backward.free(TensorClass::Activations, full.unwrap_or(0));
+        }
+        (forward.finish(), backward.finish())
+    }
+
+    fn forward(
+        &mut self,
+        own: &[MemberOperator<'_>],
+        end: &ShardedActivation,
+        phase: TrainingPhase,
+        keeps: bool,
+        to: &mut ProgramBuilder,
+    ) {
+        let mut fronts = BranchFronts::new(self.context().branches, own.len(), to);
+        for (i, one) in own.iter().enumerate() {
+            fronts.begin(own, i, branches::sources(own, i), to);
+            // What an operator of this layer left to be summed was summed behind it.
+            for input in one.step.inputs.iter().filter(|input| !is_pending(input)) {
+                self.enters(own, one, input, phase, to);
+            }
+            self.exchange_halo(one, false, phase, to);
+            if keeps {
+                let kept = self.lowering.kept(one);
+                to.allocate(TensorClass::Activations, kept);
+            }
+            self.exchange(one, ExpertExchange::Combine, phase, to);
+            self.exchange_before_attention(one, phase, to);
+            push_kernels(&one.kernels.forward, phase, &one.step.operator.name, to);
+            self.exchange_behind_attention(one, phase, to);
+            self.exchange(one, ExpertExchange::Dispatch, phase, to);
+            self.classes(one, phase, to);
+            for (whose, input) in pending(own, i) {
+                self.enters(own, whose, input, phase, to);
+            }
+            fronts.end(i, to);
+        }
+        fronts.finish(branches::last(own), to);
+        // The output of a layer is always summed.
+        if let Some(one) = last(own)
+            && let Some(over) = one.step.cutting.partial_axis()
+            && !one.idle
+        {
+            let moved = PendingRedistribution {
+                from: &one.step.cutting.output_layout(),
+                over: Some(over),
+                need: &end.layout,
+                elements: end.elements,
+            };
+            let name: &str = &one.step.operator.name;
+            self.moved(&moved, [name, name], phase, to);
+        }
+    }
+
+    /// Brings an input of `one` into the layout that it needs.
+    fn enters(
+        &mut self,
+        own: &[MemberOperator<'_>],
+        one: &MemberOperator<'_>,
+        input: &OperatorInput,
+        phase: TrainingPhase,
+        to: &mut ProgramBuilder,
+    ) {
+        let from = &input.from;
+        // A pending sum is completed even if its consumer is left out, but only if it was computed.
+        let found = from.produced_by.is_some_and(|by| !own[by].idle);
+        let sums = from.partial_over.is_some() && found;
+        let moved = PendingRedistribution {
+            from: &from.layout,
+            over: from.partial_over,
+            need: if one.idle { &from.layout } else { &input.need },
+            elements: if one.idle && !sums { 0 } else { from.elements },
+        };
+        // A sum is named after the operator that left it pending, a move after the one that needs it.
+        let whose = [self.by(own, from, one), &one.step.operator.name];
+        self.moved(&moved, whose, phase, to);
+    }
+
+    /// Brings the gradient of an input of `one` back to the layout of what it is the gradient of.
+    fn leaves(
+        &mut self,
+        own: &[MemberOperator<'_>],
+        one: &MemberOperator<'_>,
+        input: &OperatorInput,
+        to: &mut ProgramBuilder,
+    ) {
+        let outputs = one.step.cutting.outputs;
+        let moved = PendingRedistribution {
+            from: &input.need,
+            over: (one.spec.sums() && outputs.parts > 1).then_some(outputs),
+            need: &input.from.layout,
+            elements: input.from.elements,
+        };
+        let whose = [&*one.step.operator.name, self.by(own, &input.from, one)];
+        self.moved(&moved, whose, TrainingPhase::Backward, to);
+    }
+
+    /// Name of the operator that produced `held`, or of `one` if another layer did.
+    fn by<'o>(
+        &self,
+        own: &'o [MemberOperator<'_>],
+        held: &ShardedActivation,
+        one: &'o MemberOperator<'_>,
+    ) -> &'o str {
+        let from = held.produced_by.and_then(|by| own.get(by)).unwrap_or(one);
+        &from.step.operator.name
+    }
+
+    /// Sums over classes that a loss needs where members have some of them each: the maximum, the sum of
+    /// exponentials, and the right class's logit, one number of 4 bytes per row.
+    fn classes(&mut self, one: &MemberOperator<'_>, phase: TrainingPhase, to: &mut ProgramBuilder) {
+        let (spec, cutting) = (&one.spec, &one.step.cutting);
+        if !spec.reduces_columns() {
+            return;
+        }
+        let rows = spec.extent('m');
+        let silent = self
+            .context()
+            .without
+            .has(AblationEffect::TensorCommunication);
+        if cutting.outputs.parts == 1 || one.idle || silent {
+            return;
+        }
+        let family = self.lowering.sums(cutting.outputs);
+        let share = u64::from(cutting.samples.parts) * u64::from(cutting.rows.parts);
+        let bytes = rows.saturating_mul(4 * self.context().sizes.samples) / share;
+        for what in ["maximum", "sum", "logit"] {
+            let suffix = format!(".{what}");
+            let name = name(phase, &one.step.operator.name, &suffix);
+            self.collective(name, CollectiveKind::AllReduce, bytes, family, phase, to);
+        }
+    }
+
+    /// Exchanges copies of tokens, or their gradients, with ranks that have other experts, if `one` stands at the end `at`
+    /// of experts.
+    fn exchange(
+        &mut self,
+        one: &MemberOperator<'_>,
+        at: ExpertExchange,
+        phase: TrainingPhase,
+        to: &mut ProgramBuilder,
+    ) {
+        if one.spec.exchange == Some(at) && one.exchanged > 0 && !one.idle {
+            let name = name(phase, &one.step.operator.name, ".all-to-all");
+            let (kind, family) = (CollectiveKind::AllToAll, ParallelGroupKind::Expert);
+            self.collective(name, kind, one.exchanged, family, phase, to);
+        }
+    }
+
+    fn backward(
+        &mut self,
+        own: &[MemberOperator<'_>],
+        end: &ShardedActivation,
+        i: usize,
+        to: &mut ProgramBuilder,
+    ) {
+        let (phase, one) = (TrainingPhase::Backward, &own[i]);
+        let context = self.context();
+        let operator = &one.step.operator.name;
+        // The gradient of a sum that was scattered is gathered.
+        let late = pending(own, i).filter(|(whose, input)| leaves_late(whose, input));
+        for (whose, input) in late.filter(|(whose, _)| !whose.idle) {
+            self.leaves(own, whose, input, to);
+        }
+        let is_last = last(own).is_some_and(|last| std::ptr::eq(last, one));
+        if is_last && one.step.cutting.partial_axis().is_some() && !one.idle {
+            let moved = PendingRedistribution {
+                from: &end.layout,
+                over: None,
+                need: &one.step.cutting.output_layout(),
+                elements: end.elements,
+            };
+            self.moved(&moved, [operator, operator], phase, to);
+        }
+        let entry = to.front.clone();
+        let gathered = one
+            .step
+            .inputs
+            .first()
+            .filter(|_| one.regathers && !one.idle);
+        let gathered = gathered.and_then(|input| {
+            let moves = self.lowering.moves(&input.from.layout, &input.need);
+            let GroupRedistribution::Gather { family, of } = *moves else {
+                return None;
+            };
+            let (kind, bytes) = (CollectiveKind::AllGather, self.bytes(input.from.elements));
+            let bytes = bytes.div_ceil(of);
+            let task = ProgramTask::Collective {
+                kind,
+                bytes,
+                family,
+            };
+            let name = name(phase, operator, ".all-gather");
+            let silent = context.without.has(AblationEffect::TensorCommunication);
+            (!silent && bytes > 0).then(|| {
+                if context.overlap {
+                    to.push_parallel(name, phase, task, entry.clone(), ["", ""])
+                } else {
+                    to.push_chained(name, phase, task, ["", ""])
+                }
+            })
+        });
+        self.exchange_before_attention(one, phase, to);
+        if context.recompute == RecomputePolicy::Selective && one.kernels.scores > 0 {
+            to.allocate(TensorClass::Activations, one.kernels.scores);
+            push_kernels(&one.kernels.forward, TrainingPhase::Recompute, operator, to);
+        }
+        // Gradients of copies come back from the experts that these were sent to.
+        self.exchange(one, ExpertExchange::Dispatch, phase, to);
+        let weights = one.kernels.weights.as_ref();
+        for kernel in &one.kernels.backward {
+            if weights.is_some() && !one.wanted {
+                continue;
+            }
+            let (task, shapes) = stamp(kernel);
+            let item = to.push_chained(name(phase, operator, kernel.suffix), phase, task, shapes);
+            if weights.is_none() && one.parameters > 0 {
+                to.gradient(item);
+            }
+        }
+        self.exchange(one, ExpertExchange::Combine, phase, to);
+        self.exchange_behind_attention(one, phase, to);
+        // The weights' gradient overlaps the sums and moves of the input's gradient, or precedes them.
+        let found = |to: &mut ProgramBuilder, mut after: Vec<ProgramDependency>, beside: bool| {
+            let Some(kernel) = weights else { return };
+            let (task, shapes) = stamp(kernel);
+            let name = name(phase, operator, kernel.suffix);
+            after.extend(gathered.map(ProgramDependency::Node));
+            let item = to.push_parallel(name, phase, task, after, shapes);
+            to.push_behind(item, behind(&one.kernels, operator), beside);
+        };
+        // What was kept is needed until the operator's own kernels are done, and not for sums of its gradients.
+        let kept = one.kernels.keeps.saturating_add(one.kernels.scores);
+        let before = to.front.clone();
+        let overlaps = context.overlap && weights.is_some();
+        if !overlaps {
+            found(to, before.clone(), false);
+            to.free(TensorClass::Activations, kept);
+        }
+        self.exchange_halo(one, true, phase, to);
+        let inputs = one.step.inputs.iter();
+        for input in inputs.filter(|input| !one.idle && !leaves_late(one, input)) {
+            self.leaves(own, one, input, to);
+        }
+        if overlaps {
+            let beside = to.front != before;
+            let after = if beside { entry } else { before };
+            found(to, after, beside);
+            to.free(TensorClass::Activations, kept);
+        }
+        to.found(one.found, one.of_experts);
+    }
+}
+
+/// Returns true for a sum that an operator of the same layer left pending.
+fn is_pending(input: &OperatorInput) -> bool {
+    input.from.partial_over.is_some() && input.from.produced_by.is_some()
+}
+
+/// Returns true if the gradient of `input` of `one` moves in front of the operator that left the sum, since `one` has
+/// no sum of it, beside which its weights' gradient could be found.
+fn leaves_late(one: &MemberOperator<'_>, input: &OperatorInput) -> bool {
+    is_pending(input) && !(one.spec.sums() && one.step.cutting.outputs.parts > 1)
+}
+
+/// Inputs that operator `i` left to be summed, each with the operator that needs it.
+fn pending<'o, 's>(
+    own: &'o [MemberOperator<'s>],
+    i: usize,
+) -> impl Iterator<Item = (&'o MemberOperator<'s>, &'o OperatorInput)> {
+    let each = own[i..].iter();
+    let inputs = each.flat_map(|one| one.step.inputs.iter().map(move |input| (one, input)));
+    inputs.filter(move |(_, input)| is_pending(input) && input.from.produced_by == Some(i))
+}
+
+/// The operator whose output is the layer's.
+fn last<'o, 's>(own: &'o [MemberOperator<'s>]) -> Option<&'o MemberOperator<'s>> {
+    own.iter().rev().find(|one| hands_on(one.step))
+}
+
+/// Adds `kernels` of `operator` to the chain.
+fn push_kernels(
+    kernels: &[LoweredKernel],
+    phase: TrainingPhase,
+    operator: &str,
+    to: &mut ProgramBuilder,
+) {
+    for kernel in kernels {
+        let (task, shapes) = stamp(kernel);
+        to.push_chained(name(phase, operator, kernel.suffix), phase, task, shapes);
+    }
+}
+
+/// Returns true if the operator's output can be the output of its layer.
+fn hands_on(step: &ShardedOperator<'_>) -> bool {
+    !step.operator.around && step.operator.work.spec().role != ChainRole::Beside
+}

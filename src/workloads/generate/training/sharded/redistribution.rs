@@ -1,0 +1,206 @@
+//! Sums, redistributions and messages among the members of a tensor group.
+
+use super::super::layer::name;
+use super::super::program::{ProgramBuilder, ProgramDependency, ProgramTask};
+use super::MemberOperator;
+use super::member::MemberProgramWriter;
+use super::redistribution_cache::{GroupRedistribution, MessageEnd};
+use crate::generate::plan::{AblationEffect, ParallelGroupKind};
+use crate::generate::sharding::{MeshAxis, ShardLayout};
+use chakram_trace::format::{CollectiveKind, TrainingPhase};
+use std::ops::Range;
+
+/// A result that is moved.
+pub(super) struct PendingRedistribution<'m> {
+    pub from: &'m ShardLayout,
+    pub over: Option<MeshAxis>,
+    pub need: &'m ShardLayout,
+    pub elements: u64,
+}
+
+impl MemberProgramWriter<'_> {
+    pub(super) fn collective(
+        &mut self,
+        name: String,
+        kind: CollectiveKind,
+        bytes: u64,
+        family: ParallelGroupKind,
+        phase: TrainingPhase,
+        to: &mut ProgramBuilder,
+    ) {
+        let task = ProgramTask::Collective {
+            kind,
+            bytes,
+            family,
+        };
+        to.push_chained(name, phase, task, ["", ""]);
+    }
+
+    /// Bytes of `elements` of a sample, of all samples.
+    pub(super) fn bytes(&self, elements: u64) -> u64 {
+        let sizes = self.context().sizes;
+        let each = sizes.samples.saturating_mul(sizes.number);
+        elements.saturating_mul(each)
+    }
+
+    /// Emits the sum of `what`, and its redistribution to the needed layout.
+    pub(super) fn moved(
+        &mut self,
+        what: &PendingRedistribution<'_>,
+        whose: [&str; 2],
+        phase: TrainingPhase,
+        to: &mut ProgramBuilder,
+    ) {
+        let context = self.context();
+        if context.without.has(AblationEffect::TensorCommunication) || what.elements == 0 {
+            return;
+        }
+        let total = self.bytes(what.elements);
+        let own = total / what.from.parts();
+        if let Some(over) = what.over {
+            if let Some(family) = self.lowering.scatters(what.from, over, what.need) {
+                let name = name(phase, whose[0], ".reduce-scatter");
+                let kind = CollectiveKind::ReduceScatter;
+                return self.collective(name, kind, own, family, phase, to);
+            }
+            let family = self.lowering.sums(over);
+            let name = name(phase, whose[0], ".all-reduce");
+            self.collective(name, CollectiveKind::AllReduce, own, family, phase, to);
+        }
+        match &*self.lowering.moves(what.from, what.need) {
+            GroupRedistribution::Nothing => {}
+            GroupRedistribution::Gather { family, of } => {
+                let bytes = total.div_ceil(*of);
+                let name = name(phase, whose[1], ".all-gather");
+                self.collective(name, CollectiveKind::AllGather, bytes, *family, phase, to);
+            }
+            GroupRedistribution::Exchange { family, share } => {
+                let name = name(phase, whose[1], ".all-to-all");
+                let bytes = total / share;
+                self.collective(name, CollectiveKind::AllToAll, bytes, *family, phase, to);
+            }
+            GroupRedistribution::Messages { hops, of } => {
+                let bytes = |pieces: u64| {
+                    let bytes = u128::from(total) * u128::from(pieces) / u128::from(*of);
+                    u64::try_from(bytes).unwrap_or(u64::MAX)
+                };
+                let own = self.member as usize;
+                self.messages(&hops[own], bytes, whose[1], phase, to);
+            }
+        }
+    }
+
+    /// Emits this member's sends and receives. No node waits for a send.
+    fn messages(
+        &mut self,
+        all: &[MessageEnd],
+        bytes: impl Fn(u64) -> u64,
+        whose: &str,
+        phase: TrainingPhase,
+        to: &mut ProgramBuilder,
+    ) {
+        let slot = self.slot;
+        self.slot += 1;
+        let after = to.front.clone();
+        let mut received = Vec::new();
+        for &MessageEnd {
+            receive,
+            peer,
+            pieces,
+        } in all
+        {
+            let task = ProgramTask::Message {
+                receive,
+                peer,
+                bytes: bytes(pieces),
+                slot,
+            };
+            let what = if receive { "receive" } else { "send" };
+            let name = name(phase, whose, &format!(".{what}{peer}"));
+            let item = to.push_parallel(name, phase, task, after.clone(), ["", ""]);
+            if receive {
+                received.push(ProgramDependency::Node(item));
+            }
+        }
+        if !received.is_empty() {
+            to.front = received;
+        }
+    }
+
+    /// Fetches the rows of neighbours that windows reach, or sends the gradients of these `back`.
+    pub(super) fn exchange_halo(
+        &mut self,
+        one: &MemberOperator<'_>,
+        back: bool,
+        phase: TrainingPhase,
+        to: &mut ProgramBuilder,
+    ) {
+        let Some(windows) = &one.step.windows else {
+            return;
+        };
+        if self
+            .context()
+            .without
+            .has(AblationEffect::TensorCommunication)
+            || back && !one.wanted
+        {
+            return;
+        }
+        let (cutting, spec) = (&one.step.cutting, &one.spec);
+        let columns = cutting.input_layout(spec).columns;
+        // Channels of each pixel of a row.
+        let row = spec.volumes(&spec.inputs) / u128::from(spec.extent('i').max(1));
+        let row = u64::try_from(row).unwrap_or(u64::MAX) / u64::from(columns.parts);
+        let digit = cutting.rows;
+        let rows: Vec<_> = (0..digit.parts)
+            .filter_map(|part| windows.rows_of(part))
+            .collect();
+        let over = |[has, needed]: &[Range<u64>; 2]| {
+            !needed.is_empty() && (needed.start < has.start || needed.end > has.end)
+        };
+        if !rows.iter().any(over) {
+            return;
+        }
+        // Only members that differ from this one in the part of the rows alone.
+        let part = digit.part(self.member);
+        let base = self.member - part * digit.stride;
+        let common = |needed: &Range<u64>, has: &Range<u64>| {
+            let end = needed.end.min(has.end);
+            end.saturating_sub(needed.start.max(has.start))
+        };
+        let [own_rows, own_needed] = &rows[part as usize];
+        let mut all = Vec::new();
+        for (other, [has, needed]) in (0..).zip(&rows).filter(|(other, _)| *other != part) {
+            let peer = base + other * digit.stride;
+            // Rows that this member needs of the other, and those that the other needs of it; backwards their
+            // gradients.
+            for (receive, pieces) in [
+                (!back, common(own_needed, has)),
+                (back, common(needed, own_rows)),
+            ] {
+                let hop = MessageEnd {
+                    receive,
+                    peer,
+                    pieces,
+                };
+                all.extend((pieces > 0).then_some(hop));
+            }
+        }
+        // In the order of senders and receivers.
+        let ends = |hop: &MessageEnd| {
+            if hop.receive {
+                (hop.peer, self.member)
+            } else {
+                (self.member, hop.peer)
+            }
+        };
+        all.sort_unstable_by_key(ends);
+        let context = self.context();
+        let samples = context.sizes.samples / u64::from(cutting.samples.parts);
+        let row = [row, samples, context.sizes.number]
+            .into_iter()
+            .fold(1, u64::saturating_mul);
+        let bytes = |rows: u64| rows.saturating_mul(row);
+        self.messages(&all, bytes, &one.step.operator.name, phase, to);
+    }
+}

@@ -1,0 +1,361 @@
+//! Operators with degrees of their own: sums, redistributions and messages, in numbers.
+
+use crate::generate::plan::{OperatorDegrees, Optimizer, ParallelismPlan, RecomputePolicy};
+use crate::generate::sharding::ShardingDegrees;
+use crate::generate::testing::{EmittedNode, every_rank, why_not};
+use crate::generate::{TrainingPattern, WorkloadPattern};
+use crate::model::{Model, ModelDefinition};
+use chakram_trace::format::Dtype;
+
+mod derived;
+mod ways;
+
+fn pattern(model: &Model, plan: &ParallelismPlan) -> WorkloadPattern {
+    WorkloadPattern::Training(Box::new(TrainingPattern {
+        model: model.clone(),
+        plan: plan.clone(),
+    }))
+}
+
+fn chain(text: &str) -> Model {
+    let text = format!("name = \"chain\"\nsource = \"none\"\nkind = \"layers\"\n{text}");
+    ModelDefinition::parse(&text, "chain.toml", None)
+        .unwrap()
+        .model
+}
+
+fn degrees(name: &str, [b, m, n, k]: [u32; 4]) -> OperatorDegrees {
+    OperatorDegrees {
+        name: name.to_owned(),
+        degrees: ShardingDegrees { b, m, n, k },
+    }
+}
+
+/// One step of `samples` on a tensor group of `members`, in numbers of 2 bytes, without an optimizer.
+fn plan(members: u32, samples: u64, operators: Vec<OperatorDegrees>) -> ParallelismPlan {
+    let mut plan = ParallelismPlan::new();
+    plan.tensor = members;
+    plan.batch = samples;
+    plan.micro_batch = samples;
+    plan.optimizer = Optimizer::None;
+    plan.dtype = Dtype::Bf16;
+    plan.operators = operators;
+    plan
+}
+
+/// Collectives and messages of a rank: names and what is done, without what all have.
+fn moved(nodes: &[EmittedNode]) -> Vec<String> {
+    let bytes = |op: &str, key: &str| {
+        let at = op.find(key).unwrap() + key.len();
+        let digits = op[at..].split(|c: char| !c.is_ascii_digit()).next();
+        digits.unwrap().to_owned()
+    };
+    let line = |node: &EmittedNode| {
+        let name = node.name.strip_prefix("mb0/").unwrap_or(&node.name);
+        match &node.op {
+            op if op.starts_with("Collective") => {
+                let group = if op.contains("World") {
+                    "all".to_owned()
+                } else {
+                    bytes(op, "Number(")
+                };
+                Some(format!("{name} {} B in {group}", bytes(op, "bytes: ")))
+            }
+            op if op.starts_with("Message") => Some(format!("{name} {} B", bytes(op, "bytes: "))),
+            _ => None,
+        }
+    };
+    nodes.iter().filter_map(line).collect()
+}
+
+#[test]
+fn megatrons_degrees_spelled_out_are_megatrons() {
+    let model = Model::named("gpt2-small").unwrap();
+    let mut spelled = plan(
+        4,
+        2,
+        vec![
+            degrees("attention.qkv", [1, 1, 4, 1]),
+            degrees("attention.core", [1, 1, 4, 1]),
+            degrees("attention.out", [1, 1, 1, 4]),
+            degrees("mlp.up", [1, 1, 4, 1]),
+            degrees("mlp.activation", [1, 1, 4, 1]),
+            degrees("mlp.down", [1, 1, 1, 4]),
+        ],
+    );
+    for recompute in [RecomputePolicy::None, RecomputePolicy::Full] {
+        for [overlap, sequence] in [[true, false], [false, false], [true, true], [false, true]] {
+            for pipeline in [1, 2] {
+                spelled.recompute = recompute;
+                spelled.tensor_overlap = overlap;
+                spelled.sequence_parallel = sequence;
+                spelled.pipeline = pipeline;
+                let mut megatrons = spelled.clone();
+                megatrons.operators.clear();
+                let told = |plan| {
+                    let mut ranks = every_rank(pattern(&model, plan));
+                    let nodes = ranks.iter_mut().flatten();
+                    // Sums of gradients at the end of a step are of other operators too.
+                    nodes.for_each(|node| node.name = node.name.replace("operators/", "norms/"));
+                    ranks
+                };
+                assert_eq!(told(&spelled), told(&megatrons));
+            }
+        }
+    }
+}
+
+#[test]
+fn gathered_tokens_are_gathered_again() {
+    // Four members share the 1,024 tokens of a sample with 768 columns of 2 B: 393,216 B each. Products in front of heads
+    // and of the perceptron gather them forwards, and backwards for the gradients of their weights, of which they keep
+    // a quarter; what they found for their inputs is scattered. Behind both, sums are scattered, and their gradients
+    // gathered. The logits do as the products in front; the table of words sums like those behind.
+    let model = Model::named("gpt2-small").unwrap();
+    let mut plan = plan(4, 1, Vec::new());
+    plan.sequence_parallel = true;
+    let nodes = every_rank(pattern(&model, &plan)).swap_remove(0);
+    let of = |part: &str| -> Vec<String> {
+        let all = moved(&nodes).into_iter();
+        all.filter(|line| line.starts_with(part)).collect()
+    };
+    let (share, whole) = (1024 * 768 * 2 / 4, 1024 * 768 * 2);
+    let line = |what: &str, bytes: u64| format!("layer3/{what} {bytes} B in all");
+    let block = [
+        line("fwd/attention.qkv.all-gather", share),
+        line("fwd/attention.out.reduce-scatter", whole),
+        line("fwd/mlp.up.all-gather", share),
+        line("fwd/mlp.down.reduce-scatter", whole),
+        line("bwd/mlp.down.all-gather", share),
+        line("bwd/mlp.up.all-gather", share),
+        line("bwd/mlp.up.reduce-scatter", whole),
+        line("bwd/attention.out.all-gather", share),
+        line("bwd/attention.qkv.all-gather", share),
+        line("bwd/attention.qkv.reduce-scatter", whole),
+    ];
+    assert_eq!(of("layer3/"), block);
+    let ends = [
+        format!("embedding/fwd/tokens.reduce-scatter {whole} B in all"),
+        format!("embedding/bwd/tokens.all-gather {share} B in all"),
+    ];
+    assert_eq!(of("embedding/"), ends);
+    // Words are summed before positions are picked, and their gradients gathered behind those of positions.
+    let at = |name: &str| nodes.iter().position(|node| node.name == name).unwrap();
+    let behind = |[one, other]: [&str; 2]| {
+        at(&format!("mb0/embedding/{other}")) - at(&format!("mb0/embedding/{one}"))
+    };
+    assert_eq!(behind(["fwd/tokens", "fwd/tokens.reduce-scatter"]), 1);
+    assert_eq!(behind(["bwd/positions", "bwd/tokens.all-gather"]), 1);
+    // BERT's pooler takes the first token, of which one member has the result.
+    let model = Model::named("bert-base").unwrap();
+    let nodes = every_rank(pattern(&model, &plan)).swap_remove(0);
+    let pooled: Vec<String> = moved(&nodes)
+        .into_iter()
+        .filter(|line| line.contains("pooler"))
+        .collect();
+    let expected = format!("head/fwd/pooler.all-gather {} B in all", 512 * 768 * 2 / 4);
+    assert_eq!(pooled, [expected]);
+}
+
+#[test]
+fn a_table_in_front_of_the_blocks_scatters_its_sum() {
+    // Llama-3 8B has no positions: 256 tokens of 4,096 columns of 2 B go to the first block by tokens, and come back so.
+    let model = Model::with_sequence("llama3-8b", 256).unwrap();
+    let mut plan = plan(4, 1, Vec::new());
+    plan.sequence_parallel = true;
+    let nodes = every_rank(pattern(&model, &plan)).swap_remove(0);
+    let all = moved(&nodes).into_iter();
+    let table: Vec<String> = all.filter(|line| line.contains("/tokens.")).collect();
+    let whole = 256 * 4096 * 2;
+    let expected = [
+        format!("embedding/fwd/tokens.reduce-scatter {whole} B in all"),
+        format!("embedding/bwd/tokens.all-gather {} B in all", whole / 4),
+    ];
+    assert_eq!(table, expected);
+    // What a block keeps of its four products' inputs: those of the first two are shards of the tokens, those of the
+    // other two shards of the columns, so a quarter of each; with degrees of a plan, too.
+    let kept = |operators| {
+        let mut plan = plan.clone();
+        plan.operators = operators;
+        let model = model.clone();
+        TrainingPattern { model, plan }.summary().unwrap().stages[0]
+            .stored
+            .1
+    };
+    assert_eq!(
+        kept(Vec::new()),
+        kept(vec![degrees("mlp.up", [1, 1, 4, 1])])
+    );
+    // Norms and attention besides: 2 norms and 2 inputs of 4096, q, k and v of 6144 with 4 B for each of 32 heads, its
+    // output of 4096, gate and half of it of 3 x 14336; and 4 B of 128256 logits, with the last norm's and the logits' input.
+    let block = 4 * 4096 * 2 + 6144 * 2 + 32 * 4 + 4096 * 2 + 3 * 14336 * 2;
+    let head = 2 * 4096 * 2 + 4 * 128_256;
+    assert_eq!(kept(Vec::new()), 256 * (32 * block + head) / 4);
+}
+
+const IMAGES: &str = r#"
+input = { channels = 4, height = 8, width = 8 }
+[[layer]]
+name = "a"
+role = "input"
+operators = [
+  { op = "convolution", name = "first", outputs = 8, kernel = 3, padding = 1, bias = false },
+  { op = "norm" },
+  { op = "activation", function = "relu" },
+  { op = "convolution", name = "second", outputs = 16, kernel = 3, padding = 1, bias = false },
+]
+[[layer]]
+name = "b"
+role = "output"
+operators = [
+  { op = "pool", kernel = 2 },
+  { op = "linear", outputs = 10 },
+  { op = "loss" },
+]
+"#;
+
+#[test]
+fn rows_of_images_come_from_neighbours() {
+    // Two samples in numbers of 2 bytes; both convolutions sharded into two halves of 4 rows. The windows of `second`
+    // reach one row over the edge: 8 pixels of 8 channels of 2 samples, 256 B, there and, of their gradients, back.
+    // `first` fetches rows of the samples as they are (8 x 4 x 2 x 2 = 128 B), and nobody needs gradients.
+    // Windows of the pool do not reach over. Its output, 16 channels of 4 x 4, 1,024 B, is gathered for the product,
+    // half of it by each; its gradient is there in whole. Weights' gradients are found for half of the rows each:
+    // `first` 8 x 4 x 9 = 288, norm 16, `second` 16 x 8 x 9 = 1152, of 2 B each.
+    let model = chain(IMAGES);
+    let plan = plan(
+        2,
+        2,
+        vec![
+            degrees("first", [1, 2, 1, 1]),
+            degrees("second", [1, 2, 1, 1]),
+        ],
+    );
+    let ranks = every_rank(pattern(&model, &plan));
+    let expected = |other: u32| {
+        let mut expected = vec![
+            format!("a/fwd/first.send{other} 128 B"),
+            format!("a/fwd/first.receive{other} 128 B"),
+            format!("a/fwd/second.send{other} 256 B"),
+            format!("a/fwd/second.receive{other} 256 B"),
+            "b/fwd/linear.all-gather 512 B in all".to_owned(),
+            format!("a/bwd/second.send{other} 256 B"),
+            format!("a/bwd/second.receive{other} 256 B"),
+            format!("operators/all-reduce {} B in all", 2 * (288 + 16 + 1152)),
+        ];
+        if other == 0 {
+            // Messages are in the order of senders.
+            for at in [0, 2, 5] {
+                expected.swap(at, at + 1);
+            }
+        }
+        expected
+    };
+    assert_eq!(moved(&ranks[0]), expected(1));
+    assert_eq!(moved(&ranks[1]), expected(0));
+}
+
+#[test]
+fn channels_are_summed_over_those_that_share_them() {
+    // Four members; `first` by output channels into 4, `second` by 2 input channels and 2 output channels, numbered
+    // (b, c, i, k): input channels have stride 2. Two samples of 2 bytes.
+    // `second` needs half of the 8 channels where a quarter is: pairs {0, 1} and {2, 3} gather 2 x 8 x 64 x 2 / 2 =
+    // 1024 B, 512 B from each. Its output, 16 channels, has terms over 0 and 2, and 1 and 3: 2 x 16 x 64 x 2 / 2 = 2048
+    // B. Backwards the gradient of its input, half of the channels, has terms over {0, 1} and {2, 3}, of which each
+    // needs a quarter of all: a reduce-scatter of 1024 B. Pool and loss have all: its gradient is sharded without a
+    // message.
+    let model = chain(IMAGES);
+    let operators = vec![
+        degrees("first", [1, 1, 4, 1]),
+        degrees("second", [1, 1, 2, 2]),
+    ];
+    let plan = plan(4, 2, operators);
+    let ranks = every_rank(pattern(&model, &plan));
+    // Groups by number: partitions come in the order of their first use.
+    let pair = |rank: usize| ["1", "1", "2", "2"][rank];
+    let apart = |rank: usize| ["3", "4", "3", "4"][rank];
+    for (rank, nodes) in ranks.iter().enumerate() {
+        let expected = [
+            format!("a/fwd/second.all-gather 512 B in {}", pair(rank)),
+            format!("a/fwd/second.all-reduce 2048 B in {}", apart(rank)),
+            // The pool keeps its half of the channels, 8 x 16 x 2 x 2 = 512 B, which pairs {0, 1} and {2, 3} gather.
+            format!("b/fwd/linear.all-gather 512 B in {}", pair(rank)),
+            format!("a/bwd/second.reduce-scatter 1024 B in {}", pair(rank)),
+        ];
+        assert_eq!(moved(nodes), expected, "rank {rank}");
+    }
+}
+
+#[test]
+fn tables_are_exchanged_for_samples() {
+    // DLRM on four members with 8 samples: perceptrons by samples, tables by columns. What 26 tables gave for all
+    // samples, 64 columns of each, is 26 x 64 x 8 x 2 B = 26,624 B, of which a member has a quarter, and exchanges it
+    // for a quarter of the samples: one all-to-all of 6,656 B there, one back.
+    let model = Model::named("dlrm").unwrap();
+    let operators = vec![degrees("*", [4, 1, 1, 1]), degrees("table*", [1, 1, 4, 1])];
+    let plan = plan(4, 8, operators);
+    let ranks = every_rank(pattern(&model, &plan));
+    for nodes in &ranks {
+        let all = moved(nodes);
+        // Gradients of the perceptrons' weights, 2 B each: 13-512-256-64 and 415-512-512-256-1, with biases.
+        let bottom = 13 * 512 + 512 + 512 * 256 + 256 + 256 * 64 + 64;
+        let wide = 27 * 26 / 2 + 64;
+        let top = wide * 512 + 512 + 512 * 512 + 512 + 512 * 256 + 256 + 256 + 1;
+        let expected = [
+            "features/fwd/interaction.all-to-all 6656 B in all".to_owned(),
+            "features/bwd/table0.all-to-all 6656 B in all".to_owned(),
+            format!("operators/all-reduce {} B in all", 2 * (bottom + top)),
+        ];
+        assert_eq!(all, expected);
+    }
+    // Each has a quarter of every table.
+    let summary = TrainingPattern {
+        model: model.clone(),
+        plan,
+    }
+    .summary()
+    .unwrap();
+    let tables: u64 = model.table_weights();
+    let others = model.parameters() - tables;
+    assert_eq!(summary.stages[0].parameters, tables / 4 + others);
+    assert_eq!(summary.flops, summary.model_flops - 2 * 8 * 13 * 512);
+}
+
+#[test]
+fn refusals_name_the_operator() {
+    let model = chain(IMAGES);
+    let why = |members, operators| why_not(pattern(&model, &plan(members, 2, operators)));
+    for (members, name, four, expected) in [
+        (
+            2,
+            "thrid",
+            [1, 2, 1, 1],
+            "`operator` is \"thrid\"; expected an operator of chain, such as first",
+        ),
+        (
+            2,
+            "first",
+            [1, 1, 1, 1],
+            "`operator` is 1; expected 2, the plan's tensor degree",
+        ),
+        (
+            3,
+            "first",
+            [1, 1, 3, 1],
+            "`n` is 3; expected a divisor of the 8 output channels, for parts are equal, such as 2 or 4 (operator first \
+             of a)",
+        ),
+        (
+            32,
+            "linear",
+            [1, 1, 1, 32],
+            "`k` is 32; expected a divisor of the 16 channels before operator linear of b",
+        ),
+    ] {
+        let found = why(members, vec![degrees(name, four)]);
+        assert!(found.contains(expected), "{found}\n{expected}");
+    }
+    let mut scattered = plan(2, 2, vec![degrees("first", [1, 2, 1, 1])]);
+    scattered.scatter_gather = true;
+    assert!(why_not(pattern(&model, &scattered)).starts_with("`scatter_gather` is true"));
+}

@@ -1,0 +1,296 @@
+//! Totals of a plan, found without a replay.
+
+use super::{TrainingGenerator, TrainingPattern};
+use crate::generate::plan::{ParallelGroupKind, RankCoordinates};
+use crate::generate::{GenerateError, TraceEmitter, TraceGenerator};
+use chakram_trace::format::scan::NodeView;
+use chakram_trace::format::work_amounts::WorkAmounts;
+use chakram_trace::format::write::Sink;
+use chakram_trace::format::{
+    CollectiveKind, GroupName, Op, TensorClass, TraceError, TrainingPhase,
+};
+use std::collections::BTreeMap;
+
+/// Totals of a plan: parameters, FLOPs, memory, groups and communication.
+#[derive(Clone, Debug, PartialEq)]
+pub struct PlanSummary {
+    /// Number of ranks.
+    pub ranks: u32,
+    /// Micro-batches of a replica in a step.
+    pub micro_batches: u32,
+    /// Parameters of the model.
+    pub parameters: u64,
+    /// FLOPs of a step as the model counts them: twice its multiplications for every sample, and twice that
+    /// for gradients.
+    pub model_flops: u128,
+    /// FLOPs of a step that all ranks carry out.
+    pub flops: u128,
+    /// Recomputation in effect; never `as-needed`, which is resolved to one of the others.
+    pub recompute: super::RecomputePolicy,
+    /// Idle time of a stage over its working time if passes are even and messages take none.
+    pub bubble: f64,
+    /// Groups by family.
+    pub groups: Vec<ParallelGroups>,
+    /// The ranks through which a replica's activations pass, one on each stage, for every member of a tensor group
+    /// and every replica.
+    pub pipelines: Vec<Vec<u32>>,
+    /// Totals of each stage.
+    pub stages: Vec<StageSummary>,
+}
+
+/// Groups of one family.
+#[derive(Clone, Debug, PartialEq)]
+pub struct ParallelGroups {
+    /// Name of the family.
+    pub family: &'static str,
+    /// The members of each.
+    pub all: Vec<Vec<u32>>,
+}
+
+/// A rank of a stage.
+#[derive(Clone, Debug, PartialEq)]
+pub struct StageSummary {
+    /// First and last layer of each chunk, by name.
+    pub layers: Vec<[String; 2]>,
+    /// Parameters of a rank, copies included.
+    pub parameters: u64,
+    /// Nodes of a rank.
+    pub nodes: u64,
+    /// FLOPs of a rank in all steps.
+    pub flops: u128,
+    /// The most bytes in use at once, nodes running in the order of their ids.
+    pub peak: u64,
+    /// Bytes at the peak, by class.
+    pub memory: [u64; TensorClass::COUNT],
+    /// Maximum number of passes whose activations are held, and bytes of one: the product is the schedule's
+    /// prediction of activation memory.
+    pub stored: (u64, u64),
+    /// Collectives and messages in all steps.
+    pub communication: Vec<CommunicationTotals>,
+}
+
+/// Collectives of a kind and family, or messages.
+#[derive(Clone, Debug, PartialEq)]
+pub struct CommunicationTotals {
+    /// `all-reduce`, or `send`.
+    pub kind: String,
+    /// Family of the group; `stages` for messages from one stage to the next.
+    pub family: &'static str,
+    /// Phase of the step.
+    pub phase: Option<TrainingPhase>,
+    /// Number of calls.
+    pub calls: u64,
+    /// Their bytes: whole buffers of collectives.
+    pub bytes: u128,
+}
+
+impl TrainingPattern {
+    /// Computes the totals of the plan.
+    ///
+    /// # Errors
+    ///
+    /// If the model cannot be distributed as the plan says.
+    pub fn summary(self) -> Result<PlanSummary, GenerateError> {
+        Ok(self.prepare()?.summary())
+    }
+}
+
+type CommunicationTally = BTreeMap<(Option<TrainingPhase>, &'static str, String), (u64, u128)>;
+
+/// Sink that sums a rank's FLOPs, memory and communication.
+struct RankTally<'p> {
+    plan: &'p TrainingGenerator,
+    place: RankCoordinates,
+    nodes: u64,
+    flops: u128,
+    used: [u64; TensorClass::COUNT],
+    peak: u64,
+    at_peak: [u64; TensorClass::COUNT],
+    communication: CommunicationTally,
+}
+
+impl RankTally<'_> {
+    /// Returns the family of a group; none if it is the group of all ranks and those are of no family.
+    fn family(
+        &self,
+        group: GroupName<'_>,
+        kind: CollectiveKind,
+        phase: Option<TrainingPhase>,
+    ) -> Option<ParallelGroupKind> {
+        let placement = &self.plan.placement;
+        let named = |family| placement.name(family, self.place) == group;
+        let whole = |family| placement.members(family) == placement.ranks();
+        // Several families can comprise all ranks; the kind and the phase then tell which one is likely meant.
+        let likely = match phase {
+            _ if kind == CollectiveKind::AllToAll && self.plan.plan.expert > 1 => {
+                [ParallelGroupKind::Expert, ParallelGroupKind::Tensor]
+            }
+            Some(TrainingPhase::Synchronize) => {
+                [ParallelGroupKind::Data, ParallelGroupKind::Tensor]
+            }
+            _ if self.plan.plan.context > 1 => {
+                [ParallelGroupKind::Context, ParallelGroupKind::Tensor]
+            }
+            _ => [ParallelGroupKind::Tensor, ParallelGroupKind::Data],
+        };
+        let others = placement.families().filter(|one| !likely.contains(one));
+        let mut all = likely.into_iter().chain(others);
+        all.find(|&family| named(family) && (group != GroupName::World || whole(family)))
+    }
+}
+
+impl Sink for RankTally<'_> {
+    fn node(&mut self, node: &NodeView<'_>, _: &[u64]) -> Result<(), TraceError> {
+        self.nodes += 1;
+        let phase = node.labels.phase;
+        let (kind, family, bytes) = match node.op {
+            Op::Collective {
+                kind, bytes, group, ..
+            } => {
+                let family = self.family(group, kind, phase);
+                let members = match (group, family) {
+                    (GroupName::World, _) | (_, None) => self.plan.placement.ranks(),
+                    (_, Some(family)) => self.plan.placement.members_at(family, self.place),
+                };
+                let bytes = kind.buffer(bytes, members).unwrap_or(bytes);
+                let word = family.map_or("all ranks", ParallelGroupKind::word);
+                (kind.to_string(), word, bytes)
+            }
+            Op::Message {
+                receive: false,
+                peer,
+                bytes,
+                ..
+            } => {
+                let beside = self.plan.placement.place(peer).stage == self.place.stage;
+                let family = if beside {
+                    ParallelGroupKind::Tensor.word()
+                } else {
+                    "stages"
+                };
+                ("send".to_owned(), family, bytes)
+            }
+            Op::Compute { flops, .. } => {
+                self.flops += u128::from(flops);
+                (String::new(), "", 0)
+            }
+            _ => (String::new(), "", 0),
+        };
+        if !kind.is_empty() {
+            let sum = self.communication.entry((phase, family, kind)).or_default();
+            sum.0 += 1;
+            sum.1 += u128::from(bytes);
+        }
+        for (used, more) in self.used.iter_mut().zip(node.memory.allocates) {
+            *used = used.saturating_add(more);
+        }
+        let total = self
+            .used
+            .iter()
+            .fold(0, |sum: u64, one| sum.saturating_add(*one));
+        // Strictly greater: of equal peaks the first is reported.
+        if total > self.peak {
+            self.peak = total;
+            self.at_peak = self.used;
+        }
+        for (used, less) in self.used.iter_mut().zip(node.memory.frees) {
+            *used = used.saturating_sub(less);
+        }
+        Ok(())
+    }
+}
+
+impl TrainingGenerator {
+    /// Samples, tokens and FLOPs of all steps, as the model counts them.
+    pub(super) fn work_amounts(&self) -> WorkAmounts {
+        let plan = &self.plan;
+        // A backward pass has twice the FLOPs of the forward one.
+        let ways = if plan.trains() { 3 } else { 1 };
+        let samples = plan.batch.saturating_mul(plan.steps.into());
+        let tokens = (self.model.sequence > 1).then_some(self.model.sequence);
+        WorkAmounts {
+            steps: plan.steps.into(),
+            samples,
+            tokens: tokens.map(|tokens| samples.saturating_mul(tokens)),
+            model_flops: 2 * ways * u128::from(samples) * u128::from(self.model.multiplications()),
+        }
+    }
+
+    pub(super) fn summary(&self) -> PlanSummary {
+        let plan = &self.plan;
+        let stages: Vec<StageSummary> = (0..plan.pipeline).map(|stage| self.stage(stage)).collect();
+        let ranks = |stage| u128::from(plan.tensor_of(stage)) * u128::from(plan.replicas());
+        PlanSummary {
+            ranks: self.ranks(),
+            micro_batches: self.micro_batches,
+            parameters: self.model.parameters(),
+            model_flops: self.work_amounts().model_flops,
+            flops: (0..)
+                .zip(&stages)
+                .map(|(i, stage)| stage.flops * ranks(i))
+                .sum(),
+            recompute: plan.recompute,
+            bubble: plan.schedule.bubble(plan.pipeline, self.micro_batches),
+            groups: self.families(),
+            pipelines: self.pipelines(),
+            stages,
+        }
+    }
+
+    fn stage(&self, stage: u32) -> StageSummary {
+        let place = RankCoordinates {
+            tensor: 0,
+            data: 0,
+            stage,
+        };
+        let mut tally = RankTally {
+            plan: self,
+            place,
+            nodes: 0,
+            flops: 0,
+            used: [0; TensorClass::COUNT],
+            peak: 0,
+            at_peak: [0; TensorClass::COUNT],
+            communication: BTreeMap::new(),
+        };
+        let walked = self.nodes(
+            self.placement.rank(place),
+            &mut TraceEmitter::new(&mut tally),
+        );
+        walked.expect("a tally takes every node");
+        let parts = (0..self.chunks()).map(|chunk| chunk * self.plan.pipeline + stage);
+        let name = |layer: usize| self.model.layers[layer].name.clone();
+        let kept: u64 = self
+            .stage_layers(stage)
+            .map(|layer| self.lowered(layer).keeps)
+            .sum();
+        let schedule = self.plan.schedule;
+        let stored = schedule.stored(stage, self.plan.pipeline, self.micro_batches);
+        StageSummary {
+            layers: parts
+                .map(|part| self.layers(part))
+                .filter(|layers| !layers.is_empty())
+                .map(|layers| [name(layers.start), name(layers.end - 1)])
+                .collect(),
+            parameters: self.stage_parameters(stage),
+            nodes: tally.nodes,
+            flops: tally.flops,
+            peak: tally.peak,
+            memory: tally.at_peak,
+            stored: (stored, kept / u64::from(self.chunks())),
+            communication: tally
+                .communication
+                .into_iter()
+                .map(
+                    |((phase, family, kind), (calls, bytes))| CommunicationTotals {
+                        kind,
+                        family,
+                        phase,
+                        calls,
+                        bytes,
+                    },
+                )
+                .collect(),
+        }
+    }
+}

@@ -1,0 +1,400 @@
+//! Tokens of a sequence shared out: kernels, exchanges, groups, gradients and memory.
+
+use super::super::super::WorkloadPattern;
+use super::super::super::testing::{EmittedNode, every_rank};
+use super::super::*;
+use super::{data, why_not};
+use crate::generate::plan::ContextExchange;
+use crate::model::{
+    ActivationFunction, ExpertRouting, OutputHead, PositionEncoding, TransformerBlock,
+    TransformerModel,
+};
+use chakram_trace::format::TensorClass;
+
+/// Tokens, hidden size, heads of queries, of keys and of values, their columns, and columns of the perceptron.
+const T: u64 = 16;
+const H: u64 = 16;
+const A: u64 = 4;
+const V: u64 = 2;
+const W: u64 = 4;
+const F: u64 = 8;
+/// Words.
+const WORDS: u64 = 40;
+
+fn model(causal: bool, experts: Option<ExpertRouting>) -> Model {
+    let block = TransformerBlock {
+        tokens: T,
+        hidden: H,
+        heads: A,
+        kv_heads: V,
+        head_width: W,
+        ffn: F,
+        function: ActivationFunction::Silu,
+        gated: true,
+        norm_bias: false,
+        norm_after: false,
+        biases: false,
+        causal,
+        dropout: false,
+        rotary: true,
+        qk_norm: false,
+        experts,
+    };
+    let transformer = TransformerModel {
+        layers: 2,
+        block,
+        vocabulary: WORDS,
+        positions: PositionEncoding::Rotary,
+        segments: 0,
+        embedding_norm: false,
+        final_norm: true,
+        head: OutputHead::Logits { tied: false },
+    };
+    Model {
+        name: "context".to_owned(),
+        source: String::new(),
+        sequence: T,
+        layers: transformer.layers(),
+    }
+}
+
+/// Two replicas, of which two ranks each share the tokens of their sequences.
+fn shared(exchange: ContextExchange) -> ParallelismPlan {
+    let mut plan = ParallelismPlan::new();
+    (plan.data, plan.context, plan.batch) = (2, 2, 4);
+    plan.context_exchange = exchange;
+    plan
+}
+
+fn pattern(plan: &ParallelismPlan) -> TrainingPattern {
+    let (model, plan) = (model(true, None), plan.clone());
+    TrainingPattern { model, plan }
+}
+
+fn ranks(plan: &ParallelismPlan) -> Vec<Vec<EmittedNode>> {
+    every_rank(WorkloadPattern::Training(Box::new(pattern(plan))))
+}
+
+fn summary(plan: &ParallelismPlan) -> PlanSummary {
+    pattern(plan).summary().unwrap()
+}
+
+fn kernel(nodes: &[EmittedNode], name: &str) -> [u64; 2] {
+    let node = nodes.iter().find(|node| node.name == name);
+    let kernel = node.and_then(|node| node.kernel);
+    let (flops, bytes, _) = kernel.unwrap_or_else(|| panic!("{name} is not there"));
+    [flops, bytes]
+}
+
+const BOTH: [ContextExchange; 2] = [ContextExchange::AllGather, ContextExchange::AllToAll];
+
+/// Each rank has half of the tokens, and half of what a causal mask leaves of attention: of 16 x 17 / 2 pairs 68.
+#[test]
+fn kernels_have_the_tokens_of_a_rank() {
+    let t = T / 2;
+    for exchange in BOTH {
+        let nodes = &ranks(&shared(exchange))[3];
+        let of = |name: &str| kernel(nodes, &format!("mb0/layer1/{name}"));
+        let columns = (A + 2 * V) * W;
+        let qkv = [2 * t * H * columns, 2 * (t * H + H * columns + t * columns)];
+        assert_eq!(of("fwd/attention.qkv"), qkv);
+        assert_eq!(of("fwd/norm1"), [0, 2 * 2 * t * H]);
+        // Queries and keys of a rank are turned by their positions, in tokens or in heads half as many.
+        assert_eq!(
+            of("fwd/attention.core.rotary"),
+            [0, 2 * 2 * t * (A + V) * W]
+        );
+        let products = 2 * 2 * (T * (T + 1) / 4) * A * W;
+        // All keys and values are read, in whole or by heads; an output as large as the queries, and 4 B for each row.
+        let keys = match exchange {
+            ContextExchange::AllGather => T * V,
+            ContextExchange::AllToAll => T * V / 2,
+        };
+        let moved = 2 * (2 * t * A * W + 2 * keys * W) + 4 * t * A;
+        assert_eq!(of("fwd/attention.core"), [products, moved], "{exchange}");
+        assert_eq!(of("bwd/attention.core")[0], products * 5 / 2, "{exchange}");
+        let logits = kernel(nodes, "mb0/head/fwd/logits");
+        assert_eq!(logits[0], 2 * t * H * WORDS);
+    }
+}
+
+/// Ranks do together what one does alone, with either exchange, scores in a kernel or not, causal or not.
+#[test]
+fn flops_of_all_ranks_are_those_of_one() {
+    for (causal, unfused) in [(true, false), (false, false), (true, true), (false, true)] {
+        let all = |context: u32, exchange: ContextExchange| {
+            let mut plan = ParallelismPlan::new();
+            (plan.context, plan.context_exchange) = (context, exchange);
+            if unfused {
+                plan.attention = AttentionKernel::Unfused;
+            }
+            let model = model(causal, None);
+            TrainingPattern { model, plan }.summary().unwrap().flops
+        };
+        let alone = all(1, ContextExchange::AllGather);
+        for exchange in BOTH {
+            assert_eq!(all(2, exchange), alone, "{exchange}, causal {causal}");
+        }
+        assert_eq!(all(4, ContextExchange::AllGather), alone);
+    }
+}
+
+/// A rank has the i-th piece of a sequence from either end: as many pairs as every other one, counted one by one.
+#[test]
+fn two_pieces_from_either_end_have_equal_parts_of_causal_scores() {
+    for (tokens, ranks) in [(16_u64, 2_u64), (16, 4), (48, 3), (60, 5), (8, 4)] {
+        let piece = tokens / (2 * ranks);
+        let pairs = |rank: u64| {
+            let own = |token: u64| [rank, 2 * ranks - 1 - rank].contains(&(token / piece));
+            let queries = (0..tokens).filter(|token| own(*token));
+            queries
+                .map(|query| (0..tokens).filter(|key| *key <= query).count() as u64)
+                .sum::<u64>()
+        };
+        for rank in 0..ranks {
+            assert_eq!(pairs(rank), tokens / ranks * (tokens + 1) / 2);
+        }
+    }
+}
+
+fn exchanges<'n>(nodes: &'n [EmittedNode], of: &str) -> Vec<(&'n str, u64)> {
+    let own = nodes
+        .iter()
+        .filter(|node| node.lane == Some(CONTEXT_LANE) && node.name.starts_with(of));
+    own.map(|node| {
+        assert!(node.op.contains("group: Number("), "{}", node.op);
+        let bytes = node.op.split("bytes: ").nth(1).unwrap();
+        let bytes = bytes.split(',').next().unwrap().parse().unwrap();
+        (&node.name[of.len()..], bytes)
+    })
+    .collect()
+}
+
+#[test]
+fn keys_and_values_are_gathered_and_their_gradients_scattered() {
+    let nodes = &ranks(&shared(ContextExchange::AllGather))[0];
+    let keys = 2 * 2 * (T / 2) * V * W;
+    let expected = |pass: &str| exchanges(nodes, &format!("mb0/layer0/{pass}/"));
+    assert_eq!(expected("fwd"), [("attention.core.all-gather", keys)]);
+    // A reduce-scatter has the whole of what it scatters.
+    assert_eq!(
+        expected("bwd"),
+        [
+            ("attention.core.all-gather", keys),
+            ("attention.core.reduce-scatter", 2 * keys)
+        ]
+    );
+    let at = |name: &str| data(nodes, &format!("mb0/layer0/{name}"));
+    for (name, after) in [
+        ("fwd/attention.core.all-gather", "fwd/attention.qkv"),
+        ("fwd/attention.core.rotary", "fwd/attention.core.all-gather"),
+        ("bwd/attention.core", "bwd/attention.core.all-gather"),
+        (
+            "bwd/attention.core.reduce-scatter",
+            "bwd/attention.core.rotary",
+        ),
+        (
+            "bwd/attention.qkv.dgrad",
+            "bwd/attention.core.reduce-scatter",
+        ),
+    ] {
+        assert_eq!(at(name), [format!("mb0/layer0/{after}")], "{name}");
+    }
+}
+
+#[test]
+fn heads_are_exchanged_for_tokens_and_back() {
+    let nodes = &ranks(&shared(ContextExchange::AllToAll))[0];
+    let (queries, keys) = (2 * (T / 2) * A * W, 2 * 2 * (T / 2) * V * W);
+    let expected = |pass: &str| exchanges(nodes, &format!("mb0/layer0/{pass}/"));
+    assert_eq!(
+        expected("fwd"),
+        [
+            ("attention.core.all-to-all", queries + keys),
+            ("attention.core.output.all-to-all", queries)
+        ]
+    );
+    assert_eq!(
+        expected("bwd"),
+        [
+            ("attention.core.output.all-to-all", queries),
+            ("attention.core.all-to-all", queries + keys)
+        ]
+    );
+    let at = |name: &str| data(nodes, &format!("mb0/layer0/{name}"));
+    for (name, after) in [
+        ("fwd/attention.out", "fwd/attention.core.output.all-to-all"),
+        ("bwd/attention.core", "bwd/attention.core.output.all-to-all"),
+        ("bwd/attention.qkv.dgrad", "bwd/attention.core.all-to-all"),
+    ] {
+        assert_eq!(at(name), [format!("mb0/layer0/{after}")], "{name}");
+    }
+}
+
+#[test]
+fn exchanges_can_be_left_out_and_are_recomputed_with_their_layer() {
+    for exchange in BOTH {
+        let mut plan = shared(exchange);
+        let count = |plan: &ParallelismPlan| exchanges(&ranks(plan)[1], "").len();
+        let one_way = if exchange == ContextExchange::AllGather {
+            [1, 2]
+        } else {
+            [2, 2]
+        };
+        // Two layers; a micro-batch.
+        assert_eq!(count(&plan), 2 * (one_way[0] + one_way[1]) * 2);
+        plan.recompute = RecomputePolicy::Full;
+        assert_eq!(count(&plan), 2 * (2 * one_way[0] + one_way[1]) * 2);
+        plan.without.add(AblationEffect::ContextCommunication);
+        assert_eq!(count(&plan), 0);
+    }
+}
+
+/// Ranks 0 and 1 are one tensor group, 2 and 3 have the other tokens of the same sequences.
+#[test]
+fn neighbouring_replicas_have_a_sequence_between_them() {
+    let mut plan = shared(ContextExchange::AllGather);
+    plan.tensor = 2;
+    let summary = summary(&plan);
+    let of = |family: &str| {
+        let found = summary.groups.iter().find(|one| one.family == family);
+        found.map(|one| one.all.clone()).unwrap_or_default()
+    };
+    assert_eq!(summary.ranks, 8);
+    assert_eq!(summary.micro_batches, 2);
+    assert_eq!(of("context"), [[0, 2], [1, 3], [4, 6], [5, 7]]);
+    assert_eq!(of("data"), [[0, 2, 4, 6], [1, 3, 5, 7]]);
+    let found = &summary.stages[0].communication;
+    let context = found.iter().filter(|one| one.family == "context");
+    // Of each of two layers, in two micro-batches: a gather forwards, one backwards and a reduce-scatter.
+    assert_eq!(context.map(|one| one.calls).sum::<u64>(), 2 * 2 * 3);
+}
+
+/// Weights are the model's, whatever tokens a rank has; gradients are summed over all four ranks, which share ZeRO's state.
+#[test]
+fn all_replicas_sum_gradients_and_share_state() {
+    let weights = pattern(&ParallelismPlan::new()).model.parameters();
+    for exchange in BOTH {
+        let mut plan = shared(exchange);
+        plan.zero = ZeroStage::Optimizer;
+        let stage = summary(&plan).stages.swap_remove(0);
+        assert_eq!(stage.parameters, weights);
+        assert_eq!(
+            stage.memory[TensorClass::Optimizer as usize],
+            (12 * weights).div_ceil(4)
+        );
+        let nodes = &ranks(&plan)[0];
+        let reduced = nodes
+            .iter()
+            .filter(|node| node.lane == Some(GRADIENT_LANE))
+            .map(|node| {
+                let bytes = node.op.split("bytes: ").nth(1).unwrap();
+                bytes.split(',').next().unwrap().parse::<u64>().unwrap()
+            });
+        assert_eq!(reduced.sum::<u64>(), 2 * weights);
+    }
+}
+
+/// What is kept for the backward pass is of a rank's own tokens; keys and values of all are there for attention's kernels.
+#[test]
+fn memory_is_that_of_a_ranks_tokens() {
+    let kept = |plan: &ParallelismPlan| summary(plan).stages[0].stored.1;
+    let mut alone = shared(ContextExchange::AllGather);
+    (alone.context, alone.data) = (1, 2);
+    for exchange in BOTH {
+        assert_eq!(2 * kept(&shared(exchange)), kept(&alone), "{exchange}");
+    }
+    let nodes = &ranks(&shared(ContextExchange::AllGather))[0];
+    let temporary = |name: &str| {
+        let node = nodes.iter().find(|node| node.name == name).unwrap();
+        let of = |bytes: &[u64]| bytes[TensorClass::Temporary as usize];
+        [of(&node.memory.allocates), of(&node.memory.frees)]
+    };
+    let all = 2 * 2 * T * V * W;
+    let core = |pass: &str| format!("mb0/layer1/{pass}/attention.core");
+    assert_eq!(temporary(&(core("fwd") + ".all-gather")), [all, 0]);
+    assert_eq!(temporary(&core("fwd")), [0, all]);
+    assert_eq!(temporary(&(core("bwd") + ".all-gather")), [2 * all, 0]);
+    assert_eq!(temporary(&(core("bwd") + ".rotary")), [0, all]);
+    assert_eq!(temporary(&(core("bwd") + ".reduce-scatter")), [0, all]);
+}
+
+/// Experts are shared among replicas with different tokens too.
+#[test]
+fn experts_lie_across_ranks_with_different_tokens() {
+    let routing = ExpertRouting {
+        experts: 4,
+        chosen: 2,
+    };
+    let mut plan = shared(ContextExchange::AllGather);
+    plan.expert = 4;
+    let model = model(true, Some(routing));
+    let pattern = TrainingPattern { model, plan };
+    let nodes = every_rank(WorkloadPattern::Training(Box::new(pattern))).swap_remove(0);
+    let sent = nodes
+        .iter()
+        .find(|node| node.name == "mb0/layer0/fwd/experts.dispatch.all-to-all")
+        .unwrap();
+    // Two copies of 8 tokens.
+    let bytes = 2 * 2 * (T / 2) * H;
+    assert!(sent.op.contains(&format!("bytes: {bytes},")), "{}", sent.op);
+}
+
+/// Stages hand on the activations of a rank's tokens.
+#[test]
+fn boundaries_have_a_ranks_tokens() {
+    let mut plan = shared(ContextExchange::AllToAll);
+    plan.pipeline = 2;
+    let nodes = &ranks(&plan)[0];
+    let sent = nodes.iter().find(|node| node.op.contains("Message"));
+    let bytes = 2 * (T / 2) * H;
+    let op = &sent.unwrap().op;
+    assert!(op.contains(&format!("bytes: {bytes},")), "{op}");
+}
+
+#[test]
+fn degrees_that_do_not_share_out_tokens_are_refused() {
+    let refused = |model: Model, change: fn(&mut ParallelismPlan), why: &str| {
+        let mut plan = shared(ContextExchange::AllGather);
+        change(&mut plan);
+        let found = why_not(WorkloadPattern::Training(Box::new(TrainingPattern {
+            model,
+            plan,
+        })));
+        assert!(found.contains(why), "{found}");
+    };
+    let own = || model(true, None);
+    refused(own(), |plan| plan.context = 0, "`context` is 0");
+    refused(
+        own(),
+        |plan| plan.context = 3,
+        "`context` is 3; expected a divisor of 16 tokens (operator tokens)",
+    );
+    // 16 tokens have 16 pieces, and need 32.
+    refused(
+        own(),
+        |plan| plan.context = 16,
+        "a divisor of half of 16 tokens, two pieces of a sequence for each rank (operator attention.core)",
+    );
+    refused(
+        own(),
+        |plan| (plan.context, plan.context_exchange) = (4, ContextExchange::AllToAll),
+        "a number that times tensor = 1 divides 2 heads of keys and values, or context-exchange = all-gather",
+    );
+    refused(
+        own(),
+        |plan| (plan.context, plan.context_exchange) = (1, ContextExchange::AllToAll),
+        "all-gather with context = 1",
+    );
+    refused(
+        own(),
+        |plan| plan.recompute = RecomputePolicy::Operators,
+        "where tokens of a sequence are shared out",
+    );
+    refused(
+        Model::named("resnet-50").unwrap(),
+        |_| (),
+        "`context` is 2; expected 1 for resnet-50, in which no token needs another",
+    );
+    refused(Model::named("vit-b-16").unwrap(), |_| (), "`context` is 2");
+}

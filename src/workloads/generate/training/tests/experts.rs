@@ -1,0 +1,525 @@
+//! Experts: their kernels, exchanges of tokens between ranks, gradients and memory.
+
+use super::super::super::WorkloadPattern;
+use super::super::super::testing::{EmittedNode, every_rank};
+use super::super::*;
+use super::why_not;
+use crate::generate::plan::ElementwiseKernels;
+use crate::model::{
+    ActivationFunction, ExpertRouting, OperatorKind, OutputHead, PositionEncoding,
+    TransformerBlock, TransformerModel,
+};
+use chakram_trace::format::TensorClass;
+
+/// Tokens, hidden size, experts, copies of a token, columns of an expert.
+const T: u64 = 12;
+const H: u64 = 16;
+const X: u64 = 4;
+const C: u64 = 2;
+const F: u64 = 8;
+
+fn model() -> Model {
+    let block = TransformerBlock {
+        tokens: T,
+        hidden: H,
+        heads: 4,
+        kv_heads: 4,
+        head_width: 4,
+        ffn: F,
+        function: ActivationFunction::Silu,
+        gated: true,
+        norm_bias: false,
+        norm_after: false,
+        biases: false,
+        causal: true,
+        dropout: false,
+        rotary: true,
+        qk_norm: false,
+        experts: Some(ExpertRouting {
+            experts: X,
+            chosen: C,
+        }),
+    };
+    let transformer = TransformerModel {
+        layers: 2,
+        block,
+        vocabulary: 40,
+        positions: PositionEncoding::Rotary,
+        segments: 0,
+        embedding_norm: false,
+        final_norm: true,
+        head: OutputHead::Logits { tied: false },
+    };
+    Model {
+        name: "experts".to_owned(),
+        source: String::new(),
+        sequence: T,
+        layers: transformer.layers(),
+    }
+}
+
+fn ranks(plan: ParallelismPlan) -> Vec<Vec<EmittedNode>> {
+    let pattern = TrainingPattern {
+        model: model(),
+        plan,
+    };
+    every_rank(WorkloadPattern::Training(Box::new(pattern)))
+}
+
+fn kernel(nodes: &[EmittedNode], name: &str) -> [u64; 2] {
+    let node = nodes.iter().find(|node| node.name == name);
+    let kernel = node.and_then(|node| node.kernel);
+    let (flops, bytes, _) = kernel.unwrap_or_else(|| panic!("{name} is not there"));
+    [flops, bytes]
+}
+
+#[test]
+fn kernels_of_experts_have_the_sizes_of_their_tensors() {
+    let nodes = &ranks(ParallelismPlan::new())[0];
+    let up = 2 * F;
+    for (name, expected) in [
+        // Tokens by the router's weights; numbers of 2 B.
+        (
+            "fwd/experts.dispatch.score",
+            [2 * T * H * X, 2 * (T * H + H * X + T * X)],
+        ),
+        // Scores are read, and written in single precision.
+        ("fwd/experts.dispatch.choose", [0, (2 + 4) * T * X]),
+        // A token is read once and written twice.
+        ("fwd/experts.dispatch.permute", [0, 2 * (T * H + C * T * H)]),
+        // 24 copies, and the weights of all four experts.
+        (
+            "fwd/experts.up",
+            [
+                2 * C * T * H * up,
+                2 * (C * T * H + X * H * up + C * T * up),
+            ],
+        ),
+        (
+            "fwd/experts.down",
+            [2 * C * T * F * H, 2 * (C * T * F + X * F * H + C * T * H)],
+        ),
+        ("fwd/experts.combine", [0, 2 * (C * T * H + T * H)]),
+        // Both factors of the gradient of a score, and the score in single precision.
+        (
+            "bwd/experts.combine.scores",
+            [0, 2 * 2 * C * T * H + 4 * C * T],
+        ),
+        ("bwd/experts.combine.copies", [0, 2 * (T * H + C * T * H)]),
+        (
+            "bwd/experts.up.dgrad",
+            [
+                2 * C * T * H * up,
+                2 * (C * T * H + X * H * up + C * T * up),
+            ],
+        ),
+        (
+            "bwd/experts.up.wgrad",
+            [
+                2 * C * T * H * up,
+                2 * (C * T * H + X * H * up + C * T * up),
+            ],
+        ),
+        ("bwd/experts.dispatch.permute", [0, 2 * (C * T * H + T * H)]),
+        // Probabilities and their gradients in single precision are read.
+        ("bwd/experts.dispatch.choose", [0, (4 + 4 + 2) * T * X]),
+        (
+            "bwd/experts.dispatch.score.dgrad",
+            [2 * T * H * X, 2 * (T * X + H * X + T * H)],
+        ),
+        ("bwd/experts.dispatch.sum", [0, 3 * 2 * T * H]),
+        (
+            "bwd/experts.dispatch.score.wgrad",
+            [2 * T * H * X, 2 * (T * H + T * X + H * X)],
+        ),
+    ] {
+        assert_eq!(
+            kernel(nodes, &format!("mb0/layer1/{name}")),
+            expected,
+            "{name}"
+        );
+    }
+    // All multiplications of the model, once forwards and twice backwards, but for those that the causal mask skips and the
+    // scores of attention that flash attention finds again: two of seven products.
+    let flops: u64 = nodes
+        .iter()
+        .filter_map(|node| node.kernel)
+        .map(|one| one.0)
+        .sum();
+    let model = model();
+    let attention = 2 * 4 * 4 * T * (T + 1) / 2;
+    let products = 2 * model.multiplications() - 2 * model.skippable_multiplications();
+    assert_eq!(flops, 3 * products + 2 * 2 * attention / 2);
+}
+
+#[test]
+fn a_tensor_group_gathers_copies_and_scatters_their_results() {
+    let mut plan = ParallelismPlan::new();
+    (plan.tensor, plan.sequence_parallel) = (2, true);
+    let nodes = &ranks(plan)[0];
+    let data = |name: &str| super::data(nodes, &format!("mb0/layer1/{name}"));
+    // Each member sends its tokens to experts, all gather the copies for their columns of every expert, and each is left
+    // the results of its own copies.
+    assert_eq!(
+        kernel(nodes, "mb0/layer1/fwd/experts.dispatch.score")[0],
+        T * H * X
+    );
+    assert_eq!(
+        kernel(nodes, "mb0/layer1/fwd/experts.up")[0],
+        2 * C * T * H * F
+    );
+    assert_eq!(
+        data("fwd/experts.up"),
+        ["mb0/layer1/fwd/experts.up.all-gather"]
+    );
+    assert_eq!(
+        data("fwd/experts.up.all-gather"),
+        ["mb0/layer1/fwd/experts.dispatch.permute"]
+    );
+    assert_eq!(
+        data("fwd/experts.combine"),
+        ["mb0/layer1/fwd/experts.down.reduce-scatter"]
+    );
+    // The gathered copies are kept, so nothing is gathered again but the gradient of the result.
+    let gathers = nodes
+        .iter()
+        .filter(|node| node.name.contains("layer1/bwd/experts"));
+    let gathers = gathers.filter(|node| node.name.ends_with("all-gather"));
+    let gathers: Vec<_> = gathers.map(|node| &node.name[..]).collect();
+    assert_eq!(gathers, ["mb0/layer1/bwd/experts.down.all-gather"]);
+}
+
+/// Replicas in twos that have two experts each.
+fn shared() -> ParallelismPlan {
+    let mut plan = ParallelismPlan::new();
+    (plan.data, plan.expert, plan.batch) = (4, 2, 8);
+    plan
+}
+
+fn summary(plan: &ParallelismPlan) -> PlanSummary {
+    let (model, plan) = (model(), plan.clone());
+    TrainingPattern { model, plan }.summary().unwrap()
+}
+
+/// Weights of a layer's experts, of all else in it, and of all that is in no layer.
+const OF_EXPERTS: u64 = X * (H * 2 * F + F * H);
+const OF_BLOCK: u64 = H * 3 * H + H * H + H * X + 2 * H;
+const OF_ENDS: u64 = 2 * 40 * H + H;
+
+#[test]
+fn neighbouring_replicas_have_experts_between_them() {
+    let mut plan = shared();
+    (plan.tensor, plan.clip) = (2, true);
+    let groups = summary(&plan).groups;
+    let of = |family: &str| {
+        let found = groups.iter().find(|one| one.family == family);
+        found.map(|one| one.all.clone()).unwrap_or_default()
+    };
+    // Ranks 0 and 1 are one tensor group, 2 and 3 the next replica.
+    let pairs = [[0, 2], [1, 3], [4, 6], [5, 7]];
+    assert_eq!(of("expert"), pairs);
+    assert_eq!(of("expert-data"), [[0, 4], [1, 5], [2, 6], [3, 7]]);
+    assert_eq!(of("data"), [[0, 2, 4, 6], [1, 3, 5, 7]]);
+    // All replicas have all experts between them: no two have the same.
+    plan.expert = 4;
+    let groups = summary(&plan).groups;
+    assert!(groups.iter().all(|one| one.family != "expert-data"));
+}
+
+#[test]
+fn copies_of_tokens_go_to_their_experts_and_back() {
+    let nodes = &ranks(shared())[2];
+    let data = |name: &str| super::data(nodes, &format!("mb0/layer1/{name}"));
+    let at = |name: &str| vec![format!("mb0/layer1/{name}")];
+    for (name, after) in [
+        (
+            "fwd/experts.dispatch.all-to-all",
+            "fwd/experts.dispatch.permute",
+        ),
+        ("fwd/experts.up", "fwd/experts.dispatch.all-to-all"),
+        ("fwd/experts.combine.all-to-all", "fwd/experts.down"),
+        ("fwd/experts.combine", "fwd/experts.combine.all-to-all"),
+        (
+            "bwd/experts.combine.all-to-all",
+            "bwd/experts.combine.copies",
+        ),
+        ("bwd/experts.down.dgrad", "bwd/experts.combine.all-to-all"),
+        ("bwd/experts.dispatch.all-to-all", "bwd/experts.up.wgrad"),
+        (
+            "bwd/experts.dispatch.permute",
+            "bwd/experts.dispatch.all-to-all",
+        ),
+    ] {
+        assert_eq!(data(name), at(after), "{name}");
+    }
+    // Two copies of 12 tokens, 2 B each number; of the group of two, and not of all four.
+    let exchanges = nodes.iter().filter(|node| node.op.contains("AllToAll"));
+    let exchanges: Vec<_> = exchanges.collect();
+    // Two layers, two micro-batches, twice forwards and twice backwards.
+    assert_eq!(exchanges.len(), 2 * 2 * 4);
+    for node in exchanges {
+        assert!(
+            node.op.contains(&format!("bytes: {},", C * T * H * 2)),
+            "{}",
+            node.op
+        );
+        assert!(node.op.contains("group: Number("), "{}", node.op);
+        assert_eq!(node.lane, Some(EXPERT_LANE));
+    }
+    // Rows are as many, with half of the experts' weights.
+    let up = 2 * F;
+    let expected = [
+        2 * C * T * H * up,
+        2 * (C * T * H + X / 2 * H * up + C * T * up),
+    ];
+    assert_eq!(kernel(nodes, "mb0/layer1/fwd/experts.up"), expected);
+    let mut silent = shared();
+    silent.without.add(AblationEffect::ExpertCommunication);
+    assert!(
+        ranks(silent)[0]
+            .iter()
+            .all(|node| !node.op.contains("AllToAll"))
+    );
+}
+
+#[test]
+fn full_recomputation_exchanges_tokens_again() {
+    let mut plan = shared();
+    plan.recompute = RecomputePolicy::Full;
+    let nodes = &ranks(plan)[0];
+    let exchanges = nodes.iter().filter(|node| node.op.contains("AllToAll"));
+    assert_eq!(exchanges.count(), 2 * 2 * 6);
+    let again = super::data(nodes, "mb1/layer0/again/experts.up");
+    assert_eq!(again, ["mb1/layer0/again/experts.dispatch.all-to-all"]);
+}
+
+#[test]
+fn ranks_keep_and_step_their_own_experts() {
+    let own = OF_EXPERTS / 2;
+    let all = OF_ENDS + 2 * (OF_BLOCK + OF_EXPERTS);
+    assert_eq!(model().parameters(), all);
+    let common = OF_ENDS + 2 * OF_BLOCK;
+    for (zero, replicas) in [(ZeroStage::None, [1, 1]), (ZeroStage::Optimizer, [4, 2])] {
+        let mut plan = shared();
+        plan.zero = zero;
+        let summary = summary(&plan);
+        let stage = &summary.stages[0];
+        assert_eq!(summary.parameters, all);
+        assert_eq!(stage.parameters, common + 2 * own);
+        // 12 B of state a parameter: of what all four replicas have a quarter each, of experts that two have a half.
+        let [by, of_experts] = replicas;
+        let kept = 12 * common / by + 12 * 2 * own / of_experts;
+        assert_eq!(stage.memory[TensorClass::Optimizer as usize], kept);
+        assert_eq!(
+            stage.memory[TensorClass::Weights as usize],
+            2 * (common + 2 * own)
+        );
+        // Adam moves 28 B a parameter.
+        let nodes = &ranks(plan)[0];
+        let moved = 28 * (common / by + 2 * own / of_experts);
+        assert_eq!(kernel(nodes, "optimizer")[1], moved, "{zero}");
+    }
+    // FLOPs of all ranks are the model's, whoever has which expert.
+    let mut alone = shared();
+    alone.expert = 1;
+    assert_eq!(summary(&alone).flops, summary(&shared()).flops);
+}
+
+/// Reductions of a rank: (group, bytes, everything that they wait for).
+fn reductions(nodes: &[EmittedNode]) -> Vec<(String, u64, Vec<bool>)> {
+    let mut found = Vec::new();
+    for node in nodes
+        .iter()
+        .filter(|node| node.name.contains("/gradients/"))
+    {
+        let word = |key: &str| {
+            let rest = node.op.split(&format!("{key}: ")).nth(1).unwrap();
+            rest.split([',', ' ']).next().unwrap().to_owned()
+        };
+        let mut before = vec![false; nodes.len() + 1];
+        let mut open = node.data.clone();
+        while let Some(id) = open.pop() {
+            if !std::mem::replace(&mut before[id as usize], true) {
+                open.extend(&nodes[id as usize - 1].data);
+            }
+        }
+        found.push((word("group"), word("bytes").parse().unwrap(), before));
+    }
+    found
+}
+
+#[test]
+fn gradients_of_experts_are_summed_by_those_that_have_them() {
+    for by in [BucketPolicy::Layers, BucketPolicy::Parameters] {
+        for bucket in [1, 1_500, 1 << 30] {
+            let mut plan = shared();
+            (plan.buckets, plan.bucket) = (by, bucket);
+            let nodes = &ranks(plan)[0];
+            let all = reductions(nodes);
+            let bytes = |of_all: bool| {
+                let own = all
+                    .iter()
+                    .filter(|(group, _, _)| (group == "World") == of_all);
+                own.map(|one| one.1).sum::<u64>()
+            };
+            assert_eq!(bytes(true), 2 * (OF_ENDS + 2 * OF_BLOCK), "{by} {bucket}");
+            assert_eq!(bytes(false), 2 * 2 * OF_EXPERTS / 2, "{by} {bucket}");
+            // The last sum of either kind waits for all gradients of that kind in the last micro-batch.
+            for (of_all, names) in [
+                (
+                    true,
+                    &["attention.qkv.wgrad", "experts.dispatch.score.wgrad"][..],
+                ),
+                (false, &["experts.up.wgrad", "experts.down.wgrad"]),
+            ] {
+                let mut reached = vec![false; nodes.len() + 1];
+                for (group, _, before) in &all {
+                    if (group == "World") == of_all {
+                        for (one, other) in reached.iter_mut().zip(before) {
+                            *one |= other;
+                        }
+                    }
+                }
+                for (layer, name) in [0, 1]
+                    .iter()
+                    .flat_map(|l| names.iter().map(move |n| (l, n)))
+                {
+                    let name = format!("mb1/layer{layer}/bwd/{name}");
+                    let id = nodes.iter().position(|node| node.name == name).unwrap() + 1;
+                    assert!(reached[id], "{by} {bucket} {name}");
+                }
+            }
+        }
+    }
+    // Where no two ranks have the same expert, nothing of them is summed.
+    let mut plan = shared();
+    plan.expert = 4;
+    let nodes = &ranks(plan.clone())[0];
+    assert!(
+        reductions(nodes)
+            .iter()
+            .all(|(group, _, _)| group == "World")
+    );
+    // The norm of all gradients takes those of every expert.
+    plan.clip = true;
+    let nodes = &ranks(plan)[0];
+    assert_eq!(
+        nodes
+            .iter()
+            .filter(|node| node.name == "norm/experts/all-reduce")
+            .count(),
+        1
+    );
+}
+
+#[test]
+fn updated_experts_are_gathered_from_those_that_have_them() {
+    for zero in [ZeroStage::Optimizer, ZeroStage::Gradients] {
+        let mut plan = shared();
+        plan.zero = zero;
+        let nodes = &ranks(plan)[0];
+        let gathered = |group: &str| {
+            let own = nodes
+                .iter()
+                .filter(|node| node.name.ends_with("parameters/all-gather"));
+            let own = own.filter(|node| node.op.contains(&format!("group: {group}")));
+            let bytes = |node: &EmittedNode| {
+                let rest = node.op.split("bytes: ").nth(1).unwrap();
+                rest.split(',').next().unwrap().parse::<u64>().unwrap()
+            };
+            own.map(bytes).sum::<u64>()
+        };
+        // A quarter of what all have, and half of a rank's experts, in one bucket each.
+        assert_eq!(
+            gathered("World"),
+            (2 * (OF_ENDS + 2 * OF_BLOCK)).div_ceil(4)
+        );
+        assert_eq!(gathered("Number"), 2 * OF_EXPERTS / 2);
+    }
+}
+
+#[test]
+fn degrees_that_do_not_share_out_experts_are_refused() {
+    let refused = |change: fn(&mut ParallelismPlan), why: &str| {
+        let mut plan = shared();
+        change(&mut plan);
+        let pattern = TrainingPattern {
+            model: model(),
+            plan,
+        };
+        let found = why_not(WorkloadPattern::Training(Box::new(pattern)));
+        assert!(found.contains(why), "{found}");
+    };
+    refused(
+        |plan| plan.expert = 3,
+        "`expert` is 3; expected a divisor of data",
+    );
+    refused(|plan| plan.expert = 0, "`expert` is 0");
+    refused(
+        |plan| (plan.data, plan.expert, plan.batch) = (8, 8, 8),
+        "`expert` is 8; expected a divisor of the 4 experts of experts.up",
+    );
+    refused(|plan| plan.zero = ZeroStage::Parameters, "1 with zero = 3");
+    refused(
+        |plan| plan.recompute = RecomputePolicy::Operators,
+        "none, selective or full for a model with experts",
+    );
+    let pattern = TrainingPattern {
+        model: Model::named("gpt2-small").unwrap(),
+        plan: shared(),
+    };
+    let found = why_not(WorkloadPattern::Training(Box::new(pattern)));
+    assert!(
+        found.contains("`expert` is 2; expected 1 for gpt2-small, which has no experts"),
+        "{found}"
+    );
+}
+
+/// Heads of queries and keys are scaled in front of their positions; members of a tensor group add to one gradient.
+#[test]
+fn heads_are_scaled_by_gains_that_a_tensor_group_shares() {
+    let mut model = model();
+    for layer in &mut model.layers {
+        for operator in &mut layer.operators {
+            if let OperatorKind::Attention { qk_norm, .. } = &mut operator.work {
+                *qk_norm = true;
+            }
+        }
+    }
+    let nodes = |tensor: u32, change: fn(&mut ParallelismPlan)| {
+        let mut plan = ParallelismPlan::new();
+        plan.tensor = tensor;
+        change(&mut plan);
+        let model = model.clone();
+        let pattern = TrainingPattern { model, plan };
+        every_rank(WorkloadPattern::Training(Box::new(pattern))).swap_remove(0)
+    };
+    let alone = nodes(1, |_| ());
+    // Four heads of 4 columns for queries, and as many for keys: 2 B are read and written of each, and one more backwards.
+    let heads = T * (4 + 4) * 4;
+    let core = |pass: &str| format!("mb0/layer0/{pass}/attention.core");
+    assert_eq!(kernel(&alone, &(core("fwd") + ".norm")), [0, 2 * 2 * heads]);
+    assert_eq!(kernel(&alone, &(core("bwd") + ".norm")), [0, 3 * 2 * heads]);
+    let before = super::data(&alone, &(core("fwd") + ".rotary"));
+    assert_eq!(before, [core("fwd") + ".norm"]);
+    let before = super::data(&alone, &(core("bwd") + ".norm"));
+    assert_eq!(before, [core("bwd") + ".rotary"]);
+    // A gain of 4 numbers each, of queries and of keys, in two layers.
+    let pair = nodes(2, |_| ());
+    let sum = pair.iter().find(|node| node.name == "norms/all-reduce");
+    let op = &sum.unwrap().op;
+    assert!(op.contains(&format!("bytes: {},", 2 * 2 * 2 * 4)), "{op}");
+    assert!(alone.iter().all(|node| node.name != "norms/all-reduce"));
+    let eager = nodes(1, |plan| plan.elementwise = ElementwiseKernels::Eager);
+    let bytes = |pass: &str| {
+        let own = eager
+            .iter()
+            .filter(|node| node.name.starts_with(&(core(pass) + ".norm")));
+        own.map(|node| node.kernel.unwrap().1).sum::<u64>()
+    };
+    // As RMSNorm: 4 d + 28 and 6 d + 48 for each element.
+    assert_eq!(
+        [bytes("fwd"), bytes("bwd")],
+        [(4 * 2 + 28) * heads, (6 * 2 + 48) * heads]
+    );
+}

@@ -1,0 +1,128 @@
+//! From the tables of a model's file to a [`ModelDefinition`]: the format, and every rule that a model keeps.
+
+use super::{DefinitionKind, Model, ModelDefinition, ModelError};
+use chakram_base::config::{ConfigDocument, ConfigError, ConfigField, ConfigTable};
+
+mod chain;
+mod operator;
+mod transformer;
+mod vit;
+
+/// The largest size that a file may give.
+const MOST: u64 = 1_000_000_000_000;
+
+/// The most layers of a model.
+const MOST_LAYERS: u64 = 20_000;
+
+/// The keys that all models have.
+const COMMON: [&str; 3] = ["name", "source", "kind"];
+
+/// Reads and checks the model that `text`, called `file` in errors, describes, for samples of `tokens` tokens if
+/// that is given.
+pub(super) fn definition(
+    text: &str,
+    file: &str,
+    tokens: Option<u64>,
+) -> Result<ModelDefinition, ModelError> {
+    let document = ConfigDocument::parse(text, file)?;
+    let kind = document.entries().choice("kind", &DefinitionKind::ALL)?;
+    let keys = match kind {
+        DefinitionKind::Transformer => transformer::KEYS,
+        DefinitionKind::Vit => vit::KEYS,
+        DefinitionKind::Layers => chain::KEYS,
+    };
+    let root = document.root(&[&COMMON, keys].concat())?;
+    let text = |key: &str, expected: &str| root.need(key, expected)?.line().map(str::to_owned);
+    let name = text("name", "the model's name")?;
+    let source = text("source", "where its sizes are published, in quotes")?;
+    let (sequence, hidden, layers) = match kind {
+        DefinitionKind::Transformer => transformer::layers(&root, tokens)?,
+        DefinitionKind::Vit => vit::layers(&root, tokens)?,
+        DefinitionKind::Layers => chain::layers(&root, tokens)?,
+    };
+    let model = Model {
+        name,
+        source,
+        sequence,
+        layers,
+    };
+    check(&model, file)?;
+    Ok(ModelDefinition {
+        kind,
+        hidden,
+        model,
+    })
+}
+
+/// Refuses models whose counts do not fit.
+fn check(model: &Model, file: &str) -> Result<(), ModelError> {
+    let between = model.layers.iter().flat_map(|layer| &layer.operators);
+    let widest = between.map(|o| o.work.input_elements().max(o.work.output_elements()));
+    // Counts saturate, so u64::MAX stands for any overflow on the way.
+    let counts = [
+        (model.parameters(), "parameters"),
+        (model.multiplications(), "multiplications"),
+        (widest.max().unwrap_or(0), "inputs and outputs"),
+        (
+            model.saved_bytes(8, false),
+            "bytes kept for the backward pass",
+        ),
+    ];
+    match counts.into_iter().find(|(count, _)| *count == u64::MAX) {
+        None => Ok(()),
+        Some((_, what)) => Err(ModelError::TooLarge {
+            file: file.to_owned(),
+            what,
+        }),
+    }
+}
+
+/// The whole number at `key`, at least 1.
+fn size(table: &ConfigTable<'_>, key: &str) -> Result<u64, ConfigError> {
+    let expected = format_args!("a whole number from 1 to {MOST}");
+    table.need(key, expected)?.between(1, MOST)
+}
+
+/// The whole number from `least` at `key`, or `default` without the key.
+fn size_or(
+    table: &ConfigTable<'_>,
+    key: &str,
+    least: u64,
+    default: u64,
+) -> Result<u64, ConfigError> {
+    match table.get(key) {
+        Some(field) => field.between(least, MOST),
+        None => Ok(default),
+    }
+}
+
+/// The `true` or `false` at `key`, or `default` without the key.
+fn flag_or(table: &ConfigTable<'_>, key: &str, default: bool) -> Result<bool, ConfigError> {
+    table.get(key).map_or(Ok(default), |field| field.flag())
+}
+
+/// Height and width at `key`: one number for both, or two.
+fn area(field: &ConfigField<'_>) -> Result<[u64; 2], ConfigError> {
+    if field.whole().is_some() {
+        let side = field.between(1, MOST)?;
+        return Ok([side, side]);
+    }
+    let expected = "a whole number, or [height, width]";
+    match &field.items(expected)?[..] {
+        [height, width] => Ok([height.between(1, MOST)?, width.between(1, MOST)?]),
+        other => Err(field.refuse(format_args!("{} values", other.len()), expected)),
+    }
+}
+
+/// Refuses another number of tokens for a sample whose size does not follow from it.
+fn no_sequence(root: &ConfigTable<'_>, tokens: Option<u64>) -> Result<(), ConfigError> {
+    match tokens {
+        None => Ok(()),
+        Some(tokens) => Err(root.need("kind", "a kind")?.refuse(
+            format_args!(
+                "a model whose samples are no sequences of tokens, and {tokens} tokens asked for"
+            ),
+            "no other number of tokens; change sizes in a copy of the file",
+        )),
+    }
+}

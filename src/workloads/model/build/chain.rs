@@ -1,0 +1,137 @@
+//! `kind = "layers"`: every operator by name. Sizes of inputs follow from the operators before.
+
+use super::operator::{self, ActivationShape, LayerCursor};
+use super::{MOST, MOST_LAYERS, no_sequence, size};
+use crate::model::{LayerRole, ModelLayer};
+use chakram_base::config::{ConfigError, ConfigField, ConfigTable};
+use std::collections::BTreeSet;
+
+pub(super) const KEYS: &[&str] = &["input", "layer"];
+
+const INPUT: &[&str] = &["channels", "height", "width", "tokens", "columns"];
+const LAYER: &[&str] = &["name", "role", "repeat", "first", "operators"];
+
+/// The most operators of all layers together.
+const MOST_OPERATORS: u64 = 250_000;
+
+const ROLES: [(LayerRole, &str); 3] = [
+    (LayerRole::Input, "input"),
+    (LayerRole::Block, "block"),
+    (LayerRole::Output, "output"),
+];
+
+/// Tokens of a sample, no hidden size, and layers.
+pub(super) fn layers(
+    root: &ConfigTable<'_>,
+    tokens: Option<u64>,
+) -> Result<(u64, Option<u64>, Vec<ModelLayer>), ConfigError> {
+    let (sequence, mut shape) = input(root, tokens)?;
+    let expected = "layers, each under [[layer]]";
+    let tables = root.need("layer", expected)?.tables(LAYER)?;
+    if tables.is_empty() {
+        return Err(root.missing("layer", expected));
+    }
+    let mut layers = Vec::new();
+    let mut names = BTreeSet::new();
+    let mut operators = 0;
+    for table in &tables {
+        let field = table.need("name", "the layer's name")?;
+        let name = field.line()?;
+        let role = table.choice("role", &ROLES)?;
+        // `repeat` is bounded by the room that is left, so `layers` never exceeds MOST_LAYERS.
+        let room = MOST_LAYERS - layers.len() as u64;
+        let repeat = table.get("repeat").map(|field| field.between(1, room));
+        let first = table.get("first").map(|field| field.between(0, MOST));
+        if let (None, Some(_), Some(first)) = (&repeat, &first, table.get("first")) {
+            return Err(first.refuse("a first number", "`repeat` beside it"));
+        }
+        if room == 0 {
+            return Err(field.refuse("one more layer", format_args!("{MOST_LAYERS} at most")));
+        }
+        let numbered = repeat.is_some();
+        let (repeat, first) = (repeat.unwrap_or(Ok(1))?, first.unwrap_or(Ok(0))?);
+        let items = table.need("operators", "an array of operators")?;
+        let items =
+            items.items("an array of operators, such as [{ op = \"pool\", kernel = 2 }]")?;
+        // No overflow: both factors are bounded by the file's size and MOST_LAYERS.
+        operators += repeat * items.len() as u64;
+        if items.is_empty() || operators > MOST_OPERATORS {
+            let found = format_args!("{operators} operators up to here");
+            let expected = format_args!("1 to {MOST_OPERATORS}, and one at least in each layer");
+            return Err(table.refuse(found, expected));
+        }
+        // Each copy is built anew: a layer may change the shape of the next one's input.
+        for number in first..first + repeat {
+            let name = if numbered {
+                format!("{name}{number}")
+            } else {
+                name.to_owned()
+            };
+            if !names.insert(name.clone()) {
+                let found = format_args!("a second layer called {name:?}");
+                return Err(field.refuse(found, "a name for each"));
+            }
+            layers.push(ModelLayer::new(name, role, chain(&items, &mut shape)?));
+        }
+    }
+    Ok((sequence, None, layers))
+}
+
+/// The operators of one layer.
+fn chain(
+    items: &[ConfigField<'_>],
+    shape: &mut ActivationShape,
+) -> Result<Vec<crate::model::LayerOperator>, ConfigError> {
+    let mut state = LayerCursor::new(*shape);
+    let mut names = BTreeSet::new();
+    let mut operators = Vec::with_capacity(items.len());
+    for item in items {
+        let operator = operator::operator(item, &mut state)?;
+        if !names.insert(operator.name.clone()) {
+            return Err(item.refuse(
+                format_args!("a second operator called {:?}", operator.name),
+                "a `name` for each of a layer's",
+            ));
+        }
+        operators.push(operator);
+    }
+    *shape = state.main;
+    Ok(operators)
+}
+
+/// Tokens of a sample, and the shape of the first layer's input.
+fn input(
+    root: &ConfigTable<'_>,
+    tokens: Option<u64>,
+) -> Result<(u64, ActivationShape), ConfigError> {
+    let expected = "what a sample is, such as { channels = 3, height = 224, width = 224 }, { columns = 13 }, \
+                    or { tokens = 1024 }";
+    let field = root.need("input", expected)?;
+    let table = field.table(Some(INPUT))?;
+    let has = |key: &str| table.get(key).is_some();
+    let (image, row) = (
+        has("channels") || has("height") || has("width"),
+        has("columns"),
+    );
+    if u8::from(image) + u8::from(row) + u8::from(has("tokens")) != 1 {
+        return Err(field.refuse("another mixture of keys", expected));
+    }
+    if has("tokens") {
+        let sequence = size(&table, "tokens")?;
+        let rows = tokens.unwrap_or(sequence);
+        return Ok((rows, ActivationShape::Rows { rows, columns: 1 }));
+    }
+    no_sequence(root, tokens)?;
+    let shape = if image {
+        ActivationShape::Image {
+            channels: size(&table, "channels")?,
+            size: [size(&table, "height")?, size(&table, "width")?],
+        }
+    } else {
+        ActivationShape::Rows {
+            rows: 1,
+            columns: size(&table, "columns")?,
+        }
+    };
+    Ok((1, shape))
+}

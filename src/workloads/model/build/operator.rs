@@ -1,0 +1,497 @@
+//! One operator of a layer: its computation, given the shape before it.
+
+use super::{MOST, area, flag_or, size, size_or};
+use crate::model::count::windows;
+use crate::model::{ActivationFunction, LayerOperator, OperatorKind, TensorSplit};
+use chakram_base::config::{ConfigError, ConfigField, ConfigTable};
+use std::fmt;
+
+/// Shape of the activations between operators.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum ActivationShape {
+    /// Channels of an image.
+    Image {
+        /// Number of channels.
+        channels: u64,
+        /// Height and width.
+        size: [u64; 2],
+    },
+    /// Rows of numbers.
+    Rows {
+        /// Number of rows.
+        rows: u64,
+        /// Numbers of one.
+        columns: u64,
+    },
+}
+
+impl ActivationShape {
+    /// As rows: pixels of channels.
+    fn pixels(self) -> (u64, u64) {
+        match self {
+            Self::Image { channels, size } => (size[0].saturating_mul(size[1]), channels),
+            Self::Rows { rows, columns } => (rows, columns),
+        }
+    }
+
+    /// The same with other columns or channels.
+    fn with_columns(self, columns: u64) -> Self {
+        match self {
+            Self::Image { size, .. } => Self::Image {
+                channels: columns,
+                size,
+            },
+            Self::Rows { rows, .. } => Self::Rows { rows, columns },
+        }
+    }
+}
+
+impl fmt::Display for ActivationShape {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Image {
+                channels,
+                size: [height, width],
+            } => write!(f, "{channels} channels of {height} x {width}"),
+            Self::Rows { rows, columns } => write!(f, "{rows} x {columns}"),
+        }
+    }
+}
+
+/// Shapes of the activations before the next operator of a layer: on its branch, and on the skip path around it.
+pub(super) struct LayerCursor {
+    pub(super) main: ActivationShape,
+    around: ActivationShape,
+}
+
+impl LayerCursor {
+    /// At the beginning of a layer that is given `shape`.
+    pub(super) fn new(shape: ActivationShape) -> Self {
+        Self {
+            main: shape,
+            around: shape,
+        }
+    }
+}
+
+/// Keyword of an operator in files.
+#[derive(Clone, Copy)]
+enum OperatorKeyword {
+    Linear,
+    Attention,
+    Norm,
+    Activation,
+    Residual,
+    Embedding,
+    Loss,
+    Convolution,
+    Pool,
+    EmbeddingBag,
+    Interaction,
+    ExpertDispatch,
+    ExpertLinear,
+    ExpertCombine,
+}
+
+/// Each operator with its keyword and the keys that it has in addition to the common ones.
+const OPS: [(OperatorKeyword, &str, &[&str]); 14] = [
+    (
+        OperatorKeyword::Linear,
+        "linear",
+        &["outputs", "bias", "tied"],
+    ),
+    (
+        OperatorKeyword::Attention,
+        "attention",
+        &[
+            "heads", "kv_heads", "causal", "dropout", "rotary", "qk_norm",
+        ],
+    ),
+    (OperatorKeyword::Norm, "norm", &["bias"]),
+    (
+        OperatorKeyword::Activation,
+        "activation",
+        &["function", "gated"],
+    ),
+    (OperatorKeyword::Residual, "residual", &["dropout"]),
+    (
+        OperatorKeyword::Embedding,
+        "embedding",
+        &["vocabulary", "width"],
+    ),
+    (OperatorKeyword::Loss, "loss", &[]),
+    (
+        OperatorKeyword::Convolution,
+        "convolution",
+        &["outputs", "kernel", "stride", "padding", "groups", "bias"],
+    ),
+    (
+        OperatorKeyword::Pool,
+        "pool",
+        &["kernel", "stride", "padding"],
+    ),
+    (
+        OperatorKeyword::EmbeddingBag,
+        "embedding_bag",
+        &["rows", "width", "lookups"],
+    ),
+    (OperatorKeyword::Interaction, "interaction", &["vectors"]),
+    (
+        OperatorKeyword::ExpertDispatch,
+        "expert_dispatch",
+        &["experts", "experts_per_token"],
+    ),
+    (
+        OperatorKeyword::ExpertLinear,
+        "expert_linear",
+        &["experts", "outputs", "bias"],
+    ),
+    (
+        OperatorKeyword::ExpertCombine,
+        "expert_combine",
+        &["experts_per_token"],
+    ),
+];
+
+/// The keys that every operator may have.
+const COMMON: [&str; 4] = ["op", "name", "cut", "around"];
+
+const CUTS: [(TensorSplit, &str); 4] = [
+    (TensorSplit::Replicated, "whole"),
+    (TensorSplit::ColumnParallel, "outputs"),
+    (TensorSplit::RowParallel, "inputs"),
+    (TensorSplit::InsideRegion, "between"),
+];
+
+/// Reads an operator and moves `state` past it.
+pub(super) fn operator(
+    field: &ConfigField<'_>,
+    state: &mut LayerCursor,
+) -> Result<LayerOperator, ConfigError> {
+    let names = OPS.map(|(op, name, _)| (op, name));
+    let op = field.table(None)?.choice("op", &names)?;
+    // OPS is in the order of the enum.
+    let (_, word, keys) = OPS[op as usize];
+    let table = field.table(Some(&[&COMMON, keys].concat()))?;
+    let name = table.get("name").map_or(Ok(word), |field| field.line())?;
+    let cut = table
+        .get("cut")
+        .map_or(Ok(TensorSplit::Replicated), |f| f.choice(&CUTS))?;
+    let around = flag_or(&table, "around", false)?;
+    let shape = if around { state.around } else { state.main };
+    let (work, shape) = work(op, &table, shape)?;
+    match (op, around) {
+        (OperatorKeyword::Residual, false) if state.around != state.main => {
+            let found = format_args!("{} to be added to {}", state.main, state.around);
+            return Err(table.refuse(
+                found,
+                "equal sizes; operators with `around = true` work on what goes around",
+            ));
+        }
+        (OperatorKeyword::Residual, true) => {
+            return Err(table.refuse("a sum on the way around", "`around` on other operators"));
+        }
+        (_, true) => state.around = shape,
+        (_, false) => state.main = shape,
+    }
+    // The skip path starts anew behind a sum, and in front of the first block.
+    if matches!(op, OperatorKeyword::Residual | OperatorKeyword::Embedding) {
+        state.around = state.main;
+    }
+    let operator = LayerOperator::new(name, work, cut);
+    Ok(if around { operator.around() } else { operator })
+}
+
+/// Reads the computation of an operator on `shape`, and returns it with the output's shape.
+fn work(
+    op: OperatorKeyword,
+    table: &ConfigTable<'_>,
+    shape: ActivationShape,
+) -> Result<(OperatorKind, ActivationShape), ConfigError> {
+    let (rows, width) = shape.pixels();
+    Ok(match op {
+        OperatorKeyword::Linear => linear(table, shape)?,
+        OperatorKeyword::Attention => attention(table, shape)?,
+        OperatorKeyword::ExpertDispatch => expert_dispatch(table, shape)?,
+        OperatorKeyword::ExpertLinear => {
+            let (rows, inputs) = sequence(table, shape)?;
+            let outputs = size(table, "outputs")?;
+            let work = OperatorKind::ExpertLinear {
+                rows,
+                experts: size(table, "experts")?,
+                inputs,
+                outputs,
+                bias: flag_or(table, "bias", true)?,
+            };
+            (work, shape.with_columns(outputs))
+        }
+        OperatorKeyword::ExpertCombine => expert_combine(table, shape)?,
+        OperatorKeyword::Norm => {
+            let bias = flag_or(table, "bias", true)?;
+            (OperatorKind::Norm { rows, width, bias }, shape)
+        }
+        OperatorKeyword::Activation => activation(table, shape)?,
+        OperatorKeyword::Residual => {
+            let dropout = flag_or(table, "dropout", false)?;
+            let work = OperatorKind::Residual {
+                rows,
+                width,
+                dropout,
+            };
+            (work, shape)
+        }
+        OperatorKeyword::Embedding => {
+            let tokens = sequence(table, shape)?.0;
+            let width = size(table, "width")?;
+            let work = OperatorKind::Embedding {
+                vocabulary: size(table, "vocabulary")?,
+                width,
+                tokens,
+            };
+            (work, shape.with_columns(width))
+        }
+        OperatorKeyword::Loss => {
+            let (rows, classes) = sequence(table, shape)?;
+            (OperatorKind::Loss { rows, classes }, shape)
+        }
+        OperatorKeyword::Convolution => convolution(table, shape)?,
+        OperatorKeyword::Pool => pool(table, shape)?,
+        OperatorKeyword::EmbeddingBag => {
+            let work = OperatorKind::EmbeddingBag {
+                rows: size(table, "rows")?,
+                width: size(table, "width")?,
+                lookups: size_or(table, "lookups", 1, 1)?,
+            };
+            // Tables stand beside the chain, until an interaction consumes the rows.
+            (work, shape)
+        }
+        OperatorKeyword::Interaction => {
+            let (_, width) = sequence(table, shape)?;
+            let vectors = table
+                .need("vectors", "how many vectors")?
+                .between(2, MOST)?;
+            let work = OperatorKind::Interaction { vectors, width };
+            let columns = work.output_elements();
+            (work, shape.with_columns(columns))
+        }
+    })
+}
+
+/// A product takes an image as one row.
+fn linear(
+    table: &ConfigTable<'_>,
+    shape: ActivationShape,
+) -> Result<(OperatorKind, ActivationShape), ConfigError> {
+    let (rows, inputs) = match shape {
+        ActivationShape::Rows { rows, columns } => (rows, columns),
+        ActivationShape::Image { .. } => {
+            let (pixels, channels) = shape.pixels();
+            (1, pixels.saturating_mul(channels))
+        }
+    };
+    let outputs = size(table, "outputs")?;
+    let work = OperatorKind::Linear {
+        rows,
+        inputs,
+        outputs,
+        bias: flag_or(table, "bias", true)?,
+        tied: flag_or(table, "tied", false)?,
+    };
+    let columns = outputs;
+    Ok((work, ActivationShape::Rows { rows, columns }))
+}
+
+fn attention(
+    table: &ConfigTable<'_>,
+    shape: ActivationShape,
+) -> Result<(OperatorKind, ActivationShape), ConfigError> {
+    let (tokens, columns) = sequence(table, shape)?;
+    let heads = size(table, "heads")?;
+    let kv_heads = size_or(table, "kv_heads", 1, heads)?;
+    // Queries, keys and values stand side by side in the input's columns.
+    let all = heads.saturating_add(kv_heads.saturating_mul(2));
+    if !heads.is_multiple_of(kv_heads) || !columns.is_multiple_of(all) {
+        return Err(table.refuse(
+            format_args!("{columns} columns, {heads} heads, and {kv_heads} of keys and of values"),
+            "columns of queries, keys and values, as many for each head, and heads that share evenly",
+        ));
+    }
+    let width = columns / all;
+    let work = OperatorKind::Attention {
+        tokens,
+        queries: tokens,
+        heads,
+        kv_heads,
+        width,
+        causal: flag_or(table, "causal", false)?,
+        dropout: flag_or(table, "dropout", false)?,
+        rotary: flag_or(table, "rotary", false)?,
+        qk_norm: flag_or(table, "qk_norm", false)?,
+    };
+    Ok((work, shape.with_columns(heads.saturating_mul(width))))
+}
+
+fn expert_dispatch(
+    table: &ConfigTable<'_>,
+    shape: ActivationShape,
+) -> Result<(OperatorKind, ActivationShape), ConfigError> {
+    let (tokens, width) = sequence(table, shape)?;
+    let experts = size(table, "experts")?;
+    let chosen = table
+        .need("experts_per_token", "experts that each token is sent to")?
+        .between(1, experts)?;
+    let work = OperatorKind::ExpertDispatch {
+        tokens,
+        width,
+        experts,
+        chosen,
+    };
+    let (rows, columns) = (tokens.saturating_mul(chosen), width);
+    Ok((work, ActivationShape::Rows { rows, columns }))
+}
+
+fn expert_combine(
+    table: &ConfigTable<'_>,
+    shape: ActivationShape,
+) -> Result<(OperatorKind, ActivationShape), ConfigError> {
+    let (rows, width) = sequence(table, shape)?;
+    let chosen = size(table, "experts_per_token")?;
+    if !rows.is_multiple_of(chosen) {
+        return Err(table.refuse(
+            format_args!("{rows} rows before it, and {chosen} copies of each token"),
+            "as many copies of each token as an expert_dispatch before it has made",
+        ));
+    }
+    let tokens = rows / chosen;
+    let work = OperatorKind::ExpertCombine {
+        tokens,
+        width,
+        chosen,
+    };
+    let (rows, columns) = (tokens, width);
+    Ok((work, ActivationShape::Rows { rows, columns }))
+}
+
+fn activation(
+    table: &ConfigTable<'_>,
+    shape: ActivationShape,
+) -> Result<(OperatorKind, ActivationShape), ConfigError> {
+    let (rows, columns) = shape.pixels();
+    let gated = flag_or(table, "gated", false)?;
+    if gated && !columns.is_multiple_of(2) {
+        let found = format_args!("{columns} columns for a gate");
+        return Err(table.refuse(found, "an even number of columns"));
+    }
+    let width = if gated { columns / 2 } else { columns };
+    let work = OperatorKind::Activation {
+        function: table.choice("function", &ActivationFunction::ALL)?,
+        rows,
+        width,
+        gated,
+    };
+    Ok((work, shape.with_columns(width)))
+}
+
+fn convolution(
+    table: &ConfigTable<'_>,
+    shape: ActivationShape,
+) -> Result<(OperatorKind, ActivationShape), ConfigError> {
+    let (inputs, size_before) = image(table, shape)?;
+    // The stride defaults to 1 here and to the kernel in pools, as in PyTorch.
+    let window = WindowSpec::read(table, size_before, None)?;
+    let groups = size_or(table, "groups", 1, 1)?;
+    let outputs = size(table, "outputs")?;
+    if !inputs.is_multiple_of(groups) || !outputs.is_multiple_of(groups) {
+        return Err(table.need("groups", "groups")?.refuse(
+            groups,
+            format_args!("a number that divides {inputs} and {outputs} channels"),
+        ));
+    }
+    let work = OperatorKind::Convolution {
+        inputs,
+        outputs,
+        size: size_before,
+        kernel: window.kernel,
+        stride: window.stride,
+        padding: window.padding,
+        groups,
+        bias: flag_or(table, "bias", true)?,
+    };
+    let (channels, size) = (outputs, window.outputs);
+    Ok((work, ActivationShape::Image { channels, size }))
+}
+
+fn pool(
+    table: &ConfigTable<'_>,
+    shape: ActivationShape,
+) -> Result<(OperatorKind, ActivationShape), ConfigError> {
+    let (channels, size_before) = image(table, shape)?;
+    let kernel = area(&table.need("kernel", "pixels of a side, or [height, width]")?)?;
+    let window = WindowSpec::read(table, size_before, Some(kernel[0]))?;
+    let work = OperatorKind::Pool {
+        channels,
+        size: size_before,
+        kernel,
+        stride: window.stride,
+        padding: window.padding,
+    };
+    let size = window.outputs;
+    Ok((work, ActivationShape::Image { channels, size }))
+}
+
+/// Windows over an image.
+struct WindowSpec {
+    kernel: [u64; 2],
+    stride: u64,
+    padding: u64,
+    outputs: [u64; 2],
+}
+
+impl WindowSpec {
+    fn read(
+        table: &ConfigTable<'_>,
+        size: [u64; 2],
+        stride: Option<u64>,
+    ) -> Result<Self, ConfigError> {
+        let field = table.need("kernel", "pixels of a side, or [height, width]")?;
+        let kernel = area(&field)?;
+        let stride = size_or(table, "stride", 1, stride.unwrap_or(1))?;
+        let padding = size_or(table, "padding", 0, 0)?;
+        let outputs = [0, 1].map(|axis: usize| windows(size[axis], kernel[axis], stride, padding));
+        if outputs.contains(&0) {
+            return Err(field.refuse(
+                format_args!("a window of {} x {} pixels", kernel[0], kernel[1]),
+                format_args!(
+                    "one that fits {} x {} pixels and {padding} more on each side",
+                    size[0], size[1]
+                ),
+            ));
+        }
+        Ok(Self {
+            kernel,
+            stride,
+            padding,
+            outputs,
+        })
+    }
+}
+
+/// Channels and pixels.
+fn image(table: &ConfigTable<'_>, shape: ActivationShape) -> Result<(u64, [u64; 2]), ConfigError> {
+    match shape {
+        ActivationShape::Image { channels, size } => Ok((channels, size)),
+        ActivationShape::Rows { .. } => {
+            Err(table.refuse(format_args!("{shape} before it"), "an image"))
+        }
+    }
+}
+
+/// Rows and columns.
+fn sequence(table: &ConfigTable<'_>, shape: ActivationShape) -> Result<(u64, u64), ConfigError> {
+    match shape {
+        ActivationShape::Rows { rows, columns } => Ok((rows, columns)),
+        ActivationShape::Image { .. } => {
+            Err(table.refuse(format_args!("{shape} before it"), "rows"))
+        }
+    }
+}

@@ -1,0 +1,41 @@
+//! `kind = "vit"`: a transformer over the patches of an image.
+
+use super::{MOST_LAYERS, area, flag_or, no_sequence, size, size_or, transformer};
+use crate::model::{ModelLayer, VisionTransformer};
+use chakram_base::config::{ConfigError, ConfigTable};
+
+pub(super) const KEYS: &[&str] = &[
+    "layers", "hidden", "heads", "ffn", "image", "channels", "patch", "classes", "dropout",
+];
+
+/// Tokens of a sample, hidden size and layers.
+pub(super) fn layers(
+    root: &ConfigTable<'_>,
+    tokens: Option<u64>,
+) -> Result<(u64, Option<u64>, Vec<ModelLayer>), ConfigError> {
+    no_sequence(root, tokens)?;
+    let layers = root.need("layers", "how many blocks there are")?;
+    let hidden = size(root, "hidden")?;
+    let image = area(&root.need("image", "pixels of a side, or [height, width]")?)?;
+    let patch = size(root, "patch")?;
+    if let Some(side) = image.into_iter().find(|side| !side.is_multiple_of(patch)) {
+        return Err(root.need("patch", "pixels of a side")?.refuse(
+            format_args!("patches of {patch} pixels in an image with a side of {side}"),
+            "a number that divides the image's height and width",
+        ));
+    }
+    let (heads, _, head_width) = transformer::heads(root, hidden)?;
+    let vit = VisionTransformer {
+        layers: layers.between(1, MOST_LAYERS)?,
+        hidden,
+        heads,
+        head_width,
+        ffn: size_or(root, "ffn", 1, hidden.saturating_mul(4))?,
+        image,
+        channels: size_or(root, "channels", 1, 3)?,
+        patch,
+        classes: size(root, "classes")?,
+        dropout: flag_or(root, "dropout", false)?,
+    };
+    Ok((vit.tokens(), Some(hidden), vit.layers()))
+}

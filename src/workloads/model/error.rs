@@ -1,0 +1,43 @@
+//! Errors about models; every message says where, what was found and what is allowed.
+
+use chakram_base::config::{ConfigError, did_you_mean};
+use std::io;
+
+/// A model's file, or a model's name, that was refused.
+#[derive(Debug, thiserror::Error)]
+pub enum ModelError {
+    /// The file's text was refused.
+    #[error(transparent)]
+    Config(#[from] ConfigError),
+    /// A count of the model is not less than 2^64 - 1.
+    #[error(
+        "{file}: the model's {what} do not fit 64 bits; found sizes whose product is 2^64 - 1 or more, \
+         try smaller ones"
+    )]
+    TooLarge {
+        /// Name of the text, usually its path.
+        file: String,
+        /// `parameters`, for example.
+        what: &'static str,
+    },
+    /// No preset has this name, and it is not the name of a file.
+    #[error(
+        "no model is called {name:?}{}\n  \
+         try: a preset, which `chakram model list` names, or a file, whose name ends in .toml or has a / in it",
+        did_you_mean(*.closest)
+    )]
+    Unknown {
+        /// The requested name.
+        name: String,
+        /// The preset whose name is most alike, if one is.
+        closest: Option<&'static str>,
+    },
+    /// The file cannot be read.
+    #[error("cannot read model file {file}")]
+    Read {
+        /// Its path as given.
+        file: String,
+        /// The underlying error.
+        source: io::Error,
+    },
+}

@@ -1,0 +1,162 @@
+//! The models that come with the program, and the translation of a name to the text of a model's file.
+
+use super::{ModelDefinition, ModelError};
+use chakram_base::config::{STANDARD_INPUT, nearest, read};
+use std::borrow::Cow;
+
+/// A model that comes with the program.
+#[derive(Clone, Copy, Debug)]
+pub struct ModelPreset {
+    /// Name of the preset.
+    pub name: &'static str,
+    /// Its file; comments give the source of every number.
+    pub text: &'static str,
+}
+
+macro_rules! presets {
+    ($($name:literal),* $(,)?) => {
+        /// Every preset, by family and size.
+        pub const PRESETS: &[ModelPreset] = &[$(ModelPreset {
+            name: $name,
+            text: include_str!(concat!("presets/", $name, ".toml")),
+        }),*];
+    };
+}
+
+presets!(
+    "gpt2-small",
+    "gpt2-medium",
+    "gpt2-large",
+    "gpt2-xl",
+    "chatgpt-star",
+    "gpt3-125m",
+    "gpt3-350m",
+    "gpt3-760m",
+    "gpt3-1.3b",
+    "gpt3-2.7b",
+    "gpt3-6.7b",
+    "gpt3-13b",
+    "gpt3-175b",
+    "megatron-1.7b",
+    "megatron-3.6b",
+    "megatron-7.5b",
+    "megatron-18.4b",
+    "megatron-39.1b",
+    "megatron-76.1b",
+    "megatron-145.6b",
+    "megatron-310.1b",
+    "megatron-529.6b",
+    "megatron-1t",
+    "megatron-22b",
+    "megatron-175b",
+    "bert-base",
+    "bert-large",
+    "megatron-bert",
+    "llama2-7b",
+    "llama2-13b",
+    "llama2-70b",
+    "llama3-8b",
+    "llama3-70b",
+    "llama3-405b",
+    "mixtral-8x7b",
+    "mixtral-8x22b",
+    "qwen3-14b",
+    "qwen3-32b",
+    "qwen3-30b-a3b",
+    "qwen3-235b-a22b",
+    "vit-b-16",
+    "vit-l-16",
+    "vit-h-14",
+    "resnet-18",
+    "resnet-50",
+    "resnet-152",
+    "vgg-11",
+    "vgg-13",
+    "vgg-16",
+    "vgg-19",
+    "alexnet",
+    "lenet-5",
+    "dlrm",
+);
+
+/// Text of a model's file, with its name in errors.
+#[derive(Clone, Debug)]
+pub struct ModelSource {
+    /// The preset's name, or the path as given.
+    pub file: String,
+    /// The model's file.
+    pub text: Cow<'static, str>,
+}
+
+impl ModelSource {
+    /// Finds the text of `name`: a path if it contains a `/` or ends in `.toml`, otherwise a preset.
+    ///
+    /// # Errors
+    ///
+    /// If there is no such preset, or the file cannot be read.
+    pub fn find(name: &str) -> Result<Self, ModelError> {
+        if name.contains('/') || name.ends_with(".toml") || name == STANDARD_INPUT {
+            let text = read(name).map_err(|source| ModelError::Read {
+                file: name.to_owned(),
+                source,
+            })?;
+            return Ok(Self {
+                file: name.to_owned(),
+                text: Cow::Owned(text),
+            });
+        }
+        match PRESETS.iter().find(|preset| preset.name == name) {
+            Some(preset) => Ok(Self {
+                file: name.to_owned(),
+                text: Cow::Borrowed(preset.text),
+            }),
+            None => Err(ModelError::Unknown {
+                // An arbitrarily long argument must not flood the message.
+                name: name.chars().take(80).collect(),
+                closest: nearest(name, PRESETS.iter().map(|preset| preset.name)),
+            }),
+        }
+    }
+
+    /// Parses the text, for samples of `tokens` tokens if that is given.
+    ///
+    /// # Errors
+    ///
+    /// If the text is refused, or the model's samples cannot have that many tokens.
+    pub fn definition(&self, tokens: Option<u64>) -> Result<ModelDefinition, ModelError> {
+        ModelDefinition::parse(&self.text, &self.file, tokens)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::model::Model;
+
+    #[test]
+    fn names_are_found_and_near_misses_named() {
+        let error = |name: &str| Model::named(name).unwrap_err().to_string();
+        let unknown = error("llama3-8");
+        let line = "no model is called \"llama3-8\"; did you mean `llama3-8b`?\n  try: a preset";
+        assert!(unknown.starts_with(line), "{unknown}");
+        assert!(error("laptop").starts_with("no model is called \"laptop\"\n  try: a preset"));
+        assert_eq!(error("./none.toml"), "cannot read model file ./none.toml");
+        assert!(error(&"x".repeat(10_000)).len() < 300);
+    }
+
+    #[test]
+    fn files_are_read() {
+        let known = PRESETS
+            .iter()
+            .find(|preset| preset.name == "llama3-8b")
+            .unwrap();
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("mine.toml");
+        let text = known.text.replace("layers = 32", "layers = 3");
+        assert_ne!(text, known.text);
+        std::fs::write(&path, text).unwrap();
+        // 2 x 128256 x 4096 + 3 x 218,112,000 + 4096.
+        let mine = Model::named(path.to_str().unwrap()).unwrap();
+        assert_eq!(mine.parameters(), 1_050_673_152 + 3 * 218_112_000 + 4_096);
+    }
+}

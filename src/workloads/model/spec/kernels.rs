@@ -1,0 +1,260 @@
+//! Kernels of an operator as data: its products, or what each kernel reads and writes.
+//!
+//! Operators without products move bytes, `d` of a number, `g` of a weight's gradient, for each element of a tensor:
+//!
+//! | operator | forward | backward |
+//! |---|---|---|
+//! | norm | `2d` | `3d` |
+//! | RMSNorm, operation by operation | `4d + 28`: cast, square, mean, product, cast, gain | `6d + 48` |
+//! | activation | `2d`; a gate `3d` | `3d`; a gate `5d` |
+//! | … a gate, operation by operation | `2d`; `3d` | `3d` three times |
+//! | residual | `3d` | `3d`: two gradients are added |
+//! | … with dropout | `3d + 1` | `5d + 1` |
+//! | embedding | `2d` | `d + 2g` |
+//! | embedding bag, of `l` rows, for each of its sum | `d (l + 1)` | `d + 2g l` |
+//! | loss, operation by operation | `d + 36` | `d + 12` |
+//! | … fused, which reads logits twice and leaves gradients in their place | `3d` | `2d`: scaled |
+//! | pool | `d` of input and output | the same |
+//! | expert combine | `d` of copies and tokens | `.copies`: `d` of tokens and copies; `.scores`: `2d` of copies, and 4 for each |
+//!
+//! The loss goes over its logits as Megatron-LM's vocabulary-parallel cross entropy does: to single precision (`d + 4`),
+//! maximum (4), difference (8), exponential (8), sum (4), quotient (8); and back: product (8), to the format of logits
+//! (`4 + d`).
+
+use chakram_trace::format::MovingKernel::{
+    self, Copy, CrossEntropy, ElementWise, Embedding, Normalization, Softmax,
+};
+
+/// Bytes for each element of a tensor.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct ElementBytes {
+    /// Numbers of the model's format.
+    pub numbers: u8,
+    /// Numbers of the format of weights' gradients.
+    pub gradients: u8,
+    /// Bytes whatever the formats are: of masks, and of numbers in single precision.
+    pub fixed: u8,
+}
+
+impl ElementBytes {
+    /// Number of bytes, where a number has `number` and a weight's gradient `gradient`.
+    pub fn count(self, number: u64, gradient: u64) -> u128 {
+        let [numbers, gradients, fixed] =
+            [self.numbers, self.gradients, self.fixed].map(u128::from);
+        numbers * u128::from(number) + gradients * u128::from(gradient) + fixed
+    }
+}
+
+/// A kernel that moves bytes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct MovingSpec {
+    /// Suffix to the operator's name, with its dot.
+    pub suffix: &'static str,
+    /// Class.
+    pub class: MovingKernel,
+    /// Axes of the tensor that it reads, and bytes for each element.
+    pub reads: (&'static str, ElementBytes),
+    /// Axes of the tensor that it writes, and bytes for each element.
+    pub writes: (&'static str, ElementBytes),
+}
+
+/// Kernels of both passes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct MovingKernels {
+    /// Forward pass.
+    pub forward: &'static [MovingSpec],
+    /// Backward pass.
+    pub backward: &'static [MovingSpec],
+}
+
+/// Kernels of an operator; a plan says which of its frameworks' ways it takes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum KernelSpec {
+    /// A kernel for the products, one for the gradient of the input, and one for that of the weights.
+    Products,
+    /// Products of queries with keys and of scores with values, fused or not.
+    Attention {
+        /// True if queries and keys are turned by their positions first.
+        rotary: bool,
+        /// True with dropout of scores.
+        dropout: bool,
+        /// True if heads of queries and keys are scaled before that.
+        qk_norm: bool,
+    },
+    /// Product of tokens with scores' weights, softmax, and a copy of each token for each of its experts.
+    Router,
+    /// Kernels that move bytes.
+    Moving {
+        /// As few as there can be.
+        fused: MovingKernels,
+        /// One for each of a framework's operations, where these are more.
+        one_by_one: Option<MovingKernels>,
+    },
+}
+
+const fn bytes(numbers: u8, gradients: u8, fixed: u8) -> ElementBytes {
+    ElementBytes {
+        numbers,
+        gradients,
+        fixed,
+    }
+}
+
+const fn numbers(count: u8) -> ElementBytes {
+    bytes(count, 0, 0)
+}
+
+const fn fixed(count: u8) -> ElementBytes {
+    bytes(0, 0, count)
+}
+
+/// A kernel on elements `mn`.
+const fn each(
+    suffix: &'static str,
+    class: MovingKernel,
+    reads: ElementBytes,
+    writes: ElementBytes,
+) -> MovingSpec {
+    moved(suffix, class, ("mn", reads), ("mn", writes))
+}
+
+const fn moved(
+    suffix: &'static str,
+    class: MovingKernel,
+    reads: (&'static str, ElementBytes),
+    writes: (&'static str, ElementBytes),
+) -> MovingSpec {
+    MovingSpec {
+        suffix,
+        class,
+        reads,
+        writes,
+    }
+}
+
+impl KernelSpec {
+    const fn moving(forward: &'static [MovingSpec], backward: &'static [MovingSpec]) -> Self {
+        Self::Moving {
+            fused: MovingKernels { forward, backward },
+            one_by_one: None,
+        }
+    }
+
+    const fn or(self, forward: &'static [MovingSpec], backward: &'static [MovingSpec]) -> Self {
+        match self {
+            Self::Moving { fused, .. } => Self::Moving {
+                fused,
+                one_by_one: Some(MovingKernels { forward, backward }),
+            },
+            other => other,
+        }
+    }
+
+    pub(super) const NORM: Self = Self::moving(
+        &[each("", Normalization, numbers(1), numbers(1))],
+        &[each("", Normalization, numbers(2), numbers(1))],
+    );
+
+    /// In single precision between two casts, as PyTorch's composite function runs it. Casts and products with a number for
+    /// each row or column go by the rate of copies, sums of rows by that of a softmax.
+    pub(super) const RMS_NORM: Self = Self::NORM.or(
+        &[
+            each(".single", Copy, numbers(1), fixed(4)),
+            each(".square", ElementWise, fixed(4), fixed(4)),
+            each(".mean", Softmax, fixed(4), fixed(0)),
+            each(".product", Copy, fixed(4), fixed(4)),
+            each(".half", Copy, fixed(4), numbers(1)),
+            each(".gain", Copy, numbers(1), numbers(1)),
+        ],
+        &[
+            each(".gain.dinput", Copy, numbers(1), numbers(1)),
+            each(".gain.dgain", Softmax, numbers(2), fixed(0)),
+            each(".single", Copy, numbers(1), fixed(4)),
+            each(".product.dinput", Copy, fixed(4), fixed(4)),
+            each(".product.dscale", Softmax, fixed(8), fixed(0)),
+            each(".square", ElementWise, fixed(8), fixed(4)),
+            each(".sum", ElementWise, fixed(8), fixed(4)),
+            each(".half", Copy, fixed(4), numbers(1)),
+        ],
+    );
+
+    pub(super) const ACTIVATION: Self = Self::moving(
+        &[each("", ElementWise, numbers(1), numbers(1))],
+        &[each("", ElementWise, numbers(2), numbers(1))],
+    );
+
+    pub(super) const GATE: Self = Self::moving(
+        &[each("", ElementWise, numbers(2), numbers(1))],
+        &[each("", ElementWise, numbers(3), numbers(2))],
+    )
+    .or(
+        &[
+            each(".function", ElementWise, numbers(1), numbers(1)),
+            each(".gate", ElementWise, numbers(2), numbers(1)),
+        ],
+        &[
+            each(".gate.dgate", ElementWise, numbers(2), numbers(1)),
+            each(".gate.dvalue", ElementWise, numbers(2), numbers(1)),
+            each(".function", ElementWise, numbers(2), numbers(1)),
+        ],
+    );
+
+    pub(super) const RESIDUAL: Self = Self::moving(
+        &[each("", ElementWise, numbers(2), numbers(1))],
+        &[each("", ElementWise, numbers(2), numbers(1))],
+    );
+
+    pub(super) const DROPPED_RESIDUAL: Self = Self::moving(
+        &[each("", ElementWise, numbers(2), bytes(1, 0, 1))],
+        &[each("", ElementWise, bytes(3, 0, 1), numbers(2))],
+    );
+
+    pub(super) const EMBEDDING: Self = Self::moving(
+        &[each("", Embedding, numbers(1), numbers(1))],
+        &[each("", Embedding, bytes(1, 1, 0), bytes(0, 1, 0))],
+    );
+
+    /// Rows `ln` of its table, and their sum `n`.
+    pub(super) const EMBEDDING_BAG: Self = Self::moving(
+        &[moved("", Embedding, ("ln", numbers(1)), ("n", numbers(1)))],
+        &[moved(
+            "",
+            Embedding,
+            ("n", numbers(1)),
+            ("ln", bytes(0, 2, 0)),
+        )],
+    );
+
+    pub(super) const LOSS: Self = Self::moving(
+        &[each("", CrossEntropy, numbers(2), numbers(1))],
+        &[each("", CrossEntropy, numbers(1), numbers(1))],
+    )
+    .or(
+        &[each("", CrossEntropy, bytes(1, 0, 20), fixed(16))],
+        &[each("", CrossEntropy, fixed(8), bytes(1, 0, 4))],
+    );
+
+    /// Copies `cn` of tokens `mn`.
+    pub(super) const EXPERT_COMBINE: Self = Self::moving(
+        &[moved("", Copy, ("cn", numbers(1)), ("mn", numbers(1)))],
+        &[
+            moved(".scores", Copy, ("cn", numbers(2)), ("c", fixed(4))),
+            moved(".copies", Copy, ("mn", numbers(1)), ("cn", numbers(1))),
+        ],
+    );
+
+    pub(super) const POOL: Self = Self::moving(
+        &[moved(
+            "",
+            ElementWise,
+            ("nij", numbers(1)),
+            ("nhw", numbers(1)),
+        )],
+        &[moved(
+            "",
+            ElementWise,
+            ("nhw", numbers(1)),
+            ("nij", numbers(1)),
+        )],
+    );
+}
