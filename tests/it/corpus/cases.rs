@@ -1,12 +1,12 @@
 //! The cases of the corpus, and machines that suit them.
 
 use super::corpus;
-use chakram::internals::collective::{AlgorithmChoice, CollectiveAlgorithm};
-use chakram::internals::compute::PeakRates;
-use chakram::internals::machine::{Machine, NpuClass};
-use chakram::internals::memory::{LocalMemory, MemoryAttachment, RemoteMemory};
-use chakram::internals::topology::{DimensionShape, Topology, TopologyDimension};
-use chakram::internals::units::{Bandwidth, Bytes, Span};
+use chakram::machine::{
+    AlgorithmChoice, CollectiveAlgorithm, LocalMemory, Machine, MemoryAttachment, NpuClass,
+    PeakRates, RemoteMemory,
+};
+use chakram::topology::{DimensionShape, Topology, TopologyDimension};
+use chakram::units::{Bandwidth, Bytes, Span};
 use std::collections::BTreeMap;
 use std::io::Read;
 

@@ -2,7 +2,7 @@
 
 use super::wire::{Wire, file};
 use crate::commands::{answer, chakram, code};
-use chakram::internals::trace::file::TraceContents;
+use chakram::trace::TraceContents;
 use serde_json::Value;
 use std::io::Write;
 use std::path::Path;
