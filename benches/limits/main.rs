@@ -8,21 +8,17 @@
 mod conversion;
 mod counting;
 
-use chakram::internals::engine::{CompiledReplay, ReplayOptions};
-use chakram::internals::generate::{
-    ChainPattern, DataParallelPattern, GeneratedJob, WorkloadPattern,
-};
-use chakram::internals::graph::{DependencyPolicy, Graph, NodeKind};
-use chakram::internals::ids::NodeIndex;
-use chakram::internals::machine::Machine;
-use chakram::internals::report::{CollectiveRecord, Observer};
-use chakram::internals::trace::file::TraceContents;
+use chakram::engine::{CompiledReplay, ReplayOptions};
+use chakram::generate::{ChainPattern, DataParallelPattern, GeneratedJob, WorkloadPattern};
+use chakram::ids::NodeIndex;
 use chakram::internals::trace::proto::attribute_proto::Value;
 use chakram::internals::trace::proto::{AttributeProto, IoInfo, Node};
 use chakram::internals::trace::wire::FrameCursor;
-use chakram::internals::trace::write::TraceWriter;
-use chakram::internals::units::Time;
-use chakram::internals::workload::Workload;
+use chakram::machine::Machine;
+use chakram::report::{CollectiveRecord, Observer};
+use chakram::trace::{TraceContents, TraceWriter};
+use chakram::units::Time;
+use chakram::workload::{DependencyPolicy, Graph, NodeKind, Workload};
 use counting::{held_since, reset_peak};
 use prost::Message;
 use std::hint::black_box;

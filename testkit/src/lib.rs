@@ -8,10 +8,16 @@
 //! - [`switch_pool`]: loads through two levels of switches, by bisection
 //! - [`serving`]: requests on processors, one task or one request at a time
 //! - [`port_chunks`]: chunks of loads and messages that take turns at ports
+//! - [`corpus`]: traces and captures of other tools, and the tests that go without
+//! - [`seeds`]: fuzz targets on their seeds
+//! - [`wire`]: protobuf's wire format in a few lines
 
 pub mod astra_sim;
 pub mod capture;
+pub mod corpus;
 pub mod port_chunks;
+pub mod seeds;
 pub mod serving;
 pub mod switch_pool;
 pub mod tile_transfers;
+pub mod wire;

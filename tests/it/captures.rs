@@ -4,8 +4,8 @@
 mod plain;
 
 use crate::corpus::{corpus, one_of_each};
-use chakram::internals::converters::pytorch::{CaptureFileKind, HostTrace, KinetoTrace, sniff};
-use chakram::internals::trace::file::TraceContents;
+use chakram::convert::{CaptureFileKind, HostTrace, KinetoTrace, sniff};
+use chakram::trace::TraceContents;
 use serde_json::Value;
 use std::path::{Path, PathBuf};
 

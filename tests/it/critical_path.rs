@@ -2,19 +2,17 @@
 //! slack against replays in which a node lasts that much longer.
 
 use super::commands::answer;
-use chakram::internals::engine::{CommTiming, CompiledReplay, ReplayOptions};
-use chakram::internals::graph::{DependencyPolicy, GraphBuilder, NodeKind};
-use chakram::internals::ids::{NodeIndex, Rank};
-use chakram::internals::machine::Machine;
-use chakram::internals::network::SendCompletion;
-use chakram::internals::report::{
+use chakram::engine::{CommTiming, CompiledReplay, ReplayOptions};
+use chakram::ids::{NodeIndex, Rank};
+use chakram::machine::{Machine, SendCompletion};
+use chakram::report::{
     CollectiveRecord, CriticalPathSummary, Observer, Report, RunSegment, replay,
 };
-use chakram::internals::trace::scan::NodeView;
-use chakram::internals::trace::write::Sink;
-use chakram::internals::trace::{CollectiveKind, GroupName, Op};
-use chakram::internals::units::{Span, Time};
-use chakram::internals::workload::{MissingRankPolicy, Workload, WorkloadBuilder};
+use chakram::trace::{CollectiveKind, GroupName, NodeView, Op, Sink};
+use chakram::units::{Span, Time};
+use chakram::workload::{
+    DependencyPolicy, GraphBuilder, MissingRankPolicy, NodeKind, Workload, WorkloadBuilder,
+};
 use serde_json::Value;
 
 /// Keeps the path.

@@ -18,7 +18,7 @@
 //! - `fabric`: links told apart: slow ones, graphs, Clos networks, and bytes over each
 //! - `files`: what is written and read: devices, links, signals, full disks, jobs as one thing, names from files
 //! - `corpus`: traces that other tools wrote, where the environment says they are
-//! - `forms`: traces of 2023, traces as text, and damaged ones
+//! - `forms`: traces of 2023, traces as text, and damaged ones, through the program
 //! - `harness`: the bodies of the fuzz targets, run on every seed
 //! - `host`: host time on other machines, and jobs that were captured on CPUs
 //! - `inspect`: what is in traces, against plain parses, replays as captured and sums by hand
@@ -32,7 +32,6 @@
 //! - `physics`: what collectives, messages, memory, lanes and groups take, against formulas and a
 //!   simulator of a few lines that shares nothing with the engine; and what is refused or stuck
 //! - `rates`: samples and tokens per second, MFU and HFU, against their formulas
-//! - `readers`: the two readers of traces against each other, and files of every kind
 //! - `reports`: reports read back, against what was printed
 //! - `rooms`: who may import whom, and which package has which door
 //! - `schema`: the compiled schema of traces, against its source
@@ -82,7 +81,6 @@ mod peaks;
 mod physics;
 mod prices;
 mod rates;
-mod readers;
 mod reports;
 mod rooms;
 mod schema;

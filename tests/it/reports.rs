@@ -2,10 +2,10 @@
 //! again is the same byte for byte.
 
 use super::commands::answer;
-use chakram::internals::report::csv::{self, CsvTable};
-use chakram::internals::report::json::{ReportDocument, write};
-use chakram::internals::report::text::{self, TextStyle};
-use chakram::internals::report::{Report, compare};
+use chakram::internals::report::json::write;
+use chakram::report::csv::CsvTable;
+use chakram::report::text::TextStyle;
+use chakram::report::{Report, ReportDocument, compare, csv, text};
 use std::path::Path;
 
 /// Cases of one machine, with what each is asked beside.

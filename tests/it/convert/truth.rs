@@ -5,7 +5,7 @@ use super::rig::{
     on_host, text, wait,
 };
 use super::schedule::schedule;
-use chakram::internals::trace::CollectiveKind;
+use chakram::trace::CollectiveKind;
 use std::collections::BTreeMap;
 use testkit::capture::{Bound, Device, MeetingTruth, Options, Style, Truth, Waiter};
 
@@ -338,9 +338,9 @@ fn clocks_are_put_right() {
             }
             let log = rig::replay(
                 &job.traces,
-                chakram::internals::engine::CommTiming::Recorded,
+                chakram::engine::CommTiming::Recorded,
                 |_| 0,
-                chakram::internals::workload::MissingRankPolicy::Refuse,
+                chakram::workload::MissingRankPolicy::Refuse,
             );
             for (end, trace) in log.ends().iter().zip(&job.traces) {
                 let captured = trace.captured_ns();

@@ -1,7 +1,8 @@
 //! Scaled jobs, against jobs that are made for the size.
 
 use super::rig::{attribute, case, count, file, job, nodes, ok, refused, replay, text};
-use chakram::internals::trace::proto::{IoInfo, Node, attribute_proto::Value};
+use chakram::internals::trace::proto::attribute_proto::Value;
+use chakram::internals::trace::proto::{IoInfo, Node};
 use std::collections::BTreeMap;
 use std::path::Path;
 

@@ -1,15 +1,14 @@
 //! Any bytes as the trace of one rank, or of two that do the same: it is replayed to the end, or the
 //! reason is named. Nothing panics, and the same input gives the same outcome.
 
-use chakram::internals::engine::{
-    CommTiming, CompiledReplay, ReplayError, ReplayOptions, ReplayOutcome,
+use chakram::engine::{CommTiming, CompiledReplay, ReplayError, ReplayOptions, ReplayOutcome};
+use chakram::ids::{NodeIndex, Rank};
+use chakram::machine::Machine;
+use chakram::report::{CollectiveRecord, Observer};
+use chakram::units::Time;
+use chakram::workload::{
+    DependencyPolicy, Graph, MissingRankPolicy, NodeKind, Workload, WorkloadBuilder,
 };
-use chakram::internals::graph::{DependencyPolicy, Graph, NodeKind};
-use chakram::internals::ids::{NodeIndex, Rank};
-use chakram::internals::machine::Machine;
-use chakram::internals::report::{CollectiveRecord, Observer};
-use chakram::internals::units::Time;
-use chakram::internals::workload::{MissingRankPolicy, Workload, WorkloadBuilder};
 
 /// Traces with more nodes are left out.
 const MOST_NODES: usize = 2000;

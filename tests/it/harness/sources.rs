@@ -1,12 +1,13 @@
 //! Files of sources beside PyTorch's: refused, or converted to traces that are sound.
 
-use chakram::internals::astra_sim::custom_algorithm::{self, ScriptTiming};
+use chakram::internals::astra_sim::custom_algorithm;
+use chakram::internals::astra_sim::custom_algorithm::ScriptTiming;
 use chakram::internals::converters::goal::{GoalProgram, GoalSchedule};
 use chakram::internals::converters::msccl::{MscclAlgorithm, MscclScripts};
 use chakram::internals::converters::simai::{RankGrid, SimaiWorkload};
 use chakram::internals::converters::text_workload::TextWorkload;
 use chakram::internals::converters::xplane::{XplaneFile, XplaneJob, begins};
-use chakram::internals::graph::{DependencyPolicy, Graph};
+use chakram::workload::{DependencyPolicy, Graph};
 use std::path::PathBuf;
 
 /// Any bytes are refused or are a workload, whose traces are graphs of as many nodes as it says.

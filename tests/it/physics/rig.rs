@@ -1,21 +1,19 @@
 //! Machines and jobs in a few words, and a log of what a replay tells its observer.
 
 use super::lines::Line;
-use chakram::internals::collective::{AlgorithmChoice, CollectiveAlgorithm};
-use chakram::internals::compute::PeakRates;
-use chakram::internals::engine::{CommTiming, CompiledReplay, ReplayOptions, ReplayOutcome};
-use chakram::internals::graph::{DependencyPolicy, Graph, NodeKind};
-use chakram::internals::ids::{NodeIndex, Rank};
-use chakram::internals::machine::{Machine, NpuClass};
-use chakram::internals::memory::LocalMemory;
-use chakram::internals::network::NetworkKind;
-use chakram::internals::report::{CollectiveRecord, Observer};
-use chakram::internals::topology::{DimensionShape, SwitchingMode, Topology, TopologyDimension};
-use chakram::internals::trace::scan::NodeView;
+use chakram::engine::{CommTiming, CompiledReplay, NetworkModel, ReplayOptions, ReplayOutcome};
+use chakram::ids::{NodeIndex, Rank};
 use chakram::internals::trace::split_sizes::SplitSizes;
-use chakram::internals::trace::write::{Sink, TraceWriter};
-use chakram::internals::units::{Bandwidth, Bytes, Span, Time};
-use chakram::internals::workload::{MissingRankPolicy, Workload, WorkloadBuilder, WorkloadError};
+use chakram::machine::{
+    AlgorithmChoice, CollectiveAlgorithm, LocalMemory, Machine, NpuClass, PeakRates,
+};
+use chakram::report::{CollectiveRecord, Observer};
+use chakram::topology::{DimensionShape, SwitchingMode, Topology, TopologyDimension};
+use chakram::trace::{NodeView, Sink, TraceWriter};
+use chakram::units::{Bandwidth, Bytes, Span, Time};
+use chakram::workload::{
+    DependencyPolicy, Graph, MissingRankPolicy, NodeKind, Workload, WorkloadBuilder, WorkloadError,
+};
 use proptest::test_runner::{Config as ProptestConfig, RngSeed};
 
 /// A dimension in numbers that make every time exact: 10^12 is a multiple of `ps_per_byte`, which is what an NPU needs
@@ -222,7 +220,7 @@ pub fn priced(comm: CommTiming) -> ReplayOptions {
 }
 
 /// Over this network, message by message.
-pub fn over(model: NetworkKind) -> ReplayOptions {
+pub fn over(model: NetworkModel) -> ReplayOptions {
     ReplayOptions::with(|o| {
         *o = stepwise();
         o.network = Some(model);

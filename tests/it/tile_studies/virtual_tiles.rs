@@ -1,14 +1,14 @@
 //! Virtual tiles: events of a step in which one core runs for all of a stage that do the same.
 
 use crate::files::Folder;
-use chakram::internals::engine::{CompiledReplay, LoopCounts, ReplayOptions, ReplayOutcome};
-use chakram::internals::graph::NodeKind;
-use chakram::internals::ids::NodeIndex;
-use chakram::internals::machine::Machine;
-use chakram::internals::network::NetworkKind::{self, ContentionFree, Exclusive};
-use chakram::internals::report::{CollectiveRecord, Observer};
-use chakram::internals::units::Time;
+use chakram::engine::NetworkModel::{ContentionFree, Exclusive};
+use chakram::engine::{CompiledReplay, LoopCounts, NetworkModel, ReplayOptions, ReplayOutcome};
+use chakram::ids::NodeIndex;
 use chakram::job::Job;
+use chakram::machine::Machine;
+use chakram::report::{CollectiveRecord, Observer};
+use chakram::units::Time;
+use chakram::workload::NodeKind;
 
 /// Sees only what the loop counted.
 #[derive(Default)]
@@ -24,7 +24,7 @@ impl Observer for CountedLoop {
 }
 
 /// Replays traces each rank by itself and together, which come to the same end. Returns what the loop counted.
-fn both(job: &Job, machine: &Machine, network: NetworkKind) -> [(LoopCounts, ReplayOutcome); 2] {
+fn both(job: &Job, machine: &Machine, network: NetworkModel) -> [(LoopCounts, ReplayOutcome); 2] {
     let run = |aggregate: bool| -> (ReplayOutcome, LoopCounts) {
         let options = ReplayOptions::with(|o| {
             (o.network, o.aggregate) = (Some(network), aggregate);

@@ -6,7 +6,7 @@ use super::chance::{
 use super::told;
 use chakram::internals::trace::proto::Node;
 use chakram::internals::trace::proto::attribute_proto::Value;
-use chakram::internals::validate::{DefectKind, Severity};
+use chakram::validate::{DefectKind, Severity};
 use prost::Message;
 use std::collections::BTreeSet;
 

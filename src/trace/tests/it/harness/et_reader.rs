@@ -2,9 +2,9 @@
 //! hot reader agrees with them.
 
 use super::oracle;
-use chakram::internals::graph::{DependencyPolicy, Graph};
-use chakram::internals::trace::file::decompressed;
-use chakram::internals::trace::wire::FrameCursor;
+use chakram_trace::format::file::decompressed;
+use chakram_trace::format::wire::FrameCursor;
+use chakram_trace::graph::{DependencyPolicy, Graph};
 
 /// Runs the target on `data`.
 pub fn run(data: &[u8]) {

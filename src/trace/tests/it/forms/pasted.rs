@@ -1,13 +1,11 @@
 //! Text as other tools write it and people paste it.
 
 use super::decoded;
-use crate::corpus::corpus;
-use chakram::internals::trace::file::TraceContents;
-use chakram::internals::trace::proto::{
-    self, AttributeProto, IoInfo, Node, attribute_proto::Value,
-};
-use chakram::internals::trace::text::{TextFormat, read};
+use chakram_trace::format::file::TraceContents;
+use chakram_trace::format::proto::{self, AttributeProto, IoInfo, Node, attribute_proto::Value};
+use chakram_trace::format::text::{TextFormat, read};
 use std::path::Path;
+use testkit::corpus::corpus;
 
 /// Reads a text through a file, as every command does.
 fn opened(text: &str) -> Result<Vec<u8>, String> {
@@ -324,7 +322,7 @@ fn what_is_wrong_has_a_line_a_column_and_a_node() {
         ("[[]]", "is not an execution trace"),
     ] {
         let result = opened(text).and_then(|bytes| {
-            let mut frames = chakram::internals::trace::wire::FrameCursor::new(&bytes);
+            let mut frames = chakram_trace::format::wire::FrameCursor::new(&bytes);
             frames.next_record().map(drop).map_err(|e| e.to_string())
         });
         let error = result.unwrap_err();
@@ -372,7 +370,7 @@ fn no_capture_is_taken_for_a_trace() {
     let mut seen = 0;
     for folder in std::fs::read_dir(&captures).unwrap() {
         let folder = folder.unwrap().path();
-        let found = chakram::internals::trace::file::discover(&folder);
+        let found = chakram_trace::format::file::discover(&folder);
         if folder.is_dir() && !holds_et(&folder) {
             let error = found.unwrap_err().to_string();
             assert!(

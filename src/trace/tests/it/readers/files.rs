@@ -1,8 +1,8 @@
 //! Files as they come: compressed, cut off, empty.
 
 use super::{file, frame, kernel};
-use chakram::internals::graph::{DependencyPolicy, Graph};
-use chakram::internals::trace::file::TraceContents;
+use chakram_trace::format::file::TraceContents;
+use chakram_trace::graph::{DependencyPolicy, Graph};
 use std::io::Write;
 
 fn chain() -> Vec<u8> {
@@ -80,7 +80,7 @@ fn a_cut_is_named_wherever_it_is() {
     let whole = chain();
     // Where the records end: (bytes of file, nodes).
     let mut ends = Vec::new();
-    let mut frames = chakram::internals::trace::wire::FrameCursor::new(&whole);
+    let mut frames = chakram_trace::format::wire::FrameCursor::new(&whole);
     while let Some(record) = frames.next_record().unwrap() {
         ends.push(record.offset + record.bytes.len());
     }

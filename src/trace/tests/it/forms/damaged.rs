@@ -2,18 +2,18 @@
 
 use super::decoded;
 use super::lines::to_lines;
-use super::wire::{Wire, file};
-use chakram::internals::graph::{DependencyPolicy, Graph};
-use chakram::internals::trace::file::decompressed_partly;
-use chakram::internals::trace::old_schemas::SchemaGeneration;
-use chakram::internals::trace::proto::{
+use chakram_trace::format::file::decompressed_partly;
+use chakram_trace::format::old_schemas::SchemaGeneration;
+use chakram_trace::format::proto::{
     AttributeProto, GlobalMetadata, IoInfo, Node, attribute_proto::Value,
 };
-use chakram::internals::trace::salvage::{SalvageOptions, SalvageReport, salvage};
-use chakram::internals::trace::wire::FrameCursor;
+use chakram_trace::format::salvage::{SalvageOptions, SalvageReport, salvage};
+use chakram_trace::format::wire::FrameCursor;
+use chakram_trace::graph::{DependencyPolicy, Graph};
 use prost::Message;
 use std::io::Write;
 use std::ops::Range;
+use testkit::wire::{Wire, file};
 
 /// A node like those of captures, whose id tells everything else of it.
 fn node(id: u64) -> Node {

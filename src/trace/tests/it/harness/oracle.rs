@@ -1,10 +1,10 @@
 //! Oracle of records, from the generated types, by code that the hot reader does not share.
 
 use super::coerce::{count, format, group, mask, truth, whole, word};
-use chakram::internals::trace::proto::{AttributeProto, Node, attribute_proto::Value};
-use chakram::internals::trace::scan::{self, DependencyVisitor};
-use chakram::internals::trace::wire::RawRecord;
-use chakram::internals::trace::{
+use chakram_trace::format::proto::{AttributeProto, Node, attribute_proto::Value};
+use chakram_trace::format::scan::{self, DependencyVisitor};
+use chakram_trace::format::wire::RawRecord;
+use chakram_trace::format::{
     CollectiveKind, GroupName, KernelShape, MemoryLocation, Op, TraceError,
 };
 use prost::Message;

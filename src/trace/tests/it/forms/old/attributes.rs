@@ -1,11 +1,9 @@
 //! Attributes of 0.0.2 and 0.0.3, which tell the two apart, and both kinds of the second.
 
 use super::{TYPES, attribute, decoded, file, head, upgraded};
-use crate::forms::wire::Wire;
-use chakram::internals::trace::old_schemas::{SchemaGeneration, upgrade};
-use chakram::internals::trace::proto::{
-    self, AttributeProto, IoInfo, Node, attribute_proto::Value,
-};
+use chakram_trace::format::old_schemas::{SchemaGeneration, upgrade};
+use chakram_trace::format::proto::{self, AttributeProto, IoInfo, Node, attribute_proto::Value};
+use testkit::wire::Wire;
 
 /// Differences of 0.0.2 and 0.0.3: their attributes.
 pub struct Attributes {

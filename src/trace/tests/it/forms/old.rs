@@ -1,11 +1,11 @@
 //! Every older generation, written field by field from its tables, against what it should become.
 
 use super::decoded;
-use super::wire::{Wire, file};
-use chakram::internals::graph::{DependencyPolicy, Graph};
-use chakram::internals::trace::file::TraceContents;
-use chakram::internals::trace::old_schemas::{SchemaGeneration, upgrade};
-use chakram::internals::trace::proto::{self, AttributeProto, Node, attribute_proto::Value};
+use chakram_trace::format::file::TraceContents;
+use chakram_trace::format::old_schemas::{SchemaGeneration, upgrade};
+use chakram_trace::format::proto::{self, AttributeProto, Node, attribute_proto::Value};
+use chakram_trace::graph::{DependencyPolicy, Graph};
+use testkit::wire::{Wire, file};
 
 mod attributes;
 

@@ -1,7 +1,7 @@
 //! Values as their readers need them, by code that the hot reader does not share.
 
-use chakram::internals::trace::proto::attribute_proto::Value;
-use chakram::internals::trace::{Dtype, GroupName};
+use chakram_trace::format::proto::attribute_proto::Value;
+use chakram_trace::format::{Dtype, GroupName};
 
 /// A number as its writer meant it.
 enum Number {

@@ -3,9 +3,9 @@
 use super::arbitrary::{node, scattered, unknown};
 use super::attribute;
 use crate::harness::oracle;
-use chakram::internals::trace::proto::attribute_proto::Value;
-use chakram::internals::trace::proto::{AttributeProto, BoolList, IoInfo, Node};
-use chakram::internals::trace::wire::RawRecord;
+use chakram_trace::format::proto::attribute_proto::Value;
+use chakram_trace::format::proto::{AttributeProto, BoolList, IoInfo, Node};
+use chakram_trace::format::wire::RawRecord;
 use proptest::prelude::*;
 use prost::Message;
 
@@ -101,7 +101,7 @@ fn messages_in_parts_are_one() {
     prost::encoding::bytes::encode(10, &mask, &mut bytes);
     oracle::compare(record(&bytes));
     let node = oracle::scanned(record(&bytes)).unwrap();
-    let chakram::internals::trace::Op::Collective { dimensions, .. } = node.op else {
+    let chakram_trace::format::Op::Collective { dimensions, .. } = node.op else {
         panic!("{node:?}");
     };
     assert_eq!(dimensions, Some(0b01));

@@ -1,13 +1,13 @@
 //! Ranks whose files differ in peers and groups alone share one graph; their bindings say what differs.
 
 use super::{attribute, file, kernel};
-use chakram::internals::graph::DependencyPolicy;
-use chakram::internals::graph::{Graph, SlotBinding};
-use chakram::internals::ids::Rank;
-use chakram::internals::trace::proto::attribute_proto::Value;
-use chakram::internals::trace::proto::{AttributeProto, Node};
-use chakram::internals::units::Time;
-use chakram::internals::workload::{MissingRankPolicy, Workload, WorkloadBuilder, WorkloadError};
+use chakram_base::ids::Rank;
+use chakram_base::units::Time;
+use chakram_trace::format::proto::attribute_proto::Value;
+use chakram_trace::format::proto::{AttributeProto, Node};
+use chakram_trace::graph::DependencyPolicy;
+use chakram_trace::graph::{Graph, SlotBinding};
+use chakram_trace::workload::{MissingRankPolicy, Workload, WorkloadBuilder, WorkloadError};
 
 /// Contents of a rank's file.
 #[derive(Clone)]
@@ -48,7 +48,7 @@ fn read(rank: u32, said: &Said) -> (Graph, SlotBinding) {
     };
     let declares = Node {
         name: "## process_group:init ##".to_owned(),
-        inputs: Some(chakram::internals::trace::proto::IoInfo {
+        inputs: Some(chakram_trace::format::proto::IoInfo {
             values: said.declared.to_owned(),
             ..Default::default()
         }),

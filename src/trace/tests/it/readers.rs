@@ -6,9 +6,7 @@ mod graphs;
 mod records;
 mod sharing;
 
-use chakram::internals::trace::proto::{
-    AttributeProto, GlobalMetadata, Node, attribute_proto::Value,
-};
+use chakram_trace::format::proto::{AttributeProto, GlobalMetadata, Node, attribute_proto::Value};
 use prost::Message;
 
 /// An attribute.

@@ -2,11 +2,11 @@
 //! refused with the node's id.
 
 use super::{attribute, file, kernel};
-use chakram::internals::graph::{DependencyPolicy, Graph, GraphRepairs, Lane, SlotBinding};
-use chakram::internals::ids::NodeIndex;
-use chakram::internals::trace::proto::Node;
-use chakram::internals::trace::proto::attribute_proto::Value;
-use chakram::internals::units::Span;
+use chakram_base::ids::NodeIndex;
+use chakram_base::units::Span;
+use chakram_trace::format::proto::Node;
+use chakram_trace::format::proto::attribute_proto::Value;
+use chakram_trace::graph::{DependencyPolicy, Graph, GraphRepairs, Lane, SlotBinding};
 use proptest::prelude::*;
 
 fn read(nodes: &[Node], policy: DependencyPolicy) -> Result<(Graph, SlotBinding), String> {
@@ -205,7 +205,7 @@ fn delays_take_room_only_where_there_are_any() {
 /// Two ranks that differ only in when their captures ended do not share a graph.
 #[test]
 fn the_end_of_the_capture_tells_graphs_apart() {
-    use chakram::internals::trace::write::{AttributeValue, TraceWriter};
+    use chakram_trace::format::write::{AttributeValue, TraceWriter};
     let at = |ns| {
         let writer =
             TraceWriter::with_metadata(Vec::new(), &[("captured_ns", AttributeValue::Uint(ns))]);
@@ -309,9 +309,9 @@ fn huge_ids_cost_no_memory_for_those_below() {
 
 #[test]
 fn a_peer_that_is_no_rank_costs_no_memory_for_those_below() {
-    use chakram::internals::ids::Rank;
-    use chakram::internals::units::Time;
-    use chakram::internals::workload::{MissingRankPolicy, WorkloadBuilder, WorkloadError};
+    use chakram_base::ids::Rank;
+    use chakram_base::units::Time;
+    use chakram_trace::workload::{MissingRankPolicy, WorkloadBuilder, WorkloadError};
     for absent in [MissingRankPolicy::Mirror, MissingRankPolicy::Refuse] {
         let nodes = [Node {
             r#type: 5,

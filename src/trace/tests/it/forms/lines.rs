@@ -2,12 +2,12 @@
 
 use super::decoded;
 use crate::readers::arbitrary::{node, scattered, unknown};
-use chakram::internals::trace::TraceError;
-use chakram::internals::trace::proto::{
+use chakram_trace::format::TraceError;
+use chakram_trace::format::proto::{
     self, AttributeProto, GlobalMetadata, Node, attribute_proto::Value,
 };
-use chakram::internals::trace::text::{self, JsonLineReader, JsonLineWriter, TextFormat};
-use chakram::internals::trace::wire::{FrameCursor, WireCursor};
+use chakram_trace::format::text::{self, JsonLineReader, JsonLineWriter, TextFormat};
+use chakram_trace::format::wire::{FrameCursor, WireCursor};
 use proptest::collection::vec;
 use proptest::prelude::*;
 use prost::Message;
@@ -275,7 +275,7 @@ fn what_is_wrong_has_a_line_a_column_and_a_node() {
 /// Traces of other tools come back byte for byte.
 #[test]
 fn every_trace_of_the_corpus_comes_back() {
-    let Some(cases) = crate::corpus::cases() else {
+    let Some(cases) = testkit::corpus::cases() else {
         return;
     };
     let mut files = 0;

@@ -1,8 +1,8 @@
 //! Nodes of any content, and records that say the same in unusual ways.
 
 use super::attribute;
-use chakram::internals::trace::proto::attribute_proto::Value;
-use chakram::internals::trace::proto::{self, AttributeProto, IoInfo, Node};
+use chakram_trace::format::proto::attribute_proto::Value;
+use chakram_trace::format::proto::{self, AttributeProto, IoInfo, Node};
 use proptest::collection::vec;
 use proptest::option;
 use proptest::prelude::*;

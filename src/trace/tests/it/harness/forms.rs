@@ -1,14 +1,14 @@
 //! Any bytes as traces in other forms: those of 2023, JSON Lines, pasted JSON, and damaged files.
 
-use chakram::internals::graph::{DependencyPolicy, Graph};
-use chakram::internals::trace::TraceError;
-use chakram::internals::trace::file::DecompressedStream;
-use chakram::internals::trace::old_schemas::{SchemaGeneration, upgrade};
-use chakram::internals::trace::proto::{GlobalMetadata, Node};
-use chakram::internals::trace::salvage::{SalvageOptions, salvage};
-use chakram::internals::trace::source::RecordSource;
-use chakram::internals::trace::text::{JsonLineReader, JsonLineWriter, TextFormat, read};
-use chakram::internals::trace::wire::FrameCursor;
+use chakram_trace::format::TraceError;
+use chakram_trace::format::file::DecompressedStream;
+use chakram_trace::format::old_schemas::{SchemaGeneration, upgrade};
+use chakram_trace::format::proto::{GlobalMetadata, Node};
+use chakram_trace::format::salvage::{SalvageOptions, salvage};
+use chakram_trace::format::source::RecordSource;
+use chakram_trace::format::text::{JsonLineReader, JsonLineWriter, TextFormat, read};
+use chakram_trace::format::wire::FrameCursor;
+use chakram_trace::graph::{DependencyPolicy, Graph};
 use prost::Message;
 
 /// An error says something, and on a few lines.
