@@ -8,6 +8,7 @@ mod rank_classes;
 use super::compute::ComputeArgs;
 use super::output::ReportDestination;
 use chakram_base::config::{self, ConfigLiteral};
+use chakram_base::units::percent;
 use chakram_engine::ReplayOptions;
 use chakram_hardware::machine::{self, Machine, MachineSource};
 use chakram_report::summary::thousands;
@@ -228,7 +229,7 @@ fn summary(found: &[StepCorrection], steps: usize) -> String {
         let left_out = if errors.is_empty() {
             "one step".to_owned()
         } else {
-            format!("{:.1} %", 100.0 * mean)
+            percent(mean)
         };
         let cells = [
             format!("{first}, {next}"),

@@ -7,7 +7,7 @@ use super::terminal;
 use chakram_analysis::diff::render::{self, DiffRenderOptions, DiffThresholds, ThresholdVerdict};
 use chakram_analysis::diff::tally::{DiffTally, DiffTallyOptions, FileFault, TimeTolerance};
 use chakram_analysis::diff::{DiffAspect, differences, reports};
-use chakram_base::units::Span;
+use chakram_base::units::{Span, parse_percent};
 use chakram_jobs::{find, mark_read};
 use chakram_trace::files::OutputSet;
 use chakram_trace::format::file::{RankFile, TraceContents, rank_of, read_text};
@@ -92,13 +92,10 @@ struct LineLimit(Option<usize>);
 const SHOWN_IN_TEXT: usize = 10;
 
 fn percent(text: &str) -> Result<f64, String> {
-    let number = text
-        .strip_suffix('%')
-        .ok_or("expected percent, for example 1%")?;
-    let found = number.trim().parse::<f64>().ok();
-    found
-        .filter(|percent| percent.is_finite() && *percent >= 0.0)
-        .ok_or_else(|| format!("`{number}` is no percentage; write for example 0.5%"))
+    parse_percent(text).ok_or_else(|| match text.strip_suffix('%') {
+        None => "expected percent, for example 1%".to_owned(),
+        Some(number) => format!("`{number}` is no percentage; write for example 0.5%"),
+    })
 }
 
 fn tolerance(text: &str) -> Result<TimeTolerance, String> {

@@ -4,7 +4,7 @@ use super::compute::ComputeArgs;
 use super::document::VersionedDocument;
 use super::output::ReportDestination;
 use chakram_base::config;
-use chakram_base::units::Span;
+use chakram_base::units::{Span, percent};
 use chakram_engine::ReplayOptions;
 use chakram_report::draw;
 use chakram_report::draw::scatter::{self, ScatterPoint};
@@ -313,11 +313,6 @@ fn significant(value: f64) -> String {
         3
     };
     format!("{value:.digits$}")
-}
-
-/// `12.3 %`.
-fn percent(fraction: f64) -> String {
-    format!("{:.1} %", 100.0 * fraction)
 }
 
 fn signed(fraction: f64) -> String {

@@ -11,7 +11,7 @@
 use super::keyed::by_class;
 use super::{CollectiveRecord, Observer, port_memory};
 use chakram_base::ids::{NodeIndex, Npu, Rank};
-use chakram_base::units::{Bytes, Time};
+use chakram_base::units::{Bytes, Time, percent_of};
 use chakram_engine::CompiledReplay;
 use chakram_trace::format::TensorClass;
 use chakram_trace::graph::NodeKind;
@@ -132,6 +132,11 @@ impl MemoryRow {
     /// Returns the peak in percent of what the memory holds.
     pub fn percent(&self) -> f64 {
         100.0 * self.peak.0 as f64 / self.capacity.0 as f64
+    }
+
+    /// Returns the same as text.
+    pub fn percent_text(&self) -> String {
+        percent_of(self.peak.0 as f64, self.capacity.0 as f64)
     }
 
     /// Whose memory was filled to the larger part.

@@ -2,7 +2,7 @@
 //! that the job measured without a profiler.
 
 use super::summary::{Report, percent_more};
-use chakram_base::units::Span;
+use chakram_base::units::{Span, percent_change};
 use chakram_trace::workload::Workload;
 use serde::{Deserialize, Serialize};
 
@@ -62,7 +62,9 @@ impl Report {
         if let (Some(steps @ 1..), Some(measured)) = (profiler.steps, profiler.measured_step) {
             let step = Span(self.outcome.makespan.0 / steps);
             let more = percent_more(step, measured);
-            let more = more.map_or_else(String::new, |percent| format!("; {percent:+.2} %"));
+            let more = more.map_or_else(String::new, |percent| {
+                format!("; {}", percent_change(percent))
+            });
             lines.push(format!(
                 "measured  {measured} a step without a profiler; replay {step} a step{more}"
             ));

@@ -8,7 +8,7 @@ use super::table::{TextTable, left, right};
 use super::{
     critical_path, launched, links, memory, memory_accesses, operators, throughput, tiles,
 };
-use chakram_base::units::Span;
+use chakram_base::units::{Span, percent_change, percent_of};
 use chakram_trace::format::escaped;
 use std::fmt::Write as _;
 
@@ -78,7 +78,7 @@ fn write_all(
     writeln!(out, "{h}MAKESPAN  {}{h:#}   {basis}", outcome.makespan)?;
     if let Some((captured, slowest)) = report.last_captured() {
         let more = match percent_more(outcome.makespan, captured) {
-            Some(percent) => format!("; replay {percent:+.2} %"),
+            Some(percent) => format!("; replay {}", percent_change(percent)),
             None => String::new(),
         };
         writeln!(out, "captured  {captured} (slowest rank {slowest}){more}")?;
@@ -242,7 +242,7 @@ pub fn share(part: Span, whole: Span) -> String {
     if whole == Span::ZERO {
         return "-".to_owned();
     }
-    format!("{:.1} %", 100.0 * part.0 as f64 / whole.0 as f64)
+    percent_of(part.0 as f64, whole.0 as f64)
 }
 
 /// `text` in at most `width` columns; control characters are shown as spaces.

@@ -5,7 +5,7 @@
 
 use super::summary::Report;
 use crate::draw::svg::{Frame, SvgDrawing, TextAnchor};
-use chakram_base::units::Span;
+use chakram_base::units::{Span, percent_of};
 use chakram_engine::CompiledReplay;
 use std::collections::BTreeMap;
 use std::fmt::Write;
@@ -190,8 +190,7 @@ pub fn render(report: &Report, prepared: &CompiledReplay<'_>) -> Result<String, 
 
 /// `12.5 %` of the makespan.
 fn share(busy: Span, makespan: Span) -> String {
-    let all = makespan.0.max(1) as f64;
-    format!("{:.1} %", 100.0 * busy.0 as f64 / all)
+    percent_of(busy.0 as f64, makespan.0.max(1) as f64)
 }
 
 /// From 1 to [`SHADES`], which is the busiest.

@@ -8,7 +8,7 @@ use crate::output::{CommArg, NetworkArg};
 use chakram_archive::{
     self as archive, Archive, BaselineDraft, BaselineRecord, MetadataQuery, WorkloadEntry,
 };
-use chakram_base::units::Time;
+use chakram_base::units::{Time, parse_percent};
 use chakram_engine::ReplayOptions;
 use chakram_studies::regression::{self, CoveredWorkload};
 use chakram_trace::files::OutputSet;
@@ -190,11 +190,7 @@ pub struct CheckArgs {
 }
 
 fn percent(text: &str) -> Result<f64, String> {
-    let number = text
-        .strip_suffix('%')
-        .and_then(|number| number.trim().parse::<f64>().ok());
-    let number = number.filter(|percent| percent.is_finite() && *percent >= 0.0);
-    number.ok_or_else(|| format!("`{text}` is no percentage; write for example 0.5%"))
+    parse_percent(text).ok_or_else(|| format!("`{text}` is no percentage; write for example 0.5%"))
 }
 
 fn replacement(text: &str) -> Result<(String, String), String> {

@@ -2,7 +2,7 @@
 
 use crate::document::VersionedDocument;
 use crate::terminal;
-use chakram_base::units::Time;
+use chakram_base::units::{Time, percent_change};
 use chakram_report::summary::counted;
 use chakram_studies::regression::{CheckedPrediction, MeasuredVerdict};
 use chakram_trace::format::escape;
@@ -100,7 +100,7 @@ pub fn render(outcome: &CheckOutcome, format: CheckFormat) -> String {
 }
 
 fn change(checked: &CheckedPrediction) -> String {
-    format!("{:+.2} %", checked.percent())
+    percent_change(checked.percent())
 }
 
 fn measured_words(verdict: &MeasuredVerdict) -> String {

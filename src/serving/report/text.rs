@@ -1,7 +1,7 @@
 //! A report for people: at most 100 columns.
 
 use super::{ServeReport, ServeRow, ServeRowKind, TimeSum};
-use chakram_base::units::{Span, thousands};
+use chakram_base::units::{Span, percent, thousands};
 use chakram_report::table::{TextTable, left, right};
 use chakram_report::text::{TextStyle, WIDTH, paragraph};
 use std::fmt::{Display, Result, Write};
@@ -11,11 +11,6 @@ pub fn render(report: &ServeReport, style: TextStyle) -> String {
     let mut out = String::new();
     write_all(&mut out, report, style).expect("a string grows as needed");
     out
-}
-
-/// `12.3 %`.
-pub(super) fn percent(share: f64) -> String {
-    format!("{:.1} %", 100.0 * share)
 }
 
 /// A number per second.
