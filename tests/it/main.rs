@@ -11,6 +11,7 @@
 //! - `commands`: exit codes, the order of files, and what goes where
 //! - `compare`: one job on several machines, against the single reports
 //! - `convert`: conversions of captures, against the truth of generated jobs
+//! - `crates`: which crate uses which, which package has which door, and no circles among modules
 //! - `critical_path`: the critical path of replays and slack, by hand and against replays
 //! - `custom`: `--custom`, its files and what is wrong with them
 //! - `deap`: schedules of sub-layers on chips, as relations that follow from the rules, and their replays
@@ -34,7 +35,6 @@
 //! - `rates`: samples and tokens per second, MFU and HFU, against their formulas
 //! - `readers`: the two readers of traces against each other, and files of every kind
 //! - `reports`: reports read back, against what was printed
-//! - `rooms`: who may import whom, and which package has which door
 //! - `schema`: the compiled schema of traces, against its source
 //! - `serve`: requests over time, against formulas and plain simulators, and what LIGHTSPEED prints
 //! - `sources`: sources beside PyTorch's, against other tools, and the one door to all
@@ -59,6 +59,7 @@ mod commands;
 mod compare;
 mod convert;
 mod corpus;
+mod crates;
 mod critical_path;
 mod custom;
 mod deap;
@@ -84,7 +85,6 @@ mod prices;
 mod rates;
 mod readers;
 mod reports;
-mod rooms;
 mod schema;
 mod serve;
 mod sources;
