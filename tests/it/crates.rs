@@ -3,12 +3,14 @@
 //! The compiler holds every import to the manifests; the manifests are held to the tables here.
 
 mod caught;
-
+mod circles;
 mod components;
 mod paths;
 
+use paths::Modules;
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
+use std::sync::LazyLock;
 use toml::{Table, Value};
 
 /// A crate of ours that the product is made of.
@@ -257,11 +259,10 @@ fn check(member: &str, manifest: &Table) -> Vec<String> {
 }
 
 /// Returns the uses of packages in `file` that are some other file's.
-fn check_file(file: &str, source: &str) -> Vec<String> {
-    let modules = paths::modules(source).unwrap_or_else(|e| panic!("{file}: {e}"));
+fn check_file(file: &str, modules: &Modules) -> Vec<String> {
     let is_test = file.ends_with("/tests.rs") || file.contains("/tests/");
     let mut faults = Vec::new();
-    for path in modules.into_values().flat_map(|module| module.paths) {
+    for path in modules.values().flat_map(|module| &module.paths) {
         let door = FILES.iter().find(|(package, _)| *package == path.names[0]);
         let Some((package, files)) = door else {
             continue;
@@ -287,20 +288,21 @@ fn rust_files(folder: &Path, into: &mut Vec<PathBuf>) {
     }
 }
 
-/// Every source of the product with its path from the root of the repository.
-fn sources() -> BTreeMap<String, String> {
+/// The modules of every source of the product, by its path from the root of the repository.
+static SOURCES: LazyLock<BTreeMap<String, Modules>> = LazyLock::new(|| {
     let mut files = Vec::new();
     rust_files(&root().join("src"), &mut files);
     rust_files(&root().join("converters"), &mut files);
     assert!(files.len() > 40, "{} files", files.len());
-    let named = files.into_iter().map(|path| {
+    let parsed = files.into_iter().map(|path| {
         let name = path.strip_prefix(root()).expect("it was found there");
         let name = name.to_str().expect("names are text").replace('\\', "/");
         let source = std::fs::read_to_string(&path).expect("a source can be read");
-        (name, source)
+        let modules = paths::modules(&source).unwrap_or_else(|e| panic!("{name}: {e}"));
+        (name, modules)
     });
-    named.collect()
-}
+    parsed.collect()
+});
 
 /// The names of our packages that a manifest depends on.
 fn ours(manifest: &Table) -> BTreeSet<String> {
@@ -342,18 +344,16 @@ fn every_package_has_a_door() {
     let doors: BTreeSet<String> = DOORS.iter().map(|(name, ..)| (*name).to_owned()).collect();
     assert_eq!(used, doors);
     let mut faults = Vec::new();
-    for (file, source) in sources() {
-        faults.extend(check_file(&file, &source));
+    for (file, modules) in &*SOURCES {
+        faults.extend(check_file(file, modules));
     }
     assert!(faults.is_empty(), "\n{}", faults.join("\n"));
 }
 
 #[test]
 fn a_module_has_its_name() {
-    let unnamed = sources()
-        .into_keys()
-        .filter(|file| file.ends_with("mod.rs"));
-    assert_eq!(unnamed.collect::<Vec<_>>(), [""; 0]);
+    let unnamed = SOURCES.keys().filter(|file| file.ends_with("mod.rs"));
+    assert_eq!(unnamed.count(), 0);
 }
 
 /// No member names the façade, by the table.
@@ -362,9 +362,8 @@ fn only_users_use_the_facade_and_only_the_binary_the_command_line() {
     for folder in ["testkit/extension", "fuzz"] {
         assert_eq!(ours(&manifest(folder)), BTreeSet::from(["chakram".into()]));
     }
-    for (file, source) in sources() {
-        let modules = paths::modules(&source).unwrap_or_else(|e| panic!("{file}: {e}"));
-        for path in modules.into_values().flat_map(|module| module.paths) {
+    for (file, modules) in &*SOURCES {
+        for path in modules.values().flat_map(|module| &module.paths) {
             let line = path.line;
             assert!(
                 path.names[0] != "chakram_cli" || file == "src/main.rs",

@@ -1,6 +1,6 @@
 //! Small manifests and sources that break a rule are caught, and those that break none are not.
 
-use super::{check, check_file};
+use super::{check, check_file, paths};
 
 fn assert_faults(faults: &[String], of: &str, expected: &[&str]) {
     assert_eq!(faults.len(), expected.len(), "{of}: {faults:?}");
@@ -71,7 +71,8 @@ fn what_is_forbidden_is_caught() {
 #[test]
 fn a_package_is_used_by_its_files_alone() {
     let caught = |file: &str, source: &str, expected: &[&str]| {
-        assert_faults(&check_file(file, source), source, expected);
+        let modules = paths::modules(source).expect("it is Rust");
+        assert_faults(&check_file(file, &modules), source, expected);
     };
     let encoder = "src/trace/format/encoder.rs";
     caught(encoder, "use prost::Message;", &[]);
