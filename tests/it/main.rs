@@ -11,6 +11,7 @@
 //! - `commands`: exit codes, the order of files, and what goes where
 //! - `compare`: one job on several machines, against the single reports
 //! - `convert`: conversions of captures, against the truth of generated jobs
+//! - `crates`: which crate uses which, which package has which door, and no circles among modules
 //! - `critical_path`: the critical path of replays and slack, by hand and against replays
 //! - `custom`: `--custom`, its files and what is wrong with them
 //! - `deap`: schedules of sub-layers on chips, as relations that follow from the rules, and their replays
@@ -33,7 +34,6 @@
 //!   simulator of a few lines that shares nothing with the engine; and what is refused or stuck
 //! - `rates`: samples and tokens per second, MFU and HFU, against their formulas
 //! - `reports`: reports read back, against what was printed
-//! - `rooms`: who may import whom, and which package has which door
 //! - `schema`: the compiled schema of traces, against its source
 //! - `serve`: requests over time, against formulas and plain simulators, and what LIGHTSPEED prints
 //! - `sources`: sources beside PyTorch's, against other tools, and the one door to all
@@ -58,6 +58,7 @@ mod commands;
 mod compare;
 mod convert;
 mod corpus;
+mod crates;
 mod critical_path;
 mod custom;
 mod deap;
@@ -82,7 +83,6 @@ mod physics;
 mod prices;
 mod rates;
 mod reports;
-mod rooms;
 mod schema;
 mod serve;
 mod sources;
