@@ -7,4 +7,5 @@ pub mod config;
 pub mod dtype;
 pub mod ids;
 pub mod kernel_shape;
+pub mod setting;
 pub mod units;
