@@ -4,6 +4,7 @@
 use super::error::{InputError, InputNote, did_you_mean, escape};
 use super::{json, yaml};
 use chakram_base::config::quoted;
+use chakram_base::setting::Setting;
 use std::collections::BTreeMap;
 use std::fmt::Display;
 
@@ -109,7 +110,8 @@ impl<'f> InputDocument<'f> {
                     };
                     let why = format!(
                         "found an unknown key{expected}\n  try: correct or delete it, or pass \
-                         --lenient to have unknown keys ignored"
+                         {} to have unknown keys ignored",
+                        Setting::Lenient
                     );
                     return Err(document.error(key, *line, why));
                 }

@@ -4,6 +4,7 @@ use super::{
     AstraCollectives, AstraNetworkFile, CommGroupFile, InputError, InputNote, PerCollectiveKind,
     PerNodeFile, Quirk, QuirkSet, RemoteMemoryFile, ServerSharing, SystemFile, logging,
 };
+use chakram_base::setting::Setting;
 use std::collections::BTreeSet;
 use std::fmt;
 use std::io;
@@ -230,7 +231,9 @@ impl AstraInputs {
         if one_only && dimensions > 1 {
             let why = format!(
                 "found {dimensions} dimensions, expected one: the congestion-aware network has no \
-                 more\n  try: --network-model unaware, or --quirks all,-store-and-forward"
+                 more\n  try: {} unaware, or {} all,-store-and-forward",
+                Setting::NetworkModel,
+                Setting::Quirks
             );
             return refuse(&flags.network, "topology", why);
         }

@@ -3,8 +3,8 @@
 //! Exit codes: 0 done, 1 stuck, 2 bad input or usage, or output that cannot be written, 3 a threshold exceeded or a
 //! leak found. 0 means that every node of every rank completed.
 
-use chakram_base::bounds;
 use chakram_base::units::Bytes;
+use chakram_base::{bounds, setting};
 use chakram_jobs::JobError;
 use chakram_trace::format::TraceError;
 use chakram_trace::format::error::TraceFault;
@@ -30,6 +30,7 @@ pub mod convert;
 pub mod custom_algorithm;
 pub mod diff;
 mod document;
+mod flags;
 pub mod generate;
 mod help;
 pub mod inspect;
@@ -201,6 +202,7 @@ pub fn main() -> ExitCode {
     // First of all: a signal may come at any time, and temporary files have to go.
     signals::watch();
     progress::started();
+    setting::name_as(flags::flag);
     // Before parsing, because the original accepts what our parser refuses.
     let arguments = astra_sim::arguments(env::args_os());
     let mut cli = match parse(arguments.kept) {

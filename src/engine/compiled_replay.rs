@@ -11,6 +11,7 @@ use super::run_programs::{LaunchSource, native, run_over_network};
 use super::{Engine, ReplayError, ReplayOutcome, ReplayRefusal};
 use crate::Observer;
 use chakram_base::ids::{GroupId, NodeIndex, Npu, Rank};
+use chakram_base::setting::Setting;
 use chakram_hardware::collective::{AlgorithmDescriber, CustomCollective, measured_collective};
 use chakram_hardware::compute::HostTiming;
 use chakram_hardware::group::GroupExtent;
@@ -356,14 +357,21 @@ fn check_links(
             format!(
                 "network model {network} knows dimensions, and machine `{name}` has links of its own"
             ),
-            "--network fair-sharing, which is that machine's model",
+            format!(
+                "{} fair-sharing, which is that machine's model",
+                Setting::Network
+            ),
         ));
     }
     if (shares || options.links) && topology.npus() > MOST_NPUS {
         let npus = topology.npus();
         return Err(ReplayRefusal::new(
             format!("machine `{name}` has {npus} NPUs, and links are told apart up to {MOST_NPUS}"),
-            "--network ports or links, without --links",
+            format!(
+                "{} ports or links, without {}",
+                Setting::Network,
+                Setting::Links
+            ),
         ));
     }
     Ok(())

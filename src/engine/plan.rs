@@ -8,6 +8,7 @@ use super::placement::place;
 use super::unpriced_kernels::UnpricedKernels;
 use super::{in_switch, matching, tile_checks};
 use chakram_base::ids::{GroupId, Npu, Rank};
+use chakram_base::setting::Setting;
 use chakram_base::units::Span;
 use chakram_hardware::collective::PeerSizes;
 use chakram_hardware::group::{GroupExtent, SharedPaths};
@@ -265,8 +266,11 @@ impl ReplayPlan {
                      duration or `wait_ns`",
                     options.comm, basis.unrecorded
                 ),
-                "--comm model, which has the machine's network carry them; or convert the capture anew, \
-                 with the durations of its communication kernels",
+                format!(
+                    "{} model, which has the machine's network carry them; or convert the capture anew, \
+                     with the durations of its communication kernels",
+                    Setting::Comm
+                ),
             ));
         }
         let mut plan = Self {

@@ -1,6 +1,7 @@
 //! Jobs, ready to be replayed: from files, from a pattern, or from ASTRA-sim's inputs.
 
 use chakram_base::bounds::MemoryLimitError;
+use chakram_base::setting::Setting;
 use chakram_engine::{CompiledReplay, ReplayError, ReplayOptions};
 use chakram_hardware::machine::Machine;
 use chakram_report::summary::HashedInput;
@@ -59,7 +60,7 @@ pub enum JobError {
     #[error(transparent)]
     Io(#[from] io::Error),
     /// Two jobs say different things of a group.
-    #[error("{}: group `{}` has other ranks than in the job beside it\n  try: one job, or --groups", .file.display(), escape(.group))]
+    #[error("{}: group `{}` has other ranks than in the job beside it\n  try: one job, or {}", .file.display(), escape(.group), Setting::Groups)]
     GroupTwice {
         /// The file of the second job.
         file: PathBuf,
@@ -67,14 +68,15 @@ pub enum JobError {
         group: String,
     },
     /// A rank that starts later has no trace.
-    #[error("--delay {rank}=…: rank {rank} has no trace")]
+    #[error("{} {rank}=…: rank {rank} has no trace", Setting::Delays)]
     NobodyToDelay {
         /// The rank.
         rank: u32,
     },
     /// No trace says what a profiler added.
     #[error(
-        "--without profiler: no node says what the profiler that captured it added\n  try: convert the capture again, with both files of each rank or its Kineto trace"
+        "{} profiler: no node says what the profiler that captured it added\n  try: convert the capture again, with both files of each rank or its Kineto trace",
+        Setting::Without
     )]
     NoProfilerCost,
     /// No job can have this name.

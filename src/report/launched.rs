@@ -11,6 +11,7 @@ use super::table::{TextTable, left, right};
 use super::text::TextStyle;
 use super::{CollectiveRecord, Observer};
 use chakram_base::ids::NodeIndex;
+use chakram_base::setting::Setting;
 use chakram_base::units::{Span, Time};
 use chakram_engine::{CommTiming, CompiledReplay, Feed, ReplayError, ReplayOutcome, run_launches};
 use chakram_hardware::network::LinkLoad;
@@ -111,7 +112,11 @@ pub(super) fn table(out: &mut String, report: &Report, style: TextStyle) -> std:
     }
     if launches.len() > shown {
         let left_out = thousands((launches.len() - shown) as u64);
-        writeln!(out, "  … {left_out} before the last: --format json")?;
+        writeln!(
+            out,
+            "  … {left_out} before the last: {} json",
+            Setting::Format
+        )?;
     }
     let (first, last) = (launches[0].end, launches[launches.len() - 1].end);
     let further = launches.len() as u64 - 1;

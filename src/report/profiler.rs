@@ -2,6 +2,7 @@
 //! that the job measured without a profiler.
 
 use super::summary::{Report, percent_more};
+use chakram_base::setting::Setting;
 use chakram_base::units::{Span, percent_change};
 use chakram_trace::workload::Workload;
 use serde::{Deserialize, Serialize};
@@ -57,7 +58,10 @@ impl Report {
                 format!("profiler  its estimated cost is left out; with it {with}")
             }
             (true, None) => "profiler  its estimated cost is left out".to_owned(),
-            (false, _) => "profiler  its cost is in; --without profiler leaves it out".to_owned(),
+            (false, _) => format!(
+                "profiler  its cost is in; {} profiler leaves it out",
+                Setting::Without
+            ),
         }];
         if let (Some(steps @ 1..), Some(measured)) = (profiler.steps, profiler.measured_step) {
             let step = Span(self.outcome.makespan.0 / steps);

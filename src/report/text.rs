@@ -8,6 +8,7 @@ use super::table::{TextTable, left, right};
 use super::{
     critical_path, launched, links, memory, memory_accesses, operators, throughput, tiles,
 };
+use chakram_base::setting::Setting;
 use chakram_base::units::{Span, percent_change, percent_of};
 use chakram_trace::format::escaped;
 use std::fmt::Write as _;
@@ -180,7 +181,8 @@ fn shorten(sections: &mut [String], lines: usize) {
         if count > most {
             let mut short: String = section.split_inclusive('\n').take(most - 1).collect();
             let left = count - (most - 1);
-            writeln!(short, "  … {left} more lines: --details").expect("a string grows as needed");
+            writeln!(short, "  … {left} more lines: {}", Setting::Details)
+                .expect("a string grows as needed");
             *section = short;
         }
     }
@@ -230,8 +232,10 @@ pub(super) fn more(out: &mut String, rows: usize, shown: usize, table: &str) -> 
     if rows > shown {
         writeln!(
             out,
-            "  … {} more: --format csv --table {table}",
-            thousands((rows - shown) as u64)
+            "  … {} more: {} csv {} {table}",
+            thousands((rows - shown) as u64),
+            Setting::Format,
+            Setting::Table
         )?;
     }
     Ok(())

@@ -5,6 +5,7 @@
 
 use super::summary::Report;
 use crate::draw::svg::{Frame, SvgDrawing, TextAnchor};
+use chakram_base::setting::Setting;
 use chakram_base::units::{Span, percent_of};
 use chakram_engine::CompiledReplay;
 use std::collections::BTreeMap;
@@ -35,18 +36,22 @@ pub fn render(report: &Report, prepared: &CompiledReplay<'_>) -> Result<String, 
     let name = machine.name();
     let Some(tiles) = machine.topology().tiles() else {
         return Err(format!(
-            "--tile-map: machine `{name}` has no tiles\n  try: a machine such as wafer-5x4"
+            "{}: machine `{name}` has no tiles\n  try: a machine such as wafer-5x4",
+            Setting::TileMap
         ));
     };
     let Some(used) = &report.tiles else {
-        return Err(
-            "--tile-map: this network model does not tell how busy links are\n  try: --network exclusive or links".to_owned(),
-        );
+        return Err(format!(
+            "{}: this network model does not tell how busy links are\n  try: {} exclusive or links",
+            Setting::TileMap,
+            Setting::Network
+        ));
     };
     let npus = machine.topology().npus();
     if npus > MOST_CORES {
         return Err(format!(
-            "--tile-map: machine `{name}` has {npus} cores; at most {MOST_CORES} are drawn"
+            "{}: machine `{name}` has {npus} cores; at most {MOST_CORES} are drawn",
+            Setting::TileMap
         ));
     }
     let along =

@@ -25,6 +25,7 @@
 //! - `inspect`: what is in traces, against plain parses, replays as captured and sums by hand
 //! - `memory`: the peak memory of NPUs, by hand and against sorted events, and what is said of it
 //! - `operators`: operators over micro-batches, against the list of all
+//! - `option_names`: the library names no option of the command line
 //! - `page`: the page of a report, against its JSON and in a browser
 //! - `paper`: what the ASTRA-sim 2.0 paper reports, from the machine files of the cases
 //! - `networks`: which model of the network is taken, and who says so
@@ -76,6 +77,7 @@ mod inspect;
 mod memory;
 mod networks;
 mod operators;
+mod option_names;
 mod page;
 mod paper;
 mod peaks;

@@ -28,7 +28,7 @@ struct DefectsOfKind<'r> {
     kind: &'static str,
     severity: String,
     meaning: &'static str,
-    r#try: &'static str,
+    r#try: String,
     count: u64,
     shown: Vec<DefectRow<'r>>,
 }

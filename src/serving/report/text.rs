@@ -1,6 +1,7 @@
 //! A report for people: at most 100 columns.
 
 use super::{ServeReport, ServeRow, ServeRowKind, TimeSum};
+use chakram_base::setting::Setting;
 use chakram_base::units::{Span, percent, thousands};
 use chakram_report::table::{TextTable, left, right};
 use chakram_report::text::{TextStyle, WIDTH, paragraph};
@@ -99,8 +100,9 @@ fn write_all(out: &mut String, report: &ServeReport, style: TextStyle) -> Result
         if report.utilisation.len() > 8 {
             writeln!(
                 out,
-                "  … {} more in --format json",
-                report.utilisation.len() - 8
+                "  … {} more in {} json",
+                report.utilisation.len() - 8,
+                Setting::Format
             )?;
         }
     }

@@ -40,6 +40,7 @@ use super::proto::GlobalMetadata;
 use super::schema_layout::{self, MessageLayout};
 use super::wire::{FrameCursor, RawRecord};
 use super::{SourceMap, TraceError};
+use chakram_base::setting::Setting;
 use prost::Message;
 use std::fmt;
 
@@ -183,8 +184,10 @@ pub fn upgrade(
         let message = upgrade_record(generation, record, first).map_err(|e| {
             let e = if concluded {
                 e.with_cause(&format!(
-                    "the records before say {generation}; if that is wrong, use --generation of \
-                     `chakram convert trace`, if the file is damaged, its --salvage"
+                    "the records before say {generation}; if that is wrong, use {} of \
+                     `chakram convert trace`, if the file is damaged, its {}",
+                    Setting::Generation,
+                    Setting::Salvage
                 ))
             } else {
                 e

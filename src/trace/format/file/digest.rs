@@ -2,6 +2,7 @@
 
 use super::RankFile;
 use crate::format::TraceError;
+use chakram_base::setting::Setting;
 
 /// Length and hash of a file, as a job file states them.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
@@ -49,7 +50,10 @@ impl FileDigest {
         TraceError::refused_in(
             &file.path,
             found,
-            "write the job again, or --no-verify, which takes files as they are",
+            format!(
+                "write the job again, or {}, which takes files as they are",
+                Setting::NoVerify
+            ),
         )
     }
 }

@@ -4,10 +4,17 @@ use super::{CURRENT, SchemaGeneration, v001};
 use crate::format::TraceError;
 use crate::format::proto::{self, AttributeProto, IoInfo, Node, attribute_proto::Value};
 use crate::format::wire::{RawRecord, WireCursor, WireValue};
+use chakram_base::setting::Setting;
 use prost::Message;
 
 /// Hint for records that make no sense in their generation.
-pub(super) const HINT: &str = "another --generation of `chakram convert trace`, or --salvage";
+pub(super) fn hint() -> String {
+    format!(
+        "another {} of `chakram convert trace`, or {}",
+        Setting::Generation,
+        Setting::Salvage
+    )
+}
 
 /// Collectives of 0.0.2 and 0.0.3 as numbers of the current schema: all-reduce, all-to-all, all-gather,
 /// reduce-scatter and, since August 2023, broadcast.
@@ -133,7 +140,7 @@ pub(super) fn node(
     }
     .ok_or_else(|| {
         let found = format!("node type {kind} does not exist in {generation}");
-        TraceError::refused(node.id, found, HINT)
+        TraceError::refused(node.id, found, hint())
     })?;
     let [values, shapes, types, out_values, out_shapes, out_types] = texts;
     node.inputs = io(values, shapes, types);
@@ -176,7 +183,7 @@ fn take(node: &mut Node, mut attribute: AttributeProto) -> Result<(), TraceError
                         format!(
                             "collective {old} does not exist in 0.0.2 and 0.0.3, which have 0 to 4"
                         ),
-                        HINT,
+                        hint(),
                     ));
                 }
                 // The attribute has no meaning on messages.
