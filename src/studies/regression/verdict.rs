@@ -1,5 +1,6 @@
-//! The verdict of `chakram archive check`: for people, programs, and two kinds of CI.
+//! The verdict of a check: for people, programs, and two kinds of CI.
 
+use super::{CheckedPrediction, MeasuredVerdict};
 use chakram_base::units::{Time, counted, percent_change};
 use chakram_report::document::VersionedDocument;
 use chakram_trace::format::{escape, escaped_lines};
