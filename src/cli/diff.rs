@@ -9,6 +9,7 @@ use chakram_analysis::diff::tally::{DiffTally, DiffTallyOptions, FileFault, Time
 use chakram_analysis::diff::{DiffAspect, differences, reports};
 use chakram_base::units::{Span, parse_percent};
 use chakram_jobs::{find, mark_read};
+use chakram_report::document::json_text;
 use chakram_trace::files::OutputSet;
 use chakram_trace::format::file::{RankFile, TraceContents, rank_of, read_text};
 use chakram_trace::format::{TraceError, format, job};
@@ -246,7 +247,7 @@ fn of_reports(
     let verdict = found.hold(&args.limits());
     let text = match args.format {
         ReportFormatArg::Text => reports::text(&found, titles),
-        ReportFormatArg::Json => terminal::json(&reports::json(&found, titles, &verdict)),
+        ReportFormatArg::Json => json_text(&reports::json(&found, titles, &verdict)),
         ReportFormatArg::Csv => {
             return Err("--format csv is for traces; reports have text and json".into());
         }
@@ -282,7 +283,7 @@ fn of_traces(
     let verdict = args.limits().check(&all);
     let text = match args.format {
         ReportFormatArg::Text => render::text::render(&all, titles),
-        ReportFormatArg::Json => terminal::json(&render::json::render(&all, titles, &verdict)),
+        ReportFormatArg::Json => json_text(&render::json::render(&all, titles, &verdict)),
         ReportFormatArg::Csv => render::csv::render(&all, titles),
     };
     Ok((text, verdict))

@@ -6,8 +6,8 @@
 use chakram_base::units::Bytes;
 use chakram_base::{bounds, setting};
 use chakram_jobs::JobError;
-use chakram_trace::format::TraceError;
 use chakram_trace::format::error::TraceFault;
+use chakram_trace::format::{TraceError, escaped_lines};
 use clap::{ArgMatches, Args, Command, CommandFactory, FromArgMatches, Parser, Subcommand};
 use clap_complete::CompleteEnv;
 use std::env;
@@ -29,7 +29,6 @@ pub mod compute;
 pub mod convert;
 pub mod custom_algorithm;
 pub mod diff;
-mod document;
 mod flags;
 pub mod generate;
 mod help;
@@ -294,13 +293,13 @@ fn print_chain(error: &(dyn Error + 'static)) {
         anstyle::Style::new()
     };
     let mut last = error.to_string();
-    let mut text = format!("{style}error{style:#}: {}", terminal::plain(&last));
+    let mut text = format!("{style}error{style:#}: {}", escaped_lines(&last));
     let mut cause = error.source();
     while let Some(inner) = cause {
         // Errors of writing a file and of the command that asked for it may have the same text.
         let words = inner.to_string();
         if words != last {
-            text += &format!("\n  because: {}", terminal::plain(&words));
+            text += &format!("\n  because: {}", escaped_lines(&words));
         }
         last = words;
         cause = inner.source();

@@ -9,11 +9,13 @@ mod budget;
 mod cause;
 mod machine_text;
 mod measured;
+pub mod verdict;
 
 pub use budget::{CoveredWorkload, choose};
 pub use cause::ReportCause;
 pub use machine_text::constant_changes;
 pub use measured::{MeasuredVerdict, read_steps};
+pub use verdict::{CheckOutcome, FailedPrediction};
 
 use chakram_analysis::diff::reports;
 use chakram_archive::{Archive, ArchiveError, BaselineRecord, WorkloadEntry};

@@ -8,7 +8,6 @@ use chakram_base::units::Span;
 use chakram_engine::{
     CompiledReplay, ReplayError, ReplayOptions, RepresentativeCheck, replay_representatives,
 };
-use chakram_report as report;
 use chakram_trace::format::TraceError;
 use chakram_trace::workload::Workload;
 use chakram_workloads::generate::{GenerateError, GeneratedJob, WorkloadPattern};
@@ -24,6 +23,7 @@ mod gemm_points;
 mod kernel_times;
 mod nccl_log;
 mod null_model;
+mod report;
 mod runs;
 mod statistics;
 
@@ -35,6 +35,7 @@ pub use gemm_points::{GemmPoints, gemm_points, left_out_errors};
 pub use kernel_times::{KernelTimes, RecordedKernels};
 pub use nccl_log::{left_out_sizes, nccl_log};
 pub use null_model::one_rate;
+pub use report::{ScoreDocument, ScoredTable};
 pub use runs::{MeasuredRun, RunTable};
 pub use statistics::{IntervalSummary, ScoreSummary};
 
@@ -126,7 +127,7 @@ fn score_by<T: Send>(
 /// Prediction of a run, with its interval.
 fn predict(run: &MeasuredRun, options: &ReplayOptions) -> Result<PredictedRun, String> {
     replayed(run, options, |compiled| {
-        let (report, check) = report::replay(compiled, RepresentativeCheck::new(compiled))?;
+        let (report, check) = chakram_report::replay(compiled, RepresentativeCheck::new(compiled))?;
         let makespan = report.outcome.makespan;
         let interval = report.interval;
         let interval = interval.map(|interval| [interval.low, interval.high]);

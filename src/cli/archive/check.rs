@@ -1,7 +1,6 @@
 //! `chakram archive baseline` and `check`.
 
 use super::contents::query;
-use super::verdict::{self, CheckFormat, CheckOutcome, FailedPrediction};
 use crate::compare::parallel_map;
 use crate::compute::ComputeArgs;
 use crate::output::{CommArg, NetworkArg};
@@ -10,10 +9,10 @@ use chakram_archive::{
 };
 use chakram_base::units::{Time, parse_percent};
 use chakram_engine::ReplayOptions;
-use chakram_studies::regression::{self, CoveredWorkload};
+use chakram_studies::regression::{self, CheckOutcome, CoveredWorkload, FailedPrediction, verdict};
 use chakram_trace::files::OutputSet;
 use chakram_trace::format::escape;
-use clap::{Args, Parser};
+use clap::{Args, Parser, ValueEnum};
 use std::error::Error;
 use std::io::Write;
 use std::num::NonZeroUsize;
@@ -21,6 +20,27 @@ use std::path::PathBuf;
 use std::process::ExitCode;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
+
+/// Form of a verdict.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum CheckFormat {
+    /// A table, and causes below it
+    Text,
+    /// One document
+    Json,
+    /// A summary as GitHub shows it
+    Markdown,
+}
+
+impl CheckFormat {
+    fn render(self, outcome: &CheckOutcome) -> String {
+        match self {
+            Self::Text => verdict::text(outcome),
+            Self::Json => verdict::json(outcome),
+            Self::Markdown => verdict::markdown(outcome),
+        }
+    }
+}
 
 /// Options of a replay that a baseline keeps.
 #[derive(Debug, Parser)]
@@ -264,7 +284,7 @@ pub fn check(args: &CheckArgs, out: &mut dyn Write) -> Result<ExitCode, Box<dyn 
         file.write_all(verdict::junit(&outcome).as_bytes())?;
         file.commit()?;
     }
-    out.write_all(verdict::render(&outcome, args.format).as_bytes())?;
+    out.write_all(args.format.render(&outcome).as_bytes())?;
     Ok(match (outcome.failed.is_empty(), outcome.moved().next()) {
         (false, _) => ExitCode::from(2),
         (_, Some(_)) => ExitCode::from(3),

@@ -10,7 +10,7 @@ use chakram_engine::{ReplayError, ReplayOptions, ReplayOutcome};
 use chakram_jobs::{AstraSimJob, run_inputs};
 use chakram_report::{BusyObserver, SpanRecorder};
 use chakram_trace::files::{OutputSet, numbered};
-use chakram_trace::format::TraceError;
+use chakram_trace::format::{TraceError, escaped_lines};
 use chakram_trace::graph::NodeKind;
 use chakram_trace::workload::Workload;
 use std::error::Error;
@@ -85,7 +85,7 @@ pub fn run(
                 .map_err(|error| TraceError::io(&log, "create", error))?;
         }
         let mut file = to.outputs().create(&log)?;
-        file.write_all(terminal::plain(&lines.logged).as_bytes())?;
+        file.write_all(escaped_lines(&lines.logged).as_bytes())?;
         file.commit()?;
         let (_, timeline) = result?;
         TimelineFile::finish(timeline, path)?;

@@ -3,11 +3,11 @@
 //! A field may be added under the same schema, never changed.
 
 use super::SCHEMA;
-use crate::document::VersionedDocument;
 use chakram_analysis::inspect::{
     CountedFault, JobInspection, NodeSums, RECEIVED, RankOverview, SENT, SpreadRow, SpreadTable,
 };
 use chakram_base::units::{Span, Time};
+use chakram_report::document::VersionedDocument;
 use serde::{Serialize, Serializer};
 use std::path::Path;
 

@@ -3,14 +3,13 @@
 use super::InspectFormatArg;
 use super::json::document;
 use crate::progress::Progress;
-use crate::terminal;
 use chakram_analysis::inspect::{InspectedTrace, NodeFilter, NodeRow, in_order};
 use chakram_base::units::{Bytes, Span, Time};
 use chakram_report::csv::CsvRows;
 use chakram_report::table::{TextTable, left, right};
 use chakram_report::text::TextStyle;
 use chakram_trace::format::file::{RankFile, TraceContents};
-use chakram_trace::format::{TraceError, escape};
+use chakram_trace::format::{TraceError, escape, json_escaped};
 use serde::Serialize;
 use std::error::Error;
 use std::io::Write;
@@ -142,7 +141,7 @@ impl NodeListing {
             listed.text += &match self.format {
                 InspectFormatArg::Json => {
                     let text = serde_json::to_string(&NodeDocument::from(&row));
-                    terminal::json_escaped(text.expect("rows are JSON")) + ",\n"
+                    json_escaped(&text.expect("rows are JSON")).into_owned() + ",\n"
                 }
                 _ => text(&table, &row),
             };

@@ -3,9 +3,9 @@
 use super::json::{ViewDocument, document};
 use super::labels::basis;
 use super::list::{self, NodeDocument};
-use crate::document::VersionedDocument;
 use chakram_analysis::inspect::{InspectedTrace, NearbyNodes, NodeNeighbourhood};
 use chakram_base::units::Span;
+use chakram_report::document::VersionedDocument;
 use chakram_report::table::{TextTable, left, right};
 use chakram_report::text::TextStyle;
 use chakram_trace::format::escape;

@@ -2,7 +2,6 @@
 
 use super::json::{ViewDocument, document};
 use super::labels::basis;
-use crate::document::VersionedDocument;
 use chakram_analysis::inspect::{
     CriticalPath, NodeClass, PathInput, PathSegment, PathTime, TimeBasis, spent_by,
 };
@@ -10,6 +9,7 @@ use chakram_base::ids::ranges;
 use chakram_base::units::counted;
 use chakram_base::units::{Span, Time};
 use chakram_report::csv::CsvRows;
+use chakram_report::document::VersionedDocument;
 use chakram_report::summary::thousands;
 use chakram_report::table::{TextTable, left, right};
 use chakram_report::text::{TextStyle, WIDTH, paragraph, share};

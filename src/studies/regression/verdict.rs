@@ -1,31 +1,20 @@
-//! The verdict of `chakram archive check`: for people, programs, and two kinds of CI.
+//! The verdict of a check: for people, programs, and two kinds of CI.
 
-use crate::document::VersionedDocument;
-use crate::terminal;
-use chakram_base::units::{Time, percent_change};
-use chakram_report::summary::counted;
-use chakram_studies::regression::{CheckedPrediction, MeasuredVerdict};
-use chakram_trace::format::escape;
-use clap::ValueEnum;
+use super::{CheckedPrediction, MeasuredVerdict};
+use chakram_base::units::{Time, counted, percent_change};
+use chakram_report::document::VersionedDocument;
+use chakram_trace::format::{escape, escaped_lines};
 use serde::Serialize;
 use std::fmt::Write;
-
-/// Form of a verdict.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
-pub enum CheckFormat {
-    /// A table, and causes below it
-    Text,
-    /// One document
-    Json,
-    /// A summary as GitHub shows it
-    Markdown,
-}
 
 /// Prediction that could not be made.
 #[derive(Clone, Debug, Serialize)]
 pub struct FailedPrediction {
+    /// Name of the workload.
     pub workload: String,
+    /// Name of the machine.
     pub machine: String,
+    /// What was wrong.
     pub error: String,
 }
 
@@ -34,7 +23,9 @@ pub struct FailedPrediction {
 pub struct CheckOutcome {
     /// Percent beyond which a prediction moved.
     pub threshold: f64,
+    /// Predictions that were made.
     pub checked: Vec<CheckedPrediction>,
+    /// Predictions that could not be made.
     pub failed: Vec<FailedPrediction>,
     /// Workloads without a baseline.
     pub without: Vec<String>,
@@ -90,15 +81,6 @@ impl CheckOutcome {
     }
 }
 
-/// Renders a verdict.
-pub fn render(outcome: &CheckOutcome, format: CheckFormat) -> String {
-    match format {
-        CheckFormat::Text => text(outcome),
-        CheckFormat::Json => VersionedDocument::new("chakram.check.1", document(outcome)).text(),
-        CheckFormat::Markdown => markdown(outcome),
-    }
-}
-
 fn change(checked: &CheckedPrediction) -> String {
     percent_change(checked.percent())
 }
@@ -116,7 +98,8 @@ fn measured_words(verdict: &MeasuredVerdict) -> String {
     )
 }
 
-fn text(outcome: &CheckOutcome) -> String {
+/// Renders a verdict as a table, and causes below it.
+pub fn text(outcome: &CheckOutcome) -> String {
     let mut out = String::new();
     let name = |checked: &CheckedPrediction| {
         escape(&format!("{} on {}", checked.workload, checked.machine))
@@ -144,7 +127,7 @@ fn text(outcome: &CheckOutcome) -> String {
             let _ = writeln!(out, "      measured: {}", measured_words(measured));
         }
         for cause in &checked.causes {
-            let _ = writeln!(out, "      {}", terminal::plain(&cause.to_string()));
+            let _ = writeln!(out, "      {}", escaped_lines(&cause.to_string()));
         }
     }
     for failed in &outcome.failed {
@@ -153,7 +136,7 @@ fn text(outcome: &CheckOutcome) -> String {
             "FAILED {} on {}: {}",
             escape(&failed.workload),
             escape(&failed.machine),
-            terminal::plain(&failed.error)
+            escaped_lines(&failed.error)
         );
     }
     for line in outcome.gaps() {
@@ -196,7 +179,8 @@ struct MeasuredRow {
     outside: bool,
 }
 
-fn document(outcome: &CheckOutcome) -> CheckDocument<'_> {
+/// Renders a verdict as one document.
+pub fn json(outcome: &CheckOutcome) -> String {
     let checked = outcome.checked.iter().map(|checked| PredictionRow {
         workload: &checked.workload,
         machine: &checked.machine,
@@ -213,14 +197,15 @@ fn document(outcome: &CheckOutcome) -> CheckDocument<'_> {
             outside: measured.is_outside(),
         }),
     });
-    CheckDocument {
+    let document = CheckDocument {
         threshold_percent: outcome.threshold,
         predictions: checked.collect(),
         failed: &outcome.failed,
         without_baseline: &outcome.without,
         left_out: &outcome.left_out,
         uncovered: &outcome.uncovered,
-    }
+    };
+    VersionedDocument::new("chakram.check.1", document).text()
 }
 
 /// Text in a cell of a table in Markdown.
@@ -228,7 +213,8 @@ fn cell(text: &str) -> String {
     escape(text).replace('|', "\\|").replace('<', "&lt;")
 }
 
-fn markdown(outcome: &CheckOutcome) -> String {
+/// Renders a verdict as GitHub's summaries show it.
+pub fn markdown(outcome: &CheckOutcome) -> String {
     let mut out = format!("### {}\n", outcome.summary());
     if outcome.moved().next().is_some() {
         out +=

@@ -1,6 +1,6 @@
-//! JSON documents of commands: a schema's name and version, the program's, and what the command found.
+//! JSON documents of commands: the name and version of a schema, the version of the program, and what the command found.
 
-use super::terminal;
+use chakram_trace::format::json_escaped;
 use serde::Serialize;
 use std::io::{self, Write};
 
@@ -23,13 +23,19 @@ impl<T: Serialize> VersionedDocument<T> {
         }
     }
 
-    /// Renders the document so that a terminal can show it.
+    /// Renders the document as [`json_text`].
     pub fn text(&self) -> String {
-        terminal::json(self)
+        json_text(self)
     }
 
-    /// Prints the document.
+    /// Writes the document to `out`.
     pub fn print(&self, out: &mut dyn Write) -> io::Result<()> {
         out.write_all(self.text().as_bytes())
     }
+}
+
+/// Renders a JSON document in which harmful characters are escaped, so that it can be shown on a terminal.
+pub fn json_text(document: &impl Serialize) -> String {
+    let text = serde_json::to_string_pretty(document).expect("maps with names as keys are JSON");
+    json_escaped(&text).into_owned() + "\n"
 }
