@@ -75,6 +75,7 @@ pub mod astra_sim {
     //! # Ok::<(), Box<dyn std::error::Error>>(())
     //! ```
 
+    pub use chakram_astra_sim::custom_algorithm;
     pub use chakram_astra_sim::{
         AnalyticalNetwork, AstraAlgorithm, AstraCollectives, AstraCutThrough, AstraDimension,
         AstraFlags, AstraInputs, AstraNetworkFile, AstraPhase, AstraRankGraph, AstraTraceReader,
@@ -294,7 +295,7 @@ pub mod machine {
 
     pub use chakram_hardware::collective::{
         AlgorithmChoice, ChunkPipeline, CollectiveAlgorithm, CollectiveCurve, CollectiveProtocol,
-        InterDimensionPolicy, IntraDimensionPolicy,
+        CustomCollective, InterDimensionPolicy, IntraDimensionPolicy,
     };
     pub use chakram_hardware::compute::{AttentionSizes, PeakRates, PowerThrottling};
     pub use chakram_hardware::machine::{
@@ -340,7 +341,6 @@ pub mod report {
     //! # Ok::<(), Box<dyn std::error::Error>>(())
     //! ```
 
-    pub use chakram_report::json::ReportDocument;
     pub use chakram_report::{
         BreakdownObserver, BusyObserver, ChargedTime, CollectiveObserver, CollectiveRecord,
         CriticalPathSummary, HashedInput, MachineColumn, MachineComparison, MachineResult,
@@ -349,7 +349,7 @@ pub mod report {
         TimelineFormat, TimelineSelection, TimelineWriter, beside, replay, replay_in,
         replay_launched,
     };
-    pub use chakram_report::{compare, csv, text};
+    pub use chakram_report::{compare, csv, json, text};
 }
 
 pub mod score {
@@ -419,6 +419,7 @@ pub mod trace {
     //! ```
 
     pub use chakram_trace::format::file::{CompressedWriter, TraceFinder, decompressed};
+    pub use chakram_trace::format::split_sizes::{SplitSizes, split_text};
     pub use chakram_trace::format::write::{AttributeValue, NamedAttribute, NodeExtras};
     pub use chakram_trace::format::{
         CollectiveKind, Dtype, FoundTraces, GroupName, KernelShape, KernelShapeError,

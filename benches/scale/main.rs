@@ -89,7 +89,7 @@ fn line(name: &str, job: Job) {
         generated + planned + replayed + rendered,
         nodes / replayed,
         peak(),
-        chakram::internals::graph::fingerprint(&format!("{report:?}")),
+        chakram::internals::fingerprint(&format!("{report:?}")),
     );
 }
 

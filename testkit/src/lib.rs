@@ -1,7 +1,7 @@
 //! References for chakram's tests: captures of jobs that never ran, with their truth, and plain simulators.
 //!
 //! Nothing here depends on chakram or shares code with it, and nothing of it reaches a user. What tests need that
-//! speaks chakram's own types lies beside them, in `tests/it`.
+//! speaks chakram's own types lies beside them.
 //!
 //! - [`capture`]: files as PyTorch's profiler writes them, and when everything in them really happened
 //! - [`astra_sim`]: ASTRA-sim 2.x as a simulator that does one thing after another, and random jobs for it

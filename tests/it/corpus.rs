@@ -9,7 +9,7 @@ pub use captures::refusal;
 pub use cases::{machine, rank_of, sizes};
 use chakram::engine::{CompiledReplay, ComputeModel, ReplayOptions, ReplayOutcome};
 use chakram::ids::Rank;
-use chakram::internals::trace::groups;
+use chakram::internals::groups;
 use chakram::machine::Machine;
 use chakram::trace::TraceContents;
 use chakram::units::Time;

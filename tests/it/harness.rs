@@ -2,15 +2,13 @@
 
 pub mod astra_sim;
 pub mod convert;
-pub mod diff;
 pub mod edit;
 pub mod inspect;
 pub mod machine_file;
 pub mod model_file;
+pub mod msccl;
 pub mod plan_file;
-pub mod pytorch;
 pub mod replay;
-pub mod sources;
 pub mod validate;
 
 use testkit::seeds::{every_mutation, every_seed};
@@ -26,11 +24,6 @@ fn seeds_of_edits_hold() {
     // Any trace will do.
     every_seed("replay", edit::run);
     every_seed("et_reader", edit::run);
-}
-
-#[test]
-fn seeds_of_differences_hold() {
-    every_seed("diff", diff::run);
 }
 
 #[test]
@@ -60,16 +53,6 @@ fn seeds_of_machine_files_hold() {
 }
 
 #[test]
-fn seeds_of_host_traces_hold() {
-    every_seed("pytorch_host", pytorch::host);
-}
-
-#[test]
-fn seeds_of_device_traces_hold() {
-    every_seed("pytorch_kineto", pytorch::device);
-}
-
-#[test]
 fn seeds_of_replays_hold() {
     every_seed("replay", replay::run);
 }
@@ -85,33 +68,9 @@ fn seeds_of_conversions_hold() {
 }
 
 #[test]
-fn seeds_of_text_workloads_hold() {
-    every_seed("text_workload", sources::text_workload);
-    every_mutation("text_workload", sources::text_workload);
-}
-
-#[test]
-fn seeds_of_profiles_hold() {
-    every_seed("xplane", sources::xplane);
-    every_mutation("xplane", sources::xplane);
-}
-
-#[test]
-fn seeds_of_schedules_hold() {
-    every_seed("goal", sources::goal);
-    every_mutation("goal", sources::goal);
-}
-
-#[test]
-fn seeds_of_workloads_of_simai_hold() {
-    every_seed("simai", sources::simai);
-    every_mutation("simai", sources::simai);
-}
-
-#[test]
 fn seeds_of_algorithms_hold() {
-    every_seed("msccl", sources::msccl);
-    every_mutation("msccl", sources::msccl);
+    every_seed("msccl", msccl::run);
+    every_mutation("msccl", msccl::run);
 }
 
 proptest::proptest! {

@@ -7,8 +7,8 @@ mod small;
 mod times;
 mod whole;
 
-use chakram::internals::trace::proto::attribute_proto::Value as Attribute;
-use chakram::internals::trace::proto::{AttributeProto, GlobalMetadata, Node};
+use chakram::internals::proto::attribute_proto::Value as Attribute;
+use chakram::internals::proto::{AttributeProto, GlobalMetadata, Node};
 use chakram::trace::TraceContents;
 use prost::Message;
 use serde_json::Value;

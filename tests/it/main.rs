@@ -4,9 +4,8 @@
 //! - `astra_sim`: files and flags of ASTRA-sim, and a plain simulator of it held against its own answers
 //! - `book`: every command of README.md and `docs/`, run and compared, and their links
 //! - `bounds`: inputs and options that ask for far more than they are
-//! - `captures`: PyTorch's files, where the environment says they are, against a plain parse
 //! - `cases`: the goldens under `traces/`
-//! - `diff`: what a comparison of two traces, or of two reports, says
+//! - `diff`: what the program says of two traces, or of two reports
 //! - `generated`: generated captures of PyTorch, against their truth and against real ones
 //! - `commands`: exit codes, the order of files, and what goes where
 //! - `compare`: one job on several machines, against the single reports
@@ -53,7 +52,6 @@ mod astra_sim;
 #[cfg(unix)]
 mod book;
 mod bounds;
-mod captures;
 mod cases;
 mod commands;
 mod compare;

@@ -2,10 +2,10 @@
 //! again is the same byte for byte.
 
 use super::commands::answer;
-use chakram::internals::report::json::write;
 use chakram::report::csv::CsvTable;
+use chakram::report::json::{ReportDocument, write};
 use chakram::report::text::TextStyle;
-use chakram::report::{Report, ReportDocument, compare, csv, text};
+use chakram::report::{Report, compare, csv, text};
 use std::path::Path;
 
 /// Cases of one machine, with what each is asked beside.

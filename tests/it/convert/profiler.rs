@@ -12,7 +12,7 @@ use std::path::{Path, PathBuf};
 use testkit::capture::{Device, Options, Style};
 
 /// Of a node, ns.
-fn profiler(node: &chakram::internals::trace::proto::Node) -> u64 {
+fn profiler(node: &chakram::internals::proto::Node) -> u64 {
     attribute(node, "profiler_ns").map_or(0, |ns| ns as u64)
 }
 

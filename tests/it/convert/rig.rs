@@ -3,8 +3,8 @@
 use chakram::convert::{self, ConversionSummary, ConvertOptions as Conversion, OutputSet};
 use chakram::engine::{CommTiming, CompiledReplay, ReplayOptions as Replaying};
 use chakram::ids::{NodeIndex, Rank};
-use chakram::internals::trace::proto::attribute_proto::Value;
-use chakram::internals::trace::proto::{AttributeProto, GlobalMetadata, Node};
+use chakram::internals::proto::attribute_proto::Value;
+use chakram::internals::proto::{AttributeProto, GlobalMetadata, Node};
 use chakram::machine::{
     AlgorithmChoice, CollectiveAlgorithm, LocalMemory, Machine, NpuClass, PeakRates,
 };

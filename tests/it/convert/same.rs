@@ -3,7 +3,7 @@
 use super::rig::{Job, RECEIVE, SEND, capture, convert, lasts, try_convert};
 use super::truth::jobs;
 use chakram::convert::ConvertOptions as Conversion;
-use chakram::internals::trace::proto::Node;
+use chakram::internals::proto::Node;
 use chakram::trace::CompressedWriter;
 use std::io::Write;
 use std::path::{Path, PathBuf};

@@ -5,7 +5,7 @@ use super::rig::{Trace, capture, convert, delay, json, lasts, on_host, replay, s
 use super::schedule::schedule;
 use super::truth::origin;
 use chakram::engine::CommTiming;
-use chakram::internals::trace::proto::Node;
+use chakram::internals::proto::Node;
 use chakram::workload::MissingRankPolicy;
 use testkit::capture::{Bound, Device, Options, Style, Truth};
 

@@ -1,9 +1,9 @@
 //! `chakram diff` as a shell sees it.
 
 use crate::commands::{answer, chakram};
-use chakram::internals::trace::proto::attribute_proto::Value as Field;
-use chakram::internals::trace::proto::{GlobalMetadata, Node};
-use chakram::internals::trace::wire::FrameCursor;
+use chakram::internals::FrameCursor;
+use chakram::internals::proto::attribute_proto::Value as Field;
+use chakram::internals::proto::{GlobalMetadata, Node};
 use prost::Message;
 use serde_json::Value;
 use std::path::{Path, PathBuf};

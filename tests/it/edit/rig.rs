@@ -2,8 +2,8 @@
 
 use crate::commands::chakram;
 use crate::corpus::corpus;
-use chakram::internals::trace::proto::attribute_proto::Value;
-use chakram::internals::trace::proto::{AttributeProto, GlobalMetadata, Node};
+use chakram::internals::proto::attribute_proto::Value;
+use chakram::internals::proto::{AttributeProto, GlobalMetadata, Node};
 use chakram::trace::{TraceContents, discover};
 use prost::Message;
 use std::path::{Path, PathBuf};

@@ -2,7 +2,7 @@
 
 use super::rig::{captures, case, job, nodes, ok, refused, replay, whole};
 use crate::corpus::{corpus, one_of_each, refusal};
-use chakram::internals::trace::proto::Node;
+use chakram::internals::proto::Node;
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
 

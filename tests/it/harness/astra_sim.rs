@@ -4,7 +4,7 @@
 use chakram::astra_sim::{
     AstraNetworkFile, CommGroupFile, InputError, PerNodeFile, RemoteMemoryFile, SystemFile,
 };
-use chakram::internals::astra_sim::logging;
+use chakram::internals::logging;
 
 pub fn run(data: &[u8]) {
     parse_all(&String::from_utf8_lossy(data));

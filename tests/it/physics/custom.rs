@@ -6,10 +6,9 @@ use super::lines::{Line, call, kernel, line, receive, send};
 use super::rig::{
     Dim, Replay, contents, dim, job, machine, over, released, replay_with, stepwise, traces,
 };
+use chakram::astra_sim::custom_algorithm::{ScriptTiming, read};
 use chakram::engine::{NetworkModel, ReplayOptions};
-use chakram::internals::astra_sim::custom_algorithm::{ScriptTiming, read};
-use chakram::internals::collective::CustomCollective;
-use chakram::machine::CollectiveAlgorithm;
+use chakram::machine::{CollectiveAlgorithm, CustomCollective};
 use chakram::topology::DimensionShape;
 use chakram::trace::{CollectiveKind as K, Op};
 use chakram::workload::{MissingRankPolicy, Workload};

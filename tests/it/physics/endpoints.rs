@@ -7,9 +7,7 @@ use super::rig::{Dim, Replay, cases, dim, job, machine, replay_with, switched};
 use chakram::engine::{CompiledReplay, NetworkModel, ReplayOptions};
 use chakram::extend::{EventScheduler, MemoryTransfer, NetworkBackend, NetworkEvent};
 use chakram::ids::{EndpointId, Npu};
-use chakram::internals::network::{
-    ContentionFreeNetwork, ExclusiveNetwork, LinkNetwork, PortNetwork,
-};
+use chakram::internals::{ContentionFreeNetwork, ExclusiveNetwork, LinkNetwork, PortNetwork};
 use chakram::machine::{CollectiveAlgorithm, Machine};
 use chakram::report;
 use chakram::topology::{DimensionShape, MemoryEndpoint, MemorySite, SwitchingMode};

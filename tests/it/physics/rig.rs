@@ -3,13 +3,12 @@
 use super::lines::Line;
 use chakram::engine::{CommTiming, CompiledReplay, NetworkModel, ReplayOptions, ReplayOutcome};
 use chakram::ids::{NodeIndex, Rank};
-use chakram::internals::trace::split_sizes::SplitSizes;
 use chakram::machine::{
     AlgorithmChoice, CollectiveAlgorithm, LocalMemory, Machine, NpuClass, PeakRates,
 };
 use chakram::report::{CollectiveRecord, Observer};
 use chakram::topology::{DimensionShape, SwitchingMode, Topology, TopologyDimension};
-use chakram::trace::{NodeView, Sink, TraceWriter};
+use chakram::trace::{NodeView, Sink, SplitSizes, TraceWriter};
 use chakram::units::{Bandwidth, Bytes, Span, Time};
 use chakram::workload::{
     DependencyPolicy, Graph, MissingRankPolicy, NodeKind, Workload, WorkloadBuilder, WorkloadError,

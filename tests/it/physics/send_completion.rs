@@ -7,11 +7,10 @@ use super::lines::{Line, call, kernel, receive, send};
 use super::rig::{
     Replay, cases, contents, dim, job, machine, over, replay, replay_with, stepwise, traces,
 };
+use chakram::astra_sim::custom_algorithm::{ScriptTiming, read};
 use chakram::engine::{NetworkModel, ReplayOptions};
-use chakram::internals::astra_sim::custom_algorithm::{ScriptTiming, read};
-use chakram::internals::collective::CustomCollective;
 use chakram::machine::SendCompletion::{Delivered, Injected};
-use chakram::machine::{CollectiveAlgorithm, Machine};
+use chakram::machine::{CollectiveAlgorithm, CustomCollective, Machine};
 use chakram::topology::DimensionShape;
 use chakram::trace::CollectiveKind as K;
 use chakram::workload::{MissingRankPolicy, Workload};

@@ -3,10 +3,9 @@
 use super::lines::{Line, call, kernel};
 use super::rig::{Dim, Replay, dim, job, machine, over, replay_with, traces};
 use chakram::engine::{CompiledReplay, NetworkModel, ReplayOptions};
-use chakram::internals::trace::split_sizes::split_text;
 use chakram::machine::CollectiveAlgorithm;
 use chakram::topology::DimensionShape;
-use chakram::trace::CollectiveKind;
+use chakram::trace::{CollectiveKind, split_text};
 use chakram::workload::MissingRankPolicy;
 
 const NETWORKS: [NetworkModel; 2] = [NetworkModel::ContentionFree, NetworkModel::Ports];

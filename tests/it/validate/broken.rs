@@ -8,7 +8,7 @@ use crate::corpus::machine;
 use crate::harness::replay::Count;
 use chakram::engine::{CompiledReplay, ReplayError, ReplayOptions};
 use chakram::ids::Rank;
-use chakram::internals::trace::proto::Node;
+use chakram::internals::proto::Node;
 use chakram::units::Time;
 use chakram::validate::{DefectKind, ValidatedTrace, job};
 use chakram::workload::{DependencyPolicy, Graph, MissingRankPolicy, WorkloadBuilder};

@@ -1,7 +1,7 @@
 //! Traces of other tools and of our own: sound, but for what is known to be wrong with them.
 
 use crate::corpus::{Case, cases, corpus, rank_of, sizes};
-use chakram::internals::trace::groups;
+use chakram::internals::groups;
 use chakram::trace::{TraceContents, discover};
 use chakram::validate::{DefectKind, DefectLog, ValidateOptions, ValidatedTrace, job};
 use chakram::workload::DependencyPolicy;

@@ -1,6 +1,6 @@
 //! Plain parse of a whole file, by rules that share nothing with the readers.
 
-use chakram::convert::{EventCategory, HostTrace, KinetoTrace};
+use chakram_converters::pytorch::{EventCategory, HostTrace, KinetoTrace};
 use serde_json::{Map, Value};
 use std::collections::{BTreeMap, BTreeSet};
 

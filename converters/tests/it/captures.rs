@@ -3,11 +3,11 @@
 
 mod plain;
 
-use crate::corpus::{corpus, one_of_each};
-use chakram::convert::{CaptureFileKind, HostTrace, KinetoTrace, sniff};
-use chakram::trace::TraceContents;
+use chakram_converters::pytorch::{CaptureFileKind, HostTrace, KinetoTrace, sniff};
+use chakram_trace::format::TraceContents;
 use serde_json::Value;
 use std::path::{Path, PathBuf};
+use testkit::corpus::{corpus, one_of_each};
 
 /// The files of the corpus that are not legal JSON, and the name that was given to what breaks them
 /// (by `captures/scripts/capture_edge.py`). Kineto wrote a slash for the backslash.

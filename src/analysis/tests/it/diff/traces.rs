@@ -1,12 +1,12 @@
 //! Random traces, other orders of them, and what a comparison says of two.
 
-use chakram::internals::diff::{self, TraceDiff};
-use chakram::internals::graph::RawTrace;
-use chakram::internals::trace::proto::{
+use chakram_analysis::diff::{self, TraceDiff};
+use chakram_trace::format::proto::{
     AttributeProto, BoolList, BytesList, DoubleList, Fixed32List, Fixed64List, FloatList,
     GlobalMetadata, Int32List, Int64List, Node, Sfixed32List, Sfixed64List, Sint32List, Sint64List,
     StringList, Uint32List, Uint64List, attribute_proto::Value,
 };
+use chakram_trace::graph::RawTrace;
 use prost::Message;
 
 /// A generator of numbers (SplitMix64).

@@ -1,11 +1,11 @@
 //! Any bytes as two traces: what differs accounts for every node and dependency of both, is the same
 //! twice, and is nothing between a trace and itself.
 
-use chakram::internals::diff::render::{DiffRenderOptions, DiffThresholds, csv, json, text};
-use chakram::internals::diff::tally::{DiffTally, DiffTallyOptions};
-use chakram::internals::diff::{self, TraceDiff};
-use chakram::internals::graph::RawTrace;
-use chakram::internals::report::text::TextStyle;
+use chakram_analysis::diff::render::{DiffRenderOptions, DiffThresholds, csv, json, text};
+use chakram_analysis::diff::tally::{DiffTally, DiffTallyOptions};
+use chakram_analysis::diff::{self, TraceDiff};
+use chakram_report::text::TextStyle;
+use chakram_trace::graph::RawTrace;
 
 /// Runs the target on `data`: two bytes say how long the first trace is, the rest is the second.
 pub fn run(data: &[u8]) {

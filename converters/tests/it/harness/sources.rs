@@ -1,13 +1,10 @@
 //! Files of sources beside PyTorch's: refused, or converted to traces that are sound.
 
-use chakram::internals::astra_sim::custom_algorithm;
-use chakram::internals::astra_sim::custom_algorithm::ScriptTiming;
-use chakram::internals::converters::goal::{GoalProgram, GoalSchedule};
-use chakram::internals::converters::msccl::{MscclAlgorithm, MscclScripts};
-use chakram::internals::converters::simai::{RankGrid, SimaiWorkload};
-use chakram::internals::converters::text_workload::TextWorkload;
-use chakram::internals::converters::xplane::{XplaneFile, XplaneJob, begins};
-use chakram::workload::{DependencyPolicy, Graph};
+use chakram_converters::goal::{GoalProgram, GoalSchedule};
+use chakram_converters::simai::{RankGrid, SimaiWorkload};
+use chakram_converters::text_workload::TextWorkload;
+use chakram_converters::xplane::{XplaneFile, XplaneJob, begins};
+use chakram_trace::graph::{DependencyPolicy, Graph};
 use std::path::PathBuf;
 
 /// Any bytes are refused or are a workload, whose traces are graphs of as many nodes as it says.
@@ -47,29 +44,6 @@ pub fn xplane(data: &[u8]) {
         let device = job.summary().devices.last().expect("it was written");
         assert_eq!(device.busy_ns, device.kept_ns);
         assert!(device.linked <= device.events);
-    }
-}
-
-/// Any bytes are refused or are an algorithm, whose messages have both ends.
-pub fn msccl(data: &[u8]) {
-    let Ok(text) = std::str::from_utf8(data) else {
-        return;
-    };
-    let Ok(algorithm) = MscclAlgorithm::parse(text) else {
-        return;
-    };
-    assert!(MscclAlgorithm::begins(data));
-    let scripts = MscclScripts::new(&algorithm, 1_000_003).expect("it was parsed");
-    let gpus = 0..algorithm.gpus.len() as u32;
-    let traces = gpus.map(|gpu| scripts.write(gpu, Vec::new()));
-    let traces = traces.map(|trace| trace.expect("memory takes everything").0);
-    let traces: Vec<Vec<u8>> = traces.collect();
-    // Steps may wait for one another in a circle, which nobody can carry out.
-    let Ok(read) = custom_algorithm::read(&traces, ScriptTiming::Recorded) else {
-        return;
-    };
-    if let Err(fault) = read.matched() {
-        assert!(format!("{fault:?}").starts_with("Cycle"), "{fault:?}");
     }
 }
 

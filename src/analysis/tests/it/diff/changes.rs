@@ -6,7 +6,7 @@
 use super::traces::{
     Found, KINDS, Random, alike, attribute, compare, distinct, node, shuffled, value,
 };
-use chakram::internals::trace::proto::{AttributeProto, IoInfo, Node, attribute_proto::Value};
+use chakram_trace::format::proto::{AttributeProto, IoInfo, Node, attribute_proto::Value};
 
 const TIMES: u64 = 1000;
 

@@ -1,7 +1,7 @@
 //! Any bytes as a trace of PyTorch: nothing panics, and nothing is lost without a word.
 
-use chakram::internals::converters::pytorch::{HostTrace, KinetoTrace, NONE};
-use chakram::internals::trace::file::decompressed;
+use chakram_converters::pytorch::{HostTrace, KinetoTrace, NONE};
+use chakram_trace::format::file::decompressed;
 use serde_json::Value;
 
 /// The text in `data` as UTF-8, unless it is packed and large or damaged.

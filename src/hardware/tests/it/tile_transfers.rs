@@ -1,14 +1,14 @@
 //! Random transfers, loads and stores over grids of dies, against queues of tickets.
 
-use chakram::internals::ids::{EndpointId, Npu};
-use chakram::internals::network::{
+use chakram_base::ids::{EndpointId, Npu};
+use chakram_base::units::{Bandwidth, BufferShare, Span, Time};
+use chakram_hardware::network::{
     EventScheduler, ExclusiveNetwork, MemoryTransfer, NetworkBackend, NetworkEvent, NetworkMessage,
 };
-use chakram::internals::topology::tile_grid::DieBorders;
-use chakram::internals::topology::{
+use chakram_hardware::topology::tile_grid::DieBorders;
+use chakram_hardware::topology::{
     DimensionShape, MemoryEndpoint, MemorySite, SwitchingMode, TileGrid, Topology,
 };
-use chakram::internals::units::{Bandwidth, BufferShare, Span, Time};
 use testkit::tile_transfers::{Grid, LinkTime, Port, Transfer, ends};
 
 /// When what is scheduled ends.
@@ -184,7 +184,7 @@ fn transfers_end_as_with_queues_of_tickets() {
     }
 }
 
-/// 120,000 transfers: `cargo test --test it --release -- --ignored tile_transfers`.
+/// 120,000 transfers: `cargo test -p chakram-hardware --release -- --ignored tile_transfers`.
 #[test]
 #[ignore = "long: 120,000 transfers"]
 fn many_transfers_end_as_with_queues_of_tickets() {
