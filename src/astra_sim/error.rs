@@ -79,7 +79,7 @@ impl InputNote {
         }
     }
 
-    /// Creates a note about the flag `flag`, which begins with `--`.
+    /// Creates a note about `flag`, a word of the command line.
     pub fn flag(flag: impl Into<String>, why: impl Into<String>) -> Self {
         Self {
             file: Self::COMMAND_LINE.to_owned(),

@@ -346,7 +346,7 @@ fn of_flags(flags: &AstraFlags) -> Vec<InputNote> {
     for quirk in flags.quirks.corrected() {
         if !quirk.applies(flags.model) {
             let why = format!("{quirk} does not apply to the {} network", flags.model);
-            notes.push(InputNote::flag("--quirks", &why));
+            notes.push(InputNote::flag(format!("{:#}", Setting::Quirks), &why));
         }
     }
     if flags.logging_folder.is_some() {
