@@ -11,7 +11,7 @@ use chakram_trace::format::{TraceError, TraceLocation};
 mod emit;
 mod parse;
 
-pub(super) use parse::{number, words};
+pub(super) use parse::{layer_words, number, words};
 
 /// Kind of parallelism of a workload.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -17,6 +17,20 @@ pub fn words(line: &str) -> impl Iterator<Item = (usize, &str)> {
         .map(move |word| (word.as_ptr() as usize - line.as_ptr() as usize + 1, word))
 }
 
+/// The words of a layer, which has at least [`WORDS`].
+pub fn layer_words(line: &str, number_of: usize) -> Result<Vec<(usize, &str)>, TraceError> {
+    let words: Vec<(usize, &str)> = words(line).take(WORDS).collect();
+    if words.len() < WORDS {
+        return Err(refused(
+            number_of,
+            line.len() + 1,
+            format!("a layer of {} words", words.len()),
+            "a name, -1, three times a time with a collective and its bytes, and an update time",
+        ));
+    }
+    Ok(words)
+}
+
 /// A word that is a number up to `most`.
 pub fn number(line: usize, word: (usize, &str), what: &str, most: u64) -> Result<u64, TraceError> {
     match word.1.parse() {
@@ -102,15 +116,7 @@ fn stage(line: usize, words: &[(usize, &str)], what: &str) -> Result<LayerStage,
 }
 
 fn layer(line: &str, number_of: usize) -> Result<TextLayer, TraceError> {
-    let words: Vec<(usize, &str)> = words(line).take(WORDS).collect();
-    if words.len() < WORDS {
-        return Err(refused(
-            number_of,
-            line.len() + 1,
-            format!("a layer of {} words", words.len()),
-            "a name, -1, three times a time with a collective and its bytes, and an update time",
-        ));
-    }
+    let words = layer_words(line, number_of)?;
     Ok(TextLayer {
         name: words[0].1.to_owned(),
         forward: stage(number_of, &words[2..5], "forward")?,

@@ -1,6 +1,6 @@
 //! Text fragments that several views of traces share.
 
-use chakram_analysis::inspect::{CountedFault, FaultSummary, TimeBasis};
+use crate::inspect::{CountedFault, FaultSummary, TimeBasis};
 use chakram_base::units::Span;
 use chakram_report::summary::thousands;
 

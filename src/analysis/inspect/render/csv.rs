@@ -1,7 +1,7 @@
 //! A table of the summary as comma-separated values; times are in whole picoseconds.
 
-use super::InspectTableArg;
-use chakram_analysis::inspect::{JobInspection, RECEIVED, SENT, SpreadRow, SpreadTable};
+use super::InspectTable;
+use crate::inspect::{JobInspection, RECEIVED, SENT, SpreadRow, SpreadTable};
 use chakram_report::csv::CsvRows;
 use std::fmt::Display;
 
@@ -10,22 +10,22 @@ const SUMS: &str = "ranks,nodes,time_ps,wait_ps,flops,bytes,nodes_without_time,m
                     max_ps,max_rank";
 
 /// Renders one table of `job`.
-pub fn render(job: &JobInspection, table: InspectTableArg) -> String {
+pub fn render(job: &JobInspection, table: InspectTable) -> String {
     match table {
-        InspectTableArg::Ranks => ranks(job),
-        InspectTableArg::Types => sums("type", &job.types, |class| [class.to_string()]),
-        InspectTableArg::Lanes => sums("lane,name", &job.lanes, |lane| {
+        InspectTable::Ranks => ranks(job),
+        InspectTable::Types => sums("type", &job.types, |class| [class.to_string()]),
+        InspectTable::Lanes => sums("lane,name", &job.lanes, |lane| {
             let name = job.lane_names.get(lane).map_or("", |(name, _)| name);
             [lane.to_string(), name.to_owned()]
         }),
-        InspectTableArg::Collectives => sums("group,kind", &job.collectives, |(group, kind)| {
+        InspectTable::Collectives => sums("group,kind", &job.collectives, |(group, kind)| {
             [group.clone(), kind.to_string()]
         }),
-        InspectTableArg::Messages => messages(job),
-        InspectTableArg::Operators => sums("name,type", &job.operators, |(name, class)| {
+        InspectTable::Messages => messages(job),
+        InspectTable::Operators => sums("name,type", &job.operators, |(name, class)| {
             [name.clone(), class.to_string()]
         }),
-        InspectTableArg::Attributes => {
+        InspectTable::Attributes => {
             let mut rows = CsvRows::new("name,type,nodes");
             for ((name, kind), nodes) in &job.attributes {
                 rows.row(&[name, kind, nodes]);

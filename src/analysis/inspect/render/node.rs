@@ -1,9 +1,10 @@
 //! One node in full, with its neighbourhood.
 
+use super::RenderHints;
 use super::json::{ViewDocument, document};
 use super::labels::basis;
 use super::list::{self, NodeDocument};
-use chakram_analysis::inspect::{InspectedTrace, NearbyNodes, NodeNeighbourhood};
+use crate::inspect::{InspectedTrace, NearbyNodes, NodeNeighbourhood};
 use chakram_base::units::Span;
 use chakram_report::document::VersionedDocument;
 use chakram_report::table::{TextTable, left, right};
@@ -16,9 +17,14 @@ use std::fmt::{Display, Result, Write as _};
 const VALUE: usize = 72;
 
 /// Renders the neighbourhood of a node of `trace` as text.
-pub fn text(trace: &InspectedTrace<'_>, near: &NodeNeighbourhood<'_>, style: TextStyle) -> String {
+pub fn text(
+    trace: &InspectedTrace<'_>,
+    near: &NodeNeighbourhood<'_>,
+    hints: &RenderHints,
+    style: TextStyle,
+) -> String {
     let mut out = String::new();
-    write(&mut out, trace, near, style).expect("a string grows as needed");
+    write(&mut out, trace, near, hints, style).expect("a string grows as needed");
     out
 }
 
@@ -26,6 +32,7 @@ fn write(
     out: &mut String,
     trace: &InspectedTrace<'_>,
     near: &NodeNeighbourhood<'_>,
+    hints: &RenderHints,
     style: TextStyle,
 ) -> Result {
     let h = style.heading;
@@ -75,14 +82,20 @@ fn write(
         table.add(&[&style.clip(name, 30), kind, &style.clip(value, VALUE)]);
     }
     out.push_str(&table.text(style));
-    side(out, "DEPENDENCIES", &near.before, style)?;
+    side(out, "DEPENDENCIES", &near.before, hints, style)?;
     for id in &near.nowhere {
         writeln!(out, "  ! node {id}, which does not exist")?;
     }
-    side(out, "DEPENDENTS", &near.after, style)
+    side(out, "DEPENDENTS", &near.after, hints, style)
 }
 
-fn side(out: &mut String, title: &str, near: &NearbyNodes<'_>, style: TextStyle) -> Result {
+fn side(
+    out: &mut String,
+    title: &str,
+    near: &NearbyNodes<'_>,
+    hints: &RenderHints,
+    style: TextStyle,
+) -> Result {
     let table = TextTable::new([
         left(title, 18),
         right("id", 9),
@@ -117,7 +130,7 @@ fn side(out: &mut String, title: &str, near: &NearbyNodes<'_>, style: TextStyle)
         table.row(out, &cells)?;
     }
     if near.more {
-        writeln!(out, "  … more: --limit {}", near.nodes.len() * 10)?;
+        writeln!(out, "  … more: {}", (hints.limit)(near.nodes.len() * 10))?;
     }
     Ok(())
 }

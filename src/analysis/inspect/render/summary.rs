@@ -1,7 +1,8 @@
 //! The summary as text: at most 100 columns.
 
 use super::labels::{basis, complaints};
-use chakram_analysis::inspect::{JobInspection, RankOverview};
+use super::{InspectTable, RenderHints};
+use crate::inspect::{JobInspection, RankOverview};
 use chakram_base::ids::ranges;
 use chakram_base::units::counted;
 use chakram_base::units::{Bytes, Span, Time};
@@ -19,9 +20,16 @@ const ROWS: usize = 16;
 const FAULT_ROWS: usize = 8;
 
 /// Renders `job`, called `title`, of nodes that fit `filter`.
-pub fn render(job: &JobInspection, title: &str, filter: &str, style: TextStyle) -> String {
+pub fn render(
+    job: &JobInspection,
+    title: &str,
+    filter: &str,
+    hints: &RenderHints,
+    style: TextStyle,
+) -> String {
     let mut view = SummaryWriter {
         job,
+        hints,
         style,
         out: String::new(),
         ranks: job.ranks.len() as u64,
@@ -32,6 +40,7 @@ pub fn render(job: &JobInspection, title: &str, filter: &str, style: TextStyle) 
 
 struct SummaryWriter<'a> {
     job: &'a JobInspection,
+    hints: &'a RenderHints,
     style: TextStyle,
     out: String,
     ranks: u64,
@@ -165,7 +174,7 @@ impl SummaryWriter<'_> {
             });
         let mut text = texts.collect::<Vec<_>>().join("; ");
         if groups.len() > ROWS {
-            text += &format!("; … {} more: --format json", groups.len() - ROWS);
+            text += &format!("; … {} more: {}", groups.len() - ROWS, self.hints.all);
         }
         let text = self.style.clip(&text, 2000);
         self.fact("groups", &text)
@@ -230,7 +239,11 @@ impl SummaryWriter<'_> {
             let line = self.style.clip(line, 400);
             paragraph(&mut self.out, &line, "  ! ", 4, self.style.warning)?;
         }
-        self.more(lines.len(), FAULT_ROWS, "--format json")
+        self.more(lines.len(), FAULT_ROWS, self.hints.all)
+    }
+
+    fn more_rows(&mut self, rows: usize, shown: usize, table: InspectTable) -> Result {
+        self.more(rows, shown, &(self.hints.table)(table))
     }
 
     fn more(&mut self, rows: usize, shown: usize, how: &str) -> Result {
@@ -278,6 +291,6 @@ impl SummaryWriter<'_> {
             ];
             table.row(&mut self.out, &cells)?;
         }
-        self.more(runs.len(), ROWS, "--format csv --table ranks")
+        self.more_rows(runs.len(), ROWS, InspectTable::Ranks)
     }
 }

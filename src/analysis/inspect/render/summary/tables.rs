@@ -1,8 +1,9 @@
 //! The tables of the summary.
 
 use super::{ROWS, SummaryWriter};
-use crate::inspect::labels::short;
-use chakram_analysis::inspect::{NodeSums, RECEIVED, SENT, SpreadRow};
+use crate::inspect::render::InspectTable;
+use crate::inspect::render::labels::short;
+use crate::inspect::{NodeSums, RECEIVED, SENT, SpreadRow};
 use chakram_base::units::counted;
 use chakram_base::units::{Bytes, Span};
 use chakram_report::summary::thousands;
@@ -122,7 +123,7 @@ impl SummaryWriter<'_> {
             table.add(&cells);
         }
         self.table(&table)?;
-        self.more(count, ROWS, "--format csv --table lanes")
+        self.more_rows(count, ROWS, InspectTable::Lanes)
     }
 
     pub(super) fn collectives(&mut self) -> Result {
@@ -152,7 +153,7 @@ impl SummaryWriter<'_> {
             table.add(&cells);
         }
         self.table(&table)?;
-        self.more(rows.len(), ROWS, "--format csv --table collectives")?;
+        self.more_rows(rows.len(), ROWS, InspectTable::Collectives)?;
         let of = if self.ranks < 2 {
             ""
         } else {
@@ -193,7 +194,7 @@ impl SummaryWriter<'_> {
             ];
             table.row(&mut self.out, &cells)?;
         }
-        self.more(rows.len(), ROWS, "--format csv --table messages")
+        self.more_rows(rows.len(), ROWS, InspectTable::Messages)
     }
 
     pub(super) fn operators(&mut self) -> Result {
@@ -224,7 +225,7 @@ impl SummaryWriter<'_> {
             table.add(&cells);
         }
         self.table(&table)?;
-        self.more(rows.len(), OPERATOR_ROWS, "--format csv --table operators")
+        self.more_rows(rows.len(), OPERATOR_ROWS, InspectTable::Operators)
     }
 
     pub(super) fn attributes(&mut self) -> Result {
@@ -247,7 +248,7 @@ impl SummaryWriter<'_> {
             };
         }
         paragraph(&mut self.out, &line, "  ", 2, anstyle::Style::new())?;
-        self.more(by_name.len(), 4 * ROWS, "--format csv --table attributes")
+        self.more_rows(by_name.len(), 4 * ROWS, InspectTable::Attributes)
     }
 }
 

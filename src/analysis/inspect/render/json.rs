@@ -2,14 +2,16 @@
 //!
 //! A field may be added under the same schema, never changed.
 
-use super::SCHEMA;
-use chakram_analysis::inspect::{
+use crate::inspect::{
     CountedFault, JobInspection, NodeSums, RECEIVED, RankOverview, SENT, SpreadRow, SpreadTable,
 };
 use chakram_base::units::{Span, Time};
 use chakram_report::document::VersionedDocument;
 use serde::{Serialize, Serializer};
 use std::path::Path;
+
+/// Version of the documents.
+const SCHEMA: &str = "chakram.inspection.1";
 
 /// One of the views of traces: its name, then what it shows.
 #[derive(Debug, Serialize)]

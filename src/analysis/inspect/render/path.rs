@@ -1,8 +1,9 @@
 //! The critical path, or one for each rank.
 
+use super::RenderHints;
 use super::json::{ViewDocument, document};
 use super::labels::basis;
-use chakram_analysis::inspect::{
+use crate::inspect::{
     CriticalPath, NodeClass, PathInput, PathSegment, PathTime, TimeBasis, spent_by,
 };
 use chakram_base::ids::ranges;
@@ -71,6 +72,8 @@ pub struct PathReport<'a> {
     pub tracks: &'a [PathInput],
     /// Maximum number of a path's nodes that are listed, if they are.
     pub list: Option<usize>,
+    /// How to get what a text leaves out.
+    pub hints: RenderHints,
 }
 
 impl PathReport<'_> {
@@ -111,13 +114,14 @@ impl PathReport<'_> {
             }
         }
         for (path, others) in distinct.iter().take(PATHS) {
-            path.text(out, others, self.list, style)?;
+            path.text(out, others, self, style)?;
         }
         if distinct.len() > PATHS {
             writeln!(
                 out,
-                "\n… {} more: --format json, or --rank R",
-                distinct.len() - PATHS
+                "\n… {} more: {}",
+                distinct.len() - PATHS,
+                self.hints.all_paths
             )?;
         }
         if paths.is_empty() {
@@ -193,9 +197,10 @@ impl TrackPath<'_> {
         &self,
         out: &mut String,
         others: &[u32],
-        list: Option<usize>,
+        report: &PathReport<'_>,
         style: TextStyle,
     ) -> Result {
+        let hints = &report.hints;
         let h = style.heading;
         let (path, whole) = (&self.path, self.path.length());
         let of = match self.tracks {
@@ -235,21 +240,28 @@ impl TrackPath<'_> {
             out,
             "TYPES",
             spent_by(path, |piece| piece.class(self.tracks).to_string()),
+            hints,
             style,
         )?;
         if self.tracks.len() > 1 {
             let ranks = spent_by(path, |piece| format!("rank {}", self.track(piece).rank));
-            self.table(out, "RANKS", ranks, style)?;
+            self.table(out, "RANKS", ranks, hints, style)?;
         }
         let operators = self.operators().into_iter();
         let operators = operators.map(|((name, class), spent)| (format!("{class}: {name}"), spent));
-        self.table(out, "OPERATORS", operators.collect(), style)?;
-        match list {
-            Some(limit) => self.pieces(out, "ALL NODES", path.pieces.iter(), limit, style),
+        self.table(out, "OPERATORS", operators.collect(), hints, style)?;
+        match report.list {
+            Some(limit) => self.pieces(out, "ALL NODES", path.pieces.iter(), (limit, hints), style),
             None => {
                 let mut longest: Vec<&PathSegment> = path.pieces.iter().collect();
                 longest.sort_by_key(|piece| Reverse(piece.length()));
-                self.pieces(out, LONGEST, longest.into_iter().take(ROWS), ROWS, style)
+                self.pieces(
+                    out,
+                    LONGEST,
+                    longest.into_iter().take(ROWS),
+                    (ROWS, hints),
+                    style,
+                )
             }
         }
     }
@@ -259,6 +271,7 @@ impl TrackPath<'_> {
         out: &mut String,
         title: &str,
         rows: Vec<(String, PathTime)>,
+        hints: &RenderHints,
         style: TextStyle,
     ) -> Result {
         let whole = self.path.length();
@@ -286,7 +299,7 @@ impl TrackPath<'_> {
         write!(out, "\n{}", table.text(style))?;
         match rows.len().checked_sub(ROWS) {
             None | Some(0) => Ok(()),
-            Some(more) => writeln!(out, "  … {} more: --format json", thousands(more as u64)),
+            Some(more) => writeln!(out, "  … {} more: {}", thousands(more as u64), hints.all),
         }
     }
 
@@ -295,7 +308,7 @@ impl TrackPath<'_> {
         out: &mut String,
         title: &str,
         pieces: impl ExactSizeIterator<Item = &'p PathSegment>,
-        limit: usize,
+        (limit, hints): (usize, &RenderHints),
         style: TextStyle,
     ) -> Result {
         let table = TextTable::new([
@@ -331,7 +344,8 @@ impl TrackPath<'_> {
         match count.checked_sub(limit) {
             None | Some(0) => Ok(()),
             Some(more) => {
-                writeln!(out, "  … {} more: --limit {count}", thousands(more as u64))
+                let how = (hints.limit)(count);
+                writeln!(out, "  … {} more: {how}", thousands(more as u64))
             }
         }
     }
