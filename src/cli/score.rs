@@ -1,11 +1,15 @@
 //! `chakram score`: predictions against measured runs.
 
-use super::compute::ComputeArgs;
+use super::compute::{ComputeArgs, score_error, with_flags};
 use super::output::ReportDestination;
 use chakram_base::config;
 use chakram_base::units::Span;
 use chakram_engine::ReplayOptions;
-use chakram_report::summary::KernelBasis;
+use chakram_report::summary::{KernelBasis, thousands};
+use super::document::VersionedDocument;
+use chakram_report::draw;
+use chakram_report::draw::scatter::{ScatterPoint, self};
+use chakram_report::table::{TextTable, left, right};
 use chakram_studies::score::{
     FittedConstant, RunColumns, RunTable, ScoredTable, fit_in_folds, folds, one_rate, score,
 };
@@ -125,18 +129,21 @@ pub fn run(args: &ScoreArgs, out: &mut dyn Write) -> Result<ExitCode, Box<dyn Er
     let table = tables.ok_or("there is no table")?;
     let machine = &table.runs[0].machine;
     let compute = args.compute.clone();
-    compute.check_machine(machine)?;
-    let options = ReplayOptions::with(|options| {
-        options.compute = compute.model();
-        options.launch = compute.launch();
-        options.measured_collectives = compute.measures_collectives();
-    });
+    let options = compute.options().map_err(|refusal| with_flags(&refusal))?;
+    options
+        .check_machine(machine)
+        .map_err(|refusal| with_flags(&refusal))?;
     let threads = std::thread::available_parallelism().unwrap_or(NonZeroUsize::MIN);
     let (predicted, fits, fold_of) = if args.fit.is_empty() {
-        (score(&table, &options, threads)?, Vec::new(), Vec::new())
+        (
+            score(&table, &options, threads).map_err(score_error)?,
+            Vec::new(),
+            Vec::new(),
+        )
     } else {
         let fold_of = folds(&table.runs, args.folds);
-        let (predicted, fits) = fit_in_folds(&table, &options, &args.fit, &fold_of, threads)?;
+        let (predicted, fits) =
+            fit_in_folds(&table, &options, &args.fit, &fold_of, threads).map_err(score_error)?;
         (predicted, fits, fold_of)
     };
     let scored = ScoredTable {
@@ -166,7 +173,7 @@ pub fn run(args: &ScoreArgs, out: &mut dyn Write) -> Result<ExitCode, Box<dyn Er
         None => ReportDestination::standard_output(out, outputs),
     };
     let style = to.style();
-    let curves = machine.has_curves() && compute.model().prefers_curves();
+    let curves = machine.has_curves() && options.compute.prefers_curves();
     let about = compute.text(&KernelBasis {
         by_curves: u64::from(curves),
         estimated: u64::from(!curves && !compute.model().computes()),

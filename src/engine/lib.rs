@@ -95,7 +95,7 @@ pub use extensions::{Extensions, KernelModel, MemoryDesign};
 pub use feed::*;
 pub use launch::{Launch, LaunchPrices, LaunchQueue, LaunchRecord, LaunchRelease, LaunchSerial};
 pub use observer::{CollectiveRecord, Observer, RunSegment, TimeCategory};
-pub use options::{CommTiming, LaunchMode, ReplayOptions};
+pub use options::{CommTiming, LaunchMode, OptionKey, OptionRefusal, ReplayOptions};
 pub use placement::place;
 pub use processor::{JobTimes, ProcessorJob, ProcessorModel};
 pub use representatives::{RepresentativeCheck, replay_representatives};

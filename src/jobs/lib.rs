@@ -16,6 +16,7 @@ mod astra_sim;
 mod custom;
 mod input;
 mod load;
+mod machine_facts;
 mod machine_reference;
 mod outputs;
 mod traces;
@@ -26,6 +27,7 @@ pub use custom::{CustomFiles, load_custom};
 pub use input::{CASE_MACHINE, hashed_input, machine_of, name_of, read_text};
 pub use load::{JobOptions, LoadProgress};
 pub use load::{declared_groups, find, groups_of, load, mark_read};
+pub use machine_facts::{least_memory, machine_facts};
 pub use outputs::{JobOutputs, SavedJob, others, rename_contents, write_job};
 pub use traces::{JobTraces, about};
 

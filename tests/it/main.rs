@@ -23,6 +23,7 @@
 //! - `host`: host time on other machines, and jobs that were captured on CPUs
 //! - `inspect`: what is in traces, against plain parses, replays as captured and sums by hand
 //! - `memory`: the peak memory of NPUs, by hand and against sorted events, and what is said of it
+//! - `option_rules`: options of replays in studies and on command lines
 //! - `operators`: operators over micro-batches, against the list of all
 //! - `option_names`: the library names no option of the command line
 //! - `page`: the page of a report, against its JSON and in a browser
@@ -76,6 +77,7 @@ mod memory;
 mod networks;
 mod operators;
 mod option_names;
+mod option_rules;
 mod page;
 mod paper;
 mod peaks;

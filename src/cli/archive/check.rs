@@ -2,14 +2,14 @@
 
 use super::contents::query;
 use crate::compare::parallel_map;
-use crate::compute::ComputeArgs;
+use crate::compute::{ComputeArgs, with_flags};
 use crate::output::{CommArg, NetworkArg};
 use chakram_archive::{
     self as archive, Archive, BaselineDraft, BaselineRecord, MetadataQuery, WorkloadEntry,
 };
 use chakram_base::units::{Time, parse_percent};
-use chakram_engine::ReplayOptions;
-use chakram_studies::regression::{self, CheckOutcome, CoveredWorkload, FailedPrediction, verdict};
+use chakram_engine::{OptionRefusal, ReplayOptions};
+use chakram_studies::regression::{CheckOutcome, CoveredWorkload, FailedPrediction, Prediction, RegressionError, self, verdict};
 use chakram_trace::files::OutputSet;
 use chakram_trace::format::escape;
 use clap::{Args, Parser, ValueEnum};
@@ -59,14 +59,18 @@ struct KeptOptions {
 impl KeptOptions {
     fn parse(arguments: &[String]) -> Result<ReplayOptions, String> {
         let this = Self::try_parse_from(arguments).map_err(|error| error.to_string())?;
-        // Of a corpus some workloads may have nothing that an option speaks of.
-        Ok(ReplayOptions {
-            compute: this.compute.model(),
-            host: this.compute.host(),
+        let options = ReplayOptions {
             comm: this.comm.policy(),
             network: this.network.map(NetworkArg::model),
-            ..ReplayOptions::default()
-        })
+            ..this
+                .compute
+                .options()
+                .map_err(|refusal| with_flags(&refusal))?
+        };
+        options
+            .check_together()
+            .map_err(|refusal| with_flags(&refusal))?;
+        Ok(options)
     }
 }
 
@@ -115,7 +119,13 @@ pub fn baseline(args: &BaselineArgs, out: &mut dyn Write) -> Result<ExitCode, Bo
         let draft = draft(&archive, entry, machine, &options, args);
         draft.map_err(|error| format!("{} on {machine}: {error}", entry.name))
     });
-    let drafts: Vec<BaselineDraft> = drafts.into_iter().collect::<Result<_, _>>()?;
+    let drafts: Vec<_> = drafts.into_iter().collect::<Result<_, _>>()?;
+    let (drafts, ineffective): (Vec<BaselineDraft>, Vec<_>) = drafts.into_iter().unzip();
+    if let [Some(first), ..] = &ineffective[..]
+        && ineffective.iter().all(Option::is_some)
+    {
+        return Err(with_flags(first).into());
+    }
     archive::add_baselines(&args.archive, &drafts)?;
     for draft in &drafts {
         let (name, machine) = (escape(&draft.workload), escape(&draft.record.machine));
@@ -142,10 +152,14 @@ fn draft(
     machine: &str,
     options: &ReplayOptions,
     args: &BaselineArgs,
-) -> Result<BaselineDraft, Box<dyn Error + Send + Sync>> {
+) -> Result<(BaselineDraft, Option<OptionRefusal>), Box<dyn Error + Send + Sync>> {
     let started = Instant::now();
     let text = regression::machine_text(archive, entry, machine)?;
-    let report = regression::predict(archive, entry, machine, &text, options)?;
+    let predicted = regression::predict(archive, entry, machine, &text, options);
+    let Prediction {
+        report,
+        ineffective,
+    } = predicted.map_err(flagged)?;
     let bytes = regression::report_text(&report);
     let record = BaselineRecord {
         machine: machine.to_owned(),
@@ -161,12 +175,21 @@ fn draft(
         replay_ms: started.elapsed().as_micros().div_ceil(1000) as u64,
         features: regression::features(entry, machine, &report),
     };
-    Ok(BaselineDraft {
+    let draft = BaselineDraft {
         workload: entry.name.clone(),
         record,
         report: bytes,
         machine: text,
-    })
+    };
+    Ok((draft, ineffective))
+}
+
+/// Returns an error of a prediction, with options by their flags.
+fn flagged(error: RegressionError) -> Box<dyn Error + Send + Sync> {
+    match error {
+        RegressionError::Option(refusal) => with_flags(&refusal).into(),
+        error => error.into(),
+    }
 }
 
 #[derive(Debug, Args)]
@@ -303,14 +326,7 @@ fn check_one(
         .iter()
         .find(|(machine, _)| *machine == record.machine);
     let machine = other.map_or(&record.machine, |(_, file)| file);
-    Ok(regression::check(
-        archive,
-        entry,
-        record,
-        machine,
-        &options,
-        args.threshold,
-    )?)
+    regression::check(archive, entry, record, machine, &options, args.threshold).map_err(flagged)
 }
 
 /// Returns the pairs that `budget` allows, on as many threads; the rest is told in `outcome`.

@@ -7,6 +7,7 @@ use super::schedule::PipelineSchedule;
 use super::{GenerateError, refused};
 use std::fmt;
 
+mod binding;
 mod blame;
 mod file;
 mod map;
@@ -15,6 +16,7 @@ mod options;
 mod placement;
 mod tile_order;
 
+pub use binding::MachineFacts;
 pub use map::{AxisMapping, DimensionRef};
 pub use operators::OperatorDegrees;
 pub use options::listed;
