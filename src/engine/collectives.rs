@@ -9,9 +9,9 @@ use super::discipline::{CollectiveModel, Discipline};
 use super::effects::Effects;
 use super::event::{Event, EventClass};
 use super::fabric::{Fabric, InFlightOp};
-use super::plan::{BoundSlot, NONE};
+use super::ids::{CellIndex, GroupIndex, GroupSlot, InstanceIndex, RunCell, RunIndex, SharedStage};
 use super::{ReplayOutcome, RunSettings};
-use chakram_base::ids::{NodeIndex, Rank};
+use chakram_base::ids::{NodeIndex, Position, Rank};
 use chakram_base::units::Time;
 use chakram_hardware::collective::{CollectiveRequest, ScriptEvent};
 use chakram_hardware::network::NetworkBackend;
@@ -32,36 +32,36 @@ mod recorded;
 mod rehearsal;
 mod requests;
 mod run;
+mod runs;
 mod schedule_cache;
 mod scripts;
 mod settling;
 
-pub(super) use group::RunningGroup;
+pub(super) use group::{RunningGroup, RunningGroups};
 
 use chunk_queues::ChunkQueues;
 use direction_matching::UnsortedMessage;
-use run::CollectiveRun;
+use runs::CollectiveRuns;
 use schedule_cache::ScheduleCache;
 
 /// Collectives in flight.
 pub(super) struct Collectives<'a, M: CollectiveModel> {
     backend: &'a mut M,
     settings: RunSettings<'a>,
-    groups: Vec<RunningGroup<'a>>,
-    runs: Vec<CollectiveRun>,
-    free_runs: Vec<u32>,
+    pub groups: RunningGroups<'a>,
+    runs: CollectiveRuns,
     schedules: ScheduleCache<M::Stage>,
     queues: ChunkQueues,
-    /// Chunks that began a stage and have not advanced in it yet: run and cell.
-    begun_chunks: Vec<(u32, u32)>,
-    /// Ops of steps that wait for their rendezvous request, by run, cell, stage and step.
-    expected: BTreeMap<(u32, u32, u16, u32), u32>,
+    /// Chunks that began a stage and have not advanced in it yet.
+    begun_chunks: Vec<RunCell>,
+    /// Ops of steps that wait for their rendezvous request, by cell, stage and step.
+    expected: BTreeMap<(RunCell, SharedStage, u32), u32>,
     /// True if members of a collective may run one stage in different directions or trees.
     mixed_directions: bool,
     /// First collective that a member issued with another kind or size than the member before it.
     mismatch: Option<IssueMismatch>,
     /// While a collective is rehearsed, the ends of its members with their positions.
-    rehearsed_ends: Option<Vec<(Time, u32)>>,
+    rehearsed_ends: Option<Vec<(Time, Position)>>,
     counts: RunCounts,
 }
 
@@ -70,8 +70,6 @@ pub(super) struct Collectives<'a, M: CollectiveModel> {
 struct RunCounts {
     /// Requested.
     requests: u32,
-    /// Groups of all launches.
-    groups: u32,
     /// Answered by closed form, message by message, first one and then the other, and as recorded.
     closed: u64,
     stepwise: u64,
@@ -86,10 +84,10 @@ struct RunCounts {
 #[derive(Clone, Copy)]
 pub(super) struct MemberCall<'x, 'a> {
     pub running: &'x RunningInstance<'a>,
-    pub instance: u32,
+    pub instance: InstanceIndex,
     pub node: NodeIndex,
     /// Its member of its group, and its number among the group's collectives.
-    pub slot: BoundSlot,
+    pub slot: GroupSlot,
     pub sequence: u32,
     /// Whether its trace names the group.
     pub named: bool,
@@ -98,10 +96,10 @@ pub(super) struct MemberCall<'x, 'a> {
 /// Two members that issued different collectives under one sequence number.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct IssueMismatch {
-    pub group: u32,
+    pub group: GroupIndex,
     pub sequence: u32,
     /// Instance and node of the later member.
-    pub own: (u32, NodeIndex),
+    pub own: (InstanceIndex, NodeIndex),
     /// Rank and node of the earlier member.
     pub other: (Rank, NodeIndex),
 }
@@ -112,9 +110,8 @@ impl<'a, M: CollectiveModel> Collectives<'a, M> {
         Self {
             backend,
             settings,
-            groups: Vec::new(),
-            runs: Vec::new(),
-            free_runs: Vec::new(),
+            groups: RunningGroups::default(),
+            runs: CollectiveRuns::default(),
             schedules: ScheduleCache::default(),
             queues: ChunkQueues::default(),
             begun_chunks: Vec::new(),
@@ -147,7 +144,7 @@ impl<'a, M: CollectiveModel> Collectives<'a, M> {
         call: MemberCall<'_, 'a>,
     ) {
         let (slot, mut sequence) = (call.slot, call.sequence);
-        let launch_order = &mut self.groups[slot.group as usize].order;
+        let launch_order = &mut self.groups[slot.group].order;
         if M::Order::MATCHES_AS_ISSUED {
             sequence = if self.backend.matches_in_issue_order() {
                 launch_order.issued(slot.member)
@@ -156,15 +153,15 @@ impl<'a, M: CollectiveModel> Collectives<'a, M> {
             };
         }
         let run = match launch_order.run_of[sequence as usize] {
-            NONE => self.add_run(call, slot, sequence),
-            run => {
+            None => self.add_run(call, slot, sequence),
+            Some(run) => {
                 if M::Order::MATCHES_AS_ISSUED {
                     self.check_alike(call, slot, run);
                 }
                 run
             }
         };
-        self.runs[run as usize].arrive(now, slot.member, call.node);
+        self.runs[run].arrive(now, slot.member, call.node);
         if M::Order::MATCHES_AS_ISSUED {
             self.notify_joined(call, slot.group, run);
         }
@@ -174,14 +171,14 @@ impl<'a, M: CollectiveModel> Collectives<'a, M> {
             self.enroll(fabric, effects, now, run, slot.member);
             return;
         }
-        let arrived = &mut self.runs[run as usize].arrivals.arrived_now;
+        let arrived = &mut self.runs[run].arrivals.arrived_now;
         arrived.push(slot.member);
         if arrived.len() > 1 {
             return;
         }
         // The first member of an instant has its run settled.
         if M::Order::AT_ONCE {
-            let event = Event::new(EventClass::Settle, 0, run);
+            let event = Event::of_run(EventClass::Settle, run, 0);
             effects.agenda.push(now, event);
         } else {
             effects.arrivals.push(run);
@@ -189,38 +186,35 @@ impl<'a, M: CollectiveModel> Collectives<'a, M> {
     }
 
     /// Adds the run of a collective whose first member arrives.
-    fn add_run(&mut self, call: MemberCall<'_, 'a>, slot: BoundSlot, sequence: u32) -> u32 {
-        let run = self.free_runs.pop().unwrap_or_else(|| {
-            self.runs.push(CollectiveRun::default());
-            self.runs.len() as u32 - 1
-        });
+    fn add_run(&mut self, call: MemberCall<'_, 'a>, slot: GroupSlot, sequence: u32) -> RunIndex {
+        let run = self.runs.take();
         let (request, root) = self.request(call, slot, sequence);
-        let running = &mut self.groups[slot.group as usize];
+        let running = &mut self.groups[slot.group];
         let (group, backend) = (running.plan, &*self.backend);
         let variant = backend.variant(&request);
-        let key = (running.identity, &request, root, variant);
+        let key = (running.id, &request, root, variant);
         let work_out = || backend.chunk_schedule(&request, &group.extent, &group.paths);
         let number = self.schedules.find(key, work_out);
-        self.runs[run as usize].reset(
+        self.runs[run].reset(
             (slot.group, running.number, sequence),
             (request, root),
             group.members.len(),
             (number, self.schedules.get(number)),
         );
-        running.order.run_of[sequence as usize] = run;
+        running.order.run_of[sequence as usize] = Some(run);
         run
     }
 
     /// Notifies the backend that a member has joined its collective.
-    fn notify_joined(&mut self, call: MemberCall<'_, 'a>, group: u32, run: u32) {
+    fn notify_joined(&mut self, call: MemberCall<'_, 'a>, group: GroupIndex, run: RunIndex) {
         let MemberCall {
             running,
             node,
             named,
             ..
         } = call;
-        let extent = &self.groups[group as usize].plan.extent;
-        if let Some(request) = self.runs[run as usize].request {
+        let extent = &self.groups[group].plan.extent;
+        if let Some(request) = self.runs[run].request {
             // The run's request is that of the member that came first.
             let node = running.graph.id(node);
             let request = CollectiveRequest { node, ..request };
@@ -232,14 +226,14 @@ impl<'a, M: CollectiveModel> Collectives<'a, M> {
     fn request(
         &mut self,
         call: MemberCall<'_, 'a>,
-        slot: BoundSlot,
+        slot: GroupSlot,
         sequence: u32,
-    ) -> (CollectiveRequest, u32) {
+    ) -> (CollectiveRequest, Position) {
         let number = self.counts.requests;
         self.counts.requests = number.wrapping_add(1);
         let (graph, node) = (call.running.graph, call.node);
         let (kind, bytes) = (graph.call(node).kind, graph.bytes(node));
-        let running = &self.groups[slot.group as usize];
+        let running = &self.groups[slot.group];
         let group = running.plan;
         let request = |buffer, splits| CollectiveRequest {
             node: graph.id(node),
@@ -259,15 +253,15 @@ impl<'a, M: CollectiveModel> Collectives<'a, M> {
             // call.
             None => {
                 let buffer = kind.buffer(bytes, group.members.len() as u32);
-                (request(buffer.unwrap_or(u64::MAX), None), 0)
+                (request(buffer.unwrap_or(u64::MAX), None), Position(0))
             }
         }
     }
 
     /// Returns what a run is settled by among those of an instant: the order in which members happened to arrive within it
     /// must not matter.
-    pub fn content_of(&self, run: u32) -> (u32, u32) {
-        let run = &self.runs[run as usize];
+    pub fn content_of(&self, run: RunIndex) -> (u32, u32) {
+        let run = &self.runs[run];
         (run.number, run.sequence)
     }
 
@@ -280,22 +274,24 @@ impl<'a, M: CollectiveModel> Collectives<'a, M> {
         now: Time,
         (event, detail): (Event, u32),
     ) {
-        let (id, cell) = (event.rank(), event.payload());
+        let at = event.cell();
         match event.class() {
-            EventClass::Opened => self.credit(fabric, effects, now, (id, cell), detail),
+            EventClass::Opened => self.credit(fabric, effects, now, at, detail),
             EventClass::EndpointDone => {
-                self.on_endpoint_done(fabric, effects, now, (id, cell), detail);
+                self.on_endpoint_done(fabric, effects, now, at, detail);
             }
-            EventClass::Reduced => self.credit(fabric, effects, now, (id, cell), 1),
-            EventClass::Found => self.on_receive(effects, now, id, cell),
+            EventClass::Reduced => self.credit(fabric, effects, now, at, 1),
+            EventClass::Found => self.on_receive(effects, now, at),
             EventClass::ScriptEvent => {
                 let cue = ScriptEvent::OpCompleted { part: detail };
-                self.play(fabric, effects, now, (id, cell), cue);
+                self.play(fabric, effects, now, at, cue);
             }
             EventClass::ScriptReceived => self.taken(fabric, effects, now, event.payload()),
-            EventClass::Settle => self.settle_in_order(fabric, effects, now, event.payload()),
-            EventClass::Vacant => self.end_member(fabric, effects, now, id, cell),
-            EventClass::Run => self.end_run(fabric, effects, now, (event.payload(), event.rank())),
+            EventClass::Settle => self.settle_in_order(fabric, effects, now, event.run()),
+            EventClass::Vacant => {
+                self.end_member(fabric, effects, now, at.run, Position(event.payload()));
+            }
+            EventClass::Run => self.end_run(fabric, effects, now, (event.run(), event.rank())),
             _ => debug_assert!(false, "an event of others"),
         }
     }
@@ -308,8 +304,9 @@ impl<'a, M: CollectiveModel> Collectives<'a, M> {
         fabric: &mut Fabric<'_, N>,
         effects: &mut Effects,
         now: Time,
-        (run, from, to): (u32, u32, u32),
-        (stage, mut number): (u16, u32),
+        to: RunCell,
+        from: CellIndex,
+        (stage, mut number): (SharedStage, u32),
     ) {
         if self.mixed_directions {
             let message = UnsortedMessage {
@@ -318,12 +315,12 @@ impl<'a, M: CollectiveModel> Collectives<'a, M> {
                 number,
                 is_request: false,
             };
-            match self.number_for_receiver(run, to, message) {
+            match self.number_for_receiver(to.run, to.cell, message) {
                 Some(own) => number = own,
                 None => return,
             }
         }
-        self.on_arrival(fabric, effects, now, (run, to), (stage, number));
+        self.on_arrival(fabric, effects, now, to, (stage, number));
     }
 
     /// Handles the departure of a step's message, which a member waits for.
@@ -333,13 +330,12 @@ impl<'a, M: CollectiveModel> Collectives<'a, M> {
         fabric: &mut Fabric<'_, N>,
         effects: &mut Effects,
         now: Time,
-        run: u32,
-        from: u32,
+        at: RunCell,
     ) {
-        if let Some(progress) = &mut self.runs[run as usize].progress {
-            progress.cells[from as usize].leaving = false;
+        if let Some(progress) = &mut self.runs[at.run].progress {
+            progress.cells[at.cell.index()].leaving = false;
         }
-        self.advance(fabric, effects, now, run, from);
+        self.advance(fabric, effects, now, at);
     }
 
     /// Handles the arrival of a message of a collective.
@@ -358,8 +354,8 @@ impl<'a, M: CollectiveModel> Collectives<'a, M> {
                 stage,
                 recv_posted,
             } => {
-                let number = (stage, recv_posted);
-                self.step_arrived(fabric, effects, now, (run, from, to), number);
+                let (to, number) = (RunCell { run, cell: to }, (stage, recv_posted));
+                self.step_arrived(fabric, effects, now, to, from, number);
             }
             InFlightOp::Scripted {
                 run,
@@ -368,9 +364,12 @@ impl<'a, M: CollectiveModel> Collectives<'a, M> {
                 label,
                 ..
             } => {
-                let from = self.runs[run as usize].position(from);
-                let cue = ScriptEvent::Message { from, label };
-                self.play(fabric, effects, now, (run, to), cue);
+                let from = self.runs[run].position(from);
+                let cue = ScriptEvent::Message {
+                    from: from.0,
+                    label,
+                };
+                self.play(fabric, effects, now, RunCell { run, cell: to }, cue);
             }
             InFlightOp::ChunkRequest {
                 run,
@@ -391,7 +390,8 @@ impl<'a, M: CollectiveModel> Collectives<'a, M> {
                     Some(step)
                 };
                 if let Some(step) = step {
-                    self.on_request(fabric, effects, now, (run, to), (stage, step));
+                    let to = RunCell { run, cell: to };
+                    self.on_request(fabric, effects, now, to, (stage, step));
                 }
             }
             _ => {}

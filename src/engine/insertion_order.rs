@@ -8,6 +8,7 @@ use super::dataflow::node_of;
 use super::discipline::{CollectiveModel, Discipline};
 use super::effects::FollowUp;
 use super::event::EventClass;
+use super::ids::InstanceIndex;
 use super::lanes::FREE;
 use crate::Observer;
 use chakram_base::ids::{NodeIndex, Npu};
@@ -36,7 +37,7 @@ impl Discipline for InsertionOrder {
                 engine.dispatch_by_id(now);
                 continue;
             }
-            let (npu, gathering) = (event.rank(), event.payload());
+            let (npu, gathering) = (Npu(event.rank()), event.payload());
             while let Some((event, detail)) = engine.effects.agenda.next_delay(npu, gathering) {
                 engine.handle(now, event, detail);
                 engine.dispatch_by_id(now);
@@ -186,9 +187,9 @@ impl<O: Observer + ?Sized, N: NetworkBackend, M: CollectiveModel> Engine<'_, O, 
     }
 
     /// Completes a node without work at once. Returns the node that takes its lane next.
-    fn skip(&mut self, now: Time, instance: u32, node: NodeIndex) -> Option<u64> {
-        let number = self.flow.instance(instance).number;
-        self.observer.issued(now, number, node, NodeKind::Compute);
+    fn skip(&mut self, now: Time, instance: InstanceIndex, node: NodeIndex) -> Option<u64> {
+        let id = self.flow.instance(instance).id;
+        self.observer.issued(now, id, node, NodeKind::Compute);
         let dormant = std::mem::take(self.flow.dormant());
         self.complete(now, instance, node);
         *self.flow.dormant() = dormant;
@@ -201,7 +202,7 @@ impl<O: Observer + ?Sized, N: NetworkBackend, M: CollectiveModel> Engine<'_, O, 
     /// ASTRA-sim.
     fn wake_idle_instances(&mut self) {
         let dormant = self.flow.dormant().iter();
-        let mut sleeping: Vec<u32> = dormant.map(|&word| node_of(word).0).collect();
+        let mut sleeping: Vec<InstanceIndex> = dormant.map(|&word| node_of(word).0).collect();
         sleeping.dedup();
         for instance in sleeping {
             let running = self.flow.instance(instance);

@@ -4,6 +4,7 @@ use super::dataflow::{HELD, LaunchPlace, REPRICED, SERVED, SLOWED, TURNS, key, n
 use super::discipline::CollectiveModel;
 use super::event::{Event, EventClass};
 use super::feed::Feed;
+use super::ids::InstanceIndex;
 use super::launch::{Launch, LaunchOrderEntry, LaunchPrices, LaunchQueue, LaunchRelease};
 use super::processor::ProcessorJob;
 use super::{CompiledReplay, Engine};
@@ -101,7 +102,8 @@ impl<'a, O: Observer + ?Sized, N: NetworkBackend, M: CollectiveModel> Engine<'a,
         self.flow.number(frame, record.serial.0);
         let place = *self.flow.place(frame);
         let (first, count) = (place.first_instance, plan.instances.len() as u32);
-        for (instance, planned) in (first..).zip(&plan.instances) {
+        for (index, planned) in (0..).zip(&plan.instances) {
+            let instance = first.after(index);
             let npu = launch.npu.unwrap_or(planned.npu);
             let shared = program.shared_at(planned, launch.npu);
             let lanes = self.processors.lanes_mut();
@@ -134,7 +136,8 @@ impl<'a, O: Observer + ?Sized, N: NetworkBackend, M: CollectiveModel> Engine<'a,
             }
         }
         self.collectives
-            .launch_groups(place.first_group, plan.groups.len(), used);
+            .groups
+            .launch(place.first_group, plan.groups.len(), used);
         if used {
             self.messages.reset(place.first_pair, plan.pairs);
         }
@@ -146,7 +149,7 @@ impl<'a, O: Observer + ?Sized, N: NetworkBackend, M: CollectiveModel> Engine<'a,
         if self.settings.aggregate && !many {
             self.tile_groups.form(&mut self.flow, first, count);
         }
-        for instance in first..first + count {
+        for instance in (0..count).map(|index| first.after(index)) {
             let running = self.flow.instance_mut(instance);
             if running.left == 0 {
                 self.effects.ended.push(instance);
@@ -155,7 +158,7 @@ impl<'a, O: Observer + ?Sized, N: NetworkBackend, M: CollectiveModel> Engine<'a,
             } else if !self.tile_groups.follows(&self.flow, instance) {
                 let release = self.flow.rank_of(instance).release;
                 let at = now + release.since(Time::ZERO);
-                let event = Event::new(EventClass::Release, instance, 0);
+                let event = Event::of_node(EventClass::Release, instance, NodeIndex(0));
                 self.effects.agenda.push(at, event);
             }
         }
@@ -166,7 +169,7 @@ impl<'a, O: Observer + ?Sized, N: NetworkBackend, M: CollectiveModel> Engine<'a,
         let (plan, workload) = (&program.plan, program.workload());
         let numbers = self.launches.numbers(index);
         let only = !self.launches.are_many();
-        let first_instance = self.flow.instances().len() as u32;
+        let first_instance = InstanceIndex(self.flow.instances().len() as u32);
         if only {
             // There is no other frame, so no room is left over. Several grow by doubling.
             let lanes = plan.instances.iter();
@@ -181,14 +184,15 @@ impl<'a, O: Observer + ?Sized, N: NetworkBackend, M: CollectiveModel> Engine<'a,
             first_instance,
             first_group: self
                 .collectives
-                .add_groups(plan, first_instance, numbers, only),
+                .groups
+                .add(plan, first_instance, numbers, only),
             first_pair: self.messages.add::<M::Order>(plan),
         };
         let graphs = workload.instances().iter().map(|of| workload.graph(of));
         self.flow.add(place, numbers.first_instance, graphs);
     }
 
-    fn processor_job(&self, instance: u32, node: NodeIndex) -> ProcessorJob {
+    fn processor_job(&self, instance: InstanceIndex, node: NodeIndex) -> ProcessorJob {
         let running = self.flow.instance(instance);
         let record = self.launches.record(running.frame);
         ProcessorJob {
@@ -204,14 +208,14 @@ impl<'a, O: Observer + ?Sized, N: NetworkBackend, M: CollectiveModel> Engine<'a,
     }
 
     /// Submits a kernel to the processor of its NPU.
-    pub(super) fn submit_job(&mut self, now: Time, instance: u32, node: NodeIndex) {
+    pub(super) fn submit_job(&mut self, now: Time, instance: InstanceIndex, node: NodeIndex) {
         let job = self.processor_job(instance, node);
         self.processors.submit(now, &job);
         self.schedule_jobs(now);
     }
 
     /// Tells the processor of its NPU that a kernel is complete.
-    pub(super) fn end_job(&mut self, now: Time, instance: u32, node: NodeIndex) {
+    pub(super) fn end_job(&mut self, now: Time, instance: InstanceIndex, node: NodeIndex) {
         let job = self.processor_job(instance, node);
         self.processors.ended(now, &job);
         self.schedule_jobs(now);

@@ -61,6 +61,7 @@ mod feeding;
 mod frames;
 mod handling;
 mod host_launches;
+mod ids;
 mod in_switch;
 mod insertion_order;
 mod lanes;
@@ -93,6 +94,7 @@ pub use discipline::{CollectiveModel, Discipline};
 pub use error::{NodeRef, ReplayError, ReplayRefusal, Stuck, WaitingNode};
 pub use extensions::{Extensions, KernelModel, MemoryDesign};
 pub use feed::*;
+pub use ids::{InstanceId, ReplayGroupId};
 pub use launch::{Launch, LaunchPrices, LaunchQueue, LaunchRecord, LaunchRelease, LaunchSerial};
 pub use observer::{CollectiveRecord, Observer, RunSegment, TimeCategory};
 pub use options::{CommTiming, LaunchMode, ReplayOptions};
@@ -314,8 +316,8 @@ impl<'a, O: Observer + ?Sized, N: NetworkBackend, M: CollectiveModel> Engine<'a,
     #[inline(never)]
     fn tell_and_do(&mut self, now: Time) {
         self.effects.calm();
-        for (number, node) in self.effects.began.drain(..) {
-            self.observer.began(now, number, node);
+        for (instance, node) in self.effects.began.drain(..) {
+            self.observer.began(now, instance, node);
         }
         for record in self.effects.records.drain(..) {
             self.observer.collective(&record);

@@ -3,12 +3,13 @@
 use super::dataflow::{HELD, node_of};
 use super::discipline::{CollectiveModel, Discipline};
 use super::error::{NodeRef, Stuck, WaitingNode};
+use super::ids::{GroupIndex, InstanceIndex};
 use super::lanes::FREE;
 use super::launch::LaunchSerial;
 use super::plan::NONE;
 use super::{CommTiming, Engine};
 use crate::Observer;
-use chakram_base::ids::NodeIndex;
+use chakram_base::ids::{MemberIndex, NodeIndex};
 use chakram_hardware::network::NetworkBackend;
 use chakram_trace::format::escape;
 use chakram_trace::graph::NodeKind;
@@ -21,7 +22,7 @@ const NAMED_PER_RANK: usize = 3;
 const NAMED: usize = 24;
 
 /// An incomplete node of an instance.
-type InstanceNode = (u32, NodeIndex);
+type InstanceNode = (InstanceIndex, NodeIndex);
 
 impl<O: Observer + ?Sized, N: NetworkBackend, M: CollectiveModel> Engine<'_, O, N, M> {
     /// Describes the state in which the replay deadlocked.
@@ -34,7 +35,7 @@ impl<O: Observer + ?Sized, N: NetworkBackend, M: CollectiveModel> Engine<'_, O, 
             for node in running.graph.nodes() {
                 // Complete nodes are skipped, and nodes with open dependencies, whose wait is a consequence of
                 // another.
-                let vertex = (i as u32, node);
+                let vertex = (InstanceIndex(i as u32), node);
                 if !self.is_posted(vertex) {
                     continue;
                 }
@@ -133,7 +134,7 @@ impl<O: Observer + ?Sized, N: NetworkBackend, M: CollectiveModel> Engine<'_, O, 
         let peer = self.flow.rank_of(instance).peers[message.peer as usize];
         let pair = self.flow.instance(instance).planned.pairs[index];
         let other = self.flow.instance_beside(instance, peer);
-        let half = (other != NONE).then(|| {
+        let half = other.map(|other| {
             let pairs = &self.flow.instance(other).planned.pairs;
             let messages = self.flow.instance(other).graph.messages();
             let found = pairs
@@ -161,7 +162,7 @@ impl<O: Observer + ?Sized, N: NetworkBackend, M: CollectiveModel> Engine<'_, O, 
             return None;
         }
         let (slot, sequence) = self.flow.call(instance, node);
-        let group = self.collectives.group(slot.group);
+        let group = &self.collectives.groups[slot.group];
         let before = group.blocked_by(slot.member, sequence)?;
         let other = self.call_node(instance, slot.group, before);
         let text = other.map_or_else(String::new, |other| format!(": {}", self.state(other)));
@@ -212,15 +213,17 @@ impl<O: Observer + ?Sized, N: NetworkBackend, M: CollectiveModel> Engine<'_, O, 
     fn wait_for_members(&self, (instance, node): InstanceNode) -> (String, Option<InstanceNode>) {
         const SHOWN: usize = 4;
         let (slot, sequence) = self.flow.call(instance, node);
-        let running = self.collectives.group(slot.group);
+        let running = &self.collectives.groups[slot.group];
         let group = running.plan;
         let mut missing = Vec::new();
         for (member, rank) in group.members.iter().enumerate() {
-            let other = running.instance(*rank);
-            if other == NONE
-                || !self
-                    .collectives
-                    .awaits(running, sequence, slot.member, member as u32)
+            let member = MemberIndex(member as u32);
+            let Some(other) = running.instance(*rank) else {
+                continue;
+            };
+            if !self
+                .collectives
+                .awaits(running, sequence, slot.member, member)
             {
                 continue;
             }
@@ -249,7 +252,12 @@ impl<O: Observer + ?Sized, N: NetworkBackend, M: CollectiveModel> Engine<'_, O, 
     }
 
     /// Returns the node of an instance for a collective of a group.
-    fn call_node(&self, instance: u32, group: u32, sequence: u32) -> Option<InstanceNode> {
+    fn call_node(
+        &self,
+        instance: InstanceIndex,
+        group: GroupIndex,
+        sequence: u32,
+    ) -> Option<InstanceNode> {
         let calls = self.flow.instance(instance).graph.calls();
         let of = |node| {
             let (slot, own) = self.flow.call(instance, node);
@@ -308,7 +316,7 @@ impl<O: Observer + ?Sized, N: NetworkBackend, M: CollectiveModel> Engine<'_, O, 
 
 /// Per incomplete node of an instance: one incomplete dependency.
 #[derive(Default)]
-struct BlockingDependencies(BTreeMap<u32, Vec<u32>>);
+struct BlockingDependencies(BTreeMap<InstanceIndex, Vec<u32>>);
 
 impl BlockingDependencies {
     fn of<O: Observer + ?Sized, N: NetworkBackend, M: CollectiveModel>(

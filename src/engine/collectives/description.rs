@@ -3,37 +3,38 @@
 use super::Collectives;
 use super::run::{CollectiveRun, OUTSIDE, StepwiseProgress};
 use crate::discipline::CollectiveModel;
-use crate::plan::{BoundSlot, NONE};
-use chakram_base::ids::NodeIndex;
+use crate::ids::{GroupIndex, GroupSlot};
+use crate::plan::NONE;
+use chakram_base::ids::{MemberIndex, NodeIndex, Position};
 
 impl<M: CollectiveModel> Collectives<'_, M> {
     /// Returns whether a member of a collective has arrived; `None` if no member has.
-    pub fn has_arrived(&self, group: u32, sequence: u32, member: usize) -> Option<bool> {
-        let run = self.groups[group as usize].order.run_of[sequence as usize];
-        let run = self.runs.get(run as usize)?;
-        Some(run.arrivals.nodes[member] != NONE)
+    pub fn has_arrived(
+        &self,
+        group: GroupIndex,
+        sequence: u32,
+        member: MemberIndex,
+    ) -> Option<bool> {
+        let run = self.groups[group].order.run_of[sequence as usize]?;
+        Some(self.runs[run].arrivals.nodes[member.index()] != NONE)
     }
 
-    /// Returns the run, message by message, in which a member takes part with `node`.
-    pub fn begun_run(&self, slot: BoundSlot, node: NodeIndex) -> Option<&CollectiveRun> {
-        self.runs.iter().find(|run| {
-            run.group == slot.group
-                && run.progress.is_some()
-                && run.arrivals.nodes.get(slot.member as usize) == Some(&node.0)
-        })
+    /// Returns the collective that goes message by message in which a member takes part with `node`.
+    pub fn begun_run(&self, slot: GroupSlot, node: NodeIndex) -> Option<&CollectiveRun> {
+        self.runs.begun(slot, node)
     }
 
     /// Says what the chunks of a member wait for, in a collective of which all members are there.
-    pub fn waiting_chunks(&self, run: &CollectiveRun, member: u32) -> String {
-        let group = self.groups[run.group as usize].plan;
+    pub fn waiting_chunks(&self, run: &CollectiveRun, member: MemberIndex) -> String {
+        let group = self.groups[run.group].plan;
         let mut stages = self.schedules.get(run.schedule).stages().iter();
         if stages.any(|stage| self.backend.is_scripted(stage)) {
             return "its algorithm, which waits for a message of its own at this rank".to_owned();
         }
-        let position = group.extent.position_of[member as usize];
+        let position = group.extent.position_of[member.index()];
         let progress = run.progress.as_ref();
         if let Some((from, to)) = progress.and_then(|progress| progress.crossing) {
-            let rank = |at: u32| group.members[group.extent.member_at[at as usize] as usize];
+            let rank = |at: Position| group.members[group.extent.member_at[at.index()].index()];
             return format!(
                 "messages that go another way: rank {} sends to rank {}, which listens to others. The \
                  queues and trees of a dimension are taken in turn, the second half of several queues goes \
@@ -42,7 +43,7 @@ impl<M: CollectiveModel> Collectives<'_, M> {
                 rank(to)
             );
         }
-        let done = progress.map_or(0, |progress| progress.done[position as usize]);
+        let done = progress.map_or(0, |progress| progress.done[position.index()]);
         let behind = behind_in_queue(progress, position, group.members.len());
         let cause = match run.own_schedules.is_empty() {
             true => "NPUs have taken chunks from their queues in different orders",
@@ -56,12 +57,16 @@ impl<M: CollectiveModel> Collectives<'_, M> {
 }
 
 /// Formats the number of a member's chunks that wait in queues.
-fn behind_in_queue(progress: Option<&StepwiseProgress>, position: u32, members: usize) -> String {
+fn behind_in_queue(
+    progress: Option<&StepwiseProgress>,
+    position: Position,
+    members: usize,
+) -> String {
     let cells = progress.map_or(&[][..], |progress| &progress.cells);
     // Cells of a member are `members` apart, chunk by chunk.
     let own = cells
         .iter()
-        .skip(position as usize)
+        .skip(position.index())
         .step_by(members.max(1))
         .filter(|cell| cell.stage != OUTSIDE);
     let (begun, waiting) = own.fold((0, 0), |(begun, waiting), cell| {

@@ -12,7 +12,8 @@ use crate::discipline::CollectiveModel;
 use crate::effects::Effects;
 use crate::event::{Event, EventClass};
 use crate::fabric::Fabric;
-use chakram_base::ids::Npu;
+use crate::ids::RunIndex;
+use chakram_base::ids::{MemberIndex, Npu};
 use chakram_base::units::{Span, Time};
 use chakram_hardware::network::{LinkReservations, NetworkBackend};
 
@@ -20,7 +21,7 @@ use chakram_hardware::network::{LinkReservations, NetworkBackend};
 const FOLDINGS: u32 = 1 << 27;
 
 /// Members that arrive at one instant, which they are settled in together.
-pub(super) type ArrivalWave = (Time, Vec<u32>);
+pub(super) type ArrivalWave = (Time, Vec<MemberIndex>);
 
 impl<M: CollectiveModel> Collectives<'_, M> {
     /// Answers a run whose members all start `now` by closed form, ending after `span`, if it can reserve its links.
@@ -30,7 +31,7 @@ impl<M: CollectiveModel> Collectives<'_, M> {
         fabric: &mut Fabric<'_, N>,
         effects: &mut Effects,
         now: Time,
-        id: u32,
+        id: RunIndex,
         span: Span,
     ) -> bool {
         let mut number = 0;
@@ -39,16 +40,16 @@ impl<M: CollectiveModel> Collectives<'_, M> {
                 return false;
             }
             self.for_each_port(fabric, id, |links, npu, d| {
-                links.reserve(npu, d, Some(id));
+                links.reserve(npu, d, Some(id.0));
                 true
             });
             number = self.number_answer();
         }
-        let run = &mut self.runs[id as usize];
+        let run = &mut self.runs[id];
         (run.answer.number, run.answer.settlement) = (number, effects.progress.settled());
         run.answer.start = now;
         self.counts.closed += 1;
-        let event = Event::new(EventClass::Run, number, id);
+        let event = Event::of_run(EventClass::Run, id, number);
         effects.agenda.push(now + span, event);
         true
     }
@@ -65,10 +66,10 @@ impl<M: CollectiveModel> Collectives<'_, M> {
     pub(super) fn release_reservation<N: NetworkBackend>(
         &mut self,
         fabric: &mut Fabric<'_, N>,
-        id: u32,
+        id: RunIndex,
         number: u32,
     ) -> bool {
-        let run = &mut self.runs[id as usize];
+        let run = &mut self.runs[id];
         if run.answer.number != number {
             return false;
         }
@@ -78,8 +79,8 @@ impl<M: CollectiveModel> Collectives<'_, M> {
             if let Some(rehearsal) = &run.answer.rehearsal {
                 let is_held = std::mem::take(&mut run.answer.is_held);
                 match fabric.rehearsed_links() {
-                    Some(links) if is_held => links.release(&rehearsal.links, id),
-                    Some(links) => links.retract(run.answer.start, &rehearsal.links, id),
+                    Some(links) if is_held => links.release(&rehearsal.links, id.0),
+                    Some(links) => links.retract(run.answer.start, &rehearsal.links, id.0),
                     None => {}
                 }
                 return true;
@@ -97,12 +98,10 @@ impl<M: CollectiveModel> Collectives<'_, M> {
     fn for_each_port<N: NetworkBackend>(
         &mut self,
         fabric: &mut Fabric<'_, N>,
-        id: u32,
+        id: RunIndex,
         mut what: impl FnMut(&mut dyn LinkReservations, Npu, usize) -> bool,
     ) -> bool {
-        let extent = &self.groups[self.runs[id as usize].group as usize]
-            .plan
-            .extent;
+        let extent = &self.groups[self.runs[id].group].plan.extent;
         let Some(links) = fabric.reservations() else {
             // A group of one uses none.
             return extent.phases.is_empty();
@@ -126,7 +125,7 @@ impl<M: CollectiveModel> Collectives<'_, M> {
         {
             let (from, to) = leaving.message.ends;
             match fabric.reservation(now, (from.into(), to.into())) {
-                Some(id) => self.materialize(fabric, effects, now, id),
+                Some(run) => self.materialize(fabric, effects, now, RunIndex(run)),
                 None => next += 1,
             }
         }
@@ -140,8 +139,8 @@ impl<M: CollectiveModel> Collectives<'_, M> {
         now: Time,
     ) {
         for next in 0..effects.accesses.len() {
-            while let Some(id) = fabric.reservation(now, effects.accesses[next].ends) {
-                self.materialize(fabric, effects, now, id);
+            while let Some(run) = fabric.reservation(now, effects.accesses[next].ends) {
+                self.materialize(fabric, effects, now, RunIndex(run));
             }
         }
     }
@@ -152,9 +151,9 @@ impl<M: CollectiveModel> Collectives<'_, M> {
         fabric: &mut Fabric<'_, N>,
         effects: &mut Effects,
         now: Time,
-        id: u32,
+        id: RunIndex,
     ) {
-        let run = &mut self.runs[id as usize];
+        let run = &mut self.runs[id];
         let number = run.answer.number;
         let waves = run.arrivals.waves(run.answer.is_skewed, run.answer.start);
         let last = waves.last().map_or(now, |&(last, _)| last);
@@ -183,6 +182,6 @@ impl<M: CollectiveModel> Collectives<'_, M> {
             links.restore();
         }
         effects.append(own);
-        self.runs[id as usize].arrivals.arrived_now = unsettled;
+        self.runs[id].arrivals.arrived_now = unsettled;
     }
 }

@@ -3,8 +3,9 @@
 use super::run::CollectiveRun;
 use super::{Collectives, IssueMismatch, MemberCall};
 use crate::discipline::{CollectiveModel, Discipline};
-use crate::plan::{BoundSlot, NONE};
-use chakram_base::ids::NodeIndex;
+use crate::ids::{GroupSlot, RunCell, RunIndex, SharedStage};
+use crate::plan::NONE;
+use chakram_base::ids::{NodeIndex, Position, StageIndex};
 use chakram_hardware::collective::CollectiveRequest;
 
 impl<M: CollectiveModel> Collectives<'_, M> {
@@ -13,13 +14,13 @@ impl<M: CollectiveModel> Collectives<'_, M> {
     fn own_schedule(
         &mut self,
         call: MemberCall<'_, '_>,
-        slot: BoundSlot,
-        run: u32,
+        slot: GroupSlot,
+        run: RunIndex,
     ) -> Result<u32, usize> {
         let (graph, node) = (call.running.graph, call.node);
         let (kind, bytes) = (graph.call(node).kind, graph.bytes(node));
-        let group = self.groups[slot.group as usize].plan;
-        let of = &self.runs[run as usize];
+        let group = self.groups[slot.group].plan;
+        let of = &self.runs[run];
         let mut come = of
             .arrivals
             .nodes
@@ -41,7 +42,7 @@ impl<M: CollectiveModel> Collectives<'_, M> {
             number: shared.number,
         };
         let backend = &*self.backend;
-        let identity = self.groups[slot.group as usize].identity;
+        let identity = self.groups[slot.group].id;
         let key = (identity, &request, of.root, backend.variant(&request));
         let work_out = || backend.chunk_schedule(&request, &group.extent, &group.paths);
         let number = self.schedules.find(key, work_out);
@@ -68,7 +69,7 @@ impl<M: CollectiveModel> Collectives<'_, M> {
         }
         // Members exchange messages only along common lines of a phase, so only those have to agree, and only there.
         let positions = &group.extent.position_of;
-        let position = positions[slot.member as usize];
+        let position = positions[slot.member.index()];
         let disagrees = |&member: &usize| {
             let (other, at) = (of.schedule_at(positions[member]), positions[member]);
             let differs = |phase: usize| {
@@ -87,20 +88,25 @@ impl<M: CollectiveModel> Collectives<'_, M> {
     /// are matched by the line that they go along.
     // Asked for three times for each message, and mostly a look at the cell.
     #[inline(always)]
-    pub(super) fn shared_stage(&self, id: u32, cell: u32) -> u16 {
-        let run = &self.runs[id as usize];
+    pub(super) fn shared_stage(&self, at: RunCell) -> SharedStage {
+        let run = &self.runs[at.run];
         let progress = run.progress.as_ref().expect("it has begun");
-        let number = progress.cells[cell as usize].stage;
+        let number = progress.cells[at.cell.index()].stage;
         if !M::Order::MATCHES_AS_ISSUED || run.own_schedules.is_empty() {
-            return number;
+            return SharedStage(number.0);
         }
-        let own = run.schedule_at(run.position(cell));
-        self.counterpart(run, (own, run.schedule), number)
+        let own = run.schedule_at(run.position(at.cell));
+        SharedStage(self.counterpart(run, (own, run.schedule), number.0))
     }
 
     /// Returns the stage of the member at `position` that members know by the number `shared`.
-    pub(super) fn own_stage(&self, run: &CollectiveRun, position: u32, shared: u16) -> u16 {
-        self.counterpart(run, (run.schedule, run.schedule_at(position)), shared)
+    pub(super) fn own_stage(
+        &self,
+        run: &CollectiveRun,
+        position: Position,
+        shared: SharedStage,
+    ) -> StageIndex {
+        StageIndex(self.counterpart(run, (run.schedule, run.schedule_at(position)), shared.0))
     }
 
     /// Returns the stage of the schedule `to` along the line of the stage `number` of `from`, before which there are as
@@ -115,7 +121,7 @@ impl<M: CollectiveModel> Collectives<'_, M> {
         let Some(of) = from.get(number as usize) else {
             return number;
         };
-        let phases = &self.groups[run.group as usize].plan.extent.phases;
+        let phases = &self.groups[run.group].plan.extent.phases;
         let line = |stage: &M::Stage| {
             let phase = &phases[self.backend.phase(stage)];
             (phase.size, phase.stride)
@@ -128,9 +134,9 @@ impl<M: CollectiveModel> Collectives<'_, M> {
 
     /// Compares a member's collective with the first one's: where they differ it gets a schedule of its own, and the
     /// first member whose messages differ from a partner's is recorded as a disagreement.
-    pub(super) fn check_alike(&mut self, call: MemberCall<'_, '_>, slot: BoundSlot, run: u32) {
+    pub(super) fn check_alike(&mut self, call: MemberCall<'_, '_>, slot: GroupSlot, run: RunIndex) {
         let (graph, node) = (call.running.graph, call.node);
-        let of = &self.runs[run as usize];
+        let of = &self.runs[run];
         let same = of.request.is_some_and(|request| {
             request.kind == graph.call(node).kind && request.bytes == graph.bytes(node)
         });
@@ -138,15 +144,15 @@ impl<M: CollectiveModel> Collectives<'_, M> {
             return;
         }
         let own = self.own_schedule(call, slot, run);
-        let of = &mut self.runs[run as usize];
-        let group = self.groups[slot.group as usize].plan;
+        let of = &mut self.runs[run];
+        let group = self.groups[slot.group].plan;
         match own {
             Ok(own) => {
                 if of.own_schedules.is_empty() {
                     of.own_schedules = vec![of.schedule; group.members.len()];
                 }
-                let position = group.extent.position_of[slot.member as usize];
-                of.own_schedules[position as usize] = own;
+                let position = group.extent.position_of[slot.member.index()];
+                of.own_schedules[position.index()] = own;
             }
             Err(other) => {
                 // The loop stops after this round and refuses the job.

@@ -20,8 +20,9 @@ use crate::discipline::{CollectiveModel, Discipline};
 use crate::effects::Effects;
 use crate::event::{Event, EventClass};
 use crate::fabric::Fabric;
+use crate::ids::RunIndex;
 use crate::plan::NONE;
-use chakram_base::ids::NodeIndex;
+use chakram_base::ids::{NodeIndex, Position};
 use chakram_base::units::{Span, Time};
 use chakram_hardware::network::{NetworkBackend, RehearsedLink, RehearsedLinks};
 use chakram_trace::format::CollectiveKind;
@@ -36,7 +37,7 @@ pub(super) struct CollectiveRehearsal {
     /// Arrival of each member; absent ones arrive with the last.
     pattern: Vec<Span>,
     /// The end of each member, with its position, in order.
-    pub ends: Vec<(Span, u32)>,
+    pub ends: Vec<(Span, Position)>,
     /// Links that it takes.
     pub links: Vec<RehearsedLink>,
 }
@@ -90,13 +91,13 @@ impl<M: CollectiveModel> Collectives<'_, M> {
         fabric: &mut Fabric<'_, N>,
         effects: &mut Effects,
         now: Time,
-        id: u32,
+        id: RunIndex,
         all: bool,
     ) -> bool {
         if !N::SHARED || M::Order::AT_ONCE || self.settings.stepwise || self.settings.many {
             return false;
         }
-        let run = &self.runs[id as usize];
+        let run = &self.runs[id];
         let has_parts = run.request.is_some_and(|request| request.splits.is_some());
         if run.length == 0 || has_parts || !run.own_schedules.is_empty() || run.answer.materialized
         {
@@ -119,14 +120,14 @@ impl<M: CollectiveModel> Collectives<'_, M> {
             // Known for the next one in this pattern.
             return false;
         }
-        let run = &self.runs[id as usize];
+        let run = &self.runs[id];
         let start = if together { now } else { run.arrivals.first };
         let links = fabric.rehearsed_links();
         let performs = |links: &mut dyn RehearsedLinks| {
             if is_held {
-                links.release(&rehearsal.links, id);
+                links.release(&rehearsal.links, id.0);
             }
-            links.perform(start, &rehearsal.links, id)
+            links.perform(start, &rehearsal.links, id.0)
         };
         if !links.is_some_and(performs) {
             if is_held {
@@ -139,7 +140,7 @@ impl<M: CollectiveModel> Collectives<'_, M> {
         } else {
             self.number_answer()
         };
-        let run = &mut self.runs[id as usize];
+        let run = &mut self.runs[id];
         // Members that came before have enrolled and wait for the others.
         if let Some(progress) = run.progress.take() {
             fabric.close(progress.ports);
@@ -153,7 +154,7 @@ impl<M: CollectiveModel> Collectives<'_, M> {
         answer.is_skewed = !together;
         (answer.rehearsal, answer.told) = (Some(rehearsal), 0);
         self.counts.closed += 1;
-        let event = Event::new(EventClass::Run, number, id);
+        let event = Event::of_run(EventClass::Run, id, number);
         effects.agenda.push(start + first, event);
         true
     }
@@ -164,9 +165,9 @@ impl<M: CollectiveModel> Collectives<'_, M> {
         fabric: &mut Fabric<'_, N>,
         effects: &mut Effects,
         now: Time,
-        id: u32,
+        id: RunIndex,
     ) -> bool {
-        let run = &self.runs[id as usize];
+        let run = &self.runs[id];
         if !awaits_all(run) || run.progress.is_some() {
             return false;
         }
@@ -175,11 +176,11 @@ impl<M: CollectiveModel> Collectives<'_, M> {
         };
         let rehearsal = Arc::clone(&known[0]);
         let links = fabric.rehearsed_links();
-        if !links.is_some_and(|links| links.hold(now, &rehearsal.links, id)) {
+        if !links.is_some_and(|links| links.hold(now, &rehearsal.links, id.0)) {
             return false;
         }
         let number = self.number_answer();
-        let run = &mut self.runs[id as usize];
+        let run = &mut self.runs[id];
         (run.answer.number, run.answer.start) = (number, now);
         (run.answer.is_held, run.answer.is_skewed) = (true, true);
         run.answer.rehearsal = Some(rehearsal);
@@ -193,9 +194,9 @@ impl<M: CollectiveModel> Collectives<'_, M> {
         fabric: &mut Fabric<'_, N>,
         effects: &mut Effects,
         now: Time,
-        id: u32,
+        id: RunIndex,
     ) -> bool {
-        let run = &self.runs[id as usize];
+        let run = &self.runs[id];
         if run.answer.last_wave == now {
             // Messages of the first of two arrivals at one instant would leave before those of the second.
             self.materialize(fabric, effects, now, id);
@@ -205,8 +206,8 @@ impl<M: CollectiveModel> Collectives<'_, M> {
         true
     }
 
-    fn note_wave(&mut self, effects: &mut Effects, now: Time, id: u32) {
-        let run = &mut self.runs[id as usize];
+    fn note_wave(&mut self, effects: &mut Effects, now: Time, id: RunIndex) {
+        let run = &mut self.runs[id];
         run.arrivals.arrived_now.clear();
         run.answer.last_wave = now;
         run.answer.settlement = effects.progress.settled();
@@ -218,10 +219,10 @@ impl<M: CollectiveModel> Collectives<'_, M> {
         &mut self,
         fabric: &mut Fabric<'_, N>,
         effects: &mut Effects,
-        id: u32,
+        id: RunIndex,
         together: bool,
     ) -> Option<Arc<CollectiveRehearsal>> {
-        let run = &self.runs[id as usize];
+        let run = &self.runs[id];
         let (schedule, own) = (run.schedule, pattern(run, together));
         let may_skew = awaits_all(run);
         let cached = self.schedules.cached(schedule);
@@ -268,7 +269,7 @@ impl<M: CollectiveModel> Collectives<'_, M> {
         &mut self,
         fabric: &mut Fabric<'_, N>,
         effects: &mut Effects,
-        id: u32,
+        id: RunIndex,
         pattern: Vec<Span>,
         together: bool,
     ) -> Option<CollectiveRehearsal> {
@@ -276,7 +277,7 @@ impl<M: CollectiveModel> Collectives<'_, M> {
         let mut own = Effects::default();
         let begun = std::mem::take(&mut self.begun_chunks);
         let stepwise = self.counts.stepwise;
-        let run = &mut self.runs[id as usize];
+        let run = &mut self.runs[id];
         let start = if together {
             run.arrivals.last
         } else {
@@ -295,12 +296,12 @@ impl<M: CollectiveModel> Collectives<'_, M> {
         self.counts.stepwise = stepwise;
         let links = fabric.rehearsed_links();
         let links = links.and_then(|links| links.end(start));
-        let run = &mut self.runs[id as usize];
+        let run = &mut self.runs[id];
         (run.progress, run.arrivals.arrived_now) = (progress, fresh);
         let tried = std::mem::replace(&mut run.messages, messages);
         fabric.forget_messages(tried);
         let members = run.arrivals.nodes.len();
-        let mut ends: Vec<(Span, u32)> = ends
+        let mut ends: Vec<(Span, Position)> = ends
             .into_iter()
             .map(|(at, position)| (at.since(start), position))
             .collect();
@@ -317,33 +318,39 @@ impl<M: CollectiveModel> Collectives<'_, M> {
     }
 
     /// Ends the members of a rehearsed run that end `now`, if the event belongs to its last answer.
-    pub(super) fn end_rehearsed(&mut self, effects: &mut Effects, now: Time, id: u32, number: u32) {
-        let answer = &self.runs[id as usize].answer;
+    pub(super) fn end_rehearsed(
+        &mut self,
+        effects: &mut Effects,
+        now: Time,
+        id: RunIndex,
+        number: u32,
+    ) {
+        let answer = &self.runs[id].answer;
         let start = answer.start;
         let Some(rehearsal) = answer.rehearsal.clone().filter(|_| answer.number == number) else {
             return;
         };
         let next = loop {
-            let run = &mut self.runs[id as usize];
+            let run = &mut self.runs[id];
             let next = rehearsal.ends.get(run.answer.told as usize);
             let Some(&(_, position)) = next.filter(|&&(end, _)| start + end == now) else {
                 break next;
             };
             run.answer.told += 1;
-            let running = &self.groups[run.group as usize];
-            let member = running.plan.extent.member_at[position as usize] as usize;
+            let running = &self.groups[run.group];
+            let member = running.plan.extent.member_at[position.index()].index();
             let instance = running.instance(running.plan.members[member]);
             let node = run.arrivals.nodes[member];
-            if instance != NONE {
+            if let Some(instance) = instance {
                 effects.end::<M::Order>(now, instance, NodeIndex(node));
             }
         };
         if let Some(&(end, _)) = next {
-            let event = Event::new(EventClass::Run, number, id);
+            let event = Event::of_run(EventClass::Run, id, number);
             effects.agenda.push(start + end, event);
             return;
         }
-        self.runs[id as usize].answer.number = 0;
+        self.runs[id].answer.number = 0;
         self.counts.revocable -= 1;
         self.record_model(effects, now, id, false);
     }

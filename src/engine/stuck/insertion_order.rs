@@ -21,19 +21,16 @@ impl<O: Observer + ?Sized, N: NetworkBackend, M: CollectiveModel> Engine<'_, O, 
         let peer = self.flow.rank_of(instance).peers[message.peer as usize];
         let channel = self.flow.instance(instance).planned.pairs[index];
         let other = self.flow.instance_beside(instance, peer);
-        let half = self
-            .flow
-            .instances()
-            .get(other as usize)
-            .and_then(|running| {
-                let messages = running.graph.messages();
-                let halves = messages.iter().zip(&running.planned.pairs);
-                let mut halves = halves
-                    .filter(|(half, pair)| **pair == channel && half.receive != message.receive);
-                // Matching follows issue order, so the half that is missing is the first incomplete one.
-                let half = halves.find(|(half, _)| !self.is_complete((other, half.node)))?;
-                Some((other, half.0.node))
-            });
+        let half = other.and_then(|other| {
+            let running = self.flow.instance(other);
+            let messages = running.graph.messages();
+            let halves = messages.iter().zip(&running.planned.pairs);
+            let mut halves =
+                halves.filter(|(half, pair)| **pair == channel && half.receive != message.receive);
+            // Matching follows issue order, so the half that is missing is the first incomplete one.
+            let half = halves.find(|(half, _)| !self.is_complete((other, half.node)))?;
+            Some((other, half.0.node))
+        });
         let what = match half {
             Some(half) => format!(", {}", self.state(half)),
             None => ", which has none left".to_owned(),
@@ -53,7 +50,7 @@ impl<O: Observer + ?Sized, N: NetworkBackend, M: CollectiveModel> Engine<'_, O, 
         (instance, node): InstanceNode,
     ) -> (String, Option<InstanceNode>) {
         let (slot, _) = self.flow.call(instance, node);
-        let group = self.collectives.group(slot.group).plan;
+        let group = self.collectives.groups[slot.group].plan;
         let Some(run) = self.collectives.begun_run(slot, node) else {
             return ("an event that never came".to_owned(), None);
         };
@@ -64,13 +61,17 @@ impl<O: Observer + ?Sized, N: NetworkBackend, M: CollectiveModel> Engine<'_, O, 
             .filter(|(_, node)| **node == NONE)
             .collect();
         if let Some((rank, _)) = missing.first() {
-            let other = self.flow.instance_beside(instance, **rank);
             // The first collective of the group that the member has not completed is in the way.
-            let calls = self.flow.instance(other).graph.calls().iter();
-            let slots = &self.flow.instance(other).planned.slots;
-            let mut calls = calls.filter(|call| slots[call.group as usize].group == slot.group);
-            let next = calls.find(|call| !self.is_complete((other, call.node)));
-            let vertex = next.map(|call| (other, call.node));
+            let other = self.flow.instance_beside(instance, **rank);
+            let vertex = other.and_then(|other| {
+                let calls = self.flow.instance(other).graph.calls().iter();
+                let mut nodes = calls.map(|call| call.node);
+                let is_next = |node: &NodeIndex| {
+                    self.flow.call(other, *node).0.group == slot.group
+                        && !self.is_complete((other, *node))
+                };
+                Some((other, nodes.find(is_next)?))
+            });
             let state = match vertex {
                 Some(vertex) => self.state(vertex),
                 None => format!("rank {rank} has no further collective of this group"),
@@ -93,7 +94,7 @@ impl<O: Observer + ?Sized, N: NetworkBackend, M: CollectiveModel> Engine<'_, O, 
         let ((instance, node), (rank, other)) = (disagreement.own, disagreement.other);
         let own = self.flow.rank_of(instance);
         let graph = self.flow.instance(instance).graph;
-        let theirs = self.collectives.group(group).instance(rank);
+        let theirs = self.collectives.groups[group].instance(rank)?;
         let their_graph = self.flow.instance(theirs).graph;
         let say = |rank, graph: &Graph, node: NodeIndex| {
             format!(
@@ -103,7 +104,7 @@ impl<O: Observer + ?Sized, N: NetworkBackend, M: CollectiveModel> Engine<'_, O, 
                 graph.bytes(node)
             )
         };
-        let group = group_text(self.collectives.group(group).plan);
+        let group = group_text(self.collectives.groups[group].plan);
         Some(ReplayRefusal::new(
             format!(
                 "the ranks disagree on collective {sequence} (counted from 0 in the order of issue) of the \

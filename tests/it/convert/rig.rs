@@ -5,7 +5,9 @@ use chakram::internals::compute::PeakRates;
 use chakram::internals::converters::pytorch::{
     self, ConvertOptions as Conversion, files, summary::ConversionSummary,
 };
-use chakram::internals::engine::{CommTiming, CompiledReplay, ReplayOptions as Replaying};
+use chakram::internals::engine::{
+    CommTiming, CompiledReplay, InstanceId, ReplayOptions as Replaying,
+};
 use chakram::internals::files::OutputSet;
 use chakram::internals::graph::{DependencyPolicy, Graph, NodeKind};
 use chakram::internals::ids::{NodeIndex, Rank};
@@ -193,8 +195,8 @@ impl Trace {
 pub struct Log(pub Vec<Vec<(u64, u64)>>);
 
 impl Log {
-    fn slot(&mut self, instance: u32, node: NodeIndex) -> &mut (u64, u64) {
-        let (i, n) = (instance as usize, node.0 as usize);
+    fn slot(&mut self, instance: InstanceId, node: NodeIndex) -> &mut (u64, u64) {
+        let (i, n) = (instance.index(), node.0 as usize);
         self.0.resize(self.0.len().max(i + 1), Vec::new());
         let list = &mut self.0[i];
         list.resize(list.len().max(n + 1), (u64::MAX, u64::MAX));
@@ -203,10 +205,10 @@ impl Log {
 }
 
 impl Observer for Log {
-    fn issued(&mut self, now: Time, instance: u32, node: NodeIndex, _: NodeKind) {
+    fn issued(&mut self, now: Time, instance: InstanceId, node: NodeIndex, _: NodeKind) {
         self.slot(instance, node).0 = now.0;
     }
-    fn completed(&mut self, now: Time, instance: u32, node: NodeIndex, _: NodeKind) {
+    fn completed(&mut self, now: Time, instance: InstanceId, node: NodeIndex, _: NodeKind) {
         self.slot(instance, node).1 = now.0;
     }
     fn collective(&mut self, _: &CollectiveRecord) {}

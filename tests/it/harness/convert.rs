@@ -3,7 +3,7 @@
 //! times, end when the capture ended.
 
 use chakram::internals::converters::pytorch::{ConvertOptions, convert_bytes};
-use chakram::internals::engine::{CommTiming, CompiledReplay, ReplayOptions as Replay};
+use chakram::internals::engine::{CommTiming, CompiledReplay, InstanceId, ReplayOptions as Replay};
 use chakram::internals::graph::{DependencyPolicy, Graph};
 use chakram::internals::ids::Rank;
 use chakram::internals::machine::Machine;
@@ -147,7 +147,7 @@ impl Observer for Last {
     fn issued(
         &mut self,
         _: Time,
-        _: u32,
+        _: InstanceId,
         _: chakram::internals::ids::NodeIndex,
         _: chakram::internals::graph::NodeKind,
     ) {
@@ -155,11 +155,11 @@ impl Observer for Last {
     fn completed(
         &mut self,
         now: Time,
-        instance: u32,
+        instance: InstanceId,
         _: chakram::internals::ids::NodeIndex,
         _: chakram::internals::graph::NodeKind,
     ) {
-        self.0[instance as usize] = self.0[instance as usize].max(now);
+        self.0[instance.index()] = self.0[instance.index()].max(now);
     }
     fn collective(&mut self, _: &CollectiveRecord) {}
 }

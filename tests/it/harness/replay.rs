@@ -2,7 +2,7 @@
 //! reason is named. Nothing panics, and the same input gives the same outcome.
 
 use chakram::internals::engine::{
-    CommTiming, CompiledReplay, ReplayError, ReplayOptions, ReplayOutcome,
+    CommTiming, CompiledReplay, InstanceId, ReplayError, ReplayOptions, ReplayOutcome,
 };
 use chakram::internals::graph::{DependencyPolicy, Graph, NodeKind};
 use chakram::internals::ids::{NodeIndex, Rank};
@@ -60,10 +60,10 @@ pub struct Count {
 }
 
 impl Observer for Count {
-    fn issued(&mut self, _: Time, _: u32, _: NodeIndex, _: NodeKind) {
+    fn issued(&mut self, _: Time, _: InstanceId, _: NodeIndex, _: NodeKind) {
         self.issued += 1;
     }
-    fn completed(&mut self, _: Time, _: u32, _: NodeIndex, _: NodeKind) {
+    fn completed(&mut self, _: Time, _: InstanceId, _: NodeIndex, _: NodeKind) {
         self.completed += 1;
     }
     fn collective(&mut self, _: &CollectiveRecord) {

@@ -3,7 +3,7 @@
 use super::lines::{Line, call, kernel, line, receive, send};
 use super::rig::{Log, job};
 use super::tile_groups::{Random, machine};
-use chakram::internals::engine::{CompiledReplay, ReplayOptions, ReplayOutcome};
+use chakram::internals::engine::{CompiledReplay, InstanceId, ReplayOptions, ReplayOutcome};
 use chakram::internals::graph::NodeKind;
 use chakram::internals::ids::NodeIndex;
 use chakram::internals::ids::Npu;
@@ -20,8 +20,8 @@ use chakram::internals::workload::Workload;
 struct BusyLinks(String);
 
 impl Observer for BusyLinks {
-    fn issued(&mut self, _: Time, _: u32, _: NodeIndex, _: NodeKind) {}
-    fn completed(&mut self, _: Time, _: u32, _: NodeIndex, _: NodeKind) {}
+    fn issued(&mut self, _: Time, _: InstanceId, _: NodeIndex, _: NodeKind) {}
+    fn completed(&mut self, _: Time, _: InstanceId, _: NodeIndex, _: NodeKind) {}
     fn collective(&mut self, _: &CollectiveRecord) {}
     fn network(&mut self, occupancy: &NetworkOccupancy) {
         self.0 = format!("{occupancy:?}");

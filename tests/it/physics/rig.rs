@@ -3,7 +3,9 @@
 use super::lines::Line;
 use chakram::internals::collective::{AlgorithmChoice, CollectiveAlgorithm};
 use chakram::internals::compute::PeakRates;
-use chakram::internals::engine::{CommTiming, CompiledReplay, ReplayOptions, ReplayOutcome};
+use chakram::internals::engine::{
+    CommTiming, CompiledReplay, InstanceId, ReplayOptions, ReplayOutcome,
+};
 use chakram::internals::graph::{DependencyPolicy, Graph, NodeKind};
 use chakram::internals::ids::{NodeIndex, Rank};
 use chakram::internals::machine::{Machine, NpuClass};
@@ -186,11 +188,11 @@ pub struct Log {
 }
 
 impl Observer for Log {
-    fn issued(&mut self, now: Time, instance: u32, node: NodeIndex, _: NodeKind) {
-        self.events.push((now.0, false, instance, node.0));
+    fn issued(&mut self, now: Time, instance: InstanceId, node: NodeIndex, _: NodeKind) {
+        self.events.push((now.0, false, instance.0, node.0));
     }
-    fn completed(&mut self, now: Time, instance: u32, node: NodeIndex, _: NodeKind) {
-        self.events.push((now.0, true, instance, node.0));
+    fn completed(&mut self, now: Time, instance: InstanceId, node: NodeIndex, _: NodeKind) {
+        self.events.push((now.0, true, instance.0, node.0));
     }
     fn collective(&mut self, record: &CollectiveRecord) {
         self.records.push(*record);

@@ -2,7 +2,9 @@
 
 use super::lines::{Line, call, kernel, line, receive, send};
 use super::rig::{Log, job};
-use chakram::internals::engine::{CompiledReplay, LoopCounts, ReplayOptions, ReplayOutcome};
+use chakram::internals::engine::{
+    CompiledReplay, InstanceId, LoopCounts, ReplayOptions, ReplayOutcome,
+};
 use chakram::internals::graph::NodeKind;
 use chakram::internals::ids::{NodeIndex, Npu};
 use chakram::internals::machine::Machine;
@@ -17,10 +19,10 @@ use chakram::internals::workload::Workload;
 struct CountedLog(Log, LoopCounts);
 
 impl Observer for CountedLog {
-    fn issued(&mut self, now: Time, instance: u32, node: NodeIndex, kind: NodeKind) {
+    fn issued(&mut self, now: Time, instance: InstanceId, node: NodeIndex, kind: NodeKind) {
         self.0.issued(now, instance, node, kind);
     }
-    fn completed(&mut self, now: Time, instance: u32, node: NodeIndex, kind: NodeKind) {
+    fn completed(&mut self, now: Time, instance: InstanceId, node: NodeIndex, kind: NodeKind) {
         self.0.completed(now, instance, node, kind);
     }
     fn collective(&mut self, record: &CollectiveRecord) {

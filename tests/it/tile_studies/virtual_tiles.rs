@@ -1,7 +1,9 @@
 //! Virtual tiles: events of a step in which one core runs for all of a stage that do the same.
 
 use crate::files::Folder;
-use chakram::internals::engine::{CompiledReplay, LoopCounts, ReplayOptions, ReplayOutcome};
+use chakram::internals::engine::{
+    CompiledReplay, InstanceId, LoopCounts, ReplayOptions, ReplayOutcome,
+};
 use chakram::internals::graph::NodeKind;
 use chakram::internals::ids::NodeIndex;
 use chakram::internals::machine::Machine;
@@ -15,8 +17,8 @@ use chakram::job::Job;
 struct CountedLoop(LoopCounts);
 
 impl Observer for CountedLoop {
-    fn issued(&mut self, _: Time, _: u32, _: NodeIndex, _: NodeKind) {}
-    fn completed(&mut self, _: Time, _: u32, _: NodeIndex, _: NodeKind) {}
+    fn issued(&mut self, _: Time, _: InstanceId, _: NodeIndex, _: NodeKind) {}
+    fn completed(&mut self, _: Time, _: InstanceId, _: NodeIndex, _: NodeKind) {}
     fn collective(&mut self, _: &CollectiveRecord) {}
     fn counted(&mut self, counts: &LoopCounts) {
         self.0 = counts.clone();
