@@ -99,16 +99,22 @@ impl<O: Observer + ?Sized, N: NetworkBackend, M: CollectiveModel> Engine<'_, O, 
                     self.dispatch_by_id(now);
                 }
                 FollowUp::Leave(npu, queue) => {
-                    self.collectives.leave(fabric, effects, now, (npu, queue));
+                    self.collectives
+                        .chunks
+                        .leave(fabric, effects, now, (npu, queue));
                 }
                 FollowUp::Admit(npu, queue) => {
-                    self.collectives.admit(fabric, effects, now, (npu, queue));
+                    self.collectives
+                        .chunks
+                        .admit(fabric, effects, now, (npu, queue));
                 }
                 FollowUp::Deliver(pair) => {
                     self.messages.deliver::<M::Order>(effects, now, pair);
                 }
                 FollowUp::Record(run) => {
-                    self.collectives.record_model(effects, now, run, false);
+                    self.collectives
+                        .chunks
+                        .record_model(effects, now, run, false);
                 }
             }
             self.follow_up(now);
@@ -119,14 +125,15 @@ impl<O: Observer + ?Sized, N: NetworkBackend, M: CollectiveModel> Engine<'_, O, 
     /// Handles an event on an NPU's bus. The consequences of a completed transfer come before the bus goes on.
     pub(super) fn bus_event(&mut self, now: Time, npu: Npu, event: u32) {
         let effects = &mut self.effects;
-        let Some((completion, detail)) = self.collectives.handle_bus(effects, now, npu, event)
+        let Some((completion, detail)) =
+            self.collectives.chunks.handle_bus(effects, now, npu, event)
         else {
             return;
         };
         self.handle(now, completion, detail);
         self.dispatch_by_id(now);
         let effects = &mut self.effects;
-        self.collectives.resume_bus(effects, now, npu, event);
+        self.collectives.chunks.resume_bus(effects, now, npu, event);
     }
 
     /// Issues, in insertion order, the nodes that became ready or can have a freed lane, by rank and id. A node made
@@ -212,7 +219,7 @@ impl<O: Observer + ?Sized, N: NetworkBackend, M: CollectiveModel> Engine<'_, O, 
                 .any(|lane| self.processors.lanes().holder(lane) != FREE)
                 || self.messages.listens(&running.planned.pairs, instance);
             if !is_under_way {
-                self.collectives.note_idle(running.npu);
+                self.collectives.chunks.note_idle(running.npu);
                 self.flow.wake(&mut self.effects, instance);
             }
         }

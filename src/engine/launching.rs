@@ -136,6 +136,7 @@ impl<'a, O: Observer + ?Sized, N: NetworkBackend, M: CollectiveModel> Engine<'a,
             }
         }
         self.collectives
+            .chunks
             .groups
             .launch(place.first_group, plan.groups.len(), used);
         if used {
@@ -184,6 +185,7 @@ impl<'a, O: Observer + ?Sized, N: NetworkBackend, M: CollectiveModel> Engine<'a,
             first_instance,
             first_group: self
                 .collectives
+                .chunks
                 .groups
                 .add(plan, first_instance, numbers, only),
             first_pair: self.messages.add::<M::Order>(plan),

@@ -162,7 +162,7 @@ impl<O: Observer + ?Sized, N: NetworkBackend, M: CollectiveModel> Engine<'_, O, 
             return None;
         }
         let (slot, sequence) = self.flow.call(instance, node);
-        let group = &self.collectives.groups[slot.group];
+        let group = &self.collectives.chunks.groups[slot.group];
         let before = group.blocked_by(slot.member, sequence)?;
         let other = self.call_node(instance, slot.group, before);
         let text = other.map_or_else(String::new, |other| format!(": {}", self.state(other)));
@@ -213,7 +213,7 @@ impl<O: Observer + ?Sized, N: NetworkBackend, M: CollectiveModel> Engine<'_, O, 
     fn wait_for_members(&self, (instance, node): InstanceNode) -> (String, Option<InstanceNode>) {
         const SHOWN: usize = 4;
         let (slot, sequence) = self.flow.call(instance, node);
-        let running = &self.collectives.groups[slot.group];
+        let running = &self.collectives.chunks.groups[slot.group];
         let group = running.plan;
         let mut missing = Vec::new();
         for (member, rank) in group.members.iter().enumerate() {

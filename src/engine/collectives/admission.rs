@@ -1,6 +1,6 @@
 //! Admission of chunks to their stages: at once, through queues of NPUs, or in the order of the schedule.
 
-use super::Collectives;
+use super::executor::ChunkExecutor;
 use crate::discipline::{CollectiveModel, Discipline};
 use crate::effects::{Effects, FollowUp};
 use crate::event::{Event, EventClass};
@@ -21,7 +21,7 @@ pub(super) enum StageAdmission {
     Ordered(usize),
 }
 
-impl<M: CollectiveModel> Collectives<'_, M> {
+impl<M: CollectiveModel> ChunkExecutor<'_, M> {
     /// Enrolls the chunks of the member at `position`: each begins its first stage or waits for it.
     pub(super) fn enroll_at<N: NetworkBackend>(
         &mut self,

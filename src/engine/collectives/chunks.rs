@@ -1,7 +1,7 @@
 //! Chunks of a collective in flight: the steps of a stage, and the transition to the next.
 
-use super::Collectives;
 use super::admission::StageAdmission;
+use super::executor::ChunkExecutor;
 use super::run::{CellPlace, ChunkProgress};
 use super::schedule_cache::StageRef;
 use crate::discipline::{CollectiveModel, Discipline};
@@ -20,7 +20,7 @@ pub(super) const LAST_ORDER: u16 = 31;
 /// Bits of a message's content key for its sender.
 pub(super) const POSITION_BITS: u32 = Topology::MAX_NPUS.trailing_zeros();
 
-impl<M: CollectiveModel> Collectives<'_, M> {
+impl<M: CollectiveModel> ChunkExecutor<'_, M> {
     /// Begins a chunk's stage at a member.
     #[inline]
     pub(super) fn open<N: NetworkBackend>(
@@ -339,7 +339,7 @@ impl<M: CollectiveModel> Collectives<'_, M> {
                     .agenda
                     .push(now, Event::new(EventClass::Requested, 0, op))
             } else {
-                self.expected.insert((at, shared, taken), op);
+                self.withheld.put(at, shared, taken, op);
             }
         } else if N::SHARED || run.chunks > 1 {
             let step = u64::from(number.0) << 32 | u64::from(taken);

@@ -15,20 +15,20 @@ impl<M: CollectiveModel> Collectives<'_, M> {
         sequence: u32,
         member: MemberIndex,
     ) -> Option<bool> {
-        let run = self.groups[group].order.run_of[sequence as usize]?;
-        Some(self.runs[run].arrivals.nodes[member.index()] != NONE)
+        let run = self.chunks.groups[group].order.run_of[sequence as usize]?;
+        Some(self.chunks.runs[run].arrivals.nodes[member.index()] != NONE)
     }
 
     /// Returns the collective that goes message by message in which a member takes part with `node`.
     pub fn begun_run(&self, slot: GroupSlot, node: NodeIndex) -> Option<&CollectiveRun> {
-        self.runs.begun(slot, node)
+        self.chunks.runs.begun(slot, node)
     }
 
     /// Says what the chunks of a member wait for, in a collective of which all members are there.
     pub fn waiting_chunks(&self, run: &CollectiveRun, member: MemberIndex) -> String {
-        let group = self.groups[run.group].plan;
-        let mut stages = self.schedules.get(run.schedule).stages().iter();
-        if stages.any(|stage| self.backend.is_scripted(stage)) {
+        let group = self.chunks.groups[run.group].plan;
+        let mut stages = self.chunks.schedules.get(run.schedule).stages().iter();
+        if stages.any(|stage| self.chunks.backend.is_scripted(stage)) {
             return "its algorithm, which waits for a message of its own at this rank".to_owned();
         }
         let position = group.extent.position_of[member.index()];

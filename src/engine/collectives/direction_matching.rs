@@ -5,7 +5,7 @@
 //! it comes from a source of the receiver's own direction, and counts among the messages from there. So messages and
 //! requests are kept until the queue slot of their receiver is known.
 
-use super::Collectives;
+use super::executor::ChunkExecutor;
 use super::run::OUTSIDE;
 use crate::discipline::CollectiveModel;
 use crate::ids::{CellIndex, RunCell, RunIndex, SharedStage};
@@ -16,7 +16,7 @@ use chakram_base::ids::Position;
 pub(super) struct UnsortedMessage {
     /// Cell of the sender.
     pub from: CellIndex,
-    /// Its stage, as members know it ([`Collectives::shared_stage`]).
+    /// Its stage, as members know it ([`ChunkExecutor::shared_stage`]).
     pub stage: SharedStage,
     /// Of a message, the steps that its receiver has to have taken; of a request, the step that is requested; both as
     /// the sender counts them.
@@ -24,7 +24,7 @@ pub(super) struct UnsortedMessage {
     pub is_request: bool,
 }
 
-impl<M: CollectiveModel> Collectives<'_, M> {
+impl<M: CollectiveModel> ChunkExecutor<'_, M> {
     /// Returns the number of a message or request as its receiver, the cell `to`, counts it; `None` if that never
     /// receives from the sender, or is not enrolled, in which case it is kept.
     pub(super) fn number_for_receiver(

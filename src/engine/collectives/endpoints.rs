@@ -1,6 +1,6 @@
 //! Endpoints of members: delays, reductions and buses of their messages.
 
-use super::Collectives;
+use super::executor::ChunkExecutor;
 use super::run::CellPlace;
 use super::schedule_cache::StageRef;
 use crate::agenda::Agenda;
@@ -32,7 +32,7 @@ fn completion_token(event: Event, detail: u32) -> CompletionToken {
     CompletionToken { word, detail }
 }
 
-impl<M: CollectiveModel> Collectives<'_, M> {
+impl<M: CollectiveModel> ChunkExecutor<'_, M> {
     /// Has a member's endpoint take in the chunk that it begins a stage with; that earns its first credits.
     #[inline]
     pub(super) fn open_endpoint(

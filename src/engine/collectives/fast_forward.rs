@@ -17,9 +17,6 @@ use chakram_base::ids::{MemberIndex, Npu};
 use chakram_base::units::{Span, Time};
 use chakram_hardware::network::{LinkReservations, NetworkBackend};
 
-/// Modulus of the numbers of closed-form answers: the end event of a run carries one in the bits of a rank.
-const FOLDINGS: u32 = 1 << 27;
-
 /// Members that arrive at one instant, which they are settled in together.
 pub(super) type ArrivalWave = (Time, Vec<MemberIndex>);
 
@@ -43,23 +40,15 @@ impl<M: CollectiveModel> Collectives<'_, M> {
                 links.reserve(npu, d, Some(id.0));
                 true
             });
-            number = self.number_answer();
+            number = self.answers.number();
         }
-        let run = &mut self.runs[id];
+        let run = &mut self.chunks.runs[id];
         (run.answer.number, run.answer.settlement) = (number, effects.progress.settled());
         run.answer.start = now;
-        self.counts.closed += 1;
+        self.answers.closed += 1;
         let event = Event::of_run(EventClass::Run, id, number);
         effects.agenda.push(now + span, event);
         true
-    }
-
-    /// Counts an answer that can be taken back, and returns its number.
-    pub(super) fn number_answer(&mut self) -> u32 {
-        self.counts.revocable += 1;
-        // Numbers wrap round from 1: 0 stands for no reservation.
-        self.counts.answers = self.counts.answers % (FOLDINGS - 1) + 1;
-        self.counts.answers
     }
 
     /// Returns whether an end event belongs to the run's last closed-form answer; if so, releases its reservation.
@@ -69,13 +58,13 @@ impl<M: CollectiveModel> Collectives<'_, M> {
         id: RunIndex,
         number: u32,
     ) -> bool {
-        let run = &mut self.runs[id];
+        let run = &mut self.chunks.runs[id];
         if run.answer.number != number {
             return false;
         }
         if number > 0 {
             run.answer.number = 0;
-            self.counts.revocable -= 1;
+            self.answers.settle();
             if let Some(rehearsal) = &run.answer.rehearsal {
                 let is_held = std::mem::take(&mut run.answer.is_held);
                 match fabric.rehearsed_links() {
@@ -101,7 +90,7 @@ impl<M: CollectiveModel> Collectives<'_, M> {
         id: RunIndex,
         mut what: impl FnMut(&mut dyn LinkReservations, Npu, usize) -> bool,
     ) -> bool {
-        let extent = &self.groups[self.runs[id].group].plan.extent;
+        let extent = &self.chunks.groups[self.chunks.runs[id].group].plan.extent;
         let Some(links) = fabric.reservations() else {
             // A group of one uses none.
             return extent.phases.is_empty();
@@ -120,7 +109,7 @@ impl<M: CollectiveModel> Collectives<'_, M> {
         now: Time,
     ) {
         let mut next = 0;
-        while self.counts.revocable > 0
+        while self.answers.are_revocable()
             && let Some(leaving) = effects.sends.get(next)
         {
             let (from, to) = leaving.message.ends;
@@ -153,15 +142,15 @@ impl<M: CollectiveModel> Collectives<'_, M> {
         now: Time,
         id: RunIndex,
     ) {
-        let run = &mut self.runs[id];
+        let run = &mut self.chunks.runs[id];
         let number = run.answer.number;
         let waves = run.arrivals.waves(run.answer.is_skewed, run.answer.start);
         let last = waves.last().map_or(now, |&(last, _)| last);
         let settled = if last < now { 0 } else { run.answer.settlement };
         if !run.answer.is_held {
             // The run counts as stepwise from here on, and `step` counts it as such.
-            self.counts.closed -= 1;
-            self.counts.unfolded += 1;
+            self.answers.closed -= 1;
+            self.answers.unfolded += 1;
             run.answer.materialized = true;
         }
         let unsettled = if run.answer.is_skewed {
@@ -182,6 +171,6 @@ impl<M: CollectiveModel> Collectives<'_, M> {
             links.restore();
         }
         effects.append(own);
-        self.runs[id].arrivals.arrived_now = unsettled;
+        self.chunks.runs[id].arrivals.arrived_now = unsettled;
     }
 }

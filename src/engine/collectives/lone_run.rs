@@ -80,8 +80,8 @@ impl<N: NetworkBackend, M: CollectiveModel> LoopComponents for LoneRun<'_, '_, '
     fn round(&mut self, now: Time) {
         let (fabric, own) = (&mut *self.fabric, &mut *self.own);
         if let Some(members) = self.arriving.take() {
-            let run = &mut self.collectives.runs[self.id];
-            let everybody = self.collectives.groups[run.group].plan.present;
+            let run = &mut self.collectives.chunks.runs[self.id];
+            let everybody = self.collectives.chunks.groups[run.group].plan.present;
             run.arrivals.arrived_now = members;
             let all = run.arrivals.arrived == everybody
                 && self.waves.peek().is_none()
@@ -142,16 +142,17 @@ impl<M: CollectiveModel> Collectives<'_, M> {
             match notice {
                 DeliveryNotice::Delivered(op) => {
                     let of = fabric.forget_op(op);
-                    self.arrived(fabric, own, now, of);
+                    self.chunks.arrived(fabric, own, now, of);
                 }
                 // Scripts have no closed form, so steps are all that is replayed alone.
                 DeliveryNotice::Injected(op) => {
                     if let InFlightOp::Step { run, from, .. } = fabric.of_op(op) {
-                        self.step_left(fabric, own, now, RunCell { run, cell: from });
+                        self.chunks
+                            .step_left(fabric, own, now, RunCell { run, cell: from });
                     }
                 }
             }
         }
-        self.advance_begun(fabric, own, now);
+        self.chunks.advance_begun(fabric, own, now);
     }
 }

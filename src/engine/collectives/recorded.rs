@@ -59,11 +59,11 @@ impl<M: CollectiveModel> Collectives<'_, M> {
         now: Time,
         id: RunIndex,
     ) {
-        let run = &mut self.runs[id];
+        let run = &mut self.chunks.runs[id];
         let mut fresh = std::mem::take(&mut run.arrivals.arrived_now);
         let (sequence, members) = (run.sequence, run.arrivals.nodes.len() as u32);
         let slot = run.group;
-        let group = self.groups[slot].plan;
+        let group = self.chunks.groups[slot].plan;
         run.recorded.begins.resize(members as usize, Time::END);
         let all = run.arrivals.arrived == group.present;
         let root =
@@ -77,13 +77,13 @@ impl<M: CollectiveModel> Collectives<'_, M> {
             } else {
                 fresh[i as usize]
             };
-            let run = &self.runs[id];
+            let run = &self.chunks.runs[id];
             let node = run.arrivals.nodes[member.index()];
             if node == NONE || run.recorded.begins[member.index()] != Time::END {
                 continue;
             }
             let node = NodeIndex(node);
-            let instance = self.groups[slot].instance(group.members[member.index()]);
+            let instance = self.chunks.groups[slot].instance(group.members[member.index()]);
             let instance = instance.expect("who has started has a trace");
             // Of a rooted collective, members other than the root need the root alone.
             let follows = root.is_some_and(|root| root != member);
@@ -95,16 +95,16 @@ impl<M: CollectiveModel> Collectives<'_, M> {
             let end = now + running.duration(node);
             effects.end_at(end, instance, node);
             let transfer = running.graph.recorded(node);
-            let run = &mut self.runs[id];
+            let run = &mut self.chunks.runs[id];
             run.recorded.begins[member.index()] = now;
             run.recorded.end = run.recorded.end.max(end);
             run.recorded.transfer = run.recorded.transfer.max(transfer);
         }
         fresh.clear();
-        let run = &mut self.runs[id];
+        let run = &mut self.chunks.runs[id];
         run.arrivals.arrived_now = fresh;
         if all {
-            self.counts.recorded += 1;
+            self.answers.recorded += 1;
             let event = Event::of_run(EventClass::Run, id, 0);
             effects.agenda.push(run.recorded.end, event);
         }
@@ -118,10 +118,11 @@ impl<M: CollectiveModel> Collectives<'_, M> {
         now: Time,
         id: RunIndex,
     ) {
-        let run = &self.runs[id];
-        let totals = self.waiting_as_recorded(flow, run, &self.groups[run.group]);
+        let run = &self.chunks.runs[id];
+        let totals = self.waiting_as_recorded(flow, run, &self.chunks.groups[run.group]);
         let transfer = run.recorded.transfer;
-        self.record(effects, now, id, (false, totals, transfer));
+        self.chunks
+            .record(effects, now, id, false, totals, transfer);
     }
 
     /// Returns the total waiting of a run that lasted as recorded, and the rank that caused most of it.

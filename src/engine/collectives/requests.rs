@@ -4,7 +4,7 @@
 //! the sender is ready. So data arrives before its receive is posted only where two ranks exchange several sizes
 //! under one tag, because requests do not carry a size.
 
-use super::Collectives;
+use super::executor::ChunkExecutor;
 use super::run::CellPlace;
 use crate::discipline::CollectiveModel;
 use crate::effects::Effects;
@@ -12,8 +12,25 @@ use crate::fabric::{Fabric, InFlightOp};
 use crate::ids::{RunCell, SharedStage};
 use chakram_base::units::Time;
 use chakram_hardware::network::NetworkBackend;
+use std::collections::BTreeMap;
 
-impl<M: CollectiveModel> Collectives<'_, M> {
+/// Ops of steps that wait for their rendezvous request, by cell, stage and step.
+#[derive(Debug, Default)]
+pub(super) struct WithheldSteps(BTreeMap<(RunCell, SharedStage, u32), u32>);
+
+impl WithheldSteps {
+    /// Keeps the op of a step until it is requested.
+    pub fn put(&mut self, at: RunCell, stage: SharedStage, step: u32, op: u32) {
+        self.0.insert((at, stage, step), op);
+    }
+
+    /// Returns the op of a step that is requested, if it waits for that.
+    pub fn take(&mut self, at: RunCell, stage: SharedStage, step: u32) -> Option<u32> {
+        self.0.remove(&(at, stage, step))
+    }
+}
+
+impl<M: CollectiveModel> ChunkExecutor<'_, M> {
     /// Sends a rendezvous request to every source from which a member now receives.
     pub(super) fn request_messages<N: NetworkBackend>(
         &mut self,
@@ -68,7 +85,7 @@ impl<M: CollectiveModel> Collectives<'_, M> {
         at: RunCell,
         (stage, step): (SharedStage, u32),
     ) {
-        if let Some(op) = self.expected.remove(&(at, stage, step)) {
+        if let Some(op) = self.withheld.take(at, stage, step) {
             fabric.release(now, op, effects);
             return;
         }

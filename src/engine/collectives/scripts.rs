@@ -5,8 +5,8 @@
 //! message is there is over at once, and messages of one instant are collected, so that the order of events within the
 //! instant does not matter.
 
-use super::Collectives;
 use super::chunks::{LAST_ORDER, POSITION_BITS};
+use super::executor::ChunkExecutor;
 use crate::discipline::{CollectiveModel, Discipline};
 use crate::effects::Effects;
 use crate::event::{Event, EventClass};
@@ -17,7 +17,7 @@ use chakram_base::units::{BufferShare, Time};
 use chakram_hardware::collective::{ScriptAction, ScriptEvent, ScriptPlayer};
 use chakram_hardware::network::{NetworkBackend, NetworkMessage};
 
-impl<M: CollectiveModel> Collectives<'_, M> {
+impl<M: CollectiveModel> ChunkExecutor<'_, M> {
     /// Delivers a script event to the member of `cell`, and carries out the actions that follow.
     pub(super) fn play<N: NetworkBackend>(
         &mut self,

@@ -1,9 +1,7 @@
 //! Settling of collectives: by closed form, or message by message, until all members have been told.
 
 use super::Collectives;
-use super::recorded::WaitTotals;
 use super::run::CollectiveRun;
-use crate::CollectiveRecord;
 use crate::ReplayRefusal;
 use crate::discipline::{CollectiveModel, Discipline};
 use crate::effects::{Effects, FollowUp};
@@ -48,13 +46,13 @@ impl<M: CollectiveModel> Collectives<'_, M> {
         now: Time,
         id: RunIndex,
     ) {
-        let run = &mut self.runs[id];
-        let group = self.groups[run.group].plan;
+        let run = &mut self.chunks.runs[id];
+        let group = self.chunks.groups[run.group].plan;
         let fresh = std::mem::take(&mut run.arrivals.arrived_now);
         let all = run.arrivals.arrived == group.present && run.arrivals.first == now;
         if all && let Some(span) = self.closed_form(fabric, id) {
             self.begin_all(effects, id);
-            self.counts.closed += 1;
+            self.answers.closed += 1;
             let event = Event::of_run(EventClass::Run, id, 0);
             effects.agenda.push(now + span, event);
         } else {
@@ -66,8 +64,8 @@ impl<M: CollectiveModel> Collectives<'_, M> {
 
     /// Notifies the observer that all members of a collective have arrived.
     fn begin_all(&self, effects: &mut Effects, id: RunIndex) {
-        let run = &self.runs[id];
-        let group = &self.groups[run.group];
+        let run = &self.chunks.runs[id];
+        let group = &self.chunks.groups[run.group];
         for (rank, &node) in group.plan.members.iter().zip(&run.arrivals.nodes) {
             if let Some(instance) = group.instance_id(*rank) {
                 effects.begin(instance, NodeIndex(node));
@@ -81,15 +79,15 @@ impl<M: CollectiveModel> Collectives<'_, M> {
         fabric: &mut Fabric<'_, N>,
         id: RunIndex,
     ) -> Option<Span> {
-        let run = &self.runs[id];
+        let run = &self.chunks.runs[id];
         if !run.own_schedules.is_empty() {
             return None;
         }
-        let cached = self.schedules.cached(run.schedule);
+        let cached = self.chunks.schedules.cached(run.schedule);
         if let Some(known) = cached.closed {
             return known;
         }
-        let GroupPlan { extent, paths, .. } = self.groups[run.group].plan;
+        let GroupPlan { extent, paths, .. } = self.chunks.groups[run.group].plan;
         let network = fabric.network();
         let quiet = UncontendedCost {
             shared: N::SHARED,
@@ -105,6 +103,7 @@ impl<M: CollectiveModel> Collectives<'_, M> {
             },
         };
         let span = self
+            .chunks
             .backend
             .closed_form(&cached.schedule, extent, paths, &quiet);
         // A missing closed form is cached too.
@@ -121,7 +120,7 @@ impl<M: CollectiveModel> Collectives<'_, M> {
     ) -> bool {
         !self.settings.stepwise
             && (!N::SHARED || self.settings.collectives_alone)
-            && self.runs[id].progress.is_none()
+            && self.chunks.runs[id].progress.is_none()
             && self.closed_form(fabric, id).is_some()
     }
 
@@ -134,17 +133,17 @@ impl<M: CollectiveModel> Collectives<'_, M> {
         id: RunIndex,
         member: MemberIndex,
     ) {
-        let run = &mut self.runs[id];
-        let group = self.groups[run.group].plan;
+        let run = &mut self.chunks.runs[id];
+        let group = self.chunks.groups[run.group].plan;
         let position = group.extent.position_of[member.index()];
         if run.progress.is_none() {
             run.begin(fabric.open(0), 0);
-            self.counts.stepwise += 1;
+            self.answers.stepwise += 1;
         }
         if run.arrivals.arrived == group.present && run.arrivals.arrived_now.is_empty() {
             self.begin_all(effects, id);
         }
-        self.enroll_at(fabric, effects, now, id, position);
+        self.chunks.enroll_at(fabric, effects, now, id, position);
     }
 
     /// Settles a run with members that arrived at this instant, of which no event is left.
@@ -155,27 +154,27 @@ impl<M: CollectiveModel> Collectives<'_, M> {
         now: Time,
         id: RunIndex,
     ) {
-        let run = &mut self.runs[id];
-        let group = self.groups[run.group].plan;
+        let run = &mut self.chunks.runs[id];
+        let group = self.chunks.groups[run.group].plan;
         let all = run.arrivals.arrived == group.present;
         if all {
             self.begin_all(effects, id);
         }
         if let Some(latency) = self.wired_barrier(id) {
-            self.runs[id].arrivals.arrived_now.clear();
+            self.chunks.runs[id].arrivals.arrived_now.clear();
             if all {
-                self.counts.closed += 1;
+                self.answers.closed += 1;
                 let event = Event::of_run(EventClass::Run, id, 0);
                 effects.agenda.push(now + latency, event);
             }
             return;
         }
         // A measured collective begins when its last member arrives, whoever came earlier.
-        let run = &mut self.runs[id];
+        let run = &mut self.chunks.runs[id];
         let measured = !N::SHARED
             && !self.settings.stepwise
             && run.own_schedules.is_empty()
-            && self.schedules.get(run.schedule).measured().is_some();
+            && self.chunks.schedules.get(run.schedule).measured().is_some();
         if measured && !all {
             run.arrivals.arrived_now.clear();
             return;
@@ -197,7 +196,7 @@ impl<M: CollectiveModel> Collectives<'_, M> {
     /// Returns the time of a run that is a barrier over wires of its own, which takes no links.
     fn wired_barrier(&self, id: RunIndex) -> Option<Span> {
         let latency = self.settings.topology.tiles()?.barrier?;
-        let request = self.runs[id].request?;
+        let request = self.chunks.runs[id].request?;
         (request.kind == CollectiveKind::Barrier).then_some(latency)
     }
 
@@ -210,8 +209,8 @@ impl<M: CollectiveModel> Collectives<'_, M> {
         id: RunIndex,
         all: bool,
     ) {
-        let run = &mut self.runs[id];
-        let running = &self.groups[run.group];
+        let run = &mut self.chunks.runs[id];
+        let running = &self.chunks.groups[run.group];
         let group = running.plan;
         if run.progress.is_none() {
             if let Some(refusal) = too_large(run, group.members.len()) {
@@ -220,9 +219,9 @@ impl<M: CollectiveModel> Collectives<'_, M> {
             }
             let phases = group.extent.phases.len();
             let ports = group.ports();
-            let order = self.schedules.get(run.schedule).admission();
+            let order = self.chunks.schedules.get(run.schedule).admission();
             run.begin(fabric.open(ports), order.map_or(0, |_| phases));
-            self.counts.stepwise += 1;
+            self.answers.stepwise += 1;
         }
         let mut fresh = std::mem::take(&mut run.arrivals.arrived_now);
         if all {
@@ -237,11 +236,12 @@ impl<M: CollectiveModel> Collectives<'_, M> {
         let position_of = &group.extent.position_of;
         fresh.sort_unstable_by_key(|member| position_of[member.index()]);
         for member in &fresh {
-            self.enroll_at(fabric, effects, now, id, position_of[member.index()]);
+            self.chunks
+                .enroll_at(fabric, effects, now, id, position_of[member.index()]);
         }
-        self.advance_begun(fabric, effects, now);
+        self.chunks.advance_begun(fabric, effects, now);
         fresh.clear();
-        self.runs[id].arrivals.arrived_now = fresh;
+        self.chunks.runs[id].arrivals.arrived_now = fresh;
     }
 
     /// Ends a collective answered by closed form, for all members alike or as it was rehearsed.
@@ -250,9 +250,10 @@ impl<M: CollectiveModel> Collectives<'_, M> {
         fabric: &mut Fabric<'_, N>,
         effects: &mut Effects,
         now: Time,
-        (id, number): (RunIndex, u32),
+        id: RunIndex,
+        number: u32,
     ) {
-        let run = &self.runs[id];
+        let run = &self.chunks.runs[id];
         if run.answer.rehearsal.is_some() {
             self.end_rehearsed(effects, now, id, number);
             return;
@@ -260,8 +261,8 @@ impl<M: CollectiveModel> Collectives<'_, M> {
         if !self.release_reservation(fabric, id, number) {
             return;
         }
-        let run = &self.runs[id];
-        let running = &self.groups[run.group];
+        let run = &self.chunks.runs[id];
+        let running = &self.chunks.groups[run.group];
         for (rank, &node) in running.plan.members.iter().zip(&run.arrivals.nodes) {
             let instance = running.instance(*rank);
             if let Some(instance) = instance {
@@ -271,46 +272,7 @@ impl<M: CollectiveModel> Collectives<'_, M> {
         if M::Order::AT_ONCE {
             effects.leave(FollowUp::Record(id));
         } else {
-            self.record_model(effects, now, id, false);
-        }
-    }
-
-    /// Reports a collective that has ended, and frees its run.
-    pub fn record_model(&mut self, effects: &mut Effects, now: Time, id: RunIndex, stepwise: bool) {
-        let run = &self.runs[id];
-        let totals = run.waiting(self.groups[run.group].plan);
-        let transfer = now.since(run.arrivals.last);
-        self.record(effects, now, id, (stepwise, totals, transfer));
-    }
-
-    /// Reports a collective that has ended with its waiting and its transfer, and frees its run.
-    pub(super) fn record(
-        &mut self,
-        effects: &mut Effects,
-        now: Time,
-        id: RunIndex,
-        (stepwise, (waited, waited_for), transfer): (bool, WaitTotals, Span),
-    ) {
-        let run = &self.runs[id];
-        let running = &mut self.groups[run.group];
-        let request = run.request.expect("a run carries something out");
-        effects.record(CollectiveRecord {
-            group: running.id,
-            kind: request.kind,
-            buffer: request.buffer,
-            last_start: run.arrivals.last,
-            end: now,
-            transfer,
-            waited_for,
-            waited,
-            stepwise,
-            materialized: run.answer.materialized,
-            messages: run.messages,
-        });
-        running.order.run_of[run.sequence as usize] = None;
-        // A run with messages still in flight keeps its slot, because their ops refer to it.
-        if run.progress.is_none() {
-            self.runs.give_back(id);
+            self.chunks.record_model(effects, now, id, false);
         }
     }
 }

@@ -50,7 +50,7 @@ impl<O: Observer + ?Sized, N: NetworkBackend, M: CollectiveModel> Engine<'_, O, 
         (instance, node): InstanceNode,
     ) -> (String, Option<InstanceNode>) {
         let (slot, _) = self.flow.call(instance, node);
-        let group = self.collectives.groups[slot.group].plan;
+        let group = self.collectives.chunks.groups[slot.group].plan;
         let Some(run) = self.collectives.begun_run(slot, node) else {
             return ("an event that never came".to_owned(), None);
         };
@@ -94,7 +94,7 @@ impl<O: Observer + ?Sized, N: NetworkBackend, M: CollectiveModel> Engine<'_, O, 
         let ((instance, node), (rank, other)) = (disagreement.own, disagreement.other);
         let own = self.flow.rank_of(instance);
         let graph = self.flow.instance(instance).graph;
-        let theirs = self.collectives.groups[group].instance(rank)?;
+        let theirs = self.collectives.chunks.groups[group].instance(rank)?;
         let their_graph = self.flow.instance(theirs).graph;
         let say = |rank, graph: &Graph, node: NodeIndex| {
             format!(
@@ -104,7 +104,7 @@ impl<O: Observer + ?Sized, N: NetworkBackend, M: CollectiveModel> Engine<'_, O, 
                 graph.bytes(node)
             )
         };
-        let group = group_text(self.collectives.groups[group].plan);
+        let group = group_text(self.collectives.chunks.groups[group].plan);
         Some(ReplayRefusal::new(
             format!(
                 "the ranks disagree on collective {sequence} (counted from 0 in the order of issue) of the \
