@@ -39,7 +39,9 @@ mod scripts;
 mod settling;
 mod stage_numbers;
 
-pub(super) use group::RunningGroup;
+pub(super) use group::{RunningGroup, RunningGroups};
+pub(super) use run::CollectiveRun;
+pub(super) use runs::CollectiveRuns;
 
 use answers::AnswerCounts;
 use executor::ChunkExecutor;

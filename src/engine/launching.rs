@@ -1,12 +1,20 @@
 //! Launches in the loop: feeds are told what ended, and what they ask for begins; jobs of processors begin and end.
 
-use super::dataflow::{HELD, LaunchPlace, REPRICED, SERVED, SLOWED, TURNS, key, node_of};
-use super::discipline::CollectiveModel;
+use super::collectives::RunningGroups;
+use super::dataflow::{Dataflow, HELD, LaunchPlace, REPRICED, SERVED, SLOWED, TURNS, key, node_of};
+use super::discipline::{CollectiveModel, Discipline};
+use super::effects::Effects;
 use super::event::{Event, EventClass};
 use super::feed::Feed;
+use super::frames::Launches;
 use super::ids::InstanceIndex;
-use super::launch::{Launch, LaunchOrderEntry, LaunchPrices, LaunchQueue, LaunchRelease};
+use super::launch::{
+    Launch, LaunchOrderEntry, LaunchPrices, LaunchQueue, LaunchRecord, LaunchRelease,
+};
+use super::messages::Messages;
 use super::processor::ProcessorJob;
+use super::processors::Processors;
+use super::tile_groups::TileGroups;
 use super::{CompiledReplay, Engine};
 use crate::Observer;
 use chakram_base::ids::NodeIndex;
@@ -86,112 +94,20 @@ impl<'a, O: Observer + ?Sized, N: NetworkBackend, M: CollectiveModel> Engine<'a,
 
     /// Begins a launch.
     fn begin(&mut self, now: Time, feed: u32, launch: Launch) {
-        let (program, record) = match self.launches.number(now, feed, &launch) {
-            Ok(numbered) => numbered,
-            Err(refusal) => {
-                self.effects.refusal = Some(refusal);
-                return;
-            }
+        let mut parts = LaunchParts {
+            launches: &mut self.launches,
+            flow: &mut self.flow,
+            tile_groups: &mut self.tile_groups,
+            processors: &mut self.processors,
+            messages: &mut self.messages,
+            groups: &mut self.collectives.chunks.groups,
+            effects: &mut self.effects,
+            aggregate: self.settings.aggregate,
+            as_issued: M::Order::MATCHES_AS_ISSUED,
         };
-        let repriced = !matches!(launch.prices, LaunchPrices::AsCompiled);
-        let (frame, used) = self.launches.take(record, launch.prices);
-        let (plan, many) = (&program.plan, self.launches.are_many());
-        if !used {
-            self.add_frame(program, record.program);
+        if let Some(record) = parts.begin(now, feed, launch) {
+            self.observer.launched(now, &record);
         }
-        self.flow.number(frame, record.serial.0);
-        let place = *self.flow.place(frame);
-        let (first, count) = (place.first_instance, plan.instances.len() as u32);
-        for (index, planned) in (0..).zip(&plan.instances) {
-            let instance = first.after(index);
-            let npu = launch.npu.unwrap_or(planned.npu);
-            let shared = program.shared_at(planned, launch.npu);
-            let lanes = self.processors.lanes_mut();
-            let first_lane = self
-                .launches
-                .lanes(lanes, record.feed, npu, shared.lane_count);
-            let served = self.processors.serve(npu, record.program);
-            let flags = [
-                (served, SERVED),
-                (repriced, REPRICED),
-                (many, TURNS),
-                (shared.beside_collectives > 1.0, SLOWED),
-            ];
-            let flags = flags.into_iter().filter(|(is, _)| *is);
-            let running = self.flow.instance_mut(instance);
-            let graph = running.graph;
-            (running.npu, running.shared) = (npu, shared);
-            (running.first_lane, running.left) = (first_lane, graph.len() as u32);
-            running.flags = flags.fold(0, |all, (_, flag)| all | flag);
-            running.collectives = 0;
-            self.flow.open(instance, used);
-            if many {
-                for (lane, nodes) in (first_lane..).zip(shared.lane_nodes(graph)) {
-                    let kernels = if served { 0 } else { nodes.kernels };
-                    let left = nodes.others + kernels;
-                    if left > 0 {
-                        self.processors.lanes_mut().enter(lane, instance, left);
-                    }
-                }
-            }
-        }
-        self.collectives
-            .chunks
-            .groups
-            .launch(place.first_group, plan.groups.len(), used);
-        if used {
-            self.messages.reset(place.first_pair, plan.pairs);
-        }
-        self.observer.launched(now, &record);
-        let held = launch.release == LaunchRelease::ByRank;
-        if held {
-            self.launches.hold(frame);
-        }
-        if self.settings.aggregate && !many {
-            self.tile_groups.form(&mut self.flow, first, count);
-        }
-        for instance in (0..count).map(|index| first.after(index)) {
-            let running = self.flow.instance_mut(instance);
-            if running.left == 0 {
-                self.effects.ended.push(instance);
-            } else if held {
-                running.flags |= HELD;
-            } else if !self.tile_groups.follows(&self.flow, instance) {
-                let release = self.flow.rank_of(instance).release;
-                let at = now + release.since(Time::ZERO);
-                let event = Event::of_node(EventClass::Release, instance, NodeIndex(0));
-                self.effects.agenda.push(at, event);
-            }
-        }
-    }
-
-    /// Makes room for a launch of a program in all components.
-    fn add_frame(&mut self, program: &'a CompiledReplay<'a>, index: u32) {
-        let (plan, workload) = (&program.plan, program.workload());
-        let numbers = self.launches.numbers(index);
-        let only = !self.launches.are_many();
-        let first_instance = InstanceIndex(self.flow.instances().len() as u32);
-        if only {
-            // There is no other frame, so no room is left over. Several grow by doubling.
-            let lanes = plan.instances.iter();
-            let lanes = lanes.map(|i| plan.shared[i.shared as usize].lane_count as usize);
-            self.processors.lanes_mut().reserve(lanes.sum());
-            self.flow.reserve(plan.instances.len());
-        }
-        let place = LaunchPlace {
-            plan,
-            ranks: workload.instances(),
-            serial: 0,
-            first_instance,
-            first_group: self
-                .collectives
-                .chunks
-                .groups
-                .add(plan, first_instance, numbers, only),
-            first_pair: self.messages.add::<M::Order>(plan),
-        };
-        let graphs = workload.instances().iter().map(|of| workload.graph(of));
-        self.flow.add(place, numbers.first_instance, graphs);
     }
 
     fn processor_job(&self, instance: InstanceIndex, node: NodeIndex) -> ProcessorJob {
@@ -243,5 +159,126 @@ impl<'a, O: Observer + ?Sized, N: NetworkBackend, M: CollectiveModel> Engine<'a,
             self.effects.end_at(times.end.max(now), instance, node);
         }
         *self.processors.started() = started;
+    }
+}
+
+/// The parts of a loop in which a launch has a place.
+///
+/// It names none of the types over which the loop is generic, so that the beginning of a launch is compiled once.
+struct LaunchParts<'x, 'a> {
+    launches: &'x mut Launches<'a>,
+    flow: &'x mut Dataflow<'a>,
+    tile_groups: &'x mut TileGroups,
+    processors: &'x mut Processors<'a>,
+    messages: &'x mut Messages<'a>,
+    groups: &'x mut RunningGroups<'a>,
+    effects: &'x mut Effects,
+    aggregate: bool,
+    as_issued: bool,
+}
+
+impl<'a> LaunchParts<'_, 'a> {
+    /// Begins a launch, and returns what observers are told of it; `None` if it is refused.
+    fn begin(&mut self, now: Time, feed: u32, launch: Launch) -> Option<LaunchRecord> {
+        let (program, record) = match self.launches.number(now, feed, &launch) {
+            Ok(numbered) => numbered,
+            Err(refusal) => {
+                self.effects.refusal = Some(refusal);
+                return None;
+            }
+        };
+        let repriced = !matches!(launch.prices, LaunchPrices::AsCompiled);
+        let (frame, used) = self.launches.take(record, launch.prices);
+        let (plan, many) = (&program.plan, self.launches.are_many());
+        if !used {
+            self.add_frame(program, record.program);
+        }
+        self.flow.number(frame, record.serial.0);
+        let place = *self.flow.place(frame);
+        let (first, count) = (place.first_instance, plan.instances.len() as u32);
+        for (index, planned) in (0..).zip(&plan.instances) {
+            let instance = first.after(index);
+            let npu = launch.npu.unwrap_or(planned.npu);
+            let shared = program.shared_at(planned, launch.npu);
+            let lanes = self.processors.lanes_mut();
+            let first_lane = self
+                .launches
+                .lanes(lanes, record.feed, npu, shared.lane_count);
+            let served = self.processors.serve(npu, record.program);
+            let flags = [
+                (served, SERVED),
+                (repriced, REPRICED),
+                (many, TURNS),
+                (shared.beside_collectives > 1.0, SLOWED),
+            ];
+            let flags = flags.into_iter().filter(|(is, _)| *is);
+            let running = self.flow.instance_mut(instance);
+            let graph = running.graph;
+            (running.npu, running.shared) = (npu, shared);
+            (running.first_lane, running.left) = (first_lane, graph.len() as u32);
+            running.flags = flags.fold(0, |all, (_, flag)| all | flag);
+            running.collectives = 0;
+            self.flow.open(instance, used);
+            if many {
+                for (lane, nodes) in (first_lane..).zip(shared.lane_nodes(graph)) {
+                    let kernels = if served { 0 } else { nodes.kernels };
+                    let left = nodes.others + kernels;
+                    if left > 0 {
+                        self.processors.lanes_mut().enter(lane, instance, left);
+                    }
+                }
+            }
+        }
+        self.groups
+            .launch(place.first_group, plan.groups.len(), used);
+        if used {
+            self.messages.reset(place.first_pair, plan.pairs);
+        }
+        let held = launch.release == LaunchRelease::ByRank;
+        if held {
+            self.launches.hold(frame);
+        }
+        if self.aggregate && !many {
+            self.tile_groups.form(self.flow, first, count);
+        }
+        for instance in (0..count).map(|index| first.after(index)) {
+            let running = self.flow.instance_mut(instance);
+            if running.left == 0 {
+                self.effects.ended.push(instance);
+            } else if held {
+                running.flags |= HELD;
+            } else if !self.tile_groups.follows(self.flow, instance) {
+                let release = self.flow.rank_of(instance).release;
+                let at = now + release.since(Time::ZERO);
+                let event = Event::of_node(EventClass::Release, instance, NodeIndex(0));
+                self.effects.agenda.push(at, event);
+            }
+        }
+        Some(record)
+    }
+
+    /// Makes room for a launch of a program in all components.
+    fn add_frame(&mut self, program: &'a CompiledReplay<'a>, index: u32) {
+        let (plan, workload) = (&program.plan, program.workload());
+        let numbers = self.launches.numbers(index);
+        let only = !self.launches.are_many();
+        let first_instance = InstanceIndex(self.flow.instances().len() as u32);
+        if only {
+            // There is no other frame, so no room is left over. Several grow by doubling.
+            let lanes = plan.instances.iter();
+            let lanes = lanes.map(|i| plan.shared[i.shared as usize].lane_count as usize);
+            self.processors.lanes_mut().reserve(lanes.sum());
+            self.flow.reserve(plan.instances.len());
+        }
+        let place = LaunchPlace {
+            plan,
+            ranks: workload.instances(),
+            serial: 0,
+            first_instance,
+            first_group: self.groups.add(plan, first_instance, numbers, only),
+            first_pair: self.messages.add(plan, self.as_issued),
+        };
+        let graphs = workload.instances().iter().map(|of| workload.graph(of));
+        self.flow.add(place, numbers.first_instance, graphs);
     }
 }

@@ -100,10 +100,11 @@ impl<'a> Messages<'a> {
         }
     }
 
-    /// Adds the matches of a program's launch, and returns the index of the first.
-    pub fn add<D: Discipline>(&mut self, plan: &'a ReplayPlan) -> u32 {
+    /// Adds the matches of a program's launch, `as_issued` if that is how they are made, and returns the index of the
+    /// first.
+    pub fn add(&mut self, plan: &'a ReplayPlan, as_issued: bool) -> u32 {
         let count = plan.pairs as usize;
-        if D::MATCHES_AS_ISSUED {
+        if as_issued {
             self.request_channels = &plan.request_channels;
             let first = self.channels.len();
             self.channels

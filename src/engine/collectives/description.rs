@@ -1,38 +1,22 @@
 //! Description of what collectives in flight wait for, when nothing is pending.
 
-use super::Collectives;
 use super::run::{CollectiveRun, OUTSIDE, StepwiseProgress};
-use crate::discipline::CollectiveModel;
-use crate::ids::{GroupIndex, GroupSlot};
-use crate::plan::NONE;
-use chakram_base::ids::{MemberIndex, NodeIndex, Position};
+use crate::plan::GroupPlan;
+use chakram_base::ids::{MemberIndex, Position};
 
-impl<M: CollectiveModel> Collectives<'_, M> {
-    /// Returns whether a member of a collective has arrived; `None` if no member has.
-    pub fn has_arrived(
-        &self,
-        group: GroupIndex,
-        sequence: u32,
-        member: MemberIndex,
-    ) -> Option<bool> {
-        let run = self.chunks.groups[group].order.run_of[sequence as usize]?;
-        Some(self.chunks.runs[run].arrivals.nodes[member.index()] != NONE)
-    }
-
-    /// Returns the collective that goes message by message in which a member takes part with `node`.
-    pub fn begun_run(&self, slot: GroupSlot, node: NodeIndex) -> Option<&CollectiveRun> {
-        self.chunks.runs.begun(slot, node)
-    }
-
+impl CollectiveRun {
     /// Says what the chunks of a member wait for, in a collective of which all members are there.
-    pub fn waiting_chunks(&self, run: &CollectiveRun, member: MemberIndex) -> String {
-        let group = self.chunks.groups[run.group].plan;
-        let mut stages = self.chunks.schedules.get(run.schedule).stages().iter();
-        if stages.any(|stage| self.chunks.backend.is_scripted(stage)) {
+    pub fn waiting_chunks(
+        &self,
+        group: &GroupPlan,
+        member: MemberIndex,
+        is_scripted: bool,
+    ) -> String {
+        if is_scripted {
             return "its algorithm, which waits for a message of its own at this rank".to_owned();
         }
         let position = group.extent.position_of[member.index()];
-        let progress = run.progress.as_ref();
+        let progress = self.progress.as_ref();
         if let Some((from, to)) = progress.and_then(|progress| progress.crossing) {
             let rank = |at: Position| group.members[group.extent.member_at[at.index()].index()];
             return format!(
@@ -45,13 +29,13 @@ impl<M: CollectiveModel> Collectives<'_, M> {
         }
         let done = progress.map_or(0, |progress| progress.done[position.index()]);
         let behind = behind_in_queue(progress, position, group.members.len());
-        let cause = match run.own_schedules.is_empty() {
+        let cause = match self.own_schedules.is_empty() {
             true => "NPUs have taken chunks from their queues in different orders",
             false => "collectives differ, and take the dimensions in different orders",
         };
         format!(
             "its chunks, of which {done} of {} are done here{behind}; all members are there, but their {cause}",
-            run.chunks
+            self.chunks
         )
     }
 }

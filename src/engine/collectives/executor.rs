@@ -5,6 +5,7 @@ use super::direction_matching::UnsortedMessage;
 use super::group::RunningGroups;
 use super::recorded::WaitTotals;
 use super::requests::WithheldSteps;
+use super::run::CollectiveRun;
 use super::runs::CollectiveRuns;
 use super::schedule_cache::ScheduleCache;
 use crate::CollectiveRecord;
@@ -24,7 +25,7 @@ pub struct ChunkExecutor<'a, M: CollectiveModel> {
     pub(super) backend: &'a mut M,
     pub(super) settings: RunSettings<'a>,
     pub groups: RunningGroups<'a>,
-    pub(super) runs: CollectiveRuns,
+    pub runs: CollectiveRuns,
     pub(super) schedules: ScheduleCache<M::Stage>,
     pub(super) queues: ChunkQueues,
     /// Chunks that began a stage and have not advanced in it yet.
@@ -51,6 +52,12 @@ impl<'a, M: CollectiveModel> ChunkExecutor<'a, M> {
             mixed_directions,
             rehearsed_ends: None,
         }
+    }
+
+    /// Returns whether members execute a collective from scripts.
+    pub fn is_scripted(&self, run: &CollectiveRun) -> bool {
+        let mut stages = self.schedules.get(run.schedule).stages().iter();
+        stages.any(|stage| self.backend.is_scripted(stage))
     }
 
     /// Handles an event of a collective that goes message by message.

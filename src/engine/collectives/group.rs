@@ -2,7 +2,7 @@
 
 use super::launch_order::LaunchOrder;
 use crate::dataflow::LaunchNumbers;
-use crate::ids::{GroupIndex, GroupSlot, InstanceId, InstanceIndex, ReplayGroupId};
+use crate::ids::{GroupIndex, GroupSlot, InstanceId, InstanceIndex, ReplayGroupId, RunIndex};
 use crate::plan::{GroupPlan, NONE, ReplayPlan};
 use chakram_base::ids::{MemberIndex, NodeIndex, Rank};
 use std::ops::{Index, IndexMut};
@@ -39,6 +39,11 @@ impl RunningGroup<'_> {
     pub fn instance_id(&self, rank: Rank) -> Option<InstanceId> {
         let own = self.program.instance(rank)?;
         Some(InstanceId(self.first_id.0 + own.0))
+    }
+
+    /// Returns the run of a collective, if it is in flight.
+    pub fn run(&self, sequence: u32) -> Option<RunIndex> {
+        self.order.run_of[sequence as usize]
     }
 
     /// Returns the collective that a member, which is ready for `sequence`, has to start before it, if there is one.

@@ -30,18 +30,16 @@ impl CommTiming {
             Self::Recorded => graph.call(node).eager,
         }
     }
-}
 
-impl<M: CollectiveModel> Collectives<'_, M> {
     /// Returns whether `member`'s part in a collective can begin only when `other` has started.
-    pub fn awaits(
-        &self,
+    pub(crate) fn awaits(
+        self,
         group: &RunningGroup<'_>,
         sequence: u32,
         member: MemberIndex,
         other: MemberIndex,
     ) -> bool {
-        match root_of(group.plan, sequence).filter(|_| self.settings.comm == CommTiming::Recorded) {
+        match root_of(group.plan, sequence).filter(|_| self == Self::Recorded) {
             None => true,
             Some(root) => {
                 let present = group.instance(group.plan.members[root.index()]).is_some();
@@ -49,7 +47,9 @@ impl<M: CollectiveModel> Collectives<'_, M> {
             }
         }
     }
+}
 
+impl<M: CollectiveModel> Collectives<'_, M> {
     /// Begins the parts whose members no longer wait for anybody; called when no event is left at `now` and members
     /// of the collective have started.
     pub fn begin_parts(

@@ -7,7 +7,7 @@ use std::ops::{Index, IndexMut};
 
 /// See the module.
 #[derive(Debug, Default)]
-pub(super) struct CollectiveRuns {
+pub struct CollectiveRuns {
     all: Vec<CollectiveRun>,
     free: Vec<RunIndex>,
 }

@@ -1,15 +1,13 @@
 //! Deadlock diagnosis in insertion order, where matches follow the order of issue.
 
-use super::InstanceNode;
-use crate::CollectiveModel;
-use crate::Observer;
+use super::{InstanceNode, StuckDiagnosis};
+use crate::collectives::IssueMismatch;
 use crate::plan::{NONE, group_text};
-use crate::{Engine, ReplayRefusal, matching};
+use crate::{ReplayRefusal, matching};
 use chakram_base::ids::NodeIndex;
-use chakram_hardware::network::NetworkBackend;
 use chakram_trace::graph::Graph;
 
-impl<O: Observer + ?Sized, N: NetworkBackend, M: CollectiveModel> Engine<'_, O, N, M> {
+impl StuckDiagnosis<'_, '_> {
     /// Describes a message that waits for its other half.
     pub(super) fn wait_in_channel(
         &self,
@@ -50,8 +48,8 @@ impl<O: Observer + ?Sized, N: NetworkBackend, M: CollectiveModel> Engine<'_, O, 
         (instance, node): InstanceNode,
     ) -> (String, Option<InstanceNode>) {
         let (slot, _) = self.flow.call(instance, node);
-        let group = self.collectives.chunks.groups[slot.group].plan;
-        let Some(run) = self.collectives.begun_run(slot, node) else {
+        let group = self.groups[slot.group].plan;
+        let Some(run) = self.runs.begun(slot, node) else {
             return ("an event that never came".to_owned(), None);
         };
         let missing: Vec<_> = group
@@ -84,17 +82,17 @@ impl<O: Observer + ?Sized, N: NetworkBackend, M: CollectiveModel> Engine<'_, O, 
             );
             return (text, vertex);
         }
-        (self.collectives.waiting_chunks(run, slot.member), None)
+        let scripted = (self.is_scripted)(run);
+        (run.waiting_chunks(group, slot.member, scripted), None)
     }
 
     /// Returns a refusal if members issued different collectives under one number.
-    pub fn disagreement(&self) -> Option<ReplayRefusal> {
-        let disagreement = self.collectives.mismatch()?;
+    pub fn disagreement(&self, disagreement: IssueMismatch) -> Option<ReplayRefusal> {
         let (group, sequence) = (disagreement.group, disagreement.sequence);
         let ((instance, node), (rank, other)) = (disagreement.own, disagreement.other);
         let own = self.flow.rank_of(instance);
         let graph = self.flow.instance(instance).graph;
-        let theirs = self.collectives.chunks.groups[group].instance(rank)?;
+        let theirs = self.groups[group].instance(rank)?;
         let their_graph = self.flow.instance(theirs).graph;
         let say = |rank, graph: &Graph, node: NodeIndex| {
             format!(
@@ -104,7 +102,7 @@ impl<O: Observer + ?Sized, N: NetworkBackend, M: CollectiveModel> Engine<'_, O, 
                 graph.bytes(node)
             )
         };
-        let group = group_text(self.collectives.chunks.groups[group].plan);
+        let group = group_text(self.groups[group].plan);
         Some(ReplayRefusal::new(
             format!(
                 "the ranks disagree on collective {sequence} (counted from 0 in the order of issue) of the \
