@@ -175,13 +175,13 @@ pub mod engine {
 
     pub use chakram_engine::{
         CollectiveModel, CollectiveRecord, CommTiming, CompiledReplay, ComputeModel, Discipline,
-        Engine, Extensions, Feed, GroupSplit, GroupView, HostTiming, JobTimes, KernelModel, Launch,
-        LaunchMode, LaunchPrices, LaunchQueue, LaunchRecord, LaunchRelease, LaunchSerial,
-        LoopCounts, MemoryDesign, NetworkModel, NodeRef, Observer, OptionKey, OptionRefusal,
-        PricingCoverage, ProcessorJob, ProcessorModel, RepeatedLaunch, ReplayError, ReplayOptions,
-        ReplayOutcome, ReplayRefusal, RepresentativeCheck, RooflineEfficiency, RunSegment,
-        SingleLaunch, StepTimes, Stuck, TimeCategory, TimedLaunches, WaitingNode, place,
-        replay_representatives, run_launches,
+        Engine, Extensions, Feed, GroupSplit, GroupView, HostTiming, InstanceId, JobTimes,
+        KernelModel, Launch, LaunchMode, LaunchPrices, LaunchQueue, LaunchRecord, LaunchRelease,
+        LaunchSerial, LoopCounts, MemoryDesign, NetworkModel, NodeRef, Observer, OptionKey,
+        OptionRefusal, PricingCoverage, ProcessorJob, ProcessorModel, RepeatedLaunch, ReplayError,
+        ReplayGroupId, ReplayOptions, ReplayOutcome, ReplayRefusal, RepresentativeCheck,
+        RooflineEfficiency, RunSegment, SingleLaunch, StepTimes, Stuck, TimeCategory,
+        TimedLaunches, WaitingNode, place, replay_representatives, run_launches,
     };
 }
 

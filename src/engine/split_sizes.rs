@@ -81,7 +81,7 @@ fn table(
         ));
     }
     let at = |from: usize, to: usize| {
-        let position = |member: usize| group.extent.position_of[member] as usize;
+        let position = |member: usize| group.extent.position_of[member].index();
         position(from) * n + position(to)
     };
     let mut bytes = vec![None; n * n];

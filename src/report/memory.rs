@@ -13,6 +13,7 @@ use super::{CollectiveRecord, Observer, port_memory};
 use chakram_base::ids::{NodeIndex, Npu, Rank};
 use chakram_base::units::{Bytes, Time, percent_of};
 use chakram_engine::CompiledReplay;
+use chakram_engine::InstanceId;
 use chakram_trace::format::TensorClass;
 use chakram_trace::graph::NodeKind;
 use serde::{Deserialize, Serialize};
@@ -213,12 +214,12 @@ impl<'a> MemoryObserver<'a> {
 
 impl Observer for MemoryObserver<'_> {
     #[inline]
-    fn issued(&mut self, now: Time, instance: u32, node: NodeIndex, _: NodeKind) {
+    fn issued(&mut self, now: Time, instance: InstanceId, node: NodeIndex, _: NodeKind) {
         self.followed.issued(now, instance, node);
     }
 
     #[inline]
-    fn completed(&mut self, now: Time, instance: u32, node: NodeIndex, _: NodeKind) {
+    fn completed(&mut self, now: Time, instance: InstanceId, node: NodeIndex, _: NodeKind) {
         self.followed.completed(now, instance, node);
     }
 

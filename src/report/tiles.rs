@@ -8,6 +8,7 @@ use crate::CollectiveRecord;
 use chakram_base::ids::NodeIndex;
 use chakram_base::units::{Span, Time, percent_of};
 use chakram_engine::CompiledReplay;
+use chakram_engine::InstanceId;
 use chakram_hardware::machine::Machine;
 use chakram_hardware::network::NetworkOccupancy;
 use chakram_trace::graph::NodeKind;
@@ -69,8 +70,8 @@ impl TileUse {
 pub struct TileObserver(Option<NetworkOccupancy>);
 
 impl Observer for TileObserver {
-    fn issued(&mut self, _: Time, _: u32, _: NodeIndex, _: NodeKind) {}
-    fn completed(&mut self, _: Time, _: u32, _: NodeIndex, _: NodeKind) {}
+    fn issued(&mut self, _: Time, _: InstanceId, _: NodeIndex, _: NodeKind) {}
+    fn completed(&mut self, _: Time, _: InstanceId, _: NodeIndex, _: NodeKind) {}
     fn collective(&mut self, _: &CollectiveRecord) {}
     fn network(&mut self, occupancy: &NetworkOccupancy) {
         self.0 = Some(occupancy.clone());

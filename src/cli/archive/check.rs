@@ -9,7 +9,9 @@ use chakram_archive::{
 };
 use chakram_base::units::{Time, parse_percent};
 use chakram_engine::{OptionRefusal, ReplayOptions};
-use chakram_studies::regression::{CheckOutcome, CoveredWorkload, FailedPrediction, Prediction, RegressionError, self, verdict};
+use chakram_studies::regression::{
+    self, CheckOutcome, CoveredWorkload, FailedPrediction, Prediction, RegressionError, verdict,
+};
 use chakram_trace::files::OutputSet;
 use chakram_trace::format::escape;
 use clap::{Args, Parser, ValueEnum};

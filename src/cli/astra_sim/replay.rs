@@ -36,7 +36,7 @@ pub fn run(
     // Most graphs need no look-up per node, which `None` says.
     let odd = odd.map(|(instance, work)| work.stand_ins.then(|| workload.graph(instance)));
     let odd: Vec<_> = odd.collect();
-    let mut busy = BusyObserver::new(workload, |instance, node| match odd[instance as usize] {
+    let mut busy = BusyObserver::new(workload, |instance, node| match odd[instance.index()] {
         None => NodeKind::Compute,
         Some(graph) => astra_sim::counts_as(graph, node),
     });

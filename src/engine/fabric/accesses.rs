@@ -120,10 +120,7 @@ impl<N: NetworkBackend> Fabric<'_, N> {
             }
             if whole {
                 let (instance, node) = node_of(access.token);
-                let op = InFlightOp::Access {
-                    instance,
-                    node: node.0,
-                };
+                let op = InFlightOp::Access { instance, node };
                 let op = self.ops.reserve(op);
                 let path = topology.path_between(ends);
                 let transfer = MemoryTransfer {

@@ -7,6 +7,16 @@ use chakram::engine::NetworkModel::Exclusive;
 use chakram::engine::{CompiledReplay, ReplayOptions, ReplayOutcome};
 use chakram::extend::NetworkOccupancy;
 use chakram::ids::{NodeIndex, Npu};
+use chakram::internals::engine::{CompiledReplay, InstanceId, ReplayOptions, ReplayOutcome};
+use chakram::internals::graph::NodeKind;
+use chakram::internals::ids::{NodeIndex, Npu};
+use chakram::internals::machine::Machine;
+use chakram::internals::network::NetworkKind::Exclusive;
+use chakram::internals::network::NetworkOccupancy;
+use chakram::internals::report::{CollectiveRecord, Observer};
+use chakram::internals::trace::{CollectiveKind as K, MemoryLocation, Op};
+use chakram::internals::units::Time;
+use chakram::internals::workload::Workload;
 use chakram::machine::Machine;
 use chakram::report::{CollectiveRecord, Observer};
 use chakram::trace::{CollectiveKind as K, MemoryLocation, Op};
@@ -18,8 +28,8 @@ use chakram::workload::{NodeKind, Workload};
 struct BusyLinks(String);
 
 impl Observer for BusyLinks {
-    fn issued(&mut self, _: Time, _: u32, _: NodeIndex, _: NodeKind) {}
-    fn completed(&mut self, _: Time, _: u32, _: NodeIndex, _: NodeKind) {}
+    fn issued(&mut self, _: Time, _: InstanceId, _: NodeIndex, _: NodeKind) {}
+    fn completed(&mut self, _: Time, _: InstanceId, _: NodeIndex, _: NodeKind) {}
     fn collective(&mut self, _: &CollectiveRecord) {}
     fn network(&mut self, occupancy: &NetworkOccupancy) {
         self.0 = format!("{occupancy:?}");
