@@ -211,12 +211,9 @@ const EXCEPTIONS: &[(&str, &str)] = &[
     ("src/workloads", "generate/training/sharded"),
     ("src/workloads", "model"),
     ("src/astra_sim", ""),
-    ("src/archive", ""),
     ("src/serving", ""),
     ("src/serving", "scenario"),
     ("src/studies", "sweep"),
-    ("converters", ""),
-    ("converters", "pytorch"),
     ("src/cli", ""),
 ];
 

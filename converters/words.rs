@@ -1,0 +1,36 @@
+//! Words of text formats that have a line for each layer, with their columns, and errors that name both.
+
+use chakram_trace::format::{TraceError, TraceLocation, escape};
+
+/// The words of a line, each with its column from 1.
+pub fn words(line: &str) -> impl Iterator<Item = (usize, &str)> {
+    line.split_whitespace()
+        .map(move |word| (word.as_ptr() as usize - line.as_ptr() as usize + 1, word))
+}
+
+/// A word that is a number up to `most`.
+pub fn number(line: usize, word: (usize, &str), what: &str, most: u64) -> Result<u64, TraceError> {
+    match word.1.parse() {
+        Ok(number) if number <= most => Ok(number),
+        _ => Err(refused(
+            line,
+            word.0,
+            format!("{what} is `{}`", escape(word.1)),
+            format!("a whole number from 0 to {most}"),
+        )),
+    }
+}
+
+/// Returns the error of a line and column, counted from 1.
+pub fn refused(
+    line: usize,
+    column: usize,
+    found: impl Into<String>,
+    hint: impl Into<String>,
+) -> TraceError {
+    let place = TraceLocation {
+        line: Some((line, column)),
+        ..TraceLocation::default()
+    };
+    TraceError::refused_at(place, found, hint)
+}
