@@ -27,3 +27,6 @@ pub use journal::{JournalEntry, SweepJournal};
 pub use page::render;
 pub use search::{StudyExplorer, StudyShard, SweepOptions, SweepStep, WorkDone};
 pub use table::SweepTable;
+
+/// The most points that a strategy which visits all of them may have.
+const MOST_POINTS: u64 = 4_000_000;

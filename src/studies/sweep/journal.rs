@@ -3,7 +3,8 @@
 //! It is appended to while the sweep runs, one write for a line, so that whatever ends the program loses no more than
 //! what was under way. A last line that is not whole is cut off when the journal is opened again.
 
-use super::evaluate::{PointAnswer, PointBound};
+use super::bound::PointBound;
+use super::evaluate::PointAnswer;
 use serde::{Deserialize, Serialize};
 use std::fs::{File, OpenOptions};
 use std::io::{self, Read, Write};
