@@ -1,7 +1,7 @@
 //! Text of a workload: a line of degrees, the number of layers, and a line of twelve words for each.
 
 use super::{GroupRole, KINDS, SimaiComm, SimaiLayer, SimaiStage, SimaiWorkload};
-use crate::text_workload::{layer_words, number, refused, words};
+use crate::words::{layer_words, number, refused, words};
 use chakram_trace::format::file::parse_text;
 use chakram_trace::format::{CollectiveKind, TraceError, escape};
 use std::collections::BTreeSet;

@@ -1,35 +1,15 @@
 //! All inputs of a run together, checked for consistency.
 
+use super::program::QueueSlot;
 use super::{
-    AstraCollectives, AstraNetworkFile, CommGroupFile, InputError, InputNote, PerCollectiveKind,
+    AnalyticalNetwork, AstraNetworkFile, CommGroupFile, InputError, InputNote, PerCollectiveKind,
     PerNodeFile, Quirk, QuirkSet, RemoteMemoryFile, ServerSharing, SystemFile, logging,
 };
 use chakram_base::setting::Setting;
 use std::collections::BTreeSet;
-use std::fmt;
 use std::io;
 use std::num::NonZeroU32;
 use std::path::{Path, PathBuf};
-
-/// The analytical networks of ASTRA-sim.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum AnalyticalNetwork {
-    /// No link is ever busy.
-    Unaware,
-    /// A link carries one message at a time. One dimension only.
-    Aware,
-}
-
-impl AnalyticalNetwork {
-    /// Both with their names.
-    pub const ALL: [(Self, &'static str); 2] = [(Self::Unaware, "unaware"), (Self::Aware, "aware")];
-}
-
-impl fmt::Display for AnalyticalNetwork {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.pad(Self::ALL[*self as usize].1)
-    }
-}
 
 /// Flags of the command line. Scales are finite and at least 0.
 #[derive(Clone, Debug, PartialEq)]
@@ -289,11 +269,11 @@ impl AstraInputs {
             );
             return refuse(&flags.memory, "num-nodes", why);
         }
-        if flags.queues.get() > AstraCollectives::MOST_QUEUES {
+        if flags.queues.get() > QueueSlot::QUEUES {
             let why = format!(
                 "found {}, expected at most {}",
                 flags.queues,
-                AstraCollectives::MOST_QUEUES
+                QueueSlot::QUEUES
             );
             let file = Path::new(InputNote::COMMAND_LINE);
             return refuse(file, "--num-queues-per-dim", why);

@@ -1,8 +1,9 @@
 //! The system file: compute of an NPU, and chunking and algorithms of collectives.
 
 use super::algorithm::{AstraAlgorithm, CollectiveImplementation, NAMES};
-use super::document::{InputDocument, InputValue, KnownKeys};
+use super::document::{InputDocument, KnownKeys};
 use super::error::{InputError, InputNote, did_you_mean};
+use super::input_entry::InputValue;
 use chakram_base::setting::Setting;
 use std::path::PathBuf;
 

@@ -12,28 +12,31 @@ use clap::{Args, ValueEnum};
 use serde_json::{Map, Value};
 use std::error::Error;
 
+/// Heading of help.
+pub(super) const MODEL: &str = "Timing model";
+
 /// Arguments of the compute model.
 #[derive(Clone, Debug, Args)]
 pub struct ComputeArgs {
     /// Compute model: recorded (where nothing was: curves, or else roofline), scaled:F (times F), curves (by class and
     /// shape, as measured), roofline (by FLOPs and bytes) or loopnest:gemmini-16
-    #[arg(long, help_heading = super::output::MODEL, value_name = "MODEL", default_value = "recorded", value_parser = parse_model)]
+    #[arg(long, help_heading = MODEL, value_name = "MODEL", default_value = "recorded", value_parser = parse_model)]
     compute: ComputeModel,
     /// Machine on which the kernels were recorded: each lasts as recorded, times the ratio of its roofline here to that there
-    #[arg(long, hide_short_help = true, help_heading = super::output::MODEL, value_name = "MACHINE", conflicts_with_all = ["compute", "efficiency"], value_parser = parse_recorded_on)]
+    #[arg(long, hide_short_help = true, help_heading = MODEL, value_name = "MACHINE", conflicts_with_all = ["compute", "efficiency"], value_parser = parse_recorded_on)]
     recorded_on: Option<RecordedOn>,
     /// Fraction of the peak rates that kernels by roofline achieve, up to 1
-    #[arg(long, help_heading = super::output::MODEL, value_name = "FRACTION", value_parser = parse_efficiency)]
+    #[arg(long, help_heading = MODEL, value_name = "FRACTION", value_parser = parse_efficiency)]
     efficiency: Option<RooflineEfficiency>,
     /// Host timing: recorded, or scaled:F (times F, so below 1 is a faster host)
-    #[arg(long, hide_short_help = true, help_heading = super::output::MODEL, value_name = "MODEL", default_value = "recorded", value_parser = parse_host)]
+    #[arg(long, hide_short_help = true, help_heading = MODEL, value_name = "MODEL", default_value = "recorded", value_parser = parse_host)]
     host: HostTiming,
     /// Launches of kernels, collectives and messages by the machine's host, for traces without host work; by default
     /// eager where kernels are priced by curves, and none otherwise
-    #[arg(long, hide_short_help = true, help_heading = super::output::MODEL, value_enum, value_name = "HOW")]
+    #[arg(long, hide_short_help = true, help_heading = MODEL, value_enum, value_name = "HOW")]
     launch: Option<LaunchArg>,
     /// Uncontended time of collectives; by default as kernels, by curves where they are
-    #[arg(long, hide_short_help = true, help_heading = super::output::MODEL, value_enum, value_name = "HOW")]
+    #[arg(long, hide_short_help = true, help_heading = MODEL, value_enum, value_name = "HOW")]
     collectives: Option<CollectivesArg>,
 }
 

@@ -1,6 +1,6 @@
 //! Arguments of a replay and the printing of its report, for every source of workloads.
 
-use super::compute::{ComputeArgs, with_flags};
+use super::compute::{ComputeArgs, MODEL, with_flags};
 use super::custom_algorithm;
 use super::load::parse_map;
 use super::progress::{Progress, shown};
@@ -32,8 +32,7 @@ pub use args::{CommArg, NetworkArg, OnMemoryOverflow, ReportFormatArg, ReportTab
 pub use destination::ReportDestination;
 pub use timeline_file::{TimelineArgs, TimelineFile};
 
-/// Headings of help.
-pub(super) const MODEL: &str = "Timing model";
+/// Heading of help.
 pub(super) const REPORT: &str = "Report";
 
 /// Arguments of a replay and of its report.

@@ -1,9 +1,10 @@
 //! `chakram scale`: a job of more or fewer ranks.
 
 use super::convert::SummaryFormatArg;
+use super::document::VersionedDocument;
 use super::progress::Progress;
 use super::terminal;
-use super::traces::{self, InputArgs, OutputArgs, TraceTarget};
+use super::traces::{self, InputArgs, OutputArgs, SummaryFormatArg, TraceTarget};
 use chakram_analysis::edit::scale::{JobScaling, RankGrid, ScaledDimension, ShardScaling};
 use chakram_hardware::machine::name_for_ranks;
 use chakram_jobs::groups_of;

@@ -1,8 +1,9 @@
 //! `chakram slice`: a part of a job as a job.
 
 use super::convert::SummaryFormatArg;
+use super::document::VersionedDocument;
 use super::progress::Progress;
-use super::traces::{self, InputArgs, OutputArgs, TraceTarget};
+use super::traces::{self, InputArgs, OutputArgs, SummaryFormatArg, TraceTarget};
 use chakram_analysis::edit::slice::{
     CommunicationMatches, RankSelection, SliceSummary, SliceTarget,
 };

@@ -26,6 +26,7 @@ mod double_binary_tree;
 mod flow_shop;
 mod halving_doubling;
 mod inter_dimension;
+mod line_cost;
 mod native;
 mod pairwise;
 mod peer_sizes;

@@ -23,14 +23,14 @@ mod error;
 mod host;
 mod inline;
 mod preset;
+mod preset_files;
 
 pub use correction::PriceCorrection;
 pub use error::MachineError;
 pub use host::{Host, HostWait};
 pub use inline::is_inline;
-pub use preset::{
-    MachinePreset, MachineSource, PRESETS, for_ranks, is_preset, name_for_ranks, names_file, source,
-};
+pub use preset::{MachineSource, for_ranks, is_preset, name_for_ranks, names_file, source};
+pub use preset_files::{MachinePreset, PRESETS};
 
 /// NPUs that are alike.
 #[derive(Clone, Debug, PartialEq)]

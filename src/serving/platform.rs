@@ -13,6 +13,7 @@
 //! A machine's file is a platform too, with no cores and no datapath latency.
 
 use super::error::ServeError;
+use super::presets::PRESETS;
 use chakram_base::config::{
     ConfigDocument, ConfigError, ConfigTable, STANDARD_INPUT, nearest, quoted, read,
 };
@@ -72,39 +73,6 @@ pub struct MeasuredLatency {
     /// Number of rows behind the means.
     pub rows: u32,
 }
-
-/// A platform that comes with the program.
-#[derive(Clone, Copy, Debug)]
-pub struct PlatformPreset {
-    /// Name for `--machine`.
-    pub name: &'static str,
-    /// Its file.
-    pub text: &'static str,
-}
-
-macro_rules! presets {
-    ($($name:literal),* $(,)?) => {
-        /// Every platform: those of the thesis, those of its successor, and what else is printed.
-        pub const PRESETS: &[PlatformPreset] = &[$(PlatformPreset {
-            name: $name,
-            text: include_str!(concat!("platforms/", $name, ".toml")),
-        }),*];
-    };
-}
-
-presets!(
-    "a100x",
-    "brainwave",
-    "a100",
-    "p4",
-    "lightning",
-    "a100x-sigcomm23",
-    "brainwave-sigcomm23",
-    "a100-sigcomm23",
-    "p4-sigcomm23",
-    "lightning-sigcomm23",
-    "tpu-v3",
-);
 
 const ROOT: &[&str] = &[
     "name",

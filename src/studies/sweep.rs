@@ -29,3 +29,6 @@ pub use search::{StudyExplorer, StudyShard, SweepOptions, SweepStep, WorkDone};
 pub use setting::Settings;
 pub use study::Study;
 pub use table::SweepTable;
+
+/// The most points that a strategy which visits all of them may have.
+const MOST_POINTS: u64 = 4_000_000;

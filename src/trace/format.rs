@@ -8,6 +8,7 @@
 //! against each other.
 
 pub mod attr;
+mod digest;
 pub mod encoder;
 pub mod error;
 mod escape;
@@ -21,6 +22,7 @@ pub mod members;
 pub mod old_schemas;
 pub mod op;
 pub mod proto;
+mod read_all;
 pub mod rewrite;
 pub mod roles;
 pub mod salvage;

@@ -3,11 +3,11 @@
 use super::ConvertOptions;
 use crate::pytorch::activities::{self, Activities};
 use crate::pytorch::calls::{self, CommCalls};
-use crate::pytorch::event_links::{EventLinkError, HostNodeLinks};
+use crate::pytorch::event_links::{EventLinkError, HostNodeLinks, TimeWindow};
 use crate::pytorch::files::CapturePair;
 use crate::pytorch::host::HostTrace;
 use crate::pytorch::kineto::{EventCategory, KinetoEvent, KinetoTrace};
-use crate::pytorch::rank_timeline::{HostIntervalKind, RankTimeline, TimeWindow};
+use crate::pytorch::rank_timeline::{HostIntervalKind, RankTimeline};
 use crate::pytorch::steps::MeasuredSteps;
 use crate::pytorch::{host_alone, kineto_alone, operator_order};
 use chakram_base::bounds::allocator::return_freed;

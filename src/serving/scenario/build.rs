@@ -1,7 +1,6 @@
 //! From the tables of a scenario's file to a [`Scenario`].
 
 use super::*;
-use chakram_base::config::{did_you_mean, nearest};
 
 const ROOT: &[&str] = &[
     "name",
@@ -368,19 +367,4 @@ fn policy(root: &ConfigTable<'_>) -> Result<PolicyChoice, ConfigError> {
         slots,
         preemption,
     })
-}
-
-/// An error about a name that is none of `all`.
-pub(super) fn unknown<'n>(
-    field: &ConfigField<'_>,
-    name: &str,
-    what: &str,
-    all: impl Iterator<Item = &'n str> + Clone,
-) -> ConfigError {
-    let names: Vec<_> = all.clone().collect();
-    let hint = did_you_mean(nearest(name, all));
-    field.refuse(
-        quoted(name),
-        format_args!("{what}, one of {}{hint}", names.join(", ")),
-    )
 }

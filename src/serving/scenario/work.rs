@@ -204,7 +204,7 @@ fn preset(
         Ok(found) => found.model,
         Err(ModelError::Unknown { .. }) => {
             let names = PRESETS.iter().map(|preset| preset.name);
-            return Err(build::unknown(source, given, "a model", names).into());
+            return Err(unknown(source, given, "a model", names).into());
         }
         Err(error) => {
             let place = source.refuse(quoted(given), "a model that can be read");

@@ -1,6 +1,7 @@
 //! Axes: keys, and the values that they take together.
 
-use super::study::{MOST_POINTS, known_key};
+use super::MOST_POINTS;
+use super::setting::known_key;
 use chakram_base::config::{ConfigError, ConfigField, ConfigLiteral, ConfigTable, quoted};
 use chakram_base::ids::MAX_NPUS;
 

@@ -1,6 +1,6 @@
 //! Answers to points: refused before a replay, bounded, or replayed.
 
-use super::bound;
+use super::bound::{self, PointBound};
 use super::objective::PointMeasures;
 use super::point::{PointRefusal, ResolvedPoint, SharedParts, WorkSource};
 use super::setting::{self, Settings};
@@ -38,17 +38,6 @@ impl From<PointRefusal> for PointAnswer {
             detail: refusal.detail,
         }
     }
-}
-
-/// Facts about a point that need no replay.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct PointBound {
-    /// No replay is faster, in picoseconds.
-    pub time_ps: u64,
-    /// The most bytes that an NPU holds; at least so many unless the bound is whole.
-    pub memory_bytes: u64,
-    /// Whether all micro-batches were followed.
-    pub is_whole: bool,
 }
 
 /// Replays points of a study. It may be asked by several threads.

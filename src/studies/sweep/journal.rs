@@ -3,6 +3,7 @@
 //! It is appended to while the sweep runs, one write for a line, so that whatever ends the program loses no more than
 //! what was under way. A last line that is not whole is cut off when the journal is opened again.
 
+use super::bound::PointBound;
 use super::evaluate::{PointAnswer, PointBound};
 use chakram_base::setting::Setting;
 use serde::{Deserialize, Serialize};

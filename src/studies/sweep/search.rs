@@ -3,7 +3,8 @@
 //! Strategies are sequential; threads only find out ahead what a strategy asks for. So the rows do not depend on the
 //! number of threads, nor on what was found out before.
 
-use super::evaluate::{PointAnswer, PointBound, PointEvaluator};
+use super::bound::PointBound;
+use super::evaluate::{PointAnswer, PointEvaluator};
 use super::journal::{JournalEntry, JournalError, SweepJournal};
 use super::setting::{self, Settings};
 use super::study::{SearchStrategy, Study, StudyLayer};

@@ -21,12 +21,11 @@
 //! values = [1, 2, 4]
 //! ```
 
+use super::MOST_POINTS;
 use super::axis::{StudyAxis, axes};
 use super::objective::SweepObjective;
 use super::setting::{self, Settings};
-use chakram_base::config::{
-    ConfigDocument, ConfigError, ConfigField, ConfigTable, did_you_mean, quoted,
-};
+use chakram_base::config::{ConfigDocument, ConfigError, ConfigField, ConfigTable};
 
 mod strategy;
 
@@ -45,9 +44,6 @@ const ROOT: &[&str] = &[
     "layer",
 ];
 const LIMITS: &[&str] = &["fits", "npus", "cost"];
-
-/// The most points that a strategy which visits all of them may have.
-pub const MOST_POINTS: u64 = 4_000_000;
 
 /// Limits that points must keep.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
@@ -289,7 +285,7 @@ fn base(field: &ConfigField<'_>) -> Result<Settings, ConfigError> {
             match field.if_table() {
                 Some(inner) => collect(&inner, &key, into)?,
                 None => {
-                    known_key(&key, &field)?;
+                    setting::known_key(&key, &field)?;
                     into.insert(key.replace('-', "_"), field.literal()?);
                 }
             }
@@ -299,18 +295,6 @@ fn base(field: &ConfigField<'_>) -> Result<Settings, ConfigError> {
     let mut settings = Settings::new();
     collect(&field.table(None)?, "", &mut settings)?;
     Ok(settings)
-}
-
-/// Refuses a key that names nothing.
-pub(super) fn known_key(key: &str, field: &ConfigField<'_>) -> Result<(), ConfigError> {
-    setting::kind(key).map(drop).map_err(|near| {
-        let expected = format!(
-            "one of {}, plan.OPTION, machine.PATH or model.PATH{}",
-            setting::PLAIN.join(", "),
-            did_you_mean(near.as_deref())
-        );
-        field.refuse(format_args!("the key {}", quoted(key)), expected)
-    })
 }
 
 fn objectives(field: &ConfigField<'_>) -> Result<Vec<SweepObjective>, ConfigError> {

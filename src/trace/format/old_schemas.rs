@@ -53,6 +53,15 @@ pub(super) use detect::is_current;
 /// Schema version of upgraded files.
 const CURRENT: &str = "0.0.4";
 
+/// Hint for records that make no sense in their generation.
+fn hint() -> String {
+    format!(
+        "another {} of `chakram convert trace`, or {}",
+        Setting::Generation,
+        Setting::Salvage
+    )
+}
+
 /// Returns whether `bytes` are a sound metadata record of the current schema.
 pub(super) fn is_metadata(bytes: &[u8]) -> bool {
     GlobalMetadata::decode(bytes).is_ok()
@@ -250,4 +259,10 @@ pub(super) fn upgrade_record(
         return Ok(v002::metadata(record, attributes)?.encode_to_vec());
     }
     Ok(v002::node(record, generation, attributes)?.encode_to_vec())
+}
+
+/// Decodes a text field.
+fn text(bytes: &[u8], at: usize) -> Result<String, TraceError> {
+    let text = std::str::from_utf8(bytes).map(str::to_owned);
+    text.map_err(|_| TraceError::malformed(at, "a text that is not UTF-8"))
 }

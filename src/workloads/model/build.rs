@@ -17,13 +17,21 @@ const MOST_LAYERS: u64 = 20_000;
 /// The keys that all models have.
 const COMMON: [&str; 3] = ["name", "source", "kind"];
 
+impl ModelDefinition {
+    /// Parses a model's file, called `file` in errors. With `tokens` samples have that many tokens instead of those
+    /// in the file.
+    ///
+    /// # Errors
+    ///
+    /// If the text is refused, or the model's samples cannot have that many tokens.
+    pub fn parse(text: &str, file: &str, tokens: Option<u64>) -> Result<Self, ModelError> {
+        definition(text, file, tokens)
+    }
+}
+
 /// Reads and checks the model that `text`, called `file` in errors, describes, for samples of `tokens` tokens if
 /// that is given.
-pub(super) fn definition(
-    text: &str,
-    file: &str,
-    tokens: Option<u64>,
-) -> Result<ModelDefinition, ModelError> {
+fn definition(text: &str, file: &str, tokens: Option<u64>) -> Result<ModelDefinition, ModelError> {
     let document = ConfigDocument::parse(text, file)?;
     let kind = document.entries().choice("kind", &DefinitionKind::ALL)?;
     let keys = match kind {

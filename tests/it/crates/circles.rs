@@ -192,32 +192,9 @@ struct Circle {
 
 /// Modules among whose children circles are allowed: the crate's folder, and the module's path in it.
 const EXCEPTIONS: &[(&str, &str)] = &[
-    ("src/trace", "format"),
-    ("src/trace", "format/file"),
-    ("src/trace", "format/old_schemas"),
-    ("src/trace", "format/text"),
-    ("src/hardware", "collective"),
-    ("src/hardware", "machine"),
-    ("src/hardware", "memory"),
-    ("src/hardware", "topology/link_graph"),
     ("src/engine", ""),
     ("src/engine", "collectives"),
     ("src/report", ""),
-    ("src/analysis", "diff"),
-    ("src/analysis", "edit/audit"),
-    ("src/analysis", "validate"),
-    ("src/workloads", "generate/plan"),
-    ("src/workloads", "generate/training"),
-    ("src/workloads", "generate/training/sharded"),
-    ("src/workloads", "model"),
-    ("src/astra_sim", ""),
-    ("src/archive", ""),
-    ("src/serving", ""),
-    ("src/serving", "scenario"),
-    ("src/studies", "sweep"),
-    ("converters", ""),
-    ("converters", "pytorch"),
-    ("src/cli", ""),
 ];
 
 #[test]

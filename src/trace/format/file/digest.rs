@@ -1,17 +1,9 @@
-//! Lengths and hashes of files in a job file, and their verification.
+//! Verification of files by the lengths and hashes in a job file.
 
 use super::RankFile;
 use crate::format::TraceError;
+use crate::format::digest::FileDigest;
 use chakram_base::setting::Setting;
-
-/// Length and hash of a file, as a job file states them.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
-pub struct FileDigest {
-    /// Length in bytes.
-    pub bytes: u64,
-    /// BLAKE3 hash of the bytes, if it is to be checked.
-    pub blake3: Option<[u8; 32]>,
-}
 
 impl FileDigest {
     /// Fails if `bytes`, the contents of `file`, differ from this.

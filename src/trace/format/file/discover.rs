@@ -1,8 +1,8 @@
 //! Discovery of the trace files of a job.
 
-use super::RankFile;
 use super::listing::{FolderListing, several};
 use super::names::split_name;
+use super::{RankFile, not_found};
 use crate::format::job::{self, JobFile};
 use crate::format::{TraceError, TraceLocation};
 use chakram_base::setting::Setting;
@@ -285,12 +285,4 @@ fn missing(path: &Path, folder: &Path, name: &str) -> TraceError {
         }
         None => not_found(path, "no file is named `PREFIX.RANK.et`"),
     }
-}
-
-pub(super) fn not_found(path: &Path, why: &str) -> TraceError {
-    TraceError::refused_in(
-        path,
-        format!("no traces here: {why}"),
-        "give a folder, a file, or the prefix of files named PREFIX.0.et, PREFIX.1.et, … (or .jsonl, .json)",
-    )
 }

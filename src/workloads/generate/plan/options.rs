@@ -1,11 +1,10 @@
 //! The options of a plan, each declared once: its field, its key in files, its flag, default, help and checks.
 
-use super::map::AxisMapping;
 use super::{
-    AblationEffect, AblationSet, AdapterSums, AttentionKernel, BranchOrder, BucketPolicy,
-    ContextExchange, CorePlacement, ElementwiseKernels, LossKernel, OperatorDegrees, Optimizer,
-    ParallelAxis, RecomputePolicy, ResidencyRule, ScalingRecipe, ScheduleName, SoftmaxKernel,
-    SplitUnit, TensorNeighbours, ZeroStage,
+    AblationEffect, AblationSet, AdapterSums, AttentionKernel, AxisMapping, BranchOrder,
+    BucketPolicy, ContextExchange, CorePlacement, ElementwiseKernels, LossKernel, OperatorDegrees,
+    Optimizer, ParallelAxis, RecomputePolicy, ResidencyRule, ScalingRecipe, ScheduleName,
+    SoftmaxKernel, SplitUnit, TensorNeighbours, ZeroStage,
 };
 use crate::generate::schedule::PipelineSchedule;
 use crate::generate::{GenerateError, refused};

@@ -1,7 +1,7 @@
 //! One operator of a layer: its computation, given the shape before it.
 
 use super::{MOST, area, flag_or, size, size_or};
-use crate::model::count::windows;
+use crate::model::spec::windows;
 use crate::model::{ActivationFunction, LayerOperator, OperatorKind, TensorSplit};
 use chakram_base::config::{ConfigError, ConfigField, ConfigTable};
 use std::fmt;

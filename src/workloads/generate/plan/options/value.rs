@@ -1,8 +1,8 @@
 //! Values of options: each type with how a file's field and the words behind a flag say it.
 
 use super::PlanOption;
-use crate::generate::plan::map::AxisMapping;
-use crate::generate::plan::tile_order::EXAMPLE as TILES;
+use crate::generate::plan::AxisMapping;
+use crate::generate::plan::core_placement::EXAMPLE as TILES;
 use crate::generate::plan::{
     AblationEffect, AdapterSums, AttentionKernel, BranchOrder, BucketPolicy, ContextExchange,
     CorePlacement, ElementwiseKernels, LossKernel, Optimizer, ParallelAxis, RecomputePolicy,

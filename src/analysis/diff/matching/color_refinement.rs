@@ -8,8 +8,8 @@
 //! together take time in the order of edges times the logarithm of nodes.
 
 use super::equal_labels::for_alike;
-use super::matching::{NodeHashes, NodeMatching};
-use super::side::{ComparedTrace, EdgeDirection};
+use super::{NodeHashes, NodeMatching};
+use crate::diff::side::{ComparedTrace, EdgeDirection};
 use std::collections::VecDeque;
 
 /// Class of nodes that are paired or left alone.

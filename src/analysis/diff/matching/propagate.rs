@@ -1,7 +1,7 @@
 //! Propagation of pairs: equal neighbours of a pair are pairs.
 
-use super::matching::{LabelKind, NodeMatching};
-use super::side::{ComparedTrace, EdgeDirection};
+use super::{LabelKind, NodeMatching};
+use crate::diff::side::{ComparedTrace, EdgeDirection};
 
 /// Policy for several equal neighbours of a node.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -1,7 +1,7 @@
 //! Matching of residual nodes, which changed in place, by their neighbours.
 
-use super::matching::NodeMatching;
-use super::side::{ComparedTrace, EdgeDirection};
+use super::NodeMatching;
+use crate::diff::side::{ComparedTrace, EdgeDirection};
 use chakram_trace::format::Op;
 
 /// Number of neighbours of a node that are followed, of neighbours of a pair that are inspected, of candidates

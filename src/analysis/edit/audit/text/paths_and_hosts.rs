@@ -1,6 +1,6 @@
 //! Search for paths and host names.
 
-use super::text::{LeakKind, TextLeak, before, is_word};
+use super::{LeakKind, TextLeak, before, is_word};
 
 /// First components of paths that are conclusive alone.
 const ROOTS: [&str; 18] = [

@@ -1,6 +1,6 @@
 //! Nodes of both traces with equal labels.
 
-use super::matching::{NodeHashes, NodeMatching};
+use super::{NodeHashes, NodeMatching};
 
 /// Pairs nodes whose label is unique in each trace.
 pub(super) fn unique(pairs: &mut NodeMatching, labels: &NodeHashes) {

@@ -1,8 +1,8 @@
 //! Alignment of lanes in program order.
 
-use super::matching::NodeMatching;
+use super::NodeMatching;
 use super::residual::agree;
-use super::side::ComparedTrace;
+use crate::diff::side::ComparedTrace;
 use chakram_trace::format::Op;
 use chakram_trace::graph::Interner;
 use chakram_trace::graph::fingerprint;

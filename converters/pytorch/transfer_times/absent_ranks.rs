@@ -16,11 +16,11 @@
 //! Where absent ranks are inferred, waiting that no captured rank explains was for one of them: the first of the group
 //! starts that much later than its model did.
 
-use super::call_matching::{CallMatches, MatchedCollective};
-use super::group_inference::JobGroup;
-use super::inferred_ranks::RankModel;
-use super::nccl_times::{NcclTime, NvlinkRate};
-use super::transfer_times::{CallTime, JobCalls};
+use super::{CallTime, JobCalls};
+use crate::pytorch::call_matching::{CallMatches, MatchedCollective};
+use crate::pytorch::group_inference::JobGroup;
+use crate::pytorch::inferred_ranks::RankModel;
+use crate::pytorch::nccl_times::{NcclTime, NvlinkRate};
 use chakram_trace::format::CollectiveKind;
 use chakram_trace::matching::CommRef;
 use std::collections::{BTreeMap, BTreeSet};

@@ -6,8 +6,8 @@
 //! sides; and only if that is true of nine nodes in ten. Should such traces hold a few equal nodes that changed
 //! places, the statements are still true, as with any matching.
 
-use super::matching::NodeMatching;
-use super::side::{ComparedTrace, EdgeDirection};
+use super::NodeMatching;
+use crate::diff::side::{ComparedTrace, EdgeDirection};
 use std::cmp::Ordering;
 
 /// Absent node with the same id.

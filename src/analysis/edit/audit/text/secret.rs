@@ -6,7 +6,7 @@
 //! Letters of names are taken as those of English: `log2((1/26) / frequency)`, at most 13/4. Steps, of random
 //! letters 1/4 each: from lower to lower case 4/5 in names, to a capital 1/16, from a capital on 1/8.
 
-use super::text::{LeakKind, TextLeak};
+use super::{LeakKind, TextLeak};
 
 /// Minimum number of characters that can be distinguished from names.
 const SHORTEST: usize = 32;
