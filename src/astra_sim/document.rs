@@ -1,7 +1,7 @@
 //! A file of keys and values, JSON or YAML alike: every value is read as the expected type, or refused by key and
 //! line.
 
-use super::error::{InputError, InputNote, did_you_mean, escape, quoted};
+use super::error::{InputError, InputNote, did_you_mean, escape};
 use super::input_entry::{InputEntry, InputValue};
 use super::{json, yaml};
 use chakram_base::config::quoted;

@@ -1,7 +1,5 @@
 //! `chakram anonymise`: traces without names that identify who made them.
 
-use super::convert::SummaryFormatArg;
-use super::document::VersionedDocument;
 use super::progress::Progress;
 use super::terminal;
 use super::traces::{self, InputArgs, OutputArgs, SummaryFormatArg, TraceTarget};

@@ -1,7 +1,5 @@
 //! `chakram audit`: identifying information in traces.
 
-use super::convert::SummaryFormatArg;
-use super::document::VersionedDocument;
 use super::progress::Progress;
 use super::traces::{self, InputArgs, SummaryFormatArg};
 use chakram_analysis::edit::audit::{AuditFinding, LeakKind, TraceAudit};

@@ -9,7 +9,6 @@ use super::compute::{ComputeArgs, score_error, with_flags};
 use super::output::ReportDestination;
 use chakram_base::config::{self, ConfigLiteral};
 use chakram_base::units::percent;
-use chakram_engine::ReplayOptions;
 use chakram_hardware::machine::{self, Machine, MachineSource};
 use chakram_report::summary::thousands;
 use chakram_report::table::{TextTable, left, right};

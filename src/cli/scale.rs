@@ -1,7 +1,5 @@
 //! `chakram scale`: a job of more or fewer ranks.
 
-use super::convert::SummaryFormatArg;
-use super::document::VersionedDocument;
 use super::progress::Progress;
 use super::terminal;
 use super::traces::{self, InputArgs, OutputArgs, SummaryFormatArg, TraceTarget};

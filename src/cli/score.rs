@@ -1,15 +1,10 @@
 //! `chakram score`: predictions against measured runs.
 
 use super::compute::{ComputeArgs, score_error, with_flags};
-use super::document::VersionedDocument;
 use super::output::ReportDestination;
 use chakram_base::config;
 use chakram_base::units::Span;
-use chakram_engine::ReplayOptions;
-use chakram_report::draw;
-use chakram_report::draw::scatter::{self, ScatterPoint};
-use chakram_report::summary::{KernelBasis, thousands};
-use chakram_report::table::{TextTable, left, right};
+use chakram_report::summary::KernelBasis;
 use chakram_studies::score::{
     FittedConstant, RunColumns, RunTable, ScoredTable, fit_in_folds, folds, one_rate, score,
 };

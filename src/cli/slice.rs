@@ -1,7 +1,5 @@
 //! `chakram slice`: a part of a job as a job.
 
-use super::convert::SummaryFormatArg;
-use super::document::VersionedDocument;
 use super::progress::Progress;
 use super::traces::{self, InputArgs, OutputArgs, SummaryFormatArg, TraceTarget};
 use chakram_analysis::edit::slice::{

@@ -77,6 +77,7 @@ pub enum ScoreError {
 }
 
 /// Reason why a run has no prediction.
+#[derive(Debug)]
 enum RunFault {
     Option(OptionRefusal),
     Other(String),

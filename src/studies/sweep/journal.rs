@@ -4,7 +4,7 @@
 //! what was under way. A last line that is not whole is cut off when the journal is opened again.
 
 use super::bound::PointBound;
-use super::evaluate::{PointAnswer, PointBound};
+use super::evaluate::PointAnswer;
 use chakram_base::setting::Setting;
 use serde::{Deserialize, Serialize};
 use std::fs::{File, OpenOptions};

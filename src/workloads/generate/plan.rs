@@ -21,7 +21,6 @@ mod tile_order;
 pub use axis_mapping::{AxisMapping, DimensionRef};
 pub use binding::MachineFacts;
 pub use core_placement::{CorePlacement, TensorNeighbours, TileOrder};
-pub use map::{AxisMapping, DimensionRef};
 pub use operators::OperatorDegrees;
 pub use options::listed;
 pub use options::{OPTIONS, ParallelismPlan, PlanDraft, PlanOption, ValueSyntax};
