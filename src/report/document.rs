@@ -39,3 +39,20 @@ pub fn json_text(document: &impl Serialize) -> String {
     let text = serde_json::to_string_pretty(document).expect("maps with names as keys are JSON");
     json_escaped(&text).into_owned() + "\n"
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use chakram_trace::format::is_harmful;
+
+    #[test]
+    fn json_stays_what_it_says() {
+        let document = serde_json::json!({"a\u{9b}": "x\u{202e}\u{e0041}\u{1b}\n"});
+        let text = json_text(&document);
+        assert!(text.chars().all(|c| c == '\n' || !is_harmful(c)), "{text}");
+        assert_eq!(
+            serde_json::from_str::<serde_json::Value>(&text).unwrap(),
+            document
+        );
+    }
+}
