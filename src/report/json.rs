@@ -2,8 +2,8 @@
 //!
 //! The types are the schema: `docs/report.schema.json` is made from them.
 
+use super::Report;
 use super::compare::ComparisonDocument;
-use super::summary::Report;
 use serde::{Deserialize, Serialize};
 use std::io::{self, Write};
 

@@ -1,7 +1,8 @@
 //! Profiler that captured a job, in reports: whether its cost is in the replay, and how a step of it compares with those
 //! that the job measured without a profiler.
 
-use super::summary::{Report, percent_more};
+use super::Report;
+use super::summary::percent_more;
 use chakram_base::units::Span;
 use chakram_trace::workload::Workload;
 use serde::{Deserialize, Serialize};
