@@ -2,7 +2,8 @@
 
 use super::progress::Progress;
 use super::terminal;
-use chakram_report::text::{TextStyle, render as render_report};
+use chakram_report::report_text::render as render_report;
+use chakram_report::text::TextStyle;
 use chakram_studies::sweep::{
     JournalEntry, PointEvaluator, StudyExplorer, StudyShard, SweepJournal, SweepOptions, SweepStep,
     SweepTable, WorkDone, explain, load, render,

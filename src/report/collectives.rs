@@ -6,6 +6,7 @@
 
 pub(super) mod table;
 
+use super::breakdown::ChargedTime;
 use super::{CollectiveRecord, Observer};
 use chakram_base::ids::{NodeIndex, Rank};
 use chakram_base::units::{Span, Time};
@@ -149,6 +150,54 @@ fn bus_factor(kind: CollectiveKind, n: u32) -> f64 {
         CollectiveKind::Broadcast | CollectiveKind::Reduce => 1.0,
         CollectiveKind::Barrier => 0.0,
     }
+}
+
+/// The collectives of one kind in one group.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[cfg_attr(any(test, feature = "schema"), derive(schemars::JsonSchema))]
+pub struct CollectiveRow {
+    /// The group, as people call it.
+    pub group: String,
+    /// Index of the group in the replay, which tells groups of one name apart.
+    pub group_index: u32,
+    /// Number of its members.
+    pub members: u32,
+    /// Number of members with a trace.
+    pub present: u32,
+    /// The kind of collective.
+    pub kind: CollectiveKind,
+    /// Algorithms by dimension, innermost first: `ring 8 (nvlink), ring 4 (nodes)`; or `as recorded`, `as
+    /// captured`.
+    pub algorithm: String,
+    /// Whether they last as measured on such a machine, where nothing disturbs them.
+    #[serde(default)]
+    pub measured: bool,
+    /// Calls, bytes and times.
+    #[serde(flatten)]
+    pub tally: CollectiveTally,
+    /// The rank that the others waited for longest, over all calls and members.
+    #[serde(rename = "straggler")]
+    pub latest: Option<LatestRank>,
+    /// Bus bandwidth in bytes per second, if anything was transferred.
+    #[serde(rename = "bus_bytes_per_s")]
+    pub bus: Option<f64>,
+    /// The time of NPUs that they were charged with.
+    #[serde(default)]
+    pub charged: ChargedTime,
+    /// The purpose of the group, if that is known.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub role: Option<String>,
+}
+
+/// A rank that others waited for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(any(test, feature = "schema"), derive(schemars::JsonSchema))]
+pub struct LatestRank {
+    /// The rank.
+    pub rank: Rank,
+    /// Their waiting time, all together.
+    #[serde(rename = "waited_ps_sum_over_members")]
+    pub waited: Span,
 }
 
 #[cfg(test)]

@@ -7,7 +7,8 @@ pub mod page;
 mod resources;
 mod sections;
 
-use super::summary::{Report, percent_more};
+use super::Report;
+use super::summary::percent_more;
 use super::throughput;
 use chakram_base::units::{Span, percent, percent_change};
 use page::{number, text};

@@ -2,6 +2,7 @@
 //!
 //! The types are the schema: `docs/report.schema.json` is made from them.
 
+use super::Report;
 use super::compare::ComparisonDocument;
 use super::summary::Report;
 use chakram_base::setting::Setting;

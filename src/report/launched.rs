@@ -6,10 +6,11 @@
 
 use super::memory::MemoryObserver;
 use super::replay::{FinishedReplay, ReportObservers, finish, observers};
-use super::summary::{NeighbourReport, Report, thousands};
+use super::summary::thousands;
 use super::table::{TextTable, left, right};
 use super::text::TextStyle;
 use super::{CollectiveRecord, Observer};
+use super::{NeighbourReport, Report};
 use chakram_base::ids::NodeIndex;
 use chakram_base::setting::Setting;
 use chakram_base::units::{Span, Time};

@@ -9,7 +9,7 @@
 //! costs one bit.
 
 use super::keyed::by_class;
-use super::{CollectiveRecord, Observer, port_memory};
+use super::{CollectiveRecord, Observer};
 use chakram_base::ids::{NodeIndex, Npu, Rank};
 use chakram_base::units::{Bytes, Time, percent_of};
 use chakram_engine::CompiledReplay;
@@ -21,6 +21,7 @@ use std::cmp::Ordering;
 
 mod labels;
 mod ledger;
+pub(super) mod port_memory;
 mod table;
 mod tracker;
 
@@ -224,4 +225,33 @@ impl Observer for MemoryObserver<'_> {
     }
 
     fn collective(&mut self, _: &CollectiveRecord) {}
+}
+
+/// Rows of memory as an object that says first whether all fit.
+pub mod fitting {
+    use super::MemoryRow;
+    use serde::{Deserialize, Deserializer, Serialize, Serializer};
+    use std::borrow::Cow;
+
+    /// The memory of all NPUs.
+    #[derive(Debug, Serialize, Deserialize)]
+    #[cfg_attr(any(test, feature = "schema"), derive(schemars::JsonSchema))]
+    pub struct MemoryRows<'r> {
+        /// Whether the memory of every NPU holds what its rank allocates.
+        pub fits: bool,
+        /// One row for each rank whose trace says what it allocates or frees, in order.
+        pub npus: Cow<'r, [MemoryRow]>,
+    }
+
+    /// Writes rows as an object.
+    pub fn serialize<S: Serializer>(rows: &[MemoryRow], to: S) -> Result<S::Ok, S::Error> {
+        let fits = rows.iter().all(|row| row.fits);
+        let npus = Cow::Borrowed(rows);
+        MemoryRows { fits, npus }.serialize(to)
+    }
+
+    /// Reads the rows of an object.
+    pub fn deserialize<'de, D: Deserializer<'de>>(from: D) -> Result<Vec<MemoryRow>, D::Error> {
+        MemoryRows::deserialize(from).map(|memories| memories.npus.into_owned())
+    }
 }

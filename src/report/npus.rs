@@ -1,8 +1,8 @@
 //! The table of NPUs: its rows, and its columns for people and for spreadsheets.
 
+use super::Report;
 use super::breakdown::NpuTime;
 use super::csv::{CsvColumn, decimal};
-use super::summary::Report;
 use super::table::{TextTable, left, right};
 use super::text::{TextStyle, more};
 use chakram_base::ids::{Npu, Rank};

@@ -1,6 +1,7 @@
 //! Profiler that captured a job, in reports: whether its cost is in the replay, and how a step of it compares with those
 //! that the job measured without a profiler.
 
+use super::Report;
 use super::summary::{Report, percent_more};
 use chakram_base::setting::Setting;
 use chakram_base::units::{Span, percent_change};

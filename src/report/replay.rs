@@ -1,22 +1,22 @@
 //! Replays that are reported: the observers that a report needs, and the report that they fill.
 
 use super::Observer;
+use super::Report;
 use super::aggregation::LoopObserver;
 use super::breakdown::{BreakdownObserver, ChargedTime, NpuTime};
 use super::collectives::{CollectiveObserver, CollectiveTally};
+use super::collectives::{CollectiveRow, LatestRank};
 use super::critical_path::RunRecorder;
 use super::interval::PredictionInterval;
 use super::links::LinkReport;
 use super::machine_response::MachineResponse;
-use super::memory::MemoryObserver;
+use super::memory::{MemoryObserver, port_memory};
 use super::npus::NpuRow;
 use super::operators::OperatorObserver;
-use super::port_memory;
 use super::profiler::ProfilerBasis;
 use super::relay::relayed;
 use super::summary::{
-    CollectiveRow, CommunicationBasis, ExposedRow, KernelBasis, LatestRank, MESSAGES, MachineName,
-    Report, ReportSchema, percent_more,
+    CommunicationBasis, ExposedRow, KernelBasis, MESSAGES, MachineName, ReportSchema, percent_more,
 };
 use super::throughput;
 use super::tiles::TileObserver;

@@ -6,7 +6,8 @@
 //! number format of each kernel, so where a job mixes formats the second is the time that its kernels would take at
 //! their peaks over the makespan, and the first that times the model's share of all FLOPs.
 
-use super::summary::{Report, thousands};
+use super::Report;
+use super::summary::thousands;
 use chakram_base::ids::GraphId;
 use chakram_base::units::{Span, percent};
 use chakram_engine::CompiledReplay;

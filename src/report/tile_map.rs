@@ -3,7 +3,7 @@
 //! Every mark has its numbers as attributes: `data-rank`, `data-stage` and `data-group` of cores, `data-busy` (picoseconds)
 //! of links and ports. Stages are the ranks that tensor groups and replicas join, in the order of their first ranks.
 
-use super::summary::Report;
+use super::Report;
 use crate::draw::svg::{Frame, SvgDrawing, TextAnchor};
 use chakram_base::setting::Setting;
 use chakram_base::units::{Span, percent_of};

@@ -1,7 +1,8 @@
 //! Links and memory ports of a machine of tiles: how long they were busy in a replay.
 
 use super::Observer;
-use super::summary::{Report, thousands};
+use super::Report;
+use super::summary::thousands;
 use super::table::{TextTable, left, right};
 use super::text::TextStyle;
 use crate::CollectiveRecord;

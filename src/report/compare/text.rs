@@ -3,9 +3,10 @@
 use super::csv::status;
 use super::explanation::{explain, percent};
 use super::{MachineColumn, MachineComparison, MakespanExplanation};
+use crate::Report;
 use crate::TimeCategory;
 use crate::memory::fullest;
-use crate::summary::{Report, thousands};
+use crate::summary::thousands;
 use crate::table::{TextTable, left, right};
 use crate::text::{TextStyle, WIDTH, paragraph, share};
 use chakram_base::units::{Span, percent_change};

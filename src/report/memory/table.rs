@@ -1,10 +1,9 @@
 //! The fullest memories, for people.
 
-use super::MemoryRow;
+use super::{MemoryRow, port_memory};
+use crate::Report;
 use crate::csv::CsvColumn;
 use crate::npus::span_of;
-use crate::port_memory;
-use crate::summary::Report;
 use crate::table::{TextTable, left, right};
 use crate::text::{TextStyle, WIDTH, more};
 use chakram_base::units::Bytes;

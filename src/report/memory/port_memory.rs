@@ -3,9 +3,10 @@
 //! Of a core with S bytes of SRAM that has p bytes allocated at most, p - S lie in memory at the port nearest to it. Cores reach
 //! their peaks at different times, so their sum is a bound on what a port has to hold at once, and met where stages do the same.
 
-use super::memory::MemoryRow;
-use super::summary::{Report, thousands};
-use super::text::TextStyle;
+use super::MemoryRow;
+use crate::Report;
+use crate::summary::thousands;
+use crate::text::TextStyle;
 use chakram_base::ids::Npu;
 use chakram_base::units::Bytes;
 use chakram_engine::CompiledReplay;
@@ -31,7 +32,7 @@ pub struct PortMemory {
 }
 
 /// Bytes of a peak of `peak` that the SRAM of an NPU does not hold, on a machine with memory ports.
-pub(super) fn beyond_sram(machine: &Machine, npu: Npu, peak: u64) -> Option<Bytes> {
+pub(crate) fn beyond_sram(machine: &Machine, npu: Npu, peak: u64) -> Option<Bytes> {
     if machine.remote()?.ports().is_empty() {
         return None;
     }
@@ -40,7 +41,7 @@ pub(super) fn beyond_sram(machine: &Machine, npu: Npu, peak: u64) -> Option<Byte
 }
 
 /// What ports have to hold for `rows`, those that hold something, in their order.
-pub(super) fn of(prepared: &CompiledReplay<'_>, rows: &[MemoryRow]) -> Vec<PortMemory> {
+pub(crate) fn of(prepared: &CompiledReplay<'_>, rows: &[MemoryRow]) -> Vec<PortMemory> {
     let machine = prepared.machine();
     let Some(remote) = machine.remote() else {
         return Vec::new();
@@ -67,7 +68,7 @@ pub(super) fn of(prepared: &CompiledReplay<'_>, rows: &[MemoryRow]) -> Vec<PortM
 }
 
 /// Says what lies beyond SRAM, of the fullest core and the fullest port.
-pub(super) fn line(out: &mut String, report: &Report, style: TextStyle) -> std::fmt::Result {
+pub(crate) fn line(out: &mut String, report: &Report, style: TextStyle) -> std::fmt::Result {
     let cores = report.memory.iter().filter_map(|row| row.beyond_sram);
     let Some(port) = report
         .memory_ports
