@@ -348,7 +348,7 @@ pub mod report {
         MemoryObserver, MemoryRow, NodeSpan, Observer, OperatorObserver, PictureRecorder,
         RankBusyTime, ReplayPictures, Report, RunSegment, SpanRecorder, Throughput, TimeCategory,
         TimelineFormat, TimelineSelection, TimelineWriter, beside, replay, replay_in,
-        replay_launched,
+        replay_launched, report_csv, report_text,
     };
     pub use chakram_report::{compare, csv, json, text};
 }

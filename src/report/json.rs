@@ -4,7 +4,6 @@
 
 use super::Report;
 use super::compare::ComparisonDocument;
-use super::summary::Report;
 use chakram_base::setting::Setting;
 use serde::{Deserialize, Serialize};
 use std::io::{self, Write};

@@ -2,7 +2,7 @@
 //! that the job measured without a profiler.
 
 use super::Report;
-use super::summary::{Report, percent_more};
+use super::summary::percent_more;
 use chakram_base::setting::Setting;
 use chakram_base::units::{Span, percent_change};
 use chakram_trace::workload::Workload;

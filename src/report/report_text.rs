@@ -10,8 +10,7 @@ use super::{
     throughput, tiles,
 };
 use chakram_base::setting::Setting;
-use chakram_base::units::Span;
-use chakram_base::units::percent_change;
+use chakram_base::units::{Span, percent_change};
 use std::fmt::Write as _;
 
 /// The most lines of a report without details, where few warnings have to be said.
