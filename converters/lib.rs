@@ -8,4 +8,5 @@ pub mod pytorch;
 pub mod simai;
 pub mod sources;
 pub mod text_workload;
+mod words;
 pub mod xplane;

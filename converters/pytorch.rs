@@ -8,7 +8,6 @@
 //! Damage is an error with its byte. Damage that profilers and scripts are known to write is repaired where it can mean
 //! one thing only ([`JsonRepairKind`]). Each such repair is reported.
 
-mod absent_ranks;
 mod activities;
 mod alike_kernels;
 mod call_matching;

@@ -6,12 +6,8 @@
 //! and times, cycles to ASTRA-sim 1.0, are microseconds. What that converter would take silently for something else,
 //! or fail on without a word, is refused with its line.
 
-use chakram_trace::format::{TraceError, TraceLocation};
-
 mod emit;
 mod parse;
-
-pub(super) use parse::{number, words};
 
 /// Kind of parallelism of a workload.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -158,18 +154,4 @@ impl TextWorkload {
             }
         }
     }
-}
-
-/// Returns the error of a line and column, counted from 1.
-pub(super) fn refused(
-    line: usize,
-    column: usize,
-    found: impl Into<String>,
-    hint: impl Into<String>,
-) -> TraceError {
-    let place = TraceLocation {
-        line: Some((line, column)),
-        ..TraceLocation::default()
-    };
-    TraceError::refused_at(place, found, hint)
 }

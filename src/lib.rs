@@ -175,12 +175,13 @@ pub mod engine {
 
     pub use chakram_engine::{
         CollectiveModel, CollectiveRecord, CommTiming, CompiledReplay, ComputeModel, Discipline,
-        Engine, Extensions, Feed, GroupSplit, GroupView, HostTiming, JobTimes, KernelModel, Launch,
-        LaunchMode, LaunchPrices, LaunchQueue, LaunchRecord, LaunchRelease, LaunchSerial,
-        LoopCounts, MemoryDesign, NetworkModel, NodeRef, Observer, PricingCoverage, ProcessorJob,
-        ProcessorModel, RepeatedLaunch, ReplayError, ReplayOptions, ReplayOutcome, ReplayRefusal,
-        RepresentativeCheck, RooflineEfficiency, RunSegment, SingleLaunch, StepTimes, Stuck,
-        TimeCategory, TimedLaunches, WaitingNode, place, replay_representatives, run_launches,
+        Engine, Extensions, Feed, GroupSplit, GroupView, HostTiming, InstanceId, JobTimes,
+        KernelModel, Launch, LaunchMode, LaunchPrices, LaunchQueue, LaunchRecord, LaunchRelease,
+        LaunchSerial, LoopCounts, MemoryDesign, NetworkModel, NodeRef, Observer, OptionKey,
+        OptionRefusal, PricingCoverage, ProcessorJob, ProcessorModel, RepeatedLaunch, ReplayError,
+        ReplayGroupId, ReplayOptions, ReplayOutcome, ReplayRefusal, RepresentativeCheck,
+        RooflineEfficiency, RunSegment, SingleLaunch, StepTimes, Stuck, TimeCategory,
+        TimedLaunches, WaitingNode, place, replay_representatives, run_launches,
     };
 }
 
@@ -347,7 +348,7 @@ pub mod report {
         MemoryObserver, MemoryRow, NodeSpan, Observer, OperatorObserver, PictureRecorder,
         RankBusyTime, ReplayPictures, Report, RunSegment, SpanRecorder, Throughput, TimeCategory,
         TimelineFormat, TimelineSelection, TimelineWriter, beside, replay, replay_in,
-        replay_launched,
+        replay_launched, report_csv, report_text,
     };
     pub use chakram_report::{compare, csv, json, text};
 }

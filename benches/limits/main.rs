@@ -8,7 +8,7 @@
 mod conversion;
 mod counting;
 
-use chakram::engine::{CompiledReplay, ReplayOptions};
+use chakram::engine::{CompiledReplay, InstanceId, ReplayOptions};
 use chakram::generate::{ChainPattern, DataParallelPattern, GeneratedJob, WorkloadPattern};
 use chakram::ids::NodeIndex;
 use chakram::internals::FrameCursor;
@@ -28,8 +28,8 @@ use std::time::{Duration, Instant};
 struct Nobody;
 
 impl Observer for Nobody {
-    fn issued(&mut self, _: Time, _: u32, _: NodeIndex, _: NodeKind) {}
-    fn completed(&mut self, _: Time, _: u32, _: NodeIndex, _: NodeKind) {}
+    fn issued(&mut self, _: Time, _: InstanceId, _: NodeIndex, _: NodeKind) {}
+    fn completed(&mut self, _: Time, _: InstanceId, _: NodeIndex, _: NodeKind) {}
     fn collective(&mut self, _: &CollectiveRecord) {}
 }
 

@@ -78,7 +78,7 @@ fn line(name: &str, job: Job) {
     let (report, ()) = report::replay(&prepared, ()).expect("it ends");
     let replayed = lap();
     let style = report::text::TextStyle::default();
-    black_box(report::text::render(&report, name, "", style));
+    black_box(report::report_text::render(&report, name, "", style));
     let rendered = lap();
     let nodes = workload.nodes() as f64;
     println!(

@@ -1,8 +1,7 @@
 //! Join of the host trace and the Kineto trace of one rank: by record function id, or else by order.
 
-use super::host::HostTrace;
+use super::host::{HostTrace, NONE};
 use super::kineto::{EventCategory, KinetoTrace, KinetoTrack};
-use super::rank_timeline::{NONE, TimeWindow};
 use chakram_trace::format::escape;
 
 mod by_order;
@@ -86,6 +85,33 @@ pub struct HostNodeLinks {
     pub threads: Vec<ThreadLinks>,
     /// Part of the Kineto trace that the host trace is of, if of a part.
     pub window: Option<TimeWindow>,
+}
+
+/// Part of a capture that is kept.
+#[derive(Clone, Copy, Debug)]
+pub struct TimeWindow {
+    /// Start, ns since the epoch.
+    pub from: i64,
+    /// End.
+    pub to: i64,
+}
+
+impl TimeWindow {
+    /// The whole capture.
+    pub const ALL: Self = Self {
+        from: i64::MIN,
+        to: i64::MAX,
+    };
+
+    /// Returns whether nothing is left out.
+    pub fn is_all(&self) -> bool {
+        self.from == i64::MIN && self.to == i64::MAX
+    }
+
+    /// Returns whether it has something that starts at `start`.
+    pub fn holds(&self, start: i64) -> bool {
+        self.from <= start && start < self.to
+    }
 }
 
 /// Reason for which two files cannot be joined.

@@ -4,17 +4,15 @@
 //! threads of gloo, because that work is pushed on its caller's stack.
 
 use super::host::HostTrace;
-use super::kineto::{EventCategory, KinetoEvent, KinetoTrace};
+use super::kineto::{EventCategory, EventDetails, KinetoEvent, KinetoTrace};
 use super::timeline_events::TimelineEvent;
 
 mod joining;
 mod launches;
 mod segments;
 
+pub use super::host::NONE;
 pub use segments::ThreadSegment;
-
-/// Sentinel index: none.
-pub const NONE: u32 = u32::MAX;
 
 /// Role of an interval on a host thread.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -25,6 +23,17 @@ pub enum HostIntervalKind {
     Annotation,
     /// Call into the driver of the device.
     Runtime,
+}
+
+impl HostIntervalKind {
+    /// Returns the role of a host event.
+    fn of(category: EventCategory) -> Self {
+        match category {
+            EventCategory::CpuOp => Self::Operator,
+            EventCategory::Runtime => Self::Runtime,
+            _ => Self::Annotation,
+        }
+    }
 }
 
 /// An interval on a host thread; [`RankTimeline::role`] says of which role.
@@ -118,6 +127,36 @@ pub struct RankTimeline {
 }
 
 impl RankTimeline {
+    /// Hands back memory that only reading and joining the files needed.
+    pub fn shrink(&mut self) {
+        self.host.texts.freeze();
+        self.kineto.texts.freeze();
+        self.host.nodes.shrink_to_fit();
+        self.host.records.shrink_to_fit();
+        self.host.storages.shrink_to_fit();
+        self.devices.shrink_to_fit();
+    }
+
+    /// Returns the role of an item.
+    pub fn role(&self, item: &HostInterval) -> HostIntervalKind {
+        HostIntervalKind::of(self.events[item.event as usize].category)
+    }
+
+    /// Returns the name of an event, as Kineto writes it.
+    pub fn name(&self, event: u32) -> &str {
+        self.kineto.texts.get(self.events[event as usize].name)
+    }
+
+    /// Returns the details of an event.
+    pub fn details(&self, event: &TimelineEvent) -> &EventDetails {
+        self.kineto.details_at(event.details)
+    }
+
+    /// Returns the arguments of an event, where they are kept.
+    pub fn args_of(&self, event: &TimelineEvent) -> Option<&[(String, String)]> {
+        self.kineto.args_at(event.details)
+    }
+
     /// Returns the operator that a device event belongs to: the item around its launch; [`NONE`] if unknown.
     pub fn operator_of(&self, device: &DeviceInterval) -> u32 {
         match self.items.get(device.launch as usize) {
@@ -142,31 +181,6 @@ impl RankTimeline {
             (parent != NONE).then_some(parent)
         };
         std::iter::successors(parent(item), move |&i| parent(i))
-    }
-}
-
-/// Part of a capture that is kept.
-#[derive(Clone, Copy, Debug)]
-pub struct TimeWindow {
-    /// Start, ns since the epoch.
-    pub from: i64,
-    /// End.
-    pub to: i64,
-}
-
-impl TimeWindow {
-    /// The whole capture.
-    pub const ALL: Self = Self {
-        from: i64::MIN,
-        to: i64::MAX,
-    };
-
-    fn is_all(&self) -> bool {
-        self.from == i64::MIN && self.to == i64::MAX
-    }
-
-    fn holds(&self, start: i64) -> bool {
-        self.from <= start && start < self.to
     }
 }
 

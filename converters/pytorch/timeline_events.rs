@@ -1,7 +1,6 @@
 //! Events of a joined capture: what is asked about them once intervals have their times.
 
-use super::kineto::{EventCategory, EventDetails, KinetoEvent};
-use super::rank_timeline::{HostInterval, HostIntervalKind, RankTimeline};
+use super::kineto::{EventCategory, KinetoEvent};
 
 /// An event without its times and without the ids that placed it.
 #[derive(Clone, Copy, Debug)]
@@ -35,48 +34,5 @@ impl TimelineEvent {
             details: event.details,
             category: event.category,
         }
-    }
-}
-
-impl HostIntervalKind {
-    /// Returns the role of a host event.
-    pub(super) fn of(category: EventCategory) -> Self {
-        match category {
-            EventCategory::CpuOp => Self::Operator,
-            EventCategory::Runtime => Self::Runtime,
-            _ => Self::Annotation,
-        }
-    }
-}
-
-impl RankTimeline {
-    /// Hands back memory that only reading and joining the files needed.
-    pub fn shrink(&mut self) {
-        self.host.texts.freeze();
-        self.kineto.texts.freeze();
-        self.host.nodes.shrink_to_fit();
-        self.host.records.shrink_to_fit();
-        self.host.storages.shrink_to_fit();
-        self.devices.shrink_to_fit();
-    }
-
-    /// Returns the role of an item.
-    pub fn role(&self, item: &HostInterval) -> HostIntervalKind {
-        HostIntervalKind::of(self.events[item.event as usize].category)
-    }
-
-    /// Returns the name of an event, as Kineto writes it.
-    pub fn name(&self, event: u32) -> &str {
-        self.kineto.texts.get(self.events[event as usize].name)
-    }
-
-    /// Returns the details of an event.
-    pub fn details(&self, event: &TimelineEvent) -> &EventDetails {
-        self.kineto.details_at(event.details)
-    }
-
-    /// Returns the arguments of an event, where they are kept.
-    pub fn args_of(&self, event: &TimelineEvent) -> Option<&[(String, String)]> {
-        self.kineto.args_at(event.details)
     }
 }

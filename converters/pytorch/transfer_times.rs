@@ -19,7 +19,8 @@
 //! the program did not block, the transfer is the median of those messages of the same size for which it did, if
 //! there are any, and not more than the times allow.
 
-use super::absent_ranks;
+mod absent_ranks;
+
 use super::activities::Activities;
 use super::call_matching::CallMatches;
 use super::calls::CommCalls;

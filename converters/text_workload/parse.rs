@@ -1,34 +1,14 @@
 //! Text of a workload: the kind of parallelism, the number of layers, and a line of twelve words for each.
 
-use super::{LayerComm, LayerStage, TextLayer, TextParallelism, TextWorkload, refused};
+use super::{LayerComm, LayerStage, TextLayer, TextParallelism, TextWorkload};
 use crate::simai::SimaiWorkload;
+use crate::words::{layer_words, number, refused, words};
 use chakram_trace::format::file::parse_text;
 use chakram_trace::format::{TraceError, escape};
 use std::path::Path;
 
-/// Words of a layer: its name, a reserved one, three times time, collective and bytes, and the time of an update.
-const WORDS: usize = 12;
 /// Longest time that a trace can hold, in microseconds.
 const MOST_MICROS: u64 = u64::MAX / 1_000_000;
-
-/// The words of a line, each with its column from 1.
-pub fn words(line: &str) -> impl Iterator<Item = (usize, &str)> {
-    line.split_whitespace()
-        .map(move |word| (word.as_ptr() as usize - line.as_ptr() as usize + 1, word))
-}
-
-/// A word that is a number up to `most`.
-pub fn number(line: usize, word: (usize, &str), what: &str, most: u64) -> Result<u64, TraceError> {
-    match word.1.parse() {
-        Ok(number) if number <= most => Ok(number),
-        _ => Err(refused(
-            line,
-            word.0,
-            format!("{what} is `{}`", escape(word.1)),
-            format!("a whole number from 0 to {most}"),
-        )),
-    }
-}
 
 impl TextParallelism {
     /// Parses the first line of a workload.
@@ -102,15 +82,7 @@ fn stage(line: usize, words: &[(usize, &str)], what: &str) -> Result<LayerStage,
 }
 
 fn layer(line: &str, number_of: usize) -> Result<TextLayer, TraceError> {
-    let words: Vec<(usize, &str)> = words(line).take(WORDS).collect();
-    if words.len() < WORDS {
-        return Err(refused(
-            number_of,
-            line.len() + 1,
-            format!("a layer of {} words", words.len()),
-            "a name, -1, three times a time with a collective and its bytes, and an update time",
-        ));
-    }
+    let words = layer_words(line, number_of)?;
     Ok(TextLayer {
         name: words[0].1.to_owned(),
         forward: stage(number_of, &words[2..5], "forward")?,

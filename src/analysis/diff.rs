@@ -5,18 +5,13 @@
 //! [`TraceDiff`] lists the differences under this matching; [`DiffTally`] adds them up, over nodes and over
 //! ranks. A poor matching still gives true statements, merely more of them than necessary.
 
-mod align;
-mod color_refinement;
 pub mod differences;
-mod equal_labels;
 mod fields;
 mod labels;
 pub mod matching;
-mod propagate;
+mod node_labels;
 pub mod render;
 pub mod reports;
-mod residual;
-mod same_ids;
 mod side;
 pub mod tally;
 mod value;

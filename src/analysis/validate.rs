@@ -41,6 +41,9 @@ pub use kind::{DefectKind, Severity};
 pub use text::{ValidationStyle, render as to_text};
 pub use trace::ValidatedTrace;
 
+/// Absent index or rank.
+const NONE: u32 = u32::MAX;
+
 /// Options of a validation.
 #[derive(Clone, Debug, Default)]
 pub struct ValidateOptions {

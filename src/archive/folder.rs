@@ -3,10 +3,10 @@
 //! The manifest is two lines: JSON, and the CRC-32 of that line. It is replaced by renaming, so a reader sees the
 //! archive before a commit or after it.
 
-use super::ArchiveError;
 use super::document::{SCHEMA, SegmentStart};
 use super::segment::{Segment, SegmentFile, crc32, segments};
-use super::store::{ENDING, SegmentBody, write_file};
+use super::segment_file::{SegmentBody, write_file};
+use super::{ArchiveError, ENDING};
 use chakram_trace::files::OutputSet;
 use chakram_trace::format::file::read_text;
 use serde::{Deserialize, Serialize};

@@ -15,6 +15,7 @@ mod listing;
 mod maintain;
 mod metadata;
 mod segment;
+mod segment_file;
 mod store;
 mod verify;
 mod wire;
@@ -23,16 +24,19 @@ pub use add::{BaselineDraft, PackedAmounts, WorkloadDraft, add, add_baselines};
 pub use document::{BaselineRecord, FileRow, MeasuredTimes, Provenance, TraceRow, WorkloadEntry};
 pub use door::{find, find_in, read_path};
 pub use extract::{NumberRange, WorkloadPart};
-pub use listing::{ArchiveListing, DescribedWorkload, ListedWorkload};
+pub use listing::{ArchiveListing, ListedWorkload};
 pub use maintain::{CollectResult, MergeResult, collect, expired, merge};
-pub use metadata::{Comparison, MetadataQuery, MetadataValue, is_date};
-pub use store::{Archive, ENDING, create};
+pub use metadata::{Comparison, DescribedWorkload, MetadataQuery, MetadataValue, is_date};
+pub use store::{Archive, create};
 pub use verify::ArchiveVerdict;
 
 use chakram_trace::format::TraceError;
 use serde::{Deserialize, Serialize};
 use std::io;
 use std::path::{Path, PathBuf};
+
+/// Name endings of archives that are one file.
+pub const ENDING: &str = ".etz";
 
 /// Callback after each object of a workload, for the progress of long work.
 pub type ObjectDone<'a> = &'a dyn Fn();

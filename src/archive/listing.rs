@@ -1,7 +1,7 @@
 //! Listings: what questions and tables ask of workloads, read without the rest of them.
 
 use super::document::{CatalogueChange, check_name};
-use super::metadata::MetadataValue;
+use super::metadata::{DescribedWorkload, MetadataValue};
 use super::store::{committed, located};
 use super::{ArchiveError, WorkloadEntry};
 use serde::Deserialize;
@@ -10,16 +10,6 @@ use std::borrow::Cow;
 use std::collections::BTreeMap;
 use std::fmt;
 use std::path::Path;
-
-/// Facts about a workload that questions ask for.
-pub trait DescribedWorkload {
-    /// Returns its name.
-    fn name(&self) -> &str;
-    /// Returns the number of its ranks.
-    fn rank_count(&self) -> u64;
-    /// Returns the value of a key of its metadata.
-    fn value(&self, key: &str) -> Option<&MetadataValue>;
-}
 
 impl DescribedWorkload for WorkloadEntry {
     fn name(&self) -> &str {

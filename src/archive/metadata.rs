@@ -1,7 +1,6 @@
 //! Typed metadata of workloads, and questions about it.
 
 use super::ArchiveError;
-use super::listing::DescribedWorkload;
 use serde::{Deserialize, Serialize};
 use std::cmp::Ordering;
 use std::fmt;
@@ -191,6 +190,16 @@ pub enum Comparison {
 
 /// Parentheses and negations within one another, at most.
 const DEPTH: usize = 64;
+
+/// Facts about a workload that questions ask for.
+pub trait DescribedWorkload {
+    /// Returns its name.
+    fn name(&self) -> &str;
+    /// Returns the number of its ranks.
+    fn rank_count(&self) -> u64;
+    /// Returns the value of a key of its metadata.
+    fn value(&self, key: &str) -> Option<&MetadataValue>;
+}
 
 impl MetadataQuery {
     /// Parses a question.

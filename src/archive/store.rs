@@ -11,10 +11,7 @@ use std::path::{Path, PathBuf};
 mod objects;
 mod writer;
 
-pub use writer::{ArchiveWriter, CommitPlan, SegmentBody, create, write_file};
-
-/// Name endings of archives that are one file.
-pub const ENDING: &str = ".etz";
+pub use writer::{ArchiveWriter, CommitPlan, create};
 
 /// Archive that is open for reading. It shows what was committed when it was opened.
 #[derive(Debug)]

@@ -33,7 +33,6 @@
 //! that NPUs which join them in different orders do not wait for each other, and they are matched in program order.
 
 use super::endless_waits::{EndlessWait, IssueCounts};
-use super::program::QueueSlot;
 use super::quirks::{self, Quirk, QuirkSet};
 use super::shared_bus::SharedBus;
 use super::{AstraAlgorithm, AstraInputs, CollectiveImplementation, CollectiveOptimization};
@@ -75,9 +74,6 @@ pub struct AstraCollectives {
 }
 
 impl AstraCollectives {
-    /// Maximum number of queues of a dimension.
-    pub const MOST_QUEUES: u32 = QueueSlot::QUEUES;
-
     /// Creates the backend that `inputs` describe.
     pub fn new(inputs: &AstraInputs) -> Self {
         let system = &inputs.system;

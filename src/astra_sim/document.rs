@@ -1,38 +1,13 @@
 //! A file of keys and values, JSON or YAML alike: every value is read as the expected type, or refused by key and
 //! line.
 
-use super::error::{InputError, InputNote, did_you_mean, escape, quoted};
+use super::error::{InputError, InputNote, did_you_mean, escape};
+use super::input_entry::{InputEntry, InputValue};
 use super::{json, yaml};
+use chakram_base::config::quoted;
+use chakram_base::setting::Setting;
 use std::collections::BTreeMap;
 use std::fmt::Display;
-
-/// Value of a key.
-#[derive(Clone, Debug, PartialEq)]
-pub(super) enum InputValue {
-    /// `null`.
-    Null,
-    /// `true` or `false`.
-    Flag(bool),
-    /// Any number.
-    Number(f64),
-    /// A text.
-    Text(String),
-    /// A list.
-    List(Vec<InputValue>),
-    /// An object, or in JSON a list within a list: no input has one.
-    Nested,
-}
-
-/// A key with its value.
-#[derive(Debug)]
-pub(super) struct InputEntry {
-    /// The key.
-    pub(super) key: String,
-    /// Its line, from 1.
-    pub(super) line: usize,
-    /// Value.
-    pub(super) value: InputValue,
-}
 
 /// Keys that a file may have.
 pub(super) struct KnownKeys {
@@ -108,7 +83,8 @@ impl<'f> InputDocument<'f> {
                     };
                     let why = format!(
                         "found an unknown key{expected}\n  try: correct or delete it, or pass \
-                         --lenient to have unknown keys ignored"
+                         {} to have unknown keys ignored",
+                        Setting::Lenient
                     );
                     return Err(document.error(key, *line, why));
                 }

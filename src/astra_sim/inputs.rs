@@ -1,34 +1,15 @@
 //! All inputs of a run together, checked for consistency.
 
+use super::program::QueueSlot;
 use super::{
-    AstraCollectives, AstraNetworkFile, CommGroupFile, InputError, InputNote, PerCollectiveKind,
+    AnalyticalNetwork, AstraNetworkFile, CommGroupFile, InputError, InputNote, PerCollectiveKind,
     PerNodeFile, Quirk, QuirkSet, RemoteMemoryFile, ServerSharing, SystemFile, logging,
 };
+use chakram_base::setting::Setting;
 use std::collections::BTreeSet;
-use std::fmt;
 use std::io;
 use std::num::NonZeroU32;
 use std::path::{Path, PathBuf};
-
-/// The analytical networks of ASTRA-sim.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum AnalyticalNetwork {
-    /// No link is ever busy.
-    Unaware,
-    /// A link carries one message at a time. One dimension only.
-    Aware,
-}
-
-impl AnalyticalNetwork {
-    /// Both with their names.
-    pub const ALL: [(Self, &'static str); 2] = [(Self::Unaware, "unaware"), (Self::Aware, "aware")];
-}
-
-impl fmt::Display for AnalyticalNetwork {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.pad(Self::ALL[*self as usize].1)
-    }
-}
 
 /// Flags of the command line. Scales are finite and at least 0.
 #[derive(Clone, Debug, PartialEq)]
@@ -230,7 +211,9 @@ impl AstraInputs {
         if one_only && dimensions > 1 {
             let why = format!(
                 "found {dimensions} dimensions, expected one: the congestion-aware network has no \
-                 more\n  try: --network-model unaware, or --quirks all,-store-and-forward"
+                 more\n  try: {} unaware, or {} all,-store-and-forward",
+                Setting::NetworkModel,
+                Setting::Quirks
             );
             return refuse(&flags.network, "topology", why);
         }
@@ -286,11 +269,11 @@ impl AstraInputs {
             );
             return refuse(&flags.memory, "num-nodes", why);
         }
-        if flags.queues.get() > AstraCollectives::MOST_QUEUES {
+        if flags.queues.get() > QueueSlot::QUEUES {
             let why = format!(
                 "found {}, expected at most {}",
                 flags.queues,
-                AstraCollectives::MOST_QUEUES
+                QueueSlot::QUEUES
             );
             let file = Path::new(InputNote::COMMAND_LINE);
             return refuse(file, "--num-queues-per-dim", why);
@@ -343,7 +326,7 @@ fn of_flags(flags: &AstraFlags) -> Vec<InputNote> {
     for quirk in flags.quirks.corrected() {
         if !quirk.applies(flags.model) {
             let why = format!("{quirk} does not apply to the {} network", flags.model);
-            notes.push(InputNote::flag("--quirks", &why));
+            notes.push(InputNote::flag(format!("{:#}", Setting::Quirks), &why));
         }
     }
     if flags.logging_folder.is_some() {

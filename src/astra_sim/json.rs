@@ -3,8 +3,8 @@
 //! A value is kept as a slice of the text, whose offset gives the line, so keys of one name in different places
 //! cannot be mixed up. Nothing recurses, however deep a text nests.
 
-use super::document::{InputEntry, InputValue};
 use super::error::{InputError, one_line};
+use super::input_entry::{InputEntry, InputValue};
 use serde::de::{MapAccess, Visitor};
 use serde::{Deserialize, Deserializer};
 use serde_json::value::RawValue;

@@ -15,6 +15,7 @@
 //! some are corrected.
 
 mod algorithm;
+mod analytical_network;
 mod check;
 mod collectives;
 mod congestion_aware;
@@ -27,6 +28,7 @@ mod document;
 mod endless_waits;
 mod error;
 mod groups_file;
+mod input_entry;
 mod inputs;
 mod json;
 mod lenient;
@@ -49,6 +51,7 @@ mod trace;
 mod yaml;
 
 pub use algorithm::{AstraAlgorithm, CollectiveImplementation};
+pub use analytical_network::AnalyticalNetwork;
 pub use collectives::AstraCollectives;
 pub use congestion_aware::CongestionAware;
 pub use congestion_unaware::CongestionUnaware;
@@ -58,7 +61,7 @@ pub use cut_through_ports::CutThroughPorts;
 pub use endless_waits::EndlessWait;
 pub use error::{InputError, InputNote};
 pub use groups_file::CommGroupFile;
-pub use inputs::{AnalyticalNetwork, AstraFlags, AstraInputs};
+pub use inputs::{AstraFlags, AstraInputs};
 pub use machine::machine;
 pub use memory::{CompletedNode, TensorMemory};
 pub use memory_file::{RemoteMemoryFile, ServerSharing};

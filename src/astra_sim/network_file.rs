@@ -1,7 +1,8 @@
 //! The network file of the analytical networks: dimensions, innermost first.
 
-use super::document::{InputDocument, InputValue, KnownKeys};
+use super::document::{InputDocument, KnownKeys};
 use super::error::{InputError, InputNote, did_you_mean};
+use super::input_entry::InputValue;
 use chakram_base::ids::MAX_NPUS;
 use chakram_hardware::topology::DimensionShape;
 

@@ -1,7 +1,7 @@
 //! The file of trace prefixes that give the custom algorithms of single collective nodes.
 
-use super::document::InputValue;
 use super::error::{InputError, InputNote, escape};
+use super::input_entry::InputValue;
 use super::yaml;
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};

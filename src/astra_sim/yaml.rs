@@ -2,8 +2,8 @@
 //!
 //! Aliases and merged keys are refused, so the result is never longer than its text.
 
-use super::document::{InputEntry, InputValue};
 use super::error::{InputError, one_line};
+use super::input_entry::{InputEntry, InputValue};
 use serde::de::{IgnoredAny, MapAccess, SeqAccess, Visitor};
 use serde::{Deserialize, Deserializer};
 use serde_saphyr::options::{DuplicateKeyPolicy, MergeKeyPolicy};

@@ -1,17 +1,17 @@
 //! `chakram convert`: captures to traces, and traces from one form to another.
 
-use super::document::VersionedDocument;
 use super::progress::Progress;
-use super::traces;
+use super::traces::{self, CompressArg, SummaryFormatArg};
 use chakram_converters::pytorch::{
     self as converter, CommKernels, ConvertOptions, files, summary::ConversionSummary,
 };
 use chakram_jobs::{JobError, JobOutputs};
+use chakram_report::document::VersionedDocument;
 use chakram_trace::files::OutputSet;
 use chakram_trace::format::TraceError;
 use chakram_trace::format::file::read_all;
 use chakram_trace::format::job::JobFile;
-use clap::{Args, Subcommand, ValueEnum};
+use clap::{Args, Subcommand};
 use std::error::Error;
 use std::io::{self, Write};
 use std::path::{Path, PathBuf};
@@ -126,24 +126,6 @@ impl ConvertOutputArgs {
     fn start(&self, inputs: OutputSet) -> Result<JobOutputs, JobError> {
         JobOutputs::new(&self.output, traces::ending(self.compress), inputs)
     }
-}
-
-/// Compression of the traces.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
-pub enum CompressArg {
-    /// zstd
-    Zst,
-    /// gzip
-    Gz,
-}
-
-/// Format of the summary.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
-pub enum SummaryFormatArg {
-    /// Text for reading
-    Text,
-    /// JSON
-    Json,
 }
 
 /// Runs the command and prints a summary to `out`.

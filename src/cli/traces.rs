@@ -1,6 +1,5 @@
 //! Input and output of commands that transform traces.
 
-use super::convert::{CompressArg, SummaryFormatArg};
 use super::load::VerifyArg;
 use super::terminal;
 use chakram_jobs::{self as job, JobOutputs, JobTraces, SavedJob};
@@ -8,7 +7,7 @@ use chakram_trace::files::{OutputHandle, OutputSet};
 use chakram_trace::format::file::CompressedWriter;
 use chakram_trace::format::groups::DeclaredGroups;
 use chakram_trace::format::job::{ENDING, JobFile};
-use clap::Args;
+use clap::{Args, ValueEnum};
 use std::error::Error;
 use std::io::{self, Write};
 use std::path::{Path, PathBuf};
@@ -35,6 +34,24 @@ pub struct OutputArgs {
     /// Format of the summary
     #[arg(long, value_enum, default_value_t = SummaryFormatArg::Text, value_name = "FORMAT")]
     pub format: SummaryFormatArg,
+}
+
+/// Compression of the traces.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum CompressArg {
+    /// zstd
+    Zst,
+    /// gzip
+    Gz,
+}
+
+/// Format of the summary.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum SummaryFormatArg {
+    /// Text for reading
+    Text,
+    /// JSON
+    Json,
 }
 
 /// File name that stands for a pipe.

@@ -14,7 +14,7 @@
 
 use crate::topology::{MemoryEndpoint, MemorySite, Topology};
 use chakram_base::ids::Npu;
-use chakram_base::units::{Bandwidth, Bytes, Span};
+use chakram_base::units::{Bandwidth, Bytes, Span, Time};
 use serde::Serialize;
 use std::fmt;
 
@@ -33,14 +33,48 @@ mod ring;
 mod switch;
 
 pub use chunked_access::PortRequest;
-pub use fair_sharing::AccessEnd;
 pub use hierarchical::HierarchicalPool;
 pub use memory_ports::MemoryPorts;
 pub use mesh::MeshPool;
 pub use network_attachment::{MOST_CHUNKS, NetworkAttachment};
-pub use remote::{MemoryModel, RemoteMemoryAccess, RemoteMemoryModel};
+pub use remote::{MemoryModel, RemoteMemoryModel};
 pub use ring::RingPool;
-pub use switch::{SwitchLevel, SwitchPool};
+pub use switch::SwitchPool;
+
+/// A load or store beyond the NPU.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct RemoteMemoryAccess {
+    /// NPU that issues the access.
+    pub npu: Npu,
+    /// Bytes that the memory reads or writes for it.
+    pub bytes: u64,
+    /// True for a store, false for a load.
+    pub store: bool,
+    /// True if all NPUs issue the same access and the switches gather loads, so that each NPU ends with the bytes of
+    /// all, or reduce stores.
+    pub in_switch: bool,
+    /// The caller's own number for it.
+    pub token: u64,
+}
+
+/// The end of an access.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct AccessEnd {
+    /// The caller's own number.
+    pub token: u64,
+    /// Arrival of its last byte; not before now.
+    pub at: Time,
+}
+
+/// A level of switches that are alike.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize)]
+pub struct SwitchLevel {
+    /// Number of NPUs, or of switches of the level below, that one switch joins; at least 1.
+    pub fan_in: u32,
+    /// Bytes per second of its link up.
+    #[serde(rename = "bandwidth_bytes_per_s")]
+    pub bandwidth: Bandwidth,
+}
 
 /// The memory of one NPU.
 #[derive(Clone, Copy, Debug, PartialEq)]

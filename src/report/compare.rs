@@ -5,10 +5,12 @@
 //! order. Each communication is followed from one machine to the other by the name of its group and its
 //! kind.
 
+use super::Report;
 use super::TimeCategory;
 use super::breakdown::ChargedTime;
+use super::collectives::{CollectiveRow, LatestRank};
 use super::operators::{OperatorTime, table::families};
-use super::summary::{CollectiveRow, LatestRank, MESSAGES, Report, groups_of, mean, percent_more};
+use super::summary::{MESSAGES, groups_of, mean, percent_more};
 use chakram_base::ids::Rank;
 use chakram_base::units::Span;
 use chakram_engine::ReplayError;

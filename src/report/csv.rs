@@ -1,25 +1,8 @@
-//! The report's tables as comma-separated values, one table at a time, with a header line.
+//! Comma-separated values, with a header line.
 
-use super::{Report, collectives, links, memory, npus, operators};
 use chakram_base::units::Span;
 use chakram_trace::format::escaped;
 use std::fmt::{self, Display, Formatter, Write as _};
-
-/// Choice of the table.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum CsvTable {
-    /// Breakdown of the time of each NPU, the finish of its rank, and that in the capture.
-    #[default]
-    Npus,
-    /// Collectives by group and kind.
-    Collectives,
-    /// Operators by name.
-    Operators,
-    /// The memory of NPUs: the peak, by class, when and at which node, and what was freed without being there.
-    Memory,
-    /// Bytes over links.
-    Links,
-}
 
 /// A field of a row.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -157,40 +140,6 @@ impl CsvRows {
             self.add(front.map(CsvCell::Text).into_iter().chain(cells));
         }
     }
-}
-
-/// Renders one table of `report`; times are in whole picoseconds.
-pub fn render(report: &Report, table: CsvTable) -> String {
-    of_reports(&[(None, report)], table)
-}
-
-/// Renders one table of reports with one header, each with the name of its machine in front if it has one.
-pub(super) fn of_reports(reports: &[(Option<&str>, &Report)], table: CsvTable) -> String {
-    match table {
-        CsvTable::Npus => each(reports, npus::CSV, |report| &report.rows),
-        CsvTable::Collectives => each(reports, collectives::table::CSV, |report| {
-            &report.collectives
-        }),
-        CsvTable::Operators => each(reports, operators::table::CSV, |report| &report.operators),
-        CsvTable::Memory => each(reports, memory::CSV, |report| &report.memory),
-        CsvTable::Links => each(reports, links::CSV, |report| {
-            report.links.as_ref().map_or(&[], |links| &links.links[..])
-        }),
-    }
-}
-
-fn each<R: 'static>(
-    reports: &[(Option<&str>, &Report)],
-    columns: &[CsvColumn<Report, R>],
-    of: fn(&Report) -> &[R],
-) -> String {
-    let named = reports.first().and_then(|(name, _)| *name);
-    let mut rows = CsvRows::empty();
-    rows.header(named.map(|_| "machine"), columns);
-    for (name, report) in reports {
-        rows.columns(*name, columns, report, of(report));
-    }
-    rows.text()
 }
 
 /// A number with so many digits behind the point, if it is known.

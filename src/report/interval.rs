@@ -32,8 +32,8 @@
 //! Parts are those of the critical path, or of the mean NPU where no path was followed; waiting and idle time follow from
 //! the others.
 
+use super::Report;
 use super::TimeCategory;
-use super::summary::Report;
 use super::text::share;
 use chakram_base::units::Span;
 use chakram_engine::{CommTiming, CompiledReplay};

@@ -31,32 +31,3 @@ macro_rules! keyed {
 
 keyed!(by_part, Parts, compute communication memory host idle);
 keyed!(by_class, Classes, weights gradients optimizer activations temporary);
-
-/// Rows of memory as an object that says first whether all fit.
-pub mod fitting {
-    use crate::memory::MemoryRow;
-    use serde::{Deserialize, Deserializer, Serialize, Serializer};
-    use std::borrow::Cow;
-
-    /// The memory of all NPUs.
-    #[derive(Debug, Serialize, Deserialize)]
-    #[cfg_attr(any(test, feature = "schema"), derive(schemars::JsonSchema))]
-    pub struct MemoryRows<'r> {
-        /// Whether the memory of every NPU holds what its rank allocates.
-        pub fits: bool,
-        /// One row for each rank whose trace says what it allocates or frees, in order.
-        pub npus: Cow<'r, [MemoryRow]>,
-    }
-
-    /// Writes rows as an object.
-    pub fn serialize<S: Serializer>(rows: &[MemoryRow], to: S) -> Result<S::Ok, S::Error> {
-        let fits = rows.iter().all(|row| row.fits);
-        let npus = Cow::Borrowed(rows);
-        MemoryRows { fits, npus }.serialize(to)
-    }
-
-    /// Reads the rows of an object.
-    pub fn deserialize<'de, D: Deserializer<'de>>(from: D) -> Result<Vec<MemoryRow>, D::Error> {
-        MemoryRows::deserialize(from).map(|memories| memories.npus.into_owned())
-    }
-}

@@ -2,6 +2,10 @@
 //!
 //! Observers are chosen by the caller and compiled into the loop. Nothing is kept per node unless an
 //! observer asks for it.
+//!
+//! A [`Report`] is everything that the observers found, one value that is rendered, written, read back and compared. JSON is
+//! this value as `serde` has it, times in whole picoseconds; `docs/report.schema.json` is made from these types. A field may be
+//! added under the same schema, never changed.
 
 mod aggregation;
 pub mod breakdown;
@@ -10,6 +14,7 @@ pub mod collectives;
 pub mod compare;
 pub mod critical_path;
 pub mod csv;
+pub mod document;
 pub mod draw;
 pub mod extrapolation;
 pub mod html;
@@ -25,10 +30,11 @@ mod memory_accesses;
 pub mod npus;
 pub mod operators;
 pub mod pictures;
-mod port_memory;
 mod profiler;
 mod relay;
 mod replay;
+pub mod report_csv;
+pub mod report_text;
 pub mod spans;
 pub mod summary;
 pub mod table;
@@ -52,6 +58,204 @@ pub use operators::OperatorObserver;
 pub use pictures::{PictureRecorder, ReplayPictures};
 pub use replay::{replay, replay_in};
 pub use spans::{NodeSpan, SpanRecorder};
-pub use summary::{HashedInput, Report};
+pub use summary::HashedInput;
 pub use throughput::Throughput;
 pub use timeline::{TimelineFormat, TimelineSelection, TimelineWriter};
+
+use aggregation::RankAggregation;
+use breakdown::NpuTime;
+use chakram_base::ids::Rank;
+use chakram_base::units::Span;
+use chakram_engine::{ReplayOutcome, StepTimes};
+use chakram_hardware::network::{ContentionFreeNetwork, NetworkBackend};
+use collectives::CollectiveRow;
+use extrapolation::StepExtrapolation;
+use interval::PredictionInterval;
+use keyed::by_part;
+use links::LinkReport;
+use machine_response::MachineResponse;
+use memory::fitting;
+use memory::port_memory::PortMemory;
+use memory_accesses::MemoryAccessRow;
+use npus::NpuRow;
+use operators::{OperatorTime, over_micro_batches};
+use profiler::ProfilerBasis;
+use serde::{Deserialize, Serialize};
+use summary::{
+    CommunicationBasis, ExposedRow, KernelBasis, MachineName, Provenance, ReportSchema, mean,
+    percent_more, rounded,
+};
+use tiles::TileUse;
+
+/// The result of a replay.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[cfg_attr(any(test, feature = "schema"), derive(schemars::JsonSchema))]
+pub struct Report {
+    /// Version of its form.
+    pub schema: ReportSchema,
+    /// The program and the inputs that led to it, in a document of one report.
+    #[serde(flatten)]
+    pub provenance: Option<Provenance>,
+    /// The machine.
+    pub machine: MachineName,
+    /// Ranks of the job.
+    pub ranks: u32,
+    /// Ranks without a trace.
+    #[serde(rename = "absent_ranks")]
+    pub absent: Vec<Rank>,
+    /// The end, and counts of what was replayed.
+    #[serde(flatten)]
+    pub outcome: ReplayOutcome,
+    /// End of the capture, if every trace says when its own ended.
+    #[serde(rename = "captured_ps")]
+    pub captured: Option<Span>,
+    /// Profiler that captured the job, where its cost is left out or the job measured steps without it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub profiler: Option<ProfilerBasis>,
+    /// Basis of the durations of kernels.
+    pub kernels: KernelBasis,
+    /// Share of the time that depends on the machine.
+    #[serde(default)]
+    pub response: MachineResponse,
+    /// Origins of the time and its interval, where kernels are priced by curves.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub interval: Option<PredictionInterval>,
+    /// The model of the network that carried communication, if one did.
+    pub network: Option<String>,
+    /// Basis of the durations of communication.
+    pub communication: CommunicationBasis,
+    /// Means over NPUs of time by part, each to the nearest picosecond.
+    #[serde(rename = "mean_ps", with = "by_part")]
+    #[cfg_attr(any(test, feature = "schema"), schemars(with = "by_part::Parts<Span>"))]
+    pub mean_parts: [Span; 5],
+    /// The mean over NPUs of the time with a communication under way.
+    #[serde(rename = "mean_communicating_ps")]
+    pub mean_communicating: Span,
+    /// One row for each rank with a trace, in order.
+    #[serde(rename = "npus")]
+    pub rows: Vec<NpuRow>,
+    /// Collectives by group and kind.
+    pub collectives: Vec<CollectiveRow>,
+    /// The time of NPUs that messages between ranks were charged with.
+    #[serde(default)]
+    pub messages_charged: ChargedTime,
+    /// Exposed communication by group, largest first, without those that have none.
+    pub exposed: Vec<ExposedRow>,
+    /// Operators, longest first.
+    pub operators: Vec<OperatorTime>,
+    /// Loads and stores by memory.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub memory_accesses: Vec<MemoryAccessRow>,
+    /// Reasons why the numbers may be other than they seem.
+    pub warnings: Vec<String>,
+    /// The memory of NPUs, one row for each rank whose trace says what it allocates or frees, in order.
+    #[serde(default, skip_serializing_if = "Vec::is_empty", with = "fitting")]
+    #[cfg_attr(
+        any(test, feature = "schema"),
+        schemars(with = "fitting::MemoryRows<'_>")
+    )]
+    pub memory: Vec<MemoryRow>,
+    /// Busy time of links and memory ports of a machine of tiles, on networks with contention.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub tiles: Option<TileUse>,
+    /// Memory at ports that holds what SRAM does not, where something is known of memory.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub memory_ports: Vec<PortMemory>,
+    /// Ranks of which one ran for all, if that was asked for.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub aggregation: Option<RankAggregation>,
+    /// The whole step, if the replay is of fewer micro-batches.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub extrapolation: Option<StepExtrapolation>,
+    /// Samples and tokens per second, and utilization of the peak, where they are known.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub throughput: Option<Throughput>,
+    /// The critical path of the replay, unless it has too many nodes to be followed.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub critical_path: Option<CriticalPathSummary>,
+    /// Beginning and end of each launch, if the job was launched several times or beside others; in order.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub launches: Vec<StepTimes>,
+    /// Jobs that shared the machine with it.
+    #[serde(default, rename = "with", skip_serializing_if = "Vec::is_empty")]
+    pub beside: Vec<NeighbourReport>,
+    /// Bytes over dimensions and links, where they were counted.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub links: Option<LinkReport>,
+    /// Data of the pictures of a page, if one was asked for.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub pictures: Option<ReplayPictures>,
+}
+
+/// A job that shared the machine with another, and what became of it.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[cfg_attr(any(test, feature = "schema"), derive(schemars::JsonSchema))]
+pub struct NeighbourReport {
+    /// Name of the job.
+    pub job: String,
+    /// Its report, up to its own last end.
+    pub report: Report,
+}
+
+impl Report {
+    /// The model of the network that carried communication, where it is one under which operations meet.
+    pub fn shared_network(&self) -> Option<&str> {
+        let name = self.network.as_deref();
+        name.filter(|&name| name != ContentionFreeNetwork::NAME)
+    }
+
+    /// The mean of a time over NPUs, to the nearest picosecond.
+    pub fn mean(&self, time: impl Fn(&NpuTime) -> Span) -> Span {
+        let sum: u128 = self
+            .rows
+            .iter()
+            .map(|row| u128::from(time(&row.time).0))
+            .sum();
+        rounded(sum, self.rows.len())
+    }
+
+    /// The rows with the least and the most time in `part`.
+    pub fn extremes(&self, part: TimeCategory) -> Option<(&NpuRow, &NpuRow)> {
+        let time = |row: &NpuRow| row.time.parts[part as usize];
+        let least = self.rows.iter().min_by_key(|row| (time(row), row.rank))?;
+        let most = self
+            .rows
+            .iter()
+            .max_by_key(|row| (time(row), std::cmp::Reverse(row.rank)))?;
+        Some((least, most))
+    }
+
+    /// Sums operators over micro-batches: one row stands for `mb0/…`, `mb1/…`, ….
+    pub fn sum_micro_batches(&mut self) {
+        self.operators = over_micro_batches(&self.operators);
+        let beside = self.beside.iter_mut();
+        beside.for_each(|other| other.report.sum_micro_batches());
+    }
+
+    /// Returns the end of the capture, and the rank that ended last, of several the lowest; `None` unless every
+    /// trace says when its own did.
+    pub fn last_captured(&self) -> Option<(Span, Rank)> {
+        let ends = self.rows.iter().map(|row| Some((row.captured?, row.rank)));
+        let ends: Vec<_> = ends.collect::<Option<_>>()?;
+        let slowest = |(end, rank): &(Span, Rank)| (*end, std::cmp::Reverse(*rank));
+        ends.into_iter().max_by_key(slowest)
+    }
+
+    /// By how much the replay took longer than the capture, in percent of that.
+    pub fn difference(&self) -> Option<f64> {
+        percent_more(self.outcome.makespan, self.captured?)
+    }
+
+    /// The mean of exposed communication while another member of a collective had not arrived.
+    pub fn exposed_waiting(&self) -> Span {
+        let rows = self.collectives.iter();
+        let sum = rows.map(|row| row.charged.exposed_waiting).sum();
+        mean(sum, self.rows.len())
+    }
+
+    /// The mean of the rest of exposed communication: transfers, and all of messages.
+    pub fn exposed_transferring(&self) -> Span {
+        let all = self.mean_parts[TimeCategory::Communication as usize];
+        Span(all.0.saturating_sub(self.exposed_waiting().0))
+    }
+}

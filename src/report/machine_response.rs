@@ -5,8 +5,8 @@
 //! The rest, waiting for other ranks and idle time, *follows* from both. The three sum to the makespan to the
 //! picosecond. Launches by the machine's host respond. Where kernels of both kinds ran, compute is shared out in proportion to the sums of their durations.
 
+use super::Report;
 use super::TimeCategory;
-use super::summary::Report;
 use super::text::share;
 use chakram_base::units::Span;
 use chakram_engine::{CommTiming, CompiledReplay};

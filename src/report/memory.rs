@@ -9,10 +9,11 @@
 //! costs one bit.
 
 use super::keyed::by_class;
-use super::{CollectiveRecord, Observer, port_memory};
+use super::{CollectiveRecord, Observer};
 use chakram_base::ids::{NodeIndex, Npu, Rank};
-use chakram_base::units::{Bytes, Time};
+use chakram_base::units::{Bytes, Time, percent_of};
 use chakram_engine::CompiledReplay;
+use chakram_engine::InstanceId;
 use chakram_trace::format::TensorClass;
 use chakram_trace::graph::NodeKind;
 use serde::{Deserialize, Serialize};
@@ -20,6 +21,7 @@ use std::cmp::Ordering;
 
 mod labels;
 mod ledger;
+pub(super) mod port_memory;
 mod table;
 mod tracker;
 
@@ -134,6 +136,11 @@ impl MemoryRow {
         100.0 * self.peak.0 as f64 / self.capacity.0 as f64
     }
 
+    /// Returns the same as text.
+    pub fn percent_text(&self) -> String {
+        percent_of(self.peak.0 as f64, self.capacity.0 as f64)
+    }
+
     /// Whose memory was filled to the larger part.
     pub fn by_share(&self, other: &Self) -> Ordering {
         let cross = |a: &Self, b: &Self| u128::from(a.peak.0) * u128::from(b.capacity.0);
@@ -208,14 +215,43 @@ impl<'a> MemoryObserver<'a> {
 
 impl Observer for MemoryObserver<'_> {
     #[inline]
-    fn issued(&mut self, now: Time, instance: u32, node: NodeIndex, _: NodeKind) {
+    fn issued(&mut self, now: Time, instance: InstanceId, node: NodeIndex, _: NodeKind) {
         self.followed.issued(now, instance, node);
     }
 
     #[inline]
-    fn completed(&mut self, now: Time, instance: u32, node: NodeIndex, _: NodeKind) {
+    fn completed(&mut self, now: Time, instance: InstanceId, node: NodeIndex, _: NodeKind) {
         self.followed.completed(now, instance, node);
     }
 
     fn collective(&mut self, _: &CollectiveRecord) {}
+}
+
+/// Rows of memory as an object that says first whether all fit.
+pub mod fitting {
+    use super::MemoryRow;
+    use serde::{Deserialize, Deserializer, Serialize, Serializer};
+    use std::borrow::Cow;
+
+    /// The memory of all NPUs.
+    #[derive(Debug, Serialize, Deserialize)]
+    #[cfg_attr(any(test, feature = "schema"), derive(schemars::JsonSchema))]
+    pub struct MemoryRows<'r> {
+        /// Whether the memory of every NPU holds what its rank allocates.
+        pub fits: bool,
+        /// One row for each rank whose trace says what it allocates or frees, in order.
+        pub npus: Cow<'r, [MemoryRow]>,
+    }
+
+    /// Writes rows as an object.
+    pub fn serialize<S: Serializer>(rows: &[MemoryRow], to: S) -> Result<S::Ok, S::Error> {
+        let fits = rows.iter().all(|row| row.fits);
+        let npus = Cow::Borrowed(rows);
+        MemoryRows { fits, npus }.serialize(to)
+    }
+
+    /// Reads the rows of an object.
+    pub fn deserialize<'de, D: Deserializer<'de>>(from: D) -> Result<Vec<MemoryRow>, D::Error> {
+        MemoryRows::deserialize(from).map(|memories| memories.npus.into_owned())
+    }
 }

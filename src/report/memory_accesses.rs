@@ -1,6 +1,7 @@
 //! Loads and stores by the memory that they reach: the NPU's own, memory beyond it, and memories with names.
 
-use super::summary::{Report, thousands};
+use super::Report;
+use super::summary::thousands;
 use super::table::{TextTable, left, right};
 use super::text::TextStyle;
 use chakram_base::ids::NodeIndex;

@@ -1,22 +1,22 @@
 //! Replays that are reported: the observers that a report needs, and the report that they fill.
 
 use super::Observer;
+use super::Report;
 use super::aggregation::LoopObserver;
 use super::breakdown::{BreakdownObserver, ChargedTime, NpuTime};
 use super::collectives::{CollectiveObserver, CollectiveTally};
+use super::collectives::{CollectiveRow, LatestRank};
 use super::critical_path::RunRecorder;
 use super::interval::PredictionInterval;
 use super::links::LinkReport;
 use super::machine_response::MachineResponse;
-use super::memory::MemoryObserver;
+use super::memory::{MemoryObserver, port_memory};
 use super::npus::NpuRow;
 use super::operators::OperatorObserver;
-use super::port_memory;
 use super::profiler::ProfilerBasis;
 use super::relay::relayed;
 use super::summary::{
-    CollectiveRow, CommunicationBasis, ExposedRow, KernelBasis, LatestRank, MESSAGES, MachineName,
-    Report, ReportSchema, percent_more,
+    CommunicationBasis, ExposedRow, KernelBasis, MESSAGES, MachineName, ReportSchema, percent_more,
 };
 use super::throughput;
 use super::tiles::TileObserver;
@@ -245,12 +245,12 @@ fn rows_of_collectives(
 ) -> Vec<CollectiveRow> {
     let groups: Vec<GroupView<'_>> = prepared.groups().collect();
     let rows = collectives.tallies().map(|(index, kind, tally)| {
-        let group = &groups[index as usize];
+        let group = &groups[index.index()];
         let members = group.members.len() as u32;
         let latest = collectives.latest(index, kind);
         CollectiveRow {
             group: group_label(prepared, group),
-            group_index: index,
+            group_index: index.0,
             members,
             present: group.present,
             kind,
@@ -259,7 +259,7 @@ fn rows_of_collectives(
             tally,
             latest: latest.map(|(rank, waited)| LatestRank { rank, waited }),
             bus: tally.bus_bandwidth(kind, members),
-            charged: charged[index as usize * CollectiveKind::ALL.len() + kind as usize],
+            charged: charged[index.index() * CollectiveKind::ALL.len() + kind as usize],
             role: role(prepared, group),
         }
     });

@@ -1,6 +1,7 @@
 //! Warnings of a report: the reasons why its numbers may be other than they seem.
 
-use super::summary::{Report, thousands};
+use super::Report;
+use super::summary::thousands;
 use chakram_base::units::Span;
 use chakram_engine::CompiledReplay;
 use chakram_trace::graph::GraphRepairs;

@@ -1,6 +1,6 @@
 //! Errors of scenarios and platforms; every message says where, what was found and what is allowed.
 
-use super::platform::PRESETS;
+use super::presets::PRESETS;
 use chakram_base::config::{ConfigError, did_you_mean};
 use chakram_engine::ReplayError;
 use chakram_hardware::machine::MachineError;

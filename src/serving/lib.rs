@@ -42,14 +42,17 @@ mod observe;
 mod platform;
 mod policy;
 mod prepared;
+mod presets;
 mod random;
 mod recorder;
 mod report;
+mod request;
 mod scenario;
 mod server;
 mod statistics;
 mod tables;
 mod timeline;
+mod trace_job;
 mod traced;
 
 pub use capacity::{find_capacity, sweep};
@@ -57,7 +60,8 @@ pub use error::ServeError;
 pub use import::{ImportOptions, MeasurementSummary, import, platform_file};
 pub use jobs::{ConvolutionTasks, JobGraph, JobLowering, VectorJob};
 pub use observe::{CompletedRequest, NoRequestObserver, RequestObserver, ServedJob};
-pub use platform::{CoreClock, MeasuredLatency, PRESETS, Platform, PlatformPreset, platform_text};
+pub use platform::{CoreClock, MeasuredLatency, Platform, platform_text};
+pub use presets::{PRESETS, PlatformPreset};
 pub use report::compare::{RatePoint, RateSweep, ServeCapacity};
 pub use report::{
     PlatformFacts, ServeParts, ServeReport, ServeRow, ServeRowKind, TimeSum, compare, html, rows,
@@ -70,7 +74,7 @@ pub use scenario::{
 pub use statistics::{IntervalEstimate, LevelSummary};
 pub use tables::LatencyCurve;
 pub use timeline::RequestTimeline;
-pub use traced::TraceJob;
+pub use trace_job::TraceJob;
 
 use chakram_base::units::Span;
 use prepared::PreparedScenario;

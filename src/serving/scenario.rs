@@ -33,8 +33,10 @@
 use super::error::ServeError;
 use super::jobs::JobGraph;
 use super::tables::LatencyCurve;
-use super::traced::TraceJob;
-use chakram_base::config::{ConfigDocument, ConfigError, ConfigField, ConfigTable, quoted};
+use super::trace_job::TraceJob;
+use chakram_base::config::{
+    ConfigDocument, ConfigError, ConfigField, ConfigTable, did_you_mean, nearest, quoted,
+};
 use chakram_base::units::{Bandwidth, Span};
 use std::path::{Path, PathBuf};
 
@@ -296,4 +298,19 @@ impl Scenario {
             ArrivalStream::Closed { .. } | ArrivalStream::File { .. } => None,
         }
     }
+}
+
+/// An error about a name that is none of `all`.
+fn unknown<'n>(
+    field: &ConfigField<'_>,
+    name: &str,
+    what: &str,
+    all: impl Iterator<Item = &'n str> + Clone,
+) -> ConfigError {
+    let names: Vec<_> = all.clone().collect();
+    let hint = did_you_mean(nearest(name, all));
+    field.refuse(
+        quoted(name),
+        format_args!("{what}, one of {}{hint}", names.join(", ")),
+    )
 }

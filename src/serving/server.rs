@@ -17,6 +17,7 @@ use super::policy::{self, QueuedRequest, ServicePolicy};
 use super::prepared::{PreparedModel, PreparedScenario};
 use super::random::{RandomPurpose, RandomStream};
 use super::recorder::ServeRecorder;
+use super::request::RequestState;
 use super::scenario::ArrivalStream;
 use chakram_base::ids::Npu;
 use chakram_base::units::{Span, Time};
@@ -31,17 +32,6 @@ mod service;
 
 use admission::ServeTimer;
 use flight::{RequestInFlight, Slab};
-
-/// A request in the system.
-#[derive(Clone, Copy, Debug, Default)]
-pub(super) struct RequestState {
-    pub number: u64,
-    pub model: u32,
-    pub arrival: Time,
-    /// End of the datapath latency.
-    pub ready: Time,
-    pub tokens: [u32; 2],
-}
 
 /// A processor.
 #[derive(Debug)]

@@ -6,47 +6,14 @@
 //! launched on NPU p for processor p.
 
 use super::scenario::{PolicyChoice, Scenario};
+use super::trace_job::TraceJob;
 use chakram_base::units::{Span, Time};
 use chakram_engine::{
     CompiledReplay, Feed, Launch, LaunchQueue, LaunchRecord, ReplayOptions, ReplayRefusal,
     run_launches,
 };
 use chakram_hardware::machine::Machine;
-use chakram_jobs::{Job, JobError};
-use std::path::{Path, PathBuf};
-use std::sync::Arc;
-
-/// A job of traces that requests launch.
-#[derive(Clone, Debug)]
-pub struct TraceJob {
-    path: PathBuf,
-    job: Arc<Job>,
-}
-
-impl PartialEq for TraceJob {
-    fn eq(&self, other: &Self) -> bool {
-        self.path == other.path
-    }
-}
-
-impl TraceJob {
-    /// Opens the job that `path` names, as `chakram replay` does.
-    ///
-    /// # Errors
-    ///
-    /// If there are no traces, or they make no job.
-    pub fn open(path: &Path) -> Result<Self, JobError> {
-        Ok(Self {
-            path: path.to_owned(),
-            job: Arc::new(Job::open([path])?),
-        })
-    }
-
-    /// The job.
-    pub fn job(&self) -> &Job {
-        &self.job
-    }
-}
+use chakram_jobs::Job;
 
 /// A job of traces on a machine.
 #[derive(Debug)]

@@ -8,6 +8,7 @@
 //! against each other.
 
 pub mod attr;
+mod digest;
 pub mod encoder;
 pub mod error;
 mod escape;
@@ -21,6 +22,7 @@ pub mod members;
 pub mod old_schemas;
 pub mod op;
 pub mod proto;
+mod read_all;
 pub mod rewrite;
 pub mod roles;
 pub mod salvage;
@@ -41,7 +43,7 @@ pub use chakram_base::collective_kind::CollectiveKind;
 pub use chakram_base::dtype::Dtype;
 pub use chakram_base::kernel_shape::{KernelShape, KernelShapeError, MovingKernel};
 pub use error::{TraceError, TraceLocation};
-pub use escape::{escape, escaped, is_harmful};
+pub use escape::{escape, escaped, escaped_lines, is_harmful, json_escaped};
 pub use family::{family, of_any_micro_batch};
 pub use file::{FoundTraces, RankFile, TraceContents, VerifyLevel, discover};
 pub use labels::{NodeLabels, TrainingPhase};

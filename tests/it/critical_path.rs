@@ -2,7 +2,7 @@
 //! slack against replays in which a node lasts that much longer.
 
 use super::commands::answer;
-use chakram::engine::{CommTiming, CompiledReplay, ReplayOptions};
+use chakram::engine::{CommTiming, CompiledReplay, InstanceId, ReplayOptions};
 use chakram::ids::{NodeIndex, Rank};
 use chakram::machine::{Machine, SendCompletion};
 use chakram::report::{
@@ -20,8 +20,8 @@ use serde_json::Value;
 struct PathKeeper(Vec<RunSegment>);
 
 impl Observer for PathKeeper {
-    fn issued(&mut self, _: Time, _: u32, _: NodeIndex, _: NodeKind) {}
-    fn completed(&mut self, _: Time, _: u32, _: NodeIndex, _: NodeKind) {}
+    fn issued(&mut self, _: Time, _: InstanceId, _: NodeIndex, _: NodeKind) {}
+    fn completed(&mut self, _: Time, _: InstanceId, _: NodeIndex, _: NodeKind) {}
     fn collective(&mut self, _: &CollectiveRecord) {}
     fn critical_path(&mut self, path: &[RunSegment]) {
         self.0 = path.to_vec();
@@ -109,7 +109,7 @@ fn the_path_goes_on_from_the_rank_that_came_last() {
     );
     let ends: Vec<_> = segments
         .iter()
-        .map(|s| (s.instance, s.to.0 / 1_000_000))
+        .map(|s| (s.instance.0, s.to.0 / 1_000_000))
         .collect();
     assert_eq!(ends, [(1, 10), (0, 21), (0, 25), (0, 30)]);
     assert_eq!((summary.segments, summary.rank_changes), (4, 1));

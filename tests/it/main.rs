@@ -10,6 +10,7 @@
 //! - `commands`: exit codes, the order of files, and what goes where
 //! - `compare`: one job on several machines, against the single reports
 //! - `convert`: conversions of captures, against the truth of generated jobs
+//! - `crates`: which crate uses which, which package has which door, and no circles among modules
 //! - `critical_path`: the critical path of replays and slack, by hand and against replays
 //! - `custom`: `--custom`, its files and what is wrong with them
 //! - `deap`: schedules of sub-layers on chips, as relations that follow from the rules, and their replays
@@ -22,7 +23,9 @@
 //! - `host`: host time on other machines, and jobs that were captured on CPUs
 //! - `inspect`: what is in traces, against plain parses, replays as captured and sums by hand
 //! - `memory`: the peak memory of NPUs, by hand and against sorted events, and what is said of it
+//! - `option_rules`: options of replays in studies and on command lines
 //! - `operators`: operators over micro-batches, against the list of all
+//! - `option_names`: the library names no option of the command line
 //! - `page`: the page of a report, against its JSON and in a browser
 //! - `paper`: what the ASTRA-sim 2.0 paper reports, from the machine files of the cases
 //! - `networks`: which model of the network is taken, and who says so
@@ -32,7 +35,6 @@
 //!   simulator of a few lines that shares nothing with the engine; and what is refused or stuck
 //! - `rates`: samples and tokens per second, MFU and HFU, against their formulas
 //! - `reports`: reports read back, against what was printed
-//! - `rooms`: who may import whom, and which package has which door
 //! - `schema`: the compiled schema of traces, against its source
 //! - `serve`: requests over time, against formulas and plain simulators, and what LIGHTSPEED prints
 //! - `sources`: sources beside PyTorch's, against other tools, and the one door to all
@@ -56,6 +58,7 @@ mod commands;
 mod compare;
 mod convert;
 mod corpus;
+mod crates;
 mod critical_path;
 mod custom;
 mod deap;
@@ -73,6 +76,8 @@ mod inspect;
 mod memory;
 mod networks;
 mod operators;
+mod option_names;
+mod option_rules;
 mod page;
 mod paper;
 mod peaks;
@@ -80,7 +85,6 @@ mod physics;
 mod prices;
 mod rates;
 mod reports;
-mod rooms;
 mod schema;
 mod serve;
 mod sources;

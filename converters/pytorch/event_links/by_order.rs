@@ -5,11 +5,10 @@
 //! watched longer than the observer, the host's operators are a contiguous window of Kineto's, found by sequences of
 //! names. Shapes are no part of the match, so that they test it.
 
-use super::{HostNodeLinks, LinkMethod, ThreadLinks};
-use crate::pytorch::host::HostTrace;
+use super::{HostNodeLinks, LinkMethod, ThreadLinks, TimeWindow};
+use crate::pytorch::host::{HostTrace, NONE};
 use crate::pytorch::in_flight;
 use crate::pytorch::kineto::{EventCategory, KinetoTrace};
-use crate::pytorch::rank_timeline::{NONE, TimeWindow};
 use chakram_trace::graph::{NameTable, fingerprint};
 use std::cmp::Reverse;
 use std::collections::BTreeMap;

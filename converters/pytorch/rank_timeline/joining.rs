@@ -1,13 +1,11 @@
 //! Host events of a capture, by thread and nested.
 
-use super::super::event_links::{HostNodeLinks, LinkMethod};
+use super::super::event_links::{HostNodeLinks, LinkMethod, TimeWindow};
 use super::super::host::HostTrace;
 use super::super::in_flight;
 use super::super::kineto::{EventCategory, KinetoEvent, KinetoTrace};
 use super::super::timeline_events::TimelineEvent;
-use super::{
-    HostInterval, HostThread, InFlightInterval, NONE, RankTimeline, TimeWindow, end_of, is_device,
-};
+use super::{HostInterval, HostThread, InFlightInterval, NONE, RankTimeline, end_of, is_device};
 use std::cmp::Reverse;
 
 impl RankTimeline {

@@ -1,7 +1,8 @@
 //! Work of devices, and the call of the host that launched it.
 
+use super::super::event_links::TimeWindow;
 use super::super::kineto::{EventCategory, KinetoEvent, KinetoTrace};
-use super::{DeviceInterval, HostInterval, NONE, RankTimeline, TimeWindow, end_of, is_work};
+use super::{DeviceInterval, HostInterval, NONE, RankTimeline, end_of, is_work};
 
 /// Lanes of the second device of a process, and of those behind it, begin at multiples of this.
 const DEVICE_LANES: i64 = 1_000_000;

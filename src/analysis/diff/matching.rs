@@ -8,10 +8,17 @@
 //!
 //! Large traces that are nearly identical are mostly paired by ids first, which takes one look at each node.
 
-use super::color_refinement::ColorRefinement;
-use super::equal_labels::unique;
+mod align;
+mod color_refinement;
+mod equal_labels;
+mod propagate;
+mod residual;
+pub(super) mod same_ids;
+
 use super::side::{ComparedTrace, EdgeDirection};
-use super::{align, labels, propagate, residual, same_ids};
+use super::{labels, node_labels};
+use color_refinement::ColorRefinement;
+use equal_labels::unique;
 
 /// Partner of each node in the other trace.
 #[derive(Clone, Debug)]
@@ -111,7 +118,9 @@ pub(super) fn find(sides: &[ComparedTrace<'_>; 2], many: usize) -> NodeMatching 
     if !pairs.complete() {
         unique(
             &mut pairs,
-            &both(sides, |side| labels::of_all(side.raw, labels::name)),
+            &both(sides, |side| {
+                node_labels::of_all(side.raw, node_labels::name)
+            }),
         );
     }
     by_neighbours(sides, &mut pairs);

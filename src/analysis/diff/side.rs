@@ -1,6 +1,6 @@
 //! One of two compared traces, with the data that matching needs.
 
-use super::labels;
+use super::node_labels;
 use chakram_trace::graph::{Csr, RawTrace};
 use std::sync::OnceLock;
 
@@ -73,20 +73,20 @@ impl<'o> ComparedTrace<'o> {
     /// Returns labels by name, type, lane and peers: everything but times, sizes and other properties.
     pub fn key(&self) -> &[u64] {
         self.key
-            .get_or_init(|| labels::of_all(self.raw, labels::key))
+            .get_or_init(|| node_labels::of_all(self.raw, node_labels::key))
     }
 
     /// Returns labels by name and type.
     pub fn kind(&self) -> &[u64] {
         self.kind
-            .get_or_init(|| labels::of_all(self.raw, labels::kind))
+            .get_or_init(|| node_labels::of_all(self.raw, node_labels::kind))
     }
 
     /// Returns labels by the whole record except id and dependencies.
     pub fn content(&self) -> &[u64] {
         self.content.get_or_init(|| {
             let nodes = self.raw.nodes.iter();
-            nodes.map(labels::content).collect()
+            nodes.map(node_labels::content).collect()
         })
     }
 

@@ -8,8 +8,6 @@ use chakram_trace::format::TraceError;
 use chakram_trace::format::wire::{FrameCursor, RawRecord, WireCursor, WireValue};
 use std::collections::BTreeMap;
 
-mod paths_and_hosts;
-mod secret;
 mod text;
 
 pub use text::{LeakKind, TextLeak, find, leaks};

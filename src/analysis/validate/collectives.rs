@@ -1,6 +1,7 @@
 //! The collectives of a group: the same on all members, in the same order.
 
-use super::communication::{CallDigest, CommunicationDigest, NONE};
+use super::NONE;
+use super::communication::{CallDigest, CommunicationDigest};
 use super::defects::{Defect, DefectLocation, DefectLog};
 use super::groups::BoundGroup;
 use super::kind::DefectKind;

@@ -1,5 +1,6 @@
 //! Digest of a trace: its part in the communication of the job.
 
+use super::NONE;
 use super::defects::DefectLocation;
 use super::dependencies::ProgramOrder;
 use super::node::{ValidatedNodes, ValidationRole};
@@ -8,9 +9,6 @@ use chakram_trace::format::groups::DeclaredGroups;
 use chakram_trace::format::{CollectiveKind, GroupName, Op, escape};
 use chakram_trace::graph::{Interner, NameTable};
 use chakram_trace::matching::SlotCalls;
-
-/// Absent index or rank.
-pub(super) const NONE: u32 = u32::MAX;
 
 /// Node of a trace that is no longer in memory.
 #[derive(Clone, Copy, Debug)]

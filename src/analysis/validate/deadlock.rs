@@ -5,7 +5,7 @@
 //! can be circular besides, such as lanes that collectives of several groups share, depends on the machine and is
 //! the replay's to find.
 
-use super::communication::NONE;
+use super::NONE;
 use super::defects::{Defect, DefectLog};
 use super::groups::BoundGroup;
 use super::kind::DefectKind;

@@ -1,5 +1,6 @@
 //! Dependencies of one trace: missing, on the node itself, duplicate, cyclic; and the nodes behind those.
 
+use super::NONE;
 use super::defects::{DefectLocation, DefectLog};
 use super::kind::DefectKind;
 use super::node::ValidatedNodes;
@@ -7,9 +8,6 @@ use chakram_trace::format::{escape, scan};
 use chakram_trace::graph::cycle::short_cycle;
 use chakram_trace::graph::raw_trace::RawDependency;
 use chakram_trace::graph::{Csr, DependencyPolicy};
-
-/// Absent index.
-const NONE: u32 = u32::MAX;
 
 /// Flag: another node waits for this one.
 const AWAITED: u8 = 1;

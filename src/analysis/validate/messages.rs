@@ -1,6 +1,7 @@
 //! A receive for each send, of the same size.
 
-use super::communication::{CommunicationDigest, MessageDigest, NONE};
+use super::NONE;
+use super::communication::{CommunicationDigest, MessageDigest};
 use super::defects::{Defect, DefectLocation, DefectLog};
 use super::kind::DefectKind;
 use super::trace::ValidatedTrace;

@@ -3,7 +3,7 @@
 //! Each node is represented by the last *vertex* that it depends on: a call, a message, or a join of several. A
 //! node behind one such vertex is that vertex; so a chain of kernels takes no memory.
 
-use super::communication::NONE;
+use super::NONE;
 use super::dependencies::ProgramOrder;
 use super::node::{ValidatedNodes, ValidationRole};
 

@@ -2,7 +2,7 @@
 
 use super::Archive;
 use crate::document::{CatalogueChange, SCHEMA, SegmentStart};
-use crate::segment::SegmentWriter;
+use crate::segment_file::{SegmentBody, write_file, write_segment};
 use crate::{ArchiveError, folder};
 use std::fs::{File, OpenOptions};
 use std::io::{BufWriter, Seek, SeekFrom, Write};
@@ -28,10 +28,6 @@ impl CommitPlan {
         }
     }
 }
-
-/// Writes the objects of a segment, and returns what it changes.
-pub type SegmentBody<'b> =
-    dyn FnMut(&mut SegmentWriter<&mut dyn Write>) -> Result<CatalogueChange, ArchiveError> + 'b;
 
 /// Archive that is open for writing; no other process writes it meanwhile.
 #[derive(Debug)]
@@ -124,35 +120,6 @@ impl ArchiveWriter {
         }
         write_file(&self.archive.path, plan.start(), body)
     }
-}
-
-/// Writes a segment but for its end, which is returned.
-pub fn write_segment(
-    out: &mut dyn Write,
-    start: SegmentStart,
-    body: &mut SegmentBody<'_>,
-    path: &Path,
-) -> Result<Vec<u8>, ArchiveError> {
-    let io = |error| ArchiveError::io(path, "write", error);
-    let mut writer = SegmentWriter::new(out, &start).map_err(io)?;
-    let change = body(&mut writer)?;
-    let (_, end) = writer.finish(&change).map_err(io)?;
-    Ok(end)
-}
-
-/// Writes a file of one segment; it is there when it is complete.
-pub fn write_file(
-    path: &Path,
-    start: SegmentStart,
-    body: &mut SegmentBody<'_>,
-) -> Result<(), ArchiveError> {
-    let io = |error| ArchiveError::io(path, "write", error);
-    let mut outputs = chakram_trace::files::OutputSet::default();
-    let mut file = BufWriter::with_capacity(1 << 18, outputs.create(path)?);
-    let end = write_segment(&mut file, start, body, path)?;
-    file.write_all(&end).map_err(io)?;
-    let file = file.into_inner().map_err(|error| io(error.into_error()))?;
-    Ok(file.commit()?)
 }
 
 /// Creates an empty archive: a file, or a folder.

@@ -2,7 +2,7 @@
 
 use chakram_engine::CommTiming;
 use chakram_hardware::network::NetworkKind;
-use chakram_report::csv::CsvTable;
+use chakram_report::report_csv::CsvTable;
 use clap::ValueEnum;
 use clap::builder::PossibleValue;
 

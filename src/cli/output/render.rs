@@ -4,7 +4,7 @@ use super::RunArgs;
 use super::args::{CommArg, OnMemoryOverflow, ReportFormatArg, ReportTableArg};
 use crate::custom_algorithm;
 use crate::terminal;
-use chakram_report::csv::CsvTable;
+use chakram_report::report_csv::CsvTable;
 use chakram_report::summary::{HashedInput, KernelBasis, Provenance};
 use chakram_report::{self as report, MachineComparison, Report, text::TextStyle};
 use chakram_trace::workload::MissingRankPolicy;
@@ -40,11 +40,12 @@ impl RunArgs {
         }
         let text = match self.format {
             ReportFormatArg::Text => {
-                let mut text = report::text::render(report, name, &self.whole_basis(report), style);
+                let mut text =
+                    report::report_text::render(report, name, &self.whole_basis(report), style);
                 for other in &report.beside {
                     let basis = self.whole_basis(&other.report);
                     text.push('\n');
-                    text += &report::text::render(&other.report, &other.job, &basis, style);
+                    text += &report::report_text::render(&other.report, &other.job, &basis, style);
                 }
                 text
             }
@@ -55,7 +56,9 @@ impl RunArgs {
                 report.provenance = Some(Provenance::new(options, inputs));
                 return report::json::write(&mut terminal::EscapingWriter::json(out), report);
             }
-            ReportFormatArg::Csv => report::csv::render(report, self.table().unwrap_or_default()),
+            ReportFormatArg::Csv => {
+                report::report_csv::render(report, self.table().unwrap_or_default())
+            }
         };
         out.write_all(text.as_bytes())
     }

@@ -1,6 +1,6 @@
 //! The algorithms by name: the primitives that each carries out, and the substitute for those that it does not.
 
-use super::auto::LineCostModel;
+use super::line_cost::LineCostModel;
 use super::{
     CollectivePrimitive, CollectiveStage, LinePosition, SendStep, direct, double_binary_tree,
     halving_doubling, pairwise, recursive_doubling, ring, tree,

@@ -14,7 +14,7 @@
 //! differ in latency. On rings and meshes the table does not hold: messages go at the rate of a link, one at a time
 //! from each member, and enter on either side.
 
-use super::auto::LineCostModel;
+use super::line_cost::LineCostModel;
 use super::{CollectivePrimitive, CollectiveStage, LinePosition, SendStep};
 use crate::topology::NetworkPath;
 use chakram_base::units::{BufferShare, Span, TimeEstimate};

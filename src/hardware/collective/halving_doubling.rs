@@ -21,7 +21,7 @@
 //! Partners that start at different times could send out of order, and an early message would be taken for another
 //! one. So message i counts only when its receiver has taken step i.
 
-use super::auto::LineCostModel;
+use super::line_cost::LineCostModel;
 use super::{CollectivePrimitive, CollectiveStage, LinePosition, SendStep, binomial};
 use crate::topology::NetworkPath;
 use chakram_base::units::{BufferShare, Span, TimeEstimate};

@@ -16,7 +16,7 @@
 //! member from receiving from several at once. A message that comes before its receiver is in its
 //! round counts when it is.
 
-use super::auto::LineCostModel;
+use super::line_cost::LineCostModel;
 use super::{CollectivePrimitive, CollectiveStage, LinePosition, SendStep};
 use crate::topology::NetworkPath;
 use chakram_base::units::{BufferShare, Span, TimeEstimate};

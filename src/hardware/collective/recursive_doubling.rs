@@ -10,8 +10,8 @@
 //! | all-reduce | log2 n of S, each when the one before was received | (α + t) log2 n |
 //! | all others | those of [`halving_doubling`] | see there |
 
-use super::auto::LineCostModel;
 use super::halving_doubling::{self, exchange, exchanges};
+use super::line_cost::LineCostModel;
 use super::{CollectivePrimitive, CollectiveStage, LinePosition, SendStep};
 use crate::topology::NetworkPath;
 use chakram_base::units::{BufferShare, Span, TimeEstimate};

@@ -1,6 +1,6 @@
 //! Stages with the algorithms that carry them out, as the machine's choices have it.
 
-use super::auto::LineCostModel;
+use super::line_cost::LineCostModel;
 use super::{
     AlgorithmChoice, CollectiveAlgorithm, CollectivePrimitive, CollectiveStage, decompose,
 };

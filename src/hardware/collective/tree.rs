@@ -19,7 +19,7 @@
 //! Members end at different times, so there is no closed form. In an all-reduce the parent's message depends on those
 //! of all children, so counting messages cannot confuse them.
 
-use super::auto::LineCostModel;
+use super::line_cost::LineCostModel;
 use super::{CollectivePrimitive, CollectiveStage, LinePosition, SendStep};
 use chakram_base::units::{BufferShare, TimeEstimate};
 

@@ -6,7 +6,7 @@
 //! store and forward, which is DEAP's Eq. 2.
 
 use super::error::MachineError;
-use super::preset::PRESETS;
+use super::preset_files::PRESETS;
 use crate::topology::chip_graph::{ChipGraph, LinkInterpolation, LinkTechnology};
 use chakram_base::config::read;
 use chakram_base::units::{Bandwidth, Span};

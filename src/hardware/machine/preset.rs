@@ -5,55 +5,9 @@ use super::build;
 use super::chips::{self, is_graph};
 use super::error::MachineError;
 use super::inline::{self, is_inline};
+use super::preset_files::{MachinePreset, PRESETS};
 use chakram_base::config::{ConfigDocument, STANDARD_INPUT, nearest, read};
 use std::borrow::Cow;
-
-/// A machine that comes with the program.
-#[derive(Clone, Copy, Debug)]
-pub struct MachinePreset {
-    /// Name for `--machine`.
-    pub name: &'static str,
-    /// Its machine file; comments give the source of every number.
-    pub text: &'static str,
-}
-
-macro_rules! presets {
-    ($($name:literal),* $(,)?) => {
-        /// Every preset: products, machines of tiles, then the machines of the ASTRA-sim 2.0 paper.
-        pub const PRESETS: &[MachinePreset] = &[$(MachinePreset {
-            name: $name,
-            text: include_str!(concat!("presets/", $name, ".toml")),
-        }),*];
-    };
-}
-
-presets!(
-    "dgx-a100",
-    "dgx-h100",
-    "dgx-h200",
-    "dgx-b200",
-    "grand-teton-h100",
-    "selene",
-    "gb200-nvl72",
-    "mi300x",
-    "tpu-v4",
-    "wafer-5x4",
-    "wafer-5x4-published",
-    "palm-gpu",
-    "gemmini",
-    "grayskull",
-    "dojo-tile",
-    "wse-2",
-    "w-1d-350",
-    "w-1d-500",
-    "w-1d-600",
-    "w-2d",
-    "conv-3d",
-    "conv-4d",
-    "zero-infinity",
-    "hiermem",
-    "hiermem-opt",
-);
 
 /// Text of a machine file, with its name in errors.
 #[derive(Clone, Debug)]

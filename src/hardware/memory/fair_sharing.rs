@@ -25,9 +25,9 @@
 //! order of accesses that begin at one instant, except for the last bits of sums, which follow the order of the
 //! calls.
 
-use super::RemoteMemoryAccess;
 use super::chunked_access::{ChunkTimes, ChunkedTransfers, PortRequest};
 use super::pool_layout::{AccessHop, PORTS, PoolLayout};
+use super::{AccessEnd, RemoteMemoryAccess};
 use chakram_base::units::{Span, Time};
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
@@ -38,15 +38,6 @@ pub(super) mod testing;
 /// Relative difference below which rates are equal: sums in another order may differ in their last bits, and equal
 /// rates must be fixed together.
 const ALIKE: f64 = 1.0 + 1e-9;
-
-/// The end of an access.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct AccessEnd {
-    /// The caller's own number.
-    pub token: u64,
-    /// Arrival of its last byte; not before now.
-    pub at: Time,
-}
 
 /// An access in flight.
 #[derive(Clone, Copy, Debug)]

@@ -1,28 +1,11 @@
 //! Remote loads and stores in flight, for every attachment.
 
 use super::{
-    AccessEnd, NetworkAttachment, PortRequest, RemoteMemory, channel_stream, channels,
-    chunked_access, fair_sharing, pool_layout,
+    AccessEnd, NetworkAttachment, PortRequest, RemoteMemory, RemoteMemoryAccess, channel_stream,
+    channels, chunked_access, fair_sharing, pool_layout,
 };
-use chakram_base::ids::Npu;
 use chakram_base::units::{Bandwidth, BufferShare, Span, Time};
 use std::fmt;
-
-/// A load or store beyond the NPU.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct RemoteMemoryAccess {
-    /// NPU that issues the access.
-    pub npu: Npu,
-    /// Bytes that the memory reads or writes for it.
-    pub bytes: u64,
-    /// True for a store, false for a load.
-    pub store: bool,
-    /// True if all NPUs issue the same access and the switches gather loads, so that each NPU ends with the bytes of
-    /// all, or reduce stores.
-    pub in_switch: bool,
-    /// The caller's own number for it.
-    pub token: u64,
-}
 
 /// Memory beyond NPUs, as others may model it.
 pub trait MemoryModel: fmt::Debug {
@@ -205,6 +188,7 @@ impl RemoteMemoryModel {
 mod tests {
     use super::super::MemoryAttachment;
     use super::*;
+    use chakram_base::ids::Npu;
     use chakram_base::units::Bytes;
 
     fn ends(attachment: MemoryAttachment) -> Vec<Time> {

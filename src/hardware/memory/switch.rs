@@ -20,19 +20,10 @@
 //!
 //! Each is a stage of the pipeline in `memory/fair_sharing.rs`. Every link up is a server of its own.
 
+use super::SwitchLevel;
 use super::pool_layout::PoolLayout;
 use chakram_base::units::{Bandwidth, Bytes};
 use serde::Serialize;
-
-/// A level of switches that are alike.
-#[derive(Clone, Copy, Debug, PartialEq, Serialize)]
-pub struct SwitchLevel {
-    /// Number of NPUs, or of switches of the level below, that one switch joins; at least 1.
-    pub fan_in: u32,
-    /// Bytes per second of its link up.
-    #[serde(rename = "bandwidth_bytes_per_s")]
-    pub bandwidth: Bandwidth,
-}
 
 /// A pool behind levels of switches. NPUs of a switch are consecutive.
 #[derive(Clone, Debug, PartialEq, Serialize)]

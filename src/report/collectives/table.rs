@@ -1,8 +1,10 @@
 //! Collectives and exposed communication, for people. Groups that are for one thing share a row.
 
 use super::CollectiveTally;
+use super::{CollectiveRow, LatestRank};
+use crate::Report;
 use crate::csv::{CsvColumn, decimal};
-use crate::summary::{CollectiveRow, LatestRank, Report, groups_of, mean, thousands};
+use crate::summary::{groups_of, mean, thousands};
 use crate::table::{TextTable, left, right};
 use crate::text::{TextStyle, more, paragraph, share};
 use chakram_base::ids::Rank;

@@ -2,8 +2,9 @@
 
 use super::{MachineColumn, MachineComparison};
 use crate::Report;
-use crate::csv::{CsvCell, CsvColumn, CsvRows, CsvTable, decimal, of_reports};
+use crate::csv::{CsvCell, CsvColumn, CsvRows, decimal};
 use crate::memory::fullest;
+use crate::report_csv::{CsvTable, of_reports};
 use chakram_engine::ReplayError;
 
 /// Renders the comparison, or a table of all reports with the machine in front.

@@ -9,9 +9,10 @@ use super::{
     ChargedTime, CommChange, CommOnMachine, MachineColumn, MachineComparison, MakespanExplanation,
     SpanChange,
 };
+use crate::Report;
 use crate::TimeCategory;
 use crate::keyed::by_part;
-use crate::summary::{MachineName, Provenance, Report, ReportSchema};
+use crate::summary::{MachineName, Provenance, ReportSchema};
 use chakram_base::units::Span;
 use chakram_trace::format::CollectiveKind;
 use serde::{Deserialize, Serialize};

@@ -3,12 +3,13 @@
 use super::csv::status;
 use super::explanation::{explain, percent};
 use super::{MachineColumn, MachineComparison, MakespanExplanation};
+use crate::Report;
 use crate::TimeCategory;
 use crate::memory::fullest;
-use crate::summary::{Report, thousands};
+use crate::summary::thousands;
 use crate::table::{TextTable, left, right};
 use crate::text::{TextStyle, WIDTH, paragraph, share};
-use chakram_base::units::Span;
+use chakram_base::units::{Span, percent_change};
 use chakram_hardware::machine::Machine;
 use chakram_trace::format::{Dtype, escape};
 use std::collections::BTreeMap;
@@ -175,7 +176,7 @@ fn table(
     row("  vs. first machine", &|report| percent(&change(report)));
     if comparison.reports().any(|(_, r)| r.captured.is_some()) {
         row("  vs. capture", &|report| {
-            Some(format!("{:+.2} %", report.difference()?))
+            report.difference().map(percent_change)
         });
     }
     let with_share = |report: &Report, time: Span| {
@@ -206,7 +207,7 @@ fn table(
     if comparison.remembers() {
         row("peak memory", &|report| {
             let row = fullest(&report.memory)?;
-            let share = format!("{:.1} %", row.percent());
+            let share = row.percent_text();
             Some(format!("{} {share:>7}", row.peak))
         });
     }

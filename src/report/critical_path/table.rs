@@ -1,8 +1,9 @@
 //! The critical path for people.
 
 use super::CriticalPathSummary;
+use crate::Report;
 use crate::TimeCategory;
-use crate::summary::{Report, thousands};
+use crate::summary::thousands;
 use crate::table::{TextTable, left, right};
 use crate::text::{TextStyle, paragraph, share};
 use chakram_base::units::Span;

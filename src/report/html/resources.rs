@@ -3,10 +3,11 @@
 use super::page::{figure, number, section, table, text};
 use super::sections::{LONGEST, ROWS};
 use super::{axis_time, span};
+use crate::Report;
 use crate::draw::lines::{self, LineSeries};
 use crate::draw::map;
 use crate::draw::scatter::{self, ScatterPoint};
-use crate::summary::{Report, kind_label, thousands};
+use crate::summary::{kind_label, thousands};
 use chakram_base::units::Bytes;
 
 /// Memory over time, and peaks.
@@ -57,7 +58,7 @@ pub fn memory(report: &Report) -> String {
             format!("rank {}", row.rank),
             bytes("peak_bytes", row.peak),
             bytes("capacity_bytes", row.capacity),
-            format!("{:.1} %", row.percent()),
+            row.percent_text(),
             fits.to_owned(),
         ]
     });

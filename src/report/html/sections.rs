@@ -2,12 +2,13 @@
 
 use super::page::{figure, number, section, table, text};
 use super::{axis_time, span};
+use crate::Report;
 use crate::TimeCategory;
 use crate::draw::bars::{self, BarPart, BarRow};
 use crate::draw::gantt::{self, GanttRow, GanttSpan};
 use crate::npus::{NpuRow, span_of};
 use crate::pictures::PictureSpan;
-use crate::summary::{Report, kind_label, thousands};
+use crate::summary::{kind_label, thousands};
 use crate::text::share;
 use chakram_base::units::Span;
 

@@ -1,7 +1,8 @@
 //! Sentences about memory.
 
 use super::{MemoryRow, NamedNode, fullest};
-use crate::summary::{Report, thousands};
+use crate::Report;
+use crate::summary::thousands;
 use chakram_base::units::{Bytes, Time};
 use chakram_trace::format::{TensorClass, escape};
 

@@ -1,10 +1,9 @@
 //! The fullest memories, for people.
 
-use super::MemoryRow;
+use super::{MemoryRow, port_memory};
+use crate::Report;
 use crate::csv::CsvColumn;
 use crate::npus::span_of;
-use crate::port_memory;
-use crate::summary::Report;
 use crate::table::{TextTable, left, right};
 use crate::text::{TextStyle, WIDTH, more};
 use chakram_base::units::Bytes;
@@ -69,7 +68,7 @@ pub fn table(out: &mut String, report: &Report, style: TextStyle) -> std::fmt::R
     for run in runs.iter().take(ROWS) {
         let row = &run[0];
         let ranks: Vec<_> = run.iter().map(|row| row.rank).collect();
-        let (ranks, share) = (span_of(&ranks), format!("{:.1} %", row.percent()));
+        let (ranks, share) = (span_of(&ranks), row.percent_text());
         let mark = if row.fits {
             TextStyle::default().warning
         } else {

@@ -1,8 +1,9 @@
 //! The table of operators, for people and for spreadsheets.
 
 use super::OperatorTime;
+use crate::Report;
 use crate::csv::CsvColumn;
-use crate::summary::{Report, kind_label, thousands};
+use crate::summary::{kind_label, thousands};
 use crate::table::{TextTable, left, right};
 use crate::text::{TextStyle, more, share};
 use chakram_base::units::Span;

@@ -1,6 +1,7 @@
 //! Axes: keys, and the values that they take together.
 
-use super::study::{MOST_POINTS, known_key};
+use super::MOST_POINTS;
+use super::setting::known_key;
 use chakram_base::config::{ConfigError, ConfigField, ConfigLiteral, ConfigTable, quoted};
 use chakram_base::ids::MAX_NPUS;
 
@@ -69,10 +70,7 @@ pub(super) fn axes(field: &ConfigField<'_>) -> Result<Vec<StudyAxis>, ConfigErro
 }
 
 fn axis(table: &ConfigTable<'_>) -> Result<StudyAxis, ConfigError> {
-    let name = table
-        .get("name")
-        .map(|field| field.line().map(str::to_owned))
-        .transpose()?;
+    let name = table.optional("name", |field| field.line().map(str::to_owned))?;
     if let Some(field) = table.get("plans") {
         only(table, &["plans", "name"])?;
         let npus = field.count(MAX_NPUS)?;

@@ -22,7 +22,6 @@
 //! can have come through the stages before it. Where gathers of parameters run ahead (ZeRO 3, or overlap
 //! with the forward pass), sums alone are taken.
 
-use super::evaluate::PointBound;
 use super::point::{PointRefusal, ResolvedPoint};
 use chakram_base::ids::Npu;
 use chakram_base::units::BufferShare;
@@ -41,7 +40,19 @@ use chakram_workloads::generate::plan::{
 };
 use chakram_workloads::generate::schedule::PipelineSchedule;
 use chakram_workloads::generate::{GeneratedJob, TrainingPattern, WorkloadPattern};
+use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
+
+/// Facts about a point that need no replay.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct PointBound {
+    /// No replay is faster, in picoseconds.
+    pub time_ps: u64,
+    /// The most bytes that an NPU holds; at least so many unless the bound is whole.
+    pub memory_bytes: u64,
+    /// Whether all micro-batches were followed.
+    pub is_whole: bool,
+}
 
 /// The bound of a step with all of its micro-batches.
 pub fn whole(point: &ResolvedPoint, pattern: &TrainingPattern) -> Result<PointBound, PointRefusal> {

@@ -1,6 +1,6 @@
 //! Answers to points: refused before a replay, bounded, or replayed.
 
-use super::bound;
+use super::bound::{self, PointBound};
 use super::objective::PointMeasures;
 use super::point::{PointRefusal, ResolvedPoint, SharedParts, WorkSource};
 use super::setting::{self, Settings};
@@ -38,17 +38,6 @@ impl From<PointRefusal> for PointAnswer {
             detail: refusal.detail,
         }
     }
-}
-
-/// Facts about a point that need no replay.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct PointBound {
-    /// No replay is faster, in picoseconds.
-    pub time_ps: u64,
-    /// The most bytes that an NPU holds; at least so many unless the bound is whole.
-    pub memory_bytes: u64,
-    /// Whether all micro-batches were followed.
-    pub is_whole: bool,
 }
 
 /// Replays points of a study. It may be asked by several threads.
@@ -180,7 +169,7 @@ impl<'s> PointEvaluator<'s> {
             let bound = bound::whole(&resolved, pattern)?;
             self.check_memory(&resolved, bound.memory_bytes, "")?;
         }
-        let work = self.workloads.get(&resolved)?;
+        let work = self.work(&resolved)?;
         let workload = work.workload();
         if matches!(resolved.work, WorkSource::Traces(_)) {
             self.check_npus(workload.ranks().into(), &self.study.whole(point))?;
@@ -204,6 +193,13 @@ impl<'s> PointEvaluator<'s> {
         })
     }
 
+    /// The work of a point, on which all of its options have an effect.
+    fn work(&self, point: &ResolvedPoint) -> Result<Arc<SharedWork>, PointRefusal> {
+        let work = self.workloads.get(point)?;
+        point.options.check_workload(work.workload())?;
+        Ok(work)
+    }
+
     /// Replays a point with everything that a report has.
     ///
     /// # Errors
@@ -211,7 +207,7 @@ impl<'s> PointEvaluator<'s> {
     /// Reason for which the point has no report.
     pub fn report(&self, point: &Settings) -> Result<Report, PointRefusal> {
         let resolved = self.resolve(point)?;
-        let work = self.workloads.get(&resolved)?;
+        let work = self.work(&resolved)?;
         let workload = work.workload();
         let refused = |error: ReplayError| PointRefusal::new("replay", error);
         let compiled = CompiledReplay::new(workload, &resolved.machine, &resolved.options);

@@ -3,7 +3,9 @@
 //! It is appended to while the sweep runs, one write for a line, so that whatever ends the program loses no more than
 //! what was under way. A last line that is not whole is cut off when the journal is opened again.
 
-use super::evaluate::{PointAnswer, PointBound};
+use super::bound::PointBound;
+use super::evaluate::PointAnswer;
+use chakram_base::setting::Setting;
 use serde::{Deserialize, Serialize};
 use std::fs::{File, OpenOptions};
 use std::io::{self, Read, Write};
@@ -62,7 +64,7 @@ pub enum JournalError {
         why: String,
     },
     /// There is one already.
-    #[error("{}: it has results of an earlier run\n  try: --resume to go on with it, or another folder", .0.display())]
+    #[error("{}: it has results of an earlier run\n  try: {} to go on with it, or another folder", .0.display(), Setting::Resume)]
     Exists(PathBuf),
     /// There is none.
     #[error("{}: there are no results\n  try: the folder that `chakram sweep … -o` was given", .0.display())]

@@ -1,6 +1,8 @@
 //! Settings of a point: keys of the machine, the model, the plan and the replay, with their values.
 
-use chakram_base::config::{ConfigLiteral, nearest};
+use chakram_base::config::{
+    ConfigError, ConfigField, ConfigLiteral, did_you_mean, nearest, quoted,
+};
 use chakram_hardware::compute::ACCELERATOR;
 use chakram_workloads::generate::plan::{OPTIONS, PlanOption};
 use std::collections::BTreeMap;
@@ -101,6 +103,18 @@ pub fn short<'k>(settings: &Settings, keys: impl IntoIterator<Item = &'k str>) -
         Some(format!("{} {value}", name.unwrap_or(key)))
     });
     parts.collect::<Vec<_>>().join(", ")
+}
+
+/// Refuses a key that names nothing.
+pub(super) fn known_key(key: &str, field: &ConfigField<'_>) -> Result<(), ConfigError> {
+    kind(key).map(drop).map_err(|near| {
+        let expected = format!(
+            "one of {}, plan.OPTION, machine.PATH or model.PATH{}",
+            PLAIN.join(", "),
+            did_you_mean(near.as_deref())
+        );
+        field.refuse(format_args!("the key {}", quoted(key)), expected)
+    })
 }
 
 #[cfg(test)]

@@ -21,12 +21,11 @@
 //! values = [1, 2, 4]
 //! ```
 
+use super::MOST_POINTS;
 use super::axis::{StudyAxis, axes};
 use super::objective::SweepObjective;
 use super::setting::{self, Settings};
-use chakram_base::config::{
-    ConfigDocument, ConfigError, ConfigField, ConfigTable, did_you_mean, quoted,
-};
+use chakram_base::config::{ConfigDocument, ConfigError, ConfigField, ConfigTable};
 
 mod strategy;
 
@@ -45,9 +44,6 @@ const ROOT: &[&str] = &[
     "layer",
 ];
 const LIMITS: &[&str] = &["fits", "npus", "cost"];
-
-/// The most points that a strategy which visits all of them may have.
-pub const MOST_POINTS: u64 = 4_000_000;
 
 /// Limits that points must keep.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
@@ -100,21 +96,12 @@ impl Study {
                 return Err(table.refuse(found, "each key in one place"));
             }
         }
-        let objectives = match root.get("objective") {
-            Some(field) => objectives(&field)?,
-            None => vec![SweepObjective::Time],
-        };
-        let seed = root
-            .get("seed")
-            .map(|field| field.between(0, i64::MAX as u64));
+        let objectives = root.or("objective", vec![SweepObjective::Time], objectives)?;
         let study = Self {
             name: root.need("name", "the study's name")?.line()?.to_owned(),
-            seed: seed.transpose()?.unwrap_or(0),
+            seed: root.or("seed", 0, |field| field.between(0, i64::MAX as u64))?,
             objectives,
-            limits: match root.get("limits") {
-                Some(field) => limits(&field.table(Some(LIMITS))?)?,
-                None => PointLimits::default(),
-            },
+            limits: root.or("limits", PointLimits::default(), limits)?,
             layers: layers(&root, &axes)?,
             base,
             axes,
@@ -289,7 +276,7 @@ fn base(field: &ConfigField<'_>) -> Result<Settings, ConfigError> {
             match field.if_table() {
                 Some(inner) => collect(&inner, &key, into)?,
                 None => {
-                    known_key(&key, &field)?;
+                    setting::known_key(&key, &field)?;
                     into.insert(key.replace('-', "_"), field.literal()?);
                 }
             }
@@ -299,18 +286,6 @@ fn base(field: &ConfigField<'_>) -> Result<Settings, ConfigError> {
     let mut settings = Settings::new();
     collect(&field.table(None)?, "", &mut settings)?;
     Ok(settings)
-}
-
-/// Refuses a key that names nothing.
-pub(super) fn known_key(key: &str, field: &ConfigField<'_>) -> Result<(), ConfigError> {
-    setting::kind(key).map(drop).map_err(|near| {
-        let expected = format!(
-            "one of {}, plan.OPTION, machine.PATH or model.PATH{}",
-            setting::PLAIN.join(", "),
-            did_you_mean(near.as_deref())
-        );
-        field.refuse(format_args!("the key {}", quoted(key)), expected)
-    })
 }
 
 fn objectives(field: &ConfigField<'_>) -> Result<Vec<SweepObjective>, ConfigError> {
@@ -329,20 +304,12 @@ fn objectives(field: &ConfigField<'_>) -> Result<Vec<SweepObjective>, ConfigErro
     Ok(all)
 }
 
-fn limits(table: &ConfigTable<'_>) -> Result<PointLimits, ConfigError> {
-    let fits = table.get("fits").map(|field| field.flag()).transpose()?;
-    let npus = table
-        .get("npus")
-        .map(|field| field.count(chakram_base::ids::MAX_NPUS))
-        .transpose()?;
-    let cost = table
-        .get("cost")
-        .map(|field| field.positive(1e15))
-        .transpose()?;
+fn limits(field: &ConfigField<'_>) -> Result<PointLimits, ConfigError> {
+    let table = field.table(Some(LIMITS))?;
     Ok(PointLimits {
-        fits: fits.unwrap_or(false),
-        npus,
-        cost,
+        fits: table.or("fits", false, |field| field.flag())?,
+        npus: table.optional("npus", |field| field.count(chakram_base::ids::MAX_NPUS))?,
+        cost: table.optional("cost", |field| field.positive(1e15))?,
     })
 }
 

@@ -98,7 +98,7 @@ impl TraceError {
         matches!(&*self.0, TraceFault::Io { source, .. } if source.kind() == std::io::ErrorKind::NotFound)
     }
 
-    fn place(&mut self) -> Option<&mut TraceLocation> {
+    pub(super) fn place(&mut self) -> Option<&mut TraceLocation> {
         match &mut *self.0 {
             TraceFault::Io { .. } => None,
             TraceFault::Malformed { place, .. } | TraceFault::Refused { place, .. } => Some(place),
@@ -138,15 +138,6 @@ impl TraceError {
         if let Some(place) = self.place() {
             place.record.get_or_insert(record);
             place.offset.get_or_insert(offset);
-        }
-        self
-    }
-
-    /// Translates the location through `origins` into one of the original file.
-    #[must_use]
-    pub fn at_origin(mut self, origins: &super::SourceMap) -> Self {
-        if let Some(place) = self.place() {
-            origins.relocate(place);
         }
         self
     }

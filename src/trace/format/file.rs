@@ -18,10 +18,11 @@ mod named;
 mod names;
 mod stored;
 
+pub use super::digest::FileDigest;
+pub(super) use super::read_all::append_all;
+pub use super::read_all::{read_all, read_text};
 pub use compress::{CompressedWriter, GzipWriter};
-pub(super) use decompress::append_all;
-pub use decompress::{decompressed, decompressed_partly, read_all, read_text};
-pub use digest::FileDigest;
+pub use decompress::{decompressed, decompressed_partly};
 pub use discover::{FoundTraces, TraceFinder, VerifyLevel, discover, prefix_of};
 use mapped::MappedFile;
 pub use mapped::mapped_file;
@@ -279,4 +280,13 @@ pub fn parse_text<T>(
     let text = read_text(DecompressedStream::open(path)?, 0);
     let text = text.map_err(|source| TraceError::io(path, "read", source))?;
     parse(&text).map_err(|error| error.in_file(path))
+}
+
+/// Returns the error about a path without traces.
+fn not_found(path: &Path, why: &str) -> TraceError {
+    TraceError::refused_in(
+        path,
+        format!("no traces here: {why}"),
+        "give a folder, a file, or the prefix of files named PREFIX.0.et, PREFIX.1.et, … (or .jsonl, .json)",
+    )
 }

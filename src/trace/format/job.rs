@@ -18,8 +18,9 @@
 //! The files lie in the folder of the job file. Lengths and hashes are those of the files as stored, compressed
 //! or not.
 
-use super::file::{FileDigest, read_text};
+use super::digest::FileDigest;
 use super::groups::{DeclaredGroups, GroupFile};
+use super::read_all::read_text;
 use super::roles::GroupRoles;
 use super::{TraceError, escape};
 use serde::{Deserialize, Serialize};

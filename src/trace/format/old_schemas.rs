@@ -40,6 +40,7 @@ use super::proto::GlobalMetadata;
 use super::schema_layout::{self, MessageLayout};
 use super::wire::{FrameCursor, RawRecord};
 use super::{SourceMap, TraceError};
+use chakram_base::setting::Setting;
 use prost::Message;
 use std::fmt;
 
@@ -51,6 +52,15 @@ pub(super) use detect::is_current;
 
 /// Schema version of upgraded files.
 const CURRENT: &str = "0.0.4";
+
+/// Hint for records that make no sense in their generation.
+fn hint() -> String {
+    format!(
+        "another {} of `chakram convert trace`, or {}",
+        Setting::Generation,
+        Setting::Salvage
+    )
+}
 
 /// Returns whether `bytes` are a sound metadata record of the current schema.
 pub(super) fn is_metadata(bytes: &[u8]) -> bool {
@@ -183,8 +193,10 @@ pub fn upgrade(
         let message = upgrade_record(generation, record, first).map_err(|e| {
             let e = if concluded {
                 e.with_cause(&format!(
-                    "the records before say {generation}; if that is wrong, use --generation of \
-                     `chakram convert trace`, if the file is damaged, its --salvage"
+                    "the records before say {generation}; if that is wrong, use {} of \
+                     `chakram convert trace`, if the file is damaged, its {}",
+                    Setting::Generation,
+                    Setting::Salvage
                 ))
             } else {
                 e
@@ -247,4 +259,10 @@ pub(super) fn upgrade_record(
         return Ok(v002::metadata(record, attributes)?.encode_to_vec());
     }
     Ok(v002::node(record, generation, attributes)?.encode_to_vec())
+}
+
+/// Decodes a text field.
+fn text(bytes: &[u8], at: usize) -> Result<String, TraceError> {
+    let text = std::str::from_utf8(bytes).map(str::to_owned);
+    text.map_err(|_| TraceError::malformed(at, "a text that is not UTF-8"))
 }

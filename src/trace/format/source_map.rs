@@ -1,6 +1,6 @@
 //! Original locations of the records of a trace that was upgraded or read from text.
 
-use super::TraceLocation;
+use super::{TraceError, TraceLocation};
 
 /// Original location of each record.
 #[derive(Clone, Debug)]
@@ -49,5 +49,16 @@ impl SourceMap {
                 (place.record, place.offset) = (None, None);
             }
         }
+    }
+}
+
+impl TraceError {
+    /// Translates the location through `origins` into one of the original file.
+    #[must_use]
+    pub fn at_origin(mut self, origins: &SourceMap) -> Self {
+        if let Some(place) = self.place() {
+            origins.relocate(place);
+        }
+        self
     }
 }

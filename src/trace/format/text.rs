@@ -14,6 +14,9 @@ mod values;
 pub use json_lines::{JsonLineReader, JsonLineWriter};
 pub(super) use sniff::{SniffedText, sniff};
 
+/// Name of the line format, in its first line.
+const SCHEMA: &str = "chakram.trace.1";
+
 /// Text format of a trace.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum TextFormat {

@@ -7,7 +7,10 @@ use super::schedule::PipelineSchedule;
 use super::{GenerateError, refused};
 use std::fmt;
 
+mod axis_mapping;
+mod binding;
 mod blame;
+mod core_placement;
 mod file;
 mod map;
 mod operators;
@@ -15,12 +18,14 @@ mod options;
 mod placement;
 mod tile_order;
 
-pub use map::{AxisMapping, DimensionRef};
+pub use axis_mapping::{AxisMapping, DimensionRef};
+pub use binding::MachineFacts;
+pub use core_placement::{CorePlacement, TensorNeighbours, TileOrder};
 pub use operators::OperatorDegrees;
 pub use options::listed;
 pub use options::{OPTIONS, ParallelismPlan, PlanDraft, PlanOption, ValueSyntax};
 pub use placement::{ParallelGroupKind, RankCoordinates, RankPlacement};
-pub use tile_order::{CoreGrid, CorePlacement, TensorNeighbours, TileOrder};
+pub use tile_order::CoreGrid;
 
 impl ParallelismPlan {
     /// Number of ranks.

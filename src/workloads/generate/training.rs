@@ -38,6 +38,7 @@ mod shard_spec;
 mod sharded;
 mod stage_cuts;
 mod summary;
+mod tensor_cut;
 #[cfg(test)]
 mod tests;
 mod tied_embedding;

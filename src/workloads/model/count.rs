@@ -8,16 +8,6 @@ pub(super) fn sum(terms: impl IntoIterator<Item = u64>) -> u64 {
     terms.into_iter().fold(0, u64::saturating_add)
 }
 
-/// Number of positions of a window of `kernel` in `size` with `padding` on both sides.
-pub(super) fn windows(size: u64, kernel: u64, stride: u64, padding: u64) -> u64 {
-    let padded = size.saturating_add(padding.saturating_mul(2));
-    match padded.checked_sub(kernel) {
-        // The stride of a parsed model is at least 1; max() protects hand-built ones from a division by zero.
-        Some(free) => free / stride.max(1) + 1,
-        None => 0,
-    }
-}
-
 impl OperatorKind {
     /// Number of weights; 0 where they are tied to another operator's.
     pub fn parameters(&self) -> u64 {

@@ -27,7 +27,7 @@
 //!   An operator with `around = true` works on what goes around the layer, up to the next residual, which adds both and
 //!   wants them of one size.
 
-use super::{Model, ModelError, ModelSource, build};
+use super::Model;
 
 /// A model with properties that its file states for it as a whole.
 #[derive(Clone, Debug, PartialEq)]
@@ -66,37 +66,5 @@ impl DefinitionKind {
             Self::Vit => "vit",
             Self::Layers => "layers",
         }
-    }
-}
-
-impl ModelDefinition {
-    /// Parses a model's file, called `file` in errors. With `tokens` samples have that many tokens instead of those
-    /// in the file.
-    ///
-    /// # Errors
-    ///
-    /// If the text is refused, or the model's samples cannot have that many tokens.
-    pub fn parse(text: &str, file: &str, tokens: Option<u64>) -> Result<Self, ModelError> {
-        build::definition(text, file, tokens)
-    }
-}
-
-impl Model {
-    /// Loads the model of a preset, or of a file (its name contains a `/` or ends in `.toml`).
-    ///
-    /// # Errors
-    ///
-    /// If there is no such preset, or the file cannot be read or is refused.
-    pub fn named(name: &str) -> Result<Self, ModelError> {
-        Ok(ModelSource::find(name)?.definition(None)?.model)
-    }
-
-    /// The same with samples of `tokens` tokens. A table of positions keeps its size, and cannot have fewer rows.
-    ///
-    /// # Errors
-    ///
-    /// As [`Model::named`], and if the model's samples cannot have that many tokens.
-    pub fn with_sequence(name: &str, tokens: u64) -> Result<Self, ModelError> {
-        Ok(ModelSource::find(name)?.definition(Some(tokens))?.model)
     }
 }

@@ -1,6 +1,6 @@
 //! The models that come with the program, and the translation of a name to the text of a model's file.
 
-use super::{ModelDefinition, ModelError};
+use super::{Model, ModelDefinition, ModelError};
 use chakram_base::config::{STANDARD_INPUT, nearest, read};
 use std::borrow::Cow;
 
@@ -128,10 +128,29 @@ impl ModelSource {
     }
 }
 
+impl Model {
+    /// Loads the model of a preset, or of a file (its name contains a `/` or ends in `.toml`).
+    ///
+    /// # Errors
+    ///
+    /// If there is no such preset, or the file cannot be read or is refused.
+    pub fn named(name: &str) -> Result<Self, ModelError> {
+        Ok(ModelSource::find(name)?.definition(None)?.model)
+    }
+
+    /// The same with samples of `tokens` tokens. A table of positions keeps its size, and cannot have fewer rows.
+    ///
+    /// # Errors
+    ///
+    /// As [`Model::named`], and if the model's samples cannot have that many tokens.
+    pub fn with_sequence(name: &str, tokens: u64) -> Result<Self, ModelError> {
+        Ok(ModelSource::find(name)?.definition(Some(tokens))?.model)
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::model::Model;
 
     #[test]
     fn names_are_found_and_near_misses_named() {

@@ -322,6 +322,16 @@ impl OperatorSpec {
     }
 }
 
+/// Number of positions of a window of `kernel` in `size` with `padding` on both sides.
+pub(in crate::model) fn windows(size: u64, kernel: u64, stride: u64, padding: u64) -> u64 {
+    let padded = size.saturating_add(padding.saturating_mul(2));
+    match padded.checked_sub(kernel) {
+        // The stride of a parsed model is at least 1; max() protects hand-built ones from a division by zero.
+        Some(free) => free / stride.max(1) + 1,
+        None => 0,
+    }
+}
+
 /// As many as 64 bits hold.
 pub(in crate::model) fn amount(count: u128) -> u64 {
     u64::try_from(count).unwrap_or(u64::MAX)

@@ -1,7 +1,7 @@
 //! Captures of generated jobs, their conversion, and the traces as other readers see them.
 
 use chakram::convert::{self, ConversionSummary, ConvertOptions as Conversion, OutputSet};
-use chakram::engine::{CommTiming, CompiledReplay, ReplayOptions as Replaying};
+use chakram::engine::{CommTiming, CompiledReplay, InstanceId, ReplayOptions as Replaying};
 use chakram::ids::{NodeIndex, Rank};
 use chakram::internals::proto::attribute_proto::Value;
 use chakram::internals::proto::{AttributeProto, GlobalMetadata, Node};
@@ -186,8 +186,8 @@ impl Trace {
 pub struct Log(pub Vec<Vec<(u64, u64)>>);
 
 impl Log {
-    fn slot(&mut self, instance: u32, node: NodeIndex) -> &mut (u64, u64) {
-        let (i, n) = (instance as usize, node.0 as usize);
+    fn slot(&mut self, instance: InstanceId, node: NodeIndex) -> &mut (u64, u64) {
+        let (i, n) = (instance.index(), node.0 as usize);
         self.0.resize(self.0.len().max(i + 1), Vec::new());
         let list = &mut self.0[i];
         list.resize(list.len().max(n + 1), (u64::MAX, u64::MAX));
@@ -196,10 +196,10 @@ impl Log {
 }
 
 impl Observer for Log {
-    fn issued(&mut self, now: Time, instance: u32, node: NodeIndex, _: NodeKind) {
+    fn issued(&mut self, now: Time, instance: InstanceId, node: NodeIndex, _: NodeKind) {
         self.slot(instance, node).0 = now.0;
     }
-    fn completed(&mut self, now: Time, instance: u32, node: NodeIndex, _: NodeKind) {
+    fn completed(&mut self, now: Time, instance: InstanceId, node: NodeIndex, _: NodeKind) {
         self.slot(instance, node).1 = now.0;
     }
     fn collective(&mut self, _: &CollectiveRecord) {}

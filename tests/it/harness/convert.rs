@@ -3,7 +3,7 @@
 //! times, end when the capture ended.
 
 use chakram::convert::{ConvertOptions, convert_bytes};
-use chakram::engine::{CommTiming, CompiledReplay, ReplayOptions as Replay};
+use chakram::engine::{CommTiming, CompiledReplay, InstanceId, ReplayOptions as Replay};
 use chakram::ids::Rank;
 use chakram::machine::Machine;
 use chakram::report::{CollectiveRecord, Observer};
@@ -146,7 +146,7 @@ impl Observer for Last {
     fn issued(
         &mut self,
         _: Time,
-        _: u32,
+        _: InstanceId,
         _: chakram::ids::NodeIndex,
         _: chakram::workload::NodeKind,
     ) {
@@ -154,11 +154,11 @@ impl Observer for Last {
     fn completed(
         &mut self,
         now: Time,
-        instance: u32,
+        instance: InstanceId,
         _: chakram::ids::NodeIndex,
         _: chakram::workload::NodeKind,
     ) {
-        self.0[instance as usize] = self.0[instance as usize].max(now);
+        self.0[instance.index()] = self.0[instance.index()].max(now);
     }
     fn collective(&mut self, _: &CollectiveRecord) {}
 }

@@ -1,7 +1,9 @@
 //! Any bytes as the trace of one rank, or of two that do the same: it is replayed to the end, or the
 //! reason is named. Nothing panics, and the same input gives the same outcome.
 
-use chakram::engine::{CommTiming, CompiledReplay, ReplayError, ReplayOptions, ReplayOutcome};
+use chakram::engine::{
+    CommTiming, CompiledReplay, InstanceId, ReplayError, ReplayOptions, ReplayOutcome,
+};
 use chakram::ids::{NodeIndex, Rank};
 use chakram::machine::Machine;
 use chakram::report::{CollectiveRecord, Observer};
@@ -59,10 +61,10 @@ pub struct Count {
 }
 
 impl Observer for Count {
-    fn issued(&mut self, _: Time, _: u32, _: NodeIndex, _: NodeKind) {
+    fn issued(&mut self, _: Time, _: InstanceId, _: NodeIndex, _: NodeKind) {
         self.issued += 1;
     }
-    fn completed(&mut self, _: Time, _: u32, _: NodeIndex, _: NodeKind) {
+    fn completed(&mut self, _: Time, _: InstanceId, _: NodeIndex, _: NodeKind) {
         self.completed += 1;
     }
     fn collective(&mut self, _: &CollectiveRecord) {

@@ -3,9 +3,9 @@
 use super::lines::{Line, call, kernel, receive, send};
 use super::rig::{Dim, dim, job, machine};
 use chakram::engine::{
-    CompiledReplay, Feed, JobTimes, Launch, LaunchPrices, LaunchQueue, LaunchRecord, NetworkModel,
-    ProcessorJob, ProcessorModel, RepeatedLaunch, ReplayError, ReplayOptions, SingleLaunch,
-    TimedLaunches, run_launches,
+    CompiledReplay, Feed, InstanceId, JobTimes, Launch, LaunchPrices, LaunchQueue, LaunchRecord,
+    NetworkModel, ProcessorJob, ProcessorModel, RepeatedLaunch, ReplayError, ReplayOptions,
+    SingleLaunch, TimedLaunches, run_launches,
 };
 use chakram::ids::{NodeIndex, Npu};
 use chakram::machine::CollectiveAlgorithm::Ring;
@@ -29,11 +29,11 @@ struct LaunchLog {
 }
 
 impl Observer for LaunchLog {
-    fn issued(&mut self, now: Time, instance: u32, node: NodeIndex, _: NodeKind) {
-        self.nodes.push((now.0, false, instance, node.0));
+    fn issued(&mut self, now: Time, instance: InstanceId, node: NodeIndex, _: NodeKind) {
+        self.nodes.push((now.0, false, instance.0, node.0));
     }
-    fn completed(&mut self, now: Time, instance: u32, node: NodeIndex, _: NodeKind) {
-        self.nodes.push((now.0, true, instance, node.0));
+    fn completed(&mut self, now: Time, instance: InstanceId, node: NodeIndex, _: NodeKind) {
+        self.nodes.push((now.0, true, instance.0, node.0));
     }
     fn collective(&mut self, _: &CollectiveRecord) {}
     fn launched(&mut self, now: Time, launch: &LaunchRecord) {

@@ -4,7 +4,7 @@ use super::lines::{Line, call, kernel, line, receive, send};
 use super::rig::{Log, job};
 use super::tile_groups::{Random, machine};
 use chakram::engine::NetworkModel::Exclusive;
-use chakram::engine::{CompiledReplay, ReplayOptions, ReplayOutcome};
+use chakram::engine::{CompiledReplay, InstanceId, ReplayOptions, ReplayOutcome};
 use chakram::extend::NetworkOccupancy;
 use chakram::ids::{NodeIndex, Npu};
 use chakram::machine::Machine;
@@ -18,8 +18,8 @@ use chakram::workload::{NodeKind, Workload};
 struct BusyLinks(String);
 
 impl Observer for BusyLinks {
-    fn issued(&mut self, _: Time, _: u32, _: NodeIndex, _: NodeKind) {}
-    fn completed(&mut self, _: Time, _: u32, _: NodeIndex, _: NodeKind) {}
+    fn issued(&mut self, _: Time, _: InstanceId, _: NodeIndex, _: NodeKind) {}
+    fn completed(&mut self, _: Time, _: InstanceId, _: NodeIndex, _: NodeKind) {}
     fn collective(&mut self, _: &CollectiveRecord) {}
     fn network(&mut self, occupancy: &NetworkOccupancy) {
         self.0 = format!("{occupancy:?}");

@@ -1,7 +1,9 @@
 //! Machines and jobs in a few words, and a log of what a replay tells its observer.
 
 use super::lines::Line;
-use chakram::engine::{CommTiming, CompiledReplay, NetworkModel, ReplayOptions, ReplayOutcome};
+use chakram::engine::{
+    CommTiming, CompiledReplay, InstanceId, NetworkModel, ReplayOptions, ReplayOutcome,
+};
 use chakram::ids::{NodeIndex, Rank};
 use chakram::machine::{
     AlgorithmChoice, CollectiveAlgorithm, LocalMemory, Machine, NpuClass, PeakRates,
@@ -183,11 +185,11 @@ pub struct Log {
 }
 
 impl Observer for Log {
-    fn issued(&mut self, now: Time, instance: u32, node: NodeIndex, _: NodeKind) {
-        self.events.push((now.0, false, instance, node.0));
+    fn issued(&mut self, now: Time, instance: InstanceId, node: NodeIndex, _: NodeKind) {
+        self.events.push((now.0, false, instance.0, node.0));
     }
-    fn completed(&mut self, now: Time, instance: u32, node: NodeIndex, _: NodeKind) {
-        self.events.push((now.0, true, instance, node.0));
+    fn completed(&mut self, now: Time, instance: InstanceId, node: NodeIndex, _: NodeKind) {
+        self.events.push((now.0, true, instance.0, node.0));
     }
     fn collective(&mut self, record: &CollectiveRecord) {
         self.records.push(*record);

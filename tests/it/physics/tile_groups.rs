@@ -3,7 +3,9 @@
 use super::lines::{Line, call, kernel, line, receive, send};
 use super::rig::{Log, job};
 use chakram::engine::NetworkModel::{ContentionFree, Exclusive, Links};
-use chakram::engine::{CompiledReplay, LoopCounts, NetworkModel, ReplayOptions, ReplayOutcome};
+use chakram::engine::{
+    CompiledReplay, InstanceId, LoopCounts, NetworkModel, ReplayOptions, ReplayOutcome,
+};
 use chakram::ids::{NodeIndex, Npu};
 use chakram::machine::Machine;
 use chakram::report::{CollectiveRecord, Observer};
@@ -16,10 +18,10 @@ use chakram::workload::{NodeKind, Workload};
 struct CountedLog(Log, LoopCounts);
 
 impl Observer for CountedLog {
-    fn issued(&mut self, now: Time, instance: u32, node: NodeIndex, kind: NodeKind) {
+    fn issued(&mut self, now: Time, instance: InstanceId, node: NodeIndex, kind: NodeKind) {
         self.0.issued(now, instance, node, kind);
     }
-    fn completed(&mut self, now: Time, instance: u32, node: NodeIndex, kind: NodeKind) {
+    fn completed(&mut self, now: Time, instance: InstanceId, node: NodeIndex, kind: NodeKind) {
         self.0.completed(now, instance, node, kind);
     }
     fn collective(&mut self, record: &CollectiveRecord) {

@@ -2,7 +2,9 @@
 
 use crate::files::Folder;
 use chakram::engine::NetworkModel::{ContentionFree, Exclusive};
-use chakram::engine::{CompiledReplay, LoopCounts, NetworkModel, ReplayOptions, ReplayOutcome};
+use chakram::engine::{
+    CompiledReplay, InstanceId, LoopCounts, NetworkModel, ReplayOptions, ReplayOutcome,
+};
 use chakram::ids::NodeIndex;
 use chakram::job::Job;
 use chakram::machine::Machine;
@@ -15,8 +17,8 @@ use chakram::workload::NodeKind;
 struct CountedLoop(LoopCounts);
 
 impl Observer for CountedLoop {
-    fn issued(&mut self, _: Time, _: u32, _: NodeIndex, _: NodeKind) {}
-    fn completed(&mut self, _: Time, _: u32, _: NodeIndex, _: NodeKind) {}
+    fn issued(&mut self, _: Time, _: InstanceId, _: NodeIndex, _: NodeKind) {}
+    fn completed(&mut self, _: Time, _: InstanceId, _: NodeIndex, _: NodeKind) {}
     fn collective(&mut self, _: &CollectiveRecord) {}
     fn counted(&mut self, counts: &LoopCounts) {
         self.0 = counts.clone();

@@ -2,8 +2,9 @@
 
 use chakram_base::ids::Rank;
 use chakram_report::MachineResult;
+use chakram_report::Report;
 use chakram_report::json::{DocumentError, ReportDocument};
-use chakram_report::summary::{Provenance, Report};
+use chakram_report::summary::Provenance;
 use serde_json::Value;
 use std::borrow::Cow;
 

@@ -2,8 +2,8 @@
 
 use crate::diff::AmountChange;
 use crate::diff::fields::{bytes_of, group_name, type_name};
-use crate::diff::labels::type_of;
 use crate::diff::matching::{MANY, run_both};
+use crate::diff::node_labels::type_of;
 use chakram_trace::format::{Op, family};
 use chakram_trace::graph::raw_trace::CompactNodeView;
 use chakram_trace::graph::{Interner, RawTrace};

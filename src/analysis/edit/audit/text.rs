@@ -11,8 +11,10 @@
 //! | stack | `file.py(12)`, `file.py:12`, `File "…", line 12`, `Traceback` |
 //! | secret | keys by how they begin; 32 or more hexadecimal digits; 32 or more letters and digits that look drawn by chance; what follows `password=` |
 
-use super::paths_and_hosts::{hosts, paths};
-use super::secret;
+mod paths_and_hosts;
+mod secret;
+
+use paths_and_hosts::{hosts, paths};
 use std::fmt;
 use std::net::Ipv6Addr;
 

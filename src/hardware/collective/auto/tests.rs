@@ -2,7 +2,8 @@
 
 use super::*;
 use crate::collective::CollectiveStage;
-use crate::topology::TopologyDimension;
+use crate::group::GroupExtent;
+use crate::topology::{DimensionShape, Topology, TopologyDimension};
 use CollectiveAlgorithm as A;
 use CollectivePrimitive as P;
 use chakram_base::ids::Npu;

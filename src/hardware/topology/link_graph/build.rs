@@ -125,6 +125,51 @@ impl GraphBuilder {
     }
 }
 
+impl ClosLevels {
+    /// Adds the network that joins `ends`, of which there are [`Self::npus`]; `of` follows the names of its switches. `None`
+    /// if it has too many switches or links, or is not for so many.
+    fn add(&self, builder: &mut GraphBuilder, ends: &[u32], of: &str) -> Option<()> {
+        self.npus().filter(|npus| *npus as usize == ends.len())?;
+        // Vertices of the level below, by subtree and place in it: one vertex of each NPU.
+        let mut below: Vec<Vec<u32>> = ends.iter().map(|npu| vec![*npu]).collect();
+        for (level, &children) in self.children.iter().enumerate() {
+            // Each vertex below has so many links up; NPUs have one.
+            let uplinks = match level {
+                0 => 1,
+                _ => *self.uplinks.get(level - 1)?,
+            };
+            let subtrees = below.len() / children as usize;
+            let count = u64::from(uplinks) * below.first()?.len() as u64;
+            let switches = count * subtrees as u64;
+            if !builder.has_room(switches, 2 * switches * u64::from(children)) {
+                return None;
+            }
+            let count = count as u32;
+            let mut above = Vec::with_capacity(subtrees);
+            for subtree in 0..subtrees {
+                let parts = &below[subtree * children as usize..][..children as usize];
+                let switches: Vec<u32> = (0..count)
+                    .map(|place| {
+                        let (number, tier) = (subtree as u32 * count + place, level + 1);
+                        builder.switch(format!("switch {number} of level {tier}{of}"))
+                    })
+                    .collect();
+                for part in parts {
+                    for (place, &vertex) in (0..).zip(part) {
+                        for up in 0..uplinks {
+                            let switch = switches[(place * uplinks + up) as usize];
+                            builder.both(vertex, switch);
+                        }
+                    }
+                }
+                above.push(switches);
+            }
+            below = above;
+        }
+        Some(())
+    }
+}
+
 impl LinkGraph {
     /// The links of the dimensions of `topology`, one entry of `links` each, at the rates and latencies of the dimensions.
     ///

@@ -8,7 +8,7 @@
 
 use super::knowledge::{KnownPoints, OpenQuestion, PointQuestion, knows};
 use super::{RowOutcome, StudyExplorer, SweepError, SweepRow, score};
-use crate::sweep::evaluate::PointBound;
+use crate::sweep::bound::PointBound;
 use crate::sweep::objective::PointMeasures;
 use crate::sweep::setting::{self, Settings};
 use crate::sweep::study::Study;

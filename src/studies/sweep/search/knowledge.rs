@@ -1,7 +1,8 @@
 //! Known results of points, shared by several threads that find more.
 
 use super::{RowOutcome, StudyExplorer, SweepError, SweepStep, WorkDone};
-use crate::sweep::evaluate::{PointAnswer, PointBound, PointEvaluator};
+use crate::sweep::bound::PointBound;
+use crate::sweep::evaluate::{PointAnswer, PointEvaluator};
 use crate::sweep::journal::{JournalEntry, JournalError};
 use crate::sweep::point::PointRefusal;
 use crate::sweep::setting::{self, Settings};

@@ -1,6 +1,7 @@
-//! Decompression, and reading to the end, within the memory limits of the process, which are checked as bytes
-//! arrive and before memory is allocated for them.
+//! Decompression within the memory limits of the process, which are checked as bytes arrive and before memory is
+//! allocated for them.
 
+use super::append_all;
 use chakram_base::bounds;
 use std::cell::Cell;
 use std::io::{self, Read};
@@ -8,50 +9,6 @@ use std::rc::Rc;
 
 const GZIP_MAGIC: [u8; 2] = [0x1f, 0x8b];
 const ZSTD_MAGIC: [u8; 4] = [0x28, 0xb5, 0x2f, 0xfd];
-
-/// Size in bytes of the first read.
-const FIRST: u64 = 1 << 16;
-
-/// Reads `source` to its end; `expected` is its likely size in bytes.
-///
-/// # Errors
-///
-/// Returns an error if reading fails, or the memory limit would be exceeded.
-pub fn read_all(source: impl Read, expected: u64) -> io::Result<Vec<u8>> {
-    let mut bytes = Vec::new();
-    append_all(source, expected, &mut bytes).map(|()| bytes)
-}
-
-/// Like [`read_all`], for UTF-8 text.
-pub fn read_text(source: impl Read, expected: u64) -> io::Result<String> {
-    let bytes = read_all(source, expected)?;
-    String::from_utf8(bytes).map_err(|error| {
-        let at = error.utf8_error().valid_up_to();
-        let found = format!("byte {at} is not UTF-8");
-        io::Error::new(io::ErrorKind::InvalidData, found)
-    })
-}
-
-/// Appends the contents of `source` to `bytes`, which keep what was read if reading fails.
-pub(in crate::format) fn append_all(
-    mut source: impl Read,
-    expected: u64,
-    bytes: &mut Vec<u8>,
-) -> io::Result<()> {
-    // One byte more than expected, so that the end is seen without growing.
-    let mut room = expected.saturating_add(1).max(FIRST);
-    loop {
-        bounds::check("what is read", room, 1, "smaller inputs").map_err(io::Error::other)?;
-        let room_now = usize::try_from(room).map_err(io::Error::other)?;
-        bytes.try_reserve_exact(room_now)?;
-        let read = (&mut source).take(room).read_to_end(bytes)?;
-        if (read as u64) < room {
-            return Ok(());
-        }
-        // Doubles the buffer, within the memory that is left.
-        room = (bytes.len() as u64).min(bounds::remaining()).max(FIRST);
-    }
-}
 
 /// Compression format.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -155,6 +112,7 @@ pub fn decompressed_partly(bytes: &[u8]) -> Option<(Vec<u8>, Option<io::Error>)>
 
 #[cfg(test)]
 mod tests {
+    use super::super::{read_all, read_text};
     use super::*;
     use std::io::Write;
 
@@ -183,7 +141,7 @@ mod tests {
         assert!(bytes.len() <= 16 << 20, "{}", bytes.len());
         let wrong = wrong.expect("it is refused").to_string();
         assert!(
-            wrong.contains("16.8 MB") && wrong.contains("--max-ratio"),
+            wrong.contains("16.8 MB") && wrong.contains("`max_ratio`"),
             "{wrong}"
         );
         // The same of a pipe, whose size is what has come.

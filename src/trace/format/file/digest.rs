@@ -1,16 +1,9 @@
-//! Lengths and hashes of files in a job file, and their verification.
+//! Verification of files by the lengths and hashes in a job file.
 
 use super::RankFile;
 use crate::format::TraceError;
-
-/// Length and hash of a file, as a job file states them.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
-pub struct FileDigest {
-    /// Length in bytes.
-    pub bytes: u64,
-    /// BLAKE3 hash of the bytes, if it is to be checked.
-    pub blake3: Option<[u8; 32]>,
-}
+use crate::format::digest::FileDigest;
+use chakram_base::setting::Setting;
 
 impl FileDigest {
     /// Fails if `bytes`, the contents of `file`, differ from this.
@@ -49,7 +42,10 @@ impl FileDigest {
         TraceError::refused_in(
             &file.path,
             found,
-            "write the job again, or --no-verify, which takes files as they are",
+            format!(
+                "write the job again, or {}, which takes files as they are",
+                Setting::NoVerify
+            ),
         )
     }
 }

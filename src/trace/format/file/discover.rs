@@ -1,10 +1,11 @@
 //! Discovery of the trace files of a job.
 
-use super::RankFile;
 use super::listing::{FolderListing, several};
 use super::names::split_name;
+use super::{RankFile, not_found};
 use crate::format::job::{self, JobFile};
 use crate::format::{TraceError, TraceLocation};
+use chakram_base::setting::Setting;
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -245,7 +246,10 @@ fn not_of_job(path: &Path, job: &Path, rank: u32) -> TraceError {
             "it is no part of the job beside it: {} names no rank {rank}, so it may be of an earlier job",
             job.display()
         ),
-        "the prefix of the job for its ranks alone, or --no-verify to read the file all the same",
+        format!(
+            "the prefix of the job for its ranks alone, or {} to read the file all the same",
+            Setting::NoVerify
+        ),
     )
 }
 
@@ -281,12 +285,4 @@ fn missing(path: &Path, folder: &Path, name: &str) -> TraceError {
         }
         None => not_found(path, "no file is named `PREFIX.RANK.et`"),
     }
-}
-
-pub(super) fn not_found(path: &Path, why: &str) -> TraceError {
-    TraceError::refused_in(
-        path,
-        format!("no traces here: {why}"),
-        "give a folder, a file, or the prefix of files named PREFIX.0.et, PREFIX.1.et, … (or .jsonl, .json)",
-    )
 }

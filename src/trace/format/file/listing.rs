@@ -1,8 +1,7 @@
 //! Trace files and job files of a folder.
 
-use super::discover::not_found;
 use super::names::{ANYTHING, ENDINGS, split_name};
-use super::{DecompressedStream, RankFile};
+use super::{DecompressedStream, RankFile, not_found};
 use crate::format::text::{self, SniffedText};
 use crate::format::{TraceError, job};
 use std::collections::BTreeSet;

@@ -36,7 +36,7 @@ pub(super) fn node(record: RawRecord<'_>) -> Result<Node, TraceError> {
     while !cursor.is_empty() {
         let at = cursor.offset();
         match cursor.field()? {
-            (2, WireValue::Bytes(name, _)) => node.name = super::v002::text(name, at)?,
+            (2, WireValue::Bytes(name, _)) => node.name = super::text(name, at)?,
             (4, WireValue::Varint(id)) => node.data_deps.push(id),
             (14, WireValue::Varint(takes_part)) => dimensions.push(takes_part != 0),
             (number @ (1 | 3 | 5..=13 | 15..=20), WireValue::Varint(value)) => {
@@ -60,7 +60,7 @@ pub(super) fn node(record: RawRecord<'_>) -> Result<Node, TraceError> {
     let kind = fixed.get(3).unwrap_or(0);
     node.r#type = node_type(kind).ok_or_else(|| {
         let found = format!("node type {kind} does not exist in 0.0.1, which has 0 to 6");
-        TraceError::refused(node.id, found, super::v002::HINT)
+        TraceError::refused(node.id, found, super::hint())
     })?;
     node.duration_micros = fixed.get(7).unwrap_or(0);
     attributes(&mut node, &fixed, dimensions)?;
@@ -127,7 +127,7 @@ fn comm_type(id: u64, old: Option<u64>, collective: bool) -> Result<Option<Value
         None => Err(TraceError::refused(
             id,
             format!("collective {old} does not exist in 0.0.1, which has 1 to 4"),
-            super::v002::HINT,
+            super::hint(),
         )),
     }
 }

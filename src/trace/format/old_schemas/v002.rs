@@ -1,13 +1,10 @@
 //! Nodes of 0.0.2 and 0.0.3, with inputs and outputs as texts and attributes that name their type.
 
-use super::{CURRENT, SchemaGeneration, v001};
+use super::{CURRENT, SchemaGeneration, hint, text, v001};
 use crate::format::TraceError;
 use crate::format::proto::{self, AttributeProto, IoInfo, Node, attribute_proto::Value};
 use crate::format::wire::{RawRecord, WireCursor, WireValue};
 use prost::Message;
-
-/// Hint for records that make no sense in their generation.
-pub(super) const HINT: &str = "another --generation of `chakram convert trace`, or --salvage";
 
 /// Collectives of 0.0.2 and 0.0.3 as numbers of the current schema: all-reduce, all-to-all, all-gather,
 /// reduce-scatter and, since August 2023, broadcast.
@@ -41,12 +38,6 @@ pub(super) static ATTRIBUTES_003B: [OldValueKind; 5] = [
     OldValueKind::Int,
     OldValueKind::Text,
 ];
-
-/// Decodes a text field.
-pub(super) fn text(bytes: &[u8], at: usize) -> Result<String, TraceError> {
-    let text = std::str::from_utf8(bytes).map(str::to_owned);
-    text.map_err(|_| TraceError::malformed(at, "a text that is not UTF-8"))
-}
 
 /// Converts a metadata record of 0.0.3.
 pub(super) fn metadata(
@@ -133,7 +124,7 @@ pub(super) fn node(
     }
     .ok_or_else(|| {
         let found = format!("node type {kind} does not exist in {generation}");
-        TraceError::refused(node.id, found, HINT)
+        TraceError::refused(node.id, found, hint())
     })?;
     let [values, shapes, types, out_values, out_shapes, out_types] = texts;
     node.inputs = io(values, shapes, types);
@@ -176,7 +167,7 @@ fn take(node: &mut Node, mut attribute: AttributeProto) -> Result<(), TraceError
                         format!(
                             "collective {old} does not exist in 0.0.2 and 0.0.3, which have 0 to 4"
                         ),
-                        HINT,
+                        hint(),
                     ));
                 }
                 // The attribute has no meaning on messages.

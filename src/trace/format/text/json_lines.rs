@@ -31,9 +31,6 @@ mod write;
 
 pub use write::JsonLineWriter;
 
-/// Name of the format in the first line.
-pub(super) const SCHEMA: &str = "chakram.trace.1";
-
 /// Beginning of the first line of a file in this format.
 pub(in crate::format) const BEGINNING: &[u8] = b"{\"schema\":\"chakram.trace.";
 

@@ -195,13 +195,13 @@ pub(super) fn metadata(json: &mut JsonReader<'_>, out: &mut Vec<u8>) -> Result<(
 fn schema(json: &mut JsonReader<'_>) -> Result<(), TraceError> {
     let mut at = json.clone();
     let found = text(json)?;
-    if found == super::json_lines::SCHEMA {
+    if found == super::SCHEMA {
         Ok(())
     } else {
         Err(at.error(format!(
             "the form is called `{}`; this version reads `{}`",
             escape(&found),
-            super::json_lines::SCHEMA
+            super::SCHEMA
         )))
     }
 }

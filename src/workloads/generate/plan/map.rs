@@ -4,83 +4,9 @@
 //! numbering of ranks: of each dimension its [`AxisMapping`]es are counted in their order, and dimensions from the
 //! inside. An axis of several stretches counts along the first of them fastest.
 
-use super::{ParallelAxis, ParallelismPlan, RankCoordinates};
+use super::{AxisMapping, DimensionRef, ParallelAxis, ParallelismPlan, RankCoordinates};
 use crate::generate::{GenerateError, refused};
 use std::collections::BTreeMap;
-use std::fmt::{self, Display};
-use std::str::FromStr;
-
-/// The syntax of a mapping, for messages.
-pub(super) const EXAMPLE: &str =
-    "AXIS@DIMENSION or AXIS:MEMBERS@DIMENSION, for example tp@0, dp:2@0 or pp@infiniband";
-
-/// Members of an axis along a dimension.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct AxisMapping {
-    /// The axis.
-    pub axis: ParallelAxis,
-    /// Number of members; if absent, those that the axis' other mappings leave.
-    pub members: Option<u32>,
-    /// The dimension.
-    pub along: DimensionRef,
-}
-
-/// A dimension of a machine.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub enum DimensionRef {
-    /// By number, innermost 0.
-    Index(u32),
-    /// By its name in the machine file.
-    Name(String),
-}
-
-impl FromStr for AxisMapping {
-    type Err = String;
-
-    fn from_str(text: &str) -> Result<Self, String> {
-        let wrong = || format!("expected {EXAMPLE}");
-        let (what, along) = text.trim().split_once('@').ok_or_else(wrong)?;
-        let (word, members) = match what.split_once(':') {
-            Some((word, members)) => {
-                let members = members.trim().parse().ok().filter(|members| *members > 0);
-                (word, Some(members.ok_or_else(wrong)?))
-            }
-            None => (what, None),
-        };
-        let axis = ParallelAxis::ALL
-            .iter()
-            .find(|(_, name)| *name == word.trim());
-        let (axis, _) = axis.ok_or_else(wrong)?;
-        let along = match (along.trim(), along.trim().parse()) {
-            ("", _) => return Err(wrong()),
-            (_, Ok(index)) => DimensionRef::Index(index),
-            (name, Err(_)) => DimensionRef::Name(name.to_owned()),
-        };
-        Ok(Self {
-            axis: *axis,
-            members,
-            along,
-        })
-    }
-}
-
-impl Display for DimensionRef {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::Index(index) => write!(f, "{index}"),
-            Self::Name(name) => f.write_str(name),
-        }
-    }
-}
-
-impl Display for AxisMapping {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self.members {
-            Some(members) => write!(f, "{}:{members}@{}", self.axis, self.along),
-            None => write!(f, "{}@{}", self.axis, self.along),
-        }
-    }
-}
 
 /// A stretch of which everything is known.
 struct ResolvedMapping {

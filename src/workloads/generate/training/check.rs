@@ -7,12 +7,13 @@ use super::emit::MOST_PIECES;
 use super::local_experts;
 use super::padded_heads::padded;
 use super::stage_cuts::chunk_starts;
+use super::tensor_cut;
 use crate::generate::plan::{
     AdapterSums, AttentionKernel, ParallelAxis, ParallelismPlan, ResidencyRule, SplitUnit,
 };
 use crate::generate::schedule::PipelineSchedule;
 use crate::generate::{GenerateError, MOST_NODES, MOST_WORK, check_limit, refused};
-use crate::model::{LayerOperator, LayerRole, Model, OperatorAxis, TensorSplit};
+use crate::model::{LayerOperator, LayerRole, Model};
 use chakram_base::ids::MAX_NPUS;
 
 /// Members of a tensor group whose operators have degrees: each two of them are looked at.
@@ -372,7 +373,7 @@ fn tensor(model: &Model, plan: &ParallelismPlan) -> Result<(), GenerateError> {
 /// Checks that every operator can be sharded among `members` as the model says.
 fn divide(model: &Model, members: u64) -> Result<(), GenerateError> {
     for operator in model.runs().flat_map(|run| &run[0].operators) {
-        divides(operator, operator.cut, members)?;
+        tensor_cut::divides(operator, operator.cut, members)?;
     }
     Ok(())
 }
@@ -442,36 +443,4 @@ pub(super) fn messages(
         "a smaller tensor degree",
     )
     .map(drop)
-}
-
-/// Checks that `operator` can be sharded among the `members` of a tensor group by `cut`. Vocabularies are padded, so
-/// they need not divide.
-pub(super) fn divides(
-    operator: &LayerOperator,
-    cut: TensorSplit,
-    members: u64,
-) -> Result<(), GenerateError> {
-    let spec = operator.work.spec();
-    let axis = match cut {
-        TensorSplit::Replicated => return Ok(()),
-        TensorSplit::RowParallel => OperatorAxis::K,
-        TensorSplit::ColumnParallel | TensorSplit::InsideRegion => OperatorAxis::N,
-    };
-    if spec.looks_up() || spec.is_linear() && axis == OperatorAxis::N {
-        return Ok(());
-    }
-    let mut sizes = spec.sizes(axis);
-    match sizes.find(|(size, _)| !size.is_multiple_of(members)) {
-        None => Ok(()),
-        Some((size, what)) => {
-            // Heads can be padded, as columns of a perceptron cannot.
-            let or = if spec.attends() {
-                "; or pad_heads = true"
-            } else {
-                ""
-            };
-            let expected = format!("a divisor of the {size} {what} of {}{or}", operator.name);
-            Err(refused("tensor", members, expected))
-        }
-    }
 }

@@ -18,7 +18,7 @@
 //! 2022, count in section 4.1: `s b h (34 + 5 a s / h)` bytes for a block of GPT-3's kind in 16 bits.
 
 use super::super::GenerateError;
-use super::residency::OperandBytes;
+use super::program::OperandBytes;
 use crate::generate::plan::{ElementwiseKernels, LossKernel, ScalingRecipe, SoftmaxKernel};
 use crate::model::{KernelSpec, OperatorKind, OperatorSpec};
 use chakram_trace::format::Dtype;

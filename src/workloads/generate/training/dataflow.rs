@@ -26,6 +26,7 @@
 
 use super::layer::LoweringContext;
 use super::shard_spec::ShardSpec;
+use super::tensor_cut;
 use crate::generate::plan::{OperatorDegrees, ParallelismPlan};
 use crate::generate::sharding::{
     MeshAxis, OperatorSharding, ShardLayout, ShardingDegrees, reduce_scatter_groups,
@@ -291,12 +292,12 @@ impl<'p> DataflowTracer<'p> {
         };
         match cut {
             TensorSplit::ColumnParallel => {
-                super::check::divides(operator, cut, self.members.into())?;
+                tensor_cut::divides(operator, cut, self.members.into())?;
                 cutting.outputs = all;
                 return Ok((cutting, None));
             }
             TensorSplit::RowParallel => {
-                super::check::divides(operator, cut, self.members.into())?;
+                tensor_cut::divides(operator, cut, self.members.into())?;
                 cutting.inputs = all;
                 return Ok((cutting, None));
             }
@@ -322,7 +323,7 @@ impl<'p> DataflowTracer<'p> {
         let between = cut == TensorSplit::InsideRegion;
         let parts = u64::from(layout.columns.parts);
         if spec.attends() {
-            super::check::divides(operator, TensorSplit::InsideRegion, parts)?;
+            tensor_cut::divides(operator, TensorSplit::InsideRegion, parts)?;
         }
         // Vocabularies are padded.
         let classes = spec.reduces_columns() && between;

@@ -1,10 +1,17 @@
 //! Program of a layer in a pass for one member of its tensor group: nodes without ids, instantiated for each pass.
 
-use super::residency::OperandBytes;
 use crate::generate::plan::ParallelGroupKind;
 use chakram_trace::format::{
     CollectiveKind, Dtype, KernelShape, MemoryChanges, TensorClass, TrainingPhase,
 };
+
+/// Bytes of an operator's operands on one core, as the kernel that they stand at has them.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(super) struct OperandBytes {
+    pub input: u64,
+    pub weights: u64,
+    pub output: u64,
+}
 
 /// Operation of a program's node.
 #[derive(Clone, Copy, Debug, PartialEq)]

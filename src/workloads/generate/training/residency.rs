@@ -18,18 +18,10 @@
 //! A larger SRAM never means more traffic: weights or activations alone take at most W + I + O, which is the least that
 //! neither takes.
 
-use super::program::ProgramTask;
+use super::program::{OperandBytes, ProgramTask};
 use super::{MOST_WORK, TrainingGenerator};
 use crate::generate::plan::ResidencyRule;
 use crate::generate::schedule::PassDirection;
-
-/// Bytes of an operator's operands on one core, as the kernel that they stand at has them.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(super) struct OperandBytes {
-    pub input: u64,
-    pub weights: u64,
-    pub output: u64,
-}
 
 /// Tensors that a stage keeps in SRAM.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

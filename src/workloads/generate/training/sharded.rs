@@ -65,11 +65,24 @@ mod redistribution_cache;
 #[cfg(test)]
 mod tests;
 
-use member::MemberProgramWriter;
 use redistribution_cache::RedistributionCache;
 
 /// Nodes of all members and layers that differ, where members send each other messages: some 200 bytes each.
 const MOST_ITEMS: u64 = 1 << 23;
+
+/// The programs of one member, in construction.
+struct MemberProgramWriter<'w> {
+    lowering: &'w mut ShardedLowering,
+    member: u32,
+    /// Messages so far.
+    slot: u32,
+}
+
+impl MemberProgramWriter<'_> {
+    fn context(&self) -> LoweringContext {
+        self.lowering.context
+    }
+}
 
 /// Lowers layers, and collects the groups of members that communicate.
 pub(super) struct ShardedLowering {

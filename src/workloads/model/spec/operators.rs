@@ -2,9 +2,8 @@
 
 use super::{
     AxisCut, AxisSpec, ChainRole, ExpertExchange, KeptTensor, KeptWith, KernelSpec, OperatorAxis,
-    OperatorSpec, ProductSpec, WeightSpec, WindowSpec, amount,
+    OperatorSpec, ProductSpec, WeightSpec, WindowSpec, amount, windows,
 };
-use crate::model::count::windows;
 use crate::model::{ActivationFunction, OperatorKind};
 
 /// Bytes of an element of a mask, and of a number that stays in full precision.

@@ -1,7 +1,7 @@
 //! Writer of JSON Lines.
 
-use super::SCHEMA;
 use crate::format::TraceError;
+use crate::format::text::SCHEMA;
 use crate::format::text::base64;
 use crate::format::text::json::put_string;
 use crate::format::text::message::NODE_TYPES;

@@ -1,8 +1,8 @@
 //! Values of options: each type with how a file's field and the words behind a flag say it.
 
 use super::PlanOption;
-use crate::generate::plan::map::AxisMapping;
-use crate::generate::plan::tile_order::EXAMPLE as TILES;
+use crate::generate::plan::AxisMapping;
+use crate::generate::plan::core_placement::EXAMPLE as TILES;
 use crate::generate::plan::{
     AblationEffect, AdapterSums, AttentionKernel, BranchOrder, BucketPolicy, ContextExchange,
     CorePlacement, ElementwiseKernels, LossKernel, Optimizer, ParallelAxis, RecomputePolicy,
@@ -11,6 +11,7 @@ use crate::generate::plan::{
 };
 use crate::generate::{GenerateError, refused};
 use chakram_base::config::{ConfigError, ConfigField, quoted};
+use chakram_base::setting::Setting;
 use chakram_base::units::Bytes;
 use chakram_trace::format::Dtype;
 
@@ -241,9 +242,12 @@ impl OptionValue for [ParallelAxis; 3] {
 
     fn parse(words: &[String]) -> Result<Self, String> {
         let found = words.len();
-        Vec::<ParallelAxis>::parse(words)?
-            .try_into()
-            .map_err(|_| format!("--order has {found} axes; it takes tp, dp and pp in some order"))
+        Vec::<ParallelAxis>::parse(words)?.try_into().map_err(|_| {
+            format!(
+                "{} has {found} axes; it takes tp, dp and pp in some order",
+                Setting::Order
+            )
+        })
     }
 }
 

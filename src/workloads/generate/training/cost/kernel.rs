@@ -1,6 +1,6 @@
 //! Kernels that operators are lowered to: their work, their class, and shapes as PyTorch writes them.
 
-use crate::generate::training::residency::OperandBytes;
+use crate::generate::training::program::OperandBytes;
 use crate::generate::{GenerateError, MOST_WORK, check_limit};
 use chakram_trace::format::{Dtype, KernelShape, MovingKernel};
 

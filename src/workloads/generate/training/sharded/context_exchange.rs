@@ -3,7 +3,7 @@
 use super::super::layer::name;
 use super::super::program::ProgramBuilder;
 use super::MemberOperator;
-use super::member::MemberProgramWriter;
+use super::MemberProgramWriter;
 use crate::generate::plan::{ContextExchange, ParallelGroupKind};
 use chakram_trace::format::{CollectiveKind, TensorClass, TrainingPhase};
 

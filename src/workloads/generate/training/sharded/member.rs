@@ -1,30 +1,18 @@
 //! Programs of one member of a tensor group: kernels, sums and moves in order.
 
 use super::super::dataflow::{OperatorInput, ShardedActivation, ShardedOperator};
-use super::super::layer::{LoweringContext, behind, name, stamp};
+use super::super::layer::{behind, name, stamp};
 use super::super::program::{LayerProgram, ProgramBuilder, ProgramDependency, ProgramTask};
 use super::branches::{self, BranchFronts};
 use super::redistribution::PendingRedistribution;
 use super::redistribution_cache::GroupRedistribution;
-use super::{MemberOperator, ShardedLowering};
+use super::{MemberOperator, MemberProgramWriter};
 use crate::generate::plan::{AblationEffect, ParallelGroupKind, RecomputePolicy};
 use crate::generate::training::cost::LoweredKernel;
 use crate::model::{ChainRole, ExpertExchange};
 use chakram_trace::format::{CollectiveKind, TensorClass, TrainingPhase};
 
-/// The programs of one member, in construction.
-pub(super) struct MemberProgramWriter<'w> {
-    pub lowering: &'w mut ShardedLowering,
-    pub member: u32,
-    /// Messages so far.
-    pub slot: u32,
-}
-
 impl MemberProgramWriter<'_> {
-    pub(super) fn context(&self) -> LoweringContext {
-        self.lowering.context
-    }
-
     /// Builds both programs; with full recomputation, `full` bytes of the input are saved instead of activations.
     pub(super) fn programs(
         &mut self,

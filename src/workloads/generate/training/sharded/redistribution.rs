@@ -2,9 +2,8 @@
 
 use super::super::layer::name;
 use super::super::program::{ProgramBuilder, ProgramDependency, ProgramTask};
-use super::MemberOperator;
-use super::member::MemberProgramWriter;
 use super::redistribution_cache::{GroupRedistribution, MessageEnd};
+use super::{MemberOperator, MemberProgramWriter};
 use crate::generate::plan::{AblationEffect, ParallelGroupKind};
 use crate::generate::sharding::{MeshAxis, ShardLayout};
 use chakram_trace::format::{CollectiveKind, TrainingPhase};

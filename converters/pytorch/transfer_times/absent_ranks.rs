@@ -1,0 +1,218 @@
+//! Transfers of collectives of which some members have no capture.
+//!
+//! The last to start may be an absent member, so what is left after the last start that is known is an upper bound of the
+//! transfer. Such collectives take the smallest transfer of their *size class*, those of one kind, in groups of one size,
+//! whose bytes have the same power of two, and of larger ones, which cannot be faster; the rest of their time is waiting.
+//!
+//! Where an absent rank is the last each time, the smallest is waiting too. A smallest transfer that is longer than 95 of
+//! 100 kernels of NCCL for which nobody waits ([`NcclTime`]) is taken for waiting, and the transfer is then the typical one.
+//! That is known of groups within one host over NVLink; elsewhere the smallest stands, too long as it may be.
+//!
+//! Threads of a host that carry a collective out are scheduled late, more often than not, so that the smallest time is a
+//! lucky one. If any of `n` members is as likely the last as another, then of a class of which `k` members are seen the part
+//! `k / n` of the times are transfers, and the lower ones: theirs is the median, which lies at the part `k / 2n` of all. It
+//! is that of the whole class with all members, and the smallest with few.
+//!
+//! Where absent ranks are inferred, waiting that no captured rank explains was for one of them: the first of the group
+//! starts that much later than its model did.
+
+use super::{CallTime, JobCalls};
+use crate::pytorch::call_matching::{CallMatches, MatchedCollective};
+use crate::pytorch::group_inference::JobGroup;
+use crate::pytorch::inferred_ranks::RankModel;
+use crate::pytorch::nccl_times::{NcclTime, NvlinkRate};
+use chakram_trace::format::CollectiveKind;
+use chakram_trace::matching::CommRef;
+use std::collections::{BTreeMap, BTreeSet};
+
+/// Times that NCCL takes for a collective of `members`; `None` where they are not known.
+fn expected(job: &JobCalls<'_>, matched: &MatchedCollective, members: &[u32]) -> Option<NcclTime> {
+    let &(rank, call) = matched.members.first()?;
+    let timeline = &job.timelines[job.models[rank as usize].capture];
+    let call = &job.calls[rank as usize].list[call as usize];
+    let device = device_of_host(&timeline.kineto.device_names, members)?;
+    let rate = NvlinkRate::of(device)?;
+    if !call.on_device() || call.parts > 1 {
+        return None;
+    }
+    let count = members.len() as u64;
+    let whole = match matched.kind {
+        CollectiveKind::AllGather => matched.bytes.saturating_mul(count),
+        _ => matched.bytes,
+    };
+    let name = timeline.name(call.event);
+    rate.expected(name, matched.kind, count as u32, whole)
+}
+
+/// Returns the name of a host's devices, if all are alike and all `members` are its ranks: launchers number the ranks of a
+/// host in succession, one for each device.
+fn device_of_host<'a>(devices: &'a [String], members: &[u32]) -> Option<&'a str> {
+    let first = devices.first()?;
+    let host = |rank: &u32| *rank as usize / devices.len();
+    let alike = devices.iter().all(|device| device == first);
+    let together = members.iter().all(|rank| host(rank) == host(&members[0]));
+    (alike && together).then_some(first)
+}
+
+/// Kind of collective, members of its group, and the power of two of its bytes.
+type SizeClass = (usize, usize, Option<u32>);
+
+/// Times of the collectives of a size class, each the smallest over its members.
+#[derive(Default)]
+struct SizeClassTimes {
+    transfers: Vec<u64>,
+    /// Members that were observed, over all collectives, of [`Self::members`].
+    seen: usize,
+    members: usize,
+    on_device: bool,
+}
+
+impl SizeClassTimes {
+    /// Returns the transfer: the smallest on devices, the median of those that nobody was late for on hosts.
+    fn transfer(mut self) -> u64 {
+        self.transfers.sort_unstable();
+        let place = match self.on_device {
+            true => 0,
+            false => self.transfers.len() * self.seen / (2 * self.members.max(1)),
+        };
+        self.transfers.get(place).copied().unwrap_or(0)
+    }
+}
+
+/// Bounds the transfers of collectives with members that have no capture; returns the number of calls that changed.
+pub(super) fn bound(
+    times: &mut [Vec<CallTime>],
+    job: &JobCalls<'_>,
+    matches: &CallMatches,
+    groups: &[JobGroup],
+) -> u64 {
+    let models = job.models;
+    let size = |matched: &MatchedCollective| groups[matched.group as usize].ranks.len();
+    let class = |matched: &MatchedCollective| {
+        let power = matched.bytes.checked_ilog2();
+        (matched.kind as usize, size(matched), power)
+    };
+    let on_device =
+        |&(rank, call): &CommRef| job.calls[rank as usize].list[call as usize].on_device();
+    let mut classes: BTreeMap<SizeClass, SizeClassTimes> = BTreeMap::new();
+    for matched in &matches.collectives {
+        // A transfer of zero is an artefact of clocks.
+        let own = matched
+            .members
+            .iter()
+            .map(|at| times[at.0 as usize][at.1 as usize].transfer);
+        if let Some(own) = own.filter(|&transfer| transfer > 0).min() {
+            let class = classes.entry(class(matched)).or_default();
+            class.transfers.push(own);
+            class.seen += observed(matched, models);
+            class.members += size(matched);
+            class.on_device |= matched.members.iter().any(on_device);
+        }
+    }
+    let least = classes.into_iter();
+    let mut smallest: BTreeMap<SizeClass, u64> = least
+        .map(|(class, times)| (class, times.transfer()))
+        .collect();
+    // From the largest down: what is smaller takes no longer.
+    let mut larger: Option<(SizeClass, u64)> = None;
+    for (class, least) in smallest.iter_mut().rev() {
+        if let Some((above, bound)) = larger
+            && (above.0, above.1) == (class.0, class.1)
+        {
+            *least = (*least).min(bound);
+        }
+        larger = Some((*class, *least));
+    }
+    let mut changed = 0;
+    let partial = |matched: &&MatchedCollective| observed(matched, models) < size(matched);
+    for matched in matches.collectives.iter().filter(partial) {
+        let Some(&least) = smallest.get(&class(matched)) else {
+            continue;
+        };
+        let least = match expected(job, matched, &groups[matched.group as usize].ranks) {
+            Some(time) if least > time.most => time.typical,
+            _ => least,
+        };
+        for &(rank, call) in &matched.members {
+            let time = &mut times[rank as usize][call as usize];
+            if time.transfer > least {
+                time.wait = time.wait.saturating_add(time.transfer - least);
+                time.transfer = least;
+                changed += 1;
+            }
+        }
+    }
+    changed
+}
+
+/// Returns the number of members of a collective whose starts were observed: a rank that is inferred has the start of its
+/// model, which is of the same collective or of another that ran beside it.
+fn observed(matched: &MatchedCollective, models: &[RankModel]) -> usize {
+    let captures = matched
+        .members
+        .iter()
+        .map(|at| models[at.0 as usize].capture);
+    let captures: BTreeSet<usize> = captures.collect();
+    captures.len()
+}
+
+/// Lets the first inferred member of a collective start when all others wait for nobody else; returns the number of calls.
+pub(super) fn delay_inferred(
+    times: &mut [Vec<CallTime>],
+    matches: &CallMatches,
+    models: &[RankModel],
+) -> u64 {
+    let mut changed = 0;
+    for matched in &matches.collectives {
+        let inferred = |at: &&CommRef| models[at.0 as usize].inferred;
+        // Others wait for a root alone.
+        let root = matched.root.map(|root| &matched.members[root as usize]);
+        let first = root.filter(inferred);
+        let Some(&first) = first.or_else(|| matched.members.iter().find(inferred)) else {
+            continue;
+        };
+        let waits = matched.members.iter();
+        let waits = waits.map(|at| times[at.0 as usize][at.1 as usize].wait);
+        if waits.min().is_none_or(|least| least == 0) {
+            continue;
+        }
+        let time = &mut times[first.0 as usize][first.1 as usize];
+        (time.late, time.wait) = (time.wait, 0);
+        changed += 1;
+    }
+    changed
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Eight collectives of which half of the members are seen: four of the times are transfers, 1 to 4, and their median
+    /// is the third; with all members it is that of all, and on a device the smallest.
+    #[test]
+    fn transfers_of_a_class_are_the_smallest_or_the_median_of_what_nobody_was_late_for() {
+        for (seen, on_device, expected) in
+            [(2, false, 3), (4, false, 5), (1, false, 2), (2, true, 1)]
+        {
+            let times = SizeClassTimes {
+                transfers: vec![3, 8, 1, 4, 7, 2, 6, 5],
+                seen: 8 * seen,
+                members: 8 * 4,
+                on_device,
+            };
+            assert_eq!(times.transfer(), expected, "{seen} of 4");
+        }
+        assert_eq!(SizeClassTimes::default().transfer(), 0);
+    }
+
+    #[test]
+    fn ranks_of_a_host_are_numbered_in_succession() {
+        let devices = vec!["V100".to_owned(); 4];
+        assert_eq!(device_of_host(&devices, &[4, 5, 6, 7]), Some("V100"));
+        assert_eq!(device_of_host(&devices, &[4, 6]), Some("V100"));
+        assert_eq!(device_of_host(&devices, &[3, 4]), None);
+        assert_eq!(device_of_host(&[], &[0, 1]), None);
+        let mixed = ["V100".to_owned(), "T4".to_owned()];
+        assert_eq!(device_of_host(&mixed, &[0, 1]), None);
+    }
+}

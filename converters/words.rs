@@ -1,0 +1,53 @@
+//! Words of text formats that have a line for each layer, with their columns, and errors that name both.
+
+use chakram_trace::format::{TraceError, TraceLocation, escape};
+
+/// The words of a line, each with its column from 1.
+pub fn words(line: &str) -> impl Iterator<Item = (usize, &str)> {
+    line.split_whitespace()
+        .map(move |word| (word.as_ptr() as usize - line.as_ptr() as usize + 1, word))
+}
+
+/// Words of a layer: a name, -1, three times a time with a collective and its bytes, and an update time.
+const WORDS: usize = 12;
+
+/// The words of a layer, which has at least [`WORDS`].
+pub fn layer_words(line: &str, number_of: usize) -> Result<Vec<(usize, &str)>, TraceError> {
+    let words: Vec<(usize, &str)> = words(line).take(WORDS).collect();
+    if words.len() < WORDS {
+        return Err(refused(
+            number_of,
+            line.len() + 1,
+            format!("a layer of {} words", words.len()),
+            "a name, -1, three times a time with a collective and its bytes, and an update time",
+        ));
+    }
+    Ok(words)
+}
+
+/// A word that is a number up to `most`.
+pub fn number(line: usize, word: (usize, &str), what: &str, most: u64) -> Result<u64, TraceError> {
+    match word.1.parse() {
+        Ok(number) if number <= most => Ok(number),
+        _ => Err(refused(
+            line,
+            word.0,
+            format!("{what} is `{}`", escape(word.1)),
+            format!("a whole number from 0 to {most}"),
+        )),
+    }
+}
+
+/// Returns the error of a line and column, counted from 1.
+pub fn refused(
+    line: usize,
+    column: usize,
+    found: impl Into<String>,
+    hint: impl Into<String>,
+) -> TraceError {
+    let place = TraceLocation {
+        line: Some((line, column)),
+        ..TraceLocation::default()
+    };
+    TraceError::refused_at(place, found, hint)
+}

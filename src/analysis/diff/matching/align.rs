@@ -1,0 +1,111 @@
+//! Alignment of lanes in program order.
+
+use super::NodeMatching;
+use super::residual::agree;
+use crate::diff::side::ComparedTrace;
+use chakram_trace::format::Op;
+use chakram_trace::graph::Interner;
+use chakram_trace::graph::fingerprint;
+use imara_diff::{Algorithm, Diff, Token};
+use std::collections::BTreeMap;
+
+/// Lane: the number that the trace gives it, and whether it is of nodes without operation (0), of the host (1),
+/// or of the NPU (2).
+type AlignedLane = (Option<i64>, u8);
+
+fn lane(side: &ComparedTrace<'_>, node: u32) -> AlignedLane {
+    let view = &side.raw.nodes[node as usize].view;
+    let kind = match view.op {
+        Op::NoOp => 0,
+        Op::Host => 1,
+        _ => 2,
+    };
+    (view.lane, kind)
+}
+
+/// Returns the nodes of each lane in an order that dependencies allow.
+fn lanes(side: &ComparedTrace<'_>) -> BTreeMap<AlignedLane, Vec<u32>> {
+    let mut lanes: BTreeMap<AlignedLane, Vec<u32>> = BTreeMap::new();
+    for &node in side.order.iter().chain(&side.unordered) {
+        lanes.entry(lane(side, node)).or_default().push(node);
+    }
+    lanes
+}
+
+/// Pairs nodes with equal keys that an alignment of the lanes puts side by side; known pairs anchor the
+/// alignment.
+pub(super) fn align(sides: &[ComparedTrace<'_>; 2], pairs: &mut NodeMatching) {
+    let [mut a, mut b] = [0, 1].map(|which| lanes(&sides[which]));
+    a.retain(|lane, _| b.contains_key(lane));
+    for (lane, first) in a {
+        let second = b.remove(&lane).unwrap_or_default();
+        let lists = [first, second];
+        let some = |which: usize| {
+            let list: &[u32] = &lists[which];
+            list.iter().any(|&node| pairs.of(which, node).is_none())
+        };
+        if some(0) && some(1) {
+            align_lane(sides, pairs, lists);
+        }
+    }
+}
+
+fn align_lane(sides: &[ComparedTrace<'_>; 2], pairs: &mut NodeMatching, mut lists: [Vec<u32>; 2]) {
+    // Of a run of known pairs, the two ends suffice as anchors.
+    let mut kept = [0, 1].map(|which| {
+        let list: &Vec<u32> = &lists[which];
+        let free: Vec<bool> = list.iter().map(|&n| pairs.of(which, n).is_none()).collect();
+        let near = (0..list.len())
+            .map(|i| free[i] || i > 0 && free[i - 1] || i + 1 < free.len() && free[i + 1]);
+        near.collect::<Vec<bool>>()
+    });
+    let mut wanted = [0, 1].map(|which| vec![false; pairs.count(which) as usize]);
+    for which in [0, 1] {
+        for (&node, &near) in lists[which].iter().zip(&kept[which]) {
+            if near {
+                wanted[which][node as usize] = true;
+                if let Some(partner) = pairs.of(which, node) {
+                    wanted[1 - which][partner as usize] = true;
+                }
+            }
+        }
+    }
+    for which in [0, 1] {
+        kept[which].clear();
+        lists[which].retain(|&node| wanted[which][node as usize]);
+    }
+    let mut numbers = Interner::default();
+    let tokens = [0, 1].map(|which| {
+        let tokens = lists[which].iter().map(|&node| {
+            // A known pair has one token, its own on both sides, so the alignment cannot cross it.
+            let label = match (which, pairs.of(which, node)) {
+                (_, None) => sides[which].key()[node as usize],
+                (0, Some(_)) => fingerprint(&(node, "pair")),
+                (_, Some(partner)) => fingerprint(&(partner, "pair")),
+            };
+            Token(numbers.intern(label))
+        });
+        tokens.collect::<Vec<_>>()
+    });
+    let mut diff = Diff::default();
+    let count = numbers.keys().len() as u32;
+    diff.compute_with(Algorithm::Histogram, &tokens[0], &tokens[1], count);
+    let (mut i, mut j) = (0, 0);
+    let mut equal = |from: &mut usize, to: &mut usize, end: usize| {
+        while *from < end {
+            let (x, y) = (lists[0][*from], lists[1][*to]);
+            // The alignment may put unrelated nodes side by side, which their neighbours contradict.
+            let free = pairs.of(0, x).is_none() && pairs.of(1, y).is_none();
+            if free && agree(sides, pairs, x, y).is_plausible() {
+                pairs.set(x, y);
+            }
+            (*from, *to) = (*from + 1, *to + 1);
+        }
+    };
+    for hunk in diff.hunks() {
+        equal(&mut i, &mut j, hunk.before.start as usize);
+        (i, j) = (hunk.before.end as usize, hunk.after.end as usize);
+    }
+    let end = lists[0].len();
+    equal(&mut i, &mut j, end);
+}

@@ -1,0 +1,376 @@
+//! Color refinement: classes of equal nodes, split by the classes of their neighbours.
+//!
+//! Classes hold nodes of both traces. A class with one node of each is a pair. Where several remain, finer
+//! labels split them, and those equal even then are paired in the order of ids; after each step, nodes with
+//! different neighbours are split, until the partition is stable. For two traces that differ only in numbers
+//! and order, this finds the true pairs, except in graphs so regular that counting neighbours does not
+//! distinguish different nodes. A step visits only the edges of the smaller part of a class, so all steps
+//! together take time in the order of edges times the logarithm of nodes.
+
+use super::equal_labels::for_alike;
+use super::{NodeHashes, NodeMatching};
+use crate::diff::side::{ComparedTrace, EdgeDirection};
+use std::collections::VecDeque;
+
+/// Class of nodes that are paired or left alone.
+const NONE: u32 = u32::MAX;
+
+/// Class: the range of its members, and the number of those from the first trace.
+#[derive(Clone, Copy, Debug)]
+struct RefinementClass {
+    start: u32,
+    len: u32,
+    first: u32,
+    queued: bool,
+}
+
+impl RefinementClass {
+    fn balanced(&self) -> bool {
+        self.first * 2 == self.len
+    }
+}
+
+/// Splitter, whose neighbours are split by the number of their edges into it.
+enum ClassSplitter {
+    Class(u32),
+    /// Pair, by its node of the first trace.
+    Pair(u32),
+}
+
+/// Partition of the unpaired nodes. Nodes of the second trace are numbered after those of the first.
+pub(super) struct ColorRefinement<'x, 'o> {
+    sides: &'x [ComparedTrace<'o>; 2],
+    pairs: &'x mut NodeMatching,
+    /// Class of each node.
+    class: Vec<u32>,
+    /// Index of each node in `members`.
+    place: Vec<u32>,
+    members: Vec<u32>,
+    classes: Vec<RefinementClass>,
+    queue: VecDeque<ClassSplitter>,
+    /// Ambiguous classes, the next to be resolved last.
+    ambiguous: Vec<u32>,
+    /// Number of edges into the current splitter, by node; control dependencies are counted in the upper half.
+    count: Vec<u64>,
+}
+
+impl<'x, 'o> ColorRefinement<'x, 'o> {
+    /// Pairs nodes with unique labels; `None` if no label is left that several nodes have.
+    pub fn new(
+        sides: &'x [ComparedTrace<'o>; 2],
+        pairs: &'x mut NodeMatching,
+        labels: &NodeHashes,
+    ) -> Option<Self> {
+        let mut classes: Vec<RefinementClass> = Vec::new();
+        let mut members: Vec<u32> = Vec::new();
+        let offset = pairs.count(0);
+        for_alike(pairs, labels, |pairs, nodes, first| match nodes {
+            [a, b] => pairs.set(a.1, b.1 - offset),
+            _ => {
+                classes.push(RefinementClass {
+                    start: members.len() as u32,
+                    len: nodes.len() as u32,
+                    first: first as u32,
+                    queued: false,
+                });
+                members.extend(nodes.iter().map(|&(_, node)| node));
+            }
+        });
+        if classes.is_empty() {
+            return None;
+        }
+        // Order by ids, not by labels, which are hashes.
+        classes.sort_unstable_by_key(|class| members[class.start as usize]);
+        let all = sides[0].len() + sides[1].len();
+        let mut this = Self {
+            sides,
+            pairs,
+            class: vec![NONE; all],
+            place: vec![NONE; all],
+            queue: VecDeque::new(),
+            ambiguous: (0..classes.len() as u32).rev().collect(),
+            count: vec![0; all],
+            members,
+            classes,
+        };
+        for number in 0..this.classes.len() as u32 {
+            for at in this.span(number) {
+                let node = this.members[at] as usize;
+                (this.class[node], this.place[node]) = (number, at as u32);
+            }
+            if this.classes[number as usize].balanced() {
+                this.enqueue(number);
+            }
+        }
+        this.enqueue_neighbours();
+        this.refine();
+        Some(this)
+    }
+
+    fn span(&self, number: u32) -> std::ops::Range<usize> {
+        let class = self.classes[number as usize];
+        class.start as usize..(class.start + class.len) as usize
+    }
+
+    fn offset(&self) -> u32 {
+        self.sides[0].len() as u32
+    }
+
+    fn enqueue(&mut self, number: u32) {
+        let class = &mut self.classes[number as usize];
+        if !class.queued {
+            class.queued = true;
+            self.queue.push_back(ClassSplitter::Class(number));
+        }
+    }
+
+    /// Enqueues the pairs beside the classes as splitters.
+    fn enqueue_neighbours(&mut self) {
+        let offset = self.offset();
+        let mut beside: Vec<u32> = Vec::new();
+        for &node in self.members.iter().filter(|&&node| node < offset) {
+            for way in EdgeDirection::BOTH {
+                let next = self.sides[0].neighbours(node, way).map(|(next, _)| next);
+                beside.extend(next.filter(|&next| self.pairs.of(0, next).is_some()));
+            }
+        }
+        beside.sort_unstable();
+        beside.dedup();
+        self.queue
+            .extend(beside.into_iter().map(ClassSplitter::Pair));
+    }
+
+    /// Splits classes until any two nodes of one have equally many neighbours in each.
+    fn refine(&mut self) {
+        let (mut members, mut touched) = (Vec::new(), Vec::new());
+        while let Some(splitter) = self.queue.pop_front() {
+            members.clear();
+            match splitter {
+                ClassSplitter::Pair(first) => {
+                    let second = self.pairs.of(0, first).expect("it is a pair");
+                    members.extend([first, second + self.offset()]);
+                }
+                ClassSplitter::Class(number) => {
+                    let class = &mut self.classes[number as usize];
+                    // An unbalanced class holds nodes without a partner, whose edges would separate true pairs.
+                    if !std::mem::take(&mut class.queued) || !class.balanced() {
+                        continue;
+                    }
+                    members.extend_from_slice(&self.members[self.span(number)]);
+                }
+            }
+            for way in EdgeDirection::BOTH {
+                touched.clear();
+                for &member in &members {
+                    let offset = self.offset();
+                    let (side, own, shift) = if member < offset {
+                        (&self.sides[0], member, 0)
+                    } else {
+                        (&self.sides[1], member - offset, offset)
+                    };
+                    for (next, control) in side.neighbours(own, way) {
+                        let next = next + shift;
+                        if self.class[next as usize] != NONE {
+                            let count = &mut self.count[next as usize];
+                            if *count == 0 {
+                                touched.push(next);
+                            }
+                            *count += if control { 1 << 32 } else { 1 };
+                        }
+                    }
+                }
+                self.split_touched(&mut touched);
+            }
+        }
+    }
+
+    /// Splits the classes of `touched` by the counts of their members, which are then reset.
+    fn split_touched(&mut self, touched: &mut [u32]) {
+        touched.sort_unstable_by_key(|&node| {
+            (self.class[node as usize], self.count[node as usize], node)
+        });
+        let mut parts: Vec<&[u32]> = Vec::new();
+        let mut rest = &touched[..];
+        while let Some(&node) = rest.first() {
+            let number = self.class[node as usize];
+            let end = rest.partition_point(|&node| self.class[node as usize] <= number);
+            let inside;
+            (inside, rest) = rest.split_at(end);
+            parts
+                .extend(inside.chunk_by(|a, b| self.count[*a as usize] == self.count[*b as usize]));
+            let others = self.classes[number as usize].len as usize - inside.len();
+            for &node in inside {
+                self.count[node as usize] = 0;
+            }
+            self.split_off(number, &mut parts, others);
+            parts.clear();
+        }
+    }
+
+    /// Splits `parts` off a class, of which `rest` nodes are in none of them.
+    fn split_off(&mut self, number: u32, parts: &mut Vec<&[u32]>, rest: usize) {
+        if rest == 0 {
+            // The largest part keeps the number of the class.
+            let largest = (0..parts.len()).max_by_key(|&i| (parts[i].len(), usize::MAX - i));
+            parts.remove(largest.expect("there is one"));
+        }
+        if parts.is_empty() {
+            return;
+        }
+        let class = self.classes[number as usize];
+        let all = class.queued || !class.balanced();
+        let mut new = Vec::with_capacity(parts.len());
+        for part in parts {
+            new.push(self.split_off_one(number, part));
+        }
+        // All classes but the largest become splitters: the counts of the last follow from the others.
+        let size = |number: &u32| self.classes[*number as usize].len;
+        let largest = new.iter().copied().max_by_key(size).expect("there is one");
+        let spare = if size(&number) >= size(&largest) {
+            number
+        } else {
+            largest
+        };
+        new.push(number);
+        for class in new {
+            self.retire(class);
+            if all || class != spare {
+                self.enqueue_if_balanced(class);
+            }
+        }
+    }
+
+    fn enqueue_if_balanced(&mut self, number: u32) {
+        let class = self.classes[number as usize];
+        if class.len > 2 && class.balanced() {
+            self.enqueue(number);
+        }
+    }
+
+    fn split_off_one(&mut self, number: u32, part: &[u32]) -> u32 {
+        let new = self.classes.len() as u32;
+        let offset = self.offset();
+        let first = part.iter().filter(|&&node| node < offset).count() as u32;
+        let class = &mut self.classes[number as usize];
+        class.len -= part.len() as u32;
+        class.first -= first;
+        let start = class.start + class.len;
+        // Filled from the end, so that no member of the part is moved out of its place again.
+        let mut end = start + part.len() as u32;
+        for &node in part {
+            end -= 1;
+            let at = self.place[node as usize];
+            let other = self.members[end as usize];
+            self.members.swap(at as usize, end as usize);
+            (self.place[other as usize], self.place[node as usize]) = (at, end);
+            self.class[node as usize] = new;
+        }
+        self.classes.push(RefinementClass {
+            start,
+            len: part.len() as u32,
+            first,
+            queued: false,
+        });
+        new
+    }
+
+    /// Turns a class of one node of each trace into a pair, and dissolves one with nodes of only one trace.
+    fn retire(&mut self, number: u32) {
+        let class = self.classes[number as usize];
+        let pair = class.len == 2 && class.first == 1;
+        if !pair && class.first > 0 && class.first < class.len {
+            self.ambiguous.push(number);
+            return;
+        }
+        for at in self.span(number) {
+            self.class[self.members[at] as usize] = NONE;
+        }
+        if pair {
+            let [x, y] = [0, 1].map(|i| self.members[class.start as usize + i]);
+            let (first, second) = (x.min(y), x.max(y) - self.offset());
+            self.pairs.set(first, second);
+            self.queue.push_back(ClassSplitter::Pair(first));
+        }
+        self.classes[number as usize].len = 0;
+        self.classes[number as usize].first = 0;
+    }
+
+    /// Returns whether any class is left.
+    pub fn is_tied(&mut self) -> bool {
+        let classes = &self.classes;
+        self.ambiguous
+            .retain(|&number| classes[number as usize].len > 0);
+        !self.ambiguous.is_empty()
+    }
+
+    /// Splits classes by `labels`: of each label as many nodes as both traces have.
+    pub fn split(&mut self, labels: &NodeHashes) {
+        let offset = self.offset();
+        let label = |node: u32| {
+            if node < offset {
+                labels[0][node as usize]
+            } else {
+                labels[1][(node - offset) as usize]
+            }
+        };
+        let mut tied = self.ambiguous.clone();
+        tied.sort_unstable();
+        tied.dedup();
+        for number in tied {
+            let members = &self.members[self.span(number)];
+            let mut sorted: Vec<(u64, u32)> = members.iter().map(|&n| (label(n), n)).collect();
+            sorted.sort_unstable();
+            let mut parts: Vec<Vec<u32>> = Vec::new();
+            let mut taken = 0;
+            for alike in sorted.chunk_by(|a, b| a.0 == b.0) {
+                let first = alike.partition_point(|&(_, node)| node < offset);
+                // As many nodes from each trace, so that the new class is balanced.
+                let both = first.min(alike.len() - first);
+                if both > 0 {
+                    let (a, b) = alike.split_at(first);
+                    let chosen = a[..both].iter().chain(&b[..both]);
+                    parts.push(chosen.map(|&(_, node)| node).collect());
+                    taken += 2 * both;
+                }
+            }
+            let rest = sorted.len() - taken;
+            let mut parts: Vec<&[u32]> = parts.iter().map(Vec::as_slice).collect();
+            if !parts.is_empty() {
+                self.split_off(number, &mut parts, rest);
+            }
+        }
+        self.refine();
+    }
+
+    /// Pairs equal nodes in the order of ids, class by class, and refines the others accordingly.
+    pub fn pair_in_order(&mut self) {
+        let offset = self.offset();
+        while let Some(number) = self.ambiguous.pop() {
+            let class = self.classes[number as usize];
+            if class.len == 0 || !class.balanced() {
+                continue;
+            }
+            let members = &self.members[self.span(number)];
+            let (mut a, mut b): (Vec<u32>, Vec<u32>) =
+                members.iter().partition(|&&node| node < offset);
+            a.sort_unstable();
+            b.sort_unstable();
+            let mut b = b.into_iter();
+            for first in a {
+                // Nodes leave the class one by one, or many at a time when it is split.
+                if self.class[first as usize] != number || !self.classes[number as usize].balanced()
+                {
+                    continue;
+                }
+                let second = b.find(|&node| self.class[node as usize] == number);
+                let Some(second) = second else { break };
+                let mut parts: Vec<&[u32]> = Vec::new();
+                let both = [first, second];
+                parts.push(&both);
+                let rest = self.classes[number as usize].len as usize - 2;
+                self.split_off(number, &mut parts, rest);
+                self.refine();
+            }
+        }
+    }
+}

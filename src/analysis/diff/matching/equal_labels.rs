@@ -1,0 +1,76 @@
+//! Nodes of both traces with equal labels.
+
+use super::{NodeHashes, NodeMatching};
+
+/// Pairs nodes whose label is unique in each trace.
+pub(super) fn unique(pairs: &mut NodeMatching, labels: &NodeHashes) {
+    for_alike(pairs, labels, |pairs, nodes, first| {
+        if let ([a, b], 1) = (nodes, first) {
+            let second = pairs.count(0);
+            pairs.set(a.1, b.1 - second);
+        }
+    });
+}
+
+/// Sketch of a set of labels (a Bloom filter with one hash), which saves sorting the labels of one trace alone.
+struct LabelSketch {
+    words: Vec<u64>,
+    /// Number of bits, as a power of two.
+    bits: u32,
+}
+
+impl LabelSketch {
+    /// Limits the sketch to 2 MB.
+    const MOST_BITS: u32 = 24;
+
+    fn of(nodes: impl Iterator<Item = u32>, labels: &[u64]) -> Self {
+        // Eight bits or more for each label, up to the limit, let at most about one in eight others pass.
+        let bits = (8 * labels.len()).next_power_of_two().ilog2();
+        let bits = bits.clamp(6, Self::MOST_BITS);
+        let mut marks = Self {
+            words: vec![0; 1 << (bits - 6)],
+            bits,
+        };
+        for node in nodes {
+            let (word, bit) = marks.place(labels[node as usize]);
+            marks.words[word] |= bit;
+        }
+        marks
+    }
+
+    fn place(&self, label: u64) -> (usize, u64) {
+        let hash = label.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> (64 - self.bits);
+        ((hash >> 6) as usize, 1 << (hash & 63))
+    }
+
+    fn may_have(&self, label: u64) -> bool {
+        let (word, bit) = self.place(label);
+        self.words[word] & bit != 0
+    }
+}
+
+/// Calls `each` with the free nodes of each label, those of the first trace first, and the number of the
+/// latter.
+pub(super) fn for_alike(
+    pairs: &mut NodeMatching,
+    labels: &NodeHashes,
+    mut each: impl FnMut(&mut NodeMatching, &[(u64, u32)], usize),
+) {
+    let offset = pairs.count(0);
+    let marks = [0, 1].map(|which| LabelSketch::of(pairs.unmatched(which), &labels[which]));
+    let mut free: Vec<(u64, u32)> = Vec::new();
+    for (which, labels) in labels.iter().enumerate() {
+        let shift = if which == 0 { 0 } else { offset };
+        let nodes = pairs
+            .unmatched(which)
+            .map(|node| (labels[node as usize], node + shift));
+        free.extend(nodes.filter(|&(label, _)| marks[1 - which].may_have(label)));
+    }
+    free.sort_unstable();
+    for alike in free.chunk_by(|a, b| a.0 == b.0) {
+        let first = alike.partition_point(|&(_, node)| node < offset);
+        if first > 0 && first < alike.len() {
+            each(pairs, alike, first);
+        }
+    }
+}

@@ -1,0 +1,92 @@
+//! Propagation of pairs: equal neighbours of a pair are pairs.
+
+use super::{LabelKind, NodeMatching};
+use crate::diff::side::{ComparedTrace, EdgeDirection};
+
+/// Policy for several equal neighbours of a node.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum AmbiguityPolicy {
+    /// Only a unique neighbour is paired.
+    UniqueOnly,
+    /// Several are paired in the order of ids.
+    InIdOrder,
+}
+
+/// Pairs neighbours of pairs that have equal labels and are connected in the same way.
+pub(super) fn propagate(
+    sides: &[ComparedTrace<'_>; 2],
+    pairs: &mut NodeMatching,
+    label: LabelKind,
+    among: AmbiguityPolicy,
+) {
+    // A stack with the first node in program order on top.
+    let mut todo: Vec<u32> = sides[0].order.iter().rev().copied().collect();
+    todo.extend(sides[0].unordered.iter().rev());
+    let mut around: [Vec<(bool, u64, u32)>; 2] = Default::default();
+    let labels = [0, 1].map(|which| label.of(&sides[which]));
+    while let Some(first) = todo.pop() {
+        if pairs.complete() {
+            return;
+        }
+        let Some(second) = pairs.of(0, first) else {
+            continue;
+        };
+        for way in EdgeDirection::BOTH {
+            for (which, node) in [(0, first), (1, second)] {
+                around[which].clear();
+                let free = sides[which].neighbours(node, way);
+                let free = free.filter(|&(next, _)| pairs.of(which, next).is_none());
+                around[which].extend(
+                    free.map(|(next, control)| (control, labels[which][next as usize], next)),
+                );
+                if around[which].is_empty() {
+                    break;
+                }
+            }
+            let [a, b] = &mut around;
+            if a.is_empty() || b.is_empty() {
+                b.clear();
+                continue;
+            }
+            for list in [&mut *a, &mut *b] {
+                list.sort_unstable();
+                list.dedup();
+            }
+            alike(a, b, |a, b| {
+                if among == AmbiguityPolicy::UniqueOnly && (a.len(), b.len()) != (1, 1) {
+                    return;
+                }
+                for (&(.., x), &(.., y)) in a.iter().zip(b) {
+                    // A neighbour over both kinds of dependencies is listed twice.
+                    if pairs.of(0, x).is_none() && pairs.of(1, y).is_none() {
+                        pairs.set(x, y);
+                        todo.push(x);
+                    }
+                }
+            });
+            b.clear();
+        }
+    }
+}
+
+type LabelledNeighbour = (bool, u64, u32);
+
+/// Calls `each` with the runs of both lists that are equal except for the node.
+fn alike(
+    a: &[LabelledNeighbour],
+    b: &[LabelledNeighbour],
+    mut each: impl FnMut(&[LabelledNeighbour], &[LabelledNeighbour]),
+) {
+    let same = |x: &LabelledNeighbour, y: &LabelledNeighbour| (x.0, x.1) == (y.0, y.1);
+    let mut others = b.chunk_by(same).peekable();
+    for group in a.chunk_by(same) {
+        let key = (group[0].0, group[0].1);
+        while others
+            .next_if(|other| (other[0].0, other[0].1) < key)
+            .is_some()
+        {}
+        if let Some(other) = others.next_if(|other| (other[0].0, other[0].1) == key) {
+            each(group, other);
+        }
+    }
+}

@@ -1,0 +1,162 @@
+//! Matching of residual nodes, which changed in place, by their neighbours.
+
+use super::NodeMatching;
+use crate::diff::side::{ComparedTrace, EdgeDirection};
+use chakram_trace::format::Op;
+
+/// Number of neighbours of a node that are followed, of neighbours of a pair that are inspected, of candidates
+/// that these may give, and of times that a node is tried.
+const NEAR: usize = 64;
+const THROUGH: usize = 1024;
+const CANDIDATES: usize = 16;
+const TRIES: u8 = 8;
+/// Total number of neighbours of candidates that are compared for one node.
+const WORK: usize = 1 << 16;
+
+/// Agreement of two nodes about the known pairs around them.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct NeighbourAgreement {
+    /// Number of neighbours with a known partner, of the node with more of them.
+    known: usize,
+    /// Number of known pairs that are neighbours of both.
+    common: usize,
+}
+
+impl NeighbourAgreement {
+    /// Returns whether the neighbours do not contradict that the two are a pair.
+    pub fn is_plausible(self) -> bool {
+        self.known == 0 || self.common > 0
+    }
+
+    /// Returns whether at least half of the neighbours agree.
+    fn is_likely(self) -> bool {
+        self.common > 0 && 2 * self.common >= self.known
+    }
+}
+
+/// Counts the known pairs around `first` and `second`.
+pub(super) fn agree(
+    sides: &[ComparedTrace<'_>; 2],
+    pairs: &NodeMatching,
+    first: u32,
+    second: u32,
+) -> NeighbourAgreement {
+    let mut sum = NeighbourAgreement {
+        known: 0,
+        common: 0,
+    };
+    for way in EdgeDirection::BOTH {
+        let known = |which: usize, node| -> Vec<(u32, bool)> {
+            let next = sides[which].neighbours(node, way);
+            let mut known: Vec<_> = next
+                .filter_map(|(next, control)| {
+                    let partner = pairs.of(which, next)?;
+                    Some((if which == 0 { partner } else { next }, control))
+                })
+                .collect();
+            known.sort_unstable();
+            known
+        };
+        let [a, b] = [known(0, first), known(1, second)];
+        let mut others = b.iter().peekable();
+        let mut common = 0;
+        for entry in &a {
+            while others.next_if(|other| *other < entry).is_some() {}
+            common += usize::from(others.next_if(|other| *other == entry).is_some());
+        }
+        sum.common += common;
+        sum.known += a.len().max(b.len());
+    }
+    sum
+}
+
+/// Scores the common properties of two nodes with different labels.
+fn likeness(sides: &[ComparedTrace<'_>; 2], first: u32, second: u32) -> u8 {
+    let view = |which: usize, node: u32| &sides[which].raw.nodes[node as usize].view;
+    let (a, b) = (view(0, first), view(1, second));
+    let what = std::mem::discriminant::<Op<'_>>;
+    2 * u8::from(a.name == b.name) + u8::from(what(&a.op) == what(&b.op))
+}
+
+/// Pairs nodes that share most of their neighbours, and the last free node of each trace.
+pub(super) fn alone(sides: &[ComparedTrace<'_>; 2], pairs: &mut NodeMatching) {
+    // The search goes from unmatched nodes to the partners of their neighbours, and from there to unmatched
+    // nodes.
+    let mut waiting: Vec<u32> = pairs.unmatched(0).collect();
+    waiting.reverse();
+    let mut tries = vec![0_u8; sides[0].len()];
+    while let Some(node) = waiting.pop() {
+        if pairs.of(0, node).is_some() || pairs.complete() {
+            continue;
+        }
+        let Some(found) = best(sides, pairs, node) else {
+            continue;
+        };
+        pairs.set(node, found);
+        for way in EdgeDirection::BOTH {
+            for (next, _) in sides[0].neighbours(node, way).take(NEAR) {
+                let tried = &mut tries[next as usize];
+                if pairs.of(0, next).is_none() && *tried < TRIES {
+                    *tried += 1;
+                    waiting.push(next);
+                }
+            }
+        }
+    }
+    let mut left = pairs.unmatched(0);
+    let mut others = pairs.unmatched(1);
+    let last = (left.next(), left.next(), others.next(), others.next());
+    drop((left, others));
+    if let (Some(a), None, Some(b), None) = last {
+        let unknown = agree(sides, pairs, a, b).known == 0;
+        let nobody = [(0, a), (1, b)].iter().all(|&(which, node)| {
+            EdgeDirection::BOTH
+                .iter()
+                .all(|&way| sides[which].degree(node, way) == 0)
+        });
+        if unknown && nobody && likeness(sides, a, b) > 0 {
+            pairs.set(a, b);
+        }
+    }
+}
+
+/// Returns the free node of the second trace that shares most neighbours with `node`, if these are at least
+/// half.
+fn best(sides: &[ComparedTrace<'_>; 2], pairs: &NodeMatching, node: u32) -> Option<u32> {
+    let mut candidates: Vec<u32> = Vec::new();
+    for way in EdgeDirection::BOTH {
+        let back = match way {
+            EdgeDirection::Predecessors => EdgeDirection::Successors,
+            EdgeDirection::Successors => EdgeDirection::Predecessors,
+        };
+        for (next, control) in sides[0].neighbours(node, way).take(NEAR) {
+            let Some(partner) = pairs.of(0, next) else {
+                continue;
+            };
+            let free = sides[1].neighbours(partner, back).take(THROUGH);
+            let free = free.filter(|&(x, c)| c == control && pairs.of(1, x).is_none());
+            candidates.extend(free.map(|(x, _)| x).take(CANDIDATES));
+        }
+    }
+    candidates.sort_unstable();
+    candidates.dedup();
+    candidates.truncate(NEAR);
+    // The first candidate is always inspected, however many neighbours it has.
+    let size = |which: usize, node: u32| -> usize {
+        let degrees = EdgeDirection::BOTH.map(|way| sides[which].degree(node, way));
+        degrees.iter().sum()
+    };
+    let mut spent = 0;
+    let affordable = candidates.into_iter().take_while(|&other| {
+        let before = spent;
+        spent += size(0, node) + size(1, other);
+        before == 0 || spent <= WORK
+    });
+    let scored = affordable.filter_map(|other| {
+        let agreement = agree(sides, pairs, node, other);
+        let like = likeness(sides, node, other);
+        // Of equal candidates the one with the lowest index wins.
+        (agreement.is_likely() && like > 0).then_some((like, agreement.common, u32::MAX - other))
+    });
+    scored.max().map(|(.., other)| u32::MAX - other)
+}

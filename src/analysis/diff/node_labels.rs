@@ -1,0 +1,87 @@
+//! Labels of nodes by their content alone.
+
+use chakram_trace::format::wire::WireCursor;
+use chakram_trace::format::{GroupName, MemoryLocation, Op};
+use chakram_trace::graph::raw_trace::{CompactNodeView, RawTraceNode};
+use chakram_trace::graph::{RawTrace, fingerprint};
+
+/// Returns the label of each node.
+pub(super) fn of_all(raw: &RawTrace<'_>, label: fn(&CompactNodeView<'_>) -> u64) -> Vec<u64> {
+    raw.nodes.iter().map(|item| label(&item.view)).collect()
+}
+
+/// Returns the type of a node as a small number.
+pub(super) fn type_of(op: &Op<'_>) -> u8 {
+    match *op {
+        Op::NoOp => 0,
+        Op::Host => 1,
+        Op::Compute { .. } => 2,
+        Op::Memory { store, place, .. } => {
+            3 + 2 * u8::from(place == MemoryLocation::Local) + u8::from(store)
+        }
+        Op::Message { receive, .. } => 7 + u8::from(receive),
+        Op::Collective { kind, .. } => 16 + kind as u8,
+    }
+}
+
+/// Labels a node by name and type.
+pub(super) fn kind(view: &CompactNodeView<'_>) -> u64 {
+    fingerprint(&(view.name, type_of(&view.op)))
+}
+
+/// Labels a node by its name alone.
+pub(super) fn name(view: &CompactNodeView<'_>) -> u64 {
+    fingerprint(&view.name)
+}
+
+/// Labels a node by name, type, lane and peers: everything but times, sizes and other properties.
+pub(super) fn key(view: &CompactNodeView<'_>) -> u64 {
+    let group = |group: GroupName<'_>| match group {
+        GroupName::World => 0,
+        GroupName::Number(number) => fingerprint(&number),
+        GroupName::Text(text) => fingerprint(&text),
+    };
+    let whom = match view.op {
+        Op::Message { peer, tag, .. } => fingerprint(&(peer, tag)),
+        Op::Collective {
+            group: name,
+            root,
+            dimensions,
+            ..
+        } => fingerprint(&(group(name), root, dimensions)),
+        Op::Compute { dtype, .. } => fingerprint(&dtype),
+        Op::NoOp | Op::Host | Op::Memory { .. } => 0,
+    };
+    fingerprint(&(view.name, type_of(&view.op), view.lane, whom))
+}
+
+/// Labels a node by its whole record except id and dependencies, in any order of fields.
+pub(super) fn content(item: &RawTraceNode<'_>) -> u64 {
+    let (view, record) = (&item.view, &item.record);
+    let times = (view.recorded.0, view.delay.0, view.wait.0, view.eager);
+    let mut sum = mix(key(view) ^ fingerprint(&times));
+    let mut cursor = WireCursor::new(record.bytes, record.offset);
+    while !cursor.is_empty() {
+        let from = cursor.offset() - record.offset;
+        let number = match cursor.field() {
+            Ok((number, _)) => number,
+            // A broken rest is compared by its bytes.
+            Err(_) => return sum.wrapping_add(fingerprint(&&record.bytes[from..])),
+        };
+        if !matches!(number, 1 | 4 | 5) {
+            let field = &record.bytes[from..cursor.offset() - record.offset];
+            // Addition commutes, so the order of fields has no effect.
+            sum = sum.wrapping_add(mix(fingerprint(&field)));
+        }
+    }
+    sum
+}
+
+/// Spreads the bits of a hash.
+#[inline]
+pub(super) fn mix(value: u64) -> u64 {
+    const FACTOR: u64 = 0xd6e8_feb8_6659_fd93;
+    let value = (value ^ value >> 32).wrapping_mul(FACTOR);
+    let value = (value ^ value >> 32).wrapping_mul(FACTOR);
+    value ^ value >> 32
+}

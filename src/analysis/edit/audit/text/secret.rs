@@ -1,0 +1,133 @@
+//! Search for keys, tokens and hashes.
+//!
+//! Random text differs from names in the frequency of each letter and in how character classes alternate. Each
+//! letter, and each step from one letter or digit to the next, adds the logarithm of the ratio of its frequency
+//! in random text to that in names, in quarters of a bit; names end far below zero, random text far above.
+//! Letters of names are taken as those of English: `log2((1/26) / frequency)`, at most 13/4. Steps, of random
+//! letters 1/4 each: from lower to lower case 4/5 in names, to a capital 1/16, from a capital on 1/8.
+
+use super::{LeakKind, TextLeak};
+
+/// Minimum number of characters that can be distinguished from names.
+const SHORTEST: usize = 32;
+/// Minimum score of random text: 3.6 standard deviations below its mean at 40 characters.
+const THRESHOLD: i32 = -20;
+
+/// Scores of `a` to `z`, in quarters of a bit.
+const LETTERS: [i32; 26] = [
+    -4, 4, -1, -1, -6, 2, 2, 1, -4, 13, 7, -1, 1, -4, -4, 1, 13, -3, -3, -5, 1, 7, 6, 9, 7, 13,
+];
+
+/// Prefixes of keys, other characters that may follow besides letters and digits, and the minimum number that
+/// follow.
+const BEGINNINGS: [(&str, &str, usize); 18] = [
+    ("AKIA", "", 16),
+    ("ASIA", "", 16),
+    ("AIza", "_-", 30),
+    ("ghp_", "", 20),
+    ("gho_", "", 20),
+    ("ghu_", "", 20),
+    ("ghs_", "", 20),
+    ("ghr_", "", 20),
+    ("github_pat_", "_", 20),
+    ("glpat-", "_-", 16),
+    ("hf_", "", 20),
+    ("sk-", "_-", 20),
+    ("xoxb-", "-", 10),
+    ("xoxp-", "-", 10),
+    ("xoxa-", "-", 10),
+    ("xoxs-", "-", 10),
+    ("eyJ", "_-.", 20),
+    ("-----BEGIN", " -", 5),
+];
+
+pub(super) fn find<'a>(text: &'a str, found: &mut Vec<TextLeak<'a>>) {
+    let bytes = text.as_bytes();
+    for (start, others, least) in BEGINNINGS {
+        for (at, _) in text.match_indices(start) {
+            let open = at == 0 || !bytes[at - 1].is_ascii_alphanumeric();
+            let follows = |b: &&u8| b.is_ascii_alphanumeric() || others.as_bytes().contains(b);
+            let length = bytes[at + start.len()..].iter().take_while(follows).count();
+            if open && length >= least {
+                found.push(TextLeak {
+                    kind: LeakKind::Secret,
+                    text: &text[at..at + start.len() + length],
+                });
+            }
+        }
+    }
+    let part = |b: u8| b.is_ascii_alphanumeric() || b"+/_-".contains(&b);
+    let mut at = 0;
+    while at < bytes.len() {
+        let length = bytes[at..].iter().take_while(|&&b| part(b)).count();
+        if length >= SHORTEST {
+            look(&text[at..at + length], found);
+        }
+        at += length.max(1);
+    }
+}
+
+/// Searches a run of characters of either base64 alphabet.
+fn look<'a>(run: &'a str, found: &mut Vec<TextLeak<'a>>) {
+    let mut add = |text: &'a str| {
+        found.push(TextLeak {
+            kind: LeakKind::Secret,
+            text,
+        });
+    };
+    let hex = |b: u8| b.is_ascii_digit() || matches!(b, b'a'..=b'f' | b'A'..=b'F');
+    for word in run.split(|c: char| !c.is_ascii_alphanumeric()) {
+        let digits = word.bytes().filter(u8::is_ascii_digit).count();
+        if word.len() >= SHORTEST && word.bytes().all(hex) && digits > 0 && digits < word.len() {
+            return add(word);
+        }
+    }
+    // Mangled names of C++ begin with _Z and look random.
+    if !run.starts_with("_Z") && is_random(run) {
+        return add(run);
+    }
+    for word in run.split(['_', '-', '/', '+']) {
+        let one_case = word.bytes().all(|b| !b.is_ascii_uppercase())
+            || word.bytes().all(|b| !b.is_ascii_lowercase());
+        let digits = word.bytes().filter(u8::is_ascii_digit).count();
+        let letters = word.len() - digits;
+        if word.len() >= SHORTEST
+            && one_case
+            && digits >= 3
+            && letters >= 8
+            && score(word) > THRESHOLD
+        {
+            add(word);
+        }
+    }
+}
+
+/// Returns whether a run with letters of both cases looks random.
+fn is_random(run: &str) -> bool {
+    let count = |test: fn(&u8) -> bool| run.bytes().filter(test).count();
+    let lower = count(u8::is_ascii_lowercase);
+    let upper = count(u8::is_ascii_uppercase);
+    let joined = count(|b| *b == b'_' || *b == b'-');
+    lower >= 3 && upper >= 3 && joined <= run.len() / 8 && score(run) > THRESHOLD
+}
+
+fn score(run: &str) -> i32 {
+    let mut score = 0;
+    let mut last = b' ';
+    for b in run.bytes() {
+        if b.is_ascii_alphabetic() {
+            score += LETTERS[usize::from(b.to_ascii_lowercase() - b'a')];
+        }
+        score += match (last, b) {
+            (b'a'..=b'z', b'a'..=b'z') => -7,
+            (b'a'..=b'z', b'A'..=b'Z') => 8,
+            (b'A'..=b'Z', b'A'..=b'Z' | b'a'..=b'z') => 4,
+            (b'0'..=b'9', b'a'..=b'z' | b'A'..=b'Z') => 4,
+            (b'a'..=b'z' | b'A'..=b'Z', b'0'..=b'9') => 4,
+            (_, b'_' | b'-') => -8,
+            _ => 0,
+        };
+        last = b;
+    }
+    score
+}

@@ -1,0 +1,40 @@
+//! Writing of a segment: at the end of an archive, or as a file of its own.
+
+use super::ArchiveError;
+use super::document::{CatalogueChange, SegmentStart};
+use super::segment::SegmentWriter;
+use std::io::{BufWriter, Write};
+use std::path::Path;
+
+/// Writes the objects of a segment, and returns what it changes.
+pub type SegmentBody<'b> =
+    dyn FnMut(&mut SegmentWriter<&mut dyn Write>) -> Result<CatalogueChange, ArchiveError> + 'b;
+
+/// Writes a segment but for its end, which is returned.
+pub fn write_segment(
+    out: &mut dyn Write,
+    start: SegmentStart,
+    body: &mut SegmentBody<'_>,
+    path: &Path,
+) -> Result<Vec<u8>, ArchiveError> {
+    let io = |error| ArchiveError::io(path, "write", error);
+    let mut writer = SegmentWriter::new(out, &start).map_err(io)?;
+    let change = body(&mut writer)?;
+    let (_, end) = writer.finish(&change).map_err(io)?;
+    Ok(end)
+}
+
+/// Writes a file of one segment; it is there when it is complete.
+pub fn write_file(
+    path: &Path,
+    start: SegmentStart,
+    body: &mut SegmentBody<'_>,
+) -> Result<(), ArchiveError> {
+    let io = |error| ArchiveError::io(path, "write", error);
+    let mut outputs = chakram_trace::files::OutputSet::default();
+    let mut file = BufWriter::with_capacity(1 << 18, outputs.create(path)?);
+    let end = write_segment(&mut file, start, body, path)?;
+    file.write_all(&end).map_err(io)?;
+    let file = file.into_inner().map_err(|error| io(error.into_error()))?;
+    Ok(file.commit()?)
+}

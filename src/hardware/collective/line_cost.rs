@@ -1,0 +1,140 @@
+//! Times of messages along the lines of a phase, of which the formulas of algorithms are made (`auto.rs`).
+
+use crate::group::{GroupExtent, GroupPhase};
+use crate::topology::{DimensionShape, NetworkPath, Topology};
+use chakram_base::ids::Position;
+use chakram_base::units::{BufferShare, TimeEstimate};
+
+/// Cost model of the lines of a phase, by the distance between members.
+#[derive(Clone, Copy, Debug)]
+pub struct LineCostModel<'a> {
+    extent: &'a GroupExtent,
+    phase: &'a GroupPhase,
+    topology: &'a Topology,
+    /// The path between any two members, where it is one by the shape alone.
+    flat: Option<NetworkPath>,
+    /// True if NPUs are wired to their neighbours, so that routes overlap.
+    wired: bool,
+    /// True if a ring is driven in both directions.
+    pub(super) round: bool,
+}
+
+/// Path and link load of a message over a given distance.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct LoadedPath {
+    path: NetworkPath,
+    load: u64,
+}
+
+impl LoadedPath {
+    pub(super) fn passes(self, amount: BufferShare) -> TimeEstimate {
+        self.path.bandwidth.estimate(amount).times(self.load)
+    }
+
+    /// [`NetworkPath::first_byte`], not rounded.
+    pub(super) fn first_byte(self, amount: BufferShare) -> TimeEstimate {
+        let segment = self.path.switching.segment(amount);
+        TimeEstimate::from(self.path.latency) + self.path.others.estimate(segment)
+    }
+
+    /// The same path without load from other messages.
+    pub(super) fn alone(self) -> Self {
+        Self { load: 1, ..self }
+    }
+}
+
+impl<'a> LineCostModel<'a> {
+    /// The lines of `phase`, for which the first speaks.
+    pub fn new(extent: &'a GroupExtent, phase: &'a GroupPhase, topology: &'a Topology) -> Self {
+        let shape = topology.dimensions()[phase.dimension].shape;
+        let apart = matches!(
+            shape,
+            DimensionShape::FullyConnected | DimensionShape::Switch
+        );
+        let mut line = Self {
+            extent,
+            phase,
+            topology,
+            flat: None,
+            wired: !apart,
+            round: extent.closes_ring(phase, topology),
+        };
+        // All paths within such a dimension are equal, so one look-up serves all distances.
+        if apart && extent.regular {
+            line.flat = Some(line.path(0, 1));
+        }
+        line
+    }
+
+    /// Number of members of the line.
+    pub(super) fn size(&self) -> u32 {
+        self.phase.size
+    }
+
+    fn path(&self, a: u32, b: u32) -> NetworkPath {
+        let npu = |index| self.extent.npus[self.phase.position(Position(0), index).index()];
+        let path = self.topology.path(npu(a), npu(b));
+        path.expect("members sit on NPUs of their own")
+    }
+
+    /// Between members `k` places apart: the worse of the ways from the first member and the last.
+    pub(super) fn way(&self, k: u32) -> LoadedPath {
+        let path = self.flat.unwrap_or_else(|| {
+            let (a, b) = (self.path(0, k), self.path(self.size() - 1, k - 1));
+            NetworkPath {
+                // The worse of both routes in each respect; devices are those of the one with the longer latency.
+                latency: a.latency.max(b.latency),
+                others: if a.latency < b.latency {
+                    b.others
+                } else {
+                    a.others
+                },
+                bandwidth: if a.bandwidth < b.bandwidth {
+                    a.bandwidth
+                } else {
+                    b.bandwidth
+                },
+                ..a
+            }
+        });
+        let load = if self.wired {
+            u64::from(k.min(self.size() - k))
+        } else {
+            1
+        };
+        LoadedPath { path, load }
+    }
+
+    /// Between members whose indices differ in the bit of weight `k`, and along the ways of trees.
+    fn exchange(&self, k: u32) -> LoadedPath {
+        let path = self.flat.unwrap_or_else(|| self.path(0, k));
+        let load = self.way(k).load;
+        LoadedPath { path, load }
+    }
+
+    /// The sum of `time` over all distances, and the longest time of a first byte of `message`.
+    pub(super) fn over_all(
+        &self,
+        message: BufferShare,
+        time: impl Fn(LoadedPath) -> TimeEstimate,
+    ) -> (TimeEstimate, TimeEstimate) {
+        let others = self.size() - 1;
+        match self.flat {
+            Some(_) => {
+                let way = self.way(1);
+                (time(way).times(u64::from(others)), way.first_byte(message))
+            }
+            None => (1..=others).map(|k| self.way(k)).fold(
+                (TimeEstimate::ZERO, TimeEstimate::ZERO),
+                |(sum, far), way| (sum + time(way), far.max(way.first_byte(message))),
+            ),
+        }
+    }
+
+    /// Exchanges at distances 1, 2, 4, … up to the last below the size, of `amount(j, distance)`.
+    pub(super) fn doubling(&self, time: impl Fn(LoadedPath, u32) -> TimeEstimate) -> TimeEstimate {
+        let levels = self.size().next_power_of_two().ilog2();
+        let spans = (0..levels).map(|j| time(self.exchange(1 << j), j));
+        spans.fold(TimeEstimate::ZERO, |sum, span| sum + span)
+    }
+}

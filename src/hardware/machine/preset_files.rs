@@ -1,0 +1,48 @@
+//! The machine files that come with the program.
+
+/// A machine that comes with the program.
+#[derive(Clone, Copy, Debug)]
+pub struct MachinePreset {
+    /// Name for `--machine`.
+    pub name: &'static str,
+    /// Its machine file; comments give the source of every number.
+    pub text: &'static str,
+}
+
+macro_rules! presets {
+    ($($name:literal),* $(,)?) => {
+        /// Every preset: products, machines of tiles, then the machines of the ASTRA-sim 2.0 paper.
+        pub const PRESETS: &[MachinePreset] = &[$(MachinePreset {
+            name: $name,
+            text: include_str!(concat!("presets/", $name, ".toml")),
+        }),*];
+    };
+}
+
+presets!(
+    "dgx-a100",
+    "dgx-h100",
+    "dgx-h200",
+    "dgx-b200",
+    "grand-teton-h100",
+    "selene",
+    "gb200-nvl72",
+    "mi300x",
+    "tpu-v4",
+    "wafer-5x4",
+    "wafer-5x4-published",
+    "palm-gpu",
+    "gemmini",
+    "grayskull",
+    "dojo-tile",
+    "wse-2",
+    "w-1d-350",
+    "w-1d-500",
+    "w-1d-600",
+    "w-2d",
+    "conv-3d",
+    "conv-4d",
+    "zero-infinity",
+    "hiermem",
+    "hiermem-opt",
+);

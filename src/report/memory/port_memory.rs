@@ -1,0 +1,97 @@
+//! Memory behind ports: what the cores that use one allocate beyond their SRAM.
+//!
+//! Of a core with S bytes of SRAM that has p bytes allocated at most, p - S lie in memory at the port nearest to it. Cores reach
+//! their peaks at different times, so their sum is a bound on what a port has to hold at once, and met where stages do the same.
+
+use super::MemoryRow;
+use crate::Report;
+use crate::summary::thousands;
+use crate::text::TextStyle;
+use chakram_base::ids::Npu;
+use chakram_base::units::Bytes;
+use chakram_engine::CompiledReplay;
+use chakram_hardware::machine::Machine;
+use serde::{Deserialize, Serialize};
+use std::collections::BTreeMap;
+use std::fmt::Write as _;
+
+/// Memory at a port.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(any(test, feature = "schema"), derive(schemars::JsonSchema))]
+pub struct PortMemory {
+    /// The NPU at which it lies.
+    pub npu: Npu,
+    /// Number of cores that have bytes there.
+    pub cores: u32,
+    /// Its capacity.
+    #[serde(rename = "capacity_bytes")]
+    pub capacity: Bytes,
+    /// The sum of the most bytes of each of them.
+    #[serde(rename = "peak_bytes")]
+    pub peak: Bytes,
+}
+
+/// Bytes of a peak of `peak` that the SRAM of an NPU does not hold, on a machine with memory ports.
+pub(crate) fn beyond_sram(machine: &Machine, npu: Npu, peak: u64) -> Option<Bytes> {
+    if machine.remote()?.ports().is_empty() {
+        return None;
+    }
+    let own = machine.classes()[machine.class(npu)].memory.capacity;
+    Some(Bytes(peak.saturating_sub(own.0)))
+}
+
+/// What ports have to hold for `rows`, those that hold something, in their order.
+pub(crate) fn of(prepared: &CompiledReplay<'_>, rows: &[MemoryRow]) -> Vec<PortMemory> {
+    let machine = prepared.machine();
+    let Some(remote) = machine.remote() else {
+        return Vec::new();
+    };
+    let mut held: BTreeMap<u32, PortMemory> = BTreeMap::new();
+    for row in rows {
+        let beyond = row.beyond_sram.unwrap_or_default();
+        if beyond.0 == 0 {
+            continue;
+        }
+        let Some(port) = machine.nearest_port(row.npu) else {
+            continue;
+        };
+        let at = held.entry(port).or_insert(PortMemory {
+            npu: remote.ports()[port as usize],
+            cores: 0,
+            capacity: remote.capacity,
+            peak: Bytes(0),
+        });
+        at.cores += 1;
+        at.peak = Bytes(at.peak.0.saturating_add(beyond.0));
+    }
+    held.into_values().collect()
+}
+
+/// Says what lies beyond SRAM, of the fullest core and the fullest port.
+pub(crate) fn line(out: &mut String, report: &Report, style: TextStyle) -> std::fmt::Result {
+    let cores = report.memory.iter().filter_map(|row| row.beyond_sram);
+    let Some(port) = report
+        .memory_ports
+        .iter()
+        .rev()
+        .max_by_key(|port| port.peak)
+    else {
+        return Ok(());
+    };
+    let core = cores.max().unwrap_or_default();
+    let text = format!(
+        "  beyond SRAM: at most {core} of a core; at most {} of {} at a port, NPU {}, of {}",
+        port.peak,
+        port.capacity,
+        port.npu.0,
+        match port.cores {
+            1 => "1 core".to_owned(),
+            cores => format!("{} cores", thousands(cores.into())),
+        }
+    );
+    let full = style.warning;
+    match port.peak > port.capacity {
+        true => writeln!(out, "{full}{text}{full:#}"),
+        false => writeln!(out, "{text}"),
+    }
+}

@@ -1,0 +1,14 @@
+//! A request, from its arrival to its end.
+
+use chakram_base::units::Time;
+
+/// A request in the system.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct RequestState {
+    pub number: u64,
+    pub model: u32,
+    pub arrival: Time,
+    /// End of the datapath latency.
+    pub ready: Time,
+    pub tokens: [u32; 2],
+}

@@ -1,0 +1,37 @@
+//! A job of traces that requests launch.
+
+use chakram_jobs::{Job, JobError};
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+/// A job of traces that requests launch.
+#[derive(Clone, Debug)]
+pub struct TraceJob {
+    path: PathBuf,
+    job: Arc<Job>,
+}
+
+impl PartialEq for TraceJob {
+    fn eq(&self, other: &Self) -> bool {
+        self.path == other.path
+    }
+}
+
+impl TraceJob {
+    /// Opens the job that `path` names, as `chakram replay` does.
+    ///
+    /// # Errors
+    ///
+    /// If there are no traces, or they make no job.
+    pub fn open(path: &Path) -> Result<Self, JobError> {
+        Ok(Self {
+            path: path.to_owned(),
+            job: Arc::new(Job::open([path])?),
+        })
+    }
+
+    /// The job.
+    pub fn job(&self) -> &Job {
+        &self.job
+    }
+}

@@ -1,0 +1,10 @@
+//! Lengths and hashes of files in a job file.
+
+/// Length and hash of a file, as a job file states them.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
+pub struct FileDigest {
+    /// Length in bytes.
+    pub bytes: u64,
+    /// BLAKE3 hash of the bytes, if it is to be checked.
+    pub blake3: Option<[u8; 32]>,
+}

@@ -1,0 +1,49 @@
+//! Reading to the end within the memory limits of the process, which are checked as bytes arrive and before memory is
+//! allocated for them.
+
+use chakram_base::bounds;
+use std::io::{self, Read};
+
+/// Size in bytes of the first read.
+const FIRST: u64 = 1 << 16;
+
+/// Reads `source` to its end; `expected` is its likely size in bytes.
+///
+/// # Errors
+///
+/// Returns an error if reading fails, or the memory limit would be exceeded.
+pub fn read_all(source: impl Read, expected: u64) -> io::Result<Vec<u8>> {
+    let mut bytes = Vec::new();
+    append_all(source, expected, &mut bytes).map(|()| bytes)
+}
+
+/// Like [`read_all`], for UTF-8 text.
+pub fn read_text(source: impl Read, expected: u64) -> io::Result<String> {
+    let bytes = read_all(source, expected)?;
+    String::from_utf8(bytes).map_err(|error| {
+        let at = error.utf8_error().valid_up_to();
+        let found = format!("byte {at} is not UTF-8");
+        io::Error::new(io::ErrorKind::InvalidData, found)
+    })
+}
+
+/// Appends the contents of `source` to `bytes`, which keep what was read if reading fails.
+pub(in crate::format) fn append_all(
+    mut source: impl Read,
+    expected: u64,
+    bytes: &mut Vec<u8>,
+) -> io::Result<()> {
+    // One byte more than expected, so that the end is seen without growing.
+    let mut room = expected.saturating_add(1).max(FIRST);
+    loop {
+        bounds::check("what is read", room, 1, "smaller inputs").map_err(io::Error::other)?;
+        let room_now = usize::try_from(room).map_err(io::Error::other)?;
+        bytes.try_reserve_exact(room_now)?;
+        let read = (&mut source).take(room).read_to_end(bytes)?;
+        if (read as u64) < room {
+            return Ok(());
+        }
+        // Doubles the buffer, within the memory that is left.
+        room = (bytes.len() as u64).min(bounds::remaining()).max(FIRST);
+    }
+}

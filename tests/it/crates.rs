@@ -1,0 +1,379 @@
+//! Which crate may use which, and which package: the tables, and the rules they mean.
+//!
+//! The compiler holds every import to the manifests; the manifests are held to the tables here.
+
+mod caught;
+mod circles;
+mod components;
+mod paths;
+
+use paths::Modules;
+use std::collections::{BTreeMap, BTreeSet};
+use std::path::{Path, PathBuf};
+use std::sync::LazyLock;
+use toml::{Table, Value};
+
+/// A crate of ours that the product is made of.
+struct Member {
+    name: &'static str,
+    /// Where its manifest and its `lib.rs` are.
+    folder: &'static str,
+    /// The crates of ours that it builds on. It may also use what they use.
+    uses: &'static [&'static str],
+}
+
+const fn member(name: &'static str, folder: &'static str, uses: &'static [&'static str]) -> Member {
+    Member { name, folder, uses }
+}
+
+/// From the bottom up.
+const MEMBERS: &[Member] = &[
+    member("base", "src/base", &[]),
+    member("trace", "src/trace", &["base"]),
+    member("hardware", "src/hardware", &["base"]),
+    member("engine", "src/engine", &["trace", "hardware"]),
+    member("report", "src/report", &["engine"]),
+    member("analysis", "src/analysis", &["trace", "report"]),
+    member("workloads", "src/workloads", &["trace", "hardware"]),
+    member(
+        "astra-sim",
+        "src/astra_sim",
+        &["trace", "hardware", "engine"],
+    ),
+    member("archive", "src/archive", &["trace"]),
+    member(
+        "jobs",
+        "src/jobs",
+        &["archive", "workloads", "astra-sim", "report"],
+    ),
+    member("serving", "src/serving", &["jobs", "workloads", "report"]),
+    // Regression compares the reports of archives, as `diff` does.
+    member(
+        "studies",
+        "src/studies",
+        &["jobs", "workloads", "report", "analysis"],
+    ),
+    member("converters", "converters", &["trace"]),
+    member(
+        "cli",
+        "src/cli",
+        &["analysis", "serving", "studies", "converters"],
+    ),
+];
+
+const ALL: &[&str] = &[
+    "base",
+    "trace",
+    "hardware",
+    "engine",
+    "report",
+    "analysis",
+    "workloads",
+    "astra-sim",
+    "archive",
+    "jobs",
+    "serving",
+    "studies",
+    "converters",
+    "cli",
+];
+
+/// Each package with the crates that may use it, and those whose unit tests also may.
+const DOORS: &[(&str, &[&str], &[&str])] = &[
+    ("anstream", &["cli"], &[]),
+    (
+        "anstyle",
+        &["analysis", "cli", "report", "serving", "studies"],
+        &[],
+    ),
+    (
+        "blake3",
+        &["analysis", "archive", "cli", "jobs", "studies", "trace"],
+        &[],
+    ),
+    ("bytes", &["trace"], &[]),
+    ("clap", &["cli"], &[]),
+    ("clap_complete", &["cli"], &[]),
+    ("clap_mangen", &["cli"], &[]),
+    ("comfy-table", &["report"], &[]),
+    ("csv", &["cli", "report", "serving", "studies"], &[]),
+    ("flate2", &["archive", "report", "trace"], &[]),
+    ("foldhash", &["archive", "trace"], &[]),
+    ("getrandom", &["cli"], &[]),
+    ("glob", &["analysis", "converters"], &[]),
+    ("hashbrown", &["trace"], &[]),
+    ("imara-diff", &["analysis"], &[]),
+    ("indicatif", &["cli"], &[]),
+    ("libc", &["base", "cli", "trace"], &[]),
+    ("libm", &["hardware", "report", "serving"], &[]),
+    ("memmap2", &["trace"], &[]),
+    ("petgraph", &["trace"], &[]),
+    ("proptest", &[], ALL),
+    ("prost", &["report", "trace"], &["analysis"]),
+    ("prost-build", &["trace"], &[]),
+    ("prost-types", &["trace"], &[]),
+    ("roxmltree", &["converters"], &[]),
+    // Only with the feature `schema`, which tests turn on.
+    (
+        "schemars",
+        &["base", "engine", "report", "trace"],
+        &["serving"],
+    ),
+    ("serde", ALL, &[]),
+    ("serde-saphyr", &["astra-sim"], &[]),
+    (
+        "serde_json",
+        &[
+            "analysis",
+            "archive",
+            "astra-sim",
+            "cli",
+            "converters",
+            "jobs",
+            "report",
+            "serving",
+            "studies",
+            "trace",
+        ],
+        &[],
+    ),
+    ("strsim", &["base", "cli", "trace"], &[]),
+    ("tempfile", &[], ALL),
+    ("terminal_size", &["cli"], &[]),
+    ("textwrap", &["cli", "report"], &[]),
+    ("thiserror", ALL, &[]),
+    ("toml", &["astra-sim", "base"], &[]),
+    ("zstd", &["archive", "trace"], &["converters"]),
+];
+
+/// Packages that only some files of a crate may use, as beginnings of paths.
+const FILES: &[(&str, &[&str])] = &[
+    // An order that comes from hashing must not leak.
+    (
+        "foldhash",
+        &["src/trace/graph/intern.rs", "src/archive/columns/"],
+    ),
+    ("hashbrown", &["src/trace/graph/intern.rs"]),
+    // Roots and logarithms that are the same on every platform.
+    (
+        "libm",
+        &[
+            "src/hardware/compute/",
+            "src/hardware/collective/curve.rs",
+            "src/hardware/topology/chip_graph/",
+            "src/report/interval.rs",
+            "src/serving/random.rs",
+        ],
+    ),
+    // Perfetto's messages are no traces that anything here reads.
+    (
+        "prost",
+        &["src/trace/format/", "src/report/timeline/perfetto"],
+    ),
+    // `logging.rs` checks a file that ASTRA-sim reads and chakram does not.
+    (
+        "toml",
+        &[
+            "src/base/config.rs",
+            "src/base/config/",
+            "src/astra_sim/logging.rs",
+        ],
+    ),
+];
+
+fn root() -> &'static Path {
+    Path::new(env!("CARGO_MANIFEST_DIR"))
+}
+
+fn manifest(folder: &str) -> Table {
+    let path = root().join(folder).join("Cargo.toml");
+    let text = std::fs::read_to_string(&path).expect("a manifest can be read");
+    text.parse().expect("a manifest is TOML")
+}
+
+/// A package that a manifest names, and whether only its tests use it.
+struct Dependency {
+    name: String,
+    is_test: bool,
+}
+
+/// Every dependency of a manifest, on whichever platform.
+fn dependencies(manifest: &Table) -> Vec<Dependency> {
+    let mut found = Vec::new();
+    let platforms = manifest.get("target").and_then(Value::as_table);
+    let platforms = platforms.into_iter().flat_map(Table::values);
+    let tables = platforms
+        .filter_map(Value::as_table)
+        .chain(std::iter::once(manifest));
+    for table in tables {
+        for key in ["dependencies", "build-dependencies", "dev-dependencies"] {
+            let packages = table.get(key).and_then(Value::as_table);
+            for (name, value) in packages.into_iter().flatten() {
+                // What `package` says is what is meant, whatever it is called here.
+                let package = value.get("package").and_then(Value::as_str);
+                found.push(Dependency {
+                    name: package.unwrap_or(name).to_owned(),
+                    is_test: key == "dev-dependencies",
+                });
+            }
+        }
+    }
+    found
+}
+
+/// Everything that a member may use: the crates of its row, and what they may use.
+fn usable(member: &Member) -> BTreeSet<&'static str> {
+    let mut usable = BTreeSet::new();
+    for used in member.uses {
+        let row = MEMBERS.iter().find(|row| row.name == *used);
+        usable.insert(*used);
+        usable.extend(self::usable(row.expect("a row uses rows of the table")));
+    }
+    usable
+}
+
+/// Returns the faults of a member's manifest.
+fn check(member: &str, manifest: &Table) -> Vec<String> {
+    let Some(row) = MEMBERS.iter().find(|row| row.name == member) else {
+        return vec![format!("`{member}` is not in the table of crates")];
+    };
+    let usable = usable(row);
+    let mut faults = Vec::new();
+    for Dependency { name, is_test } in dependencies(manifest) {
+        let is_ours = name == "chakram" || name == "testkit";
+        if let Some(used) = name.strip_prefix("chakram-") {
+            if !usable.contains(used) {
+                faults.push(format!("`{member}` may not use `{used}`"));
+            }
+        } else if is_ours {
+            faults.push(format!("`{member}` may not use `{name}`"));
+        } else if let Some((_, members, tests)) = DOORS.iter().find(|(door, ..)| *door == name) {
+            if !members.contains(&member) && !(is_test && tests.contains(&member)) {
+                faults.push(format!("`{member}`: `{name}` has its door elsewhere"));
+            }
+        } else {
+            faults.push(format!("`{member}`: `{name}` has no door"));
+        }
+    }
+    faults
+}
+
+/// Returns the uses of packages in `file` that are some other file's.
+fn check_file(file: &str, modules: &Modules) -> Vec<String> {
+    let is_test = file.ends_with("/tests.rs") || file.contains("/tests/");
+    let mut faults = Vec::new();
+    for path in modules.values().flat_map(|module| &module.paths) {
+        let door = FILES.iter().find(|(package, _)| *package == path.names[0]);
+        let Some((package, files)) = door else {
+            continue;
+        };
+        let is_open = is_test || path.is_test || files.iter().any(|start| file.starts_with(start));
+        if !is_open && (path.is_import || path.names.len() > 1) {
+            let line = path.line;
+            faults.push(format!("{file}:{line}: `{package}` has its door elsewhere"));
+        }
+    }
+    faults
+}
+
+fn rust_files(folder: &Path, into: &mut Vec<PathBuf>) {
+    let listing = std::fs::read_dir(folder).expect("the sources are there");
+    for entry in listing {
+        let path = entry.expect("it can be listed").path();
+        if path.is_dir() {
+            rust_files(&path, into);
+        } else if path.extension().is_some_and(|e| e == "rs") {
+            into.push(path);
+        }
+    }
+}
+
+/// The modules of every source of the product, by its path from the root of the repository.
+static SOURCES: LazyLock<BTreeMap<String, Modules>> = LazyLock::new(|| {
+    let mut files = Vec::new();
+    rust_files(&root().join("src"), &mut files);
+    rust_files(&root().join("converters"), &mut files);
+    assert!(files.len() > 40, "{} files", files.len());
+    let parsed = files.into_iter().map(|path| {
+        let name = path.strip_prefix(root()).expect("it was found there");
+        let name = name.to_str().expect("names are text").replace('\\', "/");
+        let source = std::fs::read_to_string(&path).expect("a source can be read");
+        let modules = paths::modules(&source).unwrap_or_else(|e| panic!("{name}: {e}"));
+        (name, modules)
+    });
+    parsed.collect()
+});
+
+/// The names of our packages that a manifest depends on.
+fn ours(manifest: &Table) -> BTreeSet<String> {
+    let names = dependencies(manifest).into_iter().map(|found| found.name);
+    names
+        .filter(|name| name.starts_with("chakram") || name == "testkit")
+        .collect()
+}
+
+#[test]
+fn every_import_is_allowed() {
+    let mut faults = Vec::new();
+    for member in MEMBERS {
+        faults.extend(check(member.name, &manifest(member.folder)));
+    }
+    assert!(faults.is_empty(), "\n{}", faults.join("\n"));
+    let listed = &manifest("")["workspace"]["members"];
+    let listed = listed.as_array().expect("it is a list").iter();
+    let listed: BTreeSet<&str> = listed.filter_map(Value::as_str).collect();
+    let known = MEMBERS.iter().map(|member| member.folder);
+    let known: BTreeSet<&str> = known.chain(["testkit", "testkit/extension"]).collect();
+    assert_eq!(listed, known);
+    assert!(
+        MEMBERS
+            .iter()
+            .map(|member| member.name)
+            .eq(ALL.iter().copied())
+    );
+}
+
+#[test]
+fn every_package_has_a_door() {
+    let mut used = BTreeSet::new();
+    for member in MEMBERS {
+        let found = dependencies(&manifest(member.folder)).into_iter();
+        let packages = found.map(|found| found.name);
+        used.extend(packages.filter(|name| !name.starts_with("chakram")));
+    }
+    let doors: BTreeSet<String> = DOORS.iter().map(|(name, ..)| (*name).to_owned()).collect();
+    assert_eq!(used, doors);
+    let mut faults = Vec::new();
+    for (file, modules) in &*SOURCES {
+        faults.extend(check_file(file, modules));
+    }
+    assert!(faults.is_empty(), "\n{}", faults.join("\n"));
+}
+
+#[test]
+fn a_module_has_its_name() {
+    let unnamed = SOURCES.keys().filter(|file| file.ends_with("mod.rs"));
+    assert_eq!(unnamed.count(), 0);
+}
+
+/// No member names the façade, by the table.
+#[test]
+fn only_users_use_the_facade_and_only_the_binary_the_command_line() {
+    for folder in ["testkit/extension", "fuzz"] {
+        assert_eq!(ours(&manifest(folder)), BTreeSet::from(["chakram".into()]));
+    }
+    for (file, modules) in &*SOURCES {
+        for path in modules.values().flat_map(|module| &module.paths) {
+            let line = path.line;
+            assert!(
+                path.names[0] != "chakram_cli" || file == "src/main.rs",
+                "{file}:{line}: only the binary uses the command line"
+            );
+        }
+    }
+}
+
+#[test]
+fn the_testkit_does_not_depend_on_what_is_held_against_it() {
+    assert_eq!(ours(&manifest("testkit")), BTreeSet::new());
+}

@@ -1,0 +1,104 @@
+//! Small manifests and sources that break a rule are caught, and those that break none are not.
+
+use super::{check, check_file, paths};
+
+fn assert_faults(faults: &[String], of: &str, expected: &[&str]) {
+    assert_eq!(faults.len(), expected.len(), "{of}: {faults:?}");
+    for (fault, part) in faults.iter().zip(expected) {
+        assert!(fault.contains(part), "{of}: {fault}");
+    }
+}
+
+#[test]
+fn what_is_forbidden_is_caught() {
+    let caught = |member: &str, manifest: &str, expected: &[&str]| {
+        let faults = check(member, &manifest.parse().expect("it is TOML"));
+        assert_faults(&faults, manifest, expected);
+    };
+    let ours = "[dependencies]\nchakram-base = { path = \"../base\" }";
+    caught("trace", ours, &[]);
+    // What a crate builds on, it may use directly: `report` gets `hardware` from `engine`.
+    caught("report", "dependencies.chakram-hardware.path = ''", &[]);
+    caught(
+        "engine",
+        "[dependencies]\nchakram-report = { path = '../report' }\nserde.workspace = true",
+        &["`engine` may not use `report`"],
+    );
+    caught(
+        "base",
+        "dev-dependencies.chakram-trace.path = ''",
+        &["`base` may not use `trace`"],
+    );
+    caught(
+        "trace",
+        "build-dependencies.x = { package = 'chakram-engine', path = '' }",
+        &["`trace` may not use `engine`"],
+    );
+    caught(
+        "hardware",
+        "target.'cfg(unix)'.dependencies.chakram-cli.path = ''",
+        &["`hardware` may not use `cli`"],
+    );
+    caught(
+        "cli",
+        "dependencies.chakram.path = '../..'",
+        &["`cli` may not use `chakram`"],
+    );
+    caught(
+        "engine",
+        "dev-dependencies.testkit.workspace = true",
+        &["`engine` may not use `testkit`"],
+    );
+    caught("kitchen", "", &["`kitchen` is not in the table"]);
+    caught(
+        "engine",
+        "dependencies.prost.workspace = true",
+        &["`engine`: `prost` has its door elsewhere"],
+    );
+    caught("analysis", "dev-dependencies.prost.workspace = true", &[]);
+    caught(
+        "analysis",
+        "dependencies.prost.workspace = true",
+        &["`prost`"],
+    );
+    caught(
+        "base",
+        "dependencies.rayon = '1'",
+        &["`base`: `rayon` has no door"],
+    );
+}
+
+#[test]
+fn a_package_is_used_by_its_files_alone() {
+    let caught = |file: &str, source: &str, expected: &[&str]| {
+        let modules = paths::modules(source).expect("it is Rust");
+        assert_faults(&check_file(file, &modules), source, expected);
+    };
+    let encoder = "src/trace/format/encoder.rs";
+    caught(encoder, "use prost::Message;", &[]);
+    caught(
+        "src/trace/graph.rs",
+        "\nuse prost::Message;",
+        &["src/trace/graph.rs:2: `prost` has its door elsewhere"],
+    );
+    caught(
+        "src/trace/graph.rs",
+        "#[cfg(test)] mod tests { use prost::Message; }",
+        &[],
+    );
+    caught("src/trace/graph/tests.rs", "use prost::Message;", &[]);
+    caught(
+        "src/trace/graph.rs",
+        "#[derive(prost::Message)] struct S;",
+        &["`prost`"],
+    );
+    caught(
+        "src/hardware/network.rs",
+        "fn f() { ::libm::exp(1.0); }",
+        &["`libm`"],
+    );
+    let intern = "src/trace/graph/intern.rs";
+    caught(intern, "use hashbrown::HashTable;", &[]);
+    caught(encoder, "use hashbrown as h;", &["`hashbrown`"]);
+    caught(encoder, "use super::hashbrown;", &[]);
+}

@@ -1,0 +1,290 @@
+//! Modules side by side do not import one another in a circle, in any crate and at any depth.
+//!
+//! A module counts with everything below it. A child that names its parent, and a parent that names its child, are normal;
+//! a name that the parent re-exports from another child is that child's.
+
+use super::paths::{self, Module, Modules};
+use super::{MEMBERS, SOURCES};
+use std::collections::{BTreeMap, BTreeSet};
+
+/// The modules of a crate by their path from its root, each with its file.
+#[derive(Default)]
+struct Tree<'a> {
+    modules: BTreeMap<Vec<String>, (&'a str, &'a Module)>,
+}
+
+/// Which children of a module name which others: by module, then by child, with a place for each child that is named.
+type Arrows = BTreeMap<Vec<String>, Siblings>;
+type Siblings = BTreeMap<String, BTreeMap<String, String>>;
+
+/// Everything that `from` names, and what that names.
+fn reached<'a>(siblings: &'a Siblings, from: &'a String) -> BTreeSet<&'a String> {
+    let mut reached = BTreeSet::new();
+    let mut pending = vec![from];
+    while let Some(child) = pending.pop() {
+        let named = siblings.get(child).into_iter().flat_map(BTreeMap::keys);
+        pending.extend(named.filter(|named| reached.insert(*named)));
+    }
+    reached
+}
+
+impl<'a> Tree<'a> {
+    /// Adds the module `at` with those below it, of the crate whose `lib.rs` is in `folder`.
+    fn add(&mut self, sources: &'a BTreeMap<String, Modules>, folder: &str, at: &[String]) {
+        let stem = if at.is_empty() {
+            "lib".to_owned()
+        } else {
+            at.join("/")
+        };
+        let name = format!("{folder}{stem}.rs");
+        let (file, modules) = sources.get_key_value(&name).expect(&name);
+        for (inside, module) in modules {
+            let own = [at, inside].concat();
+            self.modules.insert(own.clone(), (file, module));
+            for below in &module.files {
+                self.add(sources, folder, &[&own[..], &[below.clone()]].concat());
+            }
+        }
+    }
+
+    /// Follows a path from module `at`, and adds the modules that it leads through to `through`. Returns the module it
+    /// ends at, if it names one.
+    fn follow(
+        &self,
+        at: &[String],
+        names: &[String],
+        through: &mut BTreeSet<Vec<String>>,
+        depth: usize,
+    ) -> Option<Vec<String>> {
+        // `use toml;` names itself.
+        if depth > 20 {
+            return None;
+        }
+        let mut here = at.to_vec();
+        let mut is_first = true;
+        for name in names {
+            match name.as_str() {
+                "crate" if is_first => here.clear(),
+                "self" if is_first => {}
+                "super" => {
+                    here.pop();
+                }
+                _ => {
+                    here = self.look_up(&here, name, through, depth)?;
+                    through.insert(here.clone());
+                }
+            }
+            is_first = false;
+        }
+        Some(here)
+    }
+
+    /// Finds the module that `name` is in module `here`.
+    fn look_up(
+        &self,
+        here: &[String],
+        name: &String,
+        through: &mut BTreeSet<Vec<String>>,
+        depth: usize,
+    ) -> Option<Vec<String>> {
+        let child = [here, &[name.clone()]].concat();
+        if self.modules.contains_key(&child) {
+            return Some(child);
+        }
+        let (_, module) = self.modules.get(here)?;
+        if let Some(path) = module.imports.get(name) {
+            return self.follow(here, path, through, depth + 1);
+        }
+        for glob in &module.globs {
+            let mut beyond = BTreeSet::new();
+            if let Some(whole) = self.follow(here, glob, &mut beyond, depth + 1)
+                && self.has(&whole, name)
+            {
+                through.extend(beyond);
+                return self.look_up(&whole, name, through, depth + 1);
+            }
+        }
+        None
+    }
+
+    /// Whether `name` in module `here` is a module or an import. Items of the module itself lead nowhere else.
+    fn has(&self, here: &[String], name: &String) -> bool {
+        let child = [here, &[name.clone()]].concat();
+        let imports = self
+            .modules
+            .get(here)
+            .is_some_and(|(_, module)| module.imports.contains_key(name));
+        imports || self.modules.contains_key(&child)
+    }
+
+    fn arrows(&self) -> Arrows {
+        let mut arrows = Arrows::new();
+        for (at, (file, module)) in &self.modules {
+            for path in module.paths.iter().filter(|path| !path.is_test) {
+                let mut through = BTreeSet::new();
+                // A variable may have the name of a module.
+                let name = &path.names[0];
+                let is_child = self
+                    .modules
+                    .contains_key(&[&at[..], &[name.clone()]].concat());
+                if path.names.len() == 1 && !path.is_import && is_child {
+                    continue;
+                }
+                self.follow(at, &path.names, &mut through, 0);
+                for to in through {
+                    let common = at.iter().zip(&to).take_while(|(a, b)| a == b).count();
+                    if common < at.len() && common < to.len() {
+                        arrows
+                            .entry(at[..common].to_vec())
+                            .or_default()
+                            .entry(at[common].clone())
+                            .or_default()
+                            .entry(to[common].clone())
+                            .or_insert_with(|| {
+                                format!("{file}:{}: {}", path.line, path.names.join("::"))
+                            });
+                    }
+                }
+            }
+        }
+        arrows
+    }
+
+    /// Finds the circles among the children of each module, with a place for each arrow in them.
+    fn circles(&self) -> Vec<Circle> {
+        let mut circles = Vec::new();
+        for (parent, children) in self.arrows() {
+            let mut seen = BTreeSet::new();
+            for child in children.keys() {
+                let from = reached(&children, child);
+                if !from.contains(child) || !seen.insert(child) {
+                    continue;
+                }
+                let mutual = |other: &&&String| reached(&children, other).contains(child);
+                let members: BTreeSet<&String> = from.iter().filter(mutual).copied().collect();
+                seen.extend(&members);
+                let mut places = Vec::new();
+                for member in &members {
+                    for (to, place) in &children[*member] {
+                        if members.contains(to) {
+                            places.push(format!("{member} -> {to}: {place}"));
+                        }
+                    }
+                }
+                let modules = members.into_iter().cloned().collect();
+                circles.push(Circle {
+                    parent: parent.clone(),
+                    modules,
+                    places,
+                });
+            }
+        }
+        circles
+    }
+}
+
+/// Modules side by side that import one another.
+struct Circle {
+    parent: Vec<String>,
+    modules: Vec<String>,
+    places: Vec<String>,
+}
+
+/// Modules among whose children circles are allowed: the crate's folder, and the module's path in it.
+const EXCEPTIONS: &[(&str, &str)] = &[
+    // Components hand on `Effects`, which list what each component and the observer are told; a plan is checked by files
+    // that read it.
+    ("src/engine", ""),
+    // A run owns the rehearsal that replays it alone.
+    ("src/engine", "collectives"),
+];
+
+#[test]
+fn no_modules_import_one_another_in_a_circle() {
+    let mut faults = Vec::new();
+    let mut excused = BTreeSet::new();
+    let mut modules = 0;
+    for member in MEMBERS {
+        let mut tree = Tree::default();
+        tree.add(&SOURCES, &format!("{}/", member.folder), &[]);
+        modules += tree.modules.len();
+        for circle in tree.circles() {
+            let parent = circle.parent.join("/");
+            if EXCEPTIONS.contains(&(member.folder, &parent)) {
+                excused.insert((member.folder, parent));
+                continue;
+            }
+            let (names, places) = (circle.modules.join(" "), circle.places.join("\n    "));
+            faults.push(format!("{} {parent}: {names}\n    {places}", member.folder));
+        }
+    }
+    assert!(modules > 500, "{modules} modules");
+    assert_eq!(excused.len(), EXCEPTIONS.len(), "{excused:?} are needed");
+    assert!(
+        faults.is_empty(),
+        "{} circles\n{}",
+        faults.len(),
+        faults.join("\n")
+    );
+}
+
+/// The circles in a crate of these files.
+fn circles_of(files: &[(&str, &str)]) -> Vec<String> {
+    let parsed = files.iter().map(|(name, source)| {
+        let modules = paths::modules(source).expect("it is Rust");
+        ((*name).to_owned(), modules)
+    });
+    let parsed = parsed.collect();
+    let mut tree = Tree::default();
+    tree.add(&parsed, "", &[]);
+    let circles = tree.circles();
+    circles.iter().map(|c| c.modules.join(" ")).collect()
+}
+
+#[test]
+fn a_circle_is_found_however_it_is_closed() {
+    let none: [&str; 0] = [];
+    let b = ("b.rs", "use super::a::A; pub struct B;");
+    let two = |a| circles_of(&[("lib.rs", "mod a; mod b;"), ("a.rs", a), b]);
+    assert_eq!(two("pub struct A;"), none);
+    for a in [
+        "use super::b::B;",
+        "use {crate::{b::{self as other}}};",
+        "fn f() { super::b::g() }",
+        "fn f() { println!(\"{}\", crate::b::N) }",
+        "mod inside { use super::super::b::B; }",
+        "use crate::*; fn f() { b::g() }",
+        "impl crate::b::T for A {}",
+    ] {
+        assert_eq!(two(a), ["a b"], "{a}");
+    }
+    assert_eq!(two("#[cfg(test)] mod tests { use crate::b::B; }"), none);
+    assert_eq!(two("pub(in crate::b) struct A;"), none);
+    // A name that the parent re-exports is that of the child that has it.
+    let again = |root, a| circles_of(&[("lib.rs", root), ("a.rs", a), b]);
+    let root = "mod a; mod b; pub use b::B; use b as other;";
+    for a in [
+        "use super::B;",
+        "use crate::other::B;",
+        "use super::*; fn f(b: B) {}",
+    ] {
+        assert_eq!(again(root, a), ["a b"], "{a}");
+    }
+    // A parent and its child may name each other.
+    let child = ("a/c.rs", "use super::A; use super::super::R;");
+    let parent = ("a.rs", "mod c; pub use c::C; pub struct A;");
+    let root = ("lib.rs", "mod a; pub use a::C; pub struct R;");
+    assert_eq!(circles_of(&[root, parent, child]), none);
+    // A module counts with what is below it, and circles are found at every depth.
+    let deep = [
+        (
+            "lib.rs",
+            "mod a; mod b; mod c { mod d { use super::e::E; } mod e { use super::d::D; } }",
+        ),
+        ("a.rs", "mod inner;"),
+        ("a/inner.rs", "use crate::b::B;"),
+        ("b.rs", "mod inner;"),
+        ("b/inner.rs", "use crate::a::A;"),
+    ];
+    assert_eq!(circles_of(&deep), ["a b", "d e"]);
+}

@@ -1,0 +1,216 @@
+//! The paths that a source file names, and the names that its modules declare.
+
+use proc_macro2::{TokenStream, TokenTree};
+use std::collections::BTreeMap;
+use syn::visit::{self, Visit};
+use syn::{Attribute, Ident, Item, ItemMod, ItemUse, Macro, UseTree, Visibility};
+
+/// A path that a source names, as it is written.
+#[derive(Debug)]
+pub struct NamedPath {
+    pub line: usize,
+    pub names: Vec<String>,
+    /// Whether a `use` names it, where a name alone is a path too.
+    pub is_import: bool,
+    /// Whether it stands in a unit test.
+    pub is_test: bool,
+}
+
+/// A module of a file: the file itself, or an inline module of it.
+#[derive(Debug, Default)]
+pub struct Module {
+    /// What an import calls something, and the path to it.
+    pub imports: BTreeMap<String, Vec<String>>,
+    /// The paths to what is imported whole.
+    pub globs: Vec<Vec<String>>,
+    /// The modules that are declared with a semicolon, outside unit tests.
+    pub files: Vec<String>,
+    pub paths: Vec<NamedPath>,
+}
+
+/// The modules of a file by their names within it; the file itself has none.
+pub type Modules = BTreeMap<Vec<String>, Module>;
+
+/// Finds the modules of `source`, and the paths that each of them names.
+pub fn modules(source: &str) -> Result<Modules, syn::Error> {
+    let mut finder = Finder {
+        at: Vec::new(),
+        is_test: false,
+        depth: 0,
+        found: Modules::from([(Vec::new(), Module::default())]),
+    };
+    finder.visit_file(&syn::parse_file(source)?);
+    Ok(finder.found)
+}
+
+struct Finder {
+    at: Vec<String>,
+    is_test: bool,
+    /// How many items contain the one at hand, within its module: imports inside functions give their module no names.
+    depth: usize,
+    found: Modules,
+}
+
+impl Finder {
+    fn module(&mut self) -> &mut Module {
+        self.found.entry(self.at.clone()).or_default()
+    }
+
+    fn path(&mut self, names: &[Ident], is_import: bool) {
+        let Some(first) = names.first() else { return };
+        let found = NamedPath {
+            line: first.span().start().line,
+            names: names.iter().map(Ident::to_string).collect(),
+            is_import,
+            is_test: self.is_test,
+        };
+        self.module().paths.push(found);
+    }
+
+    fn import(&mut self, tree: &UseTree, before: &mut Vec<Ident>) {
+        match tree {
+            UseTree::Path(path) => {
+                before.push(path.ident.clone());
+                self.import(&path.tree, before);
+                before.pop();
+            }
+            UseTree::Name(name) => self.leaf(&name.ident, &name.ident, before),
+            UseTree::Rename(rename) => self.leaf(&rename.ident, &rename.rename, before),
+            UseTree::Glob(_) => {
+                self.path(before, true);
+                if self.depth == 1 && !self.is_test {
+                    let path = before.iter().map(Ident::to_string).collect();
+                    self.module().globs.push(path);
+                }
+            }
+            UseTree::Group(group) => {
+                for tree in &group.items {
+                    self.import(tree, before);
+                }
+            }
+        }
+    }
+
+    fn leaf(&mut self, name: &Ident, known_as: &Ident, before: &mut Vec<Ident>) {
+        let is_itself = name == "self";
+        if !is_itself {
+            before.push(name.clone());
+        }
+        self.path(before, true);
+        let same = if is_itself && known_as == "self" {
+            before.last().map(Ident::to_string)
+        } else {
+            Some(known_as.to_string())
+        };
+        if self.depth == 1
+            && !self.is_test
+            && let Some(known_as) = same
+        {
+            let path = before.iter().map(Ident::to_string).collect();
+            self.module().imports.insert(known_as, path);
+        }
+        if !is_itself {
+            before.pop();
+        }
+    }
+
+    /// Paths among tokens that are not parsed: arguments of macros and attributes.
+    fn tokens(&mut self, tokens: TokenStream) {
+        let mut path: Vec<Ident> = Vec::new();
+        let mut colons = 0;
+        for token in tokens {
+            match token {
+                TokenTree::Ident(name) => {
+                    if colons != 2 {
+                        self.path(&std::mem::take(&mut path), false);
+                    }
+                    path.push(name);
+                    colons = 0;
+                }
+                TokenTree::Punct(mark) if mark.as_char() == ':' && !path.is_empty() => colons += 1,
+                other => {
+                    self.path(&std::mem::take(&mut path), false);
+                    colons = 0;
+                    if let TokenTree::Group(group) = other {
+                        self.tokens(group.stream());
+                    }
+                }
+            }
+        }
+        self.path(&path, false);
+    }
+}
+
+impl<'ast> Visit<'ast> for Finder {
+    fn visit_item(&mut self, item: &'ast Item) {
+        let before = self.is_test;
+        self.is_test |= attributes(item).iter().any(is_test);
+        self.depth += 1;
+        visit::visit_item(self, item);
+        self.depth -= 1;
+        self.is_test = before;
+    }
+
+    fn visit_item_use(&mut self, item: &'ast ItemUse) {
+        self.import(&item.tree, &mut Vec::new());
+    }
+
+    fn visit_item_mod(&mut self, item: &'ast ItemMod) {
+        let name = item.ident.to_string();
+        if item.content.is_none() {
+            if !self.is_test {
+                self.module().files.push(name);
+            }
+            return;
+        }
+        let depth = std::mem::take(&mut self.depth);
+        self.at.push(name);
+        self.module();
+        visit::visit_item_mod(self, item);
+        self.at.pop();
+        self.depth = depth;
+    }
+
+    /// `pub(in path)` and `pub(super)` name who may use something, not what is used.
+    fn visit_visibility(&mut self, _: &'ast Visibility) {}
+
+    fn visit_path(&mut self, path: &'ast syn::Path) {
+        let names: Vec<Ident> = path.segments.iter().map(|s| s.ident.clone()).collect();
+        self.path(&names, false);
+        visit::visit_path(self, path);
+    }
+
+    fn visit_macro(&mut self, call: &'ast Macro) {
+        self.visit_path(&call.path);
+        self.tokens(call.tokens.clone());
+    }
+
+    fn visit_attribute(&mut self, attribute: &'ast Attribute) {
+        self.visit_path(attribute.path());
+        if let syn::Meta::List(list) = &attribute.meta {
+            self.tokens(list.tokens.clone());
+        }
+    }
+}
+
+fn attributes(item: &Item) -> &[Attribute] {
+    match item {
+        Item::Const(item) => &item.attrs,
+        Item::Enum(item) => &item.attrs,
+        Item::Fn(item) => &item.attrs,
+        Item::Impl(item) => &item.attrs,
+        Item::Macro(item) => &item.attrs,
+        Item::Mod(item) => &item.attrs,
+        Item::Static(item) => &item.attrs,
+        Item::Struct(item) => &item.attrs,
+        Item::Trait(item) => &item.attrs,
+        Item::Type(item) => &item.attrs,
+        Item::Use(item) => &item.attrs,
+        _ => &[],
+    }
+}
+
+fn is_test(attribute: &Attribute) -> bool {
+    let inner = attribute.parse_args::<Ident>();
+    attribute.path().is_ident("cfg") && inner.is_ok_and(|name| name == "test")
+}
