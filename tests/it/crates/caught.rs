@@ -46,9 +46,10 @@ fn what_is_forbidden_is_caught() {
     );
     caught(
         "engine",
-        "dev-dependencies.testkit.workspace = true",
-        &["`engine` may not use `testkit`"],
+        "dependencies.testkit.workspace = true",
+        &["`engine`: `testkit` has its door elsewhere"],
     );
+    caught("engine", "dev-dependencies.testkit.workspace = true", &[]);
     caught("kitchen", "", &["`kitchen` is not in the table"]);
     caught(
         "engine",
