@@ -477,15 +477,16 @@ pub mod workload {
     //! use chakram::ids::Rank;
     //! use chakram::machine::Machine;
     //! use chakram::trace::{NodeView, Op, Sink};
-    //! use chakram::units::Time;
+    //! use chakram::units::{Span, Time};
     //! use chakram::workload::{DependencyPolicy, GraphBuilder, MissingRankPolicy, WorkloadBuilder};
     //!
-    //! let kernel = |flops| Op::Compute { flops, bytes: 0, dtype: None };
+    //! let op = Op::Compute { flops: 0, bytes: 0, dtype: None };
+    //! let kernel = |id, name, ns| NodeView { recorded: Span::from_ns(ns), ..NodeView::new(id, name, op) };
     //! let mut ranks = WorkloadBuilder::default();
     //! for rank in 0..2 {
     //!     let mut graph = GraphBuilder::new(rank, DependencyPolicy::Both, 2);
-    //!     graph.node(&NodeView::new(1, "forward", kernel(1_000)), &[])?;
-    //!     graph.node(&NodeView::new(2, "backward", kernel(2_000)), &[1])?;
+    //!     graph.node(&kernel(1, "forward", 1_000), &[])?;
+    //!     graph.node(&kernel(2, "backward", 2_000), &[1])?;
     //!     let (graph, slots) = graph.finish()?;
     //!     let graph = ranks.graph(graph);
     //!     ranks.rank(Rank(rank), graph, slots, Time::ZERO)?;
