@@ -284,9 +284,14 @@ impl<'a> CompiledReplay<'a> {
 
     /// Runs to the end, watched by `observer`.
     pub fn run<O: Observer>(&self, mut observer: O) -> Result<(ReplayOutcome, O), ReplayError> {
-        // The loop is compiled once for all that come this way: a virtual call for what an observer is told.
-        let outcome = self.run_inline::<dyn Observer>(&mut observer)?;
+        let outcome = self.run_watched(&mut observer)?;
         Ok((outcome, observer))
+    }
+
+    /// Compiles the loop once, here, for all that come this way: a virtual call for what an observer is told.
+    #[inline(never)]
+    fn run_watched(&self, observer: &mut dyn Observer) -> Result<ReplayOutcome, ReplayError> {
+        self.run_inline(observer)
     }
 
     /// As [`Self::run`], with the loop compiled for this observer: for those of every report.

@@ -161,22 +161,21 @@ impl AstraSimJob {
         let machine = self.machine();
         let prepared = self.prepare(&machine, options)?;
         let mut collectives = self.collectives.clone();
-        let (_, report, ()) = run_inputs(&prepared, &self.inputs, &mut collectives, true, ())?;
+        let (_, report) = run_inputs(&prepared, &self.inputs, &mut collectives, true, &mut ())?;
         Ok(report.expect("it was asked for"))
     }
 }
 
-/// Outcome of a replay, a report if one was requested, and the observer.
-pub type AstraReplay<O> = Result<(ReplayOutcome, Option<Report>, O), ReplayError>;
-
 /// Replays `prepared` over the network that `inputs` choose, with a report if `full`.
-pub fn run_inputs<O: Observer>(
+///
+/// The loops are compiled here, once for each network, and whoever watches is called through a table.
+pub fn run_inputs(
     prepared: &CompiledReplay<'_>,
     inputs: &AstraInputs,
     collectives: &mut AstraCollectives,
     full: bool,
-    observer: O,
-) -> AstraReplay<O> {
+    observer: &mut dyn Observer,
+) -> Result<(ReplayOutcome, Option<Report>), ReplayError> {
     let (file, quirks) = (&inputs.network, inputs.quirks);
     let shares = !quirks.has(Quirk::FreePorts);
     let cuts_through = !quirks.has(Quirk::StoreAndForward);
@@ -200,20 +199,19 @@ pub fn run_inputs<O: Observer>(
     }
 }
 
-fn replay_over<N: NetworkBackend, O: Observer>(
+fn replay_over<N: NetworkBackend>(
     network: N,
     prepared: &CompiledReplay<'_>,
     collectives: &mut AstraCollectives,
     full: bool,
-    mut observer: O,
-) -> AstraReplay<O> {
+    observer: &mut dyn Observer,
+) -> Result<(ReplayOutcome, Option<Report>), ReplayError> {
     if full {
         let replayed = report::replay_in(prepared, observer, network, collectives);
-        return replayed.map(|(report, observer)| (report.outcome.clone(), Some(report), observer));
+        return replayed.map(|(report, _)| (report.outcome.clone(), Some(report)));
     }
-    let outcome =
-        prepared.run_with_backend::<dyn Observer, _, _>(&mut observer, network, collectives)?;
-    Ok((outcome, None, observer))
+    let outcome = prepared.run_with_backend(observer, network, collectives)?;
+    Ok((outcome, None))
 }
 
 /// Returns the work of each instance; graphs that ranks share are examined once.

@@ -37,11 +37,21 @@ pub fn replay<O: Observer>(
     prepared: &CompiledReplay<'_>,
     mut extra: O,
 ) -> Result<(Report, O), ReplayError> {
+    let report = replay_watched(prepared, &mut extra)?;
+    Ok((report, extra))
+}
+
+/// Compiles the loop of reports once, here, whoever watches beside them.
+#[inline(never)]
+fn replay_watched(
+    prepared: &CompiledReplay<'_>,
+    extra: &mut dyn Observer,
+) -> Result<Report, ReplayError> {
     prepared.check_prices()?;
     let others: Option<&mut dyn Observer> = if extra.is_nobody() {
         None
     } else {
-        Some(&mut extra)
+        Some(&mut *extra)
     };
     // The loop is compiled for the relay, which is the same whatever a report needs.
     let watch = || {
@@ -70,7 +80,7 @@ pub fn replay<O: Observer>(
         report.interval = PredictionInterval::of(&report, prepared);
         extra.critical_path(&path);
     }
-    Ok((report, extra))
+    Ok(report)
 }
 
 /// Replays like [`replay`], over another network and with another backend of collectives.

@@ -47,14 +47,15 @@ pub fn run(
     let mut transcript = args
         .transcribes()
         .then(|| TranscriptRecorder::new(workload, traces));
-    let watched = (&mut busy, (spans.as_mut(), (transcript.as_mut(), timeline)));
+    let mut watched = (&mut busy, (spans.as_mut(), (transcript.as_mut(), timeline)));
     let full = args.format == ReportFormatArg::Json;
-    let result = run_inputs(&prepared, inputs, &mut collectives, full, watched);
+    let result = run_inputs(&prepared, inputs, &mut collectives, full, &mut watched);
+    let (_, (_, (_, timeline))) = watched;
     let beyond = collectives.beyond().map(|beyond| beyond.to_string());
     if let Some(beyond) = &beyond {
         terminal::note(format_args!("{beyond}"))?;
     }
-    let result = result.map(|(_, report, (_, (_, (_, timeline))))| (report, timeline));
+    let result = result.map(|(_, report)| (report, timeline));
     let mut rows = Vec::new();
     for (instance, time) in busy.times().enumerate() {
         let row = RankStatistics::new(instances[instance].rank.0, time, job.work[instance]);
@@ -126,7 +127,7 @@ pub fn outcome(args: &AstraSimArgs, job: &AstraSimJob) -> Result<ReplayOutcome, 
     let machine = job.machine();
     let prepared = job.prepare(&machine, &options(args))?;
     let mut collectives = job.collectives.clone();
-    let (outcome, _, ()) = run_inputs(&prepared, &job.inputs, &mut collectives, false, ())?;
+    let (outcome, _) = run_inputs(&prepared, &job.inputs, &mut collectives, false, &mut ())?;
     Ok(outcome)
 }
 

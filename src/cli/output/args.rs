@@ -29,6 +29,7 @@ pub enum CommArg {
 }
 
 impl CommArg {
+    /// Returns how the engine times communication.
     pub fn policy(self) -> CommTiming {
         match self {
             Self::Model => CommTiming::Model,
@@ -53,6 +54,7 @@ impl NetworkArg {
         all
     };
 
+    /// Returns the model of the network.
     pub fn model(self) -> NetworkKind {
         self.0
     }

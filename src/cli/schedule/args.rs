@@ -20,6 +20,7 @@ pub struct ScheduleArgs {
     /// A schedule file, in place of a model
     #[arg(value_name = "SCHEDULE")]
     pub file: Option<PathBuf>,
+    /// Sizes of a model, in place of a file
     #[command(flatten)]
     pub model: ModelSizes,
     /// torus:2x4, mesh:2x4, ring:8, a topology file, interfaces:8 without links; tori:36, the best torus of each number

@@ -147,7 +147,9 @@ pub enum EndpointCost {
 /// The caller's name for a load.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct CompletionToken {
+    /// What the caller looks it up by.
     pub word: u64,
+    /// What the caller tells apart besides.
     pub detail: u32,
 }
 

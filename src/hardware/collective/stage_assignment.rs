@@ -12,7 +12,9 @@ use chakram_base::units::BufferShare;
 /// A stage and the algorithm that carries it out.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct StageAssignment {
+    /// The stage.
     pub stage: CollectiveStage,
+    /// The algorithm that its dimension uses.
     pub algorithm: CollectiveAlgorithm,
     /// Number of the custom algorithm whose scripts members execute instead.
     pub script: Option<u16>,

@@ -19,7 +19,9 @@ pub struct BarPart {
 /// A bar.
 #[derive(Clone, Debug)]
 pub struct BarRow {
+    /// Name of the bar.
     pub label: String,
+    /// Its parts, from the axis outwards.
     pub parts: Vec<BarPart>,
 }
 

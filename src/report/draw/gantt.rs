@@ -6,17 +6,22 @@ use super::rows::RowChart;
 /// Something that runs.
 #[derive(Clone, Debug)]
 pub struct GanttSpan {
+    /// Its beginning.
     pub from: u64,
+    /// Its end.
     pub to: u64,
     /// Number of its series.
     pub series: usize,
+    /// Text that explains it.
     pub title: String,
 }
 
 /// A row.
 #[derive(Clone, Debug)]
 pub struct GanttRow {
+    /// Name of the row.
     pub label: String,
+    /// What runs there.
     pub spans: Vec<GanttSpan>,
 }
 

@@ -10,6 +10,7 @@ const LEFT: f64 = 80.0;
 /// A line.
 #[derive(Clone, Debug)]
 pub struct LineSeries {
+    /// Name of the line.
     pub label: String,
     /// Instants and the values from then on.
     pub points: Vec<(u64, u64)>,

@@ -10,16 +10,20 @@ const SIDE: f64 = 70.0;
 /// A property: its name, and its values from the bottom to the top.
 #[derive(Clone, Debug)]
 pub struct CoordinateAxis {
+    /// Name of the property.
     pub name: String,
+    /// Its values as texts.
     pub values: Vec<String>,
 }
 
 /// A thing: for each axis the place of its value, from 0 at the bottom to 1 at the top.
 #[derive(Clone, Debug)]
 pub struct CoordinateLine {
+    /// A place for each axis.
     pub places: Vec<f64>,
     /// Number of its series.
     pub series: usize,
+    /// Text that explains it.
     pub title: String,
 }
 

@@ -10,10 +10,13 @@ const LEFT: f64 = 80.0;
 /// A point; both values are above 0.
 #[derive(Clone, Debug)]
 pub struct ScatterPoint {
+    /// Value on the horizontal axis.
     pub x: f64,
+    /// Value on the vertical axis.
     pub y: f64,
     /// Number of its series.
     pub series: usize,
+    /// Text that explains it.
     pub title: String,
 }
 

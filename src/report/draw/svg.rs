@@ -42,8 +42,11 @@ pub fn document(chart: &str) -> String {
 /// Side of a text that its place is.
 #[derive(Clone, Copy, Debug)]
 pub enum TextAnchor {
+    /// The text begins at the place.
     Start,
+    /// The place is its middle.
     Middle,
+    /// The text ends at the place.
     End,
 }
 
@@ -58,13 +61,18 @@ pub struct SvgDrawing {
 /// A rectangle.
 #[derive(Clone, Copy, Debug)]
 pub struct Frame {
+    /// Left edge, in units of the drawing.
     pub x: f64,
+    /// Upper edge.
     pub y: f64,
+    /// Extent to the right.
     pub width: f64,
+    /// Extent downwards.
     pub height: f64,
 }
 
 impl SvgDrawing {
+    /// Begins an empty drawing.
     pub fn new(width: f64, height: f64) -> Self {
         Self {
             marks: String::new(),
@@ -96,6 +104,7 @@ impl SvgDrawing {
         self.put(format_args!("><title>{}</title></rect>", escape(title)));
     }
 
+    /// Adds a text on one line.
     pub fn text(&mut self, (x, y): (f64, f64), anchor: TextAnchor, class: &str, text: &str) {
         let anchor = match anchor {
             TextAnchor::Start => "start",
@@ -108,6 +117,7 @@ impl SvgDrawing {
         ));
     }
 
+    /// Adds a straight line.
     pub fn line(&mut self, from: (f64, f64), to: (f64, f64), class: &str) {
         self.put(format_args!(
             "<line class=\"{class}\" x1=\"{:.1}\" y1=\"{:.1}\" x2=\"{:.1}\" y2=\"{:.1}\"/>",
@@ -115,6 +125,7 @@ impl SvgDrawing {
         ));
     }
 
+    /// Adds a line through points, with a title.
     pub fn polyline(&mut self, points: &[(f64, f64)], class: &str, title: &str) {
         self.put(format_args!("<polyline class=\"line {class}\" points=\""));
         for (x, y) in points {
@@ -126,6 +137,7 @@ impl SvgDrawing {
         ));
     }
 
+    /// Adds a point, with a title.
     pub fn circle(&mut self, (x, y): (f64, f64), class: &str, title: &str) {
         self.put(format_args!(
             "<circle class=\"{class}\" cx=\"{x:.1}\" cy=\"{y:.1}\" r=\"5\"><title>{}</title></circle>",
