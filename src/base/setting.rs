@@ -95,8 +95,8 @@ pub enum Setting {
     Show,
     /// Limit on the time of requests.
     Slo,
-    /// Split sub-layers that do not fit.
-    Split,
+    /// Parts of each product.
+    Tensor,
     /// Captured step to convert.
     Step,
     /// Table of a report in CSV.
@@ -151,7 +151,7 @@ const KEYS: [(Setting, &str); 45] = [
     (Setting::Shard, "shard"),
     (Setting::Show, "show"),
     (Setting::Slo, "slo"),
-    (Setting::Split, "split"),
+    (Setting::Tensor, "tensor"),
     (Setting::Step, "step"),
     (Setting::Table, "table"),
     (Setting::TileMap, "tile_map"),

@@ -66,7 +66,7 @@ fn used(setting: Setting) -> (&'static str, &'static [&'static str]) {
         Setting::Shard => ("--shard", &["sweep"]),
         Setting::Show => ("--show", &["diff"]),
         Setting::Slo => ("--slo", &["serve"]),
-        Setting::Split => ("--split", &["schedule"]),
+        Setting::Tensor => ("--tensor", &["schedule"]),
         Setting::Step => ("--step", &["convert pytorch"]),
         Setting::Table => ("--table", &["replay", "generate"]),
         Setting::TileMap => ("--tile-map", &["replay", "generate"]),

@@ -170,8 +170,8 @@ pub enum StepError {
     },
     /// One sub-layer does not fit.
     #[error(
-        "sub-layer {task} needs {needs} B on its chip at once, which holds {holds} B\n  try: {}, or a larger {}",
-        Setting::Split,
+        "sub-layer {task} needs {needs} B on its chip at once, which holds {holds} B\n  try: a larger {}, or a larger {}",
+        Setting::Tensor,
         Setting::Memory
     )]
     DoesNotFit {
