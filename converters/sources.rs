@@ -6,6 +6,7 @@ use crate::pytorch::{CaptureFileKind, sniff};
 use crate::simai::SimaiWorkload;
 use crate::text_workload::TextWorkload;
 use crate::xplane;
+use chakram_base::setting::Setting;
 use chakram_trace::format::file::DecompressedStream;
 use chakram_trace::format::format::text_form;
 use chakram_trace::format::wire::{FrameCursor, WireCursor};
@@ -41,7 +42,7 @@ pub struct SourceDescription {
     pub word: &'static str,
     /// Its files.
     pub files: &'static str,
-    /// Parts that the traces keep.
+    /// Parts that the traces keep, with keys of settings in braces.
     pub kept: &'static str,
 }
 
@@ -76,7 +77,7 @@ impl TraceSource {
             source: Self::Msccl,
             word: "msccl",
             files: "an algorithm of MSCCL (.xml)",
-            kept: "messages and their order in every thread block, for replays with --custom",
+            kept: "messages and their order in every thread block, for replays with {custom}",
         },
         SourceDescription {
             source: Self::Goal,
@@ -257,7 +258,10 @@ fn refused(path: &Path, found: String) -> TraceError {
     TraceError::refused_in(
         path,
         format!("{found}; expected a file of {words}"),
-        "`chakram convert --list` describes the files of each source",
+        format!(
+            "`chakram convert {:#}` describes the files of each source",
+            Setting::List
+        ),
     )
 }
 

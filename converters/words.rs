@@ -8,6 +8,23 @@ pub fn words(line: &str) -> impl Iterator<Item = (usize, &str)> {
         .map(move |word| (word.as_ptr() as usize - line.as_ptr() as usize + 1, word))
 }
 
+/// Words of a layer: a name, -1, three times a time with a collective and its bytes, and an update time.
+const WORDS: usize = 12;
+
+/// The words of a layer, which has at least [`WORDS`].
+pub fn layer_words(line: &str, number_of: usize) -> Result<Vec<(usize, &str)>, TraceError> {
+    let words: Vec<(usize, &str)> = words(line).take(WORDS).collect();
+    if words.len() < WORDS {
+        return Err(refused(
+            number_of,
+            line.len() + 1,
+            format!("a layer of {} words", words.len()),
+            "a name, -1, three times a time with a collective and its bytes, and an update time",
+        ));
+    }
+    Ok(words)
+}
+
 /// A word that is a number up to `most`.
 pub fn number(line: usize, word: (usize, &str), what: &str, most: u64) -> Result<u64, TraceError> {
     match word.1.parse() {

@@ -43,6 +43,6 @@ pub use chakram_hardware::compute::KernelProfile;
 pub use chakram_hardware::memory::{LocalMemory, MemoryModel, RemoteMemoryAccess};
 pub use chakram_hardware::network::{
     DeliveryNotice, EventScheduler, LinkReservations, MemoryTransfer, NetworkBackend, NetworkEvent,
-    NetworkMessage, PortHandle, PortRange,
+    NetworkMessage, NetworkOccupancy, PortHandle, PortRange,
 };
 pub use chakram_hardware::topology::{LinePattern, NetworkPath};

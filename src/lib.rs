@@ -20,11 +20,13 @@
 //! - [`extend`]: networks, memories, algorithms and prices of one's own;
 //! - [`report`]: what came out;
 //! - [`generate`], [`model`]: workloads without a capture, and networks of layers that they train;
+//! - [`workload`]: graphs of ranks, and the workload that they are together;
 //! - [`score`]: predictions against measured runs;
 //! - [`serve`]: requests over time, on processors that they share;
 //! - [`astra_sim`]: the inputs of ASTRA-sim;
 //! - [`trace`]: execution traces as files say them;
 //! - [`validate`], [`inspect`]: what is wrong with traces, and what is in them;
+//! - [`convert`], [`archive`]: captures of PyTorch become traces, and many workloads one file;
 //! - [`diff`], [`edit`]: what differs between traces, and traces that become other traces;
 //! - [`units`], [`ids`]: quantities, and names for things.
 //!
@@ -37,6 +39,24 @@ pub mod internals;
 pub use chakram_hardware::machine::Machine;
 pub use chakram_jobs::{AstraSimJob, Job};
 pub use chakram_report::Report;
+
+pub mod archive {
+    //! Archives: many workloads in one file, each with what is known of it.
+    //!
+    //! ```no_run
+    //! use chakram::archive::Archive;
+    //!
+    //! for name in Archive::open("corpus.etz".as_ref())?.workloads().keys() {
+    //!     println!("{name}");
+    //! }
+    //! # Ok::<(), Box<dyn std::error::Error>>(())
+    //! ```
+
+    pub use chakram_archive::{
+        Archive, CompressionLevel, ListedWorkload, MetadataQuery, MetadataValue, Provenance,
+        TraceRow, WorkloadEntry,
+    };
+}
 
 pub mod astra_sim {
     //! The input files and flags of ASTRA-sim 2's analytical networks, as they are: values in their units, under their
@@ -55,6 +75,7 @@ pub mod astra_sim {
     //! # Ok::<(), Box<dyn std::error::Error>>(())
     //! ```
 
+    pub use chakram_astra_sim::custom_algorithm;
     pub use chakram_astra_sim::{
         AnalyticalNetwork, AstraAlgorithm, AstraCollectives, AstraCutThrough, AstraDimension,
         AstraFlags, AstraInputs, AstraNetworkFile, AstraPhase, AstraRankGraph, AstraTraceReader,
@@ -65,6 +86,18 @@ pub mod astra_sim {
         SchedulingPolicy, ServerHop, ServerRouting, ServerSharing, SystemFile, TensorMemory,
         counts_as, machine,
     };
+}
+
+pub mod convert {
+    //! Conversion of what PyTorch's profiler and execution trace observer captured.
+
+    pub use chakram_converters::pytorch::files::{CapturePair, CaptureSet, pairs};
+    pub use chakram_converters::pytorch::summary::ConversionSummary;
+    pub use chakram_converters::pytorch::{
+        CaptureFileKind, ConvertOptions, EventCategory, HostTrace, KinetoTrace, LinkMethod,
+        RankFiles, convert, convert_bytes, sniff,
+    };
+    pub use chakram_trace::files::OutputSet;
 }
 
 pub mod diff {
@@ -142,12 +175,13 @@ pub mod engine {
 
     pub use chakram_engine::{
         CollectiveModel, CollectiveRecord, CommTiming, CompiledReplay, ComputeModel, Discipline,
-        Engine, Extensions, Feed, GroupSplit, GroupView, HostTiming, JobTimes, KernelModel, Launch,
-        LaunchMode, LaunchPrices, LaunchQueue, LaunchRecord, LaunchRelease, LaunchSerial,
-        LoopCounts, MemoryDesign, NetworkModel, NodeRef, Observer, PricingCoverage, ProcessorJob,
-        ProcessorModel, RepeatedLaunch, ReplayError, ReplayOptions, ReplayOutcome, ReplayRefusal,
-        RepresentativeCheck, RooflineEfficiency, RunSegment, SingleLaunch, StepTimes, Stuck,
-        TimeCategory, TimedLaunches, WaitingNode, place, replay_representatives, run_launches,
+        Engine, Extensions, Feed, GroupSplit, GroupView, HostTiming, InstanceId, JobTimes,
+        KernelModel, Launch, LaunchMode, LaunchPrices, LaunchQueue, LaunchRecord, LaunchRelease,
+        LaunchSerial, LoopCounts, MemoryDesign, NetworkModel, NodeRef, Observer, OptionKey,
+        OptionRefusal, PricingCoverage, ProcessorJob, ProcessorModel, RepeatedLaunch, ReplayError,
+        ReplayGroupId, ReplayOptions, ReplayOutcome, ReplayRefusal, RepresentativeCheck,
+        RooflineEfficiency, RunSegment, SingleLaunch, StepTimes, Stuck, TimeCategory,
+        TimedLaunches, WaitingNode, place, replay_representatives, run_launches,
     };
 }
 
@@ -166,6 +200,13 @@ pub mod generate {
     //! # Ok::<(), Box<dyn std::error::Error>>(())
     //! ```
 
+    pub use chakram_workloads::generate::plan::{
+        AblationEffect, AdapterSums, AttentionKernel, BranchOrder, BucketPolicy, ContextExchange,
+        OperatorDegrees, Optimizer, RecomputePolicy, ZeroStage,
+    };
+    pub use chakram_workloads::generate::schedule::PipelineSchedule;
+    pub use chakram_workloads::generate::sharding::ShardingDegrees;
+    pub use chakram_workloads::generate::training::PlanSummary;
     pub use chakram_workloads::generate::{
         ChainPattern, CollectivePattern, DataParallelPattern, GenerateError, GeneratedJob,
         MemoryPattern, P2pPattern, PalmPattern, ParallelismPlan, TrafficPattern, TrainingPattern,
@@ -253,10 +294,17 @@ pub mod machine {
     //! # Ok::<(), Box<dyn std::error::Error>>(())
     //! ```
 
+    pub use chakram_hardware::collective::{
+        AlgorithmChoice, ChunkPipeline, CollectiveAlgorithm, CollectiveCurve, CollectiveProtocol,
+        CustomCollective, InterDimensionPolicy, IntraDimensionPolicy,
+    };
+    pub use chakram_hardware::compute::{AttentionSizes, PeakRates, PowerThrottling};
     pub use chakram_hardware::machine::{
         Host, HostWait, Machine, MachineError, MachinePreset, MachineSource, NpuClass, PRESETS,
         PriceCorrection, for_ranks, is_inline, is_preset, name_for_ranks, names_file, source,
     };
+    pub use chakram_hardware::memory::{LocalMemory, MemoryAttachment, RemoteMemory};
+    pub use chakram_hardware::network::SendCompletion;
 }
 
 pub mod model {
@@ -300,8 +348,9 @@ pub mod report {
         MemoryObserver, MemoryRow, NodeSpan, Observer, OperatorObserver, PictureRecorder,
         RankBusyTime, ReplayPictures, Report, RunSegment, SpanRecorder, Throughput, TimeCategory,
         TimelineFormat, TimelineSelection, TimelineWriter, beside, replay, replay_in,
-        replay_launched,
+        replay_launched, report_csv, report_text,
     };
+    pub use chakram_report::{compare, csv, json, text};
 }
 
 pub mod score {
@@ -370,6 +419,9 @@ pub mod trace {
     //! # Ok::<(), Box<dyn std::error::Error>>(())
     //! ```
 
+    pub use chakram_trace::format::file::{CompressedWriter, TraceFinder, decompressed};
+    pub use chakram_trace::format::split_sizes::{SplitSizes, split_text};
+    pub use chakram_trace::format::write::{AttributeValue, NamedAttribute, NodeExtras};
     pub use chakram_trace::format::{
         CollectiveKind, Dtype, FoundTraces, GroupName, KernelShape, KernelShapeError,
         MemoryChanges, MemoryLocation, MovingKernel, NodeLabels, NodeView, Op, RankFile,
@@ -414,5 +466,43 @@ pub mod validate {
     pub use chakram_analysis::validate::{
         Defect, DefectCounts, DefectKind, DefectLocation, DefectLog, ReportedTrace, Severity,
         ValidateOptions, ValidatedTrace, ValidationReport, ValidationStyle, job, to_json, to_text,
+    };
+}
+
+pub mod workload {
+    //! Workloads: the graphs of all ranks, built or read, and matched with one another.
+    //!
+    //! ```
+    //! use chakram::engine::{CompiledReplay, ReplayOptions};
+    //! use chakram::ids::Rank;
+    //! use chakram::machine::Machine;
+    //! use chakram::trace::{NodeView, Op, Sink};
+    //! use chakram::units::{Span, Time};
+    //! use chakram::workload::{DependencyPolicy, GraphBuilder, MissingRankPolicy, WorkloadBuilder};
+    //!
+    //! let op = Op::Compute { flops: 0, bytes: 0, dtype: None };
+    //! let kernel = |id, name, ns| NodeView { recorded: Span::from_ns(ns), ..NodeView::new(id, name, op) };
+    //! let mut ranks = WorkloadBuilder::default();
+    //! for rank in 0..2 {
+    //!     let mut graph = GraphBuilder::new(rank, DependencyPolicy::Both, 2);
+    //!     graph.node(&kernel(1, "forward", 1_000), &[])?;
+    //!     graph.node(&kernel(2, "backward", 2_000), &[1])?;
+    //!     let (graph, slots) = graph.finish()?;
+    //!     let graph = ranks.graph(graph);
+    //!     ranks.rank(Rank(rank), graph, slots, Time::ZERO)?;
+    //! }
+    //! let workload = ranks.finish(None, MissingRankPolicy::Refuse)?;
+    //! let machine = Machine::load("dgx-h100")?;
+    //! let (outcome, ()) = CompiledReplay::new(&workload, &machine, &ReplayOptions::default())?.run(())?;
+    //! assert_eq!(outcome.nodes, 4);
+    //! # Ok::<(), Box<dyn std::error::Error>>(())
+    //! ```
+
+    pub use chakram_trace::graph::{
+        DeclaredGroups, DependencyPolicy, Graph, GraphBuilder, GraphRepairs, Lane, NodeKind,
+        SlotBinding,
+    };
+    pub use chakram_trace::workload::{
+        MissingRankPolicy, Workload, WorkloadBuilder, WorkloadError,
     };
 }

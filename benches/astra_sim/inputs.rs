@@ -1,8 +1,6 @@
 //! Inputs of a run: traces of ranks that do the same, and the files beside them.
 
-use chakram::internals::trace::scan::NodeView;
-use chakram::internals::trace::write::{Sink, TraceWriter};
-use chakram::internals::trace::{CollectiveKind, GroupName, Op};
+use chakram::trace::{CollectiveKind, GroupName, NodeView, Op, Sink, TraceWriter};
 use std::fs::{self, File};
 use std::io::{BufWriter, Write};
 use std::path::Path;

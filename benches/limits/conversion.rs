@@ -1,8 +1,7 @@
 //! Rates of converting generated captures of two ranks, read and written on one thread.
 
 use super::{best, held_since, rate, reset_peak};
-use chakram::internals::converters::pytorch::{ConvertOptions, convert, files};
-use chakram::internals::files::OutputSet;
+use chakram::convert::{ConvertOptions, OutputSet, convert, pairs as find_pairs};
 use std::path::{Path, PathBuf};
 use testkit::capture::{self, Device, Style, generate};
 
@@ -35,7 +34,7 @@ fn one(
     options.layers = 32;
     options.steps = steps;
     let json = write(folder.path(), &options) as f64;
-    let found = files::pairs(&[folder.path().to_owned()]).expect("they were just written");
+    let found = find_pairs(&[folder.path().to_owned()]).expect("they were just written");
     let pairs = found.pairs;
     let path = |rank: u32| -> PathBuf { folder.path().join(format!("job.{rank}.et")) };
     let one_thread = ConvertOptions {

@@ -8,21 +8,17 @@
 mod conversion;
 mod counting;
 
-use chakram::internals::engine::{CompiledReplay, ReplayOptions};
-use chakram::internals::generate::{
-    ChainPattern, DataParallelPattern, GeneratedJob, WorkloadPattern,
-};
-use chakram::internals::graph::{DependencyPolicy, Graph, NodeKind};
-use chakram::internals::ids::NodeIndex;
-use chakram::internals::machine::Machine;
-use chakram::internals::report::{CollectiveRecord, Observer};
-use chakram::internals::trace::file::TraceContents;
-use chakram::internals::trace::proto::attribute_proto::Value;
-use chakram::internals::trace::proto::{AttributeProto, IoInfo, Node};
-use chakram::internals::trace::wire::FrameCursor;
-use chakram::internals::trace::write::TraceWriter;
-use chakram::internals::units::Time;
-use chakram::internals::workload::Workload;
+use chakram::engine::{CompiledReplay, InstanceId, ReplayOptions};
+use chakram::generate::{ChainPattern, DataParallelPattern, GeneratedJob, WorkloadPattern};
+use chakram::ids::NodeIndex;
+use chakram::internals::FrameCursor;
+use chakram::internals::proto::attribute_proto::Value;
+use chakram::internals::proto::{AttributeProto, IoInfo, Node};
+use chakram::machine::Machine;
+use chakram::report::{CollectiveRecord, Observer};
+use chakram::trace::{TraceContents, TraceWriter};
+use chakram::units::Time;
+use chakram::workload::{DependencyPolicy, Graph, NodeKind, Workload};
 use counting::{held_since, reset_peak};
 use prost::Message;
 use std::hint::black_box;
@@ -32,8 +28,8 @@ use std::time::{Duration, Instant};
 struct Nobody;
 
 impl Observer for Nobody {
-    fn issued(&mut self, _: Time, _: u32, _: NodeIndex, _: NodeKind) {}
-    fn completed(&mut self, _: Time, _: u32, _: NodeIndex, _: NodeKind) {}
+    fn issued(&mut self, _: Time, _: InstanceId, _: NodeIndex, _: NodeKind) {}
+    fn completed(&mut self, _: Time, _: InstanceId, _: NodeIndex, _: NodeKind) {}
     fn collective(&mut self, _: &CollectiveRecord) {}
 }
 

@@ -1,15 +1,13 @@
 //! A job of the shape of a large language model's step, written for this benchmark alone: transformer layers
 //! under tensor, pipeline and data parallelism, one forward pass and one backward in turn.
 
-use chakram::internals::graph::{
-    DeclaredGroups, DependencyPolicy, Graph, GraphBuilder, SlotBinding,
+use chakram::ids::Rank;
+use chakram::trace::{CollectiveKind, GroupName, NodeView, Op, Sink};
+use chakram::units::{Span, Time};
+use chakram::workload::{
+    DeclaredGroups, DependencyPolicy, Graph, GraphBuilder, MissingRankPolicy, SlotBinding,
+    Workload, WorkloadBuilder,
 };
-use chakram::internals::ids::Rank;
-use chakram::internals::trace::scan::NodeView;
-use chakram::internals::trace::write::Sink;
-use chakram::internals::trace::{CollectiveKind, GroupName, Op};
-use chakram::internals::units::{Span, Time};
-use chakram::internals::workload::{MissingRankPolicy, Workload, WorkloadBuilder};
 
 /// Size of the job. Ranks of a tensor group are neighbours, stages follow, then replicas.
 #[derive(Clone, Copy)]

@@ -6,9 +6,9 @@
 
 mod job;
 
-use chakram::internals::engine::{CompiledReplay, ReplayOptions};
-use chakram::internals::machine::Machine;
-use chakram::internals::report;
+use chakram::engine::{CompiledReplay, ReplayOptions};
+use chakram::machine::Machine;
+use chakram::report;
 use job::Job;
 use std::hint::black_box;
 use std::time::Instant;
@@ -89,7 +89,7 @@ fn line(name: &str, job: Job) {
         generated + planned + replayed + rendered,
         nodes / replayed,
         peak(),
-        chakram::internals::graph::fingerprint(&format!("{report:?}")),
+        chakram::internals::fingerprint(&format!("{report:?}")),
     );
 }
 

@@ -6,6 +6,7 @@
 
 use super::{GoalOperation, GoalOperationKind, GoalProgram, GoalSchedule};
 use chakram_base::ids::NodeIndex;
+use chakram_base::setting::Setting;
 use chakram_base::units::Span;
 use chakram_trace::format::{TraceError, TraceLocation};
 use chakram_trace::graph::{Graph, NodeKind};
@@ -124,7 +125,10 @@ fn operation(
         {
             refused(
                 "has no recorded time, and GOAL has nothing but times",
-                "traces of a job that ran, or `chakram replay … --timeline` for what a machine makes of it",
+                &format!(
+                    "traces of a job that ran, or `chakram replay … {:#}` for what a machine makes of it",
+                    Setting::Timeline
+                ),
             )
         }
         _ => Ok(GoalOperationKind::Calculation {

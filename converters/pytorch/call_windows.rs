@@ -5,6 +5,7 @@
 //! several it is the one under which collectives end together on both: the differences of their ends, which are the offset
 //! of the clocks, vary least, and are the smallest of those that vary as little.
 
+use chakram_base::statistics;
 use chakram_trace::matching::CollectiveSignature;
 
 /// A call, as far as it tells calls apart.
@@ -111,11 +112,7 @@ fn meet(one: &[CallOutline], other: &[CallOutline], one_clock: bool) -> bool {
 }
 
 fn median(values: &mut [i64]) -> i64 {
-    let middle = values.len() / 2;
-    match values {
-        [] => 0,
-        _ => *values.select_nth_unstable(middle).1,
-    }
+    statistics::middle(values).map_or(0, |[_, upper]| upper)
 }
 
 #[cfg(test)]

@@ -12,6 +12,7 @@
 use super::call_matching::CallMatches;
 use super::calls::{CommCall, CommCalls};
 use super::rank_timeline::RankTimeline;
+use chakram_base::statistics;
 use std::collections::BTreeMap;
 
 /// Clock offset of a rank against the reference, which is the first rank.
@@ -189,12 +190,8 @@ fn observe(calls: &[CommCalls], matches: &CallMatches) -> BTreeMap<(u32, u32), C
 }
 
 fn median(values: &mut [i64]) -> i64 {
-    values.sort_unstable();
-    match values.len() {
-        0 => 0,
-        n if n % 2 == 1 => values[n / 2],
-        n => values[n / 2 - 1].saturating_add(values[n / 2].saturating_sub(values[n / 2 - 1]) / 2),
-    }
+    let [lower, upper] = statistics::middle(values).unwrap_or_default();
+    lower.saturating_add(upper.saturating_sub(lower) / 2)
 }
 
 #[cfg(test)]

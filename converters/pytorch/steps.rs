@@ -1,5 +1,6 @@
 //! Steps that a job measured beside its capture, without a profiler: `steps.RANK.json`, which `capture.py` writes.
 
+use chakram_base::statistics::median;
 use chakram_trace::format::TraceError;
 use chakram_trace::format::file::TraceContents;
 use serde::Deserialize;
@@ -37,10 +38,7 @@ impl MeasuredSteps {
             one.into_iter().zip(other).map(|(a, b)| a.max(b)).collect()
         };
         let mut steps = measured.reduce(slower)?;
-        steps.sort_unstable();
-        let middle = steps.len().checked_sub(1)? / 2;
-        let upper = steps[steps.len() / 2];
-        Some(steps[middle].midpoint(upper))
+        median(&mut steps)
     }
 }
 

@@ -1,14 +1,12 @@
 //! Text of a workload: a line of degrees, the number of layers, and a line of twelve words for each.
 
 use super::{GroupRole, KINDS, SimaiComm, SimaiLayer, SimaiStage, SimaiWorkload};
-use crate::words::{number, refused, words};
+use crate::words::{layer_words, number, refused, words};
 use chakram_trace::format::file::parse_text;
 use chakram_trace::format::{CollectiveKind, TraceError, escape};
 use std::collections::BTreeSet;
 use std::path::Path;
 
-/// Words of a layer: its name, a reserved one, three times time, collective and bytes, and the time of an update.
-const WORDS: usize = 12;
 /// Longest time that a trace can hold, in nanoseconds.
 const MOST_NS: u64 = u64::MAX / 1_000;
 
@@ -187,15 +185,7 @@ fn stage(
 }
 
 fn layer(line: &str, number_of: usize) -> Result<SimaiLayer, TraceError> {
-    let words: Vec<(usize, &str)> = words(line).take(WORDS).collect();
-    if words.len() < WORDS {
-        return Err(refused(
-            number_of,
-            line.len() + 1,
-            format!("a layer of {} words", words.len()),
-            "a name, -1, three times a time with a collective and its bytes, and an update time",
-        ));
-    }
+    let words = layer_words(line, number_of)?;
     Ok(SimaiLayer {
         name: words[0].1.to_owned(),
         forward: stage(number_of, &words[2..5], "forward", GroupRole::Tensor)?,

@@ -2,13 +2,11 @@
 
 use super::{LayerComm, LayerStage, TextLayer, TextParallelism, TextWorkload};
 use crate::simai::SimaiWorkload;
-use crate::words::{number, refused, words};
+use crate::words::{layer_words, number, refused, words};
 use chakram_trace::format::file::parse_text;
 use chakram_trace::format::{TraceError, escape};
 use std::path::Path;
 
-/// Words of a layer: its name, a reserved one, three times time, collective and bytes, and the time of an update.
-const WORDS: usize = 12;
 /// Longest time that a trace can hold, in microseconds.
 const MOST_MICROS: u64 = u64::MAX / 1_000_000;
 
@@ -84,15 +82,7 @@ fn stage(line: usize, words: &[(usize, &str)], what: &str) -> Result<LayerStage,
 }
 
 fn layer(line: &str, number_of: usize) -> Result<TextLayer, TraceError> {
-    let words: Vec<(usize, &str)> = words(line).take(WORDS).collect();
-    if words.len() < WORDS {
-        return Err(refused(
-            number_of,
-            line.len() + 1,
-            format!("a layer of {} words", words.len()),
-            "a name, -1, three times a time with a collective and its bytes, and an update time",
-        ));
-    }
+    let words = layer_words(line, number_of)?;
     Ok(TextLayer {
         name: words[0].1.to_owned(),
         forward: stage(number_of, &words[2..5], "forward")?,

@@ -1,8 +1,8 @@
-//! The body lies in `tests/it/harness`, where a test runs it on every seed.
+//! The body lies in `src/analysis/tests/it/harness`, where a test runs it on every seed.
 
 #![no_main]
 
-#[path = "../../tests/it/harness/diff.rs"]
+#[path = "../../src/analysis/tests/it/harness/diff.rs"]
 mod diff;
 
 libfuzzer_sys::fuzz_target!(|data: &[u8]| diff::run(data));

@@ -2,7 +2,7 @@
 
 #![no_main]
 
-#[path = "../../tests/it/harness/sources.rs"]
-mod sources;
+#[path = "../../tests/it/harness/msccl.rs"]
+mod msccl;
 
-libfuzzer_sys::fuzz_target!(|data: &[u8]| sources::msccl(data));
+libfuzzer_sys::fuzz_target!(|data: &[u8]| msccl::run(data));

@@ -1,8 +1,8 @@
-//! The body lies in `tests/it/harness`, where a test runs it on every seed.
+//! The body lies in `src/trace/tests/it/harness`, where a test runs it on every seed.
 
 #![no_main]
 
-#[path = "../../tests/it/harness/forms.rs"]
+#[path = "../../src/trace/tests/it/harness/forms.rs"]
 #[allow(dead_code, reason = "every target uses one of its bodies")]
 mod forms;
 

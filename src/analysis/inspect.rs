@@ -16,6 +16,7 @@ mod metadata;
 mod neighbourhood;
 mod parallel;
 mod path_input;
+pub mod render;
 mod row;
 mod summary;
 mod table;

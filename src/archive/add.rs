@@ -9,6 +9,7 @@ use super::metadata::MetadataValue;
 use super::segment::SegmentWriter;
 use super::store::{Archive, ArchiveWriter, CommitPlan};
 use super::{ArchiveError, CompressionLevel, ObjectDone};
+use chakram_base::setting::Setting;
 use chakram_trace::format::file::{FoundTraces, TraceContents};
 use std::collections::BTreeMap;
 use std::collections::btree_map::Entry;
@@ -177,7 +178,7 @@ pub fn add(
     if before.workloads().contains_key(&draft.name) && !draft.replace {
         return Err(ArchiveError::refused(
             format!("{}: it has a workload `{}`", path.display(), draft.name),
-            "another --name, or --replace",
+            format!("another {}, or {}", Setting::Name, Setting::Replace),
         ));
     }
     let plan = CommitPlan {

@@ -6,7 +6,7 @@
 
 use super::CompressionLevel;
 use super::columns::{ColumnWriter, RecordKind, TemplateIndex, TraceColumns};
-use super::wire::{shortest_varint, varint_bytes};
+use super::wire::{shortest_varint, varint_length};
 use frame::compress_parts;
 use std::cell::RefCell;
 use std::io;
@@ -331,7 +331,7 @@ fn records(bytes: &[u8]) -> Option<Vec<&[u8]>> {
 
 /// Returns the bytes of records behind their lengths.
 fn framed_bytes(records: &[&[u8]]) -> usize {
-    let framed = |record: &&[u8]| varint_bytes(record.len() as u64) + record.len();
+    let framed = |record: &&[u8]| varint_length(record.len() as u64) + record.len();
     records.iter().map(framed).sum()
 }
 

@@ -3,6 +3,7 @@
 use super::document::{FileRow, TraceRow, WorkloadEntry};
 use super::store::Archive;
 use super::{ArchiveError, ObjectDone};
+use chakram_base::setting::Setting;
 use chakram_trace::files::OutputSet;
 use std::io::Write;
 use std::path::{Path, PathBuf};
@@ -99,11 +100,14 @@ impl Archive {
     ) -> Result<(), ArchiveError> {
         let Some(all) = self.nodes(hash)? else {
             let found = "its records are not known, since it is kept as the bytes that it is";
-            return Err(ArchiveError::refused(found.to_owned(), "without --nodes"));
+            return Err(ArchiveError::refused(
+                found,
+                format!("without {}", Setting::Nodes),
+            ));
         };
         if nodes.first >= all {
             let found = format!("it has {all} nodes, and none of these");
-            let hint = format!("--nodes 0-{}", all.saturating_sub(1));
+            let hint = format!("{} 0-{}", Setting::Nodes, all.saturating_sub(1));
             return Err(ArchiveError::refused(found, hint));
         }
         // The metadata is the record in front of the nodes.

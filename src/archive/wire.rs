@@ -1,4 +1,8 @@
-//! Varints of this format, and a reader of bounded counts.
+//! Varints, of which this format has the shortest forms only, and a reader of bounded counts.
+
+use chakram_trace::format::wire::decode_varint;
+
+pub use chakram_trace::format::encoder::{put_varint, varint_length};
 
 /// Bytes that are no columns; says what is wrong.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
@@ -9,20 +13,6 @@ pub struct WireError(pub &'static str);
 #[derive(Debug)]
 pub struct WireReader<'a> {
     rest: &'a [u8],
-}
-
-/// Appends `value` in groups of 7 bits, the lowest first; all but the last byte have the highest bit set.
-pub fn put_varint(out: &mut Vec<u8>, mut value: u64) {
-    while value >= 0x80 {
-        out.push(value as u8 | 0x80);
-        value >>= 7;
-    }
-    out.push(value as u8);
-}
-
-/// Returns the bytes of `value` as a varint: one for each 7 bits.
-pub fn varint_bytes(value: u64) -> usize {
-    (64 - (value | 1).leading_zeros() as usize).div_ceil(7)
 }
 
 /// Reads a varint in its shortest form from the beginning of `bytes`: its value and its length.
@@ -37,17 +27,8 @@ pub fn shortest_varint(bytes: &[u8]) -> Option<(u64, usize)> {
 
 #[cold]
 fn longer_varint(bytes: &[u8]) -> Option<(u64, usize)> {
-    let mut value = 0u64;
-    for (i, &byte) in bytes.iter().take(10).enumerate() {
-        if i == 9 && byte > 1 {
-            return None;
-        }
-        value |= u64::from(byte & 0x7f) << (7 * i);
-        if byte < 0x80 {
-            return (i == 0 || byte != 0).then_some((value, i + 1));
-        }
-    }
-    None
+    let is_shortest = |&(_, length): &(u64, usize)| length == 1 || bytes[length - 1] != 0;
+    decode_varint(bytes).filter(is_shortest)
 }
 
 impl<'a> WireReader<'a> {
@@ -106,7 +87,7 @@ mod tests {
             let mut bytes = Vec::new();
             put_varint(&mut bytes, value);
             assert_eq!(shortest_varint(&bytes), Some((value, bytes.len())));
-            assert_eq!(varint_bytes(value), bytes.len());
+            assert_eq!(varint_length(value), bytes.len());
             // Cut short it has no end.
             assert_eq!(shortest_varint(&bytes[..bytes.len() - 1]), None);
         }

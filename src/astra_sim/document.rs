@@ -1,9 +1,11 @@
 //! A file of keys and values, JSON or YAML alike: every value is read as the expected type, or refused by key and
 //! line.
 
-use super::error::{InputError, InputNote, did_you_mean, escape, quoted};
+use super::error::{InputError, InputNote, did_you_mean, escape};
 use super::input_entry::{InputEntry, InputValue};
 use super::{json, yaml};
+use chakram_base::config::quoted;
+use chakram_base::setting::Setting;
 use std::collections::BTreeMap;
 use std::fmt::Display;
 
@@ -81,7 +83,8 @@ impl<'f> InputDocument<'f> {
                     };
                     let why = format!(
                         "found an unknown key{expected}\n  try: correct or delete it, or pass \
-                         --lenient to have unknown keys ignored"
+                         {} to have unknown keys ignored",
+                        Setting::Lenient
                     );
                     return Err(document.error(key, *line, why));
                 }

@@ -79,7 +79,7 @@ impl InputNote {
         }
     }
 
-    /// Creates a note about the flag `flag`, which begins with `--`.
+    /// Creates a note about `flag`, a word of the command line.
     pub fn flag(flag: impl Into<String>, why: impl Into<String>) -> Self {
         Self {
             file: Self::COMMAND_LINE.to_owned(),
@@ -100,13 +100,6 @@ impl fmt::Display for InputNote {
     }
 }
 
-/// Returns `text` in quotes on one line, shortened for messages.
-pub(super) fn quoted(text: &str) -> String {
-    let short: String = text.chars().take(40).collect();
-    let more = if short.len() < text.len() { "…" } else { "" };
-    format!("{short:?}{more}")
-}
-
 /// Returns the message of a format's parser on one line, shortened for messages.
 pub(super) fn one_line(why: &str) -> String {
     let plain = |c: char| if c.is_control() { ' ' } else { c };
@@ -123,7 +116,7 @@ pub(super) fn escape(key: &str) -> String {
     if !key.is_empty() && key.len() <= 60 && key.chars().all(plain) {
         key.to_owned()
     } else {
-        quoted(key)
+        chakram_base::config::quoted(key)
     }
 }
 

@@ -8,6 +8,7 @@
 
 use super::AstraAlgorithm;
 use super::program::{AstraPhase, PhaseOperation, QueueSlot};
+use chakram_base::ids::Position;
 use chakram_base::units::{BufferShare, Span};
 use chakram_hardware::collective::{LinePosition, UncontendedCost};
 use chakram_hardware::group::GroupExtent;
@@ -59,7 +60,7 @@ impl SymmetricLine<'_> {
     fn message(&self, index: u32, step: u32) -> Option<Span> {
         let phase = &self.extent.phases[self.stage.phase as usize];
         let step = self.stage.step(self.slot, self.position(index), step)?;
-        let npu = |index| self.extent.npus[phase.position(0, index) as usize];
+        let npu = |index| self.extent.npus[phase.position(Position(0), index).index()];
         (self.quiet.cost)((npu(index), npu(step.to)), step.amount)
     }
 

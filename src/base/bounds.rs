@@ -5,6 +5,7 @@
 //! known before it is needed, [`check`] refuses it by name. Everything else is caught by the allocator of the
 //! binary ([`allocator::CountingAllocator`]), which knows the amount but not its purpose.
 
+use crate::setting::Setting;
 use crate::units::Bytes;
 use std::fmt::Display;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -54,13 +55,14 @@ pub fn remaining() -> u64 {
 /// Error of an allocation that would exceed the memory limit.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error(
-    "{what} would take at least {asked}, and memory is bounded at {bound}\n  try: {hint}, or --max-memory SIZE where the machine has more"
+    "{what} would take at least {asked}, and memory is bounded at {bound}\n  try: {hint}, or {} SIZE where the machine has more",
+    Setting::MaxMemory
 )]
 pub struct MemoryLimitError {
     what: String,
     asked: Bytes,
     bound: Bytes,
-    hint: &'static str,
+    hint: String,
 }
 
 /// Checks that `count` items of at least `each` bytes fit beside the memory that is allocated.
@@ -72,7 +74,7 @@ pub fn check(
     what: impl Display,
     count: u64,
     each: u64,
-    hint: &'static str,
+    hint: impl Display,
 ) -> Result<(), MemoryLimitError> {
     let asked = count.saturating_mul(each);
     if asked <= remaining() {
@@ -82,13 +84,13 @@ pub fn check(
         what: what.to_string(),
         asked: Bytes(asked),
         bound: memory(),
-        hint,
+        hint: hint.to_string(),
     })
 }
 
 /// Error of a compressed input that unpacks to more than its limit.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("its {packed} unpack to more than {limit}, the bound {}\n  try: --max-ratio N, if it is to be trusted", self.rule())]
+#[error("its {packed} unpack to more than {limit}, the bound {}\n  try: {} N, if it is to be trusted", self.rule(), Setting::MaxRatio)]
 pub struct UnpackLimitError {
     limit: Bytes,
     packed: Bytes,

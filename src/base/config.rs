@@ -167,6 +167,25 @@ impl<'d> ConfigTable<'d> {
         self.get(name).ok_or_else(|| self.missing(name, expected))
     }
 
+    /// The entry `name` as `read` reads it, if it is there.
+    pub fn optional<T>(
+        &self,
+        name: &str,
+        read: impl FnOnce(&ConfigField<'d>) -> Result<T, ConfigError>,
+    ) -> Result<Option<T>, ConfigError> {
+        self.get(name).map(|field| read(&field)).transpose()
+    }
+
+    /// The entry `name` as `read` reads it, or `default` without the entry.
+    pub fn or<T>(
+        &self,
+        name: &str,
+        default: T,
+        read: impl FnOnce(&ConfigField<'d>) -> Result<T, ConfigError>,
+    ) -> Result<T, ConfigError> {
+        self.get(name).map_or(Ok(default), |field| read(&field))
+    }
+
     /// An error: there is no entry `name`.
     pub fn missing(&self, name: &str, expected: impl Display) -> ConfigError {
         let why = format!("found nothing, expected {expected}");
@@ -183,6 +202,12 @@ impl<'d> ConfigTable<'d> {
             format_args!("a quantity in quotes such as {example:?}"),
         )?
         .quantity(example)
+    }
+
+    /// The whole number from 1 to `most` at `name`.
+    pub fn count(&self, name: &str, most: u32) -> Result<u32, ConfigError> {
+        self.need(name, format_args!("a whole number from 1 to {most}"))?
+            .count(most)
     }
 
     /// The choice from `all` at `name`.

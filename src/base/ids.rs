@@ -1,19 +1,22 @@
 //! Small integer names for things, so that an index of one kind cannot be used for another.
 
-use serde::{Deserialize, Serialize};
-use std::fmt;
-
 /// The most NPUs a machine may have, and the most ranks a job.
 pub const MAX_NPUS: u32 = 1 << 22;
 
+/// Declares an index of one kind: a number, 32 bits wide unless stated, that no other kind of index stands for.
+#[macro_export]
 macro_rules! index {
     ($(#[$doc:meta])* $name:ident) => {
+        $crate::index!($(#[$doc])* $name: u32);
+    };
+    ($(#[$doc:meta])* $name:ident: $number:ty) => {
         $(#[$doc])*
         #[derive(
-            Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize,
+            Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash,
+            ::serde::Serialize, ::serde::Deserialize,
         )]
-        #[cfg_attr(any(test, feature = "schema"), derive(schemars::JsonSchema))]
-        pub struct $name(pub u32);
+        #[cfg_attr(any(test, feature = "schema"), derive(::schemars::JsonSchema))]
+        pub struct $name(pub $number);
 
         impl $name {
             /// The position in an array.
@@ -23,9 +26,9 @@ macro_rules! index {
             }
         }
 
-        impl fmt::Display for $name {
-            fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-                fmt::Display::fmt(&self.0, f)
+        impl ::std::fmt::Display for $name {
+            fn fmt(&self, f: &mut ::std::fmt::Formatter<'_>) -> ::std::fmt::Result {
+                ::std::fmt::Display::fmt(&self.0, f)
             }
         }
     };
@@ -60,6 +63,18 @@ index!(
 index!(
     /// A group of a workload.
     GroupId
+);
+index!(
+    /// A member of a group, in the group's order.
+    MemberIndex
+);
+index!(
+    /// A member's place on the machine among those of its group, which count the innermost phase fastest.
+    Position
+);
+index!(
+    /// A stage of a chunk, among those that it passes.
+    StageIndex: u16
 );
 
 /// Formats ascending numbers as ranges: `0-3, 5`.

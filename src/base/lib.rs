@@ -7,4 +7,6 @@ pub mod config;
 pub mod dtype;
 pub mod ids;
 pub mod kernel_shape;
+pub mod setting;
+pub mod statistics;
 pub mod units;

@@ -10,10 +10,12 @@ use std::ops::{Add, AddAssign, Sub};
 mod count;
 mod estimate;
 mod parse;
+mod percent;
 
 pub use count::{counted, thousands};
 pub use estimate::TimeEstimate;
 pub use parse::QuantityError;
+pub use percent::{parse_percent, percent, percent_change, percent_of};
 
 /// Picoseconds in a microsecond.
 const PS_PER_US: u64 = 1_000_000;

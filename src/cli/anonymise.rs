@@ -1,12 +1,12 @@
 //! `chakram anonymise`: traces without names that identify who made them.
 
-use super::document::VersionedDocument;
 use super::progress::Progress;
 use super::terminal;
 use super::traces::{self, InputArgs, OutputArgs, SummaryFormatArg, TraceTarget};
 use chakram_analysis::edit::anonymise::{AnonymiserCounts, TraceAnonymiser};
 use chakram_hardware::machine::is_preset;
 use chakram_jobs::{groups_of, read_text};
+use chakram_report::document::VersionedDocument;
 use chakram_report::summary::{counted, thousands};
 use chakram_trace::format::job::JobFile;
 use clap::{ArgGroup, Args};

@@ -9,7 +9,6 @@ use std::process::ExitCode;
 mod check;
 mod contents;
 mod maintain;
-mod verdict;
 mod write;
 
 /// Keep traces for years: packed, checked, described, and compared with what was predicted before

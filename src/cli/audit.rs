@@ -1,9 +1,9 @@
 //! `chakram audit`: identifying information in traces.
 
-use super::document::VersionedDocument;
 use super::progress::Progress;
 use super::traces::{self, InputArgs, SummaryFormatArg};
 use chakram_analysis::edit::audit::{AuditFinding, LeakKind, TraceAudit};
+use chakram_report::document::VersionedDocument;
 use chakram_report::summary::{counted, thousands};
 use chakram_trace::format::escape;
 use clap::Args;

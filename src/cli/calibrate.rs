@@ -5,10 +5,10 @@ mod kernels;
 mod products;
 mod rank_classes;
 
-use super::compute::ComputeArgs;
+use super::compute::{ComputeArgs, score_error, with_flags};
 use super::output::ReportDestination;
 use chakram_base::config::{self, ConfigLiteral};
-use chakram_engine::ReplayOptions;
+use chakram_base::units::percent;
 use chakram_hardware::machine::{self, Machine, MachineSource};
 use chakram_report::summary::thousands;
 use chakram_report::table::{TextTable, left, right};
@@ -148,7 +148,11 @@ fn correct(
     let table = RunTable::parse(&read(steps)?, &name, &columns)?;
     let base = machine::source(columns.machine())?;
     let first = &table.runs[0].machine;
-    if !first.has_curves() || !args.compute.model().prefers_curves() {
+    let options = args
+        .compute
+        .options()
+        .map_err(|refusal| with_flags(&refusal))?;
+    if !first.has_curves() || !options.compute.prefers_curves() {
         return Err(format!(
             "steps correct prices by curves, and kernels on machine `{}` are not priced so\n  try: a machine with curves, and \
              neither --compute nor --efficiency",
@@ -156,13 +160,8 @@ fn correct(
         )
         .into());
     }
-    let options = ReplayOptions::with(|options| {
-        options.compute = args.compute.model();
-        options.launch = args.compute.launch();
-        options.measured_collectives = args.compute.measures_collectives();
-    });
     let threads = std::thread::available_parallelism().unwrap_or(NonZeroUsize::MIN);
-    let found = calibrate(&table, &options, threads)?;
+    let found = calibrate(&table, &options, threads).map_err(score_error)?;
     let mut section = format!(
         "{} steps of {}, on the prices above.\n",
         table.runs.len(),
@@ -228,7 +227,7 @@ fn summary(found: &[StepCorrection], steps: usize) -> String {
         let left_out = if errors.is_empty() {
             "one step".to_owned()
         } else {
-            format!("{:.1} %", 100.0 * mean)
+            percent(mean)
         };
         let cells = [
             format!("{first}, {next}"),

@@ -1,16 +1,16 @@
 //! Pricing of kernels, as arguments and as text in reports.
 
-use chakram_base::units::Span;
-use chakram_engine::LaunchMode;
+use chakram_engine::{LaunchMode, OptionRefusal, ReplayOptions};
 use chakram_hardware::compute::{
-    ComputeModel, HostTiming, RecordingClass, RooflineEfficiency, parse_model, parse_scaled,
+    ComputeModel, HostTiming, RecordingClass, RooflineEfficiency, parse_efficiency, parse_host,
+    parse_model,
 };
 use chakram_hardware::machine::Machine;
 use chakram_report::summary::{KernelBasis, thousands};
-use chakram_trace::graph::{Graph, NodeKind};
-use chakram_trace::workload::Workload;
+use chakram_studies::score::ScoreError;
 use clap::{Args, ValueEnum};
 use serde_json::{Map, Value};
+use std::error::Error;
 
 /// Heading of help.
 pub(super) const MODEL: &str = "Timing model";
@@ -81,116 +81,56 @@ fn parse_recorded_on(text: &str) -> Result<RecordedOn, String> {
     })
 }
 
-fn parse_host(text: &str) -> Result<HostTiming, String> {
-    match text {
-        "recorded" => Ok(HostTiming::Recorded),
-        _ => parse_scaled(text, "expected recorded or scaled:F").map(HostTiming::Scaled),
-    }
-}
-
-fn parse_efficiency(text: &str) -> Result<RooflineEfficiency, String> {
-    let fraction = text.parse().ok().and_then(RooflineEfficiency::new);
-    fraction.ok_or_else(|| {
-        "expected a part of the peak, above 0 and at most 1, for example 0.65".to_owned()
+/// Returns the reason of a refusal, with options by their flags.
+pub fn with_flags(refusal: &OptionRefusal) -> String {
+    refusal.text(|key, value| {
+        let flag = format!("--{}", key.name().replace('_', "-"));
+        match value {
+            "" => flag,
+            value => format!("{flag} {value}"),
+        }
     })
 }
 
+/// Returns the error of a score, with options by their flags.
+pub fn score_error(error: ScoreError) -> Box<dyn Error> {
+    match error {
+        ScoreError::Option {
+            file,
+            line,
+            refusal,
+        } => format!("{file}:{line}: {}", with_flags(&refusal)).into(),
+        error => error.into(),
+    }
+}
+
 impl ComputeArgs {
-    /// Returns the requested model.
+    /// Returns the requested model, without its efficiency.
     pub fn model(&self) -> ComputeModel {
         match &self.recorded_on {
             Some(source) => ComputeModel::RecordedOn(source.class),
-            None => self.compute.at(self.efficiency.unwrap_or_default()),
+            None => self.compute,
         }
     }
 
-    /// Returns the source of the durations of host work.
-    pub fn host(&self) -> HostTiming {
-        self.host
-    }
-
-    /// Returns how a host launches work.
-    pub fn launch(&self) -> LaunchMode {
-        match self.launch {
-            Some(LaunchArg::Eager) => LaunchMode::Eager,
-            Some(LaunchArg::Graph) => LaunchMode::Graph,
-            Some(LaunchArg::None) => LaunchMode::None,
-            None => LaunchMode::Auto,
+    /// Returns the options of a replay that these arguments set.
+    pub fn options(&self) -> Result<ReplayOptions, OptionRefusal> {
+        let mut options = ReplayOptions {
+            compute: self.model(),
+            host: self.host,
+            launch: match self.launch {
+                Some(LaunchArg::Eager) => LaunchMode::Eager,
+                Some(LaunchArg::Graph) => LaunchMode::Graph,
+                Some(LaunchArg::None) => LaunchMode::None,
+                None => LaunchMode::Auto,
+            },
+            measured_collectives: self.collectives.map(|how| how == CollectivesArg::Curves),
+            ..ReplayOptions::default()
+        };
+        if let Some(efficiency) = self.efficiency {
+            options.set_efficiency(efficiency)?;
         }
-    }
-
-    /// Returns whether collectives take what was measured, if that is said.
-    pub fn measures_collectives(&self) -> Option<bool> {
-        self.collectives.map(|how| how == CollectivesArg::Curves)
-    }
-
-    /// Refuses measured prices on a machine that has none.
-    pub fn check_machine(&self, machine: &Machine) -> Result<(), String> {
-        let name = machine.name();
-        if self.compute == ComputeModel::Curves && !machine.has_curves() {
-            return Err(format!(
-                "--compute curves: machine `{name}` has no curves of measured kernels\n  try: --compute roofline"
-            ));
-        }
-        if self.compute == ComputeModel::Curves && self.efficiency.is_some() {
-            return Err(
-                "--efficiency is for kernels by roofline, and with --compute curves they last as measured\n  \
-                 try: without --efficiency, or --compute roofline"
-                    .to_owned(),
-            );
-        }
-        if matches!(self.compute, ComputeModel::LoopNest(_)) && self.efficiency.is_some() {
-            return Err(format!(
-                "--efficiency is for kernels by roofline, and with --compute {} they last as their mappings do\n  \
-                 try: without --efficiency",
-                self.name()
-            ));
-        }
-        let launches = matches!(self.launch, Some(LaunchArg::Eager | LaunchArg::Graph));
-        if launches && machine.host().is_none() {
-            return Err(format!(
-                "--launch: machine `{name}` does not say what launches cost\n  try: a [host] table in its file"
-            ));
-        }
-        let measured = machine
-            .collective_curves()
-            .iter()
-            .any(|curves| !curves.is_empty());
-        if self.collectives == Some(CollectivesArg::Curves) && !measured {
-            return Err(format!(
-                "--collectives curves: machine `{name}` has no measured collectives\n  try: --collectives algorithms"
-            ));
-        }
-        Ok(())
-    }
-
-    /// Refuses options that have no effect on `workload`.
-    pub fn check(&self, workload: &Workload) -> Result<(), String> {
-        let graphs = workload.graphs();
-        if self.efficiency.is_some()
-            && !self.compute.computes()
-            && !graphs.iter().any(has_unrecorded_kernels)
-        {
-            return Err(format!(
-                "--efficiency says how near kernels come to the NPU's peak, and with --compute {} they last as \
-                 long as the trace says: all of them were recorded\n  try: --compute roofline",
-                self.name()
-            ));
-        }
-        if self.recorded_on.is_some() && !graphs.iter().any(has_recorded_kernels) {
-            return Err(
-                "--recorded-on says where kernels were recorded, and none of this job was\n  try: without --recorded-on"
-                    .to_owned(),
-            );
-        }
-        if self.host != HostTiming::Recorded && !graphs.iter().any(has_host_time) {
-            return Err(
-                "--host says how long host work lasts, and no node of this job is host work or has a delay on \
-                 the host\n  try: without --host"
-                    .to_owned(),
-            );
-        }
-        Ok(())
+        Ok(options)
     }
 
     /// Returns the first option that was given.
@@ -278,13 +218,7 @@ impl ComputeArgs {
         if let Some(source) = &self.recorded_on {
             return format!("recorded-on:{}", source.machine);
         }
-        match self.compute {
-            ComputeModel::Scaled(factor, _) => format!("scaled:{factor}"),
-            ComputeModel::Curves => "curves".to_owned(),
-            ComputeModel::Roofline(_) => "roofline".to_owned(),
-            ComputeModel::LoopNest(model) => format!("loopnest:{model}"),
-            _ => "recorded".to_owned(),
-        }
+        self.compute.to_string()
     }
 }
 
@@ -293,29 +227,6 @@ fn word(value: impl ValueEnum) -> String {
     let word = value.to_possible_value();
     word.map(|word| word.get_name().to_owned())
         .unwrap_or_default()
-}
-
-/// Returns whether a kernel of `graph` has a recorded duration.
-fn has_recorded_kernels(graph: &Graph) -> bool {
-    let recorded =
-        |node| graph.kind(node) == NodeKind::Compute && graph.recorded(node) > Span::ZERO;
-    graph.nodes().any(recorded)
-}
-
-/// Returns whether a kernel of `graph` has FLOPs or bytes and no recorded duration.
-fn has_unrecorded_kernels(graph: &Graph) -> bool {
-    let unrecorded = |node| {
-        graph.kind(node) == NodeKind::Compute
-            && graph.recorded(node) == Span::ZERO
-            && (graph.flops(node) > 0 || graph.bytes(node) > 0)
-    };
-    graph.captured().is_none() && graph.nodes().any(unrecorded)
-}
-
-/// Returns whether anything in `graph` is time of the host.
-fn has_host_time(graph: &Graph) -> bool {
-    let on_host = |node| graph.kind(node) == NodeKind::Host && graph.recorded(node) > Span::ZERO;
-    graph.has_delays() || graph.nodes().any(on_host)
 }
 
 /// Formats a factor as people write it, without the digits of its binary form.

@@ -1,12 +1,12 @@
 //! `chakram convert`: captures to traces, and traces from one form to another.
 
-use super::document::VersionedDocument;
 use super::progress::Progress;
 use super::traces::{self, CompressArg, SummaryFormatArg};
 use chakram_converters::pytorch::{
     self as converter, CommKernels, ConvertOptions, files, summary::ConversionSummary,
 };
 use chakram_jobs::{JobError, JobOutputs};
+use chakram_report::document::VersionedDocument;
 use chakram_trace::files::OutputSet;
 use chakram_trace::format::TraceError;
 use chakram_trace::format::file::read_all;

@@ -7,8 +7,9 @@ use super::terminal;
 use chakram_analysis::diff::render::{self, DiffRenderOptions, DiffThresholds, ThresholdVerdict};
 use chakram_analysis::diff::tally::{DiffTally, DiffTallyOptions, FileFault, TimeTolerance};
 use chakram_analysis::diff::{DiffAspect, differences, reports};
-use chakram_base::units::Span;
+use chakram_base::units::{Span, parse_percent};
 use chakram_jobs::{find, mark_read};
+use chakram_report::document::json_text;
 use chakram_trace::files::OutputSet;
 use chakram_trace::format::file::{RankFile, TraceContents, rank_of, read_text};
 use chakram_trace::format::{TraceError, format, job};
@@ -92,13 +93,10 @@ struct LineLimit(Option<usize>);
 const SHOWN_IN_TEXT: usize = 10;
 
 fn percent(text: &str) -> Result<f64, String> {
-    let number = text
-        .strip_suffix('%')
-        .ok_or("expected percent, for example 1%")?;
-    let found = number.trim().parse::<f64>().ok();
-    found
-        .filter(|percent| percent.is_finite() && *percent >= 0.0)
-        .ok_or_else(|| format!("`{number}` is no percentage; write for example 0.5%"))
+    parse_percent(text).ok_or_else(|| match text.strip_suffix('%') {
+        None => "expected percent, for example 1%".to_owned(),
+        Some(number) => format!("`{number}` is no percentage; write for example 0.5%"),
+    })
 }
 
 fn tolerance(text: &str) -> Result<TimeTolerance, String> {
@@ -249,7 +247,7 @@ fn of_reports(
     let verdict = found.hold(&args.limits());
     let text = match args.format {
         ReportFormatArg::Text => reports::text(&found, titles),
-        ReportFormatArg::Json => terminal::json(&reports::json(&found, titles, &verdict)),
+        ReportFormatArg::Json => json_text(&reports::json(&found, titles, &verdict)),
         ReportFormatArg::Csv => {
             return Err("--format csv is for traces; reports have text and json".into());
         }
@@ -285,7 +283,7 @@ fn of_traces(
     let verdict = args.limits().check(&all);
     let text = match args.format {
         ReportFormatArg::Text => render::text::render(&all, titles),
-        ReportFormatArg::Json => terminal::json(&render::json::render(&all, titles, &verdict)),
+        ReportFormatArg::Json => json_text(&render::json::render(&all, titles, &verdict)),
         ReportFormatArg::Csv => render::csv::render(&all, titles),
     };
     Ok((text, verdict))

@@ -154,7 +154,9 @@ pub fn run(args: &GenerateArgs, out: &mut dyn Write) -> Result<ExitCode, Box<dyn
         let progress = Progress::start("generating", "nodes", job.least_shared_nodes());
         let workload = job.workload_with(&|more| progress.add(more))?;
         drop(progress);
-        let options = given.options(MissingRankPolicy::Refuse, &workload, &mut inputs)?;
+        let machines = std::slice::from_ref(&machine);
+        let absent = MissingRankPolicy::Refuse;
+        let options = given.options(absent, &workload, machines, &mut inputs)?;
         let shorter = shortened.map(|step| step.replay(&machine, &options));
         let shorter = shorter.transpose()?;
         let mut to = ReportDestination::standard_output(out, outputs);

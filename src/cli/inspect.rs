@@ -4,6 +4,7 @@ use super::load::VerifyArg;
 use super::output::ReportDestination;
 use super::progress::Progress;
 use super::terminal;
+use chakram_analysis::inspect::render::{self, InspectTable, NodeList, PathReport, RenderHints};
 use chakram_analysis::inspect::{
     self, AttributeFilter, ClassFilter, InspectedTrace, NamePattern, NodeFilter, PathInput,
     RankSet, critical_path, in_order,
@@ -23,15 +24,15 @@ use std::process::ExitCode;
 /// Heading of help.
 const FILTERS: &str = "Filters";
 
-mod csv;
-mod json;
-pub(super) mod labels;
 mod list;
-mod node;
-mod path;
-mod text;
 
-use self::csv::render as render_csv;
+/// Options that show what a text leaves out.
+const HINTS: RenderHints = RenderHints {
+    all: "--format json",
+    all_paths: "--format json, or --rank R",
+    table: |table| format!("--format csv --table {table}"),
+    limit: |nodes| format!("--limit {nodes}"),
+};
 
 /// Show contents, times and critical path of traces
 #[derive(Debug, Args)]
@@ -147,10 +148,22 @@ enum InspectTableArg {
     Attributes,
 }
 
+impl From<InspectTableArg> for InspectTable {
+    fn from(table: InspectTableArg) -> Self {
+        match table {
+            InspectTableArg::Ranks => Self::Ranks,
+            InspectTableArg::Types => Self::Types,
+            InspectTableArg::Lanes => Self::Lanes,
+            InspectTableArg::Collectives => Self::Collectives,
+            InspectTableArg::Messages => Self::Messages,
+            InspectTableArg::Operators => Self::Operators,
+            InspectTableArg::Attributes => Self::Attributes,
+        }
+    }
+}
+
 /// Number of nodes that are listed as text by default.
 const LISTED: usize = 100;
-/// Version of the JSON documents.
-const SCHEMA: &str = "chakram.inspection.1";
 
 fn parse_time(text: &str) -> Result<Time, String> {
     let span: Span = text
@@ -196,9 +209,11 @@ pub fn run(args: &InspectArgs, out: &mut dyn Write) -> Result<ExitCode, Box<dyn 
     drop(progress);
     warn(job.faults())?;
     let text = match args.format {
-        InspectFormatArg::Json => json::summary(&job, args.options()).text(),
-        InspectFormatArg::Csv => render_csv(&job, args.table.unwrap_or(InspectTableArg::Types)),
-        _ => text::render(&job, &title, &args.filter_words(), to.style()),
+        InspectFormatArg::Json => render::json(&job, args.options()).text(),
+        InspectFormatArg::Csv => {
+            render::csv(&job, args.table.map_or(InspectTable::Types, Into::into))
+        }
+        _ => render::text(&job, &title, &args.filter_words(), &HINTS, to.style()),
     };
     to.write(&text)?;
     Ok(ExitCode::SUCCESS)
@@ -331,9 +346,9 @@ impl InspectArgs {
             })?;
         warn(trace.faults.count())?;
         let text = match self.format {
-            InspectFormatArg::Json => node::json(&trace, &near).text(),
+            InspectFormatArg::Json => render::node_json(&trace, &near).text(),
             InspectFormatArg::Dot => near.dot(),
-            _ => node::text(&trace, &near, to.style()),
+            _ => render::node_text(&trace, &near, &HINTS, to.style()),
         };
         to.write(&text)?;
         Ok(ExitCode::SUCCESS)
@@ -372,12 +387,13 @@ impl InspectArgs {
         )?;
         drop(progress);
         warn(faults)?;
-        let shown = path::PathReport {
+        let shown = PathReport {
             title,
             tracks: &tracks,
             list: self.list.then(|| self.limit()),
+            hints: HINTS,
         };
-        let paths = path::paths(&tracks, critical_path);
+        let paths = render::paths(&tracks, critical_path);
         let text = match self.format {
             InspectFormatArg::Json => shown.json(&paths).text(),
             InspectFormatArg::Csv => shown.csv(&paths),
@@ -395,7 +411,11 @@ impl InspectArgs {
     ) -> Result<ExitCode, Box<dyn Error>> {
         let list = list::NodeListing {
             filter: self.filter(),
-            format: self.format,
+            list: match self.format {
+                InspectFormatArg::Json => NodeList::Json,
+                InspectFormatArg::Csv => NodeList::Csv,
+                _ => NodeList::Text,
+            },
             limit: self.limit(),
             threads: self.threads(),
         };

@@ -145,7 +145,6 @@ impl LaunchArgs {
         inputs: &[HashedInput],
         to: &mut ReportDestination<'_>,
     ) -> Result<ExitCode, Box<dyn Error>> {
-        run.check_machine(machine)?;
         run.check_fit(job.workload())?;
         run.check_launches(!self.with.is_empty())?;
         let starts = self.starts()?;

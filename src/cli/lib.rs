@@ -3,11 +3,11 @@
 //! Exit codes: 0 done, 1 stuck, 2 bad input or usage, or output that cannot be written, 3 a threshold exceeded or a
 //! leak found. 0 means that every node of every rank completed.
 
-use chakram_base::bounds;
 use chakram_base::units::Bytes;
+use chakram_base::{bounds, setting};
 use chakram_jobs::JobError;
-use chakram_trace::format::TraceError;
 use chakram_trace::format::error::TraceFault;
+use chakram_trace::format::{TraceError, escaped_lines};
 use clap::{ArgMatches, Args, Command, CommandFactory, FromArgMatches, Parser, Subcommand};
 use clap_complete::CompleteEnv;
 use std::env;
@@ -29,7 +29,7 @@ pub mod compute;
 pub mod convert;
 pub mod custom_algorithm;
 pub mod diff;
-mod document;
+mod flags;
 pub mod generate;
 mod help;
 pub mod inspect;
@@ -201,6 +201,7 @@ pub fn main() -> ExitCode {
     // First of all: a signal may come at any time, and temporary files have to go.
     signals::watch();
     progress::started();
+    setting::name_as(flags::flag);
     // Before parsing, because the original accepts what our parser refuses.
     let arguments = astra_sim::arguments(env::args_os());
     let mut cli = match parse(arguments.kept) {
@@ -292,13 +293,13 @@ fn print_chain(error: &(dyn Error + 'static)) {
         anstyle::Style::new()
     };
     let mut last = error.to_string();
-    let mut text = format!("{style}error{style:#}: {}", terminal::plain(&last));
+    let mut text = format!("{style}error{style:#}: {}", escaped_lines(&last));
     let mut cause = error.source();
     while let Some(inner) = cause {
         // Errors of writing a file and of the command that asked for it may have the same text.
         let words = inner.to_string();
         if words != last {
-            text += &format!("\n  because: {}", terminal::plain(&words));
+            text += &format!("\n  because: {}", escaped_lines(&words));
         }
         last = words;
         cause = inner.source();

@@ -1,10 +1,10 @@
 //! `chakram loopnest`: the best mapping of a layer on a systolic accelerator.
 
-use super::document::VersionedDocument;
 use chakram_hardware::compute::{
     FoundMapping, LayerShape, LayerTensor, LoopDimension, LoopNestAccelerator, LoopNestModel,
     parse_loop_nest, search_mapping, set_accelerator,
 };
+use chakram_report::document::VersionedDocument;
 use chakram_report::summary::thousands;
 use chakram_report::table::{TextTable, left, right};
 use chakram_report::text::TextStyle;

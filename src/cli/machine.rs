@@ -1,9 +1,9 @@
 //! `chakram machine`: lists the built-in machines, shows one, checks files.
 
-use super::document::VersionedDocument;
 use chakram_hardware::machine::{self, Machine, MachineError, PRESETS};
 use chakram_hardware::network::{NetworkKind, SendCompletion};
 use chakram_hardware::topology::{SwitchingMode, TopologyDimension};
+use chakram_report::document::VersionedDocument;
 use chakram_report::table::{TextTable, left};
 use chakram_report::text::TextStyle;
 use clap::{Args, Subcommand, ValueEnum};

@@ -1,8 +1,8 @@
 //! `chakram model`: lists the models that come with the program, and shows one with its counts.
 
-use super::document::VersionedDocument;
 use super::output::ReportDestination;
 use chakram_report::csv::CsvRows;
+use chakram_report::document::VersionedDocument;
 use chakram_report::summary::thousands;
 use chakram_report::table::{TextTable, left, right};
 use chakram_report::text::TextStyle;

@@ -1,6 +1,6 @@
 //! Arguments of a replay and the printing of its report, for every source of workloads.
 
-use super::compute::{ComputeArgs, MODEL};
+use super::compute::{ComputeArgs, MODEL, with_flags};
 use super::custom_algorithm;
 use super::load::parse_map;
 use super::progress::{Progress, shown};
@@ -168,41 +168,9 @@ impl RunArgs {
                 "--all-operators needs --format json, or --format csv --table operators".to_owned(),
             );
         }
-        if self.network.is_some() && self.comm != CommArg::Model {
-            return Err(format!(
-                "--network says what carries communication, and with --comm {} it lasts as {0}\n  \
-                 try: leave one of the two out",
-                self.comm.policy()
-            ));
-        }
-        if self.aggregate && self.comm != CommArg::Model {
-            return Err(format!(
-                "--aggregate is for networks that carry communication, and with --comm {} it lasts as {0}\n  \
-                 try: leave one of the two out",
-                self.comm.policy()
-            ));
-        }
-        if self.stepwise && self.comm != CommArg::Model {
-            return Err(format!(
-                "--stepwise carries out collectives in messages, and with --comm {} they last as {0}\n  \
-                 try: leave one of the two out",
-                self.comm.policy()
-            ));
-        }
-        if self.counts_links() && self.comm != CommArg::Model {
-            return Err(format!(
-                "bytes over links are counted from messages, and with --comm {} communication lasts as {0}\n  \
-                 try: leave one of the two out",
-                self.comm.policy()
-            ));
-        }
-        if !self.custom.is_empty() && self.comm != CommArg::Model {
-            return Err(format!(
-                "--custom says how messages carry out collectives, and with --comm {} they last as {0}\n  \
-                 try: leave one of the two out",
-                self.comm.policy()
-            ));
-        }
+        self.options_without_files()?
+            .check_together()
+            .map_err(|refusal| with_flags(&refusal))?;
         custom_algorithm::check(&self.custom)
     }
 
@@ -316,7 +284,6 @@ impl RunArgs {
         to: &mut ReportDestination<'_>,
     ) -> Result<ExitCode, Box<dyn Error>> {
         let ReplayedJob { workload, name, .. } = job;
-        self.check_machine(machine)?;
         self.check_fit(workload)?;
         let start = Instant::now();
         let prepared = shown("matching ranks", || {
@@ -356,11 +323,6 @@ impl RunArgs {
             file.commit()?;
         }
         self.print(report, name, options.missing_ranks, inputs, to)
-    }
-
-    /// Refuses measured prices on a machine that has none.
-    pub fn check_machine(&self, machine: &Machine) -> Result<(), String> {
-        self.compute.check_machine(machine)
     }
 
     /// Prints warnings on standard error where nobody sees them in a text.
@@ -410,35 +372,46 @@ impl RunArgs {
         }
     }
 
-    /// Returns the engine's options to replay `workload`; files that they take join `inputs`, if their hashes
-    /// are wanted.
-    pub fn options(
-        &self,
-        absent: MissingRankPolicy,
-        workload: &Workload,
-        inputs: &mut Vec<HashedInput>,
-    ) -> Result<ReplayOptions, Box<dyn Error>> {
-        self.compute.check(workload)?;
-        let hashed = self.wants_hashes().then_some(inputs);
-        let custom = job::load_custom(&self.custom, hashed)?;
-        for note in custom_algorithm::notes(&custom, workload) {
-            terminal::note(format_args!("{note}"))?;
-        }
+    /// Returns the engine's options, without custom algorithms.
+    fn options_without_files(&self) -> Result<ReplayOptions, String> {
         Ok(ReplayOptions {
-            custom,
-            compute: self.compute.model(),
-            host: self.compute.host(),
-            launch: self.compute.launch(),
-            measured_collectives: self.compute.measures_collectives(),
             comm: self.comm.policy(),
-            missing_ranks: absent,
             network: self.network.map(NetworkArg::model),
             map: self.map().map(<[Npu]>::to_vec),
             stepwise: self.stepwise,
             aggregate: self.aggregate,
             links: self.counts_links(),
-            ..ReplayOptions::default()
+            ..self
+                .compute
+                .options()
+                .map_err(|refusal| with_flags(&refusal))?
         })
+    }
+
+    /// Returns the engine's options to replay `workload` on each of `machines`, all of which must be such that every option
+    /// has an effect. Files that they take join `inputs`, if their hashes are wanted.
+    pub fn options(
+        &self,
+        absent: MissingRankPolicy,
+        workload: &Workload,
+        machines: &[Machine],
+        inputs: &mut Vec<HashedInput>,
+    ) -> Result<ReplayOptions, Box<dyn Error>> {
+        let hashed = self.wants_hashes().then_some(inputs);
+        let options = ReplayOptions {
+            custom: job::load_custom(&self.custom, hashed)?,
+            missing_ranks: absent,
+            ..self.options_without_files()?
+        };
+        for machine in machines {
+            options
+                .check(machine, workload)
+                .map_err(|refusal| with_flags(&refusal))?;
+        }
+        for note in custom_algorithm::notes(&options.custom, workload) {
+            terminal::note(format_args!("{note}"))?;
+        }
+        Ok(options)
     }
 
     /// The NPU of each rank, where they are said.

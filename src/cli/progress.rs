@@ -6,6 +6,7 @@
 use super::terminal;
 use chakram_base::ids::NodeIndex;
 use chakram_base::units::Time;
+use chakram_engine::InstanceId;
 use chakram_report::{CollectiveRecord, Observer};
 use chakram_trace::format::TraceError;
 use chakram_trace::format::scan::NodeView;
@@ -203,10 +204,10 @@ fn rate(state: &ProgressState, out: &mut dyn fmt::Write) {
 pub struct NodeCounter<'p>(&'p Progress);
 
 impl Observer for NodeCounter<'_> {
-    fn issued(&mut self, _: Time, _: u32, _: NodeIndex, _: NodeKind) {}
+    fn issued(&mut self, _: Time, _: InstanceId, _: NodeIndex, _: NodeKind) {}
 
     #[inline]
-    fn completed(&mut self, _: Time, _: u32, _: NodeIndex, _: NodeKind) {
+    fn completed(&mut self, _: Time, _: InstanceId, _: NodeIndex, _: NodeKind) {
         self.0.inc();
     }
 

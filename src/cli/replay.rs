@@ -110,7 +110,7 @@ pub fn run(args: &ReplayArgs, out: &mut dyn Write) -> Result<ExitCode, Box<dyn E
     let mut inputs = job.inputs().to_vec();
     inputs.extend(machine_inputs.into_iter().flatten());
     let absent = args.job.absent.policy();
-    let options = args.run.options(absent, workload, &mut inputs)?;
+    let options = args.run.options(absent, workload, &machines, &mut inputs)?;
     match &machines[..] {
         [machine] if args.launches.are_given() => {
             let (launches, run) = (&args.launches, &args.run);
@@ -135,9 +135,6 @@ pub fn run(args: &ReplayArgs, out: &mut dyn Write) -> Result<ExitCode, Box<dyn E
             args.run.replay(job, machine, &options, &inputs, &mut to)
         }
         _ => {
-            machines
-                .iter()
-                .try_for_each(|machine| args.run.check_machine(machine))?;
             args.run.check_fit(workload)?;
             let mut comparison =
                 compare(workload, title, &named, &machines, &options, args.threads);

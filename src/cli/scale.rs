@@ -1,12 +1,12 @@
 //! `chakram scale`: a job of more or fewer ranks.
 
-use super::document::VersionedDocument;
 use super::progress::Progress;
 use super::terminal;
 use super::traces::{self, InputArgs, OutputArgs, SummaryFormatArg, TraceTarget};
 use chakram_analysis::edit::scale::{JobScaling, RankGrid, ScaledDimension, ShardScaling};
 use chakram_hardware::machine::name_for_ranks;
 use chakram_jobs::groups_of;
+use chakram_report::document::VersionedDocument;
 use chakram_report::summary::{counted, thousands};
 use chakram_trace::files::OutputHandle;
 use chakram_trace::format::job::JobFile;

@@ -1,9 +1,9 @@
 //! `chakram serve`: requests over time on processors that they share.
 
-use super::document::VersionedDocument;
 use super::output::ReportDestination;
 use super::terminal;
 use chakram_base::units::Span;
+use chakram_report::document::VersionedDocument;
 use chakram_report::text::TextStyle;
 use chakram_serving::{
     CompletedRequest, NoRequestObserver, Platform, RateSweep, RequestObserver, RequestTimeline,

@@ -1,12 +1,12 @@
 //! `chakram slice`: a part of a job as a job.
 
-use super::document::VersionedDocument;
 use super::progress::Progress;
 use super::traces::{self, InputArgs, OutputArgs, SummaryFormatArg, TraceTarget};
 use chakram_analysis::edit::slice::{
     CommunicationMatches, RankSelection, SliceSummary, SliceTarget,
 };
 use chakram_jobs::groups_of;
+use chakram_report::document::VersionedDocument;
 use chakram_report::summary::{counted, thousands};
 use chakram_report::table::{TextTable, left, right};
 use chakram_report::text::TextStyle;

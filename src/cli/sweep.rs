@@ -6,7 +6,7 @@ use chakram_report::report_text::render as render_report;
 use chakram_report::text::TextStyle;
 use chakram_studies::sweep::{
     JournalEntry, PointEvaluator, StudyExplorer, StudyShard, SweepJournal, SweepOptions, SweepStep,
-    SweepTable, WorkDone, command, explain, load, render,
+    SweepTable, WorkDone, explain, load, render,
 };
 use chakram_trace::files::OutputSet;
 use clap::{Args, Subcommand};
@@ -16,6 +16,10 @@ use std::num::NonZeroUsize;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::time::Instant;
+
+mod command;
+
+use command::command;
 
 /// Find the best machine, plan or schedule of a study
 #[derive(Debug, Args)]

@@ -3,13 +3,13 @@
 use super::compare::parallel_map;
 use super::load::{AbsentArg, DepsArg, VerifyArg};
 use super::output::{ReportDestination, load_machine};
-use super::terminal;
 use chakram_analysis::validate::{
     DefectCounts, ReportedTrace, ValidateOptions, ValidatedTrace, ValidationReport,
     ValidationStyle, to_json, to_text,
 };
 use chakram_base::ids::MAX_NPUS;
 use chakram_jobs as job;
+use chakram_report::document::json_text;
 use chakram_report::summary::HashedInput;
 use chakram_trace::files::{OutputSet, identity};
 use chakram_trace::format::file::{FoundTraces, RankFile, TraceContents};
@@ -151,7 +151,7 @@ pub fn run(args: &ValidateArgs, out: &mut dyn Write) -> Result<ExitCode, Box<dyn
             let inputs: Vec<HashedInput> = inputs.into_iter().chain(read).collect();
             let inputs = serde_json::to_value(inputs)?;
             let document = to_json(&report, options_json(args), inputs);
-            terminal::json(&document)
+            json_text(&document)
         }
     })?;
     if report.is_sound() {

@@ -8,6 +8,8 @@
 //! the first of them was scheduled ([`Agenda::delay`]). ASTRA-sim orders them so.
 
 use super::event::{Event, EventClass};
+use super::ids::InstanceIndex;
+use chakram_base::ids::Npu;
 use chakram_base::units::Time;
 use std::collections::VecDeque;
 
@@ -81,7 +83,7 @@ impl Agenda {
     /// Adds an event that ends a delay of `npu` at `at`: to the batch of that NPU and instant, if one is pending or
     /// being delivered, and otherwise as a new [`EventClass::Alarm`].
     #[inline]
-    pub fn delay(&mut self, npu: u32, at: Time, event: Event, detail: u32) {
+    pub fn delay(&mut self, npu: Npu, at: Time, event: Event, detail: u32) {
         let delay = BatchedDelay {
             event,
             detail,
@@ -97,11 +99,11 @@ impl Agenda {
                 self.delays.len() as u32 - 1
             }
         };
-        if npu as usize >= self.pending.len() {
-            self.pending.resize_with(npu as usize + 1, VecDeque::new);
+        if npu.index() >= self.pending.len() {
+            self.pending.resize_with(npu.index() + 1, VecDeque::new);
         }
         // New delays mostly end last, or with the last, so the back is looked at before the search.
-        let pending = &mut self.pending[npu as usize];
+        let pending = &mut self.pending[npu.index()];
         let place = match pending.back() {
             Some(&(last, _)) if last > at => pending.partition_point(|&(end, _)| end <= at),
             _ => pending.len(),
@@ -138,16 +140,16 @@ impl Agenda {
         } else {
             pending.insert(place, (at, gathering));
         }
-        self.push(at, Event::new(EventClass::Alarm, npu, gathering));
+        self.push(at, Event::new(EventClass::Alarm, npu.0, gathering));
     }
 
     /// Returns the next delay of a batch that is due, with its payload. After the last the batch is closed: a delay
     /// that is added for this instant afterwards begins another.
     #[inline]
-    pub fn next_delay(&mut self, npu: u32, gathering: u32) -> Option<(Event, u32)> {
+    pub fn next_delay(&mut self, npu: Npu, gathering: u32) -> Option<(Event, u32)> {
         let number = self.gatherings[gathering as usize].first;
         if number == NONE {
-            let first = self.pending[npu as usize].pop_front();
+            let first = self.pending[npu.index()].pop_front();
             debug_assert_eq!(
                 first.map(|(_, g)| g),
                 Some(gathering),
@@ -220,12 +222,19 @@ impl Agenda {
     }
 
     /// Pushes copies of those pending nodes of the instance `from` that `is_copied` accepts, with each of `to` in its place.
-    pub fn copy(&mut self, from: u32, to: &[u32], is_copied: impl Fn(Event) -> bool) {
+    pub fn copy(
+        &mut self,
+        from: InstanceIndex,
+        to: &[InstanceIndex],
+        is_copied: impl Fn(Event) -> bool,
+    ) {
         for bucket in &mut self.buckets {
             for place in 0..bucket.len() {
                 let (at, event) = bucket[place];
-                if event.is_of_node() && event.rank() == from && is_copied(event) {
-                    let copy = |&to: &u32| (at, Event::new(event.class(), to, event.payload()));
+                if event.is_of_node() && event.node().0 == from && is_copied(event) {
+                    let copy = |&to: &InstanceIndex| {
+                        (at, Event::of_node(event.class(), to, event.node().1))
+                    };
                     bucket.extend(to.iter().map(copy));
                 }
             }
@@ -251,12 +260,12 @@ mod tests {
         let mut agenda = Agenda::default();
         let event = |payload| Event::new(EventClass::Node, 0, payload);
         // At 5: NPU 1's gathering, then a message, then NPU 0's; what NPU 1 adds later joins its own.
-        agenda.delay(1, Time(5), event(10), 7);
+        agenda.delay(Npu(1), Time(5), event(10), 7);
         agenda.push(Time(5), event(20));
-        agenda.delay(0, Time(5), event(30), 0);
-        agenda.delay(1, Time(9), event(40), 0);
-        agenda.delay(1, Time(3), event(50), 0);
-        agenda.delay(1, Time(5), event(11), 8);
+        agenda.delay(Npu(0), Time(5), event(30), 0);
+        agenda.delay(Npu(1), Time(9), event(40), 0);
+        agenda.delay(Npu(1), Time(3), event(50), 0);
+        agenda.delay(Npu(1), Time(5), event(11), 8);
         let mut order = Vec::new();
         let mut batch = Vec::new();
         while agenda.next_time().is_some() {
@@ -266,12 +275,13 @@ mod tests {
                     order.push((event.payload(), 0));
                     continue;
                 }
-                while let Some((delayed, detail)) = agenda.next_delay(event.rank(), event.payload())
+                while let Some((delayed, detail)) =
+                    agenda.next_delay(Npu(event.rank()), event.payload())
                 {
                     order.push((delayed.payload(), detail));
                     // A delay of no length, made while the gathering is taken, joins it.
                     if delayed.payload() == 10 {
-                        agenda.delay(1, Time(5), Event::new(EventClass::Node, 0, 12), 0);
+                        agenda.delay(Npu(1), Time(5), Event::new(EventClass::Node, 0, 12), 0);
                     }
                 }
             }

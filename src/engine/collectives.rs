@@ -8,21 +8,22 @@ use super::dataflow::RunningInstance;
 use super::discipline::{CollectiveModel, Discipline};
 use super::effects::Effects;
 use super::event::{Event, EventClass};
-use super::fabric::{Fabric, InFlightOp};
-use super::plan::{BoundSlot, NONE};
+use super::fabric::Fabric;
+use super::ids::{GroupIndex, GroupSlot, InstanceIndex, RunIndex};
 use super::{ReplayOutcome, RunSettings};
-use chakram_base::ids::{NodeIndex, Rank};
+use chakram_base::ids::{NodeIndex, Position, Rank};
 use chakram_base::units::Time;
-use chakram_hardware::collective::{CollectiveRequest, ScriptEvent};
+use chakram_hardware::collective::CollectiveRequest;
 use chakram_hardware::network::NetworkBackend;
-use std::collections::BTreeMap;
 
 mod admission;
+mod answers;
 mod chunk_queues;
 mod chunks;
 mod description;
 mod direction_matching;
 mod endpoints;
+mod executor;
 mod fast_forward;
 mod group;
 mod launch_order;
@@ -32,64 +33,38 @@ mod recorded;
 mod rehearsal;
 mod requests;
 mod run;
+mod runs;
 mod schedule_cache;
 mod scripts;
 mod settling;
+mod stage_numbers;
 
-pub(super) use group::RunningGroup;
+pub(super) use group::{RunningGroup, RunningGroups};
+pub(super) use run::CollectiveRun;
+pub(super) use runs::CollectiveRuns;
 
-use chunk_queues::ChunkQueues;
-use direction_matching::UnsortedMessage;
-use run::CollectiveRun;
-use schedule_cache::ScheduleCache;
+use answers::AnswerCounts;
+use executor::ChunkExecutor;
 
 /// Collectives in flight.
 pub(super) struct Collectives<'a, M: CollectiveModel> {
-    backend: &'a mut M,
+    pub chunks: ChunkExecutor<'a, M>,
     settings: RunSettings<'a>,
-    groups: Vec<RunningGroup<'a>>,
-    runs: Vec<CollectiveRun>,
-    free_runs: Vec<u32>,
-    schedules: ScheduleCache<M::Stage>,
-    queues: ChunkQueues,
-    /// Chunks that began a stage and have not advanced in it yet: run and cell.
-    begun_chunks: Vec<(u32, u32)>,
-    /// Ops of steps that wait for their rendezvous request, by run, cell, stage and step.
-    expected: BTreeMap<(u32, u32, u16, u32), u32>,
-    /// True if members of a collective may run one stage in different directions or trees.
-    mixed_directions: bool,
+    answers: AnswerCounts,
+    /// Collectives requested so far.
+    requests: u32,
     /// First collective that a member issued with another kind or size than the member before it.
     mismatch: Option<IssueMismatch>,
-    /// While a collective is rehearsed, the ends of its members with their positions.
-    rehearsed_ends: Option<Vec<(Time, u32)>>,
-    counts: RunCounts,
-}
-
-/// Numbers of collectives so far.
-#[derive(Clone, Copy, Debug, Default)]
-struct RunCounts {
-    /// Requested.
-    requests: u32,
-    /// Groups of all launches.
-    groups: u32,
-    /// Answered by closed form, message by message, first one and then the other, and as recorded.
-    closed: u64,
-    stepwise: u64,
-    unfolded: u64,
-    recorded: u64,
-    /// Answered by closed form that can still be materialized, and how many there have been.
-    revocable: u32,
-    answers: u32,
 }
 
 /// A collective node of a member that holds its lane.
 #[derive(Clone, Copy)]
 pub(super) struct MemberCall<'x, 'a> {
     pub running: &'x RunningInstance<'a>,
-    pub instance: u32,
+    pub instance: InstanceIndex,
     pub node: NodeIndex,
     /// Its member of its group, and its number among the group's collectives.
-    pub slot: BoundSlot,
+    pub slot: GroupSlot,
     pub sequence: u32,
     /// Whether its trace names the group.
     pub named: bool,
@@ -98,31 +73,22 @@ pub(super) struct MemberCall<'x, 'a> {
 /// Two members that issued different collectives under one sequence number.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct IssueMismatch {
-    pub group: u32,
+    pub group: GroupIndex,
     pub sequence: u32,
     /// Instance and node of the later member.
-    pub own: (u32, NodeIndex),
+    pub own: (InstanceIndex, NodeIndex),
     /// Rank and node of the earlier member.
     pub other: (Rank, NodeIndex),
 }
 
 impl<'a, M: CollectiveModel> Collectives<'a, M> {
     pub fn new(backend: &'a mut M, settings: RunSettings<'a>) -> Self {
-        let mixed_directions = backend.matches_by_sender();
         Self {
-            backend,
+            chunks: ChunkExecutor::new(backend, settings),
             settings,
-            groups: Vec::new(),
-            runs: Vec::new(),
-            free_runs: Vec::new(),
-            schedules: ScheduleCache::default(),
-            queues: ChunkQueues::default(),
-            begun_chunks: Vec::new(),
-            expected: BTreeMap::new(),
-            mixed_directions,
+            answers: AnswerCounts::default(),
+            requests: 0,
             mismatch: None,
-            rehearsed_ends: None,
-            counts: RunCounts::default(),
         }
     }
 
@@ -133,9 +99,7 @@ impl<'a, M: CollectiveModel> Collectives<'a, M> {
 
     /// Adds the numbers of collectives to an outcome.
     pub fn count(&self, outcome: &mut ReplayOutcome) {
-        let counts = self.counts;
-        (outcome.closed, outcome.stepwise) = (counts.closed, counts.stepwise);
-        (outcome.unfolded, outcome.recorded) = (counts.unfolded, counts.recorded);
+        self.answers.count(outcome);
     }
 
     /// Has a member that holds its lane join its collective.
@@ -147,24 +111,24 @@ impl<'a, M: CollectiveModel> Collectives<'a, M> {
         call: MemberCall<'_, 'a>,
     ) {
         let (slot, mut sequence) = (call.slot, call.sequence);
-        let launch_order = &mut self.groups[slot.group as usize].order;
+        let launch_order = &mut self.chunks.groups[slot.group].order;
         if M::Order::MATCHES_AS_ISSUED {
-            sequence = if self.backend.matches_in_issue_order() {
+            sequence = if self.chunks.backend.matches_in_issue_order() {
                 launch_order.issued(slot.member)
             } else {
                 launch_order.numbered(sequence)
             };
         }
         let run = match launch_order.run_of[sequence as usize] {
-            NONE => self.add_run(call, slot, sequence),
-            run => {
+            None => self.add_run(call, slot, sequence),
+            Some(run) => {
                 if M::Order::MATCHES_AS_ISSUED {
                     self.check_alike(call, slot, run);
                 }
                 run
             }
         };
-        self.runs[run as usize].arrive(now, slot.member, call.node);
+        self.chunks.runs[run].arrive(now, slot.member, call.node);
         if M::Order::MATCHES_AS_ISSUED {
             self.notify_joined(call, slot.group, run);
         }
@@ -174,14 +138,14 @@ impl<'a, M: CollectiveModel> Collectives<'a, M> {
             self.enroll(fabric, effects, now, run, slot.member);
             return;
         }
-        let arrived = &mut self.runs[run as usize].arrivals.arrived_now;
+        let arrived = &mut self.chunks.runs[run].arrivals.arrived_now;
         arrived.push(slot.member);
         if arrived.len() > 1 {
             return;
         }
         // The first member of an instant has its run settled.
         if M::Order::AT_ONCE {
-            let event = Event::new(EventClass::Settle, 0, run);
+            let event = Event::of_run(EventClass::Settle, run, 0);
             effects.agenda.push(now, event);
         } else {
             effects.arrivals.push(run);
@@ -189,42 +153,41 @@ impl<'a, M: CollectiveModel> Collectives<'a, M> {
     }
 
     /// Adds the run of a collective whose first member arrives.
-    fn add_run(&mut self, call: MemberCall<'_, 'a>, slot: BoundSlot, sequence: u32) -> u32 {
-        let run = self.free_runs.pop().unwrap_or_else(|| {
-            self.runs.push(CollectiveRun::default());
-            self.runs.len() as u32 - 1
-        });
+    fn add_run(&mut self, call: MemberCall<'_, 'a>, slot: GroupSlot, sequence: u32) -> RunIndex {
+        let run = self.chunks.runs.take();
         let (request, root) = self.request(call, slot, sequence);
-        let running = &mut self.groups[slot.group as usize];
-        let (group, backend) = (running.plan, &*self.backend);
+        let running = &mut self.chunks.groups[slot.group];
+        let (group, backend) = (running.plan, &*self.chunks.backend);
         let variant = backend.variant(&request);
-        let key = (running.identity, &request, root, variant);
+        let key = (running.id, &request, root, variant);
         let work_out = || backend.chunk_schedule(&request, &group.extent, &group.paths);
-        let number = self.schedules.find(key, work_out);
-        self.runs[run as usize].reset(
+        let number = self.chunks.schedules.find(key, work_out);
+        self.chunks.runs[run].reset(
             (slot.group, running.number, sequence),
             (request, root),
             group.members.len(),
-            (number, self.schedules.get(number)),
+            (number, self.chunks.schedules.get(number)),
         );
-        running.order.run_of[sequence as usize] = run;
+        running.order.run_of[sequence as usize] = Some(run);
         run
     }
 
     /// Notifies the backend that a member has joined its collective.
-    fn notify_joined(&mut self, call: MemberCall<'_, 'a>, group: u32, run: u32) {
+    fn notify_joined(&mut self, call: MemberCall<'_, 'a>, group: GroupIndex, run: RunIndex) {
         let MemberCall {
             running,
             node,
             named,
             ..
         } = call;
-        let extent = &self.groups[group as usize].plan.extent;
-        if let Some(request) = self.runs[run as usize].request {
+        let extent = &self.chunks.groups[group].plan.extent;
+        if let Some(request) = self.chunks.runs[run].request {
             // The run's request is that of the member that came first.
             let node = running.graph.id(node);
             let request = CollectiveRequest { node, ..request };
-            self.backend.on_join(running.npu, named, &request, extent);
+            self.chunks
+                .backend
+                .on_join(running.npu, named, &request, extent);
         }
     }
 
@@ -232,14 +195,14 @@ impl<'a, M: CollectiveModel> Collectives<'a, M> {
     fn request(
         &mut self,
         call: MemberCall<'_, 'a>,
-        slot: BoundSlot,
+        slot: GroupSlot,
         sequence: u32,
-    ) -> (CollectiveRequest, u32) {
-        let number = self.counts.requests;
-        self.counts.requests = number.wrapping_add(1);
+    ) -> (CollectiveRequest, Position) {
+        let number = self.requests;
+        self.requests = number.wrapping_add(1);
         let (graph, node) = (call.running.graph, call.node);
         let (kind, bytes) = (graph.call(node).kind, graph.bytes(node));
-        let running = &self.groups[slot.group as usize];
+        let running = &self.chunks.groups[slot.group];
         let group = running.plan;
         let request = |buffer, splits| CollectiveRequest {
             node: graph.id(node),
@@ -259,15 +222,15 @@ impl<'a, M: CollectiveModel> Collectives<'a, M> {
             // call.
             None => {
                 let buffer = kind.buffer(bytes, group.members.len() as u32);
-                (request(buffer.unwrap_or(u64::MAX), None), 0)
+                (request(buffer.unwrap_or(u64::MAX), None), Position(0))
             }
         }
     }
 
     /// Returns what a run is settled by among those of an instant: the order in which members happened to arrive within it
     /// must not matter.
-    pub fn content_of(&self, run: u32) -> (u32, u32) {
-        let run = &self.runs[run as usize];
+    pub fn content_of(&self, run: RunIndex) -> (u32, u32) {
+        let run = &self.chunks.runs[run];
         (run.number, run.sequence)
     }
 
@@ -280,121 +243,10 @@ impl<'a, M: CollectiveModel> Collectives<'a, M> {
         now: Time,
         (event, detail): (Event, u32),
     ) {
-        let (id, cell) = (event.rank(), event.payload());
         match event.class() {
-            EventClass::Opened => self.credit(fabric, effects, now, (id, cell), detail),
-            EventClass::EndpointDone => {
-                self.on_endpoint_done(fabric, effects, now, (id, cell), detail);
-            }
-            EventClass::Reduced => self.credit(fabric, effects, now, (id, cell), 1),
-            EventClass::Found => self.on_receive(effects, now, id, cell),
-            EventClass::ScriptEvent => {
-                let cue = ScriptEvent::OpCompleted { part: detail };
-                self.play(fabric, effects, now, (id, cell), cue);
-            }
-            EventClass::ScriptReceived => self.taken(fabric, effects, now, event.payload()),
-            EventClass::Settle => self.settle_in_order(fabric, effects, now, event.payload()),
-            EventClass::Vacant => self.end_member(fabric, effects, now, id, cell),
-            EventClass::Run => self.end_run(fabric, effects, now, (event.payload(), event.rank())),
-            _ => debug_assert!(false, "an event of others"),
-        }
-    }
-
-    /// Handles the arrival of a step's message, from one cell of a run to another, of a stage and after so many steps as
-    /// the sender counts them.
-    #[inline]
-    pub fn step_arrived<N: NetworkBackend>(
-        &mut self,
-        fabric: &mut Fabric<'_, N>,
-        effects: &mut Effects,
-        now: Time,
-        (run, from, to): (u32, u32, u32),
-        (stage, mut number): (u16, u32),
-    ) {
-        if self.mixed_directions {
-            let message = UnsortedMessage {
-                from,
-                stage,
-                number,
-                is_request: false,
-            };
-            match self.number_for_receiver(run, to, message) {
-                Some(own) => number = own,
-                None => return,
-            }
-        }
-        self.on_arrival(fabric, effects, now, (run, to), (stage, number));
-    }
-
-    /// Handles the departure of a step's message, which a member waits for.
-    #[inline]
-    pub fn step_left<N: NetworkBackend>(
-        &mut self,
-        fabric: &mut Fabric<'_, N>,
-        effects: &mut Effects,
-        now: Time,
-        run: u32,
-        from: u32,
-    ) {
-        if let Some(progress) = &mut self.runs[run as usize].progress {
-            progress.cells[from as usize].leaving = false;
-        }
-        self.advance(fabric, effects, now, run, from);
-    }
-
-    /// Handles the arrival of a message of a collective.
-    pub fn arrived<N: NetworkBackend>(
-        &mut self,
-        fabric: &mut Fabric<'_, N>,
-        effects: &mut Effects,
-        now: Time,
-        of: InFlightOp,
-    ) {
-        match of {
-            InFlightOp::Step {
-                run,
-                from,
-                to,
-                stage,
-                recv_posted,
-            } => {
-                let number = (stage, recv_posted);
-                self.step_arrived(fabric, effects, now, (run, from, to), number);
-            }
-            InFlightOp::Scripted {
-                run,
-                from,
-                to,
-                label,
-                ..
-            } => {
-                let from = self.runs[run as usize].position(from);
-                let cue = ScriptEvent::Message { from, label };
-                self.play(fabric, effects, now, (run, to), cue);
-            }
-            InFlightOp::ChunkRequest {
-                run,
-                from,
-                to,
-                stage,
-                step,
-            } => {
-                let request = UnsortedMessage {
-                    from,
-                    stage,
-                    number: step,
-                    is_request: true,
-                };
-                let step = if self.mixed_directions {
-                    self.number_for_receiver(run, to, request)
-                } else {
-                    Some(step)
-                };
-                if let Some(step) = step {
-                    self.on_request(fabric, effects, now, (run, to), (stage, step));
-                }
-            }
-            _ => {}
+            EventClass::Settle => self.settle_in_order(fabric, effects, now, event.run()),
+            EventClass::Run => self.end_run(fabric, effects, now, event.run(), event.rank()),
+            _ => self.chunks.handle(fabric, effects, now, (event, detail)),
         }
     }
 }

@@ -5,12 +5,14 @@ use super::discipline::{CollectiveModel, Discipline};
 use super::extensions::Extensions;
 use super::feed::SingleLaunch;
 use super::host_launches::{self, ResolvedPrices};
+use super::ids::{InstanceId, ReplayGroupId};
 use super::options::{CommTiming, ReplayOptions};
 use super::plan::{InstancePlan, NONE, ReplayPlan, SharedGraphPlan};
 use super::run_programs::{LaunchSource, native, run_over_network};
 use super::{Engine, ReplayError, ReplayOutcome, ReplayRefusal};
 use crate::Observer;
 use chakram_base::ids::{GroupId, NodeIndex, Npu, Rank};
+use chakram_base::setting::Setting;
 use chakram_hardware::collective::{AlgorithmDescriber, CustomCollective, measured_collective};
 use chakram_hardware::compute::HostTiming;
 use chakram_hardware::group::GroupExtent;
@@ -186,34 +188,37 @@ impl<'a> CompiledReplay<'a> {
         self.plan.npu_of[rank.index()]
     }
 
-    /// The group behind a collective node of the instance numbered `instance`.
-    pub fn group_of(&self, instance: u32, node: NodeIndex) -> u32 {
-        let of = &self.workload().instances()[instance as usize];
+    /// The group of a collective node.
+    pub fn group_of(&self, instance: InstanceId, node: NodeIndex) -> ReplayGroupId {
+        let of = &self.workload().instances()[instance.index()];
         let call = self.workload().graph(of).call(node);
-        self.plan.instances[instance as usize].slots[call.group as usize].group
+        self.plan.instances[instance.index()].slots[call.group as usize].group
     }
 
     /// The group behind a collective node, and the index of its call among those of the group, from 0.
-    pub fn call_of(&self, instance: u32, node: NodeIndex) -> (u32, u32) {
-        let of = &self.workload().instances()[instance as usize];
+    pub fn call_of(&self, instance: InstanceId, node: NodeIndex) -> (ReplayGroupId, u32) {
+        let of = &self.workload().instances()[instance.index()];
         let graph = self.workload().graph(of);
-        let (call, planned) = (graph.call(node), &self.plan.instances[instance as usize]);
+        let (call, planned) = (graph.call(node), &self.plan.instances[instance.index()]);
         let sequence = planned.sequences.as_ref();
         let sequence = sequence.map_or(call.sequence, |all| all[graph.call_index(node)]);
         (planned.slots[call.group as usize].group, sequence)
     }
 
     /// The machine's named memory that a load or store reaches, if it names one.
-    pub fn named_memory(&self, instance: u32, node: NodeIndex) -> Option<u32> {
-        let of = &self.workload().instances()[instance as usize];
+    pub fn named_memory(&self, instance: InstanceId, node: NodeIndex) -> Option<u32> {
+        let of = &self.workload().instances()[instance.index()];
         let slot = self.workload().graph(of).remote_memory(node)?;
-        let planned = &self.plan.instances[instance as usize];
+        let planned = &self.plan.instances[instance.index()];
         Some(self.plan.shared[planned.shared as usize].memories[slot as usize])
     }
 
     /// The lane of its NPU that nodes hold while they run, for each lane of an instance's graph, if they hold one.
-    pub fn lanes_of(&self, instance: u32) -> impl ExactSizeIterator<Item = Option<u32>> + '_ {
-        let planned = &self.plan.instances[instance as usize];
+    pub fn lanes_of(
+        &self,
+        instance: InstanceId,
+    ) -> impl ExactSizeIterator<Item = Option<u32>> + '_ {
+        let planned = &self.plan.instances[instance.index()];
         let lanes = &self.plan.shared[planned.shared as usize].lanes;
         lanes.iter().map(|&lane| (lane != NONE).then_some(lane))
     }
@@ -224,10 +229,10 @@ impl<'a> CompiledReplay<'a> {
     }
 
     /// The number that a send and its receive share; `None` when the other end has no trace.
-    pub fn pair_of(&self, instance: u32, node: NodeIndex) -> Option<u32> {
-        let of = &self.workload().instances()[instance as usize];
+    pub fn pair_of(&self, instance: InstanceId, node: NodeIndex) -> Option<u32> {
+        let of = &self.workload().instances()[instance.index()];
         let message = self.workload().graph(of).message_index(node);
-        let pair = self.plan.instances[instance as usize].pairs[message];
+        let pair = self.plan.instances[instance.index()].pairs[message];
         (pair != NONE).then_some(pair)
     }
 
@@ -356,14 +361,21 @@ fn check_links(
             format!(
                 "network model {network} knows dimensions, and machine `{name}` has links of its own"
             ),
-            "--network fair-sharing, which is that machine's model",
+            format!(
+                "{} fair-sharing, which is that machine's model",
+                Setting::Network
+            ),
         ));
     }
     if (shares || options.links) && topology.npus() > MOST_NPUS {
         let npus = topology.npus();
         return Err(ReplayRefusal::new(
             format!("machine `{name}` has {npus} NPUs, and links are told apart up to {MOST_NPUS}"),
-            "--network ports or links, without --links",
+            format!(
+                "{} ports or links, without {}",
+                Setting::Network,
+                Setting::Links
+            ),
         ));
     }
     Ok(())

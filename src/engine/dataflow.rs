@@ -2,6 +2,7 @@
 
 use super::effects::Effects;
 use super::event::{Event, EventClass};
+use super::ids::{GroupIndex, GroupSlot, InstanceId, InstanceIndex, ReplayGroupId};
 use super::plan::{BoundSlot, InstancePlan, NONE, ReplayPlan, SharedGraphPlan};
 use chakram_base::ids::{NodeIndex, Npu, Rank};
 use chakram_base::units::{Span, Time};
@@ -14,14 +15,14 @@ mod open_dependencies;
 
 /// Packs a node of an instance into one word that sorts by instance, then id.
 #[inline]
-pub(super) fn key(instance: u32, node: NodeIndex) -> u64 {
-    u64::from(instance) << 32 | u64::from(node.0)
+pub(super) fn key(instance: InstanceIndex, node: NodeIndex) -> u64 {
+    u64::from(instance.0) << 32 | u64::from(node.0)
 }
 
 /// Returns the instance and node of a word.
 #[inline]
-pub(super) fn node_of(word: u64) -> (u32, NodeIndex) {
-    ((word >> 32) as u32, NodeIndex(word as u32))
+pub(super) fn node_of(word: u64) -> (InstanceIndex, NodeIndex) {
+    (InstanceIndex((word >> 32) as u32), NodeIndex(word as u32))
 }
 
 /// Flag of an instance: its kernels are submitted to a processor.
@@ -50,8 +51,8 @@ pub(super) struct RunningInstance<'a> {
     pub left: u32,
     /// Collectives that hold a lane.
     pub collectives: u32,
-    /// Index among the instances of all programs, by which observers know it.
-    pub number: u32,
+    /// What observers know it by.
+    pub id: InstanceId,
     pub npu: Npu,
     /// Frame of its launch.
     pub frame: u32,
@@ -87,10 +88,10 @@ impl RunningInstance<'_> {
 }
 
 /// Numbers of a program's first instance and group, and of the first table of what pairs exchange, among those of all.
-#[derive(Clone, Copy, Debug, Default)]
+#[derive(Clone, Copy, Debug)]
 pub(super) struct LaunchNumbers {
-    pub first_instance: u32,
-    pub first_group: u32,
+    pub first_instance: InstanceId,
+    pub first_group: ReplayGroupId,
     pub first_splits: u32,
 }
 
@@ -101,8 +102,8 @@ pub(super) struct LaunchPlace<'a> {
     pub ranks: &'a [RankInstance],
     /// Number of the launch.
     pub serial: u64,
-    pub first_instance: u32,
-    pub first_group: u32,
+    pub first_instance: InstanceIndex,
+    pub first_group: GroupIndex,
     pub first_pair: u32,
 }
 
@@ -136,13 +137,13 @@ impl<'a> Dataflow<'a> {
     }
 
     #[inline]
-    pub fn instance(&self, instance: u32) -> &RunningInstance<'a> {
-        &self.instances[instance as usize]
+    pub fn instance(&self, instance: InstanceIndex) -> &RunningInstance<'a> {
+        &self.instances[instance.index()]
     }
 
     #[inline]
-    pub fn instance_mut(&mut self, instance: u32) -> &mut RunningInstance<'a> {
-        &mut self.instances[instance as usize]
+    pub fn instance_mut(&mut self, instance: InstanceIndex) -> &mut RunningInstance<'a> {
+        &mut self.instances[instance.index()]
     }
 
     pub fn instances(&self) -> &[RunningInstance<'a>] {
@@ -158,12 +159,12 @@ impl<'a> Dataflow<'a> {
     pub fn add(
         &mut self,
         place: LaunchPlace<'a>,
-        first_number: u32,
+        first_id: InstanceId,
         graphs: impl Iterator<Item = &'a Graph>,
     ) {
         let frame = self.places.len() as u32;
         let planned = place.plan.instances.iter();
-        for (number, (graph, planned)) in (first_number..).zip(graphs.zip(planned)) {
+        for (id, (graph, planned)) in (first_id.0..).zip(graphs.zip(planned)) {
             let first_node = self.open.add(graph.in_degrees());
             self.instances.push(RunningInstance {
                 graph,
@@ -173,7 +174,7 @@ impl<'a> Dataflow<'a> {
                 first_lane: 0,
                 left: 0,
                 collectives: 0,
-                number,
+                id: InstanceId(id),
                 npu: planned.npu,
                 frame,
                 flags: 0,
@@ -183,8 +184,8 @@ impl<'a> Dataflow<'a> {
     }
 
     /// Sets the dependencies of an instance up that begins; `used` says that it ran before.
-    pub fn open(&mut self, instance: u32, used: bool) {
-        let running = &self.instances[instance as usize];
+    pub fn open(&mut self, instance: InstanceIndex, used: bool) {
+        let running = &self.instances[instance.index()];
         let (graph, first) = (running.graph, running.first_node);
         if used {
             self.open.reset(first, graph.in_degrees());
@@ -207,25 +208,25 @@ impl<'a> Dataflow<'a> {
 
     /// Returns the number of the launch of an instance.
     #[inline]
-    pub fn serial(&self, instance: u32) -> u64 {
+    pub fn serial(&self, instance: InstanceIndex) -> u64 {
         self.place_of(instance).serial
     }
 
     /// Returns what an instance is of in its workload.
     #[inline]
-    pub fn rank_of(&self, instance: u32) -> &'a RankInstance {
+    pub fn rank_of(&self, instance: InstanceIndex) -> &'a RankInstance {
         let place = self.place_of(instance);
-        &place.ranks[(instance - place.first_instance) as usize]
+        &place.ranks[(instance.0 - place.first_instance.0) as usize]
     }
 
     #[inline]
-    fn place_of(&self, instance: u32) -> &LaunchPlace<'a> {
-        &self.places[self.instances[instance as usize].frame as usize]
+    fn place_of(&self, instance: InstanceIndex) -> &LaunchPlace<'a> {
+        &self.places[self.instances[instance.index()].frame as usize]
     }
 
     /// Returns the group slot of a collective node, and its sequence in the group.
     #[inline]
-    pub fn call(&self, instance: u32, node: NodeIndex) -> (BoundSlot, u32) {
+    pub fn call(&self, instance: InstanceIndex, node: NodeIndex) -> (GroupSlot, u32) {
         let RunningInstance { graph, planned, .. } = self.instance(instance);
         let call = graph.call(node);
         let sequence = match &planned.sequences {
@@ -233,19 +234,19 @@ impl<'a> Dataflow<'a> {
             Some(sequences) => sequences[graph.call_index(node)],
         };
         let BoundSlot { group, member } = planned.slots[call.group as usize];
-        let group = self.place_of(instance).first_group + group;
-        (BoundSlot { group, member }, sequence)
+        let group = GroupIndex(self.place_of(instance).first_group.0 + group.0);
+        (GroupSlot { group, member }, sequence)
     }
 
     /// Returns whether the trace of an instance names the group of a collective.
-    pub fn names_group(&self, instance: u32, node: NodeIndex) -> bool {
+    pub fn names_group(&self, instance: InstanceIndex, node: NodeIndex) -> bool {
         let name = self.instance(instance).graph.call(node).group;
         self.rank_of(instance).group_names[name as usize].is_some()
     }
 
     /// Returns the match of a message of an instance, [`NONE`] when the other end is absent.
     #[inline]
-    pub fn pair(&self, instance: u32, message: usize) -> u32 {
+    pub fn pair(&self, instance: InstanceIndex, message: usize) -> u32 {
         match self.instance(instance).planned.pairs[message] {
             NONE => NONE,
             pair => self.place_of(instance).first_pair + pair,
@@ -254,20 +255,18 @@ impl<'a> Dataflow<'a> {
 
     /// Returns the rank at the other end of a message of an instance, and its NPU.
     #[inline]
-    pub fn peer(&self, instance: u32, message: usize) -> (Rank, Npu) {
+    pub fn peer(&self, instance: InstanceIndex, message: usize) -> (Rank, Npu) {
         let running = self.instance(instance);
         let peer = running.graph.messages()[message].peer;
         let peer = self.rank_of(instance).peers[peer as usize];
         (peer, self.place_of(instance).plan.npu_of[peer.index()])
     }
 
-    /// Returns the instance of another rank in the launch of `instance`, [`NONE`] if it has no trace.
-    pub fn instance_beside(&self, instance: u32, rank: Rank) -> u32 {
+    /// Returns the instance of another rank in the launch of `instance`, if it has a trace.
+    pub fn instance_beside(&self, instance: InstanceIndex, rank: Rank) -> Option<InstanceIndex> {
         let place = self.place_of(instance);
-        match place.plan.instance_of[rank.index()] {
-            NONE => NONE,
-            index => place.first_instance + index,
-        }
+        let own = place.plan.instance(rank)?;
+        Some(place.first_instance.after(own.0))
     }
 
     /// Returns what orders a node of a launch among the others of an instant: its NPU, launch and id.
@@ -287,7 +286,8 @@ impl<'a> Dataflow<'a> {
             );
             if alike.len() > 1 && of_nodes {
                 alike.sort_unstable_by_key(|event| {
-                    self.content_of(key(event.rank(), NodeIndex(event.payload())))
+                    let (instance, node) = event.node();
+                    self.content_of(key(instance, node))
                 });
             }
         }
@@ -300,10 +300,10 @@ impl<'a> Dataflow<'a> {
         &mut self,
         effects: &mut Effects,
         now: Time,
-        (instance, node): (u32, NodeIndex),
+        (instance, node): (InstanceIndex, NodeIndex),
         ended: impl FnOnce(&mut Effects, &RunningInstance<'_>, NodeKind),
     ) {
-        let running = &mut self.instances[instance as usize];
+        let running = &mut self.instances[instance.index()];
         let (graph, first) = (running.graph, running.first_node);
         let kind = graph.kind(node);
         running.left -= 1;
@@ -330,7 +330,7 @@ impl<'a> Dataflow<'a> {
     }
 
     /// Lets the nodes of an instance without dependencies go.
-    pub fn release_roots(&self, effects: &mut Effects, instance: u32) {
+    pub fn release_roots(&self, effects: &mut Effects, instance: InstanceIndex) {
         let graph = self.instance(instance).graph;
         for node in graph.nodes() {
             if graph.in_degrees()[node.index()] == 0 {
@@ -348,24 +348,24 @@ impl<'a> Dataflow<'a> {
     }
 
     /// Returns the dependencies that a node waits for, [`None`] if it is complete.
-    pub fn waits_for(&self, instance: u32, node: NodeIndex) -> Option<u32> {
+    pub fn waits_for(&self, instance: InstanceIndex, node: NodeIndex) -> Option<u32> {
         let first = self.instance(instance).first_node;
         self.open.left(first + node.index())
     }
 
     /// Returns whether all dependencies of a node are complete, its delay is over, and it is not.
-    pub fn is_posted(&self, instance: u32, node: NodeIndex) -> bool {
+    pub fn is_posted(&self, instance: InstanceIndex, node: NodeIndex) -> bool {
         let first = self.instance(instance).first_node;
         self.open.is_met(first + node.index())
     }
 
     /// Returns whether two instances of one graph have the same open dependencies.
-    pub fn are_alike(&self, one: u32, other: u32) -> bool {
+    pub fn are_alike(&self, one: InstanceIndex, other: InstanceIndex) -> bool {
         let [one, other] = [one, other].map(|of| self.nodes(of));
         self.open.are_alike(one, other)
     }
 
-    fn nodes(&self, instance: u32) -> Range<usize> {
+    fn nodes(&self, instance: InstanceIndex) -> Range<usize> {
         let running = self.instance(instance);
         running.first_node..running.first_node + running.graph.len()
     }
@@ -377,10 +377,10 @@ impl<'a> Dataflow<'a> {
     }
 
     /// Gives an instance the progress of another with the same graph.
-    pub fn copy_progress(&mut self, from: u32, to: u32) {
-        let of = &self.instances[from as usize];
+    pub fn copy_progress(&mut self, from: InstanceIndex, to: InstanceIndex) {
+        let of = &self.instances[from.index()];
         let (left, collectives) = (of.left, of.collectives);
-        let own = &mut self.instances[to as usize];
+        let own = &mut self.instances[to.index()];
         (own.left, own.collectives) = (left, collectives);
         let [from, to] = [from, to].map(|of| self.nodes(of));
         self.open.copy(from, to);
@@ -388,7 +388,7 @@ impl<'a> Dataflow<'a> {
 
     /// Makes the dormant nodes of an instance ready, after one of its nodes completed.
     #[inline]
-    pub fn wake(&mut self, effects: &mut Effects, instance: u32) {
+    pub fn wake(&mut self, effects: &mut Effects, instance: InstanceIndex) {
         if !self.dormant.is_empty() {
             let own = |word: &mut u64| node_of(*word).0 == instance;
             effects.ready.extend(self.dormant.extract_if(.., own));
@@ -401,7 +401,7 @@ impl<'a> Dataflow<'a> {
     }
 
     /// Returns whether a node is dormant.
-    pub fn is_dormant(&self, instance: u32, node: NodeIndex) -> bool {
+    pub fn is_dormant(&self, instance: InstanceIndex, node: NodeIndex) -> bool {
         self.dormant.contains(&key(instance, node))
     }
 }

@@ -9,6 +9,7 @@ use super::discipline::Discipline;
 use super::error::ReplayRefusal;
 use super::event::{Event, EventClass};
 use super::fabric::ApproachingAccess;
+use super::ids::{InstanceId, InstanceIndex, RunIndex};
 use crate::CollectiveRecord;
 use chakram_base::ids::{NodeIndex, Npu};
 use chakram_base::units::Time;
@@ -21,28 +22,28 @@ use chakram_hardware::network::NetworkMessage;
 pub(super) struct Effects {
     /// Later events.
     pub agenda: Agenda,
-    /// Parts of collectives that began, as number of the instance and node. Observers are told.
-    pub began: Vec<(u32, NodeIndex)>,
+    /// Parts of collectives that began. Observers are told.
+    pub began: Vec<(InstanceId, NodeIndex)>,
     /// Collectives that ended. Observers are told.
     pub records: Vec<CollectiveRecord>,
     /// Nodes of instances of which the network, a memory or a collective says when they end.
-    pub ends: Vec<(Time, u32, NodeIndex)>,
+    pub ends: Vec<(Time, InstanceIndex, NodeIndex)>,
     /// In insertion order, ends of this instant and all else that is to be done before anything else.
     pub work: Vec<FollowUp>,
     /// Nodes whose delay begins, as instance and node in one word.
     pub delayed: Vec<u64>,
     /// Lanes that were freed, as instance and lane. They take the nodes that queue for them, by rank and lane.
-    pub freed: Vec<(u32, u32)>,
+    pub freed: Vec<(InstanceIndex, u32)>,
     /// Nodes that became ready, as instance and node in one word. They are posted by rank and id.
     pub ready: Vec<u64>,
     /// Instances that ended. Their feeds are told, and may launch.
-    pub ended: Vec<u32>,
+    pub ended: Vec<InstanceIndex>,
     /// Loads and stores over the network. They are submitted in the order of their lanes.
     pub accesses: Vec<ApproachingAccess>,
     /// Messages. They are submitted by content.
     pub sends: Vec<PendingSend>,
     /// Runs of collectives with members that arrived. They are settled.
-    pub arrivals: Vec<u32>,
+    pub arrivals: Vec<RunIndex>,
     /// Reason for which the replay cannot go on after this instant.
     pub refusal: Option<ReplayRefusal>,
     /// Progress of the loop.
@@ -108,7 +109,7 @@ impl LoopProgress {
 #[derive(Clone, Copy, Debug)]
 pub(super) enum FollowUp {
     /// A node of an instance ends.
-    End(u32, NodeIndex),
+    End(InstanceIndex, NodeIndex),
     /// A chunk leaves its queue, which admits others.
     Leave(Npu, ChunkQueueSpec),
     /// A queue admits chunks.
@@ -116,7 +117,7 @@ pub(super) enum FollowUp {
     /// The message of a channel is there for its receive.
     Deliver(u32),
     /// All members of a run have been told that it ended.
-    Record(u32),
+    Record(RunIndex),
 }
 
 impl Effects {
@@ -139,9 +140,9 @@ impl Effects {
 
     /// Has observers told that a node's part of a collective begins.
     #[inline]
-    pub fn begin(&mut self, number: u32, node: NodeIndex) {
+    pub fn begin(&mut self, instance: InstanceId, node: NodeIndex) {
         self.is_stirred = true;
-        self.began.push((number, node));
+        self.began.push((instance, node));
     }
 
     /// Has observers told that a collective ended.
@@ -153,7 +154,7 @@ impl Effects {
 
     /// Notes when a node of an instance ends, of which the network, a memory or a collective says so.
     #[inline]
-    pub fn end_said(&mut self, at: Time, instance: u32, node: NodeIndex) {
+    pub fn end_said(&mut self, at: Time, instance: InstanceIndex, node: NodeIndex) {
         self.is_stirred = true;
         self.ends.push((at, instance, node));
     }
@@ -167,7 +168,7 @@ impl Effects {
 
     /// Has a node of an instance end now.
     #[inline]
-    pub fn end<D: Discipline>(&mut self, now: Time, instance: u32, node: NodeIndex) {
+    pub fn end<D: Discipline>(&mut self, now: Time, instance: InstanceIndex, node: NodeIndex) {
         if D::AT_ONCE {
             self.leave(FollowUp::End(instance, node));
         } else {
@@ -177,8 +178,8 @@ impl Effects {
 
     /// Schedules the end of a node.
     #[inline]
-    pub fn end_at(&mut self, at: Time, instance: u32, node: NodeIndex) {
-        let event = Event::new(EventClass::Node, instance, node.0);
+    pub fn end_at(&mut self, at: Time, instance: InstanceIndex, node: NodeIndex) {
+        let event = Event::of_node(EventClass::Node, instance, node);
         self.agenda.push(at, event);
     }
 
@@ -188,11 +189,11 @@ impl Effects {
         &mut self,
         npu: Npu,
         at: Time,
-        (instance, node): (u32, NodeIndex),
+        (instance, node): (InstanceIndex, NodeIndex),
     ) {
         if D::AT_ONCE {
-            let event = Event::new(EventClass::Node, instance, node.0);
-            self.agenda.delay(npu.0, at, event, 0);
+            let event = Event::of_node(EventClass::Node, instance, node);
+            self.agenda.delay(npu, at, event, 0);
         } else {
             self.end_at(at, instance, node);
         }

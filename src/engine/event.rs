@@ -1,5 +1,7 @@
 //! Events of the agenda, a word each.
 
+use super::ids::{CellIndex, InstanceIndex, RunCell, RunIndex};
+use chakram_base::ids::NodeIndex;
 use chakram_hardware::network::NetworkEvent;
 
 /// Bits of an event for its payload.
@@ -103,6 +105,45 @@ impl Event {
         );
         let class = (class as u64) << (PAYLOAD_BITS + RANK_BITS);
         Self(class | u64::from(rank) << PAYLOAD_BITS | u64::from(payload))
+    }
+
+    /// The event of a node of an instance, or of the instance if the class is its release.
+    #[inline]
+    pub fn of_node(class: EventClass, instance: InstanceIndex, node: NodeIndex) -> Self {
+        Self::new(class, instance.0, node.0)
+    }
+
+    /// The event of a collective in flight; `number` is what the class adds to it.
+    #[inline]
+    pub fn of_run(class: EventClass, run: RunIndex, number: u32) -> Self {
+        Self::new(class, number, run.0)
+    }
+
+    /// The event of a cell of a collective.
+    #[inline]
+    pub fn of_cell(class: EventClass, at: RunCell) -> Self {
+        Self::new(class, at.run.0, at.cell.0)
+    }
+
+    /// Returns the instance and node of an event of [`Self::of_node`].
+    #[inline]
+    pub fn node(self) -> (InstanceIndex, NodeIndex) {
+        (InstanceIndex(self.rank()), NodeIndex(self.payload()))
+    }
+
+    /// Returns the collective of an event of [`Self::of_run`].
+    #[inline]
+    pub fn run(self) -> RunIndex {
+        RunIndex(self.payload())
+    }
+
+    /// Returns the cell of an event of [`Self::of_cell`].
+    #[inline]
+    pub fn cell(self) -> RunCell {
+        RunCell {
+            run: RunIndex(self.rank()),
+            cell: CellIndex(self.payload()),
+        }
     }
 
     /// Returns what the network scheduled, if it is of the network.

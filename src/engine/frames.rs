@@ -8,6 +8,7 @@ use super::dataflow::{Dataflow, HELD, LaunchNumbers, REPRICED, RunningInstance, 
 use super::effects::Effects;
 use super::error::ReplayRefusal;
 use super::event::{Event, EventClass};
+use super::ids::{InstanceId, ReplayGroupId};
 use super::lanes::Lanes;
 use super::launch::{Launch, LaunchPrices, LaunchRecord, LaunchSerial};
 use super::plan::NONE;
@@ -50,11 +51,15 @@ pub(super) struct Launches<'a> {
 
 impl<'a> Launches<'a> {
     pub fn new(programs: &'a [CompiledReplay<'a>], feeds: usize, many: bool) -> Self {
-        let mut first = LaunchNumbers::default();
+        let mut first = LaunchNumbers {
+            first_instance: InstanceId(0),
+            first_group: ReplayGroupId(0),
+            first_splits: 0,
+        };
         let numbers = programs.iter().map(|program| {
             let before = first;
-            first.first_instance += program.plan.instances.len() as u32;
-            first.first_group += program.plan.groups.len() as u32;
+            first.first_instance.0 += program.plan.instances.len() as u32;
+            first.first_group.0 += program.plan.groups.len() as u32;
             first.first_splits += program.plan.splits.len() as u32;
             before
         });
@@ -191,11 +196,11 @@ impl<'a> Launches<'a> {
         let Some(&index) = index.filter(|&&index| index != NONE) else {
             return;
         };
-        let instance = place.first_instance + index;
+        let instance = place.first_instance.after(index);
         let running = flow.instance_mut(instance);
         if running.has(HELD) {
             running.flags &= !HELD;
-            let event = Event::new(EventClass::Release, instance, 0);
+            let event = Event::of_node(EventClass::Release, instance, NodeIndex(0));
             effects.agenda.push(now, event);
         }
     }

@@ -4,9 +4,10 @@ use super::dataflow::key;
 use super::discipline::{CollectiveModel, Discipline};
 use super::event::{Event, EventClass};
 use super::fabric::InFlightOp;
+use super::ids::RunCell;
 use super::{CommTiming, Engine};
 use crate::Observer;
-use chakram_base::ids::{NodeIndex, Npu};
+use chakram_base::ids::Npu;
 use chakram_base::units::Time;
 use chakram_hardware::network::{DeliveryNotice, NetworkBackend, NetworkEvent};
 
@@ -35,7 +36,7 @@ impl<O: Observer + ?Sized, N: NetworkBackend, M: CollectiveModel> Engine<'_, O, 
         }
         if !M::Order::AT_ONCE {
             let (fabric, effects) = (&mut self.fabric, &mut self.effects);
-            self.collectives.advance_begun(fabric, effects, now);
+            self.collectives.chunks.advance_begun(fabric, effects, now);
             self.follow_up(now);
         }
     }
@@ -54,9 +55,10 @@ impl<O: Observer + ?Sized, N: NetworkBackend, M: CollectiveModel> Engine<'_, O, 
         } = fabric.of_op(op)
         {
             fabric.forget_op(op);
-            let number = (stage, recv_posted);
+            let (to, number) = (RunCell { run, cell: to }, (stage, recv_posted));
             self.collectives
-                .step_arrived(fabric, effects, now, (run, from, to), number);
+                .chunks
+                .step_arrived(fabric, effects, now, to, from, number);
             // Where members answer a step only after their endpoint's work, nothing follows from its arrival.
             return;
         }
@@ -78,7 +80,7 @@ impl<O: Observer + ?Sized, N: NetworkBackend, M: CollectiveModel> Engine<'_, O, 
                 node,
             } => {
                 fabric.close(ports);
-                let send = (sender, NodeIndex(node));
+                let send = (sender, node);
                 self.messages.arrived::<M::Order>(effects, now, pair, send);
             }
             InFlightOp::Mirrored {
@@ -87,30 +89,35 @@ impl<O: Observer + ?Sized, N: NetworkBackend, M: CollectiveModel> Engine<'_, O, 
                 ports,
             } => {
                 fabric.close(ports);
-                effects.end::<M::Order>(now, receiver, NodeIndex(node));
+                effects.end::<M::Order>(now, receiver, node);
             }
             InFlightOp::Access { instance, node } => {
-                effects.end_said(now, instance, NodeIndex(node));
+                effects.end_said(now, instance, node);
             }
             InFlightOp::RankRequest {
                 pair,
                 receiver,
                 node,
             } => {
-                let receive = (receiver, NodeIndex(node));
+                let receive = (receiver, node);
                 self.messages.requested(fabric, effects, now, pair, receive);
             }
             InFlightOp::Scripted {
                 run, from, part, ..
             } if self.settings.sends_end_on_arrival => {
                 // The part is over for the sender first.
-                self.collectives
-                    .part_ended(fabric, effects, now, (run, from), part);
+                self.collectives.chunks.part_ended(
+                    fabric,
+                    effects,
+                    now,
+                    RunCell { run, cell: from },
+                    part,
+                );
                 self.follow_up(now);
                 let (fabric, effects) = (&mut self.fabric, &mut self.effects);
-                self.collectives.arrived(fabric, effects, now, of);
+                self.collectives.chunks.arrived(fabric, effects, now, of);
             }
-            _ => self.collectives.arrived(fabric, effects, now, of),
+            _ => self.collectives.chunks.arrived(fabric, effects, now, of),
         }
     }
 
@@ -120,16 +127,18 @@ impl<O: Observer + ?Sized, N: NetworkBackend, M: CollectiveModel> Engine<'_, O, 
         let (fabric, effects) = (&mut self.fabric, &mut self.effects);
         match fabric.of_op(op) {
             InFlightOp::Step { run, from, .. } => {
-                self.collectives.step_left(fabric, effects, now, run, from);
+                let at = RunCell { run, cell: from };
+                self.collectives.chunks.step_left(fabric, effects, now, at);
             }
             InFlightOp::Send { sender, node, .. } => {
-                effects.end::<M::Order>(now, sender, NodeIndex(node));
+                effects.end::<M::Order>(now, sender, node);
             }
             InFlightOp::Scripted {
                 run, from, part, ..
             } => {
-                let player = (run, from);
+                let player = RunCell { run, cell: from };
                 self.collectives
+                    .chunks
                     .part_ended(fabric, effects, now, player, part);
             }
             _ => {}
@@ -144,19 +153,20 @@ impl<O: Observer + ?Sized, N: NetworkBackend, M: CollectiveModel> Engine<'_, O, 
         let (fabric, effects) = (&mut self.fabric, &mut self.effects);
         match event.class() {
             EventClass::Node => {
-                self.complete(now, event.rank(), NodeIndex(event.payload()));
+                let (instance, node) = event.node();
+                self.complete(now, instance, node);
                 return;
             }
             EventClass::Ready => {
-                let (instance, node) = (event.rank(), NodeIndex(event.payload()));
+                let (instance, node) = event.node();
                 effects.ready.push(key(instance, node));
-                self.tell(instance, |observer, number| {
-                    observer.ready(now, number, node);
+                self.tell(instance, |observer, id| {
+                    observer.ready(now, id, node);
                 });
                 return;
             }
             EventClass::Release => {
-                self.flow.release_roots(effects, event.rank());
+                self.flow.release_roots(effects, event.node().0);
                 self.delay(now);
                 return;
             }
@@ -182,7 +192,7 @@ impl<O: Observer + ?Sized, N: NetworkBackend, M: CollectiveModel> Engine<'_, O, 
             EventClass::Memory => fabric.handle_memory(now, event.rank(), event.payload(), effects),
             EventClass::Requested => fabric.release(now, event.payload(), effects),
             EventClass::Run if self.settings.comm != CommTiming::Model => {
-                let run = event.payload();
+                let run = event.run();
                 self.collectives.end_recorded(&self.flow, effects, now, run);
             }
             _ => self

@@ -8,6 +8,7 @@ use super::dataflow::node_of;
 use super::discipline::{CollectiveModel, Discipline};
 use super::effects::FollowUp;
 use super::event::EventClass;
+use super::ids::InstanceIndex;
 use super::lanes::FREE;
 use crate::Observer;
 use chakram_base::ids::{NodeIndex, Npu};
@@ -36,7 +37,7 @@ impl Discipline for InsertionOrder {
                 engine.dispatch_by_id(now);
                 continue;
             }
-            let (npu, gathering) = (event.rank(), event.payload());
+            let (npu, gathering) = (Npu(event.rank()), event.payload());
             while let Some((event, detail)) = engine.effects.agenda.next_delay(npu, gathering) {
                 engine.handle(now, event, detail);
                 engine.dispatch_by_id(now);
@@ -98,16 +99,22 @@ impl<O: Observer + ?Sized, N: NetworkBackend, M: CollectiveModel> Engine<'_, O, 
                     self.dispatch_by_id(now);
                 }
                 FollowUp::Leave(npu, queue) => {
-                    self.collectives.leave(fabric, effects, now, (npu, queue));
+                    self.collectives
+                        .chunks
+                        .leave(fabric, effects, now, (npu, queue));
                 }
                 FollowUp::Admit(npu, queue) => {
-                    self.collectives.admit(fabric, effects, now, (npu, queue));
+                    self.collectives
+                        .chunks
+                        .admit(fabric, effects, now, (npu, queue));
                 }
                 FollowUp::Deliver(pair) => {
                     self.messages.deliver::<M::Order>(effects, now, pair);
                 }
                 FollowUp::Record(run) => {
-                    self.collectives.record_model(effects, now, run, false);
+                    self.collectives
+                        .chunks
+                        .record_model(effects, now, run, false);
                 }
             }
             self.follow_up(now);
@@ -118,14 +125,15 @@ impl<O: Observer + ?Sized, N: NetworkBackend, M: CollectiveModel> Engine<'_, O, 
     /// Handles an event on an NPU's bus. The consequences of a completed transfer come before the bus goes on.
     pub(super) fn bus_event(&mut self, now: Time, npu: Npu, event: u32) {
         let effects = &mut self.effects;
-        let Some((completion, detail)) = self.collectives.handle_bus(effects, now, npu, event)
+        let Some((completion, detail)) =
+            self.collectives.chunks.handle_bus(effects, now, npu, event)
         else {
             return;
         };
         self.handle(now, completion, detail);
         self.dispatch_by_id(now);
         let effects = &mut self.effects;
-        self.collectives.resume_bus(effects, now, npu, event);
+        self.collectives.chunks.resume_bus(effects, now, npu, event);
     }
 
     /// Issues, in insertion order, the nodes that became ready or can have a freed lane, by rank and id. A node made
@@ -186,9 +194,9 @@ impl<O: Observer + ?Sized, N: NetworkBackend, M: CollectiveModel> Engine<'_, O, 
     }
 
     /// Completes a node without work at once. Returns the node that takes its lane next.
-    fn skip(&mut self, now: Time, instance: u32, node: NodeIndex) -> Option<u64> {
-        let number = self.flow.instance(instance).number;
-        self.observer.issued(now, number, node, NodeKind::Compute);
+    fn skip(&mut self, now: Time, instance: InstanceIndex, node: NodeIndex) -> Option<u64> {
+        let id = self.flow.instance(instance).id;
+        self.observer.issued(now, id, node, NodeKind::Compute);
         let dormant = std::mem::take(self.flow.dormant());
         self.complete(now, instance, node);
         *self.flow.dormant() = dormant;
@@ -201,7 +209,7 @@ impl<O: Observer + ?Sized, N: NetworkBackend, M: CollectiveModel> Engine<'_, O, 
     /// ASTRA-sim.
     fn wake_idle_instances(&mut self) {
         let dormant = self.flow.dormant().iter();
-        let mut sleeping: Vec<u32> = dormant.map(|&word| node_of(word).0).collect();
+        let mut sleeping: Vec<InstanceIndex> = dormant.map(|&word| node_of(word).0).collect();
         sleeping.dedup();
         for instance in sleeping {
             let running = self.flow.instance(instance);
@@ -211,7 +219,7 @@ impl<O: Observer + ?Sized, N: NetworkBackend, M: CollectiveModel> Engine<'_, O, 
                 .any(|lane| self.processors.lanes().holder(lane) != FREE)
                 || self.messages.listens(&running.planned.pairs, instance);
             if !is_under_way {
-                self.collectives.note_idle(running.npu);
+                self.collectives.chunks.note_idle(running.npu);
                 self.flow.wake(&mut self.effects, instance);
             }
         }

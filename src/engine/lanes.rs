@@ -7,6 +7,7 @@
 
 use super::dataflow::{Dataflow, node_of};
 use super::discipline::Discipline;
+use super::ids::InstanceIndex;
 use std::cmp::Reverse;
 use std::collections::{BinaryHeap, VecDeque};
 
@@ -25,7 +26,7 @@ struct LaneState {
 /// Part of a lane in a launch.
 #[derive(Clone, Copy, Debug)]
 struct LaneTurn {
-    instance: u32,
+    instance: InstanceIndex,
     /// Nodes that have yet to complete on the lane.
     left: u32,
 }
@@ -68,7 +69,7 @@ impl Lanes {
     }
 
     /// Enters an instance with `left` nodes on a lane, behind those that began before.
-    pub fn enter(&mut self, lane: u32, instance: u32, left: u32) {
+    pub fn enter(&mut self, lane: u32, instance: InstanceIndex, left: u32) {
         if self.turns.len() < self.states.len() {
             self.turns.resize_with(self.states.len(), VecDeque::new);
         }
@@ -76,7 +77,7 @@ impl Lanes {
     }
 
     /// Returns the instance whose turn it is on a lane that serves several launches.
-    pub fn turn(&self, lane: u32) -> Option<u32> {
+    pub fn turn(&self, lane: u32) -> Option<InstanceIndex> {
         let turns = self.turns.get(lane as usize)?;
         turns.front().map(|turn| turn.instance)
     }

@@ -40,7 +40,7 @@ pub enum LaunchPrices {
     /// Those of the program times a factor, each to the nearest picosecond.
     Scaled(f64),
     /// One for each class of kernels, which is the index of a kernel's name in its graph
-    /// ([`Graph::name_index`](crate::internals::graph::Graph::name_index)). Classes without one keep that of the
+    /// ([`Graph::name_index`](chakram_trace::graph::Graph::name_index)). Classes without one keep that of the
     /// program.
     ByClass(Arc<[Option<Span>]>),
 }

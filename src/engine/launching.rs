@@ -1,11 +1,20 @@
 //! Launches in the loop: feeds are told what ended, and what they ask for begins; jobs of processors begin and end.
 
-use super::dataflow::{HELD, LaunchPlace, REPRICED, SERVED, SLOWED, TURNS, key, node_of};
-use super::discipline::CollectiveModel;
+use super::collectives::RunningGroups;
+use super::dataflow::{Dataflow, HELD, LaunchPlace, REPRICED, SERVED, SLOWED, TURNS, key, node_of};
+use super::discipline::{CollectiveModel, Discipline};
+use super::effects::Effects;
 use super::event::{Event, EventClass};
 use super::feed::Feed;
-use super::launch::{Launch, LaunchOrderEntry, LaunchPrices, LaunchQueue, LaunchRelease};
+use super::frames::Launches;
+use super::ids::InstanceIndex;
+use super::launch::{
+    Launch, LaunchOrderEntry, LaunchPrices, LaunchQueue, LaunchRecord, LaunchRelease,
+};
+use super::messages::Messages;
 use super::processor::ProcessorJob;
+use super::processors::Processors;
+use super::tile_groups::TileGroups;
 use super::{CompiledReplay, Engine};
 use crate::Observer;
 use chakram_base::ids::NodeIndex;
@@ -85,11 +94,97 @@ impl<'a, O: Observer + ?Sized, N: NetworkBackend, M: CollectiveModel> Engine<'a,
 
     /// Begins a launch.
     fn begin(&mut self, now: Time, feed: u32, launch: Launch) {
+        let mut parts = LaunchParts {
+            launches: &mut self.launches,
+            flow: &mut self.flow,
+            tile_groups: &mut self.tile_groups,
+            processors: &mut self.processors,
+            messages: &mut self.messages,
+            groups: &mut self.collectives.chunks.groups,
+            effects: &mut self.effects,
+            aggregate: self.settings.aggregate,
+            as_issued: M::Order::MATCHES_AS_ISSUED,
+        };
+        if let Some(record) = parts.begin(now, feed, launch) {
+            self.observer.launched(now, &record);
+        }
+    }
+
+    fn processor_job(&self, instance: InstanceIndex, node: NodeIndex) -> ProcessorJob {
+        let running = self.flow.instance(instance);
+        let record = self.launches.record(running.frame);
+        ProcessorJob {
+            npu: running.npu,
+            launch: record.serial,
+            feed: record.feed,
+            program: record.program,
+            tag: record.tag,
+            node,
+            price: self.launches.price(running, node),
+            token: key(instance, node),
+        }
+    }
+
+    /// Submits a kernel to the processor of its NPU.
+    pub(super) fn submit_job(&mut self, now: Time, instance: InstanceIndex, node: NodeIndex) {
+        let job = self.processor_job(instance, node);
+        self.processors.submit(now, &job);
+        self.schedule_jobs(now);
+    }
+
+    /// Tells the processor of its NPU that a kernel is complete.
+    pub(super) fn end_job(&mut self, now: Time, instance: InstanceIndex, node: NodeIndex) {
+        let job = self.processor_job(instance, node);
+        self.processors.ended(now, &job);
+        self.schedule_jobs(now);
+    }
+
+    /// Tells processors that nothing is left of an instant at which they were told something.
+    pub(super) fn settle_processors(&mut self, now: Time) {
+        self.processors.settle(now);
+        self.schedule_jobs(now);
+        // News of processors may have made room for launches that a feed holds back.
+        for feed in 0..self.feeds.count() {
+            self.feeds.schedule_wake(&mut self.effects, now, feed);
+        }
+    }
+
+    /// Schedules the ends of the jobs whose times are known by now.
+    fn schedule_jobs(&mut self, now: Time) {
+        let mut started = std::mem::take(self.processors.started());
+        for times in started.drain(..) {
+            let (instance, node) = node_of(times.token);
+            let job = self.processor_job(instance, node);
+            self.observer.occupied(now, &job, &times);
+            self.effects.end_at(times.end.max(now), instance, node);
+        }
+        *self.processors.started() = started;
+    }
+}
+
+/// The parts of a loop in which a launch has a place.
+///
+/// It names none of the types over which the loop is generic, so that the beginning of a launch is compiled once.
+struct LaunchParts<'x, 'a> {
+    launches: &'x mut Launches<'a>,
+    flow: &'x mut Dataflow<'a>,
+    tile_groups: &'x mut TileGroups,
+    processors: &'x mut Processors<'a>,
+    messages: &'x mut Messages<'a>,
+    groups: &'x mut RunningGroups<'a>,
+    effects: &'x mut Effects,
+    aggregate: bool,
+    as_issued: bool,
+}
+
+impl<'a> LaunchParts<'_, 'a> {
+    /// Begins a launch, and returns what observers are told of it; `None` if it is refused.
+    fn begin(&mut self, now: Time, feed: u32, launch: Launch) -> Option<LaunchRecord> {
         let (program, record) = match self.launches.number(now, feed, &launch) {
             Ok(numbered) => numbered,
             Err(refusal) => {
                 self.effects.refusal = Some(refusal);
-                return;
+                return None;
             }
         };
         let repriced = !matches!(launch.prices, LaunchPrices::AsCompiled);
@@ -101,7 +196,8 @@ impl<'a, O: Observer + ?Sized, N: NetworkBackend, M: CollectiveModel> Engine<'a,
         self.flow.number(frame, record.serial.0);
         let place = *self.flow.place(frame);
         let (first, count) = (place.first_instance, plan.instances.len() as u32);
-        for (instance, planned) in (first..).zip(&plan.instances) {
+        for (index, planned) in (0..).zip(&plan.instances) {
+            let instance = first.after(index);
             let npu = launch.npu.unwrap_or(planned.npu);
             let shared = program.shared_at(planned, launch.npu);
             let lanes = self.processors.lanes_mut();
@@ -133,32 +229,32 @@ impl<'a, O: Observer + ?Sized, N: NetworkBackend, M: CollectiveModel> Engine<'a,
                 }
             }
         }
-        self.collectives
-            .launch_groups(place.first_group, plan.groups.len(), used);
+        self.groups
+            .launch(place.first_group, plan.groups.len(), used);
         if used {
             self.messages.reset(place.first_pair, plan.pairs);
         }
-        self.observer.launched(now, &record);
         let held = launch.release == LaunchRelease::ByRank;
         if held {
             self.launches.hold(frame);
         }
-        if self.settings.aggregate && !many {
-            self.tile_groups.form(&mut self.flow, first, count);
+        if self.aggregate && !many {
+            self.tile_groups.form(self.flow, first, count);
         }
-        for instance in first..first + count {
+        for instance in (0..count).map(|index| first.after(index)) {
             let running = self.flow.instance_mut(instance);
             if running.left == 0 {
                 self.effects.ended.push(instance);
             } else if held {
                 running.flags |= HELD;
-            } else if !self.tile_groups.follows(&self.flow, instance) {
+            } else if !self.tile_groups.follows(self.flow, instance) {
                 let release = self.flow.rank_of(instance).release;
                 let at = now + release.since(Time::ZERO);
-                let event = Event::new(EventClass::Release, instance, 0);
+                let event = Event::of_node(EventClass::Release, instance, NodeIndex(0));
                 self.effects.agenda.push(at, event);
             }
         }
+        Some(record)
     }
 
     /// Makes room for a launch of a program in all components.
@@ -166,7 +262,7 @@ impl<'a, O: Observer + ?Sized, N: NetworkBackend, M: CollectiveModel> Engine<'a,
         let (plan, workload) = (&program.plan, program.workload());
         let numbers = self.launches.numbers(index);
         let only = !self.launches.are_many();
-        let first_instance = self.flow.instances().len() as u32;
+        let first_instance = InstanceIndex(self.flow.instances().len() as u32);
         if only {
             // There is no other frame, so no room is left over. Several grow by doubling.
             let lanes = plan.instances.iter();
@@ -179,63 +275,10 @@ impl<'a, O: Observer + ?Sized, N: NetworkBackend, M: CollectiveModel> Engine<'a,
             ranks: workload.instances(),
             serial: 0,
             first_instance,
-            first_group: self
-                .collectives
-                .add_groups(plan, first_instance, numbers, only),
-            first_pair: self.messages.add::<M::Order>(plan),
+            first_group: self.groups.add(plan, first_instance, numbers, only),
+            first_pair: self.messages.add(plan, self.as_issued),
         };
         let graphs = workload.instances().iter().map(|of| workload.graph(of));
         self.flow.add(place, numbers.first_instance, graphs);
-    }
-
-    fn processor_job(&self, instance: u32, node: NodeIndex) -> ProcessorJob {
-        let running = self.flow.instance(instance);
-        let record = self.launches.record(running.frame);
-        ProcessorJob {
-            npu: running.npu,
-            launch: record.serial,
-            feed: record.feed,
-            program: record.program,
-            tag: record.tag,
-            node,
-            price: self.launches.price(running, node),
-            token: key(instance, node),
-        }
-    }
-
-    /// Submits a kernel to the processor of its NPU.
-    pub(super) fn submit_job(&mut self, now: Time, instance: u32, node: NodeIndex) {
-        let job = self.processor_job(instance, node);
-        self.processors.submit(now, &job);
-        self.schedule_jobs(now);
-    }
-
-    /// Tells the processor of its NPU that a kernel is complete.
-    pub(super) fn end_job(&mut self, now: Time, instance: u32, node: NodeIndex) {
-        let job = self.processor_job(instance, node);
-        self.processors.ended(now, &job);
-        self.schedule_jobs(now);
-    }
-
-    /// Tells processors that nothing is left of an instant at which they were told something.
-    pub(super) fn settle_processors(&mut self, now: Time) {
-        self.processors.settle(now);
-        self.schedule_jobs(now);
-        // News of processors may have made room for launches that a feed holds back.
-        for feed in 0..self.feeds.count() {
-            self.feeds.schedule_wake(&mut self.effects, now, feed);
-        }
-    }
-
-    /// Schedules the ends of the jobs whose times are known by now.
-    fn schedule_jobs(&mut self, now: Time) {
-        let mut started = std::mem::take(self.processors.started());
-        for times in started.drain(..) {
-            let (instance, node) = node_of(times.token);
-            let job = self.processor_job(instance, node);
-            self.observer.occupied(now, &job, &times);
-            self.effects.end_at(times.end.max(now), instance, node);
-        }
-        *self.processors.started() = started;
     }
 }

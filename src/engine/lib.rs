@@ -61,6 +61,7 @@ mod feeding;
 mod frames;
 mod handling;
 mod host_launches;
+mod ids;
 mod in_switch;
 mod insertion_order;
 mod lanes;
@@ -93,9 +94,10 @@ pub use discipline::{CollectiveModel, Discipline};
 pub use error::{NodeRef, ReplayError, ReplayRefusal, Stuck, WaitingNode};
 pub use extensions::{Extensions, KernelModel, MemoryDesign};
 pub use feed::*;
+pub use ids::{InstanceId, ReplayGroupId};
 pub use launch::{Launch, LaunchPrices, LaunchQueue, LaunchRecord, LaunchRelease, LaunchSerial};
 pub use observer::{CollectiveRecord, Observer, RunSegment, TimeCategory};
-pub use options::{CommTiming, LaunchMode, ReplayOptions};
+pub use options::{CommTiming, LaunchMode, OptionKey, OptionRefusal, ReplayOptions};
 pub use placement::place;
 pub use processor::{JobTimes, ProcessorJob, ProcessorModel};
 pub use representatives::{RepresentativeCheck, replay_representatives};
@@ -114,6 +116,7 @@ use messages::Messages;
 use processors::Processors;
 use run_programs::LaunchSource;
 use run_settings::RunSettings;
+use stuck::StuckDiagnosis;
 use tile_groups::TileGroups;
 
 /// Totals of a completed replay.
@@ -239,16 +242,34 @@ impl<'a, O: Observer + ?Sized, N: NetworkBackend, M: CollectiveModel> Engine<'a,
         if self.effects.agenda.next_time() == Some(Time::END) {
             return Err(ReplayError::TooLong);
         }
-        let disagreement = self.disagreement();
+        let mismatch = self.collectives.mismatch();
+        let disagreement = mismatch
+            .and_then(|mismatch| self.with_diagnosis(|diagnosis| diagnosis.disagreement(mismatch)));
         if let Some(refusal) = self.effects.refusal.take().or(disagreement) {
             return Err(refusal.into());
         }
         if self.flow.completed().0 < self.launches.nodes() {
             let (lanes, effects) = (self.processors.lanes_mut(), &mut self.effects);
             self.tile_groups.dissolve(&mut self.flow, lanes, effects);
-            return Err(ReplayError::Stuck(Box::new(self.diagnose())));
+            let stuck = self.with_diagnosis(|diagnosis| diagnosis.diagnose());
+            return Err(ReplayError::Stuck(Box::new(stuck)));
         }
         Ok(())
+    }
+
+    /// Calls `say` with what a diagnosis looks at.
+    fn with_diagnosis<T>(&self, say: impl FnOnce(&StuckDiagnosis<'_, '_>) -> T) -> T {
+        let chunks = &self.collectives.chunks;
+        say(&StuckDiagnosis {
+            flow: &self.flow,
+            launches: &self.launches,
+            lanes: self.processors.lanes(),
+            groups: &chunks.groups,
+            runs: &chunks.runs,
+            comm: self.settings.comm,
+            as_issued: M::Order::MATCHES_AS_ISSUED,
+            is_scripted: &|run| chunks.is_scripted(run),
+        })
     }
 
     /// Submits the loads and stores of this instant that cross the network, and its messages, once no closed form reserves
@@ -314,8 +335,8 @@ impl<'a, O: Observer + ?Sized, N: NetworkBackend, M: CollectiveModel> Engine<'a,
     #[inline(never)]
     fn tell_and_do(&mut self, now: Time) {
         self.effects.calm();
-        for (number, node) in self.effects.began.drain(..) {
-            self.observer.began(now, number, node);
+        for (instance, node) in self.effects.began.drain(..) {
+            self.observer.began(now, instance, node);
         }
         for record in self.effects.records.drain(..) {
             self.observer.collective(&record);

@@ -4,6 +4,7 @@
 //! before the run, and the run never searches.
 
 use super::error::ReplayRefusal;
+use super::ids::ReplayGroupId;
 use super::plan::{CallPlan, GroupPlan, NONE, ReplayPlan, group_text};
 use super::split_sizes;
 use chakram_base::ids::{NodeIndex, Rank};
@@ -17,7 +18,7 @@ use chakram_trace::workload::Workload;
 use std::sync::Arc;
 
 /// A group slot of an instance: the group, the instance, the slot.
-type CallerNode = (u32, u32, u32);
+type CallerNode = (ReplayGroupId, u32, u32);
 
 /// Matches the k-th collective of each member of a group, and checks that they are the same.
 pub(super) fn collectives(plan: &mut ReplayPlan, workload: &Workload) -> Result<(), ReplayRefusal> {
@@ -36,7 +37,7 @@ pub(super) fn collectives(plan: &mut ReplayPlan, workload: &Workload) -> Result<
     callers.sort_by_key(|caller| caller.0);
     let mut before: Option<Arc<[CallPlan]>> = None;
     for same in callers.chunk_by(|a, b| a.0 == b.0) {
-        let group = same[0].0 as usize;
+        let group = same[0].0.index();
         let members: Vec<MemberCalls<'_>> = members_of(workload, &calls_of, same).collect();
         let calls = group_calls(plan, workload, same, &members)?;
         // Groups of one shape mostly make the same collectives, and are numbered one after another.
@@ -72,7 +73,7 @@ fn group_calls(
     callers: &[CallerNode],
     all: &[MemberCalls<'_>],
 ) -> Result<Vec<CallPlan>, ReplayRefusal> {
-    let group = &plan.groups[callers[0].0 as usize];
+    let group = &plan.groups[callers[0].0.index()];
     let count = all.len();
     let mut members = all.iter().cloned();
     let Some(first) = members.next() else {
@@ -152,7 +153,7 @@ fn root(call: &CollectiveNode, group: &GroupPlan) -> Rank {
 pub(super) fn renumber_shared_groups(plan: &mut ReplayPlan, workload: &Workload) {
     for (i, instance) in workload.instances().iter().enumerate() {
         let slots = &plan.instances[i].slots;
-        let mut groups: Vec<u32> = slots.iter().map(|slot| slot.group).collect();
+        let mut groups: Vec<ReplayGroupId> = slots.iter().map(|slot| slot.group).collect();
         groups.sort_unstable();
         if groups.windows(2).all(|pair| pair[0] != pair[1]) {
             continue;
@@ -160,7 +161,7 @@ pub(super) fn renumber_shared_groups(plan: &mut ReplayPlan, workload: &Workload)
         let mut next = vec![0_u32; plan.groups.len()];
         let calls = workload.graph(instance).calls().iter();
         let sequences = calls.map(|call| {
-            let counter = &mut next[slots[call.group as usize].group as usize];
+            let counter = &mut next[slots[call.group as usize].group.index()];
             *counter += 1;
             *counter - 1
         });

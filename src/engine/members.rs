@@ -2,6 +2,7 @@
 
 use super::Engine;
 use super::discipline::CollectiveModel;
+use super::ids::{InstanceId, InstanceIndex};
 use super::tile_groups::{GROUPED, LeftToPost, PartStep, is_shared};
 use crate::Observer;
 use chakram_base::ids::NodeIndex;
@@ -10,33 +11,41 @@ use chakram_hardware::network::NetworkBackend;
 use chakram_trace::graph::NodeKind;
 
 impl<O: Observer + ?Sized, N: NetworkBackend, M: CollectiveModel> Engine<'_, O, N, M> {
-    /// Calls `tell` with the number of an instance, and of those for which it runs.
+    /// Calls `tell` with an instance, and with those for which it runs.
     #[inline]
-    pub(super) fn tell(&mut self, instance: u32, mut tell: impl FnMut(&mut O, u32)) {
+    pub(super) fn tell(
+        &mut self,
+        instance: InstanceIndex,
+        mut tell: impl FnMut(&mut O, InstanceId),
+    ) {
         let running = self.flow.instance(instance);
-        tell(self.observer, running.number);
+        tell(self.observer, running.id);
         if running.has(GROUPED) {
             self.tell_of_followers(instance, tell);
         }
     }
 
-    /// Calls `tell` with the number of each member but the leader.
+    /// Calls `tell` with each member but the leader.
     #[inline(never)]
-    fn tell_of_followers(&mut self, leader: u32, mut tell: impl FnMut(&mut O, u32)) {
+    fn tell_of_followers(
+        &mut self,
+        leader: InstanceIndex,
+        mut tell: impl FnMut(&mut O, InstanceId),
+    ) {
         for index in 1..self.tile_groups.members(leader) {
             let follower = self.tile_groups.member(leader, index);
-            tell(self.observer, self.flow.instance(follower).number);
+            tell(self.observer, self.flow.instance(follower).id);
         }
     }
 
     /// Starts a node that holds the leader's lane.
     #[inline(never)]
-    pub(super) fn issue_together(&mut self, now: Time, leader: u32, node: NodeIndex) {
+    pub(super) fn issue_together(&mut self, now: Time, leader: InstanceIndex, node: NodeIndex) {
         let running = self.flow.instance_mut(leader);
         let kind = running.graph.kind(node);
         running.collectives += u32::from(kind == NodeKind::Collective);
-        self.tell(leader, |observer, number| {
-            observer.issued(now, number, node, kind);
+        self.tell(leader, |observer, id| {
+            observer.issued(now, id, node, kind);
         });
         if !is_shared(kind) {
             let end = now + self.launches.price(self.flow.instance(leader), node);
@@ -65,12 +74,12 @@ impl<O: Observer + ?Sized, N: NetworkBackend, M: CollectiveModel> Engine<'_, O, 
 
     /// Posts a collective of a group: each member is ready in the launch order of its own.
     #[inline(never)]
-    pub(super) fn post_together(&mut self, now: Time, leader: u32, node: NodeIndex) {
+    pub(super) fn post_together(&mut self, now: Time, leader: InstanceIndex, node: NodeIndex) {
         self.tile_groups.note_ready(&self.flow, leader, node);
         for index in 0..self.tile_groups.members(leader) {
             let member = self.tile_groups.member(leader, index);
             let (slot, sequence) = self.flow.call(member, node);
-            if self.collectives.ready(slot, sequence, node.0) {
+            if self.collectives.chunks.groups.ready(slot, sequence, node.0) {
                 self.may_queue(now, member, node);
             }
             self.queue_parked(now, slot.group);
@@ -78,7 +87,7 @@ impl<O: Observer + ?Sized, N: NetworkBackend, M: CollectiveModel> Engine<'_, O, 
     }
 
     /// Has a node queue for its lane, once it may for all members of its group.
-    pub(super) fn may_queue(&mut self, now: Time, instance: u32, node: NodeIndex) {
+    pub(super) fn may_queue(&mut self, now: Time, instance: InstanceIndex, node: NodeIndex) {
         if !self.flow.instance(instance).has(GROUPED) {
             self.enqueue(now, instance, node);
         } else if let Some(leader) = self.tile_groups.queued(&self.flow, now, (instance, node)) {
@@ -87,11 +96,11 @@ impl<O: Observer + ?Sized, N: NetworkBackend, M: CollectiveModel> Engine<'_, O, 
     }
 
     /// Completes a node that all members of the leader's group have ended.
-    pub(super) fn complete_all(&mut self, now: Time, leader: u32, node: NodeIndex) {
+    pub(super) fn complete_all(&mut self, now: Time, leader: InstanceIndex, node: NodeIndex) {
         let kind = self.flow.instance(leader).graph.kind(node);
         self.complete_alone(now, leader, node);
-        self.tell_of_followers(leader, |observer, number| {
-            observer.completed(now, number, node, kind);
+        self.tell_of_followers(leader, |observer, id| {
+            observer.completed(now, id, node, kind);
         });
         let members = self.tile_groups.members(leader);
         self.flow.count_completed(members as u64 - 1);
@@ -122,7 +131,7 @@ impl<O: Observer + ?Sized, N: NetworkBackend, M: CollectiveModel> Engine<'_, O, 
     pub(super) fn disband(
         &mut self,
         now: Time,
-        leader: u32,
+        leader: InstanceIndex,
         node: NodeIndex,
         ready: LeftToPost<'_>,
     ) {

@@ -8,6 +8,7 @@ use super::dataflow::Dataflow;
 use super::discipline::Discipline;
 use super::effects::{Effects, FollowUp, SendOrderKey};
 use super::fabric::{Fabric, InFlightOp};
+use super::ids::{InstanceId, InstanceIndex};
 use super::plan::{NONE, ReplayPlan};
 use super::run_settings::RunSettings;
 use chakram_base::ids::{NodeIndex, Npu};
@@ -19,7 +20,7 @@ mod recorded;
 mod requests;
 
 /// Progress of a message between two ranks, and the half that waits for the other.
-#[derive(Clone, Copy, Debug, Default)]
+#[derive(Clone, Copy, Debug)]
 struct MessageState {
     /// Set when the last byte has arrived; where messages last as recorded, when the send has started.
     delivered: bool,
@@ -27,7 +28,17 @@ struct MessageState {
     /// there a send may wait for its receive.
     posted: u32,
     /// Instance of that half.
-    waiter: u32,
+    waiter: InstanceIndex,
+}
+
+impl Default for MessageState {
+    fn default() -> Self {
+        Self {
+            delivered: false,
+            posted: 0,
+            waiter: InstanceIndex(0),
+        }
+    }
 }
 
 /// Messages between two ranks with one tag and size, matched in the order in which their halves are issued.
@@ -36,7 +47,7 @@ struct MessageChannel {
     /// Messages that have arrived and that no receive has taken.
     arrived: u32,
     /// Posted receives, as instance and node.
-    listening: VecDeque<(u32, u32)>,
+    listening: VecDeque<(InstanceIndex, NodeIndex)>,
     /// Rendezvous requests that arrived before their send; for all sizes at the first of their channels.
     asked: u32,
     /// Ops of sends that wait for their request; likewise.
@@ -89,10 +100,11 @@ impl<'a> Messages<'a> {
         }
     }
 
-    /// Adds the matches of a program's launch, and returns the index of the first.
-    pub fn add<D: Discipline>(&mut self, plan: &'a ReplayPlan) -> u32 {
+    /// Adds the matches of a program's launch, `as_issued` if that is how they are made, and returns the index of the
+    /// first.
+    pub fn add(&mut self, plan: &'a ReplayPlan, as_issued: bool) -> u32 {
         let count = plan.pairs as usize;
-        if D::MATCHES_AS_ISSUED {
+        if as_issued {
             self.request_channels = &plan.request_channels;
             let first = self.channels.len();
             self.channels
@@ -118,7 +130,7 @@ impl<'a> Messages<'a> {
         fabric: &mut Fabric<'_, N>,
         effects: &mut Effects,
         now: Time,
-        (instance, node): (u32, NodeIndex),
+        (instance, node): (InstanceIndex, NodeIndex),
     ) {
         if self.comm != CommTiming::Model {
             self.start_send(flow, effects, now, (instance, node));
@@ -134,7 +146,7 @@ impl<'a> Messages<'a> {
         let op = fabric.op(InFlightOp::Send {
             pair,
             sender: instance,
-            node: node.0,
+            node,
             ports,
         });
         // Where a send completes when its message has arrived, nobody asks when it has left.
@@ -155,7 +167,7 @@ impl<'a> Messages<'a> {
         fabric: &mut Fabric<'_, N>,
         effects: &mut Effects,
         now: Time,
-        (instance, node): (u32, NodeIndex),
+        (instance, node): (InstanceIndex, NodeIndex),
     ) {
         let index = flow.instance(instance).graph.message_index(node);
         let pair = flow.pair(instance, index);
@@ -185,19 +197,19 @@ impl<'a> Messages<'a> {
         fabric: &mut Fabric<'_, N>,
         effects: &mut Effects,
         now: Time,
-        (instance, node): (u32, NodeIndex),
+        (instance, node): (InstanceIndex, NodeIndex),
     ) {
         let running = flow.instance(instance);
         let index = running.graph.message_index(node);
         let ends = (flow.peer(instance, index).1, running.npu);
         let bytes = running.graph.bytes(node);
         // By receiver: nothing else leaves the NPU in this launch but collectives.
-        let (serial, number) = (flow.serial(instance) as u32, running.number);
-        let key = (ends.0.0, 0, serial, number, node.0.into());
+        let (serial, InstanceId(id)) = (flow.serial(instance) as u32, running.id);
+        let key = (ends.0.0, 0, serial, id, node.0.into());
         let ports = fabric.open(2);
         let op = fabric.op(InFlightOp::Mirrored {
             receiver: instance,
-            node: node.0,
+            node,
             ports,
         });
         let message = between_ranks(op, ends, ports, bytes, false);
@@ -210,14 +222,14 @@ impl<'a> Messages<'a> {
         effects: &mut Effects,
         now: Time,
         pair: u32,
-        (instance, node): (u32, NodeIndex),
+        (instance, node): (InstanceIndex, NodeIndex),
     ) {
         let channel = &mut self.channels[pair as usize];
         if channel.arrived > 0 {
             channel.arrived -= 1;
             effects.end_at(now, instance, node);
         } else {
-            channel.listening.push_back((instance, node.0));
+            channel.listening.push_back((instance, node));
         }
     }
 
@@ -228,7 +240,7 @@ impl<'a> Messages<'a> {
         effects: &mut Effects,
         now: Time,
         pair: u32,
-        (sender, node): (u32, NodeIndex),
+        (sender, node): (InstanceIndex, NodeIndex),
     ) {
         if self.ends_on_arrival {
             effects.end::<D>(now, sender, node);
@@ -251,13 +263,13 @@ impl<'a> Messages<'a> {
     pub fn deliver<D: Discipline>(&mut self, effects: &mut Effects, now: Time, pair: u32) {
         let channel = &mut self.channels[pair as usize];
         match channel.listening.pop_front() {
-            Some((instance, node)) => effects.end::<D>(now, instance, NodeIndex(node)),
+            Some((instance, node)) => effects.end::<D>(now, instance, node),
             None => channel.arrived += 1,
         }
     }
 
     /// Returns whether an instance has posted a receive to one of its channels.
-    pub fn listens(&self, pairs: &[u32], instance: u32) -> bool {
+    pub fn listens(&self, pairs: &[u32], instance: InstanceIndex) -> bool {
         pairs.iter().any(|&pair| {
             let mut listening = self.channels[pair as usize].listening.iter();
             listening.any(|&(receiver, _)| receiver == instance)

@@ -5,6 +5,7 @@ use super::dataflow::{RunningInstance, key, node_of};
 use super::discipline::{CollectiveModel, Discipline};
 use super::effects::Effects;
 use super::event::{Event, EventClass};
+use super::ids::{GroupIndex, InstanceIndex};
 use super::plan::NONE;
 use super::tile_groups::GROUPED;
 use super::{CommTiming, Engine};
@@ -24,10 +25,10 @@ impl<O: Observer + ?Sized, N: NetworkBackend, M: CollectiveModel> Engine<'_, O, 
             let (instance, node) = node_of(word);
             let running = self.flow.instance(instance);
             let end = now + self.settings.host.duration(running.graph.delay(node));
-            self.tell(instance, |observer, number| {
-                observer.delayed(now, number, node);
+            self.tell(instance, |observer, id| {
+                observer.delayed(now, id, node);
             });
-            let event = Event::new(EventClass::Ready, instance, node.0);
+            let event = Event::of_node(EventClass::Ready, instance, node);
             self.effects.agenda.push(end, event);
         }
         self.effects.delayed = delayed;
@@ -35,7 +36,7 @@ impl<O: Observer + ?Sized, N: NetworkBackend, M: CollectiveModel> Engine<'_, O, 
 
     /// Completes a node, for all of its group if the instance is a member of one.
     #[inline]
-    pub(super) fn complete(&mut self, now: Time, instance: u32, node: NodeIndex) {
+    pub(super) fn complete(&mut self, now: Time, instance: InstanceIndex, node: NodeIndex) {
         if !self.flow.instance(instance).has(GROUPED) {
             self.complete_alone(now, instance, node);
         } else if let Some(leader) = self.tile_groups.ended(&self.flow, now, (instance, node)) {
@@ -45,14 +46,14 @@ impl<O: Observer + ?Sized, N: NetworkBackend, M: CollectiveModel> Engine<'_, O, 
 
     /// Completes a node of an instance, which is no member of a group or runs for all of its group.
     #[inline]
-    pub(super) fn complete_alone(&mut self, now: Time, instance: u32, node: NodeIndex) {
+    pub(super) fn complete_alone(&mut self, now: Time, instance: InstanceIndex, node: NodeIndex) {
         let (groups, processors) = (&mut self.tile_groups, &mut self.processors);
         let (observer, mut served) = (&mut *self.observer, false);
         let ended = |effects: &mut Effects, running: &RunningInstance<'_>, kind| {
             if kind == NodeKind::Collective && groups.exist() {
                 groups.note_end_of_collective(instance, node);
             }
-            observer.completed(now, running.number, node, kind);
+            observer.completed(now, running.id, node, kind);
             served = running.serves(kind);
             if !served {
                 processors.free::<M::Order>(effects, running, (instance, node));
@@ -113,7 +114,7 @@ impl<O: Observer + ?Sized, N: NetworkBackend, M: CollectiveModel> Engine<'_, O, 
 
     /// Schedules the completion of a node that holds its lane until `end`.
     #[inline]
-    pub(super) fn complete_at(&mut self, end: Time, instance: u32, node: NodeIndex) {
+    pub(super) fn complete_at(&mut self, end: Time, instance: InstanceIndex, node: NodeIndex) {
         let npu = self.flow.instance(instance).npu;
         self.effects
             .end_held::<M::Order>(npu, end, (instance, node));
@@ -143,7 +144,7 @@ impl<O: Observer + ?Sized, N: NetworkBackend, M: CollectiveModel> Engine<'_, O, 
 
     /// Posts a ready node: completes it, or queues it for its place in a launch order or for its lane.
     #[inline]
-    pub(super) fn post(&mut self, now: Time, instance: u32, node: NodeIndex) {
+    pub(super) fn post(&mut self, now: Time, instance: InstanceIndex, node: NodeIndex) {
         let running = self.flow.instance(instance);
         match running.graph.kind(node) {
             // By far the most nodes: their price is known, and nothing takes turns.
@@ -154,14 +155,14 @@ impl<O: Observer + ?Sized, N: NetworkBackend, M: CollectiveModel> Engine<'_, O, 
                     running.first_lane + running.shared.lanes[running.graph.lane(node) as usize];
                 let word = key(instance, node);
                 if self.processors.lanes_mut().take_or_wait(lane, word) {
-                    self.observer.issued(now, running.number, node, kind);
+                    self.observer.issued(now, running.id, node, kind);
                     let end = now + running.duration(node);
                     self.effects.end_at(end, instance, node);
                 }
             }
             NodeKind::Nothing => {
-                self.tell(instance, |observer, number| {
-                    observer.issued(now, number, node, NodeKind::Nothing);
+                self.tell(instance, |observer, id| {
+                    observer.issued(now, id, node, NodeKind::Nothing);
                 });
                 self.effects.end_at(now, instance, node);
             }
@@ -177,7 +178,7 @@ impl<O: Observer + ?Sized, N: NetworkBackend, M: CollectiveModel> Engine<'_, O, 
             }
             NodeKind::Collective => self.post_collective(now, instance, node),
             kind if running.serves(kind) => {
-                self.observer.issued(now, running.number, node, kind);
+                self.observer.issued(now, running.id, node, kind);
                 self.submit_job(now, instance, node);
             }
             _ => self.enqueue(now, instance, node),
@@ -186,7 +187,7 @@ impl<O: Observer + ?Sized, N: NetworkBackend, M: CollectiveModel> Engine<'_, O, 
 
     /// Posts a collective, which queues for its lane when its place in the launch order of its group has come.
     #[inline]
-    fn post_collective(&mut self, now: Time, instance: u32, node: NodeIndex) {
+    fn post_collective(&mut self, now: Time, instance: InstanceIndex, node: NodeIndex) {
         let graph = self.flow.instance(instance).graph;
         let alone = self.settings.comm != CommTiming::Model
             && self.settings.comm.waits_for_nobody(graph, node);
@@ -199,7 +200,7 @@ impl<O: Observer + ?Sized, N: NetworkBackend, M: CollectiveModel> Engine<'_, O, 
         let (slot, sequence) = self.flow.call(instance, node);
         // A node that waits for nobody counts as ready like all others, but has left before it is reached.
         let parked = if alone { NONE } else { node.0 };
-        if self.collectives.ready(slot, sequence, parked) && !alone {
+        if self.collectives.chunks.groups.ready(slot, sequence, parked) && !alone {
             self.enqueue(now, instance, node);
         }
         self.queue_parked(now, slot.group);
@@ -207,16 +208,16 @@ impl<O: Observer + ?Sized, N: NetworkBackend, M: CollectiveModel> Engine<'_, O, 
 
     /// Has collectives of a group queue for their lanes whose place in its launch order has come.
     #[inline]
-    pub(super) fn queue_parked(&mut self, now: Time, group: u32) {
-        while let Some((instance, node)) = self.collectives.next_parked(group) {
+    pub(super) fn queue_parked(&mut self, now: Time, group: GroupIndex) {
+        while let Some((instance, node)) = self.collectives.chunks.groups.next_parked(group) {
             self.may_queue(now, instance, node);
         }
     }
 
     /// Posts a receive.
-    pub(super) fn post_receive(&mut self, now: Time, instance: u32, node: NodeIndex) {
-        let number = self.flow.instance(instance).number;
-        self.observer.issued(now, number, node, NodeKind::Receive);
+    pub(super) fn post_receive(&mut self, now: Time, instance: InstanceIndex, node: NodeIndex) {
+        let id = self.flow.instance(instance).id;
+        self.observer.issued(now, id, node, NodeKind::Receive);
         let (fabric, effects) = (&mut self.fabric, &mut self.effects);
         let receive = (instance, node);
         self.messages
@@ -226,7 +227,7 @@ impl<O: Observer + ?Sized, N: NetworkBackend, M: CollectiveModel> Engine<'_, O, 
 
     /// Takes the node's lane if it is free, and a place in its queue otherwise.
     #[inline]
-    pub(super) fn enqueue(&mut self, now: Time, instance: u32, node: NodeIndex) {
+    pub(super) fn enqueue(&mut self, now: Time, instance: InstanceIndex, node: NodeIndex) {
         if self.processors.take(&self.flow, instance, node) {
             self.issue(now, instance, node);
         }
@@ -234,7 +235,7 @@ impl<O: Observer + ?Sized, N: NetworkBackend, M: CollectiveModel> Engine<'_, O, 
 
     /// Starts a node that holds its lane.
     #[inline]
-    pub(super) fn issue(&mut self, now: Time, instance: u32, node: NodeIndex) {
+    pub(super) fn issue(&mut self, now: Time, instance: InstanceIndex, node: NodeIndex) {
         let running = self.flow.instance_mut(instance);
         if running.has(GROUPED) {
             self.issue_together(now, instance, node);
@@ -242,7 +243,7 @@ impl<O: Observer + ?Sized, N: NetworkBackend, M: CollectiveModel> Engine<'_, O, 
         }
         let kind = running.graph.kind(node);
         running.collectives += u32::from(kind == NodeKind::Collective);
-        self.observer.issued(now, running.number, node, kind);
+        self.observer.issued(now, running.id, node, kind);
         match kind {
             NodeKind::Compute | NodeKind::Host | NodeKind::LocalMemory => {
                 let end = now + self.launches.price(running, node);
@@ -262,7 +263,7 @@ impl<O: Observer + ?Sized, N: NetworkBackend, M: CollectiveModel> Engine<'_, O, 
 
     /// Starts a send that holds its lane.
     #[inline]
-    pub(super) fn send_message(&mut self, now: Time, instance: u32, node: NodeIndex) {
+    pub(super) fn send_message(&mut self, now: Time, instance: InstanceIndex, node: NodeIndex) {
         let (fabric, effects) = (&mut self.fabric, &mut self.effects);
         let send = (instance, node);
         self.messages
@@ -271,7 +272,7 @@ impl<O: Observer + ?Sized, N: NetworkBackend, M: CollectiveModel> Engine<'_, O, 
 
     /// Has a collective of a member that holds its lane begin.
     #[inline]
-    pub(super) fn arrive(&mut self, now: Time, instance: u32, node: NodeIndex) {
+    pub(super) fn arrive(&mut self, now: Time, instance: InstanceIndex, node: NodeIndex) {
         let (slot, sequence) = self.flow.call(instance, node);
         let call = MemberCall {
             running: self.flow.instance(instance),
@@ -286,7 +287,7 @@ impl<O: Observer + ?Sized, N: NetworkBackend, M: CollectiveModel> Engine<'_, O, 
     }
 
     /// Starts a load or store beyond the NPU.
-    pub(super) fn start_access(&mut self, now: Time, instance: u32, node: NodeIndex) {
+    pub(super) fn start_access(&mut self, now: Time, instance: InstanceIndex, node: NodeIndex) {
         let running = self.flow.instance(instance);
         let graph = running.graph;
         let access = RemoteMemoryAccess {

@@ -2,7 +2,7 @@
 //!
 //! Observers are chosen by the caller and compiled into the loop. Nothing is kept per node unless an observer asks for it.
 
-use super::{JobTimes, LaunchRecord, LoopCounts, ProcessorJob};
+use super::{InstanceId, JobTimes, LaunchRecord, LoopCounts, ProcessorJob, ReplayGroupId};
 use chakram_base::ids::{NodeIndex, Rank};
 use chakram_base::units::{Span, Time};
 use chakram_hardware::network::{LinkLoad, NetworkOccupancy};
@@ -53,8 +53,8 @@ impl TimeCategory {
 /// A part of the critical path; each begins where the one before it ends.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct RunSegment {
-    /// Number of the instance that it is on.
-    pub instance: u32,
+    /// The instance that it is on.
+    pub instance: InstanceId,
     /// The node that runs, or that is about to.
     pub node: NodeIndex,
     /// Its beginning.
@@ -68,8 +68,8 @@ pub struct RunSegment {
 /// A collective that all members have completed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct CollectiveRecord {
-    /// Index of the group among those of the replay.
-    pub group: u32,
+    /// The group.
+    pub group: ReplayGroupId,
     /// The kind of collective.
     pub kind: CollectiveKind,
     /// The whole buffer.
@@ -99,18 +99,18 @@ pub struct CollectiveRecord {
 
 /// Watches a replay.
 pub trait Observer {
-    /// `node` of the instance numbered `instance` is given to hardware.
-    fn issued(&mut self, now: Time, instance: u32, node: NodeIndex, kind: NodeKind);
+    /// `node` of `instance` is given to hardware.
+    fn issued(&mut self, now: Time, instance: InstanceId, node: NodeIndex, kind: NodeKind);
     /// `node` is complete.
-    fn completed(&mut self, now: Time, instance: u32, node: NodeIndex, kind: NodeKind);
+    fn completed(&mut self, now: Time, instance: InstanceId, node: NodeIndex, kind: NodeKind);
     /// All that the collective `node` waits for have arrived, and its transfer begins; of an issued one.
-    fn began(&mut self, _now: Time, _instance: u32, _node: NodeIndex) {}
+    fn began(&mut self, _now: Time, _instance: InstanceId, _node: NodeIndex) {}
     /// All members of a collective have completed it.
     fn collective(&mut self, record: &CollectiveRecord);
     /// All that `node` waits for is complete, and its delay begins; nodes without one are not told of.
-    fn delayed(&mut self, _now: Time, _instance: u32, _node: NodeIndex) {}
+    fn delayed(&mut self, _now: Time, _instance: InstanceId, _node: NodeIndex) {}
     /// The delay of `node` is over: it is ready.
-    fn ready(&mut self, _now: Time, _instance: u32, _node: NodeIndex) {}
+    fn ready(&mut self, _now: Time, _instance: InstanceId, _node: NodeIndex) {}
     /// A launch begins; a job is one.
     fn launched(&mut self, _now: Time, _launch: &LaunchRecord) {}
     /// All nodes of a launch are complete.
@@ -138,23 +138,23 @@ impl Observer for () {
     fn is_nobody(&self) -> bool {
         true
     }
-    fn issued(&mut self, _: Time, _: u32, _: NodeIndex, _: NodeKind) {}
-    fn completed(&mut self, _: Time, _: u32, _: NodeIndex, _: NodeKind) {}
+    fn issued(&mut self, _: Time, _: InstanceId, _: NodeIndex, _: NodeKind) {}
+    fn completed(&mut self, _: Time, _: InstanceId, _: NodeIndex, _: NodeKind) {}
     fn collective(&mut self, _: &CollectiveRecord) {}
 }
 
 /// One that its owner keeps, whatever becomes of the replay.
 impl<O: Observer + ?Sized> Observer for &mut O {
     #[inline]
-    fn issued(&mut self, now: Time, instance: u32, node: NodeIndex, kind: NodeKind) {
+    fn issued(&mut self, now: Time, instance: InstanceId, node: NodeIndex, kind: NodeKind) {
         (**self).issued(now, instance, node, kind);
     }
     #[inline]
-    fn completed(&mut self, now: Time, instance: u32, node: NodeIndex, kind: NodeKind) {
+    fn completed(&mut self, now: Time, instance: InstanceId, node: NodeIndex, kind: NodeKind) {
         (**self).completed(now, instance, node, kind);
     }
     #[inline]
-    fn began(&mut self, now: Time, instance: u32, node: NodeIndex) {
+    fn began(&mut self, now: Time, instance: InstanceId, node: NodeIndex) {
         (**self).began(now, instance, node);
     }
     #[inline]
@@ -162,11 +162,11 @@ impl<O: Observer + ?Sized> Observer for &mut O {
         (**self).collective(record);
     }
     #[inline]
-    fn delayed(&mut self, now: Time, instance: u32, node: NodeIndex) {
+    fn delayed(&mut self, now: Time, instance: InstanceId, node: NodeIndex) {
         (**self).delayed(now, instance, node);
     }
     #[inline]
-    fn ready(&mut self, now: Time, instance: u32, node: NodeIndex) {
+    fn ready(&mut self, now: Time, instance: InstanceId, node: NodeIndex) {
         (**self).ready(now, instance, node);
     }
     fn launched(&mut self, now: Time, launch: &LaunchRecord) {
@@ -202,19 +202,19 @@ impl<O: Observer> Observer for Option<O> {
         self.as_ref().is_none_or(O::is_nobody)
     }
     #[inline]
-    fn issued(&mut self, now: Time, instance: u32, node: NodeIndex, kind: NodeKind) {
+    fn issued(&mut self, now: Time, instance: InstanceId, node: NodeIndex, kind: NodeKind) {
         if let Some(observer) = self {
             observer.issued(now, instance, node, kind);
         }
     }
     #[inline]
-    fn completed(&mut self, now: Time, instance: u32, node: NodeIndex, kind: NodeKind) {
+    fn completed(&mut self, now: Time, instance: InstanceId, node: NodeIndex, kind: NodeKind) {
         if let Some(observer) = self {
             observer.completed(now, instance, node, kind);
         }
     }
     #[inline]
-    fn began(&mut self, now: Time, instance: u32, node: NodeIndex) {
+    fn began(&mut self, now: Time, instance: InstanceId, node: NodeIndex) {
         if let Some(observer) = self {
             observer.began(now, instance, node);
         }
@@ -226,13 +226,13 @@ impl<O: Observer> Observer for Option<O> {
         }
     }
     #[inline]
-    fn delayed(&mut self, now: Time, instance: u32, node: NodeIndex) {
+    fn delayed(&mut self, now: Time, instance: InstanceId, node: NodeIndex) {
         if let Some(observer) = self {
             observer.delayed(now, instance, node);
         }
     }
     #[inline]
-    fn ready(&mut self, now: Time, instance: u32, node: NodeIndex) {
+    fn ready(&mut self, now: Time, instance: InstanceId, node: NodeIndex) {
         if let Some(observer) = self {
             observer.ready(now, instance, node);
         }
@@ -280,17 +280,17 @@ impl<A: Observer, B: Observer> Observer for (A, B) {
         self.0.is_nobody() && self.1.is_nobody()
     }
     #[inline]
-    fn issued(&mut self, now: Time, instance: u32, node: NodeIndex, kind: NodeKind) {
+    fn issued(&mut self, now: Time, instance: InstanceId, node: NodeIndex, kind: NodeKind) {
         self.0.issued(now, instance, node, kind);
         self.1.issued(now, instance, node, kind);
     }
     #[inline]
-    fn completed(&mut self, now: Time, instance: u32, node: NodeIndex, kind: NodeKind) {
+    fn completed(&mut self, now: Time, instance: InstanceId, node: NodeIndex, kind: NodeKind) {
         self.0.completed(now, instance, node, kind);
         self.1.completed(now, instance, node, kind);
     }
     #[inline]
-    fn began(&mut self, now: Time, instance: u32, node: NodeIndex) {
+    fn began(&mut self, now: Time, instance: InstanceId, node: NodeIndex) {
         self.0.began(now, instance, node);
         self.1.began(now, instance, node);
     }
@@ -300,12 +300,12 @@ impl<A: Observer, B: Observer> Observer for (A, B) {
         self.1.collective(record);
     }
     #[inline]
-    fn delayed(&mut self, now: Time, instance: u32, node: NodeIndex) {
+    fn delayed(&mut self, now: Time, instance: InstanceId, node: NodeIndex) {
         self.0.delayed(now, instance, node);
         self.1.delayed(now, instance, node);
     }
     #[inline]
-    fn ready(&mut self, now: Time, instance: u32, node: NodeIndex) {
+    fn ready(&mut self, now: Time, instance: InstanceId, node: NodeIndex) {
         self.0.ready(now, instance, node);
         self.1.ready(now, instance, node);
     }

@@ -9,6 +9,10 @@ use chakram_trace::workload::MissingRankPolicy;
 use serde::{Deserialize, Serialize};
 use std::fmt;
 
+mod rules;
+
+pub use rules::{OptionKey, OptionRefusal};
+
 /// Options of a replay.
 #[derive(Clone, Debug, Default)]
 pub struct ReplayOptions {

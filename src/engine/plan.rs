@@ -3,11 +3,13 @@
 use super::coverage::PricingCoverage;
 use super::discipline::{CollectiveModel, Discipline};
 use super::error::ReplayRefusal;
+use super::ids::{InstanceId, ReplayGroupId};
 use super::options::ReplayOptions;
 use super::placement::place;
 use super::unpriced_kernels::UnpricedKernels;
 use super::{in_switch, matching, tile_checks};
-use chakram_base::ids::{GroupId, Npu, Rank};
+use chakram_base::ids::{GroupId, MemberIndex, Npu, Position, Rank};
+use chakram_base::setting::Setting;
 use chakram_base::units::Span;
 use chakram_hardware::collective::PeerSizes;
 use chakram_hardware::group::{GroupExtent, SharedPaths};
@@ -35,7 +37,7 @@ pub(super) struct CallPlan {
     /// The whole buffer ([`CollectiveKind::buffer`]).
     pub buffer: u64,
     /// The root's position in the extent.
-    pub root: u32,
+    pub root: Position,
 }
 
 /// A group on the machine.
@@ -72,14 +74,14 @@ impl GroupPlan {
 
     /// Returns the number of the port of a member along a phase.
     #[inline]
-    pub fn port(&self, phase: usize, position: u32, side: u32) -> u32 {
-        (phase as u32 * self.extent.size() + position) * self.sides + side
+    pub fn port(&self, phase: usize, position: Position, side: u32) -> u32 {
+        (phase as u32 * self.extent.size() + position.0) * self.sides + side
     }
 
     /// Returns the sides on which a message leaves one member and enters the other.
     #[inline]
-    pub fn sides_between(&self, topology: &Topology, from: u32, to: u32) -> [u32; 2] {
-        let npu = |position: u32| self.extent.npus[position as usize];
+    pub fn sides_between(&self, topology: &Topology, from: Position, to: Position) -> [u32; 2] {
+        let npu = |position: Position| self.extent.npus[position.index()];
         match self.sides {
             1 => [0; 2],
             _ => topology.sides(npu(from), npu(to)),
@@ -90,10 +92,10 @@ impl GroupPlan {
 /// A group slot of an instance, bound to a group.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct BoundSlot {
-    /// Index among the plan's groups.
-    pub group: u32,
-    /// Index of the instance among the members.
-    pub member: u32,
+    /// The group among the plan's.
+    pub group: ReplayGroupId,
+    /// The instance among its members.
+    pub member: MemberIndex,
 }
 
 /// Plan of an instance.
@@ -265,8 +267,11 @@ impl ReplayPlan {
                      duration or `wait_ns`",
                     options.comm, basis.unrecorded
                 ),
-                "--comm model, which has the machine's network carry them; or convert the capture anew, \
-                 with the durations of its communication kernels",
+                format!(
+                    "{} model, which has the machine's network carry them; or convert the capture anew, \
+                     with the durations of its communication kernels",
+                    Setting::Comm
+                ),
             ));
         }
         let mut plan = Self {
@@ -293,6 +298,12 @@ impl ReplayPlan {
         }
         tile_checks::check(&plan, workload, machine, options)?;
         Ok(plan)
+    }
+
+    /// Returns the instance of a rank, if it has a trace.
+    pub fn instance(&self, rank: Rank) -> Option<InstanceId> {
+        let index = self.instance_of[rank.index()];
+        (index != NONE).then_some(InstanceId(index))
     }
 
     /// Gives half of a message, of an instance, the number of the next match.

@@ -3,6 +3,7 @@
 use super::dataflow::{Dataflow, RunningInstance, SERVED, TURNS, key};
 use super::discipline::Discipline;
 use super::effects::Effects;
+use super::ids::InstanceIndex;
 use super::lanes::Lanes;
 use super::processor::{JobTimes, ProcessorJob, ProcessorModel};
 use chakram_base::ids::{NodeIndex, Npu};
@@ -45,7 +46,7 @@ impl<'a> Processors<'a> {
 
     /// Takes the lane of a node if it is free, and a place in its queue otherwise. Returns whether it took it.
     #[inline(always)]
-    pub fn take(&mut self, flow: &Dataflow<'_>, instance: u32, node: NodeIndex) -> bool {
+    pub fn take(&mut self, flow: &Dataflow<'_>, instance: InstanceIndex, node: NodeIndex) -> bool {
         let running = flow.instance(instance);
         let lane = running.shared.lanes[running.graph.lane(node) as usize];
         let (lane, word) = (running.first_lane + lane, key(instance, node));
@@ -62,7 +63,7 @@ impl<'a> Processors<'a> {
         &mut self,
         effects: &mut Effects,
         running: &RunningInstance<'_>,
-        (instance, node): (u32, NodeIndex),
+        (instance, node): (InstanceIndex, NodeIndex),
     ) {
         if let Some(lane) = running.lane(node) {
             if running.has(TURNS) {

@@ -8,7 +8,7 @@
 //! carried out: they are the same in each copy. Of a collective of members of several copies, those of one copy stand for
 //! all as long as it is answered by closed form, which starts with the last of them.
 
-use super::{CompiledReplay, GroupView, ReplayOptions};
+use super::{CompiledReplay, GroupView, InstanceId, ReplayOptions};
 use crate::{CollectiveRecord, Observer};
 use chakram_base::ids::{NodeIndex, Npu, Rank};
 use chakram_base::units::Time;
@@ -68,12 +68,12 @@ impl RepresentativeCheck {
 }
 
 impl Observer for RepresentativeCheck {
-    fn issued(&mut self, _: Time, _: u32, _: NodeIndex, _: NodeKind) {}
+    fn issued(&mut self, _: Time, _: InstanceId, _: NodeIndex, _: NodeKind) {}
 
-    fn completed(&mut self, _: Time, _: u32, _: NodeIndex, _: NodeKind) {}
+    fn completed(&mut self, _: Time, _: InstanceId, _: NodeIndex, _: NodeKind) {}
 
     fn collective(&mut self, record: &CollectiveRecord) {
-        self.stands &= !(record.stepwise && self.partial[record.group as usize]);
+        self.stands &= !(record.stepwise && self.partial[record.group.index()]);
     }
 }
 

@@ -6,6 +6,7 @@
 
 use super::error::ReplayRefusal;
 use super::plan::{GroupPlan, ReplayPlan, group_text};
+use chakram_base::setting::Setting;
 use chakram_hardware::collective::PeerSizes;
 use chakram_trace::graph::{CallSplits, Graph};
 use chakram_trace::matching::MemberCalls;
@@ -80,7 +81,7 @@ fn table(
         ));
     }
     let at = |from: usize, to: usize| {
-        let position = |member: usize| group.extent.position_of[member] as usize;
+        let position = |member: usize| group.extent.position_of[member].index();
         position(from) * n + position(to)
     };
     let mut bytes = vec![None; n * n];
@@ -97,8 +98,11 @@ fn table(
                         list.len(),
                         group_text(group)
                     ),
-                    "replay as many ranks as were captured (--ranks), write the bytes for each member, or drop the attribute for \
-                     equal parts",
+                    format!(
+                        "replay as many ranks as were captured ({}), write the bytes for each member, or drop the attribute for \
+                         equal parts",
+                        Setting::Ranks
+                    ),
                 ));
             }
         }

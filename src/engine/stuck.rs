@@ -1,15 +1,15 @@
 //! Deadlock diagnosis: dependencies among incomplete nodes when nothing is pending.
 
-use super::dataflow::{HELD, node_of};
-use super::discipline::{CollectiveModel, Discipline};
+use super::CommTiming;
+use super::collectives::{CollectiveRun, CollectiveRuns, RunningGroups};
+use super::dataflow::{Dataflow, HELD, node_of};
 use super::error::{NodeRef, Stuck, WaitingNode};
-use super::lanes::FREE;
+use super::frames::Launches;
+use super::ids::{GroupIndex, InstanceIndex};
+use super::lanes::{FREE, Lanes};
 use super::launch::LaunchSerial;
 use super::plan::NONE;
-use super::{CommTiming, Engine};
-use crate::Observer;
-use chakram_base::ids::NodeIndex;
-use chakram_hardware::network::NetworkBackend;
+use chakram_base::ids::{MemberIndex, NodeIndex};
 use chakram_trace::format::escape;
 use chakram_trace::graph::NodeKind;
 use std::collections::{BTreeMap, BTreeSet};
@@ -21,9 +21,25 @@ const NAMED_PER_RANK: usize = 3;
 const NAMED: usize = 24;
 
 /// An incomplete node of an instance.
-type InstanceNode = (u32, NodeIndex);
+type InstanceNode = (InstanceIndex, NodeIndex);
 
-impl<O: Observer + ?Sized, N: NetworkBackend, M: CollectiveModel> Engine<'_, O, N, M> {
+/// The parts of a loop that say what its nodes wait for.
+///
+/// It names none of the types over which the loop is generic, so that diagnosis is compiled once.
+pub(super) struct StuckDiagnosis<'x, 'a> {
+    pub flow: &'x Dataflow<'a>,
+    pub launches: &'x Launches<'a>,
+    pub lanes: &'x Lanes,
+    pub groups: &'x RunningGroups<'a>,
+    pub runs: &'x CollectiveRuns,
+    pub comm: CommTiming,
+    /// [`Discipline::MATCHES_AS_ISSUED`](super::Discipline::MATCHES_AS_ISSUED) of the loop.
+    pub as_issued: bool,
+    /// Whether members execute a collective from scripts.
+    pub is_scripted: &'x dyn Fn(&CollectiveRun) -> bool,
+}
+
+impl StuckDiagnosis<'_, '_> {
     /// Describes the state in which the replay deadlocked.
     pub(super) fn diagnose(&self) -> Stuck {
         let mut waiting = Vec::new();
@@ -34,7 +50,7 @@ impl<O: Observer + ?Sized, N: NetworkBackend, M: CollectiveModel> Engine<'_, O, 
             for node in running.graph.nodes() {
                 // Complete nodes are skipped, and nodes with open dependencies, whose wait is a consequence of
                 // another.
-                let vertex = (i as u32, node);
+                let vertex = (InstanceIndex(i as u32), node);
                 if !self.is_posted(vertex) {
                     continue;
                 }
@@ -97,7 +113,7 @@ impl<O: Observer + ?Sized, N: NetworkBackend, M: CollectiveModel> Engine<'_, O, 
                 None,
             );
         }
-        if M::Order::MATCHES_AS_ISSUED {
+        if self.as_issued {
             return match kind {
                 NodeKind::Receive => self.wait_in_channel(vertex),
                 kind => self.wait_for_lane(vertex).unwrap_or_else(|| match kind {
@@ -110,7 +126,7 @@ impl<O: Observer + ?Sized, N: NetworkBackend, M: CollectiveModel> Engine<'_, O, 
         match kind {
             NodeKind::Receive => self.wait_for_other_half(vertex),
             // Where messages last as recorded, a send waits for its receive.
-            NodeKind::Send if self.settings.comm == CommTiming::Recorded => self
+            NodeKind::Send if self.comm == CommTiming::Recorded => self
                 .wait_for_lane(vertex)
                 .unwrap_or_else(|| self.wait_for_other_half(vertex)),
             NodeKind::Collective => self
@@ -133,7 +149,7 @@ impl<O: Observer + ?Sized, N: NetworkBackend, M: CollectiveModel> Engine<'_, O, 
         let peer = self.flow.rank_of(instance).peers[message.peer as usize];
         let pair = self.flow.instance(instance).planned.pairs[index];
         let other = self.flow.instance_beside(instance, peer);
-        let half = (other != NONE).then(|| {
+        let half = other.map(|other| {
             let pairs = &self.flow.instance(other).planned.pairs;
             let messages = self.flow.instance(other).graph.messages();
             let found = pairs
@@ -157,11 +173,11 @@ impl<O: Observer + ?Sized, N: NetworkBackend, M: CollectiveModel> Engine<'_, O, 
         (instance, node): InstanceNode,
     ) -> Option<(String, Option<InstanceNode>)> {
         let graph = self.flow.instance(instance).graph;
-        if self.settings.comm.waits_for_nobody(graph, node) {
+        if self.comm.waits_for_nobody(graph, node) {
             return None;
         }
         let (slot, sequence) = self.flow.call(instance, node);
-        let group = self.collectives.group(slot.group);
+        let group = &self.groups[slot.group];
         let before = group.blocked_by(slot.member, sequence)?;
         let other = self.call_node(instance, slot.group, before);
         let text = other.map_or_else(String::new, |other| format!(": {}", self.state(other)));
@@ -174,7 +190,7 @@ impl<O: Observer + ?Sized, N: NetworkBackend, M: CollectiveModel> Engine<'_, O, 
     fn wait_for_lane(&self, vertex: InstanceNode) -> Option<(String, Option<InstanceNode>)> {
         let (instance, node) = vertex;
         let lane = self.flow.instance(instance).lane(node)?;
-        let holder = match self.processors.lanes().holder(lane) {
+        let holder = match self.lanes.holder(lane) {
             FREE => return self.wait_for_launch(vertex, lane),
             holder => node_of(holder),
         };
@@ -191,11 +207,7 @@ impl<O: Observer + ?Sized, N: NetworkBackend, M: CollectiveModel> Engine<'_, O, 
         (instance, _): InstanceNode,
         lane: u32,
     ) -> Option<(String, Option<InstanceNode>)> {
-        let turn = self
-            .processors
-            .lanes()
-            .turn(lane)
-            .filter(|&turn| turn != instance)?;
+        let turn = self.lanes.turn(lane).filter(|&turn| turn != instance)?;
         let running = self.flow.instance(turn);
         let holds = |node: &NodeIndex| {
             running.lane(*node) == Some(lane) && !self.is_complete((turn, *node))
@@ -212,21 +224,20 @@ impl<O: Observer + ?Sized, N: NetworkBackend, M: CollectiveModel> Engine<'_, O, 
     fn wait_for_members(&self, (instance, node): InstanceNode) -> (String, Option<InstanceNode>) {
         const SHOWN: usize = 4;
         let (slot, sequence) = self.flow.call(instance, node);
-        let running = self.collectives.group(slot.group);
+        let running = &self.groups[slot.group];
         let group = running.plan;
         let mut missing = Vec::new();
         for (member, rank) in group.members.iter().enumerate() {
-            let other = running.instance(*rank);
-            if other == NONE
-                || !self
-                    .collectives
-                    .awaits(running, sequence, slot.member, member as u32)
-            {
+            let member = MemberIndex(member as u32);
+            let Some(other) = running.instance(*rank) else {
+                continue;
+            };
+            if !self.comm.awaits(running, sequence, slot.member, member) {
                 continue;
             }
             let own = self.call_node(other, slot.group, sequence);
             // Where members launch together, there is no run before all of them are ready.
-            let arrived = self.collectives.has_arrived(slot.group, sequence, member);
+            let arrived = self.has_arrived(slot.group, sequence, member);
             let there = arrived.unwrap_or_else(|| own.is_some_and(|own| self.is_posted(own)));
             if !there {
                 missing.extend(own);
@@ -249,7 +260,12 @@ impl<O: Observer + ?Sized, N: NetworkBackend, M: CollectiveModel> Engine<'_, O, 
     }
 
     /// Returns the node of an instance for a collective of a group.
-    fn call_node(&self, instance: u32, group: u32, sequence: u32) -> Option<InstanceNode> {
+    fn call_node(
+        &self,
+        instance: InstanceIndex,
+        group: GroupIndex,
+        sequence: u32,
+    ) -> Option<InstanceNode> {
         let calls = self.flow.instance(instance).graph.calls();
         let of = |node| {
             let (slot, own) = self.flow.call(instance, node);
@@ -300,6 +316,12 @@ impl<O: Observer + ?Sized, N: NetworkBackend, M: CollectiveModel> Engine<'_, O, 
         named.map(|(_, &vertex)| self.reference(vertex)).collect()
     }
 
+    /// Returns whether a member of a collective has arrived; `None` if no member has.
+    fn has_arrived(&self, group: GroupIndex, sequence: u32, member: MemberIndex) -> Option<bool> {
+        let run = self.groups[group].run(sequence)?;
+        Some(self.runs[run].nodes()[member.index()] != NONE)
+    }
+
     /// Returns whether all dependencies of a node are complete.
     fn is_posted(&self, (instance, node): InstanceNode) -> bool {
         self.flow.is_posted(instance, node)
@@ -308,19 +330,19 @@ impl<O: Observer + ?Sized, N: NetworkBackend, M: CollectiveModel> Engine<'_, O, 
 
 /// Per incomplete node of an instance: one incomplete dependency.
 #[derive(Default)]
-struct BlockingDependencies(BTreeMap<u32, Vec<u32>>);
+struct BlockingDependencies(BTreeMap<InstanceIndex, Vec<u32>>);
 
 impl BlockingDependencies {
-    fn of<O: Observer + ?Sized, N: NetworkBackend, M: CollectiveModel>(
+    fn of(
         &mut self,
-        engine: &Engine<'_, O, N, M>,
+        diagnosis: &StuckDiagnosis<'_, '_>,
         (i, node): InstanceNode,
     ) -> Option<InstanceNode> {
         // Graphs store successors only: one pass inverts them for all later steps of the walk.
         let blockers = self.0.entry(i).or_insert_with(|| {
-            let graph = engine.flow.instance(i).graph;
+            let graph = diagnosis.flow.instance(i).graph;
             let mut blockers = vec![NONE; graph.len()];
-            for from in graph.nodes().filter(|&n| !engine.is_complete((i, n))) {
+            for from in graph.nodes().filter(|&n| !diagnosis.is_complete((i, n))) {
                 for to in graph.successors(from) {
                     blockers[to.index()] = from.0;
                 }

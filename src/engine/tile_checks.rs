@@ -5,6 +5,7 @@ use super::matching::describe;
 use super::options::{CommTiming, ReplayOptions};
 use super::plan::{ReplayPlan, group_text};
 use chakram_base::ids::{Npu, Rank};
+use chakram_base::setting::Setting;
 use chakram_hardware::machine::Machine;
 use chakram_hardware::memory::{MemoryAttachment, RemoteMemory};
 use chakram_hardware::topology::tile_grid::shown;
@@ -23,14 +24,19 @@ pub(super) fn cores(
     if !workload.instances().iter().any(named) {
         return Ok(None);
     }
-    let hint = "--map, which says where each rank sits, whatever traces say";
+    let hint = || {
+        format!(
+            "{}, which says where each rank sits, whatever traces say",
+            Setting::Map
+        )
+    };
     if workload.instances().len() != workload.ranks() as usize {
         let found = "traces say on which cores their ranks sit, and some ranks have no trace";
-        return Err(ReplayRefusal::new(found, hint));
+        return Err(ReplayRefusal::new(found, hint()));
     }
     let core = |instance: &RankInstance| {
         let rank = instance.rank;
-        let refuse = |found: String| Err(ReplayRefusal::new(found, hint));
+        let refuse = |found: String| Err(ReplayRefusal::new(found, hint()));
         match instance.core {
             None => refuse(format!(
                 "the trace of rank {rank} names no core, and others do"
@@ -65,7 +71,10 @@ pub(super) fn check(
             let (rank, at) = (instance.rank, shown(tiles.place(planned.npu.0)));
             return Err(ReplayRefusal::new(
                 format!("rank {rank} sits on core {at} of machine `{name}`, which is faulty"),
-                "place the job on other cores, with --map or with the plan's placement",
+                format!(
+                    "place the job on other cores, with {} or with the plan's placement",
+                    Setting::Map
+                ),
             ));
         }
     }
@@ -78,7 +87,10 @@ pub(super) fn check(
             format!(
                 "machine `{name}` is made of tiles, which the network model {network} does not know"
             ),
-            "take --network exclusive, links or contention-free",
+            format!(
+                "take {} exclusive, links or contention-free",
+                Setting::Network
+            ),
         ));
     }
     if tiles.faulty_links.is_empty() {

@@ -23,6 +23,7 @@ mod split;
 
 use super::dataflow::Dataflow;
 use super::effects::Effects;
+use super::ids::InstanceIndex;
 use super::plan::NONE;
 use chakram_base::ids::{NodeIndex, Rank};
 use chakram_base::units::Time;
@@ -80,7 +81,7 @@ struct OpenNode {
     node: NodeIndex,
     step: MemberStep,
     /// Members, with the instant of the end where it is announced.
-    present: Vec<(u32, Time)>,
+    present: Vec<(InstanceIndex, Time)>,
 }
 
 /// Instances of which the first runs for all.
@@ -91,7 +92,7 @@ struct TileGroup {
     /// Collectives that gather, are ready and do not queue for their lanes yet.
     parked: u32,
     /// In ascending order; empty once the group was split.
-    members: Vec<u32>,
+    members: Vec<InstanceIndex>,
     open: Vec<OpenNode>,
     /// Nodes whose end is announced by one event of the leader for all members.
     whole: Vec<NodeIndex>,
@@ -116,11 +117,11 @@ pub(super) struct TileGroups {
     /// By instance, its group at the start.
     origin_of: Vec<u32>,
     /// Collectives that parts of groups ended in this round: origin, node, and the instance that ran.
-    ended: Vec<(u32, NodeIndex, u32)>,
+    ended: Vec<(u32, NodeIndex, InstanceIndex)>,
     /// Groups with open nodes that have to be looked at.
     uneven: Vec<u32>,
     /// Loads and stores that were issued since the last were started.
-    accesses: Vec<(u32, NodeIndex)>,
+    accesses: Vec<(InstanceIndex, NodeIndex)>,
     counts: LoopCounts,
 }
 
@@ -141,22 +142,22 @@ impl TileGroups {
         !self.uneven.is_empty()
     }
 
-    fn group_of(&self, instance: u32) -> usize {
-        self.of[instance as usize] as usize
+    fn group_of(&self, instance: InstanceIndex) -> usize {
+        self.of[instance.index()] as usize
     }
 
     /// The instance that runs for `instance`.
-    pub fn leader_of(&self, instance: u32) -> u32 {
+    pub fn leader_of(&self, instance: InstanceIndex) -> InstanceIndex {
         self.groups[self.group_of(instance)].members[0]
     }
 
     /// Notes that `instance` has taken a step of a node. Returns the members with their instants once all have.
     fn gather(
         &mut self,
-        (instance, at): (u32, Time),
+        (instance, at): (InstanceIndex, Time),
         node: NodeIndex,
         step: MemberStep,
-    ) -> Option<Vec<(u32, Time)>> {
+    ) -> Option<Vec<(InstanceIndex, Time)>> {
         let number = self.group_of(instance);
         let group = &mut self.groups[number];
         let mut open = group.open.iter();
@@ -189,22 +190,23 @@ pub(super) fn is_shared(kind: NodeKind) -> bool {
 
 impl TileGroups {
     /// Forms the groups of a launch whose instances begin at `first`.
-    pub fn form(&mut self, flow: &mut Dataflow<'_>, first: u32, count: u32) {
-        let instances = (first + count) as usize;
-        self.of.resize(instances, NONE);
-        self.origin_of.resize(instances, NONE);
+    pub fn form(&mut self, flow: &mut Dataflow<'_>, first: InstanceIndex, count: u32) {
+        let last = first.0 + count;
+        self.of.resize(last as usize, NONE);
+        self.origin_of.resize(last as usize, NONE);
         let mut start = first;
-        while start < first + count {
-            let mut end = start + 1;
-            while end < first + count && joins(flow, start, end) {
-                end += 1;
+        while start.0 < last {
+            let mut end = start.after(1);
+            while end.0 < last && joins(flow, start, end) {
+                end = end.after(1);
             }
-            if end - start > 1 {
+            let members = start.0..end.0;
+            if members.len() > 1 {
                 let number = self.groups.len() as u32;
-                for instance in start..end {
+                for instance in members.clone().map(InstanceIndex) {
                     flow.instance_mut(instance).flags |= GROUPED;
-                    self.of[instance as usize] = number;
-                    self.origin_of[instance as usize] = number;
+                    self.of[instance.index()] = number;
+                    self.origin_of[instance.index()] = number;
                 }
                 self.origins.push(GroupOrigin {
                     parts: 1,
@@ -212,11 +214,11 @@ impl TileGroups {
                 });
                 self.groups.push(TileGroup {
                     origin: number,
-                    members: (start..end).collect(),
+                    members: members.clone().map(InstanceIndex).collect(),
                     ..TileGroup::default()
                 });
                 self.counts.groups += 1;
-                self.counts.ranks += end - start;
+                self.counts.ranks += members.len() as u32;
                 self.counts.together += 1;
             }
             start = end;
@@ -224,28 +226,28 @@ impl TileGroups {
     }
 
     /// Number of instances for which the leader runs, itself included.
-    pub fn members(&self, leader: u32) -> usize {
+    pub fn members(&self, leader: InstanceIndex) -> usize {
         self.groups[self.group_of(leader)].members.len()
     }
 
     /// One of these instances.
-    pub fn member(&self, leader: u32, index: usize) -> u32 {
+    pub fn member(&self, leader: InstanceIndex, index: usize) -> InstanceIndex {
         self.groups[self.group_of(leader)].members[index]
     }
 
     /// Returns whether another instance runs for this one.
-    pub fn follows(&self, flow: &Dataflow<'_>, instance: u32) -> bool {
+    pub fn follows(&self, flow: &Dataflow<'_>, instance: InstanceIndex) -> bool {
         flow.instance(instance).has(GROUPED) && self.leader_of(instance) != instance
     }
 
     /// Keeps a load or store until all of this dispatch are known.
-    pub fn defer_access(&mut self, instance: u32, node: NodeIndex) {
+    pub fn defer_access(&mut self, instance: InstanceIndex, node: NodeIndex) {
         self.accesses.push((instance, node));
     }
 
     /// Returns the loads and stores that were kept, by instance and then as they were issued: the order in which ranks that run
     /// by themselves issue them.
-    pub fn take_accesses(&mut self) -> Vec<(u32, NodeIndex)> {
+    pub fn take_accesses(&mut self) -> Vec<(InstanceIndex, NodeIndex)> {
         let mut accesses = std::mem::take(&mut self.accesses);
         accesses.sort_by_key(|&(instance, _)| instance);
         accesses
@@ -258,7 +260,7 @@ impl TileGroups {
         &mut self,
         flow: &Dataflow<'_>,
         effects: &mut Effects,
-        (at, instance, node): (Time, u32, NodeIndex),
+        (at, instance, node): (Time, InstanceIndex, NodeIndex),
     ) {
         if !flow.instance(instance).has(GROUPED) {
             effects.end_at(at, instance, node);
@@ -275,9 +277,9 @@ impl TileGroups {
     pub fn announce_part(
         &mut self,
         effects: &mut Effects,
-        leader: u32,
+        leader: InstanceIndex,
         node: NodeIndex,
-        ends: &[(u32, Time)],
+        ends: &[(InstanceIndex, Time)],
     ) {
         match *ends {
             [(alone, at)] => effects.end_at(at, alone, node),
@@ -291,7 +293,7 @@ impl TileGroups {
         effects: &mut Effects,
         group: usize,
         node: NodeIndex,
-        ends: &[(u32, Time)],
+        ends: &[(InstanceIndex, Time)],
     ) {
         let (_, first) = ends[0];
         if ends.iter().all(|&(_, at)| at == first) {
@@ -306,7 +308,7 @@ impl TileGroups {
     }
 
     /// Notes that a collective of a leader is ready.
-    pub fn note_ready(&mut self, flow: &Dataflow<'_>, leader: u32, node: NodeIndex) {
+    pub fn note_ready(&mut self, flow: &Dataflow<'_>, leader: InstanceIndex, node: NodeIndex) {
         if flow.instance(leader).gathers(node) {
             let number = self.group_of(leader);
             self.groups[number].parked += 1;
@@ -318,8 +320,8 @@ impl TileGroups {
         &mut self,
         flow: &Dataflow<'_>,
         now: Time,
-        (instance, node): (u32, NodeIndex),
-    ) -> Option<u32> {
+        (instance, node): (InstanceIndex, NodeIndex),
+    ) -> Option<InstanceIndex> {
         let leader = self.leader_of(instance);
         self.gather((instance, now), node, MemberStep::Queued)?;
         if flow.instance(leader).gathers(node) {
@@ -334,8 +336,8 @@ impl TileGroups {
         &mut self,
         flow: &Dataflow<'_>,
         now: Time,
-        (instance, node): (u32, NodeIndex),
-    ) -> Option<u32> {
+        (instance, node): (InstanceIndex, NodeIndex),
+    ) -> Option<InstanceIndex> {
         let leader = self.leader_of(instance);
         if is_shared(flow.instance(instance).graph.kind(node)) {
             let group = self.group_of(instance);
@@ -351,7 +353,7 @@ impl TileGroups {
 }
 
 /// Returns whether `next` does the same as the instances from `start` up to it, as far as can be told before.
-fn joins(flow: &Dataflow<'_>, start: u32, next: u32) -> bool {
+fn joins(flow: &Dataflow<'_>, start: InstanceIndex, next: InstanceIndex) -> bool {
     let (a, b) = (flow.instance(start), flow.instance(next));
     let (first, second) = (flow.rank_of(start), flow.rank_of(next));
     let (from, to) = (first.rank, second.rank);

@@ -11,6 +11,7 @@
 
 use crate::group::GroupExtent;
 use chakram_base::collective_kind::CollectiveKind;
+use chakram_base::ids::Position;
 use chakram_base::units::BufferShare;
 
 mod algorithm;
@@ -41,8 +42,8 @@ pub use algorithm::{AlgorithmChoice, AlgorithmModel, CollectiveAlgorithm, OwnAlg
 pub use backend::{
     AlgorithmDescriber, BusScheduler, BusTransfer, ChunkQueueSpec, CollectiveBackend,
     CollectiveRequest, CompletionToken, ContentOrder, EndpointCost, EndpointModel, GroupMembers,
-    InsertionOrder, IssueDiscipline, ReceiveSource, ScriptAction, ScriptEvent, TransferCause,
-    UncontendedCost,
+    InsertionOrder, IssueDiscipline, ReceiveSource, ScriptAction, ScriptEvent, ScriptPlayer,
+    TransferCause, UncontendedCost,
 };
 pub use chunk_schedule::{AdmissionOrder, ChunkSchedule, StageEntry};
 pub use curve::{CollectiveCurve, measured as measured_collective};
@@ -222,19 +223,19 @@ impl LinePosition {
     pub fn new(
         extent: &GroupExtent,
         stage: &CollectiveStage,
-        position: u32,
-        root: u32,
+        position: Position,
+        root: Position,
     ) -> Option<Self> {
         let phase = &extent.phases[stage.phase];
         // The inner phases are the remainder by this phase's stride.
-        if stage.primitive.has_root() && position % phase.stride != root % phase.stride {
+        if stage.primitive.has_root() && position.0 % phase.stride != root.0 % phase.stride {
             return None;
         }
         Some(Self {
             size: phase.size,
             index: phase.index(position),
             root: phase.index(root),
-            position,
+            position: position.0,
         })
     }
 

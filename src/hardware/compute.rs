@@ -30,7 +30,10 @@ pub use loop_nest::{
 pub use measured::{MeasuredKernel, MeasuredKernels, MeasuredTime};
 pub use recorded_on::RecordingClass;
 pub use systolic::SystolicArrays;
-pub use words::{ACCELERATOR, parse_loop_nest, parse_model, parse_scaled, set_accelerator};
+pub use words::{
+    ACCELERATOR, parse_efficiency, parse_host, parse_loop_nest, parse_model, parse_scaled,
+    set_accelerator,
+};
 
 /// Peak rates of an NPU class, one per number format it computes in.
 #[derive(Clone, Debug, Default, PartialEq)]
@@ -116,6 +119,11 @@ impl RooflineEfficiency {
     pub fn fraction(self) -> f64 {
         self.fraction
     }
+
+    /// Returns true unless it is the default.
+    pub fn is_stated(self) -> bool {
+        self.stated
+    }
 }
 
 impl Default for RooflineEfficiency {
@@ -198,13 +206,13 @@ impl ComputeModel {
         matches!(self, Self::Recorded(_) | Self::RecordedOnly)
     }
 
-    /// Returns the same model with kernels by roofline at `efficiency`.
-    pub fn at(self, efficiency: RooflineEfficiency) -> Self {
+    /// Returns the same model with kernels by roofline at `efficiency`; `None` if the efficiency would have no effect.
+    pub fn at(self, efficiency: RooflineEfficiency) -> Option<Self> {
         match self {
-            Self::Scaled(factor, _) => Self::Scaled(factor, efficiency),
-            Self::Roofline(_) => Self::Roofline(efficiency),
-            Self::Recorded(_) => Self::Recorded(efficiency),
-            other => other,
+            Self::Scaled(factor, _) => Some(Self::Scaled(factor, efficiency)),
+            Self::Roofline(_) => Some(Self::Roofline(efficiency)),
+            Self::Recorded(_) => Some(Self::Recorded(efficiency)),
+            Self::Curves | Self::LoopNest(_) | Self::RecordedOn(_) | Self::RecordedOnly => None,
         }
     }
 

@@ -1,7 +1,7 @@
 //! Placement of groups of NPUs on the machine.
 
 use crate::topology::{DimensionShape, NetworkPath, Topology};
-use chakram_base::ids::Npu;
+use chakram_base::ids::{MemberIndex, Npu, Position};
 
 /// Share of a collective's work that lies in one dimension.
 ///
@@ -20,14 +20,14 @@ pub struct GroupPhase {
 impl GroupPhase {
     /// The member's index along this phase.
     #[inline]
-    pub fn index(&self, position: u32) -> u32 {
-        position / self.stride % self.size
+    pub fn index(&self, position: Position) -> u32 {
+        position.0 / self.stride % self.size
     }
 
     /// The position in the same line with index `to`.
     #[inline]
-    pub fn position(&self, position: u32, to: u32) -> u32 {
-        position - self.index(position) * self.stride + to * self.stride
+    pub fn position(&self, position: Position, to: u32) -> Position {
+        Position(position.0 - self.index(position) * self.stride + to * self.stride)
     }
 }
 
@@ -49,9 +49,9 @@ pub struct GroupExtent {
     /// The NPU at each position.
     pub npus: Vec<Npu>,
     /// The position of each member, in the order of the group.
-    pub position_of: Vec<u32>,
+    pub position_of: Vec<Position>,
     /// The member at each position: the inverse.
-    pub member_at: Vec<u32>,
+    pub member_at: Vec<MemberIndex>,
     /// True if the members fill a sub-grid of the machine.
     pub regular: bool,
 }
@@ -99,7 +99,7 @@ impl GroupExtent {
             }
         }
         let mut at = vec![Npu(0); npus.len()];
-        let mut member_at = vec![0; npus.len()];
+        let mut member_at = vec![MemberIndex(0); npus.len()];
         let position_of = npus
             .iter()
             .enumerate()
@@ -109,9 +109,9 @@ impl GroupExtent {
                     let found = &coordinates[phase.dimension];
                     found.partition_point(|&c| c < coordinate) as u32 * phase.stride
                 });
-                let position: u32 = position.sum();
-                at[position as usize] = npu;
-                member_at[position as usize] = member as u32;
+                let position = Position(position.sum());
+                at[position.index()] = npu;
+                member_at[position.index()] = MemberIndex(member as u32);
                 position
             })
             .collect();
@@ -134,8 +134,8 @@ impl GroupExtent {
                 stride: 1,
             }],
             npus: npus.to_vec(),
-            position_of: members.clone().collect(),
-            member_at: members.collect(),
+            position_of: members.clone().map(Position).collect(),
+            member_at: members.map(MemberIndex).collect(),
             regular: false,
         }
     }
@@ -153,7 +153,7 @@ impl GroupExtent {
             return false;
         }
         let at = |index| {
-            let npu = self.npus[phase.position(0, index) as usize];
+            let npu = self.npus[phase.position(Position(0), index).index()];
             topology.coordinate(npu, phase.dimension)
         };
         // Members of a sub-grid are in the order of their coordinates.
@@ -169,7 +169,7 @@ impl GroupExtent {
             return None;
         }
         // The lines of a sub-grid are translations of one another, so the first speaks for all.
-        let npu = |index| self.npus[phase.position(0, index % phase.size) as usize];
+        let npu = |index| self.npus[phase.position(Position(0), index % phase.size).index()];
         let mut paths = (0..phase.size).map(|i| topology.path(npu(i), npu(i + 1)));
         let first = paths.next()??;
         paths.all(|path| path == Some(first)).then_some(first)
@@ -231,9 +231,9 @@ mod tests {
         assert!(e.regular);
         assert_eq!(e.phases, [phase(0, 1), phase(1, 2)]);
         assert_eq!(e.npus, npus(&[1, 3, 9, 11]));
-        assert_eq!(e.position_of, [3, 0, 2, 1]);
-        assert_eq!(e.phases[1].position(1, 1), 3);
-        assert_eq!(e.phases[0].index(3), 1);
+        assert_eq!(e.position_of, [3, 0, 2, 1].map(Position));
+        assert_eq!(e.phases[1].position(Position(1), 1), Position(3));
+        assert_eq!(e.phases[0].index(Position(3)), 1);
     }
 
     #[test]

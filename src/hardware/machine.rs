@@ -3,14 +3,16 @@
 //! A machine is described in a TOML file, or is a preset, or is built by an importer. Its NPUs
 //! belong to classes; its network is a stack of dimensions; it may have memory beyond the NPUs' own.
 
-use crate::collective::{AlgorithmChoice, ChunkPipeline, CollectiveCurve, CollectiveProtocol};
+use crate::collective::{
+    AlgorithmChoice, ChunkPipeline, CollectiveAlgorithm, CollectiveCurve, CollectiveProtocol,
+};
 use crate::compute::{KernelCurves, PeakRates};
 use crate::memory::{LocalMemory, MemoryAttachment, NamedMemory, RemoteMemory};
 use crate::network;
-use crate::topology::Topology;
+use crate::topology::{DimensionShape, Topology, TopologyDimension};
 use chakram_base::config::ConfigDocument;
 use chakram_base::ids::{EndpointId, Npu};
-use chakram_base::units::Bytes;
+use chakram_base::units::{Bandwidth, Bytes, Span};
 use class_assignment::ClassAssignment;
 
 mod build;
@@ -136,6 +138,35 @@ impl Machine {
             host: None,
             corrections: Vec::new(),
         })
+    }
+
+    /// Returns a machine of one NPU for callers that answer all of its jobs: none of its rates is used.
+    pub fn of_answered_jobs(name: &str) -> Self {
+        let rate = Bandwidth::new(1e9).expect("1 GB/s is a bandwidth");
+        let topology = Topology::new(vec![TopologyDimension {
+            name: "none".to_owned(),
+            shape: DimensionShape::Switch,
+            size: 1,
+            bandwidth: rate,
+            latency: Span::ZERO,
+        }]);
+        let class = NpuClass {
+            name: name.to_owned(),
+            peaks: PeakRates::default(),
+            curves: KernelCurves::default(),
+            memory: LocalMemory {
+                bandwidth: rate,
+                latency: Span::ZERO,
+                capacity: Bytes(1_000_000_000),
+            },
+            lanes: 1,
+            host_lanes: 1,
+            slowdown: 1.0,
+        };
+        let algorithms = vec![AlgorithmChoice::Named(CollectiveAlgorithm::Direct)];
+        let topology = topology.expect("one dimension of one NPU");
+        Self::uniform(name.to_owned(), topology, algorithms, class, None)
+            .expect("an algorithm for the dimension, lanes and memory")
     }
 
     /// Returns the same machine with another algorithm along a dimension; `None` if it has no such dimension.

@@ -1,6 +1,7 @@
 //! Jobs, ready to be replayed: from files, from a pattern, or from ASTRA-sim's inputs.
 
 use chakram_base::bounds::MemoryLimitError;
+use chakram_base::setting::Setting;
 use chakram_engine::{CompiledReplay, ReplayError, ReplayOptions};
 use chakram_hardware::machine::Machine;
 use chakram_report::summary::HashedInput;
@@ -15,6 +16,7 @@ mod astra_sim;
 mod custom;
 mod input;
 mod load;
+mod machine_facts;
 mod machine_reference;
 mod outputs;
 mod traces;
@@ -25,6 +27,7 @@ pub use custom::{CustomFiles, load_custom};
 pub use input::{CASE_MACHINE, hashed_input, machine_of, name_of, read_text};
 pub use load::{JobOptions, LoadProgress};
 pub use load::{declared_groups, find, groups_of, load, mark_read};
+pub use machine_facts::{least_memory, machine_facts};
 pub use outputs::{JobOutputs, SavedJob, others, rename_contents, write_job};
 pub use traces::{JobTraces, about};
 
@@ -59,7 +62,7 @@ pub enum JobError {
     #[error(transparent)]
     Io(#[from] io::Error),
     /// Two jobs say different things of a group.
-    #[error("{}: group `{}` has other ranks than in the job beside it\n  try: one job, or --groups", .file.display(), escape(.group))]
+    #[error("{}: group `{}` has other ranks than in the job beside it\n  try: one job, or {}", .file.display(), escape(.group), Setting::Groups)]
     GroupTwice {
         /// The file of the second job.
         file: PathBuf,
@@ -67,14 +70,15 @@ pub enum JobError {
         group: String,
     },
     /// A rank that starts later has no trace.
-    #[error("--delay {rank}=…: rank {rank} has no trace")]
+    #[error("{} {rank}=…: rank {rank} has no trace", Setting::Delays)]
     NobodyToDelay {
         /// The rank.
         rank: u32,
     },
     /// No trace says what a profiler added.
     #[error(
-        "--without profiler: no node says what the profiler that captured it added\n  try: convert the capture again, with both files of each rank or its Kineto trace"
+        "{} profiler: no node says what the profiler that captured it added\n  try: convert the capture again, with both files of each rank or its Kineto trace",
+        Setting::Without
     )]
     NoProfilerCost,
     /// No job can have this name.

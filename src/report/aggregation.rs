@@ -5,6 +5,7 @@ use super::summary::thousands;
 use crate::CollectiveRecord;
 use chakram_base::ids::NodeIndex;
 use chakram_base::units::{Span, Time};
+use chakram_engine::InstanceId;
 use chakram_engine::{CompiledReplay, LoopCounts};
 use chakram_trace::graph::NodeKind;
 use serde::{Deserialize, Serialize};
@@ -49,8 +50,8 @@ pub struct RankDifference {
 pub(super) struct LoopObserver(Option<LoopCounts>);
 
 impl Observer for LoopObserver {
-    fn issued(&mut self, _: Time, _: u32, _: NodeIndex, _: NodeKind) {}
-    fn completed(&mut self, _: Time, _: u32, _: NodeIndex, _: NodeKind) {}
+    fn issued(&mut self, _: Time, _: InstanceId, _: NodeIndex, _: NodeKind) {}
+    fn completed(&mut self, _: Time, _: InstanceId, _: NodeIndex, _: NodeKind) {}
     fn collective(&mut self, _: &CollectiveRecord) {}
     fn counted(&mut self, counts: &LoopCounts) {
         self.0 = Some(counts.clone());

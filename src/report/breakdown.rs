@@ -11,6 +11,7 @@ use super::{CollectiveRecord, Observer, TimeCategory};
 use chakram_base::ids::NodeIndex;
 use chakram_base::units::{Span, Time};
 use chakram_engine::CompiledReplay;
+use chakram_engine::InstanceId;
 use chakram_trace::format::CollectiveKind;
 use chakram_trace::graph::{Graph, NodeKind};
 use serde::{Deserialize, Serialize};
@@ -211,26 +212,26 @@ fn place(graph: &Graph, node: NodeIndex, kind: NodeKind) -> usize {
 
 impl BreakdownObserver<'_> {
     #[inline]
-    fn graph(&self, instance: u32) -> &Graph {
+    fn graph(&self, instance: InstanceId) -> &Graph {
         let workload = self.prepared.workload();
-        workload.graph(&workload.instances()[instance as usize])
+        workload.graph(&workload.instances()[instance.index()])
     }
 }
 
 impl Observer for BreakdownObserver<'_> {
     #[inline]
-    fn issued(&mut self, now: Time, instance: u32, node: NodeIndex, kind: NodeKind) {
+    fn issued(&mut self, now: Time, instance: InstanceId, node: NodeIndex, kind: NodeKind) {
         let Some(part) = TimeCategory::of(kind) else {
             return;
         };
-        let npu = &mut self.npus[instance as usize];
+        let npu = &mut self.npus[instance.index()];
         npu.attribute(now, &mut self.charged);
         npu.active[part as usize] += 1;
         if part == TimeCategory::Communication {
             let graph = self.graph(instance);
             let collective = kind == NodeKind::Collective;
             let label = if collective {
-                let group = self.prepared.group_of(instance, node) as usize;
+                let group = self.prepared.group_of(instance, node).index();
                 group * KINDS + graph.call(node).kind as usize
             } else {
                 self.charged.len() - 1
@@ -240,13 +241,13 @@ impl Observer for BreakdownObserver<'_> {
                 began: !collective,
             };
             let place = place(graph, node, kind);
-            self.npus[instance as usize].start(place, open);
+            self.npus[instance.index()].start(place, open);
         }
     }
 
     #[inline]
-    fn completed(&mut self, now: Time, instance: u32, node: NodeIndex, kind: NodeKind) {
-        let npu = &mut self.npus[instance as usize];
+    fn completed(&mut self, now: Time, instance: InstanceId, node: NodeIndex, kind: NodeKind) {
+        let npu = &mut self.npus[instance.index()];
         npu.finish = now;
         let Some(part) = TimeCategory::of(kind) else {
             return;
@@ -255,15 +256,15 @@ impl Observer for BreakdownObserver<'_> {
         npu.active[part as usize] -= 1;
         if part == TimeCategory::Communication {
             let place = place(self.graph(instance), node, kind);
-            self.npus[instance as usize].end(place);
+            self.npus[instance.index()].end(place);
         }
     }
 
     #[inline]
-    fn began(&mut self, now: Time, instance: u32, node: NodeIndex) {
+    fn began(&mut self, now: Time, instance: InstanceId, node: NodeIndex) {
         let graph = self.graph(instance);
         let place = place(graph, node, graph.kind(node));
-        let npu = &mut self.npus[instance as usize];
+        let npu = &mut self.npus[instance.index()];
         npu.attribute(now, &mut self.charged);
         if let Some(open) = npu.open(place) {
             open.began = true;
@@ -273,15 +274,15 @@ impl Observer for BreakdownObserver<'_> {
     fn collective(&mut self, _: &CollectiveRecord) {}
 
     #[inline]
-    fn delayed(&mut self, now: Time, instance: u32, _: NodeIndex) {
-        let npu = &mut self.npus[instance as usize];
+    fn delayed(&mut self, now: Time, instance: InstanceId, _: NodeIndex) {
+        let npu = &mut self.npus[instance.index()];
         npu.attribute(now, &mut self.charged);
         npu.active[TimeCategory::Host as usize] += 1;
     }
 
     #[inline]
-    fn ready(&mut self, now: Time, instance: u32, _: NodeIndex) {
-        let npu = &mut self.npus[instance as usize];
+    fn ready(&mut self, now: Time, instance: InstanceId, _: NodeIndex) {
+        let npu = &mut self.npus[instance.index()];
         npu.attribute(now, &mut self.charged);
         npu.active[TimeCategory::Host as usize] -= 1;
     }

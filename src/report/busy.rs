@@ -6,6 +6,7 @@
 use super::{CollectiveRecord, Observer};
 use chakram_base::ids::NodeIndex;
 use chakram_base::units::{Span, Time};
+use chakram_engine::InstanceId;
 use chakram_trace::graph::NodeKind;
 use chakram_trace::workload::Workload;
 
@@ -56,7 +57,7 @@ pub struct BusyObserver<F> {
     counts_as: F,
 }
 
-impl<F: Fn(u32, NodeIndex) -> NodeKind> BusyObserver<F> {
+impl<F: Fn(InstanceId, NodeIndex) -> NodeKind> BusyObserver<F> {
     /// Watches all instances of `workload`. `counts_as` is asked for the kind as which a node of
     /// [`NodeKind::Compute`] of an instance counts.
     pub fn new(workload: &Workload, counts_as: F) -> Self {
@@ -84,7 +85,7 @@ impl<F: Fn(u32, NodeIndex) -> NodeKind> BusyObserver<F> {
     }
 
     #[inline]
-    fn sort(&self, instance: u32, node: NodeIndex, kind: NodeKind) -> usize {
+    fn sort(&self, instance: InstanceId, node: NodeIndex, kind: NodeKind) -> usize {
         let kind = match kind {
             NodeKind::Compute => (self.counts_as)(instance, node),
             other => other,
@@ -107,11 +108,11 @@ impl RankTracker {
     }
 }
 
-impl<F: Fn(u32, NodeIndex) -> NodeKind> Observer for BusyObserver<F> {
+impl<F: Fn(InstanceId, NodeIndex) -> NodeKind> Observer for BusyObserver<F> {
     #[inline]
-    fn issued(&mut self, now: Time, instance: u32, node: NodeIndex, kind: NodeKind) {
+    fn issued(&mut self, now: Time, instance: InstanceId, node: NodeIndex, kind: NodeKind) {
         let sort = self.sort(instance, node, kind);
-        let rank = &mut self.ranks[instance as usize];
+        let rank = &mut self.ranks[instance.index()];
         rank.active[sort] += 1;
         if rank.active[sort] == 1 {
             rank.since[sort] = now;
@@ -122,9 +123,9 @@ impl<F: Fn(u32, NodeIndex) -> NodeKind> Observer for BusyObserver<F> {
     }
 
     #[inline]
-    fn completed(&mut self, now: Time, instance: u32, node: NodeIndex, kind: NodeKind) {
+    fn completed(&mut self, now: Time, instance: InstanceId, node: NodeIndex, kind: NodeKind) {
         let sort = self.sort(instance, node, kind);
-        let rank = &mut self.ranks[instance as usize];
+        let rank = &mut self.ranks[instance.index()];
         rank.left -= 1;
         rank.last = now;
         if rank.active[sort] == 1 {
@@ -170,13 +171,13 @@ mod tests {
         ];
         for (at, node, start, kind) in events {
             if start {
-                busy.issued(Time(at), 0, NodeIndex(node), kind)
+                busy.issued(Time(at), InstanceId(0), NodeIndex(node), kind)
             } else {
-                busy.completed(Time(at), 0, NodeIndex(node), kind)
+                busy.completed(Time(at), InstanceId(0), NodeIndex(node), kind)
             }
         }
         assert_eq!(busy.times().next().unwrap().finish, None);
-        busy.completed(Time(30), 0, NodeIndex(5), NodeKind::Host);
+        busy.completed(Time(30), InstanceId(0), NodeIndex(5), NodeKind::Host);
         let expected = RankBusyTime {
             finish: Some(Time(30)),
             host: Span(10),
@@ -198,8 +199,8 @@ mod tests {
             }],
             counts_as: |_, _| NodeKind::RemoteMemory,
         };
-        busy.issued(Time(2), 0, NodeIndex(0), NodeKind::Compute);
-        busy.completed(Time(9), 0, NodeIndex(0), NodeKind::Compute);
+        busy.issued(Time(2), InstanceId(0), NodeIndex(0), NodeKind::Compute);
+        busy.completed(Time(9), InstanceId(0), NodeIndex(0), NodeKind::Compute);
         let found = busy.times().next().unwrap();
         assert_eq!((found.kernels, found.memory), (Span::ZERO, Span(7)));
     }

@@ -10,6 +10,8 @@ use super::breakdown::ChargedTime;
 use super::{CollectiveRecord, Observer};
 use chakram_base::ids::{NodeIndex, Rank};
 use chakram_base::units::{Span, Time};
+use chakram_engine::InstanceId;
+use chakram_engine::ReplayGroupId;
 use chakram_hardware::network::LinkLoad;
 use chakram_trace::format::CollectiveKind;
 use chakram_trace::graph::NodeKind;
@@ -69,7 +71,7 @@ impl CollectiveTally {
 pub struct CollectiveObserver {
     by_group: Vec<[CollectiveTally; CollectiveKind::ALL.len()]>,
     /// Time that others waited for each rank, by group and kind.
-    late: BTreeMap<(u32, CollectiveKind), BTreeMap<Rank, Span>>,
+    late: BTreeMap<(ReplayGroupId, CollectiveKind), BTreeMap<Rank, Span>>,
     /// Traffic of each link, where that was counted.
     pub loads: Option<Vec<LinkLoad>>,
 }
@@ -86,19 +88,21 @@ impl CollectiveObserver {
 
     /// The rank that others waited for longest in collectives of `kind` of `group`, and how long, over
     /// all calls and members; of several the lowest.
-    pub fn latest(&self, group: u32, kind: CollectiveKind) -> Option<(Rank, Span)> {
+    pub fn latest(&self, group: ReplayGroupId, kind: CollectiveKind) -> Option<(Rank, Span)> {
         let late = self.late.get(&(group, kind))?.iter();
         late.max_by_key(|(rank, waited)| (**waited, Reverse(**rank)))
             .map(|(rank, waited)| (*rank, *waited))
     }
 
     /// Tallies in order of group and kind, without those that have no call.
-    pub fn tallies(&self) -> impl Iterator<Item = (u32, CollectiveKind, CollectiveTally)> {
+    pub fn tallies(
+        &self,
+    ) -> impl Iterator<Item = (ReplayGroupId, CollectiveKind, CollectiveTally)> {
         self.by_group.iter().enumerate().flat_map(|(group, kinds)| {
             let named = CollectiveKind::ALL.iter().zip(kinds);
             named
                 .filter(|(_, tally)| tally.calls > 0)
-                .map(move |((kind, ..), tally)| (group as u32, *kind, *tally))
+                .map(move |((kind, ..), tally)| (ReplayGroupId(group as u32), *kind, *tally))
         })
     }
 }
@@ -108,12 +112,12 @@ impl Observer for CollectiveObserver {
         self.loads = Some(loads.to_vec());
     }
 
-    fn issued(&mut self, _: Time, _: u32, _: NodeIndex, _: NodeKind) {}
+    fn issued(&mut self, _: Time, _: InstanceId, _: NodeIndex, _: NodeKind) {}
 
-    fn completed(&mut self, _: Time, _: u32, _: NodeIndex, _: NodeKind) {}
+    fn completed(&mut self, _: Time, _: InstanceId, _: NodeIndex, _: NodeKind) {}
 
     fn collective(&mut self, record: &CollectiveRecord) {
-        let tally = &mut self.by_group[record.group as usize][record.kind as usize];
+        let tally = &mut self.by_group[record.group.index()][record.kind as usize];
         let buffers = &mut tally.buffers;
         buffers.smallest = match tally.calls {
             0 => record.buffer,
@@ -205,7 +209,7 @@ mod tests {
         // 8 members, 1 GB all-reduced in 10 ms: 100 GB/s, times 2 * 7 / 8 = 175 GB/s.
         let mut collectives = CollectiveObserver::new(1);
         collectives.collective(&CollectiveRecord {
-            group: 0,
+            group: ReplayGroupId(0),
             kind: CollectiveKind::AllReduce,
             buffer: 1_000_000_000,
             last_start: Time(5),
@@ -218,7 +222,7 @@ mod tests {
             messages: 0,
         });
         assert_eq!(
-            collectives.latest(0, CollectiveKind::AllReduce),
+            collectives.latest(ReplayGroupId(0), CollectiveKind::AllReduce),
             Some((Rank(4), Span(3)))
         );
         let (_, kind, tally) = collectives.tallies().next().unwrap();

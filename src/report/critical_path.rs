@@ -151,7 +151,7 @@ impl RunRecorder<'_> {
         let instances = self.relations.prepared.workload().instances();
         let mut times: BTreeMap<Rank, Span> = BTreeMap::new();
         for segment in path {
-            let rank = instances[segment.instance as usize].rank;
+            let rank = instances[segment.instance.index()].rank;
             *times.entry(rank).or_default() += segment.to.since(segment.from);
         }
         let ranks = times

@@ -10,7 +10,7 @@ mod sections;
 use super::Report;
 use super::summary::percent_more;
 use super::throughput;
-use chakram_base::units::Span;
+use chakram_base::units::{Span, percent, percent_change};
 use page::{number, text};
 
 /// Renders `report` of a replay described by `title` and `basis`.
@@ -44,7 +44,9 @@ fn head(report: &Report, title: &str, basis: &str) -> String {
     )];
     if let Some(captured) = report.captured {
         let more = percent_more(outcome.makespan, captured);
-        let more = more.map_or(String::new(), |more| format!("replay {more:+.2} %"));
+        let more = more.map_or(String::new(), |more| {
+            format!("replay {}", percent_change(more))
+        });
         tiles.push(tile("Captured", &span("/captured_ps", captured), &more));
     }
     if let Some(rates) = &report.throughput {
@@ -59,7 +61,7 @@ fn head(report: &Report, title: &str, basis: &str) -> String {
         }
         let samples = rate("/throughput/samples_per_s", rates.samples_per_s);
         tiles.push(tile("Samples/s", &samples, ""));
-        let share = |path: &str, part: f64| number(path, part, &format!("{:.1} %", 100.0 * part));
+        let share = |path: &str, part: f64| number(path, part, &percent(part));
         if let Some(mfu) = rates.mfu {
             tiles.push(tile("MFU", &share("/throughput/mfu", mfu), throughput::MFU));
         }

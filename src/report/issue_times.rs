@@ -7,6 +7,7 @@
 use chakram_base::ids::NodeIndex;
 use chakram_base::units::Time;
 use chakram_engine::CompiledReplay;
+use chakram_engine::InstanceId;
 use chakram_trace::graph::{Graph, NodeKind};
 
 /// The instant at which each node under way was issued.
@@ -43,13 +44,13 @@ impl<'a> IssueTimes<'a> {
 
     /// The graph of an instance.
     #[inline]
-    pub fn graph(&self, instance: u32) -> &'a Graph {
-        self.instances[instance as usize].graph
+    pub fn graph(&self, instance: InstanceId) -> &'a Graph {
+        self.instances[instance.index()].graph
     }
 
     #[inline]
-    fn place(&self, instance: u32, node: NodeIndex, kind: NodeKind) -> usize {
-        let TimedInstance { graph, first } = self.instances[instance as usize];
+    fn place(&self, instance: InstanceId, node: NodeIndex, kind: NodeKind) -> usize {
+        let TimedInstance { graph, first } = self.instances[instance.index()];
         first
             + match kind {
                 NodeKind::Receive => graph.lanes().len() + graph.message_index(node),
@@ -59,14 +60,14 @@ impl<'a> IssueTimes<'a> {
 
     /// `node` is issued `now`.
     #[inline]
-    pub fn set(&mut self, now: Time, instance: u32, node: NodeIndex, kind: NodeKind) {
+    pub fn set(&mut self, now: Time, instance: InstanceId, node: NodeIndex, kind: NodeKind) {
         let place = self.place(instance, node, kind);
         self.at[place] = now;
     }
 
     /// Returns the issue time of `node`, which is under way.
     #[inline]
-    pub fn get(&self, instance: u32, node: NodeIndex, kind: NodeKind) -> Time {
+    pub fn get(&self, instance: InstanceId, node: NodeIndex, kind: NodeKind) -> Time {
         self.at[self.place(instance, node, kind)]
     }
 }

@@ -12,8 +12,10 @@ use super::text::TextStyle;
 use super::{CollectiveRecord, Observer};
 use super::{NeighbourReport, Report};
 use chakram_base::ids::NodeIndex;
+use chakram_base::setting::Setting;
 use chakram_base::units::{Span, Time};
 use chakram_engine::{CommTiming, CompiledReplay, Feed, ReplayError, ReplayOutcome, run_launches};
+use chakram_engine::{InstanceId, ReplayGroupId};
 use chakram_hardware::network::LinkLoad;
 use chakram_trace::graph::NodeKind;
 use std::fmt::Write as _;
@@ -112,7 +114,11 @@ pub(super) fn table(out: &mut String, report: &Report, style: TextStyle) -> std:
     }
     if launches.len() > shown {
         let left_out = thousands((launches.len() - shown) as u64);
-        writeln!(out, "  … {left_out} before the last: --format json")?;
+        writeln!(
+            out,
+            "  … {left_out} before the last: {} json",
+            Setting::Format
+        )?;
     }
     let (first, last) = (launches[0].end, launches[launches.len() - 1].end);
     let further = launches.len() as u64 - 1;
@@ -143,9 +149,9 @@ struct WatchedProgram<'a> {
 /// Hands on what happens to the observers of the program that it happens to.
 struct WatchedPrograms<'a, 'e> {
     programs: Vec<WatchedProgram<'a>>,
-    /// Program and instance of each instance of all programs; likewise of each group.
-    instances: Vec<(u32, u32)>,
-    groups: Vec<(u32, u32)>,
+    /// Program and own number of each instance of all programs; likewise of each group.
+    instances: Vec<(u32, InstanceId)>,
+    groups: Vec<(u32, ReplayGroupId)>,
     extra: &'e mut dyn Observer,
 }
 
@@ -154,8 +160,9 @@ impl<'a, 'e> WatchedPrograms<'a, 'e> {
         let (mut instances, mut groups) = (Vec::new(), Vec::new());
         for (number, program) in (0..).zip(programs) {
             let own = program.workload().instances().len() as u32;
-            instances.extend((0..own).map(|instance| (number, instance)));
-            groups.extend((0..program.groups().count() as u32).map(|group| (number, group)));
+            instances.extend((0..own).map(|instance| (number, InstanceId(instance))));
+            let own = program.groups().count() as u32;
+            groups.extend((0..own).map(|group| (number, ReplayGroupId(group))));
         }
         let watched = programs.iter().map(|prepared| WatchedProgram {
             prepared,
@@ -170,8 +177,8 @@ impl<'a, 'e> WatchedPrograms<'a, 'e> {
         }
     }
 
-    fn of(&mut self, instance: u32) -> (&mut WatchedProgram<'a>, u32) {
-        let (program, instance) = self.instances[instance as usize];
+    fn of(&mut self, instance: InstanceId) -> (&mut WatchedProgram<'a>, InstanceId) {
+        let (program, instance) = self.instances[instance.index()];
         (&mut self.programs[program as usize], instance)
     }
 }
@@ -185,13 +192,13 @@ impl Observer for WatchedPrograms<'_, '_> {
         }
     }
 
-    fn issued(&mut self, now: Time, instance: u32, node: NodeIndex, kind: NodeKind) {
+    fn issued(&mut self, now: Time, instance: InstanceId, node: NodeIndex, kind: NodeKind) {
         self.extra.issued(now, instance, node, kind);
         let (program, own) = self.of(instance);
         program.observers.issued(now, own, node, kind);
     }
 
-    fn completed(&mut self, now: Time, instance: u32, node: NodeIndex, kind: NodeKind) {
+    fn completed(&mut self, now: Time, instance: InstanceId, node: NodeIndex, kind: NodeKind) {
         self.extra.completed(now, instance, node, kind);
         let (program, own) = self.of(instance);
         program.observers.completed(now, own, node, kind);
@@ -205,25 +212,25 @@ impl Observer for WatchedPrograms<'_, '_> {
         }
     }
 
-    fn began(&mut self, now: Time, instance: u32, node: NodeIndex) {
+    fn began(&mut self, now: Time, instance: InstanceId, node: NodeIndex) {
         self.extra.began(now, instance, node);
         let (program, own) = self.of(instance);
         program.observers.began(now, own, node);
     }
 
-    fn delayed(&mut self, now: Time, instance: u32, node: NodeIndex) {
+    fn delayed(&mut self, now: Time, instance: InstanceId, node: NodeIndex) {
         let (program, own) = self.of(instance);
         program.observers.delayed(now, own, node);
     }
 
-    fn ready(&mut self, now: Time, instance: u32, node: NodeIndex) {
+    fn ready(&mut self, now: Time, instance: InstanceId, node: NodeIndex) {
         let (program, own) = self.of(instance);
         program.observers.ready(now, own, node);
     }
 
     fn collective(&mut self, record: &CollectiveRecord) {
         self.extra.collective(record);
-        let (program, group) = self.groups[record.group as usize];
+        let (program, group) = self.groups[record.group.index()];
         let program = &mut self.programs[program as usize];
         let record = CollectiveRecord { group, ..*record };
         program.observers.collective(&record);

@@ -14,6 +14,7 @@ pub mod collectives;
 pub mod compare;
 pub mod critical_path;
 pub mod csv;
+pub mod document;
 pub mod draw;
 pub mod extrapolation;
 pub mod html;

@@ -9,7 +9,7 @@ use super::Report;
 use super::csv::{CsvCell, CsvColumn};
 use super::table::{TextTable, left, right};
 use super::text::TextStyle;
-use chakram_base::units::{Bytes, Span};
+use chakram_base::units::{Bytes, Span, percent_of};
 use chakram_hardware::machine::Machine;
 use chakram_hardware::network::{LinkLoad, LinkPlace};
 use serde::{Deserialize, Serialize};
@@ -170,7 +170,7 @@ impl LinkReport {
 fn load(busy: Span, makespan: Span) -> String {
     match makespan {
         Span::ZERO => "-".to_owned(),
-        _ => format!("{:.1} %", 100.0 * busy.seconds() / makespan.seconds()),
+        _ => percent_of(busy.seconds(), makespan.seconds()),
     }
 }
 

@@ -11,8 +11,9 @@
 use super::keyed::by_class;
 use super::{CollectiveRecord, Observer};
 use chakram_base::ids::{NodeIndex, Npu, Rank};
-use chakram_base::units::{Bytes, Time};
+use chakram_base::units::{Bytes, Time, percent_of};
 use chakram_engine::CompiledReplay;
+use chakram_engine::InstanceId;
 use chakram_trace::format::TensorClass;
 use chakram_trace::graph::NodeKind;
 use serde::{Deserialize, Serialize};
@@ -135,6 +136,11 @@ impl MemoryRow {
         100.0 * self.peak.0 as f64 / self.capacity.0 as f64
     }
 
+    /// Returns the same as text.
+    pub fn percent_text(&self) -> String {
+        percent_of(self.peak.0 as f64, self.capacity.0 as f64)
+    }
+
     /// Whose memory was filled to the larger part.
     pub fn by_share(&self, other: &Self) -> Ordering {
         let cross = |a: &Self, b: &Self| u128::from(a.peak.0) * u128::from(b.capacity.0);
@@ -209,12 +215,12 @@ impl<'a> MemoryObserver<'a> {
 
 impl Observer for MemoryObserver<'_> {
     #[inline]
-    fn issued(&mut self, now: Time, instance: u32, node: NodeIndex, _: NodeKind) {
+    fn issued(&mut self, now: Time, instance: InstanceId, node: NodeIndex, _: NodeKind) {
         self.followed.issued(now, instance, node);
     }
 
     #[inline]
-    fn completed(&mut self, now: Time, instance: u32, node: NodeIndex, _: NodeKind) {
+    fn completed(&mut self, now: Time, instance: InstanceId, node: NodeIndex, _: NodeKind) {
         self.followed.completed(now, instance, node);
     }
 

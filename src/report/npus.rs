@@ -6,7 +6,7 @@ use super::csv::{CsvColumn, decimal};
 use super::table::{TextTable, left, right};
 use super::text::{TextStyle, more};
 use chakram_base::ids::{Npu, Rank};
-use chakram_base::units::Span;
+use chakram_base::units::{Span, percent_change};
 use serde::{Deserialize, Serialize};
 use std::fmt::Write as _;
 
@@ -110,8 +110,7 @@ pub(super) fn finishes(out: &mut String, report: &Report, style: TextStyle) -> s
         let row = &run[0];
         let unknown = || "-".to_owned();
         let captured = row.captured.map_or_else(unknown, |span| span.to_string());
-        let percent = |percent| format!("{percent:+.2} %");
-        let difference = row.difference.map_or_else(unknown, percent);
+        let difference = row.difference.map_or_else(unknown, percent_change);
         table.row(
             out,
             &[&ranks_of(run), &row.time.finish, &captured, &difference],

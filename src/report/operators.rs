@@ -8,6 +8,7 @@ use super::{CollectiveRecord, Observer};
 use chakram_base::ids::NodeIndex;
 use chakram_base::units::{Span, Time};
 use chakram_engine::CompiledReplay;
+use chakram_engine::InstanceId;
 use chakram_trace::format::of_any_micro_batch;
 use chakram_trace::graph::{Interner, NodeKind};
 use serde::{Deserialize, Serialize};
@@ -155,16 +156,16 @@ impl<'a> OperatorObserver<'a> {
 
 impl Observer for OperatorObserver<'_> {
     #[inline]
-    fn issued(&mut self, now: Time, instance: u32, node: NodeIndex, kind: NodeKind) {
+    fn issued(&mut self, now: Time, instance: InstanceId, node: NodeIndex, kind: NodeKind) {
         self.started.set(now, instance, node, kind);
     }
 
     #[inline]
-    fn completed(&mut self, now: Time, instance: u32, node: NodeIndex, kind: NodeKind) {
+    fn completed(&mut self, now: Time, instance: InstanceId, node: NodeIndex, kind: NodeKind) {
         if kind == NodeKind::Nothing {
             return;
         }
-        let graph = self.graphs[instance as usize];
+        let graph = self.graphs[instance.index()];
         let name = self.started.graph(instance).name_index(node);
         let mut sum = &mut self.sums[graph as usize][name as usize];
         if sum.calls == 0 {

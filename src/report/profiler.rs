@@ -3,7 +3,8 @@
 
 use super::Report;
 use super::summary::percent_more;
-use chakram_base::units::Span;
+use chakram_base::setting::Setting;
+use chakram_base::units::{Span, percent_change};
 use chakram_trace::workload::Workload;
 use serde::{Deserialize, Serialize};
 
@@ -58,12 +59,17 @@ impl Report {
                 format!("profiler  its estimated cost is left out; with it {with}")
             }
             (true, None) => "profiler  its estimated cost is left out".to_owned(),
-            (false, _) => "profiler  its cost is in; --without profiler leaves it out".to_owned(),
+            (false, _) => format!(
+                "profiler  its cost is in; {} profiler leaves it out",
+                Setting::Without
+            ),
         }];
         if let (Some(steps @ 1..), Some(measured)) = (profiler.steps, profiler.measured_step) {
             let step = Span(self.outcome.makespan.0 / steps);
             let more = percent_more(step, measured);
-            let more = more.map_or_else(String::new, |percent| format!("; {percent:+.2} %"));
+            let more = more.map_or_else(String::new, |percent| {
+                format!("; {}", percent_change(percent))
+            });
             lines.push(format!(
                 "measured  {measured} a step without a profiler; replay {step} a step{more}"
             ));

@@ -6,6 +6,7 @@
 use super::{CollectiveRecord, Observer};
 use chakram_base::ids::{MAX_NPUS, NodeIndex};
 use chakram_base::units::Time;
+use chakram_engine::InstanceId;
 use chakram_engine::{JobTimes, LaunchRecord, LoopCounts, ProcessorJob};
 use chakram_hardware::network::{LinkLoad, NetworkOccupancy};
 use chakram_trace::graph::NodeKind;
@@ -46,15 +47,21 @@ const _: () = assert!(MAX_NPUS <= 1 << KIND_AT, "instances have room");
 
 impl StepRecord {
     #[inline]
-    fn new(step: NodeStep, at: Time, instance: u32, node: NodeIndex, kind: NodeKind) -> Self {
-        let what = instance | (kind as u32) << KIND_AT | (step as u32) << STEP_AT;
+    fn new(
+        step: NodeStep,
+        at: Time,
+        instance: InstanceId,
+        node: NodeIndex,
+        kind: NodeKind,
+    ) -> Self {
+        let what = instance.0 | (kind as u32) << KIND_AT | (step as u32) << STEP_AT;
         Self { at, what, node }
     }
 
     #[inline]
     fn deliver(self, observer: &mut impl Observer) {
         let Self { at, what, node } = self;
-        let instance = what & ((1 << KIND_AT) - 1);
+        let instance = InstanceId(what & ((1 << KIND_AT) - 1));
         let kind = NodeKind::ALL[(what >> KIND_AT & 7) as usize];
         match what >> STEP_AT {
             0 => observer.issued(at, instance, node, kind),
@@ -232,7 +239,7 @@ impl<'t, 'o> ObserverRelay<'t, 'o> {
 
 impl Observer for ObserverRelay<'_, '_> {
     #[inline]
-    fn issued(&mut self, now: Time, instance: u32, node: NodeIndex, kind: NodeKind) {
+    fn issued(&mut self, now: Time, instance: InstanceId, node: NodeIndex, kind: NodeKind) {
         self.step(StepRecord::new(NodeStep::Issued, now, instance, node, kind));
         if let Some(others) = &mut self.others {
             others.issued(now, instance, node, kind);
@@ -240,7 +247,7 @@ impl Observer for ObserverRelay<'_, '_> {
     }
 
     #[inline]
-    fn completed(&mut self, now: Time, instance: u32, node: NodeIndex, kind: NodeKind) {
+    fn completed(&mut self, now: Time, instance: InstanceId, node: NodeIndex, kind: NodeKind) {
         self.step(StepRecord::new(
             NodeStep::Completed,
             now,
@@ -254,7 +261,7 @@ impl Observer for ObserverRelay<'_, '_> {
     }
 
     #[inline]
-    fn began(&mut self, now: Time, instance: u32, node: NodeIndex) {
+    fn began(&mut self, now: Time, instance: InstanceId, node: NodeIndex) {
         let kind = NodeKind::Collective;
         self.step(StepRecord::new(NodeStep::Began, now, instance, node, kind));
         if let Some(others) = &mut self.others {
@@ -273,7 +280,7 @@ impl Observer for ObserverRelay<'_, '_> {
     }
 
     #[inline]
-    fn delayed(&mut self, now: Time, instance: u32, node: NodeIndex) {
+    fn delayed(&mut self, now: Time, instance: InstanceId, node: NodeIndex) {
         // Its kind does not matter until it is issued.
         let kind = NodeKind::Nothing;
         self.step(StepRecord::new(
@@ -289,7 +296,7 @@ impl Observer for ObserverRelay<'_, '_> {
     }
 
     #[inline]
-    fn ready(&mut self, now: Time, instance: u32, node: NodeIndex) {
+    fn ready(&mut self, now: Time, instance: InstanceId, node: NodeIndex) {
         let kind = NodeKind::Nothing;
         self.step(StepRecord::new(NodeStep::Ready, now, instance, node, kind));
         if let Some(others) = &mut self.others {
@@ -343,6 +350,7 @@ impl Observer for ObserverRelay<'_, '_> {
 mod tests {
     use super::*;
     use chakram_base::units::Span;
+    use chakram_engine::ReplayGroupId;
     use chakram_trace::format::CollectiveKind;
 
     /// Records calls.
@@ -353,25 +361,25 @@ mod tests {
     }
 
     impl Observer for RecordedCalls {
-        fn issued(&mut self, now: Time, instance: u32, node: NodeIndex, kind: NodeKind) {
-            let row = (0, now.0, instance, node.0, kind as u8);
+        fn issued(&mut self, now: Time, instance: InstanceId, node: NodeIndex, kind: NodeKind) {
+            let row = (0, now.0, instance.0, node.0, kind as u8);
             self.steps.push(row);
         }
-        fn completed(&mut self, now: Time, instance: u32, node: NodeIndex, kind: NodeKind) {
-            let row = (1, now.0, instance, node.0, kind as u8);
+        fn completed(&mut self, now: Time, instance: InstanceId, node: NodeIndex, kind: NodeKind) {
+            let row = (1, now.0, instance.0, node.0, kind as u8);
             self.steps.push(row);
         }
-        fn began(&mut self, now: Time, instance: u32, node: NodeIndex) {
-            self.steps.push((2, now.0, instance, node.0, 0));
+        fn began(&mut self, now: Time, instance: InstanceId, node: NodeIndex) {
+            self.steps.push((2, now.0, instance.0, node.0, 0));
         }
-        fn delayed(&mut self, now: Time, instance: u32, node: NodeIndex) {
-            self.steps.push((3, now.0, instance, node.0, 0));
+        fn delayed(&mut self, now: Time, instance: InstanceId, node: NodeIndex) {
+            self.steps.push((3, now.0, instance.0, node.0, 0));
         }
-        fn ready(&mut self, now: Time, instance: u32, node: NodeIndex) {
-            self.steps.push((4, now.0, instance, node.0, 0));
+        fn ready(&mut self, now: Time, instance: InstanceId, node: NodeIndex) {
+            self.steps.push((4, now.0, instance.0, node.0, 0));
         }
         fn collective(&mut self, record: &CollectiveRecord) {
-            self.groups.push(record.group);
+            self.groups.push(record.group.0);
         }
     }
 
@@ -379,7 +387,7 @@ mod tests {
     fn report_events(observer: &mut impl Observer) {
         for i in 0..3 * BATCH as u32 + 7 {
             let now = Time(u64::from(i) << 40);
-            let instance = i % MAX_NPUS.min(1000) + MAX_NPUS - 1000;
+            let instance = InstanceId(i % MAX_NPUS.min(1000) + MAX_NPUS - 1000);
             let node = NodeIndex(i.wrapping_mul(0x9e37_79b9) >> 1);
             let kind = NodeKind::ALL[i as usize % 8];
             match i % 5 {
@@ -390,7 +398,7 @@ mod tests {
                 _ => observer.ready(now, instance, node),
             }
             observer.collective(&CollectiveRecord {
-                group: i,
+                group: ReplayGroupId(i),
                 kind: CollectiveKind::AllReduce,
                 buffer: 1,
                 last_start: now,
@@ -426,10 +434,10 @@ mod tests {
     fn panics_of_observers_reach_the_caller() {
         struct PanickingObserver;
         impl Observer for PanickingObserver {
-            fn issued(&mut self, _: Time, _: u32, _: NodeIndex, _: NodeKind) {
+            fn issued(&mut self, _: Time, _: InstanceId, _: NodeIndex, _: NodeKind) {
                 panic!("the observer's own");
             }
-            fn completed(&mut self, _: Time, _: u32, _: NodeIndex, _: NodeKind) {}
+            fn completed(&mut self, _: Time, _: InstanceId, _: NodeIndex, _: NodeKind) {}
             fn collective(&mut self, _: &CollectiveRecord) {}
         }
         relayed_beside(|| PanickingObserver, None, |relay| report_events(relay));

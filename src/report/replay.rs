@@ -245,12 +245,12 @@ fn rows_of_collectives(
 ) -> Vec<CollectiveRow> {
     let groups: Vec<GroupView<'_>> = prepared.groups().collect();
     let rows = collectives.tallies().map(|(index, kind, tally)| {
-        let group = &groups[index as usize];
+        let group = &groups[index.index()];
         let members = group.members.len() as u32;
         let latest = collectives.latest(index, kind);
         CollectiveRow {
             group: group_label(prepared, group),
-            group_index: index,
+            group_index: index.0,
             members,
             present: group.present,
             kind,
@@ -259,7 +259,7 @@ fn rows_of_collectives(
             tally,
             latest: latest.map(|(rank, waited)| LatestRank { rank, waited }),
             bus: tally.bus_bandwidth(kind, members),
-            charged: charged[index as usize * CollectiveKind::ALL.len() + kind as usize],
+            charged: charged[index.index() * CollectiveKind::ALL.len() + kind as usize],
             role: role(prepared, group),
         }
     });

@@ -9,7 +9,8 @@ use super::{
     Report, TimeCategory, critical_path, launched, links, memory, memory_accesses, operators,
     throughput, tiles,
 };
-use chakram_base::units::Span;
+use chakram_base::setting::Setting;
+use chakram_base::units::{Span, percent_change};
 use std::fmt::Write as _;
 
 /// The most lines of a report without details, where few warnings have to be said.
@@ -43,7 +44,7 @@ fn write_all(
     writeln!(out, "{h}MAKESPAN  {}{h:#}   {basis}", outcome.makespan)?;
     if let Some((captured, slowest)) = report.last_captured() {
         let more = match percent_more(outcome.makespan, captured) {
-            Some(percent) => format!("; replay {percent:+.2} %"),
+            Some(percent) => format!("; replay {}", percent_change(percent)),
             None => String::new(),
         };
         writeln!(out, "captured  {captured} (slowest rank {slowest}){more}")?;
@@ -145,7 +146,8 @@ fn shorten(sections: &mut [String], lines: usize) {
         if count > most {
             let mut short: String = section.split_inclusive('\n').take(most - 1).collect();
             let left = count - (most - 1);
-            writeln!(short, "  … {left} more lines: --details").expect("a string grows as needed");
+            writeln!(short, "  … {left} more lines: {}", Setting::Details)
+                .expect("a string grows as needed");
             *section = short;
         }
     }

@@ -4,6 +4,7 @@ use super::{CollectiveRecord, Observer};
 use chakram_base::ids::NodeIndex;
 use chakram_base::units::Time;
 use chakram_engine::CompiledReplay;
+use chakram_engine::InstanceId;
 use chakram_trace::graph::NodeKind;
 
 /// Issue and completion of a node.
@@ -44,19 +45,19 @@ impl SpanRecorder {
 
 impl Observer for SpanRecorder {
     #[inline]
-    fn issued(&mut self, now: Time, instance: u32, node: NodeIndex, _: NodeKind) {
-        self.started[instance as usize][node.index()] = now;
+    fn issued(&mut self, now: Time, instance: InstanceId, node: NodeIndex, _: NodeKind) {
+        self.started[instance.index()][node.index()] = now;
     }
 
     #[inline]
-    fn completed(&mut self, now: Time, instance: u32, node: NodeIndex, _: NodeKind) {
-        let start = self.started[instance as usize][node.index()];
+    fn completed(&mut self, now: Time, instance: InstanceId, node: NodeIndex, _: NodeKind) {
+        let start = self.started[instance.index()][node.index()];
         let span = NodeSpan {
             node,
             start,
             end: now,
         };
-        self.completed[instance as usize].push(span);
+        self.completed[instance.index()].push(span);
     }
 
     #[inline]

@@ -1,7 +1,8 @@
 //! Text for people: at most 100 columns.
 
 use super::summary::thousands;
-use chakram_base::units::Span;
+use chakram_base::setting::Setting;
+use chakram_base::units::{Span, percent_of};
 use chakram_trace::format::escaped;
 use std::fmt::Write as _;
 
@@ -45,8 +46,10 @@ pub(super) fn more(out: &mut String, rows: usize, shown: usize, table: &str) -> 
     if rows > shown {
         writeln!(
             out,
-            "  … {} more: --format csv --table {table}",
-            thousands((rows - shown) as u64)
+            "  … {} more: {} csv {} {table}",
+            thousands((rows - shown) as u64),
+            Setting::Format,
+            Setting::Table
         )?;
     }
     Ok(())
@@ -57,7 +60,7 @@ pub fn share(part: Span, whole: Span) -> String {
     if whole == Span::ZERO {
         return "-".to_owned();
     }
-    format!("{:.1} %", 100.0 * part.0 as f64 / whole.0 as f64)
+    percent_of(part.0 as f64, whole.0 as f64)
 }
 
 /// `text` in at most `width` columns; control characters are shown as spaces.

@@ -9,7 +9,7 @@
 use super::Report;
 use super::summary::thousands;
 use chakram_base::ids::GraphId;
-use chakram_base::units::Span;
+use chakram_base::units::{Span, percent};
 use chakram_engine::CompiledReplay;
 use chakram_trace::format::Dtype;
 use chakram_trace::graph::{Graph, NodeKind};
@@ -126,12 +126,12 @@ pub(super) fn line(report: &Report) -> Option<String> {
     let tokens = rates.tokens_per_s.zip(rates.tokens_per_s_per_npu);
     let tokens = tokens.map(|(all, one)| format!("{} tokens/s ({} per NPU)", rate(all), rate(one)));
     let samples = format!("{} samples/s", rate(rates.samples_per_s));
-    let percent = |name: &str, part: f64| format!("{name} {:.1} %", 100.0 * part);
+    let share = |name: &str, part: f64| format!("{name} {}", percent(part));
     let parts = [
         tokens,
         Some(samples),
-        rates.mfu.map(|mfu| percent("MFU", mfu)),
-        rates.hfu.map(|hfu| percent("HFU", hfu)),
+        rates.mfu.map(|mfu| share("MFU", mfu)),
+        rates.hfu.map(|hfu| share("HFU", hfu)),
     ];
     let parts: Vec<String> = parts.into_iter().flatten().collect();
     Some(parts.join(", "))

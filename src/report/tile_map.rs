@@ -5,7 +5,8 @@
 
 use super::Report;
 use crate::draw::svg::{Frame, SvgDrawing, TextAnchor};
-use chakram_base::units::Span;
+use chakram_base::setting::Setting;
+use chakram_base::units::{Span, percent_of};
 use chakram_engine::CompiledReplay;
 use std::collections::BTreeMap;
 use std::fmt::Write;
@@ -35,18 +36,22 @@ pub fn render(report: &Report, prepared: &CompiledReplay<'_>) -> Result<String, 
     let name = machine.name();
     let Some(tiles) = machine.topology().tiles() else {
         return Err(format!(
-            "--tile-map: machine `{name}` has no tiles\n  try: a machine such as wafer-5x4"
+            "{}: machine `{name}` has no tiles\n  try: a machine such as wafer-5x4",
+            Setting::TileMap
         ));
     };
     let Some(used) = &report.tiles else {
-        return Err(
-            "--tile-map: this network model does not tell how busy links are\n  try: --network exclusive or links".to_owned(),
-        );
+        return Err(format!(
+            "{}: this network model does not tell how busy links are\n  try: {} exclusive or links",
+            Setting::TileMap,
+            Setting::Network
+        ));
     };
     let npus = machine.topology().npus();
     if npus > MOST_CORES {
         return Err(format!(
-            "--tile-map: machine `{name}` has {npus} cores; at most {MOST_CORES} are drawn"
+            "{}: machine `{name}` has {npus} cores; at most {MOST_CORES} are drawn",
+            Setting::TileMap
         ));
     }
     let along =
@@ -190,8 +195,7 @@ pub fn render(report: &Report, prepared: &CompiledReplay<'_>) -> Result<String, 
 
 /// `12.5 %` of the makespan.
 fn share(busy: Span, makespan: Span) -> String {
-    let all = makespan.0.max(1) as f64;
-    format!("{:.1} %", 100.0 * busy.0 as f64 / all)
+    percent_of(busy.0 as f64, makespan.0.max(1) as f64)
 }
 
 /// From 1 to [`SHADES`], which is the busiest.

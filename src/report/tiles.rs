@@ -7,8 +7,9 @@ use super::table::{TextTable, left, right};
 use super::text::TextStyle;
 use crate::CollectiveRecord;
 use chakram_base::ids::NodeIndex;
-use chakram_base::units::{Span, Time};
+use chakram_base::units::{Span, Time, percent_of};
 use chakram_engine::CompiledReplay;
+use chakram_engine::InstanceId;
 use chakram_hardware::machine::Machine;
 use chakram_hardware::network::NetworkOccupancy;
 use chakram_trace::graph::NodeKind;
@@ -70,8 +71,8 @@ impl TileUse {
 pub struct TileObserver(Option<NetworkOccupancy>);
 
 impl Observer for TileObserver {
-    fn issued(&mut self, _: Time, _: u32, _: NodeIndex, _: NodeKind) {}
-    fn completed(&mut self, _: Time, _: u32, _: NodeIndex, _: NodeKind) {}
+    fn issued(&mut self, _: Time, _: InstanceId, _: NodeIndex, _: NodeKind) {}
+    fn completed(&mut self, _: Time, _: InstanceId, _: NodeIndex, _: NodeKind) {}
     fn collective(&mut self, _: &CollectiveRecord) {}
     fn network(&mut self, occupancy: &NetworkOccupancy) {
         self.0 = Some(occupancy.clone());
@@ -138,14 +139,14 @@ pub(super) fn table(out: &mut String, report: &Report, style: TextStyle) -> std:
     ]);
     table.heading(out, style)?;
     let makespan = report.outcome.makespan.seconds().max(f64::MIN_POSITIVE);
-    let percent = |busy: f64| format!("{:.1} %", 100.0 * busy / makespan);
     let mut row = |name: &str, all: u64, busy: Vec<Span>, most: Option<(Span, String)>| {
         let Some((most, place)) = most else {
             return Ok(());
         };
         let sum: f64 = busy.iter().map(|busy| busy.seconds()).sum();
         let (total, used) = (thousands(all), thousands(busy.len() as u64));
-        let [mean, most] = [percent(sum / all.max(1) as f64), percent(most.seconds())];
+        let [mean, most] =
+            [sum / all.max(1) as f64, most.seconds()].map(|busy| percent_of(busy, makespan));
         table.row(out, &[&name, &total, &used, &mean, &most, &place])
     };
     let shown = |[x, y]: [u32; 2]| format!("({x}, {y})");

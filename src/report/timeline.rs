@@ -15,6 +15,7 @@ use super::summary::kind_label;
 use super::{CollectiveRecord, Observer, RunSegment};
 use chakram_base::ids::{NodeIndex, Rank};
 use chakram_base::units::Time;
+use chakram_engine::InstanceId;
 use chakram_engine::{CommTiming, CompiledReplay, GroupView};
 use chakram_trace::format::TensorClass;
 use chakram_trace::graph::NodeKind;
@@ -134,7 +135,7 @@ impl<'a, W: Write> TimelineWriter<'a, W> {
         for (instance, over) in self.memory.end() {
             self.held(instance, over);
         }
-        for instance in 0..self.held_before.len() {
+        for instance in (0..self.held_before.len() as u32).map(InstanceId) {
             self.hold_before(instance);
         }
         match self.encoder {
@@ -154,40 +155,40 @@ impl<'a, W: Write> TimelineWriter<'a, W> {
 
     /// Draws what an instance holds after an instant that is over.
     #[inline(never)]
-    fn held(&mut self, instance: u32, over: EndedInstant) {
+    fn held(&mut self, instance: InstanceId, over: EndedInstant) {
         let (at, selection) = (over.0, &self.selection);
-        if !selection.has(Rank(self.rank(instance as usize))) || at > selection.to {
+        if !selection.has(Rank(self.rank(instance.index()))) || at > selection.to {
             return;
         }
         if at < selection.from {
-            self.held_before[instance as usize] = Some(over);
+            self.held_before[instance.index()] = Some(over);
             return;
         }
-        self.hold_before(instance as usize);
+        self.hold_before(instance);
         self.draw_held(instance, over);
     }
 
     /// Draws what an instance held when the drawn time began.
-    fn hold_before(&mut self, instance: usize) {
-        if let Some((_, held)) = self.held_before[instance].take() {
+    fn hold_before(&mut self, instance: InstanceId) {
+        if let Some((_, held)) = self.held_before[instance.index()].take() {
             let from = self.selection.from;
-            self.draw_held(instance as u32, (from, held));
+            self.draw_held(instance, (from, held));
         }
     }
 
-    fn draw_held(&mut self, instance: u32, (at, held): EndedInstant) {
+    fn draw_held(&mut self, instance: InstanceId, (at, held): EndedInstant) {
         let classes = self.memory.classes(instance);
         let held = TensorClass::ALL.iter().zip(held);
         let held = held.zip(classes).filter(|(_, used)| *used);
         let held: Vec<_> = held.map(|(((_, name), bytes), _)| (*name, bytes)).collect();
-        let rank = self.rank(instance as usize);
+        let rank = self.rank(instance.index());
         self.encoder().memory(rank, at, &held);
     }
 
     /// Draws a segment of the critical path, whatever its rank.
     fn path_segment(&mut self, track: TrackId, segment: &RunSegment) {
         let RunSegment { instance, node, .. } = *segment;
-        let rank = self.rank(instance as usize);
+        let rank = self.rank(instance.index());
         let kind = self.started.graph(instance).kind(node);
         let (name, mut facts) = describe::node(self.prepared, &self.groups, instance, node, kind);
         let name = if TimeCategory::of(kind) == Some(segment.category) {
@@ -208,7 +209,7 @@ impl<'a, W: Write> TimelineWriter<'a, W> {
     }
 
     /// The arrow that begins or ends at a message node, if one is drawn.
-    fn arrow(&self, instance: u32, node: NodeIndex, kind: NodeKind) -> Option<ArrowEnd> {
+    fn arrow(&self, instance: InstanceId, node: NodeIndex, kind: NodeKind) -> Option<ArrowEnd> {
         // In a replay as captured ranks do not wait for each other, and an arrow could lead back in time.
         if self.prepared.comm() == CommTiming::Captured {
             return None;
@@ -223,7 +224,7 @@ impl<'a, W: Write> TimelineWriter<'a, W> {
 }
 
 impl<W: Write> Observer for TimelineWriter<'_, W> {
-    fn issued(&mut self, now: Time, instance: u32, node: NodeIndex, kind: NodeKind) {
+    fn issued(&mut self, now: Time, instance: InstanceId, node: NodeIndex, kind: NodeKind) {
         self.started.set(now, instance, node, kind);
         if let Some(over) = self.memory.issued(now, instance, node) {
             self.held(instance, over);
@@ -233,7 +234,7 @@ impl<W: Write> Observer for TimelineWriter<'_, W> {
         }
     }
 
-    fn completed(&mut self, now: Time, instance: u32, node: NodeIndex, kind: NodeKind) {
+    fn completed(&mut self, now: Time, instance: InstanceId, node: NodeIndex, kind: NodeKind) {
         if let Some(over) = self.memory.completed(now, instance, node) {
             self.held(instance, over);
         }
@@ -244,7 +245,7 @@ impl<W: Write> Observer for TimelineWriter<'_, W> {
             NodeKind::Receive => self.free_receive_track(instance, node),
             _ => self.started.graph(instance).lane(node),
         };
-        let track = self.track(instance as usize, lane);
+        let track = self.track(instance.index(), lane);
         let start = self.started.get(instance, node, kind);
         if !self.selection.has(Rank(track.rank)) || !self.selection.meets(start, now) {
             return;
@@ -254,12 +255,12 @@ impl<W: Write> Observer for TimelineWriter<'_, W> {
         let (name, facts) = describe::node(self.prepared, &self.groups, instance, node, kind);
         let encoder = self.encoder.get();
         let step = nesting::step_of(self.started.graph(instance).name(node));
-        if step > self.steps[instance as usize] {
-            self.steps[instance as usize] = step;
+        if step > self.steps[instance.index()] {
+            self.steps[instance.index()] = step;
             let name = format!("step {}", step.unwrap_or_default());
             encoder.marker(track.rank, &name, start);
         }
-        let nests = &mut self.nesting[instance as usize];
+        let nests = &mut self.nesting[instance.index()];
         let name = match nests.get_mut(lane as usize) {
             Some(nesting) if encoder.is_visible(start, now) => {
                 nesting.enter(encoder, track, &name, start, now)

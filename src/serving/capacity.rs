@@ -7,6 +7,7 @@ use super::report::ServeReport;
 use super::report::compare::{RatePoint, RateSweep, ServeCapacity};
 use super::scenario::Scenario;
 use super::{ServeOptions, serve};
+use chakram_base::setting::Setting;
 
 /// Steps of the bisection: to one part in a thousand from a range of two to one.
 const STEPS: u32 = 10;
@@ -69,8 +70,9 @@ pub fn find_capacity(
         let report = at_rate(scenario, platform, options, rate_per_s)?;
         let Some(all) = report.all().filter(|all| all.attained.is_some()) else {
             return Err(ServeError::Unfit(format!(
-                "scenario {:?}: not all requests have a limit on their time\n  try: --slo, or a `deadline` for each model",
-                scenario.name
+                "scenario {:?}: not all requests have a limit on their time\n  try: {}, or a `deadline` for each model",
+                scenario.name,
+                Setting::Slo
             )));
         };
         let enough = all.attained.is_some_and(|share| share >= attain)

@@ -23,25 +23,6 @@ use chakram_trace::graph::{DependencyPolicy, GraphBuilder};
 use chakram_trace::workload::{MissingRankPolicy, Workload, WorkloadBuilder};
 use std::cell::RefCell;
 
-/// A machine of one NPU, which stands for all processors: none of its rates is used, as every job is answered.
-const MACHINE: &str = r#"
-name = "processors"
-[npu.processor]
-peak = { fp32 = "1 TFLOP/s" }
-memory_bandwidth = "1 TB/s"
-memory_latency = "0"
-memory_capacity = "1 GB"
-lanes = 1
-host_lanes = 1
-[[dimension]]
-name = "none"
-shape = "switch"
-size = 1
-bandwidth = "1 GB/s"
-latency = "0"
-algorithm = "direct"
-"#;
-
 /// Programs of models: those of traces are the first, since the loop asks its first program how collectives are priced.
 struct ProgramOrder {
     /// Models by program.
@@ -167,7 +148,7 @@ pub(super) fn run<'s>(
     let machine = match traces().next() {
         Some(trace) => trace.machine,
         None => {
-            stand_in = Machine::parse(MACHINE, "the machine of processors")?;
+            stand_in = Machine::of_answered_jobs("processors");
             &stand_in
         }
     };

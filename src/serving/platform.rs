@@ -131,10 +131,7 @@ fn beside(name: &str, file: &str) -> String {
 
 /// The duration at `key`, or none.
 fn span(table: &ConfigTable<'_>, key: &str) -> Result<Span, ConfigError> {
-    match table.get(key) {
-        Some(field) => field.quantity("344 ns"),
-        None => Ok(Span::ZERO),
-    }
+    table.or(key, Span::ZERO, |field| field.quantity("344 ns"))
 }
 
 impl Platform {
@@ -189,30 +186,23 @@ impl Platform {
             let field = root.need(key, expected)?;
             field.line().map(str::to_owned)
         };
-        let cores = match root.get("cores") {
-            None => None,
-            Some(field) => Some(CoreClock {
+        let cores = root.optional("cores", |field| {
+            Ok(CoreClock {
                 cores: field.count(MOST_CORES)?,
                 clock: root.quantity("clock", "1.41 GHz")?,
-            }),
-        };
+            })
+        })?;
         let mut by_model = Vec::new();
         if let Some(field) = root.get("datapath_by_model") {
             for (model, latency) in field.table(None)?.fields() {
                 by_model.push((model.to_owned(), latency.quantity("581 us")?));
             }
         }
-        let measured = match root.get("measured") {
-            None => Vec::new(),
-            Some(field) => field.tables(MEASURED)?,
-        };
+        let measured = root.or("measured", Vec::new(), |field| field.tables(MEASURED))?;
         let measured: Result<Vec<_>, ConfigError> = measured.iter().map(measured_latency).collect();
         let platform = Self {
             name: line("name", "the platform's name")?,
-            description: match root.get("description") {
-                Some(field) => field.line()?.to_owned(),
-                None => String::new(),
-            },
+            description: root.or("description", "", |field| field.line())?.to_owned(),
             source: line("source", "where the numbers come from")?,
             cores,
             datapath: span(&root, "datapath")?,
@@ -283,7 +273,7 @@ impl Platform {
 }
 
 fn measured_latency(table: &ConfigTable<'_>) -> Result<MeasuredLatency, ConfigError> {
-    let count = |key: &str| table.get(key).map_or(Ok(1), |field| field.count(1 << 30));
+    let count = |key: &str| table.or(key, 1, |field| field.count(1 << 30));
     Ok(MeasuredLatency {
         model: table.need("model", "a model's name")?.line()?.to_owned(),
         batch: count("batch")?,

@@ -8,6 +8,7 @@ use super::request::RequestState;
 use super::scenario::{ModelWork, PolicyKind, Scenario, ServedModel};
 use super::tables::LatencyCurve;
 use super::traced::TracedModel;
+use chakram_base::setting::Setting;
 use chakram_base::units::Span;
 use std::borrow::Cow;
 
@@ -163,7 +164,10 @@ impl<'s> PreparedModel<'s> {
                     let why = "its vector products need a platform".to_owned();
                     return Err(refuse(
                         why,
-                        "--machine, with a name of `chakram platform list`",
+                        &format!(
+                            "{}, with a name of `chakram platform list`",
+                            Setting::Machine
+                        ),
                     ));
                 };
                 let Some(clock) = platform.cores else {
@@ -192,7 +196,10 @@ impl<'s> PreparedModel<'s> {
                     let why = "measured latencies need a platform".to_owned();
                     return Err(refuse(
                         why,
-                        "--machine FILE.toml, as `chakram platform import` writes it",
+                        &format!(
+                            "{} FILE.toml, as `chakram platform import` writes it",
+                            Setting::Machine
+                        ),
                     ));
                 };
                 let rows = platform.measurements(&served.known_as);
@@ -218,8 +225,13 @@ impl<'s> PreparedModel<'s> {
                         None => "its trace needs a machine".to_owned(),
                         Some(platform) => format!("platform {:?} has no machine", platform.name),
                     };
-                    let hint = "--machine with a name of `chakram machine list`, or `machine` in the platform's file";
-                    return Err(refuse(why, hint));
+                    return Err(refuse(
+                        why,
+                        &format!(
+                            "{} with a name of `chakram machine list`, or `machine` in the platform's file",
+                            Setting::Machine
+                        ),
+                    ));
                 };
                 let model = TracedModel::new(trace, machine, scenario);
                 traced = Some(model.map_err(|why| unfit_because(served, why))?);

@@ -9,15 +9,17 @@ mod budget;
 mod cause;
 mod machine_text;
 mod measured;
+pub mod verdict;
 
 pub use budget::{CoveredWorkload, choose};
 pub use cause::ReportCause;
 pub use machine_text::constant_changes;
 pub use measured::{MeasuredVerdict, read_steps};
+pub use verdict::{CheckOutcome, FailedPrediction};
 
 use chakram_analysis::diff::reports;
 use chakram_archive::{Archive, ArchiveError, BaselineRecord, WorkloadEntry};
-use chakram_engine::ReplayOptions;
+use chakram_engine::{OptionRefusal, ReplayOptions};
 use chakram_hardware::machine::{Machine, MachineError, source};
 use chakram_jobs::{self as job, JobOptions};
 use chakram_report::Report;
@@ -40,6 +42,9 @@ pub enum RegressionError {
     /// A trace cannot be found.
     #[error(transparent)]
     Trace(#[from] chakram_trace::format::TraceError),
+    /// The machine lacks what an option needs.
+    #[error(transparent)]
+    Option(#[from] OptionRefusal),
     /// The replay failed.
     #[error(transparent)]
     Replay(#[from] chakram_engine::ReplayError),
@@ -64,6 +69,16 @@ pub fn machine_text(
     }
 }
 
+/// A prediction, and whether its options have an effect.
+#[derive(Debug)]
+pub struct Prediction {
+    /// The prediction.
+    pub report: Report,
+    /// The first option without an effect on this workload. Of a corpus some workloads may have nothing that an option
+    /// speaks of.
+    pub ineffective: Option<OptionRefusal>,
+}
+
 /// Predicts a workload on the machine of this text.
 pub fn predict(
     archive: &Arc<Archive>,
@@ -71,8 +86,10 @@ pub fn predict(
     machine: &str,
     text: &str,
     options: &ReplayOptions,
-) -> Result<Report, RegressionError> {
+) -> Result<Prediction, RegressionError> {
     let machine = Machine::parse(text, machine)?;
+    options.check_together()?;
+    options.check_machine(&machine)?;
     let found = chakram_archive::find_in(archive, &entry.name)?;
     let job = job::load(
         &found,
@@ -80,10 +97,14 @@ pub fn predict(
         &JobOptions::default(),
         &mut |_, _| {},
     )?;
+    let ineffective = options.check_workload(job.workload()).err();
     let mut report = job.replay(&machine, options)?;
     report.sum_micro_batches();
     report.provenance = Some(Provenance::new(serde_json::Map::new(), &[]));
-    Ok(report)
+    Ok(Prediction {
+        report,
+        ineffective,
+    })
 }
 
 /// Returns what a prediction covers: operators, kinds of collectives by group, size, schema and machine.
@@ -157,7 +178,7 @@ pub fn check(
     threshold: f64,
 ) -> Result<CheckedPrediction, RegressionError> {
     let text = machine_text(archive, entry, machine)?;
-    let report = predict(archive, entry, machine, &text, options)?;
+    let report = predict(archive, entry, machine, &text, options)?.report;
     let after = report.outcome.makespan.0;
     let mut checked = CheckedPrediction {
         workload: entry.name.clone(),

@@ -6,9 +6,9 @@
 
 use chakram_base::units::Span;
 use chakram_engine::{
-    CompiledReplay, ReplayError, ReplayOptions, RepresentativeCheck, replay_representatives,
+    CompiledReplay, OptionRefusal, ReplayError, ReplayOptions, RepresentativeCheck,
+    replay_representatives,
 };
-use chakram_report as report;
 use chakram_trace::format::TraceError;
 use chakram_trace::workload::Workload;
 use chakram_workloads::generate::{GenerateError, GeneratedJob, WorkloadPattern};
@@ -24,6 +24,7 @@ mod gemm_points;
 mod kernel_times;
 mod nccl_log;
 mod null_model;
+mod report;
 mod runs;
 mod statistics;
 
@@ -35,6 +36,7 @@ pub use gemm_points::{GemmPoints, gemm_points, left_out_errors};
 pub use kernel_times::{KernelTimes, RecordedKernels};
 pub use nccl_log::{left_out_sizes, nccl_log};
 pub use null_model::one_rate;
+pub use report::{ScoreDocument, ScoredTable};
 pub use runs::{MeasuredRun, RunTable};
 pub use statistics::{IntervalSummary, ScoreSummary};
 
@@ -54,6 +56,16 @@ pub enum ScoreError {
         /// Found, and expected.
         why: String,
     },
+    /// An option has no effect on a run.
+    #[error("{file}:{line}: {refusal}")]
+    Option {
+        /// The table.
+        file: String,
+        /// Line, from 1.
+        line: u64,
+        /// The reason.
+        refusal: OptionRefusal,
+    },
     /// The table as a whole is refused.
     #[error("{file}: {why}")]
     Table {
@@ -62,6 +74,25 @@ pub enum ScoreError {
         /// Found, and expected.
         why: String,
     },
+}
+
+/// Reason why a run has no prediction.
+#[derive(Debug)]
+enum RunFault {
+    Option(OptionRefusal),
+    Other(String),
+}
+
+impl From<OptionRefusal> for RunFault {
+    fn from(refusal: OptionRefusal) -> Self {
+        Self::Option(refusal)
+    }
+}
+
+impl From<String> for RunFault {
+    fn from(why: String) -> Self {
+        Self::Other(why)
+    }
 }
 
 /// Prediction of a run.
@@ -93,7 +124,7 @@ pub fn score(
 fn score_by<T: Send>(
     table: &RunTable,
     threads: NonZeroUsize,
-    ask: impl Fn(usize, &MeasuredRun) -> Result<T, String> + Sync,
+    ask: impl Fn(usize, &MeasuredRun) -> Result<T, RunFault> + Sync,
 ) -> Result<Vec<T>, ScoreError> {
     let (next, found) = (AtomicUsize::new(0), Mutex::new(Vec::new()));
     std::thread::scope(|scope| {
@@ -103,10 +134,16 @@ fn score_by<T: Send>(
                     let i = next.fetch_add(1, Ordering::Relaxed);
                     table.runs.get(i).map(|run| (i, run))
                 } {
-                    let span = ask(i, run).map_err(|why| ScoreError::Row {
-                        file: run.file.clone(),
-                        line: run.line,
-                        why,
+                    let span = ask(i, run).map_err(|fault| {
+                        let (file, line) = (run.file.clone(), run.line);
+                        match fault {
+                            RunFault::Option(refusal) => ScoreError::Option {
+                                file,
+                                line,
+                                refusal,
+                            },
+                            RunFault::Other(why) => ScoreError::Row { file, line, why },
+                        }
                     });
                     let mut found = found
                         .lock()
@@ -124,9 +161,9 @@ fn score_by<T: Send>(
 }
 
 /// Prediction of a run, with its interval.
-fn predict(run: &MeasuredRun, options: &ReplayOptions) -> Result<PredictedRun, String> {
+fn predict(run: &MeasuredRun, options: &ReplayOptions) -> Result<PredictedRun, RunFault> {
     replayed(run, options, |compiled| {
-        let (report, check) = report::replay(compiled, RepresentativeCheck::new(compiled))?;
+        let (report, check) = chakram_report::replay(compiled, RepresentativeCheck::new(compiled))?;
         let makespan = report.outcome.makespan;
         let interval = report.interval;
         let interval = interval.map(|interval| [interval.low, interval.high]);
@@ -136,7 +173,7 @@ fn predict(run: &MeasuredRun, options: &ReplayOptions) -> Result<PredictedRun, S
 }
 
 /// Makespan of a run, without an interval, which takes a report.
-fn makespan(run: &MeasuredRun, options: &ReplayOptions) -> Result<Span, String> {
+fn makespan(run: &MeasuredRun, options: &ReplayOptions) -> Result<Span, RunFault> {
     replayed(run, options, |compiled| {
         let (outcome, check) = compiled.run(RepresentativeCheck::new(compiled))?;
         Ok((outcome.makespan, check.stands_for_all()))
@@ -148,7 +185,7 @@ fn replayed<T>(
     run: &MeasuredRun,
     options: &ReplayOptions,
     answer: impl Fn(&CompiledReplay<'_>) -> Result<(T, bool), ReplayError>,
-) -> Result<T, String> {
+) -> Result<T, RunFault> {
     let pattern = WorkloadPattern::Training(Box::new(run.training.clone()));
     let refused = |error: GenerateError| error.to_string();
     let job = GeneratedJob::new(pattern).map_err(refused)?;
@@ -156,12 +193,18 @@ fn replayed<T>(
     let workload = job
         .workload()
         .map_err(|error: TraceError| error.to_string())?;
+    options.check(&run.machine, &workload)?;
     let of = |workload: &Workload| {
         let compiled = CompiledReplay::new(workload, &run.machine, options)
             .map_err(|refusal| ReplayError::from(refusal).to_string())?;
         answer(&compiled).map_err(|error| error.to_string())
     };
-    replay_representatives(&workload, (&run.machine, options), &job.copies(), of)
+    Ok(replay_representatives(
+        &workload,
+        (&run.machine, options),
+        &job.copies(),
+        of,
+    )?)
 }
 
 #[cfg(test)]

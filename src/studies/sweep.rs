@@ -20,12 +20,14 @@ mod study;
 mod table;
 
 pub use check::load;
-pub use command::command;
+pub use command::{PointCommand, PointWork};
 pub use evaluate::PointEvaluator;
 pub use explanation::explain;
 pub use journal::{JournalEntry, SweepJournal};
 pub use page::render;
 pub use search::{StudyExplorer, StudyShard, SweepOptions, SweepStep, WorkDone};
+pub use setting::Settings;
+pub use study::Study;
 pub use table::SweepTable;
 
 /// The most points that a strategy which visits all of them may have.

@@ -43,7 +43,7 @@ pub use chakram_base::collective_kind::CollectiveKind;
 pub use chakram_base::dtype::Dtype;
 pub use chakram_base::kernel_shape::{KernelShape, KernelShapeError, MovingKernel};
 pub use error::{TraceError, TraceLocation};
-pub use escape::{escape, escaped, is_harmful};
+pub use escape::{escape, escaped, escaped_lines, is_harmful, json_escaped};
 pub use family::{family, of_any_micro_batch};
 pub use file::{FoundTraces, RankFile, TraceContents, VerifyLevel, discover};
 pub use labels::{NodeLabels, TrainingPhase};

@@ -5,6 +5,7 @@
 use crate::graph::WorkAmounts;
 use crate::graph::{DeclaredGroups, Graph, GroupRoles, SlotBinding, fingerprint};
 use chakram_base::ids::{GraphId, GroupId, MAX_NPUS, Rank};
+use chakram_base::setting::Setting;
 use chakram_base::units::Time;
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -61,7 +62,8 @@ pub enum WorkloadError {
     /// A group that no file declares.
     #[error(
         "rank {rank}, node {node}: its group `{name}` is not declared\n  \
-         try: pass the groups with --groups FILE, a JSON object {{\"{name}\": [0, 1, …]}}"
+         try: pass the groups with {} FILE, a JSON object {{\"{name}\": [0, 1, …]}}",
+        Setting::Groups
     )]
     Undeclared {
         /// Rank of the trace.
@@ -95,9 +97,10 @@ pub enum WorkloadError {
     },
     /// A rank that others wait for and that has no trace.
     #[error(
-        "{}\n  try: add the missing traces, or replay with --absent mirror, which lets a missing \
+        "{}\n  try: add the missing traces, or replay with {} mirror, which lets a missing \
          member arrive with the present ones",
-        missing_text(.missing, *.ranks)
+        missing_text(.missing, *.ranks),
+        Setting::MissingRanks
     )]
     Missing {
         /// Ranks without a trace.

@@ -6,6 +6,7 @@
 
 use chakram_base::bounds::{self, MemoryLimitError};
 use chakram_base::ids::{GraphId, MAX_NPUS, Rank};
+use chakram_base::setting::Setting;
 use chakram_base::units::{Span, Time};
 use chakram_trace::format::groups::DeclaredGroups;
 use chakram_trace::format::roles::GroupRoles;
@@ -176,7 +177,11 @@ impl GeneratedJob {
             what,
             bytes,
             1,
-            "a smaller job, or files with -o and no --machine",
+            format_args!(
+                "a smaller job, or files with {} and no {}",
+                Setting::Output,
+                Setting::Machine
+            ),
         )
     }
 

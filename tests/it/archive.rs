@@ -10,7 +10,7 @@ mod questions;
 mod regression;
 
 use crate::commands::chakram;
-use chakram::internals::archive::Archive;
+use chakram::archive::Archive;
 use std::path::{Path, PathBuf};
 use std::process::Output;
 use tempfile::TempDir;

@@ -3,7 +3,7 @@
 //! `expected.txt`. Where there are machines beside `machine.toml` they are compared with it. `BLESS=1 cargo
 //! test --test it cases` writes the goldens anew; say in the commit why the new answer is right.
 
-use chakram::internals::trace::file::TraceContents;
+use chakram::trace::TraceContents;
 use std::path::Path;
 use std::process::Command;
 
@@ -160,7 +160,7 @@ fn the_archive_of_the_cases_has_their_traces_and_its_predictions_stand() {
     assert_eq!(check, "8 predictions checked, 0 moved by more than 0 %\n");
     let folder = tempfile::tempdir().unwrap();
     let mut found = 0;
-    for entry in chakram::internals::archive::Archive::open(&archive)
+    for entry in chakram::archive::Archive::open(&archive)
         .unwrap()
         .workloads()
         .values()

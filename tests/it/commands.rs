@@ -1,9 +1,10 @@
 //! The program as a shell sees it: exit codes, the order of files, and what goes where.
 
-use chakram::internals::trace::file::TraceContents;
-use chakram::internals::trace::write::{AttributeValue as Field, Sink, TraceWriter};
-use chakram::internals::trace::{CollectiveKind, GroupName, Op, scan::NodeView};
-use chakram::internals::units::Span;
+use chakram::trace::{
+    AttributeValue as Field, CollectiveKind, GroupName, NodeView, Op, Sink, TraceContents,
+    TraceWriter,
+};
+use chakram::units::Span;
 use serde_json::Value;
 use std::path::Path;
 use std::process::{Command, Output};

@@ -3,23 +3,20 @@
 
 mod captures;
 mod cases;
-mod skipped;
 
-use crate::forms::lines;
 use crate::harness::replay::Count;
 pub use captures::refusal;
-pub use cases::{Case, cases, machine, rank_of, sizes};
-use chakram::internals::compute::ComputeModel;
-use chakram::internals::engine::{CompiledReplay, ReplayOptions, ReplayOutcome};
-use chakram::internals::graph::{DependencyPolicy, Graph};
-use chakram::internals::ids::Rank;
-use chakram::internals::machine::Machine;
-use chakram::internals::trace::file::TraceContents;
-use chakram::internals::trace::groups;
-use chakram::internals::units::Time;
-use chakram::internals::workload::{MissingRankPolicy, Workload, WorkloadBuilder};
-pub use skipped::{corpus, one_of_each, skipped};
+pub use cases::{machine, rank_of, sizes};
+use chakram::engine::{CompiledReplay, ComputeModel, ReplayOptions, ReplayOutcome};
+use chakram::ids::Rank;
+use chakram::internals::groups;
+use chakram::machine::Machine;
+use chakram::trace::TraceContents;
+use chakram::units::Time;
+use chakram::workload::{DependencyPolicy, Graph, MissingRankPolicy, Workload, WorkloadBuilder};
 use std::collections::BTreeMap;
+use testkit::corpus::compare;
+pub use testkit::corpus::{Case, cases, corpus, one_of_each, skipped};
 
 /// Cases that are not replayed to the end, with a part of the reason.
 const REFUSED: &[(&str, &str)] = &[
@@ -36,12 +33,6 @@ const REFUSED: &[(&str, &str)] = &[
         "u_x_truncated",
         "record 2, byte 74: 200 bytes are announced, 7 are left",
     ),
-];
-
-/// Files that do not come back byte for byte, with a part of the reason.
-const NOT_CANONICAL: &[(&str, &str)] = &[
-    ("u_x_truncated/wl/wl.0.et", "record 2, byte 74"),
-    ("u_x_truncated/wl/wl.1.et", "record 2, byte 74"),
 ];
 
 /// Replays a case to the end, or says why not.
@@ -84,24 +75,6 @@ fn run(
     Ok(outcome)
 }
 
-/// Holds what happened against what is expected, and shows the difference.
-fn compare(happened: &BTreeMap<String, String>, expected: &[(&str, &str)]) {
-    let expected: BTreeMap<_, _> = expected.iter().copied().collect();
-    let mut faults = Vec::new();
-    for (name, why) in happened {
-        match expected.get(name.as_str()) {
-            Some(part) if why.contains(part) => {}
-            Some(part) => faults.push(format!("{name}: expected `{part}`, found {why}")),
-            None => faults.push(format!("{name}: unexpected: {why}")),
-        }
-    }
-    let fine = expected
-        .keys()
-        .filter(|name| !happened.contains_key(**name));
-    faults.extend(fine.map(|name| format!("{name}: nothing is wrong with it any more")));
-    assert!(faults.is_empty(), "\n{}", faults.join("\n"));
-}
-
 #[test]
 fn every_case_replays_or_is_refused_for_a_reason() {
     let Some(cases) = cases() else { return };
@@ -116,34 +89,12 @@ fn every_case_replays_or_is_refused_for_a_reason() {
 }
 
 #[test]
-fn every_file_comes_back_byte_for_byte() {
-    let Some(cases) = cases() else { return };
-    let mut changed = BTreeMap::new();
-    let mut files = 0;
-    for (name, case) in &cases {
-        for (file, contents) in case.iter().filter(|(file, _)| rank_of(file).is_some()) {
-            files += 1;
-            let why = match lines::through(contents) {
-                Ok(back) if back == contents[..] => continue,
-                Ok(_) => "other bytes".to_owned(),
-                Err(error) => error,
-            };
-            changed.insert(format!("{name}/{file}"), why);
-        }
-    }
-    println!("{files} files, {} changed", changed.len());
-    assert!(files > 1000, "{files} files");
-    compare(&changed, NOT_CANONICAL);
-}
-
-#[test]
 fn a_captured_trace_loads_and_replays() {
     let Some(path) = corpus("captures/gpu/chakra_json/chakra.0.et.zst") else {
         return;
     };
     let contents = TraceContents::open(&path).expect("the corpus is there");
     let contents = contents.as_slice();
-    assert_eq!(lines::through(contents).unwrap(), contents);
     let (graph, binding) = Graph::read(contents, 0, DependencyPolicy::Auto).unwrap();
     // Control dependencies close cycles in this file, so only data hold.
     assert_eq!((graph.len(), graph.edges()), (3664, 181_878));

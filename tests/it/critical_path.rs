@@ -2,19 +2,17 @@
 //! slack against replays in which a node lasts that much longer.
 
 use super::commands::answer;
-use chakram::internals::engine::{CommTiming, CompiledReplay, ReplayOptions};
-use chakram::internals::graph::{DependencyPolicy, GraphBuilder, NodeKind};
-use chakram::internals::ids::{NodeIndex, Rank};
-use chakram::internals::machine::Machine;
-use chakram::internals::network::SendCompletion;
-use chakram::internals::report::{
+use chakram::engine::{CommTiming, CompiledReplay, InstanceId, ReplayOptions};
+use chakram::ids::{NodeIndex, Rank};
+use chakram::machine::{Machine, SendCompletion};
+use chakram::report::{
     CollectiveRecord, CriticalPathSummary, Observer, Report, RunSegment, replay,
 };
-use chakram::internals::trace::scan::NodeView;
-use chakram::internals::trace::write::Sink;
-use chakram::internals::trace::{CollectiveKind, GroupName, Op};
-use chakram::internals::units::{Span, Time};
-use chakram::internals::workload::{MissingRankPolicy, Workload, WorkloadBuilder};
+use chakram::trace::{CollectiveKind, GroupName, NodeView, Op, Sink};
+use chakram::units::{Span, Time};
+use chakram::workload::{
+    DependencyPolicy, GraphBuilder, MissingRankPolicy, NodeKind, Workload, WorkloadBuilder,
+};
 use serde_json::Value;
 
 /// Keeps the path.
@@ -22,8 +20,8 @@ use serde_json::Value;
 struct PathKeeper(Vec<RunSegment>);
 
 impl Observer for PathKeeper {
-    fn issued(&mut self, _: Time, _: u32, _: NodeIndex, _: NodeKind) {}
-    fn completed(&mut self, _: Time, _: u32, _: NodeIndex, _: NodeKind) {}
+    fn issued(&mut self, _: Time, _: InstanceId, _: NodeIndex, _: NodeKind) {}
+    fn completed(&mut self, _: Time, _: InstanceId, _: NodeIndex, _: NodeKind) {}
     fn collective(&mut self, _: &CollectiveRecord) {}
     fn critical_path(&mut self, path: &[RunSegment]) {
         self.0 = path.to_vec();
@@ -111,7 +109,7 @@ fn the_path_goes_on_from_the_rank_that_came_last() {
     );
     let ends: Vec<_> = segments
         .iter()
-        .map(|s| (s.instance, s.to.0 / 1_000_000))
+        .map(|s| (s.instance.0, s.to.0 / 1_000_000))
         .collect();
     assert_eq!(ends, [(1, 10), (0, 21), (0, 25), (0, 30)]);
     assert_eq!((summary.segments, summary.rank_changes), (4, 1));

@@ -1,10 +1,8 @@
 //! `chakram replay --custom`: files of an algorithm, and what is refused.
 
 use super::commands::chakram;
-use chakram::internals::trace::scan::NodeView;
-use chakram::internals::trace::write::{Sink, TraceWriter};
-use chakram::internals::trace::{CollectiveKind, GroupName, Op};
-use chakram::internals::units::Span;
+use chakram::trace::{CollectiveKind, GroupName, NodeView, Op, Sink, TraceWriter};
+use chakram::units::Span;
 use std::path::Path;
 
 const MACHINE: &str = r#"

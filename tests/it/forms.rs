@@ -1,26 +1,227 @@
-//! Traces in forms other than a current `.et`: those of 2023, text, and damaged ones.
+//! Traces in forms other than a current `.et`: `chakram convert trace` and commands that read them, as a shell sees
+//! them.
 
-mod command;
-mod damaged;
-pub mod lines;
-mod old;
-mod pasted;
-mod wire;
+use super::commands::{answer, chakram, code};
+use chakram::trace::TraceContents;
+use serde_json::Value;
+use std::io::Write;
+use std::path::Path;
+use std::process::{Command, Stdio};
+use testkit::wire::{Wire, file};
 
-use chakram::internals::trace::proto::{GlobalMetadata, Node};
-use chakram::internals::trace::wire::FrameCursor;
-use prost::Message;
+fn job(folder: &Path) -> String {
+    let prefix = folder.join("job").display().to_string();
+    answer(&[
+        "generate",
+        "data-parallel",
+        "--ranks",
+        "2",
+        "-m",
+        "dgx-h100",
+        "-o",
+        &prefix,
+    ]);
+    prefix
+}
 
-/// The metadata record of a file and its nodes, by the generated types.
-pub fn decoded(contents: &[u8]) -> (GlobalMetadata, Vec<Node>) {
-    let mut frames = FrameCursor::new(contents);
-    let mut metadata = GlobalMetadata::default();
-    let mut nodes = Vec::new();
-    while let Some(record) = frames.next_record().expect("it is whole") {
-        match record.number {
-            0 => metadata = GlobalMetadata::decode(record.bytes).expect("it is metadata"),
-            _ => nodes.push(Node::decode(record.bytes).expect("it is a node")),
-        }
+fn at(folder: &Path, name: &str) -> String {
+    folder.join(name).display().to_string()
+}
+
+#[test]
+fn text_and_back_is_the_same_file_and_the_same_replay() {
+    let folder = tempfile::tempdir().expect("there is room");
+    let folder = folder.path();
+    let prefix = job(folder);
+    let text = at(folder, "text/t.jsonl.zst");
+    let said = answer(&["convert", "trace", &prefix, "-o", &text]);
+    assert!(
+        said.contains("job.0.et (et): ") && said.contains(" nodes to "),
+        "{said}"
+    );
+    let back = at(folder, "back/b.et");
+    answer(&["convert", "trace", &at(folder, "text"), "-o", &back]);
+    for rank in 0..2 {
+        let before = std::fs::read(at(folder, &format!("job.{rank}.et"))).unwrap();
+        assert!(std::fs::read(at(folder, &format!("back/b.{rank}.et"))).unwrap() == before);
     }
-    (metadata, nodes)
+    let replay = |job: &str| {
+        let args = [
+            "replay", job, "-m", "dgx-h100", "--format", "csv", "--absent", "mirror",
+        ];
+        answer(&args)
+    };
+    assert_eq!(replay(&prefix), replay(&at(folder, "text")));
+}
+
+#[test]
+fn one_file_goes_through_pipes() {
+    let folder = tempfile::tempdir().expect("there is room");
+    let folder = folder.path();
+    job(folder);
+    let whole = std::fs::read(at(folder, "job.0.et")).unwrap();
+    let mut child = Command::new(env!("CARGO_BIN_EXE_chakram"))
+        .args(["convert", "trace", "-", "-o", "-", "--to", "jsonl"])
+        .stdin(Stdio::piped())
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped())
+        .spawn()
+        .expect("the program was built");
+    child.stdin.take().unwrap().write_all(&whole).unwrap();
+    let output = child.wait_with_output().unwrap();
+    assert!(output.status.success());
+    let said = String::from_utf8(output.stderr).unwrap();
+    assert!(said.contains("standard input (et): "), "{said}");
+    let text = String::from_utf8(output.stdout).unwrap();
+    assert!(
+        text.starts_with("{\"schema\":\"chakram.trace.1\""),
+        "{text}"
+    );
+    std::fs::write(at(folder, "x"), &text).unwrap();
+    answer(&[
+        "convert",
+        "trace",
+        &at(folder, "x"),
+        "-o",
+        &at(folder, "y.et.gz"),
+    ]);
+    let back = TraceContents::open(&folder.join("y.et.gz")).unwrap();
+    assert!(back.as_slice() == whole);
+}
+
+#[test]
+fn old_and_pasted_traces_replay_without_being_converted() {
+    let folder = tempfile::tempdir().expect("there is room");
+    let folder = folder.path();
+    let node = |id: u64, parents: &[u64]| {
+        let node = Wire::default().number(1, id).bytes(2, "op").number(3, 3);
+        node.numbers(4, parents).number(7, 10).number(12, 0)
+    };
+    std::fs::write(at(folder, "old.0.et"), file([node(1, &[]), node(2, &[1])])).unwrap();
+    let graph = r#"{"workload_graph": [
+        {"Id": 1, "Name": "op", "NodeType": 4, "data_deps": [], "runtime": 10},
+        {"Id": 2, "Name": "op", "NodeType": 4, "data_deps": [1], "runtime": 10}]}"#;
+    std::fs::write(at(folder, "pasted.0.json"), graph).unwrap();
+    std::fs::write(at(folder, "pasted.groups.json"), "{}").unwrap();
+    for job in ["old", "pasted", "pasted.0.json"] {
+        let args = [
+            "replay",
+            &at(folder, job),
+            "-m",
+            "dgx-h100",
+            "--format",
+            "json",
+        ];
+        let report: Value = serde_json::from_str(&answer(&args)).unwrap();
+        assert_eq!(report["makespan_ps"], 20_000_000, "{job}");
+    }
+    // Errors name the record of the old file, and the line of the text.
+    let bad = node(3, &[9]).number(20, 0);
+    std::fs::write(
+        at(folder, "old.0.et"),
+        file([node(1, &[]), bad.number(3, 6).number(13, 1)]),
+    )
+    .unwrap();
+    let error = chakram(&["replay", &at(folder, "old"), "-m", "dgx-h100"]).stderr;
+    let error = String::from_utf8(error).unwrap();
+    assert!(error.contains("old.0.et, record 1, byte "), "{error}");
+    std::fs::write(
+        at(folder, "pasted.0.json"),
+        graph.replace("\"NodeType\": 4", "\"NodeType\": 5"),
+    )
+    .unwrap();
+    let error = chakram(&["replay", &at(folder, "pasted"), "-m", "dgx-h100"]).stderr;
+    let error = String::from_utf8(error).unwrap();
+    assert!(
+        error.contains("pasted.0.json, line 2, column 9, node 1: a send without"),
+        "{error}"
+    );
+}
+
+#[test]
+fn the_generation_is_asked_for_where_nothing_tells_it() {
+    let folder = tempfile::tempdir().expect("there is room");
+    let folder = folder.path();
+    let node = |id: u64| Wire::default().number(1, id).bytes(2, "op").number(3, 3);
+    let (old, new) = (at(folder, "old.0.et"), at(folder, "new.0.jsonl"));
+    std::fs::write(&old, file([node(1), node(2)])).unwrap();
+    let args = ["convert", "trace", &old, "-o", &new];
+    assert_eq!(code(&args), 2);
+    let said = answer(&[&args[..], &["--generation", "0.0.2"]].concat());
+    assert!(said.contains("(et of 0.0.2): 2 nodes"), "{said}");
+    let text = std::fs::read_to_string(&new).unwrap();
+    assert!(text.contains("\"type\":\"COMP_NODE\""), "{text}");
+    assert_eq!(code(&[&args[..], &["--generation", "0.0.3"]].concat()), 2);
+}
+
+#[test]
+fn damage_is_refused_and_salvaged_when_asked() {
+    let folder = tempfile::tempdir().expect("there is room");
+    let folder = folder.path();
+    job(folder);
+    let whole = std::fs::read(at(folder, "job.0.et")).unwrap();
+    let cut = at(folder, "cut.0.et");
+    std::fs::write(&cut, &whole[..whole.len() - 5]).unwrap();
+    let out = at(folder, "out.0.et");
+    let args = ["convert", "trace", &cut, "-o", &out];
+    let refused = chakram(&args);
+    let error = String::from_utf8(refused.stderr).unwrap();
+    assert_eq!(refused.status.code(), Some(2));
+    assert!(
+        error.contains("cut.0.et, record ") && error.contains("--salvage"),
+        "{error}"
+    );
+    assert!(!Path::new(&out).exists());
+    let said = answer(&[&args[..], &["--salvage"]].concat());
+    assert!(
+        said.contains("lost: ") && said.contains("in 1 places"),
+        "{said}"
+    );
+    let json = answer(&[&args[..], &["--salvage", "--format", "json"]].concat());
+    let json: Value = serde_json::from_str(&json).unwrap();
+    assert_eq!(json["schema"], "chakram.converted_traces.1");
+    let salvage = &json["traces"][0]["salvage"];
+    assert_eq!(salvage["lost"][0]["to_byte"], whole.len() - 5);
+    assert_eq!(
+        code(&["replay", &out, "-m", "dgx-h100", "--absent", "mirror"]),
+        0
+    );
+    // A stream that is cut short.
+    let mut gzip = flate2::write::GzEncoder::new(Vec::new(), flate2::Compression::default());
+    gzip.write_all(&whole).unwrap();
+    let packed = gzip.finish().unwrap();
+    std::fs::write(&cut, &packed[..packed.len() - 12]).unwrap();
+    assert_eq!(code(&args), 2);
+    let said = answer(&[&args[..], &["--salvage"]].concat());
+    assert!(
+        said.contains("the compressed data are damaged or cut short"),
+        "{said}"
+    );
+}
+
+#[test]
+fn usage_that_makes_no_sense_is_refused() {
+    let folder = tempfile::tempdir().expect("there is room");
+    let folder = folder.path();
+    let prefix = job(folder);
+    let out = |name: &str| at(folder, name);
+    std::fs::write(out("groups.json"), "{\"1\": [0]}").unwrap();
+    std::fs::write(out("empty.0.et"), "").unwrap();
+    for args in [
+        &["convert", "trace", &prefix, "-o", "-", "--to", "et"][..],
+        &["convert", "trace", &prefix, "-o", &out("x")],
+        &["convert", "trace", &out("groups.json"), "-o", &out("x.et")],
+        &["convert", "trace", &out("empty.0.et"), "-o", &out("x.et")],
+        &[
+            "convert",
+            "trace",
+            &out("job.0.et"),
+            "-o",
+            &out("x.et"),
+            "--keep-dangling",
+        ],
+    ] {
+        assert_eq!(code(args), 2, "{args:?}");
+    }
+    assert!(!Path::new(&out("x.et")).exists());
 }

@@ -7,10 +7,9 @@ mod small;
 mod times;
 mod whole;
 
-use chakram::internals::trace::file::TraceContents;
-use chakram::internals::trace::proto::{
-    AttributeProto, GlobalMetadata, Node, attribute_proto::Value as Attribute,
-};
+use chakram::internals::proto::attribute_proto::Value as Attribute;
+use chakram::internals::proto::{AttributeProto, GlobalMetadata, Node};
+use chakram::trace::TraceContents;
 use prost::Message;
 use serde_json::Value;
 use std::path::Path;

@@ -4,9 +4,8 @@
 //! - `astra_sim`: files and flags of ASTRA-sim, and a plain simulator of it held against its own answers
 //! - `book`: every command of README.md and `docs/`, run and compared, and their links
 //! - `bounds`: inputs and options that ask for far more than they are
-//! - `captures`: PyTorch's files, where the environment says they are, against a plain parse
 //! - `cases`: the goldens under `traces/`
-//! - `diff`: what a comparison of two traces, or of two reports, says
+//! - `diff`: what the program says of two traces, or of two reports
 //! - `generated`: generated captures of PyTorch, against their truth and against real ones
 //! - `commands`: exit codes, the order of files, and what goes where
 //! - `compare`: one job on several machines, against the single reports
@@ -19,12 +18,14 @@
 //! - `fabric`: links told apart: slow ones, graphs, Clos networks, and bytes over each
 //! - `files`: what is written and read: devices, links, signals, full disks, jobs as one thing, names from files
 //! - `corpus`: traces that other tools wrote, where the environment says they are
-//! - `forms`: traces of 2023, traces as text, and damaged ones
+//! - `forms`: traces of 2023, traces as text, and damaged ones, through the program
 //! - `harness`: the bodies of the fuzz targets, run on every seed
 //! - `host`: host time on other machines, and jobs that were captured on CPUs
 //! - `inspect`: what is in traces, against plain parses, replays as captured and sums by hand
 //! - `memory`: the peak memory of NPUs, by hand and against sorted events, and what is said of it
+//! - `option_rules`: options of replays in studies and on command lines
 //! - `operators`: operators over micro-batches, against the list of all
+//! - `option_names`: the library names no option of the command line
 //! - `page`: the page of a report, against its JSON and in a browser
 //! - `paper`: what the ASTRA-sim 2.0 paper reports, from the machine files of the cases
 //! - `networks`: which model of the network is taken, and who says so
@@ -33,7 +34,6 @@
 //! - `physics`: what collectives, messages, memory, lanes and groups take, against formulas and a
 //!   simulator of a few lines that shares nothing with the engine; and what is refused or stuck
 //! - `rates`: samples and tokens per second, MFU and HFU, against their formulas
-//! - `readers`: the two readers of traces against each other, and files of every kind
 //! - `reports`: reports read back, against what was printed
 //! - `schema`: the compiled schema of traces, against its source
 //! - `serve`: requests over time, against formulas and plain simulators, and what LIGHTSPEED prints
@@ -53,7 +53,6 @@ mod astra_sim;
 #[cfg(unix)]
 mod book;
 mod bounds;
-mod captures;
 mod cases;
 mod commands;
 mod compare;
@@ -77,13 +76,14 @@ mod inspect;
 mod memory;
 mod networks;
 mod operators;
+mod option_names;
+mod option_rules;
 mod page;
 mod paper;
 mod peaks;
 mod physics;
 mod prices;
 mod rates;
-mod readers;
 mod reports;
 mod schema;
 mod serve;

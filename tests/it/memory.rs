@@ -4,16 +4,13 @@ mod commands;
 mod files;
 mod oracle;
 
-use chakram::internals::engine::{CommTiming, CompiledReplay, ReplayOptions};
-use chakram::internals::graph::{DependencyPolicy, Graph};
-use chakram::internals::ids::Rank;
-use chakram::internals::machine::Machine;
-use chakram::internals::report::{MemoryRow, Report, SpanRecorder, replay};
-use chakram::internals::trace::scan::NodeView;
-use chakram::internals::trace::write::{Sink, TraceWriter};
-use chakram::internals::trace::{CollectiveKind, GroupName, MemoryChanges, Op};
-use chakram::internals::units::{Bytes, Span, Time};
-use chakram::internals::workload::{MissingRankPolicy, Workload, WorkloadBuilder};
+use chakram::engine::{CommTiming, CompiledReplay, ReplayOptions};
+use chakram::ids::Rank;
+use chakram::machine::Machine;
+use chakram::report::{MemoryRow, Report, SpanRecorder, replay};
+use chakram::trace::{CollectiveKind, GroupName, MemoryChanges, NodeView, Op, Sink, TraceWriter};
+use chakram::units::{Bytes, Span, Time};
+use chakram::workload::{DependencyPolicy, Graph, MissingRankPolicy, Workload, WorkloadBuilder};
 
 /// A node: its operation, lane, nanoseconds, what it changes, and what it waits for. Its id is its place,
 /// from 1.

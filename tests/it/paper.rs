@@ -1,9 +1,9 @@
 //! Figures of the ASTRA-sim 2.0 paper, from the machine files under `traces/` and the presets.
 
-use chakram::internals::engine::{CompiledReplay, ReplayOptions};
-use chakram::internals::generate::{CollectivePattern, GeneratedJob, WorkloadPattern};
-use chakram::internals::machine::Machine;
-use chakram::internals::trace::CollectiveKind;
+use chakram::engine::{CompiledReplay, ReplayOptions};
+use chakram::generate::{CollectivePattern, GeneratedJob, WorkloadPattern};
+use chakram::machine::Machine;
+use chakram::trace::CollectiveKind;
 use std::path::Path;
 
 /// Microseconds of an all-reduce of 10^9 bytes among all NPUs, answered by closed form.

@@ -2,19 +2,15 @@
 //! it takes.
 
 use crate::commands::{chakram, code};
-use chakram::internals::compute::{ComputeModel, RooflineEfficiency};
-use chakram::internals::engine::{CompiledReplay, ReplayOptions};
-use chakram::internals::generate::{
-    GeneratedJob, ParallelismPlan, TrainingPattern, WorkloadPattern,
+use chakram::engine::{CompiledReplay, ComputeModel, ReplayOptions, RooflineEfficiency};
+use chakram::generate::{GeneratedJob, ParallelismPlan, TrainingPattern, WorkloadPattern};
+use chakram::ids::Rank;
+use chakram::machine::Machine;
+use chakram::trace::{Dtype, NodeView, Op, Sink, TraceWriter};
+use chakram::units::{Span, Time};
+use chakram::workload::{
+    DependencyPolicy, Graph, MissingRankPolicy, NodeKind, Workload, WorkloadBuilder,
 };
-use chakram::internals::graph::{DependencyPolicy, Graph, NodeKind};
-use chakram::internals::ids::Rank;
-use chakram::internals::machine::Machine;
-use chakram::internals::trace::scan::NodeView;
-use chakram::internals::trace::write::{Sink, TraceWriter};
-use chakram::internals::trace::{Dtype, Op};
-use chakram::internals::units::{Span, Time};
-use chakram::internals::workload::{MissingRankPolicy, Workload, WorkloadBuilder};
 
 /// A kernel: recorded ns, FLOPs, bytes, format.
 type Work = (u64, u64, u64, Option<Dtype>);
@@ -111,7 +107,7 @@ fn what_has_bytes_or_a_duration_is_not_refused() {
 fn a_generated_job_is_refused_with_the_count_of_its_kernels() {
     let mut plan = ParallelismPlan::new();
     (plan.dtype, plan.tensor) = (Dtype::Fp8, 2);
-    let model = chakram::internals::model::Model::named("gpt2-small").unwrap();
+    let model = chakram::model::Model::named("gpt2-small").unwrap();
     let pattern = WorkloadPattern::Training(Box::new(TrainingPattern { model, plan }));
     let workload = GeneratedJob::new(pattern).unwrap().workload().unwrap();
     let mut count = 0;

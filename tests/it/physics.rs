@@ -59,7 +59,6 @@ mod stuck;
 mod table_v;
 mod through;
 mod tile_groups;
-mod tile_transfers;
 mod tiles;
 mod trains;
 mod turns;

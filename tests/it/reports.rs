@@ -2,10 +2,10 @@
 //! again is the same byte for byte.
 
 use super::commands::answer;
-use chakram::internals::report::csv::{self, CsvTable};
-use chakram::internals::report::json::{ReportDocument, write};
-use chakram::internals::report::text::{self, TextStyle};
-use chakram::internals::report::{Report, compare};
+use chakram::report::json::{ReportDocument, write};
+use chakram::report::report_csv::CsvTable;
+use chakram::report::text::TextStyle;
+use chakram::report::{Report, compare, report_csv, report_text};
 use std::path::Path;
 
 /// Cases of one machine, with what each is asked beside.
@@ -53,10 +53,10 @@ fn reports_read_back_say_the_same() {
             (CsvTable::Memory, "memory"),
         ] {
             let direct = replayed(asked, &["--format", "csv", "--table", name]);
-            assert_eq!(csv::render(&report, table), direct, "{asked:?}");
+            assert_eq!(report_csv::render(&report, table), direct, "{asked:?}");
         }
         let direct = replayed(asked, &[]);
-        let read = text::render(&report, "title", "basis", TextStyle::default());
+        let read = report_text::render(&report, "title", "basis", TextStyle::default());
         // But for the title and the basis.
         let tables = |text: &str| text.split_once("\n\n").map(|(_, tables)| tables.to_owned());
         assert_eq!(tables(&read), tables(&direct), "{asked:?}");

@@ -2,20 +2,18 @@
 //! arrow has both ends.
 
 use super::commands::chakram;
-use chakram::internals::compute::ComputeModel;
-use chakram::internals::engine::{CommTiming, CompiledReplay, ReplayOptions};
-use chakram::internals::generate::{
+use chakram::engine::{CommTiming, CompiledReplay, ComputeModel, ReplayOptions};
+use chakram::generate::{
     DataParallelPattern, GeneratedJob, P2pPattern, TrafficPattern, WorkloadPattern,
 };
-use chakram::internals::graph::{DependencyPolicy, GraphBuilder};
-use chakram::internals::ids::Rank;
-use chakram::internals::machine::Machine;
-use chakram::internals::report::{TimelineFormat, TimelineSelection, TimelineWriter, replay};
-use chakram::internals::trace::scan::NodeView;
-use chakram::internals::trace::write::Sink;
-use chakram::internals::trace::{CollectiveKind, GroupName, Op};
-use chakram::internals::units::{Span, Time};
-use chakram::internals::workload::{MissingRankPolicy, Workload, WorkloadBuilder};
+use chakram::ids::Rank;
+use chakram::machine::Machine;
+use chakram::report::{TimelineFormat, TimelineSelection, TimelineWriter, replay};
+use chakram::trace::{CollectiveKind, GroupName, NodeView, Op, Sink};
+use chakram::units::{Span, Time};
+use chakram::workload::{
+    DependencyPolicy, GraphBuilder, MissingRankPolicy, Workload, WorkloadBuilder,
+};
 use serde_json::Value;
 use std::collections::BTreeMap;
 

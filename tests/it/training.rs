@@ -1,19 +1,16 @@
 //! Models under plans: what is conserved over a grid of them, and what formulas say of time, bytes and memory.
 
-use chakram::internals::compute::{ComputeModel, RooflineEfficiency};
-use chakram::internals::engine::{CompiledReplay, ReplayOptions, ReplayOutcome};
-use chakram::internals::generate::{
-    GeneratedJob, ParallelismPlan, TrainingPattern, WorkloadPattern,
+use chakram::engine::{
+    CompiledReplay, ComputeModel, ReplayOptions, ReplayOutcome, RooflineEfficiency,
 };
-use chakram::internals::machine::Machine;
-use chakram::internals::model::{
+use chakram::generate::{GeneratedJob, ParallelismPlan, TrainingPattern, WorkloadPattern};
+use chakram::machine::Machine;
+use chakram::model::{
     ActivationFunction, LayerOperator, LayerRole, Model, ModelLayer, OperatorKind, OutputHead,
     PositionEncoding, TransformerBlock, TransformerModel,
 };
-use chakram::internals::report::Observer;
-use chakram::internals::trace::scan::NodeView;
-use chakram::internals::trace::write::Sink;
-use chakram::internals::trace::{Op, TensorClass, TraceError};
+use chakram::report::Observer;
+use chakram::trace::{NodeView, Op, Sink, TensorClass, TraceError};
 use std::collections::BTreeMap;
 
 mod branches;
@@ -139,7 +136,7 @@ struct Sums {
     /// Bytes by (source, destination, tag): sent, received.
     messages: BTreeMap<(u32, u32, i32), [Vec<u64>; 2]>,
     /// `comm_size` of collectives by their names.
-    collectives: Vec<(String, chakram::internals::trace::CollectiveKind, u64)>,
+    collectives: Vec<(String, chakram::trace::CollectiveKind, u64)>,
     used: [u64; TensorClass::COUNT],
     peak: [u64; TensorClass::COUNT],
 }
@@ -206,7 +203,7 @@ fn products(blocks: usize, side: u64) -> Model {
             vec![LayerOperator::new(
                 "norm",
                 work,
-                chakram::internals::model::TensorSplit::Replicated,
+                chakram::model::TensorSplit::Replicated,
             )],
         )
     };
@@ -217,11 +214,7 @@ fn products(blocks: usize, side: u64) -> Model {
         bias: false,
         tied: false,
     };
-    let product = LayerOperator::new(
-        "product",
-        product,
-        chakram::internals::model::TensorSplit::Replicated,
-    );
+    let product = LayerOperator::new("product", product, chakram::model::TensorSplit::Replicated);
     let block =
         |i: usize| ModelLayer::new(format!("layer{i}"), LayerRole::Block, vec![product.clone()]);
     let mut layers = vec![norm("in", LayerRole::Input)];

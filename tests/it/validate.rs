@@ -7,7 +7,7 @@ mod inject;
 mod known;
 mod program;
 
-use chakram::internals::validate::{DefectKind, DefectLog};
+use chakram::validate::{DefectKind, DefectLog};
 
 /// All defects in short, for messages.
 fn told(findings: &DefectLog) -> String {

@@ -11,6 +11,7 @@ use crate::pytorch::rank_timeline::{HostIntervalKind, RankTimeline};
 use crate::pytorch::steps::MeasuredSteps;
 use crate::pytorch::{host_alone, kineto_alone, operator_order};
 use chakram_base::bounds::allocator::return_freed;
+use chakram_base::setting::Setting;
 use chakram_trace::format::TraceError;
 use chakram_trace::format::error::TraceLocation;
 use std::path::{Path, PathBuf};
@@ -156,7 +157,10 @@ impl RankCapture {
         let window = match options.step {
             None => link.window.unwrap_or(TimeWindow::ALL),
             Some(step) => step_window(&kineto, step).map_err(|found| {
-                let hint = "name one of them, or leave --step out to convert all";
+                let hint = format!(
+                    "name one of them, or leave {} out to convert all",
+                    Setting::Step
+                );
                 TraceError::refused_in(file, found, hint)
             })?,
         };

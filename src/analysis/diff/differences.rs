@@ -167,7 +167,7 @@ fn dependencies(
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::diff::same_ids;
+    use crate::diff::matching::same_ids;
     use chakram_trace::format::Op;
     use chakram_trace::format::scan::NodeView;
     use chakram_trace::format::write::{NodeExtras, TraceWriter};

@@ -13,7 +13,7 @@ mod color_refinement;
 mod equal_labels;
 mod propagate;
 mod residual;
-mod same_ids;
+pub(super) mod same_ids;
 
 use super::side::{ComparedTrace, EdgeDirection};
 use super::{labels, node_labels};

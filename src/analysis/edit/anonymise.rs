@@ -18,14 +18,13 @@
 //! names cannot be guessed by trying without it.
 
 use super::audit;
-use chakram_trace::format::attr::AttrView;
+use chakram_trace::format::attr::{AttrView, AttributeContent, replay_attribute};
 use chakram_trace::format::encoder::MessageEncoder;
 use chakram_trace::format::groups::{
     DeclaredGroups, NODE_MARK, NODE_NAME, in_form_of, metadata_text, parse_metadata,
 };
 use chakram_trace::format::roles::{self, GroupRoles};
 use chakram_trace::format::scan::{self, DependencyVisitor};
-use chakram_trace::format::split_sizes::{RECEIVE_BYTES, SEND_BYTES};
 use chakram_trace::format::wire::{
     FrameCursor, RawRecord, WireCursor, WireValue, repeated_varints,
 };
@@ -322,28 +321,29 @@ impl TraceAnonymiser {
         let Ok(name) = std::str::from_utf8(attr.name) else {
             return Ok(());
         };
-        let read = scan::is_replay_attribute(name);
-        if !attr.is_set() || !read && !NUMBERS.contains(&name) {
+        let content = match replay_attribute(name) {
+            Some(known) => known.content,
+            None if NUMBERS.contains(&name) => AttributeContent::Number,
+            None => return Ok(()),
+        };
+        if !attr.is_set() {
             return Ok(());
         }
         let mut kept = MessageEncoder::default();
         kept.bytes(1, name.as_bytes());
         let text = attr.as_str()?;
-        match (name, text) {
-            ("pg_name" | "comm_group", Some(text)) => kept.bytes(29, self.group(text).as_bytes()),
-            ("dtype", text) => match text.and_then(Dtype::from_name) {
+        match (content, text) {
+            (AttributeContent::Group, Some(text)) => kept.bytes(29, self.group(text).as_bytes()),
+            (AttributeContent::Dtype, text) => match text.and_then(Dtype::from_name) {
                 Some(dtype) => kept.bytes(29, dtype.to_string().as_bytes()),
                 None => return Ok(()),
             },
-            ("phase", text) => match text.and_then(TrainingPhase::from_name) {
+            (AttributeContent::Phase, text) => match text.and_then(TrainingPhase::from_name) {
                 Some(phase) => kept.bytes(29, phase.to_string().as_bytes()),
                 None => return Ok(()),
             },
-            // Replays refuse all other texts here.
-            ("in_switch" | "kernel_shape" | SEND_BYTES | RECEIVE_BYTES, Some(text)) => {
-                kept.bytes(29, text.as_bytes())
-            }
-            ("involved_dim" | "involve_dims", _) => list(message, attr.offset, &mut kept)?,
+            (AttributeContent::Notation, Some(text)) => kept.bytes(29, text.as_bytes()),
+            (AttributeContent::Mask, _) => list(message, attr.offset, &mut kept)?,
             (_, Some(text)) => match text.trim().parse::<f64>() {
                 Ok(_) => kept.bytes(29, text.trim().as_bytes()),
                 Err(_) => match text.trim() {

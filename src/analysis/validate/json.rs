@@ -6,13 +6,12 @@
 use super::ValidationReport;
 use super::defects::{Defect, DefectCounts, DefectLocation};
 use super::kind::DefectKind;
+use chakram_report::document::VersionedDocument;
 use serde::Serialize;
 use serde_json::Value;
 
 #[derive(Serialize)]
 struct ValidationDocument<'r> {
-    schema: &'static str,
-    tool_version: &'static str,
     options: Value,
     inputs: Value,
     sound: bool,
@@ -28,7 +27,7 @@ struct DefectsOfKind<'r> {
     kind: &'static str,
     severity: String,
     meaning: &'static str,
-    r#try: &'static str,
+    r#try: String,
     count: u64,
     shown: Vec<DefectRow<'r>>,
 }
@@ -83,8 +82,6 @@ pub fn render(report: &ValidationReport<'_>, options: Value, inputs: Value) -> V
         dependencies: source.trace.edges(),
     });
     let document = ValidationDocument {
-        schema: "chakram.validation.1",
-        tool_version: env!("CARGO_PKG_VERSION"),
         options,
         inputs,
         sound: report.is_sound(),
@@ -93,6 +90,7 @@ pub fn render(report: &ValidationReport<'_>, options: Value, inputs: Value) -> V
         defects: kinds.collect(),
         ranks: ranks.collect(),
     };
+    let document = VersionedDocument::new("chakram.validation.1", document);
     serde_json::to_value(document).expect("its keys are texts")
 }
 

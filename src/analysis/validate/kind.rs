@@ -1,5 +1,6 @@
 //! Kinds of defects, with severity, meaning and remedy.
 
+use chakram_base::setting::Setting;
 use std::fmt;
 
 /// Severity of a defect.
@@ -23,17 +24,11 @@ impl fmt::Display for Severity {
     }
 }
 
-/// Row of [`KINDS`]: kind, severity, name, meaning and remedy.
-struct DefectRow(
-    DefectKind,
-    Severity,
-    &'static str,
-    &'static str,
-    &'static str,
-);
+/// Row of [`KINDS`]: kind, severity, name and meaning.
+struct DefectRow(DefectKind, Severity, &'static str, &'static str);
 
 macro_rules! kinds {
-    ($($severity:ident $kind:ident $name:literal: $meaning:literal, $hint:literal;)*) => {
+    ($($severity:ident $kind:ident $name:literal: $meaning:literal, $hint:expr;)*) => {
         /// DefectKind of defect. Errors come first, then warnings, then notes.
         #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
         #[repr(u8)]
@@ -41,10 +36,19 @@ macro_rules! kinds {
             $(#[doc = $meaning] $kind,)*
         }
 
-        /// All kinds with severity, name, meaning and remedy.
+        /// All kinds with severity, name and meaning.
         const KINDS: &[DefectRow] = &[
-            $(DefectRow(DefectKind::$kind, Severity::$severity, $name, $meaning, $hint),)*
+            $(DefectRow(DefectKind::$kind, Severity::$severity, $name, $meaning),)*
         ];
+
+        impl DefectKind {
+            /// Returns its remedy.
+            pub fn hint(self) -> String {
+                match self {
+                    $(Self::$kind => $hint.to_string(),)*
+                }
+            }
+        }
     };
 }
 
@@ -60,15 +64,18 @@ kinds! {
     Error DanglingData "dangling-data": "a node that waits for the data of a node that does not exist",
         "the trace is incomplete; capture or convert it anew";
     Error Cycle "cycle": "a dependency cycle: nodes that wait for one another",
-        "with --deps data control dependencies are left out; a cycle of data dependencies cannot be replayed";
+        format_args!(
+            "with {} data control dependencies are left out; a cycle of data dependencies cannot be replayed",
+            Setting::Dependencies
+        );
     Error Unreachable "unreachable": "a node that can never start, because of what it waits for",
         "repair what it depends on, which is listed above";
     Error WrongRank "wrong-rank": "a message whose own end is another rank, or whose two ends are one rank",
         "look whether the files are numbered as the job was";
     Error DeclaredTwice "group-declared-twice": "a group that one trace declares twice, with other ranks",
-        "delete one of the metadata nodes, or pass the groups with --groups";
+        format_args!("delete one of the metadata nodes, or pass the groups with {}", Setting::Groups);
     Error Undeclared "undeclared-group": "a collective of a group that nothing declares",
-        "pass the groups with --groups FILE, a JSON object {\"1\": [0, 1, …]}";
+        format_args!("pass the groups with {} FILE, a JSON object {{\"1\": [0, 1, …]}}", Setting::Groups);
     Error NotMember "not-a-member": "a rank that is no member of a group it uses",
         "look whether the files are numbered as the job was, and whether the groups are those of this job";
     Error MemberTwice "member-twice": "a group that names a rank twice",
@@ -78,9 +85,12 @@ kinds! {
     Error RankTwice "rank-twice": "a rank that has two traces",
         "give one trace for each rank";
     Error BeyondJob "beyond-job": "a rank that takes part and is none of the job's",
-        "look for a peer or group member that is no rank, or give the job more --ranks";
+        format_args!("look for a peer or group member that is no rank, or give the job more {}", Setting::Ranks);
     Error MissingRank "missing-rank": "a rank that takes part and has no trace",
-        "add the missing traces, or take --absent mirror, which lets a missing member arrive with the present ones";
+        format_args!(
+            "add the missing traces, or take {} mirror, which lets a missing member arrive with the present ones",
+            Setting::MissingRanks
+        );
     Error Collectives "divergent-collectives": "ranks that disagree on the collectives of a group they share",
         "members of a group must make the same collectives in the same order; look for a trace of another job or \
          step, or one that was cut";
@@ -103,15 +113,15 @@ kinds! {
         "nothing, if the trace was cut from a longer one on purpose";
     Warning ControlCycle "control-cycle":
         "control dependencies that close a cycle; replays drop all control dependencies of the trace",
-        "convert the trace anew, or take --deps data to say that it is meant";
+        format_args!("convert the trace anew, or take {} data to say that it is meant", Setting::Dependencies);
     Warning HostCommunication "host-communication":
         "communication that is marked as host work; replays carry it out as communication",
         "look whether the same communication is in the trace twice, once for the host and once for the NPU";
     Warning Redeclared "group-redeclared": "a group of which ranks that share it know other members",
-        "pass the groups with --groups, which goes before what traces declare";
+        format_args!("pass the groups with {}, which goes before what traces declare", Setting::Groups);
     Warning DivergentDimensions "divergent-parts":
         "ranks that disagree on collectives over some of the machine's dimensions; they may not share them",
-        "say on which machine with --machine, which decides who takes part";
+        format_args!("say on which machine with {}, which decides who takes part", Setting::Machine);
     Warning NoWork "no-work": "a kernel without duration, FLOPs and bytes; it takes no time",
         "capture or convert the trace with durations";
     Warning Overfreed "overfreed": "memory that is freed and that no node allocates; replays free what is there",
@@ -146,11 +156,6 @@ impl DefectKind {
     /// Returns its meaning.
     pub fn meaning(self) -> &'static str {
         KINDS[self as usize].3
-    }
-
-    /// Returns its remedy.
-    pub fn hint(self) -> &'static str {
-        KINDS[self as usize].4
     }
 }
 

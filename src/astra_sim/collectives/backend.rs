@@ -3,13 +3,13 @@
 use crate::endless_waits::EndlessWait;
 use crate::program::{AstraPhase, PhaseOperation, QueueRotation, QueueSlot};
 use crate::{AstraAlgorithm, CollectiveImplementation, CollectiveOptimization, Quirk, symmetry};
-use chakram_base::ids::Npu;
+use chakram_base::ids::{MemberIndex, Npu, Position};
 use chakram_base::units::{BufferShare, Span, Time};
 use chakram_hardware::collective::{
     AlgorithmDescriber, BusScheduler, BusTransfer, ChunkQueueSpec, ChunkSchedule,
     CollectiveBackend, CollectiveRequest, CompletionToken, EndpointCost, EndpointModel,
     FlowShopInput, GroupMembers, InsertionOrder, IntraDimensionPolicy, IssueDiscipline,
-    LinePosition, ReceiveSource, ScriptAction, ScriptEvent, SendStep, TransferCause,
+    LinePosition, ReceiveSource, ScriptAction, ScriptEvent, ScriptPlayer, SendStep, TransferCause,
     UncontendedCost, schedule,
 };
 use chakram_hardware::group::{self, GroupExtent, SharedPaths};
@@ -156,14 +156,14 @@ impl CollectiveBackend for AstraCollectives {
         &self,
         extent: &GroupExtent,
         stage: &AstraPhase,
-        position: u32,
-        _: u32,
+        position: Position,
+        _: Position,
     ) -> Option<LinePosition> {
         Some(LinePosition {
             size: stage.size,
             index: extent.phases[stage.phase as usize].index(position),
             root: 0,
-            position,
+            position: position.0,
         })
     }
 
@@ -288,14 +288,14 @@ impl EndpointModel for AstraCollectives {
         &mut self,
         stage: &AstraPhase,
         extent: &GroupExtent,
-        player: (u32, u32),
-        _: u32,
+        player: ScriptPlayer,
+        _: Position,
         cue: ScriptEvent,
         acts: &mut Vec<ScriptAction>,
     ) {
         let script = stage.script.expect("only scripted stages are played");
         let place = || {
-            let own = extent.npus[player.1 as usize];
+            let own = extent.npus[player.position.index()];
             // The trace of a member is that of its place in ascending order of NPUs, not of its position in the
             // group.
             extent.npus.iter().filter(|npu| **npu < own).count() as u32
@@ -513,8 +513,8 @@ fn line(npus: &[Npu]) -> GroupExtent {
     GroupExtent {
         phases: if size > 1 { vec![phase] } else { Vec::new() },
         npus: npus.to_vec(),
-        position_of: (0..size).collect(),
-        member_at: (0..size).collect(),
+        position_of: (0..size).map(Position).collect(),
+        member_at: (0..size).map(MemberIndex).collect(),
         regular: false,
     }
 }

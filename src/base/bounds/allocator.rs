@@ -4,6 +4,7 @@
 //! exit: with a message and code 2, as for any input that cannot be dealt with. The same is said where the system
 //! itself has no more.
 
+use crate::setting::Setting;
 use std::alloc::{GlobalAlloc, Layout, System};
 use std::cell::Cell;
 use std::io::Write;
@@ -76,13 +77,17 @@ fn count(bytes: i64) {
     let held = HELD.fetch_add(sum, Ordering::Relaxed) + sum;
     // The total is negative while a thread has reported frees of what another has not reported yet.
     if sum > 0 && held > 0 && held as u64 > BOUND.load(Ordering::Relaxed) {
-        exit_out_of_memory(bytes as u64, held as u64, "more than --max-memory allows");
+        exit_out_of_memory(
+            bytes as u64,
+            held as u64,
+            format_args!("more than {} allows", Setting::MaxMemory),
+        );
     }
 }
 
 /// Prints the reason and ends the process, without allocating.
 #[cold]
-fn exit_out_of_memory(asked: u64, held: u64, why: &str) {
+fn exit_out_of_memory(asked: u64, held: u64, why: std::fmt::Arguments<'_>) {
     // Exit handlers allocate too, and must not end up here again.
     if ENDING.swap(true, Ordering::Relaxed) {
         return;
@@ -93,10 +98,11 @@ fn exit_out_of_memory(asked: u64, held: u64, why: &str) {
     let _ = write!(
         rest,
         "error: out of memory: {:.1} MB more would make {:.1} MB, {why} ({:.1} MB)\n  try: a smaller job, or \
-         --max-memory SIZE where the machine has more\n",
+         {} SIZE where the machine has more\n",
         mega(asked),
         mega(held),
-        mega(BOUND.load(Ordering::Relaxed))
+        mega(BOUND.load(Ordering::Relaxed)),
+        Setting::MaxMemory
     );
     let left = rest.len();
     let length = text.len() - left;
@@ -125,7 +131,10 @@ fn had(memory: *mut u8, size: usize) -> *mut u8 {
         exit_out_of_memory(
             size as u64,
             allocated() + size as u64,
-            "more than the system has; --max-memory is not the reason",
+            format_args!(
+                "more than the system has; {} is not the reason",
+                Setting::MaxMemory
+            ),
         );
     }
     memory

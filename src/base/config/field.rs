@@ -133,6 +133,18 @@ impl<'d> ConfigField<'d> {
         }
     }
 
+    /// The `N` values of an array; errors count them as `what`, and `expected` describes them.
+    pub fn array<const N: usize>(
+        &self,
+        what: &str,
+        expected: impl Display,
+    ) -> Result<[Self; N], ConfigError> {
+        let items = self.items(&expected)?;
+        let count = items.len();
+        let array = items.try_into();
+        array.map_err(|_| self.refuse(format_args!("{count} {what}"), expected))
+    }
+
     /// One value of an array.
     fn item(&self, (index, value): (usize, &'d Spanned<DeValue<'d>>)) -> Self {
         Self {

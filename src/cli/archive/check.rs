@@ -1,19 +1,20 @@
 //! `chakram archive baseline` and `check`.
 
 use super::contents::query;
-use super::verdict::{self, CheckFormat, CheckOutcome, FailedPrediction};
 use crate::compare::parallel_map;
-use crate::compute::ComputeArgs;
+use crate::compute::{ComputeArgs, with_flags};
 use crate::output::{CommArg, NetworkArg};
 use chakram_archive::{
     self as archive, Archive, BaselineDraft, BaselineRecord, MetadataQuery, WorkloadEntry,
 };
-use chakram_base::units::Time;
-use chakram_engine::ReplayOptions;
-use chakram_studies::regression::{self, CoveredWorkload};
+use chakram_base::units::{Time, parse_percent};
+use chakram_engine::{OptionRefusal, ReplayOptions};
+use chakram_studies::regression::{
+    self, CheckOutcome, CoveredWorkload, FailedPrediction, Prediction, RegressionError, verdict,
+};
 use chakram_trace::files::OutputSet;
 use chakram_trace::format::escape;
-use clap::{Args, Parser};
+use clap::{Args, Parser, ValueEnum};
 use std::error::Error;
 use std::io::Write;
 use std::num::NonZeroUsize;
@@ -21,6 +22,27 @@ use std::path::PathBuf;
 use std::process::ExitCode;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
+
+/// Form of a verdict.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum CheckFormat {
+    /// A table, and causes below it
+    Text,
+    /// One document
+    Json,
+    /// A summary as GitHub shows it
+    Markdown,
+}
+
+impl CheckFormat {
+    fn render(self, outcome: &CheckOutcome) -> String {
+        match self {
+            Self::Text => verdict::text(outcome),
+            Self::Json => verdict::json(outcome),
+            Self::Markdown => verdict::markdown(outcome),
+        }
+    }
+}
 
 /// Options of a replay that a baseline keeps.
 #[derive(Debug, Parser)]
@@ -39,14 +61,18 @@ struct KeptOptions {
 impl KeptOptions {
     fn parse(arguments: &[String]) -> Result<ReplayOptions, String> {
         let this = Self::try_parse_from(arguments).map_err(|error| error.to_string())?;
-        // Of a corpus some workloads may have nothing that an option speaks of.
-        Ok(ReplayOptions {
-            compute: this.compute.model(),
-            host: this.compute.host(),
+        let options = ReplayOptions {
             comm: this.comm.policy(),
             network: this.network.map(NetworkArg::model),
-            ..ReplayOptions::default()
-        })
+            ..this
+                .compute
+                .options()
+                .map_err(|refusal| with_flags(&refusal))?
+        };
+        options
+            .check_together()
+            .map_err(|refusal| with_flags(&refusal))?;
+        Ok(options)
     }
 }
 
@@ -95,7 +121,13 @@ pub fn baseline(args: &BaselineArgs, out: &mut dyn Write) -> Result<ExitCode, Bo
         let draft = draft(&archive, entry, machine, &options, args);
         draft.map_err(|error| format!("{} on {machine}: {error}", entry.name))
     });
-    let drafts: Vec<BaselineDraft> = drafts.into_iter().collect::<Result<_, _>>()?;
+    let drafts: Vec<_> = drafts.into_iter().collect::<Result<_, _>>()?;
+    let (drafts, ineffective): (Vec<BaselineDraft>, Vec<_>) = drafts.into_iter().unzip();
+    if let [Some(first), ..] = &ineffective[..]
+        && ineffective.iter().all(Option::is_some)
+    {
+        return Err(with_flags(first).into());
+    }
     archive::add_baselines(&args.archive, &drafts)?;
     for draft in &drafts {
         let (name, machine) = (escape(&draft.workload), escape(&draft.record.machine));
@@ -122,10 +154,14 @@ fn draft(
     machine: &str,
     options: &ReplayOptions,
     args: &BaselineArgs,
-) -> Result<BaselineDraft, Box<dyn Error + Send + Sync>> {
+) -> Result<(BaselineDraft, Option<OptionRefusal>), Box<dyn Error + Send + Sync>> {
     let started = Instant::now();
     let text = regression::machine_text(archive, entry, machine)?;
-    let report = regression::predict(archive, entry, machine, &text, options)?;
+    let predicted = regression::predict(archive, entry, machine, &text, options);
+    let Prediction {
+        report,
+        ineffective,
+    } = predicted.map_err(flagged)?;
     let bytes = regression::report_text(&report);
     let record = BaselineRecord {
         machine: machine.to_owned(),
@@ -141,12 +177,21 @@ fn draft(
         replay_ms: started.elapsed().as_micros().div_ceil(1000) as u64,
         features: regression::features(entry, machine, &report),
     };
-    Ok(BaselineDraft {
+    let draft = BaselineDraft {
         workload: entry.name.clone(),
         record,
         report: bytes,
         machine: text,
-    })
+    };
+    Ok((draft, ineffective))
+}
+
+/// Returns an error of a prediction, with options by their flags.
+fn flagged(error: RegressionError) -> Box<dyn Error + Send + Sync> {
+    match error {
+        RegressionError::Option(refusal) => with_flags(&refusal).into(),
+        error => error.into(),
+    }
 }
 
 #[derive(Debug, Args)]
@@ -190,11 +235,7 @@ pub struct CheckArgs {
 }
 
 fn percent(text: &str) -> Result<f64, String> {
-    let number = text
-        .strip_suffix('%')
-        .and_then(|number| number.trim().parse::<f64>().ok());
-    let number = number.filter(|percent| percent.is_finite() && *percent >= 0.0);
-    number.ok_or_else(|| format!("`{text}` is no percentage; write for example 0.5%"))
+    parse_percent(text).ok_or_else(|| format!("`{text}` is no percentage; write for example 0.5%"))
 }
 
 fn replacement(text: &str) -> Result<(String, String), String> {
@@ -268,7 +309,7 @@ pub fn check(args: &CheckArgs, out: &mut dyn Write) -> Result<ExitCode, Box<dyn 
         file.write_all(verdict::junit(&outcome).as_bytes())?;
         file.commit()?;
     }
-    out.write_all(verdict::render(&outcome, args.format).as_bytes())?;
+    out.write_all(args.format.render(&outcome).as_bytes())?;
     Ok(match (outcome.failed.is_empty(), outcome.moved().next()) {
         (false, _) => ExitCode::from(2),
         (_, Some(_)) => ExitCode::from(3),
@@ -287,14 +328,7 @@ fn check_one(
         .iter()
         .find(|(machine, _)| *machine == record.machine);
     let machine = other.map_or(&record.machine, |(_, file)| file);
-    Ok(regression::check(
-        archive,
-        entry,
-        record,
-        machine,
-        &options,
-        args.threshold,
-    )?)
+    regression::check(archive, entry, record, machine, &options, args.threshold).map_err(flagged)
 }
 
 /// Returns the pairs that `budget` allows, on as many threads; the rest is told in `outcome`.

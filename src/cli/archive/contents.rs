@@ -1,7 +1,6 @@
 //! `chakram archive list`, `show` and `extract`.
 
 use super::WorkloadPath;
-use crate::document::VersionedDocument;
 use crate::progress::Progress;
 use chakram_archive::{
     Archive, ArchiveListing, DescribedWorkload, ListedWorkload, MetadataQuery, NumberRange,
@@ -9,6 +8,7 @@ use chakram_archive::{
 };
 use chakram_base::units::{Bytes, counted, thousands};
 use chakram_report::csv::CsvRows;
+use chakram_report::document::VersionedDocument;
 use chakram_trace::format::{escape, escaped};
 use clap::{Args, ValueEnum};
 use serde::Serialize;

@@ -10,7 +10,7 @@ use chakram_engine::{ReplayError, ReplayOptions, ReplayOutcome};
 use chakram_jobs::{AstraSimJob, run_inputs};
 use chakram_report::{BusyObserver, SpanRecorder};
 use chakram_trace::files::{OutputSet, numbered};
-use chakram_trace::format::TraceError;
+use chakram_trace::format::{TraceError, escaped_lines};
 use chakram_trace::graph::NodeKind;
 use chakram_trace::workload::Workload;
 use std::error::Error;
@@ -36,7 +36,7 @@ pub fn run(
     // Most graphs need no look-up per node, which `None` says.
     let odd = odd.map(|(instance, work)| work.stand_ins.then(|| workload.graph(instance)));
     let odd: Vec<_> = odd.collect();
-    let mut busy = BusyObserver::new(workload, |instance, node| match odd[instance as usize] {
+    let mut busy = BusyObserver::new(workload, |instance, node| match odd[instance.index()] {
         None => NodeKind::Compute,
         Some(graph) => astra_sim::counts_as(graph, node),
     });
@@ -85,7 +85,7 @@ pub fn run(
                 .map_err(|error| TraceError::io(&log, "create", error))?;
         }
         let mut file = to.outputs().create(&log)?;
-        file.write_all(terminal::plain(&lines.logged).as_bytes())?;
+        file.write_all(escaped_lines(&lines.logged).as_bytes())?;
         file.commit()?;
         let (_, timeline) = result?;
         TimelineFile::finish(timeline, path)?;

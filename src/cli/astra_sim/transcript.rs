@@ -12,6 +12,7 @@ use super::render::{self, RankStatistics};
 use chakram_astra_sim::{AstraAlgorithm, AstraInputs, NodeTypes};
 use chakram_base::ids::NodeIndex;
 use chakram_base::units::{Span, Time};
+use chakram_engine::InstanceId;
 use chakram_report::{CollectiveRecord, Observer};
 use chakram_trace::graph::NodeKind;
 use chakram_trace::workload::Workload;
@@ -20,9 +21,9 @@ use std::fmt::Write as _;
 /// An event for which the original prints a line.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum TranscriptEvent {
-    Issued(u32, NodeIndex, Time),
-    Completed(u32, NodeIndex, Time),
-    Finished(u32),
+    Issued(InstanceId, NodeIndex, Time),
+    Completed(InstanceId, NodeIndex, Time),
+    Finished(InstanceId),
 }
 
 /// Recorder of the order in which ranks finish and, if nodes are traced, of their issues and completions.
@@ -48,10 +49,10 @@ impl<'a> TranscriptRecorder<'a> {
     }
 
     /// Returns whether the original has a line for a node: not for one that ends at once.
-    fn is_told(&self, instance: u32, node: NodeIndex, kind: NodeKind) -> bool {
+    fn is_told(&self, instance: InstanceId, node: NodeIndex, kind: NodeKind) -> bool {
         let graph = self
             .workload
-            .graph(&self.workload.instances()[instance as usize]);
+            .graph(&self.workload.instances()[instance.index()]);
         let skipped = kind == NodeKind::Compute && graph.recorded(node) == Span::ZERO;
         self.traces && kind != NodeKind::Nothing && !skipped
     }
@@ -65,12 +66,12 @@ impl<'a> TranscriptRecorder<'a> {
             self.workload.graph(instance).is_empty()
         });
         for instance in empty {
-            let instance = instance as u32;
+            let instance = InstanceId(instance as u32);
             let later = |event: &TranscriptEvent| match *event {
                 TranscriptEvent::Issued(other, _, at) => other > instance || at > Time::ZERO,
                 TranscriptEvent::Completed(..) => true,
                 TranscriptEvent::Finished(other) => {
-                    let other_one = &self.workload.instances()[other as usize];
+                    let other_one = &self.workload.instances()[other.index()];
                     other > instance || !self.workload.graph(other_one).is_empty()
                 }
             };
@@ -85,19 +86,19 @@ impl<'a> TranscriptRecorder<'a> {
 }
 
 impl Observer for TranscriptRecorder<'_> {
-    fn issued(&mut self, now: Time, instance: u32, node: NodeIndex, kind: NodeKind) {
+    fn issued(&mut self, now: Time, instance: InstanceId, node: NodeIndex, kind: NodeKind) {
         if self.is_told(instance, node, kind) {
             self.events
                 .push(TranscriptEvent::Issued(instance, node, now));
         }
     }
 
-    fn completed(&mut self, now: Time, instance: u32, node: NodeIndex, kind: NodeKind) {
+    fn completed(&mut self, now: Time, instance: InstanceId, node: NodeIndex, kind: NodeKind) {
         if self.is_told(instance, node, kind) {
             self.events
                 .push(TranscriptEvent::Completed(instance, node, now));
         }
-        let left = &mut self.left[instance as usize];
+        let left = &mut self.left[instance.index()];
         *left -= 1;
         if *left == 0 {
             self.events.push(TranscriptEvent::Finished(instance));
@@ -161,7 +162,7 @@ pub fn lines(
     for event in transcript.events() {
         let (what, instance, node, at) = match event {
             TranscriptEvent::Finished(instance) => {
-                let row = rows.iter().find(|(of, _)| *of == instance as usize);
+                let row = rows.iter().find(|(of, _)| *of == instance.index());
                 if let Some((_, row)) = row {
                     finished(&mut to, row);
                 }
@@ -170,10 +171,10 @@ pub fn lines(
             TranscriptEvent::Issued(instance, node, at) => ("issue", instance, node, at),
             TranscriptEvent::Completed(instance, node, at) => ("callback", instance, node, at),
         };
-        let of = &workload.instances()[instance as usize];
+        let of = &workload.instances()[instance.index()];
         let graph = workload.graph(of);
         let id = graph.id(node);
-        let kind = types.get(instance as usize).map_or(0, |types| types.of(id));
+        let kind = types.get(instance.index()).map_or(0, |types| types.of(id));
         to.debug(
             "workload",
             format_args!(

@@ -2,6 +2,7 @@
 
 use super::{string, with_section};
 use chakram_base::config;
+use chakram_base::units::percent;
 use chakram_hardware::collective::CollectiveCurve;
 use chakram_hardware::machine::Machine;
 use chakram_report::summary::counted;
@@ -74,7 +75,7 @@ pub(super) fn measure(
             curve.kind.to_string(),
             curve.members.to_string(),
             curve.points.len().to_string(),
-            left_out_sizes(curve).map_or("-".to_owned(), |error| format!("{:.1} %", 100.0 * error)),
+            left_out_sizes(curve).map_or("-".to_owned(), percent),
         ];
         table.add(&cells.each_ref().map(|cell| cell as &dyn Display));
     }

@@ -2,6 +2,7 @@
 
 use super::{rank_classes, string, with_section};
 use chakram_base::ids::Npu;
+use chakram_base::units::percent;
 use chakram_hardware::machine::Machine;
 use chakram_jobs::{Job, JobOptions};
 use chakram_report::summary::thousands;
@@ -138,7 +139,6 @@ fn summary(found: &[KernelTimes]) -> String {
     let total: f64 = found.iter().map(|kernel| kernel.total).sum();
     let mut by_time: Vec<_> = found.iter().collect();
     by_time.sort_by(|a, b| b.total.total_cmp(&a.total));
-    let percent = |part: f64| format!("{:.1} %", 100.0 * part);
     let count: u64 = found.iter().map(|kernel| kernel.count).sum();
     let mut text = format!(
         "{} kernels of {} names and formats\n",

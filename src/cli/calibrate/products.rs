@@ -2,6 +2,7 @@
 
 use super::with_section;
 use chakram_base::config;
+use chakram_base::units::percent;
 use chakram_hardware::machine::Machine;
 use chakram_report::summary::{counted, thousands};
 use chakram_report::table::{TextTable, left, right};
@@ -44,7 +45,6 @@ pub(super) fn measure(
         right("by the curve", 14),
         right("left out", 10),
     ]);
-    let percent = |part: f64| format!("{:.1} %", 100.0 * part);
     let class_name = super::string(&class.name);
     for (dtype, points) in &found {
         let curve = class.curves.gemm[*dtype as usize].as_ref();

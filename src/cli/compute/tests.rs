@@ -28,7 +28,7 @@ fn kernels(priced: u64, estimated: u64, kept_recorded: u64, unknown: u64) -> Ker
 fn an_efficiency_reaches_the_model_and_the_words() {
     let args = parse(&["--compute", "roofline", "--efficiency", "0.68"]).unwrap();
     let wanted = ComputeModel::Roofline(RooflineEfficiency::new(0.68).unwrap());
-    assert_eq!(args.model(), wanted);
+    assert_eq!(args.options().unwrap().compute, wanted);
     let all = kernels(9, 0, 0, 0);
     assert_eq!(args.text(&all), "kernels by roofline at 0.68 of the peak");
     let mut options = Map::new();
@@ -38,7 +38,7 @@ fn an_efficiency_reaches_the_model_and_the_words() {
     // Without one it is the peak, and said so only to programs.
     let args = parse(&["--compute", "roofline"]).unwrap();
     assert_eq!(
-        args.model(),
+        args.options().unwrap().compute,
         ComputeModel::Roofline(RooflineEfficiency::default())
     );
     assert_eq!(args.text(&all), "kernels by roofline");
@@ -48,7 +48,31 @@ fn an_efficiency_reaches_the_model_and_the_words() {
     // It also reaches kernels that have no recorded duration.
     let args = parse(&["--efficiency", "0.68"]).unwrap();
     let wanted = ComputeModel::Recorded(RooflineEfficiency::new(0.68).unwrap());
-    assert_eq!(args.model(), wanted);
+    assert_eq!(args.options().unwrap().compute, wanted);
+}
+
+#[test]
+fn refusals_name_flags() {
+    for (model, duration, hint) in [
+        ("curves", "measured", ", or --compute roofline"),
+        ("loopnest:gemmini-16", "their mappings do", ""),
+    ] {
+        let args = parse(&["--compute", model, "--efficiency", "0.5"]).unwrap();
+        assert_eq!(
+            with_flags(&args.options().unwrap_err()),
+            format!(
+                "--efficiency is for kernels by roofline, and with --compute {model} they last as {duration}\n  \
+                 try: without --efficiency{hint}"
+            )
+        );
+    }
+    // Every key is a flag of replays.
+    let replay = crate::replay::ReplayArgs::augment_args(clap::Command::new("replay"));
+    for (key, name) in chakram_engine::OptionKey::ALL {
+        let flag = name.replace('_', "-");
+        let mut flags = replay.get_arguments().filter_map(clap::Arg::get_long);
+        assert!(flags.any(|known| known == flag), "{key:?}");
+    }
 }
 
 #[test]

@@ -1,6 +1,7 @@
 //! `chakram convert --list` and `chakram convert auto`: the sources, and the one that files are of.
 
 use super::{ConvertArgs, run};
+use crate::flags::with_flags;
 use crate::traces::PIPE;
 use chakram_converters::sources::TraceSource;
 use chakram_report::table::{TextTable, left};
@@ -79,7 +80,7 @@ pub fn list(out: &mut dyn Write) -> io::Result<()> {
     let columns = [left("SOURCE", 0), left("FILES", 0), left("KEPT", 0)];
     let mut table = TextTable::new(columns).indented(0).within(WIDTH);
     for source in TraceSource::ALL {
-        table.add(&[&source.word, &source.files, &source.kept]);
+        table.add(&[&source.word, &source.files, &with_flags(source.kept)]);
     }
     out.write_all(table.text(TextStyle::default()).as_bytes())
 }

@@ -1,9 +1,9 @@
 //! `chakram convert simai`: text workloads of SimAI to traces.
 
 use super::{ConvertOutputArgs, SummaryFormatArg};
-use crate::document::VersionedDocument;
 use crate::traces;
 use chakram_converters::simai::{GroupRole, RankGrid, SimaiWorkload};
+use chakram_report::document::VersionedDocument;
 use chakram_report::summary::{counted, thousands};
 use chakram_trace::files::OutputSet;
 use chakram_trace::format::job::JobFile;

@@ -1,9 +1,9 @@
 //! `chakram convert text`: text workloads of ASTRA-sim 1.0 to traces.
 
 use super::{ConvertOutputArgs, SummaryFormatArg};
-use crate::document::VersionedDocument;
 use crate::traces;
 use chakram_converters::text_workload::TextWorkload;
+use chakram_report::document::VersionedDocument;
 use chakram_report::summary::{counted, thousands};
 use chakram_trace::files::OutputSet;
 use chakram_trace::format::job::JobFile;

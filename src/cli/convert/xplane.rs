@@ -1,10 +1,10 @@
 //! `chakram convert xplane`: profiles of JAX and TensorFlow to traces.
 
 use super::{ConvertOutputArgs, SummaryFormatArg};
-use crate::document::VersionedDocument;
 use crate::progress::Progress;
 use crate::traces;
 use chakram_converters::xplane::{XplaneFile, XplaneJob, XplaneSummary, files};
+use chakram_report::document::VersionedDocument;
 use chakram_report::summary::{counted, thousands};
 use chakram_report::table::{TextTable, left, right};
 use chakram_report::text::TextStyle;

@@ -1,11 +1,12 @@
 //! Admission of chunks to their stages: at once, through queues of NPUs, or in the order of the schedule.
 
-use super::Collectives;
+use super::executor::ChunkExecutor;
 use crate::discipline::{CollectiveModel, Discipline};
 use crate::effects::{Effects, FollowUp};
 use crate::event::{Event, EventClass};
 use crate::fabric::Fabric;
-use chakram_base::ids::Npu;
+use crate::ids::{CellIndex, RunCell, RunIndex};
+use chakram_base::ids::{Npu, Position, StageIndex};
 use chakram_base::units::Time;
 use chakram_hardware::collective::ChunkQueueSpec;
 use chakram_hardware::network::NetworkBackend;
@@ -20,47 +21,48 @@ pub(super) enum StageAdmission {
     Ordered(usize),
 }
 
-impl<M: CollectiveModel> Collectives<'_, M> {
+impl<M: CollectiveModel> ChunkExecutor<'_, M> {
     /// Enrolls the chunks of the member at `position`: each begins its first stage or waits for it.
     pub(super) fn enroll_at<N: NetworkBackend>(
         &mut self,
         fabric: &mut Fabric<'_, N>,
         effects: &mut Effects,
         now: Time,
-        id: u32,
-        position: u32,
+        id: RunIndex,
+        position: Position,
     ) {
-        let run = &self.runs[id as usize];
-        let group = self.groups[run.group as usize].plan;
+        let run = &self.runs[id];
+        let group = self.groups[run.group].plan;
         if run.length == 0 {
             // A group of one is done at once. Where what follows is carried out within an event that takes an event of
             // its own, because ending here would overtake what the current one has still to do.
             if M::Order::AT_ONCE {
                 effects
                     .agenda
-                    .push(now, Event::new(EventClass::Vacant, id, position))
+                    .push(now, Event::new(EventClass::Vacant, id.0, position.0))
             } else {
                 self.end_member(fabric, effects, now, id, position)
             }
             return;
         }
         let (chunks, stages) = (run.chunks, run.length);
-        let npu = group.extent.npus[position as usize];
+        let npu = group.extent.npus[position.index()];
         for chunk in 0..chunks {
-            let cell = self.runs[id as usize].cell(chunk, position);
+            let cell = self.runs[id].cell(chunk, position);
+            let at = RunCell { run: id, cell };
             for stage in 0..stages {
-                let run = &mut self.runs[id as usize];
+                let run = &mut self.runs[id];
                 let schedule = self.schedules.get(run.schedule_at(position));
-                let of = schedule.stage(chunk, stage as u16);
+                let of = schedule.stage(chunk, StageIndex(stage as u16));
                 let queue_slot = self.backend.queue_slot(npu, of.expect("it is one of them"));
                 let progress = run.progress.as_mut().expect("it has begun");
-                progress.queue_slots[cell as usize * stages + stage] = queue_slot;
+                progress.queue_slots[cell.index() * stages + stage] = queue_slot;
             }
             if self.mixed_directions {
-                self.number_deferred(id, cell);
+                self.number_deferred(at);
             }
-            let queue = self.enter_stage(npu, id, cell, 0);
-            self.admit_waiting(fabric, effects, now, npu, (id, cell), queue);
+            let queue = self.enter_stage(npu, at, StageIndex(0));
+            self.admit_waiting(fabric, effects, now, npu, at, queue);
         }
     }
 
@@ -69,20 +71,19 @@ impl<M: CollectiveModel> Collectives<'_, M> {
     pub(super) fn enter_stage(
         &mut self,
         npu: Npu,
-        id: u32,
-        cell: u32,
-        stage: u16,
+        at: RunCell,
+        stage: StageIndex,
     ) -> StageAdmission {
-        let run = &mut self.runs[id as usize];
-        let (chunk, position) = (run.chunk(cell), run.position(cell));
+        let run = &mut self.runs[at.run];
+        let (chunk, position) = (run.chunk(at.cell), run.position(at.cell));
         let progress = run.progress.as_mut().expect("it has begun");
-        let state = &mut progress.cells[cell as usize];
+        let state = &mut progress.cells[at.cell.index()];
         (state.stage, state.begun) = (stage, false);
         (state.taken, state.arrived, state.credits) = (0, 0, 0);
-        let queue_slot = progress.queue_slots[cell as usize * run.length + stage as usize];
-        let wait = self.wait(id, (chunk, position), stage, queue_slot);
+        let queue_slot = progress.queue_slots[at.cell.index() * run.length + stage.index()];
+        let wait = self.wait(at.run, (chunk, position), stage, queue_slot);
         if let StageAdmission::Queue(queue) = wait {
-            self.queues.put(npu, queue.number, (id, cell));
+            self.queues.put(npu, queue.number, at);
         }
         wait
     }
@@ -91,12 +92,12 @@ impl<M: CollectiveModel> Collectives<'_, M> {
     #[inline]
     pub(super) fn wait(
         &self,
-        id: u32,
-        (chunk, position): (u32, u32),
-        stage: u16,
+        id: RunIndex,
+        (chunk, position): (u32, Position),
+        stage: StageIndex,
         queue_slot: u16,
     ) -> StageAdmission {
-        let run = &self.runs[id as usize];
+        let run = &self.runs[id];
         let schedule = self.schedules.get(run.schedule_at(position));
         let of = schedule.stage(chunk, stage).expect("it is one of them");
         match (schedule.admission(), self.backend.queue(of, queue_slot)) {
@@ -114,15 +115,15 @@ impl<M: CollectiveModel> Collectives<'_, M> {
         effects: &mut Effects,
         now: Time,
         npu: Npu,
-        (id, cell): (u32, u32),
+        at: RunCell,
         wait: StageAdmission,
     ) {
         match wait {
-            StageAdmission::Nothing => self.open(fabric, effects, now, id, cell),
+            StageAdmission::Nothing => self.open(fabric, effects, now, at),
             StageAdmission::Queue(queue) => self.admit(fabric, effects, now, (npu, queue)),
             StageAdmission::Ordered(phase) => {
-                let position = self.runs[id as usize].position(cell);
-                self.admit_in_order(fabric, effects, now, id, position, phase);
+                let position = self.runs[at.run].position(at.cell);
+                self.admit_in_order(fabric, effects, now, at.run, position, phase);
             }
         }
     }
@@ -134,20 +135,20 @@ impl<M: CollectiveModel> Collectives<'_, M> {
         fabric: &mut Fabric<'_, N>,
         effects: &mut Effects,
         now: Time,
-        id: u32,
-        position: u32,
+        id: RunIndex,
+        position: Position,
         phase: usize,
     ) {
         loop {
-            let run = &mut self.runs[id as usize];
-            let group = self.groups[run.group as usize].plan;
+            let run = &mut self.runs[id];
+            let group = self.groups[run.group].plan;
             let order = self.schedules.get(run.schedule).admission();
             let order = order.expect("its chunks are admitted in order");
             let first = run.cell(0, position);
-            let apart = run.cell(1, 0);
+            let apart = run.cell(1, Position(0));
             let progress = run.progress.as_mut().expect("it has begun");
             let phases = group.extent.phases.len();
-            let admitted = &mut progress.admission[position as usize * phases + phase];
+            let admitted = &mut progress.admission[position.index() * phases + phase];
             if admitted.inside >= order.capacity[phase] {
                 return;
             }
@@ -155,13 +156,13 @@ impl<M: CollectiveModel> Collectives<'_, M> {
             let Some(passage) = order.order[phase].get(admitted.next as usize) else {
                 return;
             };
-            let cell = passage.chunk * apart + first;
-            if progress.cells[cell as usize].stage != passage.stage {
+            let cell = CellIndex(passage.chunk * apart.0 + first.0);
+            if progress.cells[cell.index()].stage != passage.stage {
                 return;
             }
             admitted.next += 1;
             admitted.inside += 1;
-            self.open(fabric, effects, now, id, cell);
+            self.open(fabric, effects, now, RunCell { run: id, cell });
         }
     }
 
@@ -188,8 +189,8 @@ impl<M: CollectiveModel> Collectives<'_, M> {
         (npu, queue): (Npu, ChunkQueueSpec),
     ) {
         let before = effects.work.len();
-        while let Some((run, cell)) = self.queues.admit(npu, queue) {
-            self.open(fabric, effects, now, run, cell);
+        while let Some(at) = self.queues.admit(npu, queue) {
+            self.open(fabric, effects, now, at);
             // A script may end as it begins, and what follows comes before the next.
             if effects.work.len() > before {
                 effects.leave(FollowUp::Admit(npu, queue));
@@ -206,7 +207,7 @@ impl<M: CollectiveModel> Collectives<'_, M> {
         effects: &mut Effects,
         now: Time,
         npu: Npu,
-        (id, cell): (u32, u32),
+        at: RunCell,
         passed: StageAdmission,
     ) {
         match passed {
@@ -215,13 +216,13 @@ impl<M: CollectiveModel> Collectives<'_, M> {
                 self.leave(fabric, effects, now, (npu, queue));
             }
             StageAdmission::Ordered(phase) => {
-                let run = &mut self.runs[id as usize];
-                let position = run.position(cell);
-                let group = self.groups[run.group as usize].plan;
-                let place = position as usize * group.extent.phases.len() + phase;
+                let run = &mut self.runs[at.run];
+                let position = run.position(at.cell);
+                let group = self.groups[run.group].plan;
+                let place = position.index() * group.extent.phases.len() + phase;
                 let progress = run.progress.as_mut().expect("it has begun");
                 progress.admission[place].inside -= 1;
-                self.admit_in_order(fabric, effects, now, id, position, phase);
+                self.admit_in_order(fabric, effects, now, at.run, position, phase);
             }
         }
     }

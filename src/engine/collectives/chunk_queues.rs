@@ -1,5 +1,6 @@
 //! Queues of chunks that wait at an NPU for their stage.
 
+use crate::ids::RunCell;
 use chakram_base::ids::Npu;
 use chakram_hardware::collective::ChunkQueueSpec;
 use std::collections::{BTreeMap, VecDeque};
@@ -7,8 +8,8 @@ use std::collections::{BTreeMap, VecDeque};
 /// State of one queue of one NPU.
 #[derive(Debug, Default)]
 struct NpuChunkQueue {
-    /// Run and cell of each waiting chunk, first come, first served.
-    waiting: VecDeque<(u32, u32)>,
+    /// Waiting chunks, first come, first served.
+    waiting: VecDeque<RunCell>,
     /// Chunks that are in their stage.
     running: u32,
 }
@@ -24,7 +25,7 @@ pub(super) struct ChunkQueues {
 impl ChunkQueues {
     /// Appends a chunk to a queue.
     #[inline]
-    pub fn put(&mut self, npu: Npu, number: u32, chunk: (u32, u32)) {
+    pub fn put(&mut self, npu: Npu, number: u32, chunk: RunCell) {
         if number >= ChunkQueueSpec::APART {
             let state = self.apart.entry((npu.0, number)).or_default();
             state.waiting.push_back(chunk);
@@ -42,7 +43,7 @@ impl ChunkQueues {
 
     /// Removes and returns the next chunk to begin its stage, while there is room.
     #[inline]
-    pub fn admit(&mut self, npu: Npu, queue: ChunkQueueSpec) -> Option<(u32, u32)> {
+    pub fn admit(&mut self, npu: Npu, queue: ChunkQueueSpec) -> Option<RunCell> {
         let state = match queue.number {
             ChunkQueueSpec::APART.. => self.apart.get_mut(&(npu.0, queue.number))?,
             number => &mut self.of[npu.index()][number as usize],

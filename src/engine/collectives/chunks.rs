@@ -1,15 +1,15 @@
 //! Chunks of a collective in flight: the steps of a stage, and the transition to the next.
 
-use super::Collectives;
 use super::admission::StageAdmission;
+use super::executor::ChunkExecutor;
 use super::run::{CellPlace, ChunkProgress};
 use super::schedule_cache::StageRef;
 use crate::discipline::{CollectiveModel, Discipline};
 use crate::effects::{Effects, FollowUp};
 use crate::event::{Event, EventClass};
 use crate::fabric::{Fabric, InFlightOp};
-use crate::plan::NONE;
-use chakram_base::ids::NodeIndex;
+use crate::ids::{RunCell, RunIndex, SharedStage};
+use chakram_base::ids::{NodeIndex, Position, StageIndex};
 use chakram_base::units::Time;
 use chakram_hardware::collective::{LinePosition, ScriptEvent, SendStep};
 use chakram_hardware::network::{NetworkBackend, NetworkMessage};
@@ -20,7 +20,7 @@ pub(super) const LAST_ORDER: u16 = 31;
 /// Bits of a message's content key for its sender.
 pub(super) const POSITION_BITS: u32 = Topology::MAX_NPUS.trailing_zeros();
 
-impl<M: CollectiveModel> Collectives<'_, M> {
+impl<M: CollectiveModel> ChunkExecutor<'_, M> {
     /// Begins a chunk's stage at a member.
     #[inline]
     pub(super) fn open<N: NetworkBackend>(
@@ -28,40 +28,39 @@ impl<M: CollectiveModel> Collectives<'_, M> {
         fabric: &mut Fabric<'_, N>,
         effects: &mut Effects,
         now: Time,
-        id: u32,
-        cell: u32,
+        at: RunCell,
     ) {
-        let place = self.place(id, cell);
+        let place = self.place(at);
         let CellPlace {
             stage,
             queue_slot,
             line,
         } = place.expect("it is in a stage");
-        let run = &mut self.runs[id as usize];
+        let run = &mut self.runs[at.run];
         let progress = run.progress.as_mut().expect("it has begun");
-        let state = &mut progress.cells[cell as usize];
+        let state = &mut progress.cells[at.cell.index()];
         state.begun = true;
         let number = state.stage;
         if self.backend.is_scripted(self.schedules.stage(stage)) {
-            self.play(fabric, effects, now, (id, cell), ScriptEvent::Begin);
+            self.play(fabric, effects, now, at, ScriptEvent::Begin);
             return;
         }
         // In insertion order nothing advances here: the first step follows from the event in which the endpoint is
         // ready.
         if !M::Order::AT_ONCE {
-            self.begun_chunks.push((id, cell));
+            self.begun_chunks.push(at);
         }
         let Some(line) = line else {
             return;
         };
-        self.open_strand(fabric, effects, now, (id, cell), (stage, queue_slot, line));
+        self.open_strand(fabric, effects, now, at, (stage, queue_slot, line));
         if !self.backend.is_bidirectional(self.schedules.stage(stage)) {
             return;
         }
-        let run = &mut self.runs[id as usize];
-        let other = run.other_strand(cell);
+        let run = &mut self.runs[at.run];
+        let other = run.other_strand(at.cell);
         let progress = run.progress.as_mut().expect("it has begun");
-        progress.cells[other as usize] = ChunkProgress {
+        progress.cells[other.index()] = ChunkProgress {
             stage: number,
             begun: true,
             leaving: false,
@@ -69,12 +68,13 @@ impl<M: CollectiveModel> Collectives<'_, M> {
             arrived: 0,
             credits: 0,
         };
-        self.begun_chunks.push((id, other));
+        let other = RunCell { cell: other, ..at };
+        self.begun_chunks.push(other);
         self.open_strand(
             fabric,
             effects,
             now,
-            (id, other),
+            other,
             (stage, queue_slot, line.reversed()),
         );
     }
@@ -86,17 +86,17 @@ impl<M: CollectiveModel> Collectives<'_, M> {
         fabric: &mut Fabric<'_, N>,
         effects: &mut Effects,
         now: Time,
-        (id, cell): (u32, u32),
+        at: RunCell,
         (stage, queue_slot, line): (StageRef, u16, LinePosition),
     ) {
-        self.open_endpoint(effects, now, (id, cell), (stage, queue_slot, line));
-        let shared = self.shared_stage(id, cell);
-        let run = &mut self.runs[id as usize];
+        self.open_endpoint(effects, now, at, (stage, queue_slot, line));
+        let shared = self.shared_stage(at);
+        let run = &mut self.runs[at.run];
         let progress = run.progress.as_mut().expect("it has begun");
         // Messages that overtook their receiver were counted here; they are delivered now.
-        let waiting = &mut progress.waiting[cell as usize * run.length + shared as usize];
+        let waiting = &mut progress.waiting[at.cell.index() * run.length + shared.index()];
         let waiting = std::mem::take(waiting);
-        self.post_receives(fabric, effects, now, (id, cell), waiting);
+        self.post_receives(fabric, effects, now, at, waiting);
     }
 
     /// Posts the receives that a member now expects, and delivers the `there` messages that are here already.
@@ -106,19 +106,19 @@ impl<M: CollectiveModel> Collectives<'_, M> {
         fabric: &mut Fabric<'_, N>,
         effects: &mut Effects,
         now: Time,
-        (id, cell): (u32, u32),
+        at: RunCell,
         there: u32,
     ) {
         if fabric.needs_requests() {
-            self.request_messages(fabric, effects, now, (id, cell));
+            self.request_messages(fabric, effects, now, at);
         }
         for _ in 0..there {
             if M::Order::AT_ONCE {
                 effects
                     .agenda
-                    .push(now, Event::new(EventClass::Found, id, cell))
+                    .push(now, Event::of_cell(EventClass::Found, at))
             } else {
-                self.on_receive(effects, now, id, cell)
+                self.on_receive(effects, now, at)
             }
         }
     }
@@ -131,24 +131,24 @@ impl<M: CollectiveModel> Collectives<'_, M> {
         fabric: &mut Fabric<'_, N>,
         effects: &mut Effects,
         now: Time,
-        (id, cell): (u32, u32),
-        (stage, recv_posted): (u16, u32),
+        at: RunCell,
+        (stage, recv_posted): (SharedStage, u32),
     ) {
-        let shared = self.shared_stage(id, cell);
-        let run = &mut self.runs[id as usize];
+        let shared = self.shared_stage(at);
+        let run = &mut self.runs[at.run];
         let stages = run.length;
         let progress = run.progress.as_mut().expect("its messages are in flight");
-        let state = progress.cells[cell as usize];
+        let state = progress.cells[at.cell.index()];
         if shared == stage && state.begun && state.taken >= recv_posted {
-            self.on_receive(effects, now, id, cell);
+            self.on_receive(effects, now, at);
             if !M::Order::AT_ONCE {
-                self.advance(fabric, effects, now, id, cell);
+                self.advance(fabric, effects, now, at);
             }
         } else if recv_posted == 0 {
             // Without a step to wait for, a count per stage suffices.
-            progress.waiting[cell as usize * stages + stage as usize] += 1;
+            progress.waiting[at.cell.index() * stages + stage.index()] += 1;
         } else {
-            progress.defer(cell, stage, recv_posted, false);
+            progress.defer(at.cell, stage, recv_posted, false);
         }
     }
 
@@ -161,9 +161,9 @@ impl<M: CollectiveModel> Collectives<'_, M> {
         now: Time,
     ) {
         let mut next = 0;
-        while let Some(&(id, cell)) = self.begun_chunks.get(next) {
+        while let Some(&at) = self.begun_chunks.get(next) {
             next += 1;
-            self.advance(fabric, effects, now, id, cell);
+            self.advance(fabric, effects, now, at);
         }
         self.begun_chunks.clear();
     }
@@ -176,26 +176,25 @@ impl<M: CollectiveModel> Collectives<'_, M> {
         fabric: &mut Fabric<'_, N>,
         effects: &mut Effects,
         now: Time,
-        id: u32,
-        cell: u32,
+        at: RunCell,
     ) {
-        match self.place(id, cell) {
+        match self.place(at) {
             Some(CellPlace {
                 stage,
                 queue_slot,
                 line: Some(line),
-            }) => self.advance_at(fabric, effects, now, (id, cell), (stage, queue_slot), line),
-            Some(_) => self.end_stage(fabric, effects, now, id, cell),
+            }) => self.advance_at(fabric, effects, now, at, (stage, queue_slot), line),
+            Some(_) => self.end_stage(fabric, effects, now, at),
             None => {}
         }
     }
 
     /// Returns where a cell is ([`CollectiveRun::place`](super::run::CollectiveRun::place)).
     #[inline(always)]
-    pub(super) fn place(&self, id: u32, cell: u32) -> Option<CellPlace> {
-        let run = &self.runs[id as usize];
-        let group = self.groups[run.group as usize].plan;
-        run.place(cell, &self.schedules, group, &*self.backend)
+    pub(super) fn place(&self, at: RunCell) -> Option<CellPlace> {
+        let run = &self.runs[at.run];
+        let group = self.groups[run.group].plan;
+        run.place(at.cell, &self.schedules, group, &*self.backend)
     }
 
     /// Advances a chunk at a member with a part in the stage, as [`Self::advance`] does, from where it is.
@@ -204,44 +203,38 @@ impl<M: CollectiveModel> Collectives<'_, M> {
         fabric: &mut Fabric<'_, N>,
         effects: &mut Effects,
         now: Time,
-        (id, cell): (u32, u32),
+        at: RunCell,
         (stage, queue_slot): (StageRef, u16),
         line: LinePosition,
     ) {
         let state = |e: &Self| {
-            let progress = e.runs[id as usize].progress.as_ref();
-            progress.expect("it has begun").cells[cell as usize]
+            let progress = e.runs[at.run].progress.as_ref();
+            progress.expect("it has begun").cells[at.cell.index()]
         };
         let paced = self.backend.is_paced(self.schedules.stage(stage));
-        let mut at = state(self);
-        let mut next = self.step_at(stage, queue_slot, line, at.taken);
+        let mut progress = state(self);
+        let mut next = self.step_at(stage, queue_slot, line, progress.taken);
         while let Some(step) = next {
-            let held = step.after > at.credits || step.arrived > at.arrived;
+            let held = step.after > progress.credits || step.arrived > progress.arrived;
             // Where a member may send to all others at once, the next message waits until the port is free, so
             // that a group of n has n messages in flight and not n².
-            if held || (paced && at.leaving) {
+            if held || (paced && progress.leaving) {
                 break;
             }
-            next = self.step_at(stage, queue_slot, line, at.taken + 1);
-            self.take_step(
-                fabric,
-                effects,
-                now,
-                (id, cell),
-                (step, paced || next.is_none()),
-            );
-            at = state(self);
+            next = self.step_at(stage, queue_slot, line, progress.taken + 1);
+            self.take_step(fabric, effects, now, at, (step, paced || next.is_none()));
+            progress = state(self);
         }
         let of = self.schedules.stage(stage);
         let all = self.backend.receives(of, queue_slot, line)
             + self.backend.credits(of, queue_slot, line);
-        if next.is_some() || at.leaving || at.credits < all {
+        if next.is_some() || progress.leaving || progress.credits < all {
             return;
         }
         if self.backend.is_bidirectional(of) {
-            self.end_strand(fabric, effects, now, id, cell);
+            self.end_strand(fabric, effects, now, at);
         } else {
-            self.end_stage(fabric, effects, now, id, cell);
+            self.end_stage(fabric, effects, now, at);
         }
     }
 
@@ -258,15 +251,15 @@ impl<M: CollectiveModel> Collectives<'_, M> {
         fabric: &mut Fabric<'_, N>,
         effects: &mut Effects,
         now: Time,
-        id: u32,
-        cell: u32,
+        at: RunCell,
     ) {
-        let run = &mut self.runs[id as usize];
-        let other = run.other_strand(cell);
+        let run = &mut self.runs[at.run];
+        let other = run.other_strand(at.cell);
         let progress = run.progress.as_mut().expect("it has begun");
-        let is_last = !progress.cells[other as usize].begun;
-        if std::mem::take(&mut progress.cells[cell as usize].begun) && is_last {
-            self.end_stage(fabric, effects, now, id, cell.min(other));
+        let is_last = !progress.cells[other.index()].begun;
+        if std::mem::take(&mut progress.cells[at.cell.index()].begun) && is_last {
+            let cell = at.cell.min(other);
+            self.end_stage(fabric, effects, now, RunCell { cell, ..at });
         }
     }
 
@@ -278,20 +271,20 @@ impl<M: CollectiveModel> Collectives<'_, M> {
         fabric: &mut Fabric<'_, N>,
         effects: &mut Effects,
         now: Time,
-        (id, cell): (u32, u32),
+        at: RunCell,
         (step, matters): (SendStep, bool),
     ) {
         let topology = self.settings.topology;
-        let shared = self.shared_stage(id, cell);
-        let run = &mut self.runs[id as usize];
-        let group = self.groups[run.group as usize].plan;
+        let shared = self.shared_stage(at);
+        let run = &mut self.runs[at.run];
+        let group = self.groups[run.group].plan;
         run.messages += 1;
-        let position = run.position(cell);
-        let (chunk, schedule) = (run.chunk(cell), run.schedule_at(position));
-        let strand = run.strand(cell);
+        let position = run.position(at.cell);
+        let (chunk, schedule) = (run.chunk(at.cell), run.schedule_at(position));
+        let strand = run.strand(at.cell);
         let of_all = chunk * run.strands + strand;
         let progress = run.progress.as_mut().expect("it has begun");
-        let state = &mut progress.cells[cell as usize];
+        let state = &mut progress.cells[at.cell.index()];
         let number = state.stage;
         let taken = state.taken;
         state.taken += 1;
@@ -307,15 +300,15 @@ impl<M: CollectiveModel> Collectives<'_, M> {
         };
         let to = phase.position(position, to);
         let op = fabric.op(InFlightOp::Step {
-            run: id,
-            from: cell,
-            to: cell - position + to,
+            run: at.run,
+            from: at.cell,
+            to: at.cell.moved(position, to),
             stage: shared,
             recv_posted: step.recv_posted,
         });
         let (a, b) = (
-            group.extent.npus[position as usize],
-            group.extent.npus[to as usize],
+            group.extent.npus[position.index()],
+            group.extent.npus[to.index()],
         );
         // Where messages contend, the network routes them and ports of the run are of no use.
         let (from, to) = if !M::Order::OPENS_PORTS || N::SHARED {
@@ -336,30 +329,30 @@ impl<M: CollectiveModel> Collectives<'_, M> {
             amount: step.amount,
             tell_injected: state.leaving,
             sole_sender: !self.backend.is_paced(assignment),
-            order: u32::from(number.min(LAST_ORDER)) << POSITION_BITS | position,
+            order: u32::from(number.0.min(LAST_ORDER)) << POSITION_BITS | position.0,
         };
         if fabric.needs_requests() {
-            let asked = progress.take_deferred(cell, shared, taken + 1, true) > 0;
+            let asked = progress.take_deferred(at.cell, shared, taken + 1, true) > 0;
             fabric.withhold(message);
             if asked {
                 effects
                     .agenda
                     .push(now, Event::new(EventClass::Requested, 0, op))
             } else {
-                self.expected.insert((id, cell, shared, taken), op);
+                self.withheld.put(at, shared, taken, op);
             }
         } else if N::SHARED || run.chunks > 1 {
-            let step = u64::from(number) << 32 | u64::from(taken);
+            let step = u64::from(number.0) << 32 | u64::from(taken);
             let key = (a.0, run.number + 1, run.sequence, of_all, step);
             // Group 0 is left to messages between ranks, which thereby sort before collectives of the same NPU.
             fabric.submit::<M::Order>(now, key, message, effects);
         } else {
             fabric.put(now, &message, effects);
         }
-        let run = &mut self.runs[id as usize];
+        let run = &mut self.runs[at.run];
         let progress = run.progress.as_mut().expect("it has begun");
-        let there = progress.take_deferred(cell, shared, taken + 1, false);
-        self.post_receives(fabric, effects, now, (id, cell), there);
+        let there = progress.take_deferred(at.cell, shared, taken + 1, false);
+        self.post_receives(fabric, effects, now, at, there);
     }
 
     /// Ends a chunk's stage at a member; the chunk begins the next one, or is done.
@@ -368,31 +361,30 @@ impl<M: CollectiveModel> Collectives<'_, M> {
         fabric: &mut Fabric<'_, N>,
         effects: &mut Effects,
         now: Time,
-        id: u32,
-        cell: u32,
+        at: RunCell,
     ) {
-        let run = &mut self.runs[id as usize];
-        let group = self.groups[run.group as usize].plan;
-        let position = run.position(cell);
-        let (npu, chunk) = (group.extent.npus[position as usize], run.chunk(cell));
+        let run = &mut self.runs[at.run];
+        let group = self.groups[run.group].plan;
+        let position = run.position(at.cell);
+        let (npu, chunk) = (group.extent.npus[position.index()], run.chunk(at.cell));
         let progress = run.progress.as_mut().expect("it has begun");
-        let number = progress.cells[cell as usize].stage;
-        let queue_slot = progress.queue_slots[cell as usize * run.length + number as usize];
+        let number = progress.cells[at.cell.index()].stage;
+        let queue_slot = progress.queue_slots[at.cell.index() * run.length + number.index()];
         let length = run.length;
-        let passed = self.wait(id, (chunk, position), number, queue_slot);
-        if number as usize + 1 < length {
+        let passed = self.wait(at.run, (chunk, position), number, queue_slot);
+        if number.index() + 1 < length {
             // The chunk queues for the next stage before its place is released, because both may be one queue.
-            let next = self.enter_stage(npu, id, cell, number + 1);
-            self.release_place(fabric, effects, now, npu, (id, cell), passed);
-            self.admit_waiting(fabric, effects, now, npu, (id, cell), next);
+            let next = self.enter_stage(npu, at, StageIndex(number.0 + 1));
+            self.release_place(fabric, effects, now, npu, at, passed);
+            self.admit_waiting(fabric, effects, now, npu, at, next);
             return;
         }
-        let run = &mut self.runs[id as usize];
+        let run = &mut self.runs[at.run];
         let progress = run.progress.as_mut().expect("it has begun");
-        progress.cells[cell as usize].stage = length as u16;
-        progress.done[position as usize] += 1;
-        if progress.done[position as usize] == run.chunks {
-            self.end_member(fabric, effects, now, id, position);
+        progress.cells[at.cell.index()].stage = StageIndex(length as u16);
+        progress.done[position.index()] += 1;
+        if progress.done[position.index()] == run.chunks {
+            self.end_member(fabric, effects, now, at.run, position);
             // All chunks have been admitted and the state of admission is gone; queues are shared by all
             // collectives.
             if let StageAdmission::Queue(queue) = passed {
@@ -403,7 +395,7 @@ impl<M: CollectiveModel> Collectives<'_, M> {
                 }
             }
         } else {
-            self.release_place(fabric, effects, now, npu, (id, cell), passed);
+            self.release_place(fabric, effects, now, npu, at, passed);
         }
     }
 
@@ -413,15 +405,15 @@ impl<M: CollectiveModel> Collectives<'_, M> {
         fabric: &mut Fabric<'_, N>,
         effects: &mut Effects,
         now: Time,
-        id: u32,
-        position: u32,
+        id: RunIndex,
+        position: Position,
     ) {
-        let run = &mut self.runs[id as usize];
-        let running = &self.groups[run.group as usize];
+        let run = &mut self.runs[id];
+        let running = &self.groups[run.group];
         let group = running.plan;
-        let member = group.extent.member_at[position as usize];
-        let node = run.arrivals.nodes[member as usize];
-        let instance = running.instance(group.members[member as usize]);
+        let member = group.extent.member_at[position.index()];
+        let node = run.arrivals.nodes[member.index()];
+        let instance = running.instance(group.members[member.index()]);
         let has_ended = run.answer.has_told(position);
         let rehearsed_ends = self.rehearsed_ends.as_mut();
         let rehearsed = rehearsed_ends
@@ -440,7 +432,7 @@ impl<M: CollectiveModel> Collectives<'_, M> {
                 self.record_model(effects, now, id, true);
             }
         }
-        if instance != NONE && !rehearsed && !has_ended {
+        if let Some(instance) = instance.filter(|_| !rehearsed && !has_ended) {
             effects.end::<M::Order>(now, instance, NodeIndex(node));
         }
     }

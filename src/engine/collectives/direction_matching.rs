@@ -5,35 +5,37 @@
 //! it comes from a source of the receiver's own direction, and counts among the messages from there. So messages and
 //! requests are kept until the queue slot of their receiver is known.
 
-use super::Collectives;
+use super::executor::ChunkExecutor;
 use super::run::OUTSIDE;
 use crate::discipline::CollectiveModel;
+use crate::ids::{CellIndex, RunCell, RunIndex, SharedStage};
+use chakram_base::ids::Position;
 
 /// A message or rendezvous request, as its sender numbers it.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct UnsortedMessage {
     /// Cell of the sender.
-    pub from: u32,
-    /// Its stage, as members know it ([`Collectives::shared_stage`]).
-    pub stage: u16,
+    pub from: CellIndex,
+    /// Its stage, as members know it ([`ChunkExecutor::shared_stage`]).
+    pub stage: SharedStage,
     /// Of a message, the steps that its receiver has to have taken; of a request, the step that is requested; both as
     /// the sender counts them.
     pub number: u32,
     pub is_request: bool,
 }
 
-impl<M: CollectiveModel> Collectives<'_, M> {
+impl<M: CollectiveModel> ChunkExecutor<'_, M> {
     /// Returns the number of a message or request as its receiver, the cell `to`, counts it; `None` if that never
     /// receives from the sender, or is not enrolled, in which case it is kept.
     pub(super) fn number_for_receiver(
         &mut self,
-        id: u32,
-        to: u32,
+        id: RunIndex,
+        to: CellIndex,
         message: UnsortedMessage,
     ) -> Option<u32> {
-        let run = &mut self.runs[id as usize];
+        let run = &mut self.runs[id];
         let progress = run.progress.as_mut()?;
-        if progress.cells[to as usize].stage == OUTSIDE {
+        if progress.cells[to.index()].stage == OUTSIDE {
             progress.unsorted.entry(to).or_default().push(message);
             return None;
         }
@@ -41,24 +43,29 @@ impl<M: CollectiveModel> Collectives<'_, M> {
     }
 
     /// Converts the number where both ends are enrolled.
-    fn receiver_number(&mut self, id: u32, to: u32, message: UnsortedMessage) -> Option<u32> {
+    fn receiver_number(
+        &mut self,
+        id: RunIndex,
+        to: CellIndex,
+        message: UnsortedMessage,
+    ) -> Option<u32> {
         let UnsortedMessage {
             from,
             stage,
             number,
             is_request,
         } = message;
-        let run = &self.runs[id as usize];
+        let run = &self.runs[id];
         let progress = run.progress.as_ref()?;
         let own = |cell| self.own_stage(run, run.position(cell), stage);
         let queue_slot =
-            |cell: u32| progress.queue_slots[cell as usize * run.length + own(cell) as usize];
+            |cell: CellIndex| progress.queue_slots[cell.index() * run.length + own(cell).index()];
         let backend = &*self.backend;
         // Members in one direction and tree number their messages alike.
         if backend.slot_class(queue_slot(from)) == backend.slot_class(queue_slot(to)) {
             return Some(number);
         }
-        let group = self.groups[run.group as usize].plan;
+        let group = self.groups[run.group].plan;
         let schedule = self.schedules.get(run.schedule_at(run.position(to)));
         let of = *schedule.stage(run.chunk_in(schedule, to), own(to))?;
         let ends = (run.position(from), run.position(to));
@@ -70,50 +77,50 @@ impl<M: CollectiveModel> Collectives<'_, M> {
             backend.steps_before_receive(&of, queue_slot(to), line, index, number)
         };
         if found.is_none() {
-            let progress = self.runs[id as usize].progress.as_mut()?;
+            let progress = self.runs[id].progress.as_mut()?;
             progress.crossing.get_or_insert(ends);
         }
         found
     }
 
     /// Processes the messages kept for a member that is enrolled with a chunk, whose queue slots are now known.
-    pub(super) fn number_deferred(&mut self, id: u32, cell: u32) {
-        let run = &mut self.runs[id as usize];
-        let (position, length) = (run.position(cell), run.length);
+    pub(super) fn number_deferred(&mut self, at: RunCell) {
+        let run = &mut self.runs[at.run];
+        let (position, length) = (run.position(at.cell), run.length);
         let Some(progress) = run.progress.as_mut() else {
             return;
         };
         let first = *progress.first.get_or_insert(position);
-        let run = &self.runs[id as usize];
+        let run = &self.runs[at.run];
         let Some(progress) = &run.progress else {
             return;
         };
-        let class = |cell: u32, position: u32, shared: u16| {
-            let own = self.own_stage(run, position, shared) as usize;
-            let slots = &progress.queue_slots[cell as usize * length..];
+        let class = |cell: CellIndex, position: Position, shared: SharedStage| {
+            let own = self.own_stage(run, position, shared).index();
+            let slots = &progress.queue_slots[cell.index() * length..];
             self.backend.slot_class(slots[own])
         };
-        let other = cell - position + first;
-        let mut stages = 0..length as u16;
-        let mixed = stages.any(|s| class(cell, position, s) != class(other, first, s));
-        let Some(progress) = self.runs[id as usize].progress.as_mut() else {
+        let other = at.cell.moved(position, first);
+        let mut stages = (0..length as u16).map(SharedStage);
+        let mixed = stages.any(|s| class(at.cell, position, s) != class(other, first, s));
+        let Some(progress) = self.runs[at.run].progress.as_mut() else {
             return;
         };
         progress.mixed |= mixed;
-        for early in progress.unsorted.remove(&cell).unwrap_or_default() {
+        for early in progress.unsorted.remove(&at.cell).unwrap_or_default() {
             let stage = early.stage;
-            let Some(number) = self.receiver_number(id, cell, early) else {
+            let Some(number) = self.receiver_number(at.run, at.cell, early) else {
                 continue;
             };
-            let progress = self.runs[id as usize].progress.as_mut();
+            let progress = self.runs[at.run].progress.as_mut();
             let progress = progress.expect("it has begun");
             // A request for step s is due once s + 1 steps are taken, a message once the steps that it names are.
             if early.is_request {
-                progress.defer(cell, stage, number + 1, true)
+                progress.defer(at.cell, stage, number + 1, true)
             } else if number == 0 {
-                progress.waiting[cell as usize * length + stage as usize] += 1;
+                progress.waiting[at.cell.index() * length + stage.index()] += 1;
             } else {
-                progress.defer(cell, stage, number, false)
+                progress.defer(at.cell, stage, number, false)
             }
         }
     }

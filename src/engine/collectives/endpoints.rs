@@ -1,6 +1,6 @@
 //! Endpoints of members: delays, reductions and buses of their messages.
 
-use super::Collectives;
+use super::executor::ChunkExecutor;
 use super::run::CellPlace;
 use super::schedule_cache::StageRef;
 use crate::agenda::Agenda;
@@ -8,6 +8,7 @@ use crate::discipline::CollectiveModel;
 use crate::effects::Effects;
 use crate::event::{Event, EventClass};
 use crate::fabric::Fabric;
+use crate::ids::RunCell;
 use chakram_base::ids::Npu;
 use chakram_base::units::Time;
 use chakram_hardware::collective::{
@@ -20,9 +21,8 @@ struct NpuBusScheduler<'a>(&'a mut Agenda, Npu);
 
 impl BusScheduler for NpuBusScheduler<'_> {
     fn after(&mut self, at: Time, event: u32) {
-        let npu = self.1.0;
-        self.0
-            .delay(npu, at, Event::new(EventClass::Bus, npu, event), 0);
+        let event = Event::new(EventClass::Bus, self.1.0, event);
+        self.0.delay(self.1, at, event, 0);
     }
 }
 
@@ -32,29 +32,29 @@ fn completion_token(event: Event, detail: u32) -> CompletionToken {
     CompletionToken { word, detail }
 }
 
-impl<M: CollectiveModel> Collectives<'_, M> {
+impl<M: CollectiveModel> ChunkExecutor<'_, M> {
     /// Has a member's endpoint take in the chunk that it begins a stage with; that earns its first credits.
     #[inline]
     pub(super) fn open_endpoint(
         &mut self,
         effects: &mut Effects,
         now: Time,
-        (id, cell): (u32, u32),
+        at: RunCell,
         (stage, queue_slot, line): (StageRef, u16, LinePosition),
     ) {
         let of = self.schedules.stage(stage);
         let credits = self.backend.credits(of, queue_slot, line);
-        let run = &mut self.runs[id as usize];
-        let group = self.groups[run.group as usize].plan;
-        let npu = group.extent.npus[run.position(cell) as usize];
-        let event = Event::new(EventClass::Opened, id, cell);
+        let run = &mut self.runs[at.run];
+        let group = self.groups[run.group].plan;
+        let npu = group.extent.npus[run.position(at.cell).index()];
+        let event = Event::of_cell(EventClass::Opened, at);
         match self.backend.endpoint(of) {
             EndpointCost::Instant => {
                 let progress = run.progress.as_mut().expect("it has begun");
-                progress.cells[cell as usize].credits = credits;
+                progress.cells[at.cell.index()].credits = credits;
             }
             EndpointCost::Delay(delay) if credits > 0 => {
-                effects.agenda.delay(npu.0, now + delay, event, credits);
+                effects.agenda.delay(npu, now + delay, event, credits);
             }
             EndpointCost::Delay(_) => {}
             EndpointCost::Bus => {
@@ -77,31 +77,31 @@ impl<M: CollectiveModel> Collectives<'_, M> {
 
     /// Handles a message that reaches a cell whose receive is posted.
     #[inline]
-    pub(super) fn on_receive(&mut self, effects: &mut Effects, now: Time, id: u32, cell: u32) {
-        let run = &mut self.runs[id as usize];
+    pub(super) fn on_receive(&mut self, effects: &mut Effects, now: Time, at: RunCell) {
+        let run = &mut self.runs[at.run];
         let progress = run.progress.as_mut().expect("its messages are in flight");
-        let state = &mut progress.cells[cell as usize];
+        let state = &mut progress.cells[at.cell.index()];
         state.arrived += 1;
         let r = state.arrived;
         let number = state.stage;
-        let schedule = self.schedules.get(run.schedule_at(run.position(cell)));
-        let stage = schedule.stage(run.chunk_in(schedule, cell), number);
+        let schedule = self.schedules.get(run.schedule_at(run.position(at.cell)));
+        let stage = schedule.stage(run.chunk_in(schedule, at.cell), number);
         let endpoint = self.backend.endpoint(stage.expect("it listens in a stage"));
         if endpoint == EndpointCost::Instant {
             let progress = run.progress.as_mut().expect("its messages are in flight");
-            progress.cells[cell as usize].credits += 1;
+            progress.cells[at.cell.index()].credits += 1;
             return;
         }
-        let group = self.groups[run.group as usize].plan;
-        let npu = group.extent.npus[run.position(cell) as usize];
-        let event = Event::new(EventClass::EndpointDone, id, cell);
+        let group = self.groups[run.group].plan;
+        let npu = group.extent.npus[run.position(at.cell).index()];
+        let event = Event::of_cell(EventClass::EndpointDone, at);
         if let EndpointCost::Delay(delay) = endpoint {
-            effects.agenda.delay(npu.0, now + delay, event, r);
+            effects.agenda.delay(npu, now + delay, event, r);
         } else if let Some(CellPlace {
             stage,
             queue_slot,
             line: Some(line),
-        }) = run.place(cell, &self.schedules, group, &*self.backend)
+        }) = run.place(at.cell, &self.schedules, group, &*self.backend)
         {
             let passing = TransferCause::Reception(r - 1);
             let load = self.backend.bus_transfer(
@@ -147,10 +147,10 @@ impl<M: CollectiveModel> Collectives<'_, M> {
         fabric: &mut Fabric<'_, N>,
         effects: &mut Effects,
         now: Time,
-        (id, cell): (u32, u32),
+        at: RunCell,
         r: u32,
     ) {
-        let place = self.place(id, cell);
+        let place = self.place(at);
         let CellPlace {
             stage,
             queue_slot,
@@ -160,17 +160,17 @@ impl<M: CollectiveModel> Collectives<'_, M> {
         let of = self.schedules.stage(stage);
         match self.backend.reduction(of, queue_slot, line, r - 1) {
             None => {
-                let run = &mut self.runs[id as usize];
+                let run = &mut self.runs[at.run];
                 let progress = run.progress.as_mut().expect("it has begun");
-                progress.cells[cell as usize].credits += 1;
-                self.advance_at(fabric, effects, now, (id, cell), (stage, queue_slot), line);
+                progress.cells[at.cell.index()].credits += 1;
+                self.advance_at(fabric, effects, now, at, (stage, queue_slot), line);
             }
             Some(span) => {
-                let run = &self.runs[id as usize];
-                let group = self.groups[run.group as usize].plan;
-                let npu = group.extent.npus[run.position(cell) as usize];
-                let event = Event::new(EventClass::Reduced, id, cell);
-                effects.agenda.delay(npu.0, now + span, event, 0);
+                let run = &self.runs[at.run];
+                let group = self.groups[run.group].plan;
+                let npu = group.extent.npus[run.position(at.cell).index()];
+                let event = Event::of_cell(EventClass::Reduced, at);
+                effects.agenda.delay(npu, now + span, event, 0);
             }
         }
     }
@@ -182,12 +182,12 @@ impl<M: CollectiveModel> Collectives<'_, M> {
         fabric: &mut Fabric<'_, N>,
         effects: &mut Effects,
         now: Time,
-        (id, cell): (u32, u32),
+        at: RunCell,
         credits: u32,
     ) {
-        let run = &mut self.runs[id as usize];
+        let run = &mut self.runs[at.run];
         let progress = run.progress.as_mut().expect("it has begun");
-        progress.cells[cell as usize].credits += credits;
-        self.advance(fabric, effects, now, id, cell);
+        progress.cells[at.cell.index()].credits += credits;
+        self.advance(fabric, effects, now, at);
     }
 }

@@ -12,15 +12,13 @@ use crate::discipline::CollectiveModel;
 use crate::effects::Effects;
 use crate::event::{Event, EventClass};
 use crate::fabric::Fabric;
-use chakram_base::ids::Npu;
+use crate::ids::RunIndex;
+use chakram_base::ids::{MemberIndex, Npu};
 use chakram_base::units::{Span, Time};
 use chakram_hardware::network::{LinkReservations, NetworkBackend};
 
-/// Modulus of the numbers of closed-form answers: the end event of a run carries one in the bits of a rank.
-const FOLDINGS: u32 = 1 << 27;
-
 /// Members that arrive at one instant, which they are settled in together.
-pub(super) type ArrivalWave = (Time, Vec<u32>);
+pub(super) type ArrivalWave = (Time, Vec<MemberIndex>);
 
 impl<M: CollectiveModel> Collectives<'_, M> {
     /// Answers a run whose members all start `now` by closed form, ending after `span`, if it can reserve its links.
@@ -30,7 +28,7 @@ impl<M: CollectiveModel> Collectives<'_, M> {
         fabric: &mut Fabric<'_, N>,
         effects: &mut Effects,
         now: Time,
-        id: u32,
+        id: RunIndex,
         span: Span,
     ) -> bool {
         let mut number = 0;
@@ -39,47 +37,39 @@ impl<M: CollectiveModel> Collectives<'_, M> {
                 return false;
             }
             self.for_each_port(fabric, id, |links, npu, d| {
-                links.reserve(npu, d, Some(id));
+                links.reserve(npu, d, Some(id.0));
                 true
             });
-            number = self.number_answer();
+            number = self.answers.number();
         }
-        let run = &mut self.runs[id as usize];
+        let run = &mut self.chunks.runs[id];
         (run.answer.number, run.answer.settlement) = (number, effects.progress.settled());
         run.answer.start = now;
-        self.counts.closed += 1;
-        let event = Event::new(EventClass::Run, number, id);
+        self.answers.closed += 1;
+        let event = Event::of_run(EventClass::Run, id, number);
         effects.agenda.push(now + span, event);
         true
-    }
-
-    /// Counts an answer that can be taken back, and returns its number.
-    pub(super) fn number_answer(&mut self) -> u32 {
-        self.counts.revocable += 1;
-        // Numbers wrap round from 1: 0 stands for no reservation.
-        self.counts.answers = self.counts.answers % (FOLDINGS - 1) + 1;
-        self.counts.answers
     }
 
     /// Returns whether an end event belongs to the run's last closed-form answer; if so, releases its reservation.
     pub(super) fn release_reservation<N: NetworkBackend>(
         &mut self,
         fabric: &mut Fabric<'_, N>,
-        id: u32,
+        id: RunIndex,
         number: u32,
     ) -> bool {
-        let run = &mut self.runs[id as usize];
+        let run = &mut self.chunks.runs[id];
         if run.answer.number != number {
             return false;
         }
         if number > 0 {
             run.answer.number = 0;
-            self.counts.revocable -= 1;
+            self.answers.settle();
             if let Some(rehearsal) = &run.answer.rehearsal {
                 let is_held = std::mem::take(&mut run.answer.is_held);
                 match fabric.rehearsed_links() {
-                    Some(links) if is_held => links.release(&rehearsal.links, id),
-                    Some(links) => links.retract(run.answer.start, &rehearsal.links, id),
+                    Some(links) if is_held => links.release(&rehearsal.links, id.0),
+                    Some(links) => links.retract(run.answer.start, &rehearsal.links, id.0),
                     None => {}
                 }
                 return true;
@@ -97,12 +87,10 @@ impl<M: CollectiveModel> Collectives<'_, M> {
     fn for_each_port<N: NetworkBackend>(
         &mut self,
         fabric: &mut Fabric<'_, N>,
-        id: u32,
+        id: RunIndex,
         mut what: impl FnMut(&mut dyn LinkReservations, Npu, usize) -> bool,
     ) -> bool {
-        let extent = &self.groups[self.runs[id as usize].group as usize]
-            .plan
-            .extent;
+        let extent = &self.chunks.groups[self.chunks.runs[id].group].plan.extent;
         let Some(links) = fabric.reservations() else {
             // A group of one uses none.
             return extent.phases.is_empty();
@@ -121,12 +109,12 @@ impl<M: CollectiveModel> Collectives<'_, M> {
         now: Time,
     ) {
         let mut next = 0;
-        while self.counts.revocable > 0
+        while self.answers.are_revocable()
             && let Some(leaving) = effects.sends.get(next)
         {
             let (from, to) = leaving.message.ends;
             match fabric.reservation(now, (from.into(), to.into())) {
-                Some(id) => self.materialize(fabric, effects, now, id),
+                Some(run) => self.materialize(fabric, effects, now, RunIndex(run)),
                 None => next += 1,
             }
         }
@@ -140,8 +128,8 @@ impl<M: CollectiveModel> Collectives<'_, M> {
         now: Time,
     ) {
         for next in 0..effects.accesses.len() {
-            while let Some(id) = fabric.reservation(now, effects.accesses[next].ends) {
-                self.materialize(fabric, effects, now, id);
+            while let Some(run) = fabric.reservation(now, effects.accesses[next].ends) {
+                self.materialize(fabric, effects, now, RunIndex(run));
             }
         }
     }
@@ -152,17 +140,17 @@ impl<M: CollectiveModel> Collectives<'_, M> {
         fabric: &mut Fabric<'_, N>,
         effects: &mut Effects,
         now: Time,
-        id: u32,
+        id: RunIndex,
     ) {
-        let run = &mut self.runs[id as usize];
+        let run = &mut self.chunks.runs[id];
         let number = run.answer.number;
         let waves = run.arrivals.waves(run.answer.is_skewed, run.answer.start);
         let last = waves.last().map_or(now, |&(last, _)| last);
         let settled = if last < now { 0 } else { run.answer.settlement };
         if !run.answer.is_held {
             // The run counts as stepwise from here on, and `step` counts it as such.
-            self.counts.closed -= 1;
-            self.counts.unfolded += 1;
+            self.answers.closed -= 1;
+            self.answers.unfolded += 1;
             run.answer.materialized = true;
         }
         let unsettled = if run.answer.is_skewed {
@@ -183,6 +171,6 @@ impl<M: CollectiveModel> Collectives<'_, M> {
             links.restore();
         }
         effects.append(own);
-        self.runs[id as usize].arrivals.arrived_now = unsettled;
+        self.chunks.runs[id].arrivals.arrived_now = unsettled;
     }
 }

@@ -1,24 +1,25 @@
 //! Groups of launches in flight, and the order in which their collectives take lanes.
 
 use super::launch_order::LaunchOrder;
-use super::{CollectiveModel, Collectives};
 use crate::dataflow::LaunchNumbers;
-use crate::plan::{BoundSlot, GroupPlan, NONE, ReplayPlan};
-use chakram_base::ids::{NodeIndex, Rank};
+use crate::ids::{GroupIndex, GroupSlot, InstanceId, InstanceIndex, ReplayGroupId, RunIndex};
+use crate::plan::{GroupPlan, NONE, ReplayPlan};
+use chakram_base::ids::{MemberIndex, NodeIndex, Rank};
+use std::ops::{Index, IndexMut};
 
 /// A group of a launch in flight.
 #[derive(Debug)]
 pub struct RunningGroup<'a> {
     pub plan: &'a GroupPlan,
     pub(super) order: LaunchOrder,
-    /// Instance of each rank of its program, [`NONE`] for those without a trace.
-    instance_of: &'a [u32],
+    /// The plan of its program.
+    program: &'a ReplayPlan,
     /// First instance of its launch.
-    first_instance: u32,
-    /// Index of its program's first instance among those of all programs, by which observers know them.
-    first_number: u32,
-    /// Index among the groups of all programs, by which observers and schedules know it.
-    pub(super) identity: u32,
+    first_instance: InstanceIndex,
+    /// First instance of its program, as observers know it.
+    first_id: InstanceId,
+    /// What observers and schedules know it by.
+    pub(super) id: ReplayGroupId,
     /// First of its program's tables of what pairs exchange, among those of all programs.
     pub(super) first_splits: u32,
     /// Number among the groups of all launches, by which its messages are ordered.
@@ -26,90 +27,112 @@ pub struct RunningGroup<'a> {
 }
 
 impl RunningGroup<'_> {
-    /// Returns the instance of a rank, [`NONE`] if it has no trace.
+    /// Returns the instance of a rank, if it has a trace.
     #[inline]
-    pub fn instance(&self, rank: Rank) -> u32 {
-        match self.instance_of[rank.index()] {
-            NONE => NONE,
-            index => self.first_instance + index,
-        }
+    pub fn instance(&self, rank: Rank) -> Option<InstanceIndex> {
+        let own = self.program.instance(rank)?;
+        Some(self.first_instance.after(own.0))
     }
 
-    /// Returns the number by which observers know the instance of a rank, if it has a trace.
+    /// Returns what observers know the instance of a rank by, if it has a trace.
     #[inline]
-    pub fn number_of(&self, rank: Rank) -> Option<u32> {
-        let index = self.instance_of[rank.index()];
-        (index != NONE).then_some(self.first_number + index)
+    pub fn instance_id(&self, rank: Rank) -> Option<InstanceId> {
+        let own = self.program.instance(rank)?;
+        Some(InstanceId(self.first_id.0 + own.0))
+    }
+
+    /// Returns the run of a collective, if it is in flight.
+    pub fn run(&self, sequence: u32) -> Option<RunIndex> {
+        self.order.run_of[sequence as usize]
     }
 
     /// Returns the collective that a member, which is ready for `sequence`, has to start before it, if there is one.
-    pub fn blocked_by(&self, member: u32, sequence: u32) -> Option<u32> {
+    pub fn blocked_by(&self, member: MemberIndex, sequence: u32) -> Option<u32> {
         self.order.blocked_by(member, sequence)
     }
 }
 
-impl<'a, M: CollectiveModel> Collectives<'a, M> {
+/// The groups of all launches in flight.
+#[derive(Debug, Default)]
+pub struct RunningGroups<'a> {
+    all: Vec<RunningGroup<'a>>,
+    /// Groups of all launches so far.
+    launched: u32,
+}
+
+impl<'a> Index<GroupIndex> for RunningGroups<'a> {
+    type Output = RunningGroup<'a>;
+
+    #[inline]
+    fn index(&self, group: GroupIndex) -> &Self::Output {
+        &self.all[group.index()]
+    }
+}
+
+impl IndexMut<GroupIndex> for RunningGroups<'_> {
+    #[inline]
+    fn index_mut(&mut self, group: GroupIndex) -> &mut Self::Output {
+        &mut self.all[group.index()]
+    }
+}
+
+impl<'a> RunningGroups<'a> {
     /// Adds the groups of a program's launch, whose instances begin at `first_instance`; `only` says that there will be
-    /// no other. Returns the index of the first.
-    pub fn add_groups(
+    /// no other. Returns the first.
+    pub fn add(
         &mut self,
         plan: &'a ReplayPlan,
-        first_instance: u32,
+        first_instance: InstanceIndex,
         numbers: LaunchNumbers,
         only: bool,
-    ) -> u32 {
-        let first = self.groups.len() as u32;
+    ) -> GroupIndex {
+        let first = GroupIndex(self.all.len() as u32);
         if only {
-            self.groups.reserve_exact(plan.groups.len());
+            self.all.reserve_exact(plan.groups.len());
         }
-        let groups = (numbers.first_group..).zip(&plan.groups);
-        self.groups
-            .extend(groups.map(|(identity, group)| RunningGroup {
-                plan: group,
-                order: LaunchOrder::new(group),
-                instance_of: &plan.instance_of,
-                first_instance,
-                first_number: numbers.first_instance,
-                identity,
-                first_splits: numbers.first_splits,
-                number: 0,
-            }));
+        let groups = (numbers.first_group.0..).zip(&plan.groups);
+        self.all.extend(groups.map(|(id, group)| RunningGroup {
+            plan: group,
+            order: LaunchOrder::new(group),
+            program: plan,
+            first_instance,
+            first_id: numbers.first_instance,
+            id: ReplayGroupId(id),
+            first_splits: numbers.first_splits,
+            number: 0,
+        }));
         first
     }
 
     /// Numbers groups for a launch. Those that were used are as new.
-    pub fn launch_groups(&mut self, first: u32, count: usize, used: bool) {
-        for group in &mut self.groups[first as usize..][..count] {
-            group.number = self.counts.groups;
-            self.counts.groups = self.counts.groups.wrapping_add(1);
+    pub fn launch(&mut self, first: GroupIndex, count: usize, used: bool) {
+        for group in &mut self.all[first.index()..][..count] {
+            group.number = self.launched;
+            self.launched = self.launched.wrapping_add(1);
             if used {
                 group.order.reset(group.plan);
             }
         }
     }
 
-    pub fn group(&self, group: u32) -> &RunningGroup<'a> {
-        &self.groups[group as usize]
-    }
-
     /// Marks a member ready for a collective with `node`. Returns whether it may start; if not, the node is parked until
     /// [`Self::next_parked`] returns it.
     #[inline]
-    pub fn ready(&mut self, slot: BoundSlot, sequence: u32, node: u32) -> bool {
-        let order = &mut self.groups[slot.group as usize].order;
-        order.ready(slot.member, sequence, node)
+    pub fn ready(&mut self, slot: GroupSlot, sequence: u32, node: u32) -> bool {
+        self[slot.group].order.ready(slot.member, sequence, node)
     }
 
     /// Returns a parked node of a group whose place has come.
     #[inline]
-    pub fn next_parked(&mut self, group: u32) -> Option<(u32, NodeIndex)> {
-        let group = &mut self.groups[group as usize];
+    pub fn next_parked(&mut self, group: GroupIndex) -> Option<(InstanceIndex, NodeIndex)> {
+        let group = &mut self[group];
         loop {
             let (member, node) = group.order.next_parked()?;
             // Members that wait for nobody have left before their place comes.
             if node != NONE {
-                let rank = group.plan.members[member as usize];
-                return Some((group.instance(rank), NodeIndex(node)));
+                let rank = group.plan.members[member.index()];
+                let instance = group.instance(rank).expect("who was ready has a trace");
+                return Some((instance, NodeIndex(node)));
             }
         }
     }

@@ -10,7 +10,9 @@
 //! every member is ready, and then all members queue for their lanes at once. Lanes therefore see the collectives of
 //! all such groups in one order, and a collective that holds a lane waits for none that queues behind it.
 
+use crate::ids::RunIndex;
 use crate::plan::{GroupPlan, NONE};
+use chakram_base::ids::MemberIndex;
 use std::collections::BTreeMap;
 
 /// Launch order of a group and its collectives in flight.
@@ -22,8 +24,8 @@ pub(super) struct LaunchOrder {
     order: Vec<u32>,
     /// Per collective: present members that are not ready for it.
     unready: Vec<u32>,
-    /// Per collective: its run, or [`NONE`].
-    pub run_of: Vec<u32>,
+    /// Per collective: its run.
+    pub run_of: Vec<Option<RunIndex>>,
     /// Present members.
     present: u32,
     /// Whether collectives are launched only when every member is ready.
@@ -33,9 +35,9 @@ pub(super) struct LaunchOrder {
     /// Next place in the order, by member.
     next: Vec<u32>,
     /// Nodes of ready members whose place has not come, by member and collective.
-    parked: BTreeMap<(u32, u32), u32>,
+    parked: BTreeMap<(MemberIndex, u32), u32>,
     /// Members whose place may have come, the lowest last.
-    due: Vec<u32>,
+    due: Vec<MemberIndex>,
 }
 
 impl LaunchOrder {
@@ -49,7 +51,7 @@ impl LaunchOrder {
             place_of: vec![NONE; calls],
             order: Vec::new(),
             unready: vec![present; calls],
-            run_of: vec![NONE; calls],
+            run_of: vec![None; calls],
             present,
             gathers,
             first: 0,
@@ -66,7 +68,7 @@ impl LaunchOrder {
         self.order.clear();
         self.unready.fill(plan.present);
         self.run_of.clear();
-        self.run_of.resize(calls, NONE);
+        self.run_of.resize(calls, None);
         self.first = 0;
         self.next.fill(0);
         self.parked.clear();
@@ -75,12 +77,12 @@ impl LaunchOrder {
 
     /// Numbers the next collective that `member` issues, where collectives are matched in issue order.
     #[inline]
-    pub fn issued(&mut self, member: u32) -> u32 {
-        let next = &mut self.next[member as usize];
+    pub fn issued(&mut self, member: MemberIndex) -> u32 {
+        let next = &mut self.next[member.index()];
         let sequence = *next;
         *next += 1;
         if sequence as usize >= self.run_of.len() {
-            self.run_of.push(NONE);
+            self.run_of.push(None);
         }
         sequence
     }
@@ -89,7 +91,7 @@ impl LaunchOrder {
     #[inline]
     pub fn numbered(&mut self, sequence: u32) -> u32 {
         if sequence as usize >= self.run_of.len() {
-            self.run_of.resize(sequence as usize + 1, NONE);
+            self.run_of.resize(sequence as usize + 1, None);
         }
         sequence
     }
@@ -97,7 +99,7 @@ impl LaunchOrder {
     /// Marks `member` ready for collective `sequence` with `node`. Returns whether it may start; if not, the node is
     /// parked until [`Self::next_parked`] returns it.
     #[inline]
-    pub fn ready(&mut self, member: u32, sequence: u32, node: u32) -> bool {
+    pub fn ready(&mut self, member: MemberIndex, sequence: u32, node: u32) -> bool {
         let unready = &mut self.unready[sequence as usize];
         *unready -= 1;
         let everyone = *unready == 0;
@@ -106,8 +108,8 @@ impl LaunchOrder {
         if self.place_of[sequence as usize] == NONE && (everyone || first) {
             self.grant(sequence);
         }
-        if self.place_of[sequence as usize] == self.next[member as usize] {
-            self.next[member as usize] += 1;
+        if self.place_of[sequence as usize] == self.next[member.index()] {
+            self.next[member.index()] += 1;
             self.due.push(member);
             return true;
         }
@@ -131,19 +133,20 @@ impl LaunchOrder {
         }
         if !self.parked.is_empty() {
             // Lowest last, because `next_parked` pops from the end.
-            self.due.extend((0..self.next.len() as u32).rev());
+            self.due
+                .extend((0..self.next.len() as u32).rev().map(MemberIndex));
         }
     }
 
     /// Returns a parked node whose place has come, with its member.
     #[inline]
-    pub fn next_parked(&mut self) -> Option<(u32, u32)> {
+    pub fn next_parked(&mut self) -> Option<(MemberIndex, u32)> {
         if self.parked.is_empty() {
             self.due.clear();
             return None;
         }
         while let Some(&member) = self.due.last() {
-            let next = &mut self.next[member as usize];
+            let next = &mut self.next[member.index()];
             let sequence = self.order.get(*next as usize);
             if let Some(node) = sequence.and_then(|&s| self.parked.remove(&(member, s))) {
                 *next += 1;
@@ -155,8 +158,8 @@ impl LaunchOrder {
     }
 
     /// Returns the collective that `member`, which is ready for `sequence`, has to start before it, if there is one.
-    pub fn blocked_by(&self, member: u32, sequence: u32) -> Option<u32> {
-        let next = self.next[member as usize];
+    pub fn blocked_by(&self, member: MemberIndex, sequence: u32) -> Option<u32> {
+        let next = self.next[member.index()];
         let place = self.place_of[sequence as usize];
         if place < next || (place == NONE && self.gathers) {
             return None;
@@ -174,39 +177,42 @@ mod tests {
     fn the_first_in_program_order_goes_when_anyone_is_ready() {
         let mut order = LaunchOrder::of(2, 2, 2, false);
         // Member 0 is ready for collective 1, but member 1 may need collective 0 before.
-        assert!(!order.ready(0, 1, 70));
+        assert!(!order.ready(MemberIndex(0), 1, 70));
         assert_eq!(
-            (order.next_parked(), order.blocked_by(0, 1)),
+            (order.next_parked(), order.blocked_by(MemberIndex(0), 1)),
             (None, Some(0))
         );
         // It does; then both go in program order.
-        assert!(order.ready(1, 0, 80));
+        assert!(order.ready(MemberIndex(1), 0, 80));
         assert_eq!(order.next_parked(), None);
-        assert!(order.ready(0, 0, 71));
-        assert_eq!(order.next_parked(), Some((0, 70)));
-        assert!(order.ready(1, 1, 81));
+        assert!(order.ready(MemberIndex(0), 0, 71));
+        assert_eq!(order.next_parked(), Some((MemberIndex(0), 70)));
+        assert!(order.ready(MemberIndex(1), 1, 81));
     }
 
     #[test]
     fn one_that_all_are_ready_for_goes_first() {
         let mut order = LaunchOrder::of(2, 2, 2, false);
-        assert!(!order.ready(0, 1, 70));
-        assert!(order.ready(1, 1, 81));
-        assert_eq!(order.next_parked(), Some((0, 70)));
-        assert!(order.ready(1, 0, 80));
-        assert!(order.ready(0, 0, 71));
-        assert_eq!(order.blocked_by(0, 0), None);
+        assert!(!order.ready(MemberIndex(0), 1, 70));
+        assert!(order.ready(MemberIndex(1), 1, 81));
+        assert_eq!(order.next_parked(), Some((MemberIndex(0), 70)));
+        assert!(order.ready(MemberIndex(1), 0, 80));
+        assert!(order.ready(MemberIndex(0), 0, 71));
+        assert_eq!(order.blocked_by(MemberIndex(0), 0), None);
     }
 
     #[test]
     fn a_group_that_gathers_lets_all_members_go_at_once() {
         let mut order = LaunchOrder::of(2, 3, 3, true);
-        assert!(!order.ready(0, 0, 70));
-        assert!(!order.ready(2, 0, 90));
-        assert_eq!((order.next_parked(), order.blocked_by(0, 0)), (None, None));
-        assert!(order.ready(1, 0, 80));
-        assert_eq!(order.next_parked(), Some((0, 70)));
-        assert_eq!(order.next_parked(), Some((2, 90)));
+        assert!(!order.ready(MemberIndex(0), 0, 70));
+        assert!(!order.ready(MemberIndex(2), 0, 90));
+        assert_eq!(
+            (order.next_parked(), order.blocked_by(MemberIndex(0), 0)),
+            (None, None)
+        );
+        assert!(order.ready(MemberIndex(1), 0, 80));
+        assert_eq!(order.next_parked(), Some((MemberIndex(0), 70)));
+        assert_eq!(order.next_parked(), Some((MemberIndex(2), 90)));
         assert_eq!(order.next_parked(), None);
     }
 }

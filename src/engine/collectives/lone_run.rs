@@ -7,6 +7,8 @@ use crate::effects::Effects;
 use crate::event::Event;
 use crate::event_loop::{self, LoopComponents};
 use crate::fabric::{Fabric, InFlightOp};
+use crate::ids::{RunCell, RunIndex};
+use chakram_base::ids::MemberIndex;
 use chakram_base::units::Time;
 use chakram_hardware::network::{DeliveryNotice, NetworkBackend};
 use std::iter::Peekable;
@@ -40,10 +42,10 @@ struct LoneRun<'x, 'a, 'f, N, M: CollectiveModel> {
     collectives: &'x mut Collectives<'a, M>,
     fabric: &'x mut Fabric<'f, N>,
     own: &'x mut Effects,
-    id: u32,
+    id: RunIndex,
     /// Members that have yet to arrive, and those that arrive in this round.
     waves: Peekable<IntoIter<ArrivalWave>>,
-    arriving: Option<Vec<u32>>,
+    arriving: Option<Vec<MemberIndex>>,
     present: Option<PresentRounds>,
     /// Instant of the replay, and rounds handled there.
     at: Time,
@@ -78,8 +80,8 @@ impl<N: NetworkBackend, M: CollectiveModel> LoopComponents for LoneRun<'_, '_, '
     fn round(&mut self, now: Time) {
         let (fabric, own) = (&mut *self.fabric, &mut *self.own);
         if let Some(members) = self.arriving.take() {
-            let run = &mut self.collectives.runs[self.id as usize];
-            let everybody = self.collectives.groups[run.group as usize].plan.present;
+            let run = &mut self.collectives.chunks.runs[self.id];
+            let everybody = self.collectives.chunks.groups[run.group].plan.present;
             run.arrivals.arrived_now = members;
             let all = run.arrivals.arrived == everybody
                 && self.waves.peek().is_none()
@@ -105,7 +107,7 @@ impl<M: CollectiveModel> Collectives<'_, M> {
         &mut self,
         fabric: &mut Fabric<'_, N>,
         own: &mut Effects,
-        (id, waves): (u32, Vec<ArrivalWave>),
+        (id, waves): (RunIndex, Vec<ArrivalWave>),
         present: Option<PresentRounds>,
     ) {
         let mut alone = LoneRun {
@@ -140,16 +142,17 @@ impl<M: CollectiveModel> Collectives<'_, M> {
             match notice {
                 DeliveryNotice::Delivered(op) => {
                     let of = fabric.forget_op(op);
-                    self.arrived(fabric, own, now, of);
+                    self.chunks.arrived(fabric, own, now, of);
                 }
                 // Scripts have no closed form, so steps are all that is replayed alone.
                 DeliveryNotice::Injected(op) => {
                     if let InFlightOp::Step { run, from, .. } = fabric.of_op(op) {
-                        self.step_left(fabric, own, now, run, from);
+                        self.chunks
+                            .step_left(fabric, own, now, RunCell { run, cell: from });
                     }
                 }
             }
         }
-        self.advance_begun(fabric, own, now);
+        self.chunks.advance_begun(fabric, own, now);
     }
 }

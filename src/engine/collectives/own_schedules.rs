@@ -1,9 +1,9 @@
 //! Schedules of members that carry out collectives of their own under one number, in the order of issue.
 
-use super::run::CollectiveRun;
 use super::{Collectives, IssueMismatch, MemberCall};
-use crate::discipline::{CollectiveModel, Discipline};
-use crate::plan::{BoundSlot, NONE};
+use crate::discipline::CollectiveModel;
+use crate::ids::{GroupSlot, RunIndex};
+use crate::plan::NONE;
 use chakram_base::ids::NodeIndex;
 use chakram_hardware::collective::CollectiveRequest;
 
@@ -13,13 +13,13 @@ impl<M: CollectiveModel> Collectives<'_, M> {
     fn own_schedule(
         &mut self,
         call: MemberCall<'_, '_>,
-        slot: BoundSlot,
-        run: u32,
+        slot: GroupSlot,
+        run: RunIndex,
     ) -> Result<u32, usize> {
         let (graph, node) = (call.running.graph, call.node);
         let (kind, bytes) = (graph.call(node).kind, graph.bytes(node));
-        let group = self.groups[slot.group as usize].plan;
-        let of = &self.runs[run as usize];
+        let group = self.chunks.groups[slot.group].plan;
+        let of = &self.chunks.runs[run];
         let mut come = of
             .arrivals
             .nodes
@@ -28,7 +28,10 @@ impl<M: CollectiveModel> Collectives<'_, M> {
             .filter(|(_, node)| **node != NONE)
             .map(|(member, _)| member);
         let first = come.clone().next().unwrap_or(0);
-        let Some(shared) = of.request.filter(|_| self.backend.matches_in_issue_order()) else {
+        let Some(shared) = of
+            .request
+            .filter(|_| self.chunks.backend.matches_in_issue_order())
+        else {
             return Err(first);
         };
         let buffer = kind.buffer(bytes, group.members.len() as u32);
@@ -40,16 +43,16 @@ impl<M: CollectiveModel> Collectives<'_, M> {
             splits: None,
             number: shared.number,
         };
-        let backend = &*self.backend;
-        let identity = self.groups[slot.group as usize].identity;
+        let backend = &*self.chunks.backend;
+        let identity = self.chunks.groups[slot.group].id;
         let key = (identity, &request, of.root, backend.variant(&request));
         let work_out = || backend.chunk_schedule(&request, &group.extent, &group.paths);
-        let number = self.schedules.find(key, work_out);
-        let own = self.schedules.get(number);
+        let number = self.chunks.schedules.find(key, work_out);
+        let own = self.chunks.schedules.get(number);
         if (own.chunks(), own.length()) != (of.chunks, of.length) {
             return Err(first);
         }
-        let stages = |number| self.schedules.get(number).stages();
+        let stages = |number| self.chunks.schedules.get(number).stages();
         // All members as one line may be a phase beside a dimension that is that line.
         let line = |phase: usize| {
             let phase = &group.extent.phases[phase];
@@ -68,7 +71,7 @@ impl<M: CollectiveModel> Collectives<'_, M> {
         }
         // Members exchange messages only along common lines of a phase, so only those have to agree, and only there.
         let positions = &group.extent.position_of;
-        let position = positions[slot.member as usize];
+        let position = positions[slot.member.index()];
         let disagrees = |&member: &usize| {
             let (other, at) = (of.schedule_at(positions[member]), positions[member]);
             let differs = |phase: usize| {
@@ -82,55 +85,11 @@ impl<M: CollectiveModel> Collectives<'_, M> {
         come.find(disagrees).map_or(Ok(number), Err)
     }
 
-    /// Returns the number by which members know the stage that a cell is in: that of its counterpart in the schedule of
-    /// the first member. Members that carry out different collectives may pass phases in different orders, and messages
-    /// are matched by the line that they go along.
-    // Asked for three times for each message, and mostly a look at the cell.
-    #[inline(always)]
-    pub(super) fn shared_stage(&self, id: u32, cell: u32) -> u16 {
-        let run = &self.runs[id as usize];
-        let progress = run.progress.as_ref().expect("it has begun");
-        let number = progress.cells[cell as usize].stage;
-        if !M::Order::MATCHES_AS_ISSUED || run.own_schedules.is_empty() {
-            return number;
-        }
-        let own = run.schedule_at(run.position(cell));
-        self.counterpart(run, (own, run.schedule), number)
-    }
-
-    /// Returns the stage of the member at `position` that members know by the number `shared`.
-    pub(super) fn own_stage(&self, run: &CollectiveRun, position: u32, shared: u16) -> u16 {
-        self.counterpart(run, (run.schedule, run.schedule_at(position)), shared)
-    }
-
-    /// Returns the stage of the schedule `to` along the line of the stage `number` of `from`, before which there are as
-    /// many along that line.
-    #[cold]
-    fn counterpart(&self, run: &CollectiveRun, (from, to): (u32, u32), number: u16) -> u16 {
-        if from == to {
-            return number;
-        }
-        let stages = |schedule| self.schedules.get(schedule).stages();
-        let (from, to): (&[M::Stage], &[M::Stage]) = (stages(from), stages(to));
-        let Some(of) = from.get(number as usize) else {
-            return number;
-        };
-        let phases = &self.groups[run.group as usize].plan.extent.phases;
-        let line = |stage: &M::Stage| {
-            let phase = &phases[self.backend.phase(stage)];
-            (phase.size, phase.stride)
-        };
-        let alike = |stage: &&M::Stage| line(stage) == line(of);
-        let before = from[..number as usize].iter().filter(alike).count();
-        let mut counterparts = (0..).zip(to).filter(|(_, stage)| alike(stage));
-        counterparts.nth(before).map_or(number, |(stage, _)| stage)
-    }
-
     /// Compares a member's collective with the first one's: where they differ it gets a schedule of its own, and the
     /// first member whose messages differ from a partner's is recorded as a disagreement.
-    pub(super) fn check_alike(&mut self, call: MemberCall<'_, '_>, slot: BoundSlot, run: u32) {
+    pub(super) fn check_alike(&mut self, call: MemberCall<'_, '_>, slot: GroupSlot, run: RunIndex) {
         let (graph, node) = (call.running.graph, call.node);
-        let of = &self.runs[run as usize];
+        let of = &self.chunks.runs[run];
         let same = of.request.is_some_and(|request| {
             request.kind == graph.call(node).kind && request.bytes == graph.bytes(node)
         });
@@ -138,15 +97,15 @@ impl<M: CollectiveModel> Collectives<'_, M> {
             return;
         }
         let own = self.own_schedule(call, slot, run);
-        let of = &mut self.runs[run as usize];
-        let group = self.groups[slot.group as usize].plan;
+        let of = &mut self.chunks.runs[run];
+        let group = self.chunks.groups[slot.group].plan;
         match own {
             Ok(own) => {
                 if of.own_schedules.is_empty() {
                     of.own_schedules = vec![of.schedule; group.members.len()];
                 }
-                let position = group.extent.position_of[slot.member as usize];
-                of.own_schedules[position as usize] = own;
+                let position = group.extent.position_of[slot.member.index()];
+                of.own_schedules[position.index()] = own;
             }
             Err(other) => {
                 // The loop stops after this round and refuses the job.

@@ -10,8 +10,9 @@ use crate::dataflow::Dataflow;
 use crate::discipline::CollectiveModel;
 use crate::effects::Effects;
 use crate::event::{Event, EventClass};
+use crate::ids::RunIndex;
 use crate::plan::{GroupPlan, NONE};
-use chakram_base::ids::{NodeIndex, Rank};
+use chakram_base::ids::{MemberIndex, NodeIndex, Rank};
 use chakram_base::units::{Span, Time};
 use chakram_trace::graph::Graph;
 
@@ -29,75 +30,99 @@ impl CommTiming {
             Self::Recorded => graph.call(node).eager,
         }
     }
-}
 
-impl<M: CollectiveModel> Collectives<'_, M> {
     /// Returns whether `member`'s part in a collective can begin only when `other` has started.
-    pub fn awaits(&self, group: &RunningGroup<'_>, sequence: u32, member: u32, other: u32) -> bool {
-        match root_of(group.plan, sequence).filter(|_| self.settings.comm == CommTiming::Recorded) {
+    pub(crate) fn awaits(
+        self,
+        group: &RunningGroup<'_>,
+        sequence: u32,
+        member: MemberIndex,
+        other: MemberIndex,
+    ) -> bool {
+        match root_of(group.plan, sequence).filter(|_| self == Self::Recorded) {
             None => true,
             Some(root) => {
-                let present = group.instance(group.plan.members[root as usize]) != NONE;
+                let present = group.instance(group.plan.members[root.index()]).is_some();
                 member == root || other == root || !present
             }
         }
     }
+}
 
+impl<M: CollectiveModel> Collectives<'_, M> {
     /// Begins the parts whose members no longer wait for anybody; called when no event is left at `now` and members
     /// of the collective have started.
-    pub fn begin_parts(&mut self, flow: &Dataflow<'_>, effects: &mut Effects, now: Time, id: u32) {
-        let run = &mut self.runs[id as usize];
+    pub fn begin_parts(
+        &mut self,
+        flow: &Dataflow<'_>,
+        effects: &mut Effects,
+        now: Time,
+        id: RunIndex,
+    ) {
+        let run = &mut self.chunks.runs[id];
         let mut fresh = std::mem::take(&mut run.arrivals.arrived_now);
         let (sequence, members) = (run.sequence, run.arrivals.nodes.len() as u32);
-        let slot = run.group as usize;
-        let group = self.groups[slot].plan;
+        let slot = run.group;
+        let group = self.chunks.groups[slot].plan;
         run.recorded.begins.resize(members as usize, Time::END);
         let all = run.arrivals.arrived == group.present;
         let root =
-            root_of(group, sequence).filter(|&root| run.arrivals.nodes[root as usize] != NONE);
+            root_of(group, sequence).filter(|&root| run.arrivals.nodes[root.index()] != NONE);
         let sweep = all || root.is_some_and(|root| fresh.contains(&root));
         // A start of the root, or of the last member, can release every member; any other start only itself.
         let candidates = if sweep { members } else { fresh.len() as u32 };
         for i in 0..candidates {
-            let member = if sweep { i } else { fresh[i as usize] };
-            let run = &self.runs[id as usize];
-            let node = run.arrivals.nodes[member as usize];
-            if node == NONE || run.recorded.begins[member as usize] != Time::END {
+            let member = if sweep {
+                MemberIndex(i)
+            } else {
+                fresh[i as usize]
+            };
+            let run = &self.chunks.runs[id];
+            let node = run.arrivals.nodes[member.index()];
+            if node == NONE || run.recorded.begins[member.index()] != Time::END {
                 continue;
             }
             let node = NodeIndex(node);
-            let instance = self.groups[slot].instance(group.members[member as usize]);
+            let instance = self.chunks.groups[slot].instance(group.members[member.index()]);
+            let instance = instance.expect("who has started has a trace");
             // Of a rooted collective, members other than the root need the root alone.
             let follows = root.is_some_and(|root| root != member);
             let running = flow.instance(instance);
             if !(all || follows || self.settings.comm.waits_for_nobody(running.graph, node)) {
                 continue;
             }
-            effects.begin(running.number, node);
+            effects.begin(running.id, node);
             let end = now + running.duration(node);
             effects.end_at(end, instance, node);
             let transfer = running.graph.recorded(node);
-            let run = &mut self.runs[id as usize];
-            run.recorded.begins[member as usize] = now;
+            let run = &mut self.chunks.runs[id];
+            run.recorded.begins[member.index()] = now;
             run.recorded.end = run.recorded.end.max(end);
             run.recorded.transfer = run.recorded.transfer.max(transfer);
         }
         fresh.clear();
-        let run = &mut self.runs[id as usize];
+        let run = &mut self.chunks.runs[id];
         run.arrivals.arrived_now = fresh;
         if all {
-            self.counts.recorded += 1;
-            let event = Event::new(EventClass::Run, 0, id);
+            self.answers.recorded += 1;
+            let event = Event::of_run(EventClass::Run, id, 0);
             effects.agenda.push(run.recorded.end, event);
         }
     }
 
     /// Ends a collective that lasted as recorded, of which each member's part has completed by itself.
-    pub fn end_recorded(&mut self, flow: &Dataflow<'_>, effects: &mut Effects, now: Time, id: u32) {
-        let run = &self.runs[id as usize];
-        let totals = self.waiting_as_recorded(flow, run, &self.groups[run.group as usize]);
+    pub fn end_recorded(
+        &mut self,
+        flow: &Dataflow<'_>,
+        effects: &mut Effects,
+        now: Time,
+        id: RunIndex,
+    ) {
+        let run = &self.chunks.runs[id];
+        let totals = self.waiting_as_recorded(flow, run, &self.chunks.groups[run.group]);
         let transfer = run.recorded.transfer;
-        self.record(effects, now, id, (false, totals, transfer));
+        self.chunks
+            .record(effects, now, id, false, totals, transfer);
     }
 
     /// Returns the total waiting of a run that lasted as recorded, and the rank that caused most of it.
@@ -109,13 +134,14 @@ impl<M: CollectiveModel> Collectives<'_, M> {
     ) -> WaitTotals {
         let group = running.plan;
         let root =
-            root_of(group, run.sequence).filter(|&root| run.arrivals.nodes[root as usize] != NONE);
+            root_of(group, run.sequence).filter(|&root| run.arrivals.nodes[root.index()] != NONE);
         let (mut for_last, mut for_root) = (Span::ZERO, Span::ZERO);
         for (member, &node) in run.arrivals.nodes.iter().enumerate() {
             if node == NONE {
                 continue;
             }
             let instance = running.instance(group.members[member]);
+            let instance = instance.expect("who has started has a trace");
             let graph = flow.instance(instance).graph;
             if self.settings.comm == CommTiming::Captured {
                 for_last += graph.wait(NodeIndex(node));
@@ -123,7 +149,7 @@ impl<M: CollectiveModel> Collectives<'_, M> {
             }
             let waited = run.recorded.begins[member].since(run.arrivals.starts[member]);
             match root {
-                Some(root) if root as usize != member => for_root += waited,
+                Some(root) if root.index() != member => for_root += waited,
                 _ => for_last += waited,
             }
         }
@@ -132,7 +158,7 @@ impl<M: CollectiveModel> Collectives<'_, M> {
             return (sum, None);
         }
         let most = match root {
-            Some(root) if for_root >= for_last => (group.members[root as usize], for_root),
+            Some(root) if for_root >= for_last => (group.members[root.index()], for_root),
             _ => (run.last_to_start(group), for_last),
         };
         (sum, Some(most))
@@ -140,8 +166,8 @@ impl<M: CollectiveModel> Collectives<'_, M> {
 }
 
 /// Returns the root's index among the members, if the collective has a root.
-fn root_of(group: &GroupPlan, sequence: u32) -> Option<u32> {
+fn root_of(group: &GroupPlan, sequence: u32) -> Option<MemberIndex> {
     let call = &group.calls[sequence as usize];
     let has_root = call.kind.has_root();
-    has_root.then(|| group.extent.member_at[call.root as usize])
+    has_root.then(|| group.extent.member_at[call.root.index()])
 }

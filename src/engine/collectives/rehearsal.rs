@@ -20,8 +20,9 @@ use crate::discipline::{CollectiveModel, Discipline};
 use crate::effects::Effects;
 use crate::event::{Event, EventClass};
 use crate::fabric::Fabric;
+use crate::ids::RunIndex;
 use crate::plan::NONE;
-use chakram_base::ids::NodeIndex;
+use chakram_base::ids::{NodeIndex, Position};
 use chakram_base::units::{Span, Time};
 use chakram_hardware::network::{NetworkBackend, RehearsedLink, RehearsedLinks};
 use chakram_trace::format::CollectiveKind;
@@ -36,7 +37,7 @@ pub(super) struct CollectiveRehearsal {
     /// Arrival of each member; absent ones arrive with the last.
     pattern: Vec<Span>,
     /// The end of each member, with its position, in order.
-    pub ends: Vec<(Span, u32)>,
+    pub ends: Vec<(Span, Position)>,
     /// Links that it takes.
     pub links: Vec<RehearsedLink>,
 }
@@ -90,13 +91,13 @@ impl<M: CollectiveModel> Collectives<'_, M> {
         fabric: &mut Fabric<'_, N>,
         effects: &mut Effects,
         now: Time,
-        id: u32,
+        id: RunIndex,
         all: bool,
     ) -> bool {
         if !N::SHARED || M::Order::AT_ONCE || self.settings.stepwise || self.settings.many {
             return false;
         }
-        let run = &self.runs[id as usize];
+        let run = &self.chunks.runs[id];
         let has_parts = run.request.is_some_and(|request| request.splits.is_some());
         if run.length == 0 || has_parts || !run.own_schedules.is_empty() || run.answer.materialized
         {
@@ -119,14 +120,14 @@ impl<M: CollectiveModel> Collectives<'_, M> {
             // Known for the next one in this pattern.
             return false;
         }
-        let run = &self.runs[id as usize];
+        let run = &self.chunks.runs[id];
         let start = if together { now } else { run.arrivals.first };
         let links = fabric.rehearsed_links();
         let performs = |links: &mut dyn RehearsedLinks| {
             if is_held {
-                links.release(&rehearsal.links, id);
+                links.release(&rehearsal.links, id.0);
             }
-            links.perform(start, &rehearsal.links, id)
+            links.perform(start, &rehearsal.links, id.0)
         };
         if !links.is_some_and(performs) {
             if is_held {
@@ -137,13 +138,13 @@ impl<M: CollectiveModel> Collectives<'_, M> {
         let number = if is_held {
             run.answer.number
         } else {
-            self.number_answer()
+            self.answers.number()
         };
-        let run = &mut self.runs[id as usize];
+        let run = &mut self.chunks.runs[id];
         // Members that came before have enrolled and wait for the others.
         if let Some(progress) = run.progress.take() {
             fabric.close(progress.ports);
-            self.counts.stepwise -= 1;
+            self.answers.stepwise -= 1;
         }
         run.arrivals.arrived_now.clear();
         let (first, _) = rehearsal.ends[0];
@@ -152,8 +153,8 @@ impl<M: CollectiveModel> Collectives<'_, M> {
         answer.settlement = effects.progress.settled();
         answer.is_skewed = !together;
         (answer.rehearsal, answer.told) = (Some(rehearsal), 0);
-        self.counts.closed += 1;
-        let event = Event::new(EventClass::Run, number, id);
+        self.answers.closed += 1;
+        let event = Event::of_run(EventClass::Run, id, number);
         effects.agenda.push(start + first, event);
         true
     }
@@ -164,22 +165,22 @@ impl<M: CollectiveModel> Collectives<'_, M> {
         fabric: &mut Fabric<'_, N>,
         effects: &mut Effects,
         now: Time,
-        id: u32,
+        id: RunIndex,
     ) -> bool {
-        let run = &self.runs[id as usize];
+        let run = &self.chunks.runs[id];
         if !awaits_all(run) || run.progress.is_some() {
             return false;
         }
-        let RehearsalState::Known(known) = self.schedules.rehearsals(run.schedule) else {
+        let RehearsalState::Known(known) = self.chunks.schedules.rehearsals(run.schedule) else {
             return false;
         };
         let rehearsal = Arc::clone(&known[0]);
         let links = fabric.rehearsed_links();
-        if !links.is_some_and(|links| links.hold(now, &rehearsal.links, id)) {
+        if !links.is_some_and(|links| links.hold(now, &rehearsal.links, id.0)) {
             return false;
         }
-        let number = self.number_answer();
-        let run = &mut self.runs[id as usize];
+        let number = self.answers.number();
+        let run = &mut self.chunks.runs[id];
         (run.answer.number, run.answer.start) = (number, now);
         (run.answer.is_held, run.answer.is_skewed) = (true, true);
         run.answer.rehearsal = Some(rehearsal);
@@ -193,9 +194,9 @@ impl<M: CollectiveModel> Collectives<'_, M> {
         fabric: &mut Fabric<'_, N>,
         effects: &mut Effects,
         now: Time,
-        id: u32,
+        id: RunIndex,
     ) -> bool {
-        let run = &self.runs[id as usize];
+        let run = &self.chunks.runs[id];
         if run.answer.last_wave == now {
             // Messages of the first of two arrivals at one instant would leave before those of the second.
             self.materialize(fabric, effects, now, id);
@@ -205,8 +206,8 @@ impl<M: CollectiveModel> Collectives<'_, M> {
         true
     }
 
-    fn note_wave(&mut self, effects: &mut Effects, now: Time, id: u32) {
-        let run = &mut self.runs[id as usize];
+    fn note_wave(&mut self, effects: &mut Effects, now: Time, id: RunIndex) {
+        let run = &mut self.chunks.runs[id];
         run.arrivals.arrived_now.clear();
         run.answer.last_wave = now;
         run.answer.settlement = effects.progress.settled();
@@ -218,13 +219,13 @@ impl<M: CollectiveModel> Collectives<'_, M> {
         &mut self,
         fabric: &mut Fabric<'_, N>,
         effects: &mut Effects,
-        id: u32,
+        id: RunIndex,
         together: bool,
     ) -> Option<Arc<CollectiveRehearsal>> {
-        let run = &self.runs[id as usize];
+        let run = &self.chunks.runs[id];
         let (schedule, own) = (run.schedule, pattern(run, together));
         let may_skew = awaits_all(run);
-        let cached = self.schedules.cached(schedule);
+        let cached = self.chunks.schedules.cached(schedule);
         match &cached.rehearsal {
             RehearsalState::Impossible => return None,
             RehearsalState::Unused => {
@@ -245,7 +246,7 @@ impl<M: CollectiveModel> Collectives<'_, M> {
         if !together && !may_skew {
             return None;
         }
-        let backend = &*self.backend;
+        let backend = &*self.chunks.backend;
         let mut stages = cached.schedule.stages().iter();
         let is_scripted = stages.any(|stage| backend.is_scripted(stage));
         let found = if is_scripted {
@@ -254,7 +255,7 @@ impl<M: CollectiveModel> Collectives<'_, M> {
             self.rehearse(fabric, effects, id, own, together)
                 .map(Arc::new)
         };
-        let state = &mut self.schedules.cached(schedule).rehearsal;
+        let state = &mut self.chunks.schedules.cached(schedule).rehearsal;
         match (&found, &mut *state) {
             (Some(found), RehearsalState::Known(known)) => known.push(Arc::clone(found)),
             (Some(found), _) => *state = RehearsalState::Known(vec![Arc::clone(found)]),
@@ -268,15 +269,15 @@ impl<M: CollectiveModel> Collectives<'_, M> {
         &mut self,
         fabric: &mut Fabric<'_, N>,
         effects: &mut Effects,
-        id: u32,
+        id: RunIndex,
         pattern: Vec<Span>,
         together: bool,
     ) -> Option<CollectiveRehearsal> {
         fabric.rehearsed_links()?.begin();
         let mut own = Effects::default();
-        let begun = std::mem::take(&mut self.begun_chunks);
-        let stepwise = self.counts.stepwise;
-        let run = &mut self.runs[id as usize];
+        let begun = std::mem::take(&mut self.chunks.begun_chunks);
+        let stepwise = self.answers.stepwise;
+        let run = &mut self.chunks.runs[id];
         let start = if together {
             run.arrivals.last
         } else {
@@ -286,21 +287,21 @@ impl<M: CollectiveModel> Collectives<'_, M> {
         let fresh = std::mem::take(&mut run.arrivals.arrived_now);
         let waves = run.arrivals.waves(!together, start);
         let messages = std::mem::take(&mut run.messages);
-        self.rehearsed_ends = Some(Vec::new());
+        self.chunks.rehearsed_ends = Some(Vec::new());
         self.replay_alone(fabric, &mut own, (id, waves), None);
         effects.progress.events += own.progress.events;
         effects.refusal = effects.refusal.take().or(own.refusal);
-        let ends = self.rehearsed_ends.take().unwrap_or_default();
-        self.begun_chunks = begun;
-        self.counts.stepwise = stepwise;
+        let ends = self.chunks.rehearsed_ends.take().unwrap_or_default();
+        self.chunks.begun_chunks = begun;
+        self.answers.stepwise = stepwise;
         let links = fabric.rehearsed_links();
         let links = links.and_then(|links| links.end(start));
-        let run = &mut self.runs[id as usize];
+        let run = &mut self.chunks.runs[id];
         (run.progress, run.arrivals.arrived_now) = (progress, fresh);
         let tried = std::mem::replace(&mut run.messages, messages);
         fabric.forget_messages(tried);
         let members = run.arrivals.nodes.len();
-        let mut ends: Vec<(Span, u32)> = ends
+        let mut ends: Vec<(Span, Position)> = ends
             .into_iter()
             .map(|(at, position)| (at.since(start), position))
             .collect();
@@ -317,34 +318,40 @@ impl<M: CollectiveModel> Collectives<'_, M> {
     }
 
     /// Ends the members of a rehearsed run that end `now`, if the event belongs to its last answer.
-    pub(super) fn end_rehearsed(&mut self, effects: &mut Effects, now: Time, id: u32, number: u32) {
-        let answer = &self.runs[id as usize].answer;
+    pub(super) fn end_rehearsed(
+        &mut self,
+        effects: &mut Effects,
+        now: Time,
+        id: RunIndex,
+        number: u32,
+    ) {
+        let answer = &self.chunks.runs[id].answer;
         let start = answer.start;
         let Some(rehearsal) = answer.rehearsal.clone().filter(|_| answer.number == number) else {
             return;
         };
         let next = loop {
-            let run = &mut self.runs[id as usize];
+            let run = &mut self.chunks.runs[id];
             let next = rehearsal.ends.get(run.answer.told as usize);
             let Some(&(_, position)) = next.filter(|&&(end, _)| start + end == now) else {
                 break next;
             };
             run.answer.told += 1;
-            let running = &self.groups[run.group as usize];
-            let member = running.plan.extent.member_at[position as usize] as usize;
+            let running = &self.chunks.groups[run.group];
+            let member = running.plan.extent.member_at[position.index()].index();
             let instance = running.instance(running.plan.members[member]);
             let node = run.arrivals.nodes[member];
-            if instance != NONE {
+            if let Some(instance) = instance {
                 effects.end::<M::Order>(now, instance, NodeIndex(node));
             }
         };
         if let Some(&(end, _)) = next {
-            let event = Event::new(EventClass::Run, number, id);
+            let event = Event::of_run(EventClass::Run, id, number);
             effects.agenda.push(start + end, event);
             return;
         }
-        self.runs[id as usize].answer.number = 0;
-        self.counts.revocable -= 1;
-        self.record_model(effects, now, id, false);
+        self.chunks.runs[id].answer.number = 0;
+        self.answers.settle();
+        self.chunks.record_model(effects, now, id, false);
     }
 }

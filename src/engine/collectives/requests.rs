@@ -4,28 +4,46 @@
 //! the sender is ready. So data arrives before its receive is posted only where two ranks exchange several sizes
 //! under one tag, because requests do not carry a size.
 
-use super::Collectives;
+use super::executor::ChunkExecutor;
 use super::run::CellPlace;
 use crate::discipline::CollectiveModel;
 use crate::effects::Effects;
 use crate::fabric::{Fabric, InFlightOp};
+use crate::ids::{RunCell, SharedStage};
 use chakram_base::units::Time;
 use chakram_hardware::network::NetworkBackend;
+use std::collections::BTreeMap;
 
-impl<M: CollectiveModel> Collectives<'_, M> {
+/// Ops of steps that wait for their rendezvous request, by cell, stage and step.
+#[derive(Debug, Default)]
+pub(super) struct WithheldSteps(BTreeMap<(RunCell, SharedStage, u32), u32>);
+
+impl WithheldSteps {
+    /// Keeps the op of a step until it is requested.
+    pub fn put(&mut self, at: RunCell, stage: SharedStage, step: u32, op: u32) {
+        self.0.insert((at, stage, step), op);
+    }
+
+    /// Returns the op of a step that is requested, if it waits for that.
+    pub fn take(&mut self, at: RunCell, stage: SharedStage, step: u32) -> Option<u32> {
+        self.0.remove(&(at, stage, step))
+    }
+}
+
+impl<M: CollectiveModel> ChunkExecutor<'_, M> {
     /// Sends a rendezvous request to every source from which a member now receives.
     pub(super) fn request_messages<N: NetworkBackend>(
         &mut self,
         fabric: &mut Fabric<'_, N>,
         effects: &mut Effects,
         now: Time,
-        (id, cell): (u32, u32),
+        at: RunCell,
     ) {
-        let shared = self.shared_stage(id, cell);
+        let shared = self.shared_stage(at);
         for k in 0.. {
-            let run = &self.runs[id as usize];
-            let group = self.groups[run.group as usize].plan;
-            let place = run.place(cell, &self.schedules, group, &*self.backend);
+            let run = &self.runs[at.run];
+            let group = self.groups[run.group].plan;
+            let place = run.place(at.cell, &self.schedules, group, &*self.backend);
             let Some(CellPlace {
                 stage,
                 queue_slot,
@@ -36,23 +54,23 @@ impl<M: CollectiveModel> Collectives<'_, M> {
             };
             let stage = self.schedules.stage(stage);
             let progress = run.progress.as_ref().expect("it has begun");
-            let state = progress.cells[cell as usize];
+            let state = progress.cells[at.cell.index()];
             let source = self.backend.source(stage, queue_slot, line, state.taken, k);
             let Some(source) = source else {
                 return;
             };
-            let position = run.position(cell);
+            let position = run.position(at.cell);
             let phase = &group.extent.phases[self.backend.phase(stage)];
             let from = phase.position(position, source.from);
             let op = InFlightOp::ChunkRequest {
-                run: id,
-                from: cell,
-                to: cell - position + from,
+                run: at.run,
+                from: at.cell,
+                to: at.cell.moved(position, from),
                 stage: shared,
                 step: source.step,
             };
             let npus = &group.extent.npus;
-            let ends = (npus[position as usize], npus[from as usize]);
+            let ends = (npus[position.index()], npus[from.index()]);
             fabric.request(now, op, ends, effects);
         }
     }
@@ -64,17 +82,17 @@ impl<M: CollectiveModel> Collectives<'_, M> {
         fabric: &mut Fabric<'_, N>,
         effects: &mut Effects,
         now: Time,
-        (id, to): (u32, u32),
-        (stage, step): (u16, u32),
+        at: RunCell,
+        (stage, step): (SharedStage, u32),
     ) {
-        if let Some(op) = self.expected.remove(&(id, to, stage, step)) {
+        if let Some(op) = self.withheld.take(at, stage, step) {
             fabric.release(now, op, effects);
             return;
         }
-        let progress = self.runs[id as usize]
+        let progress = self.runs[at.run]
             .progress
             .as_mut()
             .expect("a member waits for it");
-        progress.defer(to, stage, step + 1, true);
+        progress.defer(at.cell, stage, step + 1, true);
     }
 }

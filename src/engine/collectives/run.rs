@@ -6,8 +6,9 @@ use super::recorded::WaitTotals;
 use super::rehearsal::CollectiveRehearsal;
 use super::schedule_cache::{ScheduleCache, StageRef};
 use crate::discipline::CollectiveModel;
+use crate::ids::{CellIndex, GroupIndex, SharedStage};
 use crate::plan::{GroupPlan, NONE};
-use chakram_base::ids::{NodeIndex, Rank};
+use chakram_base::ids::{MemberIndex, NodeIndex, Position, Rank, StageIndex};
 use chakram_base::units::{Span, Time};
 use chakram_hardware::collective::{ChunkSchedule, CollectiveRequest, LinePosition};
 use chakram_hardware::network::PortRange;
@@ -15,13 +16,13 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 /// Stage of a chunk that has not begun any at a member.
-pub(super) const OUTSIDE: u16 = u16::MAX;
+pub(super) const OUTSIDE: StageIndex = StageIndex(u16::MAX);
 
 /// One collective of one group, from its first arrival to its last completion.
 #[derive(Debug)]
 pub struct CollectiveRun {
     /// Index among the groups of launches in flight.
-    pub(super) group: u32,
+    pub(super) group: GroupIndex,
     /// Number of the group among those of all launches.
     pub(super) number: u32,
     /// Number of the group's collectives before this one.
@@ -29,7 +30,7 @@ pub struct CollectiveRun {
     /// Collective that is carried out.
     pub(super) request: Option<CollectiveRequest>,
     /// The root's position.
-    pub(super) root: u32,
+    pub(super) root: Position,
     pub(super) arrivals: MemberArrivals,
     /// Number of its schedule in [`ScheduleCache`](super::schedule_cache::ScheduleCache).
     pub(super) schedule: u32,
@@ -64,7 +65,7 @@ pub(super) struct MemberArrivals {
     /// Arrival time of the last member.
     pub last: Time,
     /// Members that arrived at this instant.
-    pub arrived_now: Vec<u32>,
+    pub arrived_now: Vec<MemberIndex>,
 }
 
 /// Parts of the members of a collective that lasts as recorded.
@@ -101,7 +102,7 @@ pub(super) struct ClosedAnswer {
 
 impl ClosedAnswer {
     /// Whether the member at a position has ended by a rehearsal.
-    pub fn has_told(&self, position: u32) -> bool {
+    pub fn has_told(&self, position: Position) -> bool {
         let ends = self.rehearsal.iter().flat_map(|rehearsal| &rehearsal.ends);
         ends.take(self.told as usize)
             .any(|&(_, told)| told == position)
@@ -111,15 +112,18 @@ impl ClosedAnswer {
 impl MemberArrivals {
     /// Members that have arrived and are settled, all at `start` or each when it arrived.
     pub fn waves(&self, skewed: bool, start: Time) -> Vec<ArrivalWave> {
-        let members = (0..).zip(self.nodes.iter().zip(&self.starts));
+        let members = (0..)
+            .map(MemberIndex)
+            .zip(self.nodes.iter().zip(&self.starts));
         let present = members.filter(|(_, (node, _))| **node != NONE);
-        let mut arrivals: Vec<(Time, u32)> = present
+        let mut arrivals: Vec<(Time, MemberIndex)> = present
             .map(|(member, (_, at))| (if skewed { *at } else { start }, member))
             .filter(|(_, member)| !skewed || !self.arrived_now.contains(member))
             .collect();
         arrivals.sort_unstable();
         let waves = arrivals.chunk_by(|a, b| a.0 == b.0);
-        let members = |wave: &[(Time, u32)]| wave.iter().map(|&(_, member)| member).collect();
+        let members =
+            |wave: &[(Time, MemberIndex)]| wave.iter().map(|&(_, member)| member).collect();
         waves.map(|wave| (wave[0].0, members(wave))).collect()
     }
 }
@@ -128,7 +132,7 @@ impl MemberArrivals {
 #[derive(Clone, Copy, Debug)]
 pub(super) struct ChunkProgress {
     /// Stage that it is in; the number of stages when it is done, [`OUTSIDE`] before the first.
-    pub stage: u16,
+    pub stage: StageIndex,
     /// Whether it has been admitted to its stage, and, where that has two strands, has not ended it.
     pub begun: bool,
     /// Whether a message whose departure matters, the last of the stage or any paced one, has yet to leave.
@@ -173,30 +177,30 @@ pub(super) struct StepwiseProgress {
     pub waiting: Vec<u32>,
     /// Messages and rendezvous requests that came in their stage but before their step: by cell, stage, number of
     /// steps that the cell has to have taken, and whether it is a request.
-    pub early: BTreeMap<(u32, u16, u32, bool), u32>,
+    pub early: BTreeMap<(CellIndex, SharedStage, u32, bool), u32>,
     /// Chunks that are done, by position.
     pub done: Vec<u32>,
     /// Positions of which all chunks are done.
     pub ended: u32,
     /// Messages and requests that came before their receiver was enrolled, by cell, where members may run one stage
     /// in different directions.
-    pub unsorted: BTreeMap<u32, Vec<UnsortedMessage>>,
+    pub unsorted: BTreeMap<CellIndex, Vec<UnsortedMessage>>,
     /// In that case, the position that was enrolled first.
-    pub first: Option<u32>,
+    pub first: Option<Position>,
     /// In that case, whether members do run different directions: a message may then have no receiver.
     pub mixed: bool,
     /// Positions of a sender and a receiver that never receives from it, the first such pair.
-    pub crossing: Option<(u32, u32)>,
+    pub crossing: Option<(Position, Position)>,
 }
 
 impl Default for CollectiveRun {
     fn default() -> Self {
         Self {
-            group: 0,
+            group: GroupIndex(0),
             number: 0,
             sequence: 0,
             request: None,
-            root: 0,
+            root: Position(0),
             arrivals: MemberArrivals::default(),
             schedule: 0,
             own_schedules: Vec::new(),
@@ -225,8 +229,8 @@ impl CollectiveRun {
     /// Resets a used run for another collective.
     pub(super) fn reset<S: Copy>(
         &mut self,
-        (group, of_all, sequence): (u32, u32, u32),
-        (request, root): (CollectiveRequest, u32),
+        (group, of_all, sequence): (GroupIndex, u32, u32),
+        (request, root): (CollectiveRequest, Position),
         members: usize,
         (number, schedule): (u32, &ChunkSchedule<S>),
     ) {
@@ -251,14 +255,14 @@ impl CollectiveRun {
     }
 
     /// Records the arrival of `member` with its node.
-    pub(super) fn arrive(&mut self, now: Time, member: u32, node: NodeIndex) {
+    pub(super) fn arrive(&mut self, now: Time, member: MemberIndex, node: NodeIndex) {
         if self.arrivals.arrived == 0 {
             self.arrivals.first = now;
         }
         self.arrivals.last = now;
         self.arrivals.arrived += 1;
-        self.arrivals.nodes[member as usize] = node.0;
-        self.arrivals.starts[member as usize] = now;
+        self.arrivals.nodes[member.index()] = node.0;
+        self.arrivals.starts[member.index()] = now;
     }
 
     /// Returns the rank with a trace that started last; of several the lowest.
@@ -323,52 +327,52 @@ impl CollectiveRun {
 
     /// Returns the number of the schedule of the member at a position.
     #[inline]
-    pub(super) fn schedule_at(&self, position: u32) -> u32 {
+    pub(super) fn schedule_at(&self, position: Position) -> u32 {
         if self.own_schedules.is_empty() {
             self.schedule
         } else {
-            self.own_schedules[position as usize]
+            self.own_schedules[position.index()]
         }
     }
 
     /// Returns the cell of a chunk at a position; where chunks have strands, that of the first strand.
     #[inline]
-    pub(super) fn cell(&self, chunk: u32, position: u32) -> u32 {
-        chunk * self.strands * self.arrivals.nodes.len() as u32 + position
+    pub(super) fn cell(&self, chunk: u32, position: Position) -> CellIndex {
+        CellIndex(chunk * self.strands * self.arrivals.nodes.len() as u32 + position.0)
     }
 
     /// Returns the cell of the other strand.
     #[inline]
-    pub(super) fn other_strand(&self, cell: u32) -> u32 {
+    pub(super) fn other_strand(&self, cell: CellIndex) -> CellIndex {
         let members = self.arrivals.nodes.len() as u32;
         match self.strand(cell) {
-            0 => cell + members,
-            _ => cell - members,
+            0 => CellIndex(cell.0 + members),
+            _ => CellIndex(cell.0 - members),
         }
     }
 
     /// Returns the strand of a cell.
     #[inline]
-    pub(super) fn strand(&self, cell: u32) -> u32 {
+    pub(super) fn strand(&self, cell: CellIndex) -> u32 {
         match self.strands {
             // One strand is the common case, and spares the division.
             1 => 0,
-            strands => cell / self.arrivals.nodes.len() as u32 % strands,
+            strands => cell.0 / self.arrivals.nodes.len() as u32 % strands,
         }
     }
 
     /// Returns the chunk of a cell.
     #[inline]
-    pub(super) fn chunk(&self, cell: u32) -> u32 {
+    pub(super) fn chunk(&self, cell: CellIndex) -> u32 {
         match self.chunks {
             1 => 0,
-            _ => cell / (self.arrivals.nodes.len() as u32 * self.strands),
+            _ => cell.0 / (self.arrivals.nodes.len() as u32 * self.strands),
         }
     }
 
     /// Returns the chunk of a cell, or any other if all chunks have one schedule.
     #[inline]
-    pub(super) fn chunk_in<S: Copy>(&self, schedule: &ChunkSchedule<S>, cell: u32) -> u32 {
+    pub(super) fn chunk_in<S: Copy>(&self, schedule: &ChunkSchedule<S>, cell: CellIndex) -> u32 {
         if schedule.is_uniform() {
             0
         } else {
@@ -378,10 +382,10 @@ impl CollectiveRun {
 
     /// Returns the position of a cell.
     #[inline]
-    pub(super) fn position(&self, cell: u32) -> u32 {
+    pub(super) fn position(&self, cell: CellIndex) -> Position {
         match self.chunks * self.strands {
-            1 => cell,
-            _ => cell % self.arrivals.nodes.len() as u32,
+            1 => Position(cell.0),
+            _ => Position(cell.0 % self.arrivals.nodes.len() as u32),
         }
     }
 
@@ -390,14 +394,14 @@ impl CollectiveRun {
     #[inline(always)]
     pub(super) fn place<M: CollectiveModel>(
         &self,
-        cell: u32,
+        cell: CellIndex,
         schedules: &ScheduleCache<M::Stage>,
         plan: &GroupPlan,
         backend: &M,
     ) -> Option<CellPlace> {
         let progress = self.progress.as_ref()?;
         let position = self.position(cell);
-        let number = progress.cells[cell as usize].stage;
+        let number = progress.cells[cell.index()].stage;
         let own = self.schedule_at(position);
         let schedule = schedules.get(own);
         let index = schedule.stage_index(self.chunk_in(schedule, cell), number)?;
@@ -405,7 +409,7 @@ impl CollectiveRun {
             schedule: own,
             index: index as u32,
         };
-        let queue_slot = progress.queue_slots[cell as usize * self.length + number as usize];
+        let queue_slot = progress.queue_slots[cell.index() * self.length + number.index()];
         let of = &schedule.stages()[index];
         let line = backend.line_position(&plan.extent, of, position, self.root);
         let line = match self.strand(cell) {
@@ -422,7 +426,13 @@ impl CollectiveRun {
 
 impl StepwiseProgress {
     /// Defers a message or request until `cell` has taken `taken` steps.
-    pub(super) fn defer(&mut self, cell: u32, stage: u16, taken: u32, is_request: bool) {
+    pub(super) fn defer(
+        &mut self,
+        cell: CellIndex,
+        stage: SharedStage,
+        taken: u32,
+        is_request: bool,
+    ) {
         *self
             .early
             .entry((cell, stage, taken, is_request))
@@ -433,8 +443,8 @@ impl StepwiseProgress {
     #[inline]
     pub(super) fn take_deferred(
         &mut self,
-        cell: u32,
-        stage: u16,
+        cell: CellIndex,
+        stage: SharedStage,
         taken: u32,
         is_request: bool,
     ) -> u32 {

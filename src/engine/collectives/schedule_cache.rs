@@ -1,13 +1,15 @@
 //! Cache of the schedules of collectives, computed once for all that are alike.
 
 use super::rehearsal::RehearsalState;
+use crate::ids::ReplayGroupId;
+use chakram_base::ids::Position;
 use chakram_base::units::Span;
 use chakram_hardware::collective::{ChunkSchedule, CollectiveRequest};
 use chakram_trace::format::CollectiveKind;
 use std::collections::BTreeMap;
 
 /// Identity of a schedule: group, kind, bytes, root, and a variant of the backend's own.
-type ScheduleKey = (u32, CollectiveKind, u64, u32, u64);
+type ScheduleKey = (ReplayGroupId, CollectiveKind, u64, Position, u64);
 
 /// A stage, by the numbers of its schedule and of itself in there. What is in a register is passed on faster than a stage.
 #[derive(Clone, Copy, Debug)]
@@ -46,7 +48,7 @@ impl<S: Copy> ScheduleCache<S> {
     /// Returns the number of a request's schedule, computed by `work_out` if it is the first of its kind.
     pub fn find(
         &mut self,
-        (group, request, root, variant): (u32, &CollectiveRequest, u32, u64),
+        (group, request, root, variant): (ReplayGroupId, &CollectiveRequest, Position, u64),
         work_out: impl FnOnce() -> ChunkSchedule<S>,
     ) -> u32 {
         let key = (group, request.kind, request.bytes, root, variant);

@@ -5,28 +5,30 @@
 //! message is there is over at once, and messages of one instant are collected, so that the order of events within the
 //! instant does not matter.
 
-use super::Collectives;
 use super::chunks::{LAST_ORDER, POSITION_BITS};
+use super::executor::ChunkExecutor;
 use crate::discipline::{CollectiveModel, Discipline};
 use crate::effects::Effects;
 use crate::event::{Event, EventClass};
 use crate::fabric::{Fabric, InFlightOp};
+use crate::ids::RunCell;
+use chakram_base::ids::Position;
 use chakram_base::units::{BufferShare, Time};
-use chakram_hardware::collective::{ScriptAction, ScriptEvent};
+use chakram_hardware::collective::{ScriptAction, ScriptEvent, ScriptPlayer};
 use chakram_hardware::network::{NetworkBackend, NetworkMessage};
 
-impl<M: CollectiveModel> Collectives<'_, M> {
+impl<M: CollectiveModel> ChunkExecutor<'_, M> {
     /// Delivers a script event to the member of `cell`, and carries out the actions that follow.
     pub(super) fn play<N: NetworkBackend>(
         &mut self,
         fabric: &mut Fabric<'_, N>,
         effects: &mut Effects,
         now: Time,
-        (id, cell): (u32, u32),
+        at: RunCell,
         cue: ScriptEvent,
     ) {
         let mut acts = Vec::new();
-        self.cue(id, cell, cue, &mut acts);
+        self.cue(at, cue, &mut acts);
         let mut done = 0;
         while let Some(&act) = acts.get(done) {
             done += 1;
@@ -37,70 +39,73 @@ impl<M: CollectiveModel> Collectives<'_, M> {
                     label,
                     part,
                 } => {
-                    let run = &self.runs[id as usize];
+                    let run = &self.runs[at.run];
                     let op = InFlightOp::Scripted {
-                        run: id,
-                        from: cell,
-                        to: cell - run.position(cell) + to,
+                        run: at.run,
+                        from: at.cell,
+                        to: at.cell.moved(run.position(at.cell), Position(to)),
                         part,
                         label,
                     };
                     self.send_part(fabric, effects, now, op, BufferShare::whole(bytes));
                 }
                 ScriptAction::Wait { span, part } if M::Order::AT_ONCE => {
-                    let run = &self.runs[id as usize];
-                    let group = self.groups[run.group as usize].plan;
-                    let npu = group.extent.npus[run.position(cell) as usize];
-                    let event = Event::new(EventClass::ScriptEvent, id, cell);
-                    effects.agenda.delay(npu.0, now + span, event, part);
+                    let run = &self.runs[at.run];
+                    let group = self.groups[run.group].plan;
+                    let npu = group.extent.npus[run.position(at.cell).index()];
+                    let event = Event::of_cell(EventClass::ScriptEvent, at);
+                    effects.agenda.delay(npu, now + span, event, part);
                 }
                 ScriptAction::Wait { span, part } => {
-                    self.take_later(fabric, effects, now + span, (id, cell), part)
+                    self.take_later(fabric, effects, now + span, at, part)
                 }
                 ScriptAction::TakeArrived { part } if M::Order::AT_ONCE => {
-                    self.take_later(fabric, effects, now, (id, cell), part)
+                    self.take_later(fabric, effects, now, at, part)
                 }
                 ScriptAction::TakeArrived { part } => {
-                    self.cue(id, cell, ScriptEvent::OpCompleted { part }, &mut acts)
+                    self.cue(at, ScriptEvent::OpCompleted { part }, &mut acts)
                 }
-                ScriptAction::End => self.end_stage(fabric, effects, now, id, cell),
+                ScriptAction::End => self.end_stage(fabric, effects, now, at),
             }
         }
     }
 
     /// Delivers a script event to the member of `cell`; its actions are appended to `acts`.
-    fn cue(&mut self, id: u32, cell: u32, cue: ScriptEvent, acts: &mut Vec<ScriptAction>) {
-        let run = &self.runs[id as usize];
-        let extent = &self.groups[run.group as usize].plan.extent;
-        let (player, root) = ((id, run.position(cell)), run.root);
+    fn cue(&mut self, at: RunCell, cue: ScriptEvent, acts: &mut Vec<ScriptAction>) {
+        let run = &self.runs[at.run];
+        let extent = &self.groups[run.group].plan.extent;
+        let player = ScriptPlayer {
+            run: at.run.0,
+            position: run.position(at.cell),
+        };
         // A message may come before its receiver begins, but all scripts have one stage.
         let Some(stage) = self.schedules.get(run.schedule).stages().first().copied() else {
             return;
         };
         self.backend
-            .advance_script(&stage, extent, player, root, cue, acts);
+            .advance_script(&stage, extent, player, run.root, cue, acts);
     }
 
-    /// Schedules the end of a part of a script at `at`.
+    /// Schedules the end of a part of a script at `end`.
     fn take_later<N: NetworkBackend>(
         &mut self,
         fabric: &mut Fabric<'_, N>,
         effects: &mut Effects,
-        at: Time,
-        (id, cell): (u32, u32),
+        end: Time,
+        at: RunCell,
         part: u32,
     ) {
         // The op is only a handle for the event, and no message is counted.
         let op = fabric.handle_of(InFlightOp::Scripted {
-            run: id,
-            from: cell,
-            to: cell,
+            run: at.run,
+            from: at.cell,
+            to: at.cell,
             part,
             label: 0,
         });
         effects
             .agenda
-            .push(at, Event::new(EventClass::ScriptReceived, 0, op));
+            .push(end, Event::new(EventClass::ScriptReceived, 0, op));
     }
 
     /// Submits a message of a script. Each member has a port in each phase, or one on each side: the message leaves
@@ -123,12 +128,12 @@ impl<M: CollectiveModel> Collectives<'_, M> {
         else {
             return;
         };
-        let run = &mut self.runs[id as usize];
+        let run = &mut self.runs[id];
         run.messages += 1;
-        let group = self.groups[run.group as usize].plan;
+        let group = self.groups[run.group].plan;
         let extent = &group.extent;
         let (from, to) = (run.position(from), run.position(to));
-        let ends = (extent.npus[from as usize], extent.npus[to as usize]);
+        let ends = (extent.npus[from.index()], extent.npus[to.index()]);
         let op = fabric.op(op);
         if !M::Order::OPENS_PORTS {
             let message = NetworkMessage::plain(op, ends, amount);
@@ -152,7 +157,7 @@ impl<M: CollectiveModel> Collectives<'_, M> {
             amount,
             tell_injected: !self.settings.sends_end_on_arrival,
             sole_sender: false,
-            order: part.min(u32::from(LAST_ORDER)) << POSITION_BITS | from,
+            order: part.min(u32::from(LAST_ORDER)) << POSITION_BITS | from.0,
         };
         let key = (ends.0.0, run.number + 1, run.sequence, 0, part.into());
         fabric.submit::<M::Order>(now, key, message, effects);
@@ -164,11 +169,11 @@ impl<M: CollectiveModel> Collectives<'_, M> {
         fabric: &mut Fabric<'_, N>,
         effects: &mut Effects,
         now: Time,
-        player: (u32, u32),
+        at: RunCell,
         part: u32,
     ) {
         let cue = ScriptEvent::OpCompleted { part };
-        self.play(fabric, effects, now, player, cue);
+        self.play(fabric, effects, now, at, cue);
     }
 
     /// Ends a part that waited, or that received a message which was there before.
@@ -187,7 +192,7 @@ impl<M: CollectiveModel> Collectives<'_, M> {
                 fabric,
                 effects,
                 now,
-                (run, from),
+                RunCell { run, cell: from },
                 ScriptEvent::OpCompleted { part },
             );
         }

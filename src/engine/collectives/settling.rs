@@ -1,16 +1,15 @@
 //! Settling of collectives: by closed form, or message by message, until all members have been told.
 
 use super::Collectives;
-use super::recorded::WaitTotals;
 use super::run::CollectiveRun;
-use crate::CollectiveRecord;
 use crate::ReplayRefusal;
 use crate::discipline::{CollectiveModel, Discipline};
 use crate::effects::{Effects, FollowUp};
 use crate::event::{Event, EventClass};
 use crate::fabric::Fabric;
-use crate::plan::{GroupPlan, NONE};
-use chakram_base::ids::NodeIndex;
+use crate::ids::RunIndex;
+use crate::plan::GroupPlan;
+use chakram_base::ids::{MemberIndex, NodeIndex};
 use chakram_base::units::{Span, Time};
 use chakram_hardware::collective::UncontendedCost;
 use chakram_hardware::network::NetworkBackend;
@@ -45,16 +44,16 @@ impl<M: CollectiveModel> Collectives<'_, M> {
         fabric: &mut Fabric<'_, N>,
         effects: &mut Effects,
         now: Time,
-        id: u32,
+        id: RunIndex,
     ) {
-        let run = &mut self.runs[id as usize];
-        let group = self.groups[run.group as usize].plan;
+        let run = &mut self.chunks.runs[id];
+        let group = self.chunks.groups[run.group].plan;
         let fresh = std::mem::take(&mut run.arrivals.arrived_now);
         let all = run.arrivals.arrived == group.present && run.arrivals.first == now;
         if all && let Some(span) = self.closed_form(fabric, id) {
             self.begin_all(effects, id);
-            self.counts.closed += 1;
-            let event = Event::new(EventClass::Run, 0, id);
+            self.answers.closed += 1;
+            let event = Event::of_run(EventClass::Run, id, 0);
             effects.agenda.push(now + span, event);
         } else {
             for &member in &fresh {
@@ -64,12 +63,12 @@ impl<M: CollectiveModel> Collectives<'_, M> {
     }
 
     /// Notifies the observer that all members of a collective have arrived.
-    fn begin_all(&self, effects: &mut Effects, id: u32) {
-        let run = &self.runs[id as usize];
-        let group = &self.groups[run.group as usize];
+    fn begin_all(&self, effects: &mut Effects, id: RunIndex) {
+        let run = &self.chunks.runs[id];
+        let group = &self.chunks.groups[run.group];
         for (rank, &node) in group.plan.members.iter().zip(&run.arrivals.nodes) {
-            if let Some(number) = group.number_of(*rank) {
-                effects.begin(number, NodeIndex(node));
+            if let Some(instance) = group.instance_id(*rank) {
+                effects.begin(instance, NodeIndex(node));
             }
         }
     }
@@ -78,17 +77,17 @@ impl<M: CollectiveModel> Collectives<'_, M> {
     fn closed_form<N: NetworkBackend>(
         &mut self,
         fabric: &mut Fabric<'_, N>,
-        id: u32,
+        id: RunIndex,
     ) -> Option<Span> {
-        let run = &self.runs[id as usize];
+        let run = &self.chunks.runs[id];
         if !run.own_schedules.is_empty() {
             return None;
         }
-        let cached = self.schedules.cached(run.schedule);
+        let cached = self.chunks.schedules.cached(run.schedule);
         if let Some(known) = cached.closed {
             return known;
         }
-        let GroupPlan { extent, paths, .. } = self.groups[run.group as usize].plan;
+        let GroupPlan { extent, paths, .. } = self.chunks.groups[run.group].plan;
         let network = fabric.network();
         let quiet = UncontendedCost {
             shared: N::SHARED,
@@ -104,6 +103,7 @@ impl<M: CollectiveModel> Collectives<'_, M> {
             },
         };
         let span = self
+            .chunks
             .backend
             .closed_form(&cached.schedule, extent, paths, &quiet);
         // A missing closed form is cached too.
@@ -116,11 +116,11 @@ impl<M: CollectiveModel> Collectives<'_, M> {
     pub fn may_be_closed<N: NetworkBackend>(
         &mut self,
         fabric: &mut Fabric<'_, N>,
-        id: u32,
+        id: RunIndex,
     ) -> bool {
         !self.settings.stepwise
             && (!N::SHARED || self.settings.collectives_alone)
-            && self.runs[id as usize].progress.is_none()
+            && self.chunks.runs[id].progress.is_none()
             && self.closed_form(fabric, id).is_some()
     }
 
@@ -130,20 +130,20 @@ impl<M: CollectiveModel> Collectives<'_, M> {
         fabric: &mut Fabric<'_, N>,
         effects: &mut Effects,
         now: Time,
-        id: u32,
-        member: u32,
+        id: RunIndex,
+        member: MemberIndex,
     ) {
-        let run = &mut self.runs[id as usize];
-        let group = self.groups[run.group as usize].plan;
-        let position = group.extent.position_of[member as usize];
+        let run = &mut self.chunks.runs[id];
+        let group = self.chunks.groups[run.group].plan;
+        let position = group.extent.position_of[member.index()];
         if run.progress.is_none() {
             run.begin(fabric.open(0), 0);
-            self.counts.stepwise += 1;
+            self.answers.stepwise += 1;
         }
         if run.arrivals.arrived == group.present && run.arrivals.arrived_now.is_empty() {
             self.begin_all(effects, id);
         }
-        self.enroll_at(fabric, effects, now, id, position);
+        self.chunks.enroll_at(fabric, effects, now, id, position);
     }
 
     /// Settles a run with members that arrived at this instant, of which no event is left.
@@ -152,29 +152,29 @@ impl<M: CollectiveModel> Collectives<'_, M> {
         fabric: &mut Fabric<'_, N>,
         effects: &mut Effects,
         now: Time,
-        id: u32,
+        id: RunIndex,
     ) {
-        let run = &mut self.runs[id as usize];
-        let group = self.groups[run.group as usize].plan;
+        let run = &mut self.chunks.runs[id];
+        let group = self.chunks.groups[run.group].plan;
         let all = run.arrivals.arrived == group.present;
         if all {
             self.begin_all(effects, id);
         }
         if let Some(latency) = self.wired_barrier(id) {
-            self.runs[id as usize].arrivals.arrived_now.clear();
+            self.chunks.runs[id].arrivals.arrived_now.clear();
             if all {
-                self.counts.closed += 1;
-                let event = Event::new(EventClass::Run, 0, id);
+                self.answers.closed += 1;
+                let event = Event::of_run(EventClass::Run, id, 0);
                 effects.agenda.push(now + latency, event);
             }
             return;
         }
         // A measured collective begins when its last member arrives, whoever came earlier.
-        let run = &mut self.runs[id as usize];
+        let run = &mut self.chunks.runs[id];
         let measured = !N::SHARED
             && !self.settings.stepwise
             && run.own_schedules.is_empty()
-            && self.schedules.get(run.schedule).measured().is_some();
+            && self.chunks.schedules.get(run.schedule).measured().is_some();
         if measured && !all {
             run.arrivals.arrived_now.clear();
             return;
@@ -194,9 +194,9 @@ impl<M: CollectiveModel> Collectives<'_, M> {
     }
 
     /// Returns the time of a run that is a barrier over wires of its own, which takes no links.
-    fn wired_barrier(&self, id: u32) -> Option<Span> {
+    fn wired_barrier(&self, id: RunIndex) -> Option<Span> {
         let latency = self.settings.topology.tiles()?.barrier?;
-        let request = self.runs[id as usize].request?;
+        let request = self.chunks.runs[id].request?;
         (request.kind == CollectiveKind::Barrier).then_some(latency)
     }
 
@@ -206,11 +206,11 @@ impl<M: CollectiveModel> Collectives<'_, M> {
         fabric: &mut Fabric<'_, N>,
         effects: &mut Effects,
         now: Time,
-        id: u32,
+        id: RunIndex,
         all: bool,
     ) {
-        let run = &mut self.runs[id as usize];
-        let running = &self.groups[run.group as usize];
+        let run = &mut self.chunks.runs[id];
+        let running = &self.chunks.groups[run.group];
         let group = running.plan;
         if run.progress.is_none() {
             if let Some(refusal) = too_large(run, group.members.len()) {
@@ -219,9 +219,9 @@ impl<M: CollectiveModel> Collectives<'_, M> {
             }
             let phases = group.extent.phases.len();
             let ports = group.ports();
-            let order = self.schedules.get(run.schedule).admission();
+            let order = self.chunks.schedules.get(run.schedule).admission();
             run.begin(fabric.open(ports), order.map_or(0, |_| phases));
-            self.counts.stepwise += 1;
+            self.answers.stepwise += 1;
         }
         let mut fresh = std::mem::take(&mut run.arrivals.arrived_now);
         if all {
@@ -230,19 +230,18 @@ impl<M: CollectiveModel> Collectives<'_, M> {
                 .members
                 .iter()
                 .enumerate()
-                .filter(|(_, m)| running.instance(**m) == NONE);
-            fresh.extend(absent.map(|(member, _)| member as u32));
+                .filter(|(_, m)| running.instance(**m).is_none());
+            fresh.extend(absent.map(|(member, _)| MemberIndex(member as u32)));
         }
-        for member in &mut fresh {
-            *member = group.extent.position_of[*member as usize];
+        let position_of = &group.extent.position_of;
+        fresh.sort_unstable_by_key(|member| position_of[member.index()]);
+        for member in &fresh {
+            self.chunks
+                .enroll_at(fabric, effects, now, id, position_of[member.index()]);
         }
-        fresh.sort_unstable();
-        for &position in &fresh {
-            self.enroll_at(fabric, effects, now, id, position);
-        }
-        self.advance_begun(fabric, effects, now);
+        self.chunks.advance_begun(fabric, effects, now);
         fresh.clear();
-        self.runs[id as usize].arrivals.arrived_now = fresh;
+        self.chunks.runs[id].arrivals.arrived_now = fresh;
     }
 
     /// Ends a collective answered by closed form, for all members alike or as it was rehearsed.
@@ -251,9 +250,10 @@ impl<M: CollectiveModel> Collectives<'_, M> {
         fabric: &mut Fabric<'_, N>,
         effects: &mut Effects,
         now: Time,
-        (id, number): (u32, u32),
+        id: RunIndex,
+        number: u32,
     ) {
-        let run = &self.runs[id as usize];
+        let run = &self.chunks.runs[id];
         if run.answer.rehearsal.is_some() {
             self.end_rehearsed(effects, now, id, number);
             return;
@@ -261,57 +261,18 @@ impl<M: CollectiveModel> Collectives<'_, M> {
         if !self.release_reservation(fabric, id, number) {
             return;
         }
-        let run = &self.runs[id as usize];
-        let running = &self.groups[run.group as usize];
+        let run = &self.chunks.runs[id];
+        let running = &self.chunks.groups[run.group];
         for (rank, &node) in running.plan.members.iter().zip(&run.arrivals.nodes) {
             let instance = running.instance(*rank);
-            if instance != NONE {
+            if let Some(instance) = instance {
                 effects.end::<M::Order>(now, instance, NodeIndex(node));
             }
         }
         if M::Order::AT_ONCE {
             effects.leave(FollowUp::Record(id));
         } else {
-            self.record_model(effects, now, id, false);
-        }
-    }
-
-    /// Reports a collective that has ended, and frees its run.
-    pub fn record_model(&mut self, effects: &mut Effects, now: Time, id: u32, stepwise: bool) {
-        let run = &self.runs[id as usize];
-        let totals = run.waiting(self.groups[run.group as usize].plan);
-        let transfer = now.since(run.arrivals.last);
-        self.record(effects, now, id, (stepwise, totals, transfer));
-    }
-
-    /// Reports a collective that has ended with its waiting and its transfer, and frees its run.
-    pub(super) fn record(
-        &mut self,
-        effects: &mut Effects,
-        now: Time,
-        id: u32,
-        (stepwise, (waited, waited_for), transfer): (bool, WaitTotals, Span),
-    ) {
-        let run = &self.runs[id as usize];
-        let running = &mut self.groups[run.group as usize];
-        let request = run.request.expect("a run carries something out");
-        effects.record(CollectiveRecord {
-            group: running.identity,
-            kind: request.kind,
-            buffer: request.buffer,
-            last_start: run.arrivals.last,
-            end: now,
-            transfer,
-            waited_for,
-            waited,
-            stepwise,
-            materialized: run.answer.materialized,
-            messages: run.messages,
-        });
-        running.order.run_of[run.sequence as usize] = NONE;
-        // A run with messages still in flight keeps its slot, because their ops refer to it.
-        if run.progress.is_none() {
-            self.free_runs.push(id);
+            self.chunks.record_model(effects, now, id, false);
         }
     }
 }

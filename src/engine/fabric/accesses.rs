@@ -13,6 +13,7 @@ use crate::event::{Event, EventClass};
 use crate::plan::NONE;
 use crate::{CommTiming, CompiledReplay, ReplayOptions, ReplayRefusal};
 use chakram_base::ids::{EndpointId, Npu};
+use chakram_base::setting::Setting;
 use chakram_base::units::{BufferShare, Time};
 use chakram_hardware::machine::Machine;
 use chakram_hardware::memory::{
@@ -29,7 +30,7 @@ pub fn fault(
     remote: &RemoteMemory,
     options: &ReplayOptions,
     bytes: u64,
-) -> Option<(String, &'static str)> {
+) -> Option<(String, String)> {
     let model = options.network.unwrap_or(machine.network());
     if options.comm != CommTiming::Model || model == NetworkKind::ContentionFree {
         return None;
@@ -39,12 +40,17 @@ pub fn fault(
         let found = format!(
             "it shares ports of the network with messages in {chunks} chunks, which is more than {MOST_CHUNKS}"
         );
-        (found, FEWER)
+        (found, fewer_chunks())
     })
 }
 
-/// Hint for accesses with too many chunks.
-const FEWER: &str = "give [remote_memory] a larger `chunk`, or take `--network contention-free`";
+/// Returns the hint for accesses with too many chunks.
+fn fewer_chunks() -> String {
+    format!(
+        "give [remote_memory] a larger `chunk`, or take `{:#} contention-free`",
+        Setting::Network
+    )
+}
 
 /// A load or store whose bytes cross the network.
 #[derive(Clone, Copy, Debug)]
@@ -114,10 +120,7 @@ impl<N: NetworkBackend> Fabric<'_, N> {
             }
             if whole {
                 let (instance, node) = node_of(access.token);
-                let op = InFlightOp::Access {
-                    instance,
-                    node: node.0,
-                };
+                let op = InFlightOp::Access { instance, node };
                 let op = self.ops.reserve(op);
                 let path = topology.path_between(ends);
                 let transfer = MemoryTransfer {
@@ -185,7 +188,7 @@ impl<N: NetworkBackend> Fabric<'_, N> {
         };
         if model.is_full() {
             let found = "loads and stores have more chunks on their way to ports of the network than fit in memory";
-            effects.refusal = Some(ReplayRefusal::new(found.to_owned(), FEWER));
+            effects.refusal = Some(ReplayRefusal::new(found.to_owned(), fewer_chunks()));
         }
         // A completion scheduled before carries the number of its settlement, and is ignored once that is superseded.
         if let Some((at, settlement)) = model.settle(now) {

@@ -1,5 +1,7 @@
 //! Messages in flight, by the ops that the network knows them by.
 
+use crate::ids::{CellIndex, InstanceIndex, RunIndex, SharedStage};
+use chakram_base::ids::NodeIndex;
 use chakram_hardware::network::PortRange;
 
 /// Context of a message in flight, by which its delivery is handled.
@@ -7,27 +9,27 @@ use chakram_hardware::network::PortRange;
 pub enum InFlightOp {
     /// A step of a collective, between two cells.
     Step {
-        run: u32,
-        from: u32,
-        to: u32,
+        run: RunIndex,
+        from: CellIndex,
+        to: CellIndex,
         /// Its stage, as members know it.
-        stage: u16,
+        stage: SharedStage,
         /// Steps that the receiver has to have taken before it receives the message.
         recv_posted: u32,
     },
     /// Rendezvous request of one member to another, for the message that is step `step` of its stage.
     ChunkRequest {
-        run: u32,
-        from: u32,
-        to: u32,
-        stage: u16,
+        run: RunIndex,
+        from: CellIndex,
+        to: CellIndex,
+        stage: SharedStage,
         step: u32,
     },
     /// Message of a scripted collective.
     Scripted {
-        run: u32,
-        from: u32,
-        to: u32,
+        run: RunIndex,
+        from: CellIndex,
+        to: CellIndex,
         part: u32,
         /// Label by which the receiver's script matches it.
         label: u32,
@@ -35,20 +37,27 @@ pub enum InFlightOp {
     /// Message between two ranks.
     Send {
         pair: u32,
-        sender: u32,
-        node: u32,
+        sender: InstanceIndex,
+        node: NodeIndex,
         ports: PortRange,
     },
     /// Message of a sender without a trace to a posted receive: its instance and node.
     Mirrored {
-        receiver: u32,
-        node: u32,
+        receiver: InstanceIndex,
+        node: NodeIndex,
         ports: PortRange,
     },
     /// Load or store that the network serves, of an instance and its node.
-    Access { instance: u32, node: u32 },
+    Access {
+        instance: InstanceIndex,
+        node: NodeIndex,
+    },
     /// Rendezvous request of a receive between two ranks: its instance and node.
-    RankRequest { pair: u32, receiver: u32, node: u32 },
+    RankRequest {
+        pair: u32,
+        receiver: InstanceIndex,
+        node: NodeIndex,
+    },
 }
 
 /// Slab of the ops of messages in flight; slots are reused.

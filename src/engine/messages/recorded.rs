@@ -4,12 +4,18 @@ use super::Messages;
 use crate::CommTiming;
 use crate::dataflow::Dataflow;
 use crate::effects::Effects;
+use crate::ids::InstanceIndex;
 use crate::plan::NONE;
 use chakram_base::ids::NodeIndex;
 use chakram_base::units::Time;
 
 /// Schedules the end of a node after its own duration.
-fn end(flow: &Dataflow<'_>, effects: &mut Effects, now: Time, (instance, node): (u32, NodeIndex)) {
+fn end(
+    flow: &Dataflow<'_>,
+    effects: &mut Effects,
+    now: Time,
+    (instance, node): (InstanceIndex, NodeIndex),
+) {
     let end = now + flow.instance(instance).duration(node);
     effects.end_at(end, instance, node);
 }
@@ -21,7 +27,7 @@ impl Messages<'_> {
         flow: &Dataflow<'_>,
         effects: &mut Effects,
         now: Time,
-        (instance, node): (u32, NodeIndex),
+        (instance, node): (InstanceIndex, NodeIndex),
     ) {
         let graph = flow.instance(instance).graph;
         let index = graph.message_index(node);
@@ -50,7 +56,7 @@ impl Messages<'_> {
         flow: &Dataflow<'_>,
         effects: &mut Effects,
         now: Time,
-        (instance, node): (u32, NodeIndex),
+        (instance, node): (InstanceIndex, NodeIndex),
         pair: u32,
     ) {
         let mut waits = false;

@@ -5,6 +5,7 @@ use crate::dataflow::Dataflow;
 use crate::effects::Effects;
 use crate::event::{Event, EventClass};
 use crate::fabric::{Fabric, InFlightOp};
+use crate::ids::InstanceIndex;
 use chakram_base::ids::NodeIndex;
 use chakram_base::units::Time;
 use chakram_hardware::network::{NetworkBackend, NetworkMessage};
@@ -17,14 +18,14 @@ impl Messages<'_> {
         fabric: &mut Fabric<'_, N>,
         effects: &mut Effects,
         now: Time,
-        (instance, node): (u32, NodeIndex),
+        (instance, node): (InstanceIndex, NodeIndex),
     ) {
         let running = flow.instance(instance);
         let index = running.graph.message_index(node);
         let op = InFlightOp::RankRequest {
             pair: flow.pair(instance, index),
             receiver: instance,
-            node: node.0,
+            node,
         };
         let ends = (running.npu, flow.peer(instance, index).1);
         fabric.request(now, op, ends, effects);
@@ -38,7 +39,7 @@ impl Messages<'_> {
         effects: &mut Effects,
         now: Time,
         pair: u32,
-        receive: (u32, NodeIndex),
+        receive: (InstanceIndex, NodeIndex),
     ) {
         self.match_or_post(effects, now, pair, receive);
         let channel = self.request_channels[pair as usize];

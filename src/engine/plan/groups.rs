@@ -2,7 +2,8 @@
 
 use super::{BoundSlot, GroupPlan, NONE, NpuCoordinates, ReplayPlan};
 use crate::CollectiveModel;
-use chakram_base::ids::{GroupId, Npu, Rank};
+use crate::ids::ReplayGroupId;
+use chakram_base::ids::{GroupId, MemberIndex, Npu, Rank};
 use chakram_hardware::collective::GroupMembers;
 use chakram_hardware::machine::Machine;
 use chakram_trace::workload::Workload;
@@ -17,12 +18,12 @@ impl ReplayPlan {
         machine: &Machine,
         backend: &M,
     ) {
-        let mut known: BTreeMap<(GroupId, NpuCoordinates), u32> = BTreeMap::new();
+        let mut known: BTreeMap<(GroupId, NpuCoordinates), ReplayGroupId> = BTreeMap::new();
         // The members of each group, partitioned by the dimensions that a mask leaves out.
         let mut parted: BTreeMap<(GroupId, Vec<usize>), BTreeMap<NpuCoordinates, Vec<Rank>>> =
             BTreeMap::new();
         // A mask that excludes nobody is dropped, so that it makes no second group.
-        let mut whole: BTreeMap<GroupId, u32> = BTreeMap::new();
+        let mut whole: BTreeMap<GroupId, ReplayGroupId> = BTreeMap::new();
         for (i, instance) in workload.instances().iter().enumerate() {
             let graph = workload.graph(instance);
             let npu = self.instances[i].npu;
@@ -57,7 +58,7 @@ impl ReplayPlan {
                         parts
                     });
                     let members = parts.remove(&own).expect("this rank is one of them");
-                    let new = self.groups.len() as u32;
+                    let new = ReplayGroupId(self.groups.len() as u32);
                     let everyone = members.len() == all.len();
                     if everyone && *whole.entry(id).or_insert(new) != new {
                         return whole[&id];
@@ -69,8 +70,8 @@ impl ReplayPlan {
                     new
                 });
                 let mixed = &self.shared[self.instances[i].shared as usize].mixed;
-                self.groups[group as usize].launches_together |= mixed[slot_index];
-                let members = &self.groups[group as usize].members;
+                self.groups[group.index()].launches_together |= mixed[slot_index];
+                let members = &self.groups[group.index()].members;
                 // Members are mostly in order already, and then this is quick.
                 let member = members
                     .binary_search(&instance.rank)
@@ -78,7 +79,7 @@ impl ReplayPlan {
                     .or_else(|| members.iter().position(|&m| m == instance.rank));
                 self.instances[i].slots.push(BoundSlot {
                     group,
-                    member: member.map_or(NONE, |m| m as u32),
+                    member: MemberIndex(member.map_or(NONE, |m| m as u32)),
                 });
             }
         }

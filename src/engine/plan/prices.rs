@@ -125,7 +125,7 @@ pub(super) fn price_graph(
                 let hint = "give the remote memory more capacity, or split the tensor";
                 let bytes = within(node, remote.capacity, "the remote memory", hint)?;
                 match fabric::fault(machine, remote, options, bytes) {
-                    Some((found, hint)) => return Err(refusal(node, found, hint)),
+                    Some((found, hint)) => return Err(refusal(node, found, &hint)),
                     // The price of remote memory depends on contention, and is found during the run.
                     None => Span::ZERO,
                 }

@@ -1,15 +1,13 @@
 //! Deadlock diagnosis in insertion order, where matches follow the order of issue.
 
-use super::InstanceNode;
-use crate::CollectiveModel;
-use crate::Observer;
+use super::{InstanceNode, StuckDiagnosis};
+use crate::collectives::IssueMismatch;
 use crate::plan::{NONE, group_text};
-use crate::{Engine, ReplayRefusal, matching};
+use crate::{ReplayRefusal, matching};
 use chakram_base::ids::NodeIndex;
-use chakram_hardware::network::NetworkBackend;
 use chakram_trace::graph::Graph;
 
-impl<O: Observer + ?Sized, N: NetworkBackend, M: CollectiveModel> Engine<'_, O, N, M> {
+impl StuckDiagnosis<'_, '_> {
     /// Describes a message that waits for its other half.
     pub(super) fn wait_in_channel(
         &self,
@@ -21,19 +19,16 @@ impl<O: Observer + ?Sized, N: NetworkBackend, M: CollectiveModel> Engine<'_, O, 
         let peer = self.flow.rank_of(instance).peers[message.peer as usize];
         let channel = self.flow.instance(instance).planned.pairs[index];
         let other = self.flow.instance_beside(instance, peer);
-        let half = self
-            .flow
-            .instances()
-            .get(other as usize)
-            .and_then(|running| {
-                let messages = running.graph.messages();
-                let halves = messages.iter().zip(&running.planned.pairs);
-                let mut halves = halves
-                    .filter(|(half, pair)| **pair == channel && half.receive != message.receive);
-                // Matching follows issue order, so the half that is missing is the first incomplete one.
-                let half = halves.find(|(half, _)| !self.is_complete((other, half.node)))?;
-                Some((other, half.0.node))
-            });
+        let half = other.and_then(|other| {
+            let running = self.flow.instance(other);
+            let messages = running.graph.messages();
+            let halves = messages.iter().zip(&running.planned.pairs);
+            let mut halves =
+                halves.filter(|(half, pair)| **pair == channel && half.receive != message.receive);
+            // Matching follows issue order, so the half that is missing is the first incomplete one.
+            let half = halves.find(|(half, _)| !self.is_complete((other, half.node)))?;
+            Some((other, half.0.node))
+        });
         let what = match half {
             Some(half) => format!(", {}", self.state(half)),
             None => ", which has none left".to_owned(),
@@ -53,8 +48,8 @@ impl<O: Observer + ?Sized, N: NetworkBackend, M: CollectiveModel> Engine<'_, O, 
         (instance, node): InstanceNode,
     ) -> (String, Option<InstanceNode>) {
         let (slot, _) = self.flow.call(instance, node);
-        let group = self.collectives.group(slot.group).plan;
-        let Some(run) = self.collectives.begun_run(slot, node) else {
+        let group = self.groups[slot.group].plan;
+        let Some(run) = self.runs.begun(slot, node) else {
             return ("an event that never came".to_owned(), None);
         };
         let missing: Vec<_> = group
@@ -64,13 +59,17 @@ impl<O: Observer + ?Sized, N: NetworkBackend, M: CollectiveModel> Engine<'_, O, 
             .filter(|(_, node)| **node == NONE)
             .collect();
         if let Some((rank, _)) = missing.first() {
-            let other = self.flow.instance_beside(instance, **rank);
             // The first collective of the group that the member has not completed is in the way.
-            let calls = self.flow.instance(other).graph.calls().iter();
-            let slots = &self.flow.instance(other).planned.slots;
-            let mut calls = calls.filter(|call| slots[call.group as usize].group == slot.group);
-            let next = calls.find(|call| !self.is_complete((other, call.node)));
-            let vertex = next.map(|call| (other, call.node));
+            let other = self.flow.instance_beside(instance, **rank);
+            let vertex = other.and_then(|other| {
+                let calls = self.flow.instance(other).graph.calls().iter();
+                let mut nodes = calls.map(|call| call.node);
+                let is_next = |node: &NodeIndex| {
+                    self.flow.call(other, *node).0.group == slot.group
+                        && !self.is_complete((other, *node))
+                };
+                Some((other, nodes.find(is_next)?))
+            });
             let state = match vertex {
                 Some(vertex) => self.state(vertex),
                 None => format!("rank {rank} has no further collective of this group"),
@@ -83,17 +82,17 @@ impl<O: Observer + ?Sized, N: NetworkBackend, M: CollectiveModel> Engine<'_, O, 
             );
             return (text, vertex);
         }
-        (self.collectives.waiting_chunks(run, slot.member), None)
+        let scripted = (self.is_scripted)(run);
+        (run.waiting_chunks(group, slot.member, scripted), None)
     }
 
     /// Returns a refusal if members issued different collectives under one number.
-    pub fn disagreement(&self) -> Option<ReplayRefusal> {
-        let disagreement = self.collectives.mismatch()?;
+    pub fn disagreement(&self, disagreement: IssueMismatch) -> Option<ReplayRefusal> {
         let (group, sequence) = (disagreement.group, disagreement.sequence);
         let ((instance, node), (rank, other)) = (disagreement.own, disagreement.other);
         let own = self.flow.rank_of(instance);
         let graph = self.flow.instance(instance).graph;
-        let theirs = self.collectives.group(group).instance(rank);
+        let theirs = self.groups[group].instance(rank)?;
         let their_graph = self.flow.instance(theirs).graph;
         let say = |rank, graph: &Graph, node: NodeIndex| {
             format!(
@@ -103,7 +102,7 @@ impl<O: Observer + ?Sized, N: NetworkBackend, M: CollectiveModel> Engine<'_, O, 
                 graph.bytes(node)
             )
         };
-        let group = group_text(self.collectives.group(group).plan);
+        let group = group_text(self.groups[group].plan);
         Some(ReplayRefusal::new(
             format!(
                 "the ranks disagree on collective {sequence} (counted from 0 in the order of issue) of the \

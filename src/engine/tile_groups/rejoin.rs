@@ -12,6 +12,7 @@ use super::shared_lanes::parked_of;
 use super::{GROUPED, TileGroup, TileGroups, is_shared};
 use crate::dataflow::{Dataflow, node_of};
 use crate::effects::Effects;
+use crate::ids::InstanceIndex;
 use crate::lanes::{FREE, Lanes};
 use crate::plan::NONE;
 use chakram_base::ids::NodeIndex;
@@ -19,8 +20,8 @@ use chakram_base::ids::NodeIndex;
 impl TileGroups {
     /// Notes that an instance, for itself or for a group, has ended a collective.
     #[inline]
-    pub fn note_end_of_collective(&mut self, instance: u32, node: NodeIndex) {
-        let origin = self.origin_of.get(instance as usize);
+    pub fn note_end_of_collective(&mut self, instance: InstanceIndex, node: NodeIndex) {
+        let origin = self.origin_of.get(instance.index());
         if let Some(&origin) = origin.filter(|&&origin| origin != NONE)
             && self.origins[origin as usize].parts > 1
         {
@@ -39,9 +40,9 @@ impl TileGroups {
         let mut ended = std::mem::take(&mut self.ended);
         ended.sort_unstable();
         for parts in ended.chunk_by(|a, b| (a.0, a.1) == (b.0, b.1)) {
-            let leaders: Vec<u32> = parts.iter().map(|&(_, _, leader)| leader).collect();
+            let leaders: Vec<InstanceIndex> = parts.iter().map(|&(_, _, leader)| leader).collect();
             let runs = leaders.chunk_by(|&a, &b| self.are_alike(flow, lanes, effects, (a, b)));
-            let runs: Vec<&[u32]> = runs.filter(|run| run.len() > 1).collect();
+            let runs: Vec<&[InstanceIndex]> = runs.filter(|run| run.len() > 1).collect();
             for run in runs {
                 self.join(flow, lanes, effects, run);
             }
@@ -51,8 +52,8 @@ impl TileGroups {
     }
 
     /// The last instance for which this one runs.
-    fn last_of(&self, leader: u32) -> u32 {
-        match self.of[leader as usize] {
+    fn last_of(&self, leader: InstanceIndex) -> InstanceIndex {
+        match self.of[leader.index()] {
             NONE => leader,
             number => *self.groups[number as usize]
                 .members
@@ -67,16 +68,16 @@ impl TileGroups {
         flow: &Dataflow<'_>,
         lanes: &Lanes,
         effects: &Effects,
-        (a, b): (u32, u32),
+        (a, b): (InstanceIndex, InstanceIndex),
     ) -> bool {
         let [one, other] = [a, b].map(|of| flow.instance(of));
-        let alone = |of: u32| {
-            let number = self.of[of as usize];
+        let alone = |of: InstanceIndex| {
+            let number = self.of[of.index()];
             number == NONE || self.groups[number as usize].whole.is_empty()
         };
         !self.follows(flow, a)
             && !self.follows(flow, b)
-            && self.last_of(a) + 1 == b
+            && self.last_of(a).after(1) == b
             && one.left > 0
             && (one.flags | other.flags) & !GROUPED == 0
             && !one.graph.has_delays()
@@ -98,10 +99,10 @@ impl TileGroups {
         flow: &mut Dataflow<'_>,
         lanes: &Lanes,
         effects: &mut Effects,
-        leaders: &[u32],
+        leaders: &[InstanceIndex],
     ) {
         let leader = leaders[0];
-        let origin = self.origin_of[leader as usize];
+        let origin = self.origin_of[leader.index()];
         let gathers = !self.origins[origin as usize].shared_lanes.is_empty();
         let parked = if gathers {
             parked_of(flow, lanes, effects, leader)
@@ -110,7 +111,7 @@ impl TileGroups {
         };
         let mut members = Vec::new();
         for &part in leaders {
-            match self.of[part as usize] {
+            match self.of[part.index()] {
                 NONE => members.push(part),
                 number => {
                     let old = std::mem::take(&mut self.groups[number as usize]);
@@ -120,7 +121,7 @@ impl TileGroups {
         }
         let number = self.groups.len() as u32;
         for &member in &members {
-            self.of[member as usize] = number;
+            self.of[member.index()] = number;
             flow.instance_mut(member).flags |= GROUPED;
         }
         self.groups.push(TileGroup {
@@ -131,14 +132,18 @@ impl TileGroups {
         });
         self.origins[origin as usize].parts -= leaders.len() as u32 - 1;
         self.counts.rejoined += 1;
-        let follows = |instance: u32| leaders[1..].contains(&instance);
+        let follows = |instance: InstanceIndex| leaders[1..].contains(&instance);
         effects.ready.retain(|&word| !follows(node_of(word).0));
         effects.freed.retain(|&(instance, _)| !follows(instance));
     }
 }
 
 /// Nodes of an instance that became ready, and its lanes that were freed, in this round.
-fn effects_of(flow: &Dataflow<'_>, effects: &Effects, instance: u32) -> (Vec<NodeIndex>, Vec<u32>) {
+fn effects_of(
+    flow: &Dataflow<'_>,
+    effects: &Effects,
+    instance: InstanceIndex,
+) -> (Vec<NodeIndex>, Vec<u32>) {
     let ready = effects.ready.iter().map(|&word| node_of(word));
     let ready = ready.filter(|&(one, _)| one == instance);
     let mut ready: Vec<NodeIndex> = ready.map(|(_, node)| node).collect();

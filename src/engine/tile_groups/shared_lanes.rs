@@ -8,6 +8,7 @@
 use super::TileGroups;
 use crate::dataflow::{Dataflow, RunningInstance, key, node_of};
 use crate::effects::Effects;
+use crate::ids::InstanceIndex;
 use crate::lanes::Lanes;
 use crate::plan::NONE;
 use chakram_base::ids::NodeIndex;
@@ -40,7 +41,7 @@ pub(super) fn parked_of(
     flow: &Dataflow<'_>,
     lanes: &Lanes,
     effects: &Effects,
-    instance: u32,
+    instance: InstanceIndex,
 ) -> u32 {
     let running = flow.instance(instance);
     let graph = running.graph;
@@ -59,7 +60,7 @@ impl TileGroups {
     #[inline]
     pub fn is_out_of_turn(&self, flow: &Dataflow<'_>, left: &[u64]) -> bool {
         let (instance, node) = node_of(left[0]);
-        let number = self.of.get(instance as usize);
+        let number = self.of.get(instance.index());
         let Some(&number) = number.filter(|&&number| number != NONE) else {
             return false;
         };

@@ -4,6 +4,7 @@ use super::{GROUPED, GroupSplit, MemberStep, OpenNode, TileGroup, TileGroups, is
 use crate::dataflow::{Dataflow, key, node_of};
 use crate::effects::Effects;
 use crate::event::EventClass;
+use crate::ids::InstanceIndex;
 use crate::lanes::Lanes;
 use crate::plan::NONE;
 use chakram_base::ids::NodeIndex;
@@ -17,11 +18,11 @@ pub type LeftToPost<'x> = (&'x mut Vec<u64>, usize);
 #[derive(Clone, Debug)]
 pub enum PartStep {
     /// A node queues for its lane.
-    Queue(u32, NodeIndex),
+    Queue(InstanceIndex, NodeIndex),
     /// The instants of its ends are known.
-    Announce(u32, NodeIndex, Vec<(u32, Time)>),
+    Announce(InstanceIndex, NodeIndex, Vec<(InstanceIndex, Time)>),
     /// It has ended.
-    End(u32, NodeIndex),
+    End(InstanceIndex, NodeIndex),
 }
 
 impl TileGroups {
@@ -52,10 +53,10 @@ impl TileGroups {
         }
         let group = std::mem::take(&mut self.groups[number as usize]);
         let first = &group.open[0];
-        let ahead = |member: u32| first.present.iter().any(|&(one, _)| one == member);
+        let ahead = |member: InstanceIndex| first.present.iter().any(|&(one, _)| one == member);
         self.note_split(flow, now, &group.members, (first.node, ahead));
         let runs = group.members.chunk_by(|&a, &b| ahead(a) == ahead(b));
-        let runs: Vec<Vec<u32>> = runs.map(<[u32]>::to_vec).collect();
+        let runs: Vec<Vec<InstanceIndex>> = runs.map(<[InstanceIndex]>::to_vec).collect();
         Some(self.part(flow, lanes, effects, (&group, &runs), ready))
     }
 
@@ -65,14 +66,15 @@ impl TileGroups {
         flow: &mut Dataflow<'_>,
         lanes: &mut Lanes,
         effects: &mut Effects,
-        (now, leader, node): (Time, u32, NodeIndex),
+        (now, leader, node): (Time, InstanceIndex, NodeIndex),
         ready: LeftToPost<'_>,
     ) -> Vec<PartStep> {
         let number = self.group_of(leader);
         let group = std::mem::take(&mut self.groups[number]);
-        let is_leader = |member: u32| member == leader;
+        let is_leader = |member: InstanceIndex| member == leader;
         self.note_split(flow, now, &group.members, (node, is_leader));
-        let alone: Vec<Vec<u32>> = group.members.iter().map(|&member| vec![member]).collect();
+        let alone: Vec<Vec<InstanceIndex>> =
+            group.members.iter().map(|&member| vec![member]).collect();
         self.part(flow, lanes, effects, (&group, &alone), Some(ready))
     }
 
@@ -82,11 +84,11 @@ impl TileGroups {
         flow: &mut Dataflow<'_>,
         lanes: &mut Lanes,
         effects: &mut Effects,
-        (group, runs): (&TileGroup, &[Vec<u32>]),
+        (group, runs): (&TileGroup, &[Vec<InstanceIndex>]),
         ready: Option<LeftToPost<'_>>,
     ) -> Vec<PartStep> {
         let leader = group.members[0];
-        let others: Vec<u32> = runs[1..].iter().map(|run| run[0]).collect();
+        let others: Vec<InstanceIndex> = runs[1..].iter().map(|run| run[0]).collect();
         self.origins[group.origin as usize].parts += others.len() as u32;
         for &other in &others {
             copy_leader(flow, lanes, effects, leader, other);
@@ -101,7 +103,7 @@ impl TileGroups {
         }
         let graph = flow.instance(leader).graph;
         effects.agenda.copy(leader, &others, |event| {
-            let node = NodeIndex(event.payload());
+            let (_, node) = event.node();
             match event.class() {
                 EventClass::Ready => true,
                 EventClass::Node => !is_shared(graph.kind(node)) || group.whole.contains(&node),
@@ -113,7 +115,7 @@ impl TileGroups {
             let number = self.groups.len() as u32;
             let alone = run.len() == 1;
             for &member in run {
-                self.of[member as usize] = if alone { NONE } else { number };
+                self.of[member.index()] = if alone { NONE } else { number };
                 if alone {
                     flow.instance_mut(member).flags &= !GROUPED;
                 }
@@ -127,7 +129,7 @@ impl TileGroups {
             };
             for open in &group.open {
                 let present = open.present.iter().copied();
-                let present: Vec<(u32, Time)> =
+                let present: Vec<(InstanceIndex, Time)> =
                     present.filter(|(one, _)| run.contains(one)).collect();
                 let (node, step) = (open.node, open.step);
                 if present.len() == run.len() {
@@ -164,8 +166,8 @@ impl TileGroups {
         &mut self,
         flow: &Dataflow<'_>,
         now: Time,
-        members: &[u32],
-        (node, ahead): (NodeIndex, impl Fn(u32) -> bool),
+        members: &[InstanceIndex],
+        (node, ahead): (NodeIndex, impl Fn(InstanceIndex) -> bool),
     ) {
         let leader = flow.instance(members[0]);
         let rank = |is_ahead: bool| {
@@ -179,7 +181,7 @@ impl TileGroups {
             ahead: rank(true),
             behind: rank(false),
         };
-        let original = self.of[members[0] as usize] < self.counts.groups;
+        let original = self.of[members[0].index()] < self.counts.groups;
         let counts = &mut self.counts;
         counts.together -= u32::from(original);
         counts.split.get_or_insert(split);
@@ -203,8 +205,8 @@ fn copy_leader(
     flow: &mut Dataflow<'_>,
     lanes: &mut Lanes,
     effects: &mut Effects,
-    leader: u32,
-    other: u32,
+    leader: InstanceIndex,
+    other: InstanceIndex,
 ) {
     flow.copy_progress(leader, other);
     let [from, own] = [leader, other].map(|of| flow.instance(of).lanes());
@@ -213,7 +215,7 @@ fn copy_leader(
         lanes.copy(from, own, |word| key(other, node_of(word).1));
     }
     let freed = effects.freed.iter();
-    let freed: Vec<(u32, u32)> = freed
+    let freed: Vec<(InstanceIndex, u32)> = freed
         .filter(|(instance, _)| *instance == leader)
         .map(|(_, lane)| (other, lane - first_lane + own_lane))
         .collect();

@@ -10,7 +10,7 @@ use super::{ChunkSchedule, LinePosition, SendStep};
 use crate::group::{GroupExtent, GroupPhase, SharedPaths};
 use crate::topology::{LinePattern, NetworkPath, Topology};
 use chakram_base::collective_kind::CollectiveKind;
-use chakram_base::ids::Npu;
+use chakram_base::ids::{Npu, Position};
 use chakram_base::units::{BufferShare, Span, Time};
 use std::fmt;
 
@@ -88,6 +88,15 @@ pub enum ScriptEvent {
         /// Label that the sender gave the message.
         label: u32,
     },
+}
+
+/// A member that executes a script.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct ScriptPlayer {
+    /// Number of the collective, which distinguishes those in flight.
+    pub run: u32,
+    /// The member's position.
+    pub position: Position,
 }
 
 /// Action of a member that executes a script.
@@ -264,8 +273,8 @@ pub trait CollectiveBackend {
         &self,
         extent: &GroupExtent,
         stage: &Self::Stage,
-        position: u32,
-        root: u32,
+        position: Position,
+        root: Position,
     ) -> Option<LinePosition>;
 
     /// Number of messages that the member at `line` receives.
@@ -310,14 +319,13 @@ pub trait EndpointModel: CollectiveBackend {
     /// Returns true if members execute `stage` from scripts instead of steps.
     fn is_scripted(&self, stage: &Self::Stage) -> bool;
 
-    /// Delivers `cue` to the scripted member at a position of a run, and appends its actions to `acts`. The number of
-    /// the run distinguishes collectives in flight; `root` is the root's position.
+    /// Delivers `cue` to a scripted member, and appends its actions to `acts`; `root` is the root's position.
     fn advance_script(
         &mut self,
         stage: &Self::Stage,
         extent: &GroupExtent,
-        player: (u32, u32),
-        root: u32,
+        player: ScriptPlayer,
+        root: Position,
         cue: ScriptEvent,
         acts: &mut Vec<ScriptAction>,
     );

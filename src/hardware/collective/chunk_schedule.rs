@@ -8,6 +8,7 @@
 //! whole collective, the same at every member: members that each decided by themselves could hold a phase that
 //! another's partners need, and deadlock, as ASTRA-sim's do with fewer active chunks than chunks.
 
+use chakram_base::ids::StageIndex;
 use chakram_base::units::Span;
 
 /// A chunk enters a stage of its route.
@@ -16,7 +17,7 @@ pub struct StageEntry {
     /// Number of the chunk.
     pub chunk: u32,
     /// Index of the stage in its route.
-    pub stage: u16,
+    pub stage: StageIndex,
 }
 
 /// The order in which chunks enter the stages of each phase.
@@ -147,15 +148,15 @@ impl<S: Copy> ChunkSchedule<S> {
 
     /// Stage `number` of `chunk`; none beyond the last.
     #[inline]
-    pub fn stage(&self, chunk: u32, number: u16) -> Option<&S> {
+    pub fn stage(&self, chunk: u32, number: StageIndex) -> Option<&S> {
         let index = self.stage_index(chunk, number)?;
         Some(&self.stages[index])
     }
 
     /// Index of stage `number` of `chunk` among [`Self::stages`]; none beyond the last.
     #[inline]
-    pub fn stage_index(&self, chunk: u32, number: u16) -> Option<usize> {
-        let number = usize::from(number);
+    pub fn stage_index(&self, chunk: u32, number: StageIndex) -> Option<usize> {
+        let number = number.index();
         (number < self.length).then(|| self.route(chunk) * self.length + number)
     }
 

@@ -6,7 +6,7 @@
 //! the collective's own does not count. The collective is over at a member when all operations of its script have
 //! completed.
 
-use super::{ScriptAction, ScriptEvent};
+use super::{ScriptAction, ScriptEvent, ScriptPlayer};
 use chakram_base::collective_kind::CollectiveKind;
 use chakram_base::units::Span;
 use std::collections::{BTreeMap, VecDeque};
@@ -114,9 +114,9 @@ struct ScriptProgress {
     arrived: BTreeMap<ScriptMessageKey, u32>,
 }
 
-/// Progress of the members that execute scripts, by run and position.
+/// Progress of the members that execute scripts.
 #[derive(Clone, Debug, Default)]
-pub struct ScriptExecutor(BTreeMap<(u32, u32), ScriptProgress>);
+pub struct ScriptExecutor(BTreeMap<ScriptPlayer, ScriptProgress>);
 
 impl CustomCollective {
     /// Returns true if it carries out collectives of `kind` among `members` members. Never with one member, who has
@@ -190,7 +190,7 @@ impl ScriptExecutor {
         &mut self,
         scripts: &ScriptedAlgorithm,
         script: impl FnOnce() -> u32,
-        player: (u32, u32),
+        player: ScriptPlayer,
         cue: ScriptEvent,
         acts: &mut Vec<ScriptAction>,
     ) {

@@ -5,6 +5,7 @@
 //! the queue of the next stage before its place is refilled.
 
 use super::{ChunkSchedule, StageEntry};
+use chakram_base::ids::StageIndex;
 use chakram_base::units::Span;
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
@@ -111,7 +112,10 @@ impl<S: Copy> FlowShopSimulation<'_, S> {
             let end = now + self.stages.spans[self.index(chunk)];
             self.ends.push(Reverse((end, self.count, chunk)));
             let stage = self.stage[chunk as usize];
-            self.order[queue as usize].push(StageEntry { chunk, stage });
+            self.order[queue as usize].push(StageEntry {
+                chunk,
+                stage: StageIndex(stage),
+            });
         }
     }
 
@@ -275,7 +279,7 @@ mod tests {
                 intra,
             };
             let FlowShopResult { end, order } = schedule(&chunk_schedule, stages);
-            let passages = order[0].iter().map(|p| (p.chunk, p.stage));
+            let passages = order[0].iter().map(|p| (p.chunk, p.stage.0));
             (end.0 / 1000, passages.collect::<Vec<_>>())
         };
         let first_come = vec![(0, 0), (1, 0), (2, 0), (0, 2), (1, 2), (2, 2)];

@@ -2,6 +2,7 @@
 
 use crate::group::{GroupExtent, GroupPhase};
 use crate::topology::{DimensionShape, NetworkPath, Topology};
+use chakram_base::ids::Position;
 use chakram_base::units::{BufferShare, TimeEstimate};
 
 /// Cost model of the lines of a phase, by the distance between members.
@@ -71,7 +72,7 @@ impl<'a> LineCostModel<'a> {
     }
 
     fn path(&self, a: u32, b: u32) -> NetworkPath {
-        let npu = |index| self.extent.npus[self.phase.position(0, index) as usize];
+        let npu = |index| self.extent.npus[self.phase.position(Position(0), index).index()];
         let path = self.topology.path(npu(a), npu(b));
         path.expect("members sit on NPUs of their own")
     }

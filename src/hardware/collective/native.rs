@@ -15,7 +15,8 @@
 use super::backend::{
     AlgorithmDescriber, BusScheduler, BusTransfer, ChunkQueueSpec, CollectiveBackend,
     CollectiveRequest, CompletionToken, ContentOrder, EndpointCost, EndpointModel, GroupMembers,
-    IssueDiscipline, ReceiveSource, ScriptAction, ScriptEvent, TransferCause, UncontendedCost,
+    IssueDiscipline, ReceiveSource, ScriptAction, ScriptEvent, ScriptPlayer, TransferCause,
+    UncontendedCost,
 };
 use super::flow_shop::{self, schedule};
 use super::routes::routes;
@@ -27,7 +28,7 @@ use super::{
 };
 use crate::group::{GroupExtent, GroupPhase, SharedPaths};
 use crate::topology::{LinePattern, NetworkPath, Topology};
-use chakram_base::ids::Npu;
+use chakram_base::ids::{MemberIndex, Npu, Position};
 use chakram_base::units::{BufferShare, Span, Time};
 use std::num::NonZeroU32;
 
@@ -166,8 +167,8 @@ impl CollectiveBackend for NativeBackend<'_> {
         &self,
         extent: &GroupExtent,
         assignment: &StageAssignment,
-        position: u32,
-        root: u32,
+        position: Position,
+        root: Position,
     ) -> Option<LinePosition> {
         LinePosition::new(extent, &assignment.stage, position, root)
     }
@@ -297,8 +298,8 @@ impl EndpointModel for NativeBackend<'_> {
         &mut self,
         assignment: &StageAssignment,
         extent: &GroupExtent,
-        player: (u32, u32),
-        root: u32,
+        player: ScriptPlayer,
+        root: Position,
         cue: ScriptEvent,
         acts: &mut Vec<ScriptAction>,
     ) {
@@ -307,26 +308,29 @@ impl EndpointModel for NativeBackend<'_> {
         // Scripts belong to members, which the positions of the extent need not be in the order of.
         let size = extent.size();
         let first = if custom.kind.has_root() {
-            extent.member_at[root as usize]
+            extent.member_at[root.index()].0
         } else {
             0
         };
-        let script_of = |position: u32| (extent.member_at[position as usize] + size - first) % size;
+        let script_of = |position: Position| {
+            let MemberIndex(member) = extent.member_at[position.index()];
+            (member + size - first) % size
+        };
         let position_of = |script: u32| extent.position_of[((script + first) % size) as usize];
         let cue = match cue {
             ScriptEvent::Message { from, label } => ScriptEvent::Message {
-                from: script_of(from),
+                from: script_of(Position(from)),
                 label,
             },
             other => other,
         };
         let before = acts.len();
-        let script = || script_of(player.1);
+        let script = || script_of(player.position);
         self.players
             .advance(&custom.scripts, script, player, cue, acts);
         for act in &mut acts[before..] {
             if let ScriptAction::Send { to, .. } = act {
-                *to = position_of(*to);
+                *to = position_of(*to).0;
             }
         }
     }

@@ -13,6 +13,7 @@
 
 use super::{CollectiveAlgorithm, CollectiveStage, LinePosition, SendStep, pairwise};
 use crate::group::GroupExtent;
+use chakram_base::ids::Position;
 
 /// Bytes that each member of a group sends along each phase, to each member of its line.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -60,17 +61,18 @@ impl PeerSizes {
             for p in 0..n {
                 for t in 0..n {
                     let amount = held[(p * n + t) as usize];
-                    let to = phase.index(t);
+                    let to = phase.index(Position(t));
                     let size = &mut sizes[(p * phase.size + to) as usize];
                     *size = size.saturating_add(amount);
-                    let there = &mut next[(phase.position(p, to) * n + t) as usize];
+                    let there = &mut next[(phase.position(Position(p), to).0 * n + t) as usize];
                     *there = there.saturating_add(amount);
                 }
             }
             held = std::mem::take(&mut next);
             let gaps = (0..n).any(|p| {
-                (0..phase.size)
-                    .any(|q| q != phase.index(p) && sizes[(p * phase.size + q) as usize] == 0)
+                (0..phase.size).any(|q| {
+                    q != phase.index(Position(p)) && sizes[(p * phase.size + q) as usize] == 0
+                })
             });
             PhaseSizes {
                 size: phase.size,
@@ -168,7 +170,7 @@ mod tests {
     use super::super::CollectivePrimitive;
     use super::*;
     use crate::topology::{DimensionShape, Topology, TopologyDimension};
-    use chakram_base::ids::Npu;
+    use chakram_base::ids::{Npu, Position};
     use chakram_base::units::{Bandwidth, BufferShare, Span};
 
     fn extent(sizes: &[u32]) -> GroupExtent {
@@ -204,13 +206,13 @@ mod tests {
         let stage = stage(phase);
         let mut all = Vec::new();
         for position in 0..extent.size() {
-            let line = LinePosition::new(extent, &stage, position, 0).unwrap();
+            let line = LinePosition::new(extent, &stage, Position(position), Position(0)).unwrap();
             let steps = (0..).map_while(|i| sizes.step((algorithm, &stage), line, i));
             let of = &extent.phases[phase];
             all.extend(steps.map(|s| {
                 (
                     position,
-                    of.position(position, s.to),
+                    of.position(Position(position), s.to).0,
                     s.amount.bytes(),
                     s.after,
                 )
@@ -248,7 +250,8 @@ mod tests {
             pairwise
         );
         let receives = |position| {
-            let line = LinePosition::new(&extent, &stage(0), position, 0).unwrap();
+            let line =
+                LinePosition::new(&extent, &stage(0), Position(position), Position(0)).unwrap();
             sizes.receives(&stage(0), line)
         };
         assert_eq!([0, 1, 2].map(receives), [1, 1, 2]);

@@ -60,7 +60,7 @@ mod tests {
     use super::super::{CollectivePrimitive, InterDimensionPolicy};
     use super::*;
     use crate::topology::{DimensionShape, TopologyDimension};
-    use chakram_base::ids::Npu;
+    use chakram_base::ids::{Npu, StageIndex};
     use chakram_base::units::{Bandwidth, Span};
     use std::num::NonZeroU32;
 
@@ -103,7 +103,7 @@ mod tests {
                     let unit = 256 * u128::from(u64::from(chunks).min(bytes));
                     let mut sum = 0;
                     for chunk in 0..chunk_schedule.chunks() {
-                        let stage = chunk_schedule.stage(chunk, 0).unwrap().stage;
+                        let stage = chunk_schedule.stage(chunk, StageIndex(0)).unwrap().stage;
                         assert_eq!(stage.primitive, CollectivePrimitive::ReduceScatter);
                         let BufferShare { bytes, parts } = stage.buffer;
                         assert_eq!(unit % u128::from(parts), 0);

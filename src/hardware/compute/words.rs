@@ -1,6 +1,6 @@
 //! Compute models by the words that name them.
 
-use super::{ComputeModel, GemminiSettings, LoopNestModel, RooflineEfficiency};
+use super::{ComputeModel, GemminiSettings, HostTiming, LoopNestModel, RooflineEfficiency};
 use chakram_base::units::{Bandwidth, Bytes};
 use std::fmt;
 
@@ -23,6 +23,44 @@ pub fn parse_model(text: &str) -> Result<ComputeModel, String> {
             Ok(ComputeModel::Scaled(factor, RooflineEfficiency::default()))
         }
     }
+}
+
+/// Writes what [`parse_model`] reads, without an efficiency, which has a key of its own.
+impl fmt::Display for ComputeModel {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Recorded(_) | Self::RecordedOnly => f.write_str("recorded"),
+            Self::Scaled(factor, _) => write!(f, "scaled:{factor}"),
+            Self::Curves => f.write_str("curves"),
+            Self::Roofline(_) => f.write_str("roofline"),
+            Self::LoopNest(model) => write!(f, "loopnest:{model}"),
+            Self::RecordedOn(_) => f.write_str("recorded-on"),
+        }
+    }
+}
+
+/// Reads `recorded` or `scaled:F`.
+///
+/// # Errors
+///
+/// The expected form.
+pub fn parse_host(text: &str) -> Result<HostTiming, String> {
+    match text {
+        "recorded" => Ok(HostTiming::Recorded),
+        _ => parse_scaled(text, "expected recorded or scaled:F").map(HostTiming::Scaled),
+    }
+}
+
+/// Reads a fraction such as `0.65`.
+///
+/// # Errors
+///
+/// The expected form.
+pub fn parse_efficiency(text: &str) -> Result<RooflineEfficiency, String> {
+    let fraction = text.parse().ok().and_then(RooflineEfficiency::new);
+    fraction.ok_or_else(|| {
+        "expected a part of the peak, above 0 and at most 1, for example 0.65".to_owned()
+    })
 }
 
 /// Mappings that are looked at by default.

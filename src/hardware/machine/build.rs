@@ -46,10 +46,7 @@ const CAPACITY: &str = "80 GB";
 pub(super) fn machine(document: &ConfigDocument<'_>) -> Result<Machine, ConfigError> {
     let root = document.root(ROOT)?;
     let name = root.need("name", "the machine's name")?.line()?.to_owned();
-    let description = match root.get("description") {
-        Some(field) => field.line()?.to_owned(),
-        None => String::new(),
-    };
+    let description = root.or("description", "", |field| field.line())?.to_owned();
     let classes = class::classes(&root)?;
     let (network, edge) = match root.get("tiles") {
         Some(field) => tiles::tiles(&root, &field)?,
@@ -57,9 +54,9 @@ pub(super) fn machine(document: &ConfigDocument<'_>) -> Result<Machine, ConfigEr
     };
     let class_of = class_of(&root, &classes, network.topology.npus())?;
     let remote = root
-        .get("remote_memory")
-        .map(|field| remote::remote(&field, &network.topology))
-        .transpose()?
+        .optional("remote_memory", |field| {
+            remote::remote(field, &network.topology)
+        })?
         .or(edge);
     let named_memories = remote::named(&root, &network.topology)?;
     Ok(Machine {

@@ -5,6 +5,7 @@
 
 use super::error::MachineError;
 use crate::topology::{DimensionShape, Topology};
+use chakram_base::setting::Setting;
 use chakram_base::units::{Bandwidth, Span};
 use std::fmt::Write;
 
@@ -72,8 +73,8 @@ pub(super) fn text(name: &str) -> Result<String, MachineError> {
     };
     let mut parts = name.splitn(3, ':');
     let shapes = dimensions(parts.next().unwrap_or_default(), wrong)?;
-    let bandwidths = quantities(parts.next(), shapes.len(), "bandwidth", wrong)?;
-    let latencies = quantities(parts.next(), shapes.len(), "latency", wrong)?;
+    let bandwidths = quantities(parts.next(), shapes.len(), Setting::Bandwidth, wrong)?;
+    let latencies = quantities(parts.next(), shapes.len(), Setting::Latency, wrong)?;
     let mut text = format!("name = {name:?}\n{NPU}");
     for (i, (shape, algorithm, size)) in shapes.iter().enumerate() {
         let (bandwidth, latency) = (bandwidths[i], latencies[i]);
@@ -142,19 +143,26 @@ fn dimensions(
 fn quantities<'n>(
     part: Option<&'n str>,
     count: usize,
-    what: &str,
+    what: Setting,
     wrong: impl Fn(String, &str) -> MachineError,
 ) -> Result<Vec<&'n str>, MachineError> {
     let Some(part) = part.filter(|part| !part.trim().is_empty()) else {
-        let expected = format!("--{what}, or the {what} of each dimension behind a colon");
-        return Err(wrong(format!("no {what}"), &expected));
+        let expected = format!(
+            "{what}, or the {} of each dimension behind a colon",
+            what.key()
+        );
+        return Err(wrong(format!("no {}", what.key()), &expected));
     };
     let mut all: Vec<_> = part.split(',').map(str::trim).collect();
     if all.len() == 1 {
         all = vec![all[0]; count];
     }
     if all.len() != count {
-        let found = format!("{} values of {what} for {count} dimensions", all.len());
+        let found = format!(
+            "{} values of {} for {count} dimensions",
+            all.len(),
+            what.key()
+        );
         return Err(wrong(found, "one for each, or one of all"));
     }
     Ok(all)

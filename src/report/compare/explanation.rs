@@ -3,7 +3,7 @@
 use super::{CommChange, CommOnMachine, MakespanExplanation, SpanChange};
 use crate::text::share;
 use crate::{ChargedTime, TimeCategory};
-use chakram_base::units::Span;
+use chakram_base::units::{self, Span, percent_change};
 
 /// Communications and operators that are named; the others are told of together.
 const NAMED: usize = 3;
@@ -69,7 +69,7 @@ pub(super) fn verdict(change: &SpanChange) -> String {
 
 /// `-73.63 %`.
 pub(super) fn percent(change: &SpanChange) -> Option<String> {
-    change.percent().map(|percent| format!("{percent:+.2} %"))
+    change.percent().map(percent_change)
 }
 
 fn times(speed: f64) -> String {
@@ -174,8 +174,8 @@ pub(super) fn of_group(moved: &CommChange) -> String {
     let waiting = moved.of(|side| side.mean.exposed_waiting);
     if waiting != SpanChange::default() {
         let latest = after.latest.map(|(rank, share)| {
-            let share = 100.0 * share;
-            format!(", {share:.1} % of all waiting for rank {rank}")
+            let share = units::percent(share);
+            format!(", {share} of all waiting for rank {rank}")
         });
         let times = instead(&waiting.after.to_string(), &waiting.before.to_string(), "");
         let latest = latest.unwrap_or_default();
@@ -185,7 +185,7 @@ pub(super) fn of_group(moved: &CommChange) -> String {
 }
 
 fn hides(before: &CommOnMachine, after: &CommOnMachine) -> Option<String> {
-    let shares = [after, before].map(|side| Some(format!("{:.1} %", 100.0 * side.hidden()?)));
+    let shares = [after, before].map(|side| side.hidden().map(units::percent));
     let [Some(after), Some(before)] = shares else {
         return None;
     };

@@ -9,7 +9,7 @@ use crate::memory::fullest;
 use crate::summary::thousands;
 use crate::table::{TextTable, left, right};
 use crate::text::{TextStyle, WIDTH, paragraph, share};
-use chakram_base::units::Span;
+use chakram_base::units::{Span, percent_change};
 use chakram_hardware::machine::Machine;
 use chakram_trace::format::{Dtype, escape};
 use std::collections::BTreeMap;
@@ -176,7 +176,7 @@ fn table(
     row("  vs. first machine", &|report| percent(&change(report)));
     if comparison.reports().any(|(_, r)| r.captured.is_some()) {
         row("  vs. capture", &|report| {
-            Some(format!("{:+.2} %", report.difference()?))
+            report.difference().map(percent_change)
         });
     }
     let with_share = |report: &Report, time: Span| {
@@ -207,7 +207,7 @@ fn table(
     if comparison.remembers() {
         row("peak memory", &|report| {
             let row = fullest(&report.memory)?;
-            let share = format!("{:.1} %", row.percent());
+            let share = row.percent_text();
             Some(format!("{} {share:>7}", row.peak))
         });
     }

@@ -5,6 +5,7 @@ use crate::{CollectiveRecord, Observer};
 use chakram_base::ids::NodeIndex;
 use chakram_base::units::Time;
 use chakram_engine::CompiledReplay;
+use chakram_engine::InstanceId;
 use chakram_trace::graph::{NodeKind, huge_pages};
 
 /// When a node ran.
@@ -69,8 +70,8 @@ impl<'a> RunRecorder<'a> {
 
 impl Observer for RunRecorder<'_> {
     #[inline]
-    fn issued(&mut self, now: Time, instance: u32, node: NodeIndex, kind: NodeKind) {
-        let instance = &self.relations.instances[instance as usize];
+    fn issued(&mut self, now: Time, instance: InstanceId, node: NodeIndex, kind: NodeKind) {
+        let instance = &self.relations.instances[instance.index()];
         self.times[instance.number(node)].start = now;
         if kind == NodeKind::Collective {
             self.began[instance.call(node)] = now;
@@ -78,9 +79,9 @@ impl Observer for RunRecorder<'_> {
     }
 
     #[inline]
-    fn completed(&mut self, now: Time, instance: u32, node: NodeIndex, _: NodeKind) {
+    fn completed(&mut self, now: Time, instance: InstanceId, node: NodeIndex, _: NodeKind) {
         self.completed.push(RunNode { instance, node });
-        let instance = &self.relations.instances[instance as usize];
+        let instance = &self.relations.instances[instance.index()];
         let number = instance.number(node);
         self.times[number].end = now;
         for next in instance.graph.successors(node) {
@@ -93,8 +94,8 @@ impl Observer for RunRecorder<'_> {
     }
 
     #[inline]
-    fn began(&mut self, now: Time, instance: u32, node: NodeIndex) {
-        let instance = &self.relations.instances[instance as usize];
+    fn began(&mut self, now: Time, instance: InstanceId, node: NodeIndex) {
+        let instance = &self.relations.instances[instance.index()];
         self.began[instance.call(node)] = now;
     }
 

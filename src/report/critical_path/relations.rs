@@ -1,6 +1,7 @@
 //! What is known of the nodes of a run before it runs: their numbers, lanes, and who takes part in what.
 
 use chakram_base::ids::NodeIndex;
+use chakram_engine::InstanceId;
 use chakram_engine::{CommTiming, CompiledReplay};
 use chakram_trace::graph::{Graph, NodeKind, huge_pages};
 
@@ -16,7 +17,7 @@ pub fn known(number: u32) -> Option<usize> {
 /// A node of a run.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct RunNode {
-    pub instance: u32,
+    pub instance: InstanceId,
     pub node: NodeIndex,
 }
 
@@ -77,9 +78,9 @@ impl<'a> RunRelations<'a> {
         let [mut nodes, mut member_calls, mut lanes] = [0_usize; 3];
         for (i, instance) in (0..).zip(workload.instances()) {
             let graph = workload.graph(instance);
-            let own = prepared.lanes_of(i);
+            let own = prepared.lanes_of(InstanceId(i));
             let count = own.flatten().max().map_or(0, |lane| lane as usize + 1);
-            let own = prepared.lanes_of(i);
+            let own = prepared.lanes_of(InstanceId(i));
             instances.push(RunInstance {
                 graph,
                 first: nodes as u32,
@@ -119,8 +120,8 @@ impl<'a> RunRelations<'a> {
         self.first_member = vec![0; count + 1];
         for (i, instance) in (0..).zip(&self.instances) {
             for call in instance.graph.calls() {
-                let (group, sequence) = self.prepared.call_of(i, call.node);
-                let number = first_call[group as usize] + sequence;
+                let (group, sequence) = self.prepared.call_of(InstanceId(i), call.node);
+                let number = first_call[group.index()] + sequence;
                 self.peer[instance.number(call.node)] = number;
                 self.first_member[number as usize] += 1;
             }
@@ -146,7 +147,7 @@ impl<'a> RunRelations<'a> {
         let mut halves: Vec<u32> = Vec::new();
         for (i, instance) in (0..).zip(&self.instances) {
             for message in instance.graph.messages() {
-                let Some(pair) = self.prepared.pair_of(i, message.node) else {
+                let Some(pair) = self.prepared.pair_of(InstanceId(i), message.node) else {
                     continue;
                 };
                 let number = instance.number(message.node);
@@ -179,17 +180,17 @@ impl<'a> RunRelations<'a> {
         let number = number as u32;
         let instance = self.instances.partition_point(|one| one.first <= number) - 1;
         RunNode {
-            instance: instance as u32,
+            instance: InstanceId(instance as u32),
             node: NodeIndex(number - self.instances[instance].first),
         }
     }
 
     pub fn number(&self, of: RunNode) -> usize {
-        self.instances[of.instance as usize].number(of.node)
+        self.instances[of.instance.index()].number(of.node)
     }
 
-    pub fn graph(&self, instance: u32) -> &'a Graph {
-        self.instances[instance as usize].graph
+    pub fn graph(&self, instance: InstanceId) -> &'a Graph {
+        self.instances[instance.index()].graph
     }
 
     pub fn kind(&self, of: RunNode) -> NodeKind {

@@ -8,6 +8,7 @@ use crate::TimeCategory;
 use chakram_base::ids::NodeIndex;
 use chakram_base::units::{Span, Time};
 use chakram_engine::CommTiming;
+use chakram_engine::InstanceId;
 use chakram_trace::graph::{NodeKind, huge_pages};
 
 fn earlier(at: Time, by: Span) -> Time {
@@ -50,7 +51,7 @@ impl LateLimits<'_> {
 
     /// The latest start of a node of an instance.
     #[inline]
-    fn start(&self, place: u32, instance: &RunInstance<'_>, node: NodeIndex) -> Time {
+    fn start(&self, place: InstanceId, instance: &RunInstance<'_>, node: NodeIndex) -> Time {
         let number = instance.number(node);
         match instance.graph.kind(node) {
             NodeKind::Collective | NodeKind::Send | NodeKind::Receive => {
@@ -132,7 +133,7 @@ pub fn rows(run: &RunRecorder<'_>, path: &[RunSegment], makespan: Time) -> Vec<S
             instance: place,
             node,
         } = of;
-        let instance = &relations.instances[place as usize];
+        let instance = &relations.instances[place.index()];
         let graph = instance.graph;
         let mut late = makespan;
         for next in graph.successors(node) {

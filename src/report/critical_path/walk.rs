@@ -10,7 +10,7 @@ use chakram_trace::graph::NodeKind;
 impl RunRecorder<'_> {
     /// Returns when the transfer of a collective node began.
     pub(super) fn began(&self, of: RunNode) -> Time {
-        self.began[self.relations.instances[of.instance as usize].call(of.node)]
+        self.began[self.relations.instances[of.instance.index()].call(of.node)]
     }
 
     /// Whether a collective node waited for others until it began, and not for longer than it lasted.
@@ -65,7 +65,7 @@ impl RunRecorder<'_> {
     fn free(&self, number: usize) -> Time {
         let of = self.relations.node(number);
         let instances = self.relations.prepared.workload().instances();
-        let release = instances[of.instance as usize].release;
+        let release = instances[of.instance.index()].release;
         known(self.freed_by[number].cause).map_or(release, |cause| self.times[cause].end)
     }
 

@@ -58,7 +58,7 @@ pub fn memory(report: &Report) -> String {
             format!("rank {}", row.rank),
             bytes("peak_bytes", row.peak),
             bytes("capacity_bytes", row.capacity),
-            format!("{:.1} %", row.percent()),
+            row.percent_text(),
             fits.to_owned(),
         ]
     });

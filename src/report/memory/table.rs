@@ -68,7 +68,7 @@ pub fn table(out: &mut String, report: &Report, style: TextStyle) -> std::fmt::R
     for run in runs.iter().take(ROWS) {
         let row = &run[0];
         let ranks: Vec<_> = run.iter().map(|row| row.rank).collect();
-        let (ranks, share) = (span_of(&ranks), format!("{:.1} %", row.percent()));
+        let (ranks, share) = (span_of(&ranks), row.percent_text());
         let mark = if row.fits {
             TextStyle::default().warning
         } else {

@@ -5,6 +5,7 @@ use super::{BytesByClass, LedgerTotals};
 use chakram_base::ids::NodeIndex;
 use chakram_base::units::Time;
 use chakram_engine::CompiledReplay;
+use chakram_engine::InstanceId;
 use chakram_trace::format::{MemoryChanges, TensorClass};
 use chakram_trace::graph::Graph;
 
@@ -63,27 +64,37 @@ impl<'a> MemoryTracker<'a> {
     /// `node` is issued. If it changes memory and an earlier instant is thereby over at which its NPU's
     /// memory changed, that instant is given, and what is held after it.
     #[inline]
-    pub fn issued(&mut self, now: Time, instance: u32, node: NodeIndex) -> Option<EndedInstant> {
-        match self.narrow.get_mut(instance as usize) {
+    pub fn issued(
+        &mut self,
+        now: Time,
+        instance: InstanceId,
+        node: NodeIndex,
+    ) -> Option<EndedInstant> {
+        match self.narrow.get_mut(instance.index()) {
             Some(of) => of.issue(now, node),
-            None => self.wide.get_mut(instance as usize)?.issue(now, node),
+            None => self.wide.get_mut(instance.index())?.issue(now, node),
         }
     }
 
     /// `node` is complete; as [`Self::issued`].
     #[inline]
-    pub fn completed(&mut self, now: Time, instance: u32, node: NodeIndex) -> Option<EndedInstant> {
-        match self.narrow.get_mut(instance as usize) {
+    pub fn completed(
+        &mut self,
+        now: Time,
+        instance: InstanceId,
+        node: NodeIndex,
+    ) -> Option<EndedInstant> {
+        match self.narrow.get_mut(instance.index()) {
             Some(of) => of.complete(now, node),
-            None => self.wide.get_mut(instance as usize)?.complete(now, node),
+            None => self.wide.get_mut(instance.index())?.complete(now, node),
         }
     }
 
     /// Returns the classes that the nodes of an instance ever change.
-    pub fn classes(&self, instance: u32) -> [bool; TensorClass::COUNT] {
+    pub fn classes(&self, instance: InstanceId) -> [bool; TensorClass::COUNT] {
         let narrow = self.narrow.iter().map(|of| of.graph);
         let mut graphs = narrow.chain(self.wide.iter().map(|of| of.graph));
-        let changes = graphs.nth(instance as usize).map(Graph::memory_changes);
+        let changes = graphs.nth(instance.index()).map(Graph::memory_changes);
         let changes = changes.into_iter().flatten();
         std::array::from_fn(|i| changes.clone().any(|c| c.allocates[i] | c.frees[i] > 0))
     }
@@ -95,10 +106,11 @@ impl<'a> MemoryTracker<'a> {
     }
 
     /// Ends all instants, and gives those instances whose memory changed at their last.
-    pub fn end(&mut self) -> Vec<(u32, EndedInstant)> {
+    pub fn end(&mut self) -> Vec<(InstanceId, EndedInstant)> {
         let narrow = self.narrow.iter_mut().map(|of| of.ledger.end());
         let ends = (0..).zip(narrow.chain(self.wide.iter_mut().map(|of| of.ledger.end())));
-        ends.filter_map(|(i, over)| Some((i, over?))).collect()
+        ends.filter_map(|(i, over)| Some((InstanceId(i), over?)))
+            .collect()
     }
 }
 

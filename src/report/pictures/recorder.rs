@@ -9,6 +9,7 @@ use crate::{CollectiveRecord, Observer, RunSegment};
 use chakram_base::ids::{NodeIndex, Rank};
 use chakram_base::units::{Bytes, Span, Time};
 use chakram_engine::CompiledReplay;
+use chakram_engine::InstanceId;
 use chakram_trace::format::of_any_micro_batch;
 use chakram_trace::graph::NodeKind;
 use std::collections::BTreeMap;
@@ -80,8 +81,8 @@ impl<'a> PictureRecorder<'a> {
     }
 
     /// The rank goes on as it was until `now`.
-    fn advance(&mut self, now: Time, instance: u32) -> Option<&mut DrawnRank> {
-        let of = self.drawn[instance as usize].as_mut()?;
+    fn advance(&mut self, now: Time, instance: InstanceId) -> Option<&mut DrawnRank> {
+        let of = self.drawn[instance.index()].as_mut()?;
         let category = of.active.iter().position(|&count| count > 0);
         let category = category.unwrap_or(TimeCategory::Idle as usize);
         let name = if category == TimeCategory::Compute as usize {
@@ -93,15 +94,15 @@ impl<'a> PictureRecorder<'a> {
         Some(of)
     }
 
-    fn change(&mut self, now: Time, instance: u32, category: TimeCategory, begins: bool) {
+    fn change(&mut self, now: Time, instance: InstanceId, category: TimeCategory, begins: bool) {
         if let Some(of) = self.advance(now, instance) {
             let count = &mut of.active[category as usize];
             *count = if begins { *count + 1 } else { *count - 1 };
         }
     }
 
-    fn held(&mut self, instance: u32, over: Option<EndedInstant>) {
-        if let (Some((at, held)), Some(of)) = (over, &mut self.drawn[instance as usize]) {
+    fn held(&mut self, instance: InstanceId, over: Option<EndedInstant>) {
+        if let (Some((at, held)), Some(of)) = (over, &mut self.drawn[instance.index()]) {
             of.memory.push((
                 at,
                 held.iter().fold(0, |all, bytes| all.saturating_add(*bytes)),
@@ -118,7 +119,7 @@ impl<'a> PictureRecorder<'a> {
         for (instance, over) in self.memory.end() {
             self.held(instance, Some(over));
         }
-        for instance in 0..self.drawn.len() as u32 {
+        for instance in (0..self.drawn.len() as u32).map(InstanceId) {
             self.advance(end, instance);
         }
         let resolution = resolution(makespan);
@@ -203,7 +204,7 @@ fn label(name: &str) -> String {
 }
 
 impl Observer for PictureRecorder<'_> {
-    fn issued(&mut self, now: Time, instance: u32, node: NodeIndex, kind: NodeKind) {
+    fn issued(&mut self, now: Time, instance: InstanceId, node: NodeIndex, kind: NodeKind) {
         let over = self.memory.issued(now, instance, node);
         self.held(instance, over);
         let Some(category) = TimeCategory::of(kind) else {
@@ -211,7 +212,7 @@ impl Observer for PictureRecorder<'_> {
         };
         self.change(now, instance, category, true);
         let workload = self.prepared.workload();
-        let of = &workload.instances()[instance as usize];
+        let of = &workload.instances()[instance.index()];
         let graph = workload.graph(of);
         if kind == NodeKind::Send {
             let peer = graph.messages()[graph.message_index(node)].peer;
@@ -219,15 +220,15 @@ impl Observer for PictureRecorder<'_> {
             self.traffic
                 .message(of.rank, of.peers[peer as usize], bytes);
         }
-        if kind == NodeKind::Compute && self.drawn[instance as usize].is_some() {
+        if kind == NodeKind::Compute && self.drawn[instance.index()].is_some() {
             let kernel = self.name(label(graph.name(node)));
-            if let Some(of) = &mut self.drawn[instance as usize] {
+            if let Some(of) = &mut self.drawn[instance.index()] {
                 of.kernel = kernel;
             }
         }
     }
 
-    fn completed(&mut self, now: Time, instance: u32, node: NodeIndex, kind: NodeKind) {
+    fn completed(&mut self, now: Time, instance: InstanceId, node: NodeIndex, kind: NodeKind) {
         let over = self.memory.completed(now, instance, node);
         self.held(instance, over);
         if let Some(category) = TimeCategory::of(kind) {
@@ -235,11 +236,11 @@ impl Observer for PictureRecorder<'_> {
         }
     }
 
-    fn delayed(&mut self, now: Time, instance: u32, _: NodeIndex) {
+    fn delayed(&mut self, now: Time, instance: InstanceId, _: NodeIndex) {
         self.change(now, instance, TimeCategory::Host, true);
     }
 
-    fn ready(&mut self, now: Time, instance: u32, _: NodeIndex) {
+    fn ready(&mut self, now: Time, instance: InstanceId, _: NodeIndex) {
         self.change(now, instance, TimeCategory::Host, false);
     }
 
@@ -250,7 +251,7 @@ impl Observer for PictureRecorder<'_> {
     fn critical_path(&mut self, path: &[RunSegment]) {
         let workload = self.prepared.workload();
         for segment in path {
-            let of = &workload.instances()[segment.instance as usize];
+            let of = &workload.instances()[segment.instance.index()];
             let name = of_any_micro_batch(workload.graph(of).name(segment.node));
             let name = self.name(name.into_owned());
             let key = (segment.category as u8, name);

@@ -4,6 +4,7 @@ use super::TrafficMatrix;
 use crate::CollectiveRecord;
 use chakram_base::ids::Rank;
 use chakram_engine::CompiledReplay;
+use chakram_engine::ReplayGroupId;
 use chakram_trace::format::CollectiveKind;
 use std::collections::BTreeMap;
 
@@ -16,7 +17,7 @@ pub struct TrafficCounter {
     ranks_per_cell: u32,
     bytes: Vec<Vec<u64>>,
     /// Buffers of collectives by group and kind.
-    buffers: BTreeMap<(u32, CollectiveKind), u64>,
+    buffers: BTreeMap<(ReplayGroupId, CollectiveKind), u64>,
 }
 
 impl TrafficCounter {
@@ -51,7 +52,7 @@ impl TrafficCounter {
     pub fn finish(mut self, prepared: &CompiledReplay<'_>) -> TrafficMatrix {
         let groups: Vec<_> = prepared.groups().collect();
         for ((group, kind), buffers) in std::mem::take(&mut self.buffers) {
-            let members = groups[group as usize].members;
+            let members = groups[group.index()].members;
             // A member must send each of the others its part of the buffer, and in an all-reduce the sum as well.
             let times = match kind {
                 CollectiveKind::AllReduce => 2,

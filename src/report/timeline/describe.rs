@@ -4,6 +4,7 @@ use super::events::NodeFacts;
 use crate::replay::algorithm_label;
 use chakram_base::ids::NodeIndex;
 use chakram_base::units::Bytes;
+use chakram_engine::InstanceId;
 use chakram_engine::{CompiledReplay, GroupView};
 use chakram_trace::graph::NodeKind;
 use std::borrow::Cow;
@@ -12,12 +13,12 @@ use std::borrow::Cow;
 pub(super) fn node<'g, 'a: 'g>(
     prepared: &'a CompiledReplay<'a>,
     groups: &'g [(String, GroupView<'a>)],
-    instance: u32,
+    instance: InstanceId,
     node: NodeIndex,
     kind: NodeKind,
 ) -> (Cow<'g, str>, NodeFacts<'g>) {
     let workload = prepared.workload();
-    let of = &workload.instances()[instance as usize];
+    let of = &workload.instances()[instance.index()];
     let graph = workload.graph(of);
     let (name, bytes) = (graph.name(node), graph.bytes(node));
     let facts = NodeFacts {
@@ -32,7 +33,7 @@ pub(super) fn node<'g, 'a: 'g>(
     let peer = || of.peers[graph.messages()[graph.message_index(node)].peer as usize];
     match kind {
         NodeKind::Collective => {
-            let (group, view) = &groups[prepared.group_of(instance, node) as usize];
+            let (group, view) = &groups[prepared.group_of(instance, node).index()];
             let call = graph.call(node).kind;
             let buffer = call.buffer(bytes, view.members.len() as u32);
             let algorithm = algorithm_label(prepared, call, view, buffer.unwrap_or(u64::MAX));

@@ -3,6 +3,7 @@
 use super::TimelineWriter;
 use super::events::TrackId;
 use chakram_base::ids::NodeIndex;
+use chakram_engine::InstanceId;
 use chakram_trace::graph::Lane;
 use std::io::Write;
 
@@ -59,8 +60,8 @@ impl<W: Write> TimelineWriter<'_, W> {
     }
 
     /// The lowest free track of receives for `node`.
-    pub(super) fn take_receive_track(&mut self, instance: u32, node: NodeIndex) {
-        let tracks = &mut self.receives[instance as usize];
+    pub(super) fn take_receive_track(&mut self, instance: InstanceId, node: NodeIndex) {
+        let tracks = &mut self.receives[instance.index()];
         let free = tracks.iter().position(|track| track.holder.is_none());
         let free = free.unwrap_or_else(|| {
             tracks.push(ReceiveTrack::default());
@@ -70,8 +71,8 @@ impl<W: Write> TimelineWriter<'_, W> {
     }
 
     /// Frees the track of `node` and returns its number.
-    pub(super) fn free_receive_track(&mut self, instance: u32, node: NodeIndex) -> u32 {
-        let tracks = &mut self.receives[instance as usize];
+    pub(super) fn free_receive_track(&mut self, instance: InstanceId, node: NodeIndex) -> u32 {
+        let tracks = &mut self.receives[instance.index()];
         let found = tracks.iter().position(|track| track.holder == Some(node));
         let found = found.expect("a receive is issued before it completes");
         tracks[found].holder = None;
@@ -79,11 +80,11 @@ impl<W: Write> TimelineWriter<'_, W> {
     }
 
     /// Names a track of receives when it is drawn for the first time.
-    pub(super) fn name_receive_track(&mut self, instance: u32, track: TrackId) {
+    pub(super) fn name_receive_track(&mut self, instance: InstanceId, track: TrackId) {
         let Some(number) = track.lane.checked_sub(RECEIVE_TRACKS) else {
             return;
         };
-        let of = &mut self.receives[instance as usize][number as usize];
+        let of = &mut self.receives[instance.index()][number as usize];
         if !std::mem::replace(&mut of.named, true) {
             self.encoder().track(track, "receives", 1000);
         }

@@ -1,7 +1,8 @@
 //! One scenario on several platforms, or at several rates, side by side.
 
-use super::text::{name, name_width, or_dash, percent, rate};
+use super::text::{name, name_width, or_dash, rate};
 use super::{ServeReport, ServeRowKind};
+use chakram_base::units::percent;
 use chakram_report::table::{TextTable, left, right};
 use chakram_report::text::{TextStyle, paragraph};
 use serde::{Deserialize, Serialize};

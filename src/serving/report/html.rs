@@ -1,9 +1,9 @@
 //! A report as a page: one file that needs no network and no script.
 
 use super::compare::{RateSweep, is_model};
-use super::text::{name, or_dash, percent, rate};
+use super::text::{name, or_dash, rate};
 use super::{ServeReport, TimeSum};
-use chakram_base::units::Span;
+use chakram_base::units::{Span, percent};
 use chakram_report::draw::bars::{self, BarPart, BarRow};
 use chakram_report::draw::lines::{self, LineSeries};
 use chakram_report::draw::scatter::{self, ScatterPoint};

@@ -60,13 +60,8 @@ pub(super) fn scenario(
 ) -> Result<Scenario, ServeError> {
     let root = document.root(ROOT)?;
     let name = root.need("name", "the scenario's name")?.line()?.to_owned();
-    let seed = match root.get("seed") {
-        Some(field) => field.between(0, u64::MAX >> 1)?,
-        None => 1,
-    };
-    let processors = root
-        .get("processors")
-        .map_or(Ok(1), |field| field.count(1 << 20))?;
+    let seed = root.or("seed", 1, |field| field.between(0, u64::MAX >> 1))?;
+    let processors = root.or("processors", 1, |field| field.count(1 << 20))?;
     let policy = policy(&root)?;
     let stream = stream(&root, folder)?;
     let entries = root
@@ -122,16 +117,11 @@ pub(super) fn scenario(
             .into());
     }
     let stop = stop(&root, &stream)?;
-    let warmup = match root.get("measure") {
-        None => 0,
-        Some(field) => match field.table(Some(&["warmup"]))?.get("warmup") {
-            Some(field) => {
-                let most = stop.requests.map_or(MOST_REQUESTS, |n| n.saturating_sub(1));
-                field.between(0, most)?
-            }
-            None => 0,
-        },
-    };
+    let warmup = root.or("measure", 0, |field| {
+        let most = stop.requests.map_or(MOST_REQUESTS, |n| n.saturating_sub(1));
+        let table = field.table(Some(&["warmup"]))?;
+        table.or("warmup", 0, |field| field.between(0, most))
+    })?;
     Ok(Scenario {
         name,
         seed,
@@ -160,13 +150,9 @@ fn only(
     Ok(())
 }
 
-fn duration(table: &ConfigTable<'_>, key: &str) -> Result<Span, ConfigError> {
-    table.quantity(key, DURATION)
-}
-
 /// A duration above zero.
 fn positive(table: &ConfigTable<'_>, key: &str) -> Result<Span, ConfigError> {
-    let span: Span = duration(table, key)?;
+    let span: Span = table.quantity(key, DURATION)?;
     if span == Span::ZERO {
         return Err(table
             .need(key, DURATION)?
@@ -221,14 +207,8 @@ fn stream(root: &ConfigTable<'_>, folder: &Path) -> Result<ArrivalStream, Config
             )?;
             Ok(ArrivalStream::Closed {
                 users: table.need("users", "a number of users")?.count(1 << 24)?,
-                think: match table.get("think") {
-                    Some(_) => duration(&table, "think")?,
-                    None => Span::ZERO,
-                },
-                exponential: match table.get("think_exponential") {
-                    Some(field) => field.flag()?,
-                    None => false,
-                },
+                think: table.or("think", Span::ZERO, |field| field.quantity(DURATION))?,
+                exponential: table.or("think_exponential", false, |field| field.flag())?,
             })
         }
         StreamName::File => {
@@ -236,12 +216,8 @@ fn stream(root: &ConfigTable<'_>, folder: &Path) -> Result<ArrivalStream, Config
             let path = folder.join(table.need("file", "a path")?.line()?);
             Ok(ArrivalStream::File {
                 path,
-                repeat: table
-                    .get("repeat")
-                    .map_or(Ok(1), |field| field.count(1 << 20))?,
-                speed: table
-                    .get("speed")
-                    .map_or(Ok(1.0), |field| field.positive(1e9))?,
+                repeat: table.or("repeat", 1, |field| field.count(1 << 20))?,
+                speed: table.or("speed", 1.0, |field| field.positive(1e9))?,
             })
         }
     }
@@ -256,19 +232,11 @@ fn stop(root: &ConfigTable<'_>, stream: &ArrivalStream) -> Result<StopRule, Conf
         return Ok(StopRule::default());
     };
     let table = field.table(Some(&["requests", "first", "duration"]))?;
-    let count = |key: &str| {
-        let field = table.get(key);
-        field
-            .map(|field| field.between(1, MOST_REQUESTS))
-            .transpose()
-    };
+    let count = |key| table.optional(key, |field| field.between(1, MOST_REQUESTS));
     let stop = StopRule {
         requests: count("requests")?,
         first: count("first")?,
-        duration: table
-            .get("duration")
-            .map(|_| positive(&table, "duration"))
-            .transpose()?,
+        duration: table.optional("duration", |_| positive(&table, "duration"))?,
     };
     if endless && stop.requests.is_none() && stop.duration.is_none() {
         return Err(table.missing("requests", "a number of requests, or a duration"));
@@ -318,10 +286,7 @@ fn policy(root: &ConfigTable<'_>) -> Result<PolicyChoice, ConfigError> {
             let used = ["kind", "slots", "aging", "preemption"];
             only(&table, POLICY, &used, "priority")?;
             PolicyKind::Priority {
-                aging: table
-                    .get("aging")
-                    .map(|_| positive(&table, "aging"))
-                    .transpose()?,
+                aging: table.optional("aging", |_| positive(&table, "aging"))?,
             }
         }
         PolicyName::EarliestDeadline => {
@@ -340,10 +305,7 @@ fn policy(root: &ConfigTable<'_>) -> Result<PolicyChoice, ConfigError> {
                 batch: table
                     .need("batch", "the most requests of a batch")?
                     .count(1 << 16)?,
-                wait: match table.get("wait") {
-                    Some(_) => duration(&table, "wait")?,
-                    None => Span::ZERO,
-                },
+                wait: table.or("wait", Span::ZERO, |field| field.quantity(DURATION))?,
             }
         }
     };
@@ -352,10 +314,8 @@ fn policy(root: &ConfigTable<'_>) -> Result<PolicyChoice, ConfigError> {
         (_, Some(field)) => Some(field.count(1 << 20)?),
         (_, None) => Some(1),
     };
-    let preemption: Option<Span> = table
-        .get("preemption")
-        .map(|_| duration(&table, "preemption"))
-        .transpose()?;
+    let preemption: Option<Span> =
+        table.optional("preemption", |field| field.quantity(DURATION))?;
     if let (Some(_), Some(2..)) = (preemption, slots) {
         return Err(table.need("preemption", DURATION)?.refuse(
             "several slots of a processor",

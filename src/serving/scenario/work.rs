@@ -68,25 +68,16 @@ pub(super) fn model(table: &ConfigTable<'_>, folder: &Path) -> Result<ServedMode
     }
     refuse_unused(table, key, used)?;
     let (work, known_as) = work(table, &source, folder, &name)?;
-    let optional = |key: &str| table.get(key);
     let place = ModelPlace {
         work: source.place(),
-        deadline: optional("deadline").map(|field| field.place()),
+        deadline: table.get("deadline").map(|field| field.place()),
     };
-    let deadline: Option<Span> = optional("deadline")
-        .map(|field| field.quantity("10 ms"))
-        .transpose()?;
-    let sparsity = match optional("sparsity") {
-        Some(field) => {
-            let sparsity = field.positive(1.0)?;
-            if sparsity >= 1.0 {
-                return Err(field.refuse(sparsity, "a number below 1").into());
-            }
-            sparsity
-        }
-        None => 0.0,
-    };
-    let count = |key: &str| optional(key).map(|field| field.count(1 << 30)).transpose();
+    let deadline: Option<Span> = table.optional("deadline", |field| field.quantity("10 ms"))?;
+    let sparsity = table.or("sparsity", 0.0, |field| match field.positive(1.0)? {
+        sparsity if sparsity >= 1.0 => Err(field.refuse(sparsity, "a number below 1")),
+        sparsity => Ok(sparsity),
+    })?;
+    let count = |key| table.optional(key, |field| field.count(1 << 30));
     let tokens = match (count("prompt")?, count("output")?) {
         (None, None) => None,
         (prompt, output) => Some([prompt.unwrap_or(1), output.unwrap_or(1)]),
@@ -100,23 +91,15 @@ pub(super) fn model(table: &ConfigTable<'_>, folder: &Path) -> Result<ServedMode
         return Err(field.refuse(prompt, expected).into());
     }
     Ok(ServedModel {
-        class: optional("class")
-            .map(|field| field.line().map(str::to_owned))
-            .transpose()?,
-        weight: match optional("weight") {
-            // Zero takes a model out of the mix that a file of arrivals may still name.
-            Some(field) if field.whole() == Some(0) => 0.0,
-            Some(field) => field.positive(1e9)?,
-            None => 1.0,
-        },
-        level: match optional("priority") {
-            Some(field) => field.between(0, 1_000_000)? as u32,
-            None => 0,
-        },
+        class: table.optional("class", |field| field.line().map(str::to_owned))?,
+        // Zero takes a model out of the mix that a file of arrivals may still name.
+        weight: table.or("weight", 1.0, |field| match field.whole() {
+            Some(0) => Ok(0.0),
+            _ => field.positive(1e9),
+        })?,
+        level: table.or("priority", 0, |field| field.between(0, 1_000_000))? as u32,
         deadline,
-        bytes: optional("bytes")
-            .map(|field| field.between(1, 1 << 50))
-            .transpose()?,
+        bytes: table.optional("bytes", |field| field.between(1, 1 << 50))?,
         known_as,
         sparsity,
         tokens,
@@ -153,10 +136,8 @@ fn work(
         return known(ModelWork::Vectors(jobs(source)?));
     }
     if table.get("latency").is_some() {
-        let exponential = match table.get("distribution") {
-            Some(field) => field.choice(&[(false, "constant"), (true, "exponential")])?,
-            None => false,
-        };
+        let names = [(false, "constant"), (true, "exponential")];
+        let exponential = table.or("distribution", false, |field| field.choice(&names))?;
         let mean = source.quantity("10 ms")?;
         return known(ModelWork::Latency { mean, exponential });
     }
@@ -195,10 +176,7 @@ fn preset(
     } else {
         given.to_owned()
     };
-    let tokens = table
-        .get("tokens")
-        .map(|field| field.between(1, 1_000_000_000))
-        .transpose()?;
+    let tokens = table.optional("tokens", |field| field.between(1, 1_000_000_000))?;
     let found = ModelSource::find(&path).and_then(|source| source.definition(tokens));
     let model = match found {
         Ok(found) => found.model,
@@ -214,23 +192,14 @@ fn preset(
             });
         }
     };
-    let choice = |key: &str, all: &[(bool, &str)]| match table.get(key) {
-        Some(field) => field.choice(all),
-        None => Ok(false),
-    };
+    let attention = [(false, "layer"), (true, "heads")];
     let lowering = JobLowering {
-        convolution: match table.get("convolution") {
-            Some(field) => field.choice(&ConvolutionTasks::ALL)?,
-            None => ConvolutionTasks::default(),
-        },
-        heads: choice("attention", &[(false, "layer"), (true, "heads")])?,
-        merge: table
-            .get("merge")
-            .map_or(Ok(0), |field| field.between(1, 1 << 40))?,
-        tables: match table.get("tables") {
-            Some(field) => field.flag()?,
-            None => false,
-        },
+        convolution: table.or("convolution", ConvolutionTasks::default(), |field| {
+            field.choice(&ConvolutionTasks::ALL)
+        })?,
+        heads: table.or("attention", false, |field| field.choice(&attention))?,
+        merge: table.or("merge", 0, |field| field.between(1, 1 << 40))?,
+        tables: table.or("tables", false, |field| field.flag())?,
     };
     let graph = JobGraph::of_model(&model, lowering);
     check_work(source, &graph)?;

@@ -1,6 +1,7 @@
 //! Predictions beside measured step times.
 
 use chakram_archive::MeasuredTimes;
+use chakram_base::statistics::median;
 use chakram_base::units::Span;
 
 /// Distance of a prediction from measured steps.
@@ -73,17 +74,6 @@ fn distribution(mut steps: Vec<u64>) -> Option<MeasuredTimes> {
         median_ps,
         mad_ps: median(&mut deviations).unwrap_or(0),
     })
-}
-
-/// Sorts `values` and returns the one in the middle, of an even number the mean of two, rounded down.
-fn median(values: &mut [u64]) -> Option<u64> {
-    values.sort_unstable();
-    let middle = values.len() / 2;
-    match values.len() {
-        0 => None,
-        n if n % 2 == 1 => Some(values[middle]),
-        _ => Some(values[middle - 1] + (values[middle] - values[middle - 1]) / 2),
-    }
 }
 
 #[cfg(test)]

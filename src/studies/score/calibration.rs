@@ -52,7 +52,7 @@ pub fn calibrate(
     options: &ReplayOptions,
     threads: NonZeroUsize,
 ) -> Result<Vec<StepCorrection>, ScoreError> {
-    let products: Vec<ProductPair> = score_by(table, threads, |_, run| signature(run))?;
+    let products: Vec<ProductPair> = score_by(table, threads, |_, run| Ok(signature(run)?))?;
     let mut factors: BTreeMap<ProductPair, f64> =
         products.iter().map(|gemms| (*gemms, 1.0)).collect();
     let mut ratios = vec![0.0; products.len()];

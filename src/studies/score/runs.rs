@@ -4,6 +4,7 @@ use super::columns::{MACHINE, MODEL, MeasuredUnit, NPUS, OptionSource, plan_opti
 use super::{RunColumns, ScoreError};
 use chakram_base::config::quoted;
 use chakram_hardware::machine::{self, Machine};
+use chakram_jobs::machine_facts;
 use chakram_workloads::generate::TrainingPattern;
 use chakram_workloads::generate::plan::{ParallelismPlan, PlanDraft};
 use chakram_workloads::model::{Model, ModelDefinition};
@@ -291,7 +292,7 @@ fn resolve(
         let set = (option.set)(&mut draft, &words);
         set.map_err(|why| format!("`{key}` is {}: {why}", quoted(value)))?;
     }
-    let plan = draft.finish().map_err(|error| error.to_string())?;
+    let mut plan = draft.finish().map_err(|error| error.to_string())?;
     let ranks = u32::try_from(plan.ranks()).map_err(|_| "too many ranks".to_owned())?;
     if let Some(npus) = options.get(NPUS).filter(|npus| **npus != ranks.to_string()) {
         return Err(format!(
@@ -301,6 +302,8 @@ fn resolve(
     }
     let machine = options.get(MACHINE).unwrap_or(&columns.machine);
     let machine = machine::for_ranks(machine, ranks).map_err(|error| error.to_string())?;
+    plan.bind(&machine_facts(&machine))
+        .map_err(|error| error.to_string())?;
     Ok((TrainingPattern { model, plan }, machine))
 }
 

@@ -70,10 +70,7 @@ pub(super) fn axes(field: &ConfigField<'_>) -> Result<Vec<StudyAxis>, ConfigErro
 }
 
 fn axis(table: &ConfigTable<'_>) -> Result<StudyAxis, ConfigError> {
-    let name = table
-        .get("name")
-        .map(|field| field.line().map(str::to_owned))
-        .transpose()?;
+    let name = table.optional("name", |field| field.line().map(str::to_owned))?;
     if let Some(field) = table.get("plans") {
         only(table, &["plans", "name"])?;
         let npus = field.count(MAX_NPUS)?;

@@ -5,6 +5,7 @@ use super::point::PointRefusal;
 use super::setting::{SettingKind, kind};
 use super::study::{PointLimits, Study};
 use chakram_base::config::{self, ConfigError, ConfigLiteral};
+use chakram_engine::OptionKey;
 use chakram_hardware::machine;
 use chakram_workloads::model::ModelSource;
 use std::path::{Path, PathBuf};
@@ -130,8 +131,14 @@ fn check_values(study: &Study, text: &str, file: &str) -> Result<(), StudyError>
     // What all points have, without what axes set beyond the names of machine, model and trace.
     let mut names = first.clone();
     names.retain(|key, _| matches!(key.as_str(), "machine" | "model" | "trace"));
+    let keys = || study.axes.iter().flat_map(|axis| &axis.keys);
+    let of_options = |key: &String| {
+        let is_option = OptionKey::ALL.iter().any(|(_, name)| name == key);
+        is_option || key == "machine" || key.starts_with("machine.")
+    };
     if let Err(refusal) = evaluator.resolve(&names)
         && !of_plans(&refusal)
+        && !(refusal.is_option && keys().any(of_options))
     {
         let unnamed = refusal.detail.starts_with("no ") || refusal.detail.starts_with("cannot");
         let inner = format!("{}.", refusal.reason);
@@ -156,6 +163,7 @@ fn check_values(study: &Study, text: &str, file: &str) -> Result<(), StudyError>
             point.extend(axis.keys.iter().cloned().zip(values.iter().cloned()));
             if let Err(refusal) = evaluator.resolve(&point)
                 && !of_plans(&refusal)
+                && !refusal.is_option
             {
                 let of = axis.keys.iter().zip(values);
                 let (key, value) = of

@@ -1,49 +1,52 @@
-//! The command that replays one point.
+//! The settings that replay one point by itself.
 
 use super::setting::{SettingKind, Settings, kind};
 use super::study::Study;
 
-/// The command for `point`: `chakram generate` or `chakram replay` where its options say all of it, and otherwise
-/// `explain`, which asks the sweep.
-pub fn command(study: &Study, point: &Settings, explain: &str) -> String {
-    let settings = study.whole(point);
-    let mut words = Vec::new();
-    let mut work = String::new();
-    for (key, value) in &settings {
-        let value = value.to_string();
-        match kind(key) {
-            Ok(SettingKind::Plan(option)) => {
-                let flag = option.key.replace('_', "-");
-                words.push(format!("--{flag} {}", word(&value)));
-            }
-            Ok(SettingKind::Plain) => match key.as_str() {
-                "model" => work = format!("generate {}", word(&value)),
-                "trace" => work = format!("replay {}", word(&value)),
-                "network" => words.push(format!("--network {}", word(&value.replace('_', "-")))),
-                "machine" | "tokens" | "compute" | "efficiency" | "host" | "launch"
-                | "collectives" => {
-                    words.push(format!("--{key} {}", word(&value)));
-                }
-                // Powers and prices do not change what is replayed.
-                _ => {}
-            },
-            Ok(SettingKind::Machine(_) | SettingKind::Model(_) | SettingKind::Accelerator(_))
-            | Err(_) => {
-                return explain.to_owned();
-            }
-        }
-    }
-    format!("chakram {work} {}", words.join(" "))
+/// What one point replays.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum PointWork {
+    /// The model of this name or file.
+    Model(String),
+    /// The traces at this path.
+    Trace(String),
 }
 
-/// A word of a shell.
-fn word(text: &str) -> String {
-    let plain = |c: char| {
-        c.is_ascii_alphanumeric() || matches!(c, '-' | '_' | '.' | '/' | ',' | ':' | '@' | '=')
-    };
-    if !text.is_empty() && text.chars().all(plain) {
-        text.to_owned()
-    } else {
-        format!("'{}'", text.replace('\'', "'\\''"))
+/// A replay of one point without its study.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct PointCommand {
+    /// What is replayed.
+    pub work: PointWork,
+    /// Its settings: keys and values.
+    pub settings: Vec<(String, String)>,
+}
+
+impl PointCommand {
+    /// Returns the replay of `point`, `None` if only the study can say all of it.
+    pub fn new(study: &Study, point: &Settings) -> Option<Self> {
+        let mut settings = Vec::new();
+        let mut work = None;
+        for (key, value) in study.whole(point) {
+            let value = value.to_string();
+            match kind(&key) {
+                Ok(SettingKind::Plan(option)) => settings.push((option.key.to_owned(), value)),
+                Ok(SettingKind::Plain) => match key.as_str() {
+                    "model" => work = Some(PointWork::Model(value)),
+                    "trace" => work = Some(PointWork::Trace(value)),
+                    "network" | "machine" | "tokens" | "compute" | "efficiency" | "host"
+                    | "launch" | "collectives" => settings.push((key, value)),
+                    // Powers and prices do not change what is replayed.
+                    _ => {}
+                },
+                Ok(
+                    SettingKind::Machine(_) | SettingKind::Model(_) | SettingKind::Accelerator(_),
+                )
+                | Err(_) => return None,
+            }
+        }
+        Some(Self {
+            work: work?,
+            settings,
+        })
     }
 }

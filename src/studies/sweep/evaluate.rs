@@ -169,7 +169,7 @@ impl<'s> PointEvaluator<'s> {
             let bound = bound::whole(&resolved, pattern)?;
             self.check_memory(&resolved, bound.memory_bytes, "")?;
         }
-        let work = self.workloads.get(&resolved)?;
+        let work = self.work(&resolved)?;
         let workload = work.workload();
         if matches!(resolved.work, WorkSource::Traces(_)) {
             self.check_npus(workload.ranks().into(), &self.study.whole(point))?;
@@ -193,6 +193,13 @@ impl<'s> PointEvaluator<'s> {
         })
     }
 
+    /// The work of a point, on which all of its options have an effect.
+    fn work(&self, point: &ResolvedPoint) -> Result<Arc<SharedWork>, PointRefusal> {
+        let work = self.workloads.get(point)?;
+        point.options.check_workload(work.workload())?;
+        Ok(work)
+    }
+
     /// Replays a point with everything that a report has.
     ///
     /// # Errors
@@ -200,7 +207,7 @@ impl<'s> PointEvaluator<'s> {
     /// Reason for which the point has no report.
     pub fn report(&self, point: &Settings) -> Result<Report, PointRefusal> {
         let resolved = self.resolve(point)?;
-        let work = self.workloads.get(&resolved)?;
+        let work = self.work(&resolved)?;
         let workload = work.workload();
         let refused = |error: ReplayError| PointRefusal::new("replay", error);
         let compiled = CompiledReplay::new(workload, &resolved.machine, &resolved.options);

@@ -5,6 +5,7 @@
 
 use super::bound::PointBound;
 use super::evaluate::PointAnswer;
+use chakram_base::setting::Setting;
 use serde::{Deserialize, Serialize};
 use std::fs::{File, OpenOptions};
 use std::io::{self, Read, Write};
@@ -63,7 +64,7 @@ pub enum JournalError {
         why: String,
     },
     /// There is one already.
-    #[error("{}: it has results of an earlier run\n  try: --resume to go on with it, or another folder", .0.display())]
+    #[error("{}: it has results of an earlier run\n  try: {} to go on with it, or another folder", .0.display(), Setting::Resume)]
     Exists(PathBuf),
     /// There is none.
     #[error("{}: there are no results\n  try: the folder that `chakram sweep … -o` was given", .0.display())]

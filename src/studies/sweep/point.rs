@@ -2,13 +2,14 @@
 
 use super::setting::{SettingKind, Settings, kind};
 use chakram_base::config::{ConfigLiteral, with_values};
-use chakram_engine::{LaunchMode, ReplayOptions};
+use chakram_engine::{LaunchMode, OptionKey, OptionRefusal, ReplayOptions};
 use chakram_hardware::compute::{
-    ComputeModel, HostTiming, RooflineEfficiency, parse_model, parse_scaled, set_accelerator,
+    ComputeModel, parse_efficiency, parse_host, parse_model, set_accelerator,
 };
 use chakram_hardware::machine::{self, Machine};
 use chakram_hardware::network::NetworkKind;
-use chakram_workloads::generate::plan::{CoreGrid, ParallelismPlan, PlanDraft, ResidencyRule};
+use chakram_jobs::{least_memory, machine_facts};
+use chakram_workloads::generate::plan::{ParallelismPlan, PlanDraft};
 use chakram_workloads::generate::{GenerateError, TrainingPattern};
 use chakram_workloads::model::{Model, ModelDefinition, ModelSource};
 use std::collections::BTreeMap;
@@ -22,6 +23,8 @@ pub struct PointRefusal {
     pub reason: String,
     /// The reason.
     pub detail: String,
+    /// Whether an option of the replay has no effect on this machine and work, and may have one on others.
+    pub is_option: bool,
 }
 
 impl PointRefusal {
@@ -31,6 +34,7 @@ impl PointRefusal {
             reason: reason.into(),
             // Details stand in cells of tables.
             detail: detail.to_string().replace(['\n', '\r'], " "),
+            is_option: false,
         }
     }
 }
@@ -42,6 +46,15 @@ impl From<GenerateError> for PointRefusal {
             _ => "size".to_owned(),
         };
         Self::new(reason, error)
+    }
+}
+
+impl From<OptionRefusal> for PointRefusal {
+    fn from(refusal: OptionRefusal) -> Self {
+        Self {
+            is_option: true,
+            ..Self::new(refusal.key().name(), refusal)
+        }
     }
 }
 
@@ -93,7 +106,7 @@ impl ResolvedPoint {
                     let detail = format!("{ranks} ranks on the {npus} NPUs of {}", machine.name());
                     return Err(PointRefusal::new("machine", detail));
                 }
-                let key = place(&mut pattern.plan, &machine, settings)?;
+                let key = bind(&mut pattern.plan, &machine, settings)?;
                 (machine, WorkSource::Plan(Box::new(pattern)), key)
             }
         };
@@ -108,9 +121,7 @@ impl ResolvedPoint {
 
     /// The least memory of an NPU, in bytes.
     pub fn capacity(&self) -> u64 {
-        let classes = 0..self.machine.classes().len();
-        let memories = classes.map(|class| self.machine.npu_memory(class).0);
-        memories.min().unwrap_or(0)
+        least_memory(&self.machine).unwrap_or(0)
     }
 }
 
@@ -243,8 +254,8 @@ fn pattern(settings: &Settings, parts: &SharedParts) -> Result<TrainingPattern, 
     Ok(TrainingPattern { model, plan })
 }
 
-/// Sets what a plan takes from its machine, and returns the key of its work.
-fn place(
+/// Binds a plan to its machine, and returns the key of its work.
+fn bind(
     plan: &mut ParallelismPlan,
     machine: &Machine,
     settings: &Settings,
@@ -256,128 +267,58 @@ fn place(
         .filter(|(key, _)| takes(key))
         .map(|(key, value)| (key.clone(), value.clone()))
         .collect();
-    let mut key = super::setting::line(&own);
-    let classes = machine.classes().iter();
-    if plan.residency != ResidencyRule::None && plan.sram.is_none() {
-        plan.sram = classes.map(|class| class.memory.capacity.0).min();
-        key += &format!(" with {} B of SRAM", plan.sram.unwrap_or(0));
-    }
-    let holds = machine.remote().map(|memory| memory.capacity.0);
-    if let (Some(most), None, false) = (
-        holds,
-        plan.largest_access,
-        plan.residency == ResidencyRule::None,
-    ) {
-        plan.largest_access = holds;
-        key += &format!(" by {most} B");
-    }
-    let least = (0..machine.classes().len())
-        .map(|class| machine.npu_memory(class).0)
-        .min();
-    if plan.capacity.is_none() {
-        plan.capacity = least;
-        if plan.recompute == chakram_workloads::generate::plan::RecomputePolicy::AsNeeded {
-            key += &format!(" in {} B", least.unwrap_or(0));
-        }
-    }
-    if !plan.place.is_empty() {
-        let dimensions = machine.topology().dimensions().iter();
-        let dimensions: Vec<_> = dimensions.map(|d| (&d.name[..], d.size)).collect();
-        plan.place_on(&dimensions)?;
-        key += &format!(" on {dimensions:?}");
-    }
-    if let Some(tiles) = machine.topology().tiles() {
-        let grid = CoreGrid {
-            dies: tiles.dies,
-            cores: tiles.cores,
-            faulty: tiles
-                .faulty_cores
-                .iter()
-                .map(|core| tiles.place(*core))
-                .collect(),
-        };
-        plan.place_on_tiles(Some(&grid))?;
-        key += &format!(" on {:?} x {:?} {:?}", grid.dies, grid.cores, grid.faulty);
-    }
-    Ok(key)
+    let taken = plan.bind(&machine_facts(machine))?;
+    Ok(format!("{} on {taken:?}", super::setting::line(&own)))
 }
 
+/// The options of the replay, which `machine` has what it takes for.
 fn options(settings: &Settings, machine: &Machine) -> Result<ReplayOptions, PointRefusal> {
-    let text = |key: &str| settings.get(key).map(ConfigLiteral::to_string);
     let wrong = |key: &str, why: String| {
         PointRefusal::new(key, format!("`{key}` is {}: {why}", settings[key]))
     };
-    let compute = text("compute").map(|text| parse_model(&text));
-    let compute = compute
-        .transpose()
-        .map_err(|why| wrong("compute", why))?
-        .unwrap_or_default();
-    let mut compute = compute;
+    let text = |key: OptionKey| {
+        let value = settings.get(key.name())?;
+        Some((key.name(), value.to_string()))
+    };
+    let choice = |key: OptionKey, names: &[&str]| {
+        let Some((key, text)) = text(key) else {
+            return Ok(None);
+        };
+        let found = names.iter().position(|name| *name == text);
+        let expected = || wrong(key, format!("expected one of {}", names.join(", ")));
+        found.map(Some).ok_or_else(expected)
+    };
+    let mut options = ReplayOptions::default();
+    if let Some((key, text)) = text(OptionKey::Compute) {
+        options.compute = parse_model(&text).map_err(|why| wrong(key, why))?;
+    }
     for (key, value) in settings {
         let Ok(SettingKind::Accelerator(name)) = kind(key) else {
             continue;
         };
-        let ComputeModel::LoopNest(model) = &mut compute else {
+        let ComputeModel::LoopNest(model) = &mut options.compute else {
             let why = "`compute` is no accelerator such as loopnest:gemmini-16";
             return Err(wrong(key, why.to_owned()));
         };
         set_accelerator(model, name, &value.to_string()).map_err(|why| wrong(key, why))?;
     }
-    let efficiency = match settings.get("efficiency") {
-        Some(value) => {
-            let fraction = value.number().and_then(RooflineEfficiency::new);
-            let why = || "expected a part of the peak, above 0 and at most 1".to_owned();
-            Some(fraction.ok_or_else(|| wrong("efficiency", why()))?)
-        }
-        None => None,
-    };
-    if matches!(compute, ComputeModel::LoopNest(_)) && efficiency.is_some() {
-        return Err(wrong("efficiency", "it is for the roofline".to_owned()));
+    if let Some((key, text)) = text(OptionKey::Efficiency) {
+        let efficiency = parse_efficiency(&text).map_err(|why| wrong(key, why))?;
+        options.set_efficiency(efficiency)?;
     }
-    let curves = compute == ComputeModel::Curves;
-    if curves && (!machine.has_curves() || efficiency.is_some()) {
-        let why = if efficiency.is_some() {
-            "`efficiency` is for the roofline"
-        } else {
-            "the machine has no curves"
-        };
-        return Err(wrong("compute", why.to_owned()));
+    if let Some((key, text)) = text(OptionKey::Host) {
+        options.host = parse_host(&text).map_err(|why| wrong(key, why))?;
     }
-    let choice = |key: &str, all: &[&str]| -> Result<Option<usize>, PointRefusal> {
-        let Some(text) = text(key) else {
-            return Ok(None);
-        };
-        let found = all.iter().position(|name| *name == text);
-        found
-            .map(Some)
-            .ok_or_else(|| wrong(key, format!("expected one of {}", all.join(", "))))
-    };
-    let launch = match choice("launch", &["none", "eager", "graph"])? {
-        Some(0) => LaunchMode::None,
-        Some(1) => LaunchMode::Eager,
-        Some(_) => LaunchMode::Graph,
-        None => LaunchMode::Auto,
-    };
-    let launches = matches!(launch, LaunchMode::Eager | LaunchMode::Graph);
-    if launches && machine.host().is_none() {
-        let why = "the machine does not say what launches cost";
-        return Err(wrong("launch", why.to_owned()));
+    let launches = [LaunchMode::None, LaunchMode::Eager, LaunchMode::Graph];
+    if let Some(index) = choice(OptionKey::Launch, &["none", "eager", "graph"])? {
+        options.launch = launches[index];
     }
-    let measured = choice("collectives", &["algorithms", "curves"])?;
-    let host = match text("host").as_deref() {
-        None | Some("recorded") => HostTiming::Recorded,
-        Some(other) => {
-            let factor = parse_scaled(other, "expected recorded or scaled:F");
-            HostTiming::Scaled(factor.map_err(|why| wrong("host", why))?)
-        }
-    };
+    let measured = choice(OptionKey::Collectives, &["algorithms", "curves"])?;
+    options.measured_collectives = measured.map(|index| index == 1);
     let names = NetworkKind::ALL.map(|(_, name)| name);
-    let network = choice("network", &names)?.map(|index| NetworkKind::ALL[index].0);
-    Ok(ReplayOptions::with(|options| {
-        options.compute = compute.at(efficiency.unwrap_or_default());
-        options.host = host;
-        options.launch = launch;
-        options.network = network;
-        options.measured_collectives = measured.map(|index| index == 1);
-    }))
+    let network = choice(OptionKey::Network, &names)?;
+    options.network = network.map(|index| NetworkKind::ALL[index].0);
+    options.check_together()?;
+    options.check_machine(machine)?;
+    Ok(options)
 }

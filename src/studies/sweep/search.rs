@@ -8,6 +8,7 @@ use super::evaluate::{PointAnswer, PointEvaluator};
 use super::journal::{JournalEntry, JournalError, SweepJournal};
 use super::setting::{self, Settings};
 use super::study::{SearchStrategy, Study, StudyLayer};
+use chakram_base::setting::Setting;
 use std::collections::{BTreeMap, BTreeSet};
 use std::num::NonZeroUsize;
 
@@ -26,12 +27,15 @@ pub enum SweepError {
     SweepJournal(#[from] JournalError),
     /// Points are missing that nobody may replay.
     #[error(
-        "{0} of the points have no answer yet\n  try: the shards that are missing, or `chakram sweep … --resume`"
+        "{} of the points have no answer yet\n  try: the shards that are missing, or `chakram sweep … {:#}`",
+        .0,
+        Setting::Resume
     )]
     Missing(u64),
     /// The study's points cannot be dealt out.
     #[error(
-        "--shard is for studies of one layer whose strategy is grid, random or branch-and-bound"
+        "{} is for studies of one layer whose strategy is grid, random or branch-and-bound",
+        Setting::Shard
     )]
     NoShards,
 }

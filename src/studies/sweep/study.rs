@@ -96,21 +96,12 @@ impl Study {
                 return Err(table.refuse(found, "each key in one place"));
             }
         }
-        let objectives = match root.get("objective") {
-            Some(field) => objectives(&field)?,
-            None => vec![SweepObjective::Time],
-        };
-        let seed = root
-            .get("seed")
-            .map(|field| field.between(0, i64::MAX as u64));
+        let objectives = root.or("objective", vec![SweepObjective::Time], objectives)?;
         let study = Self {
             name: root.need("name", "the study's name")?.line()?.to_owned(),
-            seed: seed.transpose()?.unwrap_or(0),
+            seed: root.or("seed", 0, |field| field.between(0, i64::MAX as u64))?,
             objectives,
-            limits: match root.get("limits") {
-                Some(field) => limits(&field.table(Some(LIMITS))?)?,
-                None => PointLimits::default(),
-            },
+            limits: root.or("limits", PointLimits::default(), limits)?,
             layers: layers(&root, &axes)?,
             base,
             axes,
@@ -313,20 +304,12 @@ fn objectives(field: &ConfigField<'_>) -> Result<Vec<SweepObjective>, ConfigErro
     Ok(all)
 }
 
-fn limits(table: &ConfigTable<'_>) -> Result<PointLimits, ConfigError> {
-    let fits = table.get("fits").map(|field| field.flag()).transpose()?;
-    let npus = table
-        .get("npus")
-        .map(|field| field.count(chakram_base::ids::MAX_NPUS))
-        .transpose()?;
-    let cost = table
-        .get("cost")
-        .map(|field| field.positive(1e15))
-        .transpose()?;
+fn limits(field: &ConfigField<'_>) -> Result<PointLimits, ConfigError> {
+    let table = field.table(Some(LIMITS))?;
     Ok(PointLimits {
-        fits: fits.unwrap_or(false),
-        npus,
-        cost,
+        fits: table.or("fits", false, |field| field.flag())?,
+        npus: table.optional("npus", |field| field.count(chakram_base::ids::MAX_NPUS))?,
+        cost: table.optional("cost", |field| field.positive(1e15))?,
     })
 }
 

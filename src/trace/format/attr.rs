@@ -2,14 +2,19 @@
 //!
 //! Producers disagree on types: `is_cpu_op` is a bool here and an int32 there, `comm_size` is signed
 //! or unsigned, sizes come as text with a `.0` tail. A value is looked up by name and converted to
-//! what the reader needs; only a value that has no such reading is an error.
+//! what the reader needs; only a value that has no such reading is an error. [`REPLAY_ATTRIBUTES`] is the table of
+//! those that replays read.
 
 use super::utf8::text;
 use super::wire::{WireCursor, WireValue, repeated_varints};
 use super::{KernelShape, TraceError};
 
 mod fast_path;
+mod replayed;
 mod shown;
+
+pub use replayed::{AttributeContent, REPLAY_ATTRIBUTES, ReplayAttribute, replay_attribute};
+pub(in crate::format) use replayed::{NodeAttributes, put, store};
 
 /// The number of the first scalar field of an attribute's `oneof`, and of the last list.
 const FIRST_VALUE: u32 = 3;
@@ -27,12 +32,6 @@ pub struct AttrView<'a> {
     /// Byte offset of the attribute in the file.
     pub offset: usize,
 }
-
-/// Names of the value types in the schema, in the order of their fields.
-const KINDS: [&str; 15] = [
-    "double", "float", "int32", "int64", "uint32", "uint64", "sint32", "sint64", "fixed32",
-    "fixed64", "sfixed32", "sfixed64", "bool", "string", "bytes",
-];
 
 /// Maximum number of list entries that messages show.
 const SHOWN_ENTRIES: usize = 8;
@@ -136,7 +135,7 @@ impl<'a> AttrView<'a> {
         let Some((number, raw)) = self.value else {
             return "no value".to_owned();
         };
-        let kind = KINDS[(number - FIRST_VALUE) as usize / 2];
+        let kind = self.type_name();
         if !number.is_multiple_of(2) {
             return format!("{kind} {}", scalar_text(number, raw));
         }
@@ -155,7 +154,7 @@ impl<'a> AttrView<'a> {
         } else {
             String::new()
         };
-        format!("{kind} list [{}{more}]", entries.join(", "))
+        format!("{kind} [{}{more}]", entries.join(", "))
     }
 
     /// Converts the value to a count. Whole reals and text are accepted; negative values are not.

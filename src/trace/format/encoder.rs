@@ -4,8 +4,9 @@
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct MessageEncoder(Vec<u8>);
 
+/// Appends `value` in groups of 7 bits, the lowest first; all but the last byte have the highest bit set.
 #[inline]
-fn varint(out: &mut Vec<u8>, mut value: u64) {
+pub fn put_varint(out: &mut Vec<u8>, mut value: u64) {
     while value >= 0x80 {
         out.push(value as u8 | 0x80);
         value >>= 7;
@@ -13,9 +14,9 @@ fn varint(out: &mut Vec<u8>, mut value: u64) {
     out.push(value as u8);
 }
 
-/// Returns the bytes of a varint: seven bits to each.
+/// Returns the number of bytes of `value` as a varint: one for each 7 bits.
 #[inline]
-fn varint_length(value: u64) -> usize {
+pub fn varint_length(value: u64) -> usize {
     let bits = u64::BITS - (value | 1).leading_zeros();
     bits.div_ceil(7) as usize
 }
@@ -37,13 +38,13 @@ impl MessageEncoder {
     }
 
     fn key(&mut self, number: u32, wire_type: u32) {
-        varint(&mut self.0, u64::from(number << 3 | wire_type));
+        put_varint(&mut self.0, u64::from(number << 3 | wire_type));
     }
 
     /// Appends a varint field.
     pub fn varint(&mut self, number: u32, value: u64) {
         self.key(number, 0);
-        varint(&mut self.0, value);
+        put_varint(&mut self.0, value);
     }
 
     /// Appends the field `number`, a nested message of a text in field 1 and a varint in the field `value_number`.
@@ -63,12 +64,12 @@ impl MessageEncoder {
             });
         }
         self.0.reserve(MOST + name.len());
-        varint(&mut self.0, keys[0]);
+        put_varint(&mut self.0, keys[0]);
         self.0
             .extend_from_slice(&[length as u8, 1 << 3 | 2, name.len() as u8]);
         self.0.extend_from_slice(name.as_bytes());
-        varint(&mut self.0, keys[1]);
-        varint(&mut self.0, value);
+        put_varint(&mut self.0, keys[1]);
+        put_varint(&mut self.0, value);
     }
 
     /// Appends a field of 64 bits in eight bytes.
@@ -86,7 +87,7 @@ impl MessageEncoder {
     /// Appends a length-delimited field: text, bytes, or a nested message.
     pub fn bytes(&mut self, number: u32, bytes: &[u8]) {
         self.key(number, 2);
-        varint(&mut self.0, bytes.len() as u64);
+        put_varint(&mut self.0, bytes.len() as u64);
         self.raw(bytes);
     }
 
@@ -99,7 +100,7 @@ impl MessageEncoder {
     pub fn packed_from(&mut self, number: u32, values: impl ExactSizeIterator<Item = u64>) {
         if values.len() > 0 {
             self.nested(number, |list| {
-                values.for_each(|value| varint(&mut list.0, value))
+                values.for_each(|value| put_varint(&mut list.0, value))
             });
         }
     }
@@ -117,7 +118,7 @@ impl MessageEncoder {
             self.0[start] = length as u8;
         } else {
             let end = self.0.len();
-            varint(&mut self.0, length as u64);
+            put_varint(&mut self.0, length as u64);
             // The bytes of the length, behind the message, take the place of the one in front of it.
             let bytes = self.0.len() - end;
             self.0[start + 1..].rotate_right(bytes);
@@ -133,7 +134,7 @@ impl MessageEncoder {
 
 /// Appends `message` to a file, with its length in front.
 pub fn frame(file: &mut Vec<u8>, message: &[u8]) {
-    varint(file, message.len() as u64);
+    put_varint(file, message.len() as u64);
     file.extend_from_slice(message);
 }
 

@@ -28,6 +28,39 @@ pub fn escaped(text: &str) -> Cow<'_, str> {
     Cow::Owned(out)
 }
 
+/// Returns lines of text with every other character that [`is_harmful`] written as `\u{1b}`; tabs stay.
+pub fn escaped_lines(text: &str) -> Cow<'_, str> {
+    replaced(text, push)
+}
+
+/// Returns JSON with the characters that [`is_harmful`] as JSON's escapes, so that it means the same.
+pub fn json_escaped(text: &str) -> Cow<'_, str> {
+    replaced(text, |out, c| {
+        for unit in c.encode_utf16(&mut [0; 2]) {
+            write!(out, "\\u{unit:04x}").expect("a string grows as needed");
+        }
+    })
+}
+
+/// Returns `text` with what `put` writes for each harmful character but ends of lines and tabs.
+fn replaced(text: &str, put: impl Fn(&mut String, char)) -> Cow<'_, str> {
+    let foreign = |c: char| !matches!(c, '\n' | '\t') && is_harmful(c);
+    // Most text is of printable ASCII, which takes no look at each character.
+    let is_plain = |byte: u8| matches!(byte, b'\n' | b' '..=b'~');
+    if text.bytes().all(is_plain) || !text.contains(foreign) {
+        return Cow::Borrowed(text);
+    }
+    let mut out = String::with_capacity(text.len() + 16);
+    for c in text.chars() {
+        if foreign(c) {
+            put(&mut out, c);
+        } else {
+            out.push(c);
+        }
+    }
+    Cow::Owned(out)
+}
+
 /// Returns a name from a file for messages: [`escaped`], and shortened to 60 characters.
 pub fn escape(name: &str) -> String {
     const SHOWN: usize = 60;
@@ -59,6 +92,10 @@ mod tests {
         assert_eq!(escape("\u{1b}[31mred\n"), "\\u{1b}[31mred\\u{a}");
         assert_eq!(escape(&"x".repeat(100)), format!("{}…", "x".repeat(60)));
         assert_eq!(escaped("a\u{202e}b\u{9b}"), "a\\u{202e}b\\u{9b}");
+        assert_eq!(escaped_lines("a\tb\n\u{9b}"), "a\tb\n\\u{9b}");
+        // U+E0001 is the pair D800 + (D0001 >> 10), DC00 + (D0001 & 3FF).
+        let json = "{\n\"a\": \"\u{202e}\u{e0001}\"}";
+        assert_eq!(json_escaped(json), "{\n\"a\": \"\\u202e\\udb40\\udc01\"}");
         assert!(matches!(escaped("größer 矩阵 ∂"), Cow::Borrowed(_)));
     }
 }

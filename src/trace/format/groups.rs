@@ -1,6 +1,7 @@
 //! Groups of ranks as side files and metadata nodes declare them.
 
 use super::{TraceError, escape};
+use chakram_base::setting::Setting;
 use serde::de::{Error as _, MapAccess, Visitor};
 use serde::{Deserialize, Deserializer, Serialize};
 use std::collections::BTreeMap;
@@ -133,7 +134,10 @@ fn unreadable(node: u64, why: &str) -> TraceError {
     TraceError::refused(
         node,
         format!("the process groups of the metadata node cannot be read: {why}"),
-        "delete the node and pass the groups with --groups",
+        format!(
+            "delete the node and pass the groups with {}",
+            Setting::Groups
+        ),
     )
 }
 

@@ -11,7 +11,7 @@
 //! Peers and groups that all members share may be left out.
 
 use super::TraceError;
-use super::attr::AttrView;
+use super::attr::{AttrView, AttributeContent, replay_attribute};
 use super::encoder::MessageEncoder;
 use super::rewrite::{AttributeEdit, RecordEdit};
 use super::scan::CORE;
@@ -167,30 +167,21 @@ pub fn of_rank(contents: &[u8], rank: u32) -> Result<Option<Vec<u8>>, TraceError
 impl TraceMembers {
     /// The edit of a node's attribute for the member at `place`, if it says a peer, a group or the rank itself.
     fn edit(&self, attribute: &AttrView<'_>, place: usize) -> Option<(&str, AttributeEdit<'_>)> {
-        match attribute.name {
-            b"comm_src" | b"comm_dst" => {
-                let name = if attribute.name == b"comm_src" {
-                    "comm_src"
-                } else {
-                    "comm_dst"
-                };
+        let known = replay_attribute(str::from_utf8(attribute.name).ok()?)?;
+        match known.content {
+            AttributeContent::MessageEnd => {
                 let rank = u32::try_from(attribute.as_u64().ok()?).ok()?;
                 let own = (rank == self.ranks[0]).then(|| self.ranks[place]);
                 let found = self.peers.get(&rank).map(|peers| peers[place]).or(own)?;
-                Some((name, AttributeEdit::Count(found.into())))
+                Some((known.name, AttributeEdit::Count(found.into())))
             }
-            b"pg_name" | b"comm_group" => {
-                let name = if attribute.name == b"pg_name" {
-                    "pg_name"
-                } else {
-                    "comm_group"
-                };
+            AttributeContent::Group => {
                 let group = match attribute.as_str().ok()? {
                     Some(name) => name.to_owned(),
                     None => attribute.as_u64().ok()?.to_string(),
                 };
                 let groups = self.groups.get(&group)?;
-                Some((name, AttributeEdit::Text(&groups[place])))
+                Some((known.name, AttributeEdit::Text(&groups[place])))
             }
             _ => None,
         }

@@ -40,6 +40,7 @@ use super::proto::GlobalMetadata;
 use super::schema_layout::{self, MessageLayout};
 use super::wire::{FrameCursor, RawRecord};
 use super::{SourceMap, TraceError};
+use chakram_base::setting::Setting;
 use prost::Message;
 use std::fmt;
 
@@ -53,7 +54,13 @@ pub(super) use detect::is_current;
 const CURRENT: &str = "0.0.4";
 
 /// Hint for records that make no sense in their generation.
-const HINT: &str = "another --generation of `chakram convert trace`, or --salvage";
+fn hint() -> String {
+    format!(
+        "another {} of `chakram convert trace`, or {}",
+        Setting::Generation,
+        Setting::Salvage
+    )
+}
 
 /// Returns whether `bytes` are a sound metadata record of the current schema.
 pub(super) fn is_metadata(bytes: &[u8]) -> bool {
@@ -186,8 +193,10 @@ pub fn upgrade(
         let message = upgrade_record(generation, record, first).map_err(|e| {
             let e = if concluded {
                 e.with_cause(&format!(
-                    "the records before say {generation}; if that is wrong, use --generation of \
-                     `chakram convert trace`, if the file is damaged, its --salvage"
+                    "the records before say {generation}; if that is wrong, use {} of \
+                     `chakram convert trace`, if the file is damaged, its {}",
+                    Setting::Generation,
+                    Setting::Salvage
                 ))
             } else {
                 e

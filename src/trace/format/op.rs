@@ -1,7 +1,7 @@
 //! Operation of a node, decoded once from its type and attributes.
 
-use super::split_sizes::SplitSizes;
-use super::{CollectiveKind, Dtype, KernelShape, MemoryChanges, TraceError, TrainingPhase, escape};
+use super::attr::NodeAttributes;
+use super::{CollectiveKind, Dtype, TraceError, escape};
 use chakram_base::units::Span;
 
 /// Group as a trace names it.
@@ -105,37 +105,6 @@ pub enum Op<'a> {
         /// Marked as host work by the trace.
         host: bool,
     },
-}
-
-/// Attributes of a node that replays read.
-#[derive(Clone, Copy, Debug, Default)]
-pub(super) struct NodeAttributes<'a> {
-    pub host: bool,
-    pub flops: u64,
-    pub tensor_size: u64,
-    pub tensor_loc: u64,
-    pub in_switch: Option<&'a str>,
-    pub remote_memory: Option<&'a str>,
-    pub dtype: Option<Dtype>,
-    pub kernel: Option<KernelShape>,
-    pub phase: Option<TrainingPhase>,
-    pub stream: Option<i64>,
-    pub tid: Option<i64>,
-    pub duration_ns: Option<u64>,
-    pub delay_ns: u64,
-    pub wait_ns: u64,
-    pub profiler_ns: u64,
-    pub eager: bool,
-    pub comm_type: Option<u64>,
-    pub comm_size: Option<u64>,
-    pub comm_src: Option<u64>,
-    pub comm_dst: Option<u64>,
-    pub comm_tag: i64,
-    pub comm_root: Option<u64>,
-    pub dimensions: Option<u32>,
-    pub group: GroupName<'a>,
-    pub splits: SplitSizes<'a>,
-    pub memory: MemoryChanges,
 }
 
 impl<'a> NodeAttributes<'a> {

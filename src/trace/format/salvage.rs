@@ -20,6 +20,7 @@ use super::format::{self, TraceFormat};
 use super::text::{JsonLineReader, TextFormat};
 use super::wire::{WireCursor, WireValue, repeated_varints};
 use super::{SchemaGeneration, TraceError, old_schemas};
+use chakram_base::setting::Setting;
 use prost::encoding::{WireType, encode_key, encode_varint};
 use std::collections::BTreeSet;
 use std::ops::Range;
@@ -119,7 +120,7 @@ pub fn salvage(
             return Err(TraceError::refused_at(
                 super::TraceLocation::default(),
                 "text that is one value of JSON, of which no part is sound by itself",
-                "--salvage with .et files and JSON Lines",
+                format!("{} with .et files and JSON Lines", Setting::Salvage),
             ));
         }
         Some(Err(error)) => return Err(error),

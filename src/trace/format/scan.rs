@@ -1,14 +1,14 @@
 //! Hot reader: one pass over the bytes of a node, borrowing from them, without allocation.
 
-use super::attr::AttrView;
+use super::attr::{self, AttrView, NodeAttributes};
 use super::groups::{NODE_MARK, NODE_NAME};
-use super::op::{GroupName, NodeAttributes, Op};
+use super::op::Op;
 use super::roles::{self, GroupRoles};
-use super::split_sizes::{RECEIVE_BYTES, SEND_BYTES, SplitSizes};
+use super::split_sizes::SplitSizes;
 use super::utf8::text;
 use super::wire::{RawRecord, WireCursor, WireValue, repeated_varints};
 use super::work_amounts::{self, WorkAmounts};
-use super::{Dtype, KernelShape, MemoryChanges, NodeLabels, TraceError, TrainingPhase};
+use super::{KernelShape, MemoryChanges, NodeLabels, TraceError};
 use chakram_base::units::Span;
 
 /// Visitor of a node's dependencies while its record is scanned.
@@ -263,7 +263,7 @@ impl<'a> NodeFields<'a> {
             // Two code paths with the same result, so that the usual one stays in registers: a node has ten
             // attributes.
             if let Some(attr) = AttrView::take_fast(&mut cursor) {
-                take(attr, &mut self.facts)?;
+                attr::store(attr, &mut self.facts)?;
                 continue;
             }
             let at = cursor.offset();
@@ -376,123 +376,14 @@ pub fn name(record: RawRecord<'_>) -> &str {
 
 /// Reads an attribute in any encoding, and stores it if replays read it.
 #[inline(never)]
-fn attribute<'a>(
+pub(super) fn attribute<'a>(
     message: &'a [u8],
     offset: usize,
     facts: &mut NodeAttributes<'a>,
 ) -> Result<(), TraceError> {
     let attr = AttrView::scan(message, offset)?;
     if attr.is_set() {
-        take(attr, facts)?;
-    }
-    Ok(())
-}
-
-/// Returns whether replays read the attribute `name`.
-pub fn is_replay_attribute(name: &str) -> bool {
-    // Most names are ruled out by their first letter and length.
-    let letter = name
-        .as_bytes()
-        .first()
-        .map(|first| first.wrapping_sub(b'a'));
-    let lengths = letter.and_then(|letter| REPLAY_LENGTHS.get(usize::from(letter)));
-    let possible = lengths.is_some_and(|lengths| name.len() < 32 && lengths >> name.len() & 1 == 1);
-    possible && REPLAY_ATTRIBUTES.contains(&name)
-}
-
-/// Per first letter, a bit for each length of the names that replays read.
-const REPLAY_LENGTHS: [u32; 26] = {
-    let mut lengths = [0; 26];
-    let mut i = 0;
-    while i < REPLAY_ATTRIBUTES.len() {
-        let name = REPLAY_ATTRIBUTES[i].as_bytes();
-        lengths[(name[0] - b'a') as usize] |= 1 << name.len();
-        i += 1;
-    }
-    lengths
-};
-
-/// Names of the attributes that replays read.
-pub const REPLAY_ATTRIBUTES: [&str; 38] = [
-    "is_cpu_op",
-    "num_ops",
-    "tensor_size",
-    "tensor_loc",
-    "in_switch",
-    "remote_memory",
-    "dtype",
-    "kernel_shape",
-    "phase",
-    "stream",
-    "tid",
-    "duration_ns",
-    "delay_ns",
-    "wait_ns",
-    "profiler_ns",
-    "eager",
-    "comm_type",
-    "comm_size",
-    "comm_src",
-    "comm_dst",
-    "comm_tag",
-    "comm_root",
-    "involved_dim",
-    "involve_dims",
-    "pg_name",
-    "comm_group",
-    SEND_BYTES,
-    RECEIVE_BYTES,
-    "allocates.weights",
-    "allocates.gradients",
-    "allocates.optimizer",
-    "allocates.activations",
-    "allocates.temporary",
-    "frees.weights",
-    "frees.gradients",
-    "frees.optimizer",
-    "frees.activations",
-    "frees.temporary",
-];
-
-/// Stores the attribute if replays read it. Inlining is forced: without it, which depends on what else is in
-/// the binary, loading takes a tenth longer.
-#[inline(always)]
-fn take<'a>(attr: AttrView<'a>, facts: &mut NodeAttributes<'a>) -> Result<(), TraceError> {
-    match attr.name {
-        b"is_cpu_op" => facts.host = attr.as_bool()?,
-        b"num_ops" => facts.flops = attr.as_u64()?,
-        b"tensor_size" => facts.tensor_size = attr.as_u64()?,
-        b"tensor_loc" => facts.tensor_loc = attr.as_u64()?,
-        b"in_switch" => facts.in_switch = Some(attr.as_text()?),
-        b"remote_memory" => facts.remote_memory = Some(attr.as_text()?),
-        b"dtype" => facts.dtype = attr.as_str()?.and_then(Dtype::from_name),
-        b"kernel_shape" => facts.kernel = Some(attr.as_kernel_shape()?),
-        b"phase" => facts.phase = attr.as_str()?.and_then(TrainingPhase::from_name),
-        b"stream" => facts.stream = Some(attr.as_i64()?),
-        b"tid" => facts.tid = Some(attr.as_i64()?),
-        b"duration_ns" => facts.duration_ns = Some(attr.as_u64()?),
-        b"delay_ns" => facts.delay_ns = attr.as_u64()?,
-        b"wait_ns" => facts.wait_ns = attr.as_u64()?,
-        b"profiler_ns" => facts.profiler_ns = attr.as_u64()?,
-        b"eager" => facts.eager = attr.as_bool()?,
-        b"comm_type" => facts.comm_type = Some(attr.as_u64()?),
-        b"comm_size" => facts.comm_size = Some(attr.as_u64()?),
-        b"comm_src" => facts.comm_src = Some(attr.as_u64()?),
-        b"comm_dst" => facts.comm_dst = Some(attr.as_u64()?),
-        b"comm_tag" => facts.comm_tag = attr.as_i64()?,
-        b"comm_root" => facts.comm_root = Some(attr.as_u64()?),
-        b"involved_dim" | b"involve_dims" => facts.dimensions = attr.as_mask()?,
-        b"pg_name" | b"comm_group" => {
-            facts.group = match attr.as_str()? {
-                Some(text) => GroupName::from_text(text),
-                None => GroupName::from_number(attr.as_u64()?),
-            }
-        }
-        b"send_bytes" => facts.splits.send = attr.as_text()?,
-        b"receive_bytes" => facts.splits.receive = attr.as_text()?,
-        // Two letters distinguish these from nearly all attributes that are ignored here.
-        [b'a', b'l', ..] | [b'f', b'r', ..] => facts.memory.take(&attr)?,
-        _ => {}
+        attr::store(attr, facts)?;
     }
     Ok(())
 }
@@ -541,31 +432,6 @@ mod tests {
             value: Some(value),
             ..AttributeProto::default()
         }
-    }
-
-    #[test]
-    fn the_list_of_what_is_read_is_that_of_what_is_taken() {
-        for name in REPLAY_ATTRIBUTES {
-            // A list of texts is no value that any of them takes, but a number format or phase may be unknown.
-            let value = Value::StringList(super::super::proto::StringList::default());
-            let message = attribute(name, value).encode_to_vec();
-            let taken = attribute_facts(&message);
-            let unknown = ["dtype", "phase"].contains(&name);
-            assert!(taken.is_err() || unknown, "{name}");
-            assert!(is_replay_attribute(name), "{name}");
-        }
-        for other in ["", "rf_id", "stream_", "Stream", "é", &"p".repeat(40)] {
-            assert!(!is_replay_attribute(other), "{other}");
-        }
-        for name in crate::format::tensors::ATTRIBUTES.as_flattened() {
-            assert!(REPLAY_ATTRIBUTES.contains(name), "{name}");
-        }
-        let message = attribute("rf_id", Value::Int64Val(1)).encode_to_vec();
-        assert!(attribute_facts(&message).is_ok());
-    }
-
-    fn attribute_facts(message: &[u8]) -> Result<(), TraceError> {
-        super::attribute(message, 0, &mut NodeAttributes::default())
     }
 
     #[test]

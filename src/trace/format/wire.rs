@@ -102,19 +102,9 @@ impl<'a> WireCursor<'a> {
 
     /// Reads a varint of more than eight bytes, or near the end of the data.
     fn odd_varint(&mut self) -> Result<u64, TraceError> {
-        let mut value = 0_u64;
-        for (i, &byte) in self.rest.iter().take(10).enumerate() {
-            if i == 9 && byte > 1 {
-                return Err(TraceError::malformed(
-                    self.offset(),
-                    "a number longer than 64 bits",
-                ));
-            }
-            value |= u64::from(byte & 0x7f) << (7 * i);
-            if byte < 0x80 {
-                self.rest = &self.rest[i + 1..];
-                return Ok(value);
-            }
+        if let Some((value, length)) = decode_varint(self.rest) {
+            self.rest = &self.rest[length..];
+            return Ok(value);
         }
         let what = if self.rest.len() < 10 {
             "the data ends inside a number"
@@ -238,6 +228,22 @@ impl<'a> WireCursor<'a> {
         }
         Ok(())
     }
+}
+
+/// Decodes the varint that `bytes` begin with: its value and its length. `None` if it does not end, or exceeds 64
+/// bits.
+pub fn decode_varint(bytes: &[u8]) -> Option<(u64, usize)> {
+    let mut value = 0_u64;
+    for (i, &byte) in bytes.iter().take(10).enumerate() {
+        if i == 9 && byte > 1 {
+            return None;
+        }
+        value |= u64::from(byte & 0x7f) << (7 * i);
+        if byte < 0x80 {
+            return Some((value, i + 1));
+        }
+    }
+    None
 }
 
 /// Joins the lower seven bits of each byte: pairs, then fours, then all eight.

@@ -3,15 +3,14 @@
 //! A [`NodeView`] holds what a replay needs, and labels. Other facts that a source knows of a node, such as its
 //! location in the source's files, are passed beside it as [`NodeExtras`], which replays skip.
 
+use super::TraceError;
+use super::attr;
 use super::encoder::MessageEncoder;
 use super::groups::NODE_MARK;
-use super::op::{GroupName, MemoryLocation, NodeAttributes, Op};
+use super::op::Op;
 use super::proto::NodeType;
 use super::scan::{self, NodeView};
-use super::split_sizes::{RECEIVE_BYTES, SEND_BYTES};
 use super::wire::RawRecord;
-use super::{Dtype, TraceError};
-use chakram_base::units::Span;
 use std::io::Write;
 
 mod frames;
@@ -151,12 +150,12 @@ impl<W: Write> TraceWriter<W> {
         varint(put, 7, node.recorded.0 / 1_000_000);
         io_info(put, 8, &inputs, node.groups.is_some());
         io_info(put, 9, &outputs, false);
-        attributes(put, node);
+        attr::put(put, node);
         let plain = put.as_bytes().len();
         for (name, value) in extra.attributes {
             named(put, name, *value);
         }
-        let reads = |(name, _): &&NamedAttribute<'_>| scan::is_replay_attribute(name);
+        let reads = |(name, _): &&NamedAttribute<'_>| attr::replay_attribute(name).is_some();
         if let Some((name, _)) = extra.attributes.iter().find(reads) {
             // Of two attributes with one name the later holds, so the scan decides whether the meaning changes.
             let whole = put.as_bytes();
@@ -221,7 +220,7 @@ fn text(put: &mut MessageEncoder, number: u32, text: &str) {
 
 /// Appends an attribute of a node.
 #[inline(always)]
-fn named(put: &mut MessageEncoder, name: &str, value: AttributeValue<'_>) {
+pub(super) fn named(put: &mut MessageEncoder, name: &str, value: AttributeValue<'_>) {
     match value {
         // Of nearly all attributes; an empty name is left out.
         AttributeValue::Int(v) if !name.is_empty() => {
@@ -298,163 +297,6 @@ fn kind(node: &NodeView<'_>) -> NodeType {
         Op::Message { receive: true, .. } => NodeType::CommRecvNode,
         Op::Message { receive: false, .. } => NodeType::CommSendNode,
         Op::Collective { .. } => NodeType::CommCollNode,
-    }
-}
-
-/// Appends the attributes that a replay reads.
-fn attributes(put: &mut MessageEncoder, node: &NodeView<'_>) {
-    let host = match node.op {
-        Op::Host => true,
-        Op::Message { host, .. } | Op::Collective { host, .. } => host,
-        _ => false,
-    };
-    if node.op != Op::NoOp {
-        named(put, "is_cpu_op", AttributeValue::Bool(host));
-    }
-    if let Some(lane) = node.lane {
-        let name = if host { "tid" } else { "stream" };
-        named(put, name, AttributeValue::Int(lane));
-    }
-    // Whole microseconds have a field in the schema; spans are in picoseconds.
-    if !node.recorded.0.is_multiple_of(1_000_000) {
-        named(
-            put,
-            "duration_ns",
-            AttributeValue::Uint(node.recorded.0 / 1000),
-        );
-    }
-    for (name, span) in [
-        ("delay_ns", node.delay),
-        ("wait_ns", node.wait),
-        ("profiler_ns", node.profiler),
-    ] {
-        if span > Span::ZERO {
-            named(put, name, AttributeValue::Uint(span.0 / 1000));
-        }
-    }
-    if node.eager {
-        named(put, "eager", AttributeValue::Bool(true));
-    }
-    match node.op {
-        Op::NoOp | Op::Host => {}
-        Op::Compute {
-            flops,
-            bytes,
-            dtype,
-        } => {
-            named(put, "num_ops", AttributeValue::Int(flops as i64));
-            named(put, "tensor_size", AttributeValue::Uint(bytes));
-            if let Some(dtype) = dtype {
-                named(
-                    put,
-                    "dtype",
-                    AttributeValue::Text(Dtype::ALL[dtype as usize].1),
-                );
-            }
-            if let Some(kernel) = node.kernel {
-                named(
-                    put,
-                    "kernel_shape",
-                    AttributeValue::Text(&kernel.to_string()),
-                );
-            }
-        }
-        Op::Memory {
-            store,
-            place,
-            bytes,
-            in_switch,
-        } => {
-            named(put, "tensor_size", AttributeValue::Uint(bytes));
-            let number = match place {
-                MemoryLocation::Local => 1,
-                MemoryLocation::Remote | MemoryLocation::Named(_) => 2,
-            };
-            named(put, "tensor_loc", AttributeValue::Uint32(number));
-            if let MemoryLocation::Named(name) = place {
-                named(put, "remote_memory", AttributeValue::Text(name));
-            }
-            if in_switch {
-                let text = NodeAttributes::gathering(store);
-                named(put, "in_switch", AttributeValue::Text(text));
-            }
-        }
-        Op::Message {
-            receive,
-            peer,
-            tag,
-            bytes,
-            own,
-            ..
-        } => {
-            let (far, near) = if receive {
-                ("comm_src", "comm_dst")
-            } else {
-                ("comm_dst", "comm_src")
-            };
-            named(put, far, AttributeValue::Int32(peer as i32));
-            if let Some(own) = own {
-                named(put, near, AttributeValue::Int32(own as i32));
-            }
-            named(put, "comm_tag", AttributeValue::Int32(tag));
-            named(put, "comm_size", AttributeValue::Int(bytes as i64));
-        }
-        Op::Collective {
-            kind,
-            bytes,
-            group,
-            root,
-            dimensions,
-            ..
-        } => {
-            named(
-                put,
-                "comm_type",
-                AttributeValue::Int(kind.comm_type() as i64),
-            );
-            named(put, "comm_size", AttributeValue::Int(bytes as i64));
-            match group {
-                GroupName::World => {}
-                GroupName::Number(n) => named(put, "pg_name", AttributeValue::Text(&n.to_string())),
-                GroupName::Text(text) => named(put, "pg_name", AttributeValue::Text(text)),
-            }
-            if let Some(root) = root {
-                named(put, "comm_root", AttributeValue::Int32(root as i32));
-            }
-            if let Some(mask) = dimensions {
-                // A list of all ones means "all", so a mask of consecutive ones gets a zero at its end. Lists
-                // have 32 entries at most.
-                let highest = 32 - mask.leading_zeros();
-                let ones = mask.trailing_ones() == highest && highest < 32;
-                let values = (0..highest + u32::from(ones)).map(|i| mask >> i & 1 == 1);
-                let values: Vec<bool> = values.collect();
-                named(put, "involved_dim", AttributeValue::Bools(&values));
-            }
-        }
-    }
-    let splits = &node.splits;
-    for (name, list) in [(SEND_BYTES, splits.send), (RECEIVE_BYTES, splits.receive)] {
-        if !list.is_empty() {
-            named(put, name, AttributeValue::Text(list));
-        }
-    }
-    if !node.memory.is_none() {
-        for (name, bytes) in node.memory.named() {
-            named(put, name, AttributeValue::Uint(bytes));
-        }
-    }
-    let labels = &node.labels;
-    if let Some(phase) = labels.phase {
-        named(put, "phase", AttributeValue::Text(&phase.to_string()));
-    }
-    for (name, number) in [
-        ("stage", labels.stage),
-        ("micro_batch", labels.micro_batch),
-        ("layer", labels.layer),
-    ] {
-        if let Some(number) = number {
-            named(put, name, AttributeValue::Uint32(number));
-        }
     }
 }
 

@@ -13,6 +13,7 @@ use crate::format::{
     GroupName, KernelShape, MemoryChanges, MemoryLocation, Op, TraceError, TrainingPhase, escape,
 };
 use chakram_base::ids::NodeIndex;
+use chakram_base::setting::Setting;
 use chakram_base::units::Span;
 use std::sync::Arc;
 
@@ -160,7 +161,10 @@ impl GraphBuilder {
                                 "group `{}` is declared twice, with other ranks",
                                 escape(&name)
                             ),
-                            "delete one of the metadata nodes, or pass the groups with --groups",
+                            format!(
+                                "delete one of the metadata nodes, or pass the groups with {}",
+                                Setting::Groups
+                            ),
                         ));
                     }
                     _ => self.declared.insert(name, ranks),

@@ -8,6 +8,7 @@ use super::{GenerateError, refused};
 use std::fmt;
 
 mod axis_mapping;
+mod binding;
 mod blame;
 mod core_placement;
 mod file;
@@ -18,6 +19,7 @@ mod placement;
 mod tile_order;
 
 pub use axis_mapping::{AxisMapping, DimensionRef};
+pub use binding::MachineFacts;
 pub use core_placement::{CorePlacement, TensorNeighbours, TileOrder};
 pub use operators::OperatorDegrees;
 pub use options::listed;

@@ -98,15 +98,12 @@ fn size_or(
     least: u64,
     default: u64,
 ) -> Result<u64, ConfigError> {
-    match table.get(key) {
-        Some(field) => field.between(least, MOST),
-        None => Ok(default),
-    }
+    table.or(key, default, |field| field.between(least, MOST))
 }
 
 /// The `true` or `false` at `key`, or `default` without the key.
 fn flag_or(table: &ConfigTable<'_>, key: &str, default: bool) -> Result<bool, ConfigError> {
-    table.get(key).map_or(Ok(default), |field| field.flag())
+    table.or(key, default, |field| field.flag())
 }
 
 /// Height and width at `key`: one number for both, or two.
@@ -115,11 +112,8 @@ fn area(field: &ConfigField<'_>) -> Result<[u64; 2], ConfigError> {
         let side = field.between(1, MOST)?;
         return Ok([side, side]);
     }
-    let expected = "a whole number, or [height, width]";
-    match &field.items(expected)?[..] {
-        [height, width] => Ok([height.between(1, MOST)?, width.between(1, MOST)?]),
-        other => Err(field.refuse(format_args!("{} values", other.len()), expected)),
-    }
+    let [height, width] = field.array("values", "a whole number, or [height, width]")?;
+    Ok([height.between(1, MOST)?, width.between(1, MOST)?])
 }
 
 /// Refuses another number of tokens for a sample whose size does not follow from it.

@@ -1,7 +1,7 @@
 //! Commands that are killed, that meet, and that run out of room.
 
 use super::{Corpus, names};
-use chakram::internals::archive::Archive;
+use chakram::archive::Archive;
 use std::process::{Command, Stdio};
 use std::time::Duration;
 

@@ -1,7 +1,7 @@
 //! Bytes that are not what was written.
 
 use super::Corpus;
-use chakram::internals::archive::Archive;
+use chakram::archive::Archive;
 use std::path::Path;
 
 /// Whether the archive at `path` is known to be damaged. Panics and hangs are neither.

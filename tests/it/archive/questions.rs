@@ -1,7 +1,7 @@
 //! `--where` against a plain filter.
 
 use super::Corpus;
-use chakram::internals::archive::{
+use chakram::archive::{
     CompressionLevel, ListedWorkload, MetadataQuery, MetadataValue, Provenance, TraceRow,
     WorkloadEntry,
 };

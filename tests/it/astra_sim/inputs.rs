@@ -4,10 +4,8 @@
 use crate::commands::chakram;
 use crate::corpus::cases;
 use crate::harness::astra_sim::parse_all;
-use chakram::internals::astra_sim::{AnalyticalNetwork, AstraFlags, AstraInputs, PerNodeFile};
-use chakram::internals::trace::Op;
-use chakram::internals::trace::scan::NodeView;
-use chakram::internals::trace::write::{NodeExtras, Sink, TraceWriter};
+use chakram::astra_sim::{AnalyticalNetwork, AstraFlags, AstraInputs, PerNodeFile};
+use chakram::trace::{NodeExtras, NodeView, Op, Sink, TraceWriter};
 use proptest::prelude::*;
 use serde_json::Value;
 use std::collections::{BTreeMap, BTreeSet};

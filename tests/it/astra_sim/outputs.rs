@@ -1,12 +1,10 @@
 //! Output of `chakram astra-sim`: the original's lines, the report, the table, the picture
 //! and the memory of tensors, of jobs so small that every number is worked out here.
 
-use chakram::internals::trace::scan::NodeView;
-use chakram::internals::trace::write::{
-    AttributeValue as Field, NamedAttribute, NodeExtras, TraceWriter,
+use chakram::trace::{
+    AttributeValue as Field, MemoryLocation, NamedAttribute, NodeExtras, NodeView, Op, TraceWriter,
 };
-use chakram::internals::trace::{MemoryLocation, Op};
-use chakram::internals::units::Span;
+use chakram::units::Span;
 use serde_json::{Value, json};
 use std::process::{Command, Output};
 

@@ -1,8 +1,8 @@
 //! Copies for which the host waits: what it waits for is the device's, queue and all.
 
 use super::rig::{Job, convert, replay, set_lasts};
-use chakram::internals::engine::CommTiming;
-use chakram::internals::workload::MissingRankPolicy;
+use chakram::engine::CommTiming;
+use chakram::workload::MissingRankPolicy;
 
 /// A kernel of 1,000 us, launched at 0, and a copy behind it whose call lasts from 40 to 1,025; the copy itself takes 4, from
 /// 1,014 on, on `stream`.

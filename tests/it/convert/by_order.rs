@@ -3,7 +3,7 @@
 
 use super::rig::{Job, capture, convert, try_convert};
 use crate::corpus::corpus;
-use chakram::internals::converters::pytorch::{ConvertOptions as Conversion, LinkMethod};
+use chakram::convert::{ConvertOptions as Conversion, LinkMethod};
 use std::path::{Path, PathBuf};
 use testkit::capture::{Device, Options, Style};
 

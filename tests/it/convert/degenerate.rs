@@ -1,8 +1,8 @@
 //! Captures at the edge of what there can be.
 
 use super::rig::{Job, causes, convert, delay, lasts, on_host, replay};
-use chakram::internals::engine::CommTiming;
-use chakram::internals::workload::MissingRankPolicy;
+use chakram::engine::CommTiming;
+use chakram::workload::MissingRankPolicy;
 use std::time::Instant;
 use testkit::capture::handwritten::{Event, Rank, all_reduce, alone, event, op};
 

@@ -3,7 +3,7 @@
 use super::rig::{attribute, convert, lasts, on_host, try_convert};
 use crate::commands::chakram;
 use crate::corpus::corpus;
-use chakram::internals::converters::pytorch::ConvertOptions as Conversion;
+use chakram::convert::ConvertOptions as Conversion;
 
 /// Part of the kernels' time, in per mille, that has FLOPs or bytes: of captures with operators and their shapes, and of
 /// one whose kernels a graph launched.

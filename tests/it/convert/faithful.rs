@@ -4,10 +4,10 @@
 use super::rig::{capture, convert, json, replay, try_convert};
 use super::truth::jobs;
 use crate::corpus::{corpus, one_of_each, refusal};
-use chakram::internals::converters::pytorch::ConvertOptions as Conversion;
-use chakram::internals::engine::CommTiming;
-use chakram::internals::trace::file::TraceContents;
-use chakram::internals::workload::MissingRankPolicy;
+use chakram::convert::ConvertOptions as Conversion;
+use chakram::engine::CommTiming;
+use chakram::trace::TraceContents;
+use chakram::workload::MissingRankPolicy;
 use std::path::{Path, PathBuf};
 
 /// Of the captured time, at most one part in so many.

@@ -3,8 +3,7 @@
 use super::rig::{Job, attribute, json, try_convert};
 use crate::commands::chakram;
 use crate::corpus::corpus;
-use chakram::internals::converters::pytorch::ConvertOptions as Conversion;
-use chakram::internals::converters::pytorch::LinkMethod;
+use chakram::convert::{ConvertOptions as Conversion, LinkMethod};
 use serde_json::Value;
 use std::path::{Path, PathBuf};
 

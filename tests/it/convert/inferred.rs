@@ -3,10 +3,10 @@
 use super::rig::{self, COLLECTIVE, Job, attribute, capture, convert, text, try_convert};
 use super::truth::jobs;
 use crate::corpus::corpus;
-use chakram::internals::converters::pytorch::ConvertOptions as Conversion;
-use chakram::internals::engine::CommTiming;
-use chakram::internals::trace::CollectiveKind;
-use chakram::internals::workload::MissingRankPolicy;
+use chakram::convert::ConvertOptions as Conversion;
+use chakram::engine::CommTiming;
+use chakram::trace::CollectiveKind;
+use chakram::workload::MissingRankPolicy;
 use std::path::Path;
 use testkit::capture::{Device, Options, Style, Truth};
 

@@ -7,9 +7,9 @@ use super::rig::{
 };
 use super::truth::jobs;
 use crate::corpus::corpus;
-use chakram::internals::converters::pytorch::{ConvertOptions as Conversion, LinkMethod};
-use chakram::internals::engine::CommTiming;
-use chakram::internals::workload::MissingRankPolicy;
+use chakram::convert::{ConvertOptions as Conversion, LinkMethod};
+use chakram::engine::CommTiming;
+use chakram::workload::MissingRankPolicy;
 use std::collections::BTreeMap;
 use std::path::Path;
 use testkit::capture::{Device, Style};

@@ -2,9 +2,7 @@
 //! and what cannot have been recorded is dropped and counted.
 
 use super::rig::{capture, convert, try_convert};
-use chakram::internals::converters::pytorch::{
-    ConvertOptions as Conversion, KinetoTrace, RankFiles, convert_bytes,
-};
+use chakram::convert::{ConvertOptions as Conversion, KinetoTrace, RankFiles, convert_bytes};
 use std::path::Path;
 use testkit::capture::handwritten::{Event, Rank, all_reduce, alone, event, op};
 use testkit::capture::{Device, Options, Style};

@@ -4,15 +4,15 @@ use super::rig::{self, Trace, attribute, capture, convert, delay, lasts, on_host
 use super::truth::jobs;
 use crate::commands::chakram;
 use crate::corpus::corpus;
-use chakram::internals::converters::pytorch::ConvertOptions as Conversion;
-use chakram::internals::engine::CommTiming;
-use chakram::internals::workload::MissingRankPolicy;
+use chakram::convert::ConvertOptions as Conversion;
+use chakram::engine::CommTiming;
+use chakram::workload::MissingRankPolicy;
 use serde_json::Value;
 use std::path::{Path, PathBuf};
 use testkit::capture::{Device, Options, Style};
 
 /// Of a node, ns.
-fn profiler(node: &chakram::internals::trace::proto::Node) -> u64 {
+fn profiler(node: &chakram::internals::proto::Node) -> u64 {
     attribute(node, "profiler_ns").map_or(0, |ns| ns as u64)
 }
 

@@ -2,8 +2,8 @@
 //! to try; nothing is written, and nothing panics.
 
 use super::rig::{Captured, capture, try_convert};
-use chakram::internals::converters::pytorch::ConvertOptions as Conversion;
-use chakram::internals::trace::file::CompressedWriter;
+use chakram::convert::ConvertOptions as Conversion;
+use chakram::trace::CompressedWriter;
 use std::io::Write;
 use std::path::{Path, PathBuf};
 use std::process::Command;

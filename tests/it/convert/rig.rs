@@ -1,25 +1,18 @@
 //! Captures of generated jobs, their conversion, and the traces as other readers see them.
 
-use chakram::internals::collective::{AlgorithmChoice, CollectiveAlgorithm};
-use chakram::internals::compute::PeakRates;
-use chakram::internals::converters::pytorch::{
-    self, ConvertOptions as Conversion, files, summary::ConversionSummary,
+use chakram::convert::{self, ConversionSummary, ConvertOptions as Conversion, OutputSet};
+use chakram::engine::{CommTiming, CompiledReplay, InstanceId, ReplayOptions as Replaying};
+use chakram::ids::{NodeIndex, Rank};
+use chakram::internals::proto::attribute_proto::Value;
+use chakram::internals::proto::{AttributeProto, GlobalMetadata, Node};
+use chakram::machine::{
+    AlgorithmChoice, CollectiveAlgorithm, LocalMemory, Machine, NpuClass, PeakRates,
 };
-use chakram::internals::engine::{CommTiming, CompiledReplay, ReplayOptions as Replaying};
-use chakram::internals::files::OutputSet;
-use chakram::internals::graph::{DependencyPolicy, Graph, NodeKind};
-use chakram::internals::ids::{NodeIndex, Rank};
-use chakram::internals::machine::{Machine, NpuClass};
-use chakram::internals::memory::LocalMemory;
-use chakram::internals::report::{CollectiveRecord, Observer};
-use chakram::internals::topology::{DimensionShape, Topology, TopologyDimension};
-use chakram::internals::trace::TraceError;
-use chakram::internals::trace::file::TraceContents;
-use chakram::internals::trace::proto::{
-    AttributeProto, GlobalMetadata, Node, attribute_proto::Value,
-};
-use chakram::internals::units::{Bandwidth, Bytes, Span, Time};
-use chakram::internals::workload::{MissingRankPolicy, WorkloadBuilder};
+use chakram::report::{CollectiveRecord, Observer};
+use chakram::topology::{DimensionShape, Topology, TopologyDimension};
+use chakram::trace::{TraceContents, TraceError};
+use chakram::units::{Bandwidth, Bytes, Span, Time};
+use chakram::workload::{DependencyPolicy, Graph, MissingRankPolicy, NodeKind, WorkloadBuilder};
 use prost::Message;
 use std::path::{Path, PathBuf};
 use tempfile::TempDir;
@@ -58,9 +51,9 @@ pub struct Job {
 pub fn try_convert(paths: &[PathBuf], options: &Conversion) -> Result<Job, TraceError> {
     let out = tempfile::tempdir().unwrap();
     let path = |rank: u32| out.path().join(format!("job.{rank}.et"));
-    let pairs = files::pairs(paths)?.pairs;
+    let pairs = convert::pairs(paths)?.pairs;
     let mut outputs = OutputSet::default();
-    let result = pytorch::convert(&pairs, options, &path, &mut outputs, &|_, _| {});
+    let result = convert::convert(&pairs, options, &path, &mut outputs, &|_, _| {});
     let result = result.and_then(|(summary, _)| outputs.commit().map(|()| summary));
     if result.is_err() {
         let left = std::fs::read_dir(out.path()).unwrap().count();
@@ -193,8 +186,8 @@ impl Trace {
 pub struct Log(pub Vec<Vec<(u64, u64)>>);
 
 impl Log {
-    fn slot(&mut self, instance: u32, node: NodeIndex) -> &mut (u64, u64) {
-        let (i, n) = (instance as usize, node.0 as usize);
+    fn slot(&mut self, instance: InstanceId, node: NodeIndex) -> &mut (u64, u64) {
+        let (i, n) = (instance.index(), node.0 as usize);
         self.0.resize(self.0.len().max(i + 1), Vec::new());
         let list = &mut self.0[i];
         list.resize(list.len().max(n + 1), (u64::MAX, u64::MAX));
@@ -203,10 +196,10 @@ impl Log {
 }
 
 impl Observer for Log {
-    fn issued(&mut self, now: Time, instance: u32, node: NodeIndex, _: NodeKind) {
+    fn issued(&mut self, now: Time, instance: InstanceId, node: NodeIndex, _: NodeKind) {
         self.slot(instance, node).0 = now.0;
     }
-    fn completed(&mut self, now: Time, instance: u32, node: NodeIndex, _: NodeKind) {
+    fn completed(&mut self, now: Time, instance: InstanceId, node: NodeIndex, _: NodeKind) {
         self.slot(instance, node).1 = now.0;
     }
     fn collective(&mut self, _: &CollectiveRecord) {}

@@ -2,9 +2,9 @@
 
 use super::rig::{Job, RECEIVE, SEND, capture, convert, lasts, try_convert};
 use super::truth::jobs;
-use chakram::internals::converters::pytorch::ConvertOptions as Conversion;
-use chakram::internals::trace::file::CompressedWriter;
-use chakram::internals::trace::proto::Node;
+use chakram::convert::ConvertOptions as Conversion;
+use chakram::internals::proto::Node;
+use chakram::trace::CompressedWriter;
 use std::io::Write;
 use std::path::{Path, PathBuf};
 use testkit::capture::{Device, Options, Style};
@@ -117,9 +117,9 @@ fn a_step_is_that_part_of_the_whole() {
         }
         let log = super::rig::replay(
             &part.traces,
-            chakram::internals::engine::CommTiming::Recorded,
+            chakram::engine::CommTiming::Recorded,
             |_| 0,
-            chakram::internals::workload::MissingRankPolicy::Refuse,
+            chakram::workload::MissingRankPolicy::Refuse,
         );
         for (end, trace) in log.ends().iter().zip(&part.traces) {
             assert_eq!(*end, trace.captured_ns(), "{what}");

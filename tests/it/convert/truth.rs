@@ -5,7 +5,7 @@ use super::rig::{
     on_host, text, wait,
 };
 use super::schedule::schedule;
-use chakram::internals::trace::CollectiveKind;
+use chakram::trace::CollectiveKind;
 use std::collections::BTreeMap;
 use testkit::capture::{Bound, Device, MeetingTruth, Options, Style, Truth, Waiter};
 
@@ -63,8 +63,8 @@ pub fn origin(truth: &Truth) -> u64 {
 fn calls<'t>(
     trace: &'t Trace,
     meeting: &MeetingTruth,
-) -> Vec<(usize, &'t chakram::internals::trace::proto::Node)> {
-    let is = |node: &chakram::internals::trace::proto::Node| {
+) -> Vec<(usize, &'t chakram::internals::proto::Node)> {
+    let is = |node: &chakram::internals::proto::Node| {
         if on_host(node) {
             return false;
         }
@@ -167,7 +167,7 @@ fn every_call_is_what_it_was_and_lasts_as_long() {
                 }
             }
         }
-        let communicates = |n: &&chakram::internals::trace::proto::Node| {
+        let communicates = |n: &&chakram::internals::proto::Node| {
             (SEND..=COLLECTIVE).contains(&n.r#type) && !on_host(n)
         };
         let all: usize = job
@@ -338,9 +338,9 @@ fn clocks_are_put_right() {
             }
             let log = rig::replay(
                 &job.traces,
-                chakram::internals::engine::CommTiming::Recorded,
+                chakram::engine::CommTiming::Recorded,
                 |_| 0,
-                chakram::internals::workload::MissingRankPolicy::Refuse,
+                chakram::workload::MissingRankPolicy::Refuse,
             );
             for (end, trace) in log.ends().iter().zip(&job.traces) {
                 let captured = trace.captured_ns();

@@ -4,9 +4,9 @@ use super::rig::{COLLECTIVE, RECEIVE, SEND};
 use super::rig::{Trace, capture, convert, delay, json, lasts, on_host, replay, set, set_lasts};
 use super::schedule::schedule;
 use super::truth::origin;
-use chakram::internals::engine::CommTiming;
-use chakram::internals::trace::proto::Node;
-use chakram::internals::workload::MissingRankPolicy;
+use chakram::engine::CommTiming;
+use chakram::internals::proto::Node;
+use chakram::workload::MissingRankPolicy;
 use testkit::capture::{Bound, Device, Options, Style, Truth};
 
 fn jobs() -> Vec<(String, Options)> {

@@ -1,52 +1,12 @@
-//! The cases of the corpus, and machines that suit them.
+//! What the cases of the corpus ask for, and machines that suit them.
 
-use super::corpus;
-use chakram::internals::collective::{AlgorithmChoice, CollectiveAlgorithm};
-use chakram::internals::compute::PeakRates;
-use chakram::internals::machine::{Machine, NpuClass};
-use chakram::internals::memory::{LocalMemory, MemoryAttachment, RemoteMemory};
-use chakram::internals::topology::{DimensionShape, Topology, TopologyDimension};
-use chakram::internals::units::{Bandwidth, Bytes, Span};
-use std::collections::BTreeMap;
-use std::io::Read;
-
-/// The files of a case: path to contents.
-pub type Case = BTreeMap<String, Vec<u8>>;
-
-/// Every case by its name, unpacked in memory.
-pub fn cases() -> Option<BTreeMap<String, Case>> {
-    let packed = std::fs::read(corpus("astra-sim/cases.tar.zst")?).expect("the corpus is there");
-    let unpacked = zstd::decode_all(&packed[..]).expect("it is zstd");
-    let mut cases: BTreeMap<String, Case> = BTreeMap::new();
-    for entry in tar::Archive::new(&unpacked[..])
-        .entries()
-        .expect("it is tar")
-    {
-        let mut entry = entry.expect("it is tar");
-        let path = entry
-            .path()
-            .expect("paths are text")
-            .to_string_lossy()
-            .into_owned();
-        let path = path.trim_start_matches("./");
-        let Some((case, file)) = path
-            .split_once('/')
-            .filter(|(_, file)| !file.ends_with('/'))
-        else {
-            continue;
-        };
-        let mut bytes = Vec::new();
-        entry.read_to_end(&mut bytes).expect("it is tar");
-        if !file.is_empty() {
-            cases
-                .entry(case.to_owned())
-                .or_default()
-                .insert(file.to_owned(), bytes);
-        }
-    }
-    assert!(cases.len() > 200, "{} cases", cases.len());
-    Some(cases)
-}
+use super::Case;
+use chakram::machine::{
+    AlgorithmChoice, CollectiveAlgorithm, LocalMemory, Machine, MemoryAttachment, NpuClass,
+    PeakRates, RemoteMemory,
+};
+use chakram::topology::{DimensionShape, Topology, TopologyDimension};
+use chakram::units::{Bandwidth, Bytes, Span};
 
 /// The rank of a trace among the files of a case.
 pub fn rank_of(file: &str) -> Option<u32> {

@@ -1,8 +1,9 @@
 //! `chakram diff` as a shell sees it.
 
 use crate::commands::{answer, chakram};
-use chakram::internals::trace::proto::{GlobalMetadata, Node, attribute_proto::Value as Field};
-use chakram::internals::trace::wire::FrameCursor;
+use chakram::internals::FrameCursor;
+use chakram::internals::proto::attribute_proto::Value as Field;
+use chakram::internals::proto::{GlobalMetadata, Node};
 use prost::Message;
 use serde_json::Value;
 use std::path::{Path, PathBuf};
@@ -13,8 +14,7 @@ const RANKS: u32 = 8;
 /// The nodes of a rank of the case.
 fn nodes(rank: u32) -> Vec<Node> {
     let path = Path::new(env!("CARGO_MANIFEST_DIR")).join(CASE);
-    let file =
-        chakram::internals::trace::file::TraceContents::open(&path.join(format!("job.{rank}.et")));
+    let file = chakram::trace::TraceContents::open(&path.join(format!("job.{rank}.et")));
     let file = file.expect("the case is there");
     let mut frames = FrameCursor::new(file.as_slice());
     let mut nodes = Vec::new();

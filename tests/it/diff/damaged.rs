@@ -123,7 +123,7 @@ proptest! {
     fn cuts_are_never_passed_over(at in 0.0..1.0_f64) {
         let whole = case();
         let cut = &whole[..(whole.len() as f64 * at) as usize];
-        let mut frames = chakram::internals::trace::wire::FrameCursor::new(cut);
+        let mut frames = chakram::internals::FrameCursor::new(cut);
         let mut whole_records = !cut.is_empty();
         loop {
             match frames.next_record() {

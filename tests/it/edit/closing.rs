@@ -1,11 +1,10 @@
 //! Slices of random graphs against what a few lines say of who waits for whom, and since when.
 
 use super::rig::{count, file, nodes, whole};
-use chakram::internals::edit::slice::{
-    CommunicationMatches, MOST_BEHIND, RankSelection, SliceTarget,
-};
-use chakram::internals::trace::groups::DeclaredGroups;
-use chakram::internals::trace::proto::Node;
+use chakram::edit::{CommunicationMatches, RankSelection, SliceTarget};
+use chakram::internals::MOST_BEHIND;
+use chakram::internals::proto::Node;
+use chakram::workload::DeclaredGroups;
 use proptest::prelude::*;
 use std::collections::{BTreeMap, BTreeSet};
 

@@ -12,7 +12,7 @@ fn beginnings() -> Vec<Vec<u8>> {
     let mut found: Vec<Vec<u8>> = Vec::new();
     for name in ["ddp-resnet18", "data-parallel-8", "deadlock-2", "hiermem"] {
         for trace in job(&case(name)) {
-            let mut frames = chakram::internals::trace::wire::FrameCursor::new(&trace);
+            let mut frames = chakram::internals::FrameCursor::new(&trace);
             let mut end = 0;
             for _ in 0..60 {
                 if let Some(record) = frames.next_record().unwrap() {

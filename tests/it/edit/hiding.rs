@@ -3,7 +3,7 @@
 use super::rig::{captures, case, count, file, job, nodes, ok, refused, replay, text};
 use crate::commands::chakram;
 use crate::corpus::{one_of_each, refusal};
-use chakram::internals::trace::proto::{IoInfo, Node};
+use chakram::internals::proto::{IoInfo, Node};
 use serde_json::Value;
 use std::path::{Path, PathBuf};
 

@@ -2,10 +2,9 @@
 
 use crate::commands::chakram;
 use crate::corpus::corpus;
-use chakram::internals::trace::file::{TraceContents, discover};
-use chakram::internals::trace::proto::{
-    AttributeProto, GlobalMetadata, Node, attribute_proto::Value,
-};
+use chakram::internals::proto::attribute_proto::Value;
+use chakram::internals::proto::{AttributeProto, GlobalMetadata, Node};
+use chakram::trace::{TraceContents, discover};
 use prost::Message;
 use std::path::{Path, PathBuf};
 

@@ -1,7 +1,8 @@
 //! Scaled jobs, against jobs that are made for the size.
 
 use super::rig::{attribute, case, count, file, job, nodes, ok, refused, replay, text};
-use chakram::internals::trace::proto::{IoInfo, Node, attribute_proto::Value};
+use chakram::internals::proto::attribute_proto::Value;
+use chakram::internals::proto::{IoInfo, Node};
 use std::collections::BTreeMap;
 use std::path::Path;
 
@@ -149,7 +150,7 @@ fn unnamed(prefix: &str) -> Vec<Vec<Node>> {
     let rank = |trace: &Vec<u8>| {
         let mut list = nodes(trace);
         let inputs = list[0].inputs.take().unwrap();
-        let groups = chakram::internals::trace::groups::parse_metadata(1, &inputs.values).unwrap();
+        let groups = chakram::internals::groups::parse_metadata(1, &inputs.values).unwrap();
         let groups: BTreeMap<String, Vec<u32>> = groups.into_iter().collect();
         for node in &mut list {
             for attr in node.attr.iter_mut().filter(|a| a.name == "pg_name") {

@@ -2,7 +2,7 @@
 
 use super::rig::{captures, case, job, nodes, ok, refused, replay, whole};
 use crate::corpus::{corpus, one_of_each, refusal};
-use chakram::internals::trace::proto::Node;
+use chakram::internals::proto::Node;
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
 
@@ -189,9 +189,7 @@ fn slices_go_through_pipes() {
     let contents = std::fs::read(trace).unwrap();
     let packed = [&["slice", "-"][..], &cut, &["-z", "gz"]].concat();
     let (code, from_pipe) = run(&packed, &contents);
-    let unpacked = chakram::internals::trace::file::decompressed(&from_pipe)
-        .unwrap()
-        .unwrap();
+    let unpacked = chakram::trace::decompressed(&from_pipe).unwrap().unwrap();
     assert_eq!((code, unpacked == from_file), (0, true));
     assert_eq!(run(&["audit", "--leaks", "-"], &from_pipe).0, 0);
     let error = refused(&["slice", "traces/data-parallel-8", "--to", "9", "-o", "-"]);

@@ -1,7 +1,7 @@
 //! Jobs as one thing on disk: what is read, and what is not.
 
 use super::{Folder, makespan, text};
-use chakram::internals::trace::file::{TraceFinder, VerifyLevel};
+use chakram::trace::{TraceFinder, VerifyLevel};
 use serde_json::Value;
 use std::os::unix::fs::MetadataExt;
 use std::path::Path;

@@ -1,10 +1,10 @@
 //! Names from files on their way to a terminal, and files without content.
 
 use super::{Folder, text};
-use chakram::internals::trace::scan::NodeView;
-use chakram::internals::trace::write::{AttributeValue as Field, NodeExtras, TraceWriter};
-use chakram::internals::trace::{CollectiveKind, GroupName, Op};
-use chakram::internals::units::Span;
+use chakram::trace::{
+    AttributeValue as Field, CollectiveKind, GroupName, NodeExtras, NodeView, Op, TraceWriter,
+};
+use chakram::units::Span;
 use std::fs::File;
 use std::io::Read;
 use std::os::fd::{FromRawFd, OwnedFd};

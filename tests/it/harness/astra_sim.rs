@@ -1,9 +1,10 @@
 //! Any bytes as each of ASTRA-sim's files: read, or refused with a reason of a few lines that names
 //! the file and a line.
 
-use chakram::internals::astra_sim::{
-    AstraNetworkFile, CommGroupFile, InputError, PerNodeFile, RemoteMemoryFile, SystemFile, logging,
+use chakram::astra_sim::{
+    AstraNetworkFile, CommGroupFile, InputError, PerNodeFile, RemoteMemoryFile, SystemFile,
 };
+use chakram::internals::logging;
 
 pub fn run(data: &[u8]) {
     parse_all(&String::from_utf8_lossy(data));
@@ -19,7 +20,7 @@ pub fn parse_all(text: &str) {
     for lenient in [false, true] {
         let _ = SystemFile::parse(text, "f", lenient).map_err(check);
         if let Ok((network, _)) = AstraNetworkFile::parse(text, "f", lenient).map_err(check) {
-            assert!(network.npus() >= 2 && network.npus() <= chakram::internals::ids::MAX_NPUS);
+            assert!(network.npus() >= 2 && network.npus() <= chakram::ids::MAX_NPUS);
         }
         let _ = RemoteMemoryFile::parse(text, "f", lenient).map_err(check);
         let _ = CommGroupFile::parse(text, "f", lenient).map_err(check);

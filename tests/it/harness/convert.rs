@@ -2,14 +2,13 @@
 //! operators, intervals, kernels and collectives of two ranks. What converts must load and, on its own
 //! times, end when the capture ended.
 
-use chakram::internals::converters::pytorch::{ConvertOptions, convert_bytes};
-use chakram::internals::engine::{CommTiming, CompiledReplay, ReplayOptions as Replay};
-use chakram::internals::graph::{DependencyPolicy, Graph};
-use chakram::internals::ids::Rank;
-use chakram::internals::machine::Machine;
-use chakram::internals::report::{CollectiveRecord, Observer};
-use chakram::internals::units::Time;
-use chakram::internals::workload::{MissingRankPolicy, WorkloadBuilder};
+use chakram::convert::{ConvertOptions, convert_bytes};
+use chakram::engine::{CommTiming, CompiledReplay, InstanceId, ReplayOptions as Replay};
+use chakram::ids::Rank;
+use chakram::machine::Machine;
+use chakram::report::{CollectiveRecord, Observer};
+use chakram::units::Time;
+use chakram::workload::{DependencyPolicy, Graph, MissingRankPolicy, WorkloadBuilder};
 use std::fmt::Write;
 
 /// Hands out numbers until there are none left.
@@ -147,19 +146,19 @@ impl Observer for Last {
     fn issued(
         &mut self,
         _: Time,
-        _: u32,
-        _: chakram::internals::ids::NodeIndex,
-        _: chakram::internals::graph::NodeKind,
+        _: InstanceId,
+        _: chakram::ids::NodeIndex,
+        _: chakram::workload::NodeKind,
     ) {
     }
     fn completed(
         &mut self,
         now: Time,
-        instance: u32,
-        _: chakram::internals::ids::NodeIndex,
-        _: chakram::internals::graph::NodeKind,
+        instance: InstanceId,
+        _: chakram::ids::NodeIndex,
+        _: chakram::workload::NodeKind,
     ) {
-        self.0[instance as usize] = self.0[instance as usize].max(now);
+        self.0[instance.index()] = self.0[instance.index()].max(now);
     }
     fn collective(&mut self, _: &CollectiveRecord) {}
 }

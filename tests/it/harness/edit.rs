@@ -1,13 +1,12 @@
 //! Any bytes as a trace: it is cut, anonymised, audited and scaled, or refused with a reason. What comes
 //! out of a trace that can be replayed can be, and an anonymised one tells nothing.
 
-use chakram::internals::edit::anonymise::TraceAnonymiser;
-use chakram::internals::edit::audit::TraceAudit;
-use chakram::internals::edit::scale::{JobScaling, RankGrid, ScaledDimension, ShardScaling};
-use chakram::internals::edit::slice::{CommunicationMatches, RankSelection, SliceTarget};
-use chakram::internals::graph::{DependencyPolicy, Graph};
-use chakram::internals::trace::groups::DeclaredGroups;
-use chakram::internals::units::Span;
+use chakram::edit::{
+    CommunicationMatches, JobScaling, RankGrid, RankSelection, ScaledDimension, ShardScaling,
+    SliceTarget, TraceAnonymiser, TraceAudit,
+};
+use chakram::units::Span;
+use chakram::workload::{DeclaredGroups, DependencyPolicy, Graph};
 
 /// Runs the target on `data`.
 pub fn run(data: &[u8]) {
@@ -89,6 +88,6 @@ fn scale(data: &[u8], to: u32, sharded: ShardScaling) {
 
 /// Returns the number of records.
 fn nodes(data: &[u8]) -> usize {
-    let mut frames = chakram::internals::trace::wire::FrameCursor::new(data);
+    let mut frames = chakram::internals::FrameCursor::new(data);
     std::iter::from_fn(|| frames.next_record().ok().flatten()).count()
 }

@@ -1,12 +1,12 @@
 //! Any bytes as a trace to look at: what can be read is summed up, and the sums agree; nothing panics, and what
 //! replays accept has no fault.
 
-use chakram::internals::graph::{DependencyPolicy, Graph};
-use chakram::internals::inspect::{
+use chakram::inspect::{
     InspectedTrace, NodeFilter, NodeNeighbourhood, PathInput, RankInspection, critical_path,
 };
-use chakram::internals::trace::file::decompressed;
-use chakram::internals::units::{Span, Time};
+use chakram::trace::decompressed;
+use chakram::units::{Span, Time};
+use chakram::workload::{DependencyPolicy, Graph};
 use std::path::Path;
 
 /// Runs the target on `data`.
@@ -38,7 +38,7 @@ pub fn run(data: &[u8]) {
 
 /// The tables of a summary count the same nodes.
 fn sums(trace: &InspectedTrace<'_>, file: &Path, size: u64) {
-    let mut job = chakram::internals::inspect::JobInspection::default();
+    let mut job = chakram::inspect::JobInspection::default();
     job.add(RankInspection::new(
         trace,
         &NodeFilter::default(),

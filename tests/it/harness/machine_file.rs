@@ -1,7 +1,7 @@
 //! Any bytes as a machine file: refused with a reason, or a machine that keeps its promises.
 
-use chakram::internals::ids::Npu;
-use chakram::internals::machine::Machine;
+use chakram::ids::Npu;
+use chakram::machine::Machine;
 
 /// Runs the target on `data`.
 pub fn run(data: &[u8]) {

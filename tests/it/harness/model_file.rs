@@ -1,6 +1,6 @@
 //! Any bytes as a model's file: refused with a reason, or a model whose parts add up.
 
-use chakram::internals::model::ModelDefinition;
+use chakram::model::ModelDefinition;
 use std::collections::BTreeSet;
 
 /// Runs the target on `data`.

@@ -1,19 +1,17 @@
 //! Any bytes as a plan's file for one of a few models, which the first byte picks: the plan is refused with a reason, or
 //! what it comes to can be said; and if that is little, every rank's nodes are held against one another and replayed.
 
-use chakram::internals::compute::{ComputeModel, RooflineEfficiency};
-use chakram::internals::engine::{CompiledReplay, ReplayError, ReplayOptions};
-use chakram::internals::generate::plan::{RecomputePolicy, ZeroStage};
-use chakram::internals::generate::training::PlanSummary;
-use chakram::internals::generate::{
-    GeneratedJob, ParallelismPlan, TrainingPattern, WorkloadPattern,
+use chakram::engine::{
+    CompiledReplay, ComputeModel, ReplayError, ReplayOptions, RooflineEfficiency,
 };
-use chakram::internals::machine::Machine;
-use chakram::internals::model::{Model, ModelDefinition};
-use chakram::internals::trace::groups::DeclaredGroups;
-use chakram::internals::trace::scan::NodeView;
-use chakram::internals::trace::write::Sink;
-use chakram::internals::trace::{GroupName, Op, TensorClass, TraceError};
+use chakram::generate::{
+    GeneratedJob, ParallelismPlan, PlanSummary, RecomputePolicy, TrainingPattern, WorkloadPattern,
+    ZeroStage,
+};
+use chakram::machine::Machine;
+use chakram::model::{Model, ModelDefinition};
+use chakram::trace::{GroupName, NodeView, Op, Sink, TensorClass, TraceError};
+use chakram::workload::DeclaredGroups;
 use std::collections::BTreeMap;
 
 /// Operators that all passes of a plan go through, above which its nodes are not looked at; and so many more, above which

@@ -1,15 +1,16 @@
 //! Any bytes as the trace of one rank, or of two that do the same: it is replayed to the end, or the
 //! reason is named. Nothing panics, and the same input gives the same outcome.
 
-use chakram::internals::engine::{
-    CommTiming, CompiledReplay, ReplayError, ReplayOptions, ReplayOutcome,
+use chakram::engine::{
+    CommTiming, CompiledReplay, InstanceId, ReplayError, ReplayOptions, ReplayOutcome,
 };
-use chakram::internals::graph::{DependencyPolicy, Graph, NodeKind};
-use chakram::internals::ids::{NodeIndex, Rank};
-use chakram::internals::machine::Machine;
-use chakram::internals::report::{CollectiveRecord, Observer};
-use chakram::internals::units::Time;
-use chakram::internals::workload::{MissingRankPolicy, Workload, WorkloadBuilder};
+use chakram::ids::{NodeIndex, Rank};
+use chakram::machine::Machine;
+use chakram::report::{CollectiveRecord, Observer};
+use chakram::units::Time;
+use chakram::workload::{
+    DependencyPolicy, Graph, MissingRankPolicy, NodeKind, Workload, WorkloadBuilder,
+};
 
 /// Traces with more nodes are left out.
 const MOST_NODES: usize = 2000;
@@ -60,10 +61,10 @@ pub struct Count {
 }
 
 impl Observer for Count {
-    fn issued(&mut self, _: Time, _: u32, _: NodeIndex, _: NodeKind) {
+    fn issued(&mut self, _: Time, _: InstanceId, _: NodeIndex, _: NodeKind) {
         self.issued += 1;
     }
-    fn completed(&mut self, _: Time, _: u32, _: NodeIndex, _: NodeKind) {
+    fn completed(&mut self, _: Time, _: InstanceId, _: NodeIndex, _: NodeKind) {
         self.completed += 1;
     }
     fn collective(&mut self, _: &CollectiveRecord) {

@@ -1,12 +1,11 @@
 //! Any bytes as the traces of one rank, or of two, alike or different: they are sound, or it is said why not, the
 //! same twice. What cannot be read as a graph is unsound. Nothing panics.
 
-use chakram::internals::graph::{DependencyPolicy, Graph};
-use chakram::internals::trace::groups::DeclaredGroups;
-use chakram::internals::validate::{
+use chakram::validate::{
     DefectKind, DefectLog, ReportedTrace, ValidateOptions, ValidatedTrace, ValidationReport,
     ValidationStyle, to_json, to_text,
 };
+use chakram::workload::{DeclaredGroups, DependencyPolicy, Graph};
 
 /// Number of defects of a kind that are kept.
 const SHOW: usize = 3;

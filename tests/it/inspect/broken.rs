@@ -1,7 +1,8 @@
 //! Broken files, options that do not go together, and readers that go away.
 
 use super::{encoded, inspect, kernel, with};
-use chakram::internals::trace::proto::{Node, attribute_proto::Value as Attribute};
+use chakram::internals::proto::Node;
+use chakram::internals::proto::attribute_proto::Value as Attribute;
 use serde_json::Value;
 use std::path::Path;
 use std::process::{Command, Stdio};

@@ -1,7 +1,8 @@
 //! Filters against looking at every node with the generated types.
 
 use super::{attribute, json, number, parsed, row, rows, said, whole};
-use chakram::internals::trace::proto::{Node, attribute_proto::Value as Attribute};
+use chakram::internals::proto::Node;
+use chakram::internals::proto::attribute_proto::Value as Attribute;
 use serde_json::Value;
 use std::collections::BTreeMap;
 

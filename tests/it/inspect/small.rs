@@ -2,7 +2,8 @@
 
 use super::{json, kernel, number, row, rows, said, with, write};
 use crate::commands::says;
-use chakram::internals::trace::proto::{IoInfo, Node, attribute_proto::Value as Attribute};
+use chakram::internals::proto::attribute_proto::Value as Attribute;
+use chakram::internals::proto::{IoInfo, Node};
 use serde_json::Value;
 
 /// Rank r: a declaration of groups; a host node `prepare` of 5 us on thread 1; kernels `step0/layer0/mm` and

@@ -1,16 +1,16 @@
 //! When nodes ran: as a replay as captured has it, to the picosecond.
 
 use super::{encoded, json, number, rows, with};
-use chakram::internals::engine::{CommTiming, CompiledReplay, ReplayOptions};
-use chakram::internals::graph::{DependencyPolicy, Graph};
-use chakram::internals::ids::Rank;
-use chakram::internals::inspect::{InspectedTrace, TimeBasis};
-use chakram::internals::machine::Machine;
-use chakram::internals::report::{SpanRecorder, replay};
-use chakram::internals::trace::file::{TraceContents, discover};
-use chakram::internals::trace::proto::{Node, attribute_proto::Value as Attribute};
-use chakram::internals::units::{Span, Time};
-use chakram::internals::workload::{MissingRankPolicy, WorkloadBuilder};
+use chakram::engine::{CommTiming, CompiledReplay, ReplayOptions};
+use chakram::ids::Rank;
+use chakram::inspect::{InspectedTrace, TimeBasis};
+use chakram::internals::proto::Node;
+use chakram::internals::proto::attribute_proto::Value as Attribute;
+use chakram::machine::Machine;
+use chakram::report::{SpanRecorder, replay};
+use chakram::trace::{TraceContents, discover};
+use chakram::units::{Span, Time};
+use chakram::workload::{DependencyPolicy, Graph, MissingRankPolicy, WorkloadBuilder};
 use proptest::prelude::*;
 use std::path::Path;
 

@@ -2,7 +2,8 @@
 
 use super::{attribute, json, number, parsed, row, rows, said, whole};
 use crate::commands::says;
-use chakram::internals::trace::proto::{Node, attribute_proto::Value as Attribute};
+use chakram::internals::proto::Node;
+use chakram::internals::proto::attribute_proto::Value as Attribute;
 use std::collections::BTreeMap;
 
 /// Nanoseconds that a node took, without waiting.

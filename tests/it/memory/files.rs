@@ -2,11 +2,9 @@
 
 use super::{KERNEL, Line, activations, contents};
 use crate::commands::{answer, chakram};
-use chakram::internals::graph::{DependencyPolicy, Graph, GraphBuilder};
-use chakram::internals::ids::NodeIndex;
-use chakram::internals::trace::scan::NodeView;
-use chakram::internals::trace::write::Sink;
-use chakram::internals::trace::{MemoryChanges, NodeLabels, TrainingPhase};
+use chakram::ids::NodeIndex;
+use chakram::trace::{MemoryChanges, NodeLabels, NodeView, Sink, TrainingPhase};
+use chakram::workload::{DependencyPolicy, Graph, GraphBuilder};
 use serde_json::Value;
 use std::path::Path;
 
@@ -43,7 +41,7 @@ fn graphs_from_files_and_from_memory_are_one() {
             let name = format!("n{}", i + 1);
             let node = NodeView {
                 lane: Some(lane),
-                recorded: chakram::internals::units::Span::from_ns(ns),
+                recorded: chakram::units::Span::from_ns(ns),
                 memory,
                 ..NodeView::new(i as u64 + 1, &name, op)
             };

@@ -1,8 +1,8 @@
 //! Random jobs, against an oracle that sorts when nodes began and ended and sums.
 
 use super::{BARRIER, KERNEL, Line, report};
-use chakram::internals::trace::MemoryChanges;
-use chakram::internals::units::Time;
+use chakram::trace::MemoryChanges;
+use chakram::units::Time;
 use proptest::collection::vec;
 use proptest::prelude::*;
 use proptest::test_runner::{Config, RngSeed};

@@ -8,10 +8,10 @@
 
 use super::lines::{Line, call, receive, send};
 use super::rig::{replay_with, try_job};
-use chakram::internals::engine::ReplayOptions;
-use chakram::internals::ids::Npu;
-use chakram::internals::machine::Machine;
-use chakram::internals::trace::CollectiveKind as K;
+use chakram::engine::ReplayOptions;
+use chakram::ids::Npu;
+use chakram::machine::Machine;
+use chakram::trace::CollectiveKind as K;
 
 /// BERT-base's activations of 512 tokens in 16 bits: 512 x 768 x 2.
 const BYTES: u64 = 786_432;

@@ -2,15 +2,15 @@
 
 use super::lines::{Line, call, kernel, receive, send};
 use super::rig::{Log, Replay, dim, job, machine, priced, released, replay_with, traces};
-use chakram::internals::collective::CollectiveAlgorithm::Ring;
-use chakram::internals::engine::{CommTiming, CompiledReplay, ReplayError};
-use chakram::internals::ids::Rank;
-use chakram::internals::machine::Machine;
-use chakram::internals::report;
-use chakram::internals::topology::DimensionShape;
-use chakram::internals::trace::CollectiveKind as K;
-use chakram::internals::units::Span;
-use chakram::internals::workload::MissingRankPolicy;
+use chakram::engine::{CommTiming, CompiledReplay, ReplayError};
+use chakram::ids::Rank;
+use chakram::machine::CollectiveAlgorithm::Ring;
+use chakram::machine::Machine;
+use chakram::report;
+use chakram::topology::DimensionShape;
+use chakram::trace::CollectiveKind as K;
+use chakram::units::Span;
+use chakram::workload::MissingRankPolicy;
 
 fn ring_of(n: usize) -> Machine {
     machine(&[dim(DimensionShape::Ring, n as u32, Ring)])

@@ -2,13 +2,12 @@
 
 use super::lines::{Line, call};
 use super::rig::{Dim, dim, job, machine, machine_of, replay, replay_with, stepwise};
-use chakram::internals::collective::{AlgorithmChoice, CollectiveAlgorithm};
-use chakram::internals::engine::ReplayOptions;
-use chakram::internals::machine::Machine;
-use chakram::internals::report;
-use chakram::internals::topology::{DimensionShape, SwitchingMode};
-use chakram::internals::trace::CollectiveKind as K;
-use chakram::internals::workload::Workload;
+use chakram::engine::ReplayOptions;
+use chakram::machine::{AlgorithmChoice, CollectiveAlgorithm, Machine};
+use chakram::report;
+use chakram::topology::{DimensionShape, SwitchingMode};
+use chakram::trace::CollectiveKind as K;
+use chakram::workload::Workload;
 
 /// Every rank does `lines`.
 fn all_do(ranks: u32, lines: &[Line]) -> Workload {
@@ -84,12 +83,9 @@ fn the_report_says_what_was_used() {
         CollectiveAlgorithm::HalvingDoubling,
     )];
     let said = |workload: &Workload, machine: &Machine| {
-        let prepared = chakram::internals::engine::CompiledReplay::new(
-            workload,
-            machine,
-            &ReplayOptions::default(),
-        )
-        .unwrap();
+        let prepared =
+            chakram::engine::CompiledReplay::new(workload, machine, &ReplayOptions::default())
+                .unwrap();
         let (report, ()) = report::replay(&prepared, ()).unwrap();
         let rows = report.collectives.into_iter();
         rows.map(|row| row.algorithm).collect::<Vec<_>>()

@@ -5,14 +5,14 @@ use super::lines::{call, kernel, receive, send};
 use super::naive;
 use super::rig::{Dim, cases, dim, job, machine, over, replay_with};
 use super::wires::{Busy, Wiring, alone};
-use chakram::internals::collective::CollectiveAlgorithm;
-use chakram::internals::machine::Machine;
-use chakram::internals::network::NetworkKind::{self, ContentionFree, Links, Ports};
-use chakram::internals::topology::DimensionShape;
-use chakram::internals::trace::CollectiveKind as K;
+use chakram::engine::NetworkModel;
+use chakram::engine::NetworkModel::{ContentionFree, Links, Ports};
+use chakram::machine::{CollectiveAlgorithm, Machine};
+use chakram::topology::DimensionShape;
+use chakram::trace::CollectiveKind as K;
 use proptest::prelude::*;
 
-const ALL: [NetworkKind; 3] = [ContentionFree, Ports, Links];
+const ALL: [NetworkModel; 3] = [ContentionFree, Ports, Links];
 
 /// Up to three dimensions of any shape.
 fn stack() -> impl Strategy<Value = Vec<Dim>> {

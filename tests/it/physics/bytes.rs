@@ -1,10 +1,9 @@
 //! Bytes in are bytes out: counted from the programs themselves.
 
 use super::rig::cases;
-use chakram::internals::collective::{
-    CollectiveAlgorithm, CollectivePrimitive, CollectiveStage, LinePosition,
-};
-use chakram::internals::units::BufferShare;
+use chakram::extend::{CollectivePrimitive, CollectiveStage, LinePosition};
+use chakram::machine::CollectiveAlgorithm;
+use chakram::units::BufferShare;
 use proptest::prelude::*;
 
 const PRIMITIVES: [CollectivePrimitive; 8] = [

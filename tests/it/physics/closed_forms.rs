@@ -2,11 +2,11 @@
 
 use super::oracle;
 use super::rig::{dim, machine, replay, replay_with, stepwise};
-use chakram::internals::collective::CollectiveAlgorithm;
-use chakram::internals::generate::{CollectivePattern, GeneratedJob, WorkloadPattern};
-use chakram::internals::topology::DimensionShape;
-use chakram::internals::trace::CollectiveKind;
-use chakram::internals::workload::Workload;
+use chakram::generate::{CollectivePattern, GeneratedJob, WorkloadPattern};
+use chakram::machine::CollectiveAlgorithm;
+use chakram::topology::DimensionShape;
+use chakram::trace::CollectiveKind;
+use chakram::workload::Workload;
 
 const SHAPES: [DimensionShape; 3] = [
     DimensionShape::Ring,

@@ -2,14 +2,13 @@
 
 use super::lines::{Line, call, kernel};
 use super::rig::{cases, contents, dim, job, machine, over, replay, replay_with, stepwise};
-use chakram::internals::collective::CollectiveAlgorithm::{self, Direct, Ring};
-use chakram::internals::engine::{CompiledReplay, ReplayError, ReplayOptions};
-use chakram::internals::graph::DependencyPolicy;
-use chakram::internals::network::NetworkKind;
-use chakram::internals::topology::DimensionShape;
-use chakram::internals::trace::CollectiveKind as K;
-use chakram::internals::trace::groups::DeclaredGroups;
-use chakram::internals::validate::{DefectKind, DefectLog, ValidatedTrace};
+use chakram::engine::{CompiledReplay, NetworkModel, ReplayError, ReplayOptions};
+use chakram::machine::CollectiveAlgorithm;
+use chakram::machine::CollectiveAlgorithm::{Direct, Ring};
+use chakram::topology::DimensionShape;
+use chakram::trace::CollectiveKind as K;
+use chakram::validate::{DefectKind, DefectLog, ValidatedTrace};
+use chakram::workload::{DeclaredGroups, DependencyPolicy};
 use proptest::prelude::*;
 
 const PAIR: [(&str, &[u32]); 2] = [("1", &[0, 1]), ("2", &[0, 1])];
@@ -22,20 +21,20 @@ fn validated(ranks: &[Vec<Line>], groups: &[(&str, &[u32])]) -> DefectLog {
     let traces: Vec<ValidatedTrace> = traces.collect();
     let members: Vec<_> = (0..).zip(&traces).collect();
     let declared = groups.iter().map(|(n, m)| ((*n).to_owned(), m.to_vec()));
-    let options = chakram::internals::validate::ValidateOptions::with(|o| {
+    let options = chakram::validate::ValidateOptions::with(|o| {
         o.ranks = Some(ranks.len() as u32);
         o.declared = declared.collect::<DeclaredGroups>();
         o.show = 9;
     });
-    chakram::internals::validate::job(&members, &options)
+    chakram::validate::job(&members, &options)
 }
 
 /// Every network, by closed form and in messages.
 fn ways() -> Vec<ReplayOptions> {
     let networks = [
-        NetworkKind::ContentionFree,
-        NetworkKind::Ports,
-        NetworkKind::Links,
+        NetworkModel::ContentionFree,
+        NetworkModel::Ports,
+        NetworkModel::Links,
     ];
     let mut ways = networks.map(over).to_vec();
     ways.extend([ReplayOptions::default(), stepwise()]);
@@ -236,7 +235,7 @@ proptest! {
     fn equal_groups_are_as_any_two_groups(
         plan in any_plan(),
         algorithm in prop::sample::select(vec![Ring, Direct]),
-        model in prop::sample::select(vec![NetworkKind::ContentionFree, NetworkKind::Ports, NetworkKind::Links]),
+        model in prop::sample::select(vec![NetworkModel::ContentionFree, NetworkModel::Ports, NetworkModel::Links]),
     ) {
         let ascending: Vec<u32> = (0..plan.ranks).collect();
         let mut turned = ascending.clone();

@@ -6,13 +6,12 @@ use super::lines::{Line, call, kernel, line, receive, send};
 use super::rig::{
     Dim, Replay, contents, dim, job, machine, over, released, replay_with, stepwise, traces,
 };
-use chakram::internals::astra_sim::custom_algorithm::{ScriptTiming, read};
-use chakram::internals::collective::{CollectiveAlgorithm, CustomCollective};
-use chakram::internals::engine::ReplayOptions;
-use chakram::internals::network::NetworkKind;
-use chakram::internals::topology::DimensionShape;
-use chakram::internals::trace::{CollectiveKind as K, Op};
-use chakram::internals::workload::{MissingRankPolicy, Workload};
+use chakram::astra_sim::custom_algorithm::{ScriptTiming, read};
+use chakram::engine::{NetworkModel, ReplayOptions};
+use chakram::machine::{CollectiveAlgorithm, CustomCollective};
+use chakram::topology::DimensionShape;
+use chakram::trace::{CollectiveKind as K, Op};
+use chakram::workload::{MissingRankPolicy, Workload};
 
 /// Carries out `kind` by a trace for each position.
 fn custom(kind: K, positions: &[Vec<Line>]) -> CustomCollective {
@@ -33,11 +32,11 @@ fn with(custom: &CustomCollective, options: ReplayOptions) -> ReplayOptions {
 }
 
 /// Models in which messages follow one another over a link, and a send is over when its last byte has left.
-fn models() -> impl Iterator<Item = NetworkKind> {
+fn models() -> impl Iterator<Item = NetworkModel> {
     // Where messages have a link at once, what a member sends before the last has left shares it; where a transfer holds
     // its route, a send ends when the transfer does.
-    let others = [NetworkKind::FairSharing, NetworkKind::Exclusive];
-    let models = NetworkKind::ALL.iter().map(|(model, _)| *model);
+    let others = [NetworkModel::FairSharing, NetworkModel::Exclusive];
+    let models = NetworkModel::ALL.iter().map(|(model, _)| *model);
     models.filter(move |model| !others.contains(model))
 }
 
@@ -210,7 +209,7 @@ fn several_are_under_way_at_once() {
             replay_with(workload, &machine, &with(&own, over(model)))
         };
         let both = run(&at_once);
-        let second = if model == NetworkKind::ContentionFree {
+        let second = if model == NetworkModel::ContentionFree {
             0
         } else {
             20_000
@@ -287,7 +286,7 @@ fn each_dimension_has_its_port() {
     ];
     let own = custom(K::AllToAll, &scripts);
     let workload = everybody(4, &[call(K::AllToAll, 64)]);
-    for model in [NetworkKind::ContentionFree, NetworkKind::Ports] {
+    for model in [NetworkModel::ContentionFree, NetworkModel::Ports] {
         let replay = replay_with(&workload, &machine(&grid()), &with(&own, over(model)));
         // To 3: leaves at 20 ns, over two links of 500 ns, 20 ns of bytes.
         assert_eq!(

@@ -8,10 +8,9 @@
 //! keep their order.
 
 use super::programs::halved;
-use chakram::internals::collective::{
-    CollectiveAlgorithm, CollectivePrimitive, CollectiveStage, LinePosition, SendStep,
-};
-use chakram::internals::units::BufferShare;
+use chakram::extend::{CollectivePrimitive, CollectiveStage, LinePosition, SendStep};
+use chakram::machine::CollectiveAlgorithm;
+use chakram::units::BufferShare;
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, BinaryHeap};
 

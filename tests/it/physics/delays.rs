@@ -2,13 +2,14 @@
 
 use super::lines::{Line, call, kernel, receive, send};
 use super::rig::{Log, cases, dim, job, machine, released, replay, replay_with, stepwise};
-use chakram::internals::collective::CollectiveAlgorithm::{Direct, Ring};
-use chakram::internals::engine::{CompiledReplay, ReplayError, ReplayOptions};
-use chakram::internals::machine::Machine;
-use chakram::internals::report::{self, TimeCategory};
-use chakram::internals::topology::DimensionShape;
-use chakram::internals::trace::CollectiveKind as K;
-use chakram::internals::workload::MissingRankPolicy;
+use chakram::engine::{CompiledReplay, ReplayError, ReplayOptions};
+use chakram::machine::CollectiveAlgorithm::{Direct, Ring};
+use chakram::machine::Machine;
+use chakram::report;
+use chakram::report::TimeCategory;
+use chakram::topology::DimensionShape;
+use chakram::trace::CollectiveKind as K;
+use chakram::workload::MissingRankPolicy;
 use proptest::prelude::*;
 
 fn ring_of(n: u32) -> Machine {
@@ -74,7 +75,7 @@ fn a_delayed_member_arrives_late() {
 /// until a node that does nothing: compute 110, host 65, and they sum to the makespan.
 #[test]
 fn delays_are_time_of_the_host() {
-    let nothing = super::lines::line(chakram::internals::trace::Op::NoOp);
+    let nothing = super::lines::line(chakram::trace::Op::NoOp);
     let lines = vec![
         kernel(60).on(1),
         kernel(50).on(2).delayed(100),

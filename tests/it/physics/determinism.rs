@@ -2,13 +2,14 @@
 
 use super::lines::{Line, call, kernel, receive, send};
 use super::rig::{Dim, Log, cases, dim, job, machine, replay, replay_with, stepwise};
-use chakram::internals::collective::CollectiveAlgorithm::{self, Direct, Ring};
-use chakram::internals::engine::ReplayOptions;
-use chakram::internals::generate::{
+use chakram::engine::ReplayOptions;
+use chakram::generate::{
     ChainPattern, DataParallelPattern, GeneratedJob, P2pPattern, TrafficPattern, WorkloadPattern,
 };
-use chakram::internals::topology::DimensionShape;
-use chakram::internals::trace::CollectiveKind as K;
+use chakram::machine::CollectiveAlgorithm;
+use chakram::machine::CollectiveAlgorithm::{Direct, Ring};
+use chakram::topology::DimensionShape;
+use chakram::trace::CollectiveKind as K;
 use proptest::prelude::*;
 
 #[test]

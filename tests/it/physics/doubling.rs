@@ -2,10 +2,9 @@
 
 use super::lines::Line;
 use super::rig::{Log, job};
-use chakram::internals::compute::{ComputeModel, RooflineEfficiency};
-use chakram::internals::engine::{CompiledReplay, ReplayOptions};
-use chakram::internals::machine::Machine;
-use chakram::internals::workload::Workload;
+use chakram::engine::{CompiledReplay, ComputeModel, ReplayOptions, RooflineEfficiency};
+use chakram::machine::Machine;
+use chakram::workload::Workload;
 use std::collections::BTreeSet;
 
 /// 4 NPUs. Each number format has a rate of its own, so none can stand for another.

@@ -4,27 +4,24 @@
 use super::lines::{Line, call, kernel, receive, send};
 use super::loads::{self, access, load};
 use super::rig::{Dim, Replay, cases, dim, job, machine, replay_with, switched};
-use chakram::internals::collective::CollectiveAlgorithm;
-use chakram::internals::engine::{CompiledReplay, ReplayOptions};
-use chakram::internals::ids::{EndpointId, Npu};
-use chakram::internals::machine::Machine;
-use chakram::internals::network::{
-    ContentionFreeNetwork, EventScheduler, ExclusiveNetwork, LinkNetwork, MemoryTransfer,
-    NetworkBackend, NetworkEvent, NetworkKind, PortNetwork,
-};
-use chakram::internals::report;
-use chakram::internals::topology::{DimensionShape, MemoryEndpoint, MemorySite, SwitchingMode};
-use chakram::internals::trace::{CollectiveKind as K, MemoryLocation};
-use chakram::internals::units::{Bandwidth, BufferShare, Span, Time};
-use chakram::internals::workload::Workload;
+use chakram::engine::{CompiledReplay, NetworkModel, ReplayOptions};
+use chakram::extend::{EventScheduler, MemoryTransfer, NetworkBackend, NetworkEvent};
+use chakram::ids::{EndpointId, Npu};
+use chakram::internals::{ContentionFreeNetwork, ExclusiveNetwork, LinkNetwork, PortNetwork};
+use chakram::machine::{CollectiveAlgorithm, Machine};
+use chakram::report;
+use chakram::topology::{DimensionShape, MemoryEndpoint, MemorySite, SwitchingMode};
+use chakram::trace::{CollectiveKind as K, MemoryLocation};
+use chakram::units::{Bandwidth, BufferShare, Span, Time};
+use chakram::workload::Workload;
 use proptest::prelude::*;
 
-const MODELS: [NetworkKind; 5] = [
-    NetworkKind::ContentionFree,
-    NetworkKind::Ports,
-    NetworkKind::Links,
-    NetworkKind::Exclusive,
-    NetworkKind::FairSharing,
+const MODELS: [NetworkModel; 5] = [
+    NetworkModel::ContentionFree,
+    NetworkModel::Ports,
+    NetworkModel::Links,
+    NetworkModel::Exclusive,
+    NetworkModel::FairSharing,
 ];
 
 /// Four NPUs, links of 10 ps per byte and 100 ns between neighbours; `memories` have 5 ps per byte and 50 ns.
@@ -44,7 +41,7 @@ fn four(shape: &str, memories: &[(&str, &str)]) -> Machine {
 
 /// The answer, which is the same message by message.
 #[track_caller]
-fn run(workload: &Workload, machine: &Machine, network: NetworkKind) -> Replay {
+fn run(workload: &Workload, machine: &Machine, network: NetworkModel) -> Replay {
     let replay = |stepwise| {
         let options = ReplayOptions::with(|o| {
             o.network = Some(network);
@@ -86,7 +83,7 @@ fn memories_are_as_far_as_their_places() {
     // Of several ports the nearest: NPU 2 is as far from that at NPU 3 as NPU 1 from that at NPU 0.
     let machine = four("mesh", &[("remote_memory", "0,3")]);
     let ranks = vec![vec![load(40_000)]; 4];
-    let found = run(&job(&ranks, &[]), &machine, NetworkKind::ContentionFree);
+    let found = run(&job(&ranks, &[]), &machine, NetworkModel::ContentionFree);
     assert_eq!(found.ends(), [250_000, 550_000, 550_000, 250_000]);
 }
 
@@ -102,11 +99,11 @@ fn loads_share_memories_and_links() {
     (ranks[1], ranks[2]) = (vec![load(40_000)], vec![load(40_000)]);
     let workload = job(&ranks, &[]);
     for (network, first, second) in [
-        (NetworkKind::ContentionFree, 550, 650),
-        (NetworkKind::Links, 550, 1050),
-        (NetworkKind::Ports, 550, 1050),
-        (NetworkKind::Exclusive, 550, 1200),
-        (NetworkKind::FairSharing, 950, 1050),
+        (NetworkModel::ContentionFree, 550, 650),
+        (NetworkModel::Links, 550, 1050),
+        (NetworkModel::Ports, 550, 1050),
+        (NetworkModel::Exclusive, 550, 1200),
+        (NetworkModel::FairSharing, 950, 1050),
     ] {
         let ends = run(&workload, &machine, network).ends();
         assert_eq!(ends[1..3], [first * 1000, second * 1000], "{network}");
@@ -122,10 +119,10 @@ fn loads_and_messages_share_links_fairly() {
     let mut ranks = vec![vec![kernel(0)]; 4];
     ranks[0] = vec![send(1, 40_000)];
     ranks[1] = vec![receive(0, 40_000).on(1), load(20_000).on(2)];
-    let found = run(&job(&ranks, &[]), &machine, NetworkKind::FairSharing);
+    let found = run(&job(&ranks, &[]), &machine, NetworkModel::FairSharing);
     assert_eq!((found.end(1, 2), found.end(1, 1)), (550_000, 700_000));
     ranks[1][1] = access(MemoryLocation::Remote, true, 20_000).on(2);
-    let found = run(&job(&ranks, &[]), &machine, NetworkKind::FairSharing);
+    let found = run(&job(&ranks, &[]), &machine, NetworkModel::FairSharing);
     assert_eq!((found.end(1, 2), found.end(1, 1)), (350_000, 500_000));
 }
 
@@ -139,7 +136,7 @@ fn fair_shares_of_a_memory() {
         let ranks = [vec![one], vec![load(40_000)], vec![load(40_000)]];
         let mut ranks = ranks.to_vec();
         ranks.push(vec![kernel(0)]);
-        let found = run(&job(&ranks, &[]), &machine, NetworkKind::FairSharing);
+        let found = run(&job(&ranks, &[]), &machine, NetworkModel::FairSharing);
         assert_eq!(found.ends()[..3], [750_000, 650_000, 750_000]);
     }
 }
@@ -159,7 +156,7 @@ fn loads_take_closed_forms_back() {
         kernel(350).on(2),
         load(40_000).on(2).after(&[2]),
     ];
-    let found = run(&job(&ranks, &[]), &machine, NetworkKind::Links);
+    let found = run(&job(&ranks, &[]), &machine, NetworkModel::Links);
     assert_eq!(found.outcome.unfolded, 1);
     assert_eq!(found.end(1, 3), 900_000);
     let reduced = [0, 1, 2, 3].map(|rank| found.end(rank, 1));
@@ -167,7 +164,7 @@ fn loads_take_closed_forms_back() {
     // From NPU 0 to NPU 0 no link is used, and the closed form stands.
     ranks[0] = std::mem::take(&mut ranks[1]);
     ranks[1] = vec![reduce];
-    let found = run(&job(&ranks, &[]), &machine, NetworkKind::Links);
+    let found = run(&job(&ranks, &[]), &machine, NetworkModel::Links);
     assert_eq!((found.outcome.closed, found.end(2, 1)), (1, 900_000));
 }
 
@@ -176,7 +173,7 @@ fn loads_take_closed_forms_back() {
 fn counted(
     ranks: &[Vec<Line>],
     machine: &Machine,
-    network: NetworkKind,
+    network: NetworkModel,
 ) -> (Vec<String>, Vec<String>) {
     let options = ReplayOptions::with(|o| {
         o.network = Some(network);

@@ -6,11 +6,11 @@
 
 use super::lines::{Line, call, kernel, receive, send};
 use super::rig::{cases, dim, machine, priced, released, replay_with};
-use chakram::internals::collective::CollectiveAlgorithm::Ring;
-use chakram::internals::engine::CommTiming;
-use chakram::internals::topology::DimensionShape;
-use chakram::internals::trace::{CollectiveKind as K, GroupName, Op};
-use chakram::internals::workload::MissingRankPolicy;
+use chakram::engine::CommTiming;
+use chakram::machine::CollectiveAlgorithm::Ring;
+use chakram::topology::DimensionShape;
+use chakram::trace::{CollectiveKind as K, GroupName, Op};
+use chakram::workload::MissingRankPolicy;
 use proptest::prelude::*;
 
 /// Ranks of the largest job.

@@ -5,10 +5,9 @@ use super::lines::{call, kernel, receive, send};
 use super::pipeline::{dims, job, pipeline, switch};
 use super::rig::{self, cases, machine, replay, replay_with, stepwise};
 use crate::commands::chakram;
-use chakram::internals::collective::{InterDimensionPolicy, IntraDimensionPolicy};
-use chakram::internals::machine::Machine;
-use chakram::internals::network::NetworkKind;
-use chakram::internals::trace::CollectiveKind as K;
+use chakram::engine::NetworkModel;
+use chakram::machine::{InterDimensionPolicy, IntraDimensionPolicy, Machine};
+use chakram::trace::CollectiveKind as K;
 use proptest::prelude::*;
 use serde_json::{Value, json};
 use std::path::Path;
@@ -78,7 +77,7 @@ fn three_chunks_that_make_loads_equal_by_hand() {
 /// as long as it is under way: what is found then is what is found message by message, whichever chunk is where.
 #[test]
 fn whatever_chunk_is_under_way_is_unfolded() {
-    for network in [NetworkKind::Ports, NetworkKind::Links] {
+    for network in [NetworkModel::Ports, NetworkModel::Links] {
         for ns in (150..7500).step_by(150) {
             let mut ranks = vec![vec![call(K::AllReduce, 409_600)]; 8];
             ranks[0].extend([kernel(ns).on(1), send(1, 5000).after(&[2]).on(2)]);
@@ -96,9 +95,9 @@ fn whatever_chunk_is_under_way_is_unfolded() {
 #[test]
 fn late_members_and_others_meet() {
     for network in [
-        NetworkKind::ContentionFree,
-        NetworkKind::Ports,
-        NetworkKind::Links,
+        NetworkModel::ContentionFree,
+        NetworkModel::Ports,
+        NetworkModel::Links,
     ] {
         for ns in (100..4000).step_by(300) {
             let late = |rank: u64| kernel(ns * (rank % 3)).on(1);

@@ -2,9 +2,9 @@
 
 use super::lines::{Line, kernel, receive, send};
 use super::rig::{Dim, job, over, replay_with};
-use chakram::internals::machine::Machine;
-use chakram::internals::network::NetworkKind;
-use chakram::internals::topology::DimensionShape;
+use chakram::engine::NetworkModel;
+use chakram::machine::Machine;
+use chakram::topology::DimensionShape;
 use proptest::prelude::*;
 
 /// A message.
@@ -27,7 +27,7 @@ pub fn flow(ns: u64, from: u32, to: u32, bytes: u64) -> Flow {
 }
 
 /// When each of `flows` has left and arrived, in picoseconds, when a machine replays them.
-pub fn ends(machine: &Machine, model: NetworkKind, flows: &[Flow]) -> Vec<[u64; 2]> {
+pub fn ends(machine: &Machine, model: NetworkModel, flows: &[Flow]) -> Vec<[u64; 2]> {
     let npus = machine.topology().npus();
     let mut ranks: Vec<Vec<Line>> = vec![vec![kernel(0)]; npus as usize];
     let ids: Vec<_> = (0..)
@@ -48,7 +48,7 @@ pub fn ends(machine: &Machine, model: NetworkKind, flows: &[Flow]) -> Vec<[u64; 
 }
 
 /// When each of `flows` has arrived.
-pub fn arrivals(machine: &Machine, model: NetworkKind, flows: &[Flow]) -> Vec<u64> {
+pub fn arrivals(machine: &Machine, model: NetworkModel, flows: &[Flow]) -> Vec<u64> {
     let ends = ends(machine, model, flows).into_iter();
     ends.map(|[_, arrived]| arrived).collect()
 }
@@ -60,7 +60,7 @@ pub fn shape() -> impl Strategy<Value = DimensionShape> {
 
 /// A dimension of any shape, size and speed.
 pub fn any_dim(most: u32) -> impl Strategy<Value = Dim> {
-    let algorithm = chakram::internals::collective::CollectiveAlgorithm::Ring;
+    let algorithm = chakram::machine::CollectiveAlgorithm::Ring;
     (shape(), 2..=most, 1..50_u64, 1..900_u64).prop_map(
         move |(shape, size, ps_per_byte, link_ns)| Dim {
             shape,

@@ -3,16 +3,14 @@
 
 use super::lines::{Line, call, kernel, receive, send};
 use super::rig::{Dim, Replay, dim, job, machine, replay_with};
-use chakram::internals::collective::{ChunkPipeline, CollectiveAlgorithm, InterDimensionPolicy};
-use chakram::internals::engine::ReplayOptions;
-use chakram::internals::machine::Machine;
-use chakram::internals::network::NetworkKind;
-use chakram::internals::topology::DimensionShape;
-use chakram::internals::trace::CollectiveKind as K;
-use chakram::internals::workload::Workload;
+use chakram::engine::{NetworkModel, ReplayOptions};
+use chakram::machine::{ChunkPipeline, CollectiveAlgorithm, InterDimensionPolicy, Machine};
+use chakram::topology::DimensionShape;
+use chakram::trace::CollectiveKind as K;
+use chakram::workload::Workload;
 use std::num::NonZeroU32;
 
-fn options(network: NetworkKind, stepwise: bool) -> ReplayOptions {
+fn options(network: NetworkModel, stepwise: bool) -> ReplayOptions {
     ReplayOptions::with(|o| {
         o.network = Some(network);
         o.stepwise = stepwise;
@@ -28,7 +26,7 @@ fn events(replay: &Replay) -> Vec<(u64, bool, u32, u32)> {
 
 /// With closed forms, which is the same as without.
 #[track_caller]
-pub fn both(workload: &Workload, machine: &Machine, network: NetworkKind, what: &str) -> Replay {
+pub fn both(workload: &Workload, machine: &Machine, network: NetworkModel, what: &str) -> Replay {
     let folded = replay_with(workload, machine, &options(network, false));
     let stepped = replay_with(workload, machine, &options(network, true));
     let (a, b) = (events(&folded), events(&stepped));
@@ -56,7 +54,7 @@ const ALONE: u64 = 7_200_000;
 
 #[test]
 fn whoever_is_alone_is_answered_at_once() {
-    for network in [NetworkKind::Ports, NetworkKind::Links] {
+    for network in [NetworkModel::Ports, NetworkModel::Links] {
         let ranks = vec![vec![all_reduce()]; 4];
         let replay = both(&job(&ranks, &[]), &four(), network, "alone");
         assert_eq!(replay.ends(), [ALONE; 4]);
@@ -78,7 +76,7 @@ fn whoever_is_alone_is_answered_at_once() {
 /// and rank 3's by rank 2's, which goes on from its own step 3: 4 of rank 3, 5 of rank 0.
 #[test]
 fn a_message_unfolds_what_it_touches() {
-    for network in [NetworkKind::Ports, NetworkKind::Links] {
+    for network in [NetworkModel::Ports, NetworkModel::Links] {
         let run = |ns| {
             let mut ranks = vec![vec![all_reduce()]; 4];
             ranks[0].extend([kernel(ns).on(1), send(2, 5000).after(&[2]).on(2)]);
@@ -104,7 +102,7 @@ fn a_message_unfolds_what_it_touches() {
 /// message follows from 200 to 300 ns, comes to rank 2 by 1,300 ns, between its steps, and holds nothing up.
 #[test]
 fn what_follows_a_settlement_leaves_behind_it() {
-    for network in [NetworkKind::Ports, NetworkKind::Links] {
+    for network in [NetworkModel::Ports, NetworkModel::Links] {
         let mut ranks = vec![vec![all_reduce()]; 4];
         let alone = call(K::AllReduce, 8).group("alone").on(1);
         ranks[0].extend([alone, send(2, 5000).after(&[2]).on(2)]);
@@ -121,7 +119,7 @@ fn what_follows_a_settlement_leaves_behind_it() {
 /// and leaves again until 2,650, behind the third step: until 3,650. Nothing holds the large one up.
 #[test]
 fn what_is_settled_leaves_behind_the_rounds_before() {
-    for network in [NetworkKind::Ports, NetworkKind::Links] {
+    for network in [NetworkModel::Ports, NetworkModel::Links] {
         for small in ["a", "z"] {
             let mut ranks = vec![vec![all_reduce().group("m")]; 4];
             for rank in [0, 2] {
@@ -162,7 +160,7 @@ fn groups_that_share_no_link_stay_folded() {
         ("f", &[3, 7]),
     ];
     let workload = job(&ranks, &groups);
-    for network in [NetworkKind::Ports, NetworkKind::Links] {
+    for network in [NetworkModel::Ports, NetworkModel::Links] {
         let outcome = both(&workload, &grid, network, "apart").outcome;
         assert_eq!(
             (outcome.closed, outcome.unfolded, outcome.stepwise),
@@ -172,7 +170,7 @@ fn groups_that_share_no_link_stay_folded() {
     // Half a ring is not closed: the way from its last to its first goes over the others' links.
     let half = job(&vec![vec![all_reduce().group("h")]; 2], &[("h", &[0, 1])]);
     let ring = machine(&[dim(DimensionShape::Ring, 4, CollectiveAlgorithm::Ring)]);
-    let outcome = both(&half, &ring, NetworkKind::Links, "half").outcome;
+    let outcome = both(&half, &ring, NetworkModel::Links, "half").outcome;
     assert_eq!((outcome.closed, outcome.stepwise), (0, 1));
 }
 
@@ -283,12 +281,12 @@ fn folding_changes_nothing() {
     for case in 0..400 {
         let (workload, machine) = random(&mut dice);
         for network in [
-            NetworkKind::ContentionFree,
-            NetworkKind::Ports,
-            NetworkKind::Links,
+            NetworkModel::ContentionFree,
+            NetworkModel::Ports,
+            NetworkModel::Links,
         ] {
             let outcome = both(&workload, &machine, network, &case.to_string()).outcome;
-            if network != NetworkKind::ContentionFree {
+            if network != NetworkModel::ContentionFree {
                 closed += outcome.closed;
                 unfolded += outcome.unfolded;
                 stepwise += outcome.stepwise;

@@ -6,9 +6,9 @@
 
 use super::lines::{Line, call, kernel};
 use super::rig::{Dim, Replay, dim, job, machine, replay};
-use chakram::internals::collective::CollectiveAlgorithm::{Direct, Ring};
-use chakram::internals::topology::DimensionShape;
-use chakram::internals::trace::CollectiveKind as K;
+use chakram::machine::CollectiveAlgorithm::{Direct, Ring};
+use chakram::topology::DimensionShape;
+use chakram::trace::CollectiveKind as K;
 
 pub fn four_by_three() -> [Dim; 2] {
     let [mut inner, mut outer] = [

@@ -2,10 +2,11 @@
 
 use super::rig::{Dim, cases, dim, machine, replay, replay_with, stepwise};
 use super::{naive, oracle};
-use chakram::internals::collective::CollectiveAlgorithm::{self, Direct, Ring};
-use chakram::internals::generate::{CollectivePattern, GeneratedJob, WorkloadPattern};
-use chakram::internals::topology::DimensionShape;
-use chakram::internals::trace::CollectiveKind as K;
+use chakram::generate::{CollectivePattern, GeneratedJob, WorkloadPattern};
+use chakram::machine::CollectiveAlgorithm;
+use chakram::machine::CollectiveAlgorithm::{Direct, Ring};
+use chakram::topology::DimensionShape;
+use chakram::trace::CollectiveKind as K;
 use proptest::prelude::*;
 
 fn faster(dim: Dim, ps_per_byte: u64, link_ns: u64) -> Dim {

@@ -3,9 +3,9 @@
 
 use super::lines::{Line, kernel, line};
 use super::rig::{job, replay};
-use chakram::internals::engine::{CompiledReplay, ReplayOptions};
-use chakram::internals::machine::Machine;
-use chakram::internals::trace::{MemoryLocation, Op};
+use chakram::engine::{CompiledReplay, ReplayOptions};
+use chakram::machine::Machine;
+use chakram::trace::{MemoryLocation, Op};
 
 /// 4 NPUs in 2 nodes, with this remote memory.
 fn machine(remote: &str) -> Machine {

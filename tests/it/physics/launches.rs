@@ -2,21 +2,19 @@
 
 use super::lines::{Line, call, kernel, receive, send};
 use super::rig::{Dim, dim, job, machine};
-use chakram::internals::collective::CollectiveAlgorithm::Ring;
-use chakram::internals::engine::{
-    CompiledReplay, Feed, JobTimes, Launch, LaunchPrices, LaunchQueue, LaunchRecord, ProcessorJob,
-    ProcessorModel, RepeatedLaunch, ReplayError, ReplayOptions, SingleLaunch, TimedLaunches,
-    run_launches,
+use chakram::engine::{
+    CompiledReplay, Feed, InstanceId, JobTimes, Launch, LaunchPrices, LaunchQueue, LaunchRecord,
+    NetworkModel, ProcessorJob, ProcessorModel, RepeatedLaunch, ReplayError, ReplayOptions,
+    SingleLaunch, TimedLaunches, run_launches,
 };
-use chakram::internals::graph::NodeKind;
-use chakram::internals::ids::{NodeIndex, Npu};
-use chakram::internals::machine::Machine;
-use chakram::internals::network::NetworkKind;
-use chakram::internals::report::{CollectiveRecord, Observer};
-use chakram::internals::topology::DimensionShape;
-use chakram::internals::trace::CollectiveKind;
-use chakram::internals::units::{Span, Time};
-use chakram::internals::workload::Workload;
+use chakram::ids::{NodeIndex, Npu};
+use chakram::machine::CollectiveAlgorithm::Ring;
+use chakram::machine::Machine;
+use chakram::report::{CollectiveRecord, Observer};
+use chakram::topology::DimensionShape;
+use chakram::trace::CollectiveKind;
+use chakram::units::{Span, Time};
+use chakram::workload::{NodeKind, Workload};
 use std::sync::Arc;
 
 const NS: u64 = 1000;
@@ -31,11 +29,11 @@ struct LaunchLog {
 }
 
 impl Observer for LaunchLog {
-    fn issued(&mut self, now: Time, instance: u32, node: NodeIndex, _: NodeKind) {
-        self.nodes.push((now.0, false, instance, node.0));
+    fn issued(&mut self, now: Time, instance: InstanceId, node: NodeIndex, _: NodeKind) {
+        self.nodes.push((now.0, false, instance.0, node.0));
     }
-    fn completed(&mut self, now: Time, instance: u32, node: NodeIndex, _: NodeKind) {
-        self.nodes.push((now.0, true, instance, node.0));
+    fn completed(&mut self, now: Time, instance: InstanceId, node: NodeIndex, _: NodeKind) {
+        self.nodes.push((now.0, true, instance.0, node.0));
     }
     fn collective(&mut self, _: &CollectiveRecord) {}
     fn launched(&mut self, now: Time, launch: &LaunchRecord) {
@@ -77,10 +75,10 @@ fn steps_overlap_where_their_dependencies_allow() {
     );
     let machine = machine(&[ring(2)]);
     // A send is over when its last byte has left, and under `exclusive` when its route is free again.
-    let models = NetworkKind::ALL.map(|(network, _)| network);
+    let models = NetworkModel::ALL.map(|(network, _)| network);
     for network in models
         .into_iter()
-        .filter(|one| *one != NetworkKind::Exclusive)
+        .filter(|one| *one != NetworkModel::Exclusive)
     {
         let program = compiled(&workload, &machine, |o| o.network = Some(network));
         let mut feed = RepeatedLaunch::new(0, 3);
@@ -106,7 +104,7 @@ fn steps_that_end_together_follow_one_another() {
     let workload = job(&vec![vec![kernel(10), call]; 4], &[]);
     let machine = machine(&[ring(4)]);
     for stepwise in [false, true] {
-        for (network, _) in NetworkKind::ALL {
+        for (network, _) in NetworkModel::ALL {
             let program = compiled(&workload, &machine, |o| {
                 (o.network, o.stepwise) = (Some(network), stepwise);
             });
@@ -127,9 +125,9 @@ fn jobs_that_share_a_port_wait_for_one_another() {
     let workload = job(&[vec![send(1, 1000)], vec![receive(0, 1000)]], &[]);
     let machine = machine(&[ring(2)]);
     for (network, ends) in [
-        (NetworkKind::ContentionFree, [520, 520]),
-        (NetworkKind::Ports, [520, 540]),
-        (NetworkKind::Links, [520, 540]),
+        (NetworkModel::ContentionFree, [520, 520]),
+        (NetworkModel::Ports, [520, 540]),
+        (NetworkModel::Links, [520, 540]),
     ] {
         let program = || compiled(&workload, &machine, |o| o.network = Some(network));
         assert_eq!(program().run(()).unwrap().0.makespan, Span(520 * NS));
@@ -151,7 +149,7 @@ fn jobs_that_share_a_port_wait_for_one_another() {
 #[test]
 fn jobs_that_share_a_link_wait_for_one_another() {
     let machine = machine(&[ring(4)]);
-    let (links, fair) = (NetworkKind::Links, NetworkKind::FairSharing);
+    let (links, fair) = (NetworkModel::Links, NetworkModel::FairSharing);
     for (network, bytes, alone, ends) in [
         (links, 1000, [1040, 540], [540, 1040]),
         (links, 50_000, [3000, 2500], [2500, 4500]),
@@ -404,10 +402,10 @@ fn stuck_launches_are_named() {
             self.0 = true;
             queue.launch(Launch::default());
             let half = queue.launch(Launch {
-                release: chakram::internals::engine::LaunchRelease::ByRank,
+                release: chakram::engine::LaunchRelease::ByRank,
                 ..Launch::default()
             });
-            queue.release(half, chakram::internals::ids::Rank(1));
+            queue.release(half, chakram::ids::Rank(1));
         }
     }
     let found = run_launches(&[program], &mut [&mut Half(false)], None, &mut ());

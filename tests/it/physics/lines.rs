@@ -1,6 +1,6 @@
 //! Traces in a few words: one line per node.
 
-use chakram::internals::trace::{CollectiveKind, GroupName, Op};
+use chakram::trace::{CollectiveKind, GroupName, Op};
 
 /// A node of a trace; its id is its place in the trace, counted from 1.
 #[derive(Clone, Debug)]

@@ -4,11 +4,12 @@ use super::flows::{Flow, any_dim, arrivals, bytes, ends, flow};
 use super::lines::{call, kernel, receive, send};
 use super::rig::{Dim, cases, dim, job, machine, over, replay_with, switched};
 use super::trains;
-use chakram::internals::collective::CollectiveAlgorithm::{self, Direct, Ring};
-use chakram::internals::network::NetworkKind::{ContentionFree, Links, Ports};
-use chakram::internals::topology::{DimensionShape, SwitchingMode};
-use chakram::internals::trace::CollectiveKind as K;
-use chakram::internals::units::Bytes;
+use chakram::engine::NetworkModel::{ContentionFree, Links, Ports};
+use chakram::machine::CollectiveAlgorithm;
+use chakram::machine::CollectiveAlgorithm::{Direct, Ring};
+use chakram::topology::{DimensionShape, SwitchingMode};
+use chakram::trace::CollectiveKind as K;
+use chakram::units::Bytes;
 use proptest::prelude::*;
 
 fn by(segment: Option<u64>) -> SwitchingMode {

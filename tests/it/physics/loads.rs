@@ -1,8 +1,8 @@
 //! Loads and stores beyond the NPU, and machines of one dimension with memories, for tests.
 
 use super::lines::{Line, line};
-use chakram::internals::machine::Machine;
-use chakram::internals::trace::{MemoryLocation, Op};
+use chakram::machine::Machine;
+use chakram::trace::{MemoryLocation, Op};
 
 /// A dimension `d`: its shape, bytes per second, ns of latency, and algorithm.
 pub type OneDimension<'a> = (&'a str, u64, u64, &'a str);

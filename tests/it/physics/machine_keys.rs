@@ -2,7 +2,7 @@
 
 use super::doubling::{Keys, MACHINE, doubled};
 use super::lines::{Line, call, kernel, line, receive, send};
-use chakram::internals::trace::{CollectiveKind, Dtype, MemoryLocation, Op};
+use chakram::trace::{CollectiveKind, Dtype, MemoryLocation, Op};
 
 fn work(flops: u64, bytes: u64, dtype: Option<Dtype>) -> Line {
     line(Op::Compute {

@@ -2,12 +2,12 @@
 
 use super::lines::{kernel, receive, send};
 use super::rig::{dim, job, machine, replay};
-use chakram::internals::collective::CollectiveAlgorithm::Ring;
-use chakram::internals::generate::{GeneratedJob, P2pPattern, TrafficPattern, WorkloadPattern};
-use chakram::internals::topology::DimensionShape;
+use chakram::generate::{GeneratedJob, P2pPattern, TrafficPattern, WorkloadPattern};
+use chakram::machine::CollectiveAlgorithm::Ring;
+use chakram::topology::DimensionShape;
 
 /// A ring of `n` NPUs, 20 ps per byte and 500 ns per link.
-fn ring_of(n: u32) -> chakram::internals::machine::Machine {
+fn ring_of(n: u32) -> chakram::machine::Machine {
     machine(&[dim(DimensionShape::Ring, n, Ring).of_links()])
 }
 

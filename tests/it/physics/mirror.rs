@@ -3,10 +3,10 @@
 use super::lines::{Line, call, kernel, receive, send};
 use super::naive;
 use super::rig::{Replay, dim, machine, replay, traces};
-use chakram::internals::collective::CollectiveAlgorithm::{Direct, Ring};
-use chakram::internals::topology::DimensionShape;
-use chakram::internals::trace::CollectiveKind as K;
-use chakram::internals::workload::{MissingRankPolicy, WorkloadError};
+use chakram::machine::CollectiveAlgorithm::{Direct, Ring};
+use chakram::topology::DimensionShape;
+use chakram::trace::CollectiveKind as K;
+use chakram::workload::{MissingRankPolicy, WorkloadError};
 
 /// A job of `ranks` of which only these are present, on a ring or a switch of that size.
 fn run(ranks: u32, present: &[(u32, Vec<Line>)], shape: DimensionShape) -> Replay {

@@ -1,10 +1,10 @@
 //! Better hardware is never slower for one collective.
 
 use super::rig::{Dim, cases, machine, replay};
-use chakram::internals::collective::CollectiveAlgorithm;
-use chakram::internals::generate::{CollectivePattern, GeneratedJob, WorkloadPattern};
-use chakram::internals::topology::DimensionShape;
-use chakram::internals::trace::CollectiveKind as K;
+use chakram::generate::{CollectivePattern, GeneratedJob, WorkloadPattern};
+use chakram::machine::CollectiveAlgorithm;
+use chakram::topology::DimensionShape;
+use chakram::trace::CollectiveKind as K;
 use proptest::prelude::*;
 
 fn any_dim() -> impl Strategy<Value = Dim> {

@@ -9,9 +9,10 @@
 use super::oracle::{pass, phases};
 use super::programs;
 use super::rig::Dim;
-use chakram::internals::collective::{CollectiveAlgorithm, CollectivePrimitive};
-use chakram::internals::topology::DimensionShape;
-use chakram::internals::trace::CollectiveKind;
+use chakram::extend::CollectivePrimitive;
+use chakram::machine::CollectiveAlgorithm;
+use chakram::topology::DimensionShape;
+use chakram::trace::CollectiveKind;
 
 /// Condition that a message waits for.
 #[derive(Clone, Debug, PartialEq)]

@@ -4,11 +4,10 @@
 use super::lines::{Line, line, receive, send};
 use super::rig::{Replay, cases, job, released, replay, replay_with};
 use crate::commands::chakram;
-use chakram::internals::engine::{CompiledReplay, ReplayOptions};
-use chakram::internals::machine::Machine;
-use chakram::internals::network::NetworkKind;
-use chakram::internals::trace::{MemoryLocation, Op};
-use chakram::internals::workload::MissingRankPolicy;
+use chakram::engine::{CompiledReplay, NetworkModel, ReplayOptions};
+use chakram::machine::Machine;
+use chakram::trace::{MemoryLocation, Op};
+use chakram::workload::MissingRankPolicy;
 use proptest::prelude::*;
 
 /// Four NPUs of a switch of 10 ps per byte, and these tables of memory.
@@ -156,7 +155,7 @@ capacity = "1 TB""#;
             vec![send(1, 400_000)],
             vec![receive(0, 400_000), load(place, 400_000).on(1)],
         ];
-        let options = ReplayOptions::with(|o| o.network = Some(NetworkKind::Ports));
+        let options = ReplayOptions::with(|o| o.network = Some(NetworkModel::Ports));
         let found = replay_with(&job(&ranks, &[]), &machine, &options);
         [found.end(1, 1), found.end(1, 2)]
     };

@@ -6,9 +6,10 @@
 
 use super::naive;
 use super::rig::Dim;
-use chakram::internals::collective::{CollectiveAlgorithm, CollectivePrimitive};
-use chakram::internals::topology::DimensionShape;
-use chakram::internals::trace::CollectiveKind;
+use chakram::extend::CollectivePrimitive;
+use chakram::machine::CollectiveAlgorithm;
+use chakram::topology::DimensionShape;
+use chakram::trace::CollectiveKind;
 
 /// `bytes / parts` at `ps_per_byte`, to the nearest picosecond.
 pub fn pass(bytes: u64, parts: u64, ps_per_byte: u64) -> u64 {

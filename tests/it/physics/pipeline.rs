@@ -1,16 +1,15 @@
 //! Collectives in chunks: closed form and message by message, against a plain pipeline.
 
 use super::rig::{Dim, cases, dim, machine, replay, replay_with, stepwise};
-use chakram::internals::collective::{
-    ChunkPipeline, CollectiveAlgorithm, InterDimensionPolicy, IntraDimensionPolicy,
+use chakram::engine::{CompiledReplay, ReplayOptions};
+use chakram::generate::{CollectivePattern, GeneratedJob, WorkloadPattern};
+use chakram::machine::{
+    ChunkPipeline, CollectiveAlgorithm, InterDimensionPolicy, IntraDimensionPolicy, Machine,
 };
-use chakram::internals::engine::{CompiledReplay, ReplayOptions};
-use chakram::internals::generate::{CollectivePattern, GeneratedJob, WorkloadPattern};
-use chakram::internals::machine::Machine;
-use chakram::internals::topology::DimensionShape;
-use chakram::internals::trace::CollectiveKind as K;
-use chakram::internals::units::Span;
-use chakram::internals::workload::Workload;
+use chakram::topology::DimensionShape;
+use chakram::trace::CollectiveKind as K;
+use chakram::units::Span;
+use chakram::workload::Workload;
 use proptest::prelude::*;
 use std::num::NonZeroU32;
 

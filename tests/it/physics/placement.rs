@@ -3,9 +3,9 @@
 use super::groups::{among, four_by_three};
 use super::lines::{call, kernel, receive, send};
 use super::rig::{job, machine, replay_with};
-use chakram::internals::engine::{CompiledReplay, ReplayOptions};
-use chakram::internals::ids::Npu;
-use chakram::internals::trace::CollectiveKind as K;
+use chakram::engine::{CompiledReplay, ReplayOptions};
+use chakram::ids::Npu;
+use chakram::trace::CollectiveKind as K;
 
 fn map(npus: impl IntoIterator<Item = u32>) -> ReplayOptions {
     ReplayOptions::with(|o| {

@@ -4,9 +4,9 @@
 use super::lines::{Line, line};
 use super::loads::{self, load};
 use super::rig::{cases, job, released, replay};
-use chakram::internals::machine::Machine;
-use chakram::internals::trace::Op;
-use chakram::internals::workload::MissingRankPolicy;
+use chakram::machine::Machine;
+use chakram::trace::Op;
+use chakram::workload::MissingRankPolicy;
 use proptest::prelude::*;
 use testkit::switch_pool::{self, Load, Tree};
 

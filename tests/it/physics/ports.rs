@@ -3,11 +3,11 @@
 use super::flows::{arrivals, ends, flow};
 use super::lines::{kernel, receive, send};
 use super::rig::{cases, dim, job, machine, over, replay_with, stepwise};
-use chakram::internals::collective::CollectiveAlgorithm::Ring;
-use chakram::internals::engine::ReplayOptions;
-use chakram::internals::machine::Machine;
-use chakram::internals::network::NetworkKind::{self, ContentionFree, Links, Ports};
-use chakram::internals::topology::DimensionShape;
+use chakram::engine::NetworkModel::{ContentionFree, Links, Ports};
+use chakram::engine::{NetworkModel, ReplayOptions};
+use chakram::machine::CollectiveAlgorithm::Ring;
+use chakram::machine::Machine;
+use chakram::topology::DimensionShape;
 use proptest::prelude::*;
 
 /// 10,000 B take 200 ns; a switch has 1,000 ns of latency.
@@ -105,7 +105,7 @@ fn the_file_chooses_a_model_and_options_override_it() {
         vec![send(5, 60_000)],
         vec![receive(3, 60_000), receive(4, 60_000)],
     ];
-    let ps = |model: &str, network: Option<NetworkKind>| {
+    let ps = |model: &str, network: Option<NetworkModel>| {
         let options = ReplayOptions::with(|o| {
             o.network = network;
         });

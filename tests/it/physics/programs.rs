@@ -2,7 +2,8 @@
 //! split, exchanges as pairs. Every message waits for named senders, not for a number of receptions.
 
 use super::naive::{Needs, Post};
-use chakram::internals::collective::{CollectiveAlgorithm, CollectivePrimitive};
+use chakram::extend::CollectivePrimitive;
+use chakram::machine::CollectiveAlgorithm;
 
 /// Messages that the member `index` of a line of `n` sends, in order.
 pub fn program(

@@ -2,10 +2,10 @@
 
 use super::lines::{Line, call, kernel, receive, send};
 use super::rig::{dim, job, machine, try_job};
-use chakram::internals::collective::CollectiveAlgorithm::Ring;
-use chakram::internals::engine::{CompiledReplay, ReplayOptions};
-use chakram::internals::topology::DimensionShape;
-use chakram::internals::trace::CollectiveKind as K;
+use chakram::engine::{CompiledReplay, ReplayOptions};
+use chakram::machine::CollectiveAlgorithm::Ring;
+use chakram::topology::DimensionShape;
+use chakram::trace::CollectiveKind as K;
 
 /// Why four NPUs on a ring do not replay `ranks`.
 #[track_caller]

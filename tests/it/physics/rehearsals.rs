@@ -3,25 +3,23 @@
 use super::lines::{Line, call, kernel, line, receive, send};
 use super::rig::{Log, job};
 use super::tile_groups::{Random, machine};
-use chakram::internals::engine::{CompiledReplay, ReplayOptions, ReplayOutcome};
-use chakram::internals::graph::NodeKind;
-use chakram::internals::ids::NodeIndex;
-use chakram::internals::ids::Npu;
-use chakram::internals::machine::Machine;
-use chakram::internals::network::NetworkKind::Exclusive;
-use chakram::internals::network::NetworkOccupancy;
-use chakram::internals::report::{CollectiveRecord, Observer};
-use chakram::internals::trace::{CollectiveKind as K, MemoryLocation, Op};
-use chakram::internals::units::Time;
-use chakram::internals::workload::Workload;
+use chakram::engine::NetworkModel::Exclusive;
+use chakram::engine::{CompiledReplay, InstanceId, ReplayOptions, ReplayOutcome};
+use chakram::extend::NetworkOccupancy;
+use chakram::ids::{NodeIndex, Npu};
+use chakram::machine::Machine;
+use chakram::report::{CollectiveRecord, Observer};
+use chakram::trace::{CollectiveKind as K, MemoryLocation, Op};
+use chakram::units::Time;
+use chakram::workload::{NodeKind, Workload};
 
 /// How long links were busy, in words.
 #[derive(Debug, Default, PartialEq)]
 struct BusyLinks(String);
 
 impl Observer for BusyLinks {
-    fn issued(&mut self, _: Time, _: u32, _: NodeIndex, _: NodeKind) {}
-    fn completed(&mut self, _: Time, _: u32, _: NodeIndex, _: NodeKind) {}
+    fn issued(&mut self, _: Time, _: InstanceId, _: NodeIndex, _: NodeKind) {}
+    fn completed(&mut self, _: Time, _: InstanceId, _: NodeIndex, _: NodeKind) {}
     fn collective(&mut self, _: &CollectiveRecord) {}
     fn network(&mut self, occupancy: &NetworkOccupancy) {
         self.0 = format!("{occupancy:?}");

@@ -1,21 +1,20 @@
 //! Machines and jobs in a few words, and a log of what a replay tells its observer.
 
 use super::lines::Line;
-use chakram::internals::collective::{AlgorithmChoice, CollectiveAlgorithm};
-use chakram::internals::compute::PeakRates;
-use chakram::internals::engine::{CommTiming, CompiledReplay, ReplayOptions, ReplayOutcome};
-use chakram::internals::graph::{DependencyPolicy, Graph, NodeKind};
-use chakram::internals::ids::{NodeIndex, Rank};
-use chakram::internals::machine::{Machine, NpuClass};
-use chakram::internals::memory::LocalMemory;
-use chakram::internals::network::NetworkKind;
-use chakram::internals::report::{CollectiveRecord, Observer};
-use chakram::internals::topology::{DimensionShape, SwitchingMode, Topology, TopologyDimension};
-use chakram::internals::trace::scan::NodeView;
-use chakram::internals::trace::split_sizes::SplitSizes;
-use chakram::internals::trace::write::{Sink, TraceWriter};
-use chakram::internals::units::{Bandwidth, Bytes, Span, Time};
-use chakram::internals::workload::{MissingRankPolicy, Workload, WorkloadBuilder, WorkloadError};
+use chakram::engine::{
+    CommTiming, CompiledReplay, InstanceId, NetworkModel, ReplayOptions, ReplayOutcome,
+};
+use chakram::ids::{NodeIndex, Rank};
+use chakram::machine::{
+    AlgorithmChoice, CollectiveAlgorithm, LocalMemory, Machine, NpuClass, PeakRates,
+};
+use chakram::report::{CollectiveRecord, Observer};
+use chakram::topology::{DimensionShape, SwitchingMode, Topology, TopologyDimension};
+use chakram::trace::{NodeView, Sink, SplitSizes, TraceWriter};
+use chakram::units::{Bandwidth, Bytes, Span, Time};
+use chakram::workload::{
+    DependencyPolicy, Graph, MissingRankPolicy, NodeKind, Workload, WorkloadBuilder, WorkloadError,
+};
 use proptest::test_runner::{Config as ProptestConfig, RngSeed};
 
 /// A dimension in numbers that make every time exact: 10^12 is a multiple of `ps_per_byte`, which is what an NPU needs
@@ -186,11 +185,11 @@ pub struct Log {
 }
 
 impl Observer for Log {
-    fn issued(&mut self, now: Time, instance: u32, node: NodeIndex, _: NodeKind) {
-        self.events.push((now.0, false, instance, node.0));
+    fn issued(&mut self, now: Time, instance: InstanceId, node: NodeIndex, _: NodeKind) {
+        self.events.push((now.0, false, instance.0, node.0));
     }
-    fn completed(&mut self, now: Time, instance: u32, node: NodeIndex, _: NodeKind) {
-        self.events.push((now.0, true, instance, node.0));
+    fn completed(&mut self, now: Time, instance: InstanceId, node: NodeIndex, _: NodeKind) {
+        self.events.push((now.0, true, instance.0, node.0));
     }
     fn collective(&mut self, record: &CollectiveRecord) {
         self.records.push(*record);
@@ -222,7 +221,7 @@ pub fn priced(comm: CommTiming) -> ReplayOptions {
 }
 
 /// Over this network, message by message.
-pub fn over(model: NetworkKind) -> ReplayOptions {
+pub fn over(model: NetworkModel) -> ReplayOptions {
     ReplayOptions::with(|o| {
         *o = stepwise();
         o.network = Some(model);

@@ -3,15 +3,14 @@
 
 use super::lines::{Line, call, kernel, receive, send};
 use super::rig::{Dim, dim, job, machine_of};
-use chakram::internals::collective::{
-    AlgorithmChoice, ChunkPipeline, CollectiveAlgorithm, InterDimensionPolicy, IntraDimensionPolicy,
+use chakram::engine::{CompiledReplay, NetworkModel, ReplayOptions};
+use chakram::machine::{
+    AlgorithmChoice, ChunkPipeline, CollectiveAlgorithm, InterDimensionPolicy,
+    IntraDimensionPolicy, Machine,
 };
-use chakram::internals::engine::{CompiledReplay, ReplayOptions};
-use chakram::internals::machine::Machine;
-use chakram::internals::network::NetworkKind;
-use chakram::internals::topology::{DimensionShape, SwitchingMode};
-use chakram::internals::trace::CollectiveKind as K;
-use chakram::internals::units::Bytes;
+use chakram::topology::{DimensionShape, SwitchingMode};
+use chakram::trace::CollectiveKind as K;
+use chakram::units::Bytes;
 use std::num::NonZeroU32;
 
 /// Numbers from a seed (splitmix64).
@@ -37,7 +36,7 @@ struct Case {
     choices: Vec<AlgorithmChoice>,
     switching: SwitchingMode,
     pipeline: ChunkPipeline,
-    model: NetworkKind,
+    model: NetworkModel,
     stepwise: bool,
     ranks: Vec<Vec<Line>>,
     groups: Vec<(&'static str, Vec<u32>)>,
@@ -79,9 +78,9 @@ impl Case {
                 intra: dice.pick(&IntraDimensionPolicy::ALL.map(|(intra, _)| intra)),
             },
             model: dice.pick(&[
-                NetworkKind::ContentionFree,
-                NetworkKind::Ports,
-                NetworkKind::Links,
+                NetworkModel::ContentionFree,
+                NetworkModel::Ports,
+                NetworkModel::Links,
             ]),
             stepwise: dice.roll(4) == 0,
             ranks: Vec::new(),

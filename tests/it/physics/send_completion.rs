@@ -7,15 +7,13 @@ use super::lines::{Line, call, kernel, receive, send};
 use super::rig::{
     Replay, cases, contents, dim, job, machine, over, replay, replay_with, stepwise, traces,
 };
-use chakram::internals::astra_sim::custom_algorithm::{ScriptTiming, read};
-use chakram::internals::collective::{CollectiveAlgorithm, CustomCollective};
-use chakram::internals::engine::ReplayOptions;
-use chakram::internals::machine::Machine;
-use chakram::internals::network::NetworkKind;
-use chakram::internals::network::SendCompletion::{Delivered, Injected};
-use chakram::internals::topology::DimensionShape;
-use chakram::internals::trace::CollectiveKind as K;
-use chakram::internals::workload::{MissingRankPolicy, Workload};
+use chakram::astra_sim::custom_algorithm::{ScriptTiming, read};
+use chakram::engine::{NetworkModel, ReplayOptions};
+use chakram::machine::SendCompletion::{Delivered, Injected};
+use chakram::machine::{CollectiveAlgorithm, CustomCollective, Machine};
+use chakram::topology::DimensionShape;
+use chakram::trace::CollectiveKind as K;
+use chakram::workload::{MissingRankPolicy, Workload};
 use proptest::prelude::*;
 
 /// The same machine, with sends that are complete when their last byte has left, and when it has arrived.
@@ -27,8 +25,8 @@ fn switch(size: u32, algorithm: CollectiveAlgorithm) -> [Machine; 2] {
     both(&machine(&[dim(DimensionShape::Switch, size, algorithm)]))
 }
 
-/// What [`SendCompletion`](chakram::internals::network::SendCompletion) says of `workload` under `model`, one after the other.
-fn under(model: NetworkKind, machines: &[Machine; 2], workload: &Workload) -> [Replay; 2] {
+/// What [`SendCompletion`](chakram::machine::SendCompletion) says of `workload` under `model`, one after the other.
+fn under(model: NetworkModel, machines: &[Machine; 2], workload: &Workload) -> [Replay; 2] {
     [0, 1].map(|i| replay_with(workload, &machines[i], &over(model)))
 }
 
@@ -42,9 +40,9 @@ fn what_is_behind_a_send_waits_until_the_message_has_arrived() {
     ];
     let workload = job(&ranks, &[]);
     let machines = switch(2, CollectiveAlgorithm::Ring);
-    for (model, _) in NetworkKind::ALL {
+    for (model, _) in NetworkModel::ALL {
         let left = match model {
-            NetworkKind::Exclusive => 1_200_000,
+            NetworkModel::Exclusive => 1_200_000,
             _ => 200_000,
         };
         let [injected, delivered] = under(model, &machines, &workload);
@@ -72,14 +70,14 @@ fn a_send_that_is_complete_on_delivery_feels_contention_on_the_way() {
     let machines = switch(4, CollectiveAlgorithm::Ring);
     for (model, left, there) in [
         // Operations do not meet: 200 ns, and 1,000 + 200 ns.
-        (NetworkKind::ContentionFree, [200, 200], [1200, 1200]),
+        (NetworkModel::ContentionFree, [200, 200], [1200, 1200]),
         // The second waits 200 ns in front of the receiver, and has left as early as the first.
-        (NetworkKind::Ports, [200, 200], [1200, 1400]),
-        (NetworkKind::Links, [200, 200], [1200, 1400]),
+        (NetworkModel::Ports, [200, 200], [1200, 1400]),
+        (NetworkModel::Links, [200, 200], [1200, 1400]),
         // Half of the receiver's link each: 400 ns, and 1,000 ns later all is there.
-        (NetworkKind::FairSharing, [400, 400], [1400, 1400]),
+        (NetworkModel::FairSharing, [400, 400], [1400, 1400]),
         // All links of a way are held for 1,200 ns, the receiver's by one after the other.
-        (NetworkKind::Exclusive, [1200, 2400], [1200, 2400]),
+        (NetworkModel::Exclusive, [1200, 2400], [1200, 2400]),
     ] {
         let [injected, delivered] = under(model, &machines, &workload);
         let ends = |replay: &Replay| [0, 1].map(|rank| replay.end(rank, 1) / 1000);
@@ -188,10 +186,10 @@ fn sends_of_custom_algorithms_are_complete_alike() {
     };
     let workload = job(&vec![vec![call(K::Broadcast, 20_000)]; 2], &[]);
     for model in [
-        NetworkKind::ContentionFree,
-        NetworkKind::Ports,
-        NetworkKind::Links,
-        NetworkKind::FairSharing,
+        NetworkModel::ContentionFree,
+        NetworkModel::Ports,
+        NetworkModel::Links,
+        NetworkModel::FairSharing,
     ] {
         let ends = switch(2, CollectiveAlgorithm::Ring).map(|machine| {
             let options = ReplayOptions::with(|o| {
@@ -230,7 +228,7 @@ proptest! {
     fn closed_forms_are_taken_back_alike(
         starts in prop::collection::vec(0_u64..4000, 4),
         bytes in 1_u64..20_000,
-        model in prop::sample::select(vec![NetworkKind::Ports, NetworkKind::Links]),
+        model in prop::sample::select(vec![NetworkModel::Ports, NetworkModel::Links]),
     ) {
         let ranks: Vec<_> = (0..4_u32).map(|rank| {
             let chain = kernel(starts[rank as usize]).on(1);

@@ -4,11 +4,12 @@
 use super::lines::{Line, call, kernel};
 use super::naive;
 use super::rig::{Dim, Replay, cases, dim, job, machine, replay, replay_with, stepwise};
-use chakram::internals::collective::CollectiveAlgorithm::{self, Direct, Ring};
-use chakram::internals::generate::{CollectivePattern, GeneratedJob, WorkloadPattern};
-use chakram::internals::topology::DimensionShape;
-use chakram::internals::trace::CollectiveKind as K;
-use chakram::internals::units::Span;
+use chakram::generate::{CollectivePattern, GeneratedJob, WorkloadPattern};
+use chakram::machine::CollectiveAlgorithm;
+use chakram::machine::CollectiveAlgorithm::{Direct, Ring};
+use chakram::topology::DimensionShape;
+use chakram::trace::CollectiveKind as K;
+use chakram::units::Span;
 use proptest::prelude::*;
 
 /// Each rank computes for `starts_ns` and then takes part.

@@ -2,10 +2,10 @@
 
 use super::lines::{Line, call, kernel, receive, send};
 use super::rig::{Log, dim, job, machine};
-use chakram::internals::collective::CollectiveAlgorithm::Ring;
-use chakram::internals::engine::{CompiledReplay, ReplayError, ReplayOptions, Stuck};
-use chakram::internals::topology::DimensionShape;
-use chakram::internals::trace::CollectiveKind as K;
+use chakram::engine::{CompiledReplay, ReplayError, ReplayOptions, Stuck};
+use chakram::machine::CollectiveAlgorithm::Ring;
+use chakram::topology::DimensionShape;
+use chakram::trace::CollectiveKind as K;
 
 fn stuck(ranks: &[Vec<Line>], groups: &[(&str, &[u32])]) -> Stuck {
     let workload = job(ranks, groups);

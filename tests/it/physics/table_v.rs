@@ -6,10 +6,10 @@
 //! 0.978.
 
 use super::rig::replay;
-use chakram::internals::generate::{GeneratedJob, MemoryPattern, WorkloadPattern};
-use chakram::internals::machine::{Machine, PRESETS};
-use chakram::internals::units::Span;
-use chakram::internals::workload::Workload;
+use chakram::generate::{GeneratedJob, MemoryPattern, WorkloadPattern};
+use chakram::machine::{Machine, PRESETS};
+use chakram::units::Span;
+use chakram::workload::Workload;
 
 const NPUS: u64 = 256;
 /// Bytes of a load: 10 ms at 100 GB/s.

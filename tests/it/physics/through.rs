@@ -4,20 +4,19 @@
 use super::lines::{Line, call, kernel, line, receive, send};
 use super::loads::{self, load};
 use super::rig::{Replay, job, replay_with};
-use chakram::internals::engine::{CommTiming, CompiledReplay, ReplayOptions};
-use chakram::internals::machine::Machine;
-use chakram::internals::network::NetworkKind;
-use chakram::internals::trace::{CollectiveKind as K, MemoryLocation, Op};
-use chakram::internals::workload::Workload;
+use chakram::engine::{CommTiming, CompiledReplay, NetworkModel, ReplayOptions};
+use chakram::machine::Machine;
+use chakram::trace::{CollectiveKind as K, MemoryLocation, Op};
+use chakram::workload::Workload;
 
 mod random;
 
-const MODELS: [NetworkKind; 3] = [
-    NetworkKind::ContentionFree,
-    NetworkKind::Ports,
-    NetworkKind::Links,
+const MODELS: [NetworkModel; 3] = [
+    NetworkModel::ContentionFree,
+    NetworkModel::Ports,
+    NetworkModel::Links,
 ];
-const SHARED: [NetworkKind; 2] = [NetworkKind::Ports, NetworkKind::Links];
+const SHARED: [NetworkModel; 2] = [NetworkModel::Ports, NetworkModel::Links];
 
 /// A dimension `d` for `npus` NPUs, of so many ps per byte and so much latency, and this remote memory.
 fn machine(npus: u32, (shape, ps, ns): (&str, u64, u64), remote: &str) -> Machine {
@@ -51,7 +50,7 @@ fn access(store: bool, bytes: u64) -> Line {
     loads::access(MemoryLocation::Remote, store, bytes)
 }
 
-fn options(network: NetworkKind, stepwise: bool) -> ReplayOptions {
+fn options(network: NetworkModel, stepwise: bool) -> ReplayOptions {
     ReplayOptions::with(|o| {
         o.network = Some(network);
         o.stepwise = stepwise;
@@ -60,7 +59,7 @@ fn options(network: NetworkKind, stepwise: bool) -> ReplayOptions {
 
 /// Completions by time; closed forms or not, they are the same.
 #[track_caller]
-fn run(workload: &Workload, machine: &Machine, network: NetworkKind) -> Replay {
+fn run(workload: &Workload, machine: &Machine, network: NetworkModel) -> Replay {
     let events = |replay: &Replay| {
         let mut events = replay.log.events.clone();
         events.sort_unstable();
@@ -97,9 +96,9 @@ fn a_load_and_an_all_reduce_share_a_port() {
         &[],
     );
     for (network, expected) in [
-        (NetworkKind::ContentionFree, [950, 800, 800]),
-        (NetworkKind::Ports, [1350, 1050, 850]),
-        (NetworkKind::Links, [1300, 1000, 800]),
+        (NetworkModel::ContentionFree, [950, 800, 800]),
+        (NetworkModel::Ports, [1350, 1050, 850]),
+        (NetworkModel::Links, [1300, 1000, 800]),
     ] {
         let replay = run(&both, &machine, network);
         let ends = [replay.end(0, 2), replay.end(0, 1), replay.end(1, 1)];
@@ -161,7 +160,7 @@ fn a_store_waits_for_a_send() {
             ];
             let replay = run(&job(&ranks, &[]), &machine, network);
             let expected = match network {
-                NetworkKind::ContentionFree => alone,
+                NetworkModel::ContentionFree => alone,
                 _ => expected,
             };
             assert_eq!(replay.end(0, 2), expected * 1000, "{network}");
@@ -214,12 +213,12 @@ fn chunks_come_last_of_an_instant() {
 #[test]
 fn two_loads_and_a_collective_share_their_ports() {
     for (shape, network, expected) in [
-        ("switch", NetworkKind::ContentionFree, [1000, 800]),
-        ("switch", NetworkKind::Ports, [1400, 1000]),
-        ("switch", NetworkKind::Links, [1300, 900]),
-        ("fully_connected", NetworkKind::ContentionFree, [1000, 600]),
-        ("fully_connected", NetworkKind::Ports, [1300, 700]),
-        ("fully_connected", NetworkKind::Links, [1300, 700]),
+        ("switch", NetworkModel::ContentionFree, [1000, 800]),
+        ("switch", NetworkModel::Ports, [1400, 1000]),
+        ("switch", NetworkModel::Links, [1300, 900]),
+        ("fully_connected", NetworkModel::ContentionFree, [1000, 600]),
+        ("fully_connected", NetworkModel::Ports, [1300, 700]),
+        ("fully_connected", NetworkModel::Links, [1300, 700]),
     ] {
         let machine = machine(2, (shape, 10, 100), &pool(2, 5));
         let rank = vec![call(K::AllReduce, 40_000).on(1), load(80_000).on(2)];
@@ -259,7 +258,7 @@ fn what_switches_gather_comes_to_the_ports() {
         let met = job(&vec![rank; 4], &[]);
         for network in SHARED {
             let expected = match (store, network) {
-                (false, NetworkKind::Links) => 650_000,
+                (false, NetworkModel::Links) => 650_000,
                 _ => 670_000,
             };
             let replay = run(&met, &machine, network);
@@ -291,7 +290,7 @@ fn channels_come_through_ports_too() {
                 let replay = run(&job(&ranks, &[]), &machine, network);
                 let one = 107
                     + match network {
-                        NetworkKind::ContentionFree => formula,
+                        NetworkModel::ContentionFree => formula,
                         _ => shared[usize::from(store)],
                     };
                 let ends = [replay.end(0, 1), replay.end(0, 2)];
@@ -311,7 +310,7 @@ fn where_messages_are_not_carried_loads_are_alone() {
     let machine = machine(2, ("switch", 10, 100), &pool(2, 5));
     let rank = |access: Line| vec![call(K::AllReduce, 40_000).lasts(500).on(1), access.on(2)];
     let options = ReplayOptions::with(|o| {
-        *o = options(NetworkKind::Ports, false);
+        *o = options(NetworkModel::Ports, false);
         o.comm = CommTiming::Recorded;
     });
     let ranks = [rank(load(80_000)), rank(access(true, 80_000))];
@@ -332,9 +331,12 @@ fn too_many_chunks_are_refused_where_they_would_be_carried_out() {
             .map_err(|e| e.to_string())
     };
     // A byte a chunk: 2^20 and one more.
-    assert_eq!(prepared(1 << 20, NetworkKind::Links), Ok(()));
-    assert_eq!(prepared((1 << 20) + 1, NetworkKind::ContentionFree), Ok(()));
-    let error = prepared((1 << 20) + 1, NetworkKind::Links).unwrap_err();
+    assert_eq!(prepared(1 << 20, NetworkModel::Links), Ok(()));
+    assert_eq!(
+        prepared((1 << 20) + 1, NetworkModel::ContentionFree),
+        Ok(())
+    );
+    let error = prepared((1 << 20) + 1, NetworkModel::Links).unwrap_err();
     for piece in [
         "rank 0 node 1",
         "1048577 chunks",

@@ -2,25 +2,26 @@
 
 use super::lines::{Line, call, kernel, line, receive, send};
 use super::rig::{Log, job};
-use chakram::internals::engine::{CompiledReplay, LoopCounts, ReplayOptions, ReplayOutcome};
-use chakram::internals::graph::NodeKind;
-use chakram::internals::ids::{NodeIndex, Npu};
-use chakram::internals::machine::Machine;
-use chakram::internals::network::NetworkKind::{self, ContentionFree, Exclusive, Links};
-use chakram::internals::report::{CollectiveRecord, Observer};
-use chakram::internals::trace::{CollectiveKind as K, MemoryLocation, Op};
-use chakram::internals::units::Time;
-use chakram::internals::workload::Workload;
+use chakram::engine::NetworkModel::{ContentionFree, Exclusive, Links};
+use chakram::engine::{
+    CompiledReplay, InstanceId, LoopCounts, NetworkModel, ReplayOptions, ReplayOutcome,
+};
+use chakram::ids::{NodeIndex, Npu};
+use chakram::machine::Machine;
+use chakram::report::{CollectiveRecord, Observer};
+use chakram::trace::{CollectiveKind as K, MemoryLocation, Op};
+use chakram::units::Time;
+use chakram::workload::{NodeKind, Workload};
 
 /// A log, and what the loop counted.
 #[derive(Default)]
 struct CountedLog(Log, LoopCounts);
 
 impl Observer for CountedLog {
-    fn issued(&mut self, now: Time, instance: u32, node: NodeIndex, kind: NodeKind) {
+    fn issued(&mut self, now: Time, instance: InstanceId, node: NodeIndex, kind: NodeKind) {
         self.0.issued(now, instance, node, kind);
     }
-    fn completed(&mut self, now: Time, instance: u32, node: NodeIndex, kind: NodeKind) {
+    fn completed(&mut self, now: Time, instance: InstanceId, node: NodeIndex, kind: NodeKind) {
         self.0.completed(now, instance, node, kind);
     }
     fn collective(&mut self, record: &CollectiveRecord) {
@@ -42,7 +43,7 @@ struct Answer {
 fn run(
     workload: &Workload,
     machine: &Machine,
-    (network, cores): (NetworkKind, &[u32]),
+    (network, cores): (NetworkModel, &[u32]),
     aggregate: bool,
 ) -> (Answer, LoopCounts) {
     let options = ReplayOptions::with(|o| {
@@ -67,7 +68,7 @@ fn run(
 fn both(
     workload: &Workload,
     machine: &Machine,
-    (network, cores): (NetworkKind, &[u32]),
+    (network, cores): (NetworkModel, &[u32]),
     what: &str,
 ) -> [LoopCounts; 2] {
     let [(alone, a), (together, b)] =

@@ -5,11 +5,11 @@
 
 use super::lines::{Line, call, line, receive, send};
 use super::rig::{Replay, job, replay_with};
-use chakram::internals::engine::{CompiledReplay, ReplayOptions};
-use chakram::internals::ids::Npu;
-use chakram::internals::machine::Machine;
-use chakram::internals::network::NetworkKind::{self, ContentionFree, Exclusive, Links, Ports};
-use chakram::internals::trace::{CollectiveKind as K, MemoryLocation, Op};
+use chakram::engine::NetworkModel::{ContentionFree, Exclusive, Links, Ports};
+use chakram::engine::{CompiledReplay, NetworkModel, ReplayOptions};
+use chakram::ids::Npu;
+use chakram::machine::Machine;
+use chakram::trace::{CollectiveKind as K, MemoryLocation, Op};
 
 const MB: u64 = 1_000_000;
 /// A MB over a link: 10^6 / 1024e9 s.
@@ -54,7 +54,7 @@ fn run(
     ranks: &[Vec<Line>],
     group: &[u32],
     cores: &[u32],
-    network: NetworkKind,
+    network: NetworkModel,
 ) -> Replay {
     let workload = if group.is_empty() {
         job(ranks, &[])

@@ -8,7 +8,7 @@
 
 use super::flows::Flow;
 use super::rig::Dim;
-use chakram::internals::topology::DimensionShape;
+use chakram::topology::DimensionShape;
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, BinaryHeap};
 

@@ -2,11 +2,11 @@
 
 use super::lines::{Line, call, kernel, receive, send};
 use super::rig::{Log, cases, dim, job, machine, replay, replay_with, stepwise};
-use chakram::internals::collective::CollectiveAlgorithm::Ring;
-use chakram::internals::generate::{CollectivePattern, GeneratedJob, WorkloadPattern};
-use chakram::internals::machine::Machine;
-use chakram::internals::topology::DimensionShape;
-use chakram::internals::trace::CollectiveKind as K;
+use chakram::generate::{CollectivePattern, GeneratedJob, WorkloadPattern};
+use chakram::machine::CollectiveAlgorithm::Ring;
+use chakram::machine::Machine;
+use chakram::topology::DimensionShape;
+use chakram::trace::CollectiveKind as K;
 use proptest::prelude::*;
 use std::collections::BTreeSet;
 
@@ -134,8 +134,7 @@ fn a_turn_never_goes_before_what_it_depends_on_elsewhere() {
     ];
     let workload = job(&ranks, &[]);
     let machine = ring_of(2);
-    let prepared =
-        chakram::internals::engine::CompiledReplay::new(&workload, &machine, &Default::default());
+    let prepared = chakram::engine::CompiledReplay::new(&workload, &machine, &Default::default());
     let result = prepared.unwrap().run(Log::default());
     assert!(result.is_ok(), "{}", result.unwrap_err());
 }

@@ -2,15 +2,13 @@
 
 use super::lines::{Line, call, kernel};
 use super::rig::{Dim, Replay, dim, job, machine, over, replay_with, traces};
-use chakram::internals::collective::CollectiveAlgorithm;
-use chakram::internals::engine::{CompiledReplay, ReplayOptions};
-use chakram::internals::network::NetworkKind;
-use chakram::internals::topology::DimensionShape;
-use chakram::internals::trace::CollectiveKind;
-use chakram::internals::trace::split_sizes::split_text;
-use chakram::internals::workload::MissingRankPolicy;
+use chakram::engine::{CompiledReplay, NetworkModel, ReplayOptions};
+use chakram::machine::CollectiveAlgorithm;
+use chakram::topology::DimensionShape;
+use chakram::trace::{CollectiveKind, split_text};
+use chakram::workload::MissingRankPolicy;
 
-const NETWORKS: [NetworkKind; 2] = [NetworkKind::ContentionFree, NetworkKind::Ports];
+const NETWORKS: [NetworkModel; 2] = [NetworkModel::ContentionFree, NetworkModel::Ports];
 
 /// An all-to-all of `bytes` that sends `send` and receives `receive`.
 fn exchange(bytes: u64, send: &[u64], receive: &[u64]) -> Line {
@@ -140,8 +138,8 @@ fn equal_parts_are_an_all_to_all_like_any_other() {
             let plain = vec![vec![call(CollectiveKind::AllToAll, part * all as u64)]; all];
             for options in [
                 ReplayOptions::default(),
-                over(NetworkKind::ContentionFree),
-                over(NetworkKind::Ports),
+                over(NetworkModel::ContentionFree),
+                over(NetworkModel::Ports),
             ] {
                 let run = |ranks: &[Vec<Line>]| replay_with(&job(ranks, &[]), &machine, &options);
                 assert_eq!(run(&said), run(&plain), "{algorithm}, {n}");
@@ -170,7 +168,7 @@ fn the_receivers_know_what_an_absent_rank_sent() {
     let workload = traces([(0, &lines[0][..])])
         .finish(Some(3), MissingRankPolicy::Mirror)
         .unwrap();
-    let replay = replay_with(&workload, &machine, &over(NetworkKind::Ports));
+    let replay = replay_with(&workload, &machine, &over(NetworkModel::Ports));
     assert_eq!(replay.ends(), [536_700]);
 }
 
@@ -192,7 +190,7 @@ fn each_call_has_its_own_parts() {
             ]
         });
         let workload = job(&ranks.collect::<Vec<_>>(), &[]);
-        replay_with(&workload, &machine(&dims), &over(NetworkKind::Ports))
+        replay_with(&workload, &machine(&dims), &over(NetworkModel::Ports))
     };
     // The second call begins at 2,530, 2,520 and 2,580. What 0 has for 2 leaves behind what it has for 1: at 2,550, or where
     // all is twice as much at 2,570; it is there 500 + 60, or 500 + 120, later, and nothing is there after that.

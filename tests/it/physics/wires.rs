@@ -1,7 +1,7 @@
 //! Which ports and links bytes pass, and how long each needs for them at least: a bound, without queues or events.
 
 use super::rig::Dim;
-use chakram::internals::topology::DimensionShape;
+use chakram::topology::DimensionShape;
 use std::collections::BTreeMap;
 
 /// Wires of a network model between NPUs.

@@ -1,9 +1,9 @@
 //! Curves of GEMMs, attention and collectives against measurements of kernels alone.
 
 use super::{packed_rows, rows};
-use chakram::internals::collective::{CollectiveCurve, CollectiveProtocol};
-use chakram::internals::compute::{AttentionSizes, PowerThrottling};
-use chakram::machine::Machine;
+use chakram::machine::{
+    AttentionSizes, CollectiveCurve, CollectiveProtocol, Machine, PowerThrottling,
+};
 use chakram::trace::{CollectiveKind, Dtype};
 use chakram::units::Bandwidth;
 use std::collections::BTreeMap;

@@ -1,7 +1,7 @@
 //! Figures 5-1 and 5-2, and an hour of Azure's requests.
 
 use super::served;
-use chakram::internals::report::text::TextStyle;
+use chakram::report::text::TextStyle;
 use chakram::serve::{Platform, Scenario, ServeReport, compare};
 use std::path::{Path, PathBuf};
 

@@ -3,7 +3,7 @@
 
 use super::{Folder, done};
 use crate::convert::rig::{attribute, on_host, try_convert};
-use chakram::internals::converters::pytorch::{ConvertOptions, LinkMethod};
+use chakram::convert::{ConvertOptions, LinkMethod};
 use std::path::Path;
 use std::process::Command;
 

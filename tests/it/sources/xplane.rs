@@ -4,7 +4,7 @@ mod plain;
 
 use super::{Folder, done, names, refused};
 use crate::corpus::corpus;
-use chakram::internals::trace::encoder::MessageEncoder;
+use chakram::internals::MessageEncoder;
 use serde_json::Value;
 
 /// A machine of eight NPUs with lanes for all streams.

@@ -1,22 +1,24 @@
 //! Virtual tiles: events of a step in which one core runs for all of a stage that do the same.
 
 use crate::files::Folder;
-use chakram::internals::engine::{CompiledReplay, LoopCounts, ReplayOptions, ReplayOutcome};
-use chakram::internals::graph::NodeKind;
-use chakram::internals::ids::NodeIndex;
-use chakram::internals::machine::Machine;
-use chakram::internals::network::NetworkKind::{self, ContentionFree, Exclusive};
-use chakram::internals::report::{CollectiveRecord, Observer};
-use chakram::internals::units::Time;
+use chakram::engine::NetworkModel::{ContentionFree, Exclusive};
+use chakram::engine::{
+    CompiledReplay, InstanceId, LoopCounts, NetworkModel, ReplayOptions, ReplayOutcome,
+};
+use chakram::ids::NodeIndex;
 use chakram::job::Job;
+use chakram::machine::Machine;
+use chakram::report::{CollectiveRecord, Observer};
+use chakram::units::Time;
+use chakram::workload::NodeKind;
 
 /// Sees only what the loop counted.
 #[derive(Default)]
 struct CountedLoop(LoopCounts);
 
 impl Observer for CountedLoop {
-    fn issued(&mut self, _: Time, _: u32, _: NodeIndex, _: NodeKind) {}
-    fn completed(&mut self, _: Time, _: u32, _: NodeIndex, _: NodeKind) {}
+    fn issued(&mut self, _: Time, _: InstanceId, _: NodeIndex, _: NodeKind) {}
+    fn completed(&mut self, _: Time, _: InstanceId, _: NodeIndex, _: NodeKind) {}
     fn collective(&mut self, _: &CollectiveRecord) {}
     fn counted(&mut self, counts: &LoopCounts) {
         self.0 = counts.clone();
@@ -24,7 +26,7 @@ impl Observer for CountedLoop {
 }
 
 /// Replays traces each rank by itself and together, which come to the same end. Returns what the loop counted.
-fn both(job: &Job, machine: &Machine, network: NetworkKind) -> [(LoopCounts, ReplayOutcome); 2] {
+fn both(job: &Job, machine: &Machine, network: NetworkModel) -> [(LoopCounts, ReplayOutcome); 2] {
     let run = |aggregate: bool| -> (ReplayOutcome, LoopCounts) {
         let options = ReplayOptions::with(|o| {
             (o.network, o.aggregate) = (Some(network), aggregate);

@@ -2,13 +2,12 @@
 
 use super::time::{F, IDEAL, SIDE};
 use super::{job, replay};
-use chakram::internals::generate::plan::{AblationEffect, BranchOrder, Optimizer, RecomputePolicy};
-use chakram::internals::generate::{GeneratedJob, ParallelismPlan};
-use chakram::internals::machine::Machine;
-use chakram::internals::model::{Model, ModelDefinition};
-use chakram::internals::trace::scan::NodeView;
-use chakram::internals::trace::write::Sink;
-use chakram::internals::trace::{Op, TraceError};
+use chakram::generate::{
+    AblationEffect, BranchOrder, GeneratedJob, Optimizer, ParallelismPlan, RecomputePolicy,
+};
+use chakram::machine::Machine;
+use chakram::model::{Model, ModelDefinition};
+use chakram::trace::{NodeView, Op, Sink, TraceError};
 use std::collections::BTreeMap;
 
 /// So many blocks with `on` products of 1 x 1000 x 1000 on the branch and one on the way around it.

@@ -21,11 +21,9 @@
 
 use super::replay_with;
 use crate::convert::rig::Log;
-use chakram::internals::generate::{
-    GeneratedJob, ParallelismPlan, TrainingPattern, WorkloadPattern,
-};
-use chakram::internals::machine::Machine;
-use chakram::internals::model::{Model, ModelDefinition, OperatorKind};
+use chakram::generate::{GeneratedJob, ParallelismPlan, TrainingPattern, WorkloadPattern};
+use chakram::machine::Machine;
+use chakram::model::{Model, ModelDefinition, OperatorKind};
 
 mod captures;
 mod event;

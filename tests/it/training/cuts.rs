@@ -6,15 +6,13 @@
 mod elements;
 
 use super::job;
-use chakram::internals::generate::plan::{OperatorDegrees, Optimizer};
-use chakram::internals::generate::sharding::ShardingDegrees;
-use chakram::internals::generate::{GeneratedJob, ParallelismPlan};
-use chakram::internals::model::{
+use chakram::generate::{
+    GeneratedJob, OperatorDegrees, Optimizer, ParallelismPlan, ShardingDegrees,
+};
+use chakram::model::{
     ActivationFunction, LayerOperator, LayerRole, Model, ModelLayer, OperatorKind, TensorSplit,
 };
-use chakram::internals::trace::scan::NodeView;
-use chakram::internals::trace::write::Sink;
-use chakram::internals::trace::{CollectiveKind, GroupName, Op, TraceError};
+use chakram::trace::{CollectiveKind, GroupName, NodeView, Op, Sink, TraceError};
 use elements::{Expected, Kind, expected};
 use std::collections::BTreeMap;
 

@@ -1,15 +1,14 @@
 //! Sizes that nobody has: whatever a model and a plan say, they are refused by name or come to something, in time.
 
 use crate::harness::plan_file::{End, look};
-use chakram::internals::generate::ParallelismPlan;
-use chakram::internals::generate::plan::{
-    AblationEffect, AttentionKernel, Optimizer, RecomputePolicy, ZeroStage,
+use chakram::generate::{
+    AblationEffect, AttentionKernel, Optimizer, ParallelismPlan, PipelineSchedule, RecomputePolicy,
+    ZeroStage,
 };
-use chakram::internals::generate::schedule::PipelineSchedule;
-use chakram::internals::model::{
+use chakram::model::{
     ActivationFunction, LayerOperator, LayerRole, Model, ModelLayer, OperatorKind, TensorSplit,
 };
-use chakram::internals::trace::Dtype;
+use chakram::trace::Dtype;
 use proptest::collection::vec;
 use proptest::prelude::*;
 use proptest::sample::select;

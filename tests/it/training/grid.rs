@@ -1,18 +1,15 @@
 //! Conservation, whatever the model, the parallelism, the schedule, and the sharing and recomputation.
 
 use super::{GPT, Sums, bert, gpt, job, llama, replay};
-use chakram::internals::generate::plan::{
-    AttentionKernel, BucketPolicy, ContextExchange, RecomputePolicy, ZeroStage,
+use chakram::generate::{
+    AttentionKernel, BucketPolicy, ContextExchange, GeneratedJob, ParallelismPlan,
+    PipelineSchedule, RecomputePolicy, ZeroStage,
 };
-use chakram::internals::generate::schedule::PipelineSchedule;
-use chakram::internals::generate::{GeneratedJob, ParallelismPlan};
-use chakram::internals::graph::DependencyPolicy;
-use chakram::internals::machine::Machine;
-use chakram::internals::model::{LayerOperator, LayerRole, Model, OperatorKind, TensorSplit};
-use chakram::internals::trace::write::TraceWriter;
-use chakram::internals::validate::{
-    ReportedTrace, ValidateOptions, ValidatedTrace, ValidationReport,
-};
+use chakram::machine::Machine;
+use chakram::model::{LayerOperator, LayerRole, Model, OperatorKind, TensorSplit};
+use chakram::trace::TraceWriter;
+use chakram::validate::{ReportedTrace, ValidateOptions, ValidatedTrace, ValidationReport};
+use chakram::workload::DependencyPolicy;
 use std::collections::BTreeMap;
 
 mod degrees;

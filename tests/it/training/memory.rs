@@ -1,15 +1,14 @@
 //! Amounts of memory, and the time for which it is kept.
 
 use super::{GPT, Sums, gpt, job, products};
-use chakram::internals::compute::{ComputeModel, RooflineEfficiency};
-use chakram::internals::engine::{CompiledReplay, ReplayOptions};
-use chakram::internals::generate::plan::{AttentionKernel, RecomputePolicy, ZeroStage};
-use chakram::internals::generate::schedule::PipelineSchedule;
-use chakram::internals::generate::{ParallelismPlan, TrainingPattern};
-use chakram::internals::machine::Machine;
-use chakram::internals::model::{LayerRole, TransformerBlock};
-use chakram::internals::report::MemoryObserver;
-use chakram::internals::trace::TensorClass;
+use chakram::engine::{CompiledReplay, ComputeModel, ReplayOptions, RooflineEfficiency};
+use chakram::generate::{
+    AttentionKernel, ParallelismPlan, PipelineSchedule, RecomputePolicy, TrainingPattern, ZeroStage,
+};
+use chakram::machine::Machine;
+use chakram::model::{LayerRole, TransformerBlock};
+use chakram::report::MemoryObserver;
+use chakram::trace::TensorClass;
 
 /// PALM: stage i of S keeps the activations of S - i micro-batches under 1F1B, and of all m under GPipe.
 #[test]
@@ -112,7 +111,7 @@ fn a_block_keeps_what_korthikanti_counts() {
         plan.batch = b;
         plan.micro_batch = b;
         let mut model = gpt();
-        let sum = |model: &chakram::internals::model::Model| {
+        let sum = |model: &chakram::model::Model| {
             let job = job(model, &plan).unwrap();
             Sums::of(&job, 0).peak(TensorClass::Activations)
         };

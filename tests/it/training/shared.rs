@@ -1,11 +1,9 @@
 //! Parameters that replicas share, over several micro-batches: how often they move, how many bytes, and for how long they are there.
 
 use super::{Sums, job, products};
-use chakram::internals::generate::ParallelismPlan;
-use chakram::internals::generate::plan::{Optimizer, ZeroStage};
-use chakram::internals::generate::schedule::PipelineSchedule;
-use chakram::internals::model::LayerRole;
-use chakram::internals::trace::{CollectiveKind, TensorClass};
+use chakram::generate::{Optimizer, ParallelismPlan, PipelineSchedule, ZeroStage};
+use chakram::model::LayerRole;
+use chakram::trace::{CollectiveKind, TensorClass};
 
 /// Two replicas, four micro-batches, a bucket for each of ten layers: eight products of 10 x 10 weights and a norm of
 /// 10 at each end, 820 in all.
@@ -115,7 +113,7 @@ fn what_no_kernel_is_left_to_free_is_freed() {
         plan.schedule = schedule;
         plan.optimizer = Optimizer::None;
         plan.without
-            .add(chakram::internals::generate::plan::AblationEffect::MemoryBound);
+            .add(chakram::generate::AblationEffect::MemoryBound);
         if zero == ZeroStage::None {
             (plan.data, plan.batch) = (1, 4);
         }

@@ -1,8 +1,8 @@
 //! Stages whose layers and ranks are chosen.
 
 use super::{Sums, job, products, replay};
-use chakram::internals::generate::{ParallelismPlan, TrainingPattern};
-use chakram::internals::machine::Machine;
+use chakram::generate::{ParallelismPlan, TrainingPattern};
+use chakram::machine::Machine;
 use std::collections::BTreeSet;
 
 /// Six blocks of a product of 10 x 10 between two norms, dealt out unevenly among two replicas of three stages.

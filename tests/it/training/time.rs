@@ -1,13 +1,9 @@
 //! Times of a step for which there is a formula.
 
 use super::{job, products, replay};
-use chakram::internals::generate::ParallelismPlan;
-use chakram::internals::generate::plan::{AblationEffect, Optimizer, ZeroStage};
-use chakram::internals::generate::schedule::PipelineSchedule;
-use chakram::internals::machine::Machine;
-use chakram::internals::model::{
-    LayerOperator, LayerRole, Model, ModelLayer, OperatorKind, TensorSplit,
-};
+use chakram::generate::{AblationEffect, Optimizer, ParallelismPlan, PipelineSchedule, ZeroStage};
+use chakram::machine::Machine;
+use chakram::model::{LayerOperator, LayerRole, Model, ModelLayer, OperatorKind, TensorSplit};
 
 /// A FLOP takes a picosecond; memory and messages take no time.
 pub const IDEAL: &str = r#"

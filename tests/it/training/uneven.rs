@@ -2,13 +2,9 @@
 
 use super::time::{F, SIDE};
 use super::{Sums, job, replay};
-use chakram::internals::generate::ParallelismPlan;
-use chakram::internals::generate::plan::{AdapterSums, Optimizer};
-use chakram::internals::generate::schedule::PipelineSchedule;
-use chakram::internals::machine::Machine;
-use chakram::internals::model::{
-    LayerOperator, LayerRole, Model, ModelLayer, OperatorKind, TensorSplit,
-};
+use chakram::generate::{AdapterSums, Optimizer, ParallelismPlan, PipelineSchedule};
+use chakram::machine::Machine;
+use chakram::model::{LayerOperator, LayerRole, Model, ModelLayer, OperatorKind, TensorSplit};
 
 /// A FLOP takes a picosecond, and a byte a nanosecond over the one wire of an NPU.
 const MACHINE: &str = r#"

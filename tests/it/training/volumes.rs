@@ -1,10 +1,9 @@
 //! Volumes of communication, against published formulas.
 
 use super::{GPT, Sums, gpt, job, transformer};
-use chakram::internals::generate::ParallelismPlan;
-use chakram::internals::generate::plan::ZeroStage;
-use chakram::internals::model::{OperatorKind, PositionEncoding, TransformerBlock};
-use chakram::internals::trace::CollectiveKind;
+use chakram::generate::{ParallelismPlan, ZeroStage};
+use chakram::model::{OperatorKind, PositionEncoding, TransformerBlock};
+use chakram::trace::CollectiveKind;
 
 /// PALM's Eq. 6, bytes of a layer with tensor degree Nm on N ranks: 8 B S H Nm / N + 24 H^2 / Nm: four all-reduces of
 /// activations of B S H Nm / N numbers, and one of 12 H^2 / Nm gradients, of 2 B each. With S = 2048, H = 12288, B = 115

@@ -1,13 +1,12 @@
 //! Effects left out by `--without`, node by node: those that its line names, and nothing comes in their place.
 
 use super::{Sums, gpt, job, replay};
-use chakram::internals::generate::plan::{AblationEffect, AttentionKernel, RecomputePolicy};
-use chakram::internals::generate::{GeneratedJob, ParallelismPlan};
-use chakram::internals::machine::Machine;
-use chakram::internals::trace::groups::DeclaredGroups;
-use chakram::internals::trace::scan::NodeView;
-use chakram::internals::trace::write::Sink;
-use chakram::internals::trace::{GroupName, Op, TraceError, TrainingPhase};
+use chakram::generate::{
+    AblationEffect, AttentionKernel, GeneratedJob, ParallelismPlan, RecomputePolicy,
+};
+use chakram::machine::Machine;
+use chakram::trace::{GroupName, NodeView, Op, Sink, TraceError, TrainingPhase};
+use chakram::workload::DeclaredGroups;
 
 /// A node by its name and what it does, and what tells whether it goes.
 #[derive(Clone, Debug)]

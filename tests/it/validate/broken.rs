@@ -6,13 +6,12 @@ use super::inject::{self, group_of};
 use super::told;
 use crate::corpus::machine;
 use crate::harness::replay::Count;
-use chakram::internals::engine::{CompiledReplay, ReplayError, ReplayOptions};
-use chakram::internals::graph::{DependencyPolicy, Graph};
-use chakram::internals::ids::Rank;
-use chakram::internals::trace::proto::Node;
-use chakram::internals::units::Time;
-use chakram::internals::validate::{DefectKind, ValidatedTrace, job};
-use chakram::internals::workload::{MissingRankPolicy, WorkloadBuilder};
+use chakram::engine::{CompiledReplay, ReplayError, ReplayOptions};
+use chakram::ids::Rank;
+use chakram::internals::proto::Node;
+use chakram::units::Time;
+use chakram::validate::{DefectKind, ValidatedTrace, job};
+use chakram::workload::{DependencyPolicy, Graph, MissingRankPolicy, WorkloadBuilder};
 use std::collections::{BTreeMap, VecDeque};
 
 /// The sizes of the machine's dimensions: room for all ranks of any job.
@@ -26,10 +25,7 @@ enum Outcome {
     Refused(String),
 }
 
-fn replay(
-    files: &[(u32, Vec<u8>)],
-    options: &chakram::internals::validate::ValidateOptions,
-) -> Outcome {
+fn replay(files: &[(u32, Vec<u8>)], options: &chakram::validate::ValidateOptions) -> Outcome {
     let refused = |why: &dyn ToString| Outcome::Refused(why.to_string());
     let mut builder = WorkloadBuilder::default();
     builder.declare(options.declared.clone());

@@ -1,9 +1,10 @@
 //! Sound jobs of any shape: what all ranks do happens in one order, and dependencies go back in it.
 
-use chakram::internals::trace::groups::{DeclaredGroups, metadata_text};
-use chakram::internals::trace::proto::attribute_proto::Value;
-use chakram::internals::trace::proto::{AttributeProto, BoolList, GlobalMetadata, IoInfo, Node};
-use chakram::internals::validate::{DefectLog, ValidateOptions, ValidatedTrace, job};
+use chakram::internals::groups::metadata_text;
+use chakram::internals::proto::attribute_proto::Value;
+use chakram::internals::proto::{AttributeProto, BoolList, GlobalMetadata, IoInfo, Node};
+use chakram::validate::{DefectLog, ValidateOptions, ValidatedTrace, job};
+use chakram::workload::DeclaredGroups;
 use prost::Message;
 
 /// Numbers from a seed (splitmix64).

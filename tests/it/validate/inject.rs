@@ -4,9 +4,9 @@ use super::chance::{
     Dice, Job, attribute, declaring, has, is_collective, is_message, number, value,
 };
 use super::told;
-use chakram::internals::trace::proto::Node;
-use chakram::internals::trace::proto::attribute_proto::Value;
-use chakram::internals::validate::{DefectKind, Severity};
+use chakram::internals::proto::Node;
+use chakram::internals::proto::attribute_proto::Value;
+use chakram::validate::{DefectKind, Severity};
 use prost::Message;
 use std::collections::BTreeSet;
 

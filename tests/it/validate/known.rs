@@ -1,10 +1,10 @@
 //! Traces of other tools and of our own: sound, but for what is known to be wrong with them.
 
 use crate::corpus::{Case, cases, corpus, rank_of, sizes};
-use chakram::internals::graph::DependencyPolicy;
-use chakram::internals::trace::file::{TraceContents, discover};
-use chakram::internals::trace::groups;
-use chakram::internals::validate::{DefectKind, DefectLog, ValidateOptions, ValidatedTrace, job};
+use chakram::internals::groups;
+use chakram::trace::{TraceContents, discover};
+use chakram::validate::{DefectKind, DefectLog, ValidateOptions, ValidatedTrace, job};
+use chakram::workload::DependencyPolicy;
 use std::collections::BTreeMap;
 use std::path::Path;
 
@@ -53,7 +53,7 @@ fn of_case(case: &Case) -> DefectLog {
 /// The names of the kinds of errors.
 fn errors(findings: &DefectLog) -> String {
     let kinds = DefectKind::all().filter(|&kind| {
-        findings.count(kind) > 0 && kind.severity() == chakram::internals::validate::Severity::Error
+        findings.count(kind) > 0 && kind.severity() == chakram::validate::Severity::Error
     });
     kinds.map(DefectKind::name).collect::<Vec<_>>().join(" ")
 }
@@ -163,7 +163,7 @@ fn damaged_captures_are_unsound() {
     for (what, bytes) in damaged {
         let findings = check(&[(0, bytes.clone())], &options);
         println!("{what}: {}", super::told(&findings));
-        let graph = chakram::internals::graph::Graph::read(&bytes, 0, DependencyPolicy::Auto);
+        let graph = chakram::workload::Graph::read(&bytes, 0, DependencyPolicy::Auto);
         assert_eq!(graph.is_err(), findings.tally().errors > 0, "{what}");
     }
 }

@@ -2,7 +2,7 @@
 
 use super::chance::{Dice, Job};
 use crate::commands::{chakram, code};
-use chakram::internals::trace::proto::Node;
+use chakram::internals::proto::Node;
 use serde_json::Value;
 use std::path::Path;
 

@@ -14,7 +14,7 @@ use std::cmp::Ordering;
 const NOBODY: u32 = u32::MAX;
 
 /// Pairs nodes with the same id, if nearly all are identical. Returns whether they were paired.
-pub(super) fn pair(sides: &[ComparedTrace<'_>; 2], pairs: &mut NodeMatching) -> bool {
+pub fn pair(sides: &[ComparedTrace<'_>; 2], pairs: &mut NodeMatching) -> bool {
     let twin = same_records(sides);
     let sure = |node: &u32| {
         let other = twin[*node as usize];

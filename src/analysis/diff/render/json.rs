@@ -7,6 +7,7 @@ use crate::diff::AmountChange;
 use crate::diff::fields::DiffAspect;
 use crate::diff::tally::{ChangeKind, DiffTally, GroupBy, NodeTotals};
 use crate::diff::value::FieldValue;
+use chakram_report::document::VersionedDocument;
 use serde::Serialize;
 use serde::ser::{SerializeMap, Serializer};
 
@@ -16,8 +17,6 @@ pub const SCHEMA: &str = "chakram.diff.1";
 /// The differences of traces as a document.
 #[derive(Debug, Serialize)]
 pub struct TracesDocument<'t> {
-    schema: &'static str,
-    tool_version: &'static str,
     of: &'static str,
     before: &'t str,
     after: &'t str,
@@ -165,7 +164,7 @@ pub fn render<'t>(
     tally: &'t DiffTally,
     titles: &DiffRenderOptions<'t>,
     verdict: &'t ThresholdVerdict,
-) -> TracesDocument<'t> {
+) -> VersionedDocument<TracesDocument<'t>> {
     let lines = tally
         .lines
         .iter()
@@ -213,34 +212,35 @@ pub fn render<'t>(
         });
         rows.collect()
     };
-    TracesDocument {
-        schema: SCHEMA,
-        tool_version: env!("CARGO_PKG_VERSION"),
-        of: "traces",
-        before: titles.names[0],
-        after: titles.names[1],
-        ranks: ComparedRanks {
-            compared: &tally.compared,
-            identical: &tally.identical,
-            only_before: &tally.only[0],
-            only_after: &tally.only[1],
+    VersionedDocument::new(
+        SCHEMA,
+        TracesDocument {
+            of: "traces",
+            before: titles.names[0],
+            after: titles.names[1],
+            ranks: ComparedRanks {
+                compared: &tally.compared,
+                identical: &tally.identical,
+                only_before: &tally.only[0],
+                only_after: &tally.only[1],
+            },
+            faults: faults.collect(),
+            differs: DifferenceDocument::new(|aspect| tally.differs(aspect)),
+            dependencies: PairDocument {
+                before: tally.edges[0],
+                after: tally.edges[1],
+            },
+            changed_nodes: tally.changed,
+            counts: CountsDocument(tally),
+            differences: lines.collect(),
+            total: &tally.total,
+            by_type: by(GroupBy::Type),
+            by_operator: by(GroupBy::Operator),
+            by_group: by(GroupBy::Group),
+            largest: singles.collect(),
+            exceeded: &verdict.exceeded,
         },
-        faults: faults.collect(),
-        differs: DifferenceDocument::new(|aspect| tally.differs(aspect)),
-        dependencies: PairDocument {
-            before: tally.edges[0],
-            after: tally.edges[1],
-        },
-        changed_nodes: tally.changed,
-        counts: CountsDocument(tally),
-        differences: lines.collect(),
-        total: &tally.total,
-        by_type: by(GroupBy::Type),
-        by_operator: by(GroupBy::Operator),
-        by_group: by(GroupBy::Group),
-        largest: singles.collect(),
-        exceeded: &verdict.exceeded,
-    }
+    )
 }
 
 /// Returns the kind of change for programs.

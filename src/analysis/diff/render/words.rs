@@ -2,7 +2,7 @@
 
 use crate::diff::{AmountChange, DiffAspect};
 use chakram_base::ids::ranges;
-use chakram_base::units::{Bytes, Span};
+use chakram_base::units::{Bytes, Span, percent_change};
 use chakram_report::summary::thousands;
 
 /// Returns the name of an aspect.
@@ -16,7 +16,7 @@ pub(in crate::diff) fn aspect(aspect: DiffAspect) -> &'static str {
 
 /// Formats the increase as `+1.25 %`; `None` if it is from zero.
 pub(in crate::diff) fn percent(shift: &AmountChange) -> Option<String> {
-    shift.percent().map(|percent| format!("{percent:+.2} %"))
+    shift.percent().map(percent_change)
 }
 
 fn narrow(amount: u128) -> u64 {

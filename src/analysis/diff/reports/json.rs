@@ -3,13 +3,12 @@
 use super::{ReplayDiff, ReportDiff};
 use crate::diff::render::json::{DifferenceDocument, SCHEMA};
 use crate::diff::render::{DiffRenderOptions, ThresholdVerdict};
+use chakram_report::document::VersionedDocument;
 use serde::{Serialize, Serializer};
 
 /// The differences of reports as a document.
 #[derive(Debug, Serialize)]
 pub struct ReportsDocument<'r> {
-    schema: &'static str,
-    tool_version: &'static str,
     of: &'static str,
     before: &'r str,
     after: &'r str,
@@ -26,20 +25,21 @@ pub fn render<'r>(
     reports: &'r ReportDiff,
     titles: &DiffRenderOptions<'r>,
     verdict: &'r ThresholdVerdict,
-) -> ReportsDocument<'r> {
-    ReportsDocument {
-        schema: SCHEMA,
-        tool_version: env!("CARGO_PKG_VERSION"),
-        of: "reports",
-        before: titles.names[0],
-        after: titles.names[1],
-        notes: &reports.notes,
-        only_before: &reports.only[0],
-        only_after: &reports.only[1],
-        differs: DifferenceDocument::new(|aspect| reports.differs(aspect)),
-        replays: &reports.replays,
-        exceeded: &verdict.exceeded,
-    }
+) -> VersionedDocument<ReportsDocument<'r>> {
+    VersionedDocument::new(
+        SCHEMA,
+        ReportsDocument {
+            of: "reports",
+            before: titles.names[0],
+            after: titles.names[1],
+            notes: &reports.notes,
+            only_before: &reports.only[0],
+            only_after: &reports.only[1],
+            differs: DifferenceDocument::new(|aspect| reports.differs(aspect)),
+            replays: &reports.replays,
+            exceeded: &verdict.exceeded,
+        },
+    )
 }
 
 /// Writes what 64 bits hold of a change.

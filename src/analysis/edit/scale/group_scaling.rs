@@ -2,6 +2,7 @@
 
 use super::grid::ScaledDimension;
 use super::refused;
+use chakram_base::setting::Setting;
 use chakram_trace::format::{TraceError, escape};
 use std::collections::BTreeSet;
 
@@ -19,8 +20,9 @@ impl GroupScaling {
     pub fn of(along: &ScaledDimension, name: &str, ranks: &[u32]) -> Result<Self, TraceError> {
         let fail = |why: String| {
             let found = format!("group `{}`, ranks {}: {why}", escape(name), listed(ranks));
-            let hint = "give a --grid in which every group is a part of the grid";
-            Err(refused(found, hint))
+            let grid = Setting::Grid;
+            let hint = format!("give a {grid} in which every group is a part of the grid");
+            Err(refused(found, &hint))
         };
         if let Some(rank) = ranks.iter().find(|&&rank| rank >= along.ranks()) {
             return fail(format!("the grid has no rank {rank}"));

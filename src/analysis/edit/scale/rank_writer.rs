@@ -3,6 +3,7 @@
 use super::group_scaling::GroupScaling;
 use super::{JobScaling, ShardScaling, SkipDependencies, named};
 use crate::edit::attributes;
+use chakram_base::setting::Setting;
 use chakram_trace::format::attr::AttrView;
 use chakram_trace::format::encoder::MessageEncoder;
 use chakram_trace::format::groups::change_metadata;
@@ -165,7 +166,7 @@ impl ScaleWriter<'_> {
                         "its root is rank {root}, and the grid has {}",
                         along.ranks()
                     ),
-                    "give a --grid of all ranks of the job",
+                    format!("give a {} of all ranks of the job", Setting::Grid),
                 ));
             }
             let place = along.place(root);
@@ -275,7 +276,10 @@ fn share(node: u64, bytes: u64, over: u64, under: u64) -> Result<u64, TraceError
         TraceError::refused(
             node,
             format!("its {bytes} bytes times {over} over {under} are more than 2^63"),
-            "scale to fewer ranks, or with --sharded keep-total",
+            format!(
+                "scale to fewer ranks, or with {} keep-total",
+                Setting::Sharded
+            ),
         )
     })
 }

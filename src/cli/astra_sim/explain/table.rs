@@ -1,9 +1,9 @@
 //! Table of the effects of quirks: as text, CSV and JSON.
 
 use super::{QuirkRow, QuirkVariation, ReplayEnding};
-use crate::document::VersionedDocument;
 use chakram_base::units::Span;
 use chakram_report::csv::CsvRows;
+use chakram_report::document::VersionedDocument;
 use chakram_report::summary::HashedInput;
 use chakram_report::table::{TextTable, left, right};
 use chakram_report::text::TextStyle;

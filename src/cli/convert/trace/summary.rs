@@ -1,6 +1,6 @@
 //! Converted traces, and losses on the way.
 
-use crate::document::VersionedDocument;
+use chakram_report::document::VersionedDocument;
 use chakram_report::summary::thousands;
 use chakram_trace::format::format::TraceFormat;
 use chakram_trace::format::salvage::{LostRange, SalvageReport};

@@ -2,7 +2,7 @@
 
 use super::group_locations::GroupLocation;
 use super::{DryRunReport, phase};
-use crate::document::VersionedDocument;
+use chakram_report::document::VersionedDocument;
 use chakram_trace::format::TensorClass;
 use chakram_workloads::generate::training::{PlanSummary, StageSummary};
 use serde::Serialize;

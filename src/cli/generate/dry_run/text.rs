@@ -3,7 +3,7 @@
 use super::group_locations::{DimensionMembers, GroupLocation};
 use super::memory_fit::StageMemory;
 use super::{DryRunReport, phase};
-use chakram_base::units::Bytes;
+use chakram_base::units::{Bytes, percent};
 use chakram_report::summary::{counted, thousands};
 use chakram_report::table::{TextTable, left, right};
 use chakram_report::text::{TextStyle, paragraph};
@@ -57,8 +57,8 @@ fn head(out: &mut String, dry: &DryRunReport<'_>) -> Result {
     )?;
     writeln!(
         out,
-        "BUBBLE    {:.1} % of the work of a stage, {} on {}",
-        100.0 * summary.bubble,
+        "BUBBLE    {} of the work of a stage, {} on {}",
+        percent(summary.bubble),
         counted(summary.micro_batches.into(), "micro-batch"),
         counted(stages.len() as u64, "stage")
     )?;

@@ -1,5 +1,6 @@
 //! Flags of a plan, one for each of its options.
 
+use crate::flags::with_flags;
 use chakram_workloads::generate::plan::{
     OPTIONS, ParallelismPlan, PlanDraft, PlanOption, ValueSyntax,
 };
@@ -43,8 +44,8 @@ fn arg(option: &'static PlanOption) -> Arg {
         .visible_aliases(option.alias)
         .value_name(option.value)
         .help(match option.default {
-            "" => option.help.to_owned(),
-            default => format!("{} [default: {default}]", option.help),
+            "" => with_flags(option.help),
+            default => format!("{} [default: {default}]", with_flags(option.help)),
         })
         .help_heading(option.heading)
         .hide_short_help(option.is_rare)

@@ -3,7 +3,8 @@
 use super::TrainingArgs;
 use chakram_base::config::nearest;
 use chakram_hardware::machine::Machine;
-use chakram_workloads::generate::plan::{CoreGrid, CorePlacement, ResidencyRule, listed};
+use chakram_jobs::machine_facts;
+use chakram_workloads::generate::plan::{CorePlacement, listed};
 use chakram_workloads::generate::{GenerateError, ParallelismPlan, TrainingPattern};
 use chakram_workloads::model::{Model, ModelError};
 use std::error::Error;
@@ -34,20 +35,6 @@ impl PlanSource {
     }
 }
 
-/// The cores of a machine of tiles, as plans know them.
-pub fn core_grid(machine: &Machine) -> Option<CoreGrid> {
-    let tiles = machine.topology().tiles()?;
-    Some(CoreGrid {
-        dies: tiles.dies,
-        cores: tiles.cores,
-        faulty: tiles
-            .faulty_cores
-            .iter()
-            .map(|core| tiles.place(*core))
-            .collect(),
-    })
-}
-
 impl TrainingArgs {
     /// Resolves the request, on `machine` if there is one.
     pub fn asked(
@@ -72,37 +59,12 @@ impl TrainingArgs {
         })?;
         let (mut plan, origin) = self.plan.plan()?;
         let capacity = plan.capacity;
+        let on_tiles = machine.is_some() && plan.tiles != CorePlacement::None;
+        if self.run.map.is_some() && (on_tiles || !plan.place.is_empty()) {
+            return Err("--map and place both say where ranks sit\n  try: one of the two".into());
+        }
         if let Some(machine) = machine {
-            let all = 0..machine.classes().len();
-            plan.capacity = capacity.or(all.map(|class| machine.npu_memory(class).0).min());
-            let classes = machine.classes().iter();
-            let least = classes.map(|class| class.memory.capacity.0).min();
-            if plan.residency != ResidencyRule::None {
-                plan.sram = plan.sram.or(least);
-                let holds = machine.remote().map(|memory| memory.capacity.0);
-                plan.largest_access = plan.largest_access.or(holds);
-            }
-        }
-        if !plan.place.is_empty() {
-            if self.run.map.is_some() {
-                return Err(
-                    "--map and place both say where ranks sit\n  try: one of the two".into(),
-                );
-            }
-            if let Some(machine) = machine {
-                let dimensions = machine.topology().dimensions().iter();
-                let dimensions: Vec<_> = dimensions.map(|d| (&d.name[..], d.size)).collect();
-                plan.place_on(&dimensions)
-                    .map_err(|error| origin.with_source(error))?;
-            }
-        }
-        if let (Some(machine), false) = (machine, plan.tiles == CorePlacement::None) {
-            if self.run.map.is_some() {
-                return Err(
-                    "--map and place both say where ranks sit\n  try: one of the two".into(),
-                );
-            }
-            plan.place_on_tiles(core_grid(machine).as_ref())
+            plan.bind(&machine_facts(machine))
                 .map_err(|error| origin.with_source(error))?;
         }
         let tensor = match plan.stage_tensor.is_empty() {

@@ -55,13 +55,8 @@ fn class(name: &str, field: &ConfigField<'_>) -> Result<NpuClass, ConfigError> {
     if name.trim().is_empty() || name.chars().any(char::is_control) {
         return Err(table.refuse(quoted(name), "a name for the class"));
     }
-    let lanes = |key| {
-        let field = table.need(key, format_args!("a whole number from 1 to {MAX_LANES}"))?;
-        field.count(MAX_LANES)
-    };
     let mut peaks = peaks(&table)?;
-    let arrays = table.get("systolic");
-    peaks.set_systolic(arrays.map(|field| systolic(&field)).transpose()?);
+    peaks.set_systolic(table.optional("systolic", systolic)?);
     let bandwidth = table.quantity("memory_bandwidth", BANDWIDTH)?;
     let mut curves = curves::curves(&table)?;
     curves.measured = measured::measured(&table)?;
@@ -75,38 +70,30 @@ fn class(name: &str, field: &ConfigField<'_>) -> Result<NpuClass, ConfigError> {
             latency: table.quantity("memory_latency", LATENCY)?,
             capacity: capacity(&table, "memory_capacity")?,
         },
-        lanes: lanes("lanes")?,
-        host_lanes: lanes("host_lanes")?,
+        lanes: table.count("lanes", MAX_LANES)?,
+        host_lanes: table.count("host_lanes", MAX_LANES)?,
         slowdown: slowdown(&table)?,
     })
 }
 
 /// Reads the factor on kernels; 1 if there is none.
 fn slowdown(class: &ConfigTable<'_>) -> Result<f64, ConfigError> {
-    let Some(field) = class.get("slowdown") else {
-        return Ok(1.0);
-    };
-    let factor = field.positive(1e6)?;
-    if factor < 1.0 {
-        return Err(field.refuse(factor, "a factor of at least 1"));
-    }
-    Ok(factor)
+    class.or("slowdown", 1.0, |field| match field.positive(1e6)? {
+        factor if factor < 1.0 => Err(field.refuse(factor, "a factor of at least 1")),
+        factor => Ok(factor),
+    })
 }
 
 /// Systolic arrays: rows and columns of one, how many along the rows and columns of a result, and their clock.
 fn systolic(field: &ConfigField<'_>) -> Result<SystolicArrays, ConfigError> {
     let table = field.table(Some(&["array", "arrays", "clock"]))?;
-    let pair = |field: ConfigField<'_>| -> Result<[u32; 2], ConfigError> {
-        let expected = "two whole numbers such as [32, 32]";
-        let items = field.items(expected)?;
-        match items.as_slice() {
-            [a, b] => Ok([a.count(MAX_SIDE)?, b.count(MAX_SIDE)?]),
-            _ => Err(field.refuse(format_args!("{} numbers", items.len()), expected)),
-        }
+    let pair = |field: &ConfigField<'_>| -> Result<[u32; 2], ConfigError> {
+        let [a, b] = field.array("numbers", "two whole numbers such as [32, 32]")?;
+        Ok([a.count(MAX_SIDE)?, b.count(MAX_SIDE)?])
     };
     Ok(SystolicArrays {
-        array: pair(table.need("array", "rows and columns of an array such as [32, 32]")?)?,
-        arrays: table.get("arrays").map(pair).transpose()?.unwrap_or([1, 1]),
+        array: pair(&table.need("array", "rows and columns of an array such as [32, 32]")?)?,
+        arrays: table.or("arrays", [1, 1], pair)?,
         clock: table.quantity("clock", "1.2 GHz")?,
     })
 }

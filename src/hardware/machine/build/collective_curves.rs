@@ -38,9 +38,8 @@ pub(super) fn curves(dimension: &ConfigTable<'_>) -> Result<Vec<CollectiveCurve>
     };
     let mut curves: Vec<CollectiveCurve> = Vec::new();
     for table in field.tables(KEYS)? {
-        let expected = format!("a whole number from 1 to {MOST}");
         let kind = table.choice("collective", &KINDS)?;
-        let members = table.need("members", &expected)?.count(MOST)?;
+        let members = table.count("members", MOST)?;
         let points = match table.get("points") {
             Some(field) => measured_points(&field)?,
             None => regular_points(&table)?,
@@ -67,8 +66,7 @@ pub(super) fn curves(dimension: &ConfigTable<'_>) -> Result<Vec<CollectiveCurve>
 /// Points at sizes of which each is `factor` times the one before.
 fn regular_points(table: &ConfigTable<'_>) -> Result<Vec<(f64, f64)>, ConfigError> {
     let Bytes(first) = super::size(table, "first", CAPACITY)?;
-    let factor = table.need("factor", format_args!("a whole number from 1 to {MOST}"))?;
-    let factor = f64::from(factor.count(MOST)?);
+    let factor = f64::from(table.count("factor", MOST)?);
     let list = "a list of times, one for each size";
     let field = table.need("times", list)?;
     let mut points = Vec::new();

@@ -12,22 +12,21 @@ pub(super) fn pipeline(root: &ConfigTable<'_>) -> Result<ChunkPipeline, ConfigEr
         return Ok(ChunkPipeline::default());
     };
     let table = field.table(Some(KEYS))?;
-    let count = |key: &str, most: u32| match table.get(key) {
-        Some(field) => field.count(most).map(NonZeroU32::new),
-        None => Ok(None),
+    let count = |key: &str| {
+        let one = NonZeroU32::MIN;
+        let most = ChunkPipeline::MOST_CHUNKS;
+        table.or(key, one, |field| {
+            Ok(NonZeroU32::new(field.count(most)?).unwrap_or(one))
+        })
     };
-    let chunks = count("chunks", ChunkPipeline::MOST_CHUNKS)?;
-    let active = count("active", ChunkPipeline::MOST_CHUNKS)?;
     Ok(ChunkPipeline {
-        chunks: chunks.unwrap_or(NonZeroU32::MIN),
-        active: active.unwrap_or(NonZeroU32::MIN),
-        inter: match table.get("schedule") {
-            Some(field) => field.choice(&InterDimensionPolicy::ALL)?,
-            None => InterDimensionPolicy::default(),
-        },
-        intra: match table.get("order") {
-            Some(field) => field.choice(&IntraDimensionPolicy::ALL)?,
-            None => IntraDimensionPolicy::default(),
-        },
+        chunks: count("chunks")?,
+        active: count("active")?,
+        inter: table.or("schedule", InterDimensionPolicy::default(), |field| {
+            field.choice(&InterDimensionPolicy::ALL)
+        })?,
+        intra: table.or("order", IntraDimensionPolicy::default(), |field| {
+            field.choice(&IntraDimensionPolicy::ALL)
+        })?,
     })
 }

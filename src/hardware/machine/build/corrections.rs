@@ -17,11 +17,8 @@ pub(super) fn corrections(root: &ConfigTable<'_>) -> Result<Vec<PriceCorrection>
     for table in field.tables(KEYS)? {
         let expected = "two products, each [rows, columns, summed over]";
         let field = table.need("gemms", expected)?;
-        let items = field.items(expected)?;
-        let products = items.iter().map(product).collect::<Result<Vec<_>, _>>()?;
-        let Ok(gemms) = <[[u64; 3]; 2]>::try_from(products) else {
-            return Err(field.refuse(format_args!("{} products", items.len()), expected));
-        };
+        let [first, second] = field.array("products", expected)?;
+        let gemms = [product(&first)?, product(&second)?];
         if corrections.iter().any(|known| known.gemms == gemms) {
             return Err(field.refuse("a second correction of these products", "one for each"));
         }
@@ -41,9 +38,7 @@ pub(super) fn corrections(root: &ConfigTable<'_>) -> Result<Vec<PriceCorrection>
 /// Sizes of a product.
 fn product(field: &ConfigField<'_>) -> Result<[u64; 3], ConfigError> {
     let expected = "three sizes of a product, [rows, columns, summed over]";
-    let items = field.items(expected)?;
-    let sizes = items.iter().map(|item| item.count(u32::MAX).map(u64::from));
-    let sizes = sizes.collect::<Result<Vec<_>, _>>()?;
-    <[u64; 3]>::try_from(sizes)
-        .map_err(|_| field.refuse(format_args!("{} sizes", items.len()), expected))
+    let size = |field: ConfigField<'_>| field.count(u32::MAX).map(u64::from);
+    let [rows, columns, summed] = field.array("sizes", expected)?.map(size);
+    Ok([rows?, columns?, summed?])
 }

@@ -50,10 +50,7 @@ fn kept_rates(class: &ConfigTable<'_>) -> Result<KeptRates, ConfigError> {
         });
     };
     let table = field.table(Some(POWER))?;
-    let sustained = match table.get("sustained") {
-        Some(field) => field.positive(1.0)?,
-        None => 1.0,
-    };
+    let sustained = table.or("sustained", 1.0, |field| field.positive(1.0))?;
     let capped = match (table.get("limit"), table.get("rated")) {
         (None, None) => 1.0,
         (Some(limit), Some(rated)) => {
@@ -137,11 +134,8 @@ pub(super) fn curves(class: &ConfigTable<'_>) -> Result<KernelCurves, ConfigErro
             ramp: number(&table, "ramp", MOST)?,
             backward: number(&table, "backward", MOST)?,
             error: number(&table, "error", 10.0)?,
-            waves: table.get("waves").map(|field| waves(&field)).transpose()?,
-            decode: table
-                .get("decode")
-                .map(|field| decode(&field))
-                .transpose()?,
+            waves: table.optional("waves", waves)?,
+            decode: table.optional("decode", decode)?,
         };
         for dtype in formats(&table)? {
             curves.attention[dtype as usize] = Some(curve);

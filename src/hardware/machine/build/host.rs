@@ -29,30 +29,17 @@ pub(super) fn host(root: &ConfigTable<'_>) -> Result<Option<Host>, ConfigError> 
         return Ok(None);
     };
     let table = field.table(Some(KEYS))?;
-    let queue = table.need(
-        "queue",
-        format_args!("a whole number from 1 to {MAX_QUEUE}"),
-    )?;
     let launch = table.quantity("launch", LATENCY)?;
-    let backward = match table.get("backward") {
-        Some(field) => field.quantity(LATENCY)?,
-        None => launch,
-    };
+    let backward = table.or("backward", launch, |field| field.quantity(LATENCY))?;
     Ok(Some(Host {
         launch,
         backward,
         collective: table.quantity("collective", LATENCY)?,
         message: table.quantity("message", LATENCY)?,
         step: table.quantity("step", LATENCY)?,
-        queue: queue.count(MAX_QUEUE)?,
+        queue: table.count("queue", MAX_QUEUE)?,
         waits: table.choice("waits", &HostWait::ALL)?,
-        error: match table.get("error") {
-            Some(field) => field.positive(10.0)?,
-            None => UNSTATED_ERROR,
-        },
-        jitter: match table.get("jitter") {
-            Some(field) => field.quantity(LATENCY)?,
-            None => Span::ZERO,
-        },
+        error: table.or("error", UNSTATED_ERROR, |field| field.positive(10.0))?,
+        jitter: table.or("jitter", Span::ZERO, |field| field.quantity(LATENCY))?,
     }))
 }

@@ -22,18 +22,12 @@ pub(super) fn measured(class: &ConfigTable<'_>) -> Result<MeasuredKernels, Confi
     for table in field.tables(KEYS)? {
         let expected = "the name of kernels, as traces have it";
         let name = table.need("name", expected)?.text(expected)?;
-        let dtype = match table.get("format") {
-            Some(field) => Some(field.choice(&Dtype::ALL)?),
-            None => None,
-        };
+        let dtype = table.optional("format", |field| field.choice(&Dtype::ALL))?;
         let expected = "a list of [FLOPs, bytes, time]";
         let field = table.need("times", expected)?;
         let times = field.items(expected)?;
         let times = times.iter().map(time).collect::<Result<Vec<_>, _>>()?;
-        let error = |key: &str| match table.get(key) {
-            Some(field) => field.positive(LARGEST_ERROR),
-            None => Ok(0.0),
-        };
+        let error = |key| table.or(key, 0.0, |field| field.positive(LARGEST_ERROR));
         let Some(kernel) = MeasuredKernel::new(times, error("error")?, error("between")?) else {
             let expected = "at least one time, and one of each pair of FLOPs and bytes";
             return Err(field.refuse("none, or two of the same size", expected));
@@ -48,10 +42,7 @@ pub(super) fn measured(class: &ConfigTable<'_>) -> Result<MeasuredKernels, Confi
 
 fn time(field: &ConfigField<'_>) -> Result<MeasuredTime, ConfigError> {
     let expected = "FLOPs, bytes and a time, such as [2048, 512, \"1.5 us\"]";
-    let items = field.items(expected)?;
-    let [flops, bytes, time] = items.as_slice() else {
-        return Err(field.refuse(format_args!("{} values", items.len()), expected));
-    };
+    let [flops, bytes, time] = field.array("values", expected)?;
     let span: Span = time.quantity(LATENCY)?;
     Ok(MeasuredTime {
         flops: flops.between(0, MOST)?,

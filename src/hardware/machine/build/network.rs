@@ -139,18 +139,13 @@ pub(super) fn traffic(
         });
     };
     let table = field.table(Some(NETWORK))?;
-    let model = table
-        .get("model")
-        .map(|field| field.choice(&NetworkKind::ALL));
+    let model = table.or("model", default, |field| field.choice(&NetworkKind::ALL))?;
     let names = [
         (SwitchingMode::IDEAL, "cut_through"),
         (SwitchingMode::StoreAndForward, "store_and_forward"),
     ];
-    let mut switching = table
-        .get("switching")
-        .map(|field| field.choice(&names))
-        .transpose()?
-        .unwrap_or(SwitchingMode::IDEAL);
+    let ideal = SwitchingMode::IDEAL;
+    let mut switching = table.or("switching", ideal, |field| field.choice(&names))?;
     if let Some(field) = table.get("segment") {
         let segment: Bytes = field.quantity(SEGMENT)?;
         if switching == SwitchingMode::StoreAndForward {
@@ -158,13 +153,13 @@ pub(super) fn traffic(
         }
         switching = SwitchingMode::CutThrough { segment };
     }
-    let sends = table
-        .get("send_completion")
-        .map(|field| field.choice(&SendCompletion::ALL));
+    let sends = table.optional("send_completion", |field| {
+        field.choice(&SendCompletion::ALL)
+    })?;
     Ok(TrafficSection {
-        model: model.transpose()?.unwrap_or(default),
+        model,
         switching,
-        sends: sends.transpose()?.unwrap_or_default(),
+        sends: sends.unwrap_or_default(),
     })
 }
 

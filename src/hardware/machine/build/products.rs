@@ -54,14 +54,11 @@ pub(super) fn add(
 
 fn shape(field: &ConfigField<'_>) -> Result<([u64; 3], f64), ConfigError> {
     let expected = "three sizes and a time, such as [4096, 1024, 512, \"25 us\"]";
-    let items = field.items(expected)?;
-    let [m, n, k, time] = items.as_slice() else {
-        return Err(field.refuse(format_args!("{} values", items.len()), expected));
-    };
+    let [m, n, k, time] = field.array("values", expected)?;
     let span: Span = time.quantity(LATENCY)?;
     if span == Span::ZERO {
         return Err(time.refuse("no time", "more than zero"));
     }
     let size = |field: &ConfigField<'_>| field.count(u32::MAX).map(u64::from);
-    Ok(([size(m)?, size(n)?, size(k)?], span.seconds()))
+    Ok(([size(&m)?, size(&n)?, size(&k)?], span.seconds()))
 }

@@ -97,10 +97,7 @@ pub(super) fn remote(
         _ => CHANNEL,
     };
     let table = field.table(Some(keys))?;
-    let dimension = match table.get("through") {
-        Some(field) => Some(through(&field, chosen, topology)?),
-        None => None,
-    };
+    let dimension = table.optional("through", |field| through(field, chosen, topology))?;
     // With `through` the design's port bandwidth is the network's, which must not be stated twice.
     let port = |key| port(&table, key, dimension, topology);
     let attachment = match chosen {
@@ -201,11 +198,11 @@ fn hierarchical(
     npus: u32,
     in_node_bandwidth: Bandwidth,
 ) -> Result<HierarchicalPool, ConfigError> {
-    let npus_per_node = count(table, "npus_per_node", npus)?;
+    let npus_per_node = table.count("npus_per_node", npus)?;
     divides(table, "npus_per_node", npus_per_node, npus)?;
     Ok(HierarchicalPool {
-        groups: count(table, "groups", MOST)?,
-        out_switches: count(table, "out_switches", MOST)?,
+        groups: table.count("groups", MOST)?,
+        out_switches: table.count("out_switches", MOST)?,
         npus_per_node,
         node_bandwidth: rate(table, "node_bandwidth")?,
         in_node_bandwidth,
@@ -227,7 +224,7 @@ fn switch(
     // NPUs or switches that are not joined yet.
     let mut below = npus;
     for level in &tables {
-        let fan_in = count(level, "fan_in", below)?;
+        let fan_in = level.count("fan_in", below)?;
         divides(level, "fan_in", fan_in, below)?;
         below /= fan_in;
         levels.push(SwitchLevel {
@@ -236,7 +233,7 @@ fn switch(
         });
     }
     Ok(SwitchPool {
-        groups: count(table, "groups", MOST)?,
+        groups: table.count("groups", MOST)?,
         npu_bandwidth,
         levels,
         chunk: size(table, "chunk", CHUNK)?,
@@ -244,7 +241,7 @@ fn switch(
 }
 
 fn ring(table: &ConfigTable<'_>, npus: u32) -> Result<RingPool, ConfigError> {
-    let groups = count(table, "groups", npus.min(RingPool::MOST))?;
+    let groups = table.count("groups", npus.min(RingPool::MOST))?;
     divides(table, "groups", groups, npus)?;
     Ok(RingPool {
         groups,
@@ -255,8 +252,8 @@ fn ring(table: &ConfigTable<'_>, npus: u32) -> Result<RingPool, ConfigError> {
 }
 
 fn mesh(table: &ConfigTable<'_>, npus: u32) -> Result<MeshPool, ConfigError> {
-    let columns = count(table, "columns", npus.min(MeshPool::MOST))?;
-    let rows = count(table, "rows", npus.min(MeshPool::MOST) / columns)?;
+    let columns = table.count("columns", npus.min(MeshPool::MOST))?;
+    let rows = table.count("rows", npus.min(MeshPool::MOST) / columns)?;
     divides(table, "rows", columns * rows, npus)?;
     Ok(MeshPool {
         columns,
@@ -269,12 +266,6 @@ fn mesh(table: &ConfigTable<'_>, npus: u32) -> Result<MeshPool, ConfigError> {
 
 fn rate(table: &ConfigTable<'_>, key: &str) -> Result<Bandwidth, ConfigError> {
     table.quantity(key, BANDWIDTH)
-}
-
-/// A whole number from 1 to `most`.
-fn count(table: &ConfigTable<'_>, key: &str, most: u32) -> Result<u32, ConfigError> {
-    let expected = format!("a whole number from 1 to {most}");
-    table.need(key, expected)?.count(most)
 }
 
 /// Refuses the value of `key`, which makes `part` of something, unless this divides `all`.

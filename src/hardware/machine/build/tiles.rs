@@ -55,11 +55,11 @@ pub(super) fn tiles(
     let (grid, shape) = grid(&table)?;
     let inside = table.quantity("link_bandwidth", BANDWIDTH)?;
     let latency = table.quantity("link_latency", LATENCY)?;
-    let algorithm = match table.get("algorithm") {
-        Some(field) => field.choice(&AlgorithmChoice::ALL)?,
-        // In the order of the group, as in the paper.
-        None => AlgorithmChoice::Named(CollectiveAlgorithm::Ring),
-    };
+    // In the order of the group, as in the paper.
+    let ring = AlgorithmChoice::Named(CollectiveAlgorithm::Ring);
+    let algorithm = table.or("algorithm", ring, |field| {
+        field.choice(&AlgorithmChoice::ALL)
+    })?;
     let topology = Topology::tiled(grid, shape, inside, latency)
         .ok_or_else(|| table.refuse("links of no rate that can be counted", "less bandwidth"))?;
     let TrafficSection {
@@ -68,10 +68,7 @@ pub(super) fn tiles(
         sends,
     } = traffic(root, NetworkKind::Exclusive)?;
     let topology = topology.with_switching(switching);
-    let dram = table
-        .get("dram")
-        .map(|field| dram::dram(&field, &topology))
-        .transpose()?;
+    let dram = table.optional("dram", |field| dram::dram(field, &topology))?;
     let section = NetworkSection {
         topology,
         model,
@@ -87,12 +84,8 @@ pub(super) fn tiles(
 /// Dies, cores, borders and faults, and the wiring.
 fn grid(table: &ConfigTable<'_>) -> Result<(TileGrid, DimensionShape), ConfigError> {
     let pair = |key: &str, expected: &str| -> Result<[u32; 2], ConfigError> {
-        let field = table.need(key, expected)?;
-        let items = field.items(expected)?;
-        match items.as_slice() {
-            [x, y] => Ok([x.count(Topology::MAX_NPUS)?, y.count(Topology::MAX_NPUS)?]),
-            _ => Err(field.refuse(format_args!("{} numbers", items.len()), expected)),
-        }
+        let [x, y] = table.need(key, expected)?.array("numbers", expected)?;
+        Ok([x.count(Topology::MAX_NPUS)?, y.count(Topology::MAX_NPUS)?])
     };
     let dies = pair("dies", "dies along x and y, such as [5, 4]")?;
     let cores = pair("cores", "cores of a die along x and y, such as [4, 4]")?;
@@ -120,21 +113,12 @@ fn grid(table: &ConfigTable<'_>) -> Result<(TileGrid, DimensionShape), ConfigErr
             bandwidth: table.quantity(bandwidth, BANDWIDTH)?,
             latency: table.quantity(latency, LATENCY)?,
         },
-        half_duplex: match table.get("duplex") {
-            Some(field) => field.choice(&DUPLEX)?,
-            None => false,
-        },
-        barrier: match table.get("barrier") {
-            Some(_) => Some(table.quantity("barrier", LATENCY)?),
-            None => None,
-        },
+        half_duplex: table.or("duplex", false, |field| field.choice(&DUPLEX))?,
+        barrier: table.optional("barrier", |field| field.quantity(LATENCY))?,
         faulty_cores: BTreeSet::new(),
         faulty_links: BTreeSet::new(),
     };
-    let shape = match table.get("shape") {
-        Some(field) => field.choice(&SHAPES)?,
-        None => DimensionShape::Mesh,
-    };
+    let shape = table.or("shape", DimensionShape::Mesh, |field| field.choice(&SHAPES))?;
     if let Some(field) = table.get("faulty_cores") {
         for item in field.items("places of cores, such as [[0, 3], [7, 2]]")? {
             let [x, y] = places(&item, &grid, "the place of a core, such as [0, 3]")?;

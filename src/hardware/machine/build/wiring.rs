@@ -102,15 +102,11 @@ pub(super) fn bandwidth(table: &ConfigTable<'_>) -> Result<Bandwidth, ConfigErro
         links.push((count, rate.bytes_per_second()));
     }
     links.sort_by_key(|(count, _)| *count);
-    let interpolation = table
-        .get("interpolate")
-        .map(|field| field.choice(&INTERPOLATIONS));
+    let none = LinkInterpolation::None;
     let technology = LinkTechnology {
         interface: 0.0,
         links,
-        interpolation: interpolation
-            .transpose()?
-            .unwrap_or(LinkInterpolation::None),
+        interpolation: table.or("interpolate", none, |field| field.choice(&INTERPOLATIONS))?,
     };
     let size = table.need("size", "the number of NPUs along this dimension")?;
     let most = own_links::chips_of(table, size.count(MOST_NPUS)?)?.most_links();
@@ -199,17 +195,15 @@ fn change(table: &ConfigTable<'_>, topology: &Topology) -> Result<LinkChange, Co
     let text = field.text(&expected)?;
     let ranges = class_assignment::ranges(text, 0, npus);
     let ranges = ranges.map_err(|piece| field.refuse(quoted(piece), &expected))?;
-    let dimension = table.get("dimension").map(|field| {
+    let dimension = table.optional("dimension", |field| {
         let name = field.line()?;
         let names = topology.dimensions().iter();
         let found = names.map(|d| &d.name).position(|known| known == name);
         let number = found.map(|d| d as u32);
         number.ok_or_else(|| field.refuse(quoted(name), "the name of a dimension"))
-    });
-    let bandwidth = table
-        .get("bandwidth")
-        .map(|field| field.quantity(BANDWIDTH));
-    let latency = table.get("latency").map(|field| field.quantity(LATENCY));
+    })?;
+    let bandwidth = table.optional("bandwidth", |field| field.quantity(BANDWIDTH))?;
+    let latency = table.optional("latency", |field| field.quantity(LATENCY))?;
     if bandwidth.is_none() && latency.is_none() {
         return Err(table.refuse("nothing to change", "`bandwidth` or `latency`"));
     }
@@ -219,8 +213,8 @@ fn change(table: &ConfigTable<'_>, topology: &Topology) -> Result<LinkChange, Co
             .flat_map(|range| (range.first..=range.last).map(Npu))
             .collect(),
         between,
-        dimension: dimension.transpose()?,
-        bandwidth: bandwidth.transpose()?,
-        latency: latency.transpose()?,
+        dimension,
+        bandwidth,
+        latency,
     })
 }

@@ -21,19 +21,13 @@ pub enum SearchStrategy {
 }
 
 impl SearchStrategy {
-    const NAMES: [(&'static str, &'static str); 4] = [
-        ("grid", "grid"),
-        ("random", "random"),
-        ("coordinate", "coordinate"),
-        ("branch-and-bound", "branch-and-bound"),
-    ];
+    const NAMES: [&'static str; 4] = ["grid", "random", "coordinate", "branch-and-bound"];
 
     fn read(table: &ConfigTable<'_>) -> Result<Self, ConfigError> {
         let draws = table.get("draws");
-        let name = match table.get("strategy") {
-            Some(field) => field.choice(&Self::NAMES.map(|(a, b)| (a, b)))?,
-            None => "grid",
-        };
+        let name = table.or("strategy", "grid", |field| {
+            field.choice(&Self::NAMES.map(|name| (name, name)))
+        })?;
         if let (Some(field), true) = (&draws, name != "random") {
             return Err(field.refuse(
                 "draws",

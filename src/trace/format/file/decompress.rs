@@ -141,7 +141,7 @@ mod tests {
         assert!(bytes.len() <= 16 << 20, "{}", bytes.len());
         let wrong = wrong.expect("it is refused").to_string();
         assert!(
-            wrong.contains("16.8 MB") && wrong.contains("--max-ratio"),
+            wrong.contains("16.8 MB") && wrong.contains("`max_ratio`"),
             "{wrong}"
         );
         // The same of a pipe, whose size is what has come.

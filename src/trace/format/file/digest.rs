@@ -3,6 +3,7 @@
 use super::RankFile;
 use crate::format::TraceError;
 use crate::format::digest::FileDigest;
+use chakram_base::setting::Setting;
 
 impl FileDigest {
     /// Fails if `bytes`, the contents of `file`, differ from this.
@@ -41,7 +42,10 @@ impl FileDigest {
         TraceError::refused_in(
             &file.path,
             found,
-            "write the job again, or --no-verify, which takes files as they are",
+            format!(
+                "write the job again, or {}, which takes files as they are",
+                Setting::NoVerify
+            ),
         )
     }
 }

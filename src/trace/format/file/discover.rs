@@ -5,6 +5,7 @@ use super::names::split_name;
 use super::{RankFile, not_found};
 use crate::format::job::{self, JobFile};
 use crate::format::{TraceError, TraceLocation};
+use chakram_base::setting::Setting;
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -245,7 +246,10 @@ fn not_of_job(path: &Path, job: &Path, rank: u32) -> TraceError {
             "it is no part of the job beside it: {} names no rank {rank}, so it may be of an earlier job",
             job.display()
         ),
-        "the prefix of the job for its ranks alone, or --no-verify to read the file all the same",
+        format!(
+            "the prefix of the job for its ranks alone, or {} to read the file all the same",
+            Setting::NoVerify
+        ),
     )
 }
 

@@ -5,6 +5,7 @@ use crate::format::proto::{Int64List, Node, attribute_proto::Value};
 use crate::format::schema_layout::{self, MessageLayout};
 use crate::format::wire::{FrameCursor, RawRecord, WireCursor, WireValue};
 use crate::format::{TraceError, TraceLocation};
+use chakram_base::setting::Setting;
 use prost::Message;
 
 /// Detected generation, and whether the file begins with metadata.
@@ -192,8 +193,13 @@ fn at(record: RawRecord<'_>) -> TraceLocation {
     }
 }
 
-const HINT: &str = "`chakram convert trace` with --generation and the generation that wrote the file, \
-                    for example --generation 0.0.2; `--generation 0.0.4` is the current one";
+fn hint() -> String {
+    let generation = Setting::Generation;
+    format!(
+        "`chakram convert trace` with {generation} and the generation that wrote the file, \
+         for example {generation} 0.0.2; `{generation:#} 0.0.4` is the current one"
+    )
+}
 
 fn ambiguous(record: RawRecord<'_>, left: &[GenerationCandidate]) -> TraceError {
     let mut names: Vec<String> = left.iter().map(|c| c.generation.to_string()).collect();
@@ -205,7 +211,7 @@ fn ambiguous(record: RawRecord<'_>, left: &[GenerationCandidate]) -> TraceError 
              this record differently",
             names.join(" or ")
         ),
-        HINT,
+        hint(),
     )
 }
 
@@ -217,6 +223,6 @@ fn contradictory(record: RawRecord<'_>, reasons: &[String]) -> TraceError {
              that those before it leave ({})",
             reasons.join("; ")
         ),
-        format!("{HINT}; --salvage, if the file is damaged"),
+        format!("{}; {}, if the file is damaged", hint(), Setting::Salvage),
     )
 }

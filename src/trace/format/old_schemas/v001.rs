@@ -60,7 +60,7 @@ pub(super) fn node(record: RawRecord<'_>) -> Result<Node, TraceError> {
     let kind = fixed.get(3).unwrap_or(0);
     node.r#type = node_type(kind).ok_or_else(|| {
         let found = format!("node type {kind} does not exist in 0.0.1, which has 0 to 6");
-        TraceError::refused(node.id, found, super::HINT)
+        TraceError::refused(node.id, found, super::hint())
     })?;
     node.duration_micros = fixed.get(7).unwrap_or(0);
     attributes(&mut node, &fixed, dimensions)?;
@@ -127,7 +127,7 @@ fn comm_type(id: u64, old: Option<u64>, collective: bool) -> Result<Option<Value
         None => Err(TraceError::refused(
             id,
             format!("collective {old} does not exist in 0.0.1, which has 1 to 4"),
-            super::HINT,
+            super::hint(),
         )),
     }
 }

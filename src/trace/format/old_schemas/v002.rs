@@ -1,6 +1,6 @@
 //! Nodes of 0.0.2 and 0.0.3, with inputs and outputs as texts and attributes that name their type.
 
-use super::{CURRENT, HINT, SchemaGeneration, text, v001};
+use super::{CURRENT, SchemaGeneration, hint, text, v001};
 use crate::format::TraceError;
 use crate::format::proto::{self, AttributeProto, IoInfo, Node, attribute_proto::Value};
 use crate::format::wire::{RawRecord, WireCursor, WireValue};
@@ -124,7 +124,7 @@ pub(super) fn node(
     }
     .ok_or_else(|| {
         let found = format!("node type {kind} does not exist in {generation}");
-        TraceError::refused(node.id, found, HINT)
+        TraceError::refused(node.id, found, hint())
     })?;
     let [values, shapes, types, out_values, out_shapes, out_types] = texts;
     node.inputs = io(values, shapes, types);
@@ -167,7 +167,7 @@ fn take(node: &mut Node, mut attribute: AttributeProto) -> Result<(), TraceError
                         format!(
                             "collective {old} does not exist in 0.0.2 and 0.0.3, which have 0 to 4"
                         ),
-                        HINT,
+                        hint(),
                     ));
                 }
                 // The attribute has no meaning on messages.

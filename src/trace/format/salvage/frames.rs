@@ -4,6 +4,7 @@ use super::{LostRange, SalvageReport, SalvagedRecord};
 use crate::format::schema_layout::{self, LayoutFit, MessageLayout};
 use crate::format::wire::{MAX_RECORD, RawRecord, WireCursor};
 use crate::format::{SchemaGeneration, TraceError, TraceLocation, old_schemas};
+use chakram_base::setting::Setting;
 use prost::encoding::encoded_len_varint;
 use std::ops::Range;
 
@@ -133,7 +134,10 @@ fn best(contents: &[u8]) -> Result<SalvagedFile, TraceError> {
                 "what is sound in this file may be of {} or {other}",
                 best.generation
             ),
-            "--generation and the generation that wrote the file",
+            format!(
+                "{} and the generation that wrote the file",
+                Setting::Generation
+            ),
         )),
     }
 }

@@ -5,7 +5,10 @@ use crate::format::proto::{self, AttributeProto, attribute_proto::Value as Proto
 use crate::format::scan::{self, DependencyVisitor};
 use crate::format::split_sizes::SplitSizes;
 use crate::format::wire::FrameCursor;
-use crate::format::{CollectiveKind, Dtype, MemoryChanges, NodeLabels, TrainingPhase};
+use crate::format::{
+    CollectiveKind, Dtype, GroupName, MemoryChanges, MemoryLocation, NodeLabels, TrainingPhase,
+};
+use chakram_base::units::Span;
 use prost::Message;
 
 #[derive(Default)]

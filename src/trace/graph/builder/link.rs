@@ -5,6 +5,7 @@ use crate::format::{TraceError, escape};
 use crate::graph::Csr;
 use crate::graph::cycle::short_cycle;
 use chakram_base::ids::NodeIndex;
+use chakram_base::setting::Setting;
 
 impl GraphBuilder {
     /// Returns the number of control dependencies.
@@ -169,8 +170,11 @@ impl GraphBuilder {
         TraceError::refused(
             first,
             text,
-            "with --deps data control dependencies are left out; a cycle of data dependencies \
-             cannot be replayed",
+            format!(
+                "with {} data control dependencies are left out; a cycle of data dependencies \
+                 cannot be replayed",
+                Setting::Dependencies
+            ),
         )
     }
 }

@@ -59,7 +59,7 @@ fn operators(root: &ConfigTable<'_>) -> Result<Vec<OperatorDegrees>, ConfigError
     let one = |table: &ConfigTable<'_>| {
         let expected = "an operator's name, such as \"mlp.up\" or \"stage2.0/conv*\"";
         let name = table.need("name", expected)?.line()?.to_owned();
-        let degree = |key| table.get(key).map_or(Ok(1), |field| field.count(MOST));
+        let degree = |key| table.or(key, 1, |field| field.count(MOST));
         let degrees = ShardingDegrees {
             b: degree("b")?,
             m: degree("m")?,

@@ -37,7 +37,7 @@ pub struct PlanOption {
     pub alias: Option<&'static str>,
     /// Name of the flag's value in help; empty where there is no flag.
     pub value: &'static str,
-    /// Meaning, for help.
+    /// Meaning, for help, with the key of another option in braces: `with {zero} 3`.
     pub help: &'static str,
     /// Heading of its group in help.
     pub heading: &'static str,
@@ -218,7 +218,7 @@ plan_options! {
     /// All have `tensor`, which is the largest of them, where this is empty. Read it through
     /// [`ParallelismPlan::tensor_of`].
     stage_tensor: Vec<u32> = Vec::new(),
-    "Tensor-parallel degree of each stage (4,2), joined by --adapters" {
+    "Tensor-parallel degree of each stage (4,2), joined by {adapters}" {
         value: "N", is_rare: true, refusals: &[
             (|p| !p.stage_tensor.is_empty() && p.stage_tensor.len() != p.pipeline as usize,
                 |p| format!("{} degrees", p.stage_tensor.len()), "one for each stage of pipeline"),
@@ -269,7 +269,7 @@ plan_options! {
                 "false with tensor = 1: it shards tokens over a tensor group"),
         ]
     };
-    pad_heads: bool = false, "Pad attention heads to a multiple of --tensor" {
+    pad_heads: bool = false, "Pad attention heads to a multiple of {tensor}" {
         value: "BOOL", default: "false", is_rare: true, is_switch: true, refusals: &[
             (|p| p.pad_heads && p.tensor == 1, |_| "true".to_owned(),
                 "false with tensor = 1, which every number of heads is a multiple of"),
@@ -291,7 +291,7 @@ plan_options! {
     schedule: PipelineSchedule = PipelineSchedule::OneForwardOneBackward, "Pipeline schedule" {
         value: "NAME", default: "1f1b"
     } as ScheduleName => |draft, name| draft.schedule = Some(name),
-        and chunks, "Model chunks per stage, with --schedule interleaved" { value: "N", is_rare: true }
+        and chunks, "Model chunks per stage, with {schedule} interleaved" { value: "N", is_rare: true }
         as u32 => |draft, chunks| draft.chunks = Some(chunks);
     split: SplitUnit = SplitUnit::Blocks,
     "What stages have equally many of" {
@@ -362,26 +362,26 @@ plan_options! {
                 "beside sram, or a machine, whose NPUs have some"),
         ]
     };
-    sram: Option<u64> = None, "SRAM of a core, for --residency; the machine's by default" {
+    sram: Option<u64> = None, "SRAM of a core, for {residency}; the machine's by default" {
         value: "SIZE", heading: MEMORY, is_rare: true, example: "3 MB", refusals: &[
             (|p| p.sram == Some(0), |_| "0 B".to_owned(), "bytes, for example 3 MB"),
         ]
     } as Bytes => |draft, bytes| draft.plan.sram = Some(bytes.0);
     largest_access: Option<u64> = None,
-    "Largest load or store, for --residency; all of memory by default" {
+    "Largest load or store, for {residency}; all of memory by default" {
         value: "SIZE", heading: MEMORY, is_rare: true, example: "64 GB", refusals: &[
             (|p| p.largest_access.is_some_and(|most| Some(most) < p.sram), |p| p.largest_access.unwrap_or(0).to_string(),
                 "at least the SRAM of a core, which a load fills"),
         ]
     } as Bytes => |draft, bytes| draft.plan.largest_access = Some(bytes.0);
-    prefetch: u32 = 1, "Layers whose parameters are gathered ahead, with --zero 3" {
+    prefetch: u32 = 1, "Layers whose parameters are gathered ahead, with {zero} 3" {
         value: "LAYERS", heading: MEMORY, default: "1", is_rare: true, least: 0
     };
     /// Otherwise they stay for the step.
-    reshard: bool = true, "Free gathered parameters after each pass (--zero 3)" {
+    reshard: bool = true, "Free gathered parameters after each pass ({zero} 3)" {
         value: "BOOL", heading: MEMORY, default: "true", is_rare: true
     };
-    accumulate: bool = false, "Reduce gradients once per step, with --zero 2 or 3" {
+    accumulate: bool = false, "Reduce gradients once per step, with {zero} 2 or 3" {
         value: "BOOL", heading: MEMORY, default: "false", is_rare: true, is_switch: true
     };
     optimizer: Optimizer = Optimizer::Adam, "Optimizer" { value: "NAME", heading: MEMORY, default: "adam" };
@@ -402,7 +402,7 @@ plan_options! {
         value: "BOOL", heading: OVERLAP, default: "true", is_rare: true
     };
     gather_overlap: bool = false,
-    "Gather parameters beside the next forward pass, with --zero 1 or 2" {
+    "Gather parameters beside the next forward pass, with {zero} 1 or 2" {
         value: "BOOL", heading: OVERLAP, default: "false", is_rare: true, is_switch: true, refusals: &[
             (|p| p.gather_overlap && !matches!(p.zero, ZeroStage::Optimizer | ZeroStage::Gradients), |_| "true".to_owned(),
                 "false unless zero is 1 or 2: parameters are gathered after the optimizer with these only"),
@@ -446,7 +446,7 @@ plan_options! {
             (|p| p.bucket == 0, |_| "0 B".to_owned(), "bytes, for example 40 MB"),
         ]
     } as Bytes => |draft, bytes| draft.plan.bucket = bytes.0;
-    first_bucket: Option<u64> = None, "Size of the first gradient buckets; --bucket by default" {
+    first_bucket: Option<u64> = None, "Size of the first gradient buckets; {bucket} by default" {
         value: "SIZE", heading: OVERLAP, is_rare: true, example: "1 MiB", refusals: &[
             (|p| p.first_bucket == Some(0), |_| "0 B".to_owned(), "bytes, for example 1 MiB"),
         ]
@@ -507,6 +507,18 @@ plan_options! {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn help_refers_to_options_by_their_keys() {
+        let keys = OPTIONS
+            .iter()
+            .flat_map(|option| option.help.split('{').skip(1));
+        let keys: Vec<_> = keys.map(|rest| rest.split_once('}').unwrap().0).collect();
+        assert!(keys.contains(&"zero"));
+        for key in keys {
+            assert!(OPTIONS.iter().any(|option| option.key == key), "{key}");
+        }
+    }
 
     #[test]
     fn defaults_that_help_names_are_those_of_a_new_plan() {

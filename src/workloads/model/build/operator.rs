@@ -173,10 +173,8 @@ pub(super) fn operator(
     // OPS is in the order of the enum.
     let (_, word, keys) = OPS[op as usize];
     let table = field.table(Some(&[&COMMON, keys].concat()))?;
-    let name = table.get("name").map_or(Ok(word), |field| field.line())?;
-    let cut = table
-        .get("cut")
-        .map_or(Ok(TensorSplit::Replicated), |f| f.choice(&CUTS))?;
+    let name = table.or("name", word, |field| field.line())?;
+    let cut = table.or("cut", TensorSplit::Replicated, |f| f.choice(&CUTS))?;
     let around = flag_or(&table, "around", false)?;
     let shape = if around { state.around } else { state.main };
     let (work, shape) = work(op, &table, shape)?;

@@ -168,10 +168,7 @@ fn head(root: &ConfigTable<'_>) -> Result<OutputHead, ConfigError> {
         ("masked", "masked"),
         ("pooler", "pooler"),
     ];
-    let head = match root.get("head") {
-        Some(field) => field.choice(&heads)?,
-        None => "logits",
-    };
+    let head = root.or("head", "logits", |field| field.choice(&heads))?;
     match (head, root.get("tied")) {
         ("logits", _) => {
             let tied = root.need("tied", "whether logits use the embedding's weights")?;

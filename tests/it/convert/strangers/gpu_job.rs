@@ -2,10 +2,10 @@
 //! for the device. It is written without the generator of other tests, so that nothing here was tuned for what is tested.
 
 use super::super::rig::{Job, replay, try_convert};
-use chakram::internals::converters::pytorch::ConvertOptions as Conversion;
-use chakram::internals::engine::CommTiming;
-use chakram::internals::trace::TraceError;
-use chakram::internals::workload::MissingRankPolicy;
+use chakram::convert::ConvertOptions as Conversion;
+use chakram::engine::CommTiming;
+use chakram::trace::TraceError;
+use chakram::workload::MissingRankPolicy;
 use serde_json::{Value, json};
 
 /// Stream of kernels that compute, and of those that communicate.

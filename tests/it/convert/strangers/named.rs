@@ -1,8 +1,8 @@
 //! Names of files, ids that passed through tables, and numbers that are none.
 
 use super::super::rig::{Job, try_convert};
-use chakram::internals::converters::pytorch::ConvertOptions as Conversion;
-use chakram::internals::trace::TraceError;
+use chakram::convert::ConvertOptions as Conversion;
+use chakram::trace::TraceError;
 use std::path::Path;
 
 /// An operator of 10 µs at `start`, and the kernel of 20 µs that it launches, all of process 7000.

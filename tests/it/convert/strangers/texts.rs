@@ -1,7 +1,7 @@
 //! Encodings, packages, and texts that are no capture.
 
 use super::gpu_job::{converted, converted_ranks, device_ns, events, files, hold, is, refused};
-use chakram::internals::trace::file::CompressedWriter;
+use chakram::trace::CompressedWriter;
 use serde_json::{Value, json};
 use std::io::Write;
 

@@ -3,9 +3,9 @@
 use super::{MODELS, SHARED, access, at_rate, machine, pool, run};
 use crate::physics::lines::{Line, call, kernel, receive, send};
 use crate::physics::rig::{cases, job};
-use chakram::internals::collective::ChunkPipeline;
-use chakram::internals::network::NetworkKind;
-use chakram::internals::trace::CollectiveKind as K;
+use chakram::engine::NetworkModel;
+use chakram::machine::ChunkPipeline;
+use chakram::trace::CollectiveKind as K;
 use proptest::prelude::*;
 use std::num::NonZeroU32;
 use testkit::port_chunks::{self, Access, Job, Message};
@@ -92,13 +92,13 @@ proptest! {
         // Time by the pipeline: the stream, and the time of a chunk in all stages but the longest.
         let fill = times[0] + times[1] + alike * piece * port - apart;
         let formula = (pool_ns + link_ns) * 1000 + chunks * apart + fill;
-        prop_assert_eq!(run(&quiet, &machine, NetworkKind::ContentionFree).ps(), formula);
+        prop_assert_eq!(run(&quiet, &machine, NetworkModel::ContentionFree).ps(), formula);
         for network in SHARED {
             prop_assert_eq!(run(&quiet, &machine, network).ps(), formula, "{}", network);
             let expected = port_chunks::ends(&Job {
                 npus: npus as usize,
                 latency: link_ns * 1000,
-                last_link_first: network == NetworkKind::Ports,
+                last_link_first: network == NetworkModel::Ports,
                 accesses: all.clone(),
                 messages: messages.clone(),
                 pool_latency: pool_ns * 1000,

@@ -1,6 +1,6 @@
 //! A plain parse of a profile: all fields of all messages as lists, and sums over them.
 
-use chakram::internals::trace::file::TraceContents;
+use chakram::trace::TraceContents;
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
 

@@ -4,7 +4,7 @@ use super::event::{Event, line};
 use super::{CAPTURED, OLDER};
 use crate::convert::rig::{self, COLLECTIVE, RECEIVE, SEND, Trace, attribute, text};
 use crate::corpus::corpus;
-use chakram::internals::converters::pytorch::HostTrace;
+use chakram::convert::HostTrace;
 
 /// The lines of a converted rank, and the FLOPs that the conversion finds in each.
 fn converted(trace: &Trace) -> Vec<(String, u64)> {

@@ -1,9 +1,7 @@
 //! The nodes of a generated rank.
 
 use super::event::{Event, shapes};
-use chakram::internals::trace::scan::NodeView;
-use chakram::internals::trace::write::Sink;
-use chakram::internals::trace::{CollectiveKind, GroupName, Op, TraceError};
+use chakram::trace::{CollectiveKind, GroupName, NodeView, Op, Sink, TraceError};
 
 /// A node of the generated trace.
 pub struct Node {

@@ -1,6 +1,6 @@
 //! Elements that members need and have, one by one.
 
-use chakram::internals::model::OperatorKind;
+use chakram::model::OperatorKind;
 use std::collections::BTreeMap;
 
 /// Operator that is looked at.

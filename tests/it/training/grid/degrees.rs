@@ -2,20 +2,16 @@
 
 use super::super::Sums;
 use super::{GPT, flops_once, is_even, is_sound, job, list};
-use chakram::internals::generate::plan::{
-    AttentionKernel, OperatorDegrees, RecomputePolicy, ZeroStage,
+use chakram::generate::{
+    AttentionKernel, GeneratedJob, OperatorDegrees, ParallelismPlan, PipelineSchedule,
+    RecomputePolicy, ShardingDegrees, ZeroStage,
 };
-use chakram::internals::generate::schedule::PipelineSchedule;
-use chakram::internals::generate::sharding::ShardingDegrees;
-use chakram::internals::generate::{GeneratedJob, ParallelismPlan};
-use chakram::internals::machine::Machine;
-use chakram::internals::model::{
+use chakram::machine::Machine;
+use chakram::model::{
     ActivationFunction, LayerOperator, Model, OperatorKind, OutputHead, PositionEncoding,
     TensorSplit, TransformerBlock, TransformerModel,
 };
-use chakram::internals::trace::scan::NodeView;
-use chakram::internals::trace::write::Sink;
-use chakram::internals::trace::{Op, TraceError};
+use chakram::trace::{NodeView, Op, Sink, TraceError};
 use std::collections::{BTreeMap, BTreeSet};
 use told::{OTHERS, TRANSFORMERS};
 

@@ -26,10 +26,8 @@ pub(super) fn dram(
 ) -> Result<RemoteMemory, ConfigError> {
     let table = field.table(Some(DRAM))?;
     let tiles = topology.tiles().expect("they are being built");
-    let each_die = match table.get("around") {
-        Some(field) => field.choice(&[(true, "die"), (false, "grid")])?,
-        None => true,
-    };
+    let around = [(true, "die"), (false, "grid")];
+    let each_die = table.or("around", true, |field| field.choice(&around))?;
     // Dies or the grid, whichever has the edges: how many, and how many cores along x and y.
     let (count, size) = if each_die {
         (tiles.dies, tiles.cores)

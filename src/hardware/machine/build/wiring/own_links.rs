@@ -53,12 +53,11 @@ pub(super) fn own_links(
 
 /// Reads which of the shortest paths messages take.
 fn routes(table: &ConfigTable<'_>, wiring: DimensionWiring) -> Result<RoutePolicy, ConfigError> {
-    let routes = table.get("routes").map(|field| field.choice(&ROUTES));
     let usual = match wiring {
         DimensionWiring::Clos => RoutePolicy::Sprayed,
         _ => RoutePolicy::First,
     };
-    let policy = routes.transpose()?.unwrap_or(usual);
+    let policy = table.or("routes", usual, |field| field.choice(&ROUTES))?;
     let Some(field) = table.get("seed") else {
         return Ok(policy);
     };
@@ -81,10 +80,7 @@ fn levels(table: &ConfigTable<'_>) -> Result<ClosLevels, ConfigError> {
     let children = sizes.collect::<Option<Vec<_>>>();
     let children = children.ok_or_else(|| field.refuse(quoted(text), expected))?;
     let mut uplinks = Vec::new();
-    let over = match table.get("oversubscription") {
-        Some(field) => field.positive(1e6)?,
-        None => 1.0,
-    };
+    let over = table.or("oversubscription", 1.0, |field| field.positive(1e6))?;
     for &below in &children[..children.len() - 1] {
         let up = f64::from(below) / over;
         if up < 1.0 || up.fract() != 0.0 {

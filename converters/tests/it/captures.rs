@@ -1,0 +1,107 @@
+//! Every PyTorch file of the corpus, when the variable `CHAKRAM_CORPUS` names a folder that has
+//! `captures/`: what the readers see is held against a plain parse of the whole file.
+
+mod plain;
+
+use chakram_converters::pytorch::{CaptureFileKind, HostTrace, KinetoTrace, sniff};
+use chakram_trace::format::TraceContents;
+use serde_json::Value;
+use std::path::{Path, PathBuf};
+use testkit::corpus::{corpus, one_of_each};
+
+/// The files of the corpus that are not legal JSON, and the name that was given to what breaks them
+/// (by `captures/scripts/capture_edge.py`). Kineto wrote a slash for the backslash.
+const NOT_JSON: &[(&str, &str)] = &[
+    (
+        "edge_names/host.0.json.zst",
+        "quote \" backslash \\ tab \t newline \n end",
+    ),
+    (
+        "t231_edge_names/host.0.json.zst",
+        "quote \" backslash \\ tab \t newline \n end",
+    ),
+    (
+        "t231_edge_names/kineto.0.json.zst",
+        "quote \" backslash / tab \t newline \n end",
+    ),
+];
+
+fn files(folder: &Path, into: &mut Vec<PathBuf>) {
+    let listing = std::fs::read_dir(folder).expect("the corpus is there");
+    for entry in listing {
+        let path = entry.expect("it can be listed").path();
+        let name = path.to_string_lossy();
+        if path.is_dir() {
+            files(&path, into);
+        } else if name.ends_with(".json.zst") || name.ends_with(".json.gz") {
+            into.push(path);
+        }
+    }
+}
+
+/// The whole file as JSON, `None` if it is not.
+fn parsed(path: &Path) -> Option<Value> {
+    let contents = TraceContents::open_any(path).expect("the corpus is there");
+    serde_json::from_slice(contents.as_slice()).ok()
+}
+
+#[test]
+fn captures_are_read_as_a_plain_parse_reads_them() {
+    let Some(folder) = corpus("captures") else {
+        return;
+    };
+    let mut paths = Vec::new();
+    files(&folder, &mut paths);
+    paths.sort();
+    assert!(paths.len() > 170, "{paths:?}");
+    let (mut hosts, mut devices, mut others) = (0, 0, 0);
+    for path in one_of_each(4, paths) {
+        let name = path.to_string_lossy().replace('\\', "/");
+        let broken = NOT_JSON
+            .iter()
+            .find(|(file, _)| name.contains(&format!("/{file}")));
+        let repairs = match sniff(&path).unwrap() {
+            CaptureFileKind::Host => {
+                hosts += 1;
+                let trace = HostTrace::read(&path).unwrap();
+                match (parsed(&path), broken) {
+                    (Some(json), None) => plain::hold_host(&trace, &json),
+                    (None, Some((_, name))) => {
+                        assert!(trace.nodes.iter().any(|n| trace.texts.get(n.name) == *name));
+                    }
+                    _ => panic!("{name}: legal or not?"),
+                }
+                trace.repairs
+            }
+            CaptureFileKind::Kineto => {
+                devices += 1;
+                let trace = KinetoTrace::read(&path).unwrap();
+                match (parsed(&path), broken) {
+                    (Some(json), None) => plain::hold_device(&trace, &json),
+                    (None, Some((_, name))) => {
+                        assert!(
+                            trace
+                                .events
+                                .iter()
+                                .any(|e| trace.texts.get(e.name) == *name)
+                        );
+                    }
+                    _ => panic!("{name}: legal or not?"),
+                }
+                trace.repairs
+            }
+            CaptureFileKind::Steps | CaptureFileKind::Other => {
+                others += 1;
+                continue;
+            }
+        };
+        let texts: Vec<_> = repairs.listed.iter().map(|r| r.text.as_str()).collect();
+        assert_eq!(
+            texts,
+            Vec::from_iter(broken.map(|(_, text)| *text)),
+            "{name}"
+        );
+    }
+    println!("{hosts} host traces, {devices} device traces, {others} others");
+    assert!(hosts >= 15 && devices >= 25, "{hosts} {devices}");
+}

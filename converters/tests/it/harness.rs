@@ -1,0 +1,40 @@
+//! The bodies of the fuzz targets that read what other tools write, which share these files, run on every seed.
+
+mod pytorch;
+mod sources;
+
+use testkit::seeds::{every_mutation, every_seed};
+
+#[test]
+fn seeds_of_host_traces_hold() {
+    every_seed("pytorch_host", pytorch::host);
+}
+
+#[test]
+fn seeds_of_device_traces_hold() {
+    every_seed("pytorch_kineto", pytorch::device);
+}
+
+#[test]
+fn seeds_of_text_workloads_hold() {
+    every_seed("text_workload", sources::text_workload);
+    every_mutation("text_workload", sources::text_workload);
+}
+
+#[test]
+fn seeds_of_profiles_hold() {
+    every_seed("xplane", sources::xplane);
+    every_mutation("xplane", sources::xplane);
+}
+
+#[test]
+fn seeds_of_schedules_hold() {
+    every_seed("goal", sources::goal);
+    every_mutation("goal", sources::goal);
+}
+
+#[test]
+fn seeds_of_workloads_of_simai_hold() {
+    every_seed("simai", sources::simai);
+    every_mutation("simai", sources::simai);
+}

@@ -1,0 +1,102 @@
+//! Files of sources beside PyTorch's: refused, or converted to traces that are sound.
+
+use chakram_converters::goal::{GoalProgram, GoalSchedule};
+use chakram_converters::simai::{RankGrid, SimaiWorkload};
+use chakram_converters::text_workload::TextWorkload;
+use chakram_converters::xplane::{XplaneFile, XplaneJob, begins};
+use chakram_trace::graph::{DependencyPolicy, Graph};
+use std::path::PathBuf;
+
+/// Any bytes are refused or are a workload, whose traces are graphs of as many nodes as it says.
+pub fn text_workload(data: &[u8]) {
+    let Ok(text) = std::str::from_utf8(data) else {
+        return;
+    };
+    let Ok(workload) = TextWorkload::parse(text) else {
+        return;
+    };
+    assert!(TextWorkload::begins(data));
+    for rank in [0, 3] {
+        let mut trace = Vec::new();
+        workload
+            .write(rank, 2, &mut trace)
+            .expect("memory takes everything");
+        let (graph, _) = Graph::read(&trace, rank, DependencyPolicy::Both).expect("it is sound");
+        assert_eq!(graph.nodes().len() as u64, 2 * workload.nodes_per_pass());
+    }
+}
+
+/// Any bytes are refused or are profiles, whose traces are graphs and keep the time of the devices.
+pub fn xplane(data: &[u8]) {
+    let _ = begins(data);
+    let files = [XplaneFile {
+        path: PathBuf::from("profile"),
+        contents: data.to_vec(),
+    }];
+    let Ok(mut job) = XplaneJob::new(&files) else {
+        return;
+    };
+    for rank in 0..job.ranks() {
+        let Ok(trace) = job.write(rank, Vec::new()) else {
+            return;
+        };
+        Graph::read(&trace, rank, DependencyPolicy::Both).expect("it is sound");
+        let device = job.summary().devices.last().expect("it was written");
+        assert_eq!(device.busy_ns, device.kept_ns);
+        assert!(device.linked <= device.events);
+    }
+}
+
+/// Any bytes are refused or are a schedule, whose text is the same schedule and whose traces are graphs of as many nodes. What
+/// these make of it, with beginnings resolved and delays apart, is the same again.
+pub fn goal(data: &[u8]) {
+    let Ok(text) = std::str::from_utf8(data) else {
+        return;
+    };
+    let Ok(schedule) = GoalSchedule::parse(text) else {
+        return;
+    };
+    assert!(GoalSchedule::begins(data) || text.len() > 1 << 15);
+    let programs = (0..).zip(&schedule.programs).map(|(rank, program)| {
+        let (trace, nodes) = schedule.write(rank, Vec::new()).ok()?;
+        let (graph, binding) =
+            Graph::read(&trace, rank, DependencyPolicy::Both).expect("it is sound");
+        assert_eq!(graph.nodes().len() as u64, nodes);
+        assert_eq!(nodes, program.operations.len().max(1) as u64);
+        Some(GoalProgram::of(&graph, &binding.peers).expect("it has times and no collectives"))
+    });
+    // Operations that require one another in a circle have no trace.
+    let Some(programs) = programs.collect::<Option<Vec<_>>>() else {
+        return;
+    };
+    let written = GoalSchedule { programs };
+    let again = GoalSchedule::parse(&written.to_string()).expect("it was written");
+    assert_eq!(again.to_string(), written.to_string());
+    assert!(again.operations() >= schedule.operations());
+}
+
+/// Any bytes are refused or are a workload, whose traces are graphs of as many nodes on every rank.
+pub fn simai(data: &[u8]) {
+    let Ok(text) = std::str::from_utf8(data) else {
+        return;
+    };
+    let Ok(workload) = SimaiWorkload::parse(text) else {
+        return;
+    };
+    assert!(SimaiWorkload::begins(data));
+    let npus = workload.npus.unwrap_or(16);
+    let Ok(grid) = RankGrid::new(&workload, npus) else {
+        return;
+    };
+    if npus > 1 << 12 {
+        return;
+    }
+    let mut nodes = None;
+    for rank in [0, npus - 1] {
+        let written = workload.write(&grid, rank, 2, Vec::new());
+        let (trace, count) = written.expect("memory takes everything");
+        let (graph, _) = Graph::read(&trace, rank, DependencyPolicy::Both).expect("it is sound");
+        assert_eq!(graph.nodes().len() as u64, count);
+        assert_eq!(*nodes.get_or_insert(count), count);
+    }
+}

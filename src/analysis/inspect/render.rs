@@ -1,0 +1,64 @@
+//! What was inspected as text, JSON and CSV.
+
+use std::fmt;
+
+mod csv;
+mod json;
+mod labels;
+mod list;
+mod node;
+mod path;
+mod summary;
+
+pub use csv::render as csv;
+pub use json::{SummaryDocument, ViewDocument, summary as json};
+pub use list::{NodeDocument, NodeList};
+pub use node::{NeighbourhoodDocument, json as node_json, text as node_text};
+pub use path::{PathReport, PathsDocument, TrackPath, paths};
+pub use summary::render as text;
+
+/// How a reader gets what a text leaves out, in the words of the program that shows the text.
+#[derive(Clone, Copy, Debug)]
+pub struct RenderHints {
+    /// Everything.
+    pub all: &'static str,
+    /// The paths of all ranks, or of one.
+    pub all_paths: &'static str,
+    /// A table in full.
+    pub table: fn(InspectTable) -> String,
+    /// This many nodes.
+    pub limit: fn(usize) -> String,
+}
+
+/// Tables of a summary.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum InspectTable {
+    /// Overview of each rank.
+    Ranks,
+    /// By what nodes do.
+    Types,
+    /// By lane.
+    Lanes,
+    /// Collectives by group and kind.
+    Collectives,
+    /// Messages by sender and receiver.
+    Messages,
+    /// Operators by name.
+    Operators,
+    /// Attributes of nodes.
+    Attributes,
+}
+
+impl fmt::Display for InspectTable {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Ranks => "ranks",
+            Self::Types => "types",
+            Self::Lanes => "lanes",
+            Self::Collectives => "collectives",
+            Self::Messages => "messages",
+            Self::Operators => "operators",
+            Self::Attributes => "attributes",
+        })
+    }
+}

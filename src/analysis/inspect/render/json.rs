@@ -1,0 +1,308 @@
+//! The summary as one JSON document, times in whole picoseconds.
+//!
+//! A field may be added under the same schema, never changed.
+
+use crate::inspect::{
+    CountedFault, JobInspection, NodeSums, RECEIVED, RankOverview, SENT, SpreadRow, SpreadTable,
+};
+use chakram_base::units::{Span, Time};
+use chakram_report::document::VersionedDocument;
+use serde::{Serialize, Serializer};
+use std::path::Path;
+
+/// Version of the documents.
+const SCHEMA: &str = "chakram.inspection.1";
+
+/// One of the views of traces: its name, then what it shows.
+#[derive(Debug, Serialize)]
+pub struct ViewDocument<T> {
+    view: &'static str,
+    #[serde(flatten)]
+    body: T,
+}
+
+/// Returns the document of `view`.
+pub fn document<T: Serialize>(view: &'static str, body: T) -> VersionedDocument<ViewDocument<T>> {
+    VersionedDocument::new(SCHEMA, ViewDocument { view, body })
+}
+
+/// Options of a filter as they were given, by name.
+#[derive(Debug)]
+struct FilterOptions(Vec<(&'static str, Vec<String>)>);
+
+impl Serialize for FilterOptions {
+    fn serialize<S: Serializer>(&self, to: S) -> Result<S::Ok, S::Error> {
+        to.collect_map(self.0.iter().map(|(name, values)| (name, values)))
+    }
+}
+
+/// Summary of a job.
+#[derive(Debug, Serialize)]
+pub struct SummaryDocument<'j> {
+    filter: FilterOptions,
+    shared_clock: bool,
+    ranks: Vec<RankDocument<'j>>,
+    unreadable: Vec<UnreadableRank<'j>>,
+    metadata: MetadataDocument<'j>,
+    groups: Vec<GroupDocument<'j>>,
+    types: Vec<SumsDocument<'j, TypeKey>>,
+    lanes: Vec<SumsDocument<'j, LaneName<'j>>>,
+    collectives: Vec<SumsDocument<'j, CollectiveKey<'j>>>,
+    messages: Vec<MessagesDocument<'j>>,
+    operators: Vec<SumsDocument<'j, OperatorKey<'j>>>,
+    attributes: Vec<AttributeCount<'j>>,
+}
+
+#[derive(Debug, Serialize)]
+struct RankDocument<'j> {
+    rank: u32,
+    #[serde(serialize_with = "shown_path")]
+    file: &'j Path,
+    file_bytes: u64,
+    contents_bytes: u64,
+    nodes: u64,
+    selected: u64,
+    data_dependencies: u64,
+    control_dependencies: u64,
+    depth: u32,
+    width: u32,
+    start_ps: Time,
+    end_ps: Time,
+    captured_ps: Option<Span>,
+    times: &'static str,
+    durations_in_whole_us: bool,
+    nodes_with_start: u64,
+    faults: &'j [CountedFault],
+    notes: &'j [CountedFault],
+}
+
+impl<'j> From<&'j RankOverview> for RankDocument<'j> {
+    fn from(rank: &'j RankOverview) -> Self {
+        Self {
+            rank: rank.rank,
+            file: &rank.path,
+            file_bytes: rank.file_bytes,
+            contents_bytes: rank.contents_bytes,
+            nodes: rank.nodes,
+            selected: rank.selected,
+            data_dependencies: rank.data,
+            control_dependencies: rank.control,
+            depth: rank.depth,
+            width: rank.width,
+            start_ps: rank.start,
+            end_ps: rank.end,
+            captured_ps: rank.captured,
+            times: rank.basis.word(),
+            durations_in_whole_us: rank.whole_micros,
+            nodes_with_start: rank.given_starts,
+            faults: &rank.faults.faults,
+            notes: &rank.faults.notes,
+        }
+    }
+}
+
+/// Paths that are not UTF-8 are shown as far as they are.
+fn shown_path<S: Serializer>(path: &Path, to: S) -> Result<S::Ok, S::Error> {
+    to.collect_str(&path.display())
+}
+
+#[derive(Debug, Serialize)]
+struct UnreadableRank<'j> {
+    rank: u32,
+    #[serde(serialize_with = "shown_path")]
+    file: &'j Path,
+    why: &'j str,
+}
+
+#[derive(Debug, Serialize)]
+struct MetadataDocument<'j> {
+    versions: Vec<VersionCount<'j>>,
+    attributes: Vec<MetadataAttribute<'j>>,
+}
+
+#[derive(Debug, Serialize)]
+struct VersionCount<'j> {
+    version: &'j str,
+    ranks: u32,
+}
+
+#[derive(Debug, Serialize)]
+struct MetadataAttribute<'j> {
+    name: &'j str,
+    r#type: &'static str,
+    value: &'j str,
+    ranks: u32,
+    same_on_these: bool,
+}
+
+#[derive(Debug, Serialize)]
+struct GroupDocument<'j> {
+    name: &'j str,
+    ranks: &'j [u32],
+    declared_differently: bool,
+}
+
+#[derive(Debug, Serialize)]
+struct TypeKey {
+    r#type: String,
+}
+
+#[derive(Debug, Serialize)]
+struct LaneName<'j> {
+    lane: String,
+    name: Option<&'j str>,
+}
+
+#[derive(Debug, Serialize)]
+struct CollectiveKey<'j> {
+    group: &'j str,
+    kind: String,
+}
+
+#[derive(Debug, Serialize)]
+struct OperatorKey<'j> {
+    name: &'j str,
+    r#type: String,
+}
+
+/// Sums over the nodes with one key, and the ranks with the least and the most.
+#[derive(Debug, Serialize)]
+struct SumsDocument<'j, K> {
+    #[serde(flatten)]
+    key: K,
+    ranks: u32,
+    #[serde(flatten)]
+    sums: &'j NodeSums,
+    min_time: RankTime,
+    max_time: RankTime,
+    min_nodes: RankNodes,
+    max_nodes: RankNodes,
+}
+
+#[derive(Debug, Serialize)]
+struct RankTime {
+    ps: Span,
+    rank: u32,
+}
+
+#[derive(Debug, Serialize)]
+struct RankNodes {
+    nodes: u64,
+    rank: u32,
+}
+
+impl<'j, K> SumsDocument<'j, K> {
+    fn new(key: K, row: &'j SpreadRow) -> Self {
+        let time = |(ps, rank): (Span, u32)| RankTime { ps, rank };
+        let nodes = |(nodes, rank): (u64, u32)| RankNodes { nodes, rank };
+        Self {
+            key,
+            ranks: row.ranks,
+            sums: &row.sum,
+            min_time: time(row.least),
+            max_time: time(row.most),
+            min_nodes: nodes(row.fewest),
+            max_nodes: nodes(row.largest),
+        }
+    }
+
+    fn of<T: Ord>(table: &'j SpreadTable<T>, key: impl Fn(&'j T) -> K) -> Vec<Self> {
+        let rows = table.rows();
+        rows.map(|(of, row)| Self::new(key(of), row)).collect()
+    }
+}
+
+#[derive(Debug, Serialize)]
+struct MessagesDocument<'j> {
+    from: u32,
+    to: u32,
+    sent: &'j NodeSums,
+    received: &'j NodeSums,
+}
+
+#[derive(Debug, Serialize)]
+struct AttributeCount<'j> {
+    name: &'j str,
+    r#type: &'static str,
+    nodes: u64,
+}
+
+/// Returns the summary of `job`, of nodes that fit `options`.
+pub fn summary<'j>(
+    job: &'j JobInspection,
+    options: Vec<(&'static str, Vec<String>)>,
+) -> VersionedDocument<ViewDocument<SummaryDocument<'j>>> {
+    let body = SummaryDocument {
+        filter: FilterOptions(options),
+        shared_clock: job.share_start(),
+        ranks: job.ranks.iter().map(RankDocument::from).collect(),
+        unreadable: (job.unreadable.iter())
+            .map(|(rank, file, why)| UnreadableRank {
+                rank: *rank,
+                file,
+                why,
+            })
+            .collect(),
+        metadata: metadata(job),
+        groups: (job.groups.iter())
+            .map(|(name, ranks)| GroupDocument {
+                name,
+                ranks,
+                declared_differently: job.conflicting_groups.contains(name),
+            })
+            .collect(),
+        types: SumsDocument::of(&job.types, |class| TypeKey {
+            r#type: class.to_string(),
+        }),
+        lanes: SumsDocument::of(&job.lanes, |lane| LaneName {
+            lane: lane.to_string(),
+            name: job.lane_names.get(lane).map(|(name, _)| &name[..]),
+        }),
+        collectives: SumsDocument::of(&job.collectives, |(group, kind)| CollectiveKey {
+            group,
+            kind: kind.to_string(),
+        }),
+        messages: (job.messages.iter())
+            .map(|((from, to), ends)| MessagesDocument {
+                from: *from,
+                to: *to,
+                sent: &ends[SENT],
+                received: &ends[RECEIVED],
+            })
+            .collect(),
+        operators: SumsDocument::of(&job.operators, |(name, class)| OperatorKey {
+            name,
+            r#type: class.to_string(),
+        }),
+        attributes: (job.attributes.iter())
+            .map(|((name, kind), nodes)| AttributeCount {
+                name,
+                r#type: kind,
+                nodes: *nodes,
+            })
+            .collect(),
+    };
+    document("summary", body)
+}
+
+fn metadata(job: &JobInspection) -> MetadataDocument<'_> {
+    let versions = job.versions.iter();
+    let attributes = job.metadata.iter();
+    MetadataDocument {
+        versions: versions
+            .map(|(version, ranks)| VersionCount {
+                version,
+                ranks: *ranks,
+            })
+            .collect(),
+        attributes: attributes
+            .map(|((name, kind), (value, ranks, same))| MetadataAttribute {
+                name,
+                r#type: kind,
+                value,
+                ranks: *ranks,
+                same_on_these: *same,
+            })
+            .collect(),
+    }
+}

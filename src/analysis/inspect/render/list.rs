@@ -1,0 +1,183 @@
+//! Nodes one by one, as they are read.
+
+use super::json::document;
+use crate::inspect::NodeRow;
+use chakram_base::units::{Bytes, Span, Time};
+use chakram_report::csv::CsvRows;
+use chakram_report::table::{TextTable, left, right};
+use chakram_report::text::TextStyle;
+use chakram_trace::format::{escape, json_escaped};
+use serde::Serialize;
+
+/// Form of a list of nodes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum NodeList {
+    /// Text for reading.
+    Text,
+    /// One document.
+    Json,
+    /// Comma-separated values.
+    Csv,
+}
+
+impl NodeList {
+    /// Returns the beginning of the list.
+    pub fn head(self) -> String {
+        match self {
+            Self::Text => table().first_line(TextStyle::default()),
+            Self::Json => {
+                let head = serde_json::to_string(&document("nodes", NoNodes {}));
+                let head = head.expect("names are texts");
+                // The document is written in pieces, so the head is left open.
+                format!("{},\"nodes\":[", head.trim_end_matches('}'))
+            }
+            Self::Csv => CsvRows::new(COLUMNS).text(),
+        }
+    }
+
+    /// Renders `rows`, each a line. Returns the lines and the end of each; in JSON they end with a comma.
+    pub fn lines<'r>(self, rows: impl Iterator<Item = NodeRow<'r>>) -> (String, Vec<usize>) {
+        let (mut lines, mut ends) = (String::new(), Vec::new());
+        if self == Self::Csv {
+            let mut cells = CsvRows::empty();
+            for row in rows {
+                csv(&mut cells, &row);
+                ends.push(cells.bytes());
+            }
+            return (cells.text(), ends);
+        }
+        let table = table();
+        for row in rows {
+            if self == Self::Json {
+                let line = serde_json::to_string(&NodeDocument::from(&row));
+                lines += &json_escaped(&line.expect("rows are JSON"));
+                lines += ",\n";
+            } else {
+                lines += &text(&table, &row);
+            }
+            ends.push(lines.len());
+        }
+        (lines, ends)
+    }
+
+    /// Returns the end of a list of JSON, of `selected` nodes.
+    pub fn json_end(selected: u64) -> String {
+        format!("\n],\"selected\":{selected}}}\n")
+    }
+}
+
+/// Body of a document whose nodes are written after it.
+#[derive(Serialize)]
+struct NoNodes {}
+
+/// A node of a list.
+#[derive(Debug, Serialize)]
+pub struct NodeDocument<'r> {
+    rank: u32,
+    id: u64,
+    start_ps: Option<Time>,
+    end_ps: Option<Time>,
+    duration_ps: Span,
+    wait_ps: Span,
+    delay_ps: Span,
+    r#type: String,
+    lane: String,
+    name: &'r str,
+    group: Option<&'r str>,
+    peer: Option<u32>,
+    tag: Option<i32>,
+    flops: u64,
+    bytes: u64,
+}
+
+impl<'r> From<&'r NodeRow<'_>> for NodeDocument<'r> {
+    fn from(row: &'r NodeRow<'_>) -> Self {
+        Self {
+            rank: row.rank,
+            id: row.id,
+            start_ps: row.ran.map(|(start, _)| start),
+            end_ps: row.ran.map(|(_, end)| end),
+            duration_ps: row.length,
+            wait_ps: row.wait,
+            delay_ps: row.delay,
+            r#type: row.class.to_string(),
+            lane: row.lane.to_string(),
+            name: row.name,
+            group: row.group.as_deref(),
+            peer: row.peer.map(|(peer, _)| peer),
+            tag: row.peer.map(|(_, tag)| tag),
+            flops: row.flops,
+            bytes: row.bytes,
+        }
+    }
+}
+
+/// Columns of the list as comma-separated values.
+const COLUMNS: &str = "rank,id,start_ps,end_ps,duration_ps,wait_ps,delay_ps,type,lane,name,group,peer,tag,flops,bytes";
+
+fn csv(rows: &mut CsvRows, row: &NodeRow<'_>) {
+    let known = |value: Option<String>| value.unwrap_or_default();
+    rows.row(&[
+        &row.rank,
+        &row.id,
+        &known(row.ran.map(|(start, _)| start.0.to_string())),
+        &known(row.ran.map(|(_, end)| end.0.to_string())),
+        &row.length.0,
+        &row.wait.0,
+        &row.delay.0,
+        &row.class,
+        &row.lane,
+        &row.name,
+        &row.group.as_deref().unwrap_or_default(),
+        &known(row.peer.map(|(peer, _)| peer.to_string())),
+        &known(row.peer.map(|(_, tag)| tag.to_string())),
+        &row.flops,
+        &row.bytes,
+    ]);
+}
+
+/// The list as text; a row is written as it is read, so columns do not follow their cells.
+fn table() -> TextTable<'static> {
+    let columns = [
+        right("rank", 5),
+        right("id", 9),
+        right("start", 13),
+        right("duration", 12),
+        left("type", 15).after(2),
+        left("lane", 12),
+        right("bytes", 9),
+        left("name", 0).after(2),
+    ];
+    TextTable::new(columns).indented(0)
+}
+
+fn text(table: &TextTable<'_>, row: &NodeRow<'_>) -> String {
+    let start = row.ran.map(|(start, _)| start.to_string());
+    let bytes = match row.bytes {
+        0 => "-".to_owned(),
+        bytes => Bytes(bytes).to_string(),
+    };
+    table.line(
+        &[
+            &row.rank,
+            &row.id,
+            &start.as_deref().unwrap_or("-"),
+            &row.length,
+            &row.class.to_string(),
+            &row.lane.to_string(),
+            &bytes,
+            &format_args!("{}{}", escape(row.name), with(row)),
+        ],
+        anstyle::Style::new(),
+    )
+}
+
+/// Formats the group or peer of a node: `, all ranks`, `, rank 3 tag 1`.
+pub(super) fn with(row: &NodeRow<'_>) -> String {
+    match (&row.group, row.peer) {
+        (Some(group), _) => format!(", {}", escape(group)),
+        (None, Some((peer, 0))) => format!(", rank {peer}"),
+        (None, Some((peer, tag))) => format!(", rank {peer} tag {tag}"),
+        (None, None) => String::new(),
+    }
+}

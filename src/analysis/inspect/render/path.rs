@@ -1,0 +1,470 @@
+//! The critical path, or one for each rank.
+
+use super::RenderHints;
+use super::json::{ViewDocument, document};
+use super::labels::basis;
+use crate::inspect::{
+    CriticalPath, NodeClass, PathInput, PathSegment, PathTime, TimeBasis, spent_by,
+};
+use chakram_base::ids::ranges;
+use chakram_base::units::counted;
+use chakram_base::units::{Span, Time};
+use chakram_report::csv::CsvRows;
+use chakram_report::document::VersionedDocument;
+use chakram_report::summary::thousands;
+use chakram_report::table::{TextTable, left, right};
+use chakram_report::text::{TextStyle, WIDTH, paragraph, share};
+use chakram_trace::format::{escape, family};
+use serde::Serialize;
+use std::cmp::Reverse;
+use std::fmt::{Display, Result, Write as _};
+
+/// Maximum number of rows of a table.
+const ROWS: usize = 12;
+/// Title of the table of the longest parts.
+const LONGEST: &str = "LONGEST NODES";
+/// Maximum number of paths that are shown where there is one for each rank.
+const PATHS: usize = 8;
+
+/// A critical path, with the tracks that it may go through.
+pub struct TrackPath<'a> {
+    /// Tracks.
+    pub tracks: &'a [PathInput],
+    /// Path.
+    pub path: CriticalPath,
+}
+
+/// Returns the paths to show: one if the times of all ranks count from one start, otherwise one for each rank.
+pub fn paths(
+    tracks: &[PathInput],
+    find: fn(&[PathInput], bool) -> Option<CriticalPath>,
+) -> Vec<TrackPath<'_>> {
+    let parts: Vec<&[PathInput]> = if one_clock(tracks) {
+        // One path may cross ranks only if their times are comparable.
+        vec![tracks]
+    } else {
+        tracks.chunks(1).collect()
+    };
+    let found = parts
+        .into_iter()
+        .map(|tracks| (tracks, find(tracks, tracks.len() > 1)));
+    found
+        .filter_map(|(tracks, path)| {
+            Some(TrackPath {
+                tracks,
+                path: path?,
+            })
+        })
+        .collect()
+}
+
+/// Returns whether the times of all ranks count from one start.
+fn one_clock(tracks: &[PathInput]) -> bool {
+    let kept = |track: &PathInput| track.basis == TimeBasis::Kept && track.captured.is_some();
+    tracks.len() == 1 || tracks.iter().all(kept)
+}
+
+/// Rendering of paths.
+pub struct PathReport<'a> {
+    /// Title of the job.
+    pub title: &'a str,
+    /// Tracks of the ranks.
+    pub tracks: &'a [PathInput],
+    /// Maximum number of a path's nodes that are listed, if they are.
+    pub list: Option<usize>,
+    /// How to get what a text leaves out.
+    pub hints: RenderHints,
+}
+
+impl PathReport<'_> {
+    /// Renders text.
+    pub fn text(&self, paths: &[TrackPath<'_>], style: TextStyle) -> String {
+        let mut out = String::new();
+        self.write(&mut out, paths, style)
+            .expect("a string grows as needed");
+        out
+    }
+
+    fn write(&self, out: &mut String, paths: &[TrackPath<'_>], style: TextStyle) -> Result {
+        let nodes = self.tracks.iter().map(|track| track.ran as u64).sum();
+        let title = format!(
+            "{}: {}, {}",
+            self.title,
+            counted(self.tracks.len() as u64, "rank"),
+            counted(nodes, "node")
+        );
+        writeln!(out, "{}", style.clip(&title, WIDTH))?;
+        let stuck: u64 = self.tracks.iter().map(|track| track.stuck as u64).sum();
+        if stuck > 0 {
+            let text = format!(
+                "{} on or behind a dependency cycle, left out",
+                counted(stuck, "node")
+            );
+            paragraph(out, &text, "  ! ", 4, style.warning)?;
+        }
+        if !one_clock(self.tracks) {
+            let text = "the ranks share no clock, as far as the files say: one path for each rank";
+            paragraph(out, text, "  ", 2, anstyle::Style::new())?;
+        }
+        let mut distinct: Vec<(&TrackPath<'_>, Vec<u32>)> = Vec::new();
+        for path in paths {
+            match distinct.iter_mut().find(|(other, _)| path.is_like(other)) {
+                Some((_, ranks)) => ranks.extend(path.tracks.iter().map(|track| track.rank)),
+                None => distinct.push((path, Vec::new())),
+            }
+        }
+        for (path, others) in distinct.iter().take(PATHS) {
+            path.text(out, others, self, style)?;
+        }
+        if distinct.len() > PATHS {
+            writeln!(
+                out,
+                "\n… {} more: {}",
+                distinct.len() - PATHS,
+                self.hints.all_paths
+            )?;
+        }
+        if paths.is_empty() {
+            writeln!(out, "  no node runs")?;
+        }
+        Ok(())
+    }
+
+    /// Returns the document of `paths`.
+    pub fn json<'p>(
+        &self,
+        paths: &'p [TrackPath<'_>],
+    ) -> VersionedDocument<ViewDocument<PathsDocument<'p>>> {
+        let body = PathsDocument {
+            shared_clock: one_clock(self.tracks),
+            paths: paths.iter().map(|path| path.json(self.list)).collect(),
+        };
+        document("critical_path", body)
+    }
+
+    /// Renders every part of every path as a CSV row.
+    pub fn csv(&self, paths: &[TrackPath<'_>]) -> String {
+        let mut rows = CsvRows::new("path,rank,id,from_ps,delay_ps,wait_ps,work_ps,type,name");
+        for (i, path) in paths.iter().enumerate() {
+            for piece in path
+                .path
+                .pieces
+                .iter()
+                .take(self.list.unwrap_or(usize::MAX))
+            {
+                let track = path.track(piece);
+                rows.row(&[
+                    &i,
+                    &track.rank,
+                    &piece.id(path.tracks),
+                    &piece.from.0,
+                    &piece.delay.0,
+                    &piece.wait.0,
+                    &piece.work.0,
+                    &piece.class(path.tracks),
+                    &track.name(piece.node),
+                ]);
+            }
+        }
+        rows.text()
+    }
+}
+
+impl TrackPath<'_> {
+    fn track(&self, piece: &PathSegment) -> &PathInput {
+        &self.tracks[piece.track as usize]
+    }
+
+    fn operators(&self) -> Vec<((String, NodeClass), PathTime)> {
+        spent_by(&self.path, |piece| {
+            let mut name = String::new();
+            family(self.track(piece).name(piece.node), &mut name);
+            (name, piece.class(self.tracks))
+        })
+    }
+
+    /// Returns whether both have the same parts of one rank, at the same times and with the same names.
+    fn is_like(&self, other: &Self) -> bool {
+        let parts = || self.path.pieces.iter().zip(&other.path.pieces);
+        (self.tracks.len(), other.tracks.len()) == (1, 1)
+            && self.path.pieces.len() == other.path.pieces.len()
+            && parts().all(|(a, b)| a == b)
+            && parts().all(|(a, b)| self.track(a).name(a.node) == other.track(b).name(b.node))
+    }
+
+    /// Renders a path as text; `others` are ranks with the same path.
+    fn text(
+        &self,
+        out: &mut String,
+        others: &[u32],
+        report: &PathReport<'_>,
+        style: TextStyle,
+    ) -> Result {
+        let hints = &report.hints;
+        let h = style.heading;
+        let (path, whole) = (&self.path, self.path.length());
+        let of = match self.tracks {
+            [only] => format!("rank {}", only.rank),
+            _ => "the job".to_owned(),
+        };
+        let changes = match (self.tracks.len(), path.changes) {
+            (1, _) => String::new(),
+            (_, 0) => ", on one rank".to_owned(),
+            (_, 1) => ", changes rank once".to_owned(),
+            (_, n) => format!(", changes rank {} times", thousands(n.into())),
+        };
+        let changes = if others.is_empty() {
+            changes
+        } else {
+            format!("{changes}; identical on ranks {}", ranges(others))
+        };
+        let pieces = counted(path.pieces.len() as u64, "node");
+        writeln!(
+            out,
+            "\n{h}CRITICAL PATH of {of}{h:#}  {whole}, {pieces}{changes}"
+        )?;
+        if let [only] = self.tracks {
+            let end = only.last_end().unwrap_or(Time::ZERO);
+            let text = basis(only.basis, only.whole_micros, Span(end.0), only.captured);
+            paragraph(out, &text, "  times ", 8, anstyle::Style::new())?;
+        }
+        let sum = |of: fn(&PathSegment) -> Span| path.pieces.iter().map(of).sum::<Span>();
+        for (name, time) in [
+            ("work and transfers", sum(|piece| piece.work)),
+            ("delay before start", sum(|piece| piece.delay)),
+            ("waiting for ranks", sum(|piece| piece.wait)),
+        ] {
+            writeln!(out, "  {name:<20}{time:>14}{:>9}", share(time, whole))?;
+        }
+        self.table(
+            out,
+            "TYPES",
+            spent_by(path, |piece| piece.class(self.tracks).to_string()),
+            hints,
+            style,
+        )?;
+        if self.tracks.len() > 1 {
+            let ranks = spent_by(path, |piece| format!("rank {}", self.track(piece).rank));
+            self.table(out, "RANKS", ranks, hints, style)?;
+        }
+        let operators = self.operators().into_iter();
+        let operators = operators.map(|((name, class), spent)| (format!("{class}: {name}"), spent));
+        self.table(out, "OPERATORS", operators.collect(), hints, style)?;
+        match report.list {
+            Some(limit) => self.pieces(out, "ALL NODES", path.pieces.iter(), (limit, hints), style),
+            None => {
+                let mut longest: Vec<&PathSegment> = path.pieces.iter().collect();
+                longest.sort_by_key(|piece| Reverse(piece.length()));
+                self.pieces(
+                    out,
+                    LONGEST,
+                    longest.into_iter().take(ROWS),
+                    (ROWS, hints),
+                    style,
+                )
+            }
+        }
+    }
+
+    fn table(
+        &self,
+        out: &mut String,
+        title: &str,
+        rows: Vec<(String, PathTime)>,
+        hints: &RenderHints,
+        style: TextStyle,
+    ) -> Result {
+        let whole = self.path.length();
+        let mut table = TextTable::new([
+            left(title, 38),
+            right("nodes", 8),
+            right("time", 13),
+            right("share", 8),
+            right("work", 11),
+            right("delay", 11),
+            right("wait", 11),
+        ]);
+        for (name, spent) in rows.iter().take(ROWS) {
+            let cells: [&dyn Display; 7] = [
+                &style.clip(name, 35),
+                &thousands(spent.pieces),
+                &spent.all(),
+                &share(spent.all(), whole),
+                &share(spent.work, whole),
+                &share(spent.delay, whole),
+                &share(spent.wait, whole),
+            ];
+            table.add(&cells);
+        }
+        write!(out, "\n{}", table.text(style))?;
+        match rows.len().checked_sub(ROWS) {
+            None | Some(0) => Ok(()),
+            Some(more) => writeln!(out, "  … {} more: {}", thousands(more as u64), hints.all),
+        }
+    }
+
+    fn pieces<'p>(
+        &self,
+        out: &mut String,
+        title: &str,
+        pieces: impl ExactSizeIterator<Item = &'p PathSegment>,
+        (limit, hints): (usize, &RenderHints),
+        style: TextStyle,
+    ) -> Result {
+        let table = TextTable::new([
+            left(title, 15),
+            right("rank", 5),
+            right("id", 8),
+            right("from", 12),
+            right("delay", 11),
+            right("wait", 11),
+            right("work", 11),
+            left("name", 0).after(2),
+        ]);
+        table.heading(out, style)?;
+        let count = pieces.len();
+        for piece in pieces.take(limit) {
+            // All nodes are listed to be searched, with as much of their names as messages show.
+            let name = match title {
+                LONGEST => style.clip(self.track(piece).name(piece.node), 25),
+                _ => escape(self.track(piece).name(piece.node)),
+            };
+            let cells: [&dyn Display; 8] = [
+                &style.clip(&piece.class(self.tracks).to_string(), 13),
+                &self.track(piece).rank,
+                &piece.id(self.tracks),
+                &piece.from,
+                &piece.delay,
+                &piece.wait,
+                &piece.work,
+                &name,
+            ];
+            table.row(out, &cells)?;
+        }
+        match count.checked_sub(limit) {
+            None | Some(0) => Ok(()),
+            Some(more) => {
+                let how = (hints.limit)(count);
+                writeln!(out, "  … {} more: {how}", thousands(more as u64))
+            }
+        }
+    }
+
+    fn json(&self, list: Option<usize>) -> PathDocument<'_> {
+        let types = spent_by(&self.path, |piece| piece.class(self.tracks));
+        let ranks = spent_by(&self.path, |piece| self.track(piece).rank);
+        let node = |piece: &PathSegment| PathNode {
+            rank: self.track(piece).rank,
+            id: piece.id(self.tracks),
+            from_ps: piece.from,
+            delay_ps: piece.delay,
+            wait_ps: piece.wait,
+            work_ps: piece.work,
+            r#type: piece.class(self.tracks).to_string(),
+            name: self.track(piece).name(piece.node),
+        };
+        let pieces = &self.path.pieces;
+        PathDocument {
+            ranks_on_path: self.tracks.iter().map(|track| track.rank).collect(),
+            length_ps: self.path.length(),
+            rank_changes: self.path.changes,
+            times: self.tracks.iter().map(|track| track.basis.word()).collect(),
+            types: (types.iter())
+                .map(|(class, of)| TypeTime {
+                    spent: of.into(),
+                    r#type: class.to_string(),
+                })
+                .collect(),
+            ranks: (ranks.iter())
+                .map(|(rank, of)| RankTime {
+                    spent: of.into(),
+                    rank: *rank,
+                })
+                .collect(),
+            operators: (self.operators().into_iter())
+                .map(|((name, class), of)| OperatorTime {
+                    spent: (&of).into(),
+                    name,
+                    r#type: class.to_string(),
+                })
+                .collect(),
+            nodes: list.map(|limit| pieces.iter().take(limit).map(node).collect()),
+        }
+    }
+}
+
+/// Critical paths of a job.
+#[derive(Debug, Serialize)]
+pub struct PathsDocument<'p> {
+    shared_clock: bool,
+    paths: Vec<PathDocument<'p>>,
+}
+
+#[derive(Debug, Serialize)]
+struct PathDocument<'p> {
+    ranks_on_path: Vec<u32>,
+    length_ps: Span,
+    rank_changes: u32,
+    times: Vec<&'static str>,
+    types: Vec<TypeTime>,
+    ranks: Vec<RankTime>,
+    operators: Vec<OperatorTime>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    nodes: Option<Vec<PathNode<'p>>>,
+}
+
+/// Time of the parts of a path that are alike.
+#[derive(Debug, Serialize)]
+struct SpentTime {
+    nodes: u64,
+    time_ps: Span,
+    work_ps: Span,
+    delay_ps: Span,
+    wait_ps: Span,
+}
+
+impl From<&PathTime> for SpentTime {
+    fn from(spent: &PathTime) -> Self {
+        Self {
+            nodes: spent.pieces,
+            time_ps: spent.all(),
+            work_ps: spent.work,
+            delay_ps: spent.delay,
+            wait_ps: spent.wait,
+        }
+    }
+}
+
+#[derive(Debug, Serialize)]
+struct TypeTime {
+    #[serde(flatten)]
+    spent: SpentTime,
+    r#type: String,
+}
+
+#[derive(Debug, Serialize)]
+struct RankTime {
+    #[serde(flatten)]
+    spent: SpentTime,
+    rank: u32,
+}
+
+#[derive(Debug, Serialize)]
+struct OperatorTime {
+    #[serde(flatten)]
+    spent: SpentTime,
+    name: String,
+    r#type: String,
+}
+
+#[derive(Debug, Serialize)]
+struct PathNode<'p> {
+    rank: u32,
+    id: u64,
+    from_ps: Time,
+    delay_ps: Span,
+    wait_ps: Span,
+    work_ps: Span,
+    r#type: String,
+    name: &'p str,
+}

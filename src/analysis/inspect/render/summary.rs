@@ -1,0 +1,296 @@
+//! The summary as text: at most 100 columns.
+
+use super::labels::{basis, complaints};
+use super::{InspectTable, RenderHints};
+use crate::inspect::{JobInspection, RankOverview};
+use chakram_base::ids::ranges;
+use chakram_base::units::counted;
+use chakram_base::units::{Bytes, Span, Time};
+use chakram_report::summary::thousands;
+use chakram_report::table::{TextTable, left, right};
+use chakram_report::text::{TextStyle, WIDTH, paragraph};
+use std::collections::BTreeMap;
+use std::fmt::{Display, Result, Write as _};
+
+mod tables;
+
+/// Maximum number of rows of a table; JSON and CSV have all.
+const ROWS: usize = 16;
+/// Maximum number of faults and notes.
+const FAULT_ROWS: usize = 8;
+
+/// Renders `job`, called `title`, of nodes that fit `filter`.
+pub fn render(
+    job: &JobInspection,
+    title: &str,
+    filter: &str,
+    hints: &RenderHints,
+    style: TextStyle,
+) -> String {
+    let mut view = SummaryWriter {
+        job,
+        hints,
+        style,
+        out: String::new(),
+        ranks: job.ranks.len() as u64,
+    };
+    view.write(title, filter).expect("a string grows as needed");
+    view.out
+}
+
+struct SummaryWriter<'a> {
+    job: &'a JobInspection,
+    hints: &'a RenderHints,
+    style: TextStyle,
+    out: String,
+    ranks: u64,
+}
+
+impl SummaryWriter<'_> {
+    fn write(&mut self, title: &str, filter: &str) -> Result {
+        self.head(title, filter)?;
+        self.faults()?;
+        self.ranks()?;
+        self.types()?;
+        self.lanes()?;
+        self.collectives()?;
+        self.messages()?;
+        self.operators()?;
+        self.attributes()
+    }
+
+    fn heading(&mut self, text: &str) -> Result {
+        let (h, text) = (self.style.heading, text.trim_end());
+        writeln!(self.out, "\n{h}{text}{h:#}")
+    }
+
+    fn fact(&mut self, name: &str, text: &str) -> Result {
+        let lead = format!("  {name:<13} ");
+        paragraph(&mut self.out, text, &lead, 16, anstyle::Style::new())
+    }
+
+    fn head(&mut self, title: &str, filter: &str) -> Result {
+        let job = self.job;
+        let sum = |of: fn(&RankOverview) -> u64| job.ranks.iter().map(of).sum::<u64>();
+        let members: Vec<u32> = job.ranks.iter().map(|rank| rank.rank).collect();
+        let line = format!(
+            "{title}: {} ({}), {}, {} data and {} control dependencies",
+            counted(self.ranks, "rank"),
+            ranges(&members),
+            counted(sum(|rank| rank.nodes), "node"),
+            thousands(sum(|rank| rank.data)),
+            thousands(sum(|rank| rank.control)),
+        );
+        writeln!(self.out, "{}", self.style.clip(&line, WIDTH))?;
+        if !filter.is_empty() {
+            let chosen = thousands(sum(|rank| rank.selected));
+            let text = format!(
+                "{}: {chosen} of {}",
+                self.style.clip(filter, 60),
+                counted(sum(|r| r.nodes), "node")
+            );
+            self.fact("filter", &text)?;
+        }
+        let (file, contents) = (sum(|rank| rank.file_bytes), sum(|rank| rank.contents_bytes));
+        let packed = if file == contents {
+            String::new()
+        } else {
+            format!(", unpacked {}", Bytes(contents))
+        };
+        let (depth, width) = (self.range(|rank| rank.depth), self.range(|rank| rank.width));
+        let text = format!(
+            "{}{packed}; longest dependency chain {depth}, maximum width {width}",
+            Bytes(file)
+        );
+        self.fact("size", &text)?;
+        self.run()?;
+        self.groups()?;
+        self.metadata()
+    }
+
+    /// Formats the range of a count over ranks: `7`, or `7 to 9` if ranks differ.
+    fn range(&self, of: fn(&RankOverview) -> u32) -> String {
+        let values = || self.job.ranks.iter().map(of);
+        match (values().min().unwrap_or(0), values().max().unwrap_or(0)) {
+            (least, most) if least == most => thousands(most.into()),
+            (least, most) => format!("{} to {}", thousands(least.into()), thousands(most.into())),
+        }
+    }
+
+    fn run(&mut self) -> Result {
+        let job = self.job;
+        let end = job
+            .ranks
+            .iter()
+            .map(|rank| rank.end)
+            .max()
+            .unwrap_or(Time::ZERO);
+        self.fact("recorded run", &Span(end.0).to_string())?;
+        let mut bases: BTreeMap<String, Vec<u32>> = BTreeMap::new();
+        for rank in &job.ranks {
+            let text = basis(
+                rank.basis,
+                rank.whole_micros,
+                Span(rank.end.0),
+                rank.captured,
+            );
+            bases.entry(text).or_default().push(rank.rank);
+        }
+        let several = bases.len() > 1;
+        for (text, ranks) in bases.iter().take(ROWS) {
+            let who = if several {
+                format!("ranks {}: ", self.style.clip(&ranges(ranks), 30))
+            } else {
+                String::new()
+            };
+            self.fact("times", &format!("{who}{text}"))?;
+        }
+        let partly = job
+            .ranks
+            .iter()
+            .filter(|r| r.given_starts > 0 && r.basis.word() != "given");
+        let partly = partly.map(|rank| rank.given_starts).sum::<u64>();
+        if partly > 0 {
+            let text = format!(
+                "{} of nodes, not of all, and so not used",
+                counted(partly, "start")
+            );
+            self.fact("", &text)?;
+        }
+        Ok(())
+    }
+
+    fn groups(&mut self) -> Result {
+        let groups = &self.job.groups;
+        if groups.is_empty() {
+            return Ok(());
+        }
+        let texts = groups
+            .iter()
+            .take(ROWS)
+            .map(|(name, members)| match &members[..] {
+                [] => format!("{name}: all ranks"),
+                members => format!("{name}: ranks {}", self.style.clip(&ranges(members), 40)),
+            });
+        let mut text = texts.collect::<Vec<_>>().join("; ");
+        if groups.len() > ROWS {
+            text += &format!("; … {} more: {}", groups.len() - ROWS, self.hints.all);
+        }
+        let text = self.style.clip(&text, 2000);
+        self.fact("groups", &text)
+    }
+
+    fn metadata(&mut self) -> Result {
+        let mut texts = Vec::new();
+        for (version, ranks) in &self.job.versions {
+            let who = if u64::from(*ranks) == self.ranks {
+                String::new()
+            } else {
+                format!(" on {}", counted(u64::from(*ranks), "rank"))
+            };
+            if version.is_empty() {
+                texts.push(format!("no version{who}"))
+            } else {
+                texts.push(format!("version {}{who}", self.style.clip(version, 20)))
+            }
+        }
+        for ((name, _), (value, _, same)) in self.job.metadata.iter().take(ROWS) {
+            let value = if *same {
+                self.style.clip(value, 48)
+            } else {
+                "differs".to_owned()
+            };
+            texts.push(format!("{} {value}", self.style.clip(name, 30)));
+        }
+        self.fact("metadata", &texts.join("; "))
+    }
+
+    fn faults(&mut self) -> Result {
+        let job = self.job;
+        let (mut faults, notes) =
+            complaints(job.ranks.iter().map(|rank| (rank.rank, &rank.faults)));
+        let lost = job
+            .unreadable
+            .iter()
+            .map(|(rank, _, why)| format!("rank {rank}: {why}"));
+        let torn = job
+            .conflicting_groups
+            .iter()
+            .map(|name| format!("group {name}: ranks declare different members"));
+        faults = lost.chain(torn).chain(faults).collect();
+        if !faults.is_empty() {
+            let count = match job.faults() {
+                1 => "1 FAULT".to_owned(),
+                n => format!("{} FAULTS", thousands(n)),
+            };
+            let text = format!("{count}: only what could be read is shown");
+            self.heading(&text)?;
+            self.told(&faults)?;
+        }
+        if !notes.is_empty() {
+            self.heading("NOTES")?;
+            self.told(&notes)?;
+        }
+        Ok(())
+    }
+
+    fn told(&mut self, lines: &[String]) -> Result {
+        for line in lines.iter().take(FAULT_ROWS) {
+            let line = self.style.clip(line, 400);
+            paragraph(&mut self.out, &line, "  ! ", 4, self.style.warning)?;
+        }
+        self.more(lines.len(), FAULT_ROWS, self.hints.all)
+    }
+
+    fn more_rows(&mut self, rows: usize, shown: usize, table: InspectTable) -> Result {
+        self.more(rows, shown, &(self.hints.table)(table))
+    }
+
+    fn more(&mut self, rows: usize, shown: usize, how: &str) -> Result {
+        match rows.checked_sub(shown) {
+            None | Some(0) => Ok(()),
+            Some(more) => writeln!(self.out, "  … {} more: {how}", thousands(more as u64)),
+        }
+    }
+
+    fn ranks(&mut self) -> Result {
+        if self.ranks < 2 {
+            return Ok(());
+        }
+        let table = TextTable::new([
+            left("RANKS", 16),
+            right("nodes", 12),
+            right("data deps", 12),
+            right("control", 12),
+            right("depth", 9),
+            right("width", 9),
+            right("start", 15),
+            right("end", 15),
+        ]);
+        table.heading(&mut self.out, self.style)?;
+        // Neighbours with equal rows share a line.
+        let facts =
+            |r: &RankOverview| (r.nodes, r.data, r.control, r.depth, r.width, r.start, r.end);
+        let runs: Vec<_> = self
+            .job
+            .ranks
+            .chunk_by(|a, b| facts(a) == facts(b) && a.rank + 1 == b.rank)
+            .collect();
+        for run in runs.iter().take(ROWS) {
+            let ranks: Vec<u32> = run.iter().map(|rank| rank.rank).collect();
+            let first = &run[0];
+            let cells: [&dyn Display; 8] = [
+                &ranges(&ranks),
+                &thousands(first.nodes),
+                &thousands(first.data),
+                &thousands(first.control),
+                &thousands(first.depth.into()),
+                &thousands(first.width.into()),
+                &first.start,
+                &first.end,
+            ];
+            table.row(&mut self.out, &cells)?;
+        }
+        self.more_rows(runs.len(), ROWS, InspectTable::Ranks)
+    }
+}

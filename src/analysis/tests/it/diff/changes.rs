@@ -1,0 +1,391 @@
+//! One change at a time, a thousand times each: it is found where it is, and nothing else.
+//!
+//! Changes that go with a node that is added or removed are none of their own: its dependencies, and those of
+//! others on it.
+
+use super::traces::{
+    Found, KINDS, Random, alike, attribute, compare, distinct, node, shuffled, value,
+};
+use chakram_trace::format::proto::{AttributeProto, IoInfo, Node, attribute_proto::Value};
+
+const TIMES: u64 = 1000;
+
+/// Effect of a change on the trace, and the words of a comparison then: of the node with the first id.
+type Change = fn(&mut Random, &mut Vec<Node>) -> Option<(u64, Expected)>;
+
+#[derive(Debug)]
+enum Expected {
+    Removed,
+    Added,
+    Fields(Vec<String>),
+    /// Added or not, on whom, whether by control.
+    Edge(bool, u64, bool),
+}
+
+fn field(name: &str) -> Expected {
+    Expected::Fields(vec![name.to_owned()])
+}
+
+/// Makes `change` to many random traces, which then get other numbers and another order.
+fn check(what: &str, change: Change) {
+    let (mut done, mut seed) = (0, 0);
+    while done < TIMES {
+        seed += 1;
+        assert!(seed < 20 * TIMES, "{what} hardly ever applies");
+        let mut random = Random(seed);
+        let before = distinct(&mut random, 24);
+        let mut after = before.clone();
+        let Some((id, expected)) = change(&mut random, &mut after) else {
+            continue;
+        };
+        done += 1;
+        let (after, ids) = match seed % 3 {
+            0 => (after, (0..100).collect()),
+            _ => shuffled(&mut random, &after),
+        };
+        let new = ids.get(id as usize).copied().unwrap_or(0);
+        let expected = match expected {
+            Expected::Removed => Found {
+                removed: vec![id],
+                ..Found::default()
+            },
+            Expected::Added => Found {
+                added: vec![new],
+                ..Found::default()
+            },
+            Expected::Fields(fields) => Found {
+                changed: vec![(id, new, fields)],
+                ..Found::default()
+            },
+            Expected::Edge(added, on, control) => Found {
+                edges: vec![(added, id, Some(on), control)],
+                ..Found::default()
+            },
+        };
+        let found = compare(&before, &after);
+        assert_eq!(found, expected, "{what}, seed {seed}\n{before:#?}");
+    }
+}
+
+/// A random node of those that `fits`.
+fn one<'n>(
+    random: &mut Random,
+    nodes: &'n mut [Node],
+    fits: impl Fn(&Node) -> bool,
+) -> Option<&'n mut Node> {
+    let fitting: Vec<_> = nodes.iter_mut().filter(|node| fits(node)).collect();
+    match fitting.len() {
+        0 => None,
+        count => fitting.into_iter().nth(random.below(count)),
+    }
+}
+
+/// The attribute called `name` of a node that has it, and the node's id.
+fn of<'n>(
+    random: &mut Random,
+    nodes: &'n mut [Node],
+    name: &str,
+) -> Option<(u64, &'n mut AttributeProto)> {
+    let has = |node: &Node| node.attr.iter().any(|a| a.name == name);
+    let node = one(random, nodes, has)?;
+    let attr = node.attr.iter_mut().find(|a| a.name == name)?;
+    Some((node.id, attr))
+}
+
+/// Adds to a whole number.
+fn bump(attr: &mut AttributeProto) {
+    attr.value = Some(match attr.value {
+        Some(Value::Uint64Val(n)) => Value::Uint64Val(n + 1),
+        Some(Value::Int64Val(n)) => Value::Int64Val(n + 1),
+        ref other => panic!("{other:?} is no whole number"),
+    });
+}
+
+#[test]
+fn nodes_that_are_removed() {
+    check("a node is removed", |random, nodes| {
+        let id = nodes.remove(random.below(nodes.len())).id;
+        for node in nodes {
+            node.data_deps.retain(|&dep| dep != id);
+            node.ctrl_deps.retain(|&dep| dep != id);
+        }
+        Some((id, Expected::Removed))
+    });
+}
+
+#[test]
+fn nodes_that_are_added() {
+    check("a node is added", |random, nodes| {
+        let id = nodes.len() as u64;
+        let what = *random.pick(&super::traces::WHATS);
+        let mut new = node(random, id, what);
+        let at = random.below(nodes.len() + 1);
+        // It waits for some before it, and some after it wait for it.
+        for node in &mut nodes[..at] {
+            if random.below(8) == 0 {
+                new.data_deps.push(node.id);
+            }
+        }
+        for node in &mut nodes[at..] {
+            if random.below(8) == 0 {
+                node.ctrl_deps.push(id);
+            }
+        }
+        nodes.push(new);
+        Some((id, Expected::Added))
+    });
+}
+
+#[test]
+fn fields_that_change() {
+    check("another name", |random, nodes| {
+        let node = one(random, nodes, |_| true)?;
+        node.name += "_v2";
+        Some((node.id, field("name")))
+    });
+    check("another type", |random, nodes| {
+        // A kernel becomes a load, which has bytes too and no operations.
+        let compute = |node: &Node| node.attr.iter().any(|a| a.name == "num_ops");
+        let node = one(random, nodes, compute)?;
+        node.r#type = 2;
+        Some((node.id, field("type")))
+    });
+    check("another collective", |random, nodes| {
+        let (id, attr) = of(random, nodes, "comm_type")?;
+        attr.value = Some(Value::Uint64Val(1));
+        Some((id, field("type")))
+    });
+    check("another dtype", |random, nodes| {
+        let (id, attr) = of(random, nodes, "dtype")?;
+        attr.value = Some(Value::StringVal("fp8".to_owned()));
+        Some((id, field("dtype")))
+    });
+    check("another group", |random, nodes| {
+        let (id, attr) = of(random, nodes, "pg_name")?;
+        attr.value = Some(Value::StringVal("g7".to_owned()));
+        Some((id, field("group")))
+    });
+    check("other dimensions", |random, nodes| {
+        let (id, attr) = of(random, nodes, "involved_dim")?;
+        attr.value = Some(value(25, 2));
+        Some((id, field("dimensions")))
+    });
+    check("eager", |random, nodes| {
+        let node = one(random, nodes, |_| true)?;
+        node.attr.push(attribute("eager", Value::BoolVal(true)));
+        Some((node.id, field("eager")))
+    });
+    check("another start", |random, nodes| {
+        let node = one(random, nodes, |_| true)?;
+        node.start_time_micros = 7;
+        Some((node.id, field("start_time_micros")))
+    });
+    check("another duration in microseconds", |random, nodes| {
+        let node = one(random, nodes, |_| true)?;
+        node.duration_micros = 7;
+        Some((node.id, field("duration_micros")))
+    });
+}
+
+/// Whole numbers: the attribute and the field that is read from it.
+const NUMBERS: [(&str, &str); 12] = [
+    ("duration_ns", "duration"),
+    ("delay_ns", "delay"),
+    ("wait_ns", "wait"),
+    ("num_ops", "FLOPs"),
+    ("tensor_size", "bytes"),
+    ("comm_size", "bytes"),
+    ("comm_dst", "peer"),
+    ("comm_tag", "tag"),
+    ("comm_root", "root"),
+    ("stream", "lane"),
+    ("tid", "lane"),
+    ("rf_id", "attribute rf_id"),
+];
+
+#[test]
+fn numbers_that_change() {
+    macro_rules! each {
+        ($($i:literal)*) => {$(
+            check(NUMBERS[$i].0, |random, nodes| {
+                let (name, changed) = NUMBERS[$i];
+                let (id, attr) = of(random, nodes, name)?;
+                bump(attr);
+                Some((id, field(changed)))
+            });
+        )*};
+    }
+    each!(0 1 2 3 4 5 6 7 8 9 10 11);
+    assert_eq!(NUMBERS.len(), 12);
+}
+
+#[test]
+fn inputs_and_outputs_that_change() {
+    check("inputs or outputs", |random, nodes| {
+        let which = random.below(6);
+        let node = one(random, nodes, |_| true)?;
+        let mut io = IoInfo::default();
+        let (text, name) = match which % 3 {
+            0 => (&mut io.values, "values"),
+            1 => (&mut io.shapes, "shapes"),
+            _ => (&mut io.types, "types"),
+        };
+        *text = "[[4, 4]]".to_owned();
+        let (side, whole) = match which / 3 {
+            0 => (&mut node.inputs, "inputs"),
+            _ => (&mut node.outputs, "outputs"),
+        };
+        *side = Some(io);
+        Some((node.id, field(&format!("{whole}.{name}"))))
+    });
+}
+
+/// Every kind of value, added to a node, taken from it, changed in it, or made another kind.
+fn attributes(how: usize) {
+    for kind in 0..KINDS {
+        for seed in 0..TIMES / KINDS as u64 + 1 {
+            let mut random = Random(seed * 31 + kind as u64);
+            let mut before = distinct(&mut random, 16);
+            let at = random.below(before.len());
+            let first = random.below(98) as u8;
+            if how > 0 {
+                before[at].attr.push(attribute("note", value(kind, first)));
+            }
+            let mut after = before.clone();
+            let attr = &mut after[at].attr;
+            match how {
+                0 => attr.push(attribute("note", value(kind, first))),
+                1 => drop(attr.pop()),
+                2 => *attr.last_mut().unwrap() = attribute("note", value(kind, first + 1)),
+                3 => {
+                    *attr.last_mut().unwrap() = attribute("note", value((kind + 1) % KINDS, first))
+                }
+                _ => attr.last_mut().unwrap().doc_string = "said".to_owned(),
+            }
+            let (after, ids) = shuffled(&mut random, &after);
+            let fields = vec!["attribute note".to_owned()];
+            let expected = Found {
+                changed: vec![(at as u64, ids[at], fields)],
+                ..Found::default()
+            };
+            assert_eq!(
+                compare(&before, &after),
+                expected,
+                "kind {kind}, seed {seed}, {how}"
+            );
+        }
+    }
+}
+
+#[test]
+fn attributes_that_are_added() {
+    attributes(0);
+}
+
+#[test]
+fn attributes_that_are_removed() {
+    attributes(1);
+}
+
+#[test]
+fn attributes_that_change() {
+    attributes(2);
+}
+
+#[test]
+fn attributes_that_change_their_kind() {
+    attributes(3);
+}
+
+#[test]
+fn attributes_that_are_documented() {
+    attributes(4);
+}
+
+fn deps(node: &mut Node, control: bool) -> &mut Vec<u64> {
+    match control {
+        true => &mut node.ctrl_deps,
+        false => &mut node.data_deps,
+    }
+}
+
+fn edge_removed(random: &mut Random, nodes: &mut [Node], control: bool) -> Option<(u64, Expected)> {
+    let node = one(random, nodes, |node| {
+        !deps(&mut node.clone(), control).is_empty()
+    })?;
+    let id = node.id;
+    let list = deps(node, control);
+    let on = list.remove(random.below(list.len()));
+    Some((id, Expected::Edge(false, on, control)))
+}
+
+fn edge_added(random: &mut Random, nodes: &mut [Node], control: bool) -> Option<(u64, Expected)> {
+    let at = 1 + random.below(nodes.len() - 1);
+    let on = random.below(at) as u64;
+    let node = &mut nodes[at];
+    if deps(node, control).contains(&on) {
+        return None;
+    }
+    deps(node, control).push(on);
+    Some((at as u64, Expected::Edge(true, on, control)))
+}
+
+#[test]
+fn dependencies_that_are_removed() {
+    check("data", |random, nodes| edge_removed(random, nodes, false));
+    check("control", |random, nodes| edge_removed(random, nodes, true));
+}
+
+#[test]
+fn dependencies_that_are_added() {
+    check("data", |random, nodes| edge_added(random, nodes, false));
+    check("control", |random, nodes| edge_added(random, nodes, true));
+}
+
+#[test]
+fn a_change_among_nodes_that_are_alike_is_one_change() {
+    // 6 chains of 5 alike nodes: which of them changed nobody can tell, but that one did.
+    let edges: Vec<_> = (0..6_u64)
+        .flat_map(|c| (0..4).map(move |i| (5 * c + i, 5 * c + i + 1)))
+        .collect();
+    for seed in 0..TIMES {
+        let mut random = Random(seed);
+        let before = alike(&edges, 30);
+        let mut after = before.clone();
+        let at = random.below(30);
+        let step = at % 5;
+        match seed % 3 {
+            0 => after[at].duration_micros = 9,
+            1 => after[at].name = "other".to_owned(),
+            _ => after[at].data_deps.clear(),
+        }
+        let (after, ids) = shuffled(&mut random, &after);
+        let found = compare(&before, &after);
+        assert_eq!(
+            (found.removed.len(), found.added.len()),
+            (0, 0),
+            "{found:?}"
+        );
+        match seed % 3 {
+            2 if step == 0 => assert_eq!(found, Found::default()),
+            2 => {
+                assert_eq!(
+                    (found.changed.len(), found.edges.len()),
+                    (0, 1),
+                    "{found:?}"
+                );
+                let (added, node, on, control) = found.edges[0];
+                assert!(!added && !control && on == Some(node - 1));
+            }
+            _ => {
+                assert_eq!(
+                    (found.changed.len(), found.edges.len()),
+                    (1, 0),
+                    "{found:?}"
+                );
+                let (first, second, _) = &found.changed[0];
+                assert_eq!((*first as usize % 5, *second), (step, ids[at]), "{found:?}");
+            }
+        }
+    }
+}

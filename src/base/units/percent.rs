@@ -1,0 +1,39 @@
+//! Percentages as people read them.
+
+/// `12.3 %`, of a fraction.
+pub fn percent(fraction: f64) -> String {
+    format!("{:.1} %", 100.0 * fraction)
+}
+
+/// `12.3 %`, of a part in a whole that is not zero.
+pub fn percent_of(part: f64, whole: f64) -> String {
+    format!("{:.1} %", 100.0 * part / whole)
+}
+
+/// `+1.25 %`, of a change in percent.
+pub fn percent_change(percent: f64) -> String {
+    format!("{percent:+.2} %")
+}
+
+/// Parses `1.5%`; `None` unless it is finite and not negative.
+pub fn parse_percent(text: &str) -> Option<f64> {
+    let number = text.strip_suffix('%')?.trim().parse::<f64>().ok()?;
+    (number.is_finite() && number >= 0.0).then_some(number)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn percentages_have_one_digit_and_changes_two() {
+        assert_eq!(percent(0.1234), "12.3 %");
+        assert_eq!(percent_of(1.0, 8.0), "12.5 %");
+        assert_eq!(percent_change(1.25), "+1.25 %");
+        assert_eq!(percent_change(-75.0), "-75.00 %");
+        assert_eq!(parse_percent("0.5 %"), Some(0.5));
+        for wrong in ["0.5", "%", "-1%", "inf%", "x%"] {
+            assert_eq!(parse_percent(wrong), None);
+        }
+    }
+}

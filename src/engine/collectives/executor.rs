@@ -1,0 +1,234 @@
+//! Collectives that go message by message: their events, and the state that these change.
+
+use super::chunk_queues::ChunkQueues;
+use super::direction_matching::UnsortedMessage;
+use super::group::RunningGroups;
+use super::recorded::WaitTotals;
+use super::requests::WithheldSteps;
+use super::run::CollectiveRun;
+use super::runs::CollectiveRuns;
+use super::schedule_cache::ScheduleCache;
+use crate::CollectiveRecord;
+use crate::discipline::CollectiveModel;
+use crate::effects::Effects;
+use crate::event::{Event, EventClass};
+use crate::fabric::{Fabric, InFlightOp};
+use crate::ids::{CellIndex, RunCell, RunIndex, SharedStage};
+use crate::run_settings::RunSettings;
+use chakram_base::ids::Position;
+use chakram_base::units::{Span, Time};
+use chakram_hardware::collective::ScriptEvent;
+use chakram_hardware::network::NetworkBackend;
+
+/// Carries collectives out message by message: the steps of their chunks, through stages, queues and endpoints.
+pub struct ChunkExecutor<'a, M: CollectiveModel> {
+    pub(super) backend: &'a mut M,
+    pub(super) settings: RunSettings<'a>,
+    pub groups: RunningGroups<'a>,
+    pub runs: CollectiveRuns,
+    pub(super) schedules: ScheduleCache<M::Stage>,
+    pub(super) queues: ChunkQueues,
+    /// Chunks that began a stage and have not advanced in it yet.
+    pub(super) begun_chunks: Vec<RunCell>,
+    pub(super) withheld: WithheldSteps,
+    /// True if members of a collective may run one stage in different directions or trees.
+    pub(super) mixed_directions: bool,
+    /// While a collective is rehearsed, the ends of its members with their positions.
+    pub(super) rehearsed_ends: Option<Vec<(Time, Position)>>,
+}
+
+impl<'a, M: CollectiveModel> ChunkExecutor<'a, M> {
+    pub fn new(backend: &'a mut M, settings: RunSettings<'a>) -> Self {
+        let mixed_directions = backend.matches_by_sender();
+        Self {
+            backend,
+            settings,
+            groups: RunningGroups::default(),
+            runs: CollectiveRuns::default(),
+            schedules: ScheduleCache::default(),
+            queues: ChunkQueues::default(),
+            begun_chunks: Vec::new(),
+            withheld: WithheldSteps::default(),
+            mixed_directions,
+            rehearsed_ends: None,
+        }
+    }
+
+    /// Returns whether members execute a collective from scripts.
+    pub fn is_scripted(&self, run: &CollectiveRun) -> bool {
+        let mut stages = self.schedules.get(run.schedule).stages().iter();
+        stages.any(|stage| self.backend.is_scripted(stage))
+    }
+
+    /// Handles an event of a collective that goes message by message.
+    #[inline]
+    pub fn handle<N: NetworkBackend>(
+        &mut self,
+        fabric: &mut Fabric<'_, N>,
+        effects: &mut Effects,
+        now: Time,
+        (event, detail): (Event, u32),
+    ) {
+        let at = event.cell();
+        match event.class() {
+            EventClass::Opened => self.credit(fabric, effects, now, at, detail),
+            EventClass::EndpointDone => {
+                self.on_endpoint_done(fabric, effects, now, at, detail);
+            }
+            EventClass::Reduced => self.credit(fabric, effects, now, at, 1),
+            EventClass::Found => self.on_receive(effects, now, at),
+            EventClass::ScriptEvent => {
+                let cue = ScriptEvent::OpCompleted { part: detail };
+                self.play(fabric, effects, now, at, cue);
+            }
+            EventClass::ScriptReceived => self.taken(fabric, effects, now, event.payload()),
+            EventClass::Vacant => {
+                self.end_member(fabric, effects, now, at.run, Position(event.payload()));
+            }
+            _ => debug_assert!(false, "an event of others"),
+        }
+    }
+
+    /// Handles the arrival of a step's message, from one cell of a run to another, of a stage and after so many steps as
+    /// the sender counts them.
+    #[inline]
+    pub fn step_arrived<N: NetworkBackend>(
+        &mut self,
+        fabric: &mut Fabric<'_, N>,
+        effects: &mut Effects,
+        now: Time,
+        to: RunCell,
+        from: CellIndex,
+        (stage, mut number): (SharedStage, u32),
+    ) {
+        if self.mixed_directions {
+            let message = UnsortedMessage {
+                from,
+                stage,
+                number,
+                is_request: false,
+            };
+            match self.number_for_receiver(to.run, to.cell, message) {
+                Some(own) => number = own,
+                None => return,
+            }
+        }
+        self.on_arrival(fabric, effects, now, to, (stage, number));
+    }
+
+    /// Handles the departure of a step's message, which a member waits for.
+    #[inline]
+    pub fn step_left<N: NetworkBackend>(
+        &mut self,
+        fabric: &mut Fabric<'_, N>,
+        effects: &mut Effects,
+        now: Time,
+        at: RunCell,
+    ) {
+        if let Some(progress) = &mut self.runs[at.run].progress {
+            progress.cells[at.cell.index()].leaving = false;
+        }
+        self.advance(fabric, effects, now, at);
+    }
+
+    /// Handles the arrival of a message of a collective.
+    pub fn arrived<N: NetworkBackend>(
+        &mut self,
+        fabric: &mut Fabric<'_, N>,
+        effects: &mut Effects,
+        now: Time,
+        of: InFlightOp,
+    ) {
+        match of {
+            InFlightOp::Step {
+                run,
+                from,
+                to,
+                stage,
+                recv_posted,
+            } => {
+                let (to, number) = (RunCell { run, cell: to }, (stage, recv_posted));
+                self.step_arrived(fabric, effects, now, to, from, number);
+            }
+            InFlightOp::Scripted {
+                run,
+                from,
+                to,
+                label,
+                ..
+            } => {
+                let from = self.runs[run].position(from);
+                let cue = ScriptEvent::Message {
+                    from: from.0,
+                    label,
+                };
+                self.play(fabric, effects, now, RunCell { run, cell: to }, cue);
+            }
+            InFlightOp::ChunkRequest {
+                run,
+                from,
+                to,
+                stage,
+                step,
+            } => {
+                let request = UnsortedMessage {
+                    from,
+                    stage,
+                    number: step,
+                    is_request: true,
+                };
+                let step = if self.mixed_directions {
+                    self.number_for_receiver(run, to, request)
+                } else {
+                    Some(step)
+                };
+                if let Some(step) = step {
+                    let to = RunCell { run, cell: to };
+                    self.on_request(fabric, effects, now, to, (stage, step));
+                }
+            }
+            _ => {}
+        }
+    }
+
+    /// Reports a collective that has ended, and frees its run.
+    pub fn record_model(&mut self, effects: &mut Effects, now: Time, id: RunIndex, stepwise: bool) {
+        let run = &self.runs[id];
+        let totals = run.waiting(self.groups[run.group].plan);
+        let transfer = now.since(run.arrivals.last);
+        self.record(effects, now, id, stepwise, totals, transfer);
+    }
+
+    /// Reports a collective that has ended with its waiting and its transfer, and frees its run.
+    pub(super) fn record(
+        &mut self,
+        effects: &mut Effects,
+        now: Time,
+        id: RunIndex,
+        stepwise: bool,
+        (waited, waited_for): WaitTotals,
+        transfer: Span,
+    ) {
+        let run = &self.runs[id];
+        let running = &mut self.groups[run.group];
+        let request = run.request.expect("a run carries something out");
+        effects.record(CollectiveRecord {
+            group: running.id,
+            kind: request.kind,
+            buffer: request.buffer,
+            last_start: run.arrivals.last,
+            end: now,
+            transfer,
+            waited_for,
+            waited,
+            stepwise,
+            materialized: run.answer.materialized,
+            messages: run.messages,
+        });
+        running.order.run_of[run.sequence as usize] = None;
+        // A run with messages still in flight keeps its slot, because their ops refer to it.
+        if run.progress.is_none() {
+            self.runs.give_back(id);
+        }
+    }
+}

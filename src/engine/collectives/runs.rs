@@ -1,0 +1,53 @@
+//! The collectives in flight, in slots that are used again.
+
+use super::run::CollectiveRun;
+use crate::ids::{GroupSlot, RunIndex};
+use chakram_base::ids::NodeIndex;
+use std::ops::{Index, IndexMut};
+
+/// See the module.
+#[derive(Debug, Default)]
+pub struct CollectiveRuns {
+    all: Vec<CollectiveRun>,
+    free: Vec<RunIndex>,
+}
+
+impl Index<RunIndex> for CollectiveRuns {
+    type Output = CollectiveRun;
+
+    #[inline]
+    fn index(&self, run: RunIndex) -> &CollectiveRun {
+        &self.all[run.index()]
+    }
+}
+
+impl IndexMut<RunIndex> for CollectiveRuns {
+    #[inline]
+    fn index_mut(&mut self, run: RunIndex) -> &mut CollectiveRun {
+        &mut self.all[run.index()]
+    }
+}
+
+impl CollectiveRuns {
+    /// Returns a slot, with what a collective before left in it.
+    pub fn take(&mut self) -> RunIndex {
+        self.free.pop().unwrap_or_else(|| {
+            self.all.push(CollectiveRun::default());
+            RunIndex(self.all.len() as u32 - 1)
+        })
+    }
+
+    /// Gives a slot back.
+    pub fn give_back(&mut self, run: RunIndex) {
+        self.free.push(run);
+    }
+
+    /// Returns the collective that goes message by message in which a member takes part with `node`.
+    pub fn begun(&self, slot: GroupSlot, node: NodeIndex) -> Option<&CollectiveRun> {
+        self.all.iter().find(|run| {
+            run.group == slot.group
+                && run.progress.is_some()
+                && run.arrivals.nodes.get(slot.member.index()) == Some(&node.0)
+        })
+    }
+}

@@ -1,0 +1,58 @@
+//! Numbers of stages where members carry out collectives of their own under one number.
+
+use super::executor::ChunkExecutor;
+use super::run::CollectiveRun;
+use crate::discipline::{CollectiveModel, Discipline};
+use crate::ids::{RunCell, SharedStage};
+use chakram_base::ids::{Position, StageIndex};
+
+impl<M: CollectiveModel> ChunkExecutor<'_, M> {
+    /// Returns the number by which members know the stage that a cell is in: that of its counterpart in the schedule of
+    /// the first member. Members that carry out different collectives may pass phases in different orders, and messages
+    /// are matched by the line that they go along.
+    // Asked for three times for each message, and mostly a look at the cell.
+    #[inline(always)]
+    pub(super) fn shared_stage(&self, at: RunCell) -> SharedStage {
+        let run = &self.runs[at.run];
+        let progress = run.progress.as_ref().expect("it has begun");
+        let number = progress.cells[at.cell.index()].stage;
+        if !M::Order::MATCHES_AS_ISSUED || run.own_schedules.is_empty() {
+            return SharedStage(number.0);
+        }
+        let own = run.schedule_at(run.position(at.cell));
+        SharedStage(self.counterpart(run, (own, run.schedule), number.0))
+    }
+
+    /// Returns the stage of the member at `position` that members know by the number `shared`.
+    pub(super) fn own_stage(
+        &self,
+        run: &CollectiveRun,
+        position: Position,
+        shared: SharedStage,
+    ) -> StageIndex {
+        StageIndex(self.counterpart(run, (run.schedule, run.schedule_at(position)), shared.0))
+    }
+
+    /// Returns the stage of the schedule `to` along the line of the stage `number` of `from`, before which there are as
+    /// many along that line.
+    #[cold]
+    fn counterpart(&self, run: &CollectiveRun, (from, to): (u32, u32), number: u16) -> u16 {
+        if from == to {
+            return number;
+        }
+        let stages = |schedule| self.schedules.get(schedule).stages();
+        let (from, to): (&[M::Stage], &[M::Stage]) = (stages(from), stages(to));
+        let Some(of) = from.get(number as usize) else {
+            return number;
+        };
+        let phases = &self.groups[run.group].plan.extent.phases;
+        let line = |stage: &M::Stage| {
+            let phase = &phases[self.backend.phase(stage)];
+            (phase.size, phase.stride)
+        };
+        let alike = |stage: &&M::Stage| line(stage) == line(of);
+        let before = from[..number as usize].iter().filter(alike).count();
+        let mut counterparts = (0..).zip(to).filter(|(_, stage)| alike(stage));
+        counterparts.nth(before).map_or(number, |(stage, _)| stage)
+    }
+}

@@ -1,0 +1,306 @@
+//! Rules of options: which go together, and which have an effect on a machine and a workload.
+//!
+//! The command line, sweeps, scores and archives ask here, so that all of them accept and refuse the same.
+
+use super::{CommTiming, LaunchMode, ReplayOptions};
+use chakram_base::units::Span;
+use chakram_hardware::compute::{ComputeModel, HostTiming, RooflineEfficiency};
+use chakram_hardware::machine::Machine;
+use chakram_trace::graph::{Graph, NodeKind};
+use chakram_trace::workload::Workload;
+use std::fmt;
+
+/// An option of a replay that a rule speaks of.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum OptionKey {
+    /// [`ReplayOptions::compute`].
+    Compute,
+    /// The efficiency in [`ReplayOptions::compute`].
+    Efficiency,
+    /// [`ComputeModel::RecordedOn`].
+    RecordedOn,
+    /// [`ReplayOptions::host`].
+    Host,
+    /// [`ReplayOptions::launch`].
+    Launch,
+    /// [`ReplayOptions::measured_collectives`].
+    Collectives,
+    /// [`ReplayOptions::comm`].
+    Comm,
+    /// [`ReplayOptions::network`].
+    Network,
+    /// [`ReplayOptions::aggregate`].
+    Aggregate,
+    /// [`ReplayOptions::stepwise`].
+    Stepwise,
+    /// [`ReplayOptions::links`].
+    Links,
+    /// [`ReplayOptions::custom`].
+    Custom,
+}
+
+impl OptionKey {
+    /// Every key with its name, as files of studies have it.
+    pub const ALL: [(Self, &'static str); 12] = [
+        (Self::Compute, "compute"),
+        (Self::Efficiency, "efficiency"),
+        (Self::RecordedOn, "recorded_on"),
+        (Self::Host, "host"),
+        (Self::Launch, "launch"),
+        (Self::Collectives, "collectives"),
+        (Self::Comm, "comm"),
+        (Self::Network, "network"),
+        (Self::Aggregate, "aggregate"),
+        (Self::Stepwise, "stepwise"),
+        (Self::Links, "links"),
+        (Self::Custom, "custom"),
+    ];
+
+    /// Name of the key.
+    pub fn name(self) -> &'static str {
+        Self::ALL[self as usize].1
+    }
+}
+
+/// Reason why an option is refused: it would have no effect, or the machine lacks what it needs.
+#[derive(Clone, Debug, PartialEq)]
+pub enum OptionRefusal {
+    /// Kernels by curves, on a machine without curves of kernels.
+    NoKernelCurves {
+        /// The machine.
+        machine: String,
+    },
+    /// Collectives by curves, on a machine without curves of collectives.
+    NoCollectiveCurves {
+        /// The machine.
+        machine: String,
+    },
+    /// Launches by a host, on a machine without one.
+    NoHost {
+        /// The machine.
+        machine: String,
+    },
+    /// An efficiency of the roofline beside a model that prices no kernel by it.
+    NotByRoofline(ComputeModel),
+    /// An efficiency of the roofline for kernels that keep their recorded durations.
+    AllRecorded(ComputeModel),
+    /// A machine of the recording, for kernels of which none was recorded.
+    NoneRecorded,
+    /// A factor on the host's time, for a workload without any.
+    NoHostTime,
+    /// An option of simulated communication, beside communication that lasts as it did.
+    NotSimulated(OptionKey, CommTiming),
+}
+
+impl OptionRefusal {
+    /// Returns the option that is refused.
+    pub fn key(&self) -> OptionKey {
+        match self {
+            Self::NoKernelCurves { .. } => OptionKey::Compute,
+            Self::NoCollectiveCurves { .. } => OptionKey::Collectives,
+            Self::NoHost { .. } => OptionKey::Launch,
+            Self::NotByRoofline(_) | Self::AllRecorded(_) => OptionKey::Efficiency,
+            Self::NoneRecorded => OptionKey::RecordedOn,
+            Self::NoHostTime => OptionKey::Host,
+            Self::NotSimulated(key, _) => *key,
+        }
+    }
+
+    /// Returns the reason and what to try, with options and their values spelled by `spell`. The value is empty where an
+    /// option is meant whatever its value is.
+    pub fn text(&self, spell: impl Fn(OptionKey, &str) -> String) -> String {
+        let option = |key| spell(key, "");
+        let own = option(self.key());
+        match self {
+            Self::NoKernelCurves { machine } => format!(
+                "{}: machine `{machine}` has no curves of measured kernels\n  try: {}",
+                spell(OptionKey::Compute, "curves"),
+                spell(OptionKey::Compute, "roofline")
+            ),
+            Self::NoCollectiveCurves { machine } => format!(
+                "{}: machine `{machine}` has no measured collectives\n  try: {}",
+                spell(OptionKey::Collectives, "curves"),
+                spell(OptionKey::Collectives, "algorithms")
+            ),
+            Self::NoHost { machine } => format!(
+                "{own}: machine `{machine}` does not say what launches cost\n  try: a [host] table in its file"
+            ),
+            Self::NotByRoofline(model) => {
+                let (duration, hint) = match model {
+                    ComputeModel::Curves => (
+                        "measured",
+                        format!(", or {}", spell(OptionKey::Compute, "roofline")),
+                    ),
+                    ComputeModel::LoopNest(_) => ("their mappings do", String::new()),
+                    _ => ("recorded", String::new()),
+                };
+                format!(
+                    "{own} is for kernels by roofline, and with {} they last as {duration}\n  try: without {own}{hint}",
+                    spell(OptionKey::Compute, &model.to_string())
+                )
+            }
+            Self::AllRecorded(model) => format!(
+                "{own} says how near kernels come to the NPU's peak, and with {} they last as long as the trace says: \
+                 all of them were recorded\n  try: {}",
+                spell(OptionKey::Compute, &model.to_string()),
+                spell(OptionKey::Compute, "roofline")
+            ),
+            Self::NoneRecorded => format!(
+                "{own} says where kernels were recorded, and none of this job was\n  try: without {own}"
+            ),
+            Self::NoHostTime => format!(
+                "{own} says how long host work lasts, and no node of this job is host work or has a delay on the \
+                 host\n  try: without {own}"
+            ),
+            Self::NotSimulated(key, comm) => {
+                let with = spell(OptionKey::Comm, &comm.to_string());
+                let reason = match key {
+                    OptionKey::Aggregate => format!(
+                        "{own} is for networks that carry communication, and with {with} it lasts"
+                    ),
+                    OptionKey::Stepwise => format!(
+                        "{own} carries out collectives in messages, and with {with} they last"
+                    ),
+                    OptionKey::Links => format!(
+                        "bytes over links are counted from messages, and with {with} communication lasts"
+                    ),
+                    OptionKey::Custom => format!(
+                        "{own} says how messages carry out collectives, and with {with} they last"
+                    ),
+                    _ => format!("{own} says what carries communication, and with {with} it lasts"),
+                };
+                format!("{reason} as {comm}\n  try: leave one of the two out")
+            }
+        }
+    }
+}
+
+/// With options by their keys: `compute = curves`.
+impl fmt::Display for OptionRefusal {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.text(|key, value| match value {
+            "" => format!("`{}`", key.name()),
+            value => format!("`{} = {value}`", key.name()),
+        }))
+    }
+}
+
+impl std::error::Error for OptionRefusal {}
+
+impl ReplayOptions {
+    /// Sets the part of their peak rates that kernels by roofline reach.
+    ///
+    /// # Errors
+    ///
+    /// If the compute model prices no kernel by roofline.
+    pub fn set_efficiency(&mut self, efficiency: RooflineEfficiency) -> Result<(), OptionRefusal> {
+        let model = self.compute.at(efficiency);
+        self.compute = model.ok_or(OptionRefusal::NotByRoofline(self.compute))?;
+        Ok(())
+    }
+
+    /// Checks that each option has an effect on `workload` on `machine`.
+    ///
+    /// # Errors
+    ///
+    /// The first option that has none, or for which the machine lacks something.
+    pub fn check(&self, machine: &Machine, workload: &Workload) -> Result<(), OptionRefusal> {
+        self.check_together()?;
+        self.check_machine(machine)?;
+        self.check_workload(workload)
+    }
+
+    /// Checks that options have an effect beside one another; part of [`Self::check`], for callers that have no machine
+    /// yet.
+    ///
+    /// # Errors
+    ///
+    /// The first option that has none.
+    pub fn check_together(&self) -> Result<(), OptionRefusal> {
+        let of_networks = [
+            (self.network.is_some(), OptionKey::Network),
+            (self.aggregate, OptionKey::Aggregate),
+            (self.stepwise, OptionKey::Stepwise),
+            (self.links, OptionKey::Links),
+            (!self.custom.is_empty(), OptionKey::Custom),
+        ];
+        let given = of_networks.into_iter().find(|(is_given, _)| *is_given);
+        match (self.comm, given) {
+            (CommTiming::Captured | CommTiming::Recorded, Some((_, key))) => {
+                Err(OptionRefusal::NotSimulated(key, self.comm))
+            }
+            _ => Ok(()),
+        }
+    }
+
+    /// Checks that `machine` has what options need; part of [`Self::check`], for callers that have no workload yet.
+    ///
+    /// # Errors
+    ///
+    /// The first option for which the machine lacks something.
+    pub fn check_machine(&self, machine: &Machine) -> Result<(), OptionRefusal> {
+        let name = || machine.name().to_owned();
+        if self.compute == ComputeModel::Curves && !machine.has_curves() {
+            return Err(OptionRefusal::NoKernelCurves { machine: name() });
+        }
+        let launches = matches!(self.launch, LaunchMode::Eager | LaunchMode::Graph);
+        if launches && machine.host().is_none() {
+            return Err(OptionRefusal::NoHost { machine: name() });
+        }
+        let mut curves = machine.collective_curves().iter();
+        if self.measured_collectives == Some(true) && curves.all(|curves| curves.is_empty()) {
+            return Err(OptionRefusal::NoCollectiveCurves { machine: name() });
+        }
+        Ok(())
+    }
+
+    /// Checks that options have an effect on `workload`; part of [`Self::check`].
+    ///
+    /// # Errors
+    ///
+    /// The first option that has none.
+    pub fn check_workload(&self, workload: &Workload) -> Result<(), OptionRefusal> {
+        let any = |has: fn(&Graph) -> bool| workload.graphs().iter().any(has);
+        match self.compute {
+            ComputeModel::Recorded(efficiency) | ComputeModel::Scaled(_, efficiency)
+                if efficiency.is_stated() && !any(has_unrecorded_kernels) =>
+            {
+                return Err(OptionRefusal::AllRecorded(self.compute));
+            }
+            ComputeModel::RecordedOn(_) if !any(has_recorded_kernels) => {
+                return Err(OptionRefusal::NoneRecorded);
+            }
+            _ => {}
+        }
+        if self.host != HostTiming::Recorded && !any(has_host_time) {
+            return Err(OptionRefusal::NoHostTime);
+        }
+        Ok(())
+    }
+}
+
+/// Returns true if a kernel of `graph` has a recorded duration.
+fn has_recorded_kernels(graph: &Graph) -> bool {
+    let recorded =
+        |node| graph.kind(node) == NodeKind::Compute && graph.recorded(node) > Span::ZERO;
+    graph.nodes().any(recorded)
+}
+
+/// Returns true if a kernel of `graph` has FLOPs or bytes and no recorded duration.
+fn has_unrecorded_kernels(graph: &Graph) -> bool {
+    let unrecorded = |node| {
+        graph.kind(node) == NodeKind::Compute
+            && graph.recorded(node) == Span::ZERO
+            && (graph.flops(node) > 0 || graph.bytes(node) > 0)
+    };
+    graph.captured().is_none() && graph.nodes().any(unrecorded)
+}
+
+/// Returns true if anything in `graph` is time of the host.
+fn has_host_time(graph: &Graph) -> bool {
+    let on_host = |node| graph.kind(node) == NodeKind::Host && graph.recorded(node) > Span::ZERO;
+    graph.has_delays() || graph.nodes().any(on_host)
+}
+
+#[cfg(test)]
+mod tests;

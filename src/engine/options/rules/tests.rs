@@ -1,0 +1,174 @@
+//! Every rule on workloads of each kind and on machines with and without what it asks for.
+
+use super::*;
+use chakram_base::ids::Rank;
+use chakram_base::units::Time;
+use chakram_hardware::compute::{RecordingClass, parse_model};
+use chakram_hardware::network::NetworkKind;
+use chakram_trace::format::scan::NodeView;
+use chakram_trace::format::write::Sink;
+use chakram_trace::format::{Dtype, Op};
+use chakram_trace::graph::{DependencyPolicy, GraphBuilder};
+use chakram_trace::workload::{MissingRankPolicy, WorkloadBuilder};
+
+const KERNEL: Op<'static> = Op::Compute {
+    flops: 1_000_000,
+    bytes: 0,
+    dtype: Some(Dtype::Bf16),
+};
+
+/// A workload of one node, recorded to last `us` microseconds.
+fn workload(op: Op<'_>, us: u64) -> Workload {
+    let mut builder = WorkloadBuilder::default();
+    let mut graph = GraphBuilder::new(0, DependencyPolicy::Both, 10);
+    let node = NodeView {
+        lane: Some(7),
+        recorded: Span(us * 1_000_000),
+        ..NodeView::new(1, "node", op)
+    };
+    graph.node(&node, &[]).unwrap();
+    let (graph, binding) = graph.finish().unwrap();
+    let graph = builder.graph(graph);
+    builder.rank(Rank(0), graph, binding, Time::ZERO).unwrap();
+    builder.finish(None, MissingRankPolicy::Refuse).unwrap()
+}
+
+/// The reason why options that `change` makes are refused, as the library has it.
+fn refusal(machine: &str, workload: &Workload, change: impl FnOnce(&mut ReplayOptions)) -> String {
+    let machine = Machine::load(machine).unwrap();
+    let checked = ReplayOptions::with(change).check(&machine, workload);
+    checked.map_or_else(|refusal| refusal.to_string(), |()| String::new())
+}
+
+#[test]
+fn options_of_compute_need_kernels_that_they_price() {
+    let recorded = workload(KERNEL, 5);
+    let open = workload(KERNEL, 0);
+    let host = workload(Op::Host, 5);
+    let half = RooflineEfficiency::new(0.5).unwrap();
+    for (model, work, expected) in [
+        (
+            "recorded",
+            &recorded,
+            "and with `compute = recorded` they last as long as the trace says",
+        ),
+        ("recorded", &open, ""),
+        ("recorded", &host, "all of them were recorded"),
+        (
+            "scaled:0.5",
+            &recorded,
+            "and with `compute = scaled:0.5` they last as long",
+        ),
+        ("scaled:0.5", &open, ""),
+        ("roofline", &recorded, ""),
+        ("roofline", &open, ""),
+    ] {
+        for machine in ["mi300x", "dgx-h100"] {
+            let found = refusal(machine, work, |options| {
+                options.compute = parse_model(model).unwrap();
+                options.set_efficiency(half).unwrap();
+            });
+            assert!(found.contains(expected), "{model}: {found}");
+            assert_eq!(found.is_empty(), expected.is_empty(), "{model}: {found}");
+        }
+    }
+    for model in ["curves", "loopnest:gemmini-16"] {
+        let model = parse_model(model).unwrap();
+        let mut options = ReplayOptions::with(|options| options.compute = model);
+        let refusal = options.set_efficiency(half).unwrap_err();
+        assert_eq!(refusal, OptionRefusal::NotByRoofline(model));
+        assert_eq!(refusal.key(), OptionKey::Efficiency);
+        assert_eq!(options.compute, model);
+    }
+    let elsewhere = |options: &mut ReplayOptions| {
+        let machine = Machine::load("dgx-h100").unwrap();
+        let class = &machine.classes()[0];
+        let class = RecordingClass::new(&class.peaks, class.memory.bandwidth);
+        options.compute = ComputeModel::RecordedOn(class);
+    };
+    assert_eq!(refusal("mi300x", &recorded, elsewhere), "");
+    let found = refusal("mi300x", &open, elsewhere);
+    assert!(found.starts_with("`recorded_on` says where"), "{found}");
+}
+
+#[test]
+fn a_factor_on_the_host_needs_work_of_the_host() {
+    let half = |options: &mut ReplayOptions| options.host = HostTiming::Scaled(0.5);
+    assert_eq!(refusal("mi300x", &workload(Op::Host, 5), half), "");
+    for work in [
+        workload(KERNEL, 5),
+        workload(KERNEL, 0),
+        workload(Op::Host, 0),
+    ] {
+        let found = refusal("mi300x", &work, half);
+        assert!(found.starts_with("`host` says how long"), "{found}");
+        assert_eq!(refusal("mi300x", &work, |_| {}), "");
+    }
+}
+
+#[test]
+fn curves_and_launches_need_a_machine_that_has_them() {
+    let work = workload(KERNEL, 0);
+    type Change = fn(&mut ReplayOptions);
+    let changes: [(Change, &str); 4] = [
+        (
+            |options| options.compute = ComputeModel::Curves,
+            "`compute = curves`: machine `mi300x` has no curves of measured kernels\n  try: `compute = roofline`",
+        ),
+        (
+            |options| options.measured_collectives = Some(true),
+            "`collectives = curves`: machine `mi300x` has no measured collectives\n  try: `collectives = algorithms`",
+        ),
+        (
+            |options| options.launch = LaunchMode::Eager,
+            "`launch`: machine `mi300x` does not say what launches cost\n  try: a [host] table in its file",
+        ),
+        (
+            |options| options.launch = LaunchMode::Graph,
+            "`launch`: machine `mi300x` does not say what launches cost\n  try: a [host] table in its file",
+        ),
+    ];
+    for (change, expected) in changes {
+        assert_eq!(refusal("mi300x", &work, change), expected);
+        assert_eq!(refusal("dgx-h100", &work, change), "");
+    }
+    let without: [Change; 3] = [
+        |options| options.measured_collectives = Some(false),
+        |options| options.launch = LaunchMode::None,
+        |options| options.compute = ComputeModel::RecordedOnly,
+    ];
+    for change in without {
+        assert_eq!(refusal("mi300x", &work, change), "");
+    }
+}
+
+#[test]
+fn options_of_networks_need_simulated_communication() {
+    type Change = fn(&mut ReplayOptions);
+    let changes: [(Change, OptionKey); 4] = [
+        (
+            |options| options.network = Some(NetworkKind::Links),
+            OptionKey::Network,
+        ),
+        (|options| options.aggregate = true, OptionKey::Aggregate),
+        (|options| options.stepwise = true, OptionKey::Stepwise),
+        (|options| options.links = true, OptionKey::Links),
+    ];
+    for (change, key) in changes {
+        for comm in [CommTiming::Captured, CommTiming::Recorded] {
+            let mut options = ReplayOptions::with(change);
+            assert_eq!(options.check_together(), Ok(()));
+            options.comm = comm;
+            let refusal = options.check_together().unwrap_err();
+            assert_eq!(refusal, OptionRefusal::NotSimulated(key, comm));
+            assert!(refusal.to_string().contains(&format!(" as {comm}\n")));
+        }
+    }
+}
+
+#[test]
+fn keys_are_in_the_order_of_their_names() {
+    for (i, (key, name)) in OptionKey::ALL.into_iter().enumerate() {
+        assert_eq!((key as usize, key.name()), (i, name));
+    }
+}

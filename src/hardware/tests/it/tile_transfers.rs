@@ -1,0 +1,194 @@
+//! Random transfers, loads and stores over grids of dies, against queues of tickets.
+
+use chakram_base::ids::{EndpointId, Npu};
+use chakram_base::units::{Bandwidth, BufferShare, Span, Time};
+use chakram_hardware::network::{
+    EventScheduler, ExclusiveNetwork, MemoryTransfer, NetworkBackend, NetworkEvent, NetworkMessage,
+};
+use chakram_hardware::topology::tile_grid::DieBorders;
+use chakram_hardware::topology::{
+    DimensionShape, MemoryEndpoint, MemorySite, SwitchingMode, TileGrid, Topology,
+};
+use testkit::tile_transfers::{Grid, LinkTime, Port, Transfer, ends};
+
+/// When what is scheduled ends.
+#[derive(Default)]
+struct LastEvent(u64);
+
+impl EventScheduler for LastEvent {
+    fn schedule(&mut self, at: Time, event: NetworkEvent) {
+        if matches!(event, NetworkEvent::Delivered(_)) {
+            self.0 = at.0;
+        }
+    }
+}
+
+/// Numbers from a seed (xorshift64*).
+struct Random(u64);
+
+impl Random {
+    fn below(&mut self, limit: u64) -> u64 {
+        self.0 ^= self.0 >> 12;
+        self.0 ^= self.0 << 25;
+        self.0 ^= self.0 >> 27;
+        (self.0.wrapping_mul(0x2545_F491_4F6C_DD1D) >> 33) % limit
+    }
+}
+
+fn rate(ps_per_byte: u64) -> Bandwidth {
+    Bandwidth::new(1e12 / ps_per_byte as f64).unwrap()
+}
+
+fn topology(grid: &Grid) -> Topology {
+    let tiles = TileGrid {
+        dies: grid.dies,
+        cores: grid.cores,
+        borders: DieBorders {
+            bandwidth: rate(grid.border.ps_per_byte),
+            latency: Span(grid.border.latency_ps),
+        },
+        half_duplex: grid.half_duplex,
+        barrier: None,
+        faulty_cores: Default::default(),
+        faulty_links: Default::default(),
+    };
+    let shape = if grid.torus {
+        DimensionShape::Ring
+    } else {
+        DimensionShape::Mesh
+    };
+    let inside = rate(grid.inside.ps_per_byte);
+    let topology = Topology::tiled(tiles, shape, inside, Span(grid.inside.latency_ps)).unwrap();
+    if grid.store_and_forward {
+        topology.with_switching(SwitchingMode::StoreAndForward)
+    } else {
+        topology
+    }
+}
+
+/// `count` transfers over `grid`, a third of them at four memory ports, close enough to one another to queue.
+fn same(grid: &Grid, count: usize, seed: u64) {
+    let random = &mut Random(seed | 1);
+    let topology = topology(grid);
+    let tiles = topology.tiles().unwrap().clone();
+    let cores = u64::from(topology.npus());
+    let behind_cores = topology.npus();
+    let memory = LinkTime {
+        ps_per_byte: 4,
+        latency_ps: 700,
+    };
+    let ports: Vec<u32> = (0..4).map(|_| random.below(cores) as u32).collect();
+    let endpoint = |&at: &u32| MemoryEndpoint {
+        site: MemorySite::Npu(Npu(at)),
+        bandwidth: rate(memory.ps_per_byte),
+        latency: Span(memory.latency_ps),
+    };
+    let topology = topology.with_memories(ports.iter().map(endpoint).collect());
+    let mut network = ExclusiveNetwork::new(&topology);
+    let (mut transfers, mut found) = (Vec::with_capacity(count), Vec::with_capacity(count));
+    let mut now = 0;
+    for op in 0..count {
+        now += random.below(1500);
+        let bytes = 1 + random.below(2000);
+        let number = random.below(12) as u32;
+        let mut scheduler = LastEvent::default();
+        let (from, to, port) = match ports.get(number as usize) {
+            Some(_) => {
+                let core = random.below(cores) as u32;
+                let core = EndpointId(core);
+                let port = EndpointId(behind_cores + number);
+                let ends = if random.below(2) == 0 {
+                    (core, port)
+                } else {
+                    (port, core)
+                };
+                let transfer = MemoryTransfer {
+                    op: op as u32,
+                    ends,
+                    path: topology.path_between(ends).unwrap(),
+                    amount: BufferShare::whole(bytes),
+                };
+                let end = network.access(Time(now), &transfer, &mut scheduler);
+                scheduler.0 = end.unwrap().0;
+                let (from, to) = topology.seats(ends);
+                (
+                    from.0,
+                    to.0,
+                    Some(Port {
+                        number,
+                        time: memory,
+                    }),
+                )
+            }
+            None => {
+                let from = random.below(cores) as u32;
+                let to = (u64::from(from) + 1 + random.below(cores - 1)) % cores;
+                let ends = (Npu(from), Npu(to as u32));
+                let message = NetworkMessage::plain(op as u32, ends, BufferShare::whole(bytes));
+                network.submit(Time(now), &message, &mut scheduler);
+                (from, to as u32, None)
+            }
+        };
+        found.push(scheduler.0);
+        transfers.push(Transfer {
+            at: now,
+            from: tiles.place(from),
+            to: tiles.place(to),
+            bytes,
+            port,
+        });
+    }
+    let expected = ends(grid, &transfers);
+    let wrong = (0..count).find(|&op| found[op] != expected[op]);
+    let wrong = wrong.map(|op| (transfers[op], found[op], expected[op]));
+    assert!(wrong.is_none(), "{grid:?}: {wrong:?}");
+}
+
+/// Meshes and tori of one die and of several, in both duplex settings and both modes.
+fn grids() -> impl Iterator<Item = Grid> {
+    let sizes = [
+        ([1, 1], [8, 8]),
+        ([1, 1], [5, 3]),
+        ([2, 2], [4, 4]),
+        ([3, 2], [2, 3]),
+        ([5, 4], [4, 4]),
+        ([4, 1], [1, 2]),
+    ];
+    let settings = (0..8).map(|i| [i & 1 > 0, i & 2 > 0, i & 4 > 0]);
+    sizes.into_iter().flat_map(move |(dies, cores)| {
+        settings
+            .clone()
+            .map(move |[torus, half_duplex, store_and_forward]| Grid {
+                dies,
+                cores,
+                torus,
+                half_duplex,
+                store_and_forward,
+                inside: LinkTime {
+                    ps_per_byte: 1,
+                    latency_ps: 10,
+                },
+                border: LinkTime {
+                    ps_per_byte: 3,
+                    latency_ps: 25,
+                },
+            })
+    })
+}
+
+/// 4,800 transfers.
+#[test]
+fn transfers_end_as_with_queues_of_tickets() {
+    for (seed, grid) in (1..).zip(grids()) {
+        same(&grid, 100, seed);
+    }
+}
+
+/// 120,000 transfers: `cargo test -p chakram-hardware --release -- --ignored tile_transfers`.
+#[test]
+#[ignore = "long: 120,000 transfers"]
+fn many_transfers_end_as_with_queues_of_tickets() {
+    for (seed, grid) in (1..).zip(grids()) {
+        same(&grid, 2500, seed * 77);
+    }
+}

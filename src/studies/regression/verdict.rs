@@ -1,0 +1,329 @@
+//! The verdict of a check: for people, programs, and two kinds of CI.
+
+use super::{CheckedPrediction, MeasuredVerdict};
+use chakram_base::units::{Time, counted, percent_change};
+use chakram_report::document::VersionedDocument;
+use chakram_trace::format::{escape, escaped_lines};
+use serde::Serialize;
+use std::fmt::Write;
+
+/// Prediction that could not be made.
+#[derive(Clone, Debug, Serialize)]
+pub struct FailedPrediction {
+    /// Name of the workload.
+    pub workload: String,
+    /// Name of the machine.
+    pub machine: String,
+    /// What was wrong.
+    pub error: String,
+}
+
+/// All that a check found.
+#[derive(Clone, Debug, Default)]
+pub struct CheckOutcome {
+    /// Percent beyond which a prediction moved.
+    pub threshold: f64,
+    /// Predictions that were made.
+    pub checked: Vec<CheckedPrediction>,
+    /// Predictions that could not be made.
+    pub failed: Vec<FailedPrediction>,
+    /// Workloads without a baseline.
+    pub without: Vec<String>,
+    /// Predictions that the budget left out.
+    pub left_out: Vec<String>,
+    /// Features that only these cover.
+    pub uncovered: Vec<String>,
+}
+
+impl CheckOutcome {
+    /// Returns the predictions that moved.
+    pub fn moved(&self) -> impl Iterator<Item = &CheckedPrediction> {
+        self.checked.iter().filter(|checked| checked.moved)
+    }
+
+    fn summary(&self) -> String {
+        let moved = self.moved().count();
+        let mut text = format!(
+            "{} checked, {moved} moved by more than {} %",
+            counted(self.checked.len() as u64, "prediction"),
+            self.threshold
+        );
+        if !self.failed.is_empty() {
+            let _ = write!(text, ", {} could not be made", self.failed.len());
+        }
+        text
+    }
+
+    /// Lines about what was not checked.
+    fn gaps(&self) -> Vec<String> {
+        let mut lines = Vec::new();
+        if !self.without.is_empty() {
+            lines.push(format!(
+                "without a baseline: {}",
+                escape(&self.without.join(", "))
+            ));
+        }
+        if !self.left_out.is_empty() {
+            lines.push(format!(
+                "left out by the budget: {}",
+                escape(&self.left_out.join(", "))
+            ));
+            let what = match self.uncovered.len() {
+                0 => "they cover nothing else".to_owned(),
+                n => format!(
+                    "{n} features are only there: {}",
+                    escape(&self.uncovered.join(", "))
+                ),
+            };
+            lines.push(what);
+        }
+        lines
+    }
+}
+
+fn change(checked: &CheckedPrediction) -> String {
+    percent_change(checked.percent())
+}
+
+fn measured_words(verdict: &MeasuredVerdict) -> String {
+    let place = if verdict.is_outside() {
+        "outside"
+    } else {
+        "within"
+    };
+    format!(
+        "{:+.1} % of {} measured, {place} their spread",
+        verdict.percent,
+        counted(verdict.steps, "step")
+    )
+}
+
+/// Renders a verdict as a table, and causes below it.
+pub fn text(outcome: &CheckOutcome) -> String {
+    let mut out = String::new();
+    let name = |checked: &CheckedPrediction| {
+        escape(&format!("{} on {}", checked.workload, checked.machine))
+    };
+    let shown: Vec<&CheckedPrediction> = outcome
+        .checked
+        .iter()
+        .filter(|c| c.moved || c.measured.is_some())
+        .collect();
+    let width = shown
+        .iter()
+        .map(|checked| name(checked).chars().count())
+        .max()
+        .unwrap_or(0);
+    for checked in shown {
+        let (before, after) = (Time(checked.before_ps), Time(checked.after_ps));
+        let verdict = if checked.moved { "MOVED" } else { "same " };
+        let _ = writeln!(
+            out,
+            "{verdict} {:<width$}  {:>9}  {before} → {after}",
+            name(checked),
+            change(checked)
+        );
+        if let Some(measured) = &checked.measured {
+            let _ = writeln!(out, "      measured: {}", measured_words(measured));
+        }
+        for cause in &checked.causes {
+            let _ = writeln!(out, "      {}", escaped_lines(&cause.to_string()));
+        }
+    }
+    for failed in &outcome.failed {
+        let _ = writeln!(
+            out,
+            "FAILED {} on {}: {}",
+            escape(&failed.workload),
+            escape(&failed.machine),
+            escaped_lines(&failed.error)
+        );
+    }
+    for line in outcome.gaps() {
+        let _ = writeln!(out, "{line}");
+    }
+    let _ = writeln!(out, "{}", outcome.summary());
+    out
+}
+
+/// Document of a check.
+#[derive(Serialize)]
+struct CheckDocument<'a> {
+    threshold_percent: f64,
+    predictions: Vec<PredictionRow<'a>>,
+    failed: &'a [FailedPrediction],
+    without_baseline: &'a [String],
+    left_out: &'a [String],
+    uncovered: &'a [String],
+}
+
+#[derive(Serialize)]
+struct PredictionRow<'a> {
+    workload: &'a str,
+    machine: &'a str,
+    before_ps: u64,
+    after_ps: u64,
+    change_percent: f64,
+    moved: bool,
+    causes: Vec<String>,
+    measured: Option<MeasuredRow>,
+}
+
+#[derive(Serialize)]
+struct MeasuredRow {
+    steps: u64,
+    median_ps: u64,
+    difference_percent: f64,
+    /// `None` where all steps took the same.
+    deviations: Option<f64>,
+    outside: bool,
+}
+
+/// Renders a verdict as one document.
+pub fn json(outcome: &CheckOutcome) -> String {
+    let checked = outcome.checked.iter().map(|checked| PredictionRow {
+        workload: &checked.workload,
+        machine: &checked.machine,
+        before_ps: checked.before_ps,
+        after_ps: checked.after_ps,
+        change_percent: checked.percent(),
+        moved: checked.moved,
+        causes: checked.causes.iter().map(ToString::to_string).collect(),
+        measured: checked.measured.map(|measured| MeasuredRow {
+            steps: measured.steps,
+            median_ps: measured.median_ps,
+            difference_percent: measured.percent,
+            deviations: Some(measured.deviations).filter(|deviations| deviations.is_finite()),
+            outside: measured.is_outside(),
+        }),
+    });
+    let document = CheckDocument {
+        threshold_percent: outcome.threshold,
+        predictions: checked.collect(),
+        failed: &outcome.failed,
+        without_baseline: &outcome.without,
+        left_out: &outcome.left_out,
+        uncovered: &outcome.uncovered,
+    };
+    VersionedDocument::new("chakram.check.1", document).text()
+}
+
+/// Text in a cell of a table in Markdown.
+fn cell(text: &str) -> String {
+    escape(text).replace('|', "\\|").replace('<', "&lt;")
+}
+
+/// Renders a verdict as GitHub's summaries show it.
+pub fn markdown(outcome: &CheckOutcome) -> String {
+    let mut out = format!("### {}\n", outcome.summary());
+    if outcome.moved().next().is_some() {
+        out +=
+            "\n| workload | machine | before | after | change | why |\n|---|---|--:|--:|--:|---|\n";
+    }
+    for checked in outcome.moved() {
+        let causes: Vec<String> = checked
+            .causes
+            .iter()
+            .map(|cause| cell(&cause.to_string()))
+            .collect();
+        let _ = writeln!(
+            out,
+            "| {} | {} | {} | {} | {} | {} |",
+            cell(&checked.workload),
+            cell(&checked.machine),
+            Time(checked.before_ps),
+            Time(checked.after_ps),
+            change(checked),
+            causes.join("<br>")
+        );
+    }
+    let measured: Vec<_> = outcome
+        .checked
+        .iter()
+        .filter_map(|c| Some((c, c.measured.as_ref()?)))
+        .collect();
+    if !measured.is_empty() {
+        out += "\n| workload | machine | beside measured steps |\n|---|---|---|\n";
+    }
+    for (checked, verdict) in measured {
+        let _ = writeln!(
+            out,
+            "| {} | {} | {} |",
+            cell(&checked.workload),
+            cell(&checked.machine),
+            measured_words(verdict)
+        );
+    }
+    for failed in &outcome.failed {
+        let _ = writeln!(
+            out,
+            "\n- {} on {} could not be predicted: {}",
+            cell(&failed.workload),
+            cell(&failed.machine),
+            cell(&failed.error)
+        );
+    }
+    for line in outcome.gaps() {
+        let _ = writeln!(out, "\n{}", cell(&line));
+    }
+    out
+}
+
+/// Text in an attribute or element of XML.
+fn xml(text: &str) -> String {
+    let text = escape(text).replace('&', "&amp;").replace('<', "&lt;");
+    text.replace('>', "&gt;").replace('"', "&quot;")
+}
+
+/// Renders a verdict as JUnit's XML: a test case for each prediction.
+pub fn junit(outcome: &CheckOutcome) -> String {
+    let mut out = String::from("<?xml version=\"1.0\" encoding=\"UTF-8\"?>\n");
+    let all = outcome.checked.len() + outcome.failed.len() + outcome.left_out.len();
+    let _ = writeln!(
+        out,
+        "<testsuite name=\"chakram archive check\" tests=\"{all}\" failures=\"{}\" errors=\"{}\" skipped=\"{}\">",
+        outcome.moved().count(),
+        outcome.failed.len(),
+        outcome.left_out.len()
+    );
+    for checked in &outcome.checked {
+        let _ = write!(
+            out,
+            "  <testcase classname=\"{}\" name=\"{}\"",
+            xml(&checked.machine),
+            xml(&checked.workload)
+        );
+        if checked.moved {
+            let causes: Vec<String> = checked
+                .causes
+                .iter()
+                .map(|cause| xml(&cause.to_string()))
+                .collect();
+            let _ = writeln!(
+                out,
+                "><failure message=\"{}\">{}</failure></testcase>",
+                change(checked),
+                causes.join("\n")
+            );
+        } else {
+            out += "/>\n";
+        }
+    }
+    for failed in &outcome.failed {
+        let _ = writeln!(
+            out,
+            "  <testcase classname=\"{}\" name=\"{}\"><error>{}</error></testcase>",
+            xml(&failed.machine),
+            xml(&failed.workload),
+            xml(&failed.error)
+        );
+    }
+    for name in &outcome.left_out {
+        let _ = writeln!(
+            out,
+            "  <testcase classname=\"budget\" name=\"{}\"><skipped/></testcase>",
+            xml(name)
+        );
+    }
+    out + "</testsuite>\n"
+}

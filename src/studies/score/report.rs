@@ -1,0 +1,371 @@
+//! Scores as text, JSON and CSV, and a chart of the runs.
+
+use super::{FoldFit, IntervalSummary, MeasuredRun, RunTable, ScoreSummary};
+use chakram_base::units::{percent, thousands};
+use chakram_report::document::VersionedDocument;
+use chakram_report::draw;
+use chakram_report::draw::scatter::{self, ScatterPoint};
+use chakram_report::table::{TextTable, left, right};
+use chakram_report::text::TextStyle;
+use serde::Serialize;
+use serde_json::{Map, Value};
+use std::collections::BTreeMap;
+use std::io::Write;
+
+/// Colours of charts in files.
+const COLOURS: usize = 6;
+
+/// Predictions of a table of runs; lists have an entry for each.
+#[derive(Clone, Debug)]
+pub struct ScoredTable<'t> {
+    /// The runs.
+    pub table: &'t RunTable,
+    /// Predicted seconds.
+    pub predicted: Vec<f64>,
+    /// 90 % intervals.
+    pub intervals: Vec<Option<[f64; 2]>>,
+    /// Constants that were fitted, by fold.
+    pub fits: Vec<FoldFit>,
+    /// Fold of each run; empty where nothing was fitted.
+    pub fold_of: Vec<usize>,
+    /// Seconds by the null model of one rate.
+    pub null: Vec<f64>,
+}
+
+impl ScoredTable<'_> {
+    /// Scores of the runs that `wanted` picks, of this program and of the null model; `None` without such a run.
+    fn summaries(&self, wanted: impl Fn(&MeasuredRun) -> bool) -> Option<[ScoreSummary; 2]> {
+        let picked = |i: &usize| wanted(&self.table.runs[*i]);
+        let indices: Vec<usize> = (0..self.table.runs.len()).filter(picked).collect();
+        let runs: Vec<&MeasuredRun> = indices.iter().map(|&i| &self.table.runs[i]).collect();
+        let of = |all: &[f64]| {
+            let seconds: Vec<f64> = indices.iter().map(|&i| all[i]).collect();
+            ScoreSummary::new(&runs, &seconds)
+        };
+        (!runs.is_empty()).then(|| [of(&self.predicted), of(&self.null)])
+    }
+
+    /// Returns the coverage of the intervals of the runs whose numbers `wanted` picks; `None` without such a run, or if one has none.
+    fn covered(&self, wanted: impl Fn(usize) -> bool) -> Option<IntervalSummary> {
+        let indices: Vec<usize> = (0..self.table.runs.len()).filter(|&i| wanted(i)).collect();
+        let intervals = indices.iter().map(|&i| self.intervals[i]);
+        let intervals: Vec<[f64; 2]> = intervals.collect::<Option<_>>()?;
+        let runs: Vec<&MeasuredRun> = indices.iter().map(|&i| &self.table.runs[i]).collect();
+        let predicted: Vec<f64> = indices.iter().map(|&i| self.predicted[i]).collect();
+        (!runs.is_empty()).then(|| IntervalSummary::new(&runs, &predicted, &intervals))
+    }
+
+    /// Returns the coverage of the intervals of a fold's runs.
+    fn covered_in_fold(&self, fold: usize) -> Option<IntervalSummary> {
+        self.covered(|i| self.fold_of.get(i) == Some(&fold))
+    }
+
+    /// Values of option `key`, numbers in their order.
+    fn values(&self, key: &str) -> Vec<String> {
+        let mut values = BTreeMap::new();
+        for run in &self.table.runs {
+            let value = run.options.get(key).cloned().unwrap_or_default();
+            let number = value.parse::<f64>().unwrap_or(f64::INFINITY);
+            values.insert((number.to_bits(), value.clone()), value);
+        }
+        values.into_values().collect()
+    }
+
+    /// Renders the scores, also by value of the option `by`; `about` says how kernels are priced.
+    pub fn text(&self, by: Option<&str>, about: &str, style: TextStyle) -> String {
+        let columns = [
+            left("PREDICTED AGAINST MEASURED", 28),
+            right("runs", 6),
+            right("MAPE", 9),
+            right("median", 9),
+            right("p90", 9),
+            right("max", 9),
+            right("bias", 9),
+            right("tau", 7),
+            right("regret", 9),
+        ];
+        let table = TextTable::new(columns);
+        let machine = self.table.runs[0].machine.name();
+        let several = self
+            .table
+            .runs
+            .iter()
+            .any(|run| run.machine.name() != machine);
+        let more = if several { " and others" } else { "" };
+        let mut text = format!(
+            "{}: {} runs on {machine}{more}, {about}\n",
+            self.table.file,
+            thousands(self.table.runs.len() as u64)
+        );
+        text += &table.headings(style);
+        let mut put = |name: &str, summary: &ScoreSummary| {
+            let cells = cells(name, summary);
+            let row = cells.each_ref().map(|cell| cell as &dyn std::fmt::Display);
+            text += &table.line(&row, anstyle::Style::new());
+        };
+        if let Some([ours, null]) = self.summaries(|_| true) {
+            put("chakram", &ours);
+            put("null: one FLOP rate", &null);
+        }
+        if let Some(key) = by {
+            for value in self.values(key) {
+                let one =
+                    |run: &MeasuredRun| run.options.get(key).map_or("", String::as_str) == value;
+                if let Some([ours, _]) = self.summaries(one) {
+                    put(&format!("{key} {value}"), &ours);
+                }
+            }
+        }
+        if let Some(intervals) = self.covered(|_| true) {
+            text += &format!(
+                "90 % intervals hold {} of what was measured; their mean width is {:.2} times that of the interval that holds \
+                 90 %\n",
+                percent(intervals.coverage),
+                intervals.width
+            );
+        }
+        for (i, fit) in self.fits.iter().enumerate() {
+            let machine = &self.table.runs[0].machine;
+            let constants = fit.constants.iter().map(|&(constant, factor)| {
+                let value = constant.of(machine).unwrap_or_default() * factor;
+                let unit = if constant.is_part() { "" } else { " us" };
+                format!("{} {}{unit}", constant.name(), significant(value))
+            });
+            let constants: Vec<_> = constants.collect();
+            let runs = thousands(fit.runs as u64);
+            let held = self.covered_in_fold(i).map_or(String::new(), |intervals| {
+                let (coverage, width) = (percent(intervals.coverage), intervals.width);
+                format!("; intervals hold {coverage}, {width:.2} times as wide")
+            });
+            let constants = constants.join(", ");
+            text += &format!("fold {}, {runs} runs: {constants}{held}\n", i + 1);
+        }
+        text
+    }
+
+    /// Returns the scores as one document, also by value of the option `by`; `options` are those of the replays.
+    pub fn document<'a>(
+        &'a self,
+        by: Option<&'a str>,
+        options: Map<String, Value>,
+    ) -> VersionedDocument<ScoreDocument<'a>> {
+        let both = |wanted: &dyn Fn(&MeasuredRun) -> bool| {
+            let pair = self.summaries(wanted);
+            pair.map(|[chakram, one_rate]| ScorePair { chakram, one_rate })
+        };
+        let parts = by.into_iter().flat_map(|option| {
+            let values = self.values(option).into_iter();
+            values.map(move |value| {
+                let is_of = |run: &MeasuredRun| match run.options.get(option) {
+                    Some(own) => *own == value,
+                    None => value.is_empty(),
+                };
+                ScoreOfValue {
+                    option,
+                    scores: both(&is_of),
+                    value,
+                }
+            })
+        });
+        let runs = self.table.runs.iter().enumerate().map(|(i, run)| {
+            let interval = self.intervals[i];
+            RunRow {
+                line: run.line,
+                group: run.group,
+                options: &run.options,
+                measured_s: run.measured,
+                predicted_s: self.predicted[i],
+                one_rate_s: self.null[i],
+                low_s: interval.map(|[low, _]| low),
+                high_s: interval.map(|[_, high]| high),
+            }
+        });
+        let folds = self.fits.iter().enumerate().map(|(fold, fit)| FoldRow {
+            runs: fit.runs,
+            factors: fit
+                .constants
+                .iter()
+                .map(|(constant, factor)| (constant.name(), *factor))
+                .collect(),
+            intervals: self.covered_in_fold(fold),
+        });
+        let body = ScoreDocument {
+            options,
+            table: &self.table.file,
+            scores: both(&|_| true),
+            by: parts.collect(),
+            folds: folds.collect(),
+            intervals: self.covered(|_| true),
+            runs: runs.collect(),
+        };
+        VersionedDocument::new("chakram.score.1", body)
+    }
+
+    /// Writes a row of CSV for each run.
+    pub fn write_csv(&self, out: &mut dyn Write) -> std::io::Result<()> {
+        let mut keys: Vec<&str> = Vec::new();
+        for run in &self.table.runs {
+            for key in run.options.keys() {
+                if let Err(place) = keys.binary_search(&key.as_str()) {
+                    keys.insert(place, key);
+                }
+            }
+        }
+        let mut csv = csv::Writer::from_writer(out);
+        let heads = [
+            "line",
+            "group",
+            "measured_s",
+            "predicted_s",
+            "low_s",
+            "high_s",
+            "error",
+        ];
+        csv.write_record(heads.iter().copied().chain(keys.iter().copied()))?;
+        let all = (self.table.runs.iter()).zip(&self.predicted);
+        for ((run, predicted), interval) in all.zip(&self.intervals) {
+            let [low, high] = interval.map_or([String::new(), String::new()], |ends| {
+                ends.map(|seconds| seconds.to_string())
+            });
+            let cells = [
+                run.line.to_string(),
+                run.group.to_string(),
+                run.measured.to_string(),
+                predicted.to_string(),
+                low,
+                high,
+                format!("{:.6}", predicted / run.measured - 1.0),
+            ];
+            let options = keys
+                .iter()
+                .map(|key| run.options.get(*key).cloned().unwrap_or_default());
+            csv.write_record(cells.into_iter().chain(options))?;
+        }
+        csv.flush()
+    }
+
+    /// Runs by what was measured and what was predicted, each table in a colour, with the line on which both are the same.
+    pub fn picture(&self) -> String {
+        let mut files: Vec<&str> = Vec::new();
+        let mut points = Vec::new();
+        for (run, &predicted) in self.table.runs.iter().zip(&self.predicted) {
+            let series = files.iter().position(|file| **file == run.file);
+            let series = series.unwrap_or_else(|| {
+                files.push(&run.file);
+                files.len() - 1
+            });
+            points.push(ScatterPoint {
+                x: run.measured,
+                y: predicted,
+                series: series % COLOURS,
+                title: format!(
+                    "{}:{}: {} s measured, {} s predicted, {}",
+                    run.file,
+                    run.line,
+                    significant(run.measured),
+                    significant(predicted),
+                    signed(predicted / run.measured - 1.0)
+                ),
+            });
+        }
+        let ends = |value: fn(&ScatterPoint) -> f64| {
+            let values = points.iter().map(value);
+            let least = values.clone().fold(f64::INFINITY, f64::min);
+            (least, values.fold(0.0, f64::max))
+        };
+        let (across, up) = (ends(|point| point.x), ends(|point| point.y));
+        // The part of the line that lies on both axes.
+        let (least, most) = (across.0.max(up.0), across.1.min(up.1));
+        let same = [(least, least), (most, most)];
+        let same = if least < most { &same[..] } else { &[] };
+        let seconds = |value: f64| format!("{} s", significant(value));
+        draw::document(&scatter::with_line(
+            "Predicted and measured steps",
+            &points,
+            ("predicted as measured", same),
+            ("measured", "predicted"),
+            (&seconds, &seconds),
+        ))
+    }
+}
+
+/// Document of a score.
+#[derive(Debug, Serialize)]
+pub struct ScoreDocument<'a> {
+    options: Map<String, Value>,
+    table: &'a str,
+    scores: Option<ScorePair>,
+    by: Vec<ScoreOfValue<'a>>,
+    folds: Vec<FoldRow>,
+    intervals: Option<IntervalSummary>,
+    runs: Vec<RunRow<'a>>,
+}
+
+/// Scores of predictions, and of the null model of one rate.
+#[derive(Debug, Serialize)]
+struct ScorePair {
+    chakram: ScoreSummary,
+    one_rate: ScoreSummary,
+}
+
+/// Scores of runs with one value of an option.
+#[derive(Debug, Serialize)]
+struct ScoreOfValue<'a> {
+    option: &'a str,
+    value: String,
+    scores: Option<ScorePair>,
+}
+
+#[derive(Debug, Serialize)]
+struct FoldRow {
+    runs: usize,
+    factors: BTreeMap<&'static str, f64>,
+    intervals: Option<IntervalSummary>,
+}
+
+#[derive(Debug, Serialize)]
+struct RunRow<'a> {
+    line: u64,
+    group: usize,
+    options: &'a BTreeMap<String, String>,
+    measured_s: f64,
+    predicted_s: f64,
+    one_rate_s: f64,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    low_s: Option<f64>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    high_s: Option<f64>,
+}
+
+/// Three significant digits.
+fn significant(value: f64) -> String {
+    let digits = if value >= 100.0 {
+        0
+    } else if value >= 10.0 {
+        1
+    } else if value >= 1.0 {
+        2
+    } else {
+        3
+    };
+    format!("{value:.digits$}")
+}
+
+fn signed(fraction: f64) -> String {
+    format!("{:+.1} %", 100.0 * fraction)
+}
+
+fn cells(name: &str, summary: &ScoreSummary) -> [String; 9] {
+    let or_dash = |text: Option<String>| text.unwrap_or_else(|| "–".to_owned());
+    [
+        name.to_owned(),
+        thousands(summary.runs as u64),
+        percent(summary.mean),
+        percent(summary.median),
+        percent(summary.p90),
+        percent(summary.max),
+        signed(summary.bias),
+        or_dash(summary.tau.map(|tau| format!("{tau:.2}"))),
+        or_dash(summary.regret.map(percent)),
+    ]
+}

@@ -1,0 +1,376 @@
+//! Table of the attributes that replays read: their names, what they contain, and how they are read and written.
+//!
+//! A new attribute is a field of [`NodeAttributes`], a row of the table and a line of [`put`]; the operation of a
+//! node, or its view, says what it means.
+
+use super::AttrView;
+use crate::format::encoder::MessageEncoder;
+use crate::format::op::{GroupName, MemoryLocation, Op};
+use crate::format::scan::NodeView;
+use crate::format::split_sizes::SplitSizes;
+use crate::format::tensors::{self, MemoryChanges, TensorClass};
+use crate::format::write::{AttributeValue, named};
+use crate::format::{Dtype, KernelShape, TraceError, TrainingPhase};
+use chakram_base::units::Span;
+
+/// Attribute that replays read.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct ReplayAttribute {
+    /// The name.
+    pub name: &'static str,
+    /// What its value contains.
+    pub content: AttributeContent,
+}
+
+/// Content of an attribute.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum AttributeContent {
+    /// A count, a duration or yes and no.
+    Number,
+    /// The rank at one end of a message.
+    MessageEnd,
+    /// A list of booleans.
+    Mask,
+    /// A group's name or number.
+    Group,
+    /// The name of a memory.
+    MemoryName,
+    /// The name of a number format.
+    Dtype,
+    /// The name of a phase.
+    Phase,
+    /// Text of a notation that replays check, so it contains no other words.
+    Notation,
+}
+
+/// Attributes of a node that replays read, with the values that they have if absent.
+#[derive(Clone, Copy, Debug, Default)]
+pub(in crate::format) struct NodeAttributes<'a> {
+    pub host: bool,
+    pub flops: u64,
+    pub tensor_size: u64,
+    pub tensor_loc: u64,
+    pub in_switch: Option<&'a str>,
+    pub remote_memory: Option<&'a str>,
+    pub dtype: Option<Dtype>,
+    pub kernel: Option<KernelShape>,
+    pub phase: Option<TrainingPhase>,
+    pub stream: Option<i64>,
+    pub tid: Option<i64>,
+    pub duration_ns: Option<u64>,
+    pub delay_ns: u64,
+    pub wait_ns: u64,
+    pub profiler_ns: u64,
+    pub eager: bool,
+    pub comm_type: Option<u64>,
+    pub comm_size: Option<u64>,
+    pub comm_src: Option<u64>,
+    pub comm_dst: Option<u64>,
+    pub comm_tag: i64,
+    pub comm_root: Option<u64>,
+    pub dimensions: Option<u32>,
+    pub group: GroupName<'a>,
+    pub splits: SplitSizes<'a>,
+    pub memory: MemoryChanges,
+}
+
+/// Makes the rows of the table, and the function that stores the value of an attribute.
+macro_rules! replay_attributes {
+    (|$attr:ident, $attributes:ident| $($name:literal $content:ident $store:expr;)*) => {
+        const ROWS: &[ReplayAttribute] = &[$(ReplayAttribute {
+            name: match str::from_utf8($name) {
+                Ok(name) => name,
+                Err(_) => panic!("names are ASCII"),
+            },
+            content: AttributeContent::$content,
+        }),*];
+
+        /// Stores the attribute if replays read it. Inlining is forced: without it, which depends on what else is
+        /// in the binary, loading takes a tenth longer.
+        #[inline(always)]
+        pub(in crate::format) fn store<'a>(
+            $attr: AttrView<'a>,
+            $attributes: &mut NodeAttributes<'a>,
+        ) -> Result<(), TraceError> {
+            match $attr.name {
+                $($name => $store,)*
+                // Two letters distinguish these from nearly all attributes that are ignored here.
+                [b'a', b'l', ..] | [b'f', b'r', ..] => $attributes.memory.take(&$attr)?,
+                _ => {}
+            }
+            Ok(())
+        }
+    };
+}
+
+replay_attributes! { |attr, to|
+    b"is_cpu_op" Number to.host = attr.as_bool()?;
+    b"num_ops" Number to.flops = attr.as_u64()?;
+    b"tensor_size" Number to.tensor_size = attr.as_u64()?;
+    b"tensor_loc" Number to.tensor_loc = attr.as_u64()?;
+    b"in_switch" Notation to.in_switch = Some(attr.as_text()?);
+    b"remote_memory" MemoryName to.remote_memory = Some(attr.as_text()?);
+    b"dtype" Dtype to.dtype = attr.as_str()?.and_then(Dtype::from_name);
+    b"kernel_shape" Notation to.kernel = Some(attr.as_kernel_shape()?);
+    b"phase" Phase to.phase = attr.as_str()?.and_then(TrainingPhase::from_name);
+    b"stream" Number to.stream = Some(attr.as_i64()?);
+    b"tid" Number to.tid = Some(attr.as_i64()?);
+    b"duration_ns" Number to.duration_ns = Some(attr.as_u64()?);
+    b"delay_ns" Number to.delay_ns = attr.as_u64()?;
+    b"wait_ns" Number to.wait_ns = attr.as_u64()?;
+    b"profiler_ns" Number to.profiler_ns = attr.as_u64()?;
+    b"eager" Number to.eager = attr.as_bool()?;
+    b"comm_type" Number to.comm_type = Some(attr.as_u64()?);
+    b"comm_size" Number to.comm_size = Some(attr.as_u64()?);
+    b"comm_src" MessageEnd to.comm_src = Some(attr.as_u64()?);
+    b"comm_dst" MessageEnd to.comm_dst = Some(attr.as_u64()?);
+    b"comm_tag" Number to.comm_tag = attr.as_i64()?;
+    b"comm_root" Number to.comm_root = Some(attr.as_u64()?);
+    b"involved_dim" Mask to.dimensions = attr.as_mask()?;
+    b"involve_dims" Mask to.dimensions = attr.as_mask()?;
+    b"pg_name" Group to.group = group(&attr)?;
+    b"comm_group" Group to.group = group(&attr)?;
+    b"send_bytes" Notation to.splits.send = attr.as_text()?;
+    b"receive_bytes" Notation to.splits.receive = attr.as_text()?;
+}
+
+#[inline(always)]
+fn group<'a>(attr: &AttrView<'a>) -> Result<GroupName<'a>, TraceError> {
+    Ok(match attr.as_str()? {
+        Some(text) => GroupName::from_text(text),
+        None => GroupName::from_number(attr.as_u64()?),
+    })
+}
+
+/// Number of attributes that replays read: the rows, and the changes of memory by class.
+const COUNT: usize = ROWS.len() + 2 * TensorClass::COUNT;
+
+/// All attributes that replays read.
+pub const REPLAY_ATTRIBUTES: [ReplayAttribute; COUNT] = {
+    let mut all = [ROWS[0]; COUNT];
+    all.split_at_mut(ROWS.len()).0.copy_from_slice(ROWS);
+    let changes = tensors::ATTRIBUTES.as_flattened();
+    let mut i = 0;
+    while i < changes.len() {
+        all[ROWS.len() + i] = ReplayAttribute {
+            name: changes[i],
+            content: AttributeContent::Number,
+        };
+        i += 1;
+    }
+    all
+};
+
+/// Returns the attribute `name` if replays read it.
+pub fn replay_attribute(name: &str) -> Option<&'static ReplayAttribute> {
+    /// Per first letter, a bit for each length of the names.
+    const LENGTHS: [u32; 26] = {
+        let mut lengths = [0; 26];
+        let mut i = 0;
+        while i < COUNT {
+            let name = REPLAY_ATTRIBUTES[i].name.as_bytes();
+            lengths[(name[0] - b'a') as usize] |= 1 << name.len();
+            i += 1;
+        }
+        lengths
+    };
+    static ALL: [ReplayAttribute; COUNT] = REPLAY_ATTRIBUTES;
+    // Most names are ruled out by their first letter and length.
+    let letter = name.as_bytes().first()?.wrapping_sub(b'a');
+    let lengths = LENGTHS.get(usize::from(letter))?;
+    let possible = name.len() < 32 && lengths >> name.len() & 1 == 1;
+    ALL.iter().find(|known| possible && known.name == name)
+}
+
+/// Appends the attributes that a replay reads.
+pub(in crate::format) fn put(put: &mut MessageEncoder, node: &NodeView<'_>) {
+    let host = match node.op {
+        Op::Host => true,
+        Op::Message { host, .. } | Op::Collective { host, .. } => host,
+        _ => false,
+    };
+    if node.op != Op::NoOp {
+        named(put, "is_cpu_op", AttributeValue::Bool(host));
+    }
+    if let Some(lane) = node.lane {
+        let name = if host { "tid" } else { "stream" };
+        named(put, name, AttributeValue::Int(lane));
+    }
+    // Whole microseconds have a field in the schema; spans are in picoseconds.
+    if !node.recorded.0.is_multiple_of(1_000_000) {
+        named(
+            put,
+            "duration_ns",
+            AttributeValue::Uint(node.recorded.0 / 1000),
+        );
+    }
+    for (name, span) in [
+        ("delay_ns", node.delay),
+        ("wait_ns", node.wait),
+        ("profiler_ns", node.profiler),
+    ] {
+        if span > Span::ZERO {
+            named(put, name, AttributeValue::Uint(span.0 / 1000));
+        }
+    }
+    if node.eager {
+        named(put, "eager", AttributeValue::Bool(true));
+    }
+    match node.op {
+        Op::NoOp | Op::Host => {}
+        Op::Compute {
+            flops,
+            bytes,
+            dtype,
+        } => {
+            named(put, "num_ops", AttributeValue::Int(flops as i64));
+            named(put, "tensor_size", AttributeValue::Uint(bytes));
+            if let Some(dtype) = dtype {
+                named(
+                    put,
+                    "dtype",
+                    AttributeValue::Text(Dtype::ALL[dtype as usize].1),
+                );
+            }
+            if let Some(kernel) = node.kernel {
+                named(
+                    put,
+                    "kernel_shape",
+                    AttributeValue::Text(&kernel.to_string()),
+                );
+            }
+        }
+        Op::Memory {
+            store,
+            place,
+            bytes,
+            in_switch,
+        } => {
+            named(put, "tensor_size", AttributeValue::Uint(bytes));
+            let number = match place {
+                MemoryLocation::Local => 1,
+                MemoryLocation::Remote | MemoryLocation::Named(_) => 2,
+            };
+            named(put, "tensor_loc", AttributeValue::Uint32(number));
+            if let MemoryLocation::Named(name) = place {
+                named(put, "remote_memory", AttributeValue::Text(name));
+            }
+            if in_switch {
+                let text = NodeAttributes::gathering(store);
+                named(put, "in_switch", AttributeValue::Text(text));
+            }
+        }
+        Op::Message {
+            receive,
+            peer,
+            tag,
+            bytes,
+            own,
+            ..
+        } => {
+            let (far, near) = if receive {
+                ("comm_src", "comm_dst")
+            } else {
+                ("comm_dst", "comm_src")
+            };
+            named(put, far, AttributeValue::Int32(peer as i32));
+            if let Some(own) = own {
+                named(put, near, AttributeValue::Int32(own as i32));
+            }
+            named(put, "comm_tag", AttributeValue::Int32(tag));
+            named(put, "comm_size", AttributeValue::Int(bytes as i64));
+        }
+        Op::Collective {
+            kind,
+            bytes,
+            group,
+            root,
+            dimensions,
+            ..
+        } => {
+            named(
+                put,
+                "comm_type",
+                AttributeValue::Int(kind.comm_type() as i64),
+            );
+            named(put, "comm_size", AttributeValue::Int(bytes as i64));
+            match group {
+                GroupName::World => {}
+                GroupName::Number(n) => named(put, "pg_name", AttributeValue::Text(&n.to_string())),
+                GroupName::Text(text) => named(put, "pg_name", AttributeValue::Text(text)),
+            }
+            if let Some(root) = root {
+                named(put, "comm_root", AttributeValue::Int32(root as i32));
+            }
+            if let Some(mask) = dimensions {
+                // A list of all ones means "all", so a mask of consecutive ones gets a zero at its end. Lists
+                // have 32 entries at most.
+                let highest = 32 - mask.leading_zeros();
+                let ones = mask.trailing_ones() == highest && highest < 32;
+                let values = (0..highest + u32::from(ones)).map(|i| mask >> i & 1 == 1);
+                let values: Vec<bool> = values.collect();
+                named(put, "involved_dim", AttributeValue::Bools(&values));
+            }
+        }
+    }
+    let splits = &node.splits;
+    for (name, list) in [
+        ("send_bytes", splits.send),
+        ("receive_bytes", splits.receive),
+    ] {
+        if !list.is_empty() {
+            named(put, name, AttributeValue::Text(list));
+        }
+    }
+    if !node.memory.is_none() {
+        for (name, bytes) in node.memory.named() {
+            named(put, name, AttributeValue::Uint(bytes));
+        }
+    }
+    let labels = &node.labels;
+    if let Some(phase) = labels.phase {
+        named(put, "phase", AttributeValue::Text(&phase.to_string()));
+    }
+    for (name, number) in [
+        ("stage", labels.stage),
+        ("micro_batch", labels.micro_batch),
+        ("layer", labels.layer),
+    ] {
+        if let Some(number) = number {
+            named(put, name, AttributeValue::Uint32(number));
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::format::proto::{AttributeProto, StringList, attribute_proto::Value};
+    use crate::format::scan;
+    use prost::Message;
+
+    fn stored(name: &str, value: Value) -> Result<(), TraceError> {
+        let message = AttributeProto {
+            name: name.to_owned(),
+            value: Some(value),
+            ..AttributeProto::default()
+        };
+        scan::attribute(&message.encode_to_vec(), 0, &mut NodeAttributes::default())
+    }
+
+    #[test]
+    fn attributes_that_replays_read_are_found_and_stored() {
+        for attribute in &REPLAY_ATTRIBUTES {
+            let name = attribute.name;
+            assert_eq!(replay_attribute(name), Some(attribute));
+            // A list of texts is no value that any of them takes, but a number format or phase may be unknown.
+            let taken = stored(name, Value::StringList(StringList::default()));
+            let unknown = ["dtype", "phase"].contains(&name);
+            assert!(taken.is_err() || unknown, "{name}");
+        }
+        for other in ["", "rf_id", "stream_", "Stream", "é", &"p".repeat(40)] {
+            assert_eq!(replay_attribute(other), None, "{other}");
+        }
+        assert!(stored("rf_id", Value::Int64Val(1)).is_ok());
+    }
+}

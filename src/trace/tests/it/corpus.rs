@@ -1,0 +1,51 @@
+//! Every trace of the corpus as text and back.
+
+use crate::forms::lines::through;
+use chakram_trace::format::TraceContents;
+use std::collections::BTreeMap;
+use testkit::corpus::{cases, compare, corpus};
+
+/// Files that do not come back byte for byte, with a part of the reason.
+const NOT_CANONICAL: &[(&str, &str)] = &[
+    ("u_x_truncated/wl/wl.0.et", "record 2, byte 74"),
+    ("u_x_truncated/wl/wl.1.et", "record 2, byte 74"),
+];
+
+/// The rank of a trace among the files of a case.
+fn rank_of(file: &str) -> Option<u32> {
+    file.strip_prefix("wl/wl.")?
+        .strip_suffix(".et")?
+        .parse()
+        .ok()
+}
+
+#[test]
+fn every_file_comes_back_byte_for_byte() {
+    let Some(cases) = cases() else { return };
+    let mut changed = BTreeMap::new();
+    let mut files = 0;
+    for (name, case) in &cases {
+        for (file, contents) in case.iter().filter(|(file, _)| rank_of(file).is_some()) {
+            files += 1;
+            let why = match through(contents) {
+                Ok(back) if back == contents[..] => continue,
+                Ok(_) => "other bytes".to_owned(),
+                Err(error) => error,
+            };
+            changed.insert(format!("{name}/{file}"), why);
+        }
+    }
+    println!("{files} files, {} changed", changed.len());
+    assert!(files > 1000, "{files} files");
+    compare(&changed, NOT_CANONICAL);
+}
+
+#[test]
+fn a_captured_trace_comes_back_byte_for_byte() {
+    let Some(path) = corpus("captures/gpu/chakra_json/chakra.0.et.zst") else {
+        return;
+    };
+    let contents = TraceContents::open(&path).expect("the corpus is there");
+    let contents = contents.as_slice();
+    assert_eq!(through(contents).unwrap(), contents);
+}

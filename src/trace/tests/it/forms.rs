@@ -1,0 +1,24 @@
+//! Traces in forms other than a current `.et`: those of 2023, text, and damaged ones.
+
+mod damaged;
+pub mod lines;
+mod old;
+mod pasted;
+
+use chakram_trace::format::proto::{GlobalMetadata, Node};
+use chakram_trace::format::wire::FrameCursor;
+use prost::Message;
+
+/// The metadata record of a file and its nodes, by the generated types.
+pub fn decoded(contents: &[u8]) -> (GlobalMetadata, Vec<Node>) {
+    let mut frames = FrameCursor::new(contents);
+    let mut metadata = GlobalMetadata::default();
+    let mut nodes = Vec::new();
+    while let Some(record) = frames.next_record().expect("it is whole") {
+        match record.number {
+            0 => metadata = GlobalMetadata::decode(record.bytes).expect("it is metadata"),
+            _ => nodes.push(Node::decode(record.bytes).expect("it is a node")),
+        }
+    }
+    (metadata, nodes)
+}

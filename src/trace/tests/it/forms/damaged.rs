@@ -1,0 +1,405 @@
+//! Damaged files: what is sound is kept, and what is not is named.
+
+use super::decoded;
+use super::lines::to_lines;
+use chakram_trace::format::file::decompressed_partly;
+use chakram_trace::format::old_schemas::SchemaGeneration;
+use chakram_trace::format::proto::{
+    AttributeProto, GlobalMetadata, IoInfo, Node, attribute_proto::Value,
+};
+use chakram_trace::format::salvage::{SalvageOptions, SalvageReport, salvage};
+use chakram_trace::format::wire::FrameCursor;
+use chakram_trace::graph::{DependencyPolicy, Graph};
+use prost::Message;
+use std::io::Write;
+use std::ops::Range;
+use testkit::wire::{Wire, file};
+
+/// A node like those of captures, whose id tells everything else of it.
+fn node(id: u64) -> Node {
+    let attribute = |name: &str, value| AttributeProto {
+        name: name.to_owned(),
+        value: Some(value),
+        ..AttributeProto::default()
+    };
+    Node {
+        id,
+        name: format!("aten::op_{}", id * id),
+        r#type: 4,
+        ctrl_deps: vec![],
+        data_deps: (1..4)
+            .filter_map(|back| id.checked_sub(back * back))
+            .filter(|&dep| dep > 99)
+            .collect(),
+        duration_micros: id * 3,
+        inputs: id.is_multiple_of(3).then(|| IoInfo {
+            values: format!("[[{id}, 2, 0, 1024, 4, 'cuda:0']]"),
+            ..IoInfo::default()
+        }),
+        attr: vec![
+            attribute("is_cpu_op", Value::BoolVal(id.is_multiple_of(2))),
+            attribute("num_ops", Value::Int64Val(id as i64 * 100_000)),
+            attribute(
+                "op_schema",
+                Value::StringVal("aten::op(Tensor self) -> Tensor".to_owned()),
+            ),
+        ],
+        ..Node::default()
+    }
+}
+
+fn framed(nodes: impl IntoIterator<Item = Node>) -> Vec<u8> {
+    let metadata = GlobalMetadata {
+        version: "0.0.4".to_owned(),
+        attr: Vec::new(),
+    };
+    let mut out = metadata.encode_length_delimited_to_vec();
+    for node in nodes {
+        out.extend(node.encode_length_delimited_to_vec());
+    }
+    out
+}
+
+/// Where every record lies, lengths included.
+fn places(contents: &[u8]) -> Vec<Range<usize>> {
+    let mut frames = FrameCursor::new(contents);
+    let mut places = Vec::new();
+    let mut start = 0;
+    while let Some(record) = frames.next_record().unwrap() {
+        places.push(start..record.offset + record.bytes.len());
+        start = record.offset + record.bytes.len();
+    }
+    places
+}
+
+fn keep() -> SalvageOptions {
+    SalvageOptions {
+        keep_dangling: true,
+        ..SalvageOptions::default()
+    }
+}
+
+fn salvaged(contents: &[u8], options: SalvageOptions) -> (Vec<u8>, SalvageReport) {
+    salvage(contents, options).expect("something is sound")
+}
+
+#[test]
+fn what_is_whole_stays_as_it_is() {
+    let contents = framed((100..140).map(node));
+    let (bytes, report) = salvaged(&contents, SalvageOptions::default());
+    assert_eq!(bytes, contents);
+    assert!(report.is_whole(), "{report:?}");
+    assert_eq!((report.nodes, report.bytes_lost()), (40, 0));
+}
+
+#[test]
+fn a_cut_loses_the_record_that_it_is_in() {
+    let contents = framed((100..110).map(node));
+    let places = places(&contents);
+    for cut in 1..contents.len() {
+        let whole = places.iter().filter(|place| place.end <= cut).count();
+        let Ok((bytes, report)) = salvage(&contents[..cut], SalvageOptions::default()) else {
+            assert_eq!(whole, 0, "cut at {cut}");
+            continue;
+        };
+        assert_eq!(bytes, contents[..places[whole - 1].end], "cut at {cut}");
+        let lost = places[whole - 1].end..cut;
+        match lost.is_empty() {
+            true => assert!(report.is_whole()),
+            false => {
+                assert_eq!(report.lost.len(), 1, "{report:?}");
+                assert_eq!(
+                    (&report.lost[0].bytes, report.lost[0].record),
+                    (&lost, whole)
+                );
+                assert!(
+                    report.lost[0].why.contains("announced") || report.lost[0].why.contains("ends")
+                );
+            }
+        }
+    }
+}
+
+#[test]
+fn a_damaged_length_costs_nothing_where_it_stands_alone() {
+    let contents = framed((100..110).map(node));
+    let places = places(&contents);
+    for (record, place) in places.iter().enumerate().skip(1) {
+        for wrong in [0, 1, 5, 40, 0x7f, 0xff] {
+            let mut damaged = contents.clone();
+            if std::mem::replace(&mut damaged[place.start], wrong) == wrong {
+                continue;
+            }
+            let (bytes, report) = salvaged(&damaged, keep());
+            // That the last record should be longer says that the file was cut.
+            if record == places.len() - 1 && usize::from(wrong & 0x7f) > place.len() {
+                assert_eq!(bytes, contents[..place.start], "{report:?}");
+                assert_eq!(report.lost[0].bytes, *place);
+                continue;
+            }
+            assert_eq!(
+                bytes, contents,
+                "record {record}, length {wrong}: {report:?}"
+            );
+            assert_eq!(report.repaired.len(), 1, "{report:?}");
+            assert_eq!(report.repaired[0].0, record);
+        }
+    }
+}
+
+#[test]
+fn lost_nodes_take_dependencies_with_them_or_not() {
+    let contents = framed((100..110).map(node));
+    let places = places(&contents);
+    let mut damaged = contents.clone();
+    // Record 3 is node 102, which nodes 103, 106 and 111 follow: its first field, the id, has another
+    // wire type now.
+    damaged[places[3].start + 2] |= 7;
+    let (bytes, report) = salvaged(&damaged, SalvageOptions::default());
+    assert_eq!((report.nodes, report.lost.len()), (9, 1));
+    assert_eq!(
+        (report.lost[0].bytes.clone(), report.lost[0].record),
+        (places[3].clone(), 3)
+    );
+    assert_eq!(report.dangling, [(103, 102, true), (106, 102, true)]);
+    let (_, nodes) = decoded(&bytes);
+    let deps = |id: u64, nodes: &[Node]| {
+        let node = nodes.iter().find(|node| node.id == id).unwrap();
+        node.data_deps.clone()
+    };
+    assert_eq!(deps(106, &nodes), [105]);
+    Graph::read(&bytes, 0, DependencyPolicy::Auto).unwrap();
+    let (bytes, report) = salvaged(&damaged, keep());
+    assert!(report.dangling_kept);
+    assert_eq!(deps(106, &decoded(&bytes).1), [105, 102]);
+    assert!(Graph::read(&bytes, 0, DependencyPolicy::Auto).is_err());
+}
+
+#[test]
+fn a_second_node_of_an_id_and_runs_of_zeros_are_left_out() {
+    let twice = framed([node(100), node(101), node(100), node(103)]);
+    let (bytes, report) = salvaged(&twice, SalvageOptions::default());
+    assert_eq!(report.duplicate_ids, [(3, 100)]);
+    assert_eq!(decoded(&bytes).1.len(), 3);
+    // One record of no bytes between two sound ones is a node of defaults.
+    let contents = framed([node(100), Node::default(), node(101)]);
+    let (bytes, report) = salvaged(&contents, SalvageOptions::default());
+    assert_eq!(
+        (bytes, report.empty, report.is_whole()),
+        (contents.clone(), 1, true)
+    );
+    let mut zeros = framed([node(100)]);
+    let from = zeros.len();
+    zeros.extend([0; 50]);
+    zeros.extend(node(101).encode_length_delimited_to_vec());
+    let (bytes, report) = salvaged(&zeros, SalvageOptions::default());
+    let ids: Vec<u64> = decoded(&bytes).1.iter().map(|node| node.id).collect();
+    assert_eq!(ids, [100, 101]);
+    assert_eq!(report.lost[0].bytes, from..from + 50);
+}
+
+#[test]
+fn lost_metadata_is_replaced_and_said_to_be_lost() {
+    let mut damaged = framed((100..110).map(node));
+    damaged[1] = 0xff;
+    let (bytes, report) = salvaged(&damaged, keep());
+    assert!(report.metadata_lost, "{report:?}");
+    assert_eq!((report.nodes, report.lost[0].bytes.clone()), (10, 0..8));
+    let (metadata, nodes) = decoded(&bytes);
+    assert_eq!(metadata.version, "0.0.4");
+    assert_eq!(nodes, (100..110).map(node).collect::<Vec<_>>());
+}
+
+#[test]
+fn fields_of_the_future_are_sound() {
+    let later = |id| {
+        let mut message = node(id).encode_to_vec();
+        prost::encoding::bytes::encode(90, &b"later".to_vec(), &mut message);
+        message
+    };
+    let mut contents = framed([]);
+    for id in 100..110 {
+        let message = later(id);
+        prost::encoding::encode_varint(message.len() as u64, &mut contents);
+        contents.extend(message);
+    }
+    let (bytes, report) = salvaged(&contents, SalvageOptions::default());
+    assert_eq!((bytes, report.is_whole()), (contents, true));
+}
+
+#[test]
+fn old_files_are_salvaged_in_their_own_terms() {
+    let old = |id: u64| {
+        Wire::default()
+            .number(1, id)
+            .bytes(2, format!("op_{id}"))
+            .number(3, 3)
+            .number(7, id * 2)
+            .number(12, id * 1000)
+    };
+    let contents = file((100..120).map(old));
+    let whole = salvaged(&contents, SalvageOptions::default());
+    assert_eq!(
+        (whole.1.generation, whole.1.nodes),
+        (Some(SchemaGeneration::V001), 20)
+    );
+    assert!(whole.1.is_whole(), "{:?}", whole.1);
+    // Cut and damaged in front, where a file tells its generation.
+    let mut damaged = contents[..contents.len() - 3].to_vec();
+    damaged[1] = 0xff;
+    let (bytes, report) = salvaged(&damaged, SalvageOptions::default());
+    assert_eq!(
+        (report.generation, report.nodes),
+        (Some(SchemaGeneration::V001), 18)
+    );
+    assert_eq!(report.lost.len(), 2, "{report:?}");
+    let (_, nodes) = decoded(&bytes);
+    assert_eq!(
+        (nodes[0].id, nodes[0].r#type, nodes[0].duration_micros),
+        (101, 4, 202)
+    );
+}
+
+#[test]
+fn lines_that_are_none_are_left_out() {
+    let contents = framed((100..110).map(node));
+    let text = to_lines(&contents);
+    let damaged =
+        text.replace("\"id\":104,", "\"id\":104")
+            .replacen("{\"schema\"", "\"schema\"", 0);
+    let (bytes, report) = salvaged(damaged.as_bytes(), keep());
+    assert_eq!(
+        (report.nodes, report.lost.len(), report.lost[0].line),
+        (9, 1, Some(6))
+    );
+    assert_eq!(decoded(&bytes).1[4].id, 105);
+    let cut = &text[..text.len() - 10];
+    let (_, report) = salvaged(cut.as_bytes(), keep());
+    assert_eq!((report.nodes, report.lost[0].line), (9, Some(11)));
+    let error = salvage(b"{\"nodes\": []}", keep()).unwrap_err().to_string();
+    assert!(error.contains("--salvage"), "{error}");
+}
+
+#[test]
+fn streams_that_are_cut_give_what_they_hold() {
+    let contents = framed((100..3000).map(node));
+    let zstd = zstd::encode_all(&contents[..], 3).unwrap();
+    let mut gzip = flate2::write::GzEncoder::new(Vec::new(), flate2::Compression::default());
+    gzip.write_all(&contents).unwrap();
+    for packed in [zstd, gzip.finish().unwrap()] {
+        let (all, wrong) = decompressed_partly(&packed).unwrap();
+        assert!(all == contents && wrong.is_none());
+        let (part, wrong) = decompressed_partly(&packed[..packed.len() * 3 / 4]).unwrap();
+        assert!(wrong.is_some());
+        assert!(
+            contents.starts_with(&part) && part.len() > contents.len() / 3,
+            "{}",
+            part.len()
+        );
+        let (bytes, report) = salvaged(&part, keep());
+        let (_, nodes) = decoded(&bytes);
+        assert_eq!(
+            nodes[..],
+            (100..3000).map(node).take(report.nodes).collect::<Vec<_>>()
+        );
+    }
+    assert!(decompressed_partly(&contents).is_none());
+}
+
+/// Numbers that look random and are the same in every run.
+struct Chance(u64);
+
+impl Chance {
+    fn below(&mut self, n: usize) -> usize {
+        self.0 ^= self.0 << 13;
+        self.0 ^= self.0 >> 7;
+        self.0 ^= self.0 << 17;
+        (self.0 % n as u64) as usize
+    }
+}
+
+/// Damages of every kind: whatever lies outside of the damage and is no neighbour of it is kept, the
+/// result is a file that can be read, and the loss is reported.
+#[test]
+fn whatever_is_apart_from_the_damage_is_kept() {
+    let nodes: Vec<Node> = (100..160).map(node).collect();
+    let contents = framed(nodes.iter().cloned());
+    let places = places(&contents);
+    let mut chance = Chance(0x9e37_79b9_7f4a_7c15);
+    let mut lost = 0;
+    for round in 0..1000 {
+        let at = chance.below(contents.len());
+        let length = 1 + chance.below(40);
+        let end = (at + length).min(contents.len());
+        let mut damaged = contents.clone();
+        let what = round % 5;
+        // The part of the old file that the damage touches.
+        let touched = match what {
+            0 => {
+                damaged.truncate(at);
+                at..contents.len()
+            }
+            1 => {
+                damaged[at] ^= 1 << chance.below(8);
+                at..at + 1
+            }
+            2 => {
+                let inserted: Vec<u8> = (0..length).map(|_| chance.below(256) as u8).collect();
+                damaged.splice(at..at, inserted);
+                at.saturating_sub(1)..at + 1
+            }
+            3 => {
+                damaged[at..end].fill(0);
+                at..end
+            }
+            _ => {
+                damaged.drain(at..end);
+                at.saturating_sub(1)..end
+            }
+        };
+        let label = format!("round {round}: kind {what}, {touched:?}");
+        let Ok((bytes, report)) = salvage(&damaged, keep()) else {
+            assert!(what == 0 && at < places[1].end, "{label}");
+            continue;
+        };
+        let (_, found) = decoded(&bytes);
+        assert_eq!(found.len(), report.nodes, "{label}");
+        for (i, place) in places.iter().enumerate().skip(1) {
+            let near = |i: usize| {
+                let place = &places[i];
+                place.start < touched.end && touched.start < place.end
+            };
+            let apart = !near(i) && !near(i - 1) && (i + 1 == places.len() || !near(i + 1));
+            if apart && place.end <= damaged.len().max(touched.start) {
+                let node = &nodes[i - 1];
+                assert!(
+                    found.contains(node),
+                    "{label}: node {} in {report:?}",
+                    node.id
+                );
+            }
+        }
+        // Whoever is not as before was named, or is a number or name that nobody can tell is another.
+        let before = found.iter().filter(|node| nodes.contains(node)).count();
+        assert!(
+            before + 2 >= found.len(),
+            "{label}: {} of {}",
+            before,
+            found.len()
+        );
+        if before == found.len() && before < nodes.len() {
+            let cut_between = what == 0 && places.iter().any(|place| place.end == at);
+            let dropped = what == 4 && report.is_whole();
+            assert!(!report.is_whole() || cut_between || dropped, "{label}");
+        }
+        lost += usize::from(!report.is_whole());
+        // With dangling dependencies left out it loads, unless a flipped bit made a cycle or an
+        // attribute that means nothing.
+        let (bytes, _) = salvaged(&damaged, SalvageOptions::default());
+        if before == found.len() {
+            Graph::read(&bytes, 0, DependencyPolicy::Auto).expect(&label);
+        }
+    }
+    println!("{lost} of 1000 lost something");
+    assert!(lost > 600, "{lost}");
+}

@@ -1,0 +1,278 @@
+//! Every older generation, written field by field from its tables, against what it should become.
+
+use super::decoded;
+use chakram_trace::format::file::TraceContents;
+use chakram_trace::format::old_schemas::{SchemaGeneration, upgrade};
+use chakram_trace::format::proto::{self, AttributeProto, Node, attribute_proto::Value};
+use chakram_trace::graph::{DependencyPolicy, Graph};
+use testkit::wire::{Wire, file};
+
+mod attributes;
+
+use attributes::{ATTRIBUTES, telling};
+
+fn upgraded(contents: &[u8], generation: SchemaGeneration) -> Vec<u8> {
+    let found = upgrade(contents, None).expect("it is sound");
+    let found = found.expect("it is old");
+    assert_eq!(found.generation, generation);
+    // Said or found out, it is the same.
+    let said = upgrade(contents, Some(generation)).unwrap().unwrap();
+    assert_eq!(said.bytes, found.bytes);
+    found.bytes
+}
+
+fn attribute(name: &str, value: Value) -> AttributeProto {
+    AttributeProto {
+        name: name.to_owned(),
+        value: Some(value),
+        ..AttributeProto::default()
+    }
+}
+
+fn head(id: u64, name: &str, kind: u64, parents: &[u64]) -> Wire {
+    Wire::default()
+        .number(1, id)
+        .bytes(2, name)
+        .number(3, kind)
+        .numbers(4, parents)
+}
+
+/// The numbers of nodes' types since 0.0.3, by those before.
+const TYPES: [i32; 7] = [0, 2, 3, 4, 5, 6, 7];
+
+#[test]
+fn fixed_fields_of_0_0_1_become_fields_and_attributes() {
+    // Every field has its own value; types and collectives take each of theirs.
+    let all = head(7, "all", 3, &[3, 5])
+        .numbers(5, &[1])
+        .number(6, 1 << 40)
+        .number(7, 55)
+        .number(8, 2)
+        .number(9, 11)
+        .number(10, 1)
+        .number(11, 12)
+        .number(12, 1 << 33)
+        .number(13, 0)
+        .numbers(14, &[1, 0, 1])
+        .number(15, 4)
+        .number(16, 0)
+        .number(17, 6)
+        .number(18, 1 << 34)
+        .number(19, 9)
+        .number(20, 2);
+    let (metadata, nodes) = decoded(&upgraded(&file([all]), SchemaGeneration::V001));
+    assert_eq!(
+        (metadata.version.as_str(), metadata.attr.len()),
+        ("0.0.4", 0)
+    );
+    let bools = proto::BoolList {
+        values: vec![true, false, true],
+    };
+    let expected = Node {
+        id: 7,
+        name: "all".to_owned(),
+        r#type: 4,
+        data_deps: vec![3, 5],
+        duration_micros: 55,
+        attr: vec![
+            attribute("tensor_loc", Value::Uint32Val(1)),
+            attribute("tensor_size", Value::Uint64Val(1 << 40)),
+            attribute("input_tensor_loc", Value::Uint32Val(2)),
+            attribute("output_tensor_loc", Value::Uint32Val(1)),
+            attribute("input_tensor_size", Value::Uint64Val(11)),
+            attribute("output_tensor_size", Value::Uint64Val(12)),
+            attribute("num_ops", Value::Int64Val(1 << 33)),
+            attribute("involved_dim", Value::BoolList(bools)),
+            attribute("comm_group", Value::Int32Val(4)),
+            attribute("comm_src", Value::Int32Val(0)),
+            attribute("comm_dst", Value::Int32Val(6)),
+            attribute("comm_size", Value::Int64Val(1 << 34)),
+            attribute("comm_tag", Value::Int32Val(9)),
+            attribute("comm_priority", Value::Int32Val(2)),
+        ],
+        ..Node::default()
+    };
+    assert_eq!(nodes, [expected]);
+}
+
+#[test]
+fn types_and_collectives_of_0_0_1_are_renumbered() {
+    let types = (0..7).map(|kind| head(kind, "n", kind, &[]).number(13, 1).number(6, 1));
+    let (_, nodes) = decoded(&upgraded(&file(types), SchemaGeneration::V001));
+    let found: Vec<i32> = nodes.iter().map(|node| node.r#type).collect();
+    assert_eq!(found, TYPES);
+    // All-reduce, all-to-all, all-gather and reduce-scatter.
+    let collectives = (1..5).map(|kind| head(kind, "c", 6, &[]).number(13, kind).number(18, 8));
+    let (_, nodes) = decoded(&upgraded(&file(collectives), SchemaGeneration::V001));
+    let found: Vec<_> = nodes
+        .iter()
+        .map(|node| node.attr[0].value.clone())
+        .collect();
+    let expected = [0, 6, 2, 7].map(|kind| Some(Value::Int64Val(kind)));
+    assert_eq!(found, expected);
+    let none = file([head(1, "c", 6, &[]).number(13, 0).number(18, 8)]);
+    let error = upgrade(&none, None).unwrap_err().to_string();
+    assert!(
+        error.contains("record 0, byte 1, node 1: collective 0"),
+        "{error}"
+    );
+}
+
+#[test]
+fn memory_of_0_0_1_takes_what_it_moves_from_where_it_stands() {
+    let contents = file([
+        head(1, "load", 1, &[]).number(8, 2).number(9, 100),
+        head(2, "store", 2, &[1]).number(10, 1).number(11, 200),
+        head(3, "load", 1, &[2])
+            .number(5, 1)
+            .number(6, 300)
+            .number(9, 1),
+    ]);
+    let (_, nodes) = decoded(&upgraded(&contents, SchemaGeneration::V001));
+    let moved = [(2, 100), (1, 200), (1, 300)];
+    for (node, (place, bytes)) in nodes.iter().zip(moved) {
+        assert_eq!(
+            node.attr[0],
+            attribute("tensor_loc", Value::Uint32Val(place))
+        );
+        assert_eq!(
+            node.attr[1],
+            attribute("tensor_size", Value::Uint64Val(bytes))
+        );
+    }
+    let graph = Graph::read(
+        &upgraded(&contents, SchemaGeneration::V001),
+        0,
+        DependencyPolicy::Auto,
+    );
+    assert_eq!(graph.unwrap().0.edges(), 2);
+}
+
+#[test]
+fn metadata_of_0_0_3_and_of_the_first_0_0_4_is_kept() {
+    for of in &ATTRIBUTES[1..] {
+        let text = of.fields[4].expect("all have it");
+        let metadata = Wire::default().part(1, of.named("schema", text).bytes(text, "1.0.1"));
+        let contents = file([metadata, telling(of, 1, 4)]);
+        let (metadata, nodes) = decoded(&upgraded(&contents, of.generation));
+        let schema = attribute("schema", Value::StringVal("1.0.1".to_owned()));
+        assert_eq!((metadata.attr, nodes.len()), (vec![schema], 1));
+    }
+    // Attributes of 0.0.4 in field 1 of the metadata, where they were for some days.
+    let schema = Wire::default().bytes(1, "schema").bytes(29, "x");
+    let node = head(1, "n", 4, &[]).part(10, Wire::default().bytes(1, "num_ops").number(9, 5));
+    let contents = file([Wire::default().part(1, schema), node.clone()]);
+    let (metadata, nodes) = decoded(&upgraded(&contents, SchemaGeneration::V004));
+    assert_eq!(
+        metadata.attr,
+        [attribute("schema", Value::StringVal("x".to_owned()))]
+    );
+    assert_eq!(nodes[0].attr, [attribute("num_ops", Value::Int64Val(5))]);
+    // No metadata at all: the first node is not lost.
+    let contents = file([node]);
+    let (_, nodes) = decoded(&upgraded(&contents, SchemaGeneration::V004));
+    assert_eq!((nodes.len(), nodes[0].id), (1, 1));
+}
+
+#[test]
+fn what_is_current_is_left_alone() {
+    let metadata = Wire::default().bytes(1, "0.0.4");
+    let attribute = Wire::default().bytes(1, "schema").bytes(29, "x");
+    let node = head(1, "n", 4, &[]);
+    for first in [
+        metadata.clone(),
+        Wire::default().part(2, attribute.clone()),
+        metadata.clone().part(2, attribute),
+        // Unknown fields, and nothing at all.
+        metadata.number(99, 1),
+        Wire::default(),
+    ] {
+        let contents = file([first, node.clone()]);
+        assert!(upgrade(&contents, None).unwrap().is_none());
+        assert!(
+            upgrade(&contents, Some(SchemaGeneration::V004))
+                .unwrap()
+                .is_none()
+        );
+    }
+    for garbage in [&b""[..], b"\x05hello", b"\xff\xff\xff\xff\xff\xff"] {
+        assert!(upgrade(garbage, None).unwrap().is_none());
+    }
+}
+
+#[test]
+fn what_does_not_tell_its_generation_is_refused_where_it_matters() {
+    // Type 3 was a compute node, and became a store.
+    let plain = file([head(1, "n", 0, &[]), head(2, "n", 3, &[])]);
+    let error = upgrade(&plain, None).unwrap_err().to_string();
+    assert!(error.contains("record 1, byte "), "{error}");
+    assert!(
+        error.contains("0.0.1 or 0.0.2 or 0.0.3a or 0.0.3b"),
+        "{error}"
+    );
+    assert!(error.contains("--generation"), "{error}");
+    let said = |generation| decoded(&upgrade(&plain, Some(generation)).unwrap().unwrap().bytes).1;
+    assert_eq!(said(SchemaGeneration::V002)[1].r#type, 4);
+    assert_eq!(said(SchemaGeneration::V003A)[1].r#type, 3);
+    // Nodes that are the same in all are no matter.
+    assert!(
+        upgrade(&file([head(1, "n", 0, &[])]), None)
+            .unwrap()
+            .is_some()
+    );
+    // Both generations of 0.0.3 read this alike, but for the sign of a number that is positive.
+    let of = &ATTRIBUTES[1];
+    let bool = of.fields[0].expect("it has it");
+    let node = head(1, "n", 7, &[])
+        .part(11, of.named("b", bool).number(bool, 1))
+        .part(11, of.int("comm_size", 8));
+    assert!(upgrade(&file([node.clone()]), None).unwrap().is_some());
+    let negative = node.part(11, of.int("comm_tag", u64::MAX));
+    let error = upgrade(&file([negative]), None).unwrap_err().to_string();
+    assert!(error.contains("0.0.3a or 0.0.3b"), "{error}");
+    // One record of each of two generations.
+    let mixed = file([telling(&ATTRIBUTES[0], 1, 3), telling(&ATTRIBUTES[2], 2, 4)]);
+    let error = upgrade(&mixed, None).unwrap_err().to_string();
+    assert!(
+        error.contains("record 1, byte ") && error.contains("before say 0.0.2"),
+        "{error}"
+    );
+    // And one of none of those that are left: fields that none of them has.
+    let strange = file([head(1, "n", 3, &[]), head(2, "n", 3, &[]).number(40, 1)]);
+    let error = upgrade(&strange, None).unwrap_err().to_string();
+    assert!(
+        error.contains("record 1, byte ") && error.contains("contradict"),
+        "{error}"
+    );
+    assert!(
+        error.contains("0.0.2: it has fields that are not in the schema"),
+        "{error}"
+    );
+}
+
+#[test]
+fn an_old_file_is_opened_like_any_other_and_errors_name_its_own_records() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("job.0.eg");
+    let contents = file([
+        head(10, "a", 3, &[]).number(7, 5).number(12, 1),
+        head(11, "b", 3, &[10]).number(7, 6),
+        head(12, "c", 6, &[11]).number(13, 1),
+    ]);
+    std::fs::write(&path, zstd::encode_all(&contents[..], 3).unwrap()).unwrap();
+    let opened = TraceContents::open(&path).unwrap();
+    // The last is a collective without a size; it is record 2 and its message starts at this byte.
+    let error = Graph::read(opened.as_slice(), 0, DependencyPolicy::Auto).unwrap_err();
+    let start = contents.len() - head(12, "c", 6, &[11]).number(13, 1).0.len();
+    let error = opened.with_source(error).to_string();
+    let expected = format!("job.0.eg, record 2, byte {start}, node 12");
+    assert!(error.contains(&expected), "{error} but {expected}");
+    let fine = file([
+        head(10, "a", 3, &[]).number(7, 5),
+        head(11, "b", 3, &[10]).number(7, 6),
+    ]);
+    std::fs::write(&path, fine).unwrap();
+    let opened = TraceContents::open(&path).unwrap();
+    let (graph, _) = Graph::read(opened.as_slice(), 0, DependencyPolicy::Data).unwrap();
+    assert_eq!((graph.len(), graph.edges()), (2, 1));
+}

@@ -1,0 +1,232 @@
+//! Attributes of 0.0.2 and 0.0.3, which tell the two apart, and both kinds of the second.
+
+use super::{TYPES, attribute, decoded, file, head, upgraded};
+use chakram_trace::format::old_schemas::{SchemaGeneration, upgrade};
+use chakram_trace::format::proto::{self, AttributeProto, IoInfo, Node, attribute_proto::Value};
+use testkit::wire::Wire;
+
+/// Differences of 0.0.2 and 0.0.3: their attributes.
+pub struct Attributes {
+    pub generation: SchemaGeneration,
+    /// Fields of: boolean, float, unsigned, signed, text; the lists follow in the same order.
+    pub fields: [Option<u64>; 5],
+    kinds: u64,
+}
+
+pub const ATTRIBUTES: [Attributes; 3] = [
+    Attributes {
+        generation: SchemaGeneration::V002,
+        fields: [None, Some(4), None, Some(5), Some(6)],
+        kinds: 3,
+    },
+    Attributes {
+        generation: SchemaGeneration::V003A,
+        fields: [Some(4), Some(5), None, Some(6), Some(7)],
+        kinds: 4,
+    },
+    Attributes {
+        generation: SchemaGeneration::V003B,
+        fields: [Some(4), Some(5), Some(6), Some(7), Some(8)],
+        kinds: 5,
+    },
+];
+
+impl Attributes {
+    pub fn named(&self, name: &str, field: u64) -> Wire {
+        Wire::default().bytes(1, name).number(2, field - 4)
+    }
+
+    pub fn int(&self, name: &str, value: u64) -> Wire {
+        let field = self.fields[3].expect("all have it");
+        self.named(name, field).number(field, value)
+    }
+
+    /// An attribute of every kind, with what it should become.
+    fn all(&self) -> Vec<(Wire, AttributeProto)> {
+        let mut all = Vec::new();
+        let mut push = |name: &str, field, wire: &dyn Fn(Wire, u64) -> Wire, value| {
+            if let Some(field) = field {
+                let wire = wire(self.named(name, field).bytes(3, "doc"), field);
+                let attribute = AttributeProto {
+                    doc_string: "doc".to_owned(),
+                    ..attribute(name, value)
+                };
+                all.push((wire, attribute));
+            }
+        };
+        let [bool, float, uint, int, text] = self.fields;
+        push("b", bool, &|w, f| w.number(f, 1), Value::BoolVal(true));
+        push("f", float, &|w, f| w.float(f, 0.1), Value::FloatVal(0.1));
+        push(
+            "u",
+            uint,
+            &|w, f| w.number(f, u64::MAX),
+            Value::Uint64Val(u64::MAX),
+        );
+        push(
+            "i",
+            int,
+            &|w, f| w.number(f, -5_i64 as u64),
+            Value::Int64Val(-5),
+        );
+        push(
+            "s",
+            text,
+            &|w, f| w.bytes(f, "é"),
+            Value::StringVal("é".to_owned()),
+        );
+        let bytes = vec![0xff_u8, 0];
+        push(
+            "x",
+            text,
+            &|w, f| w.bytes(f, [0xff, 0]),
+            Value::BytesVal(bytes.clone().into()),
+        );
+        let list = |field: Option<u64>| field.map(|field| field + self.kinds);
+        let bools = proto::BoolList {
+            values: vec![true, false],
+        };
+        push(
+            "bs",
+            list(bool),
+            &|w, f| w.numbers(f, &[1, 0]),
+            Value::BoolList(bools),
+        );
+        let floats = proto::FloatList {
+            values: vec![1.5, -0.0],
+        };
+        push(
+            "fs",
+            list(float),
+            &|w, f| w.float(f, 1.5).float(f, -0.0),
+            Value::FloatList(floats),
+        );
+        let uints = proto::Uint64List { values: vec![3, 4] };
+        push(
+            "us",
+            list(uint),
+            &|w, f| w.numbers(f, &[3, 4]),
+            Value::Uint64List(uints),
+        );
+        let ints = proto::Int64List {
+            values: vec![-1, 300],
+        };
+        push(
+            "is",
+            list(int),
+            &|w, f| w.numbers(f, &[u64::MAX, 300]),
+            Value::Int64List(ints),
+        );
+        let texts = proto::StringList {
+            values: vec!["a".to_owned(), String::new()],
+        };
+        push(
+            "ss",
+            list(text),
+            &|w, f| w.bytes(f, "a").bytes(f, ""),
+            Value::StringList(texts),
+        );
+        let chunks = proto::BytesList {
+            values: vec![bytes.into(), "a".into()],
+        };
+        push(
+            "xs",
+            list(text),
+            &|w, f| w.bytes(f, [0xff, 0]).bytes(f, "a"),
+            Value::BytesList(chunks),
+        );
+        all
+    }
+}
+
+#[test]
+fn attributes_of_0_0_2_and_0_0_3_keep_their_types() {
+    for of in &ATTRIBUTES {
+        let pairs = of.all();
+        let texts = [(5, "v"), (6, "s"), (7, "t"), (8, "w"), (10, "u")];
+        let node = texts
+            .iter()
+            .fold(head(9, "n", 3, &[8, 8]), |w, (f, t)| w.bytes(*f, t));
+        let unset = Wire::default().bytes(1, "unset").number(2, 0);
+        let attributes = pairs.iter().map(|(wire, _)| wire.clone()).chain([unset]);
+        let node = attributes.fold(node, |node, wire| node.part(11, wire));
+        let (_, nodes) = decoded(&upgraded(&file([node]), of.generation));
+        let io = |values: &str, shapes: &str, types: &str| {
+            Some(IoInfo {
+                values: values.to_owned(),
+                shapes: shapes.to_owned(),
+                types: types.to_owned(),
+            })
+        };
+        let unset = AttributeProto {
+            name: "unset".to_owned(),
+            ..AttributeProto::default()
+        };
+        let expected = Node {
+            id: 9,
+            name: "n".to_owned(),
+            r#type: if of.generation == SchemaGeneration::V002 {
+                4
+            } else {
+                3
+            },
+            data_deps: vec![8, 8],
+            inputs: io("v", "s", "t"),
+            outputs: io("w", "", "u"),
+            attr: pairs.into_iter().map(|(_, a)| a).chain([unset]).collect(),
+            ..Node::default()
+        };
+        assert_eq!(nodes, [expected], "{}", of.generation);
+    }
+}
+
+/// A node that no other generation has.
+pub fn telling(of: &Attributes, id: u64, kind: u64) -> Wire {
+    let float = of.fields[1].expect("all have it");
+    let text = of.fields[4].expect("all have it");
+    head(id, "n", kind, &[])
+        .part(11, of.named("x", float).float(float, 1.0))
+        .part(11, of.named("y", text).bytes(text, "z"))
+}
+
+#[test]
+fn types_and_collectives_of_0_0_2_and_0_0_3_are_renumbered() {
+    for of in &ATTRIBUTES {
+        let types: &[i32] = match of.generation {
+            SchemaGeneration::V002 => &TYPES,
+            _ => &[0, 1, 2, 3, 4, 5, 6, 7],
+        };
+        let contents = file((0..types.len() as u64).map(|kind| telling(of, kind, kind)));
+        let (_, nodes) = decoded(&upgraded(&contents, of.generation));
+        let found: Vec<i32> = nodes.iter().map(|node| node.r#type).collect();
+        assert_eq!(found, types, "{}", of.generation);
+
+        let collective = types.len() as u64 - 1;
+        let call = |kind| telling(of, kind, collective).part(11, of.int("comm_type", kind));
+        let (_, nodes) = decoded(&upgraded(&file((0..5).map(call)), of.generation));
+        // All-reduce, all-to-all, all-gather, reduce-scatter, broadcast.
+        for (node, kind) in nodes.iter().zip([0, 6, 2, 7, 5]) {
+            assert_eq!(node.attr[2], attribute("comm_type", Value::Int64Val(kind)));
+        }
+        let error = upgrade(&file([call(0), call(5)]), None)
+            .unwrap_err()
+            .to_string();
+        assert!(
+            error.contains("record 1") && error.contains("collective 5"),
+            "{error}"
+        );
+    }
+}
+
+#[test]
+fn names_of_the_time_become_those_of_today() {
+    for of in &ATTRIBUTES {
+        let node = telling(of, 1, 4)
+            .part(11, of.int("runtime", 318))
+            .part(11, of.int("is_host_op", 1));
+        let (_, nodes) = decoded(&upgraded(&file([node]), of.generation));
+        assert_eq!(nodes[0].duration_micros, 318);
+        let names: Vec<_> = nodes[0].attr.iter().map(|a| a.name.as_str()).collect();
+        assert_eq!(names, ["x", "y", "is_cpu_op"]);
+    }
+}

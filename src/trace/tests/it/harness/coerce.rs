@@ -1,0 +1,112 @@
+//! Values as their readers need them, by code that the hot reader does not share.
+
+use chakram_trace::format::proto::attribute_proto::Value;
+use chakram_trace::format::{Dtype, GroupName};
+
+/// A number as its writer meant it.
+enum Number {
+    Whole(i128),
+    Real(f64),
+}
+
+fn text(value: &Value) -> Option<Option<&str>> {
+    match value {
+        Value::StringVal(text) => Some(Some(text)),
+        Value::BytesVal(bytes) => std::str::from_utf8(bytes).ok().map(Some),
+        _ => Some(None),
+    }
+}
+
+/// A value as text, which it must be.
+pub fn word(value: &Value) -> Option<&str> {
+    text(value).flatten()
+}
+
+fn number(value: &Value) -> Option<Number> {
+    Some(Number::Whole(match *value {
+        Value::DoubleVal(v) => return Some(Number::Real(v)),
+        Value::FloatVal(v) => return Some(Number::Real(f64::from(v))),
+        Value::Int32Val(v) | Value::Sint32Val(v) | Value::Sfixed32Val(v) => v.into(),
+        Value::Int64Val(v) | Value::Sint64Val(v) | Value::Sfixed64Val(v) => v.into(),
+        Value::Uint32Val(v) | Value::Fixed32Val(v) => v.into(),
+        Value::Uint64Val(v) | Value::Fixed64Val(v) => v.into(),
+        Value::BoolVal(v) => v.into(),
+        _ => {
+            let text = text(value)??.trim();
+            match (text, text.parse::<i128>()) {
+                ("True" | "true", _) => 1,
+                ("False" | "false", _) => 0,
+                (_, Ok(number)) => number,
+                _ => return text.parse().ok().map(Number::Real),
+            }
+        }
+    }))
+}
+
+/// A value as a count; `None` when it has no such reading, as for all of these.
+pub fn count(value: &Value) -> Option<u64> {
+    match number(value)? {
+        Number::Whole(v) => u64::try_from(v).ok(),
+        // The largest that are taken lie a little below 2^64.
+        Number::Real(v) => (v.trunc() == v && (0.0..1.8e19).contains(&v)).then_some(v as u64),
+    }
+}
+
+/// A value as a whole number of either sign.
+pub fn whole(value: &Value) -> Option<i64> {
+    match number(value)? {
+        Number::Whole(v) => i64::try_from(v).ok(),
+        Number::Real(v) => (v.trunc() == v && v.abs() < 9.2e18).then_some(v as i64),
+    }
+}
+
+/// A value as yes or no.
+pub fn truth(value: &Value) -> Option<bool> {
+    match number(value)? {
+        Number::Whole(v) => (i128::from(i64::MIN)..1 << 64)
+            .contains(&v)
+            .then_some(v != 0),
+        Number::Real(_) => None,
+    }
+}
+
+/// A value as the name of a number format; nothing when it is not text or not known.
+pub fn format(value: &Value) -> Option<Option<Dtype>> {
+    Some(text(value)?.and_then(Dtype::from_name))
+}
+
+/// A value as a group.
+pub fn group(value: &Value) -> Option<GroupName<'_>> {
+    let number = |number| match number {
+        0 => GroupName::World,
+        number => GroupName::Number(number),
+    };
+    match text(value)? {
+        None => count(value).map(number),
+        Some("") => Some(GroupName::World),
+        Some(text) if text.bytes().all(|b| b.is_ascii_digit()) => {
+            Some(text.parse().map_or(GroupName::Text(text), number))
+        }
+        Some(text) => Some(GroupName::Text(text)),
+    }
+}
+
+/// A list as a mask; nothing when every entry is set.
+pub fn mask(value: &Value) -> Option<Option<u32>> {
+    let entries: Vec<bool> = match value {
+        Value::BoolList(list) => list.values.clone(),
+        Value::Int32List(list) => list.values.iter().map(|v| *v != 0).collect(),
+        Value::Int64List(list) => list.values.iter().map(|v| *v != 0).collect(),
+        Value::Uint32List(list) => list.values.iter().map(|v| *v != 0).collect(),
+        Value::Uint64List(list) => list.values.iter().map(|v| *v != 0).collect(),
+        _ => return None,
+    };
+    if entries.len() > 32 {
+        return None;
+    }
+    let bits = entries
+        .iter()
+        .rev()
+        .fold(0_u32, |mask, &set| mask << 1 | u32::from(set));
+    Some((!entries.iter().all(|&set| set)).then_some(bits))
+}

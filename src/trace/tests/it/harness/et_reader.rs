@@ -1,0 +1,45 @@
+//! Any bytes as a trace file: nothing panics, and where the generated types can read a record, the
+//! hot reader agrees with them.
+
+use super::oracle;
+use chakram_trace::format::file::decompressed;
+use chakram_trace::format::wire::FrameCursor;
+use chakram_trace::graph::{DependencyPolicy, Graph};
+
+/// Runs the target on `data`.
+pub fn run(data: &[u8]) {
+    let unpacked = match decompressed(data) {
+        Some(Ok(unpacked)) if unpacked.len() <= 1 << 20 => Some(unpacked),
+        Some(_) => return,
+        None => None,
+    };
+    let contents = unpacked.as_deref().unwrap_or(data);
+    let mut frames = FrameCursor::new(contents);
+    while let Ok(Some(record)) = frames.next_record() {
+        if record.number > 0 {
+            oracle::compare(record);
+        }
+    }
+    for policy in [
+        DependencyPolicy::Auto,
+        DependencyPolicy::Both,
+        DependencyPolicy::Data,
+    ] {
+        match Graph::read(contents, 0, policy) {
+            Ok((graph, _)) => check_graph(&graph),
+            Err(error) => assert!(!error.to_string().is_empty()),
+        }
+    }
+}
+
+/// Invariant of every graph: rows and degrees count the same edges.
+fn check_graph(graph: &Graph) {
+    let mut degrees = vec![0; graph.len()];
+    for node in graph.nodes() {
+        for next in graph.successors(node) {
+            degrees[next.index()] += 1;
+        }
+    }
+    assert_eq!(degrees, graph.in_degrees());
+    assert!(graph.nodes().map(|n| graph.id(n)).is_sorted());
+}

@@ -1,0 +1,212 @@
+//! Any bytes as traces in other forms: those of 2023, JSON Lines, pasted JSON, and damaged files.
+
+use chakram_trace::format::TraceError;
+use chakram_trace::format::file::DecompressedStream;
+use chakram_trace::format::old_schemas::{SchemaGeneration, upgrade};
+use chakram_trace::format::proto::{GlobalMetadata, Node};
+use chakram_trace::format::salvage::{SalvageOptions, salvage};
+use chakram_trace::format::source::RecordSource;
+use chakram_trace::format::text::{JsonLineReader, JsonLineWriter, TextFormat, read};
+use chakram_trace::format::wire::FrameCursor;
+use chakram_trace::graph::{DependencyPolicy, Graph};
+use prost::Message;
+
+/// An error says something, and on a few lines.
+fn sensible(error: &TraceError) {
+    let error = error.to_string();
+    assert!(!error.is_empty() && error.lines().count() < 20, "{error}");
+}
+
+/// Requirement on every way to a current file: records that the generated types accept. How many they
+/// are, metadata included.
+fn current(contents: &[u8]) -> usize {
+    let mut frames = FrameCursor::new(contents);
+    let mut records = 0;
+    while let Some(record) = frames.next_record().expect("what is written can be read") {
+        match record.number {
+            0 => drop(GlobalMetadata::decode(record.bytes).expect("it is metadata")),
+            _ => drop(Node::decode(record.bytes).expect("it is a node")),
+        }
+        records += 1;
+    }
+    match Graph::read(contents, 0, DependencyPolicy::Auto) {
+        Ok((graph, _)) => assert_eq!(graph.len() + 1, records),
+        Err(error) => sensible(&error),
+    }
+    records
+}
+
+/// The records of any form, one after another, are those of the file.
+fn streamed(data: &[u8], expected: &[u8]) {
+    let mut source =
+        RecordSource::new(DecompressedStream::of(data).expect("bytes"), None).expect("it was read");
+    let mut bytes = Vec::new();
+    while let Some(record) = source.next_record().expect("it was read") {
+        prost::encoding::encode_varint(record.bytes.len() as u64, &mut bytes);
+        bytes.extend_from_slice(record.bytes);
+    }
+    assert!(bytes == expected, "the same records");
+}
+
+/// Any bytes as a file of 2023.
+pub fn older(data: &[u8]) {
+    for (generation, _) in SchemaGeneration::ALL {
+        match upgrade(data, Some(generation)) {
+            // Records of 0.0.4 are taken as they are.
+            Ok(Some(_)) if generation == SchemaGeneration::V004 => {}
+            Ok(Some(upgraded)) => {
+                let records = current(&upgraded.bytes);
+                let mut frames = FrameCursor::new(data);
+                let mut old = 0;
+                while let Ok(Some(_)) = frames.next_record() {
+                    old += 1;
+                }
+                assert!(records == old || records == old + 1, "none is lost");
+            }
+            Ok(None) => {}
+            Err(error) => sensible(&error),
+        }
+    }
+    match upgrade(data, None) {
+        Ok(Some(upgraded)) => {
+            let said = upgrade(data, Some(upgraded.generation)).expect("it was read");
+            assert!(said.expect("it is old").bytes == upgraded.bytes);
+            let compressed = [&[0x1f, 0x8b][..], &[0x28, 0xb5, 0x2f, 0xfd]];
+            if !compressed.iter().any(|magic| data.starts_with(magic)) {
+                streamed(data, &upgraded.bytes);
+            }
+        }
+        Ok(None) => {}
+        Err(error) => sensible(&error),
+    }
+}
+
+/// Any bytes as JSON Lines, and any bytes as records that become lines.
+pub fn json_lines(data: &[u8]) {
+    let mut reader = JsonLineReader::new(data);
+    let mut record = Vec::new();
+    loop {
+        match reader.next_record(&mut record) {
+            Ok(Some(_)) => {}
+            Ok(None) => break,
+            Err(error) => sensible(&error),
+        }
+    }
+    match read(data, TextFormat::JsonLines) {
+        Ok(from) => round_trip(&from.bytes),
+        Err(error) => sensible(&error),
+    }
+    round_trip(data);
+}
+
+/// Records become lines and the same records again.
+fn round_trip(contents: &[u8]) {
+    let mut writer = JsonLineWriter::new(Vec::new());
+    let mut frames = FrameCursor::new(contents);
+    let mut sound = Vec::new();
+    while let Ok(Some(record)) = frames.next_record() {
+        let decoded = match record.number {
+            0 => GlobalMetadata::decode(record.bytes).map(|m| format!("{m:?}")),
+            _ => Node::decode(record.bytes).map(|n| format!("{n:?}")),
+        };
+        match (writer.record(record), decoded) {
+            (Ok(()), Ok(decoded)) => sound.push(decoded),
+            // Lines keep what they cannot name; the generated types refuse some of it.
+            (Ok(()), Err(_)) => return,
+            (Err(error), _) => return sensible(&error),
+        }
+    }
+    let text = writer.into_inner();
+    assert_eq!(text.split(|byte| *byte == b'\n').count(), sound.len() + 1);
+    let back = read(&text, TextFormat::JsonLines)
+        .expect("what is written can be read")
+        .bytes;
+    let mut frames = FrameCursor::new(&back);
+    for expected in sound {
+        let record = frames
+            .next_record()
+            .expect("it is whole")
+            .expect("none is lost");
+        let decoded = match record.number {
+            0 => format!(
+                "{:?}",
+                GlobalMetadata::decode(record.bytes).expect("as before")
+            ),
+            _ => format!("{:?}", Node::decode(record.bytes).expect("as before")),
+        };
+        assert_eq!(decoded, expected);
+    }
+}
+
+/// Any bytes as text that people paste.
+pub fn pasted(data: &[u8]) {
+    for form in [
+        TextFormat::ProtoJson,
+        TextFormat::WorkloadGraph,
+        TextFormat::Nodes,
+    ] {
+        match read(data, form) {
+            Ok(from) => {
+                // The text may name more than the generated types take: raw parts of any content.
+                let text = std::str::from_utf8(data).unwrap_or_default();
+                if !text.contains("raw") && !text.contains("unknown") && !text.contains('\\') {
+                    current(&from.bytes);
+                }
+            }
+            Err(error) => sensible(&error),
+        }
+    }
+    let Ok(stream) = DecompressedStream::of(data) else {
+        return;
+    };
+    let mut source = match RecordSource::new(stream, None) {
+        Ok(source) => source,
+        Err(error) => return sensible(&error),
+    };
+    loop {
+        match source.next_record() {
+            Ok(Some(_)) => {}
+            Ok(None) => break,
+            Err(error) => return sensible(&error),
+        }
+    }
+}
+
+/// Any bytes as a damaged file.
+pub fn salvaged(data: &[u8]) {
+    for keep_dangling in [false, true] {
+        let options = SalvageOptions {
+            generation: None,
+            keep_dangling,
+        };
+        let (bytes, report) = match salvage(data, options) {
+            Ok(salvaged) => salvaged,
+            Err(error) => return sensible(&error),
+        };
+        let lost = report.lost.iter();
+        assert!(
+            lost.clone()
+                .all(|lost| !lost.bytes.is_empty() && lost.bytes.end <= data.len())
+        );
+        assert!(
+            lost.clone()
+                .is_sorted_by(|a, b| a.bytes.end <= b.bytes.start)
+        );
+        let mut frames = FrameCursor::new(&bytes);
+        let mut nodes = 0;
+        while let Some(record) = frames.next_record().expect("what is written can be read") {
+            nodes += usize::from(record.number > 0);
+        }
+        assert_eq!(nodes, report.nodes);
+        if report.generation.is_some() {
+            assert_eq!(current(&bytes), nodes + 1);
+            // Once salvaged, nothing is wrong with it.
+            let again = SalvageOptions {
+                generation: Some(SchemaGeneration::V004),
+                keep_dangling: true,
+            };
+            let (same, report) = salvage(&bytes, again).expect("it is whole");
+            assert!(same == bytes && report.is_whole(), "{report:?}");
+        }
+    }
+}

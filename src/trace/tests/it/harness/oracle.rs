@@ -1,0 +1,280 @@
+//! Oracle of records, from the generated types, by code that the hot reader does not share.
+
+use super::coerce::{count, format, group, mask, truth, whole, word};
+use chakram_trace::format::proto::{AttributeProto, Node, attribute_proto::Value};
+use chakram_trace::format::scan::{self, DependencyVisitor};
+use chakram_trace::format::wire::RawRecord;
+use chakram_trace::format::{
+    CollectiveKind, GroupName, KernelShape, MemoryLocation, Op, TraceError,
+};
+use prost::Message;
+
+/// A node as a reader gives it, with its dependencies.
+#[derive(Debug, PartialEq)]
+pub struct View<'a> {
+    pub id: u64,
+    pub name: &'a str,
+    pub op: Op<'a>,
+    pub lane: Option<i64>,
+    pub recorded_ps: u64,
+    pub delay_ps: u64,
+    pub wait_ps: u64,
+    pub eager: bool,
+    pub groups: Option<&'a str>,
+    /// Bytes allocated and freed: weights, gradients, optimizer, activations, temporary.
+    pub memory: [[u64; 5]; 2],
+    pub data: Vec<u64>,
+    pub control: Vec<u64>,
+}
+
+#[derive(Default)]
+struct Lists {
+    data: Vec<u64>,
+    control: Vec<u64>,
+}
+
+impl DependencyVisitor for Lists {
+    fn data(&mut self, id: u64) -> Result<(), TraceError> {
+        self.data.push(id);
+        Ok(())
+    }
+    fn control(&mut self, id: u64) -> Result<(), TraceError> {
+        self.control.push(id);
+        Ok(())
+    }
+}
+
+/// Reading of `record` by the hot reader.
+pub fn scanned(record: RawRecord<'_>) -> Result<View<'_>, TraceError> {
+    let mut lists = Lists::default();
+    let node = scan::node(record, &mut lists)?;
+    Ok(View {
+        id: node.id,
+        name: node.name,
+        op: node.op,
+        lane: node.lane,
+        recorded_ps: node.recorded.0,
+        delay_ps: node.delay.0,
+        wait_ps: node.wait.0,
+        eager: node.eager,
+        groups: node.groups,
+        memory: [node.memory.allocates, node.memory.frees],
+        data: lists.data,
+        control: lists.control,
+    })
+}
+
+/// Holds the hot reader against the generated types on one record. What is no message may be
+/// refused or not: the hot reader skips the text that it does not need.
+pub fn compare(record: RawRecord<'_>) {
+    let found = scanned(record);
+    let Ok(node) = Node::decode(record.bytes) else {
+        return;
+    };
+    match (expected(&node), found) {
+        (Ok(expected), Ok(found)) => assert_eq!(found, expected),
+        (Err(_), Err(error)) => assert!(!error.to_string().is_empty()),
+        (expected, found) => panic!("expected {expected:?}, found {found:?} in {node:?}"),
+    }
+}
+
+/// Why no reader can accept a node.
+type Refused = &'static str;
+
+/// Reading of `node`, or why it makes no sense.
+pub fn expected(node: &Node) -> Result<View<'_>, Refused> {
+    let facts = Facts { node };
+    facts.all_readable()?;
+    let host = facts.last(&["is_cpu_op"], truth)?.unwrap_or(false);
+    let stream = facts.last(&["stream"], whole)?;
+    let micros = node.duration_micros.saturating_mul(1_000_000);
+    let exact = facts.last(&["duration_ns"], count)?;
+    let ps =
+        |name| -> Result<u64, Refused> { Ok(facts.count(name)?.unwrap_or(0).saturating_mul(1000)) };
+    let values = node.inputs.as_ref().map_or("", |io| io.values.as_str());
+    let declares = node.r#type == 1 && node.name.contains("process_group:init");
+    Ok(View {
+        id: node.id,
+        name: &node.name,
+        op: facts.op(host)?,
+        lane: match stream {
+            Some(stream) if !host => Some(stream),
+            _ => facts.last(&["tid"], whole)?,
+        },
+        recorded_ps: exact.map_or(micros, |ns| ns.saturating_mul(1000)),
+        delay_ps: ps("delay_ns")?,
+        wait_ps: ps("wait_ns")?,
+        eager: facts.last(&["eager"], truth)?.unwrap_or(false),
+        groups: Some(values).filter(|text| declares && !text.is_empty()),
+        memory: facts.memory()?,
+        data: node.data_deps.clone(),
+        control: node.ctrl_deps.clone(),
+    })
+}
+
+const COUNTS: [&str; 8] = [
+    "num_ops",
+    "tensor_size",
+    "tensor_loc",
+    "comm_type",
+    "comm_size",
+    "comm_src",
+    "comm_dst",
+    "comm_root",
+];
+
+const MEMORY: [&str; 5] = [
+    "weights",
+    "gradients",
+    "optimizer",
+    "activations",
+    "temporary",
+];
+
+struct Facts<'a> {
+    node: &'a Node,
+}
+
+impl<'a> Facts<'a> {
+    /// The last value with one of these names, after reading every one of them.
+    fn last<T>(
+        &self,
+        names: &[&str],
+        read: fn(&'a Value) -> Option<T>,
+    ) -> Result<Option<T>, Refused> {
+        let named = |a: &&AttributeProto| names.contains(&a.name.as_str());
+        let values = self.node.attr.iter().filter(named);
+        let mut read = values.filter_map(|a| a.value.as_ref()).map(read);
+        read.try_fold(None, |_, value| value.map(Some))
+            .ok_or("an attribute that cannot be read")
+    }
+
+    /// An attribute that matters is read whatever the node's type, so a bad one always refuses.
+    fn all_readable(&self) -> Result<(), Refused> {
+        for name in COUNTS {
+            self.last(&[name], count)?;
+        }
+        self.last(&["tid"], whole)?;
+        self.last(&["comm_tag"], whole)?;
+        self.last(&["dtype"], format)?;
+        self.last(&["in_switch"], word)?;
+        self.last(&["kernel_shape"], |value| {
+            word(value)?.parse::<KernelShape>().ok()
+        })?;
+        self.last(&["involved_dim", "involve_dims"], mask)?;
+        self.last(&["pg_name", "comm_group"], group).map(drop)
+    }
+
+    fn memory(&self) -> Result<[[u64; 5]; 2], Refused> {
+        let mut memory = [[0; 5]; 2];
+        for (verb, bytes) in ["allocates", "frees"].into_iter().zip(&mut memory) {
+            for (class, bytes) in MEMORY.into_iter().zip(bytes) {
+                *bytes = self.count(&format!("{verb}.{class}"))?.unwrap_or(0);
+            }
+        }
+        Ok(memory)
+    }
+
+    fn count(&self, name: &str) -> Result<Option<u64>, Refused> {
+        self.last(&[name], count)
+    }
+
+    fn rank(&self, name: &str) -> Result<Option<u32>, Refused> {
+        match self.count(name)?.map(u32::try_from) {
+            None => Ok(None),
+            Some(Ok(rank)) => Ok(Some(rank)),
+            Some(Err(_)) => Err("no rank"),
+        }
+    }
+
+    fn op(&self, host: bool) -> Result<Op<'a>, Refused> {
+        let size = self.count("comm_size")?;
+        let launch = host && size.is_none();
+        let bounded = |size: u64| {
+            i64::try_from(size)
+                .map(|_| size)
+                .map_err(|_| "negative size")
+        };
+        let in_switch = self.last(&["in_switch"], word)?;
+        if in_switch.is_some() && ![2, 3].contains(&self.node.r#type) {
+            return Err("a switch, and no memory");
+        }
+        Ok(match self.node.r#type {
+            0 | 1 => Op::NoOp,
+            kind @ (2 | 3) => Op::Memory {
+                store: kind == 3,
+                place: match self.count("tensor_loc")? {
+                    None | Some(0 | 2) => MemoryLocation::Remote,
+                    Some(1) => MemoryLocation::Local,
+                    Some(_) => return Err("no memory"),
+                },
+                bytes: self.count("tensor_size")?.unwrap_or(0),
+                in_switch: match (in_switch, kind, self.count("tensor_loc")?) {
+                    (None, ..) => false,
+                    (Some("all_gather"), 2, place) if place != Some(1) => true,
+                    (Some("reduce_scatter"), 3, place) if place != Some(1) => true,
+                    _ => return Err("nothing that switches do"),
+                },
+            },
+            4 if host => Op::Host,
+            4 => Op::Compute {
+                flops: self.count("num_ops")?.unwrap_or(0),
+                bytes: self.count("tensor_size")?.unwrap_or(0),
+                dtype: self.last(&["dtype"], format)?.flatten(),
+            },
+            5..=7 if launch => Op::Host,
+            kind @ (5 | 6) => {
+                let (far, near) = match kind {
+                    5 => ("comm_dst", "comm_src"),
+                    _ => ("comm_src", "comm_dst"),
+                };
+                let tag = self.last(&["comm_tag"], whole)?.unwrap_or(0);
+                Op::Message {
+                    receive: kind == 6,
+                    peer: self.rank(far)?.ok_or("nobody at the other end")?,
+                    tag: i32::try_from(tag).map_err(|_| "a long tag")?,
+                    bytes: bounded(size.ok_or("no size")?)?,
+                    own: self.rank(near)?,
+                    host,
+                }
+            }
+            7 => {
+                let kind = self.count("comm_type")?.ok_or("no collective")?;
+                let kind = collective(kind).ok_or("an unknown collective")?;
+                let size = match (size, kind) {
+                    (None, CollectiveKind::Barrier) => 0,
+                    (size, _) => size.ok_or("no size")?,
+                };
+                Op::Collective {
+                    kind,
+                    bytes: bounded(size)?,
+                    group: self
+                        .last(&["pg_name", "comm_group"], group)?
+                        .unwrap_or(GroupName::World),
+                    root: self.rank("comm_root")?,
+                    dimensions: self
+                        .last(&["involved_dim", "involve_dims"], mask)?
+                        .flatten(),
+                    host,
+                }
+            }
+            _ => return Err("no such type"),
+        })
+    }
+}
+
+fn collective(number: u64) -> Option<CollectiveKind> {
+    use CollectiveKind as C;
+    Some(match number {
+        0 => C::AllReduce,
+        1 => C::Reduce,
+        2 => C::AllGather,
+        3 => C::Gather,
+        4 => C::Scatter,
+        5 => C::Broadcast,
+        6 => C::AllToAll,
+        7 | 8 => C::ReduceScatter,
+        9 => C::Barrier,
+        _ => return None,
+    })
+}

@@ -1,0 +1,52 @@
+//! The two readers of traces against each other, and what files do to the graph that comes out.
+
+pub mod arbitrary;
+mod files;
+mod graphs;
+mod records;
+mod sharing;
+
+use chakram_trace::format::proto::{AttributeProto, GlobalMetadata, Node, attribute_proto::Value};
+use prost::Message;
+
+/// An attribute.
+fn attribute(name: &str, value: Value) -> AttributeProto {
+    AttributeProto {
+        name: name.to_owned(),
+        value: Some(value),
+        ..AttributeProto::default()
+    }
+}
+
+/// A kernel of 1 us with these data and control dependencies.
+fn kernel(id: u64, data: &[u64], control: &[u64]) -> Node {
+    Node {
+        id,
+        name: format!("k{id}"),
+        r#type: 4,
+        ctrl_deps: control.to_vec(),
+        data_deps: data.to_vec(),
+        duration_micros: 1,
+        ..Node::default()
+    }
+}
+
+/// A file of these records, after its metadata.
+fn frame<B: AsRef<[u8]>>(records: impl IntoIterator<Item = B>) -> Vec<u8> {
+    let metadata = GlobalMetadata {
+        version: "0.0.4".to_owned(),
+        attr: Vec::new(),
+    };
+    let mut file = metadata.encode_length_delimited_to_vec();
+    for record in records {
+        let record = record.as_ref();
+        prost::encoding::encode_varint(record.len() as u64, &mut file);
+        file.extend_from_slice(record);
+    }
+    file
+}
+
+/// A file of these nodes.
+fn file(nodes: &[Node]) -> Vec<u8> {
+    frame(nodes.iter().map(Message::encode_to_vec))
+}

@@ -1,0 +1,335 @@
+//! From files to graphs: order does not matter, repairs are counted, what cannot be repaired is
+//! refused with the node's id.
+
+use super::{attribute, file, kernel};
+use chakram_base::ids::NodeIndex;
+use chakram_base::units::Span;
+use chakram_trace::format::proto::Node;
+use chakram_trace::format::proto::attribute_proto::Value;
+use chakram_trace::graph::{DependencyPolicy, Graph, GraphRepairs, Lane, SlotBinding};
+use proptest::prelude::*;
+
+fn read(nodes: &[Node], policy: DependencyPolicy) -> Result<(Graph, SlotBinding), String> {
+    Graph::read(&file(nodes), 0, policy).map_err(|e| e.to_string())
+}
+
+fn graph(nodes: &[Node], policy: DependencyPolicy) -> Graph {
+    read(nodes, policy).expect("nothing is wrong with it").0
+}
+
+fn error(nodes: &[Node], policy: DependencyPolicy) -> String {
+    read(nodes, policy).expect_err("it makes no sense")
+}
+
+/// The edges of a graph in terms of the file's ids, sorted.
+fn edges(graph: &Graph) -> Vec<(u64, u64)> {
+    let mut edges: Vec<_> = graph
+        .nodes()
+        .flat_map(|n| graph.successors(n).map(move |s| (n, s)))
+        .map(|(from, to)| (graph.id(from), graph.id(to)))
+        .collect();
+    edges.sort_unstable();
+    edges
+}
+
+/// A node of each kind that joins a list of its own or names a lane.
+fn node_of(id: u64, choice: u32) -> Node {
+    let name = format!("n{}", choice % 5);
+    let number = |name, value| attribute(name, Value::Int64Val(value));
+    let (kind, mut attr) = match choice % 6 {
+        0 => (4, vec![number("stream", i64::from(choice / 6))]),
+        1 => (
+            4,
+            vec![number("is_cpu_op", 1), number("tid", i64::from(choice / 6))],
+        ),
+        2 => (
+            5,
+            vec![
+                number("comm_dst", i64::from(choice / 6) + 1),
+                number("comm_size", 8),
+            ],
+        ),
+        3 => (
+            6,
+            vec![
+                number("comm_src", i64::from(choice / 6) + 1),
+                number("comm_size", 8),
+            ],
+        ),
+        4 => (
+            7,
+            vec![
+                number("comm_type", 0),
+                number("comm_size", 8),
+                number("pg_name", i64::from(choice / 6)),
+            ],
+        ),
+        _ => (
+            2,
+            vec![
+                number("tensor_size", 8),
+                number("tensor_loc", i64::from(choice / 6 % 3)),
+            ],
+        ),
+    };
+    if kind == 2 && choice / 6 % 3 == 2 && choice % 4 == 1 {
+        attr.push(attribute(
+            "in_switch",
+            Value::StringVal("all_gather".to_owned()),
+        ));
+    }
+    if choice % 4 == 1 {
+        attr.push(number("delay_ns", i64::from(choice)));
+    }
+    if choice % 7 > 4 {
+        attr.push(number("wait_ns", i64::from(choice)));
+        attr.push(number("eager", 1));
+    }
+    Node {
+        id,
+        name,
+        r#type: kind,
+        attr,
+        ..Node::default()
+    }
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(500))]
+
+    #[test]
+    fn the_order_of_records_leaves_no_trace(
+        ids in prop::collection::btree_set(prop_oneof![0..50_u64, any::<u64>()], 1..25),
+        choices in prop::collection::vec(0..30_u32, 25),
+        deps in prop::collection::vec((any::<prop::sample::Index>(), any::<bool>()), 60),
+        order in any::<proptest::sample::Index>(),
+        backward: bool,
+    ) {
+        let ids: Vec<u64> = ids.into_iter().collect();
+        let mut nodes: Vec<Node> = ids.iter().zip(&choices).map(|(&id, &c)| node_of(id, c)).collect();
+        let mut wanted = Vec::new();
+        for (i, (on, control)) in deps.into_iter().enumerate() {
+            // Edges run up or, with `backward`, down the ids, so that there is no cycle.
+            let (a, b) = (i % ids.len(), on.index(ids.len()));
+            let (low, high) = (a.min(b), a.max(b));
+            let (from, to) = if backward { (high, low) } else { (low, high) };
+            if from == to {
+                continue;
+            }
+            let list = if control { &mut nodes[to].ctrl_deps } else { &mut nodes[to].data_deps };
+            list.push(ids[from]);
+            wanted.push((ids[from], ids[to]));
+        }
+        let total = wanted.len();
+        wanted.sort_unstable();
+        wanted.dedup();
+        let sorted = read(&nodes, DependencyPolicy::Auto).unwrap();
+        prop_assert_eq!(edges(&sorted.0), &wanted[..]);
+        prop_assert_eq!(sorted.0.edges(), wanted.len());
+        prop_assert_eq!(sorted.0.repairs().duplicates, (total - wanted.len()) as u64);
+        // Some other order: rotated, then reversed in part.
+        let turn = order.index(nodes.len());
+        nodes.rotate_left(turn);
+        nodes[turn..].reverse();
+        let shuffled = read(&nodes, DependencyPolicy::Auto).unwrap();
+        prop_assert_eq!(&sorted, &shuffled);
+    }
+}
+
+#[test]
+fn lanes_and_names_follow_ids() {
+    let stream = |id, stream| Node {
+        attr: vec![attribute("stream", Value::Int64Val(stream))],
+        ..kernel(id, &[], &[])
+    };
+    let graph = graph(&[stream(9, 7), stream(4, 8)], DependencyPolicy::Auto);
+    assert_eq!(graph.lanes(), [Lane::Stream(8), Lane::Stream(7)]);
+    let names: Vec<_> = graph.nodes().map(|n| graph.name_index(n)).collect();
+    assert_eq!(names, [0, 1]);
+}
+
+/// A kernel with a delay, an eager send that waited, and a kernel that cannot have waited, in the
+/// order of their ids and in another.
+#[test]
+fn delays_and_waits_follow_ids() {
+    let number = |name, value| attribute(name, Value::Int64Val(value));
+    let more = |mut node: Node, attr: Vec<_>| {
+        node.attr.extend(attr);
+        node
+    };
+    let nodes = [
+        kernel(1, &[], &[]),
+        more(kernel(2, &[], &[]), vec![number("delay_ns", 5)]),
+        // Choice 2 is a send.
+        more(
+            node_of(3, 2),
+            vec![number("wait_ns", 7), number("eager", 1)],
+        ),
+        more(kernel(4, &[], &[]), vec![number("wait_ns", 9)]),
+    ];
+    for order in [[0, 1, 2, 3], [3, 2, 1, 0], [2, 0, 3, 1]] {
+        let nodes = order.map(|i: usize| nodes[i].clone());
+        let graph = graph(&nodes, DependencyPolicy::Auto);
+        let ns = |of: fn(&Graph, NodeIndex) -> Span| -> Vec<u64> {
+            graph.nodes().map(|n| of(&graph, n).0 / 1000).collect()
+        };
+        assert_eq!(ns(Graph::delay), [0, 5, 0, 0]);
+        assert_eq!(ns(Graph::wait), [0, 0, 7, 0]);
+        assert!(graph.messages()[0].eager);
+    }
+}
+
+/// Facts that a trace leaves out cost nothing; where one node has one, all have room: 8 bytes for each.
+#[test]
+fn delays_take_room_only_where_there_are_any() {
+    let plain: Vec<Node> = (0..10).map(|id| kernel(id, &[], &[])).collect();
+    let with = |names: &[&str], last| {
+        let mut nodes = plain.clone();
+        nodes[9].r#type = last;
+        let needed = [("comm_dst", 1), ("comm_size", 8)];
+        let needed = if last == 5 { &needed[..] } else { &[] };
+        let named = names.iter().map(|name| (*name, 3));
+        for (name, value) in needed.iter().copied().chain(named) {
+            nodes[9].attr.push(attribute(name, Value::Int64Val(value)));
+        }
+        graph(&nodes, DependencyPolicy::Auto)
+    };
+    let bytes = |names: &[&str], last| with(names, last).heap_bytes();
+    assert_eq!(bytes(&["delay_ns"], 4), bytes(&[], 4) + 80);
+    assert_eq!(bytes(&["wait_ns"], 4), bytes(&[], 4));
+    assert_eq!(bytes(&["delay_ns", "wait_ns"], 5), bytes(&[], 5) + 160);
+    let (plain, delayed) = (with(&[], 4), with(&["delay_ns"], 4));
+    assert_ne!(plain.fingerprint(), delayed.fingerprint());
+}
+
+/// Two ranks that differ only in when their captures ended do not share a graph.
+#[test]
+fn the_end_of_the_capture_tells_graphs_apart() {
+    use chakram_trace::format::write::{AttributeValue, TraceWriter};
+    let at = |ns| {
+        let writer =
+            TraceWriter::with_metadata(Vec::new(), &[("captured_ns", AttributeValue::Uint(ns))]);
+        let file = writer.expect("a vector takes it").into_inner();
+        let (graph, _) = Graph::read(&file, 0, DependencyPolicy::Auto).expect("it is right");
+        graph
+    };
+    assert_eq!(at(7).captured(), Some(Span::from_ns(7)));
+    assert_eq!((at(7).fingerprint(), at(7)), (at(7).fingerprint(), at(7)));
+    assert_ne!((at(7).fingerprint(), at(7)), (at(8).fingerprint(), at(8)));
+    assert_eq!(graph(&[], DependencyPolicy::Auto).captured(), None);
+}
+
+#[test]
+fn repairs_are_counted() {
+    let nodes = [kernel(5, &[], &[0, 5]), kernel(6, &[5, 5, 5], &[5, 99, 6])];
+    let graph = graph(&nodes, DependencyPolicy::Auto);
+    assert_eq!(edges(&graph), [(5, 6)]);
+    let expected = GraphRepairs {
+        dangling_control: 2,
+        self_control: 2,
+        duplicates: 3,
+        ..GraphRepairs::default()
+    };
+    assert_eq!(graph.repairs(), expected);
+}
+
+#[test]
+fn data_that_nobody_produces_is_refused() {
+    let why = error(
+        &[kernel(3, &[], &[]), kernel(8, &[3, 44], &[])],
+        DependencyPolicy::Auto,
+    );
+    assert!(
+        why.contains("node 8") && why.contains("data of node 44"),
+        "{why}"
+    );
+    let why = error(&[kernel(8, &[8], &[])], DependencyPolicy::Auto);
+    assert!(
+        why.contains("node 8") && why.contains("its own data"),
+        "{why}"
+    );
+}
+
+#[test]
+fn ids_are_unique() {
+    let why = error(
+        &[kernel(8, &[], &[]), kernel(8, &[], &[])],
+        DependencyPolicy::Auto,
+    );
+    assert!(
+        why.contains("record 2, byte") && why.contains("node 8"),
+        "{why}"
+    );
+    assert!(why.contains("a second node with this id"), "{why}");
+}
+
+#[test]
+fn cycles_are_named() {
+    let data = [
+        kernel(1, &[7], &[]),
+        kernel(4, &[1], &[]),
+        kernel(7, &[4], &[]),
+    ];
+    for policy in [
+        DependencyPolicy::Auto,
+        DependencyPolicy::Both,
+        DependencyPolicy::Data,
+    ] {
+        let why = error(&data, policy);
+        assert!(why.contains("1 (k1) → 4 (k4) → 7 (k7) → 1"), "{why}");
+    }
+    // Data one way and control the other: only a cycle if control counts.
+    let mixed = [kernel(1, &[], &[2]), kernel(2, &[1], &[])];
+    let why = error(&mixed, DependencyPolicy::Both);
+    assert!(why.contains("1 (k1) → 2 (k2) → 1"), "{why}");
+    let auto = graph(&mixed, DependencyPolicy::Auto);
+    assert_eq!(
+        (edges(&auto), auto.repairs().cyclic_control),
+        (vec![(1, 2)], 1)
+    );
+    let data = graph(&mixed, DependencyPolicy::Data);
+    assert_eq!(
+        (edges(&data), data.repairs().cyclic_control),
+        (vec![(1, 2)], 0)
+    );
+    // Control that closes no cycle holds.
+    let straight = [kernel(1, &[], &[]), kernel(2, &[], &[1])];
+    assert_eq!(edges(&graph(&straight, DependencyPolicy::Auto)), [(1, 2)]);
+    assert_eq!(edges(&graph(&straight, DependencyPolicy::Data)), []);
+}
+
+#[test]
+fn huge_ids_cost_no_memory_for_those_below() {
+    let graph = graph(
+        &[kernel(u64::MAX, &[1 << 60], &[]), kernel(1 << 60, &[], &[])],
+        DependencyPolicy::Auto,
+    );
+    assert_eq!(edges(&graph), [(1 << 60, u64::MAX)]);
+}
+
+#[test]
+fn a_peer_that_is_no_rank_costs_no_memory_for_those_below() {
+    use chakram_base::ids::Rank;
+    use chakram_base::units::Time;
+    use chakram_trace::workload::{MissingRankPolicy, WorkloadBuilder, WorkloadError};
+    for absent in [MissingRankPolicy::Mirror, MissingRankPolicy::Refuse] {
+        let nodes = [Node {
+            r#type: 5,
+            attr: vec![
+                attribute("comm_dst", Value::Uint32Val(u32::MAX)),
+                attribute("comm_size", Value::Int64Val(8)),
+            ],
+            ..kernel(1, &[], &[])
+        }];
+        let (graph, binding) = read(&nodes, DependencyPolicy::Auto).unwrap();
+        let mut builder = WorkloadBuilder::default();
+        let graph = builder.graph(graph);
+        builder.rank(Rank(0), graph, binding, Time::ZERO).unwrap();
+        let error = builder.finish(None, absent).unwrap_err();
+        assert_eq!(error, WorkloadError::TooMany(Rank(u32::MAX - 1)));
+        assert!(
+            error.to_string().contains("at most 4194304 ranks"),
+            "{error}"
+        );
+    }
+}

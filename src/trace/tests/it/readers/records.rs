@@ -1,0 +1,137 @@
+//! The hot reader against the generated types, on nodes of any content.
+
+use super::arbitrary::{node, scattered, unknown};
+use super::attribute;
+use crate::harness::oracle;
+use chakram_trace::format::proto::attribute_proto::Value;
+use chakram_trace::format::proto::{AttributeProto, BoolList, IoInfo, Node};
+use chakram_trace::format::wire::RawRecord;
+use proptest::prelude::*;
+use prost::Message;
+
+fn record(bytes: &[u8]) -> RawRecord<'_> {
+    RawRecord {
+        number: 1,
+        offset: 10,
+        bytes,
+    }
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(2000))]
+
+    #[test]
+    fn both_readers_see_the_same_node(
+        node in node(),
+        unpacked: bool,
+        order in Just((0..10_usize).collect::<Vec<_>>()).prop_shuffle(),
+        unknown in prop::collection::vec((0..10_usize, unknown()), 0..3),
+    ) {
+        let bytes = scattered(&node, unpacked, &order, &unknown);
+        let whole = Node::decode(&bytes[..]).expect("pieces of a message are a message");
+        // Numbers that are not numbers differ from themselves.
+        prop_assert_eq!(format!("{whole:?}"), format!("{node:?}"));
+        oracle::compare(record(&bytes));
+    }
+
+    #[test]
+    fn damaged_records_do_not_part_the_readers(
+        node in node(),
+        damage in prop::collection::vec((any::<prop::sample::Index>(), any::<u8>()), 1..4),
+    ) {
+        let mut bytes = node.encode_to_vec();
+        for (at, byte) in damage {
+            if !bytes.is_empty() {
+                let at = at.index(bytes.len());
+                bytes[at] = byte;
+            }
+        }
+        oracle::compare(record(&bytes));
+    }
+}
+
+#[test]
+fn most_arbitrary_nodes_are_accepted() {
+    use proptest::strategy::ValueTree;
+    let mut runner = proptest::test_runner::TestRunner::deterministic();
+    let accepted = (0..500).filter(|_| {
+        let node = node()
+            .new_tree(&mut runner)
+            .expect("nothing is rejected")
+            .current();
+        oracle::expected(&node).is_ok()
+    });
+    let accepted = accepted.count();
+    assert!((100..450).contains(&accepted), "{accepted} of 500");
+}
+
+#[test]
+fn text_that_is_not_needed_is_not_looked_at() {
+    // Not UTF-8 in `outputs.values`: no message, but the node says all that matters.
+    let mut bytes = super::kernel(7, &[], &[]).encode_to_vec();
+    prost::encoding::bytes::encode(9, &vec![0x0a, 1, 0xff], &mut bytes);
+    assert!(Node::decode(&bytes[..]).is_err());
+    assert_eq!(oracle::scanned(record(&bytes)).unwrap().id, 7);
+    // In the name it matters.
+    let mut bytes = Vec::new();
+    prost::encoding::bytes::encode(2, &vec![0xff], &mut bytes);
+    let error = oracle::scanned(record(&bytes)).unwrap_err().to_string();
+    assert!(error.contains("record 1, byte 10"), "{error}");
+}
+
+#[test]
+fn messages_in_parts_are_one() {
+    let list = |values| AttributeProto {
+        name: String::new(),
+        ..attribute("", Value::BoolList(BoolList { values }))
+    };
+    // The mask 0b01 of two dimensions, as the lists [1] and [0] of one attribute.
+    let mut mask = attribute("involved_dim", Value::BoolVal(true)).encode_to_vec();
+    mask.extend(list(vec![true]).encode_to_vec());
+    mask.extend(list(vec![false]).encode_to_vec());
+    let mut bytes = Node {
+        r#type: 7,
+        attr: vec![
+            attribute("comm_type", Value::Int64Val(0)),
+            attribute("comm_size", Value::Int64Val(8)),
+        ],
+        ..Node::default()
+    }
+    .encode_to_vec();
+    prost::encoding::bytes::encode(10, &mask, &mut bytes);
+    oracle::compare(record(&bytes));
+    let node = oracle::scanned(record(&bytes)).unwrap();
+    let chakram_trace::format::Op::Collective { dimensions, .. } = node.op else {
+        panic!("{node:?}");
+    };
+    assert_eq!(dimensions, Some(0b01));
+
+    // A metadata node whose inputs come twice: values first, shapes later.
+    let io = |values: &str, shapes: &str| Node {
+        inputs: Some(IoInfo {
+            values: values.to_owned(),
+            shapes: shapes.to_owned(),
+            types: String::new(),
+        }),
+        ..Node::default()
+    };
+    let mut bytes = Node {
+        name: "process_group:init".to_owned(),
+        r#type: 1,
+        ..io("[]", "")
+    }
+    .encode_to_vec();
+    bytes.extend(io("", "x").encode_to_vec());
+    oracle::compare(record(&bytes));
+    let node = oracle::scanned(record(&bytes)).unwrap();
+    assert_eq!(node.groups, Some("[]"));
+}
+
+#[test]
+fn types_have_32_bits() {
+    // 4 + 2^32, as a writer with wider numbers may put it: the schema keeps the lower half.
+    let mut bytes = Vec::new();
+    prost::encoding::uint64::encode(3, &((1 << 32) + 4), &mut bytes);
+    oracle::compare(record(&bytes));
+    assert!(oracle::scanned(record(&bytes)).is_ok());
+}

@@ -1,0 +1,160 @@
+//! Ranks whose files differ in peers and groups alone share one graph; their bindings say what differs.
+
+use super::{attribute, file, kernel};
+use chakram_base::ids::Rank;
+use chakram_base::units::Time;
+use chakram_trace::format::proto::attribute_proto::Value;
+use chakram_trace::format::proto::{AttributeProto, Node};
+use chakram_trace::graph::DependencyPolicy;
+use chakram_trace::graph::{Graph, SlotBinding};
+use chakram_trace::workload::{MissingRankPolicy, Workload, WorkloadBuilder, WorkloadError};
+
+/// Contents of a rank's file.
+#[derive(Clone)]
+struct Said {
+    to: i64,
+    from: i64,
+    tag: i64,
+    bytes: i64,
+    /// The group of its second collective, if that is not all ranks.
+    group: Option<&'static str>,
+    /// The groups that it declares.
+    declared: &'static str,
+}
+
+const BOTH: &str = r#"[{"pg_name": "1", "ranks": [0, 1]}, {"pg_name": "2", "ranks": [2, 3]}]"#;
+
+/// Rank `rank` of four: pairs have a group, and bytes go from pair to pair.
+fn said(rank: u32) -> Said {
+    Said {
+        to: (i64::from(rank) + 2) % 4,
+        from: (i64::from(rank) + 2) % 4,
+        tag: 5,
+        bytes: 8,
+        group: Some(if rank < 2 { "1" } else { "2" }),
+        declared: BOTH,
+    }
+}
+
+fn number(name: &str, value: i64) -> AttributeProto {
+    attribute(name, Value::Int64Val(value))
+}
+
+fn read(rank: u32, said: &Said) -> (Graph, SlotBinding) {
+    let node = |id, r#type, attr| Node {
+        r#type,
+        attr,
+        ..kernel(id, &[], &[])
+    };
+    let declares = Node {
+        name: "## process_group:init ##".to_owned(),
+        inputs: Some(chakram_trace::format::proto::IoInfo {
+            values: said.declared.to_owned(),
+            ..Default::default()
+        }),
+        ..node(1, 1, Vec::new())
+    };
+    let reduce = |id, group: Option<&str>| {
+        let mut attr = vec![number("comm_type", 0), number("comm_size", said.bytes)];
+        let text = |name: &str| attribute("pg_name", Value::StringVal(name.to_owned()));
+        attr.extend(group.map(text));
+        node(id, 7, attr)
+    };
+    let message = |id, r#type, end, peer| {
+        let tag = number("comm_tag", said.tag);
+        node(
+            id,
+            r#type,
+            vec![number(end, peer), number("comm_size", 16), tag],
+        )
+    };
+    let nodes = [
+        declares,
+        reduce(2, None),
+        reduce(3, said.group),
+        message(4, 5, "comm_dst", said.to),
+        message(5, 6, "comm_src", said.from),
+    ];
+    Graph::read(&file(&nodes), rank, DependencyPolicy::Both).expect("nothing is wrong with it")
+}
+
+fn workload(ranks: &[Said]) -> Result<Workload, WorkloadError> {
+    let mut builder = WorkloadBuilder::default();
+    for (rank, said) in (0..).zip(ranks) {
+        let (graph, binding) = read(rank, said);
+        let graph = builder.graph(graph);
+        builder.rank(Rank(rank), graph, binding, Time::ZERO)?;
+    }
+    builder.finish(Some(4), MissingRankPolicy::Refuse)
+}
+
+fn graphs(ranks: &[Said]) -> usize {
+    workload(ranks).unwrap().graphs().len()
+}
+
+#[test]
+fn ranks_that_differ_in_peers_and_groups_share_a_graph_and_keep_both() {
+    let ranks = [0, 1, 2, 3].map(said);
+    let workload = workload(&ranks).unwrap();
+    assert_eq!(workload.graphs().len(), 1);
+    for (rank, instance) in (0_u32..).zip(workload.instances()) {
+        let pair = rank / 2 * 2;
+        assert_eq!(instance.peers, [Rank((rank + 2) % 4)]);
+        let name = format!("{}", rank / 2 + 1);
+        assert_eq!(instance.group_names, [None, Some(name)]);
+        let group = &workload.groups()[instance.groups[1].index()];
+        assert_eq!(group.members, [Rank(pair), Rank(pair + 1)]);
+        assert_eq!(instance.groups[0].0, 0, "all ranks");
+    }
+}
+
+#[test]
+fn what_a_rank_declares_for_itself_is_its_own() {
+    let mut ranks = [0, 1, 2, 3].map(said);
+    for said in &mut ranks[..2] {
+        said.declared = r#"[{"pg_name": "1", "ranks": [0, 1]}]"#;
+    }
+    for said in &mut ranks[2..] {
+        said.group = Some("1");
+        said.declared = r#"[{"pg_name": "1", "ranks": [2, 3]}]"#;
+    }
+    let found = workload(&ranks).unwrap();
+    assert_eq!(found.graphs().len(), 1);
+    let last = &found.instances()[3];
+    let group = &found.groups()[last.groups[1].index()];
+    assert_eq!(group.members, [Rank(2), Rank(3)]);
+    // A slot that is a group here is all ranks there.
+    for (rank, said) in ranks.iter_mut().enumerate() {
+        said.group = (rank < 2).then_some("1");
+    }
+    assert_eq!(
+        graphs(&ranks),
+        2,
+        "then both of its collectives are one slot"
+    );
+}
+
+#[test]
+fn anything_else_that_differs_keeps_graphs_apart() {
+    let alike = [0, 1, 2, 3].map(said);
+    let changes: [fn(&mut Said); 3] = [
+        |said| said.tag = 6,
+        |said| said.bytes = 9,
+        // Two slots where the others have one.
+        |said| said.from = 0,
+    ];
+    for change in changes {
+        let mut ranks = alike.clone();
+        change(&mut ranks[3]);
+        assert_eq!(graphs(&ranks), 2);
+    }
+}
+
+#[test]
+fn an_undeclared_group_is_named_by_the_rank_that_uses_it() {
+    let mut ranks = [0, 1, 2, 3].map(said);
+    ranks[3].group = Some("nine");
+    let error = workload(&ranks).unwrap_err().to_string();
+    let expected = "rank 3, node 3: its group `nine` is not declared";
+    assert!(error.contains(expected), "{error}");
+}

@@ -1,0 +1,121 @@
+//! Binding a plan to a machine: what the plan leaves open is taken from the machine, and its places are checked.
+
+use super::{CoreGrid, CorePlacement, ParallelismPlan, RecomputePolicy, ResidencyRule};
+use crate::generate::GenerateError;
+
+/// Facts of a machine that plans depend on, as data.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct MachineFacts {
+    /// Bytes that an NPU can keep in all its memories; of the least NPU.
+    pub capacity: Option<u64>,
+    /// Bytes of an NPU's own memory, which is the SRAM of plans with residency; of the least NPU.
+    pub sram: Option<u64>,
+    /// Bytes of the memory that plans with residency load from and store to.
+    pub remote: Option<u64>,
+    /// Dimensions, innermost first, each with its name and its NPUs.
+    pub dimensions: Vec<(String, u32)>,
+    /// Cores of a machine of tiles.
+    pub cores: Option<CoreGrid>,
+}
+
+impl ParallelismPlan {
+    /// Takes from a machine what the plan leaves open: its capacity, its SRAM and its largest access, and the places of
+    /// its ranks on dimensions or tiles.
+    ///
+    /// Returns the facts that the traces depend on: plans that were equal and took equal facts have equal traces.
+    ///
+    /// # Errors
+    ///
+    /// Places that are not on the machine.
+    pub fn bind(&mut self, machine: &MachineFacts) -> Result<MachineFacts, GenerateError> {
+        let mut taken = MachineFacts::default();
+        if self.residency != ResidencyRule::None {
+            if self.sram.is_none() {
+                self.sram = machine.sram;
+                taken.sram = machine.sram;
+            }
+            if self.largest_access.is_none() {
+                self.largest_access = machine.remote;
+                taken.remote = machine.remote;
+            }
+        }
+        if self.capacity.is_none() {
+            self.capacity = machine.capacity;
+            if self.recompute == RecomputePolicy::AsNeeded {
+                taken.capacity = machine.capacity;
+            }
+        }
+        if !self.place.is_empty() {
+            let dimensions = machine.dimensions.iter();
+            let dimensions: Vec<_> = dimensions.map(|(name, size)| (&name[..], *size)).collect();
+            self.place_on(&dimensions)?;
+            taken.dimensions.clone_from(&machine.dimensions);
+        }
+        if self.tiles != CorePlacement::None {
+            self.place_on_tiles(machine.cores.as_ref())?;
+            taken.cores.clone_from(&machine.cores);
+        }
+        Ok(taken)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::generate::plan::PlanDraft;
+
+    fn plan(words: &[(&str, &str)]) -> ParallelismPlan {
+        let mut draft = PlanDraft::new(ParallelismPlan::new());
+        for (key, value) in words {
+            let mut options = crate::generate::plan::OPTIONS.iter();
+            let option = options.find(|option| option.key == *key).unwrap();
+            (option.set)(&mut draft, &[(*value).to_owned()]).unwrap();
+        }
+        draft.finish().unwrap()
+    }
+
+    fn facts() -> MachineFacts {
+        MachineFacts {
+            capacity: Some(80),
+            sram: Some(8),
+            remote: Some(1000),
+            dimensions: vec![("ring".to_owned(), 4), ("switch".to_owned(), 2)],
+            cores: None,
+        }
+    }
+
+    #[test]
+    fn a_plan_keeps_what_it_states() {
+        let mut stating = plan(&[("capacity", "40B")]);
+        assert_eq!(stating.bind(&facts()).unwrap(), MachineFacts::default());
+        assert_eq!((stating.capacity, stating.sram), (Some(40), None));
+        let mut open = plan(&[]);
+        // Traces depend on a capacity only where it decides what is recomputed.
+        assert_eq!(open.bind(&facts()).unwrap(), MachineFacts::default());
+        assert_eq!(open.capacity, Some(80));
+        let mut needing = plan(&[]);
+        needing.recompute = RecomputePolicy::AsNeeded;
+        let taken = needing.bind(&facts()).unwrap();
+        assert_eq!(taken.capacity, Some(80));
+    }
+
+    #[test]
+    fn residency_takes_the_memories_of_the_machine() {
+        let (_, word) = ResidencyRule::ALL
+            .iter()
+            .find(|(rule, _)| *rule != ResidencyRule::None)
+            .unwrap();
+        let mut open = plan(&[("residency", word)]);
+        let taken = open.bind(&facts()).unwrap();
+        assert_eq!((open.sram, open.largest_access), (Some(8), Some(1000)));
+        assert_eq!((taken.sram, taken.remote), (Some(8), Some(1000)));
+    }
+
+    #[test]
+    fn places_must_be_on_the_machine() {
+        let mut tiled = plan(&[]);
+        tiled.tiles = CorePlacement::Cores(vec![[0, 0]]);
+        let error = tiled.bind(&facts()).unwrap_err().to_string();
+        assert!(error.contains("a machine of tiles"), "{error}");
+    }
+}

@@ -1,0 +1,110 @@
+//! Traces and captures that other tools wrote, where the variable `CHAKRAM_CORPUS` names a folder with them. Tests that
+//! need what is not there, these files or a browser, are counted, and named when the test process ends.
+
+use std::collections::BTreeMap;
+use std::io::Read;
+use std::path::{Path, PathBuf};
+use std::sync::Mutex;
+
+/// Missing data, and the test that needs it.
+static SKIPPED: Mutex<Vec<(&str, String)>> = Mutex::new(Vec::new());
+
+/// A file or folder of the corpus. Without a corpus `None`, and the calling test counts as skipped.
+pub fn corpus(part: impl AsRef<Path>) -> Option<PathBuf> {
+    if let Some(folder) = std::env::var_os("CHAKRAM_CORPUS") {
+        return Some(Path::new(&folder).join(part));
+    }
+    skipped("CHAKRAM_CORPUS names no folder with captures and reference answers");
+    None
+}
+
+/// Of what there is too much of for every build, one of each `n`; with the variable `CHAKRAM_WHOLE_CORPUS` all of it.
+pub fn one_of_each<T>(n: usize, all: Vec<T>) -> Vec<T> {
+    let whole = std::env::var_os("CHAKRAM_WHOLE_CORPUS").is_some();
+    all.into_iter().step_by(if whole { 1 } else { n }).collect()
+}
+
+/// The calling test counts as skipped, because of what is `missing`.
+pub fn skipped(missing: &'static str) {
+    // The test harness names threads after tests, and ends the process by `exit`.
+    let test = std::thread::current().name().unwrap_or("?").to_owned();
+    let mut skipped = SKIPPED.lock().unwrap();
+    if skipped.is_empty() {
+        // SAFETY: `report` is a plain function that unwinds nowhere.
+        unsafe { libc::atexit(report) };
+    }
+    if !skipped.contains(&(missing, test.clone())) {
+        skipped.push((missing, test));
+    }
+}
+
+extern "C" fn report() {
+    if let Ok(mut skipped) = SKIPPED.lock() {
+        skipped.sort();
+        for of_one in skipped.chunk_by(|a, b| a.0 == b.0) {
+            let tests: Vec<_> = of_one.iter().map(|(_, test)| &test[..]).collect();
+            eprintln!(
+                "\nSKIPPED: {} tests, in whole or in part: {}\n  {}\n",
+                tests.len(),
+                of_one[0].0,
+                tests.join("\n  ")
+            );
+        }
+    }
+}
+
+/// The files of a case: path to contents.
+pub type Case = BTreeMap<String, Vec<u8>>;
+
+/// Every case by its name, unpacked in memory.
+pub fn cases() -> Option<BTreeMap<String, Case>> {
+    let packed = std::fs::read(corpus("astra-sim/cases.tar.zst")?).expect("the corpus is there");
+    let unpacked = zstd::decode_all(&packed[..]).expect("it is zstd");
+    let mut cases: BTreeMap<String, Case> = BTreeMap::new();
+    for entry in tar::Archive::new(&unpacked[..])
+        .entries()
+        .expect("it is tar")
+    {
+        let mut entry = entry.expect("it is tar");
+        let path = entry
+            .path()
+            .expect("paths are text")
+            .to_string_lossy()
+            .into_owned();
+        let path = path.trim_start_matches("./");
+        let Some((case, file)) = path
+            .split_once('/')
+            .filter(|(_, file)| !file.ends_with('/'))
+        else {
+            continue;
+        };
+        let mut bytes = Vec::new();
+        entry.read_to_end(&mut bytes).expect("it is tar");
+        if !file.is_empty() {
+            cases
+                .entry(case.to_owned())
+                .or_default()
+                .insert(file.to_owned(), bytes);
+        }
+    }
+    assert!(cases.len() > 200, "{} cases", cases.len());
+    Some(cases)
+}
+
+/// Holds what happened against what is expected, and shows the difference.
+pub fn compare(happened: &BTreeMap<String, String>, expected: &[(&str, &str)]) {
+    let expected: BTreeMap<_, _> = expected.iter().copied().collect();
+    let mut faults = Vec::new();
+    for (name, why) in happened {
+        match expected.get(name.as_str()) {
+            Some(part) if why.contains(part) => {}
+            Some(part) => faults.push(format!("{name}: expected `{part}`, found {why}")),
+            None => faults.push(format!("{name}: unexpected: {why}")),
+        }
+    }
+    let fine = expected
+        .keys()
+        .filter(|name| !happened.contains_key(**name));
+    faults.extend(fine.map(|name| format!("{name}: nothing is wrong with it any more")));
+    assert!(faults.is_empty(), "\n{}", faults.join("\n"));
+}

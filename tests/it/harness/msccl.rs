@@ -1,0 +1,27 @@
+//! Algorithms of MSCCL: refused, or converted to scripts that the reader of scripts takes.
+
+use chakram::astra_sim::custom_algorithm::{self, ScriptTiming};
+use chakram::internals::{MscclAlgorithm, MscclScripts};
+
+/// Any bytes are refused or are an algorithm, whose messages have both ends.
+pub fn run(data: &[u8]) {
+    let Ok(text) = std::str::from_utf8(data) else {
+        return;
+    };
+    let Ok(algorithm) = MscclAlgorithm::parse(text) else {
+        return;
+    };
+    assert!(MscclAlgorithm::begins(data));
+    let scripts = MscclScripts::new(&algorithm, 1_000_003).expect("it was parsed");
+    let gpus = 0..algorithm.gpus.len() as u32;
+    let traces = gpus.map(|gpu| scripts.write(gpu, Vec::new()));
+    let traces = traces.map(|trace| trace.expect("memory takes everything").0);
+    let traces: Vec<Vec<u8>> = traces.collect();
+    // Steps may wait for one another in a circle, which nobody can carry out.
+    let Ok(read) = custom_algorithm::read(&traces, ScriptTiming::Recorded) else {
+        return;
+    };
+    if let Err(fault) = read.matched() {
+        assert!(format!("{fault:?}").starts_with("Cycle"), "{fault:?}");
+    }
+}
