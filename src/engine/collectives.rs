@@ -48,7 +48,7 @@ use executor::ChunkExecutor;
 
 /// Collectives in flight.
 pub(super) struct Collectives<'a, M: CollectiveModel> {
-    pub chunks: ChunkExecutor<'a, M>,
+    chunks: ChunkExecutor<'a, M>,
     settings: RunSettings<'a>,
     answers: AnswerCounts,
     /// Collectives requested so far.
@@ -90,6 +90,18 @@ impl<'a, M: CollectiveModel> Collectives<'a, M> {
             requests: 0,
             mismatch: None,
         }
+    }
+
+    /// What is carried out message by message.
+    #[inline]
+    pub fn chunks(&self) -> &ChunkExecutor<'a, M> {
+        &self.chunks
+    }
+
+    /// What is carried out message by message, to go on with it.
+    #[inline]
+    pub fn chunks_mut(&mut self) -> &mut ChunkExecutor<'a, M> {
+        &mut self.chunks
     }
 
     /// First disagreement of members on what they issue.

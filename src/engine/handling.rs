@@ -36,7 +36,9 @@ impl<O: Observer + ?Sized, N: NetworkBackend, M: CollectiveModel> Engine<'_, O, 
         }
         if !M::Order::AT_ONCE {
             let (fabric, effects) = (&mut self.fabric, &mut self.effects);
-            self.collectives.chunks.advance_begun(fabric, effects, now);
+            self.collectives
+                .chunks_mut()
+                .advance_begun(fabric, effects, now);
             self.follow_up(now);
         }
     }
@@ -57,7 +59,7 @@ impl<O: Observer + ?Sized, N: NetworkBackend, M: CollectiveModel> Engine<'_, O, 
             fabric.forget_op(op);
             let (to, number) = (RunCell { run, cell: to }, (stage, recv_posted));
             self.collectives
-                .chunks
+                .chunks_mut()
                 .step_arrived(fabric, effects, now, to, from, number);
             // Where members answer a step only after their endpoint's work, nothing follows from its arrival.
             return;
@@ -106,7 +108,7 @@ impl<O: Observer + ?Sized, N: NetworkBackend, M: CollectiveModel> Engine<'_, O, 
                 run, from, part, ..
             } if self.settings.sends_end_on_arrival => {
                 // The part is over for the sender first.
-                self.collectives.chunks.part_ended(
+                self.collectives.chunks_mut().part_ended(
                     fabric,
                     effects,
                     now,
@@ -115,9 +117,14 @@ impl<O: Observer + ?Sized, N: NetworkBackend, M: CollectiveModel> Engine<'_, O, 
                 );
                 self.follow_up(now);
                 let (fabric, effects) = (&mut self.fabric, &mut self.effects);
-                self.collectives.chunks.arrived(fabric, effects, now, of);
+                self.collectives
+                    .chunks_mut()
+                    .arrived(fabric, effects, now, of);
             }
-            _ => self.collectives.chunks.arrived(fabric, effects, now, of),
+            _ => self
+                .collectives
+                .chunks_mut()
+                .arrived(fabric, effects, now, of),
         }
     }
 
@@ -128,7 +135,9 @@ impl<O: Observer + ?Sized, N: NetworkBackend, M: CollectiveModel> Engine<'_, O, 
         match fabric.of_op(op) {
             InFlightOp::Step { run, from, .. } => {
                 let at = RunCell { run, cell: from };
-                self.collectives.chunks.step_left(fabric, effects, now, at);
+                self.collectives
+                    .chunks_mut()
+                    .step_left(fabric, effects, now, at);
             }
             InFlightOp::Send { sender, node, .. } => {
                 effects.end::<M::Order>(now, sender, node);
@@ -138,7 +147,7 @@ impl<O: Observer + ?Sized, N: NetworkBackend, M: CollectiveModel> Engine<'_, O, 
             } => {
                 let player = RunCell { run, cell: from };
                 self.collectives
-                    .chunks
+                    .chunks_mut()
                     .part_ended(fabric, effects, now, player, part);
             }
             _ => {}

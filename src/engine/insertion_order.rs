@@ -100,12 +100,12 @@ impl<O: Observer + ?Sized, N: NetworkBackend, M: CollectiveModel> Engine<'_, O, 
                 }
                 FollowUp::Leave(npu, queue) => {
                     self.collectives
-                        .chunks
+                        .chunks_mut()
                         .leave(fabric, effects, now, (npu, queue));
                 }
                 FollowUp::Admit(npu, queue) => {
                     self.collectives
-                        .chunks
+                        .chunks_mut()
                         .admit(fabric, effects, now, (npu, queue));
                 }
                 FollowUp::Deliver(pair) => {
@@ -113,7 +113,7 @@ impl<O: Observer + ?Sized, N: NetworkBackend, M: CollectiveModel> Engine<'_, O, 
                 }
                 FollowUp::Record(run) => {
                     self.collectives
-                        .chunks
+                        .chunks_mut()
                         .record_model(effects, now, run, false);
                 }
             }
@@ -125,15 +125,19 @@ impl<O: Observer + ?Sized, N: NetworkBackend, M: CollectiveModel> Engine<'_, O, 
     /// Handles an event on an NPU's bus. The consequences of a completed transfer come before the bus goes on.
     pub(super) fn bus_event(&mut self, now: Time, npu: Npu, event: u32) {
         let effects = &mut self.effects;
-        let Some((completion, detail)) =
-            self.collectives.chunks.handle_bus(effects, now, npu, event)
+        let Some((completion, detail)) = self
+            .collectives
+            .chunks_mut()
+            .handle_bus(effects, now, npu, event)
         else {
             return;
         };
         self.handle(now, completion, detail);
         self.dispatch_by_id(now);
         let effects = &mut self.effects;
-        self.collectives.chunks.resume_bus(effects, now, npu, event);
+        self.collectives
+            .chunks_mut()
+            .resume_bus(effects, now, npu, event);
     }
 
     /// Issues, in insertion order, the nodes that became ready or can have a freed lane, by rank and id. A node made
@@ -219,7 +223,7 @@ impl<O: Observer + ?Sized, N: NetworkBackend, M: CollectiveModel> Engine<'_, O, 
                 .any(|lane| self.processors.lanes().holder(lane) != FREE)
                 || self.messages.listens(&running.planned.pairs, instance);
             if !is_under_way {
-                self.collectives.chunks.note_idle(running.npu);
+                self.collectives.chunks_mut().note_idle(running.npu);
                 self.flow.wake(&mut self.effects, instance);
             }
         }

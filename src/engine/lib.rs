@@ -259,7 +259,7 @@ impl<'a, O: Observer + ?Sized, N: NetworkBackend, M: CollectiveModel> Engine<'a,
 
     /// Calls `say` with what a diagnosis looks at.
     fn with_diagnosis<T>(&self, say: impl FnOnce(&StuckDiagnosis<'_, '_>) -> T) -> T {
-        let chunks = &self.collectives.chunks;
+        let chunks = self.collectives.chunks();
         say(&StuckDiagnosis {
             flow: &self.flow,
             launches: &self.launches,

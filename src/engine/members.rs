@@ -79,7 +79,12 @@ impl<O: Observer + ?Sized, N: NetworkBackend, M: CollectiveModel> Engine<'_, O, 
         for index in 0..self.tile_groups.members(leader) {
             let member = self.tile_groups.member(leader, index);
             let (slot, sequence) = self.flow.call(member, node);
-            if self.collectives.chunks.groups.ready(slot, sequence, node.0) {
+            if self
+                .collectives
+                .chunks_mut()
+                .groups
+                .ready(slot, sequence, node.0)
+            {
                 self.may_queue(now, member, node);
             }
             self.queue_parked(now, slot.group);

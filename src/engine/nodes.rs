@@ -200,7 +200,13 @@ impl<O: Observer + ?Sized, N: NetworkBackend, M: CollectiveModel> Engine<'_, O, 
         let (slot, sequence) = self.flow.call(instance, node);
         // A node that waits for nobody counts as ready like all others, but has left before it is reached.
         let parked = if alone { NONE } else { node.0 };
-        if self.collectives.chunks.groups.ready(slot, sequence, parked) && !alone {
+        if self
+            .collectives
+            .chunks_mut()
+            .groups
+            .ready(slot, sequence, parked)
+            && !alone
+        {
             self.enqueue(now, instance, node);
         }
         self.queue_parked(now, slot.group);
@@ -209,7 +215,7 @@ impl<O: Observer + ?Sized, N: NetworkBackend, M: CollectiveModel> Engine<'_, O, 
     /// Has collectives of a group queue for their lanes whose place in its launch order has come.
     #[inline]
     pub(super) fn queue_parked(&mut self, now: Time, group: GroupIndex) {
-        while let Some((instance, node)) = self.collectives.chunks.groups.next_parked(group) {
+        while let Some((instance, node)) = self.collectives.chunks_mut().groups.next_parked(group) {
             self.may_queue(now, instance, node);
         }
     }

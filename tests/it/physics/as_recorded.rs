@@ -406,7 +406,7 @@ fn without_durations_there_is_nothing_to_replay() {
             refusal.found.contains("none of the 4 communication nodes"),
             "{refusal}"
         );
-        assert!(refusal.hint.contains("--comm model"), "{refusal}");
+        assert!(refusal.hint.contains("`comm` model"), "{refusal}");
         CompiledReplay::new(&workload, &machine, &priced(CommTiming::Model)).unwrap();
 
         let workload = job(&[rank(1, 5), rank(0, 5)], &[]);

@@ -79,7 +79,7 @@ fn without_mirror_a_missing_rank_is_named() {
     assert!(matches!(&error, WorkloadError::Missing { missing, ranks: 4 } if missing.len() == 2));
     let text = error.to_string();
     assert!(text.contains("ranks 1, 3 of 4 have no trace"), "{text}");
-    assert!(text.contains("--absent mirror"), "{text}");
+    assert!(text.contains("`missing_ranks` mirror"), "{text}");
 }
 
 /// The rest of a collective when the last present member is done, or of a message to a rank

@@ -138,7 +138,7 @@ fn groups_that_fit_no_job() {
     let text = why(&member(1, 2), &[]);
     says(
         &text,
-        &["rank 1, node 2", "`g` is not declared", "--groups"],
+        &["rank 1, node 2", "`g` is not declared", "with `groups`"],
     );
     let text = why(&member(1, 4), &[("g", &[0, 2])]);
     says(

@@ -304,7 +304,7 @@ fn what_faults_and_ports_forbid_is_refused_by_name() {
     let text = refused(&broken, &together, &[0, 3], None);
     assert!(text.contains("no way"), "{text}");
     let text = refused(&die("", "", 1), &pair, &[0, 1], Some(Ports));
-    assert!(text.contains("take --network exclusive"), "{text}");
+    assert!(text.contains("take `network` exclusive"), "{text}");
     // A way that is open in the other order is taken: (0, 0) to (3, 1) by (0, 1).
     near(
         run(&broken, &pair, &[], &[0, 7], Exclusive).ps(),

@@ -146,7 +146,7 @@ fn what_can_never_be_served_is_refused() {
     assert!(
         text.starts_with("test.toml:4: key `model[0].preset`")
             && text.contains("need a platform")
-            && text.contains("--machine"),
+            && text.contains("`machine`"),
         "{text}"
     );
     let text = fails(&GOOD.replace("1 s", "100 us"), Some("a100x"));
