@@ -8,7 +8,7 @@ use crate::text_workload::TextWorkload;
 use crate::xplane;
 use chakram_base::setting::Setting;
 use chakram_trace::format::file::DecompressedStream;
-use chakram_trace::format::format::text_form;
+use chakram_trace::format::trace_format::text_form;
 use chakram_trace::format::wire::{FrameCursor, WireCursor};
 use chakram_trace::format::{TraceError, discover, escape};
 use std::io::Read;

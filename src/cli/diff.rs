@@ -12,7 +12,7 @@ use chakram_jobs::{find, mark_read};
 use chakram_report::document::json_text;
 use chakram_trace::files::OutputSet;
 use chakram_trace::format::file::{RankFile, TraceContents, rank_of, read_text};
-use chakram_trace::format::{TraceError, format, job};
+use chakram_trace::format::{TraceError, job, trace_format};
 use chakram_trace::graph::RawTrace;
 use clap::{Args, ValueEnum};
 use std::collections::BTreeMap;
@@ -209,7 +209,7 @@ fn report(path: &Path) -> Result<Option<String>, Box<dyn Error>> {
         return Ok(None);
     }
     let contents = TraceContents::open_any(path)?;
-    if matches!(format::text_form(contents.as_slice()), Some(Ok(_))) {
+    if matches!(trace_format::text_form(contents.as_slice()), Some(Ok(_))) {
         return Ok(None);
     }
     let begin = contents.as_slice().trim_ascii_start();

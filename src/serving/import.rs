@@ -162,7 +162,7 @@ pub fn import(path: &Path, options: &ImportOptions) -> Result<Vec<MeasurementSum
                     &file,
                     1,
                     "no column `model`",
-                    &format!("one, or {} NAME", Setting::Model),
+                    format!("one, or {} NAME", Setting::Model),
                 ));
             }
         };

@@ -1,6 +1,6 @@
 //! Execution traces as files hold them: nodes, their operations, and their encoding on disk.
 //!
-//! One rank's trace is one `.et` file (see `proto/README.md`). Other formats ([`format`]) are converted when a
+//! One rank's trace is one `.et` file (see `proto/README.md`). Other formats ([`trace_format`]) are converted when a
 //! file is opened: files of 2023 are upgraded ([`old_schemas`]), text is parsed ([`text`]), and the sound records of
 //! damaged files are kept on request ([`salvage`]). So everything behind that needs two readers only. [`scan`]
 //! borrows from the mapped file, makes one pass over its bytes and allocates nothing; it feeds the graph
@@ -14,7 +14,6 @@ pub mod error;
 mod escape;
 mod family;
 pub mod file;
-pub mod format;
 pub mod groups;
 pub mod job;
 pub mod labels;
@@ -34,6 +33,7 @@ mod source_map;
 pub mod split_sizes;
 pub mod tensors;
 pub mod text;
+pub mod trace_format;
 mod utf8;
 pub mod wire;
 pub mod work_amounts;

@@ -9,11 +9,11 @@ use chakram_trace::files::{OutputHandle, OutputSet, numbered};
 use chakram_trace::format::file::{
     CompressedWriter, DecompressedStream, FoundTraces, TraceContents, decompressed_partly, read_all,
 };
-use chakram_trace::format::format::TraceFormat;
 use chakram_trace::format::job::JobRank;
 use chakram_trace::format::salvage::{self, SalvageOptions, SalvageReport};
 use chakram_trace::format::source::RecordSource;
 use chakram_trace::format::text::{JsonLineWriter, TextFormat};
+use chakram_trace::format::trace_format::TraceFormat;
 use chakram_trace::format::wire::{FrameCursor, RawRecord};
 use chakram_trace::format::write::FrameWriter;
 use chakram_trace::format::{SchemaGeneration, TraceError};

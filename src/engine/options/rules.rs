@@ -81,9 +81,9 @@ pub enum OptionRefusal {
         machine: String,
     },
     /// An efficiency of the roofline beside a model that prices no kernel by it.
-    NotByRoofline(ComputeModel),
+    NotByRoofline(Box<ComputeModel>),
     /// An efficiency of the roofline for kernels that keep their recorded durations.
-    AllRecorded(ComputeModel),
+    AllRecorded(Box<ComputeModel>),
     /// A machine of the recording, for kernels of which none was recorded.
     NoneRecorded,
     /// A factor on the host's time, for a workload without any.
@@ -126,7 +126,7 @@ impl OptionRefusal {
                 "{own}: machine `{machine}` does not say what launches cost\n  try: a [host] table in its file"
             ),
             Self::NotByRoofline(model) => {
-                let (duration, hint) = match model {
+                let (duration, hint) = match **model {
                     ComputeModel::Curves => (
                         "measured",
                         format!(", or {}", spell(OptionKey::Compute, "roofline")),
@@ -195,7 +195,7 @@ impl ReplayOptions {
     /// If the compute model prices no kernel by roofline.
     pub fn set_efficiency(&mut self, efficiency: RooflineEfficiency) -> Result<(), OptionRefusal> {
         let model = self.compute.at(efficiency);
-        self.compute = model.ok_or(OptionRefusal::NotByRoofline(self.compute))?;
+        self.compute = model.ok_or_else(|| OptionRefusal::NotByRoofline(Box::new(self.compute)))?;
         Ok(())
     }
 
@@ -265,7 +265,7 @@ impl ReplayOptions {
             ComputeModel::Recorded(efficiency) | ComputeModel::Scaled(_, efficiency)
                 if efficiency.is_stated() && !any(has_unrecorded_kernels) =>
             {
-                return Err(OptionRefusal::AllRecorded(self.compute));
+                return Err(OptionRefusal::AllRecorded(Box::new(self.compute)));
             }
             ComputeModel::RecordedOn(_) if !any(has_recorded_kernels) => {
                 return Err(OptionRefusal::NoneRecorded);

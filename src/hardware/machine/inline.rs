@@ -140,12 +140,12 @@ fn dimensions(
 }
 
 /// Reads one quantity for each of `count` dimensions, or one of all.
-fn quantities<'n>(
-    part: Option<&'n str>,
+fn quantities(
+    part: Option<&str>,
     count: usize,
     what: Setting,
     wrong: impl Fn(String, &str) -> MachineError,
-) -> Result<Vec<&'n str>, MachineError> {
+) -> Result<Vec<&str>, MachineError> {
     let Some(part) = part.filter(|part| !part.trim().is_empty()) else {
         let expected = format!(
             "{what}, or the {} of each dimension behind a colon",

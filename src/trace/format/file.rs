@@ -1,6 +1,6 @@
 //! Trace files: discovery, and contents after decompression.
 
-use super::{SourceMap, TraceError, format, members, old_schemas, text};
+use super::{SourceMap, TraceError, members, old_schemas, text, trace_format};
 use decompress::{CompressedSize, CompressionFormat, CountingReader};
 use std::cell::Cell;
 use std::fs::File;
@@ -133,7 +133,7 @@ impl TraceContents {
         if is_all_zero(self.as_slice()) {
             return Err(TraceError::blank(self.as_slice().len()).in_file(&self.path));
         }
-        let upgraded = match format::text_form(self.as_slice()) {
+        let upgraded = match trace_format::text_form(self.as_slice()) {
             None => old_schemas::upgrade(self.as_slice(), None)
                 .map(|upgraded| upgraded.map(|upgraded| (upgraded.bytes, upgraded.origins))),
             Some(form) => form.and_then(|form| {

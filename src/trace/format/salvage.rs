@@ -16,8 +16,8 @@
 //! A second record with an id that has been seen is left out. Dependencies on nodes that are not there,
 //! whether they were lost or never were, are left out as well, if anything was lost.
 
-use super::format::{self, TraceFormat};
 use super::text::{JsonLineReader, TextFormat};
+use super::trace_format::{self, TraceFormat};
 use super::wire::{WireCursor, WireValue, repeated_varints};
 use super::{SchemaGeneration, TraceError, old_schemas};
 use chakram_base::setting::Setting;
@@ -114,7 +114,7 @@ pub fn salvage(
         dangling_kept: options.keep_dangling,
         ..SalvageReport::default()
     };
-    let (metadata, found) = match format::text_form(contents) {
+    let (metadata, found) = match trace_format::text_form(contents) {
         Some(Ok(TextFormat::JsonLines)) => lines(contents, &mut report),
         Some(Ok(_)) => {
             return Err(TraceError::refused_at(

@@ -4,8 +4,8 @@
 //! read whole: they cannot be recognised before their end.
 
 use super::file::{self, DecompressedStream};
-use super::format::{TraceFormat, text_form};
 use super::text::{JsonLineReader, TextFormat};
+use super::trace_format::{TraceFormat, text_form};
 use super::wire::{FrameCursor, MAX_RECORD};
 use super::{SchemaGeneration, SourceMap, TraceError, old_schemas, text};
 use std::io::{BufRead, BufReader, Chain, Cursor, Read};

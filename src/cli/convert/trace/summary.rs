@@ -2,8 +2,8 @@
 
 use chakram_report::document::VersionedDocument;
 use chakram_report::summary::thousands;
-use chakram_trace::format::format::TraceFormat;
 use chakram_trace::format::salvage::{LostRange, SalvageReport};
+use chakram_trace::format::trace_format::TraceFormat;
 use serde::Serialize;
 use std::fmt::Write;
 use std::path::PathBuf;

@@ -76,7 +76,7 @@ fn options_of_compute_need_kernels_that_they_price() {
         let model = parse_model(model).unwrap();
         let mut options = ReplayOptions::with(|options| options.compute = model);
         let refusal = options.set_efficiency(half).unwrap_err();
-        assert_eq!(refusal, OptionRefusal::NotByRoofline(model));
+        assert_eq!(refusal, OptionRefusal::NotByRoofline(Box::new(model)));
         assert_eq!(refusal.key(), OptionKey::Efficiency);
         assert_eq!(options.compute, model);
     }
