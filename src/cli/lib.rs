@@ -3,6 +3,11 @@
 //! Exit codes: 0 done, 1 stuck, 2 bad input or usage, or output that cannot be written, 3 a threshold exceeded or a
 //! leak found. 0 means that every node of every rank completed.
 
+#![allow(
+    rustdoc::broken_intra_doc_links,
+    reason = "docs of arguments are help on terminals, where brackets are brackets"
+)]
+
 use chakram_base::units::Bytes;
 use chakram_base::{bounds, setting};
 use chakram_jobs::JobError;

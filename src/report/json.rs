@@ -36,7 +36,7 @@ pub enum DocumentError {
 }
 
 impl ReportDocument {
-    /// Reads what [`write`] wrote.
+    /// Reads what [`write`](fn@write) wrote.
     ///
     /// # Errors
     ///

@@ -298,7 +298,7 @@ impl Graph {
     }
 
     /// Returns the recorded time that a communication node waited for its peers, before and in addition to
-    /// [`Self::captured_timeline`].
+    /// [`captured_timeline`].
     #[inline]
     pub fn wait(&self, node: NodeIndex) -> Span {
         let wait = self.waits.get(node.index());

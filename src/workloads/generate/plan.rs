@@ -1,6 +1,6 @@
 //! Plans: the number of NPUs on which a model runs, and the distribution of its operators and state over them.
 //!
-//! A [`ParallelismPlan`] says nothing of a model and nothing of a machine. [`Training`](super::Training) brings it
+//! A [`ParallelismPlan`] says nothing of a model and nothing of a machine. [`TrainingPattern`](super::TrainingPattern) brings it
 //! together with a model and refuses what does not fit.
 
 use super::schedule::PipelineSchedule;

@@ -123,7 +123,7 @@ impl PipelineSchedule {
     }
 
     /// Maximum number of passes whose activations stage `stage` holds: forward passes whose backward pass is not
-    /// over. Each is 1/[`chunks`](Schedule::chunks) of the activations of a micro-batch on the stage.
+    /// over. Each is 1/[`chunks`](PipelineSchedule::chunks) of the activations of a micro-batch on the stage.
     ///
     /// These are the passes of the warm-up and the one behind it: min(m, S - i) for 1F1B on stage i of S, m for
     /// GPipe, none for inference, which saves nothing.

@@ -42,7 +42,11 @@ impl<'a> Tree<'a> {
             let own = [at, inside].concat();
             self.modules.insert(own.clone(), (file, module));
             for below in &module.files {
-                self.add(sources, folder, &[&own[..], &[below.clone()]].concat());
+                self.add(
+                    sources,
+                    folder,
+                    &[&own[..], std::slice::from_ref(below)].concat(),
+                );
             }
         }
     }
@@ -87,7 +91,7 @@ impl<'a> Tree<'a> {
         through: &mut BTreeSet<Vec<String>>,
         depth: usize,
     ) -> Option<Vec<String>> {
-        let child = [here, &[name.clone()]].concat();
+        let child = [here, std::slice::from_ref(name)].concat();
         if self.modules.contains_key(&child) {
             return Some(child);
         }
@@ -109,7 +113,7 @@ impl<'a> Tree<'a> {
 
     /// Whether `name` in module `here` is a module or an import. Items of the module itself lead nowhere else.
     fn has(&self, here: &[String], name: &String) -> bool {
-        let child = [here, &[name.clone()]].concat();
+        let child = [here, std::slice::from_ref(name)].concat();
         let imports = self
             .modules
             .get(here)
@@ -126,7 +130,7 @@ impl<'a> Tree<'a> {
                 let name = &path.names[0];
                 let is_child = self
                     .modules
-                    .contains_key(&[&at[..], &[name.clone()]].concat());
+                    .contains_key(&[&at[..], std::slice::from_ref(name)].concat());
                 if path.names.len() == 1 && !path.is_import && is_child {
                     continue;
                 }
