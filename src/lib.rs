@@ -366,6 +366,27 @@ pub mod score {
 
 pub mod serve {
     //! Inference serving: requests that arrive over time, wait, are served in some order, and how long they take.
+    //!
+    //! ```
+    //! use chakram::serve::{NoRequestObserver, Platform, Scenario, ServeOptions, serve};
+    //! use std::path::Path;
+    //!
+    //! let text = r#"
+    //!     name = "one core"
+    //!     [[model]]
+    //!     name = "m"
+    //!     latency = "1 ms"
+    //!     [stream]
+    //!     arrivals = "periodic"
+    //!     rate = 500.0
+    //!     [stop]
+    //!     requests = 100
+    //! "#;
+    //! let scenario = Scenario::parse(text, "example.toml", Path::new("."))?;
+    //! let report = serve(&scenario, None, ServeOptions::default(), &mut NoRequestObserver)?;
+    //! assert_eq!(report.all().unwrap().mean.unwrap().value.to_string(), "1.000 ms");
+    //! # Ok::<(), Box<dyn std::error::Error>>(())
+    //! ```
 
     pub use chakram_serving::{
         ArrivalRate, ArrivalStream, CompletedRequest, ConvolutionTasks, CoreClock, ImportOptions,

@@ -9,27 +9,6 @@
 //!                                                 └─► CoreProcessors ◄──jobs────┘        │
 //!                                                     closed forms         ServeRecorder ─► ServeReport
 //! ```
-//!
-//! ```
-//! use chakram::serve::{NoRequestObserver, Platform, Scenario, ServeOptions, serve};
-//! use std::path::Path;
-//!
-//! let text = r#"
-//!     name = "one core"
-//!     [[model]]
-//!     name = "m"
-//!     latency = "1 ms"
-//!     [stream]
-//!     arrivals = "periodic"
-//!     rate = 500.0
-//!     [stop]
-//!     requests = 100
-//! "#;
-//! let scenario = Scenario::parse(text, "example.toml", Path::new("."))?;
-//! let report = serve(&scenario, None, ServeOptions::default(), &mut NoRequestObserver)?;
-//! assert_eq!(report.all().unwrap().mean.unwrap().value.to_string(), "1.000 ms");
-//! # Ok::<(), Box<dyn std::error::Error>>(())
-//! ```
 
 mod arrivals;
 mod capacity;
