@@ -210,7 +210,7 @@ fn what_does_not_tell_its_generation_is_refused_where_it_matters() {
         error.contains("0.0.1 or 0.0.2 or 0.0.3a or 0.0.3b"),
         "{error}"
     );
-    assert!(error.contains("--generation"), "{error}");
+    assert!(error.contains("with `generation`"), "{error}");
     let said = |generation| decoded(&upgrade(&plain, Some(generation)).unwrap().unwrap().bytes).1;
     assert_eq!(said(SchemaGeneration::V002)[1].r#type, 4);
     assert_eq!(said(SchemaGeneration::V003A)[1].r#type, 3);
