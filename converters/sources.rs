@@ -6,7 +6,7 @@ use crate::pytorch::{CaptureFileKind, sniff};
 use crate::simai::SimaiWorkload;
 use crate::text_workload::TextWorkload;
 use crate::xplane;
-use chakram_base::setting::Setting;
+use chakram_base::setting::SettingKey;
 use chakram_trace::format::file::DecompressedStream;
 use chakram_trace::format::trace_format::text_form;
 use chakram_trace::format::wire::{FrameCursor, WireCursor};
@@ -260,7 +260,7 @@ fn refused(path: &Path, found: String) -> TraceError {
         format!("{found}; expected a file of {words}"),
         format!(
             "`chakram convert {:#}` describes the files of each source",
-            Setting::List
+            SettingKey::List
         ),
     )
 }

@@ -6,7 +6,7 @@
 
 use super::{GoalOperation, GoalOperationKind, GoalProgram, GoalSchedule};
 use chakram_base::ids::NodeIndex;
-use chakram_base::setting::Setting;
+use chakram_base::setting::SettingKey;
 use chakram_base::units::Span;
 use chakram_trace::format::{TraceError, TraceLocation};
 use chakram_trace::graph::{Graph, NodeKind};
@@ -127,7 +127,7 @@ fn operation(
                 "has no recorded time, and GOAL has nothing but times",
                 &format!(
                     "traces of a job that ran, or `chakram replay … {:#}` for what a machine makes of it",
-                    Setting::Timeline
+                    SettingKey::Timeline
                 ),
             )
         }

@@ -9,7 +9,7 @@ use super::metadata::MetadataValue;
 use super::segment::SegmentWriter;
 use super::store::{Archive, ArchiveWriter, CommitPlan};
 use super::{ArchiveError, CompressionLevel, ObjectDone};
-use chakram_base::setting::Setting;
+use chakram_base::setting::SettingKey;
 use chakram_trace::format::file::{FoundTraces, TraceContents};
 use std::collections::BTreeMap;
 use std::collections::btree_map::Entry;
@@ -178,7 +178,7 @@ pub fn add(
     if before.workloads().contains_key(&draft.name) && !draft.replace {
         return Err(ArchiveError::refused(
             format!("{}: it has a workload `{}`", path.display(), draft.name),
-            format!("another {}, or {}", Setting::Name, Setting::Replace),
+            format!("another {}, or {}", SettingKey::Name, SettingKey::Replace),
         ));
     }
     let plan = CommitPlan {

@@ -3,7 +3,7 @@
 use super::document::{FileRow, TraceRow, WorkloadEntry};
 use super::store::Archive;
 use super::{ArchiveError, ObjectDone};
-use chakram_base::setting::Setting;
+use chakram_base::setting::SettingKey;
 use chakram_trace::files::OutputSet;
 use std::io::Write;
 use std::path::{Path, PathBuf};
@@ -102,12 +102,12 @@ impl Archive {
             let found = "its records are not known, since it is kept as the bytes that it is";
             return Err(ArchiveError::refused(
                 found,
-                format!("without {}", Setting::Nodes),
+                format!("without {}", SettingKey::Nodes),
             ));
         };
         if nodes.first >= all {
             let found = format!("it has {all} nodes, and none of these");
-            let hint = format!("{} 0-{}", Setting::Nodes, all.saturating_sub(1));
+            let hint = format!("{} 0-{}", SettingKey::Nodes, all.saturating_sub(1));
             return Err(ArchiveError::refused(found, hint));
         }
         // The metadata is the record in front of the nodes.

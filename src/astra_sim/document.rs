@@ -5,7 +5,7 @@ use super::error::{InputError, InputNote, did_you_mean, escape};
 use super::input_entry::{InputEntry, InputValue};
 use super::{json, yaml};
 use chakram_base::config::quoted;
-use chakram_base::setting::Setting;
+use chakram_base::setting::SettingKey;
 use std::collections::BTreeMap;
 use std::fmt::Display;
 
@@ -84,7 +84,7 @@ impl<'f> InputDocument<'f> {
                     let why = format!(
                         "found an unknown key{expected}\n  try: correct or delete it, or pass \
                          {} to have unknown keys ignored",
-                        Setting::Lenient
+                        SettingKey::Lenient
                     );
                     return Err(document.error(key, *line, why));
                 }

@@ -5,7 +5,7 @@ use super::{
     AnalyticalNetwork, AstraNetworkFile, CommGroupFile, InputError, InputNote, PerCollectiveKind,
     PerNodeFile, Quirk, QuirkSet, RemoteMemoryFile, ServerSharing, SystemFile, logging,
 };
-use chakram_base::setting::Setting;
+use chakram_base::setting::SettingKey;
 use std::collections::BTreeSet;
 use std::io;
 use std::num::NonZeroU32;
@@ -212,8 +212,8 @@ impl AstraInputs {
             let why = format!(
                 "found {dimensions} dimensions, expected one: the congestion-aware network has no \
                  more\n  try: {} unaware, or {} all,-store-and-forward",
-                Setting::NetworkModel,
-                Setting::Quirks
+                SettingKey::NetworkModel,
+                SettingKey::Quirks
             );
             return refuse(&flags.network, "topology", why);
         }
@@ -326,7 +326,7 @@ fn of_flags(flags: &AstraFlags) -> Vec<InputNote> {
     for quirk in flags.quirks.corrected() {
         if !quirk.applies(flags.model) {
             let why = format!("{quirk} does not apply to the {} network", flags.model);
-            notes.push(InputNote::flag(format!("{:#}", Setting::Quirks), &why));
+            notes.push(InputNote::flag(format!("{:#}", SettingKey::Quirks), &why));
         }
     }
     if flags.logging_folder.is_some() {

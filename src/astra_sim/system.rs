@@ -4,7 +4,7 @@ use super::algorithm::{AstraAlgorithm, CollectiveImplementation, NAMES};
 use super::document::{InputDocument, KnownKeys};
 use super::error::{InputError, InputNote, did_you_mean};
 use super::input_entry::InputValue;
-use chakram_base::setting::Setting;
+use chakram_base::setting::SettingKey;
 use std::path::PathBuf;
 
 /// Order among the chunks of several collectives.
@@ -224,7 +224,7 @@ fn read(document: &mut InputDocument<'_>) -> Result<SystemFile, InputError> {
     }
     let trace = document.switch("trace-enabled")?;
     if trace {
-        let timeline = Setting::Timeline;
+        let timeline = SettingKey::Timeline;
         let why = format!("has no effect: no log of nodes is written; {timeline} FILE draws them");
         document.note("trace-enabled", why);
     }

@@ -6,7 +6,7 @@
 //! 1,048,576 bytes, and `1e6` is one. Sizes below 0, which the original takes modulo 2^64, are refused.
 
 use super::{InputNote, lenient};
-use chakram_base::setting::Setting;
+use chakram_base::setting::SettingKey;
 use chakram_trace::format::TraceError;
 use chakram_trace::format::attr::AttrView;
 use chakram_trace::format::wire::{FrameCursor, RawRecord, WireCursor, WireValue};
@@ -136,7 +136,7 @@ impl TensorReader {
                         format!(
                             "traces of STG have it; {} takes the node to use no tensors, or set \
                              track-local-mem to 0",
-                            Setting::Lenient
+                            SettingKey::Lenient
                         ),
                     ));
                 }

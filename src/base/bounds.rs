@@ -5,7 +5,7 @@
 //! known before it is needed, [`check`] refuses it by name. Everything else is caught by the allocator of the
 //! binary ([`allocator::CountingAllocator`]), which knows the amount but not its purpose.
 
-use crate::setting::Setting;
+use crate::setting::SettingKey;
 use crate::units::Bytes;
 use std::fmt::Display;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -56,7 +56,7 @@ pub fn remaining() -> u64 {
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error(
     "{what} would take at least {asked}, and memory is bounded at {bound}\n  try: {hint}, or {} SIZE where the machine has more",
-    Setting::MaxMemory
+    SettingKey::MaxMemory
 )]
 pub struct MemoryLimitError {
     what: String,
@@ -90,7 +90,7 @@ pub fn check(
 
 /// Error of a compressed input that unpacks to more than its limit.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("its {packed} unpack to more than {limit}, the bound {}\n  try: {} N, if it is to be trusted", self.rule(), Setting::MaxRatio)]
+#[error("its {packed} unpack to more than {limit}, the bound {}\n  try: {} N, if it is to be trusted", self.rule(), SettingKey::MaxRatio)]
 pub struct UnpackLimitError {
     limit: Bytes,
     packed: Bytes,

@@ -7,10 +7,10 @@
 use std::fmt;
 use std::sync::OnceLock;
 
-static NAMES: OnceLock<fn(Setting) -> &'static str> = OnceLock::new();
+static NAMES: OnceLock<fn(SettingKey) -> &'static str> = OnceLock::new();
 
 /// Makes messages call settings by the names that `name` returns. Later calls have no effect.
-pub fn name_as(name: fn(Setting) -> &'static str) {
+pub fn name_as(name: fn(SettingKey) -> &'static str) {
     // Two programs in one process would each print the other's names.
     let _ = NAMES.set(name);
 }
@@ -18,7 +18,7 @@ pub fn name_as(name: fn(Setting) -> &'static str) {
 /// A setting by its key. `{}` prints the key in backquotes, and `{:#}` without, for use within backquotes; both print
 /// the registered name where there is one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Setting {
+pub enum SettingKey {
     /// Bandwidth of each dimension of a machine that is given by its dimensions.
     Bandwidth,
     /// What times collectives and messages.
@@ -95,12 +95,12 @@ pub enum Setting {
     Show,
     /// Limit on the time of requests.
     Slo,
-    /// Parts of each product.
-    Tensor,
     /// Captured step to convert.
     Step,
     /// Table of a report in CSV.
     Table,
+    /// Parts of each product.
+    Tensor,
     /// Drawing of a machine of tiles.
     TileMap,
     /// Timeline of a replay.
@@ -112,55 +112,55 @@ pub enum Setting {
 }
 
 /// Keys, in the order of the variants.
-const KEYS: [(Setting, &str); 45] = [
-    (Setting::Bandwidth, "bandwidth"),
-    (Setting::Comm, "comm"),
-    (Setting::Compute, "compute"),
-    (Setting::Custom, "custom"),
-    (Setting::Delays, "delays"),
-    (Setting::Dependencies, "dependencies"),
-    (Setting::Details, "details"),
-    (Setting::Format, "format"),
-    (Setting::Generation, "generation"),
-    (Setting::Grid, "grid"),
-    (Setting::Groups, "groups"),
-    (Setting::Interpolate, "interpolate"),
-    (Setting::Latency, "latency"),
-    (Setting::Lenient, "lenient"),
-    (Setting::Links, "links"),
-    (Setting::List, "list"),
-    (Setting::Machine, "machine"),
-    (Setting::MaxMemory, "max_memory"),
-    (Setting::MaxRatio, "max_ratio"),
-    (Setting::Memory, "memory"),
-    (Setting::MissingRanks, "missing_ranks"),
-    (Setting::Model, "model"),
-    (Setting::Name, "name"),
-    (Setting::Network, "network"),
-    (Setting::NetworkModel, "network_model"),
-    (Setting::Nodes, "nodes"),
-    (Setting::Order, "order"),
-    (Setting::Output, "output"),
-    (Setting::Map, "map"),
-    (Setting::Quirks, "quirks"),
-    (Setting::Ranks, "ranks"),
-    (Setting::Replace, "replace"),
-    (Setting::Resume, "resume"),
-    (Setting::Salvage, "salvage"),
-    (Setting::Sharded, "sharded"),
-    (Setting::Shard, "shard"),
-    (Setting::Show, "show"),
-    (Setting::Slo, "slo"),
-    (Setting::Tensor, "tensor"),
-    (Setting::Step, "step"),
-    (Setting::Table, "table"),
-    (Setting::TileMap, "tile_map"),
-    (Setting::Timeline, "timeline"),
-    (Setting::NoVerify, "no_verify"),
-    (Setting::Without, "without"),
+const KEYS: [(SettingKey, &str); 45] = [
+    (SettingKey::Bandwidth, "bandwidth"),
+    (SettingKey::Comm, "comm"),
+    (SettingKey::Compute, "compute"),
+    (SettingKey::Custom, "custom"),
+    (SettingKey::Delays, "delays"),
+    (SettingKey::Dependencies, "dependencies"),
+    (SettingKey::Details, "details"),
+    (SettingKey::Format, "format"),
+    (SettingKey::Generation, "generation"),
+    (SettingKey::Grid, "grid"),
+    (SettingKey::Groups, "groups"),
+    (SettingKey::Interpolate, "interpolate"),
+    (SettingKey::Latency, "latency"),
+    (SettingKey::Lenient, "lenient"),
+    (SettingKey::Links, "links"),
+    (SettingKey::List, "list"),
+    (SettingKey::Machine, "machine"),
+    (SettingKey::MaxMemory, "max_memory"),
+    (SettingKey::MaxRatio, "max_ratio"),
+    (SettingKey::Memory, "memory"),
+    (SettingKey::MissingRanks, "missing_ranks"),
+    (SettingKey::Model, "model"),
+    (SettingKey::Name, "name"),
+    (SettingKey::Network, "network"),
+    (SettingKey::NetworkModel, "network_model"),
+    (SettingKey::Nodes, "nodes"),
+    (SettingKey::Order, "order"),
+    (SettingKey::Output, "output"),
+    (SettingKey::Map, "map"),
+    (SettingKey::Quirks, "quirks"),
+    (SettingKey::Ranks, "ranks"),
+    (SettingKey::Replace, "replace"),
+    (SettingKey::Resume, "resume"),
+    (SettingKey::Salvage, "salvage"),
+    (SettingKey::Sharded, "sharded"),
+    (SettingKey::Shard, "shard"),
+    (SettingKey::Show, "show"),
+    (SettingKey::Slo, "slo"),
+    (SettingKey::Step, "step"),
+    (SettingKey::Table, "table"),
+    (SettingKey::Tensor, "tensor"),
+    (SettingKey::TileMap, "tile_map"),
+    (SettingKey::Timeline, "timeline"),
+    (SettingKey::NoVerify, "no_verify"),
+    (SettingKey::Without, "without"),
 ];
 
-impl Setting {
+impl SettingKey {
     /// Iterates over all settings.
     pub fn all() -> impl Iterator<Item = Self> {
         KEYS.iter().map(|(setting, _)| *setting)
@@ -172,7 +172,7 @@ impl Setting {
     }
 }
 
-impl fmt::Display for Setting {
+impl fmt::Display for SettingKey {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match NAMES.get() {
             Some(name) => f.write_str(name(*self)),
@@ -189,11 +189,15 @@ mod tests {
     #[test]
     fn messages_name_settings_by_their_keys() {
         assert!(
-            Setting::all()
+            SettingKey::all()
                 .enumerate()
                 .all(|(i, setting)| setting as usize == i)
         );
-        let text = format!("set {} or `{:#} 1`", Setting::MissingRanks, Setting::Step);
+        let text = format!(
+            "set {} or `{:#} 1`",
+            SettingKey::MissingRanks,
+            SettingKey::Step
+        );
         assert_eq!(text, "set `missing_ranks` or `step 1`");
     }
 }

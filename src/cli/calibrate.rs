@@ -5,7 +5,7 @@ mod kernels;
 mod products;
 mod rank_classes;
 
-use super::compute::{ComputeArgs, score_error, with_flags};
+use super::compute::{ComputeArgs, refusal_with_flags, score_error};
 use super::output::ReportDestination;
 use chakram_base::config::{self, ConfigLiteral};
 use chakram_base::units::percent;
@@ -151,7 +151,7 @@ fn correct(
     let options = args
         .compute
         .options()
-        .map_err(|refusal| with_flags(&refusal))?;
+        .map_err(|refusal| refusal_with_flags(&refusal))?;
     if !first.has_curves() || !options.compute.prefers_curves() {
         return Err(format!(
             "steps correct prices by curves, and kernels on machine `{}` are not priced so\n  try: a machine with curves, and \

@@ -1,5 +1,6 @@
 //! Pricing of kernels, as arguments and as text in reports.
 
+use super::flags::flag_of_key;
 use chakram_engine::{LaunchMode, OptionRefusal, ReplayOptions};
 use chakram_hardware::compute::{
     ComputeModel, HostTiming, RecordingClass, RooflineEfficiency, parse_efficiency, parse_host,
@@ -82,9 +83,9 @@ fn parse_recorded_on(text: &str) -> Result<RecordedOn, String> {
 }
 
 /// Returns the reason of a refusal, with options by their flags.
-pub fn with_flags(refusal: &OptionRefusal) -> String {
+pub fn refusal_with_flags(refusal: &OptionRefusal) -> String {
     refusal.text(|key, value| {
-        let flag = format!("--{}", key.name().replace('_', "-"));
+        let flag = flag_of_key(key.name());
         match value {
             "" => flag,
             value => format!("{flag} {value}"),
@@ -99,7 +100,7 @@ pub fn score_error(error: ScoreError) -> Box<dyn Error> {
             file,
             line,
             refusal,
-        } => format!("{file}:{line}: {}", with_flags(&refusal)).into(),
+        } => format!("{file}:{line}: {}", refusal_with_flags(&refusal)).into(),
         error => error.into(),
     }
 }

@@ -1,9 +1,9 @@
 //! Flags of the settings that the library's messages refer to.
 
-use chakram_base::setting::Setting;
+use chakram_base::setting::SettingKey;
 
 /// Returns the flag of a setting, for messages.
-pub fn flag(setting: Setting) -> &'static str {
+pub fn flag(setting: SettingKey) -> &'static str {
     used(setting).0
 }
 
@@ -25,53 +25,53 @@ pub fn with_flags(text: &str) -> String {
 }
 
 /// Returns the flag of a setting, and commands whose messages name it; none where every command has it.
-fn used(setting: Setting) -> (&'static str, &'static [&'static str]) {
+fn used(setting: SettingKey) -> (&'static str, &'static [&'static str]) {
     match setting {
-        Setting::Bandwidth => ("--bandwidth", &["replay", "generate"]),
-        Setting::Comm => ("--comm", &["replay", "generate"]),
-        Setting::Compute => ("--compute", &["replay", "generate"]),
-        Setting::Custom => ("--custom", &["replay", "generate"]),
-        Setting::Delays => ("--delay", &["replay"]),
-        Setting::Dependencies => ("--deps", &["replay", "validate"]),
-        Setting::Details => ("--details", &["replay", "generate"]),
-        Setting::Format => ("--format", &["replay", "generate", "serve"]),
-        Setting::Generation => ("--generation", &["convert trace"]),
-        Setting::Grid => ("--grid", &["scale"]),
-        Setting::Groups => ("--groups", &["replay", "validate", "scale"]),
-        Setting::Interpolate => ("--interpolate", &["schedule"]),
-        Setting::Latency => ("--latency", &["replay", "generate"]),
-        Setting::Lenient => ("--lenient", &["astra-sim"]),
-        Setting::Links => ("--links", &["replay", "generate"]),
-        Setting::List => ("--list", &["convert"]),
-        Setting::Machine => ("--machine", &["replay", "generate", "serve", "validate"]),
-        Setting::MaxMemory => ("--max-memory", &[]),
-        Setting::MaxRatio => ("--max-ratio", &[]),
-        Setting::Memory => ("--memory", &["schedule"]),
-        Setting::MissingRanks => ("--absent", &["replay", "validate"]),
-        Setting::Map => ("--map", &["replay", "generate"]),
-        Setting::Model => ("--model", &["platform import"]),
-        Setting::Name => ("--name", &["archive add"]),
-        Setting::Network => ("--network", &["replay", "generate"]),
-        Setting::NetworkModel => ("--network-model", &["astra-sim"]),
-        Setting::Nodes => ("--nodes", &["archive extract"]),
-        Setting::NoVerify => ("--no-verify", &["replay"]),
-        Setting::Order => ("--order", &["generate"]),
-        Setting::Output => ("-o", &["generate"]),
-        Setting::Quirks => ("--quirks", &["astra-sim"]),
-        Setting::Ranks => ("--ranks", &["replay", "validate"]),
-        Setting::Replace => ("--replace", &["archive add"]),
-        Setting::Resume => ("--resume", &["sweep"]),
-        Setting::Salvage => ("--salvage", &["convert trace"]),
-        Setting::Sharded => ("--sharded", &["scale"]),
-        Setting::Shard => ("--shard", &["sweep"]),
-        Setting::Show => ("--show", &["diff"]),
-        Setting::Slo => ("--slo", &["serve"]),
-        Setting::Tensor => ("--tensor", &["schedule"]),
-        Setting::Step => ("--step", &["convert pytorch"]),
-        Setting::Table => ("--table", &["replay", "generate"]),
-        Setting::TileMap => ("--tile-map", &["replay", "generate"]),
-        Setting::Timeline => ("--timeline", &["replay", "astra-sim"]),
-        Setting::Without => ("--without", &["replay"]),
+        SettingKey::Bandwidth => ("--bandwidth", &["replay", "generate"]),
+        SettingKey::Comm => ("--comm", &["replay", "generate"]),
+        SettingKey::Compute => ("--compute", &["replay", "generate"]),
+        SettingKey::Custom => ("--custom", &["replay", "generate"]),
+        SettingKey::Delays => ("--delay", &["replay"]),
+        SettingKey::Dependencies => ("--deps", &["replay", "validate"]),
+        SettingKey::Details => ("--details", &["replay", "generate"]),
+        SettingKey::Format => ("--format", &["replay", "generate", "serve"]),
+        SettingKey::Generation => ("--generation", &["convert trace"]),
+        SettingKey::Grid => ("--grid", &["scale"]),
+        SettingKey::Groups => ("--groups", &["replay", "validate", "scale"]),
+        SettingKey::Interpolate => ("--interpolate", &["schedule"]),
+        SettingKey::Latency => ("--latency", &["replay", "generate"]),
+        SettingKey::Lenient => ("--lenient", &["astra-sim"]),
+        SettingKey::Links => ("--links", &["replay", "generate"]),
+        SettingKey::List => ("--list", &["convert"]),
+        SettingKey::Machine => ("--machine", &["replay", "generate", "serve", "validate"]),
+        SettingKey::MaxMemory => ("--max-memory", &[]),
+        SettingKey::MaxRatio => ("--max-ratio", &[]),
+        SettingKey::Memory => ("--memory", &["schedule"]),
+        SettingKey::MissingRanks => ("--absent", &["replay", "validate"]),
+        SettingKey::Map => ("--map", &["replay", "generate"]),
+        SettingKey::Model => ("--model", &["platform import"]),
+        SettingKey::Name => ("--name", &["archive add"]),
+        SettingKey::Network => ("--network", &["replay", "generate"]),
+        SettingKey::NetworkModel => ("--network-model", &["astra-sim"]),
+        SettingKey::Nodes => ("--nodes", &["archive extract"]),
+        SettingKey::NoVerify => ("--no-verify", &["replay"]),
+        SettingKey::Order => ("--order", &["generate"]),
+        SettingKey::Output => ("-o", &["generate"]),
+        SettingKey::Quirks => ("--quirks", &["astra-sim"]),
+        SettingKey::Ranks => ("--ranks", &["replay", "validate"]),
+        SettingKey::Replace => ("--replace", &["archive add"]),
+        SettingKey::Resume => ("--resume", &["sweep"]),
+        SettingKey::Salvage => ("--salvage", &["convert trace"]),
+        SettingKey::Sharded => ("--sharded", &["scale"]),
+        SettingKey::Shard => ("--shard", &["sweep"]),
+        SettingKey::Show => ("--show", &["diff"]),
+        SettingKey::Slo => ("--slo", &["serve"]),
+        SettingKey::Tensor => ("--tensor", &["schedule"]),
+        SettingKey::Step => ("--step", &["convert pytorch"]),
+        SettingKey::Table => ("--table", &["replay", "generate"]),
+        SettingKey::TileMap => ("--tile-map", &["replay", "generate"]),
+        SettingKey::Timeline => ("--timeline", &["replay", "astra-sim"]),
+        SettingKey::Without => ("--without", &["replay"]),
     }
 }
 
@@ -92,7 +92,7 @@ mod tests {
     #[test]
     fn commands_have_the_flags_that_their_messages_name() {
         let program = crate::whole_command();
-        for setting in Setting::all() {
+        for setting in SettingKey::all() {
             let (flag, commands) = used(setting);
             if commands.is_empty() {
                 assert!(has(&program, flag), "{flag}");

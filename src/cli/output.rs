@@ -1,6 +1,6 @@
 //! Arguments of a replay and the printing of its report, for every source of workloads.
 
-use super::compute::{ComputeArgs, MODEL, with_flags};
+use super::compute::{ComputeArgs, MODEL, refusal_with_flags};
 use super::custom_algorithm;
 use super::load::parse_map;
 use super::progress::{Progress, shown};
@@ -170,7 +170,7 @@ impl RunArgs {
         }
         self.options_without_files()?
             .check_together()
-            .map_err(|refusal| with_flags(&refusal))?;
+            .map_err(|refusal| refusal_with_flags(&refusal))?;
         custom_algorithm::check(&self.custom)
     }
 
@@ -384,7 +384,7 @@ impl RunArgs {
             ..self
                 .compute
                 .options()
-                .map_err(|refusal| with_flags(&refusal))?
+                .map_err(|refusal| refusal_with_flags(&refusal))?
         })
     }
 
@@ -406,7 +406,7 @@ impl RunArgs {
         for machine in machines {
             options
                 .check(machine, workload)
-                .map_err(|refusal| with_flags(&refusal))?;
+                .map_err(|refusal| refusal_with_flags(&refusal))?;
         }
         for note in custom_algorithm::notes(&options.custom, workload) {
             terminal::note(format_args!("{note}"))?;

@@ -1,6 +1,6 @@
 //! `chakram score`: predictions against measured runs.
 
-use super::compute::{ComputeArgs, score_error, with_flags};
+use super::compute::{ComputeArgs, refusal_with_flags, score_error};
 use super::output::ReportDestination;
 use chakram_base::config;
 use chakram_base::units::Span;
@@ -124,10 +124,12 @@ pub fn run(args: &ScoreArgs, out: &mut dyn Write) -> Result<ExitCode, Box<dyn Er
     let table = tables.ok_or("there is no table")?;
     let machine = &table.runs[0].machine;
     let compute = args.compute.clone();
-    let options = compute.options().map_err(|refusal| with_flags(&refusal))?;
+    let options = compute
+        .options()
+        .map_err(|refusal| refusal_with_flags(&refusal))?;
     options
         .check_machine(machine)
-        .map_err(|refusal| with_flags(&refusal))?;
+        .map_err(|refusal| refusal_with_flags(&refusal))?;
     let threads = std::thread::available_parallelism().unwrap_or(NonZeroUsize::MIN);
     let (predicted, fits, fold_of) = if args.fit.is_empty() {
         (

@@ -12,7 +12,7 @@ use super::run_programs::{LaunchSource, native, run_over_network};
 use super::{Engine, ReplayError, ReplayOutcome, ReplayRefusal};
 use crate::Observer;
 use chakram_base::ids::{GroupId, NodeIndex, Npu, Rank};
-use chakram_base::setting::Setting;
+use chakram_base::setting::SettingKey;
 use chakram_hardware::collective::{AlgorithmDescriber, CustomCollective, measured_collective};
 use chakram_hardware::compute::HostTiming;
 use chakram_hardware::group::GroupExtent;
@@ -363,7 +363,7 @@ fn check_links(
             ),
             format!(
                 "{} fair-sharing, which is that machine's model",
-                Setting::Network
+                SettingKey::Network
             ),
         ));
     }
@@ -373,8 +373,8 @@ fn check_links(
             format!("machine `{name}` has {npus} NPUs, and links are told apart up to {MOST_NPUS}"),
             format!(
                 "{} ports or links, without {}",
-                Setting::Network,
-                Setting::Links
+                SettingKey::Network,
+                SettingKey::Links
             ),
         ));
     }

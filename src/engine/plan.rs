@@ -9,7 +9,7 @@ use super::placement::place;
 use super::unpriced_kernels::UnpricedKernels;
 use super::{in_switch, matching, tile_checks};
 use chakram_base::ids::{GroupId, MemberIndex, Npu, Position, Rank};
-use chakram_base::setting::Setting;
+use chakram_base::setting::SettingKey;
 use chakram_base::units::Span;
 use chakram_hardware::collective::PeerSizes;
 use chakram_hardware::group::{GroupExtent, SharedPaths};
@@ -270,7 +270,7 @@ impl ReplayPlan {
                 format!(
                     "{} model, which has the machine's network carry them; or convert the capture anew, \
                      with the durations of its communication kernels",
-                    Setting::Comm
+                    SettingKey::Comm
                 ),
             ));
         }

@@ -6,7 +6,7 @@
 
 use super::error::ReplayRefusal;
 use super::plan::{GroupPlan, ReplayPlan, group_text};
-use chakram_base::setting::Setting;
+use chakram_base::setting::SettingKey;
 use chakram_hardware::collective::PeerSizes;
 use chakram_trace::graph::{CallSplits, Graph};
 use chakram_trace::matching::MemberCalls;
@@ -101,7 +101,7 @@ fn table(
                     format!(
                         "replay as many ranks as were captured ({}), write the bytes for each member, or drop the attribute for \
                          equal parts",
-                        Setting::Ranks
+                        SettingKey::Ranks
                     ),
                 ));
             }

@@ -5,7 +5,7 @@ use super::matching::describe;
 use super::options::{CommTiming, ReplayOptions};
 use super::plan::{ReplayPlan, group_text};
 use chakram_base::ids::{Npu, Rank};
-use chakram_base::setting::Setting;
+use chakram_base::setting::SettingKey;
 use chakram_hardware::machine::Machine;
 use chakram_hardware::memory::{MemoryAttachment, RemoteMemory};
 use chakram_hardware::topology::tile_grid::shown;
@@ -27,7 +27,7 @@ pub(super) fn cores(
     let hint = || {
         format!(
             "{}, which says where each rank sits, whatever traces say",
-            Setting::Map
+            SettingKey::Map
         )
     };
     if workload.instances().len() != workload.ranks() as usize {
@@ -73,7 +73,7 @@ pub(super) fn check(
                 format!("rank {rank} sits on core {at} of machine `{name}`, which is faulty"),
                 format!(
                     "place the job on other cores, with {} or with the plan's placement",
-                    Setting::Map
+                    SettingKey::Map
                 ),
             ));
         }
@@ -89,7 +89,7 @@ pub(super) fn check(
             ),
             format!(
                 "take {} exclusive, links or contention-free",
-                Setting::Network
+                SettingKey::Network
             ),
         ));
     }

@@ -10,7 +10,7 @@ use super::coverage::PricingCoverage;
 use super::error::ReplayRefusal;
 use super::matching;
 use chakram_base::ids::{NodeIndex, Rank};
-use chakram_base::setting::Setting;
+use chakram_base::setting::SettingKey;
 use chakram_hardware::compute::ComputeModel;
 use chakram_hardware::machine::Machine;
 use chakram_trace::format::Dtype;
@@ -117,7 +117,7 @@ impl UnpricedKernels {
                 "traces with durations (`duration_micros` or `duration_ns`), or with FLOPs and bytes (`num_ops`, \
                  `tensor_size`), from which a roofline prices kernels; or {} scaled:0, which leaves kernels \
                  out and replays communication alone",
-                Setting::Compute
+                SettingKey::Compute
             ),
         )
     }

@@ -1,7 +1,7 @@
 //! Jobs, ready to be replayed: from files, from a pattern, or from ASTRA-sim's inputs.
 
 use chakram_base::bounds::MemoryLimitError;
-use chakram_base::setting::Setting;
+use chakram_base::setting::SettingKey;
 use chakram_engine::{CompiledReplay, ReplayError, ReplayOptions};
 use chakram_hardware::machine::Machine;
 use chakram_report::summary::HashedInput;
@@ -62,7 +62,7 @@ pub enum JobError {
     #[error(transparent)]
     Io(#[from] io::Error),
     /// Two jobs say different things of a group.
-    #[error("{}: group `{}` has other ranks than in the job beside it\n  try: one job, or {}", .file.display(), escape(.group), Setting::Groups)]
+    #[error("{}: group `{}` has other ranks than in the job beside it\n  try: one job, or {}", .file.display(), escape(.group), SettingKey::Groups)]
     GroupTwice {
         /// The file of the second job.
         file: PathBuf,
@@ -70,7 +70,7 @@ pub enum JobError {
         group: String,
     },
     /// A rank that starts later has no trace.
-    #[error("{} {rank}=…: rank {rank} has no trace", Setting::Delays)]
+    #[error("{} {rank}=…: rank {rank} has no trace", SettingKey::Delays)]
     NobodyToDelay {
         /// The rank.
         rank: u32,
@@ -78,7 +78,7 @@ pub enum JobError {
     /// No trace says what a profiler added.
     #[error(
         "{} profiler: no node says what the profiler that captured it added\n  try: convert the capture again, with both files of each rank or its Kineto trace",
-        Setting::Without
+        SettingKey::Without
     )]
     NoProfilerCost,
     /// No job can have this name.

@@ -4,7 +4,7 @@
 
 use super::Report;
 use super::compare::ComparisonDocument;
-use chakram_base::setting::Setting;
+use chakram_base::setting::SettingKey;
 use serde::{Deserialize, Serialize};
 use std::io::{self, Write};
 
@@ -24,13 +24,13 @@ pub enum ReportDocument {
 pub enum DocumentError {
     /// It is not what it should be.
     #[error(
-        "it is no report: {0}\n  try: the output of chakram replay {format} json", format = Setting::Format)]
+        "it is no report: {0}\n  try: the output of chakram replay {format} json", format = SettingKey::Format)]
     Malformed(#[from] serde_json::Error),
     /// It is something else, or of another version.
     #[error(
         "its schema is `{0}`; expected `chakram.report.1` or `chakram.comparison.1`\n  try: replay again \
          with the version that compares, {format} json",
-        format = Setting::Format
+        format = SettingKey::Format
     )]
     Schema(String),
 }

@@ -12,7 +12,7 @@ use super::text::TextStyle;
 use super::{CollectiveRecord, Observer};
 use super::{NeighbourReport, Report};
 use chakram_base::ids::NodeIndex;
-use chakram_base::setting::Setting;
+use chakram_base::setting::SettingKey;
 use chakram_base::units::{Span, Time};
 use chakram_engine::{CommTiming, CompiledReplay, Feed, ReplayError, ReplayOutcome, run_launches};
 use chakram_engine::{InstanceId, ReplayGroupId};
@@ -117,7 +117,7 @@ pub(super) fn table(out: &mut String, report: &Report, style: TextStyle) -> std:
         writeln!(
             out,
             "  … {left_out} before the last: {} json",
-            Setting::Format
+            SettingKey::Format
         )?;
     }
     let (first, last) = (launches[0].end, launches[launches.len() - 1].end);

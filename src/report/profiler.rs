@@ -3,7 +3,7 @@
 
 use super::Report;
 use super::summary::percent_more;
-use chakram_base::setting::Setting;
+use chakram_base::setting::SettingKey;
 use chakram_base::units::{Span, percent_change};
 use chakram_trace::workload::Workload;
 use serde::{Deserialize, Serialize};
@@ -61,7 +61,7 @@ impl Report {
             (true, None) => "profiler  its estimated cost is left out".to_owned(),
             (false, _) => format!(
                 "profiler  its cost is in; {} profiler leaves it out",
-                Setting::Without
+                SettingKey::Without
             ),
         }];
         if let (Some(steps @ 1..), Some(measured)) = (profiler.steps, profiler.measured_step) {

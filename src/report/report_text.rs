@@ -9,7 +9,7 @@ use super::{
     Report, TimeCategory, critical_path, launched, links, memory, memory_accesses, operators,
     throughput, tiles,
 };
-use chakram_base::setting::Setting;
+use chakram_base::setting::SettingKey;
 use chakram_base::units::{Span, percent_change};
 use std::fmt::Write as _;
 
@@ -146,7 +146,7 @@ fn shorten(sections: &mut [String], lines: usize) {
         if count > most {
             let mut short: String = section.split_inclusive('\n').take(most - 1).collect();
             let left = count - (most - 1);
-            writeln!(short, "  … {left} more lines: {}", Setting::Details)
+            writeln!(short, "  … {left} more lines: {}", SettingKey::Details)
                 .expect("a string grows as needed");
             *section = short;
         }

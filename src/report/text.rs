@@ -1,7 +1,7 @@
 //! Text for people: at most 100 columns.
 
 use super::summary::thousands;
-use chakram_base::setting::Setting;
+use chakram_base::setting::SettingKey;
 use chakram_base::units::{Span, percent_of};
 use chakram_trace::format::escaped;
 use std::fmt::Write as _;
@@ -48,8 +48,8 @@ pub(super) fn more(out: &mut String, rows: usize, shown: usize, table: &str) -> 
             out,
             "  … {} more: {} csv {} {table}",
             thousands((rows - shown) as u64),
-            Setting::Format,
-            Setting::Table
+            SettingKey::Format,
+            SettingKey::Table
         )?;
     }
     Ok(())

@@ -5,7 +5,7 @@
 
 use super::Report;
 use crate::draw::svg::{Frame, SvgDrawing, TextAnchor};
-use chakram_base::setting::Setting;
+use chakram_base::setting::SettingKey;
 use chakram_base::units::{Span, percent_of};
 use chakram_engine::CompiledReplay;
 use std::collections::BTreeMap;
@@ -37,21 +37,21 @@ pub fn render(report: &Report, prepared: &CompiledReplay<'_>) -> Result<String, 
     let Some(tiles) = machine.topology().tiles() else {
         return Err(format!(
             "{}: machine `{name}` has no tiles\n  try: a machine such as wafer-5x4",
-            Setting::TileMap
+            SettingKey::TileMap
         ));
     };
     let Some(used) = &report.tiles else {
         return Err(format!(
             "{}: this network model does not tell how busy links are\n  try: {} exclusive or links",
-            Setting::TileMap,
-            Setting::Network
+            SettingKey::TileMap,
+            SettingKey::Network
         ));
     };
     let npus = machine.topology().npus();
     if npus > MOST_CORES {
         return Err(format!(
             "{}: machine `{name}` has {npus} cores; at most {MOST_CORES} are drawn",
-            Setting::TileMap
+            SettingKey::TileMap
         ));
     }
     let along =

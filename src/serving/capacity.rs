@@ -7,7 +7,7 @@ use super::report::ServeReport;
 use super::report::compare::{RatePoint, RateSweep, ServeCapacity};
 use super::scenario::Scenario;
 use super::{ServeOptions, serve};
-use chakram_base::setting::Setting;
+use chakram_base::setting::SettingKey;
 
 /// Steps of the bisection: to one part in a thousand from a range of two to one.
 const STEPS: u32 = 10;
@@ -72,7 +72,7 @@ pub fn find_capacity(
             return Err(ServeError::Unfit(format!(
                 "scenario {:?}: not all requests have a limit on their time\n  try: {}, or a `deadline` for each model",
                 scenario.name,
-                Setting::Slo
+                SettingKey::Slo
             )));
         };
         let enough = all.attained.is_some_and(|share| share >= attain)

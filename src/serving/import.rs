@@ -10,7 +10,7 @@
 
 use super::error::ServeError;
 use super::tables::{ColumnUnit, TableReader};
-use chakram_base::setting::Setting;
+use chakram_base::setting::SettingKey;
 use chakram_base::units::Span;
 use std::fmt::Write as _;
 use std::path::Path;
@@ -162,7 +162,7 @@ pub fn import(path: &Path, options: &ImportOptions) -> Result<Vec<MeasurementSum
                     &file,
                     1,
                     "no column `model`",
-                    format!("one, or {} NAME", Setting::Model),
+                    format!("one, or {} NAME", SettingKey::Model),
                 ));
             }
         };

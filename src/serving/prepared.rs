@@ -8,7 +8,7 @@ use super::request::RequestState;
 use super::scenario::{ModelWork, PolicyKind, Scenario, ServedModel};
 use super::tables::LatencyCurve;
 use super::traced::TracedModel;
-use chakram_base::setting::Setting;
+use chakram_base::setting::SettingKey;
 use chakram_base::units::Span;
 use std::borrow::Cow;
 
@@ -166,7 +166,7 @@ impl<'s> PreparedModel<'s> {
                         why,
                         &format!(
                             "{}, with a name of `chakram platform list`",
-                            Setting::Machine
+                            SettingKey::Machine
                         ),
                     ));
                 };
@@ -198,7 +198,7 @@ impl<'s> PreparedModel<'s> {
                         why,
                         &format!(
                             "{} FILE.toml, as `chakram platform import` writes it",
-                            Setting::Machine
+                            SettingKey::Machine
                         ),
                     ));
                 };
@@ -229,7 +229,7 @@ impl<'s> PreparedModel<'s> {
                         why,
                         &format!(
                             "{} with a name of `chakram machine list`, or `machine` in the platform's file",
-                            Setting::Machine
+                            SettingKey::Machine
                         ),
                     ));
                 };

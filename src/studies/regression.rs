@@ -71,7 +71,7 @@ pub fn machine_text(
 
 /// A prediction, and whether its options have an effect.
 #[derive(Debug)]
-pub struct Prediction {
+pub struct WorkloadPrediction {
     /// The prediction.
     pub report: Report,
     /// The first option without an effect on this workload. Of a corpus some workloads may have nothing that an option
@@ -86,7 +86,7 @@ pub fn predict(
     machine: &str,
     text: &str,
     options: &ReplayOptions,
-) -> Result<Prediction, RegressionError> {
+) -> Result<WorkloadPrediction, RegressionError> {
     let machine = Machine::parse(text, machine)?;
     options.check_together()?;
     options.check_machine(&machine)?;
@@ -101,7 +101,7 @@ pub fn predict(
     let mut report = job.replay(&machine, options)?;
     report.sum_micro_batches();
     report.provenance = Some(Provenance::new(serde_json::Map::new(), &[]));
-    Ok(Prediction {
+    Ok(WorkloadPrediction {
         report,
         ineffective,
     })

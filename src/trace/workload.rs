@@ -5,7 +5,7 @@
 use crate::graph::WorkAmounts;
 use crate::graph::{DeclaredGroups, Graph, GroupRoles, SlotBinding, fingerprint};
 use chakram_base::ids::{GraphId, GroupId, MAX_NPUS, Rank};
-use chakram_base::setting::Setting;
+use chakram_base::setting::SettingKey;
 use chakram_base::units::Time;
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -63,7 +63,7 @@ pub enum WorkloadError {
     #[error(
         "rank {rank}, node {node}: its group `{name}` is not declared\n  \
          try: pass the groups with {} FILE, a JSON object {{\"{name}\": [0, 1, …]}}",
-        Setting::Groups
+        SettingKey::Groups
     )]
     Undeclared {
         /// Rank of the trace.
@@ -100,7 +100,7 @@ pub enum WorkloadError {
         "{}\n  try: add the missing traces, or replay with {} mirror, which lets a missing \
          member arrive with the present ones",
         missing_text(.missing, *.ranks),
-        Setting::MissingRanks
+        SettingKey::MissingRanks
     )]
     Missing {
         /// Ranks without a trace.

@@ -6,7 +6,7 @@
 
 use chakram_base::bounds::{self, MemoryLimitError};
 use chakram_base::ids::{GraphId, MAX_NPUS, Rank};
-use chakram_base::setting::Setting;
+use chakram_base::setting::SettingKey;
 use chakram_base::units::{Span, Time};
 use chakram_trace::format::groups::DeclaredGroups;
 use chakram_trace::format::roles::GroupRoles;
@@ -179,8 +179,8 @@ impl GeneratedJob {
             1,
             format_args!(
                 "a smaller job, or files with {} and no {}",
-                Setting::Output,
-                Setting::Machine
+                SettingKey::Output,
+                SettingKey::Machine
             ),
         )
     }

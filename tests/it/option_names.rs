@@ -128,7 +128,7 @@ fn the_library_names_no_option_of_the_command_line() {
     }
     assert!(
         wrong.is_empty(),
-        "these literals name options; use chakram_base::setting::Setting:\n{wrong}"
+        "these literals name options; use chakram_base::setting::SettingKey:\n{wrong}"
     );
 }
 

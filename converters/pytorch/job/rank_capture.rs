@@ -11,7 +11,7 @@ use crate::pytorch::rank_timeline::{HostIntervalKind, RankTimeline};
 use crate::pytorch::steps::MeasuredSteps;
 use crate::pytorch::{host_alone, kineto_alone, operator_order};
 use chakram_base::bounds::allocator::return_freed;
-use chakram_base::setting::Setting;
+use chakram_base::setting::SettingKey;
 use chakram_trace::format::TraceError;
 use chakram_trace::format::error::TraceLocation;
 use std::path::{Path, PathBuf};
@@ -159,7 +159,7 @@ impl RankCapture {
             Some(step) => step_window(&kineto, step).map_err(|found| {
                 let hint = format!(
                     "name one of them, or leave {} out to convert all",
-                    Setting::Step
+                    SettingKey::Step
                 );
                 TraceError::refused_in(file, found, hint)
             })?,

@@ -31,7 +31,7 @@
 //!
 //! Fractions are rounded up. Kernels keep their work, though those on shards may have less.
 
-use chakram_base::setting::Setting;
+use chakram_base::setting::SettingKey;
 use chakram_trace::format::encoder::{self, MessageEncoder};
 use chakram_trace::format::groups::{DeclaredGroups, parse_metadata};
 use chakram_trace::format::roles::GroupRoles;
@@ -215,7 +215,7 @@ impl JobScaling {
                     "its group `{}` is not declared",
                     chakram_trace::format::escape(&name)
                 ),
-                format!("pass the groups with {} FILE", Setting::Groups),
+                format!("pass the groups with {} FILE", SettingKey::Groups),
             )),
         }
     }
@@ -236,7 +236,7 @@ impl JobScaling {
                     "its peer is rank {peer}, and the grid has {}",
                     self.along.ranks()
                 ),
-                format!("give a {} of all ranks of the job", Setting::Grid),
+                format!("give a {} of all ranks of the job", SettingKey::Grid),
             ));
         }
         let (own, far) = (self.along.place(rank), self.along.place(peer));

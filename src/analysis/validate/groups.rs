@@ -5,7 +5,7 @@ use super::defects::{Defect, DefectLocation, DefectLog};
 use super::kind::DefectKind;
 use super::ranks;
 use super::trace::ValidatedTrace;
-use chakram_base::setting::Setting;
+use chakram_base::setting::SettingKey;
 use chakram_trace::format::escape;
 use std::collections::BTreeMap;
 
@@ -279,7 +279,7 @@ fn redeclared(
             let shared = variants.iter().find(|(other, _)| overlap(other, ranks));
             if let Some((other, by)) = shared {
                 let by = by.map_or_else(
-                    || Setting::Groups.to_string(),
+                    || SettingKey::Groups.to_string(),
                     |rank| format!("rank {rank}"),
                 );
                 let found = format!(

@@ -1,6 +1,6 @@
 //! Kinds of defects, with severity, meaning and remedy.
 
-use chakram_base::setting::Setting;
+use chakram_base::setting::SettingKey;
 use std::fmt;
 
 /// Severity of a defect.
@@ -66,16 +66,16 @@ kinds! {
     Error Cycle "cycle": "a dependency cycle: nodes that wait for one another",
         format_args!(
             "with {} data control dependencies are left out; a cycle of data dependencies cannot be replayed",
-            Setting::Dependencies
+            SettingKey::Dependencies
         );
     Error Unreachable "unreachable": "a node that can never start, because of what it waits for",
         "repair what it depends on, which is listed above";
     Error WrongRank "wrong-rank": "a message whose own end is another rank, or whose two ends are one rank",
         "look whether the files are numbered as the job was";
     Error DeclaredTwice "group-declared-twice": "a group that one trace declares twice, with other ranks",
-        format_args!("delete one of the metadata nodes, or pass the groups with {}", Setting::Groups);
+        format_args!("delete one of the metadata nodes, or pass the groups with {}", SettingKey::Groups);
     Error Undeclared "undeclared-group": "a collective of a group that nothing declares",
-        format_args!("pass the groups with {} FILE, a JSON object {{\"1\": [0, 1, …]}}", Setting::Groups);
+        format_args!("pass the groups with {} FILE, a JSON object {{\"1\": [0, 1, …]}}", SettingKey::Groups);
     Error NotMember "not-a-member": "a rank that is no member of a group it uses",
         "look whether the files are numbered as the job was, and whether the groups are those of this job";
     Error MemberTwice "member-twice": "a group that names a rank twice",
@@ -85,11 +85,11 @@ kinds! {
     Error RankTwice "rank-twice": "a rank that has two traces",
         "give one trace for each rank";
     Error BeyondJob "beyond-job": "a rank that takes part and is none of the job's",
-        format_args!("look for a peer or group member that is no rank, or give the job more {}", Setting::Ranks);
+        format_args!("look for a peer or group member that is no rank, or give the job more {}", SettingKey::Ranks);
     Error MissingRank "missing-rank": "a rank that takes part and has no trace",
         format_args!(
             "add the missing traces, or take {} mirror, which lets a missing member arrive with the present ones",
-            Setting::MissingRanks
+            SettingKey::MissingRanks
         );
     Error Collectives "divergent-collectives": "ranks that disagree on the collectives of a group they share",
         "members of a group must make the same collectives in the same order; look for a trace of another job or \
@@ -113,15 +113,15 @@ kinds! {
         "nothing, if the trace was cut from a longer one on purpose";
     Warning ControlCycle "control-cycle":
         "control dependencies that close a cycle; replays drop all control dependencies of the trace",
-        format_args!("convert the trace anew, or take {} data to say that it is meant", Setting::Dependencies);
+        format_args!("convert the trace anew, or take {} data to say that it is meant", SettingKey::Dependencies);
     Warning HostCommunication "host-communication":
         "communication that is marked as host work; replays carry it out as communication",
         "look whether the same communication is in the trace twice, once for the host and once for the NPU";
     Warning Redeclared "group-redeclared": "a group of which ranks that share it know other members",
-        format_args!("pass the groups with {}, which goes before what traces declare", Setting::Groups);
+        format_args!("pass the groups with {}, which goes before what traces declare", SettingKey::Groups);
     Warning DivergentDimensions "divergent-parts":
         "ranks that disagree on collectives over some of the machine's dimensions; they may not share them",
-        format_args!("say on which machine with {}, which decides who takes part", Setting::Machine);
+        format_args!("say on which machine with {}, which decides who takes part", SettingKey::Machine);
     Warning NoWork "no-work": "a kernel without duration, FLOPs and bytes; it takes no time",
         "capture or convert the trace with durations";
     Warning Overfreed "overfreed": "memory that is freed and that no node allocates; replays free what is there",

@@ -4,7 +4,7 @@
 //! exit: with a message and code 2, as for any input that cannot be dealt with. The same is said where the system
 //! itself has no more.
 
-use crate::setting::Setting;
+use crate::setting::SettingKey;
 use std::alloc::{GlobalAlloc, Layout, System};
 use std::cell::Cell;
 use std::io::Write;
@@ -80,7 +80,7 @@ fn count(bytes: i64) {
         exit_out_of_memory(
             bytes as u64,
             held as u64,
-            format_args!("more than {} allows", Setting::MaxMemory),
+            format_args!("more than {} allows", SettingKey::MaxMemory),
         );
     }
 }
@@ -102,7 +102,7 @@ fn exit_out_of_memory(asked: u64, held: u64, why: std::fmt::Arguments<'_>) {
         mega(asked),
         mega(held),
         mega(BOUND.load(Ordering::Relaxed)),
-        Setting::MaxMemory
+        SettingKey::MaxMemory
     );
     let left = rest.len();
     let length = text.len() - left;
@@ -133,7 +133,7 @@ fn had(memory: *mut u8, size: usize) -> *mut u8 {
             allocated() + size as u64,
             format_args!(
                 "more than the system has; {} is not the reason",
-                Setting::MaxMemory
+                SettingKey::MaxMemory
             ),
         );
     }

@@ -2,7 +2,7 @@
 
 use super::contents::query;
 use crate::compare::parallel_map;
-use crate::compute::{ComputeArgs, with_flags};
+use crate::compute::{ComputeArgs, refusal_with_flags};
 use crate::output::{CommArg, NetworkArg};
 use chakram_archive::{
     self as archive, Archive, BaselineDraft, BaselineRecord, MetadataQuery, WorkloadEntry,
@@ -10,7 +10,8 @@ use chakram_archive::{
 use chakram_base::units::{Time, parse_percent};
 use chakram_engine::{OptionRefusal, ReplayOptions};
 use chakram_studies::regression::{
-    self, CheckOutcome, CoveredWorkload, FailedPrediction, Prediction, RegressionError, verdict,
+    self, CheckOutcome, CoveredWorkload, FailedPrediction, RegressionError, WorkloadPrediction,
+    verdict,
 };
 use chakram_trace::files::OutputSet;
 use chakram_trace::format::escape;
@@ -67,11 +68,11 @@ impl KeptOptions {
             ..this
                 .compute
                 .options()
-                .map_err(|refusal| with_flags(&refusal))?
+                .map_err(|refusal| refusal_with_flags(&refusal))?
         };
         options
             .check_together()
-            .map_err(|refusal| with_flags(&refusal))?;
+            .map_err(|refusal| refusal_with_flags(&refusal))?;
         Ok(options)
     }
 }
@@ -126,7 +127,7 @@ pub fn baseline(args: &BaselineArgs, out: &mut dyn Write) -> Result<ExitCode, Bo
     if let [Some(first), ..] = &ineffective[..]
         && ineffective.iter().all(Option::is_some)
     {
-        return Err(with_flags(first).into());
+        return Err(refusal_with_flags(first).into());
     }
     archive::add_baselines(&args.archive, &drafts)?;
     for draft in &drafts {
@@ -158,7 +159,7 @@ fn draft(
     let started = Instant::now();
     let text = regression::machine_text(archive, entry, machine)?;
     let predicted = regression::predict(archive, entry, machine, &text, options);
-    let Prediction {
+    let WorkloadPrediction {
         report,
         ineffective,
     } = predicted.map_err(flagged)?;
@@ -189,7 +190,7 @@ fn draft(
 /// Returns an error of a prediction, with options by their flags.
 fn flagged(error: RegressionError) -> Box<dyn Error + Send + Sync> {
     match error {
-        RegressionError::Option(refusal) => with_flags(&refusal).into(),
+        RegressionError::Option(refusal) => refusal_with_flags(&refusal).into(),
         error => error.into(),
     }
 }

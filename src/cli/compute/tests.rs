@@ -59,7 +59,7 @@ fn refusals_name_flags() {
     ] {
         let args = parse(&["--compute", model, "--efficiency", "0.5"]).unwrap();
         assert_eq!(
-            with_flags(&args.options().unwrap_err()),
+            refusal_with_flags(&args.options().unwrap_err()),
             format!(
                 "--efficiency is for kernels by roofline, and with --compute {model} they last as {duration}\n  \
                  try: without --efficiency{hint}"

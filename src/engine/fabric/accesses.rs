@@ -13,7 +13,7 @@ use crate::event::{Event, EventClass};
 use crate::plan::NONE;
 use crate::{CommTiming, CompiledReplay, ReplayOptions, ReplayRefusal};
 use chakram_base::ids::{EndpointId, Npu};
-use chakram_base::setting::Setting;
+use chakram_base::setting::SettingKey;
 use chakram_base::units::{BufferShare, Time};
 use chakram_hardware::machine::Machine;
 use chakram_hardware::memory::{
@@ -48,7 +48,7 @@ pub fn fault(
 fn fewer_chunks() -> String {
     format!(
         "give [remote_memory] a larger `chunk`, or take `{:#} contention-free`",
-        Setting::Network
+        SettingKey::Network
     )
 }
 

@@ -5,7 +5,7 @@
 
 use super::error::MachineError;
 use crate::topology::{DimensionShape, Topology};
-use chakram_base::setting::Setting;
+use chakram_base::setting::SettingKey;
 use chakram_base::units::{Bandwidth, Span};
 use std::fmt::Write;
 
@@ -73,8 +73,8 @@ pub(super) fn text(name: &str) -> Result<String, MachineError> {
     };
     let mut parts = name.splitn(3, ':');
     let shapes = dimensions(parts.next().unwrap_or_default(), wrong)?;
-    let bandwidths = quantities(parts.next(), shapes.len(), Setting::Bandwidth, wrong)?;
-    let latencies = quantities(parts.next(), shapes.len(), Setting::Latency, wrong)?;
+    let bandwidths = quantities(parts.next(), shapes.len(), SettingKey::Bandwidth, wrong)?;
+    let latencies = quantities(parts.next(), shapes.len(), SettingKey::Latency, wrong)?;
     let mut text = format!("name = {name:?}\n{NPU}");
     for (i, (shape, algorithm, size)) in shapes.iter().enumerate() {
         let (bandwidth, latency) = (bandwidths[i], latencies[i]);
@@ -143,7 +143,7 @@ fn dimensions(
 fn quantities(
     part: Option<&str>,
     count: usize,
-    what: Setting,
+    what: SettingKey,
     wrong: impl Fn(String, &str) -> MachineError,
 ) -> Result<Vec<&str>, MachineError> {
     let Some(part) = part.filter(|part| !part.trim().is_empty()) else {

@@ -1,7 +1,7 @@
 //! A report for people: at most 100 columns.
 
 use super::{ServeReport, ServeRow, ServeRowKind, TimeSum};
-use chakram_base::setting::Setting;
+use chakram_base::setting::SettingKey;
 use chakram_base::units::{Span, percent, thousands};
 use chakram_report::table::{TextTable, left, right};
 use chakram_report::text::{TextStyle, WIDTH, paragraph};
@@ -102,7 +102,7 @@ fn write_all(out: &mut String, report: &ServeReport, style: TextStyle) -> Result
                 out,
                 "  … {} more in {} json",
                 report.utilisation.len() - 8,
-                Setting::Format
+                SettingKey::Format
             )?;
         }
     }

@@ -19,7 +19,7 @@
 //! another; it learns from the barrier that the step before has ended, so with n commands of d seconds a step is n d longer.
 
 use super::{ChipSchedule, TaskGraph};
-use chakram_base::setting::Setting;
+use chakram_base::setting::SettingKey;
 use chakram_hardware::topology::chip_graph::{ChipGraph, LinkTechnology};
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
@@ -158,7 +158,7 @@ type ChipStore = BTreeMap<DataName, (u32, u64)>;
 pub enum StepError {
     /// The table has no rate.
     #[error(
-        "the table has no rate for chips of {0} links\n  try: {interpolate} step or log", interpolate = Setting::Interpolate)]
+        "the table has no rate for chips of {0} links\n  try: {interpolate} step or log", interpolate = SettingKey::Interpolate)]
     NoRate(u32),
     /// More chips are scheduled than there are.
     #[error("the schedule has {found} chips, and the graph {chips}")]
@@ -171,8 +171,8 @@ pub enum StepError {
     /// One sub-layer does not fit.
     #[error(
         "sub-layer {task} needs {needs} B on its chip at once, which holds {holds} B\n  try: a larger {}, or a larger {}",
-        Setting::Tensor,
-        Setting::Memory
+        SettingKey::Tensor,
+        SettingKey::Memory
     )]
     DoesNotFit {
         /// The sub-layer.

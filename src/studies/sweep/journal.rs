@@ -5,7 +5,7 @@
 
 use super::bound::PointBound;
 use super::evaluate::PointAnswer;
-use chakram_base::setting::Setting;
+use chakram_base::setting::SettingKey;
 use serde::{Deserialize, Serialize};
 use std::fs::{File, OpenOptions};
 use std::io::{self, Read, Write};
@@ -64,7 +64,7 @@ pub enum JournalError {
         why: String,
     },
     /// There is one already.
-    #[error("{}: it has results of an earlier run\n  try: {} to go on with it, or another folder", .0.display(), Setting::Resume)]
+    #[error("{}: it has results of an earlier run\n  try: {} to go on with it, or another folder", .0.display(), SettingKey::Resume)]
     Exists(PathBuf),
     /// There is none.
     #[error("{}: there are no results\n  try: the folder that `chakram sweep … -o` was given", .0.display())]

@@ -91,14 +91,13 @@ impl ResolvedPoint {
             }
             None => {
                 // An error of the machine comes before one of the plan.
-                let pattern = match pattern(settings, parts) {
+                let mut pattern = match pattern(settings, parts) {
                     Ok(pattern) => pattern,
                     Err(refusal) => {
                         parts.machine(settings, 0)?;
                         return Err(refusal);
                     }
                 };
-                let mut pattern = pattern;
                 let ranks = pattern.plan.ranks();
                 let machine = parts.machine(settings, ranks)?;
                 if ranks > u128::from(machine.topology().npus()) {

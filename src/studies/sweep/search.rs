@@ -8,7 +8,7 @@ use super::evaluate::{PointAnswer, PointEvaluator};
 use super::journal::{JournalEntry, JournalError, SweepJournal};
 use super::setting::{self, Settings};
 use super::study::{SearchStrategy, Study, StudyLayer};
-use chakram_base::setting::Setting;
+use chakram_base::setting::SettingKey;
 use std::collections::{BTreeMap, BTreeSet};
 use std::num::NonZeroUsize;
 
@@ -29,13 +29,13 @@ pub enum SweepError {
     #[error(
         "{} of the points have no answer yet\n  try: the shards that are missing, or `chakram sweep … {:#}`",
         .0,
-        Setting::Resume
+        SettingKey::Resume
     )]
     Missing(u64),
     /// The study's points cannot be dealt out.
     #[error(
         "{} is for studies of one layer whose strategy is grid, random or branch-and-bound",
-        Setting::Shard
+        SettingKey::Shard
     )]
     NoShards,
 }

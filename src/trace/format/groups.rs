@@ -1,7 +1,7 @@
 //! Groups of ranks as side files and metadata nodes declare them.
 
 use super::{TraceError, escape};
-use chakram_base::setting::Setting;
+use chakram_base::setting::SettingKey;
 use serde::de::{Error as _, MapAccess, Visitor};
 use serde::{Deserialize, Deserializer, Serialize};
 use std::collections::BTreeMap;
@@ -136,7 +136,7 @@ fn unreadable(node: u64, why: &str) -> TraceError {
         format!("the process groups of the metadata node cannot be read: {why}"),
         format!(
             "delete the node and pass the groups with {}",
-            Setting::Groups
+            SettingKey::Groups
         ),
     )
 }

@@ -40,7 +40,7 @@ use super::proto::GlobalMetadata;
 use super::schema_layout::{self, MessageLayout};
 use super::wire::{FrameCursor, RawRecord};
 use super::{SourceMap, TraceError};
-use chakram_base::setting::Setting;
+use chakram_base::setting::SettingKey;
 use prost::Message;
 use std::fmt;
 
@@ -57,8 +57,8 @@ const CURRENT: &str = "0.0.4";
 fn hint() -> String {
     format!(
         "another {} of `chakram convert trace`, or {}",
-        Setting::Generation,
-        Setting::Salvage
+        SettingKey::Generation,
+        SettingKey::Salvage
     )
 }
 
@@ -195,8 +195,8 @@ pub fn upgrade(
                 e.with_cause(&format!(
                     "the records before say {generation}; if that is wrong, use {} of \
                      `chakram convert trace`, if the file is damaged, its {}",
-                    Setting::Generation,
-                    Setting::Salvage
+                    SettingKey::Generation,
+                    SettingKey::Salvage
                 ))
             } else {
                 e

@@ -20,7 +20,7 @@ use super::text::{JsonLineReader, TextFormat};
 use super::trace_format::{self, TraceFormat};
 use super::wire::{WireCursor, WireValue, repeated_varints};
 use super::{SchemaGeneration, TraceError, old_schemas};
-use chakram_base::setting::Setting;
+use chakram_base::setting::SettingKey;
 use prost::encoding::{WireType, encode_key, encode_varint};
 use std::collections::BTreeSet;
 use std::ops::Range;
@@ -120,7 +120,7 @@ pub fn salvage(
             return Err(TraceError::refused_at(
                 super::TraceLocation::default(),
                 "text that is one value of JSON, of which no part is sound by itself",
-                format!("{} with .et files and JSON Lines", Setting::Salvage),
+                format!("{} with .et files and JSON Lines", SettingKey::Salvage),
             ));
         }
         Some(Err(error)) => return Err(error),

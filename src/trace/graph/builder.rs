@@ -13,7 +13,7 @@ use crate::format::{
     GroupName, KernelShape, MemoryChanges, MemoryLocation, Op, TraceError, TrainingPhase, escape,
 };
 use chakram_base::ids::NodeIndex;
-use chakram_base::setting::Setting;
+use chakram_base::setting::SettingKey;
 use chakram_base::units::Span;
 use std::sync::Arc;
 
@@ -163,7 +163,7 @@ impl GraphBuilder {
                             ),
                             format!(
                                 "delete one of the metadata nodes, or pass the groups with {}",
-                                Setting::Groups
+                                SettingKey::Groups
                             ),
                         ));
                     }

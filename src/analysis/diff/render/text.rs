@@ -7,7 +7,7 @@ use crate::diff::tally::{
     ChangeKey, ChangeKind, ChangeOccurrences, DiffTally, GroupBy, NodeChange, NodeTotals,
 };
 use crate::diff::{AmountChange, NodeField};
-use chakram_base::setting::Setting;
+use chakram_base::setting::SettingKey;
 use chakram_base::units::counted;
 use chakram_report::table::{TextTable, left, right};
 use chakram_report::text::{WIDTH, paragraph};
@@ -129,7 +129,7 @@ fn more(out: &mut String, titles: &DiffRenderOptions<'_>, indent: usize, left: u
             out,
             titles,
             indent,
-            &format!("… and {left} more; {} all has them", Setting::Show),
+            &format!("… and {left} more; {} all has them", SettingKey::Show),
         ),
     }
 }

@@ -2,7 +2,7 @@
 
 use super::grid::ScaledDimension;
 use super::refused;
-use chakram_base::setting::Setting;
+use chakram_base::setting::SettingKey;
 use chakram_trace::format::{TraceError, escape};
 use std::collections::BTreeSet;
 
@@ -20,7 +20,7 @@ impl GroupScaling {
     pub fn of(along: &ScaledDimension, name: &str, ranks: &[u32]) -> Result<Self, TraceError> {
         let fail = |why: String| {
             let found = format!("group `{}`, ranks {}: {why}", escape(name), listed(ranks));
-            let grid = Setting::Grid;
+            let grid = SettingKey::Grid;
             let hint = format!("give a {grid} in which every group is a part of the grid");
             Err(refused(found, &hint))
         };

@@ -3,7 +3,7 @@
 use super::group_scaling::GroupScaling;
 use super::{JobScaling, ShardScaling, SkipDependencies, named};
 use crate::edit::attributes;
-use chakram_base::setting::Setting;
+use chakram_base::setting::SettingKey;
 use chakram_trace::format::attr::AttrView;
 use chakram_trace::format::encoder::MessageEncoder;
 use chakram_trace::format::groups::change_metadata;
@@ -166,7 +166,7 @@ impl ScaleWriter<'_> {
                         "its root is rank {root}, and the grid has {}",
                         along.ranks()
                     ),
-                    format!("give a {} of all ranks of the job", Setting::Grid),
+                    format!("give a {} of all ranks of the job", SettingKey::Grid),
                 ));
             }
             let place = along.place(root);
@@ -278,7 +278,7 @@ fn share(node: u64, bytes: u64, over: u64, under: u64) -> Result<u64, TraceError
             format!("its {bytes} bytes times {over} over {under} are more than 2^63"),
             format!(
                 "scale to fewer ranks, or with {} keep-total",
-                Setting::Sharded
+                SettingKey::Sharded
             ),
         )
     })

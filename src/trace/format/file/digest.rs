@@ -3,7 +3,7 @@
 use super::RankFile;
 use crate::format::TraceError;
 use crate::format::digest::FileDigest;
-use chakram_base::setting::Setting;
+use chakram_base::setting::SettingKey;
 
 impl FileDigest {
     /// Fails if `bytes`, the contents of `file`, differ from this.
@@ -44,7 +44,7 @@ impl FileDigest {
             found,
             format!(
                 "write the job again, or {}, which takes files as they are",
-                Setting::NoVerify
+                SettingKey::NoVerify
             ),
         )
     }

@@ -5,7 +5,7 @@ use super::names::split_name;
 use super::{RankFile, not_found};
 use crate::format::job::{self, JobFile};
 use crate::format::{TraceError, TraceLocation};
-use chakram_base::setting::Setting;
+use chakram_base::setting::SettingKey;
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -248,7 +248,7 @@ fn not_of_job(path: &Path, job: &Path, rank: u32) -> TraceError {
         ),
         format!(
             "the prefix of the job for its ranks alone, or {} to read the file all the same",
-            Setting::NoVerify
+            SettingKey::NoVerify
         ),
     )
 }

@@ -5,7 +5,7 @@ use crate::format::proto::{Int64List, Node, attribute_proto::Value};
 use crate::format::schema_layout::{self, MessageLayout};
 use crate::format::wire::{FrameCursor, RawRecord, WireCursor, WireValue};
 use crate::format::{TraceError, TraceLocation};
-use chakram_base::setting::Setting;
+use chakram_base::setting::SettingKey;
 use prost::Message;
 
 /// Detected generation, and whether the file begins with metadata.
@@ -194,7 +194,7 @@ fn at(record: RawRecord<'_>) -> TraceLocation {
 }
 
 fn hint() -> String {
-    let generation = Setting::Generation;
+    let generation = SettingKey::Generation;
     format!(
         "`chakram convert trace` with {generation} and the generation that wrote the file, \
          for example {generation} 0.0.2; `{generation:#} 0.0.4` is the current one"
@@ -223,6 +223,10 @@ fn contradictory(record: RawRecord<'_>, reasons: &[String]) -> TraceError {
              that those before it leave ({})",
             reasons.join("; ")
         ),
-        format!("{}; {}, if the file is damaged", hint(), Setting::Salvage),
+        format!(
+            "{}; {}, if the file is damaged",
+            hint(),
+            SettingKey::Salvage
+        ),
     )
 }

@@ -4,7 +4,7 @@ use super::{LostRange, SalvageReport, SalvagedRecord};
 use crate::format::schema_layout::{self, LayoutFit, MessageLayout};
 use crate::format::wire::{MAX_RECORD, RawRecord, WireCursor};
 use crate::format::{SchemaGeneration, TraceError, TraceLocation, old_schemas};
-use chakram_base::setting::Setting;
+use chakram_base::setting::SettingKey;
 use prost::encoding::encoded_len_varint;
 use std::ops::Range;
 
@@ -136,7 +136,7 @@ fn best(contents: &[u8]) -> Result<SalvagedFile, TraceError> {
             ),
             format!(
                 "{} and the generation that wrote the file",
-                Setting::Generation
+                SettingKey::Generation
             ),
         )),
     }

@@ -5,7 +5,7 @@ use crate::format::{TraceError, escape};
 use crate::graph::Csr;
 use crate::graph::cycle::short_cycle;
 use chakram_base::ids::NodeIndex;
-use chakram_base::setting::Setting;
+use chakram_base::setting::SettingKey;
 
 impl GraphBuilder {
     /// Returns the number of control dependencies.
@@ -173,7 +173,7 @@ impl GraphBuilder {
             format!(
                 "with {} data control dependencies are left out; a cycle of data dependencies \
                  cannot be replayed",
-                Setting::Dependencies
+                SettingKey::Dependencies
             ),
         )
     }

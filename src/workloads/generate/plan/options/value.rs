@@ -11,7 +11,7 @@ use crate::generate::plan::{
 };
 use crate::generate::{GenerateError, refused};
 use chakram_base::config::{ConfigError, ConfigField, quoted};
-use chakram_base::setting::Setting;
+use chakram_base::setting::SettingKey;
 use chakram_base::units::Bytes;
 use chakram_trace::format::Dtype;
 
@@ -245,7 +245,7 @@ impl OptionValue for [ParallelAxis; 3] {
         Vec::<ParallelAxis>::parse(words)?.try_into().map_err(|_| {
             format!(
                 "{} has {found} axes; it takes tp, dp and pp in some order",
-                Setting::Order
+                SettingKey::Order
             )
         })
     }
