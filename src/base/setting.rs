@@ -33,6 +33,8 @@ pub enum SettingKey {
     Dependencies,
     /// All rows of a report's text.
     Details,
+    /// Use all NPUs of each rack.
+    FillDomains,
     /// Format of a report.
     Format,
     /// Schema generation of a trace.
@@ -112,7 +114,7 @@ pub enum SettingKey {
 }
 
 /// Keys, in the order of the variants.
-const KEYS: [(SettingKey, &str); 45] = [
+const KEYS: [(SettingKey, &str); 46] = [
     (SettingKey::Bandwidth, "bandwidth"),
     (SettingKey::Comm, "comm"),
     (SettingKey::Compute, "compute"),
@@ -120,6 +122,7 @@ const KEYS: [(SettingKey, &str); 45] = [
     (SettingKey::Delays, "delays"),
     (SettingKey::Dependencies, "dependencies"),
     (SettingKey::Details, "details"),
+    (SettingKey::FillDomains, "fill_domains"),
     (SettingKey::Format, "format"),
     (SettingKey::Generation, "generation"),
     (SettingKey::Grid, "grid"),

@@ -34,6 +34,7 @@ fn used(setting: SettingKey) -> (&'static str, &'static [&'static str]) {
         SettingKey::Delays => ("--delay", &["replay"]),
         SettingKey::Dependencies => ("--deps", &["replay", "validate"]),
         SettingKey::Details => ("--details", &["replay", "generate"]),
+        SettingKey::FillDomains => ("--fill-domains", &["replay", "generate"]),
         SettingKey::Format => ("--format", &["replay", "generate", "serve"]),
         SettingKey::Generation => ("--generation", &["convert trace"]),
         SettingKey::Grid => ("--grid", &["scale"]),

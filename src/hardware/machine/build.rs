@@ -70,6 +70,7 @@ pub(super) fn machine(document: &ConfigDocument<'_>) -> Result<Machine, ConfigEr
         collective_protocols: network.protocols,
         pipeline: collectives::pipeline(&root)?,
         scalable: network.scalable,
+        rank_domain: network.rank_domain,
         classes,
         class_of,
         remote,
