@@ -1,6 +1,5 @@
 //! Pricing of kernels, as arguments and as text in reports.
 
-use super::flags::flag_of_key;
 use chakram_engine::{LaunchMode, OptionRefusal, ReplayOptions};
 use chakram_hardware::compute::{
     ComputeModel, HostTiming, RecordingClass, RooflineEfficiency, parse_efficiency, parse_host,
@@ -8,10 +7,8 @@ use chakram_hardware::compute::{
 };
 use chakram_hardware::machine::Machine;
 use chakram_report::summary::{KernelBasis, thousands};
-use chakram_studies::score::ScoreError;
 use clap::{Args, ValueEnum};
 use serde_json::{Map, Value};
-use std::error::Error;
 
 /// Heading of help.
 pub(super) const MODEL: &str = "Timing model";
@@ -80,29 +77,6 @@ fn parse_recorded_on(text: &str) -> Result<RecordedOn, String> {
         machine: text.to_owned(),
         class: RecordingClass::new(&class.peaks, class.memory.bandwidth),
     })
-}
-
-/// Returns the reason of a refusal, with options by their flags.
-pub fn refusal_with_flags(refusal: &OptionRefusal) -> String {
-    refusal.text(|key, value| {
-        let flag = flag_of_key(key.name());
-        match value {
-            "" => flag,
-            value => format!("{flag} {value}"),
-        }
-    })
-}
-
-/// Returns the error of a score, with options by their flags.
-pub fn score_error(error: ScoreError) -> Box<dyn Error> {
-    match error {
-        ScoreError::Option {
-            file,
-            line,
-            refusal,
-        } => format!("{file}:{line}: {}", refusal_with_flags(&refusal)).into(),
-        error => error.into(),
-    }
 }
 
 impl ComputeArgs {

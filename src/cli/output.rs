@@ -1,13 +1,13 @@
 //! Arguments of a replay and the printing of its report, for every source of workloads.
 
-use super::compute::{ComputeArgs, MODEL, refusal_with_flags};
+use super::compute::{ComputeArgs, MODEL};
 use super::custom_algorithm;
 use super::load::parse_map;
 use super::progress::{Progress, shown};
 use super::terminal;
 use chakram_base::ids::Npu;
 use chakram_base::units::Span;
-use chakram_engine::{CompiledReplay, ReplayError, ReplayOptions};
+use chakram_engine::{CompiledReplay, OptionRefusal, ReplayError, ReplayOptions};
 use chakram_hardware::machine::{Machine, is_inline, source};
 use chakram_jobs::{self as job, CustomFiles};
 use chakram_report::extrapolation::ShorterReplays;
@@ -168,9 +168,9 @@ impl RunArgs {
                 "--all-operators needs --format json, or --format csv --table operators".to_owned(),
             );
         }
-        self.options_without_files()?
-            .check_together()
-            .map_err(|refusal| refusal_with_flags(&refusal))?;
+        let options = self.options_without_files();
+        let checked = options.and_then(|options| options.check_together());
+        checked.map_err(|refusal| refusal.to_string())?;
         custom_algorithm::check(&self.custom)
     }
 
@@ -373,7 +373,7 @@ impl RunArgs {
     }
 
     /// Returns the engine's options, without custom algorithms.
-    fn options_without_files(&self) -> Result<ReplayOptions, String> {
+    fn options_without_files(&self) -> Result<ReplayOptions, OptionRefusal> {
         Ok(ReplayOptions {
             comm: self.comm.policy(),
             network: self.network.map(NetworkArg::model),
@@ -381,10 +381,7 @@ impl RunArgs {
             stepwise: self.stepwise,
             aggregate: self.aggregate,
             links: self.counts_links(),
-            ..self
-                .compute
-                .options()
-                .map_err(|refusal| refusal_with_flags(&refusal))?
+            ..self.compute.options()?
         })
     }
 
@@ -404,9 +401,7 @@ impl RunArgs {
             ..self.options_without_files()?
         };
         for machine in machines {
-            options
-                .check(machine, workload)
-                .map_err(|refusal| refusal_with_flags(&refusal))?;
+            options.check(machine, workload)?;
         }
         for note in custom_algorithm::notes(&options.custom, workload) {
             terminal::note(format_args!("{note}"))?;

@@ -11,7 +11,7 @@ use std::fmt;
 
 mod rules;
 
-pub use rules::{OptionKey, OptionRefusal};
+pub use rules::OptionRefusal;
 
 /// Options of a replay.
 #[derive(Clone, Debug, Default)]

@@ -5,7 +5,6 @@ use super::point::PointRefusal;
 use super::setting::{SettingKind, kind};
 use super::study::{PointLimits, Study};
 use chakram_base::config::{self, ConfigError, ConfigLiteral};
-use chakram_engine::OptionKey;
 use chakram_hardware::machine;
 use chakram_workloads::model::ModelSource;
 use std::path::{Path, PathBuf};
@@ -133,8 +132,15 @@ fn check_values(study: &Study, text: &str, file: &str) -> Result<(), StudyError>
     names.retain(|key, _| matches!(key.as_str(), "machine" | "model" | "trace"));
     let keys = || study.axes.iter().flat_map(|axis| &axis.keys);
     let of_options = |key: &String| {
-        let is_option = OptionKey::ALL.iter().any(|(_, name)| name == key);
-        is_option || key == "machine" || key.starts_with("machine.")
+        let options = [
+            "network",
+            "compute",
+            "efficiency",
+            "host",
+            "launch",
+            "collectives",
+        ];
+        options.contains(&key.as_str()) || key == "machine" || key.starts_with("machine.")
     };
     if let Err(refusal) = evaluator.resolve(&names)
         && !of_plans(&refusal)

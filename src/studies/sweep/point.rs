@@ -2,7 +2,7 @@
 
 use super::setting::{SettingKind, Settings, kind};
 use chakram_base::config::{ConfigLiteral, with_values};
-use chakram_engine::{LaunchMode, OptionKey, OptionRefusal, ReplayOptions};
+use chakram_engine::{LaunchMode, OptionRefusal, ReplayOptions};
 use chakram_hardware::compute::{
     ComputeModel, parse_efficiency, parse_host, parse_model, set_accelerator,
 };
@@ -53,7 +53,8 @@ impl From<OptionRefusal> for PointRefusal {
     fn from(refusal: OptionRefusal) -> Self {
         Self {
             is_option: true,
-            ..Self::new(refusal.key().name(), refusal)
+            // A file of a study has the key.
+            ..Self::new(refusal.key().key().to_string(), format!("{refusal:#}"))
         }
     }
 }
@@ -275,11 +276,8 @@ fn options(settings: &Settings, machine: &Machine) -> Result<ReplayOptions, Poin
     let wrong = |key: &str, why: String| {
         PointRefusal::new(key, format!("`{key}` is {}: {why}", settings[key]))
     };
-    let text = |key: OptionKey| {
-        let value = settings.get(key.name())?;
-        Some((key.name(), value.to_string()))
-    };
-    let choice = |key: OptionKey, names: &[&str]| {
+    let text = |key| Some((key, settings.get(key)?.to_string()));
+    let choice = |key, names: &[&str]| {
         let Some((key, text)) = text(key) else {
             return Ok(None);
         };
@@ -288,7 +286,7 @@ fn options(settings: &Settings, machine: &Machine) -> Result<ReplayOptions, Poin
         found.map(Some).ok_or_else(expected)
     };
     let mut options = ReplayOptions::default();
-    if let Some((key, text)) = text(OptionKey::Compute) {
+    if let Some((key, text)) = text("compute") {
         options.compute = parse_model(&text).map_err(|why| wrong(key, why))?;
     }
     for (key, value) in settings {
@@ -301,21 +299,21 @@ fn options(settings: &Settings, machine: &Machine) -> Result<ReplayOptions, Poin
         };
         set_accelerator(model, name, &value.to_string()).map_err(|why| wrong(key, why))?;
     }
-    if let Some((key, text)) = text(OptionKey::Efficiency) {
+    if let Some((key, text)) = text("efficiency") {
         let efficiency = parse_efficiency(&text).map_err(|why| wrong(key, why))?;
         options.set_efficiency(efficiency)?;
     }
-    if let Some((key, text)) = text(OptionKey::Host) {
+    if let Some((key, text)) = text("host") {
         options.host = parse_host(&text).map_err(|why| wrong(key, why))?;
     }
     let launches = [LaunchMode::None, LaunchMode::Eager, LaunchMode::Graph];
-    if let Some(index) = choice(OptionKey::Launch, &["none", "eager", "graph"])? {
+    if let Some(index) = choice("launch", &["none", "eager", "graph"])? {
         options.launch = launches[index];
     }
-    let measured = choice(OptionKey::Collectives, &["algorithms", "curves"])?;
+    let measured = choice("collectives", &["algorithms", "curves"])?;
     options.measured_collectives = measured.map(|index| index == 1);
     let names = NetworkKind::ALL.map(|(_, name)| name);
-    let network = choice(OptionKey::Network, &names)?;
+    let network = choice("network", &names)?;
     options.network = network.map(|index| NetworkKind::ALL[index].0);
     options.check_together()?;
     options.check_machine(machine)?;

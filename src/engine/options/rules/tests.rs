@@ -77,7 +77,7 @@ fn options_of_compute_need_kernels_that_they_price() {
         let mut options = ReplayOptions::with(|options| options.compute = model);
         let refusal = options.set_efficiency(half).unwrap_err();
         assert_eq!(refusal, OptionRefusal::NotByRoofline(Box::new(model)));
-        assert_eq!(refusal.key(), OptionKey::Efficiency);
+        assert_eq!(refusal.key(), SettingKey::Efficiency);
         assert_eq!(options.compute, model);
     }
     let elsewhere = |options: &mut ReplayOptions| {
@@ -145,14 +145,14 @@ fn curves_and_launches_need_a_machine_that_has_them() {
 #[test]
 fn options_of_networks_need_simulated_communication() {
     type Change = fn(&mut ReplayOptions);
-    let changes: [(Change, OptionKey); 4] = [
+    let changes: [(Change, SettingKey); 4] = [
         (
             |options| options.network = Some(NetworkKind::Links),
-            OptionKey::Network,
+            SettingKey::Network,
         ),
-        (|options| options.aggregate = true, OptionKey::Aggregate),
-        (|options| options.stepwise = true, OptionKey::Stepwise),
-        (|options| options.links = true, OptionKey::Links),
+        (|options| options.aggregate = true, SettingKey::Aggregate),
+        (|options| options.stepwise = true, SettingKey::Stepwise),
+        (|options| options.links = true, SettingKey::Links),
     ];
     for (change, key) in changes {
         for comm in [CommTiming::Captured, CommTiming::Recorded] {
@@ -163,12 +163,5 @@ fn options_of_networks_need_simulated_communication() {
             assert_eq!(refusal, OptionRefusal::NotSimulated(key, comm));
             assert!(refusal.to_string().contains(&format!(" as {comm}\n")));
         }
-    }
-}
-
-#[test]
-fn keys_are_in_the_order_of_their_names() {
-    for (i, (key, name)) in OptionKey::ALL.into_iter().enumerate() {
-        assert_eq!((key as usize, key.name()), (i, name));
     }
 }
