@@ -150,6 +150,31 @@ impl SettingKey {
     }
 }
 
+/// A value of a setting that is one of a few, each with a word.
+pub trait Choice: Copy + PartialEq + 'static {
+    /// The values with their words, as files have them, and what they do.
+    const CHOICES: &'static [(Self, &'static str, &'static str)];
+
+    /// Returns its word, which is empty if a setting means the value only by its absence.
+    fn word(self) -> &'static str {
+        let found = Self::CHOICES.iter().find(|(value, ..)| *value == self);
+        found.map_or("", |(_, word, _)| *word)
+    }
+
+    /// Returns the value of a word.
+    ///
+    /// # Errors
+    ///
+    /// The words that are expected.
+    fn parse(text: &str) -> Result<Self, String> {
+        let found = Self::CHOICES.iter().find(|(_, word, _)| *word == text);
+        found.map(|(value, ..)| *value).ok_or_else(|| {
+            let words: Vec<&str> = Self::CHOICES.iter().map(|(_, word, _)| *word).collect();
+            format!("expected one of {}", words.join(", "))
+        })
+    }
+}
+
 struct PlainKey(SettingKey);
 
 impl fmt::Display for PlainKey {

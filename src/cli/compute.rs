@@ -1,13 +1,15 @@
 //! Pricing of kernels, as arguments and as text in reports.
 
-use chakram_engine::{LaunchMode, OptionRefusal, ReplayOptions};
+use super::output::choices;
+use chakram_base::setting::Choice;
+use chakram_engine::{CollectiveTiming, LaunchMode, OptionRefusal, ReplayOptions};
 use chakram_hardware::compute::{
     ComputeModel, HostTiming, RecordingClass, RooflineEfficiency, parse_efficiency, parse_host,
     parse_model,
 };
 use chakram_hardware::machine::Machine;
 use chakram_report::summary::{KernelBasis, thousands};
-use clap::{Args, ValueEnum};
+use clap::Args;
 use serde_json::{Map, Value};
 
 /// Heading of help.
@@ -31,31 +33,11 @@ pub struct ComputeArgs {
     host: HostTiming,
     /// Launches of kernels, collectives and messages by the machine's host, for traces without host work; by default
     /// eager where kernels are priced by curves, and none otherwise
-    #[arg(long, hide_short_help = true, help_heading = MODEL, value_enum, value_name = "HOW")]
-    launch: Option<LaunchArg>,
+    #[arg(long, hide_short_help = true, help_heading = MODEL, value_parser = choices::<LaunchMode>(), value_name = "HOW")]
+    launch: Option<LaunchMode>,
     /// Uncontended time of collectives; by default as kernels, by curves where they are
-    #[arg(long, hide_short_help = true, help_heading = MODEL, value_enum, value_name = "HOW")]
-    collectives: Option<CollectivesArg>,
-}
-
-/// Launches of a host.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
-pub enum LaunchArg {
-    /// Every kernel and collective by itself, as the machine's [host] has it
-    Eager,
-    /// All of a step at once, as CUDA graphs do
-    Graph,
-    /// In no time
-    None,
-}
-
-/// Source of the time of collectives.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
-pub enum CollectivesArg {
-    /// As measured among as many NPUs of this kind, where the machine has that
-    Curves,
-    /// By the machine's algorithms and links
-    Algorithms,
+    #[arg(long, hide_short_help = true, help_heading = MODEL, value_parser = choices::<CollectiveTiming>(), value_name = "HOW")]
+    collectives: Option<CollectiveTiming>,
 }
 
 /// A machine on which kernels were recorded.
@@ -93,13 +75,8 @@ impl ComputeArgs {
         let mut options = ReplayOptions {
             compute: self.model(),
             host: self.host,
-            launch: match self.launch {
-                Some(LaunchArg::Eager) => LaunchMode::Eager,
-                Some(LaunchArg::Graph) => LaunchMode::Graph,
-                Some(LaunchArg::None) => LaunchMode::None,
-                None => LaunchMode::Auto,
-            },
-            measured_collectives: self.collectives.map(|how| how == CollectivesArg::Curves),
+            launch: self.launch.unwrap_or_default(),
+            collectives: self.collectives,
             ..ReplayOptions::default()
         };
         if let Some(efficiency) = self.efficiency {
@@ -177,8 +154,8 @@ impl ComputeArgs {
             options.insert("efficiency".to_owned(), fraction.into());
         }
         for (key, given) in [
-            ("launch", self.launch.map(word)),
-            ("collectives", self.collectives.map(word)),
+            ("launch", self.launch.map(Choice::word)),
+            ("collectives", self.collectives.map(Choice::word)),
         ] {
             if let Some(word) = given {
                 options.insert(key.to_owned(), word.into());
@@ -195,13 +172,6 @@ impl ComputeArgs {
         }
         self.compute.to_string()
     }
-}
-
-/// The word of an argument.
-fn word(value: impl ValueEnum) -> String {
-    let word = value.to_possible_value();
-    word.map(|word| word.get_name().to_owned())
-        .unwrap_or_default()
 }
 
 /// Formats a factor as people write it, without the digits of its binary form.

@@ -3,12 +3,13 @@
 use super::contents::query;
 use crate::compare::parallel_map;
 use crate::compute::ComputeArgs;
-use crate::output::{CommArg, NetworkArg};
+use crate::output::choices;
 use chakram_archive::{
     self as archive, Archive, BaselineDraft, BaselineRecord, MetadataQuery, WorkloadEntry,
 };
 use chakram_base::units::{Time, parse_percent};
-use chakram_engine::{OptionRefusal, ReplayOptions};
+use chakram_engine::{CommTiming, OptionRefusal, ReplayOptions};
+use chakram_hardware::network::NetworkKind;
 use chakram_studies::regression::{
     self, CheckOutcome, CoveredWorkload, FailedPrediction, WorkloadPrediction, verdict,
 };
@@ -51,11 +52,11 @@ struct KeptOptions {
     #[command(flatten)]
     compute: ComputeArgs,
     /// Source of the durations of collectives and messages
-    #[arg(long, value_enum, default_value_t = CommArg::Model)]
-    comm: CommArg,
+    #[arg(long, value_parser = choices::<CommTiming>(), default_value = "model")]
+    comm: CommTiming,
     /// Network contention model
-    #[arg(long, value_enum)]
-    network: Option<NetworkArg>,
+    #[arg(long, value_parser = choices::<NetworkKind>())]
+    network: Option<NetworkKind>,
 }
 
 impl KeptOptions {
@@ -66,8 +67,8 @@ impl KeptOptions {
 
     fn options(&self) -> Result<ReplayOptions, OptionRefusal> {
         let options = ReplayOptions {
-            comm: self.comm.policy(),
-            network: self.network.map(NetworkArg::model),
+            comm: self.comm,
+            network: self.network,
             ..self.compute.options()?
         };
         options.check_together()?;

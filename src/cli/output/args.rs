@@ -1,10 +1,9 @@
 //! Values of replay options.
 
-use chakram_engine::CommTiming;
-use chakram_hardware::network::NetworkKind;
+use chakram_base::setting::Choice;
 use chakram_report::report_csv::CsvTable;
 use clap::ValueEnum;
-use clap::builder::PossibleValue;
+use clap::builder::{PossibleValue, PossibleValuesParser, TypedValueParser};
 
 /// Format of reports.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
@@ -17,58 +16,18 @@ pub enum ReportFormatArg {
     Csv,
 }
 
-/// Source of durations of communication.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
-pub enum CommArg {
-    /// Simulated on the machine's network
-    Model,
-    /// As captured, waiting included: each rank by itself
-    Captured,
-    /// Transfers as recorded; waiting is simulated
-    Recorded,
-}
-
-impl CommArg {
-    /// Returns how the engine times communication.
-    pub fn policy(self) -> CommTiming {
-        match self {
-            Self::Model => CommTiming::Model,
-            Self::Captured => CommTiming::Captured,
-            Self::Recorded => CommTiming::Recorded,
-        }
-    }
-}
-
-/// Model of the network.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct NetworkArg(NetworkKind);
-
-impl NetworkArg {
-    const ALL: [Self; NetworkKind::ALL.len()] = {
-        let mut all = [Self(NetworkKind::ContentionFree); NetworkKind::ALL.len()];
-        let mut i = 0;
-        while i < all.len() {
-            all[i] = Self(NetworkKind::ALL[i].0);
-            i += 1;
-        }
-        all
-    };
-
-    /// Returns the model of the network.
-    pub fn model(self) -> NetworkKind {
-        self.0
-    }
-}
-
-impl ValueEnum for NetworkArg {
-    fn value_variants<'a>() -> &'a [Self] {
-        &Self::ALL
-    }
-
-    fn to_possible_value(&self) -> Option<PossibleValue> {
-        let [name, summary] = self.0.option();
-        Some(PossibleValue::new(name).help(summary))
-    }
+/// Parses the words of a choice, whose underscores are hyphens here.
+pub fn choices<T: Choice + Send + Sync>() -> impl TypedValueParser<Value = T> {
+    let hyphened = |word: &str| word.replace('_', "-");
+    let values = T::CHOICES.iter().map(move |(_, word, summary)| {
+        // Clap keeps words for as long as the program runs.
+        PossibleValue::new(&*hyphened(word).leak()).help(*summary)
+    });
+    PossibleValuesParser::new(values).map(move |chosen| {
+        let mut all = T::CHOICES.iter();
+        let found = all.find(|(_, word, _)| hyphened(word) == chosen);
+        found.expect("the parser admits these words only").0
+    })
 }
 
 /// Policy for a replay that does not fit into the memory of the NPUs.

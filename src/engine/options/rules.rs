@@ -2,7 +2,7 @@
 //!
 //! The command line, sweeps, scores and archives ask here, so that all of them accept and refuse the same.
 
-use super::{CommTiming, LaunchMode, ReplayOptions};
+use super::{CollectiveTiming, CommTiming, LaunchMode, ReplayOptions};
 use chakram_base::setting::SettingKey;
 use chakram_base::units::Span;
 use chakram_hardware::compute::{ComputeModel, HostTiming, RooflineEfficiency};
@@ -196,7 +196,9 @@ impl ReplayOptions {
             return Err(OptionRefusal::NoHost { machine: name() });
         }
         let mut curves = machine.collective_curves().iter();
-        if self.measured_collectives == Some(true) && curves.all(|curves| curves.is_empty()) {
+        if self.collectives == Some(CollectiveTiming::Curves)
+            && curves.all(|curves| curves.is_empty())
+        {
             return Err(OptionRefusal::NoCollectiveCurves { machine: name() });
         }
         Ok(())

@@ -2,7 +2,8 @@
 
 use super::setting::{SettingKind, Settings, kind};
 use chakram_base::config::{ConfigLiteral, with_values};
-use chakram_engine::{LaunchMode, OptionRefusal, ReplayOptions};
+use chakram_base::setting::Choice;
+use chakram_engine::{CollectiveTiming, LaunchMode, OptionRefusal, ReplayOptions};
 use chakram_hardware::compute::{
     ComputeModel, parse_efficiency, parse_host, parse_model, set_accelerator,
 };
@@ -277,14 +278,6 @@ fn options(settings: &Settings, machine: &Machine) -> Result<ReplayOptions, Poin
         PointRefusal::new(key, format!("`{key}` is {}: {why}", settings[key]))
     };
     let text = |key| Some((key, settings.get(key)?.to_string()));
-    let choice = |key, names: &[&str]| {
-        let Some((key, text)) = text(key) else {
-            return Ok(None);
-        };
-        let found = names.iter().position(|name| *name == text);
-        let expected = || wrong(key, format!("expected one of {}", names.join(", ")));
-        found.map(Some).ok_or_else(expected)
-    };
     let mut options = ReplayOptions::default();
     if let Some((key, text)) = text("compute") {
         options.compute = parse_model(&text).map_err(|why| wrong(key, why))?;
@@ -306,15 +299,16 @@ fn options(settings: &Settings, machine: &Machine) -> Result<ReplayOptions, Poin
     if let Some((key, text)) = text("host") {
         options.host = parse_host(&text).map_err(|why| wrong(key, why))?;
     }
-    let launches = [LaunchMode::None, LaunchMode::Eager, LaunchMode::Graph];
-    if let Some(index) = choice("launch", &["none", "eager", "graph"])? {
-        options.launch = launches[index];
+    if let Some((key, text)) = text("launch") {
+        options.launch = LaunchMode::parse(&text).map_err(|why| wrong(key, why))?;
     }
-    let measured = choice("collectives", &["algorithms", "curves"])?;
-    options.measured_collectives = measured.map(|index| index == 1);
-    let names = NetworkKind::ALL.map(|(_, name)| name);
-    let network = choice("network", &names)?;
-    options.network = network.map(|index| NetworkKind::ALL[index].0);
+    if let Some((key, text)) = text("collectives") {
+        let how = CollectiveTiming::parse(&text).map_err(|why| wrong(key, why))?;
+        options.collectives = Some(how);
+    }
+    if let Some((key, text)) = text("network") {
+        options.network = Some(NetworkKind::parse(&text).map_err(|why| wrong(key, why))?);
+    }
     options.check_together()?;
     options.check_machine(machine)?;
     Ok(options)

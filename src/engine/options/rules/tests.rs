@@ -116,7 +116,7 @@ fn curves_and_launches_need_a_machine_that_has_them() {
             "`compute = curves`: machine `mi300x` has no curves of measured kernels\n  try: `compute = roofline`",
         ),
         (
-            |options| options.measured_collectives = Some(true),
+            |options| options.collectives = Some(CollectiveTiming::Curves),
             "`collectives = curves`: machine `mi300x` has no measured collectives\n  try: `collectives = algorithms`",
         ),
         (
@@ -133,7 +133,7 @@ fn curves_and_launches_need_a_machine_that_has_them() {
         assert_eq!(refusal("dgx-h100", &work, change), "");
     }
     let without: [Change; 3] = [
-        |options| options.measured_collectives = Some(false),
+        |options| options.collectives = Some(CollectiveTiming::Algorithms),
         |options| options.launch = LaunchMode::None,
         |options| options.compute = ComputeModel::RecordedOnly,
     ];
