@@ -2,7 +2,7 @@
 
 use super::evaluate::PointEvaluator;
 use super::point::PointRefusal;
-use super::setting::{SettingKind, kind};
+use super::setting::{SettingKind, is_replay_option, kind};
 use super::study::{PointLimits, Study};
 use chakram_base::config::{self, ConfigError, ConfigLiteral};
 use chakram_hardware::machine;
@@ -131,17 +131,8 @@ fn check_values(study: &Study, text: &str, file: &str) -> Result<(), StudyError>
     let mut names = first.clone();
     names.retain(|key, _| matches!(key.as_str(), "machine" | "model" | "trace"));
     let keys = || study.axes.iter().flat_map(|axis| &axis.keys);
-    let of_options = |key: &String| {
-        let options = [
-            "network",
-            "compute",
-            "efficiency",
-            "host",
-            "launch",
-            "collectives",
-        ];
-        options.contains(&key.as_str()) || key == "machine" || key.starts_with("machine.")
-    };
+    let of_options =
+        |key: &String| is_replay_option(key) || key == "machine" || key.starts_with("machine.");
     if let Err(refusal) = evaluator.resolve(&names)
         && !of_plans(&refusal)
         && !(refusal.is_option && keys().any(of_options))
