@@ -1,6 +1,7 @@
 //! `chakram astra-sim`: a run on the files and flags of ASTRA-sim, with its results.
 
-use super::output::{ReportDestination, ReportFormatArg, TimelineArgs, choices};
+use super::flags::choices;
+use super::output::{ReportDestination, ReportFormatArg, TimelineArgs};
 use crate::load::with_progress;
 use chakram_astra_sim::{AnalyticalNetwork, AstraFlags, InputNote, Quirk, QuirkSet};
 use chakram_jobs::{AstraSimJob, JobError};

@@ -1,6 +1,6 @@
 //! Pricing of kernels, as arguments and as text in reports.
 
-use super::output::choices;
+use super::flags::choices;
 use chakram_base::setting::Choice;
 use chakram_engine::{CollectiveTiming, LaunchMode, OptionRefusal, ReplayOptions};
 use chakram_hardware::compute::{

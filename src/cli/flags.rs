@@ -1,6 +1,7 @@
-//! Flags of the settings that the library's messages refer to.
+//! Flags of the settings that the library's messages refer to, and words of their values.
 
-use chakram_base::setting::SettingKey;
+use chakram_base::setting::{Choice, SettingKey};
+use clap::builder::{PossibleValue, PossibleValuesParser, TypedValueParser};
 use std::fmt::{self, Write};
 
 /// Writes the flag of a setting, for messages.
@@ -40,6 +41,20 @@ pub fn with_flags(text: &str) -> String {
         out += rest;
     }
     out
+}
+
+/// Parses the words of a choice, whose underscores are hyphens here.
+pub fn choices<T: Choice + Send + Sync>() -> impl TypedValueParser<Value = T> {
+    let hyphened = |word: &str| word.replace('_', "-");
+    let values = T::CHOICES.iter().map(move |(_, word, summary)| {
+        // Clap keeps words for as long as the program runs.
+        PossibleValue::new(&*hyphened(word).leak()).help(*summary)
+    });
+    PossibleValuesParser::new(values).map(move |chosen| {
+        let mut all = T::CHOICES.iter();
+        let found = all.find(|(_, word, _)| hyphened(word) == chosen);
+        found.expect("the parser admits these words only").0
+    })
 }
 
 #[cfg(test)]

@@ -1,7 +1,8 @@
 //! `chakram inspect`: contents of a trace or a job.
 
+use super::flags::choices;
 use super::load::VerifyArg;
-use super::output::{ReportDestination, choices};
+use super::output::ReportDestination;
 use super::progress::Progress;
 use super::terminal;
 use chakram_analysis::inspect::render::{self, InspectTable, NodeList, PathReport, RenderHints};

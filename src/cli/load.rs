@@ -1,6 +1,6 @@
 //! Options of a job's traces, and progress while they are loaded.
 
-use super::output::choices;
+use super::flags::choices;
 use super::progress::Progress;
 use super::terminal;
 use chakram_base::ids::{MAX_NPUS, Npu};

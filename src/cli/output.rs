@@ -2,6 +2,7 @@
 
 use super::compute::{ComputeArgs, MODEL};
 use super::custom_algorithm;
+use super::flags::choices;
 use super::load::parse_map;
 use super::progress::{Progress, shown};
 use super::terminal;
@@ -29,7 +30,7 @@ mod destination;
 mod render;
 mod timeline_file;
 
-pub use args::{OnMemoryOverflow, ReportFormatArg, ReportTableArg, choices};
+pub use args::{OnMemoryOverflow, ReportFormatArg, ReportTableArg};
 pub use destination::ReportDestination;
 pub use timeline_file::{TimelineArgs, TimelineFile};
 

@@ -1,6 +1,6 @@
 //! `chakram scale`: a job of more or fewer ranks.
 
-use super::output::choices;
+use super::flags::choices;
 use super::progress::Progress;
 use super::terminal;
 use super::traces::{self, InputArgs, OutputArgs, SummaryFormatArg, TraceTarget};

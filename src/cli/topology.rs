@@ -1,6 +1,6 @@
 //! `chakram topology`: graphs of chips, their numbers, and searches among them.
 
-use super::output::choices;
+use super::flags::choices;
 use chakram_base::config;
 use chakram_hardware::topology::chip_graph::{
     ChipGraph, ChipGraphSummary, LinkInterpolation, LinkTechnology, MOST_CHIPS,

@@ -1,8 +1,9 @@
 //! `chakram validate`: defects of traces, before anything is replayed.
 
 use super::compare::parallel_map;
+use super::flags::choices;
 use super::load::VerifyArg;
-use super::output::{ReportDestination, choices, load_machine};
+use super::output::{ReportDestination, load_machine};
 use chakram_analysis::validate::{
     DefectCounts, ReportedTrace, ValidateOptions, ValidatedTrace, ValidationReport,
     ValidationStyle, to_json, to_text,

@@ -3,7 +3,7 @@
 use super::contents::query;
 use crate::compare::parallel_map;
 use crate::compute::ComputeArgs;
-use crate::output::choices;
+use crate::flags::choices;
 use chakram_archive::{
     self as archive, Archive, BaselineDraft, BaselineRecord, MetadataQuery, WorkloadEntry,
 };

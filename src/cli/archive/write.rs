@@ -1,6 +1,6 @@
 //! `chakram archive create` and `add`.
 
-use crate::output::choices;
+use crate::flags::choices;
 use crate::progress::Progress;
 use chakram_archive::{
     self as archive, CompressionLevel, MeasuredTimes, MetadataValue, WorkloadDraft,

@@ -1,9 +1,7 @@
 //! Values of replay options.
 
-use chakram_base::setting::Choice;
 use chakram_report::report_csv::CsvTable;
 use clap::ValueEnum;
-use clap::builder::{PossibleValue, PossibleValuesParser, TypedValueParser};
 
 /// Format of reports.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
@@ -14,20 +12,6 @@ pub enum ReportFormatArg {
     Json,
     /// One table as comma-separated values
     Csv,
-}
-
-/// Parses the words of a choice, whose underscores are hyphens here.
-pub fn choices<T: Choice + Send + Sync>() -> impl TypedValueParser<Value = T> {
-    let hyphened = |word: &str| word.replace('_', "-");
-    let values = T::CHOICES.iter().map(move |(_, word, summary)| {
-        // Clap keeps words for as long as the program runs.
-        PossibleValue::new(&*hyphened(word).leak()).help(*summary)
-    });
-    PossibleValuesParser::new(values).map(move |chosen| {
-        let mut all = T::CHOICES.iter();
-        let found = all.find(|(_, word, _)| hyphened(word) == chosen);
-        found.expect("the parser admits these words only").0
-    })
 }
 
 /// Policy for a replay that does not fit into the memory of the NPUs.

@@ -1,6 +1,6 @@
 //! Options of `chakram schedule`.
 
-use crate::output::choices;
+use crate::flags::choices;
 use chakram_base::units::{Bandwidth, Bytes, Span};
 use chakram_hardware::compute::{LoopNestModel, parse_loop_nest};
 use chakram_hardware::topology::chip_graph::{LinkInterpolation, LinkTechnology};
