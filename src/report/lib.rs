@@ -36,6 +36,7 @@ mod replay;
 pub mod report_csv;
 pub mod report_text;
 pub mod spans;
+mod straddling;
 pub mod summary;
 pub mod table;
 pub mod text;

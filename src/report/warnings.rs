@@ -1,6 +1,6 @@
 //! Warnings of a report: the reasons why its numbers may be other than they seem.
 
-use super::Report;
+use super::{Report, straddling};
 use super::summary::thousands;
 use chakram_base::units::Span;
 use chakram_engine::CompiledReplay;
@@ -87,6 +87,7 @@ pub(super) fn warnings(report: &Report, prepared: &CompiledReplay<'_>) -> Vec<St
         "{} communication nodes are marked as host work; they carry sizes, so they are replayed \
          as communication",
     );
+    warnings.extend(straddling::warnings(&report.collectives, prepared));
     warnings.extend(report.unknown_memory());
     warnings
 }
