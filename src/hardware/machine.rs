@@ -261,7 +261,8 @@ impl Machine {
     /// Returns the least size of the outermost dimension with which the machine takes `ranks` ranks; the other dimensions
     /// stay.
     pub fn outermost_size_for(&self, ranks: u128) -> u128 {
-        let (_, inner) = (self.topology.dimensions().split_last()).expect("machines have dimensions");
+        let (_, inner) =
+            (self.topology.dimensions().split_last()).expect("machines have dimensions");
         let unit: u128 = inner.iter().map(|d| u128::from(d.size)).product();
         let large = |domain: &&RankDomain| ranks > u128::from(domain.npus);
         let usable = match self.rank_domain.as_ref().filter(large) {

@@ -5,7 +5,6 @@
 //! are spread unevenly. Groups that a plan spreads on purpose, as data parallelism over nodes, do neither.
 
 use super::collectives::CollectiveRow;
-use super::replay::group_label;
 use super::summary::thousands;
 use chakram_base::setting::SettingKey;
 use chakram_base::units::Span;
@@ -40,7 +39,10 @@ pub(super) fn warnings(rows: &[CollectiveRow], prepared: &CompiledReplay<'_>) ->
             npus.iter().any(|npu| Some(npu.0 / domain) != first)
         };
         let mut families: BTreeMap<CollectiveFamily<'_>, FamilyPlaces<'_>> = BTreeMap::new();
-        for row in rows.iter().filter(|row| (2..=domain).contains(&row.members)) {
+        for row in rows
+            .iter()
+            .filter(|row| (2..=domain).contains(&row.members))
+        {
             let family = families
                 .entry((row.role.as_deref(), row.kind, row.members))
                 .or_default();
@@ -59,7 +61,7 @@ pub(super) fn warnings(rows: &[CollectiveRow], prepared: &CompiledReplay<'_>) ->
             };
             let (count, all) = (across.len(), across.len() + inside.len());
             let role = role.map_or(String::new(), |role| format!("`{role}` "));
-            let label = group_label(prepared, &groups[example.group_index as usize]);
+            let label = &example.group;
             let mut text = format!(
                 "{} of {} {role}groups of {members} ranks are in several domains `{}` of {domain} NPUs, such as {label}: ",
                 thousands(count as u64),
@@ -95,7 +97,10 @@ pub(super) fn warnings(rows: &[CollectiveRow], prepared: &CompiledReplay<'_>) ->
 /// Returns the mean transfer of a call, or `None` without calls.
 fn mean_transfer(rows: &[&CollectiveRow]) -> Option<Span> {
     let calls: u64 = rows.iter().map(|row| row.tally.calls).sum();
-    let transfer: u128 = rows.iter().map(|row| u128::from(row.tally.transfer.0)).sum();
+    let transfer: u128 = rows
+        .iter()
+        .map(|row| u128::from(row.tally.transfer.0))
+        .sum();
     let mean = transfer.checked_div(calls.into())?;
     Some(Span(u64::try_from(mean).unwrap_or(u64::MAX)))
 }

@@ -1,7 +1,7 @@
 //! Warnings of a report: the reasons why its numbers may be other than they seem.
 
-use super::{Report, straddling};
 use super::summary::thousands;
+use super::{Report, straddling};
 use chakram_base::units::Span;
 use chakram_engine::CompiledReplay;
 use chakram_trace::graph::GraphRepairs;

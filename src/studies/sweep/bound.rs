@@ -271,10 +271,9 @@ impl NodePrices<'_> {
                 }
                 let members: Vec<Npu> = match &key.0 {
                     None => (0..self.ranks).map(|rank| self.npu(rank)).collect(),
-                    Some(name) => self
-                        .groups
-                        .get(name)
-                        .map_or(Vec::new(), |ranks| ranks.iter().map(|r| self.npu(*r)).collect()),
+                    Some(name) => self.groups.get(name).map_or(Vec::new(), |ranks| {
+                        ranks.iter().map(|r| self.npu(*r)).collect()
+                    }),
                 };
                 let last = least_time(self.point, kind, bytes, &members);
                 self.collectives.insert(key, last);
@@ -399,7 +398,9 @@ fn relaxed(
         let mut sink = RankNodes {
             prices: NodePrices {
                 point,
-                class: point.machine.class(point.machine.npu_of_rank(*rank, job.ranks())),
+                class: point
+                    .machine
+                    .class(point.machine.npu_of_rank(*rank, job.ranks())),
                 groups: &groups,
                 ranks: job.ranks(),
                 kernels: BTreeMap::new(),

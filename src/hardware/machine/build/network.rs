@@ -84,7 +84,12 @@ pub(super) fn network(root: &ConfigTable<'_>) -> Result<NetworkSection, ConfigEr
             if rank_domain.is_some() {
                 return Err(field.refuse("a second one", "`ranks` in one dimension only"));
             }
-            rank_domain = Some(self::rank_domain(&field, index, dimension.size, npus as u32)?);
+            rank_domain = Some(self::rank_domain(
+                &field,
+                index,
+                dimension.size,
+                npus as u32,
+            )?);
         }
         if let Some(field) = table.get("scalable") {
             scalable = field.flag()?;
