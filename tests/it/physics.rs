@@ -33,6 +33,7 @@ mod groups;
 mod hierarchy;
 mod in_switch;
 mod launches;
+mod laws;
 mod lines;
 mod links;
 mod loads;
