@@ -13,7 +13,7 @@ use super::plan::{NONE, ReplayPlan};
 use super::run_settings::RunSettings;
 use chakram_base::ids::{NodeIndex, Npu};
 use chakram_base::units::{BufferShare, Time};
-use chakram_hardware::network::{NetworkBackend, NetworkMessage, PortRange};
+use chakram_hardware::network::{MessageTurn, NetworkBackend, NetworkMessage, PortRange};
 use std::collections::VecDeque;
 
 mod recorded;
@@ -92,6 +92,7 @@ fn between_ranks(
         tell_injected,
         sole_sender: true,
         order: 0,
+        turn: MessageTurn::default(),
     }
 }
 

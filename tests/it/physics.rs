@@ -64,4 +64,5 @@ mod tiles;
 mod trains;
 mod turns;
 mod unequal;
+mod waiting;
 mod wires;

@@ -10,20 +10,22 @@
 //! is free at i
 //!
 //! - begins to leave at b = max(t, e), has left at b + s, and holds the egress until b + s_e,
-//! - enters from max(b + α + s - s_i, i) on, when no byte will be waited for any more, and has arrived s_i later.
+//! - enters from c = max(b + α, i) on, holds the ingress until c + s_i, and has arrived at max(c + s_i, b + α + s).
 //!
+//! A message that comes before its turn ([`MessageTurn`](super::MessageTurn)) delays none that its receiver takes before it.
 //! Where both links at the ends are faster than the slowest one, b + α is at least s after that of the message before it
 //! between the same NPUs. Every model with contention has these servers and more, so none is faster than this one.
 //!
 //! Each port is two busy-until calendars, so a message costs constant time and no queue. The ingress serves messages
-//! in the order in which they are ready for it, ties by [`NetworkMessage::order`]. If all messages that enter a
+//! in the order in which their first bytes reach it, ties by [`NetworkMessage::order`]. If all messages that enter a
 //! port come from one sender, that is the order of submission and the end is known at once; otherwise it is determined
-//! when the message is there.
+//! when the first byte arrives.
 
 use super::contended::ContentionScope;
 use super::contended::route::{link, route};
 use super::{
-    DeliveryNotice, EventScheduler, NetworkBackend, NetworkEvent, NetworkMessage, PortRange,
+    DeliveryNotice, EventScheduler, MessageTurn, NetworkBackend, NetworkEvent, NetworkMessage,
+    PortRange,
 };
 use crate::topology::{LinePattern, Topology};
 use chakram_base::ids::Npu;
@@ -34,6 +36,9 @@ use std::collections::BTreeMap;
 struct PortCalendar {
     egress: Time,
     ingress: Time,
+    /// Turn of the message that entered last, and when the ingress was free of the others.
+    last: MessageTurn,
+    others: Time,
 }
 
 /// A message that has left and whose first byte is not there yet.
@@ -41,6 +46,9 @@ struct PortCalendar {
 struct ArrivingMessage {
     to: u32,
     serialization: Span,
+    /// How much longer its last byte takes than through the port alone.
+    tail: Span,
+    turn: MessageTurn,
 }
 
 /// The model's state: the calendars of the open ports.
@@ -135,22 +143,24 @@ impl NetworkBackend for ContentionFreeNetwork<'_> {
             passes = begin.max(*free);
             *free = passes + slowest;
         }
-        let serialization = into;
-        let ready = passes + path.first_byte(message.amount) + (slowest - into);
+        let first_byte = passes + path.first_byte(message.amount);
+        let arriving = ArrivingMessage {
+            to: message.to.0,
+            serialization: into,
+            tail: slowest - into,
+            turn: message.turn,
+        };
         if message.sole_sender {
-            let delivered = self.enter(ready, message.to.0, serialization);
+            let delivered = self.enter(first_byte, arriving);
             agenda.schedule(delivered, NetworkEvent::Delivered(message.op));
         } else {
             let op = message.op as usize;
             if op >= self.arriving.len() {
                 self.arriving.resize(op + 1, ArrivingMessage::default());
             }
-            self.arriving[op] = ArrivingMessage {
-                to: message.to.0,
-                serialization,
-            };
+            self.arriving[op] = arriving;
             let (order, op) = (message.order, message.op);
-            agenda.schedule(ready, NetworkEvent::FirstByte { order, op });
+            agenda.schedule(first_byte, NetworkEvent::FirstByte { order, op });
         }
     }
 
@@ -166,8 +176,7 @@ impl NetworkBackend for ContentionFreeNetwork<'_> {
             NetworkEvent::Injected(op) => notices.push(DeliveryNotice::Injected(op)),
             NetworkEvent::Delivered(op) => notices.push(DeliveryNotice::Delivered(op)),
             NetworkEvent::FirstByte { op, .. } => {
-                let ArrivingMessage { to, serialization } = self.arriving[op as usize];
-                let delivered = self.enter(now, to, serialization);
+                let delivered = self.enter(now, self.arriving[op as usize]);
                 if delivered == now {
                     // Nothing follows the first byte, so it takes no further round either.
                     notices.push(DeliveryNotice::Delivered(op));
@@ -183,12 +192,21 @@ impl NetworkBackend for ContentionFreeNetwork<'_> {
 }
 
 impl ContentionFreeNetwork<'_> {
-    /// Arrival time of a message that is ready for port `to` at `ready`.
+    /// Arrival time of a message whose first byte is at its port at `first_byte`.
     #[inline]
-    fn enter(&mut self, ready: Time, to: u32, serialization: Span) -> Time {
-        let ingress = &mut self.calendars[to as usize].ingress;
-        *ingress = ready.max(*ingress) + serialization;
-        *ingress
+    fn enter(&mut self, first_byte: Time, message: ArrivingMessage) -> Time {
+        let port = &mut self.calendars[message.to as usize];
+        let MessageTurn { strand, step } = port.last;
+        let is_early = strand == message.turn.strand && step > message.turn.step;
+        let free = if is_early { port.others } else { port.ingress };
+        let end = first_byte.max(free) + message.serialization;
+        if is_early {
+            port.others = end;
+            port.ingress = end.max(port.ingress);
+        } else {
+            (port.others, port.ingress, port.last) = (port.ingress, end, message.turn);
+        }
+        end.max(first_byte + message.serialization + message.tail)
     }
 }
 
@@ -275,6 +293,7 @@ mod tests {
                 tell_injected: true,
                 sole_sender,
                 order: 0,
+                turn: Default::default(),
             };
             network.submit(Time::ZERO, &message, &mut log);
         };
@@ -324,6 +343,7 @@ mod tests {
                     tell_injected: false,
                     sole_sender: false,
                     order: order[op as usize],
+                    turn: Default::default(),
                 };
                 network.submit(Time::ZERO, &message, &mut log);
             }

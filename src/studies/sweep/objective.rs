@@ -181,6 +181,17 @@ mod tests {
     use super::*;
 
     #[test]
+    fn parts_of_files_without_a_bubble_are_read() {
+        let read = |parts: &str| {
+            let text = format!(r#"{{"time_ps": 9, "npus": 1, "parts_ps": {parts}}}"#);
+            serde_json::from_str::<PointMeasures>(&text).map(|measures| measures.parts_ps)
+        };
+        assert_eq!(read("[1,2,3,4,5]").unwrap(), [1, 2, 3, 4, 5, 0]);
+        assert_eq!(read("[1,2,3,4,5,6]").unwrap(), [1, 2, 3, 4, 5, 6]);
+        assert!(read("[1,2,3,4,5,6,7]").is_err());
+    }
+
+    #[test]
     fn objectives_follow_from_measures_and_prices() {
         // 2 s on 4 NPUs, busy 1.5 s: 4 x (700 x 1.5 + 100 x 0.5) = 4400 J; 3.6 an hour: 3.6 x 4 x 2 / 3600 = 0.008.
         let measures = PointMeasures {

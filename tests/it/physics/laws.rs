@@ -192,11 +192,18 @@ fn slack(replay: &Replay) -> u64 {
 /// Compares every model with the one that has no contention.
 fn check_models(seed: u64, machine: &Machine, workload: &Workload, told: &str) -> Vec<String> {
     let free = replay_with(workload, machine, &over(NetworkModel::ContentionFree));
-    let stepwise = ReplayOptions::with(|o| o.stepwise = true);
+    let stepwise = ReplayOptions::with(|o| {
+        o.network = Some(NetworkModel::ContentionFree);
+        o.stepwise = true;
+    });
     let steps = replay_with(workload, machine, &stepwise);
     let mut broken = Vec::new();
     if steps.ps() != free.ps() {
-        broken.push(format!("{seed}: {} ps stepwise, {}", steps.ps(), free.ps()));
+        broken.push(format!(
+            "{seed}: {} ps stepwise, {} ps: {told}",
+            steps.ps(),
+            free.ps()
+        ));
     }
     for model in CONTENDED {
         let found = replay_with(workload, machine, &over(model));
@@ -242,7 +249,12 @@ fn single(seed: u64) -> Vec<String> {
     }
     let workload = job(&ranks, &[(GROUPS[0], &members)]);
     let op = ranks[members[0] as usize][0].op;
-    let told = format!("{op:?} of {members:?} on {}", dims_text(&dims));
+    let told = format!(
+        "{op:?} of {members:?} on {}; {} chunks, {}",
+        dims_text(&dims),
+        machine.pipeline().chunks,
+        machine.topology().switching()
+    );
     check_models(seed, &machine, &workload, &told)
 }
 
@@ -252,7 +264,13 @@ fn ordered(seed: u64) -> Vec<String> {
     let (dims, machine) = machine(&mut draw);
     let steps = 2 + draw.below(12);
     let job = RandomJob::new(&mut draw, machine.topology().npus(), steps);
-    check_models(seed, &machine, &job.workload(), &dims_text(&dims))
+    let told = format!(
+        "{}; {} chunks, {}",
+        dims_text(&dims),
+        machine.pipeline().chunks,
+        machine.topology().switching()
+    );
+    check_models(seed, &machine, &job.workload(), &told)
 }
 
 /// Parts of an NPU's time: compute, transfer, waiting of collectives, waiting of messages, other.
@@ -398,6 +416,16 @@ fn attributed(seed: u64) -> Vec<String> {
 fn hold(law: fn(u64) -> Vec<String>, seeds: std::ops::Range<u64>) {
     let count = seeds.end - seeds.start;
     let broken: Vec<String> = seeds.flat_map(law).collect();
+    if let Ok(path) = std::env::var("OUT") {
+        std::fs::write(
+            path,
+            broken.join(
+                "
+",
+            ),
+        )
+        .unwrap();
+    }
     let shown = broken
         .iter()
         .take(12)
