@@ -59,17 +59,18 @@ fn part(row: &NpuRow, part: TimeCategory) -> Span {
 
 /// Writes where the time of each goes.
 pub(super) fn table(out: &mut String, report: &Report, style: TextStyle) -> std::fmt::Result {
-    let mut headings = vec![
-        left("RANKS", 14),
-        left("NPU class", 12),
-        right("compute", 14),
-        right("exposed comm", 16),
-    ];
     // Only pipelines have a bubble.
     let has_bubble = |row: &NpuRow| part(row, TimeCategory::Bubble) > Span::ZERO;
     let bubble = report.rows.iter().any(has_bubble);
-    headings.extend(bubble.then(|| right("bubble", 14)));
-    headings.extend([right("memory", 14), right("host", 14), right("idle", 14)]);
+    let width = if bubble { 12 } else { 14 };
+    let mut headings = vec![
+        left("RANKS", 14),
+        left("NPU class", 12),
+        right("compute", width),
+        right("exposed comm", width + 2),
+    ];
+    headings.extend(bubble.then(|| right("bubble", width)));
+    headings.extend(["memory", "host", "idle"].map(|name| right(name, width)));
     let mut table = TextTable::new(headings);
     // Neighbours that are alike share a line.
     let parts = |row: &NpuRow| (row.time.parts, row.time.communicating);
