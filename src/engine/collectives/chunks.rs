@@ -13,6 +13,7 @@ use chakram_base::ids::{NodeIndex, Position, StageIndex};
 use chakram_base::units::Time;
 use chakram_hardware::collective::{LinePosition, ScriptEvent, SendStep};
 use chakram_hardware::network::{MessageTurn, NetworkBackend, NetworkMessage};
+use chakram_hardware::topology::SwitchingMode;
 use chakram_hardware::topology::Topology;
 
 /// Last stage with an order of its own in a message's content key, which has 27 bits; later stages are alike in it.
@@ -331,7 +332,8 @@ impl<M: CollectiveModel> ChunkExecutor<'_, M> {
             tell_injected: state.leaving,
             sole_sender: !self.backend.is_paced(assignment),
             order: u32::from(number.0.min(LAST_ORDER)) << POSITION_BITS | position.0,
-            turn: if group.extent.regular {
+            // In step with the closed forms: on a sub-grid with ideal switching, whatever reaches a port first is first.
+            turn: if group.extent.regular && topology.switching() == SwitchingMode::IDEAL {
                 MessageTurn::default()
             } else {
                 MessageTurn {
