@@ -202,7 +202,10 @@ fn check_models(
     told: &str,
 ) -> Vec<String> {
     let chunks = machine.pipeline().chunks.get();
-    let ideal = machine.topology().switching() == SwitchingMode::IDEAL;
+    let topology = machine.topology();
+    let ideal = topology.switching() == SwitchingMode::IDEAL;
+    let mut shapes = topology.dimensions().iter().map(|of| of.shape);
+    let meets = shapes.any(|shape| shape == DimensionShape::Mesh);
     let free = replay_with(workload, machine, &over(NetworkModel::ContentionFree));
     let stepwise = ReplayOptions::with(|o| {
         o.network = Some(NetworkModel::ContentionFree);
@@ -220,7 +223,13 @@ fn check_models(
     for model in CONTENDED {
         let found = replay_with(workload, machine, &over(model));
         let message = alone && free.log.records.is_empty();
-        let may_reorder = chunks > 1 || model == NetworkModel::FairSharing || !(alone || ideal);
+        // On a mesh, messages of a group also meet on links between other members.
+        let in_order = match model {
+            NetworkModel::Ports => true,
+            NetworkModel::FairSharing => false,
+            _ => !meets,
+        };
+        let may_reorder = !in_order || chunks > 1 || !(alone || ideal);
         if found.ps() < least(free.ps(), &found, may_reorder && !message) {
             broken.push(format!(
                 "{seed}: {model} {} ps, contention-free {} ps: {told}",
