@@ -37,7 +37,7 @@ mod traced;
 pub use capacity::{find_capacity, sweep};
 pub use error::ServeError;
 pub use import::{ImportOptions, MeasurementSummary, import, platform_file};
-pub use jobs::{ConvolutionTasks, JobGraph, JobLowering, VectorJob};
+pub use jobs::{ConvolutionTasks, JobBranches, JobGraph, JobLowering, VectorJob};
 pub use observe::{CompletedRequest, NoRequestObserver, RequestObserver, ServedJob};
 pub use platform::{CoreClock, MeasuredLatency, Platform, platform_text};
 pub use presets::{PRESETS, PlatformPreset};
