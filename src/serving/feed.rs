@@ -156,14 +156,10 @@ pub(super) fn run<'s>(
     let models = || order.models.iter().map(|&model| &prepared.models[model]);
     let jobs = models().map(|model| match model.trace() {
         Some(_) => Ok(None),
-        None => program(model).map(Some),
+        None => model_program(model).map(Some),
     });
     let jobs = jobs.collect::<Result<Vec<Option<Workload>>, ServeError>>()?;
-    // The server answers the jobs of these, so nothing of the machine may come between.
-    let bare = ReplayOptions::with(|options| {
-        options.launch = LaunchMode::None;
-        options.measured_collectives = Some(false);
-    });
+    let bare = bare_options();
     let programs = models().zip(&jobs).map(|(model, job)| {
         let compiled = match (model.trace(), job) {
             (Some(trace), _) => {
@@ -189,12 +185,30 @@ pub(super) fn run<'s>(
     server.into_inner().finish()
 }
 
-/// The program of a model: a node for each job, in their order.
-fn program(model: &PreparedModel<'_>) -> Result<Workload, ServeError> {
-    let unfit = |error: &dyn std::fmt::Display| {
-        ServeError::Unfit(format!("model {:?}: {error}", model.served.name))
+/// Options of programs whose jobs are answered, so that nothing of the machine may come between.
+pub(super) fn bare_options() -> ReplayOptions {
+    ReplayOptions::with(|options| {
+        options.launch = LaunchMode::None;
+        options.measured_collectives = Some(false);
+    })
+}
+
+fn model_program(model: &PreparedModel<'_>) -> Result<Workload, ServeError> {
+    let after = |job: u32| match model.vectors() {
+        Some(vectors) => vectors.after(job).to_vec(),
+        None => job.checked_sub(1).into_iter().collect(),
     };
-    let jobs = model.job_count();
+    program(&model.served.name, model.job_count(), &after)
+}
+
+/// A program with a node for each of `jobs` jobs of `model`, in their order.
+pub(super) fn program(
+    model: &str,
+    jobs: u32,
+    after: &dyn Fn(u32) -> Vec<u32>,
+) -> Result<Workload, ServeError> {
+    let unfit =
+        |error: &dyn std::fmt::Display| ServeError::Unfit(format!("model {model:?}: {error}"));
     let mut graph = GraphBuilder::new(0, DependencyPolicy::Data, jobs.into());
     let op = || Op::Compute {
         flops: 0,
@@ -206,18 +220,8 @@ fn program(model: &PreparedModel<'_>) -> Result<Workload, ServeError> {
         // Kernels without a duration have no price; the server answers another.
         node.recorded = Span::from_us(1);
         node.micros = 1;
-        let after: Vec<u64> = match model.vectors() {
-            Some(vectors) => vectors
-                .after(job)
-                .iter()
-                .map(|&j| u64::from(j) + 1)
-                .collect(),
-            None => (0..job)
-                .last()
-                .map(|j| u64::from(j) + 1)
-                .into_iter()
-                .collect(),
-        };
+        let after = after(job).into_iter().map(|other| u64::from(other) + 1);
+        let after: Vec<u64> = after.collect();
         graph.node(&node, &after).map_err(|error| unfit(&error))?;
     }
     let (graph, binding) = graph.finish().map_err(|error| unfit(&error))?;

@@ -33,6 +33,7 @@ mod tables;
 mod timeline;
 mod trace_job;
 mod traced;
+mod unloaded;
 
 pub use capacity::{find_capacity, sweep};
 pub use error::ServeError;

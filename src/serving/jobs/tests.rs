@@ -144,7 +144,11 @@ fn tables_run_beside_one_another() {
         };
         depth(&lowered(model, tokens, lowering))
     };
-    let all = [JobBranches::Tables, JobBranches::Parallel, JobBranches::InOrder];
+    let all = [
+        JobBranches::Tables,
+        JobBranches::Parallel,
+        JobBranches::InOrder,
+    ];
     // 26 tables, 3 jobs of the perceptron below, which the tables do not wait for, and 4 above.
     let shapes = all.map(|branches| shape("dlrm", None, branches));
     assert_eq!(shapes, [(33, 7), (33, 7), (33, 33)]);
