@@ -22,6 +22,7 @@ mod platform;
 mod policy;
 mod prepared;
 mod presets;
+mod program;
 mod random;
 mod recorder;
 mod report;

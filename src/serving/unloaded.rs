@@ -2,8 +2,8 @@
 
 use super::cores::CoreArray;
 use super::error::ServeError;
-use super::feed;
 use super::jobs::JobGraph;
+use super::program;
 use chakram_base::ids::Npu;
 use chakram_base::units::{Span, Time};
 use chakram_engine::{
@@ -32,7 +32,7 @@ impl UnloadedJobs {
             true => None,
             false => {
                 let after = |job| graph.after(job).to_vec();
-                let workload = feed::program(model, count, &after)?;
+                let workload = program::of_jobs(model, count, &after)?;
                 Some((workload, Machine::of_answered_jobs("processors")))
             }
         };
@@ -57,7 +57,7 @@ impl UnloadedJobs {
             });
             return Ok(times.sum());
         };
-        let program = CompiledReplay::new(workload, machine, &feed::bare_options())
+        let program = CompiledReplay::new(workload, machine, &program::bare_options())
             .map_err(|refusal| ServeError::Replay(refusal.into()))?;
         let mut processor = IdleCores {
             cores: CoreArray::new(cores),
