@@ -1,6 +1,6 @@
 //! `chakram score`: predictions against measured runs.
 
-use super::compute::{ComputeArgs, refusal_with_flags, score_error};
+use super::compute::ComputeArgs;
 use super::output::ReportDestination;
 use super::terminal;
 use chakram_base::config;
@@ -9,8 +9,8 @@ use chakram_hardware::machine::Machine;
 use chakram_report::summary::KernelBasis;
 use chakram_report::text::TextStyle;
 use chakram_studies::score::{
-    FittedConstant, RunColumns, RunTable, ScoreRows, ScoredTable, fit_in_folds, folds, one_rate,
-    score,
+    FittedConstant, RunColumns, RunTable, ScoreError, ScoreRows, ScoredTable, fit_in_folds, folds,
+    one_rate, score,
 };
 use chakram_trace::files::OutputSet;
 use clap::{Args, ValueEnum};
@@ -135,12 +135,8 @@ pub fn run(args: &ScoreArgs, out: &mut dyn Write) -> Result<ExitCode, Box<dyn Er
     }
     let machine = first_machine(&table)?;
     let compute = args.compute.clone();
-    let options = compute
-        .options()
-        .map_err(|refusal| refusal_with_flags(&refusal))?;
-    options
-        .check_machine(machine)
-        .map_err(|refusal| refusal_with_flags(&refusal))?;
+    let options = compute.options()?;
+    options.check_machine(machine)?;
     let threads = std::thread::available_parallelism().unwrap_or(NonZeroUsize::MIN);
     let mut outputs = OutputSet::default();
     let read = args.runs.iter().chain(&args.columns);
@@ -151,7 +147,7 @@ pub fn run(args: &ScoreArgs, out: &mut dyn Write) -> Result<ExitCode, Box<dyn Er
         Some(path) => ReportDestination::claim(out, path, outputs)?,
         None => ReportDestination::standard_output(out, outputs),
     };
-    let why = |error| score_error(error).to_string();
+    let why = |error: ScoreError| error.to_string();
     // Rows are written as they end, unless constants are fitted to all of them first.
     let grows = args.format == ScoreFormat::Csv && args.fit.is_empty();
     let answers = if grows {
@@ -176,8 +172,7 @@ pub fn run(args: &ScoreArgs, out: &mut dyn Write) -> Result<ExitCode, Box<dyn Er
     let (mut fits, mut fold_of) = (Vec::new(), Vec::new());
     if !args.fit.is_empty() {
         fold_of = folds(&table.runs, args.folds);
-        (predicted, fits) =
-            fit_in_folds(&table, &options, &args.fit, &fold_of, threads).map_err(score_error)?;
+        (predicted, fits) = fit_in_folds(&table, &options, &args.fit, &fold_of, threads)?;
     }
     let scored = ScoredTable {
         predicted: predicted.iter().map(|run| run.makespan.seconds()).collect(),

@@ -3,7 +3,7 @@
 use super::error::ServeError;
 use chakram_base::ids::Rank;
 use chakram_base::units::{Span, Time};
-use chakram_engine::{LaunchMode, ReplayOptions};
+use chakram_engine::{CollectiveTiming, LaunchMode, ReplayOptions};
 use chakram_trace::format::{NodeView, Op, Sink};
 use chakram_trace::graph::{DependencyPolicy, GraphBuilder};
 use chakram_trace::workload::{MissingRankPolicy, Workload, WorkloadBuilder};
@@ -12,7 +12,7 @@ use chakram_trace::workload::{MissingRankPolicy, Workload, WorkloadBuilder};
 pub fn bare_options() -> ReplayOptions {
     ReplayOptions::with(|options| {
         options.launch = LaunchMode::None;
-        options.measured_collectives = Some(false);
+        options.collectives = Some(CollectiveTiming::Algorithms);
     })
 }
 
