@@ -182,7 +182,8 @@ impl<'a> CompiledReplay<'a> {
         let curves = self.machine.collective_curves();
         self.prices.measured_collectives
             && !self.custom.iter().any(custom)
-            && measured_collective(curves, (kind, 1), (group.extent, self.machine.topology())).is_some()
+            && measured_collective(curves, (kind, 1), (group.extent, self.machine.topology()))
+                .is_some()
     }
 
     /// Returns the dimension of measured collectives of `kind` in `group` and the links that they were measured on, if these

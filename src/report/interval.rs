@@ -36,9 +36,9 @@
 //! Parts are those of the critical path, or of the mean NPU where no path was followed; waiting and idle time follow from
 //! the others.
 
-use super::{CollectiveRow, Report};
 use super::TimeCategory;
 use super::text::share;
+use super::{CollectiveRow, Report};
 use chakram_base::units::Span;
 use chakram_engine::{CommTiming, CompiledReplay};
 use serde::{Deserialize, Serialize};

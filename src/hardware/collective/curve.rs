@@ -267,7 +267,10 @@ mod tests {
         // of 1 kB.
         let near = |bytes, gb, expected: f64| {
             let found = micros(bytes, rates(100.0, 500), rates(gb, 500));
-            assert!((found - expected).abs() < 1e-9, "{found} and not {expected}");
+            assert!(
+                (found - expected).abs() < 1e-9,
+                "{found} and not {expected}"
+            );
         };
         near(20e6, 200.0, 10.0 + 100.0);
         near(20e6, 50.0, 10.0 + 400.0);
@@ -285,7 +288,10 @@ mod tests {
         // 7 steps over 2 links of 500 ns are 7 us of the start. Ten times as long: 63 us more; none: 7 us less.
         let near = |from, to, expected: f64| {
             let found = micros(20e6, rates(100.0, from), rates(100.0, to));
-            assert!((found - expected).abs() < 1e-9, "{found} and not {expected}");
+            assert!(
+                (found - expected).abs() < 1e-9,
+                "{found} and not {expected}"
+            );
         };
         near(500, 5000, 210.0 + 63.0);
         near(500, 0, 210.0 - 7.0);
@@ -307,7 +313,12 @@ mod tests {
             hops: 2,
         };
         let sizes = (0..400).map(|i| 1e5 * f64::from(i));
-        let times: Vec<f64> = sizes.map(|bytes| curve.seconds_on(bytes, &change)).collect();
-        assert!(times.windows(2).all(|pair| pair[0] <= pair[1] + 1e-15), "{times:?}");
+        let times: Vec<f64> = sizes
+            .map(|bytes| curve.seconds_on(bytes, &change))
+            .collect();
+        assert!(
+            times.windows(2).all(|pair| pair[0] <= pair[1] + 1e-15),
+            "{times:?}"
+        );
     }
 }

@@ -92,12 +92,13 @@ pub fn fastest(
     };
     let alike = protocols.get(phase.dimension)?.iter();
     let alike = alike.filter(|protocol| protocol.kind == kind);
-    let seconds = alike.map(
-        |protocol| match LinkChange::of(protocol.measured_at, phase, topology) {
-            None => protocol.seconds(phase.size, bytes as f64),
-            Some(change) => protocol.seconds_on(phase.size, bytes as f64, &change),
-        },
-    );
+    let seconds =
+        alike.map(
+            |protocol| match LinkChange::of(protocol.measured_at, phase, topology) {
+                None => protocol.seconds(phase.size, bytes as f64),
+                Some(change) => protocol.seconds_on(phase.size, bytes as f64, &change),
+            },
+        );
     seconds.min_by(f64::total_cmp).map(Span::from_seconds)
 }
 

@@ -164,11 +164,17 @@ impl MeasuredKernels {
         memory: Bandwidth,
     ) -> Option<(f64, f64)> {
         let (seconds, error) = self.seconds(kernel)?;
-        let Some(class) = self.measured_on.filter(|class| !class.has_rates(peaks, memory)) else {
+        let Some(class) = self
+            .measured_on
+            .filter(|class| !class.has_rates(peaks, memory))
+        else {
             return Some((seconds, error));
         };
         let recorded = Span::from_seconds(seconds);
-        let kernel = KernelProfile { recorded, ..*kernel };
+        let kernel = KernelProfile {
+            recorded,
+            ..*kernel
+        };
         let carried = class.carried_over(&kernel, peaks, memory);
         Some((carried.map_or(seconds, Span::seconds), error))
     }

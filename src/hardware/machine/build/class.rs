@@ -119,7 +119,9 @@ fn measured_at(field: &ConfigField<'_>, own: &NpuRates) -> Result<NpuRates, Conf
     let table = field.table(Some(&["memory_bandwidth", "peak"]))?;
     let mut rates = NpuRates {
         peaks: own.peaks.clone(),
-        memory: table.or("memory_bandwidth", own.memory, |field| field.quantity(BANDWIDTH))?,
+        memory: table.or("memory_bandwidth", own.memory, |field| {
+            field.quantity(BANDWIDTH)
+        })?,
     };
     if table.get("peak").is_some() {
         rates.peaks = peaks(&table)?;

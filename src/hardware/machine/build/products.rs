@@ -42,7 +42,8 @@ pub(super) fn add(
             let (sizes, seconds) = shape(&item)?;
             let [m, n, k] = sizes;
             let element = dtype.element_bytes();
-            let alone = curve.estimate([1, m, n, k], element, peak.per_second(), measured_at.memory);
+            let alone =
+                curve.estimate([1, m, n, k], element, peak.per_second(), measured_at.memory);
             shapes.push((sizes, seconds, alone));
         }
         let error = table.need("error", "a relative error")?.positive(10.0)?;
