@@ -30,6 +30,7 @@ pub use metadata::{Comparison, DescribedWorkload, MetadataQuery, MetadataValue, 
 pub use store::{Archive, create};
 pub use verify::ArchiveVerdict;
 
+use chakram_base::setting::Choice;
 use chakram_trace::format::TraceError;
 use serde::{Deserialize, Serialize};
 use std::io;
@@ -51,6 +52,22 @@ pub enum CompressionLevel {
     Default,
     /// Columns, and zstd's level 19.
     Best,
+}
+
+impl Choice for CompressionLevel {
+    const CHOICES: &'static [(Self, &'static str, &'static str)] = &[
+        (
+            Self::Plain,
+            "plain",
+            "Traces that `zstd -d` unpacks one after another",
+        ),
+        (
+            Self::Default,
+            "default",
+            "Columns of times and ids, quickly compressed",
+        ),
+        (Self::Best, "best", "The smallest, slowly"),
+    ];
 }
 
 impl CompressionLevel {
