@@ -89,5 +89,9 @@ pub(super) fn warnings(report: &Report, prepared: &CompiledReplay<'_>) -> Vec<St
     );
     warnings.extend(straddling::warnings(&report.collectives, prepared));
     warnings.extend(report.unknown_memory());
+    for row in &report.collectives {
+        let text = row.derived_from.as_ref().map(|links| links.text());
+        warnings.extend(text.filter(|text| !warnings.contains(text)));
+    }
     warnings
 }
