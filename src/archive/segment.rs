@@ -10,15 +10,16 @@
 use super::ArchiveError;
 use super::chunk::{ChunkCoding, EncodedChunk, compress, decompress};
 use super::document::{CatalogueChange, ChunkRow, ObjectIndex, ObjectRow, SegmentStart};
+use super::tail::ArchiveTail;
 use chakram_base::bounds;
 use flate2::Crc;
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeSet;
 use std::fmt;
-use std::fs::File;
+use std::fs::{File, TryLockError};
 use std::io::{self, Read, Seek, SeekFrom, Write};
 use std::path::{Path, PathBuf};
-use std::sync::Mutex;
+use std::sync::{Arc, Mutex};
 
 /// First bytes of the skippable frames of archives.
 pub const MAGIC: [u8; 4] = 0x184D_2A5C_u32.to_le_bytes();
@@ -29,9 +30,9 @@ pub const END_BYTES: u64 = 8 + 4 + 4 + 4 * 8 + 8 + 32 + 4;
 /// Letters of frames.
 pub const START: [u8; 4] = *b"CKST";
 pub const OBJECT: [u8; 4] = *b"CKOB";
-const CATALOGUE: [u8; 4] = *b"CKCT";
-const INDEX: [u8; 4] = *b"CKIX";
-const END: [u8; 4] = *b"CKEN";
+pub const CATALOGUE: [u8; 4] = *b"CKCT";
+pub const INDEX: [u8; 4] = *b"CKIX";
+pub const END: [u8; 4] = *b"CKEN";
 
 /// End of a segment.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -234,6 +235,13 @@ impl SegmentFile {
         })
     }
 
+    /// Takes the lock that writers hold, to share it with other readers, until the file that is returned is closed.
+    fn try_lock_shared(&self) -> Result<File, TryLockError> {
+        let file = File::open(&self.path).map_err(TryLockError::Error)?;
+        file.try_lock_shared()?;
+        Ok(file)
+    }
+
     /// Returns its length.
     pub fn length(&self) -> Result<u64, ArchiveError> {
         let file = self
@@ -278,7 +286,7 @@ impl SegmentFile {
 /// Segment of a file.
 #[derive(Debug)]
 pub struct Segment {
-    pub file: std::sync::Arc<SegmentFile>,
+    pub file: Arc<SegmentFile>,
     /// Its first byte in the file.
     pub start: u64,
     pub end: SegmentEnd,
@@ -380,57 +388,111 @@ pub fn start_of(bytes: &[u8]) -> Option<SegmentStart> {
     serde_json::from_slice(&text).ok()
 }
 
-/// Finds the segments of a file, first to last, and the length of an incomplete tail behind them.
-pub fn segments(file: SegmentFile) -> Result<(Vec<Segment>, u64), ArchiveError> {
-    let file = std::sync::Arc::new(file);
+/// Finds the segments of a file, first to last, and the tail behind them.
+pub fn segments(file: SegmentFile) -> Result<(Vec<Segment>, Option<ArchiveTail>), ArchiveError> {
+    let file = Arc::new(file);
+    let (found, tail) = committed_segments(&file)?;
+    if tail == 0 {
+        return Ok((found, None));
+    }
+    // A writer holds the lock until its segment is committed.
+    let lock = file.try_lock_shared();
+    let (found, bytes) = match lock {
+        // What was found before the lock was taken may be committed by now.
+        Ok(_) => committed_segments(&file)?,
+        Err(_) => (found, tail),
+    };
+    if bytes == 0 {
+        return Ok((found, None));
+    }
+    let at = found.iter().map(|segment| segment.end.length).sum();
+    let is_locked = matches!(lock, Err(TryLockError::WouldBlock));
+    match ArchiveTail::find(&file, at, bytes) {
+        Ok(tail) => Ok((found, Some(ArchiveTail { is_locked, ..tail }))),
+        // A writer that failed removes it while it is read.
+        Err(_) if is_locked => Ok((found, None)),
+        Err(error) => Err(error),
+    }
+}
+
+/// Finds the segments of a file, first to last, and the number of bytes behind them.
+///
+/// The last segment is the last from which ends lead back to byte 0: a tail may hold an end that is none of this
+/// archive, of another archive that is kept in it.
+fn committed_segments(file: &Arc<SegmentFile>) -> Result<(Vec<Segment>, u64), ArchiveError> {
     let length = file.length()?;
-    let mut end = last_end(&file, length)?;
-    let tail = length - end;
-    let mut found = Vec::new();
+    let mut failed = BTreeSet::new();
+    let mut first_error = None;
+    let mut before = length;
+    loop {
+        let end = last_end(file, before)?;
+        if end == 0 {
+            return first_error.map_or(Ok((Vec::new(), length)), Err);
+        }
+        match chain(file, end, &mut failed) {
+            Ok(found) => return Ok((found, length - end)),
+            // Of bytes that are all committed, a segment is damaged.
+            Err(error) if end == length => return Err(error),
+            Err(error) => drop(first_error.get_or_insert(error)),
+        }
+        before = end - 1;
+    }
+}
+
+/// Follows the ends of segments from byte `end` back to byte 0. Places from which none leads there join `failed`.
+fn chain(
+    file: &Arc<SegmentFile>,
+    end: u64,
+    failed: &mut BTreeSet<u64>,
+) -> Result<Vec<Segment>, ArchiveError> {
+    let mut found: Vec<Segment> = Vec::new();
+    let mut end = end;
     while end > 0 {
         let bytes = end
             .checked_sub(END_BYTES)
+            .filter(|_| !failed.contains(&end))
             .map(|at| file.read(at, END_BYTES))
             .transpose()?;
         let parsed = bytes.as_deref().and_then(SegmentEnd::parse);
-        let wrong = |found: String| Err(ArchiveError::broken(found).in_file(&file.path));
-        let segment = match parsed {
-            Some(Ok(parsed)) if parsed.length <= end => parsed,
-            Some(Err(version)) => {
-                return wrong(format!(
-                    "it has version {version} of the format, and 1 to {VERSION} are known here\n  try: a newer chakram"
-                ));
+        let problem = match parsed {
+            Some(Ok(parsed)) if parsed.length <= end => {
+                end -= parsed.length;
+                found.push(Segment {
+                    file: Arc::clone(file),
+                    start: end,
+                    end: parsed,
+                });
+                continue;
             }
-            _ => {
-                return wrong(format!(
-                    "byte {end}: no segment ends here, though another begins"
-                ));
-            }
+            Some(Err(version)) => format!(
+                "it has version {version} of the format, and 1 to {VERSION} are known here\n  try: a newer chakram"
+            ),
+            _ => format!("byte {end}: no segment ends here, though another begins"),
         };
-        end -= segment.length;
-        found.push(Segment {
-            file: std::sync::Arc::clone(&file),
-            start: end,
-            end: segment,
-        });
+        failed.insert(end);
+        failed.extend(
+            found
+                .iter()
+                .map(|segment| segment.start + segment.end.length),
+        );
+        return Err(ArchiveError::broken(problem).in_file(&file.path));
     }
     found.reverse();
-    Ok((found, tail))
+    Ok(found)
 }
 
-/// Returns where the last segment ends; 0 if there is none.
+/// Returns where the last end within the first `length` bytes ends; 0 if there is none.
 fn last_end(file: &SegmentFile, length: u64) -> Result<u64, ArchiveError> {
-    /// Bytes that are searched at once.
+    /// Bytes that are searched at once, at most.
     const WINDOW: u64 = 1 << 20;
     let mut to = length;
-    let mut exact = true;
+    // Of a sound file this is the end alone.
+    let mut window = END_BYTES;
     loop {
-        // Of a sound file this is the end alone.
-        let from = to.saturating_sub(if exact { END_BYTES } else { WINDOW });
+        let from = to.saturating_sub(window);
         let bytes = file.read(from, to - from)?;
-        let size = END_BYTES as usize;
         let ends = bytes
-            .windows(size)
+            .windows(END_BYTES as usize)
             .rposition(|window| window.starts_with(&MAGIC) && SegmentEnd::parse(window).is_some());
         if let Some(at) = ends {
             return Ok(from + at as u64 + END_BYTES);
@@ -439,7 +501,7 @@ fn last_end(file: &SegmentFile, length: u64) -> Result<u64, ArchiveError> {
             return Ok(0);
         }
         // An end may lie across the border.
-        to = if exact { length } else { from + END_BYTES - 1 };
-        exact = false;
+        to = from + END_BYTES - 1;
+        window = (window * 16).min(WINDOW);
     }
 }

@@ -109,7 +109,7 @@ pub struct BaselineArgs {
 
 /// Records baselines.
 pub fn baseline(args: &BaselineArgs, out: &mut dyn Write) -> Result<ExitCode, Box<dyn Error>> {
-    let archive = Arc::new(Archive::open(&args.archive)?);
+    let archive = Arc::new(super::open(&args.archive)?);
     let options = KeptOptions::parse(&args.options)?;
     let pairs: Vec<(&WorkloadEntry, &String)> = chosen(&archive, args.filter.as_ref())
         .flat_map(|entry| args.machine.iter().map(move |machine| (entry, machine)))
@@ -129,7 +129,8 @@ pub fn baseline(args: &BaselineArgs, out: &mut dyn Write) -> Result<ExitCode, Bo
     {
         return Err(refusal_with_flags(first).into());
     }
-    archive::add_baselines(&args.archive, &drafts)?;
+    let kept = archive::add_baselines(&args.archive, &drafts)?;
+    super::note_kept(kept.as_ref())?;
     for draft in &drafts {
         let (name, machine) = (escape(&draft.workload), escape(&draft.record.machine));
         writeln!(
@@ -258,7 +259,7 @@ type BaselinePair<'a> = (&'a WorkloadEntry, &'a BaselineRecord);
 
 /// Checks predictions.
 pub fn check(args: &CheckArgs, out: &mut dyn Write) -> Result<ExitCode, Box<dyn Error>> {
-    let archive = Arc::new(Archive::open(&args.archive)?);
+    let archive = Arc::new(super::open(&args.archive)?);
     let mut outputs = OutputSet::default();
     outputs.reads(&args.archive);
     let junit = args
@@ -314,7 +315,7 @@ pub fn check(args: &CheckArgs, out: &mut dyn Write) -> Result<ExitCode, Box<dyn 
     Ok(match (outcome.failed.is_empty(), outcome.moved().next()) {
         (false, _) => ExitCode::from(2),
         (_, Some(_)) => ExitCode::from(3),
-        _ => ExitCode::SUCCESS,
+        _ => super::exit_code(archive.tail()),
     })
 }
 
