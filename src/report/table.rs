@@ -5,6 +5,7 @@
 
 use super::text::TextStyle;
 use comfy_table::{CellAlignment, ColumnConstraint, ContentArrangement, Table, Width, presets};
+use std::borrow::Cow;
 use std::fmt::{Display, Result, Write};
 use std::iter::Peekable;
 use std::vec::IntoIter;
@@ -181,6 +182,9 @@ impl<'h> TextTable<'h> {
 
     fn cells(&self, cells: &[&dyn Display]) -> Vec<String> {
         let mut cells: Vec<String> = cells.iter().map(ToString::to_string).collect();
+        if self.width.is_none() {
+            cells.iter_mut().for_each(shorten);
+        }
         if let Some(first) = cells.first_mut() {
             first.insert_str(0, &" ".repeat(self.indent));
         }
@@ -218,6 +222,26 @@ impl<'h> TextTable<'h> {
         }
         let lines = table.lines().map(|line| line.trim_end().to_owned());
         lines.collect::<Vec<_>>().into_iter().peekable()
+    }
+}
+
+/// Characters of a name in a text, at most. Inputs have names of any length, and what arranges cells counts columns in 16
+/// bits.
+pub(super) const MAX_NAME: usize = 240;
+
+/// Cuts each line of a cell that is longer than [`MAX_NAME`].
+fn shorten(cell: &mut String) {
+    if cell.len() > MAX_NAME {
+        let lines: Vec<_> = cell.split('\n').map(shortened).collect();
+        *cell = lines.join("\n");
+    }
+}
+
+/// Returns `text`, cut to [`MAX_NAME`] characters.
+pub(super) fn shortened(text: &str) -> Cow<'_, str> {
+    match text.char_indices().nth(MAX_NAME) {
+        None => Cow::Borrowed(text),
+        Some((end, _)) => Cow::Owned(format!("{}…", &text[..end])),
     }
 }
 

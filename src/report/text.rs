@@ -1,6 +1,7 @@
 //! Text for people: at most 100 columns.
 
 use super::summary::thousands;
+use super::table::shortened;
 use chakram_base::setting::SettingKey;
 use chakram_base::units::{Span, percent_of};
 use chakram_trace::format::escaped;
@@ -91,7 +92,8 @@ pub fn paragraph(
         .word_separator(textwrap::WordSeparator::AsciiSpace)
         .word_splitter(textwrap::WordSplitter::NoHyphenation);
     // A number stays with its percent sign.
-    let text = text.replace(" %", "\u{a0}%");
+    let words: Vec<_> = text.split(' ').map(shortened).collect();
+    let text = words.join(" ").replace(" %", "\u{a0}%");
     for line in textwrap::wrap(&text, options) {
         let line = line.trim_end().replace('\u{a0}', " ");
         writeln!(out, "{style}{line}{style:#}")?;

@@ -2,6 +2,7 @@
 
 use super::{FoldFit, IntervalSummary, MeasuredRun, RunTable, ScoreSummary};
 use chakram_base::units::{percent, thousands};
+use chakram_report::csv::harmless;
 use chakram_report::document::VersionedDocument;
 use chakram_report::draw;
 use chakram_report::draw::scatter::{self, ScatterPoint};
@@ -221,7 +222,9 @@ impl ScoredTable<'_> {
             "high_s",
             "error",
         ];
-        csv.write_record(heads.iter().copied().chain(keys.iter().copied()))?;
+        let keys_harmless = keys.iter().map(|key| harmless(key).into_owned());
+        let heads = heads.iter().map(|head| (*head).to_owned());
+        csv.write_record(heads.chain(keys_harmless).collect::<Vec<_>>())?;
         let all = (self.table.runs.iter()).zip(&self.predicted);
         for ((run, predicted), interval) in all.zip(&self.intervals) {
             let [low, high] = interval.map_or([String::new(), String::new()], |ends| {
@@ -239,7 +242,12 @@ impl ScoredTable<'_> {
             let options = keys
                 .iter()
                 .map(|key| run.options.get(*key).cloned().unwrap_or_default());
-            csv.write_record(cells.into_iter().chain(options))?;
+            let cells = cells.into_iter().chain(options);
+            csv.write_record(
+                cells
+                    .map(|cell| harmless(&cell).into_owned())
+                    .collect::<Vec<_>>(),
+            )?;
         }
         csv.flush()
     }

@@ -321,7 +321,10 @@ fn ranks_that_a_catalogue_claims_are_bounded_by_its_archive() {
     ] {
         let started = std::time::Instant::now();
         let told = corpus.fails(2, words);
-        assert!(told.contains(" files, which take 1.0 GB at least"), "{told}");
+        assert!(
+            told.contains(" files, which take 1.0 GB at least"),
+            "{told}"
+        );
         assert!(told.contains("--max-ratio"), "{told}");
         assert!(started.elapsed().as_secs() < 5);
     }
