@@ -3,6 +3,7 @@
 use super::contents::query;
 use crate::compare::parallel_map;
 use crate::compute::{ComputeArgs, refusal_with_flags};
+use crate::load::JobArgs;
 use crate::output::{CommArg, NetworkArg};
 use chakram_archive::{
     self as archive, Archive, BaselineDraft, BaselineRecord, MetadataQuery, WorkloadEntry,
@@ -10,8 +11,8 @@ use chakram_archive::{
 use chakram_base::units::{Time, parse_percent};
 use chakram_engine::{OptionRefusal, ReplayOptions};
 use chakram_studies::regression::{
-    self, CheckOutcome, CoveredWorkload, FailedPrediction, RegressionError, WorkloadPrediction,
-    verdict,
+    self, CheckOutcome, CoveredWorkload, FailedPrediction, PredictionOptions, RegressionError,
+    WorkloadPrediction, verdict,
 };
 use chakram_trace::files::OutputSet;
 use chakram_trace::format::escape;
@@ -50,6 +51,8 @@ impl CheckFormat {
 #[command(name = "replay options", no_binary_name = true)]
 struct KeptOptions {
     #[command(flatten)]
+    job: JobArgs,
+    #[command(flatten)]
     compute: ComputeArgs,
     /// Source of the durations of collectives and messages
     #[arg(long, value_enum, default_value_t = CommArg::Model)]
@@ -60,9 +63,19 @@ struct KeptOptions {
 }
 
 impl KeptOptions {
-    fn parse(arguments: &[String]) -> Result<ReplayOptions, String> {
-        let this = Self::try_parse_from(arguments).map_err(|error| error.to_string())?;
+    fn parse(arguments: &[String]) -> Result<PredictionOptions, String> {
+        let this = Self::try_parse_from(arguments).map_err(|error| {
+            let error = error.to_string();
+            error.trim_start_matches("error: ").to_owned()
+        })?;
+        if this.job.groups.is_some() {
+            return Err("--groups names a file that the archive does not keep\n  \
+                 try: the groups of the job's file, which it keeps"
+                .to_owned());
+        }
+        let job = this.job;
         let options = ReplayOptions {
+            missing_ranks: job.absent.policy(),
             comm: this.comm.policy(),
             network: this.network.map(NetworkArg::model),
             ..this
@@ -73,7 +86,10 @@ impl KeptOptions {
         options
             .check_together()
             .map_err(|refusal| refusal_with_flags(&refusal))?;
-        Ok(options)
+        Ok(PredictionOptions {
+            job: job.options(0, false),
+            replay: options,
+        })
     }
 }
 
@@ -102,7 +118,8 @@ pub struct BaselineArgs {
     /// Number of replays at a time; as many as there are cores by default
     #[arg(long, value_name = "N")]
     threads: Option<NonZeroUsize>,
-    /// Options of the replay, which later checks use as well: --compute, --efficiency, --comm, --network
+    /// Options of the replay, which later checks use as well: --compute, --efficiency, --comm, --network, and how traces
+    /// are read, --absent, --ranks, --without, --delay, --deps
     #[arg(last = true, value_name = "OPTIONS")]
     options: Vec<String>,
 }
@@ -154,7 +171,7 @@ fn draft(
     archive: &Arc<Archive>,
     entry: &WorkloadEntry,
     machine: &str,
-    options: &ReplayOptions,
+    options: &PredictionOptions,
     args: &BaselineArgs,
 ) -> Result<(BaselineDraft, Option<OptionRefusal>), Box<dyn Error + Send + Sync>> {
     let started = Instant::now();

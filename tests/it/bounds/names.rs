@@ -41,10 +41,7 @@ fn a_name_of_a_megabyte_is_cut_and_takes_no_time() {
     for (words, whole) in [
         (&["replay", &trace, "-m", "dgx-h100"][..], false),
         (&["inspect", &trace], false),
-        (
-            &["inspect", &trace, "--critical-path", "-m", "dgx-h100"],
-            false,
-        ),
+        (&["inspect", &trace, "--critical-path"], false),
         (
             &["replay", &trace, "-m", "dgx-h100", "--format", "json"],
             true,
