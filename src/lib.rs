@@ -173,15 +173,16 @@ pub mod engine {
     //! # Ok::<(), Box<dyn std::error::Error>>(())
     //! ```
 
+    pub use chakram_base::setting::{Choice, SettingKey};
     pub use chakram_engine::{
-        CollectiveModel, CollectiveRecord, CommTiming, CompiledReplay, ComputeModel, Discipline,
-        Engine, Extensions, Feed, GroupSplit, GroupView, HostTiming, InstanceId, JobTimes,
-        KernelModel, Launch, LaunchMode, LaunchPrices, LaunchQueue, LaunchRecord, LaunchRelease,
-        LaunchSerial, LoopCounts, MemoryDesign, NetworkModel, NodeRef, Observer, OptionKey,
-        OptionRefusal, PricingCoverage, ProcessorJob, ProcessorModel, RepeatedLaunch, ReplayError,
-        ReplayGroupId, ReplayOptions, ReplayOutcome, ReplayRefusal, RepresentativeCheck,
-        RooflineEfficiency, RunSegment, SingleLaunch, StepTimes, Stuck, TimeCategory,
-        TimedLaunches, WaitingNode, place, replay_representatives, run_launches,
+        CollectiveModel, CollectiveRecord, CollectiveTiming, CommTiming, CompiledReplay,
+        ComputeModel, Discipline, Engine, Extensions, Feed, GroupSplit, GroupView, HostTiming,
+        InstanceId, JobTimes, KernelModel, Launch, LaunchMode, LaunchPrices, LaunchQueue,
+        LaunchRecord, LaunchRelease, LaunchSerial, LoopCounts, MemoryDesign, NetworkModel, NodeRef,
+        Observer, OptionRefusal, PricingCoverage, ProcessorJob, ProcessorModel, RepeatedLaunch,
+        ReplayError, ReplayGroupId, ReplayOptions, ReplayOutcome, ReplayRefusal,
+        RepresentativeCheck, RooflineEfficiency, RunSegment, SingleLaunch, StepTimes, Stuck,
+        TimeCategory, TimedLaunches, WaitingNode, place, replay_representatives, run_launches,
     };
 }
 

@@ -32,6 +32,7 @@ pub use store::{Archive, create};
 pub use tail::{ArchiveTail, TailState};
 pub use verify::ArchiveVerdict;
 
+use chakram_base::setting::Choice;
 use chakram_trace::format::TraceError;
 use serde::{Deserialize, Serialize};
 use std::io;
@@ -53,6 +54,22 @@ pub enum CompressionLevel {
     Default,
     /// Columns, and zstd's level 19.
     Best,
+}
+
+impl Choice for CompressionLevel {
+    const CHOICES: &'static [(Self, &'static str, &'static str)] = &[
+        (
+            Self::Plain,
+            "plain",
+            "Traces that `zstd -d` unpacks one after another",
+        ),
+        (
+            Self::Default,
+            "default",
+            "Columns of times and ids, quickly compressed",
+        ),
+        (Self::Best, "best", "The smallest, slowly"),
+    ];
 }
 
 impl CompressionLevel {

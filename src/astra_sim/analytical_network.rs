@@ -1,5 +1,6 @@
 //! The analytical networks of ASTRA-sim.
 
+use chakram_base::setting::Choice;
 use std::fmt;
 
 /// The analytical networks of ASTRA-sim.
@@ -11,13 +12,19 @@ pub enum AnalyticalNetwork {
     Aware,
 }
 
-impl AnalyticalNetwork {
-    /// Both with their names.
-    pub const ALL: [(Self, &'static str); 2] = [(Self::Unaware, "unaware"), (Self::Aware, "aware")];
+impl Choice for AnalyticalNetwork {
+    const CHOICES: &'static [(Self, &'static str, &'static str)] = &[
+        (Self::Unaware, "unaware", "No contention"),
+        (
+            Self::Aware,
+            "aware",
+            "One message per link at a time; one dimension only",
+        ),
+    ];
 }
 
 impl fmt::Display for AnalyticalNetwork {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.pad(Self::ALL[*self as usize].1)
+        f.pad(self.word())
     }
 }

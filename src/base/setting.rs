@@ -4,23 +4,32 @@
 //! other names, as a command line does by its flags, registers those names once with [`name_as`]. Names belong to the
 //! process, as the limits of [`crate::bounds`] do, and appear in messages only: no result depends on them.
 
+use serde::{Deserialize, Serialize};
 use std::fmt;
 use std::sync::OnceLock;
 
-static NAMES: OnceLock<fn(SettingKey) -> &'static str> = OnceLock::new();
+/// Writes the name of a setting. It must not allocate: the message of a process that is out of memory has a name too.
+pub type NameWriter = fn(SettingKey, &mut fmt::Formatter<'_>) -> fmt::Result;
 
-/// Makes messages call settings by the names that `name` returns. Later calls have no effect.
-pub fn name_as(name: fn(SettingKey) -> &'static str) {
+static NAMES: OnceLock<NameWriter> = OnceLock::new();
+
+/// Makes messages call settings by the names that `write_name` writes. Later calls have no effect.
+pub fn name_as(write_name: NameWriter) {
     // Two programs in one process would each print the other's names.
-    let _ = NAMES.set(name);
+    let _ = NAMES.set(write_name);
 }
 
 /// A setting by its key. `{}` prints the key in backquotes, and `{:#}` without, for use within backquotes; both print
 /// the registered name where there is one.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
 pub enum SettingKey {
+    /// Let one of several identical ranks run for all of them.
+    Aggregate,
     /// Bandwidth of each dimension of a machine that is given by its dimensions.
     Bandwidth,
+    /// What times uncontended collectives.
+    Collectives,
     /// What times collectives and messages.
     Comm,
     /// What prices kernels.
@@ -33,6 +42,8 @@ pub enum SettingKey {
     Dependencies,
     /// All rows of a report's text.
     Details,
+    /// Part of the peak rates that kernels by roofline reach.
+    Efficiency,
     /// Format of a report.
     Format,
     /// Schema generation of a trace.
@@ -41,10 +52,14 @@ pub enum SettingKey {
     Grid,
     /// Groups of ranks that traces do not declare.
     Groups,
+    /// What times host work.
+    Host,
     /// How to read rates between those of a table.
     Interpolate,
     /// Latency of each dimension of a machine that is given by its dimensions.
     Latency,
+    /// How the host launches work.
+    Launch,
     /// Ignore unknown keys of ASTRA-sim's files.
     Lenient,
     /// Count bytes over each link.
@@ -81,6 +96,8 @@ pub enum SettingKey {
     Quirks,
     /// Number of ranks of a job.
     Ranks,
+    /// Machine on which kernels were recorded.
+    RecordedOn,
     /// Replace a workload of an archive.
     Replace,
     /// Continue an earlier sweep.
@@ -97,6 +114,8 @@ pub enum SettingKey {
     Slo,
     /// Captured step to convert.
     Step,
+    /// Carry out every collective message by message.
+    Stepwise,
     /// Table of a report in CSV.
     Table,
     /// Parts of each product.
@@ -111,72 +130,64 @@ pub enum SettingKey {
     Without,
 }
 
-/// Keys, in the order of the variants.
-const KEYS: [(SettingKey, &str); 45] = [
-    (SettingKey::Bandwidth, "bandwidth"),
-    (SettingKey::Comm, "comm"),
-    (SettingKey::Compute, "compute"),
-    (SettingKey::Custom, "custom"),
-    (SettingKey::Delays, "delays"),
-    (SettingKey::Dependencies, "dependencies"),
-    (SettingKey::Details, "details"),
-    (SettingKey::Format, "format"),
-    (SettingKey::Generation, "generation"),
-    (SettingKey::Grid, "grid"),
-    (SettingKey::Groups, "groups"),
-    (SettingKey::Interpolate, "interpolate"),
-    (SettingKey::Latency, "latency"),
-    (SettingKey::Lenient, "lenient"),
-    (SettingKey::Links, "links"),
-    (SettingKey::List, "list"),
-    (SettingKey::Machine, "machine"),
-    (SettingKey::MaxMemory, "max_memory"),
-    (SettingKey::MaxRatio, "max_ratio"),
-    (SettingKey::Memory, "memory"),
-    (SettingKey::MissingRanks, "missing_ranks"),
-    (SettingKey::Model, "model"),
-    (SettingKey::Name, "name"),
-    (SettingKey::Network, "network"),
-    (SettingKey::NetworkModel, "network_model"),
-    (SettingKey::Nodes, "nodes"),
-    (SettingKey::Order, "order"),
-    (SettingKey::Output, "output"),
-    (SettingKey::Map, "map"),
-    (SettingKey::Quirks, "quirks"),
-    (SettingKey::Ranks, "ranks"),
-    (SettingKey::Replace, "replace"),
-    (SettingKey::Resume, "resume"),
-    (SettingKey::Salvage, "salvage"),
-    (SettingKey::Sharded, "sharded"),
-    (SettingKey::Shard, "shard"),
-    (SettingKey::Show, "show"),
-    (SettingKey::Slo, "slo"),
-    (SettingKey::Step, "step"),
-    (SettingKey::Table, "table"),
-    (SettingKey::Tensor, "tensor"),
-    (SettingKey::TileMap, "tile_map"),
-    (SettingKey::Timeline, "timeline"),
-    (SettingKey::NoVerify, "no_verify"),
-    (SettingKey::Without, "without"),
-];
-
 impl SettingKey {
-    /// Iterates over all settings.
-    pub fn all() -> impl Iterator<Item = Self> {
-        KEYS.iter().map(|(setting, _)| *setting)
+    /// Returns its key as files have it, which is stable.
+    pub fn key(self) -> impl fmt::Display {
+        PlainKey(self)
     }
 
-    /// Returns its key, which is stable.
-    pub fn key(self) -> &'static str {
-        KEYS[self as usize].1
+    /// Returns the setting with `value` as files have it: `compute = curves`, in backquotes.
+    pub fn entry(self, value: impl fmt::Display) -> String {
+        format!("`{} = {value}`", self.key())
+    }
+
+    /// Returns the setting with `value`, for messages: [`Self::entry`], or the registered name and the value.
+    pub fn with(self, value: impl fmt::Display) -> String {
+        match NAMES.get() {
+            Some(_) => format!("{self} {value}"),
+            None => self.entry(value),
+        }
+    }
+}
+
+/// A value of a setting that is one of a few, each with a word.
+pub trait Choice: Copy + PartialEq + 'static {
+    /// The values with their words, as files have them, and what they do.
+    const CHOICES: &'static [(Self, &'static str, &'static str)];
+
+    /// Returns its word, which is empty if a setting means the value only by its absence.
+    fn word(self) -> &'static str {
+        let found = Self::CHOICES.iter().find(|(value, ..)| *value == self);
+        found.map_or("", |(_, word, _)| *word)
+    }
+
+    /// Returns the value of a word.
+    ///
+    /// # Errors
+    ///
+    /// The words that are expected.
+    fn parse(text: &str) -> Result<Self, String> {
+        let found = Self::CHOICES.iter().find(|(_, word, _)| *word == text);
+        found.map(|(value, ..)| *value).ok_or_else(|| {
+            let words: Vec<&str> = Self::CHOICES.iter().map(|(_, word, _)| *word).collect();
+            format!("expected one of {}", words.join(", "))
+        })
+    }
+}
+
+struct PlainKey(SettingKey);
+
+impl fmt::Display for PlainKey {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.0.serialize(f)
     }
 }
 
 impl fmt::Display for SettingKey {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match NAMES.get() {
-            Some(name) => f.write_str(name(*self)),
-            None if f.alternate() => f.write_str(self.key()),
+            Some(write_name) => write_name(*self, f),
+            None if f.alternate() => self.serialize(f),
             None => write!(f, "`{}`", self.key()),
         }
     }
@@ -188,16 +199,15 @@ mod tests {
 
     #[test]
     fn messages_name_settings_by_their_keys() {
-        assert!(
-            SettingKey::all()
-                .enumerate()
-                .all(|(i, setting)| setting as usize == i)
-        );
         let text = format!(
-            "set {} or `{:#} 1`",
+            "set {}, `{:#} 1` or {}",
             SettingKey::MissingRanks,
-            SettingKey::Step
+            SettingKey::Step,
+            SettingKey::RecordedOn.with("dgx-h100")
         );
-        assert_eq!(text, "set `missing_ranks` or `step 1`");
+        assert_eq!(
+            text,
+            "set `missing_ranks`, `step 1` or `recorded_on = dgx-h100`"
+        );
     }
 }

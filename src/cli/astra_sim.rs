@@ -1,12 +1,13 @@
 //! `chakram astra-sim`: a run on the files and flags of ASTRA-sim, with its results.
 
+use super::flags::choices;
 use super::output::{ReportDestination, ReportFormatArg, TimelineArgs};
 use crate::load::with_progress;
 use chakram_astra_sim::{AnalyticalNetwork, AstraFlags, InputNote, Quirk, QuirkSet};
 use chakram_jobs::{AstraSimJob, JobError};
 use chakram_trace::files::OutputSet;
 use chakram_trace::format::file::discover;
-use clap::{ArgAction, Args, ValueEnum};
+use clap::{ArgAction, Args};
 use serde_json::{Map, Value};
 use std::error::Error;
 use std::io::Write;
@@ -101,8 +102,8 @@ pub struct AstraSimArgs {
     )]
     rendezvous_protocol: bool,
     /// Network contention model
-    #[arg(long, value_enum, value_name = "MODEL", default_value_t = AnalyticalNetworkArg::Unaware)]
-    network_model: AnalyticalNetworkArg,
+    #[arg(long, value_parser = choices::<AnalyticalNetwork>(), value_name = "MODEL", default_value = "unaware")]
+    network_model: AnalyticalNetwork,
     /// Quirks of ASTRA-sim that are reproduced: all or none, then -NAME or +NAME, comma-separated
     #[arg(long, value_name = "SET", default_value_t = QuirkSet::ALL)]
     quirks: QuirkSet,
@@ -129,15 +130,6 @@ pub struct AstraSimArgs {
     /// Whether the program was called by a name of the original's, and so prints the same lines.
     #[arg(skip)]
     pub original: bool,
-}
-
-/// The network models.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
-enum AnalyticalNetworkArg {
-    /// No contention
-    Unaware,
-    /// One message per link at a time; one dimension only
-    Aware,
 }
 
 fn parse_scale(text: &str) -> Result<f64, String> {
@@ -219,10 +211,7 @@ impl AstraSimArgs {
     /// Returns the flags in the library's form.
     fn flags(&self, quirks: QuirkSet) -> AstraFlags {
         AstraFlags {
-            model: match self.network_model {
-                AnalyticalNetworkArg::Unaware => AnalyticalNetwork::Unaware,
-                AnalyticalNetworkArg::Aware => AnalyticalNetwork::Aware,
-            },
+            model: self.network_model,
             workload: self.workload_configuration.clone(),
             groups: self.comm_group_configuration.clone(),
             system: self.system_configuration.clone(),

@@ -5,7 +5,7 @@ mod kernels;
 mod products;
 mod rank_classes;
 
-use super::compute::{ComputeArgs, refusal_with_flags, score_error};
+use super::compute::ComputeArgs;
 use super::output::ReportDestination;
 use chakram_base::config::{self, ConfigLiteral};
 use chakram_base::units::percent;
@@ -159,10 +159,7 @@ fn correct(
     let table = RunTable::parse(&read(steps)?, &name, &columns)?;
     let base = machine::source(columns.machine())?;
     let first = &table.runs[0].machine;
-    let options = args
-        .compute
-        .options()
-        .map_err(|refusal| refusal_with_flags(&refusal))?;
+    let options = args.compute.options()?;
     if !first.has_curves() || !options.compute.prefers_curves() {
         return Err(format!(
             "steps correct prices by curves, and kernels on machine `{}` are not priced so\n  try: a machine with curves, and \
@@ -172,7 +169,7 @@ fn correct(
         .into());
     }
     let threads = std::thread::available_parallelism().unwrap_or(NonZeroUsize::MIN);
-    let found = calibrate(&table, &options, threads).map_err(score_error)?;
+    let found = calibrate(&table, &options, threads)?;
     let mut section = format!(
         "{} steps of {}, on the prices above.\n",
         table.runs.len(),

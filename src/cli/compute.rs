@@ -1,17 +1,16 @@
 //! Pricing of kernels, as arguments and as text in reports.
 
-use super::flags::flag_of_key;
-use chakram_engine::{LaunchMode, OptionRefusal, ReplayOptions};
+use super::flags::choices;
+use chakram_base::setting::Choice;
+use chakram_engine::{CollectiveTiming, LaunchMode, OptionRefusal, ReplayOptions};
 use chakram_hardware::compute::{
     ComputeModel, HostTiming, RecordingClass, RooflineEfficiency, parse_efficiency, parse_host,
     parse_model,
 };
 use chakram_hardware::machine::Machine;
 use chakram_report::summary::{KernelBasis, thousands};
-use chakram_studies::score::ScoreError;
-use clap::{Args, ValueEnum};
+use clap::Args;
 use serde_json::{Map, Value};
-use std::error::Error;
 
 /// Heading of help.
 pub(super) const MODEL: &str = "Timing model";
@@ -34,31 +33,11 @@ pub struct ComputeArgs {
     host: HostTiming,
     /// Launches of kernels, collectives and messages by the machine's host, for traces without host work; by default
     /// eager where kernels are priced by curves, and none otherwise
-    #[arg(long, hide_short_help = true, help_heading = MODEL, value_enum, value_name = "HOW")]
-    launch: Option<LaunchArg>,
+    #[arg(long, hide_short_help = true, help_heading = MODEL, value_parser = choices::<LaunchMode>(), value_name = "HOW")]
+    launch: Option<LaunchMode>,
     /// Uncontended time of collectives; by default as kernels, by curves where they are
-    #[arg(long, hide_short_help = true, help_heading = MODEL, value_enum, value_name = "HOW")]
-    collectives: Option<CollectivesArg>,
-}
-
-/// Launches of a host.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
-pub enum LaunchArg {
-    /// Every kernel and collective by itself, as the machine's [host] has it
-    Eager,
-    /// All of a step at once, as CUDA graphs do
-    Graph,
-    /// In no time
-    None,
-}
-
-/// Source of the time of collectives.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
-pub enum CollectivesArg {
-    /// As measured among as many NPUs of this kind, where the machine has that
-    Curves,
-    /// By the machine's algorithms and links
-    Algorithms,
+    #[arg(long, hide_short_help = true, help_heading = MODEL, value_parser = choices::<CollectiveTiming>(), value_name = "HOW")]
+    collectives: Option<CollectiveTiming>,
 }
 
 /// A machine on which kernels were recorded.
@@ -82,29 +61,6 @@ fn parse_recorded_on(text: &str) -> Result<RecordedOn, String> {
     })
 }
 
-/// Returns the reason of a refusal, with options by their flags.
-pub fn refusal_with_flags(refusal: &OptionRefusal) -> String {
-    refusal.text(|key, value| {
-        let flag = flag_of_key(key.name());
-        match value {
-            "" => flag,
-            value => format!("{flag} {value}"),
-        }
-    })
-}
-
-/// Returns the error of a score, with options by their flags.
-pub fn score_error(error: ScoreError) -> Box<dyn Error> {
-    match error {
-        ScoreError::Option {
-            file,
-            line,
-            refusal,
-        } => format!("{file}:{line}: {}", refusal_with_flags(&refusal)).into(),
-        error => error.into(),
-    }
-}
-
 impl ComputeArgs {
     /// Returns the requested model, without its efficiency.
     pub fn model(&self) -> ComputeModel {
@@ -119,13 +75,8 @@ impl ComputeArgs {
         let mut options = ReplayOptions {
             compute: self.model(),
             host: self.host,
-            launch: match self.launch {
-                Some(LaunchArg::Eager) => LaunchMode::Eager,
-                Some(LaunchArg::Graph) => LaunchMode::Graph,
-                Some(LaunchArg::None) => LaunchMode::None,
-                None => LaunchMode::Auto,
-            },
-            measured_collectives: self.collectives.map(|how| how == CollectivesArg::Curves),
+            launch: self.launch.unwrap_or_default(),
+            collectives: self.collectives,
             ..ReplayOptions::default()
         };
         if let Some(efficiency) = self.efficiency {
@@ -203,8 +154,8 @@ impl ComputeArgs {
             options.insert("efficiency".to_owned(), fraction.into());
         }
         for (key, given) in [
-            ("launch", self.launch.map(word)),
-            ("collectives", self.collectives.map(word)),
+            ("launch", self.launch.map(Choice::word)),
+            ("collectives", self.collectives.map(Choice::word)),
         ] {
             if let Some(word) = given {
                 options.insert(key.to_owned(), word.into());
@@ -221,13 +172,6 @@ impl ComputeArgs {
         }
         self.compute.to_string()
     }
-}
-
-/// The word of an argument.
-fn word(value: impl ValueEnum) -> String {
-    let word = value.to_possible_value();
-    word.map(|word| word.get_name().to_owned())
-        .unwrap_or_default()
 }
 
 /// Formats a factor as people write it, without the digits of its binary form.

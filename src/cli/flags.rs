@@ -1,10 +1,29 @@
-//! Flags of the settings that the library's messages refer to.
+//! Flags of the settings that the library's messages refer to, and words of their values.
 
-use chakram_base::setting::SettingKey;
+use chakram_base::setting::{Choice, SettingKey};
+use clap::builder::{PossibleValue, PossibleValuesParser, TypedValueParser};
+use std::fmt::{self, Write};
 
-/// Returns the flag of a setting, for messages.
-pub fn flag(setting: SettingKey) -> &'static str {
-    used(setting).0
+/// Writes the flag of a setting, for messages.
+pub fn write_flag(setting: SettingKey, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+    match setting {
+        SettingKey::Delays => f.write_str("--delay"),
+        SettingKey::Dependencies => f.write_str("--deps"),
+        SettingKey::MissingRanks => f.write_str("--absent"),
+        SettingKey::Output => f.write_str("-o"),
+        _ => write!(WithHyphens(f), "--{}", setting.key()),
+    }
+}
+
+/// Writes a key as a flag has it, without an allocation.
+struct WithHyphens<'f, 'a>(&'f mut fmt::Formatter<'a>);
+
+impl Write for WithHyphens<'_, '_> {
+    fn write_str(&mut self, text: &str) -> fmt::Result {
+        let hyphened = |c| if c == '_' { '-' } else { c };
+        text.chars()
+            .try_for_each(|c| self.0.write_char(hyphened(c)))
+    }
 }
 
 /// Returns the flag of a key of the library whose flag has the same name.
@@ -24,61 +43,57 @@ pub fn with_flags(text: &str) -> String {
     out
 }
 
-/// Returns the flag of a setting, and commands whose messages name it; none where every command has it.
-fn used(setting: SettingKey) -> (&'static str, &'static [&'static str]) {
-    match setting {
-        SettingKey::Bandwidth => ("--bandwidth", &["replay", "generate"]),
-        SettingKey::Comm => ("--comm", &["replay", "generate"]),
-        SettingKey::Compute => ("--compute", &["replay", "generate"]),
-        SettingKey::Custom => ("--custom", &["replay", "generate"]),
-        SettingKey::Delays => ("--delay", &["replay"]),
-        SettingKey::Dependencies => ("--deps", &["replay", "validate"]),
-        SettingKey::Details => ("--details", &["replay", "generate"]),
-        SettingKey::Format => ("--format", &["replay", "generate", "serve"]),
-        SettingKey::Generation => ("--generation", &["convert trace"]),
-        SettingKey::Grid => ("--grid", &["scale"]),
-        SettingKey::Groups => ("--groups", &["replay", "validate", "scale"]),
-        SettingKey::Interpolate => ("--interpolate", &["schedule"]),
-        SettingKey::Latency => ("--latency", &["replay", "generate"]),
-        SettingKey::Lenient => ("--lenient", &["astra-sim"]),
-        SettingKey::Links => ("--links", &["replay", "generate"]),
-        SettingKey::List => ("--list", &["convert"]),
-        SettingKey::Machine => ("--machine", &["replay", "generate", "serve", "validate"]),
-        SettingKey::MaxMemory => ("--max-memory", &[]),
-        SettingKey::MaxRatio => ("--max-ratio", &[]),
-        SettingKey::Memory => ("--memory", &["schedule"]),
-        SettingKey::MissingRanks => ("--absent", &["replay", "validate"]),
-        SettingKey::Map => ("--map", &["replay", "generate"]),
-        SettingKey::Model => ("--model", &["platform import"]),
-        SettingKey::Name => ("--name", &["archive add"]),
-        SettingKey::Network => ("--network", &["replay", "generate"]),
-        SettingKey::NetworkModel => ("--network-model", &["astra-sim"]),
-        SettingKey::Nodes => ("--nodes", &["archive extract"]),
-        SettingKey::NoVerify => ("--no-verify", &["replay"]),
-        SettingKey::Order => ("--order", &["generate"]),
-        SettingKey::Output => ("-o", &["generate"]),
-        SettingKey::Quirks => ("--quirks", &["astra-sim"]),
-        SettingKey::Ranks => ("--ranks", &["replay", "validate"]),
-        SettingKey::Replace => ("--replace", &["archive add"]),
-        SettingKey::Resume => ("--resume", &["sweep"]),
-        SettingKey::Salvage => ("--salvage", &["convert trace"]),
-        SettingKey::Sharded => ("--sharded", &["scale"]),
-        SettingKey::Shard => ("--shard", &["sweep"]),
-        SettingKey::Show => ("--show", &["diff"]),
-        SettingKey::Slo => ("--slo", &["serve"]),
-        SettingKey::Tensor => ("--tensor", &["schedule"]),
-        SettingKey::Step => ("--step", &["convert pytorch"]),
-        SettingKey::Table => ("--table", &["replay", "generate"]),
-        SettingKey::TileMap => ("--tile-map", &["replay", "generate"]),
-        SettingKey::Timeline => ("--timeline", &["replay", "astra-sim"]),
-        SettingKey::Without => ("--without", &["replay"]),
-    }
+/// Parses the words of a choice, whose underscores are hyphens here.
+pub fn choices<T: Choice + Send + Sync>() -> impl TypedValueParser<Value = T> {
+    let hyphened = |word: &str| word.replace('_', "-");
+    let values = T::CHOICES.iter().map(move |(_, word, summary)| {
+        // Clap keeps words for as long as the program runs.
+        PossibleValue::new(&*hyphened(word).leak()).help(*summary)
+    });
+    PossibleValuesParser::new(values).map(move |chosen| {
+        let mut all = T::CHOICES.iter();
+        let found = all.find(|(_, word, _)| hyphened(word) == chosen);
+        found.expect("the parser admits these words only").0
+    })
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use chakram_base::setting;
     use clap::Command;
+    use serde::Deserialize;
+    use serde::de::value::{self, U32Deserializer};
+
+    /// Returns commands whose messages name the flag of `setting`; none where every command has it.
+    fn commands(setting: SettingKey) -> &'static [&'static str] {
+        use SettingKey::*;
+        match setting {
+            Aggregate | Bandwidth | Collectives | Comm | Compute | Custom | Details
+            | Efficiency | Host | Latency | Launch | Links | Map | Network | RecordedOn
+            | Stepwise | Table | TileMap => &["replay", "generate"],
+            Lenient | NetworkModel | Quirks => &["astra-sim"],
+            Dependencies | MissingRanks | Ranks => &["replay", "validate"],
+            Delays | NoVerify | Without => &["replay"],
+            Interpolate | Memory | Tensor => &["schedule"],
+            Name | Replace => &["archive add"],
+            Generation | Salvage => &["convert trace"],
+            Order | Output => &["generate"],
+            Grid | Sharded => &["scale"],
+            Resume | Shard => &["sweep"],
+            MaxMemory | MaxRatio => &[],
+            Nodes => &["archive extract"],
+            Step => &["convert pytorch"],
+            List => &["convert"],
+            Show => &["diff"],
+            Model => &["platform import"],
+            Timeline => &["replay", "astra-sim"],
+            Machine => &["replay", "generate", "serve", "validate"],
+            Format => &["replay", "generate", "serve"],
+            Groups => &["replay", "validate", "scale"],
+            Slo => &["serve"],
+        }
+    }
 
     fn has(command: &Command, flag: &str) -> bool {
         command
@@ -92,8 +107,13 @@ mod tests {
     #[test]
     fn commands_have_the_flags_that_their_messages_name() {
         let program = crate::whole_command();
-        for setting in SettingKey::all() {
-            let (flag, commands) = used(setting);
+        setting::name_as(write_flag);
+        let setting = |i| SettingKey::deserialize(U32Deserializer::<value::Error>::new(i)).ok();
+        let settings: Vec<SettingKey> = (0..).map_while(setting).collect();
+        assert_eq!(settings.last(), Some(&SettingKey::Without));
+        for setting in settings {
+            let (flag, commands) = (setting.to_string(), commands(setting));
+            let flag = flag.as_str();
             if commands.is_empty() {
                 assert!(has(&program, flag), "{flag}");
                 let global = |arg: &&clap::Arg| arg.is_global_set();

@@ -1,5 +1,6 @@
 //! `chakram inspect`: contents of a trace or a job.
 
+use super::flags::choices;
 use super::load::VerifyArg;
 use super::output::ReportDestination;
 use super::progress::Progress;
@@ -9,6 +10,7 @@ use chakram_analysis::inspect::{
     self, AttributeFilter, ClassFilter, InspectedTrace, NamePattern, NodeFilter, PathInput,
     RankSet, critical_path, in_order,
 };
+use chakram_base::setting::Choice;
 use chakram_base::units::{Span, Time};
 use chakram_jobs as job;
 use chakram_report::summary::counted;
@@ -30,7 +32,7 @@ mod list;
 const HINTS: RenderHints = RenderHints {
     all: "--format json",
     all_paths: "--format json, or --rank R",
-    table: |table| format!("--format csv --table {table}"),
+    table: |table| format!("--format csv --table {}", table.word()),
     limit: |nodes| format!("--limit {nodes}"),
 };
 
@@ -104,8 +106,8 @@ pub struct InspectArgs {
     #[arg(long, value_enum, default_value_t = InspectFormatArg::Text, value_name = "FORMAT")]
     format: InspectFormatArg,
     /// Table that --format csv prints; types by default
-    #[arg(long, value_enum, value_name = "TABLE", conflicts_with_all = ["list", "node", "critical_path"])]
-    table: Option<InspectTableArg>,
+    #[arg(long, value_parser = choices::<InspectTable>(), value_name = "TABLE", conflicts_with_all = ["list", "node", "critical_path"])]
+    table: Option<InspectTable>,
     #[command(flatten)]
     verify: VerifyArg,
     /// Number of ranks read at once; all cores by default
@@ -127,39 +129,6 @@ enum InspectFormatArg {
     Csv,
     /// A drawing for Graphviz, with --node
     Dot,
-}
-
-/// Tables of `--format csv`.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
-enum InspectTableArg {
-    /// Overview of each rank
-    Ranks,
-    /// By what nodes do
-    Types,
-    /// By lane
-    Lanes,
-    /// Collectives by group and kind
-    Collectives,
-    /// Messages by sender and receiver
-    Messages,
-    /// Operators by name
-    Operators,
-    /// Attributes of nodes
-    Attributes,
-}
-
-impl From<InspectTableArg> for InspectTable {
-    fn from(table: InspectTableArg) -> Self {
-        match table {
-            InspectTableArg::Ranks => Self::Ranks,
-            InspectTableArg::Types => Self::Types,
-            InspectTableArg::Lanes => Self::Lanes,
-            InspectTableArg::Collectives => Self::Collectives,
-            InspectTableArg::Messages => Self::Messages,
-            InspectTableArg::Operators => Self::Operators,
-            InspectTableArg::Attributes => Self::Attributes,
-        }
-    }
 }
 
 /// Number of nodes that are listed as text by default.
@@ -210,9 +179,7 @@ pub fn run(args: &InspectArgs, out: &mut dyn Write) -> Result<ExitCode, Box<dyn 
     warn(job.faults())?;
     let text = match args.format {
         InspectFormatArg::Json => render::json(&job, args.options()).text(),
-        InspectFormatArg::Csv => {
-            render::csv(&job, args.table.map_or(InspectTable::Types, Into::into))
-        }
+        InspectFormatArg::Csv => render::csv(&job, args.table.unwrap_or(InspectTable::Types)),
         _ => render::text(&job, &title, &args.filter_words(), &HINTS, to.style()),
     };
     to.write(&text)?;

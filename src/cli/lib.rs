@@ -206,7 +206,7 @@ pub fn main() -> ExitCode {
     // First of all: a signal may come at any time, and temporary files have to go.
     signals::watch();
     progress::started();
-    setting::name_as(flags::flag);
+    setting::name_as(flags::write_flag);
     // Before parsing, because the original accepts what our parser refuses.
     let arguments = astra_sim::arguments(env::args_os());
     let mut cli = match parse(arguments.kept) {

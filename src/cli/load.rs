@@ -1,5 +1,6 @@
 //! Options of a job's traces, and progress while they are loaded.
 
+use super::flags::choices;
 use super::progress::Progress;
 use super::terminal;
 use chakram_base::ids::{MAX_NPUS, Npu};
@@ -9,7 +10,7 @@ use chakram_report::summary::counted;
 use chakram_trace::format::file::{FoundTraces, VerifyLevel};
 use chakram_trace::graph::{DependencyPolicy, ProfilerPolicy};
 use chakram_trace::workload::MissingRankPolicy;
-use clap::{Args, ValueEnum};
+use clap::Args;
 use std::path::PathBuf;
 use std::time::Instant;
 
@@ -53,49 +54,20 @@ pub struct JobArgs {
     #[arg(long, help_heading = TRACES, value_name = "FILE")]
     pub groups: Option<PathBuf>,
     /// Dependencies that hold
-    #[arg(long, help_heading = TRACES, hide_short_help = true, value_enum, default_value_t = DepsArg::Auto, value_name = "WHICH")]
-    pub deps: DepsArg,
+    #[arg(long, help_heading = TRACES, hide_short_help = true, value_parser = choices::<DependencyPolicy>(), default_value = "auto", value_name = "WHICH")]
+    pub deps: DependencyPolicy,
     /// Treatment of ranks without a trace
-    #[arg(long, help_heading = TRACES, value_enum, default_value_t = AbsentArg::Refuse, value_name = "WHAT")]
-    pub absent: AbsentArg,
+    #[arg(long, help_heading = TRACES, value_parser = choices::<MissingRankPolicy>(), default_value = "refuse", value_name = "WHAT")]
+    pub absent: MissingRankPolicy,
     /// Number of ranks of the job, if more than the traces show; with --absent mirror all NPUs by default
     #[arg(long, help_heading = TRACES, hide_short_help = true, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=i64::from(MAX_NPUS)))]
     pub ranks: Option<u32>,
     /// Part of a captured job that is left out; the profiler by default where the capture has steps without it
-    #[arg(long, help_heading = TRACES, hide_short_help = true, value_enum, value_name = "WHAT")]
-    pub without: Option<WithoutArg>,
+    #[arg(long, help_heading = TRACES, hide_short_help = true, value_parser = choices::<ProfilerPolicy>(), value_name = "WHAT")]
+    pub without: Option<ProfilerPolicy>,
     /// Start a rank late, to see who waits for a straggler: 3=10ms; repeatable
     #[arg(long, help_heading = TRACES, hide_short_help = true, value_name = "RANK=TIME", value_parser = parse_delay)]
     pub delay: Vec<(u32, Span)>,
-}
-
-/// Part of a captured job that is left out.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
-pub enum WithoutArg {
-    /// Host time that the profiler added, as estimated
-    Profiler,
-    /// Nothing
-    Nothing,
-}
-
-/// Selection of the dependencies that hold.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
-pub enum DepsArg {
-    /// Data and control; data alone, with a warning, if control closes a cycle
-    Auto,
-    /// Data and control
-    Both,
-    /// Data only
-    Data,
-}
-
-/// Policy for ranks without a trace.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
-pub enum AbsentArg {
-    /// Refuse the job
-    Refuse,
-    /// Missing members arrive with the present ones
-    Mirror,
 }
 
 impl JobArgs {
@@ -115,16 +87,12 @@ impl JobArgs {
         JobOptions {
             verify: self.verify.policy(),
             groups: self.groups.clone(),
-            dependencies: self.deps.policy(),
-            absent: self.absent.policy(),
+            dependencies: self.deps,
+            absent: self.absent,
             ranks: self.ranks,
             mirrored: npus,
             delays: self.delay.clone(),
-            profiler: match self.without {
-                None => ProfilerPolicy::RemoveIfMeasured,
-                Some(WithoutArg::Nothing) => ProfilerPolicy::Keep,
-                Some(WithoutArg::Profiler) => ProfilerPolicy::Remove,
-            },
+            profiler: self.without.unwrap_or_default(),
             hash,
         }
     }
@@ -134,34 +102,13 @@ impl JobArgs {
     pub fn npus(&self, mut machines: impl Iterator<Item = u32>) -> Result<u32, String> {
         let first = machines.next().unwrap_or(0);
         let other = machines.find(|&npus| npus != first);
-        match other.filter(|_| self.absent == AbsentArg::Mirror && self.ranks.is_none()) {
+        match other.filter(|_| self.absent == MissingRankPolicy::Mirror && self.ranks.is_none()) {
             None => Ok(first),
             Some(other) => Err(format!(
                 "--absent mirror: a job as large as the machine is not one job on {first} and on \
                  {other} NPUs\n  try: --ranks {}",
                 first.min(other)
             )),
-        }
-    }
-}
-
-impl DepsArg {
-    /// For the graph builder.
-    pub fn policy(self) -> DependencyPolicy {
-        match self {
-            Self::Auto => DependencyPolicy::Auto,
-            Self::Both => DependencyPolicy::Both,
-            Self::Data => DependencyPolicy::Data,
-        }
-    }
-}
-
-impl AbsentArg {
-    /// For the engine.
-    pub fn policy(self) -> MissingRankPolicy {
-        match self {
-            Self::Refuse => MissingRankPolicy::Refuse,
-            Self::Mirror => MissingRankPolicy::Mirror,
         }
     }
 }

@@ -1,14 +1,16 @@
 //! Arguments of a replay and the printing of its report, for every source of workloads.
 
-use super::compute::{ComputeArgs, MODEL, refusal_with_flags};
+use super::compute::{ComputeArgs, MODEL};
 use super::custom_algorithm;
+use super::flags::choices;
 use super::load::parse_map;
 use super::progress::{Progress, shown};
 use super::terminal;
 use chakram_base::ids::Npu;
 use chakram_base::units::Span;
-use chakram_engine::{CompiledReplay, ReplayError, ReplayOptions};
+use chakram_engine::{CommTiming, CompiledReplay, OptionRefusal, ReplayError, ReplayOptions};
 use chakram_hardware::machine::{Machine, is_inline, source};
+use chakram_hardware::network::NetworkKind;
 use chakram_jobs::{self as job, CustomFiles};
 use chakram_report::extrapolation::ShorterReplays;
 use chakram_report::summary::{HashedInput, counted};
@@ -28,7 +30,7 @@ mod destination;
 mod render;
 mod timeline_file;
 
-pub use args::{CommArg, NetworkArg, OnMemoryOverflow, ReportFormatArg, ReportTableArg};
+pub use args::{OnMemoryOverflow, ReportFormatArg, ReportTableArg};
 pub use destination::ReportDestination;
 pub use timeline_file::{TimelineArgs, TimelineFile};
 
@@ -41,11 +43,11 @@ pub struct RunArgs {
     #[command(flatten)]
     compute: ComputeArgs,
     /// Timing of collectives and messages
-    #[arg(long, help_heading = MODEL, value_enum, default_value_t = CommArg::Model, value_name = "TIMING")]
-    pub comm: CommArg,
+    #[arg(long, help_heading = MODEL, value_parser = choices::<CommTiming>(), default_value = "model", value_name = "TIMING")]
+    pub comm: CommTiming,
     /// Network contention model; the machine's own by default
-    #[arg(long, help_heading = MODEL, value_enum, value_name = "MODEL")]
-    pub network: Option<NetworkArg>,
+    #[arg(long, help_heading = MODEL, value_parser = choices::<NetworkKind>(), value_name = "MODEL")]
+    pub network: Option<NetworkKind>,
     /// Bandwidth of an NPU into each dimension of --machine 'Ring(4)_Switch(2)': 250GB/s,50GB/s, or one of all
     #[arg(long, help_heading = MODEL, hide_short_help = true, value_name = "RATES")]
     bandwidth: Option<String>,
@@ -168,9 +170,9 @@ impl RunArgs {
                 "--all-operators needs --format json, or --format csv --table operators".to_owned(),
             );
         }
-        self.options_without_files()?
-            .check_together()
-            .map_err(|refusal| refusal_with_flags(&refusal))?;
+        let options = self.options_without_files();
+        let checked = options.and_then(|options| options.check_together());
+        checked.map_err(|refusal| refusal.to_string())?;
         custom_algorithm::check(&self.custom)
     }
 
@@ -219,7 +221,7 @@ impl RunArgs {
     /// The first option that was given and has no effect without a replay.
     pub fn first_given(&self) -> Option<&'static str> {
         let others = [
-            (self.comm != CommArg::Model, "--comm"),
+            (self.comm != CommTiming::Model, "--comm"),
             (self.network.is_some(), "--network"),
             (self.bandwidth.is_some(), "--bandwidth"),
             (self.latency.is_some(), "--latency"),
@@ -373,18 +375,15 @@ impl RunArgs {
     }
 
     /// Returns the engine's options, without custom algorithms.
-    fn options_without_files(&self) -> Result<ReplayOptions, String> {
+    fn options_without_files(&self) -> Result<ReplayOptions, OptionRefusal> {
         Ok(ReplayOptions {
-            comm: self.comm.policy(),
-            network: self.network.map(NetworkArg::model),
+            comm: self.comm,
+            network: self.network,
             map: self.map().map(<[Npu]>::to_vec),
             stepwise: self.stepwise,
             aggregate: self.aggregate,
             links: self.counts_links(),
-            ..self
-                .compute
-                .options()
-                .map_err(|refusal| refusal_with_flags(&refusal))?
+            ..self.compute.options()?
         })
     }
 
@@ -404,9 +403,7 @@ impl RunArgs {
             ..self.options_without_files()?
         };
         for machine in machines {
-            options
-                .check(machine, workload)
-                .map_err(|refusal| refusal_with_flags(&refusal))?;
+            options.check(machine, workload)?;
         }
         for note in custom_algorithm::notes(&options.custom, workload) {
             terminal::note(format_args!("{note}"))?;

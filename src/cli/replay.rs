@@ -2,14 +2,15 @@
 
 use super::compare::{FailedReplays, compare};
 use super::launches::LaunchArgs;
-use super::load::{self, JobArgs, WithoutArg};
-use super::output::{CommArg, ReplayedJob, ReportDestination, RunArgs, load_machine};
+use super::load::{self, JobArgs};
+use super::output::{ReplayedJob, ReportDestination, RunArgs, load_machine};
 use chakram_base::units::Span;
-use chakram_engine::{CompiledReplay, ReplayError, ReplayOptions};
+use chakram_engine::{CommTiming, CompiledReplay, ReplayError, ReplayOptions};
 use chakram_hardware::machine::Machine;
 use chakram_jobs::{self as job, CASE_MACHINE};
 use chakram_trace::files::OutputSet;
 use chakram_trace::format::file::FoundTraces;
+use chakram_trace::graph::ProfilerPolicy;
 use clap::Args;
 use std::error::Error;
 use std::io::Write;
@@ -101,15 +102,15 @@ pub fn run(args: &ReplayArgs, out: &mut dyn Write) -> Result<ExitCode, Box<dyn E
     let npus = args.job.npus(npus)?;
     let title = job::name_of(&args.traces, &found.files);
     let mut job_args = args.job.clone();
-    if args.run.comm == CommArg::Captured {
+    if args.run.comm == CommTiming::Captured {
         // A replay as captured shows that nothing was lost.
-        job_args.without.get_or_insert(WithoutArg::Nothing);
+        job_args.without.get_or_insert(ProfilerPolicy::Keep);
     }
     let job = load::load(&found, title, &job_args, npus, hash)?;
     let (title, workload) = (job.name(), job.workload());
     let mut inputs = job.inputs().to_vec();
     inputs.extend(machine_inputs.into_iter().flatten());
-    let absent = args.job.absent.policy();
+    let absent = args.job.absent;
     let options = args.run.options(absent, workload, &machines, &mut inputs)?;
     match &machines[..] {
         [machine] if args.launches.are_given() => {
@@ -121,7 +122,7 @@ pub fn run(args: &ReplayArgs, out: &mut dyn Write) -> Result<ExitCode, Box<dyn E
             let mut profilers = workload.graphs().iter().map(|graph| graph.profiler());
             let both = profilers.any(|profiler| profiler.removed && profiler.unprofiled.is_some());
             let with_profiler = if both {
-                job_args.without = Some(WithoutArg::Nothing);
+                job_args.without = Some(ProfilerPolicy::Keep);
                 Some(makespan(&found, &job_args, npus, machine, &options)?)
             } else {
                 None

@@ -1,5 +1,6 @@
 //! `chakram scale`: a job of more or fewer ranks.
 
+use super::flags::choices;
 use super::progress::Progress;
 use super::terminal;
 use super::traces::{self, InputArgs, OutputArgs, SummaryFormatArg, TraceTarget};
@@ -10,7 +11,7 @@ use chakram_report::document::VersionedDocument;
 use chakram_report::summary::{counted, thousands};
 use chakram_trace::files::OutputHandle;
 use chakram_trace::format::job::JobFile;
-use clap::{Args, ValueEnum};
+use clap::Args;
 use serde::Serialize;
 use std::collections::BTreeMap;
 use std::error::Error;
@@ -40,8 +41,8 @@ pub struct ScaleArgs {
     #[arg(long, value_name = "DIMENSION")]
     to: String,
     /// Size of sharded buffers that stays constant
-    #[arg(long, value_enum, default_value_t = ShardedArg::KeepTotal, value_name = "WHAT")]
-    sharded: ShardedArg,
+    #[arg(long, value_parser = choices::<ShardScaling>(), default_value = "keep-total", value_name = "WHAT")]
+    sharded: ShardScaling,
     /// Process groups, written scaled to PREFIX.groups.json: a JSON file {"1": [0, 1], …}
     #[arg(long, value_name = "FILE")]
     groups: Option<PathBuf>,
@@ -58,15 +59,6 @@ struct ScaleDocument {
     ranks_before: usize,
     ranks: u32,
     different_traces: u64,
-}
-
-/// Size of sharded buffers that stays constant.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
-pub enum ShardedArg {
-    /// Total: weights and optimizer states do not grow with replicas
-    KeepTotal,
-    /// Shard of each member
-    KeepShard,
 }
 
 /// Returns the machine of the scaled job: that of the job, in a size that holds `ranks` where it comes in sizes.
@@ -96,10 +88,7 @@ pub fn run(args: &ScaleArgs, out: &mut dyn Write) -> Result<ExitCode, Box<dyn Er
     let to = RankGrid::dimension(&args.to).map_err(|e| format!("--to {}: {e}", args.to))?;
     let along =
         ScaledDimension::new(grid, &to.0, to.1).map_err(|e| format!("--to {}: {e}", args.to))?;
-    let sharded = match args.sharded {
-        ShardedArg::KeepTotal => ShardScaling::KeepTotal,
-        ShardedArg::KeepShard => ShardScaling::KeepShard,
-    };
+    let sharded = args.sharded;
     let traces = traces::find(&args.input)?;
     let fits = traces
         .files()

@@ -6,13 +6,12 @@ mod topologies;
 mod work;
 
 use super::traces;
-use args::PartitionArg;
 use chakram_base::config;
 use chakram_base::units::counted;
 use chakram_jobs::JobOutputs;
 use chakram_report::table::{TextTable, left, right};
 use chakram_report::text::TextStyle;
-use chakram_studies::schedule::{CycleTable, ScheduledJob, write_schedule};
+use chakram_studies::schedule::{CycleTable, PartitionRule, ScheduledJob, write_schedule};
 use chakram_trace::files::OutputSet;
 use chakram_trace::format::job::JobFile;
 use chakram_trace::format::write::TraceWriter;
@@ -43,7 +42,7 @@ pub fn run(args: &ScheduleArgs, out: &mut dyn Write) -> Result<ExitCode, Box<dyn
         mapped: 0,
     };
     let work = Rc::new(work::work(args, args.model.tensor, &mut prices)?);
-    if args.model.partition == PartitionArg::Hypar {
+    if args.model.partition == PartitionRule::Hierarchical {
         tables::partition(&args.model, out)?;
     }
     let mut columns = vec![

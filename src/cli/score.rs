@@ -1,6 +1,6 @@
 //! `chakram score`: predictions against measured runs.
 
-use super::compute::{ComputeArgs, refusal_with_flags, score_error};
+use super::compute::ComputeArgs;
 use super::output::ReportDestination;
 use chakram_base::config;
 use chakram_base::units::Span;
@@ -124,23 +124,14 @@ pub fn run(args: &ScoreArgs, out: &mut dyn Write) -> Result<ExitCode, Box<dyn Er
     let table = tables.ok_or("there is no table")?;
     let machine = &table.runs[0].machine;
     let compute = args.compute.clone();
-    let options = compute
-        .options()
-        .map_err(|refusal| refusal_with_flags(&refusal))?;
-    options
-        .check_machine(machine)
-        .map_err(|refusal| refusal_with_flags(&refusal))?;
+    let options = compute.options()?;
+    options.check_machine(machine)?;
     let threads = std::thread::available_parallelism().unwrap_or(NonZeroUsize::MIN);
     let (predicted, fits, fold_of) = if args.fit.is_empty() {
-        (
-            score(&table, &options, threads).map_err(score_error)?,
-            Vec::new(),
-            Vec::new(),
-        )
+        (score(&table, &options, threads)?, Vec::new(), Vec::new())
     } else {
         let fold_of = folds(&table.runs, args.folds);
-        let (predicted, fits) =
-            fit_in_folds(&table, &options, &args.fit, &fold_of, threads).map_err(score_error)?;
+        let (predicted, fits) = fit_in_folds(&table, &options, &args.fit, &fold_of, threads)?;
         (predicted, fits, fold_of)
     };
     let scored = ScoredTable {

@@ -1,5 +1,6 @@
 //! `chakram topology`: graphs of chips, their numbers, and searches among them.
 
+use super::flags::choices;
 use chakram_base::config;
 use chakram_hardware::topology::chip_graph::{
     ChipGraph, ChipGraphSummary, LinkInterpolation, LinkTechnology, MOST_CHIPS,
@@ -8,7 +9,7 @@ use chakram_report::table::{TextTable, left, right};
 use chakram_report::text::TextStyle;
 use chakram_trace::files::OutputSet;
 use chakram_workloads::generate::p2p::split_mix;
-use clap::{Args, Subcommand, ValueEnum};
+use clap::{Args, Subcommand};
 use std::error::Error;
 use std::io::Write;
 use std::path::{Path, PathBuf};
@@ -83,28 +84,13 @@ struct TechnologyArgs {
     rates: Option<LinkTechnology>,
     /// Rate of links whose number the table lacks, of TPU v4's level 2 and 4 to 11: unknown, that of the next larger
     /// number, or between both on logarithmic scales
-    #[arg(long, value_enum, default_value_t = InterpolationArg::Log, value_name = "RULE")]
-    interpolate: InterpolationArg,
-}
-
-/// Rule between the rows of a table.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
-enum InterpolationArg {
-    /// They are unknown
-    None,
-    /// That of the next larger number
-    Step,
-    /// A line between logarithms
-    Log,
+    #[arg(long, value_parser = choices::<LinkInterpolation>(), default_value = "log", value_name = "RULE")]
+    interpolate: LinkInterpolation,
 }
 
 impl TechnologyArgs {
     fn technology(&self) -> LinkTechnology {
-        let interpolation = match self.interpolate {
-            InterpolationArg::None => LinkInterpolation::None,
-            InterpolationArg::Step => LinkInterpolation::Step,
-            InterpolationArg::Log => LinkInterpolation::Logarithmic,
-        };
+        let interpolation = self.interpolate;
         let table = LinkTechnology::table_three(interpolation);
         LinkTechnology {
             interpolation,

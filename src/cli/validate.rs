@@ -1,19 +1,22 @@
 //! `chakram validate`: defects of traces, before anything is replayed.
 
 use super::compare::parallel_map;
-use super::load::{AbsentArg, DepsArg, VerifyArg};
+use super::flags::choices;
+use super::load::VerifyArg;
 use super::output::{ReportDestination, load_machine};
 use chakram_analysis::validate::{
     DefectCounts, ReportedTrace, ValidateOptions, ValidatedTrace, ValidationReport,
     ValidationStyle, to_json, to_text,
 };
 use chakram_base::ids::MAX_NPUS;
+use chakram_base::setting::Choice;
 use chakram_jobs as job;
 use chakram_report::document::json_text;
 use chakram_report::summary::HashedInput;
 use chakram_trace::files::{OutputSet, identity};
 use chakram_trace::format::file::{FoundTraces, RankFile, TraceContents};
 use chakram_trace::graph::DependencyPolicy;
+use chakram_trace::workload::MissingRankPolicy;
 use clap::{Args, ValueEnum};
 use serde_json::Value;
 use std::collections::BTreeMap;
@@ -46,11 +49,11 @@ pub struct ValidateArgs {
     #[arg(long, value_name = "FILE")]
     groups: Option<PathBuf>,
     /// Dependencies that hold
-    #[arg(long, hide_short_help = true, value_enum, default_value_t = DepsArg::Auto, value_name = "WHICH")]
-    deps: DepsArg,
+    #[arg(long, hide_short_help = true, value_parser = choices::<DependencyPolicy>(), default_value = "auto", value_name = "WHICH")]
+    deps: DependencyPolicy,
     /// Treatment of ranks without a trace
-    #[arg(long, value_enum, default_value_t = AbsentArg::Refuse, value_name = "WHAT")]
-    absent: AbsentArg,
+    #[arg(long, value_parser = choices::<MissingRankPolicy>(), default_value = "refuse", value_name = "WHAT")]
+    absent: MissingRankPolicy,
     /// Number of ranks of the job, if more than the traces show
     #[arg(long, hide_short_help = true, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=i64::from(MAX_NPUS)))]
     ranks: Option<u32>,
@@ -169,8 +172,8 @@ fn options(
     inputs: &mut Vec<HashedInput>,
 ) -> Result<ValidateOptions, Box<dyn Error>> {
     let mut options = ValidateOptions {
-        dependencies: args.deps.policy(),
-        mirror: args.absent == AbsentArg::Mirror,
+        dependencies: args.deps,
+        mirror: args.absent == MissingRankPolicy::Mirror,
         ranks: args.ranks,
         show: args.show,
         ..ValidateOptions::default()
@@ -241,12 +244,9 @@ fn check(file: &RankFile, policy: DependencyPolicy, show: usize, hash: bool) -> 
 
 /// Returns the options for the report.
 fn options_json(args: &ValidateArgs) -> Value {
-    let word = |value: Option<clap::builder::PossibleValue>| {
-        value.map(|value| value.get_name().to_owned())
-    };
     let fields: [(&str, Value); 6] = [
-        ("deps", word(args.deps.to_possible_value()).into()),
-        ("absent", word(args.absent.to_possible_value()).into()),
+        ("deps", args.deps.word().into()),
+        ("absent", args.absent.word().into()),
         ("ranks", args.ranks.into()),
         ("machine", args.machine.clone().into()),
         ("show", args.show.into()),

@@ -1,6 +1,6 @@
 //! Hosts that launch work: added when a replay is prepared, so that traces stay as they are.
 
-use super::{ComputeModel, LaunchMode, ReplayOptions};
+use super::{CollectiveTiming, ComputeModel, LaunchMode, ReplayOptions};
 use chakram_base::ids::NodeIndex;
 use chakram_base::units::Span;
 use chakram_hardware::machine::{Host, HostWait, Machine, PriceCorrection};
@@ -34,7 +34,8 @@ pub(super) fn by_default(
     let found = by_curves.then(|| correction(workload, machine)).flatten();
     ResolvedPrices {
         launch,
-        measured_collectives: options.measured_collectives.unwrap_or(by_curves),
+        measured_collectives: (options.collectives)
+            .map_or(by_curves, |how| how == CollectiveTiming::Curves),
         correction: options.correction.or(found.map(|found| found.factor)),
         corrected_to: match options.correction {
             Some(_) => None,

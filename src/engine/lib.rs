@@ -97,7 +97,7 @@ pub use feed::*;
 pub use ids::{InstanceId, ReplayGroupId};
 pub use launch::{Launch, LaunchPrices, LaunchQueue, LaunchRecord, LaunchRelease, LaunchSerial};
 pub use observer::{CollectiveRecord, Observer, RunSegment, TimeCategory};
-pub use options::{CommTiming, LaunchMode, OptionKey, OptionRefusal, ReplayOptions};
+pub use options::{CollectiveTiming, CommTiming, LaunchMode, OptionRefusal, ReplayOptions};
 pub use placement::place;
 pub use processor::{JobTimes, ProcessorJob, ProcessorModel};
 pub use representatives::{RepresentativeCheck, replay_representatives};

@@ -2,6 +2,7 @@
 
 use super::extensions::Extensions;
 use chakram_base::ids::Npu;
+use chakram_base::setting::Choice;
 use chakram_hardware::collective::CustomCollective;
 use chakram_hardware::compute::{ComputeModel, HostTiming};
 use chakram_hardware::network::NetworkKind;
@@ -11,7 +12,7 @@ use std::fmt;
 
 mod rules;
 
-pub use rules::{OptionKey, OptionRefusal};
+pub use rules::OptionRefusal;
 
 /// Options of a replay.
 #[derive(Clone, Debug, Default)]
@@ -31,9 +32,8 @@ pub struct ReplayOptions {
     /// Model of the network; the machine's if absent. Has no effect unless [`CommTiming::Model`] carries out
     /// collectives and messages.
     pub network: Option<NetworkKind>,
-    /// Let collectives take what was measured on such a machine, where it has curves, the members lie along one dimension,
-    /// and nothing disturbs them; if absent, where kernels are priced by curves.
-    pub measured_collectives: Option<bool>,
+    /// Source of the uncontended time of collectives; if absent, curves where kernels are priced by curves.
+    pub collectives: Option<CollectiveTiming>,
     /// Factor on kernels by curves, launches and measured collectives; if absent, that of the machine's
     /// [corrections](chakram_hardware::machine::Machine::corrections) of the workload's most frequent product, or none.
     pub correction: Option<f64>,
@@ -79,6 +79,47 @@ pub enum LaunchMode {
     Graph,
 }
 
+impl Choice for LaunchMode {
+    const CHOICES: &'static [(Self, &'static str, &'static str)] = &[
+        (
+            Self::Eager,
+            "eager",
+            "Every kernel and collective by itself, as the machine's [host] has it",
+        ),
+        (
+            Self::Graph,
+            "graph",
+            "All of a step at once, as CUDA graphs do",
+        ),
+        (Self::None, "none", "In no time"),
+    ];
+}
+
+/// Source of the uncontended time of collectives.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum CollectiveTiming {
+    /// What was measured on such a machine, where it has curves, the members lie along one dimension, and nothing
+    /// disturbs them.
+    Curves,
+    /// The machine's algorithms and links.
+    Algorithms,
+}
+
+impl Choice for CollectiveTiming {
+    const CHOICES: &'static [(Self, &'static str, &'static str)] = &[
+        (
+            Self::Curves,
+            "curves",
+            "As measured among as many NPUs of this kind, where the machine has that",
+        ),
+        (
+            Self::Algorithms,
+            "algorithms",
+            "By the machine's algorithms and links",
+        ),
+    ];
+}
+
 /// Source of the durations of collectives and messages.
 ///
 /// A communication node *starts* when it holds its lane; a receive holds none and starts when it is
@@ -103,12 +144,24 @@ pub enum CommTiming {
     Recorded,
 }
 
+impl Choice for CommTiming {
+    const CHOICES: &'static [(Self, &'static str, &'static str)] = &[
+        (Self::Model, "model", "Simulated on the machine's network"),
+        (
+            Self::Captured,
+            "captured",
+            "As captured, waiting included: each rank by itself",
+        ),
+        (
+            Self::Recorded,
+            "recorded",
+            "Transfers as recorded; waiting is simulated",
+        ),
+    ];
+}
+
 impl fmt::Display for CommTiming {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.pad(match self {
-            Self::Model => "model",
-            Self::Captured => "captured",
-            Self::Recorded => "recorded",
-        })
+        f.pad(self.word())
     }
 }

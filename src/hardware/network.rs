@@ -9,6 +9,7 @@
 
 use crate::topology::{LinePattern, NetworkPath};
 use chakram_base::ids::{EndpointId, Npu};
+use chakram_base::setting::Choice;
 use chakram_base::units::{BufferShare, Span, Time};
 use std::fmt;
 
@@ -56,41 +57,45 @@ pub enum NetworkKind {
 }
 
 impl NetworkKind {
-    /// Every model with the name it has in machine files.
-    pub const ALL: [(Self, &'static str); 5] = [
-        (Self::ContentionFree, "contention_free"),
-        (Self::Ports, "ports"),
-        (Self::Links, "links"),
-        (Self::FairSharing, "fair_sharing"),
-        (Self::Exclusive, "exclusive"),
-    ];
-
     /// Whether it knows links of two rates along a dimension, as tiles have them.
     pub fn knows_tiles(self) -> bool {
         !matches!(self, Self::Ports | Self::FairSharing)
     }
+}
 
-    /// Name of the model as the value of an option, and its summary for help.
-    pub fn option(self) -> [&'static str; 2] {
-        match self {
-            Self::ContentionFree => ["contention-free", "No contention between operations"],
-            Self::Ports => ["ports", "Operations share each NPU's port into a dimension"],
-            Self::Links => ["links", "Operations share every link of their routes"],
-            Self::FairSharing => [
-                "fair-sharing",
-                "Messages in flight share every link of their routes at once, max-min fairly",
-            ],
-            Self::Exclusive => [
-                "exclusive",
-                "A transfer holds all links of its route from start to end",
-            ],
-        }
-    }
+impl Choice for NetworkKind {
+    const CHOICES: &'static [(Self, &'static str, &'static str)] = &[
+        (
+            Self::ContentionFree,
+            "contention_free",
+            "No contention between operations",
+        ),
+        (
+            Self::Ports,
+            "ports",
+            "Operations share each NPU's port into a dimension",
+        ),
+        (
+            Self::Links,
+            "links",
+            "Operations share every link of their routes",
+        ),
+        (
+            Self::FairSharing,
+            "fair_sharing",
+            "Messages in flight share every link of their routes at once, max-min fairly",
+        ),
+        (
+            Self::Exclusive,
+            "exclusive",
+            "A transfer holds all links of its route from start to end",
+        ),
+    ];
 }
 
 impl fmt::Display for NetworkKind {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.pad(Self::ALL[*self as usize].1)
+        f.pad(self.word())
     }
 }
 

@@ -14,8 +14,8 @@ use super::traced;
 use chakram_base::ids::{Npu, Rank};
 use chakram_base::units::{Span, Time};
 use chakram_engine::{
-    CompiledReplay, Feed, JobTimes, Launch, LaunchMode, LaunchQueue, LaunchRecord, ProcessorJob,
-    ProcessorModel, ReplayOptions, run_launches,
+    CollectiveTiming, CompiledReplay, Feed, JobTimes, Launch, LaunchMode, LaunchQueue,
+    LaunchRecord, ProcessorJob, ProcessorModel, ReplayOptions, run_launches,
 };
 use chakram_hardware::machine::Machine;
 use chakram_trace::format::{NodeView, Op, Sink};
@@ -162,7 +162,7 @@ pub(super) fn run<'s>(
     // The server answers the jobs of these, so nothing of the machine may come between.
     let bare = ReplayOptions::with(|options| {
         options.launch = LaunchMode::None;
-        options.measured_collectives = Some(false);
+        options.collectives = Some(CollectiveTiming::Algorithms);
     });
     let programs = models().zip(&jobs).map(|(model, job)| {
         let compiled = match (model.trace(), job) {

@@ -5,7 +5,7 @@
 use crate::graph::WorkAmounts;
 use crate::graph::{DeclaredGroups, Graph, GroupRoles, SlotBinding, fingerprint};
 use chakram_base::ids::{GraphId, GroupId, MAX_NPUS, Rank};
-use chakram_base::setting::SettingKey;
+use chakram_base::setting::{Choice, SettingKey};
 use chakram_base::units::Time;
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -167,6 +167,17 @@ pub enum MissingRankPolicy {
     Refuse,
     /// A missing member arrives with the present ones.
     Mirror,
+}
+
+impl Choice for MissingRankPolicy {
+    const CHOICES: &'static [(Self, &'static str, &'static str)] = &[
+        (Self::Refuse, "refuse", "Refuse the job"),
+        (
+            Self::Mirror,
+            "mirror",
+            "Missing members arrive with the present ones",
+        ),
+    ];
 }
 
 /// Takes traces rank by rank.

@@ -64,7 +64,14 @@ fn refused(folder: &Path, machine: &str, work: &str, command: &[&str]) -> Vec<St
                 assert_eq!(report["makespan_ps"], row["time_ps"], "{of}");
             } else {
                 assert_eq!(replay.status.code(), Some(2), "{of}");
-                let detail = plain(row["detail"].as_str().unwrap());
+                let detail = row["detail"].as_str().unwrap();
+                // A study has no flags, and a command line has no keys.
+                assert!(
+                    detail.contains(&format!("`{key}")) && !detail.contains("--"),
+                    "{detail}"
+                );
+                assert!(!String::from_utf8_lossy(&replay.stderr).contains(&format!("`{key}")));
+                let detail = plain(detail);
                 assert!(error.contains(&detail), "{of}: {detail}\n{error}");
                 assert_eq!(row["reason"], key, "{of}");
                 refused.push(format!("{key} {value}"));

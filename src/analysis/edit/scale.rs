@@ -31,7 +31,7 @@
 //!
 //! Fractions are rounded up. Kernels keep their work, though those on shards may have less.
 
-use chakram_base::setting::SettingKey;
+use chakram_base::setting::{Choice, SettingKey};
 use chakram_trace::format::encoder::{self, MessageEncoder};
 use chakram_trace::format::groups::{DeclaredGroups, parse_metadata};
 use chakram_trace::format::roles::GroupRoles;
@@ -55,6 +55,17 @@ pub enum ShardScaling {
     KeepTotal,
     /// The shard of each member.
     KeepShard,
+}
+
+impl Choice for ShardScaling {
+    const CHOICES: &'static [(Self, &'static str, &'static str)] = &[
+        (
+            Self::KeepTotal,
+            "keep-total",
+            "Total: weights and optimizer states do not grow with replicas",
+        ),
+        (Self::KeepShard, "keep-shard", "Shard of each member"),
+    ];
 }
 
 /// Step of a message's sender along the dimension, and the other coordinates of its peer.

@@ -1,6 +1,6 @@
 //! What was inspected as text, JSON and CSV.
 
-use std::fmt;
+use chakram_base::setting::Choice;
 
 mod csv;
 mod json;
@@ -49,16 +49,22 @@ pub enum InspectTable {
     Attributes,
 }
 
-impl fmt::Display for InspectTable {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(match self {
-            Self::Ranks => "ranks",
-            Self::Types => "types",
-            Self::Lanes => "lanes",
-            Self::Collectives => "collectives",
-            Self::Messages => "messages",
-            Self::Operators => "operators",
-            Self::Attributes => "attributes",
-        })
-    }
+impl Choice for InspectTable {
+    const CHOICES: &'static [(Self, &'static str, &'static str)] = &[
+        (Self::Ranks, "ranks", "Overview of each rank"),
+        (Self::Types, "types", "By what nodes do"),
+        (Self::Lanes, "lanes", "By lane"),
+        (
+            Self::Collectives,
+            "collectives",
+            "Collectives by group and kind",
+        ),
+        (
+            Self::Messages,
+            "messages",
+            "Messages by sender and receiver",
+        ),
+        (Self::Operators, "operators", "Operators by name"),
+        (Self::Attributes, "attributes", "Attributes of nodes"),
+    ];
 }

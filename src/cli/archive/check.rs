@@ -2,17 +2,18 @@
 
 use super::contents::query;
 use crate::compare::parallel_map;
-use crate::compute::{ComputeArgs, refusal_with_flags};
+use crate::compute::ComputeArgs;
+use crate::flags::choices;
 use crate::load::JobArgs;
-use crate::output::{CommArg, NetworkArg};
 use chakram_archive::{
     self as archive, Archive, BaselineDraft, BaselineRecord, MetadataQuery, WorkloadEntry,
 };
 use chakram_base::units::{Time, parse_percent};
-use chakram_engine::{OptionRefusal, ReplayOptions};
+use chakram_engine::{CommTiming, OptionRefusal, ReplayOptions};
+use chakram_hardware::network::NetworkKind;
 use chakram_studies::regression::{
-    self, CheckOutcome, CoveredWorkload, FailedPrediction, PredictionOptions, RegressionError,
-    WorkloadPrediction, verdict,
+    self, CheckOutcome, CoveredWorkload, FailedPrediction, PredictionOptions, WorkloadPrediction,
+    verdict,
 };
 use chakram_trace::files::OutputSet;
 use chakram_trace::format::escape;
@@ -55,11 +56,11 @@ struct KeptOptions {
     #[command(flatten)]
     compute: ComputeArgs,
     /// Source of the durations of collectives and messages
-    #[arg(long, value_enum, default_value_t = CommArg::Model)]
-    comm: CommArg,
+    #[arg(long, value_parser = choices::<CommTiming>(), default_value = "model")]
+    comm: CommTiming,
     /// Network contention model
-    #[arg(long, value_enum)]
-    network: Option<NetworkArg>,
+    #[arg(long, value_parser = choices::<NetworkKind>())]
+    network: Option<NetworkKind>,
 }
 
 impl KeptOptions {
@@ -73,23 +74,22 @@ impl KeptOptions {
                  try: the groups of the job's file, which it keeps"
                 .to_owned());
         }
-        let job = this.job;
-        let options = ReplayOptions {
-            missing_ranks: job.absent.policy(),
-            comm: this.comm.policy(),
-            network: this.network.map(NetworkArg::model),
-            ..this
-                .compute
-                .options()
-                .map_err(|refusal| refusal_with_flags(&refusal))?
-        };
-        options
-            .check_together()
-            .map_err(|refusal| refusal_with_flags(&refusal))?;
+        let replay = this.options().map_err(|refusal| refusal.to_string())?;
         Ok(PredictionOptions {
-            job: job.options(0, false),
-            replay: options,
+            job: this.job.options(0, false),
+            replay,
         })
+    }
+
+    fn options(&self) -> Result<ReplayOptions, OptionRefusal> {
+        let options = ReplayOptions {
+            comm: self.comm,
+            network: self.network,
+            missing_ranks: self.job.options(0, false).absent,
+            ..self.compute.options()?
+        };
+        options.check_together()?;
+        Ok(options)
     }
 }
 
@@ -144,7 +144,7 @@ pub fn baseline(args: &BaselineArgs, out: &mut dyn Write) -> Result<ExitCode, Bo
     if let [Some(first), ..] = &ineffective[..]
         && ineffective.iter().all(Option::is_some)
     {
-        return Err(refusal_with_flags(first).into());
+        return Err(first.clone().into());
     }
     let kept = archive::add_baselines(&args.archive, &drafts)?;
     super::note_kept(kept.as_ref())?;
@@ -180,7 +180,7 @@ fn draft(
     let WorkloadPrediction {
         report,
         ineffective,
-    } = predicted.map_err(flagged)?;
+    } = predicted?;
     let bytes = regression::report_text(&report);
     let record = BaselineRecord {
         machine: machine.to_owned(),
@@ -203,14 +203,6 @@ fn draft(
         machine: text,
     };
     Ok((draft, ineffective))
-}
-
-/// Returns an error of a prediction, with options by their flags.
-fn flagged(error: RegressionError) -> Box<dyn Error + Send + Sync> {
-    match error {
-        RegressionError::Option(refusal) => refusal_with_flags(&refusal).into(),
-        error => error.into(),
-    }
 }
 
 #[derive(Debug, Args)]
@@ -347,7 +339,8 @@ fn check_one(
         .iter()
         .find(|(machine, _)| *machine == record.machine);
     let machine = other.map_or(&record.machine, |(_, file)| file);
-    regression::check(archive, entry, record, machine, &options, args.threshold).map_err(flagged)
+    let checked = regression::check(archive, entry, record, machine, &options, args.threshold);
+    checked.map_err(Into::into)
 }
 
 /// Returns the pairs that `budget` allows, on as many threads; the rest is told in `outcome`.

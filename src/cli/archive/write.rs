@@ -1,5 +1,6 @@
 //! `chakram archive create` and `add`.
 
+use crate::flags::choices;
 use crate::progress::Progress;
 use chakram_archive::{
     self as archive, CompressionLevel, MeasuredTimes, MetadataValue, WorkloadDraft,
@@ -9,7 +10,7 @@ use chakram_jobs as job;
 use chakram_studies::regression::read_steps;
 use chakram_trace::format::escape;
 use chakram_trace::format::file::{VerifyLevel, prefix_of};
-use clap::{Args, ValueEnum};
+use clap::Args;
 use std::collections::BTreeMap;
 use std::error::Error;
 use std::io::Write;
@@ -66,25 +67,14 @@ pub struct AddArgs {
     #[arg(long, value_name = "PATH")]
     with: Vec<PathBuf>,
     /// Compression level
-    #[arg(long, value_enum, default_value_t = LevelArg::Default, value_name = "LEVEL")]
-    level: LevelArg,
+    #[arg(long, value_parser = choices::<CompressionLevel>(), default_value = "default", value_name = "LEVEL")]
+    level: CompressionLevel,
     /// Keep measured step times beside it: a file of one time in a line, `12.3 ms`
     #[arg(long, value_name = "FILE")]
     measured: Option<PathBuf>,
     /// Replace the workload of this name; what was predicted for it stays
     #[arg(long)]
     replace: bool,
-}
-
-/// Compression level.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
-pub enum LevelArg {
-    /// Traces that `zstd -d` unpacks one after another
-    Plain,
-    /// Columns of times and ids, quickly compressed
-    Default,
-    /// The smallest, slowly
-    Best,
 }
 
 fn key_value(text: &str) -> Result<(String, MetadataValue), String> {
@@ -135,11 +125,7 @@ pub fn add(args: &AddArgs, out: &mut dyn Write) -> Result<ExitCode, Box<dyn Erro
         .map_err(|error: Box<dyn Error>| error)?;
     let draft = WorkloadDraft {
         name,
-        level: match args.level {
-            LevelArg::Plain => CompressionLevel::Plain,
-            LevelArg::Default => CompressionLevel::Default,
-            LevelArg::Best => CompressionLevel::Best,
-        },
+        level: args.level,
         metadata: args.set.iter().cloned().collect::<BTreeMap<_, _>>(),
         sources: args
             .traces

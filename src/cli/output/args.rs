@@ -1,10 +1,7 @@
 //! Values of replay options.
 
-use chakram_engine::CommTiming;
-use chakram_hardware::network::NetworkKind;
 use chakram_report::report_csv::CsvTable;
 use clap::ValueEnum;
-use clap::builder::PossibleValue;
 
 /// Format of reports.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
@@ -15,60 +12,6 @@ pub enum ReportFormatArg {
     Json,
     /// One table as comma-separated values
     Csv,
-}
-
-/// Source of durations of communication.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
-pub enum CommArg {
-    /// Simulated on the machine's network
-    Model,
-    /// As captured, waiting included: each rank by itself
-    Captured,
-    /// Transfers as recorded; waiting is simulated
-    Recorded,
-}
-
-impl CommArg {
-    /// Returns how the engine times communication.
-    pub fn policy(self) -> CommTiming {
-        match self {
-            Self::Model => CommTiming::Model,
-            Self::Captured => CommTiming::Captured,
-            Self::Recorded => CommTiming::Recorded,
-        }
-    }
-}
-
-/// Model of the network.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct NetworkArg(NetworkKind);
-
-impl NetworkArg {
-    const ALL: [Self; NetworkKind::ALL.len()] = {
-        let mut all = [Self(NetworkKind::ContentionFree); NetworkKind::ALL.len()];
-        let mut i = 0;
-        while i < all.len() {
-            all[i] = Self(NetworkKind::ALL[i].0);
-            i += 1;
-        }
-        all
-    };
-
-    /// Returns the model of the network.
-    pub fn model(self) -> NetworkKind {
-        self.0
-    }
-}
-
-impl ValueEnum for NetworkArg {
-    fn value_variants<'a>() -> &'a [Self] {
-        &Self::ALL
-    }
-
-    fn to_possible_value(&self) -> Option<PossibleValue> {
-        let [name, summary] = self.0.option();
-        Some(PossibleValue::new(name).help(summary))
-    }
 }
 
 /// Policy for a replay that does not fit into the memory of the NPUs.

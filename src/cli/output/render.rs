@@ -1,9 +1,11 @@
 //! Reports as they are asked for, and what they say of the options that led to them.
 
 use super::RunArgs;
-use super::args::{CommArg, OnMemoryOverflow, ReportFormatArg, ReportTableArg};
+use super::args::{OnMemoryOverflow, ReportFormatArg, ReportTableArg};
 use crate::custom_algorithm;
 use crate::terminal;
+use chakram_base::setting::Choice;
+use chakram_engine::CommTiming;
 use chakram_report::report_csv::CsvTable;
 use chakram_report::summary::{HashedInput, KernelBasis, Provenance};
 use chakram_report::{self as report, MachineComparison, Report, text::TextStyle};
@@ -16,8 +18,8 @@ impl RunArgs {
     fn basis_text(&self, kernels: &KernelBasis) -> String {
         let kernels = self.compute.text(kernels);
         match self.comm {
-            CommArg::Model => kernels,
-            other => format!("{kernels}, communication as {}", other.policy()),
+            CommTiming::Model => kernels,
+            other => format!("{kernels}, communication as {}", other),
         }
     }
 
@@ -114,7 +116,7 @@ impl RunArgs {
                 let kernels = comparison.reference().map(|(_, report)| report.kernels);
                 let kernels = kernels.unwrap_or_default();
                 let mut basis = self.basis_text(&kernels);
-                if self.comm == CommArg::Model {
+                if self.comm == CommTiming::Model {
                     basis += ", communication by the network";
                 }
                 report::compare::text(comparison, &basis, &self.notes(comparison), style)
@@ -148,10 +150,10 @@ impl RunArgs {
         if let Some((_, text)) = report.host_bound() {
             notes.push(format!("on {}: {text}", column.name));
         }
-        if self.comm != CommArg::Model {
+        if self.comm != CommTiming::Model {
             notes.push(format!(
                 "communication lasts as {} on all machines; --comm model asks the network of each",
-                self.comm.policy()
+                self.comm
             ));
         }
         notes
@@ -160,17 +162,13 @@ impl RunArgs {
     fn options_json(&self, absent: MissingRankPolicy) -> Map<String, Value> {
         let mut options = Map::new();
         self.compute.describe(&mut options);
-        let comm = self.comm.policy().to_string();
+        let comm = self.comm.to_string();
         options.insert("comm".to_owned(), comm.into());
         if let Some(network) = self.network {
-            let network = network.model().to_string();
+            let network = network.to_string();
             options.insert("network".to_owned(), network.into());
         }
-        let absent = match absent {
-            MissingRankPolicy::Refuse => "refuse",
-            MissingRankPolicy::Mirror => "mirror",
-        };
-        options.insert("absent".to_owned(), absent.into());
+        options.insert("absent".to_owned(), absent.word().into());
         options.insert("stepwise".to_owned(), self.stepwise.into());
         if self.aggregate {
             options.insert("aggregate".to_owned(), true.into());

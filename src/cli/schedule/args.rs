@@ -1,10 +1,11 @@
 //! Options of `chakram schedule`.
 
+use crate::flags::choices;
 use chakram_base::units::{Bandwidth, Bytes, Span};
 use chakram_hardware::compute::{LoopNestModel, parse_loop_nest};
-use chakram_hardware::topology::chip_graph::LinkTechnology;
-use chakram_studies::schedule::{LanguageModel, PartitionRule};
-use clap::{Args, ValueEnum};
+use chakram_hardware::topology::chip_graph::{LinkInterpolation, LinkTechnology};
+use chakram_studies::schedule::{LanguageModel, ListRule, PartitionRule};
+use clap::Args;
 use std::path::PathBuf;
 
 /// Schedule the sub-layers of a model on chips, step by step
@@ -34,14 +35,14 @@ pub struct ScheduleArgs {
     #[arg(long, value_name = "N", default_value_t = 0)]
     pub seed: u64,
     /// Rule that assigns sub-layers to chips
-    #[arg(long, value_enum, default_value_t = RuleArg::Steps, value_name = "RULE")]
-    pub rule: RuleArg,
+    #[arg(long, value_parser = choices::<ListRule>(), default_value = "steps", value_name = "RULE")]
+    pub rule: ListRule,
     /// Rates of links by the number of links of a chip, and perhaps of interfaces: 1=180GB/s,3=64GB/s,interface=1GB/s
     #[arg(long, value_name = "LINKS=RATE,…", value_parser = LinkTechnology::parse)]
     pub rates: Option<LinkTechnology>,
     /// Rates of links for numbers of them that the table lacks
-    #[arg(long, value_enum, default_value_t = InterpolateArg::None, value_name = "RULE")]
-    pub interpolate: InterpolateArg,
+    #[arg(long, value_parser = choices::<LinkInterpolation>(), default_value = "none", value_name = "RULE")]
+    pub interpolate: LinkInterpolation,
     /// Memory of a chip; sub-layers that are larger are cut into more parts, and data leave for others
     #[arg(long, value_name = "SIZE")]
     pub memory: Option<Bytes>,
@@ -118,23 +119,12 @@ pub struct ModelSizes {
     /// Rule that cuts products into parts
     #[arg(
         long,
-        value_enum,
-        default_value_t = PartitionArg::Columns,
+        value_parser = choices::<PartitionRule>(),
+        default_value = "columns",
         value_name = "RULE",
         conflicts_with = "file"
     )]
-    pub partition: PartitionArg,
-}
-
-/// Rule that cuts products into parts.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
-pub enum PartitionArg {
-    /// All over columns, as tensor parallelism does
-    Columns,
-    /// All over rows, as data parallelism does
-    Rows,
-    /// Each as moves least, found by hierarchical dynamic programming as HyPar does
-    Hypar,
+    pub partition: PartitionRule,
 }
 
 impl ModelSizes {
@@ -150,31 +140,7 @@ impl ModelSizes {
             sequence: self.sequence,
             micro_batches: self.micro_batches,
             tensor: parts,
-            partition: match self.partition {
-                PartitionArg::Columns => PartitionRule::Columns,
-                PartitionArg::Rows => PartitionRule::Rows,
-                PartitionArg::Hypar => PartitionRule::Hierarchical,
-            },
+            partition: self.partition,
         }
     }
-}
-
-#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
-pub enum RuleArg {
-    /// One a chip in each step
-    Steps,
-    /// As soon as a chip is free, as long as they have operations
-    Durations,
-    /// DEAP's Algorithm 1 as printed
-    Printed,
-}
-
-#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
-pub enum InterpolateArg {
-    /// They are unknown
-    None,
-    /// That of the next larger number
-    Step,
-    /// A line between logarithms
-    Log,
 }

@@ -1,12 +1,12 @@
 //! Sub-layers with their costs, and their schedule on a topology.
 
-use super::args::{InterpolateArg, RuleArg, ScheduleArgs};
+use super::args::ScheduleArgs;
 use chakram_base::config;
 use chakram_base::units::{Bandwidth, Span};
 use chakram_hardware::compute::{LayerShape, LoopNestModel, search_mapping};
-use chakram_hardware::topology::chip_graph::{ChipGraph, LinkInterpolation, LinkTechnology};
+use chakram_hardware::topology::chip_graph::{ChipGraph, LinkTechnology};
 use chakram_studies::schedule::{
-    ChipMachine, ChipSchedule, CycleTable, ListRule, StepError, StepTotals, TaskCost, TaskGraph,
+    ChipMachine, ChipSchedule, CycleTable, StepError, StepTotals, TaskCost, TaskGraph,
     parse_schedule, schedule,
 };
 use std::collections::BTreeMap;
@@ -128,16 +128,7 @@ pub fn on(
     chips: usize,
     prices: &mut LayerPrices,
 ) -> Result<TopologyRow, Box<dyn Error>> {
-    let rule = match args.rule {
-        RuleArg::Steps => ListRule::Steps,
-        RuleArg::Durations => ListRule::Durations,
-        RuleArg::Printed => ListRule::Printed,
-    };
-    let interpolation = match args.interpolate {
-        InterpolateArg::None => LinkInterpolation::None,
-        InterpolateArg::Step => LinkInterpolation::Step,
-        InterpolateArg::Log => LinkInterpolation::Logarithmic,
-    };
+    let (rule, interpolation) = (args.rule, args.interpolate);
     let table = LinkTechnology::table_three(interpolation);
     let technology = LinkTechnology {
         interpolation,

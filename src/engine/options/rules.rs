@@ -2,65 +2,14 @@
 //!
 //! The command line, sweeps, scores and archives ask here, so that all of them accept and refuse the same.
 
-use super::{CommTiming, LaunchMode, ReplayOptions};
+use super::{CollectiveTiming, CommTiming, LaunchMode, ReplayOptions};
+use chakram_base::setting::SettingKey;
 use chakram_base::units::Span;
 use chakram_hardware::compute::{ComputeModel, HostTiming, RooflineEfficiency};
 use chakram_hardware::machine::Machine;
 use chakram_trace::graph::{Graph, NodeKind};
 use chakram_trace::workload::Workload;
 use std::fmt;
-
-/// An option of a replay that a rule speaks of.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub enum OptionKey {
-    /// [`ReplayOptions::compute`].
-    Compute,
-    /// The efficiency in [`ReplayOptions::compute`].
-    Efficiency,
-    /// [`ComputeModel::RecordedOn`].
-    RecordedOn,
-    /// [`ReplayOptions::host`].
-    Host,
-    /// [`ReplayOptions::launch`].
-    Launch,
-    /// [`ReplayOptions::measured_collectives`].
-    Collectives,
-    /// [`ReplayOptions::comm`].
-    Comm,
-    /// [`ReplayOptions::network`].
-    Network,
-    /// [`ReplayOptions::aggregate`].
-    Aggregate,
-    /// [`ReplayOptions::stepwise`].
-    Stepwise,
-    /// [`ReplayOptions::links`].
-    Links,
-    /// [`ReplayOptions::custom`].
-    Custom,
-}
-
-impl OptionKey {
-    /// Every key with its name, as files of studies have it.
-    pub const ALL: [(Self, &'static str); 12] = [
-        (Self::Compute, "compute"),
-        (Self::Efficiency, "efficiency"),
-        (Self::RecordedOn, "recorded_on"),
-        (Self::Host, "host"),
-        (Self::Launch, "launch"),
-        (Self::Collectives, "collectives"),
-        (Self::Comm, "comm"),
-        (Self::Network, "network"),
-        (Self::Aggregate, "aggregate"),
-        (Self::Stepwise, "stepwise"),
-        (Self::Links, "links"),
-        (Self::Custom, "custom"),
-    ];
-
-    /// Name of the key.
-    pub fn name(self) -> &'static str {
-        Self::ALL[self as usize].1
-    }
-}
 
 /// Reason why an option is refused: it would have no effect, or the machine lacks what it needs.
 #[derive(Clone, Debug, PartialEq)]
@@ -89,38 +38,46 @@ pub enum OptionRefusal {
     /// A factor on the host's time, for a workload without any.
     NoHostTime,
     /// An option of simulated communication, beside communication that lasts as it did.
-    NotSimulated(OptionKey, CommTiming),
+    NotSimulated(SettingKey, CommTiming),
 }
 
 impl OptionRefusal {
     /// Returns the option that is refused.
-    pub fn key(&self) -> OptionKey {
+    pub fn key(&self) -> SettingKey {
         match self {
-            Self::NoKernelCurves { .. } => OptionKey::Compute,
-            Self::NoCollectiveCurves { .. } => OptionKey::Collectives,
-            Self::NoHost { .. } => OptionKey::Launch,
-            Self::NotByRoofline(_) | Self::AllRecorded(_) => OptionKey::Efficiency,
-            Self::NoneRecorded => OptionKey::RecordedOn,
-            Self::NoHostTime => OptionKey::Host,
+            Self::NoKernelCurves { .. } => SettingKey::Compute,
+            Self::NoCollectiveCurves { .. } => SettingKey::Collectives,
+            Self::NoHost { .. } => SettingKey::Launch,
+            Self::NotByRoofline(_) | Self::AllRecorded(_) => SettingKey::Efficiency,
+            Self::NoneRecorded => SettingKey::RecordedOn,
+            Self::NoHostTime => SettingKey::Host,
             Self::NotSimulated(key, _) => *key,
         }
     }
+}
 
-    /// Returns the reason and what to try, with options and their values spelled by `spell`. The value is empty where an
-    /// option is meant whatever its value is.
-    pub fn text(&self, spell: impl Fn(OptionKey, &str) -> String) -> String {
-        let option = |key| spell(key, "");
-        let own = option(self.key());
-        match self {
+/// With options by their names in messages, and `{:#}` by their keys, as in files.
+impl fmt::Display for OptionRefusal {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let in_files = f.alternate();
+        let with = |key: SettingKey, value: &dyn fmt::Display| match in_files {
+            true => key.entry(value),
+            false => key.with(value),
+        };
+        let own = match in_files {
+            true => format!("`{}`", self.key().key()),
+            false => self.key().to_string(),
+        };
+        let text = match self {
             Self::NoKernelCurves { machine } => format!(
                 "{}: machine `{machine}` has no curves of measured kernels\n  try: {}",
-                spell(OptionKey::Compute, "curves"),
-                spell(OptionKey::Compute, "roofline")
+                with(SettingKey::Compute, &"curves"),
+                with(SettingKey::Compute, &"roofline")
             ),
             Self::NoCollectiveCurves { machine } => format!(
                 "{}: machine `{machine}` has no measured collectives\n  try: {}",
-                spell(OptionKey::Collectives, "curves"),
-                spell(OptionKey::Collectives, "algorithms")
+                with(SettingKey::Collectives, &"curves"),
+                with(SettingKey::Collectives, &"algorithms")
             ),
             Self::NoHost { machine } => format!(
                 "{own}: machine `{machine}` does not say what launches cost\n  try: a [host] table in its file"
@@ -129,21 +86,21 @@ impl OptionRefusal {
                 let (duration, hint) = match **model {
                     ComputeModel::Curves => (
                         "measured",
-                        format!(", or {}", spell(OptionKey::Compute, "roofline")),
+                        format!(", or {}", with(SettingKey::Compute, &"roofline")),
                     ),
                     ComputeModel::LoopNest(_) => ("their mappings do", String::new()),
                     _ => ("recorded", String::new()),
                 };
                 format!(
                     "{own} is for kernels by roofline, and with {} they last as {duration}\n  try: without {own}{hint}",
-                    spell(OptionKey::Compute, &model.to_string())
+                    with(SettingKey::Compute, model)
                 )
             }
             Self::AllRecorded(model) => format!(
                 "{own} says how near kernels come to the NPU's peak, and with {} they last as long as the trace says: \
                  all of them were recorded\n  try: {}",
-                spell(OptionKey::Compute, &model.to_string()),
-                spell(OptionKey::Compute, "roofline")
+                with(SettingKey::Compute, model),
+                with(SettingKey::Compute, &"roofline")
             ),
             Self::NoneRecorded => format!(
                 "{own} says where kernels were recorded, and none of this job was\n  try: without {own}"
@@ -153,35 +110,26 @@ impl OptionRefusal {
                  host\n  try: without {own}"
             ),
             Self::NotSimulated(key, comm) => {
-                let with = spell(OptionKey::Comm, &comm.to_string());
+                let with = with(SettingKey::Comm, comm);
                 let reason = match key {
-                    OptionKey::Aggregate => format!(
+                    SettingKey::Aggregate => format!(
                         "{own} is for networks that carry communication, and with {with} it lasts"
                     ),
-                    OptionKey::Stepwise => format!(
+                    SettingKey::Stepwise => format!(
                         "{own} carries out collectives in messages, and with {with} they last"
                     ),
-                    OptionKey::Links => format!(
+                    SettingKey::Links => format!(
                         "bytes over links are counted from messages, and with {with} communication lasts"
                     ),
-                    OptionKey::Custom => format!(
+                    SettingKey::Custom => format!(
                         "{own} says how messages carry out collectives, and with {with} they last"
                     ),
                     _ => format!("{own} says what carries communication, and with {with} it lasts"),
                 };
                 format!("{reason} as {comm}\n  try: leave one of the two out")
             }
-        }
-    }
-}
-
-/// With options by their keys: `compute = curves`.
-impl fmt::Display for OptionRefusal {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(&self.text(|key, value| match value {
-            "" => format!("`{}`", key.name()),
-            value => format!("`{} = {value}`", key.name()),
-        }))
+        };
+        f.write_str(&text)
     }
 }
 
@@ -218,11 +166,11 @@ impl ReplayOptions {
     /// The first option that has none.
     pub fn check_together(&self) -> Result<(), OptionRefusal> {
         let of_networks = [
-            (self.network.is_some(), OptionKey::Network),
-            (self.aggregate, OptionKey::Aggregate),
-            (self.stepwise, OptionKey::Stepwise),
-            (self.links, OptionKey::Links),
-            (!self.custom.is_empty(), OptionKey::Custom),
+            (self.network.is_some(), SettingKey::Network),
+            (self.aggregate, SettingKey::Aggregate),
+            (self.stepwise, SettingKey::Stepwise),
+            (self.links, SettingKey::Links),
+            (!self.custom.is_empty(), SettingKey::Custom),
         ];
         let given = of_networks.into_iter().find(|(is_given, _)| *is_given);
         match (self.comm, given) {
@@ -248,7 +196,9 @@ impl ReplayOptions {
             return Err(OptionRefusal::NoHost { machine: name() });
         }
         let mut curves = machine.collective_curves().iter();
-        if self.measured_collectives == Some(true) && curves.all(|curves| curves.is_empty()) {
+        if self.collectives == Some(CollectiveTiming::Curves)
+            && curves.all(|curves| curves.is_empty())
+        {
             return Err(OptionRefusal::NoCollectiveCurves { machine: name() });
         }
         Ok(())

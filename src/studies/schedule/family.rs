@@ -11,6 +11,7 @@ use super::partition::{
     CutAlong, PartPlace, ProductCut, ProductSize, partition, place, share, words_moved,
 };
 use super::{LayerRecord, SubLayer, TaskGraph};
+use chakram_base::setting::Choice;
 
 /// A model of the family.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -46,6 +47,26 @@ pub enum PartitionRule {
     Rows,
     /// Each as moves least ([`super::partition`]).
     Hierarchical,
+}
+
+impl Choice for PartitionRule {
+    const CHOICES: &'static [(Self, &'static str, &'static str)] = &[
+        (
+            Self::Columns,
+            "columns",
+            "All over columns, as tensor parallelism does",
+        ),
+        (
+            Self::Rows,
+            "rows",
+            "All over rows, as data parallelism does",
+        ),
+        (
+            Self::Hierarchical,
+            "hypar",
+            "Each as moves least, found by hierarchical dynamic programming as HyPar does",
+        ),
+    ];
 }
 
 /// Products with their cuts, and the words that these move in a forward pass.

@@ -6,6 +6,7 @@
 //! [`ListRule::Printed`] does what is printed, and ends when chips are left with nothing more to be given.
 
 use super::{ChipSchedule, TaskGraph};
+use chakram_base::setting::Choice;
 
 /// Rule that assigns sub-layers to chips.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -16,6 +17,18 @@ pub enum ListRule {
     Durations,
     /// As printed.
     Printed,
+}
+
+impl Choice for ListRule {
+    const CHOICES: &'static [(Self, &'static str, &'static str)] = &[
+        (Self::Steps, "steps", "One a chip in each step"),
+        (
+            Self::Durations,
+            "durations",
+            "As soon as a chip is free, as long as they have operations",
+        ),
+        (Self::Printed, "printed", "DEAP's Algorithm 1 as printed"),
+    ];
 }
 
 /// A schedule that does not end.

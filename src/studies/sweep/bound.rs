@@ -25,6 +25,7 @@
 use super::point::{PointRefusal, ResolvedPoint};
 use chakram_base::ids::Npu;
 use chakram_base::units::BufferShare;
+use chakram_engine::CollectiveTiming;
 use chakram_hardware::collective::{
     AlgorithmChoice, CollectiveAlgorithm, fastest_protocol, measured_collective,
 };
@@ -286,7 +287,10 @@ fn least_time(point: &ResolvedPoint, kind: CollectiveKind, comm_size: u64, membe
     let (machine, options) = (&point.machine, &point.options);
     let by_curves = options.compute.prefers_curves() && machine.has_curves();
     let buffer = kind.buffer(comm_size, members.len() as u32);
-    let Some(buffer) = buffer.filter(|_| options.measured_collectives.unwrap_or(by_curves)) else {
+    let measured = options
+        .collectives
+        .map(|how| how == CollectiveTiming::Curves);
+    let Some(buffer) = buffer.filter(|_| measured.unwrap_or(by_curves)) else {
         return wire;
     };
     let extent = GroupExtent::new(members, machine.topology());

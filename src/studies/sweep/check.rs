@@ -2,10 +2,9 @@
 
 use super::evaluate::PointEvaluator;
 use super::point::PointRefusal;
-use super::setting::{SettingKind, kind};
+use super::setting::{SettingKind, is_replay_option, kind};
 use super::study::{PointLimits, Study};
 use chakram_base::config::{self, ConfigError, ConfigLiteral};
-use chakram_engine::OptionKey;
 use chakram_hardware::machine;
 use chakram_workloads::model::ModelSource;
 use std::path::{Path, PathBuf};
@@ -132,10 +131,8 @@ fn check_values(study: &Study, text: &str, file: &str) -> Result<(), StudyError>
     let mut names = first.clone();
     names.retain(|key, _| matches!(key.as_str(), "machine" | "model" | "trace"));
     let keys = || study.axes.iter().flat_map(|axis| &axis.keys);
-    let of_options = |key: &String| {
-        let is_option = OptionKey::ALL.iter().any(|(_, name)| name == key);
-        is_option || key == "machine" || key.starts_with("machine.")
-    };
+    let of_options =
+        |key: &String| is_replay_option(key) || key == "machine" || key.starts_with("machine.");
     if let Err(refusal) = evaluator.resolve(&names)
         && !of_plans(&refusal)
         && !(refusal.is_option && keys().any(of_options))

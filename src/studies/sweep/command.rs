@@ -1,6 +1,6 @@
 //! The settings that replay one point by itself.
 
-use super::setting::{SettingKind, Settings, kind};
+use super::setting::{SettingKind, Settings, is_replay_option, kind};
 use super::study::Study;
 
 /// What one point replays.
@@ -33,8 +33,8 @@ impl PointCommand {
                 Ok(SettingKind::Plain) => match key.as_str() {
                     "model" => work = Some(PointWork::Model(value)),
                     "trace" => work = Some(PointWork::Trace(value)),
-                    "network" | "machine" | "tokens" | "compute" | "efficiency" | "host"
-                    | "launch" | "collectives" => settings.push((key, value)),
+                    "machine" | "tokens" => settings.push((key, value)),
+                    option if is_replay_option(option) => settings.push((key, value)),
                     // Powers and prices do not change what is replayed.
                     _ => {}
                 },

@@ -2,7 +2,8 @@
 
 use super::setting::{SettingKind, Settings, kind};
 use chakram_base::config::{ConfigLiteral, with_values};
-use chakram_engine::{LaunchMode, OptionKey, OptionRefusal, ReplayOptions};
+use chakram_base::setting::Choice;
+use chakram_engine::{CollectiveTiming, LaunchMode, OptionRefusal, ReplayOptions};
 use chakram_hardware::compute::{
     ComputeModel, parse_efficiency, parse_host, parse_model, set_accelerator,
 };
@@ -53,7 +54,8 @@ impl From<OptionRefusal> for PointRefusal {
     fn from(refusal: OptionRefusal) -> Self {
         Self {
             is_option: true,
-            ..Self::new(refusal.key().name(), refusal)
+            // A file of a study has the key.
+            ..Self::new(refusal.key().key().to_string(), format!("{refusal:#}"))
         }
     }
 }
@@ -275,20 +277,9 @@ fn options(settings: &Settings, machine: &Machine) -> Result<ReplayOptions, Poin
     let wrong = |key: &str, why: String| {
         PointRefusal::new(key, format!("`{key}` is {}: {why}", settings[key]))
     };
-    let text = |key: OptionKey| {
-        let value = settings.get(key.name())?;
-        Some((key.name(), value.to_string()))
-    };
-    let choice = |key: OptionKey, names: &[&str]| {
-        let Some((key, text)) = text(key) else {
-            return Ok(None);
-        };
-        let found = names.iter().position(|name| *name == text);
-        let expected = || wrong(key, format!("expected one of {}", names.join(", ")));
-        found.map(Some).ok_or_else(expected)
-    };
+    let text = |key| Some((key, settings.get(key)?.to_string()));
     let mut options = ReplayOptions::default();
-    if let Some((key, text)) = text(OptionKey::Compute) {
+    if let Some((key, text)) = text("compute") {
         options.compute = parse_model(&text).map_err(|why| wrong(key, why))?;
     }
     for (key, value) in settings {
@@ -301,22 +292,23 @@ fn options(settings: &Settings, machine: &Machine) -> Result<ReplayOptions, Poin
         };
         set_accelerator(model, name, &value.to_string()).map_err(|why| wrong(key, why))?;
     }
-    if let Some((key, text)) = text(OptionKey::Efficiency) {
+    if let Some((key, text)) = text("efficiency") {
         let efficiency = parse_efficiency(&text).map_err(|why| wrong(key, why))?;
         options.set_efficiency(efficiency)?;
     }
-    if let Some((key, text)) = text(OptionKey::Host) {
+    if let Some((key, text)) = text("host") {
         options.host = parse_host(&text).map_err(|why| wrong(key, why))?;
     }
-    let launches = [LaunchMode::None, LaunchMode::Eager, LaunchMode::Graph];
-    if let Some(index) = choice(OptionKey::Launch, &["none", "eager", "graph"])? {
-        options.launch = launches[index];
+    if let Some((key, text)) = text("launch") {
+        options.launch = LaunchMode::parse(&text).map_err(|why| wrong(key, why))?;
     }
-    let measured = choice(OptionKey::Collectives, &["algorithms", "curves"])?;
-    options.measured_collectives = measured.map(|index| index == 1);
-    let names = NetworkKind::ALL.map(|(_, name)| name);
-    let network = choice(OptionKey::Network, &names)?;
-    options.network = network.map(|index| NetworkKind::ALL[index].0);
+    if let Some((key, text)) = text("collectives") {
+        let how = CollectiveTiming::parse(&text).map_err(|why| wrong(key, why))?;
+        options.collectives = Some(how);
+    }
+    if let Some((key, text)) = text("network") {
+        options.network = Some(NetworkKind::parse(&text).map_err(|why| wrong(key, why))?);
+    }
     options.check_together()?;
     options.check_machine(machine)?;
     Ok(options)

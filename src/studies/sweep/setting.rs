@@ -16,6 +16,7 @@ pub const PLAIN: [&str; 13] = [
     "model",
     "tokens",
     "trace",
+    // Options of the replay, up to `collectives`.
     "network",
     "compute",
     "efficiency",
@@ -26,6 +27,11 @@ pub const PLAIN: [&str; 13] = [
     "power.idle",
     "price.npu",
 ];
+
+/// Whether `key`, one of [`PLAIN`], is an option of the replay.
+pub(super) fn is_replay_option(key: &str) -> bool {
+    PLAIN[4..10].contains(&key)
+}
 
 /// Part of the configuration that a key belongs to.
 #[derive(Clone, Copy, Debug)]

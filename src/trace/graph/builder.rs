@@ -13,7 +13,7 @@ use crate::format::{
     GroupName, KernelShape, MemoryChanges, MemoryLocation, Op, TraceError, TrainingPhase, escape,
 };
 use chakram_base::ids::NodeIndex;
-use chakram_base::setting::SettingKey;
+use chakram_base::setting::{Choice, SettingKey};
 use chakram_base::units::Span;
 use std::sync::Arc;
 
@@ -30,6 +30,18 @@ pub enum DependencyPolicy {
     Both,
     /// Data alone.
     Data,
+}
+
+impl Choice for DependencyPolicy {
+    const CHOICES: &'static [(Self, &'static str, &'static str)] = &[
+        (
+            Self::Auto,
+            "auto",
+            "Data and control; data alone, with a warning, if control closes a cycle",
+        ),
+        (Self::Both, "both", "Data and control"),
+        (Self::Data, "data", "Data only"),
+    ];
 }
 
 /// Peers and groups behind the slots of a graph on one rank, and declarations of that rank.

@@ -5,6 +5,7 @@ use super::{Graph, Lane};
 use crate::format::TraceError;
 use crate::format::scan::{self, NodeView, UnprofiledSteps};
 use crate::format::wire::FrameCursor;
+use chakram_base::setting::Choice;
 use chakram_base::units::Span;
 
 /// Treatment of what the profiler is estimated to have added to a captured job.
@@ -17,6 +18,17 @@ pub enum ProfilerPolicy {
     /// It is left out of captures that carry steps without a profiler, against which that can be held.
     #[default]
     RemoveIfMeasured,
+}
+
+impl Choice for ProfilerPolicy {
+    const CHOICES: &'static [(Self, &'static str, &'static str)] = &[
+        (
+            Self::Remove,
+            "profiler",
+            "Host time that the profiler added, as estimated",
+        ),
+        (Self::Keep, "nothing", "Nothing"),
+    ];
 }
 
 /// Profiler that captured a graph, as the trace tells.

@@ -7,7 +7,7 @@ use super::rig::{
     Dim, Replay, contents, dim, job, machine, over, released, replay_with, stepwise, traces,
 };
 use chakram::astra_sim::custom_algorithm::{ScriptTiming, read};
-use chakram::engine::{NetworkModel, ReplayOptions};
+use chakram::engine::{Choice, NetworkModel, ReplayOptions};
 use chakram::machine::{CollectiveAlgorithm, CustomCollective};
 use chakram::topology::DimensionShape;
 use chakram::trace::{CollectiveKind as K, Op};
@@ -36,7 +36,7 @@ fn models() -> impl Iterator<Item = NetworkModel> {
     // Where messages have a link at once, what a member sends before the last has left shares it; where a transfer holds
     // its route, a send ends when the transfer does.
     let others = [NetworkModel::FairSharing, NetworkModel::Exclusive];
-    let models = NetworkModel::ALL.iter().map(|(model, _)| *model);
+    let models = NetworkModel::CHOICES.iter().map(|(model, ..)| *model);
     models.filter(move |model| !others.contains(model))
 }
 

@@ -3,9 +3,9 @@
 use super::lines::{Line, call, kernel, receive, send};
 use super::rig::{Dim, dim, job, machine};
 use chakram::engine::{
-    CompiledReplay, Feed, InstanceId, JobTimes, Launch, LaunchPrices, LaunchQueue, LaunchRecord,
-    NetworkModel, ProcessorJob, ProcessorModel, RepeatedLaunch, ReplayError, ReplayOptions,
-    SingleLaunch, TimedLaunches, run_launches,
+    Choice, CompiledReplay, Feed, InstanceId, JobTimes, Launch, LaunchPrices, LaunchQueue,
+    LaunchRecord, NetworkModel, ProcessorJob, ProcessorModel, RepeatedLaunch, ReplayError,
+    ReplayOptions, SingleLaunch, TimedLaunches, run_launches,
 };
 use chakram::ids::{NodeIndex, Npu};
 use chakram::machine::CollectiveAlgorithm::Ring;
@@ -75,11 +75,8 @@ fn steps_overlap_where_their_dependencies_allow() {
     );
     let machine = machine(&[ring(2)]);
     // A send is over when its last byte has left, and under `exclusive` when its route is free again.
-    let models = NetworkModel::ALL.map(|(network, _)| network);
-    for network in models
-        .into_iter()
-        .filter(|one| *one != NetworkModel::Exclusive)
-    {
+    let models = NetworkModel::CHOICES.iter().map(|(network, ..)| *network);
+    for network in models.filter(|one| *one != NetworkModel::Exclusive) {
         let program = compiled(&workload, &machine, |o| o.network = Some(network));
         let mut feed = RepeatedLaunch::new(0, 3);
         let mut log = LaunchLog::default();
@@ -104,7 +101,7 @@ fn steps_that_end_together_follow_one_another() {
     let workload = job(&vec![vec![kernel(10), call]; 4], &[]);
     let machine = machine(&[ring(4)]);
     for stepwise in [false, true] {
-        for (network, _) in NetworkModel::ALL {
+        for &(network, ..) in NetworkModel::CHOICES {
             let program = compiled(&workload, &machine, |o| {
                 (o.network, o.stepwise) = (Some(network), stepwise);
             });

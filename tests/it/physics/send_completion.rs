@@ -8,7 +8,7 @@ use super::rig::{
     Replay, cases, contents, dim, job, machine, over, replay, replay_with, stepwise, traces,
 };
 use chakram::astra_sim::custom_algorithm::{ScriptTiming, read};
-use chakram::engine::{NetworkModel, ReplayOptions};
+use chakram::engine::{Choice, NetworkModel, ReplayOptions};
 use chakram::machine::SendCompletion::{Delivered, Injected};
 use chakram::machine::{CollectiveAlgorithm, CustomCollective, Machine};
 use chakram::topology::DimensionShape;
@@ -40,7 +40,7 @@ fn what_is_behind_a_send_waits_until_the_message_has_arrived() {
     ];
     let workload = job(&ranks, &[]);
     let machines = switch(2, CollectiveAlgorithm::Ring);
-    for (model, _) in NetworkModel::ALL {
+    for &(model, ..) in NetworkModel::CHOICES {
         let left = match model {
             NetworkModel::Exclusive => 1_200_000,
             _ => 200_000,

@@ -77,7 +77,7 @@ fn options_of_compute_need_kernels_that_they_price() {
         let mut options = ReplayOptions::with(|options| options.compute = model);
         let refusal = options.set_efficiency(half).unwrap_err();
         assert_eq!(refusal, OptionRefusal::NotByRoofline(Box::new(model)));
-        assert_eq!(refusal.key(), OptionKey::Efficiency);
+        assert_eq!(refusal.key(), SettingKey::Efficiency);
         assert_eq!(options.compute, model);
     }
     let elsewhere = |options: &mut ReplayOptions| {
@@ -116,7 +116,7 @@ fn curves_and_launches_need_a_machine_that_has_them() {
             "`compute = curves`: machine `mi300x` has no curves of measured kernels\n  try: `compute = roofline`",
         ),
         (
-            |options| options.measured_collectives = Some(true),
+            |options| options.collectives = Some(CollectiveTiming::Curves),
             "`collectives = curves`: machine `mi300x` has no measured collectives\n  try: `collectives = algorithms`",
         ),
         (
@@ -133,7 +133,7 @@ fn curves_and_launches_need_a_machine_that_has_them() {
         assert_eq!(refusal("dgx-h100", &work, change), "");
     }
     let without: [Change; 3] = [
-        |options| options.measured_collectives = Some(false),
+        |options| options.collectives = Some(CollectiveTiming::Algorithms),
         |options| options.launch = LaunchMode::None,
         |options| options.compute = ComputeModel::RecordedOnly,
     ];
@@ -145,14 +145,14 @@ fn curves_and_launches_need_a_machine_that_has_them() {
 #[test]
 fn options_of_networks_need_simulated_communication() {
     type Change = fn(&mut ReplayOptions);
-    let changes: [(Change, OptionKey); 4] = [
+    let changes: [(Change, SettingKey); 4] = [
         (
             |options| options.network = Some(NetworkKind::Links),
-            OptionKey::Network,
+            SettingKey::Network,
         ),
-        (|options| options.aggregate = true, OptionKey::Aggregate),
-        (|options| options.stepwise = true, OptionKey::Stepwise),
-        (|options| options.links = true, OptionKey::Links),
+        (|options| options.aggregate = true, SettingKey::Aggregate),
+        (|options| options.stepwise = true, SettingKey::Stepwise),
+        (|options| options.links = true, SettingKey::Links),
     ];
     for (change, key) in changes {
         for comm in [CommTiming::Captured, CommTiming::Recorded] {
@@ -163,12 +163,5 @@ fn options_of_networks_need_simulated_communication() {
             assert_eq!(refusal, OptionRefusal::NotSimulated(key, comm));
             assert!(refusal.to_string().contains(&format!(" as {comm}\n")));
         }
-    }
-}
-
-#[test]
-fn keys_are_in_the_order_of_their_names() {
-    for (i, (key, name)) in OptionKey::ALL.into_iter().enumerate() {
-        assert_eq!((key as usize, key.name()), (i, name));
     }
 }

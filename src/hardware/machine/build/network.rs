@@ -6,6 +6,7 @@ use crate::collective::{AlgorithmChoice, CollectiveCurve, CollectiveProtocol};
 use crate::network::{NetworkKind, SendCompletion};
 use crate::topology::{SwitchingMode, Topology, TopologyDimension};
 use chakram_base::config::{ConfigError, ConfigTable, quoted};
+use chakram_base::setting::Choice;
 use chakram_base::units::Bytes;
 
 /// The keys that each table may have.
@@ -139,7 +140,9 @@ pub(super) fn traffic(
         });
     };
     let table = field.table(Some(NETWORK))?;
-    let model = table.or("model", default, |field| field.choice(&NetworkKind::ALL))?;
+    let models = NetworkKind::CHOICES.iter();
+    let models: Vec<_> = models.map(|(model, word, _)| (*model, *word)).collect();
+    let model = table.or("model", default, |field| field.choice(&models))?;
     let names = [
         (SwitchingMode::IDEAL, "cut_through"),
         (SwitchingMode::StoreAndForward, "store_and_forward"),

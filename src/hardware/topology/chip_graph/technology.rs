@@ -5,6 +5,7 @@
 //! unit is GB/s, and its heading "latency"; only as a rate it makes sense, and the factor of Eq. 2, latency = factor ×
 //! size × distance, is its inverse. It says nothing of other numbers of links, so that has to be said.
 
+use chakram_base::setting::Choice;
 use chakram_base::units::Bandwidth;
 
 /// Rule for numbers of links between two that the table has.
@@ -16,6 +17,14 @@ pub enum LinkInterpolation {
     Step,
     /// A straight line between logarithms of the number and of the rate.
     Logarithmic,
+}
+
+impl Choice for LinkInterpolation {
+    const CHOICES: &'static [(Self, &'static str, &'static str)] = &[
+        (Self::None, "none", "They are unknown"),
+        (Self::Step, "step", "That of the next larger number"),
+        (Self::Logarithmic, "log", "A line between logarithms"),
+    ];
 }
 
 /// Rates of links, in bytes per second.
