@@ -4,8 +4,9 @@
 //! archive before a commit or after it.
 
 use super::document::{SCHEMA, SegmentStart};
-use super::segment::{Segment, SegmentFile, crc32, segments, start_of};
+use super::segment::{Segment, SegmentFile, crc32, start_of};
 use super::segment_file::{SegmentBody, write_file};
+use super::segments::segments;
 use super::tail::ArchiveTail;
 use super::{ArchiveError, ENDING};
 use chakram_trace::files::OutputSet;

@@ -16,6 +16,7 @@ mod maintain;
 mod metadata;
 mod segment;
 mod segment_file;
+mod segments;
 mod store;
 mod tail;
 mod verify;

@@ -1,7 +1,8 @@
 //! Archive as it lies on disk, a file of segments or a folder of such files with a manifest: what is committed.
 
 use super::document::{CatalogueChange, SCHEMA, WorkloadEntry};
-use super::segment::{Segment, SegmentFile, segments};
+use super::segment::{Segment, SegmentFile};
+use super::segments::segments;
 use super::tail::ArchiveTail;
 use super::{ArchiveError, folder};
 use objects::ObjectCache;

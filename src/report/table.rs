@@ -3,9 +3,8 @@
 //! Columns have a least width. In a table whose rows are [added](TextTable::add) they are as wide as their widest cell; of
 //! rows that are written one by one, a longer cell moves the rest of its own.
 
-use super::text::TextStyle;
+use super::text::{MAX_NAME, TextStyle, shortened};
 use comfy_table::{CellAlignment, ColumnConstraint, ContentArrangement, Table, Width, presets};
-use std::borrow::Cow;
 use std::fmt::{Display, Result, Write};
 use std::iter::Peekable;
 use std::vec::IntoIter;
@@ -225,23 +224,11 @@ impl<'h> TextTable<'h> {
     }
 }
 
-/// Characters of a name in a text, at most. Inputs have names of any length, and what arranges cells counts columns in 16
-/// bits.
-pub(super) const MAX_NAME: usize = 240;
-
 /// Cuts each line of a cell that is longer than [`MAX_NAME`].
 fn shorten(cell: &mut String) {
     if cell.len() > MAX_NAME {
         let lines: Vec<_> = cell.split('\n').map(shortened).collect();
         *cell = lines.join("\n");
-    }
-}
-
-/// Returns `text`, cut to [`MAX_NAME`] characters.
-pub(super) fn shortened(text: &str) -> Cow<'_, str> {
-    match text.char_indices().nth(MAX_NAME) {
-        None => Cow::Borrowed(text),
-        Some((end, _)) => Cow::Owned(format!("{}…", &text[..end])),
     }
 }
 

@@ -1,10 +1,10 @@
 //! Text for people: at most 100 columns.
 
 use super::summary::thousands;
-use super::table::shortened;
 use chakram_base::setting::SettingKey;
 use chakram_base::units::{Span, percent_of};
 use chakram_trace::format::escaped;
+use std::borrow::Cow;
 use std::fmt::Write as _;
 
 /// The widest line.
@@ -73,6 +73,18 @@ pub fn clip(text: &str, width: usize) -> String {
     let mut short: String = text.chars().take(width - 1).collect();
     short.push('…');
     short
+}
+
+/// Characters of a name in a text, at most. Inputs have names of any length, and what arranges cells counts columns in 16
+/// bits.
+pub(super) const MAX_NAME: usize = 240;
+
+/// Returns `text`, cut to [`MAX_NAME`] characters.
+pub(super) fn shortened(text: &str) -> Cow<'_, str> {
+    match text.char_indices().nth(MAX_NAME) {
+        None => Cow::Borrowed(text),
+        Some((end, _)) => Cow::Owned(format!("{}…", &text[..end])),
+    }
 }
 
 /// `text` after `lead`, broken at spaces; further lines are indented.
