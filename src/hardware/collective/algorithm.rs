@@ -5,8 +5,7 @@ use super::{
     CollectivePrimitive, CollectiveStage, LinePosition, SendStep, direct, double_binary_tree,
     halving_doubling, pairwise, recursive_doubling, ring, tree,
 };
-use crate::group::{GroupExtent, GroupPhase};
-use crate::topology::{NetworkPath, Topology};
+use crate::topology::NetworkPath;
 use chakram_base::units::{BufferShare, Span, TimeEstimate};
 use std::fmt;
 
@@ -223,19 +222,6 @@ impl CollectiveAlgorithm {
     /// Returns true if each member receives from one other member only.
     pub fn has_sole_senders(self) -> bool {
         self == Self::Ring
-    }
-
-    /// The one path that every message of this stage takes, `None` when they differ.
-    pub fn common_path(
-        self,
-        extent: &GroupExtent,
-        phase: &GroupPhase,
-        topology: &Topology,
-    ) -> Option<NetworkPath> {
-        match self {
-            Self::Ring => extent.neighbour_path(phase, topology),
-            _ => extent.any_path(phase, topology),
-        }
     }
 }
 

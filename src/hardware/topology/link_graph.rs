@@ -149,11 +149,6 @@ impl LinkGraph {
         self.labels[dimension].as_deref()
     }
 
-    /// Whether the links of all dimensions are those of their shapes.
-    pub fn is_stacked(&self) -> bool {
-        self.labels.iter().all(Option::is_none)
-    }
-
     /// Whether devices may forward whole messages: each is on one way, and every device is there. Those of a dimension's
     /// shape stand for what is not told apart.
     pub fn may_store(&self) -> bool {

@@ -35,9 +35,4 @@ impl TimelineSelection {
     pub fn meets(&self, start: Time, end: Time) -> bool {
         start <= self.to && end >= self.from
     }
-
-    /// Whether a moment is drawn.
-    pub fn has_moment(&self, at: Time) -> bool {
-        self.meets(at, at)
-    }
 }

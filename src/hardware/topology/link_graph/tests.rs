@@ -223,7 +223,7 @@ fn rails_of_their_own_are_reached_inside_a_node() {
     let up = graph.links()[route.links[3].0 as usize];
     assert_eq!(graph.vertex(up.from), "switch 0 of level 1 at 1");
     assert_eq!((graph.label(0), graph.label(1)), (None, Some("clos 2x2")));
-    assert!(!graph.is_stacked() && !graph.may_store());
+    assert!(!graph.may_store());
 }
 
 /// The same nodes on one fabric of sixteen NICs, four below each switch: messages to another node are on it from end to
