@@ -156,7 +156,7 @@ fn correct(
         columns.on(machine);
     }
     let name = steps.display().to_string();
-    let table = RunTable::parse(&read(steps)?, &name, &columns)?;
+    let table = RunTable::parse(&read(steps)?, &name, &columns)?.whole()?;
     let base = machine::source(columns.machine())?;
     let first = &table.runs[0].machine;
     let options = args.compute.options()?;

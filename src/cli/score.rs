@@ -2,11 +2,15 @@
 
 use super::compute::ComputeArgs;
 use super::output::ReportDestination;
+use super::terminal;
 use chakram_base::config;
 use chakram_base::units::Span;
+use chakram_hardware::machine::Machine;
 use chakram_report::summary::KernelBasis;
+use chakram_report::text::TextStyle;
 use chakram_studies::score::{
-    FittedConstant, RunColumns, RunTable, ScoredTable, fit_in_folds, folds, one_rate, score,
+    FittedConstant, RunColumns, RunTable, ScoreError, ScoreRows, ScoredTable, fit_in_folds, folds,
+    one_rate, score,
 };
 use chakram_trace::files::OutputSet;
 use clap::{Args, ValueEnum};
@@ -121,19 +125,55 @@ pub fn run(args: &ScoreArgs, out: &mut dyn Write) -> Result<ExitCode, Box<dyn Er
             Some(all) => all.append(table),
         }
     }
-    let table = tables.ok_or("there is no table")?;
-    let machine = &table.runs[0].machine;
+    let mut table = tables.ok_or("there is no table")?;
+    let by = args.by.as_ref().map(|key| key.replace('-', "_"));
+    if let Some(key) = by
+        .as_ref()
+        .filter(|key| table.runs.iter().all(|r| !r.options.contains_key(*key)))
+    {
+        return Err(format!("--by {key}: no run states this option").into());
+    }
+    let machine = first_machine(&table)?;
     let compute = args.compute.clone();
     let options = compute.options()?;
     options.check_machine(machine)?;
     let threads = std::thread::available_parallelism().unwrap_or(NonZeroUsize::MIN);
-    let (predicted, fits, fold_of) = if args.fit.is_empty() {
-        (score(&table, &options, threads)?, Vec::new(), Vec::new())
-    } else {
-        let fold_of = folds(&table.runs, args.folds);
-        let (predicted, fits) = fit_in_folds(&table, &options, &args.fit, &fold_of, threads)?;
-        (predicted, fits, fold_of)
+    let mut outputs = OutputSet::default();
+    let read = args.runs.iter().chain(&args.columns);
+    read.for_each(|path| outputs.reads(path));
+    let scatter = args.scatter.as_ref();
+    let scatter = scatter.map(|path| outputs.claim(path)).transpose()?;
+    let mut to = match &args.output {
+        Some(path) => ReportDestination::claim(out, path, outputs)?,
+        None => ReportDestination::standard_output(out, outputs),
     };
+    let why = |error: ScoreError| error.to_string();
+    // Rows are written as they end, unless constants are fitted to all of them first.
+    let grows = args.format == ScoreFormat::Csv && args.fit.is_empty();
+    let answers = if grows {
+        let (mut rows, mut answers) = (ScoreRows::new(&table), Vec::new());
+        to.grow(|out| {
+            answers = score(&table, &options, threads, |run, answer| match answer {
+                Ok(answer) => {
+                    let interval = answer.interval.map(|ends| ends.map(Span::seconds));
+                    rows.write(run, answer.makespan.seconds(), interval, out)?;
+                    out.flush()
+                }
+                Err(_) => Ok(()),
+            })?;
+            Ok(())
+        })?;
+        answers
+    } else {
+        score(&table, &options, threads, |_, _| Ok(()))?
+    };
+    let mut predicted = table.keep_predicted(answers, why);
+    let machine = first_machine(&table)?;
+    let (mut fits, mut fold_of) = (Vec::new(), Vec::new());
+    if !args.fit.is_empty() {
+        fold_of = folds(&table.runs, args.folds);
+        (predicted, fits) = fit_in_folds(&table, &options, &args.fit, &fold_of, threads)?;
+    }
     let scored = ScoredTable {
         predicted: predicted.iter().map(|run| run.makespan.seconds()).collect(),
         intervals: (predicted.iter())
@@ -144,22 +184,6 @@ pub fn run(args: &ScoreArgs, out: &mut dyn Write) -> Result<ExitCode, Box<dyn Er
         null: one_rate(&table.runs),
         table: &table,
     };
-    let by = args.by.as_ref().map(|key| key.replace('-', "_"));
-    if let Some(key) = by
-        .as_ref()
-        .filter(|key| table.runs.iter().all(|r| !r.options.contains_key(*key)))
-    {
-        return Err(format!("--by {key}: no run states this option").into());
-    }
-    let mut outputs = OutputSet::default();
-    let read = args.runs.iter().chain(&args.columns);
-    read.for_each(|path| outputs.reads(path));
-    let scatter = args.scatter.as_ref();
-    let scatter = scatter.map(|path| outputs.claim(path)).transpose()?;
-    let mut to = match &args.output {
-        Some(path) => ReportDestination::claim(out, path, outputs)?,
-        None => ReportDestination::standard_output(out, outputs),
-    };
     let style = to.style();
     let curves = machine.has_curves() && options.compute.prefers_curves();
     let about = compute.text(&KernelBasis {
@@ -168,24 +192,44 @@ pub fn run(args: &ScoreArgs, out: &mut dyn Write) -> Result<ExitCode, Box<dyn Er
         priced: u64::from(!curves && compute.model().computes()),
         ..KernelBasis::default()
     });
-    to.fill(|out| {
-        match args.format {
-            ScoreFormat::Text => {
-                out.write_all(scored.text(by.as_deref(), &about, style).as_bytes())?
-            }
-            ScoreFormat::Json => {
-                let mut options = Map::new();
-                compute.describe(&mut options);
-                scored.document(by.as_deref(), options).print(out)?;
-            }
-            ScoreFormat::Csv => scored.write_csv(out)?,
+    if args.format == ScoreFormat::Csv {
+        for line in scored.reservations(TextStyle::default()).lines() {
+            terminal::warning(format_args!("{}", line.trim_start_matches([' ', '!'])))?;
         }
-        Ok(())
-    })?;
+    }
+    if !grows {
+        to.fill(|out| {
+            match args.format {
+                ScoreFormat::Text => {
+                    out.write_all(scored.text(by.as_deref(), &about, style).as_bytes())?
+                }
+                ScoreFormat::Json => {
+                    let mut options = Map::new();
+                    compute.describe(&mut options);
+                    scored.document(by.as_deref(), options).print(out)?;
+                }
+                ScoreFormat::Csv => scored.write_csv(out)?,
+            }
+            Ok(())
+        })?;
+    }
     if let Some(claim) = scatter {
         let mut file = claim.create()?;
         file.write_all(scored.picture().as_bytes())?;
         file.commit()?;
     }
     Ok(ExitCode::SUCCESS)
+}
+
+/// The machine of the first run.
+fn first_machine(table: &RunTable) -> Result<&Machine, String> {
+    let Some(run) = table.runs.first() else {
+        let rows = table.refused.len();
+        let first = table.refused.first().map(ToString::to_string);
+        return Err(format!(
+            "none of the {rows} rows can be predicted; the first: {}",
+            first.unwrap_or_default()
+        ));
+    };
+    Ok(&run.machine)
 }

@@ -7,8 +7,8 @@ use chakram_report::document::VersionedDocument;
 use chakram_report::text::TextStyle;
 use chakram_serving::{
     CompletedRequest, NoRequestObserver, Platform, RateSweep, RequestObserver, RequestTimeline,
-    Scenario, ServeOptions, ServeReport, ServedJob, compare, find_capacity, html, rows, serve,
-    sweep, text,
+    Scenario, ServeError, ServeOptions, ServeReport, ServedJob, compare, find_capacity, html, rows,
+    serve, sweep, text,
 };
 use chakram_trace::files::OutputSet;
 use clap::{Args, ValueEnum};
@@ -246,12 +246,13 @@ pub fn run(args: &ServeArgs, out: &mut dyn Write) -> Result<ExitCode, Box<dyn Er
     let mut reports = Vec::new();
     if platforms.len() > 1 {
         for platform in &platforms {
-            reports.push(serve(
-                &scenario,
-                Some(platform),
-                options,
-                &mut NoRequestObserver,
-            )?);
+            let report = serve(&scenario, Some(platform), options, &mut NoRequestObserver);
+            reports.push(report.map_err(|error| match error {
+                ServeError::Unfit(why) => {
+                    ServeError::Unfit(format!("platform {}: {why}", platform.name))
+                }
+                other => other,
+            })?);
         }
     } else {
         let models = || scenario.models.iter().map(|model| model.name.as_str());

@@ -13,7 +13,9 @@ use super::{Engine, ReplayError, ReplayOutcome, ReplayRefusal};
 use crate::Observer;
 use chakram_base::ids::{GroupId, NodeIndex, Npu, Rank};
 use chakram_base::setting::SettingKey;
-use chakram_hardware::collective::{AlgorithmDescriber, CustomCollective, measured_collective};
+use chakram_hardware::collective::{
+    AlgorithmDescriber, CustomCollective, LinkRates, measured_collective, measured_elsewhere,
+};
 use chakram_hardware::compute::HostTiming;
 use chakram_hardware::group::GroupExtent;
 use chakram_hardware::machine::Machine;
@@ -180,7 +182,21 @@ impl<'a> CompiledReplay<'a> {
         let curves = self.machine.collective_curves();
         self.prices.measured_collectives
             && !self.custom.iter().any(custom)
-            && measured_collective(curves, (kind, 1), group.extent).is_some()
+            && measured_collective(curves, (kind, 1), (group.extent, self.machine.topology()))
+                .is_some()
+    }
+
+    /// Returns the dimension of measured collectives of `kind` in `group` and the links that they were measured on, if these
+    /// are other links than the machine's.
+    pub fn measured_elsewhere(
+        &self,
+        kind: CollectiveKind,
+        group: &GroupView<'_>,
+    ) -> Option<(usize, LinkRates)> {
+        let curves = self.machine.collective_curves();
+        let lie = (group.extent, self.machine.topology());
+        let measured = self.is_measured(kind, group);
+        measured.then(|| measured_elsewhere(curves, kind, lie))?
     }
 
     /// The NPU on which `rank` sits.

@@ -46,7 +46,7 @@ pub use backend::{
     TransferCause, UncontendedCost,
 };
 pub use chunk_schedule::{AdmissionOrder, ChunkSchedule, StageEntry};
-pub use curve::{CollectiveCurve, measured as measured_collective};
+pub use curve::{CollectiveCurve, LinkRates, measured as measured_collective, measured_elsewhere};
 pub use custom::{
     CustomCollective, MemberScript, ScriptExecutor, ScriptFault, ScriptOp, ScriptedAlgorithm,
 };

@@ -80,7 +80,18 @@ impl Machine {
     /// If `text` is not TOML, has an unknown key, lacks a required one, or describes an impossible machine. Never
     /// panics, whatever the text.
     pub fn parse(text: &str, file: &str) -> Result<Self, MachineError> {
-        Ok(build::machine(&ConfigDocument::parse(text, file)?)?)
+        Ok(build::machine(&ConfigDocument::parse(text, file)?, None)?)
+    }
+
+    /// Parses the file of `original` after an edit: measured times that do not say on which links or NPUs they were measured
+    /// were measured on those of the original.
+    ///
+    /// # Errors
+    ///
+    /// As [`Self::parse`].
+    pub fn parse_edited(text: &str, file: &str, original: &Self) -> Result<Self, MachineError> {
+        let document = ConfigDocument::parse(text, file)?;
+        Ok(build::machine(&document, Some(original))?)
     }
 
     /// The preset `name`, or `NAMExN`: preset `NAME` with `N` NPUs along its outermost dimension.

@@ -172,6 +172,9 @@ pub struct CollectiveRow {
     /// Whether they last as measured on such a machine, where nothing disturbs them.
     #[serde(default)]
     pub measured: bool,
+    /// The links that they were measured on, if these are other links than the machine's, so that their times are derived.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub derived_from: Option<MeasuredLinks>,
     /// Calls, bytes and times.
     #[serde(flatten)]
     pub tally: CollectiveTally,
@@ -187,6 +190,54 @@ pub struct CollectiveRow {
     /// The purpose of the group, if that is known.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub role: Option<String>,
+}
+
+/// Links on which collectives were measured, beside those that they run on.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[cfg_attr(any(test, feature = "schema"), derive(schemars::JsonSchema))]
+pub struct MeasuredLinks {
+    /// The dimension.
+    pub dimension: String,
+    /// Bandwidth of the links that were measured.
+    #[serde(rename = "bandwidth_bytes_per_s")]
+    pub bandwidth: f64,
+    /// Their latency.
+    #[serde(rename = "latency_ps")]
+    pub latency: Span,
+    /// Bandwidth of the machine's links.
+    #[serde(rename = "machine_bandwidth_bytes_per_s")]
+    pub machine_bandwidth: f64,
+    /// Their latency.
+    #[serde(rename = "machine_latency_ps")]
+    pub machine_latency: Span,
+}
+
+impl MeasuredLinks {
+    /// Part of a rate that the other one is, from 0 to 1: that of bandwidths times that of latencies.
+    pub(super) fn nearness(&self) -> f64 {
+        let near = |a: f64, b: f64| if a == b { 1.0 } else { a.min(b) / a.max(b) };
+        near(self.bandwidth, self.machine_bandwidth)
+            * near(self.latency.seconds(), self.machine_latency.seconds())
+    }
+
+    /// Says which key changed, and from what to what.
+    pub(super) fn text(&self) -> String {
+        let rate = |rate: f64| format!("{} GB/s", rate / 1e9);
+        let mut changes = Vec::new();
+        if self.bandwidth != self.machine_bandwidth {
+            let [from, to] = [self.bandwidth, self.machine_bandwidth].map(rate);
+            changes.push(format!("a bandwidth of {from}, and carried over to {to}"));
+        }
+        if self.latency != self.machine_latency {
+            let (from, to) = (self.latency, self.machine_latency);
+            changes.push(format!("a latency of {from}, and carried over to {to}"));
+        }
+        format!(
+            "times of collectives along `{}` are derived: they were measured at {}",
+            self.dimension,
+            changes.join("; at ")
+        )
+    }
 }
 
 /// A rank that others waited for.

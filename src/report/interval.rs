@@ -11,6 +11,10 @@
 //! Kernels by curves are as many classes as the NPU has curves: products, attention, kernels that move bytes, and those that
 //! were measured by name.
 //!
+//! Collectives that were measured on [other links](chakram_hardware::collective::LinkRates) than the machine's err by
+//! `hypot(0.10, 0.30 (1 - q))`, where q is the smaller over the larger bandwidth, times the same of latencies: as measured ones
+//! where the links are the same, and little more than other transfers where nothing is. The class has the mean, weighed by time.
+//!
 //! Hosts come to a collective of `n` members apart from one another, with a standard deviation `J` that the machine states,
 //! and the last one is later than the mean by `J g(n)`, where `g(n)` is the expected maximum of `n` standard normal variables
 //! (0.56 of 2, 1.42 of 8). The sum is over the collectives of the mean NPU.
@@ -32,9 +36,9 @@
 //! Parts are those of the critical path, or of the mean NPU where no path was followed; waiting and idle time follow from
 //! the others.
 
-use super::Report;
 use super::TimeCategory;
 use super::text::share;
+use super::{CollectiveRow, Report};
 use chakram_base::units::Span;
 use chakram_engine::{CommTiming, CompiledReplay};
 use serde::{Deserialize, Serialize};
@@ -90,6 +94,22 @@ pub struct PredictionInterval {
     pub follows: Span,
 }
 
+/// Relative error of the measured collectives of `report`.
+fn measured_error(report: &Report) -> f64 {
+    let rows = || report.collectives.iter().filter(|row| row.measured);
+    let time = |row: &CollectiveRow| row.charged.transferring.0 as f64;
+    let error = |row: &CollectiveRow| {
+        let links = row.derived_from.as_ref();
+        let nearness = links.map_or(1.0, |links| links.nearness());
+        libm::hypot(MEASURED_COLLECTIVE, NETWORK * (1.0 - nearness))
+    };
+    let sum: f64 = rows().map(time).sum();
+    if sum == 0.0 || rows().all(|row| row.derived_from.is_none()) {
+        return MEASURED_COLLECTIVE;
+    }
+    rows().map(|row| time(row) / sum * error(row)).sum()
+}
+
 impl PredictionInterval {
     /// Returns that of `report`, a replay of `prepared`; `None` unless kernels are priced by curves.
     pub(super) fn of(report: &Report, prepared: &CompiledReplay<'_>) -> Option<Self> {
@@ -131,7 +151,7 @@ impl PredictionInterval {
         let classes = [
             (roofline, ROOFLINE),
             (recorded, RECORDED),
-            (measured, MEASURED_COLLECTIVE),
+            (measured, measured_error(report)),
             (network, NETWORK),
             (host, host_error),
             (memory, MEMORY),

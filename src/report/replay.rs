@@ -5,7 +5,7 @@ use super::Report;
 use super::aggregation::LoopObserver;
 use super::breakdown::{BreakdownObserver, ChargedTime, NpuTime};
 use super::collectives::{CollectiveObserver, CollectiveTally};
-use super::collectives::{CollectiveRow, LatestRank};
+use super::collectives::{CollectiveRow, LatestRank, MeasuredLinks};
 use super::critical_path::RunRecorder;
 use super::interval::PredictionInterval;
 use super::links::LinkReport;
@@ -256,6 +256,7 @@ fn rows_of_collectives(
             kind,
             algorithm: algorithms_label(prepared, kind, group, &tally),
             measured: prepared.is_measured(kind, group),
+            derived_from: derived_from(prepared, kind, group),
             tally,
             latest: latest.map(|(rank, waited)| LatestRank { rank, waited }),
             bus: tally.bus_bandwidth(kind, members),
@@ -327,6 +328,23 @@ pub(super) fn algorithm_label(
 /// The same for collectives of several sizes: what the smallest and the largest use, if that differs. What
 /// an algorithm takes is a constant and a part in proportion to the buffer, so one that takes least at both
 /// ends takes least between them.
+/// The links that the measured times of a row were measured on, if these are not the machine's.
+fn derived_from(
+    prepared: &CompiledReplay<'_>,
+    kind: CollectiveKind,
+    group: &GroupView<'_>,
+) -> Option<MeasuredLinks> {
+    let (dimension, measured) = prepared.measured_elsewhere(kind, group)?;
+    let dimension = &prepared.machine().topology().dimensions()[dimension];
+    Some(MeasuredLinks {
+        dimension: dimension.name.clone(),
+        bandwidth: measured.bandwidth.bytes_per_second(),
+        latency: measured.latency,
+        machine_bandwidth: dimension.bandwidth.bytes_per_second(),
+        machine_latency: dimension.latency,
+    })
+}
+
 fn algorithms_label(
     prepared: &CompiledReplay<'_>,
     kind: CollectiveKind,

@@ -88,5 +88,9 @@ pub(super) fn warnings(report: &Report, prepared: &CompiledReplay<'_>) -> Vec<St
          as communication",
     );
     warnings.extend(report.unknown_memory());
+    for row in &report.collectives {
+        let text = row.derived_from.as_ref().map(|links| links.text());
+        warnings.extend(text.filter(|text| !warnings.contains(text)));
+    }
     warnings
 }

@@ -8,19 +8,18 @@
 use super::error::ServeError;
 use super::observe::RequestObserver;
 use super::prepared::{PreparedModel, PreparedScenario};
+use super::program;
 use super::recorder::ServeRecorder;
 use super::server::{AnsweredJob, Server};
 use super::traced;
-use chakram_base::ids::{Npu, Rank};
-use chakram_base::units::{Span, Time};
+use chakram_base::ids::Npu;
+use chakram_base::units::Time;
 use chakram_engine::{
-    CollectiveTiming, CompiledReplay, Feed, JobTimes, Launch, LaunchMode, LaunchQueue,
-    LaunchRecord, ProcessorJob, ProcessorModel, ReplayOptions, run_launches,
+    CompiledReplay, Feed, JobTimes, Launch, LaunchQueue, LaunchRecord, ProcessorJob,
+    ProcessorModel, run_launches,
 };
 use chakram_hardware::machine::Machine;
-use chakram_trace::format::{NodeView, Op, Sink};
-use chakram_trace::graph::{DependencyPolicy, GraphBuilder};
-use chakram_trace::workload::{MissingRankPolicy, Workload, WorkloadBuilder};
+use chakram_trace::workload::Workload;
 use std::cell::RefCell;
 
 /// Programs of models: those of traces are the first, since the loop asks its first program how collectives are priced.
@@ -156,14 +155,10 @@ pub(super) fn run<'s>(
     let models = || order.models.iter().map(|&model| &prepared.models[model]);
     let jobs = models().map(|model| match model.trace() {
         Some(_) => Ok(None),
-        None => program(model).map(Some),
+        None => model_program(model).map(Some),
     });
     let jobs = jobs.collect::<Result<Vec<Option<Workload>>, ServeError>>()?;
-    // The server answers the jobs of these, so nothing of the machine may come between.
-    let bare = ReplayOptions::with(|options| {
-        options.launch = LaunchMode::None;
-        options.collectives = Some(CollectiveTiming::Algorithms);
-    });
+    let bare = program::bare_options();
     let programs = models().zip(&jobs).map(|(model, job)| {
         let compiled = match (model.trace(), job) {
             (Some(trace), _) => {
@@ -189,44 +184,10 @@ pub(super) fn run<'s>(
     server.into_inner().finish()
 }
 
-/// The program of a model: a node for each job, in their order.
-fn program(model: &PreparedModel<'_>) -> Result<Workload, ServeError> {
-    let unfit = |error: &dyn std::fmt::Display| {
-        ServeError::Unfit(format!("model {:?}: {error}", model.served.name))
+fn model_program(model: &PreparedModel<'_>) -> Result<Workload, ServeError> {
+    let after = |job: u32| match model.vectors() {
+        Some(vectors) => vectors.after(job).to_vec(),
+        None => job.checked_sub(1).into_iter().collect(),
     };
-    let jobs = model.job_count();
-    let mut graph = GraphBuilder::new(0, DependencyPolicy::Data, jobs.into());
-    let op = || Op::Compute {
-        flops: 0,
-        bytes: 0,
-        dtype: None,
-    };
-    for job in 0..jobs {
-        let mut node = NodeView::new(u64::from(job) + 1, "job", op());
-        // Kernels without a duration have no price; the server answers another.
-        node.recorded = Span::from_us(1);
-        node.micros = 1;
-        let after: Vec<u64> = match model.vectors() {
-            Some(vectors) => vectors
-                .after(job)
-                .iter()
-                .map(|&j| u64::from(j) + 1)
-                .collect(),
-            None => (0..job)
-                .last()
-                .map(|j| u64::from(j) + 1)
-                .into_iter()
-                .collect(),
-        };
-        graph.node(&node, &after).map_err(|error| unfit(&error))?;
-    }
-    let (graph, binding) = graph.finish().map_err(|error| unfit(&error))?;
-    let mut workload = WorkloadBuilder::default();
-    let graph = workload.graph(graph);
-    workload
-        .rank(Rank(0), graph, binding, Time::ZERO)
-        .map_err(|error| unfit(&error))?;
-    workload
-        .finish(None, MissingRankPolicy::Refuse)
-        .map_err(|error| unfit(&error))
+    program::of_jobs(&model.served.name, model.job_count(), &after)
 }

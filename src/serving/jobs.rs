@@ -13,9 +13,10 @@
 //! | interaction | pairs of vectors | width |
 //! | table, if tables count | width | rows |
 //!
-//! All else (norms, activations, sums, pools) takes no time, as in the thesis.
+//! All else (norms, activations, sums, pools) takes no time, as in the thesis. Where tables count, the products of an
+//! interaction do not: the publication that counts the tables of DLRM counts no products of vectors (2,505,926,848).
 
-use chakram_workloads::model::{Model, ModelLayer, OperatorSpec};
+use chakram_workloads::model::{ChainRole, LayerOperator, Model, ModelLayer, OperatorSpec};
 
 /// Equal tasks that are ready together.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -49,6 +50,27 @@ impl ConvolutionTasks {
         [(Self::Outputs, "outputs"), (Self::Kernels, "kernels")];
 }
 
+/// Operators of a layer that run side by side where they do not depend on one another.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum JobBranches {
+    /// Tables, and the chain beside them, up to the operator that joins them (Zhong et al., 2023).
+    #[default]
+    Tables,
+    /// These, and convolutions around a block beside it.
+    Parallel,
+    /// None.
+    InOrder,
+}
+
+impl JobBranches {
+    /// Every choice with its name in files.
+    pub const ALL: [(Self, &'static str); 3] = [
+        (Self::Tables, "tables"),
+        (Self::Parallel, "parallel"),
+        (Self::InOrder, "in-order"),
+    ];
+}
+
 /// Choices of how operators become jobs.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct JobLowering {
@@ -57,6 +79,8 @@ pub struct JobLowering {
     /// True for jobs of each attention head by itself (queries, keys, values, their products), in parallel; otherwise
     /// every operator is one job, in a chain.
     pub heads: bool,
+    /// Operators that run side by side.
+    pub branches: JobBranches,
     /// Shorter vectors are merged to this length; 0 for none.
     pub merge: u64,
     /// True if picking a row of a table is a product with a vector of zeros and a one, as published counts have it.
@@ -106,6 +130,14 @@ impl JobGraph {
         &self.sources[self.offsets[at] as usize..self.offsets[at + 1] as usize]
     }
 
+    /// Returns whether each job depends on the one before it alone, so that no two ever run at once.
+    pub fn is_chain(&self) -> bool {
+        (0..self.jobs.len() as u32).all(|job| match job.checked_sub(1) {
+            None => self.after(job).is_empty(),
+            Some(before) => self.after(job) == [before],
+        })
+    }
+
     /// Number of layers of the model that have jobs; of jobs given one by one, their number.
     pub fn layers(&self) -> u32 {
         self.layers.max(1)
@@ -134,6 +166,10 @@ impl JobGraph {
             graph: Self::default(),
             lowering,
             frontier: Vec::new(),
+            entry: Vec::new(),
+            beside: Vec::new(),
+            fork: Vec::new(),
+            around: Vec::new(),
         };
         let mut layers = 0;
         for layer in &model.layers {
@@ -152,6 +188,13 @@ struct JobEmitter {
     lowering: JobLowering,
     /// Jobs that the next one depends on.
     frontier: Vec<u32>,
+    /// Jobs on which all that begins anew in the layer depends.
+    entry: Vec<u32>,
+    /// Jobs beside the chain, until an operator joins them.
+    beside: Vec<u32>,
+    /// Jobs that a block and its skip path both follow, and those that the next one on the skip path depends on.
+    fork: Vec<u32>,
+    around: Vec<u32>,
 }
 
 impl JobEmitter {
@@ -168,7 +211,7 @@ impl JobEmitter {
         self.graph.add(job, after)
     }
 
-    /// Adds a job behind all that came before.
+    /// Adds a job after the frontier, which it becomes.
     fn chain(&mut self, tasks: u64, length: u64) {
         if tasks > 0 && length > 0 {
             let after = std::mem::take(&mut self.frontier);
@@ -180,21 +223,87 @@ impl JobEmitter {
     fn layer(&mut self, layer: &ModelLayer) {
         let works = layer.operators.iter().map(|one| one.work.spec());
         let works: Vec<OperatorSpec> = works.collect();
+        self.entry.clone_from(&self.frontier);
+        self.begin_block();
         let mut at = 0;
         while let Some(work) = works.get(at) {
+            let operator = &layer.operators[at];
             at += 1;
             let behind = works.get(at).filter(|behind| behind.attends());
             if let (true, true, Some(behind)) = (self.lowering.heads, work.is_linear(), behind) {
                 self.heads(work, behind);
                 at += 1;
             } else {
-                self.operator(work);
+                self.branch(operator, work);
             }
         }
+        self.join_beside();
+    }
+
+    /// Adds the jobs of an operator where the results that it takes are ready.
+    fn branch(&mut self, operator: &LayerOperator, work: &OperatorSpec) {
+        match (self.lowering.branches, work.role) {
+            (JobBranches::InOrder, _) => self.operator(work),
+            (JobBranches::Parallel, _) if operator.around => {
+                std::mem::swap(&mut self.frontier, &mut self.around);
+                self.operator(work);
+                std::mem::swap(&mut self.frontier, &mut self.around);
+            }
+            (_, ChainRole::Table) => {
+                let before = std::mem::replace(&mut self.frontier, self.entry.clone());
+                self.set_aside(before);
+                self.operator(work);
+            }
+            (_, ChainRole::Beside) => {
+                let chain = std::mem::replace(&mut self.frontier, self.entry.clone());
+                self.operator(work);
+                let own = std::mem::replace(&mut self.frontier, chain);
+                self.set_aside(own);
+            }
+            (_, ChainRole::Join | ChainRole::Collect) => {
+                if self.around != self.fork {
+                    let around = std::mem::take(&mut self.around);
+                    self.set_aside(around);
+                }
+                self.join_beside();
+                self.operator(work);
+                self.begin_block();
+            }
+            (_, ChainRole::Next) => self.operator(work),
+        }
+    }
+
+    /// Lets a block and its skip path both begin here.
+    fn begin_block(&mut self) {
+        self.fork.clone_from(&self.frontier);
+        self.around.clone_from(&self.frontier);
+    }
+
+    /// Keeps jobs of the layer beside the chain.
+    fn set_aside(&mut self, jobs: Vec<u32>) {
+        let own = jobs.into_iter().filter(|job| !self.entry.contains(job));
+        self.beside.extend(own);
+    }
+
+    /// Lets the next job depend on all beside the chain, too.
+    fn join_beside(&mut self) {
+        if self.beside.is_empty() {
+            return;
+        }
+        if self.frontier == self.entry {
+            self.frontier.clear();
+        }
+        self.frontier.append(&mut self.beside);
+        self.frontier.sort_unstable();
+        self.frontier.dedup();
     }
 
     fn operator(&mut self, work: &OperatorSpec) {
         let count = |axes: &str| u64::try_from(work.volume(axes)).unwrap_or(u64::MAX);
+        let counts_tables = self.lowering.tables;
+        if work.role == ChainRole::Collect && counts_tables {
+            return;
+        }
         for product in work.products.iter().filter(|one| one.multiplies) {
             let (result, over) = (count(product.result), product.over);
             match (work.windows, self.lowering.convolution) {
@@ -205,7 +314,7 @@ impl JobEmitter {
                 _ => self.chain(result, count(over)),
             }
         }
-        if work.looks_up() && self.lowering.tables {
+        if work.looks_up() && counts_tables {
             self.chain(work.extent('n'), work.extent('k'));
         }
     }

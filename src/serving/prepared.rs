@@ -8,6 +8,7 @@ use super::request::RequestState;
 use super::scenario::{ModelWork, PolicyKind, Scenario, ServedModel};
 use super::tables::LatencyCurve;
 use super::traced::TracedModel;
+use super::unloaded::UnloadedJobs;
 use chakram_base::setting::SettingKey;
 use chakram_base::units::Span;
 use std::borrow::Cow;
@@ -31,8 +32,11 @@ pub struct PreparedModel<'s> {
     pub datapath: Span,
     /// Length of a task of each job of vector products.
     each: Vec<Span>,
-    /// Time of one request of vector products without load, jobs one after another.
+    /// Its jobs of vector products without load.
+    unloaded: Option<UnloadedJobs>,
+    /// Time of one request of vector products without load, and of the largest batch.
     one: Span,
+    largest: Span,
     /// Measured latencies by batch, of the scenario or of the platform.
     by_batch: Option<Cow<'s, LatencyCurve>>,
     /// The job that requests launch.
@@ -47,33 +51,20 @@ impl<'s> PreparedScenario<'s> {
     ///
     /// # Errors
     ///
-    /// If the platform lacks what a model needs, or a request could never be served as the scenario asks.
+    /// If the platform lacks what a model needs.
     pub fn new(scenario: &'s Scenario, platform: Option<&'s Platform>) -> Result<Self, ServeError> {
         let cores = platform.and_then(|platform| platform.cores);
         let models = scenario.models.iter();
         let models: Result<Vec<_>, ServeError> = models
             .map(|served| PreparedModel::new(scenario, served, platform))
             .collect();
-        let prepared = Self {
+        Ok(Self {
             scenario,
             platform,
             cores: cores.map_or(1, |cores| cores.cores.into()),
             models: models?,
             slo: None,
-        };
-        for model in &prepared.models {
-            let alone = model.datapath + model.typical(&prepared, 1);
-            if let Some(deadline) = model.served.deadline.filter(|deadline| *deadline < alone) {
-                let place = model.served.place.deadline.as_deref().unwrap_or_default();
-                let why = format!(
-                    "{place}: model {:?}: its deadline of {deadline} can never be met, as a request without load takes {alone}
-  try: a later deadline or a faster platform",
-                    model.served.name
-                );
-                return Err(ServeError::Unfit(why));
-            }
-        }
-        Ok(prepared)
+        })
     }
 
     /// Share of the processors' time that requests ask for, in the long run; `None` where completions set the
@@ -93,14 +84,19 @@ impl<'s> PreparedScenario<'s> {
         Some(rate * mean / f64::from(scenario.processors))
     }
 
-    /// Seconds of a processor that a request takes: of its cores where it shares them, otherwise of all of it; in the
-    /// largest batches where there are batches.
+    /// Seconds of a processor that a request takes, in the largest batches where there are batches: the share of its
+    /// cores that the work needs, or the share of its slots for as long as the request takes alone, whichever is more.
+    /// With one slot that is the time alone, with all requests at once the work.
     pub fn occupancy(&self, model: &PreparedModel<'_>) -> f64 {
         let together = self.scenario.policy.kind.most_together();
-        match self.scenario.policy.slots {
-            Some(1) => model.typical(self, together).seconds() / f64::from(together),
-            _ => model.core_seconds(self, together) / f64::from(together),
-        }
+        let work = model.core_seconds(self, together);
+        let held = match self.scenario.policy.slots {
+            Some(slots) if model.traced.is_none() => {
+                model.typical(together).seconds() / f64::from(slots)
+            }
+            _ => 0.0,
+        };
+        work.max(held) / f64::from(together)
     }
 }
 
@@ -157,7 +153,7 @@ impl<'s> PreparedModel<'s> {
         let refuse = |why: String, hint: &str| unfit(served, why, hint);
         let (mut each, mut by_batch, mut datapath) = (Vec::<Span>::new(), None, None);
         let mut traced = None;
-        let mut one = Span::ZERO;
+        let (mut unloaded, mut one, mut largest) = (None, Span::ZERO, Span::ZERO);
         let layers = match &served.work {
             ModelWork::Vectors(graph) => {
                 let Some(platform) = platform else {
@@ -179,12 +175,20 @@ impl<'s> PreparedModel<'s> {
                 };
                 let jobs = graph.jobs().iter();
                 each.extend(jobs.map(|job| clock.clock.cycles(job.length)));
-                let rounds = graph.jobs().iter();
-                let rounds = rounds.map(|job| job.tasks.div_ceil(clock.cores.into()));
-                one = rounds
-                    .zip(&each)
-                    .map(|(rounds, each)| each.times(rounds))
-                    .sum();
+                let jobs = UnloadedJobs::new(graph, &served.name)?;
+                let time = |together: u32| {
+                    jobs.time(clock.cores.into(), |job| {
+                        let tasks = graph.jobs()[job as usize].tasks;
+                        let kept = tasks - (tasks as f64 * served.sparsity) as u64;
+                        (kept.saturating_mul(together.into()), each[job as usize])
+                    })
+                };
+                one = time(1)?;
+                largest = match scenario.policy.kind.most_together() {
+                    1 => one,
+                    together => time(together)?,
+                };
+                unloaded = Some(jobs);
                 graph.layers()
             }
             ModelWork::ByBatch(curve) => {
@@ -266,7 +270,9 @@ impl<'s> PreparedModel<'s> {
                 (None, None) => Span::ZERO,
             },
             each,
+            unloaded,
             one,
+            largest,
             by_batch,
             traced,
         })
@@ -275,6 +281,14 @@ impl<'s> PreparedModel<'s> {
     /// Returns whether arrivals state the work of each request.
     pub fn depends_on_arrivals(&self) -> bool {
         matches!(self.served.work, ModelWork::Steps { .. }) && self.served.tokens.is_none()
+    }
+
+    /// Returns whether the time of each request is drawn.
+    pub fn is_drawn(&self) -> bool {
+        match self.served.work {
+            ModelWork::Latency { exponential, .. } => exponential,
+            _ => matches!(self.served.work, ModelWork::Drawn(_)),
+        }
     }
 
     /// The job of traces that its requests launch, if it is one.
@@ -365,33 +379,41 @@ impl<'s> PreparedModel<'s> {
         tasks.saturating_sub(skipped as u64 + u64::from(more))
     }
 
-    /// Time of requests that are served together, without load and without datapath latency; jobs one after another.
-    pub(super) fn alone(&self, of: &PreparedScenario<'_>, requests: &[RequestState]) -> Span {
+    /// Time of requests that are served together, without load and without datapath latency: of a run of their jobs on
+    /// cores that are all free, without those that `ended`.
+    pub(super) fn alone(
+        &self,
+        of: &PreparedScenario<'_>,
+        requests: &[RequestState],
+        ended: &[bool],
+    ) -> Span {
         let lengths = self.lengths(of, requests);
-        if self.vectors().is_none() {
+        let Some(jobs) = &self.unloaded else {
             return lengths[0] + lengths[1];
-        }
-        if requests.len() == 1 && self.served.sparsity == 0.0 {
+        };
+        if requests.len() == 1 && self.served.sparsity == 0.0 && ended.is_empty() {
             return self.one;
         }
         let numbers = || requests.iter().map(|request| request.number);
-        let jobs = 0..self.job_count();
-        jobs.map(|job| {
-            let (tasks, each) = self.size(of, job, numbers(), &lengths);
-            each.times(tasks.div_ceil(of.cores))
-        })
-        .sum()
+        let size = |job| match ended.get(job as usize) {
+            Some(true) => (0, Span::ZERO),
+            _ => self.size(of, job, numbers(), &lengths),
+        };
+        // A part of a run that ended: it ends, too.
+        jobs.time(of.cores, size).unwrap_or(Span::MAX)
     }
 
-    /// Mean time of so many requests together, without load; jobs one after another, nothing skipped.
-    pub fn typical(&self, of: &PreparedScenario<'_>, together: u32) -> Span {
+    /// Returns whether times of its jobs add up to that of a request.
+    pub fn is_chain(&self) -> bool {
+        self.unloaded.as_ref().is_none_or(UnloadedJobs::is_chain)
+    }
+
+    /// Mean time without load of one request, or of as many `together` as batches have at most. Of the tasks of each
+    /// job that sparsity skips, the fraction that is left to chance is not skipped.
+    pub fn typical(&self, together: u32) -> Span {
         match &self.served.work {
-            ModelWork::Vectors(graph) => {
-                let jobs = graph.jobs().iter().zip(&self.each);
-                let span = |tasks: u64, each: &Span| each.times(tasks.div_ceil(of.cores));
-                jobs.map(|(job, each)| span(job.tasks.saturating_mul(together.into()), each))
-                    .sum()
-            }
+            ModelWork::Vectors(_) if together == 1 => self.one,
+            ModelWork::Vectors(_) => self.largest,
             ModelWork::Latency { mean, .. } => *mean,
             ModelWork::Drawn(all) => {
                 let sum: u128 = all.iter().map(|span| u128::from(span.0)).sum();
@@ -424,7 +446,7 @@ impl<'s> PreparedModel<'s> {
                 };
                 jobs.map(work).sum::<f64>() * f64::from(together) / of.cores as f64
             }
-            None => self.typical(of, together).seconds(),
+            None => self.typical(together).seconds(),
         }
     }
 

@@ -98,7 +98,7 @@ pub struct ServeRow {
     pub mean: Option<IntervalEstimate>,
     /// Percentiles 50, 90, 95 and 99 of the serve time.
     pub percentiles: Vec<IntervalEstimate>,
-    /// Serve time without load, jobs one after another; of a model.
+    /// Serve time of one request without load; of a model.
     #[serde(rename = "alone_ps")]
     pub alone: Option<Span>,
     /// Datapath latency of each request; of a model.
@@ -307,8 +307,7 @@ fn serve_rows(recorder: &ServeRecorder<'_>, counted: Span) -> Vec<ServeRow> {
     for (model, recorded) in prepared.models.iter().zip(&recorder.rows) {
         let served = model.served;
         rows.push(ServeRow {
-            alone: (!model.depends_on_arrivals())
-                .then(|| model.datapath + model.typical(prepared, 1)),
+            alone: (!model.depends_on_arrivals()).then(|| model.datapath + model.typical(1)),
             datapath: Some(model.datapath),
             multiplications: model.multiplications(),
             ..row(&served.name, ServeRowKind::Model, recorded, limited(served))

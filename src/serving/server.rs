@@ -20,7 +20,7 @@ use super::recorder::ServeRecorder;
 use super::request::RequestState;
 use super::scenario::ArrivalStream;
 use chakram_base::ids::Npu;
-use chakram_base::units::{Span, Time};
+use chakram_base::units::Time;
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
 
@@ -211,15 +211,13 @@ impl<'s> Server<'s> {
             return;
         }
         self.now = now;
-        // Who goes on is only asked where requests are put back.
-        let work = match self.prepared.scenario.policy.preemption {
-            Some(_) => self.estimate(flight, job),
-            None => Span::ZERO,
-        };
+        // The work that is left is asked for where requests are put back for it.
+        if self.orders_by_work() && self.prepared.scenario.policy.preemption.is_some() {
+            self.note_ended(flight, job);
+        }
         let state = &mut self.flights[flight];
         state.running -= 1;
         state.left -= 1;
-        state.work_left = Span(state.work_left.0.saturating_sub(work.0));
         if state.left == 0 {
             let processor = state.processor;
             self.complete(flight);

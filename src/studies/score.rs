@@ -12,9 +12,11 @@ use chakram_engine::{
 use chakram_trace::format::TraceError;
 use chakram_trace::workload::Workload;
 use chakram_workloads::generate::{GenerateError, GeneratedJob, WorkloadPattern};
+use std::collections::BTreeMap;
+use std::io;
 use std::num::NonZeroUsize;
-use std::sync::Mutex;
 use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::mpsc;
 
 mod calibration;
 mod columns;
@@ -36,8 +38,8 @@ pub use gemm_points::{GemmPoints, gemm_points, left_out_errors};
 pub use kernel_times::{KernelTimes, RecordedKernels};
 pub use nccl_log::{left_out_sizes, nccl_log};
 pub use null_model::one_rate;
-pub use report::{ScoreDocument, ScoredTable};
-pub use runs::{MeasuredRun, RunTable};
+pub use report::{ScoreDocument, ScoreRows, ScoredTable};
+pub use runs::{MeasuredRun, RefusedRun, RunTable};
 pub use statistics::{IntervalSummary, ScoreSummary};
 
 /// Reason why runs cannot be scored.
@@ -83,6 +85,21 @@ enum RunFault {
     Other(String),
 }
 
+impl RunFault {
+    /// The error of `run`.
+    fn of(self, run: &MeasuredRun) -> ScoreError {
+        let (file, line) = (run.file.clone(), run.line);
+        match self {
+            Self::Option(refusal) => ScoreError::Option {
+                file,
+                line,
+                refusal,
+            },
+            Self::Other(why) => ScoreError::Row { file, line, why },
+        }
+    }
+}
+
 impl From<OptionRefusal> for RunFault {
     fn from(refusal: OptionRefusal) -> Self {
         Self::Option(refusal)
@@ -104,60 +121,73 @@ pub struct PredictedRun {
     pub interval: Option<[Span; 2]>,
 }
 
-/// Predictions of runs, in their order.
+/// Predictions of runs, in their order, or why one cannot be predicted.
 ///
 /// Each run is generated and replayed by itself; several at once, one for each of `threads`. The answers do not depend
-/// on their number.
+/// on their number. `ended` gets each as soon as those before it are known.
 ///
 /// # Errors
 ///
-/// The first run that cannot be generated or replayed, with its line.
+/// The first of `ended`, after which no other run begins.
 pub fn score(
     table: &RunTable,
     options: &ReplayOptions,
     threads: NonZeroUsize,
-) -> Result<Vec<PredictedRun>, ScoreError> {
-    score_by(table, threads, |_, run| predict(run, options))
+    ended: impl FnMut(&MeasuredRun, &Result<PredictedRun, ScoreError>) -> io::Result<()>,
+) -> io::Result<Vec<Result<PredictedRun, ScoreError>>> {
+    score_by(table, threads, |_, run| predict(run, options), ended)
 }
 
 /// Answers of `ask` for each run and its number, in their order.
-fn score_by<T: Send>(
+fn score_all<T: Send>(
     table: &RunTable,
     threads: NonZeroUsize,
     ask: impl Fn(usize, &MeasuredRun) -> Result<T, RunFault> + Sync,
 ) -> Result<Vec<T>, ScoreError> {
-    let (next, found) = (AtomicUsize::new(0), Mutex::new(Vec::new()));
+    let answers = score_by(table, threads, ask, |_, _| Ok(()));
+    answers.unwrap_or_default().into_iter().collect()
+}
+
+fn score_by<T: Send>(
+    table: &RunTable,
+    threads: NonZeroUsize,
+    ask: impl Fn(usize, &MeasuredRun) -> Result<T, RunFault> + Sync,
+    mut ended: impl FnMut(&MeasuredRun, &Result<T, ScoreError>) -> io::Result<()>,
+) -> io::Result<Vec<Result<T, ScoreError>>> {
+    let (next, ask) = (AtomicUsize::new(0), &ask);
+    let (answers, mut found) = (mpsc::channel(), BTreeMap::new());
+    let mut in_order = Vec::with_capacity(table.runs.len());
     std::thread::scope(|scope| {
+        let (answer, answers) = answers;
         for _ in 0..threads.get() {
-            scope.spawn(|| {
+            let (answer, next) = (answer.clone(), &next);
+            scope.spawn(move || {
                 while let Some((i, run)) = {
                     let i = next.fetch_add(1, Ordering::Relaxed);
                     table.runs.get(i).map(|run| (i, run))
                 } {
-                    let span = ask(i, run).map_err(|fault| {
-                        let (file, line) = (run.file.clone(), run.line);
-                        match fault {
-                            RunFault::Option(refusal) => ScoreError::Option {
-                                file,
-                                line,
-                                refusal,
-                            },
-                            RunFault::Other(why) => ScoreError::Row { file, line, why },
-                        }
-                    });
-                    let mut found = found
-                        .lock()
-                        .unwrap_or_else(|poisoned| poisoned.into_inner());
-                    found.push((i, span));
+                    let found = ask(i, run).map_err(|fault| fault.of(run));
+                    if answer.send((i, found)).is_err() {
+                        return;
+                    }
                 }
             });
         }
-    });
-    let mut found = found
-        .into_inner()
-        .unwrap_or_else(|poisoned| poisoned.into_inner());
-    found.sort_by_key(|(i, _)| *i);
-    found.into_iter().map(|(_, run)| run).collect()
+        drop(answer);
+        for (i, answer) in &answers {
+            found.insert(i, answer);
+            while let Some(answer) = found.remove(&in_order.len()) {
+                let told = ended(&table.runs[in_order.len()], &answer);
+                if told.is_err() {
+                    next.store(table.runs.len(), Ordering::Relaxed);
+                    return told;
+                }
+                in_order.push(answer);
+            }
+        }
+        Ok(())
+    })?;
+    Ok(in_order)
 }
 
 /// Prediction of a run, with its interval.
@@ -242,6 +272,51 @@ mod tests {
             (!sizes.borrow().contains(&all), one.unwrap(), whole)
         });
         runs.collect()
+    }
+
+    #[test]
+    fn rows_end_in_order_and_one_refused_row_ends_nothing() {
+        let columns = RunColumns::parse(COLUMNS, "columns").unwrap();
+        // 16 samples do not divide into 3 replicas; 8 heads do not into tensor groups of 3.
+        let csv = "tp,dp,pp,order,seconds\n1,1,1,,1\n1,3,1,,1\n2,2,1,,1\n3,1,1,,1\n1,2,2,,1\n";
+        let table = RunTable::parse(csv, "runs", &columns).unwrap();
+        assert_eq!((table.runs.len(), table.refused.len()), (5, 0));
+        let options = ReplayOptions::default();
+        for threads in [1, 4] {
+            let threads = NonZeroUsize::new(threads).unwrap();
+            let mut lines = Vec::new();
+            let answers = score(&table, &options, threads, |run, answer| {
+                lines.push((run.line, answer.is_ok()));
+                Ok(())
+            });
+            let answers = answers.unwrap();
+            let expected = [(2, true), (3, false), (4, true), (5, false), (6, true)];
+            assert_eq!(lines, expected);
+            let mut kept = table.clone();
+            assert_eq!(
+                kept.keep_predicted(answers, |error| error.to_string())
+                    .len(),
+                3
+            );
+            let of = |run: &MeasuredRun| run.line;
+            assert_eq!(kept.runs.iter().map(of).collect::<Vec<_>>(), [2, 4, 6]);
+            let refused: Vec<String> = kept.refused.iter().map(ToString::to_string).collect();
+            assert!(
+                refused[0].starts_with("runs:3: `batch` is 16"),
+                "{refused:?}"
+            );
+            assert!(
+                refused[1].starts_with("runs:5: `tensor` is 3"),
+                "{refused:?}"
+            );
+            // Who cannot write any more ends the run.
+            let mut count = 0;
+            let stopped = score(&table, &options, threads, |_, _| {
+                count += 1;
+                Err(io::Error::other("no room"))
+            });
+            assert!(stopped.is_err() && count == 1);
+        }
     }
 
     #[test]

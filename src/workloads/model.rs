@@ -30,7 +30,7 @@ mod vit;
 
 use serde::Serialize;
 
-pub use definition::{DefinitionKind, ModelDefinition};
+pub use definition::{DefinitionKind, ModelDefinition, ModelSizes};
 pub use error::ModelError;
 pub use preset::{ModelPreset, ModelSource, PRESETS};
 pub use spec::{

@@ -7,6 +7,7 @@ mod curves;
 mod fits;
 mod generated;
 mod kernels;
+mod measured_links;
 mod scores;
 mod tables;
 

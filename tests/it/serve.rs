@@ -1,6 +1,7 @@
 //! Requests over time: LIGHTSPEED's numbers, queues against formulas, closed forms and policies against plain
 //! simulators that share nothing with them, and scenarios that are refused.
 
+mod alone;
 mod lightspeed;
 mod oracles;
 mod program;

@@ -61,11 +61,14 @@ pub(super) fn measure(
         // Writing to a string does not fail.
         let _ = write!(
             section,
-            "\n[[measured_collective]]      # measured: {}\ndimension = {}\ncollective = \"{}\"\nmembers = {}\npoints = [\n",
+            "\n[[measured_collective]]      # measured: {}\ndimension = {}\ncollective = \"{}\"\nmembers = {}\n\
+             measured_at = {{ bandwidth = \"{} GB/s\", latency = \"{} ns\" }}\npoints = [\n",
             file.replace(char::is_control, " "),
             string(&dimension.name),
             curve.kind,
-            curve.members
+            curve.members,
+            dimension.bandwidth.bytes_per_second() / 1e9,
+            dimension.latency.0 as f64 / 1e3,
         );
         for (bytes, seconds) in &curve.points {
             let _ = writeln!(section, "    [{bytes}, \"{:.6} us\"],", seconds * 1e6);

@@ -2,7 +2,7 @@
 
 use crate::terminal::{EscapeStyle, EscapingWriter};
 use chakram_report::text::TextStyle;
-use chakram_trace::files::{OutputClaim, OutputSet};
+use chakram_trace::files::{OutputClaim, OutputFile, OutputSet};
 use chakram_trace::format::TraceError;
 use std::error::Error;
 use std::io::{self, BufWriter, IntoInnerError, IsTerminal, Write};
@@ -75,6 +75,25 @@ impl<'a> ReportDestination<'a> {
         self.fill(|out| out.write_all(text.as_bytes()))
     }
 
+    /// Writes what `write` writes, each time that it flushes: a file appears with the first flush, and holds what was
+    /// flushed if the command is interrupted.
+    pub fn grow(
+        &mut self,
+        write: impl FnOnce(&mut dyn Write) -> io::Result<()>,
+    ) -> Result<(), Box<dyn Error>> {
+        let Some(claim) = &self.file else {
+            write(&mut *self.out)?;
+            return Ok(self.out.flush()?);
+        };
+        let mut growing = GrowingFile { claim, file: None };
+        write(&mut growing)?;
+        if let Some(file) = growing.file {
+            let file = file.into_inner().into_inner();
+            file.map_err(IntoInnerError::into_error)?.commit()?;
+        }
+        Ok(())
+    }
+
     /// Writes what `write` writes.
     pub fn fill(
         &mut self,
@@ -95,5 +114,59 @@ impl<'a> ReportDestination<'a> {
             }
         }
         Ok(())
+    }
+}
+
+/// A file that is made when something is written into it.
+struct GrowingFile<'a> {
+    claim: &'a OutputClaim,
+    file: Option<EscapingWriter<BufWriter<OutputFile>>>,
+}
+
+impl Write for GrowingFile<'_> {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        if self.file.is_none() {
+            let mut file = self.claim.create().map_err(io::Error::other)?;
+            file.appear().map_err(io::Error::other)?;
+            let text = EscapingWriter::new(BufWriter::new(file), EscapeStyle::All);
+            self.file = Some(text);
+        }
+        match &mut self.file {
+            Some(file) => file.write(bytes),
+            None => Ok(bytes.len()),
+        }
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        self.file.as_mut().map_or(Ok(()), Write::flush)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_was_flushed_is_there_before_the_end() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("rows.csv");
+        let claim = |out| ReportDestination::claim(out, &path, OutputSet::default()).unwrap();
+        // Nothing was written: no file.
+        let mut out = Vec::new();
+        claim(&mut out).grow(|_| Ok(())).unwrap();
+        assert!(!path.exists());
+        let mut out = Vec::new();
+        let stopped = claim(&mut out).grow(|out| {
+            out.write_all(b"first\n")?;
+            out.flush()?;
+            assert_eq!(std::fs::read(&path).unwrap(), b"first\n");
+            out.write_all(b"second\n")?;
+            out.flush()?;
+            assert_eq!(std::fs::read(&path).unwrap(), b"first\nsecond\n");
+            Err(io::Error::other("interrupted"))
+        });
+        assert!(stopped.is_err());
+        assert_eq!(std::fs::read(&path).unwrap(), b"first\nsecond\n");
+        assert!(out.is_empty());
     }
 }

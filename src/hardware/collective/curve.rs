@@ -3,10 +3,113 @@
 //! Between two measured sizes time is linear in bytes, as a latency and a rate make it; above the last one time grows with
 //! bytes, and below the first it stays. Between two measured numbers of members time is linear in their number. A
 //! curve is the time of a collective that nothing else disturbs, from the arrival of its last member.
+//!
+//! **On other links.** A curve belongs to the links that it was measured on, of bandwidth B and latency α. On links of B' and
+//! α' a time is split into its start and its transfer. With points (x_i, t_i), the last of them L,
+//!
+//! ```text
+//! asymptote     r = min((t_L - t_{L-1}) / (x_L - x_{L-1}), min over i of t_i / x_i), the former if it is above zero
+//! start         s_i = min over j >= i of t_j - r x_j, linear between points, constant below the first and above the last
+//! transfer      v(x) = t(x) - s(x)
+//! t'(x) = s'(x) + v(x) B / B'
+//! ```
+//!
+//! So the last points, where bytes dominate, say what a byte takes, and neither part ever falls as bytes grow, unless the
+//! curve does: what a library takes longer for at middle sizes, in protocols of less bandwidth, counts as transfer where it
+//! exceeds the start of larger ones. A start holds the launch of the collective, which no link changes, and the latency of the
+//! messages that follow one another, `h α` for each of the k [steps](super::protocol) over the h links between neighbours:
+//!
+//! ```text
+//! s' = s + k h (α' - α), or s α' / α where s is less than k h α
+//! ```
+//!
+//! Eight H100s start an all-gather in 10.35 us, 7 steps of 0.8 us after 4.75; two in 5.37 us, one step after 4.57.
 
-use crate::group::GroupExtent;
+use super::protocol::steps_and_part;
+use crate::group::{GroupExtent, GroupPhase};
+use crate::topology::{Topology, TopologyDimension};
 use chakram_base::collective_kind::CollectiveKind;
-use chakram_base::units::Span;
+use chakram_base::units::{Bandwidth, Span};
+
+/// Bandwidth and latency of the links of a dimension, on which collectives were measured.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct LinkRates {
+    /// Bandwidth of an NPU into the dimension.
+    pub bandwidth: Bandwidth,
+    /// Latency of one link.
+    pub latency: Span,
+}
+
+impl LinkRates {
+    /// Rates of the links of `dimension`.
+    pub fn of(dimension: &TopologyDimension) -> Self {
+        Self {
+            bandwidth: dimension.bandwidth,
+            latency: dimension.latency,
+        }
+    }
+}
+
+/// Returns the dimension of a collective of `kind` and the links that the `curves` for it were measured on, if these are
+/// other links than those of `topology`.
+pub fn measured_elsewhere(
+    curves: &[Vec<CollectiveCurve>],
+    kind: CollectiveKind,
+    (extent, topology): (&GroupExtent, &Topology),
+) -> Option<(usize, LinkRates)> {
+    measured(curves, (kind, 1), (extent, topology))?;
+    let [phase] = &extent.phases[..] else {
+        return None;
+    };
+    let mut curves = curves[phase.dimension].iter();
+    let own = LinkRates::of(&topology.dimensions()[phase.dimension]);
+    let other = |curve: &CollectiveCurve| curve.measured_at.filter(|at| *at != own);
+    let at = curves.find_map(|curve| (curve.kind == kind).then(|| other(curve))?)?;
+    Some((phase.dimension, at))
+}
+
+/// Links that a collective runs on, where its times were measured on others.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct LinkChange {
+    from: LinkRates,
+    to: LinkRates,
+    /// Links between neighbours.
+    hops: u32,
+}
+
+impl LinkChange {
+    /// Returns the change for a collective along `phase`; `None` if its links are those of `measured_at`, or nothing says which
+    /// those were.
+    pub(super) fn of(
+        measured_at: Option<LinkRates>,
+        phase: &GroupPhase,
+        topology: &Topology,
+    ) -> Option<Self> {
+        let dimension = &topology.dimensions()[phase.dimension];
+        let (from, to) = (measured_at?, LinkRates::of(dimension));
+        (from != to).then(|| Self {
+            from,
+            to,
+            hops: dimension.shape.hops(dimension.size.max(2), 0, 1),
+        })
+    }
+
+    /// Factor on the time that bytes take.
+    pub(super) fn transfer(&self) -> f64 {
+        self.from.bandwidth.bytes_per_second() / self.to.bandwidth.bytes_per_second()
+    }
+
+    /// Seconds of a part of `seconds` in which `steps` messages follow one another.
+    pub(super) fn start(&self, seconds: f64, steps: f64) -> f64 {
+        let latency = |rates: &LinkRates| steps * f64::from(self.hops) * rates.latency.seconds();
+        let (from, to) = (latency(&self.from), latency(&self.to));
+        if from <= seconds {
+            seconds - from + to
+        } else {
+            seconds * to / from
+        }
+    }
+}
 
 /// Times of one kind of collective among one number of members.
 #[derive(Clone, Debug, PartialEq)]
@@ -17,9 +120,46 @@ pub struct CollectiveCurve {
     pub members: u32,
     /// Bytes of the whole buffer and seconds, bytes ascending; at least one point, no number is zero.
     pub points: Vec<(f64, f64)>,
+    /// The links that it was measured on; `None` if those are the links of any machine that has the curve.
+    pub measured_at: Option<LinkRates>,
 }
 
 impl CollectiveCurve {
+    /// Seconds with a buffer of `bytes` on other links.
+    fn seconds_on(&self, bytes: f64, change: &LinkChange) -> f64 {
+        let start = self.start(bytes);
+        let transfer = self.seconds(bytes) - start;
+        let (steps, _) = steps_and_part(self.kind, self.members);
+        change.start(start, steps) + transfer * change.transfer()
+    }
+
+    /// Seconds of a buffer of `bytes` that bytes do not account for.
+    fn start(&self, bytes: f64) -> f64 {
+        let points = &self.points[..];
+        let rates = points.iter().map(|(bytes, seconds)| seconds / bytes);
+        let mut byte = rates.fold(f64::INFINITY, f64::min);
+        if let [.., before, last] = points
+            && last.1 > before.1
+        {
+            byte = byte.min((last.1 - before.1) / (last.0 - before.0));
+        }
+        // No point of the curve is above the last start, and no later one below this.
+        let least = |from: usize| {
+            let starts = points[from..].iter().map(|point| point.1 - byte * point.0);
+            starts.fold(f64::INFINITY, f64::min).max(0.0)
+        };
+        let above = points.partition_point(|point| point.0 < bytes);
+        match (above, points.get(above)) {
+            (_, None) => least(points.len() - 1),
+            (0, Some(_)) => least(0),
+            (i, Some(next)) => {
+                let before = points[i - 1];
+                let part = (bytes - before.0) / (next.0 - before.0);
+                least(i - 1) + part * (least(i) - least(i - 1))
+            }
+        }
+    }
+
     /// Seconds with a buffer of `bytes`.
     pub fn seconds(&self, bytes: f64) -> f64 {
         let above = self.points.partition_point(|point| point.0 < bytes);
@@ -38,15 +178,22 @@ impl CollectiveCurve {
     }
 }
 
-/// Returns the time of a collective of `kind` with a buffer of `bytes`, if its members lie along one dimension and the
-/// `curves` of that dimension, one list for each, have their number between them.
+/// Returns the time of a collective of `kind` with a buffer of `bytes` on the links of `topology`, if its members lie along
+/// one dimension and the `curves` of that dimension, one list for each, have their number between them.
 pub fn measured(
     curves: &[Vec<CollectiveCurve>],
     (kind, bytes): (CollectiveKind, u64),
-    extent: &GroupExtent,
+    (extent, topology): (&GroupExtent, &Topology),
 ) -> Option<Span> {
     let [phase] = &extent.phases[..] else {
         return None;
+    };
+    let seconds = |curve: &CollectiveCurve| {
+        let bytes = bytes as f64;
+        match LinkChange::of(curve.measured_at, phase, topology) {
+            None => curve.seconds(bytes),
+            Some(change) => curve.seconds_on(bytes, &change),
+        }
     };
     let alike = curves
         .get(phase.dimension)?
@@ -62,7 +209,7 @@ pub fn measured(
         }
     }
     let (below, above) = (below?, above?);
-    let [low, high] = [below, above].map(|curve| curve.seconds(bytes as f64));
+    let [low, high] = [below, above].map(seconds);
     let gap = f64::from(above.members - below.members);
     let part = if gap > 0.0 {
         f64::from(phase.size - below.members) / gap
@@ -82,6 +229,7 @@ mod tests {
             kind: CollectiveKind::AllReduce,
             members: 8,
             points: vec![(1e3, 1e-5), (1e5, 1e-3)],
+            measured_at: None,
         };
         // Half way from 1e3 to 1e5 is 50,500, and from 1e-5 to 1e-3 it is 5.05e-4.
         assert!((curve.seconds(50_500.0) / 5.05e-4 - 1.0).abs() < 1e-12);
@@ -89,5 +237,88 @@ mod tests {
         assert_eq!(curve.seconds(1e3), 1e-5);
         // Ten times the bytes of the last point.
         assert!((curve.seconds(1e6) / 1e-2 - 1.0).abs() < 1e-12);
+    }
+
+    fn rates(gb: f64, ns: u64) -> LinkRates {
+        LinkRates {
+            bandwidth: Bandwidth::new(gb * 1e9).unwrap(),
+            latency: Span::from_ns(ns),
+        }
+    }
+
+    /// All-gathers among 8 in 7 steps over two links each: 10 us at once, 20 us of 1 MB, 110 us of 10 MB and 210 us of 20 MB.
+    fn curve() -> CollectiveCurve {
+        CollectiveCurve {
+            kind: CollectiveKind::AllGather,
+            members: 8,
+            points: vec![(1e3, 10e-6), (1e6, 20e-6), (10e6, 110e-6), (20e6, 210e-6)],
+            measured_at: None,
+        }
+    }
+
+    fn micros(bytes: f64, from: LinkRates, to: LinkRates) -> f64 {
+        let change = LinkChange { from, to, hops: 2 };
+        1e6 * curve().seconds_on(bytes, &change)
+    }
+
+    #[test]
+    fn bandwidth_scales_what_bytes_take() {
+        // The last two points are 100 us apart for 10 MB: 10 us a MB. They leave 10 us of 20 MB and of 10 MB, 10 of 1 MB, and 9.99
+        // of 1 kB.
+        let near = |bytes, gb, expected: f64| {
+            let found = micros(bytes, rates(100.0, 500), rates(gb, 500));
+            assert!(
+                (found - expected).abs() < 1e-9,
+                "{found} and not {expected}"
+            );
+        };
+        near(20e6, 200.0, 10.0 + 100.0);
+        near(20e6, 50.0, 10.0 + 400.0);
+        near(1e6, 50.0, 10.0 + 20.0);
+        near(1e3, 10.0, 9.99 + 0.1);
+        // 5 MB are between: 60 us, of which 10 start. Beyond the last all that is more is transfer: 420 us - 10.
+        near(5e6, 200.0, 10.0 + 25.0);
+        near(40e6, 200.0, 10.0 + 205.0);
+        // Below the first, as the first.
+        near(10.0, 10.0, 9.99 + 0.1);
+    }
+
+    #[test]
+    fn latency_changes_the_steps_of_a_start() {
+        // 7 steps over 2 links of 500 ns are 7 us of the start. Ten times as long: 63 us more; none: 7 us less.
+        let near = |from, to, expected: f64| {
+            let found = micros(20e6, rates(100.0, from), rates(100.0, to));
+            assert!(
+                (found - expected).abs() < 1e-9,
+                "{found} and not {expected}"
+            );
+        };
+        near(500, 5000, 210.0 + 63.0);
+        near(500, 0, 210.0 - 7.0);
+        // Steps of 1 us over 2 links are 14 us, more than the start of 10, which is latency all of it.
+        near(1000, 2000, 210.0 + 10.0);
+        near(1000, 0, 200.0);
+        near(0, 1000, 210.0 + 14.0);
+    }
+
+    #[test]
+    fn parts_never_fall_as_bytes_grow() {
+        // At 1 MB a slower protocol: 100 us, where 10 MB take 110. The start is 10 us all the same.
+        let mut curve = curve();
+        curve.points[1].1 = 100e-6;
+        assert!((curve.start(1e6) - 10e-6).abs() < 1e-15);
+        let change = LinkChange {
+            from: rates(100.0, 0),
+            to: rates(1e6, 0),
+            hops: 2,
+        };
+        let sizes = (0..400).map(|i| 1e5 * f64::from(i));
+        let times: Vec<f64> = sizes
+            .map(|bytes| curve.seconds_on(bytes, &change))
+            .collect();
+        assert!(
+            times.windows(2).all(|pair| pair[0] <= pair[1] + 1e-15),
+            "{times:?}"
+        );
     }
 }

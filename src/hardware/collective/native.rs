@@ -128,8 +128,8 @@ impl CollectiveBackend for NativeBackend<'_> {
             request.kind,
             splits.map_or(request.buffer, PeerSizes::equivalent),
         );
-        let formula = || protocol::fastest(self.protocols, of, extent);
-        if let Some(span) = curve::measured(self.curves, of, extent).or_else(formula) {
+        let formula = || protocol::fastest(self.protocols, of, lie);
+        if let Some(span) = curve::measured(self.curves, of, lie).or_else(formula) {
             let span = match self.correction {
                 Some(factor) => Span::from_seconds(span.seconds() * factor),
                 None => span,

@@ -13,8 +13,13 @@
 //!
 //! Between two numbers of members for which a way's bandwidth is stated it is linear in their number; outside it is that
 //! of the nearest.
+//!
+//! On [other links](super::curve) than those that the constants were fitted on, `bandwidth` grows as theirs does, and a step
+//! lasts as much longer as the latency of the links between neighbours does.
 
+use super::curve::{LinkChange, LinkRates};
 use crate::group::GroupExtent;
+use crate::topology::Topology;
 use chakram_base::collective_kind::CollectiveKind;
 use chakram_base::units::Span;
 
@@ -29,18 +34,32 @@ pub struct CollectiveProtocol {
     pub step: f64,
     /// Numbers of members, ascending, and bytes per second; at least one.
     pub rates: Vec<(u32, f64)>,
+    /// The links that its constants were fitted on; `None` if those are the links of any machine that has it.
+    pub measured_at: Option<LinkRates>,
+}
+
+/// Messages that follow one another in a collective of `kind` among `members`, and the part of the buffer that an NPU sends.
+pub(super) fn steps_and_part(kind: CollectiveKind, members: u32) -> (f64, f64) {
+    let n = f64::from(members.max(1));
+    match kind {
+        CollectiveKind::AllReduce => (2.0 * (n - 1.0), 2.0 * (n - 1.0) / n),
+        CollectiveKind::AllToAll => (1.0, (n - 1.0) / n),
+        _ => (n - 1.0, (n - 1.0) / n),
+    }
 }
 
 impl CollectiveProtocol {
     /// Seconds with a buffer of `bytes` among `members`.
     pub fn seconds(&self, members: u32, bytes: f64) -> f64 {
-        let n = f64::from(members.max(1));
-        let (steps, part) = match self.kind {
-            CollectiveKind::AllReduce => (2.0 * (n - 1.0), 2.0 * (n - 1.0) / n),
-            CollectiveKind::AllToAll => (1.0, (n - 1.0) / n),
-            _ => (n - 1.0, (n - 1.0) / n),
-        };
+        let (steps, part) = steps_and_part(self.kind, members);
         self.start + self.step * steps + part * bytes / self.rate(members)
+    }
+
+    /// Seconds with a buffer of `bytes` among `members` on other links.
+    fn seconds_on(&self, members: u32, bytes: f64, change: &LinkChange) -> f64 {
+        let (steps, part) = steps_and_part(self.kind, members);
+        let step = change.start(self.step, 1.0);
+        self.start + step * steps + part * bytes / self.rate(members) * change.transfer()
     }
 
     /// Bytes per second among `members`.
@@ -61,19 +80,25 @@ impl CollectiveProtocol {
     }
 }
 
-/// Returns the time of a collective of `kind` with a buffer of `bytes`, if its members lie along one dimension whose
-/// `protocols`, one list for each, have its kind.
+/// Returns the time of a collective of `kind` with a buffer of `bytes` on the links of `topology`, if its members lie along
+/// one dimension whose `protocols`, one list for each, have its kind.
 pub fn fastest(
     protocols: &[Vec<CollectiveProtocol>],
     (kind, bytes): (CollectiveKind, u64),
-    extent: &GroupExtent,
+    (extent, topology): (&GroupExtent, &Topology),
 ) -> Option<Span> {
     let [phase] = &extent.phases[..] else {
         return None;
     };
     let alike = protocols.get(phase.dimension)?.iter();
     let alike = alike.filter(|protocol| protocol.kind == kind);
-    let seconds = alike.map(|protocol| protocol.seconds(phase.size, bytes as f64));
+    let seconds =
+        alike.map(
+            |protocol| match LinkChange::of(protocol.measured_at, phase, topology) {
+                None => protocol.seconds(phase.size, bytes as f64),
+                Some(change) => protocol.seconds_on(phase.size, bytes as f64, &change),
+            },
+        );
     seconds.min_by(f64::total_cmp).map(Span::from_seconds)
 }
 
@@ -88,6 +113,7 @@ mod tests {
             start: 10e-6,
             step: 1e-6,
             rates: vec![(2, 100e9), (4, 200e9)],
+            measured_at: None,
         };
         let near = |kind, members, bytes, micros: f64| {
             let found = way(kind).seconds(members, bytes) * 1e6;

@@ -86,7 +86,7 @@ impl KernelCurves {
             let span = Span::from_seconds(seconds);
             Some(CurvePrice { span, error, class })
         };
-        if let Some((seconds, error)) = self.measured.seconds(kernel) {
+        if let Some((seconds, error)) = self.measured.seconds_on(kernel, peaks, memory) {
             return price(seconds, error, CurveClass::Measured);
         }
         let format = || {

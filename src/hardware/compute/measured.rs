@@ -12,9 +12,13 @@
 //! Beyond both ends one size alone would carry its own deviation to all others; those within a factor of two do about the same.
 //! The shortest is the shortest time of any measured kernel, which a launch takes whatever it does. Times at equal work are averaged;
 //! sizes whose kernels took no time, because they ran within others, are met and not used between.
+//!
+//! On an NPU of other peaks or another memory bandwidth than those that kernels were measured on, a time is
+//! [carried over](super::recorded_on) as a recorded one is.
 
-use super::KernelProfile;
+use super::{KernelProfile, PeakRates, RecordingClass};
 use chakram_base::dtype::Dtype;
+use chakram_base::units::{Bandwidth, Span};
 use std::collections::BTreeMap;
 
 /// Mean time of kernels that do the same amount of work.
@@ -127,6 +131,8 @@ pub struct MeasuredKernels {
     by_name: BTreeMap<String, Vec<(Option<Dtype>, MeasuredKernel)>>,
     /// Infinite if there is none.
     shortest: f64,
+    /// The NPU that all were measured on.
+    measured_on: Option<RecordingClass>,
 }
 
 impl Default for MeasuredKernels {
@@ -134,6 +140,7 @@ impl Default for MeasuredKernels {
         Self {
             by_name: BTreeMap::new(),
             shortest: f64::INFINITY,
+            measured_on: None,
         }
     }
 }
@@ -142,6 +149,34 @@ impl MeasuredKernels {
     /// Returns whether no kernel was measured.
     pub fn is_empty(&self) -> bool {
         self.by_name.is_empty()
+    }
+
+    /// Sets the NPU that the kernels were measured on, if there are any.
+    pub fn set_measured_on(&mut self, class: RecordingClass) {
+        self.measured_on = (!self.is_empty()).then_some(class);
+    }
+
+    /// Seconds of `kernel` on an NPU of these rates and its relative error, if kernels of its name and format were measured.
+    pub fn seconds_on(
+        &self,
+        kernel: &KernelProfile<'_>,
+        peaks: &PeakRates,
+        memory: Bandwidth,
+    ) -> Option<(f64, f64)> {
+        let (seconds, error) = self.seconds(kernel)?;
+        let Some(class) = self
+            .measured_on
+            .filter(|class| !class.has_rates(peaks, memory))
+        else {
+            return Some((seconds, error));
+        };
+        let recorded = Span::from_seconds(seconds);
+        let kernel = KernelProfile {
+            recorded,
+            ..*kernel
+        };
+        let carried = class.carried_over(&kernel, peaks, memory);
+        Some((carried.map_or(seconds, Span::seconds), error))
     }
 
     /// Adds the kernels of a name and a format; returns false if there are some already.

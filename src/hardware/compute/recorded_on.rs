@@ -39,6 +39,11 @@ impl RecordingClass {
         }
     }
 
+    /// Returns true if `peaks` and `memory` are those of the class.
+    pub(super) fn has_rates(&self, peaks: &PeakRates, memory: Bandwidth) -> bool {
+        self.peaks == peaks.rates && self.memory == memory
+    }
+
     /// The time of `kernel` on another class; `None` if one of both has no peak for its format.
     pub(super) fn carried_over(
         &self,

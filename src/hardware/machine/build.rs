@@ -42,15 +42,18 @@ const LATENCY: &str = "500 ns";
 const SEGMENT: &str = "4 KiB";
 const CAPACITY: &str = "80 GB";
 
-/// Reads and checks the machine that `document` describes.
-pub(super) fn machine(document: &ConfigDocument<'_>) -> Result<Machine, ConfigError> {
+/// Reads and checks the machine that `document` describes, which is an edit of `original` if there is one.
+pub(super) fn machine(
+    document: &ConfigDocument<'_>,
+    original: Option<&Machine>,
+) -> Result<Machine, ConfigError> {
     let root = document.root(ROOT)?;
     let name = root.need("name", "the machine's name")?.line()?.to_owned();
     let description = root.or("description", "", |field| field.line())?.to_owned();
-    let classes = class::classes(&root)?;
+    let classes = class::classes(&root, original)?;
     let (network, edge) = match root.get("tiles") {
         Some(field) => tiles::tiles(&root, &field)?,
-        None => (network::network(&root)?, None),
+        None => (network::network(&root, original)?, None),
     };
     let class_of = class_of(&root, &classes, network.topology.npus())?;
     let remote = root

@@ -89,7 +89,7 @@ pub(super) fn preset(name: &str) -> Result<Cow<'static, str>, MachineError> {
 /// `None` unless that is scalable.
 fn scale(text: &str, file: &str, name: &str, size: &str) -> Result<Option<String>, MachineError> {
     let document = ConfigDocument::parse(text, file)?;
-    let scalable = build::machine(&document)?.scalable();
+    let scalable = build::machine(&document, None)?.scalable();
     let Some([at_name, at_size]) = build::scale_spans(&document).filter(|_| scalable) else {
         return Ok(None);
     };

@@ -59,14 +59,19 @@ fn counts_are_those_of_the_thesis() {
             .len(),
         34_501
     );
-    // Tables of 39,143,231 rows of 64, perceptrons, and 351 pairs of 64, which the published count lacks.
+    // Tables of 39,143,231 rows of 64 and perceptrons are the published count, which lacks the 351 pairs of 64. Without
+    // tables, perceptrons and pairs: 13 x 512 + 512 x 256 + 256 x 64, 415 x 512 + 512 x 512 + 512 x 256 + 256.
     let tables = JobLowering {
         tables: true,
         ..JobLowering::default()
     };
     assert_eq!(
         lowered("dlrm", None, tables).multiplications(),
-        2_505_926_848 + 351 * 64
+        2_505_926_848
+    );
+    assert_eq!(
+        lowered("dlrm", None, JobLowering::default()).multiplications(),
+        154_112 + 605_952 + 351 * 64
     );
     // Logits, words and positions: 1,753,433,832,000 is the published count.
     assert_eq!(
@@ -117,4 +122,40 @@ fn heads_are_jobs_of_their_own() {
     assert_eq!((jobs.after(3), jobs.after(4)), (&[0, 1][..], &[3, 2][..]));
     // The output projection depends on all 25.
     assert_eq!(jobs.after(125).len(), 25);
+}
+
+/// (jobs of the graph, its longest chain of jobs).
+fn depth(graph: &JobGraph) -> (usize, u32) {
+    let mut depths: Vec<u32> = Vec::new();
+    for job in 0..graph.jobs().len() as u32 {
+        let before = graph.after(job).iter().map(|&one| depths[one as usize]);
+        depths.push(before.max().unwrap_or(0) + 1);
+    }
+    (depths.len(), depths.into_iter().max().unwrap_or(0))
+}
+
+#[test]
+fn tables_run_beside_one_another() {
+    let shape = |model, tokens, branches| {
+        let lowering = JobLowering {
+            tables: true,
+            branches,
+            ..JobLowering::default()
+        };
+        depth(&lowered(model, tokens, lowering))
+    };
+    let all = [
+        JobBranches::Tables,
+        JobBranches::Parallel,
+        JobBranches::InOrder,
+    ];
+    // 26 tables, 3 jobs of the perceptron below, which the tables do not wait for, and 4 above.
+    let shapes = all.map(|branches| shape("dlrm", None, branches));
+    assert_eq!(shapes, [(33, 7), (33, 7), (33, 33)]);
+    // Words and positions are two tables: 48 blocks of 6 jobs, and the logits.
+    let shapes = all.map(|branches| shape("gpt2-xl", Some(1), branches));
+    assert_eq!(shapes, [(291, 290), (291, 290), (291, 291)]);
+    // 17 convolutions in a chain, three beside the two of their blocks, and the classifier.
+    let shapes = all.map(|branches| shape("resnet-18", None, branches));
+    assert_eq!(shapes, [(21, 21), (21, 18), (21, 21)]);
 }

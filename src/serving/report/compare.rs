@@ -1,7 +1,7 @@
 //! One scenario on several platforms, or at several rates, side by side.
 
 use super::text::{name, name_width, or_dash, rate};
-use super::{ServeReport, ServeRowKind};
+use super::{ServeReport, ServeRow, ServeRowKind};
 use chakram_base::units::percent;
 use chakram_report::table::{TextTable, left, right};
 use chakram_report::text::{TextStyle, paragraph};
@@ -85,6 +85,33 @@ pub fn platforms(reports: &[ServeReport], style: TextStyle) -> String {
             or_dash(mean.map(|mean| mean.value))
         });
         row(&columns(""), &style.clip(&name(of), 18), cells.collect());
+    }
+    let limited = |row: &ServeRow| row.attained.is_some();
+    if reports.iter().any(|report| report.rows.iter().any(limited)) {
+        let heading = match first.slo {
+            Some(slo) => format!("WITHIN {slo}"),
+            None => "BY DEADLINE".to_owned(),
+        };
+        row(&blank, "", Vec::new());
+        row(&columns("").indented(0), &heading, names.clone());
+        for (i, of) in first.rows.iter().enumerate() {
+            let rows: Vec<_> = reports.iter().map(|report| report.rows.get(i)).collect();
+            if rows.iter().flatten().any(|row| limited(row)) {
+                let attained = |row: &Option<&ServeRow>| {
+                    or_dash(row.and_then(|row| row.attained).map(percent))
+                };
+                let cells = rows.iter().map(attained).collect();
+                row(&columns(""), &style.clip(&name(of), 18), cells);
+            }
+        }
+        let goodput = |report: &ServeReport| {
+            or_dash(report.all().and_then(|all| all.goodput_per_s).map(rate))
+        };
+        row(
+            &columns(""),
+            "goodput /s",
+            reports.iter().map(goodput).collect(),
+        );
     }
     type ReportLine = (&'static str, fn(&ServeReport) -> String);
     let lines: [ReportLine; 4] = [

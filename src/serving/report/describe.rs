@@ -2,7 +2,7 @@
 
 use super::ServeReport;
 use crate::prepared::PreparedScenario;
-use crate::scenario::{ArrivalRate, ArrivalStream, PolicyKind, Scenario, StopRule};
+use crate::scenario::{ArrivalRate, ArrivalStream, ModelWork, PolicyKind, Scenario, StopRule};
 use chakram_base::units::thousands;
 
 /// Words for arrivals in reports.
@@ -127,6 +127,28 @@ pub(super) fn warnings(report: &ServeReport, prepared: &PreparedScenario<'_>) ->
             thousands(stopped),
             thousands(left)
         ));
+    }
+    for model in &prepared.models {
+        let served = model.served;
+        if matches!(served.work, ModelWork::Steps { .. }) {
+            warnings.push(format!(
+                "model {:?}: there is no continuous batching yet: requests that begin together end with the longest answer, none joins between steps, and keys and values take no memory",
+                served.name
+            ));
+        }
+        let alone = model.datapath + model.typical(1);
+        let limit = report.slo.or(served.deadline);
+        if let Some(limit) = limit.filter(|limit| *limit < alone && !model.depends_on_arrivals()) {
+            let mean = if model.is_drawn() {
+                ", on average,"
+            } else {
+                ""
+            };
+            warnings.push(format!(
+                "model {:?}: a request without load takes {alone}{mean} and should be complete within {limit}",
+                served.name
+            ));
+        }
     }
     warnings
 }

@@ -1,7 +1,7 @@
 //! Models of a scenario's file, with the tables that they name.
 
 use super::*;
-use crate::jobs::{ConvolutionTasks, JobLowering, VectorJob};
+use crate::jobs::{ConvolutionTasks, JobBranches, JobLowering, VectorJob};
 use crate::tables::{ColumnUnit, TableReader};
 use chakram_workloads::model::{ModelError, ModelSource, PRESETS};
 
@@ -17,6 +17,7 @@ pub(super) const KEYS: &[&str] = &[
     "tokens",
     "convolution",
     "attention",
+    "branches",
     "merge",
     "tables",
     "sparsity",
@@ -38,6 +39,7 @@ const SOURCES: [(&str, &[&str]); 7] = [
             "tokens",
             "convolution",
             "attention",
+            "branches",
             "merge",
             "tables",
             "sparsity",
@@ -198,6 +200,9 @@ fn preset(
             field.choice(&ConvolutionTasks::ALL)
         })?,
         heads: table.or("attention", false, |field| field.choice(&attention))?,
+        branches: table.or("branches", JobBranches::default(), |field| {
+            field.choice(&JobBranches::ALL)
+        })?,
         merge: table.or("merge", 0, |field| field.between(1, 1 << 40))?,
         tables: table.or("tables", false, |field| field.flag())?,
     };

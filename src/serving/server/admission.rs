@@ -94,7 +94,10 @@ impl Server<'_> {
             since: state.ready,
             due: state.arrival + due,
             level: model.served.level,
-            work: model.alone(self.prepared, &[state]),
+            work: match self.orders_by_work() {
+                true => model.alone(self.prepared, &[state], &[]),
+                false => Span::ZERO,
+            },
         });
     }
 }

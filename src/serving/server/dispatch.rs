@@ -1,6 +1,5 @@
 //! Requests that a processor takes from the queue, and those put back into it at the border of a job.
 
-use super::flight::RequestInFlight;
 use super::{AnsweredJob, FlightLaunch, Server};
 use crate::policy::QueuedRequest;
 use chakram_base::ids::Npu;
@@ -131,7 +130,16 @@ impl Server<'_> {
             state.kept.push((job, token));
             return true;
         }
-        let running = queued(flight, state);
+        // What does not overtake all of its work does not overtake what is left; that takes a run to know.
+        if !state.ended.is_empty() && !self.policy.overtakes(&state.first) {
+            return false;
+        }
+        let running = QueuedRequest {
+            slot: flight,
+            resumes: true,
+            work: self.work_left(flight),
+            ..self.flights[flight].first
+        };
         if !self.policy.overtakes(&running) {
             return false;
         }
@@ -152,15 +160,5 @@ impl Server<'_> {
         self.recorder.preemptions += 1;
         self.recorder.queue.change(now, 1);
         self.policy.enqueue(queued);
-    }
-}
-
-/// A batch as the queue would have it.
-fn queued(flight: u32, state: &RequestInFlight) -> QueuedRequest {
-    QueuedRequest {
-        slot: flight,
-        resumes: true,
-        work: state.work_left,
-        ..state.first
     }
 }

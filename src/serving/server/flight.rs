@@ -78,8 +78,10 @@ pub(super) struct RequestInFlight {
     pub dealt: u64,
     /// Core time of these.
     pub core_ps: u128,
-    /// Time without load of the jobs that are not complete.
+    /// Time without load of the jobs that are not complete, where jobs follow one another.
     pub work_left: Span,
+    /// Which jobs are complete, where they do not; empty until the first is.
+    pub ended: Vec<bool>,
     /// Lengths of its jobs where they are no vector products.
     pub lengths: [Span; 2],
     /// Instant at which it was put back, while it is.
@@ -99,6 +101,7 @@ impl RequestInFlight {
         let mut room = std::mem::take(self);
         room.requests.clear();
         room.kept.clear();
+        room.ended.clear();
         room.run.clear();
         *self = Self {
             first,
@@ -107,6 +110,7 @@ impl RequestInFlight {
             began: now,
             requests: room.requests,
             kept: room.kept,
+            ended: room.ended,
             run: room.run,
             ..Self::default()
         };

@@ -4,15 +4,42 @@ use super::flight::RequestInFlight;
 use super::{AnsweredJob, Server};
 use crate::cores::DealtJob;
 use crate::observe::{CompletedRequest, ServedJob};
-use crate::scenario::ArrivalStream;
+use crate::scenario::{ArrivalStream, PolicyKind};
 use chakram_base::units::Span;
 
 impl Server<'_> {
-    /// Time of a job without load.
-    pub(super) fn estimate(&self, flight: u32, job: u32) -> Span {
+    /// Returns whether the queue is ordered by times without load.
+    pub(super) fn orders_by_work(&self) -> bool {
+        self.prepared.scenario.policy.kind == PolicyKind::ShortestJob
+    }
+
+    /// Takes a job from the work that is left of a batch.
+    pub(super) fn note_ended(&mut self, flight: u32, job: u32) {
         let state = &self.flights[flight];
-        let (tasks, each) = self.size(state, job);
-        each.times(tasks.div_ceil(self.prepared.cores))
+        let model = self.model(state.first.model);
+        if model.is_chain() {
+            let (tasks, each) = self.size(state, job);
+            let work = each.times(tasks.div_ceil(self.prepared.cores));
+            let state = &mut self.flights[flight];
+            state.work_left = Span(state.work_left.0.saturating_sub(work.0));
+        } else {
+            let ended = &mut self.flights[flight].ended;
+            ended.resize(model.job_count() as usize, false);
+            ended[job as usize] = true;
+        }
+    }
+
+    /// Time without load of what is left of a batch of which no job runs.
+    pub(super) fn work_left(&mut self, flight: u32) -> Span {
+        let state = &self.flights[flight];
+        if state.ended.is_empty() {
+            return state.work_left;
+        }
+        self.states.clear();
+        let requests = state.requests.iter().map(|&slot| self.requests[slot]);
+        self.states.extend(requests);
+        let model = self.model(state.first.model);
+        model.alone(self.prepared, &self.states, &state.ended)
     }
 
     /// Tasks of a job and the length of each.

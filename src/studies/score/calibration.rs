@@ -4,7 +4,7 @@
 //! parallelism are the same. Of each such group, the factor is the geometric mean of measured over predicted, found in two rounds,
 //! since what is not corrected (messages, sums over replicas between nodes) does not grow with it.
 
-use super::{MeasuredRun, RunTable, ScoreError, makespan, score_by};
+use super::{MeasuredRun, RunTable, ScoreError, makespan, score_all};
 use chakram_base::units::Span;
 use chakram_engine::ReplayOptions;
 use chakram_hardware::machine::PriceCorrection;
@@ -52,12 +52,12 @@ pub fn calibrate(
     options: &ReplayOptions,
     threads: NonZeroUsize,
 ) -> Result<Vec<StepCorrection>, ScoreError> {
-    let products: Vec<ProductPair> = score_by(table, threads, |_, run| Ok(signature(run)?))?;
+    let products: Vec<ProductPair> = score_all(table, threads, |_, run| Ok(signature(run)?))?;
     let mut factors: BTreeMap<ProductPair, f64> =
         products.iter().map(|gemms| (*gemms, 1.0)).collect();
     let mut ratios = vec![0.0; products.len()];
     for _ in 0..ROUNDS {
-        let answers: Vec<Span> = score_by(table, threads, |i, run| {
+        let answers: Vec<Span> = score_all(table, threads, |i, run| {
             let correction = Some(factors[&products[i]]);
             let options = ReplayOptions {
                 correction,

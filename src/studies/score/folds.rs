@@ -9,7 +9,7 @@
 //! ```
 
 use super::constants::{FittedConstant, with_factors};
-use super::{MeasuredRun, PredictedRun, RunTable, ScoreError, makespan, score, score_by};
+use super::{MeasuredRun, PredictedRun, RunTable, ScoreError, makespan, predict, score_all};
 use chakram_base::units::Span;
 use chakram_engine::ReplayOptions;
 use std::cmp::Reverse;
@@ -102,6 +102,7 @@ pub fn fit_in_folds(
     for fold in 0..folds {
         let part = |inside: bool| RunTable {
             file: table.file.clone(),
+            refused: Vec::new(),
             runs: (table.runs.iter().zip(fold_of))
                 .filter(|&(_, &of)| (of == fold) == inside)
                 .map(|(run, _)| run.clone())
@@ -129,7 +130,8 @@ pub fn fit_in_folds(
             }
         }
         let inside = part(true);
-        let mut answers = score(&on_machines(&inside, &factors), options, threads)?.into_iter();
+        let changed = on_machines(&inside, &factors);
+        let mut answers = score_all(&changed, threads, |_, run| predict(run, options))?.into_iter();
         for (place, _) in (predicted.iter_mut().zip(fold_of)).filter(|&(_, &of)| of == fold) {
             *place = answers.next();
         }
@@ -161,7 +163,7 @@ fn sensitivity(
 ) -> Result<Sensitivity, ScoreError> {
     let seconds = |factors: &[(FittedConstant, f64)]| -> Result<Vec<f64>, ScoreError> {
         let table = on_machines(table, factors);
-        let answers = score_by(&table, threads, |_, run| makespan(run, options))?;
+        let answers = score_all(&table, threads, |_, run| makespan(run, options))?;
         Ok(answers.into_iter().map(Span::seconds).collect())
     };
     let predicted = seconds(factors)?;

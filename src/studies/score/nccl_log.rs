@@ -97,6 +97,7 @@ pub fn nccl_log(text: &str, file: &str) -> Result<CollectiveCurve, ScoreError> {
         kind: *kind,
         members,
         points,
+        measured_at: None,
     })
 }
 

@@ -1,16 +1,16 @@
 //! Scores as text, JSON and CSV, and a chart of the runs.
 
-use super::{FoldFit, IntervalSummary, MeasuredRun, RunTable, ScoreSummary};
+use super::{FoldFit, IntervalSummary, MeasuredRun, RefusedRun, RunTable, ScoreSummary};
 use chakram_base::units::{percent, thousands};
 use chakram_report::csv::harmless;
 use chakram_report::document::VersionedDocument;
 use chakram_report::draw;
 use chakram_report::draw::scatter::{self, ScatterPoint};
 use chakram_report::table::{TextTable, left, right};
-use chakram_report::text::TextStyle;
+use chakram_report::text::{TextStyle, paragraph};
 use serde::Serialize;
 use serde_json::{Map, Value};
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::io::Write;
 
 /// Colours of charts in files.
@@ -98,6 +98,7 @@ impl ScoredTable<'_> {
             self.table.file,
             thousands(self.table.runs.len() as u64)
         );
+        text += &self.reservations(style);
         text += &table.headings(style);
         let mut put = |name: &str, summary: &ScoreSummary| {
             let cells = cells(name, summary);
@@ -144,6 +145,41 @@ impl ScoredTable<'_> {
         text
     }
 
+    /// Rows that are not scored, and what runs do not say or have without effect, a paragraph each.
+    pub fn reservations(&self, style: TextStyle) -> String {
+        let mut text = String::new();
+        let mut put = |words: &str| {
+            paragraph(&mut text, words, "  ! ", 4, style.warning)
+                .expect("a string grows as needed");
+        };
+        let refused = &self.table.refused;
+        if !refused.is_empty() {
+            let all = (refused.len() + self.table.runs.len()) as u64;
+            put(&format!(
+                "{} of {} rows cannot be predicted, and are not scored",
+                thousands(refused.len() as u64),
+                thousands(all)
+            ));
+            refused.iter().for_each(|row| put(&row.to_string()));
+        }
+        let mut notes: BTreeMap<&str, Vec<String>> = BTreeMap::new();
+        for run in &self.table.runs {
+            for note in &run.notes {
+                let lines = notes.entry(note).or_default();
+                lines.push(run.line.to_string());
+            }
+        }
+        for (note, lines) in notes {
+            let more = match lines.len() {
+                count @ 9.. => format!(" and {} more", count - 8),
+                _ => String::new(),
+            };
+            let lines = lines[..lines.len().min(8)].join(", ");
+            put(&format!("{note} (lines {lines}{more})"));
+        }
+        text
+    }
+
     /// Returns the scores as one document, also by value of the option `by`; `options` are those of the replays.
     pub fn document<'a>(
         &'a self,
@@ -174,6 +210,7 @@ impl ScoredTable<'_> {
                 line: run.line,
                 group: run.group,
                 options: &run.options,
+                notes: &run.notes,
                 measured_s: run.measured,
                 predicted_s: self.predicted[i],
                 one_rate_s: self.null[i],
@@ -198,58 +235,19 @@ impl ScoredTable<'_> {
             folds: folds.collect(),
             intervals: self.covered(|_| true),
             runs: runs.collect(),
+            refused: &self.table.refused,
         };
         VersionedDocument::new("chakram.score.1", body)
     }
 
     /// Writes a row of CSV for each run.
     pub fn write_csv(&self, out: &mut dyn Write) -> std::io::Result<()> {
-        let mut keys: Vec<&str> = Vec::new();
-        for run in &self.table.runs {
-            for key in run.options.keys() {
-                if let Err(place) = keys.binary_search(&key.as_str()) {
-                    keys.insert(place, key);
-                }
-            }
-        }
-        let mut csv = csv::Writer::from_writer(out);
-        let heads = [
-            "line",
-            "group",
-            "measured_s",
-            "predicted_s",
-            "low_s",
-            "high_s",
-            "error",
-        ];
-        let keys_harmless = keys.iter().map(|key| harmless(key).into_owned());
-        let heads = heads.iter().map(|head| (*head).to_owned());
-        csv.write_record(heads.chain(keys_harmless).collect::<Vec<_>>())?;
+        let mut rows = ScoreRows::new(self.table);
         let all = (self.table.runs.iter()).zip(&self.predicted);
         for ((run, predicted), interval) in all.zip(&self.intervals) {
-            let [low, high] = interval.map_or([String::new(), String::new()], |ends| {
-                ends.map(|seconds| seconds.to_string())
-            });
-            let cells = [
-                run.line.to_string(),
-                run.group.to_string(),
-                run.measured.to_string(),
-                predicted.to_string(),
-                low,
-                high,
-                format!("{:.6}", predicted / run.measured - 1.0),
-            ];
-            let options = keys
-                .iter()
-                .map(|key| run.options.get(*key).cloned().unwrap_or_default());
-            let cells = cells.into_iter().chain(options);
-            csv.write_record(
-                cells
-                    .map(|cell| harmless(&cell).into_owned())
-                    .collect::<Vec<_>>(),
-            )?;
+            rows.write(run, *predicted, *interval, out)?;
         }
-        csv.flush()
+        out.flush()
     }
 
     /// Runs by what was measured and what was predicted, each table in a colour, with the line on which both are the same.
@@ -297,6 +295,69 @@ impl ScoredTable<'_> {
     }
 }
 
+/// Rows of CSV, a run in each.
+#[derive(Clone, Debug)]
+pub struct ScoreRows {
+    /// Options that some run states.
+    keys: Vec<String>,
+    begun: bool,
+}
+
+impl ScoreRows {
+    /// For the runs of `table`.
+    pub fn new(table: &RunTable) -> Self {
+        let keys = table.runs.iter().flat_map(|run| run.options.keys());
+        let keys: BTreeSet<&String> = keys.collect();
+        Self {
+            keys: keys.into_iter().cloned().collect(),
+            begun: false,
+        }
+    }
+
+    /// Writes the row of `run` as a whole, after the headings if it is the first.
+    pub fn write(
+        &mut self,
+        run: &MeasuredRun,
+        predicted: f64,
+        interval: Option<[f64; 2]>,
+        out: &mut dyn Write,
+    ) -> std::io::Result<()> {
+        let mut csv = csv::Writer::from_writer(Vec::new());
+        if !std::mem::replace(&mut self.begun, true) {
+            let heads = [
+                "line",
+                "group",
+                "measured_s",
+                "predicted_s",
+                "low_s",
+                "high_s",
+                "error",
+            ];
+            let keys = self.keys.iter().map(String::as_str);
+            let heads = heads.into_iter().chain(keys).map(harmless);
+            csv.write_record(heads.map(|head| head.into_owned()))?;
+        }
+        let [low, high] = interval.map_or([String::new(), String::new()], |ends| {
+            ends.map(|seconds| seconds.to_string())
+        });
+        let cells = [
+            run.line.to_string(),
+            run.group.to_string(),
+            run.measured.to_string(),
+            predicted.to_string(),
+            low,
+            high,
+            format!("{:.6}", predicted / run.measured - 1.0),
+        ];
+        let options = self.keys.iter();
+        let options = options.map(|key| run.options.get(key).cloned().unwrap_or_default());
+        let cells = cells.into_iter().chain(options);
+        csv.write_record(cells.map(|cell| harmless(&cell).into_owned()))?;
+        let row = csv.into_inner().map_err(csv::IntoInnerError::into_error)?;
+        out.write_all(&row)
+    }
+}
+
 /// Document of a score.
 #[derive(Debug, Serialize)]
 pub struct ScoreDocument<'a> {
@@ -307,6 +368,7 @@ pub struct ScoreDocument<'a> {
     folds: Vec<FoldRow>,
     intervals: Option<IntervalSummary>,
     runs: Vec<RunRow<'a>>,
+    refused: &'a [RefusedRun],
 }
 
 /// Scores of predictions, and of the null model of one rate.
@@ -336,6 +398,8 @@ struct RunRow<'a> {
     line: u64,
     group: usize,
     options: &'a BTreeMap<String, String>,
+    #[serde(skip_serializing_if = "<[String]>::is_empty")]
+    notes: &'a [String],
     measured_s: f64,
     predicted_s: f64,
     one_rate_s: f64,

@@ -6,8 +6,9 @@ use chakram_base::config::quoted;
 use chakram_hardware::machine::{self, Machine};
 use chakram_jobs::machine_facts;
 use chakram_workloads::generate::TrainingPattern;
-use chakram_workloads::generate::plan::{ParallelismPlan, PlanDraft};
-use chakram_workloads::model::{Model, ModelDefinition};
+use chakram_workloads::generate::plan::{ParallelismPlan, PlanDraft, SplitUnit};
+use chakram_workloads::model::{LayerRole, Model, ModelDefinition, ModelSizes, ModelSource};
+use serde::Serialize;
 use std::collections::BTreeMap;
 
 /// A run that was measured.
@@ -25,6 +26,8 @@ pub struct MeasuredRun {
     pub machine: Machine,
     /// Options and their values, as the table and the file of columns have them.
     pub options: BTreeMap<String, String>,
+    /// Options without an effect on this run, and what the table does not say of it.
+    pub notes: Vec<String>,
     /// Number of its group among those of the table.
     pub group: usize,
     /// Number of its fold.
@@ -38,6 +41,25 @@ pub struct RunTable {
     pub file: String,
     /// The runs, in order.
     pub runs: Vec<MeasuredRun>,
+    /// Rows that make no run.
+    pub refused: Vec<RefusedRun>,
+}
+
+/// A row that cannot be predicted.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct RefusedRun {
+    /// The table.
+    pub file: String,
+    /// Line, from 1.
+    pub line: u64,
+    /// Found, and expected.
+    pub why: String,
+}
+
+impl std::fmt::Display for RefusedRun {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "{}:{}: {}", self.file, self.line, self.why)
+    }
 }
 
 /// Numbers distinct texts in order of first use.
@@ -60,7 +82,7 @@ impl RunTable {
     ///
     /// # Errors
     ///
-    /// If a column is missing, or a row makes no run.
+    /// If a column is missing, or there is no row. A row that makes no run is kept as one that is refused.
     pub fn parse(text: &str, file: &str, columns: &RunColumns) -> Result<Self, ScoreError> {
         let table = |why: String| ScoreError::Table {
             file: file.to_owned(),
@@ -104,15 +126,10 @@ impl RunTable {
             when.push((find(&condition.column)?, &condition.values));
         }
         let (mut groups, mut folds) = (KeyNumbers::default(), KeyNumbers::default());
-        let mut runs = Vec::new();
+        let (mut runs, mut refused) = (Vec::new(), Vec::new());
         for record in reader.records() {
             let record = record.map_err(|error| table(error.to_string()))?;
             let line = record.position().map_or(0, csv::Position::line);
-            let row = |why: String| ScoreError::Row {
-                file: file.to_owned(),
-                line,
-                why,
-            };
             let cell = |i: usize| record.get(i).unwrap_or_default();
             if !only
                 .iter()
@@ -139,32 +156,24 @@ impl RunTable {
                     }
                 }
             }
-            complete(&mut options).map_err(row)?;
-            let number = cell(measured).parse::<f64>().ok();
-            let number = number
-                .filter(|s| s.is_finite() && *s > 0.0)
-                .ok_or_else(|| {
-                    row(format!(
-                        "{} is {}, expected a number of more than zero",
-                        quoted(&columns.measured),
-                        quoted(cell(measured))
-                    ))
-                })?;
-            let (training, machine) = resolve(&options, columns).map_err(row)?;
-            let seconds = seconds(number, columns.unit, &training, &options).map_err(row)?;
-            options.insert(NPUS.to_owned(), training.plan.ranks().to_string());
-            runs.push(MeasuredRun {
-                file: file.to_owned(),
-                line,
-                measured: seconds,
-                training,
-                machine,
-                group: groups.of(&columns.groups, &options),
-                fold: folds.of(&columns.folds, &options),
-                options,
-            });
+            let made = made_run(options, columns, cell(measured));
+            match made {
+                Ok(made) => runs.push(MeasuredRun {
+                    file: file.to_owned(),
+                    line,
+                    group: groups.of(&columns.groups, &made.options),
+                    fold: folds.of(&columns.folds, &made.options),
+                    ..made
+                }),
+                Err(why) => refused.push(RefusedRun {
+                    file: file.to_owned(),
+                    line,
+                    why,
+                }),
+            }
         }
-        if runs.is_empty() {
+        let refused_only = runs.is_empty() && !refused.is_empty();
+        if runs.is_empty() && !refused_only {
             let picked = if columns.only.is_empty() {
                 ""
             } else {
@@ -175,7 +184,51 @@ impl RunTable {
         Ok(Self {
             file: file.to_owned(),
             runs,
+            refused,
         })
+    }
+
+    /// Returns the table if all of its rows are runs.
+    ///
+    /// # Errors
+    ///
+    /// The first row that makes no run.
+    pub fn whole(self) -> Result<Self, ScoreError> {
+        match self.refused.into_iter().next() {
+            None => Ok(Self {
+                refused: Vec::new(),
+                ..self
+            }),
+            Some(RefusedRun { file, line, why }) => Err(ScoreError::Row { file, line, why }),
+        }
+    }
+
+    /// Keeps the runs whose predictions are known, and returns these; the others are refused, for what `why` says.
+    pub fn keep_predicted<T>(
+        &mut self,
+        answers: Vec<Result<T, ScoreError>>,
+        why: impl Fn(ScoreError) -> String,
+    ) -> Vec<T> {
+        let mut predicted = Vec::new();
+        let runs = std::mem::take(&mut self.runs);
+        for (run, answer) in runs.into_iter().zip(answers) {
+            match answer {
+                Ok(answer) => {
+                    predicted.push(answer);
+                    self.runs.push(run);
+                }
+                Err(error) => {
+                    let place = format!("{}:{}: ", run.file, run.line);
+                    let why = why(error);
+                    let why = why.strip_prefix(&place).unwrap_or(&why).to_owned();
+                    let (file, line) = (run.file, run.line);
+                    self.refused.push(RefusedRun { file, line, why });
+                }
+            }
+        }
+        self.refused
+            .sort_by(|a, b| (&a.file, a.line).cmp(&(&b.file, b.line)));
+        predicted
     }
 
     /// Adds the runs of another table, whose groups and folds are its own.
@@ -189,6 +242,7 @@ impl RunTable {
         };
         let (groups, folds) = (after(|run| run.group), after(|run| run.fold));
         self.file = format!("{}, {}", self.file, other.file);
+        self.refused.extend(other.refused);
         self.runs
             .extend(other.runs.into_iter().map(|run| MeasuredRun {
                 group: run.group + groups,
@@ -196,6 +250,40 @@ impl RunTable {
                 ..run
             }));
     }
+}
+
+/// The run of a row whose options are `options` and of which `measured` was measured.
+fn made_run(
+    mut options: BTreeMap<String, String>,
+    columns: &RunColumns,
+    measured: &str,
+) -> Result<MeasuredRun, String> {
+    complete(&mut options)?;
+    let number = measured.parse::<f64>().ok();
+    let number = number
+        .filter(|s| s.is_finite() && *s > 0.0)
+        .ok_or_else(|| {
+            format!(
+                "{} is {}, expected a number of more than zero",
+                quoted(&columns.measured),
+                quoted(measured)
+            )
+        })?;
+    let mut notes = Vec::new();
+    let (training, machine) = resolve(&options, columns, &mut notes)?;
+    let measured = seconds(number, columns.unit, &training, &options)?;
+    options.insert(NPUS.to_owned(), training.plan.ranks().to_string());
+    Ok(MeasuredRun {
+        file: String::new(),
+        line: 0,
+        measured,
+        training,
+        machine,
+        options,
+        notes,
+        group: 0,
+        fold: 0,
+    })
 }
 
 /// Cells that state nothing.
@@ -270,20 +358,60 @@ fn seconds(
 /// Options that plans without a tensor group may not have.
 const OF_TENSOR_GROUPS: [&str; 3] = ["pad_heads", "scatter_gather", "sequence_parallel"];
 
+/// Why option `key` has no effect on a run of `options`, if it has none: a table's words on all runs say nothing of
+/// those without a tensor group, and one replica has none to share its state with.
+fn idle(key: &str, options: &BTreeMap<String, String>) -> Option<&'static str> {
+    let is_one = |key: &str| options.get(key).is_none_or(|degree| degree == "1");
+    if OF_TENSOR_GROUPS.contains(&key) && is_one("tensor") {
+        return Some("no effect without tensor parallelism");
+    }
+    if key == "zero" && is_one("data") && is_one("context") {
+        return Some("no effect with one replica");
+    }
+    None
+}
+
+/// Splits the blocks by their multiplications where stages would not have equally many, and nothing says which they have.
+fn split_unevenly(
+    model: &Model,
+    plan: &mut ParallelismPlan,
+    options: &BTreeMap<String, String>,
+    notes: &mut Vec<String>,
+) {
+    let blocks = model.layers.iter();
+    let blocks = blocks
+        .filter(|layer| layer.role == LayerRole::Block)
+        .count() as u64;
+    let parts = u64::from(plan.pipeline) * u64::from(plan.schedule.chunks());
+    let stated = ["split", "stages"]
+        .iter()
+        .any(|key| options.contains_key(*key));
+    if !stated && parts > 1 && parts <= blocks && !blocks.is_multiple_of(parts) {
+        plan.split = SplitUnit::Multiplications;
+        notes.push(format!(
+            "{blocks} blocks in {parts} parts of a pipeline: parts have about equally many multiplications"
+        ));
+    }
+}
+
 /// The model and plan of `options`, and the machine at the size of the plan.
 fn resolve(
     options: &BTreeMap<String, String>,
     columns: &RunColumns,
+    notes: &mut Vec<String>,
 ) -> Result<(TrainingPattern, Machine), String> {
     let model = model(options, columns)?;
     let mut draft = PlanDraft::new(ParallelismPlan::new());
-    // A table's words on all runs say nothing of those without a tensor group.
-    let alone = options.get("tensor").is_none_or(|tensor| tensor == "1");
-    let idle = |key: &str| alone && OF_TENSOR_GROUPS.contains(&key);
     for (key, value) in options {
-        let Some(option) = plan_option(key).filter(|option| !idle(option.key)) else {
+        let Some(option) = plan_option(key) else {
             continue;
         };
+        if let Some(why) = idle(key, options) {
+            if value != "false" && value != "0" {
+                notes.push(format!("`{key}` is {}, which has {why}", quoted(value)));
+            }
+            continue;
+        }
         let words: Vec<String> = if option.is_list {
             value.split(',').map(str::to_owned).collect()
         } else {
@@ -293,6 +421,7 @@ fn resolve(
         set.map_err(|why| format!("`{key}` is {}: {why}", quoted(value)))?;
     }
     let mut plan = draft.finish().map_err(|error| error.to_string())?;
+    split_unevenly(&model, &mut plan, options, notes);
     let ranks = u32::try_from(plan.ranks()).map_err(|_| "too many ranks".to_owned())?;
     if let Some(npus) = options.get(NPUS).filter(|npus| **npus != ranks.to_string()) {
         return Err(format!(
@@ -307,7 +436,10 @@ fn resolve(
     Ok((TrainingPattern { model, plan }, machine))
 }
 
-/// The model by its name, or of GPT's kind with the sizes that the run states.
+/// Sizes that a model's name states: a run may repeat them.
+const OF_MODEL: [&str; 5] = ["hidden", "heads", "kv_heads", "ffn", "vocabulary"];
+
+/// The model by its name, with as many layers and tokens as the run states, or of GPT's kind with the sizes that the run states.
 fn model(options: &BTreeMap<String, String>, columns: &RunColumns) -> Result<Model, String> {
     let size = |key: &str| -> Result<Option<u64>, String> {
         let number = |text: &String| {
@@ -318,11 +450,24 @@ fn model(options: &BTreeMap<String, String>, columns: &RunColumns) -> Result<Mod
     };
     if let Some(name) = options.get(MODEL) {
         let name = columns.names.get(name).unwrap_or(name);
-        let model = match size("sequence")? {
-            Some(tokens) => Model::with_sequence(name, tokens),
-            None => Model::named(name),
+        let source = ModelSource::find(name).map_err(|error| error.to_string())?;
+        let sizes = ModelSizes {
+            tokens: size("sequence")?,
+            layers: size("layers")?,
         };
-        return model.map_err(|error| error.to_string());
+        for key in OF_MODEL {
+            let Some(asked) = size(key)? else { continue };
+            let own = source.size(key).map_err(|error| error.to_string())?;
+            if own != Some(asked) {
+                let own = own.map_or("none".to_owned(), |own| own.to_string());
+                return Err(format!(
+                    "`{key}` is {asked}, and model {} has {own}; expected its size, or no `{MODEL}`",
+                    quoted(name)
+                ));
+            }
+        }
+        let definition = source.definition_of(sizes);
+        return Ok(definition.map_err(|error| error.to_string())?.model);
     }
     let need = |key: &str| {
         size(key)?

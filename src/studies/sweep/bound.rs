@@ -295,8 +295,9 @@ fn least_time(point: &ResolvedPoint, kind: CollectiveKind, comm_size: u64, membe
     };
     let extent = GroupExtent::new(members, machine.topology());
     let of = (kind, buffer);
-    let measured = measured_collective(machine.collective_curves(), of, &extent);
-    let span = measured.or_else(|| fastest_protocol(machine.collective_protocols(), of, &extent));
+    let lie = (&extent, machine.topology());
+    let measured = measured_collective(machine.collective_curves(), of, lie);
+    let span = measured.or_else(|| fastest_protocol(machine.collective_protocols(), of, lie));
     span.map_or(wire, |span| wire.min(corrected(machine, span.0)))
 }
 

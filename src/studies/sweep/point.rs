@@ -197,10 +197,19 @@ impl SharedParts {
             let refuse = |error: &dyn ToString| PointRefusal::new("machine", error.to_string());
             let source = machine::source(&name).map_err(|e| refuse(&e))?;
             let mut text = source.text.into_owned();
+            let mut original = None;
             if !edits.is_empty() {
+                // What the file lacks may be among the edits.
+                original = Machine::parse(&text, &source.file).ok();
                 text = with_values(&text, &source.file, &edits).map_err(|e| refuse(&e))?;
             }
-            let parse = |text: &str| Machine::parse(text, &source.file).map_err(|e| refuse(&e));
+            let parse = |text: &str| {
+                let parsed = match &original {
+                    None => Machine::parse(text, &source.file),
+                    Some(original) => Machine::parse_edited(text, &source.file, original),
+                };
+                parsed.map_err(|e| refuse(&e))
+            };
             let mut machine = parse(&text)?;
             if ranks > u128::from(machine.topology().npus())
                 && let Some(scaled) = scaled(&machine, &text, ranks)

@@ -46,6 +46,17 @@ impl OutputFile {
         self
     }
 
+    /// Renames the file into place before it is complete, replacing what was there: what is written from now on
+    /// appears under its name, and stays if this is dropped.
+    pub fn appear(&mut self) -> Result<(), TraceError> {
+        let Some((temporary, to)) = self.waiting.take() else {
+            return Ok(());
+        };
+        let _renaming = RenameGuard::begin();
+        let renamed = temporary.rename(&to);
+        renamed.map_err(|error| TraceError::io(&self.path, "rename into place", error))
+    }
+
     /// Finishes writing and renames the file into place, replacing what was there.
     pub fn commit(self) -> Result<(), TraceError> {
         let mut closed = self.close()?;

@@ -1,6 +1,6 @@
 //! From the tables of a model's file to a [`ModelDefinition`]: the format, and every rule that a model keeps.
 
-use super::{DefinitionKind, Model, ModelDefinition, ModelError};
+use super::{DefinitionKind, Model, ModelDefinition, ModelError, ModelSizes};
 use chakram_base::config::{ConfigDocument, ConfigError, ConfigField, ConfigTable};
 
 mod chain;
@@ -25,13 +25,30 @@ impl ModelDefinition {
     ///
     /// If the text is refused, or the model's samples cannot have that many tokens.
     pub fn parse(text: &str, file: &str, tokens: Option<u64>) -> Result<Self, ModelError> {
-        definition(text, file, tokens)
+        Self::of_sizes(
+            text,
+            file,
+            ModelSizes {
+                tokens,
+                ..ModelSizes::default()
+            },
+        )
+    }
+
+    /// The same with sizes of the caller in place of the file's.
+    ///
+    /// # Errors
+    ///
+    /// If the text is refused, or the model cannot have those sizes.
+    pub fn of_sizes(text: &str, file: &str, sizes: ModelSizes) -> Result<Self, ModelError> {
+        definition(text, file, sizes)
     }
 }
 
-/// Reads and checks the model that `text`, called `file` in errors, describes, for samples of `tokens` tokens if
-/// that is given.
-fn definition(text: &str, file: &str, tokens: Option<u64>) -> Result<ModelDefinition, ModelError> {
+/// Reads and checks the model that `text`, called `file` in errors, describes, with other sizes where those
+/// are given.
+fn definition(text: &str, file: &str, sizes: ModelSizes) -> Result<ModelDefinition, ModelError> {
+    let ModelSizes { tokens, layers } = sizes;
     let document = ConfigDocument::parse(text, file)?;
     let kind = document.entries().choice("kind", &DefinitionKind::ALL)?;
     let keys = match kind {
@@ -44,9 +61,16 @@ fn definition(text: &str, file: &str, tokens: Option<u64>) -> Result<ModelDefini
     let name = text("name", "the model's name")?;
     let source = text("source", "where its sizes are published, in quotes")?;
     let (sequence, hidden, layers) = match kind {
-        DefinitionKind::Transformer => transformer::layers(&root, tokens)?,
-        DefinitionKind::Vit => vit::layers(&root, tokens)?,
-        DefinitionKind::Layers => chain::layers(&root, tokens)?,
+        DefinitionKind::Transformer => transformer::layers(&root, sizes)?,
+        DefinitionKind::Vit => vit::layers(&root, sizes)?,
+        DefinitionKind::Layers => {
+            if let Some(layers) = layers {
+                let found = format_args!("a model of single layers, and {layers} asked for");
+                let expected = "no other number of layers; change them in a copy of the file";
+                return Err(root.need("kind", "a kind")?.refuse(found, expected).into());
+            }
+            chain::layers(&root, tokens)?
+        }
     };
     let model = Model {
         name,
@@ -82,6 +106,19 @@ fn check(model: &Model, file: &str) -> Result<(), ModelError> {
             file: file.to_owned(),
             what,
         }),
+    }
+}
+
+/// The number of blocks: of the caller or of the file.
+fn blocks(root: &ConfigTable<'_>, asked: Option<u64>) -> Result<u64, ConfigError> {
+    let field = root.need("layers", "how many blocks there are")?;
+    let own = field.between(1, MOST_LAYERS)?;
+    match asked {
+        Some(asked) if !(1..=MOST_LAYERS).contains(&asked) => {
+            let expected = format_args!("a whole number from 1 to {MOST_LAYERS}");
+            Err(field.refuse(format_args!("{asked} layers asked for"), expected))
+        }
+        asked => Ok(asked.unwrap_or(own)),
     }
 }
 

@@ -40,6 +40,15 @@ pub struct ModelDefinition {
     pub model: Model,
 }
 
+/// Sizes in place of those that a model's file states.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct ModelSizes {
+    /// Tokens of a sample.
+    pub tokens: Option<u64>,
+    /// Blocks.
+    pub layers: Option<u64>,
+}
+
 /// Form in which a file describes a model.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum DefinitionKind {

@@ -1,7 +1,7 @@
 //! The models that come with the program, and the translation of a name to the text of a model's file.
 
-use super::{Model, ModelDefinition, ModelError};
-use chakram_base::config::{STANDARD_INPUT, nearest, read};
+use super::{Model, ModelDefinition, ModelError, ModelSizes};
+use chakram_base::config::{ConfigDocument, STANDARD_INPUT, nearest, read};
 use std::borrow::Cow;
 
 /// A model that comes with the program.
@@ -125,6 +125,32 @@ impl ModelSource {
     /// If the text is refused, or the model's samples cannot have that many tokens.
     pub fn definition(&self, tokens: Option<u64>) -> Result<ModelDefinition, ModelError> {
         ModelDefinition::parse(&self.text, &self.file, tokens)
+    }
+
+    /// Parses the text, with other sizes where those are given.
+    ///
+    /// # Errors
+    ///
+    /// If the text is refused, or the model cannot have those sizes.
+    pub fn definition_of(&self, sizes: ModelSizes) -> Result<ModelDefinition, ModelError> {
+        ModelDefinition::of_sizes(&self.text, &self.file, sizes)
+    }
+
+    /// Returns the size `key` of a transformer over tokens or patches: of `hidden`, `heads`, `kv_heads`, `ffn` and
+    /// `vocabulary`, `None` where the model has none.
+    ///
+    /// # Errors
+    ///
+    /// If the text is refused.
+    pub fn size(&self, key: &str) -> Result<Option<u64>, ModelError> {
+        let document = ConfigDocument::parse(&self.text, &self.file)?;
+        let root = document.entries();
+        let own = |key: &str| root.get(key).and_then(|field| field.whole());
+        Ok(own(key).or_else(|| match key {
+            "kv_heads" => own("heads"),
+            "ffn" => own("hidden").map(|hidden| hidden.saturating_mul(4)),
+            _ => None,
+        }))
     }
 }
 

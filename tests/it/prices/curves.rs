@@ -260,6 +260,7 @@ fn sizes_that_were_left_out_are_interpolated() {
             kind: CollectiveKind::AllReduce,
             members: 2,
             points: points.iter().step_by(2).copied().collect(),
+            measured_at: None,
         };
         for &(bytes, time) in points.iter().skip(1).step_by(2) {
             let off = (curve.seconds(bytes) / time - 1.0).abs();

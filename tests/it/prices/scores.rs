@@ -196,6 +196,79 @@ fn tables_that_make_no_runs_are_refused() {
     }
 }
 
+/// Seconds predicted for each row, by line.
+fn predicted(csv: &str, columns: &str) -> Vec<(u64, f64)> {
+    let (good, text) = score(csv, columns, &["--format", "json"]);
+    assert!(good, "{text}");
+    let scores: Value = serde_json::from_str(&text).expect("it is JSON");
+    let runs = scores["runs"].as_array().expect("runs");
+    let row = |run: &Value| {
+        (
+            run["line"].as_u64().unwrap(),
+            run["predicted_s"].as_f64().unwrap(),
+        )
+    };
+    runs.iter().map(row).collect()
+}
+
+const OF_MODEL: &str = "measured = \"s\"\nunit = \"s\"\nmachine = \"dgx-h100\"\n[columns]\nmodel = \"m\"\nlayers = \"l\"\n\
+    hidden = \"h\"\nnpus = \"n\"\ntensor = \"tp\"\npipeline = \"pp\"\nzero = \"z\"\n[fixed]\nbatch = \"8\"\n";
+
+#[test]
+fn a_model_has_as_many_layers_as_its_row_says() {
+    let rows = predicted(
+        "m,l,h,n,tp,pp,z,s\nllama3-8b,32,,8,,,,1\nllama3-8b,,4096,8,,,,1\nllama3-8b,4,,8,,,,1\nllama3-8b,8,,8,,,,1\n\
+         llama3-8b,,2048,8,,,,1\nresnet-18,4,,8,,,,1\n",
+        OF_MODEL,
+    );
+    // Rows 6 and 7 contradict the model, or have no layers to count.
+    let lines: Vec<u64> = rows.iter().map(|row| row.0).collect();
+    assert_eq!(lines, [2, 3, 4, 5]);
+    let [all, own, four, eight] = [0, 1, 2, 3].map(|i| rows[i].1);
+    // 32 are the model's own.
+    assert_eq!(all, own);
+    // Blocks take the same time each: 28 more are seven times four more.
+    let ratio = (all - four) / (eight - four);
+    assert!((ratio - 7.0).abs() < 0.1, "{ratio}");
+}
+
+#[test]
+fn a_refused_row_is_named_and_the_others_are_scored() {
+    let csv = "m,l,h,n,tp,pp,z,s\ngpt2-small,,,8,1,1,,1\ngpt2-small,,,8,3,1,,1\ngpt2-small,,,8,2,1,,1\ngpt2-small,,,8,1,1,,x\n";
+    let (good, text) = score(csv, OF_MODEL, &[]);
+    assert!(good, "{text}");
+    assert!(text.contains("2 of 4 rows cannot be predicted"), "{text}");
+    let words = text.split_whitespace().collect::<Vec<_>>().join(" ");
+    let why = "runs.csv:3: `npus` is 8, expected a multiple of tensor x context x pipeline = 3";
+    assert!(
+        words.contains(why) && words.contains("runs.csv:5: \"s\" is \"x\""),
+        "{text}"
+    );
+    let (good, text) = score(csv, OF_MODEL, &["--format", "csv"]);
+    assert!(good && text.lines().count() == 3, "{text}");
+}
+
+#[test]
+fn plans_of_published_tables_are_predicted() {
+    // One replica has nobody to share its optimizer with; 12 blocks in 5 stages are uneven.
+    let csv = "m,l,h,n,tp,pp,z,s\ngpt2-small,,,1,1,1,,1\ngpt2-small,,,1,1,1,1,1\ngpt2-small,,,5,1,5,,1\ngpt2-small,,,4,1,4,,1\n";
+    let rows = predicted(csv, OF_MODEL);
+    assert_eq!(rows.len(), 4);
+    assert_eq!(rows[0].1, rows[1].1);
+    // The fullest of five stages has three blocks or fewer, as each of four has.
+    assert!(rows[2].1 < rows[0].1, "{rows:?}");
+    let (_, text) = score(csv, OF_MODEL, &[]);
+    let words = text.split_whitespace().collect::<Vec<_>>().join(" ");
+    assert!(
+        words.contains("`zero` is \"1\", which has no effect with one replica (lines 3)"),
+        "{text}"
+    );
+    assert!(
+        words.contains("12 blocks in 5 parts of a pipeline"),
+        "{text}"
+    );
+}
+
 /// Iterations that vTrain's authors measured, against predictions by curves.
 #[test]
 #[ignore = "minutes: 771 runs"]

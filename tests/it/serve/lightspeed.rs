@@ -141,8 +141,9 @@ fn offered_loads_are_those_of_the_successor() {
     }
 }
 
-/// Means of the seeds' ratios of mean serve times over Lightning's: 42.7 +- 10 for Brainwave on seeds of our own. The other
-/// two, 337 and 329 in print, are of overloaded platforms, and so a function of when the run ends.
+/// Means of the seeds' ratios of mean serve times over Lightning's. Those in print are not reproduced: 42 for Brainwave, whose
+/// rho is 0.984, is 15.9 on seeds of our own, from 8.0 to 24.2; 337 and 329 are of overloaded platforms, and so a function
+/// of when the run ends.
 #[test]
 #[ignore = "minutes: cargo test --release --test it serve::lightspeed -- --ignored --nocapture"]
 fn ratios_over_seeds() {
@@ -162,7 +163,7 @@ fn ratios_over_seeds() {
         println!("seed {seed}: {means:?} us");
     }
     println!("mean of ratios over Lightning: {sums:?}");
-    assert!((sums[1] - 42.7).abs() < 10.0, "{sums:?}");
+    assert!((sums[1] - 15.9).abs() < 0.1, "{sums:?}");
 }
 
 /// 92 million tasks in 34,501 jobs.

@@ -94,7 +94,16 @@ fn closed_forms_are_what_tasks_one_by_one_take() {
             .map(|request| request.jobs.len())
             .sum::<usize>();
         let ends = deal_task_by_task(cores, &plain);
-        let (_, found) = served(&scenario(&text), Some(&picosecond_cores(cores)));
+        let (report, found) = served(&scenario(&text), Some(&picosecond_cores(cores)));
+        for (model, jobs) in models.iter().enumerate() {
+            let one = TaskRequest {
+                ready: 0,
+                jobs: jobs.clone(),
+            };
+            let alone = report.model(&format!("m{model}")).unwrap().alone;
+            let plain = deal_task_by_task(cores, &[one]);
+            assert_eq!(alone.unwrap().0, plain[0], "alone: m{model}\n{text}");
+        }
         let found: Vec<u64> = found.iter().map(|request| request.finished.0).collect();
         assert_eq!(found, ends, "{cores} cores\n{text}{requests:?}");
         overlapped += usize::from(

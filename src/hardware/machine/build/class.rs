@@ -1,11 +1,12 @@
 //! The `npu` tables: classes of NPUs, one per table.
 
 use super::{BANDWIDTH, LATENCY, capacity, curves, measured, products};
-use crate::compute::{PeakRates, SystolicArrays};
-use crate::machine::NpuClass;
+use crate::compute::{PeakRates, RecordingClass, SystolicArrays};
+use crate::machine::{Machine, NpuClass};
 use crate::memory::LocalMemory;
 use chakram_base::config::{ConfigError, ConfigField, ConfigTable, quoted};
 use chakram_base::dtype::Dtype;
+use chakram_base::units::Bandwidth;
 
 /// The keys that each table may have.
 const KEYS: &[&str] = &[
@@ -24,6 +25,7 @@ const KEYS: &[&str] = &[
     "systolic",
     "measured",
     "product",
+    "measured_at",
 ];
 
 /// An example of a rate, for messages.
@@ -35,13 +37,16 @@ const MAX_SIDE: u32 = 1 << 16;
 /// The most lanes of either kind that an NPU may have.
 const MAX_LANES: u32 = 1 << 16;
 
-/// Every class, as the file orders them.
-pub(super) fn classes(root: &ConfigTable<'_>) -> Result<Vec<NpuClass>, ConfigError> {
+/// Every class, as the file orders them; `original` is the machine before an edit, if this is one.
+pub(super) fn classes(
+    root: &ConfigTable<'_>,
+    original: Option<&Machine>,
+) -> Result<Vec<NpuClass>, ConfigError> {
     let expected = "a table [npu.NAME] for each class of NPU";
     let tables = root.need("npu", expected)?.table(None)?;
     let classes: Vec<_> = tables
         .fields()
-        .map(|(name, field)| class(name, &field))
+        .map(|(name, field)| class(name, &field, original))
         .collect::<Result<_, _>>()?;
     if classes.is_empty() {
         Err(tables.refuse("no class", expected))
@@ -50,7 +55,11 @@ pub(super) fn classes(root: &ConfigTable<'_>) -> Result<Vec<NpuClass>, ConfigErr
     }
 }
 
-fn class(name: &str, field: &ConfigField<'_>) -> Result<NpuClass, ConfigError> {
+fn class(
+    name: &str,
+    field: &ConfigField<'_>,
+    original: Option<&Machine>,
+) -> Result<NpuClass, ConfigError> {
     let table = field.table(Some(KEYS))?;
     if name.trim().is_empty() || name.chars().any(char::is_control) {
         return Err(table.refuse(quoted(name), "a name for the class"));
@@ -60,7 +69,21 @@ fn class(name: &str, field: &ConfigField<'_>) -> Result<NpuClass, ConfigError> {
     let bandwidth = table.quantity("memory_bandwidth", BANDWIDTH)?;
     let mut curves = curves::curves(&table)?;
     curves.measured = measured::measured(&table)?;
-    products::add(&table, &mut curves, &peaks, bandwidth)?;
+    let rates = NpuRates {
+        peaks: peaks.clone(),
+        memory: bandwidth,
+    };
+    let before = || {
+        let mut classes = original?.classes().iter();
+        classes.find(|class| class.name == name)
+    };
+    let stated = table.optional("measured_at", |field| measured_at(field, &rates))?;
+    let measured_at = stated.or_else(|| before().map(NpuRates::of));
+    let measured_at = measured_at.unwrap_or(rates);
+    products::add(&table, &mut curves, &measured_at, before())?;
+    curves
+        .measured
+        .set_measured_on(RecordingClass::new(&measured_at.peaks, measured_at.memory));
     Ok(NpuClass {
         name: name.to_owned(),
         curves,
@@ -74,6 +97,36 @@ fn class(name: &str, field: &ConfigField<'_>) -> Result<NpuClass, ConfigError> {
         host_lanes: table.count("host_lanes", MAX_LANES)?,
         slowdown: slowdown(&table)?,
     })
+}
+
+/// Rates of the NPUs on which kernels were measured.
+pub(super) struct NpuRates {
+    pub peaks: PeakRates,
+    pub memory: Bandwidth,
+}
+
+impl NpuRates {
+    fn of(class: &NpuClass) -> Self {
+        Self {
+            peaks: class.peaks.clone(),
+            memory: class.memory.bandwidth,
+        }
+    }
+}
+
+/// Reads the rates of the NPUs on which kernels were measured; those that it does not state are the class's `own`.
+fn measured_at(field: &ConfigField<'_>, own: &NpuRates) -> Result<NpuRates, ConfigError> {
+    let table = field.table(Some(&["memory_bandwidth", "peak"]))?;
+    let mut rates = NpuRates {
+        peaks: own.peaks.clone(),
+        memory: table.or("memory_bandwidth", own.memory, |field| {
+            field.quantity(BANDWIDTH)
+        })?,
+    };
+    if table.get("peak").is_some() {
+        rates.peaks = peaks(&table)?;
+    }
+    Ok(rates)
 }
 
 /// Reads the factor on kernels; 1 if there is none.

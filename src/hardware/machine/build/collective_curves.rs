@@ -1,7 +1,8 @@
 //! The `curve` and `protocol` tables of a dimension: measured times of collectives along it, and the formula of a library.
 
 use super::{BANDWIDTH, CAPACITY, LATENCY};
-use crate::collective::{CollectiveCurve, CollectiveProtocol};
+use crate::collective::{CollectiveCurve, CollectiveProtocol, LinkRates};
+use crate::machine::Machine;
 use crate::topology::TopologyDimension;
 use chakram_base::collective_kind::CollectiveKind;
 use chakram_base::config::{ConfigError, ConfigField, ConfigTable, quoted};
@@ -31,8 +32,31 @@ const MOST: u32 = 1 << 20;
 /// Most bytes of a buffer, which is what TOML can say.
 const MOST_BYTES: u64 = i64::MAX as u64;
 
-/// The curves that the table of a dimension has.
-pub(super) fn curves(dimension: &ConfigTable<'_>) -> Result<Vec<CollectiveCurve>, ConfigError> {
+const LINKS: &[&str] = &["bandwidth", "latency"];
+
+/// The links that times in `table` were measured on, as its `measured_at` says.
+pub(super) fn measured_at(table: &ConfigTable<'_>) -> Result<Option<LinkRates>, ConfigError> {
+    table.optional("measured_at", |field| {
+        let links = field.table(Some(LINKS))?;
+        Ok(LinkRates {
+            bandwidth: links.quantity("bandwidth", BANDWIDTH)?,
+            latency: links.quantity("latency", LATENCY)?,
+        })
+    })
+}
+
+/// The links of the dimension called `name` before an edit of the `original`.
+pub(super) fn links_before(original: Option<&Machine>, name: &str) -> Option<LinkRates> {
+    let mut dimensions = original?.topology().dimensions().iter();
+    let dimension = dimensions.find(|dimension| dimension.name == name)?;
+    Some(LinkRates::of(dimension))
+}
+
+/// The curves that the table of a dimension has, of which `measured_at` says on which links they were measured.
+pub(super) fn curves(
+    dimension: &ConfigTable<'_>,
+    measured_at: Option<LinkRates>,
+) -> Result<Vec<CollectiveCurve>, ConfigError> {
     let Some(field) = dimension.get("curve") else {
         return Ok(Vec::new());
     };
@@ -58,6 +82,7 @@ pub(super) fn curves(dimension: &ConfigTable<'_>) -> Result<Vec<CollectiveCurve>
             kind,
             members,
             points,
+            measured_at,
         });
     }
     Ok(curves)
@@ -107,13 +132,20 @@ fn measured_points(field: &ConfigField<'_>) -> Result<Vec<(f64, f64)>, ConfigErr
     Ok(points)
 }
 
-const MEASURED: &[&str] = &["dimension", "collective", "members", "points"];
+const MEASURED: &[&str] = &[
+    "dimension",
+    "collective",
+    "members",
+    "points",
+    "measured_at",
+];
 
 /// Adds the tables `measured_collective`, which `chakram calibrate --nccl` writes, to the curves of their dimensions, in
 /// place of curves of the same kind and number of members.
 pub(super) fn add_measured(
     root: &ConfigTable<'_>,
     dimensions: &[TopologyDimension],
+    original: Option<&Machine>,
     curves: &mut [Vec<CollectiveCurve>],
 ) -> Result<(), ConfigError> {
     let Some(field) = root.get("measured_collective") else {
@@ -139,10 +171,12 @@ pub(super) fn add_measured(
         }
         seen.push((at, kind, members));
         curves[at].retain(|curve| (curve.kind, curve.members) != (kind, members));
+        let before = || links_before(original, &dimensions[at].name);
         curves[at].push(CollectiveCurve {
             kind,
             members,
             points,
+            measured_at: measured_at(&table)?.or_else(before),
         });
     }
     Ok(())
@@ -151,6 +185,7 @@ pub(super) fn add_measured(
 /// The protocols that the table of a dimension has.
 pub(super) fn protocols(
     dimension: &ConfigTable<'_>,
+    measured_at: Option<LinkRates>,
 ) -> Result<Vec<CollectiveProtocol>, ConfigError> {
     let Some(field) = dimension.get("protocol") else {
         return Ok(Vec::new());
@@ -182,6 +217,7 @@ pub(super) fn protocols(
             start: seconds("start")?,
             step: seconds("step")?,
             rates: members.into_iter().zip(rates).collect(),
+            measured_at,
         });
     }
     Ok(protocols)

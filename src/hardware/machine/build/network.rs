@@ -3,6 +3,7 @@
 
 use super::{LATENCY, SEGMENT, collective_curves, wiring};
 use crate::collective::{AlgorithmChoice, CollectiveCurve, CollectiveProtocol};
+use crate::machine::Machine;
 use crate::network::{NetworkKind, SendCompletion};
 use crate::topology::{SwitchingMode, Topology, TopologyDimension};
 use chakram_base::config::{ConfigError, ConfigTable, quoted};
@@ -20,6 +21,7 @@ pub(super) const KEYS: &[&str] = &[
     "scalable",
     "curve",
     "protocol",
+    "measured_at",
     "levels",
     "oversubscription",
     "fabric",
@@ -46,8 +48,11 @@ pub(super) struct NetworkSection {
     pub scalable: bool,
 }
 
-/// Reads and checks all dimensions and the network table.
-pub(super) fn network(root: &ConfigTable<'_>) -> Result<NetworkSection, ConfigError> {
+/// Reads and checks all dimensions and the network table; `original` is the machine before an edit, if this is one.
+pub(super) fn network(
+    root: &ConfigTable<'_>,
+    original: Option<&Machine>,
+) -> Result<NetworkSection, ConfigError> {
     let expected = "a table [[dimension]] for each dimension, innermost first, or a table [tiles]";
     let field = root.need("dimension", expected)?;
     let tables = field.tables(KEYS)?;
@@ -80,11 +85,14 @@ pub(super) fn network(root: &ConfigTable<'_>) -> Result<NetworkSection, ConfigEr
             }
         }
         algorithms.push(table.choice("algorithm", &AlgorithmChoice::ALL)?);
-        curves.push(collective_curves::curves(table)?);
-        protocols.push(collective_curves::protocols(table)?);
+        let measured_at = collective_curves::measured_at(table)?;
+        let before = || collective_curves::links_before(original, &dimension.name);
+        let measured_at = measured_at.or_else(before);
+        curves.push(collective_curves::curves(table, measured_at)?);
+        protocols.push(collective_curves::protocols(table, measured_at)?);
         dimensions.push(dimension);
     }
-    collective_curves::add_measured(root, &dimensions, &mut curves)?;
+    collective_curves::add_measured(root, &dimensions, original, &mut curves)?;
     let topology =
         Topology::new(dimensions).ok_or_else(|| field.refuse("no dimension", expected))?;
     let topology = wiring::wired(root, &tables, topology)?;

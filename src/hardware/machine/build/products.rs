@@ -1,22 +1,24 @@
 //! The `product` tables of an NPU class: GEMMs that were measured, which `chakram calibrate --gemm` writes.
 
+use super::class::NpuRates;
 use super::{LATENCY, curves};
-use crate::compute::{KernelCurves, MeasuredGemms, PeakRates};
+use crate::compute::{KernelCurves, MeasuredGemms};
+use crate::machine::NpuClass;
 use chakram_base::config::{ConfigError, ConfigField, ConfigTable, quoted};
 use chakram_base::dtype::Dtype;
-use chakram_base::units::{Bandwidth, Span};
+use chakram_base::units::Span;
 
 const KEYS: &[&str] = &["format", "shapes", "error"];
 
 /// Adds the measured GEMMs that the table of a class has to its `curves`.
 ///
 /// They were measured one after another and for a short time, so what they say is held against the curve without the
-/// slowdown of continuous load.
+/// slowdown of continuous load, on NPUs of the rates `measured_at` and by the constants that the class had `before` an edit.
 pub(super) fn add(
     class: &ConfigTable<'_>,
     curves: &mut KernelCurves,
-    peaks: &PeakRates,
-    memory: Bandwidth,
+    measured_at: &NpuRates,
+    before: Option<&NpuClass>,
 ) -> Result<(), ConfigError> {
     let Some(field) = class.get("product") else {
         return Ok(());
@@ -24,8 +26,11 @@ pub(super) fn add(
     for table in field.tables(KEYS)? {
         let format = table.need("format", "a number format")?;
         let dtype: Dtype = format.choice(&Dtype::ALL)?;
-        let curve = curves.gemm[dtype as usize];
-        let (Some(curve), Some(peak)) = (curve, peaks.get(dtype)) else {
+        let curve = match before {
+            Some(before) => before.curves.gemm[dtype as usize],
+            None => curves.gemm[dtype as usize],
+        };
+        let (Some(curve), Some(peak)) = (curve, measured_at.peaks.get(dtype)) else {
             let expected = "a format with a peak and a table `gemm`, which measured shapes correct";
             return Err(format.refuse(quoted(&dtype.to_string()), expected));
         };
@@ -37,7 +42,8 @@ pub(super) fn add(
             let (sizes, seconds) = shape(&item)?;
             let [m, n, k] = sizes;
             let element = dtype.element_bytes();
-            let alone = curve.estimate([1, m, n, k], element, peak.per_second(), memory);
+            let alone =
+                curve.estimate([1, m, n, k], element, peak.per_second(), measured_at.memory);
             shapes.push((sizes, seconds, alone));
         }
         let error = table.need("error", "a relative error")?.positive(10.0)?;

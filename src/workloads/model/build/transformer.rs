@@ -1,9 +1,9 @@
 //! `kind = "transformer"`.
 
-use super::{MOST_LAYERS, flag_or, size, size_or};
+use super::{blocks, flag_or, size, size_or};
 use crate::model::{
-    ActivationFunction, ExpertRouting, ModelLayer, OutputHead, PositionEncoding, TransformerBlock,
-    TransformerModel,
+    ActivationFunction, ExpertRouting, ModelLayer, ModelSizes, OutputHead, PositionEncoding,
+    TransformerBlock, TransformerModel,
 };
 use chakram_base::config::{ConfigError, ConfigTable};
 
@@ -48,16 +48,14 @@ const NORMS: [(bool, &str); 2] = [(true, "layernorm"), (false, "rmsnorm")];
 /// Tokens of a sample, hidden size and layers.
 pub(super) fn layers(
     root: &ConfigTable<'_>,
-    tokens: Option<u64>,
+    sizes: ModelSizes,
 ) -> Result<(u64, Option<u64>, Vec<ModelLayer>), ConfigError> {
-    let layers = root
-        .need("layers", "how many blocks there are")?
-        .between(1, MOST_LAYERS)?;
+    let layers = blocks(root, sizes.layers)?;
     let hidden = size(root, "hidden")?;
     let sequence = size(root, "sequence")?;
     // The table of positions keeps the file's size when samples get another length.
     let rows = size_or(root, "position_rows", 1, sequence)?;
-    let tokens = tokens.unwrap_or(sequence);
+    let tokens = sizes.tokens.unwrap_or(sequence);
     let positions = [
         (PositionEncoding::Learned(rows), "learned"),
         (PositionEncoding::Rotary, "rotary"),

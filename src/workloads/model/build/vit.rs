@@ -1,7 +1,7 @@
 //! `kind = "vit"`: a transformer over the patches of an image.
 
-use super::{MOST_LAYERS, area, flag_or, no_sequence, size, size_or, transformer};
-use crate::model::{ModelLayer, VisionTransformer};
+use super::{area, blocks, flag_or, no_sequence, size, size_or, transformer};
+use crate::model::{ModelLayer, ModelSizes, VisionTransformer};
 use chakram_base::config::{ConfigError, ConfigTable};
 
 pub(super) const KEYS: &[&str] = &[
@@ -11,10 +11,10 @@ pub(super) const KEYS: &[&str] = &[
 /// Tokens of a sample, hidden size and layers.
 pub(super) fn layers(
     root: &ConfigTable<'_>,
-    tokens: Option<u64>,
+    sizes: ModelSizes,
 ) -> Result<(u64, Option<u64>, Vec<ModelLayer>), ConfigError> {
-    no_sequence(root, tokens)?;
-    let layers = root.need("layers", "how many blocks there are")?;
+    no_sequence(root, sizes.tokens)?;
+    let layers = blocks(root, sizes.layers)?;
     let hidden = size(root, "hidden")?;
     let image = area(&root.need("image", "pixels of a side, or [height, width]")?)?;
     let patch = size(root, "patch")?;
@@ -26,7 +26,7 @@ pub(super) fn layers(
     }
     let (heads, _, head_width) = transformer::heads(root, hidden)?;
     let vit = VisionTransformer {
-        layers: layers.between(1, MOST_LAYERS)?,
+        layers,
         hidden,
         heads,
         head_width,

@@ -1,0 +1,51 @@
+//! Programs of jobs that a processor answers: one rank, a node for each job.
+
+use super::error::ServeError;
+use chakram_base::ids::Rank;
+use chakram_base::units::{Span, Time};
+use chakram_engine::{CollectiveTiming, LaunchMode, ReplayOptions};
+use chakram_trace::format::{NodeView, Op, Sink};
+use chakram_trace::graph::{DependencyPolicy, GraphBuilder};
+use chakram_trace::workload::{MissingRankPolicy, Workload, WorkloadBuilder};
+
+/// Options of programs whose jobs are answered, so that nothing of the machine may come between.
+pub fn bare_options() -> ReplayOptions {
+    ReplayOptions::with(|options| {
+        options.launch = LaunchMode::None;
+        options.collectives = Some(CollectiveTiming::Algorithms);
+    })
+}
+
+/// A program with a node for each of `jobs` jobs of `model`, in their order.
+pub fn of_jobs(
+    model: &str,
+    jobs: u32,
+    after: &dyn Fn(u32) -> Vec<u32>,
+) -> Result<Workload, ServeError> {
+    let unfit =
+        |error: &dyn std::fmt::Display| ServeError::Unfit(format!("model {model:?}: {error}"));
+    let mut graph = GraphBuilder::new(0, DependencyPolicy::Data, jobs.into());
+    let op = || Op::Compute {
+        flops: 0,
+        bytes: 0,
+        dtype: None,
+    };
+    for job in 0..jobs {
+        let mut node = NodeView::new(u64::from(job) + 1, "job", op());
+        // Kernels without a duration have no price; the server answers another.
+        node.recorded = Span::from_us(1);
+        node.micros = 1;
+        let after = after(job).into_iter().map(|other| u64::from(other) + 1);
+        let after: Vec<u64> = after.collect();
+        graph.node(&node, &after).map_err(|error| unfit(&error))?;
+    }
+    let (graph, binding) = graph.finish().map_err(|error| unfit(&error))?;
+    let mut workload = WorkloadBuilder::default();
+    let graph = workload.graph(graph);
+    workload
+        .rank(Rank(0), graph, binding, Time::ZERO)
+        .map_err(|error| unfit(&error))?;
+    workload
+        .finish(None, MissingRankPolicy::Refuse)
+        .map_err(|error| unfit(&error))
+}

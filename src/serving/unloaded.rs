@@ -1,0 +1,115 @@
+//! Time of a request alone: one run of its jobs on the loop, on cores that are all free.
+
+use super::cores::CoreArray;
+use super::error::ServeError;
+use super::jobs::JobGraph;
+use super::program;
+use chakram_base::ids::Npu;
+use chakram_base::units::{Span, Time};
+use chakram_engine::{
+    CompiledReplay, Feed, JobTimes, Launch, LaunchQueue, ProcessorJob, ProcessorModel, run_launches,
+};
+use chakram_hardware::machine::Machine;
+use chakram_trace::workload::Workload;
+
+/// Jobs of a request that some processor runs alone.
+#[derive(Debug)]
+pub struct UnloadedJobs {
+    /// The program, unless jobs follow one another in a chain: each then finds all cores free, and times add up.
+    program: Option<(Workload, Machine)>,
+    count: u32,
+}
+
+impl UnloadedJobs {
+    /// The jobs of `graph`, which belong to `model`.
+    ///
+    /// # Errors
+    ///
+    /// If they are too many.
+    pub fn new(graph: &JobGraph, model: &str) -> Result<Self, ServeError> {
+        let count = graph.jobs().len() as u32;
+        let program = match graph.is_chain() {
+            true => None,
+            false => {
+                let after = |job| graph.after(job).to_vec();
+                let workload = program::of_jobs(model, count, &after)?;
+                Some((workload, Machine::of_answered_jobs("processors")))
+            }
+        };
+        Ok(Self { program, count })
+    }
+
+    /// Returns whether the time of several jobs is the sum of their times.
+    pub fn is_chain(&self) -> bool {
+        self.program.is_none()
+    }
+
+    /// Time of one request on so many cores, where `size` has the tasks of each job and their length.
+    ///
+    /// # Errors
+    ///
+    /// If it is longer than simulated time can be.
+    pub fn time(&self, cores: u64, size: impl Fn(u32) -> (u64, Span)) -> Result<Span, ServeError> {
+        let Some((workload, machine)) = &self.program else {
+            let times = (0..self.count).map(|job| {
+                let (tasks, each) = size(job);
+                each.times(tasks.div_ceil(cores))
+            });
+            return Ok(times.sum());
+        };
+        let program = CompiledReplay::new(workload, machine, &program::bare_options())
+            .map_err(|refusal| ServeError::Replay(refusal.into()))?;
+        let mut processor = IdleCores {
+            cores: CoreArray::new(cores),
+            size,
+        };
+        let programs = [program];
+        let run = run_launches(
+            &programs,
+            &mut [&mut OneLaunch { begun: false }],
+            Some(&mut processor),
+            &mut (),
+        );
+        Ok(run?.makespan)
+    }
+}
+
+/// A feed of one launch at 0.
+struct OneLaunch {
+    begun: bool,
+}
+
+impl Feed for OneLaunch {
+    fn wake_at(&self) -> Option<Time> {
+        (!self.begun).then_some(Time::ZERO)
+    }
+
+    fn woken(&mut self, _now: Time, queue: &mut LaunchQueue) {
+        self.begun = true;
+        queue.launch(Launch::default());
+    }
+}
+
+/// Cores that serve one request.
+struct IdleCores<F> {
+    cores: CoreArray,
+    size: F,
+}
+
+impl<F: Fn(u32) -> (u64, Span)> ProcessorModel for IdleCores<F> {
+    fn serves(&self, _npu: Npu, _program: u32) -> bool {
+        true
+    }
+
+    fn submit(&mut self, now: Time, job: &ProcessorJob, started: &mut Vec<JobTimes>) {
+        let (tasks, each) = (self.size)(job.node.0);
+        let times = self.cores.deal(now, tasks, each);
+        started.push(JobTimes {
+            token: job.token,
+            start: times.start,
+            end: times.end,
+        });
+    }
+
+    fn ended(&mut self, _now: Time, _job: &ProcessorJob, _started: &mut Vec<JobTimes>) {}
+}
