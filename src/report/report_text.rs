@@ -182,12 +182,11 @@ fn parts(out: &mut String, report: &Report, style: TextStyle) -> std::fmt::Resul
     }
     table.row(out, &[&"makespan", &makespan, &"100.0 %"])?;
     let under_way = report.mean_communicating;
-    let exposed = report.mean_parts[TimeCategory::Communication as usize];
     if under_way > Span::ZERO {
         writeln!(
             out,
             "  communication active for {under_way} (mean), {} of it overlapped with compute",
-            share(under_way - exposed, under_way)
+            share(report.overlapped(), under_way)
         )?;
     }
     Ok(())
