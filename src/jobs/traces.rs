@@ -52,7 +52,9 @@ impl JobTraces {
         let found = find(paths, verify)?;
         let is_stream = |file: &&RankFile| stream(&file.path).is_some();
         let piped = found.files.iter().find(is_stream);
-        let piped = piped.map(|file| TraceContents::open(&file.path)).transpose()?;
+        let piped = piped
+            .map(|file| TraceContents::open(&file.path))
+            .transpose()?;
         Ok(Self { found, piped })
     }
 

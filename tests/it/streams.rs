@@ -7,7 +7,9 @@ fn run(args: &[&str], input: Stdio, output: Stdio) -> Output {
     let mut command = Command::new(env!("CARGO_BIN_EXE_chakram"));
     let command = command.args(args).stdin(input).stdout(output);
     let child = command.stderr(Stdio::piped()).spawn();
-    child.and_then(|child| child.wait_with_output()).expect("it runs")
+    child
+        .and_then(|child| child.wait_with_output())
+        .expect("it runs")
 }
 
 /// A device that is full takes nothing, whatever wants to write.
@@ -40,7 +42,9 @@ fn pipes_are_traces_of_rank_0() {
     let prefix = folder.path().join("job");
     let prefix = prefix.to_str().unwrap();
     let made = run(
-        &["generate", "chain", "--ranks", "1", "--nodes", "7", "-o", prefix],
+        &[
+            "generate", "chain", "--ranks", "1", "--nodes", "7", "-o", prefix,
+        ],
         Stdio::null(),
         Stdio::null(),
     );
@@ -48,7 +52,11 @@ fn pipes_are_traces_of_rank_0() {
     let file = format!("{prefix}.0.et");
     let text = |input: &str, args: &[&str]| {
         let file = File::open(&file).unwrap();
-        let piped = run(&[&[args[0], input], &args[1..]].concat(), file.into(), Stdio::piped());
+        let piped = run(
+            &[&[args[0], input], &args[1..]].concat(),
+            file.into(),
+            Stdio::piped(),
+        );
         let error = String::from_utf8_lossy(&piped.stderr).into_owned();
         assert!(piped.status.success(), "{args:?} {input}: {error}");
         // The first line has the job's name.
@@ -64,6 +72,10 @@ fn pipes_are_traces_of_rank_0() {
         assert_eq!(inspected, text(&file, &["inspect"]), "{input}");
         text(input, &["validate"]);
     }
-    let twice = run(&["replay", "-", "-", "-m", "dgx-h100"], Stdio::null(), Stdio::null());
+    let twice = run(
+        &["replay", "-", "-", "-m", "dgx-h100"],
+        Stdio::null(),
+        Stdio::null(),
+    );
     assert_eq!(twice.status.code(), Some(2));
 }

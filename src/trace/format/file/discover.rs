@@ -3,8 +3,8 @@
 use super::listing::{FolderListing, several};
 use super::names::split_name;
 use super::{RankFile, not_found};
-use crate::format::job::{self, JobFile};
 use crate::format::TraceError;
+use crate::format::job::{self, JobFile};
 use chakram_base::setting::SettingKey;
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
