@@ -38,6 +38,9 @@ pub struct SubLayer {
     pub pieces: u32,
     /// Number of its weights: sub-layers with equal numbers have the same. `None` of one that has none.
     pub weights: Option<u32>,
+    /// Number of the part of the model's input that it takes: sub-layers with equal numbers take the same. `None` of one
+    /// that takes outputs alone.
+    pub input: Option<u32>,
 }
 
 /// Sub-layers in the order in which a scheduler looks at them.

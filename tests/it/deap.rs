@@ -367,6 +367,109 @@ fn cycles_of_other_tools_are_prices() {
     );
 }
 
+/// Data that no chip holds come from memory (section IV-C), the model's input among them: 1,024 x 64 = 65,536 B, which take
+/// 65.536 us at 1 GB/s, longer than the 64 x 192 = 12,288 B of weights beside them, so step 0 takes that. The other
+/// products have weights of 4,096 (twice), 12,288 and 2 x 4,096 B in steps of their own: 28.672 us. All else stays on the chip.
+#[test]
+fn the_input_comes_from_memory_in_every_micro_batch() {
+    let on = |more: &[&str]| {
+        let words = "schedule --decoders 1 --embedding 64 --forward 64 --sequence 1024 --log";
+        let words: Vec<&str> = words.split(' ').chain(more.iter().copied()).collect();
+        stdout(&words)
+    };
+    let inputs = |text: &str| -> Vec<String> {
+        let lines = text.lines().filter(|line| line.contains(": input "));
+        lines.map(str::to_owned).collect()
+    };
+    let one = ["--topology", "interfaces:1"];
+    let text = on(&one);
+    assert_eq!(rows(&text)[0].communication, 65.536 + 28.672);
+    assert_eq!(
+        inputs(&text),
+        ["step 0 chip 0: input 0, 65536 B from memory"]
+    );
+    // The second micro-batch has weights on the chip and an input in memory, at its first of 10 products.
+    let text = on(&[&one[..], &["--micro-batches", "2"]].concat());
+    assert_eq!(rows(&text)[0].communication, 2.0 * 65.536 + 28.672);
+    assert_eq!(
+        inputs(&text)[1..],
+        ["step 10 chip 0: input 1, 65536 B from memory"]
+    );
+    // Parts along columns each take all of it, from memory where no chip had it before; parts along rows half of it.
+    let two = ["--tensor", "2", "--topology", "ring:2"];
+    assert_eq!(
+        inputs(&on(&two)),
+        [
+            "step 0 chip 0: input 0, 65536 B from memory",
+            "step 0 chip 1: input 0, 65536 B from memory"
+        ]
+    );
+    assert_eq!(
+        inputs(&on(&[&two[..], &["--partition", "rows"]].concat())),
+        [
+            "step 0 chip 0: input 0, 32768 B from memory",
+            "step 0 chip 1: input 1, 32768 B from memory"
+        ]
+    );
+}
+
+/// Of a chip's two accelerators both take the input that comes once. Where one chip has it from an earlier step, the other takes it from there.
+#[test]
+fn inputs_of_schedule_files_are_shared_by_their_numbers() {
+    let dir = TempDir::new().unwrap();
+    let log = |text: &str, more: &[&str]| {
+        let path = dir.path().join("s.txt");
+        fs::write(&path, text).unwrap();
+        let words = ["schedule", path.to_str().unwrap(), "--log", "--topology"];
+        let text = stdout(&[&words[..], more].concat());
+        let lines = text.lines().filter(|line| line.contains(": input "));
+        let lines: Vec<String> = lines.map(str::to_owned).collect();
+        lines.join("\n")
+    };
+    let layer = |more: &str| format!("{{'C': 64, 'K': 64, 'P': 64{more}}}");
+    // 64 x 64 = 4,096 B; as the paper prints them, sub-layers of the first step have an input each.
+    let printed = format!("[[{0}, {0}], [{0}]]", layer(""));
+    assert_eq!(
+        log(&printed, &["ring:2"]),
+        "step 0 chip 0: input 0, 4096 B from memory\nstep 0 chip 1: input 1, 4096 B from memory"
+    );
+    let shared = format!(
+        "[[{}, None], [None, {}]]",
+        layer(", 'id': 0, 'input': 7"),
+        layer(", 'id': 1, 'input': 7")
+    );
+    assert_eq!(
+        log(&shared, &["ring:2"]),
+        "step 0 chip 0: input 7, 4096 B from memory\nstep 1 chip 1: input 7, 4096 B from chip 0"
+    );
+    let both = format!(
+        "[[{}], [{}]]",
+        layer(", 'id': 0, 'input': 7"),
+        layer(", 'id': 1, 'input': 7")
+    );
+    assert_eq!(
+        log(&both, &["interfaces:1", "--accelerators", "2"]),
+        "step 0 chip 0: input 7, 4096 B from memory"
+    );
+    // What inference leaves out hands its input on, and None is nothing to load.
+    let dropped = format!(
+        "[[{{'type': 'Dropout', 'id': 0, 'input': 5}}, {}, {}]]",
+        layer(", 'id': 1, 'after': [0]"),
+        layer(", 'id': 2, 'input': None")
+    );
+    assert_eq!(
+        log(&dropped, &["interfaces:1"]),
+        "step 1 chip 0: input 5, 4096 B from memory"
+    );
+    // Windows of 7 x 7 that go on by two over 112 x 112 outputs: (2 x 111 + 7)^2 = 229^2 inputs of 3 channels.
+    let windows =
+        "[[{'C': 3, 'K': 64, 'P': 112, 'Q': 112, 'R': 7, 'S': 7, 'Wstride': 2, 'Hstride': 2}]]";
+    assert_eq!(
+        log(windows, &["interfaces:1"]),
+        "step 0 chip 0: input 0, 157323 B from memory"
+    );
+}
+
 /// A chip of too little memory has products cut into more parts; one of less than that lets data go.
 #[test]
 fn small_memories_split_sub_layers_and_let_data_go() {

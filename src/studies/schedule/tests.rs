@@ -15,6 +15,7 @@ fn task(rows: u64, after: &[u32]) -> SubLayer {
         piece: None,
         pieces: 1,
         weights: None,
+        input: None,
     }
 }
 
