@@ -20,7 +20,9 @@ pub use family::{LanguageModel, PartitionRule, PartitionedModel};
 pub use list::{ListRule, schedule};
 pub use partition::CutAlong;
 pub use record::{LayerRecord, parse_schedule, write_schedule};
-pub use steps::{ChipMachine, DataName, DataPlace, StepCost, StepError, StepTotals, TaskCost};
+pub use steps::{
+    ChipMachine, DataName, DataPlace, StepCost, StepError, StepLog, StepTotals, TaskCost,
+};
 pub use traces::ScheduledJob;
 
 /// A sub-layer.

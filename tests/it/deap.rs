@@ -413,6 +413,77 @@ fn the_input_comes_from_memory_in_every_micro_batch() {
     );
 }
 
+/// The same schedule as above, as a document and as tables, on a link of 180 GB/s: both chips load the input of 65,536 B (65.536
+/// us at 1 GB/s) beside half of the weights, 6,144 B; each then has half of the first output, 1,024 x 96 = 98,304 B, and
+/// takes the other from the other chip, in 98,304 / 180e9 s = 546,133.3 ps.
+#[test]
+fn schedules_are_documents_and_tables() {
+    let words = "schedule --decoders 1 --embedding 64 --forward 64 --sequence 1024 --tensor 2 --topology ring:2 --format";
+    let on = |more: &[&str]| {
+        let words: Vec<&str> = words.split(' ').chain(more.iter().copied()).collect();
+        stdout(&words)
+    };
+    let document: serde_json::Value = serde_json::from_str(&on(&["json"])).unwrap();
+    assert_eq!(document["schema"], "chakram.schedule.1");
+    assert!(document["tool_version"].is_string());
+    let ring = &document["topologies"][0];
+    assert_eq!(
+        (&ring["chips"], &ring["mean_distance"]),
+        (&2.into(), &1.0.into())
+    );
+    let first = &ring["steps"][0];
+    assert_eq!(first["communication_ps"], 65_536_000);
+    assert_eq!(first["memory_bytes"], 2 * (65_536 + 6_144));
+    assert_eq!(first["sub_layers"][1]["chip"], 1);
+    let log = ring["log"].as_array().unwrap();
+    let expected = |text| -> serde_json::Value { serde_json::from_str(text).unwrap() };
+    assert_eq!(
+        log[0],
+        expected(
+            r#"{"step": 0, "chip": 0, "data": "input", "number": 0, "piece": null, "bytes": 65536,
+                "place": "memory", "from_chip": null, "duration_ps": 65536000}"#
+        )
+    );
+    assert_eq!(
+        log[5],
+        expected(
+            r#"{"step": 1, "chip": 0, "data": "output", "number": 1, "piece": null, "bytes": 98304,
+                "place": "chip", "from_chip": 1, "duration_ps": 546133}"#
+        )
+    );
+    let sum = |key: &str| {
+        let steps = ring["steps"].as_array().unwrap();
+        steps
+            .iter()
+            .map(|step| step[key].as_u64().unwrap())
+            .sum::<u64>()
+    };
+    for key in ["memory_bytes", "between_chips_bytes"] {
+        assert_eq!(ring[key], sum(key), "{key}");
+    }
+    // Each step is rounded to whole picoseconds, and so is their sum.
+    let steps = ring["steps"].as_array().unwrap().len() as u64;
+    assert!(ring["total_ps"].as_u64().unwrap().abs_diff(sum("total_ps")) <= steps);
+    let log = on(&["csv", "--log"]);
+    let mut lines = log.lines();
+    assert_eq!(
+        lines.next(),
+        Some("topology,step,chip,data,number,piece,bytes,place,from_chip,duration_ps")
+    );
+    assert_eq!(
+        lines.next(),
+        Some("ring:2,0,0,input,0,,65536,memory,,65536000")
+    );
+    assert_eq!(lines.count() + 1, ring["log"].as_array().unwrap().len());
+    assert_eq!(on(&["csv", "--steps"]).lines().count() as u64, 1 + steps);
+    assert_eq!(on(&["csv"]).lines().count(), 2);
+    let both: Vec<&str> = words
+        .split(' ')
+        .chain(["csv", "--steps", "--log"])
+        .collect();
+    assert_eq!(chakram(&both).status.code(), Some(2));
+}
+
 /// Of a chip's two accelerators both take the input that comes once. Where one chip has it from an earlier step, the other takes it from there.
 #[test]
 fn inputs_of_schedule_files_are_shared_by_their_numbers() {
