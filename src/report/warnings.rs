@@ -2,6 +2,7 @@
 
 use super::Report;
 use super::summary::thousands;
+use super::throughput::Throughput;
 use chakram_base::units::Span;
 use chakram_engine::CompiledReplay;
 use chakram_trace::graph::GraphRepairs;
@@ -88,6 +89,7 @@ pub(super) fn warnings(report: &Report, prepared: &CompiledReplay<'_>) -> Vec<St
          as communication",
     );
     warnings.extend(report.unknown_memory());
+    warnings.extend(report.throughput.iter().flat_map(Throughput::warnings));
     for row in &report.collectives {
         let text = row.derived_from.as_ref().map(|links| links.text());
         warnings.extend(text.filter(|text| !warnings.contains(text)));
