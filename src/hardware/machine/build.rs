@@ -13,6 +13,7 @@ mod curves;
 mod host;
 mod measured;
 mod network;
+mod npu_rates;
 mod products;
 mod remote;
 mod tiles;
@@ -66,8 +67,7 @@ pub(super) fn machine(
         name,
         description,
         topology: with_memories(network.topology, remote.as_ref(), &named_memories),
-        network: network.model,
-        sends: network.sends,
+        network: network.settings,
         algorithms: network.algorithms,
         collective_curves: network.curves,
         collective_protocols: network.protocols,
