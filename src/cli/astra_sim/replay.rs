@@ -81,6 +81,11 @@ fn attempt(
     let full = args.format == ReportFormatArg::Json;
     let result = run_inputs(&prepared, inputs, &mut collectives, full, &mut watched);
     let (_, (_, (_, timeline))) = watched;
+    // What a refused replay did has no meaning.
+    let result = match result {
+        Err(error @ ReplayError::Refused(_)) => return Err(error.into()),
+        result => result,
+    };
     if !order.is_kept() {
         return Ok(Attempt::LostOrder);
     }

@@ -161,7 +161,7 @@ fn general_options_have_their_effect() {
             (Some(2), "")
         );
         assert!(
-            text(&bounded.stderr).contains("more than --max-memory allows"),
+            text(&bounded.stderr).contains("memory is bounded at 1000 B"),
             "{bounded:?}"
         );
     }
