@@ -415,7 +415,7 @@ impl IssueDiscipline for AstraCollectives {
             u64::from(self.chunks(request.kind, request.bytes).1)
         };
         let alone = !scripted && self.route(request.kind, extent).is_empty();
-        if now == Time::ZERO && self.undelayed.is_some() && !scripted && !alone {
+        if now == Time::ZERO && self.undelayed == Some(None) && !scripted && !alone {
             self.note_undelayed(npu, request, extent);
         }
         let Some(issued) = &mut self.issued else {
