@@ -106,7 +106,7 @@ impl<'a> LineCostModel<'a> {
     }
 
     /// Between members whose indices differ in the bit of weight `k`, and along the ways of trees.
-    fn exchange(&self, k: u32) -> LoadedPath {
+    pub(super) fn exchange(&self, k: u32) -> LoadedPath {
         let path = self.flat.unwrap_or_else(|| self.path(0, k));
         let load = self.way(k).load;
         LoadedPath { path, load }
