@@ -8,7 +8,8 @@
 //! |---|---|---|
 //! | with a closed form s | s | max(s / active, s without latencies) |
 //! | in a tree | up and down the tree ([`tree`]) | that of [`TreePipeline`] |
-//! | from or to a root otherwise | the formula of [`auto`](super::auto) | what the busiest port sends |
+//! | from or to a root otherwise | the formula of [`auto`](super::auto), without loads | what the busiest port sends; around a ring both ways, life |
+//! | others | the same | life |
 //!
 //! So chunks one behind the other in one dimension never help where a closed form holds and one is active: they cost the
 //! latencies of all stages again. Along several dimensions they keep all of them busy, and in trees all levels.
@@ -96,8 +97,8 @@ struct StageCost {
 /// finds a place (`native.rs`), the next follows after ρt. Where those that wait for data hold all places for longer than
 /// the ports are busy, chunks come in waves, each as long as a place is held.
 ///
-/// The factors are fitted to replays of 2 to 64 members, t from 1 to 10,000 latencies, with 1 to 128 chunks: those that are
-/// chosen by them take at most 4 % longer than the best, and mostly less than 1 %.
+/// The factors are fitted to replays of 2 to 64 members, t of all from 0.03 to 10,000 latencies, in 1 to 128 chunks: those that are
+/// chosen by them take at most 6 % longer than the best, and mostly less than 1 %.
 #[derive(Clone, Copy, Debug)]
 struct TreePipeline {
     double: bool,
@@ -116,10 +117,11 @@ impl TreePipeline {
     /// Part of ρt after which a chunk follows in two trees while there are places: in the first few chunks not every port
     /// is as busy as the busiest.
     const FILLING: f64 = 0.85;
-    /// Part of the life of a chunk for which a member holds its place in an all-reduce, which queues lengthen.
-    const HELD_BOTH_WAYS: f64 = 1.1;
+    /// Part of the life of a chunk for which a member holds its place in an all-reduce, which queues lengthen from three
+    /// members on.
+    const HELD_BOTH_WAYS: f64 = 1.2;
     /// The same in two trees that go one way, which members are at different depths of.
-    const HELD_ONE_WAY: f64 = 0.5;
+    const HELD_ONE_WAY: f64 = 0.4;
 
     /// Average time between `chunks`.
     fn interval(&self, chunks: u32) -> f64 {
@@ -134,12 +136,13 @@ impl TreePipeline {
         };
         let busy = messages * self.message;
         let held = match self.fused {
+            true if self.members == 2 => self.life,
             true => Self::HELD_BOTH_WAYS * self.life,
-            false if self.double && self.members > 3 => Self::HELD_ONE_WAY * self.life,
+            false if self.double && self.members > 2 => Self::HELD_ONE_WAY * self.life,
             false => 0.0,
         };
         if chunks <= self.places {
-            return match self.double && self.fused {
+            return match self.double && self.fused && self.members > 2 {
                 true => Self::FILLING * busy,
                 false => busy,
             };
@@ -297,7 +300,7 @@ impl CountedCollective<'_> {
             };
             return StageCost { life, interval };
         }
-        let line = LineCostModel::new(self.extent, phase, self.topology);
+        let line = LineCostModel::new(self.extent, phase, self.topology).without_load();
         if matches!(
             algorithm,
             CollectiveAlgorithm::Tree | CollectiveAlgorithm::DoubleBinaryTree
@@ -326,18 +329,25 @@ impl CountedCollective<'_> {
             let interval = life;
             return StageCost { life, interval };
         };
+        let life = span(life.picoseconds());
+        // Without a root all do the same at once; around a ring, those that are near the root one way are far from it the
+        // other way.
+        if stage.bidirectional || !stage.primitive.has_root() {
+            return StageCost {
+                life,
+                interval: life,
+            };
+        }
         let port = line.way(1).alone();
-        let strands = 1 + u32::from(stage.bidirectional);
         let (amount, count) = match (stage.primitive, algorithm) {
             (CollectivePrimitive::Broadcast | CollectivePrimitive::Reduce, _) => match algorithm {
-                CollectiveAlgorithm::Ring => (stage.buffer.part(strands), 1),
+                CollectiveAlgorithm::Ring => (stage.buffer, 1),
                 CollectiveAlgorithm::Direct => (stage.buffer, n - 1),
                 _ => (stage.buffer, n.next_power_of_two().ilog2()),
             },
-            _ => (stage.part(n).part(strands), n - 1),
+            _ => (stage.part(n), n - 1),
         };
         let busy = port.passes(amount).times(count.into());
-        let life = span(life.picoseconds());
         StageCost {
             life,
             interval: span(busy.picoseconds()).min(life),

@@ -66,6 +66,14 @@ impl<'a> LineCostModel<'a> {
         line
     }
 
+    /// The same lines, over which messages of other members do not slow a message, as on a contention-free network.
+    pub(super) fn without_load(self) -> Self {
+        Self {
+            wired: false,
+            ..self
+        }
+    }
+
     /// Number of members of the line.
     pub(super) fn size(&self) -> u32 {
         self.phase.size
