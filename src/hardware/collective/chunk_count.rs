@@ -185,8 +185,12 @@ impl ChunkChoices {
 }
 
 impl CountedCollective<'_> {
-    /// Returns true if one chunk is the best without any trial: along one dimension, by an algorithm with a closed form.
+    /// Returns true if one chunk is the best without any trial: along one dimension, by an algorithm with a closed form. On
+    /// tiles, where the ways of a group's members cross one another, nothing is known of others.
     fn is_trivial(&self, pipeline: ChunkPipeline) -> bool {
+        if self.topology.tiles().is_some() {
+            return true;
+        }
         let [phase] = &self.extent.phases[..] else {
             return self.extent.phases.is_empty();
         };
@@ -330,9 +334,9 @@ impl CountedCollective<'_> {
             return StageCost { life, interval };
         };
         let life = span(life.picoseconds());
-        // Without a root all do the same at once; around a ring, those that are near the root one way are far from it the
+        // Without a root all do the same at once; a line that is no sub-grid has longer ways that set the pace; around a ring, those that are near the root one way are far from it the
         // other way.
-        if stage.bidirectional || !stage.primitive.has_root() {
+        if stage.bidirectional || !stage.primitive.has_root() || !self.extent.regular {
             return StageCost {
                 life,
                 interval: life,
