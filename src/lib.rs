@@ -521,8 +521,8 @@ pub mod workload {
     //! ```
 
     pub use chakram_trace::graph::{
-        DeclaredGroups, DependencyPolicy, Graph, GraphBuilder, GraphRepairs, Lane, NodeKind,
-        SlotBinding,
+        DeclaredGroups, DependencyPolicy, Graph, GraphBuilder, GraphRepairs, GroupRoles, Lane,
+        NodeKind, SlotBinding,
     };
     pub use chakram_trace::workload::{
         MissingRankPolicy, Workload, WorkloadBuilder, WorkloadError,

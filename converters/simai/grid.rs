@@ -1,6 +1,7 @@
 //! Groups of a rank by the degrees of a workload.
 
 use super::SimaiWorkload;
+use chakram_base::ids::MAX_NPUS;
 use chakram_trace::format::groups::DeclaredGroups;
 use chakram_trace::format::roles::GroupRoles;
 
@@ -70,6 +71,9 @@ impl RankGrid {
             expert,
             ..
         } = *workload;
+        if npus > MAX_NPUS {
+            return Err(format!("{npus} NPUs, expected {MAX_NPUS} or fewer"));
+        }
         let asked = (u64::from(tensor) * u64::from(pipeline)).saturating_mul(expert.into());
         if npus == 0 || !u64::from(npus).is_multiple_of(asked) {
             return Err(format!(

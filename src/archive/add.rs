@@ -50,8 +50,12 @@ pub struct BaselineDraft {
     pub machine: String,
 }
 
-/// Adds predictions to workloads of the archive `path`, all in one commit.
-pub fn add_baselines(path: &Path, drafts: &[BaselineDraft]) -> Result<(), ArchiveError> {
+/// Adds predictions to workloads of the archive `path`, all in one commit. Returns the file that keeps an unfinished tail,
+/// if there was one.
+pub fn add_baselines(
+    path: &Path,
+    drafts: &[BaselineDraft],
+) -> Result<Option<PathBuf>, ArchiveError> {
     let writer = ArchiveWriter::open(path)?;
     let before = writer.archive();
     let mut entries: BTreeMap<String, WorkloadEntry> = BTreeMap::new();
@@ -85,7 +89,7 @@ pub fn add_baselines(path: &Path, drafts: &[BaselineDraft]) -> Result<(), Archiv
 }
 
 /// Amounts of a workload that joined.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct PackedAmounts {
     /// Bytes of its files.
     pub bytes: u64,
@@ -93,6 +97,8 @@ pub struct PackedAmounts {
     pub packed: u64,
     /// Objects that were there already.
     pub known: u64,
+    /// File that keeps an unfinished tail, which the workload replaced.
+    pub kept_aside: Option<PathBuf>,
 }
 
 /// Packer of objects into a segment: each once, and none that the archive has.
@@ -186,7 +192,7 @@ pub fn add(
         workloads: vec![draft.name.clone()],
     };
     let mut amounts = PackedAmounts::default();
-    writer.commit(&plan, &mut |out| {
+    let kept_aside = writer.commit(&plan, &mut |out| {
         let mut packer = ObjectPacker::new(Some(&before), out, draft.level);
         let mut entry = pack_workload(draft, &mut packer, done)?;
         // A workload that is replaced is still held against what was predicted for it.
@@ -199,7 +205,10 @@ pub fn add(
         change.workloads.push(entry);
         Ok(change)
     })?;
-    Ok(amounts)
+    Ok(PackedAmounts {
+        kept_aside,
+        ..amounts
+    })
 }
 
 /// Splits the name of a trace into prefix and ending.

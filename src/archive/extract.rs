@@ -3,8 +3,10 @@
 use super::document::{FileRow, TraceRow, WorkloadEntry};
 use super::store::Archive;
 use super::{ArchiveError, ObjectDone};
+use chakram_base::bounds;
 use chakram_base::setting::SettingKey;
-use chakram_trace::files::OutputSet;
+use chakram_base::units::{Bytes, thousands};
+use chakram_trace::files::{OutputHandle, OutputSet};
 use std::io::Write;
 use std::path::{Path, PathBuf};
 
@@ -45,7 +47,42 @@ impl WorkloadEntry {
     }
 }
 
+impl TraceRow {
+    /// Returns the number of its ranks that are among `wanted`.
+    fn ranks_within(&self, wanted: NumberRange) -> u64 {
+        let first = u64::from(self.rank);
+        let last = first + u64::from(self.ranks) - 1;
+        let end = last.min(wanted.last).saturating_add(1);
+        end.saturating_sub(first.max(wanted.first))
+    }
+}
+
+/// Bytes that a file takes at least: an inode of ext4.
+const FILE_BYTES: u64 = 256;
+
 impl Archive {
+    /// Checks that the archive is large enough for so many files of `entry`: a line of the catalogue claims any number.
+    ///
+    /// # Errors
+    ///
+    /// Fails if they take more than what an archive of this size may unpack to.
+    pub(super) fn check_files(
+        &self,
+        entry: &WorkloadEntry,
+        files: u64,
+    ) -> Result<(), ArchiveError> {
+        let claimed = files.saturating_mul(FILE_BYTES);
+        bounds::check_unpacked(self.stored_bytes(), claimed).map_err(|error| {
+            let found = format!(
+                "workload `{}` claims {} files, which take {} at least: {error}",
+                chakram_trace::format::escape(&entry.name),
+                thousands(files),
+                Bytes(claimed)
+            );
+            ArchiveError::broken(found).in_file(self.path())
+        })
+    }
+
     /// Writes the traces of `part` and the other files of `entry` into `folder`, all of them or none. Returns the files. Of
     /// a part of the ranks or nodes the job's file, which describes the whole, is left out.
     pub fn extract(
@@ -60,6 +97,12 @@ impl Archive {
             part.ranks
                 .is_none_or(|ranks| (ranks.first..=ranks.last).contains(&rank))
         };
+        let ranks = part.ranks.unwrap_or(NumberRange {
+            first: 0,
+            last: u64::MAX,
+        });
+        let files = entry.traces.iter().map(|row| row.ranks_within(ranks));
+        self.check_files(entry, files.sum::<u64>() + entry.files.len() as u64)?;
         let traces = entry.rank_rows().filter(|(rank, _)| wanted(*rank));
         let traces =
             traces.map(|(rank, row)| (entry.file_name(rank, row), &row.blake3, part.nodes));
@@ -72,8 +115,18 @@ impl Archive {
         all.sort_by_key(|(name, _, _)| name.ends_with(chakram_trace::format::job::ENDING));
         let mut outputs = OutputSet::default();
         let mut written = Vec::new();
+        let mut before: Option<(&String, OutputHandle)> = None;
         for (name, hash, nodes) in all {
             let path = folder.join(&name);
+            // Ranks with one trace are one file under several names, as where they come from.
+            let same = before.filter(|(own, _)| *own == hash);
+            let same = same.map(|(_, handle)| outputs.duplicate_as(handle, &path, true));
+            if let Some(handle) = same.transpose()?.flatten() {
+                before = Some((hash, handle));
+                written.push(path);
+                done();
+                continue;
+            }
             let mut file = outputs.create(&path)?;
             let io = |error| ArchiveError::io(&path, "write", error);
             let mut write = |part: &[u8]| file.write_all(part).map_err(io);
@@ -83,7 +136,7 @@ impl Archive {
                     .copy_nodes(hash, nodes, &mut write)
                     .map_err(|error| error.about(&name))?,
             }
-            outputs.finish(file)?;
+            before = Some((hash, outputs.finish(file)?));
             written.push(path);
             done();
         }

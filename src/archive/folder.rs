@@ -4,14 +4,16 @@
 //! archive before a commit or after it.
 
 use super::document::{SCHEMA, SegmentStart};
-use super::segment::{Segment, SegmentFile, crc32, segments};
+use super::segment::{Segment, SegmentFile, crc32, start_of};
 use super::segment_file::{SegmentBody, write_file};
+use super::segments::segments;
+use super::tail::ArchiveTail;
 use super::{ArchiveError, ENDING};
 use chakram_trace::files::OutputSet;
 use chakram_trace::format::file::read_text;
 use serde::{Deserialize, Serialize};
 use std::fs::{self, File};
-use std::io::Write;
+use std::io::{self, Write};
 use std::path::Path;
 
 /// Manifest of a folder.
@@ -89,8 +91,8 @@ fn pack_name(number: u64) -> String {
     format!("{number:08}{ENDING}")
 }
 
-/// Opens the segments of the archive `path`.
-pub fn open(path: &Path) -> Result<Vec<Segment>, ArchiveError> {
+/// Opens the segments of the archive `path`, and finds a pack that was written and is not in the manifest.
+pub fn open(path: &Path) -> Result<(Vec<Segment>, Option<ArchiveTail>), ArchiveError> {
     if !path.join(MANIFEST).is_file() {
         return Err(ArchiveError::refused(
             format!("{}: this folder is no archive", path.display()),
@@ -104,7 +106,8 @@ pub fn open(path: &Path) -> Result<Vec<Segment>, ArchiveError> {
         let manifest = Manifest::read(path)?;
         match packs(path, &manifest) {
             Err(error) if error.is_missing() => last = Some(error),
-            result => return result,
+            Err(error) => return Err(error),
+            Ok(segments) => return Ok((segments, uncommitted(path, &manifest)?)),
         }
     }
     Err(last.expect("one try failed"))
@@ -119,7 +122,7 @@ fn packs(path: &Path, manifest: &Manifest) -> Result<Vec<Segment>, ArchiveError>
             .map(|hash| *hash.as_bytes())
             .ok();
         match (found.pop(), found.len(), tail) {
-            (Some(segment), 0, 0)
+            (Some(segment), 0, None)
                 if segment.end.length == row.bytes && Some(segment.end.digest) == digest =>
             {
                 all.push(segment);
@@ -134,6 +137,26 @@ fn packs(path: &Path, manifest: &Manifest) -> Result<Vec<Segment>, ArchiveError>
         }
     }
     Ok(all)
+}
+
+/// Finds a pack that a command wrote and did not commit: the next number is that of its file.
+fn uncommitted(path: &Path, manifest: &Manifest) -> Result<Option<ArchiveTail>, ArchiveError> {
+    let pack = path.join(PACKS).join(pack_name(manifest.next));
+    if !pack.is_file() {
+        return Ok(None);
+    }
+    let lock = File::open(path.join(LOCK)).and_then(|file| Ok(file.try_lock_shared()?));
+    let is_locked = lock.is_err_and(|error| error.kind() == io::ErrorKind::WouldBlock);
+    if !is_locked && Manifest::read(path)?.next != manifest.next {
+        return Ok(None);
+    }
+    let file = SegmentFile::open(&pack)?;
+    let length = file.length()?;
+    let start = start_of(&file.read(0, length.min(1 << 20))?);
+    Ok(Some(ArchiveTail {
+        is_locked,
+        ..ArchiveTail::new(&pack, 0..length, true, start)
+    }))
 }
 
 /// Creates an empty archive.

@@ -16,7 +16,9 @@ mod maintain;
 mod metadata;
 mod segment;
 mod segment_file;
+mod segments;
 mod store;
+mod tail;
 mod verify;
 mod wire;
 
@@ -28,6 +30,7 @@ pub use listing::{ArchiveListing, ListedWorkload};
 pub use maintain::{CollectResult, MergeResult, collect, expired, merge};
 pub use metadata::{Comparison, DescribedWorkload, MetadataQuery, MetadataValue, is_date};
 pub use store::{Archive, create};
+pub use tail::{ArchiveTail, TailState};
 pub use verify::ArchiveVerdict;
 
 use chakram_base::setting::Choice;

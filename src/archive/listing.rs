@@ -3,6 +3,7 @@
 use super::document::{CatalogueChange, check_name};
 use super::metadata::{DescribedWorkload, MetadataValue};
 use super::store::{committed, located};
+use super::tail::ArchiveTail;
 use super::{ArchiveError, WorkloadEntry};
 use serde::Deserialize;
 use serde::de::{Deserializer, MapAccess, SeqAccess, Visitor};
@@ -128,6 +129,7 @@ impl<'de> Deserialize<'de> for TraceAmounts {
 pub struct ArchiveListing {
     catalogues: Vec<(super::segment::Segment, Vec<u8>)>,
     stored_bytes: u64,
+    tail: Option<ArchiveTail>,
 }
 
 impl ArchiveListing {
@@ -137,7 +139,7 @@ impl ArchiveListing {
     ///
     /// Fails if it is none, or a catalogue cannot be unpacked.
     pub fn open(path: &Path) -> Result<Self, ArchiveError> {
-        let (segments, _) = located(path)?;
+        let (segments, tail) = located(path)?;
         let stored_bytes = segments.iter().map(|segment| segment.end.length).sum();
         let texts = segments.into_iter().map(|segment| {
             let text = segment.catalogue_text()?;
@@ -146,7 +148,13 @@ impl ArchiveListing {
         Ok(Self {
             catalogues: texts.collect::<Result<_, ArchiveError>>()?,
             stored_bytes,
+            tail,
         })
+    }
+
+    /// Returns what is behind the last committed segment.
+    pub fn tail(&self) -> Option<&ArchiveTail> {
+        self.tail.as_ref()
     }
 
     /// Returns the bytes of its segments.

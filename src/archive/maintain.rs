@@ -4,9 +4,10 @@ use super::add::{ObjectPacker, repack};
 use super::document::{CatalogueChange, WorkloadEntry};
 use super::metadata::{MetadataValue, is_date};
 use super::store::{Archive, ArchiveWriter, CommitPlan};
+use super::tail::ArchiveTail;
 use super::{ArchiveError, ObjectDone};
 use std::collections::BTreeMap;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 /// Workloads of a merge by their fate.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -15,6 +16,8 @@ pub struct MergeResult {
     pub added: Vec<String>,
     /// Names of those that were there, the same.
     pub known: Vec<String>,
+    /// File that keeps an unfinished tail, which they replaced.
+    pub kept_aside: Option<PathBuf>,
 }
 
 /// Adds the workloads of `sources` to the archive `into`, in one commit. Where names meet, the workloads must be the same.
@@ -29,6 +32,8 @@ pub fn merge(
     let mut wanted: Vec<(&Archive, &WorkloadEntry)> = Vec::new();
     let mut joining: BTreeMap<&str, &WorkloadEntry> = BTreeMap::new();
     for source in sources {
+        // What its end had would be missing without a word.
+        source.tail().map_or(Ok(()), ArchiveTail::check_removable)?;
         for (name, entry) in source.workloads() {
             let there = before.workloads().get(name);
             match there.or(joining.get(&name[..]).copied()) {
@@ -62,7 +67,7 @@ pub fn merge(
         operation: "merge",
         workloads: result.added.clone(),
     };
-    writer.commit(&plan, &mut |out| {
+    result.kept_aside = writer.commit(&plan, &mut |out| {
         let mut change = CatalogueChange::default();
         for (source, entry) in &wanted {
             let mut packer = ObjectPacker::new(Some(&before), out, entry.level);
@@ -98,6 +103,8 @@ pub struct CollectResult {
     pub before: u64,
     /// Bytes after.
     pub after: u64,
+    /// File that keeps an unfinished tail.
+    pub kept_aside: Option<PathBuf>,
 }
 
 /// Returns the workloads whose retention is over on the day `as_of`: their last day is before it.
@@ -134,7 +141,7 @@ pub fn collect(
         operation: "gc",
         workloads: Vec::new(),
     };
-    writer.rewrite(&plan, &mut |out| {
+    let kept_aside = writer.rewrite(&plan, &mut |out| {
         let mut change = CatalogueChange::default();
         for entry in &kept {
             let mut packer = ObjectPacker::new(None, out, entry.level);
@@ -145,7 +152,8 @@ pub fn collect(
     })?;
     Ok(CollectResult {
         dropped,
-        before: before.stored_bytes() + before.tail(),
+        before: before.stored_bytes() + before.tail().map_or(0, |tail| tail.bytes),
         after: Archive::open(path)?.stored_bytes(),
+        kept_aside,
     })
 }

@@ -15,23 +15,23 @@ use flate2::Crc;
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeSet;
 use std::fmt;
-use std::fs::File;
+use std::fs::{File, TryLockError};
 use std::io::{self, Read, Seek, SeekFrom, Write};
 use std::path::{Path, PathBuf};
-use std::sync::Mutex;
+use std::sync::{Arc, Mutex};
 
 /// First bytes of the skippable frames of archives.
 pub const MAGIC: [u8; 4] = 0x184D_2A5C_u32.to_le_bytes();
 /// Version of the format that is written. Version 1 had no decimal numbers in templates, version 2 no sums of columns.
-const VERSION: u32 = 3;
+pub const VERSION: u32 = 3;
 /// Bytes of the end of a segment.
 pub const END_BYTES: u64 = 8 + 4 + 4 + 4 * 8 + 8 + 32 + 4;
 /// Letters of frames.
 pub const START: [u8; 4] = *b"CKST";
 pub const OBJECT: [u8; 4] = *b"CKOB";
-const CATALOGUE: [u8; 4] = *b"CKCT";
-const INDEX: [u8; 4] = *b"CKIX";
-const END: [u8; 4] = *b"CKEN";
+pub const CATALOGUE: [u8; 4] = *b"CKCT";
+pub const INDEX: [u8; 4] = *b"CKIX";
+pub const END: [u8; 4] = *b"CKEN";
 
 /// End of a segment.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -234,6 +234,13 @@ impl SegmentFile {
         })
     }
 
+    /// Takes the lock that writers hold, to share it with other readers, until the file that is returned is closed.
+    pub fn try_lock_shared(&self) -> Result<File, TryLockError> {
+        let file = File::open(&self.path).map_err(TryLockError::Error)?;
+        file.try_lock_shared()?;
+        Ok(file)
+    }
+
     /// Returns its length.
     pub fn length(&self) -> Result<u64, ArchiveError> {
         let file = self
@@ -278,7 +285,7 @@ impl SegmentFile {
 /// Segment of a file.
 #[derive(Debug)]
 pub struct Segment {
-    pub file: std::sync::Arc<SegmentFile>,
+    pub file: Arc<SegmentFile>,
     /// Its first byte in the file.
     pub start: u64,
     pub end: SegmentEnd,
@@ -378,68 +385,4 @@ pub fn start_of(bytes: &[u8]) -> Option<SegmentStart> {
     let contents = rest.get(..u32::from_le_bytes(*size) as usize)?;
     let text = unpack_document(contents.strip_prefix(&START)?).ok()?;
     serde_json::from_slice(&text).ok()
-}
-
-/// Finds the segments of a file, first to last, and the length of an incomplete tail behind them.
-pub fn segments(file: SegmentFile) -> Result<(Vec<Segment>, u64), ArchiveError> {
-    let file = std::sync::Arc::new(file);
-    let length = file.length()?;
-    let mut end = last_end(&file, length)?;
-    let tail = length - end;
-    let mut found = Vec::new();
-    while end > 0 {
-        let bytes = end
-            .checked_sub(END_BYTES)
-            .map(|at| file.read(at, END_BYTES))
-            .transpose()?;
-        let parsed = bytes.as_deref().and_then(SegmentEnd::parse);
-        let wrong = |found: String| Err(ArchiveError::broken(found).in_file(&file.path));
-        let segment = match parsed {
-            Some(Ok(parsed)) if parsed.length <= end => parsed,
-            Some(Err(version)) => {
-                return wrong(format!(
-                    "it has version {version} of the format, and 1 to {VERSION} are known here\n  try: a newer chakram"
-                ));
-            }
-            _ => {
-                return wrong(format!(
-                    "byte {end}: no segment ends here, though another begins"
-                ));
-            }
-        };
-        end -= segment.length;
-        found.push(Segment {
-            file: std::sync::Arc::clone(&file),
-            start: end,
-            end: segment,
-        });
-    }
-    found.reverse();
-    Ok((found, tail))
-}
-
-/// Returns where the last segment ends; 0 if there is none.
-fn last_end(file: &SegmentFile, length: u64) -> Result<u64, ArchiveError> {
-    /// Bytes that are searched at once.
-    const WINDOW: u64 = 1 << 20;
-    let mut to = length;
-    let mut exact = true;
-    loop {
-        // Of a sound file this is the end alone.
-        let from = to.saturating_sub(if exact { END_BYTES } else { WINDOW });
-        let bytes = file.read(from, to - from)?;
-        let size = END_BYTES as usize;
-        let ends = bytes
-            .windows(size)
-            .rposition(|window| window.starts_with(&MAGIC) && SegmentEnd::parse(window).is_some());
-        if let Some(at) = ends {
-            return Ok(from + at as u64 + END_BYTES);
-        }
-        if from == 0 {
-            return Ok(0);
-        }
-        // An end may lie across the border.
-        to = if exact { length } else { from + END_BYTES - 1 };
-        exact = false;
-    }
 }

@@ -1,7 +1,9 @@
 //! Archive as it lies on disk, a file of segments or a folder of such files with a manifest: what is committed.
 
 use super::document::{CatalogueChange, SCHEMA, WorkloadEntry};
-use super::segment::{Segment, SegmentFile, segments};
+use super::segment::{Segment, SegmentFile};
+use super::segments::segments;
+use super::tail::ArchiveTail;
 use super::{ArchiveError, folder};
 use objects::ObjectCache;
 use std::borrow::Borrow;
@@ -19,8 +21,8 @@ pub struct Archive {
     path: PathBuf,
     is_folder: bool,
     segments: Vec<Segment>,
-    /// Bytes of an incomplete tail behind the last segment.
-    tail: u64,
+    /// What is behind the last segment.
+    tail: Option<ArchiveTail>,
     workloads: BTreeMap<String, WorkloadEntry>,
     cache: ObjectCache,
 }
@@ -55,9 +57,9 @@ impl Archive {
         &self.path
     }
 
-    /// Returns the bytes of an incomplete tail, which a command that was interrupted left.
-    pub fn tail(&self) -> u64 {
-        self.tail
+    /// Returns what is behind the last committed segment.
+    pub fn tail(&self) -> Option<&ArchiveTail> {
+        self.tail.as_ref()
     }
 
     /// Returns its workloads by name.
@@ -83,20 +85,22 @@ impl Archive {
             let hint = near.map_or("chakram archive list".to_owned(), |near| {
                 chakram_trace::format::escape(near)
             });
+            let tail = self.tail.as_ref().map(|tail| format!("; {tail}"));
             let found = format!(
-                "{}: it has no workload `{}`",
+                "{}: it has no workload `{}`{}",
                 self.path.display(),
-                chakram_trace::format::escape(name)
+                chakram_trace::format::escape(name),
+                tail.unwrap_or_default()
             );
             ArchiveError::refused(found, hint)
         })
     }
 }
 
-/// Finds the segments of the archive `path`, a file or a folder, and the bytes of an incomplete tail behind them.
-pub(super) fn located(path: &Path) -> Result<(Vec<Segment>, u64), ArchiveError> {
+/// Finds the segments of the archive `path`, a file or a folder, and the tail behind them.
+pub(super) fn located(path: &Path) -> Result<(Vec<Segment>, Option<ArchiveTail>), ArchiveError> {
     if path.is_dir() {
-        return Ok((folder::open(path)?, 0));
+        return folder::open(path);
     }
     let (found, tail) = segments(SegmentFile::open(path)?)?;
     if found.is_empty() {

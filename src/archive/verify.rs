@@ -1,6 +1,7 @@
 //! Verification: every byte of an archive against its checksums, and every object against its name.
 
 use super::store::Archive;
+use super::tail::{ArchiveTail, TailState};
 use super::{ArchiveError, ObjectDone, segment};
 use std::collections::BTreeMap;
 
@@ -17,14 +18,21 @@ pub struct ArchiveVerdict {
     pub faults: Vec<String>,
     /// Workloads that cannot be had whole.
     pub lost: Vec<String>,
-    /// Contents of an incomplete tail, in words.
-    pub tail: Option<String>,
+    /// What is behind the last committed segment.
+    pub tail: Option<ArchiveTail>,
 }
 
 impl ArchiveVerdict {
     /// Whether all that was committed is whole.
     pub fn is_sound(&self) -> bool {
-        self.faults.is_empty() && self.lost.is_empty()
+        let is_damaged = self.tail.as_ref().is_some_and(ArchiveTail::is_damaged);
+        self.faults.is_empty() && self.lost.is_empty() && !is_damaged
+    }
+
+    /// Whether a command was interrupted before it was done.
+    pub fn is_unfinished(&self) -> bool {
+        let tail = self.tail.as_ref();
+        tail.is_some_and(|tail| tail.state() == TailState::Unfinished)
     }
 }
 
@@ -38,7 +46,10 @@ impl Archive {
     ///
     /// Fails if the archive cannot be read at all; what is wrong with its contents is in the verdict.
     pub fn verify(&self, done: ObjectDone<'_>) -> Result<ArchiveVerdict, ArchiveError> {
-        let mut verdict = ArchiveVerdict::default();
+        let mut verdict = ArchiveVerdict {
+            tail: self.tail().cloned(),
+            ..ArchiveVerdict::default()
+        };
         let mut whole = BTreeMap::new();
         for segment in self.segments() {
             verdict.segments += 1;
@@ -83,42 +94,7 @@ impl Archive {
             verdict.faults.truncate(FAULTS);
             verdict.faults.push(format!("and {more} more"));
         }
-        verdict.tail = self.describe_tail()?;
         Ok(verdict)
-    }
-
-    /// Says what an incomplete tail held.
-    fn describe_tail(&self) -> Result<Option<String>, ArchiveError> {
-        if self.tail() == 0 {
-            return Ok(None);
-        }
-        let at = self.stored_bytes();
-        let file = segment::SegmentFile::open(self.path())?;
-        let first = file.read(at, self.tail().min(1 << 20))?;
-        let text = match segment::start_of(&first) {
-            Some(start) => {
-                let names = start
-                    .workloads
-                    .iter()
-                    .map(|name| chakram_trace::format::escape(name));
-                let names: Vec<String> = names.collect();
-                format!(
-                    "{} bytes behind byte {at} are an `{}` that was not finished: {} not in the archive",
-                    self.tail(),
-                    start.operation,
-                    if names.is_empty() {
-                        "it is".to_owned()
-                    } else {
-                        names.join(", ") + " is"
-                    },
-                )
-            }
-            None => format!(
-                "{} bytes behind byte {at} are no part of the archive",
-                self.tail()
-            ),
-        };
-        Ok(Some(text))
     }
 }
 

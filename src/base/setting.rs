@@ -44,6 +44,8 @@ pub enum SettingKey {
     Details,
     /// Part of the peak rates that kernels by roofline reach.
     Efficiency,
+    /// Use all NPUs of each rack.
+    FillDomains,
     /// Format of a report.
     Format,
     /// Schema generation of a trace.

@@ -1,8 +1,10 @@
 //! `chakram archive`: corpora of traces in one file or folder, and predictions held against those of before.
 
+use crate::terminal;
+use chakram_archive::{Archive, ArchiveTail, TailState};
 use clap::{Args, Subcommand};
 use std::error::Error;
-use std::io::Write;
+use std::io::{self, Write};
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
@@ -72,6 +74,40 @@ pub fn run(args: &ArchiveArgs, out: &mut dyn Write) -> Result<ExitCode, Box<dyn 
         ArchiveCommand::Merge(args) => maintain::merge(args, out),
         ArchiveCommand::Gc(args) => maintain::gc(args, out),
     }
+}
+
+/// Opens an archive for reading, and warns of what its end lacks.
+fn open(path: &Path) -> Result<Archive, Box<dyn Error>> {
+    let archive = Archive::open(path)?;
+    warn_of_tail(archive.tail())?;
+    Ok(archive)
+}
+
+fn warn_of_tail(tail: Option<&ArchiveTail>) -> io::Result<()> {
+    match tail {
+        Some(tail) if tail.state() != TailState::Growing => {
+            terminal::warning(format_args!("{}: {tail}", tail.file.display()))
+        }
+        _ => Ok(()),
+    }
+}
+
+/// Returns the exit code of a command that succeeded on the archive with this tail: workloads are missing if it is damaged.
+fn exit_code(tail: Option<&ArchiveTail>) -> ExitCode {
+    match tail.is_some_and(ArchiveTail::is_damaged) {
+        true => ExitCode::from(2),
+        false => ExitCode::SUCCESS,
+    }
+}
+
+/// Names the file that keeps the unfinished end of an archive that a command wrote.
+fn note_kept(file: Option<&PathBuf>) -> io::Result<()> {
+    file.map_or(Ok(()), |file| {
+        terminal::say(format_args!(
+            "note: the archive ended with a command that was not finished; its bytes are kept in {}",
+            file.display()
+        ))
+    })
 }
 
 /// Archive and workload of `ARCHIVE::WORKLOAD`.

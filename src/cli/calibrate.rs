@@ -10,10 +10,12 @@ use super::output::ReportDestination;
 use chakram_base::config::{self, ConfigLiteral};
 use chakram_base::units::percent;
 use chakram_hardware::machine::{self, Machine, MachineSource};
+use chakram_jobs as job;
 use chakram_report::summary::thousands;
 use chakram_report::table::{TextTable, left, right};
 use chakram_studies::score::{RunColumns, RunTable, StepCorrection, calibrate};
 use chakram_trace::files::OutputSet;
+use chakram_trace::format::file::VerifyLevel;
 use clap::Args;
 use std::error::Error;
 use std::fmt::Write as _;
@@ -89,11 +91,20 @@ pub fn run(args: &CalibrateArgs, out: &mut dyn Write) -> Result<ExitCode, Box<dy
     let (text, summary) = match (&args.steps, &args.columns, &args.machine) {
         (Some(steps), Some(columns), _) => {
             [steps, columns].iter().for_each(|path| outputs.reads(path));
-            correct(args, steps, columns)?
+            let (machine, corrected) = correct(args, steps, columns)?;
+            outputs.reads(Path::new(&machine));
+            corrected
         }
         (_, _, Some(machine)) => {
-            let inputs = args.kernels.iter().chain(&args.gemm).chain(&args.nccl);
+            let inputs = args.gemm.iter().chain(&args.nccl);
             inputs.for_each(|path| outputs.reads(path));
+            outputs.reads(Path::new(machine));
+            if !args.kernels.is_empty() {
+                job::mark_read(
+                    &mut outputs,
+                    &job::find(&args.kernels, VerifyLevel::Nothing)?,
+                );
+            }
             measure(args, &machine::source(machine)?)?
         }
         _ => return Err("neither steps nor what was measured\n  try: --help".into()),
@@ -131,12 +142,12 @@ fn string(text: &str) -> String {
     ConfigLiteral::Text(text.to_owned()).quoted()
 }
 
-/// Returns the text of the machine with corrections by measured steps, and a summary of these.
+/// Returns the name of the machine, and its text with corrections by measured steps, with a summary of these.
 fn correct(
     args: &CalibrateArgs,
     steps: &Path,
     columns: &Path,
-) -> Result<(String, String), Box<dyn Error>> {
+) -> Result<(String, (String, String)), Box<dyn Error>> {
     let read = |path: &Path| {
         config::read(path).map_err(|error| format!("cannot read {}: {error}", path.display()))
     };
@@ -177,7 +188,8 @@ fn correct(
         )?;
     }
     let text = with_section(&base.text, "Corrections", &section);
-    Ok((text, summary(&found, table.runs.len())))
+    let corrected = (text, summary(&found, table.runs.len()));
+    Ok((columns.machine().to_owned(), corrected))
 }
 
 /// The comment that a section of a machine file begins with, before its source.

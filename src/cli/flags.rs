@@ -70,8 +70,8 @@ mod tests {
         use SettingKey::*;
         match setting {
             Aggregate | Bandwidth | Collectives | Comm | Compute | Custom | Details
-            | Efficiency | Host | Latency | Launch | Links | Map | Network | RecordedOn
-            | Stepwise | Table | TileMap => &["replay", "generate"],
+            | Efficiency | FillDomains | Host | Latency | Launch | Links | Map | Network
+            | RecordedOn | Stepwise | Table | TileMap => &["replay", "generate"],
             Lenient | NetworkModel | Quirks => &["astra-sim"],
             Dependencies | MissingRanks | Ranks => &["replay", "validate"],
             Delays | NoVerify | Without => &["replay"],

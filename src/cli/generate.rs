@@ -6,7 +6,7 @@ mod patterns;
 mod shorter;
 mod training;
 
-use super::output::{ReplayedJob, ReportDestination, RunArgs, load_machine};
+use super::output::{ReplayedJob, ReportDestination, RunArgs};
 use super::progress::Progress;
 use chakram_report::summary::counted;
 use chakram_trace::files::OutputSet;
@@ -88,9 +88,7 @@ pub fn run(args: &GenerateArgs, out: &mut dyn Write) -> Result<ExitCode, Box<dyn
     if let (None, Some(option), false) = (machine, given.first_given(), dry) {
         return Err(format!("{option} is for a replay; add --machine MACHINE").into());
     }
-    let machine = named
-        .map(|name| load_machine(name, given.wants_hashes()))
-        .transpose()?;
+    let machine = named.map(|name| given.load_machine(name)).transpose()?;
     let mut shortened = None;
     let (job, name) = match &args.pattern {
         Some(args) => {

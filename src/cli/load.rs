@@ -82,7 +82,8 @@ impl JobArgs {
         }
     }
 
-    fn options(&self, npus: u32, hash: bool) -> JobOptions {
+    /// Returns the options of loading; a mirrored job that does not say its size has that of `npus`.
+    pub(super) fn options(&self, npus: u32, hash: bool) -> JobOptions {
         JobOptions {
             verify: self.verify.policy(),
             groups: self.groups.clone(),

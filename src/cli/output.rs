@@ -57,6 +57,9 @@ pub struct RunArgs {
     /// NPUs of ranks 0, 1, …, for example 0-3,8-11; rank r on NPU r by default
     #[arg(long, help_heading = MODEL, hide_short_help = true, value_name = "NPUS", value_parser = parse_placement)]
     pub map: Option<RankMapArg>,
+    /// Place ranks on every NPU of each rack, where the machine's jobs leave some free (`ranks` of a dimension)
+    #[arg(long, help_heading = MODEL, hide_short_help = true, conflicts_with = "map")]
+    fill_domains: bool,
     /// Simulate every collective message by message, also where an analytical answer is exact
     #[arg(long, help_heading = MODEL, hide_short_help = true)]
     pub stepwise: bool,
@@ -226,6 +229,7 @@ impl RunArgs {
             (self.bandwidth.is_some(), "--bandwidth"),
             (self.latency.is_some(), "--latency"),
             (self.map.is_some(), "--map"),
+            (self.fill_domains, "--fill-domains"),
             (self.stepwise, "--stepwise"),
             (self.aggregate, "--aggregate"),
             (!self.custom.is_empty(), "--custom"),
@@ -409,6 +413,24 @@ impl RunArgs {
             terminal::note(format_args!("{note}"))?;
         }
         Ok(options)
+    }
+
+    /// Loads a machine as these arguments use it, with its input description if wanted.
+    pub fn load_machine(
+        &self,
+        name: &str,
+    ) -> Result<(Machine, Option<HashedInput>), Box<dyn Error>> {
+        let (machine, input) = load_machine(name, self.wants_hashes())?;
+        if !self.fill_domains {
+            return Ok((machine, input));
+        }
+        if machine.rank_domain().is_none() {
+            return Err(format!(
+                "--fill-domains: machine `{name}` places ranks on all of its NPUs\n  try: without --fill-domains"
+            )
+            .into());
+        }
+        Ok((machine.with_all_npus_used(), input))
     }
 
     /// The NPU of each rank, where they are said.

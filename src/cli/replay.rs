@@ -3,7 +3,7 @@
 use super::compare::{FailedReplays, compare};
 use super::launches::LaunchArgs;
 use super::load::{self, JobArgs};
-use super::output::{ReplayedJob, ReportDestination, RunArgs, load_machine};
+use super::output::{ReplayedJob, ReportDestination, RunArgs};
 use chakram_base::units::Span;
 use chakram_engine::{CommTiming, CompiledReplay, ReplayError, ReplayOptions};
 use chakram_hardware::machine::Machine;
@@ -95,10 +95,10 @@ pub fn run(args: &ReplayArgs, out: &mut dyn Write) -> Result<ExitCode, Box<dyn E
     // Claimed before the replay, so that an output that cannot be written costs no time.
     let mut to = ReportDestination::claim(out, &args.output, outputs)?;
     let hash = args.run.wants_hashes();
-    let loaded = named.iter().map(|name| load_machine(name, hash));
+    let loaded = named.iter().map(|name| args.run.load_machine(name));
     let loaded: Vec<_> = loaded.collect::<Result<_, _>>()?;
     let (machines, machine_inputs): (Vec<_>, Vec<_>) = loaded.into_iter().unzip();
-    let npus = machines.iter().map(|machine| machine.topology().npus());
+    let npus = machines.iter().map(Machine::max_ranks);
     let npus = args.job.npus(npus)?;
     let title = job::name_of(&args.traces, &found.files);
     let mut job_args = args.job.clone();

@@ -13,7 +13,7 @@ use super::plan::{NONE, ReplayPlan};
 use super::run_settings::RunSettings;
 use chakram_base::ids::{NodeIndex, Npu};
 use chakram_base::units::{BufferShare, Time};
-use chakram_hardware::network::{NetworkBackend, NetworkMessage, PortRange};
+use chakram_hardware::network::{MessageTurn, NetworkBackend, NetworkMessage, PortRange};
 use std::collections::VecDeque;
 
 mod recorded;
@@ -24,6 +24,8 @@ mod requests;
 struct MessageState {
     /// Set when the last byte has arrived; where messages last as recorded, when the send has started.
     delivered: bool,
+    /// Set when the send has been issued, where the network carries messages.
+    sent: bool,
     /// Node of the waiting half, plus one; zero before. Always the receive, except where messages last as recorded:
     /// there a send may wait for its receive.
     posted: u32,
@@ -35,6 +37,7 @@ impl Default for MessageState {
     fn default() -> Self {
         Self {
             delivered: false,
+            sent: false,
             posted: 0,
             waiter: InstanceIndex(0),
         }
@@ -48,6 +51,9 @@ struct MessageChannel {
     arrived: u32,
     /// Posted receives, as instance and node.
     listening: VecDeque<(InstanceIndex, NodeIndex)>,
+    /// Issued halves whose other half is not issued yet: sends or receives, never both.
+    unmet: VecDeque<(InstanceIndex, NodeIndex)>,
+    unmet_receive: bool,
     /// Rendezvous requests that arrived before their send; for all sizes at the first of their channels.
     asked: u32,
     /// Ops of sends that wait for their request; likewise.
@@ -86,6 +92,7 @@ fn between_ranks(
         tell_injected,
         sole_sender: true,
         order: 0,
+        turn: MessageTurn::default(),
     }
 }
 
@@ -142,6 +149,13 @@ impl<'a> Messages<'a> {
         let bytes = running.graph.bytes(node);
         let key = (ends.0.0, 0, flow.serial(instance) as u32, node.0, 0);
         let pair = flow.pair(instance, index);
+        self.begin_send::<D>(
+            flow,
+            effects,
+            pair,
+            (instance, node),
+            fabric.needs_requests(),
+        );
         let ports = fabric.open(2);
         let op = fabric.op(InFlightOp::Send {
             pair,
@@ -172,7 +186,9 @@ impl<'a> Messages<'a> {
         let index = flow.instance(instance).graph.message_index(node);
         let pair = flow.pair(instance, index);
         if D::MATCHES_AS_ISSUED {
-            if fabric.needs_requests() {
+            let rendezvous = fabric.needs_requests();
+            self.meet(flow, effects, pair, (instance, node), (true, rendezvous));
+            if rendezvous {
                 self.request(flow, fabric, effects, now, (instance, node));
             } else {
                 self.match_or_post(effects, now, pair, (instance, node));
@@ -184,8 +200,66 @@ impl<'a> Messages<'a> {
         } else {
             let state = &mut self.pairs[pair as usize];
             (state.posted, state.waiter) = (node.0 + 1, instance);
+            if state.sent {
+                effects.begin(flow.instance(instance).id, node);
+            }
             if state.delivered {
                 effects.end::<D>(now, instance, node);
+            }
+        }
+    }
+
+    /// Has observers told which halves an issued send lets begin: a receive begins when its send is issued, and so does
+    /// the send, unless its receiver has to request it.
+    fn begin_send<D: Discipline>(
+        &mut self,
+        flow: &Dataflow<'_>,
+        effects: &mut Effects,
+        pair: u32,
+        (instance, node): (InstanceIndex, NodeIndex),
+        rendezvous: bool,
+    ) {
+        let matched = pair != NONE;
+        if !(matched && D::MATCHES_AS_ISSUED && rendezvous) {
+            effects.begin(flow.instance(instance).id, node);
+        }
+        if matched && D::MATCHES_AS_ISSUED {
+            self.meet(flow, effects, pair, (instance, node), (false, rendezvous));
+        } else if matched {
+            let state = &mut self.pairs[pair as usize];
+            state.sent = true;
+            if let Some(receive) = state.posted.checked_sub(1) {
+                effects.begin(flow.instance(state.waiter).id, NodeIndex(receive));
+            }
+        }
+    }
+
+    /// Matches an issued half of a channel with the oldest half of the other sort, and has observers told that both
+    /// begin; an eager send has begun by itself. Requests carry no size, so with them messages of all sizes match.
+    fn meet(
+        &mut self,
+        flow: &Dataflow<'_>,
+        effects: &mut Effects,
+        pair: u32,
+        half: (InstanceIndex, NodeIndex),
+        (is_receive, rendezvous): (bool, bool),
+    ) {
+        let of_requests = |pair: u32| self.request_channels[pair as usize];
+        let channel = if rendezvous { of_requests(pair) } else { pair };
+        let channel = &mut self.channels[channel as usize];
+        if channel.unmet.is_empty() || channel.unmet_receive == is_receive {
+            channel.unmet_receive = is_receive;
+            channel.unmet.push_back(half);
+            return;
+        }
+        let other = channel.unmet.pop_front();
+        for ((instance, node), receives) in other
+            .map(|other| (other, !is_receive))
+            .into_iter()
+            .chain([(half, is_receive)])
+        {
+            if receives || rendezvous {
+                effects.begin(flow.instance(instance).id, node);
             }
         }
     }
@@ -203,6 +277,7 @@ impl<'a> Messages<'a> {
         let index = running.graph.message_index(node);
         let ends = (flow.peer(instance, index).1, running.npu);
         let bytes = running.graph.bytes(node);
+        effects.begin(running.id, node);
         // By receiver: nothing else leaves the NPU in this launch but collectives.
         let (serial, InstanceId(id)) = (flow.serial(instance) as u32, running.id);
         let key = (ends.0.0, 0, serial, id, node.0.into());

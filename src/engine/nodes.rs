@@ -274,6 +274,10 @@ impl<O: Observer + ?Sized, N: NetworkBackend, M: CollectiveModel> Engine<'_, O, 
         let send = (instance, node);
         self.messages
             .send::<M::Order, N>(&self.flow, fabric, effects, now, send);
+        // Told here: what else follows is carried out in the order of the contract, after other nodes of the instant.
+        for (instance, node) in self.effects.began.drain(..) {
+            self.observer.began(now, instance, node);
+        }
     }
 
     /// Has a collective of a member that holds its lane begin.

@@ -17,6 +17,8 @@ pub enum TimeCategory {
     Compute,
     /// A message or collective is under way or waited for, and no kernel runs.
     Communication,
+    /// Nothing is transferred, and the communication that started first waits for another stage of a pipeline.
+    Bubble,
     /// A load or store, and none of the above.
     Memory,
     /// The host works, or a node's delay passes, and none of the above.
@@ -26,19 +28,31 @@ pub enum TimeCategory {
 }
 
 impl TimeCategory {
+    /// Number of categories.
+    pub const COUNT: usize = 6;
+
     /// Every part with its name, in order of precedence.
-    pub const ALL: [(Self, &'static str); 5] = [
+    pub const ALL: [(Self, &'static str); Self::COUNT] = [
         (Self::Compute, "compute"),
         (Self::Communication, "exposed communication"),
+        (Self::Bubble, "pipeline bubble"),
         (Self::Memory, "memory"),
         (Self::Host, "host"),
         (Self::Idle, "idle"),
     ];
 
     /// The keys of [`Self::ALL`] in JSON.
-    pub const KEYS: [&'static str; 5] = ["compute", "communication", "memory", "host", "idle"];
+    pub const KEYS: [&'static str; Self::COUNT] = [
+        "compute",
+        "communication",
+        "bubble",
+        "memory",
+        "host",
+        "idle",
+    ];
 
-    /// Returns the part that nodes of `kind` belong to, if they take time.
+    /// Returns the part that nodes of `kind` belong to, if they take time. Nodes of communication may wait, and their
+    /// time is then a bubble where it is another stage that they wait for.
     pub fn of(kind: NodeKind) -> Option<Self> {
         Some(match kind {
             NodeKind::Nothing => return None,
@@ -103,7 +117,9 @@ pub trait Observer {
     fn issued(&mut self, now: Time, instance: InstanceId, node: NodeIndex, kind: NodeKind);
     /// `node` is complete.
     fn completed(&mut self, now: Time, instance: InstanceId, node: NodeIndex, kind: NodeKind);
-    /// All that the collective `node` waits for have arrived, and its transfer begins; of an issued one.
+    /// All partners that the collective, send or receive `node` waits for have begun, and its transfer begins; of an
+    /// issued one. A receive waits for its send, a send for its receive where it needs the receiver's request or lasts as
+    /// recorded.
     fn began(&mut self, _now: Time, _instance: InstanceId, _node: NodeIndex) {}
     /// All members of a collective have completed it.
     fn collective(&mut self, record: &CollectiveRecord);

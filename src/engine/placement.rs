@@ -3,9 +3,10 @@
 use super::ReplayRefusal;
 use super::plan::NONE;
 use chakram_base::ids::Npu;
+use chakram_base::setting::SettingKey;
 use chakram_hardware::machine::Machine;
 
-/// Returns the NPU of each of `ranks` ranks, from `map` or in their order.
+/// Returns the NPU of each of `ranks` ranks, from `map` or as the machine places them by default.
 ///
 /// # Errors
 ///
@@ -18,6 +19,25 @@ pub fn place(
 ) -> Result<Vec<Npu>, ReplayRefusal> {
     let npus = machine.topology().npus();
     let Some(map) = map else {
+        let most = machine.max_ranks();
+        if (most + 1..=npus).contains(&ranks)
+            && let Some(domain) = machine.rank_domain()
+        {
+            let dimension = &machine.topology().dimensions()[domain.dimension].name;
+            let (used, of) = (domain.used, domain.npus);
+            return Err(ReplayRefusal::new(
+                format!(
+                    "the job has {ranks} ranks, and machine `{}` takes {most}: jobs of more than {of} ranks use {used} \
+                     of the {of} NPUs of each `{dimension}` (its `ranks`)",
+                    machine.name()
+                ),
+                format!(
+                    "take a machine of {} such domains, or use all NPUs of each with {}",
+                    domain.domains(ranks),
+                    SettingKey::FillDomains
+                ),
+            ));
+        }
         if ranks > npus {
             return Err(ReplayRefusal::new(
                 format!(
@@ -30,7 +50,9 @@ pub fn place(
                 ),
             ));
         }
-        return Ok((0..ranks).map(Npu).collect());
+        return Ok((0..ranks)
+            .map(|rank| machine.npu_of_rank(rank, ranks))
+            .collect());
     };
     if map.len() != ranks as usize {
         return Err(ReplayRefusal::new(

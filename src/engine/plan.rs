@@ -54,7 +54,8 @@ pub(super) struct GroupPlan {
     pub extent: GroupExtent,
     /// Per phase: the paths that messages have in common.
     pub paths: Vec<SharedPaths>,
-    /// Ports of a member along a phase: two where it may be wired to neighbours on both sides.
+    /// Ports of a member along a phase: two where it may be wired to neighbours on both sides. A group that is no sub-grid
+    /// has two of every dimension.
     pub sides: u32,
     /// Its collectives, in their order. Groups that make the same ones share the list.
     pub calls: Arc<[CallPlan]>,
@@ -82,9 +83,13 @@ impl GroupPlan {
     #[inline]
     pub fn sides_between(&self, topology: &Topology, from: Position, to: Position) -> [u32; 2] {
         let npu = |position: Position| self.extent.npus[position.index()];
-        match self.sides {
-            1 => [0; 2],
-            _ => topology.sides(npu(from), npu(to)),
+        match (self.extent.regular, self.sides) {
+            (true, 1) => [0; 2],
+            (true, _) => topology.sides(npu(from), npu(to)),
+            (false, _) => {
+                let ports = topology.end_ports(npu(from), npu(to));
+                ports.map(|(dimension, side)| 2 * dimension as u32 + side)
+            }
         }
     }
 }

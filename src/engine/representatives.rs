@@ -154,7 +154,7 @@ impl CopyComparison<'_> {
     /// Whether two ranks at one place of two copies execute one graph, on NPUs of one class, with groups and peers that
     /// lie alike.
     fn are_alike(&self, a: &RankInstance, b: &RankInstance) -> bool {
-        let class = |of: &RankInstance| self.machine.class(Npu(of.rank.0));
+        let class = |of: &RankInstance| self.machine.class(self.npu(of.rank));
         let groups = || {
             let mut pairs = a.groups.iter().zip(&b.groups);
             pairs.all(|(a, b)| {
@@ -182,20 +182,26 @@ impl CopyComparison<'_> {
             && peers()
     }
 
+    fn npu(&self, rank: Rank) -> Npu {
+        self.machine.npu_of_rank(rank.0, self.workload.ranks())
+    }
+
     /// Whether two lists of ranks lie alike in every dimension of the machine.
     fn lie_alike(&self, a: &[Rank], b: &[Rank]) -> bool {
         let topology = self.machine.topology();
-        let along = |d: usize| layout(topology, a, d) == layout(topology, b, d);
+        let npus = |ranks: &[Rank]| Vec::from_iter(ranks.iter().map(|&rank| self.npu(rank)));
+        let (a, b) = (npus(a), npus(b));
+        let along = |d: usize| layout(topology, &a, d) == layout(topology, &b, d);
         a.len() == b.len() && (0..topology.dimensions().len()).all(along)
     }
 }
 
-/// Places of `ranks` along dimension `d`: where NPUs hang on one fabric, which of them share a place, by the first that
+/// Places of `npus` along dimension `d`: where NPUs hang on one fabric, which of them share a place, by the first that
 /// is there; where they are wired to neighbours, the distance from the first.
-fn layout(topology: &Topology, ranks: &[Rank], d: usize) -> Vec<i64> {
-    let coordinates: Vec<u32> = ranks
+fn layout(topology: &Topology, npus: &[Npu], d: usize) -> Vec<i64> {
+    let coordinates: Vec<u32> = npus
         .iter()
-        .map(|rank| topology.coordinate(Npu(rank.0), d))
+        .map(|&npu| topology.coordinate(npu, d))
         .collect();
     let of = &topology.dimensions()[d];
     if !of.shape.has_ports() {

@@ -24,6 +24,7 @@ mod host;
 mod inline;
 mod preset;
 mod preset_files;
+mod rank_domain;
 
 pub use correction::PriceCorrection;
 pub use error::MachineError;
@@ -31,6 +32,7 @@ pub use host::{Host, HostWait};
 pub use inline::is_inline;
 pub use preset::{MachineSource, for_ranks, is_preset, name_for_ranks, names_file, source};
 pub use preset_files::{MachinePreset, PRESETS};
+pub use rank_domain::RankDomain;
 
 /// NPUs that are alike.
 #[derive(Clone, Debug, PartialEq)]
@@ -64,6 +66,7 @@ pub struct Machine {
     collective_protocols: Vec<Vec<CollectiveProtocol>>,
     pipeline: ChunkPipeline,
     scalable: bool,
+    rank_domain: Option<RankDomain>,
     classes: Vec<NpuClass>,
     class_of: ClassAssignment,
     remote: Option<RemoteMemory>,
@@ -143,6 +146,7 @@ impl Machine {
             collective_protocols: Vec::new(),
             pipeline: ChunkPipeline::default(),
             scalable: false,
+            rank_domain: None,
             classes: vec![class],
             remote,
             named_memories: Vec::new(),
@@ -244,6 +248,46 @@ impl Machine {
     /// Returns true if `NAMExN` may set the size of the outermost dimension.
     pub fn scalable(&self) -> bool {
         self.scalable
+    }
+
+    /// The dimension of which large jobs use only part, if there is one.
+    pub fn rank_domain(&self) -> Option<&RankDomain> {
+        self.rank_domain.as_ref()
+    }
+
+    /// Returns this machine with jobs that use every NPU, whatever its file says of its dimensions' `ranks`.
+    pub fn with_all_npus_used(self) -> Self {
+        Self {
+            rank_domain: None,
+            ..self
+        }
+    }
+
+    /// Returns the NPU of `rank` in a job of `ranks` ranks that no map places.
+    pub fn npu_of_rank(&self, rank: u32, ranks: u32) -> Npu {
+        let placed = |domain: &RankDomain| domain.npu(rank, ranks);
+        self.rank_domain.as_ref().map_or(Npu(rank), placed)
+    }
+
+    /// Returns the least size of the outermost dimension with which the machine takes `ranks` ranks; the other dimensions
+    /// stay.
+    pub fn outermost_size_for(&self, ranks: u128) -> u128 {
+        let (_, inner) =
+            (self.topology.dimensions().split_last()).expect("machines have dimensions");
+        let unit: u128 = inner.iter().map(|d| u128::from(d.size)).product();
+        let large = |domain: &&RankDomain| ranks > u128::from(domain.npus);
+        let usable = match self.rank_domain.as_ref().filter(large) {
+            Some(domain) => unit / u128::from(domain.npus) * u128::from(domain.used),
+            None => unit,
+        };
+        ranks.div_ceil(usable)
+    }
+
+    /// Returns how many ranks the largest job has that no map places.
+    pub fn max_ranks(&self) -> u32 {
+        let npus = self.topology.npus();
+        let most = |domain: &RankDomain| domain.max_ranks(npus);
+        self.rank_domain.as_ref().map_or(npus, most)
     }
 
     /// The classes of NPUs, as the file orders them; at least one.

@@ -152,6 +152,18 @@ pub struct NetworkMessage {
     /// Priority among messages whose first bytes reach a port at one instant, lowest first. It derives from the
     /// message's content, unlike `op`, which is reused. Below 2^27.
     pub order: u32,
+    /// Place in the program of its receiver: messages of one `strand` that enter one port are taken in ascending order of
+    /// `step`, so one that comes before its turn delays none before it.
+    pub turn: MessageTurn,
+}
+
+/// See [`NetworkMessage::turn`].
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct MessageTurn {
+    /// The chunk and member that receive it.
+    pub strand: u32,
+    /// Its place among their messages.
+    pub step: u64,
 }
 
 impl NetworkMessage {
@@ -167,6 +179,7 @@ impl NetworkMessage {
             tell_injected: false,
             sole_sender: true,
             order: 0,
+            turn: MessageTurn::default(),
         }
     }
 }

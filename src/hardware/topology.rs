@@ -348,7 +348,14 @@ impl Topology {
     /// last: 1 is downwards where NPUs are wired to their neighbours, and 0 anything else.
     #[inline]
     pub fn sides(&self, a: Npu, b: Npu) -> [u32; 2] {
-        let mut sides: Option<[bool; 2]> = None;
+        self.end_ports(a, b).map(|(_, side)| side)
+    }
+
+    /// Ports through which a message leaves `a` and enters `b`: the first dimension that it crosses and the last, each with
+    /// its side.
+    #[inline]
+    pub fn end_ports(&self, a: Npu, b: Npu) -> [(usize, u32); 2] {
+        let mut ports: Option<[(usize, u32); 2]> = None;
         let count = self.dimensions.len();
         let first = self.first_dimension(a, b).unwrap_or(0);
         for d in (0..count).map(|i| (first + i) % count) {
@@ -357,12 +364,13 @@ impl Topology {
             if from != to {
                 let (shape, size) = (dimension.shape, dimension.size);
                 let down = !shape.has_ports() && !shape.goes_up(size, from, to);
-                // The first dimension crossed decides the side out, the last one the side in.
-                let out = sides.map_or(down, |[out, _]| out);
-                sides = Some([out, down]);
+                let own = (d, u32::from(down));
+                // The first dimension crossed has the port out, the last one the port in.
+                let out = ports.map_or(own, |[out, _]| out);
+                ports = Some([out, own]);
             }
         }
-        sides.map_or([0; 2], |sides| sides.map(u32::from))
+        ports.unwrap_or_default()
     }
 
     /// Coordinate of `npu` along dimension `d`.

@@ -22,6 +22,7 @@ use std::cmp::Reverse;
 use std::collections::BTreeMap;
 
 mod csv;
+mod differences;
 mod explanation;
 mod json;
 mod text;
@@ -372,6 +373,7 @@ fn mean_of(sum: ChargedTime, npus: usize) -> ChargedTime {
         exposed_waiting: mean(sum.exposed_waiting, npus),
         transferring: mean(sum.transferring, npus),
         exposed_transferring: mean(sum.exposed_transferring, npus),
+        bubble: mean(sum.bubble, npus),
     }
 }
 
@@ -386,6 +388,7 @@ fn side(rows: &[&CollectiveRow], report: &Report) -> Option<CommOnMachine> {
         charged.exposed_waiting += row.charged.exposed_waiting;
         charged.transferring += row.charged.transferring;
         charged.exposed_transferring += row.charged.exposed_transferring;
+        charged.bubble += row.charged.bubble;
         transfer += row.tally.transfer;
         waited += row.tally.waited;
         bytes = bytes.saturating_add(row.tally.buffers.sum);

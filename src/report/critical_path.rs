@@ -49,7 +49,7 @@ pub struct CriticalPathSummary {
     /// collectives that wait for their place in the order of launches.
     #[serde(rename = "time_ps", with = "by_part")]
     #[cfg_attr(any(test, feature = "schema"), schemars(with = "by_part::Parts<Span>"))]
-    pub parts: [Span; 5],
+    pub parts: [Span; TimeCategory::COUNT],
     /// Operators and collectives on it, longest first, 64 at most.
     pub operators: Vec<OperatorTime>,
     /// Ranks on it, longest first, 64 at most.
@@ -96,7 +96,7 @@ impl RunRecorder<'_> {
     pub fn finish(&self, makespan: Span) -> (CriticalPathSummary, Vec<RunSegment>) {
         let end = Time::ZERO + makespan;
         let path = self.path();
-        let mut parts = [Span::ZERO; 5];
+        let mut parts = [Span::ZERO; TimeCategory::COUNT];
         for segment in &path {
             parts[segment.category as usize] += segment.to.since(segment.from);
         }

@@ -2,6 +2,7 @@
 
 use chakram_base::units::Span;
 use chakram_trace::format::escaped;
+use std::borrow::Cow;
 use std::fmt::{self, Display, Formatter, Write as _};
 
 /// A field of a row.
@@ -62,6 +63,16 @@ impl<'r, T: Into<CsvCell<'r>>> From<Option<T>> for CsvCell<'r> {
 /// A column of rows `R` of some whole: its name, and its field of a row.
 pub type CsvColumn<W, R> = (&'static str, for<'r> fn(&'r W, &'r R) -> CsvCell<'r>);
 
+/// Returns the text of a cell so that no spreadsheet takes it for a formula: an apostrophe stands before a text that begins
+/// with `=`, `+`, `-`, `@`, a tab or a carriage return and is no number (OWASP, CSV injection).
+pub fn harmless(cell: &str) -> Cow<'_, str> {
+    let is_formula = cell.starts_with(['=', '+', '-', '@', '\t', '\r']);
+    match is_formula && cell.parse::<f64>().is_err() {
+        true => Cow::Owned(format!("'{cell}")),
+        false => Cow::Borrowed(cell),
+    }
+}
+
 /// Rows of comma-separated values (RFC 4180) in a text, which the `csv` package writes.
 ///
 /// Text that a terminal or a spreadsheet may take for a command is escaped, ends of lines included, so that a row is a line.
@@ -98,7 +109,7 @@ impl CsvRows {
         for cell in cells {
             self.cell.clear();
             write!(self.cell, "{cell}").expect("a string grows as needed");
-            let written = self.writer.write_field(&*escaped(&self.cell));
+            let written = self.writer.write_field(&*escaped(&harmless(&self.cell)));
             written.expect("memory takes what is written");
         }
         let ended = self.writer.write_record(None::<&[u8]>);
@@ -150,6 +161,25 @@ pub(super) fn decimal<'r>(number: Option<f64>, digits: usize) -> CsvCell<'r> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_name_is_no_formula_and_a_number_is_one() {
+        let mut rows = CsvRows::empty();
+        rows.add([
+            "=1+1",
+            "+x",
+            "-x",
+            "@x",
+            "-1.5e3",
+            "+2",
+            "-2+cmd|' /C calc'!A0",
+            "a=b",
+            "",
+        ]);
+        let expected = "'=1+1,'+x,'-x,'@x,-1.5e3,+2,'-2+cmd|' /C calc'!A0,a=b,\n";
+        assert_eq!(rows.text(), expected);
+        assert_eq!([harmless("\tx"), harmless("\rx")], ["'\tx", "'\rx"]);
+    }
 
     #[test]
     fn fields_are_quoted_where_they_must_be_and_rows_are_lines() {

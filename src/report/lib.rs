@@ -28,6 +28,7 @@ mod machine_response;
 pub mod memory;
 mod memory_accesses;
 pub mod npus;
+mod open_comms;
 pub mod operators;
 pub mod pictures;
 mod profiler;
@@ -36,6 +37,8 @@ mod replay;
 pub mod report_csv;
 pub mod report_text;
 pub mod spans;
+mod straddling;
+mod stages;
 pub mod summary;
 pub mod table;
 pub mod text;
@@ -127,7 +130,7 @@ pub struct Report {
     /// Means over NPUs of time by part, each to the nearest picosecond.
     #[serde(rename = "mean_ps", with = "by_part")]
     #[cfg_attr(any(test, feature = "schema"), schemars(with = "by_part::Parts<Span>"))]
-    pub mean_parts: [Span; 5],
+    pub mean_parts: [Span; TimeCategory::COUNT],
     /// The mean over NPUs of the time with a communication under way.
     #[serde(rename = "mean_communicating_ps")]
     pub mean_communicating: Span,
@@ -246,16 +249,34 @@ impl Report {
         percent_more(self.outcome.makespan, self.captured?)
     }
 
-    /// The mean of exposed communication while another member of a collective had not arrived.
+    /// The mean of exposed time in which a partner of a collective or message had not begun, the bubble included.
     pub fn exposed_waiting(&self) -> Span {
-        let rows = self.collectives.iter();
-        let sum = rows.map(|row| row.charged.exposed_waiting).sum();
-        mean(sum, self.rows.len())
+        let rows = self.collectives.iter().map(|row| &row.charged);
+        let charged = rows.chain([&self.messages_charged]);
+        mean(
+            charged.map(|charged| charged.exposed_waiting).sum(),
+            self.rows.len(),
+        )
     }
 
-    /// The mean of the rest of exposed communication: transfers, and all of messages.
+    /// The mean of the rest of exposed communication: transfers.
     pub fn exposed_transferring(&self) -> Span {
-        let all = self.mean_parts[TimeCategory::Communication as usize];
-        Span(all.0.saturating_sub(self.exposed_waiting().0))
+        let part = |part: TimeCategory| self.mean_parts[part as usize].0;
+        let all = part(TimeCategory::Communication) + part(TimeCategory::Bubble);
+        Span(all.saturating_sub(self.exposed_waiting().0))
+    }
+
+    /// The mean of the time of communication, waiting included, behind compute.
+    pub fn overlapped(&self) -> Span {
+        let part = |part: TimeCategory| self.mean_parts[part as usize].0;
+        let exposed = part(TimeCategory::Communication) + part(TimeCategory::Bubble);
+        // Means are rounded, each by itself.
+        Span(self.mean_communicating.0.saturating_sub(exposed))
+    }
+
+    /// The mean of exposed waiting that is no bubble.
+    pub(crate) fn waiting_for_ranks(&self) -> Span {
+        let all = self.mean_parts[TimeCategory::Communication as usize].0;
+        Span(all.saturating_sub(self.exposed_transferring().0))
     }
 }

@@ -1,6 +1,7 @@
 //! The table of NPUs: its rows, and its columns for people and for spreadsheets.
 
 use super::Report;
+use super::TimeCategory;
 use super::breakdown::NpuTime;
 use super::csv::{CsvColumn, decimal};
 use super::table::{TextTable, left, right};
@@ -8,7 +9,7 @@ use super::text::{TextStyle, more};
 use chakram_base::ids::{Npu, Rank};
 use chakram_base::units::{Span, percent_change};
 use serde::{Deserialize, Serialize};
-use std::fmt::Write as _;
+use std::fmt::{Display, Write as _};
 
 /// Rows for people; JSON and CSV have all.
 const ROWS: usize = 16;
@@ -41,27 +42,36 @@ pub(super) const CSV: &[CsvColumn<Report, NpuRow>] = &[
     ("class", |_, row| row.class.as_str().into()),
     ("compute_ps", |_, row| row.time.parts[0].into()),
     ("communication_ps", |_, row| row.time.parts[1].into()),
-    ("memory_ps", |_, row| row.time.parts[2].into()),
-    ("host_ps", |_, row| row.time.parts[3].into()),
-    ("idle_ps", |_, row| row.time.parts[4].into()),
+    ("memory_ps", |_, row| part(row, TimeCategory::Memory).into()),
+    ("host_ps", |_, row| part(row, TimeCategory::Host).into()),
+    ("idle_ps", |_, row| part(row, TimeCategory::Idle).into()),
     ("makespan_ps", |report, _| report.outcome.makespan.into()),
     ("communicating_ps", |_, row| row.time.communicating.into()),
     ("finish_ps", |_, row| row.time.finish.into()),
     ("captured_ps", |_, row| row.captured.into()),
     ("difference_percent", |_, row| decimal(row.difference, 4)),
+    ("bubble_ps", |_, row| part(row, TimeCategory::Bubble).into()),
 ];
+
+fn part(row: &NpuRow, part: TimeCategory) -> Span {
+    row.time.parts[part as usize]
+}
 
 /// Writes where the time of each goes.
 pub(super) fn table(out: &mut String, report: &Report, style: TextStyle) -> std::fmt::Result {
-    let mut table = TextTable::new([
+    // Only pipelines have a bubble.
+    let has_bubble = |row: &NpuRow| part(row, TimeCategory::Bubble) > Span::ZERO;
+    let bubble = report.rows.iter().any(has_bubble);
+    let width = if bubble { 12 } else { 14 };
+    let mut headings = vec![
         left("RANKS", 14),
         left("NPU class", 12),
-        right("compute", 14),
-        right("exposed comm", 16),
-        right("memory", 14),
-        right("host", 14),
-        right("idle", 14),
-    ]);
+        right("compute", width),
+        right("exposed comm", width + 2),
+    ];
+    headings.extend(bubble.then(|| right("bubble", width)));
+    headings.extend(["memory", "host", "idle"].map(|name| right(name, width)));
+    let mut table = TextTable::new(headings);
     // Neighbours that are alike share a line.
     let parts = |row: &NpuRow| (row.time.parts, row.time.communicating);
     let alike = |a: &NpuRow, b: &NpuRow| a.class == b.class && parts(a) == parts(b);
@@ -69,8 +79,11 @@ pub(super) fn table(out: &mut String, report: &Report, style: TextStyle) -> std:
     for run in runs.iter().take(ROWS) {
         let (first, ranks) = (&run[0], ranks_of(run));
         let class = style.clip(&first.class, 11);
-        let [compute, communication, memory, host, idle] = &first.time.parts;
-        table.add(&[&ranks, &class, compute, communication, memory, host, idle]);
+        let mut cells: Vec<&dyn Display> = vec![&ranks, &class];
+        let parts = TimeCategory::ALL.iter().zip(&first.time.parts);
+        let shown = parts.filter(|((part, _), _)| bubble || *part != TimeCategory::Bubble);
+        cells.extend(shown.map(|(_, time)| time as &dyn Display));
+        table.add(&cells);
     }
     write!(out, "\n{}", table.text(style))?;
     more(out, runs.len(), ROWS, "npus")

@@ -41,6 +41,10 @@ fn write_all(
         counted(report.machine.npus.into(), "NPU")
     );
     writeln!(out, "{}", style.clip(&head, WIDTH))?;
+    if let Some(whole) = &report.extrapolation {
+        // Readers look for the step, of which the replay is only a part.
+        writeln!(out, "{h}STEP      {}{h:#}", whole.line())?;
+    }
     writeln!(out, "{h}MAKESPAN  {}{h:#}   {basis}", outcome.makespan)?;
     if let Some((captured, slowest)) = report.last_captured() {
         let more = match percent_more(outcome.makespan, captured) {
@@ -78,9 +82,6 @@ fn write_all(
     }
     if let Some(aggregation) = &report.aggregation {
         writeln!(out, "          {}", aggregation.line())?;
-    }
-    if let Some(whole) = &report.extrapolation {
-        writeln!(out, "          {}", whole.line())?;
     }
     if let Some(rates) = throughput::line(report) {
         writeln!(out, "          {rates}")?;
@@ -182,12 +183,11 @@ fn parts(out: &mut String, report: &Report, style: TextStyle) -> std::fmt::Resul
     }
     table.row(out, &[&"makespan", &makespan, &"100.0 %"])?;
     let under_way = report.mean_communicating;
-    let exposed = report.mean_parts[TimeCategory::Communication as usize];
     if under_way > Span::ZERO {
         writeln!(
             out,
             "  communication active for {under_way} (mean), {} of it overlapped with compute",
-            share(under_way - exposed, under_way)
+            share(report.overlapped(), under_way)
         )?;
     }
     Ok(())

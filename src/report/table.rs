@@ -3,7 +3,7 @@
 //! Columns have a least width. In a table whose rows are [added](TextTable::add) they are as wide as their widest cell; of
 //! rows that are written one by one, a longer cell moves the rest of its own.
 
-use super::text::TextStyle;
+use super::text::{MAX_NAME, TextStyle, shortened};
 use comfy_table::{CellAlignment, ColumnConstraint, ContentArrangement, Table, Width, presets};
 use std::fmt::{Display, Result, Write};
 use std::iter::Peekable;
@@ -181,6 +181,9 @@ impl<'h> TextTable<'h> {
 
     fn cells(&self, cells: &[&dyn Display]) -> Vec<String> {
         let mut cells: Vec<String> = cells.iter().map(ToString::to_string).collect();
+        if self.width.is_none() {
+            cells.iter_mut().for_each(shorten);
+        }
         if let Some(first) = cells.first_mut() {
             first.insert_str(0, &" ".repeat(self.indent));
         }
@@ -218,6 +221,14 @@ impl<'h> TextTable<'h> {
         }
         let lines = table.lines().map(|line| line.trim_end().to_owned());
         lines.collect::<Vec<_>>().into_iter().peekable()
+    }
+}
+
+/// Cuts each line of a cell that is longer than [`MAX_NAME`].
+fn shorten(cell: &mut String) {
+    if cell.len() > MAX_NAME {
+        let lines: Vec<_> = cell.split('\n').map(shortened).collect();
+        *cell = lines.join("\n");
     }
 }
 

@@ -4,6 +4,7 @@ use super::summary::thousands;
 use chakram_base::setting::SettingKey;
 use chakram_base::units::{Span, percent_of};
 use chakram_trace::format::escaped;
+use std::borrow::Cow;
 use std::fmt::Write as _;
 
 /// The widest line.
@@ -74,6 +75,18 @@ pub fn clip(text: &str, width: usize) -> String {
     short
 }
 
+/// Characters of a name in a text, at most. Inputs have names of any length, and what arranges cells counts columns in 16
+/// bits.
+pub(super) const MAX_NAME: usize = 240;
+
+/// Returns `text`, cut to [`MAX_NAME`] characters.
+pub(super) fn shortened(text: &str) -> Cow<'_, str> {
+    match text.char_indices().nth(MAX_NAME) {
+        None => Cow::Borrowed(text),
+        Some((end, _)) => Cow::Owned(format!("{}…", &text[..end])),
+    }
+}
+
 /// `text` after `lead`, broken at spaces; further lines are indented.
 pub fn paragraph(
     out: &mut String,
@@ -91,7 +104,8 @@ pub fn paragraph(
         .word_separator(textwrap::WordSeparator::AsciiSpace)
         .word_splitter(textwrap::WordSplitter::NoHyphenation);
     // A number stays with its percent sign.
-    let text = text.replace(" %", "\u{a0}%");
+    let words: Vec<_> = text.split(' ').map(shortened).collect();
+    let text = words.join(" ").replace(" %", "\u{a0}%");
     for line in textwrap::wrap(&text, options) {
         let line = line.trim_end().replace('\u{a0}', " ");
         writeln!(out, "{style}{line}{style:#}")?;

@@ -1,7 +1,7 @@
 //! Warnings of a report: the reasons why its numbers may be other than they seem.
 
-use super::Report;
 use super::summary::thousands;
+use super::{Report, straddling};
 use chakram_base::units::Span;
 use chakram_engine::CompiledReplay;
 use chakram_trace::graph::GraphRepairs;
@@ -87,6 +87,7 @@ pub(super) fn warnings(report: &Report, prepared: &CompiledReplay<'_>) -> Vec<St
         "{} communication nodes are marked as host work; they carry sizes, so they are replayed \
          as communication",
     );
+    warnings.extend(straddling::warnings(&report.collectives, prepared));
     warnings.extend(report.unknown_memory());
     for row in &report.collectives {
         let text = row.derived_from.as_ref().map(|links| links.text());

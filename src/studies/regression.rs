@@ -79,24 +79,36 @@ pub struct WorkloadPrediction {
     pub ineffective: Option<OptionRefusal>,
 }
 
+/// Options of a prediction, which its baseline keeps.
+#[derive(Clone, Debug, Default)]
+pub struct PredictionOptions {
+    /// Loading of the traces.
+    pub job: JobOptions,
+    /// The replay.
+    pub replay: ReplayOptions,
+}
+
 /// Predicts a workload on the machine of this text.
 pub fn predict(
     archive: &Arc<Archive>,
     entry: &WorkloadEntry,
     machine: &str,
     text: &str,
-    options: &ReplayOptions,
+    options: &PredictionOptions,
 ) -> Result<WorkloadPrediction, RegressionError> {
     let machine = Machine::parse(text, machine)?;
+    let PredictionOptions {
+        job,
+        replay: options,
+    } = options;
     options.check_together()?;
     options.check_machine(&machine)?;
+    let loading = JobOptions {
+        mirrored: machine.topology().npus(),
+        ..job.clone()
+    };
     let found = chakram_archive::find_in(archive, &entry.name)?;
-    let job = job::load(
-        &found,
-        entry.name.clone(),
-        &JobOptions::default(),
-        &mut |_, _| {},
-    )?;
+    let job = job::load(&found, entry.name.clone(), &loading, &mut |_, _| {})?;
     let ineffective = options.check_workload(job.workload()).err();
     let mut report = job.replay(&machine, options)?;
     report.sum_micro_batches();
@@ -174,7 +186,7 @@ pub fn check(
     entry: &WorkloadEntry,
     baseline: &BaselineRecord,
     machine: &str,
-    options: &ReplayOptions,
+    options: &PredictionOptions,
     threshold: f64,
 ) -> Result<CheckedPrediction, RegressionError> {
     let text = machine_text(archive, entry, machine)?;

@@ -7,6 +7,7 @@ use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
 mod inputs;
+mod names;
 mod options;
 
 /// Outcome of a run.

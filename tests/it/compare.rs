@@ -335,7 +335,7 @@ fn waiting_is_told_apart_from_transfer() {
         "waiting for ranks 25.000 us 20.8 % 25.000 us 20.8 %",
         "transfer 20.000 us 16.7 % 20.000 us 16.7 %",
         "dgx-a100 → dgx-h100: the same makespan, 120.000 us",
-        "nothing moved: every part takes as long",
+        "nothing moved: no time of this job rests on what differs between the machines: bandwidth of links,",
     ] {
         assert!(says(&text, line), "{line:?} in\n{text}");
     }
@@ -352,4 +352,53 @@ fn waiting_is_told_apart_from_transfer() {
         assert!(0 < exposed && exposed <= transfer, "{exposed} {transfer}");
         assert_eq!(group[side]["overlapped_share_of_transfer"], 0.0);
     }
+}
+
+/// A pipeline of four stages on eight NPUs, on links of which one machine has ten times the rate. 48 messages forward and 48
+/// backward carry 1,024 tokens of 768 values in 2 bytes: 1.57 MB, 3.5 us at 450 GB/s and less at 4,500, so nearly all of the time
+/// in receives is the bubble, which the rate does not change.
+#[test]
+fn the_bubble_of_a_pipeline_is_no_transfer() {
+    let folder = tempfile::tempdir().expect("there is room");
+    let at = |name: &str| folder.path().join(name).to_str().unwrap().to_owned();
+    let job = at("job/job");
+    let plan = "--pipeline 4 --data 2 --batch 16 --micro-batch 1 -o";
+    let plan: Vec<_> = plan.split(' ').collect();
+    answer(&[&["generate", "gpt2-small"], &plan[..], &[&job]].concat());
+    let shown = answer(&["machine", "show", "dgx-h100"]);
+    std::fs::write(at("fast.toml"), shown.replace("450 GB", "4500 GB")).unwrap();
+    let replay = [
+        "replay",
+        &at("job"),
+        "-m",
+        "dgx-h100",
+        "-m",
+        &at("fast.toml"),
+    ];
+    let json = parsed(&answer(&[&replay[..], &["--format", "json"]].concat()));
+    let mut bubbles = Vec::new();
+    for report in list(&json["machines"]) {
+        for npu in list(&report["npus"]) {
+            let parts = npu["time_ps"].as_object().expect("parts");
+            let sum: i64 = parts.values().map(whole).sum();
+            assert_eq!(sum, whole(&report["makespan_ps"]));
+        }
+        let charged = |key: &str| whole(&report["messages_charged"][key]);
+        let mean = |sum: i64| sum / 8_000_000;
+        assert!(mean(charged("exposed_transferring_ps")) < 100, "us");
+        assert_eq!(charged("bubble_ps"), charged("exposed_waiting_ps"));
+        bubbles.push(whole(&report["mean_ps"]["bubble"]));
+    }
+    assert!(bubbles[0] > 10_000_000_000, "{bubbles:?}");
+    assert!(
+        (bubbles[1] - bubbles[0]).abs() < bubbles[0] / 1000,
+        "{bubbles:?}"
+    );
+    let text = answer(&replay);
+    assert!(
+        says(&text, "pipeline bubble 10.260 ms 39.3 % 10.267 ms 39.3 %"),
+        "{text}"
+    );
+    let csv = answer(&[&replay[..], &["--format", "csv"]].concat());
+    assert!(csv.lines().next().unwrap().contains("bubble_ps"), "{csv}");
 }

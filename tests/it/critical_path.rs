@@ -105,7 +105,7 @@ fn the_path_goes_on_from_the_rank_that_came_last() {
     // Compute 10 + 5, communication 11, host 4.
     assert_eq!(
         summary.parts,
-        [us(15), us(11), Span::ZERO, us(4), Span::ZERO]
+        [us(15), us(11), Span::ZERO, Span::ZERO, us(4), Span::ZERO]
     );
     let ends: Vec<_> = segments
         .iter()
@@ -189,8 +189,11 @@ fn the_path_leads_over_what_a_send_waits_for() {
             least.collect::<Vec<_>>(),
         )
     });
-    let parts =
-        |compute, communication| [compute, communication, Span::ZERO, Span::ZERO, Span::ZERO];
+    let parts = |compute, communication| {
+        let mut parts = [Span::ZERO; 6];
+        (parts[0], parts[1]) = (compute, communication);
+        parts
+    };
     let there = us(20) + links;
     // Off the path are the kernel, or the receive.
     assert!(links < us(5));

@@ -83,6 +83,7 @@ mod paper;
 mod peaks;
 mod physics;
 mod prices;
+mod racks;
 mod rates;
 mod reports;
 mod schema;

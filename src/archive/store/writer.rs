@@ -3,10 +3,11 @@
 use super::Archive;
 use crate::document::{CatalogueChange, SCHEMA, SegmentStart};
 use crate::segment_file::{SegmentBody, write_file, write_segment};
+use crate::tail::ArchiveTail;
 use crate::{ArchiveError, folder};
 use std::fs::{File, OpenOptions};
-use std::io::{BufWriter, Seek, SeekFrom, Write};
-use std::path::Path;
+use std::io::{self, BufWriter, Seek, SeekFrom, Write};
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 /// Stage of a commit.
@@ -39,6 +40,10 @@ pub struct ArchiveWriter {
 
 impl ArchiveWriter {
     /// Waits until nobody writes the archive `path`, and opens it.
+    ///
+    /// # Errors
+    ///
+    /// Fails if there is none, or it has a damaged end, which a writer would remove.
     pub fn open(path: &Path) -> Result<Self, ArchiveError> {
         let is_folder = path.is_dir();
         let target = if is_folder {
@@ -46,19 +51,25 @@ impl ArchiveWriter {
         } else {
             path.to_owned()
         };
-        let io = |error| ArchiveError::io(&target, "open for writing", error);
         loop {
-            let lock = OpenOptions::new()
-                .read(true)
-                .write(true)
-                .open(&target)
-                .map_err(io)?;
+            let lock = OpenOptions::new().read(true).write(true).open(&target);
+            let lock = lock.map_err(|error| match error.kind() {
+                io::ErrorKind::NotFound if !path.exists() => ArchiveError::refused(
+                    format!("{}: there is no archive of this name", path.display()),
+                    format!("chakram archive create {}", path.display()),
+                ),
+                _ => ArchiveError::io(&target, "open for writing", error),
+            })?;
             lock.lock()
                 .map_err(|error| ArchiveError::io(&target, "lock", error))?;
             // Whoever held the lock may have put another file in its place.
             let same = chakram_trace::files::identity(&target) == file_identity(&lock);
             if same {
                 let archive = Arc::new(Archive::open(path)?);
+                archive
+                    .tail
+                    .iter()
+                    .try_for_each(ArchiveTail::check_removable)?;
                 return Ok(Self { archive, lock });
             }
         }
@@ -69,23 +80,61 @@ impl ArchiveWriter {
         Arc::clone(&self.archive)
     }
 
-    /// Adds a segment. Nothing changes unless this succeeds.
+    /// Adds a segment. Nothing changes unless this succeeds. Returns the file that keeps an unfinished tail, which makes
+    /// place for the segment.
     pub fn commit(
         mut self,
         plan: &CommitPlan,
         body: &mut SegmentBody<'_>,
-    ) -> Result<(), ArchiveError> {
-        if self.archive.is_folder {
-            return folder::add(self.archive.path(), plan.start(), body);
-        }
+    ) -> Result<Option<PathBuf>, ArchiveError> {
+        let aside = self.keep_tail_aside()?;
         let path = self.archive.path.clone();
-        let end = self.archive.stored_bytes();
-        let result = self.append(end, plan, body);
-        if result.is_err() {
-            // What was there is as it was, without a tail that would have to be looked past.
-            let _ = self.lock.set_len(end);
+        let result = if self.archive.is_folder {
+            folder::add(&path, plan.start(), body)
+        } else {
+            let end = self.archive.stored_bytes();
+            let result = self.append(end, plan, body);
+            if result.is_err() {
+                let _ = self.lock.set_len(end);
+            }
+            result
+        };
+        self.restore_unless(result, aside)
+    }
+
+    /// Copies an unfinished tail into a file of its own, which is returned.
+    fn keep_tail_aside(&self) -> Result<Option<PathBuf>, ArchiveError> {
+        let tail = self.archive.tail.as_ref();
+        tail.map(|tail| tail.keep_aside(&self.archive.path))
+            .transpose()
+    }
+
+    /// Returns `aside` if `result` is good, and otherwise puts the tail back in place.
+    fn restore_unless(
+        &mut self,
+        result: Result<(), ArchiveError>,
+        aside: Option<PathBuf>,
+    ) -> Result<Option<PathBuf>, ArchiveError> {
+        if let (Err(_), Some(aside)) = (&result, &aside) {
+            let mut put_back = || {
+                let mut file = File::open(aside)?;
+                let tail = self.archive.tail.as_ref();
+                match tail.filter(|_| self.archive.is_folder) {
+                    Some(tail) => drop(io::copy(&mut file, &mut File::create(&tail.file)?)?),
+                    None => {
+                        self.lock.set_len(self.archive.stored_bytes())?;
+                        self.lock.seek(SeekFrom::End(0))?;
+                        io::copy(&mut file, &mut self.lock)?;
+                        self.lock.sync_data()?;
+                    }
+                }
+                std::fs::remove_file(aside)
+            };
+            // The copy stays where that fails.
+            let _: io::Result<()> = put_back();
         }
-        result.map_err(|error| error.in_file(&path))
+        result.map_err(|error| error.in_file(&self.archive.path))?;
+        Ok(aside)
     }
 
     fn append(
@@ -109,16 +158,26 @@ impl ArchiveWriter {
         file.sync_data().map_err(io)
     }
 
-    /// Replaces all segments by one.
+    /// Replaces all segments by one. Returns the same as [`Self::commit`].
     pub fn rewrite(
         self,
         plan: &CommitPlan,
         body: &mut SegmentBody<'_>,
-    ) -> Result<(), ArchiveError> {
-        if self.archive.is_folder {
-            return folder::replace(self.archive.path(), plan.start(), body);
+    ) -> Result<Option<PathBuf>, ArchiveError> {
+        let aside = self.keep_tail_aside()?;
+        let path = &self.archive.path;
+        let result = match self.archive.is_folder {
+            true => folder::replace(path, plan.start(), body),
+            false => write_file(path, plan.start(), body),
+        };
+        match (&result, &aside) {
+            // The archive is as it was.
+            (Err(_), Some(aside)) if !self.archive.is_folder => {
+                let _ = std::fs::remove_file(aside);
+            }
+            _ => {}
         }
-        write_file(&self.archive.path, plan.start(), body)
+        result.map(|()| aside)
     }
 }
 

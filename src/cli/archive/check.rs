@@ -4,6 +4,7 @@ use super::contents::query;
 use crate::compare::parallel_map;
 use crate::compute::ComputeArgs;
 use crate::flags::choices;
+use crate::load::JobArgs;
 use chakram_archive::{
     self as archive, Archive, BaselineDraft, BaselineRecord, MetadataQuery, WorkloadEntry,
 };
@@ -11,7 +12,8 @@ use chakram_base::units::{Time, parse_percent};
 use chakram_engine::{CommTiming, OptionRefusal, ReplayOptions};
 use chakram_hardware::network::NetworkKind;
 use chakram_studies::regression::{
-    self, CheckOutcome, CoveredWorkload, FailedPrediction, WorkloadPrediction, verdict,
+    self, CheckOutcome, CoveredWorkload, FailedPrediction, PredictionOptions, WorkloadPrediction,
+    verdict,
 };
 use chakram_trace::files::OutputSet;
 use chakram_trace::format::escape;
@@ -50,6 +52,8 @@ impl CheckFormat {
 #[command(name = "replay options", no_binary_name = true)]
 struct KeptOptions {
     #[command(flatten)]
+    job: JobArgs,
+    #[command(flatten)]
     compute: ComputeArgs,
     /// Source of the durations of collectives and messages
     #[arg(long, value_parser = choices::<CommTiming>(), default_value = "model")]
@@ -60,15 +64,28 @@ struct KeptOptions {
 }
 
 impl KeptOptions {
-    fn parse(arguments: &[String]) -> Result<ReplayOptions, String> {
-        let this = Self::try_parse_from(arguments).map_err(|error| error.to_string())?;
-        this.options().map_err(|refusal| refusal.to_string())
+    fn parse(arguments: &[String]) -> Result<PredictionOptions, String> {
+        let this = Self::try_parse_from(arguments).map_err(|error| {
+            let error = error.to_string();
+            error.trim_start_matches("error: ").to_owned()
+        })?;
+        if this.job.groups.is_some() {
+            return Err("--groups names a file that the archive does not keep\n  \
+                 try: the groups of the job's file, which it keeps"
+                .to_owned());
+        }
+        let replay = this.options().map_err(|refusal| refusal.to_string())?;
+        Ok(PredictionOptions {
+            job: this.job.options(0, false),
+            replay,
+        })
     }
 
     fn options(&self) -> Result<ReplayOptions, OptionRefusal> {
         let options = ReplayOptions {
             comm: self.comm,
             network: self.network,
+            missing_ranks: self.job.options(0, false).absent,
             ..self.compute.options()?
         };
         options.check_together()?;
@@ -101,14 +118,15 @@ pub struct BaselineArgs {
     /// Number of replays at a time; as many as there are cores by default
     #[arg(long, value_name = "N")]
     threads: Option<NonZeroUsize>,
-    /// Options of the replay, which later checks use as well: --compute, --efficiency, --comm, --network
+    /// Options of the replay, which later checks use as well: --compute, --efficiency, --comm, --network, and how traces
+    /// are read, --absent, --ranks, --without, --delay, --deps
     #[arg(last = true, value_name = "OPTIONS")]
     options: Vec<String>,
 }
 
 /// Records baselines.
 pub fn baseline(args: &BaselineArgs, out: &mut dyn Write) -> Result<ExitCode, Box<dyn Error>> {
-    let archive = Arc::new(Archive::open(&args.archive)?);
+    let archive = Arc::new(super::open(&args.archive)?);
     let options = KeptOptions::parse(&args.options)?;
     let pairs: Vec<(&WorkloadEntry, &String)> = chosen(&archive, args.filter.as_ref())
         .flat_map(|entry| args.machine.iter().map(move |machine| (entry, machine)))
@@ -128,7 +146,8 @@ pub fn baseline(args: &BaselineArgs, out: &mut dyn Write) -> Result<ExitCode, Bo
     {
         return Err(first.clone().into());
     }
-    archive::add_baselines(&args.archive, &drafts)?;
+    let kept = archive::add_baselines(&args.archive, &drafts)?;
+    super::note_kept(kept.as_ref())?;
     for draft in &drafts {
         let (name, machine) = (escape(&draft.workload), escape(&draft.record.machine));
         writeln!(
@@ -152,7 +171,7 @@ fn draft(
     archive: &Arc<Archive>,
     entry: &WorkloadEntry,
     machine: &str,
-    options: &ReplayOptions,
+    options: &PredictionOptions,
     args: &BaselineArgs,
 ) -> Result<(BaselineDraft, Option<OptionRefusal>), Box<dyn Error + Send + Sync>> {
     let started = Instant::now();
@@ -249,7 +268,7 @@ type BaselinePair<'a> = (&'a WorkloadEntry, &'a BaselineRecord);
 
 /// Checks predictions.
 pub fn check(args: &CheckArgs, out: &mut dyn Write) -> Result<ExitCode, Box<dyn Error>> {
-    let archive = Arc::new(Archive::open(&args.archive)?);
+    let archive = Arc::new(super::open(&args.archive)?);
     let mut outputs = OutputSet::default();
     outputs.reads(&args.archive);
     let junit = args
@@ -305,7 +324,7 @@ pub fn check(args: &CheckArgs, out: &mut dyn Write) -> Result<ExitCode, Box<dyn 
     Ok(match (outcome.failed.is_empty(), outcome.moved().next()) {
         (false, _) => ExitCode::from(2),
         (_, Some(_)) => ExitCode::from(3),
-        _ => ExitCode::SUCCESS,
+        _ => super::exit_code(archive.tail()),
     })
 }
 

@@ -39,7 +39,9 @@ Examples:
 
 Questions: KEY = VALUE, or !=, <, <=, >, >=, and ~ for `contains`; and, or, not, parentheses; values
 with blanks in quotes. Beside the keys of `archive add --set` there are name and ranks. Versions are
-compared part by part (2.10 > 2.9), text without regard to case.")]
+compared part by part (2.10 > 2.9), text without regard to case.
+
+Exit codes: 0 all workloads could be asked, 2 the archive has a damaged end, so that some are missing")]
 pub struct ListArgs {
     /// The archive
     #[arg(value_name = "ARCHIVE")]
@@ -98,20 +100,21 @@ struct WorkloadList<'a> {
 /// Lists workloads.
 pub fn list(args: &ListArgs, out: &mut dyn Write) -> Result<ExitCode, Box<dyn Error>> {
     if args.format == ListFormat::Json {
-        let archive = Archive::open(&args.archive)?;
+        let archive = super::open(&args.archive)?;
         let holds = |entry: &&WorkloadEntry| args.holds(*entry);
         let listed = WorkloadList {
             workloads: archive.workloads().values().filter(holds).collect(),
         };
         VersionedDocument::new("chakram.archive.1", listed).print(out)?;
-        return Ok(ExitCode::SUCCESS);
+        return Ok(super::exit_code(archive.tail()));
     }
     let listing = ArchiveListing::open(&args.archive)?;
+    super::warn_of_tail(listing.tail())?;
     let all = listing.workloads()?;
     let found: Vec<_> = all.values().filter(|row| args.holds(*row)).collect();
     if args.format == ListFormat::Csv {
         out.write_all(list_csv(&found).as_bytes())?;
-        return Ok(ExitCode::SUCCESS);
+        return Ok(super::exit_code(listing.tail()));
     }
     let names: Vec<_> = found.iter().map(|row| escaped(&row.name)).collect();
     let width = names.iter().map(|name| name.chars().count()).max();
@@ -141,7 +144,7 @@ pub fn list(args: &ListArgs, out: &mut dyn Write) -> Result<ExitCode, Box<dyn Er
     drop((found, names));
     // The program ends, and giving back what ten thousand workloads take would be a tenth of its time.
     std::mem::forget(all);
-    Ok(ExitCode::SUCCESS)
+    Ok(super::exit_code(listing.tail()))
 }
 
 #[derive(Debug, Args)]
@@ -159,7 +162,7 @@ pub struct ShowArgs {
 
 /// Shows a workload.
 pub fn show(args: &ShowArgs, out: &mut dyn Write) -> Result<ExitCode, Box<dyn Error>> {
-    let archive = Archive::open(&args.workload.archive)?;
+    let archive = super::open(&args.workload.archive)?;
     let entry = archive.workload(&args.workload.workload)?;
     if args.format == ListFormat::Json {
         VersionedDocument::new("chakram.workload.1", entry).print(out)?;
@@ -272,14 +275,14 @@ fn range(text: &str) -> Result<NumberRange, String> {
 
 /// Extracts a workload.
 pub fn extract(args: &ExtractArgs, out: &mut dyn Write) -> Result<ExitCode, Box<dyn Error>> {
-    let archive = Archive::open(&args.workload.archive)?;
+    let archive = super::open(&args.workload.archive)?;
     let entry = archive.workload(&args.workload.workload)?;
     let part = WorkloadPart {
         ranks: args.ranks,
         nodes: args.nodes,
     };
-    let all = entry.rank_rows().count() + entry.files.len();
-    let progress = Progress::start("extracting", "files", all as u64);
+    let all = entry.ranks() + entry.files.len() as u64;
+    let progress = Progress::start("extracting", "files", all);
     let files = archive.extract(entry, &args.output, part, &|| progress.inc())?;
     drop(progress);
     if files.is_empty() {

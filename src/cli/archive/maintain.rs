@@ -2,7 +2,7 @@
 
 use crate::progress::Progress;
 use crate::terminal;
-use chakram_archive::{self as archive, Archive};
+use chakram_archive::{self as archive, Archive, TailState};
 use chakram_base::units::Bytes;
 use chakram_report::summary::counted;
 use chakram_trace::format::escape;
@@ -17,7 +17,8 @@ use std::process::ExitCode;
 Example:
   chakram archive verify corpus.etz
 
-Exit codes: 0 all that was committed is whole, 2 it is not")]
+Exit codes: 0 all is whole, 1 all that was committed is whole, and a command was interrupted after that,
+2 something is damaged")]
 pub struct VerifyArgs {
     /// The archive
     #[arg(value_name = "ARCHIVE")]
@@ -46,13 +47,19 @@ pub fn verify(args: &VerifyArgs, out: &mut dyn Write) -> Result<ExitCode, Box<dy
         writeln!(out, "lost: {}", escape(name))?;
     }
     if let Some(tail) = &verdict.tail {
-        writeln!(out, "incomplete: {tail}")?;
+        let word = match tail.state() {
+            TailState::Growing => "growing",
+            TailState::Unfinished => "unfinished",
+            TailState::Damaged => "damaged",
+        };
+        let file = tail.file.display().to_string();
+        writeln!(out, "{word}: {}: {tail}", escape(&file))?;
     }
-    if verdict.is_sound() {
-        writeln!(out, "all that was committed is whole")?;
-        return Ok(ExitCode::SUCCESS);
+    if !verdict.is_sound() {
+        return Ok(ExitCode::from(2));
     }
-    Ok(ExitCode::from(2))
+    writeln!(out, "all that was committed is whole")?;
+    Ok(ExitCode::from(u8::from(verdict.is_unfinished())))
 }
 
 #[derive(Debug, Args)]
@@ -72,7 +79,7 @@ pub struct MergeArgs {
 
 /// Merges archives.
 pub fn merge(args: &MergeArgs, out: &mut dyn Write) -> Result<ExitCode, Box<dyn Error>> {
-    let sources = args.from.iter().map(|path| Archive::open(path));
+    let sources = args.from.iter().map(|path| super::open(path));
     let sources: Vec<Archive> = sources.collect::<Result<_, _>>()?;
     let entries = sources
         .iter()
@@ -81,6 +88,7 @@ pub fn merge(args: &MergeArgs, out: &mut dyn Write) -> Result<ExitCode, Box<dyn 
     let progress = Progress::start("merging", "objects", objects);
     let result = archive::merge(&args.archive, &sources, &|| progress.inc())?;
     drop(progress);
+    super::note_kept(result.kept_aside.as_ref())?;
     writeln!(
         out,
         "{} joined, {} were there",
@@ -130,6 +138,7 @@ pub fn gc(args: &GcArgs, out: &mut dyn Write) -> Result<ExitCode, Box<dyn Error>
     let before = Archive::open(&args.archive)?;
     let going = dropped(&before)?;
     if args.dry_run {
+        super::warn_of_tail(before.tail())?;
         for name in going {
             writeln!(out, "would go: {}", escape(&name))?;
         }
@@ -141,6 +150,7 @@ pub fn gc(args: &GcArgs, out: &mut dyn Write) -> Result<ExitCode, Box<dyn Error>
     let progress = Progress::start("collecting", "objects", objects);
     let result = archive::collect(&args.archive, &dropped, &|| progress.inc())?;
     drop(progress);
+    super::note_kept(result.kept_aside.as_ref())?;
     for name in &result.dropped {
         terminal::say(format_args!("dropped: {}", escape(name)))?;
     }

@@ -142,6 +142,7 @@ pub fn add(args: &AddArgs, out: &mut dyn Write) -> Result<ExitCode, Box<dyn Erro
     let progress = Progress::start("adding", "files", all as u64);
     let amounts = archive::add(&args.archive, &draft, &|| progress.inc())?;
     drop(progress);
+    super::note_kept(amounts.kept_aside.as_ref())?;
     let known = match amounts.known {
         0 => String::new(),
         n => format!(", {n} of its files were there"),

@@ -2,6 +2,7 @@
 
 use super::{ConvertOutputArgs, SummaryFormatArg};
 use crate::traces;
+use chakram_base::ids::MAX_NPUS;
 use chakram_converters::simai::{GroupRole, RankGrid, SimaiWorkload};
 use chakram_report::document::VersionedDocument;
 use chakram_report::summary::{counted, thousands};
@@ -29,7 +30,7 @@ pub struct ConvertSimaiArgs {
     #[arg(value_name = "FILE")]
     input: PathBuf,
     /// Number of NPUs, each of which has a trace; all_gpus of the file by default
-    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=i64::from(MAX_NPUS)))]
     npus: Option<u32>,
     /// Number of passes: training steps, each behind the one before
     #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..))]

@@ -176,6 +176,9 @@ impl RunArgs {
         if self.links {
             options.insert("links".to_owned(), true.into());
         }
+        if self.fill_domains {
+            options.insert("fill_domains".to_owned(), true.into());
+        }
         if self.fit == OnMemoryOverflow::Require {
             options.insert("fit".to_owned(), "require".into());
         }

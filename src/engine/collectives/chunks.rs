@@ -12,7 +12,8 @@ use crate::ids::{RunCell, RunIndex, SharedStage};
 use chakram_base::ids::{NodeIndex, Position, StageIndex};
 use chakram_base::units::Time;
 use chakram_hardware::collective::{LinePosition, ScriptEvent, SendStep};
-use chakram_hardware::network::{NetworkBackend, NetworkMessage};
+use chakram_hardware::network::{MessageTurn, NetworkBackend, NetworkMessage};
+use chakram_hardware::topology::SwitchingMode;
 use chakram_hardware::topology::Topology;
 
 /// Last stage with an order of its own in a message's content key, which has 27 bits; later stages are alike in it.
@@ -299,10 +300,11 @@ impl<M: CollectiveModel> ChunkExecutor<'_, M> {
             _ => phase.size - 1 - step.to,
         };
         let to = phase.position(position, to);
+        let receiver = at.cell.moved(position, to);
         let op = fabric.op(InFlightOp::Step {
             run: at.run,
             from: at.cell,
-            to: at.cell.moved(position, to),
+            to: receiver,
             stage: shared,
             recv_posted: step.recv_posted,
         });
@@ -330,6 +332,15 @@ impl<M: CollectiveModel> ChunkExecutor<'_, M> {
             tell_injected: state.leaving,
             sole_sender: !self.backend.is_paced(assignment),
             order: u32::from(number.0.min(LAST_ORDER)) << POSITION_BITS | position.0,
+            // In step with the closed forms: on a sub-grid with ideal switching, whatever reaches a port first is first.
+            turn: if group.extent.regular && topology.switching() == SwitchingMode::IDEAL {
+                MessageTurn::default()
+            } else {
+                MessageTurn {
+                    strand: receiver.0,
+                    step: u64::from(number.0) << 32 | u64::from(step.recv_posted),
+                }
+            },
         };
         if fabric.needs_requests() {
             let asked = progress.take_deferred(at.cell, shared, taken + 1, true) > 0;

@@ -15,7 +15,7 @@ use crate::ids::RunCell;
 use chakram_base::ids::Position;
 use chakram_base::units::{BufferShare, Time};
 use chakram_hardware::collective::{ScriptAction, ScriptEvent, ScriptPlayer};
-use chakram_hardware::network::{NetworkBackend, NetworkMessage};
+use chakram_hardware::network::{MessageTurn, NetworkBackend, NetworkMessage};
 
 impl<M: CollectiveModel> ChunkExecutor<'_, M> {
     /// Delivers a script event to the member of `cell`, and carries out the actions that follow.
@@ -158,6 +158,7 @@ impl<M: CollectiveModel> ChunkExecutor<'_, M> {
             tell_injected: !self.settings.sends_end_on_arrival,
             sole_sender: false,
             order: part.min(u32::from(LAST_ORDER)) << POSITION_BITS | from.0,
+            turn: MessageTurn::default(),
         };
         let key = (ends.0.0, run.number + 1, run.sequence, 0, part.into());
         fabric.submit::<M::Order>(now, key, message, effects);

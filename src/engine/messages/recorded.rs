@@ -9,14 +9,16 @@ use crate::plan::NONE;
 use chakram_base::ids::NodeIndex;
 use chakram_base::units::Time;
 
-/// Schedules the end of a node after its own duration.
-fn end(
+/// Begins a node that waits for nobody any more: it ends after its own duration.
+fn begin(
     flow: &Dataflow<'_>,
     effects: &mut Effects,
     now: Time,
     (instance, node): (InstanceIndex, NodeIndex),
 ) {
-    let end = now + flow.instance(instance).duration(node);
+    let running = flow.instance(instance);
+    effects.begin(running.id, node);
+    let end = now + running.duration(node);
     effects.end_at(end, instance, node);
 }
 
@@ -42,11 +44,11 @@ impl Messages<'_> {
                 (state.posted, state.waiter) = (node.0 + 1, instance);
             }
             if let Some(receive) = receive {
-                end(flow, effects, now, (waiter, NodeIndex(receive)));
+                begin(flow, effects, now, (waiter, NodeIndex(receive)));
             }
         }
         if !waits {
-            end(flow, effects, now, (instance, node));
+            begin(flow, effects, now, (instance, node));
         }
     }
 
@@ -68,11 +70,11 @@ impl Messages<'_> {
                 (state.posted, state.waiter) = (node.0 + 1, instance);
             }
             if let Some(send) = send {
-                end(flow, effects, now, (waiter, NodeIndex(send)));
+                begin(flow, effects, now, (waiter, NodeIndex(send)));
             }
         }
         if !waits {
-            end(flow, effects, now, (instance, node));
+            begin(flow, effects, now, (instance, node));
         }
     }
 }

@@ -102,10 +102,12 @@ impl ReplayPlan {
         let dimensions_of = machine.topology().dimensions();
         // Rings and meshes have links to either side instead of ports.
         let wired = |d: usize| dimensions_of.get(d).is_some_and(|of| !of.shape.has_ports());
-        let sided = if extent.regular {
-            extent.phases.iter().any(|phase| wired(phase.dimension))
+        let sides = if extent.regular {
+            let mut phases = extent.phases.iter();
+            1 + u32::from(phases.any(|phase| wired(phase.dimension)))
         } else {
-            (0..dimensions_of.len()).any(wired)
+            // Messages of the one line cross any dimension, and members have ports in each.
+            2 * dimensions_of.len() as u32
         };
         GroupPlan {
             id,
@@ -116,7 +118,7 @@ impl ReplayPlan {
                 .filter(|m| self.instance_of[m.index()] != NONE)
                 .count() as u32,
             paths: paths.collect(),
-            sides: 1 + u32::from(sided),
+            sides,
             extent,
             members,
             calls: Arc::default(),

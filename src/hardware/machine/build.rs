@@ -73,6 +73,7 @@ pub(super) fn machine(
         collective_protocols: network.protocols,
         pipeline: collectives::pipeline(&root)?,
         scalable: network.scalable,
+        rank_domain: network.rank_domain,
         classes,
         class_of,
         remote,

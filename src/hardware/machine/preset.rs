@@ -111,12 +111,11 @@ pub fn for_ranks(name: &str, ranks: u32) -> Result<Machine, MachineError> {
     let source = source(name)?;
     let machine = Machine::parse(&source.text, &source.file)?;
     let dimensions = machine.topology().dimensions();
-    let Some((outermost, inner)) = dimensions.split_last().filter(|_| machine.scalable()) else {
+    let Some(outermost) = dimensions.last().filter(|_| machine.scalable()) else {
         return Ok(machine);
     };
-    let unit: u32 = inner.iter().map(|dimension| dimension.size).product();
-    let size = ranks.div_ceil(unit.max(1));
-    if size == outermost.size {
+    let size = machine.outermost_size_for(ranks.into());
+    if size == u128::from(outermost.size) {
         return Ok(machine);
     }
     let scaled = format!("{}x{size}", machine.name());
@@ -134,7 +133,7 @@ pub fn is_preset(name: &str) -> bool {
 /// Returns the name under which the machine `name` holds `ranks`: itself, or `PRESETxN` for a preset that comes in sizes.
 /// `None` if there is none, or no such machine.
 pub fn name_for_ranks(name: &str, ranks: u32) -> Option<String> {
-    let holds = |machine: &Machine| machine.topology().npus() >= ranks;
+    let holds = |machine: &Machine| machine.max_ranks() >= ranks;
     if Machine::load(name).is_ok_and(|machine| holds(&machine)) {
         return Some(name.to_owned());
     }

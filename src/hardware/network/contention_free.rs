@@ -1,29 +1,44 @@
 //! Contention-free: operations do not contend with one another; within one operation, ports do.
 //!
-//! An NPU sends one message of an operation at a time and receives one at a time through each of its ports, both at
-//! the bandwidth of the path. Operations open a port for each member and dimension, or two where it is wired to
-//! neighbours on either side. With α from the departure of the first byte to its arrival, devices on the path
-//! included ([`NetworkPath::first_byte`](crate::topology::Path::first_byte)), and serialization s, a message submitted
-//! at t to a port whose egress is free at e and whose receiver's ingress is free at i
+//! A port sends one message of an operation at a time and receives one at a time. Operations open a port for each member
+//! and dimension, or two where it is wired to neighbours on either side, as [`ports`](super::PortNetwork) has them for all
+//! operations; a message leaves through that of the first dimension that it crosses and enters through that of the last.
+//! In between it meets only messages of the same operation from the same NPU to the same NPU. With α from the departure of
+//! the first byte to its arrival, devices on the path included
+//! ([`NetworkPath::first_byte`](crate::topology::Path::first_byte)), and serialization s on the slowest link of the path, s_e
+//! on the first and s_i on the last, a message submitted at t to a port whose egress is free at e and whose receiver's ingress
+//! is free at i
 //!
-//! - begins to leave at b = max(t, e) and has left at b + s,
-//! - begins to arrive at max(b + α, i) and has arrived s later.
+//! - begins to leave at b = max(t, e), has left at b + s, and holds the egress until b + s_e,
+//! - enters from c = max(b + α, i) on, holds the ingress until c + s_i, and has arrived at max(c + s_i, b + α + s).
+//!
+//! A message that comes before its turn ([`MessageTurn`](super::MessageTurn)) delays none that its receiver takes before it.
+//! Where both links at the ends are faster than the slowest one, b + α is at least s after that of the message before it
+//! between the same NPUs. Every model with contention has these servers and more, so none is faster than this one.
 //!
 //! Each port is two busy-until calendars, so a message costs constant time and no queue. The ingress serves messages
 //! in the order in which their first bytes reach it, ties by [`NetworkMessage::order`]. If all messages that enter a
 //! port come from one sender, that is the order of submission and the end is known at once; otherwise it is determined
 //! when the first byte arrives.
 
+use super::contended::ContentionScope;
+use super::contended::route::{link, route};
 use super::{
-    DeliveryNotice, EventScheduler, NetworkBackend, NetworkEvent, NetworkMessage, PortRange,
+    DeliveryNotice, EventScheduler, MessageTurn, NetworkBackend, NetworkEvent, NetworkMessage,
+    PortRange,
 };
 use crate::topology::{LinePattern, Topology};
-use chakram_base::units::{Span, Time};
+use chakram_base::ids::Npu;
+use chakram_base::units::{Bandwidth, Span, Time};
+use std::collections::BTreeMap;
 
 #[derive(Clone, Copy, Debug, Default)]
 struct PortCalendar {
     egress: Time,
     ingress: Time,
+    /// Turn of the message that entered last, and when the ingress was free of the others.
+    last: MessageTurn,
+    others: Time,
 }
 
 /// A message that has left and whose first byte is not there yet.
@@ -31,6 +46,9 @@ struct PortCalendar {
 struct ArrivingMessage {
     to: u32,
     serialization: Span,
+    /// How much longer its last byte takes than through the port alone.
+    tail: Span,
+    turn: MessageTurn,
 }
 
 /// The model's state: the calendars of the open ports.
@@ -40,6 +58,8 @@ pub struct ContentionFreeNetwork<'a> {
     /// By op; only messages that share their receiver's port are here.
     arriving: Vec<ArrivingMessage>,
     calendars: Vec<PortCalendar>,
+    /// By port of the sender and receiver, where neither end is the slowest: when the slowest link is free.
+    bottlenecks: BTreeMap<(u32, Npu), Time>,
     /// First ports of closed ranges by their size: operations of one size come over and over.
     closed: Vec<(u32, Vec<u32>)>,
 }
@@ -51,6 +71,7 @@ impl<'a> ContentionFreeNetwork<'a> {
             topology,
             arriving: Vec::new(),
             calendars: Vec::new(),
+            bottlenecks: BTreeMap::new(),
             closed: Vec::new(),
         }
     }
@@ -81,6 +102,10 @@ impl NetworkBackend for ContentionFreeNetwork<'_> {
     }
 
     fn close(&mut self, ports: PortRange) {
+        if !self.bottlenecks.is_empty() {
+            let own = ports.first..ports.first + ports.count;
+            self.bottlenecks.retain(|(port, _), _| !own.contains(port));
+        }
         match self
             .closed
             .iter_mut()
@@ -98,27 +123,42 @@ impl NetworkBackend for ContentionFreeNetwork<'_> {
             .path
             .or_else(|| self.topology.path(a, b))
             .expect("a message goes from one NPU to another");
-        let serialization = path.bandwidth.serialization(message.amount);
+        let slowest = path.bandwidth.serialization(message.amount);
+        // Messages of one path are those of one dimension, or all between the same two NPUs.
+        let [out, into] = match message.path {
+            Some(_) => [slowest; 2],
+            None => end_links(self.topology, message.ends)
+                .map(|link| link.serialization(message.amount)),
+        };
         let egress = &mut self.calendars[message.from.0 as usize].egress;
         let begin = now.max(*egress);
-        let injected = begin + serialization;
-        *egress = injected;
+        *egress = begin + out;
         if message.tell_injected {
-            agenda.schedule(injected, NetworkEvent::Injected(message.op));
+            agenda.schedule(begin + slowest, NetworkEvent::Injected(message.op));
         }
-        let first_byte = begin + path.first_byte(message.amount);
+        let mut passes = begin;
+        if slowest > out.max(into) {
+            let key = (message.from.0, message.ends.1);
+            let free = self.bottlenecks.entry(key).or_insert(begin);
+            passes = begin.max(*free);
+            *free = passes + slowest;
+        }
+        let first_byte = passes + path.first_byte(message.amount);
+        let arriving = ArrivingMessage {
+            to: message.to.0,
+            serialization: into,
+            tail: slowest - into,
+            turn: message.turn,
+        };
         if message.sole_sender {
-            let delivered = self.enter(first_byte, message.to.0, serialization);
+            let delivered = self.enter(first_byte, arriving);
             agenda.schedule(delivered, NetworkEvent::Delivered(message.op));
         } else {
             let op = message.op as usize;
             if op >= self.arriving.len() {
                 self.arriving.resize(op + 1, ArrivingMessage::default());
             }
-            self.arriving[op] = ArrivingMessage {
-                to: message.to.0,
-                serialization,
-            };
+            self.arriving[op] = arriving;
             let (order, op) = (message.order, message.op);
             agenda.schedule(first_byte, NetworkEvent::FirstByte { order, op });
         }
@@ -136,8 +176,7 @@ impl NetworkBackend for ContentionFreeNetwork<'_> {
             NetworkEvent::Injected(op) => notices.push(DeliveryNotice::Injected(op)),
             NetworkEvent::Delivered(op) => notices.push(DeliveryNotice::Delivered(op)),
             NetworkEvent::FirstByte { op, .. } => {
-                let ArrivingMessage { to, serialization } = self.arriving[op as usize];
-                let delivered = self.enter(now, to, serialization);
+                let delivered = self.enter(now, self.arriving[op as usize]);
                 if delivered == now {
                     // Nothing follows the first byte, so it takes no further round either.
                     notices.push(DeliveryNotice::Delivered(op));
@@ -153,21 +192,44 @@ impl NetworkBackend for ContentionFreeNetwork<'_> {
 }
 
 impl ContentionFreeNetwork<'_> {
-    /// Arrival time of a message whose first byte is at port `to` at `first_byte`.
+    /// Arrival time of a message whose first byte is at its port at `first_byte`.
     #[inline]
-    fn enter(&mut self, first_byte: Time, to: u32, serialization: Span) -> Time {
-        let ingress = &mut self.calendars[to as usize].ingress;
-        *ingress = first_byte.max(*ingress) + serialization;
-        *ingress
+    fn enter(&mut self, first_byte: Time, message: ArrivingMessage) -> Time {
+        let port = &mut self.calendars[message.to as usize];
+        let MessageTurn { strand, step } = port.last;
+        let is_early = strand == message.turn.strand && step > message.turn.step;
+        let free = if is_early { port.others } else { port.ingress };
+        let end = first_byte.max(free) + message.serialization;
+        if is_early {
+            port.others = end;
+            port.ingress = end.max(port.ingress);
+        } else {
+            (port.others, port.ingress, port.last) = (port.ingress, end, message.turn);
+        }
+        end.max(first_byte + message.serialization + message.tail)
     }
+}
+
+/// Rates of the first and the last link between two NPUs.
+#[inline]
+fn end_links(topology: &Topology, (a, b): (Npu, Npu)) -> [Bandwidth; 2] {
+    if topology.tiles().is_none() {
+        return topology
+            .end_ports(a, b)
+            .map(|(dimension, _)| topology.link(dimension));
+    }
+    // Links between dies are of another rate than those inside.
+    let mut hops = route(ContentionScope::Links, (a.into(), b.into()), topology);
+    let first = hops.next().expect("a message goes from one NPU to another");
+    let last = hops.last().unwrap_or(first);
+    [first, last].map(|hop| link(hop.place, topology).0)
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
     use crate::topology::NetworkPath;
-    use chakram_base::ids::Npu;
-    use chakram_base::units::{Bandwidth, BufferShare, Span};
+    use chakram_base::units::BufferShare;
 
     #[derive(Default)]
     struct Log(Vec<(u64, NetworkEvent)>);
@@ -231,6 +293,7 @@ mod tests {
                 tell_injected: true,
                 sole_sender,
                 order: 0,
+                turn: Default::default(),
             };
             network.submit(Time::ZERO, &message, &mut log);
         };
@@ -280,6 +343,7 @@ mod tests {
                     tell_injected: false,
                     sole_sender: false,
                     order: order[op as usize],
+                    turn: Default::default(),
                 };
                 network.submit(Time::ZERO, &message, &mut log);
             }

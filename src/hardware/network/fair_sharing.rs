@@ -5,9 +5,11 @@
 //! messages that pass it, and the others continue to rise. Rates change when a message begins or has left, and are
 //! constant in between. It is delivered a latency after its last byte has left: alone after
 //!
-//! T = Σα + m / min(B / part),
+//! T = Σα + Σγ + m / min(B / part),
 //!
-//! in which the minimum is over the links of its way. That is what flows of a transport that shares links fairly do; no
+//! in which the minimum is over the links of its way, and γ the serialization of a segment ([`SwitchingMode`]) at the rate of a
+//! link, on all links but one of the slowest: zero with ideal cut-through, and that of the message where dimensions store and
+//! forward. Devices that wait for a segment thus delay a message, and take no part of a link. That is what flows of a transport that shares links fairly do; no
 //! queue, no packet and no acknowledgement is modelled.
 //!
 //! On links of a machine's own ([`Topology::graph`]) whose devices store and forward, a message passes one link after
@@ -29,13 +31,16 @@ use super::{
 use crate::topology::link_graph::{DirectedLink, LinkGraph, LinkPart};
 use crate::topology::{LinePattern, SwitchingMode, Topology};
 use chakram_base::ids::{EndpointId, Npu};
-use chakram_base::units::{BufferShare, Span, Time};
+use chakram_base::units::{BufferShare, InverseRate, Span, Time};
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
 /// Relative difference below which rates are equal: sums in another order may differ in their last bits, and equal
 /// rates must be fixed together.
 const ALIKE: f64 = 1.0 + 1e-9;
+
+/// In seconds.
+const HALF_PICOSECOND: f64 = 0.5e-12;
 
 /// A message, load or store in flight whose bytes have not all left.
 #[derive(Clone, Copy, Debug)]
@@ -61,6 +66,16 @@ struct MessageStream {
     fixed: bool,
 }
 
+/// Way between two endpoints.
+#[derive(Clone, Copy, Debug)]
+struct StreamWay {
+    /// Range in [`FairSharingNetwork::ways`].
+    links: (u32, u32),
+    latency: Span,
+    /// Inverse rate of the links at which a device waits for a segment.
+    others: InverseRate,
+}
+
 /// A link in the course of a settlement.
 #[derive(Clone, Copy, Debug, Default)]
 struct LinkShare {
@@ -84,7 +99,7 @@ pub struct FairSharingNetwork<'a> {
     between: BTreeMap<u32, MessageStream>,
     /// Links of all ways that were used.
     ways: Vec<LinkPart>,
-    way_of: BTreeMap<(EndpointId, EndpointId), ((u32, u32), Span)>,
+    way_of: BTreeMap<(EndpointId, EndpointId), StreamWay>,
     streams: Vec<MessageStream>,
     /// Instant of the last settlement.
     settled: Time,
@@ -117,13 +132,20 @@ impl<'a> FairSharingNetwork<'a> {
         })
     }
 
-    fn way(&mut self, ends: (EndpointId, EndpointId)) -> ((u32, u32), Span) {
+    fn way(&mut self, ends: (EndpointId, EndpointId)) -> StreamWay {
         let (topology, graph, ways) = (self.topology, &self.graph, &mut self.ways);
         *self.way_of.entry(ends).or_insert_with(|| {
             let route = topology.route_between(graph, ends);
             let first = ways.len() as u32;
             ways.extend(route.links);
-            ((first, ways.len() as u32), route.latency)
+            // Links of a machine's own cut through without segments, or store each message link by link.
+            let path = topology.path_between(ends);
+            let path = path.filter(|_| topology.graph().is_none());
+            StreamWay {
+                links: (first, ways.len() as u32),
+                latency: route.latency,
+                others: path.map_or(InverseRate::ZERO, |path| path.others),
+            }
         })
     }
 
@@ -135,7 +157,13 @@ impl<'a> FairSharingNetwork<'a> {
         (ends, amount): ((EndpointId, EndpointId), BufferShare),
         agenda: &mut impl EventScheduler,
     ) {
-        let (way, latency) = self.way(ends);
+        let StreamWay {
+            links: way,
+            latency,
+            others,
+        } = self.way(ends);
+        let segment = self.topology.switching().segment(amount);
+        let latency = latency + others.serialization(segment);
         let size = amount.bytes as f64 / amount.parts as f64;
         let stream = MessageStream {
             op,
@@ -185,7 +213,8 @@ impl<'a> FairSharingNetwork<'a> {
         self.settled = now;
         self.streams.retain_mut(|stream| {
             stream.left -= stream.rate * elapsed;
-            if stream.leaves > now {
+            // Ties are of bytes: one of which less is left than passes in half a picosecond has left, whatever was rounded.
+            if stream.leaves > now && stream.left > stream.rate * HALF_PICOSECOND {
                 return true;
             }
             if stream.tells {
@@ -299,7 +328,7 @@ impl NetworkBackend for FairSharingNetwork<'_> {
 
     fn uncontended(&self, (a, b): (Npu, Npu), amount: BufferShare) -> Option<Span> {
         if !self.stores {
-            return Some(self.graph.path(a, b, SwitchingMode::IDEAL)?.time(amount));
+            return Some(self.topology.path(a, b)?.time(amount));
         }
         // Rounded link by link, as messages pass.
         let size = amount.bytes as f64 / amount.parts as f64;

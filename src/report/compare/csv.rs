@@ -2,6 +2,7 @@
 
 use super::{MachineColumn, MachineComparison};
 use crate::Report;
+use crate::TimeCategory;
 use crate::csv::{CsvCell, CsvColumn, CsvRows, decimal};
 use crate::memory::fullest;
 use crate::report_csv::{CsvTable, of_reports};
@@ -67,17 +68,22 @@ fn columns<'a>(remembers: bool) -> Vec<ComparisonColumn<'a>> {
         ("difference_percent", |_, column| {
             of(column, |report| decimal(report.difference(), 4))
         }),
-        ("compute_ps", |_, column| part(column, 0)),
-        ("communication_ps", |_, column| part(column, 1)),
-        ("memory_ps", |_, column| part(column, 2)),
-        ("host_ps", |_, column| part(column, 3)),
-        ("idle_ps", |_, column| part(column, 4)),
+        ("compute_ps", |_, column| {
+            part(column, TimeCategory::Compute)
+        }),
+        ("communication_ps", |_, column| {
+            part(column, TimeCategory::Communication)
+        }),
+        ("memory_ps", |_, column| part(column, TimeCategory::Memory)),
+        ("host_ps", |_, column| part(column, TimeCategory::Host)),
+        ("idle_ps", |_, column| part(column, TimeCategory::Idle)),
         ("communicating_ps", |_, column| {
             of(column, |report| report.mean_communicating.into())
         }),
         ("exposed_waiting_ps", |_, column| {
             of(column, |report| report.exposed_waiting().into())
         }),
+        ("bubble_ps", |_, column| part(column, TimeCategory::Bubble)),
     ];
     let memory: [ComparisonColumn<'a>; 2] = [
         ("peak_memory_bytes", |_, column| {
@@ -105,6 +111,6 @@ fn of<'r>(
     column.result.as_ref().map_or(CsvCell::Empty, field)
 }
 
-fn part<'r>(column: &'r MachineColumn<'_>, part: usize) -> CsvCell<'r> {
-    of(column, |report| report.mean_parts[part].into())
+fn part<'r>(column: &'r MachineColumn<'_>, part: TimeCategory) -> CsvCell<'r> {
+    of(column, |report| report.mean_parts[part as usize].into())
 }

@@ -16,11 +16,15 @@ const STAYS: f64 = 1.0;
 /// A line, and how far it is indented.
 pub(super) type IndentedLine = (usize, String);
 
-/// The whole explanation: one line that says how much, then the parts.
-pub(super) fn explain(why: &MakespanExplanation, first: &str, other: &str) -> Vec<IndentedLine> {
+/// The whole explanation: one line that says how much, then the parts; `same` says why where nothing moved.
+pub(super) fn explain(
+    why: &MakespanExplanation,
+    (first, other): (&str, &str),
+    same: impl FnOnce() -> String,
+) -> Vec<IndentedLine> {
     let mut lines = vec![(0, format!("{first} → {other}: {}", verdict(&why.makespan)))];
     if why.parts.iter().all(|(_, change)| change.more() == 0) {
-        lines.push((1, "nothing moved: every part takes as long".to_owned()));
+        lines.push((1, same()));
         return lines;
     }
     let longer = why.makespan.before.max(why.makespan.after);
@@ -39,6 +43,7 @@ pub(super) fn explain(why: &MakespanExplanation, first: &str, other: &str) -> Ve
         let details = match part {
             TimeCategory::Compute | TimeCategory::Memory => operators(why, *part),
             TimeCategory::Communication => communication(why),
+            TimeCategory::Bubble => vec![bubble(why)],
             TimeCategory::Host => vec![host(why)],
             TimeCategory::Idle => vec![idle(why)],
         };
@@ -166,12 +171,12 @@ pub(super) fn of_group(moved: &CommChange) -> String {
     } else {
         let [under_way, instead_of] = [after, before].map(|side| side.mean.transferring);
         let times = instead(&under_way.to_string(), &instead_of.to_string(), "");
-        texts.push(format!("active for {times}"));
+        texts.push(format!("transfer for {times}"));
     }
     if let Some(text) = hides(before, after) {
         texts.push(text);
     }
-    let waiting = moved.of(|side| side.mean.exposed_waiting);
+    let waiting = moved.of(|side| side.mean.exposed_waiting - side.mean.bubble);
     if waiting != SpanChange::default() {
         let latest = after.latest.map(|(rank, share)| {
             let share = units::percent(share);
@@ -203,6 +208,19 @@ fn instead(after: &str, before: &str, unit: &str) -> String {
     } else {
         format!("{after} instead of {before}{unit}")
     }
+}
+
+/// Transfers between stages lengthen a bubble no more than their part of it: the rest follows from what other stages do.
+fn bubble(why: &MakespanExplanation) -> String {
+    let transfer = why
+        .communication
+        .iter()
+        .filter(|moved| moved.kind.is_none());
+    let transfer = sum(transfer.map(|moved| moved.of(|side| side.mean.transferring)));
+    format!(
+        "waiting for other stages, which follows from what they do; transfers between ranks {}",
+        from_to(&transfer)
+    )
 }
 
 fn host(why: &MakespanExplanation) -> String {
@@ -239,16 +257,21 @@ fn stays(why: &MakespanExplanation) -> Vec<String> {
         ("compute", why.part(TimeCategory::Compute)),
         (
             "exposed waiting",
-            exposed(true, |mean| mean.exposed_waiting),
+            exposed(true, |mean| mean.exposed_waiting - mean.bubble),
         ),
         (
             "exposed transfer",
             exposed(true, |mean| mean.exposed_transferring),
         ),
         (
+            "exposed waiting for messages",
+            exposed(false, |mean| mean.exposed_waiting - mean.bubble),
+        ),
+        (
             "exposed messages",
             exposed(false, |mean| mean.exposed_transferring),
         ),
+        ("pipeline bubble", why.part(TimeCategory::Bubble)),
         ("memory", why.part(TimeCategory::Memory)),
         ("host", why.part(TimeCategory::Host)),
         ("idle", why.part(TimeCategory::Idle)),
@@ -286,6 +309,7 @@ mod tests {
                 exposed_waiting: Span::from_us(waiting),
                 transferring: Span::from_us(transfer),
                 exposed_transferring: Span::from_us(exposed),
+                bubble: Span::ZERO,
             },
             transfer: Span::from_us(transfer),
             bus: Some(bus),
@@ -350,7 +374,7 @@ mod tests {
             host: us(12_000, 12_000),
             after_last: us(0, 0),
         };
-        let lines = explain(&why, "a", "b");
+        let lines = explain(&why, ("a", "b"), || unreachable!("parts moved"));
         let text = |(indent, text): &IndentedLine| (*indent, text.clone());
         let found: Vec<_> = lines.iter().map(text).collect();
         let expected = [
@@ -380,9 +404,9 @@ mod tests {
             host: us(0, 0),
             after_last: us(0, 0),
         };
-        let lines = explain(&why, "a", "b");
+        let lines = explain(&why, ("a", "b"), || "because".to_owned());
         assert_eq!(lines[0].1, "a → b: the same makespan, 5.000 us");
-        assert_eq!(lines[1].1, "nothing moved: every part takes as long");
+        assert_eq!(lines[1].1, "because");
         assert_eq!(lines.len(), 2);
     }
 }

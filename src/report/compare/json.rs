@@ -4,6 +4,7 @@
 //! machine against the first that has a report.
 
 use super::csv::status;
+use super::differences::reason;
 use super::explanation::explain;
 use super::{
     ChargedTime, CommChange, CommOnMachine, MachineColumn, MachineComparison, MakespanExplanation,
@@ -105,14 +106,14 @@ pub struct AgainstRow {
         any(test, feature = "schema"),
         schemars(with = "by_part::Parts<ChangeRow>")
     )]
-    mean: [ChangeRow; 5],
+    mean: [ChangeRow; TimeCategory::COUNT],
     after_last_node: ChangeRow,
     communication: Vec<CommunicationRow>,
     explanation: Vec<String>,
 }
 
 /// A duration on both machines.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(any(test, feature = "schema"), derive(schemars::JsonSchema))]
 struct ChangeRow {
     before_ps: Span,
@@ -140,6 +141,8 @@ struct SideRow {
     mean_exposed_waiting_ps: Span,
     mean_transferring_ps: Span,
     mean_exposed_transferring_ps: Span,
+    #[serde(default)]
+    mean_bubble_ps: Span,
     overlapped_share_of_transfer: Option<f64>,
     transfer_ps: Span,
     waited_ps_mean_of_members: Span,
@@ -189,7 +192,9 @@ fn row(
     let lines = if std::ptr::eq(first, report) {
         Vec::new()
     } else {
-        explain(&why, &column.name, &other.name)
+        explain(&why, (&column.name, &other.name), || {
+            reason(column.machine, other.machine)
+        })
     };
     let words = lines.into_iter();
     let words = words.map(|(indent, text)| format!("{}{text}", "  ".repeat(indent)));
@@ -232,12 +237,14 @@ fn side(side: &CommOnMachine) -> SideRow {
         exposed_waiting,
         transferring,
         exposed_transferring,
+        bubble,
     } = side.mean;
     SideRow {
         mean_waiting_ps: waiting,
         mean_exposed_waiting_ps: exposed_waiting,
         mean_transferring_ps: transferring,
         mean_exposed_transferring_ps: exposed_transferring,
+        mean_bubble_ps: bubble,
         overlapped_share_of_transfer: side.hidden(),
         transfer_ps: side.transfer,
         waited_ps_mean_of_members: side.waited,

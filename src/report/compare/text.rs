@@ -1,6 +1,7 @@
 //! The comparison for people: at most 100 columns.
 
 use super::csv::status;
+use super::differences::reason;
 use super::explanation::{explain, percent};
 use super::{MachineColumn, MachineComparison, MakespanExplanation};
 use crate::Report;
@@ -189,17 +190,11 @@ fn table(
             continue;
         }
         row(name, &|report| with_share(report, time(report)));
-        if *part == TimeCategory::Communication && some(&Report::exposed_waiting) {
+        if *part == TimeCategory::Communication && some(&Report::waiting_for_ranks) {
             row("  waiting for ranks", &|report| {
-                with_share(report, report.exposed_waiting())
+                with_share(report, report.waiting_for_ranks())
             });
-            let messages = some(&|report| report.messages_charged.exposed());
-            let name = if messages {
-                "  transfer, messages"
-            } else {
-                "  transfer"
-            };
-            row(name, &|report| {
+            row("  transfer", &|report| {
                 with_share(report, report.exposed_transferring())
             });
         }
@@ -217,9 +212,8 @@ fn table(
             Some(under_way(report).to_string())
         });
         row("  overlapped", &|report| {
-            let exposed = report.mean_parts[TimeCategory::Communication as usize];
             let under_way = under_way(report);
-            Some(share(under_way - exposed, under_way))
+            Some(share(report.overlapped(), under_way))
         });
     }
     write!(out, "\n{}", table.text(style))
@@ -259,7 +253,9 @@ fn reasons(out: &mut String, comparison: &MachineComparison<'_>, style: TextStyl
     )?;
     for (column, report) in others {
         let why = MakespanExplanation::new(reference, report);
-        for (indent, line) in explain(&why, &first.name, &column.name) {
+        for (indent, line) in explain(&why, (&first.name, &column.name), || {
+            reason(first.machine, column.machine)
+        }) {
             let style = if indent == 0 {
                 h
             } else {

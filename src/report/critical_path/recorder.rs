@@ -96,7 +96,9 @@ impl Observer for RunRecorder<'_> {
     #[inline]
     fn began(&mut self, now: Time, instance: InstanceId, node: NodeIndex) {
         let instance = &self.relations.instances[instance.index()];
-        self.began[instance.call(node)] = now;
+        if instance.graph.kind(node) == NodeKind::Collective {
+            self.began[instance.call(node)] = now;
+        }
     }
 
     fn collective(&mut self, _: &CollectiveRecord) {}

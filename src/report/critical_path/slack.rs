@@ -113,7 +113,7 @@ pub fn rows(run: &RunRecorder<'_>, path: &[RunSegment], makespan: Time) -> Vec<S
         on_path[relations.number(RunNode { instance, node })] = true;
     }
     let near = Span(makespan.0 / 100);
-    let mut sums = [const { SlackSums::new() }; 4];
+    let mut sums = [const { SlackSums::new() }; TimeCategory::COUNT - 1];
     let mut limits = LateLimits {
         run,
         latest: huge_pages::filled(
@@ -179,12 +179,12 @@ fn slack_of(times: NodeTimes, late: Time) -> (Span, Span) {
 /// The median of each category, given the range in which it lies and the time of nodes there that leads to it: only nodes of
 /// that range are kept and compared, neighbours with the same slack as one.
 fn medians_within(
-    ranges: [Option<(usize, Span)>; 4],
+    ranges: [Option<(usize, Span)>; TimeCategory::COUNT - 1],
     limits: &LateLimits<'_>,
     on_path: &[bool],
-) -> [Option<Span>; 4] {
+) -> [Option<Span>; TimeCategory::COUNT - 1] {
     let run = limits.run;
-    let mut about = [const { Vec::new() }; 4];
+    let mut about = [const { Vec::new() }; TimeCategory::COUNT - 1];
     for instance in &run.relations.instances {
         for node in instance.graph.nodes() {
             let number = instance.number(node);
@@ -203,7 +203,7 @@ fn medians_within(
             }
         }
     }
-    let mut medians = [None; 4];
+    let mut medians = [None; TimeCategory::COUNT - 1];
     for ((median, range), nodes) in medians.iter_mut().zip(ranges).zip(&mut about) {
         *median = range.map(|(_, left)| weighted_median(nodes, left));
     }

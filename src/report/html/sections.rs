@@ -17,21 +17,36 @@ pub const ROWS: usize = 64;
 /// Rows of tables of what takes longest.
 pub const LONGEST: usize = 20;
 
+/// Series of backward passes.
+const BACKWARD: usize = 5;
+
+/// Series of a category, which are its colours: idle is grey.
+fn series_of(part: TimeCategory) -> usize {
+    match part {
+        TimeCategory::Compute => 0,
+        TimeCategory::Communication => 1,
+        TimeCategory::Memory => 2,
+        TimeCategory::Host => 3,
+        TimeCategory::Idle => 4,
+        TimeCategory::Bubble => 6,
+    }
+}
+
 /// Categories with the numbers of their series.
 fn categories() -> Vec<(usize, &'static str)> {
     TimeCategory::ALL
         .iter()
-        .map(|(part, name)| (*part as usize, *name))
+        .map(|(part, name)| (series_of(*part), *name))
         .collect()
 }
 
 /// Time by category, of the mean and of ranks; neighbours that are alike share a bar.
 pub fn breakdown(report: &Report) -> String {
     let makespan = report.outcome.makespan;
-    let parts = |times: &[Span; 5]| {
+    let parts = |times: &[Span; TimeCategory::COUNT]| {
         let named = TimeCategory::ALL.iter().zip(TimeCategory::KEYS).zip(times);
         let part = named.map(|(((part, name), key), time)| BarPart {
-            series: *part as usize,
+            series: series_of(*part),
             key,
             value: time.0,
             title: format!("{name}: {time}, {}", share(*time, makespan)),
@@ -82,12 +97,11 @@ pub fn breakdown(report: &Report) -> String {
 /// The series of an interval: its category, but backward passes stand apart from forward ones.
 fn series(span: &PictureSpan) -> usize {
     let backward = span.name.ends_with("bwd") || span.name.ends_with("recompute");
-    let category = TimeCategory::KEYS
-        .iter()
-        .position(|key| *key == span.category);
-    match category.unwrap_or(TimeCategory::Idle as usize) {
-        0 if backward => 5,
-        other => other,
+    let mut keyed = TimeCategory::ALL.iter().zip(TimeCategory::KEYS);
+    let category = keyed.find(|(_, key)| *key == span.category);
+    match category.map_or(TimeCategory::Idle, |((part, _), _)| *part) {
+        TimeCategory::Compute if backward => BACKWARD,
+        other => series_of(other),
     }
 }
 
@@ -124,12 +138,12 @@ pub fn timeline(report: &Report) -> String {
         .ranks
         .iter()
         .flat_map(|rank| &rank.spans)
-        .any(|one| series(one) == 5);
+        .any(|one| series(one) == BACKWARD);
     let mut legend = categories();
     legend.pop();
     if backward {
         legend[0].1 = "compute, forward and other";
-        legend.insert(1, (5, "compute, backward"));
+        legend.insert(1, (BACKWARD, "compute, backward"));
     }
     let of = if rows.len() < report.rows.len() {
         format!(" {} of {} ranks are drawn.", rows.len(), report.rows.len())

@@ -5,6 +5,8 @@ use super::traffic::TrafficCounter;
 use super::{MemoryCurve, PictureSpan, RankPicture, ReplayPictures, resolution};
 use crate::TimeCategory;
 use crate::memory::{EndedInstant, MemoryTracker};
+use crate::open_comms::{CommProgress, OpenComms, place};
+use crate::stages::PipelineStages;
 use crate::{CollectiveRecord, Observer, RunSegment};
 use chakram_base::ids::{NodeIndex, Rank};
 use chakram_base::units::{Bytes, Span, Time};
@@ -26,7 +28,9 @@ type SpanKey = (u8, u32);
 #[derive(Debug, Default)]
 struct DrawnRank {
     /// Nodes under way, by category.
-    active: [u32; 4],
+    active: [u32; TimeCategory::COUNT - 1],
+    /// Communications under way.
+    open: OpenComms,
     /// Name of the kernel that began last.
     kernel: u32,
     intervals: Intervals<SpanKey>,
@@ -44,6 +48,7 @@ pub struct PictureRecorder<'a> {
     numbers: BTreeMap<String, u32>,
     memory: MemoryTracker<'a>,
     traffic: TrafficCounter,
+    stages: PipelineStages<'a>,
     path: Intervals<(u32, SpanKey)>,
 }
 
@@ -55,7 +60,11 @@ impl<'a> PictureRecorder<'a> {
         let mut drawn: Vec<Option<DrawnRank>> = Vec::new();
         drawn.resize_with(count, || None);
         for i in 0..count.min(RANKS) {
-            drawn[i * count / count.min(RANKS)] = Some(DrawnRank::default());
+            let at = i * count / count.min(RANKS);
+            drawn[at] = Some(DrawnRank {
+                open: OpenComms::new(workload.graph(&workload.instances()[at])),
+                ..DrawnRank::default()
+            });
         }
         let mut this = Self {
             prepared,
@@ -64,6 +73,7 @@ impl<'a> PictureRecorder<'a> {
             numbers: BTreeMap::new(),
             memory: MemoryTracker::new(prepared),
             traffic: TrafficCounter::new(workload.ranks()),
+            stages: PipelineStages::new(prepared),
             path: Intervals::default(),
         };
         // The name of what needs none.
@@ -84,7 +94,13 @@ impl<'a> PictureRecorder<'a> {
     fn advance(&mut self, now: Time, instance: InstanceId) -> Option<&mut DrawnRank> {
         let of = self.drawn[instance.index()].as_mut()?;
         let category = of.active.iter().position(|&count| count > 0);
-        let category = category.unwrap_or(TimeCategory::Idle as usize);
+        let category = match category.unwrap_or(TimeCategory::Idle as usize) {
+            found if found == TimeCategory::Communication as usize => match of.open.charged() {
+                Some((_, CommProgress::WaitsForStage)) => TimeCategory::Bubble as usize,
+                _ => found,
+            },
+            found => found,
+        };
         let name = if category == TimeCategory::Compute as usize {
             of.kernel
         } else {
@@ -98,6 +114,20 @@ impl<'a> PictureRecorder<'a> {
         if let Some(of) = self.advance(now, instance) {
             let count = &mut of.active[category as usize];
             *count = if begins { *count + 1 } else { *count - 1 };
+        }
+    }
+
+    /// Changes the communication of a drawn rank that `node` is.
+    fn with_place(
+        &mut self,
+        instance: InstanceId,
+        node: NodeIndex,
+        change: fn(&mut OpenComms, usize),
+    ) {
+        if let Some(of) = &mut self.drawn[instance.index()] {
+            let workload = self.prepared.workload();
+            let graph = workload.graph(&workload.instances()[instance.index()]);
+            change(&mut of.open, place(graph, node, graph.kind(node)));
         }
     }
 
@@ -214,6 +244,12 @@ impl Observer for PictureRecorder<'_> {
         let workload = self.prepared.workload();
         let of = &workload.instances()[instance.index()];
         let graph = workload.graph(of);
+        if category == TimeCategory::Communication
+            && let Some(drawn) = &mut self.drawn[instance.index()]
+        {
+            let for_stage = self.stages.is_between(instance, node, kind);
+            drawn.open.start(place(graph, node, kind), 0, for_stage);
+        }
         if kind == NodeKind::Send {
             let peer = graph.messages()[graph.message_index(node)].peer;
             let bytes = graph.bytes(node);
@@ -233,7 +269,15 @@ impl Observer for PictureRecorder<'_> {
         self.held(instance, over);
         if let Some(category) = TimeCategory::of(kind) {
             self.change(now, instance, category, false);
+            if category == TimeCategory::Communication {
+                self.with_place(instance, node, OpenComms::end);
+            }
         }
+    }
+
+    fn began(&mut self, now: Time, instance: InstanceId, node: NodeIndex) {
+        self.advance(now, instance);
+        self.with_place(instance, node, OpenComms::begin);
     }
 
     fn delayed(&mut self, now: Time, instance: InstanceId, _: NodeIndex) {

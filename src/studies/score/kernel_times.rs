@@ -1,6 +1,5 @@
 //! Times of kernels by name, format, FLOPs and bytes, from the jobs in which they were recorded.
 
-use chakram_base::ids::Npu;
 use chakram_base::units::Span;
 use chakram_hardware::compute::{MeasuredKernel, MeasuredTime};
 use chakram_hardware::machine::Machine;
@@ -83,7 +82,7 @@ impl<'w> RecordedKernels<'w> {
         let mut sums = Self::default();
         for instance in workload.instances() {
             let graph = workload.graph(instance);
-            let class = machine.class(Npu(instance.rank.0));
+            let class = machine.class(machine.npu_of_rank(instance.rank.0, workload.ranks()));
             for node in graph.nodes() {
                 let span = graph.recorded(node);
                 let known = graph.captured().is_some() || span > Span::ZERO;

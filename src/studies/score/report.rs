@@ -2,6 +2,7 @@
 
 use super::{FoldFit, IntervalSummary, MeasuredRun, RefusedRun, RunTable, ScoreSummary};
 use chakram_base::units::{percent, thousands};
+use chakram_report::csv::harmless;
 use chakram_report::document::VersionedDocument;
 use chakram_report::draw;
 use chakram_report::draw::scatter::{self, ScatterPoint};
@@ -332,11 +333,9 @@ impl ScoreRows {
                 "high_s",
                 "error",
             ];
-            csv.write_record(
-                heads
-                    .into_iter()
-                    .chain(self.keys.iter().map(String::as_str)),
-            )?;
+            let keys = self.keys.iter().map(String::as_str);
+            let heads = heads.into_iter().chain(keys).map(harmless);
+            csv.write_record(heads.map(|head| head.into_owned()))?;
         }
         let [low, high] = interval.map_or([String::new(), String::new()], |ends| {
             ends.map(|seconds| seconds.to_string())
@@ -352,7 +351,8 @@ impl ScoreRows {
         ];
         let options = self.keys.iter();
         let options = options.map(|key| run.options.get(key).cloned().unwrap_or_default());
-        csv.write_record(cells.into_iter().chain(options))?;
+        let cells = cells.into_iter().chain(options);
+        csv.write_record(cells.map(|cell| harmless(&cell).into_owned()))?;
         let row = csv.into_inner().map_err(csv::IntoInnerError::into_error)?;
         out.write_all(&row)
     }

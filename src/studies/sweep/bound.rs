@@ -219,6 +219,10 @@ type KernelKey = (
 );
 
 impl NodePrices<'_> {
+    fn npu(&self, rank: u32) -> Npu {
+        self.point.machine.npu_of_rank(rank, self.ranks)
+    }
+
     fn lasts(&mut self, node: &NodeView<'_>) -> u64 {
         match node.op {
             Op::Compute {
@@ -266,11 +270,10 @@ impl NodePrices<'_> {
                     return *known;
                 }
                 let members: Vec<Npu> = match &key.0 {
-                    None => (0..self.ranks).map(Npu).collect(),
-                    Some(name) => self
-                        .groups
-                        .get(name)
-                        .map_or(Vec::new(), |ranks| ranks.iter().map(|r| Npu(*r)).collect()),
+                    None => (0..self.ranks).map(|rank| self.npu(rank)).collect(),
+                    Some(name) => self.groups.get(name).map_or(Vec::new(), |ranks| {
+                        ranks.iter().map(|r| self.npu(*r)).collect()
+                    }),
                 };
                 let last = least_time(self.point, kind, bytes, &members);
                 self.collectives.insert(key, last);
@@ -396,7 +399,9 @@ fn relaxed(
         let mut sink = RankNodes {
             prices: NodePrices {
                 point,
-                class: point.machine.class(Npu(*rank)),
+                class: point
+                    .machine
+                    .class(point.machine.npu_of_rank(*rank, job.ranks())),
                 groups: &groups,
                 ranks: job.ranks(),
                 kernels: BTreeMap::new(),
@@ -420,6 +425,8 @@ fn relaxed(
 /// Follows all ranks at once: each goes on until it needs a message that has not been sent.
 fn longest(point: &ResolvedPoint, ranks: &[u32], nodes: &[RankNodes<'_>]) -> Vec<StagePath> {
     let topology = point.machine.topology();
+    let all_ranks = nodes.first().map_or(0, |rank| rank.prices.ranks);
+    let npu = |rank| point.machine.npu_of_rank(rank, all_ranks);
     let mut ends: Vec<[Vec<u64>; 2]> = nodes
         .iter()
         .map(|rank| [vec![0; rank.lasts.len()], vec![0; rank.lasts.len()]])
@@ -473,7 +480,7 @@ fn longest(point: &ResolvedPoint, ranks: &[u32], nodes: &[RankNodes<'_>]) -> Vec
                         if path.begin == 0 && i > 0 {
                             path.begin = all[node];
                         }
-                    } else if let Some(way) = topology.path(Npu(ranks[i]), Npu(half.peer)) {
+                    } else if let Some(way) = topology.path(npu(ranks[i]), npu(half.peer)) {
                         let time = way.time(BufferShare::whole(half.bytes)).0;
                         let key = (ranks[i], half.peer, half.tag);
                         sent.entry(key)

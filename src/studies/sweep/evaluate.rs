@@ -1,7 +1,7 @@
 //! Answers to points: refused before a replay, bounded, or replayed.
 
 use super::bound::{self, PointBound};
-use super::objective::PointMeasures;
+use super::objective::{PARTS, PointMeasures};
 use super::point::{PointRefusal, ResolvedPoint, SharedParts, WorkSource};
 use super::setting::{self, Settings};
 use super::study::Study;
@@ -10,7 +10,7 @@ use chakram_base::units::Span;
 use chakram_engine::{CompiledReplay, ReplayError, RepresentativeCheck, replay_representatives};
 use chakram_jobs::Job;
 use chakram_report::tiles::TileObserver;
-use chakram_report::{self as report, BreakdownObserver, MemoryObserver, Report};
+use chakram_report::{self as report, BreakdownObserver, MemoryObserver, Report, TimeCategory};
 use chakram_trace::workload::Workload;
 use chakram_workloads::generate::{GeneratedJob, WorkloadPattern};
 use serde::{Deserialize, Serialize};
@@ -221,7 +221,7 @@ impl<'s> PointEvaluator<'s> {
 struct MeasuredReplay {
     makespan: Span,
     /// Mean times of NPUs.
-    parts_ps: [u64; 5],
+    parts_ps: [u64; PARTS.len()],
     /// The most bytes that an NPU holds, where traces say it.
     peak: Option<u64>,
     /// Whether that fits everywhere.
@@ -252,17 +252,25 @@ fn measured(
         compiled.run(observers).map_err(refused)?;
     let (times, _) = breakdown.finish(outcome.makespan);
     let count = times.len().max(1) as u128;
-    let part = |part: usize| {
+    let part = |part: TimeCategory| {
         let sum: u128 = times
             .iter()
-            .map(|time| u128::from(time.parts[part].0))
+            .map(|time| u128::from(time.parts[part as usize].0))
             .sum();
         (sum / count) as u64
     };
     let rows = memory.finish();
     let measured = MeasuredReplay {
         makespan: outcome.makespan,
-        parts_ps: std::array::from_fn(part),
+        parts_ps: [
+            TimeCategory::Compute,
+            TimeCategory::Communication,
+            TimeCategory::Memory,
+            TimeCategory::Host,
+            TimeCategory::Idle,
+            TimeCategory::Bubble,
+        ]
+        .map(part),
         peak: rows.iter().map(|row| row.peak.0).max(),
         fits: rows.iter().all(|row| row.fits),
         busy: tiles.finish(&compiled).map(|tiles| tiles.mean_busy()),

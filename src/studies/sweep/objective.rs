@@ -2,7 +2,8 @@
 
 use super::setting::Settings;
 use chakram_base::config::ConfigLiteral;
-use serde::{Deserialize, Serialize};
+use serde::de::Error as _;
+use serde::{Deserialize, Deserializer, Serialize};
 
 /// Results of a replayed point.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
@@ -11,9 +12,9 @@ pub struct PointMeasures {
     pub time_ps: u64,
     /// NPUs of the job.
     pub npus: u32,
-    /// Mean time of NPUs by part: compute, exposed communication, memory, host, idle.
-    #[serde(default)]
-    pub parts_ps: [u64; 5],
+    /// Mean time of NPUs by part, as [`PARTS`] names them. Older files have no bubble: it is exposed communication there.
+    #[serde(default, deserialize_with = "read_parts")]
+    pub parts_ps: [u64; PARTS.len()],
     /// The most bytes that an NPU holds, if traces say what they allocate.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub memory_bytes: Option<u64>,
@@ -138,7 +139,25 @@ impl SweepObjective {
 }
 
 /// Names of the parts of an NPU's time, as [`PointMeasures::parts_ps`] orders them.
-pub const PARTS: [&str; 5] = ["compute", "exposed communication", "memory", "host", "idle"];
+pub const PARTS: [&str; 6] = [
+    "compute",
+    "exposed communication",
+    "memory",
+    "host",
+    "idle",
+    "pipeline bubble",
+];
+
+/// Reads as many parts as there are; those that a file lacks are zero.
+fn read_parts<'de, D: Deserializer<'de>>(from: D) -> Result<[u64; PARTS.len()], D::Error> {
+    let found = Vec::<u64>::deserialize(from)?;
+    let mut parts = [0; PARTS.len()];
+    if found.len() > parts.len() {
+        return Err(D::Error::invalid_length(found.len(), &"6 parts at most"));
+    }
+    parts[..found.len()].copy_from_slice(&found);
+    Ok(parts)
+}
 
 impl PointMeasures {
     /// A busy time as a share of the makespan.
@@ -162,12 +181,23 @@ mod tests {
     use super::*;
 
     #[test]
+    fn parts_of_files_without_a_bubble_are_read() {
+        let read = |parts: &str| {
+            let text = format!(r#"{{"time_ps": 9, "npus": 1, "parts_ps": {parts}}}"#);
+            serde_json::from_str::<PointMeasures>(&text).map(|measures| measures.parts_ps)
+        };
+        assert_eq!(read("[1,2,3,4,5]").unwrap(), [1, 2, 3, 4, 5, 0]);
+        assert_eq!(read("[1,2,3,4,5,6]").unwrap(), [1, 2, 3, 4, 5, 6]);
+        assert!(read("[1,2,3,4,5,6,7]").is_err());
+    }
+
+    #[test]
     fn objectives_follow_from_measures_and_prices() {
         // 2 s on 4 NPUs, busy 1.5 s: 4 x (700 x 1.5 + 100 x 0.5) = 4400 J; 3.6 an hour: 3.6 x 4 x 2 / 3600 = 0.008.
         let measures = PointMeasures {
             time_ps: 2_000_000_000_000,
             npus: 4,
-            parts_ps: [1_500_000_000_000, 300_000_000_000, 0, 0, 200_000_000_000],
+            parts_ps: [1_500_000_000_000, 300_000_000_000, 0, 0, 200_000_000_000, 0],
             memory_bytes: Some(5),
             tokens: Some(8192),
             ..PointMeasures::default()

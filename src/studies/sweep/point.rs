@@ -102,9 +102,10 @@ impl ResolvedPoint {
                 };
                 let ranks = pattern.plan.ranks();
                 let machine = parts.machine(settings, ranks)?;
-                if ranks > u128::from(machine.topology().npus()) {
-                    let npus = machine.topology().npus();
-                    let detail = format!("{ranks} ranks on the {npus} NPUs of {}", machine.name());
+                let most = machine.max_ranks();
+                if ranks > u128::from(most) {
+                    let name = machine.name();
+                    let detail = format!("{ranks} ranks on {name}, which takes {most}");
                     return Err(PointRefusal::new("machine", detail));
                 }
                 let key = bind(&mut pattern.plan, &machine, settings)?;
@@ -139,11 +140,7 @@ fn edits<'s>(
 /// The text of `machine` with as many NPUs along its outermost dimension as `ranks` take, if that is scalable.
 fn scaled(machine: &Machine, text: &str, ranks: u128) -> Option<String> {
     let (outermost, inner) = machine.topology().dimensions().split_last()?;
-    let unit: u128 = inner
-        .iter()
-        .map(|dimension| u128::from(dimension.size))
-        .product();
-    let size = ranks.div_ceil(unit.max(1));
+    let size = machine.outermost_size_for(ranks);
     let path = format!("dimension.{}.size", inner.len());
     let name = ConfigLiteral::Text(format!("{}x{size}", machine.name()));
     let size = ConfigLiteral::Whole(i64::try_from(size).ok()?);
@@ -211,7 +208,7 @@ impl SharedParts {
                 parsed.map_err(|e| refuse(&e))
             };
             let mut machine = parse(&text)?;
-            if ranks > u128::from(machine.topology().npus())
+            if ranks > u128::from(machine.max_ranks())
                 && let Some(scaled) = scaled(&machine, &text, ranks)
             {
                 machine = parse(&scaled)?;

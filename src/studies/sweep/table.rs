@@ -6,6 +6,7 @@ use super::search::{RowOutcome, SweepRow};
 use super::setting;
 use super::study::Study;
 use chakram_base::units::counted;
+use chakram_report::csv::harmless;
 use chakram_report::table::{TextTable, left, right};
 use chakram_report::text::{TextStyle, paragraph};
 use serde_json::{Map, Value};
@@ -223,7 +224,8 @@ impl<'s> SweepTable<'s> {
                 RowOutcome::Answered(_) => [String::new(), String::new(), String::new()],
             };
             cells.extend([bound, reason, detail]);
-            csv.write_record(&cells).expect(grows);
+            let cells = cells.iter().map(|cell| harmless(cell).into_owned());
+            csv.write_record(cells.collect::<Vec<_>>()).expect(grows);
         }
         let bytes = csv.into_inner().expect(grows);
         String::from_utf8(bytes).expect("cells are texts")

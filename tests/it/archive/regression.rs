@@ -356,3 +356,40 @@ fn seeded_regressions_are_caught_and_nothing_else() {
         assert_eq!(check(&corpus, &["--threshold", "0%"]).0, 0);
     }
 }
+
+/// A capture of rank 0 of 16: how its absent ranks are treated is kept with the baseline, so that the check does the same.
+#[test]
+fn a_capture_of_some_ranks_has_a_baseline() {
+    let corpus = Corpus::new();
+    let capture = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/it/archive/partial");
+    corpus.ok(&["convert", "pytorch", capture, "-o", "@j/j"]);
+    let told = corpus.fails(2, &["archive", "add", "@c.etz", "@j"]);
+    assert!(told.contains("chakram archive create"), "{told}");
+    corpus.ok(&["archive", "create", "@c.etz"]);
+    corpus.ok(&["archive", "add", "@c.etz", "@j", "--name", "d"]);
+    let baseline = [
+        "archive",
+        "baseline",
+        "@c.etz",
+        "-m",
+        "dgx-h100x2",
+        "--reason",
+        "x",
+        "--",
+    ];
+    let with = |more: &[&'static str]| [&baseline[..], more].concat();
+    let told = corpus.fails(2, &with(&[]));
+    assert!(told.contains("--absent mirror"), "{told}");
+    let told = corpus.fails(2, &with(&["--absent", "mirror", "--groups", "g.json"]));
+    assert!(told.contains("--groups"), "{told}");
+    let told = corpus.fails(2, &with(&["--no-such-option"]));
+    assert_eq!(told.matches("error: ").count(), 1, "{told}");
+    let mirrored = corpus.ok(&with(&["--absent", "mirror"]));
+    let delayed = corpus.ok(&with(&["--absent", "mirror", "--delay", "0=10ms"]));
+    assert_ne!(mirrored, delayed);
+    corpus.ok(&["archive", "check", "@c.etz"]);
+    // As the replay of the traces has it.
+    let predicted = corpus.ok(&["replay", "@j", "-m", "dgx-h100x2", "--absent", "mirror"]);
+    let makespan = mirrored.trim().rsplit(": ").next().unwrap();
+    assert!(predicted.contains(makespan), "{makespan} in {predicted}");
+}

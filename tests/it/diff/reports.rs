@@ -39,7 +39,7 @@ fn parts_sum_to_the_change_of_the_makespan() {
             let more = whole(&after["makespan_ps"]) - whole(&before["makespan_ps"]);
             assert_eq!(whole(&replay["makespan_ps"]["change"]), more);
             let parts = replay["parts"].as_array().unwrap();
-            assert_eq!(parts.len(), 5);
+            assert_eq!(parts.len(), 6);
             let sum = |which: &str| -> i128 {
                 parts.iter().map(|part| whole(&part[which]["change"])).sum()
             };

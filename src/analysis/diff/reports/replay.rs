@@ -8,7 +8,7 @@ use std::cmp::Reverse;
 use std::collections::BTreeMap;
 
 /// The parts of an NPU's time, each the mean over `npus`, so rounded that they sum to the makespan.
-fn means(sums: [u128; 5], npus: usize) -> [u128; 5] {
+fn means<const N: usize>(sums: [u128; N], npus: usize) -> [u128; N] {
     let count = npus.max(1) as u128;
     let mut whole = 0;
     sums.map(|sum| {
@@ -35,7 +35,7 @@ pub(super) fn compare(first: &Report, second: &Report) -> ReplayDiff {
         .zip(report::TimeCategory::KEYS)
         .map(|(&(part, _), name)| {
             let i = part as usize;
-            let pair = |of: &[[u128; 5]; 2]| AmountChange {
+            let pair = |of: &[[u128; report::TimeCategory::COUNT]; 2]| AmountChange {
                 before: of[0][i],
                 after: of[1][i],
             };
@@ -111,6 +111,16 @@ fn behind(
                     .exposed
                     .iter()
                     .for_each(|e| add(&e.what, e.exposed.0));
+            }
+            report::TimeCategory::Bubble => {
+                let messages = report.messages_charged.bubble;
+                let collectives = report.collectives.iter();
+                let collectives = collectives.map(|row| (&*row.group, row.charged.bubble));
+                for (what, bubble) in collectives.chain([("messages between stages", messages)]) {
+                    if bubble.0 > 0 {
+                        add(what, bubble.0);
+                    }
+                }
             }
             report::TimeCategory::Idle => {
                 let makespan = report.outcome.makespan.0;

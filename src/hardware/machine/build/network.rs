@@ -1,12 +1,13 @@
 //! The `dimension` tables and that of the network: topology, an algorithm for each dimension, network model and
 //! switching.
 
+use super::super::RankDomain;
 use super::{LATENCY, SEGMENT, collective_curves, wiring};
 use crate::collective::{AlgorithmChoice, CollectiveCurve, CollectiveProtocol};
 use crate::machine::Machine;
 use crate::network::{NetworkKind, SendCompletion};
 use crate::topology::{SwitchingMode, Topology, TopologyDimension};
-use chakram_base::config::{ConfigError, ConfigTable, quoted};
+use chakram_base::config::{ConfigError, ConfigField, ConfigTable, quoted};
 use chakram_base::setting::Choice;
 use chakram_base::units::Bytes;
 
@@ -15,6 +16,7 @@ pub(super) const KEYS: &[&str] = &[
     "name",
     "shape",
     "size",
+    "ranks",
     "bandwidth",
     "latency",
     "algorithm",
@@ -46,6 +48,8 @@ pub(super) struct NetworkSection {
     /// Protocols of collectives along each dimension.
     pub protocols: Vec<Vec<CollectiveProtocol>>,
     pub scalable: bool,
+    /// The dimension of which large jobs use only part.
+    pub rank_domain: Option<RankDomain>,
 }
 
 /// Reads and checks all dimensions and the network table; `original` is the machine before an edit, if this is one.
@@ -61,6 +65,7 @@ pub(super) fn network(
     let mut curves = Vec::with_capacity(tables.len());
     let mut protocols = Vec::with_capacity(tables.len());
     let mut scalable = false;
+    let mut rank_domain = None;
     let mut npus = 1;
     for (index, table) in tables.iter().enumerate() {
         let dimension = dimension(table)?;
@@ -75,6 +80,21 @@ pub(super) fn network(
             let most = Topology::MAX_NPUS;
             let found = format!("a size that makes {npus} NPUs");
             return Err(size.refuse(found, format_args!("at most {most} in all")));
+        }
+        if let Some(field) = table.get("ranks") {
+            if index + 1 == tables.len() {
+                let found = "ranks on the outermost dimension, of which there is one";
+                return Err(field.refuse(found, "them on an inner dimension"));
+            }
+            if rank_domain.is_some() {
+                return Err(field.refuse("a second one", "`ranks` in one dimension only"));
+            }
+            rank_domain = Some(self::rank_domain(
+                &field,
+                index,
+                dimension.size,
+                npus as u32,
+            )?);
         }
         if let Some(field) = table.get("scalable") {
             scalable = field.flag()?;
@@ -125,6 +145,22 @@ pub(super) fn network(
         curves,
         protocols,
         scalable,
+        rank_domain,
+    })
+}
+
+/// Reads how many NPUs of the dimension number `index` take ranks of jobs that need several domains of `npus` NPUs.
+fn rank_domain(
+    field: &ConfigField<'_>,
+    index: usize,
+    size: u32,
+    npus: u32,
+) -> Result<RankDomain, ConfigError> {
+    let ranks = field.count(size)?;
+    Ok(RankDomain {
+        dimension: index,
+        npus,
+        used: npus / size * ranks,
     })
 }
 

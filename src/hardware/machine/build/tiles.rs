@@ -77,6 +77,7 @@ pub(super) fn tiles(
         curves: vec![Vec::new(); 2],
         protocols: vec![Vec::new(); 2],
         scalable: false,
+        rank_domain: None,
     };
     Ok((section, dram))
 }

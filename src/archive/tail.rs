@@ -1,0 +1,312 @@
+//! Bytes after the last committed segment: a segment that is being written, was not finished, or is damaged.
+//!
+//! A command that is killed leaves the first frames of a segment. So does a copy that was cut. Anything else was changed
+//! after it was written, and may be all that is left of a workload.
+
+use super::ArchiveError;
+use super::document::SegmentStart;
+use super::segment::{
+    CATALOGUE, END, END_BYTES, INDEX, MAGIC, OBJECT, START, SegmentFile, start_of,
+};
+use chakram_trace::format::escape;
+use std::fmt;
+use std::fs::File;
+use std::io::{self, BufReader, Read, Seek, SeekFrom};
+use std::path::{Path, PathBuf};
+
+/// State of a tail.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum TailState {
+    /// Another process holds the lock of writers, so it is writing the tail.
+    Growing,
+    /// It ends before its end is whole: a command was interrupted, or a copy is cut.
+    Unfinished,
+    /// It is what no interruption leaves: its end is there and does not check, or its frames do not follow one another.
+    Damaged,
+}
+
+/// Bytes after the last committed segment.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ArchiveTail {
+    /// File that has it.
+    pub file: PathBuf,
+    /// Its first byte in the file.
+    pub at: u64,
+    /// Its length.
+    pub bytes: u64,
+    /// Whether it ends before its end is whole.
+    pub(super) is_cut: bool,
+    /// Whether a writer has the lock.
+    pub(super) is_locked: bool,
+    /// Command that wrote it, if its first frame says so.
+    pub operation: Option<String>,
+    /// Workloads that the command was going to add or replace.
+    pub workloads: Vec<String>,
+}
+
+impl ArchiveTail {
+    /// Describes the `bytes` from byte `at` on of `file`.
+    pub(super) fn find(file: &SegmentFile, at: u64, bytes: u64) -> Result<Self, ArchiveError> {
+        let io = |error| ArchiveError::io(&file.path, "read", error);
+        let start = start_of(&file.read(at, bytes.min(1 << 20))?);
+        let is_cut = has_cut_segment(&file.path, at, at + bytes).map_err(io)?;
+        Ok(Self::new(&file.path, at..at + bytes, is_cut, start))
+    }
+
+    /// Builds a description.
+    pub(super) fn new(
+        file: &Path,
+        range: std::ops::Range<u64>,
+        is_cut: bool,
+        start: Option<SegmentStart>,
+    ) -> Self {
+        let (operation, workloads) = start.map_or((None, Vec::new()), |start| {
+            (Some(start.operation), start.workloads)
+        });
+        Self {
+            file: file.to_owned(),
+            at: range.start,
+            bytes: range.end - range.start,
+            is_cut,
+            is_locked: false,
+            operation,
+            workloads,
+        }
+    }
+
+    /// Returns its state.
+    pub fn state(&self) -> TailState {
+        match (self.is_locked, self.is_cut) {
+            (true, _) => TailState::Growing,
+            (_, true) => TailState::Unfinished,
+            _ => TailState::Damaged,
+        }
+    }
+
+    /// Whether bytes of it were changed after they were written.
+    pub fn is_damaged(&self) -> bool {
+        self.state() == TailState::Damaged
+    }
+
+    /// Fails if it is damaged, as a writer must not remove it. The writer has the lock itself.
+    pub(super) fn check_removable(&self) -> Result<(), ArchiveError> {
+        if self.is_cut {
+            return Ok(());
+        }
+        let unlocked = Self {
+            is_locked: false,
+            ..self.clone()
+        };
+        let found = format!(
+            "{unlocked}; nothing was written\n  try: a copy of the archive from before, or, to go on without these bytes, \
+             head -c {} {} > NEW.etz",
+            self.at,
+            self.file.display()
+        );
+        Err(ArchiveError::broken(found).in_file(&self.file))
+    }
+
+    /// Copies it into a new file in the folder of `beside`, whose name follows from that of `beside`, and returns the file.
+    pub(super) fn keep_aside(&self, beside: &Path) -> Result<PathBuf, ArchiveError> {
+        let name = beside.file_name().unwrap_or_default();
+        for number in 1u32.. {
+            let mut own = name.to_owned();
+            own.push(match number {
+                1 => ".unfinished".to_owned(),
+                n => format!(".unfinished.{n}"),
+            });
+            let path = beside.with_file_name(own);
+            let io = |error| ArchiveError::io(&path, "write", error);
+            let mut out = match File::create_new(&path) {
+                Err(error) if error.kind() == io::ErrorKind::AlreadyExists => continue,
+                file => file.map_err(io)?,
+            };
+            let copied = File::open(&self.file).and_then(|mut file| {
+                file.seek(SeekFrom::Start(self.at))?;
+                io::copy(&mut file.take(self.bytes), &mut out)?;
+                out.sync_all()
+            });
+            if let Err(error) = copied {
+                let _ = std::fs::remove_file(&path);
+                return Err(io(error));
+            }
+            return Ok(path);
+        }
+        unreachable!("one of 2^32 names is free")
+    }
+}
+
+impl fmt::Display for ArchiveTail {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { at, bytes, .. } = self;
+        let operation = self.operation.as_deref().unwrap_or("segment");
+        write!(f, "{bytes} bytes from byte {at} on are ")?;
+        match (self.state(), &self.operation) {
+            (TailState::Growing, _) => write!(f, "an `{}` under way", escape(operation))?,
+            (TailState::Unfinished, Some(_)) => {
+                write!(f, "an `{}` that was not finished", escape(operation))?;
+            }
+            (TailState::Unfinished, None) => write!(f, "the begin of a segment")?,
+            (TailState::Damaged, Some(_)) => write!(
+                f,
+                "an `{}` that is damaged: its end does not check",
+                escape(operation)
+            )?,
+            (TailState::Damaged, None) => write!(f, "damaged: they are no segment")?,
+        }
+        let names: Vec<String> = self.workloads.iter().map(|name| escape(name)).collect();
+        match &names[..] {
+            [] => Ok(()),
+            names => write!(f, "; not in the archive: {}", names.join(", ")),
+        }
+    }
+}
+
+/// Whether the bytes `from..to` of `path` are the first frames of a segment, cut before the end of the segment is whole.
+fn has_cut_segment(path: &Path, from: u64, to: u64) -> io::Result<bool> {
+    let mut file = BufReader::new(File::open(path)?);
+    // An end of full length is none that is missing, wherever the frames before it lead.
+    if to - from >= END_BYTES {
+        file.seek(SeekFrom::Start(to - END_BYTES))?;
+        let mut head = [0; 12];
+        file.read_exact(&mut head)?;
+        if head[..4] == MAGIC && head[8..] == END {
+            return Ok(false);
+        }
+    }
+    file.seek(SeekFrom::Start(from))?;
+    let mut frames = FrameWalk {
+        file,
+        left: to - from,
+    };
+    // Letters of frames that may come next.
+    let mut next: &[[u8; 4]] = &[START];
+    loop {
+        if next == [END] {
+            return Ok(frames.left < END_BYTES);
+        }
+        match frames.step()? {
+            Frame::Cut => return Ok(true),
+            Frame::Plain if next.contains(&OBJECT) => {}
+            Frame::Skippable(letters) if next.contains(&letters) => {
+                next = match letters {
+                    CATALOGUE => &[INDEX],
+                    INDEX => &[END],
+                    _ => &[OBJECT, CATALOGUE],
+                };
+            }
+            _ => return Ok(false),
+        }
+    }
+}
+
+/// Next frame of a tail.
+enum Frame {
+    /// It goes on past the end of the file.
+    Cut,
+    /// zstd frame.
+    Plain,
+    /// Skippable frame with these letters.
+    Skippable([u8; 4]),
+    /// Neither.
+    Unknown,
+}
+
+/// Walk from frame to frame, which reads their headers.
+struct FrameWalk {
+    file: BufReader<File>,
+    /// Bytes that are left.
+    left: u64,
+}
+
+impl FrameWalk {
+    /// Reads `N` bytes; `None` if fewer are left.
+    fn take<const N: usize>(&mut self) -> io::Result<Option<[u8; N]>> {
+        let mut bytes = [0; N];
+        if self.left < N as u64 {
+            self.left = 0;
+            return Ok(None);
+        }
+        self.file.read_exact(&mut bytes)?;
+        self.left -= N as u64;
+        Ok(Some(bytes))
+    }
+
+    /// Passes over `count` bytes; `None` if fewer are left.
+    fn skip(&mut self, count: u64) -> io::Result<Option<()>> {
+        if self.left < count {
+            self.left = 0;
+            return Ok(None);
+        }
+        self.left -= count;
+        self.file.seek_relative(count as i64)?;
+        Ok(Some(()))
+    }
+
+    fn step(&mut self) -> io::Result<Frame> {
+        const ZSTD: [u8; 4] = 0xFD2F_B528_u32.to_le_bytes();
+        let Some(magic) = self.take::<4>()? else {
+            return Ok(Frame::Cut);
+        };
+        let end = match magic {
+            MAGIC => self.skippable()?,
+            ZSTD => self.plain()?,
+            _ => Some(Frame::Unknown),
+        };
+        Ok(end.unwrap_or(Frame::Cut))
+    }
+
+    fn skippable(&mut self) -> io::Result<Option<Frame>> {
+        let Some(size) = self.take()? else {
+            return Ok(None);
+        };
+        let size = u64::from(u32::from_le_bytes(size));
+        if size < 4 {
+            return Ok(Some(Frame::Unknown));
+        }
+        let Some(letters) = self.take()? else {
+            return Ok(None);
+        };
+        if ![START, OBJECT, CATALOGUE, INDEX, END].contains(&letters) {
+            return Ok(Some(Frame::Unknown));
+        }
+        let whole = self.skip(size - 4)?;
+        Ok(whole.map(|()| Frame::Skippable(letters)))
+    }
+
+    /// Passes over a zstd frame behind its magic number (RFC 8878, 3.1.1).
+    fn plain(&mut self) -> io::Result<Option<Frame>> {
+        let Some([descriptor]) = self.take()? else {
+            return Ok(None);
+        };
+        let is_single = descriptor & 0x20 != 0;
+        let dictionary = [0, 1, 2, 4][usize::from(descriptor & 3)];
+        let size = [u64::from(is_single), 2, 4, 8][usize::from(descriptor >> 6)];
+        let checksum = u64::from(descriptor >> 2 & 1) * 4;
+        if self
+            .skip(u64::from(!is_single) + dictionary + size)?
+            .is_none()
+        {
+            return Ok(None);
+        }
+        loop {
+            let Some([a, b, c]) = self.take()? else {
+                return Ok(None);
+            };
+            let header = u32::from_le_bytes([a, b, c, 0]);
+            let length = match header >> 1 & 3 {
+                1 => 1,
+                3 => return Ok(Some(Frame::Unknown)),
+                _ => u64::from(header >> 3),
+            };
+            let is_last = header & 1 != 0;
+            let length = length + if is_last { checksum } else { 0 };
+            if self.skip(length)?.is_none() {
+                return Ok(None);
+            }
+            if is_last {
+                return Ok(Some(Frame::Plain));
+            }
+        }
+    }
+}

@@ -1,0 +1,66 @@
+//! Where ranks are placed by default on a machine whose jobs leave some NPUs of each rack free.
+
+use chakram_base::ids::Npu;
+
+/// A dimension of which jobs that need several domains use only part: racks of 72 NPUs of which jobs take 64, so that
+/// groups whose sizes are powers of two stay within a rack.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct RankDomain {
+    /// Index of the dimension.
+    pub dimension: usize,
+    /// NPUs of a domain: the product of this dimension's size and of all inner ones.
+    pub npus: u32,
+    /// NPUs of a domain that take ranks, if the job needs more than one domain.
+    pub used: u32,
+}
+
+impl RankDomain {
+    /// Returns the NPU of `rank` in a job of `ranks` ranks.
+    ///
+    /// A job that fits in one domain fills it in order. Otherwise the ranks fill the first [`Self::used`] NPUs of each
+    /// domain: rank r is on NPU `r / used * npus + r % used`.
+    pub fn npu(&self, rank: u32, ranks: u32) -> Npu {
+        if ranks <= self.npus {
+            return Npu(rank);
+        }
+        Npu(rank / self.used * self.npus + rank % self.used)
+    }
+
+    /// Returns how many domains a job of `ranks` ranks needs.
+    pub fn domains(&self, ranks: u32) -> u32 {
+        match ranks <= self.npus {
+            true => 1,
+            false => ranks.div_ceil(self.used),
+        }
+    }
+
+    /// Returns the largest job that a machine of `npus` NPUs takes.
+    pub fn max_ranks(&self, npus: u32) -> u32 {
+        match npus / self.npus {
+            0 | 1 => npus,
+            domains => (domains * self.used).max(self.npus),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const RACKS: RankDomain = RankDomain {
+        dimension: 0,
+        npus: 72,
+        used: 64,
+    };
+
+    /// 72 ranks fill a rack. Of 73, 64 are in the first rack, and rank 64 is the first of the second, NPU 72.
+    #[test]
+    fn jobs_beyond_one_rack_leave_eight_npus_of_each_free() {
+        assert_eq!(RACKS.npu(71, 72), Npu(71));
+        assert_eq!(RACKS.npu(63, 73), Npu(63));
+        assert_eq!(RACKS.npu(64, 73), Npu(72));
+        assert_eq!(RACKS.npu(127, 128), Npu(72 + 63));
+        assert_eq!([72, 73, 128, 129].map(|n| RACKS.domains(n)), [1, 2, 2, 3]);
+        assert_eq!([72, 144, 216].map(|n| RACKS.max_ranks(n)), [72, 128, 192]);
+    }
+}

@@ -1,0 +1,129 @@
+//! Stages of a pipeline, as far as the groups of a job tell them.
+//!
+//! A message is between two stages if a group of a pipeline has both ranks. Where no group of the job is a pipeline, it is
+//! if no smaller group whose role is known (tensor, data, context, expert) has both: messages go along the pipeline, and
+//! such groups within a stage or across its replicas. Without any roles, every rank that sends messages is a stage of its own.
+//! A collective is between stages if its group is of a pipeline, or sums what first and last stage share (embedding).
+
+use chakram_base::ids::{NodeIndex, Rank};
+use chakram_engine::{CompiledReplay, InstanceId};
+use chakram_trace::graph::NodeKind;
+
+/// Words of roles whose groups are whole pipelines, and of those that have members of several stages.
+const PIPELINES: [&str; 2] = ["pipeline", "pp"];
+const ACROSS: [&str; 2] = ["embedding", "embd"];
+
+/// Which ranks are in one pipeline, and which in one stage.
+#[derive(Debug)]
+pub struct PipelineStages<'a> {
+    prepared: &'a CompiledReplay<'a>,
+    /// Members of groups whose role is known, in ascending order, without those of all ranks.
+    groups: Vec<(StageRole, Vec<Rank>)>,
+    /// By rank, indices of its groups.
+    of_rank: Vec<Vec<u32>>,
+    /// Of each group of the replay, whether its members are stages.
+    across: Vec<bool>,
+    /// Whether groups say which ranks are a pipeline.
+    stated: bool,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum StageRole {
+    Pipeline,
+    Across,
+    Within,
+}
+
+impl StageRole {
+    fn of(role: &str) -> Self {
+        let role = role.to_ascii_lowercase();
+        let has = |words: [&str; 2]| {
+            let mut parts = role.split(|c: char| !c.is_ascii_alphanumeric());
+            parts.any(|part| words.contains(&part))
+        };
+        match (has(PIPELINES), has(ACROSS)) {
+            (true, _) => Self::Pipeline,
+            (_, true) => Self::Across,
+            _ => Self::Within,
+        }
+    }
+}
+
+impl<'a> PipelineStages<'a> {
+    /// Reads the roles of the groups of `prepared`.
+    pub fn new(prepared: &'a CompiledReplay<'a>) -> Self {
+        let workload = prepared.workload();
+        let is_across = |role: &String| StageRole::of(role) != StageRole::Within;
+        let across = prepared.groups().map(|group| {
+            let role = &workload.groups()[group.id.index()].role;
+            role.as_ref().is_some_and(is_across)
+        });
+        let mut stages = Self {
+            across: across.collect(),
+            prepared,
+            groups: Vec::new(),
+            of_rank: vec![Vec::new(); workload.ranks() as usize],
+            stated: false,
+        };
+        for group in workload.groups() {
+            let role = group.role.as_deref().map(StageRole::of);
+            stages.stated |= role == Some(StageRole::Pipeline);
+            let whole = group.members.len() >= workload.ranks() as usize;
+            let Some(role) = role.filter(|&role| !whole || role == StageRole::Pipeline) else {
+                continue;
+            };
+            let mut members = group.members.clone();
+            members.sort_unstable();
+            for member in &members {
+                stages.of_rank[member.index()].push(stages.groups.len() as u32);
+            }
+            stages.groups.push((role, members));
+        }
+        stages
+    }
+
+    /// Whether the partners of a send, receive or collective are other stages.
+    #[inline]
+    pub fn is_between(&self, instance: InstanceId, node: NodeIndex, kind: NodeKind) -> bool {
+        if kind == NodeKind::Collective {
+            return self.across[self.prepared.group_of(instance, node).index()];
+        }
+        let workload = self.prepared.workload();
+        let of = &workload.instances()[instance.index()];
+        let graph = workload.graph(of);
+        let peer = graph.messages()[graph.message_index(node)].peer;
+        self.are_apart(of.rank, of.peers[peer as usize])
+    }
+
+    /// Whether a message between two ranks is between stages.
+    fn are_apart(&self, one: Rank, other: Rank) -> bool {
+        let shared = |role: StageRole| {
+            let groups = self.of_rank[one.index()].iter();
+            let mut groups = groups.map(|&group| &self.groups[group as usize]);
+            groups.any(|(of, members)| *of == role && members.binary_search(&other).is_ok())
+        };
+        match self.stated {
+            true => shared(StageRole::Pipeline),
+            false => one != other && !shared(StageRole::Within),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn roles_say_whether_members_are_stages() {
+        for (role, expected) in [
+            ("pp", StageRole::Pipeline),
+            ("Pipeline parallel", StageRole::Pipeline),
+            ("embedding", StageRole::Across),
+            ("tensor", StageRole::Within),
+            ("dp_cp", StageRole::Within),
+            ("shipping", StageRole::Within),
+        ] {
+            assert_eq!(StageRole::of(role), expected, "{role}");
+        }
+    }
+}

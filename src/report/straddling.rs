@@ -1,0 +1,106 @@
+//! Groups that straddle domains of the machine, and what that costs them.
+//!
+//! A domain is all NPUs that share their coordinates in the outer dimensions: a node, a rack. A group *straddles* if its
+//! members would fit in one domain and are in several, and groups of the same role and size are in one, or the members
+//! are spread unevenly. Groups that a plan spreads on purpose, as data parallelism over nodes, do neither.
+
+use super::collectives::CollectiveRow;
+use super::summary::thousands;
+use chakram_base::setting::SettingKey;
+use chakram_base::units::Span;
+use chakram_engine::{CommTiming, CompiledReplay, GroupView};
+use std::collections::BTreeMap;
+
+/// Collectives of one role, kind and size of group.
+type CollectiveFamily<'r> = (Option<&'r str>, chakram_trace::format::CollectiveKind, u32);
+
+/// Collectives of a family by where their groups are.
+#[derive(Default)]
+struct FamilyPlaces<'r> {
+    inside: Vec<&'r CollectiveRow>,
+    across: Vec<&'r CollectiveRow>,
+}
+
+/// Returns a warning for each role and size of groups that straddle domains, with what their collectives cost more.
+pub(super) fn warnings(rows: &[CollectiveRow], prepared: &CompiledReplay<'_>) -> Vec<String> {
+    let topology = prepared.machine().topology();
+    let dimensions = topology.dimensions();
+    if prepared.comm() != CommTiming::Model || topology.tiles().is_some() {
+        return Vec::new();
+    }
+    let groups: Vec<GroupView<'_>> = prepared.groups().collect();
+    let mut warnings = Vec::new();
+    let mut domain = 1;
+    for dimension in &dimensions[..dimensions.len() - 1] {
+        domain *= dimension.size;
+        let is_across = |row: &CollectiveRow| {
+            let npus = &groups[row.group_index as usize].extent.npus;
+            let first = npus.first().map(|npu| npu.0 / domain);
+            npus.iter().any(|npu| Some(npu.0 / domain) != first)
+        };
+        let mut families: BTreeMap<CollectiveFamily<'_>, FamilyPlaces<'_>> = BTreeMap::new();
+        for row in rows
+            .iter()
+            .filter(|row| (2..=domain).contains(&row.members))
+        {
+            let family = families
+                .entry((row.role.as_deref(), row.kind, row.members))
+                .or_default();
+            match is_across(row) {
+                true => family.across.push(row),
+                false => family.inside.push(row),
+            }
+        }
+        for ((role, kind, members), family) in families {
+            let FamilyPlaces { inside, mut across } = family;
+            across.retain(|row| {
+                !inside.is_empty() || !groups[row.group_index as usize].extent.regular
+            });
+            let Some(example) = across.first() else {
+                continue;
+            };
+            let (count, all) = (across.len(), across.len() + inside.len());
+            let role = role.map_or(String::new(), |role| format!("`{role}` "));
+            let label = &example.group;
+            let mut text = format!(
+                "{} of {} {role}groups of {members} ranks are in several domains `{}` of {domain} NPUs, such as {label}: ",
+                thousands(count as u64),
+                thousands(all as u64),
+                dimension.name,
+            );
+            let mean = mean_transfer(&across);
+            text += &match mean_transfer(&inside) {
+                Some(within) => {
+                    let mean = mean.unwrap_or_default();
+                    let calls = across.iter().map(|row| row.tally.calls).max().unwrap_or(0);
+                    let more = Span(mean.0.saturating_sub(within.0).saturating_mul(calls));
+                    format!(
+                        "a call of {kind} takes {mean} there and {within} within one, {more} more over the {calls} calls of a \
+                         group"
+                    )
+                }
+                None => format!(
+                    "a call of {kind} takes {}, over members that are spread unevenly",
+                    mean.unwrap_or_default()
+                ),
+            };
+            text += &format!(
+                "; {} places ranks, and `ranks` of the machine's dimension leaves NPUs of each domain free",
+                SettingKey::Map
+            );
+            warnings.push(text);
+        }
+    }
+    warnings
+}
+
+/// Returns the mean transfer of a call, or `None` without calls.
+fn mean_transfer(rows: &[&CollectiveRow]) -> Option<Span> {
+    let calls: u64 = rows.iter().map(|row| row.tally.calls).sum();
+    let transfer: u128 = rows
+        .iter()
+        .map(|row| u128::from(row.tally.transfer.0))
+        .sum();
+    let mean = transfer.checked_div(calls.into())?;
+    Some(Span(u64::try_from(mean).unwrap_or(u64::MAX)))
+}

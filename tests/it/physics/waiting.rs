@@ -1,0 +1,138 @@
+//! Waiting of messages, apart from their transfer, and the bubble of a pipeline: by hand. `laws` has random jobs.
+
+use super::lines::{Line, call, kernel, receive, send};
+use super::rig::{dim, machine, priced, traces};
+use chakram::engine::{CommTiming, CompiledReplay, ReplayOptions};
+use chakram::machine::CollectiveAlgorithm;
+use chakram::report::{self, Report};
+use chakram::topology::DimensionShape;
+use chakram::trace::CollectiveKind;
+use chakram::units::Span;
+use chakram::workload::{GroupRoles, MissingRankPolicy};
+
+/// A report of a job on four NPUs behind a switch: 20 ps per byte and 1 us for two links. Group 1 has `role`.
+fn reported(ranks: &[Vec<Line>], role: Option<&str>, options: &ReplayOptions) -> Report {
+    let mut builder = traces((0..).zip(ranks.iter().map(Vec::as_slice)));
+    builder.declare([("1".to_owned(), vec![0, 1])].into());
+    if let Some(role) = role {
+        let mut roles = GroupRoles::default();
+        roles.add(1, role);
+        builder.roles(&roles);
+    }
+    let ranks = ranks.len() as u32;
+    let workload = builder.finish(Some(ranks), MissingRankPolicy::Refuse);
+    let machine = machine(&[dim(DimensionShape::Switch, 4, CollectiveAlgorithm::Ring)]);
+    let workload = workload.unwrap();
+    let prepared = CompiledReplay::new(&workload, &machine, options).unwrap();
+    report::replay(&prepared, ()).unwrap().0
+}
+
+/// Compute, communication, bubble and the rest, in ns.
+fn parts(report: &Report, rank: usize) -> [u64; 4] {
+    let parts = report.rows[rank].time.parts.map(|part| part.0 / 1000);
+    [parts[0], parts[1], parts[2], parts[3..].iter().sum()]
+}
+
+/// Rank 0 computes for 100 us and sends 50 kB: 1 us to leave, 2 to arrive. Rank 1 posts its receive at once and computes for
+/// 30 us beside it: 70 us of waiting are exposed, and 2 of transfer.
+#[test]
+fn a_receive_waits_until_its_send_is_issued() {
+    let ranks = [
+        vec![kernel(100_000), send(1, 50_000).after(&[1])],
+        vec![receive(0, 50_000), kernel(30_000)],
+    ];
+    // A group of all ranks is no stage.
+    for role in [None, Some("pipeline"), Some("tensor")] {
+        let found = reported(&ranks, role, &ReplayOptions::default());
+        assert_eq!(found.outcome.makespan, Span::from_ns(102_000));
+        assert_eq!(parts(&found, 0), [100_000, 1_000, 0, 1_000]);
+        assert_eq!(parts(&found, 1), [30_000, 2_000, 70_000, 0], "{role:?}");
+        let charged = found.messages_charged;
+        let ns = |span: Span| span.0 / 1000;
+        // The send's transfer is its own.
+        assert_eq!(
+            [ns(charged.waiting), ns(charged.transferring)],
+            [100_000, 3_000]
+        );
+        assert_eq!(
+            [ns(charged.exposed_waiting), ns(charged.bubble)],
+            [70_000, 70_000]
+        );
+    }
+}
+
+/// The same, in a job of three ranks of which two are a tensor group: their messages are not between stages, and those to
+/// the third are. Where a pipeline is stated, only its members are stages.
+#[test]
+fn roles_say_which_waiting_is_a_bubble() {
+    let ranks = |peer: u32| {
+        let mut ranks = vec![vec![kernel(0)]; 3];
+        ranks[0] = vec![kernel(100_000), send(peer, 50_000).after(&[1])];
+        ranks[peer as usize] = vec![receive(0, 50_000)];
+        // Group 1 is one of ranks 0 and 1.
+        for rank in [0, 1] {
+            let last = ranks[rank].len() as u64;
+            let barrier = call(CollectiveKind::Barrier, 0).group("1");
+            ranks[rank].push(barrier.after(&[last]));
+        }
+        ranks
+    };
+    for (role, peer, bubble) in [
+        (None, 1, 100_000),
+        (Some("tensor"), 1, 0),
+        (Some("tensor"), 2, 100_000),
+        (Some("pp"), 1, 100_000),
+        (Some("pp"), 2, 0),
+    ] {
+        let found = reported(&ranks(peer), role, &ReplayOptions::default());
+        let [_, _, found, _] = parts(&found, peer as usize);
+        assert_eq!(found, bubble, "{role:?} {peer}");
+    }
+}
+
+/// As recorded, a send of 7 us that needs its receiver waits for it: 40 us; an eager one does not, and its receive waits for
+/// nobody then.
+#[test]
+fn a_send_as_recorded_waits_for_its_receiver() {
+    for (eager, parts_of_sender) in [
+        (false, [0, 7_000, 40_000, 0]),
+        (true, [0, 7_000, 0, 40_000]),
+    ] {
+        let sent = send(1, 50_000).lasts(7_000);
+        let sent = if eager { sent.eager() } else { sent };
+        let ranks = [
+            vec![sent],
+            vec![
+                kernel(40_000).lasts(40_000),
+                receive(0, 50_000).lasts(7_000).after(&[1]),
+            ],
+        ];
+        let found = reported(&ranks, None, &priced(CommTiming::Recorded));
+        assert_eq!(found.outcome.makespan, Span::from_ns(47_000));
+        assert_eq!(parts(&found, 0), parts_of_sender, "{eager}");
+        assert_eq!(parts(&found, 1), [40_000, 7_000, 0, 0], "{eager}");
+    }
+}
+
+/// A report of a version without bubbles has no such keys: it is read, and the bubble is zero.
+#[test]
+fn reports_without_a_bubble_are_read() {
+    let ranks = [
+        vec![kernel(100_000), send(1, 50_000).after(&[1])],
+        vec![receive(0, 50_000)],
+    ];
+    let found = reported(&ranks, None, &ReplayOptions::default());
+    let mut json = serde_json::to_value(&found).unwrap();
+    let parsed = |json: &serde_json::Value| serde_json::from_value::<Report>(json.clone()).unwrap();
+    assert_eq!(parsed(&json), found);
+    let without = |object: &mut serde_json::Value, key: &str| {
+        object.as_object_mut().unwrap().remove(key).unwrap();
+    };
+    without(&mut json["mean_ps"], "bubble");
+    without(&mut json["messages_charged"], "bubble_ps");
+    for row in json["npus"].as_array_mut().unwrap() {
+        without(&mut row["time_ps"], "bubble");
+    }
+    without(&mut json["critical_path"]["time_ps"], "bubble");
+    assert_eq!(parts(&parsed(&json), 1), [0, 2_000, 0, 0]);
+}

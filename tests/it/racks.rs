@@ -1,0 +1,97 @@
+//! Racks of which large jobs use only part, and groups that straddle domains.
+
+use super::commands::{chakram, code};
+use serde_json::Value;
+
+fn stdout(args: &[&str]) -> String {
+    let output = chakram(args);
+    let error = String::from_utf8_lossy(&output.stderr);
+    assert!(output.status.success(), "{args:?}: {error}");
+    String::from_utf8(output.stdout).expect("it is text")
+}
+
+fn json(args: &[&str]) -> Value {
+    let text = stdout(&[args, &["--format", "json"]].concat());
+    serde_json::from_str(&text).expect("it is JSON")
+}
+
+/// Ring-free all-reduce of two racks: 65 ranks fit in a rack of 72. 73 do not, and rank 64 is the first of the second rack,
+/// NPU 72; 144 ranks need three racks of 64, or all NPUs of two.
+#[test]
+fn jobs_of_several_racks_leave_eight_npus_of_each_free() {
+    let job = |ranks: &'static str, more: &[&'static str]| {
+        let args = [
+            "generate",
+            "collective",
+            "all-reduce",
+            "--size",
+            "1MB",
+            "--ranks",
+            ranks,
+            "--machine",
+            "gb200-nvl72x2",
+        ];
+        [&args[..], more].concat()
+    };
+    let npu_of_rank_64 = |args: &[&str]| json(args)["npus"][64]["npu"].clone();
+    assert_eq!(npu_of_rank_64(&job("65", &[])), 64);
+    assert_eq!(npu_of_rank_64(&job("73", &[])), 72);
+    assert_eq!(npu_of_rank_64(&job("73", &["--fill-domains"])), 64);
+    let refused = chakram(&job("144", &[]));
+    let error = String::from_utf8_lossy(&refused.stderr).into_owned();
+    assert_eq!(refused.status.code(), Some(2));
+    for part in ["takes 128", "64 of the 72", "--fill-domains"] {
+        assert!(error.contains(part), "{error}");
+    }
+    assert_eq!(json(&job("144", &["--fill-domains"]))["ranks"], 144);
+    let useless = [
+        "generate",
+        "chain",
+        "--machine",
+        "dgx-h100",
+        "--fill-domains",
+    ];
+    assert_eq!(code(&useless), 2);
+}
+
+/// Three groups of four on nodes of eight: NPUs 6 to 9 and 14 to 17 are in two nodes, 10 to 13 in one. What the call costs
+/// more is told by the same report's own times of groups.
+#[test]
+fn groups_that_straddle_nodes_are_named_with_what_that_costs() {
+    let job = |map: &'static str| {
+        json(&[
+            "generate",
+            "gpt2-small",
+            "--tensor",
+            "4",
+            "--data",
+            "3",
+            "--batch",
+            "3",
+            "--machine",
+            "dgx-h100x3",
+            "--map",
+            map,
+        ])
+    };
+    let named = |report: &Value| -> Vec<String> {
+        let warnings = report["warnings"].as_array().unwrap();
+        let texts = warnings
+            .iter()
+            .map(|text| text.as_str().unwrap().to_owned());
+        texts
+            .filter(|text| {
+                text.contains("tensor") && text.contains("in several domains `nvlink` of 8")
+            })
+            .collect()
+    };
+    let straddling = job("6-17");
+    let texts = named(&straddling);
+    assert!(!texts.is_empty(), "{}", straddling["warnings"]);
+    assert!(
+        texts
+            .iter()
+            .all(|text| text.starts_with("2 of 3 `tensor` groups of 4 ranks"))
+    );
+    assert_eq!(named(&job("0-11")), Vec::<String>::new());
+}
