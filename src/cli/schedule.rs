@@ -1,11 +1,12 @@
 //! `chakram schedule`: sub-layers of a model on chips, with what each step takes, over one topology or many.
 
 mod args;
+mod document;
 mod tables;
 mod topologies;
 mod work;
 
-use super::traces;
+use super::{terminal, traces};
 use chakram_base::config;
 use chakram_base::units::counted;
 use chakram_jobs::JobOutputs;
@@ -20,9 +21,10 @@ use std::error::Error;
 use std::io::Write;
 use std::process::ExitCode;
 use std::rc::Rc;
+use tables::CutProducts;
 use work::{LayerPrices, TopologyRow};
 
-pub use args::ScheduleArgs;
+pub use args::{ScheduleArgs, ScheduleFormat};
 
 /// Does what `args` ask for and prints to `out`.
 ///
@@ -41,9 +43,15 @@ pub fn run(args: &ScheduleArgs, out: &mut dyn Write) -> Result<ExitCode, Box<dyn
         known: BTreeMap::new(),
         mapped: 0,
     };
+    if args.format == ScheduleFormat::Csv && args.steps && args.log {
+        return Err("--format csv prints one table; leave out --steps or --log".into());
+    }
     let work = Rc::new(work::work(args, args.model.tensor, &mut prices)?);
-    if args.model.partition == PartitionRule::Hierarchical {
-        tables::partition(&args.model, out)?;
+    let is_cut = args.file.is_none() && args.model.partition == PartitionRule::Hierarchical;
+    let cuts = is_cut.then(|| CutProducts::new(&args.model)).transpose()?;
+    let is_text = args.format == ScheduleFormat::Text;
+    if let Some(cuts) = cuts.as_ref().filter(|_| is_text) {
+        tables::partition(cuts, out)?;
     }
     let mut columns = vec![
         left("TOPOLOGY", 18),
@@ -59,18 +67,32 @@ pub fn run(args: &ScheduleArgs, out: &mut dyn Write) -> Result<ExitCode, Box<dyn
         columns.insert(4, right("host", 13));
     }
     let table = TextTable::new(columns);
-    out.write_all(table.first_line(TextStyle::default()).as_bytes())?;
-    let rows = topologies::rows(args, &work, &mut prices, |row| {
-        tables::line(&table, row, out)
-    })?;
-    if prices.table.is_some() && prices.mapped > 0 {
-        let (mapped, all) = (prices.mapped, prices.known.len());
-        writeln!(
-            out,
-            "mapped on the accelerator, as the table lacks them: {mapped} of {}",
-            counted(all as u64, "layer")
-        )?;
+    if is_text {
+        out.write_all(table.first_line(TextStyle::default()).as_bytes())?;
     }
+    let rows = topologies::rows(args, &work, &mut prices, |row| match is_text {
+        true => tables::line(&table, row, out),
+        false => Ok(()),
+    })?;
+    let mapped = prices.table.is_some().then_some(prices.mapped);
+    if let Some(mapped) = mapped.filter(|mapped| *mapped > 0) {
+        let all = counted(prices.known.len() as u64, "layer");
+        let lacking =
+            format!("mapped on the accelerator, as the table lacks them: {mapped} of {all}");
+        match args.format {
+            ScheduleFormat::Text => writeln!(out, "{lacking}")?,
+            ScheduleFormat::Json => {}
+            ScheduleFormat::Csv => terminal::note(format_args!("{lacking}"))?,
+        }
+    }
+    let text = match args.format {
+        ScheduleFormat::Text => String::new(),
+        ScheduleFormat::Json => document::json(&rows, cuts.as_ref(), mapped),
+        ScheduleFormat::Csv if args.steps => document::csv_steps(&rows),
+        ScheduleFormat::Csv if args.log => document::csv_log(&rows),
+        ScheduleFormat::Csv => document::csv_topologies(&rows),
+    };
+    out.write_all(text.as_bytes())?;
     let only = |what: &str| match &rows[..] {
         [row] => Ok(row),
         _ => Err(format!(
@@ -78,10 +100,10 @@ pub fn run(args: &ScheduleArgs, out: &mut dyn Write) -> Result<ExitCode, Box<dyn
             rows.len()
         )),
     };
-    if args.steps {
+    if args.steps && is_text {
         tables::steps(only("--steps")?, out)?;
     }
-    if args.log {
+    if args.log && is_text {
         writeln!(out)?;
         for entry in &only("--log")?.totals.log {
             writeln!(out, "{entry}")?;
@@ -97,7 +119,11 @@ pub fn run(args: &ScheduleArgs, out: &mut dyn Write) -> Result<ExitCode, Box<dyn
     }
     if let Some(prefix) = &args.traces {
         let row = only("--traces")?;
-        writeln!(out, "\n{}", write_traces(row, prefix, args)?)?;
+        let saved = write_traces(row, prefix, args)?;
+        match is_text {
+            true => writeln!(out, "\n{saved}")?,
+            false => terminal::note(format_args!("{saved}"))?,
+        }
     }
     Ok(ExitCode::SUCCESS)
 }

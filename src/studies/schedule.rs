@@ -20,7 +20,9 @@ pub use family::{LanguageModel, PartitionRule, PartitionedModel};
 pub use list::{ListRule, schedule};
 pub use partition::CutAlong;
 pub use record::{LayerRecord, parse_schedule, write_schedule};
-pub use steps::{ChipMachine, DataName, DataPlace, StepCost, StepError, StepTotals, TaskCost};
+pub use steps::{
+    ChipMachine, DataName, DataPlace, StepCost, StepError, StepLog, StepTotals, TaskCost,
+};
 pub use traces::ScheduledJob;
 
 /// A sub-layer.
@@ -38,6 +40,9 @@ pub struct SubLayer {
     pub pieces: u32,
     /// Number of its weights: sub-layers with equal numbers have the same. `None` of one that has none.
     pub weights: Option<u32>,
+    /// Number of the part of the model's input that it takes: sub-layers with equal numbers take the same. `None` of one
+    /// that takes outputs alone.
+    pub input: Option<u32>,
 }
 
 /// Sub-layers in the order in which a scheduler looks at them.

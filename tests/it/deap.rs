@@ -176,11 +176,14 @@ fn hops_peak_at_prime_numbers_of_chips() {
         assert!(row.distance >= hops[chips as usize - 1]);
     }
     assert_eq!(rows[12].distance, 3.5);
-    // So communication peaks where only a ring has so many chips, although its two links a chip are faster than four.
+    // So communication peaks where only a ring has so many chips, although its two links a chip are faster than four. But 16
+    // chips do the 16 parts of each product at once, so the second micro-batch begins after the first, and its input of
+    // 64 x 256 B takes 16.384 us of a step without weights; a seventeenth chip loads it beside the weights of the first.
     for prime in [13, 17, 19, 23, 29, 31] {
         let time = |chips: usize| rows[chips - 1].communication;
+        let input = if prime == 17 { 16.384 } else { 0.0 };
         assert!(
-            time(prime) > time(prime - 1) && time(prime) > time(prime + 1),
+            time(prime) > time(prime - 1) - input && time(prime) > time(prime + 1),
             "{prime}"
         );
     }
@@ -364,6 +367,180 @@ fn cycles_of_other_tools_are_prices() {
     assert!(
         error.contains("v.csv:1: found a column \"cycle\""),
         "{error}"
+    );
+}
+
+/// Data that no chip holds come from memory (section IV-C), the model's input among them: 1,024 x 64 = 65,536 B, which take
+/// 65.536 us at 1 GB/s, longer than the 64 x 192 = 12,288 B of weights beside them, so step 0 takes that. The other
+/// products have weights of 4,096 (twice), 12,288 and 2 x 4,096 B in steps of their own: 28.672 us. All else stays on the chip.
+#[test]
+fn the_input_comes_from_memory_in_every_micro_batch() {
+    let on = |more: &[&str]| {
+        let words = "schedule --decoders 1 --embedding 64 --forward 64 --sequence 1024 --log";
+        let words: Vec<&str> = words.split(' ').chain(more.iter().copied()).collect();
+        stdout(&words)
+    };
+    let inputs = |text: &str| -> Vec<String> {
+        let lines = text.lines().filter(|line| line.contains(": input "));
+        lines.map(str::to_owned).collect()
+    };
+    let one = ["--topology", "interfaces:1"];
+    let text = on(&one);
+    assert_eq!(rows(&text)[0].communication, 65.536 + 28.672);
+    assert_eq!(
+        inputs(&text),
+        ["step 0 chip 0: input 0, 65536 B from memory"]
+    );
+    // The second micro-batch has weights on the chip and an input in memory, at its first of 10 products.
+    let text = on(&[&one[..], &["--micro-batches", "2"]].concat());
+    assert_eq!(rows(&text)[0].communication, 2.0 * 65.536 + 28.672);
+    assert_eq!(
+        inputs(&text)[1..],
+        ["step 10 chip 0: input 1, 65536 B from memory"]
+    );
+    // Parts along columns each take all of it, from memory where no chip had it before; parts along rows half of it.
+    let two = ["--tensor", "2", "--topology", "ring:2"];
+    assert_eq!(
+        inputs(&on(&two)),
+        [
+            "step 0 chip 0: input 0, 65536 B from memory",
+            "step 0 chip 1: input 0, 65536 B from memory"
+        ]
+    );
+    assert_eq!(
+        inputs(&on(&[&two[..], &["--partition", "rows"]].concat())),
+        [
+            "step 0 chip 0: input 0, 32768 B from memory",
+            "step 0 chip 1: input 1, 32768 B from memory"
+        ]
+    );
+}
+
+/// The same schedule as above, as a document and as tables, on a link of 180 GB/s: both chips load the input of 65,536 B (65.536
+/// us at 1 GB/s) beside half of the weights, 6,144 B; each then has half of the first output, 1,024 x 96 = 98,304 B, and
+/// takes the other from the other chip, in 98,304 / 180e9 s = 546,133.3 ps.
+#[test]
+fn schedules_are_documents_and_tables() {
+    let words = "schedule --decoders 1 --embedding 64 --forward 64 --sequence 1024 --tensor 2 --topology ring:2 --format";
+    let on = |more: &[&str]| {
+        let words: Vec<&str> = words.split(' ').chain(more.iter().copied()).collect();
+        stdout(&words)
+    };
+    let document: serde_json::Value = serde_json::from_str(&on(&["json"])).unwrap();
+    assert_eq!(document["schema"], "chakram.schedule.1");
+    assert!(document["tool_version"].is_string());
+    let ring = &document["topologies"][0];
+    assert_eq!(
+        (&ring["chips"], &ring["mean_distance"]),
+        (&2.into(), &1.0.into())
+    );
+    let first = &ring["steps"][0];
+    assert_eq!(first["communication_ps"], 65_536_000);
+    assert_eq!(first["memory_bytes"], 2 * (65_536 + 6_144));
+    assert_eq!(first["sub_layers"][1]["chip"], 1);
+    let log = ring["log"].as_array().unwrap();
+    let expected = |text| -> serde_json::Value { serde_json::from_str(text).unwrap() };
+    assert_eq!(
+        log[0],
+        expected(
+            r#"{"step": 0, "chip": 0, "data": "input", "number": 0, "piece": null, "bytes": 65536,
+                "place": "memory", "from_chip": null, "duration_ps": 65536000}"#
+        )
+    );
+    assert_eq!(
+        log[5],
+        expected(
+            r#"{"step": 1, "chip": 0, "data": "output", "number": 1, "piece": null, "bytes": 98304,
+                "place": "chip", "from_chip": 1, "duration_ps": 546133}"#
+        )
+    );
+    let sum = |key: &str| {
+        let steps = ring["steps"].as_array().unwrap();
+        steps
+            .iter()
+            .map(|step| step[key].as_u64().unwrap())
+            .sum::<u64>()
+    };
+    for key in ["memory_bytes", "between_chips_bytes"] {
+        assert_eq!(ring[key], sum(key), "{key}");
+    }
+    // Each step is rounded to whole picoseconds, and so is their sum.
+    let steps = ring["steps"].as_array().unwrap().len() as u64;
+    assert!(ring["total_ps"].as_u64().unwrap().abs_diff(sum("total_ps")) <= steps);
+    let log = on(&["csv", "--log"]);
+    let mut lines = log.lines();
+    assert_eq!(
+        lines.next(),
+        Some("topology,step,chip,data,number,piece,bytes,place,from_chip,duration_ps")
+    );
+    assert_eq!(
+        lines.next(),
+        Some("ring:2,0,0,input,0,,65536,memory,,65536000")
+    );
+    assert_eq!(lines.count() + 1, ring["log"].as_array().unwrap().len());
+    assert_eq!(on(&["csv", "--steps"]).lines().count() as u64, 1 + steps);
+    assert_eq!(on(&["csv"]).lines().count(), 2);
+    let both: Vec<&str> = words
+        .split(' ')
+        .chain(["csv", "--steps", "--log"])
+        .collect();
+    assert_eq!(chakram(&both).status.code(), Some(2));
+}
+
+/// Of a chip's two accelerators both take the input that comes once. Where one chip has it from an earlier step, the other takes it from there.
+#[test]
+fn inputs_of_schedule_files_are_shared_by_their_numbers() {
+    let dir = TempDir::new().unwrap();
+    let log = |text: &str, more: &[&str]| {
+        let path = dir.path().join("s.txt");
+        fs::write(&path, text).unwrap();
+        let words = ["schedule", path.to_str().unwrap(), "--log", "--topology"];
+        let text = stdout(&[&words[..], more].concat());
+        let lines = text.lines().filter(|line| line.contains(": input "));
+        let lines: Vec<String> = lines.map(str::to_owned).collect();
+        lines.join("\n")
+    };
+    let layer = |more: &str| format!("{{'C': 64, 'K': 64, 'P': 64{more}}}");
+    // 64 x 64 = 4,096 B; as the paper prints them, sub-layers of the first step have an input each.
+    let printed = format!("[[{0}, {0}], [{0}]]", layer(""));
+    assert_eq!(
+        log(&printed, &["ring:2"]),
+        "step 0 chip 0: input 0, 4096 B from memory\nstep 0 chip 1: input 1, 4096 B from memory"
+    );
+    let shared = format!(
+        "[[{}, None], [None, {}]]",
+        layer(", 'id': 0, 'input': 7"),
+        layer(", 'id': 1, 'input': 7")
+    );
+    assert_eq!(
+        log(&shared, &["ring:2"]),
+        "step 0 chip 0: input 7, 4096 B from memory\nstep 1 chip 1: input 7, 4096 B from chip 0"
+    );
+    let both = format!(
+        "[[{}], [{}]]",
+        layer(", 'id': 0, 'input': 7"),
+        layer(", 'id': 1, 'input': 7")
+    );
+    assert_eq!(
+        log(&both, &["interfaces:1", "--accelerators", "2"]),
+        "step 0 chip 0: input 7, 4096 B from memory"
+    );
+    // What inference leaves out hands its input on, and None is nothing to load.
+    let dropped = format!(
+        "[[{{'type': 'Dropout', 'id': 0, 'input': 5}}, {}, {}]]",
+        layer(", 'id': 1, 'after': [0]"),
+        layer(", 'id': 2, 'input': None")
+    );
+    assert_eq!(
+        log(&dropped, &["interfaces:1"]),
+        "step 1 chip 0: input 5, 4096 B from memory"
+    );
+    // Windows of 7 x 7 that go on by two over 112 x 112 outputs: (2 x 111 + 7)^2 = 229^2 inputs of 3 channels.
+    let windows =
+        "[[{'C': 3, 'K': 64, 'P': 112, 'Q': 112, 'R': 7, 'S': 7, 'Wstride': 2, 'Hstride': 2}]]";
+    assert_eq!(
+        log(windows, &["interfaces:1"]),
+        "step 0 chip 0: input 0, 157323 B from memory"
     );
 }
 

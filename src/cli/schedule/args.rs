@@ -5,7 +5,7 @@ use chakram_base::units::{Bandwidth, Bytes, Span};
 use chakram_hardware::compute::{LoopNestModel, parse_loop_nest};
 use chakram_hardware::topology::chip_graph::{LinkInterpolation, LinkTechnology};
 use chakram_studies::schedule::{LanguageModel, ListRule, PartitionRule};
-use clap::Args;
+use clap::{Args, ValueEnum};
 use std::path::PathBuf;
 
 /// Schedule the sub-layers of a model on chips, step by step
@@ -64,12 +64,15 @@ pub struct ScheduleArgs {
     /// Cycles of layers, as Timeloop or FireSim found them, in a CSV file; layers that it lacks are mapped
     #[arg(long, value_name = "FILE")]
     pub cycles: Option<PathBuf>,
-    /// Print what each step takes
+    /// Print what each step takes; CSV then has this table
     #[arg(long)]
     pub steps: bool,
-    /// Print where the data of each step are
+    /// Print where the data of each step are; CSV then has this table
     #[arg(long)]
     pub log: bool,
+    /// Format of the output
+    #[arg(long, value_enum, default_value_t = ScheduleFormat::Text, value_name = "FORMAT")]
+    pub format: ScheduleFormat,
     /// Write the schedule to this file, of one topology
     #[arg(short, long, value_name = "FILE")]
     pub output: Option<PathBuf>,
@@ -79,6 +82,17 @@ pub struct ScheduleArgs {
     /// Leave out barriers in traces
     #[arg(long, requires = "traces")]
     pub without_barriers: bool,
+}
+
+/// Format of schedules.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum ScheduleFormat {
+    /// For people
+    Text,
+    /// Everything, steps and log included, as one document; times in picoseconds
+    Json,
+    /// One table as comma-separated values: topologies, or what --steps or --log prints
+    Csv,
 }
 
 /// Sizes of a model.

@@ -6,6 +6,7 @@ use chakram_base::units::Bytes;
 use chakram_report::table::{TextTable, left, right};
 use chakram_report::text::TextStyle;
 use chakram_studies::schedule::{CutAlong, LanguageModel, PartitionRule, PartitionedModel};
+use serde::Serialize;
 use std::error::Error;
 use std::io::Write;
 
@@ -22,10 +23,7 @@ pub fn line(
     let steps = &row.totals.steps;
     let sum =
         |of: fn(&chakram_studies::schedule::StepCost) -> f64| steps.iter().map(of).sum::<f64>();
-    let distance = row
-        .links
-        .as_ref()
-        .map(|links| links.summary().mean_distance);
+    let distance = row.mean_distance();
     let mut cells = vec![
         row.name.clone(),
         row.chips().to_string(),
@@ -44,33 +42,65 @@ pub fn line(
     Ok(())
 }
 
-/// Prints how products are cut, and what that moves beside cuts of one kind.
-pub fn partition(sizes: &ModelSizes, out: &mut dyn Write) -> Result<(), Box<dyn Error>> {
-    let by = |partition| -> Result<PartitionedModel, Box<dyn Error>> {
-        let model = LanguageModel {
-            partition,
-            ..sizes.model(sizes.tensor)
+/// Cuts of products, and bytes that are moved under them and under cuts of one kind; a word is a byte here.
+#[derive(Debug, Serialize)]
+pub struct CutProducts {
+    products: Vec<CutProduct>,
+    moved_bytes: u64,
+    along_columns_bytes: Option<u64>,
+    along_rows_bytes: Option<u64>,
+}
+
+/// Products of a name that are cut alike, each in a layer of its own.
+#[derive(Debug, Serialize)]
+struct CutProduct {
+    name: String,
+    layers: usize,
+    cut_along: Vec<&'static str>,
+}
+
+impl CutProducts {
+    /// Cuts the products of a model.
+    pub fn new(sizes: &ModelSizes) -> Result<Self, Box<dyn Error>> {
+        let by = |partition| -> Result<PartitionedModel, Box<dyn Error>> {
+            let model = LanguageModel {
+                partition,
+                ..sizes.model(sizes.tensor)
+            };
+            Ok(model.partitioned()?)
         };
-        Ok(model.partitioned()?)
-    };
-    let best = by(PartitionRule::Hierarchical)?;
-    // Layers are cut alike more often than not.
-    let mut cuts: Vec<(String, String, usize)> = Vec::new();
-    for (name, cut) in &best.products {
-        let name = name.split_once(": ").map_or(&name[..], |(_, name)| name);
-        let cut = cut.iter().map(|along| match along {
-            CutAlong::Rows => "rows",
-            CutAlong::Columns => "columns",
-        });
-        let cut = cut.collect::<Vec<_>>().join(", ");
-        match cuts
-            .iter_mut()
-            .find(|(own, of, _)| own == name && *of == cut)
-        {
-            Some((_, _, count)) => *count += 1,
-            None => cuts.push((name.to_owned(), cut, 1)),
+        let best = by(PartitionRule::Hierarchical)?;
+        // Layers are cut alike more often than not.
+        let mut products: Vec<CutProduct> = Vec::new();
+        for (name, cut) in &best.products {
+            let name = name.split_once(": ").map_or(&name[..], |(_, name)| name);
+            let cut = cut.iter().map(|along| match along {
+                CutAlong::Rows => "rows",
+                CutAlong::Columns => "columns",
+            });
+            let cut_along: Vec<_> = cut.collect();
+            let alike = |own: &&mut CutProduct| own.name == name && own.cut_along == cut_along;
+            match products.iter_mut().find(alike) {
+                Some(own) => own.layers += 1,
+                None => products.push(CutProduct {
+                    name: name.to_owned(),
+                    layers: 1,
+                    cut_along,
+                }),
+            }
         }
+        let other = |partition| by(partition).ok().map(|of| of.words);
+        Ok(Self {
+            products,
+            moved_bytes: best.words,
+            along_columns_bytes: other(PartitionRule::Columns),
+            along_rows_bytes: other(PartitionRule::Rows),
+        })
     }
+}
+
+/// Prints how products are cut, and what that moves beside cuts of one kind.
+pub fn partition(cuts: &CutProducts, out: &mut dyn Write) -> Result<(), Box<dyn Error>> {
     let columns = [
         left("PRODUCT", 38),
         right("layers", 7),
@@ -78,18 +108,18 @@ pub fn partition(sizes: &ModelSizes, out: &mut dyn Write) -> Result<(), Box<dyn 
     ];
     let table = TextTable::new(columns);
     out.write_all(table.first_line(TextStyle::default()).as_bytes())?;
-    for (name, cut, count) in &cuts {
-        let cells: [&dyn std::fmt::Display; 3] = [name, count, cut];
+    for product in &cuts.products {
+        let cut = product.cut_along.join(", ");
+        let cells: [&dyn std::fmt::Display; 3] = [&product.name, &product.layers, &cut];
         out.write_all(table.line(&cells, anstyle::Style::new()).as_bytes())?;
     }
-    // A word is a byte here.
-    let other = |partition| by(partition).map_or("-".to_owned(), |of| Bytes(of.words).to_string());
+    let other = |bytes: Option<u64>| bytes.map_or("-".to_owned(), |of| Bytes(of).to_string());
     writeln!(
         out,
         "{} are moved, {} with all along columns, {} with all along rows\n",
-        Bytes(best.words),
-        other(PartitionRule::Columns),
-        other(PartitionRule::Rows)
+        Bytes(cuts.moved_bytes),
+        other(cuts.along_columns_bytes),
+        other(cuts.along_rows_bytes)
     )?;
     Ok(())
 }

@@ -39,6 +39,12 @@ impl TopologyRow {
     pub fn chips(&self) -> usize {
         self.schedule.chips.len().div_ceil(self.accelerators)
     }
+
+    /// Mean distance of two chips; `None` without links.
+    pub fn mean_distance(&self) -> Option<f64> {
+        let links = self.links.as_ref()?;
+        Some(links.summary().mean_distance)
+    }
 }
 
 /// Sizes, strides and dilations of a layer.

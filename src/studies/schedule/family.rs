@@ -5,7 +5,8 @@
 //! one onto the vocabulary. What a forward pass does not compute (dropout, batch normalization) is left out. Each product is
 //! cut into `tensor` sub-layers, over its output columns unless another partition is asked for, and sequences into
 //! `micro_batches`, which go through the model one after another; sub-layers of the same columns of a product take the same
-//! weights. A sub-layer waits for those of the product before that have what it takes: its rows, and for scores everything.
+//! weights. A sub-layer waits for those of the product before that have what it takes: its rows, and for scores everything. Those
+//! of the first product take the input of their micro-batch, of which those of the same rows take the same.
 
 use super::partition::{
     CutAlong, PartPlace, ProductCut, ProductSize, partition, place, share, words_moved,
@@ -118,6 +119,7 @@ impl LayerProduct {
             } else {
                 0
             },
+            inputs: self.rows * self.inputs,
             // A score takes the keys of all tokens.
             takes_all: self.name.starts_with(SCORES),
         }
@@ -336,6 +338,7 @@ impl LanguageModel {
                         weights: product
                             .has_weights
                             .then_some((number * self.tensor) as u32 + place.column.0),
+                        input: (number == 0).then_some(batch * place.row.1 + place.row.0),
                     });
                 }
                 before = own;

@@ -7,6 +7,7 @@
 //!
 //! weights = a W, once, and for each micro-batch
 //! moved = F (P / a − n / (b' max(a, a'))) from the product before, of F outputs in a' x b' blocks,
+//! input = I P / a from memory, of the first product with I words of input,
 //!
 //! with n the number of parts whose row block lies within that of their chip before, or around it. A product that takes all of
 //! what is before, as scores take all keys, moves F (P − 1). Costs are of a product and of neighbours, so that at each level the
@@ -35,6 +36,8 @@ pub struct ProductSize {
     pub columns: u64,
     /// Words of its weights; 0 of one that has none.
     pub weights: u64,
+    /// Words that it takes in a micro-batch, which the first product takes from memory.
+    pub inputs: u64,
     /// Whether every part takes all of the product before.
     pub takes_all: bool,
 }
@@ -74,7 +77,9 @@ pub fn words_moved(products: &[ProductSize], cuts: &[ProductCut], batches: u32) 
         .sum::<u128>();
     let pairs = products.windows(2).zip(cuts.windows(2));
     let moved = pairs.map(|(of, cuts)| costs.moved([&of[0], &of[1]], [&cuts[0], &cuts[1]]));
-    let all = weights + u128::from(batches) * moved.sum::<u128>();
+    let first = products.first().zip(cuts.first());
+    let input = first.map_or(0, |(product, cut)| input(product, cut));
+    let all = weights + u128::from(batches) * (input + moved.sum::<u128>());
     u64::try_from(all.div_ceil(SHARES)).unwrap_or(u64::MAX)
 }
 
@@ -122,7 +127,7 @@ fn level(products: &[ProductSize], cuts: &mut [ProductCut], batches: u32) -> Opt
             for (earlier, cost) in least.into_iter().enumerate() {
                 let Some(cost) = cost else { continue };
                 let moved = match l.checked_sub(1) {
-                    None => 0,
+                    None => input(product, &cut),
                     Some(l) => {
                         let other = with(&cuts[l], CHOICES[earlier]);
                         costs.moved([&products[l], product], [&other, &cut])
@@ -150,6 +155,12 @@ fn level(products: &[ProductSize], cuts: &mut [ProductCut], batches: u32) -> Opt
 fn weights(product: &ProductSize, cut: &[CutAlong]) -> u128 {
     let rows = u128::from(place(cut, 0).row.1);
     u128::from(product.weights) * rows * SHARES
+}
+
+/// Shares of words of the model's input that all parts of the first product take from memory.
+fn input(product: &ProductSize, cut: &[CutAlong]) -> u128 {
+    let parts = 1_u128 << cut.len();
+    u128::from(product.inputs) * SHARES * parts / u128::from(place(cut, 0).row.1)
 }
 
 /// Costs of pairs of cuts, each found out once.

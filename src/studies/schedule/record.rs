@@ -3,7 +3,9 @@
 //! A schedule is a list of chips, a chip a list of steps, and a step the record of a sub-layer, `{'C': 32, 'K': 32, 'N': 1, 'P':
 //! 2500, …, 'type': 'LinearLayer'}`, or one without sizes where nothing is done. Beside the published keys, `id` and `after`, a
 //! list of ids, say what depends on what, and `weights` which sub-layers share theirs; where no record has an id, a step depends
-//! on all sub-layers of the last step before it that has any, as stages of a sequential model do. Where an output is taken in
+//! on all sub-layers of the last step before it that has any, as stages of a sequential model do. `input` says which
+//! sub-layers take the same part of the model's input; without it, one that depends on none takes a part of its own, unless
+//! its `input` is None. Where an output is taken in
 //! pieces, `pieces` says in how many, and `piece` which one of each output a sub-layer takes. Layers that inference does not
 //! compute, dropouts and batch normalizations, are left out; what depends on one depends on what that depends on.
 
@@ -30,6 +32,12 @@ pub(super) const DISTANCES: [[&str; 2]; 2] = [["Wstride", "Hstride"], ["Wdilatio
 
 /// Pieces of an output, at most.
 const MOST_PIECES: u32 = 4096;
+
+/// The largest number of a part of the input, so that parts without one have numbers above.
+const MOST_INPUT: u32 = 1 << 30;
+
+/// Words of a tensor, fewer than this, so that sums of them can be counted.
+const MOST_WORDS: u128 = 1 << 56;
 
 /// Type of a step in which nothing is done.
 const NOTHING: &str = "NOP";
@@ -114,7 +122,11 @@ pub fn write_schedule(graph: &TaskGraph, schedule: &ChipSchedule) -> String {
                     let after: Vec<String> = of.after.iter().map(u32::to_string).collect();
                     let mut more = format!(", 'id': {task}, 'after': [{}]", after.join(", "));
                     let pieces = (of.pieces > 1).then_some(of.pieces);
+                    if of.after.is_empty() && of.input.is_none() {
+                        more.push_str(", 'input': None");
+                    }
                     let optional = [
+                        ("input", of.input),
                         ("weights", of.weights),
                         ("piece", of.piece),
                         ("pieces", pieces),
@@ -154,8 +166,29 @@ struct PlacedRecord {
     id: Option<u64>,
     after: Vec<u64>,
     weights: Option<u64>,
+    input: InputKey,
     piece: Option<u32>,
     pieces: u32,
+}
+
+/// What a record says of the model's input.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum InputKey {
+    /// Nothing: a sub-layer that depends on none takes a part of its own.
+    Unsaid,
+    /// It takes none.
+    None,
+    /// The number of the part that it takes.
+    Part(u32),
+}
+
+/// A sub-layer that others name, or what is left of one that inference does not compute.
+struct KnownLayer {
+    /// Sub-layers whose outputs it has.
+    stands_for: Vec<u32>,
+    /// Part of the model's input that it hands on.
+    input: Option<u32>,
+    step: usize,
 }
 
 /// Reads a schedule file, called `file` in errors.
@@ -193,7 +226,13 @@ pub fn parse_schedule(text: &str, file: &str) -> Result<(TaskGraph, ChipSchedule
     // In order of steps, so that what is done before stands before.
     all.sort_by_key(|one| (one.step, one.chip));
     let named = all.iter().any(|one| one.id.is_some());
-    let mut index_of: BTreeMap<u64, (Vec<u32>, usize)> = BTreeMap::new();
+    let given = all.iter().filter_map(|one| match one.input {
+        InputKey::Part(number) => Some(number),
+        _ => None,
+    });
+    // Parts of sub-layers that say nothing have numbers above those that are given.
+    let mut next_input = given.max().map_or(0, |most| most + 1);
+    let mut index_of: BTreeMap<u64, KnownLayer> = BTreeMap::new();
     let mut graph = TaskGraph::default();
     let count = chips.iter().map(|steps| match steps {
         Literal::List(steps) => steps.len(),
@@ -213,30 +252,43 @@ pub fn parse_schedule(text: &str, file: &str) -> Result<(TaskGraph, ChipSchedule
         current.0 = one.step;
         let index = graph.tasks.len() as u32;
         let mut after = Vec::new();
+        let mut input = match one.input {
+            InputKey::Part(number) => Some(number),
+            _ => None,
+        };
         if named {
             for id in &one.after {
                 let known = index_of.get(id);
-                let known = known.filter(|(_, step)| *step < one.step);
-                let (known, _) = known.ok_or_else(|| {
+                let known = known.filter(|known| known.step < one.step);
+                let known = known.ok_or_else(|| {
                     wrong(
                         place.clone(),
                         &format!("after {id}"),
                         "ids of sub-layers of earlier steps",
                     )
                 })?;
-                after.extend(known);
+                after.extend(&known.stands_for);
+                input = input.or(known.input);
             }
         } else {
             after.clone_from(&before);
         }
+        if after.is_empty() && input.is_none() && one.input == InputKey::Unsaid {
+            input = Some(next_input);
+            next_input += 1;
+        }
         let is_unused = is_unused(&one.record.kind);
-        let stands_for = if is_unused {
-            after.clone()
-        } else {
-            vec![index]
+        let known = KnownLayer {
+            stands_for: if is_unused {
+                after.clone()
+            } else {
+                vec![index]
+            },
+            input: input.filter(|_| is_unused),
+            step: one.step,
         };
         if let Some(id) = one.id
-            && index_of.insert(id, (stands_for, one.step)).is_some()
+            && index_of.insert(id, known).is_some()
         {
             return Err(wrong(
                 place,
@@ -272,6 +324,7 @@ pub fn parse_schedule(text: &str, file: &str) -> Result<(TaskGraph, ChipSchedule
                 (None, Some(_)) => None,
                 (None, None) => Some(index),
             },
+            input,
         });
     }
     Ok((graph, schedule))
@@ -307,9 +360,14 @@ fn placed(
         Ok(number @ 0..=MOST_PIECES) => Ok(number),
         _ => Err((format!("{key} {number}"), format!("at most {MOST_PIECES}"))),
     };
+    let part = |key: &str, number: u64| match u32::try_from(number) {
+        Ok(number) if number <= MOST_INPUT => Ok(number),
+        _ => Err((format!("{key} {number}"), format!("at most {MOST_INPUT}"))),
+    };
     let (mut sizes, mut distances) = ([1; 7], [[1; 2]; 2]);
     let (mut id, mut weights, mut after) = (None, None, Vec::new());
     let (mut piece, mut pieces) = (None, 1);
+    let mut input = InputKey::Unsaid;
     for (key, value) in entries {
         let along = DISTANCES.iter().enumerate();
         let distance = along.flat_map(|(i, names)| (0..2).map(move |j| (names[j], i, j)));
@@ -322,6 +380,8 @@ fn placed(
             match (key.as_str(), value) {
                 ("type", _) => {}
                 ("id", value) => id = Some(whole(key, value, 0)?),
+                ("input", Literal::None) => input = InputKey::None,
+                ("input", value) => input = InputKey::Part(part(key, whole(key, value, 0)?)?),
                 ("weights", value) => weights = Some(whole(key, value, 0)?),
                 ("piece", value) => piece = Some(few(key, whole(key, value, 0)?)?),
                 ("pieces", value) => pieces = few(key, whole(key, value, 1)?)?,
@@ -335,31 +395,36 @@ fn placed(
                         .join(", ");
                     return Err((
                         format!("{key:?}"),
-                        format!("one of {keys}, type, id, after, weights, piece, pieces"),
+                        format!("one of {keys}, type, id, after, input, weights, piece, pieces"),
                     ));
                 }
             }
         }
     }
+    let [stride, dilation] = distances;
     let shape =
         LayerShape::new(sizes).filter(|_| distances.as_flattened().iter().all(|d| *d <= 1024));
+    let shape = shape.map(|shape| LayerShape {
+        stride,
+        dilation,
+        ..shape
+    });
+    let shape = shape.filter(|shape| {
+        // Windows far apart make more inputs than there are multiplications.
+        let [n, _, c, p, q, r, s] = shape.sizes;
+        let sides = [n, c, shape.window(0, p, r), shape.window(1, q, s)];
+        sides.into_iter().map(u128::from).product::<u128>() < MOST_WORDS
+    });
     let shape =
         shape.ok_or_else(|| ("sizes".to_owned(), "a layer that can be counted".to_owned()))?;
-    let [stride, dilation] = distances;
     Ok(Some(PlacedRecord {
         chip,
         step,
-        record: LayerRecord {
-            shape: LayerShape {
-                stride,
-                dilation,
-                ..shape
-            },
-            kind,
-        },
+        record: LayerRecord { shape, kind },
         id,
         after,
         weights,
+        input,
         piece,
         pieces,
     }))

@@ -1,8 +1,9 @@
 //! Steps with barriers: where data are, what moves, and what a step takes.
 //!
-//! A log has what each chip holds. A sub-layer needs the outputs of those that it depends on, and its weights. What is on its
-//! chip moves nothing; what is on no chip comes from memory through the network interface; what is on one or more chips
-//! comes from the one from which it takes the least time. A transfer of m bytes over links at distance d takes (Eq. 2)
+//! A log has what each chip holds. A sub-layer needs the outputs of those that it depends on, its weights, and, at the head of
+//! the model, the input. What is on its chip moves nothing; what is on no chip, as every input at first, comes from memory
+//! through the network interface (section IV-C); what is on one or more chips comes from the one from which it takes the
+//! least time. A transfer of m bytes over links at distance d takes (Eq. 2)
 //!
 //! t = m d / B,
 //!
@@ -20,6 +21,7 @@
 
 use super::{ChipSchedule, TaskGraph};
 use chakram_base::setting::SettingKey;
+use chakram_hardware::compute::LayerTensor;
 use chakram_hardware::topology::chip_graph::{ChipGraph, LinkTechnology};
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
@@ -29,6 +31,8 @@ use std::fmt;
 pub enum DataName {
     /// Weights by their number.
     Weights(u32),
+    /// A part of the model's input by its number.
+    Input(u32),
     /// The output of a sub-layer.
     Output(u32),
     /// A piece of the output of a sub-layer that is taken in pieces.
@@ -39,7 +43,7 @@ impl DataName {
     /// The sub-layer whose output it is, or is of.
     pub fn task(self) -> Option<u32> {
         match self {
-            Self::Weights(_) => None,
+            Self::Weights(_) | Self::Input(_) => None,
             Self::Output(task) | Self::Piece(task, _) => Some(task),
         }
     }
@@ -219,9 +223,13 @@ impl TaskGraph {
                 None => needs.extend(all),
             }
         }
+        let shape = &of.record.shape;
+        let words = |tensor| shape.words(tensor, &shape.sizes) * word;
+        if let Some(input) = of.input {
+            needs.push((DataName::Input(input), words(LayerTensor::Inputs)));
+        }
         if let Some(weights) = of.weights {
-            let [_, k, c, _, _, r, s] = of.record.shape.sizes;
-            needs.push((DataName::Weights(weights), k * c * r * s * word));
+            needs.push((DataName::Weights(weights), words(LayerTensor::Weights)));
         }
         needs
     }
@@ -439,6 +447,7 @@ impl fmt::Display for DataName {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Weights(number) => f.pad(&format!("weights {number}")),
+            Self::Input(number) => f.pad(&format!("input {number}")),
             Self::Output(task) => f.pad(&format!("output {task}")),
             Self::Piece(task, piece) => f.pad(&format!("output {task}.{piece}")),
         }

@@ -1,7 +1,6 @@
 //! Schedules of sub-layers against derivations by hand and a search over all of them.
 
 use super::list::{ScheduleError, by_durations};
-use super::steps::StepLog;
 use super::*;
 use chakram_hardware::topology::chip_graph::{ChipGraph, LinkInterpolation, LinkTechnology};
 use proptest::prelude::*;
@@ -15,6 +14,7 @@ fn task(rows: u64, after: &[u32]) -> SubLayer {
         piece: None,
         pieces: 1,
         weights: None,
+        input: None,
     }
 }
 
@@ -433,6 +433,7 @@ fn outputs_are_taken_in_pieces() {
     assert_eq!(
         log,
         [
+            "step 0 chip 0: input 0, 10 B from memory",
             "step 1 chip 0: output 0.1, 5 B on it",
             "step 1 chip 1: output 0.0, 5 B from chip 0"
         ]

@@ -46,6 +46,9 @@ fn by_cells(products: &[ProductSize], cuts: &[ProductCut], batches: u32) -> f64 
             let [row, column] = blocks(&cuts[l], part);
             words += product.weights as f64 / f64::from(column.1);
             let Some(before) = l.checked_sub(1) else {
+                // No part holds any of the input: it takes all columns of its rows.
+                let taken = cells(row, (0, 1)).len() as f64 / f64::from(GRID * GRID);
+                words += f64::from(batches) * product.inputs as f64 * taken;
                 continue;
             };
             let [held_row, held_column] = blocks(&cuts[before], part);
@@ -74,11 +77,12 @@ fn every_cut(products: usize, levels: usize) -> Vec<Vec<ProductCut>> {
         .collect()
 }
 
-fn size(rows: u64, columns: u64, weights: u64, takes_all: bool) -> ProductSize {
+fn size(rows: u64, columns: u64, [weights, inputs]: [u64; 2], takes_all: bool) -> ProductSize {
     ProductSize {
         rows,
         columns,
         weights,
+        inputs,
         takes_all,
     }
 }
@@ -86,14 +90,17 @@ fn size(rows: u64, columns: u64, weights: u64, takes_all: bool) -> ProductSize {
 proptest! {
     #[test]
     fn words_are_those_of_cells_and_a_level_is_the_best_of_all_choices(
-        sizes in prop::collection::vec((0u32..3, 0u32..3, 0u64..500, prop::bool::weighted(0.2)), 1..5),
+        sizes in prop::collection::vec((0u32..3, 0u32..3, [0u64..500, 0u64..9], prop::bool::weighted(0.2)), 1..5),
         batches in 1u32..4,
         levels in 1usize..4,
     ) {
         // 16 to 64 rows and columns, so that any cut goes.
         let products: Vec<ProductSize> = sizes
             .iter()
-            .map(|&(rows, columns, weights, all)| size(16 << rows, 16 << columns, weights * 16, all))
+            .map(|&(rows, columns, [weights, inputs], all)| {
+                let words = [weights * 16, (16 << rows) * inputs];
+                size(16 << rows, 16 << columns, words, all)
+            })
             .collect();
         let words = |cuts: &Vec<ProductCut>| words_moved(&products, cuts, batches);
         if levels * products.len() <= 8 {
@@ -113,11 +120,11 @@ proptest! {
 }
 
 /// Two products of 8 rows and 4 columns, so of 32 words, in two parts. Columns: the weights once, and each half lacks half of the
-/// 32 words for each micro-batch. Rows: the weights twice, and nothing else.
+/// 32 words for each micro-batch. Rows: the weights twice, and nothing else. The input is left out but in the last.
 #[test]
 fn weights_are_held_against_data() {
     let cuts = |weights, batches| {
-        let products = [size(8, 4, weights, false), size(8, 4, weights, false)];
+        let products = [size(8, 4, [weights, 0], false); 2];
         let cuts = partition(&products, 1, batches).unwrap();
         (words_moved(&products, &cuts, batches), cuts)
     };
@@ -127,14 +134,23 @@ fn weights_are_held_against_data() {
     assert_eq!(cuts(100, 2), (264, vec![vec![Columns]; 2]));
     // One of each: columns then rows takes 100 + 2 x 16 words of weights, and each half lacks a quarter of 32, twice: 164; all
     // along columns 116 + 64 = 180, all along rows 232, rows then columns 200 + 16 + 64 = 280.
-    let products = [size(8, 4, 100, false), size(8, 4, 16, false)];
+    let products = [size(8, 4, [100, 0], false), size(8, 4, [16, 0], false)];
     let cuts = partition(&products, 1, 2).unwrap();
     assert_eq!(cuts, [vec![Columns], vec![Rows]]);
     assert_eq!(words_moved(&products, &cuts, 2), 164);
     // Without rows to cut there is nothing but columns, and in the end nothing at all.
-    let narrow = [size(1, 4, 0, false)];
+    let narrow = [size(1, 4, [0, 0], false)];
     assert_eq!(partition(&narrow, 2, 1), Some(vec![vec![Columns, Columns]]));
     assert_eq!(partition(&narrow, 3, 1), None);
+    // An input of 60 words, twice: both halves take all of it along columns, 100 + 2 x 120 = 340, and each its rows along rows,
+    // 2 x 100 + 2 x 60 = 320, where the weights alone would have them along columns.
+    let cut = |inputs| {
+        let products = [size(8, 4, [100, inputs], false)];
+        let cuts = partition(&products, 1, 2).unwrap();
+        (words_moved(&products, &cuts, 2), cuts)
+    };
+    assert_eq!(cut(0), (100, vec![vec![Columns]]));
+    assert_eq!(cut(60), (320, vec![vec![Rows]]));
 }
 
 /// Bytes that a schedule moves between chips and from memory, each part of a product on its chip.

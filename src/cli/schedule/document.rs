@@ -1,0 +1,256 @@
+//! Schedules as JSON, and their tables as comma-separated values.
+
+use super::tables::CutProducts;
+use super::work::TopologyRow;
+use chakram_base::units::Span;
+use chakram_report::csv::CsvRows;
+use chakram_report::document::VersionedDocument;
+use chakram_studies::schedule::{DataName, DataPlace, StepCost, StepLog};
+use serde::Serialize;
+use std::fmt::Display;
+
+/// A command's answer.
+#[derive(Debug, Serialize)]
+struct ScheduleDocument<'r> {
+    /// How products are cut, where a rule chose it.
+    partition: Option<&'r CutProducts>,
+    /// Layers that a table of cycles lacks, and that were mapped; `None` without a table.
+    mapped_layers: Option<usize>,
+    topologies: Vec<TopologyEntry<'r>>,
+}
+
+#[derive(Debug, Serialize)]
+struct TopologyEntry<'r> {
+    name: &'r str,
+    chips: usize,
+    accelerators_per_chip: usize,
+    parts: u64,
+    /// Of two chips; `None` without links.
+    mean_distance: Option<f64>,
+    #[serde(flatten)]
+    times: StageTimes,
+    steps: Vec<StepEntry<'r>>,
+    log: Vec<LogEntry>,
+}
+
+#[derive(Clone, Copy, Debug, Serialize)]
+struct StageTimes {
+    dispatch_ps: u64,
+    communication_ps: u64,
+    processing_ps: u64,
+    total_ps: u64,
+    between_chips_bytes: u64,
+    memory_bytes: u64,
+    energy_pj: f64,
+}
+
+#[derive(Debug, Serialize)]
+struct StepEntry<'r> {
+    step: usize,
+    #[serde(flatten)]
+    times: StageTimes,
+    cycles: u64,
+    sub_layers: Vec<SubLayerEntry<'r>>,
+}
+
+#[derive(Debug, Serialize)]
+struct SubLayerEntry<'r> {
+    chip: usize,
+    accelerator: usize,
+    sub_layer: u32,
+    name: &'r str,
+    duration_ps: u64,
+}
+
+/// Data that a chip needed, or that left it.
+#[derive(Debug, Serialize)]
+struct LogEntry {
+    step: u32,
+    chip: u32,
+    /// `weights`, `input` or `output`.
+    data: &'static str,
+    /// Number of weights, of a part of the input, or of the sub-layer whose output it is.
+    number: u32,
+    /// Piece of an output that is taken in pieces.
+    piece: Option<u32>,
+    bytes: u64,
+    /// `own`, `chip` or `memory` of data that are needed, `dropped` or `written` of data that leave.
+    place: &'static str,
+    /// The chip that it comes from.
+    from_chip: Option<u32>,
+    duration_ps: u64,
+}
+
+fn picoseconds(seconds: f64) -> u64 {
+    Span::from_seconds(seconds).0
+}
+
+impl StageTimes {
+    /// Times, bytes and energy of steps together.
+    fn of(steps: &[StepCost]) -> Self {
+        let sum = |of: fn(&StepCost) -> f64| steps.iter().map(of).sum::<f64>();
+        let bytes = |of: fn(&StepCost) -> u64| steps.iter().map(of).fold(0, u64::saturating_add);
+        Self {
+            dispatch_ps: picoseconds(sum(|step| step.dispatch)),
+            communication_ps: picoseconds(sum(|step| step.communication)),
+            processing_ps: picoseconds(sum(|step| step.processing)),
+            total_ps: picoseconds(sum(|step| {
+                step.dispatch + step.communication + step.processing
+            })),
+            between_chips_bytes: bytes(|step| step.between_chips),
+            memory_bytes: bytes(|step| step.memory),
+            energy_pj: sum(|step| step.joules) * 1e12,
+        }
+    }
+
+    const HEADER: &str = "dispatch_ps,communication_ps,processing_ps,total_ps,between_chips_bytes,memory_bytes,energy_pj";
+
+    fn cells(&self) -> [String; 7] {
+        [
+            self.dispatch_ps.to_string(),
+            self.communication_ps.to_string(),
+            self.processing_ps.to_string(),
+            self.total_ps.to_string(),
+            self.between_chips_bytes.to_string(),
+            self.memory_bytes.to_string(),
+            self.energy_pj.to_string(),
+        ]
+    }
+}
+
+impl LogEntry {
+    fn of(entry: &StepLog) -> Self {
+        let (data, number, piece) = match entry.data {
+            DataName::Weights(number) => ("weights", number, None),
+            DataName::Input(number) => ("input", number, None),
+            DataName::Output(task) => ("output", task, None),
+            DataName::Piece(task, piece) => ("output", task, Some(piece)),
+        };
+        let (place, from_chip) = match entry.from {
+            Some(DataPlace::Own) => ("own", None),
+            Some(DataPlace::Chip(other)) => ("chip", Some(other)),
+            Some(DataPlace::Memory) => ("memory", None),
+            None if entry.written => ("written", None),
+            None => ("dropped", None),
+        };
+        Self {
+            step: entry.step,
+            chip: entry.chip,
+            data,
+            number,
+            piece,
+            bytes: entry.bytes,
+            place,
+            from_chip,
+            duration_ps: picoseconds(entry.seconds),
+        }
+    }
+}
+
+impl<'r> TopologyEntry<'r> {
+    fn of(row: &'r TopologyRow) -> Self {
+        let steps = row.totals.steps.iter().enumerate();
+        let steps = steps.map(|(step, cost)| StepEntry {
+            step,
+            times: StageTimes::of(std::slice::from_ref(cost)),
+            cycles: cost.cycles,
+            sub_layers: sub_layers(row, step).collect(),
+        });
+        Self {
+            name: &row.name,
+            chips: row.chips(),
+            accelerators_per_chip: row.accelerators,
+            parts: row.work.parts,
+            mean_distance: row.mean_distance(),
+            times: StageTimes::of(&row.totals.steps),
+            steps: steps.collect(),
+            log: row.totals.log.iter().map(LogEntry::of).collect(),
+        }
+    }
+}
+
+fn sub_layers(row: &TopologyRow, step: usize) -> impl Iterator<Item = SubLayerEntry<'_>> {
+    (0..row.chips()).flat_map(move |chip| {
+        let all = row.schedule.of_chip(chip, row.accelerators, step);
+        all.map(move |(accelerator, task)| SubLayerEntry {
+            chip,
+            accelerator,
+            sub_layer: task,
+            name: &row.work.graph.tasks[task as usize].name,
+            duration_ps: picoseconds(row.work.costs[task as usize].seconds),
+        })
+    })
+}
+
+/// Renders everything as one document.
+pub fn json(
+    rows: &[TopologyRow],
+    partition: Option<&CutProducts>,
+    mapped_layers: Option<usize>,
+) -> String {
+    let document = ScheduleDocument {
+        partition,
+        mapped_layers,
+        topologies: rows.iter().map(TopologyEntry::of).collect(),
+    };
+    VersionedDocument::new("chakram.schedule.1", document).text()
+}
+
+fn optional(cell: Option<impl Display>) -> String {
+    cell.map_or_else(String::new, |cell| cell.to_string())
+}
+
+/// Renders a row for each topology.
+pub fn csv_topologies(rows: &[TopologyRow]) -> String {
+    let header = "topology,chips,accelerators_per_chip,parts,mean_distance,steps";
+    let mut csv = CsvRows::new(&format!("{header},{}", StageTimes::HEADER));
+    for row in rows {
+        let front = [
+            row.name.clone(),
+            row.chips().to_string(),
+            row.accelerators.to_string(),
+            row.work.parts.to_string(),
+            optional(row.mean_distance()),
+            row.totals.steps.len().to_string(),
+        ];
+        let times = StageTimes::of(&row.totals.steps);
+        csv.add(front.into_iter().chain(times.cells()));
+    }
+    csv.text()
+}
+
+/// Renders a row for each step of each topology.
+pub fn csv_steps(rows: &[TopologyRow]) -> String {
+    let mut csv = CsvRows::new(&format!("topology,step,cycles,{}", StageTimes::HEADER));
+    for row in rows {
+        for (step, cost) in row.totals.steps.iter().enumerate() {
+            let front = [row.name.clone(), step.to_string(), cost.cycles.to_string()];
+            let times = StageTimes::of(std::slice::from_ref(cost));
+            csv.add(front.into_iter().chain(times.cells()));
+        }
+    }
+    csv.text()
+}
+
+/// Renders a row for each entry of the log of each topology.
+pub fn csv_log(rows: &[TopologyRow]) -> String {
+    let mut csv =
+        CsvRows::new("topology,step,chip,data,number,piece,bytes,place,from_chip,duration_ps");
+    for row in rows {
+        for entry in row.totals.log.iter().map(LogEntry::of) {
+            csv.row(&[
+                &row.name,
+                &entry.step,
+                &entry.chip,
+                &entry.data,
+                &entry.number,
+                &optional(entry.piece),
+                &entry.bytes,
+                &entry.place,
+                &optional(entry.from_chip),
+                &entry.duration_ps,
+            ]);
+        }
+    }
+    csv.text()
+}
