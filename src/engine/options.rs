@@ -53,6 +53,9 @@ pub struct ReplayOptions {
     /// Allow sends and receives without a matching half: such a send completes when its message has arrived, and such
     /// a receive never does. In insertion order only ([`Discipline::MATCHES_AS_ISSUED`](super::Discipline::MATCHES_AS_ISSUED)).
     pub allow_unmatched: bool,
+    /// Answer a collective by closed form only where the order in which its members end at one instant is proved, too. In
+    /// insertion order only, as above.
+    pub ordered_ends: bool,
 }
 
 impl ReplayOptions {
