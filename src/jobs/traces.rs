@@ -4,7 +4,7 @@ use super::JobError;
 use super::load::find;
 use super::machine_reference;
 use chakram_trace::format::TraceError;
-use chakram_trace::format::file::{FoundTraces, RankFile, TraceContents, VerifyLevel};
+use chakram_trace::format::file::{FoundTraces, RankFile, TraceContents, VerifyLevel, stream};
 use chakram_trace::format::groups::DeclaredGroups;
 use chakram_trace::format::job::JobFile;
 use std::io::Read;
@@ -50,7 +50,12 @@ impl JobTraces {
     /// Finds the files that `paths` name.
     pub fn find(paths: &[PathBuf], verify: VerifyLevel) -> Result<Self, TraceError> {
         let found = find(paths, verify)?;
-        Ok(Self { found, piped: None })
+        let is_stream = |file: &&RankFile| stream(&file.path).is_some();
+        let piped = found.files.iter().find(is_stream);
+        let piped = piped
+            .map(|file| TraceContents::open(&file.path))
+            .transpose()?;
+        Ok(Self { found, piped })
     }
 
     /// Reads the trace of rank 0 from `pipe`, which messages call `name`.
@@ -77,8 +82,8 @@ impl JobTraces {
     /// Opens one of the files.
     pub fn open(&self, file: &RankFile) -> Result<OpenedTrace<'_>, JobError> {
         Ok(match &self.piped {
-            Some(contents) => OpenedTrace::Pipe(contents),
-            None => OpenedTrace::File(TraceContents::open_verified(file)?),
+            Some(contents) if stream(&file.path).is_some() => OpenedTrace::Pipe(contents),
+            _ => OpenedTrace::File(TraceContents::open_verified(file)?),
         })
     }
 }

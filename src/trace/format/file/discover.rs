@@ -3,8 +3,8 @@
 use super::listing::{FolderListing, several};
 use super::names::split_name;
 use super::{RankFile, not_found};
+use crate::format::TraceError;
 use crate::format::job::{self, JobFile};
-use crate::format::{TraceError, TraceLocation};
 use chakram_base::setting::SettingKey;
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -63,6 +63,18 @@ pub fn discover(path: &Path) -> Result<Vec<RankFile>, TraceError> {
     Ok(finder.finish().files)
 }
 
+/// Returns the path of the stream that `path` denotes: standard input for `-`, or a path to something that can be read only
+/// once, such as a pipe. `None` for files and folders, and if there is nothing.
+pub fn stream(path: &Path) -> Option<&Path> {
+    if path == Path::new("-") {
+        return Some(Path::new("/dev/stdin"));
+    }
+    // A redirected file is a file by what it leads to, and has the name of no trace.
+    let is_descriptor = path == Path::new("/dev/stdin") || path.starts_with("/dev/fd");
+    let kind = std::fs::metadata(path).ok()?.file_type();
+    (is_descriptor || !kind.is_file() && !kind.is_dir()).then_some(path)
+}
+
 /// Returns the path of the job file with this prefix.
 fn job_path(folder: &Path, prefix: &str) -> PathBuf {
     folder.join(format!("{prefix}{}", job::ENDING))
@@ -100,14 +112,17 @@ impl TraceFinder {
     /// files with several endings those with the best one are taken, `.et`, then `.eg` as tools called it in
     /// 2023, `.jsonl`, and `.json`. Any of them may be compressed.
     ///
+    /// A stream (`-` for standard input, a named pipe, a shell's `<(…)`) is the trace of rank 0.
+    ///
     /// Fails when there is none, when a folder holds several jobs, or when a rank has two files.
     pub fn add(&mut self, path: &Path) -> Result<(), TraceError> {
-        if path == Path::new("-") {
-            return Err(TraceError::refused_at(
-                TraceLocation::default(),
-                "- is standard input, which has one trace, and a job has several files",
-                "chakram convert trace - -o job.0.et, and then job",
-            ));
+        if let Some(stream) = stream(path) {
+            let rank = RankFile::new(0, stream.to_owned());
+            if self.found.files.contains(&rank) {
+                return Err(not_found(path, "it is a stream, which can be read once"));
+            }
+            self.found.files.push(rank);
+            return Ok(());
         }
         let name = path.file_name().and_then(|name| name.to_str());
         if path.is_file() {
