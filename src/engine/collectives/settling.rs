@@ -293,6 +293,8 @@ impl<M: CollectiveModel> Collectives<'_, M> {
         if !self.release_reservation(fabric, id, number) {
             return;
         }
+        let schedule = self.chunks.runs[id].schedule;
+        let is_ordered = M::Order::AT_ONCE && self.chunks.schedules.cached(schedule).ordered;
         let run = &self.chunks.runs[id];
         let running = &self.chunks.groups[run.group];
         let members = &running.plan.members;
@@ -302,10 +304,12 @@ impl<M: CollectiveModel> Collectives<'_, M> {
                 effects.end::<M::Order>(now, instance, node);
             }
         };
-        // The order of ends, in insertion order where it is proved.
+        // Members that arrived last may be listed without any order of ends, and then not all of them are.
         match &run.arrivals.arrived_now[..] {
-            [] => (0..members.len()).for_each(&mut end),
-            ordered => ordered.iter().for_each(|member| end(member.index())),
+            ordered if is_ordered && ordered.len() == members.len() => {
+                ordered.iter().for_each(|member| end(member.index()));
+            }
+            _ => (0..members.len()).for_each(&mut end),
         }
         if M::Order::AT_ONCE {
             effects.leave(FollowUp::Record(id));
