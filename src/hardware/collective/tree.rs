@@ -174,8 +174,11 @@ pub(super) fn life(
     (life, longest)
 }
 
-/// Levels at which the top of a subtree of `members` has its children, and the members below each; the second may be none.
-fn children(members: u32) -> Option<((u32, u32), Option<(u32, u32)>)> {
+/// The level of a child, and the members of its subtree.
+type ChildSubtree = (u32, u32);
+
+/// Returns the children of the top of a subtree of `members`: the one below it, and the one above it if there is one.
+fn children(members: u32) -> Option<(ChildSubtree, Option<ChildSubtree>)> {
     let level = members.checked_ilog2()?;
     let below = (level > 0).then(|| (level - 1, (1 << level) - 1))?;
     let above = members - (1 << level);
@@ -187,8 +190,8 @@ fn up(ways: &[(TimeEstimate, TimeEstimate)], members: u32) -> TimeEstimate {
     let Some((below, above)) = children(members) else {
         return TimeEstimate::ZERO;
     };
-    let comes = |(level, members): (u32, u32)| up(ways, members) + ways[level as usize].0;
-    let passes = |(level, _): (u32, u32)| ways[level as usize].1;
+    let comes = |(level, members): ChildSubtree| up(ways, members) + ways[level as usize].0;
+    let passes = |(level, _): ChildSubtree| ways[level as usize].1;
     let first = comes(below);
     let Some(above) = above else {
         return first + passes(below);
@@ -205,8 +208,8 @@ fn down(ways: &[(TimeEstimate, TimeEstimate)], members: u32) -> TimeEstimate {
     let Some((below, above)) = children(members) else {
         return TimeEstimate::ZERO;
     };
-    let way = |(level, _): (u32, u32)| ways[level as usize];
-    let goes_on = |(level, members): (u32, u32)| {
+    let way = |(level, _): ChildSubtree| ways[level as usize];
+    let goes_on = |(level, members): ChildSubtree| {
         let (first, passes) = ways[level as usize];
         first + passes + down(ways, members)
     };

@@ -299,6 +299,9 @@ fn ordered(seed: u64) -> Vec<String> {
 /// Parts of an NPU's time: compute, transfer, waiting of collectives, waiting of messages, other.
 type Parts = [u64; 5];
 
+/// A rank and one of its nodes.
+type RankNode = (u32, u32);
+
 /// Where the time of each rank goes, from issue and end of its nodes alone.
 fn swept(job: &RandomJob, replay: &Replay) -> Vec<Parts> {
     let events = &replay.log.events;
@@ -308,7 +311,7 @@ fn swept(job: &RandomJob, replay: &Replay) -> Vec<Parts> {
     }
     // The k-th send from one rank to another meets the k-th receive, the k-th call of a group those of its members.
     let mut begins: BTreeMap<(u32, u32), u64> = BTreeMap::new();
-    let mut halves: BTreeMap<(u32, u32), [Vec<(u32, u32)>; 2]> = BTreeMap::new();
+    let mut halves: BTreeMap<(u32, u32), [Vec<RankNode>; 2]> = BTreeMap::new();
     let mut calls: BTreeMap<(String, usize), Vec<(u32, u32)>> = BTreeMap::new();
     for (rank, lines) in (0..).zip(&job.ranks) {
         let mut counts: BTreeMap<String, usize> = BTreeMap::new();
