@@ -82,8 +82,8 @@ fn collectives_go_inside_and_then_over_the_fabric() {
     let dir = TempDir::new().unwrap();
     let found = fabrics(&dir).map(|machine| {
         // Several chunks would pass one another inside and outside.
-        let text = std::fs::read_to_string(&machine).unwrap();
-        std::fs::write(&machine, text + "\n[collectives]\nchunks = 1\n").unwrap();
+        let text = fs::read_to_string(&machine).unwrap();
+        fs::write(&machine, text + "\n[collectives]\nchunks = 1\n").unwrap();
         let job = [
             "generate",
             "collective",
