@@ -2,7 +2,7 @@
 
 use super::extensions::Extensions;
 use chakram_base::ids::Npu;
-use chakram_base::setting::Choice;
+use chakram_base::setting::SettingChoice;
 use chakram_hardware::collective::CustomCollective;
 use chakram_hardware::compute::{ComputeModel, HostTiming};
 use chakram_hardware::network::NetworkKind;
@@ -82,7 +82,7 @@ pub enum LaunchMode {
     Graph,
 }
 
-impl Choice for LaunchMode {
+impl SettingChoice for LaunchMode {
     const CHOICES: &'static [(Self, &'static str, &'static str)] = &[
         (
             Self::Eager,
@@ -108,7 +108,7 @@ pub enum CollectiveTiming {
     Algorithms,
 }
 
-impl Choice for CollectiveTiming {
+impl SettingChoice for CollectiveTiming {
     const CHOICES: &'static [(Self, &'static str, &'static str)] = &[
         (
             Self::Curves,
@@ -147,7 +147,7 @@ pub enum CommTiming {
     Recorded,
 }
 
-impl Choice for CommTiming {
+impl SettingChoice for CommTiming {
     const CHOICES: &'static [(Self, &'static str, &'static str)] = &[
         (Self::Model, "model", "Simulated on the machine's network"),
         (

@@ -53,7 +53,7 @@ impl<M: CollectiveModel> Collectives<'_, M> {
         if all && let Some(span) = self.closed_form(fabric, id) {
             self.begin_all(effects, id);
             self.answers.closed += 1;
-            self.order_ends(id, fresh);
+            self.order_ends(id, &fresh);
             let event = Event::of_run(EventClass::Run, id, 0);
             effects.agenda.push(now + span, event);
         } else {
@@ -63,8 +63,8 @@ impl<M: CollectiveModel> Collectives<'_, M> {
         }
     }
 
-    /// Keeps the order in which members will end in place of that in which they began, if it is proved.
-    fn order_ends(&mut self, id: RunIndex, began: Vec<MemberIndex>) {
+    /// Records the order in which members that began in this order will end, if it is proved.
+    fn order_ends(&mut self, id: RunIndex, began: &[MemberIndex]) {
         let run = &mut self.chunks.runs[id];
         let cached = self.chunks.schedules.cached(run.schedule);
         let extent = &self.chunks.groups[run.group].plan.extent;
@@ -78,9 +78,7 @@ impl<M: CollectiveModel> Collectives<'_, M> {
         let (backend, schedule) = (&self.chunks.backend, &cached.schedule);
         backend.order_ends(schedule, extent, &mut positions);
         let ends = positions.iter().map(|at| extent.member_at[at.index()]);
-        run.arrivals.arrived_now = began;
-        run.arrivals.arrived_now.clear();
-        run.arrivals.arrived_now.extend(ends);
+        run.arrivals.ends.extend(ends);
     }
 
     /// Notifies the observer that all members of a collective have arrived.
@@ -293,8 +291,6 @@ impl<M: CollectiveModel> Collectives<'_, M> {
         if !self.release_reservation(fabric, id, number) {
             return;
         }
-        let schedule = self.chunks.runs[id].schedule;
-        let is_ordered = M::Order::AT_ONCE && self.chunks.schedules.cached(schedule).ordered;
         let run = &self.chunks.runs[id];
         let running = &self.chunks.groups[run.group];
         let members = &running.plan.members;
@@ -304,12 +300,9 @@ impl<M: CollectiveModel> Collectives<'_, M> {
                 effects.end::<M::Order>(now, instance, node);
             }
         };
-        // Members that arrived last may be listed without any order of ends, and then not all of them are.
-        match &run.arrivals.arrived_now[..] {
-            ordered if is_ordered && ordered.len() == members.len() => {
-                ordered.iter().for_each(|member| end(member.index()));
-            }
-            _ => (0..members.len()).for_each(&mut end),
+        match &run.arrivals.ends[..] {
+            [] => (0..members.len()).for_each(&mut end),
+            ordered => ordered.iter().for_each(|member| end(member.index())),
         }
         if M::Order::AT_ONCE {
             effects.leave(FollowUp::Record(id));
