@@ -4,7 +4,7 @@ use super::JobError;
 use super::load::find;
 use super::machine_reference;
 use chakram_trace::format::TraceError;
-use chakram_trace::format::file::{FoundTraces, RankFile, TraceContents, VerifyLevel, stream};
+use chakram_trace::format::file::{FoundTraces, RankFile, TraceContents, VerifyLevel};
 use chakram_trace::format::groups::DeclaredGroups;
 use chakram_trace::format::job::JobFile;
 use std::io::Read;
@@ -50,11 +50,8 @@ impl JobTraces {
     /// Finds the files that `paths` name.
     pub fn find(paths: &[PathBuf], verify: VerifyLevel) -> Result<Self, TraceError> {
         let found = find(paths, verify)?;
-        let is_stream = |file: &&RankFile| stream(&file.path).is_some();
-        let piped = found.files.iter().find(is_stream);
-        let piped = piped
-            .map(|file| TraceContents::open(&file.path))
-            .transpose()?;
+        let stream = found.stream.as_deref();
+        let piped = stream.map(TraceContents::open).transpose()?;
         Ok(Self { found, piped })
     }
 
@@ -63,6 +60,7 @@ impl JobTraces {
         Ok(Self {
             found: FoundTraces {
                 files: vec![RankFile::new(0, PathBuf::from(name))],
+                stream: Some(PathBuf::from(name)),
                 ..FoundTraces::default()
             },
             piped: Some(TraceContents::from_pipe(pipe)?),
@@ -82,7 +80,9 @@ impl JobTraces {
     /// Opens one of the files.
     pub fn open(&self, file: &RankFile) -> Result<OpenedTrace<'_>, JobError> {
         Ok(match &self.piped {
-            Some(contents) if stream(&file.path).is_some() => OpenedTrace::Pipe(contents),
+            Some(contents) if self.found.stream.as_ref() == Some(&file.path) => {
+                OpenedTrace::Pipe(contents)
+            }
             _ => OpenedTrace::File(TraceContents::open_verified(file)?),
         })
     }

@@ -23,7 +23,7 @@ pub(super) use super::read_all::append_all;
 pub use super::read_all::{read_all, read_text};
 pub use compress::{CompressedWriter, GzipWriter};
 pub use decompress::{decompressed, decompressed_partly};
-pub use discover::{FoundTraces, TraceFinder, VerifyLevel, discover, prefix_of, stream};
+pub use discover::{FoundTraces, TraceFinder, VerifyLevel, discover, prefix_of};
 use mapped::MappedFile;
 pub use mapped::mapped_file;
 pub use named::PrefixFiles;

@@ -35,6 +35,8 @@ pub struct FoundTraces {
     pub jobs: BTreeMap<PathBuf, Arc<JobFile>>,
     /// BLAKE3 hashes, in hexadecimal, of job files that lie in a store.
     pub stored_jobs: BTreeMap<PathBuf, String>,
+    /// The one among the traces that is a stream, which can be read once.
+    pub stream: Option<PathBuf>,
 }
 
 impl FoundTraces {
@@ -45,6 +47,7 @@ impl FoundTraces {
         self.files.dedup();
         self.jobs.extend(other.jobs);
         self.stored_jobs.extend(other.stored_jobs);
+        self.stream = self.stream.take().or(other.stream);
     }
 }
 
@@ -65,7 +68,7 @@ pub fn discover(path: &Path) -> Result<Vec<RankFile>, TraceError> {
 
 /// Returns the path of the stream that `path` denotes: standard input for `-`, or a path to something that can be read only
 /// once, such as a pipe. `None` for files and folders, and if there is nothing.
-pub fn stream(path: &Path) -> Option<&Path> {
+fn stream(path: &Path) -> Option<&Path> {
     if path == Path::new("-") {
         return Some(Path::new("/dev/stdin"));
     }
@@ -117,11 +120,14 @@ impl TraceFinder {
     /// Fails when there is none, when a folder holds several jobs, or when a rank has two files.
     pub fn add(&mut self, path: &Path) -> Result<(), TraceError> {
         if let Some(stream) = stream(path) {
-            let rank = RankFile::new(0, stream.to_owned());
-            if self.found.files.contains(&rank) {
-                return Err(not_found(path, "it is a stream, which can be read once"));
+            if self.found.stream.is_some() {
+                return Err(not_found(
+                    path,
+                    "it is a second stream, and each is the trace of rank 0",
+                ));
             }
-            self.found.files.push(rank);
+            self.found.stream = Some(stream.to_owned());
+            self.found.files.push(RankFile::new(0, stream.to_owned()));
             return Ok(());
         }
         let name = path.file_name().and_then(|name| name.to_str());
