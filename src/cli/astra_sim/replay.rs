@@ -32,7 +32,7 @@ pub fn run(
     }
     let start = Instant::now();
     let mut options = options(args);
-    if attempt(args, job, &options, start, to)? == Attempt::LostOrder {
+    if attempt(args, job, &options, start, to)? == ReplayAttempt::LostOrder {
         options.stepwise = true;
         attempt(args, job, &options, start, to)?;
     }
@@ -41,7 +41,7 @@ pub fn run(
 
 /// End of a replay.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Attempt {
+enum ReplayAttempt {
     /// Everything is written.
     Done,
     /// Nothing is written, because closed forms may have changed the order of the original's lines.
@@ -55,7 +55,7 @@ fn attempt(
     options: &ReplayOptions,
     start: Instant,
     to: &mut ReportDestination<'_>,
-) -> Result<Attempt, Box<dyn Error>> {
+) -> Result<ReplayAttempt, Box<dyn Error>> {
     let (inputs, workload, machine) = (&job.inputs, &job.workload, job.machine());
     let prepared = job.prepare(&machine, options)?;
     let mut collectives = job.collectives.clone();
@@ -87,7 +87,7 @@ fn attempt(
         result => result,
     };
     if !order.is_kept() {
-        return Ok(Attempt::LostOrder);
+        return Ok(ReplayAttempt::LostOrder);
     }
     if let Ok((outcome, _)) = &result {
         let nodes = counted(workload.nodes(), "node");
@@ -133,7 +133,7 @@ fn attempt(
         file.commit()?;
         let (_, timeline) = result?;
         TimelineFile::finish(timeline, path)?;
-        return Ok(Attempt::Done);
+        return Ok(ReplayAttempt::Done);
     }
     // The rows are printed although the replay may have failed: `result` is checked behind them.
     let rows: Vec<RankStatistics> = rows.into_iter().map(|(_, row)| row).collect();
@@ -154,7 +154,7 @@ fn attempt(
             chakram_report::json::write(&mut terminal::EscapingWriter::json(out), &document)
         })?;
     }
-    Ok(Attempt::Done)
+    Ok(ReplayAttempt::Done)
 }
 
 /// Returns the engine's options for `args`.
