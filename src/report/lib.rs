@@ -10,6 +10,7 @@
 mod aggregation;
 pub mod breakdown;
 pub mod busy;
+mod captured_on;
 pub mod collectives;
 pub mod compare;
 pub mod critical_path;
@@ -67,6 +68,7 @@ pub use timeline::{TimelineFormat, TimelineSelection, TimelineWriter};
 
 use aggregation::RankAggregation;
 use breakdown::NpuTime;
+use captured_on::CapturedOn;
 use chakram_base::ids::Rank;
 use chakram_base::units::Span;
 use chakram_engine::{ReplayOutcome, StepTimes};
@@ -112,6 +114,9 @@ pub struct Report {
     /// End of the capture, if every trace says when its own ended.
     #[serde(rename = "captured_ps")]
     pub captured: Option<Span>,
+    /// What the traces were captured on, if they say it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub captured_on: Option<CapturedOn>,
     /// Profiler that captured the job, where its cost is left out or the job measured steps without it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub profiler: Option<ProfilerBasis>,

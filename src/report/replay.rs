@@ -4,6 +4,7 @@ use super::Observer;
 use super::Report;
 use super::aggregation::LoopObserver;
 use super::breakdown::{BreakdownObserver, ChargedTime, NpuTime};
+use super::captured_on::CapturedOn;
 use super::collectives::{CollectiveObserver, CollectiveTally};
 use super::collectives::{CollectiveRow, LatestRank, MeasuredLinks};
 use super::critical_path::RunRecorder;
@@ -166,6 +167,7 @@ pub(super) fn finish<O>(
         ranks: workload.ranks(),
         absent,
         captured: None,
+        captured_on: CapturedOn::of(workload),
         kernels: KernelBasis {
             priced: basis.priced,
             by_curves: basis.by_curves,

@@ -53,6 +53,9 @@ fn write_all(
         };
         writeln!(out, "captured  {captured} (slowest rank {slowest}){more}")?;
     }
+    if let Some(on) = &report.captured_on {
+        paragraph(out, &on.line(), "captured  on ", 10, anstyle::Style::new())?;
+    }
     for line in report.profiler_lines() {
         writeln!(out, "{line}")?;
     }

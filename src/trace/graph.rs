@@ -12,6 +12,7 @@
 
 pub use crate::format::groups::DeclaredGroups;
 pub use crate::format::roles::GroupRoles;
+use crate::format::scan::CaptureContext;
 pub use crate::format::work_amounts::WorkAmounts;
 use crate::format::{CollectiveKind, Dtype, KernelShape, MemoryChanges};
 use chakram_base::ids::NodeIndex;
@@ -194,6 +195,8 @@ pub struct Graph {
     repairs: GraphRepairs,
     captured: Option<Span>,
     kernels_on_cpu: bool,
+    world_size: Option<u32>,
+    captured_on: CaptureContext,
     lane_names: Vec<(Lane, String)>,
     /// Memories beyond the NPU that nodes name.
     remote_memories: Vec<String>,
@@ -300,6 +303,16 @@ impl Graph {
     /// Returns whether the kernels are operators that ran on a CPU when they were captured.
     pub fn kernels_on_cpu(&self) -> bool {
         self.kernels_on_cpu
+    }
+
+    /// Returns the number of ranks of the job, if the trace states it.
+    pub fn world_size(&self) -> Option<u32> {
+        self.world_size
+    }
+
+    /// Returns what the trace was captured on.
+    pub fn captured_on(&self) -> &CaptureContext {
+        &self.captured_on
     }
 
     /// Returns the name that the trace gives a lane, if any.

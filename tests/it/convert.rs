@@ -9,6 +9,7 @@
 
 mod blocking_copies;
 mod by_order;
+mod clocks;
 mod degenerate;
 mod described;
 mod faithful;

@@ -6,7 +6,7 @@ use super::{
 };
 use crate::format::groups::{DeclaredGroups, parse_metadata};
 use crate::format::roles::GroupRoles;
-use crate::format::scan::{NodeView, UnprofiledSteps};
+use crate::format::scan::{CaptureContext, NodeView, UnprofiledSteps};
 use crate::format::work_amounts::WorkAmounts;
 use crate::format::write::Sink;
 use crate::format::{
@@ -215,6 +215,11 @@ impl GraphBuilder {
     /// Sets whether the kernels ran on a CPU when they were captured.
     pub fn kernels_on_cpu(&mut self, on_cpu: bool) {
         self.graph.kernels_on_cpu = on_cpu;
+    }
+
+    /// Sets the number of ranks of the job, and what the trace was captured on.
+    pub fn context(&mut self, world_size: Option<u32>, on: CaptureContext) {
+        (self.graph.world_size, self.graph.captured_on) = (world_size, on);
     }
 
     /// Sets the steps that were measured without a profiler.
