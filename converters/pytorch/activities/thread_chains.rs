@@ -3,7 +3,7 @@
 use super::super::calls::CommCalls;
 use super::super::rank_timeline::{NONE, RankTimeline};
 use super::host_waits::HostWait;
-use super::{Activities, Activity, ActivityKind, is_work};
+use super::{Activities, Activity, ActivityKind, is_work, own_places};
 
 /// Latest ends of the activities of items.
 pub(super) struct ActivityBounds {
@@ -50,11 +50,19 @@ pub(super) fn build(
         let earliest = &mut earliest[wait.into as usize];
         *earliest = (*earliest).max(wait.to);
     }
-    // Largest part of each item's own time that is not waiting.
-    let mut place: Vec<(i64, i64)> = rank
-        .items
-        .iter()
-        .map(|item| (item.start, item.start))
+    // Largest part, that is not waiting, of each item's own time between the calls around its place.
+    let places = own_places::find(rank);
+    let of_launch = |item: usize| match bounds.latest[item] {
+        // It had launched before that place.
+        latest if latest < places[item].span.0 => (rank.items[item].start, latest),
+        _ => places[item].span,
+    };
+    let mut place: Vec<(i64, i64)> = (0..rank.items.len())
+        .map(|item| match is_work(rank.role(&rank.items[item])) {
+            true => of_launch(item).0,
+            false => rank.items[item].start,
+        })
+        .map(|mark| (mark, mark))
         .collect();
     let mut carved_of: Vec<Vec<(i64, i64)>> = vec![Vec::new(); rank.threads.len()];
     for wait in waits.iter().filter(|wait| wait.from < wait.to) {
@@ -74,7 +82,9 @@ pub(super) fn build(
                 next += 1;
             }
             let owner = segment.owner as usize;
+            let within = of_launch(owner);
             let mut offer = |from: i64, to: i64| {
+                let (from, to) = (from.max(within.0), to.min(within.1));
                 let (from, to) = (from.max(earliest[owner]), to.min(bounds.latest[owner]));
                 let best = &mut place[owner];
                 if to - from > best.1 - best.0 {
@@ -126,12 +136,9 @@ pub(super) fn build(
         .reserve_exact(most + rank.devices.len() + waited);
     let mut chains = Vec::with_capacity(rank.threads.len());
     for (thread, own) in rank.threads.iter().enumerate() {
-        // Items are by start, and so are the activities of those that begin with their own work: the sort finds them in order.
-        let (begins, others): (Vec<u32>, Vec<u32>) = (own.items.clone())
-            .partition(|&item| place[item as usize].0 == rank.items[item as usize].start);
-        let mut order = [begins, others].concat();
-        // Activities of equal times keep the order of their items, parents first.
-        order.sort_by_key(|&item| (place[item as usize], item));
+        let mut order = own_places::order(rank, own.items.clone(), &places);
+        // Only items that overlap without enclosing one another, and waits inside of them, move here.
+        order.sort_by_key(|&item| place[item as usize]);
         let mut chain = Vec::with_capacity(order.len() + 1);
         for item in order {
             let (begin, end) = place[item as usize];

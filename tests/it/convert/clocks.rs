@@ -75,6 +75,8 @@ fn reports_say_what_the_job_was_captured_on() {
     assert!(text.contains("captured  on Tesla V100"), "{text}");
     let report = chakram(&["replay", &job, "-m", "dgx-h100", "--format", "json"]);
     let report: Value = serde_json::from_str(&report).expect("it is JSON");
-    let devices = report["captured_on"]["devices"].as_array().expect("there are some");
+    let devices = report["captured_on"]["devices"]
+        .as_array()
+        .expect("there are some");
     assert_eq!(devices.len(), 1, "{devices:?}");
 }
