@@ -36,6 +36,9 @@ const VIEWS: &[&str] = &[
 /// Operators that allocate memory behind what they compute, with the number of calls before that.
 const EARLIER: &[(&str, u32)] = &[("mkldnn_convolution", 1), ("native_batch_norm", 4)];
 
+/// Ends of a call and of its caller that lie so close are equal, ns: profilers round.
+const ROUNDING: i64 = 1_000;
+
 /// Place of an item among its children.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct OwnPlace {
@@ -73,16 +76,23 @@ pub(super) fn find(rank: &RankTimeline) -> Vec<OwnPlace> {
         }
         let name = rank.item_name(item);
         let name = name.strip_prefix("aten::").unwrap_or(name);
+        // A call that goes on when its caller has ended is none of its own.
+        let crosses = item.end > parent.end.saturating_add(ROUNDING);
         let launches = rank.role(item) == HostIntervalKind::Runtime;
         let view = VIEWS.binary_search(&name).is_ok();
         let of = rank.item_name(parent);
         let of = of.strip_prefix("aten::").unwrap_or(of);
         let earlier = EARLIER.iter().find(|(name, _)| *name == of);
-        if launches || view && place.worked || earlier.is_some_and(|&(_, n)| place.before == n) {
+        if launches
+            || crosses
+            || view && place.worked
+            || earlier.is_some_and(|&(_, n)| place.before == n)
+        {
             place.span.1 = item.start.clamp(place.span.0, place.span.1);
             place.fixed = true;
         } else {
-            place.span.0 = item.end.clamp(place.span.0, place.span.1);
+            place.span.0 = place.span.0.max(item.end);
+            place.span.1 = place.span.1.max(item.end);
             place.before = place.children;
             place.worked |= !view;
         }
