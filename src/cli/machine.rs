@@ -1,8 +1,8 @@
 //! `chakram machine`: lists the built-in machines, shows one, checks files.
 
 use chakram_hardware::machine::{self, Machine, MachineError, PRESETS};
-use chakram_hardware::network::{NetworkKind, SendCompletion};
-use chakram_hardware::topology::{SwitchingMode, TopologyDimension};
+use chakram_hardware::network::NetworkKind;
+use chakram_hardware::topology::TopologyDimension;
 use chakram_report::document::VersionedDocument;
 use chakram_report::table::{TextTable, left};
 use chakram_report::text::TextStyle;
@@ -197,13 +197,7 @@ fn network(machine: &Machine) -> String {
         let [[x, y], [a, b]] = [tiles.dies, tiles.cores];
         text += &format!(", {x} x {y} dies of {a} x {b} cores");
     }
-    if machine.topology().switching() != SwitchingMode::IDEAL {
-        text += &format!(", {}", machine.topology().switching());
-    }
-    if machine.send_completion() != SendCompletion::default() {
-        text += &format!(", sends complete when {}", machine.send_completion());
-    }
-    text
+    text + &machine.network_settings().text()
 }
 
 #[cfg(test)]

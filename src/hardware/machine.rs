@@ -23,6 +23,7 @@ mod correction;
 mod error;
 mod host;
 mod inline;
+mod network_settings;
 mod preset;
 mod preset_files;
 mod rank_domain;
@@ -31,6 +32,7 @@ pub use correction::PriceCorrection;
 pub use error::MachineError;
 pub use host::{Host, HostWait};
 pub use inline::is_inline;
+pub use network_settings::NetworkSettings;
 pub use preset::{MachineSource, for_ranks, is_preset, name_for_ranks, names_file, source};
 pub use preset_files::{MachinePreset, PRESETS};
 pub use rank_domain::RankDomain;
@@ -60,8 +62,7 @@ pub struct Machine {
     name: String,
     description: String,
     topology: Topology,
-    network: network::NetworkKind,
-    sends: network::SendCompletion,
+    network: NetworkSettings,
     algorithms: Vec<AlgorithmChoice>,
     collective_curves: Vec<Vec<CollectiveCurve>>,
     collective_protocols: Vec<Vec<CollectiveProtocol>>,
@@ -139,9 +140,11 @@ impl Machine {
             name,
             description: String::new(),
             class_of: ClassAssignment::uniform(topology.npus()),
+            network: NetworkSettings {
+                switching: topology.switching(),
+                ..NetworkSettings::default()
+            },
             topology: with_memories(topology, remote.as_ref(), &[]),
-            network: network::NetworkKind::default(),
-            sends: network::SendCompletion::default(),
             algorithms,
             collective_curves: Vec::new(),
             collective_protocols: Vec::new(),
@@ -197,8 +200,9 @@ impl Machine {
     }
 
     /// Returns the same machine with sends that are complete at another moment.
-    pub fn with_send_completion(self, sends: network::SendCompletion) -> Self {
-        Self { sends, ..self }
+    pub fn with_send_completion(mut self, sends: network::SendCompletion) -> Self {
+        self.network.send_completion = sends;
+        self
     }
 
     /// Name in reports.
@@ -218,12 +222,17 @@ impl Machine {
 
     /// Network model, unless a replay asks for another one.
     pub fn network(&self) -> network::NetworkKind {
+        self.network.model
+    }
+
+    /// Settings of the network besides its links.
+    pub fn network_settings(&self) -> NetworkSettings {
         self.network
     }
 
     /// When a send between two ranks is complete, under every model of the network.
     pub fn send_completion(&self) -> network::SendCompletion {
-        self.sends
+        self.network.send_completion
     }
 
     /// Choice of collective algorithm per dimension, innermost first.

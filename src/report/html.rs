@@ -62,11 +62,16 @@ fn head(report: &Report, title: &str, basis: &str) -> String {
         let samples = rate("/throughput/samples_per_s", rates.samples_per_s);
         tiles.push(tile("Samples/s", &samples, ""));
         let share = |path: &str, part: f64| number(path, part, &percent(part));
+        let counted = rates.attention.map_or(String::new(), |counted| {
+            format!(", {} attention", counted.word())
+        });
         if let Some(mfu) = rates.mfu {
-            tiles.push(tile("MFU", &share("/throughput/mfu", mfu), throughput::MFU));
+            let beside = format!("{}{counted}", throughput::MFU);
+            tiles.push(tile("MFU", &share("/throughput/mfu", mfu), &beside));
         }
         if let Some(hfu) = rates.hfu {
-            tiles.push(tile("HFU", &share("/throughput/hfu", hfu), throughput::HFU));
+            let beside = format!("{}{counted}", throughput::HFU);
+            tiles.push(tile("HFU", &share("/throughput/hfu", hfu), &beside));
         }
     }
     let present = report.rows.len();

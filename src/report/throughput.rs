@@ -1,8 +1,9 @@
 //! Rates of a replay: samples and tokens per second, and how much of the peak arithmetic of the NPUs they use.
 //!
-//! *Model FLOPs utilization* is the FLOPs that the model counts, without recomputation, over what the NPUs could do at
+//! *Model FLOPs utilization* is the FLOPs that the model needs, without recomputation, over what the NPUs could do at
 //! their peak in the makespan (Chowdhery et al. 2022, PaLM, appendix B); *hardware FLOPs utilization* counts what the
-//! kernels carry out, recomputation included (Korthikanti et al. 2022, section 6). The peak is the dense one for the
+//! kernels carry out, recomputation included (Korthikanti et al. 2022, section 6). Producers of jobs count the same attention
+//! for both. The peak is the dense one for the
 //! number format of each kernel, so where a job mixes formats the second is the time that its kernels would take at
 //! their peaks over the makespan, and the first that times the model's share of all FLOPs.
 
@@ -12,6 +13,7 @@ use chakram_base::ids::GraphId;
 use chakram_base::units::{Span, percent};
 use chakram_engine::CompiledReplay;
 use chakram_trace::format::Dtype;
+use chakram_trace::format::work_amounts::CountedAttention;
 use chakram_trace::graph::{Graph, NodeKind};
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
@@ -33,8 +35,11 @@ pub struct Throughput {
     /// Tokens per second over the number of ranks.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub tokens_per_s_per_npu: Option<f64>,
-    /// FLOPs that the model counts for the samples, without recomputation.
+    /// FLOPs that the model needs for the samples, without recomputation.
     pub model_flops: f64,
+    /// Pairs of tokens that FLOPs of attention count, if the producer of the job says.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub attention: Option<CountedAttention>,
     /// FLOPs that the kernels of all ranks with a trace carry out.
     pub flops: f64,
     /// Model FLOPs utilization, from 0 to 1, if all ranks have a trace and all FLOPs a peak.
@@ -103,6 +108,7 @@ pub(super) fn of(prepared: &CompiledReplay<'_>, makespan: Span) -> Option<Throug
         tokens_per_s,
         tokens_per_s_per_npu: tokens_per_s.map(|rate| rate / f64::from(workload.ranks())),
         model_flops,
+        attention: amounts.attention,
         flops: flops as f64,
         mfu: hfu
             .filter(|_| whole)
@@ -120,7 +126,34 @@ pub(super) fn rate(rate: f64) -> String {
     }
 }
 
-/// `123,456 tokens/s (1,929 per NPU), 60.3 samples/s; MFU 41.2 %, HFU 52.9 %`.
+impl Throughput {
+    /// Reasons to doubt the utilizations, if there are any.
+    pub(super) fn warnings(&self) -> Vec<String> {
+        let mut warnings = Vec::new();
+        // Sums of f64 may be off by their last digits.
+        let above = |part: f64, whole: f64| part > whole * (1.0 + 1e-9);
+        if let Some(hfu) = self.hfu.filter(|hfu| above(*hfu, 1.0)) {
+            warnings.push(format!(
+                "kernels carry out {} of the FLOPs that the peaks of the NPUs allow in the makespan: recorded or measured \
+                 durations are shorter than FLOPs over the peak, or kernels have more FLOPs, another number format or \
+                 a machine with lower peaks than when they were measured",
+                percent(hfu)
+            ));
+        }
+        if let Some(mfu) = self.mfu.filter(|_| above(self.model_flops, self.flops)) {
+            warnings.push(format!(
+                "MFU ({}) is above HFU: the job states {:.4e} model FLOPs and its kernels carry out {:.4e}; nodes were \
+                 removed or lack FLOPs, or the job counts attention over the whole square of tokens and its kernels do not",
+                percent(mfu),
+                self.model_flops,
+                self.flops
+            ));
+        }
+        warnings
+    }
+}
+
+/// `123,456 tokens/s (1,929 per NPU), 60.3 samples/s, MFU 41.2 %, HFU 52.9 % (causal attention)`.
 pub(super) fn line(report: &Report) -> Option<String> {
     let rates = report.throughput?;
     let tokens = rates.tokens_per_s.zip(rates.tokens_per_s_per_npu);
@@ -134,5 +167,33 @@ pub(super) fn line(report: &Report) -> Option<String> {
         rates.hfu.map(|hfu| share("HFU", hfu)),
     ];
     let parts: Vec<String> = parts.into_iter().flatten().collect();
-    Some(parts.join(", "))
+    let counted = rates.attention.filter(|_| rates.hfu.is_some());
+    let counted = counted.map(|counted| format!(" ({} attention)", counted.word()));
+    Some(parts.join(", ") + &counted.unwrap_or_default())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::Throughput;
+
+    /// 3 of 2 that the peaks allow, and 4 needed where 3 are carried out; a last digit is no reason.
+    #[test]
+    fn utilizations_above_one_another_are_warnings() {
+        let rates = |hfu: f64, model_flops: f64| Throughput {
+            model_flops,
+            flops: 3.0,
+            mfu: Some(hfu * model_flops / 3.0),
+            hfu: Some(hfu),
+            ..Throughput::default()
+        };
+        assert!(rates(1.0 + f64::EPSILON, 3.0).warnings().is_empty());
+        let [above] = &rates(1.5, 3.0).warnings()[..] else {
+            panic!("one warning")
+        };
+        assert!(above.contains("150.0 %"), "{above}");
+        let [more] = &rates(0.6, 4.0).warnings()[..] else {
+            panic!("one warning")
+        };
+        assert!(more.contains("MFU (80.0 %) is above HFU"), "{more}");
+    }
 }

@@ -1,6 +1,7 @@
 //! Warnings of a report: the reasons why its numbers may be other than they seem.
 
 use super::summary::thousands;
+use super::throughput::Throughput;
 use super::{Report, straddling};
 use chakram_base::units::Span;
 use chakram_engine::CompiledReplay;
@@ -89,6 +90,7 @@ pub(super) fn warnings(report: &Report, prepared: &CompiledReplay<'_>) -> Vec<St
     );
     warnings.extend(straddling::warnings(&report.collectives, prepared));
     warnings.extend(report.unknown_memory());
+    warnings.extend(report.throughput.iter().flat_map(Throughput::warnings));
     for row in &report.collectives {
         let text = row.derived_from.as_ref().map(|links| links.text());
         warnings.extend(text.filter(|text| !warnings.contains(text)));

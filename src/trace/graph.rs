@@ -17,6 +17,7 @@ use crate::format::{CollectiveKind, Dtype, KernelShape, MemoryChanges};
 use chakram_base::ids::NodeIndex;
 use chakram_base::units::Span;
 use serde::{Deserialize, Serialize};
+use sparse_columns::SparseColumns;
 
 pub mod builder;
 pub mod captured_timeline;
@@ -29,6 +30,7 @@ pub mod launches;
 pub mod neighbourhood;
 pub mod raw_trace;
 mod read;
+mod sparse_columns;
 mod visit;
 
 pub use builder::{DependencyPolicy, GraphBuilder, SlotBinding};
@@ -171,15 +173,8 @@ pub struct Graph {
     kinds: Vec<NodeKind>,
     lane_of: Vec<u32>,
     recorded: Vec<Span>,
-    /// Delays by node; empty if no node has any.
-    delays: Vec<Span>,
-    /// Recorded waiting by node; empty if no node waited.
-    waits: Vec<Span>,
-    /// Index into `changes` plus one, by node; zero if the node changes no memory. Empty if none does.
-    memory_of: Vec<u32>,
+    sparse: SparseColumns,
     changes: Vec<MemoryChanges>,
-    /// Index into `kernels` plus one, by node; zero if no class and shape are known. Empty if none are.
-    kernel_of: Vec<u32>,
     /// Shapes, and whether of a backward pass.
     kernels: Vec<(KernelShape, bool)>,
     flops: Vec<u64>,
@@ -284,31 +279,10 @@ impl Graph {
         self.recorded[node.index()]
     }
 
-    /// Returns the host time (launch overhead) from the completion of all that the node waits for, or from the
-    /// release of the rank if that is nothing, until the node is ready.
-    #[inline]
-    pub fn delay(&self, node: NodeIndex) -> Span {
-        let delay = self.delays.get(node.index());
-        delay.copied().unwrap_or(Span::ZERO)
-    }
-
-    /// Returns whether any node has a delay.
-    pub fn has_delays(&self) -> bool {
-        !self.delays.is_empty()
-    }
-
-    /// Returns the recorded time that a communication node waited for its peers, before and in addition to
-    /// [`captured_timeline`].
-    #[inline]
-    pub fn wait(&self, node: NodeIndex) -> Span {
-        let wait = self.waits.get(node.index());
-        wait.copied().unwrap_or(Span::ZERO)
-    }
-
     /// Returns the memory that the node allocates and frees on its NPU; `None` if it changes none.
     #[inline]
     pub fn memory(&self, node: NodeIndex) -> Option<&MemoryChanges> {
-        let place = self.memory_of.get(node.index())?.checked_sub(1)?;
+        let place = self.sparse.memory_of.get(node).checked_sub(1)?;
         Some(&self.changes[place as usize])
     }
 
@@ -349,14 +323,13 @@ impl Graph {
     /// Returns the class and shape of a kernel, if known.
     #[inline]
     pub fn kernel(&self, node: NodeIndex) -> Option<KernelShape> {
-        let place = self.kernel_of.get(node.index())?.checked_sub(1)?;
+        let place = self.sparse.kernel_of.get(node).checked_sub(1)?;
         Some(self.kernels[place as usize].0)
     }
 
     /// Returns whether the node is a kernel of a backward pass, if its class and shape are known.
     pub fn is_backward_kernel(&self, node: NodeIndex) -> bool {
-        let place = self.kernel_of.get(node.index());
-        let place = place.and_then(|place| place.checked_sub(1));
+        let place = self.sparse.kernel_of.get(node).checked_sub(1);
         place.is_some_and(|place| self.kernels[place as usize].1)
     }
 
@@ -364,7 +337,7 @@ impl Graph {
     /// of a backward pass apart.
     pub fn gemms(&self) -> impl Iterator<Item = ([u64; 3], u64)> + '_ {
         let mut counts = vec![0; self.kernels.len()];
-        for place in self.kernel_of.iter().filter(|place| **place > 0) {
+        for place in self.sparse.kernel_of.iter().filter(|place| **place > 0) {
             counts[*place as usize - 1] += 1;
         }
         let kernels = self.kernels.iter().zip(counts);
@@ -531,10 +504,8 @@ impl Graph {
             &self.ids,
             &self.name_of,
             &self.recorded,
-            (&self.delays, &self.waits, self.captured),
-            self.kernels_on_cpu,
-            (&self.memory_of, &self.changes),
-            (&self.kernel_of, &self.kernels),
+            (&self.sparse, &self.changes, &self.kernels),
+            (self.captured, self.kernels_on_cpu),
             &self.flops,
             &self.bytes,
             &self.in_degree,
@@ -551,11 +522,8 @@ impl Graph {
             + size(&self.kinds)
             + size(&self.lane_of)
             + size(&self.recorded)
-            + size(&self.delays)
-            + size(&self.waits)
-            + size(&self.memory_of)
+            + self.sparse.heap_bytes()
             + size(&self.changes)
-            + size(&self.kernel_of)
             + size(&self.kernels)
             + size(&self.flops)
             + size(&self.bytes)

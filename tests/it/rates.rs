@@ -56,6 +56,53 @@ fn rates_are_amounts_over_the_makespan() {
     near("flops", plan["flops"].as_f64().unwrap());
 }
 
+/// Kernels carry out what the model needs, and scores of fused attention once more backwards: of twelve blocks' causal pairs of
+/// 1,024 tokens, 2 x 768 FLOPs each.
+#[test]
+fn utilization_of_the_model_is_within_that_of_the_hardware() {
+    let pairs = 16.0 * 1024.0 * 1025.0 / 2.0;
+    for (attention, counted, again) in [
+        ("flash", "causal", 12.0 * 2.0 * 768.0 * pairs),
+        ("unfused", "full", 0.0),
+    ] {
+        let job = [&MODEL[..], &["--attention", attention, "-m", "dgx-h100"]].concat();
+        let rates = report(&job)["throughput"].clone();
+        let [model, flops, mfu, hfu] = ["model_flops", "flops", "mfu", "hfu"].map(|key| {
+            rates[key]
+                .as_f64()
+                .unwrap_or_else(|| panic!("{key} of {rates}"))
+        });
+        assert!((flops / (model + again) - 1.0).abs() < 1e-12, "{rates}");
+        assert!((hfu / mfu / (flops / model) - 1.0).abs() < 1e-12, "{rates}");
+        assert_eq!(rates["attention"], counted);
+        let text = answer(&job);
+        assert!(
+            text.contains(&format!(" % ({counted} attention)")),
+            "{text}"
+        );
+        assert!(!text.contains("above HFU"), "{text}");
+    }
+}
+
+/// A trace that states ten times the model FLOPs of its kernels is not believed without a word.
+#[test]
+fn more_model_flops_than_kernels_carry_out_are_a_warning() {
+    let folder = tempfile::tempdir().expect("there is room");
+    let prefix = folder.path().join("job");
+    let prefix = prefix.to_str().expect("the name is text");
+    answer(&[&MODEL[..], &["-m", "dgx-h100", "-o", prefix]].concat());
+    for rank in 0..4 {
+        let path = format!("{prefix}.{rank}.et");
+        let mut bytes = std::fs::read(&path).expect("the trace is there");
+        let name = b"model_flops ";
+        let at = bytes.windows(name.len()).position(|found| found == name);
+        bytes[at.expect("it states them") + name.len()] = b'9';
+        std::fs::write(&path, bytes).expect("there is room");
+    }
+    let text = answer(&["replay", prefix, "-m", "dgx-h100", "--no-verify"]);
+    assert!(text.contains("is above HFU: the job states 9."), "{text}");
+}
+
 #[test]
 fn jobs_that_come_back_from_disk_have_the_same_rates() {
     let folder = tempfile::tempdir().expect("there is room");

@@ -3,9 +3,8 @@
 use super::tile_ratios::TileRatios;
 use chakram_base::ids::Npu;
 use chakram_hardware::collective::{AlgorithmChoice, InterDimensionPolicy, IntraDimensionPolicy};
-use chakram_hardware::machine::{Machine, NpuClass};
+use chakram_hardware::machine::{Machine, NetworkSettings, NpuClass};
 use chakram_hardware::memory::{PoolDesign, RemoteMemory};
-use chakram_hardware::topology::SwitchingMode;
 use chakram_trace::format::Dtype;
 use serde::Serialize;
 use serde_json::{Map, Value};
@@ -32,17 +31,8 @@ pub(super) struct MachineSummary<'a> {
     description: &'a str,
     npus: u32,
     scalable: bool,
-    network: NetworkDocument,
+    network: NetworkSettings,
     dimensions: Vec<DimensionDocument<'a>>,
-}
-
-/// The network model, the bytes of a message that have to have arrived before it is passed on, null for all, and when a
-/// send is complete.
-#[derive(Serialize)]
-struct NetworkDocument {
-    model: String,
-    segment_bytes: Option<u64>,
-    send_completion: String,
 }
 
 #[derive(Serialize)]
@@ -157,14 +147,7 @@ impl<'a> MachineSummary<'a> {
             description: machine.description(),
             npus: topology.npus(),
             scalable: machine.scalable(),
-            network: NetworkDocument {
-                model: machine.network().to_string(),
-                segment_bytes: match topology.switching() {
-                    SwitchingMode::CutThrough { segment } => Some(segment.0),
-                    SwitchingMode::StoreAndForward => None,
-                },
-                send_completion: machine.send_completion().to_string(),
-            },
+            network: machine.network_settings(),
             dimensions: dimensions.collect(),
         }
     }

@@ -33,11 +33,9 @@ pub(super) fn differences(one: &Machine, other: &Machine) -> Vec<String> {
             "links one by one",
         );
     }
-    note(one.network() != other.network(), "network model");
-    note(
-        one.send_completion() != other.send_completion(),
-        "end of sends",
-    );
+    let settings = one.network_settings();
+    let settings = settings.differences(other.network_settings());
+    settings.for_each(|what| note(true, what));
     note(
         one.algorithms() != other.algorithms() || one.pipeline() != other.pipeline(),
         "algorithms of collectives",

@@ -1,12 +1,34 @@
-//! Work of a whole job as its producer states it: `steps 1, samples 16, tokens 32768, model_flops 123`.
+//! Work of a whole job as its producer states it: `steps 1, samples 16, tokens 32768, model_flops 123, attention causal`.
 //!
 //! Stands in the metadata record of every trace, beside the roles of groups. Nothing that a replay computes depends
 //! on it; reports derive rates from it.
 
+use serde::{Deserialize, Serialize};
 use std::fmt::{self, Display};
 
 /// Name of the attribute of the metadata record.
 pub const ATTRIBUTE: &str = "work_amounts";
+
+/// Pairs of tokens that FLOPs of attention count.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(any(test, feature = "schema"), derive(schemars::JsonSchema))]
+#[serde(rename_all = "lowercase")]
+pub enum CountedAttention {
+    /// Where a causal mask applies, each token with itself and those before it.
+    Causal,
+    /// Each token with every token.
+    Full,
+}
+
+impl CountedAttention {
+    /// The word for it in traces and reports.
+    pub fn word(self) -> &'static str {
+        match self {
+            Self::Causal => "causal",
+            Self::Full => "full",
+        }
+    }
+}
 
 /// Samples that a job works on, and the FLOPs that its model counts for them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -19,6 +41,8 @@ pub struct WorkAmounts {
     pub tokens: Option<u64>,
     /// FLOPs of the model for these samples, forward and, if it is trained, backward, without recomputation.
     pub model_flops: u128,
+    /// Pairs of tokens that `model_flops` count; `None` for models without attention and where the producer does not say.
+    pub attention: Option<CountedAttention>,
 }
 
 impl Display for WorkAmounts {
@@ -27,7 +51,11 @@ impl Display for WorkAmounts {
         if let Some(tokens) = self.tokens {
             write!(f, ", tokens {tokens}")?;
         }
-        write!(f, ", model_flops {}", self.model_flops)
+        write!(f, ", model_flops {}", self.model_flops)?;
+        match self.attention {
+            Some(counted) => write!(f, ", attention {}", counted.word()),
+            None => Ok(()),
+        }
     }
 }
 
@@ -38,31 +66,39 @@ impl WorkAmounts {
             let mut parts = text
                 .split(',')
                 .filter_map(|part| part.trim().split_once(' '));
-            let (_, number) = parts.find(|(word, _)| *word == name)?;
-            number.parse::<u128>().ok()
+            parts.find(|(word, _)| *word == name).map(|(_, said)| said)
         };
-        let count = |name: &str| said(name).and_then(|number| u64::try_from(number).ok());
+        let count = |name: &str| said(name)?.parse::<u64>().ok();
+        let counted = [CountedAttention::Causal, CountedAttention::Full];
         Some(Self {
             steps: count("steps")?,
             samples: count("samples")?,
             tokens: count("tokens"),
-            model_flops: said("model_flops")?,
+            model_flops: said("model_flops")?.parse().ok()?,
+            attention: said("attention")
+                .and_then(|word| counted.into_iter().find(|one| one.word() == word)),
         })
     }
 }
 
 #[cfg(test)]
 mod tests {
-    use super::WorkAmounts;
+    use super::{CountedAttention, WorkAmounts};
 
     #[test]
     fn what_is_written_is_read_back() {
-        for tokens in [None, Some(32_768)] {
+        let causal = Some(CountedAttention::Causal);
+        for (tokens, attention) in [
+            (None, None),
+            (Some(32_768), causal),
+            (Some(1), Some(CountedAttention::Full)),
+        ] {
             let amounts = WorkAmounts {
                 steps: 2,
                 samples: 16,
                 tokens,
                 model_flops: u128::MAX,
+                attention,
             };
             assert_eq!(WorkAmounts::read(&amounts.to_string()), Some(amounts));
         }

@@ -190,25 +190,15 @@ impl GraphBuilder {
         graph.kinds.push(kind);
         graph.lane_of.push(lane);
         graph.recorded.push(node.recorded);
-        // Lists that most traces do not need stay empty until a node has a value.
-        if node.delay > Span::ZERO {
-            put(&mut graph.delays, index, Span::ZERO, node.delay);
-        }
-        let communicates = matches!(
-            kind,
-            NodeKind::Send | NodeKind::Receive | NodeKind::Collective
-        );
-        if node.wait > Span::ZERO && communicates {
-            put(&mut graph.waits, index, Span::ZERO, node.wait);
-        }
+        graph.sparse.take(index, node, kind);
         if !node.memory.is_none() {
             let place = self.changes.intern(node.memory) + 1;
-            put(&mut graph.memory_of, index, 0, place);
+            graph.sparse.memory_of.put(index, place);
         }
         if let (Some(kernel), NodeKind::Compute) = (node.kernel, kind) {
             let backward = node.labels.phase == Some(TrainingPhase::Backward);
             let place = self.kernels.intern((kernel, backward)) + 1;
-            put(&mut graph.kernel_of, index, 0, place);
+            graph.sparse.kernel_of.put(index, place);
         }
         graph.flops.push(flops);
         graph.bytes.push(bytes);
@@ -397,16 +387,8 @@ impl GraphBuilder {
     pub fn finish(mut self) -> Result<(Graph, SlotBinding), TraceError> {
         self.settle_names(self.graph.ids.last().copied().unwrap_or(0))?;
         let nodes = self.graph.ids.len();
-        for values in [&mut self.graph.delays, &mut self.graph.waits] {
-            if !values.is_empty() {
-                values.resize(nodes, Span::ZERO);
-            }
-        }
-        if !self.graph.memory_of.is_empty() {
-            self.graph.memory_of.resize(nodes, 0);
-        }
-        if !self.graph.kernel_of.is_empty() {
-            self.graph.kernel_of.resize(nodes, 0);
+        for column in self.graph.sparse.columns() {
+            column.fit(nodes);
         }
         self.resolve_forward()?;
         self.sort_by_id();
@@ -452,12 +434,6 @@ impl GraphBuilder {
     }
 }
 
-/// Sets entry `index` of a list that is `zero` up to there.
-fn put<T: Copy>(values: &mut Vec<T>, index: usize, zero: T, value: T) {
-    values.resize(index, zero);
-    values.push(value);
-}
-
 #[inline]
 fn row<'a>(preds: &'a [u32], ends: &[u32], node: usize) -> &'a [u32] {
     let start = if node == 0 { 0 } else { ends[node - 1] };
@@ -495,10 +471,9 @@ impl Graph {
         self.kinds.shrink_to_fit();
         self.lane_of.shrink_to_fit();
         self.recorded.shrink_to_fit();
-        self.delays.shrink_to_fit();
-        self.waits.shrink_to_fit();
-        self.memory_of.shrink_to_fit();
-        self.kernel_of.shrink_to_fit();
+        for column in self.sparse.columns() {
+            column.shrink();
+        }
         self.kernels.shrink_to_fit();
         self.changes.shrink_to_fit();
         self.flops.shrink_to_fit();

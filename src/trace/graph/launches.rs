@@ -63,15 +63,8 @@ impl Graph {
             values.resize(all, 0);
         }
         graph.detail.resize(all, 0);
-        for values in [&mut graph.memory_of, &mut graph.kernel_of] {
-            if !values.is_empty() {
-                values.resize(all, 0);
-            }
-        }
-        for values in [&mut graph.delays, &mut graph.waits] {
-            if !values.is_empty() {
-                values.resize(all, Span::ZERO);
-            }
+        for column in graph.sparse.columns() {
+            column.fit(all);
         }
         graph.successors = Csr::new(all, |edge| {
             self.successors

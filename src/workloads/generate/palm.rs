@@ -26,7 +26,7 @@ use super::{
 };
 use chakram_base::units::Span;
 use chakram_trace::format::groups::DeclaredGroups;
-use chakram_trace::format::work_amounts::WorkAmounts;
+use chakram_trace::format::work_amounts::{CountedAttention, WorkAmounts};
 use chakram_trace::format::{CollectiveKind, Dtype, GroupName, MemoryLocation, Op, TraceError};
 
 /// Dies of the wafer, along x and y.
@@ -443,6 +443,7 @@ impl TraceGenerator for PalmGenerator {
             samples,
             tokens: Some(samples * u64::from(self.options.sequence)),
             model_flops: self.model_flops * u128::from(self.passes),
+            attention: Some(CountedAttention::Full),
         })
     }
 

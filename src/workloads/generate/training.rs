@@ -26,6 +26,7 @@ mod emit;
 mod layer;
 mod local_experts;
 mod model_chunks;
+mod model_flops;
 mod operator_recompute;
 mod padded_heads;
 mod parameter_state;

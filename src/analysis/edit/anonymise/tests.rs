@@ -119,6 +119,7 @@ fn only_what_replays_read_stays() {
         samples: 16,
         tokens: None,
         model_flops: 5,
+        attention: None,
     };
     assert_eq!(told.amounts, Some(amounts));
     let steps = told.unprofiled.unwrap();

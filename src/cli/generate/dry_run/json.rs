@@ -4,6 +4,7 @@ use super::group_locations::GroupLocation;
 use super::{DryRunReport, phase};
 use chakram_report::document::VersionedDocument;
 use chakram_trace::format::TensorClass;
+use chakram_trace::format::work_amounts::CountedAttention;
 use chakram_workloads::generate::training::{PlanSummary, StageSummary};
 use serde::Serialize;
 use serde_json::{Map, Value};
@@ -21,6 +22,8 @@ struct PlanDocument<'a> {
     micro_batches: u32,
     flops: f64,
     model_flops: f64,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    attention: Option<CountedAttention>,
     recompute: String,
     bubble: f64,
     fits: Option<bool>,
@@ -115,6 +118,7 @@ impl<'a> PlanDocument<'a> {
             micro_batches: summary.micro_batches,
             flops: summary.flops as f64,
             model_flops: summary.model_flops as f64,
+            attention: summary.attention,
             recompute: summary.recompute.to_string(),
             bubble: summary.bubble,
             fits: room.is_known().then_some(room.too_large.is_empty()),

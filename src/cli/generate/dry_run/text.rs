@@ -50,10 +50,14 @@ fn head(out: &mut String, dry: &DryRunReport<'_>) -> Result {
     )?;
     writeln!(
         out,
-        "FLOPS     {:.4e} per step, {:.4} x the model FLOPs of {:.4e}",
+        "FLOPS     {:.4e} per step, {:.4} x the model FLOPs of {:.4e}{}",
         summary.flops as f64,
         summary.flops as f64 / summary.model_flops.max(1) as f64,
-        summary.model_flops as f64
+        summary.model_flops as f64,
+        match summary.attention {
+            Some(counted) => format!(" ({} attention)", counted.word()),
+            None => String::new(),
+        }
     )?;
     writeln!(
         out,

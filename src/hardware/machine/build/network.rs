@@ -1,7 +1,7 @@
 //! The `dimension` tables and that of the network: topology, an algorithm for each dimension, network model and
 //! switching.
 
-use super::super::RankDomain;
+use super::super::{NetworkSettings, RankDomain};
 use super::{LATENCY, SEGMENT, collective_curves, wiring};
 use crate::collective::{AlgorithmChoice, CollectiveCurve, CollectiveProtocol};
 use crate::machine::Machine;
@@ -40,8 +40,7 @@ const NETWORK: &[&str] = &["model", "switching", "segment", "send_completion"];
 /// Contents of the tables.
 pub(super) struct NetworkSection {
     pub topology: Topology,
-    pub model: NetworkKind,
-    pub sends: SendCompletion,
+    pub settings: NetworkSettings,
     pub algorithms: Vec<AlgorithmChoice>,
     /// Measured collectives along each dimension.
     pub curves: Vec<Vec<CollectiveCurve>>,
@@ -122,15 +121,12 @@ pub(super) fn network(
     } else {
         NetworkKind::default()
     };
-    let TrafficSection {
-        model,
-        switching,
-        sends,
-    } = traffic(root, usual)?;
+    let settings = traffic(root, usual)?;
     if let Some(graph) = topology.graph() {
         // Parts of a message on several paths would be stored where they meet, and dimensions have switches of no kind.
+        let switching = settings.switching;
         let stores = switching == SwitchingMode::StoreAndForward && graph.may_store();
-        if model != usual || !stores && switching != SwitchingMode::IDEAL {
+        if settings.model != usual || !stores && switching != SwitchingMode::IDEAL {
             let found = "another model or switching for links of the machine's own";
             let expected = "fair_sharing with cut_through, as [[link]], clos and graph have them, or with \
                             store_and_forward where every dimension is clos or graph and routes are first or hashed";
@@ -138,9 +134,8 @@ pub(super) fn network(
         }
     }
     Ok(NetworkSection {
-        topology: topology.with_switching(switching),
-        model,
-        sends,
+        topology: settings.apply(topology),
+        settings,
         algorithms,
         curves,
         protocols,
@@ -164,23 +159,15 @@ fn rank_domain(
     })
 }
 
-/// How messages go: the table of the network.
-pub(super) struct TrafficSection {
-    pub model: NetworkKind,
-    pub switching: SwitchingMode,
-    pub sends: SendCompletion,
-}
-
 /// Reads the table of the network, of which every key may be absent; `default` is the model without one.
 pub(super) fn traffic(
     root: &ConfigTable<'_>,
     default: NetworkKind,
-) -> Result<TrafficSection, ConfigError> {
+) -> Result<NetworkSettings, ConfigError> {
     let Some(field) = root.get("network") else {
-        return Ok(TrafficSection {
+        return Ok(NetworkSettings {
             model: default,
-            switching: SwitchingMode::IDEAL,
-            sends: SendCompletion::default(),
+            ..NetworkSettings::default()
         });
     };
     let table = field.table(Some(NETWORK))?;
@@ -203,10 +190,10 @@ pub(super) fn traffic(
     let sends = table.optional("send_completion", |field| {
         field.choice(&SendCompletion::ALL)
     })?;
-    Ok(TrafficSection {
+    Ok(NetworkSettings {
         model,
         switching,
-        sends: sends.unwrap_or_default(),
+        send_completion: sends.unwrap_or_default(),
     })
 }
 

@@ -1,6 +1,6 @@
 //! The `tiles` table: a wafer or chip of many cores, in place of dimensions.
 
-use super::network::{NetworkSection, TrafficSection, traffic};
+use super::network::{NetworkSection, traffic};
 use super::{BANDWIDTH, LATENCY};
 use crate::collective::{AlgorithmChoice, CollectiveAlgorithm};
 use crate::memory::RemoteMemory;
@@ -62,17 +62,12 @@ pub(super) fn tiles(
     })?;
     let topology = Topology::tiled(grid, shape, inside, latency)
         .ok_or_else(|| table.refuse("links of no rate that can be counted", "less bandwidth"))?;
-    let TrafficSection {
-        model,
-        switching,
-        sends,
-    } = traffic(root, NetworkKind::Exclusive)?;
-    let topology = topology.with_switching(switching);
+    let settings = traffic(root, NetworkKind::Exclusive)?;
+    let topology = settings.apply(topology);
     let dram = table.optional("dram", |field| dram::dram(field, &topology))?;
     let section = NetworkSection {
         topology,
-        model,
-        sends,
+        settings,
         algorithms: vec![algorithm; 2],
         curves: vec![Vec::new(); 2],
         protocols: vec![Vec::new(); 2],

@@ -21,16 +21,8 @@ impl GraphBuilder {
         fn permute<T: Copy>(values: &mut Vec<T>, order: &[u32]) {
             *values = order.iter().map(|&i| values[i as usize]).collect();
         }
-        for sparse in [&mut graph.delays, &mut graph.waits] {
-            if !sparse.is_empty() {
-                permute(sparse, &order);
-            }
-        }
-        if !graph.memory_of.is_empty() {
-            permute(&mut graph.memory_of, &order);
-        }
-        if !graph.kernel_of.is_empty() {
-            permute(&mut graph.kernel_of, &order);
+        for column in graph.sparse.columns() {
+            column.permute(&order);
         }
         permute(&mut graph.ids, &order);
         permute(&mut graph.name_of, &order);
@@ -78,11 +70,21 @@ impl GraphBuilder {
             message.peer = self.peers.intern(peers.keys()[message.peer as usize]);
         }
         let changes = std::mem::take(&mut self.changes);
-        for place in graph.memory_of.iter_mut().filter(|place| **place > 0) {
+        for place in graph
+            .sparse
+            .memory_of
+            .iter_mut()
+            .filter(|place| **place > 0)
+        {
             *place = self.changes.intern(changes.keys()[*place as usize - 1]) + 1;
         }
         let kernels = std::mem::take(&mut self.kernels);
-        for place in graph.kernel_of.iter_mut().filter(|place| **place > 0) {
+        for place in graph
+            .sparse
+            .kernel_of
+            .iter_mut()
+            .filter(|place| **place > 0)
+        {
             *place = self.kernels.intern(kernels.keys()[*place as usize - 1]) + 1;
         }
         let lanes = std::mem::take(&mut self.lanes);

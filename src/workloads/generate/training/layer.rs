@@ -49,6 +49,8 @@ pub(super) struct LoweredLayer {
     pub keeps: u64,
     /// Number of shards of its output among members.
     pub output_shards: u64,
+    /// Of each operator, whether the gradient of its input is needed; `None` where the plan leaves it out.
+    pub input_gradients: Vec<Option<bool>>,
 }
 
 impl LoweredLayer {

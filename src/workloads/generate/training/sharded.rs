@@ -327,6 +327,10 @@ impl ShardedLowering {
                 (true, false) => all,
             },
             output_shards: flow.end.layout.parts(),
+            input_gradients: own
+                .iter()
+                .map(|one| (!one.idle).then_some(one.wanted))
+                .collect(),
         })
     }
 }

@@ -4,7 +4,7 @@ use super::{TrainingGenerator, TrainingPattern};
 use crate::generate::plan::{ParallelGroupKind, RankCoordinates, streams};
 use crate::generate::{GenerateError, TraceEmitter, TraceGenerator};
 use chakram_trace::format::scan::NodeView;
-use chakram_trace::format::work_amounts::WorkAmounts;
+use chakram_trace::format::work_amounts::{CountedAttention, WorkAmounts};
 use chakram_trace::format::write::Sink;
 use chakram_trace::format::{
     CollectiveKind, GroupName, Op, TensorClass, TraceError, TrainingPhase,
@@ -20,9 +20,10 @@ pub struct PlanSummary {
     pub micro_batches: u32,
     /// Parameters of the model.
     pub parameters: u64,
-    /// FLOPs of a step as the model counts them: twice its multiplications for every sample, and twice that
-    /// for gradients.
+    /// FLOPs of a step that the model needs, without recomputation.
     pub model_flops: u128,
+    /// Pairs of tokens that both counts of FLOPs have; `None` for a model without attention.
+    pub attention: Option<CountedAttention>,
     /// FLOPs of a step that all ranks carry out.
     pub flops: u128,
     /// Recomputation in effect; never `as-needed`, which is resolved to one of the others.
@@ -208,15 +209,14 @@ impl TrainingGenerator {
     /// Samples, tokens and FLOPs of all steps, as the model counts them.
     pub(super) fn work_amounts(&self) -> WorkAmounts {
         let plan = &self.plan;
-        // A backward pass has twice the FLOPs of the forward one.
-        let ways = if plan.trains() { 3 } else { 1 };
         let samples = plan.batch.saturating_mul(plan.steps.into());
         let tokens = (self.model.sequence > 1).then_some(self.model.sequence);
         WorkAmounts {
             steps: plan.steps.into(),
             samples,
             tokens: tokens.map(|tokens| samples.saturating_mul(tokens)),
-            model_flops: 2 * ways * u128::from(samples) * u128::from(self.model.multiplications()),
+            model_flops: self.model_flops().saturating_mul(samples.into()),
+            attention: self.counted_attention(),
         }
     }
 
@@ -229,6 +229,7 @@ impl TrainingGenerator {
             micro_batches: self.micro_batches,
             parameters: self.model.parameters(),
             model_flops: self.work_amounts().model_flops,
+            attention: self.counted_attention(),
             flops: (0..)
                 .zip(&stages)
                 .map(|(i, stage)| stage.flops * ranks(i))

@@ -7,6 +7,7 @@ use super::*;
 mod context;
 mod experts;
 mod formats;
+mod model_flops;
 
 fn pattern(plan: ParallelismPlan) -> WorkloadPattern {
     let model = Model::named("gpt2-small").unwrap();

@@ -265,7 +265,8 @@ impl MemberProgramWriter<'_> {
         self.exchange(one, ExpertExchange::Dispatch, phase, to);
         let weights = one.kernels.weights.as_ref();
         for kernel in &one.kernels.backward {
-            if weights.is_some() && !one.wanted {
+            let needed = one.wanted || weights.is_none() && one.parameters > 0;
+            if !needed {
                 continue;
             }
             let (task, shapes) = stamp(kernel);

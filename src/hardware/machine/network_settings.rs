@@ -1,0 +1,74 @@
+//! Settings of a machine's network besides its links: the table `network` of machine files.
+
+use crate::network::{NetworkKind, SendCompletion};
+use crate::topology::{SwitchingMode, Topology};
+use serde::{Serialize, Serializer};
+use std::fmt::Display;
+
+/// Settings of the network besides its links, as machine files state them and JSON shows them.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize)]
+pub struct NetworkSettings {
+    /// Network model, unless a replay asks for another one.
+    #[serde(serialize_with = "word")]
+    pub model: NetworkKind,
+    /// Forwarding at devices between links; in JSON the bytes that must have arrived before, null for the whole message.
+    #[serde(rename = "segment_bytes", serialize_with = "segment")]
+    pub switching: SwitchingMode,
+    /// When a send between two ranks is complete, under every model of the network.
+    #[serde(serialize_with = "word")]
+    pub send_completion: SendCompletion,
+}
+
+impl Default for NetworkSettings {
+    fn default() -> Self {
+        Self {
+            model: NetworkKind::default(),
+            switching: SwitchingMode::IDEAL,
+            send_completion: SendCompletion::default(),
+        }
+    }
+}
+
+impl NetworkSettings {
+    /// Returns `topology` with the settings on which its paths depend.
+    pub(super) fn apply(self, topology: Topology) -> Topology {
+        topology.with_switching(self.switching)
+    }
+
+    /// Formats the settings besides the model that are not the default: `, store-and-forward, sends complete when delivered`.
+    pub fn text(self) -> String {
+        let default = Self::default();
+        let mut text = String::new();
+        if self.switching != default.switching {
+            text += &format!(", {}", self.switching);
+        }
+        if self.send_completion != default.send_completion {
+            text += &format!(", sends complete when {}", self.send_completion);
+        }
+        text
+    }
+
+    /// Names the settings in which it differs from `other`, besides the switching, which belongs to the paths.
+    pub fn differences(self, other: Self) -> impl Iterator<Item = &'static str> {
+        [
+            (self.model != other.model, "network model"),
+            (
+                self.send_completion != other.send_completion,
+                "end of sends",
+            ),
+        ]
+        .into_iter()
+        .filter_map(|(differs, what)| differs.then_some(what))
+    }
+}
+
+fn word<S: Serializer>(value: &impl Display, to: S) -> Result<S::Ok, S::Error> {
+    to.collect_str(value)
+}
+
+fn segment<S: Serializer>(switching: &SwitchingMode, to: S) -> Result<S::Ok, S::Error> {
+    match switching {
+        SwitchingMode::CutThrough { segment } => to.serialize_some(&segment.0),
+        SwitchingMode::StoreAndForward => to.serialize_none(),
+    }
+}

@@ -1,0 +1,140 @@
+//! Values by node that most graphs lack: each column is empty unless some node has its value.
+
+use super::{Graph, NodeKind};
+use crate::format::scan::NodeView;
+use chakram_base::ids::NodeIndex;
+use chakram_base::units::Span;
+
+/// The columns of a graph. A new one is a field, its place in [`columns`](Self::columns), and the value that it takes.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
+pub(super) struct SparseColumns {
+    delays: SparseColumn<Span>,
+    /// Recorded waiting.
+    waits: SparseColumn<Span>,
+    /// Index of the change of memory plus one.
+    pub memory_of: SparseColumn<u32>,
+    /// Index of the shape of a kernel plus one.
+    pub kernel_of: SparseColumn<u32>,
+}
+
+/// Values by node, with the type's default for nodes that have none; empty if no node has any.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
+pub(super) struct SparseColumn<T>(Vec<T>);
+
+/// Operations on a column of any type.
+pub(super) trait Column {
+    /// Gives the column a value for each of `nodes` nodes, unless it is empty.
+    fn fit(&mut self, nodes: usize);
+
+    /// Moves the value of node `order[i]` to node `i`, unless it is empty.
+    fn permute(&mut self, order: &[u32]);
+
+    /// Releases the spare capacity.
+    fn shrink(&mut self);
+
+    /// Returns the bytes held on the heap.
+    fn heap_bytes(&self) -> usize;
+}
+
+impl<T: Copy + Default> Column for SparseColumn<T> {
+    fn fit(&mut self, nodes: usize) {
+        if !self.0.is_empty() {
+            self.0.resize(nodes, T::default());
+        }
+    }
+
+    fn permute(&mut self, order: &[u32]) {
+        if !self.0.is_empty() {
+            self.0 = order.iter().map(|&i| self.0[i as usize]).collect();
+        }
+    }
+
+    fn shrink(&mut self) {
+        self.0.shrink_to_fit();
+    }
+
+    fn heap_bytes(&self) -> usize {
+        self.0.capacity() * size_of::<T>()
+    }
+}
+
+impl<T: Copy + Default> SparseColumn<T> {
+    #[inline]
+    pub fn get(&self, node: NodeIndex) -> T {
+        self.0.get(node.index()).copied().unwrap_or_default()
+    }
+
+    /// Sets the value of a node that follows all nodes with a value.
+    #[inline]
+    pub fn put(&mut self, index: usize, value: T) {
+        self.0.resize(index, T::default());
+        self.0.push(value);
+    }
+
+    pub fn iter(&self) -> impl Iterator<Item = &T> {
+        self.0.iter()
+    }
+
+    pub fn iter_mut(&mut self) -> impl Iterator<Item = &mut T> {
+        self.0.iter_mut()
+    }
+}
+
+impl SparseColumns {
+    pub fn columns(&mut self) -> [&mut dyn Column; 4] {
+        [
+            &mut self.delays,
+            &mut self.waits,
+            &mut self.memory_of,
+            &mut self.kernel_of,
+        ]
+    }
+
+    /// Takes the values that `node`, the last node so far, states itself.
+    #[inline]
+    pub fn take(&mut self, index: usize, node: &NodeView<'_>, kind: NodeKind) {
+        if node.delay > Span::ZERO {
+            self.delays.put(index, node.delay);
+        }
+        let communicates = matches!(
+            kind,
+            NodeKind::Send | NodeKind::Receive | NodeKind::Collective
+        );
+        if node.wait > Span::ZERO && communicates {
+            self.waits.put(index, node.wait);
+        }
+    }
+
+    /// Returns the bytes held on the heap.
+    pub fn heap_bytes(&self) -> usize {
+        let Self {
+            delays,
+            waits,
+            memory_of,
+            kernel_of,
+        } = self;
+        let columns: [&dyn Column; 4] = [delays, waits, memory_of, kernel_of];
+        columns.iter().map(|column| column.heap_bytes()).sum()
+    }
+}
+
+impl Graph {
+    /// Returns the host time (launch overhead) from the completion of all that the node waits for, or from the
+    /// release of the rank if that is nothing, until the node is ready.
+    #[inline]
+    pub fn delay(&self, node: NodeIndex) -> Span {
+        self.sparse.delays.get(node)
+    }
+
+    /// Returns whether any node has a delay.
+    pub fn has_delays(&self) -> bool {
+        self.sparse.delays.iter().next().is_some()
+    }
+
+    /// Returns the recorded time that a communication node waited for its peers, before and in addition to
+    /// [`captured_timeline`](super::captured_timeline).
+    #[inline]
+    pub fn wait(&self, node: NodeIndex) -> Span {
+        self.sparse.waits.get(node)
+    }
+}

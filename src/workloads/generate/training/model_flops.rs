@@ -1,0 +1,73 @@
+//! FLOPs that the model needs for a step, of which model FLOPs utilization is the share of the peak.
+//!
+//! Two for each multiplication forwards, and as many backwards for each factor whose gradient is needed; no recomputation
+//! (Chowdhery et al., "PaLM", 2022, appendix B; Korthikanti et al., "Reducing Activation Recomputation in Large Transformer
+//! Models", 2022, section 6 and appendix A):
+//!
+//! | operator of `m` multiplications | forward | backward |
+//! |---|---|---|
+//! | product with weights | `2m` | `2m` for the weights, and `2m` for the input unless that is the job's data |
+//! | product of two results: attention, interaction | `2m` | `4m` |
+//!
+//! `m` of attention are those that its kernels carry out: with a causal mask a fused kernel has `s (s + 1) / 2` pairs of a
+//! sequence's `s` tokens, kernels of scores and values `s s`, which the publications count for either. The scores that a fused
+//! kernel finds again backwards are recomputation, so they count as work of the hardware alone. Operators that the plan leaves
+//! out count nothing.
+//!
+//! The ranks' kernels carry out at least as much: padded heads, operators of which all members of a tensor group do the
+//! whole, and recomputation come on top.
+
+use super::TrainingGenerator;
+use crate::generate::plan::AttentionKernel;
+use crate::model::LayerOperator;
+use chakram_trace::format::work_amounts::CountedAttention;
+
+impl TrainingGenerator {
+    /// FLOPs of one sample in a step.
+    pub(super) fn model_flops(&self) -> u128 {
+        let layers = self.model.layers.iter().enumerate();
+        let operators = layers.flat_map(|(i, layer)| {
+            let gradients = &self.lowered(i).input_gradients;
+            layer.operators.iter().zip(gradients)
+        });
+        let each = operators.filter_map(|(operator, gradient)| {
+            let products = 1 + self.backward_products(operator, (*gradient)?);
+            Some(2 * products * u128::from(self.carried_out(operator)))
+        });
+        each.fold(0, u128::saturating_add)
+    }
+
+    /// Multiplications of `operator` forwards, of one sample.
+    fn carried_out(&self, operator: &LayerOperator) -> u64 {
+        let skipped = match self.sizes.fused {
+            true => operator.work.skippable_multiplications(),
+            false => 0,
+        };
+        operator.work.multiplications() - skipped
+    }
+
+    /// Products of the backward pass that `operator` needs for each of the forward one.
+    fn backward_products(&self, operator: &LayerOperator, input_gradient: bool) -> u128 {
+        let spec = operator.work.spec();
+        let has_weights = !spec.weights.is_empty();
+        match (self.plan.trains(), has_weights && !spec.attends()) {
+            (false, _) => 0,
+            (true, true) => 1 + u128::from(input_gradient),
+            // Gradients of both factors, or of none; gains of attention's norms take both.
+            (true, false) => 2 * u128::from(input_gradient || has_weights),
+        }
+    }
+
+    /// Pairs of tokens that those FLOPs count; `None` for a model without attention.
+    pub(super) fn counted_attention(&self) -> Option<CountedAttention> {
+        let operators = self.model.runs().flat_map(|run| &run[0].operators);
+        let mut attention = operators.filter(|one| one.work.spec().attends()).peekable();
+        attention.peek()?;
+        let fused = self.plan.attention == AttentionKernel::Flash;
+        let skips = attention.any(|one| one.work.skippable_multiplications() > 0);
+        Some(match fused && skips {
+            true => CountedAttention::Causal,
+            false => CountedAttention::Full,
+        })
+    }
+}

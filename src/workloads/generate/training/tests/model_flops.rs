@@ -1,0 +1,182 @@
+//! FLOPs of the model against those of all ranks' kernels.
+
+use super::super::*;
+use crate::generate::plan::{AblationEffect, ContextExchange, OperatorDegrees};
+use crate::generate::sharding::ShardingDegrees;
+use crate::model::OperatorKind;
+use chakram_trace::format::work_amounts::CountedAttention;
+use proptest::prelude::*;
+
+fn summary(model: &Model, plan: &ParallelismPlan) -> Result<PlanSummary, GenerateError> {
+    let (model, plan) = (model.clone(), plan.clone());
+    TrainingPattern { model, plan }.summary()
+}
+
+/// gpt2-small on 3 tokens: of 12 blocks of 768 columns and a vocabulary of 50,257, products with weights have
+/// `s (12 l h² + V h)` multiplications, all of which have two gradients, since rows of tables have no product. A causal kernel
+/// meets 1 + 2 + 3 of 9 pairs, `2 l h` multiplications each.
+#[test]
+fn attention_counts_the_pairs_of_its_kernels() {
+    let (s, l, h, v) = (3, 12, 768, 50_257);
+    let model = Model::with_sequence("gpt2-small", s).unwrap();
+    let weights = u128::from(s * (12 * l * h * h + v * h));
+    let pair = u128::from(2 * l * h);
+    let mut plan = ParallelismPlan::new();
+    plan.batch = 4;
+    let flash = summary(&model, &plan).unwrap();
+    assert_eq!(flash.attention, Some(CountedAttention::Causal));
+    assert_eq!(flash.model_flops, 4 * 6 * (weights + 6 * pair));
+    // Seven products of pairs, two forwards and five backwards, where the model needs six.
+    assert_eq!(flash.flops, flash.model_flops + 4 * 2 * 6 * pair / 2);
+    plan.attention = AttentionKernel::Unfused;
+    let unfused = summary(&model, &plan).unwrap();
+    assert_eq!(unfused.attention, Some(CountedAttention::Full));
+    assert_eq!(unfused.model_flops, 4 * 6 * (weights + 9 * pair));
+    assert_eq!(unfused.flops, unfused.model_flops);
+    // Korthikanti et al., appendix A: recomputed scores and values are hardware FLOPs, 2 more of 6 of attention.
+    plan.recompute = RecomputePolicy::Selective;
+    let selective = summary(&model, &plan).unwrap();
+    assert_eq!(selective.model_flops, unfused.model_flops);
+    assert_eq!(selective.flops, unfused.flops + 4 * 2 * 9 * pair);
+    // Without logits neither counts them.
+    plan.recompute = RecomputePolicy::None;
+    plan.without.add(AblationEffect::Logits);
+    let headless = summary(&model, &plan).unwrap();
+    let logits = 4 * 6 * u128::from(s * v * h);
+    assert_eq!(headless.model_flops, unfused.model_flops - logits);
+    assert_eq!(headless.flops, headless.model_flops);
+}
+
+/// The gradient of the job's own data is not needed, and not found: resnet-18's first convolution multiplies
+/// 64 x 112 x 112 outputs with 3 x 7 x 7 inputs.
+#[test]
+fn gradients_of_data_count_nowhere() {
+    let model = Model::named("resnet-18").unwrap();
+    let mut plan = ParallelismPlan::new();
+    plan.batch = 2;
+    let found = summary(&model, &plan).unwrap();
+    let first = 64 * 112 * 112 * 3 * 7 * 7;
+    let all = u128::from(model.multiplications());
+    assert_eq!(found.model_flops, 2 * 2 * (3 * all - first));
+    assert_eq!(found.flops, found.model_flops);
+    assert_eq!(found.attention, None);
+}
+
+/// Multiplications of one product of attention for a sample, which a fused kernel has once more backwards.
+fn repeated(model: &Model) -> u128 {
+    let operators = model.layers.iter().flat_map(|layer| &layer.operators);
+    let of = |work: &OperatorKind| match *work {
+        OperatorKind::Attention {
+            tokens: s,
+            heads,
+            width,
+            causal,
+            ..
+        } => heads * width * if causal { s * (s + 1) / 2 } else { s * s },
+        _ => 0,
+    };
+    operators.map(|one| u128::from(of(&one.work))).sum()
+}
+
+fn models() -> impl Strategy<Value = Model> {
+    const SEQUENCES: [&str; 5] = [
+        "gpt2-small",
+        "bert-base",
+        "llama3-8b",
+        "mixtral-8x7b",
+        "qwen3-30b-a3b",
+    ];
+    let with = |(name, tokens)| Model::with_sequence(name, tokens).unwrap();
+    let sequences = (prop::sample::select(&SEQUENCES[..]), 1_u64..40).prop_map(with);
+    const OTHERS: [&str; 5] = ["vit-b-16", "resnet-18", "alexnet", "lenet-5", "dlrm"];
+    let named = |name| Model::named(name).unwrap();
+    prop_oneof![2 => sequences, 1 => prop::sample::select(&OTHERS[..]).prop_map(named)]
+}
+
+fn plans() -> impl Strategy<Value = ParallelismPlan> {
+    let degrees = (
+        prop::sample::select(&[1_u32, 1, 2, 4][..]),
+        prop::sample::select(&[1_u32, 2][..]),
+        prop::sample::select(&[1_u32, 1, 2, 3][..]),
+        prop::sample::select(&[1_u32, 1, 2][..]),
+        prop::sample::select(&[1_u32, 1, 2, 4][..]),
+    );
+    let policies = (
+        any::<bool>(),
+        prop::sample::select(
+            &[
+                RecomputePolicy::None,
+                RecomputePolicy::None,
+                RecomputePolicy::Selective,
+                RecomputePolicy::Full,
+                RecomputePolicy::Operators,
+            ][..],
+        ),
+        prop::sample::select(
+            &[
+                PipelineSchedule::OneForwardOneBackward,
+                PipelineSchedule::GPipe,
+                PipelineSchedule::Inference,
+            ][..],
+        ),
+        any::<[bool; 5]>(),
+        1_u64..3,
+        1_u32..3,
+    );
+    (degrees, policies).prop_map(|(degrees, policies)| {
+        let (tensor, data, pipeline, context, expert) = degrees;
+        let (fused, recompute, schedule, options, micro_batch, steps) = policies;
+        let [sequence, pads, ulysses, headless, by_samples] = options;
+        let mut plan = ParallelismPlan::new();
+        (plan.tensor, plan.data, plan.pipeline) = (tensor, data, pipeline);
+        (plan.context, plan.expert, plan.steps) = (context, expert, steps);
+        (plan.recompute, plan.schedule, plan.micro_batch) = (recompute, schedule, micro_batch);
+        plan.batch = micro_batch * u64::from(data) * 4;
+        plan.sequence_parallel = sequence && tensor > 1;
+        plan.pad_heads = pads && tensor > 1;
+        if ulysses && context > 1 {
+            plan.context_exchange = ContextExchange::AllToAll;
+        }
+        if !fused {
+            plan.attention = AttentionKernel::Unfused;
+        }
+        if headless {
+            plan.without.add(AblationEffect::Logits);
+        }
+        if by_samples && recompute != RecomputePolicy::Operators {
+            plan.micro_batch *= u64::from(tensor);
+            plan.batch *= u64::from(tensor);
+            // By rows or by samples.
+            let [b, m] = if headless { [1, tensor] } else { [tensor, 1] };
+            let degrees = ShardingDegrees { b, m, n: 1, k: 1 };
+            plan.operators = vec![OperatorDegrees {
+                name: "*".to_owned(),
+                degrees,
+            }];
+        }
+        plan
+    })
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: 256, max_global_rejects: 1 << 16, ..ProptestConfig::default() })]
+
+    /// Hardware carries out at least what the model needs, and no more where nothing is recomputed, padded or done by several
+    /// members of a tensor group.
+    #[test]
+    fn kernels_carry_out_what_the_model_needs(model in models(), plan in plans()) {
+        let found = summary(&model, &plan);
+        prop_assume!(found.is_ok());
+        let found = found.unwrap();
+        prop_assert!(found.flops >= found.model_flops, "{} below {}", found.flops, found.model_flops);
+        let alone = plan.tensor == 1 && found.recompute == RecomputePolicy::None;
+        let fused = plan.attention == AttentionKernel::Flash && plan.trains();
+        let again = match fused {
+            true => 2 * u128::from(plan.batch * u64::from(plan.steps)) * repeated(&model),
+            false => 0,
+        };
+        if alone {
+            prop_assert_eq!(found.flops, found.model_flops + again);
+        }
+    }
+}
