@@ -173,7 +173,7 @@ pub mod engine {
     //! # Ok::<(), Box<dyn std::error::Error>>(())
     //! ```
 
-    pub use chakram_base::setting::{Choice, SettingKey};
+    pub use chakram_base::setting::{SettingChoice, SettingKey};
     pub use chakram_engine::{
         CollectiveModel, CollectiveRecord, CollectiveTiming, CommTiming, CompiledReplay,
         ComputeModel, Discipline, Engine, Extensions, Feed, GroupSplit, GroupView, HostTiming,

@@ -7,7 +7,8 @@ use chakram_base::bounds;
 use chakram_base::setting::SettingKey;
 use chakram_base::units::{Bytes, thousands};
 use chakram_trace::files::{OutputHandle, OutputSet};
-use std::io::Write;
+use std::fs::File;
+use std::io::{ErrorKind, Write};
 use std::path::{Path, PathBuf};
 
 /// Ranks or nodes that are wanted.
@@ -59,6 +60,30 @@ impl TraceRow {
 
 /// Bytes that a file takes at least: an inode of ext4.
 const FILE_BYTES: u64 = 256;
+
+/// Checks that nothing is lost where a file with this hash is written to `path`; `None` is a hash that is not known before.
+///
+/// # Errors
+///
+/// Fails if another file is there: extraction replaces only what it would write again.
+fn check_replaceable(path: &Path, hash: Option<&str>) -> Result<(), ArchiveError> {
+    let mut file = match File::open(path) {
+        Err(error) if error.kind() == ErrorKind::NotFound => return Ok(()),
+        opened => opened.map_err(|error| ArchiveError::io(path, "read", error))?,
+    };
+    let mut hasher = blake3::Hasher::new();
+    std::io::copy(&mut file, &mut hasher).map_err(|error| ArchiveError::io(path, "read", error))?;
+    if hash == Some(&*hasher.finalize().to_hex()) {
+        return Ok(());
+    }
+    Err(ArchiveError::refused(
+        format!(
+            "{}: another file is there, and extraction does not replace it",
+            path.display()
+        ),
+        "another folder, or remove that file",
+    ))
+}
 
 impl Archive {
     /// Checks that the archive is large enough for so many files of `entry`: a line of the catalogue claims any number.
@@ -118,6 +143,7 @@ impl Archive {
         let mut before: Option<(&String, OutputHandle)> = None;
         for (name, hash, nodes) in all {
             let path = folder.join(&name);
+            check_replaceable(&path, nodes.is_none().then_some(&**hash))?;
             // Ranks with one trace are one file under several names, as where they come from.
             let same = before.filter(|(own, _)| *own == hash);
             let same = same.map(|(_, handle)| outputs.duplicate_as(handle, &path, true));

@@ -33,7 +33,7 @@ pub use store::{Archive, create};
 pub use tail::{ArchiveTail, TailState};
 pub use verify::ArchiveVerdict;
 
-use chakram_base::setting::Choice;
+use chakram_base::setting::SettingChoice;
 use chakram_trace::format::TraceError;
 use serde::{Deserialize, Serialize};
 use std::io;
@@ -57,7 +57,7 @@ pub enum CompressionLevel {
     Best,
 }
 
-impl Choice for CompressionLevel {
+impl SettingChoice for CompressionLevel {
     const CHOICES: &'static [(Self, &'static str, &'static str)] = &[
         (
             Self::Plain,

@@ -186,9 +186,9 @@ fn has_cut_segment(path: &Path, from: u64, to: u64) -> io::Result<bool> {
             return Ok(frames.left < END_BYTES);
         }
         match frames.step()? {
-            Frame::Cut => return Ok(true),
-            Frame::Plain if next.contains(&OBJECT) => {}
-            Frame::Skippable(letters) if next.contains(&letters) => {
+            TailFrame::Cut => return Ok(true),
+            TailFrame::Plain if next.contains(&OBJECT) => {}
+            TailFrame::Skippable(letters) if next.contains(&letters) => {
                 next = match letters {
                     CATALOGUE => &[INDEX],
                     INDEX => &[END],
@@ -201,7 +201,7 @@ fn has_cut_segment(path: &Path, from: u64, to: u64) -> io::Result<bool> {
 }
 
 /// Next frame of a tail.
-enum Frame {
+enum TailFrame {
     /// It goes on past the end of the file.
     Cut,
     /// zstd frame.
@@ -243,39 +243,39 @@ impl FrameWalk {
         Ok(Some(()))
     }
 
-    fn step(&mut self) -> io::Result<Frame> {
+    fn step(&mut self) -> io::Result<TailFrame> {
         const ZSTD: [u8; 4] = 0xFD2F_B528_u32.to_le_bytes();
         let Some(magic) = self.take::<4>()? else {
-            return Ok(Frame::Cut);
+            return Ok(TailFrame::Cut);
         };
         let end = match magic {
             MAGIC => self.skippable()?,
             ZSTD => self.plain()?,
-            _ => Some(Frame::Unknown),
+            _ => Some(TailFrame::Unknown),
         };
-        Ok(end.unwrap_or(Frame::Cut))
+        Ok(end.unwrap_or(TailFrame::Cut))
     }
 
-    fn skippable(&mut self) -> io::Result<Option<Frame>> {
+    fn skippable(&mut self) -> io::Result<Option<TailFrame>> {
         let Some(size) = self.take()? else {
             return Ok(None);
         };
         let size = u64::from(u32::from_le_bytes(size));
         if size < 4 {
-            return Ok(Some(Frame::Unknown));
+            return Ok(Some(TailFrame::Unknown));
         }
         let Some(letters) = self.take()? else {
             return Ok(None);
         };
         if ![START, OBJECT, CATALOGUE, INDEX, END].contains(&letters) {
-            return Ok(Some(Frame::Unknown));
+            return Ok(Some(TailFrame::Unknown));
         }
         let whole = self.skip(size - 4)?;
-        Ok(whole.map(|()| Frame::Skippable(letters)))
+        Ok(whole.map(|()| TailFrame::Skippable(letters)))
     }
 
     /// Passes over a zstd frame behind its magic number (RFC 8878, 3.1.1).
-    fn plain(&mut self) -> io::Result<Option<Frame>> {
+    fn plain(&mut self) -> io::Result<Option<TailFrame>> {
         let Some([descriptor]) = self.take()? else {
             return Ok(None);
         };
@@ -296,7 +296,7 @@ impl FrameWalk {
             let header = u32::from_le_bytes([a, b, c, 0]);
             let length = match header >> 1 & 3 {
                 1 => 1,
-                3 => return Ok(Some(Frame::Unknown)),
+                3 => return Ok(Some(TailFrame::Unknown)),
                 _ => u64::from(header >> 3),
             };
             let is_last = header & 1 != 0;
@@ -305,7 +305,7 @@ impl FrameWalk {
                 return Ok(None);
             }
             if is_last {
-                return Ok(Some(Frame::Plain));
+                return Ok(Some(TailFrame::Plain));
             }
         }
     }

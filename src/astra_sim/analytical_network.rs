@@ -1,6 +1,6 @@
 //! The analytical networks of ASTRA-sim.
 
-use chakram_base::setting::Choice;
+use chakram_base::setting::SettingChoice;
 use std::fmt;
 
 /// The analytical networks of ASTRA-sim.
@@ -12,7 +12,7 @@ pub enum AnalyticalNetwork {
     Aware,
 }
 
-impl Choice for AnalyticalNetwork {
+impl SettingChoice for AnalyticalNetwork {
     const CHOICES: &'static [(Self, &'static str, &'static str)] = &[
         (Self::Unaware, "unaware", "No contention"),
         (

@@ -36,6 +36,7 @@ use super::endless_waits::{EndlessWait, IssueCounts};
 use super::quirks::{self, Quirk, QuirkSet};
 use super::shared_bus::SharedBus;
 use super::{AstraAlgorithm, AstraInputs, CollectiveImplementation, CollectiveOptimization};
+use chakram_base::ids::Npu;
 use chakram_base::units::{BufferShare, Span};
 use chakram_hardware::collective::ScriptedAlgorithm;
 use chakram_hardware::group::{self, GroupExtent};
@@ -71,6 +72,8 @@ pub struct AstraCollectives {
     scripts: CustomScripts,
     /// Counts of issued chunks, where every quirk is on.
     issued: Option<IssueCounts>,
+    /// Where a scale makes an endpoint delay 0 and every quirk is on: the first NPU and node that took it at time 0.
+    undelayed: Option<Option<(Npu, u64)>>,
 }
 
 impl AstraCollectives {
@@ -111,6 +114,8 @@ impl AstraCollectives {
             },
             scripts: CustomScripts::default(),
             issued: (inputs.quirks == QuirkSet::ALL).then(|| IssueCounts::new(npus)),
+            undelayed: (inputs.quirks == QuirkSet::ALL && inputs.scales_delay_away())
+                .then_some(None),
         };
         if !own.quirks.has(Quirk::ShortList) {
             // Lists are final from here on: every look-up sees the extended ones.
@@ -122,6 +127,12 @@ impl AstraCollectives {
     /// Returns the first state of the replay in which the original would have waited for ever.
     pub fn beyond(&self) -> Option<EndlessWait> {
         self.issued.as_ref().and_then(|issued| issued.first)
+    }
+
+    /// Returns the first NPU, and its node, that came to a collective at time 0 without an endpoint delay because a scale
+    /// leaves none: the original aborts there.
+    pub fn undelayed(&self) -> Option<(Npu, u64)> {
+        self.undelayed.flatten()
     }
 
     /// Extends each list to all dimensions by its last name, or by a ring where that cannot be.

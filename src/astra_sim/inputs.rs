@@ -181,6 +181,11 @@ impl AstraInputs {
         inputs.check(flags)
     }
 
+    /// Returns whether a scale leaves nothing of the endpoint delay that the system file says.
+    pub fn scales_delay_away(&self) -> bool {
+        self.endpoint_delay == 0 && self.system.endpoint_delay.is_some_and(|delay| delay > 0)
+    }
+
     /// Returns the prefixes of the files of custom algorithms, each once.
     pub fn custom_prefixes(&self) -> BTreeSet<&Path> {
         let PerCollectiveKind {
@@ -284,17 +289,6 @@ impl AstraInputs {
                 "found {}, which makes the endpoint delay longer than {} ns",
                 flags.injection_scale,
                 i32::MAX
-            );
-            return refuse(Path::new(InputNote::COMMAND_LINE), "--injection-scale", why);
-        }
-        let said = self.system.endpoint_delay.filter(|&delay| delay > 0);
-        if let (Some(delay), 0) = (said, self.endpoint_delay) {
-            let why = format!(
-                "found {}, which makes of an endpoint delay of {delay} ns none, expected at least 1 ns: the \
-                 original aborts without one\n  try: a scale of at least {}, or \"endpoint-delay\": 0 in the \
-                 system file, which is none here",
-                flags.injection_scale,
-                1.0 / delay as f64
             );
             return refuse(Path::new(InputNote::COMMAND_LINE), "--injection-scale", why);
         }

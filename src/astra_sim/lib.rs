@@ -25,6 +25,7 @@ mod cut_through;
 mod cut_through_links;
 mod cut_through_ports;
 mod document;
+mod end_order;
 mod endless_waits;
 mod error;
 mod groups_file;

@@ -153,7 +153,7 @@ impl SettingKey {
 }
 
 /// A value of a setting that is one of a few, each with a word.
-pub trait Choice: Copy + PartialEq + 'static {
+pub trait SettingChoice: Copy + PartialEq + 'static {
     /// The values with their words, as files have them, and what they do.
     const CHOICES: &'static [(Self, &'static str, &'static str)];
 

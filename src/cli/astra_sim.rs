@@ -3,8 +3,10 @@
 use super::flags::choices;
 use super::output::{ReportDestination, ReportFormatArg, TimelineArgs};
 use crate::load::with_progress;
+use crate::terminal;
 use chakram_astra_sim::{AnalyticalNetwork, AstraFlags, InputNote, Quirk, QuirkSet};
 use chakram_jobs::{AstraSimJob, JobError};
+use chakram_report::summary::counted;
 use chakram_trace::files::OutputSet;
 use chakram_trace::format::file::discover;
 use clap::{ArgAction, Args};
@@ -14,6 +16,7 @@ use std::io::Write;
 use std::num::NonZeroU32;
 use std::path::PathBuf;
 use std::process::ExitCode;
+use std::time::Instant;
 
 mod explain;
 mod render;
@@ -170,8 +173,8 @@ pub fn run(args: &AstraSimArgs, out: &mut dyn Write) -> Result<ExitCode, Box<dyn
     if args.explain_quirks {
         return explain::run(args, &mut to);
     }
-    let job = args.job(args.quirks)?;
-    replay::run(args, job, &mut to)?;
+    let job = args.read(args.quirks)?;
+    replay::run(args, &job, &mut to)?;
     Ok(ExitCode::SUCCESS)
 }
 
@@ -182,6 +185,15 @@ impl AstraSimArgs {
         let flags = self.flags(quirks);
         let mut job = with_progress(|progress| AstraSimJob::load(&flags, hash, progress))?;
         job.notes.splice(..0, self.ignored.iter().cloned());
+        Ok(job)
+    }
+
+    /// As [`Self::job`], and says how long it took if that is wanted.
+    fn read(&self, quirks: QuirkSet) -> Result<AstraSimJob, JobError> {
+        let start = Instant::now();
+        let job = self.job(quirks)?;
+        let traces = counted(job.workload.instances().len() as u64, "trace");
+        terminal::detail(start, format_args!("read {traces}")).map_err(JobError::Io)?;
         Ok(job)
     }
 

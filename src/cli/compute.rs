@@ -1,7 +1,7 @@
 //! Pricing of kernels, as arguments and as text in reports.
 
 use super::flags::choices;
-use chakram_base::setting::Choice;
+use chakram_base::setting::SettingChoice;
 use chakram_engine::{CollectiveTiming, LaunchMode, OptionRefusal, ReplayOptions};
 use chakram_hardware::compute::{
     ComputeModel, HostTiming, RecordingClass, RooflineEfficiency, parse_efficiency, parse_host,
@@ -154,8 +154,8 @@ impl ComputeArgs {
             options.insert("efficiency".to_owned(), fraction.into());
         }
         for (key, given) in [
-            ("launch", self.launch.map(Choice::word)),
-            ("collectives", self.collectives.map(Choice::word)),
+            ("launch", self.launch.map(SettingChoice::word)),
+            ("collectives", self.collectives.map(SettingChoice::word)),
         ] {
             if let Some(word) = given {
                 options.insert(key.to_owned(), word.into());

@@ -1,6 +1,6 @@
 //! Flags of the settings that the library's messages refer to, and words of their values.
 
-use chakram_base::setting::{Choice, SettingKey};
+use chakram_base::setting::{SettingChoice, SettingKey};
 use clap::builder::{PossibleValue, PossibleValuesParser, TypedValueParser};
 use std::fmt::{self, Write};
 
@@ -44,7 +44,7 @@ pub fn with_flags(text: &str) -> String {
 }
 
 /// Parses the words of a choice, whose underscores are hyphens here.
-pub fn choices<T: Choice + Send + Sync>() -> impl TypedValueParser<Value = T> {
+pub fn choices<T: SettingChoice + Send + Sync>() -> impl TypedValueParser<Value = T> {
     let hyphened = |word: &str| word.replace('_', "-");
     let values = T::CHOICES.iter().map(move |(_, word, summary)| {
         // Clap keeps words for as long as the program runs.

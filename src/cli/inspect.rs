@@ -10,7 +10,7 @@ use chakram_analysis::inspect::{
     self, AttributeFilter, ClassFilter, InspectedTrace, NamePattern, NodeFilter, PathInput,
     RankSet, critical_path, in_order,
 };
-use chakram_base::setting::Choice;
+use chakram_base::setting::SettingChoice;
 use chakram_base::units::{Span, Time};
 use chakram_jobs as job;
 use chakram_report::summary::counted;

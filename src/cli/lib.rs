@@ -211,7 +211,17 @@ pub fn main() -> ExitCode {
     let arguments = astra_sim::arguments(env::args_os());
     let mut cli = match parse(arguments.kept) {
         Ok(cli) => cli,
-        Err(error) => error.exit(),
+        Err(error) => {
+            // Help that cannot be written is no help: clap's own exit does not tell.
+            return match error.print().and_then(|()| io::stdout().flush()) {
+                Ok(()) => ExitCode::from(u8::try_from(error.exit_code()).unwrap_or(2)),
+                Err(failure) if failure.kind() == io::ErrorKind::BrokenPipe => ExitCode::SUCCESS,
+                Err(failure) => {
+                    print_chain(&TraceError::io("standard output", "write", failure));
+                    ExitCode::from(2)
+                }
+            };
+        }
     };
     if let CliCommand::AstraSim(DeferredArgs(args)) = &mut cli.command {
         (args.ignored, args.original) = (arguments.ignored, arguments.original);

@@ -57,7 +57,7 @@ pub struct RunArgs {
     /// NPUs of ranks 0, 1, …, for example 0-3,8-11; rank r on NPU r by default
     #[arg(long, help_heading = MODEL, hide_short_help = true, value_name = "NPUS", value_parser = parse_placement)]
     pub map: Option<RankMapArg>,
-    /// Place ranks on every NPU of each rack, where the machine's jobs leave some free (`ranks` of a dimension)
+    /// Place ranks on all NPUs of each rack, also where the machine's jobs leave some free
     #[arg(long, help_heading = MODEL, hide_short_help = true, conflicts_with = "map")]
     fill_domains: bool,
     /// Simulate every collective message by message, also where an analytical answer is exact

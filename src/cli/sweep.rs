@@ -5,8 +5,8 @@ use super::terminal;
 use chakram_report::report_text::render as render_report;
 use chakram_report::text::TextStyle;
 use chakram_studies::sweep::{
-    JournalEntry, PointEvaluator, StudyExplorer, StudyShard, SweepJournal, SweepOptions, SweepStep,
-    SweepTable, WorkDone, explain, load, render,
+    JournalEntry, PointEvaluator, RESULTS, StudyExplorer, StudyShard, SweepJournal, SweepOptions,
+    SweepStep, SweepTable, WorkDone, explain, load, render,
 };
 use chakram_trace::files::OutputSet;
 use clap::{Args, Subcommand};
@@ -222,12 +222,12 @@ fn write_all(table: &SweepTable<'_>, folder: &Path, study: &Path) -> Result<(), 
         command(table.study, &row.point, &own)
     };
     let texts = [
-        ("rows.jsonl", table.json_lines()),
-        ("rows.csv", table.csv(0..table.rows.len())),
-        ("front.csv", table.csv(table.front().into_iter())),
-        ("index.html", render(table, &explain)),
+        table.json_lines(),
+        table.csv(0..table.rows.len()),
+        table.csv(table.front().into_iter()),
+        render(table, &explain),
     ];
-    for (name, text) in texts {
+    for (name, text) in RESULTS.iter().zip(texts) {
         let mut file = outputs.create(&folder.join(name))?;
         file.write_all(text.as_bytes())?;
         outputs.finish(file)?;

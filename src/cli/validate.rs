@@ -9,7 +9,7 @@ use chakram_analysis::validate::{
     ValidationStyle, to_json, to_text,
 };
 use chakram_base::ids::MAX_NPUS;
-use chakram_base::setting::Choice;
+use chakram_base::setting::SettingChoice;
 use chakram_jobs as job;
 use chakram_report::document::json_text;
 use chakram_report::summary::HashedInput;

@@ -142,7 +142,7 @@ impl<'a, M: CollectiveModel> Collectives<'a, M> {
         };
         self.chunks.runs[run].arrive(now, slot.member, call.node);
         if M::Order::MATCHES_AS_ISSUED {
-            self.notify_joined(call, slot.group, run);
+            self.notify_joined(now, call, slot.group, run);
         }
         // In insertion order a member whose collective is not answered by closed form proceeds at once, because the order of
         // arrivals at an instant may matter.
@@ -185,7 +185,13 @@ impl<'a, M: CollectiveModel> Collectives<'a, M> {
     }
 
     /// Notifies the backend that a member has joined its collective.
-    fn notify_joined(&mut self, call: MemberCall<'_, 'a>, group: GroupIndex, run: RunIndex) {
+    fn notify_joined(
+        &mut self,
+        now: Time,
+        call: MemberCall<'_, 'a>,
+        group: GroupIndex,
+        run: RunIndex,
+    ) {
         let MemberCall {
             running,
             node,
@@ -199,7 +205,7 @@ impl<'a, M: CollectiveModel> Collectives<'a, M> {
             let request = CollectiveRequest { node, ..request };
             self.chunks
                 .backend
-                .on_join(running.npu, named, &request, extent);
+                .on_join(now, running.npu, named, &request, extent);
         }
     }
 

@@ -43,7 +43,8 @@ pub struct ReplayRefusal {
 }
 
 impl ReplayRefusal {
-    pub(super) fn new(found: impl Into<String>, hint: impl Into<String>) -> Self {
+    /// Creates a refusal that says what was found and what to try.
+    pub fn new(found: impl Into<String>, hint: impl Into<String>) -> Self {
         Self {
             found: found.into(),
             hint: hint.into(),

@@ -11,8 +11,8 @@ use chakram_base::ids::{NodeIndex, Rank};
 use chakram_trace::format::escape;
 use chakram_trace::graph::{CollectiveNode, Graph};
 use chakram_trace::matching::{
-    CollectiveSignature, CommRef, MemberCalls, MessageDisagreement, MessageHalf, SlotCalls,
-    disagreement, match_messages,
+    CollectiveSignature, CommRef, MemberCalls, MessageChannel, MessageDisagreement, MessageHalf,
+    SlotCalls, disagreement, match_messages,
 };
 use chakram_trace::workload::Workload;
 use std::sync::Arc;
@@ -213,7 +213,7 @@ pub(super) fn channels(
     allow_unmatched: bool,
 ) -> Result<(), ReplayRefusal> {
     let mut halves = halves(plan, workload, |graph, node| graph.bytes(node));
-    let mut before = None;
+    let (mut before, mut alone) = (None, Vec::new());
     for found in match_messages(&mut halves) {
         let channel = found.channel;
         let ends = (channel.source, channel.target, channel.tag);
@@ -223,18 +223,67 @@ pub(super) fn channels(
         };
         plan.request_channels.push(askings);
         before = Some(ends);
-        if let Some(disagreement) = found
-            .disagreement(|_| channel.scope)
-            .filter(|_| !allow_unmatched)
-        {
-            return Err(refuse(workload, &disagreement));
+        if !allow_unmatched && let Some(disagreement) = found.disagreement(|_| channel.scope) {
+            alone.push(disagreement);
         }
         for half in found.sends.iter().chain(found.receives) {
             plan.pair(half.at);
         }
         plan.pairs += 1;
     }
-    Ok(())
+    match &alone[..] {
+        [] => Ok(()),
+        [first, ..] => Err(match size_mismatch(&alone) {
+            Some((send, receive)) => refuse_sizes(workload, send, receive),
+            None => refuse(workload, first),
+        }),
+    }
+}
+
+/// Returns the first send without a receive of its size while a receive with its ends and tag has no send of its own: the
+/// two are one message whose sizes differ. Channels of the same ends and tag are neighbours.
+fn size_mismatch(alone: &[MessageDisagreement<u64>]) -> Option<(CommRef, CommRef)> {
+    let halves = alone.iter().filter_map(|disagreement| match disagreement {
+        MessageDisagreement::Count { half, .. } => Some(half),
+        MessageDisagreement::Size { .. } => None,
+    });
+    let halves: Vec<_> = halves.collect();
+    let ends = |half: &MessageHalf<u64>| {
+        let MessageChannel {
+            source,
+            target,
+            tag,
+            ..
+        } = half.channel;
+        (source, target, tag)
+    };
+    let mut messages = halves.chunk_by(|a, b| ends(a) == ends(b));
+    messages.find_map(|of| {
+        let send = of
+            .iter()
+            .filter(|half| !half.receive)
+            .min_by_key(|half| half.at)?;
+        let receive = of
+            .iter()
+            .filter(|half| half.receive)
+            .min_by_key(|half| half.at)?;
+        Some((send.at, receive.at))
+    })
+}
+
+fn refuse_sizes(workload: &Workload, send: CommRef, receive: CommRef) -> ReplayRefusal {
+    let said = |half| {
+        let (rank, graph, node) = node_of(workload, half);
+        (describe(rank, graph, node), graph.bytes(node))
+    };
+    let ((sender, sent), (receiver, expected)) = (said(send), said(receive));
+    ReplayRefusal::new(
+        format!(
+            "the sizes of a send and its receive differ: {sender} sends {sent} bytes, and {receiver} expects \
+             {expected}; a message is matched by its ends, tag and size, so neither has a partner"
+        ),
+        "give both nodes the same `comm_size`, or look whether the two traces are of one job and step",
+    )
 }
 
 /// Matches the k-th send from one rank to another with a tag and the k-th such receive.

@@ -2,7 +2,7 @@
 
 use super::extensions::Extensions;
 use chakram_base::ids::Npu;
-use chakram_base::setting::Choice;
+use chakram_base::setting::SettingChoice;
 use chakram_hardware::collective::CustomCollective;
 use chakram_hardware::compute::{ComputeModel, HostTiming};
 use chakram_hardware::network::NetworkKind;
@@ -53,6 +53,9 @@ pub struct ReplayOptions {
     /// Allow sends and receives without a matching half: such a send completes when its message has arrived, and such
     /// a receive never does. In insertion order only ([`Discipline::MATCHES_AS_ISSUED`](super::Discipline::MATCHES_AS_ISSUED)).
     pub allow_unmatched: bool,
+    /// Answer a collective by closed form only where the order in which its members end at one instant is proved, too. In
+    /// insertion order only, as above.
+    pub ordered_ends: bool,
 }
 
 impl ReplayOptions {
@@ -79,7 +82,7 @@ pub enum LaunchMode {
     Graph,
 }
 
-impl Choice for LaunchMode {
+impl SettingChoice for LaunchMode {
     const CHOICES: &'static [(Self, &'static str, &'static str)] = &[
         (
             Self::Eager,
@@ -105,7 +108,7 @@ pub enum CollectiveTiming {
     Algorithms,
 }
 
-impl Choice for CollectiveTiming {
+impl SettingChoice for CollectiveTiming {
     const CHOICES: &'static [(Self, &'static str, &'static str)] = &[
         (
             Self::Curves,
@@ -144,7 +147,7 @@ pub enum CommTiming {
     Recorded,
 }
 
-impl Choice for CommTiming {
+impl SettingChoice for CommTiming {
     const CHOICES: &'static [(Self, &'static str, &'static str)] = &[
         (Self::Model, "model", "Simulated on the machine's network"),
         (

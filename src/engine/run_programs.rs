@@ -6,7 +6,9 @@ use super::host_launches::ResolvedPrices;
 use super::processor::ProcessorModel;
 use super::{Engine, ReplayError, ReplayOutcome, ReplayRefusal};
 use crate::Observer;
-use chakram_hardware::collective::{CustomCollective, NativeBackend, PeerSizes, ScriptExecutor};
+use chakram_hardware::collective::{
+    ChunkChoices, CustomCollective, NativeBackend, PeerSizes, ScriptExecutor,
+};
 use chakram_hardware::machine::Machine;
 use chakram_hardware::network::{
     ContentionFreeNetwork, ExclusiveNetwork, FairSharingNetwork, LinkNetwork, NetworkKind,
@@ -116,6 +118,7 @@ pub(super) fn native<'a>(
         },
         splits: splits.collect(),
         players: ScriptExecutor::default(),
+        chosen: ChunkChoices::default(),
     }
 }
 

@@ -13,6 +13,8 @@ use chakram_trace::graph::NodeKind;
 pub(super) struct RunSettings<'a> {
     pub topology: &'a Topology,
     pub stepwise: bool,
+    /// Closed forms of collectives need a proved order of ends.
+    pub ordered_ends: bool,
     /// True if nothing but collectives of all ranks uses the network, one after another.
     pub collectives_alone: bool,
     /// Let one of several ranks that do the same run for all.
@@ -35,6 +37,7 @@ impl<'a> RunSettings<'a> {
         Self {
             topology: prepared.machine.topology(),
             stepwise: prepared.stepwise || (M::Order::AT_ONCE && shares_memory(prepared)),
+            ordered_ends: prepared.ordered_ends,
             collectives_alone: M::Order::AT_ONCE
                 && N::SHARED
                 && !many

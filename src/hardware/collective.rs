@@ -18,6 +18,7 @@ mod algorithm;
 pub mod auto;
 mod backend;
 mod binomial;
+mod chunk_count;
 mod chunk_schedule;
 mod curve;
 mod custom;
@@ -45,6 +46,7 @@ pub use backend::{
     InsertionOrder, IssueDiscipline, ReceiveSource, ScriptAction, ScriptEvent, ScriptPlayer,
     TransferCause, UncontendedCost,
 };
+pub use chunk_count::ChunkChoices;
 pub use chunk_schedule::{AdmissionOrder, ChunkSchedule, StageEntry};
 pub use curve::{CollectiveCurve, LinkRates, measured as measured_collective, measured_elsewhere};
 pub use custom::{

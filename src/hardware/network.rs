@@ -9,7 +9,7 @@
 
 use crate::topology::{LinePattern, NetworkPath};
 use chakram_base::ids::{EndpointId, Npu};
-use chakram_base::setting::Choice;
+use chakram_base::setting::SettingChoice;
 use chakram_base::units::{BufferShare, Span, Time};
 use std::fmt;
 
@@ -63,7 +63,7 @@ impl NetworkKind {
     }
 }
 
-impl Choice for NetworkKind {
+impl SettingChoice for NetworkKind {
     const CHOICES: &'static [(Self, &'static str, &'static str)] = &[
         (
             Self::ContentionFree,

@@ -10,8 +10,11 @@ use chakram_astra_sim::{
     AstraTraceReader, CongestionAware, CongestionUnaware, CutThroughLinks, CutThroughPorts,
     InputNote, NodeTypes, Quirk, RankTensors, RankWork,
 };
+use chakram_base::ids::Npu;
 use chakram_base::units::Time;
-use chakram_engine::{CompiledReplay, ComputeModel, ReplayError, ReplayOptions, ReplayOutcome};
+use chakram_engine::{
+    CompiledReplay, ComputeModel, ReplayError, ReplayOptions, ReplayOutcome, ReplayRefusal,
+};
 use chakram_hardware::collective::ScriptedAlgorithm;
 use chakram_hardware::machine::Machine;
 use chakram_hardware::network::NetworkBackend;
@@ -20,7 +23,7 @@ use chakram_report::{self as report, Observer, Report};
 use chakram_trace::format::TraceError;
 use chakram_trace::format::file::{PrefixFiles, RankFile, TraceContents, read_text};
 use chakram_trace::workload::{MissingRankPolicy, Workload, WorkloadBuilder};
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 /// A job of ASTRA-sim's inputs: inputs, traces, and notes about them.
 #[derive(Debug)]
@@ -83,7 +86,10 @@ impl AstraSimJob {
             collectives.add_custom(&inputs, prefix, algorithm);
         }
         // The original has a trace for each NPU of the network.
-        let ranks = rank_files(&inputs.workload, inputs.network.npus());
+        let (ranks, beyond) = rank_files(&inputs.workload, inputs.network.npus());
+        if let Some(first) = beyond.first() {
+            notes.push(traces_beyond(flags, &inputs, first, beyond.len()));
+        }
         let mut builder = WorkloadBuilder::default();
         builder.declare(inputs.groups.declared());
         let reader = AstraTraceReader::new(&inputs, &collectives, flags.lenient);
@@ -179,7 +185,7 @@ pub fn run_inputs(
     let (file, quirks) = (&inputs.network, inputs.quirks);
     let shares = !quirks.has(Quirk::FreePorts);
     let cuts_through = !quirks.has(Quirk::StoreAndForward);
-    match inputs.model {
+    let replayed = match inputs.model {
         AnalyticalNetwork::Unaware if shares => {
             let network = CutThroughPorts::new(file, quirks);
             replay_over(network, prepared, collectives, full, observer)
@@ -196,7 +202,27 @@ pub fn run_inputs(
             let network = CongestionAware::new(file, quirks);
             replay_over(network, prepared, collectives, full, observer)
         }
+    };
+    match collectives.undelayed() {
+        None => replayed,
+        Some((npu, node)) => Err(ReplayError::Refused(undelayed(inputs, npu, node))),
     }
+}
+
+/// Returns the refusal of a scale that leaves no endpoint delay to a collective at time 0.
+fn undelayed(inputs: &AstraInputs, npu: Npu, node: u64) -> ReplayRefusal {
+    let delay = inputs.system.endpoint_delay.unwrap_or(0);
+    ReplayRefusal::new(
+        format!(
+            "key `{}`: makes of an endpoint delay of {delay} ns none, and rank {npu} comes to the collective of its node \
+             {node} at time 0, where the original aborts without one",
+            "--injection-scale"
+        ),
+        format!(
+            "a scale of at least {}, or \"endpoint-delay\": 0 in the system file, which is none here",
+            1.0 / delay as f64
+        ),
+    )
 }
 
 fn replay_over<N: NetworkBackend>(
@@ -247,10 +273,37 @@ fn tensors(
 }
 
 /// Returns the file of each rank; a compressed one, or one of another form, may take its place.
-fn rank_files(prefix: &Path, npus: u32) -> Vec<RankFile> {
+/// Also returns the files of ranks beyond them.
+fn rank_files(prefix: &Path, npus: u32) -> (Vec<RankFile>, Vec<PathBuf>) {
     let named = PrefixFiles::new(prefix);
     let file = |rank| RankFile::new(rank, named.path(rank));
-    (0..npus).map(file).collect()
+    let beyond = named.ranks().filter(|&rank| rank >= npus);
+    let beyond = beyond.map(|rank| named.path(rank)).collect();
+    ((0..npus).map(file).collect(), beyond)
+}
+
+/// Returns the note that the network has fewer NPUs than the workload has traces.
+fn traces_beyond(
+    flags: &AstraFlags,
+    inputs: &AstraInputs,
+    first: &Path,
+    count: usize,
+) -> InputNote {
+    let npus = inputs.network.npus();
+    let first = first.display();
+    let traces = if count == 1 {
+        format!("1 trace of another rank, {first}, has")
+    } else {
+        format!("{count} traces of other ranks, from {first} on, have")
+    };
+    InputNote {
+        file: flags.network.display().to_string(),
+        line: None,
+        key: "npus_count".to_owned(),
+        why: format!(
+            "has {npus} NPUs, fewer than the workload has traces: {traces} no effect, as in the original"
+        ),
+    }
 }
 
 /// Reads the custom algorithm whose files begin with `prefix`: one for each position, as many as there are up to

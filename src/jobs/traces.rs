@@ -50,7 +50,9 @@ impl JobTraces {
     /// Finds the files that `paths` name.
     pub fn find(paths: &[PathBuf], verify: VerifyLevel) -> Result<Self, TraceError> {
         let found = find(paths, verify)?;
-        Ok(Self { found, piped: None })
+        let stream = found.stream.as_deref();
+        let piped = stream.map(TraceContents::open).transpose()?;
+        Ok(Self { found, piped })
     }
 
     /// Reads the trace of rank 0 from `pipe`, which messages call `name`.
@@ -58,6 +60,7 @@ impl JobTraces {
         Ok(Self {
             found: FoundTraces {
                 files: vec![RankFile::new(0, PathBuf::from(name))],
+                stream: Some(PathBuf::from(name)),
                 ..FoundTraces::default()
             },
             piped: Some(TraceContents::from_pipe(pipe)?),
@@ -77,8 +80,10 @@ impl JobTraces {
     /// Opens one of the files.
     pub fn open(&self, file: &RankFile) -> Result<OpenedTrace<'_>, JobError> {
         Ok(match &self.piped {
-            Some(contents) => OpenedTrace::Pipe(contents),
-            None => OpenedTrace::File(TraceContents::open_verified(file)?),
+            Some(contents) if self.found.stream.as_ref() == Some(&file.path) => {
+                OpenedTrace::Pipe(contents)
+            }
+            _ => OpenedTrace::File(TraceContents::open_verified(file)?),
         })
     }
 }

@@ -7,7 +7,7 @@ use super::program;
 use chakram_base::ids::Npu;
 use chakram_base::units::{Span, Time};
 use chakram_engine::{
-    CompiledReplay, Feed, JobTimes, Launch, LaunchQueue, ProcessorJob, ProcessorModel, run_launches,
+    CompiledReplay, JobTimes, ProcessorJob, ProcessorModel, SingleLaunch, run_launches,
 };
 use chakram_hardware::machine::Machine;
 use chakram_trace::workload::Workload;
@@ -66,27 +66,11 @@ impl UnloadedJobs {
         let programs = [program];
         let run = run_launches(
             &programs,
-            &mut [&mut OneLaunch { begun: false }],
+            &mut [&mut SingleLaunch::of(0)],
             Some(&mut processor),
             &mut (),
         );
         Ok(run?.makespan)
-    }
-}
-
-/// A feed of one launch at 0.
-struct OneLaunch {
-    begun: bool,
-}
-
-impl Feed for OneLaunch {
-    fn wake_at(&self) -> Option<Time> {
-        (!self.begun).then_some(Time::ZERO)
-    }
-
-    fn woken(&mut self, _now: Time, queue: &mut LaunchQueue) {
-        self.begun = true;
-        queue.launch(Launch::default());
     }
 }
 

@@ -23,7 +23,7 @@ pub use check::load;
 pub use command::{PointCommand, PointWork};
 pub use evaluate::PointEvaluator;
 pub use explanation::explain;
-pub use journal::{JournalEntry, SweepJournal};
+pub use journal::{JournalEntry, RESULTS, SweepJournal};
 pub use page::render;
 pub use search::{StudyExplorer, StudyShard, SweepOptions, SweepStep, WorkDone};
 pub use setting::Settings;

@@ -5,7 +5,7 @@
 use crate::graph::WorkAmounts;
 use crate::graph::{DeclaredGroups, Graph, GroupRoles, SlotBinding, fingerprint};
 use chakram_base::ids::{GraphId, GroupId, MAX_NPUS, Rank};
-use chakram_base::setting::{Choice, SettingKey};
+use chakram_base::setting::{SettingChoice, SettingKey};
 use chakram_base::units::Time;
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -169,7 +169,7 @@ pub enum MissingRankPolicy {
     Mirror,
 }
 
-impl Choice for MissingRankPolicy {
+impl SettingChoice for MissingRankPolicy {
     const CHOICES: &'static [(Self, &'static str, &'static str)] = &[
         (Self::Refuse, "refuse", "Refuse the job"),
         (

@@ -8,6 +8,7 @@ mod longevity;
 mod parts;
 mod questions;
 mod regression;
+mod replacing;
 
 use crate::commands::chakram;
 use chakram::archive::Archive;

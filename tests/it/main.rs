@@ -91,6 +91,7 @@ mod reports;
 mod schema;
 mod serve;
 mod sources;
+mod streams;
 mod sweep;
 #[cfg(unix)]
 mod tile_studies;

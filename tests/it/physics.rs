@@ -17,6 +17,7 @@ mod as_recorded;
 mod auto;
 mod bandwidth;
 mod bytes;
+mod chunk_count;
 mod closed_forms;
 mod communicators;
 mod custom;

@@ -251,7 +251,7 @@ fn files_and_folders() {
         ),
         (
             &["replay", "-", "-m", "dgx-h100"],
-            &["standard input", "chakram convert trace - -o job.0.et"],
+            &["/dev/stdin", "the file is empty"],
         ),
         (
             &[

@@ -31,7 +31,7 @@
 //!
 //! Fractions are rounded up. Kernels keep their work, though those on shards may have less.
 
-use chakram_base::setting::{Choice, SettingKey};
+use chakram_base::setting::{SettingChoice, SettingKey};
 use chakram_trace::format::encoder::{self, MessageEncoder};
 use chakram_trace::format::groups::{DeclaredGroups, parse_metadata};
 use chakram_trace::format::roles::GroupRoles;
@@ -57,7 +57,7 @@ pub enum ShardScaling {
     KeepShard,
 }
 
-impl Choice for ShardScaling {
+impl SettingChoice for ShardScaling {
     const CHOICES: &'static [(Self, &'static str, &'static str)] = &[
         (
             Self::KeepTotal,

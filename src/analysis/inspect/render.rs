@@ -1,6 +1,6 @@
 //! What was inspected as text, JSON and CSV.
 
-use chakram_base::setting::Choice;
+use chakram_base::setting::SettingChoice;
 
 mod csv;
 mod json;
@@ -49,7 +49,7 @@ pub enum InspectTable {
     Attributes,
 }
 
-impl Choice for InspectTable {
+impl SettingChoice for InspectTable {
     const CHOICES: &'static [(Self, &'static str, &'static str)] = &[
         (Self::Ranks, "ranks", "Overview of each rank"),
         (Self::Types, "types", "By what nodes do"),

@@ -2,7 +2,9 @@
 
 use crate::endless_waits::EndlessWait;
 use crate::program::{AstraPhase, PhaseOperation, QueueRotation, QueueSlot};
-use crate::{AstraAlgorithm, CollectiveImplementation, CollectiveOptimization, Quirk, symmetry};
+use crate::{
+    AstraAlgorithm, CollectiveImplementation, CollectiveOptimization, Quirk, end_order, symmetry,
+};
 use chakram_base::ids::{MemberIndex, Npu, Position};
 use chakram_base::units::{BufferShare, Span, Time};
 use chakram_hardware::collective::{
@@ -224,22 +226,14 @@ impl CollectiveBackend for AstraCollectives {
             return None;
         }
         let spans = phases.iter().map(|stage| {
-            let backward = stage.rotation == QueueRotation::Second;
             let line = symmetry::SymmetricLine {
                 stage,
-                slot: QueueSlot {
-                    backward,
-                    ..QueueSlot::default()
-                },
+                slot: slot_of(stage),
                 extent,
                 sizes: &self.sizes,
                 quiet,
             };
-            let endpoint = if self.is_fast(stage) {
-                Span::from_ns(FAST)
-            } else {
-                self.endpoint
-            };
+            let endpoint = self.endpoint_of(stage);
             line.span(endpoint, |amount| self.reduction_of(amount))
         });
         let spans: Vec<Span> = spans.collect::<Option<_>>()?;
@@ -306,10 +300,8 @@ impl EndpointModel for AstraCollectives {
 
     #[inline]
     fn endpoint(&self, stage: &AstraPhase) -> EndpointCost {
-        if self.is_fast(stage) {
-            EndpointCost::Delay(Span::from_ns(FAST))
-        } else if self.buses.is_empty() {
-            EndpointCost::Delay(self.endpoint)
+        if self.is_fast(stage) || self.buses.is_empty() {
+            EndpointCost::Delay(self.endpoint_of(stage))
         } else {
             EndpointCost::Bus
         }
@@ -379,8 +371,35 @@ impl IssueDiscipline for AstraCollectives {
         a.exchanges_as(b)
     }
 
+    fn orders_ends(
+        &self,
+        chunk_schedule: &ChunkSchedule<AstraPhase>,
+        extent: &GroupExtent,
+        quiet: &UncontendedCost<'_>,
+    ) -> bool {
+        self.end_rounds(chunk_schedule).is_some()
+            && chunk_schedule.stages().iter().all(|stage| {
+                self.endpoint_of(stage) > Span::ZERO
+                    && end_order::is_proved(stage, extent, &self.sizes, quiet)
+            })
+    }
+
+    fn order_ends(
+        &self,
+        chunk_schedule: &ChunkSchedule<AstraPhase>,
+        extent: &GroupExtent,
+        members: &mut Vec<Position>,
+    ) {
+        for _ in 0..self.end_rounds(chunk_schedule).unwrap_or(0) {
+            for stage in chunk_schedule.stages() {
+                end_order::follow(stage, slot_of(stage), extent, members);
+            }
+        }
+    }
+
     fn on_join(
         &mut self,
+        now: Time,
         npu: Npu,
         named: bool,
         request: &CollectiveRequest,
@@ -396,6 +415,9 @@ impl IssueDiscipline for AstraCollectives {
             u64::from(self.chunks(request.kind, request.bytes).1)
         };
         let alone = !scripted && self.route(request.kind, extent).is_empty();
+        if now == Time::ZERO && self.undelayed == Some(None) && !scripted && !alone {
+            self.note_undelayed(npu, request, extent);
+        }
         let Some(issued) = &mut self.issued else {
             return;
         };
@@ -464,6 +486,27 @@ impl IssueDiscipline for AstraCollectives {
 }
 
 impl AstraCollectives {
+    /// Records that a member joins a collective at time 0, if it delays a message at once: leaves of trees do, others wait
+    /// for theirs.
+    fn note_undelayed(&mut self, npu: Npu, request: &CollectiveRequest, extent: &GroupExtent) {
+        let chunk_schedule = self.chunk_schedule(request, extent, &[]);
+        let Some(stage) = chunk_schedule.stages().first() else {
+            return;
+        };
+        let place = extent.npus.iter().zip(0..).find(|(at, _)| **at == npu);
+        let position = place.map_or(Position(0), |(_, place)| Position(place));
+        let line = LinePosition {
+            size: stage.size,
+            index: extent.phases[stage.phase as usize].index(position),
+            root: 0,
+            position: position.0,
+        };
+        let delays = EndpointCost::Delay(Span::ZERO) == self.endpoint(stage);
+        if delays && stage.credits(slot_of(stage), line) > 0 {
+            self.undelayed = Some(Some((npu, request.node)));
+        }
+    }
+
     /// Returns whether no two messages of a collective of all NPUs are on one link at a time. Chunks that are in a stage
     /// together send to the same members; a member's own messages to one member follow one another in every algorithm.
     fn is_conflict_free(
@@ -485,6 +528,23 @@ impl AstraCollectives {
             })
     }
 
+    /// Returns how often chunks go together through all stages, one after another; `None` if chunks in different stages are
+    /// under way at the same time.
+    fn end_rounds(&self, chunk_schedule: &ChunkSchedule<AstraPhase>) -> Option<u32> {
+        let rounds = chunk_schedule.chunks().div_ceil(self.capacity);
+        (rounds == 1 || chunk_schedule.stages().len() == 1).then_some(rounds)
+    }
+
+    /// Returns the delay of endpoints in `stage` without buses.
+    #[inline]
+    fn endpoint_of(&self, stage: &AstraPhase) -> Span {
+        if self.is_fast(stage) {
+            Span::from_ns(FAST)
+        } else {
+            self.endpoint
+        }
+    }
+
     /// Returns whether endpoints of `stage` take a constant time.
     #[inline]
     fn is_fast(&self, stage: &AstraPhase) -> bool {
@@ -499,6 +559,14 @@ impl AstraCollectives {
         } else {
             stage.order
         }
+    }
+}
+
+/// Returns the passage of a phase where each level has one queue.
+fn slot_of(stage: &AstraPhase) -> QueueSlot {
+    QueueSlot {
+        backward: stage.rotation == QueueRotation::Second,
+        ..QueueSlot::default()
     }
 }
 

@@ -7,8 +7,10 @@ use crate::terminal;
 use chakram_astra_sim::{Quirk, QuirkSet};
 use chakram_base::units::Span;
 use chakram_engine::ReplayError;
+use chakram_report::summary::counted;
 use std::error::Error;
 use std::process::ExitCode;
+use std::time::Instant;
 
 mod table;
 
@@ -63,7 +65,8 @@ pub fn run(
     args: &AstraSimArgs,
     to: &mut ReportDestination<'_>,
 ) -> Result<ExitCode, Box<dyn Error>> {
-    let mut job = args.job(QuirkSet::ALL)?;
+    let mut job = args.read(QuirkSet::ALL)?;
+    let start = Instant::now();
     let (model, files) = (job.inputs.model, std::mem::take(&mut job.files));
     for note in &job.notes {
         terminal::note(format_args!("{note}"))?;
@@ -84,6 +87,8 @@ pub fn run(
             corrected => ended(makespan(args, corrected.quirks())),
         },
     );
+    let variants = counted(all.len() as u64, "variant");
+    terminal::detail(start, format_args!("replayed {variants}"))?;
     let rows = all.into_iter().zip(again);
     let rows: Vec<QuirkRow> = rows
         .map(|(corrected, ended)| QuirkRow { corrected, ended })

@@ -2,12 +2,13 @@
 
 use super::AstraSimArgs;
 use super::render::{self, RankStatistics};
-use super::transcript::{self, TranscriptRecorder};
+use super::transcript::{self, LineOrderObserver, TranscriptRecorder};
 use crate::output::{ReportDestination, ReportFormatArg, TimelineFile};
 use crate::terminal;
 use chakram_astra_sim::{self as astra_sim, CompletedNode, TensorMemory};
 use chakram_engine::{ReplayError, ReplayOptions, ReplayOutcome};
 use chakram_jobs::{AstraSimJob, run_inputs};
+use chakram_report::summary::counted;
 use chakram_report::{BusyObserver, SpanRecorder};
 use chakram_trace::files::{OutputSet, numbered};
 use chakram_trace::format::{TraceError, escaped_lines};
@@ -16,21 +17,48 @@ use chakram_trace::workload::Workload;
 use std::error::Error;
 use std::io::{self, Write};
 use std::path::Path;
+use std::time::Instant;
 
 /// Replays `job` and prints the requested output.
 ///
 /// If the replay deadlocks, text and CSV still have the ranks that finished.
 pub fn run(
     args: &AstraSimArgs,
-    job: AstraSimJob,
+    job: &AstraSimJob,
     to: &mut ReportDestination<'_>,
 ) -> Result<(), Box<dyn Error>> {
-    let (inputs, workload, machine) = (&job.inputs, &job.workload, job.machine());
-    let prepared = job.prepare(&machine, &options(args))?;
-    let mut collectives = job.collectives.clone();
     for note in &job.notes {
         terminal::note(format_args!("{note}"))?;
     }
+    let start = Instant::now();
+    let mut options = options(args);
+    if attempt(args, job, &options, start, to)? == ReplayAttempt::LostOrder {
+        options.stepwise = true;
+        attempt(args, job, &options, start, to)?;
+    }
+    Ok(())
+}
+
+/// End of a replay.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum ReplayAttempt {
+    /// Everything is written.
+    Done,
+    /// Nothing is written, because closed forms may have changed the order of the original's lines.
+    LostOrder,
+}
+
+/// Replays `job` with these options and prints the requested output.
+fn attempt(
+    args: &AstraSimArgs,
+    job: &AstraSimJob,
+    options: &ReplayOptions,
+    start: Instant,
+    to: &mut ReportDestination<'_>,
+) -> Result<ReplayAttempt, Box<dyn Error>> {
+    let (inputs, workload, machine) = (&job.inputs, &job.workload, job.machine());
+    let prepared = job.prepare(&machine, options)?;
+    let mut collectives = job.collectives.clone();
     let instances = workload.instances();
     let odd = instances.iter().zip(&job.work);
     // Most graphs need no look-up per node, which `None` says.
@@ -47,10 +75,26 @@ pub fn run(
     let mut transcript = args
         .transcribes()
         .then(|| TranscriptRecorder::new(workload, traces));
-    let mut watched = (&mut busy, (spans.as_mut(), (transcript.as_mut(), timeline)));
+    let mut order = LineOrderObserver::default();
+    let lines = transcript.as_mut().map(|lines| (lines, &mut order));
+    let mut watched = (&mut busy, (spans.as_mut(), (lines, timeline)));
     let full = args.format == ReportFormatArg::Json;
     let result = run_inputs(&prepared, inputs, &mut collectives, full, &mut watched);
     let (_, (_, (_, timeline))) = watched;
+    // What a refused replay did has no meaning.
+    let result = match result {
+        Err(error @ ReplayError::Refused(_)) => return Err(error.into()),
+        result => result,
+    };
+    if !order.is_kept() {
+        return Ok(ReplayAttempt::LostOrder);
+    }
+    if let Ok((outcome, _)) = &result {
+        let nodes = counted(workload.nodes(), "node");
+        let (closed, stepwise) = (outcome.closed, outcome.stepwise);
+        let collectives = format_args!("collectives: {closed} analytical, {stepwise} simulated");
+        terminal::detail(start, format_args!("replayed {nodes} ({collectives})"))?;
+    }
     let beyond = collectives.beyond().map(|beyond| beyond.to_string());
     if let Some(beyond) = &beyond {
         terminal::note(format_args!("{beyond}"))?;
@@ -89,7 +133,7 @@ pub fn run(
         file.commit()?;
         let (_, timeline) = result?;
         TimelineFile::finish(timeline, path)?;
-        return Ok(());
+        return Ok(ReplayAttempt::Done);
     }
     // The rows are printed although the replay may have failed: `result` is checked behind them.
     let rows: Vec<RankStatistics> = rows.into_iter().map(|(_, row)| row).collect();
@@ -110,14 +154,16 @@ pub fn run(
             chakram_report::json::write(&mut terminal::EscapingWriter::json(out), &document)
         })?;
     }
-    Ok(())
+    Ok(ReplayAttempt::Done)
 }
 
 /// Returns the engine's options for `args`.
 pub fn options(args: &AstraSimArgs) -> ReplayOptions {
     ReplayOptions {
-        // Closed forms give the time at which members end, and not their order at an instant.
-        stepwise: args.stepwise || args.transcribes(),
+        // The file of a timeline is begun once, so a replay that has one cannot lose the order of lines.
+        stepwise: args.stepwise || (args.transcribes() && args.timeline.path().is_some()),
+        // Lines of ranks that finish together follow one another as the original's.
+        ordered_ends: args.transcribes(),
         ..ReplayOptions::default()
     }
 }

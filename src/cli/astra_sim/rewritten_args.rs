@@ -1,6 +1,7 @@
 //! Rewriting of the original's command line to ours, before it is parsed.
 
 use super::AstraSimArgs;
+use crate::LimitArgs;
 use chakram_astra_sim::InputNote;
 use chakram_base::config::nearest;
 use clap::{Arg, Args, Command};
@@ -43,7 +44,7 @@ pub fn arguments(given: impl IntoIterator<Item = OsString>) -> RewrittenArgs {
     match model {
         None => {
             to.kept.push(program);
-            to.kept.extend(given.by_ref().take(1));
+            keep_to_command(&mut given, &mut to.kept);
         }
         Some((_, model)) => {
             let words = ["chakram", NAME, "--network-model", model];
@@ -52,11 +53,11 @@ pub fn arguments(given: impl IntoIterator<Item = OsString>) -> RewrittenArgs {
         }
     }
     // Other subcommands are left to the parser.
-    if to.kept.get(1).is_none_or(|command| command != NAME) {
+    if !to.original && to.kept.last().is_none_or(|command| command != NAME) {
         to.kept.extend(given);
         return to;
     }
-    let command = AstraSimArgs::augment_args(Command::new(NAME));
+    let command = LimitArgs::augment_args(AstraSimArgs::augment_args(Command::new(NAME)));
     // The previous flag, if it can have a value and takes none that stands apart.
     let mut before = None;
     while let Some(argument) = given.next() {
@@ -76,6 +77,25 @@ pub fn arguments(given: impl IntoIterator<Item = OsString>) -> RewrittenArgs {
         }
     }
     to
+}
+
+/// Keeps the general options before the command, and the command.
+fn keep_to_command(given: &mut impl Iterator<Item = OsString>, kept: &mut Vec<OsString>) {
+    let mut general = None;
+    while let Some(argument) = given.next() {
+        let text = argument.to_string_lossy();
+        let option = text.starts_with('-').then(|| {
+            let general =
+                general.get_or_insert_with(|| LimitArgs::augment_args(Command::new("general")));
+            known(general, &text)
+        });
+        kept.push(argument);
+        match option {
+            None | Some(None) => return,
+            Some(Some(FlagValue::Next)) => kept.extend(given.next()),
+            Some(Some(_)) => {}
+        }
+    }
 }
 
 /// Returns the reason for leaving out `argument`, which stands behind `flag` if that could have a value.
@@ -130,19 +150,24 @@ fn known(command: &Command, argument: &str) -> Option<FlagValue> {
         });
         return arg.or(help);
     }
+    // `-qofile` is `-q -o file`: the first letter that takes a value has the rest of the word, or the next.
     let mut letters = argument.strip_prefix('-')?.chars();
-    let letter = letters.next()?;
-    let help = (letter == 'h').then_some(FlagValue::Nothing);
-    // `-ofile` has its value in the same word.
-    let value = letters.next().is_some();
-    let arg = args.find(|arg| arg.get_short() == Some(letter)).map(|arg| {
-        if value {
-            FlagValue::Nothing
-        } else {
-            takes(arg)
+    let mut last = None;
+    while let Some(letter) = letters.next() {
+        let arg = command
+            .get_arguments()
+            .find(|arg| arg.get_short() == Some(letter));
+        let help = (letter == 'h').then_some(FlagValue::Nothing);
+        last = Some(arg.map(takes).or(help)?);
+        if !matches!(last, Some(FlagValue::Nothing)) {
+            return if letters.as_str().is_empty() {
+                last
+            } else {
+                Some(FlagValue::Nothing)
+            };
         }
-    });
-    arg.or(help)
+    }
+    last
 }
 
 #[cfg(test)]
@@ -193,5 +218,35 @@ mod tests {
         expected.push(unknown("--netwrok-model=aware") + "; did you mean `--network-model`?");
         assert_eq!(ignored, expected);
         assert!(arguments([]).kept.is_empty());
+    }
+
+    /// Everything that the help lists is known, by both its names, and before the command what all commands have.
+    #[test]
+    fn options_that_the_help_lists_are_kept() {
+        let mut cli = crate::whole_command();
+        cli.build();
+        let listed = cli.find_subcommand(NAME).expect("it is a command");
+        let mut count = 0;
+        for arg in listed.get_arguments().filter(|arg| !arg.is_positional()) {
+            let long = arg.get_long().map(|long| format!("--{long}"));
+            let short = arg.get_short().map(|short| format!("-{short}"));
+            for name in long.into_iter().chain(short) {
+                let value = arg.get_action().takes_values() && !arg.is_require_equals_set();
+                let line = format!("chakram astra-sim {name}{}", if value { " 1" } else { "" });
+                assert_eq!(rewritten(&line), (line.clone(), Vec::new()));
+                count += 1;
+            }
+        }
+        assert!(count > 25, "{count} names");
+        for line in [
+            "chakram -q astra-sim -vq --max-ratio=5 -qo f -qof",
+            "chakram --max-memory 1GB -v astra-sim --lenient",
+            "chakram -z astra-sim --x",
+            "chakram --max-memory 1GB replay --x",
+        ] {
+            assert_eq!(rewritten(line), (line.to_owned(), Vec::new()));
+        }
+        let (kept, ignored) = rewritten("chakram -q astra-sim --x -qz -v");
+        assert_eq!((&kept[..], ignored.len()), ("chakram -q astra-sim -v", 2));
     }
 }

@@ -108,6 +108,48 @@ impl Observer for TranscriptRecorder<'_> {
     fn collective(&mut self, _: &CollectiveRecord) {}
 }
 
+/// Observer of whether closed forms keep the order of lines. They do for the members of a collective, and so they do for
+/// all lines if nothing else completes from its begin to its end: an NPU takes what is due at one instant in the order in
+/// which the first of it was scheduled, which would be another if one of the collective's own steps came to that instant.
+#[derive(Debug, Default)]
+pub struct LineOrderObserver {
+    /// The last completion of anything but a collective.
+    other: Option<Time>,
+    /// The last end of a collective, and whether it was answered by closed form.
+    last: Option<(Time, bool)>,
+    is_lost: bool,
+}
+
+impl LineOrderObserver {
+    /// Returns whether the order of lines is the original's.
+    pub fn is_kept(&self) -> bool {
+        !self.is_lost
+    }
+}
+
+impl Observer for LineOrderObserver {
+    fn issued(&mut self, _: Time, _: InstanceId, _: NodeIndex, _: NodeKind) {}
+
+    fn completed(&mut self, now: Time, _: InstanceId, _: NodeIndex, kind: NodeKind) {
+        if kind != NodeKind::Collective {
+            self.other = Some(now);
+            self.is_lost |= self.last == Some((now, true));
+        }
+    }
+
+    fn collective(&mut self, record: &CollectiveRecord) {
+        let closed = !record.stepwise;
+        let (start, end) = (record.last_start, record.end);
+        let beside = |(other, other_closed): (Time, bool)| {
+            (closed || other_closed) && (other > start || other == end)
+        };
+        self.is_lost |= self.last.is_some_and(beside);
+        self.is_lost |= closed && self.other.is_some_and(|other| other > start);
+        let both = self.last.is_some_and(|last| last == (end, true));
+        self.last = Some((end, closed || both));
+    }
+}
+
 /// Lines for standard output, and those for the log.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub struct TranscriptLines {

@@ -9,6 +9,7 @@ use chakram_trace::format::Dtype;
 use serde::Serialize;
 use serde_json::{Map, Value};
 use std::collections::BTreeMap;
+use std::num::NonZeroU32;
 
 /// A list of machines.
 #[derive(Serialize)]
@@ -103,7 +104,8 @@ struct ClassRunDocument {
 
 #[derive(Serialize)]
 struct CollectivesDocument {
-    chunks: u32,
+    /// `null` if the number follows from each collective.
+    chunks: Option<u32>,
     active: u32,
     schedule: &'static str,
     order: &'static str,
@@ -169,7 +171,7 @@ impl<'a> MachineDetails<'a> {
                 })
                 .collect(),
             collectives: CollectivesDocument {
-                chunks: pipeline.chunks.get(),
+                chunks: pipeline.chunks.map(NonZeroU32::get),
                 active: pipeline.active.get(),
                 schedule: name_of(&InterDimensionPolicy::ALL, &pipeline.inter),
                 order: name_of(&IntraDimensionPolicy::ALL, &pipeline.intra),

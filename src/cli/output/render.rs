@@ -4,7 +4,7 @@ use super::RunArgs;
 use super::args::{OnMemoryOverflow, ReportFormatArg, ReportTableArg};
 use crate::custom_algorithm;
 use crate::terminal;
-use chakram_base::setting::Choice;
+use chakram_base::setting::SettingChoice;
 use chakram_engine::CommTiming;
 use chakram_report::report_csv::CsvTable;
 use chakram_report::summary::{HashedInput, KernelBasis, Provenance};

@@ -66,6 +66,8 @@ pub(super) struct MemberArrivals {
     pub last: Time,
     /// Members that arrived at this instant.
     pub arrived_now: Vec<MemberIndex>,
+    /// Members in the order of their ends, where that is proved; empty where they end in their own order.
+    pub ends: Vec<MemberIndex>,
 }
 
 /// Parts of the members of a collective that lasts as recorded.
@@ -243,6 +245,7 @@ impl CollectiveRun {
         self.arrivals.starts.resize(members, Time::ZERO);
         self.arrivals.arrived = 0;
         self.arrivals.arrived_now.clear();
+        self.arrivals.ends.clear();
         self.own_schedules.clear();
         self.progress = None;
         self.answer = ClosedAnswer::default();

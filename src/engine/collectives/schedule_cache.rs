@@ -25,6 +25,8 @@ pub(super) struct CachedSchedule<S> {
     /// Duration if all members start together and nothing else is in flight: outer `None` before it was asked for,
     /// inner `None` where no closed form is proved.
     pub closed: Option<Option<Span>>,
+    /// Whether the order of ends is proved, too, in insertion order.
+    pub ordered: bool,
     pub rehearsal: RehearsalState,
 }
 
@@ -56,6 +58,7 @@ impl<S: Copy> ScheduleCache<S> {
             self.cached.push(CachedSchedule {
                 schedule: work_out(),
                 closed: None,
+                ordered: false,
                 rehearsal: RehearsalState::default(),
             });
             self.cached.len() as u32 - 1

@@ -53,6 +53,7 @@ impl<M: CollectiveModel> Collectives<'_, M> {
         if all && let Some(span) = self.closed_form(fabric, id) {
             self.begin_all(effects, id);
             self.answers.closed += 1;
+            self.order_ends(id, &fresh);
             let event = Event::of_run(EventClass::Run, id, 0);
             effects.agenda.push(now + span, event);
         } else {
@@ -60,6 +61,24 @@ impl<M: CollectiveModel> Collectives<'_, M> {
                 self.enroll(fabric, effects, now, id, member);
             }
         }
+    }
+
+    /// Records the order in which members that began in this order will end, if it is proved.
+    fn order_ends(&mut self, id: RunIndex, began: &[MemberIndex]) {
+        let run = &mut self.chunks.runs[id];
+        let cached = self.chunks.schedules.cached(run.schedule);
+        let extent = &self.chunks.groups[run.group].plan.extent;
+        if !cached.ordered || began.len() != extent.npus.len() {
+            return;
+        }
+        let positions = began
+            .iter()
+            .map(|member| extent.position_of[member.index()]);
+        let mut positions = positions.collect();
+        let (backend, schedule) = (&self.chunks.backend, &cached.schedule);
+        backend.order_ends(schedule, extent, &mut positions);
+        let ends = positions.iter().map(|at| extent.member_at[at.index()]);
+        run.arrivals.ends.extend(ends);
     }
 
     /// Notifies the observer that all members of a collective have arrived.
@@ -106,6 +125,10 @@ impl<M: CollectiveModel> Collectives<'_, M> {
             .chunks
             .backend
             .closed_form(&cached.schedule, extent, paths, &quiet);
+        let backend = &self.chunks.backend;
+        cached.ordered = M::Order::AT_ONCE
+            && span.is_some()
+            && backend.orders_ends(&cached.schedule, extent, &quiet);
         // A missing closed form is cached too.
         cached.closed = Some(span);
         span
@@ -122,6 +145,13 @@ impl<M: CollectiveModel> Collectives<'_, M> {
             && (!N::SHARED || self.settings.collectives_alone)
             && self.chunks.runs[id].progress.is_none()
             && self.closed_form(fabric, id).is_some()
+            && (!self.settings.ordered_ends || self.has_ordered_ends(id))
+    }
+
+    /// Returns whether the order in which members end is proved, if the closed form is known.
+    fn has_ordered_ends(&mut self, id: RunIndex) -> bool {
+        let schedule = self.chunks.runs[id].schedule;
+        self.chunks.schedules.cached(schedule).ordered
     }
 
     /// Enrolls a member: its chunks begin their first stage or wait for it.
@@ -263,11 +293,16 @@ impl<M: CollectiveModel> Collectives<'_, M> {
         }
         let run = &self.chunks.runs[id];
         let running = &self.chunks.groups[run.group];
-        for (rank, &node) in running.plan.members.iter().zip(&run.arrivals.nodes) {
-            let instance = running.instance(*rank);
-            if let Some(instance) = instance {
-                effects.end::<M::Order>(now, instance, NodeIndex(node));
+        let members = &running.plan.members;
+        let mut end = |member: usize| {
+            if let Some(instance) = running.instance(members[member]) {
+                let node = NodeIndex(run.arrivals.nodes[member]);
+                effects.end::<M::Order>(now, instance, node);
             }
+        };
+        match &run.arrivals.ends[..] {
+            [] => (0..members.len()).for_each(&mut end),
+            ordered => ordered.iter().for_each(|member| end(member.index())),
         }
         if M::Order::AT_ONCE {
             effects.leave(FollowUp::Record(id));

@@ -410,10 +410,33 @@ pub trait IssueDiscipline: CollectiveBackend {
     /// chunk and stage when the collective is issued, and passed back with every later call.
     fn queue_slot(&mut self, npu: Npu, stage: &Self::Stage) -> u16;
 
+    /// Returns whether [`Self::order_ends`] is proved for collectives of `chunk_schedule` that have a closed form: whoever
+    /// is interested in the order at an instant has others carried out message by message. Only called in
+    /// [`InsertionOrder`].
+    fn orders_ends(
+        &self,
+        _chunk_schedule: &ChunkSchedule<Self::Stage>,
+        _extent: &GroupExtent,
+        _quiet: &UncontendedCost<'_>,
+    ) -> bool {
+        false
+    }
+
+    /// Brings members that are in the order in which they began a collective into the order in which their ends follow
+    /// one another at the instant of its end. Only called where [`Self::orders_ends`].
+    fn order_ends(
+        &self,
+        _chunk_schedule: &ChunkSchedule<Self::Stage>,
+        _extent: &GroupExtent,
+        _members: &mut Vec<Position>,
+    ) {
+    }
+
     /// Notifies that a member joins a collective; `named` is true if its trace names the group. Only called in
     /// [`InsertionOrder`].
     fn on_join(
         &mut self,
+        _now: Time,
         _npu: Npu,
         _named: bool,
         _request: &CollectiveRequest,

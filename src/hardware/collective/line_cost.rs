@@ -66,6 +66,14 @@ impl<'a> LineCostModel<'a> {
         line
     }
 
+    /// The same lines, over which messages of other members do not slow a message, as on a contention-free network.
+    pub(super) fn without_load(self) -> Self {
+        Self {
+            wired: false,
+            ..self
+        }
+    }
+
     /// Number of members of the line.
     pub(super) fn size(&self) -> u32 {
         self.phase.size
@@ -106,7 +114,7 @@ impl<'a> LineCostModel<'a> {
     }
 
     /// Between members whose indices differ in the bit of weight `k`, and along the ways of trees.
-    fn exchange(&self, k: u32) -> LoadedPath {
+    pub(super) fn exchange(&self, k: u32) -> LoadedPath {
         let path = self.flat.unwrap_or_else(|| self.path(0, k));
         let load = self.way(k).load;
         LoadedPath { path, load }

@@ -18,6 +18,7 @@ use super::backend::{
     IssueDiscipline, ReceiveSource, ScriptAction, ScriptEvent, ScriptPlayer, TransferCause,
     UncontendedCost,
 };
+use super::chunk_count::{ChunkChoices, CountedCollective};
 use super::flow_shop::{self, schedule};
 use super::routes::routes;
 use super::{
@@ -54,6 +55,8 @@ pub struct NativeBackend<'a> {
     pub splits: Vec<&'a PeerSizes>,
     /// Progress of the members that execute them.
     pub players: ScriptExecutor,
+    /// Numbers of chunks, where the machine states none.
+    pub chosen: ChunkChoices,
 }
 
 impl CollectiveBackend for NativeBackend<'_> {
@@ -103,14 +106,27 @@ impl CollectiveBackend for NativeBackend<'_> {
         let lie = (extent, self.topology);
         let splits = request.splits.map(|number| self.splits[number as usize]);
         let of = (request.kind, request.buffer);
+        let counted = CountedCollective {
+            of,
+            extent,
+            topology: self.topology,
+            paths,
+            choices: self.algorithms,
+        };
         let mut chunk_schedule = match request.splits {
-            None => routes(of, lie, self.algorithms, self.pipeline),
+            None => routes(
+                of,
+                lie,
+                self.algorithms,
+                self.chosen.resolve(&counted, self.pipeline),
+            ),
             Some(number) => {
                 // Data are what they are along phases that are passed in one order.
                 let pipeline = ChunkPipeline {
                     inter: InterDimensionPolicy::default(),
                     ..self.pipeline
                 };
+                let pipeline = self.chosen.resolve(&counted, pipeline);
                 let equal = routes(of, lie, self.algorithms, pipeline);
                 equal.map_stages(|stage| StageAssignment {
                     algorithm: PeerSizes::algorithm(stage.algorithm),
@@ -205,26 +221,35 @@ impl CollectiveBackend for NativeBackend<'_> {
         let algorithms = self.algorithms.to_vec();
         let pipeline = self.pipeline;
         let custom = self.custom.to_vec();
+        let chosen = self.chosen.clone();
         AlgorithmDescriber::new(move |kind, extent, topology, bytes| {
             let mut custom = custom.iter();
             if let Some(custom) = custom.find(|custom| custom.applies_to(kind, extent.size())) {
                 return format!("custom {}", custom.name);
             }
-            let chunk_schedule = routes((kind, bytes), (extent, topology), &algorithms, pipeline);
+            let of = (kind, bytes);
+            let phases = extent.phases.iter();
+            let paths: Vec<_> = phases.map(|phase| extent.paths(phase, topology)).collect();
+            let counted = CountedCollective {
+                of,
+                extent,
+                topology,
+                paths: &paths,
+                choices: &algorithms,
+            };
+            let stated = pipeline.chunks.is_some();
+            let mut pipeline = chosen.resolve(&counted, pipeline);
+            let chunk_schedule = routes(of, (extent, topology), &algorithms, pipeline);
             let phases =
                 stage_assignment::describe(chunk_schedule.stages(), extent, topology, &algorithms);
             let list = AlgorithmDescriber::list(phases.into_iter());
-            let mut pipeline = pipeline;
-            match (
-                pipeline.chunks.get(),
-                NonZeroU32::new(chunk_schedule.chunks()),
-            ) {
-                (1, _) => return list,
-                _ if extent.phases.is_empty() => return list,
-                (equal, Some(all)) if all.get() > equal => pipeline.chunks = all,
-                _ => {}
+            let equal = pipeline.chunks.map_or(1, NonZeroU32::get);
+            if equal == 1 || extent.phases.is_empty() {
+                return list;
             }
-            format!("{list}; {pipeline}")
+            pipeline.chunks = NonZeroU32::new(equal.max(chunk_schedule.chunks()));
+            let how = if stated { "" } else { " (chosen)" };
+            format!("{list}; {pipeline}{how}")
         })
     }
 
@@ -475,7 +500,7 @@ impl NativeBackend<'_> {
 impl StageAssignment {
     /// The one path that every message takes.
     #[inline]
-    fn path(&self, paths: &SharedPaths) -> Option<NetworkPath> {
+    pub(super) fn path(&self, paths: &SharedPaths) -> Option<NetworkPath> {
         if self.algorithm == CollectiveAlgorithm::Ring {
             paths.next
         } else {
@@ -483,7 +508,7 @@ impl StageAssignment {
         }
     }
 
-    fn closed_form(&self, extent: &GroupExtent, paths: &[SharedPaths]) -> Option<Span> {
+    pub(super) fn closed_form(&self, extent: &GroupExtent, paths: &[SharedPaths]) -> Option<Span> {
         let path = self.path(&paths[self.stage.phase])?;
         let n = extent.phases[self.stage.phase].size;
         self.algorithm.closed_form(&self.stage, n, &path)

@@ -9,8 +9,9 @@ use std::num::NonZeroU32;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ChunkPipeline {
     /// Number of chunks of a collective if all are equal; fewer if it has fewer bytes.
-    /// [`InterDimensionPolicy::ThemisFlex`] splits them further.
-    pub chunks: NonZeroU32,
+    /// [`InterDimensionPolicy::ThemisFlex`] splits them further. `None` if the number follows from each collective
+    /// (`chunk_count.rs`).
+    pub chunks: Option<NonZeroU32>,
     /// Number of chunks of an NPU in one dimension at once; trees may have more.
     pub active: NonZeroU32,
     /// Order in which each chunk visits the dimensions.
@@ -26,7 +27,10 @@ impl ChunkPipeline {
 
 impl fmt::Display for ChunkPipeline {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{} chunks", self.chunks)?;
+        match self.chunks {
+            Some(chunks) => write!(f, "{chunks} chunks")?,
+            None => f.write_str("as many chunks as each collective takes")?,
+        }
         if self.active.get() > 1 {
             write!(f, ", {} at once", self.active)?;
         }
@@ -47,10 +51,10 @@ impl fmt::Display for ChunkPipeline {
 }
 
 impl Default for ChunkPipeline {
-    /// One chunk.
+    /// As many chunks as each collective takes.
     fn default() -> Self {
         Self {
-            chunks: NonZeroU32::MIN,
+            chunks: None,
             active: NonZeroU32::MIN,
             inter: InterDimensionPolicy::Ascending,
             intra: IntraDimensionPolicy::Fifo,

@@ -17,7 +17,7 @@
 //! On [other links](super::curve) than those that the constants were fitted on, `bandwidth` grows as theirs does, and a step
 //! lasts as much longer as the latency of the links between neighbours does.
 
-use super::curve::{LinkChange, LinkRates};
+use super::curve::{LinkChange, LinkRates, steps_and_part};
 use crate::group::GroupExtent;
 use crate::topology::Topology;
 use chakram_base::collective_kind::CollectiveKind;
@@ -36,16 +36,6 @@ pub struct CollectiveProtocol {
     pub rates: Vec<(u32, f64)>,
     /// The links that its constants were fitted on; `None` if those are the links of any machine that has it.
     pub measured_at: Option<LinkRates>,
-}
-
-/// Messages that follow one another in a collective of `kind` among `members`, and the part of the buffer that an NPU sends.
-pub(super) fn steps_and_part(kind: CollectiveKind, members: u32) -> (f64, f64) {
-    let n = f64::from(members.max(1));
-    match kind {
-        CollectiveKind::AllReduce => (2.0 * (n - 1.0), 2.0 * (n - 1.0) / n),
-        CollectiveKind::AllToAll => (1.0, (n - 1.0) / n),
-        _ => (n - 1.0, (n - 1.0) / n),
-    }
 }
 
 impl CollectiveProtocol {

@@ -9,9 +9,10 @@ use crate::group::GroupExtent;
 use crate::topology::Topology;
 use chakram_base::collective_kind::CollectiveKind;
 use chakram_base::units::BufferShare;
+use std::num::NonZeroU32;
 
 /// Computes the chunk schedule of a collective of `kind` with a buffer of `bytes`, without an admission order. It has
-/// as many chunks as the pipeline says, but no more than bytes; Themis-flex may split them. With two trees, every other
+/// as many chunks as the pipeline says, one if it says nothing, but no more than bytes; Themis-flex may split them. With two trees, every other
 /// chunk takes the second.
 pub(super) fn routes(
     (kind, bytes): (CollectiveKind, u64),
@@ -21,7 +22,7 @@ pub(super) fn routes(
 ) -> ChunkSchedule<StageAssignment> {
     // A chunk has at least one byte, but an empty collective still has one chunk.
     let most = u32::try_from(bytes).unwrap_or(u32::MAX).max(1);
-    let chunks = pipeline.chunks.get().min(most);
+    let chunks = pipeline.chunks.map_or(1, NonZeroU32::get).min(most);
     let whole = BufferShare::whole(bytes);
     let (ways, mut route_of) = ways(pipeline.inter, (kind, whole), (extent, topology), chunks);
     let mut all = Vec::new();
@@ -62,7 +63,6 @@ mod tests {
     use crate::topology::{DimensionShape, TopologyDimension};
     use chakram_base::ids::{Npu, StageIndex};
     use chakram_base::units::{Bandwidth, Span};
-    use std::num::NonZeroU32;
 
     fn chunk_schedule(
         sizes: &[(u32, f64)],
@@ -82,7 +82,7 @@ mod tests {
         let trees =
             vec![AlgorithmChoice::Named(CollectiveAlgorithm::DoubleBinaryTree); sizes.len()];
         let pipeline = ChunkPipeline {
-            chunks: NonZeroU32::new(chunks).unwrap(),
+            chunks: NonZeroU32::new(chunks),
             inter,
             ..ChunkPipeline::default()
         };

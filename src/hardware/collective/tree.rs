@@ -146,6 +146,77 @@ pub(super) fn cost(
     }
 }
 
+/// Time of a stage that has the tree to itself, for any number of members, and the longest time of one of its messages. At
+/// each member the children's messages pass one port, in the order in which they come, and the child below is sent to
+/// first.
+pub(super) fn life(
+    line: &LineCostModel<'_>,
+    primitive: CollectivePrimitive,
+    buffer: BufferShare,
+) -> (TimeEstimate, TimeEstimate) {
+    let levels = line.size().next_power_of_two().ilog2();
+    let ways: Vec<(TimeEstimate, TimeEstimate)> = (0..levels)
+        .map(|level| line.exchange(1 << level).alone())
+        .map(|way| (way.first_byte(buffer), way.passes(buffer)))
+        .collect();
+    let longest = ways.iter().fold(TimeEstimate::ZERO, |t, way| t.max(way.1));
+    let others = line.size() - 1;
+    let Some(&(first, passes)) = ways.last() else {
+        return (TimeEstimate::ZERO, longest);
+    };
+    let up = || first + passes + up(&ways, others);
+    let down = || first + passes + down(&ways, others);
+    let life = match primitive {
+        CollectivePrimitive::AllReduce => up() + down(),
+        CollectivePrimitive::Reduce => up(),
+        _ => down(),
+    };
+    (life, longest)
+}
+
+/// The level of a child, and the members of its subtree.
+type ChildSubtree = (u32, u32);
+
+/// Returns the children of the top of a subtree of `members`: the one below it, and the one above it if there is one.
+fn children(members: u32) -> Option<(ChildSubtree, Option<ChildSubtree>)> {
+    let level = members.checked_ilog2()?;
+    let below = (level > 0).then(|| (level - 1, (1 << level) - 1))?;
+    let above = members - (1 << level);
+    Some((below, above.checked_ilog2().map(|level| (level, above))))
+}
+
+/// Time until the top of a subtree of `members` has all that comes from below; `ways` by level.
+fn up(ways: &[(TimeEstimate, TimeEstimate)], members: u32) -> TimeEstimate {
+    let Some((below, above)) = children(members) else {
+        return TimeEstimate::ZERO;
+    };
+    let comes = |(level, members): ChildSubtree| up(ways, members) + ways[level as usize].0;
+    let passes = |(level, _): ChildSubtree| ways[level as usize].1;
+    let first = comes(below);
+    let Some(above) = above else {
+        return first + passes(below);
+    };
+    let second = comes(above);
+    match second.is_less(first) {
+        true => first.max(second + passes(above)) + passes(below),
+        false => second.max(first + passes(below)) + passes(above),
+    }
+}
+
+/// Time from when the top of a subtree of `members` has the data until all of it has.
+fn down(ways: &[(TimeEstimate, TimeEstimate)], members: u32) -> TimeEstimate {
+    let Some((below, above)) = children(members) else {
+        return TimeEstimate::ZERO;
+    };
+    let way = |(level, _): ChildSubtree| ways[level as usize];
+    let goes_on = |(level, members): ChildSubtree| {
+        let (first, passes) = ways[level as usize];
+        first + passes + down(ways, members)
+    };
+    let lower = goes_on(below);
+    above.map_or(lower, |above| lower.max(way(below).1 + goes_on(above)))
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

@@ -13,6 +13,7 @@ mod curves;
 mod host;
 mod measured;
 mod network;
+mod npu_rates;
 mod products;
 mod remote;
 mod tiles;

@@ -1,7 +1,8 @@
 //! Machines in the notation of the ASTRA-sim 2.0 paper (Won et al., ISPASS 2023, section IV-B), as a machine file.
 //!
 //! `Ring(4)_Switch(2):250 GB/s,50 GB/s:500 ns`: dimensions, innermost first; then the bandwidth of an NPU into each, and the
-//! latency of a link in each, or one of all. What the notation does not say is that of the paper's machines.
+//! latency of a link in each, or one of all. The NPU, of which the notation says nothing, is that of the
+//! paper's machines; the number of chunks follows from each collective, as in every file that does not state it.
 
 use super::error::MachineError;
 use crate::topology::{DimensionShape, Topology};
@@ -95,7 +96,6 @@ pub(super) fn text(name: &str) -> Result<String, MachineError> {
         )
         .expect("a string grows as needed");
     }
-    text.push_str("\n[collectives]\nchunks = 64\n");
     Ok(text)
 }
 
@@ -172,6 +172,8 @@ fn quantities(
 mod tests {
     use super::super::Machine;
     use super::*;
+    use crate::collective::ChunkPipeline;
+    use std::num::NonZeroU32;
 
     #[test]
     fn a_notation_is_the_machine_that_a_file_describes() {
@@ -190,10 +192,11 @@ mod tests {
             (DimensionShape::Switch, 2, 50e9, ns),
         ];
         assert_eq!(found, expected);
-        // The NPU and the chunks are those of the paper's preset.
+        // The NPU is that of the paper's preset; the chunks are not, which its machines have 64 of.
         let paper = Machine::load("w-2d").unwrap();
         assert_eq!(machine.classes(), paper.classes());
-        assert_eq!(machine.pipeline(), paper.pipeline());
+        assert_eq!(paper.pipeline().chunks.map(NonZeroU32::get), Some(64));
+        assert_eq!(machine.pipeline(), ChunkPipeline::default());
     }
 
     #[test]

@@ -12,7 +12,7 @@ use super::partition::{
     CutAlong, PartPlace, ProductCut, ProductSize, partition, place, share, words_moved,
 };
 use super::{LayerRecord, SubLayer, TaskGraph};
-use chakram_base::setting::Choice;
+use chakram_base::setting::SettingChoice;
 
 /// A model of the family.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -50,7 +50,7 @@ pub enum PartitionRule {
     Hierarchical,
 }
 
-impl Choice for PartitionRule {
+impl SettingChoice for PartitionRule {
     const CHOICES: &'static [(Self, &'static str, &'static str)] = &[
         (
             Self::Columns,

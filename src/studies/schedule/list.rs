@@ -6,7 +6,7 @@
 //! [`ListRule::Printed`] does what is printed, and ends when chips are left with nothing more to be given.
 
 use super::{ChipSchedule, TaskGraph};
-use chakram_base::setting::Choice;
+use chakram_base::setting::SettingChoice;
 
 /// Rule that assigns sub-layers to chips.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -19,7 +19,7 @@ pub enum ListRule {
     Printed,
 }
 
-impl Choice for ListRule {
+impl SettingChoice for ListRule {
     const CHOICES: &'static [(Self, &'static str, &'static str)] = &[
         (Self::Steps, "steps", "One a chip in each step"),
         (

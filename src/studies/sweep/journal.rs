@@ -66,10 +66,16 @@ pub enum JournalError {
     /// There is one already.
     #[error("{}: it has results of an earlier run\n  try: {} to go on with it, or another folder", .0.display(), SettingKey::Resume)]
     Exists(PathBuf),
+    /// A file that the sweep would write is there without a journal, so that no sweep wrote it.
+    #[error("{}: it is there, and no sweep wrote it: the folder has no journal\n  try: another folder", .0.display())]
+    Foreign(PathBuf),
     /// There is none.
     #[error("{}: there are no results\n  try: the folder that `chakram sweep … -o` was given", .0.display())]
     Missing(PathBuf),
 }
+
+/// Files that a sweep writes beside its journal: rows, the front, and the page.
+pub const RESULTS: [&str; 4] = ["rows.jsonl", "rows.csv", "front.csv", "index.html"];
 
 /// A journal that is written.
 #[derive(Debug)]
@@ -92,6 +98,11 @@ impl SweepJournal {
             source,
         };
         std::fs::create_dir_all(folder).map_err(failed)?;
+        let mut results = RESULTS.iter().map(|name| folder.join(name));
+        let has_journal = path.exists();
+        if let Some(foreign) = results.find(|file| !has_journal && file.exists()) {
+            return Err(JournalError::Foreign(foreign));
+        }
         let opened = OpenOptions::new().append(true).create_new(true).open(&path);
         let file = match opened {
             Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {
@@ -237,6 +248,11 @@ mod tests {
     #[test]
     fn journals_of_others_are_refused() {
         let dir = tempfile::tempdir().unwrap();
+        let page = dir.path().join("index.html");
+        std::fs::write(&page, "mine").unwrap();
+        let foreign = SweepJournal::create(dir.path(), "s");
+        assert!(matches!(foreign, Err(JournalError::Foreign(path)) if path == page));
+        std::fs::remove_file(&page).unwrap();
         SweepJournal::create(dir.path(), "s").unwrap();
         let again = SweepJournal::create(dir.path(), "s");
         assert!(matches!(again, Err(JournalError::Exists(_))));

@@ -2,7 +2,7 @@
 
 use super::setting::{SettingKind, Settings, kind};
 use chakram_base::config::{ConfigLiteral, with_values};
-use chakram_base::setting::Choice;
+use chakram_base::setting::SettingChoice;
 use chakram_engine::{CollectiveTiming, LaunchMode, OptionRefusal, ReplayOptions};
 use chakram_hardware::compute::{
     ComputeModel, parse_efficiency, parse_host, parse_model, set_accelerator,

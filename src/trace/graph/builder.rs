@@ -13,7 +13,7 @@ use crate::format::{
     GroupName, KernelShape, MemoryChanges, MemoryLocation, Op, TraceError, TrainingPhase, escape,
 };
 use chakram_base::ids::NodeIndex;
-use chakram_base::setting::{Choice, SettingKey};
+use chakram_base::setting::{SettingChoice, SettingKey};
 use chakram_base::units::Span;
 use std::sync::Arc;
 
@@ -32,7 +32,7 @@ pub enum DependencyPolicy {
     Data,
 }
 
-impl Choice for DependencyPolicy {
+impl SettingChoice for DependencyPolicy {
     const CHOICES: &'static [(Self, &'static str, &'static str)] = &[
         (
             Self::Auto,

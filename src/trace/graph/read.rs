@@ -5,7 +5,7 @@ use super::{Graph, Lane};
 use crate::format::TraceError;
 use crate::format::scan::{self, NodeView, UnprofiledSteps};
 use crate::format::wire::FrameCursor;
-use chakram_base::setting::Choice;
+use chakram_base::setting::SettingChoice;
 use chakram_base::units::Span;
 
 /// Treatment of what the profiler is estimated to have added to a captured job.
@@ -20,7 +20,7 @@ pub enum ProfilerPolicy {
     RemoveIfMeasured,
 }
 
-impl Choice for ProfilerPolicy {
+impl SettingChoice for ProfilerPolicy {
     const CHOICES: &'static [(Self, &'static str, &'static str)] = &[
         (
             Self::Remove,

@@ -22,7 +22,7 @@ pub(super) struct SparseColumns {
 pub(super) struct SparseColumn<T>(Vec<T>);
 
 /// Operations on a column of any type.
-pub(super) trait Column {
+pub(super) trait NodeColumn {
     /// Gives the column a value for each of `nodes` nodes, unless it is empty.
     fn fit(&mut self, nodes: usize);
 
@@ -36,7 +36,7 @@ pub(super) trait Column {
     fn heap_bytes(&self) -> usize;
 }
 
-impl<T: Copy + Default> Column for SparseColumn<T> {
+impl<T: Copy + Default> NodeColumn for SparseColumn<T> {
     fn fit(&mut self, nodes: usize) {
         if !self.0.is_empty() {
             self.0.resize(nodes, T::default());
@@ -81,7 +81,7 @@ impl<T: Copy + Default> SparseColumn<T> {
 }
 
 impl SparseColumns {
-    pub fn columns(&mut self) -> [&mut dyn Column; 4] {
+    pub fn columns(&mut self) -> [&mut dyn NodeColumn; 4] {
         [
             &mut self.delays,
             &mut self.waits,
@@ -113,7 +113,7 @@ impl SparseColumns {
             memory_of,
             kernel_of,
         } = self;
-        let columns: [&dyn Column; 4] = [delays, waits, memory_of, kernel_of];
+        let columns: [&dyn NodeColumn; 4] = [delays, waits, memory_of, kernel_of];
         columns.iter().map(|column| column.heap_bytes()).sum()
     }
 }

@@ -47,7 +47,6 @@ fn a_star_carries_out_an_all_reduce() {
     static STAR: Star = Star;
     let star = CollectiveAlgorithm::Own(OwnAlgorithm(&STAR));
     let machine = Machine::load("Switch(4):1 GB/s:100 ns").unwrap();
-    let machine = machine.with_pipeline(Default::default());
     let machine = machine
         .with_algorithm(0, AlgorithmChoice::Named(star))
         .unwrap();

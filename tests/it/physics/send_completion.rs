@@ -8,7 +8,7 @@ use super::rig::{
     Replay, cases, contents, dim, job, machine, over, replay, replay_with, stepwise, traces,
 };
 use chakram::astra_sim::custom_algorithm::{ScriptTiming, read};
-use chakram::engine::{Choice, NetworkModel, ReplayOptions};
+use chakram::engine::{NetworkModel, ReplayOptions, SettingChoice};
 use chakram::machine::SendCompletion::{Delivered, Injected};
 use chakram::machine::{CollectiveAlgorithm, CustomCollective, Machine};
 use chakram::topology::DimensionShape;

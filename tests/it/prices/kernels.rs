@@ -30,15 +30,18 @@ fn kernels_of_a_captured_job_price_it() {
     let measured = measured.to_str().expect("a plain name");
     let machine = "traces/tp-mlp/machine.toml";
     let arguments = ["calibrate", "--kernels", "traces/tp-mlp", "--machine"];
-    let calibrate = |from: &str| {
-        let output = chakram(&[&arguments[..], &[from, "-o", measured]].concat());
+    let calibrate = |from: &str, to: &str| {
+        let output = chakram(&[&arguments[..], &[from, "-o", to]].concat());
         let error = String::from_utf8_lossy(&output.stderr);
         assert!(output.status.success(), "{error}");
-        std::fs::read_to_string(measured).expect("it was written")
+        std::fs::read_to_string(to).expect("it was written")
     };
-    let first = calibrate(machine);
+    let first = calibrate(machine, measured);
     // A second calibration takes the place of the first.
-    assert_eq!(calibrate(measured), first);
+    assert_eq!(
+        calibrate(measured, &format!("{measured}.again.toml")),
+        first
+    );
     let (own, recorded) = (
         makespan_ms("traces/tp-mlp", measured, "curves"),
         makespan_ms("traces/tp-mlp", measured, "recorded"),
@@ -186,14 +189,15 @@ fn ranks_that_differ_are_measured_by_themselves() {
     // A second calibration takes the place of the first, and an NPU without a rank has what all ranks took.
     let first = std::fs::read_to_string(measured).expect("it was written");
     let arguments = ["calibrate", "--kernels", job, "--by-rank", "--machine"];
+    let again = format!("{measured}.again.toml");
     let calibrate = |from: &str| {
-        let output = chakram(&[&arguments[..], &[from, "-o", measured]].concat());
+        let output = chakram(&[&arguments[..], &[from, "-o", &again]].concat());
         assert!(
             output.status.success(),
             "{}",
             String::from_utf8_lossy(&output.stderr)
         );
-        std::fs::read_to_string(measured).expect("it was written")
+        std::fs::read_to_string(&again).expect("it was written")
     };
     assert_eq!(calibrate(measured), first);
     let larger = folder.path().join("larger.toml");

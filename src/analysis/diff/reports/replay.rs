@@ -273,6 +273,7 @@ mod tests {
         let expected = [
             ("compute", -14),
             ("communication", -6),
+            ("bubble", 0),
             ("memory", 0),
             ("host", 0),
             ("idle", 0),

@@ -1,12 +1,12 @@
 //! The `npu` tables: classes of NPUs, one per table.
 
+use super::npu_rates::NpuRates;
 use super::{BANDWIDTH, LATENCY, capacity, curves, measured, products};
 use crate::compute::{PeakRates, RecordingClass, SystolicArrays};
 use crate::machine::{Machine, NpuClass};
 use crate::memory::LocalMemory;
 use chakram_base::config::{ConfigError, ConfigField, ConfigTable, quoted};
 use chakram_base::dtype::Dtype;
-use chakram_base::units::Bandwidth;
 
 /// The keys that each table may have.
 const KEYS: &[&str] = &[
@@ -97,21 +97,6 @@ fn class(
         host_lanes: table.count("host_lanes", MAX_LANES)?,
         slowdown: slowdown(&table)?,
     })
-}
-
-/// Rates of the NPUs on which kernels were measured.
-pub(super) struct NpuRates {
-    pub peaks: PeakRates,
-    pub memory: Bandwidth,
-}
-
-impl NpuRates {
-    fn of(class: &NpuClass) -> Self {
-        Self {
-            peaks: class.peaks.clone(),
-            memory: class.memory.bandwidth,
-        }
-    }
 }
 
 /// Reads the rates of the NPUs on which kernels were measured; those that it does not state are the class's `own`.

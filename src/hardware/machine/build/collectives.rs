@@ -6,22 +6,20 @@ use std::num::NonZeroU32;
 
 const KEYS: &[&str] = &["chunks", "active", "schedule", "order"];
 
-/// Chunking as the table states it; one chunk without the table.
+/// Chunking as the table states it.
 pub(super) fn pipeline(root: &ConfigTable<'_>) -> Result<ChunkPipeline, ConfigError> {
     let Some(field) = root.get("collectives") else {
         return Ok(ChunkPipeline::default());
     };
     let table = field.table(Some(KEYS))?;
     let count = |key: &str| {
-        let one = NonZeroU32::MIN;
-        let most = ChunkPipeline::MOST_CHUNKS;
-        table.or(key, one, |field| {
-            Ok(NonZeroU32::new(field.count(most)?).unwrap_or(one))
+        table.or(key, None, |field| {
+            Ok(NonZeroU32::new(field.count(ChunkPipeline::MOST_CHUNKS)?))
         })
     };
     Ok(ChunkPipeline {
         chunks: count("chunks")?,
-        active: count("active")?,
+        active: count("active")?.unwrap_or(NonZeroU32::MIN),
         inter: table.or("schedule", InterDimensionPolicy::default(), |field| {
             field.choice(&InterDimensionPolicy::ALL)
         })?,

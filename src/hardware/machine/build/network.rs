@@ -8,7 +8,7 @@ use crate::machine::Machine;
 use crate::network::{NetworkKind, SendCompletion};
 use crate::topology::{SwitchingMode, Topology, TopologyDimension};
 use chakram_base::config::{ConfigError, ConfigField, ConfigTable, quoted};
-use chakram_base::setting::Choice;
+use chakram_base::setting::SettingChoice;
 use chakram_base::units::Bytes;
 
 /// The keys that each table may have.

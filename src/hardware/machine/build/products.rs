@@ -1,6 +1,6 @@
 //! The `product` tables of an NPU class: GEMMs that were measured, which `chakram calibrate --gemm` writes.
 
-use super::class::NpuRates;
+use super::npu_rates::NpuRates;
 use super::{LATENCY, curves};
 use crate::compute::{KernelCurves, MeasuredGemms};
 use crate::machine::NpuClass;

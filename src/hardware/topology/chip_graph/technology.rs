@@ -5,7 +5,7 @@
 //! unit is GB/s, and its heading "latency"; only as a rate it makes sense, and the factor of Eq. 2, latency = factor ×
 //! size × distance, is its inverse. It says nothing of other numbers of links, so that has to be said.
 
-use chakram_base::setting::Choice;
+use chakram_base::setting::SettingChoice;
 use chakram_base::units::Bandwidth;
 
 /// Rule for numbers of links between two that the table has.
@@ -19,7 +19,7 @@ pub enum LinkInterpolation {
     Logarithmic,
 }
 
-impl Choice for LinkInterpolation {
+impl SettingChoice for LinkInterpolation {
     const CHOICES: &'static [(Self, &'static str, &'static str)] = &[
         (Self::None, "none", "They are unknown"),
         (Self::Step, "step", "That of the next larger number"),

@@ -3,8 +3,8 @@
 use super::listing::{FolderListing, several};
 use super::names::split_name;
 use super::{RankFile, not_found};
+use crate::format::TraceError;
 use crate::format::job::{self, JobFile};
-use crate::format::{TraceError, TraceLocation};
 use chakram_base::setting::SettingKey;
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -35,6 +35,8 @@ pub struct FoundTraces {
     pub jobs: BTreeMap<PathBuf, Arc<JobFile>>,
     /// BLAKE3 hashes, in hexadecimal, of job files that lie in a store.
     pub stored_jobs: BTreeMap<PathBuf, String>,
+    /// The one among the traces that is a stream, which can be read once.
+    pub stream: Option<PathBuf>,
 }
 
 impl FoundTraces {
@@ -45,6 +47,7 @@ impl FoundTraces {
         self.files.dedup();
         self.jobs.extend(other.jobs);
         self.stored_jobs.extend(other.stored_jobs);
+        self.stream = self.stream.take().or(other.stream);
     }
 }
 
@@ -61,6 +64,18 @@ pub fn discover(path: &Path) -> Result<Vec<RankFile>, TraceError> {
     let mut finder = TraceFinder::default();
     finder.add(path)?;
     Ok(finder.finish().files)
+}
+
+/// Returns the path of the stream that `path` denotes: standard input for `-`, or a path to something that can be read only
+/// once, such as a pipe. `None` for files and folders, and if there is nothing.
+fn stream(path: &Path) -> Option<&Path> {
+    if path == Path::new("-") {
+        return Some(Path::new("/dev/stdin"));
+    }
+    // A redirected file is a file by what it leads to, and has the name of no trace.
+    let is_descriptor = path == Path::new("/dev/stdin") || path.starts_with("/dev/fd");
+    let kind = std::fs::metadata(path).ok()?.file_type();
+    (is_descriptor || !kind.is_file() && !kind.is_dir()).then_some(path)
 }
 
 /// Returns the path of the job file with this prefix.
@@ -100,14 +115,20 @@ impl TraceFinder {
     /// files with several endings those with the best one are taken, `.et`, then `.eg` as tools called it in
     /// 2023, `.jsonl`, and `.json`. Any of them may be compressed.
     ///
+    /// A stream (`-` for standard input, a named pipe, a shell's `<(…)`) is the trace of rank 0.
+    ///
     /// Fails when there is none, when a folder holds several jobs, or when a rank has two files.
     pub fn add(&mut self, path: &Path) -> Result<(), TraceError> {
-        if path == Path::new("-") {
-            return Err(TraceError::refused_at(
-                TraceLocation::default(),
-                "- is standard input, which has one trace, and a job has several files",
-                "chakram convert trace - -o job.0.et, and then job",
-            ));
+        if let Some(stream) = stream(path) {
+            if self.found.stream.is_some() {
+                return Err(not_found(
+                    path,
+                    "it is a second stream, and each is the trace of rank 0",
+                ));
+            }
+            self.found.stream = Some(stream.to_owned());
+            self.found.files.push(RankFile::new(0, stream.to_owned()));
+            return Ok(());
         }
         let name = path.file_name().and_then(|name| name.to_str());
         if path.is_file() {

@@ -45,6 +45,11 @@ impl PrefixFiles {
         self.best.contains_key(&rank)
     }
 
+    /// Returns the ranks that have a file, in ascending order.
+    pub fn ranks(&self) -> impl Iterator<Item = u32> {
+        self.best.keys().copied()
+    }
+
     /// Returns the file of `rank` with the best existing ending; `{prefix}.{rank}.et` if there is none.
     pub fn path(&self, rank: u32) -> PathBuf {
         let place = self.best.get(&rank).copied().unwrap_or(0);
@@ -100,6 +105,7 @@ mod tests {
         for missing in [2, 3, 4] {
             assert_eq!(file(missing), (false, format!("a.{missing}.et")));
         }
+        assert_eq!(named.ranks().collect::<Vec<_>>(), [0, 1]);
         // A folder that is not there has no files.
         assert!(!PrefixFiles::new(&folder.path().join("no/a")).has(0));
     }

@@ -174,7 +174,7 @@ fn folding_changes_nothing_beside_loads() {
         let machine = machine(npus, (shape, port, 100 * dice.below(3)), &text);
         let chunks = [1, 1, 3][dice.below(3) as usize];
         let machine = machine.with_pipeline(ChunkPipeline {
-            chunks: NonZeroU32::new(chunks).unwrap(),
+            chunks: NonZeroU32::new(chunks),
             ..ChunkPipeline::default()
         });
         let mut ranks = vec![Vec::new(); npus as usize];

@@ -1,0 +1,21 @@
+//! Rates that kernels were measured on.
+
+use crate::compute::PeakRates;
+use crate::machine::NpuClass;
+use chakram_base::units::Bandwidth;
+
+/// Rates of the NPUs on which kernels were measured.
+pub(super) struct NpuRates {
+    pub peaks: PeakRates,
+    pub memory: Bandwidth,
+}
+
+impl NpuRates {
+    /// Returns the rates of a class.
+    pub fn of(class: &NpuClass) -> Self {
+        Self {
+            peaks: class.peaks.clone(),
+            memory: class.memory.bandwidth,
+        }
+    }
+}

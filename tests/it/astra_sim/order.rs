@@ -1,0 +1,220 @@
+//! Lines under the original's name: closed forms keep the order of NPUs that finish together.
+#![cfg(unix)]
+
+use super::golden::one;
+use super::product;
+use crate::commands::chakram;
+use std::path::Path;
+use std::process::Command;
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+use testkit::astra_sim::config::{
+    Config,
+    Kind::{AllGather, AllReduce, AllToAll, ReduceScatter},
+    Network::{self, Aware, Unaware},
+    Node,
+    Shape::{FullyConnected, Ring, Switch},
+    Work,
+};
+use testkit::astra_sim::random;
+
+/// What the program prints and logs under a name of the original's, and its collectives: analytical ones, and those that
+/// were simulated.
+#[derive(Debug, PartialEq)]
+struct Transcript {
+    code: Option<i32>,
+    printed: String,
+    logged: String,
+    collectives: Option<(u64, u64)>,
+}
+
+fn transcript(folder: &Path, network: Network, args: &[String], more: &[&str]) -> Transcript {
+    let name = match network {
+        Unaware => "AstraSim_Analytical_Congestion_Unaware",
+        Aware => "AstraSim_Analytical_Congestion_Aware",
+    };
+    let link = folder.join(name);
+    if !link.exists() {
+        std::os::unix::fs::symlink(env!("CARGO_BIN_EXE_chakram"), &link).expect("there is room");
+    }
+    let output = Command::new(&link)
+        .current_dir(folder)
+        .env("SOURCE_DATE_EPOCH", "0")
+        .args(args)
+        .arg("-v")
+        .args(more)
+        .output()
+        .expect("the link leads to the program");
+    let error = String::from_utf8_lossy(&output.stderr).into_owned();
+    let collectives = error.split_once("(collectives: ").and_then(|(_, rest)| {
+        let (closed, rest) = rest.split_once(" analytical, ")?;
+        let (stepwise, _) = rest.split_once(" simulated")?;
+        Some((closed.parse().ok()?, stepwise.parse().ok()?))
+    });
+    Transcript {
+        code: output.status.code(),
+        printed: String::from_utf8_lossy(&output.stdout).into_owned(),
+        logged: std::fs::read_to_string(folder.join("log/log.log")).unwrap_or_default(),
+        collectives,
+    }
+}
+
+/// Runs a job with closed forms and without, requires the same lines, and returns how many collectives were analytical.
+fn compare(config: &Config) -> u64 {
+    let folder = tempfile::tempdir().expect("a folder");
+    config.write(folder.path()).expect("it is written");
+    let system = folder.path().join("system.json");
+    let text = std::fs::read_to_string(&system).expect("it was written");
+    let traced = text.replacen('{', "{\"trace-enabled\": 1, ", 1);
+    std::fs::write(system, traced).expect("there is room");
+    let args = &config.args()[1..];
+    let [closed, stepwise] = [&[][..], &["--stepwise"]]
+        .map(|more| transcript(folder.path(), config.network, args, more));
+    let found = closed.collectives.map_or(0, |(closed, _)| closed);
+    let collectives = stepwise.collectives;
+    assert_eq!(
+        Transcript {
+            collectives,
+            ..closed
+        },
+        stepwise,
+        "{config:#?}"
+    );
+    assert!(collectives.is_none_or(|(closed, _)| closed == 0));
+    found
+}
+
+/// A ring of 1,024 in four chunks: each takes 2 · 1,023 messages round, and with each the order of NPUs moves one on, so NPU
+/// 4 · 2,046 mod 1,024 = 1,016 finishes first and those after it on the ring follow.
+#[test]
+fn rings_are_analytical_under_the_originals_name() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let put = |name: &str| folder.path().join(name).display().to_string();
+    for name in ["s.json", "m.json"] {
+        let from = Path::new("tests/it/astra_sim/message").join(name);
+        std::fs::copy(from, put(name)).expect("there is room");
+    }
+    let network = "topology: [ Ring ]\nnpus_count: [ 1024 ]\nbandwidth: [ 50 ]\nlatency: [ 500 ]\n";
+    std::fs::write(put("n.yml"), network).expect("there is room");
+    let job = [
+        "generate",
+        "collective",
+        "all-reduce",
+        "--ranks",
+        "1024",
+        "--size",
+        "1MB",
+    ];
+    let made = chakram(&[&job[..], &["-o", &put("w")]].concat());
+    assert!(made.status.success(), "{made:?}");
+    let args = [
+        "--workload-configuration=w",
+        "--system-configuration=s.json",
+        "--network-configuration=n.yml",
+        "--remote-memory-configuration=m.json",
+    ];
+    let said = transcript(folder.path(), Unaware, &args.map(str::to_owned), &[]);
+    assert_eq!(said.collectives, Some((1, 0)));
+    let finished = said.printed.lines().filter_map(|line| {
+        let (_, rest) = line.split_once("sys[")?;
+        let (npu, rest) = rest.split_once("] finished, ")?;
+        // 4 chunks of 2,047 delays, 2,046 messages of 244 B, ⌊244 / 53.687 + 500⌋ = 504 ns, and 1,023 reductions of
+        // 3⌊244 / 50⌋ = 12 ns: 4 · (2,047 + 2,046 · 504 + 1,023 · 12).
+        assert!(rest.starts_with("4182028 cycles"), "{line}");
+        npu.parse().ok()
+    });
+    let finished: Vec<u32> = finished.collect();
+    let expected: Vec<u32> = (0..1024).map(|i| (1016 + i) % 1024).collect();
+    assert_eq!(finished, expected);
+}
+
+fn kernel(id: u64, deps: &[u64], micros: u64) -> Node {
+    Node {
+        id,
+        deps: deps.to_vec(),
+        cpu: false,
+        micros,
+        work: Work::Compute { ops: 1, bytes: 1 },
+    }
+}
+
+/// Collectives after one another, with kernels before, between and after: what comes later begins in the order in which
+/// the collective before ended.
+#[test]
+fn lines_are_the_same_with_closed_forms_and_without() {
+    let one_dimension = [
+        (&[(Ring, 6, 50.0, 500.0)][..], &["ring"][..]),
+        (&[(Ring, 8, 50.0, 500.0)], &["halvingDoubling"]),
+        (&[(FullyConnected, 5, 50.0, 500.0)], &["direct"]),
+        (&[(Switch, 8, 50.0, 500.0)], &["direct"]),
+        (&[(Switch, 6, 50.0, 500.0)], &["direct2"]),
+        (&[(Ring, 6, 50.0, 500.0)], &["direct"]),
+    ];
+    let two_dimensions = [
+        (
+            &[(Ring, 3, 50.0, 500.0), (Switch, 4, 50.0, 500.0)][..],
+            &["ring", "halvingDoubling"][..],
+        ),
+        (
+            &[(FullyConnected, 4, 50.0, 500.0), (Ring, 3, 50.0, 500.0)],
+            &["direct", "ring"],
+        ),
+        (
+            &[(Ring, 4, 50.0, 500.0), (Ring, 3, 25.0, 700.0)],
+            &["oneRing"],
+        ),
+    ];
+    let mut jobs = Vec::new();
+    for (dims, names) in one_dimension.into_iter().chain(two_dimensions) {
+        for kind in [AllReduce, AllGather, ReduceScatter, AllToAll] {
+            if kind == AllToAll && names.contains(&"halvingDoubling") {
+                continue;
+            }
+            for (network, splits, active) in [(Unaware, 1, 1), (Unaware, 3, 2), (Aware, 2, 1)] {
+                if network == Unaware || dims.len() == 1 {
+                    jobs.push((dims, names, kind, network, splits, active));
+                }
+            }
+        }
+    }
+    let analytical = AtomicU64::new(0);
+    let count = jobs.len() as u64;
+    product::each(jobs.into_iter().enumerate(), |(i, job)| {
+        let (dims, names, kind, network, splits, active) = job;
+        let mut config = one(network, dims, kind, names, 100_000);
+        (config.system.splits, config.system.active_chunks) = (splits, active);
+        for (rank, nodes) in config.ranks.iter_mut().enumerate() {
+            let first = nodes[0].clone();
+            let again = Node {
+                id: 3,
+                deps: vec![2],
+                ..first.clone()
+            };
+            *nodes = vec![first, kernel(2, &[1], 5), again, kernel(4, &[3], 2)];
+            // A third of the jobs have kernels beside the collectives, of which some come to the instants of its steps.
+            if i % 3 == 0 {
+                nodes.push(kernel(5, &[], 1 + rank as u64 % 2));
+            }
+        }
+        analytical.fetch_add(compare(&config), Relaxed);
+    });
+    let analytical = analytical.into_inner();
+    println!("{analytical} analytical collectives in {count} jobs");
+    assert!(analytical > count / 2, "{analytical} of {count}");
+}
+
+#[test]
+fn random_jobs_have_the_same_lines() {
+    product::each(0..40, |seed| {
+        compare(&random(seed));
+    });
+}
+
+/// `CHAKRAM_SEEDS` configurations.
+#[test]
+#[ignore = "takes minutes"]
+fn many_random_jobs_have_the_same_lines() {
+    let seeds = std::env::var("CHAKRAM_SEEDS").map_or(2000, |text| text.parse().expect("a number"));
+    product::each(40..seeds, |seed| {
+        compare(&random(seed));
+    });
+}

@@ -1,0 +1,276 @@
+//! Settings of a run: the scale of endpoint delays, the options that all commands have, traces that do not go with the
+//! network, and messages whose halves do not go with each other.
+
+use super::golden::one;
+use super::product::{self, Ran};
+use std::path::Path;
+use std::process::{Command, Output};
+use testkit::astra_sim::config::{
+    Config,
+    Kind::{AllGather, AllReduce},
+    Network::Unaware,
+    Node,
+    Shape::{Ring, Switch},
+    Work,
+};
+
+/// One message of 64 KiB between two NPUs on a switch, endpoints with a delay of 1 ns, no collective.
+const MESSAGE: &str = "tests/it/astra_sim/message";
+
+fn run_in(folder: &Path, program: &[&str], more: &[&str]) -> Output {
+    Command::new(env!("CARGO_BIN_EXE_chakram"))
+        .current_dir(folder)
+        .args(program)
+        .args([
+            "--workload-configuration=w",
+            "--system-configuration=s.json",
+        ])
+        .args([
+            "--network-configuration=n.yml",
+            "--remote-memory-configuration=m.json",
+        ])
+        .args(more)
+        .output()
+        .expect("the program was built")
+}
+
+fn message(more: &[&str]) -> Output {
+    run_in(Path::new(MESSAGE), &["astra-sim"], more)
+}
+
+fn text(bytes: &[u8]) -> &str {
+    std::str::from_utf8(bytes).expect("it is text")
+}
+
+/// 65,536 B take ⌊65,536 / 53.687⌋ = 1,220 ns over a link and two latencies of 500 ns: 2,220 without contention, and 3,440 where
+/// the switch takes the message in whole before it passes it on. Endpoint delays have no part in it.
+#[test]
+fn scales_that_leave_no_endpoint_delay_to_messages_are_taken() {
+    for (model, cycles) in [("unaware", 2220), ("aware", 3440)] {
+        for scale in ["0.5", "0"] {
+            let scale = format!("--injection-scale={scale}");
+            let output = message(&["--network-model", model, &scale]);
+            assert_eq!((output.status.code(), text(&output.stderr)), (Some(0), ""));
+            for npu in 0..2 {
+                let line = format!("sys[{npu}] finished, {cycles} cycles");
+                assert!(text(&output.stdout).contains(&line), "{output:?}");
+            }
+        }
+    }
+}
+
+fn run(config: &Config, more: &[&str]) -> Ran {
+    let folder = tempfile::tempdir().expect("a folder");
+    config.write(folder.path()).expect("it is written");
+    product::run(folder.path(), &config.args(), more)
+}
+
+/// The original aborts where a collective delays a message by nothing at time 0.
+///
+/// A ring of 4 with 1 MiB in one chunk, without reductions: 6 messages of 2^18 B, ⌊2^18 / 53.687 + 500⌋ = 5,382 ns each; with
+/// 10 ns before each and at the end 7 · 10 more.
+#[test]
+fn scales_that_leave_no_endpoint_delay_are_refused_to_collectives_at_time_0() {
+    let mut config = one(
+        Unaware,
+        &[(Ring, 4, 50.0, 500.0)],
+        AllReduce,
+        &["ring"],
+        1 << 20,
+    );
+    (config.system.splits, config.system.local_mem_bw) = (1, 1e9);
+    let finish = |ran: &Ran| ran.finish.get(&3).map(|end| end.0);
+    assert_eq!(finish(&run(&config, &[])), Some(6 * 5_382 + 70));
+    config.injection_scale = 0.05;
+    for more in [
+        &[][..],
+        &["--stepwise"],
+        &["--format=json"],
+        &["--explain-quirks"],
+    ] {
+        let ran = run(&config, more);
+        assert_eq!((ran.code, ran.finish.len()), (Some(2), 0), "{ran:?}");
+        let why = "key `--injection-scale`: makes of an endpoint delay of 10 ns none, and rank 0 comes to the collective \
+                   of its node 1 at time 0";
+        assert!(ran.error.contains(why), "{}", ran.error);
+    }
+    // Nobody follows the original where it is corrected, and a system file may say 0.
+    let mut said = config.clone();
+    said.system.endpoint_delay = Some(0);
+    let answered = [run(&config, &["--quirks=all,-padding"]), run(&said, &[])];
+    for ran in answered {
+        assert_eq!(finish(&ran), Some(6 * 5_382), "{ran:?}");
+    }
+    // A kernel comes before.
+    let mut late = config.clone();
+    for nodes in &mut late.ranks {
+        let kernel = Node {
+            id: 0,
+            micros: 3,
+            work: Work::Compute { ops: 1, bytes: 1 },
+            ..nodes[0].clone()
+        };
+        nodes[0].deps = vec![0];
+        nodes.insert(0, kernel);
+    }
+    assert_eq!(finish(&run(&late, &[])), Some(3_000 + 6 * 5_382));
+    // Named groups have 10 ns, whatever the scale: 5 messages of 2^20 B in a gather of 6 among 8.
+    let mut named = one(
+        Unaware,
+        &[(Switch, 8, 50.0, 500.0)],
+        AllGather,
+        &["ring"],
+        1 << 20,
+    );
+    (named.system.splits, named.injection_scale) = (1, 0.05);
+    named.groups.insert(1, (0..6).collect());
+    for nodes in &mut named.ranks {
+        if let Work::Collective { group, .. } = &mut nodes[0].work {
+            *group = 1;
+        }
+    }
+    named.ranks[6..].iter_mut().for_each(Vec::clear);
+    assert_eq!(finish(&run(&named, &[])), Some(5 * 20_531 + 60));
+}
+
+/// The options of all commands, after the command and before it.
+#[test]
+fn general_options_have_their_effect() {
+    let note = "`--comm-scale`: has no effect";
+    let said = message(&["--comm-scale=2"]);
+    assert!(text(&said.stderr).contains(note), "{said:?}");
+    let quiet = message(&["--comm-scale=2", "-q"]);
+    assert_eq!((text(&quiet.stderr), &quiet.stdout), ("", &said.stdout));
+    let before = run_in(
+        Path::new(MESSAGE),
+        &["-q", "astra-sim"],
+        &["--comm-scale=2", "--what"],
+    );
+    assert_eq!((text(&before.stderr), &before.stdout), ("", &said.stdout));
+    let details = message(&["-v"]);
+    for part in [
+        "read 2 traces in ",
+        "replayed 2 nodes (collectives: 0 analytical, 0 simulated) in ",
+    ] {
+        assert!(text(&details.stderr).contains(part), "{details:?}");
+    }
+    for bound in [&["--max-memory", "1kB"][..], &["--max-memory=1kB", "-q"]] {
+        let bounded = message(bound);
+        assert_eq!(
+            (bounded.status.code(), text(&bounded.stdout)),
+            (Some(2), "")
+        );
+        assert!(
+            text(&bounded.stderr).contains("memory is bounded at 1000 B"),
+            "{bounded:?}"
+        );
+    }
+    // 32 MiB of zeros, which are packed into a thousandth.
+    let folder = tempfile::tempdir().expect("a folder");
+    for name in ["s.json", "n.yml", "m.json", "w.1.et"] {
+        std::fs::copy(Path::new(MESSAGE).join(name), folder.path().join(name))
+            .expect("there is room");
+    }
+    let packed = zstd::encode_all(&vec![0; 32 << 20][..], 1).expect("memory takes all");
+    std::fs::write(folder.path().join("w.0.et"), packed).expect("there is room");
+    let refused =
+        |more: &[&str]| text(&run_in(folder.path(), &["astra-sim"], more).stderr).to_owned();
+    assert!(refused(&[]).contains("--max-ratio"), "{}", refused(&[]));
+    let wide = refused(&["--max-ratio", "1000000"]);
+    assert!(!wide.is_empty() && !wide.contains("--max-ratio"), "{wide}");
+}
+
+/// Traces of ranks that the network has no NPU for are left out, as in the original, and that is said.
+#[test]
+fn traces_without_an_npu_are_said() {
+    let folder = tempfile::tempdir().expect("a folder");
+    for name in ["s.json", "n.yml", "m.json", "w.0.et", "w.1.et"] {
+        std::fs::copy(Path::new(MESSAGE).join(name), folder.path().join(name))
+            .expect("there is room");
+    }
+    assert_eq!(text(&run_in(folder.path(), &["astra-sim"], &[]).stderr), "");
+    for (rank, count) in [
+        (3, "1 trace of another rank, w.3.et, has"),
+        (7, "2 traces of other ranks, from w.3.et on, have"),
+    ] {
+        let more = folder.path().join(format!("w.{rank}.et"));
+        std::fs::copy(Path::new(MESSAGE).join("w.1.et"), more).expect("there is room");
+        let output = run_in(folder.path(), &["astra-sim"], &[]);
+        assert_eq!(output.status.code(), Some(0));
+        let note = format!(
+            "note: n.yml: `npus_count`: has 2 NPUs, fewer than the workload has traces: {count} no effect, as in the \
+             original"
+        );
+        assert!(text(&output.stderr).contains(&note), "{output:?}");
+        assert!(!text(&output.stdout).contains("sys[2]"));
+    }
+}
+
+/// Sends and receives with one tag, of which some are of other sizes where they are received.
+#[test]
+fn sizes_that_differ_are_called_that() {
+    let config = one(
+        Unaware,
+        &[(Switch, 2, 50.0, 500.0)],
+        AllReduce,
+        &["ring"],
+        1 << 20,
+    );
+    let node = |id, work| Node {
+        id,
+        deps: Vec::new(),
+        cpu: false,
+        micros: 0,
+        work,
+    };
+    let job = |sent: &[u64], received: &[u64]| {
+        let mut config = config.clone();
+        let sends = (1..).zip(sent).map(|(id, &bytes)| {
+            node(
+                id,
+                Work::Send {
+                    dst: 1,
+                    bytes,
+                    tag: 3,
+                },
+            )
+        });
+        let receives = (5..).zip(received);
+        let receives = receives.map(|(id, &bytes)| {
+            node(
+                id,
+                Work::Receive {
+                    src: 0,
+                    bytes,
+                    tag: 3,
+                },
+            )
+        });
+        config.ranks = vec![sends.collect(), receives.collect()];
+        run(&config, &[])
+    };
+    assert_eq!(
+        job(&[10, 20], &[20, 10]).code,
+        Some(0),
+        "messages are matched by size"
+    );
+    for (sent, received, (sender, size), (receiver, expected)) in [
+        (&[65_536][..], &[65_535][..], (1, 65_536), (5, 65_535)),
+        (&[10, 20, 30], &[10, 31, 20], (3, 30), (6, 31)),
+        (&[10, 40], &[50, 10, 50], (2, 40), (5, 50)),
+    ] {
+        let ran = job(sent, received);
+        assert_eq!(ran.code, Some(2));
+        for part in [
+            format!("the sizes of a send and its receive differ: rank 0 node {sender} "),
+            format!("sends {size} bytes, and rank 1 node {receiver} "),
+            format!("expects {expected}; "),
+            "try: give both nodes the same `comm_size`".to_owned(),
+        ] {
+            assert!(ran.error.contains(&part), "{part:?} in {}", ran.error);
+        }
+    }
+    // One too few is no matter of size.
+    let ran = job(&[10], &[10, 10]);
+    assert!(ran.error.contains("has no partner"), "{}", ran.error);
+}
