@@ -49,6 +49,9 @@ fn head(report: &Report, title: &str, basis: &str) -> String {
         });
         tiles.push(tile("Captured", &span("/captured_ps", captured), &more));
     }
+    if let Some(line) = report.unknown_line() {
+        tiles.push(tile("Not known", &text(&line), ""));
+    }
     if let Some(on) = &report.captured_on {
         tiles.push(tile("Captured on", &text(&on.line()), ""));
     }

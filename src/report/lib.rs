@@ -48,6 +48,7 @@ pub mod tile_map;
 pub mod tiles;
 pub mod timeline;
 mod two_threads;
+pub mod unknown;
 mod warnings;
 
 pub use breakdown::{BreakdownObserver, ChargedTime};
@@ -92,6 +93,7 @@ use summary::{
     percent_more, rounded,
 };
 use tiles::TileUse;
+use unknown::UnknownRow;
 
 /// The result of a replay.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -118,6 +120,9 @@ pub struct Report {
     /// What the traces were captured on, if they say it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub captured_on: Option<CapturedOn>,
+    /// What the traces leave unsaid, and how it was timed.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub unknown: Vec<UnknownRow>,
     /// Profiler that captured the job, where its cost is left out or the job measured steps without it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub profiler: Option<ProfilerBasis>,

@@ -22,6 +22,7 @@ use super::summary::{
 use super::throughput;
 use super::tiles::TileObserver;
 use super::two_threads::both;
+use super::unknown;
 use super::warnings::warnings;
 use chakram_base::ids::Rank;
 use chakram_base::units::{Bytes, Span};
@@ -168,6 +169,7 @@ pub(super) fn finish<O>(
         absent,
         captured: None,
         captured_on: CapturedOn::of(workload),
+        unknown: Vec::new(),
         kernels: KernelBasis {
             priced: basis.priced,
             by_curves: basis.by_curves,
@@ -212,6 +214,11 @@ pub(super) fn finish<O>(
     };
     report.mean_parts = std::array::from_fn(|part| report.mean(|time| time.parts[part]));
     report.mean_communicating = report.mean(|time| time.communicating);
+    let captured = report.rows.iter().map(|row| row.captured);
+    let captured: Option<u128> = captured
+        .map(|span| span.map(|span| u128::from(span.0)))
+        .sum();
+    report.unknown = unknown::rows(&basis, captured);
     report.captured = report.last_captured().map(|(captured, _)| captured);
     report.response = MachineResponse::of(&report, prepared);
     report.interval = PredictionInterval::of(&report, prepared);

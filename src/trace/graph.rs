@@ -123,6 +123,8 @@ pub struct CollectiveNode {
     pub kind: CollectiveKind,
     /// Whether this member waited for none of the others when it was recorded.
     pub eager: bool,
+    /// Whether nobody knows its size: it lasts as recorded.
+    pub size_unknown: bool,
 }
 
 /// Bytes that a member of an all-to-all exchanges with each member of the group, in its order.
@@ -149,6 +151,8 @@ pub struct MessageNode {
     pub receive: bool,
     /// Whether this half did not wait for the other when it was recorded.
     pub eager: bool,
+    /// Whether nobody knows its size: it lasts as recorded.
+    pub size_unknown: bool,
 }
 
 /// Repairs made while the graph was built.
@@ -461,6 +465,18 @@ impl Graph {
             NodeKind::Send | NodeKind::Receive
         ));
         self.detail[node.index()] as usize
+    }
+
+    /// Returns whether a node communicates so many bytes that nobody knows, and lasts as recorded.
+    #[inline]
+    pub fn size_unknown(&self, node: NodeIndex) -> bool {
+        match self.kind(node) {
+            NodeKind::Collective => self.call(node).size_unknown,
+            NodeKind::Send | NodeKind::Receive => {
+                self.messages[self.message_index(node)].size_unknown
+            }
+            _ => false,
+        }
     }
 
     /// Returns all collective calls, in program order.

@@ -21,8 +21,6 @@ const VIEWS: &[&str] = &[
     "permute",
     "reshape",
     "resize_",
-    "resolve_conj",
-    "resolve_neg",
     "select",
     "slice",
     "squeeze",
@@ -34,7 +32,7 @@ const VIEWS: &[&str] = &[
 ];
 
 /// Operators that allocate memory behind what they compute, with the number of calls before that.
-const EARLIER: &[(&str, u32)] = &[("mkldnn_convolution", 1), ("native_batch_norm", 4)];
+const EARLIER: &[(&str, u32)] = &[("mkldnn_convolution", 1), ("native_batch_norm", 5)];
 
 /// Ends of a call and of its caller that lie so close are equal, ns: profilers round.
 const ROUNDING: i64 = 1_000;
@@ -83,16 +81,15 @@ pub(super) fn find(rank: &RankTimeline) -> Vec<OwnPlace> {
         let of = rank.item_name(parent);
         let of = of.strip_prefix("aten::").unwrap_or(of);
         let earlier = EARLIER.iter().find(|(name, _)| *name == of);
-        if launches
-            || crosses
-            || view && place.worked
-            || earlier.is_some_and(|&(_, n)| place.before == n)
-        {
-            place.span.1 = item.start.clamp(place.span.0, place.span.1);
+        if launches || crosses || earlier.is_some_and(|&(_, n)| place.before == n) {
+            place.span.1 = place.span.1.min(item.start).max(place.span.0);
             place.fixed = true;
+        } else if view && place.worked {
+            // It shapes the result, unless something else is called later.
+            place.span.1 = place.span.1.min(item.start).max(place.span.0);
         } else {
-            place.span.0 = place.span.0.max(item.end);
-            place.span.1 = place.span.1.max(item.end);
+            let from = place.span.0.max(item.end);
+            place.span = (from, from.max(parent.end));
             place.before = place.children;
             place.worked |= !view;
         }

@@ -343,9 +343,13 @@ fn matched_calls(
         let root = matched
             .root
             .map(|root| models[matched.members[root as usize].0 as usize].number);
+        let unknown =
+            |&(rank, call): &(u32, u32)| calls[rank as usize].list[call as usize].size_unknown();
+        let size_unknown = matched.bytes == 0 && matched.members.iter().any(unknown);
         for &(rank, call) in &matched.members {
             met[rank as usize][call as usize] = CallMatchInfo {
                 bytes: matched.bytes,
+                size_unknown,
                 root,
                 uneven: matched.uneven,
                 found: true,
@@ -353,8 +357,19 @@ fn matched_calls(
         }
     }
     for message in &matches.messages {
+        let ends = [message.send, message.receive];
+        let ends = ends.map(|(rank, call)| &calls[rank as usize].list[call as usize]);
+        // A message has its bytes on one side only.
+        let bytes = ends.map(|end| end.asked.bytes_in.max(end.asked.bytes_out));
+        let bytes = bytes.into_iter().max().unwrap_or(0);
+        let size_unknown = bytes == 0 && ends.iter().any(|end| end.size_unknown());
         for (rank, call) in [message.send, message.receive] {
-            met[rank as usize][call as usize].found = true;
+            met[rank as usize][call as usize] = CallMatchInfo {
+                bytes,
+                size_unknown,
+                found: true,
+                ..CallMatchInfo::default()
+            };
         }
     }
     met

@@ -46,6 +46,8 @@ pub struct NodeView<'a> {
     pub profiler: Span,
     /// Whether this end of a collective, or this send, waited for none of its peers.
     pub eager: bool,
+    /// Whether nobody knows how many bytes a collective or message moves, whatever `op` says; it lasts as recorded.
+    pub size_unknown: bool,
     /// Recorded start, in microseconds of a clock that the file does not name; zero, as from nearly every
     /// producer, if the file does not state it. Replays ignore it.
     pub start_micros: u64,
@@ -74,6 +76,7 @@ impl<'a> NodeView<'a> {
             wait: Span::ZERO,
             profiler: Span::ZERO,
             eager: false,
+            size_unknown: false,
             start_micros: 0,
             groups: None,
             memory: MemoryChanges::default(),
@@ -371,6 +374,7 @@ impl<'a> NodeFields<'a> {
             wait: Span::from_ns(facts.wait_ns),
             profiler: Span::from_ns(facts.profiler_ns),
             eager: facts.eager,
+            size_unknown: facts.size_unknown,
             start_micros: self.start_micros,
             groups,
             memory: facts.memory,

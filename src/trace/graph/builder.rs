@@ -314,6 +314,7 @@ impl GraphBuilder {
                     tag,
                     receive,
                     eager: node.eager,
+                    size_unknown: node.size_unknown,
                 });
                 // A posted receive needs no engine of its NPU: the wire is the sender's. So it holds
                 // no lane, and a send behind it in program order cannot be blocked by it.
@@ -355,6 +356,7 @@ impl GraphBuilder {
                     root: root.unwrap_or(u32::MAX),
                     kind,
                     eager: node.eager,
+                    size_unknown: node.size_unknown,
                 });
                 (
                     NodeKind::Collective,
