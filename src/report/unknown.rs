@@ -1,8 +1,8 @@
 //! What the traces of a job leave unsaid, and how it was timed.
 
 use super::Report;
-use super::summary::{counted, percent, thousands};
-use chakram_base::units::Span;
+use super::summary::{counted, thousands};
+use chakram_base::units::{Span, percent};
 use chakram_engine::PricingCoverage;
 use serde::{Deserialize, Serialize};
 
@@ -137,8 +137,8 @@ mod tests {
         assert_eq!(
             texts,
             [
-                "size of 8 communication nodes: 8 as recorded, 48.000 ms, 5.00 % of the captured time",
-                "FLOPs and bytes of 4 kernels: 3 as recorded, 2.000 us, 0.00 % of the captured time; 1 without time",
+                "size of 8 communication nodes: 8 as recorded, 48.000 ms, 5.0 % of the captured time",
+                "FLOPs and bytes of 4 kernels: 3 as recorded, 2.000 us, 0.0 % of the captured time; 1 without time",
             ]
         );
         assert!(super::rows(&PricingCoverage::default(), None).is_empty());

@@ -28,4 +28,5 @@ mod script;
 mod strangers;
 mod truth;
 mod unequal;
+mod unknown;
 mod what_if;

@@ -5,8 +5,8 @@ use crate::commands;
 use crate::corpus::corpus;
 use serde_json::Value;
 
-/// Returns what the program prints.
-fn chakram(args: &[&str]) -> String {
+/// Returns what the program prints, which must succeed.
+pub fn chakram(args: &[&str]) -> String {
     let output = commands::chakram(args);
     let error = String::from_utf8_lossy(&output.stderr);
     assert!(output.status.success(), "{args:?}: {error}");
