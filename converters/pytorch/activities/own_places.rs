@@ -34,8 +34,10 @@ const VIEWS: &[&str] = &[
 /// Operators that allocate memory behind what they compute, with the number of calls before that.
 const EARLIER: &[(&str, u32)] = &[("mkldnn_convolution", 1), ("native_batch_norm", 5)];
 
-/// Ends of a call and of its caller that lie so close are equal, ns: profilers round.
+/// Ends of a call and of its caller that lie so close are equal, ns: profilers round to a microsecond. Of short callers a
+/// part of their length.
 const ROUNDING: i64 = 1_000;
+const ROUNDED_PART: i64 = 64;
 
 /// Place of an item among its children.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -75,7 +77,8 @@ pub(super) fn find(rank: &RankTimeline) -> Vec<OwnPlace> {
         let name = rank.item_name(item);
         let name = name.strip_prefix("aten::").unwrap_or(name);
         // A call that goes on when its caller has ended is none of its own.
-        let crosses = item.end > parent.end.saturating_add(ROUNDING);
+        let rounding = ROUNDING.min((parent.end - parent.start) / ROUNDED_PART);
+        let crosses = item.end > parent.end.saturating_add(rounding);
         let launches = rank.role(item) == HostIntervalKind::Runtime;
         let view = VIEWS.binary_search(&name).is_ok();
         let of = rank.item_name(parent);
