@@ -247,7 +247,7 @@ impl NodePrices<'_> {
                         dtype,
                         shape: node.kernel,
                     };
-                    let memory = class.memory.bandwidth;
+                    let memory = class.memory_bandwidth();
                     let price = options
                         .compute
                         .price(&kernel, &class.peaks, memory, &class.curves);

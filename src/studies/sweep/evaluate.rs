@@ -110,8 +110,17 @@ impl<'s> PointEvaluator<'s> {
         bytes: u64,
         least: &str,
     ) -> Result<(), PointRefusal> {
-        let capacity = point.capacity();
-        if self.study.limits.fits && bytes > capacity {
+        if !self.study.limits.fits {
+            return Ok(());
+        }
+        let Some(capacity) = point.capacity() else {
+            let detail = format!(
+                "machine {} describes no NPU, so nothing is known of its memory",
+                point.machine.name()
+            );
+            return Err(PointRefusal::new("limits.fits", detail));
+        };
+        if bytes > capacity {
             let [bytes, capacity] = [bytes, capacity].map(chakram_base::units::Bytes);
             let detail = format!("an NPU needs {least}{bytes} and has {capacity}");
             return Err(PointRefusal::new("limits.fits", detail));
@@ -178,7 +187,7 @@ impl<'s> PointEvaluator<'s> {
         let found = replay_representatives(workload, settings, work.copies(), |workload| {
             measured(workload, &resolved)
         })?;
-        if self.study.limits.fits && !found.fits {
+        if !found.fits {
             self.check_memory(&resolved, found.peak.unwrap_or(0), "")?;
         }
         let amounts = workload.amounts();
@@ -272,7 +281,7 @@ fn measured(
         ]
         .map(part),
         peak: rows.iter().map(|row| row.peak.0).max(),
-        fits: rows.iter().all(|row| row.fits),
+        fits: rows.iter().all(|row| row.fits == Some(true)),
         busy: tiles.finish(&compiled).map(|tiles| tiles.mean_busy()),
     };
     Ok((measured, check.stands_for_all()))
