@@ -16,11 +16,13 @@ use chakram_engine::CompiledReplay;
 use chakram_engine::InstanceId;
 use chakram_trace::format::TensorClass;
 use chakram_trace::graph::NodeKind;
+use pool_memory::RankCapacities;
 use serde::{Deserialize, Serialize};
 use std::cmp::Ordering;
 
 mod labels;
 mod ledger;
+pub(super) mod pool_memory;
 pub(super) mod port_memory;
 mod table;
 mod tracker;
@@ -62,7 +64,8 @@ pub struct MemoryRow {
     pub rank: Rank,
     /// The NPU.
     pub npu: Npu,
-    /// Capacity of its memory; null where the machine does not describe its NPUs.
+    /// Capacity of its memory, with its share of remote memory that its rank uses; null where the machine does not describe its
+    /// NPUs.
     #[serde(rename = "capacity_bytes")]
     pub capacity: Option<Bytes>,
     /// The most bytes that were allocated at once.
@@ -75,6 +78,13 @@ pub struct MemoryRow {
         skip_serializing_if = "Option::is_none"
     )]
     pub beyond_sram: Option<Bytes>,
+    /// Bytes of them that the NPU's own memory does not hold, of a rank that loads from remote memory or stores to it: those are there.
+    #[serde(
+        rename = "peak_bytes_in_remote_memory",
+        default,
+        skip_serializing_if = "Option::is_none"
+    )]
+    pub beyond_own: Option<Bytes>,
     /// Their composition.
     #[serde(rename = "peak_bytes_by_class", with = "by_class")]
     #[cfg_attr(
@@ -188,6 +198,7 @@ impl<'a> MemoryObserver<'a> {
         let (workload, machine) = (self.prepared.workload(), self.prepared.machine());
         let followed = workload.instances().iter().zip(self.followed.totals());
         let followed = followed.filter(|(_, (graph, _))| !graph.memory_changes().is_empty());
+        let capacities = RankCapacities::new(workload, machine);
         let rows = followed.map(|(instance, (graph, totals))| {
             let npu = self.prepared.npu(instance.rank);
             let peak = totals.peak;
@@ -195,12 +206,13 @@ impl<'a> MemoryObserver<'a> {
                 id: graph.id(node),
                 name: graph.name(node).to_owned(),
             };
-            let capacity = machine.npu_memory(machine.class(npu));
+            let capacity = capacities.of(instance, npu);
             MemoryRow {
                 rank: instance.rank,
                 npu,
                 capacity,
                 peak: Bytes(peak.bytes),
+                beyond_own: capacities.beyond_own(instance, npu, peak.bytes),
                 beyond_sram: port_memory::beyond_sram(machine, npu, peak.bytes),
                 fits: capacity.map(|capacity| peak.bytes <= capacity.0),
                 classes: peak.classes,
@@ -214,7 +226,9 @@ impl<'a> MemoryObserver<'a> {
                 }),
             }
         });
-        rows.collect()
+        let mut rows: Vec<MemoryRow> = rows.collect();
+        pool_memory::check_fit(machine, &mut rows);
+        rows
     }
 }
 
