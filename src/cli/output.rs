@@ -9,7 +9,7 @@ use super::terminal;
 use chakram_base::ids::Npu;
 use chakram_base::units::Span;
 use chakram_engine::{CommTiming, CompiledReplay, OptionRefusal, ReplayError, ReplayOptions};
-use chakram_hardware::machine::{Machine, is_inline, source};
+use chakram_hardware::machine::{Machine, lacks_rates, source};
 use chakram_hardware::network::NetworkKind;
 use chakram_jobs::{self as job, CustomFiles};
 use chakram_report::extrapolation::ShorterReplays;
@@ -82,7 +82,7 @@ pub struct RunArgs {
     /// Format of the report
     #[arg(long, help_heading = REPORT, value_enum, default_value_t = ReportFormatArg::Text, value_name = "FORMAT")]
     pub format: ReportFormatArg,
-    /// Print every row of the text, which has fewer than 60 lines otherwise
+    /// Print every row of the text, which has fewer than 60 lines otherwise, and names whole
     #[arg(long, help_heading = REPORT)]
     details: bool,
     /// Action when peak memory exceeds the NPU's capacity
@@ -267,7 +267,7 @@ impl RunArgs {
         if rates == (&None, &None) {
             return Ok(name.to_owned());
         }
-        if !is_inline(name) || name.contains(':') {
+        if !lacks_rates(name) {
             return Err(format!(
                 "--bandwidth and --latency are for a machine that is given as its dimensions, and {name} has its own\n  \
                  try: --machine 'Ring(4)_Switch(2)', or a copy of `chakram machine show {name}`"
