@@ -49,6 +49,7 @@ fn replay_watched(
     extra: &mut dyn Observer,
 ) -> Result<Report, ReplayError> {
     prepared.check_prices()?;
+    prepared.check_aggregation()?;
     let others: Option<&mut dyn Observer> = if extra.is_nobody() {
         None
     } else {
