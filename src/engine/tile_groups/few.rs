@@ -1,4 +1,4 @@
-//! Refusal of a search for groups where too few neighbours can be in one.
+//! Refusal of a search for groups where no neighbours can be in one.
 
 use crate::error::ReplayRefusal;
 use crate::plan::ReplayPlan;
@@ -14,8 +14,8 @@ struct Differences {
     others: u64,
 }
 
-/// Refuses groups of which less than half of the ranks would not run: splitting and joining them costs as much as the
-/// events of so few save. Found before the run, by the rule of [`TileGroups::form`](super::TileGroups::form).
+/// Refuses groups where no rank would run for another. Found before the run, by the rule of
+/// [`TileGroups::form`](super::TileGroups::form).
 pub(crate) fn check(workload: &Workload, plan: &ReplayPlan) -> Result<(), ReplayRefusal> {
     let instances = workload.instances();
     let (mut apart, mut runs, mut start) = (Differences::default(), 1, 0);
@@ -35,7 +35,7 @@ pub(crate) fn check(workload: &Workload, plan: &ReplayPlan) -> Result<(), Replay
         (runs, start) = (runs + 1, next);
     }
     let ranks = instances.len();
-    if 2 * runs <= ranks {
+    if runs < ranks {
         return Ok(());
     }
     let reasons = [
@@ -57,7 +57,7 @@ pub(crate) fn check(workload: &Workload, plan: &ReplayPlan) -> Result<(), Replay
     };
     Err(ReplayRefusal::new(
         format!(
-            "{} saves no time here: {runs} of {} would run by themselves or for others, more than half, because {why}",
+            "{} saves no time here: {runs} of {} would run by themselves, because {why}",
             SettingKey::Aggregate,
             counted(ranks as u64, "rank"),
         ),
