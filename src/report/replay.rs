@@ -9,6 +9,7 @@ use super::collectives::{CollectiveObserver, CollectiveTally};
 use super::collectives::{CollectiveRow, LatestRank, MeasuredLinks};
 use super::critical_path::RunRecorder;
 use super::interval::PredictionInterval;
+use super::kernel_energy::KernelEnergy;
 use super::links::LinkReport;
 use super::machine_response::MachineResponse;
 use super::memory::{MemoryObserver, pool_memory, port_memory};
@@ -50,6 +51,7 @@ fn replay_watched(
     extra: &mut dyn Observer,
 ) -> Result<Report, ReplayError> {
     prepared.check_prices()?;
+    prepared.check_aggregation()?;
     let others: Option<&mut dyn Observer> = if extra.is_nobody() {
         None
     } else {
@@ -161,6 +163,13 @@ pub(super) fn finish<O>(
         .filter(|rank| present.next_if_eq(rank).is_none())
         .collect();
     let memory = memory.finish();
+    let kernels = KernelBasis {
+        priced: basis.priced,
+        by_curves: basis.by_curves,
+        estimated: basis.estimated,
+        kept_recorded: basis.fell_back,
+        unknown: basis.unknown,
+    };
     let mut report = Report {
         schema: ReportSchema::default(),
         provenance: None,
@@ -170,13 +179,8 @@ pub(super) fn finish<O>(
         captured: None,
         captured_on: CapturedOn::of(workload),
         unknown: Vec::new(),
-        kernels: KernelBasis {
-            priced: basis.priced,
-            by_curves: basis.by_curves,
-            estimated: basis.estimated,
-            kept_recorded: basis.fell_back,
-            unknown: basis.unknown,
-        },
+        kernel_energy: KernelEnergy::of(&basis, &kernels),
+        kernels,
         response: MachineResponse::default(),
         profiler: ProfilerBasis::of(workload),
         interval: None,
