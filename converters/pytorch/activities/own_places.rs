@@ -1,26 +1,38 @@
 //! Where an operator that calls others does its own work.
 //!
 //! Its activity stands at one place among those of the operators that it calls. The place follows from their names, never
-//! from how long anything took: two captures of one program have the same activities in the same order. On a CPU operators
-//! prepare views and memory, compute, and shape the result; so the place is behind the last call that is no view, or behind
-//! the last view where nothing else is called. Operators that launch work for a device do their own before the launch.
+//! from how long anything took: two captures of one program have the same activities in the same order.
+//!
+//! - An operator that launches work for a device stands before the first launch.
+//! - Where nothing ran on a device, an operator that only allocates memory and looks at it in other ways is one piece of work
+//!   from its start to its end: it computes between those calls, whose time belongs to it, and which become marks before it.
+//! - Any other stands behind the last of its calls.
 
 use super::super::rank_timeline::{HostIntervalKind, NONE, RankTimeline};
 
-/// Operators that only look at memory in another way.
-const VIEWS: &[&str] = &[
+/// Operators that others call to allocate memory, to clear it, and to look at it in another way.
+const HELPERS: &[&str] = &[
     "_reshape_alias",
     "_unsafe_view",
     "alias",
     "as_strided",
     "as_strided_",
+    "contiguous",
     "detach",
+    "empty",
+    "empty_like",
+    "empty_strided",
     "expand",
     "expand_as",
+    "fill_",
     "narrow",
+    "new_empty",
+    "new_empty_strided",
     "permute",
     "reshape",
     "resize_",
+    "resolve_conj",
+    "resolve_neg",
     "select",
     "slice",
     "squeeze",
@@ -29,10 +41,10 @@ const VIEWS: &[&str] = &[
     "unsqueeze",
     "view",
     "view_as",
+    "zero_",
+    "zeros",
+    "zeros_like",
 ];
-
-/// Operators that allocate memory behind what they compute, with the number of calls before that.
-const EARLIER: &[(&str, u32)] = &[("mkldnn_convolution", 1), ("native_batch_norm", 5)];
 
 /// Ends of a call and of its caller that lie so close are equal, ns: profilers round to a microsecond. Of short callers a
 /// part of their length.
@@ -42,62 +54,86 @@ const ROUNDED_PART: i64 = 64;
 /// Place of an item among its children.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct OwnPlace {
-    /// Time between the children around it, ns.
+    /// Time between the children around it, ns; of one piece of work all its time.
     pub span: (i64, i64),
     /// Number of children before it.
     pub before: u32,
-    /// Whether later children no longer move it.
-    fixed: bool,
-    /// Whether a child before it is no view.
-    worked: bool,
-    /// Number of children.
+    /// Whether it is one piece of work with its children.
+    pub is_whole: bool,
+    /// Start of the piece of work that it is a part of.
+    pub part_of: Option<i64>,
     children: u32,
 }
 
 /// Returns the place of each item.
 pub(super) fn find(rank: &RankTimeline) -> Vec<OwnPlace> {
-    let mut places: Vec<OwnPlace> = Vec::with_capacity(rank.items.len());
-    for (index, item) in (0..).zip(&rank.items) {
-        places.push(OwnPlace {
-            span: (item.start, item.end),
-            before: 0,
-            fixed: false,
-            worked: false,
-            children: 0,
-        });
-        if item.parent == NONE || item.parent >= index {
+    let on_host = rank.devices.is_empty();
+    let places = rank.items.iter().map(|item| OwnPlace {
+        span: (item.start, item.end),
+        before: 0,
+        is_whole: false,
+        part_of: None,
+        children: 0,
+    });
+    let mut places: Vec<OwnPlace> = places.collect();
+    let mut only_helpers = vec![on_host; rank.items.len()];
+    let mut launched = vec![false; rank.items.len()];
+    // Children come behind their parents.
+    for (index, item) in rank.items.iter().enumerate() {
+        let Some(parent) = rank.items.get(item.parent as usize) else {
             continue;
-        }
-        let parent = &rank.items[item.parent as usize];
-        let place = &mut places[item.parent as usize];
+        };
+        let around = item.parent as usize;
+        let place = &mut places[around];
         place.children += 1;
-        if place.fixed {
-            continue;
-        }
-        let name = rank.item_name(item);
-        let name = name.strip_prefix("aten::").unwrap_or(name);
         // A call that goes on when its caller has ended is none of its own.
         let rounding = ROUNDING.min((parent.end - parent.start) / ROUNDED_PART);
         let crosses = item.end > parent.end.saturating_add(rounding);
-        let launches = rank.role(item) == HostIntervalKind::Runtime;
-        let view = VIEWS.binary_search(&name).is_ok();
-        let of = rank.item_name(parent);
-        let of = of.strip_prefix("aten::").unwrap_or(of);
-        let earlier = EARLIER.iter().find(|(name, _)| *name == of);
-        if launches || crosses || earlier.is_some_and(|&(_, n)| place.before == n) {
+        only_helpers[index] &= !crosses;
+        if launched[around] {
+        } else if crosses || rank.role(item) == HostIntervalKind::Runtime {
             place.span.1 = place.span.1.min(item.start).max(place.span.0);
-            place.fixed = true;
-        } else if view && place.worked {
-            // It shapes the result, unless something else is called later.
-            place.span.1 = place.span.1.min(item.start).max(place.span.0);
+            launched[around] = true;
         } else {
             let from = place.span.0.max(item.end);
             place.span = (from, from.max(parent.end));
             place.before = place.children;
-            place.worked |= !view;
+        }
+    }
+    for (index, item) in rank.items.iter().enumerate().rev() {
+        let own = is_helper(rank, index) && only_helpers[index];
+        if item.parent != NONE && !own {
+            only_helpers[item.parent as usize] = false;
+        }
+    }
+    for (index, item) in rank.items.iter().enumerate() {
+        let around = places.get(item.parent as usize);
+        let part_of = around.and_then(|around| match around.is_whole {
+            true => Some(around.span.0),
+            false => around.part_of,
+        });
+        let place = &mut places[index];
+        place.part_of = part_of;
+        let is_operator = rank.role(item) == HostIntervalKind::Operator;
+        if part_of.is_none()
+            && is_operator
+            && place.children > 0
+            && only_helpers[index]
+            && !is_helper(rank, index)
+        {
+            place.is_whole = true;
+            place.span = (item.start, item.end);
+            place.before = place.children;
         }
     }
     places
+}
+
+fn is_helper(rank: &RankTimeline, item: usize) -> bool {
+    let item = &rank.items[item];
+    let name = rank.item_name(item).strip_prefix("aten::");
+    rank.role(item) == HostIntervalKind::Operator
+        && name.is_some_and(|name| HELPERS.binary_search(&name).is_ok())
 }
 
 /// Returns the items of a thread in the order of their places.
@@ -141,7 +177,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn views_are_in_order() {
-        assert!(VIEWS.is_sorted());
+    fn helpers_are_in_order() {
+        assert!(HELPERS.is_sorted());
     }
 }

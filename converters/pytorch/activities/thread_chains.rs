@@ -3,7 +3,8 @@
 use super::super::calls::CommCalls;
 use super::super::rank_timeline::{NONE, RankTimeline};
 use super::host_waits::HostWait;
-use super::{Activities, Activity, ActivityKind, is_work, own_places};
+use super::own_places::{self, OwnPlace};
+use super::{Activities, Activity, ActivityKind, is_work};
 
 /// Latest ends of the activities of items.
 pub(super) struct ActivityBounds {
@@ -58,11 +59,21 @@ pub(super) fn build(
         _ => places[item].span,
     };
     let mut place: Vec<(i64, i64)> = (0..rank.items.len())
-        .map(|item| match is_work(rank.role(&rank.items[item])) {
-            true => of_launch(item).0,
-            false => rank.items[item].start,
+        .map(|item| match places[item] {
+            OwnPlace {
+                part_of: Some(mark),
+                ..
+            } => (mark, mark),
+            OwnPlace {
+                is_whole: true,
+                span,
+                ..
+            } => span,
+            _ if !is_work(rank.role(&rank.items[item])) => {
+                (rank.items[item].start, rank.items[item].start)
+            }
+            _ => (of_launch(item).0, of_launch(item).0),
         })
-        .map(|mark| (mark, mark))
         .collect();
     let mut carved_of: Vec<Vec<(i64, i64)>> = vec![Vec::new(); rank.threads.len()];
     for wait in waits.iter().filter(|wait| wait.from < wait.to) {
@@ -70,12 +81,24 @@ pub(super) fn build(
     }
     for (thread, carved) in (0..).zip(carved_of) {
         let carved = joined(carved);
+        for item in rank.threads[thread as usize].items.clone() {
+            let (from, to) = place[item as usize];
+            // What is one piece of work begins when the last wait inside of it is over.
+            let before = carved.partition_point(|&(start, _)| start < to);
+            if places[item as usize].is_whole
+                && let Some(&(_, end)) = carved[..before].last()
+                && end > from
+            {
+                place[item as usize].0 = end.min(to);
+            }
+        }
         let mut next = 0;
         rank.for_each_segment(thread, |segment| {
             let Some(item) = rank.items.get(segment.owner as usize) else {
                 return;
             };
-            if !is_work(rank.role(item)) {
+            let own = &places[segment.owner as usize];
+            if !is_work(rank.role(item)) || own.is_whole || own.part_of.is_some() {
                 return;
             }
             while carved.get(next).is_some_and(|&(_, to)| to <= segment.from) {
