@@ -115,10 +115,21 @@ pub fn run(args: &ReplayArgs, out: &mut dyn Write) -> Result<ExitCode, Box<dyn E
     let options = args.run.options(absent, workload, &machines, &mut inputs)?;
     let of_traces = || job_settings(&found, args, &job_args, npus, workload);
     match &machines[..] {
-        [LoadedMachine { machine, .. }] if args.launches.are_given() => {
+        [loaded] if args.launches.are_given() => {
             let (launches, run) = (&args.launches, &args.run);
             let others = launches.load(&found_beside, &job_args, hash, &mut inputs)?;
-            launches.replay(run, (&job, &others), machine, &options, &inputs, &mut to)
+            let mut given = run.settings(loaded, &options);
+            given.extend(of_traces());
+            let machine = &loaded.machine;
+            launches.replay(
+                run,
+                (&job, &others),
+                machine,
+                &options,
+                &inputs,
+                &given,
+                &mut to,
+            )
         }
         [loaded] if !args.run.compares() => {
             let machine = &loaded.machine;
@@ -199,7 +210,12 @@ fn job_settings<'a>(
                     ..RunWithout::default()
                 });
             }
-            let job = job::load(found, String::new(), &other.options(npus, false), &mut |_, _| {});
+            let job = job::load(
+                found,
+                String::new(),
+                &other.options(npus, false),
+                &mut |_, _| {},
+            );
             Some(RunWithout {
                 workload: Some(job.ok()?.into_workload()),
                 ..RunWithout::default()

@@ -11,8 +11,22 @@ use chakram_report::{self as report, Report};
 use chakram_trace::workload::Workload;
 use std::borrow::Cow;
 
-/// Nodes of all repeated runs together up to which a run is repeated without its settings: a second or two.
+/// Nodes of all repeated runs together up to which a run is repeated without its settings, a step of a simulated collective
+/// counted as a node: a second or two.
 pub const MAX_REPEATED_NODES: u64 = 2_000_000;
+
+/// Returns nodes of a run, and the steps of its collectives where some were simulated: as many as rings have, twice the members
+/// for each member.
+fn work(report: &Report, nodes: u64) -> u64 {
+    let steps = report.collectives.iter().map(|row| {
+        let members = u64::from(row.members);
+        (row.tally.calls.saturating_mul(2)).saturating_mul(members.saturating_mul(members))
+    });
+    match report.outcome.stepwise {
+        0 => nodes,
+        _ => steps.fold(nodes, u64::saturating_add),
+    }
+}
 
 /// A run without a setting: what of it is another; nothing where the run does without it what the setting says.
 #[derive(Debug, Default)]
@@ -68,7 +82,7 @@ pub fn note_settings(
             if workload.nodes() != prepared.given().nodes() || workload.ranks() != report.ranks {
                 continue;
             }
-            nodes += workload.nodes();
+            nodes += work(report, workload.nodes());
             if nodes > MAX_REPEATED_NODES {
                 found.unchecked.push(setting.key.clone());
                 continue;

@@ -6,6 +6,10 @@
 use super::Report;
 use super::csv::CsvColumn;
 use super::text::{TextStyle, paragraph};
+use chakram_base::ids::Npu;
+use chakram_base::setting::SettingKey;
+use serde::de::IntoDeserializer;
+use serde::de::value::{Error as ValueError, StrDeserializer};
 use serde::{Deserialize, Serialize};
 
 mod machine_differences;
@@ -36,7 +40,8 @@ pub struct GivenSettings {
     /// Settings that change nothing.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub without_effect: Vec<SettingWithoutEffect>,
-    /// Keys of settings whose effect is unknown, because the run is too large to be repeated without them.
+    /// Keys of settings whose effect is unknown, because the run was not repeated without them: it is large, or one of several
+    /// launches.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub unchecked: Vec<String>,
 }
@@ -49,8 +54,18 @@ impl SettingWithoutEffect {
         if shown.len() < value.len() {
             shown.push('…');
         }
-        format!("`{key} = {shown}` has no effect: {reason}")
+        let setting = match option_of_key(key) {
+            Some(option) => option.with(shown),
+            None => format!("`{key} = {shown}`"),
+        };
+        format!("{setting} has no effect: {reason}")
     }
+}
+
+/// The option that is called `key`, if one is.
+pub fn option_of_key(key: &str) -> Option<SettingKey> {
+    let key: StrDeserializer<'_, ValueError> = key.into_deserializer();
+    SettingKey::deserialize(key).ok()
 }
 
 /// Columns of the table of settings.
@@ -72,9 +87,13 @@ impl GivenSettings {
     /// Returns a sentence for each setting without effect, and one for those that were not checked.
     pub fn sentences(&self) -> impl Iterator<Item = String> + '_ {
         let unchecked = (!self.unchecked.is_empty()).then(|| {
-            let keys: Vec<String> = self.unchecked.iter().map(|key| format!("`{key}`")).collect();
+            let keys: Vec<String> = self
+                .unchecked
+                .iter()
+                .map(|key| format!("`{key}`"))
+                .collect();
             format!(
-                "the effect of {} is unknown: the run is too large to be repeated without {}",
+                "the effect of {} is unknown: the run was not repeated without {}",
                 keys.join(", "),
                 if keys.len() == 1 { "it" } else { "them" }
             )
@@ -92,7 +111,7 @@ impl GivenSettings {
 
 impl Report {
     /// Returns whether all that a report says of time, memory and rates is the same in both. Names of machines, models and
-    /// algorithms, counts of how collectives were answered, and warnings are no results.
+    /// algorithms, numbers of NPUs, counts of how collectives were answered, and warnings are no results.
     pub fn has_same_results(&self, other: &Self) -> bool {
         self.outcome.makespan == other.outcome.makespan
             && self.mean_parts == other.mean_parts
@@ -111,9 +130,17 @@ impl Report {
         kept.pictures = None;
         kept.aggregation = None;
         kept.links = None;
-        (kept.outcome.closed, kept.outcome.stepwise, kept.outcome.unfolded) = (0, 0, 0);
+        (
+            kept.outcome.closed,
+            kept.outcome.stepwise,
+            kept.outcome.unfolded,
+        ) = (0, 0, 0);
         for row in &mut kept.rows {
             row.class.clear();
+            row.npu = Npu(0);
+        }
+        for row in &mut kept.memory {
+            row.npu = Npu(0);
         }
         for row in &mut kept.collectives {
             row.algorithm.clear();

@@ -146,11 +146,9 @@ fn find_changes(
             }
         }
         (edited, original) if edited == original => {}
-        (edited, original) => found.push((
-            place.clone(),
-            Some(edited.clone()),
-            Some(original.clone()),
-        )),
+        (edited, original) => {
+            found.push((place.clone(), Some(edited.clone()), Some(original.clone())))
+        }
     }
 }
 
@@ -280,7 +278,10 @@ mod tests {
         assert_eq!(without["dimension"][1]["scalable"].as_bool(), Some(true));
         assert!(without["npu"]["a"].get("lanes").is_none());
         let lanes = found("npu.a.lanes");
-        assert_eq!((lanes.value.as_deref(), lanes.without.contains("lanes = 2")), (None, true));
+        assert_eq!(
+            (lanes.value.as_deref(), lanes.without.contains("lanes = 2")),
+            (None, true)
+        );
         let scalable = found("dimension.outer.scalable");
         assert!(!scalable.without.contains("scalable"));
         // Of what another file lacks, and of what is no TOML, nothing is a value of its own.

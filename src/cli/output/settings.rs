@@ -32,7 +32,9 @@ impl RunArgs {
                 }
                 // Options of traces are those of the command.
                 _ if key.is_of_traces() => None,
-                _ => Some(setting(Box::new(move || self.run_without(key, loaded, options)))),
+                _ => Some(setting(Box::new(move || {
+                    self.run_without(key, loaded, options)
+                }))),
             }
         });
         let edits = loaded.edits.iter().map(MachineEdit::setting);

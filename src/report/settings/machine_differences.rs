@@ -75,9 +75,15 @@ pub fn machine_differences(one: &Machine, other: &Machine) -> Vec<MachineDiffere
                 found.push(kind(all));
             }
         };
-        note(Difference::Bandwidth, &|d| inner[d].bandwidth != outer[d].bandwidth);
-        note(Difference::Latency, &|d| inner[d].latency != outer[d].latency);
-        note(Difference::Algorithms, &|d| one.algorithms()[d] != other.algorithms()[d]);
+        note(Difference::Bandwidth, &|d| {
+            inner[d].bandwidth != outer[d].bandwidth
+        });
+        note(Difference::Latency, &|d| {
+            inner[d].latency != outer[d].latency
+        });
+        note(Difference::Algorithms, &|d| {
+            one.algorithms()[d] != other.algorithms()[d]
+        });
         note(Difference::MeasuredCollectives, &|d| {
             one.collective_curves().get(d) != other.collective_curves().get(d)
                 || one.collective_protocols().get(d) != other.collective_protocols().get(d)
@@ -98,16 +104,28 @@ pub fn machine_differences(one: &Machine, other: &Machine) -> Vec<MachineDiffere
     let classes = one.classes().len() != other.classes().len()
         || (a.npus() == b.npus() && runs(one) != runs(other));
     let rest = [
-        (one.rank_domain() != other.rank_domain(), Difference::RankDomain),
+        (
+            one.rank_domain() != other.rank_domain(),
+            Difference::RankDomain,
+        ),
         (mine.model != theirs.model, Difference::NetworkModel),
-        (mine.send_completion != theirs.send_completion, Difference::SendCompletion),
+        (
+            mine.send_completion != theirs.send_completion,
+            Difference::SendCompletion,
+        ),
         (one.pipeline() != other.pipeline(), Difference::Chunks),
         (classes, Difference::Classes),
         (one.remote() != other.remote(), Difference::RemoteMemory),
         (one.host() != other.host(), Difference::Host),
-        (one.corrections() != other.corrections(), Difference::Corrections),
+        (
+            one.corrections() != other.corrections(),
+            Difference::Corrections,
+        ),
     ];
-    found.extend(rest.into_iter().filter_map(|(differs, what)| differs.then_some(what)));
+    found.extend(
+        rest.into_iter()
+            .filter_map(|(differs, what)| differs.then_some(what)),
+    );
     let [mine, theirs] = [one, other].map(Machine::named_memories);
     let named = mine.iter().chain(theirs).map(|memory| &memory.name);
     for name in named {
@@ -128,11 +146,23 @@ fn class_differences(class: usize, a: &NpuClass, b: &NpuClass) -> Vec<MachineDif
     let formats = Dtype::ALL.map(|(dtype, _)| dtype).into_iter();
     let formats = formats.filter(|&dtype| a.peaks.get(dtype) != b.peaks.get(dtype));
     [
-        (a.peaks != b.peaks, Difference::Peaks(class, formats.collect())),
+        (
+            a.peaks != b.peaks,
+            Difference::Peaks(class, formats.collect()),
+        ),
         (a.curves != b.curves, Difference::KernelCurves(class)),
-        (a.memory.bandwidth != b.memory.bandwidth, Difference::MemoryBandwidth(class)),
-        (a.memory.latency != b.memory.latency, Difference::MemoryLatency(class)),
-        (a.memory.capacity != b.memory.capacity, Difference::MemoryCapacity(class)),
+        (
+            a.memory.bandwidth != b.memory.bandwidth,
+            Difference::MemoryBandwidth(class),
+        ),
+        (
+            a.memory.latency != b.memory.latency,
+            Difference::MemoryLatency(class),
+        ),
+        (
+            a.memory.capacity != b.memory.capacity,
+            Difference::MemoryCapacity(class),
+        ),
         (a.lanes != b.lanes, Difference::Lanes(class)),
         (a.host_lanes != b.host_lanes, Difference::HostLanes(class)),
         (a.slowdown != b.slowdown, Difference::Slowdown(class)),
@@ -194,7 +224,10 @@ impl MachineDifference {
     fn reason(&self, run: &RunFacts<'_>) -> String {
         let machine = run.prepared.machine();
         if let Some(class) = self.class().filter(|&class| !run.uses_class(class)) {
-            let name = machine.classes().get(class).map_or("", |class| &*class.name);
+            let name = machine
+                .classes()
+                .get(class)
+                .map_or("", |class| &*class.name);
             return format!("no rank is on an NPU of class `{name}`");
         }
         let as_long = |what: &str| format!("{what} take as long either way");
@@ -202,11 +235,14 @@ impl MachineDifference {
             Self::Shape => "ranks are on NPUs that the change does not move".to_owned(),
             Self::RankDomain => "ranks are on the same NPUs either way".to_owned(),
             Self::Classes => "the NPUs of ranks are the same either way".to_owned(),
-            Self::Bandwidth(of) | Self::Latency(of) => (run.without_network())
-                .unwrap_or_else(|| along(run, of, "collective or message", |d| d.messages, as_long)),
-            Self::Switching | Self::Links | Self::NetworkModel => {
-                run.without_network().unwrap_or_else(|| as_long("transfers"))
+            Self::Bandwidth(of) | Self::Latency(of) => {
+                (run.without_network()).unwrap_or_else(|| {
+                    along(run, of, "collective or message", |d| d.messages, as_long)
+                })
             }
+            Self::Switching | Self::Links | Self::NetworkModel => run
+                .without_network()
+                .unwrap_or_else(|| as_long("transfers")),
             Self::SendCompletion => match run.has_messages() {
                 false => "the job has no message between ranks".to_owned(),
                 true => (run.without_network())
@@ -221,11 +257,12 @@ impl MachineDifference {
                     true => as_long("collectives"),
                 }
             }),
-            Self::MeasuredCollectives(of) => run.without_collectives().unwrap_or_else(|| {
-                match of.iter().any(|&d| run.crossing(d).by_curves > 0) {
-                    false => "algorithms time all collectives".to_owned(),
-                    true => "no collective is of the kind, members and bytes".to_owned(),
-                }
+            Self::MeasuredCollectives(of) => run.without_collectives().unwrap_or_else(|| match of
+                .iter()
+                .any(|&d| run.crossing(d).by_curves > 0)
+            {
+                false => "algorithms time all collectives".to_owned(),
+                true => "no collective is of the kind, members and bytes".to_owned(),
             }),
             Self::Peaks(_, formats) => run.without_priced_kernels().unwrap_or_else(|| {
                 let used = formats.iter().any(|&dtype| run.computes_in(dtype));
@@ -235,9 +272,9 @@ impl MachineDifference {
                     _ => "no kernel waits for the peak rate".to_owned(),
                 }
             }),
-            Self::KernelCurves(_) => run.without_curves().unwrap_or_else(|| {
-                "no kernel is of the class, format and shape".to_owned()
-            }),
+            Self::KernelCurves(_) => run
+                .without_curves()
+                .unwrap_or_else(|| "no kernel is of the class, format and shape".to_owned()),
             Self::Slowdown(_) => match run.report.kernels.all() {
                 0 => "the job has no kernel".to_owned(),
                 _ => as_long("kernels"),
@@ -305,9 +342,8 @@ fn along(
     }
 }
 
-/// Returns why the run, on one of two machines that predict the same for it, does not depend on what `differs`: parts that share
-/// a reason together.
-pub fn reasons(differs: &[MachineDifference], run: &RunFacts<'_>) -> String {
+/// Groups what `differs` by the reason why the run, on one of two machines that predict the same for it, does not depend on it.
+fn by_reason(differs: &[MachineDifference], run: &RunFacts<'_>) -> Vec<(String, Vec<String>)> {
     let mut parts: Vec<(String, Vec<String>)> = Vec::new();
     for difference in differs {
         let (subject, reason) = (difference.subject(), difference.reason(run));
@@ -317,27 +353,32 @@ pub fn reasons(differs: &[MachineDifference], run: &RunFacts<'_>) -> String {
             None => parts.push((reason, vec![subject])),
         }
     }
-    match &parts[..] {
+    parts
+}
+
+/// Lists the parts with their reasons: `peak rates, lanes (no kernel waits for them); host (…)`.
+fn listed(parts: &[(String, Vec<String>)]) -> String {
+    let texts = parts.iter();
+    let texts = texts.map(|(reason, subjects)| format!("{} ({reason})", subjects.join(", ")));
+    texts.collect::<Vec<_>>().join("; ")
+}
+
+/// Returns why the run, on one of two machines that predict the same for it, does not depend on what `differs`.
+pub fn reasons(differs: &[MachineDifference], run: &RunFacts<'_>) -> String {
+    match &by_reason(differs, run)[..] {
         [] => "the machines differ in nothing that takes time".to_owned(),
         [(reason, _)] => reason.clone(),
-        _ => {
-            let texts = parts.iter();
-            let texts = texts.map(|(reason, subjects)| format!("{}: {reason}", subjects.join(", ")));
-            texts.collect::<Vec<_>>().join("; ")
-        }
+        parts => listed(parts),
     }
 }
 
 /// Names what differs, with the reason why nothing moved, for comparisons.
 pub(crate) fn explain_nothing_moved(differs: &[MachineDifference], run: &RunFacts<'_>) -> String {
-    if differs.is_empty() {
-        return "nothing moved: the machines differ in nothing that takes time".to_owned();
+    match &by_reason(differs, run)[..] {
+        [] => "nothing moved: the machines differ in nothing that takes time".to_owned(),
+        parts => format!(
+            "nothing moved: no time of this job rests on what differs between the machines: {}",
+            listed(parts)
+        ),
     }
-    let mut subjects: Vec<String> = differs.iter().map(MachineDifference::subject).collect();
-    subjects.dedup();
-    format!(
-        "nothing moved: no time of this job rests on what differs between the machines: {} ({})",
-        subjects.join(", "),
-        reasons(differs, run)
-    )
 }

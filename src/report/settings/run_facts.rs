@@ -56,9 +56,8 @@ impl RunFacts<'_> {
     fn reaches_memories(&self) -> bool {
         let machine = self.prepared.machine();
         let mut memories = machine.memories();
-        let at_network = memories.any(|(memory, _)| {
-            memory.is_some_and(|memory| !memory.endpoints().is_empty())
-        });
+        let at_network =
+            memories.any(|(memory, _)| memory.is_some_and(|memory| !memory.endpoints().is_empty()));
         at_network && self.has_nodes(NodeKind::RemoteMemory)
     }
 
@@ -132,7 +131,9 @@ impl RunFacts<'_> {
     /// Whether some kernel computes in `dtype`.
     pub(super) fn computes_in(&self, dtype: Dtype) -> bool {
         self.graphs().any(|graph| {
-            let mut kernels = graph.nodes().filter(|&n| graph.kind(n) == NodeKind::Compute);
+            let mut kernels = graph
+                .nodes()
+                .filter(|&n| graph.kind(n) == NodeKind::Compute);
             kernels.any(|node| graph.dtype(node) == Some(dtype))
         })
     }
@@ -147,7 +148,9 @@ impl RunFacts<'_> {
     pub(super) fn lanes(&self) -> usize {
         let instances = 0..self.prepared.workload().instances().len();
         let lanes = instances.map(|instance| {
-            let lanes = self.prepared.lanes_of(chakram_engine::InstanceId(instance as u32));
+            let lanes = self
+                .prepared
+                .lanes_of(chakram_engine::InstanceId(instance as u32));
             lanes.flatten().count()
         });
         lanes.max().unwrap_or(0)
