@@ -287,7 +287,7 @@ mod tests {
         // Of what another file lacks, and of what is no TOML, nothing is a value of its own.
         let fewer = changed_values("name = \"m\"\n[[dimension]]\nname = \"inner\"\n", TEXT);
         let paths: Vec<&str> = fewer.iter().map(|change| change.path.as_str()).collect();
-        assert_eq!(paths, ["dimension", "npu"]);
+        assert_eq!(paths, ["npu", "dimension"]);
         assert!(changed_values(TEXT, TEXT).is_empty() && changed_values("=", TEXT).is_empty());
     }
 

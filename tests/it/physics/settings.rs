@@ -102,7 +102,11 @@ fn jobs(machine: &Machine) -> Vec<PlacedJob> {
     ];
     if npus == 8 {
         jobs.push(PlacedJob::new("step", step(8, Dtype::Bf16), &first));
-        jobs.push(PlacedJob::new("step in fp8", step(8, Dtype::Fp8), &first));
+        jobs.push(PlacedJob::new(
+            "step in fp8",
+            step(4, Dtype::Fp8),
+            &first[..4],
+        ));
     }
     jobs
 }
@@ -308,13 +312,22 @@ struct Tried {
     runs: u64,
 }
 
-/// Tries every `stride`-th key of the machine called `name`.
+/// The most tables of one kind, such as curves, whose keys are tried.
+const MAX_ALIKE: usize = 2;
+
+/// Tries every `stride`-th key of the machine called `name`, of tables of one kind in the first of them.
 fn try_keys(name: &str, stride: usize, tried: &mut Tried) {
     let text = preset_text(name).unwrap();
     let original = Machine::parse(&text, name).unwrap();
     let root: Toml = Toml::Table(text.parse().unwrap());
     let mut paths = Vec::new();
     leaves(&root, "", &mut paths);
+    let mut alike: BTreeMap<String, usize> = BTreeMap::new();
+    paths.retain(|path| {
+        let count = alike.entry(general(path)).or_default();
+        *count += 1;
+        *count <= MAX_ALIKE
+    });
     let jobs = jobs(&original);
     let before = jobs.iter().map(|job| job.report(&original, &[]));
     let before: Vec<_> = before.map(|report| Some(results(&report?))).collect();
@@ -365,7 +378,7 @@ fn try_keys(name: &str, stride: usize, tried: &mut Tried) {
 #[test]
 fn an_edited_key_acts_or_is_named() {
     let mut tried = Tried::default();
-    try_keys("dgx-h100x2", 17, &mut tried);
+    try_keys("dgx-h100x2", 9, &mut tried);
     try_keys("hiermem", 7, &mut tried);
     assert!(tried.runs > 50, "{}", tried.runs);
 }
