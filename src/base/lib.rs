@@ -8,5 +8,6 @@ pub mod dtype;
 pub mod ids;
 pub mod kernel_shape;
 pub mod setting;
+pub mod shared_memory;
 pub mod statistics;
 pub mod units;

@@ -12,6 +12,7 @@ use crate::network;
 use crate::topology::{DimensionShape, Topology, TopologyDimension};
 use chakram_base::config::ConfigDocument;
 use chakram_base::ids::{EndpointId, Npu};
+use chakram_base::shared_memory::SharedMemory;
 use chakram_base::units::{Bandwidth, Bytes, Span};
 use class_assignment::ClassAssignment;
 
@@ -324,6 +325,11 @@ impl Machine {
             }
             _ => own,
         }
+    }
+
+    /// Remote memory that can hold what NPUs do not, other than memory at ports, which [`Self::npu_memory`] counts.
+    pub fn shared_memory(&self) -> Option<SharedMemory> {
+        self.remote.as_ref()?.shared(self.topology.npus())
     }
 
     /// The memory port that `npu` uses, by its index among [`RemoteMemory::ports`]; `None` without ports, and where no way leads to

@@ -14,6 +14,7 @@
 
 use crate::topology::{MemoryEndpoint, MemorySite, Topology};
 use chakram_base::ids::Npu;
+use chakram_base::shared_memory::SharedMemory;
 use chakram_base::units::{Bandwidth, Bytes, Span, Time};
 use serde::Serialize;
 use std::fmt;
@@ -248,6 +249,19 @@ pub struct NamedMemory {
 }
 
 impl RemoteMemory {
+    /// Its capacity and how many of `npus` NPUs share it: one with a channel for each NPU has one for each. `None` of ports.
+    pub fn shared(&self, npus: u32) -> Option<SharedMemory> {
+        let is_port = matches!(self.attachment, MemoryAttachment::Ports(_));
+        (!is_port).then(|| SharedMemory {
+            capacity: self.capacity,
+            npus: self
+                .attachment
+                .npus_per_channel(npus)
+                .unwrap_or(npus)
+                .max(1),
+        })
+    }
+
     /// The NPUs at which its ports lie; none of other memories.
     pub fn ports(&self) -> &[Npu] {
         match &self.attachment {

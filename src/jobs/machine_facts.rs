@@ -12,6 +12,7 @@ pub fn machine_facts(machine: &Machine) -> MachineFacts {
         capacity: least_memory(machine),
         sram: classes.iter().map(|class| class.memory.capacity.0).min(),
         remote: machine.remote().map(|memory| memory.capacity.0),
+        shared: machine.shared_memory(),
         dimensions: dimensions.map(|d| (d.name.to_string(), d.size)).collect(),
         cores: topology.tiles().map(|tiles| CoreGrid {
             dies: tiles.dies,

@@ -79,6 +79,7 @@ use keyed::by_part;
 use links::LinkReport;
 use machine_response::MachineResponse;
 use memory::fitting;
+use memory::pool_memory::PoolMemory;
 use memory::port_memory::PortMemory;
 use memory_accesses::MemoryAccessRow;
 use npus::NpuRow;
@@ -169,6 +170,9 @@ pub struct Report {
     /// Memory at ports that holds what SRAM does not, where something is known of memory.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub memory_ports: Vec<PortMemory>,
+    /// Remote memories that hold what NPUs do not, of ranks that load from them or store to them.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub memory_pools: Vec<PoolMemory>,
     /// Ranks of which one ran for all, if that was asked for.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub aggregation: Option<RankAggregation>,

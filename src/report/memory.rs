@@ -16,11 +16,13 @@ use chakram_engine::CompiledReplay;
 use chakram_engine::InstanceId;
 use chakram_trace::format::TensorClass;
 use chakram_trace::graph::NodeKind;
+use pool_memory::RankCapacities;
 use serde::{Deserialize, Serialize};
 use std::cmp::Ordering;
 
 mod labels;
 mod ledger;
+pub(super) mod pool_memory;
 pub(super) mod port_memory;
 mod table;
 mod tracker;
@@ -62,7 +64,7 @@ pub struct MemoryRow {
     pub rank: Rank,
     /// The NPU.
     pub npu: Npu,
-    /// Capacity of its memory.
+    /// Capacity of its memory, with its share of remote memory that its rank uses.
     #[serde(rename = "capacity_bytes")]
     pub capacity: Bytes,
     /// The most bytes that were allocated at once.
@@ -75,6 +77,13 @@ pub struct MemoryRow {
         skip_serializing_if = "Option::is_none"
     )]
     pub beyond_sram: Option<Bytes>,
+    /// Bytes of them that the NPU's own memory does not hold, of a rank that loads from remote memory or stores to it: those are there.
+    #[serde(
+        rename = "peak_bytes_in_remote_memory",
+        default,
+        skip_serializing_if = "Option::is_none"
+    )]
+    pub beyond_own: Option<Bytes>,
     /// Their composition.
     #[serde(rename = "peak_bytes_by_class", with = "by_class")]
     #[cfg_attr(
@@ -183,6 +192,7 @@ impl<'a> MemoryObserver<'a> {
         let (workload, machine) = (self.prepared.workload(), self.prepared.machine());
         let followed = workload.instances().iter().zip(self.followed.totals());
         let followed = followed.filter(|(_, (graph, _))| !graph.memory_changes().is_empty());
+        let capacities = RankCapacities::new(workload, machine);
         let rows = followed.map(|(instance, (graph, totals))| {
             let npu = self.prepared.npu(instance.rank);
             let peak = totals.peak;
@@ -190,12 +200,13 @@ impl<'a> MemoryObserver<'a> {
                 id: graph.id(node),
                 name: graph.name(node).to_owned(),
             };
-            let capacity = machine.npu_memory(machine.class(npu));
+            let capacity = capacities.of(instance, npu);
             MemoryRow {
                 rank: instance.rank,
                 npu,
                 capacity,
                 peak: Bytes(peak.bytes),
+                beyond_own: capacities.beyond_own(instance, npu, peak.bytes),
                 beyond_sram: port_memory::beyond_sram(machine, npu, peak.bytes),
                 fits: peak.bytes <= capacity.0,
                 classes: peak.classes,
@@ -209,7 +220,9 @@ impl<'a> MemoryObserver<'a> {
                 }),
             }
         });
-        rows.collect()
+        let mut rows: Vec<MemoryRow> = rows.collect();
+        pool_memory::check_fit(machine, &mut rows);
+        rows
     }
 }
 

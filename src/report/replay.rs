@@ -10,7 +10,7 @@ use super::critical_path::RunRecorder;
 use super::interval::PredictionInterval;
 use super::links::LinkReport;
 use super::machine_response::MachineResponse;
-use super::memory::{MemoryObserver, port_memory};
+use super::memory::{MemoryObserver, pool_memory, port_memory};
 use super::npus::NpuRow;
 use super::operators::OperatorObserver;
 use super::profiler::ProfilerBasis;
@@ -194,6 +194,7 @@ pub(super) fn finish<O>(
         warnings: Vec::new(),
         settings: GivenSettings::default(),
         memory_ports: port_memory::of(prepared, &memory),
+        memory_pools: pool_memory::of(prepared, &memory),
         memory,
         tiles: tiles.finish(prepared),
         aggregation: counts.finish(prepared),

@@ -14,6 +14,7 @@
 //! - `critical_path`: the critical path of replays and slack, by hand and against replays
 //! - `custom`: `--custom`, its files and what is wrong with them
 //! - `deap`: schedules of sub-layers on chips, as relations that follow from the rules, and their replays
+//! - `pool_residency`: plans that keep in remote memory what their NPUs do not hold
 //! - `edit`: slices, anonymised and scaled traces, and audits, against formulas and other ways to the same
 //! - `fabric`: links told apart: slow ones, graphs, Clos networks, and bytes over each
 //! - `files`: what is written and read: devices, links, signals, full disks, jobs as one thing, names from files
@@ -82,6 +83,7 @@ mod page;
 mod paper;
 mod peaks;
 mod physics;
+mod pool_residency;
 mod prices;
 mod racks;
 mod rates;

@@ -1,6 +1,6 @@
 //! Sentences about memory.
 
-use super::{MemoryRow, NamedNode, fullest};
+use super::{MemoryRow, NamedNode, fullest, pool_memory};
 use crate::Report;
 use crate::summary::thousands;
 use chakram_base::units::{Bytes, Time};
@@ -48,8 +48,15 @@ impl Report {
             1 => "; so does 1 more rank".to_owned(),
             n => format!("; so do {} more ranks", thousands(n)),
         };
+        let remote = row.beyond_own.and(self.fullest_pool());
+        let remote = remote.map_or_else(String::new, |pool| {
+            format!(
+                " and its share of remote memory ({})",
+                pool_memory::use_text(pool)
+            )
+        });
         Some(format!(
-            "out of memory: rank {} allocates {} of its NPU's {}, {}: {}{others}",
+            "out of memory: rank {} allocates {} of its NPU's {}{remote}, {}: {}{others}",
             row.rank,
             row.peak,
             row.capacity,

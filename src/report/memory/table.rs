@@ -1,6 +1,6 @@
 //! The fullest memories, for people.
 
-use super::{MemoryRow, port_memory};
+use super::{MemoryRow, pool_memory, port_memory};
 use crate::Report;
 use crate::csv::CsvColumn;
 use crate::npus::span_of;
@@ -95,7 +95,8 @@ pub fn table(out: &mut String, report: &Report, style: TextStyle) -> std::fmt::R
         out,
         "  peak: maximum of what nodes have allocated and not freed; tensor classes at that moment"
     )?;
-    port_memory::line(out, report, style)
+    port_memory::line(out, report, style)?;
+    pool_memory::line(out, report, style)
 }
 
 fn class_width(class: TensorClass) -> usize {

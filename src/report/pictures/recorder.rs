@@ -4,6 +4,7 @@ use super::intervals::Intervals;
 use super::traffic::TrafficCounter;
 use super::{MemoryCurve, PictureSpan, RankPicture, ReplayPictures, resolution};
 use crate::TimeCategory;
+use crate::memory::pool_memory::RankCapacities;
 use crate::memory::{EndedInstant, MemoryTracker};
 use crate::open_comms::{CommProgress, OpenComms, place};
 use crate::stages::PipelineStages;
@@ -167,6 +168,7 @@ impl<'a> PictureRecorder<'a> {
         pictures.critical_path = path.collect();
         let drawn = workload.instances().iter().zip(self.drawn);
         let mut curves = Vec::new();
+        let capacities = RankCapacities::new(workload, machine);
         for (instance, of) in drawn.filter_map(|(instance, of)| Some((instance, of?))) {
             let spans = of.intervals.finish(resolution).into_iter();
             let spans = spans.filter(|one| one.key.0 != TimeCategory::Idle as u8);
@@ -177,11 +179,11 @@ impl<'a> PictureRecorder<'a> {
                     .collect(),
             });
             if !of.memory.is_empty() {
-                let class = machine.class(self.prepared.npu(instance.rank));
+                let npu = self.prepared.npu(instance.rank);
                 let points = highest(&of.memory, resolution).into_iter();
                 curves.push(MemoryCurve {
                     rank: instance.rank,
-                    capacity: machine.npu_memory(class),
+                    capacity: capacities.of(instance, npu),
                     points: points.map(|(at, bytes)| (at, Bytes(bytes))).collect(),
                 });
             }

@@ -37,7 +37,7 @@ use chakram_trace::format::scan::NodeView;
 use chakram_trace::format::write::Sink;
 use chakram_trace::format::{CollectiveKind, GroupName, Op, TraceError};
 use chakram_workloads::generate::plan::{
-    AblationEffect, RankCoordinates, RankPlacement, ZeroStage,
+    AblationEffect, RankCoordinates, RankMemory, RankPeak, RankPlacement, ZeroStage,
 };
 use chakram_workloads::generate::schedule::PipelineSchedule;
 use chakram_workloads::generate::{GeneratedJob, TrainingPattern, WorkloadPattern};
@@ -56,22 +56,47 @@ pub struct PointBound {
 }
 
 /// The bound of a step with all of its micro-batches.
-pub fn whole(point: &ResolvedPoint, pattern: &TrainingPattern) -> Result<PointBound, PointRefusal> {
+pub fn whole(
+    point: &ResolvedPoint,
+    pattern: &TrainingPattern,
+) -> Result<MemoryBound, PointRefusal> {
     let stages = relaxed(point, pattern)?;
     let time = stages
         .iter()
         .map(|stage| stage.finish.max(stage.lanes()))
         .max();
-    let memory = stages.iter().map(|stage| stage.peak).max();
-    Ok(PointBound {
+    let bound = PointBound {
         time_ps: time.unwrap_or(0),
-        memory_bytes: memory.unwrap_or(0),
+        memory_bytes: most_memory(&stages),
         is_whole: true,
-    })
+    };
+    Ok((bound, fits(point, pattern, &stages)))
+}
+
+/// A bound, and whether the memory that it says is there.
+pub type MemoryBound = (PointBound, bool);
+
+fn most_memory(stages: &[StagePath]) -> u64 {
+    let peaks = stages.iter().map(|stage| stage.peak.bytes);
+    peaks.max().unwrap_or(0)
+}
+
+/// Whether the memories of the machine hold what ranks of all stages need.
+fn fits(point: &ResolvedPoint, pattern: &TrainingPattern, stages: &[StagePath]) -> bool {
+    let plan = &pattern.plan;
+    let memory = RankMemory::new(point.capacity(), plan);
+    memory.fits(
+        (0..)
+            .zip(stages)
+            .map(|(i, stage)| (stage.peak, plan.ranks_of(i))),
+    )
 }
 
 /// A bound that takes as long for many micro-batches as for few.
-pub fn quick(point: &ResolvedPoint, pattern: &TrainingPattern) -> Result<PointBound, PointRefusal> {
+pub fn quick(
+    point: &ResolvedPoint,
+    pattern: &TrainingPattern,
+) -> Result<MemoryBound, PointRefusal> {
     let plan = &pattern.plan;
     let per_micro_batch = plan.micro_batch.saturating_mul(plan.data.into()).max(1);
     let all = plan.batch / per_micro_batch;
@@ -111,12 +136,13 @@ pub fn quick(point: &ResolvedPoint, pattern: &TrainingPattern) -> Result<PointBo
         let begin = if waits { short.begin } else { 0 };
         lanes.max(own.saturating_add(begin))
     });
-    Ok(PointBound {
+    let bound = PointBound {
         time_ps: stages.max().unwrap_or(0),
         // More micro-batches need no less.
-        memory_bytes: long.iter().map(|stage| stage.peak).max().unwrap_or(0),
+        memory_bytes: most_memory(&long),
         is_whole: false,
-    })
+    };
+    Ok((bound, fits(point, pattern, &long)))
 }
 
 /// A rank of a stage in the relaxed step.
@@ -131,7 +157,7 @@ struct StagePath {
     /// Sum over each lane.
     lanes: BTreeMap<i64, u64>,
     /// The most bytes in use at once, nodes running in the order of their ids.
-    peak: u64,
+    peak: RankPeak,
 }
 
 impl StagePath {
@@ -160,8 +186,7 @@ struct RankNodes<'p> {
     after: Vec<u32>,
     messages: Vec<StageMessage>,
     lanes: BTreeMap<i64, u64>,
-    used: u64,
-    peak: u64,
+    peak: RankPeak,
 }
 
 impl Sink for RankNodes<'_> {
@@ -191,10 +216,7 @@ impl Sink for RankNodes<'_> {
         // Ids count from 1 without gaps.
         self.after.extend(data.iter().map(|id| *id as u32 - 1));
         self.starts.push(self.after.len() as u32);
-        let sum = |all: &[u64]| all.iter().fold(0, |sum: u64, one| sum.saturating_add(*one));
-        self.used = self.used.saturating_add(sum(&node.memory.allocates));
-        self.peak = self.peak.max(self.used);
-        self.used = self.used.saturating_sub(sum(&node.memory.frees));
+        self.peak.add(node);
         Ok(())
     }
 }
@@ -412,8 +434,7 @@ fn relaxed(
             after: Vec::new(),
             messages: Vec::new(),
             lanes: BTreeMap::new(),
-            used: 0,
-            peak: 0,
+            peak: RankPeak::default(),
         };
         let walked = job.nodes(*rank, &mut sink);
         walked.map_err(|e| PointRefusal::new("size", e))?;

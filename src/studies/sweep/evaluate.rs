@@ -15,6 +15,7 @@ use chakram_report::settings::{RunFacts, machine_differences, option_reason, rea
 use chakram_report::tiles::TileObserver;
 use chakram_report::{self as report, BreakdownObserver, MemoryObserver, Report, TimeCategory};
 use chakram_trace::workload::Workload;
+use chakram_workloads::generate::plan::RankMemory;
 use chakram_workloads::generate::{GeneratedJob, WorkloadPattern};
 use serde::{Deserialize, Serialize};
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
@@ -106,15 +107,20 @@ impl<'s> PointEvaluator<'s> {
         Ok(())
     }
 
-    /// Refuses a plan whose memory is more than there is; where that is a bound it needs `least` as much.
+    /// Refuses a plan whose memory is more than there is, if it does not fit; where that is a bound it needs `least` as much.
     fn check_memory(
         &self,
         point: &ResolvedPoint,
-        bytes: u64,
+        (bytes, fits): (u64, bool),
         least: &str,
     ) -> Result<(), PointRefusal> {
-        let capacity = point.capacity();
-        if self.study.limits.fits && bytes > capacity {
+        if self.study.limits.fits && !fits {
+            let capacity = match &point.work {
+                WorkSource::Plan(pattern) => {
+                    RankMemory::new(point.capacity(), &pattern.plan).capacity(true)
+                }
+                WorkSource::Traces(_) => point.capacity(),
+            };
             let [bytes, capacity] = [bytes, capacity].map(chakram_base::units::Bytes);
             let detail = format!("an NPU needs {least}{bytes} and has {capacity}");
             return Err(PointRefusal::new("limits.fits", detail));
@@ -128,13 +134,13 @@ impl<'s> PointEvaluator<'s> {
         let WorkSource::Plan(pattern) = &resolved.work else {
             return Err(PointRefusal::new("trace", "traces have no bound"));
         };
-        let bound = if whole {
+        let (bound, fits) = if whole {
             bound::whole(&resolved, pattern)?
         } else {
             bound::quick(&resolved, pattern)?
         };
         let least = if bound.is_whole { "" } else { "at least " };
-        self.check_memory(&resolved, bound.memory_bytes, least)?;
+        self.check_memory(&resolved, (bound.memory_bytes, fits), least)?;
         Ok(bound)
     }
 
@@ -169,8 +175,8 @@ impl<'s> PointEvaluator<'s> {
         if let (WorkSource::Plan(pattern), true, false) =
             (&resolved.work, self.study.limits.fits, is_bounded)
         {
-            let bound = bound::whole(&resolved, pattern)?;
-            self.check_memory(&resolved, bound.memory_bytes, "")?;
+            let (bound, fits) = bound::whole(&resolved, pattern)?;
+            self.check_memory(&resolved, (bound.memory_bytes, fits), "")?;
         }
         let work = self.work(&resolved)?;
         let workload = work.workload();
@@ -181,9 +187,7 @@ impl<'s> PointEvaluator<'s> {
         let found = replay_representatives(workload, settings, work.copies(), |workload| {
             measured(workload, &resolved)
         })?;
-        if self.study.limits.fits && !found.fits {
-            self.check_memory(&resolved, found.peak.unwrap_or(0), "")?;
-        }
+        self.check_memory(&resolved, (found.peak.unwrap_or(0), found.fits), "")?;
         let amounts = workload.amounts();
         Ok(PointMeasures {
             time_ps: found.makespan.0,

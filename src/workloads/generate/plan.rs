@@ -16,6 +16,7 @@ mod map;
 mod operators;
 mod options;
 mod placement;
+mod rank_memory;
 mod tile_order;
 
 pub use axis_mapping::{AxisMapping, DimensionRef};
@@ -25,6 +26,7 @@ pub use operators::OperatorDegrees;
 pub use options::listed;
 pub use options::{OPTIONS, ParallelismPlan, PlanDraft, PlanOption, ValueSyntax};
 pub use placement::{ParallelGroupKind, RankCoordinates, RankPlacement};
+pub use rank_memory::{RankMemory, RankPeak, streams};
 pub use tile_order::CoreGrid;
 
 impl ParallelismPlan {
@@ -35,6 +37,11 @@ impl ParallelismPlan {
             false => self.stage_tensor.iter().copied().map(u128::from).sum(),
         };
         u128::from(self.data) * u128::from(self.context) * members
+    }
+
+    /// Ranks of a stage.
+    pub fn ranks_of(&self, stage: u32) -> u64 {
+        u64::from(self.tensor_of(stage)).saturating_mul(self.replicas().into())
     }
 
     /// Ranks that have the same weights: replicas of the model, and in each as many as share the tokens of a sequence.

@@ -6,7 +6,7 @@
 
 use super::plan::{
     AblationEffect, AttentionKernel, BucketPolicy, Optimizer, ParallelGroupKind, ParallelismPlan,
-    RankPlacement, RecomputePolicy, ZeroStage,
+    RankMemory, RankPeak, RankPlacement, RecomputePolicy, ZeroStage,
 };
 use super::schedule::{PassIter, PipelineSchedule};
 use super::{GenerateError, MOST_WORK, refused};
@@ -91,7 +91,8 @@ impl TrainingPattern {
 
     /// The first recomputation, from least to most, with which every stage fits.
     fn least_recomputed(self, micro_batches: u32) -> Result<TrainingGenerator, GenerateError> {
-        let capacity = self.plan.capacity.unwrap_or(u64::MAX);
+        let memory = RankMemory::new(self.plan.capacity.unwrap_or(u64::MAX), &self.plan);
+        let capacity = memory.capacity(true);
         let mut choices = vec![
             RecomputePolicy::None,
             RecomputePolicy::Selective,
@@ -108,9 +109,12 @@ impl TrainingPattern {
             let model = self.model.clone();
             let prepared = TrainingGenerator::new(Self { model, plan }, micro_batches)?;
             let stages = 0..prepared.plan.pipeline;
-            let peak = stages.map(|stage| prepared.peak(stage)).max();
+            let peaks: Vec<(RankPeak, u64)> = stages
+                .map(|stage| (prepared.peak(stage), prepared.plan.ranks_of(stage)))
+                .collect();
+            let peak = peaks.iter().map(|(peak, _)| peak.bytes).max();
             least = least.min(peak.unwrap_or(0));
-            if peak <= Some(capacity) {
+            if memory.fits(peaks) {
                 return Ok(prepared);
             }
         }

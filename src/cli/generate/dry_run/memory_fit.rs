@@ -5,7 +5,7 @@ use chakram_base::units::Bytes;
 use chakram_hardware::machine::Machine;
 use chakram_trace::format::TensorClass;
 use chakram_workloads::generate::ParallelismPlan;
-use chakram_workloads::generate::plan::{RecomputePolicy, ZeroStage};
+use chakram_workloads::generate::plan::{RankMemory, RankPeak, RecomputePolicy, ZeroStage};
 use chakram_workloads::generate::schedule::PipelineSchedule;
 use chakram_workloads::generate::training::{PlanSummary, StageSummary};
 
@@ -29,6 +29,7 @@ impl StageMemory {
         capacity: Option<u64>,
         on: Option<(&Machine, &[Npu])>,
     ) -> Self {
+        // Of several NPUs the least.
         let of_npus = |stage: usize| {
             let (machine, npus) = on?;
             let ranks = summary.pipelines.iter().map(|ranks| ranks[stage]);
@@ -37,14 +38,28 @@ impl StageMemory {
             bytes.min()
         };
         let stages = summary.stages.iter().enumerate();
-        let capacities: Vec<_> = stages
+        let own: Vec<Option<u64>> = stages
             .clone()
             .map(|(i, _)| capacity.or_else(|| of_npus(i)))
             .collect();
-        let known = || stages.clone().zip(&capacities);
-        let too_large = known().filter_map(|((i, stage), capacity)| {
-            let capacity = capacity.filter(|bytes| stage.peak > *bytes)?;
-            Some((i, needs(i, stage, capacity)))
+        let memory = |own| RankMemory::new(own, plan);
+        let known = stages.clone().zip(&own);
+        let capacities: Vec<_> = known
+            .map(|((_, stage), own)| own.map(|own| memory(own).capacity(stage.streams)))
+            .collect();
+        let peaks = stages.clone().zip(&own).map(|((i, stage), own)| {
+            // The rest is remote, of stages with more memory less.
+            let peak = RankPeak::new(
+                stage.peak.saturating_sub(own.unwrap_or(u64::MAX)),
+                stage.streams,
+            );
+            (peak, plan.ranks_of(i as u32))
+        });
+        let fits = memory(0).fits(peaks);
+        let known = stages.clone().zip(own.iter().zip(&capacities));
+        let too_large = known.filter_map(|((i, stage), (own, capacity))| {
+            let is_beyond = own.is_some_and(|own| stage.peak > own);
+            (is_beyond && !fits).then(|| (i, needs(i, stage, capacity.unwrap_or(0))))
         });
         // By share: peaks times the other's capacity.
         let share = |(i, _): &(usize, &StageSummary)| capacities[*i].map(|bytes| bytes.max(1));

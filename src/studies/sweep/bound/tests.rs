@@ -18,7 +18,7 @@ fn bounds(study: &Study, point: &Settings) -> Result<[PointBound; 2], PointRefus
     let WorkSource::Plan(pattern) = &resolved.work else {
         panic!("it is a plan")
     };
-    Ok([quick(&resolved, pattern)?, whole(&resolved, pattern)?])
+    Ok([quick(&resolved, pattern)?.0, whole(&resolved, pattern)?.0])
 }
 
 /// No replay is faster than the whole bound, and that is no lower than the quick one; over plans, schedules, states,

@@ -2,6 +2,7 @@
 
 use super::{CoreGrid, CorePlacement, ParallelismPlan, RecomputePolicy, ResidencyRule};
 use crate::generate::GenerateError;
+use chakram_base::shared_memory::SharedMemory;
 
 /// Facts of a machine that plans depend on, as data.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -12,6 +13,8 @@ pub struct MachineFacts {
     pub sram: Option<u64>,
     /// Bytes of the memory that plans with residency load from and store to.
     pub remote: Option<u64>,
+    /// Remote memory in which plans with residency keep what NPUs do not hold.
+    pub shared: Option<SharedMemory>,
     /// Dimensions, innermost first, each with its name and its NPUs.
     pub dimensions: Vec<(String, u32)>,
     /// Cores of a machine of tiles.
@@ -33,6 +36,10 @@ impl ParallelismPlan {
             if self.sram.is_none() {
                 self.sram = machine.sram;
                 taken.sram = machine.sram;
+            }
+            self.shared_memory = machine.shared;
+            if self.recompute == RecomputePolicy::AsNeeded {
+                taken.shared = machine.shared;
             }
             if self.largest_access.is_none() {
                 self.largest_access = machine.remote;
@@ -79,6 +86,7 @@ mod tests {
             capacity: Some(80),
             sram: Some(8),
             remote: Some(1000),
+            shared: None,
             dimensions: vec![("ring".to_owned(), 4), ("switch".to_owned(), 2)],
             cores: None,
         }

@@ -9,6 +9,7 @@ use super::{
 use crate::generate::schedule::PipelineSchedule;
 use crate::generate::{GenerateError, refused};
 use chakram_base::config::{ConfigError, ConfigField};
+use chakram_base::shared_memory::SharedMemory;
 use chakram_base::units::Bytes;
 use chakram_trace::format::Dtype;
 pub use value::ValueSyntax;
@@ -195,12 +196,14 @@ macro_rules! plan_options {
         #[derive(Clone, Debug, PartialEq)]
         pub struct ParallelismPlan {
             $(#[doc = concat!($help, ".")] $(#[$doc])* pub $name: $Field,)*
+            /// Remote memory of the machine, in which plans with residency keep what NPUs do not hold; no option: binding sets it.
+            pub shared_memory: Option<SharedMemory>,
         }
 
         impl ParallelismPlan {
             /// One NPU, one sample, one step with Adam in bf16.
             pub fn new() -> Self {
-                Self { $($name: $default,)* }
+                Self { $($name: $default,)* shared_memory: None }
             }
         }
 

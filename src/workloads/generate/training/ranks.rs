@@ -2,7 +2,7 @@
 
 use super::TrainingGenerator;
 use super::emit::RankEmitter;
-use crate::generate::plan::{CorePlacement, ParallelGroupKind, RankCoordinates};
+use crate::generate::plan::{CorePlacement, ParallelGroupKind, RankCoordinates, RankPeak};
 use crate::generate::{TraceEmitter, TraceGenerator};
 use chakram_trace::format::groups::DeclaredGroups;
 use chakram_trace::format::roles::GroupRoles;
@@ -15,7 +15,7 @@ use std::sync::OnceLock;
 
 impl TrainingGenerator {
     /// The most bytes in use on a rank of `stage`, as if nodes ran in the order of their ids.
-    pub(super) fn peak(&self, stage: u32) -> u64 {
+    pub(super) fn peak(&self, stage: u32) -> RankPeak {
         let members = (0..self.plan.tensor_of(stage)).filter(|&tensor| {
             let place = RankCoordinates {
                 tensor,
@@ -36,7 +36,7 @@ impl TrainingGenerator {
             walked.expect("a meter takes every node");
             meter.peak
         });
-        peaks.max().unwrap_or(0)
+        peaks.max_by_key(|peak| peak.bytes).unwrap_or_default()
     }
 
     /// The place of the rank whose nodes represent those at `place`: ranks of a stage differ in their peers and
@@ -73,18 +73,14 @@ pub(super) struct NodeCounts {
 /// Sink that sums allocations and frees, and tracks the peak.
 #[derive(Default)]
 struct MemoryMeter {
-    used: u64,
-    peak: u64,
+    peak: RankPeak,
     nodes: u64,
 }
 
 impl Sink for MemoryMeter {
     fn node(&mut self, node: &NodeView<'_>, _: &[u64]) -> Result<(), TraceError> {
         self.nodes += 1;
-        let sum = |all: &[u64]| all.iter().fold(0, |sum: u64, one| sum.saturating_add(*one));
-        self.used = self.used.saturating_add(sum(&node.memory.allocates));
-        self.peak = self.peak.max(self.used);
-        self.used = self.used.saturating_sub(sum(&node.memory.frees));
+        self.peak.add(node);
         Ok(())
     }
 }

@@ -1,7 +1,7 @@
 //! Totals of a plan, found without a replay.
 
 use super::{TrainingGenerator, TrainingPattern};
-use crate::generate::plan::{ParallelGroupKind, RankCoordinates};
+use crate::generate::plan::{ParallelGroupKind, RankCoordinates, streams};
 use crate::generate::{GenerateError, TraceEmitter, TraceGenerator};
 use chakram_trace::format::scan::NodeView;
 use chakram_trace::format::work_amounts::{CountedAttention, WorkAmounts};
@@ -61,6 +61,8 @@ pub struct StageSummary {
     pub flops: u128,
     /// The most bytes in use at once, nodes running in the order of their ids.
     pub peak: u64,
+    /// Whether it loads from remote memory or stores to it, so that this can hold what its NPU does not.
+    pub streams: bool,
     /// Bytes at the peak, by class.
     pub memory: [u64; TensorClass::COUNT],
     /// Maximum number of passes whose activations are held, and bytes of one: the product is the schedule's
@@ -103,6 +105,7 @@ struct RankTally<'p> {
     plan: &'p TrainingGenerator,
     place: RankCoordinates,
     nodes: u64,
+    streams: bool,
     flops: u128,
     used: [u64; TensorClass::COUNT],
     peak: u64,
@@ -182,6 +185,7 @@ impl Sink for RankTally<'_> {
             sum.0 += 1;
             sum.1 += u128::from(bytes);
         }
+        self.streams |= streams(&node.op);
         for (used, more) in self.used.iter_mut().zip(node.memory.allocates) {
             *used = used.saturating_add(more);
         }
@@ -248,6 +252,7 @@ impl TrainingGenerator {
             plan: self,
             place,
             nodes: 0,
+            streams: false,
             flops: 0,
             used: [0; TensorClass::COUNT],
             peak: 0,
@@ -277,6 +282,7 @@ impl TrainingGenerator {
             nodes: tally.nodes,
             flops: tally.flops,
             peak: tally.peak,
+            streams: tally.streams,
             memory: tally.at_peak,
             stored: (stored, kept / u64::from(self.chunks())),
             communication: tally

@@ -1,0 +1,165 @@
+//! Remote memory that ranks share: what they allocate beyond the memory of their NPUs.
+//!
+//! Of a rank that loads from remote memory or stores to it, whose NPU has S bytes of its own and which has p bytes allocated at
+//! most, p - S are in the remote memory. Ranks reach their peaks at different times, so the sum is a bound on what the remote
+//! memory has to hold at once, and met where ranks do the same. Ranks that never reach it have their own memory alone.
+
+use super::MemoryRow;
+use crate::Report;
+use crate::summary::thousands;
+use crate::text::TextStyle;
+use chakram_base::ids::{NodeIndex, Npu};
+use chakram_base::shared_memory::SharedMemory;
+use chakram_base::units::Bytes;
+use chakram_engine::CompiledReplay;
+use chakram_hardware::machine::Machine;
+use chakram_trace::graph::{Graph, NodeKind};
+use chakram_trace::workload::{RankInstance, Workload};
+use serde::{Deserialize, Serialize};
+use std::collections::BTreeMap;
+use std::fmt::Write as _;
+
+/// Remote memory that holds bytes of ranks.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(any(test, feature = "schema"), derive(schemars::JsonSchema))]
+pub struct PoolMemory {
+    /// The first of the NPUs that it is for.
+    pub first_npu: Npu,
+    /// Number of ranks that have bytes in it.
+    pub ranks: u32,
+    /// Its capacity.
+    #[serde(rename = "capacity_bytes")]
+    pub capacity: Bytes,
+    /// The sum of the most bytes of each of them.
+    #[serde(rename = "peak_bytes")]
+    pub peak: Bytes,
+}
+
+/// Capacities of ranks, with their shares of remote memory.
+#[derive(Debug)]
+pub(crate) struct RankCapacities<'a> {
+    machine: &'a Machine,
+    shared: Option<SharedMemory>,
+    ranks: u64,
+    /// By graph whether it loads from remote memory or stores to it.
+    streams: Vec<bool>,
+}
+
+impl<'a> RankCapacities<'a> {
+    pub fn new(workload: &Workload, machine: &'a Machine) -> Self {
+        let shared = machine.shared_memory();
+        let graphs = workload.graphs().iter().map(streams);
+        Self {
+            machine,
+            streams: shared.map_or_else(Vec::new, |_| graphs.collect()),
+            shared,
+            ranks: workload.ranks().into(),
+        }
+    }
+
+    /// The remote memory of a rank that streams.
+    fn shared(&self, instance: &RankInstance) -> Option<SharedMemory> {
+        let streams = self.streams.get(instance.graph.index());
+        self.shared
+            .filter(|_| streams.is_some_and(|streams| *streams))
+    }
+
+    /// Bytes of the memory of an instance on `npu`, with its share of the remote one.
+    pub fn of(&self, instance: &RankInstance, npu: Npu) -> Bytes {
+        let own = self.machine.npu_memory(self.machine.class(npu));
+        let share = self.shared(instance);
+        let share = share.map_or(0, |shared| shared.share(self.ranks));
+        Bytes(own.0.saturating_add(share))
+    }
+
+    /// Bytes of a peak that the NPU's own memory does not hold, of a rank that streams.
+    pub fn beyond_own(&self, instance: &RankInstance, npu: Npu, peak: u64) -> Option<Bytes> {
+        self.shared(instance)?;
+        let own = self.machine.npu_memory(self.machine.class(npu));
+        Some(Bytes(peak.saturating_sub(own.0)))
+    }
+}
+
+fn streams(graph: &Graph) -> bool {
+    let mut nodes = graph.nodes();
+    let remote = |node: NodeIndex| {
+        graph.kind(node) == NodeKind::RemoteMemory && graph.remote_memory(node).is_none()
+    };
+    nodes.any(remote)
+}
+
+/// What remote memories have to hold for `rows`, those that hold something, in their order.
+pub(crate) fn of(prepared: &CompiledReplay<'_>, rows: &[MemoryRow]) -> Vec<PoolMemory> {
+    held(prepared.machine(), rows).into_values().collect()
+}
+
+/// The same, by index among the memories.
+fn held(machine: &Machine, rows: &[MemoryRow]) -> BTreeMap<u32, PoolMemory> {
+    let mut held: BTreeMap<u32, PoolMemory> = BTreeMap::new();
+    let Some(shared) = machine.shared_memory() else {
+        return held;
+    };
+    for row in rows {
+        let beyond = row.beyond_own.unwrap_or_default();
+        if beyond.0 == 0 {
+            continue;
+        }
+        let index = row.npu.0 / shared.npus;
+        let memory = held.entry(index).or_insert(PoolMemory {
+            first_npu: Npu(index * shared.npus),
+            ranks: 0,
+            capacity: shared.capacity,
+            peak: Bytes(0),
+        });
+        memory.ranks += 1;
+        memory.peak = Bytes(memory.peak.0.saturating_add(beyond.0));
+    }
+    held
+}
+
+/// Finds out for ranks that have bytes in remote memory whether it holds all of them.
+pub(super) fn check_fit(machine: &Machine, rows: &mut [MemoryRow]) {
+    let held = held(machine, rows);
+    let Some(shared) = machine.shared_memory() else {
+        return;
+    };
+    for row in rows.iter_mut().filter(|row| row.beyond_own.is_some()) {
+        let memory = held.get(&(row.npu.0 / shared.npus));
+        let beyond = row.beyond_own.unwrap_or_default();
+        row.fits = beyond.0 == 0 || memory.is_none_or(|memory| memory.peak <= memory.capacity);
+    }
+}
+
+impl Report {
+    /// The fullest of the remote memories that hold bytes of ranks.
+    pub(super) fn fullest_pool(&self) -> Option<&PoolMemory> {
+        self.memory_pools.iter().rev().max_by_key(|pool| pool.peak)
+    }
+}
+
+/// `25.7 TB of 256.0 TB in remote memory`.
+pub(super) fn use_text(pool: &PoolMemory) -> String {
+    format!("{} of {} in remote memory", pool.peak, pool.capacity)
+}
+
+/// Says what is in remote memory, of the fullest rank and the fullest memory.
+pub(crate) fn line(out: &mut String, report: &Report, style: TextStyle) -> std::fmt::Result {
+    let Some(pool) = report.fullest_pool() else {
+        return Ok(());
+    };
+    let ranks = report.memory.iter().filter_map(|row| row.beyond_own);
+    let text = format!(
+        "  beyond NPUs: at most {} of a rank; {}, of {}",
+        ranks.max().unwrap_or_default(),
+        use_text(pool),
+        match pool.ranks {
+            1 => "1 rank".to_owned(),
+            ranks => format!("{} ranks", thousands(ranks.into())),
+        }
+    );
+    let full = style.warning;
+    match pool.peak > pool.capacity {
+        true => writeln!(out, "{full}{text}{full:#}"),
+        false => writeln!(out, "{text}"),
+    }
+}

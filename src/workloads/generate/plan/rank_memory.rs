@@ -1,0 +1,132 @@
+//! Memory of ranks: their own, and remote memory that holds the rest of plans with residency.
+
+use super::{ParallelismPlan, ResidencyRule};
+use chakram_base::shared_memory::SharedMemory;
+use chakram_trace::format::scan::NodeView;
+use chakram_trace::format::{MemoryLocation, Op};
+
+/// The most bytes that a rank has in use at once, nodes running in the order of their ids.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct RankPeak {
+    /// The bytes.
+    pub bytes: u64,
+    /// Whether nodes load from remote memory or store to it, so that it can hold what the NPU's own does not.
+    pub streams: bool,
+    used: u64,
+}
+
+impl RankPeak {
+    /// A rank that needs so many bytes, and loads from remote memory or stores to it or not.
+    pub fn new(bytes: u64, streams: bool) -> Self {
+        Self {
+            bytes,
+            streams,
+            used: 0,
+        }
+    }
+
+    /// Adds the next node.
+    pub fn add(&mut self, node: &NodeView<'_>) {
+        let sum = |all: &[u64]| all.iter().fold(0, |sum: u64, one| sum.saturating_add(*one));
+        self.used = self.used.saturating_add(sum(&node.memory.allocates));
+        self.bytes = self.bytes.max(self.used);
+        self.used = self.used.saturating_sub(sum(&node.memory.frees));
+        self.streams |= streams(&node.op);
+    }
+}
+
+/// Whether an operation loads from the remote memory that has no name, or stores to it.
+pub fn streams(op: &Op<'_>) -> bool {
+    matches!(op, Op::Memory { place, .. } if *place == MemoryLocation::Remote)
+}
+
+/// Memory that ranks of a job have.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct RankMemory {
+    /// Bytes of an NPU's own memory.
+    pub own: u64,
+    /// Remote memory, if the plan keeps tensors in it.
+    pub shared: Option<SharedMemory>,
+    /// Ranks of the job.
+    pub ranks: u64,
+}
+
+impl RankMemory {
+    /// Memory of the ranks of `plan` whose NPUs have `own` bytes.
+    pub fn new(own: u64, plan: &ParallelismPlan) -> Self {
+        let keeps = plan.residency != ResidencyRule::None;
+        Self {
+            own,
+            shared: plan.shared_memory.filter(|_| keeps),
+            ranks: u64::try_from(plan.ranks()).unwrap_or(u64::MAX),
+        }
+    }
+
+    /// Bytes of a rank's own memory, and of its equal share of the remote one where it streams.
+    pub fn capacity(&self, streams: bool) -> u64 {
+        let shared = self.shared.filter(|_| streams);
+        let share = shared.map_or(0, |shared| shared.share(self.ranks));
+        self.own.saturating_add(share)
+    }
+
+    /// Whether the memories hold these peaks, each of so many ranks: bytes beyond an NPU's own memory are in the remote
+    /// one, whose capacity is that of all ranks where they share it, and else a share for each.
+    pub fn fits(&self, peaks: impl IntoIterator<Item = (RankPeak, u64)>) -> bool {
+        let mut all = 0_u128;
+        for (peak, ranks) in peaks {
+            let beyond = peak.bytes.saturating_sub(self.own);
+            if beyond == 0 {
+                continue;
+            }
+            let Some(shared) = self.shared.filter(|_| peak.streams) else {
+                return false;
+            };
+            let is_common = u64::from(shared.npus) >= self.ranks;
+            if !is_common && beyond > shared.share(self.ranks) {
+                return false;
+            }
+            all += u128::from(beyond) * u128::from(ranks);
+            if is_common && all > u128::from(shared.capacity.0) {
+                return false;
+            }
+        }
+        true
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use chakram_base::units::Bytes;
+
+    /// Four ranks with 10 B of their own. Two need 40 B, 30 B more than they have, and two 12 B, 2 B more: 64 B in all.
+    #[test]
+    fn remote_memory_holds_what_is_beyond_the_own() {
+        let peak = RankPeak::new;
+        let memory = |capacity, npus| RankMemory {
+            own: 10,
+            shared: Some(SharedMemory {
+                capacity: Bytes(capacity),
+                npus,
+            }),
+            ranks: 4,
+        };
+        let unlike = [(peak(40, true), 2), (peak(12, true), 2)];
+        assert!(memory(64, 4).fits(unlike));
+        assert!(!memory(63, 4).fits(unlike));
+        // A job on four of a machine's eight NPUs has all of it.
+        assert!(memory(64, 8).fits(unlike));
+        assert_eq!(memory(64, 8).capacity(true), 10 + 64 / 4);
+        // A memory for each NPU must hold the largest.
+        assert!(memory(30, 1).fits(unlike));
+        assert!(!memory(29, 1).fits(unlike));
+        assert_eq!(memory(30, 1).capacity(true), 40);
+        // Ranks that never load from it, and plans that keep nothing there, have their own alone.
+        assert!(!memory(64, 4).fits([(peak(40, true), 2), (peak(12, false), 2)]));
+        let own = RankMemory {
+            shared: None,
+            ..memory(0, 4)
+        };
+        assert!(!own.fits(unlike) && own.fits([(peak(10, false), 4)]));
+    }
+}

@@ -1,0 +1,191 @@
+//! Plans that keep in remote memory what their NPUs do not hold: what counts against which capacity.
+
+use super::commands::chakram;
+use chakram::machine::PRESETS;
+use serde_json::Value;
+use std::path::{Path, PathBuf};
+use std::process::Output;
+use tempfile::TempDir;
+
+/// GPT-2 small has 124,439,808 parameters: 38,597,376 of 50,257 words and 786,432 of 1,024 positions of 768 numbers, 12 layers of
+/// 7,087,872 (matrices of 12 x 768^2, and 13 x 768 numbers of biases and norms), and a norm of 1,536. In bf16 with Adam each
+/// has 2 B of weight, 2 B of gradient, and 12 B of state.
+const STATE: u64 = 16 * 124_439_808;
+
+/// The preset `hiermem` with so many bytes of an NPU and of the pool.
+fn machine(folder: &Path, own: u64, pool: u64) -> PathBuf {
+    let preset = PRESETS.iter().find(|preset| preset.name == "hiermem");
+    let mut text = preset.unwrap().text.to_owned();
+    for (old, new) in [
+        (
+            "memory_capacity = \"80 GB\"",
+            format!("memory_capacity = \"{own} B\""),
+        ),
+        ("capacity = \"256 TB\"", format!("capacity = \"{pool} B\"")),
+    ] {
+        assert_eq!(text.matches(old).count(), 1, "{old}");
+        text = text.replace(old, &new);
+    }
+    let path = folder.join("pool.toml");
+    std::fs::write(&path, text).unwrap();
+    path
+}
+
+const PLAN: &str = "generate gpt2-small --tokens 64 --data 2 --batch 2 --fit require --machine";
+
+fn generate(machine: &Path, more: &[&str]) -> Output {
+    let machine = [machine.to_str().unwrap()];
+    let words: Vec<&str> = PLAN
+        .split(' ')
+        .chain(machine)
+        .chain(more.iter().copied())
+        .collect();
+    chakram(&words)
+}
+
+fn text(output: &Output) -> String {
+    let [out, error] = [&output.stdout, &output.stderr].map(|text| String::from_utf8_lossy(text));
+    format!("{out}{error}")
+}
+
+const CORRECTED: [&str; 2] = ["--residency", "corrected"];
+
+#[test]
+fn a_pool_holds_what_npus_do_not() {
+    let folder = TempDir::new().unwrap();
+    let own = 1_000_000_000;
+    let json = |machine: &Path| -> (Value, Option<i32>) {
+        let output = generate(machine, &[&CORRECTED[..], &["--format", "json"]].concat());
+        (
+            serde_json::from_slice(&output.stdout).unwrap(),
+            output.status.code(),
+        )
+    };
+    let (report, code) = json(&machine(folder.path(), own, 1 << 40));
+    assert_eq!(code, Some(0));
+    let bytes = |of: &Value| of.as_u64().unwrap_or_else(|| panic!("{of}"));
+    let npus = report["memory"]["npus"].as_array().unwrap();
+    assert_eq!((npus.len(), &report["memory"]["fits"]), (2, &true.into()));
+    let mut beyond = 0;
+    for npu in npus {
+        let classes = &npu["peak_bytes_by_class"];
+        let state = ["weights", "gradients", "optimizer"].map(|class| bytes(&classes[class]));
+        assert_eq!(state.iter().sum::<u64>(), STATE);
+        let peak = bytes(&npu["peak_bytes"]);
+        assert!(peak > STATE);
+        assert_eq!(bytes(&npu["peak_bytes_in_remote_memory"]), peak - own);
+        // Two ranks have the pool of a machine of 256 NPUs to themselves.
+        assert_eq!(bytes(&npu["capacity_bytes"]), own + (1 << 40) / 2);
+        beyond += peak - own;
+    }
+    let pools = |report: &Value, capacity: u64| {
+        let expected = format!(
+            r#"[{{"first_npu": 0, "ranks": 2, "capacity_bytes": {capacity}, "peak_bytes": {beyond}}}]"#
+        );
+        assert_eq!(
+            report["memory_pools"],
+            serde_json::from_str::<Value>(&expected).unwrap()
+        );
+    };
+    pools(&report, 1 << 40);
+    // A pool of exactly that, and of a byte less.
+    let (report, code) = json(&machine(folder.path(), own, beyond));
+    assert_eq!(code, Some(0));
+    pools(&report, beyond);
+    let less = machine(folder.path(), own, beyond - 1);
+    let (report, code) = json(&less);
+    assert_eq!((code, &report["memory"]["fits"]), (Some(3), &false.into()));
+    assert_eq!(
+        generate(&less, &[&CORRECTED[..], &["--dry-run"]].concat())
+            .status
+            .code(),
+        Some(3)
+    );
+    let said = text(&generate(&less, &CORRECTED));
+    assert!(said.contains("in remote memory"), "{said}");
+    // Plans that never reach the pool have the memory of their NPUs.
+    let machine = machine(folder.path(), own, 1 << 40);
+    let output = generate(&machine, &[]);
+    assert_eq!(output.status.code(), Some(3));
+    assert!(
+        !text(&output).contains("remote memory"),
+        "{}",
+        text(&output)
+    );
+    // What is planned without a replay says the same.
+    let dry = |more: &[&str]| generate(&machine, &[more, &["--dry-run"]].concat());
+    assert_eq!(dry(&CORRECTED).status.code(), Some(0));
+    assert_eq!(dry(&[]).status.code(), Some(3));
+}
+
+/// Nothing is recomputed where the pool holds the activations; without it everything is, and that is not enough.
+#[test]
+fn recomputation_counts_the_pool() {
+    let folder = TempDir::new().unwrap();
+    let machine = machine(folder.path(), 1_000_000_000, 1 << 40);
+    let needed = ["--recompute", "as-needed", "--dry-run"];
+    let output = generate(&machine, &[&CORRECTED[..], &needed].concat());
+    assert!(
+        text(&output).contains("RECOMPUTE none"),
+        "{}",
+        text(&output)
+    );
+    let output = generate(&machine, &needed);
+    assert_eq!(output.status.code(), Some(2));
+    assert!(text(&output).contains("as-needed"), "{}", text(&output));
+}
+
+/// Studies that ask for points that fit keep those that fit with the pool, before a replay and after it.
+#[test]
+fn limits_of_studies_count_the_pool() {
+    let folder = TempDir::new().unwrap();
+    let rows = |pool: u64| -> Vec<Value> {
+        machine(folder.path(), 1_000_000_000, pool);
+        let study = "name = \"pool\"\nobjective = \"time\"\n[base]\nmachine = \"./pool.toml\"\nmodel = \"gpt2-small\"\n\
+            tokens = 64\nplan.data = 2\nplan.batch = 2\ncompute = \"roofline\"\n[limits]\nfits = true\n[[axis]]\n\
+            key = \"plan.residency\"\nvalues = [\"none\", \"corrected\"]\n";
+        std::fs::write(folder.path().join("s.toml"), study).unwrap();
+        let mut command = std::process::Command::new(env!("CARGO_BIN_EXE_chakram"));
+        let command = command.current_dir(folder.path());
+        let into = format!("rows-{pool}");
+        let output = command
+            .args(["sweep", "s.toml", "-o", &into])
+            .output()
+            .unwrap();
+        let rows = std::fs::read_to_string(folder.path().join(into).join("rows.jsonl"));
+        let rows = rows.unwrap_or_else(|error| panic!("{error}: {}", text(&output)));
+        rows.lines()
+            .map(|line| serde_json::from_str(line).unwrap())
+            .collect()
+    };
+    let fits = |row: &Value| row["time_ps"].is_u64();
+    let large = rows(1 << 40);
+    assert_eq!(
+        large.iter().map(fits).collect::<Vec<_>>(),
+        [false, true],
+        "{large:?}"
+    );
+    // Both need more than half a gigabyte beyond their own, by the state alone.
+    let small = rows(STATE / 2);
+    assert_eq!(
+        small.iter().map(fits).collect::<Vec<_>>(),
+        [false, false],
+        "{small:?}"
+    );
+}
+
+/// A mixture of experts in the size of the ASTRA-sim 2.0 paper's: of a rank's 180.3 GB 80 are its NPU's, and the rest, of 256 ranks
+/// 256 x 100.3 GB = 25.7 TB, is in the pool of 256 TB.
+#[test]
+fn a_large_mixture_of_experts_fits_a_hierarchical_pool() {
+    let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/it/pool_residency/moe-1t.toml");
+    let words = "--data 256 --expert 64 --zero 1 --batch 256 --machine hiermem --residency corrected --fit require --details";
+    let model = ["generate", root.to_str().unwrap()];
+    let words: Vec<&str> = model.into_iter().chain(words.split(' ')).collect();
+    let output = chakram(&words);
+    let said = text(&output);
+    assert_eq!(output.status.code(), Some(0), "{said}");
+    assert!(!said.contains("OUT OF MEMORY"), "{said}");
+    let line = "  beyond NPUs: at most 100.3 GB of a rank; 25.7 TB of 256.0 TB in remote memory, of 256 ranks";
+    assert!(said.lines().any(|own| own == line), "{said}");
+}
