@@ -190,7 +190,10 @@ fn collectives(ranks: u32, sizes: &[u64]) -> Workload {
 fn step(ranks: u32, dtype: Dtype) -> Workload {
     let mut plan = ParallelismPlan::new();
     (plan.tensor, plan.pipeline, plan.data) = (2, 2, ranks / 4);
-    (plan.batch, plan.zero) = (u64::from(ranks), ZeroStage::Optimizer);
+    plan.batch = u64::from(ranks);
+    if plan.data > 1 {
+        plan.zero = ZeroStage::Optimizer;
+    }
     plan.linears = (dtype != Dtype::Bf16).then_some(dtype);
     let source = ModelSource::find("gpt2-small").unwrap();
     let text = source.text.replace("layers = 12", "layers = 2");
