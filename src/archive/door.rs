@@ -61,7 +61,7 @@ pub fn find(path: &Path) -> Result<Option<FoundTraces>, TraceError> {
 /// Finds the traces of the workload `name` of an archive that is open.
 pub fn find_in(archive: &Arc<Archive>, name: &str) -> Result<FoundTraces, TraceError> {
     let entry = archive.workload(name)?;
-    archive.check_files(entry, entry.ranks())?;
+    archive.check_ranks(entry, None)?;
     let path = PathBuf::from(format!("{}::{name}", archive.path().display()));
     let store: Arc<dyn TraceStore> = archive.clone();
     let mut found = FoundTraces::default();

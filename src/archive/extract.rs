@@ -42,6 +42,18 @@ impl WorkloadEntry {
         format!("{}.{rank}{}", self.prefix, row.ending)
     }
 
+    /// Returns the bytes that the names of the traces of `ranks` take at least, and a file for each trace: ranks with one trace are
+    /// one file under several names.
+    fn claimed_bytes(&self, ranks: NumberRange) -> u64 {
+        let rows = self.traces.iter().map(|row| {
+            // A dot and a digit at least are between both.
+            let letters = (self.prefix.len() + row.ending.len() + 2) as u64;
+            let names = row.ranks_within(ranks);
+            names.saturating_mul(NAME_BYTES + letters) + INODE_BYTES * names.min(1)
+        });
+        rows.fold(0, u64::saturating_add)
+    }
+
     /// Returns the file of this name.
     pub fn file(&self, name: &str) -> Option<&FileRow> {
         self.files.iter().find(|row| row.name == name)
@@ -58,8 +70,11 @@ impl TraceRow {
     }
 }
 
-/// Bytes that a file takes at least: an inode of ext4.
-const FILE_BYTES: u64 = 256;
+/// Bytes that a file takes at least, whatever its names: an inode of ext4.
+const INODE_BYTES: u64 = 256;
+
+/// Bytes that a name takes in a folder beside its letters, as ext4 has it.
+const NAME_BYTES: u64 = 8;
 
 /// Checks that nothing is lost where a file with this hash is written to `path`; `None` is a hash that is not known before.
 ///
@@ -86,22 +101,27 @@ fn check_replaceable(path: &Path, hash: Option<&str>) -> Result<(), ArchiveError
 }
 
 impl Archive {
-    /// Checks that the archive is large enough for so many files of `entry`: a line of the catalogue claims any number.
+    /// Checks that the archive is large enough for the traces of `ranks` of `entry`: a line of the catalogue claims any number.
     ///
     /// # Errors
     ///
     /// Fails if they take more than what an archive of this size may unpack to.
-    pub(super) fn check_files(
+    pub(super) fn check_ranks(
         &self,
         entry: &WorkloadEntry,
-        files: u64,
+        ranks: Option<NumberRange>,
     ) -> Result<(), ArchiveError> {
-        let claimed = files.saturating_mul(FILE_BYTES);
-        bounds::check_unpacked(self.stored_bytes(), claimed).map_err(|error| {
+        let ranks = ranks.unwrap_or(NumberRange {
+            first: 0,
+            last: u64::MAX,
+        });
+        let claimed = entry.claimed_bytes(ranks);
+        bounds::check_claimed(self.stored_bytes(), claimed).map_err(|error| {
+            let files = entry.traces.iter().map(|row| row.ranks_within(ranks));
             let found = format!(
                 "workload `{}` claims {} files, which take {} at least: {error}",
                 chakram_trace::format::escape(&entry.name),
-                thousands(files),
+                thousands(files.sum()),
                 Bytes(claimed)
             );
             ArchiveError::broken(found).in_file(self.path())
@@ -122,12 +142,7 @@ impl Archive {
             part.ranks
                 .is_none_or(|ranks| (ranks.first..=ranks.last).contains(&rank))
         };
-        let ranks = part.ranks.unwrap_or(NumberRange {
-            first: 0,
-            last: u64::MAX,
-        });
-        let files = entry.traces.iter().map(|row| row.ranks_within(ranks));
-        self.check_files(entry, files.sum::<u64>() + entry.files.len() as u64)?;
+        self.check_ranks(entry, part.ranks)?;
         let traces = entry.rank_rows().filter(|(rank, _)| wanted(*rank));
         let traces =
             traces.map(|(rank, row)| (entry.file_name(rank, row), &row.blake3, part.nodes));

@@ -90,14 +90,21 @@ pub fn check(
 
 /// Error of a compressed input that unpacks to more than its limit.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("its {packed} unpack to more than {limit}, the bound {}\n  try: {} N, if it is to be trusted", self.rule(), SettingKey::MaxRatio)]
+#[error("its {packed} unpack to more than {limit}, the bound {}\n  try: {} {}, if it is to be trusted", self.rule(), SettingKey::MaxRatio, self.enough())]
 pub struct UnpackLimitError {
     limit: Bytes,
     packed: Bytes,
     ratio: u64,
+    /// The least ratio that takes all of it, where all is known.
+    needed: Option<u64>,
 }
 
 impl UnpackLimitError {
+    fn enough(&self) -> String {
+        self.needed
+            .map_or("N".to_owned(), |ratio| ratio.to_string())
+    }
+
     /// Names the rule behind the limit.
     fn rule(&self) -> String {
         if self.limit.0 > ALWAYS_UNPACKED {
@@ -123,6 +130,19 @@ pub fn check_unpacked(packed: u64, unpacked: u64) -> Result<(), UnpackLimitError
         limit: Bytes(limit),
         packed: Bytes(packed),
         ratio,
+        needed: None,
+    })
+}
+
+/// Checks that `packed` bytes may unpack to `unpacked` bytes, which are all of them.
+///
+/// # Errors
+///
+/// As [`check_unpacked`]; the message has the least ratio that is enough.
+pub fn check_claimed(packed: u64, unpacked: u64) -> Result<(), UnpackLimitError> {
+    check_unpacked(packed, unpacked).map_err(|error| UnpackLimitError {
+        needed: Some(unpacked.div_ceil(packed.max(1))),
+        ..error
     })
 }
 
@@ -140,6 +160,9 @@ mod tests {
         let large = check_unpacked(1_000_000, 200_000_001).unwrap_err();
         assert!(large.to_string().contains("200 times"), "{large}");
         assert_eq!(check_unpacked(u64::MAX, u64::MAX), Ok(()));
+        // 80 MB of 1,387 B are 57,678.4 times as much.
+        let claimed = check_claimed(1_387, 80_000_000).unwrap_err();
+        assert!(claimed.to_string().contains("57679, if"), "{claimed}");
     }
 
     #[test]

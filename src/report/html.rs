@@ -7,6 +7,8 @@ pub mod page;
 mod resources;
 mod sections;
 
+pub use sections::time_bars;
+
 use super::Report;
 use super::summary::percent_more;
 use super::throughput;

@@ -9,6 +9,7 @@ mod budget;
 mod cause;
 mod machine_text;
 mod measured;
+pub mod page;
 pub mod verdict;
 
 pub use budget::{CoveredWorkload, choose};
@@ -19,10 +20,12 @@ pub use verdict::{CheckOutcome, FailedPrediction};
 
 use chakram_analysis::diff::reports;
 use chakram_archive::{Archive, ArchiveError, BaselineRecord, WorkloadEntry};
+use chakram_base::units::Span;
 use chakram_engine::{OptionRefusal, ReplayOptions};
 use chakram_hardware::machine::{Machine, MachineError, source};
 use chakram_jobs::{self as job, JobOptions};
 use chakram_report::Report;
+use chakram_report::TimeCategory;
 use chakram_report::summary::Provenance;
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -165,9 +168,16 @@ pub struct CheckedPrediction {
     pub moved: bool,
     /// Causes of the change, most important first; empty for predictions that did not move.
     pub causes: Vec<ReportCause>,
+    /// Means over NPUs of the time in each category, of the baseline and of the prediction; `None` if it did not move.
+    pub means: Option<[CategoryTimes; 2]>,
+    /// Baselines on this machine, oldest first; the last is the one that it is held against.
+    pub baselines: Vec<BaselineRecord>,
     /// Distance from measured steps, if there are any.
     pub measured: Option<MeasuredVerdict>,
 }
+
+/// Time in each category.
+pub type CategoryTimes = [Span; TimeCategory::COUNT];
 
 impl CheckedPrediction {
     /// Returns the change in percent of the baseline.
@@ -199,6 +209,11 @@ pub fn check(
         after_ps: after,
         moved: false,
         causes: Vec::new(),
+        means: None,
+        baselines: (entry.baselines.iter())
+            .filter(|record| record.machine == baseline.machine)
+            .cloned()
+            .collect(),
         measured: entry
             .measured
             .as_ref()
@@ -223,6 +238,17 @@ pub fn check(
             entry,
             &found,
         );
+        checked.means = found.replays.first().map(|replay| {
+            let mut means = [[Span(0); TimeCategory::COUNT]; 2];
+            for ((category, _), key) in TimeCategory::ALL.iter().zip(TimeCategory::KEYS) {
+                let part = replay.parts.iter().find(|part| part.name == key);
+                let mean = part.expect("a comparison has all parts").mean;
+                // Means are parts of the makespan, which has 64 bits.
+                means[0][*category as usize] = Span(mean.before as u64);
+                means[1][*category as usize] = Span(mean.after as u64);
+            }
+            means
+        });
     }
     Ok(checked)
 }

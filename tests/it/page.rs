@@ -51,7 +51,7 @@ fn attributes<'p>(page: &'p str, name: &str) -> Vec<(String, &'p str)> {
 }
 
 /// Holds the numbers of a page against the report, and returns how many there are.
-fn check_numbers(page: &str, report: &Value) -> usize {
+pub fn check_numbers(page: &str, report: &Value) -> usize {
     let paths = attributes(page, "data-path");
     for (path, behind) in &paths {
         let (value, _) = attributes(behind, "data-value").swap_remove(0);

@@ -70,7 +70,7 @@ const PUBLIC_WHOLE: [&str; 4] = [
 ];
 
 /// Roles of groups that are public: the dimensions of parallel training.
-const PUBLIC_ROLES: [&str; 8] = [
+const PUBLIC_ROLES: [&str; 10] = [
     "tensor",
     "data",
     "pipeline",
@@ -78,6 +78,8 @@ const PUBLIC_ROLES: [&str; 8] = [
     "model",
     "operator",
     "expert",
+    "expert-data",
+    "expert-tensor",
     "context",
 ];
 

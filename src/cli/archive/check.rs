@@ -13,7 +13,7 @@ use chakram_engine::{CommTiming, OptionRefusal, ReplayOptions};
 use chakram_hardware::network::NetworkKind;
 use chakram_studies::regression::{
     self, CheckOutcome, CoveredWorkload, FailedPrediction, PredictionOptions, WorkloadPrediction,
-    verdict,
+    page, verdict,
 };
 use chakram_trace::files::OutputSet;
 use chakram_trace::format::escape;
@@ -211,7 +211,7 @@ Examples:
   chakram archive check corpus.etz
   chakram archive check corpus.etz --threshold 0.5% --budget 60s
   chakram archive check corpus.etz --where 'owner = me' --format markdown >> $GITHUB_STEP_SUMMARY
-  chakram archive check corpus.etz --machine dgx-h100=new/dgx-h100.toml --junit check.xml
+  chakram archive check corpus.etz --machine dgx-h100=new/dgx-h100.toml --junit check.xml --html check.html
 
 Two verdicts: whether a prediction changed, which fails beyond the threshold, and how far it is from
 measured steps, where `archive add --measured` gave some; that never fails by itself.
@@ -243,6 +243,9 @@ pub struct CheckArgs {
     /// Write the verdict as JUnit's XML, too
     #[arg(long, value_name = "FILE")]
     junit: Option<PathBuf>,
+    /// Write a page, too: for each prediction that moved, where its time went before and now, why, and earlier baselines
+    #[arg(long, value_name = "FILE.html")]
+    html: Option<PathBuf>,
 }
 
 fn percent(text: &str) -> Result<f64, String> {
@@ -273,6 +276,11 @@ pub fn check(args: &CheckArgs, out: &mut dyn Write) -> Result<ExitCode, Box<dyn 
     outputs.reads(&args.archive);
     let junit = args
         .junit
+        .as_ref()
+        .map(|path| outputs.create(path))
+        .transpose()?;
+    let html = args
+        .html
         .as_ref()
         .map(|path| outputs.create(path))
         .transpose()?;
@@ -318,6 +326,11 @@ pub fn check(args: &CheckArgs, out: &mut dyn Write) -> Result<ExitCode, Box<dyn 
     }
     if let Some(mut file) = junit {
         file.write_all(verdict::junit(&outcome).as_bytes())?;
+        file.commit()?;
+    }
+    if let Some(mut file) = html {
+        let name = args.archive.display().to_string();
+        file.write_all(page::render(&outcome, &name).as_bytes())?;
         file.commit()?;
     }
     out.write_all(args.format.render(&outcome).as_bytes())?;

@@ -40,19 +40,40 @@ fn categories() -> Vec<(usize, &'static str)> {
         .collect()
 }
 
+/// The parts of a bar of `times`, which are shares of `whole`.
+fn bar_parts(times: &[Span; TimeCategory::COUNT], whole: Span) -> Vec<BarPart> {
+    let named = TimeCategory::ALL.iter().zip(TimeCategory::KEYS).zip(times);
+    let part = named.map(|(((part, name), key), time)| BarPart {
+        series: series_of(*part),
+        key,
+        value: time.0,
+        title: format!("{name}: {time}, {}", share(*time, whole)),
+    });
+    part.collect()
+}
+
+/// Times by category, each the parts of a whole, against one axis.
+pub fn time_bars(name: &str, rows: &[(&str, [Span; TimeCategory::COUNT])]) -> String {
+    let whole = |times: &[Span; TimeCategory::COUNT]| {
+        let sum = times
+            .iter()
+            .fold(0, |sum: u64, time| sum.saturating_add(time.0));
+        Span(sum)
+    };
+    let bars = rows.iter().map(|(label, times)| BarRow {
+        label: (*label).to_owned(),
+        parts: bar_parts(times, whole(times)),
+    });
+    let bars: Vec<_> = bars.collect();
+    let most = rows.iter().map(|(_, times)| whole(times).0).max();
+    let picture = bars::chart(name, &bars, most.unwrap_or(0), &axis_time);
+    figure(&picture, &categories(), "")
+}
+
 /// Time by category, of the mean and of ranks; neighbours that are alike share a bar.
 pub fn breakdown(report: &Report) -> String {
     let makespan = report.outcome.makespan;
-    let parts = |times: &[Span; TimeCategory::COUNT]| {
-        let named = TimeCategory::ALL.iter().zip(TimeCategory::KEYS).zip(times);
-        let part = named.map(|(((part, name), key), time)| BarPart {
-            series: series_of(*part),
-            key,
-            value: time.0,
-            title: format!("{name}: {time}, {}", share(*time, makespan)),
-        });
-        part.collect()
-    };
+    let parts = |times: &[Span; TimeCategory::COUNT]| bar_parts(times, makespan);
     let alike = |a: &NpuRow, b: &NpuRow| a.class == b.class && a.time.parts == b.time.parts;
     let runs: Vec<_> = report.rows.chunk_by(alike).collect();
     let mut rows = vec![BarRow {

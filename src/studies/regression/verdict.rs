@@ -1,10 +1,12 @@
 //! The verdict of a check: for people, programs, and two kinds of CI.
 
-use super::{CheckedPrediction, MeasuredVerdict};
+use super::{CategoryTimes, CheckedPrediction, MeasuredVerdict};
 use chakram_base::units::{Time, counted, percent_change};
+use chakram_report::TimeCategory;
 use chakram_report::document::VersionedDocument;
 use chakram_trace::format::{escape, escaped_lines};
 use serde::Serialize;
+use std::collections::BTreeMap;
 use std::fmt::Write;
 
 /// Prediction that could not be made.
@@ -41,7 +43,7 @@ impl CheckOutcome {
         self.checked.iter().filter(|checked| checked.moved)
     }
 
-    fn summary(&self) -> String {
+    pub(super) fn summary(&self) -> String {
         let moved = self.moved().count();
         let mut text = format!(
             "{} checked, {moved} moved by more than {} %",
@@ -55,7 +57,7 @@ impl CheckOutcome {
     }
 
     /// Lines about what was not checked.
-    fn gaps(&self) -> Vec<String> {
+    pub(super) fn gaps(&self) -> Vec<String> {
         let mut lines = Vec::new();
         if !self.without.is_empty() {
             lines.push(format!(
@@ -85,7 +87,7 @@ fn change(checked: &CheckedPrediction) -> String {
     percent_change(checked.percent())
 }
 
-fn measured_words(verdict: &MeasuredVerdict) -> String {
+pub(super) fn measured_words(verdict: &MeasuredVerdict) -> String {
     let place = if verdict.is_outside() {
         "outside"
     } else {
@@ -166,7 +168,27 @@ struct PredictionRow<'a> {
     change_percent: f64,
     moved: bool,
     causes: Vec<String>,
+    /// Of predictions that moved.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    mean_ps: Option<MeanRow>,
+    baselines: Vec<BaselineRow<'a>>,
     measured: Option<MeasuredRow>,
+}
+
+/// Means over NPUs of the time in each category.
+#[derive(Serialize)]
+struct MeanRow {
+    before: BTreeMap<&'static str, u64>,
+    after: BTreeMap<&'static str, u64>,
+}
+
+/// A baseline on the machine, oldest first.
+#[derive(Serialize)]
+struct BaselineRow<'a> {
+    makespan_ps: u64,
+    tool_version: &'a str,
+    options: &'a [String],
+    reason: &'a str,
 }
 
 #[derive(Serialize)]
@@ -189,6 +211,26 @@ pub fn json(outcome: &CheckOutcome) -> String {
         change_percent: checked.percent(),
         moved: checked.moved,
         causes: checked.causes.iter().map(ToString::to_string).collect(),
+        mean_ps: checked.means.map(|[before, after]| {
+            let keyed = |times: CategoryTimes| {
+                let keyed = TimeCategory::ALL.iter().zip(TimeCategory::KEYS);
+                keyed
+                    .map(|((part, _), key)| (key, times[*part as usize].0))
+                    .collect()
+            };
+            MeanRow {
+                before: keyed(before),
+                after: keyed(after),
+            }
+        }),
+        baselines: (checked.baselines.iter())
+            .map(|record| BaselineRow {
+                makespan_ps: record.makespan_ps,
+                tool_version: &record.tool_version,
+                options: &record.arguments,
+                reason: &record.reason,
+            })
+            .collect(),
         measured: checked.measured.map(|measured| MeasuredRow {
             steps: measured.steps,
             median_ps: measured.median_ps,

@@ -50,6 +50,28 @@ impl ParallelismPlan {
         self.data.saturating_mul(self.context)
     }
 
+    /// Tensor-parallel degree of experts.
+    pub fn tensor_of_experts(&self) -> u32 {
+        self.expert_tensor.unwrap_or(self.tensor).max(1)
+    }
+
+    /// Returns true if members of a tensor group have different experts, or copies of different tokens for the same ones.
+    pub fn shares_out_experts(&self) -> bool {
+        self.tensor_of_experts() != self.tensor
+    }
+
+    /// Ranks of a stage with the same shard of experts, of the same or of different ones.
+    pub fn expert_ranks(&self) -> u32 {
+        self.replicas()
+            .saturating_mul(self.tensor / self.tensor_of_experts())
+    }
+
+    /// Ranks of a stage that have the same shard of the same experts.
+    pub fn expert_replicas(&self) -> u32 {
+        // Degrees of 0 are refused, but files are read before that.
+        self.expert_ranks() / self.expert.max(1)
+    }
+
     /// Tensor-parallel degree of `stage`.
     pub fn tensor_of(&self, stage: u32) -> u32 {
         let own = self.stage_tensor.get(stage as usize);

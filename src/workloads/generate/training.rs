@@ -185,6 +185,7 @@ impl TrainingGenerator {
             tensor: plan.tensor.into(),
             sequence: plan.sequence_parallel && plan.tensor > 1,
             expert: plan.expert.into(),
+            experts_apart: plan.expert > 1 || plan.shares_out_experts(),
             context: (plan.context > 1).then_some(plan.context_exchange),
             recompute,
             without: plan.without,
@@ -262,7 +263,8 @@ impl TrainingGenerator {
     }
 
     fn communicates(&self) -> bool {
-        self.plan.replicas() > 1 && !self.plan.without.has(AblationEffect::DataCommunication)
+        let copies = self.plan.replicas().max(self.plan.expert_replicas());
+        copies > 1 && !self.plan.without.has(AblationEffect::DataCommunication)
     }
 
     fn gathers_parameters(&self) -> bool {

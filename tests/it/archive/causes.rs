@@ -141,3 +141,78 @@ fn groups_are_named_by_their_members() {
     assert!(times[0].contains("(0, 2, 4, 6) +"), "{found:?}");
     assert!(of(&found, "machine:").is_empty(), "{found:?}");
 }
+
+/// The page of a check: both breakdowns, the causes and the baselines before, with the numbers of the JSON.
+#[test]
+fn a_page_shows_what_moved_beside_its_baselines() {
+    let corpus = with_baseline(&step("512"));
+    // A second workload, whose prediction stays.
+    corpus.ok(&[
+        "generate",
+        "p2p",
+        "ring",
+        "--size",
+        "1MiB",
+        "--ranks",
+        "8",
+        "-o",
+        "@ring/job",
+    ]);
+    let add = ["archive", "add", "@a.etz", "@ring/job", "--name", "still"];
+    corpus.ok(&[&add[..], &["--with", "@m.toml"]].concat());
+    let baseline = ["archive", "baseline", "@a.etz", "-m", "m.toml", "--reason"];
+    corpus.ok(&[
+        &baseline[..],
+        &["a <second> one", "--", "--compute", "roofline"],
+    ]
+    .concat());
+    replace(&corpus, &step("2048"), &["--replace"]);
+    let (code, found) = check(&corpus, &["--html", "@check.html"]);
+    assert_eq!(code, 3);
+    let page = std::fs::read_to_string(corpus.at("check.html")).unwrap();
+    // Before and after, six categories of each, and two baselines.
+    assert_eq!(crate::page::check_numbers(&page, &found), 2 + 2 * 6 + 2);
+    for part in [
+        "http:", "https:", "<script", "<link", "<img", "src=", "<second>",
+    ] {
+        assert!(!page.contains(part), "{part}");
+    }
+    let at = |name: &str| {
+        let all = found["predictions"].as_array().unwrap();
+        all.iter().find(|one| one["workload"] == name).unwrap()
+    };
+    let (moved, still) = (at("w"), at("still"));
+    assert_eq!(
+        (&moved["moved"], &still["moved"]),
+        (&true.into(), &false.into())
+    );
+    assert!(still.get("mean_ps").is_none());
+    // The parts of an NPU's time are its makespan, at the baseline and now.
+    for (side, whole) in [("before", "before_ps"), ("after", "after_ps")] {
+        let parts = moved["mean_ps"][side].as_object().unwrap();
+        let sum: u64 = parts.values().map(|part| part.as_u64().unwrap()).sum();
+        assert_eq!(sum, moved[whole].as_u64().unwrap(), "{side}");
+    }
+    let reasons: Vec<&str> = moved["baselines"]
+        .as_array()
+        .unwrap()
+        .iter()
+        .map(|one| one["reason"].as_str().unwrap())
+        .collect();
+    assert_eq!(reasons, ["first", "a <second> one"]);
+    for part in [
+        "w on m.toml: +",
+        "workload: its files are others than at the baseline",
+        "/attention +",
+        "2 baselines",
+        "a &lt;second&gt; one",
+        "--compute roofline",
+        "nothing",
+    ] {
+        assert!(page.contains(part), "{part}");
+    }
+    assert!(
+        !page.contains("still on"),
+        "a prediction that stays is not shown"
+    );
+}

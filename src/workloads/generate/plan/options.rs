@@ -239,17 +239,33 @@ plan_options! {
         ]
     };
     pipeline: u32 = 1, "Pipeline-parallel degree" { value: "N", alias: Some("pp"), default: "1" };
-    /// A divisor of `data` x `context`: replicas next to one another share the experts of a layer.
+    /// A divisor of `data` x `context` x `tensor` / `expert_tensor`: neighbouring ranks share the experts of a layer.
     expert: u32 = 1, "Expert-parallel degree" {
         value: "N", alias: Some("ep"), default: "1", refusals: &[
-            (|p| p.expert > 1 && !p.replicas().is_multiple_of(p.expert), |p| p.expert.to_string(),
-                "a divisor of data x context: replicas share experts"),
+            (|p| p.expert > 1 && !p.expert_ranks().is_multiple_of(p.expert), |p| p.expert.to_string(),
+                "a divisor of data x context x tensor / expert_tensor, the blocks of ranks that have whole experts; expert_tensor \
+                 is tensor by default"),
             (|p| p.expert > 1 && p.zero == ZeroStage::Parameters, |p| p.expert.to_string(),
                 "1 with zero = 3, which gathers all parameters of a layer among the same replicas"),
             (|p| p.expert > 1 && !p.operators.is_empty(), |p| p.expert.to_string(),
                 "1 where operators have degrees of their own"),
         ]
     };
+    /// So many neighbours of a tensor group cut each expert; where it is absent, all of them do, as in Megatron-LM. The others have
+    /// other experts, or copies of other tokens.
+    expert_tensor: Option<u32> = None,
+    "Tensor-parallel degree of experts; {tensor} by default" {
+        value: "N", alias: Some("etp"), is_rare: true, refusals: &[
+            (|p| p.expert_tensor.is_some_and(|n| n == 0 || !p.tensor.is_multiple_of(n)),
+                |p| p.expert_tensor.unwrap_or(0).to_string(), "a divisor of tensor"),
+            (|p| p.shares_out_experts() && !p.sequence_parallel, |p| p.tensor_of_experts().to_string(),
+                "tensor, or sequence_parallel beside, so that members of a tensor group have different tokens"),
+            (|p| p.shares_out_experts() && p.zero == ZeroStage::Parameters, |p| p.tensor_of_experts().to_string(),
+                "tensor with zero = 3, which gathers all parameters of a layer among the same replicas"),
+            (|p| p.shares_out_experts() && !p.operators.is_empty(), |p| p.tensor_of_experts().to_string(),
+                "tensor where operators have degrees of their own"),
+        ]
+    } as u32 => |draft, degree| draft.plan.expert_tensor = Some(degree);
     /// Replicas next to one another share the tokens of their sequences.
     context: u32 = 1, "Context-parallel degree" {
         value: "N", alias: Some("cp"), default: "1", refusals: &[

@@ -27,9 +27,9 @@ pub enum ParallelGroupKind {
     Embedding,
     /// All of a replica.
     Model,
-    /// Neighbouring replicas that have the experts of a layer between them, the same part of the same stage.
+    /// Neighbours that have the experts of a layer between them, the same shard of each on the same stage.
     Expert,
-    /// Those that have the same experts, the same part of the same stage.
+    /// Those that have the same shard of the same experts on the same stage.
     ExpertData,
     /// Neighbouring replicas that have the tokens of a sequence between them, the same part of the same stage.
     Context,
@@ -69,8 +69,9 @@ impl ParallelGroupKind {
 #[derive(Clone, Debug)]
 pub struct RankPlacement {
     degrees: [u32; 3],
-    /// Replicas that have the experts of a layer between them.
+    /// Ranks that have the experts of a layer between them, and members of a tensor group that cut each, if not all of them do.
     expert: u32,
+    expert_tensor: Option<u32>,
     /// Replicas that have the tokens of a sequence between them.
     context: u32,
     /// Members of a tensor group in the stages before each, and, last, in all; empty where all have as many.
@@ -104,6 +105,9 @@ impl RankPlacement {
         Self {
             degrees,
             expert: plan.expert,
+            expert_tensor: plan
+                .shares_out_experts()
+                .then_some(plan.tensor_of_experts()),
             context: plan.context,
             members_before,
             order: plan.order,
@@ -115,7 +119,7 @@ impl RankPlacement {
                 false,
                 false,
                 plan.expert > 1,
-                plan.expert > 1 && plan.replicas() > plan.expert,
+                (plan.expert > 1 || plan.shares_out_experts()) && plan.expert_replicas() > 1,
                 plan.context > 1,
             ],
             partitions: Vec::new(),
@@ -142,6 +146,18 @@ impl RankPlacement {
         let operators =
             (0..self.partitions.len()).map(|number| ParallelGroupKind::Operator(number as u16));
         ParallelGroupKind::COMMON.into_iter().chain(operators)
+    }
+
+    /// Name of `family` for people. The members of a tensor group that cut an expert are a partition of it.
+    pub fn word(&self, family: ParallelGroupKind) -> &'static str {
+        match family {
+            ParallelGroupKind::Operator(number)
+                if self.expert_tensor == Some(self.partition(number).size()) =>
+            {
+                "expert-tensor"
+            }
+            _ => family.word(),
+        }
     }
 
     fn partition(&self, number: u16) -> &MemberPartition {
@@ -223,7 +239,9 @@ impl RankPlacement {
             ParallelGroupKind::Embedding => pipeline.min(2),
             ParallelGroupKind::Model => self.members_until(pipeline),
             ParallelGroupKind::Expert => self.expert,
-            ParallelGroupKind::ExpertData => data / self.expert,
+            ParallelGroupKind::ExpertData => {
+                data * (tensor / self.expert_tensor.unwrap_or(tensor)) / self.expert
+            }
             ParallelGroupKind::Context => self.context,
             ParallelGroupKind::Operator(number) => self.partition(number).size(),
         }
@@ -234,6 +252,39 @@ impl RankPlacement {
         match family {
             ParallelGroupKind::Tensor => self.tensor_of(place.stage),
             _ => self.members(family),
+        }
+    }
+
+    /// Shards of an expert among members of a tensor group of `stage`.
+    fn expert_shards(&self, stage: u32) -> u32 {
+        self.expert_tensor.unwrap_or_else(|| self.tensor_of(stage))
+    }
+
+    /// Shards of an expert in the stages before `stage`.
+    fn expert_shards_until(&self, stage: u32) -> u32 {
+        match self.expert_tensor {
+            Some(shards) => shards * stage,
+            None => self.members_until(stage),
+        }
+    }
+
+    /// Place among the ranks of a stage that have experts: the shard of each, the experts, and which of those that have the same.
+    /// Ranks are counted by replicas and, within each, by members of the tensor group, as Megatron-LM does.
+    fn expert_place(&self, place: RankCoordinates) -> [u32; 3] {
+        let shards = self.expert_shards(place.stage);
+        let rank = place.data * self.tensor_of(place.stage) + place.tensor;
+        let blocks = rank / shards;
+        [rank % shards, blocks % self.expert, blocks / self.expert]
+    }
+
+    /// The coordinates of such a place.
+    fn place_of_expert(&self, stage: u32, [shard, expert, replica]: [u32; 3]) -> RankCoordinates {
+        let tensor = self.tensor_of(stage);
+        let rank = (replica * self.expert + expert) * self.expert_shards(stage) + shard;
+        RankCoordinates {
+            tensor: rank % tensor,
+            data: rank / tensor,
+            stage,
         }
     }
 
@@ -259,8 +310,8 @@ impl RankPlacement {
             ParallelGroupKind::Data => self.members_until(pipeline),
             ParallelGroupKind::Embedding => self.tensor_of(0) * data,
             ParallelGroupKind::Model => data,
-            ParallelGroupKind::Expert => self.members_until(pipeline) * (data / self.expert),
-            ParallelGroupKind::ExpertData => self.members_until(pipeline) * self.expert,
+            ParallelGroupKind::Expert => self.members_until(pipeline) * data / self.expert,
+            ParallelGroupKind::ExpertData => self.expert_shards_until(pipeline) * self.expert,
             ParallelGroupKind::Context => self.members_until(pipeline) * (data / self.context),
             ParallelGroupKind::Operator(number) => data * pipeline * self.partition(number).count(),
         }
@@ -278,11 +329,15 @@ impl RankPlacement {
             ParallelGroupKind::Data => self.members_until(place.stage) + place.tensor,
             ParallelGroupKind::Embedding => place.data * self.tensor_of(0) + place.tensor,
             ParallelGroupKind::Model => place.data,
-            ParallelGroupKind::Expert => block(self.expert),
+            ParallelGroupKind::Expert => {
+                let [shard, _, replica] = self.expert_place(place);
+                let replicas = self.members(ParallelGroupKind::ExpertData);
+                (self.expert_shards_until(place.stage) + shard) * replicas + replica
+            }
             ParallelGroupKind::Context => block(self.context),
             ParallelGroupKind::ExpertData => {
-                let before = self.members_until(place.stage) + place.tensor;
-                before * self.expert + place.data % self.expert
+                let [shard, expert, _] = self.expert_place(place);
+                (self.expert_shards_until(place.stage) + shard) * self.expert + expert
             }
             ParallelGroupKind::Operator(number) => {
                 let partition = self.partition(number);
@@ -360,12 +415,21 @@ impl RankPlacement {
                     })
                 })
                 .collect(),
-            ParallelGroupKind::Expert => block(self.expert),
+            ParallelGroupKind::Expert => {
+                let [shard, _, replica] = self.expert_place(place);
+                let members = 0..self.expert;
+                members
+                    .map(|expert| at(self.place_of_expert(place.stage, [shard, expert, replica])))
+                    .collect()
+            }
             ParallelGroupKind::Context => block(self.context),
-            ParallelGroupKind::ExpertData => (0..data / self.expert)
-                .map(|block| block * self.expert + place.data % self.expert)
-                .map(|data| at(RankCoordinates { data, ..place }))
-                .collect(),
+            ParallelGroupKind::ExpertData => {
+                let [shard, expert, _] = self.expert_place(place);
+                let members = 0..self.members(family);
+                members
+                    .map(|replica| at(self.place_of_expert(place.stage, [shard, expert, replica])))
+                    .collect()
+            }
             ParallelGroupKind::Operator(number) => {
                 let partition = self.partition(number);
                 let members = partition.members_of(partition.group_of(place.tensor));

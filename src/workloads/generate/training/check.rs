@@ -340,7 +340,7 @@ fn stages(plan: &ParallelismPlan, count: usize, parts: u64) -> Result<(), Genera
 
 fn tensor(model: &Model, plan: &ParallelismPlan) -> Result<(), GenerateError> {
     for members in plan.stage_tensor.iter().filter(|own| **own > 1) {
-        divide(model, (*members).into())?;
+        divide(model, [(*members).into(); 2])?;
     }
     let [first, last] = [0, plan.pipeline - 1].map(|stage| plan.tensor_of(stage));
     let mut operators = model.runs().flat_map(|run| &run[0].operators);
@@ -367,13 +367,21 @@ fn tensor(model: &Model, plan: &ParallelismPlan) -> Result<(), GenerateError> {
         );
         return Err(refused("sequence_parallel", "true", expected));
     }
-    divide(model, members)
+    divide(model, [members, plan.tensor_of_experts().into()])
 }
 
-/// Checks that every operator can be sharded among `members` as the model says.
-fn divide(model: &Model, members: u64) -> Result<(), GenerateError> {
+/// Checks that every operator can be sharded among `members` as the model says, those of experts and what stands between them
+/// among `expert_members`.
+fn divide(model: &Model, [members, expert_members]: [u64; 2]) -> Result<(), GenerateError> {
+    let mut own = members;
     for operator in model.runs().flat_map(|run| &run[0].operators) {
-        tensor_cut::divides(operator, operator.cut, members)?;
+        let spec = operator.work.spec();
+        if spec.expert_weights() > 0 {
+            own = expert_members;
+        } else if spec.sums() || spec.exchange.is_some() {
+            own = members;
+        }
+        tensor_cut::divides(operator, operator.cut, own)?;
     }
     Ok(())
 }

@@ -95,6 +95,8 @@ struct DataflowCursor {
 pub(super) struct DataflowTracer<'p> {
     pub operators: &'p [OperatorDegrees],
     pub members: u32,
+    /// Members that cut each expert, if not all do.
+    pub expert_members: Option<u32>,
     pub samples: u64,
     pub sequence: bool,
     /// True if the model states no cut and the plan no degrees, so that Megatron's cut is derived.
@@ -107,6 +109,9 @@ impl<'p> DataflowTracer<'p> {
             derives: is_derived(model, plan),
             operators: &plan.operators,
             members: plan.tensor,
+            expert_members: plan
+                .shares_out_experts()
+                .then_some(plan.tensor_of_experts()),
             samples: context.sizes.samples,
             sequence: context.sequence,
         }
@@ -290,15 +295,21 @@ impl<'p> DataflowTracer<'p> {
             true => self.derived(spec, before),
             false => operator.cut,
         };
+        // Neighbours cut an expert; the others have other copies of tokens.
+        let own = self.expert_members.filter(|_| spec.expert_weights() > 0);
+        let within = own.map_or(all, |members| {
+            cutting.rows = MeshAxis::new(self.members / members, members);
+            MeshAxis::new(members, 1)
+        });
         match cut {
             TensorSplit::ColumnParallel => {
-                tensor_cut::divides(operator, cut, self.members.into())?;
-                cutting.outputs = all;
+                tensor_cut::divides(operator, cut, within.parts.into())?;
+                cutting.outputs = within;
                 return Ok((cutting, None));
             }
             TensorSplit::RowParallel => {
-                tensor_cut::divides(operator, cut, self.members.into())?;
-                cutting.inputs = all;
+                tensor_cut::divides(operator, cut, within.parts.into())?;
+                cutting.inputs = within;
                 return Ok((cutting, None));
             }
             TensorSplit::Replicated | TensorSplit::InsideRegion => {}

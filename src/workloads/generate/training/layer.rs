@@ -18,6 +18,8 @@ pub(super) struct LoweringContext {
     pub sequence: bool,
     /// Ranks that have the experts of a layer between them.
     pub expert: u64,
+    /// True if gradients of experts are summed among other ranks than those of other weights.
+    pub experts_apart: bool,
     /// Exchange between ranks that have different tokens of a sequence, if there are any.
     pub context: Option<ContextExchange>,
     pub recompute: RecomputePolicy,

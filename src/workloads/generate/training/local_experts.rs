@@ -1,5 +1,11 @@
 //! Experts of a rank under expert parallelism: of the `x` experts of a layer `x / e`, for a degree of `e`.
 //!
+//! The ranks of a stage are `tensor x context x data` for attention and `expert_tensor x expert x replicas` for experts, as in
+//! Megatron-LM's `--expert-tensor-parallel-size`: each expert is cut among `expert_tensor` neighbours of a tensor group, `expert`
+//! blocks of them have the experts of a layer between them, and the `replicas` that have the same shard of the same experts sum
+//! its gradients. With sequence parallelism each member of a tensor group sends the copies of its own tokens; members that cut an
+//! expert gather theirs.
+//!
 //! Routing is even: of `t` tokens with `c` copies each a rank sends `t c`, receives as many, and runs them through its own
 //! experts. So rows stay as they are and weights are divided.
 
@@ -33,11 +39,23 @@ pub(super) fn check(model: &Model, plan: &ParallelismPlan) -> Result<(), Generat
             let expected = format!("1 for {}, which has no experts", model.name);
             return Err(refused("expert", plan.expert, expected));
         }
+        if let Some(degree) = plan.expert_tensor {
+            let expected = format!("none for {}, which has no experts", model.name);
+            return Err(refused("expert_tensor", degree, expected));
+        }
         return Ok(());
     }
     if plan.recompute == RecomputePolicy::Operators {
         let expected = "none, selective or full for a model with experts";
         return Err(refused("recompute", plan.recompute, expected));
+    }
+    let tokens = model.sequence / u64::from(plan.context.max(1));
+    if plan.shares_out_experts() && !tokens.is_multiple_of(plan.tensor.into()) {
+        let expected = format!(
+            "tensor: the {tokens} tokens of a rank's sequences are no multiple of tensor = {}",
+            plan.tensor
+        );
+        return Err(refused("expert_tensor", plan.tensor_of_experts(), expected));
     }
     match own.find(|(_, experts)| !experts.is_multiple_of(plan.expert.into())) {
         Some((operator, experts)) => {

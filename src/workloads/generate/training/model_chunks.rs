@@ -60,8 +60,11 @@ impl ModelChunks {
             };
             let common = of_experts(false);
             let common = common.map(|(layer, own, found)| (layer, weights[layer] - own, found));
-            let mut filled = filling.buckets(ParallelGroupKind::Data, common);
-            if plan.replicas() > plan.expert {
+            let mut filled = Vec::new();
+            if plan.replicas() > 1 {
+                filled = filling.buckets(ParallelGroupKind::Data, common);
+            }
+            if plan.expert_replicas() > 1 {
                 // A layer without experts does not put off the last of their buckets.
                 let own = of_experts(true).filter(|(_, weights, _)| *weights > 0);
                 filled.extend(filling.buckets(ParallelGroupKind::ExpertData, own));

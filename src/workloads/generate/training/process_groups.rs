@@ -11,7 +11,7 @@ impl TrainingGenerator {
     fn used(&self) -> impl Iterator<Item = (ParallelGroupKind, &'static str)> {
         let used = |family: &ParallelGroupKind| self.placement.is_used(*family);
         let families = self.placement.families().filter(used);
-        families.map(|family| (family, family.word()))
+        families.map(|family| (family, self.placement.word(family)))
     }
 
     /// The groups of each family that is used.

@@ -29,7 +29,7 @@ impl TrainingGenerator {
     fn states(&self, stage: u32) -> [(ParameterState, u64); 2] {
         let experts = self.stage_experts(stage);
         let common = self.stage_parameters(stage) - experts;
-        let replicas = self.plan.replicas() / self.plan.expert;
+        let replicas = self.plan.expert_replicas();
         let state = self.state();
         let of_experts = ParameterState { replicas, ..state };
         [(state, common), (of_experts, experts)]
@@ -109,11 +109,14 @@ impl TrainingGenerator {
 
     /// Bytes of the gradients that a rank finds of a layer, and that replicas sum.
     pub(super) fn gradient_bytes(&self, layer: usize) -> u64 {
-        let alone = match self.plan.replicas() == self.plan.expert {
-            true => self.lowered(layer).expert_parameters,
-            false => 0,
-        };
-        (self.parts.weights(layer) - alone) * self.sizes.gradient
+        let experts = self.lowered(layer).expert_parameters;
+        let common = self.parts.weights(layer) - experts;
+        let parts = [
+            (common, self.plan.replicas()),
+            (experts, self.plan.expert_replicas()),
+        ];
+        let summed = parts.into_iter().filter(|(_, ranks)| *ranks > 1);
+        summed.map(|(weights, _)| weights).sum::<u64>() * self.sizes.gradient
     }
 
     /// Bytes that a step of a rank's optimizer moves.

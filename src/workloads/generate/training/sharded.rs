@@ -221,7 +221,7 @@ impl ShardedLowering {
             let mut kernels = sizes.kernels(work.clone())?;
             let weights = work.parameters();
             parameters = parameters.saturating_add(weights);
-            let of_experts = self.context.expert > 1 && spec.expert_weights() > 0;
+            let of_experts = self.context.experts_apart && spec.expert_weights() > 0;
             if of_experts {
                 expert_parameters = expert_parameters.saturating_add(weights);
             }
@@ -244,7 +244,8 @@ impl ShardedLowering {
             };
             let digits = [cutting.samples, cutting.rows, outputs];
             let apart = MemberPartition::over(&digits, self.members());
-            if gradient > 0 && apart.size() > 1 {
+            // Gradients of experts are summed with those of other replicas.
+            if gradient > 0 && apart.size() > 1 && !of_experts {
                 let sum = partial.entry(self.family(&apart)).or_default();
                 *sum = sum.saturating_add(gradient);
             }

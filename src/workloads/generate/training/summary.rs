@@ -1,6 +1,6 @@
 //! Totals of a plan, found without a replay.
 
-use super::{TrainingGenerator, TrainingPattern};
+use super::{GRADIENT_LANE, PARAMETER_LANE, TrainingGenerator, TrainingPattern};
 use crate::generate::plan::{ParallelGroupKind, RankCoordinates, streams};
 use crate::generate::{GenerateError, TraceEmitter, TraceGenerator};
 use chakram_trace::format::scan::NodeView;
@@ -120,6 +120,7 @@ impl RankTally<'_> {
         group: GroupName<'_>,
         kind: CollectiveKind,
         phase: Option<TrainingPhase>,
+        lane: Option<i64>,
     ) -> Option<ParallelGroupKind> {
         let placement = &self.plan.placement;
         let named = |family| placement.name(family, self.place) == group;
@@ -130,7 +131,15 @@ impl RankTally<'_> {
                 [ParallelGroupKind::Expert, ParallelGroupKind::Tensor]
             }
             Some(TrainingPhase::Synchronize) => {
-                [ParallelGroupKind::Data, ParallelGroupKind::Tensor]
+                let own = match lane {
+                    Some(GRADIENT_LANE | PARAMETER_LANE)
+                        if placement.is_used(ParallelGroupKind::ExpertData) =>
+                    {
+                        ParallelGroupKind::ExpertData
+                    }
+                    _ => ParallelGroupKind::Tensor,
+                };
+                [ParallelGroupKind::Data, own]
             }
             _ if self.plan.plan.context > 1 => {
                 [ParallelGroupKind::Context, ParallelGroupKind::Tensor]
@@ -151,13 +160,13 @@ impl Sink for RankTally<'_> {
             Op::Collective {
                 kind, bytes, group, ..
             } => {
-                let family = self.family(group, kind, phase);
+                let family = self.family(group, kind, phase, node.lane);
                 let members = match (group, family) {
                     (GroupName::World, _) | (_, None) => self.plan.placement.ranks(),
                     (_, Some(family)) => self.plan.placement.members_at(family, self.place),
                 };
                 let bytes = kind.buffer(bytes, members).unwrap_or(bytes);
-                let word = family.map_or("all ranks", ParallelGroupKind::word);
+                let word = family.map_or("all ranks", |one| self.plan.placement.word(one));
                 (kind.to_string(), word, bytes)
             }
             Op::Message {

@@ -4,12 +4,12 @@ use super::super::super::WorkloadPattern;
 use super::super::super::testing::{EmittedNode, every_rank};
 use super::super::*;
 use super::why_not;
-use crate::generate::plan::ElementwiseKernels;
+use crate::generate::plan::{ElementwiseKernels, ParallelAxis};
 use crate::model::{
     ActivationFunction, ExpertRouting, OperatorKind, OutputHead, PositionEncoding,
     TransformerBlock, TransformerModel,
 };
-use chakram_trace::format::TensorClass;
+use chakram_trace::format::{TensorClass, TrainingPhase};
 
 /// Tokens, hidden size, experts, copies of a token, columns of an expert.
 const T: u64 = 12;
@@ -224,6 +224,200 @@ fn neighbouring_replicas_have_experts_between_them() {
     plan.expert = 4;
     let groups = summary(&plan).groups;
     assert!(groups.iter().all(|one| one.family != "expert-data"));
+}
+
+/// `tensor` members in each of `data` replicas; of their experts each has `shards`, and `expert` blocks of them have all.
+fn spread(tensor: u32, data: u32, expert: u32, shards: u32) -> ParallelismPlan {
+    let mut plan = ParallelismPlan::new();
+    (plan.tensor, plan.data, plan.batch) = (tensor, data, data.into());
+    (plan.expert, plan.expert_tensor) = (expert, Some(shards));
+    plan.sequence_parallel = true;
+    plan
+}
+
+#[test]
+fn members_of_tensor_groups_have_experts_between_them() {
+    let of = |plan: &ParallelismPlan, family: &str| {
+        let groups = summary(plan).groups;
+        let found = groups.into_iter().find(|one| one.family == family);
+        found.map(|one| one.all).unwrap_or_default()
+    };
+    // Rank `2 replica + member`: four neighbours have whole experts, so ranks that are 4 apart have the same.
+    let plan = spread(2, 4, 4, 1);
+    assert_eq!(of(&plan, "expert"), [[0, 1, 2, 3], [4, 5, 6, 7]]);
+    assert_eq!(of(&plan, "expert-data"), [[0, 4], [1, 5], [2, 6], [3, 7]]);
+    assert_eq!(of(&plan, "data"), [[0, 2, 4, 6], [1, 3, 5, 7]]);
+    assert_eq!(of(&plan, "tensor"), [[0, 1], [2, 3], [4, 5], [6, 7]]);
+    assert!(of(&plan, "expert-tensor").is_empty());
+    // Two of four members cut an expert: rank `4 replica + member` has shard `rank % 2` of the experts of block `rank / 2`, of
+    // which two neighbours have all.
+    let plan = spread(4, 2, 2, 2);
+    assert_eq!(of(&plan, "expert"), [[0, 2], [1, 3], [4, 6], [5, 7]]);
+    assert_eq!(of(&plan, "expert-data"), [[0, 4], [1, 5], [2, 6], [3, 7]]);
+    let pairs = [[0, 1], [2, 3], [4, 5], [6, 7]];
+    assert_eq!(of(&plan, "expert-tensor"), pairs);
+    // World = expert_tensor x expert x expert-data x pipeline, whatever the order of ranks; the second stage has its own groups.
+    let mut plan = spread(4, 2, 4, 1);
+    (plan.pipeline, plan.order) = (
+        2,
+        [
+            ParallelAxis::Pipeline,
+            ParallelAxis::Tensor,
+            ParallelAxis::Data,
+        ],
+    );
+    // Rank `8 replica + 2 member + stage`.
+    let groups = [[0, 2, 4, 6], [1, 3, 5, 7], [8, 10, 12, 14], [9, 11, 13, 15]];
+    assert_eq!(of(&plan, "expert"), groups);
+    let pairs: Vec<[u32; 2]> = (0..8).map(|rank| [rank, rank + 8]).collect();
+    assert_eq!(of(&plan, "expert-data"), pairs);
+    // The degree of the other weights is the default.
+    let mut usual = shared();
+    usual.tensor = 2;
+    let mut same = usual.clone();
+    same.expert_tensor = Some(2);
+    assert_eq!(summary(&usual), summary(&same));
+}
+
+#[test]
+fn members_send_copies_of_their_own_tokens_to_whole_experts() {
+    // Each of two members has 6 tokens, so 12 copies, and one whole expert of the four.
+    let nodes = &ranks(spread(2, 2, 4, 1))[1];
+    let data = |name: &str| super::data(nodes, &format!("mb0/layer1/{name}"));
+    let (copies, up) = (C * T / 2, 2 * F);
+    for (name, expected) in [
+        (
+            "fwd/experts.up",
+            [2 * copies * H * up, 2 * (copies * H + H * up + copies * up)],
+        ),
+        (
+            "fwd/experts.down",
+            [2 * copies * F * H, 2 * (copies * F + F * H + copies * H)],
+        ),
+        ("fwd/experts.combine", [0, 2 * (copies * H + T / 2 * H)]),
+    ] {
+        assert_eq!(
+            kernel(nodes, &format!("mb0/layer1/{name}")),
+            expected,
+            "{name}"
+        );
+    }
+    for (name, after) in [
+        ("fwd/experts.up", "fwd/experts.dispatch.all-to-all"),
+        ("fwd/experts.combine.all-to-all", "fwd/experts.down"),
+        ("bwd/experts.down.dgrad", "bwd/experts.combine.all-to-all"),
+    ] {
+        assert_eq!(data(name), [format!("mb0/layer1/{after}")], "{name}");
+    }
+    let exchanges = nodes.iter().filter(|node| node.op.contains("AllToAll"));
+    let exchanges: Vec<_> = exchanges.collect();
+    // Two layers, twice forwards and twice backwards, 2 B each number, among all four ranks.
+    assert_eq!(exchanges.len(), 2 * 4);
+    for node in exchanges {
+        assert!(
+            node.op.contains(&format!("bytes: {},", copies * H * 2)),
+            "{}",
+            node.op
+        );
+        assert!(node.op.contains("group: World"), "{}", node.op);
+    }
+    // FLOPs of all ranks are the model's, whoever has which expert.
+    let mut cut = spread(2, 2, 2, 2);
+    assert_eq!(summary(&cut).flops, summary(&spread(2, 2, 4, 1)).flops);
+    cut.expert_tensor = None;
+    assert_eq!(summary(&cut).flops, summary(&spread(2, 2, 1, 1)).flops);
+}
+
+#[test]
+fn members_that_cut_an_expert_gather_their_copies() {
+    // Each of four members has 3 tokens and 6 copies; a pair multiplies its 12 with halves of two of the four experts.
+    let nodes = &ranks(spread(4, 1, 2, 2))[0];
+    let data = |name: &str| super::data(nodes, &format!("mb0/layer1/{name}"));
+    let (copies, up) = (C * T / 2, F);
+    assert_eq!(
+        kernel(nodes, "mb0/layer1/fwd/experts.up"),
+        [
+            2 * copies * H * up,
+            2 * (copies * H + 2 * H * up + copies * up)
+        ]
+    );
+    for (name, after) in [
+        (
+            "fwd/experts.up.all-gather",
+            "fwd/experts.dispatch.all-to-all",
+        ),
+        ("fwd/experts.up", "fwd/experts.up.all-gather"),
+        (
+            "fwd/experts.combine.all-to-all",
+            "fwd/experts.down.reduce-scatter",
+        ),
+    ] {
+        assert_eq!(data(name), [format!("mb0/layer1/{after}")], "{name}");
+    }
+    let gather = nodes
+        .iter()
+        .find(|node| node.name == "mb0/layer1/fwd/experts.up.all-gather");
+    let gather = &gather.unwrap().op;
+    assert!(
+        gather.contains(&format!("bytes: {},", copies / 2 * H * 2)),
+        "{gather}"
+    );
+}
+
+#[test]
+fn whole_experts_are_kept_stepped_and_summed_by_ranks_that_have_the_same() {
+    // A member has halves of attention, embedding and logits, and all of norms and router.
+    let halves = H * 3 * H / 2 + H * H / 2;
+    let common = 40 * H + H + 2 * (halves + H * X + 2 * H);
+    // Four replicas of two members: eight ranks, of which four have all experts, so two have each.
+    let own = 2 * OF_EXPERTS / 4;
+    let mut plan = spread(2, 4, 4, 1);
+    for (zero, [by, of_experts]) in [(ZeroStage::None, [1, 1]), (ZeroStage::Optimizer, [4, 2])] {
+        plan.zero = zero;
+        let stage = &summary(&plan).stages[0];
+        assert_eq!(stage.parameters, common + own);
+        assert_eq!(
+            stage.memory[TensorClass::Weights as usize],
+            2 * (common + own)
+        );
+        let kept = 12 * common.div_ceil(by) + 12 * own / of_experts;
+        assert_eq!(
+            stage.memory[TensorClass::Optimizer as usize],
+            kept,
+            "{zero}"
+        );
+    }
+    plan.zero = ZeroStage::None;
+    let sums = |plan: &ParallelismPlan| -> Vec<(&'static str, u128)> {
+        let all = &summary(plan).stages[0].communication;
+        let sums = all
+            .iter()
+            .filter(|one| one.phase == Some(TrainingPhase::Synchronize));
+        sums.map(|one| (one.family, one.bytes)).collect()
+    };
+    let bytes = |weights: u64| u128::from(2 * weights);
+    // Members have gradients of their own tokens for norms and router, and none of their experts left to be summed.
+    let of_tokens = H + 2 * (H * X + 2 * H);
+    assert_eq!(
+        sums(&plan),
+        [
+            ("data", bytes(common)),
+            ("expert-data", bytes(own)),
+            ("tensor", bytes(of_tokens))
+        ]
+    );
+    // Where both members have all experts, they sum their gradients, though no replica has the same other weights.
+    let alone = spread(2, 1, 1, 1);
+    assert_eq!(
+        sums(&alone),
+        [
+            ("expert-data", bytes(2 * OF_EXPERTS)),
+            ("tensor", bytes(of_tokens))
+        ]
+    );
+    // Where each of both has half of the experts, nobody does.
+    let parted = spread(2, 1, 2, 1);
+    assert_eq!(sums(&parted), [("tensor", bytes(of_tokens))]);
 }
 
 #[test]
@@ -455,6 +649,35 @@ fn degrees_that_do_not_share_out_experts_are_refused() {
         "`expert` is 3; expected a divisor of data",
     );
     refused(|plan| plan.expert = 0, "`expert` is 0");
+    refused(
+        |plan| (plan.tensor, plan.expert, plan.sequence_parallel) = (2, 8, true),
+        "`expert` is 8; expected a divisor of data x context x tensor / expert_tensor",
+    );
+    let whole = |plan: &mut ParallelismPlan| {
+        (plan.tensor, plan.expert_tensor, plan.sequence_parallel) = (2, Some(1), true);
+    };
+    refused(
+        |plan| (plan.tensor, plan.expert_tensor) = (2, Some(1)),
+        "`expert_tensor` is 1; expected tensor, or sequence_parallel beside",
+    );
+    for (degree, why) in [(0, "is 0"), (3, "is 3; expected a divisor of tensor")] {
+        let mut plan = shared();
+        whole(&mut plan);
+        plan.expert_tensor = Some(degree);
+        let pattern = TrainingPattern {
+            model: model(),
+            plan,
+        };
+        let found = why_not(WorkloadPattern::Training(Box::new(pattern)));
+        assert!(found.contains(&format!("`expert_tensor` {why}")), "{found}");
+    }
+    refused(
+        |plan| {
+            (plan.tensor, plan.expert, plan.sequence_parallel) = (2, 1, true);
+            (plan.expert_tensor, plan.zero) = (Some(1), ZeroStage::Parameters);
+        },
+        "tensor with zero = 3",
+    );
     refused(
         |plan| (plan.data, plan.expert, plan.batch) = (8, 8, 8),
         "`expert` is 8; expected a divisor of the 4 experts of experts.up",

@@ -1,0 +1,150 @@
+//! The page of a check: one file that needs no network and no script. Each prediction that moved has its times beside those of its
+//! baseline, the causes, and the baselines before.
+//!
+//! Numbers that the JSON of the same check has carry its pointer, as on the page of a report.
+
+use super::verdict::measured_words;
+use super::{CheckOutcome, CheckedPrediction};
+use chakram_archive::BaselineRecord;
+use chakram_base::units::{Span, Time, counted, percent_change};
+use chakram_report::TimeCategory;
+use chakram_report::html::page::{number, page, section, table, text};
+use chakram_report::html::time_bars;
+
+/// Renders the page of a check of the archive called `name`.
+pub fn render(outcome: &CheckOutcome, name: &str) -> String {
+    let mut body = format!(
+        "<h1>{}</h1><p class=\"sub\">{}</p>",
+        text(name),
+        text(&outcome.summary())
+    );
+    let moved = (outcome.checked.iter().enumerate()).filter(|(_, checked)| checked.moved);
+    for (at, checked) in moved {
+        let heading = format!(
+            "{} on {}: {}",
+            checked.workload,
+            checked.machine,
+            percent_change(checked.percent())
+        );
+        body += &section(
+            &text(&heading),
+            &format!("moved-{at}"),
+            &moved_body(checked, at),
+        );
+    }
+    let measured: Vec<Vec<String>> = (outcome.checked.iter())
+        .filter_map(|checked| Some((checked, checked.measured.as_ref()?)))
+        .map(|(checked, verdict)| {
+            let name = format!("{} on {}", checked.workload, checked.machine);
+            vec![text(&name), text(&measured_words(verdict))]
+        })
+        .collect();
+    if !measured.is_empty() {
+        let rows = table(&["prediction", "beside measured steps"], &measured);
+        body += &section("Measured steps", "measured", &rows);
+    }
+    let failed: Vec<Vec<String>> = (outcome.failed.iter())
+        .map(|failed| {
+            let name = format!("{} on {}", failed.workload, failed.machine);
+            vec![text(&name), text(&failed.error)]
+        })
+        .collect();
+    if !failed.is_empty() {
+        let rows = table(&["prediction", "why it could not be made"], &failed);
+        body += &section("Failed", "failed", &rows);
+    }
+    let gaps: String = (outcome.gaps().iter())
+        .map(|line| format!("<li>{}</li>", text(line)))
+        .collect();
+    if !gaps.is_empty() {
+        body += &section("Not checked", "gaps", &format!("<ul>{gaps}</ul>"));
+    }
+    body += &format!("<footer>chakram {}</footer>", env!("CARGO_PKG_VERSION"));
+    page(name, &body)
+}
+
+/// A prediction that moved, which is the one at `at` of the check.
+fn moved_body(checked: &CheckedPrediction, at: usize) -> String {
+    let pointer = |field: &str| format!("/predictions/{at}/{field}");
+    let time = |field: &str, ps: u64| number(&pointer(field), ps, &Time(ps).to_string());
+    let mut body = format!(
+        "<p class=\"sub\">{} → {}</p>",
+        time("before_ps", checked.before_ps),
+        time("after_ps", checked.after_ps)
+    );
+    let causes: String = (checked.causes.iter())
+        .map(|cause| format!("<li>{}</li>", text(&cause.to_string())))
+        .collect();
+    if !causes.is_empty() {
+        body += &format!("<ul>{causes}</ul>");
+    }
+    if let Some(means) = checked.means {
+        let rows = [("baseline", means[0]), ("now", means[1])];
+        body += &time_bars("Time by category, before and now", &rows);
+        let cell = |side: &str, key: &str, span: Span| {
+            let path = pointer(&format!("mean_ps/{side}/{key}"));
+            number(&path, span.0, &span.to_string())
+        };
+        let rows = TimeCategory::ALL.iter().zip(TimeCategory::KEYS);
+        let rows = rows.map(|((part, name), key)| {
+            let [before, after] = means.map(|times| times[*part as usize]);
+            vec![
+                text(name),
+                cell("before", key, before),
+                cell("after", key, after),
+                text(&signed(before, after)),
+            ]
+        });
+        let rows: Vec<_> = rows.collect();
+        body += &table(&["mean of NPUs", "baseline", "now", "change"], &rows);
+    }
+    body + &baselines(checked, at)
+}
+
+/// The change of a time.
+fn signed(before: Span, after: Span) -> String {
+    let sign = if after < before { "-" } else { "+" };
+    format!("{sign}{}", Span(before.0.abs_diff(after.0)))
+}
+
+/// The baselines of a prediction, oldest first; the last is the one that it is held against.
+fn baselines(checked: &CheckedPrediction, at: usize) -> String {
+    let rows = checked.baselines.iter().enumerate().map(|(i, record)| {
+        let before = i.checked_sub(1).map(|before| &checked.baselines[before]);
+        let pointer = format!("/predictions/{at}/baselines/{i}/makespan_ps");
+        let makespan = Time(record.makespan_ps).to_string();
+        vec![
+            text(&record.reason),
+            number(&pointer, record.makespan_ps, &makespan),
+            text(&record.tool_version),
+            text(&record.arguments.join(" ")),
+            text(&before.map_or(String::new(), |before| changed(before, record))),
+        ]
+    });
+    let rows: Vec<_> = rows.collect();
+    let heads = [
+        &*counted(rows.len() as u64, "baseline"),
+        "makespan",
+        "chakram",
+        "options",
+        "changed since the one before",
+    ];
+    table(&heads, &rows)
+}
+
+/// What differs between two baselines of a workload on a machine.
+pub(super) fn changed(before: &BaselineRecord, after: &BaselineRecord) -> String {
+    let parts = [
+        (before.contents != after.contents, "traces or files"),
+        (before.machine_blake3 != after.machine_blake3, "machine"),
+        (before.tool_version != after.tool_version, "version"),
+        (before.arguments != after.arguments, "options"),
+    ];
+    let changed: Vec<_> = (parts.iter())
+        .filter_map(|(changed, what)| changed.then_some(*what))
+        .collect();
+    match changed.is_empty() {
+        true => "nothing".to_owned(),
+        false => changed.join(", "),
+    }
+}
