@@ -303,8 +303,8 @@ pub mod machine {
     pub use chakram_hardware::compute::{AttentionSizes, PeakRates, PowerThrottling};
     pub use chakram_hardware::machine::{
         Host, HostWait, Machine, MachineError, MachinePreset, MachineSource, NpuClass, PRESETS,
-        PriceCorrection, for_ranks, is_inline, is_preset, name_for_ranks, names_file, preset_text,
-        source,
+        PriceCorrection, for_ranks, is_inline, is_preset, lacks_rates, name_for_ranks, names_file,
+        preset_text, source,
     };
     pub use chakram_hardware::memory::{LocalMemory, MemoryAttachment, RemoteMemory};
     pub use chakram_hardware::network::SendCompletion;

@@ -30,11 +30,11 @@ pub fn machine(inputs: &AstraInputs, lanes: u32) -> Machine {
         name: "npu".to_owned(),
         peaks: Default::default(),
         curves: Default::default(),
-        memory: LocalMemory {
+        memory: Some(LocalMemory {
             bandwidth: Bandwidth::new(bandwidth).unwrap_or(one),
             latency: Span::ZERO,
             capacity: Bytes(u64::MAX),
-        },
+        }),
         lanes,
         host_lanes: 1,
         slowdown: 1.0,

@@ -55,9 +55,14 @@ fn parse_recorded_on(text: &str) -> Result<RecordedOn, String> {
             "it has {count} NPU classes; expected a machine of the one on which kernels were recorded"
         ));
     };
+    let memory = class.memory_bandwidth().ok_or_else(|| {
+        format!(
+            "it describes no NPU; expected a machine of the one on which kernels were recorded, such as h100:{text}"
+        )
+    })?;
     Ok(RecordedOn {
         machine: text.to_owned(),
-        class: RecordingClass::new(&class.peaks, class.memory.bandwidth),
+        class: RecordingClass::new(&class.peaks, memory),
     })
 }
 

@@ -10,7 +10,7 @@ use super::terminal;
 use chakram_base::ids::Npu;
 use chakram_base::units::Span;
 use chakram_engine::{CommTiming, CompiledReplay, OptionRefusal, ReplayError, ReplayOptions};
-use chakram_hardware::machine::{Machine, is_inline};
+use chakram_hardware::machine::{Machine, lacks_rates};
 use chakram_hardware::network::NetworkKind;
 use chakram_jobs::{self as job, CustomFiles, GivenSetting};
 use chakram_report::extrapolation::ShorterReplays;
@@ -273,7 +273,7 @@ impl RunArgs {
         if rates == (&None, &None) {
             return Ok(name.to_owned());
         }
-        if !is_inline(name) || name.contains(':') {
+        if !lacks_rates(name) {
             return Err(format!(
                 "--bandwidth and --latency are for a machine that is given as its dimensions, and {name} has its own\n  \
                  try: --machine 'Ring(4)_Switch(2)', or a copy of `chakram machine show {name}`"

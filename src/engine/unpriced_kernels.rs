@@ -1,5 +1,5 @@
-//! Kernels that have no price: arithmetic in a format for which an NPU class has no peak, and kernels of which the
-//! trace says nothing.
+//! Kernels that have no price: arithmetic in a format for which an NPU class has no peak, or FLOPs and bytes on NPUs that the
+//! machine does not describe, and kernels of which the trace says nothing.
 //!
 //! A kernel whose bytes are known and whose FLOPs are not is priced by its bytes, whatever its format, and a recorded
 //! kernel keeps its duration. Arithmetic without a price would take no time although it computes, so it is refused;
@@ -12,7 +12,7 @@ use super::matching;
 use chakram_base::ids::{NodeIndex, Rank};
 use chakram_base::setting::SettingKey;
 use chakram_hardware::compute::ComputeModel;
-use chakram_hardware::machine::Machine;
+use chakram_hardware::machine::{Machine, is_inline};
 use chakram_trace::format::Dtype;
 use chakram_trace::workload::Workload;
 use std::collections::BTreeMap;
@@ -91,7 +91,9 @@ impl UnpricedKernels {
         let recorded = if compute.computes() { 0 } else { basis.priced };
         let priced = basis.estimated + basis.by_curves + basis.fell_back;
         let others = priced + basis.unknown + computing;
-        if computing > 0 && recorded <= others {
+        let mut classes = self.formats.keys().map(|&(class, _)| class);
+        let unknown = classes.any(|class| machine.classes()[class].memory.is_none());
+        if computing > 0 && (recorded <= others || unknown) {
             return Err(self.without_peaks(workload, machine));
         }
         let all = basis.priced + others;
@@ -131,6 +133,14 @@ impl UnpricedKernels {
         let (&(class, dtype), kernels) = lowest.expect("there are some");
         let class = &machine.classes()[class];
         let first = describe(workload, kernels.rank, kernels.node);
+        if class.memory.is_none() {
+            let all: u64 = self.formats.values().map(|kernels| kernels.count).sum();
+            let found = format!(
+                "{first}: it has FLOPs or bytes and no recorded duration, as {all} kernels of the job"
+            );
+            let (found, hint) = without_npu(machine, &found);
+            return ReplayRefusal::new(found, hint);
+        }
         let has: Vec<_> = class.peaks.formats().map(|(d, _)| d.to_string()).collect();
         let has = if has.is_empty() {
             "has no peaks".to_owned()
@@ -164,6 +174,24 @@ impl UnpricedKernels {
             ),
         )
     }
+}
+
+/// What is missing, and what to try, where `found` needs a rate of an NPU that `machine` does not describe.
+pub(super) fn without_npu(machine: &Machine, found: &str) -> (String, String) {
+    let name = machine.name();
+    let example = match is_inline(name) {
+        true => format!("h100:{name}"),
+        false => "h100:Ring(8):50GB/s:500ns".to_owned(),
+    };
+    (
+        format!(
+            "{found}, and machine `{name}` describes no NPU: peak rates and memory are unknown"
+        ),
+        format!(
+            "the NPU of a preset in front of the dimensions, such as {example}; or a machine file with a table \
+             [npu.NAME]"
+        ),
+    )
 }
 
 /// Names a node of `rank` for people.

@@ -37,6 +37,7 @@ mod recursive_doubling;
 mod ring;
 mod routes;
 mod stage_assignment;
+mod stage_flow;
 mod tree;
 
 pub use algorithm::{AlgorithmChoice, AlgorithmModel, CollectiveAlgorithm, OwnAlgorithm};

@@ -240,12 +240,13 @@ impl ComputeModel {
         }
     }
 
-    /// The price of `kernel` on a class with these peaks, this memory bandwidth and these curves.
+    /// The price of `kernel` on a class with these peaks, this memory bandwidth and these curves; without a bandwidth nothing
+    /// of the class is known.
     pub fn price(
         &self,
         kernel: &KernelProfile<'_>,
         peaks: &PeakRates,
-        memory: Bandwidth,
+        memory: Option<Bandwidth>,
         curves: &KernelCurves,
     ) -> KernelTiming {
         let timed = kernel.captured || kernel.recorded > Span::ZERO;
@@ -254,7 +255,7 @@ impl ComputeModel {
             _ => 1.0,
         };
         if (*self == Self::Curves || self.prefers_curves() && !timed)
-            && let Some(price) = curves.price(kernel, peaks, memory)
+            && let Some(price) = memory.and_then(|memory| curves.price(kernel, peaks, memory))
         {
             let span = scaled::duration(price.span, factor);
             return KernelTiming::Curve {
@@ -264,7 +265,7 @@ impl ComputeModel {
             };
         }
         let recorded = timed.then_some(kernel.recorded);
-        let roofline = |efficiency| roofline::duration(kernel, peaks, memory, efficiency);
+        let roofline = |efficiency| roofline::duration(kernel, peaks, memory?, efficiency);
         let times = |factor, span| scaled::duration(span, factor);
         let priced = match (*self, recorded) {
             (Self::Recorded(_) | Self::RecordedOnly, Some(span)) => {
@@ -274,7 +275,7 @@ impl ComputeModel {
                 Some(KernelTiming::Modeled(times(factor, span)))
             }
             (Self::RecordedOn(class), Some(span)) => {
-                let carried = class.carried_over(kernel, peaks, memory);
+                let carried = memory.and_then(|memory| class.carried_over(kernel, peaks, memory));
                 Some(carried.map_or(KernelTiming::Fallback(span), KernelTiming::Modeled))
             }
             (Self::RecordedOn(_), None) => {
@@ -301,11 +302,13 @@ impl ComputeModel {
             }
             (Self::RecordedOnly, None) => Some(KernelTiming::Unknown),
         };
-        priced.unwrap_or(if kernel.flops > 0 {
-            KernelTiming::NoPeak(kernel.dtype)
-        } else {
-            KernelTiming::Unknown
-        })
+        priced.unwrap_or(
+            if kernel.flops > 0 || memory.is_none() && kernel.bytes > 0 {
+                KernelTiming::NoPeak(kernel.dtype)
+            } else {
+                KernelTiming::Unknown
+            },
+        )
     }
 }
 
@@ -313,11 +316,11 @@ impl ComputeModel {
 mod tests {
     use super::*;
 
-    fn a100() -> (PeakRates, Bandwidth) {
+    fn a100() -> (PeakRates, Option<Bandwidth>) {
         let mut peaks = PeakRates::default();
         peaks.set(Dtype::Bf16, FlopRate::new(312e12).unwrap());
         peaks.set(Dtype::Fp32, FlopRate::new(19.5e12).unwrap());
-        (peaks, Bandwidth::new(2e12).unwrap())
+        (peaks, Bandwidth::new(2e12))
     }
 
     const PEAK: ComputeModel = ComputeModel::Roofline(RooflineEfficiency {

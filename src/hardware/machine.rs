@@ -31,7 +31,7 @@ mod rank_domain;
 pub use correction::PriceCorrection;
 pub use error::MachineError;
 pub use host::{Host, HostWait};
-pub use inline::is_inline;
+pub use inline::{is_inline, lacks_rates};
 pub use network_settings::NetworkSettings;
 pub use preset::{
     MachineSource, for_ranks, is_preset, name_for_ranks, names_file, preset as preset_text, source,
@@ -48,8 +48,8 @@ pub struct NpuClass {
     pub peaks: PeakRates,
     /// Curves of kernels that were measured; empty if there are none.
     pub curves: KernelCurves,
-    /// The memory of one NPU.
-    pub memory: LocalMemory,
+    /// The memory of one NPU; `None` where the machine does not describe its NPUs, which have no peaks either.
+    pub memory: Option<LocalMemory>,
     /// Lanes of the NPU that can run at once; at least 1.
     pub lanes: u32,
     /// Lanes of its share of the host that can run at once; at least 1.
@@ -57,6 +57,30 @@ pub struct NpuClass {
     /// Factor on the duration of each kernel, whatever it is priced by; at least 1.
     pub slowdown: f64,
 }
+
+impl NpuClass {
+    /// NPUs that a machine does not describe: no rate of theirs is known.
+    pub fn unknown() -> Self {
+        Self {
+            name: "unknown".to_owned(),
+            peaks: PeakRates::default(),
+            curves: KernelCurves::default(),
+            memory: None,
+            lanes: UNKNOWN_LANES,
+            host_lanes: UNKNOWN_LANES,
+            slowdown: 1.0,
+        }
+    }
+
+    /// Bandwidth of its memory, if it is known.
+    pub fn memory_bandwidth(&self) -> Option<Bandwidth> {
+        self.memory.map(|memory| memory.bandwidth)
+    }
+}
+
+/// Lanes of either kind of an NPU that the machine does not describe: as many as those of the GPU presets. Traces with more
+/// are warned of.
+const UNKNOWN_LANES: u32 = 32;
 
 /// A simulated system.
 #[derive(Clone, Debug, PartialEq)]
@@ -111,7 +135,8 @@ impl Machine {
     }
 
     /// Loads the machine called `name`: a file if it contains a `/` or ends in `.toml`, dimensions in the
-    /// notation of the ASTRA-sim 2.0 paper, `Ring(4)_Switch(2):250 GB/s,50 GB/s:500 ns`, otherwise a preset as
+    /// notation of the ASTRA-sim 2.0 paper, `Ring(4)_Switch(2):250 GB/s,50 GB/s:500 ns`, perhaps behind a preset's NPU,
+    /// `h100:Ring(8):50 GB/s:500 ns`, otherwise a preset as
     /// [`Machine::preset`] takes it.
     ///
     /// # Errors
@@ -137,7 +162,8 @@ impl Machine {
         let lanes = class.lanes > 0 && class.host_lanes > 0;
         // The same rules as for files, which are checked with better messages in `build`.
         let fits = |r: &RemoteMemory| r.capacity.0 > 0 && r.fits(&topology);
-        let memory = class.memory.capacity.0 > 0 && remote.as_ref().is_none_or(fits);
+        let own = class.memory.is_none_or(|memory| memory.capacity.0 > 0);
+        let memory = own && remote.as_ref().is_none_or(fits);
         (dimensions && lanes && memory).then(|| Self {
             name,
             description: String::new(),
@@ -175,11 +201,7 @@ impl Machine {
             name: name.to_owned(),
             peaks: PeakRates::default(),
             curves: KernelCurves::default(),
-            memory: LocalMemory {
-                bandwidth: rate,
-                latency: Span::ZERO,
-                capacity: Bytes(1_000_000_000),
-            },
+            memory: None,
             lanes: 1,
             host_lanes: 1,
             slowdown: 1.0,
@@ -307,10 +329,10 @@ impl Machine {
         &self.classes
     }
 
-    /// Memory of one NPU of a class: its own, and its share of memory at ports.
-    pub fn npu_memory(&self, class: usize) -> Bytes {
-        let own = self.classes[class].memory.capacity;
-        match &self.remote {
+    /// Memory of one NPU of a class: its own, and its share of memory at ports. `None` if its own is unknown.
+    pub fn npu_memory(&self, class: usize) -> Option<Bytes> {
+        let own = self.classes[class].memory?.capacity;
+        Some(match &self.remote {
             Some(RemoteMemory {
                 attachment: MemoryAttachment::Ports(ports),
                 capacity,
@@ -324,7 +346,7 @@ impl Machine {
                 )
             }
             _ => own,
-        }
+        })
     }
 
     /// Remote memory that can hold what NPUs do not, other than memory at ports, which [`Self::npu_memory`] counts.

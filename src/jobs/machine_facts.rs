@@ -10,7 +10,7 @@ pub fn machine_facts(machine: &Machine) -> MachineFacts {
     let dimensions = topology.dimensions().iter();
     MachineFacts {
         capacity: least_memory(machine),
-        sram: classes.iter().map(|class| class.memory.capacity.0).min(),
+        sram: least(classes.iter().map(|class| Some(class.memory?.capacity.0))),
         remote: machine.remote().map(|memory| memory.capacity.0),
         shared: machine.shared_memory(),
         dimensions: dimensions.map(|d| (d.name.to_string(), d.size)).collect(),
@@ -24,8 +24,13 @@ pub fn machine_facts(machine: &Machine) -> MachineFacts {
     }
 }
 
-/// Returns the bytes that the NPU with the least memory has in all its memories.
+/// Returns the bytes that the NPU with the least memory has in all its memories; `None` if that of a class is unknown.
 pub fn least_memory(machine: &Machine) -> Option<u64> {
     let classes = 0..machine.classes().len();
-    classes.map(|class| machine.npu_memory(class).0).min()
+    least(classes.map(|class| Some(machine.npu_memory(class)?.0)))
+}
+
+/// The least of all, if all are known.
+fn least(all: impl Iterator<Item = Option<u64>>) -> Option<u64> {
+    all.collect::<Option<Vec<_>>>()?.into_iter().min()
 }

@@ -64,9 +64,10 @@ pub struct MemoryRow {
     pub rank: Rank,
     /// The NPU.
     pub npu: Npu,
-    /// Capacity of its memory, with its share of remote memory that its rank uses.
+    /// Capacity of its memory, with its share of remote memory that its rank uses; null where the machine does not describe its
+    /// NPUs.
     #[serde(rename = "capacity_bytes")]
-    pub capacity: Bytes,
+    pub capacity: Option<Bytes>,
     /// The most bytes that were allocated at once.
     #[serde(rename = "peak_bytes")]
     pub peak: Bytes,
@@ -97,8 +98,8 @@ pub struct MemoryRow {
     /// The node whose issue brought them about; `None` where nothing was allocated.
     #[serde(rename = "peak_node")]
     pub node: Option<NamedNode>,
-    /// Whether the NPU has the memory that its rank needs.
-    pub fits: bool,
+    /// Whether the NPU has the memory that its rank needs; null where its capacity is unknown.
+    pub fits: Option<bool>,
     /// Bytes still allocated when the replay ended.
     #[serde(rename = "unfreed_bytes_by_class", with = "by_class")]
     #[cfg_attr(
@@ -140,20 +141,25 @@ pub struct NamedNode {
 }
 
 impl MemoryRow {
-    /// Returns the peak in percent of what the memory holds.
-    pub fn percent(&self) -> f64 {
-        100.0 * self.peak.0 as f64 / self.capacity.0 as f64
+    /// Returns the peak in percent of what the memory holds, if that is known.
+    pub fn percent(&self) -> Option<f64> {
+        Some(100.0 * self.peak.0 as f64 / self.capacity?.0 as f64)
     }
 
-    /// Returns the same as text.
+    /// Returns the same as text; a dash where it is unknown.
     pub fn percent_text(&self) -> String {
-        percent_of(self.peak.0 as f64, self.capacity.0 as f64)
+        self.capacity.map_or("-".to_owned(), |capacity| {
+            percent_of(self.peak.0 as f64, capacity.0 as f64)
+        })
     }
 
-    /// Whose memory was filled to the larger part.
+    /// Whose memory was filled to the larger part; where a capacity is unknown, whose peak is larger.
     pub fn by_share(&self, other: &Self) -> Ordering {
-        let cross = |a: &Self, b: &Self| u128::from(a.peak.0) * u128::from(b.capacity.0);
-        cross(self, other).cmp(&cross(other, self))
+        let Some((own, others)) = self.capacity.zip(other.capacity) else {
+            return self.peak.cmp(&other.peak);
+        };
+        let cross = |peak: Bytes, capacity: Bytes| u128::from(peak.0) * u128::from(capacity.0);
+        cross(self.peak, others).cmp(&cross(other.peak, own))
     }
 }
 
@@ -208,7 +214,7 @@ impl<'a> MemoryObserver<'a> {
                 peak: Bytes(peak.bytes),
                 beyond_own: capacities.beyond_own(instance, npu, peak.bytes),
                 beyond_sram: port_memory::beyond_sram(machine, npu, peak.bytes),
-                fits: peak.bytes <= capacity.0,
+                fits: capacity.map(|capacity| peak.bytes <= capacity.0),
                 classes: peak.classes,
                 at: peak.at,
                 node: peak.node.map(named),
@@ -250,15 +256,18 @@ pub mod fitting {
     #[derive(Debug, Serialize, Deserialize)]
     #[cfg_attr(any(test, feature = "schema"), derive(schemars::JsonSchema))]
     pub struct MemoryRows<'r> {
-        /// Whether the memory of every NPU holds what its rank allocates.
-        pub fits: bool,
+        /// Whether the memory of every NPU holds what its rank allocates; null where that is unknown.
+        pub fits: Option<bool>,
         /// One row for each rank whose trace says what it allocates or frees, in order.
         pub npus: Cow<'r, [MemoryRow]>,
     }
 
     /// Writes rows as an object.
     pub fn serialize<S: Serializer>(rows: &[MemoryRow], to: S) -> Result<S::Ok, S::Error> {
-        let fits = rows.iter().all(|row| row.fits);
+        let fits = match rows.iter().any(|row| row.fits == Some(false)) {
+            true => Some(false),
+            false => rows.iter().all(|row| row.fits.is_some()).then_some(true),
+        };
         let npus = Cow::Borrowed(rows);
         MemoryRows { fits, npus }.serialize(to)
     }

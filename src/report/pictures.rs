@@ -64,7 +64,7 @@ pub struct MemoryCurve {
     pub rank: Rank,
     /// Capacity of its NPU's memory.
     #[serde(rename = "capacity_bytes")]
-    pub capacity: Bytes,
+    pub capacity: Option<Bytes>,
     /// Instants in picoseconds, and the bytes from then on; between two of them the most.
     pub points: Vec<(Time, Bytes)>,
 }

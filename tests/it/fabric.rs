@@ -32,7 +32,7 @@ fn refusal(args: &[&str]) -> String {
 
 /// A machine file of one dimension, with what follows its bandwidth and latency.
 fn file(dir: &TempDir, name: &str, dimension: &str) -> String {
-    let notation = stdout(&["machine", "show", "Switch(2):1 GB/s:1 us"]);
+    let notation = stdout(&["machine", "show", "w-2d:Switch(2):1 GB/s:1 us"]);
     let npu = &notation[notation.find("[npu").unwrap()..notation.find("[[dimension").unwrap()];
     let path = dir.path().join(name).to_str().unwrap().to_owned();
     let text = format!(
@@ -94,6 +94,43 @@ fn machines_in_notation_are_the_files_that_they_stand_for() {
         let error = refusal(&[&job[..], flags].concat());
         assert!(error.contains(expected), "{error}");
     }
+}
+
+/// A line of dimensions says nothing of NPUs: kernels that need a rate are refused, collectives and recorded kernels are not. The
+/// peaks of a preset or of its NPU in front of the line price them, whatever the network: 2 x 10^12 FLOP at 989.4 TFLOP/s or more.
+#[test]
+fn kernels_need_npus_that_the_machine_describes() {
+    let line = "Switch(8):450GB/s:500ns";
+    let model = [
+        "generate",
+        "gpt3-1.3b",
+        "--tensor",
+        "8",
+        "--batch",
+        "4",
+        "-m",
+    ];
+    let error = refusal(&[&model[..], &[line]].concat());
+    for said in [
+        "node ",
+        "FLOPs or bytes and no recorded duration",
+        "machine `Switch(8):450GB/s:500ns` describes no NPU",
+        "h100:Switch(8):450GB/s:500ns",
+    ] {
+        assert!(error.contains(said), "{error}");
+    }
+    let by = |npu: &str| makespan(&[&model[..], &[&format!("{npu}:{line}")]].concat());
+    assert_eq!(by("h100"), by("dgx-h100"));
+    assert!(by("a100") > by("h100"));
+    assert_eq!(code(&["replay", "traces/ddp-resnet18", "-m", line]), 0);
+    let shown = json(&["machine", "show", line]);
+    let class = &shown["classes"][0];
+    assert!(class["memory_bandwidth_bytes_per_s"].is_null(), "{class}");
+    // Loads and stores of the NPU's own memory need its rates, too.
+    let loads = [
+        "generate", "memory", "--ranks", "2", "--bytes", "1MB", "--local", "-m", line,
+    ];
+    assert!(refusal(&loads).contains("describes no NPU"));
 }
 
 /// Message sizes of Table IV of the ASTRA-sim 2.0 paper by its rule: an all-reduce of S over p, then q NPUs puts
@@ -186,19 +223,12 @@ fn a_slow_link_slows_the_messages_that_pass_it() {
 fn a_slow_npu_takes_longer_for_recorded_kernels_too() {
     let dir = TempDir::new().unwrap();
     let path = dir.path().join("slow.toml").to_str().unwrap().to_owned();
-    let text = stdout(&["machine", "show", "Ring(4):1 GB/s:1 us"]);
+    let text = stdout(&["machine", "show", "w-2d:Ring(4):1 GB/s:1 us"]);
     let npu = &text[text.find("[npu").unwrap()..text.find("[[dimension").unwrap()];
     let write = |slowdown: &str| {
         let slow = npu.replace("npu.a100", "npu.worn");
-        let slow = slow.replace(
-            "lanes = 32\n",
-            &format!("lanes = 32\nslowdown = {slowdown}\n"),
-        );
-        let slow = slow.replacen(
-            &format!("host_lanes = 32\nslowdown = {slowdown}\n"),
-            "host_lanes = 32\n",
-            1,
-        );
+        let head = "[npu.worn]\n";
+        let slow = slow.replacen(head, &format!("{head}slowdown = {slowdown}\n"), 1);
         let assign = "[assign]\na100 = \"0-2\"\nworn = \"3\"\n";
         fs::write(&path, format!("{text}\n{slow}\n{assign}")).unwrap();
     };

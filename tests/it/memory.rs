@@ -120,7 +120,10 @@ fn kernels_that_overlap_hold_memory_together() {
     ]);
     assert_eq!(peak(&row), (17, 15, Some(4)));
     assert_eq!((row.classes, row.left), ([0, 0, 0, 17, 0], [0, 0, 0, 4, 0]));
-    assert_eq!((row.capacity, row.missing), (Bytes(80_000_000_000), None));
+    assert_eq!(
+        (row.capacity, row.missing),
+        (Some(Bytes(80_000_000_000)), None)
+    );
 }
 
 #[test]

@@ -48,7 +48,8 @@ pub(super) fn measure(
     let class_name = super::string(&class.name);
     for (dtype, points) in &found {
         let curve = class.curves.gemm[*dtype as usize].as_ref();
-        let (Some(curve), Some(peak)) = (curve, class.peaks.get(*dtype)) else {
+        let rates = (class.peaks.get(*dtype)).zip(class.memory_bandwidth());
+        let (Some(curve), Some((peak, memory))) = (curve, rates) else {
             return Err(format!(
                 "{file} has GEMMs of {dtype}, of which class `{}` of machine `{}` has no curve that they could correct\n  \
                  try: a table [[npu.{}.gemm]] in the machine file, or rows of other formats",
@@ -59,7 +60,7 @@ pub(super) fn measure(
             .into());
         };
         let sizes = [dtype.element_bytes(), peak.per_second()];
-        let [alone, error] = left_out_errors(points, curve, sizes, class.memory.bandwidth);
+        let [alone, error] = left_out_errors(points, curve, sizes, memory);
         // Writing to a string does not fail.
         let _ = write!(
             section,

@@ -95,7 +95,7 @@ mod tests {
             let class = &machine.classes()[machine.class(Npu(npu))];
             (
                 class.name.clone(),
-                class.memory.bandwidth,
+                class.memory_bandwidth(),
                 format!("{:?}", class.peaks),
             )
         };

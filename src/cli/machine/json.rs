@@ -2,6 +2,7 @@
 
 use super::tile_ratios::TileRatios;
 use chakram_base::ids::Npu;
+use chakram_base::units::Bandwidth;
 use chakram_hardware::collective::{AlgorithmChoice, InterDimensionPolicy, IntraDimensionPolicy};
 use chakram_hardware::machine::{Machine, NetworkSettings, NpuClass};
 use chakram_hardware::memory::{PoolDesign, RemoteMemory};
@@ -88,9 +89,10 @@ struct TilesDocument {
 struct ClassDocument<'a> {
     name: &'a str,
     peak_flop_per_s: Map<String, Value>,
-    memory_bandwidth_bytes_per_s: f64,
-    memory_latency_ps: u64,
-    memory_capacity_bytes: u64,
+    /// Null where the machine does not describe its NPUs.
+    memory_bandwidth_bytes_per_s: Option<f64>,
+    memory_latency_ps: Option<u64>,
+    memory_capacity_bytes: Option<u64>,
     lanes: u32,
     host_lanes: u32,
 }
@@ -223,9 +225,9 @@ impl<'a> ClassDocument<'a> {
         Self {
             name: &class.name,
             peak_flop_per_s: rates.collect(),
-            memory_bandwidth_bytes_per_s: class.memory.bandwidth.bytes_per_second(),
-            memory_latency_ps: class.memory.latency.0,
-            memory_capacity_bytes: class.memory.capacity.0,
+            memory_bandwidth_bytes_per_s: class.memory_bandwidth().map(Bandwidth::bytes_per_second),
+            memory_latency_ps: class.memory.map(|memory| memory.latency.0),
+            memory_capacity_bytes: class.memory.map(|memory| memory.capacity.0),
             lanes: class.lanes,
             host_lanes: class.host_lanes,
         }

@@ -4,6 +4,7 @@ use super::{NONE, SharedGraphPlan};
 use crate::coverage::PricingCoverage;
 use crate::options::{CommTiming, ReplayOptions};
 use crate::unpriced_kernels::UnpricedKernels;
+use crate::unpriced_kernels::without_npu;
 use crate::{ReplayRefusal, fabric, matching};
 use chakram_base::ids::NodeIndex;
 use chakram_base::units::{Bytes, Span};
@@ -61,7 +62,7 @@ pub(super) fn price_graph(
             if let Some(span) = own.and_then(|model| model.duration(&kernel, class)) {
                 return KernelTiming::Modeled(span);
             }
-            let (memory, curves) = (class.memory.bandwidth, &class.curves);
+            let (memory, curves) = (class.memory_bandwidth(), &class.curves);
             let mut price = options.compute.price(&kernel, &class.peaks, memory, curves);
             if let (KernelTiming::Curve { span, .. }, Some(factor)) =
                 (&mut price, options.correction)
@@ -105,12 +106,17 @@ pub(super) fn price_graph(
                 }
             }
             NodeKind::LocalMemory => {
+                let Some(memory) = class.memory else {
+                    let found = "it is a load or store of the NPU's own memory";
+                    let (found, hint) = without_npu(machine, found);
+                    return Err(refusal(node, found, &hint));
+                };
                 let holder = format!("an NPU of class `{}`", class.name);
                 let hint = "take a machine with more memory, or split the tensor";
-                let bytes = within(node, class.memory.capacity, &holder, hint)?;
+                let bytes = within(node, memory.capacity, &holder, hint)?;
                 let own = options.extensions.memory.as_ref();
-                let own = own.and_then(|design| design.local(&class.memory, bytes));
-                own.unwrap_or_else(|| class.memory.access(bytes))
+                let own = own.and_then(|design| design.local(&memory, bytes));
+                own.unwrap_or_else(|| memory.access(bytes))
             }
             NodeKind::RemoteMemory => {
                 let remote = match graph.remote_memory(node) {

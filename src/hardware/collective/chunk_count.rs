@@ -7,25 +7,35 @@
 //! | stage | life | interval |
 //! |---|---|---|
 //! | with a closed form s | s | max(s / active, s without latencies) |
-//! | in a tree | up and down the tree ([`tree`]) | that of [`TreePipeline`] |
+//! | in a tree | of one chunk, message by message ([`StageFlow`]) | (all chunks − life) / (chunks − 1), both message by message |
 //! | from or to a root otherwise | the formula of [`auto`](super::auto), without loads | what the busiest port sends; around a ring both ways, life |
 //! | others | the same | life |
 //!
 //! So chunks one behind the other in one dimension never help where a closed form holds and one is active: they cost the
 //! latencies of all stages again. Along several dimensions they keep all of them busy, and in trees all levels.
 //!
-//! A schedule with closed forms only and one active chunk takes exactly what is estimated. All else is an estimate, of
-//! which only the number of chunks depends, never a time.
+//! A schedule with closed forms only and one active chunk takes exactly what is estimated, and so does one stage in a tree. All
+//! else is an estimate, of which only the number of chunks depends, never a time.
 //!
 //! A number is tried only if its lower bound, what the busiest phase has to do and what comes before and after it, is
-//! less than the best time so far.
+//! less than the best time so far. Where trees are carried out message by message, numbers are tried in steps of an eighth, then
+//! between the best one and its neighbours, and only as long as all trials together have no more messages than
+//! [`MOST_MESSAGES`] or [`MOST_TRIALS`] collectives of the most chunks. Of 1 to 128 chunks through trees of 2 to 31 members, a whole buffer from 0.3 to 20,000
+//! latencies long, what is chosen takes at most 1.5 % longer than the best.
+//!
+//! # Free algorithms
+//!
+//! Where the algorithm of a dimension is free (`auto`), too, its trees are weighed in as many chunks as they take: for each
+//! dimension in which they carry the primitive, the outermost of an all-reduce and all of a broadcast or reduce, a tree and two
+//! are tried in place of what is fastest in one chunk, and kept if they end earlier.
 
 use super::flow_shop::{FlowShopInput, schedule};
 use super::line_cost::LineCostModel;
 use super::routes::routes;
+use super::stage_flow::StageFlow;
 use super::{
     AlgorithmChoice, ChunkPipeline, ChunkSchedule, CollectiveAlgorithm, CollectivePrimitive,
-    StageAssignment, tree,
+    StageAssignment,
 };
 use crate::group::{GroupExtent, SharedPaths};
 use crate::topology::{NetworkPath, Topology};
@@ -45,9 +55,43 @@ const MOST_STATE: u64 = 1 << 26;
 /// Relative excess over the best at which fewer chunks are taken.
 const MARGIN: f64 = 0.005;
 
+/// Bound on the messages of all trials of a collective in trees, or [`MOST_TRIALS`] of the most chunks if that is more.
+const MOST_MESSAGES: u64 = 1 << 18;
+const MOST_TRIALS: u64 = 3;
+
 /// Chosen numbers by everything that they follow from, for all groups of one shape.
 #[derive(Clone, Debug, Default)]
-pub struct ChunkChoices(Arc<Mutex<BTreeMap<ChoiceKey, NonZeroU32>>>);
+pub struct ChunkChoices(Arc<Mutex<BTreeMap<ChoiceKey, ChunkChoice>>>);
+
+/// The number of chunks, and the algorithms of the machine's dimensions, where they are chosen with it.
+#[derive(Clone, Debug)]
+pub(super) struct ChunkChoice {
+    chunks: NonZeroU32,
+    algorithms: Option<Arc<[AlgorithmChoice]>>,
+}
+
+/// Chunking and algorithms of a collective.
+#[derive(Clone, Debug)]
+pub(super) struct ResolvedChunks {
+    pub pipeline: ChunkPipeline,
+    algorithms: Option<Arc<[AlgorithmChoice]>>,
+}
+
+impl ResolvedChunks {
+    /// The algorithms, those of the machine unless others were chosen.
+    pub fn algorithms<'s>(&'s self, machine: &'s [AlgorithmChoice]) -> &'s [AlgorithmChoice] {
+        self.algorithms.as_deref().unwrap_or(machine)
+    }
+}
+
+impl From<ChunkPipeline> for ResolvedChunks {
+    fn from(pipeline: ChunkPipeline) -> Self {
+        Self {
+            pipeline,
+            algorithms: None,
+        }
+    }
+}
 
 type ChoiceKey = (CollectiveKind, u64, bool, Vec<PhaseKey>);
 
@@ -83,77 +127,24 @@ pub(super) struct CountedCollective<'a> {
     pub choices: &'a [AlgorithmChoice],
 }
 
+/// Number of chunks that a member has at once in a tree of `size` members: at least four for each level.
+pub(super) fn tree_places(active: u32, size: u32) -> u32 {
+    active.max(4 * size.next_power_of_two().ilog2())
+}
+
+/// Returns true if a stage goes along a tree, or two.
+pub(super) fn is_in_tree(assignment: &StageAssignment) -> bool {
+    matches!(
+        assignment.algorithm,
+        CollectiveAlgorithm::Tree | CollectiveAlgorithm::DoubleBinaryTree
+    )
+}
+
 /// Life and interval of a stage.
 #[derive(Clone, Copy, Debug, PartialEq)]
 struct StageCost {
     life: Span,
     interval: Span,
-}
-
-/// Chunks of one size on their way through a tree, or two.
-///
-/// The busiest port sends ρ messages for each chunk: in a tree of n members min(n−1, 3) for an all-reduce, and otherwise
-/// 2, or 1 below four members; in two trees, between which chunks alternate, (1 + that) / 2, and 1. As long as every chunk
-/// finds a place (`native.rs`), the next follows after ρt. Where those that wait for data hold all places for longer than
-/// the ports are busy, chunks come in waves, each as long as a place is held.
-///
-/// The factors are fitted to replays of 2 to 64 members, t of all from 0.03 to 10,000 latencies, in 1 to 128 chunks: those that are
-/// chosen by them take at most 6 % longer than the best, and mostly less than 1 %.
-#[derive(Clone, Copy, Debug)]
-struct TreePipeline {
-    double: bool,
-    /// True for all-reduce, which goes up and down.
-    fused: bool,
-    members: u32,
-    /// Number of a member's chunks at once.
-    places: u32,
-    /// Time of one chunk alone, in picoseconds.
-    life: f64,
-    /// Time of one message, in picoseconds.
-    message: f64,
-}
-
-impl TreePipeline {
-    /// Part of ρt after which a chunk follows in two trees while there are places: in the first few chunks not every port
-    /// is as busy as the busiest.
-    const FILLING: f64 = 0.85;
-    /// Part of the life of a chunk for which a member holds its place in an all-reduce, which queues lengthen from three
-    /// members on.
-    const HELD_BOTH_WAYS: f64 = 1.2;
-    /// The same in two trees that go one way, which members are at different depths of.
-    const HELD_ONE_WAY: f64 = 0.4;
-
-    /// Average time between `chunks`.
-    fn interval(&self, chunks: u32) -> f64 {
-        let single = match self.fused {
-            true => (self.members - 1).min(3),
-            false => 1 + u32::from(self.members > 3),
-        };
-        let messages = match (self.double, self.fused) {
-            (false, _) => f64::from(single),
-            (true, true) => f64::from(1 + single) / 2.0,
-            (true, false) => 1.0,
-        };
-        let busy = messages * self.message;
-        let held = match self.fused {
-            true if self.members == 2 => self.life,
-            true => Self::HELD_BOTH_WAYS * self.life,
-            false if self.double && self.members > 2 => Self::HELD_ONE_WAY * self.life,
-            false => 0.0,
-        };
-        if chunks <= self.places {
-            return match self.double && self.fused && self.members > 2 {
-                true => Self::FILLING * busy,
-                false => busy,
-            };
-        }
-        if held <= f64::from(self.places) * busy {
-            return busy;
-        }
-        let others = chunks - 1;
-        let (waves, rest) = (others / self.places, others % self.places);
-        (f64::from(waves) * held + f64::from(rest) * busy) / f64::from(others)
-    }
 }
 
 impl ChunkChoices {
@@ -162,26 +153,40 @@ impl ChunkChoices {
         &self,
         collective: &CountedCollective<'_>,
         pipeline: ChunkPipeline,
-    ) -> ChunkPipeline {
-        let chunks = pipeline.chunks.unwrap_or_else(|| {
-            if collective.is_trivial(pipeline) {
-                return NonZeroU32::MIN;
-            }
-            let key = collective.key();
-            // A number once written is right, whatever became of its writer.
-            let known = || self.0.lock().unwrap_or_else(PoisonError::into_inner);
-            let found = known().get(&key).copied();
-            found.unwrap_or_else(|| {
-                let chosen = collective.choose(pipeline);
-                known().insert(key, chosen);
-                chosen
-            })
-        });
-        ChunkPipeline {
+    ) -> ResolvedChunks {
+        if pipeline.chunks.is_some() {
+            return pipeline.into();
+        }
+        let with = |chunks| ChunkPipeline {
             chunks: Some(chunks),
             ..pipeline
+        };
+        if collective.is_trivial(pipeline) {
+            return with(NonZeroU32::MIN).into();
+        }
+        let key = collective.key();
+        // A number once written is right, whatever became of its writer.
+        let known = || self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let found = known().get(&key).cloned();
+        let choice = found.unwrap_or_else(|| {
+            let chosen = collective.choose_with_algorithms(pipeline);
+            known().insert(key, chosen.clone());
+            chosen
+        });
+        ResolvedChunks {
+            pipeline: with(choice.chunks),
+            algorithms: choice.algorithms,
         }
     }
+}
+
+/// Trials of numbers of chunks, by number.
+type Trials = BTreeMap<u32, Span>;
+
+/// Numbers of chunks up to `most` in steps of an eighth.
+fn coarse_numbers(most: u32) -> impl Iterator<Item = u32> {
+    let next = move |&at: &u32| (at < most).then(|| most.min(at + (at / 8).max(1)));
+    std::iter::successors(Some(1), next)
 }
 
 impl CountedCollective<'_> {
@@ -235,52 +240,144 @@ impl CountedCollective<'_> {
         )
     }
 
-    fn choose(&self, pipeline: ChunkPipeline) -> NonZeroU32 {
+    /// The number of chunks and the algorithms with which the collective takes least.
+    fn choose_with_algorithms(&self, pipeline: ChunkPipeline) -> ChunkChoice {
+        let (mut chunks, mut best) = self.choose(pipeline);
+        let mut algorithms = self.choices.to_vec();
+        let phases = self.extent.phases.iter();
+        let last = phases.len().saturating_sub(1);
+        let carries = |&(at, _): &(usize, _)| match self.of.0 {
+            CollectiveKind::AllReduce => at == last,
+            CollectiveKind::Broadcast | CollectiveKind::Reduce => true,
+            _ => false,
+        };
+        let mut chosen = None;
+        for (_, phase) in phases.enumerate().filter(carries) {
+            if algorithms[phase.dimension] != AlgorithmChoice::Auto {
+                continue;
+            }
+            for tree in [
+                CollectiveAlgorithm::DoubleBinaryTree,
+                CollectiveAlgorithm::Tree,
+            ] {
+                let mut choices = algorithms.clone();
+                choices[phase.dimension] = AlgorithmChoice::Named(tree);
+                let other = CountedCollective {
+                    choices: &choices,
+                    ..*self
+                };
+                let (count, time) = other.choose(pipeline);
+                if time < best {
+                    (chunks, best) = (count, time);
+                    chosen = Some(choices);
+                }
+            }
+            algorithms = chosen.clone().unwrap_or(algorithms);
+        }
+        ChunkChoice {
+            chunks,
+            algorithms: chosen.map(Arc::from),
+        }
+    }
+
+    /// The number of chunks, and the time that is estimated for it.
+    fn choose(&self, pipeline: ChunkPipeline) -> (NonZeroU32, Span) {
         let one = self.routes(pipeline, 1);
         let members = u64::from(self.extent.size()).saturating_mul(one.length() as u64 + 1);
         let most = u64::from(MOST)
             .min(self.of.1)
-            .min(MOST_STATE / members.max(1));
-        let costs = |chunks| {
+            .min(MOST_STATE / members.max(1))
+            .max(1);
+        let flows = one.stages().iter().filter(|stage| is_in_tree(stage));
+        let messages: u64 = flows.map(|stage| self.flow(stage).messages()).sum();
+        let costs = |chunks, exact| {
             let plan = self.routes(pipeline, chunks);
-            let of = |assignment| self.cost(assignment, pipeline.active.get(), plan.chunks());
+            let of = |stage| self.cost(stage, pipeline.active.get(), (plan.chunks(), exact));
             let costs: Vec<StageCost> = plan.stages().iter().map(of).collect();
             (plan, costs)
         };
-        let mut bounds: Vec<(Span, u32)> = (1..=most.max(1) as u32)
-            .map(|chunks| {
-                let (plan, costs) = costs(chunks);
-                (self.bound(&plan, &costs), chunks)
-            })
-            .collect();
+        let numbers: Vec<u32> = match messages {
+            0 => (1..=most as u32).collect(),
+            _ => coarse_numbers(most as u32).collect(),
+        };
+        let bounds = numbers.iter().map(|&chunks| {
+            let (plan, costs) = costs(chunks, false);
+            (self.bound(&plan, &costs), chunks)
+        });
+        let mut bounds: Vec<(Span, u32)> = bounds.collect();
         let end = |chunks| {
-            let (plan, costs) = costs(chunks);
+            let (plan, costs) = costs(chunks, true);
             self.end(&plan, &costs, pipeline)
         };
-        let mut known: Vec<Option<Span>> = vec![None; bounds.len() + 1];
-        let exceeds = |span: Span, best: Span| span.0 as f64 > best.0 as f64 * (1.0 + MARGIN);
-        let mut best = Span(u64::MAX);
+        let mut known = Trials::new();
+        let mut left = MOST_MESSAGES.max(MOST_TRIALS * most * messages);
+        let mut try_out = |known: &mut Trials, chunks: u32| {
+            let cost = messages * u64::from(chunks);
+            if known.contains_key(&chunks) || cost > left {
+                return;
+            }
+            left -= cost;
+            known.insert(chunks, end(chunks));
+        };
+        let best_of = |known: &Trials| known.iter().map(|(&chunks, &time)| (time, chunks)).min();
         bounds.sort_unstable();
         for &(bound, chunks) in &bounds {
-            if bound >= best {
+            if best_of(&known).is_some_and(|(best, _)| bound >= best) {
                 break;
             }
-            let time = end(chunks);
-            known[chunks as usize] = Some(time);
-            best = best.min(time);
+            try_out(&mut known, chunks);
         }
+        for round in 0..3 {
+            let Some((_, best)) = best_of(&known).filter(|_| messages > 0) else {
+                break;
+            };
+            let [below, above] = match round {
+                // The geometric means with the neighbours.
+                0 | 1 => [
+                    numbers.iter().rev().find(|&&other| other < best),
+                    numbers.iter().find(|&&other| other > best),
+                ]
+                .map(|other| other.map_or(best, |&other| (best * other).isqrt())),
+                _ => [best - 1, best + 1],
+            };
+            for chunks in [below, above] {
+                if (1..=most as u32).contains(&chunks) {
+                    try_out(&mut known, chunks);
+                }
+            }
+        }
+        let (best, _) = best_of(&known).unwrap_or_default();
+        let exceeds = |span: Span| span.0 as f64 > best.0 as f64 * (1.0 + MARGIN);
         bounds.sort_unstable_by_key(|&(_, chunks)| chunks);
-        let fewest = bounds.iter().find(|&&(bound, chunks)| {
-            !exceeds(bound, best)
-                && !exceeds(known[chunks as usize].unwrap_or_else(|| end(chunks)), best)
-        });
-        fewest.map_or(NonZeroU32::MIN, |&(_, chunks)| {
-            NonZeroU32::new(chunks).unwrap_or(NonZeroU32::MIN)
-        })
+        // Fewer chunks that were passed over may be within the margin.
+        for &(bound, chunks) in bounds.iter().filter(|_| messages == 0) {
+            let is_enough = known.get(&chunks).is_some_and(|&time| !exceeds(time));
+            if is_enough {
+                break;
+            }
+            if !exceeds(bound) {
+                try_out(&mut known, chunks);
+            }
+        }
+        let fewest = known.iter().find(|&(_, &time)| !exceeds(time));
+        let (chunks, time) = fewest.map_or((1, best), |(&chunks, &time)| (chunks, time));
+        (NonZeroU32::new(chunks).unwrap_or(NonZeroU32::MIN), time)
     }
 
-    /// Life and interval of a stage of one of `chunks`.
-    fn cost(&self, assignment: &StageAssignment, active: u32, chunks: u32) -> StageCost {
+    /// The messages of a chunk of a stage in a tree.
+    fn flow(&self, assignment: &StageAssignment) -> StageFlow {
+        let phase = &self.extent.phases[assignment.stage.phase];
+        let line = LineCostModel::new(self.extent, phase, self.topology);
+        StageFlow::new(&line, assignment.algorithm, &assignment.stage)
+    }
+
+    /// Life and interval of a stage of one of `chunks`; in trees bounds of them unless `exact`.
+    fn cost(
+        &self,
+        assignment: &StageAssignment,
+        active: u32,
+        (chunks, exact): (u32, bool),
+    ) -> StageCost {
         let StageAssignment {
             stage, algorithm, ..
         } = assignment;
@@ -304,26 +401,22 @@ impl CountedCollective<'_> {
             };
             return StageCost { life, interval };
         }
-        let line = LineCostModel::new(self.extent, phase, self.topology).without_load();
-        if matches!(
-            algorithm,
-            CollectiveAlgorithm::Tree | CollectiveAlgorithm::DoubleBinaryTree
-        ) {
-            let (life, message) = tree::life(&line, stage.primitive, stage.buffer);
-            let levels = n.next_power_of_two().ilog2();
-            let trees = TreePipeline {
-                double: *algorithm == CollectiveAlgorithm::DoubleBinaryTree,
-                fused: stage.primitive == CollectivePrimitive::AllReduce,
-                members: n,
-                places: active.max(4 * levels),
-                life: life.picoseconds(),
-                message: message.picoseconds(),
+        if is_in_tree(assignment) {
+            let flow = self.flow(assignment);
+            let life = flow.end(1, 1);
+            let all = match (exact, chunks) {
+                (_, 1) => life,
+                (true, _) => flow.end(chunks, tree_places(active, n)),
+                (false, _) => flow.busiest(chunks),
             };
+            let rest = Span(all.0.saturating_sub(life.0));
+            let interval = Span(rest.0.div_ceil(u64::from(chunks.max(2) - 1)));
             return StageCost {
-                life: span(life.picoseconds()),
-                interval: span(trees.interval(chunks).min(trees.life)),
+                life,
+                interval: interval.min(life),
             };
         }
+        let line = LineCostModel::new(self.extent, phase, self.topology).without_load();
         let Some(life) = algorithm.cost(&line, stage.primitive, stage.buffer) else {
             // Nobody has said what it costs.
             let link = self.topology.dimensions()[phase.dimension].link();

@@ -85,6 +85,19 @@ impl<'a> LineCostModel<'a> {
         path.expect("members sit on NPUs of their own")
     }
 
+    /// The path of a message between two members, and the numbers of the ports that it leaves and enters through.
+    pub(super) fn message(&self, a: u32, b: u32) -> (NetworkPath, [u32; 2]) {
+        let path = self.flat.unwrap_or_else(|| self.path(a, b));
+        let npu = |index| self.extent.npus[self.phase.position(Position(0), index).index()];
+        // Two sides along each dimension.
+        let dimensions = self.topology.dimensions().len() as u32;
+        let [out, into] = self.topology.end_ports(npu(a), npu(b));
+        let port = |member: u32, (dimension, side): (usize, u32)| {
+            2 * (member * dimensions + dimension as u32) + side
+        };
+        (path, [port(a, out), port(b, into)])
+    }
+
     /// Between members `k` places apart: the worse of the ways from the first member and the last.
     pub(super) fn way(&self, k: u32) -> LoadedPath {
         let path = self.flat.unwrap_or_else(|| {

@@ -18,7 +18,7 @@ use super::backend::{
     IssueDiscipline, ReceiveSource, ScriptAction, ScriptEvent, ScriptPlayer, TransferCause,
     UncontendedCost,
 };
-use super::chunk_count::{ChunkChoices, CountedCollective};
+use super::chunk_count::{ChunkChoices, CountedCollective, is_in_tree, tree_places};
 use super::flow_shop::{self, schedule};
 use super::routes::routes;
 use super::{
@@ -114,19 +114,18 @@ impl CollectiveBackend for NativeBackend<'_> {
             choices: self.algorithms,
         };
         let mut chunk_schedule = match request.splits {
-            None => routes(
-                of,
-                lie,
-                self.algorithms,
-                self.chosen.resolve(&counted, self.pipeline),
-            ),
+            None => {
+                let resolved = self.chosen.resolve(&counted, self.pipeline);
+                let algorithms = resolved.algorithms(self.algorithms);
+                routes(of, lie, algorithms, resolved.pipeline)
+            }
             Some(number) => {
                 // Data are what they are along phases that are passed in one order.
                 let pipeline = ChunkPipeline {
                     inter: InterDimensionPolicy::default(),
                     ..self.pipeline
                 };
-                let pipeline = self.chosen.resolve(&counted, pipeline);
+                let pipeline = self.chosen.resolve(&counted, pipeline).pipeline;
                 let equal = routes(of, lie, self.algorithms, pipeline);
                 equal.map_stages(|stage| StageAssignment {
                     algorithm: PeerSizes::algorithm(stage.algorithm),
@@ -238,8 +237,10 @@ impl CollectiveBackend for NativeBackend<'_> {
                 choices: &algorithms,
             };
             let stated = pipeline.chunks.is_some();
-            let mut pipeline = chosen.resolve(&counted, pipeline);
-            let chunk_schedule = routes(of, (extent, topology), &algorithms, pipeline);
+            let resolved = chosen.resolve(&counted, pipeline);
+            let mut pipeline = resolved.pipeline;
+            let used = resolved.algorithms(&algorithms);
+            let chunk_schedule = routes(of, (extent, topology), used, pipeline);
             let phases =
                 stage_assignment::describe(chunk_schedule.stages(), extent, topology, &algorithms);
             let list = AlgorithmDescriber::list(phases.into_iter());
@@ -435,16 +436,10 @@ impl NativeBackend<'_> {
     ) -> Vec<u32> {
         let mut capacity = vec![self.pipeline.active.get(); extent.phases.len()];
         for assignment in chunk_schedule.stages() {
-            if matches!(
-                assignment.algorithm,
-                CollectiveAlgorithm::Tree | CollectiveAlgorithm::DoubleBinaryTree
-            ) {
-                let levels = extent.phases[assignment.stage.phase]
-                    .size
-                    .next_power_of_two()
-                    .ilog2();
+            if is_in_tree(assignment) {
+                let size = extent.phases[assignment.stage.phase].size;
                 let most = &mut capacity[assignment.stage.phase];
-                *most = (*most).max(4 * levels);
+                *most = tree_places(*most, size);
             }
         }
         capacity

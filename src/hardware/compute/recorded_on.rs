@@ -87,7 +87,7 @@ mod tests {
         let (to, to_memory) = class(2000.0, 5.0);
         let source = RecordingClass::new(&from, from_memory);
         let model = ComputeModel::RecordedOn(source);
-        model.price(&kernel, &to, to_memory, &KernelCurves::default())
+        model.price(&kernel, &to, Some(to_memory), &KernelCurves::default())
     }
 
     const KERNEL: KernelProfile<'_> = KernelProfile {

@@ -1,10 +1,13 @@
 //! Machines in the notation of the ASTRA-sim 2.0 paper (Won et al., ISPASS 2023, section IV-B), as a machine file.
 //!
 //! `Ring(4)_Switch(2):250 GB/s,50 GB/s:500 ns`: dimensions, innermost first; then the bandwidth of an NPU into each, and the
-//! latency of a link in each, or one of all. The NPU, of which the notation says nothing, is that of the
-//! paper's machines; the number of chunks follows from each collective, as in every file that does not state it.
+//! latency of a link in each, or one of all. Of its NPUs nothing is known, unless a preset or its NPU is named in front,
+//! `h100:Ring(8):50 GB/s:500 ns`, of which the machine then has the `npu` tables; of several presets with an NPU of that name
+//! the first in the list counts. The number of chunks follows from each collective, as in every file that does not
+//! state it.
 
 use super::error::MachineError;
+use super::preset_files::PRESETS;
 use crate::topology::{DimensionShape, Topology};
 use chakram_base::setting::SettingKey;
 use chakram_base::units::{Bandwidth, Span};
@@ -26,28 +29,35 @@ const SHAPES: [(&[&str], DimensionShape, &str); 4] = [
     (&["mesh", "m"], DimensionShape::Mesh, "ring"),
 ];
 
-/// The NPU of the paper's machines; `presets/w-2d.toml` has the source of each number.
-const NPU: &str = r#"
-[npu.a100]
-memory_bandwidth = "2039 GB/s"
-memory_latency = "330 ns"
-memory_capacity = "80 GB"
-lanes = 32
-host_lanes = 32
-
-[npu.a100.peak]
-fp32 = "234 TFLOP/s"
-tf32 = "234 TFLOP/s"
-fp16 = "234 TFLOP/s"
-bf16 = "234 TFLOP/s"
-"#;
-
 /// The least of its kind that is no preset: what an error shows.
 const EXAMPLE: &str = "Ring(4)_Switch(2):250 GB/s,50 GB/s:500 ns";
 
-/// Returns whether `name` is a machine in this notation: a word, and a number in parentheses.
+/// Returns whether `name` is a machine in this notation: a word, and a number in parentheses, perhaps behind the name of an
+/// NPU.
 pub fn is_inline(name: &str) -> bool {
-    let Some((word, rest)) = name.split_once('(') else {
+    is_dimensions(split_npu(name).1)
+}
+
+/// Returns whether `name` is a machine in this notation that says nothing of bandwidths and latencies.
+pub fn lacks_rates(name: &str) -> bool {
+    let dimensions = split_npu(name).1;
+    is_dimensions(dimensions) && !dimensions.contains(':')
+}
+
+/// The name of an NPU in front of dimensions, if there is one, and the rest.
+fn split_npu(name: &str) -> (Option<&str>, &str) {
+    let is_word = |word: &str| {
+        let letter = |b: u8| b.is_ascii_alphanumeric() || matches!(b, b'-' | b'_' | b'.');
+        !word.is_empty() && word.bytes().all(letter)
+    };
+    match name.split_once(':') {
+        Some((npu, rest)) if is_word(npu) && is_dimensions(rest) => (Some(npu), rest),
+        _ => (None, name),
+    }
+}
+
+fn is_dimensions(text: &str) -> bool {
+    let Some((word, rest)) = text.split_once('(') else {
         return false;
     };
     let Some((digits, rest)) = rest.split_once(')') else {
@@ -59,11 +69,41 @@ pub fn is_inline(name: &str) -> bool {
     letters(word) && ends && !digits.is_empty() && digits.bytes().all(|b| b.is_ascii_digit())
 }
 
+/// The `npu` tables of the preset called `name`, or of the first that has an NPU of this name.
+fn npu_tables(name: &str) -> Option<String> {
+    let is_npu = |line: &str| line.starts_with("[npu.") || line.starts_with("[[npu.");
+    let has_npu = |text: &str| {
+        text.lines()
+            .any(|line| line.starts_with(&format!("[npu.{name}]")))
+    };
+    let named = PRESETS.iter().find(|preset| preset.name == name);
+    let preset = named.or_else(|| PRESETS.iter().find(|preset| has_npu(preset.text)))?;
+    let mut tables = String::new();
+    // Lines that belong to the next table, if that is one of an NPU.
+    let mut between: Vec<&str> = Vec::new();
+    let mut inside = false;
+    for line in preset.text.lines() {
+        if line.starts_with('[') {
+            inside = is_npu(line);
+        }
+        if line.is_empty() || line.starts_with('#') {
+            between.push(line);
+            continue;
+        }
+        for line in between.drain(..).chain([line]).filter(|_| inside) {
+            tables.push_str(line);
+            tables.push('\n');
+        }
+    }
+    Some(tables)
+}
+
 /// Returns the text of the machine file that `name` stands for.
 ///
 /// # Errors
 ///
-/// A shape that there is none of, a size of zero, and rates that are missing, or are more or fewer than dimensions.
+/// An NPU that no preset has, a shape that there is none of, a size of zero, and rates that are missing, or are more or fewer
+/// than dimensions.
 pub(super) fn text(name: &str) -> Result<String, MachineError> {
     let wrong = |found: String, expected: &str| MachineError::Notation {
         // An arbitrarily long argument must not flood the message.
@@ -72,11 +112,21 @@ pub(super) fn text(name: &str) -> Result<String, MachineError> {
         expected: expected.to_owned(),
         example: EXAMPLE,
     };
-    let mut parts = name.splitn(3, ':');
+    let (npu, notation) = split_npu(name);
+    let npu = match npu {
+        None => String::new(),
+        Some(npu) => npu_tables(npu).ok_or_else(|| {
+            wrong(
+                format!("NPU {npu:?}"),
+                "a preset, which `chakram machine list` names, or the NPU of one, such as h100",
+            )
+        })?,
+    };
+    let mut parts = notation.splitn(3, ':');
     let shapes = dimensions(parts.next().unwrap_or_default(), wrong)?;
     let bandwidths = quantities(parts.next(), shapes.len(), SettingKey::Bandwidth, wrong)?;
     let latencies = quantities(parts.next(), shapes.len(), SettingKey::Latency, wrong)?;
-    let mut text = format!("name = {name:?}\n{NPU}");
+    let mut text = format!("name = {name:?}\n{npu}");
     for (i, (shape, algorithm, size)) in shapes.iter().enumerate() {
         let (bandwidth, latency) = (bandwidths[i], latencies[i]);
         if bandwidth.parse::<Bandwidth>().is_err() {
@@ -170,7 +220,7 @@ fn quantities(
 
 #[cfg(test)]
 mod tests {
-    use super::super::Machine;
+    use super::super::{Machine, NpuClass};
     use super::*;
     use crate::collective::ChunkPipeline;
     use std::num::NonZeroU32;
@@ -192,11 +242,42 @@ mod tests {
             (DimensionShape::Switch, 2, 50e9, ns),
         ];
         assert_eq!(found, expected);
+        assert_eq!(machine.classes(), [NpuClass::unknown()]);
         // The NPU is that of the paper's preset; the chunks are not, which its machines have 64 of.
         let paper = Machine::load("w-2d").unwrap();
+        let machine = Machine::load("w-2d:Ring(4):250 GB/s:500 ns").unwrap();
         assert_eq!(machine.classes(), paper.classes());
         assert_eq!(paper.pipeline().chunks.map(NonZeroU32::get), Some(64));
         assert_eq!(machine.pipeline(), ChunkPipeline::default());
+    }
+
+    /// Any preset, or the NPU of one; `a100` is that of `dgx-a100`, not of the paper's machines.
+    #[test]
+    fn presets_lend_their_npus() {
+        let classes = |name: &str| Machine::load(name).unwrap().classes().to_vec();
+        for preset in PRESETS {
+            let named = classes(&format!("{}:R(4):1 GB/s:0 ns", preset.name));
+            assert_eq!(named, classes(preset.name), "{}", preset.name);
+            let npu = format!("{}:R(4):1 GB/s:0 ns", named[0].name);
+            assert_eq!(classes(&npu)[0].name, named[0].name);
+        }
+        for (npu, preset) in [
+            ("h100", "dgx-h100"),
+            ("a100", "dgx-a100"),
+            ("gpu", "hiermem"),
+        ] {
+            let lent = classes(&format!("{npu}:Switch(8):450GB/s:500ns"));
+            assert_eq!(lent, classes(preset), "{npu}");
+        }
+        let error = Machine::load("h10:Ring(4):1 GB/s:0 ns")
+            .unwrap_err()
+            .to_string();
+        assert!(
+            error.contains("NPU \"h10\"") && error.contains("such as h100"),
+            "{error}"
+        );
+        assert!(lacks_rates("Ring(4)") && lacks_rates("h100:Ring(4)_SW(2)"));
+        assert!(!lacks_rates("h100:Ring(4):1 GB/s:0 ns") && !lacks_rates("dgx-h100"));
     }
 
     #[test]
@@ -209,10 +290,17 @@ mod tests {
             "(4)",
             "R2(4)",
             "Ring(x)",
+            "a/b:Ring(4)",
         ] {
             assert!(!is_inline(name), "{name}");
         }
-        for name in ["Ring(4)", "R(4)_SW(2)", "Ring(4):1 GB/s:0 ns", "Torus(4)"] {
+        for name in [
+            "Ring(4)",
+            "R(4)_SW(2)",
+            "Ring(4):1 GB/s:0 ns",
+            "Torus(4)",
+            "h100:R(4)",
+        ] {
             assert!(is_inline(name), "{name}");
         }
     }

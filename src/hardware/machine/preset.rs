@@ -247,7 +247,7 @@ mod tests {
             let MemoryAttachment::Hierarchical(design) = &remote.attachment else {
                 panic!("{name}")
             };
-            assert_eq!(gb(machine.classes()[0].memory.bandwidth), 4096.0);
+            assert_eq!(gb(machine.classes()[0].memory_bandwidth().unwrap()), 4096.0);
             assert_eq!(gb(remote.bandwidth), group);
             assert_eq!(gb(design.in_node_bandwidth), in_node);
             assert_eq!((design.groups, design.out_switches), (256, 16));
@@ -256,7 +256,7 @@ mod tests {
         let remote = machine.remote().unwrap();
         assert_eq!(remote.attachment, MemoryAttachment::PerNpu);
         assert_eq!(gb(remote.bandwidth), 100.0);
-        assert_eq!(gb(machine.classes()[0].memory.bandwidth), 4096.0);
+        assert_eq!(gb(machine.classes()[0].memory_bandwidth().unwrap()), 4096.0);
     }
 
     #[test]
@@ -279,7 +279,7 @@ mod tests {
                 let rate = class.peaks.get(dtype).unwrap().per_second();
                 assert!(near(2.0 * rate * npus, sparse * 1e15), "{name} {dtype:?}");
             }
-            let capacity = class.memory.capacity.0 as f64;
+            let capacity = class.memory.unwrap().capacity.0 as f64;
             assert!(near(capacity * npus, memory * 1e9), "{name}");
             let [inner, outer] = machine.topology().dimensions() else {
                 panic!("{name}")

@@ -93,7 +93,10 @@ fn columns<'a>(remembers: bool) -> Vec<ComparisonColumn<'a>> {
         }),
         ("memory_capacity_bytes", |_, column| {
             of(column, |report| {
-                fullest(&report.memory).map(|row| row.capacity.0).into()
+                fullest(&report.memory)
+                    .and_then(|row| row.capacity)
+                    .map(|bytes| bytes.0)
+                    .into()
             })
         }),
     ];

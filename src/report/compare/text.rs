@@ -117,7 +117,11 @@ fn made_of(machine: &Machine, dtypes: &[Dtype]) -> String {
             1 => String::new(),
             _ => format!("{}: ", class.name),
         };
-        let memory = class.memory.bandwidth.bytes_per_second() / 1e12;
+        let Some(memory) = class.memory_bandwidth() else {
+            text += &format!("; {name}NPU not described");
+            continue;
+        };
+        let memory = memory.bytes_per_second() / 1e12;
         text += &format!("; {name}memory {memory} TB/s");
         let peaks = dtypes.iter().map(|&dtype| {
             let (_, name) = Dtype::ALL[dtype as usize];

@@ -30,7 +30,11 @@ pub fn memory(report: &Report) -> String {
                 .collect(),
         });
         let series: Vec<_> = series.collect();
-        let limit = pictures.memory.iter().map(|curve| curve.capacity.0).min();
+        let limit = pictures
+            .memory
+            .iter()
+            .filter_map(|curve| Some(curve.capacity?.0))
+            .min();
         let bytes = |bytes: f64| Bytes(bytes as u64).to_string();
         let end = report.outcome.makespan.0;
         let picture = lines::chart(
@@ -53,11 +57,17 @@ pub fn memory(report: &Report) -> String {
     let rows = report.memory.iter().take(ROWS).zip(0..).map(|(row, i)| {
         let at = |field: &str| format!("/memory/npus/{i}/{field}");
         let bytes = |field: &str, bytes: Bytes| number(&at(field), bytes.0, &bytes.to_string());
-        let fits = if row.fits { "fits" } else { "does not fit" };
+        let fits = match row.fits {
+            Some(true) => "fits",
+            Some(false) => "does not fit",
+            None => "",
+        };
         vec![
             format!("rank {}", row.rank),
             bytes("peak_bytes", row.peak),
-            bytes("capacity_bytes", row.capacity),
+            row.capacity.map_or("unknown".to_owned(), |capacity| {
+                bytes("capacity_bytes", capacity)
+            }),
             row.percent_text(),
             fits.to_owned(),
         ]

@@ -30,19 +30,22 @@ impl MemoryRow {
 }
 
 impl Report {
-    /// Whether the memory of every NPU holds what its rank allocates.
+    /// Whether the memory of no NPU is known to be less than its rank allocates.
     pub fn fits(&self) -> bool {
-        self.memory.iter().all(|row| row.fits)
+        self.memory.iter().all(|row| row.fits != Some(false))
     }
 
     /// Counts the ranks that need more memory than their NPUs have.
     pub fn too_large(&self) -> usize {
-        self.memory.iter().filter(|row| !row.fits).count()
+        self.memory
+            .iter()
+            .filter(|row| row.fits == Some(false))
+            .count()
     }
 
     /// Returns what does not fit into memory, if anything.
     pub fn does_not_fit(&self) -> Option<String> {
-        let row = fullest(&self.memory).filter(|row| !row.fits)?;
+        let row = fullest(&self.memory).filter(|row| row.fits == Some(false))?;
         let others = match self.too_large() as u64 - 1 {
             0 => String::new(),
             1 => "; so does 1 more rank".to_owned(),
@@ -59,7 +62,7 @@ impl Report {
             "out of memory: rank {} allocates {} of its NPU's {}{remote}, {}: {}{others}",
             row.rank,
             row.peak,
-            row.capacity,
+            row.capacity.unwrap_or_default(),
             row.moment(),
             row.made_of()
         ))

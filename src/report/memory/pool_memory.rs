@@ -64,18 +64,18 @@ impl<'a> RankCapacities<'a> {
             .filter(|_| streams.is_some_and(|streams| *streams))
     }
 
-    /// Bytes of the memory of an instance on `npu`, with its share of the remote one.
-    pub fn of(&self, instance: &RankInstance, npu: Npu) -> Bytes {
-        let own = self.machine.npu_memory(self.machine.class(npu));
+    /// Bytes of the memory of an instance on `npu`, with its share of the remote one; `None` if the NPU's own are unknown.
+    pub fn of(&self, instance: &RankInstance, npu: Npu) -> Option<Bytes> {
+        let own = self.machine.npu_memory(self.machine.class(npu))?;
         let share = self.shared(instance);
         let share = share.map_or(0, |shared| shared.share(self.ranks));
-        Bytes(own.0.saturating_add(share))
+        Some(Bytes(own.0.saturating_add(share)))
     }
 
     /// Bytes of a peak that the NPU's own memory does not hold, of a rank that streams.
     pub fn beyond_own(&self, instance: &RankInstance, npu: Npu, peak: u64) -> Option<Bytes> {
         self.shared(instance)?;
-        let own = self.machine.npu_memory(self.machine.class(npu));
+        let own = self.machine.npu_memory(self.machine.class(npu))?;
         Some(Bytes(peak.saturating_sub(own.0)))
     }
 }
@@ -126,7 +126,8 @@ pub(super) fn check_fit(machine: &Machine, rows: &mut [MemoryRow]) {
     for row in rows.iter_mut().filter(|row| row.beyond_own.is_some()) {
         let memory = held.get(&(row.npu.0 / shared.npus));
         let beyond = row.beyond_own.unwrap_or_default();
-        row.fits = beyond.0 == 0 || memory.is_none_or(|memory| memory.peak <= memory.capacity);
+        row.fits =
+            Some(beyond.0 == 0 || memory.is_none_or(|memory| memory.peak <= memory.capacity));
     }
 }
 

@@ -36,7 +36,7 @@ pub(crate) fn beyond_sram(machine: &Machine, npu: Npu, peak: u64) -> Option<Byte
     if machine.remote()?.ports().is_empty() {
         return None;
     }
-    let own = machine.classes()[machine.class(npu)].memory.capacity;
+    let own = machine.classes()[machine.class(npu)].memory?.capacity;
     Some(Bytes(peak.saturating_sub(own.0)))
 }
 

@@ -17,7 +17,9 @@ const ROWS: usize = 8;
 pub const CSV: &[CsvColumn<Report, MemoryRow>] = &[
     ("rank", |_, row| row.rank.0.into()),
     ("npu", |_, row| row.npu.0.into()),
-    ("capacity_bytes", |_, row| row.capacity.0.into()),
+    ("capacity_bytes", |_, row| {
+        row.capacity.map(|bytes| bytes.0).into()
+    }),
     ("peak_bytes", |_, row| row.peak.0.into()),
     ("weights_bytes", |_, row| row.classes[0].into()),
     ("gradients_bytes", |_, row| row.classes[1].into()),
@@ -69,13 +71,15 @@ pub fn table(out: &mut String, report: &Report, style: TextStyle) -> std::fmt::R
         let row = &run[0];
         let ranks: Vec<_> = run.iter().map(|row| row.rank).collect();
         let (ranks, share) = (span_of(&ranks), row.percent_text());
-        let mark = if row.fits {
+        let mark = if row.fits != Some(false) {
             TextStyle::default().warning
         } else {
             style.warning
         };
         let classes = row.classes.map(Bytes);
-        let mut cells: Vec<&dyn Display> = vec![&ranks, &row.peak, &row.capacity, &share];
+        let unknown = "unknown";
+        let capacity: &dyn Display = row.capacity.as_ref().map_or(&unknown, |bytes| bytes);
+        let mut cells: Vec<&dyn Display> = vec![&ranks, &row.peak, capacity, &share];
         cells.extend(classes.iter().map(|bytes| bytes as &dyn Display));
         table.styled_row(out, &cells, mark)?;
         let moment = row.moment();

@@ -3,6 +3,7 @@
 use super::run_facts::RunFacts;
 use chakram_base::dtype::Dtype;
 use chakram_hardware::machine::{Machine, NpuClass};
+use chakram_hardware::memory::LocalMemory;
 use chakram_hardware::topology::TopologyDimension;
 use chakram_trace::graph::NodeKind;
 
@@ -143,6 +144,8 @@ pub fn machine_differences(one: &Machine, other: &Machine) -> Vec<MachineDiffere
 
 fn class_differences(class: usize, a: &NpuClass, b: &NpuClass) -> Vec<MachineDifference> {
     use MachineDifference as Difference;
+    let [mine, theirs] = [a.memory, b.memory];
+    let differs = |of: fn(LocalMemory) -> u64| mine.map(of) != theirs.map(of);
     let formats = Dtype::ALL.map(|(dtype, _)| dtype).into_iter();
     let formats = formats.filter(|&dtype| a.peaks.get(dtype) != b.peaks.get(dtype));
     [
@@ -152,15 +155,15 @@ fn class_differences(class: usize, a: &NpuClass, b: &NpuClass) -> Vec<MachineDif
         ),
         (a.curves != b.curves, Difference::KernelCurves(class)),
         (
-            a.memory.bandwidth != b.memory.bandwidth,
+            a.memory_bandwidth() != b.memory_bandwidth(),
             Difference::MemoryBandwidth(class),
         ),
         (
-            a.memory.latency != b.memory.latency,
+            differs(|memory| memory.latency.0),
             Difference::MemoryLatency(class),
         ),
         (
-            a.memory.capacity != b.memory.capacity,
+            differs(|memory| memory.capacity.0),
             Difference::MemoryCapacity(class),
         ),
         (a.lanes != b.lanes, Difference::Lanes(class)),

@@ -84,7 +84,8 @@ fn most_memory(stages: &[StagePath]) -> u64 {
 /// Whether the memories of the machine hold what ranks of all stages need.
 fn fits(point: &ResolvedPoint, pattern: &TrainingPattern, stages: &[StagePath]) -> bool {
     let plan = &pattern.plan;
-    let memory = RankMemory::new(point.capacity(), plan);
+    // Where it is unknown whether plans fit, a limit is refused before.
+    let memory = RankMemory::new(point.capacity().unwrap_or(u64::MAX), plan);
     memory.fits(
         (0..)
             .zip(stages)
@@ -269,7 +270,7 @@ impl NodePrices<'_> {
                         dtype,
                         shape: node.kernel,
                     };
-                    let memory = class.memory.bandwidth;
+                    let memory = class.memory_bandwidth();
                     let price = options
                         .compute
                         .price(&kernel, &class.peaks, memory, &class.curves);

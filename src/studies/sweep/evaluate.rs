@@ -114,12 +114,20 @@ impl<'s> PointEvaluator<'s> {
         (bytes, fits): (u64, bool),
         least: &str,
     ) -> Result<(), PointRefusal> {
-        if self.study.limits.fits && !fits {
+        if !self.study.limits.fits {
+            return Ok(());
+        }
+        let Some(own) = point.capacity() else {
+            let detail = format!(
+                "machine {} describes no NPU, so nothing is known of its memory",
+                point.machine.name()
+            );
+            return Err(PointRefusal::new("limits.fits", detail));
+        };
+        if !fits {
             let capacity = match &point.work {
-                WorkSource::Plan(pattern) => {
-                    RankMemory::new(point.capacity(), &pattern.plan).capacity(true)
-                }
-                WorkSource::Traces(_) => point.capacity(),
+                WorkSource::Plan(pattern) => RankMemory::new(own, &pattern.plan).capacity(true),
+                WorkSource::Traces(_) => own,
             };
             let [bytes, capacity] = [bytes, capacity].map(chakram_base::units::Bytes);
             let detail = format!("an NPU needs {least}{bytes} and has {capacity}");
@@ -313,7 +321,7 @@ fn measured(
         ]
         .map(part),
         peak: rows.iter().map(|row| row.peak.0).max(),
-        fits: rows.iter().all(|row| row.fits),
+        fits: rows.iter().all(|row| row.fits == Some(true)),
         busy: tiles.finish(&compiled).map(|tiles| tiles.mean_busy()),
     };
     Ok((measured, check.stands_for_all()))

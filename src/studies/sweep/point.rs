@@ -121,9 +121,9 @@ impl ResolvedPoint {
         })
     }
 
-    /// The least memory of an NPU, in bytes.
-    pub fn capacity(&self) -> u64 {
-        least_memory(&self.machine).unwrap_or(0)
+    /// The least memory of an NPU, in bytes, if it is known.
+    pub fn capacity(&self) -> Option<u64> {
+        least_memory(&self.machine)
     }
 }
 

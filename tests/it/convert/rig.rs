@@ -219,11 +219,11 @@ fn machine(ranks: u32) -> Machine {
         name: "npu".to_owned(),
         peaks: PeakRates::default(),
         curves: Default::default(),
-        memory: LocalMemory {
+        memory: Some(LocalMemory {
             bandwidth: Bandwidth::new(1e12).unwrap(),
             latency: Span::ZERO,
             capacity: Bytes(1 << 40),
-        },
+        }),
         lanes: 1 << 12,
         host_lanes: 1 << 12,
         slowdown: 1.0,

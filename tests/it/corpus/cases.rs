@@ -49,11 +49,11 @@ pub fn machine(sizes: &[u32]) -> Machine {
         name: "npu".to_owned(),
         peaks: PeakRates::default(),
         curves: Default::default(),
-        memory: LocalMemory {
+        memory: Some(LocalMemory {
             bandwidth,
             latency,
             capacity,
-        },
+        }),
         lanes: 8,
         host_lanes: 8,
         slowdown: 1.0,

@@ -7,7 +7,7 @@ use tempfile::TempDir;
 
 /// A machine file of these dimensions, as (name, further keys).
 fn tiers(dir: &TempDir, name: &str, dimensions: &[(&str, &str)], more: &str) -> String {
-    let notation = stdout(&["machine", "show", "Switch(2):1 GB/s:1 us"]);
+    let notation = stdout(&["machine", "show", "w-2d:Switch(2):1 GB/s:1 us"]);
     let npu = &notation[notation.find("[npu").unwrap()..notation.find("[[dimension").unwrap()];
     let path = dir.path().join(name).to_str().unwrap().to_owned();
     let dimensions: String = dimensions

@@ -109,11 +109,11 @@ pub fn machine_of(
         name: "npu".to_owned(),
         peaks: PeakRates::default(),
         curves: Default::default(),
-        memory: LocalMemory {
+        memory: Some(LocalMemory {
             bandwidth: Bandwidth::new(1e12).unwrap(),
             latency: Span::ZERO,
             capacity: Bytes(1 << 40),
-        },
+        }),
         lanes: 1024,
         host_lanes: 1024,
         slowdown: 1.0,

@@ -35,7 +35,7 @@ fn gemm_curves_follow_their_formula() {
             .get(Dtype::Bf16)
             .expect("it has a peak")
             .per_second();
-        let memory = class.memory.bandwidth;
+        let memory = class.memory_bandwidth().unwrap();
         let seconds = curve.seconds([1, m, n, k], 2.0, peak, memory);
         let off = seconds * 1e6 / number("model_us") - 1.0;
         assert!(off.abs() < 0.003, "{m} x {n} x {k}: {:.2} %", 100.0 * off);
@@ -94,7 +94,7 @@ fn attention_curves_are_near_what_was_measured() {
                 causal: true,
                 element: 2.0,
             };
-            (curve.seconds(&of, peak, class.memory.bandwidth) / seconds - 1.0).abs()
+            (curve.seconds(&of, peak, class.memory_bandwidth().unwrap()) / seconds - 1.0).abs()
         });
         off.sum::<f64>() / all.len() as f64
     };

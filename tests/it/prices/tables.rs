@@ -82,7 +82,7 @@ fn a_table_of_a_thousand_gemms_is_nearer_than_the_curve() {
             .get(Dtype::Bf16)
             .expect("it has a peak")
             .per_second();
-        let memory = class.memory.bandwidth;
+        let memory = class.memory_bandwidth().unwrap();
         let (mut alone, mut with) = (0.0, 0.0);
         for ([m, n, k], seconds) in &held_out {
             let time = curve.estimate([1, *m, *n, *k], 2.0, peak, memory);
@@ -139,7 +139,12 @@ fn a_measured_gemm_takes_its_time() {
         .get(Dtype::Bf16)
         .expect("it has a peak")
         .per_second();
-    let time = curve.seconds([1, 1024, 3072, 768], 2.0, peak, before.memory.bandwidth) * 1e6;
+    let time = curve.seconds(
+        [1, 1024, 3072, 768],
+        2.0,
+        peak,
+        before.memory_bandwidth().unwrap(),
+    ) * 1e6;
     // Twelve blocks have that product twice, on a chain of kernels.
     let longer = of(ours_name) - of("dgx-a100");
     assert!(

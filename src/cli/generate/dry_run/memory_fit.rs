@@ -34,8 +34,8 @@ impl StageMemory {
             let (machine, npus) = on?;
             let ranks = summary.pipelines.iter().map(|ranks| ranks[stage]);
             let classes = ranks.map(|rank| machine.class(npus[rank as usize]));
-            let bytes = classes.map(|class| machine.npu_memory(class).0);
-            bytes.min()
+            let bytes = classes.map(|class| Some(machine.npu_memory(class)?.0));
+            bytes.collect::<Option<Vec<_>>>()?.into_iter().min()
         };
         let stages = summary.stages.iter().enumerate();
         let own: Vec<Option<u64>> = stages

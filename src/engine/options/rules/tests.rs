@@ -83,7 +83,7 @@ fn options_of_compute_need_kernels_that_they_price() {
     let elsewhere = |options: &mut ReplayOptions| {
         let machine = Machine::load("dgx-h100").unwrap();
         let class = &machine.classes()[0];
-        let class = RecordingClass::new(&class.peaks, class.memory.bandwidth);
+        let class = RecordingClass::new(&class.peaks, class.memory_bandwidth().unwrap());
         options.compute = ComputeModel::RecordedOn(class);
     };
     assert_eq!(refusal("mi300x", &recorded, elsewhere), "");

@@ -37,13 +37,16 @@ const MAX_SIDE: u32 = 1 << 16;
 /// The most lanes of either kind that an NPU may have.
 const MAX_LANES: u32 = 1 << 16;
 
-/// Every class, as the file orders them; `original` is the machine before an edit, if this is one.
+/// Every class, as the file orders them, or one unknown if the file has none; `original` is the machine before an edit, if this is one.
 pub(super) fn classes(
     root: &ConfigTable<'_>,
     original: Option<&Machine>,
 ) -> Result<Vec<NpuClass>, ConfigError> {
     let expected = "a table [npu.NAME] for each class of NPU";
-    let tables = root.need("npu", expected)?.table(None)?;
+    let Some(field) = root.get("npu") else {
+        return Ok(vec![NpuClass::unknown()]);
+    };
+    let tables = field.table(None)?;
     let classes: Vec<_> = tables
         .fields()
         .map(|(name, field)| class(name, &field, original))
@@ -78,7 +81,7 @@ fn class(
         classes.find(|class| class.name == name)
     };
     let stated = table.optional("measured_at", |field| measured_at(field, &rates))?;
-    let measured_at = stated.or_else(|| before().map(NpuRates::of));
+    let measured_at = stated.or_else(|| before().and_then(NpuRates::of));
     let measured_at = measured_at.unwrap_or(rates);
     products::add(&table, &mut curves, &measured_at, before())?;
     curves
@@ -88,11 +91,11 @@ fn class(
         name: name.to_owned(),
         curves,
         peaks,
-        memory: LocalMemory {
+        memory: Some(LocalMemory {
             bandwidth,
             latency: table.quantity("memory_latency", LATENCY)?,
             capacity: capacity(&table, "memory_capacity")?,
-        },
+        }),
         lanes: table.count("lanes", MAX_LANES)?,
         host_lanes: table.count("host_lanes", MAX_LANES)?,
         slowdown: slowdown(&table)?,

@@ -11,11 +11,11 @@ pub(super) struct NpuRates {
 }
 
 impl NpuRates {
-    /// Returns the rates of a class.
-    pub fn of(class: &NpuClass) -> Self {
-        Self {
+    /// Returns the rates of a class, if they are known.
+    pub fn of(class: &NpuClass) -> Option<Self> {
+        Some(Self {
             peaks: class.peaks.clone(),
-            memory: class.memory.bandwidth,
-        }
+            memory: class.memory_bandwidth()?,
+        })
     }
 }

@@ -74,7 +74,10 @@ fn a_table_of_tiles_is_a_machine() {
     let machine = read(&whole).unwrap();
     assert_eq!(machine.remote().unwrap().endpoints().len(), 4);
     // A core has its SRAM and a share of what is behind ports: 1 MB + 4 GB / 48.
-    assert_eq!(machine.npu_memory(0).0, 1_000_000 + 4_000_000_000 / 48);
+    assert_eq!(
+        machine.npu_memory(0).unwrap().0,
+        1_000_000 + 4_000_000_000 / 48
+    );
 }
 
 #[test]
@@ -168,7 +171,12 @@ fn a_class_may_have_systolic_arrays() {
     let model = ComputeModel::Roofline(RooflineEfficiency::default());
     let price = |kernel: &KernelProfile<'_>| {
         model
-            .price(kernel, &class.peaks, class.memory.bandwidth, &class.curves)
+            .price(
+                kernel,
+                &class.peaks,
+                class.memory_bandwidth(),
+                &class.curves,
+            )
             .span()
     };
     assert_eq!(price(&kernel), Span::from_ns(110));

@@ -113,7 +113,11 @@ fn every_other_product_is_done_again() {
             ..plan.clone()
         };
         let model = Model::named("llama3-8b").unwrap();
-        TrainingPattern { model, plan }.prepare().unwrap().peak(0).bytes
+        TrainingPattern { model, plan }
+            .prepare()
+            .unwrap()
+            .peak(0)
+            .bytes
     };
     let [none, operators, full] = [
         RecomputePolicy::None,

@@ -1,0 +1,331 @@
+//! Chunks of one stage through the ports of its members, message by message, for algorithms without a closed form.
+//!
+//! What a [flow shop](super::flow_shop) is for phases, this is for the ports of a line: all members start together, nothing
+//! else is in flight, and a port sends one message at a time and receives one at a time, first come, first served, as on the
+//! network without contention. A member has up to `places` chunks at once, sends one message of a chunk at a time, and gives
+//! the place of a chunk to the next when its part in it is over.
+
+use super::line_cost::LineCostModel;
+use super::{CollectiveAlgorithm, CollectiveStage, LinePosition};
+use chakram_base::units::{Span, Time};
+use std::cmp::Reverse;
+use std::collections::BinaryHeap;
+
+/// A message in the program of a member.
+#[derive(Clone, Copy, Debug)]
+struct FlowMessage {
+    to: u32,
+    /// Messages of the chunk that the member must have received.
+    after: u32,
+    /// Ports out of the sender and into the receiver.
+    ports: [u32; 2],
+    first_byte: Span,
+    serialization: Span,
+}
+
+/// What a member does for one chunk.
+#[derive(Clone, Debug, Default)]
+struct MemberProgram {
+    sends: Vec<FlowMessage>,
+    receives: u32,
+}
+
+/// The programs of the members of a line.
+#[derive(Clone, Debug)]
+pub(super) struct StageFlow {
+    /// By kind of chunk, two where trees alternate, then by member.
+    programs: Vec<MemberProgram>,
+    members: u32,
+    ports: usize,
+}
+
+/// A chunk at a member.
+#[derive(Clone, Copy, Debug, Default)]
+struct FlowCell {
+    begun: bool,
+    leaving: bool,
+    ended: bool,
+    taken: u32,
+    received: u32,
+}
+
+/// Events of an instant in the order in which the network has them: a message has left, its first byte is at the port of its
+/// receiver, it is there.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+enum FlowEvent {
+    Left,
+    FirstByte,
+    Arrived,
+}
+
+/// Event, sender, chunk and number of the message.
+type FlowEntry = (FlowEvent, u32, u32, u32);
+
+impl StageFlow {
+    /// The programs of `algorithm` for the messages of a chunk of `stage`, with the first member as the root.
+    pub fn new(
+        line: &LineCostModel<'_>,
+        algorithm: CollectiveAlgorithm,
+        stage: &CollectiveStage,
+    ) -> Self {
+        let size = line.size();
+        let kinds: &[bool] = match algorithm {
+            CollectiveAlgorithm::DoubleBinaryTree => &[false, true],
+            _ => &[false],
+        };
+        let mut programs = Vec::with_capacity(kinds.len() * size as usize);
+        for &mirrored in kinds {
+            let stage = CollectiveStage { mirrored, ..*stage };
+            for index in 0..size {
+                let at = LinePosition {
+                    size,
+                    index,
+                    root: 0,
+                    position: index,
+                };
+                let steps = (0..).map_while(|i| algorithm.step(&stage, at, i));
+                let sends = steps.map(|step| {
+                    let (path, ports) = line.message(index, step.to);
+                    FlowMessage {
+                        to: step.to,
+                        after: step.after,
+                        ports,
+                        first_byte: path.first_byte(step.amount),
+                        serialization: path.bandwidth.serialization(step.amount),
+                    }
+                });
+                programs.push(MemberProgram {
+                    sends: sends.collect(),
+                    receives: algorithm.receives(&stage, at),
+                });
+            }
+        }
+        let all = programs.iter().flat_map(|program| &program.sends);
+        let ports = all.flat_map(|send| send.ports).max();
+        Self {
+            programs,
+            members: size,
+            ports: ports.map_or(0, |port| port as usize + 1),
+        }
+    }
+
+    /// Number of messages of a chunk.
+    pub fn messages(&self) -> u64 {
+        let first = &self.programs[..self.members as usize];
+        first.iter().map(|program| program.sends.len() as u64).sum()
+    }
+
+    fn program(&self, chunk: u32, member: u32) -> &MemberProgram {
+        let kinds = self.programs.len() as u32 / self.members;
+        &self.programs[(chunk % kinds * self.members + member) as usize]
+    }
+
+    /// A lower bound on the time of `chunks`: the work of the busiest port.
+    pub fn busiest(&self, chunks: u32) -> Span {
+        let kinds = self.programs.len() as u32 / self.members;
+        let mut work = vec![[Span::ZERO; 2]; self.ports];
+        for kind in 0..kinds {
+            let count = (chunks + kinds - 1 - kind) / kinds;
+            for member in 0..self.members {
+                for send in &self.program(kind, member).sends {
+                    for (side, port) in send.ports.into_iter().enumerate() {
+                        work[port as usize][side] += send.serialization.times(count.into());
+                    }
+                }
+            }
+        }
+        work.into_iter().flatten().max().unwrap_or(Span::ZERO)
+    }
+
+    /// Time until all members have ended `chunks`, with `places` for chunks at each.
+    pub fn end(&self, chunks: u32, places: u32) -> Span {
+        let members = self.members as usize;
+        let mut run = FlowRun {
+            flow: self,
+            chunks,
+            places,
+            cells: vec![FlowCell::default(); members * chunks as usize],
+            free: vec![[Time::ZERO; 2]; self.ports],
+            next: vec![0; members],
+            running: vec![0; members],
+            events: BinaryHeap::new(),
+            sends: Vec::new(),
+            changed: Vec::new(),
+        };
+        run.run().since(Time::ZERO)
+    }
+}
+
+struct FlowRun<'a> {
+    flow: &'a StageFlow,
+    chunks: u32,
+    places: u32,
+    /// By member and chunk.
+    cells: Vec<FlowCell>,
+    /// When ports are free, out and in.
+    free: Vec<[Time; 2]>,
+    /// By member, the chunk that begins next, and how many have begun and not ended.
+    next: Vec<u32>,
+    running: Vec<u32>,
+    events: BinaryHeap<Reverse<(Time, FlowEntry)>>,
+    /// Messages of this instant: member, chunk and number.
+    sends: Vec<(u32, u32, u32)>,
+    /// Chunks at members that may go on.
+    changed: Vec<(u32, u32)>,
+}
+
+impl FlowRun<'_> {
+    fn run(&mut self) -> Time {
+        for member in 0..self.flow.members {
+            self.admit(member);
+        }
+        let mut now = Time::ZERO;
+        loop {
+            while let Some((member, chunk)) = self.changed.pop() {
+                self.advance(member, chunk);
+            }
+            if self.events.peek().is_none_or(|next| next.0.0 > now) {
+                self.submit(now);
+            }
+            let Some(Reverse((at, (event, member, chunk, number)))) = self.events.pop() else {
+                return now;
+            };
+            now = at;
+            let send = self.flow.program(chunk, member).sends[number as usize];
+            match event {
+                FlowEvent::Left => {
+                    self.cell(member, chunk).leaving = false;
+                    self.changed.push((member, chunk));
+                }
+                FlowEvent::FirstByte => {
+                    let free = &mut self.free[send.ports[1] as usize][1];
+                    *free = now.max(*free) + send.serialization;
+                    let arrived = (FlowEvent::Arrived, member, chunk, number);
+                    self.events.push(Reverse((*free, arrived)));
+                }
+                FlowEvent::Arrived => {
+                    self.cell(send.to, chunk).received += 1;
+                    self.changed.push((send.to, chunk));
+                }
+            }
+        }
+    }
+
+    fn cell(&mut self, member: u32, chunk: u32) -> &mut FlowCell {
+        &mut self.cells[(member * self.chunks + chunk) as usize]
+    }
+
+    /// Begins chunks at a member while it has places.
+    fn admit(&mut self, member: u32) {
+        let of = member as usize;
+        while self.running[of] < self.places && self.next[of] < self.chunks {
+            let chunk = self.next[of];
+            self.next[of] += 1;
+            self.running[of] += 1;
+            self.cell(member, chunk).begun = true;
+            self.changed.push((member, chunk));
+        }
+    }
+
+    /// Takes the next step of a chunk at a member, or ends it there, if it may.
+    fn advance(&mut self, member: u32, chunk: u32) {
+        let program = self.flow.program(chunk, member);
+        let cell = self.cell(member, chunk);
+        if !cell.begun || cell.ended || cell.leaving {
+            return;
+        }
+        let number = cell.taken;
+        match program.sends.get(number as usize) {
+            Some(send) if send.after <= cell.received => {
+                cell.taken += 1;
+                cell.leaving = true;
+                self.sends.push((member, chunk, number));
+            }
+            None if cell.received >= program.receives => {
+                cell.ended = true;
+                self.running[member as usize] -= 1;
+                self.admit(member);
+            }
+            _ => {}
+        }
+    }
+
+    /// Submits the messages of an instant, by member and chunk.
+    fn submit(&mut self, now: Time) {
+        self.sends.sort_unstable();
+        for (member, chunk, number) in self.sends.drain(..) {
+            let send = &self.flow.program(chunk, member).sends[number as usize];
+            let free = &mut self.free[send.ports[0] as usize][0];
+            let begin = now.max(*free);
+            *free = begin + send.serialization;
+            let left = (FlowEvent::Left, member, chunk, number);
+            let first = (FlowEvent::FirstByte, member, chunk, number);
+            self.events.push(Reverse((*free, left)));
+            self.events.push(Reverse((begin + send.first_byte, first)));
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::CollectivePrimitive;
+    use super::*;
+    use crate::group::GroupExtent;
+    use crate::topology::{DimensionShape, Topology, TopologyDimension};
+    use chakram_base::ids::Npu;
+    use chakram_base::units::{Bandwidth, BufferShare};
+
+    /// Through a switch of 1 GB/s and 2 x 50 ns: 100 ns of latency, and 1,000 ns for 1,000 B.
+    fn end(
+        size: u32,
+        algorithm: CollectiveAlgorithm,
+        primitive: CollectivePrimitive,
+        (chunks, places): (u32, u32),
+    ) -> u64 {
+        let topology = Topology::new(vec![TopologyDimension {
+            name: String::new(),
+            shape: DimensionShape::Switch,
+            size,
+            bandwidth: Bandwidth::new(1e9).unwrap(),
+            latency: Span::from_ns(50),
+        }])
+        .unwrap();
+        let npus: Vec<_> = (0..size).map(Npu).collect();
+        let extent = GroupExtent::new(&npus, &topology);
+        let line = LineCostModel::new(&extent, &extent.phases[0], &topology);
+        let stage = CollectiveStage {
+            phase: 0,
+            primitive,
+            buffer: BufferShare::whole(1000),
+            mirrored: false,
+            bidirectional: false,
+        };
+        let flow = StageFlow::new(&line, algorithm, &stage);
+        assert!(flow.busiest(chunks) <= flow.end(chunks, places));
+        flow.end(chunks, places).0 / 1000
+    }
+
+    #[test]
+    fn one_chunk_takes_what_the_table_of_trees_says() {
+        use CollectivePrimitive::{AllReduce, Broadcast, Reduce};
+        let tree = CollectiveAlgorithm::Tree;
+        // Three levels: 3 x 100 + 5 x 1,000 ns one way.
+        assert_eq!(end(8, tree, Reduce, (1, 1)), 5_300);
+        assert_eq!(end(8, tree, Broadcast, (1, 1)), 5_300);
+        assert_eq!(end(8, tree, AllReduce, (1, 1)), 10_600);
+    }
+
+    #[test]
+    fn chunks_follow_at_the_pace_of_the_busiest_port() {
+        use CollectivePrimitive::{AllReduce, Broadcast};
+        // From 0 to 1 and back: each sends one message for each chunk, so the fifth is up after 5,100 ns, and down 1,100 later.
+        assert_eq!(end(2, CollectiveAlgorithm::Tree, AllReduce, (5, 5)), 6_200);
+        // With one place each, one after another.
+        assert_eq!(
+            end(2, CollectiveAlgorithm::Tree, AllReduce, (5, 1)),
+            5 * 2_200
+        );
+        // Among four the one below the root has two children and sends two messages for each chunk: 1,100, 2 x 4 x 1,000 and 100.
+        assert_eq!(end(4, CollectiveAlgorithm::Tree, Broadcast, (4, 4)), 9_200);
+    }
+}
