@@ -3,7 +3,7 @@
 
 /// Networks one event at a time: tests hold what a replay says of transfers against each of them alone.
 pub use chakram_hardware::network::{
-    ContentionFreeNetwork, ExclusiveNetwork, LinkNetwork, PortNetwork,
+    ContentionFreeNetwork, ExclusiveNetwork, FairSharingNetwork, LinkNetwork, PortNetwork,
 };
 
 /// Records of traces by the types that are generated from `proto/`: tests write and read files by them, and so share no

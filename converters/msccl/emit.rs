@@ -121,12 +121,13 @@ impl<'a> MscclScripts<'a> {
         }
     }
 
-    /// Returns what a step does within the GPU, in no time of its own: copies read and write, reductions read two.
+    /// Returns what a step does within the GPU, in no time of its own: copies read and write, reductions read two. One that only
+    /// waits is no kernel.
     fn local(&self, kind: StepKind, first: u64, count: u64) -> Op<'static> {
         let times = match kind {
-            StepKind::Copy => 2,
+            StepKind::Nothing => return Op::NoOp,
             StepKind::Reduce => 3,
-            _ => 0,
+            _ => 2,
         };
         Op::Compute {
             flops: 0,

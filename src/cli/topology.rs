@@ -57,7 +57,7 @@ enum TopologyCommand {
     #[command(after_help = "Example:\n  chakram topology random --draws 250 --below 50 --seed 1")]
     Random {
         /// Number of graphs
-        #[arg(long, value_name = "N", default_value_t = 250)]
+        #[arg(long, value_name = "N", default_value_t = 250, value_parser = clap::value_parser!(u32).range(1..=1_000_000))]
         draws: u32,
         /// Fewer chips than this
         #[arg(long, value_name = "N", default_value_t = 50, value_parser = clap::value_parser!(u32).range(3..=i64::from(MOST_CHIPS)))]

@@ -87,7 +87,8 @@ pub(super) fn table(out: &mut String, report: &Report, style: TextStyle) -> std:
         right("total", 12),
         right("mean", 12),
         right("GB/s each", 12),
-    ]);
+    ])
+    .named(style);
     for row in &report.memory_accesses {
         let count = row.loads + row.stores;
         let seconds = row.total.0 as f64 / 1e12;

@@ -71,7 +71,7 @@ pub(super) fn table(out: &mut String, report: &Report, style: TextStyle) -> std:
     ];
     headings.extend(bubble.then(|| right("bubble", width)));
     headings.extend(["memory", "host", "idle"].map(|name| right(name, width)));
-    let mut table = TextTable::new(headings);
+    let mut table = TextTable::new(headings).named(style);
     // Neighbours that are alike share a line.
     let parts = |row: &NpuRow| (row.time.parts, row.time.communicating);
     let alike = |a: &NpuRow, b: &NpuRow| a.class == b.class && parts(a) == parts(b);
@@ -114,7 +114,8 @@ pub(super) fn finishes(out: &mut String, report: &Report, style: TextStyle) -> s
         right("finish", 14),
         right("captured", 16),
         right("difference", 14),
-    ]);
+    ])
+    .named(style);
     table.heading(out, style)?;
     let times = |row: &NpuRow| (row.time.finish, row.captured);
     let alike = |a: &NpuRow, b: &NpuRow| times(a) == times(b);

@@ -74,6 +74,8 @@ pub struct TextTable<'h> {
     columns: Vec<TextColumn<'h>>,
     indent: usize,
     width: Option<u16>,
+    /// Characters of a line of a cell, at most.
+    longest: usize,
     lines: Vec<TableLine>,
 }
 
@@ -84,7 +86,16 @@ impl<'h> TextTable<'h> {
             columns: columns.into(),
             indent: 2,
             width: None,
+            longest: MAX_NAME,
             lines: Vec::new(),
+        }
+    }
+
+    /// Has whole names where `style` has all details.
+    pub fn named(self, style: TextStyle) -> Self {
+        Self {
+            longest: style.longest_name(),
+            ..self
         }
     }
 
@@ -182,7 +193,8 @@ impl<'h> TextTable<'h> {
     fn cells(&self, cells: &[&dyn Display]) -> Vec<String> {
         let mut cells: Vec<String> = cells.iter().map(ToString::to_string).collect();
         if self.width.is_none() {
-            cells.iter_mut().for_each(shorten);
+            let longest = self.longest;
+            cells.iter_mut().for_each(|cell| shorten(cell, longest));
         }
         if let Some(first) = cells.first_mut() {
             first.insert_str(0, &" ".repeat(self.indent));
@@ -224,10 +236,10 @@ impl<'h> TextTable<'h> {
     }
 }
 
-/// Cuts each line of a cell that is longer than [`MAX_NAME`].
-fn shorten(cell: &mut String) {
-    if cell.len() > MAX_NAME {
-        let lines: Vec<_> = cell.split('\n').map(shortened).collect();
+/// Cuts each line of a cell that is longer than `most`.
+fn shorten(cell: &mut String, most: usize) {
+    if cell.len() > most {
+        let lines: Vec<_> = cell.split('\n').map(|line| shortened(line, most)).collect();
         *cell = lines.join("\n");
     }
 }

@@ -34,11 +34,19 @@ impl TextStyle {
         }
     }
 
-    /// Returns `text` for people, cut to `width` columns where long names are.
+    /// Returns `text` for people, cut to `width` columns where long names are, and whole with details.
     pub fn clip(&self, text: &str, width: usize) -> String {
-        match self.narrow {
+        match self.narrow && !self.details {
             true => clip(text, width),
-            false => escaped(text).into_owned(),
+            false => clip(text, self.longest_name()),
+        }
+    }
+
+    /// Characters of a name in a table, at most.
+    pub(super) fn longest_name(&self) -> usize {
+        match self.details {
+            true => WHOLE_NAME,
+            false => MAX_NAME,
         }
     }
 }
@@ -79,9 +87,12 @@ pub fn clip(text: &str, width: usize) -> String {
 /// bits.
 pub(super) const MAX_NAME: usize = 240;
 
-/// Returns `text`, cut to [`MAX_NAME`] characters.
-pub(super) fn shortened(text: &str) -> Cow<'_, str> {
-    match text.char_indices().nth(MAX_NAME) {
+/// Where all details are asked for. Longer than any that a compiler makes; other formats have names of any length.
+const WHOLE_NAME: usize = 1 << 14;
+
+/// Returns `text`, cut to `most` characters.
+pub(super) fn shortened(text: &str, most: usize) -> Cow<'_, str> {
+    match text.char_indices().nth(most) {
         None => Cow::Borrowed(text),
         Some((end, _)) => Cow::Owned(format!("{}…", &text[..end])),
     }
@@ -104,7 +115,10 @@ pub fn paragraph(
         .word_separator(textwrap::WordSeparator::AsciiSpace)
         .word_splitter(textwrap::WordSplitter::NoHyphenation);
     // A number stays with its percent sign.
-    let words: Vec<_> = text.split(' ').map(shortened).collect();
+    let words: Vec<_> = text
+        .split(' ')
+        .map(|word| shortened(word, MAX_NAME))
+        .collect();
     let text = words.join(" ").replace(" %", "\u{a0}%");
     for line in textwrap::wrap(&text, options) {
         let line = line.trim_end().replace('\u{a0}', " ");

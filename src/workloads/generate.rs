@@ -7,7 +7,7 @@
 use chakram_base::bounds::{self, MemoryLimitError};
 use chakram_base::ids::{GraphId, MAX_NPUS, Rank};
 use chakram_base::setting::SettingKey;
-use chakram_base::units::{Span, Time};
+use chakram_base::units::{Span, Time, thousands};
 use chakram_trace::format::groups::DeclaredGroups;
 use chakram_trace::format::roles::GroupRoles;
 use chakram_trace::format::scan::NodeView;
@@ -158,6 +158,16 @@ impl GeneratedJob {
         self.0.core_of(rank)
     }
 
+    /// Checks that memory may hold the largest trace of the job, before files are written that nothing reads again.
+    ///
+    /// # Errors
+    ///
+    /// If it may not.
+    pub fn check_traces(&self) -> Result<(), MemoryLimitError> {
+        let nodes = (0..self.ranks()).map(|rank| self.0.least_nodes(rank)).max();
+        check_trace(nodes.unwrap_or(0), self.0.fewer())
+    }
+
     /// Checks that memory may hold the [`workload`](Self::workload), by a lower bound of the size of its nodes.
     ///
     /// # Errors
@@ -178,7 +188,8 @@ impl GeneratedJob {
             bytes,
             1,
             format_args!(
-                "a smaller job, or files with {} and no {}",
+                "{}, or files with {} and no {}",
+                self.0.fewer(),
                 SettingKey::Output,
                 SettingKey::Machine
             ),
@@ -280,6 +291,10 @@ trait TraceGenerator: Debug + Send + Sync {
     fn amounts(&self) -> Option<WorkAmounts> {
         None
     }
+    /// What makes the job smaller, for messages.
+    fn fewer(&self) -> &'static str {
+        "a smaller job"
+    }
     fn class_of(&self, rank: u32) -> u32;
     /// The place of the rank's core on a machine of tiles.
     fn core_of(&self, _rank: u32) -> Option<[u32; 2]> {
@@ -347,6 +362,16 @@ fn refused(
 /// Files carry counts as signed numbers, graphs index nodes with 32 bits.
 const MOST_NODES: u64 = u32::MAX as u64;
 const MOST_WORK: u64 = i64::MAX as u64;
+
+/// Checks that memory may hold a trace of so many nodes; `fewer` is the remedy.
+///
+/// # Errors
+///
+/// If it may not.
+pub fn check_trace(nodes: u64, fewer: impl Display) -> Result<(), MemoryLimitError> {
+    let what = format!("to read a trace of {} nodes again", thousands(nodes));
+    bounds::check(what, nodes, NODE_BYTES, fewer)
+}
 
 /// The least that a node of a graph takes, with its price on one machine (`graph.rs`), and its state in a run.
 const NODE_BYTES: u64 = 61;

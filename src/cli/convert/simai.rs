@@ -8,6 +8,7 @@ use chakram_report::document::VersionedDocument;
 use chakram_report::summary::{counted, thousands};
 use chakram_trace::files::OutputSet;
 use chakram_trace::format::job::JobFile;
+use chakram_workloads::generate::check_trace;
 use clap::Args;
 use serde::Serialize;
 use std::error::Error;
@@ -68,6 +69,10 @@ pub fn run(args: &ConvertSimaiArgs, out: &mut dyn Write) -> Result<ExitCode, Box
     };
     let grid = RankGrid::new(&workload, npus)
         .map_err(|error| format!("{input}: {error}\n  try: --npus, or other degrees in line 1"))?;
+    if args.passes > 1 {
+        let (_, pass) = workload.write(&grid, 0, 1, std::io::sink())?;
+        check_trace(pass.saturating_mul(args.passes.into()), "fewer --passes")?;
+    }
     let mut files = OutputSet::default();
     files.reads(&args.input);
     let mut job = args.output.start(files)?;

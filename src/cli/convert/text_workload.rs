@@ -8,6 +8,7 @@ use chakram_report::document::VersionedDocument;
 use chakram_report::summary::{counted, thousands};
 use chakram_trace::files::OutputSet;
 use chakram_trace::format::job::JobFile;
+use chakram_workloads::generate::check_trace;
 use clap::Args;
 use serde::Serialize;
 use std::error::Error;
@@ -66,6 +67,7 @@ pub fn run(args: &ConvertTextArgs, out: &mut dyn Write) -> Result<ExitCode, Box<
                 .into(),
         );
     };
+    check_trace(nodes, "fewer --passes")?;
     let mut files = OutputSet::default();
     files.reads(&args.input);
     let mut job = args.output.start(files)?;

@@ -64,6 +64,7 @@ pub fn write(
     // Ranks that are alike are written once, as far as files can be shared.
     let classes: BTreeMap<_, u32> = (0..job.ranks()).map(|r| (class_of(r), r)).collect();
     let nodes = classes.values().map(|rank| job.node_count(*rank)).sum();
+    job.check_traces()?;
     if nodes > MANY {
         terminal::note(format_args!(
             "writing {}, which takes a while and gigabytes; Ctrl-C leaves no file",

@@ -68,7 +68,8 @@ pub fn collectives(out: &mut String, report: &Report, style: TextStyle) -> Resul
         right("transfer", 14),
         right("wait", 14),
         right("bus GB/s", 10),
-    ]);
+    ])
+    .named(style);
     let rows = together(&report.collectives);
     for groups in rows.iter().take(ROWS) {
         add(&mut table, groups, style)?;
@@ -174,7 +175,8 @@ pub fn exposed(out: &mut String, report: &Report, style: TextStyle) -> Result {
         left("EXPOSED COMMUNICATION", 60),
         right("mean of NPUs", 16),
         right("share", 9),
-    ]);
+    ])
+    .named(style);
     for (what, sum) in rows.iter().take(ROWS) {
         let mean = Span(sum.0 / npus);
         let share = share(mean, report.outcome.makespan);

@@ -27,7 +27,8 @@ pub fn table(out: &mut String, report: &Report, style: TextStyle) -> std::fmt::R
         right("nodes off it", 16),
         right("min slack", 14),
         right("median slack", 15),
-    ]);
+    ])
+    .named(style);
     table.heading(out, style)?;
     let makespan = report.outcome.makespan;
     for ((part, name), key) in TimeCategory::ALL.iter().zip(TimeCategory::KEYS) {

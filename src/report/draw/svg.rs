@@ -2,10 +2,17 @@
 
 use std::fmt::Write;
 
-/// `text` as it may stand in a page, in attributes too.
+/// Characters of a text in a page, at most: inputs have names of any length.
+const MAX_TEXT: usize = 1 << 14;
+
+/// `text` as it may stand in a page, in attributes too; cut where it is longer than any text for people.
 pub fn escape(text: &str) -> String {
+    let (text, rest) = match text.char_indices().nth(MAX_TEXT) {
+        Some((end, _)) => (&text[..end], "…"),
+        None => (text, ""),
+    };
     let mut escaped = String::with_capacity(text.len());
-    for c in text.chars() {
+    for c in text.chars().chain(rest.chars()) {
         match c {
             '&' => escaped.push_str("&amp;"),
             '<' => escaped.push_str("&lt;"),

@@ -32,7 +32,8 @@ pub fn table(out: &mut String, report: &Report, style: TextStyle) -> std::fmt::R
         right("total", 12),
         right("mean", 12),
         right("share", 8),
-    ]);
+    ])
+    .named(style);
     let families = families(&report.operators);
     for operator in families.iter().take(ROWS) {
         let mean = Span(operator.total.0 / operator.calls.max(1));

@@ -91,7 +91,9 @@ pub enum FamilyError {
         expected: &'static str,
     },
     /// There are too many sub-layers.
-    #[error("found {0} sub-layers, expected at most {MOST}")]
+    #[error(
+        "found {0} sub-layers, expected at most {MOST}\n  try: fewer `micro_batches`, layers or parts (`tensor`)"
+    )]
     TooMany(u64),
 }
 
@@ -173,18 +175,23 @@ impl LanguageModel {
     fn all_products(&self) -> Result<Vec<(String, LayerProduct)>, FamilyError> {
         let wrong = |found: String, expected| Err(FamilyError::Size { found, expected });
         let sizes = [
-            self.embedding,
-            self.forward,
-            self.heads,
-            self.sequence,
-            self.tensor,
+            ("embedding", self.embedding),
+            ("forward", self.forward),
+            ("heads", self.heads),
+            ("sequence", self.sequence),
+            ("tensor", self.tensor),
+            ("micro_batches", self.micro_batches.into()),
         ];
-        if sizes.contains(&0) || self.micro_batches == 0 || sizes.iter().any(|size| *size > 1 << 20)
-        {
-            return wrong(
-                format!("sizes {sizes:?}"),
-                "sizes from 1 to 1048576, and a micro-batch",
+        if let Some((key, size)) = sizes.iter().find(|(_, size)| !(1..=1 << 20).contains(size)) {
+            return wrong(format!("`{key}` {size}"), "a size from 1 to 1048576");
+        }
+        let layers = u64::from(self.encoders) + u64::from(self.decoders);
+        if layers > 4096 {
+            let found = format!(
+                "`encoders` {} and `decoders` {}",
+                self.encoders, self.decoders
             );
+            return wrong(found, "at most 4096 layers");
         }
         if !self.embedding.is_multiple_of(self.heads) {
             let found = format!("{} heads of a width of {}", self.heads, self.embedding);
@@ -195,9 +202,6 @@ impl LanguageModel {
             .chain((0..self.decoders).map(|_| true));
         let mut products: Vec<(String, LayerProduct)> = Vec::new();
         for (layer, decoder) in layers.enumerate() {
-            if layer > 4096 {
-                return wrong(format!("layer {layer}"), "at most 4096 layers");
-            }
             for product in self.products(decoder) {
                 products.push((format!("layer {layer}: {}", product.name), product));
             }

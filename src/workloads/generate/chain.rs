@@ -60,6 +60,10 @@ impl ChainPattern {
 pub(super) struct ChainGenerator(ChainPattern);
 
 impl TraceGenerator for ChainGenerator {
+    fn fewer(&self) -> &'static str {
+        "fewer nodes"
+    }
+
     fn ranks(&self) -> u32 {
         self.0.ranks
     }

@@ -188,6 +188,10 @@ impl CollectiveGenerator {
 }
 
 impl TraceGenerator for CollectiveGenerator {
+    fn fewer(&self) -> &'static str {
+        "a lower count"
+    }
+
     fn ranks(&self) -> u32 {
         self.options.ranks
     }

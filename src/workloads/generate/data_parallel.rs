@@ -239,6 +239,10 @@ impl DataParallelGenerator {
 }
 
 impl TraceGenerator for DataParallelGenerator {
+    fn fewer(&self) -> &'static str {
+        "fewer steps or layers"
+    }
+
     fn ranks(&self) -> u32 {
         self.options.ranks
     }

@@ -89,6 +89,10 @@ impl MemoryGenerator {
 }
 
 impl TraceGenerator for MemoryGenerator {
+    fn fewer(&self) -> &'static str {
+        "fewer loads"
+    }
+
     fn ranks(&self) -> u32 {
         self.0.ranks
     }

@@ -190,6 +190,10 @@ impl P2pGenerator {
 }
 
 impl TraceGenerator for P2pGenerator {
+    fn fewer(&self) -> &'static str {
+        "a lower count"
+    }
+
     fn ranks(&self) -> u32 {
         self.options.ranks
     }

@@ -38,6 +38,7 @@ fn a_name_of_a_megabyte_is_cut_and_takes_no_time() {
     let trace = folder.path().join("job.0.et");
     write_trace(&trace, &"A".repeat(1_000_000));
     let trace = trace.display().to_string();
+    let page = folder.path().join("page.html").display().to_string();
     for (words, whole) in [
         (&["replay", &trace, "-m", "dgx-h100"][..], false),
         (&["inspect", &trace], false),
@@ -47,6 +48,10 @@ fn a_name_of_a_megabyte_is_cut_and_takes_no_time() {
             true,
         ),
         (&["inspect", &trace, "--format", "json"], true),
+        (
+            &["replay", &trace, "-m", "dgx-h100", "--html", &page],
+            false,
+        ),
     ] {
         let started = Instant::now();
         let output = chakram(words);
@@ -64,6 +69,36 @@ fn a_name_of_a_megabyte_is_cut_and_takes_no_time() {
             "{words:?}: {}",
             output.stdout.len()
         );
+    }
+    assert!(std::fs::metadata(&page).unwrap().len() < 200_000);
+}
+
+/// A table has 240 characters of a name, and all of it where details are asked for; other formats have any.
+#[test]
+fn names_that_are_cut_come_whole_with_details() {
+    let folder = tempfile::tempdir().unwrap();
+    let trace = folder.path().join("job.0.et");
+    let name = format!("kernel<{}>", "float, ".repeat(700));
+    write_trace(&trace, &name);
+    let trace = trace.display().to_string();
+    let replay = |more: &[&str]| {
+        let output = chakram(&[&["replay", &trace, "-m", "dgx-h100"], more].concat());
+        assert!(output.status.success(), "{more:?}");
+        String::from_utf8(output.stdout).unwrap()
+    };
+    let longest = |text: &str| text.lines().map(|line| line.chars().count()).max();
+    let cut = replay(&[]);
+    assert!(
+        !cut.contains(&name) && cut.contains("kernel<float"),
+        "{cut}"
+    );
+    assert!(longest(&cut) < Some(400), "{cut}");
+    for more in [
+        &["--details"][..],
+        &["--format", "json"],
+        &["--format", "csv", "--table", "operators"],
+    ] {
+        assert!(replay(more).contains(&name), "{more:?}");
     }
 }
 

@@ -122,3 +122,75 @@ fn what_no_check_foresees_ends_with_an_error_as_well() {
     assert_eq!(none.code, 2, "{none:?}");
     assert!(none.error.contains(SYSTEM), "{none:?}");
 }
+
+/// A node takes 61 B at least where a trace is read again: 61 GB for a billion.
+#[test]
+fn counts_that_no_trace_holds_are_refused_before_files_are_written() {
+    let folder = tempfile::tempdir().unwrap();
+    let file = |name: &str, text: &str| {
+        let path = folder.path().join(name);
+        std::fs::write(&path, text).unwrap();
+        path.display().to_string()
+    };
+    let text = file(
+        "data.txt",
+        "DATA\n1\nfc -1 40 NONE 0 45 NONE 0 50 ALLREDUCE 8196000 10\n",
+    );
+    let simai = file(
+        "moe.txt",
+        include_str!("../../../fuzz/seeds/simai/checkpoints.txt"),
+    );
+    let out = folder.path().join("out");
+    std::fs::create_dir(&out).unwrap();
+    let job = out.join("job").display().to_string();
+    let billion = "1000000000";
+    let size = ["--size", "1MB", "--ranks", "2", "--count", billion];
+    for (words, hint) in [
+        (
+            [&["generate", "collective", "all-reduce"][..], &size].concat(),
+            "a lower count",
+        ),
+        (
+            [&["generate", "p2p", "ring"][..], &size].concat(),
+            "a lower count",
+        ),
+        (
+            vec!["generate", "chain", "--ranks", "2", "--nodes", billion],
+            "fewer nodes",
+        ),
+        (
+            vec![
+                "generate", "memory", "--ranks", "2", "--bytes", "1MB", "--loads", billion,
+            ],
+            "fewer loads",
+        ),
+        (
+            vec!["convert", "text", &text, "--npus", "2", "--passes", billion],
+            "--passes",
+        ),
+        (
+            vec![
+                "convert", "simai", &simai, "--npus", "8", "--passes", billion,
+            ],
+            "--passes",
+        ),
+    ] {
+        let words = [&words[..], &["-o", &job, "--max-memory", "2GiB"]].concat();
+        refused(&words, 300, &[hint, "2.1 GB", "--max-memory"]);
+    }
+    assert_eq!(std::fs::read_dir(&out).unwrap().count(), 0);
+    refused(
+        &["topology", "random", "--draws", billion],
+        300,
+        &["--draws", "1000000"],
+    );
+    for (key, value) in [
+        ("--tensor", "tensor"),
+        ("--micro-batches", "micro_batches"),
+        ("--embedding", "embedding"),
+        ("--decoders", "decoders"),
+    ] {
+        let words = ["schedule", "--topology", "interfaces:4", "--encoders", "1"];
+        refused(&[&words[..], &[key, billion]].concat(), 300, &[value]);
+    }
+}

@@ -1,18 +1,43 @@
 //! Laws of reports and networks, on random machines and jobs: where the time of an NPU goes, against a sweep over what an
-//! observer was told; and that no network model with contention is faster than the one without.
+//! observer was told; and that no network model with contention is faster than the one without, unless a port serves messages
+//! of an operation in another order.
 //!
 //! Ten thousand of each: `cargo test --release --test it physics::laws -- --ignored`.
+//!
+//! # The law of contention
+//!
+//! Let the order in which messages enter each port, and the order of each lane, be given. Without contention, times are then the
+//! least solution of constraints t_i >= t_j + d: a message leaves after what it waits for and after the message before it at its
+//! port, and enters after its first byte and after the message before it. Every model with contention keeps all of these, and
+//! more. So if its messages enter in the same order, each of its times is at least that without contention, by induction along
+//! the order. Where rates are shared that is not so: a stream occupies its receiver's port from the moment when it leaves, and the
+//! latency of its way follows, so messages of different latencies that meet at the port without contention may pass it at
+//! different times.
+//!
+//! Where the order differs nothing follows, because ports serve what comes first and that need not be best: on a line of
+//! three, the root at the end sends chunk 0 to its neighbour, which passes it on, and chunk 1 past it to the other end, which
+//! passes it back. At that end both meet. If the chunk that has to go on waits for the one that has arrived for good,
+//! everything ends 10 us later, a third. A segment's time decides, which one model waits for and another does not. Those are Graham's
+//! anomalies of list schedules (1969): less work or contention may end later.
 
 use super::lines::{Line, call, kernel, receive, send};
-use super::rig::{Dim, Replay, job, machine_of, replay_with};
+use super::rig::{self, Dim, Replay, job, machine_of, replay_with};
 use chakram::engine::{CompiledReplay, NetworkModel, ReplayOptions};
+use chakram::extend::{
+    DeliveryNotice, EventScheduler, LinePattern, NetworkBackend, NetworkEvent, NetworkMessage,
+    PortRange,
+};
+use chakram::ids::Npu;
+use chakram::internals::{
+    ContentionFreeNetwork, ExclusiveNetwork, FairSharingNetwork, LinkNetwork, PortNetwork,
+};
 use chakram::machine::{AlgorithmChoice, ChunkPipeline, CollectiveAlgorithm, Machine};
 use chakram::report;
-use chakram::topology::{DimensionShape, SwitchingMode};
+use chakram::topology::{DimensionShape, SwitchingMode, Topology};
 use chakram::trace::{CollectiveKind, Op};
-use chakram::units::{Bytes, Span};
+use chakram::units::{Bytes, Span, Time};
 use chakram::workload::Workload;
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::num::NonZeroU32;
 
 /// SplitMix64.
@@ -184,10 +209,150 @@ const MODELS: [NetworkModel; 5] = [
     CONTENDED[3],
 ];
 
+/// A message of an operation: its sender, which of the sender's operations it is of, its turn at its receiver, and how many such
+/// there were before.
+type MessageName = (Npu, u32, (u32, u64), u32);
+
+/// A side of a port: NPU, dimension, side of the NPU, and whether messages leave.
+type PortSide = (Npu, usize, u32, bool);
+
+/// The messages of each operation in the order in which they pass each port.
+type PortOrder = BTreeMap<PortSide, BTreeSet<Vec<MessageName>>>;
+
+/// A network that notes which message passes which port.
+struct NotedNetwork<'a, N> {
+    network: N,
+    topology: &'a Topology,
+    /// By port, the operation that opened it.
+    opened: BTreeMap<u32, u32>,
+    operations: u32,
+    next_port: u32,
+    /// The last operation of each sender, and its number among those of the sender.
+    last: BTreeMap<Npu, (u32, u32)>,
+    counts: BTreeMap<(Npu, u32, Npu, (u32, u64)), u32>,
+    /// By op, the message in flight, its receiver and its operation.
+    in_flight: BTreeMap<u32, (MessageName, Npu, u32)>,
+    passed: BTreeMap<(PortSide, u32), Vec<MessageName>>,
+}
+
+impl<'a, N> NotedNetwork<'a, N> {
+    fn new(network: N, topology: &'a Topology) -> Self {
+        Self {
+            network,
+            topology,
+            opened: BTreeMap::new(),
+            operations: 0,
+            next_port: 0,
+            last: BTreeMap::new(),
+            counts: BTreeMap::new(),
+            in_flight: BTreeMap::new(),
+            passed: BTreeMap::new(),
+        }
+    }
+
+    fn order(self) -> PortOrder {
+        let mut order = PortOrder::new();
+        for ((side, _), messages) in self.passed {
+            order.entry(side).or_default().insert(messages);
+        }
+        order
+    }
+}
+
+impl<N: NetworkBackend> NetworkBackend for &mut NotedNetwork<'_, N> {
+    const NAME: &'static str = N::NAME;
+    const SHARED: bool = N::SHARED;
+
+    fn open(&mut self, count: u32) -> PortRange {
+        self.operations += 1;
+        let range = match N::SHARED {
+            // All share the ports, which tell operations apart here.
+            true => PortRange::new(self.next_port, count),
+            false => self.network.open(count),
+        };
+        self.next_port += count + 1;
+        let first = range.any().0;
+        let ports = (first..=first + count).take(count.max(1) as usize);
+        self.opened
+            .extend(ports.map(|port| (port, self.operations)));
+        range
+    }
+
+    fn close(&mut self, ports: PortRange) {
+        if !N::SHARED {
+            self.network.close(ports);
+        }
+    }
+
+    fn submit(&mut self, now: Time, message: &NetworkMessage, agenda: &mut impl EventScheduler) {
+        let (from, to) = message.ends;
+        let operation = self.opened[&message.from.0];
+        let last = self.last.entry(from).or_default();
+        if last.0 != operation {
+            *last = (operation, last.1 + 1);
+        }
+        let number = last.1;
+        let turn = (message.turn.strand, message.turn.step);
+        let count = self.counts.entry((from, number, to, turn)).or_default();
+        let name = (from, number, turn, *count);
+        *count += 1;
+        let [(dimension, side), _] = self.topology.end_ports(from, to);
+        let left = ((from, dimension, side, true), operation);
+        self.passed.entry(left).or_default().push(name);
+        self.in_flight.insert(message.op, (name, to, operation));
+        self.network.submit(now, message, agenda);
+    }
+
+    fn is_conflict_free(&self, dimension: usize, members: u32, pattern: LinePattern) -> bool {
+        self.network.is_conflict_free(dimension, members, pattern)
+    }
+
+    fn handle(
+        &mut self,
+        now: Time,
+        event: NetworkEvent,
+        agenda: &mut impl EventScheduler,
+        notices: &mut Vec<DeliveryNotice>,
+    ) {
+        let before = notices.len();
+        self.network.handle(now, event, agenda, notices);
+        for notice in &notices[before..] {
+            if let DeliveryNotice::Delivered(op) = notice
+                && let Some((name, to, operation)) = self.in_flight.remove(op)
+            {
+                let [_, (dimension, side)] = self.topology.end_ports(name.0, to);
+                let entered = ((to, dimension, side, false), operation);
+                self.passed.entry(entered).or_default().push(name);
+            }
+        }
+    }
+}
+
+/// Returns the order of messages at ports under `model`, message by message, and the makespan.
+fn port_order(workload: &Workload, machine: &Machine, model: NetworkModel) -> (PortOrder, u64) {
+    fn run<N: NetworkBackend>(
+        prepared: &CompiledReplay<'_>,
+        topology: &Topology,
+        network: N,
+    ) -> (PortOrder, u64) {
+        let mut noted = NotedNetwork::new(network, topology);
+        let outcome = prepared.run_over(&mut (), &mut noted).unwrap();
+        (noted.order(), outcome.makespan.0)
+    }
+    let of = CompiledReplay::new(workload, machine, &rig::over(model)).unwrap();
+    let t = machine.topology();
+    match model {
+        NetworkModel::ContentionFree => run(&of, t, ContentionFreeNetwork::new(t)),
+        NetworkModel::Ports => run(&of, t, PortNetwork::new(t)),
+        NetworkModel::Links => run(&of, t, LinkNetwork::new(t)),
+        NetworkModel::Exclusive => run(&of, t, ExclusiveNetwork::new(t)),
+        NetworkModel::FairSharing => run(&of, t, FairSharingNetwork::new(t).unwrap()),
+    }
+}
+
 /// Least makespan under a contended model that the law allows beside `free` ps without contention. Times of rates that are
-/// shared are rounded once for each change of rates, to the picosecond. Queues serve what comes first, which is not always
-/// best: where messages of several chunks or operations meet, a queue more may lead to a better order, and so may shares in
-/// place of a queue. Then the order that a model happens to take decides, and a third is the most that was ever found.
+/// shared are rounded once for each change of rates, to the picosecond. Where messages of several chunks or operations meet,
+/// ports may serve them in another order, and end earlier: of 10,000 single operations and 10,000 jobs by a third at most.
 fn least(free: u64, found: &Replay, may_reorder: bool) -> u64 {
     let rounding = 8 + found.outcome.messages * 2;
     let least = if may_reorder { free / 4 * 3 } else { free };
@@ -230,7 +395,20 @@ fn check_models(
             _ => !meets,
         };
         let may_reorder = !in_order || chunks > 1 || !(alone || ideal);
-        if found.ps() < least(free.ps(), &found, may_reorder && !message) {
+        let is_faster = found.ps() < least(free.ps(), &found, false);
+        // Streams that share a port are there when they leave, whatever the latency of their ways.
+        let explained = || {
+            if model == NetworkModel::FairSharing {
+                return true;
+            }
+            let (own, again) = port_order(workload, machine, model);
+            let (other, _) = port_order(workload, machine, NetworkModel::ContentionFree);
+            assert_eq!(again, found.ps(), "{model}: {told}");
+            own != other
+        };
+        if found.ps() < least(free.ps(), &found, may_reorder && !message)
+            || is_faster && !explained()
+        {
             broken.push(format!(
                 "{seed}: {model} {} ps, contention-free {} ps: {told}",
                 found.ps(),
@@ -518,7 +696,7 @@ fn groups_that_are_no_sub_grid_have_a_port_in_each_dimension() {
             3,
         ),
     ] {
-        let machine = super::rig::machine(&dims);
+        let machine = rig::machine(&dims);
         let npus = machine.topology().npus();
         let mut ranks = vec![vec![kernel(0)]; npus as usize];
         for &member in members {

@@ -209,3 +209,59 @@ fn sizes_that_an_algorithm_is_not_for_are_refused() {
     assert_eq!(folder.names(), ["ring.xml"]);
     done(&["convert", "msccl", &xml, "--size", "1500B", "-o", &output]);
 }
+
+/// Steps that only wait are no kernels without a price, however many there are: eight of ten here.
+#[test]
+fn steps_that_only_wait_take_no_time() {
+    let folder = Folder::new();
+    let steps = |blocks: &[(i32, i32, &str)]| {
+        let mut text = String::new();
+        for (id, (send, recv, kinds)) in blocks.iter().enumerate() {
+            write!(
+                text,
+                "<tb id=\"{id}\" send=\"{send}\" recv=\"{recv}\" chan=\"0\">"
+            )
+            .unwrap();
+            for (s, kind) in kinds.split(' ').enumerate() {
+                let count = u32::from(kind != "nop");
+                let offset = count as i32 - 1;
+                write!(
+                    text,
+                    "<step s=\"{s}\" type=\"{kind}\" srcbuf=\"i\" srcoff=\"{offset}\" dstbuf=\"o\" dstoff=\"{offset}\" \
+                     cnt=\"{count}\" depid=\"-1\" deps=\"-1\" hasdep=\"0\"/>"
+                )
+                .unwrap();
+            }
+            text += "</tb>";
+        }
+        text
+    };
+    let gpu = |id: u32, peer: i32| {
+        let blocks = [
+            (peer, -1, "nop nop nop nop s"),
+            (-1, peer, "r"),
+            (-1, -1, "cpy"),
+        ];
+        format!("<gpu id=\"{id}\">{}</gpu>", steps(&blocks))
+    };
+    let text = format!(
+        "<algo name=\"pair\" nchunksperloop=\"2\" ngpus=\"2\" coll=\"allgather\" minBytes=\"0\" maxBytes=\"0\">{}{}</algo>",
+        gpu(0, 1),
+        gpu(1, 0)
+    );
+    let algorithm = folder.file("pair.xml", text);
+    let job = folder.path("job");
+    done(&[
+        "convert", "msccl", &algorithm, "--size", "65536B", "-o", &job,
+    ]);
+    // 65,536 B at 100 GB/s are 655.36 ns, behind two links of 1 us to and from the switch; copies run beside it.
+    let machine = [
+        "-m",
+        "Switch(2)",
+        "--bandwidth",
+        "100GB/s",
+        "--latency",
+        "1us",
+    ];
+    assert_eq!(makespan(&[&[&job[..]][..], &machine].concat()), 1_655_360);
+}

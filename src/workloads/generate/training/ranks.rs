@@ -86,6 +86,10 @@ impl Sink for MemoryMeter {
 }
 
 impl TraceGenerator for TrainingGenerator {
+    fn fewer(&self) -> &'static str {
+        "fewer steps or micro-batches"
+    }
+
     fn ranks(&self) -> u32 {
         self.placement.ranks()
     }
