@@ -8,11 +8,13 @@ use std::fmt;
 use std::ops::{Add, AddAssign, Sub};
 
 mod count;
+mod energy;
 mod estimate;
 mod parse;
 mod percent;
 
 pub use count::{counted, thousands};
+pub use energy::joules;
 pub use estimate::TimeEstimate;
 pub use parse::QuantityError;
 pub use percent::{parse_percent, percent, percent_change, percent_of};

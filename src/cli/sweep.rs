@@ -118,7 +118,7 @@ pub fn run(args: &SweepArgs, out: &mut dyn Write) -> Result<ExitCode, Box<dyn Er
         is_closed: false,
     };
     let start = Instant::now();
-    let (rows, done) = {
+    let (rows, turns, done) = {
         let shards = args.shard.map_or(1, |shard| shard.of);
         let progress = Progress::start("sweeping", "points", study.listed().unwrap_or(0) / shards);
         let answered = |step: &SweepStep<'_>| {
@@ -137,10 +137,10 @@ pub fn run(args: &SweepArgs, out: &mut dyn Write) -> Result<ExitCode, Box<dyn Er
         };
         let mut explorer = StudyExplorer::new(&study, options, journal, known, &answered)?;
         let rows = explorer.run()?;
-        (rows, explorer.work_done())
+        (rows, explorer.turns().to_vec(), explorer.work_done())
     };
     detail(start, done)?;
-    let table = SweepTable::new(&study, rows);
+    let table = SweepTable::new(&study, rows, &turns);
     let style = style();
     if let Some(number) = args.explain {
         let found = table.rows.iter().position(|row| row.number == number);
@@ -256,7 +256,7 @@ fn merge(args: &ShardMergeArgs, out: &mut dyn Write) -> Result<ExitCode, Box<dyn
     let mut explorer = StudyExplorer::new(&study, options, None, known.clone(), &quiet)?;
     let rows = explorer.run()?;
     // The journal last, so that the folder can be gone on with, and explains its rows.
-    let table = SweepTable::new(&study, rows);
+    let table = SweepTable::new(&study, rows, explorer.turns());
     let journal = SweepJournal::create(&args.output, &hash)?;
     known.iter().try_for_each(|entry| journal.add(entry))?;
     write_all(&table, &args.output, &args.study)?;

@@ -9,6 +9,7 @@ use super::ids::{InstanceId, ReplayGroupId};
 use super::options::{CommTiming, ReplayOptions};
 use super::plan::{InstancePlan, NONE, ReplayPlan, SharedGraphPlan};
 use super::run_programs::{LaunchSource, native, run_over_network};
+use super::tile_groups;
 use super::{Engine, ReplayError, ReplayOutcome, ReplayRefusal};
 use crate::Observer;
 use chakram_base::ids::{GroupId, NodeIndex, Npu, Rank};
@@ -129,6 +130,14 @@ impl<'a> CompiledReplay<'a> {
     /// Refuses a replay in which most kernels would take no time, because nothing is known of them.
     pub fn check_prices(&self) -> Result<(), ReplayRefusal> {
         self.plan.mostly_free.clone().map_or(Ok(()), Err)
+    }
+
+    /// Refuses to look for ranks that do the same where that saves nothing.
+    pub fn check_aggregation(&self) -> Result<(), ReplayRefusal> {
+        match self.aggregate {
+            true => tile_groups::check(self.workload(), &self.plan),
+            false => Ok(()),
+        }
     }
 
     /// The share of communication and kernels that has a price, and its sources.

@@ -3,7 +3,7 @@
 use chakram_hardware::compute::{CurveClass, KernelTiming};
 
 /// Basis of the durations of a replay, counted in nodes.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct PricingCoverage {
     /// Kernels priced by the chosen compute model.
     pub priced: u64,
@@ -23,6 +23,12 @@ pub struct PricingCoverage {
     pub recorded_time: u128,
     /// Sum of the durations of kernels by roofline, in picoseconds.
     pub roofline_time: u128,
+    /// Kernels priced by loop nests, which are among `priced`.
+    pub mapped: u64,
+    /// Sum of their durations, in picoseconds, which is part of `roofline_time`.
+    pub mapped_time: u128,
+    /// Sum of their energy, in picojoules.
+    pub mapped_energy: f64,
     /// Collectives and messages that last as recorded or captured, counted by their nodes.
     pub as_recorded: u64,
     /// Of those, nodes without a duration in the trace; they take no time.
@@ -44,9 +50,19 @@ impl PricingCoverage {
         }
         self.recorded_time += other.recorded_time;
         self.roofline_time += other.roofline_time;
+        self.mapped += other.mapped;
+        self.mapped_time += other.mapped_time;
+        self.mapped_energy += other.mapped_energy;
         self.as_recorded += other.as_recorded;
         self.unrecorded += other.unrecorded;
         self.sharing += other.sharing;
+    }
+
+    /// Part of the time of kernels that loop nests do not price; 0 where there are no kernels.
+    pub fn unmapped_share(&self) -> f64 {
+        let all = self.recorded_time + self.roofline_time + self.curve_time;
+        let rest = all.saturating_sub(self.mapped_time);
+        rest as f64 / all.max(1) as f64
     }
 
     /// Counts a kernel with this price, unless it has none.
@@ -71,6 +87,12 @@ impl PricingCoverage {
             } => {
                 self.curve_deviations[class as usize] += u128::from(deviation.0);
                 (&mut self.by_curves, Some((&mut self.curve_time, span)))
+            }
+            KernelTiming::Mapped { span, energy } => {
+                self.mapped += 1;
+                self.mapped_time += u128::from(span.0);
+                self.mapped_energy += energy;
+                (&mut self.priced, Some((&mut self.roofline_time, span)))
             }
             KernelTiming::Unknown => (&mut self.unknown, None),
             KernelTiming::NoPeak(_) => return,

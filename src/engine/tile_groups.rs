@@ -17,6 +17,7 @@
 //! stages apart. They are neighbours in number, since launch orders may depend on who is ready first at an instant. Observers
 //! are told of all members, so reports do not differ.
 
+mod few;
 mod rejoin;
 mod shared_lanes;
 mod split;
@@ -29,6 +30,7 @@ use chakram_base::ids::{NodeIndex, Rank};
 use chakram_base::units::Time;
 use chakram_trace::graph::NodeKind;
 
+pub(crate) use few::check;
 pub(super) use split::{LeftToPost, PartStep};
 
 /// Flag of an instance: it is a member of a tile group.

@@ -24,8 +24,8 @@ pub use gemm_table::MeasuredGemms;
 pub use host::HostTiming;
 pub use loop_nest::{
     FoundMapping, GemminiSettings, LayerShape, LayerTensor, LevelAccesses, LevelCapacity,
-    LoopDimension, LoopMapping, LoopNestAccelerator, LoopNestModel, MappingCost, MemoryLevel,
-    SpatialChoice, search_mapping,
+    LoopDimension, LoopMapping, LoopNestAccelerator, LoopNestModel, LoopNestPrice, MappingCost,
+    MemoryLevel, SpatialChoice, search_mapping,
 };
 pub use measured::{MeasuredKernel, MeasuredKernels, MeasuredTime};
 pub use recorded_on::RecordingClass;
@@ -155,7 +155,7 @@ pub struct KernelProfile<'a> {
 }
 
 /// Duration of a kernel, and its basis.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq)]
 pub enum KernelTiming {
     /// The duration by the requested model.
     Modeled(Span),
@@ -169,6 +169,13 @@ pub enum KernelTiming {
         deviation: Span,
         /// Class of the curve.
         class: CurveClass,
+    },
+    /// The duration by loop nests.
+    Mapped {
+        /// The duration.
+        span: Span,
+        /// Energy in picojoules.
+        energy: f64,
     },
     /// The duration by roofline, because none was recorded.
     Estimated(Span),
@@ -186,6 +193,7 @@ impl KernelTiming {
             Self::Modeled(span)
             | Self::Fallback(span)
             | Self::Curve { span, .. }
+            | Self::Mapped { span, .. }
             | Self::Estimated(span) => span,
             Self::Unknown | Self::NoPeak(_) => Span::ZERO,
         }
@@ -295,7 +303,10 @@ impl ComputeModel {
                     .map(KernelTiming::Fallback))
             }
             (Self::LoopNest(model), _) => {
-                let found = model.duration(kernel).map(KernelTiming::Modeled);
+                let found = model.price(kernel).map(|price| KernelTiming::Mapped {
+                    span: model.time(price),
+                    energy: price.energy,
+                });
                 found.or(recorded
                     .filter(|&span| span > Span::ZERO)
                     .map(KernelTiming::Fallback))

@@ -21,6 +21,7 @@ pub mod html;
 mod interval;
 mod issue_times;
 pub mod json;
+mod kernel_energy;
 mod keyed;
 mod launched;
 mod links;
@@ -75,6 +76,7 @@ use chakram_hardware::network::{ContentionFreeNetwork, NetworkBackend};
 use collectives::CollectiveRow;
 use extrapolation::StepExtrapolation;
 use interval::PredictionInterval;
+use kernel_energy::KernelEnergy;
 use keyed::by_part;
 use links::LinkReport;
 use machine_response::MachineResponse;
@@ -120,6 +122,9 @@ pub struct Report {
     pub profiler: Option<ProfilerBasis>,
     /// Basis of the durations of kernels.
     pub kernels: KernelBasis,
+    /// Energy of kernels, where loop nests price them.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub kernel_energy: Option<KernelEnergy>,
     /// Share of the time that depends on the machine.
     #[serde(default)]
     pub response: MachineResponse,

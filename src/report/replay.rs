@@ -8,6 +8,7 @@ use super::collectives::{CollectiveObserver, CollectiveTally};
 use super::collectives::{CollectiveRow, LatestRank, MeasuredLinks};
 use super::critical_path::RunRecorder;
 use super::interval::PredictionInterval;
+use super::kernel_energy::KernelEnergy;
 use super::links::LinkReport;
 use super::machine_response::MachineResponse;
 use super::memory::{MemoryObserver, pool_memory, port_memory};
@@ -49,6 +50,7 @@ fn replay_watched(
     extra: &mut dyn Observer,
 ) -> Result<Report, ReplayError> {
     prepared.check_prices()?;
+    prepared.check_aggregation()?;
     let others: Option<&mut dyn Observer> = if extra.is_nobody() {
         None
     } else {
@@ -160,6 +162,13 @@ pub(super) fn finish<O>(
         .filter(|rank| present.next_if_eq(rank).is_none())
         .collect();
     let memory = memory.finish();
+    let kernels = KernelBasis {
+        priced: basis.priced,
+        by_curves: basis.by_curves,
+        estimated: basis.estimated,
+        kept_recorded: basis.fell_back,
+        unknown: basis.unknown,
+    };
     let mut report = Report {
         schema: ReportSchema::default(),
         provenance: None,
@@ -167,13 +176,8 @@ pub(super) fn finish<O>(
         ranks: workload.ranks(),
         absent,
         captured: None,
-        kernels: KernelBasis {
-            priced: basis.priced,
-            by_curves: basis.by_curves,
-            estimated: basis.estimated,
-            kept_recorded: basis.fell_back,
-            unknown: basis.unknown,
-        },
+        kernel_energy: KernelEnergy::of(&basis, &kernels),
+        kernels,
         response: MachineResponse::default(),
         profiler: ProfilerBasis::of(workload),
         interval: None,

@@ -86,6 +86,9 @@ fn write_all(
     if let Some(rates) = throughput::line(report) {
         writeln!(out, "          {rates}")?;
     }
+    if let Some(energy) = &report.kernel_energy {
+        writeln!(out, "          {}", energy.line())?;
+    }
     if !report.fits() {
         let w = style.warning;
         let large = thousands(report.too_large() as u64);

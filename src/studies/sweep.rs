@@ -26,7 +26,7 @@ pub use evaluate::PointEvaluator;
 pub use explanation::explain;
 pub use journal::{JournalEntry, RESULTS, SweepJournal};
 pub use page::render;
-pub use search::{StudyExplorer, StudyShard, SweepOptions, SweepStep, WorkDone};
+pub use search::{LayerTurn, StudyExplorer, StudyShard, SweepOptions, SweepStep, WorkDone};
 pub use setting::Settings;
 pub use study::Study;
 pub use table::SweepTable;

@@ -2,6 +2,9 @@
 //! without barriers.
 
 use super::commands::chakram;
+use chakram::trace::{Dtype, KernelShape, NodeView, Op, Sink, TraceWriter};
+use chakram::units::Span;
+use serde_json::Value;
 use std::fs;
 use std::path::Path;
 use tempfile::TempDir;
@@ -222,7 +225,7 @@ fn chips_without_barriers_are_never_slower() {
         }
         let table = rows(&stdout(&words));
         let replay = stdout(&["replay", prefix, "-m", "gemminix4", "--format", "json"]);
-        let report: serde_json::Value = serde_json::from_str(&replay).unwrap();
+        let report: Value = serde_json::from_str(&replay).unwrap();
         (report["makespan_ps"].as_u64().unwrap(), table[0].all)
     };
     let mut faster = 0;
@@ -426,7 +429,7 @@ fn schedules_are_documents_and_tables() {
         let words: Vec<&str> = words.split(' ').chain(more.iter().copied()).collect();
         stdout(&words)
     };
-    let document: serde_json::Value = serde_json::from_str(&on(&["json"])).unwrap();
+    let document: Value = serde_json::from_str(&on(&["json"])).unwrap();
     assert_eq!(document["schema"], "chakram.schedule.1");
     assert!(document["tool_version"].is_string());
     let ring = &document["topologies"][0];
@@ -439,7 +442,7 @@ fn schedules_are_documents_and_tables() {
     assert_eq!(first["memory_bytes"], 2 * (65_536 + 6_144));
     assert_eq!(first["sub_layers"][1]["chip"], 1);
     let log = ring["log"].as_array().unwrap();
-    let expected = |text| -> serde_json::Value { serde_json::from_str(text).unwrap() };
+    let expected = |text| -> Value { serde_json::from_str(text).unwrap() };
     assert_eq!(
         log[0],
         expected(
@@ -583,4 +586,173 @@ fn small_memories_split_sub_layers_and_let_data_go() {
     ]);
     assert_eq!(output.status.code(), Some(2));
     assert!(String::from_utf8_lossy(&output.stderr).contains("needs"));
+}
+
+/// The energy of a kernel by loop nests is one number wherever it is asked for: of a product of 2500 x 32 x 32 that of its mapping,
+/// of three the triple, and of a kernel of 1,000 operations and 80 bytes 500 x 0.3 pJ and 80 x 162.5 pJ. A kernel that says
+/// neither lasts the 2 us that were recorded, of which the energy is that of `power.busy`.
+#[test]
+fn energy_of_kernels_has_one_rule() {
+    let dir = TempDir::new().unwrap();
+    let at = |name: &str| dir.path().join(name).to_str().unwrap().to_owned();
+    let json = |args: &[&str]| -> Value { serde_json::from_str(&stdout(args)).unwrap() };
+    const ACCELERATOR: &str = "gemmini-16,scratchpad=32MB,mappings=50";
+    let mapping = ["loopnest", ACCELERATOR, "--product", "2500x32x32"];
+    let mapping = json(&[&mapping[..], &["--format", "json"]].concat());
+    let energy = mapping["energy_pj"].as_f64().unwrap();
+    assert!(energy > 0.0);
+    // A schedule of that sub-layer alone, whose connections take no power.
+    let record = "[[{'C': 32, 'K': 32, 'P': 2500, 'type': 'LinearLayer'}]]";
+    fs::write(at("one.txt"), record).unwrap();
+    let words = ["schedule", &at("one.txt"), "--topology", "interfaces:1"];
+    let more = ["--accelerator", ACCELERATOR, "--format", "json"];
+    let schedule = json(&[&words[..], &more].concat());
+    let scheduled = &schedule["topologies"][0]["energy_pj"];
+    let ratio = scheduled.as_f64().unwrap() / energy;
+    assert!((ratio - 1.0).abs() < 1e-12, "{scheduled} {energy}");
+    // A table of cycles without energy: nobody knows.
+    fs::write(at("t.csv"), "P,C,K,cycles\n2500,32,32,10064\n").unwrap();
+    let unknown = json(&[&words[..], &more, &["--cycles", &at("t.csv")]].concat());
+    assert_eq!(unknown["topologies"][0]["energy_pj"], Value::Null);
+    let shown = stdout(&[&words[..], &["--cycles", &at("t.csv"), "--steps"]].concat());
+    let lines = shown.lines().filter(|line| line.ends_with(" -"));
+    assert_eq!(lines.count(), 2, "{shown}");
+
+    let write = |name: &str, nodes: &[(u64, u64, Option<KernelShape>, u64)]| {
+        let mut writer = TraceWriter::new(Vec::new()).unwrap();
+        for (id, &(flops, bytes, kernel, us)) in (1..).zip(nodes) {
+            let op = Op::Compute {
+                flops,
+                bytes,
+                dtype: Some(Dtype::Int8),
+            };
+            let node = NodeView {
+                kernel,
+                recorded: Span(us * 1_000_000),
+                micros: us,
+                lane: Some(0),
+                ..NodeView::new(id, "kernel", op)
+            };
+            writer.node(&node, &[]).unwrap();
+        }
+        fs::write(at(&format!("{name}.0.et")), writer.into_inner()).unwrap();
+    };
+    let product = KernelShape::Gemm {
+        batch: 3,
+        m: 2500,
+        n: 32,
+        k: 32,
+    };
+    let known = [
+        (3 * 2 * 2500 * 32 * 32, 246_144, Some(product), 0),
+        (1000, 80, None, 0),
+    ];
+    write("known", &known);
+    write("some", &[&known[..], &[(0, 0, None, 2)]].concat());
+    let expected = 3.0 * energy + 500.0 * 0.3 + 80.0 * 162.5;
+    let is_near = |found: &Value, expected: f64| {
+        let found = found.as_f64().unwrap();
+        assert!((found / expected - 1.0).abs() < 1e-12, "{found} {expected}");
+    };
+    let compute = format!("loopnest:{ACCELERATOR}");
+    let replay = |name: &str| {
+        let words = ["replay", &at(name), "-m", "gemmini", "--compute", &compute];
+        let text = stdout(&words);
+        let report = json(&[&words[..], &["--format", "json"]].concat());
+        (report["kernel_energy"].clone(), text)
+    };
+    let (found, text) = replay("known");
+    is_near(&found["energy_pj"], expected);
+    assert_eq!(
+        (&found["kernels"], &found["without"]),
+        (&2.into(), &0.into())
+    );
+    assert!(text.contains(" uJ for 2 kernels by loop nests\n"), "{text}");
+    let (found, text) = replay("some");
+    is_near(&found["energy_pj"], expected);
+    assert_eq!(
+        (&found["kernels"], &found["without"]),
+        (&2.into(), &1.into())
+    );
+    let line = " uJ for 2 kernels by loop nests, 1 kernel without known energy\n";
+    assert!(text.contains(line), "{text}");
+    // By roofline there is none.
+    let roofline = [
+        "replay",
+        &at("known"),
+        "-m",
+        "gemmini",
+        "--compute",
+        "roofline",
+    ];
+    let roofline = json(&[&roofline[..], &["--format", "json"]].concat());
+    assert_eq!(roofline["kernel_energy"], Value::Null);
+
+    let point = |name: &str, power: &str| {
+        let study = format!(
+            "name = \"e\"\nobjective = [\"energy\", \"time\", \"energy_delay\"]\n[base]\nmachine = \"gemmini\"\ntrace = {:?}\n\
+             {power}\n[[axis]]\nkey = \"compute\"\nvalues = [{compute:?}]\n",
+            at(name)
+        );
+        fs::write(at("s.toml"), study).unwrap();
+        let folder = at(&format!("{name}-{}", power.len()));
+        stdout(&["sweep", &at("s.toml"), "-o", &folder]);
+        let rows = fs::read_to_string(Path::new(&folder).join("rows.jsonl")).unwrap();
+        serde_json::from_str::<Value>(&rows).unwrap()
+    };
+    let row = point("known", "power.idle = 0");
+    is_near(&row["kernel_energy_pj"], expected);
+    is_near(&row["energy"], expected * 1e-12);
+    let time = row["time_ps"].as_f64().unwrap() * 1e-12;
+    is_near(&row["energy_delay"], expected * 1e-12 * time);
+    // The 2 us of the last kernel at 50 mW are 0.1 uJ, and unknown without that power.
+    let row = point("some", "power.idle = 0\npower.busy = 0.05");
+    let found = row["energy"].as_f64().unwrap();
+    assert!((found - expected * 1e-12 - 1e-7).abs() < 1e-12, "{found}");
+    assert_eq!(point("some", "power.idle = 0")["energy"], Value::Null);
+}
+
+/// Layers of both flows of Fig. 8 take turns, the one that gives a flow its name first: no turn makes the best worse, and the last
+/// round, of four layers, finds nothing better. Both come to one point.
+#[test]
+fn both_flows_end_where_no_layer_finds_a_better_point() {
+    let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("traces/deap-flows");
+    let text = fs::read_to_string(root.join("expected.txt")).unwrap();
+    let flows: Vec<&str> = text.split("$ chakram").skip(1).collect();
+    let firsts = ["scratchpad", "machine"];
+    let mut ends = Vec::new();
+    assert_eq!(flows.len(), 2);
+    for (flow, first) in flows.into_iter().zip(firsts) {
+        let table = flow.split("\nBEST BY").next().unwrap();
+        let lines: Vec<&str> = table
+            .lines()
+            .skip_while(|line| !line.starts_with("ROUND"))
+            .collect();
+        assert!(lines[2].contains(first), "{}", lines[2]);
+        let turns: Vec<(u32, f64, bool)> = lines
+            .iter()
+            .filter_map(|line| {
+                let words: Vec<&str> = line.split_whitespace().collect();
+                let round = words.first()?.parse().ok()?;
+                let at = words
+                    .iter()
+                    .position(|word| word.contains('e') && word.contains('.'))?;
+                Some((
+                    round,
+                    words[at].parse().unwrap(),
+                    line.contains("as before"),
+                ))
+            })
+            .collect();
+        let last = turns.last().unwrap().0;
+        assert!(last >= 2, "{flow}");
+        for pair in turns.windows(2) {
+            assert!(pair[1].1 <= pair[0].1, "{pair:?}");
+        }
+        let is_last = |turn: &&(u32, f64, bool)| turn.0 == last;
+        let found_nothing = turns.iter().filter(is_last).all(|turn| turn.2);
+        assert!(found_nothing && turns.iter().filter(is_last).count() == 4);
+        ends.push(turns.last().unwrap().1);
+    }
+    assert_eq!(ends[0], ends[1]);
 }

@@ -330,7 +330,7 @@ fn an_axis_acts_or_its_rows_name_it() {
         csv.lines()
             .nth(1)
             .unwrap()
-            .contains("power.busy: `energy` is no objective"),
+            .contains("power.busy: no objective of the study uses it"),
         "{csv}"
     );
     let page = std::fs::read_to_string(dir.path().join("out/index.html")).unwrap();

@@ -570,3 +570,52 @@ fn plans_of_large_models_have_the_optimum_of_replaying_all() {
         }
     }
 }
+
+/// Layers in turns from the first values on, (0, 0) of an axis of two bandwidths and one of two latencies: the first layer takes
+/// 450 GB/s with the first latency, the second the lower latency with that, and the second round visits the one point of the four
+/// that is left and finds nothing.
+#[test]
+fn layers_in_turns_end_with_a_round_that_finds_nothing() {
+    let axis = |key: &str, values: &str| {
+        format!("[[axis]]\nkey = \"machine.dimension.nvlink.{key}\"\nvalues = [{values}]\n")
+    };
+    let layer = |key: &str| format!("[[layer]]\naxes = [\"machine.dimension.nvlink.{key}\"]\n");
+    let study = |rounds: &str| {
+        Study::new(&format!(
+            "name = \"turns\"\n{rounds}[base]\nmachine = \"dgx-h100\"\nmodel = \"gpt2-small\"\ntokens = 16\n\"model.layers\" = 2\n\
+             plan.data = 2\nplan.batch = 2\ncompute = \"roofline\"\n{}{}{}{}",
+            axis("bandwidth", "\"50 GB/s\", \"450 GB/s\""),
+            axis("latency", "\"2 us\", \"500 ns\""),
+            layer("bandwidth"),
+            layer("latency")
+        ))
+    };
+    let turns = study("rounds = 9\n");
+    let text = turns.run("out", &["--threads", "2"]);
+    let lines = text.lines().skip_while(|line| !line.starts_with("ROUND"));
+    let lines: Vec<&str> = lines.take_while(|line| !line.is_empty()).collect();
+    let words = |line: &str, count: usize| {
+        let words = line.split_whitespace().take(count);
+        words.collect::<Vec<_>>().join(" ")
+    };
+    let shown: Vec<String> = lines[1..].chunks(2).map(|pair| words(pair[0], 4)).collect();
+    assert_eq!(
+        shown,
+        ["1 2 row 1", "1 1 row 2", "2 1 as before", "2 0 as before"]
+    );
+    assert_eq!(lines[2], "    dimension.nvlink.bandwidth 450 GB/s");
+    assert_eq!(lines[4], "    dimension.nvlink.latency 500 ns");
+    // All four points of the nested layers have that best.
+    let nested = study("");
+    nested.run("out", &[]);
+    let best = |of: &Study| {
+        let rows = rows(&of.path("out"));
+        assert_eq!(rows.len(), 4);
+        rows.iter().filter_map(time).min()
+    };
+    assert_eq!(best(&nested), best(&turns));
+    // A second run goes on with what the first found out, to the same bytes.
+    let before = turns.files("out");
+    turns.run("out", &["--resume"]);
+    assert_eq!(before, turns.files("out"));
+}

@@ -41,7 +41,8 @@ struct StageTimes {
     total_ps: u64,
     between_chips_bytes: u64,
     memory_bytes: u64,
-    energy_pj: f64,
+    /// `None` where a table of cycles lacks some.
+    energy_pj: Option<f64>,
 }
 
 #[derive(Debug, Serialize)]
@@ -99,7 +100,11 @@ impl StageTimes {
             })),
             between_chips_bytes: bytes(|step| step.between_chips),
             memory_bytes: bytes(|step| step.memory),
-            energy_pj: sum(|step| step.joules) * 1e12,
+            energy_pj: steps
+                .iter()
+                .map(|step| step.joules)
+                .sum::<Option<f64>>()
+                .map(|joules| joules * 1e12),
         }
     }
 
@@ -113,7 +118,7 @@ impl StageTimes {
             self.total_ps.to_string(),
             self.between_chips_bytes.to_string(),
             self.memory_bytes.to_string(),
-            self.energy_pj.to_string(),
+            optional(self.energy_pj),
         ]
     }
 }

@@ -10,6 +10,11 @@ use serde::Serialize;
 use std::error::Error;
 use std::io::Write;
 
+/// Formats joules, as `-` where they are not known.
+fn energy(joules: Option<f64>) -> String {
+    joules.map_or("-".to_owned(), |joules| format!("{:.3} uJ", joules * 1e6))
+}
+
 /// Formats seconds.
 fn time(seconds: f64) -> String {
     format!("{:.3} us", seconds * 1e6)
@@ -32,7 +37,7 @@ pub fn line(
         time(sum(|step| step.communication)),
         time(sum(|step| step.processing)),
         time(row.totals.seconds()),
-        format!("{:.3} uJ", row.totals.joules() * 1e6),
+        energy(row.totals.joules()),
     ];
     if row.has_host {
         cells.insert(4, time(sum(|step| step.dispatch)));
@@ -140,11 +145,10 @@ pub fn steps(row: &TopologyRow, out: &mut dyn Write) -> Result<(), Box<dyn Error
     out.write_all(table.headings(TextStyle::default()).as_bytes())?;
     for (number, step) in row.totals.steps.iter().enumerate() {
         let seconds = step.dispatch + step.communication + step.processing;
-        let watts = if seconds > 0.0 {
-            step.joules / seconds
-        } else {
-            0.0
-        };
+        let watts = step.joules.filter(|_| seconds > 0.0);
+        let watts = watts.map_or("-".to_owned(), |joules| {
+            format!("{:.3} W", joules / seconds)
+        });
         let cells: [&dyn std::fmt::Display; 8] = [
             &number,
             &time(step.communication),
@@ -152,8 +156,8 @@ pub fn steps(row: &TopologyRow, out: &mut dyn Write) -> Result<(), Box<dyn Error
             &step.cycles,
             &format!("{} B", step.between_chips),
             &format!("{} B", step.memory),
-            &format!("{:.3} uJ", step.joules * 1e6),
-            &format!("{watts:.3} W"),
+            &energy(step.joules),
+            &watts,
         ];
         out.write_all(table.line(&cells, anstyle::Style::new()).as_bytes())?;
     }

@@ -3,7 +3,7 @@
 use super::args::ScheduleArgs;
 use chakram_base::config;
 use chakram_base::units::{Bandwidth, Span};
-use chakram_hardware::compute::{LayerShape, LoopNestModel, search_mapping};
+use chakram_hardware::compute::{LayerShape, LoopNestModel};
 use chakram_hardware::topology::chip_graph::{ChipGraph, LinkTechnology};
 use chakram_studies::schedule::{
     ChipMachine, ChipSchedule, CycleTable, StepError, StepTotals, TaskCost, TaskGraph,
@@ -66,29 +66,23 @@ impl LayerPrices {
         if let Some(known) = self.known.get(&key) {
             return Ok(*known);
         }
-        let clock = model.gemmini.clock;
         if let Some(row) = self.table.as_ref().and_then(|table| table.get(layer)) {
             let cost = TaskCost {
-                seconds: clock.cycles(row.cycles).seconds(),
-                joules: row.energy.unwrap_or(0.0) * 1e-12,
+                seconds: model.gemmini.clock.cycles(row.cycles).seconds(),
+                joules: row.energy.map(|picojoules| picojoules * 1e-12),
                 cycles: row.cycles,
             };
             self.known.insert(key, cost);
             return Ok(cost);
         }
         self.mapped += 1;
-        let found = search_mapping(
-            &model.gemmini.accelerator(1),
-            layer,
-            model.mappings,
-            model.seed,
-        );
+        let found = model.layer(layer, 1);
         let found = found
             .ok_or("no mapping of a sub-layer can be\n  try: more mappings in --accelerator")?;
         let cost = TaskCost {
-            seconds: clock.cycles(found.cost.cycles).seconds(),
-            joules: found.cost.energy * 1e-12,
-            cycles: found.cost.cycles,
+            seconds: model.time(found).seconds(),
+            joules: Some(found.energy * 1e-12),
+            cycles: found.cycles,
         };
         self.known.insert(key, cost);
         Ok(cost)

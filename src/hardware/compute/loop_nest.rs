@@ -28,7 +28,8 @@
 //! # Energy
 //!
 //! Σ over levels of bytes accessed × energy of a byte, and multiplications × energy of one. See [`LoopNestAccelerator`] for
-//! where the numbers come from.
+//! where the numbers come from. [`LoopNestModel`] has it for kernels and layers alike: chip schedules, replays and sweeps
+//! ask there.
 
 mod accelerator;
 mod access;
@@ -72,18 +73,58 @@ pub struct LoopNestModel {
     pub seed: u64,
 }
 
+/// Cycles and energy of work on an accelerator.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub struct LoopNestPrice {
+    /// Cycles.
+    pub cycles: u64,
+    /// Energy in picojoules.
+    pub energy: f64,
+}
+
+impl LoopNestPrice {
+    /// The price of the same work so many times.
+    fn times(self, times: u64) -> Self {
+        Self {
+            cycles: self.cycles.saturating_mul(times),
+            energy: self.energy * times as f64,
+        }
+    }
+
+    /// The price of both, one after the other.
+    fn and(self, other: Self) -> Self {
+        Self {
+            cycles: self.cycles.saturating_add(other.cycles),
+            energy: self.energy + other.energy,
+        }
+    }
+}
+
 impl LoopNestModel {
-    /// Duration of `kernel`: of a product of matrices, and of the two of attention, by the best mapping; of anything else by
-    /// its operations on all units, or its bytes from memory, whichever takes longer. `None` if it has neither.
-    pub fn duration(&self, kernel: &KernelProfile) -> Option<Span> {
-        let accelerator = self.gemmini.accelerator(word(kernel.dtype));
-        let cycles = |layer: LayerShape, times: u64| {
-            let found = search_mapping(&accelerator, &layer, self.mappings, self.seed)?;
-            Some(found.cost.cycles.saturating_mul(times))
-        };
+    /// Price of a layer whose numbers have `word` bytes, by its best mapping; `None` if no mapping that was drawn can be.
+    pub fn layer(&self, layer: &LayerShape, word: u64) -> Option<LoopNestPrice> {
+        let accelerator = self.gemmini.accelerator(word);
+        let found = search_mapping(&accelerator, layer, self.mappings, self.seed)?;
+        Some(LoopNestPrice {
+            cycles: found.cost.cycles,
+            energy: found.cost.energy,
+        })
+    }
+
+    /// Time that so many cycles take.
+    pub fn time(&self, price: LoopNestPrice) -> Span {
+        self.gemmini.clock.cycles(price.cycles)
+    }
+
+    /// Price of `kernel`: of a product of matrices, and of the two of attention, by the best mapping; of anything else by
+    /// its operations on all units, or its bytes from memory, whichever takes longer, and with the energy of both. `None`
+    /// if it has neither.
+    pub fn price(&self, kernel: &KernelProfile) -> Option<LoopNestPrice> {
+        let word = word(kernel.dtype);
+        let mapped = |layer: LayerShape, times: u64| Some(self.layer(&layer, word)?.times(times));
         let of_shape = match kernel.shape {
             Some(KernelShape::Gemm { batch, m, n, k }) => {
-                LayerShape::product([m, n, k]).and_then(|layer| cycles(layer, batch))
+                LayerShape::product([m, n, k]).and_then(|layer| mapped(layer, batch))
             }
             Some(KernelShape::Attention {
                 batch,
@@ -99,23 +140,34 @@ impl LoopNestModel {
                 let scores = LayerShape::product([queries, keys, width]);
                 let values = LayerShape::product([queries, width, keys]);
                 let both = scores.zip(values).and_then(|(scores, values)| {
-                    Some(cycles(scores, times)?.saturating_add(cycles(values, times)?))
+                    Some(mapped(scores, times)?.and(mapped(values, times)?))
                 });
-                both.map(|both| both + u64::from(backward) * both / 4)
+                // Backward a fifth product beside these four.
+                both.map(|both| match backward {
+                    true => both.and(LoopNestPrice {
+                        cycles: both.cycles / 4,
+                        energy: both.energy / 4.0,
+                    }),
+                    false => both,
+                })
             }
             _ => None,
         };
-        if let Some(cycles) = of_shape {
-            return Some(self.gemmini.clock.cycles(cycles));
+        if of_shape.is_some() {
+            return of_shape;
         }
         if kernel.flops == 0 && kernel.bytes == 0 {
             return None;
         }
-        let units = u64::from(self.gemmini.array[0]) * u64::from(self.gemmini.array[1]);
-        let multiplied = kernel.flops.div_ceil(2 * units);
+        let accelerator = self.gemmini.accelerator(word);
+        let multiplied = kernel.flops.div_ceil(2 * accelerator.units());
         let moved = kernel.bytes as f64 / self.gemmini.bytes_per_cycle();
-        let cycles = multiplied.max(moved.ceil() as u64);
-        Some(self.gemmini.clock.cycles(cycles))
+        let memory = accelerator.levels.last().map_or(0.0, |level| level.energy);
+        Some(LoopNestPrice {
+            cycles: multiplied.max(moved.ceil() as u64),
+            energy: kernel.flops as f64 / 2.0 * accelerator.mac_energy
+                + kernel.bytes as f64 * memory,
+        })
     }
 }
 

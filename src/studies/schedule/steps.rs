@@ -86,8 +86,8 @@ pub struct ChipMachine {
 pub struct TaskCost {
     /// Seconds.
     pub seconds: f64,
-    /// Joules.
-    pub joules: f64,
+    /// Joules; `None` where they are not known.
+    pub joules: Option<f64>,
     /// Cycles of the accelerator.
     pub cycles: u64,
 }
@@ -103,8 +103,8 @@ pub struct StepCost {
     pub processing: f64,
     /// Cycles of the longest sub-layer.
     pub cycles: u64,
-    /// Joules of both.
-    pub joules: f64,
+    /// Joules of both; `None` where a sub-layer's are not known.
+    pub joules: Option<f64>,
     /// Bytes that moved between chips.
     pub between_chips: u64,
     /// Bytes that came from memory, or went there.
@@ -148,8 +148,8 @@ impl StepTotals {
             .sum()
     }
 
-    /// Joules of all steps.
-    pub fn joules(&self) -> f64 {
+    /// Joules of all steps, where those of all are known.
+    pub fn joules(&self) -> Option<f64> {
         self.steps.iter().map(|step| step.joules).sum()
     }
 }
@@ -292,6 +292,7 @@ impl ChipMachine {
         let mut totals = StepTotals::default();
         for step in 0..schedule.steps() {
             let mut cost = StepCost::default();
+            let mut joules = Some(0.0);
             let first = totals.log.len();
             let mut commands = 0;
             // Transfers of a step see what was where when it began.
@@ -329,7 +330,7 @@ impl ChipMachine {
                     if from != DataPlace::Own {
                         longest = longest.max(seconds);
                         taken_in += bytes;
-                        cost.joules += self.connection_power * seconds;
+                        joules = joules.map(|sum| sum + self.connection_power * seconds);
                         match from {
                             DataPlace::Memory => cost.memory += bytes,
                             _ => cost.between_chips += bytes,
@@ -356,7 +357,7 @@ impl ChipMachine {
                     (&uses, &mut totals),
                 )?;
                 cost.memory += written;
-                cost.joules += self.connection_power * seconds;
+                joules = joules.map(|sum| sum + self.connection_power * seconds);
                 let stage = longest.max(seconds)
                     + self
                         .memory_bandwidth
@@ -366,7 +367,7 @@ impl ChipMachine {
                     let own = costs[task as usize];
                     cost.processing = cost.processing.max(own.seconds);
                     cost.cycles = cost.cycles.max(own.cycles);
-                    cost.joules += own.joules;
+                    joules = joules.zip(own.joules).map(|(sum, own)| sum + own);
                 }
             }
             let moves = |entry: &&StepLog| {
@@ -374,6 +375,7 @@ impl ChipMachine {
             };
             commands += totals.log[first..].iter().filter(moves).count();
             cost.dispatch = self.dispatch * commands as f64;
+            cost.joules = joules;
             for task in (0..chips).flat_map(|chip| tasks_of(chip, step)) {
                 for (data, _) in graph.needs(task, self.word) {
                     let left = uses.entry(data).or_default();

@@ -279,7 +279,7 @@ fn chips_take_data_from_the_nearest_holder() {
     };
     let cost = TaskCost {
         seconds: 7.0,
-        joules: 2.0,
+        joules: Some(2.0),
         cycles: 70,
     };
     let totals = ring(None).steps(&graph, &schedule, &[cost; 5]).unwrap();
@@ -300,10 +300,10 @@ fn chips_take_data_from_the_nearest_holder() {
         .collect();
     // 2.5 s and 5 s of transfers at 3 W; 5 s + 20/8 s; nothing.
     let expected = [
-        (0.0, 7.0, 4.0),
-        (5.0 + 3.75, 7.0, 2.0 + 7.5 * 3.0),
-        (5.0 + 2.5, 7.0, 2.0 + 5.0 * 3.0),
-        (0.0, 7.0, 2.0),
+        (0.0, 7.0, Some(4.0)),
+        (5.0 + 3.75, 7.0, Some(2.0 + 7.5 * 3.0)),
+        (5.0 + 2.5, 7.0, Some(2.0 + 5.0 * 3.0)),
+        (0.0, 7.0, Some(2.0)),
     ];
     assert_eq!(times, expected);
     assert_eq!(totals.seconds(), 4.0 * 7.0 + 8.75 + 7.5);

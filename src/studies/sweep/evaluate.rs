@@ -203,6 +203,10 @@ impl<'s> PointEvaluator<'s> {
             parts_ps: found.parts_ps,
             memory_bytes: found.peak,
             tokens: amounts.map(|all| all.tokens.unwrap_or(all.samples)),
+            kernel_energy_pj: found
+                .kernel_energy
+                .map(|mean| mean * f64::from(workload.ranks())),
+            unmapped_ps: found.kernel_energy.map(|_| found.unmapped_ps),
             links_busy_ps: found.busy.map(|[links, _]| links.0),
             ports_busy_ps: found.busy.map(|[_, ports]| ports.0),
         })
@@ -271,6 +275,10 @@ struct MeasuredReplay {
     makespan: Span,
     /// Mean times of NPUs.
     parts_ps: [u64; PARTS.len()],
+    /// Mean picojoules of an NPU's kernels that loop nests price, where they price any.
+    kernel_energy: Option<f64>,
+    /// Mean time of compute in other kernels.
+    unmapped_ps: u64,
     /// The most bytes that an NPU holds, where traces say it.
     peak: Option<u64>,
     /// Whether that fits everywhere.
@@ -308,7 +316,7 @@ fn measured(
             .sum();
         (sum / count) as u64
     };
-    let rows = memory.finish();
+    let (rows, basis) = (memory.finish(), compiled.basis());
     let measured = MeasuredReplay {
         makespan: outcome.makespan,
         parts_ps: [
@@ -320,6 +328,8 @@ fn measured(
             TimeCategory::Bubble,
         ]
         .map(part),
+        kernel_energy: (basis.mapped > 0).then(|| basis.mapped_energy / count as f64),
+        unmapped_ps: (part(TimeCategory::Compute) as f64 * basis.unmapped_share()) as u64,
         peak: rows.iter().map(|row| row.peak.0).max(),
         fits: rows.iter().all(|row| row.fits == Some(true)),
         busy: tiles.finish(&compiled).map(|tiles| tiles.mean_busy()),

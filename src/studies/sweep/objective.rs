@@ -18,6 +18,12 @@ pub struct PointMeasures {
     /// The most bytes that an NPU holds, if traces say what they allocate.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub memory_bytes: Option<u64>,
+    /// Picojoules of the kernels that loop nests price, of all NPUs, where they price any.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub kernel_energy_pj: Option<f64>,
+    /// Mean time of compute of NPUs in other kernels, where loop nests price some.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub unmapped_ps: Option<u64>,
     /// Tokens of the job, or samples where these have none.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub tokens: Option<u64>,
@@ -40,8 +46,11 @@ pub enum SweepObjective {
     TokensPerNpu,
     /// The most bytes that an NPU holds.
     Memory,
-    /// Energy of all NPUs: `power.busy` W while they compute, and `power.idle` W otherwise.
+    /// Energy of all NPUs: that of the mappings of kernels by loop nests, `power.busy` W while other kernels run, and
+    /// `power.idle` W while none does.
     Energy,
+    /// The product of that and the makespan.
+    EnergyDelay,
     /// Price of the NPUs for the makespan, at `price.npu` an hour.
     Cost,
     /// NPUs of the job.
@@ -50,12 +59,13 @@ pub enum SweepObjective {
 
 impl SweepObjective {
     /// Every objective.
-    pub const ALL: [Self; 7] = [
+    pub const ALL: [Self; 8] = [
         Self::Time,
         Self::Tokens,
         Self::TokensPerNpu,
         Self::Memory,
         Self::Energy,
+        Self::EnergyDelay,
         Self::Cost,
         Self::Npus,
     ];
@@ -68,15 +78,22 @@ impl SweepObjective {
             Self::TokensPerNpu => "tokens_per_s_per_npu",
             Self::Memory => "memory",
             Self::Energy => "energy",
+            Self::EnergyDelay => "energy_delay",
             Self::Cost => "cost",
             Self::Npus => "npus",
         }
     }
 
-    /// Settings without which it is not known.
-    pub fn needs(self) -> &'static [&'static str] {
+    /// Whether it depends on the energy of NPUs.
+    pub fn has_energy(self) -> bool {
+        matches!(self, Self::Energy | Self::EnergyDelay)
+    }
+
+    /// Settings without which it is not known, of points whose kernels are all priced by loop nests or not.
+    pub fn needs(self, all_mapped: bool) -> &'static [&'static str] {
         match self {
-            Self::Energy => &["power.busy", "power.idle"],
+            Self::Energy | Self::EnergyDelay if all_mapped => &["power.idle"],
+            Self::Energy | Self::EnergyDelay => &["power.busy", "power.idle"],
             Self::Cost => &["price.npu"],
             _ => &[],
         }
@@ -95,7 +112,7 @@ impl SweepObjective {
         matches!(self, Self::Tokens | Self::TokensPerNpu)
     }
 
-    /// The value in seconds, tokens per second, bytes, joules, the unit of prices, or NPUs; `None` where it is not
+    /// The value in seconds, tokens per second, bytes, joules, joule-seconds, the unit of prices, or NPUs; `None` where it is not
     /// known.
     pub fn value(self, measures: &PointMeasures, settings: &Settings) -> Option<f64> {
         let seconds = measures.time_ps as f64 / 1e12;
@@ -107,9 +124,16 @@ impl SweepObjective {
             Self::TokensPerNpu => measures.tokens? as f64 / seconds / npus,
             Self::Memory => measures.memory_bytes? as f64,
             Self::Energy => {
+                let mapped = measures.kernel_energy_pj.unwrap_or(0.0) * 1e-12;
                 let busy = measures.parts_ps[0] as f64 / 1e12;
-                npus * (number("power.busy")? * busy + number("power.idle")? * (seconds - busy))
+                let others = measures.unmapped_ps.unwrap_or(measures.parts_ps[0]);
+                let others = match others as f64 / 1e12 {
+                    0.0 => 0.0,
+                    others => number("power.busy")? * others,
+                };
+                mapped + npus * (others + number("power.idle")? * (seconds - busy))
             }
+            Self::EnergyDelay => Self::Energy.value(measures, settings)? * seconds,
             Self::Cost => number("price.npu")? * npus * seconds / 3600.0,
             Self::Npus => npus,
         })
@@ -130,8 +154,8 @@ impl SweepObjective {
             }
             Self::Tokens | Self::TokensPerNpu => format!("{value:.2}"),
             Self::Memory => chakram_base::units::Bytes(value as u64).to_string(),
-            Self::Energy if value >= 1e6 => format!("{:.3} MJ", value / 1e6),
-            Self::Energy => format!("{value:.3} J"),
+            Self::Energy => chakram_base::units::joules(value),
+            Self::EnergyDelay => format!("{value:.4e} J s"),
             Self::Cost => format!("{value:.4}"),
             Self::Npus => format!("{value}"),
         }
@@ -221,10 +245,27 @@ mod tests {
             SweepObjective::Tokens.score(&measures, &settings),
             Some(-4096.0)
         );
+        assert_eq!(value(SweepObjective::EnergyDelay), 8800.0);
         assert_eq!(
             SweepObjective::Energy.value(&measures, &Settings::new()),
             None
         );
+        // Kernels of 9e14 pJ = 900 J by loop nests, and of the 1.5 s only 0.5 s in others: 900 + 4 x (700 x 0.5 + 100 x 0.5).
+        let mapped = PointMeasures {
+            kernel_energy_pj: Some(9e14),
+            unmapped_ps: Some(500_000_000_000),
+            ..measures.clone()
+        };
+        let energy = |measures| SweepObjective::Energy.value(measures, &settings);
+        assert_eq!(energy(&mapped), Some(2500.0));
+        // All by loop nests: 900 + 4 x 100 x 0.5, with no power of compute.
+        let all = PointMeasures {
+            unmapped_ps: Some(0),
+            ..mapped
+        };
+        let mut idle = settings.clone();
+        idle.remove("power.busy");
+        assert_eq!(SweepObjective::Energy.value(&all, &idle), Some(1100.0));
         assert_eq!(measures.limit(), "compute 75 %");
     }
 }

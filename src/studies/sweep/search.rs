@@ -15,9 +15,11 @@ use std::num::NonZeroUsize;
 mod branch_and_bound;
 mod draw;
 mod knowledge;
+mod rounds;
 
 use draw::draw;
 use knowledge::{PointKnowledge, PointQuestion};
+pub use rounds::LayerTurn;
 
 /// A sweep that cannot go on.
 #[derive(Debug, thiserror::Error)]
@@ -113,6 +115,7 @@ pub struct StudyExplorer<'s> {
     visited: BTreeSet<String>,
     done: WorkDone,
     missing: u64,
+    turns: Vec<LayerTurn>,
 }
 
 impl<'s> StudyExplorer<'s> {
@@ -150,6 +153,7 @@ impl<'s> StudyExplorer<'s> {
             visited: BTreeSet::new(),
             done: WorkDone::default(),
             missing: 0,
+            turns: Vec::new(),
         })
     }
 
@@ -164,7 +168,10 @@ impl<'s> StudyExplorer<'s> {
     ///
     /// If the journal cannot be written, or answers are missing that may not be found out.
     pub fn run(&mut self) -> Result<Vec<SweepRow>, SweepError> {
-        self.explore(0, &Settings::new())?;
+        match self.study.rounds {
+            Some(rounds) => self.take_turns(rounds)?,
+            None => drop(self.explore(0, &Settings::new())?),
+        }
         if self.missing > 0 {
             return Err(SweepError::Missing(self.missing));
         }
@@ -221,7 +228,11 @@ impl<'s> StudyExplorer<'s> {
         list: &[(u64, Settings)],
     ) -> Result<Vec<Option<f64>>, SweepError> {
         let study = self.study;
-        let inner = &study.layers[depth + 1..];
+        // Layers that take turns have none inside.
+        let inner = match study.rounds {
+            Some(_) => &[],
+            None => &study.layers[depth + 1..],
+        };
         if inner.is_empty() {
             self.ask(
                 list.iter()
@@ -328,6 +339,14 @@ impl<'s> StudyExplorer<'s> {
 
     fn score(&self, point: &Settings, answer: &PointAnswer) -> Option<f64> {
         score(self.study, point, answer)
+    }
+
+    /// The score of a row that has one.
+    fn row_score(&self, row: &SweepRow) -> Option<f64> {
+        match &row.outcome {
+            RowOutcome::Answered(answer) => self.score(&row.point, answer),
+            RowOutcome::Dominated(_) => None,
+        }
     }
 }
 

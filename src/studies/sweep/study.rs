@@ -38,11 +38,14 @@ const ROOT: &[&str] = &[
     "objective",
     "strategy",
     "draws",
+    "rounds",
     "base",
     "limits",
     "axis",
     "layer",
 ];
+/// The most rounds that a study may ask for; it ends with the first that finds nothing better.
+const MAX_ROUNDS: u32 = 1000;
 const LIMITS: &[&str] = &["fits", "npus", "cost"];
 
 /// Limits that points must keep.
@@ -69,8 +72,11 @@ pub struct Study {
     pub base: Settings,
     /// The axes.
     pub axes: Vec<StudyAxis>,
-    /// The layers, outermost first; at least one.
+    /// The layers, outermost first, or in the order of their turns; at least one.
     pub layers: Vec<StudyLayer>,
+    /// The most rounds in which layers take turns, each with all other axes as in the best point so far; without it layers
+    /// nest.
+    pub rounds: Option<u32>,
     /// Limits.
     pub limits: PointLimits,
 }
@@ -103,6 +109,7 @@ impl Study {
             objectives,
             limits: root.or("limits", PointLimits::default(), limits)?,
             layers: layers(&root, &axes)?,
+            rounds: root.optional("rounds", |field| field.count(MAX_ROUNDS))?,
             base,
             axes,
         };
@@ -146,8 +153,12 @@ impl Study {
             }
             (true, false) => {}
         }
+        let all_mapped = self.values("compute").count() > 0
+            && self
+                .values("compute")
+                .all(|value| value.starts_with("loopnest:"));
         for objective in &self.objectives {
-            for key in objective.needs() {
+            for key in objective.needs(all_mapped) {
                 if !sets(key) {
                     let field = root.need("objective", "")?;
                     let found = format!("{} without {key}", objective.name());
@@ -156,6 +167,13 @@ impl Study {
                     );
                 }
             }
+        }
+        // Kernels of captured jobs may have no mapping.
+        if all_mapped && sets("model") && sets("power.busy") {
+            return Err(base.refuse(
+                "power.busy with kernels by loop nests, whose mappings have their energy",
+                "power.idle alone",
+            ));
         }
         if self.limits.cost.is_some() && !sets("price.npu") {
             let field = root.need("limits", "")?;
@@ -171,6 +189,12 @@ impl Study {
                 return Err(limits.refuse(found, format_args!("{least} or more")));
             }
         }
+        if let (Some(field), 1) = (root.get("rounds"), self.layers.len()) {
+            return Err(field.refuse(
+                "rounds of one layer, of which a second finds nothing new",
+                "two or more tables [[layer]]",
+            ));
+        }
         let last = self.layers.len() - 1;
         for (i, layer) in self.layers.iter().enumerate() {
             let field = |key: &str| root.get("layer").or_else(|| root.get(key));
@@ -179,7 +203,7 @@ impl Study {
                 None => root.refuse(found, expected),
             };
             if layer.strategy == SearchStrategy::BranchAndBound {
-                if i < last {
+                if i < last && self.rounds.is_none() {
                     return Err(refuse(
                         "branch-and-bound outside the last layer",
                         "it in the last layer, whose points are replayed",
@@ -205,8 +229,26 @@ impl Study {
         Ok(())
     }
 
+    /// Every value of `key`, as text.
+    fn values<'a>(&'a self, key: &'a str) -> impl Iterator<Item = String> + 'a {
+        let axes = self.axes.iter().flat_map(move |axis| {
+            let index = axis.keys.iter().position(|own| own == key);
+            index
+                .into_iter()
+                .flat_map(|index| axis.values.iter().map(move |all| all[index].to_string()))
+        });
+        self.base
+            .get(key)
+            .map(ToString::to_string)
+            .into_iter()
+            .chain(axes)
+    }
+
     /// The number of points, if they can be listed.
     pub fn listed(&self) -> Option<u64> {
+        if self.rounds.is_some() {
+            return None;
+        }
         let mut all = 1_u64;
         for layer in &self.layers {
             let size = self.size(layer);

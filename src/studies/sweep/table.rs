@@ -2,7 +2,7 @@
 
 use super::evaluate::PointAnswer;
 use super::objective::{PointMeasures, SweepObjective};
-use super::search::{RowOutcome, SweepRow};
+use super::search::{LayerTurn, RowOutcome, SweepRow};
 use super::setting;
 use super::study::Study;
 use super::without_effect::keys_without_effect;
@@ -29,6 +29,8 @@ pub struct SweepTable<'s> {
     pub study: &'s Study,
     /// Its rows, by number.
     pub rows: Vec<SweepRow>,
+    /// Turns of layers, of a study in rounds.
+    turns: Vec<LayerTurn>,
     /// Values of the objectives of each row, where all of them are known.
     values: Vec<Option<Vec<f64>>>,
     /// Keys of each row that change nothing.
@@ -36,8 +38,8 @@ pub struct SweepTable<'s> {
 }
 
 impl<'s> SweepTable<'s> {
-    /// Of `rows`.
-    pub fn new(study: &'s Study, rows: Vec<SweepRow>) -> Self {
+    /// Of `rows`, and of the turns in which layers found them, if they took turns.
+    pub fn new(study: &'s Study, rows: Vec<SweepRow>, turns: &[LayerTurn]) -> Self {
         let values = rows.iter().map(|row| {
             let measures = measures(row)?;
             let settings = study.whole(&row.point);
@@ -51,6 +53,7 @@ impl<'s> SweepTable<'s> {
             study,
             without_effect: keys_without_effect(study, &rows, &values),
             rows,
+            turns: turns.to_vec(),
             values,
         }
     }
@@ -296,6 +299,7 @@ impl<'s> SweepTable<'s> {
             text += "\nno point has an answer\n";
             return text;
         }
+        text += &self.rounds(style);
         let first = self.study.objectives[0];
         let proved = self
             .rows
@@ -350,6 +354,49 @@ impl<'s> SweepTable<'s> {
             format!("`{key}` has no effect in {rows}: {reason}")
         });
         notes.collect()
+    }
+
+    /// The best after each layer's turn, with what the layer has in it.
+    fn rounds(&self, style: TextStyle) -> String {
+        if self.turns.is_empty() {
+            return String::new();
+        }
+        let objectives = &self.study.objectives;
+        let mut columns = vec![left("ROUND", 7), right("new points", 11), right("best", 10)];
+        for objective in objectives {
+            columns.push(right(objective.name(), objective.name().len().max(11) + 1));
+        }
+        let table = TextTable::new(columns);
+        let mut text = table.headings(style);
+        for turn in &self.turns {
+            let found = turn.best.as_ref();
+            let row = found.and_then(|best| self.rows.iter().position(|row| row.point == *best));
+            let values = row.and_then(|row| self.values(row)).unwrap_or_default();
+            let mut cells = vec![
+                turn.round.to_string(),
+                chakram_base::units::thousands(turn.new_points),
+                match row {
+                    Some(row) if turn.is_better => format!("row {}", self.rows[row].number),
+                    Some(_) => "as before".to_owned(),
+                    None => "none".to_owned(),
+                },
+            ];
+            let shown = objectives.iter().zip(values);
+            cells.extend(shown.map(|(objective, value)| objective.shown(*value)));
+            cells.resize(3 + objectives.len(), "-".to_owned());
+            let cells: Vec<&dyn std::fmt::Display> = cells.iter().map(|cell| cell as _).collect();
+            text += &table.line(&cells, anstyle::Style::new());
+            let axes = &self.study.layers[turn.layer].axes;
+            let keys = axes.iter().flat_map(|axis| &self.study.axes[*axis].keys);
+            let keys: Vec<&str> = keys.map(String::as_str).collect();
+            let chosen = match found {
+                Some(best) => setting::short(best, keys),
+                None => keys.join(", "),
+            };
+            paragraph(&mut text, &chosen, "    ", 4, anstyle::Style::new())
+                .expect("a string grows as needed");
+        }
+        text
     }
 
     fn part(&self, heading: &str, rows: impl Iterator<Item = usize>, style: TextStyle) -> String {

@@ -64,11 +64,13 @@ fn reason(
     one: &Settings,
     other: &Settings,
 ) -> String {
-    let objective = |name: &str| study.objectives.iter().any(|one| one.name() == name);
-    for (start, name) in [("power.", "energy"), ("price.", "cost")] {
-        if key.starts_with(start) && !objective(name) {
-            return format!("`{name}` is no objective");
-        }
+    let is_used = study.objectives.iter().any(|one| match one.name() {
+        "energy" | "energy_delay" => key.starts_with("power."),
+        "cost" => key.starts_with("price."),
+        _ => false,
+    });
+    if (key.starts_with("power.") || key.starts_with("price.")) && !is_used {
+        return "no objective of the study uses it".to_owned();
     }
     let found = match kind(key) {
         Ok(SettingKind::Machine(_)) => evaluator.machine_reason(one, other),

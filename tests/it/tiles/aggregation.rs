@@ -2,6 +2,7 @@
 
 use super::{agree, args, json};
 use crate::files::Folder;
+use chakram::machine::PRESETS;
 
 /// Of a stage's ranks one runs for all while they do the same; the report is the one of each by itself but for what it says of
 /// that. On the wafer cores of a stage lie differently to their neighbours, which is found. The first and the last stage share
@@ -33,4 +34,52 @@ fn one_core_runs_for_all_that_do_the_same() {
     assert!(text.contains("32 ranks in 4 groups; in "), "{text}");
     let refused = folder.refused(&args("dgx-a100x4", &["--aggregate", "--comm", "recorded"]));
     assert!(refused.contains("leave one of the two out"), "{refused}");
+}
+
+/// Where cores are of unlike classes one by one, no neighbours do the same: all 32 ranks would run by themselves, which is said
+/// before the replay. Two halves of the wafer of unlike classes have stages of their own, of which one rank runs for eight.
+#[test]
+fn aggregation_that_saves_nothing_is_refused_at_once() {
+    let folder = Folder::new();
+    let preset = PRESETS.iter().find(|preset| preset.name == "wafer-5x4");
+    let text = preset.unwrap().text;
+    let start = text.find("[npu.core]").unwrap();
+    let end = text.find("[tiles]").unwrap();
+    let class = text[start..end].replace("npu.core", "npu.slow");
+    let class = class.replace("16 TFLOP/s", "12 TFLOP/s");
+    let machine = |is_slow: &dyn Fn(u32) -> bool| {
+        let list = |slow: bool| {
+            let cores = (0..320).filter(|core| is_slow(*core) == slow);
+            let cores: Vec<String> = cores.map(|core| core.to_string()).collect();
+            cores.join(",")
+        };
+        let assigned = format!(
+            "{class}[assign]\ncore = \"{}\"\nslow = \"{}\"\n\n",
+            list(false),
+            list(true)
+        );
+        let text = format!("{}{assigned}{}", &text[..end], &text[end..]);
+        std::fs::write(folder.at("unlike.toml"), text).unwrap();
+        folder.at("unlike.toml").to_str().unwrap().to_owned()
+    };
+    let each = machine(&|core| core % 2 == 1);
+    let words = ["--place", "line"];
+    let alone = json(&folder, &args(&each, &words));
+    assert_eq!(alone["npus"].as_array().map(Vec::len), Some(32));
+    let error = folder.refused(&args(&each, &[&words[..], &["--aggregate"]].concat()));
+    assert!(
+        error.contains("--aggregate saves no time here: 32 of 32 ranks would run")
+            && error.contains("pairs are on NPUs of unlike classes")
+            && error.contains("try: without --aggregate"),
+        "{error}"
+    );
+    let halves = machine(&|core| core >= 160);
+    let alone = json(&folder, &args(&halves, &words));
+    let mut together = json(
+        &folder,
+        &args(&halves, &[&words[..], &["--aggregate"]].concat()),
+    );
+    let found = together["aggregation"].take();
+    assert_eq!(found["ranks"], 32, "{found}");
+    agree(&alone, &together, "halves");
 }

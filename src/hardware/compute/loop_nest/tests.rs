@@ -291,3 +291,49 @@ fn layers_that_cannot_be_are_refused() {
     assert_eq!(steps, 1);
     assert_eq!(layer.size(S), 1);
 }
+
+/// Of attention the energy of both products for each head, backwards twice that and a fifth product; of a kernel without a
+/// mapping 0.3 pJ for two operations and 162.5 pJ for a byte of memory; none of a kernel that does nothing.
+#[test]
+fn energy_of_kernels_is_that_of_their_mappings() {
+    let model = LoopNestModel {
+        gemmini: gemmini(),
+        mappings: 20,
+        seed: 1,
+    };
+    let energy = |sizes| {
+        let layer = LayerShape::product(sizes).unwrap();
+        let found = search_mapping(&gemmini().accelerator(2), &layer, 20, 1).unwrap();
+        found.cost.energy
+    };
+    let kernel = |shape| KernelProfile {
+        flops: 1000,
+        bytes: 80,
+        dtype: Some(Dtype::Bf16),
+        shape,
+        ..KernelProfile::default()
+    };
+    let price = |shape| model.price(&kernel(shape)).unwrap().energy;
+    let product = KernelShape::Gemm {
+        batch: 3,
+        m: 64,
+        n: 32,
+        k: 16,
+    };
+    assert_eq!(price(Some(product)), energy([64, 32, 16]) * 3.0);
+    let attention = |backward| KernelShape::Attention {
+        batch: 2,
+        heads: 4,
+        kv_heads: 4,
+        queries: 32,
+        keys: 48,
+        width: 16,
+        causal: true,
+        backward,
+    };
+    let heads = 8.0 * (energy([32, 48, 16]) + energy([32, 16, 48]));
+    assert!((price(Some(attention(false))) / heads - 1.0).abs() < 1e-12);
+    assert!((price(Some(attention(true))) / (2.5 * heads) - 1.0).abs() < 1e-12);
+    assert_eq!(price(None), 500.0 * 0.3 + 80.0 * 162.5);
+    assert_eq!(model.price(&KernelProfile::default()), None);
+}

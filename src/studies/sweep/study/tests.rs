@@ -112,6 +112,15 @@ fn wrong_studies_are_refused_with_key_and_line() {
         energy.contains("s.toml:1: key `objective`: found energy without power.busy"),
         "{energy}"
     );
+    let mapped =
+        format!("{HEAD}compute = \"loopnest:gemmini-16\"\npower.busy = 1\npower.idle = 1\n{axis}");
+    let mapped = root(&mapped);
+    assert!(mapped.contains("expected power.idle alone"), "{mapped}");
+    let rounds = root(&format!("rounds = 3\n{HEAD}{axis}"));
+    assert!(
+        rounds.contains("s.toml:1: key `rounds`: found rounds of one layer"),
+        "{rounds}"
+    );
     let limits = study("[limits]\nnpus = 4\n[[axis]]\nplans = 8\n").unwrap_err();
     assert!(
         limits.contains(

@@ -1,0 +1,46 @@
+//! Energy of kernels whose prices have one: those by loop nests.
+
+use crate::summary::KernelBasis;
+use chakram_base::units::{counted, joules};
+use chakram_engine::PricingCoverage;
+use serde::{Deserialize, Serialize};
+
+/// Energy of the kernels that loop nests price.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+#[cfg_attr(any(test, feature = "schema"), derive(schemars::JsonSchema))]
+pub struct KernelEnergy {
+    /// The energy, in picojoules.
+    #[serde(rename = "energy_pj")]
+    pub energy: f64,
+    /// Number of these kernels.
+    pub kernels: u64,
+    /// Number of kernels of which no energy is known.
+    pub without: u64,
+}
+
+impl KernelEnergy {
+    /// The energy of kernels with this basis; `None` where loop nests price none.
+    pub(super) fn of(basis: &PricingCoverage, kernels: &KernelBasis) -> Option<Self> {
+        (basis.mapped > 0).then(|| Self {
+            energy: basis.mapped_energy,
+            kernels: basis.mapped,
+            without: kernels.all().saturating_sub(basis.mapped),
+        })
+    }
+
+    /// The line of the text.
+    pub(super) fn line(&self) -> String {
+        let known = format!(
+            "{} for {} by loop nests",
+            joules(self.energy * 1e-12),
+            counted(self.kernels, "kernel")
+        );
+        match self.without {
+            0 => known,
+            without => format!(
+                "{known}, {} without known energy",
+                counted(without, "kernel")
+            ),
+        }
+    }
+}

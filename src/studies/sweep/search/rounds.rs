@@ -1,0 +1,73 @@
+//! Layers that take turns: each is searched with all other axes as in the best point so far, round after round.
+//!
+//! A search of many layers at once has as many points as the product of their sizes; in turns it has the sum, once a round. It
+//! ends with the first round that finds nothing better, whose point no single layer can improve (of a random layer, none of
+//! its draws).
+
+use super::{StudyExplorer, SweepError};
+use crate::sweep::setting::Settings;
+
+/// One layer's turn in a round.
+#[derive(Clone, Debug, PartialEq)]
+pub struct LayerTurn {
+    /// The round, from 1.
+    pub round: u32,
+    /// The layer, by index.
+    pub layer: usize,
+    /// Points that were visited for the first time.
+    pub new_points: u64,
+    /// The best point after it.
+    pub best: Option<Settings>,
+    /// Whether it was found in this turn.
+    pub is_better: bool,
+}
+
+impl StudyExplorer<'_> {
+    /// The turns that were taken, in order.
+    pub fn turns(&self) -> &[LayerTurn] {
+        &self.turns
+    }
+
+    /// Has layers take turns for at most so many rounds.
+    pub(super) fn take_turns(&mut self, rounds: u32) -> Result<(), SweepError> {
+        let study = self.study;
+        // The first values of all axes, until something is better.
+        let mut at = Settings::new();
+        for layer in &study.layers {
+            at.extend(study.combination(layer, 0));
+        }
+        let mut best: Option<f64> = None;
+        for round in 1..=rounds {
+            let mut found = false;
+            for (index, layer) in study.layers.iter().enumerate() {
+                let mut fixed = at.clone();
+                for axis in &layer.axes {
+                    let keys = &study.axes[*axis].keys;
+                    fixed.retain(|key, _| !keys.contains(key));
+                }
+                let known = self.rows.len();
+                self.explore(index, &fixed)?;
+                let scores = self.rows[known..].iter().enumerate();
+                let scores = scores.filter_map(|(i, row)| Some((self.row_score(row)?, known + i)));
+                let least = scores.min_by(|a, b| a.0.total_cmp(&b.0).then(a.1.cmp(&b.1)));
+                let better = least.filter(|(score, _)| best.is_none_or(|best| *score < best));
+                if let Some((score, row)) = better {
+                    best = Some(score);
+                    at = self.rows[row].point.clone();
+                    found = true;
+                }
+                self.turns.push(LayerTurn {
+                    round,
+                    layer: index,
+                    new_points: (self.rows.len() - known) as u64,
+                    best: best.map(|_| at.clone()),
+                    is_better: better.is_some(),
+                });
+            }
+            if !found {
+                break;
+            }
+        }
+        Ok(())
+    }
+}
