@@ -38,6 +38,7 @@ mod relay;
 mod replay;
 pub mod report_csv;
 pub mod report_text;
+pub mod settings;
 pub mod spans;
 mod stages;
 mod straddling;
@@ -90,6 +91,7 @@ use npus::NpuRow;
 use operators::{OperatorTime, over_micro_batches};
 use profiler::ProfilerBasis;
 use serde::{Deserialize, Serialize};
+use settings::GivenSettings;
 use summary::{
     CommunicationBasis, ExposedRow, KernelBasis, MachineName, Provenance, ReportSchema, mean,
     percent_more, rounded,
@@ -167,6 +169,9 @@ pub struct Report {
     pub memory_accesses: Vec<MemoryAccessRow>,
     /// Reasons why the numbers may be other than they seem.
     pub warnings: Vec<String>,
+    /// Settings that were given and change nothing, or whose effect is unknown.
+    #[serde(default, skip_serializing_if = "GivenSettings::is_empty")]
+    pub settings: GivenSettings,
     /// The memory of NPUs, one row for each rank whose trace says what it allocates or frees, in order.
     #[serde(default, skip_serializing_if = "Vec::is_empty", with = "fitting")]
     #[cfg_attr(
