@@ -91,7 +91,9 @@ pub(super) fn find(rank: &RankTimeline) -> Vec<OwnPlace> {
         let crosses = item.end > parent.end.saturating_add(rounding);
         only_helpers[index] &= !crosses;
         if launched[around] {
-        } else if crosses || rank.role(item) == HostIntervalKind::Runtime {
+            continue;
+        }
+        if crosses || rank.role(item) == HostIntervalKind::Runtime {
             place.span.1 = place.span.1.min(item.start).max(place.span.0);
             launched[around] = true;
         } else {
