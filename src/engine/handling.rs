@@ -7,7 +7,7 @@ use super::fabric::InFlightOp;
 use super::ids::RunCell;
 use super::{CommTiming, Engine};
 use crate::Observer;
-use chakram_base::ids::Npu;
+use chakram_base::ids::{Npu, OpIndex};
 use chakram_base::units::Time;
 use chakram_hardware::network::{DeliveryNotice, NetworkBackend, NetworkEvent};
 
@@ -45,7 +45,7 @@ impl<O: Observer + ?Sized, N: NetworkBackend, M: CollectiveModel> Engine<'_, O, 
 
     /// Handles the arrival of a message.
     #[inline]
-    fn arrived(&mut self, now: Time, op: u32) {
+    fn arrived(&mut self, now: Time, op: OpIndex) {
         let (fabric, effects) = (&mut self.fabric, &mut self.effects);
         // By far the most messages. What tells them is read where it lies: written once more, it would stall.
         if let InFlightOp::Step {
@@ -71,7 +71,7 @@ impl<O: Observer + ?Sized, N: NetworkBackend, M: CollectiveModel> Engine<'_, O, 
     }
 
     /// Handles the arrival of a message that is no step of a collective.
-    fn other_arrived(&mut self, now: Time, op: u32) {
+    fn other_arrived(&mut self, now: Time, op: OpIndex) {
         let (fabric, effects) = (&mut self.fabric, &mut self.effects);
         let of = fabric.forget_op(op);
         match of {
@@ -130,7 +130,7 @@ impl<O: Observer + ?Sized, N: NetworkBackend, M: CollectiveModel> Engine<'_, O, 
 
     /// Handles the departure of a message's last byte.
     #[inline]
-    fn left(&mut self, now: Time, op: u32) {
+    fn left(&mut self, now: Time, op: OpIndex) {
         let (fabric, effects) = (&mut self.fabric, &mut self.effects);
         match fabric.of_op(op) {
             InFlightOp::Step { run, from, .. } => {
@@ -199,7 +199,7 @@ impl<O: Observer + ?Sized, N: NetworkBackend, M: CollectiveModel> Engine<'_, O, 
                 return;
             }
             EventClass::Memory => fabric.handle_memory(now, event.rank(), event.payload(), effects),
-            EventClass::Requested => fabric.release(now, event.payload(), effects),
+            EventClass::Requested => fabric.release(now, event.op(), effects),
             EventClass::Run if self.settings.comm != CommTiming::Model => {
                 let run = event.run();
                 self.collectives.end_recorded(&self.flow, effects, now, run);

@@ -11,7 +11,7 @@ use super::fabric::{Fabric, InFlightOp};
 use super::ids::{InstanceId, InstanceIndex};
 use super::plan::{NONE, ReplayPlan};
 use super::run_settings::RunSettings;
-use chakram_base::ids::{NodeIndex, Npu};
+use chakram_base::ids::{NodeIndex, Npu, OpIndex};
 use chakram_base::units::{BufferShare, Time};
 use chakram_hardware::network::{MessageTurn, NetworkBackend, NetworkMessage, PortRange};
 use std::collections::VecDeque;
@@ -57,7 +57,7 @@ struct MessageChannel {
     /// Rendezvous requests that arrived before their send; for all sizes at the first of their channels.
     asked: u32,
     /// Ops of sends that wait for their request; likewise.
-    expected: VecDeque<u32>,
+    expected: VecDeque<OpIndex>,
 }
 
 /// Messages between ranks.
@@ -76,7 +76,7 @@ pub(super) struct Messages<'a> {
 
 /// Returns the message of an op between two ranks.
 fn between_ranks(
-    op: u32,
+    op: OpIndex,
     ends: (Npu, Npu),
     ports: PortRange,
     bytes: u64,

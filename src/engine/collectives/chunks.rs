@@ -348,7 +348,7 @@ impl<M: CollectiveModel> ChunkExecutor<'_, M> {
             if asked {
                 effects
                     .agenda
-                    .push(now, Event::new(EventClass::Requested, 0, op))
+                    .push(now, Event::of_op(EventClass::Requested, 0, op))
             } else {
                 self.withheld.put(at, shared, taken, op);
             }

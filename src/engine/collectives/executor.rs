@@ -81,7 +81,7 @@ impl<'a, M: CollectiveModel> ChunkExecutor<'a, M> {
                 let cue = ScriptEvent::OpCompleted { part: detail };
                 self.play(fabric, effects, now, at, cue);
             }
-            EventClass::ScriptReceived => self.taken(fabric, effects, now, event.payload()),
+            EventClass::ScriptReceived => self.taken(fabric, effects, now, event.op()),
             EventClass::Vacant => {
                 self.end_member(fabric, effects, now, at.run, Position(event.payload()));
             }

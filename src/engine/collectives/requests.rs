@@ -10,22 +10,23 @@ use crate::discipline::CollectiveModel;
 use crate::effects::Effects;
 use crate::fabric::{Fabric, InFlightOp};
 use crate::ids::{RunCell, SharedStage};
+use chakram_base::ids::OpIndex;
 use chakram_base::units::Time;
 use chakram_hardware::network::NetworkBackend;
 use std::collections::BTreeMap;
 
 /// Ops of steps that wait for their rendezvous request, by cell, stage and step.
 #[derive(Debug, Default)]
-pub(super) struct WithheldSteps(BTreeMap<(RunCell, SharedStage, u32), u32>);
+pub(super) struct WithheldSteps(BTreeMap<(RunCell, SharedStage, u32), OpIndex>);
 
 impl WithheldSteps {
     /// Keeps the op of a step until it is requested.
-    pub fn put(&mut self, at: RunCell, stage: SharedStage, step: u32, op: u32) {
+    pub fn put(&mut self, at: RunCell, stage: SharedStage, step: u32, op: OpIndex) {
         self.0.insert((at, stage, step), op);
     }
 
     /// Returns the op of a step that is requested, if it waits for that.
-    pub fn take(&mut self, at: RunCell, stage: SharedStage, step: u32) -> Option<u32> {
+    pub fn take(&mut self, at: RunCell, stage: SharedStage, step: u32) -> Option<OpIndex> {
         self.0.remove(&(at, stage, step))
     }
 }

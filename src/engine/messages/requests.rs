@@ -69,7 +69,7 @@ impl Messages<'_> {
             0 => expected.push_back(op),
             _ => {
                 *asked -= 1;
-                let event = Event::new(EventClass::Requested, 0, op);
+                let event = Event::of_op(EventClass::Requested, 0, op);
                 effects.agenda.push(now, event);
             }
         }
