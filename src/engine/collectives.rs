@@ -9,7 +9,7 @@ use super::discipline::{CollectiveModel, Discipline};
 use super::effects::Effects;
 use super::event::{Event, EventClass};
 use super::fabric::Fabric;
-use super::ids::{GroupIndex, GroupSlot, InstanceIndex, RunIndex};
+use super::ids::{GroupIndex, GroupSlot, InstanceIndex, InstanceNode, RunIndex};
 use super::{ReplayOutcome, RunSettings};
 use chakram_base::ids::{NodeIndex, Position, Rank};
 use chakram_base::units::Time;
@@ -76,7 +76,7 @@ pub(super) struct IssueMismatch {
     pub group: GroupIndex,
     pub sequence: u32,
     /// Instance and node of the later member.
-    pub own: (InstanceIndex, NodeIndex),
+    pub own: InstanceNode,
     /// Rank and node of the earlier member.
     pub other: (Rank, NodeIndex),
 }

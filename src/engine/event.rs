@@ -1,6 +1,6 @@
 //! Events of the agenda, a word each.
 
-use super::ids::{CellIndex, InstanceIndex, RunCell, RunIndex};
+use super::ids::{CellIndex, InstanceIndex, InstanceNode, RunCell, RunIndex};
 use chakram_base::ids::{NodeIndex, OpIndex};
 use chakram_hardware::network::NetworkEvent;
 
@@ -133,8 +133,11 @@ impl Event {
 
     /// Returns the instance and node of an event of [`Self::of_node`].
     #[inline]
-    pub fn node(self) -> (InstanceIndex, NodeIndex) {
-        (InstanceIndex(self.rank()), NodeIndex(self.payload()))
+    pub fn node(self) -> InstanceNode {
+        InstanceNode {
+            instance: InstanceIndex(self.rank()),
+            node: NodeIndex(self.payload()),
+        }
     }
 
     /// Returns the collective of an event of [`Self::of_run`].

@@ -4,7 +4,7 @@ use super::dataflow::key;
 use super::discipline::{CollectiveModel, Discipline};
 use super::event::{Event, EventClass};
 use super::fabric::InFlightOp;
-use super::ids::RunCell;
+use super::ids::{InstanceNode, RunCell};
 use super::{CommTiming, Engine};
 use crate::Observer;
 use chakram_base::ids::{Npu, OpIndex};
@@ -82,7 +82,10 @@ impl<O: Observer + ?Sized, N: NetworkBackend, M: CollectiveModel> Engine<'_, O, 
                 node,
             } => {
                 fabric.close(ports);
-                let send = (sender, node);
+                let send = InstanceNode {
+                    instance: sender,
+                    node,
+                };
                 self.messages.arrived::<M::Order>(effects, now, pair, send);
             }
             InFlightOp::Mirrored {
@@ -101,7 +104,10 @@ impl<O: Observer + ?Sized, N: NetworkBackend, M: CollectiveModel> Engine<'_, O, 
                 receiver,
                 node,
             } => {
-                let receive = (receiver, node);
+                let receive = InstanceNode {
+                    instance: receiver,
+                    node,
+                };
                 self.messages.requested(fabric, effects, now, pair, receive);
             }
             InFlightOp::Scripted {
@@ -162,12 +168,12 @@ impl<O: Observer + ?Sized, N: NetworkBackend, M: CollectiveModel> Engine<'_, O, 
         let (fabric, effects) = (&mut self.fabric, &mut self.effects);
         match event.class() {
             EventClass::Node => {
-                let (instance, node) = event.node();
+                let InstanceNode { instance, node } = event.node();
                 self.complete(now, instance, node);
                 return;
             }
             EventClass::Ready => {
-                let (instance, node) = event.node();
+                let InstanceNode { instance, node } = event.node();
                 effects.ready.push(key(instance, node));
                 self.tell(instance, |observer, id| {
                     observer.ready(now, id, node);
@@ -175,7 +181,7 @@ impl<O: Observer + ?Sized, N: NetworkBackend, M: CollectiveModel> Engine<'_, O, 
                 return;
             }
             EventClass::Release => {
-                self.flow.release_roots(effects, event.node().0);
+                self.flow.release_roots(effects, event.node().instance);
                 self.delay(now);
                 return;
             }

@@ -1,6 +1,6 @@
 //! Indices of what is in flight, and of what observers are told about: each kind its own, so that none stands for another.
 
-use chakram_base::ids::{MemberIndex, Position};
+use chakram_base::ids::{MemberIndex, NodeIndex, Position};
 use chakram_base::index;
 
 index!(
@@ -40,6 +40,13 @@ impl InstanceIndex {
     pub fn after(self, index: u32) -> Self {
         Self(self.0 + index)
     }
+}
+
+/// A node of an instance in flight.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct InstanceNode {
+    pub instance: InstanceIndex,
+    pub node: NodeIndex,
 }
 
 /// A cell of a collective in flight.

@@ -2,7 +2,7 @@
 
 use super::{Collectives, IssueMismatch, MemberCall};
 use crate::discipline::CollectiveModel;
-use crate::ids::{GroupSlot, RunIndex};
+use crate::ids::{GroupSlot, InstanceNode, RunIndex};
 use crate::plan::NONE;
 use chakram_base::ids::NodeIndex;
 use chakram_hardware::collective::CollectiveRequest;
@@ -112,7 +112,10 @@ impl<M: CollectiveModel> Collectives<'_, M> {
                 self.mismatch = Some(IssueMismatch {
                     group: slot.group,
                     sequence: of.sequence,
-                    own: (call.instance, node),
+                    own: InstanceNode {
+                        instance: call.instance,
+                        node,
+                    },
                     other: (group.members[other], NodeIndex(of.arrivals.nodes[other])),
                 });
             }
