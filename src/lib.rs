@@ -280,7 +280,8 @@ pub mod job {
     //! ```
 
     pub use chakram_jobs::{
-        AstraSimJob, CustomFiles, Job, JobError, JobOptions, LoadProgress, load_custom, replay,
+        AstraSimJob, CustomFiles, GivenSetting, Job, JobError, JobOptions, LoadProgress,
+        MachineEdit, RunWithout, edits_of, load_custom, note_settings, replay,
     };
 }
 
@@ -303,7 +304,7 @@ pub mod machine {
     pub use chakram_hardware::machine::{
         Host, HostWait, Machine, MachineError, MachinePreset, MachineSource, NpuClass, PRESETS,
         PriceCorrection, for_ranks, is_inline, is_preset, lacks_rates, name_for_ranks, names_file,
-        source,
+        preset_text, source,
     };
     pub use chakram_hardware::memory::{LocalMemory, MemoryAttachment, RemoteMemory};
     pub use chakram_hardware::network::SendCompletion;
@@ -352,7 +353,7 @@ pub mod report {
         TimelineFormat, TimelineSelection, TimelineWriter, beside, replay, replay_in,
         replay_launched, report_csv, report_text,
     };
-    pub use chakram_report::{compare, csv, json, text};
+    pub use chakram_report::{compare, csv, json, settings, text};
 }
 
 pub mod score {

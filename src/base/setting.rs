@@ -138,6 +138,14 @@ impl SettingKey {
         PlainKey(self)
     }
 
+    /// Returns whether it says how the traces of a job are read.
+    pub fn is_of_traces(self) -> bool {
+        matches!(
+            self,
+            Self::Groups | Self::Dependencies | Self::MissingRanks | Self::Without | Self::Delays
+        )
+    }
+
     /// Returns the setting with `value` as files have it: `compute = curves`, in backquotes.
     pub fn entry(self, value: impl fmt::Display) -> String {
         format!("`{} = {value}`", self.key())

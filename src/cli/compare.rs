@@ -1,10 +1,10 @@
 //! One job on several machines: the replays, on as many threads as there is use for.
 
 use super::progress::Progress;
-use chakram_engine::{ReplayError, ReplayOptions};
+use chakram_engine::{CompiledReplay, ReplayError, ReplayOptions};
 use chakram_hardware::machine::Machine;
-use chakram_jobs as job;
-use chakram_report::{MachineColumn, MachineComparison};
+use chakram_jobs::{GivenSetting, note_settings};
+use chakram_report::{self as report, MachineColumn, MachineComparison};
 use chakram_trace::workload::Workload;
 use std::error::Error;
 use std::fmt;
@@ -13,25 +13,44 @@ use std::sync::OnceLock;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::thread;
 
-/// Replays `workload` on each of `machines`, which were `named` so, `threads` at a time. The answer does
-/// not depend on how many these are: no replay knows of another.
+/// A job that is replayed on several machines.
+#[derive(Clone, Copy)]
+pub struct ComparedJob<'a> {
+    /// Its workload.
+    pub workload: &'a Workload,
+    /// Its name.
+    pub title: &'a str,
+    /// Options of the replays.
+    pub options: &'a ReplayOptions,
+}
+
+/// Replays `job` on each of `machines`, which were `named` so, `threads` at a time, and notes which of the settings `given` for
+/// each have no effect. The answer does not depend on how many threads there are: no replay knows of another.
 pub fn compare<'a>(
-    workload: &'a Workload,
-    title: &'a str,
+    job: &ComparedJob<'a>,
     named: &[String],
-    machines: &'a [Machine],
-    options: &ReplayOptions,
+    machines: &[&'a Machine],
+    given: &[Vec<GivenSetting<'_>>],
     threads: Option<NonZeroUsize>,
 ) -> MachineComparison<'a> {
     let replaying = ("replaying", "machines");
+    let &ComparedJob {
+        workload,
+        title,
+        options,
+    } = job;
     let results = parallel_map(replaying, machines.len(), threads, |index| {
-        job::replay(workload, &machines[index], options)
+        let prepared = CompiledReplay::new(workload, machines[index], options)?;
+        let (mut report, ()) = report::replay(&prepared, ())?;
+        note_settings(&mut report, &prepared, options, &given[index]);
+        Ok(report)
     });
     let names = names(named, machines);
     let columns = machines.iter().zip(names).zip(results);
     MachineComparison {
         workload,
         title,
+        options,
         columns: columns
             .map(|((machine, name), result)| MachineColumn {
                 name,
@@ -77,8 +96,8 @@ pub fn parallel_map<T: Send + Sync>(
 }
 
 /// Returns the machines' own names, or the names given where two have the same.
-fn names(named: &[String], machines: &[Machine]) -> Vec<String> {
-    let own = |machine: &Machine| machine.name().to_owned();
+fn names(named: &[String], machines: &[&Machine]) -> Vec<String> {
+    let own = |machine: &&Machine| machine.name().to_owned();
     let mut sorted: Vec<_> = machines.iter().map(own).collect();
     sorted.sort_unstable();
     let unique = sorted.windows(2).all(|pair| pair[0] != pair[1]);

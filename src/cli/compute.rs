@@ -1,7 +1,7 @@
 //! Pricing of kernels, as arguments and as text in reports.
 
 use super::flags::choices;
-use chakram_base::setting::SettingChoice;
+use chakram_base::setting::{SettingChoice, SettingKey};
 use chakram_engine::{CollectiveTiming, LaunchMode, OptionRefusal, ReplayOptions};
 use chakram_hardware::compute::{
     ComputeModel, HostTiming, RecordingClass, RooflineEfficiency, parse_efficiency, parse_host,
@@ -16,7 +16,7 @@ use serde_json::{Map, Value};
 pub(super) const MODEL: &str = "Timing model";
 
 /// Arguments of the compute model.
-#[derive(Clone, Debug, Args)]
+#[derive(Clone, Debug, PartialEq, Args)]
 pub struct ComputeArgs {
     /// Compute model: recorded (where nothing was: curves, or else roofline), scaled:F (times F), curves (by class and
     /// shape, as measured), roofline (by FLOPs and bytes) or loopnest:gemmini-16
@@ -88,6 +88,21 @@ impl ComputeArgs {
             options.set_efficiency(efficiency)?;
         }
         Ok(options)
+    }
+
+    /// Returns the arguments without the option `key`, which may be none of them.
+    pub fn without(&self, key: SettingKey) -> Self {
+        let mut other = self.clone();
+        match key {
+            SettingKey::Compute => other.compute = ComputeModel::default(),
+            SettingKey::RecordedOn => other.recorded_on = None,
+            SettingKey::Efficiency => other.efficiency = None,
+            SettingKey::Host => other.host = HostTiming::default(),
+            SettingKey::Launch => other.launch = None,
+            SettingKey::Collectives => other.collectives = None,
+            _ => {}
+        }
+        other
     }
 
     /// Returns the first option that was given.

@@ -89,14 +89,14 @@ pub fn run(args: &GenerateArgs, out: &mut dyn Write) -> Result<ExitCode, Box<dyn
         return Err(format!("{option} is for a replay; add --machine MACHINE").into());
     }
     let machine = named.map(|name| given.load_machine(name)).transpose()?;
-    let mut shortened = None;
+    let (mut shortened, mut training) = (None, None);
     let (job, name) = match &args.pattern {
         Some(args) => {
             let (pattern, name, _) = args.pattern()?;
             (GeneratedJob::new(pattern)?, name)
         }
         None => {
-            let machine = machine.as_ref().map(|(machine, _)| machine);
+            let machine = machine.as_ref().map(|loaded| &loaded.machine);
             let asked = args.training.asked(machine, &patterns::names())?;
             if dry {
                 return dry_run::run(asked, machine, given, out);
@@ -110,6 +110,7 @@ pub fn run(args: &GenerateArgs, out: &mut dyn Write) -> Result<ExitCode, Box<dyn
                 )
                 .into());
             }
+            training = Some(asked.training.clone());
             let job = match args.training.extrapolate {
                 Some(simulated) => {
                     let step = ShortenedStep::new(asked.training, simulated)?;
@@ -146,16 +147,17 @@ pub fn run(args: &GenerateArgs, out: &mut dyn Write) -> Result<ExitCode, Box<dyn
             )?;
         }
     }
-    if let Some((machine, inputs)) = machine {
-        let mut inputs: Vec<_> = inputs.into_iter().collect();
+    if let Some(loaded) = machine {
+        let mut inputs: Vec<_> = loaded.input.clone().into_iter().collect();
         job.check_memory()?;
         let progress = Progress::start("generating", "nodes", job.least_shared_nodes());
         let workload = job.workload_with(&|more| progress.add(more))?;
         drop(progress);
-        let machines = std::slice::from_ref(&machine);
+        let machines = std::slice::from_ref(&loaded);
+        let machine = &loaded.machine;
         let absent = MissingRankPolicy::Refuse;
         let options = given.options(absent, &workload, machines, &mut inputs)?;
-        let shorter = shortened.map(|step| step.replay(&machine, &options));
+        let shorter = shortened.map(|step| step.replay(machine, &options));
         let shorter = shorter.transpose()?;
         let mut to = ReportDestination::standard_output(out, outputs);
         let job = ReplayedJob {
@@ -164,7 +166,12 @@ pub fn run(args: &GenerateArgs, out: &mut dyn Write) -> Result<ExitCode, Box<dyn
             with_profiler: None,
             shorter,
         };
-        return given.replay(job, &machine, &options, &inputs, &mut to);
+        let mut settings = given.settings(&loaded, &options);
+        if let Some(training) = &training {
+            args.training.rebind(&mut settings, machine, &workload);
+            settings.extend(args.training.settings(machine, training, &workload));
+        }
+        return given.replay(job, machine, &options, &inputs, &settings, &mut to);
     }
     Ok(ExitCode::SUCCESS)
 }

@@ -7,7 +7,7 @@ use chakram_base::ids::Npu;
 use chakram_base::units::{Span, Time};
 use chakram_engine::{CompiledReplay, Feed, RepeatedLaunch, ReplayError, ReplayOptions};
 use chakram_hardware::machine::Machine;
-use chakram_jobs::{self as job, Job};
+use chakram_jobs::{self as job, GivenSetting, Job};
 use chakram_report as report;
 use chakram_report::summary::{HashedInput, Provenance};
 use chakram_trace::files::OutputSet;
@@ -136,6 +136,10 @@ impl LaunchArgs {
     }
 
     /// Replays `job` on `machine` as often as asked for, beside `others`, and prints the report.
+    #[allow(
+        clippy::too_many_arguments,
+        reason = "each is one thing that a report says"
+    )]
     pub fn replay(
         &self,
         run: &RunArgs,
@@ -143,6 +147,7 @@ impl LaunchArgs {
         machine: &Machine,
         options: &ReplayOptions,
         inputs: &[HashedInput],
+        given: &[GivenSetting<'_>],
         to: &mut ReportDestination<'_>,
     ) -> Result<ExitCode, Box<dyn Error>> {
         run.check_fit(job.workload())?;
@@ -178,6 +183,8 @@ impl LaunchArgs {
         match report::beside(reports, &names) {
             Some(mut report) => {
                 report.provenance = Some(Provenance::new(self.options_json(&names), &[]));
+                let keys = given.iter().map(|setting| setting.key.clone());
+                report.settings.unchecked = keys.collect();
                 run.print(report, job.name(), options.missing_ranks, inputs, to)
             }
             None => Ok(ExitCode::SUCCESS),

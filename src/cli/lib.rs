@@ -36,6 +36,7 @@ pub mod custom_algorithm;
 pub mod diff;
 mod flags;
 pub mod generate;
+mod given;
 mod help;
 pub mod inspect;
 mod launches;

@@ -1,9 +1,11 @@
 //! Options of a job's traces, and progress while they are loaded.
 
 use super::flags::choices;
+use super::given::GivenOptions;
 use super::progress::Progress;
 use super::terminal;
 use chakram_base::ids::{MAX_NPUS, Npu};
+use chakram_base::setting::SettingKey;
 use chakram_base::units::Span;
 use chakram_jobs::{self as job, Job, JobError, JobOptions};
 use chakram_report::summary::counted;
@@ -49,6 +51,8 @@ pub(super) const TRACES: &str = "Traces";
 #[derive(Clone, Debug, Args)]
 pub struct JobArgs {
     #[command(flatten)]
+    pub(super) given: GivenOptions,
+    #[command(flatten)]
     pub(super) verify: VerifyArg,
     /// Process groups, in place of those of the job's file: a JSON file {"1": [0, 1], …}
     #[arg(long, help_heading = TRACES, value_name = "FILE")]
@@ -80,6 +84,20 @@ impl JobArgs {
             delays: Vec::new(),
             ..self.options(npus, hash)
         }
+    }
+
+    /// Returns the arguments without the option `key` of traces.
+    pub(super) fn without(&self, key: SettingKey) -> Self {
+        let mut other = self.clone();
+        match key {
+            SettingKey::Groups => other.groups = None,
+            SettingKey::Dependencies => other.deps = DependencyPolicy::default(),
+            SettingKey::MissingRanks => other.absent = MissingRankPolicy::default(),
+            SettingKey::Without => other.without = None,
+            SettingKey::Delays => other.delay.clear(),
+            _ => {}
+        }
+        other
     }
 
     /// Returns the options of loading; a mirrored job that does not say its size has that of `npus`.

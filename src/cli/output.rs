@@ -3,15 +3,16 @@
 use super::compute::{ComputeArgs, MODEL};
 use super::custom_algorithm;
 use super::flags::choices;
+use super::given::GivenOptions;
 use super::load::parse_map;
 use super::progress::{Progress, shown};
 use super::terminal;
 use chakram_base::ids::Npu;
 use chakram_base::units::Span;
 use chakram_engine::{CommTiming, CompiledReplay, OptionRefusal, ReplayError, ReplayOptions};
-use chakram_hardware::machine::{Machine, lacks_rates, source};
+use chakram_hardware::machine::{Machine, lacks_rates};
 use chakram_hardware::network::NetworkKind;
-use chakram_jobs::{self as job, CustomFiles};
+use chakram_jobs::{self as job, CustomFiles, GivenSetting};
 use chakram_report::extrapolation::ShorterReplays;
 use chakram_report::summary::{HashedInput, counted};
 use chakram_report::text::TextStyle;
@@ -21,17 +22,20 @@ use chakram_trace::workload::{MissingRankPolicy, Workload};
 use clap::Args;
 use std::error::Error;
 use std::io::Write;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::process::ExitCode;
 use std::time::Instant;
 
 mod args;
 mod destination;
+mod machines;
 mod render;
+mod settings;
 mod timeline_file;
 
 pub use args::{OnMemoryOverflow, ReportFormatArg, ReportTableArg};
 pub use destination::ReportDestination;
+pub use machines::{LoadedMachine, load_machine};
 pub use timeline_file::{TimelineArgs, TimelineFile};
 
 /// Heading of help.
@@ -40,6 +44,8 @@ pub(super) const REPORT: &str = "Report";
 /// Arguments of a replay and of its report.
 #[derive(Clone, Debug, Args)]
 pub struct RunArgs {
+    #[command(flatten)]
+    given: GivenOptions,
     #[command(flatten)]
     compute: ComputeArgs,
     /// Timing of collectives and messages
@@ -287,6 +293,7 @@ impl RunArgs {
         machine: &Machine,
         options: &ReplayOptions,
         inputs: &[HashedInput],
+        given: &[GivenSetting<'_>],
         to: &mut ReportDestination<'_>,
     ) -> Result<ExitCode, Box<dyn Error>> {
         let ReplayedJob { workload, name, .. } = job;
@@ -311,6 +318,7 @@ impl RunArgs {
         drop(progress);
         let done = counted(workload.nodes(), "node");
         terminal::detail(start, format_args!("replayed {done}"))?;
+        job::note_settings(&mut report, &prepared, options, given);
         if let Some(profiler) = &mut report.profiler {
             profiler.with = job.with_profiler;
         }
@@ -336,6 +344,9 @@ impl RunArgs {
         if self.format == ReportFormatArg::Csv {
             for warning in &report.warnings {
                 terminal::warning(format_args!("{warning}"))?;
+            }
+            for note in report.settings.sentences() {
+                terminal::note(format_args!("{note}"))?;
             }
         }
         Ok(())
@@ -397,7 +408,7 @@ impl RunArgs {
         &self,
         absent: MissingRankPolicy,
         workload: &Workload,
-        machines: &[Machine],
+        machines: &[LoadedMachine],
         inputs: &mut Vec<HashedInput>,
     ) -> Result<ReplayOptions, Box<dyn Error>> {
         let hashed = self.wants_hashes().then_some(inputs);
@@ -407,30 +418,12 @@ impl RunArgs {
             ..self.options_without_files()?
         };
         for machine in machines {
-            options.check(machine, workload)?;
+            options.check(&machine.machine, workload)?;
         }
         for note in custom_algorithm::notes(&options.custom, workload) {
             terminal::note(format_args!("{note}"))?;
         }
         Ok(options)
-    }
-
-    /// Loads a machine as these arguments use it, with its input description if wanted.
-    pub fn load_machine(
-        &self,
-        name: &str,
-    ) -> Result<(Machine, Option<HashedInput>), Box<dyn Error>> {
-        let (machine, input) = load_machine(name, self.wants_hashes())?;
-        if !self.fill_domains {
-            return Ok((machine, input));
-        }
-        if machine.rank_domain().is_none() {
-            return Err(format!(
-                "--fill-domains: machine `{name}` places ranks on all of its NPUs\n  try: without --fill-domains"
-            )
-            .into());
-        }
-        Ok((machine.with_all_npus_used(), input))
     }
 
     /// The NPU of each rank, where they are said.
@@ -442,26 +435,4 @@ impl RunArgs {
     pub fn compares(&self) -> bool {
         self.table == Some(ReportTableArg::Compare)
     }
-}
-
-/// Loads a machine, with its input description if wanted.
-pub fn load_machine(
-    name: &str,
-    hash: bool,
-) -> Result<(Machine, Option<HashedInput>), Box<dyn Error>> {
-    if let Some(text) = chakram_archive::read_path(Path::new(name))? {
-        let wrong = |_| format!("{name}: this machine is not UTF-8");
-        let text = String::from_utf8(text).map_err(wrong)?;
-        let input = hash.then(|| job::hashed_input("machine", Path::new(name), text.as_bytes()));
-        return Ok((Machine::parse(&text, name)?, input));
-    }
-    let machine = Machine::load(name)?;
-    let input = if hash {
-        let source = source(name)?;
-        let (path, text) = (Path::new(name), source.text.as_bytes());
-        Some(job::hashed_input("machine", path, text))
-    } else {
-        None
-    };
-    Ok((machine, input))
 }

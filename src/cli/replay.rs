@@ -1,16 +1,18 @@
 //! `chakram replay`: a report on traces and a machine; or, on several machines, a comparison.
 
-use super::compare::{FailedReplays, compare};
+use super::compare::{ComparedJob, FailedReplays, compare};
 use super::launches::LaunchArgs;
 use super::load::{self, JobArgs};
-use super::output::{ReplayedJob, ReportDestination, RunArgs};
+use super::output::{LoadedMachine, ReplayedJob, ReportDestination, RunArgs};
+use chakram_base::setting::SettingKey;
 use chakram_base::units::Span;
 use chakram_engine::{CommTiming, CompiledReplay, ReplayError, ReplayOptions};
 use chakram_hardware::machine::Machine;
-use chakram_jobs::{self as job, CASE_MACHINE};
+use chakram_jobs::{self as job, CASE_MACHINE, GivenSetting, RunWithout};
 use chakram_trace::files::OutputSet;
 use chakram_trace::format::file::FoundTraces;
 use chakram_trace::graph::ProfilerPolicy;
+use chakram_trace::workload::Workload;
 use clap::Args;
 use std::error::Error;
 use std::io::Write;
@@ -96,9 +98,8 @@ pub fn run(args: &ReplayArgs, out: &mut dyn Write) -> Result<ExitCode, Box<dyn E
     let mut to = ReportDestination::claim(out, &args.output, outputs)?;
     let hash = args.run.wants_hashes();
     let loaded = named.iter().map(|name| args.run.load_machine(name));
-    let loaded: Vec<_> = loaded.collect::<Result<_, _>>()?;
-    let (machines, machine_inputs): (Vec<_>, Vec<_>) = loaded.into_iter().unzip();
-    let npus = machines.iter().map(Machine::max_ranks);
+    let machines: Vec<LoadedMachine> = loaded.collect::<Result<_, _>>()?;
+    let npus = machines.iter().map(|loaded| loaded.machine.max_ranks());
     let npus = args.job.npus(npus)?;
     let title = job::name_of(&args.traces, &found.files);
     let mut job_args = args.job.clone();
@@ -109,21 +110,35 @@ pub fn run(args: &ReplayArgs, out: &mut dyn Write) -> Result<ExitCode, Box<dyn E
     let job = load::load(&found, title, &job_args, npus, hash)?;
     let (title, workload) = (job.name(), job.workload());
     let mut inputs = job.inputs().to_vec();
-    inputs.extend(machine_inputs.into_iter().flatten());
+    inputs.extend(machines.iter().filter_map(|loaded| loaded.input.clone()));
     let absent = args.job.absent;
     let options = args.run.options(absent, workload, &machines, &mut inputs)?;
+    let of_traces = || job_settings(&found, args, &job_args, npus, workload);
     match &machines[..] {
-        [machine] if args.launches.are_given() => {
+        [loaded] if args.launches.are_given() => {
             let (launches, run) = (&args.launches, &args.run);
             let others = launches.load(&found_beside, &job_args, hash, &mut inputs)?;
-            launches.replay(run, (&job, &others), machine, &options, &inputs, &mut to)
+            let mut given = run.settings(loaded, &options);
+            given.extend(of_traces());
+            let machine = &loaded.machine;
+            launches.replay(
+                run,
+                (&job, &others),
+                machine,
+                &options,
+                &inputs,
+                &given,
+                &mut to,
+            )
         }
-        [machine] if !args.run.compares() => {
+        [loaded] if !args.run.compares() => {
+            let machine = &loaded.machine;
             let mut profilers = workload.graphs().iter().map(|graph| graph.profiler());
             let both = profilers.any(|profiler| profiler.removed && profiler.unprofiled.is_some());
             let with_profiler = if both {
-                job_args.without = Some(ProfilerPolicy::Keep);
-                Some(makespan(&found, &job_args, npus, machine, &options)?)
+                let mut with = job_args.clone();
+                with.without = Some(ProfilerPolicy::Keep);
+                Some(makespan(&found, &with, npus, machine, &options)?)
             } else {
                 None
             };
@@ -133,12 +148,27 @@ pub fn run(args: &ReplayArgs, out: &mut dyn Write) -> Result<ExitCode, Box<dyn E
                 with_profiler,
                 shorter: None,
             };
-            args.run.replay(job, machine, &options, &inputs, &mut to)
+            let mut given = args.run.settings(loaded, &options);
+            given.extend(of_traces());
+            args.run
+                .replay(job, machine, &options, &inputs, &given, &mut to)
         }
         _ => {
             args.run.check_fit(workload)?;
-            let mut comparison =
-                compare(workload, title, &named, &machines, &options, args.threads);
+            let given = machines.iter().map(|loaded| {
+                let mut given = args.run.settings(loaded, &options);
+                given.extend(of_traces());
+                given
+            });
+            let given: Vec<_> = given.collect();
+            let machines = machines.iter().map(|loaded| &loaded.machine);
+            let machines: Vec<&Machine> = machines.collect();
+            let job = ComparedJob {
+                workload,
+                title,
+                options: &options,
+            };
+            let mut comparison = compare(&job, &named, &machines, &given, args.threads);
             if comparison.reference().is_some() {
                 let (run, style) = (&args.run, to.style());
                 to.fill(|out| run.render_comparison(&mut comparison, absent, &inputs, style, out))?;
@@ -151,6 +181,48 @@ pub fn run(args: &ReplayArgs, out: &mut dyn Write) -> Result<ExitCode, Box<dyn E
             Ok(code)
         }
     }
+}
+
+/// Returns the options of traces that `args` have, each with the job in `found` without it.
+fn job_settings<'a>(
+    found: &'a FoundTraces,
+    args: &'a ReplayArgs,
+    job_args: &'a JobArgs,
+    npus: u32,
+    workload: &'a Workload,
+) -> Vec<GivenSetting<'a>> {
+    let given = args.job.given.iter().filter(|(key, _)| key.is_of_traces());
+    let settings = given.map(|(key, words)| GivenSetting {
+        key: key.key().to_string(),
+        value: words.to_owned(),
+        option: Some(key),
+        without: Box::new(move || {
+            let other = job_args.without(key);
+            let same = key == SettingKey::Dependencies && other.deps == job_args.deps
+                || key == SettingKey::MissingRanks && other.absent == job_args.absent;
+            if same {
+                return Some(RunWithout::default());
+            }
+            // Loading takes as long as a replay.
+            if workload.nodes() > job::MAX_REPEATED_NODES {
+                return Some(RunWithout {
+                    is_too_large: true,
+                    ..RunWithout::default()
+                });
+            }
+            let job = job::load(
+                found,
+                String::new(),
+                &other.options(npus, false),
+                &mut |_, _| {},
+            );
+            Some(RunWithout {
+                workload: Some(job.ok()?.into_workload()),
+                ..RunWithout::default()
+            })
+        }),
+    });
+    settings.collect()
 }
 
 /// Returns the makespan of the job in `found` by other arguments.

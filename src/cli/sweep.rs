@@ -151,9 +151,13 @@ pub fn run(args: &SweepArgs, out: &mut dyn Write) -> Result<ExitCode, Box<dyn Er
             )
         })?;
         let point = &table.rows[index].point;
-        let report = PointEvaluator::new(&study)
+        let mut report = PointEvaluator::new(&study)
             .report(point)
             .map_err(|refusal| format!("--explain {number}: {}", refusal.detail))?;
+        report
+            .settings
+            .without_effect
+            .clone_from(&table.without_effect[index]);
         let title = format!("{}, row {number}", study.name);
         out.write_all(render_report(&report, &title, "as the study has it", style).as_bytes())?;
         out.write_all(explain(&table, index, style).as_bytes())?;

@@ -314,6 +314,11 @@ impl<'a> CompiledReplay<'a> {
         self.launched.as_ref().unwrap_or(self.given)
     }
 
+    /// The workload as it was given.
+    pub fn given(&self) -> &'a Workload {
+        self.given
+    }
+
     /// Runs to the end, watched by `observer`.
     pub fn run<O: Observer>(&self, mut observer: O) -> Result<(ReplayOutcome, O), ReplayError> {
         let outcome = self.run_watched(&mut observer)?;

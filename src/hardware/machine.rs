@@ -33,7 +33,9 @@ pub use error::MachineError;
 pub use host::{Host, HostWait};
 pub use inline::{is_inline, lacks_rates};
 pub use network_settings::NetworkSettings;
-pub use preset::{MachineSource, for_ranks, is_preset, name_for_ranks, names_file, source};
+pub use preset::{
+    MachineSource, for_ranks, is_preset, name_for_ranks, names_file, preset as preset_text, source,
+};
 pub use preset_files::{MachinePreset, PRESETS};
 pub use rank_domain::RankDomain;
 

@@ -14,6 +14,7 @@ use std::path::{Path, PathBuf};
 
 mod astra_sim;
 mod custom;
+mod given_settings;
 mod input;
 mod load;
 mod machine_facts;
@@ -24,6 +25,9 @@ mod traces;
 pub use astra_sim::AstraSimJob;
 pub use astra_sim::run_inputs;
 pub use custom::{CustomFiles, load_custom};
+pub use given_settings::{
+    GivenSetting, MAX_REPEATED_NODES, MachineEdit, RunWithout, edits_of, note_settings,
+};
 pub use input::{CASE_MACHINE, hashed_input, machine_of, name_of, read_text};
 pub use load::{JobOptions, LoadProgress};
 pub use load::{declared_groups, find, groups_of, load, mark_read};
@@ -156,6 +160,11 @@ impl Job {
     /// Returns its graphs, ranks and groups.
     pub fn workload(&self) -> &Workload {
         &self.workload
+    }
+
+    /// Returns its graphs, ranks and groups, without the rest.
+    pub fn into_workload(self) -> Workload {
+        self.workload
     }
 
     /// Returns the files that it was read from, if they were hashed ([`JobOptions::hash`]).

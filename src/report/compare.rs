@@ -10,10 +10,11 @@ use super::TimeCategory;
 use super::breakdown::ChargedTime;
 use super::collectives::{CollectiveRow, LatestRank};
 use super::operators::{OperatorTime, table::families};
+use super::settings::{RunFacts, explain_nothing_moved, machine_differences};
 use super::summary::{MESSAGES, groups_of, mean, percent_more};
 use chakram_base::ids::Rank;
 use chakram_base::units::Span;
-use chakram_engine::ReplayError;
+use chakram_engine::{CompiledReplay, ReplayError, ReplayOptions};
 use chakram_hardware::machine::Machine;
 use chakram_trace::format::{CollectiveKind, Dtype};
 use chakram_trace::graph::NodeKind;
@@ -22,7 +23,6 @@ use std::cmp::Reverse;
 use std::collections::BTreeMap;
 
 mod csv;
-mod differences;
 mod explanation;
 mod json;
 mod text;
@@ -49,6 +49,8 @@ pub struct MachineComparison<'a> {
     pub workload: &'a Workload,
     /// Its title for people.
     pub title: &'a str,
+    /// The options of its replays.
+    pub options: &'a ReplayOptions,
     /// The machines, in the order they were named.
     pub columns: Vec<MachineColumn<'a>>,
 }
@@ -168,6 +170,27 @@ impl<'a> MachineComparison<'a> {
     pub fn reports(&self) -> impl Iterator<Item = (&MachineColumn<'a>, &Report)> {
         let columns = self.columns.iter();
         columns.filter_map(|column| Some((column, column.result.as_ref().ok()?)))
+    }
+
+    /// Why no part of the time differs between `column`, whose report is `report`, and machine `other`.
+    fn explain_nothing_moved(
+        &self,
+        column: &MachineColumn<'_>,
+        report: &Report,
+        other: &Machine,
+    ) -> String {
+        let differs = machine_differences(other, column.machine);
+        match CompiledReplay::new(self.workload, column.machine, self.options) {
+            Ok(prepared) => {
+                let run = RunFacts {
+                    prepared: &prepared,
+                    report,
+                };
+                explain_nothing_moved(&differs, &run)
+            }
+            // It was replayed, so it compiles.
+            Err(_) => "nothing moved".to_owned(),
+        }
     }
 
     /// The makespans of the reference and of `report`.

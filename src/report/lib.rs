@@ -37,6 +37,7 @@ mod relay;
 mod replay;
 pub mod report_csv;
 pub mod report_text;
+pub mod settings;
 pub mod spans;
 mod stages;
 mod straddling;
@@ -87,6 +88,7 @@ use npus::NpuRow;
 use operators::{OperatorTime, over_micro_batches};
 use profiler::ProfilerBasis;
 use serde::{Deserialize, Serialize};
+use settings::GivenSettings;
 use summary::{
     CommunicationBasis, ExposedRow, KernelBasis, MachineName, Provenance, ReportSchema, mean,
     percent_more, rounded,
@@ -157,6 +159,9 @@ pub struct Report {
     pub memory_accesses: Vec<MemoryAccessRow>,
     /// Reasons why the numbers may be other than they seem.
     pub warnings: Vec<String>,
+    /// Settings that were given and change nothing, or whose effect is unknown.
+    #[serde(default, skip_serializing_if = "GivenSettings::is_empty")]
+    pub settings: GivenSettings,
     /// The memory of NPUs, one row for each rank whose trace says what it allocates or frees, in order.
     #[serde(default, skip_serializing_if = "Vec::is_empty", with = "fitting")]
     #[cfg_attr(

@@ -16,6 +16,7 @@ use super::npus::NpuRow;
 use super::operators::OperatorObserver;
 use super::profiler::ProfilerBasis;
 use super::relay::relayed;
+use super::settings::GivenSettings;
 use super::summary::{
     CommunicationBasis, ExposedRow, KernelBasis, MESSAGES, MachineName, ReportSchema, percent_more,
 };
@@ -195,6 +196,7 @@ pub(super) fn finish<O>(
         operators,
         memory_accesses,
         warnings: Vec::new(),
+        settings: GivenSettings::default(),
         memory_ports: port_memory::of(prepared, &memory),
         memory_pools: pool_memory::of(prepared, &memory),
         memory,

@@ -1,7 +1,7 @@
 //! The report's tables as comma-separated values, one table at a time, with a header line.
 
 use super::csv::{CsvColumn, CsvRows};
-use super::{Report, collectives, links, memory, npus, operators};
+use super::{Report, collectives, links, memory, npus, operators, settings};
 
 /// Choice of the table.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -17,6 +17,8 @@ pub enum CsvTable {
     Memory,
     /// Bytes over links.
     Links,
+    /// Settings that were given and change nothing, with the reason.
+    Settings,
 }
 
 /// Renders one table of `report`; times are in whole picoseconds.
@@ -35,6 +37,9 @@ pub(super) fn of_reports(reports: &[(Option<&str>, &Report)], table: CsvTable) -
         CsvTable::Memory => each(reports, memory::CSV, |report| &report.memory),
         CsvTable::Links => each(reports, links::CSV, |report| {
             report.links.as_ref().map_or(&[], |links| &links.links[..])
+        }),
+        CsvTable::Settings => each(reports, settings::CSV, |report| {
+            &report.settings.without_effect
         }),
     }
 }

@@ -101,6 +101,7 @@ fn write_all(
             }
         )?;
     }
+    report.settings.write(out, style)?;
     parts(out, report, style)?;
     let tables = [
         launched::table,

@@ -18,6 +18,7 @@ mod search;
 mod setting;
 mod study;
 mod table;
+mod without_effect;
 
 pub use check::load;
 pub use command::{PointCommand, PointWork};

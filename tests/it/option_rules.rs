@@ -142,3 +142,197 @@ fn an_option_is_refused_on_the_machine_that_lacks_what_it_needs() {
         "{said}"
     );
 }
+
+/// The results of a replay: its JSON without names, options, notes and counts of answers.
+fn results(report: &Value) -> Value {
+    let mut report = report.clone();
+    let document = report.as_object_mut().unwrap();
+    for label in [
+        "machine", "network", "warnings", "settings", "options", "inputs", "closed", "stepwise",
+        "unfolded",
+    ] {
+        document.remove(label);
+    }
+    for row in document["collectives"].as_array_mut().unwrap() {
+        for label in ["algorithm", "measured", "derived_from"] {
+            row.as_object_mut().unwrap().remove(label);
+        }
+    }
+    for rows in ["/npus", "/memory/npus"] {
+        let rows = report.pointer_mut(rows).and_then(Value::as_array_mut);
+        for row in rows.into_iter().flatten() {
+            row.as_object_mut().unwrap().remove("npu");
+        }
+    }
+    report
+}
+
+/// The report of `command`, if it is not refused.
+fn report(folder: &Path, command: &[&str]) -> Option<Value> {
+    let output = chakram(folder, &[command, &["--format", "json"]].concat());
+    let report = serde_json::from_slice(&output.stdout).ok();
+    assert_eq!(output.status.success(), report.is_some(), "{command:?}");
+    report
+}
+
+/// Runs `command` with each option, and returns those that change nothing; the report must name these and no others.
+fn options_without_effect<'o>(
+    folder: &Path,
+    command: &[&str],
+    options: &[(&'o str, &[&str])],
+) -> Vec<&'o str> {
+    let before = results(&report(folder, command).unwrap());
+    let mut idle = Vec::new();
+    for (key, words) in options {
+        let Some(after) = report(folder, &[command, words].concat()) else {
+            continue;
+        };
+        let named = &after["settings"]["without_effect"];
+        let named = named.as_array().map_or(&[][..], Vec::as_slice);
+        let mut named = named.iter();
+        let found = named.find(|one| one["key"] == *key);
+        assert_eq!(
+            results(&after) == before,
+            found.is_some(),
+            "{words:?}: {after}"
+        );
+        if let Some(found) = found {
+            assert!(!found["reason"].as_str().unwrap().is_empty(), "{found}");
+            idle.push(*key);
+        }
+    }
+    idle
+}
+
+/// One law for options: each changes the results of the run, or the report names it. The step is of two replicas on one node, in
+/// bf16: it has no pipeline, so nothing overlaps with messages, and its nodes hold one lane each.
+#[test]
+fn an_option_acts_or_is_named() {
+    let dir = tempfile::tempdir().unwrap();
+    let step = "generate gpt2-small --tokens 16 --batch 4 --data 2 --machine dgx-h100";
+    let step: Vec<&str> = step.split(' ').collect();
+    let options: [(&str, &[&str]); 20] = [
+        ("compute", &["--compute", "roofline"]),
+        ("compute", &["--compute", "recorded"]),
+        ("launch", &["--launch", "none"]),
+        ("launch", &["--launch", "eager"]),
+        ("collectives", &["--collectives", "algorithms"]),
+        ("collectives", &["--collectives", "curves"]),
+        ("network", &["--network", "links"]),
+        ("network", &["--network", "contention-free"]),
+        ("comm", &["--comm", "model"]),
+        ("map", &["--map", "0-1"]),
+        ("map", &["--map", "2,5"]),
+        ("tokens", &["--tokens", "32"]),
+        ("plan.zero", &["--zero", "1"]),
+        ("plan.optimizer", &["--optimizer", "adam"]),
+        ("plan.optimizer", &["--optimizer", "sgd"]),
+        ("plan.overlap", &["--overlap", "false"]),
+        ("plan.pipeline_overlap", &["--pipeline-overlap", "false"]),
+        ("plan.order", &["--order", "dp,tp,pp"]),
+        ("plan.bucket", &["--bucket", "80MB"]),
+        ("plan.recompute", &["--recompute", "full"]),
+    ];
+    let idle = options_without_effect(dir.path(), &step, &options);
+    let expected = [
+        "compute",
+        "launch",
+        "collectives",
+        "network",
+        "network",
+        "comm",
+        "map",
+        "map",
+    ];
+    let plan = ["plan.optimizer", "plan.pipeline_overlap", "plan.order"];
+    assert_eq!(idle, [&expected[..], &plan].concat());
+    // Two ranks of a capture: what was recorded stays.
+    let captured = Path::new(env!("CARGO_MANIFEST_DIR")).join("traces/ddp-resnet18");
+    let command = [
+        "replay",
+        captured.to_str().unwrap(),
+        "--machine",
+        "dgx-h100",
+    ];
+    let options: [(&str, &[&str]); 8] = [
+        ("compute", &["--compute", "roofline"]),
+        ("host", &["--host", "scaled:0.5"]),
+        ("comm", &["--comm", "recorded"]),
+        ("missing_ranks", &["--absent", "refuse"]),
+        ("dependencies", &["--deps", "both"]),
+        ("delays", &["--delay", "1=1ms"]),
+        ("map", &["--map", "4,3"]),
+        ("network", &["--network", "ports"]),
+    ];
+    let idle = options_without_effect(dir.path(), &command, &options);
+    let expected = ["missing_ranks", "dependencies", "map", "network"];
+    assert_eq!(idle, expected);
+}
+
+/// The same law for axes: rows that differ in one key alone have other results, or all of them name it.
+#[test]
+fn an_axis_acts_or_its_rows_name_it() {
+    let dir = tempfile::tempdir().unwrap();
+    let study = "name = \"axes\"\nobjective = \"time\"\n[base]\nmodel = \"gpt2-small\"\ntokens = 16\nplan.batch = 4\nplan.data = 2\n\
+        machine = \"dgx-h100\"\n";
+    let axis =
+        |key: &str, values: &str| format!("[[axis]]\nkey = \"{key}\"\nvalues = [{values}]\n");
+    let axes = [
+        axis(
+            "machine.dimension.nvlink.bandwidth",
+            "\"225 GB/s\", \"450 GB/s\"",
+        ),
+        axis("machine.npu.h100.peak.fp64", "\"1 TFLOP/s\", \"2 TFLOP/s\""),
+        axis("network", "\"links\", \"contention_free\""),
+        axis("power.busy", "100.0, 200.0"),
+    ];
+    let study = study.to_owned() + &axes.concat();
+    std::fs::write(dir.path().join("study.toml"), study).unwrap();
+    let output = chakram(dir.path(), &["sweep", "study.toml", "-o", "out"]);
+    let said = String::from_utf8(output.stdout).unwrap();
+    let words = said.split_whitespace().collect::<Vec<_>>().join(" ");
+    assert!(
+        words.contains(
+            "`machine.npu.h100.peak.fp64` has no effect in all rows: no kernel computes in `fp64`"
+        ),
+        "{said}"
+    );
+    let rows = std::fs::read_to_string(dir.path().join("out/rows.jsonl")).unwrap();
+    let rows: Vec<Value> = rows
+        .lines()
+        .map(|line| serde_json::from_str(line).unwrap())
+        .collect();
+    assert_eq!(rows.len(), 16);
+    for row in &rows {
+        let named = row["without_effect"].as_array().unwrap().iter();
+        let named: Vec<&str> = named.map(|one| one["key"].as_str().unwrap()).collect();
+        assert_eq!(
+            named,
+            ["machine.npu.h100.peak.fp64", "network", "power.busy"]
+        );
+        // Each key by itself: the same results wherever it is named, and only there.
+        for key in row["point"].as_object().unwrap().keys() {
+            let others = rows.iter().filter(|other| {
+                let point = other["point"].as_object().unwrap();
+                point
+                    .iter()
+                    .all(|(k, value)| k == key || row["point"][k] == *value)
+            });
+            let results =
+                |row: &Value| ["time_ps", "parts_ps", "memory_bytes"].map(|key| row[key].clone());
+            let is_same = others.map(results).all(|of| of == results(row));
+            assert_eq!(is_same, named.contains(&&**key), "{key}");
+        }
+    }
+    let csv = std::fs::read_to_string(dir.path().join("out/rows.csv")).unwrap();
+    assert!(csv.lines().next().unwrap().ends_with(",without_effect"));
+    assert!(
+        csv.lines()
+            .nth(1)
+            .unwrap()
+            .contains("power.busy: no objective of the study uses it"),
+        "{csv}"
+    );
+    let page = std::fs::read_to_string(dir.path().join("out/index.html")).unwrap();
+    assert!(page.contains("no kernel computes in `fp64`"));
+}

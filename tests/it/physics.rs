@@ -56,6 +56,7 @@ mod rehearsals;
 mod rig;
 mod scale;
 mod send_completion;
+mod settings;
 mod skewed;
 mod stuck;
 mod table_v;

@@ -66,6 +66,128 @@ pub fn with_values(
     Ok(toml::to_string(&root).expect("what was read can be written"))
 }
 
+/// A value in which a text differs from the one that it is an edit of.
+#[derive(Clone, Debug, PartialEq)]
+pub struct ChangedValue {
+    /// Its path, as [`with_values`] takes it.
+    pub path: String,
+    /// The value as TOML has it; `None` where the edit removed it.
+    pub value: Option<String>,
+    /// The text with this value as the original has it, and all others as they are.
+    pub without: String,
+}
+
+/// Returns the values in which `text` differs from `original`, by path; none if one of the two is not TOML.
+///
+/// Lists of tables are compared item by item where both have the same items, by `name` or else by number; other lists are
+/// values.
+pub fn changed_values(text: &str, original: &str) -> Vec<ChangedValue> {
+    let (Ok(edited), Ok(original)) = (text.parse::<Table>(), original.parse::<Table>()) else {
+        return Vec::new();
+    };
+    let edited = Value::Table(edited);
+    let mut places = Vec::new();
+    find_changes(
+        &edited,
+        &Value::Table(original),
+        &mut Vec::new(),
+        &mut places,
+    );
+    let changed = places.into_iter().map(|(place, value, before)| {
+        let mut root = edited.clone();
+        restore(&mut root, &place, before);
+        let parts: Vec<String> = place.iter().map(|(_, shown)| shown.clone()).collect();
+        ChangedValue {
+            path: parts.join("."),
+            value: value.map(|value| value.to_string()),
+            without: toml::to_string(&root).expect("what was read can be written"),
+        }
+    });
+    changed.collect()
+}
+
+/// A part of a path: a key or an index of a list, and how paths spell it.
+type PlacePart = (PlaceStep, String);
+
+#[derive(Clone)]
+enum PlaceStep {
+    Key(String),
+    Index(usize),
+}
+
+/// A place where two documents differ, the value there, and the value of the original.
+type ValueChange = (Vec<PlacePart>, Option<Value>, Option<Value>);
+
+fn find_changes(
+    edited: &Value,
+    original: &Value,
+    place: &mut Vec<PlacePart>,
+    found: &mut Vec<ValueChange>,
+) {
+    match (edited, original) {
+        (Value::Table(edited), Value::Table(original)) => {
+            let added = edited.keys().filter(|key| !original.contains_key(*key));
+            let keys: Vec<&String> = original.keys().chain(added).collect();
+            for key in keys {
+                place.push((PlaceStep::Key(key.clone()), key.clone()));
+                match (edited.get(key), original.get(key)) {
+                    (Some(one), Some(other)) => find_changes(one, other, place, found),
+                    (one, other) => found.push((place.clone(), one.cloned(), other.cloned())),
+                }
+                place.pop();
+            }
+        }
+        (Value::Array(edited), Value::Array(original)) if have_same_items(edited, original) => {
+            for (i, (one, other)) in edited.iter().zip(original).enumerate() {
+                let shown = item_name(one).map_or_else(|| i.to_string(), str::to_owned);
+                place.push((PlaceStep::Index(i), shown));
+                find_changes(one, other, place, found);
+                place.pop();
+            }
+        }
+        (edited, original) if edited == original => {}
+        (edited, original) => {
+            found.push((place.clone(), Some(edited.clone()), Some(original.clone())))
+        }
+    }
+}
+
+/// Whether two lists are tables of which each stands for the one at the same place of the other.
+fn have_same_items(one: &[Value], other: &[Value]) -> bool {
+    one.len() == other.len()
+        && (one.iter().zip(other))
+            .all(|(a, b)| a.is_table() && b.is_table() && item_name(a) == item_name(b))
+}
+
+fn item_name(item: &Value) -> Option<&str> {
+    item.get("name").and_then(Value::as_str)
+}
+
+/// Puts `value` at `place`, or removes what is there.
+fn restore(root: &mut Value, place: &[PlacePart], value: Option<Value>) {
+    let Some(((last, _), parts)) = place.split_last() else {
+        return;
+    };
+    let mut at = root;
+    for (part, _) in parts {
+        at = match part {
+            PlaceStep::Key(key) => &mut at[key.as_str()],
+            PlaceStep::Index(index) => &mut at[*index],
+        };
+    }
+    match (last, value, at) {
+        (PlaceStep::Key(key), Some(value), Value::Table(table)) => {
+            table.insert(key.clone(), value);
+        }
+        (PlaceStep::Key(key), None, Value::Table(table)) => {
+            table.remove(key);
+        }
+        (PlaceStep::Index(index), Some(value), Value::Array(items)) => items[*index] = value,
+        // Items are compared one by one only where both lists have them.
+        _ => {}
+    }
+}
+
 /// A place in a document that has parts.
 enum EditCursor<'t> {
     Table(&'t mut Table),
@@ -139,6 +261,34 @@ mod tests {
         // A key that is not there yet.
         let new = edit("npu.a.host_lanes", ConfigLiteral::Whole(1)).unwrap();
         assert!(new.contains("host_lanes = 1"), "{new}");
+    }
+
+    #[test]
+    fn changed_values_are_found_and_taken_back_one_by_one() {
+        let edited = TEXT.replace("size = 4", "size = 8") + "scalable = true\n";
+        let edited = edited.replace("lanes = 2\n", "");
+        let changes = changed_values(&edited, TEXT);
+        let found = |path: &str| changes.iter().find(|change| change.path == path).unwrap();
+        assert_eq!(changes.len(), 3);
+        let size = found("dimension.inner.size");
+        assert_eq!(size.value.as_deref(), Some("8"));
+        let read = |text: &str| text.parse::<Table>().unwrap();
+        let without = read(&size.without);
+        assert_eq!(without["dimension"][0]["size"].as_integer(), Some(4));
+        assert_eq!(without["dimension"][1]["scalable"].as_bool(), Some(true));
+        assert!(without["npu"]["a"].get("lanes").is_none());
+        let lanes = found("npu.a.lanes");
+        assert_eq!(
+            (lanes.value.as_deref(), lanes.without.contains("lanes = 2")),
+            (None, true)
+        );
+        let scalable = found("dimension.outer.scalable");
+        assert!(!scalable.without.contains("scalable"));
+        // Of what another file lacks, and of what is no TOML, nothing is a value of its own.
+        let fewer = changed_values("name = \"m\"\n[[dimension]]\nname = \"inner\"\n", TEXT);
+        let paths: Vec<&str> = fewer.iter().map(|change| change.path.as_str()).collect();
+        assert_eq!(paths, ["npu", "dimension"]);
+        assert!(changed_values(TEXT, TEXT).is_empty() && changed_values("=", TEXT).is_empty());
     }
 
     #[test]

@@ -8,6 +8,7 @@ use std::path::{Path, PathBuf};
 
 mod flags;
 mod request;
+mod settings;
 
 use flags::PlanFlags;
 use request::PlanSource;
@@ -63,8 +64,11 @@ struct PlanArgs {
 }
 
 impl PlanArgs {
-    /// The plan, and where it comes from.
-    fn plan(&self) -> Result<(ParallelismPlan, PlanSource), Box<dyn Error>> {
+    /// The plan without the option called `left_out`, and where it comes from.
+    fn plan(
+        &self,
+        left_out: Option<&str>,
+    ) -> Result<(ParallelismPlan, PlanSource), Box<dyn Error>> {
         let mut file = PlanSource(None);
         let plan = match &self.plan {
             Some(path) => {
@@ -78,6 +82,6 @@ impl PlanArgs {
             }
             None => ParallelismPlan::new(),
         };
-        Ok((self.flags.over(plan)?, file))
+        Ok((self.flags.over(plan, left_out)?, file))
     }
 }

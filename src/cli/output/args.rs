@@ -37,6 +37,8 @@ pub enum ReportTableArg {
     Memory,
     /// Bytes and load of each link, which are counted if this is asked for
     Links,
+    /// Settings that were given and change nothing, with the reason
+    Settings,
     /// A row per machine; the default of several machines
     Compare,
 }
@@ -50,6 +52,7 @@ impl ReportTableArg {
             Self::Operators => Some(CsvTable::Operators),
             Self::Memory => Some(CsvTable::Memory),
             Self::Links => Some(CsvTable::Links),
+            Self::Settings => Some(CsvTable::Settings),
         }
     }
 }

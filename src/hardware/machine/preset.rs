@@ -60,8 +60,12 @@ pub fn source(name: &str) -> Result<MachineSource, MachineError> {
     })
 }
 
-/// The text of preset `name`, or of `NAMExN`.
-pub(super) fn preset(name: &str) -> Result<Cow<'static, str>, MachineError> {
+/// Returns the text of preset `name`, or of `NAMExN`.
+///
+/// # Errors
+///
+/// If there is no such preset, or it comes in one size.
+pub fn preset(name: &str) -> Result<Cow<'static, str>, MachineError> {
     let find = |name: &str| PRESETS.iter().find(|preset| preset.name == name);
     if let Some(preset) = find(name) {
         return Ok(Cow::Borrowed(preset.text));

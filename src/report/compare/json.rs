@@ -4,7 +4,6 @@
 //! machine against the first that has a report.
 
 use super::csv::status;
-use super::differences::reason;
 use super::explanation::explain;
 use super::{
     ChargedTime, CommChange, CommOnMachine, MachineColumn, MachineComparison, MakespanExplanation,
@@ -157,7 +156,7 @@ pub fn document<'c>(
 ) -> ComparisonDocument<'c> {
     let against = comparison.reference().map(|(column, first)| {
         let reports = comparison.reports();
-        let rows = reports.map(|(other, report)| row(column, first, other, report));
+        let rows = reports.map(|(other, report)| row(comparison, (column, first), (other, report)));
         rows.collect()
     });
     ComparisonDocument {
@@ -183,17 +182,16 @@ fn machine<'c>(column: &'c MachineColumn<'_>) -> MachineResult<'c> {
 }
 
 fn row(
-    column: &MachineColumn<'_>,
-    first: &Report,
-    other: &MachineColumn<'_>,
-    report: &Report,
+    comparison: &MachineComparison<'_>,
+    (column, first): (&MachineColumn<'_>, &Report),
+    (other, report): (&MachineColumn<'_>, &Report),
 ) -> AgainstRow {
     let why = MakespanExplanation::new(first, report);
     let lines = if std::ptr::eq(first, report) {
         Vec::new()
     } else {
         explain(&why, (&column.name, &other.name), || {
-            reason(column.machine, other.machine)
+            comparison.explain_nothing_moved(other, report, column.machine)
         })
     };
     let words = lines.into_iter();

@@ -1,7 +1,6 @@
 //! The comparison for people: at most 100 columns.
 
 use super::csv::status;
-use super::differences::reason;
 use super::explanation::{explain, percent};
 use super::{MachineColumn, MachineComparison, MakespanExplanation};
 use crate::Report;
@@ -258,7 +257,7 @@ fn reasons(out: &mut String, comparison: &MachineComparison<'_>, style: TextStyl
     for (column, report) in others {
         let why = MakespanExplanation::new(reference, report);
         for (indent, line) in explain(&why, (&first.name, &column.name), || {
-            reason(first.machine, column.machine)
+            comparison.explain_nothing_moved(column, report, first.machine)
         }) {
             let style = if indent == 0 {
                 h
@@ -274,13 +273,11 @@ fn reasons(out: &mut String, comparison: &MachineComparison<'_>, style: TextStyl
 
 /// Warnings, each once, with the machines that they are about unless that is all.
 fn warnings(out: &mut String, comparison: &MachineComparison<'_>, style: TextStyle) -> Result {
-    let mut known: BTreeMap<&str, Vec<&str>> = BTreeMap::new();
+    let mut known: BTreeMap<String, Vec<&str>> = BTreeMap::new();
     for (column, report) in comparison.reports() {
-        for warning in &report.warnings {
-            known
-                .entry(warning.as_str())
-                .or_default()
-                .push(&column.name);
+        let settings = report.settings.sentences();
+        for warning in report.warnings.iter().cloned().chain(settings) {
+            known.entry(warning).or_default().push(&column.name);
         }
     }
     if known.is_empty() {
@@ -291,7 +288,7 @@ fn warnings(out: &mut String, comparison: &MachineComparison<'_>, style: TextSty
     let all = comparison.reports().count();
     for (warning, names) in known {
         let text = if names.len() == all {
-            warning.to_owned()
+            warning
         } else {
             format!("{}: {warning}", names.join(", "))
         };

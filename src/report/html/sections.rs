@@ -277,10 +277,9 @@ pub fn critical_path(report: &Report) -> String {
 
 /// Reasons why the numbers may be other than they seem.
 pub fn warnings(report: &Report) -> String {
-    let warnings = report
-        .warnings
-        .iter()
-        .map(|warning| format!("<li>{}</li>", text(warning)));
+    let warnings = report.settings.sentences();
+    let warnings = warnings.chain(report.warnings.iter().cloned());
+    let warnings = warnings.map(|warning| format!("<li>{}</li>", text(&warning)));
     let warnings: String = warnings.collect();
     if warnings.is_empty() {
         return String::new();

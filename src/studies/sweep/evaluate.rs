@@ -6,9 +6,12 @@ use super::point::{PointRefusal, ResolvedPoint, SharedParts, WorkSource};
 use super::setting::{self, Settings};
 use super::study::Study;
 use chakram_base::config::ConfigLiteral;
+use chakram_base::setting::SettingKey;
 use chakram_base::units::Span;
 use chakram_engine::{CompiledReplay, ReplayError, RepresentativeCheck, replay_representatives};
-use chakram_jobs::Job;
+use chakram_hardware::machine::Machine;
+use chakram_jobs::{Job, MAX_REPEATED_NODES};
+use chakram_report::settings::{RunFacts, machine_differences, option_reason, reasons};
 use chakram_report::tiles::TileObserver;
 use chakram_report::{self as report, BreakdownObserver, MemoryObserver, Report, TimeCategory};
 use chakram_trace::workload::Workload;
@@ -214,6 +217,40 @@ impl<'s> PointEvaluator<'s> {
         let work = self.workloads.get(point)?;
         point.options.check_workload(work.workload())?;
         Ok(work)
+    }
+
+    /// Returns why the machines of two points that have the same results make no difference; `None` if the replay is too
+    /// large to be repeated for a reason.
+    pub fn machine_reason(&self, one: &Settings, other: &Settings) -> Option<String> {
+        let before = self.resolve(one).ok()?.machine;
+        self.with_facts(other, |run, machine| {
+            reasons(&machine_differences(&before, machine), run)
+        })
+    }
+
+    /// Returns why an option makes no difference to a point; `None` as above.
+    pub fn option_reason(&self, key: SettingKey, point: &Settings) -> Option<String> {
+        self.with_facts(point, |run, _| option_reason(key, false, run))
+    }
+
+    fn with_facts<T>(
+        &self,
+        point: &Settings,
+        say: impl FnOnce(&RunFacts<'_>, &Machine) -> T,
+    ) -> Option<T> {
+        let resolved = self.resolve(point).ok()?;
+        let work = self.work(&resolved).ok()?;
+        let workload = work.workload();
+        if workload.nodes() > MAX_REPEATED_NODES {
+            return None;
+        }
+        let compiled = CompiledReplay::new(workload, &resolved.machine, &resolved.options).ok()?;
+        let (report, ()) = report::replay(&compiled, ()).ok()?;
+        let run = RunFacts {
+            prepared: &compiled,
+            report: &report,
+        };
+        Some(say(&run, &resolved.machine))
     }
 
     /// Replays a point with everything that a report has.

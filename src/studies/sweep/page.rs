@@ -25,6 +25,13 @@ pub fn render(sweep: &SweepTable<'_>, command: &dyn Fn(usize) -> String) -> Stri
         text(&study.name),
         text(&sweep.counts())
     );
+    let notes = sweep.notes();
+    if !notes.is_empty() {
+        let notes: String = (notes.iter())
+            .map(|note| format!("<li>{}</li>", text(note)))
+            .collect();
+        body += &format!("<ul class=\"warnings\">{notes}</ul>");
+    }
     if let Some(best) = ranked.first() {
         let tiles = study.objectives.iter().enumerate().map(|(i, objective)| {
             let value = sweep

@@ -5,8 +5,10 @@ use super::objective::{PointMeasures, SweepObjective};
 use super::search::{LayerTurn, RowOutcome, SweepRow};
 use super::setting;
 use super::study::Study;
+use super::without_effect::keys_without_effect;
 use chakram_base::units::counted;
 use chakram_report::csv::harmless;
+use chakram_report::settings::SettingWithoutEffect;
 use chakram_report::table::{TextTable, left, right};
 use chakram_report::text::{TextStyle, paragraph};
 use serde_json::{Map, Value};
@@ -31,6 +33,8 @@ pub struct SweepTable<'s> {
     turns: Vec<LayerTurn>,
     /// Values of the objectives of each row, where all of them are known.
     values: Vec<Option<Vec<f64>>>,
+    /// Keys of each row that change nothing.
+    pub without_effect: Vec<Vec<SettingWithoutEffect>>,
 }
 
 impl<'s> SweepTable<'s> {
@@ -44,9 +48,10 @@ impl<'s> SweepTable<'s> {
                 .map(|objective| objective.value(measures, &settings))
                 .collect()
         });
-        let values = values.collect();
+        let values: Vec<_> = values.collect();
         Self {
             study,
+            without_effect: keys_without_effect(study, &rows, &values),
             rows,
             turns: turns.to_vec(),
             values,
@@ -155,6 +160,11 @@ impl<'s> SweepTable<'s> {
                 out.insert("bound_ps".to_owned(), bound.time_ps.into());
             }
         }
+        let without_effect = &self.without_effect[index];
+        if !without_effect.is_empty() {
+            let settings = serde_json::to_value(without_effect).expect("its keys are texts");
+            out.insert("without_effect".to_owned(), settings);
+        }
         Value::Object(out)
     }
 
@@ -191,7 +201,14 @@ impl<'s> SweepTable<'s> {
         let busy = self.busy_columns();
         heads.extend(["time_ps", "npus", "memory_bytes"].map(str::to_owned));
         heads.extend(busy.iter().map(|(head, _)| (*head).to_owned()));
-        heads.extend(["limited_by", "bound_ps", "reason", "detail"].map(str::to_owned));
+        let last = [
+            "limited_by",
+            "bound_ps",
+            "reason",
+            "detail",
+            "without_effect",
+        ];
+        heads.extend(last.map(str::to_owned));
         let mut csv = csv::Writer::from_writer(Vec::new());
         let grows = "memory takes what is written";
         csv.write_record(&heads).expect(grows);
@@ -226,7 +243,10 @@ impl<'s> SweepTable<'s> {
                 }
                 RowOutcome::Answered(_) => [String::new(), String::new(), String::new()],
             };
-            cells.extend([bound, reason, detail]);
+            let settings = self.without_effect[index].iter();
+            let settings = settings.map(|one| format!("{}: {}", one.key, one.reason));
+            let settings = settings.collect::<Vec<_>>().join("; ");
+            cells.extend([bound, reason, detail, settings]);
             let cells = cells.iter().map(|cell| harmless(cell).into_owned());
             csv.write_record(cells.collect::<Vec<_>>()).expect(grows);
         }
@@ -308,7 +328,32 @@ impl<'s> SweepTable<'s> {
             };
             text += &format!("  of {}{among}\n", names.join(", "));
         }
+        for note in self.notes() {
+            paragraph(&mut text, &note, "  ! ", 4, style.warning)
+                .expect("a string grows as needed");
+        }
         text
+    }
+
+    /// Returns a sentence for each key that changes nothing in some rows.
+    pub fn notes(&self) -> Vec<String> {
+        let mut counts: BTreeMap<(&str, &str), u64> = BTreeMap::new();
+        for one in self.without_effect.iter().flatten() {
+            *counts.entry((&one.key, &one.reason)).or_default() += 1;
+        }
+        let all = self.rows.len() as u64;
+        let notes = counts.into_iter().map(|((key, reason), count)| {
+            let rows = match count {
+                count if count == all => "all rows".to_owned(),
+                count => format!(
+                    "{} of {}",
+                    chakram_base::units::thousands(count),
+                    counted(all, "row")
+                ),
+            };
+            format!("`{key}` has no effect in {rows}: {reason}")
+        });
+        notes.collect()
     }
 
     /// The best after each layer's turn, with what the layer has in it.

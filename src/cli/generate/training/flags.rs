@@ -13,13 +13,25 @@ use std::error::Error;
 pub(super) struct PlanFlags(Vec<(&'static PlanOption, Vec<String>)>);
 
 impl PlanFlags {
-    /// Returns `plan` with the options that were given in place of its own.
-    pub(super) fn over(&self, plan: ParallelismPlan) -> Result<ParallelismPlan, Box<dyn Error>> {
+    /// Returns `plan` with the options that were given, but for that called `left_out`, in place of its own.
+    pub(super) fn over(
+        &self,
+        plan: ParallelismPlan,
+        left_out: Option<&str>,
+    ) -> Result<ParallelismPlan, Box<dyn Error>> {
         let mut draft = PlanDraft::new(plan);
         for (option, words) in &self.0 {
-            (option.set)(&mut draft, words)?;
+            if left_out != Some(option.key) {
+                (option.set)(&mut draft, words)?;
+            }
         }
         Ok(draft.finish()?)
+    }
+
+    /// The options that were given, by key, with their words.
+    pub(super) fn given(&self) -> impl Iterator<Item = (&'static str, String)> {
+        let given = self.0.iter();
+        given.map(|(option, words)| (option.key, words.join(",")))
     }
 }
 

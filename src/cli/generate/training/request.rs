@@ -9,6 +9,9 @@ use chakram_workloads::generate::{GenerateError, ParallelismPlan, TrainingPatter
 use chakram_workloads::model::{Model, ModelError};
 use std::error::Error;
 
+/// Key of the length of samples.
+pub(super) const TOKENS: &str = "tokens";
+
 /// Training run that arguments request.
 pub struct TrainingRequest {
     /// The model and its plan; its capacity is that of the machine's NPUs if it has none of its own.
@@ -42,8 +45,18 @@ impl TrainingArgs {
         machine: Option<&Machine>,
         patterns: &[String],
     ) -> Result<TrainingRequest, Box<dyn Error>> {
+        self.asked_without(None, machine, patterns)
+    }
+
+    /// Resolves the request without the option called `left_out`, `tokens` or one of the plan.
+    pub(super) fn asked_without(
+        &self,
+        left_out: Option<&str>,
+        machine: Option<&Machine>,
+        patterns: &[String],
+    ) -> Result<TrainingRequest, Box<dyn Error>> {
         let name = self.model.as_deref().unwrap_or_default();
-        let model = match self.tokens {
+        let model = match self.tokens.filter(|_| left_out != Some(TOKENS)) {
             Some(tokens) => Model::with_sequence(name, tokens),
             None => Model::named(name),
         };
@@ -57,7 +70,7 @@ impl TrainingArgs {
                 _ => error.into(),
             }
         })?;
-        let (mut plan, origin) = self.plan.plan()?;
+        let (mut plan, origin) = self.plan.plan(left_out)?;
         let capacity = plan.capacity;
         let on_tiles = machine.is_some() && plan.tiles != CorePlacement::None;
         if self.run.map.is_some() && (on_tiles || !plan.place.is_empty()) {

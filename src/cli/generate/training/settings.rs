@@ -1,0 +1,93 @@
+//! Options of a plan that were given, each with the job without it; and jobs that depend on keys of a machine.
+
+use super::TrainingArgs;
+use super::request::TOKENS;
+use crate::generate::shorter::ShortenedStep;
+use chakram_hardware::machine::Machine;
+use chakram_jobs::{GivenSetting, MAX_REPEATED_NODES, RunWithout, machine_facts};
+use chakram_trace::workload::Workload;
+use chakram_workloads::generate::{GeneratedJob, TrainingPattern, WorkloadPattern};
+
+impl TrainingArgs {
+    /// Returns the options of the plan that were given; the job that all of them make on `machine` is `workload`.
+    pub fn settings<'a>(
+        &'a self,
+        machine: &'a Machine,
+        training: &'a TrainingPattern,
+        workload: &'a Workload,
+    ) -> Vec<GivenSetting<'a>> {
+        let tokens = self.tokens.map(|tokens| (TOKENS, tokens.to_string()));
+        let options = self.plan.flags.given().chain(tokens);
+        let settings = options.map(|(option, value)| GivenSetting {
+            key: match option {
+                TOKENS => TOKENS.to_owned(),
+                option => format!("plan.{option}"),
+            },
+            value,
+            option: None,
+            without: Box::new(move || {
+                let other = self.asked_without(Some(option), Some(machine), &[]).ok()?;
+                let other = other.training;
+                if other.plan == training.plan && other.model == training.model {
+                    return Some(RunWithout::default());
+                }
+                self.job(other, workload)
+            }),
+        });
+        settings.collect()
+    }
+
+    /// Makes the jobs of `settings` those of their machines, where the plan takes other facts from them than from `machine`.
+    pub fn rebind<'a>(
+        &'a self,
+        settings: &mut [GivenSetting<'a>],
+        machine: &'a Machine,
+        workload: &'a Workload,
+    ) {
+        for setting in settings {
+            let run = std::mem::replace(&mut setting.without, Box::new(|| None));
+            setting.without = Box::new(move || {
+                let found = run()?;
+                let Some(other) = found.machine.as_deref() else {
+                    return Some(found);
+                };
+                let taken = |machine: &Machine| {
+                    let (mut plan, _) = self.plan.plan(None).ok()?;
+                    plan.bind(&machine_facts(machine)).ok()
+                };
+                if taken(other) == taken(machine) {
+                    return Some(found);
+                }
+                let asked = self.asked(Some(other), &[]).ok()?;
+                let job = self.job(asked.training, workload)?;
+                Some(RunWithout {
+                    machine: found.machine,
+                    ..job
+                })
+            });
+        }
+    }
+
+    /// Returns the job of `training`, if it has as many ranks and nodes as `workload`: otherwise it is clear that results differ.
+    fn job(&self, training: TrainingPattern, workload: &Workload) -> Option<RunWithout<'static>> {
+        let job = match self.extrapolate {
+            Some(simulated) => ShortenedStep::new(training, simulated).ok()?.job(0),
+            None => GeneratedJob::new(WorkloadPattern::Training(Box::new(training))),
+        };
+        let job = job.ok()?;
+        let nodes: u64 = (0..job.ranks()).map(|rank| job.node_count(rank)).sum();
+        if job.ranks() != workload.ranks() || nodes != workload.nodes() {
+            return None;
+        }
+        if nodes > MAX_REPEATED_NODES {
+            return Some(RunWithout {
+                is_too_large: true,
+                ..RunWithout::default()
+            });
+        }
+        Some(RunWithout {
+            workload: Some(job.workload().ok()?),
+            ..RunWithout::default()
+        })
+    }
+}

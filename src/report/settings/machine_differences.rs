@@ -1,0 +1,387 @@
+//! What differs between two machines, and why a run does not depend on it.
+
+use super::run_facts::RunFacts;
+use chakram_base::dtype::Dtype;
+use chakram_hardware::machine::{Machine, NpuClass};
+use chakram_hardware::memory::LocalMemory;
+use chakram_hardware::topology::TopologyDimension;
+use chakram_trace::graph::NodeKind;
+
+/// Something in which two machines differ: of dimensions and classes with their indices.
+#[derive(Clone, Debug, PartialEq)]
+pub enum MachineDifference {
+    /// Shapes and sizes of dimensions.
+    Shape,
+    /// Bandwidth of dimensions.
+    Bandwidth(Vec<usize>),
+    /// Latency of dimensions.
+    Latency(Vec<usize>),
+    /// Forwarding at devices.
+    Switching,
+    /// Links one by one.
+    Links,
+    /// NPUs of a dimension that jobs use.
+    RankDomain,
+    /// Model of the network.
+    NetworkModel,
+    /// When sends are complete.
+    SendCompletion,
+    /// Algorithms along dimensions.
+    Algorithms(Vec<usize>),
+    /// Chunks of collectives.
+    Chunks,
+    /// Measured times of collectives along dimensions.
+    MeasuredCollectives(Vec<usize>),
+    /// Peak rates of a class in some formats; none where systolic arrays differ.
+    Peaks(usize, Vec<Dtype>),
+    /// Measured kernels of a class.
+    KernelCurves(usize),
+    /// Bandwidth of the memory of a class.
+    MemoryBandwidth(usize),
+    /// Latency of the memory of a class.
+    MemoryLatency(usize),
+    /// Capacity of the memory of a class.
+    MemoryCapacity(usize),
+    /// Lanes of a class.
+    Lanes(usize),
+    /// Lanes of the host's share of a class.
+    HostLanes(usize),
+    /// Slowdown of a class.
+    Slowdown(usize),
+    /// Number of classes, or which NPUs are of which.
+    Classes,
+    /// Memory beyond the NPUs.
+    RemoteMemory,
+    /// Memory beyond the NPUs with this name.
+    NamedMemory(String),
+    /// The host.
+    Host,
+    /// Corrections by measured steps.
+    Corrections,
+}
+
+/// Returns what differs between two machines, in the order of machine files; nothing for machines that predict alike.
+pub fn machine_differences(one: &Machine, other: &Machine) -> Vec<MachineDifference> {
+    use MachineDifference as Difference;
+    let mut found = Vec::new();
+    let [a, b] = [one.topology(), other.topology()];
+    let [inner, outer] = [a.dimensions(), b.dimensions()];
+    let shape = |of: &TopologyDimension| (of.shape, of.size);
+    if inner.iter().map(shape).ne(outer.iter().map(shape)) {
+        found.push(Difference::Shape);
+    } else {
+        let mut note = |kind: fn(Vec<usize>) -> Difference, differs: &dyn Fn(usize) -> bool| {
+            let all: Vec<usize> = (0..inner.len()).filter(|&d| differs(d)).collect();
+            if !all.is_empty() {
+                found.push(kind(all));
+            }
+        };
+        note(Difference::Bandwidth, &|d| {
+            inner[d].bandwidth != outer[d].bandwidth
+        });
+        note(Difference::Latency, &|d| {
+            inner[d].latency != outer[d].latency
+        });
+        note(Difference::Algorithms, &|d| {
+            one.algorithms()[d] != other.algorithms()[d]
+        });
+        note(Difference::MeasuredCollectives, &|d| {
+            one.collective_curves().get(d) != other.collective_curves().get(d)
+                || one.collective_protocols().get(d) != other.collective_protocols().get(d)
+        });
+        if a.switching() != b.switching() {
+            found.push(Difference::Switching);
+        }
+        if a.graph() != b.graph() || a.tiles() != b.tiles() {
+            found.push(Difference::Links);
+        }
+    }
+    let [mine, theirs] = [one.network_settings(), other.network_settings()];
+    let pairs = one.classes().iter().zip(other.classes());
+    for (class, (a, b)) in pairs.enumerate() {
+        found.extend(class_differences(class, a, b));
+    }
+    let runs = |machine: &Machine| machine.class_runs().collect::<Vec<_>>();
+    let classes = one.classes().len() != other.classes().len()
+        || (a.npus() == b.npus() && runs(one) != runs(other));
+    let rest = [
+        (
+            one.rank_domain() != other.rank_domain(),
+            Difference::RankDomain,
+        ),
+        (mine.model != theirs.model, Difference::NetworkModel),
+        (
+            mine.send_completion != theirs.send_completion,
+            Difference::SendCompletion,
+        ),
+        (one.pipeline() != other.pipeline(), Difference::Chunks),
+        (classes, Difference::Classes),
+        (one.remote() != other.remote(), Difference::RemoteMemory),
+        (one.host() != other.host(), Difference::Host),
+        (
+            one.corrections() != other.corrections(),
+            Difference::Corrections,
+        ),
+    ];
+    found.extend(
+        rest.into_iter()
+            .filter_map(|(differs, what)| differs.then_some(what)),
+    );
+    let [mine, theirs] = [one, other].map(Machine::named_memories);
+    let named = mine.iter().chain(theirs).map(|memory| &memory.name);
+    for name in named {
+        let find = |machine: &Machine| {
+            let index = machine.named_memory(name)?;
+            Some(machine.named_memories()[index].clone())
+        };
+        let difference = Difference::NamedMemory(name.clone());
+        if find(one) != find(other) && !found.contains(&difference) {
+            found.push(difference);
+        }
+    }
+    found
+}
+
+fn class_differences(class: usize, a: &NpuClass, b: &NpuClass) -> Vec<MachineDifference> {
+    use MachineDifference as Difference;
+    let [mine, theirs] = [a.memory, b.memory];
+    let differs = |of: fn(LocalMemory) -> u64| mine.map(of) != theirs.map(of);
+    let formats = Dtype::ALL.map(|(dtype, _)| dtype).into_iter();
+    let formats = formats.filter(|&dtype| a.peaks.get(dtype) != b.peaks.get(dtype));
+    [
+        (
+            a.peaks != b.peaks,
+            Difference::Peaks(class, formats.collect()),
+        ),
+        (a.curves != b.curves, Difference::KernelCurves(class)),
+        (
+            a.memory_bandwidth() != b.memory_bandwidth(),
+            Difference::MemoryBandwidth(class),
+        ),
+        (
+            differs(|memory| memory.latency.0),
+            Difference::MemoryLatency(class),
+        ),
+        (
+            differs(|memory| memory.capacity.0),
+            Difference::MemoryCapacity(class),
+        ),
+        (a.lanes != b.lanes, Difference::Lanes(class)),
+        (a.host_lanes != b.host_lanes, Difference::HostLanes(class)),
+        (a.slowdown != b.slowdown, Difference::Slowdown(class)),
+    ]
+    .into_iter()
+    .filter_map(|(differs, what)| differs.then_some(what))
+    .collect()
+}
+
+impl MachineDifference {
+    /// Names what differs.
+    fn subject(&self) -> String {
+        match self {
+            Self::Shape => "shape of the network",
+            Self::Bandwidth(_) => "bandwidth of links",
+            Self::Latency(_) => "latency of links",
+            Self::Switching => "switching",
+            Self::Links => "links one by one",
+            Self::RankDomain => "NPUs that take ranks",
+            Self::NetworkModel => "network model",
+            Self::SendCompletion => "end of sends",
+            Self::Algorithms(_) => "algorithms of collectives",
+            Self::Chunks => "chunks of collectives",
+            Self::MeasuredCollectives(_) => "measured collectives",
+            Self::Peaks(..) => "peak rates",
+            Self::KernelCurves(_) => "curves of kernels",
+            Self::MemoryBandwidth(_) => "bandwidth of memory",
+            Self::MemoryLatency(_) => "latency of memory",
+            Self::MemoryCapacity(_) => "capacity of memory",
+            Self::Lanes(_) => "lanes",
+            Self::HostLanes(_) => "lanes of hosts",
+            Self::Slowdown(_) => "slowdown of NPUs",
+            Self::Classes => "classes of NPUs",
+            Self::RemoteMemory => "remote memory",
+            Self::NamedMemory(name) => return format!("memory `{name}`"),
+            Self::Host => "host",
+            Self::Corrections => "corrections",
+        }
+        .to_owned()
+    }
+
+    /// The class of NPUs that it is about.
+    fn class(&self) -> Option<usize> {
+        match self {
+            Self::Peaks(class, _)
+            | Self::KernelCurves(class)
+            | Self::MemoryBandwidth(class)
+            | Self::MemoryLatency(class)
+            | Self::MemoryCapacity(class)
+            | Self::Lanes(class)
+            | Self::HostLanes(class)
+            | Self::Slowdown(class) => Some(*class),
+            _ => None,
+        }
+    }
+
+    /// Returns why the run does not depend on it. It is asked only of what is known to change nothing, so the last reason of
+    /// each needs no proof of its own.
+    fn reason(&self, run: &RunFacts<'_>) -> String {
+        let machine = run.prepared.machine();
+        if let Some(class) = self.class().filter(|&class| !run.uses_class(class)) {
+            let name = machine
+                .classes()
+                .get(class)
+                .map_or("", |class| &*class.name);
+            return format!("no rank is on an NPU of class `{name}`");
+        }
+        let as_long = |what: &str| format!("{what} take as long either way");
+        match self {
+            Self::Shape => "ranks are on NPUs that the change does not move".to_owned(),
+            Self::RankDomain => "ranks are on the same NPUs either way".to_owned(),
+            Self::Classes => "the NPUs of ranks are the same either way".to_owned(),
+            Self::Bandwidth(of) | Self::Latency(of) => {
+                (run.without_network()).unwrap_or_else(|| {
+                    along(run, of, "collective or message", |d| d.messages, as_long)
+                })
+            }
+            Self::Switching | Self::Links | Self::NetworkModel => run
+                .without_network()
+                .unwrap_or_else(|| as_long("transfers")),
+            Self::SendCompletion => match run.has_messages() {
+                false => "the job has no message between ranks".to_owned(),
+                true => (run.without_network())
+                    .unwrap_or_else(|| "no rank waits for the end of a send".to_owned()),
+            },
+            Self::Algorithms(of) => (run.without_collectives())
+                .unwrap_or_else(|| along(run, of, "collective", |_| 0, as_long)),
+            Self::Chunks => run.without_collectives().unwrap_or_else(|| {
+                let simulated = run.report.collectives.iter().any(|row| !row.measured);
+                match simulated {
+                    false => "measured curves time all collectives".to_owned(),
+                    true => as_long("collectives"),
+                }
+            }),
+            Self::MeasuredCollectives(of) => run.without_collectives().unwrap_or_else(|| match of
+                .iter()
+                .any(|&d| run.crossing(d).by_curves > 0)
+            {
+                false => "algorithms time all collectives".to_owned(),
+                true => "no collective is of the kind, members and bytes".to_owned(),
+            }),
+            Self::Peaks(_, formats) => run.without_priced_kernels().unwrap_or_else(|| {
+                let used = formats.iter().any(|&dtype| run.computes_in(dtype));
+                match (used, &formats[..]) {
+                    (false, [one]) => format!("no kernel computes in `{one}`"),
+                    (false, [_, ..]) => "no kernel computes in these formats".to_owned(),
+                    _ => "no kernel waits for the peak rate".to_owned(),
+                }
+            }),
+            Self::KernelCurves(_) => run
+                .without_curves()
+                .unwrap_or_else(|| "no kernel is of the class, format and shape".to_owned()),
+            Self::Slowdown(_) => match run.report.kernels.all() {
+                0 => "the job has no kernel".to_owned(),
+                _ => as_long("kernels"),
+            },
+            Self::MemoryBandwidth(_) => match run.has_nodes(NodeKind::LocalMemory) {
+                false => (run.without_priced_kernels())
+                    .unwrap_or_else(|| "no kernel waits for memory".to_owned()),
+                true => as_long("loads and stores"),
+            },
+            Self::MemoryLatency(_) => match run.has_nodes(NodeKind::LocalMemory) {
+                false => "no node loads or stores in the NPU's own memory".to_owned(),
+                true => as_long("loads and stores"),
+            },
+            Self::MemoryCapacity(_) => match run.report.memory.is_empty() {
+                true => "no node says what it allocates".to_owned(),
+                false => "what ranks hold fits either way".to_owned(),
+            },
+            Self::Lanes(_) | Self::HostLanes(_) => match run.lanes() {
+                0 => "no node holds a lane".to_owned(),
+                1 => "each rank uses 1 lane".to_owned(),
+                lanes => format!("ranks use {lanes} lanes at most"),
+            },
+            Self::RemoteMemory => match run.has_nodes(NodeKind::RemoteMemory) {
+                false => "no node loads or stores in remote memory".to_owned(),
+                true => as_long("loads and stores in remote memory"),
+            },
+            Self::NamedMemory(name) => {
+                let label = format!("remote {name}");
+                let mut rows = run.report.memory_accesses.iter();
+                match rows.any(|row| row.memory == label) {
+                    false => format!("no node loads or stores in memory `{name}`"),
+                    true => as_long("loads and stores in it"),
+                }
+            }
+            Self::Host => match (run.prepared.is_launched(), run.has_nodes(NodeKind::Host)) {
+                (true, _) => "the host's launches are hidden by the work of the NPUs".to_owned(),
+                (false, true) => "host work lasts as the traces say".to_owned(),
+                (false, false) => "launches take no time in this run".to_owned(),
+            },
+            Self::Corrections => run.without_curves().unwrap_or_else(|| {
+                "no correction is for the most frequent products of this job".to_owned()
+            }),
+        }
+    }
+}
+
+/// Why rates, algorithms or latencies of dimensions `of` change nothing: what of `kind` crosses them, and is timed by what.
+fn along(
+    run: &RunFacts<'_>,
+    of: &[usize],
+    kind: &str,
+    messages: fn(&super::run_facts::DimensionUse) -> u64,
+    as_long: impl Fn(&str) -> String,
+) -> String {
+    let uses: Vec<_> = of.iter().map(|&d| run.crossing(d)).collect();
+    let names: Vec<String> = of.iter().map(|&d| run.dimension(d)).collect();
+    let names = names.join(", ");
+    let any = |count: fn(&super::run_facts::DimensionUse) -> u64| uses.iter().any(|d| count(d) > 0);
+    if any(|d| d.by_algorithms) || any(messages) {
+        return as_long(&format!("transfers across {names}"));
+    }
+    match any(|d| d.by_curves) {
+        true => format!("measured curves time the collectives across {names}"),
+        false => format!("no {kind} crosses {names}"),
+    }
+}
+
+/// Groups what `differs` by the reason why the run, on one of two machines that predict the same for it, does not depend on it.
+fn by_reason(differs: &[MachineDifference], run: &RunFacts<'_>) -> Vec<(String, Vec<String>)> {
+    let mut parts: Vec<(String, Vec<String>)> = Vec::new();
+    for difference in differs {
+        let (subject, reason) = (difference.subject(), difference.reason(run));
+        match parts.iter_mut().find(|(known, _)| *known == reason) {
+            Some((_, subjects)) if subjects.contains(&subject) => {}
+            Some((_, subjects)) => subjects.push(subject),
+            None => parts.push((reason, vec![subject])),
+        }
+    }
+    parts
+}
+
+/// Lists the parts with their reasons: `peak rates, lanes (no kernel waits for them); host (…)`.
+fn listed(parts: &[(String, Vec<String>)]) -> String {
+    let texts = parts.iter();
+    let texts = texts.map(|(reason, subjects)| format!("{} ({reason})", subjects.join(", ")));
+    texts.collect::<Vec<_>>().join("; ")
+}
+
+/// Returns why the run, on one of two machines that predict the same for it, does not depend on what `differs`.
+pub fn reasons(differs: &[MachineDifference], run: &RunFacts<'_>) -> String {
+    match &by_reason(differs, run)[..] {
+        [] => "the machines differ in nothing that takes time".to_owned(),
+        [(reason, _)] => reason.clone(),
+        parts => listed(parts),
+    }
+}
+
+/// Names what differs, with the reason why nothing moved, for comparisons.
+pub(crate) fn explain_nothing_moved(differs: &[MachineDifference], run: &RunFacts<'_>) -> String {
+    match &by_reason(differs, run)[..] {
+        [] => "nothing moved: the machines differ in nothing that takes time".to_owned(),
+        parts => format!(
+            "nothing moved: no time of this job rests on what differs between the machines: {}",
+            listed(parts)
+        ),
+    }
+}

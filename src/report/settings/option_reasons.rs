@@ -1,0 +1,53 @@
+//! Why an option changes nothing in a run.
+
+use super::run_facts::RunFacts;
+use chakram_base::setting::SettingKey;
+use chakram_trace::graph::NodeKind;
+
+/// Returns why the option `key` changes nothing in the run; `is_default` where the run does without it what it says. It is
+/// asked only of options that are known to change nothing, so the last reason of each needs no proof of its own.
+pub fn option_reason(key: SettingKey, is_default: bool, run: &RunFacts<'_>) -> String {
+    if is_default {
+        return "the run does the same without it".to_owned();
+    }
+    let as_long = |what: &str| format!("{what} take as long without it");
+    match key {
+        SettingKey::Compute | SettingKey::RecordedOn => match run.report.kernels.all() {
+            0 => "the job has no kernel".to_owned(),
+            _ => as_long("kernels"),
+        },
+        SettingKey::Efficiency => (run.without_priced_kernels())
+            .unwrap_or_else(|| "no kernel waits for the peak rate".to_owned()),
+        SettingKey::Host => match run.has_nodes(NodeKind::Host) {
+            false => "the job has no host work".to_owned(),
+            true => "host work is hidden by the work of the NPUs".to_owned(),
+        },
+        SettingKey::Launch => match run.prepared.is_launched() {
+            false => "every trace has host work of its own".to_owned(),
+            true => "launches are hidden by the work of the NPUs".to_owned(),
+        },
+        SettingKey::Collectives => run.without_collectives().unwrap_or_else(|| {
+            match run.report.collectives.iter().any(|row| row.measured) {
+                false => "algorithms time all collectives either way".to_owned(),
+                true => as_long("collectives"),
+            }
+        }),
+        SettingKey::Custom => (run.without_collectives())
+            .unwrap_or_else(|| "no collective is of that kind, among as many members".to_owned()),
+        SettingKey::Comm => match run.report.collectives.is_empty() && !run.has_messages() {
+            true => "the job has no collective and no message".to_owned(),
+            false => as_long("collectives and messages"),
+        },
+        SettingKey::Network => run
+            .without_network()
+            .unwrap_or_else(|| as_long("transfers")),
+        SettingKey::Map | SettingKey::FillDomains => {
+            "ranks are on NPUs that are connected alike without it".to_owned()
+        }
+        SettingKey::MissingRanks if run.report.absent.is_empty() => {
+            "every rank has a trace".to_owned()
+        }
+        SettingKey::Dependencies => "the same dependencies hold without it".to_owned(),
+        _ => "the job is the same without it".to_owned(),
+    }
+}

@@ -1,0 +1,158 @@
+//! Facts of a run from which reasons are computed.
+
+use crate::Report;
+use chakram_base::ids::Npu;
+use chakram_base::units::thousands;
+use chakram_engine::{CommTiming, CompiledReplay};
+use chakram_trace::format::Dtype;
+use chakram_trace::graph::{Graph, NodeKind};
+
+/// A run: what was settled before it, and its report.
+#[derive(Clone, Copy, Debug)]
+pub struct RunFacts<'a> {
+    /// The replay.
+    pub prepared: &'a CompiledReplay<'a>,
+    /// Its report.
+    pub report: &'a Report,
+}
+
+/// What crosses a dimension of the machine.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(super) struct DimensionUse {
+    /// Kinds of collectives in groups that are timed by algorithms.
+    pub by_algorithms: u64,
+    /// Those that are timed by measured curves.
+    pub by_curves: u64,
+    /// Messages between ranks, and loads and stores over the network.
+    pub messages: u64,
+}
+
+impl RunFacts<'_> {
+    /// Why the network of the machine carries nothing, if so.
+    pub(super) fn without_network(&self) -> Option<String> {
+        let comm = self.prepared.comm();
+        if self.report.collectives.is_empty() && !self.has_messages() && !self.reaches_memories() {
+            return Some("the job has no collective and no message".to_owned());
+        }
+        (comm != CommTiming::Model && !self.reaches_memories())
+            .then(|| format!("collectives and messages last as {comm}"))
+    }
+
+    /// Why collectives do not depend on the machine, if so.
+    pub(super) fn without_collectives(&self) -> Option<String> {
+        if self.report.collectives.is_empty() {
+            return Some("the job has no collective".to_owned());
+        }
+        let comm = self.prepared.comm();
+        (comm != CommTiming::Model).then(|| format!("collectives last as {comm}"))
+    }
+
+    /// Whether ranks send messages.
+    pub(super) fn has_messages(&self) -> bool {
+        self.graphs().any(|graph| !graph.messages().is_empty())
+    }
+
+    /// Whether loads or stores cross the network.
+    fn reaches_memories(&self) -> bool {
+        let machine = self.prepared.machine();
+        let mut memories = machine.memories();
+        let at_network =
+            memories.any(|(memory, _)| memory.is_some_and(|memory| !memory.endpoints().is_empty()));
+        at_network && self.has_nodes(NodeKind::RemoteMemory)
+    }
+
+    /// Whether a graph has a node of this kind.
+    pub(super) fn has_nodes(&self, kind: NodeKind) -> bool {
+        self.graphs()
+            .any(|graph| graph.nodes().any(|node| graph.kind(node) == kind))
+    }
+
+    fn graphs(&self) -> impl Iterator<Item = &Graph> {
+        self.prepared.workload().graphs().iter()
+    }
+
+    /// The name of a dimension, in backquotes.
+    pub(super) fn dimension(&self, index: usize) -> String {
+        let dimensions = self.prepared.machine().topology().dimensions();
+        format!("`{}`", dimensions[index].name)
+    }
+
+    /// Returns what crosses dimension `index`.
+    pub(super) fn crossing(&self, index: usize) -> DimensionUse {
+        let topology = self.prepared.machine().topology();
+        let mut found = DimensionUse::default();
+        let groups: Vec<_> = self.prepared.groups().collect();
+        for row in &self.report.collectives {
+            let npus = &groups[row.group_index as usize].extent.npus;
+            let at = |npu: &Npu| topology.coordinate(*npu, index);
+            if npus.iter().any(|npu| at(npu) != at(&npus[0])) {
+                match row.measured {
+                    true => found.by_curves += 1,
+                    false => found.by_algorithms += 1,
+                }
+            }
+        }
+        let workload = self.prepared.workload();
+        for instance in workload.instances() {
+            let own = topology.coordinate(self.prepared.npu(instance.rank), index);
+            let crosses = |rank| topology.coordinate(self.prepared.npu(rank), index) != own;
+            let messages = workload.graph(instance).messages().iter();
+            let peers = messages.map(|message| instance.peers[message.peer as usize]);
+            found.messages += peers.filter(|&peer| crosses(peer)).count() as u64;
+        }
+        if self.reaches_memories() {
+            found.messages += 1;
+        }
+        found
+    }
+
+    /// Why no kernel asks for rates of the NPU, if so.
+    pub(super) fn without_priced_kernels(&self) -> Option<String> {
+        let kernels = &self.report.kernels;
+        let basis = self.prepared.basis();
+        match kernels.all() {
+            0 => Some("the job has no kernel".to_owned()),
+            all if basis.by_curves == 0 && basis.roofline_time == 0 => Some(match all {
+                1 => "its kernel lasts as recorded".to_owned(),
+                all => format!("all {} kernels last as recorded", thousands(all)),
+            }),
+            _ => None,
+        }
+    }
+
+    /// Why no kernel is priced by curves, if so.
+    pub(super) fn without_curves(&self) -> Option<String> {
+        self.without_priced_kernels().or_else(|| {
+            let by_curves = self.report.kernels.by_curves;
+            (by_curves == 0).then(|| "no kernel is priced by curves".to_owned())
+        })
+    }
+
+    /// Whether some kernel computes in `dtype`.
+    pub(super) fn computes_in(&self, dtype: Dtype) -> bool {
+        self.graphs().any(|graph| {
+            let mut kernels = graph
+                .nodes()
+                .filter(|&n| graph.kind(n) == NodeKind::Compute);
+            kernels.any(|node| graph.dtype(node) == Some(dtype))
+        })
+    }
+
+    /// Whether a rank sits on an NPU of the class with this index.
+    pub(super) fn uses_class(&self, class: usize) -> bool {
+        let mut ranks = self.prepared.workload().instances().iter();
+        ranks.any(|rank| self.prepared.machine().class(self.prepared.npu(rank.rank)) == class)
+    }
+
+    /// Returns the most lanes that a rank uses.
+    pub(super) fn lanes(&self) -> usize {
+        let instances = 0..self.prepared.workload().instances().len();
+        let lanes = instances.map(|instance| {
+            let lanes = self
+                .prepared
+                .lanes_of(chakram_engine::InstanceId(instance as u32));
+            lanes.flatten().count()
+        });
+        lanes.max().unwrap_or(0)
+    }
+}

@@ -1,0 +1,84 @@
+//! Keys of axes that change nothing: rows that differ in such a key alone have the same results.
+
+use super::evaluate::{PointAnswer, PointEvaluator};
+use super::search::{RowOutcome, SweepRow};
+use super::setting::{self, SettingKind, Settings, kind};
+use super::study::Study;
+use chakram_report::settings::{SettingWithoutEffect, option_of_key};
+use std::collections::BTreeMap;
+
+/// Returns the keys without effect of each row. A key is one of them if the study has several rows that differ from this one
+/// in the key alone, all of which were replayed and have the same results.
+pub(super) fn keys_without_effect(
+    study: &Study,
+    rows: &[SweepRow],
+    values: &[Option<Vec<f64>>],
+) -> Vec<Vec<SettingWithoutEffect>> {
+    let evaluator = PointEvaluator::new(study);
+    let mut found = vec![Vec::new(); rows.len()];
+    for key in study.axes.iter().flat_map(|axis| &axis.keys) {
+        let mut groups: BTreeMap<String, Vec<usize>> = BTreeMap::new();
+        for (index, row) in rows.iter().enumerate() {
+            let mut others = row.point.clone();
+            others.remove(key);
+            groups
+                .entry(setting::line(&others))
+                .or_default()
+                .push(index);
+        }
+        for group in groups.values() {
+            let [first, rest @ ..] = &group[..] else {
+                continue;
+            };
+            let result = |row: usize| match &rows[row].outcome {
+                RowOutcome::Answered(PointAnswer::Replayed(measures)) => {
+                    Some((measures, &values[row]))
+                }
+                _ => None,
+            };
+            let known = result(*first);
+            let is_same = known.is_some() && rest.iter().all(|row| result(*row) == known);
+            let Some(last) = rest.last().filter(|_| is_same) else {
+                continue;
+            };
+            let [one, other] = [*first, *last].map(|row| &rows[row].point);
+            let reason = reason(study, &evaluator, key, one, other);
+            for &row in group {
+                let value = rows[row].point.get(key);
+                found[row].push(SettingWithoutEffect {
+                    key: key.clone(),
+                    value: value.map_or_else(String::new, ToString::to_string),
+                    reason: reason.clone(),
+                });
+            }
+        }
+    }
+    found
+}
+
+/// Returns why points `one` and `other`, which differ in `key`, have the same results.
+fn reason(
+    study: &Study,
+    evaluator: &PointEvaluator<'_>,
+    key: &str,
+    one: &Settings,
+    other: &Settings,
+) -> String {
+    let is_used = study.objectives.iter().any(|one| match one.name() {
+        "energy" | "energy_delay" => key.starts_with("power."),
+        "cost" => key.starts_with("price."),
+        _ => false,
+    });
+    if (key.starts_with("power.") || key.starts_with("price.")) && !is_used {
+        return "no objective of the study uses it".to_owned();
+    }
+    let found = match kind(key) {
+        Ok(SettingKind::Machine(_)) => evaluator.machine_reason(one, other),
+        Ok(SettingKind::Plain) if key == "machine" => evaluator.machine_reason(one, other),
+        Ok(SettingKind::Plain) => {
+            option_of_key(key).and_then(|key| evaluator.option_reason(key, other))
+        }
+        _ => None,
+    };
+    found.unwrap_or_else(|| "rows that differ in it alone have the same results".to_owned())
+}
