@@ -4,7 +4,7 @@ use super::dataflow::key;
 use super::discipline::{CollectiveModel, Discipline};
 use super::event::{Event, EventClass};
 use super::fabric::InFlightOp;
-use super::ids::{InstanceNode, RunCell};
+use super::ids::{InstanceNode, RunCell, SharedStep};
 use super::{CommTiming, Engine};
 use crate::Observer;
 use chakram_base::ids::{Npu, OpIndex};
@@ -57,10 +57,11 @@ impl<O: Observer + ?Sized, N: NetworkBackend, M: CollectiveModel> Engine<'_, O, 
         } = fabric.of_op(op)
         {
             fabric.forget_op(op);
-            let (to, number) = (RunCell { run, cell: to }, (stage, recv_posted));
+            let number = recv_posted;
+            let (to, step) = (RunCell { run, cell: to }, SharedStep { stage, number });
             self.collectives
                 .chunks_mut()
-                .step_arrived(fabric, effects, now, to, from, number);
+                .step_arrived(fabric, effects, now, to, from, step);
             // Where members answer a step only after their endpoint's work, nothing follows from its arrival.
             return;
         }
@@ -210,9 +211,7 @@ impl<O: Observer + ?Sized, N: NetworkBackend, M: CollectiveModel> Engine<'_, O, 
                 let run = event.run();
                 self.collectives.end_recorded(&self.flow, effects, now, run);
             }
-            _ => self
-                .collectives
-                .handle(fabric, effects, now, (event, detail)),
+            _ => self.collectives.handle(fabric, effects, now, event, detail),
         }
         self.follow_up(now);
     }

@@ -56,6 +56,13 @@ pub struct RunCell {
     pub cell: CellIndex,
 }
 
+/// A step of a stage of a collective in flight, or how many there have been.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct SharedStep {
+    pub stage: SharedStage,
+    pub number: u32,
+}
+
 impl CellIndex {
     /// The same chunk at another position of the group.
     #[inline]

@@ -101,12 +101,12 @@ impl<O: Observer + ?Sized, N: NetworkBackend, M: CollectiveModel> Engine<'_, O, 
                 FollowUp::Leave(npu, queue) => {
                     self.collectives
                         .chunks_mut()
-                        .leave(fabric, effects, now, (npu, queue));
+                        .leave(fabric, effects, now, npu, queue);
                 }
                 FollowUp::Admit(npu, queue) => {
                     self.collectives
                         .chunks_mut()
-                        .admit(fabric, effects, now, (npu, queue));
+                        .admit(fabric, effects, now, npu, queue);
                 }
                 FollowUp::Deliver(pair) => {
                     self.messages.deliver::<M::Order>(effects, now, pair);

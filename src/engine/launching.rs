@@ -85,7 +85,7 @@ impl<'a, O: Observer + ?Sized, N: NetworkBackend, M: CollectiveModel> Engine<'a,
                 LaunchOrderEntry::Launch(launch) => self.begin(now, feed, launch),
                 LaunchOrderEntry::Release(serial, rank) => {
                     let (flow, effects) = (&mut self.flow, &mut self.effects);
-                    self.launches.release(flow, effects, now, (serial, rank));
+                    self.launches.release(flow, effects, now, serial, rank);
                 }
             }
         }

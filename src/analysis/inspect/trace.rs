@@ -55,11 +55,7 @@ impl<'a> TraceAnalysis<'a> {
             }
             faults.cycle(raw, &next, &times.run);
         }
-        Self {
-            lanes,
-            next,
-            times,
-        }
+        Self { lanes, next, times }
     }
 }
 

@@ -45,9 +45,10 @@ impl<M: CollectiveModel> Collectives<'_, M> {
         };
         let backend = &*self.chunks.backend;
         let identity = self.chunks.groups[slot.group].id;
-        let key = (identity, &request, of.root, backend.variant(&request));
+        let variant = backend.variant(&request);
         let work_out = || backend.chunk_schedule(&request, &group.extent, &group.paths);
-        let number = self.chunks.schedules.find(key, work_out);
+        let schedules = &mut self.chunks.schedules;
+        let number = schedules.find(identity, &request, of.root, variant, work_out);
         let own = self.chunks.schedules.get(number);
         if (own.chunks(), own.length()) != (of.chunks, of.length) {
             return Err(first);
