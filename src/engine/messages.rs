@@ -14,6 +14,7 @@ use super::run_settings::RunSettings;
 use chakram_base::ids::{NodeIndex, Npu, OpIndex};
 use chakram_base::units::{BufferShare, Time};
 use chakram_hardware::network::{MessageTurn, NetworkBackend, NetworkMessage, PortRange};
+use chakram_trace::graph::Graph;
 use std::collections::VecDeque;
 
 mod recorded;
@@ -129,6 +130,13 @@ impl<'a> Messages<'a> {
         self.pairs[first as usize..][..count as usize].fill(MessageState::default());
     }
 
+    /// Returns whether no network carries a message: all last as recorded, or nobody knows its size.
+    #[inline]
+    fn lasts_as_recorded<D: Discipline>(&self, graph: &Graph, message: usize) -> bool {
+        let unknown = || !D::MATCHES_AS_ISSUED && graph.messages()[message].size_unknown;
+        self.comm != CommTiming::Model || unknown()
+    }
+
     /// Starts a send that holds its lane.
     #[inline]
     pub fn send<D: Discipline, N: NetworkBackend>(
@@ -139,12 +147,12 @@ impl<'a> Messages<'a> {
         now: Time,
         send @ InstanceNode { instance, node }: InstanceNode,
     ) {
-        if self.comm != CommTiming::Model {
+        let running = flow.instance(instance);
+        let index = running.graph.message_index(node);
+        if self.lasts_as_recorded::<D>(running.graph, index) {
             self.start_send(flow, effects, now, send);
             return;
         }
-        let running = flow.instance(instance);
-        let index = running.graph.message_index(node);
         let ends = (running.npu, flow.peer(instance, index).1);
         let bytes = running.graph.bytes(node);
         let key = (ends.0.0, 0, flow.serial(instance) as u32, node.0, 0);
@@ -187,7 +195,7 @@ impl<'a> Messages<'a> {
             } else {
                 self.match_or_post(effects, now, pair, receive);
             }
-        } else if self.comm != CommTiming::Model {
+        } else if self.lasts_as_recorded::<D>(flow.instance(instance).graph, index) {
             self.start_receive(flow, effects, now, receive, pair);
         } else if pair == NONE {
             self.send_mirrored::<D, N>(flow, fabric, effects, now, receive);

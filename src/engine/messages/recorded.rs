@@ -35,7 +35,7 @@ impl Messages<'_> {
         let index = graph.message_index(node);
         let pair = flow.pair(instance, index);
         let mut waits = false;
-        if pair != NONE && self.comm == CommTiming::Recorded {
+        if pair != NONE && self.comm != CommTiming::Captured {
             let state = &mut self.pairs[pair as usize];
             state.delivered = true;
             let (waiter, receive) = (state.waiter, state.posted.checked_sub(1));
@@ -66,7 +66,7 @@ impl Messages<'_> {
         pair: u32,
     ) {
         let mut waits = false;
-        if pair != NONE && self.comm == CommTiming::Recorded {
+        if pair != NONE && self.comm != CommTiming::Captured {
             let state = &mut self.pairs[pair as usize];
             let (waiter, send) = (state.waiter, state.posted.checked_sub(1));
             waits = !state.delivered;

@@ -146,6 +146,12 @@ pub(super) fn price_graph(
                     }
                 }
                 match options.comm {
+                    CommTiming::Model if graph.size_unknown(node) => {
+                        basis.size_unknown += 1;
+                        basis.size_unknown_time += u128::from(transfer.0);
+                        basis.size_unknown_free += u64::from(transfer == Span::ZERO);
+                        transfer
+                    }
                     CommTiming::Model => Span::ZERO,
                     CommTiming::Recorded => transfer,
                     CommTiming::Captured => transfer + wait,
