@@ -31,6 +31,8 @@ pub struct PricingCoverage {
     pub mapped_time: u128,
     /// Sum of their energy, in picojoules.
     pub mapped_energy: f64,
+    /// Whether kernels by roofline run at the peak rates because nobody states a part of them.
+    pub at_peaks: bool,
     /// Collectives and messages that last as recorded or captured, counted by their nodes.
     pub as_recorded: u64,
     /// Of those, nodes without a duration in the trace; they take no time.
@@ -62,6 +64,7 @@ impl PricingCoverage {
         self.mapped += other.mapped;
         self.mapped_time += other.mapped_time;
         self.mapped_energy += other.mapped_energy;
+        self.at_peaks |= other.at_peaks;
         self.as_recorded += other.as_recorded;
         self.unrecorded += other.unrecorded;
         self.size_unknown += other.size_unknown;

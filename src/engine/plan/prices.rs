@@ -44,6 +44,7 @@ pub(super) fn price_graph(
         .collect();
     let mut basis = PricingCoverage::default();
     let mut unpriced = UnpricedKernels::default();
+    basis.at_peaks = options.compute.takes_whole_peaks();
     let mut known: BTreeMap<_, KernelTiming> = BTreeMap::new();
     let own = options.extensions.kernels.as_ref();
     let captured = graph.captured().is_some();
