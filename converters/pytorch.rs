@@ -50,6 +50,7 @@ pub use event_links::{LinkMethod, ThreadLinks};
 pub use host::{CommArgs, HostNode, HostTrace, NONE};
 pub use job::{ConvertOptions, RankFiles, RankTrace, convert, convert_bytes};
 pub use kineto::{EventCategory, EventDetails, KinetoEvent, KinetoTrace, KinetoTrack};
+pub(crate) use sniff::foreign;
 pub use sniff::{CaptureFileKind, sniff};
 use std::collections::BTreeMap;
 

@@ -2,7 +2,7 @@
 
 use crate::goal::GoalSchedule;
 use crate::msccl::MscclAlgorithm;
-use crate::pytorch::{CaptureFileKind, sniff};
+use crate::pytorch::{CaptureFileKind, foreign, sniff};
 use crate::simai::SimaiWorkload;
 use crate::text_workload::TextWorkload;
 use crate::xplane;
@@ -165,7 +165,7 @@ fn of_file(path: &Path) -> Result<Result<TraceSource, String>, TraceError> {
     ) {
         return Ok(Ok(TraceSource::Pytorch));
     }
-    Ok(of_bytes(&head))
+    Ok(of_bytes(&head).map_err(|found| foreign(path).map_or(found, str::to_owned)))
 }
 
 /// Returns the source of a file that begins with `head` and is none of PyTorch's, or a description of it.

@@ -1,8 +1,8 @@
 //! Activities of a rank, with the dependencies that let each of them start.
 //!
-//! Every operator becomes one activity, placed where the largest part of its own time lay; the rest of its own time,
-//! and the time between operators, is host time in front of the activity that follows. So no time is lost and nothing
-//! moves. An annotation is a mark without length: its own time is Python's.
+//! Every operator becomes one activity, at the place among its calls where it does its own work ([`own_places`]); the rest of
+//! its own time, and the time between operators, is host time in front of the activity that follows. So no time is lost and
+//! nothing moves. An annotation is a mark without length: its own time is Python's.
 //!
 //! Dependencies, each of which had ended when the activity started:
 //!
@@ -21,6 +21,7 @@ mod device;
 mod handoffs;
 mod host_waits;
 mod in_flight;
+mod own_places;
 mod thread_chains;
 
 use host_waits::WaitSource;
@@ -65,8 +66,8 @@ pub struct Activity {
 pub struct CallPlace {
     /// Lane.
     pub lane: ActivityLane,
-    /// Submission time.
-    pub submitted: i64,
+    /// Item that submitted it.
+    pub item: u32,
 }
 
 /// Counts of dependencies that the capture does not state, by the rule that found them, and of anomalies.
@@ -156,7 +157,7 @@ pub fn find(rank: &RankTimeline, calls: &mut CommCalls) -> Activities {
 impl CallPlace {
     const UNKNOWN: Self = Self {
         lane: ActivityLane::Flight(0),
-        submitted: 0,
+        item: NONE,
     };
 }
 
@@ -173,23 +174,18 @@ impl Activities {
         }
     }
 
-    /// Returns the submission time of an activity: activities are numbered in this order as far as dependencies allow.
-    pub fn submitted(&self, rank: &RankTimeline, activity: &Activity) -> i64 {
-        match activity.kind {
-            ActivityKind::Item(_) | ActivityKind::End(_) => activity.begin,
-            ActivityKind::Device(device) => {
-                self.launched(rank.devices[device as usize].launch, activity.begin)
-            }
-            ActivityKind::Call(call) => self.call_places[call as usize].submitted,
-        }
-    }
-
-    /// Returns the start of the activity that launched work of a device. The order of submission is that of the launches,
-    /// not of the kernels. What was launched before the capture comes in the order of its stream: by its own `begin`.
-    fn launched(&self, launch: u32, begin: i64) -> i64 {
-        let work = self.of_item.get(launch as usize);
-        let asked = work.and_then(|&work| self.list.get(work as usize));
-        asked.map_or(begin, |launch| launch.begin)
+    /// Returns the activity of a thread that submitted this one: of a thread's own itself, of work of a device its launch, of a
+    /// call its operator; 0 for what was launched before the capture.
+    pub fn submitter(&self, rank: &RankTimeline, work: u32) -> u32 {
+        let item = match self.list[work as usize].kind {
+            ActivityKind::Item(_) | ActivityKind::End(_) => return work,
+            ActivityKind::Device(device) => rank.devices[device as usize].launch,
+            ActivityKind::Call(call) => self.call_places[call as usize].item,
+        };
+        let submitter = self.of_item.get(item as usize).copied();
+        submitter
+            .filter(|&submitter| submitter != NONE)
+            .unwrap_or(0)
     }
 
     /// Returns the start of the first activity and the end of the last, ns since the epoch.

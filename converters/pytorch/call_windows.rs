@@ -3,7 +3,8 @@
 //! Profilers of different ranks start and stop at different calls. Two members of a group see the same collectives, in one
 //! order, so one list lies in the other by a *shift*: the one under which signatures agree wherever the lists overlap. Of
 //! several it is the one under which collectives end together on both: the differences of their ends, which are the offset
-//! of the clocks, vary least, and are the smallest of those that vary as little.
+//! of the clocks, vary least, and are the smallest of those that vary as little. Lists of one length by different clocks are
+//! taken to be the same calls where that varies as little as anything else.
 
 use chakram_base::statistics;
 use chakram_trace::matching::CollectiveSignature;
@@ -32,8 +33,14 @@ pub fn shift(one: &[CallOutline], other: &[CallOutline], one_clock: bool) -> Opt
     if let Some(shift) = by_sequence(one, other) {
         return agree(one, other, shift).then_some(shift);
     }
-    if n == m && agree(one, other, 0) && meet(one, other, one_clock) {
-        return Some(0);
+    if n == m && agree(one, other, 0) {
+        let together = match one_clock {
+            true => overlap_in_time(one, other),
+            false => differences(one, other, 0).1 < ALIKE,
+        };
+        if together {
+            return Some(0);
+        }
     }
     // Most of the shorter list has to be in the longer one, or anything would fit somewhere.
     let least = (n.min(m) + 1) / 2;
@@ -49,7 +56,15 @@ pub fn shift(one: &[CallOutline], other: &[CallOutline], one_clock: bool) -> Opt
             i64::from(shift != n - m) + 1
         };
         let lost = n.min(m) - overlap(n, m, shift);
-        (spread / ALIKE, offset.abs() / ALIKE, end, lost, shift.abs())
+        let same_calls = n == m && shift == 0 && !one_clock;
+        (
+            spread / ALIKE,
+            !same_calls,
+            offset.abs() / ALIKE,
+            end,
+            lost,
+            shift.abs(),
+        )
     })
 }
 
@@ -96,17 +111,12 @@ fn differences(one: &[CallOutline], other: &[CallOutline], shift: i64) -> (i64, 
     (middle, median(&mut apart))
 }
 
-/// Returns whether at least half of the pairs overlap in time, with different clocks aligned by the median of their ends.
-fn meet(one: &[CallOutline], other: &[CallOutline], one_clock: bool) -> bool {
-    let spans = pairs(one, other, 0).map(|(one, other)| one.span.zip(other.span));
-    let spans: Vec<_> = spans.flatten().collect();
-    let offset = if one_clock {
-        0
-    } else {
-        differences(one, other, 0).0
-    };
+/// Returns whether at least half of the pairs overlap in time, by one clock.
+fn overlap_in_time(one: &[CallOutline], other: &[CallOutline]) -> bool {
+    let spans = pairs(one, other, 0).filter_map(|(one, other)| one.span.zip(other.span));
+    let spans: Vec<_> = spans.collect();
     let apart = |&&(one, other): &&((i64, i64), (i64, i64))| {
-        one.0 > other.1 + offset + ALIKE || other.0 + offset > one.1 + ALIKE
+        one.0 > other.1 + ALIKE || other.0 > one.1 + ALIKE
     };
     spans.iter().filter(apart).count() * 2 <= spans.len()
 }

@@ -90,6 +90,13 @@ impl CommCall {
         !matches!(self.act, CommOp::Collective(_))
     }
 
+    /// Returns whether it moves data, and the capture does not say how many bytes.
+    pub fn size_unknown(&self) -> bool {
+        let barrier = CommOp::Collective(CollectiveKind::Barrier);
+        let asked = &self.asked;
+        !asked.size_stated && (asked.bytes_in, asked.bytes_out) == (0, 0) && self.act != barrier
+    }
+
     /// Returns whether it ran on a device.
     pub fn on_device(&self) -> bool {
         self.device != NONE

@@ -5,22 +5,35 @@
 //! two ranks share is the *estimate*. Causality bounds it: no member can end before the last has started, and no
 //! message arrives before it was sent.
 //!
+//! Clocks of different hosts also run at different rates: where the differences still grow with time by more than their
+//! scatter explains, the rank's times are corrected by a line,
+//!
+//! ```text
+//! corrected = t + offset + drift × (t − from)
+//! ```
+//!
 //! Ranks on one host have one clock. Their estimate is noise and is not applied: such a clock moves only where zero lies
 //! outside the bounds, and then no farther than to them. The same holds where messages alone were observed, which give
-//! bounds and no estimate. Of ranks whose hosts are not named, estimates that are as small as noise are not applied.
+//! bounds and no estimate. Of ranks whose hosts are not named, estimates within the scatter are not applied.
 
 use super::call_matching::CallMatches;
-use super::calls::{CommCall, CommCalls};
+use super::calls::CommCalls;
 use super::rank_timeline::RankTimeline;
 use chakram_base::statistics;
 use std::collections::BTreeMap;
 
-/// Clock offset of a rank against the reference, which is the first rank.
+/// Correction of a rank's clock against the reference, which is the first rank.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, serde::Serialize)]
 pub struct ClockOffset {
     /// Offset that is added to the rank's times, ns.
     #[serde(rename = "applied_ns")]
     pub applied: i64,
+    /// Time that is added for each time that passed since `drift_from`, in parts of 10^12.
+    #[serde(rename = "drift_ppt")]
+    pub drift: i64,
+    /// Moment of the rank's clock at which only the offset is added, ns.
+    #[serde(rename = "drift_from_ns")]
+    pub drift_from: i64,
     /// Median difference of ends, ns; zero without any.
     #[serde(rename = "estimate_ns")]
     pub estimate: i64,
@@ -36,23 +49,67 @@ pub struct ClockOffset {
     pub same_host: bool,
 }
 
-/// Threshold for ranks on one host, ns: smaller estimates are the noise of threads that are scheduled late.
-const NOISE: i64 = 500_000;
+impl ClockOffset {
+    /// Returns a time of the rank's clock by the reference, ns.
+    pub fn correct(&self, time: i64) -> i64 {
+        let drift = drifted(self.drift, time.saturating_sub(self.drift_from));
+        time.saturating_add(self.applied).saturating_add(drift)
+    }
 
-/// Observations of two ranks of one another: differences of ends, and bounds on the offset of the second.
-#[derive(Clone, Debug)]
-struct ClockObservations {
-    differences: Vec<i64>,
-    bounds: (i64, i64),
-    observed: u32,
+    /// Returns the moment of the rank's clock that [`Self::correct`] makes `time`, ns.
+    pub fn own_time(&self, time: i64) -> i64 {
+        let start = time.saturating_sub(self.applied);
+        // Drift is below one in a thousand: every pass leaves less than a thousandth of the error.
+        (0..4).fold(start, |own, _| {
+            own.saturating_sub(self.correct(own).saturating_sub(time))
+        })
+    }
 }
 
-impl Default for ClockObservations {
-    fn default() -> Self {
+/// Returns what a clock with this drift gains in `passed` ns.
+fn drifted(drift: i64, passed: i64) -> i64 {
+    let gained = i128::from(drift) * i128::from(passed) / i128::from(WHOLE);
+    i64::try_from(gained).unwrap_or(i64::MAX)
+}
+
+/// Drift is in parts of this.
+const WHOLE: i64 = 1_000_000_000_000;
+/// Quartz is off by 200 parts in a million at most, and NTP corrects by up to 500; more is no drift of clocks.
+const LARGEST_DRIFT: i64 = WHOLE / 1000;
+/// Collectives from which on a drift is told from noise.
+const FEWEST_FOR_DRIFT: usize = 8;
+/// Growth over the window that is never taken for a drift, ns.
+const LEAST_GROWTH: i64 = 1_000;
+
+/// What two ranks saw of one call.
+#[derive(Clone, Copy, Debug)]
+struct ClockObservation {
+    /// Start and end on each, by its own clock, ns.
+    spans: [(i64, i64); 2],
+    kind: ObservationKind,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum ObservationKind {
+    Collective,
+    /// Sent by the first.
+    Sent,
+    /// Sent by the second.
+    Received,
+}
+
+impl ClockObservation {
+    /// Returns it with the ranks in the other order.
+    fn turned(self) -> Self {
+        let kind = match self.kind {
+            ObservationKind::Collective => ObservationKind::Collective,
+            ObservationKind::Sent => ObservationKind::Received,
+            ObservationKind::Received => ObservationKind::Sent,
+        };
+        let [one, other] = self.spans;
         Self {
-            differences: Vec::new(),
-            bounds: (i64::MIN / 4, i64::MAX / 4),
-            observed: 0,
+            spans: [other, one],
+            kind,
         }
     }
 }
@@ -66,12 +123,17 @@ pub fn offsets(
     let between = observe(calls, matches);
     let mut offsets = vec![ClockOffset::default(); ranks.len()];
     let mut known = vec![false; ranks.len()];
-    // From one known rank to the next, by the pair with the most observations in common.
+    let hosts = |a: u32, b: u32| HostRelation::of(&ranks[a as usize], &ranks[b as usize]);
+    // From one known rank to the next: first to those on its host, whose clock is known then, or else by the pair with the
+    // most observations in common.
     loop {
         let next = between
             .iter()
             .filter(|((a, b), _)| known[*a as usize] != known[*b as usize])
-            .max_by_key(|((a, b), seen)| (seen.observed, std::cmp::Reverse((*a, *b))));
+            .max_by_key(|((a, b), seen)| {
+                let one_clock = hosts(*a, *b) == HostRelation::Same;
+                (one_clock, seen.len(), std::cmp::Reverse((*a, *b)))
+            });
         let Some((&(a, b), seen)) = next else {
             match known.iter().position(|known| !known) {
                 // A rank without collectives in common with a known one starts a set of its own, by its own clock.
@@ -80,16 +142,12 @@ pub fn offsets(
             }
             continue;
         };
-        let (from, to, sign) = if known[a as usize] {
-            (a, b, 1)
-        } else {
-            (b, a, -1)
-        };
-        let base = offsets[from as usize].applied;
-        let hosts = HostRelation::of(&ranks[from as usize], &ranks[to as usize]);
-        let mut own = estimate(seen, sign, hosts);
-        own.applied = own.applied.saturating_add(base);
-        offsets[to as usize] = own;
+        let (from, to) = if known[a as usize] { (a, b) } else { (b, a) };
+        let turned = from != a;
+        let seen = seen
+            .iter()
+            .map(|&seen| if turned { seen.turned() } else { seen });
+        offsets[to as usize] = estimate(seen.collect(), &offsets[from as usize], hosts(a, b));
         known[to as usize] = true;
     }
 }
@@ -113,26 +171,41 @@ impl HostRelation {
     }
 }
 
-fn estimate(seen: &ClockObservations, sign: i64, hosts: HostRelation) -> ClockOffset {
-    let mut differences: Vec<i64> = seen.differences.iter().map(|d| d * sign).collect();
-    let estimate = median(&mut differences);
-    let mut distances: Vec<i64> = differences
-        .iter()
-        .map(|d| d.saturating_sub(estimate).saturating_abs())
-        .collect();
-    let spread = median(&mut distances);
-    let bounds = match sign {
-        1 => seen.bounds,
-        _ => (-seen.bounds.1, -seen.bounds.0),
+/// Estimates the offset of the second of two ranks, the first of which is corrected by `base`.
+fn estimate(
+    mut seen: Vec<ClockObservation>,
+    base: &ClockOffset,
+    hosts: HostRelation,
+) -> ClockOffset {
+    let own_base = base.applied;
+    for seen in &mut seen {
+        let (start, end) = seen.spans[0];
+        // Offsets are told against the first rank, by its clock without its offset.
+        let time = |time: i64| base.correct(time).saturating_sub(own_base);
+        seen.spans[0] = (time(start), time(end));
+    }
+    let (drift, drift_from) = match hosts {
+        // One clock: it has the drift of the first, which does not start anew.
+        HostRelation::Same => (base.drift, base.drift_from),
+        HostRelation::Different | HostRelation::Unknown => drift(&seen),
     };
-    // Drifting clocks can contradict causality; the estimate, or the middle, is used as it is then.
+    for seen in &mut seen {
+        let (start, end) = seen.spans[1];
+        let time = |time: i64| time.saturating_add(drifted(drift, time.saturating_sub(drift_from)));
+        seen.spans[1] = (time(start), time(end));
+    }
+    let mut differences = differences_of_ends(&seen);
+    let estimate = median(&mut differences);
+    let spread = spread(&differences, estimate);
+    let bounds = bounds(&seen);
+    // Clocks that are off otherwise can contradict causality; the estimate, or the middle, is used as it is then.
     let possible = bounds.0 <= bounds.1;
     let demanded = |offset: i64| match possible {
         true => offset.clamp(bounds.0, bounds.1),
         false if differences.is_empty() => bounds.1 + (bounds.0 - bounds.1) / 2,
         false => estimate,
     };
-    let noise = estimate.saturating_abs() <= NOISE.max(spread.saturating_mul(3));
+    let noise = drift == 0 && estimate.saturating_abs() <= spread.saturating_mul(3);
     let applied = match hosts {
         _ if differences.is_empty() => demanded(0),
         HostRelation::Same => demanded(0),
@@ -140,18 +213,117 @@ fn estimate(seen: &ClockObservations, sign: i64, hosts: HostRelation) -> ClockOf
         HostRelation::Unknown | HostRelation::Different => demanded(estimate),
     };
     ClockOffset {
-        applied,
+        applied: applied.saturating_add(own_base),
+        drift,
+        drift_from,
         estimate,
         spread,
         bounds,
-        observed: seen.observed,
+        observed: u32::try_from(seen.len()).unwrap_or(u32::MAX),
         same_host: hosts == HostRelation::Same,
     }
 }
 
-fn observe(calls: &[CommCalls], matches: &CallMatches) -> BTreeMap<(u32, u32), ClockObservations> {
-    let mut between: BTreeMap<(u32, u32), ClockObservations> = BTreeMap::new();
-    let call = |at: (u32, u32)| -> &CommCall { &calls[at.0 as usize].list[at.1 as usize] };
+/// Returns the bounds of the second rank's offset: neither member of a collective can have ended before the other started,
+/// and nothing is received before it was sent.
+fn bounds(seen: &[ClockObservation]) -> (i64, i64) {
+    let mut bounds = (i64::MIN / 4, i64::MAX / 4);
+    for ClockObservation {
+        spans: [one, other],
+        kind,
+    } in seen
+    {
+        if *kind != ObservationKind::Received {
+            bounds.0 = bounds.0.max(one.0.saturating_sub(other.1));
+        }
+        if *kind != ObservationKind::Sent {
+            bounds.1 = bounds.1.min(one.1.saturating_sub(other.0));
+        }
+    }
+    bounds
+}
+
+/// Returns by how much each collective ended later on the first rank's clock than on the second's.
+fn differences_of_ends(seen: &[ClockObservation]) -> Vec<i64> {
+    let collectives = seen
+        .iter()
+        .filter(|seen| seen.kind == ObservationKind::Collective);
+    collectives
+        .map(|seen| seen.spans[0].1.saturating_sub(seen.spans[1].1))
+        .collect()
+}
+
+/// Returns the drift of the second rank's clock against the first's, and the moment from which it is counted: the median of
+/// the slopes between collectives that are half of the window apart, which stragglers do not move; none if the differences
+/// scatter so much that chance explains the growth.
+fn drift(seen: &[ClockObservation]) -> (i64, i64) {
+    let collectives = seen
+        .iter()
+        .filter(|seen| seen.kind == ObservationKind::Collective);
+    let ends = collectives.map(|seen| {
+        (
+            seen.spans[1].1,
+            seen.spans[0].1.saturating_sub(seen.spans[1].1),
+        )
+    });
+    let mut ends: Vec<(i64, i64)> = ends.collect();
+    ends.sort_unstable();
+    let (Some(&(from, _)), Some(&(to, _))) = (ends.first(), ends.last()) else {
+        return (0, 0);
+    };
+    if ends.len() < FEWEST_FOR_DRIFT {
+        return (0, 0);
+    }
+    let half = ends.len() / 2;
+    let slopes = ends
+        .iter()
+        .zip(&ends[half..])
+        .filter(|(early, late)| late.0 > early.0);
+    let slope = |((from, early), (to, late)): (&(i64, i64), &(i64, i64))| {
+        let grown = i128::from(late.saturating_sub(*early)) * i128::from(WHOLE);
+        i64::try_from(grown / i128::from(to - from)).unwrap_or(i64::MAX)
+    };
+    let mut slopes: Vec<i64> = slopes.map(slope).collect();
+    let drift = median(&mut slopes);
+    if drift.saturating_abs() > LARGEST_DRIFT {
+        return (0, 0);
+    }
+    let mut left: Vec<i64> = ends
+        .iter()
+        .map(|&(end, apart)| apart.saturating_sub(drifted(drift, end - from)))
+        .collect();
+    let middle = median(&mut left);
+    let spread = spread(&left, middle) as f64;
+    let growth = drifted(drift, to.saturating_sub(from)).saturating_abs();
+    // The slope over n differences of standard deviation s = 1.48 × spread has one of s √12 / √n of the window, of medians
+    // 1.25 times that: 6.4 × spread / √n. Four of these are no chance.
+    let chance = 4.0 * 6.4 * spread / (ends.len() as f64).sqrt();
+    if growth >= LEAST_GROWTH && growth as f64 > chance {
+        (drift, from)
+    } else {
+        (0, 0)
+    }
+}
+
+/// Returns what every two ranks with calls in common saw of one another, the lower rank first.
+fn observe(
+    calls: &[CommCalls],
+    matches: &CallMatches,
+) -> BTreeMap<(u32, u32), Vec<ClockObservation>> {
+    let mut between: BTreeMap<(u32, u32), Vec<ClockObservation>> = BTreeMap::new();
+    let span = |at: (u32, u32)| {
+        let call = &calls[at.0 as usize].list[at.1 as usize];
+        (call.start, call.end)
+    };
+    let mut note = |one: (u32, u32), other: (u32, u32), kind: ObservationKind| {
+        let seen = ClockObservation {
+            spans: [span(one), span(other)],
+            kind,
+        };
+        let seen = if one.0 < other.0 { seen } else { seen.turned() };
+        let pair = (one.0.min(other.0), one.0.max(other.0));
+        between.entry(pair).or_default().push(seen);
+    };
     for matched in &matches.collectives {
         if matched.kind.has_root() {
             continue;
@@ -161,32 +333,20 @@ fn observe(calls: &[CommCalls], matches: &CallMatches) -> BTreeMap<(u32, u32), C
         let first = matched.members[0];
         let neighbours = matched.members.windows(2).map(|pair| (pair[0], pair[1]));
         let firsts = matched.members.iter().skip(2).map(|&other| (first, other));
-        for (a, b) in neighbours.chain(firsts) {
-            // Pairs are kept once, with the lower rank first, which fixes the sign.
-            let (a, b) = if a.0 < b.0 { (a, b) } else { (b, a) };
-            let seen = between.entry((a.0, b.0)).or_default();
-            let (one, other) = (call(a), call(b));
-            seen.differences.push(one.end - other.end);
-            // Neither member can have ended before the other started.
-            seen.bounds.0 = seen.bounds.0.max(one.start - other.end);
-            seen.bounds.1 = seen.bounds.1.min(one.end - other.start);
-            seen.observed += 1;
+        for (one, other) in neighbours.chain(firsts) {
+            note(one, other, ObservationKind::Collective);
         }
     }
     for message in &matches.messages {
-        let (send, receive) = (call(message.send), call(message.receive));
-        let (from, to) = (message.send.0, message.receive.0);
-        let seen = between.entry((from.min(to), from.max(to))).or_default();
-        seen.observed += 1;
-        // The receive ended after the send started, once the receiver's clock is corrected.
-        let least = send.start - receive.end;
-        if from < to {
-            seen.bounds.0 = seen.bounds.0.max(least)
-        } else {
-            seen.bounds.1 = seen.bounds.1.min(-least)
-        }
+        note(message.send, message.receive, ObservationKind::Sent);
     }
     between
+}
+
+/// Returns the median distance from `middle`.
+fn spread(values: &[i64], middle: i64) -> i64 {
+    let distance = |value: &i64| value.saturating_sub(middle).saturating_abs();
+    median(&mut values.iter().map(distance).collect::<Vec<i64>>())
 }
 
 fn median(values: &mut [i64]) -> i64 {
@@ -198,60 +358,121 @@ fn median(values: &mut [i64]) -> i64 {
 mod tests {
     use super::*;
 
-    fn seen(differences: &[i64], bounds: (i64, i64)) -> ClockObservations {
-        ClockObservations {
-            differences: differences.to_vec(),
-            bounds,
-            observed: differences.len() as u32,
-        }
+    const MS: i64 = 1_000_000;
+
+    /// Collectives a second apart that ended so much later on the first rank, and started `before` on both.
+    fn collectives(differences: &[i64], before: i64) -> Vec<ClockObservation> {
+        let seen = (1..).zip(differences).map(|(second, difference)| {
+            let end = second * 1000 * MS;
+            ClockObservation {
+                spans: [
+                    (end + difference - before, end + difference),
+                    (end - before, end),
+                ],
+                kind: ObservationKind::Collective,
+            }
+        });
+        seen.collect()
+    }
+
+    fn turned(seen: &[ClockObservation]) -> Vec<ClockObservation> {
+        seen.iter().map(|seen| seen.turned()).collect()
+    }
+
+    fn of(seen: &[ClockObservation], hosts: HostRelation) -> ClockOffset {
+        estimate(seen.to_vec(), &ClockOffset::default(), hosts)
     }
 
     #[test]
-    fn the_estimate_is_the_median_within_what_causality_allows() {
+    fn the_estimate_is_the_median() {
         // Ends differ by 3 ms give or take; one straggler of 9 ms does not move the median.
-        let ms = 1_000_000;
-        let seen = seen(
-            &[3 * ms, 3 * ms + 40, 9 * ms, 3 * ms - 20, 3 * ms + 5],
-            (ms, 4 * ms),
+        let seen = collectives(
+            &[3 * MS, 3 * MS + 40, 9 * MS, 3 * MS - 20, 3 * MS + 5],
+            8 * MS,
         );
-        let offset = estimate(&seen, 1, HostRelation::Different);
-        assert_eq!((offset.applied, offset.estimate), (3 * ms + 5, 3 * ms + 5));
+        let offset = of(&seen, HostRelation::Different);
+        assert_eq!((offset.applied, offset.estimate), (3 * MS + 5, 3 * MS + 5));
         // Distances 5, 35, 6 ms − 5, 25, 0: the median is 25.
         assert_eq!(offset.spread, 25);
-        // Seen from the other side everything is turned round.
+        // Seen from the other side everything is turned round, and a rank beyond adds its offset.
         assert_eq!(
-            estimate(&seen, -1, HostRelation::Different).applied,
-            -3 * ms - 5
+            of(&turned(&seen), HostRelation::Different).applied,
+            -3 * MS - 5
+        );
+        let base = ClockOffset {
+            applied: 7 * MS,
+            ..ClockOffset::default()
+        };
+        assert_eq!(
+            estimate(seen, &base, HostRelation::Different).applied,
+            10 * MS + 5
         );
     }
 
     #[test]
     fn one_host_has_one_clock_unless_causality_says_no() {
-        let noise = seen(&[200_000, -300_000, 250_000], (-1_000_000, 1_000_000));
-        assert_eq!(estimate(&noise, 1, HostRelation::Same).applied, 0);
-        assert_eq!(estimate(&noise, 1, HostRelation::Unknown).applied, 0);
-        let different = estimate(&noise, 1, HostRelation::Different);
-        assert_eq!(different.applied, 200_000);
-        // Zero is impossible: the clock moves to the nearer bound.
-        let apart = seen(&[200_000, -300_000, 250_000], (150_000, 1_000_000));
-        assert_eq!(estimate(&apart, 1, HostRelation::Same).applied, 150_000);
+        let noise = [200_000, -300_000, 250_000];
+        let seen = collectives(&noise, MS);
+        assert_eq!(of(&seen, HostRelation::Same).applied, 0);
+        assert_eq!(of(&seen, HostRelation::Different).applied, 200_000);
+        // 50 us of scatter: 200 us are more than three times that, 100 us are not.
+        assert_eq!(of(&seen, HostRelation::Unknown).applied, 200_000);
+        let seen = collectives(&[100_000, -300_000, 150_000], MS);
+        assert_eq!(of(&seen, HostRelation::Unknown).applied, 0);
+        // 300 us apart where both lasted 20: zero is impossible, and the clock moves to the nearer bound.
+        let seen = collectives(&[300_000, 300_010], 20_000);
+        assert_eq!(of(&seen, HostRelation::Same).applied, 280_010);
         // However large the estimate, zero is possible.
-        let late = seen(&[9_000_000, 9_100_000], (-1, 20_000_000));
-        assert_eq!(estimate(&late, 1, HostRelation::Same).applied, 0);
+        let late = collectives(&[9 * MS, 9 * MS + 100_000], 20 * MS);
+        assert_eq!(of(&late, HostRelation::Same).applied, 0);
     }
 
     #[test]
     fn messages_alone_move_no_clock_but_where_they_must() {
+        // Sent at 0 and received until 1 ms later by the receiver's clock: it may be 1 ms late at most.
+        let message = |sent: i64, received: i64| ClockObservation {
+            spans: [(sent, sent + 10), (received - 10, received)],
+            kind: ObservationKind::Sent,
+        };
         for hosts in [
             HostRelation::Same,
             HostRelation::Different,
             HostRelation::Unknown,
         ] {
-            let loose = seen(&[], (-3_000_000, 50_000_000));
-            assert_eq!(estimate(&loose, 1, hosts).applied, 0);
-            let tight = seen(&[], (2_000_000, 50_000_000));
-            assert_eq!(estimate(&tight, 1, hosts).applied, 2_000_000);
-            assert_eq!(estimate(&tight, -1, hosts).applied, -2_000_000);
+            assert_eq!(of(&[message(0, MS)], hosts).applied, 0);
+            assert_eq!(of(&[message(2 * MS, 0)], hosts).applied, 2 * MS);
+            assert_eq!(of(&turned(&[message(2 * MS, 0)]), hosts).applied, -2 * MS);
         }
+    }
+
+    /// The second clock is 20 parts in a million fast, and 3 ms ahead at first: 60 collectives a second apart.
+    #[test]
+    fn a_line_through_the_differences_follows_a_drift() {
+        let noise = |k: i64| k * 7919 % 21 * 100 - 1000;
+        let drifting: Vec<i64> = (0..60).map(|k| -3 * MS - k * 20_000 + noise(k)).collect();
+        let seen = collectives(&drifting, 300_000);
+        for hosts in [HostRelation::Different, HostRelation::Unknown] {
+            let offset = of(&seen, hosts);
+            // Noise of 1 us over half a minute: 0.03 parts in a million.
+            assert!((offset.drift + 20_000_000).abs() < 100_000, "{offset:?}");
+            for seen in &seen {
+                let apart = seen.spans[0].1 - offset.correct(seen.spans[1].1);
+                assert!(apart.abs() < 3_000, "{apart}");
+                let end = offset.correct(seen.spans[1].1);
+                assert!((offset.own_time(end) - seen.spans[1].1).abs() <= 1);
+            }
+            assert!(offset.spread <= 1_000);
+        }
+        // One host has one clock, and scatter of 2 ms hides 1.2.
+        assert_eq!(of(&seen, HostRelation::Same).drift, 0);
+        let scattered: Vec<i64> = drifting
+            .iter()
+            .zip(0..)
+            .map(|(d, k): (_, i64)| d + k * 7919 % 41 * 100_000)
+            .collect();
+        assert_eq!(
+            of(&collectives(&scattered, 9 * MS), HostRelation::Different).drift,
+            0
+        );
     }
 }

@@ -44,8 +44,10 @@ pub struct EmitContext<'a> {
 /// Result of matching a call across ranks.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct CallMatchInfo {
-    /// `comm_size`.
+    /// `comm_size`; of a message its bytes.
     pub bytes: u64,
+    /// Whether nobody states the bytes.
+    pub size_unknown: bool,
     /// Rank of the root.
     pub root: Option<u32>,
     /// Whether members exchange parts of different sizes.

@@ -55,6 +55,8 @@ pub struct KinetoTrace {
     pub bytes: u64,
     /// Devices of the host.
     pub device_names: Vec<String>,
+    /// Versions of software that the file states: `cuda_runtime 12060`.
+    pub versions: Vec<(String, String)>,
     /// Start and end of what the profiler recorded, as it says itself, ns since 1970.
     pub span: Option<(i64, i64)>,
     /// Number of events that were dropped because they lie outside that span, or before 1970.

@@ -6,6 +6,7 @@
 use super::host::HostTrace;
 use super::kineto::{EventCategory, EventDetails, KinetoEvent, KinetoTrace};
 use super::timeline_events::TimelineEvent;
+use chakram_trace::format::scan::CaptureContext;
 
 mod joining;
 mod launches;
@@ -127,6 +128,24 @@ pub struct RankTimeline {
 }
 
 impl RankTimeline {
+    /// Returns what it was captured on, as far as its files say.
+    pub fn captured_on(&self) -> CaptureContext {
+        let mut devices = self.kineto.device_names.iter();
+        let device = devices
+            .next()
+            .filter(|first| devices.all(|other| other == *first));
+        let versions = self.kineto.versions.iter();
+        let versions: Vec<String> = versions
+            .map(|(of, version)| format!("{of} {version}"))
+            .collect();
+        CaptureContext {
+            // Files of captures of the host alone list the devices of the machine, too.
+            device: device.filter(|_| !self.devices.is_empty()).cloned(),
+            host: self.kineto.host_name.clone(),
+            software: (!versions.is_empty()).then(|| versions.join(", ")),
+        }
+    }
+
     /// Hands back memory that only reading and joining the files needed.
     pub fn shrink(&mut self) {
         self.host.texts.freeze();

@@ -72,8 +72,8 @@ fn utf8(text: Vec<u8>) -> Vec<u8> {
 }
 
 /// Returns what a file is that is no capture, in words, if its first bytes tell.
-pub(super) fn foreign(path: &Path) -> Option<&'static str> {
-    const FORMATS: [(&[u8], &str); 7] = [
+pub(crate) fn foreign(path: &Path) -> Option<&'static str> {
+    const FORMATS: [(&[u8], &str); 8] = [
         (b"PK\x03\x04", "a zip archive; unpack it first"),
         (b"BZh", "compressed by bzip2; unpack it first"),
         (b"\xfd7zXZ\0", "compressed by xz; unpack it first"),
@@ -82,9 +82,15 @@ pub(super) fn foreign(path: &Path) -> Option<&'static str> {
             b"SQLite format 3\0",
             "a database of SQLite, such as Nsight Systems exports",
         ),
+        (
+            b"version https://git-lfs.github.com/",
+            "a pointer of Git LFS in place of the file; `git lfs pull` fetches that",
+        ),
         (b"\xff\xfe\0\0", "text in UTF-32; save it as UTF-8"),
         (b"\0\0\xfe\xff", "text in UTF-32; save it as UTF-8"),
     ];
+    /// Bytes in which a file of JSON names its kind.
+    const HEADING: usize = 256;
     let text = beginning_as_it_is(DecompressedStream::open(path).ok()?, path).ok()?;
     let known = FORMATS.iter().find(|(magic, _)| text.starts_with(magic));
     let tar = || (text.get(257..262) == Some(b"ustar")).then_some("a tar archive; unpack it first");
@@ -92,11 +98,30 @@ pub(super) fn foreign(path: &Path) -> Option<&'static str> {
         let event = text.starts_with(b"{\"ph\"") || text.starts_with(b"{\"name\"");
         event.then_some("events one a line; put them into a JSON list")
     };
+    let rocprof = || {
+        let key = &b"\"rocprofiler-sdk-tool\""[..];
+        let has = text
+            .windows(key.len())
+            .take(HEADING)
+            .any(|part| part == key);
+        has.then_some("JSON of rocprofv3; PyTorch's profiler records the same kernels, with what launched them")
+    };
+    let html = || {
+        let head = text.trim_ascii_start();
+        let begins = |word: &[u8]| {
+            let head = head.get(..word.len());
+            head.is_some_and(|head| head.eq_ignore_ascii_case(word))
+        };
+        (begins(b"<!doctype html") || begins(b"<html"))
+            .then_some("a page of HTML; a link to the file itself may be on it")
+    };
     let empty = || text.is_empty().then_some("empty");
     known
         .map(|(_, what)| *what)
         .or_else(tar)
         .or_else(lines)
+        .or_else(html)
+        .or_else(rocprof)
         .or_else(empty)
 }
 

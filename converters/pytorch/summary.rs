@@ -349,8 +349,6 @@ fn device_ns(rank: &RankTimeline) -> u64 {
 
 /// Returns the number of calls that move data, but whose bytes the capture does not have.
 fn unsized_calls(calls: &CommCalls) -> u64 {
-    let barrier = CommOp::Collective(chakram_trace::format::CollectiveKind::Barrier);
     let list = calls.list.iter();
-    list.filter(|call| (call.asked.bytes_in, call.asked.bytes_out) == (0, 0) && call.act != barrier)
-        .count() as u64
+    list.filter(|call| call.size_unknown()).count() as u64
 }

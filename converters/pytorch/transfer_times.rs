@@ -96,11 +96,8 @@ pub fn divide(
         .collect();
     let span = |at: CommRef| {
         let call = &calls[at.0 as usize].list[at.1 as usize];
-        let offset = job.offsets[models[at.0 as usize].capture].applied;
-        (
-            call.start.saturating_add(offset),
-            call.end.saturating_add(offset),
-        )
+        let offset = &job.offsets[models[at.0 as usize].capture];
+        (offset.correct(call.start), offset.correct(call.end))
     };
     for matched in &matches.collectives {
         let starts = matched.members.iter().map(|&at| span(at).0);

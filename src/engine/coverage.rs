@@ -11,6 +11,8 @@ pub struct PricingCoverage {
     pub estimated: u64,
     /// Kernels that kept their recorded duration, because the roofline lacks FLOPs, bytes or a peak.
     pub fell_back: u64,
+    /// Sum of their durations, in picoseconds.
+    pub fell_back_time: u128,
     /// Kernels without any known size or duration; they take no time.
     pub unknown: u64,
     /// Kernels priced by curves.
@@ -29,10 +31,18 @@ pub struct PricingCoverage {
     pub mapped_time: u128,
     /// Sum of their energy, in picojoules.
     pub mapped_energy: f64,
+    /// Whether kernels by roofline run at the peak rates because nobody states a part of them.
+    pub at_peaks: bool,
     /// Collectives and messages that last as recorded or captured, counted by their nodes.
     pub as_recorded: u64,
     /// Of those, nodes without a duration in the trace; they take no time.
     pub unrecorded: u64,
+    /// Nodes of collectives and messages that last as recorded because nobody knows their size.
+    pub size_unknown: u64,
+    /// Sum of their recorded transfers, in picoseconds.
+    pub size_unknown_time: u128,
+    /// Of those, nodes without a duration in the trace; they take no time.
+    pub size_unknown_free: u64,
     /// Lanes of the traces beyond those of the machine, which share one.
     pub sharing: u64,
 }
@@ -42,6 +52,7 @@ impl PricingCoverage {
         self.priced += other.priced;
         self.estimated += other.estimated;
         self.fell_back += other.fell_back;
+        self.fell_back_time += other.fell_back_time;
         self.unknown += other.unknown;
         self.by_curves += other.by_curves;
         self.curve_time += other.curve_time;
@@ -53,8 +64,12 @@ impl PricingCoverage {
         self.mapped += other.mapped;
         self.mapped_time += other.mapped_time;
         self.mapped_energy += other.mapped_energy;
+        self.at_peaks |= other.at_peaks;
         self.as_recorded += other.as_recorded;
         self.unrecorded += other.unrecorded;
+        self.size_unknown += other.size_unknown;
+        self.size_unknown_time += other.size_unknown_time;
+        self.size_unknown_free += other.size_unknown_free;
         self.sharing += other.sharing;
     }
 
@@ -75,6 +90,7 @@ impl PricingCoverage {
                 (&mut self.priced, Some((&mut self.recorded_time, span)))
             }
             KernelTiming::Fallback(span) => {
+                self.fell_back_time += u128::from(span.0);
                 (&mut self.fell_back, Some((&mut self.recorded_time, span)))
             }
             KernelTiming::Estimated(span) => {

@@ -8,6 +8,7 @@ use super::ids::ReplayGroupId;
 use super::plan::{CallPlan, GroupPlan, NONE, ReplayPlan, group_text};
 use super::split_sizes;
 use chakram_base::ids::{NodeIndex, Rank};
+use chakram_base::units::Span;
 use chakram_trace::format::escape;
 use chakram_trace::graph::{CollectiveNode, Graph};
 use chakram_trace::matching::{
@@ -79,10 +80,8 @@ fn group_calls(
     let Some(first) = members.next() else {
         return Ok(Vec::new());
     };
-    let calls = first
-        .iter()
-        .map(|call| call_plan(workload, group, call))
-        .collect::<Result<_, _>>()?;
+    let calls = first.iter().map(|call| call_plan(workload, group, call));
+    let mut calls: Vec<CallPlan> = calls.collect::<Result<_, _>>()?;
     // A member with a trace that never names the group.
     let mut silent = None;
     if count < group.present as usize {
@@ -104,6 +103,9 @@ fn group_calls(
         }
     };
     let Some(found) = disagreement(&first, members.chain(silent), signature) else {
+        for (place, call) in calls.iter_mut().enumerate() {
+            call.recorded = recorded_transfer(workload, all, place);
+        }
         return Ok(calls);
     };
     Err(ReplayRefusal::new(
@@ -117,6 +119,24 @@ fn group_calls(
         "members of a group must make the same collectives in the same order; look for a \
          trace of another job or step, or one that was cut",
     ))
+}
+
+/// Returns the longest recorded transfer of the members of a call whose size the first does not know; `None` if it does.
+fn recorded_transfer(
+    workload: &Workload,
+    members: &[MemberCalls<'_>],
+    place: usize,
+) -> Option<Span> {
+    let first = members.first()?.at(place)?;
+    if !call_of(workload, first).2.size_unknown {
+        return None;
+    }
+    let calls = members.iter().filter_map(|member| member.at(place));
+    let transfers = calls.map(|at| {
+        let (_, graph, call) = call_of(workload, at);
+        graph.recorded(call.node)
+    });
+    transfers.max()
 }
 
 fn call_of(workload: &Workload, at: CommRef) -> (Rank, &Graph, &CollectiveNode) {
@@ -202,6 +222,7 @@ fn call_plan(
         kind: call.kind,
         buffer,
         root: group.extent.position_of[place.unwrap_or(0)],
+        recorded: None,
     })
 }
 

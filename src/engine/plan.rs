@@ -38,6 +38,8 @@ pub(super) struct CallPlan {
     pub buffer: u64,
     /// The root's position in the extent.
     pub root: Position,
+    /// Where nobody knows its size: the longest recorded transfer of a member, which it takes.
+    pub recorded: Option<Span>,
 }
 
 /// A group on the machine.

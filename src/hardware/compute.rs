@@ -209,6 +209,16 @@ impl ComputeModel {
         }
     }
 
+    /// Returns whether kernels by roofline run at the peak rates because nobody states a part of them.
+    pub fn takes_whole_peaks(self) -> bool {
+        match self {
+            Self::Roofline(efficiency)
+            | Self::Recorded(efficiency)
+            | Self::Scaled(_, efficiency) => !efficiency.stated,
+            _ => false,
+        }
+    }
+
     /// Returns true if a kernel whose duration was recorded takes that.
     pub fn keeps_recorded(self) -> bool {
         matches!(self, Self::Recorded(_) | Self::RecordedOnly)

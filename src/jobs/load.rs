@@ -31,7 +31,8 @@ pub struct JobOptions {
     pub absent: MissingRankPolicy,
     /// Ranks of the job, if more than the traces show.
     pub ranks: Option<u32>,
-    /// Ranks that a job with [`MissingRankPolicy::Mirror`] has at least where `ranks` does not say it: the NPUs of the machine.
+    /// Ranks that a job with [`MissingRankPolicy::Mirror`] has at least where neither `ranks` nor its traces say it: the NPUs of
+    /// the machine.
     pub mirrored: u32,
     /// Ranks that start later, and by how much.
     pub delays: Vec<(u32, Span)>,
@@ -147,7 +148,10 @@ pub fn load(
         }
     }
     let ranks = match (options.ranks, options.absent) {
-        (None, MissingRankPolicy::Mirror) => Some(builder.ranks_seen().max(options.mirrored)),
+        (None, MissingRankPolicy::Mirror) => {
+            let stated = builder.ranks_stated();
+            stated.or_else(|| Some(builder.ranks_seen().max(options.mirrored)))
+        }
         (ranks, _) => ranks,
     };
     let workload = builder.finish(ranks, options.absent)?;

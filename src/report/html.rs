@@ -51,6 +51,12 @@ fn head(report: &Report, title: &str, basis: &str) -> String {
         });
         tiles.push(tile("Captured", &span("/captured_ps", captured), &more));
     }
+    if let Some(line) = report.unknown_line() {
+        tiles.push(tile("Not known", &text(&line), ""));
+    }
+    if let Some(on) = &report.captured_on {
+        tiles.push(tile("Captured on", &text(&on.line()), ""));
+    }
     if let Some(rates) = &report.throughput {
         let rate = |path: &str, value: f64| number(path, value, &throughput::rate(value));
         if let (Some(all), Some(one)) = (rates.tokens_per_s, rates.tokens_per_s_per_npu) {

@@ -10,6 +10,7 @@
 mod aggregation;
 pub mod breakdown;
 pub mod busy;
+mod captured_on;
 pub mod collectives;
 pub mod compare;
 pub mod critical_path;
@@ -49,6 +50,7 @@ pub mod tile_map;
 pub mod tiles;
 pub mod timeline;
 mod two_threads;
+pub mod unknown;
 mod warnings;
 
 pub use breakdown::{BreakdownObserver, ChargedTime};
@@ -69,6 +71,7 @@ pub use timeline::{TimelineFormat, TimelineSelection, TimelineWriter};
 
 use aggregation::RankAggregation;
 use breakdown::NpuTime;
+use captured_on::CapturedOn;
 use chakram_base::ids::Rank;
 use chakram_base::units::Span;
 use chakram_engine::{ReplayOutcome, StepTimes};
@@ -94,6 +97,7 @@ use summary::{
     percent_more, rounded,
 };
 use tiles::TileUse;
+use unknown::UnknownRow;
 
 /// The result of a replay.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -117,6 +121,12 @@ pub struct Report {
     /// End of the capture, if every trace says when its own ended.
     #[serde(rename = "captured_ps")]
     pub captured: Option<Span>,
+    /// What the traces were captured on, if they say it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub captured_on: Option<CapturedOn>,
+    /// What the traces leave unsaid, and how it was timed.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub unknown: Vec<UnknownRow>,
     /// Profiler that captured the job, where its cost is left out or the job measured steps without it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub profiler: Option<ProfilerBasis>,

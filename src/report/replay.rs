@@ -4,6 +4,7 @@ use super::Observer;
 use super::Report;
 use super::aggregation::LoopObserver;
 use super::breakdown::{BreakdownObserver, ChargedTime, NpuTime};
+use super::captured_on::CapturedOn;
 use super::collectives::{CollectiveObserver, CollectiveTally};
 use super::collectives::{CollectiveRow, LatestRank, MeasuredLinks};
 use super::critical_path::RunRecorder;
@@ -23,6 +24,7 @@ use super::summary::{
 use super::throughput;
 use super::tiles::TileObserver;
 use super::two_threads::both;
+use super::unknown;
 use super::warnings::warnings;
 use chakram_base::ids::Rank;
 use chakram_base::units::{Bytes, Span};
@@ -176,6 +178,8 @@ pub(super) fn finish<O>(
         ranks: workload.ranks(),
         absent,
         captured: None,
+        captured_on: CapturedOn::of(workload),
+        unknown: Vec::new(),
         kernel_energy: KernelEnergy::of(&basis, &kernels),
         kernels,
         response: MachineResponse::default(),
@@ -216,6 +220,11 @@ pub(super) fn finish<O>(
     };
     report.mean_parts = std::array::from_fn(|part| report.mean(|time| time.parts[part]));
     report.mean_communicating = report.mean(|time| time.communicating);
+    let captured = report.rows.iter().map(|row| row.captured);
+    let captured: Option<u128> = captured
+        .map(|span| span.map(|span| u128::from(span.0)))
+        .sum();
+    report.unknown = unknown::rows(&basis, captured);
     report.captured = report.last_captured().map(|(captured, _)| captured);
     report.response = MachineResponse::of(&report, prepared);
     report.interval = PredictionInterval::of(&report, prepared);

@@ -45,13 +45,27 @@ fn write_all(
         // Readers look for the step, of which the replay is only a part.
         writeln!(out, "{h}STEP      {}{h:#}", whole.line())?;
     }
-    writeln!(out, "{h}MAKESPAN  {}{h:#}   {basis}", outcome.makespan)?;
+    let bound = match report.is_lower_bound() {
+        true => ", a lower bound: some nodes have neither a price nor a duration",
+        false => "",
+    };
+    writeln!(
+        out,
+        "{h}MAKESPAN  {}{h:#}   {basis}{bound}",
+        outcome.makespan
+    )?;
     if let Some((captured, slowest)) = report.last_captured() {
         let more = match percent_more(outcome.makespan, captured) {
             Some(percent) => format!("; replay {}", percent_change(percent)),
             None => String::new(),
         };
         writeln!(out, "captured  {captured} (slowest rank {slowest}){more}")?;
+    }
+    if let Some(on) = &report.captured_on {
+        paragraph(out, &on.line(), "captured  on ", 10, anstyle::Style::new())?;
+    }
+    if let Some(line) = report.unknown_line() {
+        paragraph(out, &line, "unknown   ", 10, style.warning)?;
     }
     for line in report.profiler_lines() {
         writeln!(out, "{line}")?;

@@ -12,6 +12,7 @@
 
 pub use crate::format::groups::DeclaredGroups;
 pub use crate::format::roles::GroupRoles;
+use crate::format::scan::CaptureContext;
 pub use crate::format::work_amounts::WorkAmounts;
 use crate::format::{CollectiveKind, Dtype, KernelShape, MemoryChanges};
 use chakram_base::ids::NodeIndex;
@@ -122,6 +123,8 @@ pub struct CollectiveNode {
     pub kind: CollectiveKind,
     /// Whether this member waited for none of the others when it was recorded.
     pub eager: bool,
+    /// Whether nobody knows its size: it lasts as recorded.
+    pub size_unknown: bool,
 }
 
 /// Bytes that a member of an all-to-all exchanges with each member of the group, in its order.
@@ -148,6 +151,8 @@ pub struct MessageNode {
     pub receive: bool,
     /// Whether this half did not wait for the other when it was recorded.
     pub eager: bool,
+    /// Whether nobody knows its size: it lasts as recorded.
+    pub size_unknown: bool,
 }
 
 /// Repairs made while the graph was built.
@@ -194,6 +199,8 @@ pub struct Graph {
     repairs: GraphRepairs,
     captured: Option<Span>,
     kernels_on_cpu: bool,
+    world_size: Option<u32>,
+    captured_on: CaptureContext,
     lane_names: Vec<(Lane, String)>,
     /// Memories beyond the NPU that nodes name.
     remote_memories: Vec<String>,
@@ -300,6 +307,16 @@ impl Graph {
     /// Returns whether the kernels are operators that ran on a CPU when they were captured.
     pub fn kernels_on_cpu(&self) -> bool {
         self.kernels_on_cpu
+    }
+
+    /// Returns the number of ranks of the job, if the trace states it.
+    pub fn world_size(&self) -> Option<u32> {
+        self.world_size
+    }
+
+    /// Returns what the trace was captured on.
+    pub fn captured_on(&self) -> &CaptureContext {
+        &self.captured_on
     }
 
     /// Returns the name that the trace gives a lane, if any.
@@ -448,6 +465,18 @@ impl Graph {
             NodeKind::Send | NodeKind::Receive
         ));
         self.detail[node.index()] as usize
+    }
+
+    /// Returns whether a node communicates so many bytes that nobody knows, and lasts as recorded.
+    #[inline]
+    pub fn size_unknown(&self, node: NodeIndex) -> bool {
+        match self.kind(node) {
+            NodeKind::Collective => self.call(node).size_unknown,
+            NodeKind::Send | NodeKind::Receive => {
+                self.messages[self.message_index(node)].size_unknown
+            }
+            _ => false,
+        }
     }
 
     /// Returns all collective calls, in program order.

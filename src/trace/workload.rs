@@ -265,6 +265,12 @@ impl WorkloadBuilder {
             .map_or(0, |max| max.saturating_add(1))
     }
 
+    /// Number of ranks of the job, if a trace states it; no fewer than are seen.
+    pub fn ranks_stated(&self) -> Option<u32> {
+        let stated = self.graphs.iter().filter_map(Graph::world_size).max()?;
+        Some(stated.max(self.ranks_seen()))
+    }
+
     /// Binds groups and checks that all ranks are present. `ranks` is the size of the job, [`Self::ranks_seen`] if
     /// `None`.
     pub fn finish(

@@ -9,6 +9,7 @@
 
 mod blocking_copies;
 mod by_order;
+mod clocks;
 mod degenerate;
 mod described;
 mod faithful;
@@ -27,4 +28,5 @@ mod script;
 mod strangers;
 mod truth;
 mod unequal;
+mod unknown;
 mod what_if;

@@ -177,8 +177,8 @@ pub(super) fn place(
                     let end = calls.list[call as usize].end;
                     let work = add(activities, ActivityKind::Call(call), end);
                     activities.of_call[call as usize] = work;
-                    let submitted = activities.launched(device.launch, begin);
-                    activities.call_places[call as usize] = CallPlace { lane, submitted };
+                    let item = device.launch;
+                    activities.call_places[call as usize] = CallPlace { lane, item };
                     placed[index] = work;
                 }
             }

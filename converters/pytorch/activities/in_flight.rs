@@ -53,7 +53,7 @@ pub(super) fn place(
         activities.of_call[index as usize] = work;
         activities.call_places[index as usize] = CallPlace {
             lane: ActivityLane::Flight(lane),
-            submitted: call.launched,
+            item: call.item,
         };
         let caller = rank.items[call.item as usize].thread;
         let launch = chains.before(caller, call.launched, &activities.list);

@@ -3,6 +3,7 @@
 use super::super::calls::CommCalls;
 use super::super::rank_timeline::{NONE, RankTimeline};
 use super::host_waits::HostWait;
+use super::own_places::{self, OwnPlace};
 use super::{Activities, Activity, ActivityKind, is_work};
 
 /// Latest ends of the activities of items.
@@ -50,11 +51,29 @@ pub(super) fn build(
         let earliest = &mut earliest[wait.into as usize];
         *earliest = (*earliest).max(wait.to);
     }
-    // Largest part of each item's own time that is not waiting.
-    let mut place: Vec<(i64, i64)> = rank
-        .items
-        .iter()
-        .map(|item| (item.start, item.start))
+    // Largest part, that is not waiting, of each item's own time between the calls around its place.
+    let places = own_places::find(rank);
+    let of_launch = |item: usize| match bounds.latest[item] {
+        // It had launched before that place.
+        latest if latest < places[item].span.0 => (rank.items[item].start, latest),
+        _ => places[item].span,
+    };
+    let mut place: Vec<(i64, i64)> = (0..rank.items.len())
+        .map(|item| match places[item] {
+            OwnPlace {
+                part_of: Some(mark),
+                ..
+            } => (mark, mark),
+            OwnPlace {
+                is_whole: true,
+                span,
+                ..
+            } => span,
+            _ if !is_work(rank.role(&rank.items[item])) => {
+                (rank.items[item].start, rank.items[item].start)
+            }
+            _ => (of_launch(item).0, of_launch(item).0),
+        })
         .collect();
     let mut carved_of: Vec<Vec<(i64, i64)>> = vec![Vec::new(); rank.threads.len()];
     for wait in waits.iter().filter(|wait| wait.from < wait.to) {
@@ -62,19 +81,33 @@ pub(super) fn build(
     }
     for (thread, carved) in (0..).zip(carved_of) {
         let carved = joined(carved);
+        for item in rank.threads[thread as usize].items.clone() {
+            let (from, to) = place[item as usize];
+            // What is one piece of work begins when the last wait inside of it is over.
+            let before = carved.partition_point(|&(start, _)| start < to);
+            if places[item as usize].is_whole
+                && let Some(&(_, end)) = carved[..before].last()
+                && end > from
+            {
+                place[item as usize].0 = end.min(to);
+            }
+        }
         let mut next = 0;
         rank.for_each_segment(thread, |segment| {
             let Some(item) = rank.items.get(segment.owner as usize) else {
                 return;
             };
-            if !is_work(rank.role(item)) {
+            let own = &places[segment.owner as usize];
+            if !is_work(rank.role(item)) || own.is_whole || own.part_of.is_some() {
                 return;
             }
             while carved.get(next).is_some_and(|&(_, to)| to <= segment.from) {
                 next += 1;
             }
             let owner = segment.owner as usize;
+            let within = of_launch(owner);
             let mut offer = |from: i64, to: i64| {
+                let (from, to) = (from.max(within.0), to.min(within.1));
                 let (from, to) = (from.max(earliest[owner]), to.min(bounds.latest[owner]));
                 let best = &mut place[owner];
                 if to - from > best.1 - best.0 {
@@ -126,12 +159,9 @@ pub(super) fn build(
         .reserve_exact(most + rank.devices.len() + waited);
     let mut chains = Vec::with_capacity(rank.threads.len());
     for (thread, own) in rank.threads.iter().enumerate() {
-        // Items are by start, and so are the activities of those that begin with their own work: the sort finds them in order.
-        let (begins, others): (Vec<u32>, Vec<u32>) = (own.items.clone())
-            .partition(|&item| place[item as usize].0 == rank.items[item as usize].start);
-        let mut order = [begins, others].concat();
-        // Activities of equal times keep the order of their items, parents first.
-        order.sort_by_key(|&item| (place[item as usize], item));
+        let mut order = own_places::order(rank, own.items.clone(), &places);
+        // Only items that overlap without enclosing one another, and waits inside of them, move here.
+        order.sort_by_key(|&item| place[item as usize]);
         let mut chain = Vec::with_capacity(order.len() + 1);
         for item in order {
             let (begin, end) = place[item as usize];

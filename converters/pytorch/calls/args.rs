@@ -12,6 +12,8 @@ pub struct CallArgs {
     pub bytes_in: u64,
     /// Bytes that the rank obtains.
     pub bytes_out: u64,
+    /// Whether the capture states them, even where both are zero.
+    pub size_stated: bool,
     /// Element type.
     pub dtype: Option<Dtype>,
     /// Group rank of the root, or of the other end of a message.
@@ -262,6 +264,7 @@ pub(super) fn asked(name: &str, inputs: &str, types: &str) -> Option<(CommOp, Ca
         CallArgs {
             bytes_in: input.bytes,
             bytes_out: out.bytes,
+            size_stated: at(layout.input).or(at(layout.output)).is_some(),
             dtype: dtype(types),
             peer: number(layout.peer),
             peer_rank: None,

@@ -286,6 +286,7 @@ fn call_of(
             .unwrap_or(0)
     };
     let inputs = elements("in_msg_nelems", "In msg nelems");
+    let stated = text("in_msg_nelems", "In msg nelems").is_some_and(|n| n.parse::<u64>().is_ok());
     let outputs = elements("out_msg_nelems", "Out msg nelems");
     let splits = [
         text("in_split_size", "In split size"),
@@ -314,6 +315,7 @@ fn call_of(
         CallArgs {
             bytes_in: inputs.saturating_mul(size),
             bytes_out: outputs.saturating_mul(size),
+            size_stated: stated && size > 0,
             dtype: Dtype::from_name(&dtype),
             peer,
             peer_rank,

@@ -148,6 +148,7 @@ impl<'a> ActivityEmitter<'a> {
                 let time = &self.job.times[call as usize];
                 view.recorded = timed(time.transfer);
                 if matches!(op, Op::Message { .. } | Op::Collective { .. }) {
+                    view.size_unknown = self.job.matches[call as usize].size_unknown;
                     view.wait = timed(time.wait);
                     view.eager = time.eager && !self.rank.untimed;
                 }
@@ -280,8 +281,10 @@ impl<'a> ActivityEmitter<'a> {
                     .and_then(|peer| group.ranks.get(peer as usize).copied())
                     .unwrap_or(u32::MAX),
                 tag: call.asked.tag,
-                // A message has its bytes on one side only.
-                bytes: call.asked.bytes_in.max(call.asked.bytes_out),
+                bytes: match call.asked.bytes_in.max(call.asked.bytes_out) {
+                    0 => met.bytes,
+                    own => own,
+                },
                 own: Some(self.job.number),
                 host: false,
             },

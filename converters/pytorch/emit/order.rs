@@ -6,8 +6,9 @@ use super::super::rank_timeline::{NONE, RankTimeline};
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, BinaryHeap};
 
-/// Returns the order in which activities get their ids: by submission time, as far as dependencies allow, and the
-/// calls of a rank in program order.
+/// Returns the order in which activities get their ids: each thread's in its order, and what it submits behind that, as far
+/// as dependencies allow; the calls of a rank in program order. Times have no say in it: captures of one program have the
+/// same ids.
 pub(super) fn order(rank: &RankTimeline, activities: &Activities, calls: &CommCalls) -> Vec<u32> {
     // Matched calls are paired in the order of ids, so that order has to be program order.
     let made = activities.of_call.iter().zip(&calls.list);
@@ -26,7 +27,7 @@ pub(super) fn order(rank: &RankTimeline, activities: &Activities, calls: &CommCa
     sorted(rank, activities, &[])
 }
 
-/// Sorts the activities so that dependencies and the edges `more` go forward, by submission time; those on a cycle are left out.
+/// Sorts the activities so that dependencies and the edges `more` go forward, by what submits them; those on a cycle are left out.
 fn sorted(rank: &RankTimeline, activities: &Activities, more: &[(u32, u32)]) -> Vec<u32> {
     let count = activities.list.len();
     let edges = || activities.dependencies.iter().chain(more);
@@ -48,17 +49,14 @@ fn sorted(rank: &RankTimeline, activities: &Activities, more: &[(u32, u32)]) -> 
         effects[*place as usize] = effect;
     }
     start.push(effects.len() as u32);
-    // Ties are broken by start and number, so that the order does not depend on the heap.
-    let key = |work: u32| {
-        let activity = &activities.list[work as usize];
-        (activities.submitted(rank, activity), activity.begin, work)
-    };
-    let mut ready: BinaryHeap<Reverse<(i64, i64, u32)>> = (0..count as u32)
+    // Activities of items are numbered along each thread.
+    let key = |work: u32| (activities.submitter(rank, work), work);
+    let mut ready: BinaryHeap<Reverse<(u32, u32)>> = (0..count as u32)
         .filter(|&work| waiting[work as usize] == 0)
         .map(|work| Reverse(key(work)))
         .collect();
     let mut order = Vec::with_capacity(count);
-    while let Some(Reverse((.., work))) = ready.pop() {
+    while let Some(Reverse((_, work))) = ready.pop() {
         order.push(work);
         let (from, to) = (start[work as usize], start[work as usize + 1]);
         for &effect in &effects[from as usize..to as usize] {

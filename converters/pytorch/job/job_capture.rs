@@ -113,8 +113,7 @@ impl JobCapture {
         };
         let (times, odd) = transfer_times::divide(&seen, &matches, &groups);
         let starts = activities.iter().zip(&offsets);
-        let starts =
-            starts.map(|(activities, offset)| activities.span().0.saturating_add(offset.applied));
+        let starts = starts.map(|(activities, offset)| offset.correct(activities.span().0));
         let host_computes = ranks.iter().all(|rank| rank.devices.is_empty());
         Ok(Self {
             met: matched_calls(&calls, &matches, &models),
@@ -148,17 +147,15 @@ impl JobCapture {
         let rank = &self.captures[model.capture];
         let (activities, link) = (&self.activities[model.capture], &self.links[model.capture]);
         let offset = self.offsets[model.capture];
-        let captured = activities
-            .span()
-            .1
-            .saturating_add(offset.applied)
+        let captured = offset
+            .correct(activities.span().1)
             .saturating_sub(self.first);
         let job = emit::EmitContext {
             number: model.number,
             groups: &self.groups,
             times: &self.times[i],
             matches: &self.met[i],
-            start: self.first.saturating_sub(offset.applied),
+            start: offset.own_time(self.first),
             host_computes: self.host_computes,
             method: link.method,
         };
@@ -171,9 +168,12 @@ impl JobCapture {
             ("schema", AttributeValue::Text(&rank.host.schema)),
             ("source", AttributeValue::Text("pytorch")),
             ("rank", AttributeValue::Int(i64::from(model.number))),
-            ("world_size", AttributeValue::Int(i64::from(self.world))),
+            (scan::WORLD_SIZE, AttributeValue::Int(i64::from(self.world))),
             (scan::KERNELS_ON, AttributeValue::Text(kernels_on)),
         ];
+        let captured_on = rank.captured_on();
+        let said = captured_on.attributes();
+        metadata.extend(said.map(|(name, value)| (name, AttributeValue::Text(value))));
         if model.inferred {
             let of = AttributeValue::Int(i64::from(rank.rank));
             metadata.push(("inferred_from", of));
@@ -343,9 +343,13 @@ fn matched_calls(
         let root = matched
             .root
             .map(|root| models[matched.members[root as usize].0 as usize].number);
+        let unknown =
+            |&(rank, call): &(u32, u32)| calls[rank as usize].list[call as usize].size_unknown();
+        let size_unknown = matched.bytes == 0 && matched.members.iter().any(unknown);
         for &(rank, call) in &matched.members {
             met[rank as usize][call as usize] = CallMatchInfo {
                 bytes: matched.bytes,
+                size_unknown,
                 root,
                 uneven: matched.uneven,
                 found: true,
@@ -353,8 +357,19 @@ fn matched_calls(
         }
     }
     for message in &matches.messages {
+        let ends = [message.send, message.receive];
+        let ends = ends.map(|(rank, call)| &calls[rank as usize].list[call as usize]);
+        // A message has its bytes on one side only.
+        let bytes = ends.map(|end| end.asked.bytes_in.max(end.asked.bytes_out));
+        let bytes = bytes.into_iter().max().unwrap_or(0);
+        let size_unknown = bytes == 0 && ends.iter().any(|end| end.size_unknown());
         for (rank, call) in [message.send, message.receive] {
-            met[rank as usize][call as usize].found = true;
+            met[rank as usize][call as usize] = CallMatchInfo {
+                bytes,
+                size_unknown,
+                found: true,
+                ..CallMatchInfo::default()
+            };
         }
     }
     met

@@ -150,7 +150,7 @@ impl RankCapture {
             .map_err(|no| refused_at(file, no.offset, no.found, no.hint))?;
         let JoinedFiles {
             host,
-            kineto,
+            mut kineto,
             mut link,
             ordered,
         } = joined;
@@ -165,6 +165,10 @@ impl RankCapture {
             })?,
         };
         let number = kineto.rank.unwrap_or(number);
+        if kineto.host_name.is_none() {
+            let process = kineto.process();
+            kineto.host_name = process.and_then(|process| host_in_name(file, process));
+        }
         let mut rank = RankTimeline::new(number, host, kineto, ordered, &link, window);
         // Its items have their nodes.
         link.host_of = Vec::new();
@@ -267,6 +271,14 @@ impl RankCapture {
         });
         parts.collect()
     }
+}
+
+/// Returns the host in the name that a profiler gives its file by default: `HOST_PROCESS.TIME.pt.trace.json`.
+fn host_in_name(file: &Path, process: u64) -> Option<String> {
+    let (stem, _) = file.file_name()?.to_str()?.split_once(".pt.trace")?;
+    let worker = stem.split_once('.').map_or(stem, |(worker, _)| worker);
+    let host = worker.strip_suffix(&format!("_{process}"))?;
+    (!host.is_empty()).then(|| host.to_owned())
 }
 
 const STEP: &str = "ProfilerStep#";

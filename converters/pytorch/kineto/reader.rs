@@ -65,6 +65,7 @@ struct DistributedInfo<'a> {
     world_size: Option<JsonText<'a>>,
     #[serde(borrow)]
     pg_config: Option<JsonText<'a>>,
+    nccl_version: Option<String>,
 }
 
 #[derive(Deserialize)]
@@ -224,6 +225,9 @@ impl KinetoReader {
         self.trace.rank = integer(read.rank, "rank", at)?;
         self.trace.world_size = integer(read.world_size, "world_size", at)?;
         self.trace.backend = read.backend;
+        if let Some(version) = read.nccl_version {
+            self.trace.versions.push(("nccl".to_owned(), version));
+        }
         if let Some(config) = read.pg_config {
             let json = number::text(config.get());
             let (groups, wrong) = groups::parse(&json);
@@ -371,7 +375,12 @@ impl ElementReader for KinetoReader {
                 })?;
                 self.trace.device_names = devices.into_iter().filter_map(|d| d.name).collect();
             }
-            _ => {}
+            _ => {
+                if let Some(of) = key.strip_suffix("_version") {
+                    let version = number::text(value.get()).into_owned();
+                    self.trace.versions.push((of.to_owned(), version));
+                }
+            }
         }
         Ok(())
     }

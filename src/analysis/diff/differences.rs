@@ -81,7 +81,11 @@ fn compared(sides: &[ComparedTrace<'_>; 2], many: usize) -> TraceDiff {
         let (x, y) = (&first.nodes[a as usize], &second.nodes[b as usize]);
         // Most records are identical, which needs no decoding to see.
         if x.record.bytes != y.record.bytes {
-            fields::compare(x, y, &mut buffer);
+            let partners = |one: u64, other: u64| {
+                let nodes = sides[0].with_id(one).zip(sides[1].with_id(other));
+                nodes.is_some_and(|(one, other)| pairs.of(0, one) == Some(other))
+            };
+            fields::compare(x, y, &partners, &mut buffer);
             if !buffer.is_empty() {
                 changed.push(ChangedNode {
                     nodes: [a, b],

@@ -47,6 +47,8 @@ pub enum NodeField {
     Delay,
     /// Recorded time of waiting for its peers.
     Wait,
+    /// Time that the profiler is estimated to have added.
+    Profiler,
     /// Duration in whole microseconds, if a finer one is the same.
     Micros,
     /// Recorded start.
@@ -85,9 +87,12 @@ impl NodeField {
     /// Returns the aspect of the field.
     pub fn aspect(&self) -> DiffAspect {
         match self {
-            Self::Duration | Self::Delay | Self::Wait | Self::Micros | Self::Start => {
-                DiffAspect::Time
-            }
+            Self::Duration
+            | Self::Delay
+            | Self::Wait
+            | Self::Profiler
+            | Self::Micros
+            | Self::Start => DiffAspect::Time,
             Self::Bytes | Self::Flops => DiffAspect::Bytes,
             _ => DiffAspect::Structure,
         }
@@ -96,7 +101,7 @@ impl NodeField {
     /// Returns the unit of its numbers for programs; empty if it has none.
     pub fn unit(&self) -> &'static str {
         match self {
-            Self::Duration | Self::Delay | Self::Wait => "ps",
+            Self::Duration | Self::Delay | Self::Wait | Self::Profiler => "ps",
             Self::Micros | Self::Start => "us",
             Self::Bytes => "bytes",
             Self::Flops => "flops",
@@ -126,6 +131,7 @@ impl fmt::Display for NodeField {
             Self::Duration => "duration",
             Self::Delay => "delay",
             Self::Wait => "wait",
+            Self::Profiler => "profiler",
             Self::Micros => "duration_micros",
             Self::Start => "start_time_micros",
             Self::Io(which) => which,

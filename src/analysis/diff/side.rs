@@ -16,6 +16,8 @@ pub(super) struct ComparedTrace<'o> {
     key: OnceLock<Vec<u64>>,
     kind: OnceLock<Vec<u64>>,
     content: OnceLock<Vec<u64>>,
+    /// Nodes by id.
+    by_id: OnceLock<Vec<(u64, u32)>>,
 }
 
 /// Direction of the dependencies of a node.
@@ -62,12 +64,30 @@ impl<'o> ComparedTrace<'o> {
             key: OnceLock::new(),
             kind: OnceLock::new(),
             content: OnceLock::new(),
+            by_id: OnceLock::new(),
         }
     }
 
     /// Returns the number of nodes.
     pub fn len(&self) -> usize {
         self.raw.nodes.len()
+    }
+
+    /// Returns a node with this id.
+    pub fn with_id(&self, id: u64) -> Option<u32> {
+        let by_id = self.by_id.get_or_init(|| {
+            let ids = (0..)
+                .zip(&self.raw.nodes)
+                .map(|(node, item)| (item.view.id, node));
+            let mut by_id: Vec<(u64, u32)> = ids.collect();
+            by_id.sort_unstable();
+            by_id
+        });
+        let first = by_id.partition_point(|&(known, _)| known < id);
+        by_id
+            .get(first)
+            .filter(|(known, _)| *known == id)
+            .map(|&(_, node)| node)
     }
 
     /// Returns labels by name, type, lane and peers: everything but times, sizes and other properties.

@@ -388,7 +388,7 @@ fn notes(summary: &ConversionSummary, out: &mut dyn Write) -> io::Result<()> {
         }
         if rank.unsized_calls > 0 {
             notes.push(format!(
-                "rank {}: {} communication calls have no sizes and count as 0 bytes; capture with \
+                "rank {}: {} communication calls have no sizes, and last as recorded in replays; capture with \
                  record_shapes=True",
                 rank.rank,
                 thousands(rank.unsized_calls)

@@ -190,7 +190,10 @@ impl<M: CollectiveModel> Collectives<'_, M> {
         if all {
             self.begin_all(effects, id);
         }
-        if let Some(latency) = self.wired_barrier(id) {
+        if let Some(latency) = self
+            .wired_barrier(id)
+            .or_else(|| self.recorded_transfer(id))
+        {
             self.chunks.runs[id].arrivals.arrived_now.clear();
             if all {
                 self.answers.closed += 1;
@@ -228,6 +231,13 @@ impl<M: CollectiveModel> Collectives<'_, M> {
         let latency = self.settings.topology.tiles()?.barrier?;
         let request = self.chunks.runs[id].request?;
         (request.kind == CollectiveKind::Barrier).then_some(latency)
+    }
+
+    /// Returns the time of a run whose size nobody knows: what it took when it was recorded, once all have arrived.
+    fn recorded_transfer(&self, id: RunIndex) -> Option<Span> {
+        let run = &self.chunks.runs[id];
+        let calls = &self.chunks.groups[run.group].plan.calls;
+        calls.get(run.sequence as usize)?.recorded
     }
 
     /// Continues message by message with the members that arrived at this instant; `all` says that every member has.

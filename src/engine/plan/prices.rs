@@ -44,6 +44,7 @@ pub(super) fn price_graph(
         .collect();
     let mut basis = PricingCoverage::default();
     let mut unpriced = UnpricedKernels::default();
+    basis.at_peaks = options.compute.takes_whole_peaks();
     let mut known: BTreeMap<_, KernelTiming> = BTreeMap::new();
     let own = options.extensions.kernels.as_ref();
     let captured = graph.captured().is_some();
@@ -146,6 +147,12 @@ pub(super) fn price_graph(
                     }
                 }
                 match options.comm {
+                    CommTiming::Model if graph.size_unknown(node) => {
+                        basis.size_unknown += 1;
+                        basis.size_unknown_time += u128::from(transfer.0);
+                        basis.size_unknown_free += u64::from(transfer == Span::ZERO);
+                        transfer
+                    }
                     CommTiming::Model => Span::ZERO,
                     CommTiming::Recorded => transfer,
                     CommTiming::Captured => transfer + wait,

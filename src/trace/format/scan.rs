@@ -46,6 +46,8 @@ pub struct NodeView<'a> {
     pub profiler: Span,
     /// Whether this end of a collective, or this send, waited for none of its peers.
     pub eager: bool,
+    /// Whether nobody knows how many bytes a collective or message moves, whatever `op` says; it lasts as recorded.
+    pub size_unknown: bool,
     /// Recorded start, in microseconds of a clock that the file does not name; zero, as from nearly every
     /// producer, if the file does not state it. Replays ignore it.
     pub start_micros: u64,
@@ -74,6 +76,7 @@ impl<'a> NodeView<'a> {
             wait: Span::ZERO,
             profiler: Span::ZERO,
             eager: false,
+            size_unknown: false,
             start_micros: 0,
             groups: None,
             memory: MemoryChanges::default(),
@@ -117,7 +120,52 @@ pub struct TraceMetadata {
     pub unprofiled: Option<UnprofiledSteps>,
     /// Place of the rank's core, x and y, on a machine of tiles.
     pub core: Option<[u32; 2]>,
+    /// Number of ranks of the job.
+    pub world_size: Option<u32>,
+    /// What the trace was captured on.
+    pub captured_on: CaptureContext,
 }
+
+/// What a trace was captured on, as far as its capture says.
+#[derive(Clone, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash, serde::Serialize)]
+pub struct CaptureContext {
+    /// Name of the device: `Tesla V100-SXM2-32GB`.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub device: Option<String>,
+    /// Name of the host.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub host: Option<String>,
+    /// Software and versions: `cuda_runtime 12060, nccl 2.21.5`.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub software: Option<String>,
+}
+
+impl CaptureContext {
+    /// Attributes of the metadata record, in the order of the fields.
+    pub const ATTRIBUTES: [&str; 3] = [
+        "captured_on_device",
+        "captured_on_host",
+        "captured_on_software",
+    ];
+
+    fn field(&mut self, attribute: &[u8]) -> Option<&mut Option<String>> {
+        let place = Self::ATTRIBUTES
+            .iter()
+            .position(|name| name.as_bytes() == attribute)?;
+        let fields = [&mut self.device, &mut self.host, &mut self.software];
+        fields.into_iter().nth(place)
+    }
+
+    /// Returns the attributes that say this, with their values.
+    pub fn attributes(&self) -> impl Iterator<Item = (&'static str, &str)> {
+        let values = [&self.device, &self.host, &self.software];
+        let said = Self::ATTRIBUTES.into_iter().zip(values);
+        said.filter_map(|(name, value)| Some((name, value.as_deref()?)))
+    }
+}
+
+/// Attribute of the metadata record with the number of ranks of the job.
+pub const WORLD_SIZE: &str = "world_size";
 
 /// Steps of a captured job that were measured without a profiler, beside those that were captured.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -177,6 +225,11 @@ pub fn metadata(record: RawRecord<'_>) -> Result<TraceMetadata, TraceError> {
                 let ns = attr.as_u64();
                 let ns = ns.map_err(|e| e.in_record(record.number, record.offset))?;
                 metadata.captured = Some(Span::from_ns(ns));
+            } else if attr.name == WORLD_SIZE.as_bytes() {
+                // Other tools write words here, or nothing of use.
+                metadata.world_size = attr.as_u64().ok().and_then(|n| u32::try_from(n).ok());
+            } else if let Some(field) = metadata.captured_on.field(attr.name) {
+                *field = attr.as_str().ok().flatten().map(str::to_owned);
             } else if attr.name == UNPROFILED_STEP.as_bytes() {
                 unprofiled = attr.as_u64().ok();
             } else if attr.name == CAPTURED_STEPS.as_bytes() {
@@ -321,6 +374,7 @@ impl<'a> NodeFields<'a> {
             wait: Span::from_ns(facts.wait_ns),
             profiler: Span::from_ns(facts.profiler_ns),
             eager: facts.eager,
+            size_unknown: facts.size_unknown,
             start_micros: self.start_micros,
             groups,
             memory: facts.memory,

@@ -6,7 +6,7 @@ use super::{
 };
 use crate::format::groups::{DeclaredGroups, parse_metadata};
 use crate::format::roles::GroupRoles;
-use crate::format::scan::{NodeView, UnprofiledSteps};
+use crate::format::scan::{CaptureContext, NodeView, UnprofiledSteps};
 use crate::format::work_amounts::WorkAmounts;
 use crate::format::write::Sink;
 use crate::format::{
@@ -217,6 +217,11 @@ impl GraphBuilder {
         self.graph.kernels_on_cpu = on_cpu;
     }
 
+    /// Sets the number of ranks of the job, and what the trace was captured on.
+    pub fn context(&mut self, world_size: Option<u32>, on: CaptureContext) {
+        (self.graph.world_size, self.graph.captured_on) = (world_size, on);
+    }
+
     /// Sets the steps that were measured without a profiler.
     pub fn unprofiled(&mut self, steps: Option<UnprofiledSteps>) {
         self.graph.profiler.unprofiled = steps;
@@ -309,6 +314,7 @@ impl GraphBuilder {
                     tag,
                     receive,
                     eager: node.eager,
+                    size_unknown: node.size_unknown,
                 });
                 // A posted receive needs no engine of its NPU: the wire is the sender's. So it holds
                 // no lane, and a send behind it in program order cannot be blocked by it.
@@ -350,6 +356,7 @@ impl GraphBuilder {
                     root: root.unwrap_or(u32::MAX),
                     kind,
                     eager: node.eager,
+                    size_unknown: node.size_unknown,
                 });
                 (
                     NodeKind::Collective,

@@ -2,6 +2,7 @@
 
 use super::{FieldChange, NodeField, bytes_of, group_name, type_name};
 use crate::diff::value::FieldValue;
+use chakram_base::units::Span;
 use chakram_trace::format::attr::AttrView;
 use chakram_trace::format::wire::{RawRecord, WireCursor, WireValue};
 use chakram_trace::format::{Dtype, Op, escape};
@@ -12,6 +13,12 @@ const IO: [[&str; 3]; 2] = [
     ["inputs.values", "inputs.shapes", "inputs.types"],
     ["outputs.values", "outputs.shapes", "outputs.types"],
 ];
+
+/// Attributes with numbers that the captured process gave out, which say nothing of the job. Where only one node has such a
+/// number, that is a difference.
+const PROCESS_NUMBERS: [&[u8]; 4] = [b"et_id", b"fw_parent", b"rf_id", b"seq_id"];
+/// Attributes with the id of another node.
+const NODE_IDS: [&[u8]; 2] = [b"launch", b"parent"];
 
 /// Returns the fields that are read from an attribute.
 fn read_from(attribute: &[u8]) -> &'static [NodeField] {
@@ -75,15 +82,16 @@ impl ChangeCollector<'_> {
     }
 }
 
-/// Compares two nodes, besides ids and dependencies.
+/// Compares two nodes, besides ids and dependencies. `partners` says whether nodes of these ids are one in both traces.
 pub(in crate::diff) fn compare(
     a: &RawTraceNode<'_>,
     b: &RawTraceNode<'_>,
+    partners: &dyn Fn(u64, u64) -> bool,
     found: &mut Vec<FieldChange>,
 ) {
     let mut found = ChangeCollector(found);
     views(&a.view, &b.view, &mut found);
-    records(&a.record, &b.record, &mut found);
+    records(&a.record, &b.record, partners, &mut found);
 }
 
 fn views(a: &CompactNodeView<'_>, b: &CompactNodeView<'_>, found: &mut ChangeCollector<'_>) {
@@ -217,7 +225,12 @@ fn parts<'a>(record: &RawRecord<'a>) -> RecordFields<'a> {
     parts
 }
 
-fn records(a: &RawRecord<'_>, b: &RawRecord<'_>, found: &mut ChangeCollector<'_>) {
+fn records(
+    a: &RawRecord<'_>,
+    b: &RawRecord<'_>,
+    partners: &dyn Fn(u64, u64) -> bool,
+    found: &mut ChangeCollector<'_>,
+) {
     let (a, b) = (parts(a), parts(b));
     if !found.has(&[NodeField::Type]) {
         found.text(NodeField::Type, [a.kind, b.kind], |kind| {
@@ -249,7 +262,21 @@ fn records(a: &RawRecord<'_>, b: &RawRecord<'_>, found: &mut ChangeCollector<'_>
             FieldValue::Text(shown.collect::<Vec<_>>().join(", then "))
         }
     };
+    let number = |messages: &[&[u8]]| match messages {
+        [message] => AttrView::scan(message, 0).ok()?.as_u64().ok(),
+        _ => None,
+    };
     by_key(&a.attributes, &b.attributes, |name, a, b| {
+        let numbers = number(a).zip(number(b));
+        if let Some((one, other)) = numbers
+            && (PROCESS_NUMBERS.contains(name) || NODE_IDS.contains(name) && partners(one, other))
+        {
+            return;
+        }
+        if let (Some((one, other)), true) = (numbers, *name == b"profiler_ns") {
+            let [one, other] = [one, other].map(|ns| FieldValue::Time(Span::from_ns(ns)));
+            return found.push(NodeField::Profiler, one, other);
+        }
         // A change that a decoded field shows is not repeated for its attribute.
         if !found.has(read_from(name)) {
             let name = String::from_utf8_lossy(name).into_owned();

@@ -327,7 +327,9 @@ fn of_single(single: &NodeChange, titles: &DiffRenderOptions<'_>) -> String {
     };
     let show = match field {
         NodeField::Bytes => words::bytes,
-        NodeField::Duration | NodeField::Delay | NodeField::Wait => words::span,
+        NodeField::Duration | NodeField::Delay | NodeField::Wait | NodeField::Profiler => {
+            words::span
+        }
         _ => words::count,
     };
     let more = words::signed(shift.more(), show);

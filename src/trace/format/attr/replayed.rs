@@ -64,6 +64,7 @@ pub(in crate::format) struct NodeAttributes<'a> {
     pub eager: bool,
     pub comm_type: Option<u64>,
     pub comm_size: Option<u64>,
+    pub size_unknown: bool,
     pub comm_src: Option<u64>,
     pub comm_dst: Option<u64>,
     pub comm_tag: i64,
@@ -122,6 +123,7 @@ replay_attributes! { |attr, to|
     b"eager" Number to.eager = attr.as_bool()?;
     b"comm_type" Number to.comm_type = Some(attr.as_u64()?);
     b"comm_size" Number to.comm_size = Some(attr.as_u64()?);
+    b"comm_size_unknown" Number to.size_unknown = attr.as_bool()?;
     b"comm_src" MessageEnd to.comm_src = Some(attr.as_u64()?);
     b"comm_dst" MessageEnd to.comm_dst = Some(attr.as_u64()?);
     b"comm_tag" Number to.comm_tag = attr.as_i64()?;
@@ -215,6 +217,9 @@ pub(in crate::format) fn put(put: &mut MessageEncoder, node: &NodeView<'_>) {
     }
     if node.eager {
         named(put, "eager", AttributeValue::Bool(true));
+    }
+    if node.size_unknown {
+        named(put, "comm_size_unknown", AttributeValue::Bool(true));
     }
     match node.op {
         Op::NoOp | Op::Host => {}

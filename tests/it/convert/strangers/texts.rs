@@ -109,6 +109,12 @@ fn what_is_no_capture_is_named() {
         (b"\xfd7zXZ\0\0", "compressed by xz"),
         (b"BZh91AY", "compressed by bzip2"),
         (b"SQLite format 3\0", "a database of SQLite"),
+        (
+            b"version https://git-lfs.github.com/spec/v1\noid sha256:0",
+            "a pointer of Git LFS",
+        ),
+        (b"\n<!DOCTYPE HTML>\n<html>", "a page of HTML"),
+        (b"{\n \"rocprofiler-sdk-tool\": []}", "JSON of rocprofv3"),
         (b"", "empty"),
         (b"\xff\xfe\0\0{\0\0\0", "UTF-32"),
         (&tar, "a tar archive"),

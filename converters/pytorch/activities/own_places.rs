@@ -1,0 +1,183 @@
+//! Where an operator that calls others does its own work.
+//!
+//! Its activity stands at one place among those of the operators that it calls. The place follows from their names, never
+//! from how long anything took: two captures of one program have the same activities in the same order.
+//!
+//! - An operator that launches work for a device stands before the first launch.
+//! - Where nothing ran on a device, an operator that only allocates memory and looks at it in other ways is one piece of work
+//!   from its start to its end: it computes between those calls, whose time belongs to it, and which become marks before it.
+//! - Any other stands behind the last of its calls.
+
+use super::super::rank_timeline::{HostIntervalKind, NONE, RankTimeline};
+
+/// Operators that others call to allocate memory, to clear it, and to look at it in another way.
+const HELPERS: &[&str] = &[
+    "_reshape_alias",
+    "_unsafe_view",
+    "alias",
+    "as_strided",
+    "as_strided_",
+    "contiguous",
+    "detach",
+    "empty",
+    "empty_like",
+    "empty_strided",
+    "expand",
+    "expand_as",
+    "fill_",
+    "narrow",
+    "new_empty",
+    "new_empty_strided",
+    "permute",
+    "reshape",
+    "resize_",
+    "resolve_conj",
+    "resolve_neg",
+    "select",
+    "slice",
+    "squeeze",
+    "t",
+    "transpose",
+    "unsqueeze",
+    "view",
+    "view_as",
+    "zero_",
+    "zeros",
+    "zeros_like",
+];
+
+/// Ends of a call and of its caller that lie so close are equal, ns: profilers round to a microsecond. Of short callers a
+/// part of their length.
+const ROUNDING: i64 = 1_000;
+const ROUNDED_PART: i64 = 64;
+
+/// Place of an item among its children.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct OwnPlace {
+    /// Time between the children around it, ns; of one piece of work all its time.
+    pub span: (i64, i64),
+    /// Number of children before it.
+    pub before: u32,
+    /// Whether it is one piece of work with its children.
+    pub is_whole: bool,
+    /// Start of the piece of work that it is a part of.
+    pub part_of: Option<i64>,
+    children: u32,
+}
+
+/// Returns the place of each item.
+pub(super) fn find(rank: &RankTimeline) -> Vec<OwnPlace> {
+    let on_host = rank.devices.is_empty();
+    let places = rank.items.iter().map(|item| OwnPlace {
+        span: (item.start, item.end),
+        before: 0,
+        is_whole: false,
+        part_of: None,
+        children: 0,
+    });
+    let mut places: Vec<OwnPlace> = places.collect();
+    let mut only_helpers = vec![on_host; rank.items.len()];
+    let mut launched = vec![false; rank.items.len()];
+    // Children come behind their parents.
+    for (index, item) in rank.items.iter().enumerate() {
+        let Some(parent) = rank.items.get(item.parent as usize) else {
+            continue;
+        };
+        let around = item.parent as usize;
+        let place = &mut places[around];
+        place.children += 1;
+        // A call that goes on when its caller has ended is none of its own.
+        let rounding = ROUNDING.min((parent.end - parent.start) / ROUNDED_PART);
+        let crosses = item.end > parent.end.saturating_add(rounding);
+        only_helpers[index] &= !crosses;
+        if launched[around] {
+        } else if crosses || rank.role(item) == HostIntervalKind::Runtime {
+            place.span.1 = place.span.1.min(item.start).max(place.span.0);
+            launched[around] = true;
+        } else {
+            let from = place.span.0.max(item.end);
+            place.span = (from, from.max(parent.end));
+            place.before = place.children;
+        }
+    }
+    for (index, item) in rank.items.iter().enumerate().rev() {
+        let own = is_helper(rank, index) && only_helpers[index];
+        if item.parent != NONE && !own {
+            only_helpers[item.parent as usize] = false;
+        }
+    }
+    for (index, item) in rank.items.iter().enumerate() {
+        let around = places.get(item.parent as usize);
+        let part_of = around.and_then(|around| match around.is_whole {
+            true => Some(around.span.0),
+            false => around.part_of,
+        });
+        let place = &mut places[index];
+        place.part_of = part_of;
+        let is_operator = rank.role(item) == HostIntervalKind::Operator;
+        if part_of.is_none()
+            && is_operator
+            && place.children > 0
+            && only_helpers[index]
+            && !is_helper(rank, index)
+        {
+            place.is_whole = true;
+            place.span = (item.start, item.end);
+            place.before = place.children;
+        }
+    }
+    places
+}
+
+fn is_helper(rank: &RankTimeline, item: usize) -> bool {
+    let item = &rank.items[item];
+    let name = rank.item_name(item).strip_prefix("aten::");
+    rank.role(item) == HostIntervalKind::Operator
+        && name.is_some_and(|name| HELPERS.binary_search(&name).is_ok())
+}
+
+/// Returns the items of a thread in the order of their places.
+pub(super) fn order(
+    rank: &RankTimeline,
+    items: std::ops::Range<u32>,
+    places: &[OwnPlace],
+) -> Vec<u32> {
+    let mut order = Vec::with_capacity(items.len());
+    // Open items, with the number of their children so far.
+    let mut open: Vec<(u32, u32)> = Vec::new();
+    let close = |(item, seen): (u32, u32), order: &mut Vec<u32>| {
+        if seen <= places[item as usize].before {
+            order.push(item);
+        }
+    };
+    for item in items {
+        let parent = rank.items[item as usize].parent;
+        while let Some(&top) = open.last()
+            && top.0 != parent
+        {
+            close(top, &mut order);
+            open.pop();
+        }
+        if let Some((top, seen)) = open.last_mut() {
+            if *seen == places[*top as usize].before {
+                order.push(*top);
+            }
+            *seen += 1;
+        }
+        open.push((item, 0));
+    }
+    while let Some(top) = open.pop() {
+        close(top, &mut order);
+    }
+    order
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn helpers_are_in_order() {
+        assert!(HELPERS.is_sorted());
+    }
+}

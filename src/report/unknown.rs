@@ -1,0 +1,146 @@
+//! What the traces of a job leave unsaid, and how it was timed.
+
+use super::Report;
+use super::summary::{counted, thousands};
+use chakram_base::units::{Span, percent};
+use chakram_engine::PricingCoverage;
+use serde::{Deserialize, Serialize};
+
+/// Nodes of which the traces do not say something that a price needs.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[cfg_attr(any(test, feature = "schema"), derive(schemars::JsonSchema))]
+pub struct UnknownRow {
+    /// What is not known.
+    pub what: UnknownFact,
+    /// Number of nodes.
+    pub nodes: u64,
+    /// Of those, nodes that take no time, since nothing was recorded either; others keep their recorded duration.
+    pub without_time: u64,
+    /// Sum of the recorded durations.
+    #[serde(rename = "recorded_ps")]
+    pub recorded: Span,
+    /// Share of the captured time of all ranks, if the traces state that.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub share: Option<f64>,
+}
+
+/// Something that a trace can leave unsaid.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(any(test, feature = "schema"), derive(schemars::JsonSchema))]
+#[serde(rename_all = "snake_case")]
+pub enum UnknownFact {
+    /// Bytes of collectives and messages.
+    CommunicationSize,
+    /// Durations of collectives and messages, where they last as recorded.
+    CommunicationTime,
+    /// FLOPs and bytes of kernels.
+    KernelWork,
+}
+
+impl UnknownFact {
+    fn text(self, nodes: u64) -> String {
+        match self {
+            Self::CommunicationSize => format!("size of {}", counted(nodes, "communication node")),
+            Self::CommunicationTime => {
+                format!("duration of {}", counted(nodes, "communication node"))
+            }
+            Self::KernelWork => format!("FLOPs and bytes of {}", counted(nodes, "kernel")),
+        }
+    }
+}
+
+/// Returns the rows of a replay, whose ranks were captured for `captured` together.
+pub(super) fn rows(basis: &PricingCoverage, captured: Option<u128>) -> Vec<UnknownRow> {
+    let row = |what, nodes, without_time, time: u128| UnknownRow {
+        what,
+        nodes,
+        without_time,
+        recorded: Span(u64::try_from(time).unwrap_or(u64::MAX)),
+        share: captured
+            .filter(|&all| all > 0)
+            .map(|all| time as f64 / all as f64),
+    };
+    let rows = [
+        row(
+            UnknownFact::CommunicationSize,
+            basis.size_unknown,
+            basis.size_unknown_free,
+            basis.size_unknown_time,
+        ),
+        row(
+            UnknownFact::CommunicationTime,
+            basis.unrecorded,
+            basis.unrecorded,
+            0,
+        ),
+        row(
+            UnknownFact::KernelWork,
+            basis.fell_back + basis.unknown,
+            basis.unknown,
+            basis.fell_back_time,
+        ),
+    ];
+    rows.into_iter().filter(|row| row.nodes > 0).collect()
+}
+
+impl UnknownRow {
+    /// Returns it as a sentence.
+    pub fn text(&self) -> String {
+        let kept = self.nodes - self.without_time;
+        let share = self.share.map_or(String::new(), |share| {
+            format!(", {} of the captured time", percent(share))
+        });
+        let kept = (kept > 0)
+            .then(|| format!("{} as recorded, {}{share}", thousands(kept), self.recorded));
+        let free = (self.without_time > 0)
+            .then(|| format!("{} without time", thousands(self.without_time)));
+        let how = [kept, free]
+            .into_iter()
+            .flatten()
+            .collect::<Vec<_>>()
+            .join("; ");
+        format!("{}: {how}", self.what.text(self.nodes))
+    }
+}
+
+impl Report {
+    /// Returns what is not known, in one line; `None` if all is.
+    pub fn unknown_line(&self) -> Option<String> {
+        let rows: Vec<String> = self.unknown.iter().map(UnknownRow::text).collect();
+        (!rows.is_empty()).then(|| rows.join("; "))
+    }
+
+    /// Returns whether nodes take no time of which neither price nor duration is known, so that the makespan is a lower
+    /// bound.
+    pub fn is_lower_bound(&self) -> bool {
+        self.unknown.iter().any(|row| row.without_time > 0)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn rows_say_how_many_nodes_are_timed_how() {
+        let basis = PricingCoverage {
+            size_unknown: 8,
+            size_unknown_time: 48_000_000_000,
+            fell_back: 3,
+            fell_back_time: 2_000_000,
+            unknown: 1,
+            ..PricingCoverage::default()
+        };
+        // 48 ms of 960.
+        let rows = rows(&basis, Some(960_000_000_000));
+        let texts: Vec<String> = rows.iter().map(UnknownRow::text).collect();
+        assert_eq!(
+            texts,
+            [
+                "size of 8 communication nodes: 8 as recorded, 48.000 ms, 5.0 % of the captured time",
+                "FLOPs and bytes of 4 kernels: 3 as recorded, 2.000 us, 0.0 % of the captured time; 1 without time",
+            ]
+        );
+        assert!(super::rows(&PricingCoverage::default(), None).is_empty());
+    }
+}

@@ -1,0 +1,82 @@
+//! Clocks of hosts, and what the capture says of the job and its machine.
+
+use super::rig::convert;
+use crate::commands;
+use crate::corpus::corpus;
+use serde_json::Value;
+
+/// Returns what the program prints, which must succeed.
+pub fn chakram(args: &[&str]) -> String {
+    let output = commands::chakram(args);
+    let error = String::from_utf8_lossy(&output.stderr);
+    assert!(output.status.success(), "{args:?}: {error}");
+    String::from_utf8(output.stdout).expect("it is text")
+}
+
+/// Two hosts, the second of which has a clock 20 parts in a million fast: 60 all-reduces of 300 us over a minute, at which both
+/// ranks arrive together. Nobody waits, and each transfers 60 × 300 us = 18 ms.
+#[test]
+fn clocks_that_drift_are_no_waiting() {
+    let Some(folder) = corpus("faults/drift") else {
+        return;
+    };
+    let summary = convert(&folder).summary;
+    for rank in &summary.ranks {
+        assert!(rank.wait_ns < 18_000, "{}: {} ns", rank.rank, rank.wait_ns);
+        // The second clock counts 6 ns more of 300 us, and times are of whole ns.
+        let apart = rank.transfer_ns.abs_diff(18_000_000);
+        assert!(apart < 18_000, "{}: {} ns", rank.rank, rank.transfer_ns);
+    }
+    let drift = summary.ranks[1].offset.drift;
+    assert!((drift + 20_000_000).abs() < 1_000_000, "{drift}");
+}
+
+/// Two hosts by the names of their files, 200 us apart: 20 all-reduces of 300 us at which both arrive together.
+#[test]
+fn hosts_are_told_by_the_names_that_profilers_give_files() {
+    let Some(folder) = corpus("faults/small-skew") else {
+        return;
+    };
+    for rank in convert(&folder).summary.ranks {
+        let times = (rank.transfer_ns, rank.wait_ns);
+        assert_eq!(times, (6_000_000, 0), "{}", rank.rank);
+    }
+}
+
+/// One rank of 16 on a machine of 32.
+#[test]
+fn mirrored_jobs_are_as_large_as_the_capture_says() {
+    let Some(folder) = corpus("faults/absent-mirror-world") else {
+        return;
+    };
+    let out = tempfile::tempdir().expect("there is room");
+    let job = out.path().join("job").display().to_string();
+    let folder = folder.display().to_string();
+    chakram(&["convert", "pytorch", &folder, "-o", &job]);
+    let job = out.path().display().to_string();
+    let args = ["replay", &job, "-m", "dgx-h100x4", "--absent", "mirror"];
+    let report = chakram(&[&args[..], &["--format", "json"]].concat());
+    let report: Value = serde_json::from_str(&report).expect("it is JSON");
+    assert_eq!(report["ranks"], 16);
+}
+
+/// Reports say what a job was captured on, as far as its files tell.
+#[test]
+fn reports_say_what_the_job_was_captured_on() {
+    let Some(folder) = corpus("captures/gpu/dlrm_8gpu") else {
+        return;
+    };
+    let out = tempfile::tempdir().expect("there is room");
+    let job = out.path().join("job").display().to_string();
+    let folder = folder.display().to_string();
+    chakram(&["convert", "pytorch", &folder, "-o", &job]);
+    let job = out.path().display().to_string();
+    let text = chakram(&["replay", &job, "-m", "dgx-h100"]);
+    assert!(text.contains("captured  on Tesla V100"), "{text}");
+    let report = chakram(&["replay", &job, "-m", "dgx-h100", "--format", "json"]);
+    let report: Value = serde_json::from_str(&report).expect("it is JSON");
+    let devices = report["captured_on"]["devices"]
+        .as_array()
+        .expect("there are some");
+    assert_eq!(devices.len(), 1, "{devices:?}");
+}

@@ -1,0 +1,106 @@
+//! What captures leave unsaid stays unknown.
+
+use super::clocks::chakram;
+use crate::corpus::corpus;
+use serde_json::Value;
+use std::path::Path;
+
+fn report(job: &Path, machine: &str) -> Value {
+    let job = job.display().to_string();
+    let text = chakram(&["replay", &job, "-m", machine, "--format", "json"]);
+    serde_json::from_str(&text).expect("it is JSON")
+}
+
+/// Removes from Kineto's events what the profiler writes with shapes only.
+fn without_shapes(trace: &mut Value) {
+    for event in trace["traceEvents"]
+        .as_array_mut()
+        .expect("there are events")
+    {
+        let Some(args) = event["args"].as_object_mut() else {
+            continue;
+        };
+        for key in [
+            "Input Dims",
+            "Input type",
+            "Input Strides",
+            "Concrete Inputs",
+        ] {
+            args.remove(key);
+        }
+    }
+}
+
+/// A capture without shapes: no network changes its collectives, which take what they took.
+#[test]
+fn collectives_of_unknown_size_keep_their_time() {
+    let Some(captures) = corpus("captures/interventions/ddp_accum_2/A") else {
+        return;
+    };
+    let folder = tempfile::tempdir().expect("there is room");
+    let capture = folder.path().join("capture");
+    std::fs::create_dir(&capture).expect("it is new");
+    for rank in 0..2 {
+        let file = captures.join(format!("kineto_only.{rank}.json.zst"));
+        let file = std::fs::File::open(file).expect("it is there");
+        let mut trace: Value =
+            serde_json::from_reader(zstd::Decoder::new(file).expect("it is zstd"))
+                .expect("it is JSON");
+        without_shapes(&mut trace);
+        let to = capture.join(format!("kineto.{rank}.json"));
+        std::fs::write(to, trace.to_string()).expect("there is room");
+    }
+    let job = folder.path().join("job");
+    let prefix = job.join("job").display().to_string();
+    chakram(&[
+        "convert",
+        "pytorch",
+        &capture.display().to_string(),
+        "-o",
+        &prefix,
+    ]);
+    let slow = folder.path().join("slow.toml");
+    let machine = chakram(&["machine", "show", "dgx-h100"]);
+    let slower = machine.replace("450 GB/s", "0.1 GB/s");
+    assert_ne!(slower, machine);
+    std::fs::write(&slow, slower).expect("there is room");
+    let [fast, slow] = ["dgx-h100", &slow.display().to_string()].map(|m| report(&job, m));
+    assert_eq!(fast["makespan_ps"], slow["makespan_ps"]);
+    let row = &fast["unknown"][0];
+    assert_eq!(row["what"], "communication_size");
+    // Two ranks with eight all-reduces each; a barrier has no size.
+    assert_eq!(row["nodes"], 16);
+    assert_eq!(row["without_time"], 0);
+    let makespan = fast["makespan_ps"].as_u64().expect("it is a time") as f64;
+    let captured = fast["captured_ps"].as_u64().expect("it is a time") as f64;
+    assert!(
+        (makespan / captured - 1.0).abs() < 0.01,
+        "{makespan} {captured}"
+    );
+}
+
+/// 21 of 35 kernels of two ranks say what they do, and nobody says how much: 2.1 ms stay 2.1 ms.
+#[test]
+fn kernels_of_collectives_without_records_keep_their_time() {
+    let Some(folder) = corpus("faults/unsized-collectives") else {
+        return;
+    };
+    let out = tempfile::tempdir().expect("there is room");
+    let prefix = out.path().join("job").display().to_string();
+    chakram(&[
+        "convert",
+        "pytorch",
+        &folder.display().to_string(),
+        "-o",
+        &prefix,
+    ]);
+    let report = report(out.path(), "dgx-h100");
+    let collectives = report["collectives"]
+        .as_array()
+        .expect("there are some")
+        .iter();
+    let transfer: u64 = collectives
+        .map(|row| row["transfer_ps"].as_u64().unwrap_or(0))
+        .sum();
+    assert!(transfer >= 2_100_000_000, "{transfer}");
+}
