@@ -33,7 +33,7 @@
 //! # Ok::<(), Box<dyn std::error::Error>>(())
 //! ```
 
-pub use chakram_base::ids::EndpointId;
+pub use chakram_base::ids::{EndpointId, OpIndex};
 pub use chakram_engine::{Extensions, KernelModel, MemoryDesign};
 pub use chakram_hardware::collective::{
     AlgorithmChoice, AlgorithmModel, CollectiveAlgorithm, CollectivePrimitive, CollectiveStage,

@@ -17,7 +17,7 @@
 use super::congestion_unaware::path_rate;
 use super::network_file::{self, AstraDimension};
 use super::quirks::{self, QuirkSet};
-use chakram_base::ids::Npu;
+use chakram_base::ids::{Npu, OpIndex};
 use chakram_base::units::{BufferShare, Span, Time};
 use chakram_hardware::network::{
     DeliveryNotice, EventScheduler, NetworkBackend, NetworkEvent, NetworkMessage,
@@ -25,14 +25,14 @@ use chakram_hardware::network::{
 use chakram_hardware::topology::{DimensionShape, LinePattern};
 
 /// Sentinel op: none.
-const NONE: u32 = u32::MAX;
+const NONE: OpIndex = OpIndex(u32::MAX);
 
 /// A directed link: whether it is busy, and the queue of messages, by op.
 #[derive(Clone, Copy, Debug)]
 struct QueuedLink {
     busy: bool,
-    first: u32,
-    last: u32,
+    first: OpIndex,
+    last: OpIndex,
 }
 
 const FREE: QueuedLink = QueuedLink {
@@ -42,13 +42,13 @@ const FREE: QueuedLink = QueuedLink {
 };
 
 /// A message in flight.
-#[derive(Clone, Copy, Debug, Default)]
+#[derive(Clone, Copy, Debug)]
 struct ForwardedMessage {
     bytes: f64,
     at: u32,
     to: u32,
     /// Next message in the queue of its link.
-    next: u32,
+    next: OpIndex,
 }
 
 /// The congestion-aware network, as the module describes it.
@@ -118,8 +118,8 @@ impl CongestionAware {
 
     /// Forwards a message that is at a device over its next link, or queues it there.
     #[inline]
-    fn forward(&mut self, now: Time, op: u32, agenda: &mut impl EventScheduler) {
-        let ForwardedMessage { at, to, .. } = self.carried[op as usize];
+    fn forward(&mut self, now: Time, op: OpIndex, agenda: &mut impl EventScheduler) {
+        let ForwardedMessage { at, to, .. } = self.carried[op.index()];
         let (link, device) = self.next_link(at, to);
         if self.links[at as usize].is_empty() {
             // Full connection has n² links, so those of a device that never sends are not allocated.
@@ -128,15 +128,15 @@ impl CongestionAware {
         let state = &mut self.links[at as usize][link as usize];
         if !state.busy {
             state.busy = true;
-            self.transmit(now, (op, link, device), agenda);
+            self.transmit(now, op, link, device, agenda);
             return;
         }
         match state.first {
             NONE => state.first = op,
-            _ => self.carried[state.last as usize].next = op,
+            _ => self.carried[state.last.index()].next = op,
         }
         state.last = op;
-        self.carried[op as usize].next = NONE;
+        self.carried[op.index()].next = NONE;
     }
 
     /// Sends a message over a link of its device, which is its own from now on, to the device at the end.
@@ -144,10 +144,12 @@ impl CongestionAware {
     fn transmit(
         &mut self,
         now: Time,
-        (op, link, device): (u32, u32, u32),
+        op: OpIndex,
+        link: u32,
+        device: u32,
         agenda: &mut impl EventScheduler,
     ) {
-        let message = &mut self.carried[op as usize];
+        let message = &mut self.carried[op.index()];
         let (bytes, at) = (message.bytes, message.at);
         message.at = device;
         agenda.schedule(now + self.hop(bytes), NetworkEvent::Hop { order: 0, op });
@@ -206,17 +208,18 @@ impl NetworkBackend for CongestionAware {
 
     #[inline]
     fn submit(&mut self, now: Time, message: &NetworkMessage, agenda: &mut impl EventScheduler) {
-        let op = message.op as usize;
-        if op >= self.carried.len() {
-            self.carried.resize(op + 1, ForwardedMessage::default());
-        }
+        let op = message.op.index();
         let (from, to) = message.ends;
-        self.carried[op] = ForwardedMessage {
+        let carried = ForwardedMessage {
             bytes: quirks::bytes(message.amount),
             at: from.0,
             to: to.0,
             next: NONE,
         };
+        if op >= self.carried.len() {
+            self.carried.resize(op + 1, carried);
+        }
+        self.carried[op] = carried;
         self.forward(now, message.op, agenda);
     }
 
@@ -230,7 +233,7 @@ impl NetworkBackend for CongestionAware {
     ) {
         match event {
             NetworkEvent::Hop { op, .. } => {
-                let ForwardedMessage { at, to, .. } = self.carried[op as usize];
+                let ForwardedMessage { at, to, .. } = self.carried[op.index()];
                 if at == to {
                     notices.push(DeliveryNotice::Delivered(op))
                 } else {
@@ -243,10 +246,10 @@ impl NetworkBackend for CongestionAware {
                 let op = state.first;
                 state.busy = op != NONE;
                 if op != NONE {
-                    let ForwardedMessage { at, to, next, .. } = self.carried[op as usize];
+                    let ForwardedMessage { at, to, next, .. } = self.carried[op.index()];
                     state.first = next;
                     let (_, end) = self.next_link(at, to);
-                    self.transmit(now, (op, link, end), agenda);
+                    self.transmit(now, op, link, end, agenda);
                 }
             }
             _ => unreachable!("messages hop, and links become free"),

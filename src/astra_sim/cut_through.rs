@@ -7,7 +7,7 @@
 //! several links that a single message cannot use at once.
 
 use super::quirks::{self, QuirkSet};
-use chakram_base::ids::Npu;
+use chakram_base::ids::{Npu, OpIndex};
 use chakram_base::units::Time;
 use chakram_hardware::network::{
     DeliveryNotice, EventScheduler, NetworkBackend, NetworkEvent, NetworkMessage,
@@ -83,8 +83,8 @@ impl<W: ServerRouting> AstraCutThrough<W> {
     }
 
     /// Handles the arrival of a message's first byte at its next server.
-    fn enter(&mut self, now: Time, op: u32, agenda: &mut impl EventScheduler) {
-        let state = &mut self.carried[op as usize];
+    fn enter(&mut self, now: Time, op: OpIndex, agenda: &mut impl EventScheduler) {
+        let state = &mut self.carried[op.index()];
         let Some(leg) = self.routing.next_hop(state.at, state.to) else {
             // A message to oneself passes no server; all others are delivered by the last byte.
             agenda.schedule(now, NetworkEvent::Delivered(op));
@@ -120,7 +120,7 @@ impl<W: ServerRouting> NetworkBackend for AstraCutThrough<W> {
 
     #[inline]
     fn submit(&mut self, now: Time, message: &NetworkMessage, agenda: &mut impl EventScheduler) {
-        let op = message.op as usize;
+        let op = message.op.index();
         if op >= self.carried.len() {
             self.carried.resize(op + 1, MessageInTransit::default());
         }

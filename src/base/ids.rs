@@ -57,6 +57,10 @@ index!(
     NodeIndex
 );
 index!(
+    /// What an operation has in flight in the network: a message, a load or a store. Numbers are used again.
+    OpIndex
+);
+index!(
     /// A graph of a workload; ranks that do the same share one.
     GraphId
 );

@@ -231,9 +231,9 @@ impl Agenda {
         for bucket in &mut self.buckets {
             for place in 0..bucket.len() {
                 let (at, event) = bucket[place];
-                if event.is_of_node() && event.node().0 == from && is_copied(event) {
+                if event.is_of_node() && event.node().instance == from && is_copied(event) {
                     let copy = |&to: &InstanceIndex| {
-                        (at, Event::of_node(event.class(), to, event.node().1))
+                        (at, Event::of_node(event.class(), to, event.node().node))
                     };
                     bucket.extend(to.iter().map(copy));
                 }

@@ -9,7 +9,7 @@ use super::discipline::{CollectiveModel, Discipline};
 use super::effects::Effects;
 use super::event::{Event, EventClass};
 use super::fabric::Fabric;
-use super::ids::{GroupIndex, GroupSlot, InstanceIndex, RunIndex};
+use super::ids::{GroupIndex, GroupSlot, InstanceIndex, InstanceNode, RunIndex};
 use super::{ReplayOutcome, RunSettings};
 use chakram_base::ids::{NodeIndex, Position, Rank};
 use chakram_base::units::Time;
@@ -45,6 +45,7 @@ pub(super) use runs::CollectiveRuns;
 
 use answers::AnswerCounts;
 use executor::ChunkExecutor;
+use run::RunStart;
 
 /// Collectives in flight.
 pub(super) struct Collectives<'a, M: CollectiveModel> {
@@ -76,7 +77,7 @@ pub(super) struct IssueMismatch {
     pub group: GroupIndex,
     pub sequence: u32,
     /// Instance and node of the later member.
-    pub own: (InstanceIndex, NodeIndex),
+    pub own: InstanceNode,
     /// Rank and node of the earlier member.
     pub other: (Rank, NodeIndex),
 }
@@ -171,14 +172,22 @@ impl<'a, M: CollectiveModel> Collectives<'a, M> {
         let running = &mut self.chunks.groups[slot.group];
         let (group, backend) = (running.plan, &*self.chunks.backend);
         let variant = backend.variant(&request);
-        let key = (running.id, &request, root, variant);
         let work_out = || backend.chunk_schedule(&request, &group.extent, &group.paths);
-        let number = self.chunks.schedules.find(key, work_out);
+        let number = self
+            .chunks
+            .schedules
+            .find(running.id, &request, root, variant, work_out);
         self.chunks.runs[run].reset(
-            (slot.group, running.number, sequence),
-            (request, root),
-            group.members.len(),
-            (number, self.chunks.schedules.get(number)),
+            RunStart {
+                group: slot.group,
+                number: running.number,
+                sequence,
+                request,
+                root,
+                members: group.members.len(),
+                schedule: number,
+            },
+            self.chunks.schedules.get(number),
         );
         running.order.run_of[sequence as usize] = Some(run);
         run
@@ -259,12 +268,13 @@ impl<'a, M: CollectiveModel> Collectives<'a, M> {
         fabric: &mut Fabric<'_, N>,
         effects: &mut Effects,
         now: Time,
-        (event, detail): (Event, u32),
+        event: Event,
+        detail: u32,
     ) {
         match event.class() {
             EventClass::Settle => self.settle_in_order(fabric, effects, now, event.run()),
             EventClass::Run => self.end_run(fabric, effects, now, event.run(), event.rank()),
-            _ => self.chunks.handle(fabric, effects, now, (event, detail)),
+            _ => self.chunks.handle(fabric, effects, now, event, detail),
         }
     }
 }

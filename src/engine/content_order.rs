@@ -73,9 +73,9 @@ impl Discipline for ContentOrder {
         _: Time,
     ) {
         let mut ends = std::mem::take(&mut engine.effects.ends);
-        for end in ends.drain(..) {
+        for (at, node) in ends.drain(..) {
             let effects = &mut engine.effects;
-            engine.tile_groups.announce(&engine.flow, effects, end);
+            engine.tile_groups.announce(&engine.flow, effects, at, node);
         }
         engine.effects.ends = ends;
     }

@@ -2,7 +2,7 @@
 
 use super::effects::Effects;
 use super::event::{Event, EventClass};
-use super::ids::{GroupIndex, GroupSlot, InstanceId, InstanceIndex, ReplayGroupId};
+use super::ids::{GroupIndex, GroupSlot, InstanceId, InstanceIndex, InstanceNode, ReplayGroupId};
 use super::plan::{BoundSlot, InstancePlan, NONE, ReplayPlan, SharedGraphPlan};
 use chakram_base::ids::{NodeIndex, Npu, Rank};
 use chakram_base::units::{Span, Time};
@@ -21,8 +21,11 @@ pub(super) fn key(instance: InstanceIndex, node: NodeIndex) -> u64 {
 
 /// Returns the instance and node of a word.
 #[inline]
-pub(super) fn node_of(word: u64) -> (InstanceIndex, NodeIndex) {
-    (InstanceIndex((word >> 32) as u32), NodeIndex(word as u32))
+pub(super) fn node_of(word: u64) -> InstanceNode {
+    InstanceNode {
+        instance: InstanceIndex((word >> 32) as u32),
+        node: NodeIndex(word as u32),
+    }
 }
 
 /// Flag of an instance: its kernels are submitted to a processor.
@@ -271,7 +274,7 @@ impl<'a> Dataflow<'a> {
 
     /// Returns what orders a node of a launch among the others of an instant: its NPU, launch and id.
     pub fn content_of(&self, word: u64) -> (Npu, u64, NodeIndex) {
-        let (instance, node) = node_of(word);
+        let InstanceNode { instance, node } = node_of(word);
         let running = self.instance(instance);
         (running.npu, self.serial(instance), node)
     }
@@ -286,7 +289,7 @@ impl<'a> Dataflow<'a> {
             );
             if alike.len() > 1 && of_nodes {
                 alike.sort_unstable_by_key(|event| {
-                    let (instance, node) = event.node();
+                    let InstanceNode { instance, node } = event.node();
                     self.content_of(key(instance, node))
                 });
             }
@@ -300,7 +303,7 @@ impl<'a> Dataflow<'a> {
         &mut self,
         effects: &mut Effects,
         now: Time,
-        (instance, node): (InstanceIndex, NodeIndex),
+        InstanceNode { instance, node }: InstanceNode,
         ended: impl FnOnce(&mut Effects, &RunningInstance<'_>, NodeKind),
     ) {
         let running = &mut self.instances[instance.index()];
@@ -390,7 +393,7 @@ impl<'a> Dataflow<'a> {
     #[inline]
     pub fn wake(&mut self, effects: &mut Effects, instance: InstanceIndex) {
         if !self.dormant.is_empty() {
-            let own = |word: &mut u64| node_of(*word).0 == instance;
+            let own = |word: &mut u64| node_of(*word).instance == instance;
             effects.ready.extend(self.dormant.extract_if(.., own));
         }
     }

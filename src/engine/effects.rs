@@ -9,7 +9,7 @@ use super::discipline::Discipline;
 use super::error::ReplayRefusal;
 use super::event::{Event, EventClass};
 use super::fabric::ApproachingAccess;
-use super::ids::{InstanceId, InstanceIndex, RunIndex};
+use super::ids::{InstanceId, InstanceIndex, InstanceNode, RunIndex};
 use crate::CollectiveRecord;
 use chakram_base::ids::{NodeIndex, Npu};
 use chakram_base::units::Time;
@@ -27,7 +27,7 @@ pub(super) struct Effects {
     /// Collectives that ended. Observers are told.
     pub records: Vec<CollectiveRecord>,
     /// Nodes of instances of which the network, a memory or a collective says when they end.
-    pub ends: Vec<(Time, InstanceIndex, NodeIndex)>,
+    pub ends: Vec<(Time, InstanceNode)>,
     /// In insertion order, ends of this instant and all else that is to be done before anything else.
     pub work: Vec<FollowUp>,
     /// Nodes whose delay begins, as instance and node in one word.
@@ -156,7 +156,7 @@ impl Effects {
     #[inline]
     pub fn end_said(&mut self, at: Time, instance: InstanceIndex, node: NodeIndex) {
         self.is_stirred = true;
-        self.ends.push((at, instance, node));
+        self.ends.push((at, InstanceNode { instance, node }));
     }
 
     /// Has something done, in insertion order, after what was left before.
@@ -189,7 +189,7 @@ impl Effects {
         &mut self,
         npu: Npu,
         at: Time,
-        (instance, node): (InstanceIndex, NodeIndex),
+        InstanceNode { instance, node }: InstanceNode,
     ) {
         if D::AT_ONCE {
             let event = Event::of_node(EventClass::Node, instance, node);

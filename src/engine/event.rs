@@ -1,7 +1,7 @@
 //! Events of the agenda, a word each.
 
-use super::ids::{CellIndex, InstanceIndex, RunCell, RunIndex};
-use chakram_base::ids::NodeIndex;
+use super::ids::{CellIndex, InstanceIndex, InstanceNode, RunCell, RunIndex};
+use chakram_base::ids::{NodeIndex, OpIndex};
 use chakram_hardware::network::NetworkEvent;
 
 /// Bits of an event for its payload.
@@ -119,6 +119,12 @@ impl Event {
         Self::new(class, number, run.0)
     }
 
+    /// The event of an op, among those of one instant in ascending `order`.
+    #[inline]
+    pub fn of_op(class: EventClass, order: u32, op: OpIndex) -> Self {
+        Self::new(class, order, op.0)
+    }
+
     /// The event of a cell of a collective.
     #[inline]
     pub fn of_cell(class: EventClass, at: RunCell) -> Self {
@@ -127,14 +133,23 @@ impl Event {
 
     /// Returns the instance and node of an event of [`Self::of_node`].
     #[inline]
-    pub fn node(self) -> (InstanceIndex, NodeIndex) {
-        (InstanceIndex(self.rank()), NodeIndex(self.payload()))
+    pub fn node(self) -> InstanceNode {
+        InstanceNode {
+            instance: InstanceIndex(self.rank()),
+            node: NodeIndex(self.payload()),
+        }
     }
 
     /// Returns the collective of an event of [`Self::of_run`].
     #[inline]
     pub fn run(self) -> RunIndex {
         RunIndex(self.payload())
+    }
+
+    /// Returns the op of an event of [`Self::of_op`].
+    #[inline]
+    pub fn op(self) -> OpIndex {
+        OpIndex(self.payload())
     }
 
     /// Returns the cell of an event of [`Self::of_cell`].
@@ -149,13 +164,13 @@ impl Event {
     /// Returns what the network scheduled, if it is of the network.
     #[inline]
     pub fn of_network(self) -> Option<NetworkEvent> {
-        let (order, op) = (self.rank(), self.payload());
+        let (order, op) = (self.rank(), self.op());
         Some(match self.class() {
             EventClass::Injected => NetworkEvent::Injected(op),
             EventClass::FirstByte => NetworkEvent::FirstByte { order, op },
             EventClass::Delivered => NetworkEvent::Delivered(op),
             EventClass::Hop => NetworkEvent::Hop { order, op },
-            EventClass::LinkFree => NetworkEvent::LinkFree(op),
+            EventClass::LinkFree => NetworkEvent::LinkFree(self.payload()),
             _ => return None,
         })
     }

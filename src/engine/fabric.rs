@@ -6,7 +6,7 @@ use super::discipline::Discipline;
 use super::effects::{Effects, PendingSend, SendOrderKey};
 use super::event::{Event, EventClass};
 use crate::Observer;
-use chakram_base::ids::{EndpointId, Npu};
+use chakram_base::ids::{EndpointId, Npu, OpIndex};
 use chakram_base::units::{BufferShare, Time};
 use chakram_hardware::network::{
     DeliveryNotice, EventScheduler, LinkReservations, LinkTraffic, NetworkBackend, NetworkEvent,
@@ -35,7 +35,7 @@ pub(super) struct Fabric<'a, N> {
     /// Bytes of a rendezvous request, where messages have to be requested by their receiver.
     request_bytes: Option<u64>,
     /// Messages that wait for their rendezvous request, by op.
-    withheld: BTreeMap<u32, NetworkMessage>,
+    withheld: BTreeMap<OpIndex, NetworkMessage>,
     /// Bytes over links, where they are counted.
     traffic: Option<Box<LinkTraffic<'a>>>,
     /// The memory without a name, if there is one, and those that have names.
@@ -48,10 +48,10 @@ impl EventScheduler for Agenda {
         // Ops of one instant commute, because they touch ports and counters of their own; except for first bytes at
         // one port and messages at one link, which are ordered by content before their number.
         let event = match event {
-            NetworkEvent::Injected(op) => Event::new(EventClass::Injected, 0, op),
-            NetworkEvent::FirstByte { order, op } => Event::new(EventClass::FirstByte, order, op),
-            NetworkEvent::Delivered(op) => Event::new(EventClass::Delivered, 0, op),
-            NetworkEvent::Hop { order, op } => Event::new(EventClass::Hop, order, op),
+            NetworkEvent::Injected(op) => Event::of_op(EventClass::Injected, 0, op),
+            NetworkEvent::FirstByte { order, op } => Event::of_op(EventClass::FirstByte, order, op),
+            NetworkEvent::Delivered(op) => Event::of_op(EventClass::Delivered, 0, op),
+            NetworkEvent::Hop { order, op } => Event::of_op(EventClass::Hop, order, op),
             NetworkEvent::LinkFree(link) => Event::new(EventClass::LinkFree, 0, link),
         };
         self.push(at, event);
@@ -111,25 +111,25 @@ impl<'a, N: NetworkBackend> Fabric<'a, N> {
 
     /// Takes an op for a message.
     #[inline]
-    pub fn op(&mut self, of: InFlightOp) -> u32 {
+    pub fn op(&mut self, of: InFlightOp) -> OpIndex {
         self.ops.insert(of)
     }
 
     /// Takes an op that is no message and is not counted.
     #[inline]
-    pub fn handle_of(&mut self, of: InFlightOp) -> u32 {
+    pub fn handle_of(&mut self, of: InFlightOp) -> OpIndex {
         self.ops.reserve(of)
     }
 
     /// The context of an op.
     #[inline]
-    pub fn of_op(&self, op: u32) -> InFlightOp {
+    pub fn of_op(&self, op: OpIndex) -> InFlightOp {
         self.ops.get(op)
     }
 
     /// Gives an op back.
     #[inline]
-    pub fn forget_op(&mut self, op: u32) -> InFlightOp {
+    pub fn forget_op(&mut self, op: OpIndex) -> InFlightOp {
         self.ops.remove(op)
     }
 
@@ -197,7 +197,7 @@ impl<'a, N: NetworkBackend> Fabric<'a, N> {
     }
 
     /// Submits a message that was withheld.
-    pub fn release(&mut self, now: Time, op: u32, effects: &mut Effects) {
+    pub fn release(&mut self, now: Time, op: OpIndex, effects: &mut Effects) {
         if let Some(message) = self.withheld.remove(&op) {
             self.put(now, &message, effects);
         }
@@ -229,7 +229,7 @@ impl<'a, N: NetworkBackend> Fabric<'a, N> {
             (a.class(), b.class()) == (EventClass::Hop, EventClass::Hop) && a.rank() == b.rank()
         };
         for alike in round.chunk_by_mut(of_one).filter(|alike| alike.len() > 1) {
-            alike.sort_unstable_by_key(|event| self.ops.submission_number(event.payload()));
+            alike.sort_unstable_by_key(|event| self.ops.submission_number(event.op()));
         }
     }
 

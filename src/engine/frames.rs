@@ -186,7 +186,8 @@ impl<'a> Launches<'a> {
         flow: &mut Dataflow<'a>,
         effects: &mut Effects,
         now: Time,
-        (serial, rank): (LaunchSerial, Rank),
+        serial: LaunchSerial,
+        rank: Rank,
     ) {
         let Some(&frame) = self.held.get(&serial) else {
             return;

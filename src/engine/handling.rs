@@ -4,10 +4,10 @@ use super::dataflow::key;
 use super::discipline::{CollectiveModel, Discipline};
 use super::event::{Event, EventClass};
 use super::fabric::InFlightOp;
-use super::ids::RunCell;
+use super::ids::{InstanceNode, RunCell, SharedStep};
 use super::{CommTiming, Engine};
 use crate::Observer;
-use chakram_base::ids::Npu;
+use chakram_base::ids::{Npu, OpIndex};
 use chakram_base::units::Time;
 use chakram_hardware::network::{DeliveryNotice, NetworkBackend, NetworkEvent};
 
@@ -45,7 +45,7 @@ impl<O: Observer + ?Sized, N: NetworkBackend, M: CollectiveModel> Engine<'_, O, 
 
     /// Handles the arrival of a message.
     #[inline]
-    fn arrived(&mut self, now: Time, op: u32) {
+    fn arrived(&mut self, now: Time, op: OpIndex) {
         let (fabric, effects) = (&mut self.fabric, &mut self.effects);
         // By far the most messages. What tells them is read where it lies: written once more, it would stall.
         if let InFlightOp::Step {
@@ -57,10 +57,11 @@ impl<O: Observer + ?Sized, N: NetworkBackend, M: CollectiveModel> Engine<'_, O, 
         } = fabric.of_op(op)
         {
             fabric.forget_op(op);
-            let (to, number) = (RunCell { run, cell: to }, (stage, recv_posted));
+            let number = recv_posted;
+            let (to, step) = (RunCell { run, cell: to }, SharedStep { stage, number });
             self.collectives
                 .chunks_mut()
-                .step_arrived(fabric, effects, now, to, from, number);
+                .step_arrived(fabric, effects, now, to, from, step);
             // Where members answer a step only after their endpoint's work, nothing follows from its arrival.
             return;
         }
@@ -71,7 +72,7 @@ impl<O: Observer + ?Sized, N: NetworkBackend, M: CollectiveModel> Engine<'_, O, 
     }
 
     /// Handles the arrival of a message that is no step of a collective.
-    fn other_arrived(&mut self, now: Time, op: u32) {
+    fn other_arrived(&mut self, now: Time, op: OpIndex) {
         let (fabric, effects) = (&mut self.fabric, &mut self.effects);
         let of = fabric.forget_op(op);
         match of {
@@ -82,7 +83,10 @@ impl<O: Observer + ?Sized, N: NetworkBackend, M: CollectiveModel> Engine<'_, O, 
                 node,
             } => {
                 fabric.close(ports);
-                let send = (sender, node);
+                let send = InstanceNode {
+                    instance: sender,
+                    node,
+                };
                 self.messages.arrived::<M::Order>(effects, now, pair, send);
             }
             InFlightOp::Mirrored {
@@ -101,7 +105,10 @@ impl<O: Observer + ?Sized, N: NetworkBackend, M: CollectiveModel> Engine<'_, O, 
                 receiver,
                 node,
             } => {
-                let receive = (receiver, node);
+                let receive = InstanceNode {
+                    instance: receiver,
+                    node,
+                };
                 self.messages.requested(fabric, effects, now, pair, receive);
             }
             InFlightOp::Scripted {
@@ -130,7 +137,7 @@ impl<O: Observer + ?Sized, N: NetworkBackend, M: CollectiveModel> Engine<'_, O, 
 
     /// Handles the departure of a message's last byte.
     #[inline]
-    fn left(&mut self, now: Time, op: u32) {
+    fn left(&mut self, now: Time, op: OpIndex) {
         let (fabric, effects) = (&mut self.fabric, &mut self.effects);
         match fabric.of_op(op) {
             InFlightOp::Step { run, from, .. } => {
@@ -162,12 +169,12 @@ impl<O: Observer + ?Sized, N: NetworkBackend, M: CollectiveModel> Engine<'_, O, 
         let (fabric, effects) = (&mut self.fabric, &mut self.effects);
         match event.class() {
             EventClass::Node => {
-                let (instance, node) = event.node();
+                let InstanceNode { instance, node } = event.node();
                 self.complete(now, instance, node);
                 return;
             }
             EventClass::Ready => {
-                let (instance, node) = event.node();
+                let InstanceNode { instance, node } = event.node();
                 effects.ready.push(key(instance, node));
                 self.tell(instance, |observer, id| {
                     observer.ready(now, id, node);
@@ -175,7 +182,7 @@ impl<O: Observer + ?Sized, N: NetworkBackend, M: CollectiveModel> Engine<'_, O, 
                 return;
             }
             EventClass::Release => {
-                self.flow.release_roots(effects, event.node().0);
+                self.flow.release_roots(effects, event.node().instance);
                 self.delay(now);
                 return;
             }
@@ -199,14 +206,12 @@ impl<O: Observer + ?Sized, N: NetworkBackend, M: CollectiveModel> Engine<'_, O, 
                 return;
             }
             EventClass::Memory => fabric.handle_memory(now, event.rank(), event.payload(), effects),
-            EventClass::Requested => fabric.release(now, event.payload(), effects),
+            EventClass::Requested => fabric.release(now, event.op(), effects),
             EventClass::Run if self.settings.comm != CommTiming::Model => {
                 let run = event.run();
                 self.collectives.end_recorded(&self.flow, effects, now, run);
             }
-            _ => self
-                .collectives
-                .handle(fabric, effects, now, (event, detail)),
+            _ => self.collectives.handle(fabric, effects, now, event, detail),
         }
         self.follow_up(now);
     }

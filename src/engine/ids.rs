@@ -1,6 +1,6 @@
 //! Indices of what is in flight, and of what observers are told about: each kind its own, so that none stands for another.
 
-use chakram_base::ids::{MemberIndex, Position};
+use chakram_base::ids::{MemberIndex, NodeIndex, Position};
 use chakram_base::index;
 
 index!(
@@ -42,11 +42,25 @@ impl InstanceIndex {
     }
 }
 
+/// A node of an instance in flight.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct InstanceNode {
+    pub instance: InstanceIndex,
+    pub node: NodeIndex,
+}
+
 /// A cell of a collective in flight.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct RunCell {
     pub run: RunIndex,
     pub cell: CellIndex,
+}
+
+/// A step of a stage of a collective in flight, or how many there have been.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct SharedStep {
+    pub stage: SharedStage,
+    pub number: u32,
 }
 
 impl CellIndex {

@@ -8,7 +8,7 @@ use super::dataflow::node_of;
 use super::discipline::{CollectiveModel, Discipline};
 use super::effects::FollowUp;
 use super::event::EventClass;
-use super::ids::InstanceIndex;
+use super::ids::{InstanceIndex, InstanceNode};
 use super::lanes::FREE;
 use crate::Observer;
 use chakram_base::ids::{NodeIndex, Npu};
@@ -69,7 +69,7 @@ impl Discipline for InsertionOrder {
         now: Time,
     ) {
         let mut ends = std::mem::take(&mut engine.effects.ends);
-        for (end, instance, node) in ends.drain(..) {
+        for (end, InstanceNode { instance, node }) in ends.drain(..) {
             engine.complete_at(end, instance, node);
         }
         engine.effects.ends = ends;
@@ -101,12 +101,12 @@ impl<O: Observer + ?Sized, N: NetworkBackend, M: CollectiveModel> Engine<'_, O, 
                 FollowUp::Leave(npu, queue) => {
                     self.collectives
                         .chunks_mut()
-                        .leave(fabric, effects, now, (npu, queue));
+                        .leave(fabric, effects, now, npu, queue);
                 }
                 FollowUp::Admit(npu, queue) => {
                     self.collectives
                         .chunks_mut()
-                        .admit(fabric, effects, now, (npu, queue));
+                        .admit(fabric, effects, now, npu, queue);
                 }
                 FollowUp::Deliver(pair) => {
                     self.messages.deliver::<M::Order>(effects, now, pair);
@@ -156,7 +156,7 @@ impl<O: Observer + ?Sized, N: NetworkBackend, M: CollectiveModel> Engine<'_, O, 
         let mut issuable = std::mem::take(&mut self.effects.ready);
         let mut freed = std::mem::take(&mut self.effects.freed);
         issuable.retain(|&word| {
-            let (instance, node) = node_of(word);
+            let InstanceNode { instance, node } = node_of(word);
             let Some(lane) = self.flow.instance(instance).lane(node) else {
                 return true;
             };
@@ -174,7 +174,7 @@ impl<O: Observer + ?Sized, N: NetworkBackend, M: CollectiveModel> Engine<'_, O, 
         let mut i = 0;
         while let Some(&word) = issuable.get(i) {
             i += 1;
-            let (instance, node) = node_of(word);
+            let InstanceNode { instance, node } = node_of(word);
             let running = self.flow.instance(instance);
             match running.graph.kind(node) {
                 NodeKind::Receive => self.post_receive(now, instance, node),
@@ -213,7 +213,8 @@ impl<O: Observer + ?Sized, N: NetworkBackend, M: CollectiveModel> Engine<'_, O, 
     /// ASTRA-sim.
     fn wake_idle_instances(&mut self) {
         let dormant = self.flow.dormant().iter();
-        let mut sleeping: Vec<InstanceIndex> = dormant.map(|&word| node_of(word).0).collect();
+        let mut sleeping: Vec<InstanceIndex> =
+            dormant.map(|&word| node_of(word).instance).collect();
         sleeping.dedup();
         for instance in sleeping {
             let running = self.flow.instance(instance);

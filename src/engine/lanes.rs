@@ -119,17 +119,17 @@ impl Lanes {
 
     /// As [`Self::take_or_wait`], where there are turns.
     pub fn take_in_turn(&mut self, lane: u32, node: u64, flow: &Dataflow<'_>) -> bool {
-        let instance = node_of(node).0;
+        let instance = node_of(node).instance;
         let turn = self.turn(lane);
         let state = &mut self.states[lane as usize];
         let queue = &mut self.queues[lane as usize];
-        let own = |word: &u64| node_of(*word).0 == instance;
+        let own = |word: &u64| node_of(*word).instance == instance;
         let first = turn == Some(instance) && !queue.front().is_some_and(own);
         if state.holder == FREE && first {
             state.holder = node;
             return true;
         }
-        let serial = |word: u64| flow.serial(node_of(word).0);
+        let serial = |word: u64| flow.serial(node_of(word).instance);
         let place = match queue.back() {
             // Launches mostly come in the order of their numbers.
             Some(&last) if serial(last) > serial(node) => {
@@ -152,7 +152,7 @@ impl Lanes {
         }
         let queue = &mut self.queues[lane as usize];
         if let Some(turns) = self.turns.get(lane as usize) {
-            let next = node_of(*queue.front()?).0;
+            let next = node_of(*queue.front()?).instance;
             if turns.front().is_none_or(|turn| turn.instance != next) {
                 return None;
             }
@@ -181,7 +181,7 @@ impl Lanes {
 
     /// Whether the same nodes, whatever their instances, hold two lanes and wait for them.
     pub fn are_alike(&self, one: u32, other: u32) -> bool {
-        let node = |word: u64| (word != FREE).then(|| node_of(word).1);
+        let node = |word: u64| (word != FREE).then(|| node_of(word).node);
         let holder = |lane: u32| node(self.states[lane as usize].holder);
         let queue = |lane: u32| self.queues[lane as usize].iter().map(|&word| node(word));
         holder(one) == holder(other) && queue(one).eq(queue(other))

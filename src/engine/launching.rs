@@ -7,7 +7,7 @@ use super::effects::Effects;
 use super::event::{Event, EventClass};
 use super::feed::Feed;
 use super::frames::Launches;
-use super::ids::InstanceIndex;
+use super::ids::{InstanceIndex, InstanceNode};
 use super::launch::{
     Launch, LaunchOrderEntry, LaunchPrices, LaunchQueue, LaunchRecord, LaunchRelease,
 };
@@ -85,7 +85,7 @@ impl<'a, O: Observer + ?Sized, N: NetworkBackend, M: CollectiveModel> Engine<'a,
                 LaunchOrderEntry::Launch(launch) => self.begin(now, feed, launch),
                 LaunchOrderEntry::Release(serial, rank) => {
                     let (flow, effects) = (&mut self.flow, &mut self.effects);
-                    self.launches.release(flow, effects, now, (serial, rank));
+                    self.launches.release(flow, effects, now, serial, rank);
                 }
             }
         }
@@ -153,7 +153,7 @@ impl<'a, O: Observer + ?Sized, N: NetworkBackend, M: CollectiveModel> Engine<'a,
     fn schedule_jobs(&mut self, now: Time) {
         let mut started = std::mem::take(self.processors.started());
         for times in started.drain(..) {
-            let (instance, node) = node_of(times.token);
+            let InstanceNode { instance, node } = node_of(times.token);
             let job = self.processor_job(instance, node);
             self.observer.occupied(now, &job, &times);
             self.effects.end_at(times.end.max(now), instance, node);

@@ -2,7 +2,7 @@
 
 use super::Engine;
 use super::discipline::CollectiveModel;
-use super::ids::{InstanceId, InstanceIndex};
+use super::ids::{InstanceId, InstanceIndex, InstanceNode};
 use super::tile_groups::{GROUPED, LeftToPost, PartStep, is_shared};
 use crate::Observer;
 use chakram_base::ids::NodeIndex;
@@ -66,7 +66,7 @@ impl<O: Observer + ?Sized, N: NetworkBackend, M: CollectiveModel> Engine<'_, O, 
     #[inline]
     pub(super) fn start_deferred_accesses(&mut self, now: Time) {
         if self.tile_groups.exist() {
-            for (instance, node) in self.tile_groups.take_accesses() {
+            for InstanceNode { instance, node } in self.tile_groups.take_accesses() {
                 self.start_access(now, instance, node);
             }
         }
@@ -95,7 +95,10 @@ impl<O: Observer + ?Sized, N: NetworkBackend, M: CollectiveModel> Engine<'_, O, 
     pub(super) fn may_queue(&mut self, now: Time, instance: InstanceIndex, node: NodeIndex) {
         if !self.flow.instance(instance).has(GROUPED) {
             self.enqueue(now, instance, node);
-        } else if let Some(leader) = self.tile_groups.queued(&self.flow, now, (instance, node)) {
+        } else if let Some(leader) =
+            self.tile_groups
+                .queued(&self.flow, now, InstanceNode { instance, node })
+        {
             self.enqueue(now, leader, node);
         }
     }
@@ -132,18 +135,12 @@ impl<O: Observer + ?Sized, N: NetworkBackend, M: CollectiveModel> Engine<'_, O, 
         }
     }
 
-    /// Has every member of a group run for itself, before `node` of the leader is posted.
-    pub(super) fn disband(
-        &mut self,
-        now: Time,
-        leader: InstanceIndex,
-        node: NodeIndex,
-        ready: LeftToPost<'_>,
-    ) {
+    /// Has every member of a group run for itself, before a node of the leader is posted.
+    pub(super) fn disband(&mut self, now: Time, leader: InstanceNode, ready: LeftToPost<'_>) {
         let (flow, lanes) = (&mut self.flow, self.processors.lanes_mut());
         let effects = &mut self.effects;
-        let at = (now, leader, node);
-        let steps = self.tile_groups.disband(flow, lanes, effects, at, ready);
+        let groups = &mut self.tile_groups;
+        let steps = groups.disband(flow, lanes, effects, now, leader, ready);
         self.take_steps(now, steps);
     }
 

@@ -8,10 +8,10 @@ use super::dataflow::Dataflow;
 use super::discipline::Discipline;
 use super::effects::{Effects, FollowUp, SendOrderKey};
 use super::fabric::{Fabric, InFlightOp};
-use super::ids::{InstanceId, InstanceIndex};
+use super::ids::{InstanceId, InstanceIndex, InstanceNode};
 use super::plan::{NONE, ReplayPlan};
 use super::run_settings::RunSettings;
-use chakram_base::ids::{NodeIndex, Npu};
+use chakram_base::ids::{NodeIndex, Npu, OpIndex};
 use chakram_base::units::{BufferShare, Time};
 use chakram_hardware::network::{MessageTurn, NetworkBackend, NetworkMessage, PortRange};
 use chakram_trace::graph::Graph;
@@ -51,14 +51,14 @@ struct MessageChannel {
     /// Messages that have arrived and that no receive has taken.
     arrived: u32,
     /// Posted receives, as instance and node.
-    listening: VecDeque<(InstanceIndex, NodeIndex)>,
+    listening: VecDeque<InstanceNode>,
     /// Issued halves whose other half is not issued yet: sends or receives, never both.
-    unmet: VecDeque<(InstanceIndex, NodeIndex)>,
+    unmet: VecDeque<InstanceNode>,
     unmet_receive: bool,
     /// Rendezvous requests that arrived before their send; for all sizes at the first of their channels.
     asked: u32,
     /// Ops of sends that wait for their request; likewise.
-    expected: VecDeque<u32>,
+    expected: VecDeque<OpIndex>,
 }
 
 /// Messages between ranks.
@@ -77,7 +77,7 @@ pub(super) struct Messages<'a> {
 
 /// Returns the message of an op between two ranks.
 fn between_ranks(
-    op: u32,
+    op: OpIndex,
     ends: (Npu, Npu),
     ports: PortRange,
     bytes: u64,
@@ -145,25 +145,19 @@ impl<'a> Messages<'a> {
         fabric: &mut Fabric<'_, N>,
         effects: &mut Effects,
         now: Time,
-        (instance, node): (InstanceIndex, NodeIndex),
+        send @ InstanceNode { instance, node }: InstanceNode,
     ) {
         let running = flow.instance(instance);
         let index = running.graph.message_index(node);
         if self.lasts_as_recorded::<D>(running.graph, index) {
-            self.start_send(flow, effects, now, (instance, node));
+            self.start_send(flow, effects, now, send);
             return;
         }
         let ends = (running.npu, flow.peer(instance, index).1);
         let bytes = running.graph.bytes(node);
         let key = (ends.0.0, 0, flow.serial(instance) as u32, node.0, 0);
         let pair = flow.pair(instance, index);
-        self.begin_send::<D>(
-            flow,
-            effects,
-            pair,
-            (instance, node),
-            fabric.needs_requests(),
-        );
+        self.begin_send::<D>(flow, effects, pair, send, fabric.needs_requests());
         let ports = fabric.open(2);
         let op = fabric.op(InFlightOp::Send {
             pair,
@@ -189,22 +183,22 @@ impl<'a> Messages<'a> {
         fabric: &mut Fabric<'_, N>,
         effects: &mut Effects,
         now: Time,
-        (instance, node): (InstanceIndex, NodeIndex),
+        receive @ InstanceNode { instance, node }: InstanceNode,
     ) {
         let index = flow.instance(instance).graph.message_index(node);
         let pair = flow.pair(instance, index);
         if D::MATCHES_AS_ISSUED {
             let rendezvous = fabric.needs_requests();
-            self.meet(flow, effects, pair, (instance, node), (true, rendezvous));
+            self.meet(flow, effects, pair, receive, true, rendezvous);
             if rendezvous {
-                self.request(flow, fabric, effects, now, (instance, node));
+                self.request(flow, fabric, effects, now, receive);
             } else {
-                self.match_or_post(effects, now, pair, (instance, node));
+                self.match_or_post(effects, now, pair, receive);
             }
         } else if self.lasts_as_recorded::<D>(flow.instance(instance).graph, index) {
-            self.start_receive(flow, effects, now, (instance, node), pair);
+            self.start_receive(flow, effects, now, receive, pair);
         } else if pair == NONE {
-            self.send_mirrored::<D, N>(flow, fabric, effects, now, (instance, node));
+            self.send_mirrored::<D, N>(flow, fabric, effects, now, receive);
         } else {
             let state = &mut self.pairs[pair as usize];
             (state.posted, state.waiter) = (node.0 + 1, instance);
@@ -224,7 +218,7 @@ impl<'a> Messages<'a> {
         flow: &Dataflow<'_>,
         effects: &mut Effects,
         pair: u32,
-        (instance, node): (InstanceIndex, NodeIndex),
+        send @ InstanceNode { instance, node }: InstanceNode,
         rendezvous: bool,
     ) {
         let matched = pair != NONE;
@@ -232,7 +226,7 @@ impl<'a> Messages<'a> {
             effects.begin(flow.instance(instance).id, node);
         }
         if matched && D::MATCHES_AS_ISSUED {
-            self.meet(flow, effects, pair, (instance, node), (false, rendezvous));
+            self.meet(flow, effects, pair, send, false, rendezvous);
         } else if matched {
             let state = &mut self.pairs[pair as usize];
             state.sent = true;
@@ -249,8 +243,9 @@ impl<'a> Messages<'a> {
         flow: &Dataflow<'_>,
         effects: &mut Effects,
         pair: u32,
-        half: (InstanceIndex, NodeIndex),
-        (is_receive, rendezvous): (bool, bool),
+        half: InstanceNode,
+        is_receive: bool,
+        rendezvous: bool,
     ) {
         let of_requests = |pair: u32| self.request_channels[pair as usize];
         let channel = if rendezvous { of_requests(pair) } else { pair };
@@ -261,7 +256,7 @@ impl<'a> Messages<'a> {
             return;
         }
         let other = channel.unmet.pop_front();
-        for ((instance, node), receives) in other
+        for (InstanceNode { instance, node }, receives) in other
             .map(|other| (other, !is_receive))
             .into_iter()
             .chain([(half, is_receive)])
@@ -279,7 +274,7 @@ impl<'a> Messages<'a> {
         fabric: &mut Fabric<'_, N>,
         effects: &mut Effects,
         now: Time,
-        (instance, node): (InstanceIndex, NodeIndex),
+        InstanceNode { instance, node }: InstanceNode,
     ) {
         let running = flow.instance(instance);
         let index = running.graph.message_index(node);
@@ -305,14 +300,14 @@ impl<'a> Messages<'a> {
         effects: &mut Effects,
         now: Time,
         pair: u32,
-        (instance, node): (InstanceIndex, NodeIndex),
+        receive @ InstanceNode { instance, node }: InstanceNode,
     ) {
         let channel = &mut self.channels[pair as usize];
         if channel.arrived > 0 {
             channel.arrived -= 1;
             effects.end_at(now, instance, node);
         } else {
-            channel.listening.push_back((instance, node));
+            channel.listening.push_back(receive);
         }
     }
 
@@ -323,10 +318,10 @@ impl<'a> Messages<'a> {
         effects: &mut Effects,
         now: Time,
         pair: u32,
-        (sender, node): (InstanceIndex, NodeIndex),
+        send: InstanceNode,
     ) {
         if self.ends_on_arrival {
-            effects.end::<D>(now, sender, node);
+            effects.end::<D>(now, send.instance, send.node);
         }
         if pair == NONE {
             return;
@@ -346,7 +341,7 @@ impl<'a> Messages<'a> {
     pub fn deliver<D: Discipline>(&mut self, effects: &mut Effects, now: Time, pair: u32) {
         let channel = &mut self.channels[pair as usize];
         match channel.listening.pop_front() {
-            Some((instance, node)) => effects.end::<D>(now, instance, node),
+            Some(InstanceNode { instance, node }) => effects.end::<D>(now, instance, node),
             None => channel.arrived += 1,
         }
     }
@@ -355,7 +350,7 @@ impl<'a> Messages<'a> {
     pub fn listens(&self, pairs: &[u32], instance: InstanceIndex) -> bool {
         pairs.iter().any(|&pair| {
             let mut listening = self.channels[pair as usize].listening.iter();
-            listening.any(|&(receiver, _)| receiver == instance)
+            listening.any(|receive| receive.instance == instance)
         })
     }
 }

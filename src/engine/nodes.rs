@@ -5,7 +5,7 @@ use super::dataflow::{RunningInstance, key, node_of};
 use super::discipline::{CollectiveModel, Discipline};
 use super::effects::Effects;
 use super::event::{Event, EventClass};
-use super::ids::{GroupIndex, InstanceIndex};
+use super::ids::{GroupIndex, InstanceIndex, InstanceNode};
 use super::plan::NONE;
 use super::tile_groups::GROUPED;
 use super::{CommTiming, Engine};
@@ -22,7 +22,7 @@ impl<O: Observer + ?Sized, N: NetworkBackend, M: CollectiveModel> Engine<'_, O, 
     pub(super) fn delay(&mut self, now: Time) {
         let mut delayed = std::mem::take(&mut self.effects.delayed);
         for word in delayed.drain(..) {
-            let (instance, node) = node_of(word);
+            let InstanceNode { instance, node } = node_of(word);
             let running = self.flow.instance(instance);
             let end = now + self.settings.host.duration(running.graph.delay(node));
             self.tell(instance, |observer, id| {
@@ -39,7 +39,10 @@ impl<O: Observer + ?Sized, N: NetworkBackend, M: CollectiveModel> Engine<'_, O, 
     pub(super) fn complete(&mut self, now: Time, instance: InstanceIndex, node: NodeIndex) {
         if !self.flow.instance(instance).has(GROUPED) {
             self.complete_alone(now, instance, node);
-        } else if let Some(leader) = self.tile_groups.ended(&self.flow, now, (instance, node)) {
+        } else if let Some(leader) =
+            self.tile_groups
+                .ended(&self.flow, now, InstanceNode { instance, node })
+        {
             self.complete_all(now, leader, node);
         }
     }
@@ -56,11 +59,12 @@ impl<O: Observer + ?Sized, N: NetworkBackend, M: CollectiveModel> Engine<'_, O, 
             observer.completed(now, running.id, node, kind);
             served = running.serves(kind);
             if !served {
-                processors.free::<M::Order>(effects, running, (instance, node));
+                processors.free::<M::Order>(effects, running, InstanceNode { instance, node });
             }
         };
         let effects = &mut self.effects;
-        self.flow.complete(effects, now, (instance, node), ended);
+        self.flow
+            .complete(effects, now, InstanceNode { instance, node }, ended);
         if M::Order::AT_ONCE {
             self.flow.wake(effects, instance);
         }
@@ -93,11 +97,11 @@ impl<O: Observer + ?Sized, N: NetworkBackend, M: CollectiveModel> Engine<'_, O, 
         // Groups that are split on the way add nodes to those that are left.
         let mut next = 0;
         while let Some(&word) = ready.get(next) {
-            let (instance, node) = node_of(word);
+            let InstanceNode { instance, node } = node_of(word);
             if self.tile_groups.exist() {
                 let left = &ready[next..];
                 if self.tile_groups.is_out_of_turn(&self.flow, left) {
-                    self.disband(now, instance, node, (&mut ready, next));
+                    self.disband(now, InstanceNode { instance, node }, (&mut ready, next));
                     continue;
                 }
             }
@@ -117,7 +121,7 @@ impl<O: Observer + ?Sized, N: NetworkBackend, M: CollectiveModel> Engine<'_, O, 
     pub(super) fn complete_at(&mut self, end: Time, instance: InstanceIndex, node: NodeIndex) {
         let npu = self.flow.instance(instance).npu;
         self.effects
-            .end_held::<M::Order>(npu, end, (instance, node));
+            .end_held::<M::Order>(npu, end, InstanceNode { instance, node });
     }
 
     /// Gives freed lanes to the nodes that queue for them, by rank and lane.
@@ -134,7 +138,7 @@ impl<O: Observer + ?Sized, N: NetworkBackend, M: CollectiveModel> Engine<'_, O, 
         }
         for &(_, lane) in &freed {
             if let Some(word) = self.processors.lanes_mut().grant(lane) {
-                let (instance, node) = node_of(word);
+                let InstanceNode { instance, node } = node_of(word);
                 self.issue(now, instance, node);
             }
         }
@@ -215,7 +219,9 @@ impl<O: Observer + ?Sized, N: NetworkBackend, M: CollectiveModel> Engine<'_, O, 
     /// Has collectives of a group queue for their lanes whose place in its launch order has come.
     #[inline]
     pub(super) fn queue_parked(&mut self, now: Time, group: GroupIndex) {
-        while let Some((instance, node)) = self.collectives.chunks_mut().groups.next_parked(group) {
+        while let Some(InstanceNode { instance, node }) =
+            self.collectives.chunks_mut().groups.next_parked(group)
+        {
             self.may_queue(now, instance, node);
         }
     }
@@ -225,7 +231,7 @@ impl<O: Observer + ?Sized, N: NetworkBackend, M: CollectiveModel> Engine<'_, O, 
         let id = self.flow.instance(instance).id;
         self.observer.issued(now, id, node, NodeKind::Receive);
         let (fabric, effects) = (&mut self.fabric, &mut self.effects);
-        let receive = (instance, node);
+        let receive = InstanceNode { instance, node };
         self.messages
             .receive::<M::Order, N>(&self.flow, fabric, effects, now, receive);
         self.follow_up(now);
@@ -255,7 +261,7 @@ impl<O: Observer + ?Sized, N: NetworkBackend, M: CollectiveModel> Engine<'_, O, 
                 let end = now + self.launches.price(running, node);
                 let npu = running.npu;
                 self.effects
-                    .end_held::<M::Order>(npu, end, (instance, node));
+                    .end_held::<M::Order>(npu, end, InstanceNode { instance, node });
             }
             NodeKind::RemoteMemory if self.tile_groups.exist() => {
                 self.tile_groups.defer_access(instance, node);
@@ -271,7 +277,7 @@ impl<O: Observer + ?Sized, N: NetworkBackend, M: CollectiveModel> Engine<'_, O, 
     #[inline]
     pub(super) fn send_message(&mut self, now: Time, instance: InstanceIndex, node: NodeIndex) {
         let (fabric, effects) = (&mut self.fabric, &mut self.effects);
-        let send = (instance, node);
+        let send = InstanceNode { instance, node };
         self.messages
             .send::<M::Order, N>(&self.flow, fabric, effects, now, send);
         // Told here: what else follows is carried out in the order of the contract, after other nodes of the instant.

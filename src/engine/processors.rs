@@ -3,7 +3,7 @@
 use super::dataflow::{Dataflow, RunningInstance, SERVED, TURNS, key};
 use super::discipline::Discipline;
 use super::effects::Effects;
-use super::ids::InstanceIndex;
+use super::ids::{InstanceIndex, InstanceNode};
 use super::lanes::Lanes;
 use super::processor::{JobTimes, ProcessorJob, ProcessorModel};
 use chakram_base::ids::{NodeIndex, Npu};
@@ -63,7 +63,7 @@ impl<'a> Processors<'a> {
         &mut self,
         effects: &mut Effects,
         running: &RunningInstance<'_>,
-        (instance, node): (InstanceIndex, NodeIndex),
+        InstanceNode { instance, node }: InstanceNode,
     ) {
         if let Some(lane) = running.lane(node) {
             if running.has(TURNS) {

@@ -31,11 +31,12 @@ type CopyPlace = (u32, u32);
 /// Those of `replay`.
 pub fn replay_representatives<T, E>(
     workload: &Workload,
-    (machine, options): (&Machine, &ReplayOptions),
+    machine: &Machine,
+    options: &ReplayOptions,
     copies: &[Vec<u32>],
     replay: impl Fn(&Workload) -> Result<(T, bool), E>,
 ) -> Result<T, E> {
-    if let Some(part) = representatives(workload, (machine, options), copies)
+    if let Some(part) = representatives(workload, machine, options, copies)
         && let (answer, true) = replay(&part)?
     {
         return Ok(answer);
@@ -81,7 +82,8 @@ impl Observer for RepresentativeCheck {
 /// `machine`: members of the others arrive with those of the first. `None` if there is one copy, or copies may differ.
 fn representatives(
     workload: &Workload,
-    (machine, options): (&Machine, &ReplayOptions),
+    machine: &Machine,
+    options: &ReplayOptions,
     copies: &[Vec<u32>],
 ) -> Option<Workload> {
     let [first, others @ ..] = copies else {
@@ -280,8 +282,7 @@ mod tests {
         };
         let workload = job(even);
         let copies = [vec![0, 1], vec![2, 3]];
-        let settings = (&machine, &options);
-        let one = replay_representatives(&workload, settings, &copies, replay).unwrap();
+        let one = replay_representatives(&workload, &machine, &options, &copies, replay).unwrap();
         let all = replay(&workload).unwrap().0;
         sizes.borrow_mut().pop();
         (sizes.take(), one == all)

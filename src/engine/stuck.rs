@@ -5,7 +5,7 @@ use super::collectives::{CollectiveRun, CollectiveRuns, RunningGroups};
 use super::dataflow::{Dataflow, HELD, node_of};
 use super::error::{NodeRef, Stuck, WaitingNode};
 use super::frames::Launches;
-use super::ids::{GroupIndex, InstanceIndex};
+use super::ids::{GroupIndex, InstanceIndex, InstanceNode};
 use super::lanes::{FREE, Lanes};
 use super::launch::LaunchSerial;
 use super::plan::NONE;
@@ -19,9 +19,6 @@ mod insertion_order;
 /// Waiting nodes that are named, of one rank and in all.
 const NAMED_PER_RANK: usize = 3;
 const NAMED: usize = 24;
-
-/// An incomplete node of an instance.
-type InstanceNode = (InstanceIndex, NodeIndex);
 
 /// The parts of a loop that say what its nodes wait for.
 ///
@@ -50,7 +47,10 @@ impl StuckDiagnosis<'_, '_> {
             for node in running.graph.nodes() {
                 // Complete nodes are skipped, and nodes with open dependencies, whose wait is a consequence of
                 // another.
-                let vertex = (InstanceIndex(i as u32), node);
+                let vertex = InstanceNode {
+                    instance: InstanceIndex(i as u32),
+                    node,
+                };
                 if !self.is_posted(vertex) {
                     continue;
                 }
@@ -76,7 +76,7 @@ impl StuckDiagnosis<'_, '_> {
         }
     }
 
-    fn reference(&self, (instance, node): InstanceNode) -> NodeRef {
+    fn reference(&self, InstanceNode { instance, node }: InstanceNode) -> NodeRef {
         let running = self.flow.instance(instance);
         let graph = running.graph;
         NodeRef {
@@ -91,13 +91,13 @@ impl StuckDiagnosis<'_, '_> {
         }
     }
 
-    fn is_complete(&self, (instance, node): InstanceNode) -> bool {
+    fn is_complete(&self, InstanceNode { instance, node }: InstanceNode) -> bool {
         self.flow.waits_for(instance, node).is_none()
     }
 
     /// Describes what a posted node waits for, with one node that it waits for.
     fn wait_of(&self, vertex: InstanceNode) -> (String, Option<InstanceNode>) {
-        let (instance, node) = vertex;
+        let InstanceNode { instance, node } = vertex;
         let kind = self.flow.instance(instance).graph.kind(node);
         if self.flow.is_dormant(instance, node) {
             let text = "another node of its rank to end: what set it free ended at once, and only ends that \
@@ -141,7 +141,7 @@ impl StuckDiagnosis<'_, '_> {
 
     fn wait_for_other_half(
         &self,
-        (instance, node): InstanceNode,
+        InstanceNode { instance, node }: InstanceNode,
     ) -> (String, Option<InstanceNode>) {
         let graph = self.flow.instance(instance).graph;
         let index = graph.message_index(node);
@@ -156,7 +156,10 @@ impl StuckDiagnosis<'_, '_> {
                 .iter()
                 .position(|&p| p == pair)
                 .expect("pairs have two halves");
-            (other, messages[found].node)
+            InstanceNode {
+                instance: other,
+                node: messages[found].node,
+            }
         });
         let what = half.map_or_else(String::new, |half| format!(", {}", self.state(half)));
         let (bytes, tag) = (graph.bytes(node), message.tag);
@@ -170,7 +173,7 @@ impl StuckDiagnosis<'_, '_> {
 
     fn wait_for_turn(
         &self,
-        (instance, node): InstanceNode,
+        InstanceNode { instance, node }: InstanceNode,
     ) -> Option<(String, Option<InstanceNode>)> {
         let graph = self.flow.instance(instance).graph;
         if self.comm.waits_for_nobody(graph, node) {
@@ -188,7 +191,7 @@ impl StuckDiagnosis<'_, '_> {
     }
 
     fn wait_for_lane(&self, vertex: InstanceNode) -> Option<(String, Option<InstanceNode>)> {
-        let (instance, node) = vertex;
+        let InstanceNode { instance, node } = vertex;
         let lane = self.flow.instance(instance).lane(node)?;
         let holder = match self.lanes.holder(lane) {
             FREE => return self.wait_for_launch(vertex, lane),
@@ -204,15 +207,19 @@ impl StuckDiagnosis<'_, '_> {
     /// Describes a free lane that is kept for an earlier launch.
     fn wait_for_launch(
         &self,
-        (instance, _): InstanceNode,
+        InstanceNode { instance, .. }: InstanceNode,
         lane: u32,
     ) -> Option<(String, Option<InstanceNode>)> {
         let turn = self.lanes.turn(lane).filter(|&turn| turn != instance)?;
         let running = self.flow.instance(turn);
-        let holds = |node: &NodeIndex| {
-            running.lane(*node) == Some(lane) && !self.is_complete((turn, *node))
+        let of_turn = |node| InstanceNode {
+            instance: turn,
+            node,
         };
-        let before = running.graph.nodes().find(holds).map(|node| (turn, node));
+        let holds = |node: &NodeIndex| {
+            running.lane(*node) == Some(lane) && !self.is_complete(of_turn(*node))
+        };
+        let before = running.graph.nodes().find(holds).map(of_turn);
         let state = before.map_or_else(String::new, |before| format!(": {}", self.state(before)));
         let text = format!(
             "its lane, which is kept for launch {}{state}",
@@ -221,7 +228,10 @@ impl StuckDiagnosis<'_, '_> {
         Some((text, before))
     }
 
-    fn wait_for_members(&self, (instance, node): InstanceNode) -> (String, Option<InstanceNode>) {
+    fn wait_for_members(
+        &self,
+        InstanceNode { instance, node }: InstanceNode,
+    ) -> (String, Option<InstanceNode>) {
         const SHOWN: usize = 4;
         let (slot, sequence) = self.flow.call(instance, node);
         let running = &self.groups[slot.group];
@@ -272,12 +282,15 @@ impl StuckDiagnosis<'_, '_> {
             (slot.group, own) == (group, sequence)
         };
         let call = calls.iter().find(|call| of(call.node))?;
-        Some((instance, call.node))
+        Some(InstanceNode {
+            instance,
+            node: call.node,
+        })
     }
 
     /// Formats a node with its state.
     fn state(&self, vertex: InstanceNode) -> String {
-        let left = match self.flow.waits_for(vertex.0, vertex.1) {
+        let left = match self.flow.waits_for(vertex.instance, vertex.node) {
             None => "is complete".to_owned(),
             Some(0) => "is ready".to_owned(),
             Some(1) => "waits for 1 dependency".to_owned(),
@@ -323,7 +336,7 @@ impl StuckDiagnosis<'_, '_> {
     }
 
     /// Returns whether all dependencies of a node are complete.
-    fn is_posted(&self, (instance, node): InstanceNode) -> bool {
+    fn is_posted(&self, InstanceNode { instance, node }: InstanceNode) -> bool {
         self.flow.is_posted(instance, node)
     }
 }
@@ -336,13 +349,14 @@ impl BlockingDependencies {
     fn of(
         &mut self,
         diagnosis: &StuckDiagnosis<'_, '_>,
-        (i, node): InstanceNode,
+        InstanceNode { instance, node }: InstanceNode,
     ) -> Option<InstanceNode> {
         // Graphs store successors only: one pass inverts them for all later steps of the walk.
-        let blockers = self.0.entry(i).or_insert_with(|| {
-            let graph = diagnosis.flow.instance(i).graph;
+        let blockers = self.0.entry(instance).or_insert_with(|| {
+            let graph = diagnosis.flow.instance(instance).graph;
             let mut blockers = vec![NONE; graph.len()];
-            for from in graph.nodes().filter(|&n| !diagnosis.is_complete((i, n))) {
+            let open = |&node: &NodeIndex| !diagnosis.is_complete(InstanceNode { instance, node });
+            for from in graph.nodes().filter(open) {
                 for to in graph.successors(from) {
                     blockers[to.index()] = from.0;
                 }
@@ -350,6 +364,9 @@ impl BlockingDependencies {
             blockers
         });
         let blocker = blockers[node.index()];
-        (blocker != NONE).then_some((i, NodeIndex(blocker)))
+        (blocker != NONE).then_some(InstanceNode {
+            instance,
+            node: NodeIndex(blocker),
+        })
     }
 }

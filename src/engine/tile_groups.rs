@@ -24,7 +24,7 @@ mod split;
 
 use super::dataflow::Dataflow;
 use super::effects::Effects;
-use super::ids::InstanceIndex;
+use super::ids::{InstanceIndex, InstanceNode};
 use super::plan::NONE;
 use chakram_base::ids::{NodeIndex, Rank};
 use chakram_base::units::Time;
@@ -123,7 +123,7 @@ pub(super) struct TileGroups {
     /// Groups with open nodes that have to be looked at.
     uneven: Vec<u32>,
     /// Loads and stores that were issued since the last were started.
-    accesses: Vec<(InstanceIndex, NodeIndex)>,
+    accesses: Vec<InstanceNode>,
     counts: LoopCounts,
 }
 
@@ -156,8 +156,8 @@ impl TileGroups {
     /// Notes that `instance` has taken a step of a node. Returns the members with their instants once all have.
     fn gather(
         &mut self,
-        (instance, at): (InstanceIndex, Time),
-        node: NodeIndex,
+        InstanceNode { instance, node }: InstanceNode,
+        at: Time,
         step: MemberStep,
     ) -> Option<Vec<(InstanceIndex, Time)>> {
         let number = self.group_of(instance);
@@ -244,14 +244,14 @@ impl TileGroups {
 
     /// Keeps a load or store until all of this dispatch are known.
     pub fn defer_access(&mut self, instance: InstanceIndex, node: NodeIndex) {
-        self.accesses.push((instance, node));
+        self.accesses.push(InstanceNode { instance, node });
     }
 
     /// Returns the loads and stores that were kept, by instance and then as they were issued: the order in which ranks that run
     /// by themselves issue them.
-    pub fn take_accesses(&mut self) -> Vec<(InstanceIndex, NodeIndex)> {
+    pub fn take_accesses(&mut self) -> Vec<InstanceNode> {
         let mut accesses = std::mem::take(&mut self.accesses);
-        accesses.sort_by_key(|&(instance, _)| instance);
+        accesses.sort_by_key(|access| access.instance);
         accesses
     }
 
@@ -262,14 +262,15 @@ impl TileGroups {
         &mut self,
         flow: &Dataflow<'_>,
         effects: &mut Effects,
-        (at, instance, node): (Time, InstanceIndex, NodeIndex),
+        at: Time,
+        member @ InstanceNode { instance, node }: InstanceNode,
     ) {
         if !flow.instance(instance).has(GROUPED) {
             effects.end_at(at, instance, node);
             return;
         }
         let step = MemberStep::Announced;
-        if let Some(ends) = self.gather((instance, at), node, step) {
+        if let Some(ends) = self.gather(member, at, step) {
             let number = self.group_of(instance);
             self.announce_all(effects, number, node, &ends);
         }
@@ -322,10 +323,10 @@ impl TileGroups {
         &mut self,
         flow: &Dataflow<'_>,
         now: Time,
-        (instance, node): (InstanceIndex, NodeIndex),
+        member @ InstanceNode { instance, node }: InstanceNode,
     ) -> Option<InstanceIndex> {
         let leader = self.leader_of(instance);
-        self.gather((instance, now), node, MemberStep::Queued)?;
+        self.gather(member, now, MemberStep::Queued)?;
         if flow.instance(leader).gathers(node) {
             let number = self.group_of(leader);
             self.groups[number].parked -= 1;
@@ -338,7 +339,7 @@ impl TileGroups {
         &mut self,
         flow: &Dataflow<'_>,
         now: Time,
-        (instance, node): (InstanceIndex, NodeIndex),
+        member @ InstanceNode { instance, node }: InstanceNode,
     ) -> Option<InstanceIndex> {
         let leader = self.leader_of(instance);
         if is_shared(flow.instance(instance).graph.kind(node)) {
@@ -347,7 +348,7 @@ impl TileGroups {
             if let Some(place) = whole.iter().position(|&one| one == node) {
                 whole.swap_remove(place);
             } else {
-                self.gather((instance, now), node, MemberStep::Ended)?;
+                self.gather(member, now, MemberStep::Ended)?;
             }
         }
         Some(leader)

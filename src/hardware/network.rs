@@ -8,7 +8,7 @@
 //! stores ([`MemoryTransfer`]).
 
 use crate::topology::{LinePattern, NetworkPath};
-use chakram_base::ids::{EndpointId, Npu};
+use chakram_base::ids::{EndpointId, Npu, OpIndex};
 use chakram_base::setting::SettingChoice;
 use chakram_base::units::{BufferShare, Span, Time};
 use std::fmt;
@@ -134,7 +134,7 @@ impl PortRange {
 #[derive(Clone, Copy, Debug)]
 pub struct NetworkMessage {
     /// The caller's name for it, which notices carry back.
-    pub op: u32,
+    pub op: OpIndex,
     /// The NPUs that send and receive it.
     pub ends: (Npu, Npu),
     /// Port of the sender.
@@ -168,7 +168,7 @@ pub struct MessageTurn {
 
 impl NetworkMessage {
     /// A message that no port paces, for models that have none.
-    pub fn plain(op: u32, ends: (Npu, Npu), amount: BufferShare) -> Self {
+    pub fn plain(op: OpIndex, ends: (Npu, Npu), amount: BufferShare) -> Self {
         Self {
             op,
             ends,
@@ -188,7 +188,7 @@ impl NetworkMessage {
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct MemoryTransfer {
     /// The caller's name for it, which the notice of its end carries back where the model gives one.
-    pub op: u32,
+    pub op: OpIndex,
     /// Their ends: an NPU and a memory.
     pub ends: (EndpointId, EndpointId),
     /// Way between the ends, the memory's link included.
@@ -201,9 +201,9 @@ pub struct MemoryTransfer {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum DeliveryNotice {
     /// Its last byte has left the sender.
-    Injected(u32),
+    Injected(OpIndex),
     /// Its last byte has arrived. Its op may be used again.
-    Delivered(u32),
+    Delivered(OpIndex),
 }
 
 /// Scheduler of network events, which hides the rest of the agenda from models.
@@ -217,23 +217,23 @@ pub trait EventScheduler {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum NetworkEvent {
     /// The last byte of the op's message has left.
-    Injected(u32),
+    Injected(OpIndex),
     /// The first byte of the op's message is at the receiver's port.
     FirstByte {
         /// The message's [`NetworkMessage::order`].
         order: u32,
         /// The op.
-        op: u32,
+        op: OpIndex,
     },
     /// The last byte of the op's message has arrived.
-    Delivered(u32),
+    Delivered(OpIndex),
     /// The op's message is at the next device of its route.
     Hop {
         /// Priority among messages that reach a device at one instant, lowest first, ties by order of submission.
         /// Below 2^27.
         order: u32,
         /// The op.
-        op: u32,
+        op: OpIndex,
     },
     /// The link has sent its message.
     LinkFree(u32),

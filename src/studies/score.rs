@@ -231,7 +231,8 @@ fn replayed<T>(
     };
     Ok(replay_representatives(
         &workload,
-        (&run.machine, options),
+        &run.machine,
+        options,
         &job.copies(),
         of,
     )?)
@@ -264,8 +265,8 @@ mod tests {
                 let (outcome, check) = compiled.run(RepresentativeCheck::new(&compiled))?;
                 Ok::<_, ReplayError>((outcome.makespan, check.stands_for_all()))
             };
-            let settings = (&run.machine, &options);
-            let one = replay_representatives(&workload, settings, &job.copies(), replay);
+            let one =
+                replay_representatives(&workload, &run.machine, &options, &job.copies(), replay);
             let whole = CompiledReplay::new(&workload, &run.machine, &options).unwrap();
             let whole = whole.run(()).unwrap().0.makespan;
             let all = workload.instances().len();

@@ -25,8 +25,6 @@ pub struct InspectedTrace<'a> {
     pub lanes: LaneTable<'a>,
     /// Successors of each node, over the dependencies that hold.
     pub next: Csr,
-    /// Whether control dependencies hold, which they do not if they close a cycle.
-    pub control_holds: bool,
     /// Times of the nodes.
     pub times: RankTimes,
     /// Faults of the file.
@@ -37,7 +35,6 @@ pub struct InspectedTrace<'a> {
 struct TraceAnalysis<'a> {
     lanes: LaneTable<'a>,
     next: Csr,
-    control_holds: bool,
     times: RankTimes,
 }
 
@@ -46,7 +43,6 @@ impl<'a> TraceAnalysis<'a> {
         let lanes = LaneTable::new(raw);
         let mut next = raw.successors(|node, dep| dep.node != node);
         let mut times = RankTimes::new(raw, classes, &lanes, &next);
-        let mut control_holds = true;
         // Nodes that did not run are on a cycle, or behind one.
         if times.run.ran < raw.nodes.len() {
             let all = raw.all().flat_map(|node| raw.deps(node));
@@ -55,16 +51,11 @@ impl<'a> TraceAnalysis<'a> {
                 let data = raw.successors(|node, dep| dep.node != node && !dep.control);
                 let again = RankTimes::new(raw, classes, &lanes, &data);
                 faults.without_control(control);
-                (next, times, control_holds) = (data, again, false);
+                (next, times) = (data, again);
             }
             faults.cycle(raw, &next, &times.run);
         }
-        Self {
-            lanes,
-            next,
-            control_holds,
-            times,
-        }
+        Self { lanes, next, times }
     }
 }
 
@@ -119,7 +110,6 @@ impl<'a> InspectedTrace<'a> {
             classes,
             lanes: analysis.lanes,
             next: analysis.next,
-            control_holds: analysis.control_holds,
             times: analysis.times,
             faults,
             raw,

@@ -81,7 +81,7 @@ impl<M: CollectiveModel> ChunkExecutor<'_, M> {
         (state.stage, state.begun) = (stage, false);
         (state.taken, state.arrived, state.credits) = (0, 0, 0);
         let queue_slot = progress.queue_slots[at.cell.index() * run.length + stage.index()];
-        let wait = self.wait(at.run, (chunk, position), stage, queue_slot);
+        let wait = self.wait(at.run, chunk, position, stage, queue_slot);
         if let StageAdmission::Queue(queue) = wait {
             self.queues.put(npu, queue.number, at);
         }
@@ -93,7 +93,8 @@ impl<M: CollectiveModel> ChunkExecutor<'_, M> {
     pub(super) fn wait(
         &self,
         id: RunIndex,
-        (chunk, position): (u32, Position),
+        chunk: u32,
+        position: Position,
         stage: StageIndex,
         queue_slot: u16,
     ) -> StageAdmission {
@@ -120,7 +121,7 @@ impl<M: CollectiveModel> ChunkExecutor<'_, M> {
     ) {
         match wait {
             StageAdmission::Nothing => self.open(fabric, effects, now, at),
-            StageAdmission::Queue(queue) => self.admit(fabric, effects, now, (npu, queue)),
+            StageAdmission::Queue(queue) => self.admit(fabric, effects, now, npu, queue),
             StageAdmission::Ordered(phase) => {
                 let position = self.runs[at.run].position(at.cell);
                 self.admit_in_order(fabric, effects, now, at.run, position, phase);
@@ -173,10 +174,11 @@ impl<M: CollectiveModel> ChunkExecutor<'_, M> {
         fabric: &mut Fabric<'_, N>,
         effects: &mut Effects,
         now: Time,
-        (npu, queue): (Npu, ChunkQueueSpec),
+        npu: Npu,
+        queue: ChunkQueueSpec,
     ) {
         self.queues.leave(npu, queue.number);
-        self.admit(fabric, effects, now, (npu, queue));
+        self.admit(fabric, effects, now, npu, queue);
     }
 
     /// Begins chunks that wait in a queue while it has room.
@@ -186,7 +188,8 @@ impl<M: CollectiveModel> ChunkExecutor<'_, M> {
         fabric: &mut Fabric<'_, N>,
         effects: &mut Effects,
         now: Time,
-        (npu, queue): (Npu, ChunkQueueSpec),
+        npu: Npu,
+        queue: ChunkQueueSpec,
     ) {
         let before = effects.work.len();
         while let Some(at) = self.queues.admit(npu, queue) {
@@ -213,7 +216,7 @@ impl<M: CollectiveModel> ChunkExecutor<'_, M> {
         match passed {
             StageAdmission::Nothing => {}
             StageAdmission::Queue(queue) => {
-                self.leave(fabric, effects, now, (npu, queue));
+                self.leave(fabric, effects, now, npu, queue);
             }
             StageAdmission::Ordered(phase) => {
                 let run = &mut self.runs[at.run];

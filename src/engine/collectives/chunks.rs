@@ -2,13 +2,13 @@
 
 use super::admission::StageAdmission;
 use super::executor::ChunkExecutor;
-use super::run::{CellPlace, ChunkProgress};
+use super::run::{CellPlace, ChunkProgress, LinePlace};
 use super::schedule_cache::StageRef;
 use crate::discipline::{CollectiveModel, Discipline};
 use crate::effects::{Effects, FollowUp};
 use crate::event::{Event, EventClass};
 use crate::fabric::{Fabric, InFlightOp};
-use crate::ids::{RunCell, RunIndex, SharedStage};
+use crate::ids::{RunCell, RunIndex, SharedStep};
 use chakram_base::ids::{NodeIndex, Position, StageIndex};
 use chakram_base::units::Time;
 use chakram_hardware::collective::{LinePosition, ScriptEvent, SendStep};
@@ -54,7 +54,12 @@ impl<M: CollectiveModel> ChunkExecutor<'_, M> {
         let Some(line) = line else {
             return;
         };
-        self.open_strand(fabric, effects, now, at, (stage, queue_slot, line));
+        let place = LinePlace {
+            stage,
+            queue_slot,
+            line,
+        };
+        self.open_strand(fabric, effects, now, at, place);
         if !self.backend.is_bidirectional(self.schedules.stage(stage)) {
             return;
         }
@@ -71,13 +76,9 @@ impl<M: CollectiveModel> ChunkExecutor<'_, M> {
         };
         let other = RunCell { cell: other, ..at };
         self.begun_chunks.push(other);
-        self.open_strand(
-            fabric,
-            effects,
-            now,
-            other,
-            (stage, queue_slot, line.reversed()),
-        );
+        let line = line.reversed();
+        let place = LinePlace { line, ..place };
+        self.open_strand(fabric, effects, now, other, place);
     }
 
     /// Begins one strand of a chunk's stage at a member.
@@ -88,9 +89,9 @@ impl<M: CollectiveModel> ChunkExecutor<'_, M> {
         effects: &mut Effects,
         now: Time,
         at: RunCell,
-        (stage, queue_slot, line): (StageRef, u16, LinePosition),
+        place: LinePlace,
     ) {
-        self.open_endpoint(effects, now, at, (stage, queue_slot, line));
+        self.open_endpoint(effects, now, at, place);
         let shared = self.shared_stage(at);
         let run = &mut self.runs[at.run];
         let progress = run.progress.as_mut().expect("it has begun");
@@ -124,8 +125,7 @@ impl<M: CollectiveModel> ChunkExecutor<'_, M> {
         }
     }
 
-    /// Delivers a message of `stage`, as members know it, to `cell`, which receives it once it has taken `recv_posted`
-    /// steps.
+    /// Delivers a message of `stage`, as members know it, to `cell`, which receives it once it has taken so many steps.
     #[inline]
     pub(super) fn on_arrival<N: NetworkBackend>(
         &mut self,
@@ -133,23 +133,23 @@ impl<M: CollectiveModel> ChunkExecutor<'_, M> {
         effects: &mut Effects,
         now: Time,
         at: RunCell,
-        (stage, recv_posted): (SharedStage, u32),
+        SharedStep { stage, number }: SharedStep,
     ) {
         let shared = self.shared_stage(at);
         let run = &mut self.runs[at.run];
         let stages = run.length;
         let progress = run.progress.as_mut().expect("its messages are in flight");
         let state = progress.cells[at.cell.index()];
-        if shared == stage && state.begun && state.taken >= recv_posted {
+        if shared == stage && state.begun && state.taken >= number {
             self.on_receive(effects, now, at);
             if !M::Order::AT_ONCE {
                 self.advance(fabric, effects, now, at);
             }
-        } else if recv_posted == 0 {
+        } else if number == 0 {
             // Without a step to wait for, a count per stage suffices.
             progress.waiting[at.cell.index() * stages + stage.index()] += 1;
         } else {
-            progress.defer(at.cell, stage, recv_posted, false);
+            progress.defer(at.cell, stage, number, false);
         }
     }
 
@@ -184,7 +184,14 @@ impl<M: CollectiveModel> ChunkExecutor<'_, M> {
                 stage,
                 queue_slot,
                 line: Some(line),
-            }) => self.advance_at(fabric, effects, now, at, (stage, queue_slot), line),
+            }) => {
+                let place = LinePlace {
+                    stage,
+                    queue_slot,
+                    line,
+                };
+                self.advance_at(fabric, effects, now, at, place);
+            }
             Some(_) => self.end_stage(fabric, effects, now, at),
             None => {}
         }
@@ -205,8 +212,11 @@ impl<M: CollectiveModel> ChunkExecutor<'_, M> {
         effects: &mut Effects,
         now: Time,
         at: RunCell,
-        (stage, queue_slot): (StageRef, u16),
-        line: LinePosition,
+        LinePlace {
+            stage,
+            queue_slot,
+            line,
+        }: LinePlace,
     ) {
         let state = |e: &Self| {
             let progress = e.runs[at.run].progress.as_ref();
@@ -223,7 +233,7 @@ impl<M: CollectiveModel> ChunkExecutor<'_, M> {
                 break;
             }
             next = self.step_at(stage, queue_slot, line, progress.taken + 1);
-            self.take_step(fabric, effects, now, at, (step, paced || next.is_none()));
+            self.take_step(fabric, effects, now, at, step, paced || next.is_none());
             progress = state(self);
         }
         let of = self.schedules.stage(stage);
@@ -273,7 +283,8 @@ impl<M: CollectiveModel> ChunkExecutor<'_, M> {
         effects: &mut Effects,
         now: Time,
         at: RunCell,
-        (step, matters): (SendStep, bool),
+        step: SendStep,
+        matters: bool,
     ) {
         let topology = self.settings.topology;
         let shared = self.shared_stage(at);
@@ -348,9 +359,13 @@ impl<M: CollectiveModel> ChunkExecutor<'_, M> {
             if asked {
                 effects
                     .agenda
-                    .push(now, Event::new(EventClass::Requested, 0, op))
+                    .push(now, Event::of_op(EventClass::Requested, 0, op))
             } else {
-                self.withheld.put(at, shared, taken, op);
+                let step = SharedStep {
+                    stage: shared,
+                    number: taken,
+                };
+                self.withheld.put(at, step, op);
             }
         } else if N::SHARED || run.chunks > 1 {
             let step = u64::from(number.0) << 32 | u64::from(taken);
@@ -382,7 +397,7 @@ impl<M: CollectiveModel> ChunkExecutor<'_, M> {
         let number = progress.cells[at.cell.index()].stage;
         let queue_slot = progress.queue_slots[at.cell.index() * run.length + number.index()];
         let length = run.length;
-        let passed = self.wait(at.run, (chunk, position), number, queue_slot);
+        let passed = self.wait(at.run, chunk, position, number, queue_slot);
         if number.index() + 1 < length {
             // The chunk queues for the next stage before its place is released, because both may be one queue.
             let next = self.enter_stage(npu, at, StageIndex(number.0 + 1));
@@ -402,7 +417,7 @@ impl<M: CollectiveModel> ChunkExecutor<'_, M> {
                 if M::Order::AT_ONCE {
                     effects.leave(FollowUp::Leave(npu, queue));
                 } else {
-                    self.leave(fabric, effects, now, (npu, queue));
+                    self.leave(fabric, effects, now, npu, queue);
                 }
             }
         } else {

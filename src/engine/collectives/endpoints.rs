@@ -1,8 +1,7 @@
 //! Endpoints of members: delays, reductions and buses of their messages.
 
 use super::executor::ChunkExecutor;
-use super::run::CellPlace;
-use super::schedule_cache::StageRef;
+use super::run::{CellPlace, LinePlace};
 use crate::agenda::Agenda;
 use crate::discipline::CollectiveModel;
 use crate::effects::Effects;
@@ -12,7 +11,7 @@ use crate::ids::RunCell;
 use chakram_base::ids::Npu;
 use chakram_base::units::Time;
 use chakram_hardware::collective::{
-    BusScheduler, BusTransfer, CompletionToken, EndpointCost, LinePosition, TransferCause,
+    BusScheduler, BusTransfer, CompletionToken, EndpointCost, TransferCause,
 };
 use chakram_hardware::network::NetworkBackend;
 
@@ -40,7 +39,11 @@ impl<M: CollectiveModel> ChunkExecutor<'_, M> {
         effects: &mut Effects,
         now: Time,
         at: RunCell,
-        (stage, queue_slot, line): (StageRef, u16, LinePosition),
+        LinePlace {
+            stage,
+            queue_slot,
+            line,
+        }: LinePlace,
     ) {
         let of = self.schedules.stage(stage);
         let credits = self.backend.credits(of, queue_slot, line);
@@ -163,7 +166,12 @@ impl<M: CollectiveModel> ChunkExecutor<'_, M> {
                 let run = &mut self.runs[at.run];
                 let progress = run.progress.as_mut().expect("it has begun");
                 progress.cells[at.cell.index()].credits += 1;
-                self.advance_at(fabric, effects, now, at, (stage, queue_slot), line);
+                let place = LinePlace {
+                    stage,
+                    queue_slot,
+                    line,
+                };
+                self.advance_at(fabric, effects, now, at, place);
             }
             Some(span) => {
                 let run = &self.runs[at.run];

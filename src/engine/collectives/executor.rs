@@ -13,7 +13,7 @@ use crate::discipline::CollectiveModel;
 use crate::effects::Effects;
 use crate::event::{Event, EventClass};
 use crate::fabric::{Fabric, InFlightOp};
-use crate::ids::{CellIndex, RunCell, RunIndex, SharedStage};
+use crate::ids::{CellIndex, RunCell, RunIndex, SharedStep};
 use crate::run_settings::RunSettings;
 use chakram_base::ids::Position;
 use chakram_base::units::{Span, Time};
@@ -67,7 +67,8 @@ impl<'a, M: CollectiveModel> ChunkExecutor<'a, M> {
         fabric: &mut Fabric<'_, N>,
         effects: &mut Effects,
         now: Time,
-        (event, detail): (Event, u32),
+        event: Event,
+        detail: u32,
     ) {
         let at = event.cell();
         match event.class() {
@@ -81,7 +82,7 @@ impl<'a, M: CollectiveModel> ChunkExecutor<'a, M> {
                 let cue = ScriptEvent::OpCompleted { part: detail };
                 self.play(fabric, effects, now, at, cue);
             }
-            EventClass::ScriptReceived => self.taken(fabric, effects, now, event.payload()),
+            EventClass::ScriptReceived => self.taken(fabric, effects, now, event.op()),
             EventClass::Vacant => {
                 self.end_member(fabric, effects, now, at.run, Position(event.payload()));
             }
@@ -99,21 +100,21 @@ impl<'a, M: CollectiveModel> ChunkExecutor<'a, M> {
         now: Time,
         to: RunCell,
         from: CellIndex,
-        (stage, mut number): (SharedStage, u32),
+        mut step: SharedStep,
     ) {
         if self.mixed_directions {
             let message = UnsortedMessage {
                 from,
-                stage,
-                number,
+                stage: step.stage,
+                number: step.number,
                 is_request: false,
             };
             match self.number_for_receiver(to.run, to.cell, message) {
-                Some(own) => number = own,
+                Some(own) => step.number = own,
                 None => return,
             }
         }
-        self.on_arrival(fabric, effects, now, to, (stage, number));
+        self.on_arrival(fabric, effects, now, to, step);
     }
 
     /// Handles the departure of a step's message, which a member waits for.
@@ -147,8 +148,9 @@ impl<'a, M: CollectiveModel> ChunkExecutor<'a, M> {
                 stage,
                 recv_posted,
             } => {
-                let (to, number) = (RunCell { run, cell: to }, (stage, recv_posted));
-                self.step_arrived(fabric, effects, now, to, from, number);
+                let number = recv_posted;
+                let (to, step) = (RunCell { run, cell: to }, SharedStep { stage, number });
+                self.step_arrived(fabric, effects, now, to, from, step);
             }
             InFlightOp::Scripted {
                 run,
@@ -177,14 +179,15 @@ impl<'a, M: CollectiveModel> ChunkExecutor<'a, M> {
                     number: step,
                     is_request: true,
                 };
-                let step = if self.mixed_directions {
+                let number = if self.mixed_directions {
                     self.number_for_receiver(run, to, request)
                 } else {
                     Some(step)
                 };
-                if let Some(step) = step {
+                if let Some(number) = number {
                     let to = RunCell { run, cell: to };
-                    self.on_request(fabric, effects, now, to, (stage, step));
+                    let step = SharedStep { stage, number };
+                    self.on_request(fabric, effects, now, to, step);
                 }
             }
             _ => {}

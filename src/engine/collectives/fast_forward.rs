@@ -166,7 +166,7 @@ impl<M: CollectiveModel> Collectives<'_, M> {
             all: unsettled.is_empty(),
         };
         let mut own = Effects::default();
-        self.replay_alone(fabric, &mut own, (id, waves), Some(present));
+        self.replay_alone(fabric, &mut own, id, waves, Some(present));
         if let Some(links) = fabric.rehearsed_links() {
             links.restore();
         }

@@ -2,7 +2,9 @@
 
 use super::launch_order::LaunchOrder;
 use crate::dataflow::LaunchNumbers;
-use crate::ids::{GroupIndex, GroupSlot, InstanceId, InstanceIndex, ReplayGroupId, RunIndex};
+use crate::ids::{
+    GroupIndex, GroupSlot, InstanceId, InstanceIndex, InstanceNode, ReplayGroupId, RunIndex,
+};
 use crate::plan::{GroupPlan, NONE, ReplayPlan};
 use chakram_base::ids::{MemberIndex, NodeIndex, Rank};
 use std::ops::{Index, IndexMut};
@@ -124,7 +126,7 @@ impl<'a> RunningGroups<'a> {
 
     /// Returns a parked node of a group whose place has come.
     #[inline]
-    pub fn next_parked(&mut self, group: GroupIndex) -> Option<(InstanceIndex, NodeIndex)> {
+    pub fn next_parked(&mut self, group: GroupIndex) -> Option<InstanceNode> {
         let group = &mut self[group];
         loop {
             let (member, node) = group.order.next_parked()?;
@@ -132,7 +134,8 @@ impl<'a> RunningGroups<'a> {
             if node != NONE {
                 let rank = group.plan.members[member.index()];
                 let instance = group.instance(rank).expect("who was ready has a trace");
-                return Some((instance, NodeIndex(node)));
+                let node = NodeIndex(node);
+                return Some(InstanceNode { instance, node });
             }
         }
     }

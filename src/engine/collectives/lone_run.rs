@@ -107,7 +107,8 @@ impl<M: CollectiveModel> Collectives<'_, M> {
         &mut self,
         fabric: &mut Fabric<'_, N>,
         own: &mut Effects,
-        (id, waves): (RunIndex, Vec<ArrivalWave>),
+        id: RunIndex,
+        waves: Vec<ArrivalWave>,
         present: Option<PresentRounds>,
     ) {
         let mut alone = LoneRun {
@@ -134,7 +135,7 @@ impl<M: CollectiveModel> Collectives<'_, M> {
         event: Event,
     ) {
         let Some(of_network) = event.of_network() else {
-            self.handle(fabric, own, now, (event, 0));
+            self.handle(fabric, own, now, event, 0);
             return;
         };
         fabric.handle(now, of_network, own);

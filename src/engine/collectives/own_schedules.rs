@@ -2,7 +2,7 @@
 
 use super::{Collectives, IssueMismatch, MemberCall};
 use crate::discipline::CollectiveModel;
-use crate::ids::{GroupSlot, RunIndex};
+use crate::ids::{GroupSlot, InstanceNode, RunIndex};
 use crate::plan::NONE;
 use chakram_base::ids::NodeIndex;
 use chakram_hardware::collective::CollectiveRequest;
@@ -45,9 +45,10 @@ impl<M: CollectiveModel> Collectives<'_, M> {
         };
         let backend = &*self.chunks.backend;
         let identity = self.chunks.groups[slot.group].id;
-        let key = (identity, &request, of.root, backend.variant(&request));
+        let variant = backend.variant(&request);
         let work_out = || backend.chunk_schedule(&request, &group.extent, &group.paths);
-        let number = self.chunks.schedules.find(key, work_out);
+        let schedules = &mut self.chunks.schedules;
+        let number = schedules.find(identity, &request, of.root, variant, work_out);
         let own = self.chunks.schedules.get(number);
         if (own.chunks(), own.length()) != (of.chunks, of.length) {
             return Err(first);
@@ -112,7 +113,10 @@ impl<M: CollectiveModel> Collectives<'_, M> {
                 self.mismatch = Some(IssueMismatch {
                     group: slot.group,
                     sequence: of.sequence,
-                    own: (call.instance, node),
+                    own: InstanceNode {
+                        instance: call.instance,
+                        node,
+                    },
                     other: (group.members[other], NodeIndex(of.arrivals.nodes[other])),
                 });
             }

@@ -288,7 +288,7 @@ impl<M: CollectiveModel> Collectives<'_, M> {
         let waves = run.arrivals.waves(!together, start);
         let messages = std::mem::take(&mut run.messages);
         self.chunks.rehearsed_ends = Some(Vec::new());
-        self.replay_alone(fabric, &mut own, (id, waves), None);
+        self.replay_alone(fabric, &mut own, id, waves, None);
         effects.progress.events += own.progress.events;
         effects.refusal = effects.refusal.take().or(own.refusal);
         let ends = self.chunks.rehearsed_ends.take().unwrap_or_default();

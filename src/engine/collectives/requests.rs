@@ -9,24 +9,25 @@ use super::run::CellPlace;
 use crate::discipline::CollectiveModel;
 use crate::effects::Effects;
 use crate::fabric::{Fabric, InFlightOp};
-use crate::ids::{RunCell, SharedStage};
+use crate::ids::{RunCell, SharedStep};
+use chakram_base::ids::OpIndex;
 use chakram_base::units::Time;
 use chakram_hardware::network::NetworkBackend;
 use std::collections::BTreeMap;
 
 /// Ops of steps that wait for their rendezvous request, by cell, stage and step.
 #[derive(Debug, Default)]
-pub(super) struct WithheldSteps(BTreeMap<(RunCell, SharedStage, u32), u32>);
+pub(super) struct WithheldSteps(BTreeMap<(RunCell, SharedStep), OpIndex>);
 
 impl WithheldSteps {
     /// Keeps the op of a step until it is requested.
-    pub fn put(&mut self, at: RunCell, stage: SharedStage, step: u32, op: u32) {
-        self.0.insert((at, stage, step), op);
+    pub fn put(&mut self, at: RunCell, step: SharedStep, op: OpIndex) {
+        self.0.insert((at, step), op);
     }
 
     /// Returns the op of a step that is requested, if it waits for that.
-    pub fn take(&mut self, at: RunCell, stage: SharedStage, step: u32) -> Option<u32> {
-        self.0.remove(&(at, stage, step))
+    pub fn take(&mut self, at: RunCell, step: SharedStep) -> Option<OpIndex> {
+        self.0.remove(&(at, step))
     }
 }
 
@@ -83,9 +84,9 @@ impl<M: CollectiveModel> ChunkExecutor<'_, M> {
         effects: &mut Effects,
         now: Time,
         at: RunCell,
-        (stage, step): (SharedStage, u32),
+        step: SharedStep,
     ) {
-        if let Some(op) = self.withheld.take(at, stage, step) {
+        if let Some(op) = self.withheld.take(at, step) {
             fabric.release(now, op, effects);
             return;
         }
@@ -93,6 +94,6 @@ impl<M: CollectiveModel> ChunkExecutor<'_, M> {
             .progress
             .as_mut()
             .expect("a member waits for it");
-        progress.defer(at.cell, stage, step + 1, true);
+        progress.defer(at.cell, step.stage, step.number + 1, true);
     }
 }

@@ -155,6 +155,14 @@ pub(super) struct CellPlace {
     pub line: Option<LinePosition>,
 }
 
+/// Place of a cell whose member has a part in the stage.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct LinePlace {
+    pub stage: StageRef,
+    pub queue_slot: u16,
+    pub line: LinePosition,
+}
+
 /// Admission of a member's chunks to a phase.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct AdmissionProgress {
@@ -195,6 +203,20 @@ pub(super) struct StepwiseProgress {
     pub crossing: Option<(Position, Position)>,
 }
 
+/// A collective as its first member finds it.
+pub(super) struct RunStart {
+    pub group: GroupIndex,
+    /// The group's number among all of the replay.
+    pub number: u32,
+    /// Number of the group's collectives before this one.
+    pub sequence: u32,
+    pub request: CollectiveRequest,
+    pub root: Position,
+    pub members: usize,
+    /// Number of its schedule.
+    pub schedule: u32,
+}
+
 impl Default for CollectiveRun {
     fn default() -> Self {
         Self {
@@ -229,20 +251,14 @@ impl CollectiveRun {
     }
 
     /// Resets a used run for another collective.
-    pub(super) fn reset<S: Copy>(
-        &mut self,
-        (group, of_all, sequence): (GroupIndex, u32, u32),
-        (request, root): (CollectiveRequest, Position),
-        members: usize,
-        (number, schedule): (u32, &ChunkSchedule<S>),
-    ) {
-        (self.group, self.number, self.sequence) = (group, of_all, sequence);
-        (self.request, self.root) = (Some(request), root);
+    pub(super) fn reset<S: Copy>(&mut self, of: RunStart, schedule: &ChunkSchedule<S>) {
+        (self.group, self.number, self.sequence) = (of.group, of.number, of.sequence);
+        (self.request, self.root) = (Some(of.request), of.root);
         // Lists keep their allocations: the loop allocates nothing once it is warm.
         self.arrivals.nodes.clear();
-        self.arrivals.nodes.resize(members, NONE);
+        self.arrivals.nodes.resize(of.members, NONE);
         self.arrivals.starts.clear();
-        self.arrivals.starts.resize(members, Time::ZERO);
+        self.arrivals.starts.resize(of.members, Time::ZERO);
         self.arrivals.arrived = 0;
         self.arrivals.arrived_now.clear();
         self.arrivals.ends.clear();
@@ -252,7 +268,7 @@ impl CollectiveRun {
         self.messages = 0;
         self.recorded.begins.clear();
         (self.recorded.end, self.recorded.transfer) = (Time::ZERO, Span::ZERO);
-        self.schedule = number;
+        self.schedule = of.schedule;
         (self.chunks, self.length) = (schedule.chunks(), schedule.length());
         self.strands = schedule.strands();
     }

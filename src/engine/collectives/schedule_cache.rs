@@ -50,7 +50,10 @@ impl<S: Copy> ScheduleCache<S> {
     /// Returns the number of a request's schedule, computed by `work_out` if it is the first of its kind.
     pub fn find(
         &mut self,
-        (group, request, root, variant): (ReplayGroupId, &CollectiveRequest, Position, u64),
+        group: ReplayGroupId,
+        request: &CollectiveRequest,
+        root: Position,
+        variant: u64,
         work_out: impl FnOnce() -> ChunkSchedule<S>,
     ) -> u32 {
         let key = (group, request.kind, request.bytes, root, variant);

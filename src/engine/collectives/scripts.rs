@@ -12,7 +12,7 @@ use crate::effects::Effects;
 use crate::event::{Event, EventClass};
 use crate::fabric::{Fabric, InFlightOp};
 use crate::ids::RunCell;
-use chakram_base::ids::Position;
+use chakram_base::ids::{OpIndex, Position};
 use chakram_base::units::{BufferShare, Time};
 use chakram_hardware::collective::{ScriptAction, ScriptEvent, ScriptPlayer};
 use chakram_hardware::network::{MessageTurn, NetworkBackend, NetworkMessage};
@@ -105,7 +105,7 @@ impl<M: CollectiveModel> ChunkExecutor<'_, M> {
         });
         effects
             .agenda
-            .push(end, Event::new(EventClass::ScriptReceived, 0, op));
+            .push(end, Event::of_op(EventClass::ScriptReceived, 0, op));
     }
 
     /// Submits a message of a script. Each member has a port in each phase, or one on each side: the message leaves
@@ -183,7 +183,7 @@ impl<M: CollectiveModel> ChunkExecutor<'_, M> {
         fabric: &mut Fabric<'_, N>,
         effects: &mut Effects,
         now: Time,
-        op: u32,
+        op: OpIndex,
     ) {
         if let InFlightOp::Scripted {
             run, from, part, ..

@@ -20,7 +20,7 @@ impl<M: CollectiveModel> ChunkExecutor<'_, M> {
             return SharedStage(number.0);
         }
         let own = run.schedule_at(run.position(at.cell));
-        SharedStage(self.counterpart(run, (own, run.schedule), number.0))
+        SharedStage(self.counterpart(run, own, run.schedule, number.0))
     }
 
     /// Returns the stage of the member at `position` that members know by the number `shared`.
@@ -30,13 +30,14 @@ impl<M: CollectiveModel> ChunkExecutor<'_, M> {
         position: Position,
         shared: SharedStage,
     ) -> StageIndex {
-        StageIndex(self.counterpart(run, (run.schedule, run.schedule_at(position)), shared.0))
+        let own = run.schedule_at(position);
+        StageIndex(self.counterpart(run, run.schedule, own, shared.0))
     }
 
     /// Returns the stage of the schedule `to` along the line of the stage `number` of `from`, before which there are as
     /// many along that line.
     #[cold]
-    fn counterpart(&self, run: &CollectiveRun, (from, to): (u32, u32), number: u16) -> u16 {
+    fn counterpart(&self, run: &CollectiveRun, from: u32, to: u32, number: u16) -> u16 {
         if from == to {
             return number;
         }

@@ -10,6 +10,7 @@ use super::{Fabric, InFlightOp};
 use crate::dataflow::node_of;
 use crate::effects::Effects;
 use crate::event::{Event, EventClass};
+use crate::ids::InstanceNode;
 use crate::plan::NONE;
 use crate::{CommTiming, CompiledReplay, ReplayOptions, ReplayRefusal};
 use chakram_base::ids::{EndpointId, Npu};
@@ -72,7 +73,7 @@ fn ends(npu: Npu, memory: EndpointId, store: bool) -> (EndpointId, EndpointId) {
 
 /// Notes when the load or store with a token ends.
 fn end(effects: &mut Effects, at: Time, token: u64) {
-    let (instance, node) = node_of(token);
+    let InstanceNode { instance, node } = node_of(token);
     effects.end_said(at, instance, node);
 }
 
@@ -119,7 +120,7 @@ impl<N: NetworkBackend> Fabric<'_, N> {
                 traffic.count(ends, amount);
             }
             if whole {
-                let (instance, node) = node_of(access.token);
+                let InstanceNode { instance, node } = node_of(access.token);
                 let op = InFlightOp::Access { instance, node };
                 let op = self.ops.reserve(op);
                 let path = topology.path_between(ends);

@@ -1,7 +1,7 @@
 //! Messages in flight, by the ops that the network knows them by.
 
 use crate::ids::{CellIndex, InstanceIndex, RunIndex, SharedStage};
-use chakram_base::ids::NodeIndex;
+use chakram_base::ids::{NodeIndex, OpIndex};
 use chakram_hardware::network::PortRange;
 
 /// Context of a message in flight, by which its delivery is handled.
@@ -67,46 +67,46 @@ pub struct OpSlab {
     /// Submission number of each slot's message, where messages contend.
     handed: Vec<u64>,
     count: u64,
-    free: Vec<u32>,
+    free: Vec<OpIndex>,
     inserted: u64,
 }
 
 impl OpSlab {
     #[inline]
-    pub fn insert(&mut self, op: InFlightOp) -> u32 {
+    pub fn insert(&mut self, op: InFlightOp) -> OpIndex {
         self.inserted += 1;
         self.reserve(op)
     }
 
     /// Takes a slot as [`Self::insert`] does, for an op that is no message and is not counted.
     #[inline]
-    pub fn reserve(&mut self, op: InFlightOp) -> u32 {
+    pub fn reserve(&mut self, op: InFlightOp) -> OpIndex {
         match self.free.pop() {
             Some(slot) => {
-                self.slots[slot as usize] = op;
+                self.slots[slot.index()] = op;
                 slot
             }
             None => {
                 self.slots.push(op);
-                self.slots.len() as u32 - 1
+                OpIndex(self.slots.len() as u32 - 1)
             }
         }
     }
 
     /// Numbers the message of `op` as the next one submitted.
     #[inline]
-    pub fn mark_submitted(&mut self, op: u32) {
+    pub fn mark_submitted(&mut self, op: OpIndex) {
         if self.handed.len() < self.slots.len() {
             self.handed.resize(self.slots.len(), 0);
         }
         self.count += 1;
-        self.handed[op as usize] = self.count;
+        self.handed[op.index()] = self.count;
     }
 
     /// Returns the submission number of the message of `op`.
     #[inline]
-    pub fn submission_number(&self, op: u32) -> u64 {
-        self.handed[op as usize]
+    pub fn submission_number(&self, op: OpIndex) -> u64 {
+        self.handed[op.index()]
     }
 
     /// Does not count so many messages that were tried out.
@@ -120,13 +120,13 @@ impl OpSlab {
     }
 
     #[inline]
-    pub fn get(&self, op: u32) -> InFlightOp {
-        self.slots[op as usize]
+    pub fn get(&self, op: OpIndex) -> InFlightOp {
+        self.slots[op.index()]
     }
 
     #[inline]
-    pub fn remove(&mut self, op: u32) -> InFlightOp {
+    pub fn remove(&mut self, op: OpIndex) -> InFlightOp {
         self.free.push(op);
-        self.slots[op as usize]
+        self.slots[op.index()]
     }
 }

@@ -4,7 +4,7 @@ use super::Messages;
 use crate::CommTiming;
 use crate::dataflow::Dataflow;
 use crate::effects::Effects;
-use crate::ids::InstanceIndex;
+use crate::ids::InstanceNode;
 use crate::plan::NONE;
 use chakram_base::ids::NodeIndex;
 use chakram_base::units::Time;
@@ -14,7 +14,7 @@ fn begin(
     flow: &Dataflow<'_>,
     effects: &mut Effects,
     now: Time,
-    (instance, node): (InstanceIndex, NodeIndex),
+    InstanceNode { instance, node }: InstanceNode,
 ) {
     let running = flow.instance(instance);
     effects.begin(running.id, node);
@@ -29,7 +29,7 @@ impl Messages<'_> {
         flow: &Dataflow<'_>,
         effects: &mut Effects,
         now: Time,
-        (instance, node): (InstanceIndex, NodeIndex),
+        send @ InstanceNode { instance, node }: InstanceNode,
     ) {
         let graph = flow.instance(instance).graph;
         let index = graph.message_index(node);
@@ -44,11 +44,15 @@ impl Messages<'_> {
                 (state.posted, state.waiter) = (node.0 + 1, instance);
             }
             if let Some(receive) = receive {
-                begin(flow, effects, now, (waiter, NodeIndex(receive)));
+                let receive = InstanceNode {
+                    instance: waiter,
+                    node: NodeIndex(receive),
+                };
+                begin(flow, effects, now, receive);
             }
         }
         if !waits {
-            begin(flow, effects, now, (instance, node));
+            begin(flow, effects, now, send);
         }
     }
 
@@ -58,7 +62,7 @@ impl Messages<'_> {
         flow: &Dataflow<'_>,
         effects: &mut Effects,
         now: Time,
-        (instance, node): (InstanceIndex, NodeIndex),
+        receive @ InstanceNode { instance, node }: InstanceNode,
         pair: u32,
     ) {
         let mut waits = false;
@@ -70,11 +74,15 @@ impl Messages<'_> {
                 (state.posted, state.waiter) = (node.0 + 1, instance);
             }
             if let Some(send) = send {
-                begin(flow, effects, now, (waiter, NodeIndex(send)));
+                let send = InstanceNode {
+                    instance: waiter,
+                    node: NodeIndex(send),
+                };
+                begin(flow, effects, now, send);
             }
         }
         if !waits {
-            begin(flow, effects, now, (instance, node));
+            begin(flow, effects, now, receive);
         }
     }
 }

@@ -5,8 +5,7 @@ use crate::dataflow::Dataflow;
 use crate::effects::Effects;
 use crate::event::{Event, EventClass};
 use crate::fabric::{Fabric, InFlightOp};
-use crate::ids::InstanceIndex;
-use chakram_base::ids::NodeIndex;
+use crate::ids::InstanceNode;
 use chakram_base::units::Time;
 use chakram_hardware::network::{NetworkBackend, NetworkMessage};
 
@@ -18,7 +17,7 @@ impl Messages<'_> {
         fabric: &mut Fabric<'_, N>,
         effects: &mut Effects,
         now: Time,
-        (instance, node): (InstanceIndex, NodeIndex),
+        InstanceNode { instance, node }: InstanceNode,
     ) {
         let running = flow.instance(instance);
         let index = running.graph.message_index(node);
@@ -39,7 +38,7 @@ impl Messages<'_> {
         effects: &mut Effects,
         now: Time,
         pair: u32,
-        receive: (InstanceIndex, NodeIndex),
+        receive: InstanceNode,
     ) {
         self.match_or_post(effects, now, pair, receive);
         let channel = self.request_channels[pair as usize];
@@ -69,7 +68,7 @@ impl Messages<'_> {
             0 => expected.push_back(op),
             _ => {
                 *asked -= 1;
-                let event = Event::new(EventClass::Requested, 0, op);
+                let event = Event::of_op(EventClass::Requested, 0, op);
                 effects.agenda.push(now, event);
             }
         }

@@ -65,7 +65,7 @@ impl ReplayPlan {
                     }
                     let dimensions = slot.dimensions.filter(|_| !everyone);
                     let name = group.name.clone();
-                    let plan = self.group((id, name), dimensions, members, machine, backend);
+                    let plan = self.group(id, name, dimensions, members, machine, backend);
                     self.groups.push(plan);
                     new
                 });
@@ -87,7 +87,8 @@ impl ReplayPlan {
 
     fn group<M: CollectiveModel>(
         &self,
-        (id, name): (GroupId, Option<String>),
+        id: GroupId,
+        name: Option<String>,
         dimensions: Option<u32>,
         members: Vec<Rank>,
         machine: &Machine,

@@ -1,7 +1,8 @@
 //! Deadlock diagnosis in insertion order, where matches follow the order of issue.
 
-use super::{InstanceNode, StuckDiagnosis};
+use super::StuckDiagnosis;
 use crate::collectives::IssueMismatch;
+use crate::ids::InstanceNode;
 use crate::plan::{NONE, group_text};
 use crate::{ReplayRefusal, matching};
 use chakram_base::ids::NodeIndex;
@@ -11,7 +12,7 @@ impl StuckDiagnosis<'_, '_> {
     /// Describes a message that waits for its other half.
     pub(super) fn wait_in_channel(
         &self,
-        (instance, node): InstanceNode,
+        InstanceNode { instance, node }: InstanceNode,
     ) -> (String, Option<InstanceNode>) {
         let graph = self.flow.instance(instance).graph;
         let index = graph.message_index(node);
@@ -23,11 +24,15 @@ impl StuckDiagnosis<'_, '_> {
             let running = self.flow.instance(other);
             let messages = running.graph.messages();
             let halves = messages.iter().zip(&running.planned.pairs);
-            let mut halves =
+            let halves =
                 halves.filter(|(half, pair)| **pair == channel && half.receive != message.receive);
             // Matching follows issue order, so the half that is missing is the first incomplete one.
-            let half = halves.find(|(half, _)| !self.is_complete((other, half.node)))?;
-            Some((other, half.0.node))
+            halves
+                .map(|(half, _)| InstanceNode {
+                    instance: other,
+                    node: half.node,
+                })
+                .find(|half| !self.is_complete(*half))
         });
         let what = match half {
             Some(half) => format!(", {}", self.state(half)),
@@ -45,7 +50,7 @@ impl StuckDiagnosis<'_, '_> {
     /// Describes an issued collective: the members that are missing, or its waiting chunks.
     pub(super) fn wait_in_run(
         &self,
-        (instance, node): InstanceNode,
+        InstanceNode { instance, node }: InstanceNode,
     ) -> (String, Option<InstanceNode>) {
         let (slot, _) = self.flow.call(instance, node);
         let group = self.groups[slot.group].plan;
@@ -63,12 +68,14 @@ impl StuckDiagnosis<'_, '_> {
             let other = self.flow.instance_beside(instance, **rank);
             let vertex = other.and_then(|other| {
                 let calls = self.flow.instance(other).graph.calls().iter();
-                let mut nodes = calls.map(|call| call.node);
-                let is_next = |node: &NodeIndex| {
-                    self.flow.call(other, *node).0.group == slot.group
-                        && !self.is_complete((other, *node))
-                };
-                Some((other, nodes.find(is_next)?))
+                let mut nodes = calls.map(|call| InstanceNode {
+                    instance: other,
+                    node: call.node,
+                });
+                nodes.find(|call| {
+                    self.flow.call(other, call.node).0.group == slot.group
+                        && !self.is_complete(*call)
+                })
             });
             let state = match vertex {
                 Some(vertex) => self.state(vertex),
@@ -89,7 +96,8 @@ impl StuckDiagnosis<'_, '_> {
     /// Returns a refusal if members issued different collectives under one number.
     pub fn disagreement(&self, disagreement: IssueMismatch) -> Option<ReplayRefusal> {
         let (group, sequence) = (disagreement.group, disagreement.sequence);
-        let ((instance, node), (rank, other)) = (disagreement.own, disagreement.other);
+        let InstanceNode { instance, node } = disagreement.own;
+        let (rank, other) = disagreement.other;
         let own = self.flow.rank_of(instance);
         let graph = self.flow.instance(instance).graph;
         let theirs = self.groups[group].instance(rank)?;

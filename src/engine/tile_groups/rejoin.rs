@@ -41,7 +41,7 @@ impl TileGroups {
         ended.sort_unstable();
         for parts in ended.chunk_by(|a, b| (a.0, a.1) == (b.0, b.1)) {
             let leaders: Vec<InstanceIndex> = parts.iter().map(|&(_, _, leader)| leader).collect();
-            let runs = leaders.chunk_by(|&a, &b| self.are_alike(flow, lanes, effects, (a, b)));
+            let runs = leaders.chunk_by(|&a, &b| self.are_alike(flow, lanes, effects, a, b));
             let runs: Vec<&[InstanceIndex]> = runs.filter(|run| run.len() > 1).collect();
             for run in runs {
                 self.join(flow, lanes, effects, run);
@@ -68,7 +68,8 @@ impl TileGroups {
         flow: &Dataflow<'_>,
         lanes: &Lanes,
         effects: &Effects,
-        (a, b): (InstanceIndex, InstanceIndex),
+        a: InstanceIndex,
+        b: InstanceIndex,
     ) -> bool {
         let [one, other] = [a, b].map(|of| flow.instance(of));
         let alone = |of: InstanceIndex| {
@@ -86,7 +87,7 @@ impl TileGroups {
             && alone(b)
             && one.lanes().zip(other.lanes()).all(|(first, second)| {
                 let holder = lanes.holder(first);
-                let is_own = holder == FREE || is_shared(one.graph.kind(node_of(holder).1));
+                let is_own = holder == FREE || is_shared(one.graph.kind(node_of(holder).node));
                 is_own && lanes.are_alike(first, second)
             })
             && effects_of(flow, effects, a) == effects_of(flow, effects, b)
@@ -133,7 +134,9 @@ impl TileGroups {
         self.origins[origin as usize].parts -= leaders.len() as u32 - 1;
         self.counts.rejoined += 1;
         let follows = |instance: InstanceIndex| leaders[1..].contains(&instance);
-        effects.ready.retain(|&word| !follows(node_of(word).0));
+        effects
+            .ready
+            .retain(|&word| !follows(node_of(word).instance));
         effects.freed.retain(|&(instance, _)| !follows(instance));
     }
 }
@@ -145,8 +148,8 @@ fn effects_of(
     instance: InstanceIndex,
 ) -> (Vec<NodeIndex>, Vec<u32>) {
     let ready = effects.ready.iter().map(|&word| node_of(word));
-    let ready = ready.filter(|&(one, _)| one == instance);
-    let mut ready: Vec<NodeIndex> = ready.map(|(_, node)| node).collect();
+    let ready = ready.filter(|ready| ready.instance == instance);
+    let mut ready: Vec<NodeIndex> = ready.map(|ready| ready.node).collect();
     ready.sort_unstable();
     let first_lane = flow.instance(instance).first_lane;
     let freed = effects.freed.iter();

@@ -8,7 +8,7 @@
 use super::TileGroups;
 use crate::dataflow::{Dataflow, RunningInstance, key, node_of};
 use crate::effects::Effects;
-use crate::ids::InstanceIndex;
+use crate::ids::{InstanceIndex, InstanceNode};
 use crate::lanes::Lanes;
 use crate::plan::NONE;
 use chakram_base::ids::NodeIndex;
@@ -59,7 +59,7 @@ impl TileGroups {
     /// Returns whether a leader that is to post the first of `left` cannot do so for all members.
     #[inline]
     pub fn is_out_of_turn(&self, flow: &Dataflow<'_>, left: &[u64]) -> bool {
-        let (instance, node) = node_of(left[0]);
+        let InstanceNode { instance, node } = node_of(left[0]);
         let number = self.of.get(instance.index());
         let Some(&number) = number.filter(|&&number| number != NONE) else {
             return false;
@@ -79,8 +79,8 @@ impl TileGroups {
             return false;
         }
         let own = left.iter().map(|&word| node_of(word));
-        let own = own.take_while(|&(one, _)| one == instance);
-        let coming = own.filter(|&(_, node)| is_shared(node)).count();
+        let own = own.take_while(|own| own.instance == instance);
+        let coming = own.filter(|own| is_shared(own.node)).count();
         coming as u32 + group.parked > 1
     }
 }

@@ -4,7 +4,7 @@ use super::{GROUPED, GroupSplit, MemberStep, OpenNode, TileGroup, TileGroups, is
 use crate::dataflow::{Dataflow, key, node_of};
 use crate::effects::Effects;
 use crate::event::EventClass;
-use crate::ids::InstanceIndex;
+use crate::ids::{InstanceIndex, InstanceNode};
 use crate::lanes::Lanes;
 use crate::plan::NONE;
 use chakram_base::ids::NodeIndex;
@@ -54,10 +54,10 @@ impl TileGroups {
         let group = std::mem::take(&mut self.groups[number as usize]);
         let first = &group.open[0];
         let ahead = |member: InstanceIndex| first.present.iter().any(|&(one, _)| one == member);
-        self.note_split(flow, now, &group.members, (first.node, ahead));
+        self.note_split(flow, now, &group.members, first.node, ahead);
         let runs = group.members.chunk_by(|&a, &b| ahead(a) == ahead(b));
         let runs: Vec<Vec<InstanceIndex>> = runs.map(<[InstanceIndex]>::to_vec).collect();
-        Some(self.part(flow, lanes, effects, (&group, &runs), ready))
+        Some(self.part(flow, lanes, effects, &group, &runs, ready))
     }
 
     /// Has every member of a group run for itself, before `node` of the leader is posted.
@@ -66,16 +66,17 @@ impl TileGroups {
         flow: &mut Dataflow<'_>,
         lanes: &mut Lanes,
         effects: &mut Effects,
-        (now, leader, node): (Time, InstanceIndex, NodeIndex),
+        now: Time,
+        leader: InstanceNode,
         ready: LeftToPost<'_>,
     ) -> Vec<PartStep> {
-        let number = self.group_of(leader);
+        let number = self.group_of(leader.instance);
         let group = std::mem::take(&mut self.groups[number]);
-        let is_leader = |member: InstanceIndex| member == leader;
-        self.note_split(flow, now, &group.members, (node, is_leader));
+        let is_leader = |member: InstanceIndex| member == leader.instance;
+        self.note_split(flow, now, &group.members, leader.node, is_leader);
         let alone: Vec<Vec<InstanceIndex>> =
             group.members.iter().map(|&member| vec![member]).collect();
-        self.part(flow, lanes, effects, (&group, &alone), Some(ready))
+        self.part(flow, lanes, effects, &group, &alone, Some(ready))
     }
 
     /// Makes groups of the `runs` of a group's members.
@@ -84,7 +85,8 @@ impl TileGroups {
         flow: &mut Dataflow<'_>,
         lanes: &mut Lanes,
         effects: &mut Effects,
-        (group, runs): (&TileGroup, &[Vec<InstanceIndex>]),
+        group: &TileGroup,
+        runs: &[Vec<InstanceIndex>],
         ready: Option<LeftToPost<'_>>,
     ) -> Vec<PartStep> {
         let leader = group.members[0];
@@ -95,15 +97,17 @@ impl TileGroups {
         }
         if let Some((ready, next)) = ready {
             let left = ready[next..].iter().copied();
-            let own: Vec<u64> = left.filter(|&word| node_of(word).0 == leader).collect();
+            let own: Vec<u64> = left
+                .filter(|&word| node_of(word).instance == leader)
+                .collect();
             for &other in &others {
-                ready.extend(own.iter().map(|&word| key(other, node_of(word).1)));
+                ready.extend(own.iter().map(|&word| key(other, node_of(word).node)));
             }
             ready[next..].sort_unstable();
         }
         let graph = flow.instance(leader).graph;
         effects.agenda.copy(leader, &others, |event| {
-            let (_, node) = event.node();
+            let node = event.node().node;
             match event.class() {
                 EventClass::Ready => true,
                 EventClass::Node => !is_shared(graph.kind(node)) || group.whole.contains(&node),
@@ -167,7 +171,8 @@ impl TileGroups {
         flow: &Dataflow<'_>,
         now: Time,
         members: &[InstanceIndex],
-        (node, ahead): (NodeIndex, impl Fn(InstanceIndex) -> bool),
+        node: NodeIndex,
+        ahead: impl Fn(InstanceIndex) -> bool,
     ) {
         let leader = flow.instance(members[0]);
         let rank = |is_ahead: bool| {
@@ -212,7 +217,7 @@ fn copy_leader(
     let [from, own] = [leader, other].map(|of| flow.instance(of).lanes());
     let (first_lane, own_lane) = (from.start, own.start);
     for (from, own) in from.zip(own) {
-        lanes.copy(from, own, |word| key(other, node_of(word).1));
+        lanes.copy(from, own, |word| key(other, node_of(word).node));
     }
     let freed = effects.freed.iter();
     let freed: Vec<(InstanceIndex, u32)> = freed
@@ -222,8 +227,8 @@ fn copy_leader(
     effects.freed.extend(freed);
     let ready = effects.ready.iter().copied();
     let ready: Vec<u64> = ready
-        .filter(|&word| node_of(word).0 == leader)
-        .map(|word| key(other, node_of(word).1))
+        .filter(|&word| node_of(word).instance == leader)
+        .map(|word| key(other, node_of(word).node))
         .collect();
     effects.ready.extend(ready);
 }

@@ -57,7 +57,7 @@ use super::{
     NetworkMessage, NetworkOccupancy,
 };
 use crate::topology::{DimensionShape, LinePattern, SwitchingMode, Topology};
-use chakram_base::ids::{EndpointId, Npu};
+use chakram_base::ids::{EndpointId, Npu, OpIndex};
 use chakram_base::units::{BufferShare, Span, Time};
 use in_flight::InFlightMessage;
 use route::{RouteCursor, RouteHop, route, sides};
@@ -101,8 +101,8 @@ impl<'a, D: ContentionModel> ContendedNetwork<'a, D> {
 
     /// Advances a message whose service at a server begins at `begin`: it proceeds to the next server, or arrives.
     #[inline]
-    fn advance(&mut self, begin: Time, op: u32, agenda: &mut impl EventScheduler) {
-        let in_flight = self.in_flight[op as usize]
+    fn advance(&mut self, begin: Time, op: OpIndex, agenda: &mut impl EventScheduler) {
+        let in_flight = self.in_flight[op.index()]
             .as_mut()
             .expect("it is under way");
         match in_flight.pass(begin, self.topology) {
@@ -121,7 +121,7 @@ impl<D: ContentionModel> NetworkBackend for ContendedNetwork<'_, D> {
 
     #[inline]
     fn submit(&mut self, now: Time, message: &NetworkMessage, agenda: &mut impl EventScheduler) {
-        let op = message.op as usize;
+        let op = message.op.index();
         if op >= self.in_flight.len() {
             self.in_flight.resize(op + 1, None);
         }
@@ -199,11 +199,11 @@ impl<D: ContentionModel> NetworkBackend for ContendedNetwork<'_, D> {
         match event {
             NetworkEvent::Injected(op) => notices.push(DeliveryNotice::Injected(op)),
             NetworkEvent::Delivered(op) => {
-                self.in_flight[op as usize] = None;
+                self.in_flight[op.index()] = None;
                 notices.push(DeliveryNotice::Delivered(op));
             }
             NetworkEvent::Hop { op, .. } => {
-                let in_flight = self.in_flight[op as usize]
+                let in_flight = self.in_flight[op.index()]
                     .as_ref()
                     .expect("it is under way");
                 let begin = self

@@ -154,7 +154,7 @@ impl NetworkBackend for ContentionFreeNetwork<'_> {
             let delivered = self.enter(first_byte, arriving);
             agenda.schedule(delivered, NetworkEvent::Delivered(message.op));
         } else {
-            let op = message.op as usize;
+            let op = message.op.index();
             if op >= self.arriving.len() {
                 self.arriving.resize(op + 1, ArrivingMessage::default());
             }
@@ -176,7 +176,7 @@ impl NetworkBackend for ContentionFreeNetwork<'_> {
             NetworkEvent::Injected(op) => notices.push(DeliveryNotice::Injected(op)),
             NetworkEvent::Delivered(op) => notices.push(DeliveryNotice::Delivered(op)),
             NetworkEvent::FirstByte { op, .. } => {
-                let delivered = self.enter(now, self.arriving[op as usize]);
+                let delivered = self.enter(now, self.arriving[op.index()]);
                 if delivered == now {
                     // Nothing follows the first byte, so it takes no further round either.
                     notices.push(DeliveryNotice::Delivered(op));
@@ -229,6 +229,7 @@ fn end_links(topology: &Topology, (a, b): (Npu, Npu)) -> [Bandwidth; 2] {
 mod tests {
     use super::*;
     use crate::topology::NetworkPath;
+    use chakram_base::ids::OpIndex;
     use chakram_base::units::BufferShare;
 
     #[derive(Default)]
@@ -284,7 +285,7 @@ mod tests {
         let mut log = Log::default();
         let mut send = |op, from, to, sole_sender| {
             let message = NetworkMessage {
-                op,
+                op: OpIndex(op),
                 ends: (Npu(from), Npu(to)),
                 from: ports.port(from),
                 to: ports.port(to),
@@ -304,18 +305,22 @@ mod tests {
         // is free for the other, 1.3 to 2.3 us.
         send(2, 1, 2, false);
         use NetworkEvent::{Delivered, FirstByte, Injected};
-        let first_byte = |op| FirstByte { order: 0, op };
+        let first_byte = |op| FirstByte {
+            order: 0,
+            op: OpIndex(op),
+        };
+        let (injected, delivered) = (|op| Injected(OpIndex(op)), |op| Delivered(OpIndex(op)));
         assert_eq!(
             drain(&mut network, log),
             [
                 (300_000, first_byte(2)),
-                (1_000_000, Injected(0)),
-                (1_000_000, Injected(2)),
+                (1_000_000, injected(0)),
+                (1_000_000, injected(2)),
                 (1_300_000, first_byte(1)),
-                (1_300_000, Delivered(0)),
-                (1_300_000, Delivered(2)),
-                (2_000_000, Injected(1)),
-                (2_300_000, Delivered(1)),
+                (1_300_000, delivered(0)),
+                (1_300_000, delivered(2)),
+                (2_000_000, injected(1)),
+                (2_300_000, delivered(1)),
             ]
         );
     }
@@ -334,7 +339,7 @@ mod tests {
             let mut log = Log::default();
             for op in 0..2 {
                 let message = NetworkMessage {
-                    op,
+                    op: OpIndex(op),
                     ends: (Npu(op), Npu(2)),
                     from: ports.port(op),
                     to: ports.port(2),
@@ -350,7 +355,7 @@ mod tests {
             let events = drain(&mut network, log);
             for (op, end) in (0..).zip(ends) {
                 assert!(
-                    events.contains(&(end, NetworkEvent::Delivered(op))),
+                    events.contains(&(end, NetworkEvent::Delivered(OpIndex(op)))),
                     "{events:?}"
                 );
             }

@@ -30,7 +30,7 @@ use super::{
 };
 use crate::topology::link_graph::{DirectedLink, LinkGraph, LinkPart};
 use crate::topology::{LinePattern, SwitchingMode, Topology};
-use chakram_base::ids::{EndpointId, Npu};
+use chakram_base::ids::{EndpointId, Npu, OpIndex};
 use chakram_base::units::{BufferShare, InverseRate, Span, Time};
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -45,7 +45,7 @@ const HALF_PICOSECOND: f64 = 0.5e-12;
 /// A message, load or store in flight whose bytes have not all left.
 #[derive(Clone, Copy, Debug)]
 struct MessageStream {
-    op: u32,
+    op: OpIndex,
     order: u32,
     tells: bool,
     /// Bytes of the message.
@@ -96,7 +96,7 @@ pub struct FairSharingNetwork<'a> {
     /// Whether devices forward whole messages.
     stores: bool,
     /// By op, messages that are between two links.
-    between: BTreeMap<u32, MessageStream>,
+    between: BTreeMap<OpIndex, MessageStream>,
     /// Links of all ways that were used.
     ways: Vec<LinkPart>,
     way_of: BTreeMap<(EndpointId, EndpointId), StreamWay>,
@@ -153,7 +153,7 @@ impl<'a> FairSharingNetwork<'a> {
     fn begin(
         &mut self,
         now: Time,
-        (op, tells, order): (u32, bool, u32),
+        (op, tells, order): (OpIndex, bool, u32),
         (ends, amount): ((EndpointId, EndpointId), BufferShare),
         agenda: &mut impl EventScheduler,
     ) {

@@ -2,7 +2,7 @@
 
 use super::{DeliveryNotice, EventScheduler, NetworkBackend, NetworkEvent, NetworkMessage};
 use crate::topology::{DimensionShape, SwitchingMode, Topology, TopologyDimension};
-use chakram_base::ids::Npu;
+use chakram_base::ids::{Npu, OpIndex};
 use chakram_base::units::{Bandwidth, BufferShare, Bytes, Span, Time};
 use std::collections::BTreeSet;
 
@@ -47,8 +47,8 @@ impl PendingEvents {
             network.handle(now, event, self, &mut notices);
             for notice in notices {
                 match notice {
-                    DeliveryNotice::Injected(op) => ends[op as usize][0] = now.0,
-                    DeliveryNotice::Delivered(op) => ends[op as usize][1] = now.0,
+                    DeliveryNotice::Injected(op) => ends[op.index()][0] = now.0,
+                    DeliveryNotice::Delivered(op) => ends[op.index()][1] = now.0,
                 }
             }
         }
@@ -59,7 +59,7 @@ impl PendingEvents {
 pub(super) fn message(op: u32, from: u32, to: u32, bytes: u64) -> NetworkMessage {
     NetworkMessage {
         tell_injected: true,
-        ..NetworkMessage::plain(op, (Npu(from), Npu(to)), BufferShare::whole(bytes))
+        ..NetworkMessage::plain(OpIndex(op), (Npu(from), Npu(to)), BufferShare::whole(bytes))
     }
 }
 

@@ -191,10 +191,11 @@ impl<'s> PointEvaluator<'s> {
         if matches!(resolved.work, WorkSource::Traces(_)) {
             self.check_npus(workload.ranks().into(), &self.study.whole(point))?;
         }
-        let settings = (&*resolved.machine, &resolved.options);
-        let found = replay_representatives(workload, settings, work.copies(), |workload| {
-            measured(workload, &resolved)
-        })?;
+        let (machine, options) = (&*resolved.machine, &resolved.options);
+        let found =
+            replay_representatives(workload, machine, options, work.copies(), |workload| {
+                measured(workload, &resolved)
+            })?;
         self.check_memory(&resolved, (found.peak.unwrap_or(0), found.fits), "")?;
         let amounts = workload.amounts();
         Ok(PointMeasures {

@@ -17,7 +17,7 @@
 //! A convolution `(b, c, i, k)` is the same with the rows of its output in place of m: see [`ShardingDegrees`]. The
 //! table takes the input's size in its FLOPs and windows without padding that stay within a device's rows. Here
 //! the output has its own size, with stride and padding, in FLOPs too, and a device gets from its neighbours
-//! the rows that its windows reach into ([`OperatorSharding::rows`], [`OperatorSharding::halo`]); their gradients go
+//! the rows that its windows reach into ([`OperatorSharding::rows`]); their gradients go
 //! back the same way before they are summed over k, and are not counted in that sum. The gradient of the input has its
 //! own channels (`B H W C`; in print it is `B H W K`).
 //!
@@ -240,24 +240,5 @@ impl OperatorSharding {
             rows.own(part, self.degrees.m),
             rows.needed(part, self.degrees.m),
         ])
-    }
-
-    /// Halo exchange: elements that the device at `position` needs of rows in front of its own and behind them. They
-    /// are received before a forward pass, and their gradients sent back after a backward one.
-    pub fn halo(&self, position: u32) -> [u64; 2] {
-        let (Some(rows), Some([own, needed])) = (self.rows, self.rows(position)) else {
-            return [0, 0];
-        };
-        // A convolution's input channels are sharded by k, a pooling's channels by n.
-        let channels = match rows.cut {
-            OperatorAxis::K => self.degrees.k,
-            _ => self.degrees.n,
-        };
-        let parts = u128::from(self.degrees.b) * u128::from(channels);
-        halo::beyond(&own, &needed).map(|count| {
-            let row = u128::from(count).saturating_mul(rows.width.into());
-            let elements = row.saturating_mul(rows.elements) / parts;
-            u64::try_from(elements).unwrap_or(u64::MAX)
-        })
     }
 }

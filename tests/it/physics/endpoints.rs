@@ -5,7 +5,7 @@ use super::lines::{Line, call, kernel, receive, send};
 use super::loads::{self, access, load};
 use super::rig::{Dim, Replay, cases, dim, job, machine, replay_with, switched};
 use chakram::engine::{CompiledReplay, NetworkModel, ReplayOptions};
-use chakram::extend::{EventScheduler, MemoryTransfer, NetworkBackend, NetworkEvent};
+use chakram::extend::{EventScheduler, MemoryTransfer, NetworkBackend, NetworkEvent, OpIndex};
 use chakram::ids::{EndpointId, Npu};
 use chakram::internals::{ContentionFreeNetwork, ExclusiveNetwork, LinkNetwork, PortNetwork};
 use chakram::machine::{CollectiveAlgorithm, Machine};
@@ -304,7 +304,7 @@ proptest! {
         let (one, memory) = (EndpointId(npu % npus), EndpointId(npus));
         let ends = if store { (one, memory) } else { (memory, one) };
         let path = topology.path_between(ends).unwrap();
-        let transfer = MemoryTransfer { op: 0, ends, path, amount: BufferShare::whole(bytes) };
+        let transfer = MemoryTransfer { op: OpIndex(0), ends, path, amount: BufferShare::whole(bytes) };
         let alone = path.time(transfer.amount);
         let now = Time(1_000_000);
         let taken = [

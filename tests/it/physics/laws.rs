@@ -25,7 +25,7 @@ use super::rig::{self, Dim, Replay, job, machine_of, replay_with};
 use chakram::engine::{CompiledReplay, NetworkModel, ReplayOptions};
 use chakram::extend::{
     DeliveryNotice, EventScheduler, LinePattern, NetworkBackend, NetworkEvent, NetworkMessage,
-    PortRange,
+    OpIndex, PortRange,
 };
 use chakram::ids::Npu;
 use chakram::internals::{
@@ -231,7 +231,7 @@ struct NotedNetwork<'a, N> {
     last: BTreeMap<Npu, (u32, u32)>,
     counts: BTreeMap<(Npu, u32, Npu, (u32, u64)), u32>,
     /// By op, the message in flight, its receiver and its operation.
-    in_flight: BTreeMap<u32, (MessageName, Npu, u32)>,
+    in_flight: BTreeMap<OpIndex, (MessageName, Npu, u32)>,
     passed: BTreeMap<(PortSide, u32), Vec<MessageName>>,
 }
 

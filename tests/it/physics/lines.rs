@@ -1,11 +1,12 @@
 //! Traces in a few words: one line per node.
 
-use chakram::trace::{CollectiveKind, GroupName, Op};
+use chakram::trace::{CollectiveKind, Dtype, GroupName, KernelShape, Op};
 
 /// A node of a trace; its id is its place in the trace, counted from 1.
 #[derive(Clone, Debug)]
 pub struct Line {
     pub op: Op<'static>,
+    pub shape: Option<KernelShape>,
     pub lane: Option<i64>,
     pub ns: u64,
     pub delay_ns: u64,
@@ -19,6 +20,7 @@ pub struct Line {
 pub fn line(op: Op<'static>) -> Line {
     Line {
         op,
+        shape: None,
         lane: None,
         ns: 0,
         delay_ns: 0,
@@ -37,6 +39,19 @@ pub fn kernel(ns: u64) -> Line {
         dtype: None,
     };
     Line { ns, ..line(op) }
+}
+
+/// A kernel in BF16 of this class and shape.
+pub fn shaped(shape: KernelShape, flops: u64, bytes: u64) -> Line {
+    let op = Op::Compute {
+        flops,
+        bytes,
+        dtype: Some(Dtype::Bf16),
+    };
+    Line {
+        shape: Some(shape),
+        ..line(op)
+    }
 }
 
 fn message(receive: bool, peer: u32, bytes: u64) -> Line {

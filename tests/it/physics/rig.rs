@@ -143,6 +143,7 @@ pub fn contents(lines: &[Line]) -> Vec<u8> {
     for (id, line) in (1..).zip(lines) {
         let name = format!("n{id}");
         let node = NodeView {
+            kernel: line.shape,
             lane: line.lane,
             recorded: Span::from_ns(line.ns),
             delay: Span::from_ns(line.delay_ns),

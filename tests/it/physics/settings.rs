@@ -1,23 +1,25 @@
 //! One law for settings: a key of a machine file that was edited changes the results of a run, or the report names it with a
 //! reason; and a key that is named changes nothing.
 
-use super::lines::{Line, call, kernel, line, receive, send};
+use super::lines::{Line, call, kernel, line, receive, send, shaped};
 use super::rig::job;
-use chakram::engine::{CompiledReplay, ReplayOptions};
+use chakram::engine::{CollectiveTiming, CompiledReplay, ComputeModel, ReplayOptions};
 use chakram::generate::{ParallelismPlan, TrainingPattern, WorkloadPattern, ZeroStage};
 use chakram::ids::Npu;
 use chakram::job::{Job, MachineEdit, edits_of, note_settings};
 use chakram::machine::{Machine, PRESETS, preset_text};
 use chakram::model::{ModelDefinition, ModelSource};
 use chakram::report::{Report, replay};
-use chakram::trace::{CollectiveKind, Dtype, MemoryLocation, Op};
+use chakram::trace::{CollectiveKind, Dtype, KernelShape, MemoryLocation, MovingKernel, Op};
 use chakram::workload::Workload;
 use serde_json::Value;
 use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Mutex;
+use std::thread;
 use toml::Value as Toml;
 
 /// Words of choices; those that a key does not take are refused.
-const WORDS: [&str; 24] = [
+const WORDS: [&str; 31] = [
     "ring",
     "direct",
     "halving_doubling",
@@ -42,13 +44,40 @@ const WORDS: [&str; 24] = [
     "store_and_forward",
     "themis",
     "per_npu",
+    "pool",
+    "all-reduce",
+    "all-gather",
+    "reduce-scatter",
+    "all-to-all",
+    "die",
+    "grid",
 ];
+
+/// Keys that change no result by their nature, each with the reason.
+const LABELS: [(&str, &str); 2] = [
+    (
+        "dimension/*/name",
+        "a name by which reports and messages call the dimension",
+    ),
+    (
+        "dimension/*/scalable",
+        "permits names such as `dgx-h100x4`; the machine that is read is the same",
+    ),
+];
+
+/// Keys of which the presets take no other value, each with the reason.
+const FIXED: [(&str, &str); 1] = [(
+    "dimension/*/curve/*/collective",
+    "each kind is measured among each number of members, and a second curve of a kind and number is refused",
+)];
 
 /// A job, and where its ranks are.
 struct PlacedJob {
     name: &'static str,
     workload: Workload,
     options: ReplayOptions,
+    /// The beginning of the paths of the keys that it is for; jobs of large cost or narrow use run for few.
+    keys: &'static str,
 }
 
 impl PlacedJob {
@@ -60,7 +89,15 @@ impl PlacedJob {
             name,
             workload,
             options,
+            keys: "",
         }
+    }
+
+    /// Of use for keys with this beginning alone, and with these options besides.
+    fn for_keys(mut self, keys: &'static str, change: impl FnOnce(&mut ReplayOptions)) -> Self {
+        self.keys = keys;
+        change(&mut self.options);
+        self
     }
 
     fn report(&self, machine: &Machine, edits: &[MachineEdit]) -> Option<Report> {
@@ -82,6 +119,19 @@ fn corners(machine: &Machine) -> Vec<u32> {
             .all(|at| at < 2)
     };
     (0..topology.npus()).filter(inner).collect()
+}
+
+/// The NPUs within two places of an edge along each dimension.
+fn edges(machine: &Machine) -> Vec<u32> {
+    let topology = machine.topology();
+    let outer = |npu: &u32| {
+        let mut dimensions = topology.dimensions().iter().enumerate();
+        dimensions.all(|(d, dimension)| {
+            let at = topology.coordinate(Npu(*npu), d);
+            at < 2 || at + 2 >= dimension.size
+        })
+    };
+    (0..topology.npus()).filter(outer).take(16).collect()
 }
 
 /// Jobs that between them use what machines have: kernels, loads and stores in every format and size, collectives of every kind
@@ -108,8 +158,96 @@ fn jobs(machine: &Machine) -> Vec<PlacedJob> {
             &first[..4],
         ));
     }
+    jobs.push(
+        PlacedJob::new("shapes", shapes(), &[0]).for_keys("npu/", |options| {
+            options.compute = ComputeModel::Curves;
+        }),
+    );
+    jobs.push(
+        PlacedJob::new("queue", full_queue(), &[0]).for_keys("host/", |options| {
+            options.compute = ComputeModel::Curves;
+        }),
+    );
+    let inner = machine.topology().dimensions()[0].size;
+    if inner >= 12 {
+        let first: Vec<u32> = (0..12).collect();
+        jobs.push(
+            PlacedJob::new("unmeasured", collectives(12, &SIZES), &first)
+                .for_keys("dimension/", |options| {
+                    options.collectives = Some(CollectiveTiming::Curves)
+                }),
+        );
+    }
+    if let Some(remote) = machine.remote() {
+        let edges = edges(machine);
+        let keys = match machine.topology().tiles() {
+            Some(_) => "tiles/",
+            None => "remote_memory/",
+        };
+        let loads = |sizes: &[u64]| {
+            let loads = sizes.iter().flat_map(|&bytes| {
+                [false, true].map(|store| load(store, MemoryLocation::Remote, bytes))
+            });
+            loads.collect::<Vec<_>>()
+        };
+        let ranks = vec![loads(&[1 << 10, 1 << 20]); edges.len()];
+        let pooled = PlacedJob::new("pool", job(&ranks, &[]), &edges);
+        jobs.push(pooled.for_keys(keys, |_| {}));
+        // More than half of what it holds.
+        let full = job(&[loads(&[remote.capacity.0 / 4 * 3])], &[]);
+        jobs.push(PlacedJob::new("full pool", full, &[0]).for_keys(keys, |_| {}));
+    }
+    if machine.rank_domain().is_some() {
+        // More than fit in one domain, placed as ranks are by default.
+        let ranks = machine.topology().npus() / 2 + 1;
+        let world = job(
+            &vec![vec![call(CollectiveKind::AllReduce, 1 << 20)]; ranks as usize],
+            &[],
+        );
+        let racks = PlacedJob::new("racks", world, &[]);
+        jobs.push(racks.for_keys("dimension/", |options| options.map = None));
+    }
     jobs
 }
+
+/// Kernels of every class that moves bytes, and attention of one query of each sequence, small and large.
+fn shapes() -> Workload {
+    let mut lines = Vec::new();
+    for (class, _) in MovingKernel::ALL {
+        lines.push(shaped(KernelShape::Moving(class), 1 << 20, 1 << 30));
+    }
+    for batch in [1, 512] {
+        let (heads, kv_heads, keys, width) = (32, 8, 2048, 128);
+        let shape = KernelShape::Attention {
+            batch,
+            heads,
+            kv_heads,
+            queries: 1,
+            keys,
+            width,
+            causal: true,
+            backward: false,
+        };
+        let flops = 4 * batch * heads * keys * width;
+        lines.push(shaped(
+            shape,
+            flops,
+            2 * batch * width * (2 * heads + 2 * kv_heads * keys),
+        ));
+    }
+    job(&[lines], &[])
+}
+
+/// A kernel that outlasts the launches of all that fit in a queue, and 1,500 short ones after it on its stream.
+fn full_queue() -> Workload {
+    let copy = |bytes| shaped(KernelShape::Moving(MovingKernel::Copy), 0, bytes).on(0);
+    let mut lines = vec![copy(1 << 40)];
+    lines.extend((0..1500).map(|_| copy(1 << 10)));
+    job(&[lines], &[])
+}
+
+/// Buffers of collectives among more members than were measured, for each of which another protocol is the fastest.
+const SIZES: [u64; 4] = [1 << 10, 1 << 16, 1 << 20, 1 << 28];
 
 fn load(store: bool, place: MemoryLocation<'static>, bytes: u64) -> Line {
     line(Op::Memory {
@@ -318,10 +456,11 @@ struct Tried {
 /// The most tables of one kind, such as curves, whose keys are tried.
 const MAX_ALIKE: usize = 2;
 
-/// Tries every `stride`-th key of the machine called `name`, of tables of one kind in the first of them.
-fn try_keys(name: &str, stride: usize, tried: &mut Tried) {
-    let text = preset_text(name).unwrap();
-    let original = Machine::parse(&text, name).unwrap();
+/// Tries every `stride`-th key of the machine `text` that is called `name`, of tables of one kind in the first of them, if its
+/// path has these parts.
+fn try_keys((name, text): (&str, &str), parts: [&str; 2], stride: usize) -> Tried {
+    let mut tried = Tried::default();
+    let original = Machine::parse(text, name).unwrap();
     let root: Toml = Toml::Table(text.parse().unwrap());
     let mut paths = Vec::new();
     leaves(&root, "", &mut paths);
@@ -329,18 +468,21 @@ fn try_keys(name: &str, stride: usize, tried: &mut Tried) {
     paths.retain(|path| {
         let count = alike.entry(general(path)).or_default();
         *count += 1;
-        *count <= MAX_ALIKE
+        let is_named = path == "name" || path == "description";
+        *count <= MAX_ALIKE && !is_named && parts.iter().all(|part| general(path).contains(part))
     });
+    if paths.is_empty() {
+        return tried;
+    }
     let jobs = jobs(&original);
     let before = jobs.iter().map(|job| job.report(&original, &[]));
     let before: Vec<_> = before.map(|report| Some(results(&report?))).collect();
     for path in paths.iter().step_by(stride) {
-        if path == "name" || path == "description" {
-            continue;
-        }
         let key = general(path);
         let value = at(&mut root.clone(), path).clone();
-        for other in others(&value) {
+        let is_label = LABELS.iter().any(|(label, _)| *label == key);
+        let most = if is_label { 1 } else { usize::MAX };
+        for other in others(&value).into_iter().take(most) {
             if other == value {
                 continue;
             }
@@ -354,7 +496,8 @@ fn try_keys(name: &str, stride: usize, tried: &mut Tried) {
             let edits = edits_of(&text, name);
             // A dimension that is renamed is another; otherwise there is one edit.
             assert_eq!(edits.len(), 1, "{name}: {path} = {other}: {edits:?}");
-            for (job, before) in jobs.iter().zip(&before) {
+            let of_key = jobs.iter().zip(&before);
+            for (job, before) in of_key.filter(|(job, _)| path.starts_with(job.keys)) {
                 let acts = tried.keys.entry(key.clone()).or_default();
                 let after = job.report(&machine, &edits);
                 tried.runs += 1;
@@ -376,39 +519,100 @@ fn try_keys(name: &str, stride: usize, tried: &mut Tried) {
             }
         }
     }
+    tried
+}
+
+impl Tried {
+    fn add(&mut self, other: Self) {
+        for (key, acts) in other.keys {
+            *self.keys.entry(key).or_default() |= acts;
+        }
+        self.refused.extend(other.refused);
+        self.runs += other.runs;
+    }
 }
 
 #[test]
 fn an_edited_key_acts_or_is_named() {
     let mut tried = Tried::default();
-    try_keys("dgx-h100x2", 9, &mut tried);
-    try_keys("hiermem", 7, &mut tried);
+    for (name, stride) in [("dgx-h100x2", 9), ("hiermem", 7)] {
+        tried.add(try_keys(
+            (name, &preset_text(name).unwrap()),
+            ["", ""],
+            stride,
+        ));
+    }
     assert!(tried.runs > 50, "{}", tried.runs);
 }
 
-/// Every key of every preset, some minutes: `cargo test --release --test it -- --ignored every_key`.
+/// The machines whose keys are tried: every preset, of two of the outermost dimension where that is one, with the part
+/// that paths have; of a wafer that says what its memory ports are around, as the preset does by default, that key alone.
+fn machines() -> Vec<(String, String, &'static str)> {
+    let mut machines: Vec<_> = (PRESETS.iter())
+        .map(|preset| {
+            let two = format!("{}x2", preset.name);
+            match preset_text(&two) {
+                Ok(text) => (two, text.into_owned(), ""),
+                Err(_) => (
+                    preset.name.to_owned(),
+                    preset_text(preset.name).unwrap().into_owned(),
+                    "",
+                ),
+            }
+        })
+        .collect();
+    let wafer = preset_text("wafer-5x4").unwrap();
+    let around = wafer.replacen("\nleft =", "\naround = \"die\"\nleft =", 1);
+    machines.push(("wafer-5x4".to_owned(), around, "dram/around"));
+    machines
+}
+
+/// Every key of every preset, some minutes: `cargo test --release --test it -- --ignored every_key`. With `CHAKRAM_KEYS`, those
+/// whose path has that part, such as `host/queue`.
 #[test]
 #[ignore = "takes minutes"]
 fn every_key_of_every_preset_acts_or_is_named() {
-    let mut tried = Tried::default();
-    for preset in PRESETS {
-        // Two of the outermost dimension, where that is one.
-        let two = format!("{}x2", preset.name);
-        let name = match preset_text(&two) {
-            Ok(_) => two,
-            Err(_) => preset.name.to_owned(),
-        };
-        try_keys(&name, 1, &mut tried);
-        eprintln!("{name}: {} runs so far", tried.runs);
+    let part = std::env::var("CHAKRAM_KEYS").unwrap_or_default();
+    let tried = Mutex::new(Tried::default());
+    let left = Mutex::new(machines().into_iter());
+    let work = || {
+        loop {
+            let next = left.lock().unwrap().next();
+            let Some((name, text, own)) = next else { break };
+            let found = try_keys((&name, &text), [&part, own], 1);
+            eprintln!("{name}: {} keys, {} runs", found.keys.len(), found.runs);
+            tried.lock().unwrap().add(found);
+        }
+    };
+    thread::scope(|scope| {
+        let workers = thread::available_parallelism().map_or(1, usize::from);
+        (0..workers).for_each(|_| drop(scope.spawn(work)));
+    });
+    let tried = tried.into_inner().unwrap();
+    eprintln!("{} keys, {} runs", tried.keys.len(), tried.runs);
+    assert!(tried.runs > 0, "no key has {part:?}");
+    for (label, reason) in LABELS {
+        let acts = tried.keys.get(label);
+        assert_ne!(acts, Some(&true), "{label} is no label: {reason}");
     }
+    for (fixed, reason) in FIXED {
+        assert!(
+            !tried.keys.contains_key(fixed),
+            "{fixed} is taken: {reason}"
+        );
+    }
+    let is_label = |key: &str| LABELS.iter().any(|(label, _)| *label == key);
     let dead: Vec<&String> = (tried.keys.iter())
-        .filter_map(|(key, acts)| (!acts).then_some(key))
+        .filter_map(|(key, acts)| (!acts && !is_label(key)).then_some(key))
         .collect();
-    let refused: Vec<&String> = tried
-        .refused
-        .iter()
-        .filter(|key| !tried.keys.contains_key(*key))
-        .collect();
-    eprintln!("never accepted: {refused:#?}");
     assert!(dead.is_empty(), "keys that change nothing: {dead:#?}");
+    let is_fixed = |key: &str| FIXED.iter().any(|(fixed, _)| *fixed == key);
+    let refused = tried.refused.iter();
+    let refused: Vec<_> = refused
+        .filter(|key| !tried.keys.contains_key(*key) && !is_fixed(key))
+        .collect();
+    assert!(
+        refused.is_empty(),
+        "keys of which no other value is accepted: {refused:#?}"
+    );
 }

@@ -4,6 +4,7 @@ use super::super::test_harness::{PendingEvents, ends};
 use super::*;
 use crate::topology::link_graph::{ClosLevels, RoutePolicy};
 use crate::topology::{DimensionShape, MemoryEndpoint, MemorySite, TopologyDimension};
+use chakram_base::ids::OpIndex;
 use chakram_base::units::Bandwidth;
 use proptest::prelude::*;
 
@@ -301,7 +302,7 @@ proptest! {
         let (one, memory) = (EndpointId(npu % npus), EndpointId(npus));
         let ends = if store { (one, memory) } else { (memory, one) };
         let path = topology.path_between(ends).unwrap();
-        let transfer = MemoryTransfer { op: 0, ends, path, amount: BufferShare::whole(bytes) };
+        let transfer = MemoryTransfer { op: OpIndex(0), ends, path, amount: BufferShare::whole(bytes) };
         let mut network = FairSharingNetwork::new(&topology).unwrap();
         let (mut pending, mut found) = (PendingEvents::default(), [[0; 2]]);
         let end = network.access(Time(500), &transfer, &mut pending);

@@ -1,6 +1,6 @@
 //! Random transfers, loads and stores over grids of dies, against queues of tickets.
 
-use chakram_base::ids::{EndpointId, Npu};
+use chakram_base::ids::{EndpointId, Npu, OpIndex};
 use chakram_base::units::{Bandwidth, BufferShare, Span, Time};
 use chakram_hardware::network::{
     EventScheduler, ExclusiveNetwork, MemoryTransfer, NetworkBackend, NetworkEvent, NetworkMessage,
@@ -103,7 +103,7 @@ fn same(grid: &Grid, count: usize, seed: u64) {
                     (port, core)
                 };
                 let transfer = MemoryTransfer {
-                    op: op as u32,
+                    op: OpIndex(op as u32),
                     ends,
                     path: topology.path_between(ends).unwrap(),
                     amount: BufferShare::whole(bytes),
@@ -124,7 +124,8 @@ fn same(grid: &Grid, count: usize, seed: u64) {
                 let from = random.below(cores) as u32;
                 let to = (u64::from(from) + 1 + random.below(cores - 1)) % cores;
                 let ends = (Npu(from), Npu(to as u32));
-                let message = NetworkMessage::plain(op as u32, ends, BufferShare::whole(bytes));
+                let message =
+                    NetworkMessage::plain(OpIndex(op as u32), ends, BufferShare::whole(bytes));
                 network.submit(Time(now), &message, &mut scheduler);
                 (from, to as u32, None)
             }

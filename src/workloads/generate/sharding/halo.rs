@@ -1,6 +1,5 @@
 //! Halo of an image sharded by rows: rows that a device has, and rows that its windows reach.
 
-use super::OperatorAxis;
 use std::ops::Range;
 
 /// Geometry of windows over the rows of an image.
@@ -16,12 +15,6 @@ pub(super) struct WindowRows {
     pub stride: u64,
     /// Rows added in front.
     pub padding: u64,
-    /// Pixels of a row of the input.
-    pub width: u64,
-    /// Elements of a pixel over all samples.
-    pub elements: u128,
-    /// Axis that shards the input's channels.
-    pub cut: OperatorAxis,
 }
 
 impl WindowRows {
@@ -51,11 +44,4 @@ impl WindowRows {
         };
         clip(first * stride)..clip(last * stride + kernel)
     }
-}
-
-/// Numbers of rows of `needed` in front of `own` and behind it.
-pub(super) fn beyond(own: &Range<u64>, needed: &Range<u64>) -> [u64; 2] {
-    let front = own.start.min(needed.end).saturating_sub(needed.start);
-    let behind = needed.end.saturating_sub(own.end.max(needed.start));
-    [front, behind]
 }

@@ -74,8 +74,6 @@ impl OperatorTotals {
             sums.saturating_mul(2)
         });
         let if_any = |any: bool, count: u128| if any { batched(count) } else { 0 };
-        // Channels of images stand in front of their rows.
-        let channel = &spec.inputs[0][..1];
         let channels = if spec.sums() { K } else { N };
         let order = match (spec.windows, channels) {
             (None, _) => [B, M, N, K],
@@ -99,9 +97,6 @@ impl OperatorTotals {
                 kernel: windows.kernel,
                 stride: windows.stride,
                 padding: windows.padding,
-                width: spec.extent('j'),
-                elements: batched(spec.volume(channel)),
-                cut: channels,
             }),
         }
     }

@@ -103,6 +103,12 @@ impl Used {
         self.rows = Some((first.min(row), last.max(row)));
     }
 
+    /// Its own rows, and those from the first to the last one used.
+    fn both(&self) -> [Range<u64>; 2] {
+        let used = self.rows.map_or(0..0, |(first, last)| first..last + 1);
+        [self.own.clone(), used]
+    }
+
     /// Rows in front of its own and behind them, if fetched from the first to the last one used.
     fn halo(&self) -> [u64; 2] {
         let Some((first, last)) = self.rows else {
@@ -218,11 +224,7 @@ fn convolve(windows: Windows, whole: &[Values; 3], [b, c, i, k]: [u32; 4]) {
                     let row =
                         size[1] * SAMPLES / u64::from(degrees.b) * INPUTS / u64::from(degrees.k);
                     let halo = used.halo().map(|rows| rows * row);
-                    assert_eq!(sharding.halo(device), halo, "{case}: {device}");
-                    let [_, needed] = sharding.rows(device).unwrap();
-                    if let Some((first, last)) = used.rows {
-                        assert_eq!(needed, first..last + 1, "{case}: {device}");
-                    }
+                    assert_eq!(sharding.rows(device), Some(used.both()), "{case}: {device}");
                     // No more goes back than came: less where windows leave gaps between columns.
                     let others = gradients
                         .keys()
@@ -309,8 +311,7 @@ fn a_pooling_sums_nothing() {
                     // Each sample and channel of the device alike.
                     let planes = SAMPLES * INPUTS / u64::from(b * c);
                     assert_eq!(sharding.flops, 2 * places * planes, "{case}");
-                    let halo = used.halo().map(|rows| rows * size[1] * planes);
-                    assert_eq!(sharding.halo(device), halo, "{case}: {device}");
+                    assert_eq!(sharding.rows(device), Some(used.both()), "{case}: {device}");
                     device += 1;
                 }
             }
