@@ -1,7 +1,7 @@
 //! Traces of an algorithm for a size of the buffer.
 
+use super::MscclAlgorithm;
 use super::connections::Connection;
-use super::{MscclAlgorithm, StepKind};
 use chakram_trace::format::scan::NodeView;
 use chakram_trace::format::write::{NodeExtras, TraceWriter};
 use chakram_trace::format::{Op, TraceError};
@@ -91,8 +91,9 @@ impl<'a> MscclScripts<'a> {
                     put(op, &data)?;
                     sent += 1;
                 }
+                // What a step does within the GPU takes no time of its own: it is no kernel without a price.
                 if !step.kind.receives() && !step.kind.sends() {
-                    put(self.local(step.kind, step.source, step.count), &data)?;
+                    put(Op::NoOp, &data)?;
                 }
                 before = Some(end);
             }
@@ -118,21 +119,6 @@ impl<'a> MscclScripts<'a> {
             bytes: self.bytes(first, count),
             own: None,
             host: false,
-        }
-    }
-
-    /// Returns what a step does within the GPU, in no time of its own: copies read and write, reductions read two. One that only
-    /// waits is no kernel.
-    fn local(&self, kind: StepKind, first: u64, count: u64) -> Op<'static> {
-        let times = match kind {
-            StepKind::Nothing => return Op::NoOp,
-            StepKind::Reduce => 3,
-            _ => 2,
-        };
-        Op::Compute {
-            flops: 0,
-            bytes: self.bytes(first, count).saturating_mul(times),
-            dtype: None,
         }
     }
 }

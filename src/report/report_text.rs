@@ -61,12 +61,6 @@ fn write_all(
         };
         writeln!(out, "captured  {captured} (slowest rank {slowest}){more}")?;
     }
-    if let Some(on) = &report.captured_on {
-        paragraph(out, &on.line(), "captured  on ", 10, anstyle::Style::new())?;
-    }
-    if let Some(line) = report.unknown_line() {
-        paragraph(out, &line, "unknown   ", 10, style.warning)?;
-    }
     for line in report.profiler_lines() {
         writeln!(out, "{line}")?;
     }
@@ -77,6 +71,12 @@ fn write_all(
     if let Some((heading, text)) = report.host_bound() {
         let lead = format!("{heading}  ");
         paragraph(out, &text, &lead, 10, style.warning)?;
+    }
+    if let Some(on) = &report.captured_on {
+        paragraph(out, &on.line(), "captured  on ", 10, anstyle::Style::new())?;
+    }
+    if let Some(line) = report.unknown_line() {
+        paragraph(out, &line, "unknown   ", 10, style.warning)?;
     }
     if outcome.recorded > 0 {
         let recorded = counted(outcome.recorded, "collective");

@@ -167,7 +167,7 @@ fn ranks_that_differ_are_measured_by_themselves() {
     let recorded = compute_of(machine, "recorded");
     assert!(recorded[0] > 1.3 * recorded[1], "{recorded:?}");
     let all = makespan_ms(job, machine, "recorded");
-    for (by_rank, off) in [(&[][..], 0.06..0.08), (&["--by-rank"], 0.0..0.02)] {
+    for (by_rank, off) in [(&[][..], 0.12..0.14), (&["--by-rank"], 0.0..0.02)] {
         let arguments = [
             "calibrate",
             "--kernels",
@@ -224,7 +224,8 @@ fn ranks_that_differ_are_measured_by_themselves() {
     }
 }
 
-/// Captured jobs, priced by their own kernels: within 5 % of what their recorded kernels take.
+/// Captured jobs, priced by their own kernels: within 5 % of what their recorded kernels take; 8 % in a pipeline, whose stages
+/// wait for the kernels of one another that take longer than the mean of their size.
 #[test]
 fn captured_jobs_are_priced_by_their_own_kernels() {
     let Some(captures) = corpus("captures/pytorch") else {
@@ -290,7 +291,7 @@ fn captured_jobs_are_priced_by_their_own_kernels() {
         );
         println!("{name}: {:+.1} %", 100.0 * (priced / recorded - 1.0));
         assert!(
-            (priced / recorded - 1.0).abs() < 0.05,
+            (priced / recorded - 1.0).abs() < if name.starts_with("pp_") { 0.08 } else { 0.05 },
             "{name}: {priced} {recorded}"
         );
     }
