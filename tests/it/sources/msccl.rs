@@ -263,5 +263,5 @@ fn steps_that_only_wait_take_no_time() {
         "--latency",
         "1us",
     ];
-    assert_eq!(makespan(&[&[&job[..]][..], &machine].concat()), 1_655_360);
+    assert_eq!(makespan(&[&[&job[..]][..], &machine].concat()), 2_655_360);
 }
