@@ -122,15 +122,16 @@ pub struct MachineEdit {
     pub without: Option<Machine>,
 }
 
-/// Returns how the machine file `text`, called `file`, differs from the preset whose name it has, key by key; nothing for
+/// Returns how the file `text` of `machine`, called `file`, differs from the preset whose name it has, key by key; nothing for
 /// presets themselves, and for files that are an edit of none.
-pub fn edits_of(text: &str, file: &str) -> Vec<MachineEdit> {
-    let Ok(machine) = Machine::parse(text, file) else {
-        return Vec::new();
-    };
+pub fn edits_of(machine: &Machine, text: &str, file: &str) -> Vec<MachineEdit> {
     let Ok(original) = preset_text(machine.name()) else {
         return Vec::new();
     };
+    // Most runs are on presets as they are, which need not be taken apart to see that.
+    if *text == *original {
+        return Vec::new();
+    }
     // Labels are no settings.
     let is_label = |path: &str| path == "description" || path == "name";
     let changes = changed_values(text, &original).into_iter();

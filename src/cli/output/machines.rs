@@ -63,10 +63,11 @@ fn load_edited(name: &str, hash: bool) -> Result<LoadedMachine, Box<dyn Error>> 
         }
     };
     let input = hash.then(|| job::hashed_input("machine", Path::new(name), text.as_bytes()));
+    let machine = Machine::parse(&text, &file)?;
     Ok(LoadedMachine {
-        machine: Machine::parse(&text, &file)?,
+        edits: edits_of(&machine, &text, &file),
+        machine,
         input,
-        edits: edits_of(&text, &file),
         unfilled: None,
     })
 }

@@ -493,7 +493,7 @@ fn try_keys((name, text): (&str, &str), parts: [&str; 2], stride: usize) -> Trie
                 tried.refused.insert(key.clone());
                 continue;
             };
-            let edits = edits_of(&text, name);
+            let edits = edits_of(&machine, &text, name);
             // A dimension that is renamed is another; otherwise there is one edit.
             assert_eq!(edits.len(), 1, "{name}: {path} = {other}: {edits:?}");
             let of_key = jobs.iter().zip(&before);
