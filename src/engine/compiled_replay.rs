@@ -15,7 +15,8 @@ use crate::Observer;
 use chakram_base::ids::{GroupId, NodeIndex, Npu, Rank};
 use chakram_base::setting::SettingKey;
 use chakram_hardware::collective::{
-    AlgorithmDescriber, CustomCollective, LinkRates, measured_collective, measured_elsewhere,
+    AlgorithmDescriber, ChunkChoices, CustomCollective, LinkRates, measured_collective,
+    measured_elsewhere,
 };
 use chakram_hardware::compute::HostTiming;
 use chakram_hardware::group::GroupExtent;
@@ -62,6 +63,8 @@ pub struct CompiledReplay<'a> {
     /// [`Discipline::MATCHES_AS_ISSUED`] of the backend that it was compiled for.
     pub(super) as_issued: bool,
     describer: AlgorithmDescriber,
+    /// Chunks of collectives that were chosen, for reports as for all runs.
+    pub(super) chosen: ChunkChoices,
 }
 
 impl<'a> CompiledReplay<'a> {
@@ -76,8 +79,16 @@ impl<'a> CompiledReplay<'a> {
         options: &ReplayOptions,
     ) -> Result<Self, ReplayRefusal> {
         let prices = host_launches::by_default(workload, machine, options);
-        let backend = native(machine, &options.custom, std::iter::empty(), &prices);
-        Self::with_prices(workload, machine, options, &backend, prices)
+        let chosen = ChunkChoices::default();
+        let backend = native(
+            machine,
+            &options.custom,
+            std::iter::empty(),
+            &prices,
+            &chosen,
+        );
+        let compiled = Self::with_prices(workload, machine, options, &backend, prices)?;
+        Ok(Self { chosen, ..compiled })
     }
 
     /// As [`Self::new`], for collectives of another backend, with which it has to be run.
@@ -124,6 +135,7 @@ impl<'a> CompiledReplay<'a> {
             prices,
             as_issued: M::Order::MATCHES_AS_ISSUED,
             describer: backend.describer(),
+            chosen: ChunkChoices::default(),
         })
     }
 
@@ -355,6 +367,7 @@ impl<'a> CompiledReplay<'a> {
             &self.custom,
             self.plan.splits.iter(),
             &self.prices,
+            &self.chosen,
         );
         self.run_with_backend(observer, network, backend)
     }

@@ -93,12 +93,14 @@ pub fn run_launches<'a>(
     run_over_network(source, observer)
 }
 
-/// The backend of `machine` for collectives without a `custom` algorithm.
+/// The backend of `machine` for collectives without a `custom` algorithm. It knows the chunks that were `chosen` on this machine
+/// before, and adds to them.
 pub(super) fn native<'a>(
     machine: &'a Machine,
     custom: &'a [CustomCollective],
     splits: impl Iterator<Item = &'a PeerSizes>,
     prices: &ResolvedPrices,
+    chosen: &ChunkChoices,
 ) -> NativeBackend<'a> {
     NativeBackend {
         algorithms: machine.algorithms(),
@@ -118,7 +120,7 @@ pub(super) fn native<'a>(
         },
         splits: splits.collect(),
         players: ScriptExecutor::default(),
-        chosen: ChunkChoices::default(),
+        chosen: chosen.clone(),
     }
 }
 
@@ -134,7 +136,7 @@ pub(super) fn run_over_network<O: Observer + ?Sized>(
         .programs
         .iter()
         .flat_map(|program| &program.plan.splits);
-    let backend = &mut native(of.machine, &of.custom, splits, &of.prices);
+    let backend = &mut native(of.machine, &of.custom, splits, &of.prices, &of.chosen);
     match of.network() {
         NetworkKind::ContentionFree => {
             let network = ContentionFreeNetwork::new(topology);

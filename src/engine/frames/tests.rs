@@ -5,6 +5,7 @@ use crate::run_programs::{LaunchSource, native};
 use crate::{CompiledReplay, Engine, ReplayOptions, TimedLaunches};
 use chakram_base::ids::Rank;
 use chakram_base::units::{Span, Time};
+use chakram_hardware::collective::ChunkChoices;
 use chakram_hardware::machine::Machine;
 use chakram_hardware::network::ContentionFreeNetwork;
 use chakram_trace::format::Op;
@@ -73,6 +74,7 @@ fn frames_are_as_many_as_launches_were_in_flight_at_once() {
             &[],
             std::iter::empty(),
             &ResolvedPrices::default(),
+            &ChunkChoices::default(),
         ),
         &mut (),
     );
