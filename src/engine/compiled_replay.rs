@@ -147,7 +147,7 @@ impl<'a> CompiledReplay<'a> {
     /// Refuses to look for ranks that do the same where that saves nothing.
     pub fn check_aggregation(&self) -> Result<(), ReplayRefusal> {
         match self.aggregate {
-            true => tile_groups::check(self.workload(), &self.plan),
+            true => tile_groups::check_groups(self.workload(), &self.plan),
             false => Ok(()),
         }
     }

@@ -17,7 +17,7 @@
 //! stages apart. They are neighbours in number, since launch orders may depend on who is ready first at an instant. Observers
 //! are told of all members, so reports do not differ.
 
-mod few;
+mod rank_differences;
 mod rejoin;
 mod shared_lanes;
 mod split;
@@ -30,7 +30,7 @@ use chakram_base::ids::{NodeIndex, Rank};
 use chakram_base::units::Time;
 use chakram_trace::graph::NodeKind;
 
-pub(crate) use few::check;
+pub(crate) use rank_differences::check_groups;
 pub(super) use split::{LeftToPost, PartStep};
 
 /// Flag of an instance: it is a member of a tile group.
@@ -359,9 +359,6 @@ impl TileGroups {
 fn joins(flow: &Dataflow<'_>, start: InstanceIndex, next: InstanceIndex) -> bool {
     let (a, b) = (flow.instance(start), flow.instance(next));
     let (first, second) = (flow.rank_of(start), flow.rank_of(next));
-    let (from, to) = (first.rank, second.rank);
-    std::ptr::eq(a.graph, b.graph)
-        && std::ptr::eq(a.shared, b.shared)
-        && (a.flags, first.release) == (b.flags, second.release)
-        && !second.peers.iter().any(|peer| (from..to).contains(peer))
+    a.flags == b.flags
+        && rank_differences::find_difference((first, a.planned), (second, b.planned)).is_none()
 }

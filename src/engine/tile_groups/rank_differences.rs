@@ -1,0 +1,76 @@
+//! Differences for which one rank cannot run for another, and the refusal of a search for groups where all have some.
+
+use crate::error::ReplayRefusal;
+use crate::plan::{InstancePlan, ReplayPlan};
+use chakram_base::setting::SettingKey;
+use chakram_base::units::counted;
+use chakram_trace::workload::{RankInstance, Workload};
+
+/// Reason for which one rank cannot run for another behind it, as far as can be told before the run.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum RankDifference {
+    Graph,
+    Class,
+    Exchange,
+}
+
+/// A rank of a launch, and its plan.
+type PlannedRank<'p> = (&'p RankInstance, &'p InstancePlan);
+
+/// Returns why the first rank cannot run for the second, with those between them; `None` if it may.
+pub(super) fn find_difference(a: PlannedRank<'_>, b: PlannedRank<'_>) -> Option<RankDifference> {
+    let between = a.0.rank..b.0.rank;
+    if a.0.graph != b.0.graph {
+        Some(RankDifference::Graph)
+    } else if a.1.shared != b.1.shared {
+        Some(RankDifference::Class)
+    } else if a.0.release != b.0.release || b.0.peers.iter().any(|peer| between.contains(peer)) {
+        Some(RankDifference::Exchange)
+    } else {
+        None
+    }
+}
+
+/// Refuses groups where no rank would run for another. Found before the run, by the rule of
+/// [`TileGroups::form`](super::TileGroups::form).
+pub(crate) fn check_groups(workload: &Workload, plan: &ReplayPlan) -> Result<(), ReplayRefusal> {
+    let instances = workload.instances();
+    let (mut pairs, mut runs, mut start) = ([0; 3], 1, 0);
+    for next in 1..instances.len() {
+        let planned = |at: usize| (&instances[at], &plan.instances[at]);
+        if let Some(difference) = find_difference(planned(start), planned(next)) {
+            pairs[difference as usize] += 1;
+            (runs, start) = (runs + 1, next);
+        }
+    }
+    let ranks = instances.len();
+    if runs < ranks {
+        return Ok(());
+    }
+    let reasons = [
+        (RankDifference::Graph, "carry out unlike graphs"),
+        (RankDifference::Class, "are on NPUs of unlike classes"),
+        (
+            RankDifference::Exchange,
+            "exchange messages or begin at different times",
+        ),
+    ];
+    let reasons = reasons.map(|(difference, why)| (pairs[difference as usize], why));
+    let reasons: Vec<String> = reasons
+        .iter()
+        .filter(|(pairs, _)| *pairs > 0)
+        .map(|(pairs, why)| format!("{} {why}", counted(*pairs, "pair")))
+        .collect();
+    let why = match &reasons[..] {
+        [] => "there is one".to_owned(),
+        reasons => format!("of neighbours {}", reasons.join(", ")),
+    };
+    Err(ReplayRefusal::new(
+        format!(
+            "{} saves no time here: {runs} of {} would run by themselves, because {why}",
+            SettingKey::Aggregate,
+            counted(ranks as u64, "rank"),
+        ),
+        format!("without {}", SettingKey::Aggregate),
+    ))
+}
