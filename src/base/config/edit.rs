@@ -222,10 +222,7 @@ impl<'t> EditCursor<'t> {
 
 /// The index of the item that `part` names.
 fn index_of(items: &[Value], part: &str) -> Result<usize, PathError> {
-    let name = |item: &Value| item.get("name").and_then(Value::as_str).map(str::to_owned);
-    let named = items
-        .iter()
-        .position(|item| name(item).as_deref() == Some(part));
+    let named = items.iter().position(|item| item_name(item) == Some(part));
     let numbered = || {
         part.parse::<usize>()
             .ok()
@@ -234,7 +231,7 @@ fn index_of(items: &[Value], part: &str) -> Result<usize, PathError> {
     named.or_else(numbered).ok_or_else(|| PathError {
         part: part.to_owned(),
         known: (items.iter().enumerate())
-            .map(|(i, item)| name(item).unwrap_or_else(|| i.to_string()))
+            .map(|(i, item)| item_name(item).map_or_else(|| i.to_string(), str::to_owned))
             .collect(),
     })
 }

@@ -14,7 +14,7 @@ pub struct LoadedMachine {
     pub machine: Machine,
     /// Its input description, if wanted.
     pub input: Option<HashedInput>,
-    /// How its file differs from the preset whose name it has.
+    /// Changes of its file against the preset whose name it has.
     pub edits: Vec<MachineEdit>,
     /// The machine whose jobs leave some NPUs of each rack free, if all are to be used.
     pub unfilled: Option<Machine>,
@@ -23,7 +23,14 @@ pub struct LoadedMachine {
 impl RunArgs {
     /// Loads a machine as these arguments use it, with its input description if wanted.
     pub fn load_machine(&self, name: &str) -> Result<LoadedMachine, Box<dyn Error>> {
-        let mut loaded = load_edited(name, self.wants_hashes())?;
+        let MachineFile { text, file } = read_machine(name)?;
+        let machine = Machine::parse(&text, &file)?;
+        let mut loaded = LoadedMachine {
+            input: self.wants_hashes().then(|| hash_machine(name, &text)),
+            edits: edits_of(&machine, &text, &file),
+            machine,
+            unfilled: None,
+        };
         if !self.fill_domains {
             return Ok(loaded);
         }
@@ -47,27 +54,34 @@ pub fn load_machine(
     name: &str,
     hash: bool,
 ) -> Result<(Machine, Option<HashedInput>), Box<dyn Error>> {
-    let loaded = load_edited(name, hash)?;
-    Ok((loaded.machine, loaded.input))
+    let MachineFile { text, file } = read_machine(name)?;
+    let input = hash.then(|| hash_machine(name, &text));
+    Ok((Machine::parse(&text, &file)?, input))
 }
 
-fn load_edited(name: &str, hash: bool) -> Result<LoadedMachine, Box<dyn Error>> {
-    let (text, file) = match chakram_archive::read_path(Path::new(name))? {
-        Some(text) => {
-            let wrong = |_| format!("{name}: this machine is not UTF-8");
-            (String::from_utf8(text).map_err(wrong)?, name.to_owned())
-        }
+/// Text of a machine, and what errors call it.
+struct MachineFile {
+    text: String,
+    file: String,
+}
+
+fn read_machine(name: &str) -> Result<MachineFile, Box<dyn Error>> {
+    Ok(match chakram_archive::read_path(Path::new(name))? {
+        Some(text) => MachineFile {
+            text: String::from_utf8(text)
+                .map_err(|_| format!("{name}: this machine is not UTF-8"))?,
+            file: name.to_owned(),
+        },
         None => {
             let source = source(name)?;
-            (source.text.into_owned(), source.file)
+            MachineFile {
+                text: source.text.into_owned(),
+                file: source.file,
+            }
         }
-    };
-    let input = hash.then(|| job::hashed_input("machine", Path::new(name), text.as_bytes()));
-    let machine = Machine::parse(&text, &file)?;
-    Ok(LoadedMachine {
-        edits: edits_of(&machine, &text, &file),
-        machine,
-        input,
-        unfilled: None,
     })
+}
+
+fn hash_machine(name: &str, text: &str) -> HashedInput {
+    job::hashed_input("machine", Path::new(name), text.as_bytes())
 }
