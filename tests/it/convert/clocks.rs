@@ -1,17 +1,7 @@
 //! Clocks of hosts, and what the capture says of the job and its machine.
 
-use super::rig::convert;
-use crate::commands;
+use super::rig::{convert, convert_files, replay_files, run_program};
 use crate::corpus::corpus;
-use serde_json::Value;
-
-/// Returns what the program prints, which must succeed.
-pub fn chakram(args: &[&str]) -> String {
-    let output = commands::chakram(args);
-    let error = String::from_utf8_lossy(&output.stderr);
-    assert!(output.status.success(), "{args:?}: {error}");
-    String::from_utf8(output.stdout).expect("it is text")
-}
 
 /// Two hosts, the second of which has a clock 20 parts in a million fast: 60 all-reduces of 300 us over a minute, at which both
 /// ranks arrive together. Nobody waits, and each transfers 60 × 300 us = 18 ms.
@@ -49,14 +39,8 @@ fn mirrored_jobs_are_as_large_as_the_capture_says() {
     let Some(folder) = corpus("faults/absent-mirror-world") else {
         return;
     };
-    let out = tempfile::tempdir().expect("there is room");
-    let job = out.path().join("job").display().to_string();
-    let folder = folder.display().to_string();
-    chakram(&["convert", "pytorch", &folder, "-o", &job]);
-    let job = out.path().display().to_string();
-    let args = ["replay", &job, "-m", "dgx-h100x4", "--absent", "mirror"];
-    let report = chakram(&[&args[..], &["--format", "json"]].concat());
-    let report: Value = serde_json::from_str(&report).expect("it is JSON");
+    let job = convert_files(&folder);
+    let report = replay_files(job.path(), &["-m", "dgx-h100x4", "--absent", "mirror"]);
     assert_eq!(report["ranks"], 16);
 }
 
@@ -66,15 +50,11 @@ fn reports_say_what_the_job_was_captured_on() {
     let Some(folder) = corpus("captures/gpu/dlrm_8gpu") else {
         return;
     };
-    let out = tempfile::tempdir().expect("there is room");
-    let job = out.path().join("job").display().to_string();
-    let folder = folder.display().to_string();
-    chakram(&["convert", "pytorch", &folder, "-o", &job]);
-    let job = out.path().display().to_string();
-    let text = chakram(&["replay", &job, "-m", "dgx-h100"]);
+    let job = convert_files(&folder);
+    let path = job.path().display().to_string();
+    let text = run_program(&["replay", &path, "-m", "dgx-h100"]);
     assert!(text.contains("captured  on Tesla V100"), "{text}");
-    let report = chakram(&["replay", &job, "-m", "dgx-h100", "--format", "json"]);
-    let report: Value = serde_json::from_str(&report).expect("it is JSON");
+    let report = replay_files(job.path(), &["-m", "dgx-h100"]);
     let devices = report["captured_on"]["devices"]
         .as_array()
         .expect("there are some");

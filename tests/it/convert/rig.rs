@@ -1,5 +1,6 @@
 //! Captures of generated jobs, their conversion, and the traces as other readers see them.
 
+use crate::commands;
 use chakram::convert::{self, ConversionSummary, ConvertOptions as Conversion, OutputSet};
 use chakram::engine::{CommTiming, CompiledReplay, InstanceId, ReplayOptions as Replaying};
 use chakram::ids::{NodeIndex, Rank};
@@ -278,4 +279,28 @@ pub fn replay(
 /// The JSON in a file, packed or not.
 pub fn json(path: &Path) -> Option<serde_json::Value> {
     serde_json::from_slice(TraceContents::open_any(path).unwrap().as_slice()).ok()
+}
+
+/// Returns what the program prints, which must succeed.
+pub fn run_program(args: &[&str]) -> String {
+    let output = commands::chakram(args);
+    let error = String::from_utf8_lossy(&output.stderr);
+    assert!(output.status.success(), "{args:?}: {error}");
+    String::from_utf8(output.stdout).expect("it is text")
+}
+
+/// Returns a folder with the traces to which the program converts `capture`.
+pub fn convert_files(capture: &Path) -> TempDir {
+    let out = tempfile::tempdir().expect("there is room");
+    let prefix = out.path().join("job").display().to_string();
+    let capture = capture.display().to_string();
+    run_program(&["convert", "pytorch", &capture, "-o", &prefix]);
+    out
+}
+
+/// Returns the report of a replay of the traces in `job`.
+pub fn replay_files(job: &Path, options: &[&str]) -> serde_json::Value {
+    let job = job.display().to_string();
+    let replay = ["replay", &job, "--format", "json"];
+    serde_json::from_str(&run_program(&[&replay[..], options].concat())).expect("it is JSON")
 }

@@ -1,15 +1,8 @@
 //! What captures leave unsaid stays unknown.
 
-use super::clocks::chakram;
+use super::rig::{convert_files, replay_files, run_program};
 use crate::corpus::corpus;
 use serde_json::Value;
-use std::path::Path;
-
-fn report(job: &Path, machine: &str) -> Value {
-    let job = job.display().to_string();
-    let text = chakram(&["replay", &job, "-m", machine, "--format", "json"]);
-    serde_json::from_str(&text).expect("it is JSON")
-}
 
 /// Removes from Kineto's events what the profiler writes with shapes only.
 fn without_shapes(trace: &mut Value) {
@@ -50,21 +43,14 @@ fn collectives_of_unknown_size_keep_their_time() {
         let to = capture.join(format!("kineto.{rank}.json"));
         std::fs::write(to, trace.to_string()).expect("there is room");
     }
-    let job = folder.path().join("job");
-    let prefix = job.join("job").display().to_string();
-    chakram(&[
-        "convert",
-        "pytorch",
-        &capture.display().to_string(),
-        "-o",
-        &prefix,
-    ]);
+    let job = convert_files(&capture);
     let slow = folder.path().join("slow.toml");
-    let machine = chakram(&["machine", "show", "dgx-h100"]);
+    let machine = run_program(&["machine", "show", "dgx-h100"]);
     let slower = machine.replace("450 GB/s", "0.1 GB/s");
     assert_ne!(slower, machine);
     std::fs::write(&slow, slower).expect("there is room");
-    let [fast, slow] = ["dgx-h100", &slow.display().to_string()].map(|m| report(&job, m));
+    let machines = ["dgx-h100", &slow.display().to_string()];
+    let [fast, slow] = machines.map(|machine| replay_files(job.path(), &["-m", machine]));
     assert_eq!(fast["makespan_ps"], slow["makespan_ps"]);
     let row = &fast["unknown"][0];
     assert_eq!(row["what"], "communication_size");
@@ -85,16 +71,8 @@ fn kernels_of_collectives_without_records_keep_their_time() {
     let Some(folder) = corpus("faults/unsized-collectives") else {
         return;
     };
-    let out = tempfile::tempdir().expect("there is room");
-    let prefix = out.path().join("job").display().to_string();
-    chakram(&[
-        "convert",
-        "pytorch",
-        &folder.display().to_string(),
-        "-o",
-        &prefix,
-    ]);
-    let report = report(out.path(), "dgx-h100");
+    let job = convert_files(&folder);
+    let report = replay_files(job.path(), &["-m", "dgx-h100"]);
     let collectives = report["collectives"]
         .as_array()
         .expect("there are some")
