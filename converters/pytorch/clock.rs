@@ -52,7 +52,7 @@ pub struct ClockOffset {
 impl ClockOffset {
     /// Returns a time of the rank's clock by the reference, ns.
     pub fn correct(&self, time: i64) -> i64 {
-        let drift = drifted(self.drift, time.saturating_sub(self.drift_from));
+        let drift = drift_gain(self.drift, time.saturating_sub(self.drift_from));
         time.saturating_add(self.applied).saturating_add(drift)
     }
 
@@ -67,7 +67,7 @@ impl ClockOffset {
 }
 
 /// Returns what a clock with this drift gains in `passed` ns.
-fn drifted(drift: i64, passed: i64) -> i64 {
+fn drift_gain(drift: i64, passed: i64) -> i64 {
     let gained = i128::from(drift) * i128::from(passed) / i128::from(WHOLE);
     i64::try_from(gained).unwrap_or(i64::MAX)
 }
@@ -100,7 +100,7 @@ enum ObservationKind {
 
 impl ClockObservation {
     /// Returns it with the ranks in the other order.
-    fn turned(self) -> Self {
+    fn turn_around(self) -> Self {
         let kind = match self.kind {
             ObservationKind::Collective => ObservationKind::Collective,
             ObservationKind::Sent => ObservationKind::Received,
@@ -146,8 +146,9 @@ pub fn offsets(
         let turned = from != a;
         let seen = seen
             .iter()
-            .map(|&seen| if turned { seen.turned() } else { seen });
-        offsets[to as usize] = estimate(seen.collect(), &offsets[from as usize], hosts(a, b));
+            .map(|&seen| if turned { seen.turn_around() } else { seen });
+        offsets[to as usize] =
+            estimate_offset(seen.collect(), &offsets[from as usize], hosts(a, b));
         known[to as usize] = true;
     }
 }
@@ -172,7 +173,7 @@ impl HostRelation {
 }
 
 /// Estimates the offset of the second of two ranks, the first of which is corrected by `base`.
-fn estimate(
+fn estimate_offset(
     mut seen: Vec<ClockObservation>,
     base: &ClockOffset,
     hosts: HostRelation,
@@ -187,17 +188,18 @@ fn estimate(
     let (drift, drift_from) = match hosts {
         // One clock: it has the drift of the first, which does not start anew.
         HostRelation::Same => (base.drift, base.drift_from),
-        HostRelation::Different | HostRelation::Unknown => drift(&seen),
+        HostRelation::Different | HostRelation::Unknown => fit_drift(&seen),
     };
     for seen in &mut seen {
         let (start, end) = seen.spans[1];
-        let time = |time: i64| time.saturating_add(drifted(drift, time.saturating_sub(drift_from)));
+        let time =
+            |time: i64| time.saturating_add(drift_gain(drift, time.saturating_sub(drift_from)));
         seen.spans[1] = (time(start), time(end));
     }
     let mut differences = differences_of_ends(&seen);
     let estimate = median(&mut differences);
-    let spread = spread(&differences, estimate);
-    let bounds = bounds(&seen);
+    let spread = median_distance(&differences, estimate);
+    let bounds = find_bounds(&seen);
     // Clocks that are off otherwise can contradict causality; the estimate, or the middle, is used as it is then.
     let possible = bounds.0 <= bounds.1;
     let demanded = |offset: i64| match possible {
@@ -226,7 +228,7 @@ fn estimate(
 
 /// Returns the bounds of the second rank's offset: neither member of a collective can have ended before the other started,
 /// and nothing is received before it was sent.
-fn bounds(seen: &[ClockObservation]) -> (i64, i64) {
+fn find_bounds(seen: &[ClockObservation]) -> (i64, i64) {
     let mut bounds = (i64::MIN / 4, i64::MAX / 4);
     for ClockObservation {
         spans: [one, other],
@@ -256,7 +258,7 @@ fn differences_of_ends(seen: &[ClockObservation]) -> Vec<i64> {
 /// Returns the drift of the second rank's clock against the first's, and the moment from which it is counted: the median of
 /// the slopes between collectives that are half of the window apart, which stragglers do not move; none if the differences
 /// scatter so much that chance explains the growth.
-fn drift(seen: &[ClockObservation]) -> (i64, i64) {
+fn fit_drift(seen: &[ClockObservation]) -> (i64, i64) {
     let collectives = seen
         .iter()
         .filter(|seen| seen.kind == ObservationKind::Collective);
@@ -290,11 +292,11 @@ fn drift(seen: &[ClockObservation]) -> (i64, i64) {
     }
     let mut left: Vec<i64> = ends
         .iter()
-        .map(|&(end, apart)| apart.saturating_sub(drifted(drift, end - from)))
+        .map(|&(end, apart)| apart.saturating_sub(drift_gain(drift, end - from)))
         .collect();
     let middle = median(&mut left);
-    let spread = spread(&left, middle) as f64;
-    let growth = drifted(drift, to.saturating_sub(from)).saturating_abs();
+    let spread = median_distance(&left, middle) as f64;
+    let growth = drift_gain(drift, to.saturating_sub(from)).saturating_abs();
     // The slope over n differences of standard deviation s = 1.48 × spread has one of s √12 / √n of the window, of medians
     // 1.25 times that: 6.4 × spread / √n. Four of these are no chance.
     let chance = 4.0 * 6.4 * spread / (ends.len() as f64).sqrt();
@@ -320,7 +322,11 @@ fn observe(
             spans: [span(one), span(other)],
             kind,
         };
-        let seen = if one.0 < other.0 { seen } else { seen.turned() };
+        let seen = if one.0 < other.0 {
+            seen
+        } else {
+            seen.turn_around()
+        };
         let pair = (one.0.min(other.0), one.0.max(other.0));
         between.entry(pair).or_default().push(seen);
     };
@@ -344,7 +350,7 @@ fn observe(
 }
 
 /// Returns the median distance from `middle`.
-fn spread(values: &[i64], middle: i64) -> i64 {
+fn median_distance(values: &[i64], middle: i64) -> i64 {
     let distance = |value: &i64| value.saturating_sub(middle).saturating_abs();
     median(&mut values.iter().map(distance).collect::<Vec<i64>>())
 }
@@ -376,11 +382,11 @@ mod tests {
     }
 
     fn turned(seen: &[ClockObservation]) -> Vec<ClockObservation> {
-        seen.iter().map(|seen| seen.turned()).collect()
+        seen.iter().map(|seen| seen.turn_around()).collect()
     }
 
     fn of(seen: &[ClockObservation], hosts: HostRelation) -> ClockOffset {
-        estimate(seen.to_vec(), &ClockOffset::default(), hosts)
+        estimate_offset(seen.to_vec(), &ClockOffset::default(), hosts)
     }
 
     #[test]
@@ -404,7 +410,7 @@ mod tests {
             ..ClockOffset::default()
         };
         assert_eq!(
-            estimate(seen, &base, HostRelation::Different).applied,
+            estimate_offset(seen, &base, HostRelation::Different).applied,
             10 * MS + 5
         );
     }

@@ -272,8 +272,7 @@ fn tensors(
     ranks.iter().map(&mut read).collect()
 }
 
-/// Returns the file of each rank; a compressed one, or one of another form, may take its place.
-/// Also returns the files of ranks beyond them.
+/// Returns the file of each rank, which a compressed one, or one of another form, may replace; and the files of ranks beyond.
 fn rank_files(prefix: &Path, npus: u32) -> (Vec<RankFile>, Vec<PathBuf>) {
     let named = PrefixFiles::new(prefix);
     let file = |rank| RankFile::new(rank, named.path(rank));

@@ -1,4 +1,4 @@
-//! What the traces of a job were captured on.
+//! Devices, hosts and software that the traces of a job were captured on.
 
 use chakram_trace::format::scan::CaptureContext;
 use chakram_trace::workload::Workload;

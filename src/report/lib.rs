@@ -121,10 +121,10 @@ pub struct Report {
     /// End of the capture, if every trace says when its own ended.
     #[serde(rename = "captured_ps")]
     pub captured: Option<Span>,
-    /// What the traces were captured on, if they say it.
+    /// Devices, hosts and software of the captures, if the traces state them.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub captured_on: Option<CapturedOn>,
-    /// What the traces leave unsaid, and how it was timed.
+    /// Facts that the traces leave unsaid, and how their nodes were timed.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub unknown: Vec<UnknownRow>,
     /// Profiler that captured the job, where its cost is left out or the job measured steps without it.

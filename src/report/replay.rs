@@ -224,7 +224,7 @@ pub(super) fn finish<O>(
     let captured: Option<u128> = captured
         .map(|span| span.map(|span| u128::from(span.0)))
         .sum();
-    report.unknown = unknown::rows(&basis, captured);
+    report.unknown = unknown::list_unknown(&basis, captured);
     report.captured = report.last_captured().map(|(captured, _)| captured);
     report.response = MachineResponse::of(&report, prepared);
     report.interval = PredictionInterval::of(&report, prepared);

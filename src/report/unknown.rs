@@ -1,4 +1,4 @@
-//! What the traces of a job leave unsaid, and how it was timed.
+//! Facts that the traces of a job leave unsaid, and how their nodes were timed.
 
 use super::Report;
 use super::summary::{counted, thousands};
@@ -10,7 +10,7 @@ use serde::{Deserialize, Serialize};
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[cfg_attr(any(test, feature = "schema"), derive(schemars::JsonSchema))]
 pub struct UnknownRow {
-    /// What is not known.
+    /// The missing fact.
     pub what: UnknownFact,
     /// Number of nodes.
     pub nodes: u64,
@@ -50,7 +50,7 @@ impl UnknownFact {
 }
 
 /// Returns the rows of a replay, whose ranks were captured for `captured` together.
-pub(super) fn rows(basis: &PricingCoverage, captured: Option<u128>) -> Vec<UnknownRow> {
+pub(super) fn list_unknown(basis: &PricingCoverage, captured: Option<u128>) -> Vec<UnknownRow> {
     let row = |what, nodes, without_time, time: u128| UnknownRow {
         what,
         nodes,
@@ -132,8 +132,8 @@ mod tests {
             ..PricingCoverage::default()
         };
         // 48 ms of 960.
-        let rows = rows(&basis, Some(960_000_000_000));
-        let texts: Vec<String> = rows.iter().map(UnknownRow::text).collect();
+        let found = list_unknown(&basis, Some(960_000_000_000));
+        let texts: Vec<String> = found.iter().map(UnknownRow::text).collect();
         assert_eq!(
             texts,
             [
@@ -141,6 +141,6 @@ mod tests {
                 "FLOPs and bytes of 4 kernels: 3 as recorded, 2.000 us, 0.0 % of the captured time; 1 without time",
             ]
         );
-        assert!(super::rows(&PricingCoverage::default(), None).is_empty());
+        assert!(list_unknown(&PricingCoverage::default(), None).is_empty());
     }
 }

@@ -1,4 +1,4 @@
-//! Where an operator that calls others does its own work.
+//! The place where an operator that calls others does its own work.
 //!
 //! Its activity stands at one place among those of the operators that it calls. The place follows from their names, never
 //! from how long anything took: two captures of one program have the same activities in the same order.
@@ -66,7 +66,7 @@ pub(super) struct OwnPlace {
 }
 
 /// Returns the place of each item.
-pub(super) fn find(rank: &RankTimeline) -> Vec<OwnPlace> {
+pub(super) fn find_places(rank: &RankTimeline) -> Vec<OwnPlace> {
     let on_host = rank.devices.is_empty();
     let places = rank.items.iter().map(|item| OwnPlace {
         span: (item.start, item.end),
@@ -78,7 +78,7 @@ pub(super) fn find(rank: &RankTimeline) -> Vec<OwnPlace> {
     let mut places: Vec<OwnPlace> = places.collect();
     let mut only_helpers = vec![on_host; rank.items.len()];
     let mut launched = vec![false; rank.items.len()];
-    // Children come behind their parents.
+    // Children come after their parents.
     for (index, item) in rank.items.iter().enumerate() {
         let Some(parent) = rank.items.get(item.parent as usize) else {
             continue;
@@ -139,7 +139,7 @@ fn is_helper(rank: &RankTimeline, item: usize) -> bool {
 }
 
 /// Returns the items of a thread in the order of their places.
-pub(super) fn order(
+pub(super) fn order_items(
     rank: &RankTimeline,
     items: std::ops::Range<u32>,
     places: &[OwnPlace],

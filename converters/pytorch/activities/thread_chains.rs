@@ -52,7 +52,7 @@ pub(super) fn build(
         *earliest = (*earliest).max(wait.to);
     }
     // Largest part, that is not waiting, of each item's own time between the calls around its place.
-    let places = own_places::find(rank);
+    let places = own_places::find_places(rank);
     let of_launch = |item: usize| match bounds.latest[item] {
         // It had launched before that place.
         latest if latest < places[item].span.0 => (rank.items[item].start, latest),
@@ -159,7 +159,7 @@ pub(super) fn build(
         .reserve_exact(most + rank.devices.len() + waited);
     let mut chains = Vec::with_capacity(rank.threads.len());
     for (thread, own) in rank.threads.iter().enumerate() {
-        let mut order = own_places::order(rank, own.items.clone(), &places);
+        let mut order = own_places::order_items(rank, own.items.clone(), &places);
         // Only items that overlap without enclosing one another, and waits inside of them, move here.
         order.sort_by_key(|&item| place[item as usize]);
         let mut chain = Vec::with_capacity(order.len() + 1);

@@ -122,11 +122,11 @@ pub struct TraceMetadata {
     pub core: Option<[u32; 2]>,
     /// Number of ranks of the job.
     pub world_size: Option<u32>,
-    /// What the trace was captured on.
+    /// Device, host and software of the capture.
     pub captured_on: CaptureContext,
 }
 
-/// What a trace was captured on, as far as its capture says.
+/// Device, host and software of a capture, as far as it states them.
 #[derive(Clone, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash, serde::Serialize)]
 pub struct CaptureContext {
     /// Name of the device: `Tesla V100-SXM2-32GB`.
