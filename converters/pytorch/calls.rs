@@ -68,9 +68,9 @@ pub struct CommCalls {
     pub never_ran: Vec<String>,
     /// Intervals of communication without an operator that requested it.
     pub orphans: u64,
-    /// Kernels of communication whose operation is unknown, by name.
-    pub unknown: Vec<String>,
-    /// Number of kernels of communication that were launched before the capture began.
+    /// Kernels and copies among [`RankTimeline::devices`] that communicate by an unknown operation, in order.
+    pub unknown: Vec<u32>,
+    /// Of those, the number that were launched before the capture began.
     pub before: u64,
 }
 

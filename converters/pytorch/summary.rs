@@ -115,7 +115,14 @@ pub struct RankConversion {
     pub unlaunched: u64,
     /// Number of those that are tied to their operator and not to a launch.
     pub by_operator: u64,
-    /// Number of those that communicate, and were launched before the capture began.
+    /// Number of those that communicate by an operation that nothing tells, and last as recorded.
+    pub unknown_comm: u64,
+    /// Their time, ns.
+    pub unknown_comm_ns: u64,
+    /// Name of the first of them.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub first_unknown_comm: Option<String>,
+    /// Number of those that were launched before the capture began.
     pub before: u64,
     /// Number of collective calls, sends and receives.
     pub calls: (u64, u64, u64),
@@ -251,6 +258,12 @@ impl RankConversion {
         let count = |act: fn(&CommOp) -> bool| {
             calls.list.iter().filter(|call| act(&call.act)).count() as u64
         };
+        let unknown = || {
+            calls
+                .unknown
+                .iter()
+                .map(|&device| &rank.devices[device as usize])
+        };
         let repairs = described("host trace", &rank.host.repairs);
         let repairs = repairs.chain(described("Kineto trace", &rank.kineto.repairs));
         Self {
@@ -279,18 +292,22 @@ impl RankConversion {
             device: rank.devices.len() as u64,
             unlaunched: rank.unlaunched,
             by_operator: rank.by_operator,
+            unknown_comm: calls.unknown.len() as u64,
+            unknown_comm_ns: unknown().fold(0, |sum, device| {
+                sum.saturating_add(
+                    u64::try_from(device.end.saturating_sub(device.start)).unwrap_or(0),
+                )
+            }),
+            first_unknown_comm: unknown()
+                .next()
+                .map(|device| rank.name(device.event).to_owned()),
             before: calls.before,
             calls: (
                 count(|act| matches!(act, CommOp::Collective(_))),
                 count(|act| *act == CommOp::Send),
                 count(|act| *act == CommOp::Receive),
             ),
-            never_ran: calls
-                .never_ran
-                .iter()
-                .chain(&calls.unknown)
-                .cloned()
-                .collect(),
+            never_ran: calls.never_ran.clone(),
             lanes: (rank.threads.len() as u64, streams.len() as u64),
             found: activities.stats,
             offset,

@@ -5,7 +5,6 @@
 //! launched graph; and from the kernel's name last: every all-to-all is called SendRecv.
 
 use super::super::call_names::carrier_kind;
-use super::super::kineto::EventCategory;
 use super::super::rank_timeline::{DeviceInterval, NONE, RankTimeline};
 use super::super::timeline_events::TimelineEvent;
 use super::args::{self, asked};
@@ -17,19 +16,19 @@ pub(super) fn find(rank: &RankTimeline, kernels: &CommKernels, calls: &mut CommC
     let mut found: Vec<CommCall> = Vec::new();
     let mut ids = None;
     // Most kernels share their names with many others.
-    let texts = &rank.kineto.texts;
-    let mut named: Vec<Option<bool>> = vec![None; texts.len()];
-    let mut holds =
-        |name: u32| *named[name as usize].get_or_insert_with(|| kernels.holds(texts.get(name)));
+    let (texts, table) = (&rank.kineto.texts, kernels.table());
+    let mut named: Vec<Option<Option<Option<CollectiveKind>>>> = vec![None; texts.len()];
+    let mut find =
+        |name: u32| *named[name as usize].get_or_insert_with(|| table.find(texts.get(name)));
     for (i, device) in rank.devices.iter().enumerate() {
         let event = &rank.events[device.event as usize];
-        if event.category != EventCategory::Kernel
-            || !holds(event.name) && !states_collective(rank, event)
-        {
+        let kind = find(event.name);
+        if kind.is_none() && !states_collective(rank, event) {
             continue;
         }
         if device.launch == NONE {
             calls.before += 1;
+            calls.unknown.push(i as u32);
             continue;
         }
         let records = LaunchContext::around(rank, device);
@@ -37,11 +36,11 @@ pub(super) fn find(rank: &RankTimeline, kernels: &CommKernels, calls: &mut CommC
         // One launch of a graph has many kernels, each a call of its own.
         let alone = made.is_empty();
         if alone {
-            let told = kernel_call(rank, device, kernels);
+            let told = kernel_call(rank, device, kind.flatten());
             made.extend(told.map(|(act, asked)| (device.launch, act, asked)));
         }
         if made.is_empty() {
-            calls.unknown.push(rank.name(device.event).to_owned());
+            calls.unknown.push(i as u32);
         }
         for (item, act, asked) in made {
             let known = found
@@ -111,18 +110,18 @@ impl OperatorIds {
     }
 }
 
-/// Returns the call of a kernel by its own arguments, or by its name and the inputs of the operator around it.
+/// Returns the call of a kernel by its own arguments, or by the kind that its name tells and the inputs of the operator around it.
 fn kernel_call(
     rank: &RankTimeline,
     device: &DeviceInterval,
-    kernels: &CommKernels,
+    kind: Option<CollectiveKind>,
 ) -> Option<(CommOp, CallArgs)> {
     let event = &rank.events[device.event as usize];
     let args = rank.args_of(event);
     if let Some(told) = args.and_then(|args| call_of(None, Some(args))) {
         return Some(told);
     }
-    let kind = kernels.kind(rank.name(device.event))?;
+    let kind = kind?;
     let operator = rank.items.get(rank.operator_of(device) as usize);
     let node = operator.and_then(|item| rank.host.nodes.get(item.host as usize));
     let form = node.map(|node| rank.host.form(node));

@@ -259,6 +259,17 @@ impl GraphBuilder {
         Ok(match node.op {
             Op::NoOp => (NodeKind::Nothing, Lane::None, 0, 0, 0),
             Op::Host => (NodeKind::Host, Lane::Host(node.lane), 0, 0, 0),
+            Op::Communication { bytes } => {
+                let detail = self.graph.unknown_communication;
+                self.graph.unknown_communication += 1;
+                (
+                    NodeKind::Communication,
+                    stream(Lane::Compute),
+                    0,
+                    bytes,
+                    detail,
+                )
+            }
             Op::Compute {
                 flops,
                 bytes,
