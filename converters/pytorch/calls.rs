@@ -11,6 +11,7 @@ mod args;
 mod comm_kernels;
 mod device;
 mod host;
+mod requests;
 
 pub use args::{CallArgs, LARGEST_GROUP, dtype, positional_group};
 pub use comm_kernels::CommKernels;

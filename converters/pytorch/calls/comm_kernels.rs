@@ -95,7 +95,9 @@ fn kind_named(name: &str) -> Option<CollectiveKind> {
 
 /// Returns a name in small letters without the types of its arguments, which may be those of another library.
 fn plain(name: &str) -> String {
-    let name = name.to_ascii_lowercase().replace("(anonymous namespace)", "");
+    let name = name
+        .to_ascii_lowercase()
+        .replace("(anonymous namespace)", "");
     match name.split_once('(') {
         Some((plain, _)) => plain.to_owned(),
         None => name,

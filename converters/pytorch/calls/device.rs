@@ -1,13 +1,15 @@
 //! Calls carried out by kernels of NCCL and similar libraries.
 //!
 //! The operation of a kernel follows from the arguments that `record_param_comms` recorded around its launch, or from
-//! the `c10d` operator; then from those arguments that newer profilers repeat on the kernel, which is all there is in a
+//! the `c10d` operator, or from those that were requested before a launch for all of them (`requests`); then from those arguments that newer profilers repeat on the kernel, which is all there is in a
 //! launched graph; and from the kernel's name last: every all-to-all is called SendRecv.
 
 use super::super::call_names::carrier_kind;
+use super::super::kineto::is_graph_launch;
 use super::super::rank_timeline::{DeviceInterval, NONE, RankTimeline};
 use super::super::timeline_events::TimelineEvent;
 use super::args::{self, asked};
+use super::requests::{CommRequest, DeferredRequests};
 use super::{CallArgs, CommCall, CommCalls, CommKernels, CommOp};
 use chakram_trace::format::{CollectiveKind, Dtype};
 
@@ -20,27 +22,51 @@ pub(super) fn find(rank: &RankTimeline, kernels: &CommKernels, calls: &mut CommC
     let mut named: Vec<Option<Option<Option<CollectiveKind>>>> = vec![None; texts.len()];
     let mut find =
         |name: u32| *named[name as usize].get_or_insert_with(|| table.find(texts.get(name)));
-    for (i, device) in rank.devices.iter().enumerate() {
+    let mut communicating: Vec<(u32, Option<CollectiveKind>)> = Vec::new();
+    for (i, device) in (0..).zip(&rank.devices) {
         let event = &rank.events[device.event as usize];
         let kind = find(event.name);
-        if kind.is_none() && !states_collective(rank, event) {
-            continue;
+        if kind.is_some() || states_collective(rank, event) {
+            communicating.push((i, kind.flatten()));
         }
+    }
+    let launches = communicating
+        .iter()
+        .map(|&(i, _)| &rank.devices[i as usize])
+        .filter(|device| device.launch != NONE && !is_of_graph(rank, device))
+        .map(|device| {
+            (
+                device.launch,
+                LaunchContext::around(rank, device).is_empty(),
+            )
+        });
+    let deferred = DeferredRequests::find(rank, &launches.collect());
+    for &request in &deferred.unlaunched {
+        let requested = LaunchContext::of(request).calls(rank).into_iter();
+        let names = requested.map(|(item, ..)| rank.item_name(&rank.items[item as usize]));
+        calls.never_ran.extend(names.map(str::to_owned));
+    }
+    for (i, kind) in communicating {
+        let device = &rank.devices[i as usize];
         if device.launch == NONE {
             calls.before += 1;
-            calls.unknown.push(i as u32);
+            calls.unknown.push(i);
             continue;
         }
-        let records = LaunchContext::around(rank, device);
-        let mut made = records.calls(rank);
+        let context = LaunchContext::around(rank, device);
+        let mut made = context.calls(rank);
+        if context.is_empty() {
+            let requests = deferred.of(device.launch).iter();
+            made.extend(requests.flat_map(|&request| LaunchContext::of(request).calls(rank)));
+        }
         // One launch of a graph has many kernels, each a call of its own.
         let alone = made.is_empty();
         if alone {
-            let told = kernel_call(rank, device, kind.flatten());
+            let told = kernel_call(rank, device, kind);
             made.extend(told.map(|(act, asked)| (device.launch, act, asked)));
         }
         if made.is_empty() {
-            calls.unknown.push(i as u32);
+            calls.unknown.push(i);
         }
         for (item, act, asked) in made {
             let known = found
@@ -66,7 +92,7 @@ pub(super) fn find(rank: &RankTimeline, kernels: &CommKernels, calls: &mut CommC
                     group: NONE,
                     worker: NONE,
                     stream: Some(device.stream),
-                    device: i as u32,
+                    device: i,
                     launched: device.start,
                     start: device.start,
                     end: device.end,
@@ -78,6 +104,11 @@ pub(super) fn find(rank: &RankTimeline, kernels: &CommKernels, calls: &mut CommC
         }
     }
     calls.list.extend(found);
+}
+
+/// Returns whether a kernel is one of a graph that was launched, which its requests were captured into earlier.
+fn is_of_graph(rank: &RankTimeline, device: &DeviceInterval) -> bool {
+    is_graph_launch(rank.name(rank.items[device.launch as usize].event))
 }
 
 /// Returns whether a kernel states a collective.
@@ -149,6 +180,21 @@ struct LaunchContext {
 }
 
 impl LaunchContext {
+    /// Returns the context of a request that another launch carries out.
+    fn of(request: CommRequest) -> Self {
+        let records = (request.record != NONE).then_some(request.record);
+        Self {
+            records: records.into_iter().collect(),
+            operator: request.operator,
+            range: NONE,
+        }
+    }
+
+    /// Returns whether no request is around the launch.
+    fn is_empty(&self) -> bool {
+        self.records.is_empty() && (self.operator, self.range) == (NONE, NONE)
+    }
+
     fn around(rank: &RankTimeline, device: &DeviceInterval) -> Self {
         let mut this = Self {
             records: Vec::new(),

@@ -361,6 +361,26 @@ fn notes(summary: &ConversionSummary, out: &mut dyn Write) -> io::Result<()> {
             thousands(summary.odd.estimated)
         ));
     }
+    let sum = |of: fn(&RankConversion) -> u64| summary.ranks.iter().map(of).sum::<u64>();
+    match sum(|rank| rank.dropped) {
+        0 => {}
+        n => notes.push(format!(
+            "{} of kernels {} no kernel: the profiler dropped them; what they took is unknown",
+            counted(n, "launch"),
+            if n == 1 { "has" } else { "have" }
+        )),
+    }
+    match sum(|rank| rank.overlaps.events) {
+        0 => {}
+        n => notes.push(format!(
+            "{} clipped at the start of the next on their stream, which they outlast by {} ms in all: {} before \
+             programmatic dependent launches, {} in launched graphs",
+            counted(n, "kernel"),
+            ms(i64::try_from(sum(|rank| rank.overlaps.ns)).unwrap_or(i64::MAX)),
+            thousands(sum(|rank| rank.overlaps.programmatic)),
+            thousands(sum(|rank| rank.overlaps.in_graphs)),
+        )),
+    }
     let unknown = || summary.ranks.iter().filter(|rank| rank.unknown_comm > 0);
     if let Some(first) = unknown().find_map(|rank| rank.first_unknown_comm.as_ref()) {
         let all: u64 = unknown().map(|rank| rank.unknown_comm).sum();
