@@ -5,7 +5,7 @@
 //! belongs to the requests since the launch before it. A group that is too large for one kernel launches several, one
 //! after the other.
 
-use super::super::kineto::is_launch;
+use super::super::kineto::{EventCategory, is_launch};
 use super::super::rank_timeline::{NONE, RankTimeline};
 use super::args;
 use std::collections::BTreeMap;
@@ -48,8 +48,11 @@ impl DeferredRequests {
             let mut walk = ThreadWalk::default();
             for index in thread.items.clone() {
                 let item = &rank.items[index as usize];
+                let event = &rank.events[item.event as usize];
                 walk.leave(item.start, &mut found.unlaunched);
-                match roles[rank.events[item.event as usize].name as usize] {
+                match roles[event.name as usize] {
+                    // The kernels of a group are launched by NCCL alone.
+                    ItemRole::Other if event.category == EventCategory::CpuOp => walk.last.clear(),
                     ItemRole::Other => {}
                     ItemRole::Record => walk.enter(index, NONE, item.end),
                     ItemRole::Operator => walk.enter(NONE, index, item.end),
@@ -66,7 +69,7 @@ impl DeferredRequests {
                                 walk.last.clear();
                             }
                         }
-                        None => {}
+                        None => walk.last.clear(),
                     },
                 }
             }
