@@ -227,7 +227,10 @@ pub(super) fn finish<O>(
     let captured: Option<u128> = captured
         .map(|span| span.map(|span| u128::from(span.0)))
         .sum();
-    report.unknown = unknown::list_unknown(&basis, captured);
+    let instances = workload.instances().iter();
+    let dropped = instances.map(|instance| workload.graph(instance).dropped_kernels());
+    let dropped = dropped.fold(0, u64::saturating_add);
+    report.unknown = unknown::list_unknown(&basis, dropped, captured);
     report.captured = report.last_captured().map(|(captured, _)| captured);
     report.response = MachineResponse::of(&report, prepared);
     report.interval = PredictionInterval::of(&report, prepared);

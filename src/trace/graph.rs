@@ -204,6 +204,7 @@ pub struct Graph {
     repairs: GraphRepairs,
     captured: Option<Span>,
     kernels_on_cpu: bool,
+    dropped_kernels: u64,
     world_size: Option<u32>,
     captured_on: CaptureContext,
     lane_names: Vec<(Lane, String)>,
@@ -486,6 +487,11 @@ impl Graph {
             NodeKind::Communication => self.calls.len() + self.messages.len() + detail,
             _ => self.calls.len() + self.message_index(node),
         }
+    }
+
+    /// Returns the number of kernels that were launched while the trace was captured, and that the profiler dropped.
+    pub fn dropped_kernels(&self) -> u64 {
+        self.dropped_kernels
     }
 
     /// Returns whether a node communicates so many bytes that nobody knows, and lasts as recorded.

@@ -37,7 +37,8 @@ const BLOCKING: [&str; 22] = [
 
 /// Returns whether the call of this name returns when work on the device has ended.
 fn blocks(name: &str) -> bool {
-    // With a default stream for each thread CUDA's entry points have a suffix.
+    // With a default stream for each thread CUDA's entry points have a suffix. CANN's are written with their layer.
+    let name = name.strip_prefix("AscendCL@").unwrap_or(name);
     BLOCKING.contains(&name.strip_suffix("_ptsz").unwrap_or(name))
 }
 

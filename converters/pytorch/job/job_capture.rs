@@ -178,6 +178,10 @@ impl JobCapture {
             let of = AttributeValue::Int(i64::from(rank.rank));
             metadata.push(("inferred_from", of));
         }
+        if rank.dropped > 0 {
+            let dropped = AttributeValue::Uint(rank.dropped);
+            metadata.push((scan::DROPPED_KERNELS, dropped));
+        }
         if let Some((steps, step)) = self.unprofiled {
             metadata.push((scan::CAPTURED_STEPS, AttributeValue::Uint(steps)));
             metadata.push((scan::UNPROFILED_STEP, AttributeValue::Uint(step)));

@@ -299,7 +299,8 @@ fn ascend_category(raw: &RawKinetoEvent<'_>) -> Option<EventCategory> {
         return Some(EventCategory::Kernel);
     }
     let Some(task) = args.task else {
-        return args.correlation.map(|_| EventCategory::Runtime);
+        let calls = args.correlation.is_some() || raw.name.starts_with("AscendCL@");
+        return calls.then_some(EventCategory::Runtime);
     };
     args.stream?;
     let task = number::text(task.get()).to_ascii_uppercase();

@@ -227,6 +227,11 @@ impl GraphBuilder {
         self.graph.profiler.unprofiled = steps;
     }
 
+    /// Sets the number of kernels that the profiler dropped.
+    pub fn dropped_kernels(&mut self, count: u64) {
+        self.graph.dropped_kernels = count;
+    }
+
     /// Sets the roles of groups.
     pub fn roles(&mut self, roles: GroupRoles) {
         self.graph.roles = roles;
