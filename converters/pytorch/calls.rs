@@ -69,6 +69,8 @@ pub struct CommCalls {
     pub never_ran: Vec<String>,
     /// Intervals of communication without an operator that requested it.
     pub orphans: u64,
+    /// Further kernels among [`RankTimeline::devices`] of calls that several carry out, in order, each with the first.
+    pub further: Vec<(u32, u32)>,
     /// Kernels and copies among [`RankTimeline::devices`] that communicate by an unknown operation, in order.
     pub unknown: Vec<u32>,
     /// Of those, the number that were launched before the capture began.

@@ -77,6 +77,9 @@ pub(super) fn find(rank: &RankTimeline, kernels: &CommKernels, calls: &mut CommC
                 .find(|call| call.item == item && !alone);
             match known {
                 Some(call) => {
+                    if calls.further.last().is_none_or(|&(last, _)| last != i) {
+                        calls.further.push((i, call.device));
+                    }
                     call.start = call.start.min(device.start);
                     call.end = call.end.max(device.end);
                     call.done = call.end;
