@@ -109,7 +109,7 @@ fn has_rank(path: &Path) -> bool {
 
 /// Returns the paths among the words of a command line that exist, without those of outputs.
 fn inputs(words: &[OsString]) -> Vec<PathBuf> {
-    let mut inputs = Vec::new();
+    let (mut inputs, mut outputs) = (Vec::new(), Vec::new());
     let mut is_output = false;
     for word in words.iter().skip(1) {
         let text = word.to_string_lossy();
@@ -120,11 +120,15 @@ fn inputs(words: &[OsString]) -> Vec<PathBuf> {
             }
             _ => PathBuf::from(word),
         };
-        if !is_output && value.exists() {
+        if is_output {
+            outputs.push(value);
+        } else if value.exists() {
             inputs.push(value);
         }
         is_output = is_output_option(&text);
     }
+    // An error about a file that is both is about its replacement.
+    inputs.retain(|path| !outputs.contains(path));
     inputs
 }
 
@@ -203,7 +207,9 @@ mod tests {
         let with = |option| [words(option), vec![path.clone()]].concat();
         assert_eq!(inputs(&with("-o")), Vec::<PathBuf>::new());
         assert_eq!(inputs(&with("-m")), [PathBuf::from(&path)]);
-        let joined = format!("--machine={}", path.display());
+        let both = [with("-m"), vec!["-o".into(), path.clone()]].concat();
+        assert_eq!(inputs(&both), Vec::<PathBuf>::new());
+        let joined = format!("--machine={}", Path::new(&path).display());
         assert_eq!(inputs(&words(&joined)), [PathBuf::from(&path)]);
     }
 
