@@ -62,7 +62,8 @@ impl RankTimeline {
         self.make_streams_serial();
     }
 
-    /// Counts the launches of kernels that have none in the file. Those that a graph captures launch nothing.
+    /// Counts the launches of kernels that have none in the file. Those that a graph captures launch nothing, and kernels
+    /// without a correlation are of launches that cannot be told.
     fn count_dropped(&mut self) {
         let events = &self.kineto.events;
         let mut ran: Option<Vec<u64>> = None;
@@ -90,6 +91,11 @@ impl RankTimeline {
                 }
             }
         }
+        let of_unknown_launch = |event: &&KinetoEvent| {
+            event.category == EventCategory::Kernel && event.correlation == 0
+        };
+        let told = events.iter().filter(of_unknown_launch).count() as u64;
+        self.dropped = self.dropped.saturating_sub(told);
     }
 
     /// Clips device events at the start of the next on their stream, which carries out one after the other. Where one ends
