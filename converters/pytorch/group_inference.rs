@@ -87,7 +87,8 @@ pub fn resolve(
         .collect();
     for (r, rank) in ranks.iter().enumerate() {
         let own = &own[r];
-        for call in &mut calls[r].list {
+        let CommCalls { list, dropped, .. } = &mut calls[r];
+        for call in list.iter_mut().chain(dropped) {
             let key = communicators::key(call);
             // A record may state how many members the group has.
             let fits = |group: &u32| {
@@ -95,7 +96,8 @@ pub fn resolve(
             };
             let by_stream = || communicators[r].get(&key?).copied();
             let by_thread = || workers[r].get(&call.worker).copied().or_else(by_stream);
-            let assumed = || assumed[r].filter(|group| call.on_device() && fits(group));
+            let on_device = call.on_device() || call.is_dropped();
+            let assumed = || assumed[r].filter(|group| on_device && fits(group));
             call.group = match (&call.asked.group, &own[..]) {
                 (Some(name), _) => {
                     let found = own.iter().find(|&&g| groups[g as usize].called == *name);
@@ -117,6 +119,7 @@ pub fn resolve(
                         *inferred.by_size.entry(group).or_default() += 1;
                         group
                     } else if key.is_some()
+                        || call.is_dropped()
                         || call.act == CommOp::Collective(CollectiveKind::Barrier)
                     {
                         // A barrier moves nothing: its time stays, and nobody waits for it. So does that of a kernel.
@@ -129,7 +132,9 @@ pub fn resolve(
             };
         }
     }
-    for call in calls.iter_mut().flat_map(|calls| &mut calls.list) {
+    let all_calls = calls.iter_mut();
+    let all_calls = all_calls.flat_map(|calls| calls.list.iter_mut().chain(&mut calls.dropped));
+    for call in all_calls {
         if let (None, Some(rank)) = (call.asked.peer, call.asked.peer_rank) {
             let members = groups
                 .get(call.group as usize)

@@ -592,6 +592,61 @@ fn a_delay_of_a_pipeline_stage_moves_the_next() {
     }
 }
 
+/// The profiler dropped the second of three collectives at one rank: the first and the third still are what they were, at all
+/// ranks, and the second keeps its time at the others.
+#[test]
+fn collectives_match_around_a_dropped_kernel() {
+    let mut random = Random(5);
+    let mut files: Vec<RankFile> = (0..3).map(RankFile::new).collect();
+    for _ in 0..3 {
+        all_reduce(&mut files, &mut random);
+    }
+    let second = files[1]
+        .truth
+        .streams
+        .get_mut(&COLLECTIVES)
+        .expect("there are three");
+    second.remove(1);
+    let kernels = |event: &Value| event["cat"] == "kernel";
+    let places = files[1].events.iter().enumerate();
+    let places: Vec<usize> = places
+        .filter(|(_, event)| kernels(event))
+        .map(|(i, _)| i)
+        .collect();
+    files[1].events.remove(places[1]);
+    let (texts, truths) = finished(files);
+    let job = converted(&texts);
+    assert_eq!(job.summary.collectives["all-reduce"], 2);
+    assert_eq!(
+        job.summary
+            .ranks
+            .iter()
+            .map(|rank| rank.dropped)
+            .sum::<u64>(),
+        1
+    );
+    let log = captured(&job);
+    for (rank, truth) in truths.iter().enumerate() {
+        let origin = truths[0].end - job.traces[0].captured_ns();
+        let moved = truth.streams[&COLLECTIVES]
+            .iter()
+            .map(|&(from, to)| (from - origin, to - origin));
+        let own = replayed(&job.traces[rank], &log.0[rank]);
+        assert_eq!(
+            union(own[&COLLECTIVES].clone()),
+            union(moved.collect()),
+            "rank {rank}"
+        );
+        let of_type = |kind| {
+            job.traces[rank]
+                .nodes
+                .iter()
+                .filter(move |node| node.r#type == kind)
+        };
+        assert_eq!(of_type(COLLECTIVE).count(), 2);
+    }
+}
+
 /// Kernels of which none was recorded: nothing on the host becomes compute.
 #[test]
 fn launches_without_kernels_are_counted_and_the_host_stays_the_host() {
