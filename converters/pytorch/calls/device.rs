@@ -217,6 +217,7 @@ fn kernel_call(
         CallArgs {
             bytes_in: bytes,
             bytes_out: bytes,
+            by_name: true,
             dtype: form.and_then(|form| args::dtype(rank.host.texts.get(form.types_in))),
             asynchronous: Some(true),
             ..CallArgs::default()
@@ -435,6 +436,7 @@ fn call_of(
             receives,
             members: text("pg_size", "Group size").and_then(|count| count.parse().ok()),
             results: Vec::new(),
+            by_name: false,
         },
     ))
 }

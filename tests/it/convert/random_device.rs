@@ -647,6 +647,49 @@ fn collectives_match_around_a_dropped_kernel() {
     }
 }
 
+/// An all-reduce that its name alone tells is of the only group with several members, or of a group that nothing tells.
+#[test]
+fn kernels_that_their_name_tells_have_a_group_only_if_there_is_one() {
+    for (tensor_parallel, collectives) in [(4_u64, 1), (2, 0)] {
+        let mut files: Vec<RankFile> = (0..4).map(RankFile::new).collect();
+        for file in &mut files {
+            let launch = file.host("cpu_op", "a_library", Value::Null, |file| {
+                file.launch(false)
+            });
+            let name =
+                "void vllm::cross_device_reduce_1stage<__nv_bfloat16, 8>(vllm::RankData*, int)";
+            let at = (launch.ready, 1_100_000);
+            file.kernel(launch, UNKNOWN, name, at);
+        }
+        let (texts, _) = finished(files);
+        let texts: Vec<String> = texts
+            .iter()
+            .zip(0_u64..)
+            .map(|(text, rank)| {
+                let mut file: Value = serde_json::from_str(text).expect("it is JSON");
+                let first = rank / tensor_parallel * tensor_parallel;
+                let members: Vec<u64> = (first..first + tensor_parallel).collect();
+                file["distributedInfo"]["pg_config"] = json!([
+                    {"pg_name": "0", "pg_size": 4, "ranks": [0, 1, 2, 3]},
+                    {"pg_name": "1", "pg_desc": "tp", "pg_size": tensor_parallel, "ranks": members},
+                    {"pg_name": "2", "pg_desc": "pp", "pg_size": 1, "ranks": [rank]},
+                ]);
+                file.to_string()
+            })
+            .collect();
+        let job = converted(&texts);
+        let found: u64 = job.summary.collectives.values().sum();
+        assert_eq!(found, collectives, "tensor parallel {tensor_parallel}");
+        for trace in &job.traces {
+            let unknown = trace
+                .nodes
+                .iter()
+                .filter(|node| attribute(node, "comm_unknown") == Some(1));
+            assert_eq!(unknown.count() as u64, 1 - collectives);
+        }
+    }
+}
+
 /// Kernels of which none was recorded: nothing on the host becomes compute.
 #[test]
 fn launches_without_kernels_are_counted_and_the_host_stays_the_host() {
