@@ -142,7 +142,7 @@ fn measured_steps_stand_beside_the_replay() {
     let input = folder.display().to_string();
     let convert = || chakram(&["convert", "pytorch", &input, "-o", &prefix]);
     assert!(convert().status.success());
-    let captured = report(&prefix, &["--comm", "captured"]);
+    let captured = report(&prefix, &["--without", "nothing"]);
     let captured = captured["makespan_ps"].as_u64().expect("a time") / 1000;
     // A step without a profiler takes two fifths of the capture, which has two steps. Of each step the slower rank counts: the median
     // is `step`, the shortest takes 4/5 of it and the longest 9/5.
