@@ -5,7 +5,7 @@
 //!
 //! Where the job measured steps without one, it is the makespan times the shortest and the longest of these steps over their
 //! median; elsewhere the makespan with the ends of the cost of a record (`converters/pytorch/profiler_cost.rs`) in proportion to what
-//! the record itself takes off. Both are wider by [`REPEATS`], to which jobs repeat a step (docs/validation.md).
+//! the record itself takes off. Traces that do not say the cost have none. Both are wider by [`REPEATS`], to which jobs repeat a step (docs/validation.md).
 
 use super::Report;
 use super::summary::percent_more;
@@ -31,7 +31,7 @@ pub struct ProfilerBasis {
         skip_serializing_if = "Option::is_none"
     )]
     pub with: Option<Span>,
-    /// Makespan without its cost, and its 90 % interval.
+    /// Makespan without its cost.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub without: Option<WithoutProfiler>,
     /// Largest cost of a record on any rank, ns.
@@ -62,12 +62,12 @@ pub struct WithoutProfiler {
     /// The makespan.
     #[serde(rename = "makespan_ps")]
     pub makespan: Span,
-    /// Lower end of its 90 % interval.
-    #[serde(rename = "low_ps")]
-    pub low: Span,
+    /// Lower end of its 90 % interval; absent where the traces do not say what a record costs.
+    #[serde(rename = "low_ps", default, skip_serializing_if = "Option::is_none")]
+    pub low: Option<Span>,
     /// Upper end.
-    #[serde(rename = "high_ps")]
-    pub high: Span,
+    #[serde(rename = "high_ps", default, skip_serializing_if = "Option::is_none")]
+    pub high: Option<Span>,
 }
 
 impl ProfilerBasis {
@@ -99,12 +99,12 @@ impl ProfilerBasis {
         } else {
             (own, other)
         };
-        let (low, high) = self.interval(with, without, unprofiled_of(workload));
+        let interval = self.interval(with, without, unprofiled_of(workload));
         self.with = Some(with);
         self.without = Some(WithoutProfiler {
             makespan: without,
-            low,
-            high,
+            low: interval.map(|[low, _]| low),
+            high: interval.map(|[_, high]| high),
         });
     }
 
@@ -113,7 +113,7 @@ impl ProfilerBasis {
         with: Span,
         without: Span,
         measured: Option<UnprofiledSteps>,
-    ) -> (Span, Span) {
+    ) -> Option<[Span; 2]> {
         let measured = measured.filter(|_| self.cost_basis == Some(CostBasis::MeasuredSteps));
         let range = measured.and_then(|steps| Some((steps.range?, steps.step)));
         let [low, high] = match (range, self.record_ns.zip(self.record_interval_ns)) {
@@ -128,9 +128,9 @@ impl ProfilerBasis {
                 };
                 [less(most), less(least)]
             }
-            (None, _) => [without; 2],
+            (None, _) => return None,
         };
-        (low.scaled(1.0 - REPEATS), high.scaled(1.0 + REPEATS))
+        Some([low.scaled(1.0 - REPEATS), high.scaled(1.0 + REPEATS)])
     }
 }
 
@@ -152,13 +152,17 @@ impl Report {
             false => format!("the replay has it; {without} profiler leaves it out"),
         };
         let mut lines = match (profiler.with, profiler.without) {
-            (Some(with), Some(without)) => vec![
-                format!(
-                    "profiler  with it {with}, without it {} ({} to {} in nine of ten cases)",
-                    without.makespan, without.low, without.high
-                ),
-                format!("          {}{here}", profiler.cost_text()),
-            ],
+            (Some(with), Some(without)) => {
+                let interval = without.low.zip(without.high);
+                let interval = interval.map_or_else(String::new, |(low, high)| {
+                    format!(" ({low} to {high} in nine of ten cases)")
+                });
+                let makespan = without.makespan;
+                vec![
+                    format!("profiler  with it {with}, without it {makespan}{interval}"),
+                    format!("          {}{here}", profiler.cost_text()),
+                ]
+            }
             _ => vec![format!("profiler  {here}")],
         };
         if let (Some(steps @ 1..), Some(measured)) = (profiler.steps, profiler.measured_step) {
@@ -181,8 +185,8 @@ impl ProfilerBasis {
             return String::new();
         };
         let by = match basis {
-            CostBasis::MeasuredSteps => "by the steps that the job measured without it",
-            CostBasis::Views => "by operators of the capture that compute nothing",
+            CostBasis::MeasuredSteps => "by steps that were measured without it",
+            CostBasis::Views => "by operators that compute nothing",
             CostBasis::OtherJobs => "as on another machine",
         };
         format!("{} a record, {by}; ", Span::from_ns(ns))

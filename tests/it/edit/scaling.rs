@@ -57,7 +57,16 @@ fn generated_replicas_are_those_that_are_generated_for_the_size() {
 fn ranks_that_exchange_nothing_are_told() {
     let folder = tempfile::tempdir().unwrap();
     let at = |name: &str| folder.path().join(name).to_str().unwrap().to_owned();
-    ok(&["generate", "chain", "--nodes", "10", "-o", &at("alone")]);
+    ok(&[
+        "generate",
+        "chain",
+        "--ranks",
+        "1",
+        "--nodes",
+        "10",
+        "-o",
+        &at("alone"),
+    ]);
     ok(&[
         "generate",
         "collective",
