@@ -221,6 +221,9 @@ impl TraceAnonymiser {
         if metadata.kernels_on_cpu {
             add(scan::KERNELS_ON, 29, Err(scan::CPU));
         }
+        if metadata.dropped_kernels > 0 {
+            add(scan::DROPPED_KERNELS, 13, Ok(metadata.dropped_kernels));
+        }
         for (name, value) in metadata.profiler.attributes() {
             match value {
                 ProfilerValue::Number(number) => add(name, 13, Ok(number)),

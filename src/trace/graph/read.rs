@@ -105,6 +105,7 @@ impl Graph {
         }
         builder.kernels_on_cpu(metadata.kernels_on_cpu);
         builder.profiler(metadata.profiler);
+        builder.dropped_kernels(metadata.dropped_kernels);
         builder.context(metadata.world_size, metadata.captured_on);
         builder.roles(metadata.roles);
         builder.amounts(metadata.amounts);
