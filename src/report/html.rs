@@ -51,6 +51,25 @@ fn head(report: &Report, title: &str, basis: &str) -> String {
         });
         tiles.push(tile("Captured", &span("/captured_ps", captured), &more));
     }
+    if let Some((profiler, without)) = report
+        .profiler
+        .as_ref()
+        .and_then(|of| Some((of, of.without?)))
+    {
+        let at = |key: &str, value: Span| span(&format!("/profiler/{key}"), value);
+        let ends = without.low.zip(without.high);
+        let ends = ends.map_or_else(String::new, |(low, high)| {
+            let (low, high) = (at("without/low_ps", low), at("without/high_ps", high));
+            format!("{low} to {high} in nine of ten cases; ")
+        });
+        let with = profiler.with.unwrap_or(outcome.makespan);
+        let beside = format!("{ends}with it {}", at("makespan_with_ps", with));
+        tiles.push(tile(
+            "Without profiler",
+            &at("without/makespan_ps", without.makespan),
+            &beside,
+        ));
+    }
     if let Some(line) = report.unknown_line() {
         tiles.push(tile("Not known", &text(&line), ""));
     }
