@@ -106,6 +106,9 @@ pub struct EventDetails {
     pub shapes: u32,
     /// Index in [`KinetoTrace::texts`] of the types of its inputs, in the words of the host trace; [`NONE`] if unknown.
     pub types: u32,
+    /// Index in [`KinetoTrace::texts`] of the values of its scalars, a JSON list, where these say how much it computes or moves;
+    /// [`NONE`] if unknown.
+    pub values: u32,
     /// Bytes of its input tensors; those of a list of tensors without a type are not counted.
     pub bytes_in: u64,
 }
@@ -119,6 +122,7 @@ impl EventDetails {
         args: NONE,
         shapes: NONE,
         types: NONE,
+        values: NONE,
         bytes_in: 0,
     };
 }

@@ -65,6 +65,7 @@ pub(super) fn host_trace(kineto: &KinetoTrace, mut order: Vec<u32>) -> (HostTrac
                 types_in: text(details.types),
                 shapes_out,
                 types_out: none,
+                values: text(details.values),
                 bytes_in: details.bytes_in,
                 bytes_out,
             }),

@@ -2,7 +2,7 @@
 
 use chakram_base::dtype::Dtype;
 use chakram_base::kernel_shape::KernelShape;
-use chakram_base::units::{Bandwidth, FlopRate, Span};
+use chakram_base::units::{Bandwidth, BufferShare, FlopRate, Span};
 
 mod attention;
 mod curves;
@@ -146,6 +146,8 @@ pub struct KernelProfile<'a> {
     pub captured: bool,
     /// Operations; zero when unknown.
     pub flops: u64,
+    /// Whether it computes so much that nobody knows how much; no model prices it by its bytes then.
+    pub flops_unknown: bool,
     /// Bytes read and written; zero when unknown.
     pub bytes: u64,
     /// The format it computes in, if known.
@@ -179,6 +181,8 @@ pub enum KernelTiming {
     },
     /// The duration by roofline, because none was recorded.
     Estimated(Span),
+    /// The duration by the bytes that it moves, a lower bound: its FLOPs are unknown, and no duration was recorded.
+    BytesAlone(Span),
     /// Nothing is known of this kernel, so it takes no time.
     Unknown,
     /// FLOPs without a recorded duration, on a class without a peak for their format; `None` where the trace does not
@@ -194,7 +198,8 @@ impl KernelTiming {
             | Self::Fallback(span)
             | Self::Curve { span, .. }
             | Self::Mapped { span, .. }
-            | Self::Estimated(span) => span,
+            | Self::Estimated(span)
+            | Self::BytesAlone(span) => span,
             Self::Unknown | Self::NoPeak(_) => Span::ZERO,
         }
     }
@@ -272,6 +277,10 @@ impl ComputeModel {
             Self::Scaled(factor, _) => factor,
             _ => 1.0,
         };
+        let keeps = !self.computes() && timed;
+        if kernel.flops_unknown && !keeps {
+            return self.price_without_flops(kernel, memory, factor);
+        }
         if (*self == Self::Curves || self.prefers_curves() && !timed)
             && let Some(price) = memory.and_then(|memory| curves.price(kernel, peaks, memory))
         {
@@ -333,6 +342,27 @@ impl ComputeModel {
     }
 }
 
+impl ComputeModel {
+    /// The price of a kernel whose FLOPs are unknown: as recorded, and else by its bytes, unless only recorded durations count.
+    fn price_without_flops(
+        self,
+        kernel: &KernelProfile<'_>,
+        memory: Option<Bandwidth>,
+        factor: f64,
+    ) -> KernelTiming {
+        if kernel.captured || kernel.recorded > Span::ZERO {
+            return KernelTiming::Fallback(kernel.recorded);
+        }
+        match memory {
+            Some(memory) if kernel.bytes > 0 && self != Self::RecordedOnly => {
+                let span = memory.serialization(BufferShare::whole(kernel.bytes));
+                KernelTiming::BytesAlone(scaled::duration(span, factor))
+            }
+            _ => KernelTiming::Unknown,
+        }
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -354,6 +384,7 @@ mod tests {
         recorded: Span(5_000_000),
         captured: false,
         flops: 312_000_000,
+        flops_unknown: false,
         bytes: 1_000_000,
         dtype: Some(Dtype::Bf16),
         shape: None,
@@ -406,6 +437,37 @@ mod tests {
             ..KERNEL
         };
         assert_eq!(at(0.64, &bare), KernelTiming::Fallback(Span(5_000_000)));
+    }
+
+    #[test]
+    fn kernels_of_unknown_flops_keep_their_time() {
+        let (peaks, memory) = a100();
+        let price = |model: ComputeModel, kernel: &KernelProfile<'_>| {
+            model.price(kernel, &peaks, memory, &KernelCurves::default())
+        };
+        let recorded = ComputeModel::default();
+        let attention = KernelProfile {
+            flops: 0,
+            flops_unknown: true,
+            bytes: 4_000_000,
+            ..KERNEL
+        };
+        let kept = Span(5_000_000);
+        assert_eq!(price(PEAK, &attention), KernelTiming::Fallback(kept));
+        assert_eq!(price(recorded, &attention), KernelTiming::Modeled(kept));
+        // Nothing recorded: 4e6 / 2e12 = 2 us of memory at least, half of it if that is asked for.
+        let untimed = KernelProfile {
+            recorded: Span::ZERO,
+            ..attention
+        };
+        let least = Span(2_000_000);
+        assert_eq!(price(PEAK, &untimed), KernelTiming::BytesAlone(least));
+        assert_eq!(price(recorded, &untimed), KernelTiming::BytesAlone(least));
+        let half = ComputeModel::Scaled(0.5, RooflineEfficiency::default());
+        let expected = KernelTiming::BytesAlone(Span(1_000_000));
+        assert_eq!(price(half, &untimed), expected);
+        let only = ComputeModel::RecordedOnly;
+        assert_eq!(price(only, &untimed), KernelTiming::Unknown);
     }
 
     #[test]

@@ -16,12 +16,20 @@ pub struct UnknownRow {
     pub nodes: u64,
     /// Of those, nodes that take no time, since nothing was recorded either; others keep their recorded duration.
     pub without_time: u64,
+    /// Of those, kernels without a recorded duration that take as long as their bytes do, a lower bound.
+    #[serde(default, skip_serializing_if = "is_zero")]
+    pub by_bytes: u64,
     /// Sum of the recorded durations.
     #[serde(rename = "recorded_ps")]
     pub recorded: Span,
     /// Share of the captured time of all ranks, if the traces state that.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub share: Option<f64>,
+}
+
+#[expect(clippy::trivially_copy_pass_by_ref, reason = "serde passes references")]
+fn is_zero(count: &u64) -> bool {
+    *count == 0
 }
 
 /// Something that a trace can leave unsaid.
@@ -33,6 +41,8 @@ pub enum UnknownFact {
     CommunicationSize,
     /// Durations of collectives and messages, where they last as recorded.
     CommunicationTime,
+    /// FLOPs of kernels that compute more than their bytes tell.
+    KernelFlops,
     /// FLOPs and bytes of kernels.
     KernelWork,
 }
@@ -44,6 +54,7 @@ impl UnknownFact {
             Self::CommunicationTime => {
                 format!("duration of {}", counted(nodes, "communication node"))
             }
+            Self::KernelFlops => format!("FLOPs of {}", counted(nodes, "kernel")),
             Self::KernelWork => format!("FLOPs and bytes of {}", counted(nodes, "kernel")),
         }
     }
@@ -55,6 +66,7 @@ pub(super) fn list_unknown(basis: &PricingCoverage, captured: Option<u128>) -> V
         what,
         nodes,
         without_time,
+        by_bytes: 0,
         recorded: Span(u64::try_from(time).unwrap_or(u64::MAX)),
         share: captured
             .filter(|&all| all > 0)
@@ -73,11 +85,20 @@ pub(super) fn list_unknown(basis: &PricingCoverage, captured: Option<u128>) -> V
             basis.unrecorded,
             0,
         ),
+        UnknownRow {
+            by_bytes: basis.by_bytes,
+            ..row(
+                UnknownFact::KernelFlops,
+                basis.flops_unknown + basis.by_bytes,
+                0,
+                basis.flops_unknown_time,
+            )
+        },
         row(
             UnknownFact::KernelWork,
-            basis.fell_back + basis.unknown,
+            basis.fell_back - basis.flops_unknown + basis.unknown,
             basis.unknown,
-            basis.fell_back_time,
+            basis.fell_back_time - basis.flops_unknown_time,
         ),
     ];
     rows.into_iter().filter(|row| row.nodes > 0).collect()
@@ -86,7 +107,7 @@ pub(super) fn list_unknown(basis: &PricingCoverage, captured: Option<u128>) -> V
 impl UnknownRow {
     /// Returns it as a sentence.
     pub fn text(&self) -> String {
-        let kept = self.nodes - self.without_time;
+        let kept = self.nodes - self.without_time - self.by_bytes;
         let share = self.share.map_or(String::new(), |share| {
             format!(", {} of the captured time", percent(share))
         });
@@ -94,7 +115,9 @@ impl UnknownRow {
             .then(|| format!("{} as recorded, {}{share}", thousands(kept), self.recorded));
         let free = (self.without_time > 0)
             .then(|| format!("{} without time", thousands(self.without_time)));
-        let how = [kept, free]
+        let by_bytes = (self.by_bytes > 0)
+            .then(|| format!("{} by their bytes alone", thousands(self.by_bytes)));
+        let how = [kept, by_bytes, free]
             .into_iter()
             .flatten()
             .collect::<Vec<_>>()
@@ -110,10 +133,11 @@ impl Report {
         (!rows.is_empty()).then(|| rows.join("; "))
     }
 
-    /// Returns whether nodes take no time of which neither price nor duration is known, so that the makespan is a lower
-    /// bound.
+    /// Returns whether nodes take no time of which neither price nor duration is known, or that of their bytes alone, so
+    /// that the makespan is a lower bound.
     pub fn is_lower_bound(&self) -> bool {
-        self.unknown.iter().any(|row| row.without_time > 0)
+        let bounded = |row: &UnknownRow| row.without_time + row.by_bytes > 0;
+        self.unknown.iter().any(bounded)
     }
 }
 
@@ -126,8 +150,11 @@ mod tests {
         let basis = PricingCoverage {
             size_unknown: 8,
             size_unknown_time: 48_000_000_000,
-            fell_back: 3,
-            fell_back_time: 2_000_000,
+            fell_back: 5,
+            fell_back_time: 5_000_000,
+            flops_unknown: 2,
+            flops_unknown_time: 3_000_000,
+            by_bytes: 7,
             unknown: 1,
             ..PricingCoverage::default()
         };
@@ -138,6 +165,7 @@ mod tests {
             texts,
             [
                 "size of 8 communication nodes: 8 as recorded, 48.000 ms, 5.0 % of the captured time",
+                "FLOPs of 9 kernels: 2 as recorded, 3.000 us, 0.0 % of the captured time; 7 by their bytes alone",
                 "FLOPs and bytes of 4 kernels: 3 as recorded, 2.000 us, 0.0 % of the captured time; 1 without time",
             ]
         );

@@ -43,7 +43,7 @@ pub(super) fn warnings(report: &Report, prepared: &CompiledReplay<'_>) -> Vec<St
     );
     say(
         basis.fell_back,
-        "{} kernels keep their recorded duration: the roofline lacks their FLOPs and bytes, or a \
+        "{} kernels keep their recorded duration: the roofline lacks their FLOPs or bytes, or a \
          peak for their number format",
     );
     say(

@@ -1,5 +1,7 @@
 //! FLOPs of products of matrices, from shapes.
 
+use super::operands::{Operand, Operands, elements};
+
 #[derive(Clone, Copy)]
 enum ProductKind {
     /// Product of two matrices, at these positions among the arguments.
@@ -14,21 +16,24 @@ enum ProductKind {
     /// Convolution the other way round: a product for every position of its input.
     Transposed,
     ConvolutionBackward,
-    /// Number of products, and the position of the query; (batch, heads, length, width).
-    Attention(u64, usize),
-    /// The same with (batch, length, heads, width).
-    AttentionByRows(u64, usize),
+    /// Products of groups of rows of one tensor with the matrices of another.
+    Grouped,
+    /// Two layers of the experts that are chosen for each token.
+    Experts,
 }
 
 fn product(name: &str) -> Option<ProductKind> {
     Some(match name {
-        "mm" | "bmm" | "_scaled_mm" | "_int_mm" | "_grouped_mm" | "_scaled_grouped_mm" => {
-            ProductKind::Matrices(0, 1)
-        }
+        "mm" | "bmm" | "_scaled_mm" | "_int_mm" => ProductKind::Matrices(0, 1),
         "addmm" | "baddbmm" | "addmm_" | "_addmm_activation" => ProductKind::Matrices(1, 2),
+        // vLLM's and SGLang's products in eight bits.
+        "_C::cutlass_scaled_mm" => ProductKind::Matrices(1, 2),
+        "sgl_kernel::fp8_scaled_mm"
+        | "sgl_kernel::int8_scaled_mm"
+        | "sgl_kernel::fp8_blockwise_scaled_mm" => ProductKind::Matrices(0, 1),
         "mv" | "dot" | "vdot" => ProductKind::Vector(0),
         "addmv" | "addmv_" => ProductKind::Vector(1),
-        "linear" => ProductKind::Linear,
+        "linear" | "vllm::rocm_unquantized_gemm" => ProductKind::Linear,
         "matmul" => ProductKind::Broadcast,
         "conv_transpose1d"
         | "conv_transpose2d"
@@ -49,89 +54,125 @@ fn product(name: &str) -> Option<ProductKind> {
         | "_conv_depthwise2d"
         | "mkldnn_convolution_pointwise" => ProductKind::Convolution,
         "convolution_backward" => ProductKind::ConvolutionBackward,
-        "_flash_attention_forward" | "_efficient_attention_forward" => {
-            ProductKind::AttentionByRows(2, 0)
+        "_grouped_mm" | "_scaled_grouped_mm" | "grouped_gemm::gmm" | "GroupedGemm" => {
+            ProductKind::Grouped
         }
-        "_flash_attention_backward" | "_efficient_attention_backward" => {
-            ProductKind::AttentionByRows(5, 1)
-        }
-        _ if name.starts_with("_scaled_dot_product") && name.contains("_backward") => {
-            ProductKind::Attention(5, 1)
-        }
-        _ if name.starts_with("_scaled_dot_product") || name == "scaled_dot_product_attention" => {
-            ProductKind::Attention(2, 0)
-        }
+        _ if is_expert_layer(name) => ProductKind::Experts,
         _ => return None,
     })
 }
 
-pub(super) fn flops(name: &str, inputs: &str, outputs: &str) -> Option<u64> {
-    let kind = product(name)?;
-    let ins = shapes(inputs);
-    match kind {
-        ProductKind::Matrices(a, b) => {
-            let (a, b) = (ins.get(a)?, ins.get(b)?);
-            let &[ref batch @ .., m, k] = &a[..] else {
-                return None;
-            };
-            let &n = b.last()?;
-            2_u64
-                .checked_mul(elements(batch)?)?
-                .checked_mul(elements(&[m, k, n])?)
-        }
-        ProductKind::Vector(matrix) => 2_u64.checked_mul(elements(ins.get(matrix)?)?),
-        ProductKind::Linear => {
-            let &features = ins.get(1)?.first()?;
-            elements(ins.first()?)?
-                .checked_mul(features)?
-                .checked_mul(2)
-        }
-        ProductKind::Broadcast => {
-            let &width = ins.first()?.last()?;
-            let output = shapes(outputs).into_iter().next()?;
-            elements(&output)?.checked_mul(width)?.checked_mul(2)
-        }
-        ProductKind::Transposed => convolution(ins.first()?, ins.get(1)?),
-        ProductKind::Convolution => {
-            let output = shapes(outputs).into_iter().next()?;
-            let (input, weight) = (ins.first()?, ins.get(1)?);
-            let over = if is_transposed(input, weight, &output) {
-                input
-            } else {
-                &output
-            };
-            convolution(over, weight)
-        }
-        ProductKind::ConvolutionBackward => {
-            // Gradient of the output, input, weight; a gradient that is not required has no shape.
-            let one = convolution(ins.first()?, ins.get(2)?)?;
-            let wanted = shapes(outputs)
-                .iter()
-                .take(2)
-                .filter(|s| !s.is_empty())
-                .count();
-            one.checked_mul(wanted as u64)
-        }
-        ProductKind::Attention(products, query) | ProductKind::AttentionByRows(products, query) => {
-            // One product is 2 · b·h · l_q · l_k · d.
-            let (q, k) = (ins.get(query)?, ins.get(query + 1)?);
-            let (batch, length, width, keys) = match (kind, &q[..], &k[..]) {
-                (ProductKind::AttentionByRows(..), &[b, length, h, width], &[_, keys, ..]) => {
-                    (b.checked_mul(h)?, length, width, keys)
-                }
-                (ProductKind::Attention(..), [batch @ .., length, width], [.., keys, _]) => {
-                    (elements(batch)?, *length, *width, *keys)
-                }
-                _ => return None,
-            };
-            let scores = elements(&[2, batch, length, keys])?;
-            // The second product of the forward pass is as wide as the values, which may differ.
-            let values = ins.get(query + 2).and_then(|values| values.last());
-            let &value_width = values.filter(|_| products == 2).unwrap_or(&width);
-            let first = scores.checked_mul(width)?.checked_mul(products - 1)?;
-            first.checked_add(scores.checked_mul(value_width)?)
+/// Returns whether an operator runs the chosen experts of each token: `vllm::inplace_fused_experts` and the like.
+fn is_expert_layer(name: &str) -> bool {
+    let plain = name.rsplit("::").next().unwrap_or(name);
+    let plain = plain
+        .trim_start_matches("inplace_")
+        .trim_start_matches("outplace_");
+    name.contains("::") && matches!(plain, "fused_experts" | "fused_experts_impl" | "fused_moe")
+}
+
+/// Returns whether the values of an operator's scalars say how much it computes.
+pub(super) fn needs_values(name: &str) -> bool {
+    name == "convolution_backward"
+}
+
+/// Returns the FLOPs of the operator `name`, which are `None` if shapes do not tell them; `None` if it is no product.
+pub(super) fn flops(name: &str, operands: &Operands) -> Option<Option<u64>> {
+    Some(product(name)?.flops(operands))
+}
+
+impl ProductKind {
+    fn flops(self, operands: &Operands) -> Option<u64> {
+        // Sizes of a tensor; none of a number or list.
+        let tensor = |place: usize| Some(operands.shape(place)).filter(|shape| !shape.is_empty());
+        match self {
+            Self::Matrices(a, b) => {
+                let &[ref batch @ .., m, k] = tensor(a)? else {
+                    return None;
+                };
+                let &n = tensor(b)?.last()?;
+                2_u64
+                    .checked_mul(elements(batch)?)?
+                    .checked_mul(elements(&[m, k, n])?)
+            }
+            Self::Vector(matrix) => 2_u64.checked_mul(elements(tensor(matrix)?)?),
+            Self::Linear => {
+                let &features = tensor(1)?.first()?;
+                elements(tensor(0)?)?.checked_mul(features)?.checked_mul(2)
+            }
+            Self::Broadcast => {
+                let &width = tensor(0)?.last()?;
+                let output = operands.output_elements()?;
+                output.checked_mul(width)?.checked_mul(2)
+            }
+            Self::Transposed => convolution(tensor(0)?, tensor(1)?),
+            Self::Convolution => {
+                let output = operands.outputs.first()?;
+                let (input, weight) = (tensor(0)?, tensor(1)?);
+                let over = if is_transposed(input, weight, output) {
+                    input
+                } else {
+                    output
+                };
+                convolution(over, weight)
+            }
+            Self::ConvolutionBackward => {
+                // Gradient of the output, input, weight.
+                let one = convolution(tensor(0)?, tensor(2)?)?;
+                one.checked_mul(wanted_gradients(operands)?)
+            }
+            Self::Grouped => grouped(tensor(0)?, tensor(1)?),
+            Self::Experts => experts(&operands.args),
         }
     }
+}
+
+/// Returns how many of the gradients of a convolution's input and weight are computed: by its mask, or by the shapes of its
+/// results, of which a gradient that is not required has none.
+fn wanted_gradients(operands: &Operands) -> Option<u64> {
+    const MASK: usize = 10;
+    let wanted = match operands.flags(MASK) {
+        Some(mask) => mask.iter().take(2).filter(|wanted| **wanted).count(),
+        None => {
+            let outputs = operands.outputs.iter().take(2);
+            outputs.filter(|shape| !shape.is_empty()).count()
+        }
+    };
+    Some(wanted as u64)
+}
+
+/// Returns the FLOPs of products of groups, whose sizes sum to a dimension: each row, or column, meets the matrix of its own
+/// group.
+fn grouped(a: &[u64], b: &[u64]) -> Option<u64> {
+    match (a, b) {
+        // Rows by group, and as many matrices, either way round.
+        (&[_, width], &[_, rows, columns]) => {
+            let out = if rows == width { columns } else { rows };
+            elements(a)?.checked_mul(out)?.checked_mul(2)
+        }
+        // Columns by group; the inner dimension by group.
+        (&[_, rows, inner] | &[rows, inner], &[_, columns]) => elements(&[2, rows, inner, columns]),
+        (&[groups, rows, inner], &[_, _, columns]) => elements(&[2, groups, rows, inner, columns]),
+        _ => None,
+    }
+}
+
+/// Returns the FLOPs of two layers of experts (experts, features out, features in), of tokens (tokens, features) for each of
+/// which as many experts are chosen as the list of them (tokens, experts) has.
+fn experts(args: &[Operand]) -> Option<u64> {
+    let &[tokens, width] = &args.first()?.shape[..] else {
+        return None;
+    };
+    let mut layers = args.iter().filter(|arg| arg.shape.len() == 3);
+    let (up, down) = (&layers.next()?.shape, &layers.next()?.shape);
+    // Weights of fewer bits are packed, and have other sizes.
+    if up[2] != width || down[1] != width {
+        return None;
+    }
+    let is_choice = |arg: &&Operand| arg.integer && arg.shape.len() == 2 && arg.shape[0] == tokens;
+    let chosen = args.iter().find(is_choice)?.elements()?;
+    let one = elements(&up[1..])?.checked_add(elements(&down[1..])?)?;
+    chosen.checked_mul(one)?.checked_mul(2)
 }
 
 /// Returns whether a convolution is transposed, whose weight is (channels in, channels out ÷ groups, …). Where channels
@@ -158,28 +199,13 @@ fn convolution(output: &[u64], weight: &[u64]) -> Option<u64> {
         .checked_mul(elements(per_channel)?)
 }
 
-fn elements(shape: &[u64]) -> Option<u64> {
-    shape
-        .iter()
-        .try_fold(1_u64, |product, &n| product.checked_mul(n))
-}
-
-/// Parses the shapes of the arguments in `[[4, 3, 64, 64], [], [[2], [3]]]`; those of a list of tensors, and of a
-/// scalar, are empty.
-fn shapes(text: &str) -> Vec<Vec<u64>> {
-    let value: serde_json::Value = serde_json::from_str(text).unwrap_or_default();
-    let arguments = value.as_array().cloned().unwrap_or_default();
-    let shape = |argument: &serde_json::Value| {
-        let sizes = argument.as_array().map_or(&[][..], |list| &list[..]);
-        let sizes: Option<Vec<u64>> = sizes.iter().map(serde_json::Value::as_u64).collect();
-        sizes.unwrap_or_default()
-    };
-    arguments.iter().map(shape).collect()
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    fn flops(name: &str, inputs: &str, outputs: &str) -> Option<u64> {
+        super::flops(name, &Operands::new(inputs, "[]", outputs, "[]")).flatten()
+    }
 
     #[test]
     fn products_count_two_operations_for_each_multiplication() {
@@ -249,32 +275,64 @@ mod tests {
     }
 
     #[test]
-    fn values_may_be_narrower_than_keys() {
-        // 3 heads of 5 queries and 7 keys, 8 wide, and values 4 wide: 2·3·5·7·(8 + 4) = 2,520.
-        let shapes = "[[3, 5, 8], [3, 7, 8], [3, 7, 4]]";
+    fn the_mask_of_a_convolution_says_which_gradients_it_computes() {
+        // 2 · (4·64·32·32) · (3·7·7), once for the weight and once for the input.
+        let inputs = "[[4, 64, 32, 32], [4, 3, 64, 64], [64, 3, 7, 7]]";
+        let of = |mask: &str| {
+            let values = format!(r#"["", "", "", "", "", "", "", "", "", "", "{mask}"]"#);
+            let operands = Operands::new(inputs, "[]", "[[4, 64, 32, 32]]", &values);
+            super::flops("convolution_backward", &operands).flatten()
+        };
+        assert_eq!(of("[False, True, True]"), Some(77_070_336));
+        assert_eq!(of("[True, True, False]"), Some(2 * 77_070_336));
+    }
+
+    #[test]
+    fn rows_of_groups_meet_the_matrix_of_their_own_group() {
+        // 100 rows of 8 with 4 matrices of 8×6: 2·100·8·6 = 9,600, also where these are transposed.
+        let out = "[[100, 6]]";
         assert_eq!(
-            flops("scaled_dot_product_attention", shapes, "[]"),
-            Some(2520)
+            flops("_grouped_mm", "[[100, 8], [4, 8, 6], [4]]", out),
+            Some(9600)
+        );
+        assert_eq!(
+            flops("grouped_gemm::gmm", "[[100, 8], [4, 6, 8], [4]]", out),
+            Some(9600)
+        );
+        // 4 matrices of 5×8 with columns of 4 groups: 2·5·8·100; an inner dimension of 4 groups: 2·5·100·6.
+        assert_eq!(
+            flops("_grouped_mm", "[[4, 5, 8], [8, 100], [4]]", "[[5, 100]]"),
+            Some(8000)
+        );
+        assert_eq!(
+            flops("_grouped_mm", "[[5, 100], [100, 6], [4]]", "[[4, 5, 6]]"),
+            Some(6000)
+        );
+        // Four products.
+        assert_eq!(
+            flops("_grouped_mm", "[[4, 5, 8], [4, 8, 6]]", "[[4, 5, 6]]"),
+            Some(4 * 480)
         );
     }
 
     #[test]
-    fn attention_forms_two_products_and_five_on_the_way_back() {
-        // 2 batches · 8 heads, 64 queries, 64 keys, width 32: one product is 2·16·64·64·32 = 4,194,304.
-        let shape = "[2, 8, 64, 32]";
-        let forward = format!("[{shape}, {shape}, {shape}]");
-        let name = "_scaled_dot_product_flash_attention_for_cpu";
-        assert_eq!(flops(name, &forward, "[]"), Some(2 * 4_194_304));
-        // The same with lengths before heads.
-        let rows = format!("[{0}, {0}, {0}]", "[2, 64, 8, 32]");
+    fn tokens_meet_the_experts_that_are_chosen_for_them() {
+        // 10 tokens of 16, two experts each, of 2·32 features up and 32 down: 2·10·2·(64·16 + 16·32) = 61,440.
+        let shapes = "[[10, 16], [8, 64, 16], [8, 16, 32], [10, 2], [10, 2], []]";
+        let types = "['Tensor(c10::BFloat16)', 'Tensor(c10::BFloat16)', 'Tensor(c10::BFloat16)', 'Tensor(float)', 'Tensor(int)', '']";
+        let operands = Operands::new(shapes, types, "[]", "[]");
+        let count = |name| super::flops(name, &operands);
+        assert_eq!(count("vllm::inplace_fused_experts"), Some(Some(61_440)));
+        assert_eq!(count("sglang::outplace_fused_experts"), Some(Some(61_440)));
+        // Nothing says how many experts; weights of four bits.
+        let name = "vllm::fused_moe";
         assert_eq!(
-            flops("_flash_attention_forward", &rows, "[]"),
-            Some(2 * 4_194_304)
+            flops(name, "[[10, 16], [8, 64, 16], [8, 16, 32], [10, 8]]", "[]"),
+            None
         );
-        let back = format!("[{shape}, {shape}, {shape}, {shape}]");
         assert_eq!(
-            flops(&format!("{name}_backward"), &back, "[]"),
-            Some(5 * 4_194_304)
+            flops(name, "[[10, 16], [8, 64, 8], [8, 16, 16], [10, 2]]", "[]"),
+            None
         );
     }
 }

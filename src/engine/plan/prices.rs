@@ -55,6 +55,7 @@ pub(super) fn price_graph(
             recorded,
             captured,
             flops: graph.flops(node),
+            flops_unknown: graph.flops_unknown(node),
             bytes: graph.bytes(node),
             dtype: graph.dtype(node),
             shape: graph.kernel(node),
@@ -78,7 +79,8 @@ pub(super) fn price_graph(
             return price();
         }
         let name = by_name.then(|| graph.name_index(node));
-        let work = (kernel.dtype, kernel.bytes, kernel.flops, recorded);
+        let flops = (kernel.flops, kernel.flops_unknown);
+        let work = (kernel.dtype, kernel.bytes, flops, recorded);
         *known
             .entry((name, kernel.shape, work))
             .or_insert_with(price)
@@ -95,6 +97,10 @@ pub(super) fn price_graph(
                     price_kernel(node, recorded)
                 };
                 basis.kernel(price, options.compute.computes());
+                if let (KernelTiming::Fallback(span), true) = (price, graph.flops_unknown(node)) {
+                    basis.flops_unknown += 1;
+                    basis.flops_unknown_time += u128::from(span.0);
+                }
                 match price {
                     KernelTiming::NoPeak(dtype) => unpriced.without_peak(dtype, node),
                     KernelTiming::Unknown => unpriced.without_work(node),

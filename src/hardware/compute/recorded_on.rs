@@ -95,6 +95,7 @@ mod tests {
         recorded: Span(110_000_000),
         captured: true,
         flops: 0,
+        flops_unknown: false,
         bytes: 0,
         dtype: Some(Dtype::Bf16),
         shape: None,
