@@ -51,6 +51,9 @@ pub(super) const CSV: &[CsvColumn<Report, NpuRow>] = &[
     ("captured_ps", |_, row| row.captured.into()),
     ("difference_percent", |_, row| decimal(row.difference, 4)),
     ("bubble_ps", |_, row| part(row, TimeCategory::Bubble).into()),
+    ("lower_bound", |report, _| {
+        u64::from(report.lower_bound).into()
+    }),
 ];
 
 fn part(row: &NpuRow, part: TimeCategory) -> Span {

@@ -180,6 +180,7 @@ pub(super) fn finish<O>(
         captured: None,
         captured_on: CapturedOn::of(workload),
         unknown: Vec::new(),
+        lower_bound: false,
         kernel_energy: KernelEnergy::of(&basis, &kernels),
         kernels,
         response: MachineResponse::default(),
@@ -225,6 +226,7 @@ pub(super) fn finish<O>(
         .map(|span| span.map(|span| u128::from(span.0)))
         .sum();
     report.unknown = unknown::list_unknown(&basis, captured);
+    report.lower_bound = report.is_lower_bound();
     report.captured = report.last_captured().map(|(captured, _)| captured);
     report.response = MachineResponse::of(&report, prepared);
     report.interval = PredictionInterval::of(&report, prepared);

@@ -1,6 +1,7 @@
 //! Facts that the traces of a job leave unsaid, and how their nodes were timed.
 
 use super::Report;
+use super::csv::{CsvColumn, decimal};
 use super::summary::{counted, thousands};
 use chakram_base::units::{Span, percent};
 use chakram_engine::PricingCoverage;
@@ -48,6 +49,16 @@ pub enum UnknownFact {
 }
 
 impl UnknownFact {
+    /// Returns its word, as JSON has it.
+    fn word(self) -> &'static str {
+        match self {
+            Self::CommunicationSize => "communication_size",
+            Self::CommunicationTime => "communication_time",
+            Self::KernelFlops => "kernel_flops",
+            Self::KernelWork => "kernel_work",
+        }
+    }
+
     fn text(self, nodes: u64) -> String {
         match self {
             Self::CommunicationSize => format!("size of {}", counted(nodes, "communication node")),
@@ -104,6 +115,16 @@ pub(super) fn list_unknown(basis: &PricingCoverage, captured: Option<u128>) -> V
     rows.into_iter().filter(|row| row.nodes > 0).collect()
 }
 
+/// Columns of the table.
+pub(super) const CSV: &[CsvColumn<Report, UnknownRow>] = &[
+    ("what", |_, row| row.what.word().into()),
+    ("nodes", |_, row| row.nodes.into()),
+    ("without_time", |_, row| row.without_time.into()),
+    ("by_bytes", |_, row| row.by_bytes.into()),
+    ("recorded_ps", |_, row| row.recorded.into()),
+    ("share", |_, row| decimal(row.share, 6)),
+];
+
 impl UnknownRow {
     /// Returns it as a sentence.
     pub fn text(&self) -> String {
@@ -131,6 +152,14 @@ impl Report {
     pub fn unknown_line(&self) -> Option<String> {
         let rows: Vec<String> = self.unknown.iter().map(UnknownRow::text).collect();
         (!rows.is_empty()).then(|| rows.join("; "))
+    }
+
+    /// Returns what the headline adds to the makespan if it is a lower bound.
+    pub(super) fn bound_text(&self) -> &'static str {
+        match self.is_lower_bound() {
+            true => ", a lower bound: some nodes have neither a price nor a duration",
+            false => "",
+        }
     }
 
     /// Returns whether nodes take no time of which neither price nor duration is known, or that of their bytes alone, so

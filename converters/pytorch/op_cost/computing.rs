@@ -79,7 +79,8 @@ const MOVES: [&str; 26] = [
 
 /// Returns what the name of a kernel tells.
 pub(super) fn of_kernel(name: &str) -> ComputeHint {
-    let name = name.to_ascii_lowercase();
+    // A library of embeddings, whose name is part of its kernels' types.
+    let name = name.to_ascii_lowercase().replace("fbgemm", "");
     let has = |parts: &[&str]| parts.iter().any(|part| name.contains(part));
     if GENERATED.iter().any(|start| name.starts_with(start)) {
         ComputeHint::Moves
@@ -151,6 +152,10 @@ mod tests {
             ("moe_align_block_size_kernel", ComputeHint::Moves),
             (
                 "void at::native::vectorized_elementwise_kernel<4>",
+                ComputeHint::Moves,
+            ),
+            (
+                "void fbgemm_gpu::permute_2D_data_kernel<int>",
                 ComputeHint::Moves,
             ),
             ("my_kernel", ComputeHint::Unclear),

@@ -34,10 +34,14 @@ enum RowAccess {
     Target { table: usize, target: usize },
     /// FBGEMM's tables in one tensor.
     Batched,
+    /// The backward pass of that, which has gradients of the sums alone: rows and indices are in what it was given before.
+    BatchedBackward,
 }
 
 fn access(name: &str) -> Option<RowAccess> {
-    use RowAccess::{Bag, Batched, Embedding, Gather, Index, Rows, Select, Target};
+    use RowAccess::{
+        Bag, Batched, BatchedBackward, Embedding, Gather, Index, Rows, Select, Target,
+    };
     let rows = |index, rows, times| Rows { index, rows, times };
     let plain = name.rsplit("::").next().unwrap_or(name);
     Some(match plain {
@@ -65,6 +69,7 @@ fn access(name: &str) -> Option<RowAccess> {
         "reshape_and_cache" | "reshape_and_cache_flash" => rows(4, 0, 4),
         "concat_and_cache_mla" => rows(3, 0, 2),
         _ if plain.contains("embedding_codegen_lookup") => Batched,
+        _ if plain.contains("LookupFunction_") => BatchedBackward,
         _ => return None,
     })
 }
@@ -165,6 +170,7 @@ impl RowAccess {
                 target.bytes()?.checked_add(touched)
             }
             Self::Batched => batched(operands),
+            Self::BatchedBackward => None,
         }
     }
 }

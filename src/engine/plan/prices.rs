@@ -156,7 +156,7 @@ pub(super) fn price_graph(
                     CommTiming::Model if graph.size_unknown(node) => {
                         basis.size_unknown += 1;
                         basis.size_unknown_time += u128::from(transfer.0);
-                        basis.size_unknown_free += u64::from(transfer == Span::ZERO);
+                        basis.size_unknown_free += u64::from(transfer + wait == Span::ZERO);
                         transfer
                     }
                     CommTiming::Model => Span::ZERO,
