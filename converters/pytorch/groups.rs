@@ -7,6 +7,7 @@ use super::calls::LARGEST_GROUP;
 use super::{ProcessGroup, number};
 use serde::Deserialize;
 use serde_json::value::RawValue;
+use std::borrow::Cow;
 
 /// A process group entry; writers disagree about the keys of later versions.
 #[derive(Deserialize)]
@@ -93,10 +94,36 @@ pub(super) fn progression(first: u32, stride: u32, size: u32) -> Option<Vec<u32>
     (0..size).map(rank).collect()
 }
 
+/// Puts `...` into quotes where it stands for values, so that the text is JSON.
+fn quote_gaps(json: &str) -> Cow<'_, str> {
+    if !json.contains("...") {
+        return Cow::Borrowed(json);
+    }
+    let mut quoted = String::with_capacity(json.len() + 16);
+    let (mut in_string, mut escaped) = (false, false);
+    for (at, c) in json.char_indices() {
+        let is_gap = !in_string && json[at..].starts_with("...");
+        if is_gap {
+            quoted.push('"');
+        }
+        quoted.push(c);
+        if !in_string && quoted.ends_with("...") {
+            quoted.push('"');
+        }
+        (in_string, escaped) = match c {
+            '"' if !escaped => (!in_string, false),
+            '\\' => (in_string, in_string && !escaped),
+            _ => (in_string, false),
+        };
+    }
+    Cow::Owned(quoted)
+}
+
 /// Parses a list of groups. Where the text is damaged or truncated, returns the groups before that together with the
 /// error.
 pub(super) fn parse(json: &str) -> (Vec<ProcessGroup>, Option<String>) {
     let mut groups = Vec::new();
+    let json = quote_gaps(json);
     let Some(mut rest) = json.trim_start().strip_prefix('[') else {
         return (groups, Some("it is not a list".to_owned()));
     };
@@ -157,6 +184,16 @@ mod tests {
         assert_eq!(progression(0, 0, 2), None);
         assert_eq!(progression(5, 0, 1), Some(vec![5]));
         assert_eq!(progression(u32::MAX, 1, 2), None);
+    }
+
+    #[test]
+    fn gaps_are_quoted_outside_of_strings() {
+        let json = r#"[{"pg_name": "a...\"b", "ranks": [0, 1, ..., 7]}, {"pg_name": "c", "ranks": "[0, ..., 2]", "pg_size": 2}]"#;
+        let (groups, wrong) = parse(json);
+        assert_eq!(wrong, None);
+        assert_eq!(groups[0].name, "a...\"b");
+        assert_eq!(groups[0].ranks, (0..8).collect::<Vec<u32>>());
+        assert_eq!(groups[1].ranks, [0, 2]);
     }
 
     #[test]

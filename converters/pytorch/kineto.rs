@@ -1,5 +1,6 @@
 //! The device trace: times of operators on the host and of kernels on the device, and the launches that connect them.
 
+mod merged;
 mod operands;
 mod raw;
 mod reader;

@@ -7,6 +7,7 @@ use chakram_hardware::compute::{
     ComputeModel, HostTiming, RecordingClass, RooflineEfficiency, parse_efficiency, parse_host,
     parse_model,
 };
+use chakram_hardware::devices::maker_of;
 use chakram_hardware::machine::Machine;
 use chakram_report::summary::{KernelBasis, thousands};
 use clap::Args;
@@ -22,7 +23,8 @@ pub struct ComputeArgs {
     /// shape, as measured), roofline (by FLOPs and bytes) or loopnest:gemmini-16
     #[arg(long, help_heading = MODEL, value_name = "MODEL", default_value = "recorded", value_parser = parse_model)]
     compute: ComputeModel,
-    /// Machine on which the kernels were recorded: each lasts as recorded, times the ratio of its roofline here to that there
+    /// Machine on which the kernels were recorded: each lasts as recorded, times the ratio of its roofline here to that there;
+    /// as recorded if the two NPUs are of different makers
     #[arg(long, hide_short_help = true, help_heading = MODEL, value_name = "MACHINE", conflicts_with_all = ["compute", "efficiency"], value_parser = parse_recorded_on)]
     recorded_on: Option<RecordedOn>,
     /// Fraction of the peak rates that kernels by roofline achieve, up to 1
@@ -62,7 +64,7 @@ fn parse_recorded_on(text: &str) -> Result<RecordedOn, String> {
     })?;
     Ok(RecordedOn {
         machine: text.to_owned(),
-        class: RecordingClass::new(&class.peaks, memory),
+        class: RecordingClass::new(&class.peaks, memory).made_by(maker_of(&class.name)),
     })
 }
 

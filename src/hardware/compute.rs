@@ -1,5 +1,6 @@
 //! Durations of compute nodes on an NPU class.
 
+use super::devices::maker_of;
 use chakram_base::dtype::Dtype;
 use chakram_base::kernel_shape::KernelShape;
 use chakram_base::units::{Bandwidth, BufferShare, FlopRate, Span};
@@ -163,6 +164,8 @@ pub enum KernelTiming {
     Modeled(Span),
     /// The recorded duration, because the model lacks FLOPs, bytes or a peak.
     Fallback(Span),
+    /// The recorded duration, because the NPU of the recording is of another maker.
+    Kept(Span),
     /// The duration by the class's curves.
     Curve {
         /// The duration.
@@ -196,6 +199,7 @@ impl KernelTiming {
         match self {
             Self::Modeled(span)
             | Self::Fallback(span)
+            | Self::Kept(span)
             | Self::Curve { span, .. }
             | Self::Mapped { span, .. }
             | Self::Estimated(span)
@@ -220,6 +224,22 @@ impl ComputeModel {
             Self::Roofline(efficiency)
             | Self::Recorded(efficiency)
             | Self::Scaled(_, efficiency) => !efficiency.stated,
+            _ => false,
+        }
+    }
+
+    /// Returns the model for kernels on the NPU class `name`, whose maker may differ from that of a recording.
+    pub fn on_class(self, name: &str) -> Self {
+        match self {
+            Self::RecordedOn(class) => Self::RecordedOn(class.towards(maker_of(name))),
+            other => other,
+        }
+    }
+
+    /// Returns whether kernels were recorded on an NPU of other rates than these, or of another maker.
+    pub fn carries_to(self, peaks: &PeakRates, memory: Option<Bandwidth>) -> bool {
+        match (self, memory) {
+            (Self::RecordedOn(class), Some(memory)) => !class.has_rates(peaks, memory),
             _ => false,
         }
     }
@@ -277,7 +297,8 @@ impl ComputeModel {
             Self::Scaled(factor, _) => factor,
             _ => 1.0,
         };
-        let keeps = !self.computes() && timed;
+        let elsewhere = matches!(self, Self::RecordedOn(class) if class.keeps());
+        let keeps = timed && (elsewhere || !self.computes());
         if kernel.flops_unknown && !keeps {
             return self.price_without_flops(kernel, memory, factor);
         }
@@ -300,6 +321,9 @@ impl ComputeModel {
             }
             (Self::Scaled(factor, _), Some(span)) => {
                 Some(KernelTiming::Modeled(times(factor, span)))
+            }
+            (Self::RecordedOn(class), Some(span)) if class.keeps() => {
+                Some(KernelTiming::Kept(span))
             }
             (Self::RecordedOn(class), Some(span)) => {
                 let carried = memory.and_then(|memory| class.carried_over(kernel, peaks, memory));

@@ -168,7 +168,7 @@ pub(super) fn finish<O>(
         priced: basis.priced,
         by_curves: basis.by_curves,
         estimated: basis.estimated,
-        kept_recorded: basis.fell_back,
+        kept_recorded: basis.fell_back + basis.kept,
         unknown: basis.unknown,
     };
     let mut report = Report {
@@ -227,6 +227,14 @@ pub(super) fn finish<O>(
         .sum();
     report.unknown = unknown::list_unknown(&basis, captured);
     report.lower_bound = report.is_lower_bound();
+    if let Some(on) = &mut report.captured_on
+        && basis.priced > 0
+        && basis.recorded_time > 0
+        && !basis.carried
+    {
+        let rows = report.rows.iter();
+        on.note_recorded(rows.map(|row| &*row.class));
+    }
     report.captured = report.last_captured().map(|(captured, _)| captured);
     report.response = MachineResponse::of(&report, prepared);
     report.interval = PredictionInterval::of(&report, prepared);

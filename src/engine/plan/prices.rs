@@ -44,7 +44,9 @@ pub(super) fn price_graph(
         .collect();
     let mut basis = PricingCoverage::default();
     let mut unpriced = UnpricedKernels::default();
-    basis.at_peaks = options.compute.takes_whole_peaks();
+    let compute = options.compute.on_class(&class.name);
+    basis.at_peaks = compute.takes_whole_peaks();
+    basis.carried = compute.carries_to(&class.peaks, class.memory_bandwidth());
     let mut known: BTreeMap<_, KernelTiming> = BTreeMap::new();
     let own = options.extensions.kernels.as_ref();
     let captured = graph.captured().is_some();
@@ -65,7 +67,7 @@ pub(super) fn price_graph(
                 return KernelTiming::Modeled(span);
             }
             let (memory, curves) = (class.memory_bandwidth(), &class.curves);
-            let mut price = options.compute.price(&kernel, &class.peaks, memory, curves);
+            let mut price = compute.price(&kernel, &class.peaks, memory, curves);
             if let (KernelTiming::Curve { span, .. }, Some(factor)) =
                 (&mut price, options.correction)
             {

@@ -273,9 +273,12 @@ impl NodePrices<'_> {
                         shape: node.kernel,
                     };
                     let memory = class.memory_bandwidth();
-                    let price = options
-                        .compute
-                        .price(&kernel, &class.peaks, memory, &class.curves);
+                    let price = options.compute.on_class(&class.name).price(
+                        &kernel,
+                        &class.peaks,
+                        memory,
+                        &class.curves,
+                    );
                     match price {
                         KernelTiming::Curve { span, .. } => corrected(&self.point.machine, span.0),
                         other => other.span().0,
