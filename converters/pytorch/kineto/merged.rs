@@ -131,6 +131,8 @@ impl KinetoTrace {
         if step < LEAST_OFFSET || !even || sorted[0] >= step {
             return None;
         }
+        // Each rank may have the device of its own number.
+        let step = step - step % LEAST_OFFSET;
         let rank = |pid: u64| pid / step;
         let ranks =
             |pids: &BTreeSet<u64>| -> BTreeSet<u64> { pids.iter().map(|&pid| rank(pid)).collect() };
