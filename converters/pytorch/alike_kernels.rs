@@ -8,7 +8,7 @@
 //! work = work' t / t'
 //! ```
 
-use super::op_cost::OpCost;
+use super::op_work::OpCost;
 use chakram_trace::format::Dtype;
 
 /// A kernel, and what it is known to do.

@@ -12,7 +12,7 @@ mod comm_kernels;
 mod device;
 mod host;
 
-pub use args::{CallArgs, LARGEST_GROUP, dtype, positional_group};
+pub use args::{CallArgs, dtype, positional_group};
 pub use comm_kernels::CommKernels;
 
 /// Operation of a call.

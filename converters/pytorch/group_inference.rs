@@ -5,7 +5,8 @@
 //! when the group is created. Records of NCCL that state a number of members only are told apart by streams. Messages have no worker; they belong to the group of all ranks unless their ends then
 //! disagree.
 
-use super::calls::{CommCall, CommCalls, CommOp, LARGEST_GROUP, positional_group};
+use super::calls::{CommCall, CommCalls, CommOp, positional_group};
+use super::groups::LARGEST_GROUP;
 use super::rank_timeline::RankTimeline;
 use super::{ProcessGroup, groups};
 use chakram_trace::format::CollectiveKind;

@@ -3,7 +3,6 @@
 //! Long lists of ranks are written as their first members, `...` and their last. The members between follow from the
 //! stride of those in front, if that leads to the last and to the stated size.
 
-use super::calls::LARGEST_GROUP;
 use super::{ProcessGroup, number};
 use serde::Deserialize;
 use serde_json::value::RawValue;
@@ -84,6 +83,9 @@ pub(super) fn parse_ranks(text: &str, size: Option<u32>) -> Option<Vec<u32>> {
     let ends = back.unwrap_or_default();
     (ranks.starts_with(&front) && ranks.ends_with(&ends)).then_some(ranks)
 }
+
+/// Largest number of members of a group that captures describe.
+pub(super) const LARGEST_GROUP: u32 = 1 << 20;
 
 /// Returns so many ranks from the first, a stride apart; `None` if they are more than a group can have, or repeat.
 pub(super) fn progression(first: u32, stride: u32, size: u32) -> Option<Vec<u32>> {

@@ -16,7 +16,6 @@ use std::collections::BTreeMap;
 use std::path::Path;
 
 pub use super::host::NONE;
-pub(super) use operands::{element_bytes, elements_of};
 pub use tracks::KinetoTrack;
 
 /// A device trace.

@@ -1,26 +1,10 @@
-//! FLOPs and bytes of operators, from the shapes of their arguments.
-//!
-//! A multiplication and an addition are two operations. With C (m×n) = A (m×k) · B (k×n) that is 2·m·n·k; a
-//! convolution is such a product for every position of its output: 2 · elements of the output · elements of the
-//! weight ÷ output channels. Its backward pass has a product of the same size for each gradient that it computes.
-//! Attention computes Q·Kᵀ and P·V, and five such products in the backward pass. FLOPs of what plainly forms products, by
-//! its name, and whose shapes do not say how large, are unknown. Everything else counts no FLOPs: it is memory-bound on
-//! every machine, by the bytes of its tensors, of which lookups in tables touch the rows of their indices.
+//! FLOPs and bytes of the operators of a rank, each counted once.
 
 use super::host::{HostNode, HostTrace};
+use super::op_work::{self, ComputeHint, OpCost, Operands};
 use super::rank_timeline::{DeviceInterval, HostIntervalKind, NONE, RankTimeline};
 use super::tensor_lists;
 use chakram_trace::graph::Interner;
-use computing::ComputeHint;
-use operands::Operands;
-
-mod attention;
-mod computing;
-mod lookups;
-mod operands;
-mod products;
-
-pub(super) use operands::scalar_values;
 
 /// Attribution of costs to items: work is counted once, at the innermost operator that does it. The kernels of an
 /// operator share its cost as they share its time; one that launches kernels itself has the cost of its own tensors,
@@ -133,7 +117,7 @@ fn kernel_hints(rank: &RankTimeline) -> Vec<(u32, ComputeHint)> {
     names.sort_unstable();
     names.dedup();
     let hints = names.into_iter();
-    let hints = hints.map(|name| (name, computing::of_kernel(rank.kineto.texts.get(name))));
+    let hints = hints.map(|name| (name, op_work::kernel_hint(rank.kineto.texts.get(name))));
     hints
         .filter(|(_, hint)| *hint != ComputeHint::Unclear)
         .collect()
@@ -192,12 +176,6 @@ impl KnownCosts {
     }
 }
 
-/// Returns whether the values of scalars of the operator `name` say how much it computes or moves.
-pub(super) fn needs_values(name: &str) -> bool {
-    let plain = name.strip_prefix("aten::").unwrap_or(name);
-    attention::needs_values(plain) || products::needs_values(plain) || lookups::needs_values(plain)
-}
-
 /// Returns the cost of the operator `plain`, which is called so without `aten::`.
 fn cost(host: &HostTrace, node: &HostNode, plain: &str) -> OpCost {
     let form = host.form(node);
@@ -209,20 +187,11 @@ fn cost(host: &HostTrace, node: &HostNode, plain: &str) -> OpCost {
         text(form.values),
     );
     operands.outputs_recorded = host.is_observed();
-    let flops = attention::flops(plain, &operands).or_else(|| products::flops(plain, &operands));
-    // Of rows of unknown number nothing is known.
-    let bytes = match lookups::bytes(plain, &operands) {
-        None => form.bytes_in.saturating_add(form.bytes_out),
-        Some(rows) => rows.unwrap_or(0),
-    };
-    OpCost {
-        flops: flops.flatten().unwrap_or(0),
-        bytes,
-        flops_unknown: match flops {
-            Some(flops) => flops.is_none(),
-            None => computing::is_product(plain),
-        },
-    }
+    op_work::cost(
+        plain,
+        &operands,
+        form.bytes_in.saturating_add(form.bytes_out),
+    )
 }
 
 /// Costs of operators that launch kernels themselves, each worked out once for its shapes and its first kernel.
@@ -252,7 +221,7 @@ fn launched_cost(rank: &RankTimeline, node: &HostNode, kernel: &str) -> OpCost {
     let plain = name.strip_prefix("aten::").unwrap_or(name);
     let mut cost = cost(&rank.host, node, plain);
     // Observers count the tensors of lists with the others.
-    let listed = match rank.host.is_observed() || lookups::is_lookup(plain) {
+    let listed = match rank.host.is_observed() || op_work::is_lookup(plain) {
         true => None,
         false => tensor_lists::bytes_moved(texts.get(rank.host.form(node).shapes_in), kernel),
     };
@@ -274,32 +243,6 @@ fn returns_view(host: &HostTrace, index: u32) -> bool {
         && !schema.is_empty()
         && !schema.contains('!')
         && outputs.iter().all(|storage| inputs.contains(storage))
-}
-
-/// Cost of an operator, independent of the machine.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct OpCost {
-    /// FLOPs; zero if it is no product of matrices.
-    pub flops: u64,
-    /// Bytes read and written; zero if it moves none, as a view.
-    pub bytes: u64,
-    /// Whether it forms products of unknown size.
-    pub flops_unknown: bool,
-}
-
-impl OpCost {
-    /// Returns the part of a cost that falls to `time` of `whole`.
-    pub(super) fn part(self, time: u64, whole: u64) -> Self {
-        let part = |amount: u64| {
-            let share = u128::from(amount) * u128::from(time) / u128::from(whole.max(1));
-            u64::try_from(share).unwrap_or(u64::MAX)
-        };
-        Self {
-            flops: part(self.flops),
-            bytes: part(self.bytes),
-            flops_unknown: self.flops_unknown,
-        }
-    }
 }
 
 /// Operators that return another view of their tensors, or allocate without writing.

@@ -42,6 +42,7 @@ impl CapturedOn {
             ];
             for (known, value) in said {
                 if let Some(value) = value
+                    && !value.is_empty()
                     && !known.contains(value)
                 {
                     known.push(value.clone());

@@ -230,6 +230,7 @@ pub(super) fn finish<O>(
     if let Some(on) = &mut report.captured_on
         && basis.priced > 0
         && basis.recorded_time > 0
+        && basis.fell_back == 0
         && !basis.carried
     {
         let rows = report.rows.iter();

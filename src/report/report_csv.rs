@@ -31,7 +31,12 @@ pub fn render(report: &Report, table: CsvTable) -> String {
 /// Renders one table of reports with one header, each with the name of its machine in front if it has one.
 pub(super) fn of_reports(reports: &[(Option<&str>, &Report)], table: CsvTable) -> String {
     match table {
-        CsvTable::Npus => each(reports, npus::CSV, |report| &report.rows),
+        CsvTable::Npus => {
+            let bounded = reports.iter().any(|(_, report)| report.lower_bound);
+            let bound = bounded.then_some(npus::LOWER_BOUND);
+            let columns: Vec<_> = npus::CSV.iter().copied().chain(bound).collect();
+            each(reports, &columns, |report| &report.rows)
+        }
         CsvTable::Collectives => each(reports, collectives::table::CSV, |report| {
             &report.collectives
         }),

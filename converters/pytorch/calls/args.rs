@@ -2,7 +2,7 @@
 
 use super::CommOp;
 use crate::pytorch::ProcessGroup;
-use crate::pytorch::groups::progression;
+use crate::pytorch::groups::{LARGEST_GROUP, progression};
 use chakram_trace::format::{CollectiveKind, Dtype};
 use serde_json::Value;
 
@@ -386,9 +386,6 @@ pub fn positional_group(inputs: &str) -> Option<ProcessGroup> {
         ..ProcessGroup::default()
     })
 }
-
-/// Largest number of members of a group that records describe.
-pub const LARGEST_GROUP: u32 = 1 << 20;
 
 /// Returns the first element type of `["GenericList[Tensor(float)]", …]`.
 pub fn dtype(types: &str) -> Option<Dtype> {

@@ -4,7 +4,8 @@ use super::super::activities::{Activities, Activity, ActivityKind, ActivityLane}
 use super::super::alike_kernels::{AlikeKernels, KernelWork};
 use super::super::calls::{CommCalls, CommOp, dtype};
 use super::super::kineto::EventCategory;
-use super::super::op_cost::{OpCost, OpCosts, length};
+use super::super::op_cost::{OpCosts, length};
+use super::super::op_work::OpCost;
 use super::super::rank_timeline::{HostIntervalKind, NONE, RankTimeline};
 use super::lanes::FIRST_FLIGHT;
 use super::{EmitContext, ns};

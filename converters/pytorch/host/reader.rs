@@ -6,7 +6,7 @@ use crate::pytorch::name_repair::NameLayout;
 use crate::pytorch::stream::{ElementReader, JsonText, LocatedElement, integer};
 use crate::pytorch::tensors::{ArgType, TensorArg, tensors};
 use crate::pytorch::{
-    JsonRepair, JsonRepairKind, communicates, groups, number, op_cost, python_repr,
+    JsonRepair, JsonRepairKind, communicates, groups, number, op_work, python_repr,
 };
 use chakram_trace::format::{TraceError, escape};
 use chakram_trace::graph::{Interner, NameTable};
@@ -240,8 +240,8 @@ impl ElementReader for HostTraceReader {
             (None, Some(text)) => Cow::Borrowed(&**text),
             (None, None) => Cow::Borrowed(""),
         };
-        let values = match op_cost::needs_values(&raw.name) {
-            true => Cow::Owned(op_cost::scalar_values(&input.values)),
+        let values = match op_work::needs_values(&raw.name) {
+            true => Cow::Owned(op_work::scalar_values(&input.values)),
             false => Cow::Borrowed("[]"),
         };
         let values = self.text(&values, &at)?;

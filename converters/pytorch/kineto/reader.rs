@@ -7,7 +7,7 @@ use super::{EventCategory, EventDetails, KinetoEvent, KinetoTrace, NONE};
 use crate::pytorch::name_repair::NameLayout;
 use crate::pytorch::number::{self, nanoseconds};
 use crate::pytorch::stream::{ElementLayouts, ElementReader, JsonText, LocatedElement, integer};
-use crate::pytorch::{JsonRepair, JsonRepairKind, communicates, groups, op_cost};
+use crate::pytorch::{JsonRepair, JsonRepairKind, communicates, groups, op_work};
 use chakram_trace::format::{TraceError, TraceLocation, escape};
 use chakram_trace::graph::Interner;
 use serde::Deserialize;
@@ -129,7 +129,7 @@ impl KinetoReader {
             let name = self.trace.texts.get(number as u32);
             // The output of a convolution follows from its padding and stride.
             let convolution = name.ends_with("n_convolution");
-            (communicates(name), convolution, op_cost::needs_values(name))
+            (communicates(name), convolution, op_work::needs_values(name))
         }));
         self.named[name as usize]
     }

@@ -99,7 +99,8 @@ pub(super) fn price_graph(
                     price_kernel(node, recorded)
                 };
                 basis.kernel(price, options.compute.computes());
-                if let (KernelTiming::Fallback(span), true) = (price, graph.flops_unknown(node)) {
+                let bytes_alone = graph.flops_unknown(node) && graph.bytes(node) > 0;
+                if let (KernelTiming::Fallback(span), true) = (price, bytes_alone) {
                     basis.flops_unknown += 1;
                     basis.flops_unknown_time += u128::from(span.0);
                 }

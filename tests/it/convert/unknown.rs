@@ -271,8 +271,9 @@ fn dlrm_does_not_get_slower_on_a_faster_device() {
     );
 }
 
-/// A host trace of one rank whose groups and records state these JSON values.
-fn of_records(groups: &str, records: &[(&str, &str)]) -> Value {
+/// A host trace of one rank whose groups are this JSON, and whose all-reduces are in groups of these names and sizes; of 1 Mi
+/// floats, if that is said.
+fn of_records(groups: &str, records: &[(&str, u64)], sized: bool) -> Value {
     let node = |id: u64,
                 parent: u64,
                 name: &str,
@@ -316,16 +317,22 @@ fn of_records(groups: &str, records: &[(&str, &str)]) -> Value {
             |name: &str, value: &str| json!({"name": name, "type": "string", "value": value});
         let number =
             |name: &str, value: u64| json!({"name": name, "type": "uint64", "value": value});
-        let size = size.parse().expect("it is a number");
-        let attrs = vec![
+        let mut attrs = vec![
             text("collective_name", "allreduce"),
             text("dtype", "Float"),
-            number("in_msg_nelems", 1 << 20),
-            number("out_msg_nelems", 1 << 20),
             text("pg_name", group),
-            number("pg_size", size),
+            number("pg_size", *size),
         ];
-        nodes.push(node(id, 2, "c10d::allreduce_", empty(), empty(), vec![]));
+        let (mut values, mut types) = (empty(), empty());
+        if sized {
+            attrs.extend([
+                number("in_msg_nelems", 1 << 20),
+                number("out_msg_nelems", 1 << 20),
+            ]);
+            values = json!([[[5, 6, 0, 1 << 20, 4, "cuda:0"]]]);
+            types = json!(["GenericList[Tensor(float)]"]);
+        }
+        nodes.push(node(id, 2, "c10d::allreduce_", values, types, vec![]));
         nodes.push(node(
             id + 1,
             id,
@@ -370,7 +377,8 @@ fn groups_have_the_members_that_follow_from_their_sizes() {
         {"pg_name": "dp", "pg_desc": "", "ranks": "[0, ..., 8]", "group_size": 2}]"#;
     let report = replay_host(&of_records(
         groups,
-        &[("0", "16"), ("tp", "8"), ("dp", "2")],
+        &[("0", 16), ("tp", 8), ("dp", 2)],
+        true,
     ));
     assert_eq!(report["ranks"], 16);
     assert_eq!(report["captured_ps"], Value::Null, "nothing has a time");
@@ -379,7 +387,7 @@ fn groups_have_the_members_that_follow_from_their_sizes() {
     members.sort_unstable();
     assert_eq!(members, [Some(2), Some(8), Some(16)]);
     // Without a declaration, records say how many ranks there are.
-    let report = replay_host(&of_records("[]", &[("0", "16")]));
+    let report = replay_host(&of_records("[]", &[("0", 16)], true));
     assert_eq!(report["ranks"], 16);
     assert_eq!(report["collectives"][0]["members"], 16);
 }
@@ -387,15 +395,7 @@ fn groups_have_the_members_that_follow_from_their_sizes() {
 /// A collective of which neither size nor duration is known is refused by name, or takes no time, as the headline says.
 #[test]
 fn communication_without_size_and_time_is_refused() {
-    let mut trace = of_records("[]", &[("0", "2"), ("0", "2")]);
-    for node in trace["nodes"].as_array_mut().expect("there are some") {
-        let attrs = node["attrs"].as_array_mut().expect("there are some");
-        attrs.retain(|attr| {
-            !attr["name"]
-                .as_str()
-                .is_some_and(|name| name.ends_with("nelems"))
-        });
-    }
+    let trace = of_records("[]", &[("0", 2), ("0", 2)], false);
     let folder = tempfile::tempdir().expect("there is room");
     std::fs::write(folder.path().join("host.0.json"), trace.to_string()).expect("there is room");
     let job = convert_files(folder.path());

@@ -86,7 +86,7 @@ const fn paged(whole: AttentionSignature, pages: usize) -> AttentionSignature {
 const NOWHERE: usize = usize::MAX;
 
 /// From the schemas in PyTorch's `native_functions.yaml`, of FlashAttention 2 and 3, of vLLM's build of it, and of xFormers.
-static SIGNATURES: [AttentionSignature; 26] = [
+static SIGNATURES: [AttentionSignature; 28] = [
     by_heads("scaled_dot_product_attention", 5),
     by_heads("_scaled_dot_product_attention_math", 5),
     by_heads("_scaled_dot_product_attention_math_for_mps", 5),
@@ -114,6 +114,9 @@ static SIGNATURES: [AttentionSignature; 26] = [
     backward(varlen(by_rows("_flash_attention_backward", 11), 7, 9)),
     varlen(by_rows("_efficient_attention_forward", 9), 5, 7),
     backward(varlen(by_rows("_efficient_attention_backward", 14), 7, 9)),
+    // The autograd functions of FlashAttention launch kernels themselves in versions without operators.
+    by_rows("FlashAttnFunc", 5),
+    varlen(by_rows("FlashAttnVarlenFunc", 9), 4, 6),
     windowed(by_rows("flash_attn::_flash_attn_forward", 5), 6),
     windowed(
         backward(by_rows("flash_attn::_flash_attn_backward", 11)),

@@ -51,14 +51,15 @@ fn access(name: &str) -> Option<RowAccess> {
         "gather" => Gather { index: 2 },
         "take" | "take_along_dim" => Gather { index: 1 },
         "index" => Index,
-        "index_put_" | "_index_put_impl_" => rows(1, 2, 2),
+        "index_put_" | "_index_put_impl_" | "index_put" => rows(1, 2, 2),
         "scatter_" | "scatter" => rows(2, 3, 2),
         "scatter_add_" | "scatter_add" | "scatter_reduce_" | "scatter_reduce" => rows(2, 3, 3),
         "index_copy_" | "index_copy" => rows(2, 3, 2),
         "index_add_" | "index_add" | "index_reduce_" | "index_reduce" => rows(2, 3, 3),
         // Gradients are read and added to their rows.
-        "embedding_dense_backward" | "_embedding_bag_dense_backward" => rows(1, 0, 3),
-        "nll_loss_forward" | "nll_loss2d_forward" => Target {
+        "embedding_backward" | "embedding_dense_backward" => rows(1, 0, 3),
+        "_embedding_bag_backward" | "_embedding_bag_dense_backward" => rows(1, 0, 3),
+        "nll_loss" | "nll_loss_nd" | "nll_loss_forward" | "nll_loss2d_forward" => Target {
             table: 0,
             target: 1,
         },
@@ -75,7 +76,7 @@ fn access(name: &str) -> Option<RowAccess> {
 }
 
 /// Returns whether an operator reads or writes rows of a table.
-pub(super) fn is_lookup(name: &str) -> bool {
+pub(in crate::pytorch) fn is_lookup(name: &str) -> bool {
     access(name).is_some()
 }
 
@@ -180,27 +181,23 @@ const INDEX: u64 = 8;
 
 /// Returns the bytes of a lookup in FBGEMM's tables: a row for each index, and the sum of each bag.
 ///
-/// Versions differ in what stands in front of them, but the running sums of rows by table, a number, the indices, the offsets
-/// of the bags and another number follow one another; offsets of widths and their sum stand two numbers before that.
+/// Versions differ in what stands in front of them and between them, but offsets of the widths of tables come before the sum of
+/// widths, a number, and indices before the offsets of bags, with a number on either side.
 fn batched(operands: &Operands) -> Option<u64> {
     let args = &operands.args;
-    let is_tensor = |place: usize| {
+    let is_list = |place: usize| {
         let arg = args.get(place);
         arg.is_some_and(|arg| arg.integer && arg.shape.len() == 1)
     };
     let is_number = |place: usize| args.get(place).is_some_and(|arg| arg.element.is_none());
-    let starts = (0..args.len()).find(|&at| {
-        is_tensor(at)
-            && is_number(at + 1)
-            && is_tensor(at + 2)
-            && is_tensor(at + 3)
-            && is_number(at + 4)
-    })?;
-    let (indices, offsets) = (args.get(starts + 2)?, args.get(starts + 3)?);
-    let tables = args.get(starts)?.elements()?.checked_sub(1)?;
+    let widths_at = (0..args.len()).find(|&at| is_list(at) && is_number(at + 1))?;
+    let indices_at = (widths_at + 2..args.len())
+        .find(|&at| is_number(at - 1) && is_list(at) && is_list(at + 1) && is_number(at + 2))?;
+    let (indices, offsets) = (args.get(indices_at)?, args.get(indices_at + 1)?);
+    let tables = args.get(widths_at)?.elements()?.checked_sub(1)?;
     let bags = offsets.elements()?.checked_sub(1)?.checked_div(tables)?;
     // The sum of the widths of all tables: a number, or the width of the result.
-    let stated = starts.checked_sub(2).and_then(|at| operands.number(at));
+    let stated = operands.number(widths_at + 1);
     let stated = stated.and_then(|sum| u64::try_from(sum).ok());
     let result = operands
         .outputs

@@ -1,11 +1,11 @@
 //! Arguments of an operator: shapes, element types, and values of scalars.
 
-use super::super::kineto::{element_bytes, elements_of};
+use crate::pytorch::elements::{element_bytes, elements_of};
 use serde_json::Value;
 
 /// Arguments of an operator, as far as a capture states them.
 #[derive(Debug, Default)]
-pub(super) struct Operands {
+pub(in crate::pytorch) struct Operands {
     pub args: Vec<Operand>,
     /// Shapes of the results; those of a capture without an observer are estimates.
     pub outputs: Vec<Vec<u64>>,
@@ -17,7 +17,7 @@ pub(super) struct Operands {
 
 /// An argument.
 #[derive(Clone, Debug, Default, PartialEq)]
-pub(super) struct Operand {
+pub(in crate::pytorch) struct Operand {
     /// Sizes of a tensor; empty for a number, and for a list of tensors.
     pub shape: Vec<u64>,
     /// Elements of all tensors of a list; 0 if it is none.

@@ -2,7 +2,7 @@
 
 /// Whether a name tells that FLOPs decide how long a kernel takes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum ComputeHint {
+pub(in crate::pytorch) enum ComputeHint {
     /// It forms products: of matrices, convolutions, attention, experts.
     Computes,
     /// It moves data, element by element or in reductions.
@@ -78,7 +78,7 @@ const MOVES: [&str; 26] = [
 ];
 
 /// Returns what the name of a kernel tells.
-pub(super) fn of_kernel(name: &str) -> ComputeHint {
+pub(in crate::pytorch) fn kernel_hint(name: &str) -> ComputeHint {
     // A library of embeddings, whose name is part of its kernels' types.
     let name = name.to_ascii_lowercase().replace("fbgemm", "");
     let has = |parts: &[&str]| parts.iter().any(|part| name.contains(part));
@@ -123,7 +123,7 @@ const WORDS: [&str; 22] = [
 pub(super) fn is_product(name: &str) -> bool {
     let name = name.to_ascii_lowercase();
     let mut words = name.split(|c: char| !c.is_ascii_alphanumeric());
-    words.any(|word| WORDS.contains(&word)) && of_kernel(&name) != ComputeHint::Moves
+    words.any(|word| WORDS.contains(&word)) && kernel_hint(&name) != ComputeHint::Moves
 }
 
 #[cfg(test)]
@@ -131,7 +131,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn names_of_kernels_tell_products_from_moves() {
+    fn names_kernel_hints_tell_products_from_moves() {
         for (name, expected) in [
             ("flash_fwd_kernel", ComputeHint::Computes),
             (
@@ -160,7 +160,7 @@ mod tests {
             ),
             ("my_kernel", ComputeHint::Unclear),
         ] {
-            assert_eq!(of_kernel(name), expected, "{name}");
+            assert_eq!(kernel_hint(name), expected, "{name}");
         }
     }
 
