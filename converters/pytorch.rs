@@ -52,8 +52,8 @@ pub use event_links::{LinkMethod, ThreadLinks};
 pub use host::{CommArgs, HostNode, HostTrace, NONE};
 pub use job::{ConvertOptions, RankFiles, RankTrace, convert, convert_bytes};
 pub use kineto::{EventCategory, EventDetails, KinetoEvent, KinetoTrace, KinetoTrack};
-pub(crate) use sniff::foreign;
 pub use sniff::{CaptureFileKind, sniff};
+pub(crate) use sniff::{foreign, foreign_magic};
 use std::collections::BTreeMap;
 
 /// A process group that a file declares.

@@ -2,7 +2,7 @@
 
 use crate::goal::GoalSchedule;
 use crate::msccl::MscclAlgorithm;
-use crate::pytorch::{CaptureFileKind, foreign, sniff};
+use crate::pytorch::{CaptureFileKind, foreign, foreign_magic, sniff};
 use crate::simai::SimaiWorkload;
 use crate::text_workload::TextWorkload;
 use crate::xplane;
@@ -40,6 +40,8 @@ pub struct SourceDescription {
     pub source: TraceSource,
     /// Word of the command line.
     pub word: &'static str,
+    /// One of its inputs, in a sentence.
+    pub noun: &'static str,
     /// Its files.
     pub files: &'static str,
     /// Parts that the traces keep, with keys of settings in braces.
@@ -52,51 +54,68 @@ impl TraceSource {
         SourceDescription {
             source: Self::Pytorch,
             word: "pytorch",
+            noun: "a capture of PyTorch",
             files: "host execution traces and Kineto traces of a run (.json)",
             kept: "operators, kernels, launches, collectives and messages with their waits, host time, shapes",
         },
         SourceDescription {
             source: Self::Text,
             word: "text",
+            noun: "a text workload of ASTRA-sim 1.0",
             files: "a text workload of ASTRA-sim 1.0 (.txt)",
             kept: "compute times and collectives of each layer, in the order that its parallelism says",
         },
         SourceDescription {
             source: Self::Simai,
             word: "simai",
+            noun: "a text workload of SimAI",
             files: "a text workload of SimAI, as AICB writes it (.txt)",
             kept: "compute times and collectives of each layer, in tensor, data and expert groups of their own",
         },
         SourceDescription {
             source: Self::Xplane,
             word: "xplane",
+            noun: "a profile of JAX or TensorFlow",
             files: "profiles of JAX or TensorFlow (.xplane.pb)",
             kept: "kernels and copies with their times and the calls that launched them, collectives with groups and sizes",
         },
         SourceDescription {
             source: Self::Msccl,
             word: "msccl",
+            noun: "an algorithm of MSCCL",
             files: "an algorithm of MSCCL (.xml)",
             kept: "messages and their order in every thread block, for replays with {custom}",
         },
         SourceDescription {
             source: Self::Goal,
             word: "goal",
+            noun: "a schedule in GOAL",
             files: "a schedule in GOAL, as LogGOPSim and its tracers write it (.goal)",
             kept: "calculations, messages and their order; traces of messages can be written as GOAL",
         },
         SourceDescription {
             source: Self::Trace,
             word: "trace",
+            noun: "an execution trace",
             files: "execution traces of any schema: .et, JSON Lines, protobuf JSON",
             kept: "everything",
         },
     ];
 
+    fn description(self) -> &'static SourceDescription {
+        const ALL: [SourceDescription; 7] = TraceSource::ALL;
+        let described = ALL.iter().find(|described| described.source == self);
+        described.expect("every source is described")
+    }
+
     /// Returns the word of the command line.
     pub fn word(self) -> &'static str {
-        let described = Self::ALL.iter().find(|described| described.source == self);
-        described.expect("every source is described").word
+        self.description().word
+    }
+
+    /// Returns what an input of the source is, in a sentence.
+    pub fn noun(self) -> &'static str {
+        self.description().noun
     }
 
     /// Returns the source of `path`, by contents: a file, a folder with files, or the prefix of traces.
@@ -145,6 +164,27 @@ impl TraceSource {
     }
 }
 
+/// A file or folder by its contents, for commands that cannot read it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum RecognizedInput {
+    /// It can be converted.
+    Source(TraceSource),
+    /// It cannot; what it is, in words.
+    Foreign(&'static str),
+}
+
+impl RecognizedInput {
+    /// Recognizes `path`; `None` if its contents say nothing, or cannot be read. For a folder the first recognized file
+    /// counts.
+    pub fn of(path: &Path) -> Option<Self> {
+        match TraceSource::of(path) {
+            Ok(source) => Some(Self::Source(source)),
+            Err(_) if path.is_file() => foreign(path).map(Self::Foreign),
+            Err(_) => None,
+        }
+    }
+}
+
 /// Number of bytes that are looked at: metadata may come first.
 const HEAD: u64 = 1 << 20;
 
@@ -164,6 +204,10 @@ fn of_file(path: &Path) -> Result<Result<TraceSource, String>, TraceError> {
         CaptureFileKind::Host | CaptureFileKind::Kineto
     ) {
         return Ok(Ok(TraceSource::Pytorch));
+    }
+    // The first bytes of a database or an archive may count as a record of a trace.
+    if let Some(found) = foreign_magic(&head) {
+        return Ok(Err(found.to_owned()));
     }
     Ok(of_bytes(&head).map_err(|found| foreign(path).map_or(found, str::to_owned)))
 }
@@ -227,30 +271,48 @@ fn described(head: &[u8]) -> String {
     }
 }
 
-/// Returns the source of the files in a folder: that of the first, by name, that is of one.
+/// Returns the source of the files in a folder: the source of the first file, by name, that has one. Without one,
+/// captures of ranks and profiles of JAX may be in folders of their own inside it.
 fn of_folder(path: &Path) -> Result<TraceSource, TraceError> {
-    let io = |source| TraceError::io(path, "list", source);
-    let mut files = Vec::new();
-    for entry in std::fs::read_dir(path).map_err(io)? {
-        let file = entry.map_err(io)?.path();
-        if file.is_file() {
-            files.push(file);
-        }
-    }
-    files.sort();
+    let (files, folders) = entries(path)?;
     for file in &files {
         if let Ok(source) = of_file(file)? {
             return Ok(source);
         }
     }
-    // JAX puts profiles into a folder of their own.
     if xplane::files(&[path.to_owned()]).is_ok() {
         return Ok(TraceSource::Xplane);
+    }
+    // Folders with jobs of several kinds are no capture.
+    let mut inside = Vec::new();
+    for folder in &folders {
+        inside.extend(entries(folder)?.0);
+    }
+    let mut sources = inside.iter().filter_map(|file| of_file(file).ok()?.ok());
+    if sources.next() == Some(TraceSource::Pytorch) {
+        return Ok(TraceSource::Pytorch);
     }
     Err(refused(
         path,
         format!("a folder whose {} files are of no source", files.len()),
     ))
+}
+
+/// Returns the files and the folders directly in a folder, by name.
+fn entries(folder: &Path) -> Result<(Vec<PathBuf>, Vec<PathBuf>), TraceError> {
+    let io = |source| TraceError::io(folder, "list", source);
+    let (mut files, mut folders) = (Vec::new(), Vec::new());
+    for entry in std::fs::read_dir(folder).map_err(io)? {
+        let path = entry.map_err(io)?.path();
+        if path.is_file() {
+            files.push(path);
+        } else if path.is_dir() {
+            folders.push(path);
+        }
+    }
+    files.sort();
+    folders.sort();
+    Ok((files, folders))
 }
 
 fn refused(path: &Path, found: String) -> TraceError {

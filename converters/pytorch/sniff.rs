@@ -71,8 +71,8 @@ fn utf8(text: Vec<u8>) -> Vec<u8> {
     }
 }
 
-/// Returns what a file is that is no capture, in words, if its first bytes tell.
-pub(crate) fn foreign(path: &Path) -> Option<&'static str> {
+/// Returns what a file is that is no capture, in words, if its first bytes alone decide it.
+pub(crate) fn foreign_magic(head: &[u8]) -> Option<&'static str> {
     const FORMATS: [(&[u8], &str); 8] = [
         (b"PK\x03\x04", "a zip archive; unpack it first"),
         (b"BZh", "compressed by bzip2; unpack it first"),
@@ -89,11 +89,16 @@ pub(crate) fn foreign(path: &Path) -> Option<&'static str> {
         (b"\xff\xfe\0\0", "text in UTF-32; save it as UTF-8"),
         (b"\0\0\xfe\xff", "text in UTF-32; save it as UTF-8"),
     ];
+    let known = FORMATS.iter().find(|(magic, _)| head.starts_with(magic));
+    let tar = || (head.get(257..262) == Some(b"ustar")).then_some("a tar archive; unpack it first");
+    known.map(|(_, what)| *what).or_else(tar)
+}
+
+/// Returns what a file is that is no capture, in words, if its beginning says so.
+pub(crate) fn foreign(path: &Path) -> Option<&'static str> {
     /// Bytes in which a file of JSON names its kind.
     const HEADING: usize = 256;
     let text = beginning_as_it_is(DecompressedStream::open(path).ok()?, path).ok()?;
-    let known = FORMATS.iter().find(|(magic, _)| text.starts_with(magic));
-    let tar = || (text.get(257..262) == Some(b"ustar")).then_some("a tar archive; unpack it first");
     let lines = || {
         let event = text.starts_with(b"{\"ph\"") || text.starts_with(b"{\"name\"");
         event.then_some("events one a line; put them into a JSON list")
@@ -116,9 +121,7 @@ pub(crate) fn foreign(path: &Path) -> Option<&'static str> {
             .then_some("a page of HTML; a link to the file itself may be on it")
     };
     let empty = || text.is_empty().then_some("empty");
-    known
-        .map(|(_, what)| *what)
-        .or_else(tar)
+    foreign_magic(&text)
         .or_else(lines)
         .or_else(html)
         .or_else(rocprof)
@@ -191,8 +194,14 @@ impl TopLevelKeys {
                     let string = &text[start..at.min(text.len())];
                     at += 1;
                     let rest = text.get(at..).unwrap_or_default().trim_ascii_start();
-                    if depth == 0 && rest.starts_with(b":") && self.key(string) {
-                        return;
+                    if depth == 0 && rest.starts_with(b":") {
+                        let value = rest[1..].trim_ascii_start();
+                        // Reports of this program have a schema too.
+                        if string == b"schema" && value.starts_with(b"\"chakram.")
+                            || self.key(string)
+                        {
+                            return;
+                        }
                     }
                 }
                 _ => {}
@@ -249,6 +258,10 @@ mod tests {
             (r#"{"a": "\"schema\": "}"#, CaptureFileKind::Other),
             (r#"{"unprofiled_ns": [1, 2"#, CaptureFileKind::Steps),
             (r#"{"nodes": []}"#, CaptureFileKind::Other),
+            (
+                r#"{"schema": "chakram.report.1", "nodes": []}"#,
+                CaptureFileKind::Other,
+            ),
             (
                 r#"{"workload_graph": [{"schema": 1}]}"#,
                 CaptureFileKind::Other,

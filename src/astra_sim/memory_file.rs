@@ -43,7 +43,7 @@ const BANDWIDTH: &str = "remote-mem-bw";
 const NODES: &str = "num-nodes";
 const NPUS_PER_NODE: &str = "num-npus-per-node";
 
-const KEYS: KnownKeys = KnownKeys {
+pub(super) const KEYS: KnownKeys = KnownKeys {
     read: &["memory-type", LATENCY, BANDWIDTH, NODES, NPUS_PER_NODE],
     ignored: &[],
 };

@@ -32,7 +32,7 @@ const SHAPES: [(DimensionShape, &str); 3] = [
     (DimensionShape::Switch, "Switch"),
 ];
 
-const KEYS: KnownKeys = KnownKeys {
+pub(super) const KEYS: KnownKeys = KnownKeys {
     read: &["topology", "npus_count", "bandwidth", "latency"],
     ignored: &[],
 };

@@ -150,7 +150,7 @@ const KINDS: [(&str, &str); 4] = [
 
 const BUS: [&str; 4] = ["L", "o", "g", "G"];
 
-const KEYS: KnownKeys = KnownKeys {
+pub(super) const KEYS: KnownKeys = KnownKeys {
     read: &[
         "scheduling-policy",
         "collective-optimization",

@@ -5,6 +5,7 @@ use super::traces::{self, CompressArg, SummaryFormatArg};
 use chakram_converters::pytorch::{
     self as converter, CommKernels, ConvertOptions, files, summary::ConversionSummary,
 };
+use chakram_converters::sources::TraceSource;
 use chakram_jobs::{JobError, JobOutputs};
 use chakram_report::document::VersionedDocument;
 use chakram_trace::files::OutputSet;
@@ -119,6 +120,22 @@ struct ConvertOutputArgs {
     /// Format of the summary
     #[arg(long, value_enum, default_value_t = SummaryFormatArg::Text, value_name = "FORMAT")]
     format: SummaryFormatArg,
+}
+
+impl ConvertArgs {
+    /// Returns the source that the command names; `None` if the files' contents choose it.
+    pub(super) fn source(&self) -> Option<TraceSource> {
+        match self.source.as_ref()? {
+            ConvertCommand::Auto(_) => None,
+            ConvertCommand::Goal(_) => Some(TraceSource::Goal),
+            ConvertCommand::Msccl(_) => Some(TraceSource::Msccl),
+            ConvertCommand::Pytorch(_) => Some(TraceSource::Pytorch),
+            ConvertCommand::Simai(_) => Some(TraceSource::Simai),
+            ConvertCommand::Text(_) => Some(TraceSource::Text),
+            ConvertCommand::Trace(_) => Some(TraceSource::Trace),
+            ConvertCommand::Xplane(_) => Some(TraceSource::Xplane),
+        }
+    }
 }
 
 impl ConvertOutputArgs {

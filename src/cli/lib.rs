@@ -15,6 +15,7 @@ use chakram_trace::format::error::TraceFault;
 use chakram_trace::format::{TraceError, escaped_lines};
 use clap::{ArgMatches, Args, Command, CommandFactory, FromArgMatches, Parser, Subcommand};
 use clap_complete::CompleteEnv;
+use recognition::ReadableInputs;
 use std::env;
 use std::error::Error;
 use std::ffi::OsString;
@@ -47,6 +48,7 @@ pub mod model;
 pub mod output;
 pub mod platform;
 mod progress;
+mod recognition;
 pub mod replay;
 pub mod scale;
 pub mod schedule;
@@ -210,6 +212,7 @@ pub fn main() -> ExitCode {
     setting::name_as(flags::write_flag);
     // Before parsing, because the original accepts what our parser refuses.
     let arguments = astra_sim::arguments(env::args_os());
+    let words = arguments.kept.clone();
     let mut cli = match parse(arguments.kept) {
         Ok(cli) => cli,
         Err(error) => {
@@ -265,9 +268,24 @@ pub fn main() -> ExitCode {
         Ok(code) => code,
         Err(error) if is_closed_pipe(&*error) => ExitCode::SUCCESS,
         Err(error) => {
-            print_chain(&*error);
+            match recognition::explained(&*error, &words, readable_inputs(&cli.command)) {
+                Some(explained) => print_error(&explained),
+                None => print_chain(&*error),
+            }
             ExitCode::from(exit_code(&*error))
         }
+    }
+}
+
+/// Returns the inputs that a command reads.
+fn readable_inputs(command: &CliCommand) -> ReadableInputs {
+    match command {
+        CliCommand::Convert(DeferredArgs(args)) => match args.source() {
+            Some(source) => ReadableInputs::Source(source),
+            None => ReadableInputs::AnySource,
+        },
+        CliCommand::AstraSim(_) => ReadableInputs::AstraSim,
+        _ => ReadableInputs::Own,
     }
 }
 
@@ -303,25 +321,33 @@ fn exit_code(error: &(dyn Error + 'static)) -> u8 {
 }
 
 fn print_chain(error: &(dyn Error + 'static)) {
-    let style = if io::stderr().is_terminal() {
-        anstyle::AnsiColor::Red.on_default().bold()
-    } else {
-        anstyle::Style::new()
-    };
     let mut last = error.to_string();
-    let mut text = format!("{style}error{style:#}: {}", escaped_lines(&last));
+    let mut text = last.clone();
     let mut cause = error.source();
     while let Some(inner) = cause {
         // Errors of writing a file and of the command that asked for it may have the same text.
         let words = inner.to_string();
         if words != last {
-            text += &format!("\n  because: {}", escaped_lines(&words));
+            text += &format!("\n  because: {words}");
         }
         last = words;
         cause = inner.source();
     }
+    print_error(&text);
+}
+
+fn print_error(text: &str) {
+    let style = if io::stderr().is_terminal() {
+        anstyle::AnsiColor::Red.on_default().bold()
+    } else {
+        anstyle::Style::new()
+    };
     // A failure to write to standard error cannot be reported anywhere.
-    let _ = writeln!(anstream::stderr(), "{text}");
+    let _ = writeln!(
+        anstream::stderr(),
+        "{style}error{style:#}: {}",
+        escaped_lines(text)
+    );
 }
 
 #[cfg(test)]

@@ -1,5 +1,6 @@
 //! `chakram machine`: lists the built-in machines, shows one, checks files.
 
+use crate::recognition::{ReadableInputs, recognized};
 use chakram_hardware::machine::{self, Machine, MachineError, PRESETS};
 use chakram_hardware::network::NetworkKind;
 use chakram_hardware::topology::TopologyDimension;
@@ -9,6 +10,7 @@ use chakram_report::text::TextStyle;
 use clap::{Args, Subcommand, ValueEnum};
 use std::error::Error;
 use std::io::{self, Write};
+use std::path::Path;
 use std::process::ExitCode;
 
 mod json;
@@ -150,8 +152,13 @@ fn check(files: &[String], out: &mut dyn Write) -> io::Result<ExitCode> {
             }
             Err(error) => {
                 code = ExitCode::from(2);
-                let cause = error.source().map(|cause| format!(": {cause}"));
-                writeln!(out, "{error}{}", cause.unwrap_or_default())?;
+                match recognized(Path::new(file), ReadableInputs::Own) {
+                    Some(explained) => writeln!(out, "{explained}")?,
+                    None => {
+                        let cause = error.source().map(|cause| format!(": {cause}"));
+                        writeln!(out, "{error}{}", cause.unwrap_or_default())?;
+                    }
+                }
             }
         }
     }

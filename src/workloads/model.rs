@@ -22,6 +22,7 @@ mod build;
 mod count;
 mod definition;
 mod error;
+mod hub_name;
 mod preset;
 mod saved;
 mod spec;

@@ -1,6 +1,6 @@
 //! Text formats of traces: our own JSON Lines, and JSON that other tools or people write.
 
-use super::{SourceMap, TraceError, old_schemas};
+use super::{SourceMap, TraceError, TraceLocation, old_schemas};
 
 mod base64;
 mod graph_json;
@@ -66,6 +66,15 @@ pub fn read(text: &[u8], form: TextFormat) -> Result<TextTrace, TraceError> {
         TextFormat::WorkloadGraph | TextFormat::Nodes => graph_json::read(text, &mut records)?,
     }
     Ok(records.finish())
+}
+
+/// Builds the error about a capture in place of a trace.
+pub(super) fn capture(name: &str) -> TraceError {
+    TraceError::refused_at(
+        TraceLocation::default(),
+        format!("this is {name}, no execution trace"),
+        "`chakram convert pytorch` makes traces of the host and Kineto traces of a run",
+    )
 }
 
 /// UTF-8 byte order mark, which some editors put in front of a text.

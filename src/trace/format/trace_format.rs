@@ -7,7 +7,7 @@
 //! Text begins with `{` or `[`, perhaps after white space, and a key of its format. A binary file whose first
 //! record has a length that looks like `{` (123 bytes) has no such key behind it.
 
-use super::text::{SniffedText, TextFormat, sniff};
+use super::text::{SniffedText, TextFormat, capture, sniff};
 use super::wire::FrameCursor;
 use super::{SchemaGeneration, TraceError, TraceLocation, old_schemas};
 use std::fmt;
@@ -45,29 +45,22 @@ pub fn text_form(contents: &[u8]) -> Option<Result<TextFormat, TraceError>> {
     ) {
         return None;
     }
-    let (found, hint) = match sniff(contents) {
+    Some(Err(match sniff(contents) {
         SniffedText::NoJson => return None,
         SniffedText::Trace(form) => return Some(Ok(form)),
-        SniffedText::Capture(name) => (
-            format!("this is {name}, no execution trace"),
-            "`chakram convert pytorch` makes traces of the host and Kineto traces of a run",
-        ),
+        SniffedText::Capture(name) => capture(name),
         SniffedText::Other => {
             if let Ok(Some(first)) = FrameCursor::new(contents).next_record()
                 && old_schemas::is_current(first.bytes) == Some(true)
             {
                 return None;
             }
-            (
-                "JSON that holds no execution trace".to_owned(),
+            TraceError::refused_at(
+                TraceLocation::default(),
+                "JSON that holds no execution trace",
                 "JSON Lines of `chakram convert trace`, the output of chakra_jsonizer, or an object \
                  with `workload_graph` or `nodes`",
             )
         }
-    };
-    Some(Err(TraceError::refused_at(
-        TraceLocation::default(),
-        found,
-        hint,
-    )))
+    }))
 }

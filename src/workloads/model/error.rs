@@ -32,6 +32,18 @@ pub enum ModelError {
         /// The preset whose name is most alike, if one is.
         closest: Option<&'static str>,
     },
+    /// The name of a model on a hub, where its files are not read.
+    #[error(
+        "no file is called {name}, and models are not read from hubs{}\n  \
+         try: a preset, which `chakram model list` names, or a file like those that `chakram model show` prints",
+        closest.map_or(String::new(), |preset| format!("; the nearest preset is `{preset}`"))
+    )]
+    OnHub {
+        /// The requested name.
+        name: String,
+        /// The preset of the same family and size, if one is.
+        closest: Option<&'static str>,
+    },
     /// The file cannot be read.
     #[error("cannot read model file {file}")]
     Read {

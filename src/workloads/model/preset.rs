@@ -1,8 +1,10 @@
 //! The models that come with the program, and the translation of a name to the text of a model's file.
 
+use super::hub_name::{is_hub_name, nearest_preset};
 use super::{Model, ModelDefinition, ModelError, ModelSizes};
-use chakram_base::config::{ConfigDocument, STANDARD_INPUT, nearest, read};
+use chakram_base::config::{ConfigDocument, STANDARD_INPUT, read};
 use std::borrow::Cow;
+use std::io::ErrorKind;
 
 /// A model that comes with the program.
 #[derive(Clone, Copy, Debug)]
@@ -96,9 +98,16 @@ impl ModelSource {
     /// If there is no such preset, or the file cannot be read.
     pub fn find(name: &str) -> Result<Self, ModelError> {
         if name.contains('/') || name.ends_with(".toml") || name == STANDARD_INPUT {
-            let text = read(name).map_err(|source| ModelError::Read {
-                file: name.to_owned(),
-                source,
+            let text = read(name).map_err(|source| {
+                if is_hub_name(name) && source.kind() == ErrorKind::NotFound {
+                    let closest = nearest_preset(name, PRESETS.iter().map(|preset| preset.name));
+                    let name = name.chars().take(80).collect();
+                    return ModelError::OnHub { name, closest };
+                }
+                ModelError::Read {
+                    file: name.to_owned(),
+                    source,
+                }
             })?;
             return Ok(Self {
                 file: name.to_owned(),
@@ -113,7 +122,7 @@ impl ModelSource {
             None => Err(ModelError::Unknown {
                 // An arbitrarily long argument must not flood the message.
                 name: name.chars().take(80).collect(),
-                closest: nearest(name, PRESETS.iter().map(|preset| preset.name)),
+                closest: nearest_preset(name, PRESETS.iter().map(|preset| preset.name)),
             }),
         }
     }
@@ -186,7 +195,15 @@ mod tests {
         assert!(unknown.starts_with(line), "{unknown}");
         assert!(error("laptop").starts_with("no model is called \"laptop\"\n  try: a preset"));
         assert_eq!(error("./none.toml"), "cannot read model file ./none.toml");
+        let hub = error("meta-llama/Llama-3.1-8B");
+        assert!(
+            hub.starts_with("no file is called meta-llama/Llama-3.1-8B")
+                && hub.contains("the nearest preset is `llama3-8b`"),
+            "{hub}"
+        );
+        assert!(!error("deepseek-ai/DeepSeek-V3").contains("nearest"));
         assert!(error(&"x".repeat(10_000)).len() < 300);
+        assert!(error(&format!("x/{}", "x".repeat(250))).len() < 300);
     }
 
     #[test]

@@ -1,7 +1,7 @@
 //! Discovery of the trace files of a job.
 
-use super::listing::{FolderListing, several};
-use super::names::split_name;
+use super::listing::{FolderListing, refuse_capture, several};
+use super::names::{ANYTHING, ENDINGS, split_name};
 use super::{RankFile, not_found};
 use crate::format::TraceError;
 use crate::format::job::{self, JobFile};
@@ -211,9 +211,12 @@ impl TraceFinder {
             .file_name()
             .and_then(|name| name.to_str())
             .unwrap_or_default();
-        let Some((prefix, rank, _)) = split_name(name) else {
+        let Some((prefix, rank, ending)) = split_name(name) else {
             return Err(not_found(path, "the name is not `PREFIX.RANK.et`"));
         };
+        if ENDINGS[ending] == ANYTHING {
+            refuse_capture(path)?;
+        }
         let mut file = RankFile::new(rank, path.to_owned());
         let beside = job_path(folder_of(path), prefix);
         if let Some(job) = self.job(&beside)? {

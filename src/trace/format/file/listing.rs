@@ -93,10 +93,24 @@ impl FolderListing {
 
 /// Returns whether the content of `path` begins like a trace in text.
 fn begins_as_trace(path: &Path) -> bool {
+    matches!(sniffed(path), Some(SniffedText::Trace(_)))
+}
+
+/// Refuses a file that is named like a trace in text and is a capture: commands that do not read contents at once would
+/// refuse something else of it.
+pub(super) fn refuse_capture(path: &Path) -> Result<(), TraceError> {
+    match sniffed(path) {
+        Some(SniffedText::Capture(name)) => Err(text::capture(name).in_file(path)),
+        _ => Ok(()),
+    }
+}
+
+/// Classifies the beginning of a file; `None` if it cannot be read.
+fn sniffed(path: &Path) -> Option<SniffedText> {
     let mut first = Vec::new();
-    let read =
-        DecompressedStream::open(path).map(|stream| stream.take(SNIFFED).read_to_end(&mut first));
-    matches!(read, Ok(Ok(_))) && matches!(text::sniff(&first), SniffedText::Trace(_))
+    let stream = DecompressedStream::open(path).ok()?;
+    stream.take(SNIFFED).read_to_end(&mut first).ok()?;
+    Some(text::sniff(&first))
 }
 
 /// Builds the error about a folder with several jobs.

@@ -1,0 +1,67 @@
+//! Recognition of ASTRA-sim's input files by their keys.
+
+use super::document::{InputDocument, KnownKeys};
+use super::{memory_file, network_file, system};
+
+/// Input file of ASTRA-sim.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum AstraInputKind {
+    /// YAML of an analytical network.
+    Network,
+    /// JSON of a system.
+    System,
+    /// JSON of the remote memory.
+    RemoteMemory,
+}
+
+impl AstraInputKind {
+    /// Returns which input `text` is: one whose keys include those that every such file has. Values are not checked.
+    pub fn of(text: &str) -> Option<Self> {
+        let has = |document: InputDocument<'_>, keys: &[&str]| {
+            keys.iter().all(|key| document.get(key).is_some())
+        };
+        let json = |keys: &KnownKeys| InputDocument::json(text, "", keys, true).ok();
+        if let Some(document) = json(&memory_file::KEYS)
+            && has(document, &["memory-type"])
+        {
+            return Some(Self::RemoteMemory);
+        }
+        if let Some(document) = json(&system::KEYS) {
+            let known = system::KEYS.read.iter();
+            let count = known.filter(|key| document.get(key).is_some()).count();
+            // One key may be another tool's word.
+            return (count >= 2).then_some(Self::System);
+        }
+        let document = InputDocument::yaml(text, "", &network_file::KEYS, true).ok()?;
+        has(document, &["topology", "npus_count"]).then_some(Self::Network)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn keys_tell_which_input_it_is() {
+        for (text, kind) in [
+            (
+                "topology: [ Ring ]\nnpus_count: [ 8 ]\nbandwidth: [ 50.0 ]\nlatency: [ 500.0 ]\n",
+                Some(AstraInputKind::Network),
+            ),
+            (
+                r#"{"scheduling-policy": "LIFO", "endpoint-delay": 10, "new-key": 1}"#,
+                Some(AstraInputKind::System),
+            ),
+            (
+                r#"{"memory-type": "NO_MEMORY_EXPANSION"}"#,
+                Some(AstraInputKind::RemoteMemory),
+            ),
+            (r#"{"1": [0, 1]}"#, None),
+            ("topology: Ring\n", None),
+            ("name = \"machine\"\n", None),
+            ("", None),
+        ] {
+            assert_eq!(AstraInputKind::of(text), kind, "{text}");
+        }
+    }
+}

@@ -1,0 +1,222 @@
+//! Inputs of other tools given to a command that does not read them: what they are, and the command that reads them.
+//!
+//! Any command may be given any file, and each reader refuses it in words of its own format. So errors are explained
+//! here, after a command has failed: an error that names a path of the command line, whose contents are those of
+//! another tool, is replaced.
+
+use chakram_astra_sim::AstraInputKind;
+use chakram_converters::sources::{RecognizedInput, TraceSource};
+use chakram_trace::format::file::{DecompressedStream, rank_of};
+use std::borrow::Cow;
+use std::error::Error;
+use std::ffi::OsString;
+use std::io::Read;
+use std::path::{Path, PathBuf};
+
+/// Inputs that a command reads, which are not foreign to it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum ReadableInputs {
+    /// Traces, machines, tables: chakram's own files.
+    Own,
+    /// Files of ASTRA-sim too.
+    AstraSim,
+    /// Files of one source.
+    Source(TraceSource),
+    /// Files of every source.
+    AnySource,
+}
+
+/// Returns the error to print in place of `error`, if it is about an input among `words`, the command line, that is not
+/// one of `readable`.
+pub fn explained(
+    error: &(dyn Error + 'static),
+    words: &[OsString],
+    readable: ReadableInputs,
+) -> Option<String> {
+    let mut text = error.to_string();
+    let mut cause = error.source();
+    while let Some(inner) = cause {
+        text += "\n";
+        text += &inner.to_string();
+        cause = inner.source();
+    }
+    let inputs = inputs(words);
+    let named = inputs.iter().filter(|path| is_named(&text, path));
+    // The longest: a folder and a file in it may both be given.
+    let path = named.max_by_key(|path| path.as_os_str().len())?;
+    recognized(path, readable)
+}
+
+/// Returns what `path` is and the command that reads it, unless that is one of `readable`.
+pub fn recognized(path: &Path, readable: ReadableInputs) -> Option<String> {
+    let word = shell_word(path);
+    if readable != ReadableInputs::AstraSim
+        && let Some(kind) = astra_sim_input(path)
+    {
+        let (noun, option) = match kind {
+            AstraInputKind::Network => ("a network file", "network-configuration"),
+            AstraInputKind::System => ("a system file", "system-configuration"),
+            AstraInputKind::RemoteMemory => ("a memory file", "remote-memory-configuration"),
+        };
+        return Some(format!(
+            "{}: this is {noun} of ASTRA-sim\n  try: chakram astra-sim --{option} {word}, with the other files of its run",
+            path.display()
+        ));
+    }
+    let (noun, hint) = match RecognizedInput::of(path)? {
+        RecognizedInput::Foreign(_) if readable == ReadableInputs::AnySource => return None,
+        RecognizedInput::Foreign(found) => (found, None),
+        RecognizedInput::Source(source) => {
+            let is_readable = match readable {
+                ReadableInputs::AnySource => true,
+                // Traces of messages are written as GOAL.
+                ReadableInputs::Source(TraceSource::Goal) if source == TraceSource::Trace => true,
+                ReadableInputs::Source(own) => own == source,
+                ReadableInputs::Own | ReadableInputs::AstraSim => {
+                    source == TraceSource::Trace && has_rank(path)
+                }
+            };
+            if is_readable {
+                return None;
+            }
+            (source.noun(), Some(conversion(source, &word)))
+        }
+    };
+    let hint = hint.map_or(String::new(), |hint| format!("\n  try: {hint}"));
+    Some(format!("{}: this is {noun}{hint}", path.display()))
+}
+
+/// Returns the command that converts an input of `source`.
+fn conversion(source: TraceSource, input: &str) -> String {
+    // Options without a default; the reader of the file chooses their values.
+    let (options, output) = match source {
+        TraceSource::Text => (" --npus N", "job"),
+        TraceSource::Msccl => (" --size SIZE", "job"),
+        TraceSource::Trace => ("", "job.0.et"),
+        _ => ("", "job"),
+    };
+    format!(
+        "chakram convert {} {input}{options} -o {output}",
+        source.word()
+    )
+}
+
+/// Returns whether `path` is a folder, or a file whose name holds a rank as names of traces do.
+fn has_rank(path: &Path) -> bool {
+    let name = path.file_name().and_then(|name| name.to_str());
+    !path.is_file() || name.and_then(rank_of).is_some()
+}
+
+/// Returns the paths among the words of a command line that exist, without those of outputs.
+fn inputs(words: &[OsString]) -> Vec<PathBuf> {
+    let (mut inputs, mut outputs) = (Vec::new(), Vec::new());
+    let mut is_output = false;
+    for word in words.iter().skip(1) {
+        let text = word.to_string_lossy();
+        let value = match text.split_once('=') {
+            Some((option, value)) if option.starts_with("--") => {
+                is_output = is_output_option(option);
+                PathBuf::from(value)
+            }
+            _ => PathBuf::from(word),
+        };
+        if is_output {
+            outputs.push(value);
+        } else if value.exists() {
+            inputs.push(value);
+        }
+        is_output = is_output_option(&text);
+    }
+    // An error about a file that is both is about its replacement.
+    inputs.retain(|path| !outputs.contains(path));
+    inputs
+}
+
+fn is_output_option(word: &str) -> bool {
+    matches!(word, "-o" | "--output" | "--timeline" | "--html" | "--save")
+}
+
+/// Returns whether `text` names `path` or a file inside it, and not a path that only begins or ends like it.
+fn is_named(text: &str, path: &Path) -> bool {
+    let name = path.to_string_lossy();
+    let name = name.trim_end_matches('/');
+    if name.is_empty() || name == "." || name == ".." {
+        return false;
+    }
+    let is_of_path = |c: char| c.is_alphanumeric() || matches!(c, '/' | '.' | '-' | '_');
+    text.match_indices(name).any(|(at, _)| {
+        let before = text[..at].chars().next_back();
+        let mut after = text[at + name.len()..].chars();
+        let next = after.next();
+        let ends_sentence = next == Some('.') && !after.next().is_some_and(is_of_path);
+        !before.is_some_and(is_of_path)
+            && (next == Some('/') || ends_sentence || !next.is_some_and(is_of_path))
+    })
+}
+
+/// Largest input file of ASTRA-sim that is recognized, bytes. People write them by hand.
+const MAX_ASTRA_SIM: u64 = 1 << 16;
+
+fn astra_sim_input(path: &Path) -> Option<AstraInputKind> {
+    if !path.is_file() || path.metadata().ok()?.len() > MAX_ASTRA_SIM {
+        return None;
+    }
+    let mut text = String::new();
+    let stream = DecompressedStream::open(path).ok()?;
+    stream.take(MAX_ASTRA_SIM).read_to_string(&mut text).ok()?;
+    AstraInputKind::of(&text)
+}
+
+/// Returns `path` as a word of a shell's command line.
+fn shell_word(path: &Path) -> Cow<'_, str> {
+    let text = path.to_string_lossy();
+    let is_plain = |c: char| c.is_alphanumeric() || "/._-+=:,@%~".contains(c);
+    if !text.is_empty() && text.chars().all(is_plain) {
+        return text;
+    }
+    Cow::Owned(format!("'{}'", text.replace('\'', r"'\''")))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn paths_are_named_as_whole_words() {
+        for (text, named) in [
+            ("k.json: no traces here", true),
+            ("no machine is called \"k.json\"", true),
+            ("cannot read k.json.", true),
+            ("k.json/0.et: damaged", true),
+            ("k.json.gz: damaged", false),
+            ("kk.json: damaged", false),
+            ("a/k.json: damaged", false),
+        ] {
+            assert_eq!(is_named(text, Path::new("k.json")), named, "{text}");
+        }
+        assert!(!is_named("a.b", Path::new(".")));
+    }
+
+    #[test]
+    fn outputs_are_no_inputs() {
+        let folder = tempfile::tempdir().expect("there is room");
+        let path = folder.path().join("k.json");
+        std::fs::write(&path, "{}").expect("there is room");
+        let path = path.into_os_string();
+        let words = |option: &str| ["chakram", "replay", option].map(OsString::from).to_vec();
+        let with = |option| [words(option), vec![path.clone()]].concat();
+        assert_eq!(inputs(&with("-o")), Vec::<PathBuf>::new());
+        assert_eq!(inputs(&with("-m")), [PathBuf::from(&path)]);
+        let both = [with("-m"), vec!["-o".into(), path.clone()]].concat();
+        assert_eq!(inputs(&both), Vec::<PathBuf>::new());
+        let joined = format!("--machine={}", Path::new(&path).display());
+        assert_eq!(inputs(&words(&joined)), [PathBuf::from(&path)]);
+    }
+
+    #[test]
+    fn hints_can_be_pasted_into_a_shell() {
+        assert_eq!(shell_word(Path::new("run/k.json")), "run/k.json");
+        assert_eq!(shell_word(Path::new("my run")), "'my run'");
+        assert_eq!(shell_word(Path::new("it's")), r"'it'\''s'");
+    }
+}

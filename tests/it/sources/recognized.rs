@@ -1,0 +1,168 @@
+//! Inputs of other tools, given to commands that do not read them: each is named, with the command that reads it.
+
+use super::{Folder, done, refused, run};
+
+const CAPTURE: &str = "traces/ddp-resnet18/capture";
+const KINETO: &str = r#"{"schemaVersion": 1, "traceEvents": []}"#;
+const NETWORK: &str =
+    "topology: [ Ring ]\nnpus_count: [ 8 ]\nbandwidth: [ 50.0 ]\nlatency: [ 500.0 ]\n";
+
+/// Every command that takes traces, with `{}` in their place.
+const COMMANDS: [&[&str]; 12] = [
+    &["replay", "{}", "-m", "dgx-h100"],
+    &["inspect", "{}"],
+    &["validate", "{}"],
+    &["diff", "{}", "{}"],
+    &["slice", "{}", "--annotation", "step", "-o", "out"],
+    &[
+        "scale", "{}", "--grid", "data=2", "--to", "data=4", "-o", "out",
+    ],
+    &["anonymise", "{}", "--random-key", "-o", "out"],
+    &["audit", "--leaks", "{}"],
+    &["archive", "add", "ARCHIVE", "{}"],
+    &["convert", "trace", "{}", "-o", "out.et"],
+    &["convert", "text", "{}", "--npus", "2", "-o", "out"],
+    &["sweep", "{}"],
+];
+
+#[test]
+fn every_command_says_what_reads_a_capture() {
+    let folder = Folder::new();
+    let archive = folder.path("jobs.etz");
+    done(&["archive", "create", &archive, "-q"]);
+    let nested = folder.path("run");
+    for rank in ["rank0", "rank1"] {
+        std::fs::create_dir_all(format!("{nested}/{rank}")).expect("there is room");
+        std::fs::write(format!("{nested}/{rank}/trace.json"), KINETO).expect("there is room");
+    }
+    let plain = folder.file("step 3.json", KINETO);
+    let ranked = folder.file("kineto.0.json", KINETO);
+    for (input, word) in [
+        (CAPTURE, CAPTURE.to_owned()),
+        (&nested, nested.clone()),
+        (&plain, format!("'{plain}'")),
+        (&ranked, ranked.clone()),
+    ] {
+        for command in COMMANDS {
+            let words = command.iter().map(|word| match *word {
+                "{}" => input,
+                "ARCHIVE" => &archive,
+                word => word,
+            });
+            let error = refused(&words.collect::<Vec<_>>());
+            let expected = format!(
+                "error: {input}: this is a capture of PyTorch\n  try: chakram convert pytorch {word} -o job\n"
+            );
+            // A folder is no file of a study or of text.
+            if !(matches!(command[0], "sweep") || command[1] == "text") || input.ends_with(".json")
+            {
+                assert_eq!(error, expected, "{command:?}");
+            }
+        }
+    }
+}
+
+#[test]
+fn inputs_of_every_tool_are_named() {
+    let folder = Folder::new();
+    for (name, text, what, command) in [
+        (
+            "a.txt",
+            "DATA\n1\nl -1 1 NONE 0 2 NONE 0 3 ALLREDUCE 8 4\n",
+            "a text workload of ASTRA-sim 1.0",
+            "chakram convert text {} --npus N -o job",
+        ),
+        (
+            "b.txt",
+            "HYBRID_TRANSFORMER\tep: 1\n",
+            "a text workload of SimAI",
+            "chakram convert simai {} -o job",
+        ),
+        (
+            "c.goal",
+            "num_ranks 2\nrank 0 {\nl1: calc 10\n}\nrank 1 {\n}\n",
+            "a schedule in GOAL",
+            "chakram convert goal {} -o job",
+        ),
+        (
+            "d.xml",
+            "<algo name=\"x\" proto=\"Simple\" ngpus=\"2\" coll=\"allreduce\"></algo>",
+            "an algorithm of MSCCL",
+            "chakram convert msccl {} --size SIZE -o job",
+        ),
+        (
+            "e.json",
+            "{\"id\": \"0\", \"name\": \"x\"}",
+            "an execution trace",
+            "chakram convert trace {} -o job.0.et",
+        ),
+        (
+            "network.yml",
+            NETWORK,
+            "a network file of ASTRA-sim",
+            "chakram astra-sim --network-configuration {}, with the other files",
+        ),
+        (
+            "system.json",
+            "{\"scheduling-policy\": \"LIFO\", \"endpoint-delay\": 10}",
+            "a system file of ASTRA-sim",
+            "chakram astra-sim --system-configuration {}, with the other files",
+        ),
+        ("f.sqlite", "SQLite format 3\0", "a database of SQLite", ""),
+        (
+            "g.json",
+            "version https://git-lfs.github.com/spec/v1\n",
+            "a pointer of Git LFS",
+            "",
+        ),
+        ("h.json", "<!DOCTYPE html><html>", "a page of HTML", ""),
+        (
+            "i.json",
+            "{\"rocprofiler-sdk-tool\": [{}]}",
+            "JSON of rocprofv3",
+            "",
+        ),
+    ] {
+        let path = folder.file(name, text);
+        for reader in ["inspect", "validate"] {
+            let error = refused(&[reader, &path]);
+            let begins = format!("error: {path}: this is {what}");
+            assert!(error.starts_with(&begins), "{error}");
+            assert!(error.contains(&command.replace("{}", &path)), "{error}");
+        }
+        // `convert` chooses by contents, and says what it cannot read.
+        if command.is_empty() {
+            let error = refused(&["convert", &path, "-o", &folder.path("out")]);
+            assert!(error.contains(what), "{error}");
+        }
+        let checked = run(&["machine", "check", &path]);
+        assert_eq!(checked.code, 2);
+        // A trace is no machine, and a machine's file is read by name.
+        if what != "an execution trace" {
+            assert!(checked.out.contains(what), "{}", checked.out);
+        }
+    }
+    // The reader says what is wrong with a trace that is named as traces are.
+    let path = folder.file("job.0.json", "{\"id\": \"0\", \"nam\": \"x\"}");
+    let error = refused(&["inspect", &path]);
+    assert!(!error.contains("convert trace"), "{error}");
+}
+
+#[test]
+fn machines_and_models_of_other_tools_are_named() {
+    let folder = Folder::new();
+    let network = folder.file("network.yml", NETWORK);
+    let error = refused(&["replay", "traces/ddp-resnet18", "-m", &network]);
+    assert!(
+        error.contains("this is a network file of ASTRA-sim"),
+        "{error}"
+    );
+    let capture = folder.file("k.json", KINETO);
+    let error = refused(&["replay", "traces/ddp-resnet18", "-m", &capture]);
+    assert!(error.contains("chakram convert pytorch"), "{error}");
+    let error = refused(&["generate", "meta-llama/Llama-3.1-8B"]);
+    assert!(error.contains("nearest preset is `llama3-8b`"), "{error}");
+    // An error about something else keeps its words.
+    let error = refused(&["replay", "none", "-m", "dgx-h100", "-o", &capture]);
+    assert!(error.contains("no traces here"), "{error}");
+}
