@@ -56,7 +56,7 @@ pub fn preset_of_device(name: &str) -> Option<[&'static str; 2]> {
     let words = words(name);
     let has = |word: &&str| words.iter().any(|own| own == word);
     let found = PRESETS.iter().find(|(all, none, _)| {
-        all.iter().all(|word| has(word)) && !none.iter().any(|word| has(word))
+        all.iter().all(has) && !none.iter().any(has)
     });
     found.map(|(.., preset)| *preset)
 }
