@@ -55,9 +55,9 @@ pub fn maker_of(name: &str) -> Option<&'static str> {
 pub fn preset_of_device(name: &str) -> Option<[&'static str; 2]> {
     let words = words(name);
     let has = |word: &&str| words.iter().any(|own| own == word);
-    let found = PRESETS.iter().find(|(all, none, _)| {
-        all.iter().all(has) && !none.iter().any(has)
-    });
+    let found = PRESETS
+        .iter()
+        .find(|(all, none, _)| all.iter().all(has) && !none.iter().any(has));
     found.map(|(.., preset)| *preset)
 }
 
