@@ -69,6 +69,7 @@ impl KinetoTrace {
             part.repairs = self.repairs;
             part.bytes = self.bytes;
             part.outside = self.outside;
+            part.unread = self.unread;
             part.untimed = self.untimed;
         }
         parts
