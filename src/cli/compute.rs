@@ -23,8 +23,7 @@ pub struct ComputeArgs {
     /// shape, as measured), roofline (by FLOPs and bytes) or loopnest:gemmini-16
     #[arg(long, help_heading = MODEL, value_name = "MODEL", default_value = "recorded", value_parser = parse_model)]
     compute: ComputeModel,
-    /// Machine on which the kernels were recorded: each lasts as recorded, times the ratio of its roofline here to that there;
-    /// as recorded if the two NPUs are of different makers
+    /// Machine on which the kernels were recorded: each lasts as recorded, times the ratio of its roofline here to that there
     #[arg(long, hide_short_help = true, help_heading = MODEL, value_name = "MACHINE", conflicts_with_all = ["compute", "efficiency"], value_parser = parse_recorded_on)]
     recorded_on: Option<RecordedOn>,
     /// Fraction of the peak rates that kernels by roofline achieve, up to 1

@@ -73,8 +73,7 @@ pub struct RunArgs {
     /// answer
     #[arg(long, help_heading = MODEL, hide_short_help = true)]
     pub aggregate: bool,
-    /// Give communication without size and without recorded duration no time, instead of refusing it: the makespan is a lower
-    /// bound
+    /// Give communication without size and recorded duration no time instead of refusing it
     #[arg(long, help_heading = MODEL, hide_short_help = true)]
     lower_bound: bool,
     /// Custom algorithm of a kind of collective from files PREFIX.0.et, …, one per member: all-reduce=ring8;
