@@ -88,7 +88,8 @@ pub fn resolve(
         .collect();
     for (r, rank) in ranks.iter().enumerate() {
         let own = &own[r];
-        for call in &mut calls[r].list {
+        let CommCalls { list, dropped, .. } = &mut calls[r];
+        for call in list.iter_mut().chain(dropped) {
             let key = communicators::key(call);
             // A record may state how many members the group has.
             let fits = |group: &u32| {
@@ -96,7 +97,15 @@ pub fn resolve(
             };
             let by_stream = || communicators[r].get(&key?).copied();
             let by_thread = || workers[r].get(&call.worker).copied().or_else(by_stream);
-            let assumed = || assumed[r].filter(|group| call.on_device() && fits(group));
+            let on_device = call.on_device() || call.is_dropped();
+            let assumed = || {
+                let other = || match call.asked.by_name {
+                    true => only_members(own, &groups),
+                    false => own.first().copied(),
+                };
+                let assumed = assumed[r].or_else(other);
+                assumed.filter(|group| on_device && fits(group))
+            };
             call.group = match (&call.asked.group, &own[..]) {
                 (Some(name), _) => {
                     let found = own.iter().find(|&&g| groups[g as usize].called == *name);
@@ -127,6 +136,8 @@ pub fn resolve(
                         *inferred.by_size.entry(group).or_default() += 1;
                         group
                     } else if key.is_some()
+                        || call.is_dropped()
+                        || call.asked.by_name
                         || call.act == CommOp::Collective(CollectiveKind::Barrier)
                     {
                         // A barrier moves nothing: its time stays, and nobody waits for it. So does that of a kernel.
@@ -139,7 +150,9 @@ pub fn resolve(
             };
         }
     }
-    for call in calls.iter_mut().flat_map(|calls| &mut calls.list) {
+    let all_calls = calls.iter_mut();
+    let all_calls = all_calls.flat_map(|calls| calls.list.iter_mut().chain(&mut calls.dropped));
+    for call in all_calls {
         if let (None, Some(rank)) = (call.asked.peer, call.asked.peer_rank) {
             let members = groups
                 .get(call.group as usize)
@@ -165,8 +178,17 @@ fn by_size(call: &CommCall, own: &[u32], groups: &[JobGroup]) -> Option<u32> {
     fitting.next().is_none().then_some(only)
 }
 
-/// Returns the group of kernels that only their name tells: the only one that other calls of the rank name, or else that
-/// of all ranks.
+/// Returns the only group of `own` that has several members, by its members.
+fn only_members(own: &[u32], groups: &[JobGroup]) -> Option<u32> {
+    let ranks = |group: u32| &groups[group as usize].ranks;
+    let mut several = own.iter().copied().filter(|&group| ranks(group).len() > 1);
+    let first = several.next()?;
+    several
+        .all(|group| ranks(group) == ranks(first))
+        .then_some(first)
+}
+
+/// Returns the group of kernels that only their name tells: the only one that other calls of the rank name.
 fn only_named(calls: &CommCalls, own: &[u32], groups: &[JobGroup]) -> Option<u32> {
     let named = calls
         .list
@@ -180,7 +202,7 @@ fn only_named(calls: &CommCalls, own: &[u32], groups: &[JobGroup]) -> Option<u32
             .iter()
             .copied()
             .find(|&g| groups[g as usize].called == *only),
-        _ => own.first().copied(),
+        _ => None,
     }
 }
 

@@ -39,6 +39,8 @@ pub struct CallArgs {
     pub members: Option<u32>,
     /// Storages that hold the result.
     pub results: Vec<u64>,
+    /// Whether nothing but the name of its kernel tells the call.
+    pub by_name: bool,
 }
 
 /// Positions of a `c10d` operator's arguments.
@@ -281,6 +283,7 @@ pub(super) fn asked(name: &str, inputs: &str, types: &str) -> Option<(CommOp, Ca
             uneven: uneven || matches!(name, "c10d::alltoall_") && input.sizes_differ,
             members: members(name, layout, &values),
             results: out.storages,
+            by_name: false,
         },
     ))
 }

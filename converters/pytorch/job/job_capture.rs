@@ -213,8 +213,8 @@ impl JobCapture {
             let of = AttributeValue::Int(i64::from(rank.rank));
             metadata.push(("inferred_from", of));
         }
-        if rank.dropped > 0 {
-            let dropped = AttributeValue::Uint(rank.dropped);
+        if !rank.dropped.is_empty() {
+            let dropped = AttributeValue::Uint(rank.dropped.len() as u64);
             metadata.push((scan::DROPPED_KERNELS, dropped));
         }
         let profiler = CaptureProfiler {
