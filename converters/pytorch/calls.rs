@@ -13,7 +13,7 @@ mod device;
 mod host;
 mod requests;
 
-pub use args::{CallArgs, LARGEST_GROUP, dtype, positional_group};
+pub use args::{CallArgs, dtype, positional_group};
 pub use comm_kernels::CommKernels;
 
 /// Operation of a call.

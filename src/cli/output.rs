@@ -73,6 +73,9 @@ pub struct RunArgs {
     /// answer
     #[arg(long, help_heading = MODEL, hide_short_help = true)]
     pub aggregate: bool,
+    /// Give communication without size and recorded duration no time instead of refusing it
+    #[arg(long, help_heading = MODEL, hide_short_help = true)]
+    lower_bound: bool,
     /// Custom algorithm of a kind of collective from files PREFIX.0.et, …, one per member: all-reduce=ring8;
     /// repeatable
     #[arg(long, help_heading = MODEL, hide_short_help = true, value_name = "KIND=PREFIX", value_parser = custom_algorithm::parse)]
@@ -238,6 +241,7 @@ impl RunArgs {
             (self.fill_domains, "--fill-domains"),
             (self.stepwise, "--stepwise"),
             (self.aggregate, "--aggregate"),
+            (self.lower_bound, "--lower-bound"),
             (!self.custom.is_empty(), "--custom"),
             (self.timeline.path().is_some(), "--timeline"),
             (self.html.is_some(), "--html"),
@@ -397,6 +401,7 @@ impl RunArgs {
             map: self.map().map(<[Npu]>::to_vec),
             stepwise: self.stepwise,
             aggregate: self.aggregate,
+            lower_bound: self.lower_bound,
             links: self.counts_links(),
             ..self.compute.options()?
         })

@@ -2,6 +2,7 @@
 
 use super::CommOp;
 use crate::pytorch::ProcessGroup;
+use crate::pytorch::groups::{LARGEST_GROUP, progression};
 use chakram_trace::format::{CollectiveKind, Dtype};
 use serde_json::Value;
 
@@ -375,22 +376,19 @@ pub fn positional_group(inputs: &str) -> Option<ProcessGroup> {
         return None;
     };
     let number = |value: &Value| value.as_u64().and_then(|value| u32::try_from(value).ok());
-    let ranks = match (number(first), number(stride), number(size)) {
-        (Some(first), Some(stride), Some(size)) if size <= LARGEST_GROUP => (0..size)
-            .map(|i| first.saturating_add(i.saturating_mul(stride)))
-            .collect(),
-        _ => Vec::new(),
+    let size = number(size).filter(|size| (1..=LARGEST_GROUP).contains(size));
+    let ranks = match (number(first), number(stride), size) {
+        (Some(first), Some(stride), Some(size)) => progression(first, stride, size),
+        _ => None,
     };
     Some(ProcessGroup {
         name,
         desc,
-        ranks,
+        ranks: ranks.unwrap_or_default(),
+        size,
         ..ProcessGroup::default()
     })
 }
-
-/// Largest number of members of a group that records describe.
-pub const LARGEST_GROUP: u32 = 1 << 20;
 
 /// Returns the first element type of `["GenericList[Tensor(float)]", …]`.
 pub fn dtype(types: &str) -> Option<Dtype> {

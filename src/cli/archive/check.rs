@@ -61,6 +61,9 @@ struct KeptOptions {
     /// Network contention model
     #[arg(long, value_parser = choices::<NetworkKind>())]
     network: Option<NetworkKind>,
+    /// Give communication without size and without recorded duration no time
+    #[arg(long)]
+    lower_bound: bool,
 }
 
 impl KeptOptions {
@@ -85,6 +88,7 @@ impl KeptOptions {
         let options = ReplayOptions {
             comm: self.comm,
             network: self.network,
+            lower_bound: self.lower_bound,
             missing_ranks: self.job.options(0, false).absent,
             ..self.compute.options()?
         };

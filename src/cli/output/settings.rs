@@ -59,6 +59,7 @@ impl RunArgs {
                 is_default = other.network == Some(loaded.machine.network());
                 other.network = None;
             }
+            SettingKey::LowerBound => other.lower_bound = false,
             SettingKey::Map => other.map = None,
             SettingKey::Custom => other.custom.clear(),
             _ => is_default = other.compute == self.compute,
