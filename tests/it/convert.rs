@@ -30,3 +30,4 @@ mod truth;
 mod unequal;
 mod unknown;
 mod what_if;
+mod widths;

@@ -8,11 +8,14 @@ use crate::table::{TextTable, left, right};
 use crate::text::{TextStyle, more, share};
 use chakram_base::units::Span;
 use chakram_trace::format::family;
-use chakram_trace::graph::{Interner, NameTable};
+use chakram_trace::graph::{Interner, NameTable, NodeKind};
 use std::fmt::Write as _;
 
 /// Rows for people; JSON and CSV have all.
 const ROWS: usize = 10;
+
+/// Rows of devices, and of hosts, where there are both.
+const ROWS_APART: usize = 6;
 
 /// The columns of the table.
 pub const CSV: &[CsvColumn<Report, OperatorTime>] = &[
@@ -22,11 +25,29 @@ pub const CSV: &[CsvColumn<Report, OperatorTime>] = &[
     ("total_ps", |_, row| row.total.into()),
 ];
 
-/// Writes the slowest.
+/// Writes the slowest, those of the host apart.
 pub fn table(out: &mut String, report: &Report, style: TextStyle) -> std::fmt::Result {
-    let all: Span = report.operators.iter().map(|o| o.total).sum();
+    let families = families(&report.operators);
+    let is_host = |operator: &OperatorTime| operator.kind == NodeKind::Host;
+    let (host, device): (Vec<_>, Vec<_>) = families.into_iter().partition(is_host);
+    if host.is_empty() || device.is_empty() {
+        let all = [host, device].concat();
+        return part(out, "SLOWEST OPERATORS", (&all, ROWS), style);
+    }
+    part(out, "SLOWEST ON DEVICES", (&device, ROWS_APART), style)?;
+    part(out, "SLOWEST ON HOSTS", (&host, ROWS_APART), style)
+}
+
+/// Writes the slowest of `families`, whose shares are of the time of all of them.
+fn part(
+    out: &mut String,
+    title: &str,
+    (families, rows): (&[OperatorTime], usize),
+    style: TextStyle,
+) -> std::fmt::Result {
+    let all: Span = families.iter().map(|o| o.total).sum();
     let mut table = TextTable::new([
-        left("SLOWEST OPERATORS", 46),
+        left(title, 46),
         left("kind", 14),
         right("calls", 8),
         right("total", 12),
@@ -34,15 +55,14 @@ pub fn table(out: &mut String, report: &Report, style: TextStyle) -> std::fmt::R
         right("share", 8),
     ])
     .named(style);
-    let families = families(&report.operators);
-    for operator in families.iter().take(ROWS) {
+    for operator in families.iter().take(rows) {
         let mean = Span(operator.total.0 / operator.calls.max(1));
         let name = match operator.name.as_str() {
             "" => "(no name)",
             name => name,
         };
         let cells: [&dyn std::fmt::Display; 6] = [
-            &style.clip(name, 43),
+            &style.name(name),
             &kind_label(operator.kind),
             &thousands(operator.calls),
             &operator.total,
@@ -52,7 +72,7 @@ pub fn table(out: &mut String, report: &Report, style: TextStyle) -> std::fmt::R
         table.add(&cells);
     }
     write!(out, "\n{}", table.text(style))?;
-    more(out, families.len(), ROWS, "operators")
+    more(out, families.len(), rows, "operators")
 }
 
 /// Operators whose names differ only in numbers of steps or layers, together: `step*/layer*/norm`. Longest first; of equal

@@ -4,7 +4,7 @@ use super::{ServeReport, ServeRow, ServeRowKind, TimeSum};
 use chakram_base::setting::SettingKey;
 use chakram_base::units::{Span, percent, thousands};
 use chakram_report::table::{TextTable, left, right};
-use chakram_report::text::{TextStyle, WIDTH, paragraph};
+use chakram_report::text::{TextStyle, paragraph};
 use std::fmt::{Display, Result, Write};
 
 /// Renders `report`.
@@ -55,7 +55,7 @@ fn write_all(out: &mut String, report: &ServeReport, style: TextStyle) -> Result
         count => format!(", {} processors", thousands(count.into())),
     };
     let head = format!("{}{on}{several}, seed {}", report.scenario, report.seed);
-    writeln!(out, "{}", style.clip(&head, WIDTH))?;
+    writeln!(out, "{}", style.clip_line(&head, 0))?;
     let plain = anstyle::Style::new();
     paragraph(out, &report.arrivals, "  arrivals  ", 12, plain)?;
     paragraph(out, &report.policy, "  policy    ", 12, plain)?;
