@@ -73,7 +73,7 @@ pub fn recognized(path: &Path, readable: ReadableInputs) -> Option<String> {
                 ReadableInputs::Source(TraceSource::Goal) if source == TraceSource::Trace => true,
                 ReadableInputs::Source(own) => own == source,
                 ReadableInputs::Own | ReadableInputs::AstraSim => {
-                    source == TraceSource::Trace && has_rank(path)
+                    source == TraceSource::Trace && !is_misnamed_trace(path)
                 }
             };
             if is_readable {
@@ -101,10 +101,14 @@ fn conversion(source: TraceSource, input: &str) -> String {
     )
 }
 
-/// Returns whether `path` is a folder, or a file whose name holds a rank as names of traces do.
-fn has_rank(path: &Path) -> bool {
-    let name = path.file_name().and_then(|name| name.to_str());
-    !path.is_file() || name.and_then(rank_of).is_some()
+/// Returns whether `path` is a file that is called like a trace but for a rank. Parts of archives read as traces too.
+fn is_misnamed_trace(path: &Path) -> bool {
+    let Some(name) = path.file_name().and_then(|name| name.to_str()) else {
+        return false;
+    };
+    let plain = name.trim_end_matches(".gz").trim_end_matches(".zst");
+    let endings = [".et", ".eg", ".json", ".jsonl"];
+    path.is_file() && rank_of(name).is_none() && endings.iter().any(|end| plain.ends_with(end))
 }
 
 /// Returns the paths among the words of a command line that exist, without those of outputs.

@@ -14,8 +14,8 @@ use std::fmt::Write as _;
 /// Rows for people; JSON and CSV have all.
 const ROWS: usize = 10;
 
-/// Rows of devices, and of hosts, where there are both.
-const ROWS_APART: usize = 6;
+/// Rows of devices, and of hosts, where there are both: together a section of the report has 16 lines.
+const ROWS_APART: [usize; 2] = [6, 4];
 
 /// The columns of the table.
 pub const CSV: &[CsvColumn<Report, OperatorTime>] = &[
@@ -28,24 +28,37 @@ pub const CSV: &[CsvColumn<Report, OperatorTime>] = &[
 /// Writes the slowest, those of the host apart.
 pub fn table(out: &mut String, report: &Report, style: TextStyle) -> std::fmt::Result {
     let families = families(&report.operators);
+    let whole: Span = families.iter().map(|o| o.total).sum();
     let is_host = |operator: &OperatorTime| operator.kind == NodeKind::Host;
     let (host, device): (Vec<_>, Vec<_>) = families.into_iter().partition(is_host);
     if host.is_empty() || device.is_empty() {
         let all = [host, device].concat();
-        return part(out, "SLOWEST OPERATORS", (&all, ROWS), style);
+        return part(out, "SLOWEST OPERATORS", (&all, ROWS), whole, style);
     }
-    part(out, "SLOWEST ON DEVICES", (&device, ROWS_APART), style)?;
-    part(out, "SLOWEST ON HOSTS", (&host, ROWS_APART), style)
+    part(
+        out,
+        "SLOWEST ON DEVICES",
+        (&device, ROWS_APART[0]),
+        whole,
+        style,
+    )?;
+    part(
+        out,
+        "SLOWEST ON HOSTS",
+        (&host, ROWS_APART[1]),
+        whole,
+        style,
+    )
 }
 
-/// Writes the slowest of `families`, whose shares are of the time of all of them.
+/// Writes the slowest of `families`, with shares of the time of all operators, which is `whole`.
 fn part(
     out: &mut String,
     title: &str,
     (families, rows): (&[OperatorTime], usize),
+    whole: Span,
     style: TextStyle,
 ) -> std::fmt::Result {
-    let all: Span = families.iter().map(|o| o.total).sum();
     let mut table = TextTable::new([
         left(title, 46),
         left("kind", 14),
@@ -67,7 +80,7 @@ fn part(
             &thousands(operator.calls),
             &operator.total,
             &mean,
-            &share(operator.total, all),
+            &share(operator.total, whole),
         ];
         table.add(&cells);
     }

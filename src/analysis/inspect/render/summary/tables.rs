@@ -202,7 +202,12 @@ impl SummaryWriter<'_> {
 
     pub(super) fn operators(&mut self) -> Result {
         let rows = self.job.operators.by_time();
-        let is_host = |((_, class), _): &OperatorRow<'_>| *class == NodeClass::Host;
+        let is_host = |((_, class), _): &OperatorRow<'_>| {
+            matches!(
+                class,
+                NodeClass::Host | NodeClass::Metadata | NodeClass::Unreadable
+            )
+        };
         let (host, device): (Vec<_>, Vec<_>) = rows.into_iter().partition(is_host);
         if host.is_empty() || device.is_empty() {
             return self.operators_of("OPERATORS", &[host, device].concat());
@@ -211,7 +216,7 @@ impl SummaryWriter<'_> {
         self.operators_of("OPERATORS ON HOSTS", &host)
     }
 
-    /// Writes the operators that take longest; shares are of the time of all `rows`.
+    /// Writes the operators that take longest, with shares of the time of all operators.
     fn operators_of(&mut self, title: &str, rows: &[OperatorRow<'_>]) -> Result {
         let mut table = TextTable::new([
             left(title, 33),
@@ -223,7 +228,7 @@ impl SummaryWriter<'_> {
             right("FLOPs", 7),
             right("bytes", 7),
         ]);
-        let total = rows.iter().map(|(_, row)| row.sum.time).sum();
+        let total = self.job.operators.total().time;
         for ((name, class), row) in rows.iter().take(OPERATOR_ROWS) {
             let name = if name.is_empty() { "(no name)" } else { name };
             let cells: [&dyn Display; 8] = [
