@@ -5,6 +5,7 @@
 //! another tool, is replaced.
 
 use chakram_astra_sim::AstraInputKind;
+use chakram_base::bounds;
 use chakram_converters::sources::{RecognizedInput, TraceSource};
 use chakram_trace::format::file::{DecompressedStream, rank_of};
 use std::borrow::Cow;
@@ -33,6 +34,10 @@ pub fn explained(
     words: &[OsString],
     readable: ReadableInputs,
 ) -> Option<String> {
+    // An error about memory is not to become another one.
+    if bounds::remaining() < NEEDED {
+        return None;
+    }
     let mut text = error.to_string();
     let mut cause = error.source();
     while let Some(inner) = cause {
@@ -46,6 +51,9 @@ pub fn explained(
     let path = named.max_by_key(|path| path.as_os_str().len())?;
     recognized(path, readable)
 }
+
+/// Memory that recognizing a file takes, bytes: its beginning, a few times over.
+const NEEDED: u64 = 32 << 20;
 
 /// Returns what `path` is and the command that reads it, unless that is one of `readable`.
 pub fn recognized(path: &Path, readable: ReadableInputs) -> Option<String> {

@@ -67,7 +67,9 @@ pub fn text(rows: &[QuirkRow], before: Span) -> String {
         right("change (%)", 0),
         left("what is done instead", 0),
     ])
-    .indented(0);
+    .indented(0)
+    // Sentences are wrapped, where names would be cut.
+    .within(u16::try_from(plain_style().width).unwrap_or(u16::MAX));
     for row in rows {
         let [cycles, by, percent] = match row.makespan() {
             None => [row.status().to_owned(), String::new(), String::new()],
