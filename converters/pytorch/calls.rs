@@ -11,6 +11,7 @@ mod args;
 mod comm_kernels;
 mod device;
 mod host;
+mod requests;
 
 pub use args::{CallArgs, LARGEST_GROUP, dtype, positional_group};
 pub use comm_kernels::CommKernels;
@@ -68,9 +69,11 @@ pub struct CommCalls {
     pub never_ran: Vec<String>,
     /// Intervals of communication without an operator that requested it.
     pub orphans: u64,
-    /// Kernels of communication whose operation is unknown, by name.
-    pub unknown: Vec<String>,
-    /// Number of kernels of communication that were launched before the capture began.
+    /// Further kernels among [`RankTimeline::devices`] of calls that several carry out, in order, each with the first.
+    pub further: Vec<(u32, u32)>,
+    /// Kernels and copies among [`RankTimeline::devices`] that communicate by an unknown operation, in order.
+    pub unknown: Vec<u32>,
+    /// Of those, the number that were launched before the capture began.
     pub before: u64,
 }
 

@@ -61,6 +61,9 @@ pub struct KinetoTrace {
     pub span: Option<(i64, i64)>,
     /// Number of events that were dropped because they lie outside that span, or before 1970.
     pub outside: u64,
+    /// Number of events of categories that are unknown, by category, on tracks of other processes than the operators': work of
+    /// a device that cannot be read.
+    pub unread: Vec<(String, u64)>,
     /// Number of events that were dropped because they have no duration, or a negative one, as where the profiler stopped
     /// before they ended.
     pub untimed: u64,
@@ -94,9 +97,9 @@ pub struct KinetoEvent {
 /// Arguments that many events share: those of kernels on one stream, and of operators with equal inputs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct EventDetails {
-    /// Stream of the device, −1 if there is none.
+    /// Stream of the device, −1 if there is none; of work without one it follows from its track.
     pub stream: i64,
-    /// Device, −1 if there is none.
+    /// Device, −1 if there is none; of work without one it follows from its track.
     pub device: i32,
     /// Bytes copied or set.
     pub bytes: u64,
@@ -143,6 +146,11 @@ pub enum EventCategory {
 }
 
 impl EventCategory {
+    /// Returns whether events of it are work of a device.
+    pub fn is_work(self) -> bool {
+        matches!(self, Self::Kernel | Self::Copy | Self::Set)
+    }
+
     fn named(name: &str) -> Option<Self> {
         Some(match name {
             // With capitals: profilers of 2021.
@@ -165,6 +173,36 @@ impl EventCategory {
             _ => return None,
         })
     }
+}
+
+/// Names of calls that launch kernels begin so: of CUDA, HIP, SYCL's unified runtime and the one before it, Level Zero, and CANN.
+const LAUNCHES: [&str; 16] = [
+    "cudaLaunchKernel",
+    "cudaLaunchCooperativeKernel",
+    "cudaGraphLaunch",
+    "cuLaunchKernel",
+    "cuLaunchCooperativeKernel",
+    "cuGraphLaunch",
+    "hipLaunchKernel",
+    "hipLaunchCooperativeKernel",
+    "hipExtLaunchKernel",
+    "hipExtModuleLaunchKernel",
+    "hipModuleLaunchKernel",
+    "hipGraphLaunch",
+    "urEnqueueKernelLaunch",
+    "piEnqueueKernelLaunch",
+    "zeCommandListAppendLaunchKernel",
+    "aclrtLaunchKernel",
+];
+
+/// Returns whether the call of this name launches kernels.
+pub(super) fn is_launch(name: &str) -> bool {
+    LAUNCHES.iter().any(|launch| name.starts_with(launch))
+}
+
+/// Returns whether the call of this name launches the kernels of a graph.
+pub(super) fn is_graph_launch(name: &str) -> bool {
+    name.contains("GraphLaunch")
 }
 
 impl KinetoTrace {

@@ -81,7 +81,7 @@ pub struct DeviceInterval {
     pub stream: i64,
     /// Start, ns since the epoch by this rank's clock.
     pub start: i64,
-    /// End.
+    /// End, at most the start of the next on its stream.
     pub end: i64,
 }
 
@@ -117,7 +117,7 @@ pub struct RankTimeline {
     pub threads: Vec<HostThread>,
     /// Communication in flight on the host, by start.
     pub flights: Vec<InFlightInterval>,
-    /// Events on devices, by stream, then start.
+    /// Events on devices, by stream, then start; those of a stream do not overlap.
     pub devices: Vec<DeviceInterval>,
     /// Number of device events that were launched before the capture began.
     pub unlaunched: u64,
@@ -125,6 +125,23 @@ pub struct RankTimeline {
     pub beyond: u64,
     /// Number of device events that have an operator and no call of the runtime.
     pub by_operator: u64,
+    /// Number of calls that launched kernels of which the profiler recorded none.
+    pub dropped: u64,
+    /// Device events that ran past the start of the next on their stream.
+    pub overlaps: StreamOverlaps,
+}
+
+/// Device events that ran past the start of the next on their stream, where they are clipped.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, serde::Serialize)]
+pub struct StreamOverlaps {
+    /// Number of them.
+    pub events: u64,
+    /// Of those, events before a programmatic dependent launch.
+    pub programmatic: u64,
+    /// Of those, events of the same launched graph as the next.
+    pub in_graphs: u64,
+    /// Time by which durations exceed the union of their intervals, ns.
+    pub ns: u64,
 }
 
 impl RankTimeline {
@@ -140,10 +157,15 @@ impl RankTimeline {
             .collect();
         CaptureContext {
             // Files of captures of the host alone list the devices of the machine, too.
-            device: device.filter(|_| !self.devices.is_empty()).cloned(),
+            device: device.filter(|_| self.has_device()).cloned(),
             host: self.kineto.host_name.clone(),
             software: (!versions.is_empty()).then(|| versions.join(", ")),
         }
+    }
+
+    /// Returns whether anything ran on a device, or was launched to run there.
+    pub fn has_device(&self) -> bool {
+        !self.devices.is_empty() || self.dropped > 0
     }
 
     /// Hands back memory that only reading and joining the files needed.
@@ -185,6 +207,12 @@ impl RankTimeline {
         }
     }
 
+    /// Returns whether an item runs in no operator, but on its own or in ranges that Python opened.
+    pub fn encloser_is_no_operator(&self, item: u32) -> bool {
+        let parent = self.items.get(self.items[item as usize].parent as usize);
+        parent.is_none_or(|parent| self.role(parent) != HostIntervalKind::Operator)
+    }
+
     /// Returns the name of an item: the host's, which is exact, before Kineto's.
     pub fn item_name(&self, item: &HostInterval) -> &str {
         match self.host.nodes.get(item.host as usize) {
@@ -203,14 +231,8 @@ impl RankTimeline {
     }
 }
 
-/// Returns whether an event is work of a device.
-fn is_work(category: EventCategory) -> bool {
-    use EventCategory::{Copy, Kernel, Set};
-    matches!(category, Kernel | Copy | Set)
-}
-
 fn is_device(category: EventCategory) -> bool {
-    is_work(category) || category == EventCategory::Sync
+    category.is_work() || category == EventCategory::Sync
 }
 
 fn end_of(event: &KinetoEvent) -> i64 {

@@ -8,7 +8,7 @@ use super::emit::EmittedCounts;
 use super::event_links::{HostNodeLinks, LinkMethod, ThreadLinks};
 use super::group_inference::{GroupInference, JobGroup};
 use super::inferred_ranks::RankModel;
-use super::rank_timeline::{HostIntervalKind, RankTimeline};
+use super::rank_timeline::{DeviceInterval, HostIntervalKind, RankTimeline, StreamOverlaps};
 use super::transfer_times::{CallTime, TimeAnomalies};
 use super::{JsonRepairKind, JsonRepairs};
 use std::collections::BTreeMap;
@@ -113,9 +113,20 @@ pub struct RankConversion {
     pub device: u64,
     /// Number of those that were launched before the capture began, so that nothing says why they began when they did.
     pub unlaunched: u64,
+    /// Number of launches of kernels of which the profiler recorded none.
+    pub dropped: u64,
+    /// Kernels and copies that were clipped at the start of the next on their stream.
+    pub overlaps: StreamOverlaps,
     /// Number of those that are tied to their operator and not to a launch.
     pub by_operator: u64,
-    /// Number of those that communicate, and were launched before the capture began.
+    /// Number of those that communicate by an operation that nothing tells, and last as recorded.
+    pub unknown_comm: u64,
+    /// Their time, ns.
+    pub unknown_comm_ns: u64,
+    /// Name of the first of them.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub first_unknown_comm: Option<String>,
+    /// Number of those that were launched before the capture began.
     pub before: u64,
     /// Number of collective calls, sends and receives.
     pub calls: (u64, u64, u64),
@@ -251,6 +262,12 @@ impl RankConversion {
         let count = |act: fn(&CommOp) -> bool| {
             calls.list.iter().filter(|call| act(&call.act)).count() as u64
         };
+        let unknown = || {
+            calls
+                .unknown
+                .iter()
+                .map(|&device| &rank.devices[device as usize])
+        };
         let repairs = described("host trace", &rank.host.repairs);
         let repairs = repairs.chain(described("Kineto trace", &rank.kineto.repairs));
         Self {
@@ -278,19 +295,25 @@ impl RankConversion {
             runtime: role(HostIntervalKind::Runtime),
             device: rank.devices.len() as u64,
             unlaunched: rank.unlaunched,
+            dropped: rank.dropped,
+            overlaps: rank.overlaps,
             by_operator: rank.by_operator,
+            unknown_comm: calls.unknown.len() as u64,
+            unknown_comm_ns: unknown().fold(0, |sum, device| {
+                sum.saturating_add(
+                    u64::try_from(device.end.saturating_sub(device.start)).unwrap_or(0),
+                )
+            }),
+            first_unknown_comm: unknown()
+                .next()
+                .map(|device| rank.name(device.event).to_owned()),
             before: calls.before,
             calls: (
                 count(|act| matches!(act, CommOp::Collective(_))),
                 count(|act| *act == CommOp::Send),
                 count(|act| *act == CommOp::Receive),
             ),
-            never_ran: calls
-                .never_ran
-                .iter()
-                .chain(&calls.unknown)
-                .cloned()
-                .collect(),
+            never_ran: calls.never_ran.clone(),
             lanes: (rank.threads.len() as u64, streams.len() as u64),
             found: activities.stats,
             offset,
@@ -333,17 +356,11 @@ fn described<'r>(file: &'r str, repairs: &'r JsonRepairs) -> impl Iterator<Item 
     })
 }
 
-/// Returns the time of the device's work in the capture, ns: that of its streams, without overlaps on one.
+/// Returns the time of the device's work in the capture, ns: that of its streams, on which nothing overlaps.
 fn device_ns(rank: &RankTimeline) -> u64 {
-    let mut stream = None;
-    let mut until = i64::MIN;
+    let lasts = |device: &DeviceInterval| device.end.saturating_sub(device.start);
     rank.devices.iter().fold(0, |sum: u64, device| {
-        if stream != Some(device.stream) {
-            (stream, until) = (Some(device.stream), i64::MIN);
-        }
-        let from = device.start.max(until);
-        until = until.max(device.end);
-        sum.saturating_add(u64::try_from(device.end.saturating_sub(from)).unwrap_or(0))
+        sum.saturating_add(u64::try_from(lasts(device)).unwrap_or(0))
     })
 }
 

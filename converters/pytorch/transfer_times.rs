@@ -13,6 +13,9 @@
 //! rooted collectives, and in messages. In a collective without a root it is an artefact of clocks or of threads that
 //! were scheduled late; then the transfer is zero and the whole time waiting.
 //!
+//! The messages of a batch are carried out by one kernel, which ends with the last of them. Each has ended when the kernel at
+//! either end has.
+//!
 //! Where members have no capture, `absent_ranks` bounds the transfers.
 //!
 //! The interval of a host message ends when the program has waited for it, which may be long after its arrival. Where
@@ -145,6 +148,7 @@ pub fn divide(
             }
         }
     }
+    bound_batches(&mut times, job, matches, &span);
     for list in known.values_mut() {
         list.sort_unstable();
     }
@@ -164,6 +168,40 @@ pub fn divide(
         }
     }
     (times, odd)
+}
+
+/// Ends the messages of batches when the kernels at both of their ends may have carried them out, where only the kernel's own
+/// end is known: one that waits for the partner of another message would else seem to transfer. The last of a kernel's
+/// messages ends with it.
+fn bound_batches(
+    times: &mut [Vec<CallTime>],
+    job: &JobCalls<'_>,
+    matches: &CallMatches,
+    span: &impl Fn(CommRef) -> (i64, i64),
+) {
+    let mut batches: BTreeMap<(u32, u32), Vec<(CommRef, i64)>> = BTreeMap::new();
+    for message in &matches.messages {
+        let ends = [message.send, message.receive];
+        let both = ends.map(|at| span(at).1).into_iter().min().unwrap_or(0);
+        for at in ends {
+            let call = &job.calls[at.0 as usize].list[at.1 as usize];
+            if call.on_device() {
+                let batch = batches.entry((at.0, call.device)).or_default();
+                batch.push((at, both));
+            }
+        }
+    }
+    for batch in batches.values().filter(|batch| batch.len() > 1) {
+        let last = batch.iter().map(|&(_, end)| end).max();
+        for &(at, both) in batch.iter().filter(|&&(_, end)| Some(end) != last) {
+            let (start, _) = span(at);
+            let time = &mut times[at.0 as usize][at.1 as usize];
+            let needed = start.saturating_add_unsigned(time.wait);
+            if both >= needed {
+                time.transfer = length(both - needed);
+            }
+        }
+    }
 }
 
 fn part(start: i64, end: i64, needed: i64) -> CallTime {

@@ -65,9 +65,10 @@ impl RankWork {
                         uses.kernel(graph.flops(node), graph.bytes(node), recorded, system);
                     }
                 }
-                NodeKind::Send | NodeKind::Receive | NodeKind::Collective => {
-                    work.communication = true
-                }
+                NodeKind::Send
+                | NodeKind::Receive
+                | NodeKind::Collective
+                | NodeKind::Communication => work.communication = true,
                 NodeKind::LocalMemory | NodeKind::RemoteMemory => work.memory = true,
             }
             if timed && kind != NodeKind::Compute {

@@ -172,6 +172,15 @@ impl TraceReaderState<'_> {
                     node.recorded = self.roofline(node.id, *flops, *bytes)?;
                 }
             }
+            // The original does not know the attribute that tells it from a kernel.
+            &mut Op::Communication { bytes } => {
+                node.op = Op::Compute {
+                    flops: 0,
+                    bytes,
+                    dtype: None,
+                };
+                return self.edit(node);
+            }
             Op::Message { host: true, .. } | Op::Collective { host: true, .. } if replay_only => {
                 node.op = Op::Host;
                 node.lane = None;

@@ -43,6 +43,12 @@ pub struct PricingCoverage {
     pub size_unknown_time: u128,
     /// Of those, nodes without a duration in the trace; they take no time.
     pub size_unknown_free: u64,
+    /// Nodes of communication whose operation or partners nobody knows; they last as recorded.
+    pub comm_unknown: u64,
+    /// Sum of their recorded durations, in picoseconds.
+    pub comm_unknown_time: u128,
+    /// Of those, nodes without a duration in the trace; they take no time.
+    pub comm_unknown_free: u64,
     /// Lanes of the traces beyond those of the machine, which share one.
     pub sharing: u64,
 }
@@ -70,6 +76,9 @@ impl PricingCoverage {
         self.size_unknown += other.size_unknown;
         self.size_unknown_time += other.size_unknown_time;
         self.size_unknown_free += other.size_unknown_free;
+        self.comm_unknown += other.comm_unknown;
+        self.comm_unknown_time += other.comm_unknown_time;
+        self.comm_unknown_free += other.comm_unknown_free;
         self.sharing += other.sharing;
     }
 

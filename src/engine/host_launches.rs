@@ -136,7 +136,7 @@ fn launch(graph: &Graph, node: NodeIndex, host: &Host) -> Option<HostLaunch> {
             _ if graph.is_backward_kernel(node) => host.backward,
             _ => host.launch,
         },
-        NodeKind::LocalMemory | NodeKind::RemoteMemory => host.launch,
+        NodeKind::LocalMemory | NodeKind::RemoteMemory | NodeKind::Communication => host.launch,
         NodeKind::Collective => host.collective,
         NodeKind::Send | NodeKind::Receive => host.message,
     };

@@ -257,7 +257,10 @@ impl<O: Observer + ?Sized, N: NetworkBackend, M: CollectiveModel> Engine<'_, O, 
         running.collectives += u32::from(kind == NodeKind::Collective);
         self.observer.issued(now, running.id, node, kind);
         match kind {
-            NodeKind::Compute | NodeKind::Host | NodeKind::LocalMemory => {
+            NodeKind::Compute
+            | NodeKind::Host
+            | NodeKind::LocalMemory
+            | NodeKind::Communication => {
                 let end = now + self.launches.price(running, node);
                 let npu = running.npu;
                 self.effects

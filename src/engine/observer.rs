@@ -59,7 +59,9 @@ impl TimeCategory {
             NodeKind::Host => Self::Host,
             NodeKind::Compute => Self::Compute,
             NodeKind::LocalMemory | NodeKind::RemoteMemory => Self::Memory,
-            NodeKind::Send | NodeKind::Receive | NodeKind::Collective => Self::Communication,
+            NodeKind::Send | NodeKind::Receive | NodeKind::Collective | NodeKind::Communication => {
+                Self::Communication
+            }
         })
     }
 }

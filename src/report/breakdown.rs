@@ -5,10 +5,11 @@
 //! have begun and transfers from then on, collectives and messages alike. Transfer and waiting are *exposed communication*:
 //! nothing was computed meanwhile; waiting for another stage of a pipeline ([`PipelineStages`]) is a *bubble* instead. Of
 //! several communications at once, the transfer that started first is charged, and while nothing transfers the wait that
-//! started first, hidden or exposed, by group and kind. Messages are charged as one.
+//! started first, hidden or exposed, by group and kind. Messages are charged
+//! as one, and so is communication of which nobody knows the partners: it transfers from its start.
 
 use super::keyed::by_part;
-use super::open_comms::{CommProgress, OpenComms, place};
+use super::open_comms::{CommProgress, OpenComms};
 use super::stages::PipelineStages;
 use super::{CollectiveRecord, Observer, TimeCategory};
 use chakram_base::ids::NodeIndex;
@@ -93,7 +94,7 @@ pub struct NpuTime {
 pub struct BreakdownObserver<'a> {
     prepared: &'a CompiledReplay<'a>,
     npus: Vec<NpuTracker>,
-    /// Time charged by group and kind; messages between ranks come last.
+    /// Time charged by group and kind; messages between ranks and unknown communication come last.
     charged: Vec<ChargedTime>,
     stages: PipelineStages<'a>,
 }
@@ -108,14 +109,14 @@ impl<'a> BreakdownObserver<'a> {
         });
         Self {
             npus: npus.collect(),
-            charged: vec![ChargedTime::default(); prepared.groups().count() * KINDS + 1],
+            charged: vec![ChargedTime::default(); prepared.groups().count() * KINDS + 2],
             stages: PipelineStages::new(prepared),
             prepared,
         }
     }
 
     /// The time of each instance's NPU up to `makespan`, and what was charged by group and kind in the
-    /// order of [`CollectiveKind::ALL`], messages between ranks last.
+    /// order of [`CollectiveKind::ALL`], messages between ranks and unknown communication last.
     pub fn finish(mut self, makespan: Span) -> (Vec<NpuTime>, Vec<ChargedTime>) {
         let end = Time::ZERO + makespan;
         for npu in &mut self.npus {
@@ -187,16 +188,22 @@ impl Observer for BreakdownObserver<'_> {
         npu.active[part as usize] += 1;
         if part == TimeCategory::Communication {
             let graph = self.graph(instance);
-            let label = if kind == NodeKind::Collective {
-                let group = self.prepared.group_of(instance, node).index();
-                group * KINDS + graph.call(node).kind as usize
-            } else {
-                self.charged.len() - 1
+            let label = match kind {
+                NodeKind::Collective => {
+                    let group = self.prepared.group_of(instance, node).index();
+                    group * KINDS + graph.call(node).kind as usize
+                }
+                NodeKind::Communication => self.charged.len() - 1,
+                _ => self.charged.len() - 2,
             };
             let for_stage = self.stages.is_between(instance, node, kind);
-            let place = place(graph, node, kind);
+            let place = graph.communication_index(node);
             let npu = &mut self.npus[instance.index()];
             npu.open.start(place, label as u32, for_stage);
+            if kind == NodeKind::Communication {
+                // Its partners are unknown, so nothing says that it waited.
+                npu.open.begin(place);
+            }
         }
     }
 
@@ -210,15 +217,14 @@ impl Observer for BreakdownObserver<'_> {
         npu.attribute(now, &mut self.charged);
         npu.active[part as usize] -= 1;
         if part == TimeCategory::Communication {
-            let place = place(self.graph(instance), node, kind);
+            let place = self.graph(instance).communication_index(node);
             self.npus[instance.index()].open.end(place);
         }
     }
 
     #[inline]
     fn began(&mut self, now: Time, instance: InstanceId, node: NodeIndex) {
-        let graph = self.graph(instance);
-        let place = place(graph, node, graph.kind(node));
+        let place = self.graph(instance).communication_index(node);
         let npu = &mut self.npus[instance.index()];
         npu.attribute(now, &mut self.charged);
         npu.open.begin(place);

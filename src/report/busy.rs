@@ -25,7 +25,7 @@ pub struct RankBusyTime {
     pub host: Span,
     /// With a kernel under way.
     pub kernels: Span,
-    /// With a collective, a send or a receive under way.
+    /// With a collective, a send, a receive or other communication under way.
     pub communication: Span,
     /// With a load or store under way.
     pub memory: Span,
@@ -94,7 +94,9 @@ impl<F: Fn(InstanceId, NodeIndex) -> NodeKind> BusyObserver<F> {
             NodeKind::Nothing => NOTHING,
             NodeKind::Host => HOST,
             NodeKind::Compute => KERNELS,
-            NodeKind::Send | NodeKind::Receive | NodeKind::Collective => COMMUNICATION,
+            NodeKind::Send | NodeKind::Receive | NodeKind::Collective | NodeKind::Communication => {
+                COMMUNICATION
+            }
             NodeKind::LocalMemory | NodeKind::RemoteMemory => MEMORY,
         }
     }

@@ -11,7 +11,7 @@ use super::breakdown::ChargedTime;
 use super::collectives::{CollectiveRow, LatestRank};
 use super::operators::{OperatorTime, table::families};
 use super::settings::{RunFacts, explain_nothing_moved, machine_differences};
-use super::summary::{MESSAGES, groups_of, mean, percent_more};
+use super::summary::{MESSAGES, UNKNOWN_COMMUNICATION, groups_of, mean, percent_more};
 use chakram_base::ids::Rank;
 use chakram_base::units::Span;
 use chakram_engine::{CompiledReplay, ReplayError, ReplayOptions};
@@ -370,22 +370,28 @@ fn communication(first: &Report, other: &Report) -> Vec<CommChange> {
             after,
         }
     });
-    let messages = reports.map(|report| {
-        let mean = mean_of(report.messages_charged, report.rows.len());
-        (mean != ChargedTime::default()).then(|| CommOnMachine {
-            mean,
-            ..CommOnMachine::default()
+    type Charged = fn(&Report) -> ChargedTime;
+    let of_no_group: [(&str, Charged); 2] = [
+        (MESSAGES, |report| report.messages_charged),
+        (UNKNOWN_COMMUNICATION, |report| report.unknown_charged),
+    ];
+    let of_no_group = of_no_group.into_iter().filter_map(|(what, charged)| {
+        let [before, after] = reports.map(|report| {
+            let mean = mean_of(charged(report), report.rows.len());
+            (mean != ChargedTime::default()).then(|| CommOnMachine {
+                mean,
+                ..CommOnMachine::default()
+            })
+        });
+        (before.is_some() || after.is_some()).then(|| CommChange {
+            what: what.to_owned(),
+            kind: None,
+            groups: 0,
+            before,
+            after,
         })
     });
-    let [before, after] = messages;
-    let messages = (before.is_some() || after.is_some()).then(|| CommChange {
-        what: MESSAGES.to_owned(),
-        kind: None,
-        groups: 0,
-        before,
-        after,
-    });
-    let mut moved: Vec<_> = folded.chain(messages).collect();
+    let mut moved: Vec<_> = folded.chain(of_no_group).collect();
     moved.sort_by_key(|moved| Reverse(moved.exposed().size()));
     moved
 }

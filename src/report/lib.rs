@@ -160,6 +160,10 @@ pub struct Report {
     /// The time of NPUs that messages between ranks were charged with.
     #[serde(default)]
     pub messages_charged: ChargedTime,
+    /// The time of NPUs that communication was charged with of which the traces do not state the operation or the
+    /// partners.
+    #[serde(default)]
+    pub unknown_charged: ChargedTime,
     /// Exposed communication by group, largest first, without those that have none.
     pub exposed: Vec<ExposedRow>,
     /// Operators, longest first.
@@ -276,7 +280,7 @@ impl Report {
     /// The mean of exposed time in which a partner of a collective or message had not begun, the bubble included.
     pub fn exposed_waiting(&self) -> Span {
         let rows = self.collectives.iter().map(|row| &row.charged);
-        let charged = rows.chain([&self.messages_charged]);
+        let charged = rows.chain([&self.messages_charged, &self.unknown_charged]);
         mean(
             charged.map(|charged| charged.exposed_waiting).sum(),
             self.rows.len(),

@@ -7,6 +7,7 @@
 
 use super::Report;
 use super::TimeCategory;
+use super::summary::mean;
 use super::text::share;
 use chakram_base::units::Span;
 use chakram_engine::{CommTiming, CompiledReplay};
@@ -62,8 +63,14 @@ impl MachineResponse {
         let part = |part: TimeCategory| report.mean_parts[part as usize];
         let compute = ComputeShares::of(part(TimeCategory::Compute), prepared);
         let transfers = report.exposed_transferring();
+        // Communication of an unknown kind lasts as recorded on any machine.
+        let unknown = mean(
+            report.unknown_charged.exposed_transferring,
+            report.rows.len(),
+        );
+        let unknown = unknown.min(transfers);
         let (by_network, as_recorded) = match prepared.comm() {
-            CommTiming::Model => (transfers, Span::ZERO),
+            CommTiming::Model => (transfers - unknown, unknown),
             _ => (Span::ZERO, transfers),
         };
         let host = part(TimeCategory::Host);

@@ -3,8 +3,7 @@
 //! A communication waits until all of its partners have begun, and transfers from then on. An instant is charged to the
 //! transfer that started first, and while nothing transfers to the wait that started first.
 
-use chakram_base::ids::NodeIndex;
-use chakram_trace::graph::{Graph, NodeKind};
+use chakram_trace::graph::Graph;
 use std::cmp::Reverse;
 use std::collections::{BinaryHeap, VecDeque};
 
@@ -39,24 +38,15 @@ pub struct OpenComms {
     over: u32,
     /// By number, those that transfer, some of which may be over.
     transferring: BinaryHeap<Reverse<u32>>,
-    /// Of each call, and then each message, of the graph: its number among those that started, [`OVER`] before.
+    /// Of each communication of the graph, by [`Graph::communication_index`]: its number among those that started, [`OVER`] before.
     place: Box<[u32]>,
-}
-
-/// The place of a communication among the calls and messages of its graph, calls first.
-#[inline]
-pub fn place(graph: &Graph, node: NodeIndex, kind: NodeKind) -> usize {
-    match kind {
-        NodeKind::Collective => graph.call_index(node),
-        _ => graph.calls().len() + graph.message_index(node),
-    }
 }
 
 impl OpenComms {
     /// Nothing of `graph` has started.
     pub fn new(graph: &Graph) -> Self {
         Self {
-            place: vec![OVER; graph.calls().len() + graph.messages().len()].into(),
+            place: vec![OVER; graph.communication_count()].into(),
             ..Self::default()
         }
     }

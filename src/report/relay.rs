@@ -42,7 +42,7 @@ struct StepRecord {
 }
 
 const KIND_AT: u32 = 22;
-const STEP_AT: u32 = 25;
+const STEP_AT: u32 = 26;
 const _: () = assert!(MAX_NPUS <= 1 << KIND_AT, "instances have room");
 
 impl StepRecord {
@@ -62,7 +62,7 @@ impl StepRecord {
     fn deliver(self, observer: &mut impl Observer) {
         let Self { at, what, node } = self;
         let instance = InstanceId(what & ((1 << KIND_AT) - 1));
-        let kind = NodeKind::ALL[(what >> KIND_AT & 7) as usize];
+        let kind = NodeKind::ALL[(what >> KIND_AT & 15) as usize];
         match what >> STEP_AT {
             0 => observer.issued(at, instance, node, kind),
             1 => observer.completed(at, instance, node, kind),
@@ -389,7 +389,7 @@ mod tests {
             let now = Time(u64::from(i) << 40);
             let instance = InstanceId(i % MAX_NPUS.min(1000) + MAX_NPUS - 1000);
             let node = NodeIndex(i.wrapping_mul(0x9e37_79b9) >> 1);
-            let kind = NodeKind::ALL[i as usize % 8];
+            let kind = NodeKind::ALL[i as usize % NodeKind::ALL.len()];
             match i % 5 {
                 0 => observer.issued(now, instance, node, kind),
                 1 => observer.completed(now, instance, node, kind),

@@ -19,7 +19,8 @@ use super::profiler::ProfilerBasis;
 use super::relay::relayed;
 use super::settings::GivenSettings;
 use super::summary::{
-    CommunicationBasis, ExposedRow, KernelBasis, MESSAGES, MachineName, ReportSchema, percent_more,
+    CommunicationBasis, ExposedRow, KernelBasis, MESSAGES, MachineName, ReportSchema,
+    UNKNOWN_COMMUNICATION, percent_more,
 };
 use super::throughput;
 use super::tiles::TileObserver;
@@ -155,6 +156,7 @@ pub(super) fn finish<O>(
     let (breakdown, (collectives, (operators, (memory, (tiles, (counts, extra)))))) = observers;
     let (operators, memory_accesses) = operators.finish();
     let (npu_times, mut charged) = breakdown.finish(outcome.makespan);
+    let unknown_charged = charged.pop().unwrap_or_default();
     let messages_charged = charged.pop().unwrap_or_default();
     let (workload, machine) = (prepared.workload(), prepared.machine());
     let basis = prepared.basis();
@@ -196,7 +198,8 @@ pub(super) fn finish<O>(
         rows: npus(prepared, npu_times, times > 1),
         collectives: rows_of_collectives(prepared, &collectives, &charged),
         messages_charged,
-        exposed: exposed(prepared, &charged, messages_charged),
+        unknown_charged,
+        exposed: exposed(prepared, &charged, messages_charged, unknown_charged),
         operators,
         memory_accesses,
         warnings: Vec::new(),
@@ -224,7 +227,10 @@ pub(super) fn finish<O>(
     let captured: Option<u128> = captured
         .map(|span| span.map(|span| u128::from(span.0)))
         .sum();
-    report.unknown = unknown::list_unknown(&basis, captured);
+    let instances = workload.instances().iter();
+    let dropped = instances.map(|instance| workload.graph(instance).dropped_kernels());
+    let dropped = dropped.fold(0, u64::saturating_add);
+    report.unknown = unknown::list_unknown(&basis, dropped, captured);
     report.captured = report.last_captured().map(|(captured, _)| captured);
     report.response = MachineResponse::of(&report, prepared);
     report.interval = PredictionInterval::of(&report, prepared);
@@ -288,6 +294,7 @@ fn exposed(
     prepared: &CompiledReplay<'_>,
     charged: &[ChargedTime],
     messages: ChargedTime,
+    unknown: ChargedTime,
 ) -> Vec<ExposedRow> {
     let by_group = prepared
         .groups()
@@ -298,13 +305,14 @@ fn exposed(
             exposed: kinds.iter().map(ChargedTime::exposed).sum(),
             role: role(prepared, &group),
         });
-    let between_ranks = ExposedRow {
-        what: MESSAGES.to_owned(),
+    let of_no_group = [(MESSAGES, messages), (UNKNOWN_COMMUNICATION, unknown)];
+    let of_no_group = of_no_group.map(|(what, charged)| ExposedRow {
+        what: what.to_owned(),
         members: 0,
-        exposed: messages.exposed(),
+        exposed: charged.exposed(),
         role: None,
-    };
-    let rows = by_group.chain([between_ranks]);
+    });
+    let rows = by_group.chain(of_no_group);
     let mut rows: Vec<_> = rows.filter(|row| row.exposed > Span::ZERO).collect();
     rows.sort_by_key(|row| Reverse(row.exposed));
     rows

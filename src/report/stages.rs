@@ -88,6 +88,9 @@ impl<'a> PipelineStages<'a> {
         if kind == NodeKind::Collective {
             return self.across[self.prepared.group_of(instance, node).index()];
         }
+        if kind == NodeKind::Communication {
+            return false;
+        }
         let workload = self.prepared.workload();
         let of = &workload.instances()[instance.index()];
         let graph = workload.graph(of);

@@ -127,6 +127,8 @@ pub struct ExposedRow {
 
 /// Sends and receives together, as people call them.
 pub(super) const MESSAGES: &str = "messages between ranks";
+/// Name of communication of which the traces do not state the operation or the partners.
+pub(super) const UNKNOWN_COMMUNICATION: &str = "unknown communication";
 
 impl KernelBasis {
     /// Returns the number of kernels.
@@ -167,6 +169,7 @@ pub fn kind_label(kind: NodeKind) -> &'static str {
         NodeKind::Send => "send",
         NodeKind::Receive => "receive",
         NodeKind::Collective => "collective",
+        NodeKind::Communication => "communication",
     }
 }
 

@@ -29,28 +29,41 @@ pub struct UnknownRow {
 #[cfg_attr(any(test, feature = "schema"), derive(schemars::JsonSchema))]
 #[serde(rename_all = "snake_case")]
 pub enum UnknownFact {
+    /// Operation or partners of communication.
+    Communication,
     /// Bytes of collectives and messages.
     CommunicationSize,
     /// Durations of collectives and messages, where they last as recorded.
     CommunicationTime,
     /// FLOPs and bytes of kernels.
     KernelWork,
+    /// Kernels that were launched, and that the profiler dropped; no node stands for them.
+    DroppedKernels,
 }
 
 impl UnknownFact {
     fn text(self, nodes: u64) -> String {
         match self {
+            Self::Communication => format!(
+                "operation or partners of {}",
+                counted(nodes, "communication node")
+            ),
             Self::CommunicationSize => format!("size of {}", counted(nodes, "communication node")),
             Self::CommunicationTime => {
                 format!("duration of {}", counted(nodes, "communication node"))
             }
+            Self::DroppedKernels => format!("work of {}", counted(nodes, "dropped kernel")),
             Self::KernelWork => format!("FLOPs and bytes of {}", counted(nodes, "kernel")),
         }
     }
 }
 
-/// Returns the rows of a replay, whose ranks were captured for `captured` together.
-pub(super) fn list_unknown(basis: &PricingCoverage, captured: Option<u128>) -> Vec<UnknownRow> {
+/// Returns the rows of a replay, whose ranks were captured for `captured` together, without `dropped` of their kernels.
+pub(super) fn list_unknown(
+    basis: &PricingCoverage,
+    dropped: u64,
+    captured: Option<u128>,
+) -> Vec<UnknownRow> {
     let row = |what, nodes, without_time, time: u128| UnknownRow {
         what,
         nodes,
@@ -61,6 +74,12 @@ pub(super) fn list_unknown(basis: &PricingCoverage, captured: Option<u128>) -> V
             .map(|all| time as f64 / all as f64),
     };
     let rows = [
+        row(
+            UnknownFact::Communication,
+            basis.comm_unknown,
+            basis.comm_unknown_free,
+            basis.comm_unknown_time,
+        ),
         row(
             UnknownFact::CommunicationSize,
             basis.size_unknown,
@@ -79,6 +98,7 @@ pub(super) fn list_unknown(basis: &PricingCoverage, captured: Option<u128>) -> V
             basis.unknown,
             basis.fell_back_time,
         ),
+        row(UnknownFact::DroppedKernels, dropped, dropped, 0),
     ];
     rows.into_iter().filter(|row| row.nodes > 0).collect()
 }
@@ -124,6 +144,8 @@ mod tests {
     #[test]
     fn rows_say_how_many_nodes_are_timed_how() {
         let basis = PricingCoverage {
+            comm_unknown: 2,
+            comm_unknown_time: 96_000_000_000,
             size_unknown: 8,
             size_unknown_time: 48_000_000_000,
             fell_back: 3,
@@ -131,16 +153,18 @@ mod tests {
             unknown: 1,
             ..PricingCoverage::default()
         };
-        // 48 ms of 960.
-        let found = list_unknown(&basis, Some(960_000_000_000));
+        // 96 and 48 ms of 960.
+        let found = list_unknown(&basis, 5, Some(960_000_000_000));
         let texts: Vec<String> = found.iter().map(UnknownRow::text).collect();
         assert_eq!(
             texts,
             [
+                "operation or partners of 2 communication nodes: 2 as recorded, 96.000 ms, 10.0 % of the captured time",
                 "size of 8 communication nodes: 8 as recorded, 48.000 ms, 5.0 % of the captured time",
                 "FLOPs and bytes of 4 kernels: 3 as recorded, 2.000 us, 0.0 % of the captured time; 1 without time",
+                "work of 5 dropped kernels: 5 without time",
             ]
         );
-        assert!(list_unknown(&PricingCoverage::default(), None).is_empty());
+        assert!(list_unknown(&PricingCoverage::default(), 0, None).is_empty());
     }
 }

@@ -66,11 +66,13 @@ pub enum NodeKind {
     Receive,
     /// A member's part of a collective.
     Collective,
+    /// Communication of which the trace does not state the operation or the partners.
+    Communication,
 }
 
 impl NodeKind {
     /// All types, by number.
-    pub const ALL: [Self; 8] = [
+    pub const ALL: [Self; 9] = [
         Self::Nothing,
         Self::Host,
         Self::Compute,
@@ -79,6 +81,7 @@ impl NodeKind {
         Self::Send,
         Self::Receive,
         Self::Collective,
+        Self::Communication,
     ];
 }
 
@@ -184,8 +187,8 @@ pub struct Graph {
     kernels: Vec<(KernelShape, bool)>,
     flops: Vec<u64>,
     bytes: Vec<u64>,
-    /// By node: index into `calls` or `messages`, number format of a kernel, or for a load or store whether it
-    /// stores, and whether switches gather or reduce on its way.
+    /// By node: index into `calls` or `messages` or among unknown communication, number format of a kernel, or for a
+    /// load or store whether it stores, and whether switches gather or reduce on its way.
     detail: Vec<u32>,
     successors: Csr,
     in_degree: Vec<u32>,
@@ -196,9 +199,12 @@ pub struct Graph {
     /// Of the calls whose parts are not equal, in their order.
     splits: Vec<CallSplits>,
     messages: Vec<MessageNode>,
+    /// Number of nodes of unknown communication.
+    unknown_communication: u32,
     repairs: GraphRepairs,
     captured: Option<Span>,
     kernels_on_cpu: bool,
+    dropped_kernels: u64,
     world_size: Option<u32>,
     captured_on: CaptureContext,
     lane_names: Vec<(Lane, String)>,
@@ -465,6 +471,27 @@ impl Graph {
             NodeKind::Send | NodeKind::Receive
         ));
         self.detail[node.index()] as usize
+    }
+
+    /// Returns the number of calls, messages and nodes of unknown communication.
+    pub fn communication_count(&self) -> usize {
+        self.calls.len() + self.messages.len() + self.unknown_communication as usize
+    }
+
+    /// Returns the index of a node that communicates among all of the graph: calls, then messages, then the rest.
+    #[inline]
+    pub fn communication_index(&self, node: NodeIndex) -> usize {
+        let detail = self.detail[node.index()] as usize;
+        match self.kind(node) {
+            NodeKind::Collective => detail,
+            NodeKind::Communication => self.calls.len() + self.messages.len() + detail,
+            _ => self.calls.len() + self.message_index(node),
+        }
+    }
+
+    /// Returns the number of kernels that were launched while the trace was captured, and that the profiler dropped.
+    pub fn dropped_kernels(&self) -> u64 {
+        self.dropped_kernels
     }
 
     /// Returns whether a node communicates so many bytes that nobody knows, and lasts as recorded.

@@ -21,6 +21,7 @@ mod mixed;
 mod piped;
 mod plain_count;
 mod profiler;
+mod random_device;
 mod refused;
 pub mod rig;
 mod same;

@@ -37,7 +37,8 @@ const BLOCKING: [&str; 22] = [
 
 /// Returns whether the call of this name returns when work on the device has ended.
 fn blocks(name: &str) -> bool {
-    // With a default stream for each thread CUDA's entry points have a suffix.
+    // With a default stream for each thread CUDA's entry points have a suffix. CANN's are written with their layer.
+    let name = name.strip_prefix("AscendCL@").unwrap_or(name);
     BLOCKING.contains(&name.strip_suffix("_ptsz").unwrap_or(name))
 }
 
@@ -134,20 +135,20 @@ pub(super) fn place(
         let from = made.partition_point(|&(d, _)| d < index as u32);
         let own = made[from..].iter().take_while(|&&(d, _)| d == index as u32);
         let own: Vec<u32> = own.map(|&(_, call)| call).collect();
-        // Activities in flight on the stream: kernels overlap where one may start before the other ends, and further
-        // kernels of a call belong to it.
+        // Further kernels of a call belong to it.
+        let further = &calls.further;
+        if let Ok(at) = further.binary_search_by_key(&(index as u32), |&(device, _)| device)
+            && own.is_empty()
+        {
+            placed[index] = placed[further[at].1 as usize];
+            continue;
+        }
+        // A call lasts until the last of its kernels has ended, whatever the stream does between them.
         let ends = previous
             .1
             .iter()
             .map(|&work| activities.list[work as usize].end);
         let busy = ends.max().filter(|&end| end > device.start);
-        if let (Some(_), Some(&work)) = (busy, previous.1.last())
-            && own.is_empty()
-            && matches!(activities.list[work as usize].kind, ActivityKind::Call(_))
-        {
-            placed[index] = work;
-            continue;
-        }
         let begin = busy.unwrap_or(device.start);
         let launch = activities.of_item.get(device.launch as usize);
         let launch = launch.copied().unwrap_or(NONE);

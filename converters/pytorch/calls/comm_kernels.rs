@@ -2,35 +2,14 @@
 
 use chakram_trace::format::CollectiveKind;
 
-/// Parts of names of kernels that communicate, with what they do: a table of known libraries, which users extend.
+/// Parts of names of kernels that communicate, with what they do, which users add to those of known libraries.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct CommKernels {
     added: Vec<(String, CollectiveKind)>,
 }
 
-/// Kernels of inference engines and expert-parallel libraries: vLLM's and SGLang's custom all-reduce, quick reduce,
-/// TensorRT-LLM's and FlashInfer's fused all-reduces, PyTorch's symmetric memory, DeepEP's dispatch and combine.
-const KNOWN: [(&str, CollectiveKind); 16] = [
-    ("cross_device_reduce", CollectiveKind::AllReduce),
-    ("reduce_scatter_cross_device", CollectiveKind::ReduceScatter),
-    ("quickreduce::allreduce", CollectiveKind::AllReduce),
-    ("oneShotAllReduce", CollectiveKind::AllReduce),
-    ("twoShotAllReduce", CollectiveKind::AllReduce),
-    ("allreduce_fusion_kernel", CollectiveKind::AllReduce),
-    ("one_shot_all_reduce", CollectiveKind::AllReduce),
-    ("two_shot_all_reduce", CollectiveKind::AllReduce),
-    ("multimem_all_reduce", CollectiveKind::AllReduce),
-    ("multimem_all_gather", CollectiveKind::AllGather),
-    ("intranode::dispatch", CollectiveKind::AllToAll),
-    ("intranode::combine", CollectiveKind::AllToAll),
-    ("internode::dispatch", CollectiveKind::AllToAll),
-    ("internode::combine", CollectiveKind::AllToAll),
-    ("internode_ll::dispatch", CollectiveKind::AllToAll),
-    ("internode_ll::combine", CollectiveKind::AllToAll),
-];
-
-/// Libraries whose kernels all communicate, by the beginning of their names.
-const LIBRARIES: [&str; 4] = ["nccl", "rccl", "nvshmem", "mscclpp"];
+/// Kernels of known libraries; the file says how it is read.
+const KNOWN: &str = include_str!("../comm_kernels.txt");
 
 impl CommKernels {
     /// Adds the kernels whose names contain a part: `PART=KIND`, with a kind such as `all-reduce`.
@@ -39,52 +18,109 @@ impl CommKernels {
     ///
     /// Returns the error on `text`, with the kinds there are.
     pub fn add(&mut self, text: &str) -> Result<(), String> {
-        let all = || CollectiveKind::ALL.iter();
         let kinds = || {
-            all()
-                .map(|(_, name, _)| *name)
-                .collect::<Vec<_>>()
-                .join(", ")
+            let names = CollectiveKind::ALL.iter().map(|(_, name, _)| *name);
+            names.collect::<Vec<_>>().join(", ")
         };
         let (part, kind) = text
             .rsplit_once('=')
             .filter(|(part, _)| !part.is_empty())
             .ok_or_else(|| format!("`{text}` is not PART=KIND, with a kind of {}", kinds()))?;
-        let known = all().find(|(_, name, _)| *name == kind);
-        let (kind, ..) =
+        let known = kind_named(kind);
+        let kind =
             known.ok_or_else(|| format!("`{kind}` is no kind of collective: {}", kinds()))?;
-        self.added.push((part.to_owned(), *kind));
+        self.added.push((part.to_owned(), kind));
         Ok(())
     }
 
-    /// Returns whether the kernel `name` moves data between ranks.
-    pub(super) fn holds(&self, name: &str) -> bool {
-        LIBRARIES.iter().any(|library| name.starts_with(library)) || self.kind(name).is_some()
-    }
-
-    /// Returns what the kernel `name` does; `None` if its name does not say.
-    pub(super) fn kind(&self, name: &str) -> Option<CollectiveKind> {
-        let added = self.added.iter().map(|(part, kind)| (part.as_str(), *kind));
-        let mut tables = added.chain(KNOWN.iter().copied());
-        if let Some((_, kind)) = tables.find(|(part, _)| name.contains(part)) {
-            return Some(kind);
+    /// Returns the table in which names are looked up.
+    pub(super) fn table(&self) -> CommKernelTable<'_> {
+        CommKernelTable {
+            added: &self.added,
+            known: known_rows().collect(),
         }
-        // `ncclDevKernel_AllReduce_Sum_bf16_RING_LL`. Every all-to-all and message is called SendRecv.
-        let plain = LIBRARIES
-            .iter()
-            .find_map(|library| name.strip_prefix(library))?;
-        let (_, plain) = plain.split_once("Kernel_")?;
-        let (operation, _) = plain.split_once('_').unwrap_or((plain, ""));
-        Some(match operation {
-            "AllReduce" => CollectiveKind::AllReduce,
-            "ReduceScatter" => CollectiveKind::ReduceScatter,
-            "AllGather" => CollectiveKind::AllGather,
-            "Broadcast" => CollectiveKind::Broadcast,
-            "Reduce" => CollectiveKind::Reduce,
-            "AlltoAll" | "AllToAll" => CollectiveKind::AllToAll,
-            _ => return None,
-        })
     }
+}
+
+/// Table of names of kernels that communicate.
+pub(super) struct CommKernelTable<'a> {
+    added: &'a [(String, CollectiveKind)],
+    known: Vec<KnownKernel>,
+}
+
+/// A row of the table of known libraries.
+struct KnownKernel {
+    pattern: &'static str,
+    /// Kind of collective; `None` where the name does not say it.
+    kind: Option<CollectiveKind>,
+    /// A name that a profiler wrote.
+    #[cfg(test)]
+    example: &'static str,
+}
+
+impl CommKernelTable<'_> {
+    /// Returns what the kernel `name` does: `None` if it does not communicate, `Some(None)` if it does and its name does not
+    /// say in which kind of collective.
+    pub fn find(&self, name: &str) -> Option<Option<CollectiveKind>> {
+        let mut added = self.added.iter();
+        if let Some((_, kind)) = added.find(|(part, _)| name.contains(part)) {
+            return Some(Some(*kind));
+        }
+        let name = plain(name);
+        let row = self.known.iter().find(|row| fits(row.pattern, &name));
+        row.map(|row| row.kind)
+    }
+}
+
+fn known_rows() -> impl Iterator<Item = KnownKernel> {
+    let rows = KNOWN.lines();
+    let rows = rows.filter(|line| !line.is_empty() && !line.starts_with('#'));
+    rows.filter_map(|row| {
+        let mut cells = row.splitn(4, '|').map(str::trim);
+        let (_, pattern, kind) = (cells.next()?, cells.next()?, cells.next()?);
+        Some(KnownKernel {
+            pattern,
+            kind: kind_named(kind),
+            #[cfg(test)]
+            example: cells.next()?,
+        })
+    })
+}
+
+fn kind_named(name: &str) -> Option<CollectiveKind> {
+    let mut all = CollectiveKind::ALL.iter();
+    let (kind, ..) = all.find(|(_, known, _)| *known == name)?;
+    Some(*kind)
+}
+
+/// Returns a name in small letters without the types of its arguments, which may be those of another library.
+fn plain(name: &str) -> String {
+    let name = name
+        .to_ascii_lowercase()
+        .replace("(anonymous namespace)", "");
+    match name.split_once('(') {
+        Some((plain, _)) => plain.to_owned(),
+        None => name,
+    }
+}
+
+/// Returns whether `name` holds the parts of `pattern` in their order, and no letter before the first.
+fn fits(pattern: &str, name: &str) -> bool {
+    let mut parts = pattern.split('*');
+    let first = parts.next().unwrap_or_default();
+    let starts = name.match_indices(first);
+    let at_word = |start: usize| !name[..start].ends_with(|c: char| c.is_ascii_alphabetic());
+    let mut starts = starts.filter(|&(start, _)| at_word(start));
+    starts.next().is_some_and(|(start, _)| {
+        let mut rest = &name[start + first.len()..];
+        parts.all(|part| match rest.find(part) {
+            Some(at) => {
+                rest = &rest[at + part.len()..];
+                true
+            }
+            None => false,
+        })
+    })
 }
 
 #[cfg(test)]
@@ -92,36 +128,59 @@ mod tests {
     use super::*;
 
     #[test]
+    fn every_row_is_reached_by_its_example() {
+        let rows: Vec<KnownKernel> = known_rows().collect();
+        let lines = KNOWN.lines().filter(|line| line.contains('|'));
+        assert_eq!(
+            rows.len() + 1,
+            lines.count(),
+            "all rows but the head are read"
+        );
+        for (place, row) in rows.iter().enumerate() {
+            let name = plain(row.example);
+            let first = rows.iter().position(|row| fits(row.pattern, &name));
+            assert_eq!(
+                first,
+                Some(place),
+                "`{}` of row `{}`",
+                row.example,
+                row.pattern
+            );
+            assert_eq!(row.pattern, row.pattern.to_ascii_lowercase());
+        }
+        let kinds = KNOWN.lines().filter(|line| !line.starts_with('#'));
+        let kinds = kinds.filter_map(|line| line.split('|').nth(2));
+        for kind in kinds.map(str::trim) {
+            assert!(kind == "?" || kind_named(kind).is_some(), "{kind}");
+        }
+    }
+
+    #[test]
     fn names_say_what_a_kernel_does_and_users_add_to_them() {
         let mut kernels = CommKernels::default();
-        let kind = |kernels: &CommKernels, name| kernels.kind(name);
+        let kind = |kernels: &CommKernels, name| kernels.table().find(name);
         for (name, expected) in [
             (
-                "ncclDevKernel_AllReduce_Sum_f32_RING_LL(ncclDevKernelArgs)",
-                Some(CollectiveKind::AllReduce),
+                "nccldevkernel_allreduce_sum_f32_ring_ll",
+                Some(Some(CollectiveKind::AllReduce)),
             ),
+            ("ncclDevKernel_SendRecv(ncclDevKernelArgs)", Some(None)),
             (
-                "ncclKernel_ReduceScatter_RING_LL_Sum_half",
-                Some(CollectiveKind::ReduceScatter),
-            ),
-            ("ncclDevKernel_SendRecv(ncclDevKernelArgs)", None),
-            (
-                "void vllm::cross_device_reduce_2stage<__half, 8>",
-                Some(CollectiveKind::AllReduce),
-            ),
-            (
-                "void deep_ep::internode_ll::combine<false>",
-                Some(CollectiveKind::AllToAll),
+                "_Z36ncclDevKernel_AllGather_RING_LL20ncclDevKernelArgs",
+                Some(Some(CollectiveKind::AllGather)),
             ),
             ("ampere_sgemm_128x64_nn", None),
+            ("void softmax<BlockAllReduce<float>>(float*)", None),
+            ("Memcpy DtoD (Device -> Device)", None),
+            ("void check_sums(ncclDevKernelArgs)", None),
         ] {
             assert_eq!(kind(&kernels, name), expected, "{name}");
         }
-        assert!(kernels.holds("ncclDevKernel_SendRecv") && !kernels.holds("my_gather<4>"));
+        assert_eq!(kind(&kernels, "my_gather<4>"), None);
         kernels.add("my_gather=all-gather").expect("it is one");
         assert_eq!(
             kind(&kernels, "my_gather<4>"),
-            Some(CollectiveKind::AllGather)
+            Some(Some(CollectiveKind::AllGather))
         );
         let wrong = kernels.add("my_gather=gathering").expect_err("it is none");
         assert!(

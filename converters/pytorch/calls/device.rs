@@ -1,14 +1,15 @@
 //! Calls carried out by kernels of NCCL and similar libraries.
 //!
 //! The operation of a kernel follows from the arguments that `record_param_comms` recorded around its launch, or from
-//! the `c10d` operator; then from those arguments that newer profilers repeat on the kernel, which is all there is in a
+//! the `c10d` operator, or from those that were requested before a launch for all of them (`requests`); then from those arguments that newer profilers repeat on the kernel, which is all there is in a
 //! launched graph; and from the kernel's name last: every all-to-all is called SendRecv.
 
 use super::super::call_names::carrier_kind;
-use super::super::kineto::EventCategory;
+use super::super::kineto::is_graph_launch;
 use super::super::rank_timeline::{DeviceInterval, NONE, RankTimeline};
 use super::super::timeline_events::TimelineEvent;
 use super::args::{self, asked};
+use super::requests::{CommRequest, DeferredRequests};
 use super::{CallArgs, CommCall, CommCalls, CommKernels, CommOp};
 use chakram_trace::format::{CollectiveKind, Dtype};
 
@@ -17,31 +18,55 @@ pub(super) fn find(rank: &RankTimeline, kernels: &CommKernels, calls: &mut CommC
     let mut found: Vec<CommCall> = Vec::new();
     let mut ids = None;
     // Most kernels share their names with many others.
-    let texts = &rank.kineto.texts;
-    let mut named: Vec<Option<bool>> = vec![None; texts.len()];
-    let mut holds =
-        |name: u32| *named[name as usize].get_or_insert_with(|| kernels.holds(texts.get(name)));
-    for (i, device) in rank.devices.iter().enumerate() {
+    let (texts, table) = (&rank.kineto.texts, kernels.table());
+    let mut named: Vec<Option<Option<Option<CollectiveKind>>>> = vec![None; texts.len()];
+    let mut find =
+        |name: u32| *named[name as usize].get_or_insert_with(|| table.find(texts.get(name)));
+    let mut communicating: Vec<(u32, Option<CollectiveKind>)> = Vec::new();
+    for (i, device) in (0..).zip(&rank.devices) {
         let event = &rank.events[device.event as usize];
-        if event.category != EventCategory::Kernel
-            || !holds(event.name) && !states_collective(rank, event)
-        {
-            continue;
+        let kind = find(event.name);
+        if kind.is_some() || states_collective(rank, event) {
+            communicating.push((i, kind.flatten()));
         }
+    }
+    let launches = communicating
+        .iter()
+        .map(|&(i, _)| &rank.devices[i as usize])
+        .filter(|device| device.launch != NONE && !is_of_graph(rank, device))
+        .map(|device| {
+            (
+                device.launch,
+                LaunchContext::around(rank, device).is_empty(),
+            )
+        });
+    let deferred = DeferredRequests::find(rank, &launches.collect());
+    for &request in &deferred.unlaunched {
+        let requested = LaunchContext::of(request).calls(rank).into_iter();
+        let names = requested.map(|(item, ..)| rank.item_name(&rank.items[item as usize]));
+        calls.never_ran.extend(names.map(str::to_owned));
+    }
+    for (i, kind) in communicating {
+        let device = &rank.devices[i as usize];
         if device.launch == NONE {
             calls.before += 1;
+            calls.unknown.push(i);
             continue;
         }
-        let records = LaunchContext::around(rank, device);
-        let mut made = records.calls(rank);
+        let context = LaunchContext::around(rank, device);
+        let mut made = context.calls(rank);
+        if context.is_empty() {
+            let requests = deferred.of(device.launch).iter();
+            made.extend(requests.flat_map(|&request| LaunchContext::of(request).calls(rank)));
+        }
         // One launch of a graph has many kernels, each a call of its own.
         let alone = made.is_empty();
         if alone {
-            let told = kernel_call(rank, device, kernels);
+            let told = kernel_call(rank, device, kind);
             made.extend(told.map(|(act, asked)| (device.launch, act, asked)));
         }
         if made.is_empty() {
-            calls.unknown.push(rank.name(device.event).to_owned());
+            calls.unknown.push(i);
         }
         for (item, act, asked) in made {
             let known = found
@@ -52,6 +77,9 @@ pub(super) fn find(rank: &RankTimeline, kernels: &CommKernels, calls: &mut CommC
                 .find(|call| call.item == item && !alone);
             match known {
                 Some(call) => {
+                    if calls.further.last().is_none_or(|&(last, _)| last != i) {
+                        calls.further.push((i, call.device));
+                    }
                     call.start = call.start.min(device.start);
                     call.end = call.end.max(device.end);
                     call.done = call.end;
@@ -67,7 +95,7 @@ pub(super) fn find(rank: &RankTimeline, kernels: &CommKernels, calls: &mut CommC
                     group: NONE,
                     worker: NONE,
                     stream: Some(device.stream),
-                    device: i as u32,
+                    device: i,
                     launched: device.start,
                     start: device.start,
                     end: device.end,
@@ -79,6 +107,11 @@ pub(super) fn find(rank: &RankTimeline, kernels: &CommKernels, calls: &mut CommC
         }
     }
     calls.list.extend(found);
+}
+
+/// Returns whether a kernel is one of a graph that was launched, which its requests were captured into earlier.
+fn is_of_graph(rank: &RankTimeline, device: &DeviceInterval) -> bool {
+    is_graph_launch(rank.name(rank.items[device.launch as usize].event))
 }
 
 /// Returns whether a kernel states a collective.
@@ -111,18 +144,18 @@ impl OperatorIds {
     }
 }
 
-/// Returns the call of a kernel by its own arguments, or by its name and the inputs of the operator around it.
+/// Returns the call of a kernel by its own arguments, or by the kind that its name tells and the inputs of the operator around it.
 fn kernel_call(
     rank: &RankTimeline,
     device: &DeviceInterval,
-    kernels: &CommKernels,
+    kind: Option<CollectiveKind>,
 ) -> Option<(CommOp, CallArgs)> {
     let event = &rank.events[device.event as usize];
     let args = rank.args_of(event);
     if let Some(told) = args.and_then(|args| call_of(None, Some(args))) {
         return Some(told);
     }
-    let kind = kernels.kind(rank.name(device.event))?;
+    let kind = kind?;
     let operator = rank.items.get(rank.operator_of(device) as usize);
     let node = operator.and_then(|item| rank.host.nodes.get(item.host as usize));
     let form = node.map(|node| rank.host.form(node));
@@ -150,6 +183,21 @@ struct LaunchContext {
 }
 
 impl LaunchContext {
+    /// Returns the context of a request that another launch carries out.
+    fn of(request: CommRequest) -> Self {
+        let records = (request.record != NONE).then_some(request.record);
+        Self {
+            records: records.into_iter().collect(),
+            operator: request.operator,
+            range: NONE,
+        }
+    }
+
+    /// Returns whether no request is around the launch.
+    fn is_empty(&self) -> bool {
+        self.records.is_empty() && (self.operator, self.range) == (NONE, NONE)
+    }
+
     fn around(rank: &RankTimeline, device: &DeviceInterval) -> Self {
         let mut this = Self {
             records: Vec::new(),

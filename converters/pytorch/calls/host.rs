@@ -56,9 +56,9 @@ pub(super) fn find(rank: &RankTimeline) -> CommCalls {
     calls
 }
 
-/// Returns whether anything ran on a device, so that the calls are kernels.
+/// Returns whether anything was launched on a device, so that the calls are kernels.
 fn launches_kernels(rank: &RankTimeline) -> bool {
-    !rank.devices.is_empty()
+    rank.has_device()
 }
 
 fn call(

@@ -43,9 +43,14 @@ impl<'a> ActivityEmitter<'a> {
     pub fn kernels(&self) -> impl Iterator<Item = KernelWork> + Clone + use<'a, '_> {
         let work = self.activities.list.iter();
         work.filter_map(|activity| match activity.kind {
-            ActivityKind::Device(index) => Some(self.told(index)),
+            ActivityKind::Device(index) if !self.communicates(index) => Some(self.told(index)),
             _ => None,
         })
+    }
+
+    /// Returns whether a kernel or copy communicates by an operation that nothing tells.
+    fn communicates(&self, index: u32) -> bool {
+        self.calls.unknown.binary_search(&index).is_ok()
     }
 
     /// Returns what the operator of a kernel says that it does, or a copy itself.
@@ -236,6 +241,11 @@ impl<'a> ActivityEmitter<'a> {
     }
 
     fn kernel(&self, index: u32) -> Op<'_> {
+        if self.communicates(index) {
+            let event = &self.rank.events[self.rank.devices[index as usize].event as usize];
+            let bytes = self.rank.details(event).bytes;
+            return Op::Communication { bytes };
+        }
         let told = self.told(index);
         let alike = match told.is_known() {
             true => None,
@@ -255,11 +265,7 @@ impl<'a> ActivityEmitter<'a> {
         // A call without partners would wait for ever in a replay: its time stays that of whoever carried it out.
         if !met.found {
             return match call.on_device() {
-                true => Op::Compute {
-                    flops: 0,
-                    bytes: 0,
-                    dtype: None,
-                },
+                true => Op::Communication { bytes: 0 },
                 false => Op::Host,
             };
         }

@@ -114,7 +114,7 @@ impl JobCapture {
         let (times, odd) = transfer_times::divide(&seen, &matches, &groups);
         let starts = activities.iter().zip(&offsets);
         let starts = starts.map(|(activities, offset)| offset.correct(activities.span().0));
-        let host_computes = ranks.iter().all(|rank| rank.devices.is_empty());
+        let host_computes = !ranks.iter().any(RankTimeline::has_device);
         Ok(Self {
             met: matched_calls(&calls, &matches, &models),
             first: starts.min().unwrap_or(0),
@@ -177,6 +177,10 @@ impl JobCapture {
         if model.inferred {
             let of = AttributeValue::Int(i64::from(rank.rank));
             metadata.push(("inferred_from", of));
+        }
+        if rank.dropped > 0 {
+            let dropped = AttributeValue::Uint(rank.dropped);
+            metadata.push((scan::DROPPED_KERNELS, dropped));
         }
         if let Some((steps, step)) = self.unprofiled {
             metadata.push((scan::CAPTURED_STEPS, AttributeValue::Uint(steps)));

@@ -130,6 +130,28 @@ fn check_process(kineto: &KinetoTrace, file: &Path) -> Result<(), TraceError> {
     ))
 }
 
+/// Refuses work of a device of which nothing could be read.
+fn check_device(rank: &RankTimeline, file: &Path) -> Result<(), TraceError> {
+    if !rank.devices.is_empty() || rank.kineto.unread.is_empty() {
+        return Ok(());
+    }
+    let unread = rank.kineto.unread.iter().map(|(category, count)| {
+        format!(
+            "{count} of category `{}`",
+            chakram_trace::format::escape(category)
+        )
+    });
+    let unread: Vec<String> = unread.collect();
+    Err(TraceError::refused_in(
+        file,
+        format!(
+            "its events of a device cannot be read: {}",
+            unread.join(", ")
+        ),
+        "export with a profiler whose device events have the categories `kernel`, `gpu_memcpy` and `gpu_memset`",
+    ))
+}
+
 /// Times lie within this of 1970, in ns: up to the year 2116. So sums of two of them have room.
 const FARTHEST: i64 = 1 << 62;
 
@@ -180,6 +202,7 @@ impl RankCapture {
                 "profile with activities=[ProfilerActivity.CPU, ProfilerActivity.CUDA] around a step",
             ));
         }
+        check_device(&rank, file)?;
         let mut calls = calls::find(&rank, &options.comm_kernels);
         let activities = activities::find(&rank, &mut calls);
         Ok(Self {

@@ -46,6 +46,8 @@ pub(super) struct EventArgs<'a> {
     pub types: Option<JsonText<'a>>,
     /// Name of the collective that the arguments describe.
     pub collective: Option<JsonText<'a>>,
+    /// Unit of the device that does the work, as Ascend's profiler writes it.
+    pub task: Option<JsonText<'a>>,
 }
 
 /// Numbers of the values of an event in [`ElementLayouts`].
@@ -70,7 +72,8 @@ mod value {
     pub const DIMS: u8 = 16;
     pub const TYPES: u8 = 17;
     pub const COLLECTIVE: u8 = 18;
-    pub const COUNT: usize = 19;
+    pub const TASK: u8 = 19;
+    pub const COUNT: usize = 20;
 
     /// Returns the number of the value of an event's key.
     pub fn of(key: &str) -> u8 {
@@ -93,14 +96,15 @@ mod value {
             // Profilers of 2021 wrote it small on kernels.
             "External id" | "external id" => EXTERNAL_ID,
             "Record function id" => RF_ID,
-            "correlation" => CORRELATION,
-            "stream" => STREAM,
+            "correlation" | "connection_id" => CORRELATION,
+            "stream" | "Stream Id" => STREAM,
             "device" => DEVICE,
             "bytes" => BYTES,
             "name" => TRACK_NAME,
             "Input Dims" | "Input dims" => DIMS,
             "Input type" => TYPES,
             "Collective name" => COLLECTIVE,
+            "Task Type" => TASK,
             _ => SKIPPED,
         }
     }
@@ -144,6 +148,7 @@ impl<'a> RawKinetoEvent<'a> {
             dims: json(value::DIMS),
             types: json(value::TYPES),
             collective: json(value::COLLECTIVE),
+            task: json(value::TASK),
         };
     }
 }
@@ -209,6 +214,7 @@ impl<'a> EventArgs<'a> {
             value::DIMS => &mut self.dims,
             value::TYPES => &mut self.types,
             value::COLLECTIVE => &mut self.collective,
+            value::TASK => &mut self.task,
             _ => return None,
         })
     }

@@ -24,6 +24,8 @@ pub(super) struct KinetoReader {
     /// Per text: whether it names communication, and whether a convolution.
     named: Vec<(bool, bool)>,
     left_out: BTreeMap<String, u64>,
+    /// Events of unknown categories, by category and track.
+    unread: BTreeMap<(String, u32), u64>,
     /// Base of all times, in nanoseconds since 1970. May stand behind the events.
     base_ns: i64,
 }
@@ -90,6 +92,7 @@ impl KinetoReader {
         }
         drop_outside(&mut trace);
         trace.tracks = self.tracks.finish();
+        trace.unread = unread(&trace, self.unread);
         trace.details = self.details.into_keys();
         trace.left_out = std::mem::take(&mut self.left_out).into_iter().collect();
         Ok(trace)
@@ -165,9 +168,22 @@ impl KinetoReader {
             }
             _ => None,
         };
+        let track = self.track(raw, at)?;
+        let stream = integer(raw_args.stream, "stream", at)?.map(|StreamId(stream)| stream);
+        let device = integer(raw_args.device, "device", at)?;
+        // Work of devices whose plug-in states neither has a track for each stream, in a process for each device.
+        let of_track = |is_missing: bool| is_missing && category.is_work();
+        let stream = match stream {
+            None if of_track(true) => self.tracks.stream(track),
+            stream => stream.unwrap_or(-1),
+        };
+        let device = match device {
+            None if of_track(true) => self.tracks.device(track),
+            device => device.unwrap_or(-1),
+        };
         let details = EventDetails {
-            stream: integer(raw_args.stream, "stream", at)?.map_or(-1, |StreamId(stream)| stream),
-            device: integer(raw_args.device, "device", at)?.unwrap_or(-1),
+            stream,
+            device,
             bytes: integer(raw_args.bytes, "bytes", at)?.unwrap_or(0),
             args,
             shapes: operands.as_ref().map_or(NONE, |operands| operands.shapes),
@@ -186,7 +202,7 @@ impl KinetoReader {
             duration_ns,
             name,
             category,
-            track: self.track(raw, at)?,
+            track,
             rf_id: id(raw_args.rf_id, "Record function id")?,
             external_id: id(raw_args.external_id, "External id")?,
             correlation: id(raw_args.correlation, "correlation")?,
@@ -243,6 +259,70 @@ impl KinetoReader {
         }
         Ok(())
     }
+}
+
+/// Categories that are not converted, and are no work of a device.
+const ON_HOST: [&str; 16] = [
+    "python_function",
+    "PythonFunction",
+    "Python",
+    "overhead",
+    "Overhead",
+    "gpu_user_annotation",
+    "cuda_profiler_range",
+    "cpu_instant_event",
+    "fwdbwd",
+    "ac2g",
+    "collective_comm",
+    "mtia_insight",
+    "mtia_counters",
+    "enqueue",
+    "dequeue",
+    "async_task_queue",
+];
+
+/// Returns the category of an event of Ascend's profiler, which writes none for tasks of the device and calls of CANN;
+/// `None` of those that do no work, and of all others.
+fn ascend_category(raw: &RawKinetoEvent<'_>) -> Option<EventCategory> {
+    /// Beginnings of the types of tasks that are no work.
+    const NO_WORK: [&str; 6] = [
+        "EVENT_",
+        "NOTIFY_",
+        "PLACE_HOLDER",
+        "WRITE_VALUE",
+        "CAPTURE_",
+        "PROFILER_",
+    ];
+    let args = &raw.args;
+    // Operations of HCCL have a track for each group. The copies that they consist of are tasks, too.
+    if raw.name.starts_with("hcom_") && args.task.is_none() {
+        return Some(EventCategory::Kernel);
+    }
+    let Some(task) = args.task else {
+        let calls = args.correlation.is_some() || raw.name.starts_with("AscendCL@");
+        return calls.then_some(EventCategory::Runtime);
+    };
+    args.stream?;
+    let task = number::text(task.get()).to_ascii_uppercase();
+    match &*task {
+        "MEMCPY_ASYNC" => Some(EventCategory::Copy),
+        task if task.contains("SDMA") || task.contains("RDMA") => None,
+        task if NO_WORK.iter().any(|begin| task.starts_with(begin)) => None,
+        _ => Some(EventCategory::Kernel),
+    }
+}
+
+/// Returns the unread events by category, of those on tracks of other processes than the operators'.
+fn unread(trace: &KinetoTrace, counts: BTreeMap<(String, u32), u64>) -> Vec<(String, u64)> {
+    let processes = trace.operators_of_processes();
+    let mut found: BTreeMap<String, u64> = BTreeMap::new();
+    for ((category, track), count) in counts {
+        let pid = &*trace.tracks[track as usize].pid;
+        if !processes.contains_key(pid) {
+            *found.entry(category).or_default() += count;
+        }
+    }
+    found.into_iter().collect()
 }
 
 /// Drops events that cannot have been recorded: those before 1970, unless times count from elsewhere, and those that lie
@@ -334,6 +414,14 @@ impl ElementReader for KinetoReader {
                 }
                 if cat == "Trace" {
                     self.widen(raw, &at)?;
+                } else if cat.is_empty() {
+                    if let Some(category) = ascend_category(raw) {
+                        return self.event(raw, category, &at);
+                    }
+                } else if !ON_HOST.contains(&cat) {
+                    let track = self.track(raw, &at)?;
+                    let unread = self.unread.entry((cat.to_owned(), track));
+                    *unread.or_default() += 1;
                 }
             }
             // Arrows repeat the ids of the events that they join.

@@ -64,6 +64,21 @@ impl TrackTable {
         Some(number)
     }
 
+    /// Returns the stream that a track stands for: its number, or one that its place gives it where that is a word.
+    pub fn stream(&self, track: u32) -> i64 {
+        /// First of the streams whose track is a word, beyond the numbers of others.
+        const WORDS: i64 = 100_000;
+        let tid = number::whole(&self.tracks[track as usize].tid);
+        let number = tid.and_then(|tid| i64::try_from(tid).ok());
+        number.unwrap_or(WORDS + i64::from(track))
+    }
+
+    /// Returns the device that a track's process stands for, or −1 if that is a word.
+    pub fn device(&self, track: u32) -> i32 {
+        let pid = number::whole(&self.tracks[track as usize].pid);
+        pid.and_then(|pid| i32::try_from(pid).ok()).unwrap_or(-1)
+    }
+
     /// Names a track, unless it has a name; `None` if there are more than fit.
     pub fn name(
         &mut self,

@@ -5,7 +5,10 @@ use super::super::host::HostTrace;
 use super::super::in_flight;
 use super::super::kineto::{EventCategory, KinetoEvent, KinetoTrace};
 use super::super::timeline_events::TimelineEvent;
-use super::{HostInterval, HostThread, InFlightInterval, NONE, RankTimeline, end_of, is_device};
+use super::{
+    HostInterval, HostThread, InFlightInterval, NONE, RankTimeline, StreamOverlaps, end_of,
+    is_device,
+};
 use std::cmp::Reverse;
 
 impl RankTimeline {
@@ -33,6 +36,8 @@ impl RankTimeline {
             unlaunched: 0,
             beyond: 0,
             by_operator: 0,
+            dropped: 0,
+            overlaps: StreamOverlaps::default(),
         };
         let texts = &this.kineto.texts;
         let flies = (0..texts.len() as u32).map(|name| in_flight(texts.get(name)));

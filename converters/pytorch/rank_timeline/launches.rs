@@ -2,7 +2,8 @@
 
 use super::super::event_links::TimeWindow;
 use super::super::kineto::{EventCategory, KinetoEvent, KinetoTrace};
-use super::{DeviceInterval, HostInterval, NONE, RankTimeline, end_of, is_work};
+use super::super::kineto::{is_graph_launch, is_launch};
+use super::{DeviceInterval, HostInterval, NONE, RankTimeline, end_of};
 
 /// Lanes of the second device of a process, and of those behind it, begin at multiples of this.
 const DEVICE_LANES: i64 = 1_000_000;
@@ -11,7 +12,8 @@ impl RankTimeline {
     /// Places the work of devices whose launch, or itself, lies in `window`.
     pub(super) fn place_devices(&mut self, window: TimeWindow) {
         let work = self.kineto.events.iter();
-        let work = work.filter(|event| is_work(event.category)).count();
+        let work = work.filter(|event| event.category.is_work()).count();
+        self.count_dropped();
         if work == 0 {
             return;
         }
@@ -19,7 +21,7 @@ impl RankTimeline {
         let mut launches = LaunchKeys::new(&self.items, &self.kineto.events, window);
         let devices = device_numbers(&self.kineto);
         for (index, event) in self.kineto.events.iter().enumerate() {
-            if !is_work(event.category) {
+            if !event.category.is_work() {
                 continue;
             }
             let launch = match launches.of(event, &self.items, &self.kineto.events) {
@@ -54,9 +56,118 @@ impl RankTimeline {
                 end: end_of(event),
             });
         }
+        // Of those that start together the longest comes last, and keeps its time.
         self.devices
-            .sort_unstable_by_key(|device| (device.stream, device.start, device.event));
+            .sort_unstable_by_key(|device| (device.stream, device.start, device.end, device.event));
+        self.make_streams_serial();
     }
+
+    /// Counts the launches of kernels that have none in the file. Those that a graph captures launch nothing.
+    fn count_dropped(&mut self) {
+        let events = &self.kineto.events;
+        let mut ran: Option<Vec<u64>> = None;
+        let ran = &mut ran;
+        let roles = self.kineto.texts.len() as u32;
+        let roles = (0..roles).map(|name| LaunchRole::of(self.kineto.texts.get(name)));
+        let roles: Vec<LaunchRole> = roles.collect();
+        for thread in &self.threads {
+            let mut captures = false;
+            let range = thread.items.start as usize..thread.items.end as usize;
+            for item in &self.items[range] {
+                let event = &events[item.event as usize];
+                if event.category != EventCategory::Runtime {
+                    continue;
+                }
+                match roles[event.name as usize] {
+                    LaunchRole::BeginsCapture => captures = true,
+                    LaunchRole::EndsCapture => captures = false,
+                    LaunchRole::Launches if !captures && event.correlation != 0 => {
+                        let ran = ran.get_or_insert_with(|| correlations_of_work(events));
+                        let known = ran.binary_search(&event.correlation).is_ok();
+                        self.dropped += u64::from(!known);
+                    }
+                    _ => {}
+                }
+            }
+        }
+    }
+
+    /// Clips device events at the start of the next on their stream, which carries out one after the other. Where one ends
+    /// before an earlier one did, it lasts as long as that, so that the union of their intervals stays.
+    fn make_streams_serial(&mut self) {
+        let mut until = i64::MIN;
+        let mut overlaps = self.overlaps;
+        for index in 0..self.devices.len() {
+            let own = self.devices[index];
+            let next = self.devices.get(index + 1);
+            let next = next.filter(|next| next.stream == own.stream).copied();
+            until = until.max(own.end);
+            let end = next.map_or(until, |next| until.min(next.start));
+            let (lasted, lasts) = (
+                own.end.saturating_sub(own.start),
+                end.saturating_sub(own.start),
+            );
+            overlaps.ns = overlaps
+                .ns
+                .saturating_add_signed(lasted.saturating_sub(lasts));
+            if let Some(next) = next.filter(|next| own.end > next.start) {
+                overlaps.events += 1;
+                match (self.launch_name(own), self.launch_name(next)) {
+                    (_, name) if is_programmatic(name) => overlaps.programmatic += 1,
+                    (_, name) if own.launch == next.launch && is_graph_launch(name) => {
+                        overlaps.in_graphs += 1;
+                    }
+                    _ => {}
+                }
+            }
+            if next.is_none() {
+                until = i64::MIN;
+            }
+            self.devices[index].end = end;
+        }
+        self.overlaps = overlaps;
+    }
+
+    fn launch_name(&self, device: DeviceInterval) -> &str {
+        let item = self.items.get(device.launch as usize);
+        item.map_or("", |item| {
+            let event = &self.kineto.events[item.event as usize];
+            self.kineto.texts.get(event.name)
+        })
+    }
+}
+
+/// Returns whether a call of this name can launch a kernel that starts before the one ahead of it on its stream has ended.
+fn is_programmatic(name: &str) -> bool {
+    name.contains("LaunchKernelEx")
+}
+
+/// Role of a call of the runtime, by its name.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum LaunchRole {
+    Other,
+    Launches,
+    BeginsCapture,
+    EndsCapture,
+}
+
+impl LaunchRole {
+    fn of(name: &str) -> Self {
+        match name {
+            name if is_launch(name) => Self::Launches,
+            name if name.contains("StreamBeginCapture") => Self::BeginsCapture,
+            name if name.contains("StreamEndCapture") => Self::EndsCapture,
+            _ => Self::Other,
+        }
+    }
+}
+
+/// Returns the correlations of work on devices, in order.
+fn correlations_of_work(events: &[KinetoEvent]) -> Vec<u64> {
+    let work = events.iter().filter(|event| event.category.is_work());
+    let mut ran: Vec<u64> = work.map(|event| event.correlation).collect();
+    ran.sort_unstable();
+    ran
 }
 
 /// Origin of a device event.
@@ -165,7 +276,7 @@ fn numbered(
 /// Returns the devices that work ran on, in order.
 fn device_numbers(kineto: &KinetoTrace) -> Vec<i32> {
     let events = kineto.events.iter();
-    let work = events.filter(|event| is_work(event.category));
+    let work = events.filter(|event| event.category.is_work());
     let mut numbers: Vec<i32> = work.map(|event| kineto.details(event).device).collect();
     numbers.sort_unstable();
     numbers.dedup();

@@ -147,6 +147,7 @@ pub(super) fn type_name(op: &Op<'_>) -> String {
         Op::NoOp => "nothing".to_owned(),
         Op::Host => "host".to_owned(),
         Op::Compute { .. } => "compute".to_owned(),
+        Op::Communication { .. } => "communication".to_owned(),
         Op::Memory { store, place, .. } => {
             let what = if store { "store" } else { "load" };
             match place {
@@ -177,6 +178,7 @@ pub(super) fn bytes_of(op: &Op<'_>) -> Option<u64> {
         Op::Compute { bytes, .. }
         | Op::Memory { bytes, .. }
         | Op::Message { bytes, .. }
+        | Op::Communication { bytes }
         | Op::Collective { bytes, .. } => Some(bytes),
     }
 }

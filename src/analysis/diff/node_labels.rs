@@ -20,6 +20,7 @@ pub(super) fn type_of(op: &Op<'_>) -> u8 {
             3 + 2 * u8::from(place == MemoryLocation::Local) + u8::from(store)
         }
         Op::Message { receive, .. } => 7 + u8::from(receive),
+        Op::Communication { .. } => 9,
         Op::Collective { kind, .. } => 16 + kind as u8,
     }
 }
@@ -50,7 +51,7 @@ pub(super) fn key(view: &CompactNodeView<'_>) -> u64 {
             ..
         } => fingerprint(&(group(name), root, dimensions)),
         Op::Compute { dtype, .. } => fingerprint(&dtype),
-        Op::NoOp | Op::Host | Op::Memory { .. } => 0,
+        Op::NoOp | Op::Host | Op::Memory { .. } | Op::Communication { .. } => 0,
     };
     fingerprint(&(view.name, type_of(&view.op), view.lane, whom))
 }

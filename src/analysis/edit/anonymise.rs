@@ -220,6 +220,9 @@ impl TraceAnonymiser {
         if metadata.kernels_on_cpu {
             add(scan::KERNELS_ON, 29, Err(scan::CPU));
         }
+        if metadata.dropped_kernels > 0 {
+            add(scan::DROPPED_KERNELS, 13, Ok(metadata.dropped_kernels));
+        }
         if let Some(steps) = metadata.unprofiled {
             add(scan::CAPTURED_STEPS, 13, Ok(steps.captured));
             add(scan::UNPROFILED_STEP, 13, Ok(steps.step.0 / 1000));

@@ -20,6 +20,8 @@ pub enum NodeClass {
     Receive,
     /// A member's part of a collective.
     Collective(CollectiveKind),
+    /// Communication of an unknown operation or unknown partners.
+    Communication,
     /// Metadata or no operation; takes no time.
     Metadata,
     /// Record that makes no sense.
@@ -27,13 +29,14 @@ pub enum NodeClass {
 }
 
 /// Types that are not collectives, with their names.
-const PLAIN: [(NodeClass, &str); 8] = [
+const PLAIN: [(NodeClass, &str); 9] = [
     (NodeClass::Host, "host"),
     (NodeClass::Compute, "compute"),
     (NodeClass::Load, "load"),
     (NodeClass::Store, "store"),
     (NodeClass::Send, "send"),
     (NodeClass::Receive, "receive"),
+    (NodeClass::Communication, "communication"),
     (NodeClass::Metadata, "metadata"),
     (NodeClass::Unreadable, "unreadable"),
 ];
@@ -50,6 +53,7 @@ impl NodeClass {
             Op::Message { receive: false, .. } => Self::Send,
             Op::Message { receive: true, .. } => Self::Receive,
             Op::Collective { kind, .. } => Self::Collective(kind),
+            Op::Communication { .. } => Self::Communication,
         }
     }
 

@@ -78,7 +78,7 @@ impl<'a> LaneTable<'a> {
             let lane = match view.op {
                 Op::NoOp => Lane::None,
                 Op::Host => Lane::Host(view.lane),
-                Op::Compute { .. } => stream(Lane::Compute),
+                Op::Compute { .. } | Op::Communication { .. } => stream(Lane::Compute),
                 Op::Memory { .. } => stream(Lane::Memory),
                 // As in a replay, a posted receive occupies no engine of its NPU.
                 Op::Message { receive: true, .. } => Lane::None,

@@ -136,9 +136,10 @@ impl<'a> InspectedTrace<'a> {
         match self.raw.nodes[node as usize].view.op {
             Op::NoOp | Op::Host => (0, 0),
             Op::Compute { flops, bytes, .. } => (flops, bytes),
-            Op::Memory { bytes, .. } | Op::Message { bytes, .. } | Op::Collective { bytes, .. } => {
-                (0, bytes)
-            }
+            Op::Memory { bytes, .. }
+            | Op::Message { bytes, .. }
+            | Op::Collective { bytes, .. }
+            | Op::Communication { bytes } => (0, bytes),
         }
     }
 

@@ -139,7 +139,7 @@ impl DigestCollector {
                 let node = kept(bytes);
                 self.facts.accesses.push(InSwitchAccess { node, store });
             }
-            Op::NoOp | Op::Host | Op::Compute { .. } => {}
+            Op::NoOp | Op::Host | Op::Compute { .. } | Op::Communication { .. } => {}
         }
     }
 

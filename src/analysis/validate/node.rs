@@ -86,7 +86,7 @@ impl<'a> NotableNodes<'a> {
                 self.declared.push(text);
                 ValidationRole::Declares((self.declared.len() - 1) as u32)
             }
-            (Op::Host, Span::ZERO, _) => ValidationRole::NoDuration,
+            (Op::Host | Op::Communication { .. }, Span::ZERO, _) => ValidationRole::NoDuration,
             (
                 Op::Compute {
                     flops: 0, bytes: 0, ..
@@ -102,7 +102,9 @@ impl<'a> NotableNodes<'a> {
                 },
                 ..,
             ) => ValidationRole::Access(self.part(view)),
-            (Op::Host | Op::Compute { .. } | Op::Memory { .. }, ..) => ValidationRole::Work,
+            (Op::Host | Op::Compute { .. } | Op::Communication { .. } | Op::Memory { .. }, ..) => {
+                ValidationRole::Work
+            }
         }
     }
 }

@@ -330,7 +330,7 @@ fn notes(summary: &ConversionSummary, out: &mut dyn Write) -> io::Result<()> {
     }
     for (reason, n) in &summary.alone {
         notes.push(format!(
-            "{} communication calls are {reason} and count as work as recorded",
+            "{} communication calls are {reason}: they last as recorded, and nobody waits for them",
             thousands(*n)
         ));
     }
@@ -361,13 +361,52 @@ fn notes(summary: &ConversionSummary, out: &mut dyn Write) -> io::Result<()> {
             thousands(summary.odd.estimated)
         ));
     }
+    let sum = |of: fn(&RankConversion) -> u64| summary.ranks.iter().map(of).sum::<u64>();
+    match sum(|rank| rank.dropped) {
+        0 => {}
+        n => notes.push(format!(
+            "{} of kernels {} no kernel: the profiler dropped them; what they took is unknown",
+            counted(n, "launch"),
+            if n == 1 { "has" } else { "have" }
+        )),
+    }
+    match sum(|rank| rank.overlaps.events) {
+        0 => {}
+        n => notes.push(format!(
+            "{} clipped at the start of the next on their stream, which they outlast by {} ms in all: {} before \
+             programmatic dependent launches, {} in launched graphs",
+            counted(n, "kernel"),
+            ms(i64::try_from(sum(|rank| rank.overlaps.ns)).unwrap_or(i64::MAX)),
+            thousands(sum(|rank| rank.overlaps.programmatic)),
+            thousands(sum(|rank| rank.overlaps.in_graphs)),
+        )),
+    }
+    let unknown = || summary.ranks.iter().filter(|rank| rank.unknown_comm > 0);
+    if let Some(first) = unknown().find_map(|rank| rank.first_unknown_comm.as_ref()) {
+        let all: u64 = unknown().map(|rank| rank.unknown_comm).sum();
+        let before: u64 = unknown().map(|rank| rank.before).sum();
+        let ns = unknown().fold(0_u64, |sum, rank| sum.saturating_add(rank.unknown_comm_ns));
+        let before = match before {
+            0 => String::new(),
+            before => format!(
+                ", {} of them launched before the capture began",
+                thousands(before)
+            ),
+        };
+        notes.push(format!(
+            "{} of communication tell neither operation nor partners and last as recorded, {} ms{before}, the \
+             first `{first}`; name what they do with `--comm-kernel PART=KIND`",
+            counted(all, "kernel"),
+            ms(i64::try_from(ns).unwrap_or(i64::MAX)),
+        ));
+    }
     let ranks = &summary.ranks;
     let first = ranks.iter().find_map(|rank| rank.never_ran.first());
     notes.extend(of_ranks(
         ranks,
         |rank| rank.never_ran.len() as u64,
         &format!(
-            "communication operators or kernels have no known operation or were never seen to run, the first `{}`",
+            "communication operators have no known operation or were never seen to run, the first `{}`",
             first.map_or("", String::as_str)
         ),
     ));
@@ -375,11 +414,6 @@ fn notes(summary: &ConversionSummary, out: &mut dyn Write) -> io::Result<()> {
         ranks,
         |rank| rank.unlaunched,
         "kernels and copies were launched before the capture began: they follow their stream, and the first of it its start",
-    ));
-    notes.extend(of_ranks(
-        ranks,
-        |rank| rank.before,
-        "kernels of communication were launched before the capture began, and count as work as recorded",
     ));
     notes.extend(of_ranks(
         ranks,

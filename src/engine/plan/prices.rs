@@ -138,6 +138,13 @@ pub(super) fn price_graph(
                 }
             }
             NodeKind::Nothing => Span::ZERO,
+            NodeKind::Communication => {
+                let recorded = graph.recorded(node);
+                basis.comm_unknown += 1;
+                basis.comm_unknown_time += u128::from(recorded.0);
+                basis.comm_unknown_free += u64::from(recorded == Span::ZERO);
+                recorded
+            }
             NodeKind::Send | NodeKind::Receive | NodeKind::Collective => {
                 let (transfer, wait) = (graph.recorded(node), graph.wait(node));
                 if options.comm != CommTiming::Model {

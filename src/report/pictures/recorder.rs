@@ -6,7 +6,7 @@ use super::{MemoryCurve, PictureSpan, RankPicture, ReplayPictures, resolution};
 use crate::TimeCategory;
 use crate::memory::pool_memory::RankCapacities;
 use crate::memory::{EndedInstant, MemoryTracker};
-use crate::open_comms::{CommProgress, OpenComms, place};
+use crate::open_comms::{CommProgress, OpenComms};
 use crate::stages::PipelineStages;
 use crate::{CollectiveRecord, Observer, RunSegment};
 use chakram_base::ids::{NodeIndex, Rank};
@@ -128,7 +128,7 @@ impl<'a> PictureRecorder<'a> {
         if let Some(of) = &mut self.drawn[instance.index()] {
             let workload = self.prepared.workload();
             let graph = workload.graph(&workload.instances()[instance.index()]);
-            change(&mut of.open, place(graph, node, graph.kind(node)));
+            change(&mut of.open, graph.communication_index(node));
         }
     }
 
@@ -250,7 +250,11 @@ impl Observer for PictureRecorder<'_> {
             && let Some(drawn) = &mut self.drawn[instance.index()]
         {
             let for_stage = self.stages.is_between(instance, node, kind);
-            drawn.open.start(place(graph, node, kind), 0, for_stage);
+            let place = graph.communication_index(node);
+            drawn.open.start(place, 0, for_stage);
+            if kind == NodeKind::Communication {
+                drawn.open.begin(place);
+            }
         }
         if kind == NodeKind::Send {
             let peer = graph.messages()[graph.message_index(node)].peer;

@@ -62,6 +62,11 @@ pub enum Op<'a> {
         /// Number format, if the trace states it.
         dtype: Option<Dtype>,
     },
+    /// Communication of which the trace does not state the operation or the partners; lasts as recorded.
+    Communication {
+        /// Bytes that it moves, 0 if the trace does not state them.
+        bytes: u64,
+    },
     /// A load or store.
     Memory {
         /// Whether bytes leave the NPU.
@@ -153,6 +158,9 @@ impl<'a> NodeAttributes<'a> {
             0 | 1 => Ok(Op::NoOp),
             2 | 3 => self.memory(id, kind == 3),
             4 if self.host => Ok(Op::Host),
+            4 if self.comm_unknown => Ok(Op::Communication {
+                bytes: self.tensor_size,
+            }),
             4 => Ok(Op::Compute {
                 flops: self.flops,
                 bytes: self.tensor_size,

@@ -120,6 +120,8 @@ pub struct TraceMetadata {
     pub unprofiled: Option<UnprofiledSteps>,
     /// Place of the rank's core, x and y, on a machine of tiles.
     pub core: Option<[u32; 2]>,
+    /// Number of kernels that were launched while the trace was captured, and that the profiler dropped.
+    pub dropped_kernels: u64,
     /// Number of ranks of the job.
     pub world_size: Option<u32>,
     /// Device, host and software of the capture.
@@ -166,6 +168,9 @@ impl CaptureContext {
 
 /// Attribute of the metadata record with the number of ranks of the job.
 pub const WORLD_SIZE: &str = "world_size";
+
+/// Attribute of the metadata record with the number of kernels that the profiler dropped.
+pub const DROPPED_KERNELS: &str = "dropped_kernels";
 
 /// Steps of a captured job that were measured without a profiler, beside those that were captured.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -230,6 +235,8 @@ pub fn metadata(record: RawRecord<'_>) -> Result<TraceMetadata, TraceError> {
                 metadata.world_size = attr.as_u64().ok().and_then(|n| u32::try_from(n).ok());
             } else if let Some(field) = metadata.captured_on.field(attr.name) {
                 *field = attr.as_str().ok().flatten().map(str::to_owned);
+            } else if attr.name == DROPPED_KERNELS.as_bytes() {
+                metadata.dropped_kernels = attr.as_u64().unwrap_or(0);
             } else if attr.name == UNPROFILED_STEP.as_bytes() {
                 unprofiled = attr.as_u64().ok();
             } else if attr.name == CAPTURED_STEPS.as_bytes() {

@@ -291,7 +291,7 @@ fn kind(node: &NodeView<'_>) -> NodeType {
     match node.op {
         Op::NoOp if node.groups.is_some() => NodeType::MetadataNode,
         Op::NoOp => NodeType::InvalidNode,
-        Op::Host | Op::Compute { .. } => NodeType::CompNode,
+        Op::Host | Op::Compute { .. } | Op::Communication { .. } => NodeType::CompNode,
         Op::Memory { store: true, .. } => NodeType::MemStoreNode,
         Op::Memory { store: false, .. } => NodeType::MemLoadNode,
         Op::Message { receive: true, .. } => NodeType::CommRecvNode,

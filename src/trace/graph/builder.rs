@@ -227,6 +227,11 @@ impl GraphBuilder {
         self.graph.profiler.unprofiled = steps;
     }
 
+    /// Sets the number of kernels that the profiler dropped.
+    pub fn dropped_kernels(&mut self, count: u64) {
+        self.graph.dropped_kernels = count;
+    }
+
     /// Sets the roles of groups.
     pub fn roles(&mut self, roles: GroupRoles) {
         self.graph.roles = roles;
@@ -259,6 +264,17 @@ impl GraphBuilder {
         Ok(match node.op {
             Op::NoOp => (NodeKind::Nothing, Lane::None, 0, 0, 0),
             Op::Host => (NodeKind::Host, Lane::Host(node.lane), 0, 0, 0),
+            Op::Communication { bytes } => {
+                let detail = self.graph.unknown_communication;
+                self.graph.unknown_communication += 1;
+                (
+                    NodeKind::Communication,
+                    stream(Lane::Compute),
+                    0,
+                    bytes,
+                    detail,
+                )
+            }
             Op::Compute {
                 flops,
                 bytes,

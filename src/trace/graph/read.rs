@@ -101,6 +101,7 @@ impl Graph {
         }
         builder.kernels_on_cpu(metadata.kernels_on_cpu);
         builder.unprofiled(metadata.unprofiled);
+        builder.dropped_kernels(metadata.dropped_kernels);
         builder.context(metadata.world_size, metadata.captured_on);
         builder.roles(metadata.roles);
         builder.amounts(metadata.amounts);

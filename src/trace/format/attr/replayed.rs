@@ -65,6 +65,7 @@ pub(in crate::format) struct NodeAttributes<'a> {
     pub comm_type: Option<u64>,
     pub comm_size: Option<u64>,
     pub size_unknown: bool,
+    pub comm_unknown: bool,
     pub comm_src: Option<u64>,
     pub comm_dst: Option<u64>,
     pub comm_tag: i64,
@@ -124,6 +125,7 @@ replay_attributes! { |attr, to|
     b"comm_type" Number to.comm_type = Some(attr.as_u64()?);
     b"comm_size" Number to.comm_size = Some(attr.as_u64()?);
     b"comm_size_unknown" Number to.size_unknown = attr.as_bool()?;
+    b"comm_unknown" Number to.comm_unknown = attr.as_bool()?;
     b"comm_src" MessageEnd to.comm_src = Some(attr.as_u64()?);
     b"comm_dst" MessageEnd to.comm_dst = Some(attr.as_u64()?);
     b"comm_tag" Number to.comm_tag = attr.as_i64()?;
@@ -243,6 +245,12 @@ pub(in crate::format) fn put(put: &mut MessageEncoder, node: &NodeView<'_>) {
                     "kernel_shape",
                     AttributeValue::Text(&kernel.to_string()),
                 );
+            }
+        }
+        Op::Communication { bytes } => {
+            named(put, "comm_unknown", AttributeValue::Bool(true));
+            if bytes > 0 {
+                named(put, "tensor_size", AttributeValue::Uint(bytes));
             }
         }
         Op::Memory {

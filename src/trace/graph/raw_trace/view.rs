@@ -37,7 +37,9 @@ impl CompactNodeView<'_> {
         match self.op {
             Op::NoOp => Span::ZERO,
             Op::Message { .. } | Op::Collective { .. } => self.recorded + self.wait,
-            Op::Host | Op::Compute { .. } | Op::Memory { .. } => self.recorded,
+            Op::Host | Op::Compute { .. } | Op::Communication { .. } | Op::Memory { .. } => {
+                self.recorded
+            }
         }
     }
 }

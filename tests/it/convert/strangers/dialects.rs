@@ -144,6 +144,108 @@ fn other_devices_convert() {
     });
 }
 
+/// Plug-ins that state neither stream nor device have a track for each queue, numbered or named.
+#[test]
+fn lanes_of_devices_without_streams_are_their_tracks() {
+    let bare = |event: &mut Value| {
+        let names = [
+            ("cudaLaunchKernel", "urEnqueueKernelLaunch"),
+            ("cudaDeviceSynchronize", "urQueueFinish"),
+        ];
+        rename(event, &names);
+        recategorise(event, &[("cuda_runtime", "xpu_runtime")]);
+        without(event, &["stream", "device"]);
+    };
+    sound("XPU", |file| each(file, bare));
+    sound("queues with names", |file| {
+        each(file, |event| {
+            bare(event);
+            if is(event, "kernel") {
+                event["tid"] = json!(format!("queue {}", event["tid"]));
+            }
+        });
+    });
+    let mut all = files(RANKS, LAYERS);
+    all.iter_mut().for_each(|file| each(file, bare));
+    let texts: Vec<String> = all.iter().map(Value::to_string).collect();
+    let job = converted_ranks(&texts).unwrap_or_else(|error| panic!("{error}"));
+    assert!(job.summary.ranks.iter().all(|rank| rank.lanes.1 == 2));
+}
+
+/// What Ascend's profiler exports: a list of events, tasks of the device and calls of CANN without a category, times as texts.
+fn trace_view(file: &mut Value) {
+    each(file, |event| {
+        let name = event["name"].as_str().unwrap_or_default().to_owned();
+        let (kernel, call) = (is(event, "kernel"), is(event, "cuda_runtime"));
+        event["ts"] = json!(event["ts"].to_string());
+        if !kernel && !call {
+            return;
+        }
+        event.as_object_mut().unwrap().remove("cat");
+        let correlation = event["args"]["correlation"].take();
+        let stream = event["args"]["stream"].take();
+        event["args"] = json!({"connection_id": correlation});
+        match (kernel, name.starts_with("nccl")) {
+            (true, false) => {
+                event["pid"] = json!("4_0");
+                event["args"]["Task Type"] = json!("AI_CORE");
+                event["args"]["Stream Id"] = stream;
+            }
+            (true, true) => {
+                event["pid"] = json!("6_0");
+                event["name"] = json!("hcom_allReduce__503_0_1");
+            }
+            _ => {
+                event["pid"] = json!("5_0");
+                let names = [
+                    ("cudaLaunchKernel", "Node@launch"),
+                    ("cudaDeviceSynchronize", "AscendCL@aclrtSynchronizeDevice"),
+                ];
+                rename(event, &names);
+            }
+        }
+    });
+    let wait = json!({
+        "ph": "X", "name": "EVENT_WAIT", "pid": "4_0", "tid": COMPUTE, "ts": "1100.5", "dur": 50.0,
+        "args": {"Task Type": "EVENT_WAIT_SQE", "Stream Id": COMPUTE, "connection_id": 4_294_967_295_u64},
+    });
+    events(file).push(wait);
+}
+
+#[test]
+fn traces_of_ascend_as_its_profiler_exports_them_convert() {
+    let mut all = files(RANKS, LAYERS);
+    let device = device_ns(&all);
+    all.iter_mut().for_each(trace_view);
+    let texts: Vec<String> = all
+        .iter()
+        .map(|file| file["traceEvents"].to_string())
+        .collect();
+    let job = hold("trace_view.json", &texts, device, LAYERS);
+    assert!(!job.summary.host_computes);
+    for rank in &job.summary.ranks {
+        assert_eq!((rank.unlaunched, rank.lanes.1), (0, 2));
+        assert!(rank.found.device_syncs > 0);
+    }
+}
+
+/// A device whose events have a category that nobody knows is no device that did nothing.
+#[test]
+fn devices_that_cannot_be_read_are_refused_by_name() {
+    let mut all = files(RANKS, LAYERS);
+    for file in &mut all {
+        each(file, |event| {
+            recategorise(
+                event,
+                &[("kernel", "npu_kernel"), ("cuda_runtime", "npu_api")],
+            );
+        });
+    }
+    let texts: Vec<String> = all.iter().map(Value::to_string).collect();
+    let parts = ["6 of category `npu_kernel`", "cannot be read", "`kernel`"];
+    refused(converted_ranks(&texts), &parts);
+}
+
 /// The host's wait for its device is the device's time whatever the call is named: with a network that takes no time the step
 /// is shorter, though the host did nothing but wait.
 #[test]

@@ -217,6 +217,9 @@ impl<'a> Facts<'a> {
                 },
             },
             4 if host => Op::Host,
+            4 if self.last(&["comm_unknown"], truth)?.unwrap_or(false) => Op::Communication {
+                bytes: self.count("tensor_size")?.unwrap_or(0),
+            },
             4 => Op::Compute {
                 flops: self.count("num_ops")?.unwrap_or(0),
                 bytes: self.count("tensor_size")?.unwrap_or(0),

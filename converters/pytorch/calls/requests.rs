@@ -1,0 +1,162 @@
+//! Requests that are carried out by a later launch.
+//!
+//! NCCL launches nothing inside a group: `batch_isend_irecv` and the coalescing manager record every request by itself,
+//! and the launch that carries all of them out follows when the group ends, behind their ranges. So on a thread that launch
+//! belongs to the requests since the launch before it. A group that is too large for one kernel launches several, one
+//! after the other.
+
+use super::super::kineto::{EventCategory, is_launch};
+use super::super::rank_timeline::{NONE, RankTimeline};
+use super::args;
+use std::collections::BTreeMap;
+
+/// A request of communication: the items that state it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct CommRequest {
+    /// Item of `record_param_comms`, or [`NONE`].
+    pub record: u32,
+    /// Item of the `c10d` operator, or [`NONE`].
+    pub operator: u32,
+}
+
+/// Requests of a rank that await a launch.
+#[derive(Debug, Default)]
+pub(super) struct DeferredRequests {
+    /// Requests by the launch item that carries them out.
+    by_launch: BTreeMap<u32, Vec<CommRequest>>,
+    /// Requests for which no launch was seen.
+    pub unlaunched: Vec<CommRequest>,
+}
+
+impl DeferredRequests {
+    /// Returns the requests that the launch `item` carries out, in their order.
+    pub fn of(&self, item: u32) -> &[CommRequest] {
+        self.by_launch.get(&item).map_or(&[], Vec::as_slice)
+    }
+
+    /// Finds the requests that other launches than their own carry out. `communicating` are the launches of kernels that
+    /// communicate, by item, and whether they are outside every request.
+    pub fn find(rank: &RankTimeline, communicating: &BTreeMap<u32, bool>) -> Self {
+        let mut found = Self::default();
+        if !communicating.values().any(|&outside| outside) {
+            return found;
+        }
+        let mut launched: Vec<u32> = rank.devices.iter().map(|device| device.launch).collect();
+        launched.sort_unstable();
+        let roles = ItemRole::by_name(rank);
+        for thread in &rank.threads {
+            let mut walk = ThreadWalk::default();
+            for index in thread.items.clone() {
+                let item = &rank.items[index as usize];
+                let event = &rank.events[item.event as usize];
+                walk.leave(item.start, &mut found.unlaunched);
+                match roles[event.name as usize] {
+                    // The kernels of a group are launched by NCCL alone.
+                    ItemRole::Other if event.category == EventCategory::CpuOp => walk.last.clear(),
+                    ItemRole::Other => {}
+                    ItemRole::Record => walk.enter(index, NONE, item.end),
+                    ItemRole::Operator => walk.enter(NONE, index, item.end),
+                    ItemRole::Launch => match communicating.get(&index) {
+                        Some(true) => {
+                            let requests = walk.take();
+                            found.by_launch.insert(index, requests);
+                        }
+                        Some(false) => walk.launch_own(),
+                        // What the profiler dropped, or a graph captured, may have carried them out.
+                        None if launched.binary_search(&index).is_err() => {
+                            if !walk.launch_own_if_open() && rank.encloser_is_no_operator(index) {
+                                found.unlaunched.append(&mut walk.take());
+                                walk.last.clear();
+                            }
+                        }
+                        None => walk.last.clear(),
+                    },
+                }
+            }
+            walk.leave(i64::MAX, &mut found.unlaunched);
+            found.unlaunched.append(&mut walk.pending);
+        }
+        found
+    }
+}
+
+/// Role of an item by its name.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum ItemRole {
+    Other,
+    Record,
+    Operator,
+    Launch,
+}
+
+impl ItemRole {
+    fn by_name(rank: &RankTimeline) -> Vec<Self> {
+        let texts = &rank.kineto.texts;
+        let roles = (0..texts.len() as u32).map(|name| match texts.get(name) {
+            "record_param_comms" => Self::Record,
+            name if args::act_of(name).is_some() => Self::Operator,
+            name if is_launch(name) => Self::Launch,
+            _ => Self::Other,
+        });
+        roles.collect()
+    }
+}
+
+/// The requests of a thread while it is walked.
+#[derive(Debug, Default)]
+struct ThreadWalk {
+    /// The request that is open, its end, and whether it launched something itself.
+    open: Option<(CommRequest, i64, bool)>,
+    /// Requests that have ended and wait for a launch.
+    pending: Vec<CommRequest>,
+    /// Requests of the last launch, to which launches right after it belong.
+    last: Vec<CommRequest>,
+}
+
+impl ThreadWalk {
+    /// Closes the open request if it ended by `now`.
+    fn leave(&mut self, now: i64, unlaunched: &mut Vec<CommRequest>) {
+        let Some((request, _, own)) = self.open.take_if(|(_, end, _)| *end <= now) else {
+            return;
+        };
+        if own {
+            // It was no part of a group, so none was open.
+            unlaunched.append(&mut self.pending);
+        } else {
+            self.pending.push(request);
+        }
+        self.last.clear();
+    }
+
+    /// Opens a request, or adds its record to the operator that is open.
+    fn enter(&mut self, record: u32, operator: u32, end: i64) {
+        match &mut self.open {
+            Some((request, ..)) => {
+                if request.record == NONE {
+                    request.record = record;
+                }
+            }
+            open => *open = Some((CommRequest { record, operator }, end, false)),
+        }
+    }
+
+    /// Notes that the open request launched its own kernel.
+    fn launch_own(&mut self) {
+        if let Some((.., own)) = &mut self.open {
+            *own = true;
+        }
+    }
+
+    fn launch_own_if_open(&mut self) -> bool {
+        self.launch_own();
+        self.open.is_some()
+    }
+
+    /// Returns the requests for a launch outside of all of them.
+    fn take(&mut self) -> Vec<CommRequest> {
+        if !self.pending.is_empty() {
+            self.last = std::mem::take(&mut self.pending);
+        }
+        self.last.clone()
+    }
+}

@@ -1,0 +1,570 @@
+//! Captures of devices that are made at random, situation by situation, with the truth: kernels that overlap on a stream,
+//! batches of messages that one launch carries out, collectives beside them, kernels of communication that say nothing,
+//! and launches whose kernels the profiler dropped. Nothing here is shared with the generator of other tests.
+
+use super::rig::{
+    COLLECTIVE, Job, Log, RECEIVE, SEND, Trace, attribute, convert, lane, lasts, on_host, replay,
+};
+use chakram::engine::CommTiming;
+use chakram::workload::MissingRankPolicy;
+use serde_json::{Value, json};
+use std::collections::BTreeMap;
+
+/// Streams of kernels that compute, of messages, of collectives, and of communication that says nothing.
+const COMPUTE: [u64; 2] = [7, 11];
+const MESSAGES: u64 = 20;
+const COLLECTIVES: u64 = 21;
+const UNKNOWN: u64 = 30;
+/// Lanes from here on are messages in flight beside the first of their batch.
+const FLIGHTS: i64 = 1000;
+
+/// Numbers below a bound, by xorshift.
+struct Random(u64);
+
+impl Random {
+    fn below(&mut self, bound: u64) -> u64 {
+        self.0 ^= self.0 << 13;
+        self.0 ^= self.0 >> 7;
+        self.0 ^= self.0 << 17;
+        self.0 % bound
+    }
+
+    fn one_in(&mut self, count: u64) -> bool {
+        self.below(count) == 0
+    }
+}
+
+/// What a rank's device did.
+#[derive(Debug, Default, PartialEq)]
+struct Truth {
+    /// Intervals by stream, ns.
+    streams: BTreeMap<u64, Vec<(u64, u64)>>,
+    /// Peer and bytes of messages.
+    sends: Vec<(u64, u64)>,
+    receives: Vec<(u64, u64)>,
+    collectives: u64,
+    unknown: u64,
+    unknown_ns: u64,
+    dropped: u64,
+    overlapping: u64,
+    programmatic: u64,
+    end: u64,
+}
+
+/// A rank while its file is made.
+struct RankFile {
+    rank: u64,
+    events: Vec<Value>,
+    /// Time of its thread, ns.
+    now: u64,
+    id: u64,
+    truth: Truth,
+}
+
+/// A launch of which the kernel is still to come.
+#[derive(Clone, Copy)]
+struct Launch {
+    correlation: u64,
+    /// Earliest start of its kernel.
+    ready: u64,
+    extended: bool,
+}
+
+fn us(ns: u64) -> f64 {
+    ns as f64 / 1e3
+}
+
+impl RankFile {
+    fn new(rank: u64) -> Self {
+        Self {
+            rank,
+            events: Vec::new(),
+            now: 1_000_000 + 7_000 * rank,
+            id: 1,
+            truth: Truth::default(),
+        }
+    }
+
+    /// An event of the thread over what `inside` does, and 2 µs more.
+    fn host<T>(
+        &mut self,
+        cat: &str,
+        name: &str,
+        args: Value,
+        inside: impl FnOnce(&mut Self) -> T,
+    ) -> T {
+        let (from, id) = (self.now, self.id);
+        self.id += 1;
+        self.now += 1_000;
+        let result = inside(self);
+        self.now += 1_000;
+        let mut event = json!({
+            "ph": "X", "cat": cat, "name": name, "pid": 500 + self.rank, "tid": 500 + self.rank,
+            "ts": us(from), "dur": us(self.now - from), "args": {"External id": id, "Record function id": id},
+        });
+        for (key, value) in args.as_object().into_iter().flatten() {
+            event["args"][key] = value.clone();
+        }
+        self.events.push(event);
+        self.now += 500;
+        result
+    }
+
+    fn launch(&mut self, extended: bool) -> Launch {
+        let correlation = 10_000 + self.id;
+        self.id += 1;
+        let name = match extended {
+            true => "cudaLaunchKernelExC",
+            false => "cudaLaunchKernel",
+        };
+        self.events.push(json!({
+            "ph": "X", "cat": "cuda_runtime", "name": name, "pid": 500 + self.rank, "tid": 500 + self.rank,
+            "ts": us(self.now), "dur": 3.0, "args": {"correlation": correlation},
+        }));
+        self.now += 3_000;
+        Launch {
+            correlation,
+            ready: self.now + 2_000,
+            extended,
+        }
+    }
+
+    /// Time at which all of a stream's kernels have ended.
+    fn free(&self, stream: u64) -> u64 {
+        let own = self.truth.streams.get(&stream);
+        own.map_or(0, |own| own.iter().map(|&(_, end)| end).max().unwrap_or(0))
+    }
+
+    fn kernel(&mut self, launch: Launch, stream: u64, name: &str, (from, to): (u64, u64)) {
+        let own = self.truth.streams.entry(stream).or_default();
+        if let Some(&(_, before)) = own.last()
+            && before > from
+        {
+            self.truth.overlapping += 1;
+            self.truth.programmatic += u64::from(launch.extended);
+        }
+        own.push((from, to));
+        self.events.push(json!({
+            "ph": "X", "cat": "kernel", "name": name, "pid": 0, "tid": stream, "ts": us(from), "dur": us(to - from),
+            "args": {"correlation": launch.correlation, "stream": stream, "device": 0},
+        }));
+    }
+
+    /// A product whose kernel may start before the one ahead of it has ended.
+    fn compute(&mut self, random: &mut Random) {
+        let stream = COMPUTE[random.below(2) as usize];
+        let extended = random.one_in(3);
+        let shapes =
+            json!({"Input Dims": [[32, 256], [256, 256]], "Input type": ["float", "float"]});
+        let launch = self.host("cpu_op", "aten::mm", shapes, |file| file.launch(extended));
+        let (free, lasts) = (self.free(stream), 5_000 + random.below(60_000));
+        let last = self
+            .truth
+            .streams
+            .get(&stream)
+            .and_then(|own| own.last().copied());
+        let earliest = launch.ready.max(last.map_or(0, |(from, _)| from + 1_000));
+        let from = match free.checked_sub(earliest).filter(|&room| room > 0) {
+            Some(room) if extended || random.one_in(4) => free - random.below(room) - 1,
+            _ => launch.ready.max(free),
+        };
+        self.kernel(
+            launch,
+            stream,
+            "ampere_sgemm_128x64_tn",
+            (from, from + lasts),
+        );
+    }
+
+    fn drop_kernel(&mut self) {
+        self.host("cpu_op", "aten::add", Value::Null, |file| {
+            file.launch(false)
+        });
+        self.truth.dropped += 1;
+    }
+
+    fn unknown(&mut self, random: &mut Random) {
+        const NAMES: [&str; 4] = [
+            "ncclDevKernel_Generic_4(ncclDevKernelArgsStorage<4096ul>)",
+            "void deep_ep::intranode::notify_dispatch<8>(int const*)",
+            "NCCLDEVKERNEL_SENDRECV",
+            "void pplx::a2aDispatchSendKernel<8>(int)",
+        ];
+        let launch = self.host("cpu_op", "a_library", Value::Null, |file| {
+            file.launch(false)
+        });
+        let (from, lasts) = (
+            launch.ready.max(self.free(UNKNOWN)),
+            3_000 + random.below(20_000),
+        );
+        let name = NAMES[random.below(4) as usize];
+        self.kernel(launch, UNKNOWN, name, (from, from + lasts));
+        self.truth.unknown += 1;
+        self.truth.unknown_ns += lasts;
+    }
+
+    /// Requests a message, alone or in an operator of c10d.
+    fn request(&mut self, random: &mut Random, send: bool, peer: u64, bytes: u64, world: u64) {
+        let ends = match send {
+            true => [self.rank, peer],
+            false => [peer, self.rank],
+        };
+        let said = json!({
+            "Collective name": if send { "send" } else { "recv" }, "dtype": "Float", "In msg nelems": bytes / 4,
+            "Out msg nelems": bytes / 4, "Src Rank": ends[0], "Dst Rank": ends[1], "Process Group Name": "0",
+            "Group size": world,
+        });
+        let record = |file: &mut Self| file.host("cpu_op", "record_param_comms", said, |_| {});
+        if random.one_in(3) {
+            record(self);
+        } else {
+            let name = if send { "c10d::send" } else { "c10d::recv_" };
+            self.host("cpu_op", name, Value::Null, record);
+        }
+        let own = match send {
+            true => &mut self.truth.sends,
+            false => &mut self.truth.receives,
+        };
+        own.push((peer, bytes));
+    }
+}
+
+/// Sends a batch of messages between ranks, of each of which one launch, or two in succession, carries out all of a rank.
+fn batch(files: &mut [RankFile], random: &mut Random, messages: &[(u64, u64, u64)]) {
+    let world = files.len() as u64;
+    let mut starts = vec![None; files.len()];
+    for file in &mut *files {
+        let mut own: Vec<(bool, u64, u64)> = Vec::new();
+        for &(from, to, bytes) in messages {
+            if from == file.rank {
+                own.push((true, to, bytes));
+            }
+            if to == file.rank {
+                own.push((false, from, bytes));
+            }
+        }
+        if own.is_empty() {
+            continue;
+        }
+        // Messages of one pair stay in their order, by which they match.
+        let sends_first = random.one_in(2);
+        own.sort_by_key(|&(send, ..)| send != sends_first);
+        for (send, peer, bytes) in own {
+            file.request(random, send, peer, bytes, world);
+        }
+        let two = random.one_in(3);
+        let launches = |file: &mut RankFile| {
+            let first = file.launch(true);
+            (first, two.then(|| file.launch(true)))
+        };
+        let (first, second) = match random.one_in(2) {
+            true => file.host("user_annotation", "nccl:coalesced", Value::Null, launches),
+            false => launches(file),
+        };
+        let ready = second.map_or(first.ready, |second| second.ready);
+        starts[file.rank as usize] = Some((first, second, ready.max(file.free(MESSAGES))));
+    }
+    let start = |rank: u64| starts[rank as usize].as_ref().map_or(0, |start| start.2);
+    // 50 bytes a ns, from the later of both ends on.
+    let end =
+        |&(from, to, bytes): &(u64, u64, u64)| start(from).max(start(to)) + 2_000 + bytes / 50;
+    let ends: Vec<u64> = (0..world)
+        .map(|rank| {
+            let own = messages.iter().filter(|m| m.0 == rank || m.1 == rank);
+            own.map(end).max().unwrap_or(0)
+        })
+        .collect();
+    for file in files {
+        let rank = file.rank as usize;
+        let Some((first, second, from)) = starts[rank] else {
+            continue;
+        };
+        let name = "ncclDevKernel_SendRecv(ncclDevKernelArgsStorage<4096ul>)";
+        let middle = second.map_or(ends[rank], |_| from + (ends[rank] - from) / 2);
+        file.kernel(first, MESSAGES, name, (from, middle));
+        if let Some(second) = second {
+            file.kernel(second, MESSAGES, name, (middle, ends[rank]));
+        }
+    }
+}
+
+/// An all-reduce of all ranks, whose launch is inside of its record.
+fn all_reduce(files: &mut [RankFile], random: &mut Random) {
+    let elements = 1 + random.below(1 << 20);
+    let world = files.len() as u64;
+    let launches: Vec<(Launch, u64)> = files
+        .iter_mut()
+        .map(|file| {
+            let said = json!({
+                "Collective name": "allreduce", "dtype": "Float", "In msg nelems": elements,
+                "Out msg nelems": elements, "Process Group Name": "0", "Group size": world,
+            });
+            let launch = file.host("cpu_op", "c10d::allreduce_", Value::Null, |file| {
+                file.host("cpu_op", "record_param_comms", said, |file| {
+                    file.launch(false)
+                })
+            });
+            file.truth.collectives += 1;
+            (launch, launch.ready.max(file.free(COLLECTIVES)))
+        })
+        .collect();
+    let last = launches.iter().map(|launch| launch.1).max().unwrap_or(0);
+    for (file, (launch, from)) in files.iter_mut().zip(launches) {
+        let name = "ncclDevKernel_AllReduce_Sum_f32_RING_LL(ncclDevKernelArgsStorage<4096ul>)";
+        file.kernel(
+            launch,
+            COLLECTIVES,
+            name,
+            (from, last + 3_000 + elements / 100),
+        );
+    }
+}
+
+/// Returns the file of each rank, with the wait for the device at its end, and the truth.
+fn finished(files: Vec<RankFile>) -> (Vec<String>, Vec<Truth>) {
+    let world = files.len();
+    let finish = |mut file: RankFile| {
+        let busy = file.truth.streams.values().flatten();
+        let end = busy.map(|&(_, end)| end).max().unwrap_or(0);
+        let end = end.max(file.now) + 5_000;
+        file.truth.end = end;
+        file.events.push(json!({
+            "ph": "X", "cat": "cuda_runtime", "name": "cudaDeviceSynchronize", "pid": 500 + file.rank,
+            "tid": 500 + file.rank, "ts": us(file.now), "dur": us(end - file.now), "args": {"correlation": 5},
+        }));
+        let ranks: Vec<usize> = (0..world).collect();
+        let text = json!({
+            "schemaVersion": 1, "host_name": "one", "deviceProperties": [{"id": 0, "name": "NVIDIA H100"}],
+            "distributedInfo": {"backend": "nccl", "rank": file.rank, "world_size": world,
+                "pg_config": [{"pg_name": "0", "pg_desc": "default_pg", "pg_size": world, "ranks": ranks}]},
+            "traceEvents": file.events,
+        });
+        (text.to_string(), file.truth)
+    };
+    files.into_iter().map(finish).unzip()
+}
+
+fn random_job(seed: u64) -> (Vec<String>, Vec<Truth>) {
+    let mut random = Random(seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1);
+    let world = 2 + random.below(3);
+    let mut files: Vec<RankFile> = (0..world).map(RankFile::new).collect();
+    for _ in 0..4 + random.below(6) {
+        for file in &mut files {
+            for _ in 0..random.below(5) {
+                match random.below(6) {
+                    0 => file.drop_kernel(),
+                    1 => file.unknown(&mut random),
+                    _ => file.compute(&mut random),
+                }
+            }
+        }
+        if random.one_in(3) {
+            all_reduce(&mut files, &mut random);
+        } else {
+            // Up to two messages from each rank, to its neighbours or beyond.
+            let mut messages = Vec::new();
+            for from in 0..world {
+                for _ in 0..random.below(3) {
+                    let to = (from + 1 + random.below(world - 1)) % world;
+                    messages.push((from, to, 4 * (1 + random.below(1 << 20))));
+                }
+            }
+            batch(&mut files, &mut random, &messages);
+        }
+    }
+    finished(files)
+}
+
+/// Merges intervals that overlap or touch; those without length do not count.
+fn union(mut intervals: Vec<(u64, u64)>) -> Vec<(u64, u64)> {
+    intervals.retain(|(from, to)| from < to);
+    intervals.sort_unstable();
+    let mut merged: Vec<(u64, u64)> = Vec::new();
+    for (from, to) in intervals {
+        match merged.last_mut() {
+            Some(last) if from <= last.1 => last.1 = last.1.max(to),
+            _ => merged.push((from, to)),
+        }
+    }
+    merged
+}
+
+/// Returns the intervals of each stream in a replay, ns.
+fn replayed(trace: &Trace, log: &[(u64, u64)]) -> BTreeMap<u64, Vec<(u64, u64)>> {
+    let mut streams: BTreeMap<u64, Vec<(u64, u64)>> = BTreeMap::new();
+    for (node, &(from, to)) in trace.nodes.iter().zip(log) {
+        // A node of computation, or of communication, and not of the host.
+        if node.r#type < 4 || on_host(node) {
+            continue;
+        }
+        let stream = match lane(node) {
+            lane if lane >= FLIGHTS => MESSAGES,
+            lane => lane as u64,
+        };
+        let own = streams.entry(stream).or_default();
+        own.push((from / 1000, to / 1000));
+    }
+    streams
+}
+
+fn converted(texts: &[String]) -> Job {
+    let folder = tempfile::tempdir().expect("there is room");
+    for (rank, text) in texts.iter().enumerate() {
+        let path = folder.path().join(format!("kineto.{rank}.json"));
+        std::fs::write(path, text).expect("there is room");
+    }
+    convert(folder.path())
+}
+
+fn captured(job: &Job) -> Log {
+    replay(
+        &job.traces,
+        CommTiming::Captured,
+        |_| 0,
+        MissingRankPolicy::Refuse,
+    )
+}
+
+#[test]
+fn nothing_that_a_device_did_is_lost_or_called_something_else() {
+    let mut all = Truth::default();
+    for seed in 1..=60 {
+        let (texts, truths) = random_job(seed);
+        let job = converted(&texts);
+        let log = captured(&job);
+        // All ranks end with the wait for their device; the job begins when the first has something to do.
+        let origin = truths[0].end - job.traces[0].captured_ns();
+        for (rank, truth) in truths.iter().enumerate() {
+            let at = format!("seed {seed}, rank {rank}");
+            let (trace, found) = (&job.traces[rank], &job.summary.ranks[rank]);
+            let streams = replayed(trace, &log.0[rank]);
+            for (stream, intervals) in &truth.streams {
+                let moved = intervals
+                    .iter()
+                    .map(|&(from, to)| (from - origin, to - origin));
+                let (expected, own) = (union(moved.collect()), union(streams[stream].clone()));
+                assert_eq!(own, expected, "{at}, stream {stream}");
+            }
+            assert_eq!(streams.len(), truth.streams.len(), "{at}");
+            let of_type = |kind| trace.nodes.iter().filter(move |node| node.r#type == kind);
+            let messages = |kind, end: &str| {
+                let pair = |node| {
+                    let value = |name| attribute(node, name).expect(name) as u64;
+                    (value(end), value("comm_size"))
+                };
+                let mut list: Vec<(u64, u64)> = of_type(kind).map(pair).collect();
+                list.sort_unstable();
+                list
+            };
+            let sorted = |list: &Vec<(u64, u64)>| {
+                let mut list = list.clone();
+                list.sort_unstable();
+                list
+            };
+            assert_eq!(messages(SEND, "comm_dst"), sorted(&truth.sends), "{at}");
+            assert_eq!(
+                messages(RECEIVE, "comm_src"),
+                sorted(&truth.receives),
+                "{at}"
+            );
+            assert_eq!(
+                of_type(COLLECTIVE).count() as u64,
+                truth.collectives,
+                "{at}"
+            );
+            let unknown = || {
+                let nodes = trace.nodes.iter();
+                nodes.filter(|node| attribute(node, "comm_unknown") == Some(1))
+            };
+            assert_eq!(unknown().count() as u64, truth.unknown, "{at}");
+            assert_eq!(unknown().map(lasts).sum::<u64>(), truth.unknown_ns, "{at}");
+            assert_eq!(
+                (found.unknown_comm, found.unknown_comm_ns),
+                (truth.unknown, truth.unknown_ns),
+                "{at}"
+            );
+            assert_eq!(found.dropped, truth.dropped, "{at}");
+            assert_eq!(found.never_ran, [""; 0], "{at}");
+            let overlaps = found.overlaps;
+            assert_eq!(
+                (overlaps.events, overlaps.programmatic),
+                (truth.overlapping, truth.programmatic),
+                "{at}"
+            );
+            all.unknown += truth.unknown;
+            all.dropped += truth.dropped;
+            all.programmatic += truth.programmatic;
+            all.overlapping += truth.overlapping;
+            all.collectives += truth.collectives;
+            all.sends.extend(&truth.sends);
+        }
+    }
+    println!(
+        "{} messages, {} parts of collectives, {} unknown, {} dropped, {} overlaps, {} of them programmatic",
+        all.sends.len(),
+        all.collectives,
+        all.unknown,
+        all.dropped,
+        all.overlapping,
+        all.programmatic
+    );
+    let made = [
+        all.sends.len() as u64,
+        all.collectives,
+        all.unknown,
+        all.dropped,
+        all.programmatic,
+        all.overlapping - all.programmatic,
+    ];
+    assert!(
+        made.iter().all(|&count| count > 20),
+        "every situation is made: {made:?}"
+    );
+}
+
+/// Stage 0 sends two tensors to stage 1, which sends two to stage 2: each stage is moved by what delays the one before it.
+#[test]
+fn a_delay_of_a_pipeline_stage_moves_the_next() {
+    const LATE: u64 = 1_000_000;
+    let mut random = Random(77);
+    let mut files: Vec<RankFile> = (0..3).map(RankFile::new).collect();
+    batch(&mut files, &mut random, &[(0, 1, 400_000), (0, 1, 800_000)]);
+    batch(&mut files, &mut random, &[(1, 2, 400_000), (1, 2, 800_000)]);
+    let (texts, _) = finished(files);
+    let job = converted(&texts);
+    let ends = |late: fn(u32) -> u64| {
+        replay(
+            &job.traces,
+            CommTiming::Recorded,
+            late,
+            MissingRankPolicy::Refuse,
+        )
+        .ends()
+    };
+    let before = ends(|_| 0);
+    for (end, trace) in before.iter().zip(&job.traces) {
+        assert_eq!(*end, trace.captured_ns(), "rank {}", trace.rank);
+    }
+    let after = ends(|rank| if rank == 0 { LATE } else { 0 });
+    for (rank, (before, after)) in before.iter().zip(&after).enumerate() {
+        // Stage 1 starts 7 us later than stage 0, and its kernel waits for it: so does stage 2 for stage 1.
+        let moved = after - before;
+        assert!(
+            moved <= LATE && moved + 10_000 >= LATE,
+            "rank {rank} moved by {moved} ns"
+        );
+    }
+}
+
+/// Kernels of which none was recorded: nothing on the host becomes compute.
+#[test]
+fn launches_without_kernels_are_counted_and_the_host_stays_the_host() {
+    let mut files: Vec<RankFile> = vec![RankFile::new(0)];
+    for _ in 0..20 {
+        files[0].drop_kernel();
+    }
+    let job = converted(&finished(files).0);
+    assert!(!job.summary.host_computes);
+    assert_eq!(job.summary.ranks[0].dropped, 20);
+    assert!(job.traces[0].nodes.iter().skip(1).all(on_host));
+}
