@@ -2,7 +2,7 @@
 
 use crate::goal::GoalSchedule;
 use crate::msccl::MscclAlgorithm;
-use crate::pytorch::files::tar::is_tar;
+use crate::pytorch::tar::is_tar;
 use crate::pytorch::{CaptureFileKind, files, foreign, foreign_magic, sniff};
 use crate::simai::SimaiWorkload;
 use crate::text_workload::TextWorkload;

@@ -1,6 +1,7 @@
 //! Discovery of a job's captures, and of the files of each rank.
 
 use super::sniff::{CaptureFileKind, foreign};
+use super::tar;
 use chakram_trace::format::{TraceError, escape};
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -8,7 +9,6 @@ use std::sync::Arc;
 
 mod by_process;
 mod held;
-pub(crate) mod tar;
 
 pub use held::HeldFiles;
 use held::spoken;

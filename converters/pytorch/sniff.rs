@@ -1,6 +1,6 @@
 //! Detection of the kind of a PyTorch file from its beginning.
 
-use super::files::tar::is_tar;
+use super::tar::is_tar;
 use chakram_trace::format::TraceError;
 use chakram_trace::format::file::DecompressedStream;
 use std::io::Read;

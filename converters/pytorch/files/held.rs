@@ -1,8 +1,8 @@
 //! Files in memory: from standard input, and from archives.
 
-use super::tar::{TarFile, for_each_file};
 use super::{PIPE, STANDARD_INPUT, is_pipe};
 use crate::pytorch::sniff::{CaptureFileKind, beginning_of, kind_of, pid_of};
+use crate::pytorch::tar::{TarFile, for_each_file};
 use chakram_trace::format::TraceError;
 use chakram_trace::format::file::{DecompressedStream, read_all};
 use std::collections::BTreeMap;
