@@ -45,6 +45,7 @@ mod tensors;
 mod timeline_events;
 mod token_repair;
 mod transfer_times;
+mod view_operators;
 
 pub use calls::CommKernels;
 pub use event_links::{LinkMethod, ThreadLinks};

@@ -3,7 +3,6 @@
 use super::activities::{Activities, ActivityKind, ActivityLane};
 use super::alike_kernels::AlikeKernels;
 use super::calls::CommCalls;
-use super::event_links::LinkMethod;
 use super::group_inference::JobGroup;
 use super::op_cost::OpCosts;
 use super::profiler_cost::ProfilerCharges;
@@ -37,8 +36,8 @@ pub struct EmitContext<'a> {
     pub start: i64,
     /// Whether nothing in the job ran on a device, so that host operators are the compute.
     pub host_computes: bool,
-    /// Way in which the rank's two files were joined.
-    pub method: LinkMethod,
+    /// Cost of a record of the profiler, ns.
+    pub record_ns: u64,
 }
 
 /// Result of matching a call across ranks.
@@ -67,6 +66,8 @@ pub struct EmittedCounts {
     pub device_ns: u64,
     /// Time that the profiler is estimated to have added to nodes of the host, ns.
     pub profiler_ns: u64,
+    /// Of each record, ns.
+    pub profiler_record_ns: u64,
 }
 
 /// Writes the nodes of `rank`. `activities` and `calls` are its own.
@@ -83,7 +84,10 @@ pub fn write<W: Write>(
         // Id 1 is the declaration of the groups.
         ids[work as usize] = place as u32 + 2;
     }
-    let mut written = EmittedCounts::default();
+    let mut written = EmittedCounts {
+        profiler_record_ns: job.record_ns,
+        ..EmittedCounts::default()
+    };
     let text = groups_json(job.number, job.groups);
     writer.write(&NodeView::declaring(1, &text), &[], &NodeExtras::default())?;
     written.nodes += 1;
@@ -107,7 +111,7 @@ pub fn write<W: Write>(
     }
     let mut causes: Vec<u64> = Vec::new();
     let mut attributes: Vec<NamedAttribute<'static>> = Vec::new();
-    let mut charges = ProfilerCharges::new(job.method);
+    let mut charges = ProfilerCharges::new(job.record_ns);
     for &work in &order {
         let activity = &activities.list[work as usize];
         causes.clear();

@@ -1,6 +1,5 @@
 //! Steps that a job measured beside its capture, without a profiler: `steps.RANK.json`, which `capture.py` writes.
 
-use chakram_base::statistics::median;
 use chakram_trace::format::file::{TraceContents, decompressed};
 use chakram_trace::format::{TraceError, TraceLocation};
 use serde::Deserialize;
@@ -42,16 +41,15 @@ impl MeasuredSteps {
         })
     }
 
-    /// Returns the median step of the job, ns: of each step the slowest rank counts.
-    pub fn median<'s>(ranks: impl Iterator<Item = &'s Self>) -> Option<u64> {
+    /// Returns the steps of the job, ns: each lasts as long as on its slowest rank.
+    pub fn of_job<'s>(ranks: impl Iterator<Item = &'s Self>) -> Vec<u64> {
         let measured = ranks.map(|rank| &rank.unprofiled_ns);
         let measured = measured.filter(|steps| !steps.is_empty()).cloned();
         // A step counts as far as all ranks that measured have it.
         let slower = |one: Vec<u64>, other: Vec<u64>| -> Vec<u64> {
             one.into_iter().zip(other).map(|(a, b)| a.max(b)).collect()
         };
-        let mut steps = measured.reduce(slower)?;
-        median(&mut steps)
+        measured.reduce(slower).unwrap_or_default()
     }
 }
 
@@ -68,11 +66,10 @@ mod tests {
 
     #[test]
     fn a_step_lasts_as_long_as_its_slowest_rank() {
-        // Slowest: 12, 20, 30, 11; in order 11, 12, 20, 30, between the middle two 16.
         let ranks = [rank(&[10, 20, 30, 11, 99]), rank(&[12, 15, 28, 10])];
-        assert_eq!(MeasuredSteps::median(ranks.iter()), Some(16));
+        assert_eq!(MeasuredSteps::of_job(ranks.iter()), [12, 20, 30, 11]);
         let one = [rank(&[7]), rank(&[])];
-        assert_eq!(MeasuredSteps::median(one.iter()), Some(7));
-        assert_eq!(MeasuredSteps::median([].iter()), None);
+        assert_eq!(MeasuredSteps::of_job(one.iter()), [7]);
+        assert!(MeasuredSteps::of_job([].iter()).is_empty());
     }
 }

@@ -11,6 +11,7 @@ use super::inferred_ranks::RankModel;
 use super::rank_timeline::{DeviceInterval, HostIntervalKind, RankTimeline, StreamOverlaps};
 use super::transfer_times::{CallTime, TimeAnomalies};
 use super::{JsonRepairKind, JsonRepairs};
+use chakram_trace::format::profiler_cost::UnprofiledSteps;
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
@@ -159,7 +160,7 @@ impl ConversionSummary {
         odd: TimeAnomalies,
         world: u32,
         host_computes: bool,
-        unprofiled: Option<(u64, u64)>,
+        unprofiled: Option<UnprofiledSteps>,
     ) -> Self {
         let mut collectives = BTreeMap::new();
         let mut per_group = vec![0_u64; groups.len()];
@@ -199,7 +200,7 @@ impl ConversionSummary {
             alone,
             odd,
             left_aside: Vec::new(),
-            unprofiled,
+            unprofiled: unprofiled.map(|steps| (steps.captured, steps.step.0 / 1000)),
             ranks: Vec::new(),
         }
     }

@@ -165,7 +165,7 @@ pub fn run(args: &GenerateArgs, out: &mut dyn Write) -> Result<ExitCode, Box<dyn
         let job = ReplayedJob {
             workload: &workload,
             name: &name,
-            with_profiler: None,
+            other_profiler: None,
             shorter,
         };
         let mut settings = given.settings(&loaded, &options);

@@ -120,8 +120,8 @@ pub struct ReplayedJob<'a> {
     pub workload: &'a Workload,
     /// Its name.
     pub name: &'a str,
-    /// Makespan with the cost of the profiler that captured it, if that is left out and known.
-    pub with_profiler: Option<Span>,
+    /// Makespan with the cost of the profiler that captured it if that is left out here, and without it else; if it has one.
+    pub other_profiler: Option<Span>,
     /// The same step with fewer micro-batches, from which more are extrapolated.
     pub shorter: Option<ShorterReplays>,
 }
@@ -360,10 +360,10 @@ impl RunArgs {
         let done = counted(workload.nodes(), "node");
         terminal::detail(start, format_args!("replayed {done}"))?;
         job::note_settings(&mut report, &prepared, options, given);
-        if let Some(profiler) = &mut report.profiler {
-            profiler.with = job.with_profiler;
-        }
         let makespan = report.outcome.makespan;
+        if let Some((profiler, other)) = report.profiler.as_mut().zip(job.other_profiler) {
+            profiler.hold_against(makespan, other, workload);
+        }
         report.extrapolation = job.shorter.map(|shorter| shorter.extrapolate(makespan));
         report.pictures = pictures.map(|pictures| pictures.finish(report.outcome.makespan));
         TimelineFile::finish(timeline, self.timeline.path())?;

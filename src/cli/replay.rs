@@ -133,19 +133,24 @@ pub fn run(args: &ReplayArgs, out: &mut dyn Write) -> Result<ExitCode, Box<dyn E
         }
         [loaded] if !args.run.compares() => {
             let machine = &loaded.machine;
-            let mut profilers = workload.graphs().iter().map(|graph| graph.profiler());
-            let both = profilers.any(|profiler| profiler.removed && profiler.unprofiled.is_some());
-            let with_profiler = if both {
-                let mut with = job_args.clone();
-                with.without = Some(ProfilerPolicy::Keep);
-                Some(makespan(&found, &with, npus, machine, &options)?)
+            let profilers = || workload.graphs().iter().map(|graph| graph.profiler());
+            let charged = profilers().any(|profiler| profiler.charged);
+            // Loading takes as long as a replay.
+            let both = charged && workload.nodes() <= job::MAX_REPEATED_NODES;
+            let other_profiler = if both {
+                let mut other = job_args.clone();
+                other.without = Some(match profilers().any(|profiler| profiler.removed) {
+                    true => ProfilerPolicy::Keep,
+                    false => ProfilerPolicy::Remove,
+                });
+                Some(makespan(&found, &other, npus, machine, &options)?)
             } else {
                 None
             };
             let job = ReplayedJob {
                 workload,
                 name: title,
-                with_profiler,
+                other_profiler,
                 shorter: None,
             };
             let mut given = args.run.settings(loaded, &options);

@@ -59,6 +59,8 @@ struct ScaleDocument {
     ranks_before: usize,
     ranks: u32,
     different_traces: u64,
+    /// Whether ranks exchange anything along the dimension.
+    exchanges_along: bool,
 }
 
 /// Returns the machine of the scaled job: that of the job, in a size that holds `ranks` where it comes in sizes.
@@ -155,6 +157,15 @@ pub fn run(args: &ScaleArgs, out: &mut dyn Write) -> Result<ExitCode, Box<dyn Er
     let groups = scaling.groups();
     let beside = outputs.groups(&groups, args.groups.is_some())?;
     let piped = outputs.is_pipe();
+    if !scaling.exchanges_along() {
+        let along = scaling.along();
+        terminal::note(format_args!(
+            "no collective and no message goes along `{}`: its {} ranks repeat the job side by side and exchange nothing, so \
+             what it costs to keep them together, as gradients of replicas, is not in the scaled job",
+            along.name(),
+            along.new_size()
+        ))?;
+    }
     let told = traces.about(groups);
     let machine = told.machine.as_deref();
     let about = JobFile {
@@ -185,6 +196,7 @@ pub fn run(args: &ScaleArgs, out: &mut dyn Write) -> Result<ExitCode, Box<dyn Er
                 ranks_before: old,
                 ranks: new_ranks,
                 different_traces: files,
+                exchanges_along: scaling.exchanges_along(),
             };
             VersionedDocument::new("chakram.scale.1", body).print(out)?;
         }

@@ -21,8 +21,11 @@ use std::process::ExitCode;
 const LOAD: &str = "Load";
 const REPORT: &str = "Report";
 
+/// Most requests of a run that is made again to see what a setting does: a second or two.
+const MOST_REPEATED: u64 = 200_000;
+
 /// Serve requests over time: waiting, batching, latency percentiles
-#[derive(Debug, Args)]
+#[derive(Clone, Debug, Args)]
 #[command(after_help = "\
 Examples:
   chakram serve traces/lightspeed/burst-10g.toml --machine lightning
@@ -53,7 +56,7 @@ pub struct ServeArgs {
     #[arg(long, help_heading = LOAD, conflicts_with = "rate")]
     find_capacity: bool,
     /// Share of requests that is enough for --find-capacity
-    #[arg(long, help_heading = LOAD, value_name = "SHARE", default_value_t = 0.99, value_parser = parse_share)]
+    #[arg(long, help_heading = LOAD, value_name = "SHARE", default_value_t = 0.99, value_parser = parse_share, requires = "find_capacity")]
     attain: f64,
     /// Limit on serve times, for goodput and capacity; the models' deadlines by default
     #[arg(long, help_heading = REPORT, value_name = "TIME")]
@@ -202,6 +205,54 @@ impl ServeArgs {
     }
 }
 
+/// Says of each setting of `args` that has no effect on the run of `scenario` on `platform` with this `report` why that is.
+fn settings_without_effect(
+    args: &ServeArgs,
+    scenario: &Scenario,
+    platform: Option<&Platform>,
+    options: ServeOptions,
+    report: &ServeReport,
+) -> Result<Vec<String>, Box<dyn Error>> {
+    let own = Scenario::load(&args.scenario)?;
+    let mut said = Vec::new();
+    let mut note = |option: &str, why: &str| said.push(format!("{option} has no effect: {why}"));
+    let same = "the scenario says the same";
+    if let Some(seed) = args.seed {
+        if seed == own.seed {
+            note("--seed", same);
+        } else if report.arrived > MOST_REPEATED {
+            let why = format!(
+                "--seed was not held against the scenario's: a run of more than {MOST_REPEATED} requests is not repeated"
+            );
+            said.push(why);
+        } else {
+            let mut other = scenario.clone();
+            other.seed = own.seed;
+            let mut repeated = serve(&other, platform, options, &mut NoRequestObserver)?;
+            repeated.seed = seed;
+            repeated.warnings.clone_from(&report.warnings);
+            if repeated == *report {
+                note("--seed", "nothing in this run is drawn");
+            }
+        }
+    }
+    let mut note = |option: &str, why: &str| said.push(format!("{option} has no effect: {why}"));
+    if let Some(requests) = args.requests {
+        let fewest = own.stop.requests.map_or(requests, |own| own.min(requests));
+        if own.stop.requests == Some(requests) {
+            note("--requests", same);
+        } else if report.arrived < fewest {
+            note("--requests", "the run ends before as many arrive");
+        }
+    }
+    if let Some(rate) = args.rate
+        && own.at_rate(rate).as_ref() == Some(&own)
+    {
+        note("--rate", same);
+    }
+    Ok(said)
+}
+
 /// Does what `args` ask for and prints it to `out`.
 ///
 /// # Errors
@@ -234,11 +285,17 @@ pub fn run(args: &ServeArgs, out: &mut dyn Write) -> Result<ExitCode, Box<dyn Er
     let first = platforms.first();
 
     if args.find_capacity || !args.rates.is_empty() {
-        let found = if args.find_capacity {
+        let mut found = if args.find_capacity {
             find_capacity(&scenario, first, options, args.attain)?
         } else {
             sweep(&scenario, first, options, &args.rates)?
         };
+        for point in &mut found.points {
+            let at_rate = scenario.at_rate(point.rate_per_s);
+            let at_rate = at_rate.as_ref().unwrap_or(&scenario);
+            let said = settings_without_effect(args, at_rate, first, options, &point.report)?;
+            point.report.warnings.extend(said);
+        }
         let rendered = rendered(args, &[], Some(&found), style);
         to.write(&rendered)?;
         return written(page, &scenario.name, &[], Some(&found));
@@ -301,6 +358,11 @@ pub fn run(args: &ServeArgs, out: &mut dyn Write) -> Result<ExitCode, Box<dyn Er
                 ))?;
             }
         }
+    }
+    // Of several platforms each is a run of its own.
+    for (i, report) in reports.iter_mut().enumerate() {
+        let said = settings_without_effect(args, &scenario, platforms.get(i), options, report)?;
+        report.warnings.extend(said);
     }
     if args.table != Some(ServeTable::Requests) {
         to.write(&rendered(args, &reports, None, style))?;

@@ -1,26 +1,48 @@
-//! Profiler that captured a job, in reports: whether its cost is in the replay, and how a step of it compares with those
-//! that the job measured without a profiler.
+//! Profiler that captured a job, in reports: the makespan with its cost and without, and how a step of the job compares with
+//! those that it measured without a profiler.
+//!
+//! # The interval of the makespan without a profiler
+//!
+//! Where the job measured steps without one, it is the makespan times the shortest and the longest of these steps over their
+//! median; elsewhere the makespan with the ends of the cost of a record (`converters/pytorch/profiler_cost.rs`) in proportion to what
+//! the record itself takes off. Traces that do not say the cost have none. Both are wider by [`REPEATS`], to which jobs repeat a step (docs/validation.md).
 
 use super::Report;
 use super::summary::percent_more;
 use chakram_base::setting::SettingKey;
 use chakram_base::units::{Span, percent_change};
+use chakram_trace::format::profiler_cost::{CostBasis, UnprofiledSteps};
 use chakram_trace::workload::Workload;
 use serde::{Deserialize, Serialize};
+
+/// Part of a step to which jobs repeat it.
+const REPEATS: f64 = 0.03;
 
 /// Profiler that captured a job.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(any(test, feature = "schema"), derive(schemars::JsonSchema))]
 pub struct ProfilerBasis {
-    /// Whether its estimated cost is left out.
+    /// Whether its estimated cost is left out of this replay.
     pub removed: bool,
-    /// Makespan with its cost, of a replay beside this one.
+    /// Makespan with its cost.
     #[serde(
         rename = "makespan_with_ps",
         default,
         skip_serializing_if = "Option::is_none"
     )]
     pub with: Option<Span>,
+    /// Makespan without its cost.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub without: Option<WithoutProfiler>,
+    /// Largest cost of a record on any rank, ns.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub record_ns: Option<u64>,
+    /// Ends of the 90 % interval of that cost, ns.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub record_interval_ns: Option<[u64; 2]>,
+    /// Basis of that cost.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub cost_basis: Option<CostBasis>,
     /// Number of steps that were captured, of jobs that measured steps without a profiler.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub steps: Option<u64>,
@@ -33,19 +55,89 @@ pub struct ProfilerBasis {
     pub measured_step: Option<Span>,
 }
 
+/// Makespan without the profiler's cost.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(any(test, feature = "schema"), derive(schemars::JsonSchema))]
+pub struct WithoutProfiler {
+    /// The makespan.
+    #[serde(rename = "makespan_ps")]
+    pub makespan: Span,
+    /// Lower end of its 90 % interval; absent where the traces do not say what a record costs.
+    #[serde(rename = "low_ps", default, skip_serializing_if = "Option::is_none")]
+    pub low: Option<Span>,
+    /// Upper end.
+    #[serde(rename = "high_ps", default, skip_serializing_if = "Option::is_none")]
+    pub high: Option<Span>,
+}
+
 impl ProfilerBasis {
-    /// Returns that of the job, if its traces tell of steps without a profiler or its cost was left out.
+    /// Returns that of the job, if its traces tell of steps without a profiler or of its cost.
     pub(super) fn of(workload: &Workload) -> Option<Self> {
         let graphs = workload.graphs().iter().map(|graph| graph.profiler());
         let removed = graphs.clone().any(|profiler| profiler.removed);
-        let unprofiled = graphs.filter_map(|profiler| profiler.unprofiled).next();
-        (removed || unprofiled.is_some()).then_some(Self {
+        let charged = graphs.clone().any(|profiler| profiler.charged);
+        let unprofiled = unprofiled_of(workload);
+        let costs = graphs.filter_map(|profiler| profiler.said.cost.filter(|_| profiler.charged));
+        let cost = costs.max_by_key(|cost| (cost.record_ns, cost.basis));
+        (charged || unprofiled.is_some()).then_some(Self {
             removed,
             with: None,
+            without: None,
+            record_ns: cost.map(|cost| cost.record_ns),
+            record_interval_ns: cost.map(|cost| cost.interval_ns),
+            cost_basis: cost.map(|cost| cost.basis),
             steps: unprofiled.map(|steps| steps.captured),
             measured_step: unprofiled.map(|steps| steps.step),
         })
     }
+
+    /// Sets both makespans: `own` of this replay, and `other` of that with the profiler's cost if it is left out here, and
+    /// without it else. `workload` is the job.
+    pub fn hold_against(&mut self, own: Span, other: Span, workload: &Workload) {
+        let (with, without) = if self.removed {
+            (other, own)
+        } else {
+            (own, other)
+        };
+        let interval = self.interval(with, without, unprofiled_of(workload));
+        self.with = Some(with);
+        self.without = Some(WithoutProfiler {
+            makespan: without,
+            low: interval.map(|[low, _]| low),
+            high: interval.map(|[_, high]| high),
+        });
+    }
+
+    fn interval(
+        &self,
+        with: Span,
+        without: Span,
+        measured: Option<UnprofiledSteps>,
+    ) -> Option<[Span; 2]> {
+        let measured = measured.filter(|_| self.cost_basis == Some(CostBasis::MeasuredSteps));
+        let range = measured.and_then(|steps| Some((steps.range?, steps.step)));
+        let [low, high] = match (range, self.record_ns.zip(self.record_interval_ns)) {
+            (Some((range, step)), _) => {
+                range.map(|end| without.scaled(end.0 as f64 / step.0.max(1) as f64))
+            }
+            (None, Some((record, [least, most]))) if record > 0 => {
+                let cost = Span(with.0.saturating_sub(without.0));
+                let less = |by: u64| {
+                    let taken = cost.scaled(by as f64 / record as f64);
+                    Span(with.0.saturating_sub(taken.0))
+                };
+                [less(most), less(least)]
+            }
+            (None, _) => return None,
+        };
+        Some([low.scaled(1.0 - REPEATS), high.scaled(1.0 + REPEATS)])
+    }
+}
+
+/// Returns the steps that the job measured without a profiler.
+fn unprofiled_of(workload: &Workload) -> Option<UnprofiledSteps> {
+    let mut graphs = workload.graphs().iter();
+    graphs.find_map(|graph| graph.profiler().said.unprofiled)
 }
 
 impl Report {
@@ -54,16 +146,25 @@ impl Report {
         let Some(profiler) = &self.profiler else {
             return Vec::new();
         };
-        let mut lines = vec![match (profiler.removed, profiler.with) {
-            (true, Some(with)) => {
-                format!("profiler  its estimated cost is left out; with it {with}")
+        let without = SettingKey::Without;
+        let here = match profiler.removed {
+            true => format!("the replay is without it; {without} nothing keeps it"),
+            false => format!("the replay has it; {without} profiler leaves it out"),
+        };
+        let mut lines = match (profiler.with, profiler.without) {
+            (Some(with), Some(without)) => {
+                let interval = without.low.zip(without.high);
+                let interval = interval.map_or_else(String::new, |(low, high)| {
+                    format!(" ({low} to {high} in nine of ten cases)")
+                });
+                let makespan = without.makespan;
+                vec![
+                    format!("profiler  with it {with}, without it {makespan}{interval}"),
+                    format!("          {}{here}", profiler.cost_text()),
+                ]
             }
-            (true, None) => "profiler  its estimated cost is left out".to_owned(),
-            (false, _) => format!(
-                "profiler  its cost is in; {} profiler leaves it out",
-                SettingKey::Without
-            ),
-        }];
+            _ => vec![format!("profiler  {here}")],
+        };
         if let (Some(steps @ 1..), Some(measured)) = (profiler.steps, profiler.measured_step) {
             let step = Span(self.outcome.makespan.0 / steps);
             let more = percent_more(step, measured);
@@ -75,5 +176,19 @@ impl Report {
             ));
         }
         lines
+    }
+}
+
+impl ProfilerBasis {
+    fn cost_text(&self) -> String {
+        let Some((ns, basis)) = self.record_ns.zip(self.cost_basis) else {
+            return String::new();
+        };
+        let by = match basis {
+            CostBasis::MeasuredSteps => "by steps that were measured without it",
+            CostBasis::Views => "by operators that compute nothing",
+            CostBasis::OtherJobs => "as on another machine",
+        };
+        format!("{} a record, {by}; ", Span::from_ns(ns))
     }
 }

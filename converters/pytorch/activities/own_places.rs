@@ -9,38 +9,19 @@
 //! - Any other stands behind the last of its calls.
 
 use super::super::rank_timeline::{HostIntervalKind, NONE, RankTimeline};
+use super::super::view_operators::is_view;
 
-/// Operators that others call to allocate memory, to clear it, and to look at it in another way.
-const HELPERS: &[&str] = &[
-    "_reshape_alias",
-    "_unsafe_view",
-    "alias",
-    "as_strided",
-    "as_strided_",
+/// Operators that others call to allocate memory and to clear it, and those that are views only where they need no copy.
+const ALLOCATORS: &[&str] = &[
     "contiguous",
-    "detach",
     "empty",
     "empty_like",
     "empty_strided",
-    "expand",
-    "expand_as",
     "fill_",
-    "narrow",
     "new_empty",
     "new_empty_strided",
-    "permute",
     "reshape",
     "resize_",
-    "resolve_conj",
-    "resolve_neg",
-    "select",
-    "slice",
-    "squeeze",
-    "t",
-    "transpose",
-    "unsqueeze",
-    "view",
-    "view_as",
     "zero_",
     "zeros",
     "zeros_like",
@@ -133,9 +114,12 @@ pub(super) fn find_places(rank: &RankTimeline) -> Vec<OwnPlace> {
 
 fn is_helper(rank: &RankTimeline, item: usize) -> bool {
     let item = &rank.items[item];
-    let name = rank.item_name(item).strip_prefix("aten::");
-    rank.role(item) == HostIntervalKind::Operator
-        && name.is_some_and(|name| HELPERS.binary_search(&name).is_ok())
+    let name = rank.item_name(item);
+    let allocates = || {
+        let name = name.strip_prefix("aten::");
+        name.is_some_and(|name| ALLOCATORS.binary_search(&name).is_ok())
+    };
+    rank.role(item) == HostIntervalKind::Operator && (is_view(name) || allocates())
 }
 
 /// Returns the items of a thread in the order of their places.
@@ -180,6 +164,6 @@ mod tests {
 
     #[test]
     fn helpers_are_in_order() {
-        assert!(HELPERS.is_sorted());
+        assert!(ALLOCATORS.is_sorted());
     }
 }

@@ -9,11 +9,17 @@ use crate::pytorch::emit::{self, CallMatchInfo};
 use crate::pytorch::event_links::HostNodeLinks;
 use crate::pytorch::group_inference::{self, JobGroup};
 use crate::pytorch::inferred_ranks::{self, RankModel};
+use crate::pytorch::profiler_cost;
 use crate::pytorch::rank_timeline::RankTimeline;
 use crate::pytorch::steps::MeasuredSteps;
 use crate::pytorch::summary::{ConversionSummary, RankConversion};
 use crate::pytorch::transfer_times::{self, CallTime, JobCalls};
+use chakram_base::statistics::median;
+use chakram_base::units::Span;
 use chakram_trace::format::TraceError;
+use chakram_trace::format::profiler_cost::{
+    CaptureProfiler, ProfilerCost, ProfilerValue, UnprofiledSteps,
+};
 use chakram_trace::format::scan;
 use chakram_trace::format::write::{AttributeValue, TraceWriter};
 use std::collections::BTreeMap;
@@ -38,8 +44,10 @@ pub(super) struct JobCapture {
     /// Start of the first rank, ns since the epoch by the reference clock.
     first: i64,
     host_computes: bool,
-    /// Number of captured steps, and the median step without a profiler, ns.
-    unprofiled: Option<(u64, u64)>,
+    /// Steps without a profiler.
+    unprofiled: Option<UnprofiledSteps>,
+    /// Cost of a record of the profiler in each capture, if it has times.
+    costs: Vec<Option<ProfilerCost>>,
     pub summary: ConversionSummary,
 }
 
@@ -63,8 +71,16 @@ impl JobCapture {
         let world = world_size(&parts, infer)?;
         check_together(&parts)?;
         let captured_steps = parts.iter().map(RankCapture::captured_steps).max();
-        let median = MeasuredSteps::median(parts.iter().filter_map(|part| part.steps.as_ref()));
-        let unprofiled = captured_steps.filter(|&steps| steps > 0).zip(median);
+        let mut steps = MeasuredSteps::of_job(parts.iter().filter_map(|part| part.steps.as_ref()));
+        let unprofiled = captured_steps.filter(|&steps| steps > 0);
+        let unprofiled = unprofiled.and_then(|captured| {
+            let ends = [*steps.iter().min()?, *steps.iter().max()?];
+            Some(UnprofiledSteps {
+                captured,
+                step: Span::from_ns(median(&mut steps)?),
+                range: Some(ends.map(Span::from_ns)),
+            })
+        });
         let files: Vec<PathBuf> = parts.iter().map(|part| part.file.clone()).collect();
         let (mut ranks, mut calls, mut activities, mut links) = (vec![], vec![], vec![], vec![]);
         for part in parts {
@@ -115,9 +131,23 @@ impl JobCapture {
         let starts = activities.iter().zip(&offsets);
         let starts = starts.map(|(activities, offset)| offset.correct(activities.span().0));
         let host_computes = !ranks.iter().any(RankTimeline::has_device);
+        let first = starts.min().unwrap_or(0);
+        let ends = activities.iter().zip(&offsets);
+        let last = ends.map(|(activities, offset)| offset.correct(activities.span().1));
+        let captured = last.max().unwrap_or(first).saturating_sub(first);
+        let by_steps = unprofiled.and_then(|steps| {
+            let unprofiled = (steps.step.0 / 1000).saturating_mul(steps.captured);
+            let captured = u64::try_from(captured).unwrap_or(0);
+            profiler_cost::cost_by_steps(&ranks, captured, unprofiled)
+        });
+        let costs = ranks.iter().zip(&links).map(|(rank, link)| {
+            let by_views = || profiler_cost::cost_by_views(rank, link.method);
+            by_steps.filter(|_| !rank.untimed).or_else(by_views)
+        });
+        let costs: Vec<Option<ProfilerCost>> = costs.collect();
         Ok(Self {
             met: matched_calls(&calls, &matches, &models),
-            first: starts.min().unwrap_or(0),
+            first,
             summary: ConversionSummary::new(
                 &groups,
                 &inferred,
@@ -128,6 +158,7 @@ impl JobCapture {
                 unprofiled,
             ),
             unprofiled,
+            costs,
             models,
             captures: ranks,
             calls,
@@ -147,6 +178,7 @@ impl JobCapture {
         let rank = &self.captures[model.capture];
         let (activities, link) = (&self.activities[model.capture], &self.links[model.capture]);
         let offset = self.offsets[model.capture];
+        let cost = self.costs[model.capture];
         let captured = offset
             .correct(activities.span().1)
             .saturating_sub(self.first);
@@ -157,7 +189,7 @@ impl JobCapture {
             matches: &self.met[i],
             start: offset.own_time(self.first),
             host_computes: self.host_computes,
-            method: link.method,
+            record_ns: cost.map_or(0, |cost| cost.record_ns),
         };
         let lanes = emit::lane_names(rank, activities, self.host_computes);
         let on_device = !self.host_computes || rank.untimed && rank.host.on_device;
@@ -182,10 +214,14 @@ impl JobCapture {
             let dropped = AttributeValue::Uint(rank.dropped);
             metadata.push((scan::DROPPED_KERNELS, dropped));
         }
-        if let Some((steps, step)) = self.unprofiled {
-            metadata.push((scan::CAPTURED_STEPS, AttributeValue::Uint(steps)));
-            metadata.push((scan::UNPROFILED_STEP, AttributeValue::Uint(step)));
-        }
+        let profiler = CaptureProfiler {
+            cost,
+            unprofiled: self.unprofiled,
+        };
+        metadata.extend(profiler.attributes().map(|(name, value)| match value {
+            ProfilerValue::Number(number) => (name, AttributeValue::Uint(number)),
+            ProfilerValue::Basis(basis) => (name, AttributeValue::Text(basis)),
+        }));
         for (lane, name) in &lanes {
             metadata.push((lane, AttributeValue::Text(name)));
         }

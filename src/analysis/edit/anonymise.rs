@@ -23,6 +23,7 @@ use chakram_trace::format::encoder::MessageEncoder;
 use chakram_trace::format::groups::{
     DeclaredGroups, NODE_MARK, NODE_NAME, in_form_of, metadata_text, parse_metadata,
 };
+use chakram_trace::format::profiler_cost::ProfilerValue;
 use chakram_trace::format::roles::{self, GroupRoles};
 use chakram_trace::format::scan::{self, DependencyVisitor};
 use chakram_trace::format::wire::{
@@ -223,9 +224,11 @@ impl TraceAnonymiser {
         if metadata.dropped_kernels > 0 {
             add(scan::DROPPED_KERNELS, 13, Ok(metadata.dropped_kernels));
         }
-        if let Some(steps) = metadata.unprofiled {
-            add(scan::CAPTURED_STEPS, 13, Ok(steps.captured));
-            add(scan::UNPROFILED_STEP, 13, Ok(steps.step.0 / 1000));
+        for (name, value) in metadata.profiler.attributes() {
+            match value {
+                ProfilerValue::Number(number) => add(name, 13, Ok(number)),
+                ProfilerValue::Basis(basis) => add(name, 29, Err(basis)),
+            }
         }
         if !metadata.roles.is_empty() {
             let text = self.roles(&metadata.roles).to_string();

@@ -88,6 +88,8 @@ pub struct JobScaling {
     crossings: BTreeMap<u32, Vec<CrossingMessage>>,
     /// Whether all copies of a rank are equal, by rank.
     alike: BTreeMap<u32, bool>,
+    /// Whether a collective or a message goes along the dimension.
+    exchanges: bool,
 }
 
 struct SkipDependencies;
@@ -126,6 +128,7 @@ impl JobScaling {
             own: BTreeMap::new(),
             crossings: BTreeMap::new(),
             alike: BTreeMap::new(),
+            exchanges: false,
         };
         for (name, ranks) in &declared {
             this.shape(name, ranks)?;
@@ -138,6 +141,12 @@ impl JobScaling {
     /// Returns the dimension that is scaled, which maps new ranks to those they copy.
     pub fn along(&self) -> &ScaledDimension {
         &self.along
+    }
+
+    /// Returns whether ranks exchange anything along the dimension; if not, its further ranks repeat what others do, side by
+    /// side.
+    pub fn exchanges_along(&self) -> bool {
+        self.exchanges
     }
 
     /// Returns how a declared group scales; `None` if it is all ranks, by its name or because it lists none.
@@ -181,8 +190,9 @@ impl JobScaling {
             let at = |e: TraceError| e.in_record(record.number, record.offset);
             match view.op {
                 Op::Collective { group, .. } => {
-                    alike &= self.group(rank, view.id, group).map_err(at)?.1
-                        != Some(GroupScaling::Copied);
+                    let (_, shape) = self.group(rank, view.id, group).map_err(at)?;
+                    alike &= shape != Some(GroupScaling::Copied);
+                    self.exchanges |= shape != Some(GroupScaling::Copied);
                 }
                 Op::Message {
                     receive,
@@ -195,6 +205,7 @@ impl JobScaling {
                     if let Some((step, others)) =
                         self.step(rank, view.id, receive, peer).map_err(at)?
                     {
+                        self.exchanges = true;
                         crossings.push((receive, step, others, tag, bytes));
                     }
                 }

@@ -1,7 +1,7 @@
 //! Machines that arguments name.
 
 use super::RunArgs;
-use chakram_hardware::machine::{Machine, source};
+use chakram_hardware::machine::{Machine, names_file, source};
 use chakram_jobs::{self as job, MachineEdit, edits_of};
 use chakram_report::summary::HashedInput;
 use std::error::Error;
@@ -23,11 +23,19 @@ pub struct LoadedMachine {
 impl RunArgs {
     /// Loads a machine as these arguments use it, with its input description if wanted.
     pub fn load_machine(&self, name: &str) -> Result<LoadedMachine, Box<dyn Error>> {
-        let MachineFile { text, file } = read_machine(name)?;
+        let MachineFile {
+            text,
+            file,
+            is_named,
+        } = read_machine(name)?;
         let machine = Machine::parse(&text, &file)?;
         let mut loaded = LoadedMachine {
             input: self.wants_hashes().then(|| hash_machine(name, &text)),
-            edits: edits_of(&machine, &text, &file),
+            // A preset as it is has no edits, and need not be taken apart again to see that.
+            edits: match is_named {
+                true => Vec::new(),
+                false => edits_of(&machine, &text, &file),
+            },
             machine,
             unfilled: None,
         };
@@ -54,7 +62,7 @@ pub fn load_machine(
     name: &str,
     hash: bool,
 ) -> Result<(Machine, Option<HashedInput>), Box<dyn Error>> {
-    let MachineFile { text, file } = read_machine(name)?;
+    let MachineFile { text, file, .. } = read_machine(name)?;
     let input = hash.then(|| hash_machine(name, &text));
     Ok((Machine::parse(&text, &file)?, input))
 }
@@ -63,6 +71,8 @@ pub fn load_machine(
 struct MachineFile {
     text: String,
     file: String,
+    /// Whether it is a preset, or made of its name, and no file.
+    is_named: bool,
 }
 
 fn read_machine(name: &str) -> Result<MachineFile, Box<dyn Error>> {
@@ -71,12 +81,14 @@ fn read_machine(name: &str) -> Result<MachineFile, Box<dyn Error>> {
             text: String::from_utf8(text)
                 .map_err(|_| format!("{name}: this machine is not UTF-8"))?,
             file: name.to_owned(),
+            is_named: false,
         },
         None => {
             let source = source(name)?;
             MachineFile {
                 text: source.text.into_owned(),
                 file: source.file,
+                is_named: !names_file(name),
             }
         }
     })

@@ -3,6 +3,7 @@
 use super::attr::{self, AttrView, NodeAttributes};
 use super::groups::{NODE_MARK, NODE_NAME};
 use super::op::Op;
+use super::profiler_cost::{CaptureProfiler, ProfilerAttributes};
 use super::roles::{self, GroupRoles};
 use super::split_sizes::SplitSizes;
 use super::utf8::text;
@@ -116,8 +117,8 @@ pub struct TraceMetadata {
     pub kernels_on_cpu: bool,
     /// Work of the whole job.
     pub amounts: Option<WorkAmounts>,
-    /// Steps that the job measured without a profiler.
-    pub unprofiled: Option<UnprofiledSteps>,
+    /// Profiler that captured the job.
+    pub profiler: CaptureProfiler,
     /// Place of the rank's core, x and y, on a machine of tiles.
     pub core: Option<[u32; 2]>,
     /// Number of kernels that were launched while the trace was captured, and that the profiler dropped.
@@ -172,20 +173,6 @@ pub const WORLD_SIZE: &str = "world_size";
 /// Attribute of the metadata record with the number of kernels that the profiler dropped.
 pub const DROPPED_KERNELS: &str = "dropped_kernels";
 
-/// Steps of a captured job that were measured without a profiler, beside those that were captured.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct UnprofiledSteps {
-    /// Number of steps that the capture is of.
-    pub captured: u64,
-    /// Median time of a step without a profiler.
-    pub step: Span,
-}
-
-/// Attribute of the metadata record with the median time of a step without a profiler, ns.
-pub const UNPROFILED_STEP: &str = "unprofiled_step_ns";
-/// Attribute of the metadata record with the number of steps that the capture is of.
-pub const CAPTURED_STEPS: &str = "captured_steps";
-
 /// Attribute of the metadata record that says where on a machine of tiles the rank sits: `3,1`.
 pub const CORE: &str = "core";
 
@@ -216,7 +203,7 @@ fn core_place(text: &str) -> Option<[u32; 2]> {
 /// Versions differ in its content, so only a relevant attribute of an unreadable type is an error.
 pub fn metadata(record: RawRecord<'_>) -> Result<TraceMetadata, TraceError> {
     let mut metadata = TraceMetadata::default();
-    let (mut steps, mut unprofiled) = (None, None);
+    let mut profiler = ProfilerAttributes::default();
     let mut cursor = WireCursor::new(record.bytes, record.offset);
     while !cursor.is_empty() {
         let Ok((number, raw)) = cursor.field() else {
@@ -237,10 +224,8 @@ pub fn metadata(record: RawRecord<'_>) -> Result<TraceMetadata, TraceError> {
                 *field = attr.as_str().ok().flatten().map(str::to_owned);
             } else if attr.name == DROPPED_KERNELS.as_bytes() {
                 metadata.dropped_kernels = attr.as_u64().unwrap_or(0);
-            } else if attr.name == UNPROFILED_STEP.as_bytes() {
-                unprofiled = attr.as_u64().ok();
-            } else if attr.name == CAPTURED_STEPS.as_bytes() {
-                steps = attr.as_u64().ok();
+            } else if profiler.take(&attr) {
+                // It is kept there.
             } else if let (true, Ok(Some(text))) =
                 (attr.name == roles::ATTRIBUTE.as_bytes(), attr.as_str())
             {
@@ -269,12 +254,7 @@ pub fn metadata(record: RawRecord<'_>) -> Result<TraceMetadata, TraceError> {
             }
         }
     }
-    metadata.unprofiled = steps
-        .zip(unprofiled)
-        .map(|(captured, step)| UnprofiledSteps {
-            captured,
-            step: Span::from_ns(step),
-        });
+    metadata.profiler = profiler.into();
     Ok(metadata)
 }
 

@@ -5,8 +5,9 @@ use super::{
     MessageNode, NO_DTYPE, NameTable, NodeKind, REDUCED, STORED,
 };
 use crate::format::groups::{DeclaredGroups, parse_metadata};
+use crate::format::profiler_cost::CaptureProfiler;
 use crate::format::roles::GroupRoles;
-use crate::format::scan::{CaptureContext, NodeView, UnprofiledSteps};
+use crate::format::scan::{CaptureContext, NodeView};
 use crate::format::work_amounts::WorkAmounts;
 use crate::format::write::Sink;
 use crate::format::{
@@ -222,9 +223,9 @@ impl GraphBuilder {
         (self.graph.world_size, self.graph.captured_on) = (world_size, on);
     }
 
-    /// Sets the steps that were measured without a profiler.
-    pub fn unprofiled(&mut self, steps: Option<UnprofiledSteps>) {
-        self.graph.profiler.unprofiled = steps;
+    /// Sets what the trace says about the profiler that captured it.
+    pub fn profiler(&mut self, said: CaptureProfiler) {
+        self.graph.profiler.said = said;
     }
 
     /// Sets the number of kernels that the profiler dropped.

@@ -3,7 +3,8 @@
 use super::builder::{DependencyPolicy, GraphBuilder, SlotBinding};
 use super::{Graph, Lane};
 use crate::format::TraceError;
-use crate::format::scan::{self, NodeView, UnprofiledSteps};
+use crate::format::profiler_cost::CaptureProfiler;
+use crate::format::scan::{self, NodeView};
 use crate::format::wire::FrameCursor;
 use chakram_base::setting::SettingChoice;
 use chakram_base::units::Span;
@@ -36,8 +37,10 @@ impl SettingChoice for ProfilerPolicy {
 pub struct GraphProfiler {
     /// Whether its estimated cost was left out.
     pub removed: bool,
-    /// Steps without it.
-    pub unprofiled: Option<UnprofiledSteps>,
+    /// Whether nodes bear a part of its cost.
+    pub charged: bool,
+    /// What the capture says about it.
+    pub said: CaptureProfiler,
 }
 
 impl Graph {
@@ -65,7 +68,7 @@ impl Graph {
             .next_record()?
             .map(scan::metadata)
             .transpose()?
-            .is_some_and(|metadata| metadata.unprofiled.is_some());
+            .is_some_and(|metadata| metadata.profiler.unprofiled.is_some());
         let removed = match profiler {
             ProfilerPolicy::Keep => false,
             ProfilerPolicy::Remove => true,
@@ -79,6 +82,7 @@ impl Graph {
             Ok(())
         })?;
         graph.profiler.removed = removed && profiled;
+        graph.profiler.charged = profiled;
         Ok((graph, binding))
     }
 
@@ -100,7 +104,7 @@ impl Graph {
             builder.captured(at);
         }
         builder.kernels_on_cpu(metadata.kernels_on_cpu);
-        builder.unprofiled(metadata.unprofiled);
+        builder.profiler(metadata.profiler);
         builder.dropped_kernels(metadata.dropped_kernels);
         builder.context(metadata.world_size, metadata.captured_on);
         builder.roles(metadata.roles);

@@ -1,6 +1,7 @@
 //! Scaled jobs, against jobs that are made for the size.
 
 use super::rig::{attribute, case, count, file, job, nodes, ok, refused, replay, text};
+use crate::commands::chakram;
 use chakram::internals::proto::attribute_proto::Value;
 use chakram::internals::proto::{IoInfo, Node};
 use std::collections::BTreeMap;
@@ -48,6 +49,61 @@ fn generated_replicas_are_those_that_are_generated_for_the_size() {
         use std::os::unix::fs::MetadataExt;
         let file = std::fs::metadata(at("scaled.23.et")).unwrap();
         assert_eq!(file.nlink(), 24, "ranks that are alike share a file");
+    }
+}
+
+/// Ranks that never meet are no data parallelism: that is said, and only of them.
+#[test]
+fn ranks_that_exchange_nothing_are_told() {
+    let folder = tempfile::tempdir().unwrap();
+    let at = |name: &str| folder.path().join(name).to_str().unwrap().to_owned();
+    ok(&[
+        "generate",
+        "chain",
+        "--ranks",
+        "1",
+        "--nodes",
+        "10",
+        "-o",
+        &at("alone"),
+    ]);
+    ok(&[
+        "generate",
+        "collective",
+        "all-reduce",
+        "--ranks",
+        "2",
+        "--size",
+        "1MB",
+        "-o",
+        &at("meet"),
+    ]);
+    for (name, grid, to, exchanges) in [
+        ("alone", "dp=1", "dp=8", false),
+        ("meet", "dp=2", "dp=8", true),
+        // A collective of all ranks becomes one of all new ranks.
+        ("meet", "dp=1,tp=2", "dp=4", true),
+    ] {
+        let out = at(&format!("{name}-{to}"));
+        let args = [
+            "scale",
+            &at(name),
+            "--grid",
+            grid,
+            "--to",
+            to,
+            "-o",
+            &out,
+            "--format",
+            "json",
+        ];
+        let output = chakram(&args);
+        let error = String::from_utf8_lossy(&output.stderr);
+        assert!(output.status.success(), "{error}");
+        let document: serde_json::Value = serde_json::from_slice(&output.stdout).unwrap();
+        assert_eq!(document["exchanges_along"], exchanges, "{name} {grid}");
+        let said = error.contains("no collective and no message goes along `dp`: its 8 ranks");
+        assert_eq!(said, !exchanges, "{name} {grid}: {error}");
     }
 }
 

@@ -38,6 +38,46 @@ fn with_scenario(then: impl Fn(&str, &Path)) {
     then(path.to_str().unwrap(), folder.path());
 }
 
+/// What was given and changes nothing is named, with the reason.
+#[test]
+fn settings_without_effect_are_named() {
+    with_scenario(|scenario, folder| {
+        let warnings = |path: &str, args: &[&str]| {
+            let args = [&["serve", path, "--format", "json"], args].concat();
+            let json: Value = serde_json::from_str(&printed(&args)).unwrap();
+            json["reports"][0]["warnings"].to_string()
+        };
+        let none = "has no effect";
+        for args in [["--seed", "3"], ["--requests", "3000"], ["--rate", "200"]] {
+            let said = warnings(scenario, &args);
+            assert!(!said.contains(none), "{args:?}: {said}");
+        }
+        for args in [["--seed", "2"], ["--requests", "4000"], ["--rate", "300"]] {
+            let said = warnings(scenario, &args);
+            let expected = format!("{} {none}: the scenario says the same", args[0]);
+            assert!(said.contains(&expected), "{args:?}: {said}");
+        }
+        // One model, at equal intervals, for a tenth of a second: 10 requests a millisecond apart at most.
+        let text = "name = \"fixed\"\nseed = 2\n[[model]]\nname = \"quick\"\nlatency = \"1 ms\"\n[stream]\n\
+            arrivals = \"periodic\"\nrate = 100.0\n[stop]\nduration = \"100 ms\"\n[policy]\nkind = \"first-come\"\n";
+        let fixed = folder.join("fixed.toml");
+        std::fs::write(&fixed, text).unwrap();
+        let fixed = fixed.to_str().unwrap();
+        let seed = warnings(fixed, &["--seed", "7"]);
+        assert!(
+            seed.contains("--seed has no effect: nothing in this run is drawn"),
+            "{seed}"
+        );
+        let requests = warnings(fixed, &["--requests", "1000"]);
+        assert!(
+            requests.contains("--requests has no effect: the run ends before as many arrive"),
+            "{requests}"
+        );
+    });
+    let output = chakram(&["serve", "x.toml", "--attain", "0.9"]);
+    assert_eq!(output.status.code(), Some(2));
+}
+
 /// Every number of the page that names its place in the JSON is what stands there.
 #[test]
 fn all_forms_say_the_same() {

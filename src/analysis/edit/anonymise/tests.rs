@@ -1,6 +1,7 @@
 //! Names and fields that are hashed, kept and removed, record by record, and agreement between ranks.
 
 use super::*;
+use chakram_trace::format::profiler_cost::CostBasis;
 use chakram_trace::format::proto::attribute_proto::Value;
 use chakram_trace::format::proto::{AttributeProto, BoolList, GlobalMetadata, IoInfo, Node};
 use prost::Message;
@@ -87,8 +88,12 @@ fn only_what_replays_read_stays() {
                 work_amounts::ATTRIBUTE,
                 "steps 1, samples 16, model_flops 5, bob 6",
             ),
-            attribute(scan::CAPTURED_STEPS, Value::Uint64Val(3)),
-            attribute(scan::UNPROFILED_STEP, Value::Uint64Val(1500)),
+            attribute("captured_steps", Value::Uint64Val(3)),
+            attribute("unprofiled_step_ns", Value::Uint64Val(1500)),
+            attribute("profiler_record_ns", Value::Uint64Val(700)),
+            attribute("profiler_record_low_ns", Value::Uint64Val(600)),
+            attribute("profiler_record_high_ns", Value::Uint64Val(900)),
+            text("profiler_cost_basis", "views"),
             text(scan::CORE, "3,1"),
             text("input_file", "/home/bob/x"),
             attribute("pid", Value::Uint64Val(1)),
@@ -122,11 +127,14 @@ fn only_what_replays_read_stays() {
         attention: None,
     };
     assert_eq!(told.amounts, Some(amounts));
-    let steps = told.unprofiled.unwrap();
+    let cost = told.profiler.cost.unwrap();
+    assert_eq!((cost.record_ns, cost.interval_ns), (700, [600, 900]));
+    assert_eq!(cost.basis, CostBasis::Views);
+    let steps = told.profiler.unprofiled.unwrap();
     assert_eq!((steps.captured, steps.step.0), (3, 1_500_000));
     assert_eq!(told.core, Some([3, 1]));
     assert_eq!(metadata.attr.last().unwrap().name, "lane.1000");
-    assert_eq!(metadata.attr.len(), 7);
+    assert_eq!(metadata.attr.len(), 11);
     let [node] = &nodes[..] else {
         panic!("{nodes:?}")
     };

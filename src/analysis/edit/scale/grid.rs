@@ -124,7 +124,8 @@ impl ScaledDimension {
         self.size
     }
 
-    pub(super) fn new_size(&self) -> u32 {
+    /// Returns the size that the dimension gets.
+    pub fn new_size(&self) -> u32 {
         self.new_size
     }
 

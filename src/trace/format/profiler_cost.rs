@@ -1,0 +1,158 @@
+//! What the metadata record of a captured job says about the profiler that captured it.
+
+use super::attr::AttrView;
+use chakram_base::units::Span;
+use serde::{Deserialize, Serialize};
+
+/// Basis of the estimated cost of a profiler's records. The later, the less certain.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+#[cfg_attr(any(test, feature = "schema"), derive(schemars::JsonSchema))]
+#[serde(rename_all = "snake_case")]
+pub enum CostBasis {
+    /// Steps that the same job measured without a profiler.
+    MeasuredSteps,
+    /// Operators of the capture that only look at memory in another way.
+    Views,
+    /// Other jobs, on another machine.
+    OtherJobs,
+}
+
+impl CostBasis {
+    /// All, with the names that they have in a trace.
+    const NAMES: [(Self, &str); 3] = [
+        (Self::MeasuredSteps, "measured_steps"),
+        (Self::Views, "views"),
+        (Self::OtherJobs, "other_jobs"),
+    ];
+
+    fn name(self) -> &'static str {
+        let named = Self::NAMES.iter().find(|(basis, _)| *basis == self);
+        named.map_or("", |(_, name)| name)
+    }
+
+    fn from_name(text: &str) -> Option<Self> {
+        let named = Self::NAMES.iter().find(|(_, name)| *name == text);
+        named.map(|(basis, _)| *basis)
+    }
+}
+
+/// Estimated cost of a record of a profiler.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct ProfilerCost {
+    /// Host time of a record, ns.
+    pub record_ns: u64,
+    /// Ends of its 90 % interval, ns; equal where steps of the job say what a step takes, and repeat only so well.
+    pub interval_ns: [u64; 2],
+    /// Basis of the estimate.
+    pub basis: CostBasis,
+}
+
+/// Steps of a captured job that were measured without a profiler, beside those that were captured.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct UnprofiledSteps {
+    /// Number of steps that the capture is of.
+    pub captured: u64,
+    /// Median time of a step without a profiler.
+    pub step: Span,
+    /// Shortest and longest of these steps, if known.
+    pub range: Option<[Span; 2]>,
+}
+
+/// Profiler of a capture, as far as the metadata record tells.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct CaptureProfiler {
+    /// Estimated cost of its records.
+    pub cost: Option<ProfilerCost>,
+    /// Steps without it.
+    pub unprofiled: Option<UnprofiledSteps>,
+}
+
+/// Attributes about the profiler, as they are read one by one.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct ProfilerAttributes {
+    numbers: [Option<u64>; 7],
+    basis: Option<CostBasis>,
+}
+
+/// Names of the numbers: captured steps, the median, shortest and longest step without a profiler, and the cost of a record with the
+/// ends of its interval, ns.
+const NUMBERS: [&str; 7] = [
+    "captured_steps",
+    "unprofiled_step_ns",
+    "unprofiled_step_min_ns",
+    "unprofiled_step_max_ns",
+    "profiler_record_ns",
+    "profiler_record_low_ns",
+    "profiler_record_high_ns",
+];
+/// Name of the attribute with the basis of the cost.
+const BASIS: &str = "profiler_cost_basis";
+
+/// Value of an attribute about the profiler.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum ProfilerValue {
+    /// A count or a time, ns.
+    Number(u64),
+    /// Name of a basis.
+    Basis(&'static str),
+}
+
+impl ProfilerAttributes {
+    /// Keeps `attr` and returns true if it is about the profiler.
+    pub fn take(&mut self, attr: &AttrView<'_>) -> bool {
+        if attr.name == BASIS.as_bytes() {
+            self.basis = attr.as_str().ok().flatten().and_then(CostBasis::from_name);
+            return true;
+        }
+        let place = NUMBERS.iter().position(|name| name.as_bytes() == attr.name);
+        if let Some(place) = place {
+            self.numbers[place] = attr.as_u64().ok();
+        }
+        place.is_some()
+    }
+}
+
+impl From<ProfilerAttributes> for CaptureProfiler {
+    fn from(attributes: ProfilerAttributes) -> Self {
+        let [captured, step, min, max, record, low, high] = attributes.numbers;
+        let span = Span::from_ns;
+        Self {
+            cost: record
+                .zip(attributes.basis)
+                .map(|(record_ns, basis)| ProfilerCost {
+                    record_ns,
+                    interval_ns: [low.unwrap_or(record_ns), high.unwrap_or(record_ns)],
+                    basis,
+                }),
+            unprofiled: captured.zip(step).map(|(captured, step)| UnprofiledSteps {
+                captured,
+                step: span(step),
+                range: min.zip(max).map(|(min, max)| [span(min), span(max)]),
+            }),
+        }
+    }
+}
+
+impl CaptureProfiler {
+    /// Returns the attributes of the metadata record that say this.
+    pub fn attributes(&self) -> impl Iterator<Item = (&'static str, ProfilerValue)> {
+        let ns = |span: Span| span.0 / 1000;
+        let range = self.unprofiled.and_then(|steps| steps.range);
+        let numbers = [
+            self.unprofiled.map(|steps| steps.captured),
+            self.unprofiled.map(|steps| ns(steps.step)),
+            range.map(|[min, _]| ns(min)),
+            range.map(|[_, max]| ns(max)),
+            self.cost.map(|cost| cost.record_ns),
+            self.cost.map(|cost| cost.interval_ns[0]),
+            self.cost.map(|cost| cost.interval_ns[1]),
+        ];
+        let numbers = NUMBERS.into_iter().zip(numbers);
+        let numbers =
+            numbers.filter_map(|(name, value)| Some((name, ProfilerValue::Number(value?))));
+        let basis = self
+            .cost
+            .map(|cost| (BASIS, ProfilerValue::Basis(cost.basis.name())));
+        numbers.chain(basis)
+    }
+}
