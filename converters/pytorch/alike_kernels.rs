@@ -8,7 +8,7 @@
 //! work = work' t / t'
 //! ```
 
-use super::op_cost::OpCost;
+use super::op_work::OpCost;
 use chakram_trace::format::Dtype;
 
 /// A kernel, and what it is known to do.
@@ -25,9 +25,9 @@ pub(super) struct KernelWork {
 }
 
 impl KernelWork {
-    /// Returns whether anything says what it does.
+    /// Returns whether anything says all that it does.
     pub fn is_known(&self) -> bool {
-        self.cost != OpCost::default()
+        !self.cost.flops_unknown && (self.cost.flops > 0 || self.cost.bytes > 0)
     }
 }
 
@@ -77,7 +77,11 @@ mod tests {
         KernelWork {
             name,
             time,
-            cost: OpCost { flops, bytes },
+            cost: OpCost {
+                flops,
+                bytes,
+                ..OpCost::default()
+            },
             dtype: Some(Dtype::Bf16).filter(|_| flops + bytes > 0),
         }
     }

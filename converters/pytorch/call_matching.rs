@@ -73,7 +73,7 @@ pub fn matching(
     };
     let mut matches = CallMatches::default();
     let calls_of = calls.iter().map(|calls| {
-        let all = (0..).zip(&calls.list);
+        let all = in_order(calls);
         let collectives = all.filter(|(_, call)| !call.is_message() && call.group != UNTOLD);
         SlotCalls::new(groups.len(), collectives.map(|(i, call)| (call.group, i)))
     });
@@ -104,8 +104,13 @@ pub fn matching(
         }
         for sequence in 0..first.calls.len() {
             let calls = members.iter().flat_map(|member| member.at(sequence));
-            let matched = job.matched(index, calls.collect());
-            matches.collectives.push(matched);
+            let calls: Vec<CommRef> = calls.collect();
+            if calls.iter().any(|&at| job.is_dropped(at)) {
+                let others = calls.into_iter().map(|at| (at, PARTNER_DROPPED));
+                matches.unmatched.extend(others);
+                continue;
+            }
+            matches.collectives.push(job.matched(index, calls));
         }
     }
     for (rank, calls) in (0..).zip(calls) {
@@ -118,7 +123,22 @@ pub fn matching(
             .extend(untold.map(|(i, _)| ((rank, i), reason)));
     }
     job.messages(&mut matches);
+    // Nothing stands for these.
+    matches.unmatched.retain(|&(at, _)| !job.is_dropped(at));
     Ok(matches)
+}
+
+/// Why calls are alone whose partner's kernel is missing.
+const PARTNER_DROPPED: &str = "of partners whose kernels the profiler dropped";
+
+/// Returns the calls of a rank in program order by their numbers, where those that were dropped follow the others.
+fn in_order(calls: &CommCalls) -> impl Iterator<Item = (u32, &CommCall)> + Clone {
+    let mut all: Vec<(u32, &CommCall)> =
+        (0..).zip(calls.list.iter().chain(&calls.dropped)).collect();
+    if !calls.dropped.is_empty() {
+        all.sort_by_key(|(_, call)| (call.rf_id, call.item));
+    }
+    all.into_iter()
 }
 
 /// The calls of a job's captures.
@@ -130,7 +150,16 @@ struct CapturedCalls<'a> {
 
 impl<'a> CapturedCalls<'a> {
     fn call(&self, at: CommRef) -> &'a CommCall {
-        &self.calls[at.0 as usize].list[at.1 as usize]
+        let calls = &self.calls[at.0 as usize];
+        match calls.list.get(at.1 as usize) {
+            Some(call) => call,
+            None => &calls.dropped[at.1 as usize - calls.list.len()],
+        }
+    }
+
+    /// Returns whether a call's kernel was dropped.
+    fn is_dropped(&self, at: CommRef) -> bool {
+        at.1 as usize >= self.calls[at.0 as usize].list.len()
     }
 
     fn kind(&self, at: CommRef) -> CollectiveKind {
@@ -186,7 +215,9 @@ impl<'a> CapturedCalls<'a> {
     fn outline(&self, at: CommRef) -> CallOutline {
         let call = self.call(at);
         // A root may be done before the others begin.
-        let timed = !self.ranks[at.0 as usize].timeline.untimed && !self.kind(at).has_root();
+        let timed = !self.ranks[at.0 as usize].timeline.untimed
+            && !self.kind(at).has_root()
+            && !self.is_dropped(at);
         CallOutline {
             signature: self.signature(at),
             sequence: call.asked.sequence,
@@ -254,8 +285,9 @@ impl<'a> CapturedCalls<'a> {
     fn messages(&self, matches: &mut CallMatches) {
         let mut halves = Vec::new();
         for (index, (rank, calls)) in (0..).zip(self.ranks.iter().zip(self.calls)) {
-            let all = (0..).zip(&calls.list);
-            for (number, call) in all.filter(|(_, call)| call.is_message()) {
+            let all = in_order(calls);
+            for (number, call) in all.filter(|(_, call)| call.is_message() && call.group != UNTOLD)
+            {
                 let at = (index, number);
                 let members = &self.groups[call.group as usize].ranks;
                 let peer = call.asked.peer.and_then(|peer| members.get(peer as usize));
@@ -277,9 +309,15 @@ impl<'a> CapturedCalls<'a> {
             }
         }
         for found in match_messages(&mut halves) {
-            let pairs = found.pairs();
-            let pairs = pairs.map(|(send, receive)| MatchedMessage { send, receive });
-            matches.messages.extend(pairs);
+            for (send, receive) in found.pairs() {
+                match self.is_dropped(send) || self.is_dropped(receive) {
+                    true => {
+                        let both = [send, receive].map(|at| (at, PARTNER_DROPPED));
+                        matches.unmatched.extend(both);
+                    }
+                    false => matches.messages.push(MatchedMessage { send, receive }),
+                }
+            }
             let alone = found.alone().0.iter();
             matches
                 .unmatched

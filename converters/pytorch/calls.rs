@@ -13,7 +13,7 @@ mod device;
 mod host;
 mod requests;
 
-pub use args::{CallArgs, LARGEST_GROUP, dtype, positional_group};
+pub use args::{CallArgs, dtype, positional_group};
 pub use comm_kernels::CommKernels;
 
 /// Operation of a call.
@@ -65,6 +65,9 @@ pub struct CommCall {
 pub struct CommCalls {
     /// Calls in program order.
     pub list: Vec<CommCall>,
+    /// Calls whose kernels the profiler dropped: nothing stands for them, but the calls of other ranks match them. Their times
+    /// are those of their launches.
+    pub dropped: Vec<CommCall>,
     /// Calls that were never seen to run, by operator name.
     pub never_ran: Vec<String>,
     /// Intervals of communication without an operator that requested it.
@@ -98,6 +101,11 @@ impl CommCall {
         let barrier = CommOp::Collective(CollectiveKind::Barrier);
         let asked = &self.asked;
         !asked.size_stated && (asked.bytes_in, asked.bytes_out) == (0, 0) && self.act != barrier
+    }
+
+    /// Returns whether the profiler dropped all of its kernels.
+    pub fn is_dropped(&self) -> bool {
+        self.parts == 0
     }
 
     /// Returns whether it ran on a device.

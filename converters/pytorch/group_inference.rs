@@ -5,9 +5,10 @@
 //! when the group is created. Records of NCCL that state a number of members only are told apart by streams. Messages have no worker; they belong to the group of all ranks unless their ends then
 //! disagree.
 
-use super::ProcessGroup;
-use super::calls::{CommCall, CommCalls, CommOp, LARGEST_GROUP, positional_group};
+use super::calls::{CommCall, CommCalls, CommOp, positional_group};
+use super::groups::LARGEST_GROUP;
 use super::rank_timeline::RankTimeline;
+use super::{ProcessGroup, groups};
 use chakram_trace::format::CollectiveKind;
 use std::collections::BTreeMap;
 use workers::WorkerPools;
@@ -87,7 +88,8 @@ pub fn resolve(
         .collect();
     for (r, rank) in ranks.iter().enumerate() {
         let own = &own[r];
-        for call in &mut calls[r].list {
+        let CommCalls { list, dropped, .. } = &mut calls[r];
+        for call in list.iter_mut().chain(dropped) {
             let key = communicators::key(call);
             // A record may state how many members the group has.
             let fits = |group: &u32| {
@@ -95,13 +97,30 @@ pub fn resolve(
             };
             let by_stream = || communicators[r].get(&key?).copied();
             let by_thread = || workers[r].get(&call.worker).copied().or_else(by_stream);
-            let assumed = || assumed[r].filter(|group| call.on_device() && fits(group));
+            let on_device = call.on_device() || call.is_dropped();
+            let assumed = || {
+                let other = || match call.asked.by_name {
+                    true => only_members(own, &groups),
+                    false => own.first().copied(),
+                };
+                let assumed = assumed[r].or_else(other);
+                assumed.filter(|group| on_device && fits(group))
+            };
             call.group = match (&call.asked.group, &own[..]) {
                 (Some(name), _) => {
                     let found = own.iter().find(|&&g| groups[g as usize].called == *name);
-                    let &group = found.ok_or_else(|| undeclared(rank, call, name))?;
-                    *inferred.named.entry(group).or_default() += 1;
-                    group
+                    match found {
+                        Some(&group) => {
+                            *inferred.named.entry(group).or_default() += 1;
+                            group
+                        }
+                        // Its size alone is known: the call keeps its time.
+                        None if call.on_device() && call.asked.members.is_some() => {
+                            inferred.untold += 1;
+                            UNTOLD
+                        }
+                        None => return Err(undeclared(rank, call, name)),
+                    }
                 }
                 (None, &[only]) if fits(&only) => {
                     inferred.only += 1;
@@ -117,6 +136,8 @@ pub fn resolve(
                         *inferred.by_size.entry(group).or_default() += 1;
                         group
                     } else if key.is_some()
+                        || call.is_dropped()
+                        || call.asked.by_name
                         || call.act == CommOp::Collective(CollectiveKind::Barrier)
                     {
                         // A barrier moves nothing: its time stays, and nobody waits for it. So does that of a kernel.
@@ -129,7 +150,9 @@ pub fn resolve(
             };
         }
     }
-    for call in calls.iter_mut().flat_map(|calls| &mut calls.list) {
+    let all_calls = calls.iter_mut();
+    let all_calls = all_calls.flat_map(|calls| calls.list.iter_mut().chain(&mut calls.dropped));
+    for call in all_calls {
         if let (None, Some(rank)) = (call.asked.peer, call.asked.peer_rank) {
             let members = groups
                 .get(call.group as usize)
@@ -155,8 +178,17 @@ fn by_size(call: &CommCall, own: &[u32], groups: &[JobGroup]) -> Option<u32> {
     fitting.next().is_none().then_some(only)
 }
 
-/// Returns the group of kernels that only their name tells: the only one that other calls of the rank name, or else that
-/// of all ranks.
+/// Returns the only group of `own` that has several members, by its members.
+fn only_members(own: &[u32], groups: &[JobGroup]) -> Option<u32> {
+    let ranks = |group: u32| &groups[group as usize].ranks;
+    let mut several = own.iter().copied().filter(|&group| ranks(group).len() > 1);
+    let first = several.next()?;
+    several
+        .all(|group| ranks(group) == ranks(first))
+        .then_some(first)
+}
+
+/// Returns the group of kernels that only their name tells: the only one that other calls of the rank name.
 fn only_named(calls: &CommCalls, own: &[u32], groups: &[JobGroup]) -> Option<u32> {
     let named = calls
         .list
@@ -170,7 +202,7 @@ fn only_named(calls: &CommCalls, own: &[u32], groups: &[JobGroup]) -> Option<u32
             .iter()
             .copied()
             .find(|&g| groups[g as usize].called == *only),
-        _ => own.first().copied(),
+        _ => None,
     }
 }
 
@@ -181,59 +213,108 @@ fn shown_members(call: &CommCall) -> Option<u32> {
     }
 }
 
-/// Returns the groups that records of calls describe: by name, with their members or what these follow from.
+/// Returns the number of ranks that the job of `rank` has at least: its default group is of all of them, and no other group
+/// is larger.
+pub(super) fn least_world(rank: &RankTimeline, calls: &CommCalls) -> u32 {
+    let declared = rank.host.groups.iter().chain(&rank.kineto.groups).cloned();
+    let of_groups = declared.chain(recorded(rank)).map(|group| {
+        let last = group
+            .ranks
+            .iter()
+            .max()
+            .map_or(0, |last| last.saturating_add(1));
+        last.max(group.size.unwrap_or(0))
+    });
+    let of_calls = calls.list.iter().filter_map(|call| call.asked.members);
+    let plausible = |count: &u32| *count <= LARGEST_GROUP;
+    of_groups
+        .chain(of_calls)
+        .filter(plausible)
+        .max()
+        .unwrap_or(0)
+}
+
+/// Returns the groups that records of calls describe: by name, with their members or what these follow from, or their size
+/// alone.
 fn recorded(rank: &RankTimeline) -> Vec<ProcessGroup> {
-    let mut found: BTreeMap<&str, ProcessGroup> = BTreeMap::new();
+    let mut found: BTreeMap<String, ProcessGroup> = BTreeMap::new();
     let mut placed: BTreeMap<String, ProcessGroup> = BTreeMap::new();
-    for args in &rank.kineto.args {
-        let get = |key: &str| {
-            let value = args.iter().find(|(name, _)| name == key);
-            value.map(|(_, value)| value.trim_matches('"'))
-        };
-        let name = get("Process Group Name").or_else(|| get("Process Group ID"));
-        let Some(name) = name.filter(|name| !name.is_empty()) else {
-            continue;
-        };
-        if found.contains_key(name) {
-            continue;
-        }
-        let number = |key: &str| get(key).and_then(|value| value.parse::<u32>().ok());
-        let listed = get("Process Group Ranks");
-        let mut ranks: Vec<u32> = listed
-            .and_then(|list| serde_json::from_str(list).ok())
-            .unwrap_or_default();
-        // Long lists are cut short, so the progression says more.
-        if let (Some(first), Some(stride), Some(size)) = (
-            number("Global rank start"),
-            number("Global rank stride"),
-            number("Group size"),
-        ) && ranks.len() != size as usize
-            && size <= LARGEST_GROUP
-        {
-            ranks = (0..size)
-                .map(|i| first.saturating_add(i.saturating_mul(stride)))
-                .collect();
-        }
-        if ranks.is_empty() {
-            continue;
-        }
-        let group = ProcessGroup {
-            name: name.to_owned(),
-            desc: get("Process Group Description").unwrap_or("").to_owned(),
-            ranks,
-            ..ProcessGroup::default()
-        };
-        found.insert(name, group);
+    let kineto = rank.kineto.args.iter();
+    let kineto = kineto.filter_map(|args| described(args, &OF_PROFILER));
+    let host = rank.host.args.iter();
+    let host = host.filter_map(|args| described(&args.attrs, &OF_OBSERVER));
+    for group in kineto.chain(host) {
+        found.entry(group.name.clone()).or_insert(group);
     }
     // Observers before 1.1.0 wrote the same among a record's inputs.
     for args in &rank.host.args {
-        if let Some(group) = positional_group(&args.inputs).filter(|group| !group.ranks.is_empty())
-            && !found.contains_key(&*group.name)
-        {
-            placed.entry(group.name.clone()).or_insert(group);
+        let is_known = |group: &ProcessGroup| !group.ranks.is_empty() || group.size.is_some();
+        let Some(group) = positional_group(&args.inputs).filter(is_known) else {
+            continue;
+        };
+        match found.get_mut(&group.name) {
+            Some(known) if known.ranks.is_empty() => known.ranks = group.ranks,
+            Some(_) => {}
+            None => {
+                placed.entry(group.name.clone()).or_insert(group);
+            }
         }
     }
     found.into_values().chain(placed.into_values()).collect()
+}
+
+/// Names of what a record says of its group: name or else number, description, members, the first of them, their stride,
+/// and their number.
+type GroupKeys = [&'static str; 7];
+
+const OF_PROFILER: GroupKeys = [
+    "Process Group Name",
+    "Process Group ID",
+    "Process Group Description",
+    "Process Group Ranks",
+    "Global rank start",
+    "Global rank stride",
+    "Group size",
+];
+
+const OF_OBSERVER: GroupKeys = [
+    "pg_name",
+    "pg_id",
+    "pg_desc",
+    "pg_ranks",
+    "global_rank_start",
+    "global_rank_stride",
+    "pg_size",
+];
+
+/// Returns the group that the arguments of a record describe: its members, or its size alone.
+fn described(args: &[(String, String)], keys: &GroupKeys) -> Option<ProcessGroup> {
+    let get = |key: &str| {
+        let value = args.iter().find(|(name, _)| name == key);
+        let value = value.map(|(_, value)| value.trim_matches('"'));
+        value.filter(|value| !value.is_empty())
+    };
+    let number = |key: &str| get(key).and_then(|value| value.parse::<u32>().ok());
+    let &[name, id, desc, listed, first, stride, size] = keys;
+    let name = get(name).or_else(|| get(id))?;
+    let size = number(size).filter(|size| (1..=LARGEST_GROUP).contains(size));
+    let listed = get(listed).and_then(|list| groups::parse_ranks(list, size));
+    let listed = listed.filter(|list| size.is_none_or(|size| list.len() == size as usize));
+    let strided = || groups::progression(number(first)?, number(stride)?, size?);
+    let ranks = listed.or_else(strided).unwrap_or_default();
+    (!ranks.is_empty() || size.is_some()).then(|| ProcessGroup {
+        name: name.to_owned(),
+        desc: get(desc).unwrap_or("").to_owned(),
+        ranks,
+        size,
+        ..ProcessGroup::default()
+    })
+}
+
+/// Returns whether a group that lists no members is of all ranks: the default group, and one of as many members.
+fn is_whole(group: &ProcessGroup, all: &[u32]) -> bool {
+    let is_default = group.desc == "default_pg" || group.name == "0" && group.desc.is_empty();
+    is_default || group.size.is_none_or(|size| size as usize == all.len())
 }
 
 /// Merges the groups that `rank` declares into `groups`; returns their indices, that of all ranks first.
@@ -251,12 +332,19 @@ fn declared(
             None => list.push(group.clone()),
         }
     }
-    // Records describe groups that no declaration has.
+    // Records describe groups that no declaration has, and members that none lists.
     for group in recorded(rank) {
-        if list.iter().all(|known| known.name != group.name) {
-            list.push(group);
+        match list.iter_mut().find(|known| known.name == group.name) {
+            Some(known) if known.ranks.is_empty() && !is_whole(known, all) => {
+                known.ranks = group.ranks;
+                known.size = known.size.or(group.size);
+            }
+            Some(_) => {}
+            None => list.push(group),
         }
     }
+    // Of others the members are unknown.
+    list.retain(|group| !group.ranks.is_empty() || is_whole(group, all));
     // Without any declaration there is one group, of all ranks.
     if list.is_empty() {
         list.push(ProcessGroup {

@@ -1,8 +1,12 @@
 //! Process groups as both files declare them.
+//!
+//! Long lists of ranks are written as their first members, `...` and their last. The members between follow from the
+//! stride of those in front, if that leads to the last and to the stated size.
 
 use super::{ProcessGroup, number};
 use serde::Deserialize;
 use serde_json::value::RawValue;
+use std::borrow::Cow;
 
 /// A process group entry; writers disagree about the keys of later versions.
 #[derive(Deserialize)]
@@ -13,8 +17,8 @@ struct ProcessGroupEntry<'a> {
     pg_desc: Option<String>,
     #[serde(default)]
     backend_config: Option<String>,
-    #[serde(default)]
-    ranks: Vec<u32>,
+    #[serde(borrow, default)]
+    ranks: Option<&'a RawValue>,
     #[serde(alias = "group_size", default)]
     pg_size: Option<u32>,
 }
@@ -24,17 +28,104 @@ impl From<ProcessGroupEntry<'_>> for ProcessGroup {
         Self {
             name: number::text(entry.pg_name.get()).into_owned(),
             desc: entry.pg_desc.unwrap_or_default(),
-            ranks: entry.ranks,
+            ranks: entry
+                .ranks
+                .and_then(|list| parse_ranks(&number::text(list.get()), entry.pg_size))
+                .unwrap_or_default(),
             size: entry.pg_size,
             backend: entry.backend_config.unwrap_or_default(),
         }
     }
 }
 
+/// Parses a list of the ranks of a group of so many members, if that is known; `None` if it is none, or was cut and its
+/// members do not follow from the rest.
+pub(super) fn parse_ranks(text: &str, size: Option<u32>) -> Option<Vec<u32>> {
+    let inner = text.trim().strip_prefix('[')?.strip_suffix(']')?;
+    if inner.trim().is_empty() {
+        return Some(Vec::new());
+    }
+    let parse = |items: &str| -> Option<Vec<u32>> {
+        let items = items.split(',').map(str::trim);
+        items.map(|item| item.parse().ok()).collect()
+    };
+    let mut parts = inner.splitn(2, "...");
+    let front = parts.next()?.trim_end_matches([' ', ',', '"', '\'']);
+    let Some(back) = parts.next() else {
+        return parse(front);
+    };
+    let (front, back) = (
+        parse(front)?,
+        parse(back.trim_start_matches([' ', ',', '"', '\''])),
+    );
+    let stride = match front[..] {
+        [.., one, next] => next.checked_sub(one)?,
+        // One member tells no stride, but the size does.
+        [first] => match (&back, size) {
+            (Some(back), Some(size)) => {
+                let [last] = back[..] else { return None };
+                last.checked_sub(first)?.checked_div(size.checked_sub(1)?)?
+            }
+            _ => return None,
+        },
+        [] => return None,
+    };
+    let first = *front.first()?;
+    let size = match (size, back.as_ref().and_then(|back| back.last())) {
+        (Some(size), _) => size,
+        (None, Some(last)) => last
+            .checked_sub(first)?
+            .checked_div(stride)?
+            .checked_add(1)?,
+        (None, None) => return None,
+    };
+    let ranks = progression(first, stride, size)?;
+    let ends = back.unwrap_or_default();
+    (ranks.starts_with(&front) && ranks.ends_with(&ends)).then_some(ranks)
+}
+
+/// Largest number of members of a group that captures describe.
+pub(super) const LARGEST_GROUP: u32 = 1 << 20;
+
+/// Returns so many ranks from the first, a stride apart; `None` if they are more than a group can have, or repeat.
+pub(super) fn progression(first: u32, stride: u32, size: u32) -> Option<Vec<u32>> {
+    if size == 0 || size > LARGEST_GROUP || stride == 0 && size > 1 {
+        return None;
+    }
+    let rank = |i: u32| first.checked_add(i.checked_mul(stride)?);
+    (0..size).map(rank).collect()
+}
+
+/// Puts `...` into quotes where it stands for values, so that the text is JSON.
+fn quote_gaps(json: &str) -> Cow<'_, str> {
+    if !json.contains("...") {
+        return Cow::Borrowed(json);
+    }
+    let mut quoted = String::with_capacity(json.len() + 16);
+    let (mut in_string, mut escaped) = (false, false);
+    for (at, c) in json.char_indices() {
+        let is_gap = !in_string && json[at..].starts_with("...");
+        if is_gap {
+            quoted.push('"');
+        }
+        quoted.push(c);
+        if !in_string && quoted.ends_with("...") {
+            quoted.push('"');
+        }
+        (in_string, escaped) = match c {
+            '"' if !escaped => (!in_string, false),
+            '\\' => (in_string, in_string && !escaped),
+            _ => (in_string, false),
+        };
+    }
+    Cow::Owned(quoted)
+}
+
 /// Parses a list of groups. Where the text is damaged or truncated, returns the groups before that together with the
 /// error.
 pub(super) fn parse(json: &str) -> (Vec<ProcessGroup>, Option<String>) {
     let mut groups = Vec::new();
+    let json = quote_gaps(json);
     let Some(mut rest) = json.trim_start().strip_prefix('[') else {
         return (groups, Some("it is not a list".to_owned()));
     };
@@ -62,6 +153,50 @@ pub(super) fn parse(json: &str) -> (Vec<ProcessGroup>, Option<String>) {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn lists_that_were_cut_go_on_by_their_stride() {
+        let four = Some(vec![0, 2, 4, 6]);
+        assert_eq!(parse_ranks("[0, 2, 4, 6]", Some(4)), four);
+        for text in [
+            "[0, 2, ..., 6]",
+            "[0, ..., 6]",
+            "[0, 2, \"...\", 6]",
+            "[0, 2, ...]",
+        ] {
+            assert_eq!(parse_ranks(text, Some(4)), four, "{text}");
+        }
+        assert_eq!(parse_ranks("[0, 2, ..., 6]", None), four);
+        assert_eq!(
+            parse_ranks("[0, 1, ..., 7]", Some(8)),
+            Some((0..8).collect())
+        );
+        // Neither size nor end; a size that does not lead to the end; two strides; ranks that are none.
+        for (text, size) in [
+            ("[0, ...]", Some(4)),
+            ("[0, 2, ...]", None),
+            ("[0, 2, ..., 6]", Some(5)),
+            ("[0, 2, 3, ..., 7]", Some(4)),
+            ("[0, x]", None),
+            ("0, 1", None),
+        ] {
+            assert_eq!(parse_ranks(text, size), None, "{text}");
+        }
+        assert_eq!(parse_ranks("[]", Some(4)), Some(Vec::new()));
+        assert_eq!(progression(0, 0, 2), None);
+        assert_eq!(progression(5, 0, 1), Some(vec![5]));
+        assert_eq!(progression(u32::MAX, 1, 2), None);
+    }
+
+    #[test]
+    fn gaps_are_quoted_outside_of_strings() {
+        let json = r#"[{"pg_name": "a...\"b", "ranks": [0, 1, ..., 7]}, {"pg_name": "c", "ranks": "[0, ..., 2]", "pg_size": 2}]"#;
+        let (groups, wrong) = parse(json);
+        assert_eq!(wrong, None);
+        assert_eq!(groups[0].name, "a...\"b");
+        assert_eq!(groups[0].ranks, (0..8).collect::<Vec<u32>>());
+        assert_eq!(groups[1].ranks, [0, 2]);
+    }
 
     #[test]
     fn groups_are_read_up_to_where_their_list_is_cut() {

@@ -91,6 +91,8 @@ pub struct HostNodeForm {
     pub shapes_out: u32,
     /// Index of the types of its outputs.
     pub types_out: u32,
+    /// Index of the values of its scalars, a JSON list, where these say how much it computes or moves.
+    pub values: u32,
     /// Bytes of its input tensors, each tensor counted once.
     pub bytes_in: u64,
     /// Bytes of its output tensors, each tensor counted once.

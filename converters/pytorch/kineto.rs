@@ -1,5 +1,6 @@
 //! The device trace: times of operators on the host and of kernels on the device, and the launches that connect them.
 
+mod merged;
 mod operands;
 mod raw;
 mod reader;
@@ -15,7 +16,6 @@ use std::collections::BTreeMap;
 use std::path::Path;
 
 pub use super::host::NONE;
-pub(super) use operands::{element_bytes, elements_of};
 pub use tracks::KinetoTrack;
 
 /// A device trace.
@@ -109,6 +109,9 @@ pub struct EventDetails {
     pub shapes: u32,
     /// Index in [`KinetoTrace::texts`] of the types of its inputs, in the words of the host trace; [`NONE`] if unknown.
     pub types: u32,
+    /// Index in [`KinetoTrace::texts`] of the values of its scalars, a JSON list, where these say how much it computes or moves;
+    /// [`NONE`] if unknown.
+    pub values: u32,
     /// Bytes of its input tensors; those of a list of tensors without a type are not counted.
     pub bytes_in: u64,
 }
@@ -122,6 +125,7 @@ impl EventDetails {
         args: NONE,
         shapes: NONE,
         types: NONE,
+        values: NONE,
         bytes_in: 0,
     };
 }

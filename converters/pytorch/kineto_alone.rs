@@ -4,9 +4,10 @@
 //! from those of inputs, and who uses a result from times alone.
 
 use super::call_names::{carrier_kind, operator_kind};
+use super::elements::{element_bytes, elements_of};
 use super::event_links::{HostNodeLinks, LinkMethod};
 use super::host::{CommArgs, HostNode, HostNodeForm, HostTrace, NONE};
-use super::kineto::{EventCategory, EventDetails, KinetoTrace, element_bytes, elements_of};
+use super::kineto::{EventCategory, EventDetails, KinetoTrace};
 use super::output_shapes;
 use chakram_trace::graph::{Interner, NameTable};
 use serde_json::Value;
@@ -65,6 +66,7 @@ pub(super) fn host_trace(kineto: &KinetoTrace, mut order: Vec<u32>) -> (HostTrac
                 types_in: text(details.types),
                 shapes_out,
                 types_out: none,
+                values: text(details.values),
                 bytes_in: details.bytes_in,
                 bytes_out,
             }),

@@ -1,18 +1,10 @@
-//! FLOPs and bytes of operators, from the shapes of their arguments.
-//!
-//! A multiplication and an addition are two operations. With C (m×n) = A (m×k) · B (k×n) that is 2·m·n·k; a
-//! convolution is such a product for every position of its output: 2 · elements of the output · elements of the
-//! weight ÷ output channels. Its backward pass has a product of the same size for each gradient that it computes.
-//! Attention computes Q·Kᵀ and P·V, and five such products in the backward pass. Everything else counts no FLOPs: it
-//! is memory-bound on every machine, by the bytes of its tensors.
+//! FLOPs and bytes of the operators of a rank, each counted once.
 
 use super::host::{HostNode, HostTrace};
+use super::op_work::{self, ComputeHint, OpCost, Operands};
 use super::rank_timeline::{DeviceInterval, HostIntervalKind, NONE, RankTimeline};
 use super::tensor_lists;
 use chakram_trace::graph::Interner;
-use products::flops;
-
-mod products;
 
 /// Attribution of costs to items: work is counted once, at the innermost operator that does it. The kernels of an
 /// operator share its cost as they share its time; one that launches kernels itself has the cost of its own tensors,
@@ -26,6 +18,8 @@ pub struct OpCosts {
     of: Vec<OpCost>,
     /// Items that launch kernels themselves, in order.
     launched: Vec<LaunchedCost>,
+    /// Names of kernels that tell whether they compute, in order.
+    hints: Vec<(u32, ComputeHint)>,
 }
 
 /// Item that launches kernels itself.
@@ -50,6 +44,7 @@ impl OpCosts {
                 Vec::new()
             },
             launched: Vec::new(),
+            hints: kernel_hints(rank),
         };
         for device in &rank.devices {
             let operator = rank.operator_of(device);
@@ -88,18 +83,44 @@ impl OpCosts {
         self.of.get(item as usize).copied().unwrap_or_default()
     }
 
-    /// Returns what the kernel `device` does of the cost of the operator `item`, which launched it: its share of their
-    /// time.
-    pub fn share(&self, item: u32, device: &DeviceInterval) -> OpCost {
+    /// Returns what the kernel `device`, called `name`, does of the cost of the operator `item`, which launched it: its share
+    /// of their time.
+    pub fn share(&self, item: u32, device: &DeviceInterval, name: u32) -> OpCost {
         let found = self
             .launched
             .binary_search_by_key(&item, |launched| launched.item);
-        let Ok(found) = found else {
-            return OpCost::default();
-        };
-        let LaunchedCost { cost, time, .. } = self.launched[found];
-        cost.part(length(device), time)
+        let mut cost = found.map_or_else(
+            |_| OpCost::default(),
+            |found| {
+                let LaunchedCost { cost, time, .. } = self.launched[found];
+                cost.part(length(device), time)
+            },
+        );
+        if cost.flops == 0 {
+            let hint = self.hints.binary_search_by_key(&name, |&(name, _)| name);
+            match hint.map(|hint| self.hints[hint].1) {
+                Ok(ComputeHint::Computes) => cost.flops_unknown = true,
+                Ok(ComputeHint::Moves) => cost.flops_unknown = false,
+                Ok(ComputeHint::Unclear) | Err(_) => {}
+            }
+        }
+        cost
     }
+}
+
+/// Returns the names of the kernels of `rank` that tell whether they compute, in order.
+fn kernel_hints(rank: &RankTimeline) -> Vec<(u32, ComputeHint)> {
+    let devices = rank.devices.iter();
+    let mut names: Vec<u32> = devices
+        .map(|device| rank.events[device.event as usize].name)
+        .collect();
+    names.sort_unstable();
+    names.dedup();
+    let hints = names.into_iter();
+    let hints = hints.map(|name| (name, op_work::kernel_hint(rank.kineto.texts.get(name))));
+    hints
+        .filter(|(_, hint)| *hint != ComputeHint::Unclear)
+        .collect()
 }
 
 /// Returns the cost of each item of `rank`: zero if its work is counted inside, or if it does none.
@@ -119,7 +140,9 @@ fn host_costs(rank: &RankTimeline) -> Vec<OpCost> {
             } else {
                 known.of(&rank.host, node)
             };
-            if whole.flops == 0 && (own.flops > 0 || own.bytes / 2 > whole.bytes) {
+            let computes = own.flops > 0 || own.flops_unknown;
+            let inside_computes = whole.flops > 0 || whole.flops_unknown;
+            if !inside_computes && (computes || own.bytes / 2 > whole.bytes) {
                 of[i] = own;
                 whole = own;
             }
@@ -127,6 +150,7 @@ fn host_costs(rank: &RankTimeline) -> Vec<OpCost> {
         if let Some(parent) = inside.get_mut(item.parent as usize) {
             parent.flops = parent.flops.saturating_add(whole.flops);
             parent.bytes = parent.bytes.saturating_add(whole.bytes);
+            parent.flops_unknown |= whole.flops_unknown;
         }
     }
     of
@@ -135,33 +159,39 @@ fn host_costs(rank: &RankTimeline) -> Vec<OpCost> {
 /// Costs of operators with the shapes of their arguments, each worked out once.
 #[derive(Default)]
 struct KnownCosts {
-    operators: Interner<(u32, u32, u32)>,
-    /// FLOPs, and whether bytes are moved.
-    costs: Vec<(u64, bool)>,
+    operators: Interner<(u32, u32)>,
+    costs: Vec<OpCost>,
 }
 
 impl KnownCosts {
     fn of(&mut self, host: &HostTrace, node: &HostNode) -> OpCost {
-        let form = host.form(node);
-        let key = (node.name, form.shapes_in, form.shapes_out);
-        let operator = self.operators.intern(key) as usize;
+        let operator = self.operators.intern((node.name, node.form)) as usize;
         if operator == self.costs.len() {
-            let text = |number| host.texts.get(number);
-            let cost = of(
-                text(node.name),
-                text(form.shapes_in),
-                text(form.shapes_out),
-                1,
-            );
-            self.costs.push((cost.flops, cost.bytes > 0));
+            let plain = host.texts.get(node.name).strip_prefix("aten::");
+            let plain = plain.filter(|plain| VIEWS.binary_search(plain).is_err());
+            let cost = plain.map_or_else(OpCost::default, |plain| cost(host, node, plain));
+            self.costs.push(cost);
         }
-        let (flops, moves) = self.costs[operator];
-        let bytes = form.bytes_in.saturating_add(form.bytes_out);
-        OpCost {
-            flops,
-            bytes: if moves { bytes } else { 0 },
-        }
+        self.costs[operator]
     }
+}
+
+/// Returns the cost of the operator `plain`, which is called so without `aten::`.
+fn cost(host: &HostTrace, node: &HostNode, plain: &str) -> OpCost {
+    let form = host.form(node);
+    let text = |number| host.texts.get(number);
+    let mut operands = Operands::new(
+        text(form.shapes_in),
+        text(form.types_in),
+        text(form.shapes_out),
+        text(form.values),
+    );
+    operands.outputs_recorded = host.is_observed();
+    op_work::cost(
+        plain,
+        &operands,
+        form.bytes_in.saturating_add(form.bytes_out),
+    )
 }
 
 /// Costs of operators that launch kernels themselves, each worked out once for its shapes and its first kernel.
@@ -188,19 +218,15 @@ impl KnownLaunches {
 fn launched_cost(rank: &RankTimeline, node: &HostNode, kernel: &str) -> OpCost {
     let texts = &rank.host.texts;
     let name = texts.get(node.name);
-    let form = rank.host.form(node);
-    let shapes = (texts.get(form.shapes_in), texts.get(form.shapes_out));
     let plain = name.strip_prefix("aten::").unwrap_or(name);
+    let mut cost = cost(&rank.host, node, plain);
     // Observers count the tensors of lists with the others.
-    let listed = match rank.host.is_observed() {
+    let listed = match rank.host.is_observed() || op_work::is_lookup(plain) {
         true => None,
-        false => tensor_lists::bytes_moved(shapes.0, kernel),
+        false => tensor_lists::bytes_moved(texts.get(rank.host.form(node).shapes_in), kernel),
     };
-    let bytes = form.bytes_in.saturating_add(form.bytes_out);
-    OpCost {
-        flops: flops(plain, shapes.0, shapes.1).unwrap_or(0),
-        bytes: bytes.saturating_add(listed.unwrap_or(0)),
-    }
+    cost.bytes = cost.bytes.saturating_add(listed.unwrap_or(0));
+    cost
 }
 
 pub(super) fn length(device: &DeviceInterval) -> u64 {
@@ -217,29 +243,6 @@ fn returns_view(host: &HostTrace, index: u32) -> bool {
         && !schema.is_empty()
         && !schema.contains('!')
         && outputs.iter().all(|storage| inputs.contains(storage))
-}
-
-/// Cost of an operator, independent of the machine.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct OpCost {
-    /// FLOPs; zero if it is no product of matrices.
-    pub flops: u64,
-    /// Bytes read and written; zero if it moves none, as a view.
-    pub bytes: u64,
-}
-
-impl OpCost {
-    /// Returns the part of a cost that falls to `time` of `whole`.
-    pub(super) fn part(self, time: u64, whole: u64) -> Self {
-        let part = |amount: u64| {
-            let share = u128::from(amount) * u128::from(time) / u128::from(whole.max(1));
-            u64::try_from(share).unwrap_or(u64::MAX)
-        };
-        Self {
-            flops: part(self.flops),
-            bytes: part(self.bytes),
-        }
-    }
 }
 
 /// Operators that return another view of their tensors, or allocate without writing.
@@ -287,30 +290,12 @@ const VIEWS: [&str; 41] = [
     "view",
 ];
 
-/// Returns the cost of the operator `name`. `bytes` are those of its tensors; `inputs` and `outputs` their shapes as
-/// Python shows them.
-pub fn of(name: &str, inputs: &str, outputs: &str, bytes: u64) -> OpCost {
-    let Some(name) = name.strip_prefix("aten::") else {
-        return OpCost::default();
-    };
-    if VIEWS.binary_search(&name).is_ok() {
-        return OpCost::default();
-    }
-    OpCost {
-        flops: flops(name, inputs, outputs).unwrap_or(0),
-        bytes,
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
 
     #[test]
-    fn views_are_sorted_and_move_nothing() {
+    fn views_are_sorted() {
         assert!(VIEWS.is_sorted());
-        assert_eq!(of("aten::view", "[[8]]", "[[8]]", 64), OpCost::default());
-        assert_eq!(of("aten::add_", "[[8], [8]]", "[[8]]", 96).bytes, 96);
-        assert_eq!(of("Optimizer.step", "[]", "[]", 96), OpCost::default());
     }
 }

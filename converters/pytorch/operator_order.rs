@@ -5,7 +5,8 @@
 //! one right behind its operator's, which is found by kind and size.
 
 use super::call_names::{CarrierKind, carrier_kind, operator_kind};
-use super::kineto::{EventCategory, KinetoTrace, elements_of};
+use super::elements::elements_of;
+use super::kineto::{EventCategory, KinetoTrace};
 use std::cmp::Reverse;
 
 /// Number of open operators among which that of an interval is searched.

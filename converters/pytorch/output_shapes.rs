@@ -27,6 +27,9 @@ pub(super) fn of(name: &str, dims: &[Value], concrete: &[Value]) -> Option<Vec<u
             let (table, rows) = (shape(0)?, shape(1)?);
             Some(rows.into_iter().chain(table.last().copied()).collect())
         }
+        // Tokens with each group's weights, or with the experts that were chosen for them.
+        "_grouped_mm" | "_scaled_grouped_mm" | "gmm" => product(&shape(0)?, &shape(1)?),
+        _ if plain.contains("fused_experts") || plain.contains("fused_moe") => shape(0),
         _ if REDUCTIONS.contains(&plain) => None,
         _ => {
             let all = dims.iter().filter_map(self::shape);

@@ -125,8 +125,8 @@ pub struct RankTimeline {
     pub beyond: u64,
     /// Number of device events that have an operator and no call of the runtime.
     pub by_operator: u64,
-    /// Number of calls that launched kernels of which the profiler recorded none.
-    pub dropped: u64,
+    /// Calls that launched kernels of which the profiler recorded none, by item.
+    pub dropped: Vec<u32>,
     /// Device events that ran past the start of the next on their stream.
     pub overlaps: StreamOverlaps,
 }
@@ -165,7 +165,7 @@ impl RankTimeline {
 
     /// Returns whether anything ran on a device, or was launched to run there.
     pub fn has_device(&self) -> bool {
-        !self.devices.is_empty() || self.dropped > 0
+        !self.devices.is_empty() || !self.dropped.is_empty()
     }
 
     /// Hands back memory that only reading and joining the files needed.

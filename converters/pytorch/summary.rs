@@ -296,7 +296,7 @@ impl RankConversion {
             runtime: role(HostIntervalKind::Runtime),
             device: rank.devices.len() as u64,
             unlaunched: rank.unlaunched,
-            dropped: rank.dropped,
+            dropped: rank.dropped.len() as u64,
             overlaps: rank.overlaps,
             by_operator: rank.by_operator,
             unknown_comm: calls.unknown.len() as u64,

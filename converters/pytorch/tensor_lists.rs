@@ -3,7 +3,7 @@
 //! Kineto states the shapes in a list and no element type; the name of the kernel does, as an argument of its template. What
 //! such a kernel moves is all lists that it reads, and one like the longest that it writes.
 
-use super::kineto::elements_of;
+use super::elements::elements_of;
 use serde_json::Value;
 
 /// Element types in names of kernels, with their bytes.

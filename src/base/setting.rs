@@ -68,6 +68,8 @@ pub enum SettingKey {
     Links,
     /// Describe the sources of a conversion.
     List,
+    /// Give communication without size and duration no time.
+    LowerBound,
     /// The simulated system.
     Machine,
     /// Memory limit of the process.

@@ -7,6 +7,7 @@ use chakram_hardware::compute::{
     ComputeModel, HostTiming, RecordingClass, RooflineEfficiency, parse_efficiency, parse_host,
     parse_model,
 };
+use chakram_hardware::devices::maker_of;
 use chakram_hardware::machine::Machine;
 use chakram_report::summary::{KernelBasis, thousands};
 use clap::Args;
@@ -62,7 +63,7 @@ fn parse_recorded_on(text: &str) -> Result<RecordedOn, String> {
     })?;
     Ok(RecordedOn {
         machine: text.to_owned(),
-        class: RecordingClass::new(&class.peaks, memory),
+        class: RecordingClass::new(&class.peaks, memory).made_by(maker_of(&class.name)),
     })
 }
 

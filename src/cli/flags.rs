@@ -71,7 +71,7 @@ mod tests {
         match setting {
             Aggregate | Bandwidth | Collectives | Comm | Compute | Custom | Details
             | Efficiency | FillDomains | Host | Latency | Launch | Links | Map | Network
-            | RecordedOn | Stepwise | Table | TileMap => &["replay", "generate"],
+            | LowerBound | RecordedOn | Stepwise | Table | TileMap => &["replay", "generate"],
             Lenient | NetworkModel | Quirks => &["astra-sim"],
             Dependencies | MissingRanks | Ranks => &["replay", "validate"],
             Delays | NoVerify | Without => &["replay"],

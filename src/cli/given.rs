@@ -5,7 +5,7 @@ use clap::parser::ValueSource;
 use clap::{ArgMatches, Args, Command, FromArgMatches};
 
 /// Options of the model and of a job's traces, by the names of their arguments.
-const OPTIONS: [(&str, SettingKey); 16] = [
+const OPTIONS: [(&str, SettingKey); 17] = [
     ("compute", SettingKey::Compute),
     ("recorded_on", SettingKey::RecordedOn),
     ("efficiency", SettingKey::Efficiency),
@@ -13,6 +13,7 @@ const OPTIONS: [(&str, SettingKey); 16] = [
     ("launch", SettingKey::Launch),
     ("collectives", SettingKey::Collectives),
     ("comm", SettingKey::Comm),
+    ("lower_bound", SettingKey::LowerBound),
     ("network", SettingKey::Network),
     ("map", SettingKey::Map),
     ("fill_domains", SettingKey::FillDomains),

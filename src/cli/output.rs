@@ -71,6 +71,9 @@ pub struct TimingArgs {
     /// answer
     #[arg(long, help_heading = MODEL, hide_short_help = true)]
     pub aggregate: bool,
+    /// Give communication without size and recorded duration no time instead of refusing it
+    #[arg(long, help_heading = MODEL, hide_short_help = true)]
+    lower_bound: bool,
     /// Custom algorithm of a kind of collective from files PREFIX.0.et, …, one per member: all-reduce=ring8;
     /// repeatable
     #[arg(long, help_heading = MODEL, hide_short_help = true, value_name = "KIND=PREFIX", value_parser = custom_algorithm::parse)]
@@ -151,6 +154,7 @@ impl TimingArgs {
             map: self.map.as_ref().map(|map| map.npus().to_vec()),
             stepwise: self.stepwise,
             aggregate: self.aggregate,
+            lower_bound: self.lower_bound,
             ..self.compute.options()?
         })
     }
@@ -303,6 +307,7 @@ impl RunArgs {
             (self.timing.fill_domains, "--fill-domains"),
             (self.timing.stepwise, "--stepwise"),
             (self.timing.aggregate, "--aggregate"),
+            (self.timing.lower_bound, "--lower-bound"),
             (!self.timing.custom.is_empty(), "--custom"),
             (self.timeline.path().is_some(), "--timeline"),
             (self.html.is_some(), "--html"),

@@ -13,6 +13,18 @@ pub struct PricingCoverage {
     pub fell_back: u64,
     /// Sum of their durations, in picoseconds.
     pub fell_back_time: u128,
+    /// Kernels that kept their recorded duration, because they were recorded on an NPU of another maker.
+    pub kept: u64,
+    /// Sum of their durations, in picoseconds, which is part of `recorded_time`.
+    pub kept_time: u128,
+    /// Whether kernels were recorded on an NPU of other rates than a class that they run on.
+    pub carried: bool,
+    /// Of `fell_back`, kernels whose FLOPs alone are unknown.
+    pub flops_unknown: u64,
+    /// Sum of their durations, in picoseconds.
+    pub flops_unknown_time: u128,
+    /// Kernels priced by their bytes alone, a lower bound, as their FLOPs are unknown; they are among `estimated`.
+    pub by_bytes: u64,
     /// Kernels without any known size or duration; they take no time.
     pub unknown: u64,
     /// Kernels priced by curves.
@@ -59,6 +71,12 @@ impl PricingCoverage {
         self.estimated += other.estimated;
         self.fell_back += other.fell_back;
         self.fell_back_time += other.fell_back_time;
+        self.kept += other.kept;
+        self.kept_time += other.kept_time;
+        self.carried |= other.carried;
+        self.flops_unknown += other.flops_unknown;
+        self.flops_unknown_time += other.flops_unknown_time;
+        self.by_bytes += other.by_bytes;
         self.unknown += other.unknown;
         self.by_curves += other.by_curves;
         self.curve_time += other.curve_time;
@@ -102,7 +120,15 @@ impl PricingCoverage {
                 self.fell_back_time += u128::from(span.0);
                 (&mut self.fell_back, Some((&mut self.recorded_time, span)))
             }
+            KernelTiming::Kept(span) => {
+                self.kept_time += u128::from(span.0);
+                (&mut self.kept, Some((&mut self.recorded_time, span)))
+            }
             KernelTiming::Estimated(span) => {
+                (&mut self.estimated, Some((&mut self.roofline_time, span)))
+            }
+            KernelTiming::BytesAlone(span) => {
+                self.by_bytes += 1;
                 (&mut self.estimated, Some((&mut self.roofline_time, span)))
             }
             KernelTiming::Curve {

@@ -85,6 +85,7 @@ mod stuck;
 mod tile_checks;
 mod tile_groups;
 mod unpriced_kernels;
+mod untimed_communication;
 
 pub use chakram_hardware::compute::{ComputeModel, HostTiming, RooflineEfficiency};
 pub use chakram_hardware::network::NetworkKind as NetworkModel;

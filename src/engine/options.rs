@@ -45,6 +45,9 @@ pub struct ReplayOptions {
     pub aggregate: bool,
     /// Models of the caller's own, in place of the machine's.
     pub extensions: Extensions,
+    /// Replay communication of which neither size nor duration is known without time, so that the makespan is a lower bound;
+    /// it is refused otherwise.
+    pub lower_bound: bool,
     /// Count the bytes over every link; every collective is carried out message by message for that.
     pub links: bool,
     /// Custom algorithms, which replace the machine's in collectives of their kind among as many members as they have

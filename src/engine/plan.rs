@@ -7,7 +7,7 @@ use super::ids::{InstanceId, ReplayGroupId};
 use super::options::ReplayOptions;
 use super::placement::place;
 use super::unpriced_kernels::UnpricedKernels;
-use super::{in_switch, matching, tile_checks};
+use super::{in_switch, matching, tile_checks, untimed_communication};
 use chakram_base::ids::{GroupId, MemberIndex, Npu, Position, Rank};
 use chakram_base::setting::SettingKey;
 use chakram_base::units::Span;
@@ -302,9 +302,28 @@ impl ReplayPlan {
         } else {
             matching::collectives(&mut plan, workload)?;
             matching::messages(&mut plan, workload)?;
+            plan.settle_untimed(workload, options)?;
         }
         tile_checks::check(&plan, workload, machine, options)?;
         Ok(plan)
+    }
+
+    /// Counts communication that takes no time because neither its size nor its duration is known, and refuses it unless a
+    /// lower bound is asked for.
+    fn settle_untimed(
+        &mut self,
+        workload: &Workload,
+        options: &ReplayOptions,
+    ) -> Result<(), ReplayRefusal> {
+        if self.basis.size_unknown_free == 0 {
+            return Ok(());
+        }
+        let untimed = untimed_communication::find(self, workload);
+        self.basis.size_unknown_free = untimed.len() as u64;
+        match untimed.is_empty() || options.lower_bound {
+            true => Ok(()),
+            false => Err(untimed_communication::refuse(workload, &untimed)),
+        }
     }
 
     /// Returns the instance of a rank, if it has a trace.

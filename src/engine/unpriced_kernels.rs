@@ -89,7 +89,7 @@ impl UnpricedKernels {
             return Ok((computing, None));
         }
         let recorded = if compute.computes() { 0 } else { basis.priced };
-        let priced = basis.estimated + basis.by_curves + basis.fell_back;
+        let priced = basis.estimated + basis.by_curves + basis.fell_back + basis.kept;
         let others = priced + basis.unknown + computing;
         let mut classes = self.formats.keys().map(|&(class, _)| class);
         let unknown = classes.any(|class| machine.classes()[class].memory.is_none());

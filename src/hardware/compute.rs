@@ -1,8 +1,9 @@
 //! Durations of compute nodes on an NPU class.
 
+use super::devices::maker_of;
 use chakram_base::dtype::Dtype;
 use chakram_base::kernel_shape::KernelShape;
-use chakram_base::units::{Bandwidth, FlopRate, Span};
+use chakram_base::units::{Bandwidth, BufferShare, FlopRate, Span};
 
 mod attention;
 mod curves;
@@ -146,6 +147,8 @@ pub struct KernelProfile<'a> {
     pub captured: bool,
     /// Operations; zero when unknown.
     pub flops: u64,
+    /// Whether it computes so much that nobody knows how much; no model prices it by its bytes then.
+    pub flops_unknown: bool,
     /// Bytes read and written; zero when unknown.
     pub bytes: u64,
     /// The format it computes in, if known.
@@ -161,6 +164,8 @@ pub enum KernelTiming {
     Modeled(Span),
     /// The recorded duration, because the model lacks FLOPs, bytes or a peak.
     Fallback(Span),
+    /// The recorded duration, because the NPU of the recording is of another maker.
+    Kept(Span),
     /// The duration by the class's curves.
     Curve {
         /// The duration.
@@ -179,6 +184,8 @@ pub enum KernelTiming {
     },
     /// The duration by roofline, because none was recorded.
     Estimated(Span),
+    /// The duration by the bytes that it moves, a lower bound: its FLOPs are unknown, and no duration was recorded.
+    BytesAlone(Span),
     /// Nothing is known of this kernel, so it takes no time.
     Unknown,
     /// FLOPs without a recorded duration, on a class without a peak for their format; `None` where the trace does not
@@ -192,9 +199,11 @@ impl KernelTiming {
         match self {
             Self::Modeled(span)
             | Self::Fallback(span)
+            | Self::Kept(span)
             | Self::Curve { span, .. }
             | Self::Mapped { span, .. }
-            | Self::Estimated(span) => span,
+            | Self::Estimated(span)
+            | Self::BytesAlone(span) => span,
             Self::Unknown | Self::NoPeak(_) => Span::ZERO,
         }
     }
@@ -215,6 +224,22 @@ impl ComputeModel {
             Self::Roofline(efficiency)
             | Self::Recorded(efficiency)
             | Self::Scaled(_, efficiency) => !efficiency.stated,
+            _ => false,
+        }
+    }
+
+    /// Returns the model for kernels on the NPU class `name`, whose maker may differ from that of a recording.
+    pub fn on_class(self, name: &str) -> Self {
+        match self {
+            Self::RecordedOn(class) => Self::RecordedOn(class.towards(maker_of(name))),
+            other => other,
+        }
+    }
+
+    /// Returns whether kernels were recorded on an NPU of other rates than these, or of another maker.
+    pub fn carries_to(self, peaks: &PeakRates, memory: Option<Bandwidth>) -> bool {
+        match (self, memory) {
+            (Self::RecordedOn(class), Some(memory)) => !class.has_rates(peaks, memory),
             _ => false,
         }
     }
@@ -272,6 +297,11 @@ impl ComputeModel {
             Self::Scaled(factor, _) => factor,
             _ => 1.0,
         };
+        let elsewhere = matches!(self, Self::RecordedOn(class) if class.keeps());
+        let keeps = timed && (elsewhere || !self.computes());
+        if kernel.flops_unknown && !keeps {
+            return self.price_without_flops(kernel, memory, factor);
+        }
         if (*self == Self::Curves || self.prefers_curves() && !timed)
             && let Some(price) = memory.and_then(|memory| curves.price(kernel, peaks, memory))
         {
@@ -291,6 +321,9 @@ impl ComputeModel {
             }
             (Self::Scaled(factor, _), Some(span)) => {
                 Some(KernelTiming::Modeled(times(factor, span)))
+            }
+            (Self::RecordedOn(class), Some(span)) if class.keeps() => {
+                Some(KernelTiming::Kept(span))
             }
             (Self::RecordedOn(class), Some(span)) => {
                 let carried = memory.and_then(|memory| class.carried_over(kernel, peaks, memory));
@@ -333,6 +366,27 @@ impl ComputeModel {
     }
 }
 
+impl ComputeModel {
+    /// The price of a kernel whose FLOPs are unknown: as recorded, and else by its bytes, unless only recorded durations count.
+    fn price_without_flops(
+        self,
+        kernel: &KernelProfile<'_>,
+        memory: Option<Bandwidth>,
+        factor: f64,
+    ) -> KernelTiming {
+        if kernel.captured || kernel.recorded > Span::ZERO {
+            return KernelTiming::Fallback(kernel.recorded);
+        }
+        match memory {
+            Some(memory) if kernel.bytes > 0 && self != Self::RecordedOnly => {
+                let span = memory.serialization(BufferShare::whole(kernel.bytes));
+                KernelTiming::BytesAlone(scaled::duration(span, factor))
+            }
+            _ => KernelTiming::Unknown,
+        }
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -354,6 +408,7 @@ mod tests {
         recorded: Span(5_000_000),
         captured: false,
         flops: 312_000_000,
+        flops_unknown: false,
         bytes: 1_000_000,
         dtype: Some(Dtype::Bf16),
         shape: None,
@@ -406,6 +461,37 @@ mod tests {
             ..KERNEL
         };
         assert_eq!(at(0.64, &bare), KernelTiming::Fallback(Span(5_000_000)));
+    }
+
+    #[test]
+    fn kernels_of_unknown_flops_keep_their_time() {
+        let (peaks, memory) = a100();
+        let price = |model: ComputeModel, kernel: &KernelProfile<'_>| {
+            model.price(kernel, &peaks, memory, &KernelCurves::default())
+        };
+        let recorded = ComputeModel::default();
+        let attention = KernelProfile {
+            flops: 0,
+            flops_unknown: true,
+            bytes: 4_000_000,
+            ..KERNEL
+        };
+        let kept = Span(5_000_000);
+        assert_eq!(price(PEAK, &attention), KernelTiming::Fallback(kept));
+        assert_eq!(price(recorded, &attention), KernelTiming::Modeled(kept));
+        // Nothing recorded: 4e6 / 2e12 = 2 us of memory at least, half of it if that is asked for.
+        let untimed = KernelProfile {
+            recorded: Span::ZERO,
+            ..attention
+        };
+        let least = Span(2_000_000);
+        assert_eq!(price(PEAK, &untimed), KernelTiming::BytesAlone(least));
+        assert_eq!(price(recorded, &untimed), KernelTiming::BytesAlone(least));
+        let half = ComputeModel::Scaled(0.5, RooflineEfficiency::default());
+        let expected = KernelTiming::BytesAlone(Span(1_000_000));
+        assert_eq!(price(half, &untimed), expected);
+        let only = ComputeModel::RecordedOnly;
+        assert_eq!(price(only, &untimed), KernelTiming::Unknown);
     }
 
     #[test]

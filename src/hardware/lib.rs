@@ -2,6 +2,7 @@
 
 pub mod collective;
 pub mod compute;
+pub mod devices;
 pub mod group;
 pub mod machine;
 pub mod memory;

@@ -1,5 +1,7 @@
 //! Devices, hosts and software that the traces of a job were captured on.
 
+use chakram_base::setting::SettingKey;
+use chakram_hardware::devices::preset_of_device;
 use chakram_trace::format::scan::CaptureContext;
 use chakram_trace::workload::Workload;
 use serde::{Deserialize, Serialize};
@@ -13,6 +15,12 @@ pub struct CapturedOn {
     pub devices: Vec<String>,
     /// Names of hosts.
     pub hosts: Vec<String>,
+    /// The preset of the device, if all are one and one describes it.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub preset: Option<String>,
+    /// Whether kernels last as they did there, though the NPUs of the machine are others.
+    #[serde(skip_serializing_if = "std::ops::Not::not")]
+    pub kernels_stay: bool,
     /// Software with versions, such as `cuda_runtime 12060, nccl 2.21.5`.
     pub software: Vec<String>,
 }
@@ -34,13 +42,44 @@ impl CapturedOn {
             ];
             for (known, value) in said {
                 if let Some(value) = value
+                    && !value.is_empty()
                     && !known.contains(value)
                 {
                     known.push(value.clone());
                 }
             }
         }
+        if let [device] = &all.devices[..] {
+            all.preset = preset_of_device(device).map(|[preset, _]| preset.to_owned());
+        }
         (all != Self::default()).then_some(all)
+    }
+
+    /// Notes that kernels last as recorded, if one of `classes`, the names of the machine's NPU classes, is none of the device's.
+    pub(super) fn note_recorded<'a>(&mut self, classes: impl IntoIterator<Item = &'a str>) {
+        let [device] = &self.devices[..] else {
+            return;
+        };
+        let own = preset_of_device(device).map(|[_, class]| class);
+        self.kernels_stay = classes.into_iter().any(|class| Some(class) != own);
+    }
+
+    /// Returns what would carry the kernels to the machine, if they last as they did on another device.
+    fn advice(&self) -> Option<String> {
+        if !self.kernels_stay {
+            return None;
+        }
+        let option = |machine: &str| SettingKey::RecordedOn.with(machine);
+        Some(match &self.preset {
+            Some(preset) => format!(
+                "kernels last as recorded there; {} carries them to this machine",
+                option(preset)
+            ),
+            None => format!(
+                "kernels last as recorded there, and no preset is of that device; {} carries them to this machine",
+                option("FILE.toml")
+            ),
+        })
     }
 
     /// Returns it as one line: devices, hosts, software.
@@ -51,7 +90,12 @@ impl CapturedOn {
             hosts => Some(format!("{} hosts", hosts.len())),
         };
         let listed = |list: &[String]| (!list.is_empty()).then(|| list.join(" and "));
-        let parts = [listed(&self.devices), hosts, listed(&self.software)];
+        let parts = [
+            listed(&self.devices),
+            hosts,
+            listed(&self.software),
+            self.advice(),
+        ];
         parts
             .into_iter()
             .flatten()
@@ -75,5 +119,15 @@ mod tests {
         on.devices = vec!["Tesla V100".to_owned()];
         on.software = vec!["nccl 2.21.5".to_owned()];
         assert_eq!(on.line(), "Tesla V100; 2 hosts; nccl 2.21.5");
+        // Kernels of another device; of a class of the same name they are at home.
+        on.devices = vec!["NVIDIA H100 80GB HBM3".to_owned()];
+        on.preset = Some("dgx-h100".to_owned());
+        on.note_recorded(["h100"]);
+        assert!(!on.kernels_stay);
+        on.note_recorded(["mi300x"]);
+        let line = on.line();
+        assert!(line.ends_with(
+            "kernels last as recorded there; `recorded_on = dgx-h100` carries them to this machine"
+        ), "{line}");
     }
 }

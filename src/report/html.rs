@@ -42,7 +42,7 @@ fn head(report: &Report, title: &str, basis: &str) -> String {
     let mut tiles = vec![tile(
         "Makespan",
         &span("/makespan_ps", outcome.makespan),
-        &text(basis),
+        &text(&format!("{basis}{}", report.bound_text())),
     )];
     if let Some(captured) = report.captured {
         let more = percent_more(outcome.makespan, captured);

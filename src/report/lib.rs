@@ -127,6 +127,9 @@ pub struct Report {
     /// Facts that the traces leave unsaid, and how their nodes were timed.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub unknown: Vec<UnknownRow>,
+    /// Whether the makespan is a lower bound, because some of them have neither a price nor a duration.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub lower_bound: bool,
     /// Profiler that captured the job, where its cost is left out or the job measured steps without it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub profiler: Option<ProfilerBasis>,

@@ -53,6 +53,11 @@ pub(super) const CSV: &[CsvColumn<Report, NpuRow>] = &[
     ("bubble_ps", |_, row| part(row, TimeCategory::Bubble).into()),
 ];
 
+/// A column of tables in which some makespan is a lower bound: whether that of the row's report is.
+pub(super) const LOWER_BOUND: CsvColumn<Report, NpuRow> = ("lower_bound", |report, _| {
+    u64::from(report.lower_bound).into()
+});
+
 fn part(row: &NpuRow, part: TimeCategory) -> Span {
     row.time.parts[part as usize]
 }

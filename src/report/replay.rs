@@ -170,7 +170,7 @@ pub(super) fn finish<O>(
         priced: basis.priced,
         by_curves: basis.by_curves,
         estimated: basis.estimated,
-        kept_recorded: basis.fell_back,
+        kept_recorded: basis.fell_back + basis.kept,
         unknown: basis.unknown,
     };
     let mut report = Report {
@@ -182,6 +182,7 @@ pub(super) fn finish<O>(
         captured: None,
         captured_on: CapturedOn::of(workload),
         unknown: Vec::new(),
+        lower_bound: false,
         kernel_energy: KernelEnergy::of(&basis, &kernels),
         kernels,
         response: MachineResponse::default(),
@@ -231,6 +232,16 @@ pub(super) fn finish<O>(
     let dropped = instances.map(|instance| workload.graph(instance).dropped_kernels());
     let dropped = dropped.fold(0, u64::saturating_add);
     report.unknown = unknown::list_unknown(&basis, dropped, captured);
+    report.lower_bound = report.is_lower_bound();
+    if let Some(on) = &mut report.captured_on
+        && basis.priced > 0
+        && basis.recorded_time > 0
+        && basis.fell_back == 0
+        && !basis.carried
+    {
+        let rows = report.rows.iter();
+        on.note_recorded(rows.map(|row| &*row.class));
+    }
     report.captured = report.last_captured().map(|(captured, _)| captured);
     report.response = MachineResponse::of(&report, prepared);
     report.interval = PredictionInterval::of(&report, prepared);

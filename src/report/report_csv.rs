@@ -1,7 +1,7 @@
 //! The report's tables as comma-separated values, one table at a time, with a header line.
 
 use super::csv::{CsvColumn, CsvRows};
-use super::{Report, collectives, links, memory, npus, operators, settings};
+use super::{Report, collectives, links, memory, npus, operators, settings, unknown};
 
 /// Choice of the table.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -17,6 +17,8 @@ pub enum CsvTable {
     Memory,
     /// Bytes over links.
     Links,
+    /// Facts that the traces leave unsaid, and how their nodes were timed.
+    Unknown,
     /// Settings that were given and change nothing, with the reason.
     Settings,
 }
@@ -29,7 +31,12 @@ pub fn render(report: &Report, table: CsvTable) -> String {
 /// Renders one table of reports with one header, each with the name of its machine in front if it has one.
 pub(super) fn of_reports(reports: &[(Option<&str>, &Report)], table: CsvTable) -> String {
     match table {
-        CsvTable::Npus => each(reports, npus::CSV, |report| &report.rows),
+        CsvTable::Npus => {
+            let bounded = reports.iter().any(|(_, report)| report.lower_bound);
+            let bound = bounded.then_some(npus::LOWER_BOUND);
+            let columns: Vec<_> = npus::CSV.iter().copied().chain(bound).collect();
+            each(reports, &columns, |report| &report.rows)
+        }
         CsvTable::Collectives => each(reports, collectives::table::CSV, |report| {
             &report.collectives
         }),
@@ -38,6 +45,7 @@ pub(super) fn of_reports(reports: &[(Option<&str>, &Report)], table: CsvTable) -
         CsvTable::Links => each(reports, links::CSV, |report| {
             report.links.as_ref().map_or(&[], |links| &links.links[..])
         }),
+        CsvTable::Unknown => each(reports, unknown::CSV, |report| &report.unknown),
         CsvTable::Settings => each(reports, settings::CSV, |report| {
             &report.settings.without_effect
         }),

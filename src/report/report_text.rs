@@ -45,10 +45,7 @@ fn write_all(
         // Readers look for the step, of which the replay is only a part.
         writeln!(out, "{h}STEP      {}{h:#}", whole.line())?;
     }
-    let bound = match report.is_lower_bound() {
-        true => ", a lower bound: some nodes have neither a price nor a duration",
-        false => "",
-    };
+    let bound = report.bound_text();
     writeln!(
         out,
         "{h}MAKESPAN  {}{h:#}   {basis}{bound}",

@@ -1,6 +1,7 @@
 //! Facts that the traces of a job leave unsaid, and how their nodes were timed.
 
 use super::Report;
+use super::csv::{CsvColumn, decimal};
 use super::summary::{counted, thousands};
 use chakram_base::units::{Span, percent};
 use chakram_engine::PricingCoverage;
@@ -16,12 +17,20 @@ pub struct UnknownRow {
     pub nodes: u64,
     /// Of those, nodes that take no time, since nothing was recorded either; others keep their recorded duration.
     pub without_time: u64,
+    /// Of those, kernels without a recorded duration that take as long as their bytes do, a lower bound.
+    #[serde(default, skip_serializing_if = "is_zero")]
+    pub by_bytes: u64,
     /// Sum of the recorded durations.
     #[serde(rename = "recorded_ps")]
     pub recorded: Span,
     /// Share of the captured time of all ranks, if the traces state that.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub share: Option<f64>,
+}
+
+#[expect(clippy::trivially_copy_pass_by_ref, reason = "serde passes references")]
+fn is_zero(count: &u64) -> bool {
+    *count == 0
 }
 
 /// Something that a trace can leave unsaid.
@@ -35,6 +44,8 @@ pub enum UnknownFact {
     CommunicationSize,
     /// Durations of collectives and messages, where they last as recorded.
     CommunicationTime,
+    /// FLOPs of kernels that compute more than their bytes tell.
+    KernelFlops,
     /// FLOPs and bytes of kernels.
     KernelWork,
     /// Kernels that were launched, and that the profiler dropped; no node stands for them.
@@ -42,6 +53,18 @@ pub enum UnknownFact {
 }
 
 impl UnknownFact {
+    /// Returns its word, as JSON has it.
+    fn word(self) -> &'static str {
+        match self {
+            Self::Communication => "communication",
+            Self::CommunicationSize => "communication_size",
+            Self::CommunicationTime => "communication_time",
+            Self::KernelFlops => "kernel_flops",
+            Self::KernelWork => "kernel_work",
+            Self::DroppedKernels => "dropped_kernels",
+        }
+    }
+
     fn text(self, nodes: u64) -> String {
         match self {
             Self::Communication => format!(
@@ -52,6 +75,7 @@ impl UnknownFact {
             Self::CommunicationTime => {
                 format!("duration of {}", counted(nodes, "communication node"))
             }
+            Self::KernelFlops => format!("FLOPs of {}", counted(nodes, "kernel")),
             Self::DroppedKernels => format!("work of {}", counted(nodes, "dropped kernel")),
             Self::KernelWork => format!("FLOPs and bytes of {}", counted(nodes, "kernel")),
         }
@@ -68,6 +92,7 @@ pub(super) fn list_unknown(
         what,
         nodes,
         without_time,
+        by_bytes: 0,
         recorded: Span(u64::try_from(time).unwrap_or(u64::MAX)),
         share: captured
             .filter(|&all| all > 0)
@@ -92,21 +117,40 @@ pub(super) fn list_unknown(
             basis.unrecorded,
             0,
         ),
+        UnknownRow {
+            by_bytes: basis.by_bytes,
+            ..row(
+                UnknownFact::KernelFlops,
+                basis.flops_unknown + basis.by_bytes,
+                0,
+                basis.flops_unknown_time,
+            )
+        },
         row(
             UnknownFact::KernelWork,
-            basis.fell_back + basis.unknown,
+            basis.fell_back - basis.flops_unknown + basis.unknown,
             basis.unknown,
-            basis.fell_back_time,
+            basis.fell_back_time - basis.flops_unknown_time,
         ),
         row(UnknownFact::DroppedKernels, dropped, dropped, 0),
     ];
     rows.into_iter().filter(|row| row.nodes > 0).collect()
 }
 
+/// Columns of the table.
+pub(super) const CSV: &[CsvColumn<Report, UnknownRow>] = &[
+    ("what", |_, row| row.what.word().into()),
+    ("nodes", |_, row| row.nodes.into()),
+    ("without_time", |_, row| row.without_time.into()),
+    ("by_bytes", |_, row| row.by_bytes.into()),
+    ("recorded_ps", |_, row| row.recorded.into()),
+    ("share", |_, row| decimal(row.share, 6)),
+];
+
 impl UnknownRow {
     /// Returns it as a sentence.
     pub fn text(&self) -> String {
-        let kept = self.nodes - self.without_time;
+        let kept = self.nodes - self.without_time - self.by_bytes;
         let share = self.share.map_or(String::new(), |share| {
             format!(", {} of the captured time", percent(share))
         });
@@ -114,7 +158,9 @@ impl UnknownRow {
             .then(|| format!("{} as recorded, {}{share}", thousands(kept), self.recorded));
         let free = (self.without_time > 0)
             .then(|| format!("{} without time", thousands(self.without_time)));
-        let how = [kept, free]
+        let by_bytes = (self.by_bytes > 0)
+            .then(|| format!("{} by their bytes alone", thousands(self.by_bytes)));
+        let how = [kept, by_bytes, free]
             .into_iter()
             .flatten()
             .collect::<Vec<_>>()
@@ -130,10 +176,19 @@ impl Report {
         (!rows.is_empty()).then(|| rows.join("; "))
     }
 
-    /// Returns whether nodes take no time of which neither price nor duration is known, so that the makespan is a lower
-    /// bound.
+    /// Returns what the headline adds to the makespan if it is a lower bound.
+    pub(super) fn bound_text(&self) -> &'static str {
+        match self.is_lower_bound() {
+            true => ", a lower bound: some nodes have neither a price nor a duration",
+            false => "",
+        }
+    }
+
+    /// Returns whether nodes take no time of which neither price nor duration is known, or that of their bytes alone, so
+    /// that the makespan is a lower bound.
     pub fn is_lower_bound(&self) -> bool {
-        self.unknown.iter().any(|row| row.without_time > 0)
+        let bounded = |row: &UnknownRow| row.without_time + row.by_bytes > 0;
+        self.unknown.iter().any(bounded)
     }
 }
 
@@ -148,8 +203,11 @@ mod tests {
             comm_unknown_time: 96_000_000_000,
             size_unknown: 8,
             size_unknown_time: 48_000_000_000,
-            fell_back: 3,
-            fell_back_time: 2_000_000,
+            fell_back: 5,
+            fell_back_time: 5_000_000,
+            flops_unknown: 2,
+            flops_unknown_time: 3_000_000,
+            by_bytes: 7,
             unknown: 1,
             ..PricingCoverage::default()
         };
@@ -161,6 +219,7 @@ mod tests {
             [
                 "operation or partners of 2 communication nodes: 2 as recorded, 96.000 ms, 10.0 % of the captured time",
                 "size of 8 communication nodes: 8 as recorded, 48.000 ms, 5.0 % of the captured time",
+                "FLOPs of 9 kernels: 2 as recorded, 3.000 us, 0.0 % of the captured time; 7 by their bytes alone",
                 "FLOPs and bytes of 4 kernels: 3 as recorded, 2.000 us, 0.0 % of the captured time; 1 without time",
                 "work of 5 dropped kernels: 5 without time",
             ]

@@ -216,7 +216,9 @@ pub struct Graph {
 }
 
 /// `detail` of a kernel without a known number format.
-const NO_DTYPE: u32 = u32::MAX;
+const NO_DTYPE: u32 = u32::MAX >> 1;
+/// Bit of `detail` of a kernel whose FLOPs are unknown.
+const FLOPS_UNKNOWN: u32 = 1 << 31;
 /// `detail` of loads that switches gather, and of stores that they reduce.
 const GATHERED: u32 = 1;
 const REDUCED: u32 = 2;
@@ -381,11 +383,18 @@ impl Graph {
 
     /// Returns the number format that a kernel computes in, if known.
     pub fn dtype(&self, node: NodeIndex) -> Option<Dtype> {
-        let detail = self.detail[node.index()];
+        let detail = self.detail[node.index()] & !FLOPS_UNKNOWN;
         match self.kinds[node.index()] {
             NodeKind::Compute if detail != NO_DTYPE => Some(Dtype::ALL[detail as usize].0),
             _ => None,
         }
+    }
+
+    /// Returns whether a node is a kernel that does so many FLOPs that nobody knows.
+    #[inline]
+    pub fn flops_unknown(&self, node: NodeIndex) -> bool {
+        let detail = self.detail[node.index()];
+        self.kinds[node.index()] == NodeKind::Compute && detail & FLOPS_UNKNOWN != 0
     }
 
     /// Returns whether the node stores, if it is a load that switches gather or a store that they reduce;

@@ -2,6 +2,7 @@
 
 use super::CommOp;
 use crate::pytorch::ProcessGroup;
+use crate::pytorch::groups::{LARGEST_GROUP, progression};
 use chakram_trace::format::{CollectiveKind, Dtype};
 use serde_json::Value;
 
@@ -38,6 +39,8 @@ pub struct CallArgs {
     pub members: Option<u32>,
     /// Storages that hold the result.
     pub results: Vec<u64>,
+    /// Whether nothing but the name of its kernel tells the call.
+    pub by_name: bool,
 }
 
 /// Positions of a `c10d` operator's arguments.
@@ -280,6 +283,7 @@ pub(super) fn asked(name: &str, inputs: &str, types: &str) -> Option<(CommOp, Ca
             uneven: uneven || matches!(name, "c10d::alltoall_") && input.sizes_differ,
             members: members(name, layout, &values),
             results: out.storages,
+            by_name: false,
         },
     ))
 }
@@ -372,22 +376,19 @@ pub fn positional_group(inputs: &str) -> Option<ProcessGroup> {
         return None;
     };
     let number = |value: &Value| value.as_u64().and_then(|value| u32::try_from(value).ok());
-    let ranks = match (number(first), number(stride), number(size)) {
-        (Some(first), Some(stride), Some(size)) if size <= LARGEST_GROUP => (0..size)
-            .map(|i| first.saturating_add(i.saturating_mul(stride)))
-            .collect(),
-        _ => Vec::new(),
+    let size = number(size).filter(|size| (1..=LARGEST_GROUP).contains(size));
+    let ranks = match (number(first), number(stride), size) {
+        (Some(first), Some(stride), Some(size)) => progression(first, stride, size),
+        _ => None,
     };
     Some(ProcessGroup {
         name,
         desc,
-        ranks,
+        ranks: ranks.unwrap_or_default(),
+        size,
         ..ProcessGroup::default()
     })
 }
-
-/// Largest number of members of a group that records describe.
-pub const LARGEST_GROUP: u32 = 1 << 20;
 
 /// Returns the first element type of `["GenericList[Tensor(float)]", …]`.
 pub fn dtype(types: &str) -> Option<Dtype> {

@@ -106,7 +106,59 @@ pub(super) fn find(rank: &RankTimeline, kernels: &CommKernels, calls: &mut CommC
             }
         }
     }
+    let dropped = dropped_calls(rank, &found, &deferred);
+    let named = |call: CommCall| {
+        let ids = ids.get_or_insert_with(|| OperatorIds::new(rank));
+        CommCall {
+            rf_id: ids.of(rank, call.item),
+            ..call
+        }
+    };
+    calls.dropped = dropped.into_iter().map(named).collect();
     calls.list.extend(found);
+}
+
+/// Returns the calls whose launches have no kernel, apart from those that `found` has.
+fn dropped_calls(
+    rank: &RankTimeline,
+    found: &[CommCall],
+    deferred: &DeferredRequests,
+) -> Vec<CommCall> {
+    let mut known: Vec<u32> = found.iter().map(|call| call.item).collect();
+    known.sort_unstable();
+    let mut dropped: Vec<CommCall> = Vec::new();
+    for &launch in &rank.dropped {
+        let context = LaunchContext::around_item(rank, launch);
+        let mut made = context.calls(rank);
+        if context.is_empty() {
+            let requests = deferred.of(launch).iter();
+            made.extend(requests.flat_map(|&request| LaunchContext::of(request).calls(rank)));
+        }
+        let at = rank.items[launch as usize].end;
+        for (item, act, asked) in made {
+            // A call may launch kernels of its own beside that which communicates, and several of those.
+            if known.binary_search(&item).is_ok() || dropped.iter().any(|call| call.item == item) {
+                continue;
+            }
+            dropped.push(CommCall {
+                item,
+                rf_id: 0,
+                act,
+                asked,
+                group: NONE,
+                worker: NONE,
+                stream: None,
+                device: NONE,
+                launched: at,
+                start: at,
+                end: at,
+                done: at,
+                event: rank.items[launch as usize].event,
+                parts: 0,
+            });
+        }
+    }
+    dropped
 }
 
 /// Returns whether a kernel is one of a graph that was launched, which its requests were captured into earlier.
@@ -165,6 +217,7 @@ fn kernel_call(
         CallArgs {
             bytes_in: bytes,
             bytes_out: bytes,
+            by_name: true,
             dtype: form.and_then(|form| args::dtype(rank.host.texts.get(form.types_in))),
             asynchronous: Some(true),
             ..CallArgs::default()
@@ -199,17 +252,22 @@ impl LaunchContext {
     }
 
     fn around(rank: &RankTimeline, device: &DeviceInterval) -> Self {
+        Self::around_item(rank, device.launch)
+    }
+
+    /// Returns the context of the launch `launch`.
+    fn around_item(rank: &RankTimeline, launch: u32) -> Self {
         let mut this = Self {
             records: Vec::new(),
             operator: NONE,
             range: NONE,
         };
-        for i in std::iter::once(device.launch).chain(rank.ancestors(device.launch)) {
+        for i in std::iter::once(launch).chain(rank.ancestors(launch)) {
             let name = rank.item_name(&rank.items[i as usize]);
             if name == "record_param_comms" && this.records.is_empty() {
                 this.records.push(i);
             } else if name == "nccl:coalesced" && this.records.is_empty() {
-                this.records = members(rank, i, device.launch);
+                this.records = members(rank, i, launch);
             } else if args::act_of(name).is_some() && this.operator == NONE {
                 this.operator = i;
             } else if carrier_kind(name).is_some() && this.range == NONE {
@@ -378,6 +436,7 @@ fn call_of(
             receives,
             members: text("pg_size", "Group size").and_then(|count| count.parse().ok()),
             results: Vec::new(),
+            by_name: false,
         },
     ))
 }

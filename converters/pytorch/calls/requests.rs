@@ -38,7 +38,7 @@ impl DeferredRequests {
     /// communicate, by item, and whether they are outside every request.
     pub fn find(rank: &RankTimeline, communicating: &BTreeMap<u32, bool>) -> Self {
         let mut found = Self::default();
-        if !communicating.values().any(|&outside| outside) {
+        if !communicating.values().any(|&outside| outside) && rank.dropped.is_empty() {
             return found;
         }
         let mut launched: Vec<u32> = rank.devices.iter().map(|device| device.launch).collect();
@@ -65,8 +65,8 @@ impl DeferredRequests {
                         // What the profiler dropped, or a graph captured, may have carried them out.
                         None if launched.binary_search(&index).is_err() => {
                             if !walk.launch_own_if_open() && rank.encloser_is_no_operator(index) {
-                                found.unlaunched.append(&mut walk.take());
-                                walk.last.clear();
+                                let requests = walk.take();
+                                found.by_launch.insert(index, requests);
                             }
                         }
                         None => walk.last.clear(),

@@ -4,7 +4,8 @@ use super::super::activities::{Activities, Activity, ActivityKind, ActivityLane}
 use super::super::alike_kernels::{AlikeKernels, KernelWork};
 use super::super::calls::{CommCalls, CommOp, dtype};
 use super::super::kineto::EventCategory;
-use super::super::op_cost::{OpCost, OpCosts, length};
+use super::super::op_cost::{OpCosts, length};
+use super::super::op_work::OpCost;
 use super::super::rank_timeline::{HostIntervalKind, NONE, RankTimeline};
 use super::lanes::FIRST_FLIGHT;
 use super::{EmitContext, ns};
@@ -61,11 +62,16 @@ impl<'a> ActivityEmitter<'a> {
             EventCategory::Kernel => {
                 // The launch is a call of the driver inside the operator that the kernel belongs to.
                 let operator = self.rank.operator_of(own);
-                (self.efforts.share(operator, own), self.dtype(operator))
+                let cost = self.efforts.share(operator, own, event.name);
+                (cost, self.dtype(operator))
             }
             _ => {
                 let bytes = self.rank.details(event).bytes;
-                (OpCost { flops: 0, bytes }, None)
+                let cost = OpCost {
+                    bytes,
+                    ..OpCost::default()
+                };
+                (cost, None)
             }
         };
         KernelWork {
@@ -130,7 +136,7 @@ impl<'a> ActivityEmitter<'a> {
                 extra.outputs = io(texts.get(form.shapes_out), texts.get(form.types_out));
             }
         }
-        let op = self.op(activity);
+        let (op, flops_unknown) = self.op(activity);
         // Without times a node has a cost and no duration.
         let timed = |ns| Span::from_ns(if self.rank.untimed { 0 } else { ns });
         if let ActivityKind::Call(call) = activity.kind {
@@ -141,6 +147,7 @@ impl<'a> ActivityEmitter<'a> {
         extra.attributes = attributes;
         let mut view = NodeView::new(u64::from(self.ids[work as usize]), name, op);
         let (send, receive) = self.split_texts(activity, op);
+        view.flops_unknown = flops_unknown;
         view.splits = SplitSizes {
             send: &send,
             receive: &receive,
@@ -206,15 +213,16 @@ impl<'a> ActivityEmitter<'a> {
         }
     }
 
-    fn op(&self, activity: &Activity) -> Op<'_> {
+    /// Returns the operation of an activity, and whether it computes so much that nobody knows.
+    fn op(&self, activity: &Activity) -> (Op<'_>, bool) {
         match activity.kind {
-            ActivityKind::End(_) => Op::Host,
+            ActivityKind::End(_) => (Op::Host, false),
             ActivityKind::Device(device) => self.kernel(device),
             ActivityKind::Item(item) => match self.rank.role(&self.rank.items[item as usize]) {
                 HostIntervalKind::Operator => self.operator(item),
-                _ => Op::Host,
+                _ => (Op::Host, false),
             },
-            ActivityKind::Call(index) => self.communication(index),
+            ActivityKind::Call(index) => (self.communication(index), false),
         }
     }
 
@@ -227,36 +235,42 @@ impl<'a> ActivityEmitter<'a> {
 
     /// Returns the operation of a host operator. Where the host computes, operators that do the work are kernels; the
     /// others, such as views and operators that call others, are framework overhead.
-    fn operator(&self, item: u32) -> Op<'_> {
-        match self.efforts.of(item) {
-            OpCost { flops, bytes } if self.job.host_computes && (flops > 0 || bytes > 0) => {
-                Op::Compute {
-                    flops,
-                    bytes,
-                    dtype: self.dtype(item),
-                }
-            }
-            _ => Op::Host,
+    fn operator(&self, item: u32) -> (Op<'_>, bool) {
+        let OpCost {
+            flops,
+            bytes,
+            flops_unknown,
+        } = self.efforts.of(item);
+        let works = flops > 0 || bytes > 0 || flops_unknown;
+        if !(self.job.host_computes && works) {
+            return (Op::Host, false);
         }
+        let op = Op::Compute {
+            flops,
+            bytes,
+            dtype: self.dtype(item),
+        };
+        (op, flops_unknown)
     }
 
-    fn kernel(&self, index: u32) -> Op<'_> {
+    fn kernel(&self, index: u32) -> (Op<'_>, bool) {
         if self.communicates(index) {
             let event = &self.rank.events[self.rank.devices[index as usize].event as usize];
             let bytes = self.rank.details(event).bytes;
-            return Op::Communication { bytes };
+            return (Op::Communication { bytes }, false);
         }
         let told = self.told(index);
         let alike = match told.is_known() {
             true => None,
             false => self.alike.of(told.name, told.time),
         };
-        let work = alike.unwrap_or(told);
-        Op::Compute {
-            flops: work.cost.flops,
-            bytes: work.cost.bytes,
-            dtype: work.dtype,
-        }
+        let KernelWork { cost, dtype, .. } = alike.unwrap_or(told);
+        let op = Op::Compute {
+            flops: cost.flops,
+            bytes: cost.bytes,
+            dtype,
+        };
+        (op, cost.flops_unknown)
     }
 
     fn communication(&self, index: u32) -> Op<'_> {

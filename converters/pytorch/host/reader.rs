@@ -5,7 +5,9 @@ use super::{CommArgs, HostNode, HostNodeForm, HostTrace, NONE, ObserverRecord};
 use crate::pytorch::name_repair::NameLayout;
 use crate::pytorch::stream::{ElementReader, JsonText, LocatedElement, integer};
 use crate::pytorch::tensors::{ArgType, TensorArg, tensors};
-use crate::pytorch::{JsonRepair, JsonRepairKind, communicates, groups, number, python_repr};
+use crate::pytorch::{
+    JsonRepair, JsonRepairKind, communicates, groups, number, op_work, python_repr,
+};
 use chakram_trace::format::{TraceError, escape};
 use chakram_trace::graph::{Interner, NameTable};
 use std::borrow::Cow;
@@ -238,6 +240,11 @@ impl ElementReader for HostTraceReader {
             (None, Some(text)) => Cow::Borrowed(&**text),
             (None, None) => Cow::Borrowed(""),
         };
+        let values = match op_work::needs_values(&raw.name) {
+            true => Cow::Owned(op_work::scalar_values(&input.values)),
+            false => Cow::Borrowed("[]"),
+        };
+        let values = self.text(&values, &at)?;
         let input = self.side(&input, &at)?;
         let output = self.side(&output, &at)?;
         // Nested layouts have these keys in `attrs`, the flat one beside the others.
@@ -248,6 +255,7 @@ impl ElementReader for HostTraceReader {
             types_in: input.types,
             shapes_out: output.shapes,
             types_out: output.types,
+            values,
             bytes_in: input.bytes,
             bytes_out: output.bytes,
         };

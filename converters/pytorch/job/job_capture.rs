@@ -196,13 +196,16 @@ impl JobCapture {
         let kernels_on = if !on_device { scan::CPU } else { scan::DEVICE };
         let ns = u64::try_from(captured).unwrap_or(0);
         let mut metadata = vec![
-            ("captured_ns", AttributeValue::Uint(ns)),
             ("schema", AttributeValue::Text(&rank.host.schema)),
             ("source", AttributeValue::Text("pytorch")),
             ("rank", AttributeValue::Int(i64::from(model.number))),
             (scan::WORLD_SIZE, AttributeValue::Int(i64::from(self.world))),
             (scan::KERNELS_ON, AttributeValue::Text(kernels_on)),
         ];
+        // A capture without times states none of its end.
+        if !rank.untimed {
+            metadata.insert(0, ("captured_ns", AttributeValue::Uint(ns)));
+        }
         let captured_on = rank.captured_on();
         let said = captured_on.attributes();
         metadata.extend(said.map(|(name, value)| (name, AttributeValue::Text(value))));
@@ -210,8 +213,8 @@ impl JobCapture {
             let of = AttributeValue::Int(i64::from(rank.rank));
             metadata.push(("inferred_from", of));
         }
-        if rank.dropped > 0 {
-            let dropped = AttributeValue::Uint(rank.dropped);
+        if !rank.dropped.is_empty() {
+            let dropped = AttributeValue::Uint(rank.dropped.len() as u64);
             metadata.push((scan::DROPPED_KERNELS, dropped));
         }
         let profiler = CaptureProfiler {
@@ -273,7 +276,13 @@ fn world_size(parts: &[RankCapture], wanted: Option<u32>) -> Result<u32, TraceEr
         .map(|part| part.rank.rank.saturating_add(1))
         .max();
     let known = first.and_then(said);
-    let world = known.or(wanted).unwrap_or(0).max(seen.unwrap_or(0));
+    let implied = |part: &RankCapture| group_inference::least_world(&part.rank, &part.calls);
+    let implied = match known {
+        Some(_) => None,
+        None => parts.iter().map(implied).max(),
+    };
+    let least = seen.max(implied).unwrap_or(0);
+    let world = known.or(wanted).unwrap_or(0).max(least);
     if let Some(wanted) = wanted.filter(|&wanted| wanted != world) {
         let file = parts.first().map_or(Path::new(""), |part| &part.file);
         return Err(TraceError::refused_in(

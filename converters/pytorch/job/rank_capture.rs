@@ -231,14 +231,27 @@ impl RankCapture {
         }
     }
 
-    /// Reads the files of a rank and takes them apart.
-    fn read(pair: &CapturePair, options: &ConvertOptions) -> Result<Self, TraceError> {
+    /// Reads the files of a rank and takes them apart; those of several ranks if they were merged into one file.
+    fn read(pair: &CapturePair, options: &ConvertOptions) -> Result<Vec<Self>, TraceError> {
         let host = pair.host.as_deref();
         let host = host.map(|path| pair.read(path, HostTrace::read, HostTrace::from_bytes));
         let host = host.transpose()?;
         let kineto = pair.kineto.as_deref();
         let kineto = kineto.map(|path| pair.read(path, KinetoTrace::read, KinetoTrace::from_bytes));
         let kineto = kineto.transpose()?;
+        let kineto = match (&host, kineto) {
+            (None, Some(kineto)) => {
+                let mut ranks = kineto.split_ranks();
+                if ranks.len() > 1 {
+                    let captures = ranks
+                        .into_iter()
+                        .map(|rank| Self::new(pair.rank, None, Some(rank), pair.named(), options));
+                    return captures.collect();
+                }
+                ranks.pop()
+            }
+            (_, kineto) => kineto,
+        };
         if pair.unnumbered && kineto.as_ref().is_none_or(|kineto| kineto.rank.is_none()) {
             return Err(TraceError::refused_in(
                 pair.named(),
@@ -255,7 +268,7 @@ impl RankCapture {
         if pair.guessed && capture.rank.kineto.rank.is_none() && capture.calls.list.is_empty() {
             capture.rank.rank = 0;
         }
-        Ok(Self { steps, ..capture })
+        Ok(vec![Self { steps, ..capture }])
     }
 
     /// Reads every pair, several at once, and tells `progress` how many are done.
@@ -295,7 +308,8 @@ impl RankCapture {
             let part = slot.into_inner().ok().flatten();
             part.expect("every pair was read")
         });
-        parts.collect()
+        let parts: Result<Vec<Vec<Self>>, TraceError> = parts.collect();
+        Ok(parts?.into_iter().flatten().collect())
     }
 }
 

@@ -3,6 +3,7 @@
 //! Kineto names the element type of a tensor alone, `float`, where the host trace says `Tensor(float)`; everything
 //! downstream reads the latter.
 
+use crate::pytorch::elements::{element_bytes, elements_of};
 use crate::pytorch::python_repr;
 use chakram_trace::graph::NameTable;
 
@@ -61,16 +62,6 @@ fn elements(dims: &str) -> Vec<u64> {
     arguments.iter().map(elements_of).collect()
 }
 
-/// Returns the elements of a tensor with these sizes, or of a list of tensors.
-pub(in crate::pytorch) fn elements_of(dims: &serde_json::Value) -> u64 {
-    let list = dims.as_array().map_or(&[][..], Vec::as_slice);
-    if list.iter().any(serde_json::Value::is_array) {
-        return list.iter().map(elements_of).fold(0, u64::saturating_add);
-    }
-    let sizes = list.iter().map(|size| size.as_u64().unwrap_or(0));
-    sizes.fold(1, u64::saturating_mul)
-}
-
 /// Returns the types as the host trace would show them, and the bytes of an element of each tensor.
 fn host_types(types: &str) -> (String, Vec<u64>) {
     let list: Vec<String> = serde_json::from_str(types).unwrap_or_default();
@@ -83,22 +74,6 @@ fn host_types(types: &str) -> (String, Vec<u64>) {
     let named: Vec<String> = named.collect();
     let json = serde_json::to_string(&named).unwrap_or_default();
     (python_repr::escape(&json), sizes)
-}
-
-/// Returns the bytes of an element of the C++ type `name`; `None` for anything that is no tensor.
-pub(in crate::pytorch) fn element_bytes(name: &str) -> Option<u64> {
-    let plain = name.trim_start_matches("c10::");
-    Some(match plain {
-        "bool" | "unsigned char" | "signed char" | "char" | "quint8" | "qint8" => 1,
-        "short" | "short int" | "unsigned short" | "uint16_t" | "Half" | "BFloat16" => 2,
-        "int" | "float" | "unsigned int" | "uint32_t" | "qint32" | "complex<Half>" => 4,
-        "long" | "long int" | "long long" | "unsigned long" | "uint64_t" | "double"
-        | "complex<float>" => 8,
-        "complex<double>" => 16,
-        // Two values to a byte are counted as one of them.
-        _ if plain.starts_with("Float8") || plain.starts_with("Float4") => 1,
-        _ => return None,
-    })
 }
 
 #[cfg(test)]

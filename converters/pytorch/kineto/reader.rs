@@ -7,7 +7,7 @@ use super::{EventCategory, EventDetails, KinetoEvent, KinetoTrace, NONE};
 use crate::pytorch::name_repair::NameLayout;
 use crate::pytorch::number::{self, nanoseconds};
 use crate::pytorch::stream::{ElementLayouts, ElementReader, JsonText, LocatedElement, integer};
-use crate::pytorch::{JsonRepair, JsonRepairKind, communicates, groups};
+use crate::pytorch::{JsonRepair, JsonRepairKind, communicates, groups, op_work};
 use chakram_trace::format::{TraceError, TraceLocation, escape};
 use chakram_trace::graph::Interner;
 use serde::Deserialize;
@@ -22,7 +22,7 @@ pub(super) struct KinetoReader {
     operands: OperandTable,
     details: Interner<EventDetails>,
     /// Per text: whether it names communication, and whether a convolution.
-    named: Vec<(bool, bool)>,
+    named: Vec<(bool, bool, bool)>,
     left_out: BTreeMap<String, u64>,
     /// Events of unknown categories, by category and track.
     unread: BTreeMap<(String, u32), u64>,
@@ -119,15 +119,22 @@ impl KinetoReader {
 
     /// Returns whether the arguments of an event of this name are used.
     fn needs_args(&mut self, name: u32, category: EventCategory) -> bool {
+        let (call, convolution, _) = self.named(name);
+        call || convolution && category == EventCategory::CpuOp
+    }
+
+    /// Returns whether a name is of communication, whether of a convolution, and whether of an operator of which values of
+    /// scalars are used.
+    fn named(&mut self, name: u32) -> (bool, bool, bool) {
         let known = self.named.len();
         let new = known..self.trace.texts.len();
         self.named.extend(new.map(|number| {
             let name = self.trace.texts.get(number as u32);
             // The output of a convolution follows from its padding and stride.
-            (communicates(name), name.ends_with("n_convolution"))
+            let convolution = name.ends_with("n_convolution");
+            (communicates(name), convolution, op_work::needs_values(name))
         }));
-        let (call, convolution) = self.named[name as usize];
-        call || convolution && category == EventCategory::CpuOp
+        self.named[name as usize]
     }
 
     fn event(
@@ -168,6 +175,14 @@ impl KinetoReader {
             }
             _ => None,
         };
+        let mut values = NONE;
+        if category == EventCategory::CpuOp && self.named(name).2 {
+            let all = AllEventArgs::of(at.text).0;
+            let found = all.into_iter().find(|(key, _)| key == "Concrete Inputs");
+            if let Some((_, found)) = found {
+                values = self.trace.texts.intern(&found).ok_or_else(huge)?;
+            }
+        }
         let track = self.track(raw, at)?;
         let stream = integer(raw_args.stream, "stream", at)?.map(|StreamId(stream)| stream);
         let device = integer(raw_args.device, "device", at)?;
@@ -188,6 +203,7 @@ impl KinetoReader {
             args,
             shapes: operands.as_ref().map_or(NONE, |operands| operands.shapes),
             types: operands.as_ref().map_or(NONE, |operands| operands.types),
+            values,
             bytes_in: operands.map_or(0, |operands| operands.bytes),
         };
         let details = match details {

@@ -36,7 +36,7 @@ impl RankTimeline {
             unlaunched: 0,
             beyond: 0,
             by_operator: 0,
-            dropped: 0,
+            dropped: Vec::new(),
             overlaps: StreamOverlaps::default(),
         };
         let texts = &this.kineto.texts;

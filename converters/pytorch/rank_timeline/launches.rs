@@ -13,7 +13,7 @@ impl RankTimeline {
     pub(super) fn place_devices(&mut self, window: TimeWindow) {
         let work = self.kineto.events.iter();
         let work = work.filter(|event| event.category.is_work()).count();
-        self.count_dropped();
+        self.find_dropped();
         if work == 0 {
             return;
         }
@@ -62,8 +62,9 @@ impl RankTimeline {
         self.make_streams_serial();
     }
 
-    /// Counts the launches of kernels that have none in the file. Those that a graph captures launch nothing.
-    fn count_dropped(&mut self) {
+    /// Finds the launches of kernels that have none in the file. Those that a graph captures launch nothing, and where kernels
+    /// have no correlation, it cannot be told which launches have one.
+    fn find_dropped(&mut self) {
         let events = &self.kineto.events;
         let mut ran: Option<Vec<u64>> = None;
         let ran = &mut ran;
@@ -72,8 +73,8 @@ impl RankTimeline {
         let roles: Vec<LaunchRole> = roles.collect();
         for thread in &self.threads {
             let mut captures = false;
-            let range = thread.items.start as usize..thread.items.end as usize;
-            for item in &self.items[range] {
+            for index in thread.items.clone() {
+                let item = &self.items[index as usize];
                 let event = &events[item.event as usize];
                 if event.category != EventCategory::Runtime {
                     continue;
@@ -84,11 +85,17 @@ impl RankTimeline {
                     LaunchRole::Launches if !captures && event.correlation != 0 => {
                         let ran = ran.get_or_insert_with(|| correlations_of_work(events));
                         let known = ran.binary_search(&event.correlation).is_ok();
-                        self.dropped += u64::from(!known);
+                        if !known {
+                            self.dropped.push(index);
+                        }
                     }
                     _ => {}
                 }
             }
+        }
+        let mut kernels = events.iter();
+        if kernels.any(|event| event.category == EventCategory::Kernel && event.correlation == 0) {
+            self.dropped.clear();
         }
     }
 

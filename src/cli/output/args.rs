@@ -37,6 +37,8 @@ pub enum ReportTableArg {
     Memory,
     /// Bytes and load of each link, which are counted if this is asked for
     Links,
+    /// Facts that the traces leave unsaid, and how their nodes were timed
+    Unknown,
     /// Settings that were given and change nothing, with the reason
     Settings,
     /// A row per machine; the default of several machines
@@ -52,6 +54,7 @@ impl ReportTableArg {
             Self::Operators => Some(CsvTable::Operators),
             Self::Memory => Some(CsvTable::Memory),
             Self::Links => Some(CsvTable::Links),
+            Self::Unknown => Some(CsvTable::Unknown),
             Self::Settings => Some(CsvTable::Settings),
         }
     }

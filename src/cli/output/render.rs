@@ -150,6 +150,18 @@ impl RunArgs {
         if let Some((_, text)) = report.host_bound() {
             notes.push(format!("on {}: {text}", column.name));
         }
+        let reports = comparison.columns.iter();
+        let bounds = reports.filter(|column| {
+            let report = column.result.as_ref();
+            report.is_ok_and(Report::is_lower_bound)
+        });
+        let bounds: Vec<&str> = bounds.map(|column| &*column.name).collect();
+        if !bounds.is_empty() {
+            notes.push(format!(
+                "the makespan is a lower bound on {}: some nodes have neither a price nor a duration",
+                bounds.join(", ")
+            ));
+        }
         if self.timing.comm != CommTiming::Model {
             notes.push(format!(
                 "communication lasts as {} on all machines; --comm model asks the network of each",
@@ -172,6 +184,9 @@ impl RunArgs {
         options.insert("stepwise".to_owned(), self.timing.stepwise.into());
         if self.timing.aggregate {
             options.insert("aggregate".to_owned(), true.into());
+        }
+        if self.timing.lower_bound {
+            options.insert("lower_bound".to_owned(), true.into());
         }
         if self.links {
             options.insert("links".to_owned(), true.into());

@@ -57,6 +57,7 @@ impl RunArgs {
                 is_default = other.timing.network == Some(loaded.machine.network());
                 other.timing.network = None;
             }
+            SettingKey::LowerBound => other.timing.lower_bound = false,
             SettingKey::Map => other.timing.map = None,
             SettingKey::Custom => other.timing.custom.clear(),
             _ => is_default = other.timing.compute == self.timing.compute,

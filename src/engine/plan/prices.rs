@@ -44,7 +44,9 @@ pub(super) fn price_graph(
         .collect();
     let mut basis = PricingCoverage::default();
     let mut unpriced = UnpricedKernels::default();
-    basis.at_peaks = options.compute.takes_whole_peaks();
+    let compute = options.compute.on_class(&class.name);
+    basis.at_peaks = compute.takes_whole_peaks();
+    basis.carried = compute.carries_to(&class.peaks, class.memory_bandwidth());
     let mut known: BTreeMap<_, KernelTiming> = BTreeMap::new();
     let own = options.extensions.kernels.as_ref();
     let captured = graph.captured().is_some();
@@ -55,6 +57,7 @@ pub(super) fn price_graph(
             recorded,
             captured,
             flops: graph.flops(node),
+            flops_unknown: graph.flops_unknown(node),
             bytes: graph.bytes(node),
             dtype: graph.dtype(node),
             shape: graph.kernel(node),
@@ -64,7 +67,7 @@ pub(super) fn price_graph(
                 return KernelTiming::Modeled(span);
             }
             let (memory, curves) = (class.memory_bandwidth(), &class.curves);
-            let mut price = options.compute.price(&kernel, &class.peaks, memory, curves);
+            let mut price = compute.price(&kernel, &class.peaks, memory, curves);
             if let (KernelTiming::Curve { span, .. }, Some(factor)) =
                 (&mut price, options.correction)
             {
@@ -78,7 +81,8 @@ pub(super) fn price_graph(
             return price();
         }
         let name = by_name.then(|| graph.name_index(node));
-        let work = (kernel.dtype, kernel.bytes, kernel.flops, recorded);
+        let flops = (kernel.flops, kernel.flops_unknown);
+        let work = (kernel.dtype, kernel.bytes, flops, recorded);
         *known
             .entry((name, kernel.shape, work))
             .or_insert_with(price)
@@ -95,6 +99,11 @@ pub(super) fn price_graph(
                     price_kernel(node, recorded)
                 };
                 basis.kernel(price, options.compute.computes());
+                let bytes_alone = graph.flops_unknown(node) && graph.bytes(node) > 0;
+                if let (KernelTiming::Fallback(span), true) = (price, bytes_alone) {
+                    basis.flops_unknown += 1;
+                    basis.flops_unknown_time += u128::from(span.0);
+                }
                 match price {
                     KernelTiming::NoPeak(dtype) => unpriced.without_peak(dtype, node),
                     KernelTiming::Unknown => unpriced.without_work(node),
@@ -157,7 +166,7 @@ pub(super) fn price_graph(
                     CommTiming::Model if graph.size_unknown(node) => {
                         basis.size_unknown += 1;
                         basis.size_unknown_time += u128::from(transfer.0);
-                        basis.size_unknown_free += u64::from(transfer == Span::ZERO);
+                        basis.size_unknown_free += u64::from(transfer + wait == Span::ZERO);
                         transfer
                     }
                     CommTiming::Model => Span::ZERO,

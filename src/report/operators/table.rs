@@ -14,8 +14,8 @@ use std::fmt::Write as _;
 /// Rows for people; JSON and CSV have all.
 const ROWS: usize = 10;
 
-/// Rows of devices, and of hosts, where there are both: together a section of the report has 16 lines.
-const ROWS_APART: [usize; 2] = [6, 4];
+/// Rows of devices, and of hosts, where there are both: the whole report has fewer than 60 lines.
+const ROWS_APART: [usize; 2] = [5, 3];
 
 /// The columns of the table.
 pub const CSV: &[CsvColumn<Report, OperatorTime>] = &[

@@ -41,6 +41,7 @@ pub fn option_reason(key: SettingKey, is_default: bool, run: &RunFacts<'_>) -> S
         SettingKey::Network => run
             .without_network()
             .unwrap_or_else(|| as_long("transfers")),
+        SettingKey::LowerBound => "all communication has a size or a recorded duration".to_owned(),
         SettingKey::Map | SettingKey::FillDomains => {
             "ranks are on NPUs that are connected alike without it".to_owned()
         }

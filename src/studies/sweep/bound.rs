@@ -232,12 +232,12 @@ struct NodePrices<'p> {
     collectives: BTreeMap<(Option<String>, CollectiveKind, u64), u64>,
 }
 
-/// By name where kernels were measured by name, and by class, shape, format, FLOPs and bytes.
+/// By name where kernels were measured by name, and by class, shape, format, FLOPs, whether these are unknown, and bytes.
 type KernelKey = (
     Option<String>,
     Option<chakram_trace::format::KernelShape>,
     Option<chakram_trace::format::Dtype>,
-    u64,
+    (u64, bool),
     u64,
 );
 
@@ -259,21 +259,26 @@ impl NodePrices<'_> {
                 );
                 let by_name = !class.curves.measured.is_empty();
                 let name = by_name.then(|| node.name.to_owned());
-                let key = (name, node.kernel, dtype, flops, bytes);
+                let work = (flops, node.flops_unknown);
+                let key = (name, node.kernel, dtype, work, bytes);
                 *self.kernels.entry(key).or_insert_with(|| {
                     let kernel = KernelProfile {
                         name: node.name,
                         recorded: node.recorded,
                         captured: false,
                         flops,
+                        flops_unknown: node.flops_unknown,
                         bytes,
                         dtype,
                         shape: node.kernel,
                     };
                     let memory = class.memory_bandwidth();
-                    let price = options
-                        .compute
-                        .price(&kernel, &class.peaks, memory, &class.curves);
+                    let price = options.compute.on_class(&class.name).price(
+                        &kernel,
+                        &class.peaks,
+                        memory,
+                        &class.curves,
+                    );
                     match price {
                         KernelTiming::Curve { span, .. } => corrected(&self.point.machine, span.0),
                         other => other.span().0,

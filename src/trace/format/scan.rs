@@ -49,6 +49,8 @@ pub struct NodeView<'a> {
     pub eager: bool,
     /// Whether nobody knows how many bytes a collective or message moves, whatever `op` says; it lasts as recorded.
     pub size_unknown: bool,
+    /// Whether nobody knows how many FLOPs a kernel does, whatever `op` says; its bytes may be known.
+    pub flops_unknown: bool,
     /// Recorded start, in microseconds of a clock that the file does not name; zero, as from nearly every
     /// producer, if the file does not state it. Replays ignore it.
     pub start_micros: u64,
@@ -78,6 +80,7 @@ impl<'a> NodeView<'a> {
             profiler: Span::ZERO,
             eager: false,
             size_unknown: false,
+            flops_unknown: false,
             start_micros: 0,
             groups: None,
             memory: MemoryChanges::default(),
@@ -362,6 +365,7 @@ impl<'a> NodeFields<'a> {
             profiler: Span::from_ns(facts.profiler_ns),
             eager: facts.eager,
             size_unknown: facts.size_unknown,
+            flops_unknown: facts.flops_unknown,
             start_micros: self.start_micros,
             groups,
             memory: facts.memory,

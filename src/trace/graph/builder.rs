@@ -1,8 +1,8 @@
 //! Builder of a graph from nodes in any order of ids.
 
 use super::{
-    ACCESS_BITS, CallSplits, CollectiveNode, GATHERED, Graph, GroupSlot, IdMap, Interner, Lane,
-    MessageNode, NO_DTYPE, NameTable, NodeKind, REDUCED, STORED,
+    ACCESS_BITS, CallSplits, CollectiveNode, FLOPS_UNKNOWN, GATHERED, Graph, GroupSlot, IdMap,
+    Interner, Lane, MessageNode, NO_DTYPE, NameTable, NodeKind, REDUCED, STORED,
 };
 use crate::format::groups::{DeclaredGroups, parse_metadata};
 use crate::format::profiler_cost::CaptureProfiler;
@@ -281,7 +281,11 @@ impl GraphBuilder {
                 bytes,
                 dtype,
             } => {
-                let detail = dtype.map_or(NO_DTYPE, |d| d as u32);
+                let dtype = dtype.map_or(NO_DTYPE, |d| d as u32);
+                let detail = match node.flops_unknown {
+                    true => dtype | FLOPS_UNKNOWN,
+                    false => dtype,
+                };
                 (
                     NodeKind::Compute,
                     stream(Lane::Compute),

@@ -203,8 +203,14 @@ impl RankFile {
         self.truth.unknown_ns += lasts;
     }
 
-    /// Requests a message, alone or in an operator of c10d.
-    fn request(&mut self, random: &mut Random, send: bool, peer: u64, bytes: u64, world: u64) {
+    /// Requests a message, alone or in an operator of c10d; `old` profilers write arguments of the operator alone.
+    fn request(
+        &mut self,
+        random: &mut Random,
+        (send, peer, bytes): (bool, u64, u64),
+        world: u64,
+        old: bool,
+    ) {
         let ends = match send {
             true => [self.rank, peer],
             false => [peer, self.rank],
@@ -214,8 +220,27 @@ impl RankFile {
             "Out msg nelems": bytes / 4, "Src Rank": ends[0], "Dst Rank": ends[1], "Process Group Name": "0",
             "Group size": world,
         });
-        let record = |file: &mut Self| file.host("cpu_op", "record_param_comms", said, |_| {});
-        if random.one_in(3) {
+        let carried = json!({"Input Dims": [[bytes / 4]], "Input type": ["float"]});
+        let range = format!(
+            "nccl:{} {}->{}",
+            if send { "send" } else { "recv" },
+            ends[0],
+            ends[1]
+        );
+        let record = |file: &mut Self| {
+            let said = if old { Value::Null } else { said };
+            file.host("cpu_op", "record_param_comms", said, |file| {
+                file.host("user_annotation", &range, carried, |_| {});
+            });
+        };
+        if old {
+            let asked = json!({
+                "Input Dims": [[[bytes / 4]], [], [], []], "Input type": ["TensorList", "", "Scalar", "Scalar"],
+                "Concrete Inputs": ["", "", peer.to_string(), "0"],
+            });
+            let name = if send { "c10d::send" } else { "c10d::recv_" };
+            self.host("cpu_op", name, asked, record);
+        } else if random.one_in(3) {
             record(self);
         } else {
             let name = if send { "c10d::send" } else { "c10d::recv_" };
@@ -230,7 +255,7 @@ impl RankFile {
 }
 
 /// Sends a batch of messages between ranks, of each of which one launch, or two in succession, carries out all of a rank.
-fn batch(files: &mut [RankFile], random: &mut Random, messages: &[(u64, u64, u64)]) {
+fn batch(files: &mut [RankFile], random: &mut Random, messages: &[(u64, u64, u64)], old: bool) {
     let world = files.len() as u64;
     let mut starts = vec![None; files.len()];
     for file in &mut *files {
@@ -249,8 +274,8 @@ fn batch(files: &mut [RankFile], random: &mut Random, messages: &[(u64, u64, u64
         // Messages of one pair stay in their order, by which they match.
         let sends_first = random.one_in(2);
         own.sort_by_key(|&(send, ..)| send != sends_first);
-        for (send, peer, bytes) in own {
-            file.request(random, send, peer, bytes, world);
+        for message in own {
+            file.request(random, message, world, old);
         }
         let two = random.one_in(3);
         let launches = |file: &mut RankFile| {
@@ -347,6 +372,7 @@ fn finished(files: Vec<RankFile>) -> (Vec<String>, Vec<Truth>) {
 fn random_job(seed: u64) -> (Vec<String>, Vec<Truth>) {
     let mut random = Random(seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1);
     let world = 2 + random.below(3);
+    let old = random.one_in(4);
     let mut files: Vec<RankFile> = (0..world).map(RankFile::new).collect();
     for _ in 0..4 + random.below(6) {
         for file in &mut files {
@@ -369,7 +395,7 @@ fn random_job(seed: u64) -> (Vec<String>, Vec<Truth>) {
                     messages.push((from, to, 4 * (1 + random.below(1 << 20))));
                 }
             }
-            batch(&mut files, &mut random, &messages);
+            batch(&mut files, &mut random, &messages, old);
         }
     }
     finished(files)
@@ -528,8 +554,18 @@ fn a_delay_of_a_pipeline_stage_moves_the_next() {
     const LATE: u64 = 1_000_000;
     let mut random = Random(77);
     let mut files: Vec<RankFile> = (0..3).map(RankFile::new).collect();
-    batch(&mut files, &mut random, &[(0, 1, 400_000), (0, 1, 800_000)]);
-    batch(&mut files, &mut random, &[(1, 2, 400_000), (1, 2, 800_000)]);
+    batch(
+        &mut files,
+        &mut random,
+        &[(0, 1, 400_000), (0, 1, 800_000)],
+        false,
+    );
+    batch(
+        &mut files,
+        &mut random,
+        &[(1, 2, 400_000), (1, 2, 800_000)],
+        false,
+    );
     let (texts, _) = finished(files);
     let job = converted(&texts);
     let ends = |late: fn(u32) -> u64| {
@@ -553,6 +589,104 @@ fn a_delay_of_a_pipeline_stage_moves_the_next() {
             moved <= LATE && moved + 10_000 >= LATE,
             "rank {rank} moved by {moved} ns"
         );
+    }
+}
+
+/// The profiler dropped the second of three collectives at one rank: the first and the third still are what they were, at all
+/// ranks, and the second keeps its time at the others.
+#[test]
+fn collectives_match_around_a_dropped_kernel() {
+    let mut random = Random(5);
+    let mut files: Vec<RankFile> = (0..3).map(RankFile::new).collect();
+    for _ in 0..3 {
+        all_reduce(&mut files, &mut random);
+    }
+    let second = files[1]
+        .truth
+        .streams
+        .get_mut(&COLLECTIVES)
+        .expect("there are three");
+    second.remove(1);
+    let kernels = |event: &Value| event["cat"] == "kernel";
+    let places = files[1].events.iter().enumerate();
+    let places: Vec<usize> = places
+        .filter(|(_, event)| kernels(event))
+        .map(|(i, _)| i)
+        .collect();
+    files[1].events.remove(places[1]);
+    let (texts, truths) = finished(files);
+    let job = converted(&texts);
+    assert_eq!(job.summary.collectives["all-reduce"], 2);
+    assert_eq!(
+        job.summary
+            .ranks
+            .iter()
+            .map(|rank| rank.dropped)
+            .sum::<u64>(),
+        1
+    );
+    let log = captured(&job);
+    for (rank, truth) in truths.iter().enumerate() {
+        let origin = truths[0].end - job.traces[0].captured_ns();
+        let moved = truth.streams[&COLLECTIVES]
+            .iter()
+            .map(|&(from, to)| (from - origin, to - origin));
+        let own = replayed(&job.traces[rank], &log.0[rank]);
+        assert_eq!(
+            union(own[&COLLECTIVES].clone()),
+            union(moved.collect()),
+            "rank {rank}"
+        );
+        let of_type = |kind| {
+            job.traces[rank]
+                .nodes
+                .iter()
+                .filter(move |node| node.r#type == kind)
+        };
+        assert_eq!(of_type(COLLECTIVE).count(), 2);
+    }
+}
+
+/// An all-reduce that its name alone tells is of the only group with several members, or of a group that nothing tells.
+#[test]
+fn kernels_that_their_name_tells_have_a_group_only_if_there_is_one() {
+    for (tensor_parallel, collectives) in [(4_u64, 1), (2, 0)] {
+        let mut files: Vec<RankFile> = (0..4).map(RankFile::new).collect();
+        for file in &mut files {
+            let launch = file.host("cpu_op", "a_library", Value::Null, |file| {
+                file.launch(false)
+            });
+            let name =
+                "void vllm::cross_device_reduce_1stage<__nv_bfloat16, 8>(vllm::RankData*, int)";
+            let at = (launch.ready, 1_100_000);
+            file.kernel(launch, UNKNOWN, name, at);
+        }
+        let (texts, _) = finished(files);
+        let texts: Vec<String> = texts
+            .iter()
+            .zip(0_u64..)
+            .map(|(text, rank)| {
+                let mut file: Value = serde_json::from_str(text).expect("it is JSON");
+                let first = rank / tensor_parallel * tensor_parallel;
+                let members: Vec<u64> = (first..first + tensor_parallel).collect();
+                file["distributedInfo"]["pg_config"] = json!([
+                    {"pg_name": "0", "pg_size": 4, "ranks": [0, 1, 2, 3]},
+                    {"pg_name": "1", "pg_desc": "tp", "pg_size": tensor_parallel, "ranks": members},
+                    {"pg_name": "2", "pg_desc": "pp", "pg_size": 1, "ranks": [rank]},
+                ]);
+                file.to_string()
+            })
+            .collect();
+        let job = converted(&texts);
+        let found: u64 = job.summary.collectives.values().sum();
+        assert_eq!(found, collectives, "tensor parallel {tensor_parallel}");
+        for trace in &job.traces {
+            let unknown = trace
+                .nodes
+                .iter()
+                .filter(|node| attribute(node, "comm_unknown") == Some(1));
+            assert_eq!(unknown.count() as u64, 1 - collectives);
+        }
     }
 }
 

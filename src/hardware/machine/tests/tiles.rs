@@ -159,6 +159,7 @@ fn a_class_may_have_systolic_arrays() {
         recorded: Span::ZERO,
         captured: false,
         flops: 3200,
+        flops_unknown: false,
         bytes: 0,
         dtype: Some(Dtype::Fp16),
         shape: Some(KernelShape::Gemm {

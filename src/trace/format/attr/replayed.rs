@@ -48,6 +48,7 @@ pub enum AttributeContent {
 pub(in crate::format) struct NodeAttributes<'a> {
     pub host: bool,
     pub flops: u64,
+    pub flops_unknown: bool,
     pub tensor_size: u64,
     pub tensor_loc: u64,
     pub in_switch: Option<&'a str>,
@@ -108,6 +109,7 @@ macro_rules! replay_attributes {
 replay_attributes! { |attr, to|
     b"is_cpu_op" Number to.host = attr.as_bool()?;
     b"num_ops" Number to.flops = attr.as_u64()?;
+    b"num_ops_unknown" Number to.flops_unknown = attr.as_bool()?;
     b"tensor_size" Number to.tensor_size = attr.as_u64()?;
     b"tensor_loc" Number to.tensor_loc = attr.as_u64()?;
     b"in_switch" Notation to.in_switch = Some(attr.as_text()?);
@@ -222,6 +224,9 @@ pub(in crate::format) fn put(put: &mut MessageEncoder, node: &NodeView<'_>) {
     }
     if node.size_unknown {
         named(put, "comm_size_unknown", AttributeValue::Bool(true));
+    }
+    if node.flops_unknown {
+        named(put, "num_ops_unknown", AttributeValue::Bool(true));
     }
     match node.op {
         Op::NoOp | Op::Host => {}

@@ -425,3 +425,36 @@ fn ranks_in_one_file_are_refused() {
         ],
     );
 }
+
+/// Labels in front of processes, as SGLang's script writes them, and offsets of processes tell ranks in one file: they convert
+/// as from files of their own.
+#[test]
+fn ranks_in_one_file_that_processes_tell_are_taken_apart() {
+    let all = files(RANKS, LAYERS);
+    let texts: Vec<String> = all.iter().map(Value::to_string).collect();
+    let device = device_ns(&all);
+    let apart = hold("apart", &texts, device, LAYERS);
+    let labelled = |rank: u64, pid: &Value| json!(format!("[TP{rank:02}] {pid}"));
+    let offset = |rank: u64, pid: &Value| json!(1_000_000 * rank + pid.as_u64().unwrap_or(0));
+    let ways: [(&str, &dyn Fn(u64, &Value) -> Value); 2] =
+        [("labels", &labelled), ("offsets", &offset)];
+    for (what, process) in ways {
+        let mut ranks = all.clone().into_iter();
+        let mut merged = ranks.next().unwrap();
+        for (rank, file) in (1..).zip(ranks.by_ref()) {
+            let mut file = file;
+            each(&mut file, |event| {
+                event["pid"] = process(rank, &event["pid"])
+            });
+            events(&mut merged).append(events(&mut file));
+        }
+        let own = all[0]["traceEvents"].as_array().unwrap().len();
+        for event in events(&mut merged).iter_mut().take(own) {
+            event["pid"] = process(0, &event["pid"]);
+        }
+        let folder = tempfile::tempdir().unwrap();
+        std::fs::write(folder.path().join("merged.trace.json"), merged.to_string()).unwrap();
+        let job = super::super::rig::convert(folder.path());
+        assert_eq!(job.traces, apart.traces, "{what}");
+    }
+}

@@ -1,0 +1,258 @@
+//! Ranks in one file, told apart by the processes of their tracks.
+//!
+//! Scripts that merge the files of ranks put a label in front of every process, as SGLang's `[TP00] 4711`, or add a multiple
+//! of a large number to it, rank by rank. Correlations, streams and devices of one rank are those of another, so each rank
+//! gets the events of its own tracks alone.
+
+use super::{EventCategory, KinetoTrace, KinetoTrack, NONE};
+use std::collections::{BTreeMap, BTreeSet};
+
+/// Least distance between the numbers that were added to processes: devices have numbers below.
+const LEAST_OFFSET: u64 = 100;
+
+impl KinetoTrace {
+    /// Returns the traces of the ranks that were merged into this one, in their order; itself alone if it is of one process.
+    pub(in crate::pytorch) fn split_ranks(self) -> Vec<Self> {
+        let Some(places) = self.labelled().or_else(|| self.offset()) else {
+            return vec![self];
+        };
+        let ranks: BTreeSet<u32> = places.iter().flatten().map(|place| place.0).collect();
+        let first = ranks.first().copied();
+        let mut parts: Vec<Self> = Vec::with_capacity(ranks.len());
+        for &rank in &ranks {
+            // Tracks of no rank, of the profiler itself, stay with the first.
+            let own = |track: usize| match &places[track] {
+                Some((of, _)) => *of == rank,
+                None => Some(rank) == first,
+            };
+            let mut number = vec![NONE; self.tracks.len()];
+            let mut tracks = Vec::new();
+            for (i, track) in self.tracks.iter().enumerate().filter(|(i, _)| own(*i)) {
+                number[i] = tracks.len() as u32;
+                let pid = places[i].as_ref().map_or(&track.pid, |(_, pid)| pid);
+                tracks.push(KinetoTrack {
+                    pid: pid.clone(),
+                    ..track.clone()
+                });
+            }
+            let events = self.events.iter().filter(|event| own(event.track as usize));
+            let events = events.cloned().map(|mut event| {
+                event.track = number[event.track as usize];
+                event
+            });
+            let mut part = Self {
+                events: events.collect(),
+                tracks,
+                rank: Some(rank),
+                details: self.details.clone(),
+                texts: self.texts.clone(),
+                args: self.args.clone(),
+                backend: self.backend.clone(),
+                groups: self.groups.clone(),
+                host_name: self.host_name.clone(),
+                device_names: self.device_names.clone(),
+                versions: self.versions.clone(),
+                // What the file says of its job is that of the rank whose file was taken first.
+                world_size: self
+                    .world_size
+                    .filter(|&world| world as usize >= ranks.len()),
+                span: self.span,
+                ..Self::default()
+            };
+            part.with_rf_id = part.events.iter().filter(|event| event.rf_id != 0).count() as u64;
+            parts.push(part);
+        }
+        // Counts are of the whole file.
+        if let Some(part) = parts.first_mut() {
+            part.arrows = self.arrows;
+            part.left_out = self.left_out;
+            part.repairs = self.repairs;
+            part.bytes = self.bytes;
+            part.outside = self.outside;
+            part.unread = self.unread;
+            part.untimed = self.untimed;
+        }
+        parts
+    }
+
+    /// Returns the rank and the process of each track by labels in front of processes, if there are several.
+    fn labelled(&self) -> Option<Vec<Option<(u32, String)>>> {
+        let split: Vec<Option<(&str, &str)>> = self.tracks.iter().map(label).collect();
+        let labels: BTreeSet<(Vec<u32>, &str)> = split
+            .iter()
+            .flatten()
+            .map(|&(label, _)| (numbers(label), label))
+            .collect();
+        if labels.len() < 2 {
+            return None;
+        }
+        // One number is the rank; of several, as of tensor and data parallelism, the order counts.
+        let plain = labels.iter().all(|(numbers, _)| numbers.len() == 1);
+        let of_label: BTreeMap<&str, u32> = (0..)
+            .zip(&labels)
+            .map(|(place, (numbers, label))| (*label, if plain { numbers[0] } else { place }))
+            .collect();
+        let distinct: BTreeSet<u32> = of_label.values().copied().collect();
+        if distinct.len() < labels.len() {
+            return None;
+        }
+        let place = |found: Option<(&str, &str)>| {
+            found.map(|(label, pid)| (of_label[label], pid.to_owned()))
+        };
+        Some(split.into_iter().map(place).collect())
+    }
+
+    /// Returns the rank and the process of each track by what was added to processes: both of a rank, its process and its
+    /// device, by the same multiple of one number.
+    fn offset(&self) -> Option<Vec<Option<(u32, String)>>> {
+        let pids: Vec<Option<u64>> = self
+            .tracks
+            .iter()
+            .map(|track| track.pid.parse().ok())
+            .collect();
+        let of = |wanted: fn(EventCategory) -> bool| -> BTreeSet<u64> {
+            let events = self.events.iter().filter(|event| wanted(event.category));
+            events
+                .filter_map(|event| pids[event.track as usize])
+                .collect()
+        };
+        let processes = of(|category| category == EventCategory::CpuOp);
+        let devices = of(|category| {
+            matches!(
+                category,
+                EventCategory::Kernel | EventCategory::Copy | EventCategory::Set
+            )
+        });
+        if processes.len() < 2 || devices.len() != processes.len() {
+            return None;
+        }
+        let sorted: Vec<u64> = devices.iter().copied().collect();
+        let step = sorted[1] - sorted[0];
+        let even = sorted.windows(2).all(|pair| pair[1] - pair[0] == step);
+        if step < LEAST_OFFSET || !even || sorted[0] >= step {
+            return None;
+        }
+        // Each rank may have the device of its own number.
+        let step = step - step % LEAST_OFFSET;
+        let rank = |pid: u64| pid / step;
+        let ranks =
+            |pids: &BTreeSet<u64>| -> BTreeSet<u64> { pids.iter().map(|&pid| rank(pid)).collect() };
+        let all = ranks(&devices);
+        if ranks(&processes) != all {
+            return None;
+        }
+        let place = |pid: &Option<u64>| {
+            let pid = (*pid)?;
+            let rank = u32::try_from(rank(pid))
+                .ok()
+                .filter(|_| all.contains(&rank(pid)))?;
+            Some((rank, (pid % step).to_string()))
+        };
+        Some(pids.iter().map(place).collect())
+    }
+}
+
+/// Returns the label in front of a process, and the process.
+fn label(track: &KinetoTrack) -> Option<(&str, &str)> {
+    let (label, pid) = track.pid.strip_prefix('[')?.split_once(']')?;
+    (!numbers(label).is_empty()).then(|| (label, pid.trim_start()))
+}
+
+/// Returns the numbers in a label.
+fn numbers(label: &str) -> Vec<u32> {
+    let parts = label.split(|c: char| !c.is_ascii_digit());
+    parts.filter_map(|part| part.parse().ok()).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A trace of an operator and a kernel for each pair of a process and a device.
+    fn merged(pids: &[[&str; 2]]) -> Vec<KinetoTrace> {
+        let events = pids.iter().enumerate().flat_map(|(i, [process, device])| {
+            [
+                format!(r#"{{"ph": "X", "cat": "cpu_op", "name": "op{i}", "pid": {process}, "tid": 1, "ts": 1, "dur": 9}}"#),
+                format!(
+                    r#"{{"ph": "X", "cat": "kernel", "name": "k{i}", "pid": {device}, "tid": 7, "ts": 2, "dur": 3,
+                    "args": {{"device": 0, "stream": 7, "correlation": 1}}}}"#
+                ),
+            ]
+        });
+        let events: Vec<String> = events.collect();
+        let text = format!(r#"{{"traceEvents": [{}]}}"#, events.join(","));
+        KinetoTrace::from_bytes(text.as_bytes())
+            .expect("it is a trace")
+            .split_ranks()
+    }
+
+    /// Returns the rank of each part, its processes, and the names of its events.
+    fn parts(pids: &[[&str; 2]]) -> Vec<(Option<u32>, Vec<String>, Vec<String>)> {
+        let part = |trace: KinetoTrace| {
+            let names = trace
+                .events
+                .iter()
+                .map(|event| trace.texts.get(event.name).to_owned());
+            let names = names.collect();
+            (
+                trace.rank,
+                trace.tracks.into_iter().map(|track| track.pid).collect(),
+                names,
+            )
+        };
+        merged(pids).into_iter().map(part).collect()
+    }
+
+    fn expected(
+        ranks: [u32; 2],
+        processes: [[&str; 2]; 2],
+        order: [usize; 2],
+    ) -> Vec<(Option<u32>, Vec<String>, Vec<String>)> {
+        let part = |i: usize| {
+            let names = vec![format!("op{}", order[i]), format!("k{}", order[i])];
+            (
+                Some(ranks[i]),
+                processes[i].map(str::to_owned).to_vec(),
+                names,
+            )
+        };
+        vec![part(0), part(1)]
+    }
+
+    #[test]
+    fn labels_tell_ranks() {
+        let labelled = [
+            [r#""[TP03] 70""#, r#""[TP03] 0""#],
+            [r#""[TP01] 70""#, r#""[TP01] 0""#],
+        ];
+        assert_eq!(parts(&labelled), expected([1, 3], [["70", "0"]; 2], [1, 0]));
+        // Data parallelism in front of tensor parallelism: the order.
+        let two = [
+            [r#""[DP01-TP00] 7""#, r#""[DP01-TP00] 0""#],
+            [r#""[DP00-TP01] 7""#, r#""[DP00-TP01] 0""#],
+        ];
+        assert_eq!(parts(&two), expected([0, 1], [["7", "0"]; 2], [1, 0]));
+    }
+
+    #[test]
+    fn offsets_of_processes_tell_ranks() {
+        let offset = [["4711", "0"], ["1004712", "1000001"]];
+        assert_eq!(
+            parts(&offset),
+            expected([0, 1], [["4711", "0"], ["4712", "1"]], [0, 1])
+        );
+    }
+
+    #[test]
+    fn files_of_one_rank_and_those_that_nothing_tells_apart_stay() {
+        for pids in [
+            &[["70", "0"]][..],
+            &[["70", "0"], ["71", "0"]],
+            &[["70", "0"], ["71", "1"]],
+            &[["70", "0"], ["71", "1000000"]],
+            &[[r#""[TP00] 70""#, r#""[TP00] 0""#]],
+        ] {
+            assert_eq!(merged(pids).len(), 1, "{pids:?}");
+        }
+    }
+}

@@ -1,0 +1,359 @@
+//! FLOPs of attention, from shapes and the few scalars that bound which keys a query sees.
+//!
+//! One product over all pairs of a query and a key is 2 · heads · pairs · width. The forward pass has Q·Kᵀ and P·V, the
+//! backward pass five such products (Dao, "FlashAttention-2", §3.1). With n sequences of l_q queries and l_k keys:
+//!
+//! ```text
+//! pairs = n l_q l_k                            without a mask, and where the capture does not say
+//! pairs = n (l_q l_k − l_q (l_q − 1) / 2)      causal, l_q ≤ l_k
+//! ```
+//!
+//! Of sequences in one tensor (varlen), a capture has the number n, from the shape of their offsets, and the longest, a
+//! scalar. By the inequality of Cauchy and Schwarz pairs are T_q T_k / n at least, where all are equally long, and
+//! T_q · longest at most. Where both agree within a tenth, or there is one sequence, FLOPs are known, and else they are not.
+//! So they are where keys are in pages of a cache, of which no shape tells how many are read.
+
+use super::operands::{Operands, elements};
+
+/// Positions of what an operator of attention is given.
+struct AttentionSignature {
+    name: &'static str,
+    /// The query, in front of keys and values.
+    query: usize,
+    /// Number of products: 2 forward, 5 backward.
+    products: u64,
+    /// Whether lengths stand in front of heads.
+    by_rows: bool,
+    /// Offsets of the keys' sequences, and the longest of these.
+    sequences: Option<(usize, usize)>,
+    causal: usize,
+    /// Keys that a query sees to its left.
+    window: Option<usize>,
+    /// Table of pages of a cache that holds the keys.
+    pages: Option<usize>,
+}
+
+const fn by_heads(name: &'static str, causal: usize) -> AttentionSignature {
+    AttentionSignature {
+        name,
+        query: 0,
+        products: 2,
+        by_rows: false,
+        sequences: None,
+        causal,
+        window: None,
+        pages: None,
+    }
+}
+
+const fn by_rows(name: &'static str, causal: usize) -> AttentionSignature {
+    AttentionSignature {
+        by_rows: true,
+        ..by_heads(name, causal)
+    }
+}
+
+const fn backward(forward: AttentionSignature) -> AttentionSignature {
+    AttentionSignature {
+        query: 1,
+        products: 5,
+        ..forward
+    }
+}
+
+const fn varlen(dense: AttentionSignature, offsets: usize, longest: usize) -> AttentionSignature {
+    AttentionSignature {
+        sequences: Some((offsets, longest)),
+        ..dense
+    }
+}
+
+const fn windowed(whole: AttentionSignature, left: usize) -> AttentionSignature {
+    AttentionSignature {
+        window: Some(left),
+        ..whole
+    }
+}
+
+const fn paged(whole: AttentionSignature, pages: usize) -> AttentionSignature {
+    AttentionSignature {
+        pages: Some(pages),
+        ..whole
+    }
+}
+
+/// Position that no argument has.
+const NOWHERE: usize = usize::MAX;
+
+/// From the schemas in PyTorch's `native_functions.yaml`, of FlashAttention 2 and 3, of vLLM's build of it, and of xFormers.
+static SIGNATURES: [AttentionSignature; 28] = [
+    by_heads("scaled_dot_product_attention", 5),
+    by_heads("_scaled_dot_product_attention_math", 5),
+    by_heads("_scaled_dot_product_attention_math_for_mps", 5),
+    by_heads("_scaled_dot_product_flash_attention", 4),
+    by_heads("_scaled_dot_product_flash_attention_for_cpu", 4),
+    by_heads("_scaled_dot_product_efficient_attention", 6),
+    by_heads("_scaled_dot_product_cudnn_attention", 6),
+    by_heads("_scaled_dot_product_fused_attention_overrideable", 5),
+    by_heads("_cudnn_attention_forward", 10),
+    backward(by_heads("_scaled_dot_product_flash_attention_backward", 11)),
+    backward(by_heads(
+        "_scaled_dot_product_flash_attention_for_cpu_backward",
+        7,
+    )),
+    backward(by_heads(
+        "_scaled_dot_product_efficient_attention_backward",
+        11,
+    )),
+    backward(by_heads("_scaled_dot_product_cudnn_attention_backward", 14)),
+    backward(by_heads(
+        "_scaled_dot_product_fused_attention_overrideable_backward",
+        NOWHERE,
+    )),
+    windowed(varlen(by_rows("_flash_attention_forward", 8), 4, 6), 11),
+    backward(varlen(by_rows("_flash_attention_backward", 11), 7, 9)),
+    varlen(by_rows("_efficient_attention_forward", 9), 5, 7),
+    backward(varlen(by_rows("_efficient_attention_backward", 14), 7, 9)),
+    // The autograd functions of FlashAttention launch kernels themselves in versions without operators.
+    by_rows("FlashAttnFunc", 5),
+    varlen(by_rows("FlashAttnVarlenFunc", 9), 4, 6),
+    windowed(by_rows("flash_attn::_flash_attn_forward", 5), 6),
+    windowed(
+        backward(by_rows("flash_attn::_flash_attn_backward", 11)),
+        12,
+    ),
+    paged(
+        windowed(
+            varlen(by_rows("flash_attn::_flash_attn_varlen_forward", 9), 4, 6),
+            10,
+        ),
+        15,
+    ),
+    windowed(
+        backward(varlen(
+            by_rows("flash_attn::_flash_attn_varlen_backward", 15),
+            10,
+            12,
+        )),
+        16,
+    ),
+    paged(
+        windowed(varlen(by_rows("flash_attn_3::fwd", 24), 8, 13), 25),
+        14,
+    ),
+    windowed(
+        backward(varlen(by_rows("flash_attn_3::bwd", 16), 10, 14)),
+        17,
+    ),
+    paged(
+        windowed(varlen(by_rows("_vllm_fa2_C::varlen_fwd", 15), 5, 11), 16),
+        8,
+    ),
+    windowed(varlen(by_rows("xformers_flash::flash_fwd", 10), 4, 7), 11),
+];
+
+fn find(name: &str) -> Option<&'static AttentionSignature> {
+    SIGNATURES.iter().find(|signature| signature.name == name)
+}
+
+/// Returns whether the values of an operator's scalars say how much it computes.
+pub(super) fn needs_values(name: &str) -> bool {
+    find(name).is_some()
+}
+
+/// Returns the FLOPs of the operator `name`, which are `None` if they cannot be known; `None` if it is no attention.
+pub(super) fn flops(name: &str, operands: &Operands) -> Option<Option<u64>> {
+    Some(find(name)?.flops(operands))
+}
+
+impl AttentionSignature {
+    fn flops(&self, operands: &Operands) -> Option<u64> {
+        let is_paged = |place| !operands.shape(place).is_empty();
+        if self.pages.is_some_and(is_paged) {
+            return None;
+        }
+        let [q, k, v] = [0, 1, 2].map(|i| operands.shape(self.query + i));
+        let [.., heads_or_length, width] = *q else {
+            return None;
+        };
+        let causal = operands.flag(self.causal).unwrap_or(false);
+        let left = self.window.and_then(|place| operands.number(place));
+        let window = match left.map(u64::try_from) {
+            // Keys to the right are seen without a mask: how many depends on another scalar.
+            Some(Ok(_)) if !causal => return None,
+            Some(Ok(left)) => left.checked_add(1)?,
+            _ => u64::MAX,
+        };
+        let pairs = |queries, keys| match causal {
+            true => causal_pairs(queries, keys, window),
+            false => queries_times(queries, keys),
+        };
+        // Pairs of all sequences, of each head.
+        let (heads, pairs) = if self.by_rows {
+            let heads = heads_or_length;
+            let [.., keys_heads, keys_width] = *k else {
+                return None;
+            };
+            let tokens = |shape: &[u64], row: u64| elements(shape)?.checked_div(row);
+            let queries = tokens(q, heads.checked_mul(width)?)?;
+            let keys = tokens(k, keys_heads.checked_mul(keys_width)?)?;
+            let offsets = self.sequences.map(|(offsets, _)| operands.shape(offsets));
+            let sequences = match (offsets, q) {
+                (Some(&[offsets]), _) => self.equal_sequences(operands, offsets, queries, keys)?,
+                // Without offsets, a tensor of three dimensions tells no sequences.
+                (_, &[batch, _, _, _]) => batch,
+                _ => return None,
+            };
+            let length = |tokens: u64| tokens.checked_div(sequences);
+            let one = pairs(length(queries)?, length(keys)?)?;
+            (heads, one.checked_mul(sequences)?)
+        } else {
+            let ([batch @ .., queries, _], [.., keys, _]) = (q, k) else {
+                return None;
+            };
+            (elements(batch)?, pairs(*queries, *keys)?)
+        };
+        let product = pairs.checked_mul(heads)?.checked_mul(2)?;
+        // The second product of the forward pass is as wide as the values, which may differ.
+        let value_width = v.last().filter(|_| self.products == 2).copied();
+        let widths = width
+            .checked_mul(self.products - 1)?
+            .checked_add(value_width.unwrap_or(width))?;
+        product.checked_mul(widths)
+    }
+
+    /// Returns the number of sequences with so many offsets if they are equally long, or nearly so.
+    fn equal_sequences(
+        &self,
+        operands: &Operands,
+        offsets: u64,
+        queries: u64,
+        keys: u64,
+    ) -> Option<u64> {
+        let count = offsets.checked_sub(1).filter(|&count| count > 0)?;
+        if count == 1 {
+            return Some(1);
+        }
+        let (_, longest) = self.sequences?;
+        let longest = u64::try_from(operands.number(longest)?).ok()?.min(keys);
+        let least = queries_times(queries, keys)? / count;
+        let most = queries_times(queries, longest)?;
+        (most <= least.checked_add(least / 10)?).then_some(count)
+    }
+}
+
+fn queries_times(queries: u64, keys: u64) -> Option<u64> {
+    queries.checked_mul(keys)
+}
+
+/// Returns the pairs of a query and a key if each query sees those up to its own place from the end, `window` at most.
+fn causal_pairs(queries: u64, keys: u64, window: u64) -> Option<u64> {
+    // Queries before the first key see none.
+    let queries = queries.min(keys);
+    // The first query sees so many, the next one more each, until they fill the window.
+    let first = (keys - queries).checked_add(1)?;
+    let growing = queries.min(window.saturating_sub(first));
+    let sum = growing
+        .checked_mul(first)?
+        .checked_add(growing.checked_mul(growing.saturating_sub(1))? / 2)?;
+    let filled = (queries - growing).checked_mul(window.min(keys))?;
+    sum.checked_add(filled)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn count(name: &str, shapes: &str, values: &str) -> Option<u64> {
+        let operands = Operands::new(shapes, "[]", "[]", values);
+        flops(name, &operands).expect("it is attention")
+    }
+
+    const VARLEN: &str = "flash_attn::_flash_attn_varlen_forward";
+
+    #[test]
+    fn one_sequence_among_offsets_is_that_of_all_tokens() {
+        // 8,192 queries and keys of 32 heads, 128 wide: 4 · 8192² · 32 · 128 = 1.0995e12.
+        let shapes = "[[8192, 32, 128], [8192, 8, 128], [8192, 8, 128], [2], [2], [], []]";
+        let whole = 4 * 8192 * 8192 * 32 * 128;
+        assert_eq!(count(VARLEN, shapes, "[]"), Some(whole));
+        // Causal: 8192 · 8193 / 2 pairs.
+        let causal = r#"["", "", "", "", "", "8192", "8192", "0.", "0.1", "True", "-1", "-1"]"#;
+        let half = 4 * (8192 * 8193 / 2) * 32 * 128;
+        assert_eq!(count(VARLEN, shapes, causal), Some(half));
+    }
+
+    #[test]
+    fn sequences_count_only_if_they_are_equally_long() {
+        // Four of 2,048: 4 · 4 · 2048² · 2 · 64.
+        let shapes = "[[8192, 2, 64], [8192, 2, 64], [8192, 2, 64], [5], [5], [], []]";
+        let at = |longest: &str| {
+            let values = format!(r#"["", "", "", "", "", "{longest}", "{longest}"]"#);
+            count(VARLEN, shapes, &values)
+        };
+        let equal = Some(4 * 4 * 2048 * 2048 * 2 * 64);
+        assert_eq!(at("2048"), equal);
+        // A tenth more at most; twice as much; nothing stated.
+        assert_eq!(at("2200"), equal);
+        assert_eq!(at("4096"), None);
+        assert_eq!(count(VARLEN, shapes, "[]"), None);
+        // Keys in pages of a cache.
+        let paged = r"[[8, 2, 64], [999, 16, 2, 64], [999, 16, 2, 64], [2], [2], [], [], [], [], [], [], [], [], [], [], [1, 40]]";
+        assert_eq!(count(VARLEN, paged, "[]"), None);
+    }
+
+    #[test]
+    fn queries_see_keys_up_to_their_own_place_and_within_a_window() {
+        // By hand: 3 of 3 see 1 + 2 + 3; 2 of 5 see 4 + 5; 5 of 2 see 1 + 2.
+        assert_eq!(causal_pairs(3, 3, u64::MAX), Some(6));
+        assert_eq!(causal_pairs(2, 5, u64::MAX), Some(9));
+        assert_eq!(causal_pairs(5, 2, u64::MAX), Some(3));
+        // 4 of 4 within 2: 1 + 2 + 2 + 2; 2 of 5 within 3: 3 + 3.
+        assert_eq!(causal_pairs(4, 4, 2), Some(7));
+        assert_eq!(causal_pairs(2, 5, 3), Some(6));
+        for (queries, keys, window) in [(7_u64, 7_u64, 3_u64), (4, 9, 6), (9, 4, 2), (1, 1, 1)] {
+            let seen = (0..queries.min(keys)).map(|i| {
+                let place = keys - queries.min(keys) + i;
+                (place + 1).min(window)
+            });
+            let expected: u64 = seen.sum();
+            assert_eq!(causal_pairs(queries, keys, window), Some(expected));
+        }
+    }
+
+    #[test]
+    fn the_backward_pass_has_five_products() {
+        // 2 · 64 · 64 pairs of 8 heads, 32 wide, five times; the gradient stands in front.
+        let shape = "[2, 64, 8, 32]";
+        let shapes = format!("[{shape}, {shape}, {shape}, {shape}]");
+        let name = "flash_attn::_flash_attn_backward";
+        assert_eq!(
+            count(name, &shapes, "[]"),
+            Some(5 * 2 * 2 * 64 * 64 * 8 * 32)
+        );
+    }
+
+    #[test]
+    fn attention_forms_two_products_and_five_on_the_way_back() {
+        // 2 batches · 8 heads, 64 queries, 64 keys, width 32: one product is 2·16·64·64·32 = 4,194,304.
+        let shape = "[2, 8, 64, 32]";
+        let forward = format!("[{shape}, {shape}, {shape}]");
+        let name = "_scaled_dot_product_flash_attention_for_cpu";
+        assert_eq!(count(name, &forward, "[]"), Some(2 * 4_194_304));
+        // The same with lengths before heads.
+        let rows = format!("[{0}, {0}, {0}]", "[2, 64, 8, 32]");
+        let found = count("_flash_attention_forward", &rows, "[]");
+        assert_eq!(found, Some(2 * 4_194_304));
+        let back = format!("[{shape}, {shape}, {shape}, {shape}]");
+        let found = count(&format!("{name}_backward"), &back, "[]");
+        assert_eq!(found, Some(5 * 4_194_304));
+    }
+
+    #[test]
+    fn values_may_be_narrower_than_keys() {
+        // 3 heads of 5 queries and 7 keys, 8 wide, and values 4 wide: 2·3·5·7·(8 + 4) = 2,520.
+        let shapes = "[[3, 5, 8], [3, 7, 8], [3, 7, 4]]";
+        let found = count("scaled_dot_product_attention", shapes, "[]");
+        assert_eq!(found, Some(2520));
+    }
+}

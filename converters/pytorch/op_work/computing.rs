@@ -1,0 +1,187 @@
+//! Kernels and operators that plainly compute, by name, so that bytes alone do not price them.
+
+/// Whether a name tells that FLOPs decide how long a kernel takes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(in crate::pytorch) enum ComputeHint {
+    /// It forms products: of matrices, convolutions, attention, experts.
+    Computes,
+    /// It moves data, element by element or in reductions.
+    Moves,
+    /// The name does not tell.
+    Unclear,
+}
+
+/// Kernels that Inductor makes of element-wise operators and reductions, whose names list these.
+const GENERATED: [&str; 4] = ["triton_poi_", "triton_red_", "triton_per_", "triton_for_"];
+
+/// Parts of names of kernels that form products, in the libraries of NVIDIA and AMD, and in those of attention and experts.
+const PRODUCTS: [&str; 29] = [
+    "attention",
+    "attn",
+    "batchdecode",
+    "batchprefill",
+    "bmm_",
+    "cijk_",
+    "conv1d",
+    "conv2d",
+    "conv3d",
+    "convolution",
+    "convolve",
+    "dgrad",
+    "flash_bwd",
+    "flash_fwd",
+    "flashmla",
+    "fmha",
+    "fprop",
+    "fused_moe",
+    "gemm",
+    "gemv",
+    "gmm",
+    "conv_depthwise",
+    "matmul",
+    "nvjet",
+    "rnn_",
+    "triton_mm",
+    "wgrad",
+    "winograd",
+    "xmma",
+];
+
+/// Parts of names of kernels that move data, beside products of one operator.
+const MOVES: [&str; 26] = [
+    "act_and_mul",
+    "align",
+    "cache",
+    "cast",
+    "copy",
+    "dropout",
+    "elementwise",
+    "embedding",
+    "fill",
+    "gather",
+    "gelu",
+    "index",
+    "memcpy",
+    "memset",
+    "norm",
+    "permute",
+    "quant",
+    "reduce",
+    "rope",
+    "rotary",
+    "scan",
+    "scatter",
+    "silu",
+    "softmax",
+    "sort",
+    "topk",
+];
+
+/// Returns what the name of a kernel tells.
+pub(in crate::pytorch) fn kernel_hint(name: &str) -> ComputeHint {
+    // A library of embeddings, whose name is part of its kernels' types.
+    let name = name.to_ascii_lowercase().replace("fbgemm", "");
+    let has = |parts: &[&str]| parts.iter().any(|part| name.contains(part));
+    if GENERATED.iter().any(|start| name.starts_with(start)) {
+        ComputeHint::Moves
+    } else if has(&PRODUCTS) {
+        ComputeHint::Computes
+    } else if has(&MOVES) {
+        ComputeHint::Moves
+    } else {
+        ComputeHint::Unclear
+    }
+}
+
+/// Words of names of operators that form products.
+const WORDS: [&str; 22] = [
+    "addmm",
+    "attention",
+    "bmm",
+    "conv1d",
+    "conv2d",
+    "conv3d",
+    "convolution",
+    "einsum",
+    "experts",
+    "gemm",
+    "gmm",
+    "gru",
+    "linear",
+    "lstm",
+    "matmul",
+    "mla",
+    "mm",
+    "moe",
+    "rnn",
+    "tensordot",
+    "attn",
+    "attnfunc",
+];
+
+/// Returns whether an operator of this name forms products, so that its FLOPs are unknown if its shapes do not tell them.
+pub(super) fn is_product(name: &str) -> bool {
+    let name = name.to_ascii_lowercase();
+    let mut words = name.split(|c: char| !c.is_ascii_alphanumeric());
+    words.any(|word| WORDS.contains(&word)) && kernel_hint(&name) != ComputeHint::Moves
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn names_kernel_hints_tell_products_from_moves() {
+        for (name, expected) in [
+            ("flash_fwd_kernel", ComputeHint::Computes),
+            (
+                "nvjet_tst_128x256_64x4_2x1_v_bz_coopA_NNT",
+                ComputeHint::Computes,
+            ),
+            (
+                "void cutlass::Kernel2<cutlass_80_tensorop_bf16_s16816gemm_relu>(Params)",
+                ComputeHint::Computes,
+            ),
+            ("Cijk_Alik_Bljk_BBS_BH_Bias", ComputeHint::Computes),
+            ("fused_moe_kernel", ComputeHint::Computes),
+            ("triton_poi_fused_addmm_relu_0", ComputeHint::Moves),
+            (
+                "void vllm::reshape_and_cache_flash_kernel<bf16>",
+                ComputeHint::Moves,
+            ),
+            ("moe_align_block_size_kernel", ComputeHint::Moves),
+            (
+                "void at::native::vectorized_elementwise_kernel<4>",
+                ComputeHint::Moves,
+            ),
+            (
+                "void fbgemm_gpu::permute_2D_data_kernel<int>",
+                ComputeHint::Moves,
+            ),
+            ("my_kernel", ComputeHint::Unclear),
+        ] {
+            assert_eq!(kernel_hint(name), expected, "{name}");
+        }
+    }
+
+    #[test]
+    fn words_of_operators_tell_products() {
+        for name in [
+            "vllm::moe_forward",
+            "aten::lstm",
+            "vllm::unified_attention_with_output",
+        ] {
+            assert!(is_product(name), "{name}");
+        }
+        for name in [
+            "aten::add",
+            "aten::_convert_weight_to_int4pack",
+            "aten::upsample_linear1d",
+            "_moe_C::topk_softmax",
+            "_moe_C::moe_align_block_size",
+            "aten::native_layer_norm",
+        ] {
+            assert!(!is_product(name), "{name}");
+        }
+    }
+}

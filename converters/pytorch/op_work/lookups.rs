@@ -1,0 +1,324 @@
+//! Bytes of operators that read or write rows of a table.
+//!
+//! An embedding table, a cache of keys or a matrix of logits is an argument as a whole, and the operator touches the rows
+//! that its indices name:
+//!
+//! ```text
+//! bytes = indices + rows · width · element, once for each time that rows are read or written
+//! ```
+//!
+//! Where indices or widths are unknown, so are the bytes.
+
+use super::operands::{Operand, Operands};
+
+/// Way in which an operator touches rows. Numbers are positions of arguments.
+#[derive(Clone, Copy)]
+enum RowAccess {
+    /// A row of the table for each index.
+    Embedding,
+    /// A row for each index, summed by bag.
+    Bag,
+    /// Slices along a dimension, in another tensor.
+    Select,
+    /// An element for each index, in a tensor like the indices.
+    Gather { index: usize },
+    /// Elements by lists of indices; the result says how many.
+    Index,
+    /// As many rows as another tensor has, so many times each: read and written, or added to what is there.
+    Rows {
+        index: usize,
+        rows: usize,
+        times: u64,
+    },
+    /// Elements of a table of log-probabilities, one for each target.
+    Target { table: usize, target: usize },
+    /// FBGEMM's tables in one tensor.
+    Batched,
+    /// The backward pass of that, which has gradients of the sums alone: rows and indices are in what it was given before.
+    BatchedBackward,
+}
+
+fn access(name: &str) -> Option<RowAccess> {
+    use RowAccess::{
+        Bag, Batched, BatchedBackward, Embedding, Gather, Index, Rows, Select, Target,
+    };
+    let rows = |index, rows, times| Rows { index, rows, times };
+    let plain = name.rsplit("::").next().unwrap_or(name);
+    Some(match plain {
+        "embedding" => Embedding,
+        "_embedding_bag" | "_embedding_bag_forward_only" | "embedding_bag" => Bag,
+        "index_select" => Select,
+        "gather" => Gather { index: 2 },
+        "take" | "take_along_dim" => Gather { index: 1 },
+        "index" => Index,
+        "index_put_" | "_index_put_impl_" | "index_put" => rows(1, 2, 2),
+        "scatter_" | "scatter" => rows(2, 3, 2),
+        "scatter_add_" | "scatter_add" | "scatter_reduce_" | "scatter_reduce" => rows(2, 3, 3),
+        "index_copy_" | "index_copy" => rows(2, 3, 2),
+        "index_add_" | "index_add" | "index_reduce_" | "index_reduce" => rows(2, 3, 3),
+        // Gradients are read and added to their rows.
+        "embedding_backward" | "embedding_dense_backward" => rows(1, 0, 3),
+        "_embedding_bag_backward" | "_embedding_bag_dense_backward" => rows(1, 0, 3),
+        "nll_loss" | "nll_loss_nd" | "nll_loss_forward" | "nll_loss2d_forward" => Target {
+            table: 0,
+            target: 1,
+        },
+        "nll_loss_backward" | "nll_loss2d_backward" => Target {
+            table: 1,
+            target: 2,
+        },
+        "reshape_and_cache" | "reshape_and_cache_flash" => rows(4, 0, 4),
+        "concat_and_cache_mla" => rows(3, 0, 2),
+        _ if plain.contains("embedding_codegen_lookup") => Batched,
+        _ if plain.contains("LookupFunction_") => BatchedBackward,
+        _ => return None,
+    })
+}
+
+/// Returns whether an operator reads or writes rows of a table.
+pub(in crate::pytorch) fn is_lookup(name: &str) -> bool {
+    access(name).is_some()
+}
+
+/// Returns whether the values of an operator's scalars say how much it moves.
+pub(super) fn needs_values(name: &str) -> bool {
+    matches!(access(name), Some(RowAccess::Select | RowAccess::Batched))
+}
+
+/// Returns the bytes that the operator `name` moves, which are `None` if they cannot be known; `None` if it looks nothing up.
+pub(super) fn bytes(name: &str, operands: &Operands) -> Option<Option<u64>> {
+    Some(access(name)?.bytes(operands))
+}
+
+impl RowAccess {
+    fn bytes(self, operands: &Operands) -> Option<u64> {
+        let tensor = |place: usize| {
+            let arg = operands.arg(place)?;
+            arg.element.map(|size| (arg, size))
+        };
+        match self {
+            Self::Embedding => {
+                let ((table, size), (index, _)) = (tensor(0)?, tensor(1)?);
+                let row = table.shape.last()?.checked_mul(size)?;
+                let rows = index.elements()?.checked_mul(row)?;
+                index.bytes()?.checked_add(rows.checked_mul(2)?)
+            }
+            Self::Bag => {
+                let ((table, size), (index, _)) = (tensor(0)?, tensor(1)?);
+                let row = table.shape.last()?.checked_mul(size)?;
+                let offsets = operands.arg(2).filter(|arg| arg.integer);
+                let bags = match (&index.shape[..], offsets) {
+                    (&[bags, _], _) => bags,
+                    (_, Some(offsets)) => offsets.elements()?,
+                    _ => return None,
+                };
+                let rows = index.elements()?.checked_add(bags)?.checked_mul(row)?;
+                let offsets = offsets.map_or(Some(0), Operand::bytes)?;
+                index.bytes()?.checked_add(offsets)?.checked_add(rows)
+            }
+            Self::Select => {
+                let ((table, size), (index, _)) = (tensor(0)?, tensor(2)?);
+                let selected = match operands.outputs_recorded {
+                    true => operands.output_elements()?,
+                    false => {
+                        let dimensions = table.shape.len() as i64;
+                        let dimension = match dimensions {
+                            1 => 0,
+                            _ => operands.number(1)?,
+                        };
+                        let dimension = usize::try_from(dimension.checked_rem_euclid(dimensions)?);
+                        let along = *table.shape.get(dimension.ok()?)?;
+                        let slice = table.elements()?.checked_div(along)?;
+                        slice.checked_mul(index.elements()?)?
+                    }
+                };
+                let selected = selected.checked_mul(size)?.checked_mul(2)?;
+                index.bytes()?.checked_add(selected)
+            }
+            Self::Gather { index } => {
+                let ((_, size), (index, _)) = (tensor(0)?, tensor(index)?);
+                let taken = index.elements()?.checked_mul(size)?.checked_mul(2)?;
+                index.bytes()?.checked_add(taken)
+            }
+            Self::Index => {
+                let (_, size) = tensor(0)?;
+                let taken = match operands.outputs_recorded {
+                    true => operands.output_elements()?,
+                    false => return None,
+                };
+                let indices = operands.arg(1)?.listed.checked_mul(INDEX)?;
+                taken
+                    .checked_mul(size)?
+                    .checked_mul(2)?
+                    .checked_add(indices)
+            }
+            Self::Rows { index, rows, times } => {
+                let (rows, _) = tensor(rows)?;
+                // A number in place of rows is spread over as many as nothing says.
+                if rows.shape.is_empty() {
+                    return None;
+                }
+                let index = operands.arg(index)?;
+                let indices = match index.element {
+                    Some(_) => index.bytes()?,
+                    None => index.listed.checked_mul(INDEX)?,
+                };
+                rows.bytes()?.checked_mul(times)?.checked_add(indices)
+            }
+            Self::Target { table, target } => {
+                let ((_, size), (target, _)) = (tensor(table)?, tensor(target)?);
+                let touched = target.elements()?.checked_mul(size)?;
+                target.bytes()?.checked_add(touched)
+            }
+            Self::Batched => batched(operands),
+            Self::BatchedBackward => None,
+        }
+    }
+}
+
+/// Bytes of an index in a list, of which no type is known: indices are of 64 bits.
+const INDEX: u64 = 8;
+
+/// Returns the bytes of a lookup in FBGEMM's tables: a row for each index, and the sum of each bag.
+///
+/// Versions differ in what stands in front of them and between them, but offsets of the widths of tables come before the sum of
+/// widths, a number, and indices before the offsets of bags, with a number on either side.
+fn batched(operands: &Operands) -> Option<u64> {
+    let args = &operands.args;
+    let is_list = |place: usize| {
+        let arg = args.get(place);
+        arg.is_some_and(|arg| arg.integer && arg.shape.len() == 1)
+    };
+    let is_number = |place: usize| args.get(place).is_some_and(|arg| arg.element.is_none());
+    let widths_at = (0..args.len()).find(|&at| is_list(at) && is_number(at + 1))?;
+    let indices_at = (widths_at + 2..args.len())
+        .find(|&at| is_number(at - 1) && is_list(at) && is_list(at + 1) && is_number(at + 2))?;
+    let (indices, offsets) = (args.get(indices_at)?, args.get(indices_at + 1)?);
+    let tables = args.get(widths_at)?.elements()?.checked_sub(1)?;
+    let bags = offsets.elements()?.checked_sub(1)?.checked_div(tables)?;
+    // The sum of the widths of all tables: a number, or the width of the result.
+    let stated = operands.number(widths_at + 1);
+    let stated = stated.and_then(|sum| u64::try_from(sum).ok());
+    let result = operands
+        .outputs
+        .first()
+        .filter(|_| operands.outputs_recorded);
+    let widths = stated.or_else(|| match result.map(Vec::as_slice) {
+        Some(&[rows, width]) if rows == bags => Some(width),
+        _ => None,
+    })?;
+    let size = args
+        .iter()
+        .filter(|arg| !arg.integer)
+        .find_map(|arg| arg.element)?;
+    // Tables may have rows of different widths: the mean.
+    let rows = indices
+        .elements()?
+        .checked_mul(widths)?
+        .checked_div(tables)?;
+    let sums = bags.checked_mul(widths)?;
+    let moved = rows.checked_add(sums)?.checked_mul(size)?;
+    moved
+        .checked_add(indices.bytes()?)?
+        .checked_add(offsets.bytes()?)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn moved(name: &str, shapes: &str, types: &str, values: &str) -> Option<u64> {
+        let operands = Operands::new(shapes, types, "[]", values);
+        bytes(name, &operands).expect("it looks rows up")
+    }
+
+    #[test]
+    fn a_lookup_reads_the_rows_of_its_indices() {
+        // 2·3 rows of 16 halves, read and written, and 6 indices: 2·6·16·2 + 6·8 = 432, whatever the table has.
+        let types = "['Tensor(c10::Half)', 'Tensor(long int)']";
+        let found = moved("aten::embedding", "[[1000000, 16], [2, 3]]", types, "[]");
+        assert_eq!(found, Some(432));
+        // 6 rows and 2 bags of 16 halves, 6 indices and 2 offsets: 8·16·2 + 8·8 = 320.
+        let types = "['Tensor(c10::Half)', 'Tensor(long int)', 'Tensor(long int)']";
+        let found = moved(
+            "aten::_embedding_bag",
+            "[[1000000, 16], [6], [2]]",
+            types,
+            "[]",
+        );
+        assert_eq!(found, Some(320));
+        // Gradients of 6 rows of 16 floats: read, and added to rows; 6 indices: 3·6·16·4 + 6·8 = 1,200.
+        let types = "['Tensor(float)', 'Tensor(long int)']";
+        let found = moved(
+            "aten::embedding_dense_backward",
+            "[[2, 3, 16], [2, 3]]",
+            types,
+            "[]",
+        );
+        assert_eq!(found, Some(1200));
+    }
+
+    #[test]
+    fn slices_are_those_of_the_dimension() {
+        // 5 columns of a table of 100×7 floats: 2·100·5·4 + 5·8 = 4,040; 5 rows: 2·5·7·4 + 40 = 320.
+        let types = "['Tensor(float)', 'Scalar', 'Tensor(long int)']";
+        let at = |dimension: &str| {
+            let values = format!(r#"["", "{dimension}", ""]"#);
+            moved("aten::index_select", "[[100, 7], [], [5]]", types, &values)
+        };
+        assert_eq!(
+            (at("1"), at("-1"), at("0")),
+            (Some(4040), Some(4040), Some(320))
+        );
+        assert_eq!(at(""), None);
+        // One dimension needs no number.
+        let found = moved("aten::index_select", "[[4194304], [], [888]]", types, "[]");
+        assert_eq!(found, Some(888 * (2 * 4 + 8)));
+        let found = moved("aten::gather", "[[100, 7], [], [100, 1]]", types, "[]");
+        assert_eq!(found, Some(100 * (2 * 4 + 8)));
+    }
+
+    #[test]
+    fn rows_of_unknown_number_are_unknown() {
+        assert_eq!(
+            moved(
+                "aten::index",
+                "[[888, 2880], []]",
+                "['Tensor(float)', '']",
+                "[]"
+            ),
+            None
+        );
+        let types = "['Tensor(float)', '', 'Tensor(float)', 'Bool']";
+        let put = |values: &str| {
+            moved(
+                "aten::index_put_",
+                &format!("[[100, 7], [], {values}, []]"),
+                types,
+                "[]",
+            )
+        };
+        assert_eq!((put("[5, 7]"), put("[]")), (Some(2 * 5 * 7 * 4), None));
+    }
+
+    #[test]
+    fn tables_in_one_tensor_have_rows_of_their_mean_width() {
+        // Three tables, of widths that sum to 48: 768 rows of 16 floats, 128 bags of 48; 768 and 385 numbers of 8 bytes:
+        // (768·16 + 128·48)·4 + (768 + 385)·8 = 82,952.
+        let shapes = "[[0], [640649648], [0], [0, 0], [3], [3], [4], [], [], [4], [], [768], [385], [], [], []]";
+        let tensor = |name: &str| format!("'Tensor({name})'");
+        let [float, int, long] = ["float", "int", "long int"].map(tensor);
+        let types = [
+            &*float, &float, &float, &float, &int, &long, &int, "'Int'", "'Int'", &long, "'Int'",
+            &long, &long, "'Int'", "'None'", "'None'",
+        ];
+        let types = format!("[{}]", types.join(", "));
+        let name = "fbgemm::split_embedding_codegen_lookup_adagrad_function";
+        let mut operands = Operands::new(shapes, &types, "[[128, 48]]", "[]");
+        assert_eq!(bytes(name, &operands), Some(None));
+        operands.outputs_recorded = true;
+        assert_eq!(bytes(name, &operands), Some(Some(82_952)));
+        let values = r#"["", "", "", "", "", "", "", "48", "16", "", "26"]"#;
+        assert_eq!(moved(name, shapes, &types, values), Some(82_952));
+    }
+}

@@ -1,0 +1,187 @@
+//! Arguments of an operator: shapes, element types, and values of scalars.
+
+use crate::pytorch::elements::{element_bytes, elements_of};
+use serde_json::Value;
+
+/// Arguments of an operator, as far as a capture states them.
+#[derive(Debug, Default)]
+pub(in crate::pytorch) struct Operands {
+    pub args: Vec<Operand>,
+    /// Shapes of the results; those of a capture without an observer are estimates.
+    pub outputs: Vec<Vec<u64>>,
+    /// Whether the shapes of the results were recorded.
+    pub outputs_recorded: bool,
+    /// Values of scalars; empty where an argument is none, or unknown.
+    values: Vec<String>,
+}
+
+/// An argument.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub(in crate::pytorch) struct Operand {
+    /// Sizes of a tensor; empty for a number, and for a list of tensors.
+    pub shape: Vec<u64>,
+    /// Elements of all tensors of a list; 0 if it is none.
+    pub listed: u64,
+    /// Bytes of an element; `None` if it is no tensor.
+    pub element: Option<u64>,
+    /// Whether its elements are whole numbers, as those of indices are.
+    pub integer: bool,
+}
+
+impl Operand {
+    /// Returns the number of elements of a tensor.
+    pub fn elements(&self) -> Option<u64> {
+        elements(&self.shape)
+    }
+
+    /// Returns the bytes of a tensor; 0 for anything else.
+    pub fn bytes(&self) -> Option<u64> {
+        match self.element {
+            Some(size) => self.elements()?.checked_mul(size),
+            None => Some(0),
+        }
+    }
+}
+
+impl Operands {
+    /// Parses shapes and types as Python shows them, and `values`, a JSON list.
+    pub fn new(shapes_in: &str, types_in: &str, shapes_out: &str, values: &str) -> Self {
+        // Strings alone are in quotes.
+        let types: Vec<&str> = types_in.split('\'').skip(1).step_by(2).collect();
+        let shaped = list(shapes_in);
+        let arg = |(i, shape): (usize, &Value)| {
+            let of_tensor = types.get(i).and_then(|name| name.strip_prefix("Tensor("));
+            let element = of_tensor.and_then(|name| name.strip_suffix(')'));
+            let nested = shape
+                .as_array()
+                .is_some_and(|s| s.iter().any(Value::is_array));
+            Operand {
+                shape: shape_of(shape),
+                listed: if nested { elements_of(shape) } else { 0 },
+                element: element.and_then(element_bytes),
+                integer: element
+                    .is_some_and(|name| name.ends_with("int") || name.starts_with("long")),
+            }
+        };
+        let text = |value: &Value| match value {
+            Value::String(text) => text.clone(),
+            Value::Null => String::new(),
+            other => other.to_string(),
+        };
+        Self {
+            args: shaped.iter().enumerate().map(arg).collect(),
+            outputs: list(shapes_out).iter().map(shape_of).collect(),
+            outputs_recorded: false,
+            values: list(values).iter().map(text).collect(),
+        }
+    }
+
+    /// Returns the argument at `place`, which may be absent.
+    pub fn arg(&self, place: usize) -> Option<&Operand> {
+        self.args.get(place)
+    }
+
+    /// Returns the sizes of the tensor at `place`; empty for anything else.
+    pub fn shape(&self, place: usize) -> &[u64] {
+        self.args.get(place).map_or(&[], |arg| &arg.shape)
+    }
+
+    /// Returns the elements of the first result.
+    pub fn output_elements(&self) -> Option<u64> {
+        elements(self.outputs.first()?)
+    }
+
+    /// Returns the number at `place`, if it is known.
+    pub fn number(&self, place: usize) -> Option<i64> {
+        self.values.get(place)?.parse().ok()
+    }
+
+    /// Returns whether the flag at `place` is set, if that is known.
+    pub fn flag(&self, place: usize) -> Option<bool> {
+        match &**self.values.get(place)? {
+            "True" | "true" => Some(true),
+            "False" | "false" => Some(false),
+            number => number.parse::<i64>().ok().map(|number| number != 0),
+        }
+    }
+
+    /// Returns the flags of the list at `place`, if they are known.
+    pub fn flags(&self, place: usize) -> Option<Vec<bool>> {
+        let text = self.values.get(place)?.to_ascii_lowercase();
+        serde_json::from_str(&text).ok()
+    }
+}
+
+/// Returns the product of sizes, if it fits.
+pub(super) fn elements(shape: &[u64]) -> Option<u64> {
+    shape
+        .iter()
+        .try_fold(1_u64, |product, &n| product.checked_mul(n))
+}
+
+fn list(text: &str) -> Vec<Value> {
+    serde_json::from_str(text).unwrap_or_default()
+}
+
+/// Returns the sizes of a tensor; those of a list of tensors, and of a scalar, are empty.
+fn shape_of(argument: &Value) -> Vec<u64> {
+    let sizes = argument.as_array().map_or(&[][..], |list| &list[..]);
+    let sizes: Option<Vec<u64>> = sizes.iter().map(Value::as_u64).collect();
+    sizes.unwrap_or_default()
+}
+
+/// Returns the values of scalars among `inputs`, a JSON list as an observer writes it, in the words that Kineto has for
+/// them: tensors and lists of other things are empty.
+pub(in crate::pytorch) fn scalar_values(inputs: &str) -> String {
+    let word = |value: Value| match value {
+        Value::Array(list) if !list.iter().all(Value::is_boolean) => Value::from(""),
+        Value::Array(list) => Value::from(Value::from(list).to_string()),
+        Value::Object(_) => Value::from(""),
+        scalar => scalar,
+    };
+    let words: Vec<Value> = list(inputs).into_iter().map(word).collect();
+    Value::from(words).to_string()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn arguments_have_shapes_types_and_values() {
+        let operands = Operands::new(
+            "[[4, 8], [3], [], [[2], [2, 5]]]",
+            "['Tensor(c10::Half)', 'Tensor(long int)', 'Scalar', 'TensorList']",
+            "[[3, 8]]",
+            r#"["", "", "-1", ""]"#,
+        );
+        let [table, index, scalar, list] = &operands.args[..] else {
+            panic!("{operands:?}")
+        };
+        assert_eq!((table.bytes(), table.integer), (Some(64), false));
+        assert_eq!((index.bytes(), index.integer), (Some(24), true));
+        assert_eq!((scalar.bytes(), list.listed), (Some(0), 12));
+        assert_eq!(operands.number(2), Some(-1));
+        assert_eq!(operands.number(0), None);
+        assert_eq!(operands.output_elements(), Some(24));
+    }
+
+    #[test]
+    fn values_of_an_observer_are_those_of_the_profiler() {
+        let values = scalar_values(
+            r#"[[1, 2, 0, 8, 2, "cuda:0"], 8192, true, "<None>", [true, false], 0.5]"#,
+        );
+        assert_eq!(values, r#"["",8192,true,"<None>","[true,false]",0.5]"#);
+        let operands = Operands::new("[]", "[]", "[]", &values);
+        assert_eq!(
+            (operands.number(1), operands.flag(2)),
+            (Some(8192), Some(true))
+        );
+        assert_eq!(operands.flags(4), Some(vec![true, false]));
+        assert_eq!(operands.flag(3), None);
+        let operands = Operands::new("[]", "[]", "[]", r#"["False", "[True, False]", "2"]"#);
+        assert_eq!(operands.flag(0), Some(false));
+        assert_eq!(operands.flags(1), Some(vec![true, false]));
+        assert_eq!(operands.flag(2), Some(true));
+    }
+}

@@ -1,0 +1,338 @@
+//! FLOPs of products of matrices, from shapes.
+
+use super::operands::{Operand, Operands, elements};
+
+#[derive(Clone, Copy)]
+enum ProductKind {
+    /// Product of two matrices, at these positions among the arguments.
+    Matrices(usize, usize),
+    /// Product with a vector, the matrix at this position.
+    Vector(usize),
+    /// Product with the transpose of a weight (features out, features in).
+    Linear,
+    /// Product of two tensors that are broadcast.
+    Broadcast,
+    Convolution,
+    /// Convolution the other way round: a product for every position of its input.
+    Transposed,
+    ConvolutionBackward,
+    /// Products of groups of rows of one tensor with the matrices of another.
+    Grouped,
+    /// Two layers of the experts that are chosen for each token.
+    Experts,
+}
+
+fn product(name: &str) -> Option<ProductKind> {
+    Some(match name {
+        "mm" | "bmm" | "_scaled_mm" | "_int_mm" => ProductKind::Matrices(0, 1),
+        "addmm" | "baddbmm" | "addmm_" | "_addmm_activation" => ProductKind::Matrices(1, 2),
+        // vLLM's and SGLang's products in eight bits.
+        "_C::cutlass_scaled_mm" => ProductKind::Matrices(1, 2),
+        "sgl_kernel::fp8_scaled_mm"
+        | "sgl_kernel::int8_scaled_mm"
+        | "sgl_kernel::fp8_blockwise_scaled_mm" => ProductKind::Matrices(0, 1),
+        "mv" | "dot" | "vdot" => ProductKind::Vector(0),
+        "addmv" | "addmv_" => ProductKind::Vector(1),
+        "linear" | "vllm::rocm_unquantized_gemm" => ProductKind::Linear,
+        "matmul" => ProductKind::Broadcast,
+        "conv_transpose1d"
+        | "conv_transpose2d"
+        | "conv_transpose3d"
+        | "cudnn_convolution_transpose"
+        | "miopen_convolution_transpose" => ProductKind::Transposed,
+        "conv1d"
+        | "conv2d"
+        | "conv3d"
+        | "convolution"
+        | "_convolution"
+        | "mkldnn_convolution"
+        | "cudnn_convolution"
+        | "miopen_convolution"
+        | "thnn_conv2d"
+        | "_slow_conv2d_forward"
+        | "convolution_overrideable"
+        | "_conv_depthwise2d"
+        | "mkldnn_convolution_pointwise" => ProductKind::Convolution,
+        "convolution_backward" => ProductKind::ConvolutionBackward,
+        "_grouped_mm" | "_scaled_grouped_mm" | "grouped_gemm::gmm" | "GroupedGemm" => {
+            ProductKind::Grouped
+        }
+        _ if is_expert_layer(name) => ProductKind::Experts,
+        _ => return None,
+    })
+}
+
+/// Returns whether an operator runs the chosen experts of each token: `vllm::inplace_fused_experts` and the like.
+fn is_expert_layer(name: &str) -> bool {
+    let plain = name.rsplit("::").next().unwrap_or(name);
+    let plain = plain
+        .trim_start_matches("inplace_")
+        .trim_start_matches("outplace_");
+    name.contains("::") && matches!(plain, "fused_experts" | "fused_experts_impl" | "fused_moe")
+}
+
+/// Returns whether the values of an operator's scalars say how much it computes.
+pub(super) fn needs_values(name: &str) -> bool {
+    name == "convolution_backward"
+}
+
+/// Returns the FLOPs of the operator `name`, which are `None` if shapes do not tell them; `None` if it is no product.
+pub(super) fn flops(name: &str, operands: &Operands) -> Option<Option<u64>> {
+    Some(product(name)?.flops(operands))
+}
+
+impl ProductKind {
+    fn flops(self, operands: &Operands) -> Option<u64> {
+        // Sizes of a tensor; none of a number or list.
+        let tensor = |place: usize| Some(operands.shape(place)).filter(|shape| !shape.is_empty());
+        match self {
+            Self::Matrices(a, b) => {
+                let &[ref batch @ .., m, k] = tensor(a)? else {
+                    return None;
+                };
+                let &n = tensor(b)?.last()?;
+                2_u64
+                    .checked_mul(elements(batch)?)?
+                    .checked_mul(elements(&[m, k, n])?)
+            }
+            Self::Vector(matrix) => 2_u64.checked_mul(elements(tensor(matrix)?)?),
+            Self::Linear => {
+                let &features = tensor(1)?.first()?;
+                elements(tensor(0)?)?.checked_mul(features)?.checked_mul(2)
+            }
+            Self::Broadcast => {
+                let &width = tensor(0)?.last()?;
+                let output = operands.output_elements()?;
+                output.checked_mul(width)?.checked_mul(2)
+            }
+            Self::Transposed => convolution(tensor(0)?, tensor(1)?),
+            Self::Convolution => {
+                let output = operands.outputs.first()?;
+                let (input, weight) = (tensor(0)?, tensor(1)?);
+                let over = if is_transposed(input, weight, output) {
+                    input
+                } else {
+                    output
+                };
+                convolution(over, weight)
+            }
+            Self::ConvolutionBackward => {
+                // Gradient of the output, input, weight.
+                let one = convolution(tensor(0)?, tensor(2)?)?;
+                one.checked_mul(wanted_gradients(operands)?)
+            }
+            Self::Grouped => grouped(tensor(0)?, tensor(1)?),
+            Self::Experts => experts(&operands.args),
+        }
+    }
+}
+
+/// Returns how many of the gradients of a convolution's input and weight are computed: by its mask, or by the shapes of its
+/// results, of which a gradient that is not required has none.
+fn wanted_gradients(operands: &Operands) -> Option<u64> {
+    const MASK: usize = 10;
+    let wanted = match operands.flags(MASK) {
+        Some(mask) => mask.iter().take(2).filter(|wanted| **wanted).count(),
+        None => {
+            let outputs = operands.outputs.iter().take(2);
+            outputs.filter(|shape| !shape.is_empty()).count()
+        }
+    };
+    Some(wanted as u64)
+}
+
+/// Returns the FLOPs of products of groups, whose sizes sum to a dimension: each row, or column, meets the matrix of its own
+/// group.
+fn grouped(a: &[u64], b: &[u64]) -> Option<u64> {
+    match (a, b) {
+        // Rows by group, and as many matrices, either way round.
+        (&[_, width], &[_, rows, columns]) => {
+            let out = if rows == width { columns } else { rows };
+            elements(a)?.checked_mul(out)?.checked_mul(2)
+        }
+        // Columns by group; the inner dimension by group.
+        (&[_, rows, inner] | &[rows, inner], &[_, columns]) => elements(&[2, rows, inner, columns]),
+        (&[groups, rows, inner], &[_, _, columns]) => elements(&[2, groups, rows, inner, columns]),
+        _ => None,
+    }
+}
+
+/// Returns the FLOPs of two layers of experts (experts, features out, features in), of tokens (tokens, features) for each of
+/// which as many experts are chosen as the list of them (tokens, experts) has.
+fn experts(args: &[Operand]) -> Option<u64> {
+    let &[tokens, width] = &args.first()?.shape[..] else {
+        return None;
+    };
+    let mut layers = args.iter().filter(|arg| arg.shape.len() == 3);
+    let (up, down) = (&layers.next()?.shape, &layers.next()?.shape);
+    // Weights of fewer bits are packed, and have other sizes.
+    if up[2] != width || down[1] != width {
+        return None;
+    }
+    let is_choice = |arg: &&Operand| arg.integer && arg.shape.len() == 2 && arg.shape[0] == tokens;
+    let chosen = args.iter().find(is_choice)?.elements()?;
+    let one = elements(&up[1..])?.checked_add(elements(&down[1..])?)?;
+    chosen.checked_mul(one)?.checked_mul(2)
+}
+
+/// Returns whether a convolution is transposed, whose weight is (channels in, channels out ÷ groups, …). Where channels
+/// are as many on both sides, its output is the larger.
+fn is_transposed(input: &[u64], weight: &[u64], output: &[u64]) -> bool {
+    let channels = |shape: &[u64]| {
+        let place = shape.len().checked_sub(weight.len().saturating_sub(1));
+        place.and_then(|place| shape.get(place).copied())
+    };
+    let first = weight.first().copied();
+    if channels(output) == first {
+        channels(input) == first && elements(output) > elements(input)
+    } else {
+        channels(input) == first
+    }
+}
+
+/// Returns 2 · elements of the output · weights per output channel; a weight is (channels out, channels in ÷
+/// groups, …).
+fn convolution(output: &[u64], weight: &[u64]) -> Option<u64> {
+    let (_, per_channel) = weight.split_first()?;
+    2_u64
+        .checked_mul(elements(output)?)?
+        .checked_mul(elements(per_channel)?)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn flops(name: &str, inputs: &str, outputs: &str) -> Option<u64> {
+        super::flops(name, &Operands::new(inputs, "[]", outputs, "[]")).flatten()
+    }
+
+    #[test]
+    fn products_count_two_operations_for_each_multiplication() {
+        // (4×5)·(5×6): 2·4·5·6 = 240.
+        assert_eq!(flops("mm", "[[4, 5], [5, 6]]", "[[4, 6]]"), Some(240));
+        // A bias in front, 3 of them in a batch: 3 · 240.
+        assert_eq!(
+            flops("baddbmm", "[[3, 4, 6], [3, 4, 5], [3, 5, 6]]", "[]"),
+            Some(720)
+        );
+        assert_eq!(flops("add", "[[4], [4]]", "[[4]]"), None);
+    }
+
+    #[test]
+    fn a_convolution_is_a_product_for_every_output() {
+        // ResNet's first: 4 images, 64 channels of 32×32 out, 3 channels of 7×7 in:
+        // 2 · (4·64·32·32) · (3·7·7) = 77,070,336.
+        let forward = flops(
+            "mkldnn_convolution",
+            "[[4, 3, 64, 64], [64, 3, 7, 7], [], [], [], [], []]",
+            "[[4, 64, 32, 32]]",
+        );
+        assert_eq!(forward, Some(77_070_336));
+        // The gradient of the weight alone, as the image needs none; then both.
+        let inputs = "[[4, 64, 32, 32], [4, 3, 64, 64], [64, 3, 7, 7]]";
+        let weight = flops("convolution_backward", inputs, "[[], [64, 3, 7, 7], []]");
+        assert_eq!(weight, forward);
+        let both = flops(
+            "convolution_backward",
+            inputs,
+            "[[4, 3, 64, 64], [64, 3, 7, 7], []]",
+        );
+        assert_eq!(both, forward.map(|one| one * 2));
+    }
+
+    #[test]
+    fn composite_operators_cost_what_their_parts_do() {
+        // (32×64)·(64×256): 2·32·64·256 = 1,048,576; the weight is (256, 64).
+        assert_eq!(
+            flops("linear", "[[32, 64], [256, 64], [256]]", "[[32, 256]]"),
+            Some(1_048_576)
+        );
+        // (2×4×8)·(8×5), broadcast: 2·(2·4·5)·8 = 640.
+        assert_eq!(
+            flops("matmul", "[[2, 4, 8], [8, 5]]", "[[2, 4, 5]]"),
+            Some(640)
+        );
+        // (4×8)·8: 2·4·8.
+        assert_eq!(flops("mv", "[[4, 8], [8]]", "[[4]]"), Some(64));
+        // 8×8 positions of 16 channels, each times 8 channels of 2×2: 2·(16·64)·(8·4) = 65,536, whatever it is called.
+        let (inputs, output) = ("[[1, 16, 8, 8], [16, 8, 2, 2]]", "[[1, 8, 16, 16]]");
+        assert_eq!(flops("conv_transpose2d", inputs, output), Some(65_536));
+        assert_eq!(flops("convolution", inputs, output), Some(65_536));
+        // As many channels on both sides: a stride of 2 makes more positions there, fewer here.
+        let weight = "[4, 4, 2, 2]";
+        let up = flops(
+            "convolution",
+            &format!("[[1, 4, 8, 8], {weight}]"),
+            "[[1, 4, 16, 16]]",
+        );
+        let down = flops(
+            "convolution",
+            &format!("[[1, 4, 16, 16], {weight}]"),
+            "[[1, 4, 8, 8]]",
+        );
+        assert_eq!((up, down), (Some(8192), Some(8192)));
+    }
+
+    #[test]
+    fn the_mask_of_a_convolution_says_which_gradients_it_computes() {
+        // 2 · (4·64·32·32) · (3·7·7), once for the weight and once for the input.
+        let inputs = "[[4, 64, 32, 32], [4, 3, 64, 64], [64, 3, 7, 7]]";
+        let of = |mask: &str| {
+            let values = format!(r#"["", "", "", "", "", "", "", "", "", "", "{mask}"]"#);
+            let operands = Operands::new(inputs, "[]", "[[4, 64, 32, 32]]", &values);
+            super::flops("convolution_backward", &operands).flatten()
+        };
+        assert_eq!(of("[False, True, True]"), Some(77_070_336));
+        assert_eq!(of("[True, True, False]"), Some(2 * 77_070_336));
+    }
+
+    #[test]
+    fn rows_of_groups_meet_the_matrix_of_their_own_group() {
+        // 100 rows of 8 with 4 matrices of 8×6: 2·100·8·6 = 9,600, also where these are transposed.
+        let out = "[[100, 6]]";
+        assert_eq!(
+            flops("_grouped_mm", "[[100, 8], [4, 8, 6], [4]]", out),
+            Some(9600)
+        );
+        assert_eq!(
+            flops("grouped_gemm::gmm", "[[100, 8], [4, 6, 8], [4]]", out),
+            Some(9600)
+        );
+        // 4 matrices of 5×8 with columns of 4 groups: 2·5·8·100; an inner dimension of 4 groups: 2·5·100·6.
+        assert_eq!(
+            flops("_grouped_mm", "[[4, 5, 8], [8, 100], [4]]", "[[5, 100]]"),
+            Some(8000)
+        );
+        assert_eq!(
+            flops("_grouped_mm", "[[5, 100], [100, 6], [4]]", "[[4, 5, 6]]"),
+            Some(6000)
+        );
+        // Four products.
+        assert_eq!(
+            flops("_grouped_mm", "[[4, 5, 8], [4, 8, 6]]", "[[4, 5, 6]]"),
+            Some(4 * 480)
+        );
+    }
+
+    #[test]
+    fn tokens_meet_the_experts_that_are_chosen_for_them() {
+        // 10 tokens of 16, two experts each, of 2·32 features up and 32 down: 2·10·2·(64·16 + 16·32) = 61,440.
+        let shapes = "[[10, 16], [8, 64, 16], [8, 16, 32], [10, 2], [10, 2], []]";
+        let types = "['Tensor(c10::BFloat16)', 'Tensor(c10::BFloat16)', 'Tensor(c10::BFloat16)', 'Tensor(float)', 'Tensor(int)', '']";
+        let operands = Operands::new(shapes, types, "[]", "[]");
+        let count = |name| super::flops(name, &operands);
+        assert_eq!(count("vllm::inplace_fused_experts"), Some(Some(61_440)));
+        assert_eq!(count("sglang::outplace_fused_experts"), Some(Some(61_440)));
+        // Nothing says how many experts; weights of four bits.
+        let name = "vllm::fused_moe";
+        assert_eq!(
+            flops(name, "[[10, 16], [8, 64, 16], [8, 16, 32], [10, 8]]", "[]"),
+            None
+        );
+        assert_eq!(
+            flops(name, "[[10, 16], [8, 64, 8], [8, 16, 16], [10, 2]]", "[]"),
+            None
+        );
+    }
+}

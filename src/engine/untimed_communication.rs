@@ -1,0 +1,94 @@
+//! Communication of which nobody knows the size, and of which nothing was recorded either: it has neither a price nor a
+//! duration.
+//!
+//! A collective lasts as long as the longest of its members' recorded transfers, so it is untimed only if none of them has
+//! one, and none waited; a message, if neither half has.
+
+use super::error::ReplayRefusal;
+use super::matching;
+use super::plan::{NONE, ReplayPlan};
+use chakram_base::ids::{NodeIndex, Rank};
+use chakram_base::setting::SettingKey;
+use chakram_base::units::Span;
+use chakram_trace::graph::{Graph, NodeKind};
+use chakram_trace::workload::Workload;
+use std::collections::BTreeSet;
+
+/// Number of nodes that a refusal names.
+const NAMED: usize = 3;
+
+/// What halves of a message, or members of a collective, have in common.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+enum Operation {
+    /// Group of the plan, and sequence in it.
+    Collective(u32, u32),
+    /// Match of the plan.
+    Message(u32),
+    /// Half without another.
+    Half(u32, u32),
+}
+
+/// Returns the nodes of communication without a size and without a recorded duration.
+pub(super) fn find(plan: &ReplayPlan, workload: &Workload) -> Vec<(Rank, NodeIndex)> {
+    let mut timed = BTreeSet::new();
+    let mut bare = Vec::new();
+    for (i, instance) in workload.instances().iter().enumerate() {
+        let graph = workload.graph(instance);
+        let nodes = graph.nodes().filter(|&node| graph.size_unknown(node));
+        for node in nodes {
+            let operation = operation_of(plan, i, graph, node);
+            match graph.recorded(node) + graph.wait(node) {
+                Span::ZERO => bare.push((instance.rank, node, operation)),
+                _ => {
+                    timed.insert(operation);
+                }
+            }
+        }
+    }
+    let untimed = bare.into_iter();
+    let untimed = untimed.filter(|(.., operation)| !timed.contains(operation));
+    untimed.map(|(rank, node, _)| (rank, node)).collect()
+}
+
+fn operation_of(plan: &ReplayPlan, instance: usize, graph: &Graph, node: NodeIndex) -> Operation {
+    let own = &plan.instances[instance];
+    match graph.kind(node) {
+        NodeKind::Collective => {
+            let call = graph.call(node);
+            let index = graph.call_index(node);
+            let sequence = own
+                .sequences
+                .as_ref()
+                .map_or(call.sequence, |all| all[index]);
+            Operation::Collective(own.slots[call.group as usize].group.0, sequence)
+        }
+        _ => match own.pairs.get(graph.message_index(node)) {
+            Some(&pair) if pair != NONE => Operation::Message(pair),
+            _ => Operation::Half(instance as u32, node.0),
+        },
+    }
+}
+
+/// Refuses the replay of a job with these nodes; there are some.
+pub(super) fn refuse(workload: &Workload, nodes: &[(Rank, NodeIndex)]) -> ReplayRefusal {
+    let first = nodes.iter().take(NAMED).map(|&(rank, node)| {
+        let mut instances = workload.instances().iter();
+        let instance = instances.find(|instance| instance.rank == rank);
+        instance.map_or_else(String::new, |instance| {
+            matching::describe(rank, workload.graph(instance), node)
+        })
+    });
+    let first: Vec<String> = first.collect();
+    ReplayRefusal::new(
+        format!(
+            "{} communication nodes have neither a size nor a recorded duration; the first: {}",
+            nodes.len(),
+            first.join(", ")
+        ),
+        format!(
+            "traces of a capture with shapes (`record_shapes=True`), or with the device trace, which has durations; or \
+             {}, with which they take no time and the makespan is a lower bound",
+            SettingKey::LowerBound
+        ),
+    )
+}
