@@ -41,6 +41,7 @@ mod sniff;
 mod steps;
 mod stream;
 pub mod summary;
+pub(crate) mod tar;
 mod tensor_lists;
 mod tensors;
 mod timeline_events;

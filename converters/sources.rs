@@ -2,7 +2,8 @@
 
 use crate::goal::GoalSchedule;
 use crate::msccl::MscclAlgorithm;
-use crate::pytorch::{CaptureFileKind, foreign, foreign_magic, sniff};
+use crate::pytorch::tar::is_tar;
+use crate::pytorch::{CaptureFileKind, files, foreign, foreign_magic, sniff};
 use crate::simai::SimaiWorkload;
 use crate::text_workload::TextWorkload;
 use crate::xplane;
@@ -179,7 +180,14 @@ impl RecognizedInput {
     pub fn of(path: &Path) -> Option<Self> {
         match TraceSource::of(path) {
             Ok(source) => Some(Self::Source(source)),
-            Err(_) if path.is_file() => foreign(path).map(Self::Foreign),
+            // Readers say more of an empty file.
+            Err(_)
+                if path
+                    .metadata()
+                    .is_ok_and(|file| file.is_file() && file.len() > 0) =>
+            {
+                foreign(path).map(Self::Foreign)
+            }
             Err(_) => None,
         }
     }
@@ -204,6 +212,12 @@ fn of_file(path: &Path) -> Result<Result<TraceSource, String>, TraceError> {
         CaptureFileKind::Host | CaptureFileKind::Kineto
     ) {
         return Ok(Ok(TraceSource::Pytorch));
+    }
+    if is_tar(&head) {
+        return Ok(match files::pairs(&[path.to_owned()]) {
+            Ok(_) => Ok(TraceSource::Pytorch),
+            Err(error) => Err(error.found()),
+        });
     }
     // The first bytes of a database or an archive may count as a record of a trace.
     if let Some(found) = foreign_magic(&head) {

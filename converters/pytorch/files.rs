@@ -1,12 +1,17 @@
 //! Discovery of a job's captures, and of the files of each rank.
 
-use super::sniff::{CaptureFileKind, foreign, sniff, sniff_pid, sniff_piped};
-use chakram_trace::format::TraceError;
+use super::sniff::{CaptureFileKind, foreign};
+use super::tar;
+use chakram_trace::format::{TraceError, escape};
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 mod by_process;
+mod held;
+
+pub use held::HeldFiles;
+use held::spoken;
 
 /// Files of a rank: both, or either alone.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -23,8 +28,8 @@ pub struct CapturePair {
     pub kineto: Option<PathBuf>,
     /// Times of its steps without a profiler.
     pub steps: Option<PathBuf>,
-    /// Contents of the one that is [`PIPE`], as they came: plain or compressed.
-    pub piped: Option<Arc<[u8]>>,
+    /// Those of them that are in memory.
+    pub held: HeldFiles,
 }
 
 /// Path that stands for a capture from standard input.
@@ -38,35 +43,33 @@ fn is_pipe(path: &Path) -> bool {
 const STANDARD_INPUT: &str = "standard input";
 
 impl CapturePair {
-    /// Returns its files, of which standard input is none.
+    /// Returns its files on disk.
     pub fn files(&self) -> impl Iterator<Item = &Path> {
         let paths = self.host.iter().chain(&self.kineto).chain(&self.steps);
         let paths = paths.map(PathBuf::as_path);
-        paths.filter(|path| self.piped.is_none() || !is_pipe(path))
+        paths.filter(|path| self.held.get(path).is_none())
     }
 
     /// Returns the file that messages about the rank name: the Kineto trace, if there is one.
     pub fn named(&self) -> &Path {
         let file = self.kineto.as_ref().or(self.host.as_ref());
         match file {
-            Some(file) if self.piped.is_some() && is_pipe(file) => Path::new(STANDARD_INPUT),
+            Some(file) if self.held.get(file).is_some() => spoken(file),
             Some(file) => file,
             None => Path::new(""),
         }
     }
 
-    /// Reads `path`, one of its two, by `read`, or what was piped in its place by `parse`.
+    /// Reads `path`, one of its files, by `read`, or its contents in memory by `parse`.
     pub(super) fn read<T>(
         &self,
         path: &Path,
         read: fn(&Path) -> Result<T, TraceError>,
         parse: fn(&[u8]) -> Result<T, TraceError>,
     ) -> Result<T, TraceError> {
-        match &self.piped {
-            Some(bytes) if is_pipe(path) => {
-                parse(bytes).map_err(|error| error.in_file(Path::new(STANDARD_INPUT)))
-            }
-            _ => read(path),
+        match self.held.get(path) {
+            Some(bytes) => parse(bytes).map_err(|error| error.in_file(spoken(path))),
+            None => read(path),
         }
     }
 }
@@ -76,8 +79,10 @@ impl CapturePair {
 pub struct CaptureSet {
     /// Files of each rank.
     pub pairs: Vec<CapturePair>,
-    /// Files of folders that are captures of something else, with the reason.
+    /// Files of folders and archives that are captures of something else, or none, with the reason.
     pub left_aside: Vec<(PathBuf, String)>,
+    /// Archives that were read.
+    pub archives: Vec<PathBuf>,
 }
 
 /// A file that was found.
@@ -94,7 +99,8 @@ struct FoundFile {
 /// Host traces and Kineto traces by the rank in their names.
 type FilesByRank = BTreeMap<Option<u32>, [Vec<FoundFile>; 2]>;
 
-/// Finds the captures among `paths`: files, and folders for their JSON files. A host trace and a Kineto trace are of one
+/// Finds the captures among `paths`: files, folders for their JSON files, and tar archives, whose captures are read into
+/// memory. A host trace and a Kineto trace are of one
 /// rank when their names hold the same rank; two files without a rank are of one.
 ///
 /// Fails when a file is neither, when some ranks have times and others not, and when a rank has two of a kind that
@@ -121,13 +127,14 @@ pub fn pairs_with(paths: &[PathBuf], piped: Option<Arc<[u8]>>) -> Result<Capture
     // A file that was named and lies in a folder counts as named.
     files.sort_by(|a, b| (&a.0, !a.1).cmp(&(&b.0, !b.1)));
     files.dedup_by(|later, first| later.0 == first.0);
+    let mut held = HeldFiles::new(piped);
+    let mut set = CaptureSet::default();
+    let mut files = unpacked(files, &mut held, &mut set)?;
+    files.sort_by(|a, b| a.0.cmp(&b.0));
     let mut found = Vec::with_capacity(files.len());
     for (path, named) in files {
-        let kind = match &piped {
-            Some(bytes) if is_pipe(&path) => sniff_piped(bytes)?,
-            _ => sniff(&path)?,
-        };
-        let rank = rank_in(&path, kind)?;
+        let kind = held.kind(&path)?;
+        let rank = rank_in(&path, kind, &held)?;
         found.push(FoundFile {
             kind,
             rank,
@@ -153,10 +160,7 @@ pub fn pairs_with(paths: &[PathBuf], piped: Option<Arc<[u8]>>) -> Result<Capture
             // Folders hold other JSON too, so only files given by name have to be captures.
             CaptureFileKind::Other if !file.named => continue,
             CaptureFileKind::Other => {
-                let path = match &piped {
-                    Some(_) if is_pipe(&file.path) => Path::new(STANDARD_INPUT),
-                    _ => &file.path,
-                };
+                let path = spoken(&file.path);
                 let what = match foreign(path) {
                     Some(what) => format!("it is {what}"),
                     None => "it is neither a host trace (`schema` and `nodes`) nor a Kineto trace \
@@ -173,13 +177,10 @@ pub fn pairs_with(paths: &[PathBuf], piped: Option<Arc<[u8]>>) -> Result<Capture
         let rank = file.rank.or(beside);
         ranks.entry(rank).or_default()[slot].push(file.clone());
     }
-    let mut set = CaptureSet {
-        pairs: by_process::take(&mut ranks)?,
-        ..CaptureSet::default()
-    };
+    set.pairs = by_process::take(&mut ranks, &held)?;
     for (rank, [hosts, kinetos]) in ranks {
-        let host = only(hosts, kinetos.first(), &mut set.left_aside)?;
-        let kineto = only(kinetos, host.as_ref(), &mut set.left_aside)?;
+        let host = only(hosts, kinetos.first(), &held, &mut set.left_aside)?;
+        let kineto = only(kinetos, host.as_ref(), &held, &mut set.left_aside)?;
         set.pairs.push(CapturePair {
             rank: rank.unwrap_or(set.pairs.len() as u32),
             unnumbered: false,
@@ -187,18 +188,12 @@ pub fn pairs_with(paths: &[PathBuf], piped: Option<Arc<[u8]>>) -> Result<Capture
             host: host.map(|file| file.path),
             kineto: kineto.map(|file| file.path),
             steps: steps.remove(&rank),
-            piped: None,
+            held: held.clone(),
         });
     }
     for path in steps.into_values() {
         let reason = "times of steps of a rank without a capture".to_owned();
         set.left_aside.push((path, reason));
-    }
-    for pair in &mut set.pairs {
-        let paths = [&pair.host, &pair.kineto];
-        if paths.into_iter().flatten().any(|path| is_pipe(path)) {
-            pair.piped.clone_from(&piped);
-        }
     }
     if let [only] = &mut set.pairs[..] {
         only.guessed = !numbered(only.named());
@@ -253,6 +248,60 @@ pub fn pairs_with(paths: &[PathBuf], piped: Option<Arc<[u8]>>) -> Result<Capture
     Ok(set)
 }
 
+/// Replaces the tar archives among `files` by the captures in them, which `held` gets.
+fn unpacked(
+    files: Vec<(PathBuf, bool)>,
+    held: &mut HeldFiles,
+    set: &mut CaptureSet,
+) -> Result<Vec<(PathBuf, bool)>, TraceError> {
+    let mut all = Vec::with_capacity(files.len());
+    for (path, named) in files {
+        if !tar::is_tar(&held.beginning(&path)?) {
+            all.push((path, named));
+            continue;
+        }
+        let archive = held.unpack(&path)?;
+        if archive.captures.is_empty() && named {
+            return Err(no_captures(&path, &archive.others));
+        }
+        all.extend(archive.captures.into_iter().map(|path| (path, false)));
+        let others = archive.others.into_iter();
+        set.left_aside
+            .extend(others.map(|path| (path, "no capture".to_owned())));
+        set.archives.push(path);
+    }
+    Ok(all)
+}
+
+/// Builds the error about an archive of other files.
+fn no_captures(path: &Path, others: &[PathBuf]) -> TraceError {
+    const SHOWN: usize = 3;
+    let inside = |other: &PathBuf| {
+        let name = other.strip_prefix(path).unwrap_or(other);
+        escape(&name.display().to_string())
+    };
+    let names: Vec<_> = others.iter().take(SHOWN).map(inside).collect();
+    let found = match others.len() {
+        0 => "a tar archive without files".to_owned(),
+        count if count > SHOWN => {
+            let more = count - SHOWN;
+            format!(
+                "a tar archive without captures: it has {} and {more} more",
+                names.join(", ")
+            )
+        }
+        _ => format!(
+            "a tar archive without captures: it has {}",
+            names.join(", ")
+        ),
+    };
+    TraceError::refused_in(
+        spoken(path),
+        found,
+        "unpack it, and convert the files of another source one by one",
+    )
+}
+
 /// Returns what the files are that were found in a folder and are no captures.
 fn others(found: &[FoundFile]) -> String {
     let Some(first) = found.first() else {
@@ -280,15 +329,16 @@ fn others(found: &[FoundFile]) -> String {
 fn only(
     mut files: Vec<FoundFile>,
     other: Option<&FoundFile>,
+    held: &HeldFiles,
     left_aside: &mut Vec<(PathBuf, String)>,
 ) -> Result<Option<FoundFile>, TraceError> {
     if files.len() > 1
         && let Some(other) = other
-        && let Some(pid) = sniff_pid(&other.path)?
+        && let Some(pid) = held.pid(&other.path)?
     {
         let mut same = Vec::new();
         for file in &files {
-            let own = sniff_pid(&file.path)?;
+            let own = held.pid(&file.path)?;
             same.push(file.named || own.is_none() || own == Some(pid));
         }
         if same.contains(&true) {
@@ -363,7 +413,7 @@ fn matching(path: &Path) -> Result<Vec<PathBuf>, TraceError> {
     }
 }
 
-/// Returns the JSON files directly in a folder, or, if there are none, those directly in its folders.
+/// Returns the JSON files and archives directly in a folder, or, if there are none, those directly in its folders.
 fn list(folder: &Path) -> Result<Vec<(PathBuf, bool)>, TraceError> {
     let (files, folders) = entries(folder)?;
     if !files.is_empty() {
@@ -376,7 +426,7 @@ fn list(folder: &Path) -> Result<Vec<(PathBuf, bool)>, TraceError> {
     Ok(inside)
 }
 
-/// JSON files of a folder, none of which was given by name, and its folders.
+/// JSON files and archives of a folder, none of which was given by name, and its folders.
 type FolderEntries = (Vec<(PathBuf, bool)>, Vec<PathBuf>);
 
 fn entries(folder: &Path) -> Result<FolderEntries, TraceError> {
@@ -390,31 +440,42 @@ fn entries(folder: &Path) -> Result<FolderEntries, TraceError> {
             .unwrap_or("");
         if path.is_dir() {
             folders.push(path);
-        } else if path.is_file() && is_json(name) {
+        } else if path.is_file() && is_listed(name) {
             files.push((path, false));
         }
     }
     Ok((files, folders))
 }
 
-fn is_json(name: &str) -> bool {
-    [".json", ".json.gz", ".json.zst"]
-        .iter()
-        .any(|ending| name.ends_with(ending))
+fn is_listed(name: &str) -> bool {
+    const ENDINGS: [&str; 7] = [
+        ".json",
+        ".json.gz",
+        ".json.zst",
+        ".tar",
+        ".tar.gz",
+        ".tgz",
+        ".tar.zst",
+    ];
+    ENDINGS.iter().any(|ending| name.ends_with(ending))
 }
 
 /// Largest number in a name that counts as a rank where no word says so; others are process ids and times.
 const LARGEST: u32 = 99_999;
 
 /// Returns the rank in the name of a capture, which has the process in its place where the profiler named the file.
-fn rank_in(path: &Path, kind: CaptureFileKind) -> Result<Option<u32>, TraceError> {
+fn rank_in(
+    path: &Path,
+    kind: CaptureFileKind,
+    held: &HeldFiles,
+) -> Result<Option<u32>, TraceError> {
     let rank = rank_of(path);
     let capture = matches!(kind, CaptureFileKind::Host | CaptureFileKind::Kineto);
     let by_profiler = path.to_str().is_some_and(|name| name.contains(".pt.trace"));
     match rank {
         // Processes of a container may have low numbers, as ranks do.
         Some(number) if capture && !is_pipe(path) && (by_profiler || number >= 1000) => {
-            let pid = sniff_pid(path)?;
+            let pid = held.pid(path)?;
             Ok(rank.filter(|_| pid != Some(u64::from(number))))
         }
         _ => Ok(rank),

@@ -1,5 +1,6 @@
 //! Detection of the kind of a PyTorch file from its beginning.
 
+use super::tar::is_tar;
 use chakram_trace::format::TraceError;
 use chakram_trace::format::file::DecompressedStream;
 use std::io::Read;
@@ -23,27 +24,15 @@ const BEGINNING: u64 = 1 << 16;
 
 /// Returns the kind of `path` by the keys at its beginning. The rest of the file is not checked.
 pub fn sniff(path: &Path) -> Result<CaptureFileKind, TraceError> {
-    Ok(kind(&beginning(path)?))
+    let text = beginning_of(DecompressedStream::open(path)?, path)?;
+    Ok(kind_of(&text))
 }
 
-/// Returns the process that `path` is of, if its beginning says so: that of a host trace, or of the first event.
-pub(super) fn sniff_pid(path: &Path) -> Result<Option<u64>, TraceError> {
-    Ok(pid(&beginning(path)?))
-}
-
-/// Returns the kind of a capture that was piped, plain or compressed.
-pub(super) fn sniff_piped(bytes: &[u8]) -> Result<CaptureFileKind, TraceError> {
-    let path = Path::new("standard input");
-    let stream = DecompressedStream::of(bytes)
-        .map_err(|source| TraceError::io(path, "decompress", source))?;
-    Ok(kind(&beginning_of(stream, path)?))
-}
-
-fn beginning(path: &Path) -> Result<Vec<u8>, TraceError> {
-    beginning_of(DecompressedStream::open(path)?, path)
-}
-
-fn beginning_of(stream: DecompressedStream<'_>, path: &Path) -> Result<Vec<u8>, TraceError> {
+/// Returns the beginning of a file of JSON as UTF-8.
+pub(super) fn beginning_of(
+    stream: DecompressedStream<'_>,
+    path: &Path,
+) -> Result<Vec<u8>, TraceError> {
     beginning_as_it_is(stream, path).map(utf8)
 }
 
@@ -90,8 +79,7 @@ pub(crate) fn foreign_magic(head: &[u8]) -> Option<&'static str> {
         (b"\0\0\xfe\xff", "text in UTF-32; save it as UTF-8"),
     ];
     let known = FORMATS.iter().find(|(magic, _)| head.starts_with(magic));
-    let tar = || (head.get(257..262) == Some(b"ustar")).then_some("a tar archive; unpack it first");
-    known.map(|(_, what)| *what).or_else(tar)
+    known.map(|(_, what)| *what)
 }
 
 /// Returns what a file is that is no capture, in words, if its beginning says so.
@@ -121,14 +109,17 @@ pub(crate) fn foreign(path: &Path) -> Option<&'static str> {
             .then_some("a page of HTML; a link to the file itself may be on it")
     };
     let empty = || text.is_empty().then_some("empty");
+    let tar = || is_tar(&text).then_some("a tar archive without captures; unpack it first");
     foreign_magic(&text)
+        .or_else(tar)
         .or_else(lines)
         .or_else(html)
         .or_else(rocprof)
         .or_else(empty)
 }
 
-fn pid(text: &[u8]) -> Option<u64> {
+/// Returns the process that the text beginning so is of, if it says so: that of a host trace, or of the first event.
+pub(super) fn pid_of(text: &[u8]) -> Option<u64> {
     const KEY: &[u8] = b"\"pid\"";
     let at = text.windows(KEY.len()).position(|part| part == KEY)? + KEY.len();
     let rest = text[at..]
@@ -140,7 +131,7 @@ fn pid(text: &[u8]) -> Option<u64> {
 }
 
 /// Returns the kind of the text that begins so.
-fn kind(text: &[u8]) -> CaptureFileKind {
+pub(super) fn kind_of(text: &[u8]) -> CaptureFileKind {
     let mut keys = TopLevelKeys::default();
     match text.trim_ascii_start() {
         [b'[', rest @ ..] if rest.trim_ascii_start().starts_with(b"{") => {
@@ -272,7 +263,7 @@ mod tests {
             ("{\"a\\", CaptureFileKind::Other),
             ("\u{a}\u{a}0.0.4", CaptureFileKind::Other),
         ] {
-            assert_eq!(kind(text.as_bytes()), expected, "{text}");
+            assert_eq!(kind_of(text.as_bytes()), expected, "{text}");
         }
     }
 }

@@ -1,7 +1,7 @@
 //! Steps that a job measured beside its capture, without a profiler: `steps.RANK.json`, which `capture.py` writes.
 
-use chakram_trace::format::TraceError;
-use chakram_trace::format::file::TraceContents;
+use chakram_trace::format::file::{TraceContents, decompressed};
+use chakram_trace::format::{TraceError, TraceLocation};
 use serde::Deserialize;
 use std::path::Path;
 
@@ -19,9 +19,22 @@ impl MeasuredSteps {
     /// Reads `path`, which may be compressed.
     pub fn read(path: &Path) -> Result<Self, TraceError> {
         let contents = TraceContents::open_any(path)?;
-        serde_json::from_slice(contents.as_slice()).map_err(|error| {
-            TraceError::refused_in(
-                path,
+        Self::parse(contents.as_slice()).map_err(|error| error.in_file(path))
+    }
+
+    /// Parses the contents of such a file, plain or compressed.
+    pub fn from_bytes(bytes: &[u8]) -> Result<Self, TraceError> {
+        match decompressed(bytes) {
+            None => Self::parse(bytes),
+            Some(Ok(bytes)) => Self::parse(&bytes),
+            Some(Err(source)) => Err(TraceError::io("", "decompress", source)),
+        }
+    }
+
+    fn parse(json: &[u8]) -> Result<Self, TraceError> {
+        serde_json::from_slice(json).map_err(|error| {
+            TraceError::refused_at(
+                TraceLocation::default(),
                 format!("no times of steps: {error}"),
                 "leave the file out, or copy it again from where capture.py wrote it",
             )

@@ -195,7 +195,8 @@ fn pytorch(args: &PytorchArgs, out: &mut dyn Write) -> Result<ExitCode, Box<dyn 
         comm_kernels,
     };
     let mut outputs = OutputSet::default();
-    for file in pairs.iter().flat_map(|pair| pair.files()) {
+    let archives = found.archives.iter().map(PathBuf::as_path);
+    for file in pairs.iter().flat_map(|pair| pair.files()).chain(archives) {
         outputs.reads(file);
     }
     let mut job = JobOutputs::new(

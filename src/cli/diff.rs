@@ -10,6 +10,7 @@ use chakram_analysis::diff::{DiffAspect, differences, reports};
 use chakram_base::units::{Span, parse_percent};
 use chakram_jobs::{find, mark_read};
 use chakram_report::document::json_text;
+use chakram_report::text::TextStyle;
 use chakram_trace::files::OutputSet;
 use chakram_trace::format::file::{RankFile, TraceContents, rank_of, read_text};
 use chakram_trace::format::{TraceError, job, trace_format};
@@ -65,6 +66,9 @@ pub struct DiffArgs {
     threads: Option<NonZeroUsize>,
     #[command(flatten)]
     verify: VerifyArg,
+    /// Print names and lines whole, which are cut to 120 columns or those of the terminal
+    #[arg(long)]
+    details: bool,
     /// Format of the differences
     #[arg(long, value_enum, default_value_t = ReportFormatArg::Text, value_name = "FORMAT")]
     format: ReportFormatArg,
@@ -151,6 +155,9 @@ impl DiffArgs {
 ///
 /// Bad input, or output that cannot be written.
 pub fn run(args: &DiffArgs, out: &mut dyn Write) -> Result<ExitCode, Box<dyn Error>> {
+    if args.details && args.format != ReportFormatArg::Text {
+        return Err("--details is for --format text; other formats have whole names".into());
+    }
     let paths = [&args.before, &args.after];
     if paths.iter().all(|path| path.as_os_str() == "-") {
         return Err("standard input is one document, and here are two\n  try: A and -".into());
@@ -167,7 +174,10 @@ pub fn run(args: &DiffArgs, out: &mut dyn Write) -> Result<ExitCode, Box<dyn Err
     let titles = DiffRenderOptions {
         names: [&names[0], &names[1]],
         show: args.line_limit(),
-        style: to.style(),
+        style: TextStyle {
+            details: args.details,
+            ..to.style()
+        },
     };
     let (text, verdict) = match &texts {
         [Some(a), Some(b)] => of_reports(args, [a, b], &titles)?,

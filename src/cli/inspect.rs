@@ -14,6 +14,7 @@ use chakram_base::setting::SettingChoice;
 use chakram_base::units::{Span, Time};
 use chakram_jobs as job;
 use chakram_report::summary::counted;
+use chakram_report::text::TextStyle;
 use chakram_trace::files::OutputSet;
 use chakram_trace::format::file::{RankFile, TraceContents};
 use clap::{Args, ValueEnum};
@@ -108,6 +109,9 @@ pub struct InspectArgs {
     /// Table that --format csv prints; types by default
     #[arg(long, value_parser = choices::<InspectTable>(), value_name = "TABLE", conflicts_with_all = ["list", "node", "critical_path"])]
     table: Option<InspectTable>,
+    /// Print names whole, which tables cut to 120 columns or those of the terminal
+    #[arg(long)]
+    details: bool,
     #[command(flatten)]
     verify: VerifyArg,
     /// Number of ranks read at once; all cores by default
@@ -180,7 +184,7 @@ pub fn run(args: &InspectArgs, out: &mut dyn Write) -> Result<ExitCode, Box<dyn 
     let text = match args.format {
         InspectFormatArg::Json => render::json(&job, args.options()).text(),
         InspectFormatArg::Csv => render::csv(&job, args.table.unwrap_or(InspectTable::Types)),
-        _ => render::text(&job, &title, &args.filter_words(), &HINTS, to.style()),
+        _ => render::text(&job, &title, &args.filter_words(), &HINTS, args.style(&to)),
     };
     to.write(&text)?;
     Ok(ExitCode::SUCCESS)
@@ -204,6 +208,11 @@ impl InspectArgs {
         }
         if self.table.is_some() && self.format != InspectFormatArg::Csv {
             return Err("--table needs --format csv".to_owned());
+        }
+        if self.details && self.format != InspectFormatArg::Text {
+            return Err(
+                "--details is for --format text; other formats have whole names".to_owned(),
+            );
         }
         match (self.format, self.node.is_some()) {
             (InspectFormatArg::Dot, false) => {
@@ -315,10 +324,17 @@ impl InspectArgs {
         let text = match self.format {
             InspectFormatArg::Json => render::node_json(&trace, &near).text(),
             InspectFormatArg::Dot => near.dot(),
-            _ => render::node_text(&trace, &near, &HINTS, to.style()),
+            _ => render::node_text(&trace, &near, &HINTS, self.style(to)),
         };
         to.write(&text)?;
         Ok(ExitCode::SUCCESS)
+    }
+
+    fn style(&self, to: &ReportDestination<'_>) -> TextStyle {
+        TextStyle {
+            details: self.details,
+            ..to.style()
+        }
     }
 
     fn path(
@@ -364,7 +380,7 @@ impl InspectArgs {
         let text = match self.format {
             InspectFormatArg::Json => shown.json(&paths).text(),
             InspectFormatArg::Csv => shown.csv(&paths),
-            _ => shown.text(&paths, to.style()),
+            _ => shown.text(&paths, self.style(to)),
         };
         to.write(&text)?;
         Ok(ExitCode::SUCCESS)
@@ -381,7 +397,12 @@ impl InspectArgs {
             list: match self.format {
                 InspectFormatArg::Json => NodeList::Json,
                 InspectFormatArg::Csv => NodeList::Csv,
-                _ => NodeList::Text,
+                _ => NodeList::Text {
+                    width: match self.details {
+                        true => usize::MAX,
+                        false => terminal::columns(self.output == Path::new("-")),
+                    },
+                },
             },
             limit: self.limit(),
             threads: self.threads(),

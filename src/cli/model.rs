@@ -1,11 +1,11 @@
 //! `chakram model`: lists the models that come with the program, and shows one with its counts.
 
 use super::output::ReportDestination;
+use crate::terminal::plain_style;
 use chakram_report::csv::CsvRows;
 use chakram_report::document::VersionedDocument;
 use chakram_report::summary::thousands;
 use chakram_report::table::{TextTable, left, right};
-use chakram_report::text::TextStyle;
 use chakram_trace::files::OutputSet;
 use chakram_workloads::model::{LayerRole, ModelDefinition, ModelSource, PRESETS};
 use clap::{Args, Subcommand, ValueEnum};
@@ -177,7 +177,7 @@ fn list_text(models: &[ModelDefinition]) -> String {
             &format_args!("{source}, {year}"),
         ]);
     }
-    table.text(TextStyle::default())
+    table.text(plain_style())
 }
 
 fn list_csv(models: &[ModelDefinition]) -> String {

@@ -41,11 +41,9 @@ pub use timeline_file::{TimelineArgs, TimelineFile};
 /// Heading of help.
 pub(super) const REPORT: &str = "Report";
 
-/// Arguments of a replay and of its report.
+/// Options of a replay on which its times depend. Every command that replays has them all.
 #[derive(Clone, Debug, Args)]
-pub struct RunArgs {
-    #[command(flatten)]
-    given: GivenOptions,
+pub struct TimingArgs {
     #[command(flatten)]
     compute: ComputeArgs,
     /// Timing of collectives and messages
@@ -80,6 +78,16 @@ pub struct RunArgs {
     /// repeatable
     #[arg(long, help_heading = MODEL, hide_short_help = true, value_name = "KIND=PREFIX", value_parser = custom_algorithm::parse)]
     pub custom: Vec<CustomFiles>,
+}
+
+/// Arguments of a replay and of its report.
+#[derive(Clone, Debug, Args)]
+pub struct RunArgs {
+    #[command(flatten)]
+    given: GivenOptions,
+    /// Options on which the times of the replay depend.
+    #[command(flatten)]
+    pub timing: TimingArgs,
     #[command(flatten)]
     timeline: TimelineArgs,
     /// Write the report as a self-contained page with charts, too
@@ -137,6 +145,64 @@ pub fn parse_placement(text: &str) -> Result<RankMapArg, String> {
     parse_map(text).map(RankMapArg)
 }
 
+impl TimingArgs {
+    /// Returns the engine's options, without custom algorithms.
+    fn options_without_files(&self) -> Result<ReplayOptions, OptionRefusal> {
+        Ok(ReplayOptions {
+            comm: self.comm,
+            network: self.network,
+            map: self.map.as_ref().map(|map| map.npus().to_vec()),
+            stepwise: self.stepwise,
+            aggregate: self.aggregate,
+            lower_bound: self.lower_bound,
+            ..self.compute.options()?
+        })
+    }
+
+    /// Returns the engine's options, with the algorithms in the files that they name.
+    ///
+    /// # Errors
+    ///
+    /// If options contradict one another, or a file cannot be read.
+    pub fn options(&self) -> Result<ReplayOptions, Box<dyn Error>> {
+        custom_algorithm::check(&self.custom)?;
+        let options = ReplayOptions {
+            custom: job::load_custom(&self.custom, None)?,
+            ..self.options_without_files()?
+        };
+        Ok(options)
+    }
+
+    /// Whether ranks are placed on all NPUs of each rack.
+    pub fn fills_domains(&self) -> bool {
+        self.fill_domains
+    }
+
+    /// Returns the name of the machine that `--machine` calls `name`, with its rates where it is given in the notation
+    /// of dimensions.
+    ///
+    /// # Errors
+    ///
+    /// If rates are given beside a machine that has its own, or one of the two is missing.
+    pub fn machine_name(&self, name: &str) -> Result<String, String> {
+        let rates = (&self.bandwidth, &self.latency);
+        if rates == (&None, &None) {
+            return Ok(name.to_owned());
+        }
+        if !lacks_rates(name) {
+            return Err(format!(
+                "--bandwidth and --latency are for a machine that is given as its dimensions, and {name} has its own\n  \
+                 try: --machine 'Ring(4)_Switch(2)', or a copy of `chakram machine show {name}`"
+            ));
+        }
+        match rates {
+            (Some(bandwidth), Some(latency)) => Ok(format!("{name}:{bandwidth}:{latency}")),
+            (Some(_), None) => Err("--bandwidth needs --latency".to_owned()),
+            (None, _) => Err("--latency needs --bandwidth".to_owned()),
+        }
+    }
+}
+
 impl RunArgs {
     /// Whether the report names its inputs.
     pub fn wants_hashes(&self) -> bool {
@@ -185,7 +251,7 @@ impl RunArgs {
         let options = self.options_without_files();
         let checked = options.and_then(|options| options.check_together());
         checked.map_err(|refusal| refusal.to_string())?;
-        custom_algorithm::check(&self.custom)
+        custom_algorithm::check(&self.timing.custom)
     }
 
     /// Refuses options that show one launch of one job, where there are several, or jobs `beside` it.
@@ -233,16 +299,16 @@ impl RunArgs {
     /// The first option that was given and has no effect without a replay.
     pub fn first_given(&self) -> Option<&'static str> {
         let others = [
-            (self.comm != CommTiming::Model, "--comm"),
-            (self.network.is_some(), "--network"),
-            (self.bandwidth.is_some(), "--bandwidth"),
-            (self.latency.is_some(), "--latency"),
-            (self.map.is_some(), "--map"),
-            (self.fill_domains, "--fill-domains"),
-            (self.stepwise, "--stepwise"),
-            (self.aggregate, "--aggregate"),
-            (self.lower_bound, "--lower-bound"),
-            (!self.custom.is_empty(), "--custom"),
+            (self.timing.comm != CommTiming::Model, "--comm"),
+            (self.timing.network.is_some(), "--network"),
+            (self.timing.bandwidth.is_some(), "--bandwidth"),
+            (self.timing.latency.is_some(), "--latency"),
+            (self.timing.map.is_some(), "--map"),
+            (self.timing.fill_domains, "--fill-domains"),
+            (self.timing.stepwise, "--stepwise"),
+            (self.timing.aggregate, "--aggregate"),
+            (self.timing.lower_bound, "--lower-bound"),
+            (!self.timing.custom.is_empty(), "--custom"),
             (self.timeline.path().is_some(), "--timeline"),
             (self.html.is_some(), "--html"),
             (self.tile_map.is_some(), "--tile-map"),
@@ -258,36 +324,12 @@ impl RunArgs {
                 .iter()
                 .find_map(|(given, name)| given.then_some(*name))
         };
-        self.compute.first_given().or_else(other)
+        self.timing.compute.first_given().or_else(other)
     }
 
     /// Whether bytes over links are counted.
     fn counts_links(&self) -> bool {
         self.links || self.table == Some(ReportTableArg::Links)
-    }
-
-    /// Returns the name of the machine that `--machine` calls `name`, with its rates where it is given in the notation
-    /// of dimensions.
-    ///
-    /// # Errors
-    ///
-    /// If rates are given beside a machine that has its own, or one of the two is missing.
-    pub fn machine_name(&self, name: &str) -> Result<String, String> {
-        let rates = (&self.bandwidth, &self.latency);
-        if rates == (&None, &None) {
-            return Ok(name.to_owned());
-        }
-        if !lacks_rates(name) {
-            return Err(format!(
-                "--bandwidth and --latency are for a machine that is given as its dimensions, and {name} has its own\n  \
-                 try: --machine 'Ring(4)_Switch(2)', or a copy of `chakram machine show {name}`"
-            ));
-        }
-        match rates {
-            (Some(bandwidth), Some(latency)) => Ok(format!("{name}:{bandwidth}:{latency}")),
-            (Some(_), None) => Err("--bandwidth needs --latency".to_owned()),
-            (None, _) => Err("--latency needs --bandwidth".to_owned()),
-        }
     }
 
     /// Replays `job` on `machine` and prints the report.
@@ -388,7 +430,7 @@ impl RunArgs {
 
     /// Tells `outputs` which files these options read.
     pub fn reads(&self, outputs: &mut OutputSet) {
-        for arg in &self.custom {
+        for arg in &self.timing.custom {
             custom_algorithm::mark_read(arg, outputs);
         }
     }
@@ -396,14 +438,8 @@ impl RunArgs {
     /// Returns the engine's options, without custom algorithms.
     fn options_without_files(&self) -> Result<ReplayOptions, OptionRefusal> {
         Ok(ReplayOptions {
-            comm: self.comm,
-            network: self.network,
-            map: self.map().map(<[Npu]>::to_vec),
-            stepwise: self.stepwise,
-            aggregate: self.aggregate,
-            lower_bound: self.lower_bound,
             links: self.counts_links(),
-            ..self.compute.options()?
+            ..self.timing.options_without_files()?
         })
     }
 
@@ -418,7 +454,7 @@ impl RunArgs {
     ) -> Result<ReplayOptions, Box<dyn Error>> {
         let hashed = self.wants_hashes().then_some(inputs);
         let options = ReplayOptions {
-            custom: job::load_custom(&self.custom, hashed)?,
+            custom: job::load_custom(&self.timing.custom, hashed)?,
             missing_ranks: absent,
             ..self.options_without_files()?
         };
@@ -433,7 +469,7 @@ impl RunArgs {
 
     /// The NPU of each rank, where they are said.
     pub fn map(&self) -> Option<&[Npu]> {
-        self.map.as_ref().map(|map| &map.0[..])
+        self.timing.map.as_ref().map(|map| &map.0[..])
     }
 
     /// Whether the table that compares machines is asked for.

@@ -1,9 +1,9 @@
 //! `chakram platform`: lists the platforms for serving, shows one, and makes one of measurements.
 
 use super::output::ReportDestination;
+use crate::terminal::plain_style;
 use chakram_base::units::thousands;
 use chakram_report::table::{TextTable, left, right};
-use chakram_report::text::TextStyle;
 use chakram_serving::{ImportOptions, PRESETS, Platform, import, platform_file, platform_text};
 use chakram_trace::files::OutputSet;
 use clap::{Args, Subcommand};
@@ -109,7 +109,7 @@ fn list() -> Result<String, Box<dyn Error>> {
             &source.map_or("", |(source, _)| source).replace('(', ""),
         ]);
     }
-    Ok(table.text(TextStyle::default()))
+    Ok(table.text(plain_style()))
 }
 
 fn imported(args: &ImportArgs) -> Result<String, Box<dyn Error>> {

@@ -5,6 +5,7 @@
 //! another tool, is replaced.
 
 use chakram_astra_sim::AstraInputKind;
+use chakram_base::bounds;
 use chakram_converters::sources::{RecognizedInput, TraceSource};
 use chakram_trace::format::file::{DecompressedStream, rank_of};
 use std::borrow::Cow;
@@ -33,6 +34,10 @@ pub fn explained(
     words: &[OsString],
     readable: ReadableInputs,
 ) -> Option<String> {
+    // An error about memory is not to become another one.
+    if bounds::remaining() < NEEDED {
+        return None;
+    }
     let mut text = error.to_string();
     let mut cause = error.source();
     while let Some(inner) = cause {
@@ -46,6 +51,9 @@ pub fn explained(
     let path = named.max_by_key(|path| path.as_os_str().len())?;
     recognized(path, readable)
 }
+
+/// Memory that recognizing a file takes, bytes: its beginning, a few times over.
+const NEEDED: u64 = 32 << 20;
 
 /// Returns what `path` is and the command that reads it, unless that is one of `readable`.
 pub fn recognized(path: &Path, readable: ReadableInputs) -> Option<String> {
@@ -73,7 +81,7 @@ pub fn recognized(path: &Path, readable: ReadableInputs) -> Option<String> {
                 ReadableInputs::Source(TraceSource::Goal) if source == TraceSource::Trace => true,
                 ReadableInputs::Source(own) => own == source,
                 ReadableInputs::Own | ReadableInputs::AstraSim => {
-                    source == TraceSource::Trace && has_rank(path)
+                    source == TraceSource::Trace && !is_misnamed_trace(path)
                 }
             };
             if is_readable {
@@ -101,10 +109,14 @@ fn conversion(source: TraceSource, input: &str) -> String {
     )
 }
 
-/// Returns whether `path` is a folder, or a file whose name holds a rank as names of traces do.
-fn has_rank(path: &Path) -> bool {
-    let name = path.file_name().and_then(|name| name.to_str());
-    !path.is_file() || name.and_then(rank_of).is_some()
+/// Returns whether `path` is a file that is called like a trace but for a rank. Parts of archives read as traces too.
+fn is_misnamed_trace(path: &Path) -> bool {
+    let Some(name) = path.file_name().and_then(|name| name.to_str()) else {
+        return false;
+    };
+    let plain = name.trim_end_matches(".gz").trim_end_matches(".zst");
+    let endings = [".et", ".eg", ".json", ".jsonl"];
+    path.is_file() && rank_of(name).is_none() && endings.iter().any(|end| plain.ends_with(end))
 }
 
 /// Returns the paths among the words of a command line that exist, without those of outputs.

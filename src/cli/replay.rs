@@ -77,7 +77,7 @@ pub fn run(args: &ReplayArgs, out: &mut dyn Write) -> Result<ExitCode, Box<dyn E
     } else {
         let names = args.machine.iter();
         names
-            .map(|name| args.run.machine_name(name))
+            .map(|name| args.run.timing.machine_name(name))
             .collect::<Result<_, _>>()?
     };
     if let Some((_, twice)) = (1..)
@@ -103,7 +103,7 @@ pub fn run(args: &ReplayArgs, out: &mut dyn Write) -> Result<ExitCode, Box<dyn E
     let npus = args.job.npus(npus)?;
     let title = job::name_of(&args.traces, &found.files);
     let mut job_args = args.job.clone();
-    if args.run.comm == CommTiming::Captured {
+    if args.run.timing.comm == CommTiming::Captured {
         // A replay as captured shows that nothing was lost.
         job_args.without.get_or_insert(ProfilerPolicy::Keep);
     }

@@ -3,7 +3,6 @@
 use super::progress::Progress;
 use super::terminal;
 use chakram_report::report_text::render as render_report;
-use chakram_report::text::TextStyle;
 use chakram_studies::sweep::{
     JournalEntry, PointEvaluator, RESULTS, StudyExplorer, StudyShard, SweepJournal, SweepOptions,
     SweepStep, SweepTable, WorkDone, explain, load, render,
@@ -11,7 +10,7 @@ use chakram_studies::sweep::{
 use chakram_trace::files::OutputSet;
 use clap::{Args, Subcommand};
 use std::error::Error;
-use std::io::{self, IsTerminal, Write};
+use std::io::{self, Write};
 use std::num::NonZeroUsize;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
@@ -141,7 +140,7 @@ pub fn run(args: &SweepArgs, out: &mut dyn Write) -> Result<ExitCode, Box<dyn Er
     };
     detail(start, done)?;
     let table = SweepTable::new(&study, rows, &turns);
-    let style = style();
+    let style = terminal::text_style(true);
     if let Some(number) = args.explain {
         let found = table.rows.iter().position(|row| row.number == number);
         let index = found.ok_or_else(|| {
@@ -173,14 +172,6 @@ pub fn run(args: &SweepArgs, out: &mut dyn Write) -> Result<ExitCode, Box<dyn Er
     }
     out.write_all(table.text(args.top, style).as_bytes())?;
     Ok(ExitCode::SUCCESS)
-}
-
-fn style() -> TextStyle {
-    if io::stdout().is_terminal() {
-        TextStyle::coloured()
-    } else {
-        TextStyle::default()
-    }
 }
 
 /// Says on standard error how much was done, and how fast.
@@ -260,6 +251,6 @@ fn merge(args: &ShardMergeArgs, out: &mut dyn Write) -> Result<ExitCode, Box<dyn
     let journal = SweepJournal::create(&args.output, &hash)?;
     known.iter().try_for_each(|entry| journal.add(entry))?;
     write_all(&table, &args.output, &args.study)?;
-    out.write_all(table.text(args.top, style()).as_bytes())?;
+    out.write_all(table.text(args.top, terminal::text_style(true)).as_bytes())?;
     Ok(ExitCode::SUCCESS)
 }

@@ -1,5 +1,6 @@
 //! Output to terminals: text without characters that a terminal would interpret, and write errors with their target.
 
+use chakram_report::text::{TABLE_WIDTH, TextStyle};
 use chakram_trace::format::{TraceError, escaped_lines, json_escaped};
 use std::borrow::Cow;
 use std::fmt::Arguments;
@@ -159,6 +160,44 @@ fn colour(text: &str) -> Option<usize> {
 pub fn say(words: Arguments<'_>) -> io::Result<()> {
     let text = words.to_string();
     writeln!(anstream::stderr(), "{}", escaped_lines(&text))
+}
+
+/// Columns that a narrow screen counts as at least.
+const MIN_COLUMNS: usize = 60;
+
+/// Returns the columns of a line of text: `COLUMNS` if that is set, those of the terminal if the text goes to standard
+/// output and that is one, else [`TABLE_WIDTH`].
+pub fn columns(is_standard_output: bool) -> usize {
+    let asked = std::env::var("COLUMNS").ok();
+    let asked = asked.and_then(|columns| columns.parse().ok());
+    let of_terminal = || {
+        let stdout = io::stdout();
+        let is_seen = is_standard_output && stdout.is_terminal();
+        let size = is_seen.then(|| terminal_size::terminal_size_of(stdout));
+        size.flatten().map(|(width, _)| width.0.into())
+    };
+    let columns: usize = asked.or_else(of_terminal).unwrap_or(TABLE_WIDTH);
+    columns.max(MIN_COLUMNS)
+}
+
+/// Returns the style of text that goes to standard output or to a file.
+pub fn text_style(is_standard_output: bool) -> TextStyle {
+    let style = match is_standard_output && io::stdout().is_terminal() {
+        true => TextStyle::coloured(),
+        false => TextStyle::default(),
+    };
+    TextStyle {
+        width: columns(is_standard_output),
+        ..style
+    }
+}
+
+/// Returns the style of tables without colours on standard output.
+pub fn plain_style() -> TextStyle {
+    TextStyle {
+        width: columns(true),
+        ..TextStyle::default()
+    }
 }
 
 /// Verbosity of standard error besides errors: nothing below 0, details above.

@@ -97,7 +97,7 @@ pub(super) fn table(out: &mut String, report: &Report, style: TextStyle) -> std:
             false => "-".to_owned(),
         };
         table.add(&[
-            &style.clip(&row.memory, 22),
+            &style.name(&row.memory),
             &thousands(row.loads),
             &thousands(row.stores),
             &Bytes(row.bytes),

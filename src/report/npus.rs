@@ -83,7 +83,7 @@ pub(super) fn table(out: &mut String, report: &Report, style: TextStyle) -> std:
     let runs: Vec<_> = report.rows.chunk_by(alike).collect();
     for run in runs.iter().take(ROWS) {
         let (first, ranks) = (&run[0], ranks_of(run));
-        let class = style.clip(&first.class, 11);
+        let class = style.name(&first.class);
         let mut cells: Vec<&dyn Display> = vec![&ranks, &class];
         let parts = TimeCategory::ALL.iter().zip(&first.time.parts);
         let shown = parts.filter(|((part, _), _)| bubble || *part != TimeCategory::Bubble);

@@ -4,7 +4,7 @@ use super::collectives::table;
 use super::npus::{self, NpuRow};
 use super::summary::{counted, percent_more, thousands};
 use super::table::{TextTable, left, right};
-use super::text::{TextStyle, WIDTH, paragraph, share};
+use super::text::{TextStyle, paragraph, share};
 use super::{
     Report, TimeCategory, critical_path, launched, links, memory, memory_accesses, operators,
     throughput, tiles,
@@ -40,7 +40,7 @@ fn write_all(
         report.machine.name,
         counted(report.machine.npus.into(), "NPU")
     );
-    writeln!(out, "{}", style.clip(&head, WIDTH))?;
+    writeln!(out, "{}", style.clip_line(&head, 0))?;
     if let Some(whole) = &report.extrapolation {
         // Readers look for the step, of which the replay is only a part.
         writeln!(out, "{h}STEP      {}{h:#}", whole.line())?;

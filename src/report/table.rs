@@ -1,13 +1,15 @@
 //! Tables for people: headings, and rows of cells in columns under them, arranged by `comfy_table` without lines.
 //!
 //! Columns have a least width. In a table whose rows are [added](TextTable::add) they are as wide as their widest cell; of
-//! rows that are written one by one, a longer cell moves the rest of its own.
+//! rows that are written one by one, a longer cell moves the rest of its own. No line is wider than the style's width: names,
+//! which are the cells of left columns, are cut in the middle.
 
-use super::text::{MAX_NAME, TextStyle, shortened};
+use super::text::{MAX_NAME, TABLE_WIDTH, TextStyle, cut_middle};
 use comfy_table::{CellAlignment, ColumnConstraint, ContentArrangement, Table, Width, presets};
 use std::fmt::{Display, Result, Write};
 use std::iter::Peekable;
 use std::vec::IntoIter;
+use textwrap::core::display_width;
 
 /// A column of a table.
 #[derive(Clone, Copy, Debug)]
@@ -76,6 +78,8 @@ pub struct TextTable<'h> {
     width: Option<u16>,
     /// Characters of a line of a cell, at most.
     longest: usize,
+    /// Columns of a line, at most.
+    limit: usize,
     lines: Vec<TableLine>,
 }
 
@@ -87,14 +91,16 @@ impl<'h> TextTable<'h> {
             indent: 2,
             width: None,
             longest: MAX_NAME,
+            limit: TABLE_WIDTH,
             lines: Vec::new(),
         }
     }
 
-    /// Has whole names where `style` has all details.
+    /// Cuts names to the width of `style`, which has none with all details.
     pub fn named(self, style: TextStyle) -> Self {
         Self {
             longest: style.longest_name(),
+            limit: limit(style),
             ..self
         }
     }
@@ -124,21 +130,21 @@ impl<'h> TextTable<'h> {
 
     /// Returns the headings and the rows that were added.
     pub fn text(&self, style: TextStyle) -> String {
-        self.whole(Some(self.heading_cells()), style)
+        self.whole(Some(self.heading_cells()), style, limit(style))
     }
 
     /// Returns the rows that were added, of a table without headings.
     pub fn rows(&self) -> String {
-        self.whole(None, TextStyle::default())
+        self.whole(None, TextStyle::default(), self.limit)
     }
 
-    fn whole(&self, headings: Option<Vec<String>>, style: TextStyle) -> String {
+    fn whole(&self, headings: Option<Vec<String>>, style: TextStyle, limit: usize) -> String {
         let rows = self.lines.iter().filter_map(|line| match line {
             TableLine::Row(cells) => Some(cells.clone()),
             TableLine::Text(_) => None,
         });
         let headed = headings.is_some();
-        let mut arranged = self.arranged(headings.into_iter().chain(rows));
+        let mut arranged = self.arranged(headings.into_iter().chain(rows).collect(), limit);
         let first = arranged.next_if(|_| headed);
         let mut out = first.map_or_else(String::new, |line| styled(&line, style.heading));
         for line in &self.lines {
@@ -203,12 +209,16 @@ impl<'h> TextTable<'h> {
     }
 
     fn alone(&self, cells: Vec<String>, style: anstyle::Style) -> String {
-        let line = self.arranged(std::iter::once(cells)).next();
+        let line = self.arranged(vec![cells], self.limit).next();
         styled(&line.unwrap_or_default(), style)
     }
 
     /// Returns the lines of `rows`, without spaces at their ends.
-    fn arranged(&self, rows: impl Iterator<Item = Vec<String>>) -> Peekable<IntoIter<String>> {
+    fn arranged(&self, mut rows: Vec<Vec<String>>, limit: usize) -> Peekable<IntoIter<String>> {
+        let least = match self.width {
+            Some(_) => self.columns.iter().map(|of| of.gap + of.width).collect(),
+            None => self.fit(&mut rows, limit),
+        };
         let mut table = Table::new();
         table.load_preset(presets::NOTHING);
         table.set_content_arrangement(match self.width {
@@ -218,13 +228,13 @@ impl<'h> TextTable<'h> {
         if let Some(width) = self.width {
             table.set_width(width);
         }
-        rows.for_each(|cells| {
+        for cells in rows {
             table.add_row(cells);
-        });
+        }
         for (i, column) in table.column_iter_mut().enumerate() {
             let of = &self.columns[i];
             column.set_padding(of.padding(i == 0, self.columns.get(i + 1)));
-            let least = Width::Fixed((of.gap + of.width) as u16);
+            let least = Width::Fixed(least[i] as u16);
             column.set_constraint(ColumnConstraint::LowerBoundary(least));
             column.set_cell_alignment(match of.right {
                 true => CellAlignment::Right,
@@ -234,12 +244,79 @@ impl<'h> TextTable<'h> {
         let lines = table.lines().map(|line| line.trim_end().to_owned());
         lines.collect::<Vec<_>>().into_iter().peekable()
     }
+
+    /// Cuts the cells of left columns so that no line is wider than `limit`, the widest column first. Returns the least
+    /// width of each column, which includes the spaces around its cells.
+    fn fit(&self, rows: &mut [Vec<String>], limit: usize) -> Vec<usize> {
+        let mut least: Vec<_> = self.columns.iter().map(|of| of.gap + of.width).collect();
+        let mut cells = vec![0; self.columns.len()];
+        for row in rows.iter() {
+            for (width, cell) in cells.iter_mut().zip(row) {
+                *width = cell.split('\n').map(display_width).fold(*width, usize::max);
+            }
+        }
+        let padding = |i: usize| {
+            let (before, after) = self.columns[i].padding(i == 0, self.columns.get(i + 1));
+            usize::from(before + after)
+        };
+        // Spaces at the end of a line do not count.
+        let last = cells.iter().rposition(|width| *width > 0).unwrap_or(0);
+        let width = |i: usize, cells: &[usize], least: &[usize]| match i == last {
+            true if !self.columns[i].right => cells[i] + padding(i),
+            _ => (cells[i] + padding(i)).max(least[i]),
+        };
+        let total = |cells: &[usize], least: &[usize]| -> usize {
+            (0..=last).map(|i| width(i, cells, least)).sum()
+        };
+        if total(&cells, &least) <= limit {
+            return least;
+        }
+        let cut: Vec<_> = (0..=last).filter(|&i| !self.columns[i].right).collect();
+        let natural = cells.clone();
+        while total(&cells, &least) > limit {
+            let widest = cut.iter().copied().max_by_key(|&i| cells[i]);
+            let Some(i) = widest.filter(|&i| cells[i] > MIN_NAME) else {
+                break;
+            };
+            let excess = total(&cells, &least) - limit;
+            let next = cut.iter().filter(|&&other| other != i).map(|&i| cells[i]);
+            let next = next.max().unwrap_or(0).min(cells[i] - 1);
+            cells[i] = cells[i].saturating_sub(excess).max(next).max(MIN_NAME);
+            least[i] = least[i].min(cells[i] + padding(i));
+        }
+        // A narrow screen leaves no room for wide columns of numbers.
+        if total(&cells, &least) > limit {
+            least.fill(0);
+        }
+        for row in rows {
+            for (i, cell) in row.iter_mut().enumerate() {
+                if cells[i] < natural[i] {
+                    shorten(cell, cells[i]);
+                }
+            }
+        }
+        least
+    }
 }
 
-/// Cuts each line of a cell that is longer than `most`.
+/// Columns that a cut name keeps on the narrowest screen.
+const MIN_NAME: usize = 16;
+
+/// Returns the columns of a line in `style`.
+fn limit(style: TextStyle) -> usize {
+    match style.details {
+        true => usize::MAX,
+        false => style.width,
+    }
+}
+
+/// Cuts each line of a cell that is wider than `most`.
 fn shorten(cell: &mut String, most: usize) {
     if cell.len() > most {
-        let lines: Vec<_> = cell.split('\n').map(|line| shortened(line, most)).collect();
+        let lines: Vec<_> = cell
+            .split('\n')
+            .map(|line| cut_middle(line, most))
+            .collect();
         *cell = lines.join("\n");
     }
 }
@@ -279,6 +356,42 @@ mod tests {
             table.text(TextStyle::default()),
             "NAME            time most\n  mm               7 x\n    of two\n  a_longer_name   12 y\n"
         );
+    }
+
+    /// 120 columns, of which the numbers take 1 + 6 and 2 before the second name: the names share the other 111, and
+    /// the shorter stays whole.
+    #[test]
+    fn names_are_cut_in_the_middle_so_that_lines_fit() {
+        let name = format!("begin{}end", "x".repeat(200));
+        let cells = |style| {
+            let mut table = TextTable::new([left("NAME", 8), right("time", 6), left("LANE", 0)]);
+            table.add(&[&name, &7, &"stream 7"]);
+            table.text(style)
+        };
+        let text = cells(TextStyle::default());
+        let widths: Vec<_> = text.lines().map(|line| line.chars().count()).collect();
+        assert_eq!(widths[1], 120, "{text}");
+        let row = text.lines().next_back().unwrap();
+        assert!(
+            row.starts_with("  beginxxx") && row.contains("xxxend "),
+            "{row}"
+        );
+        assert!(row.ends_with(" 7 stream 7"), "{row}");
+        let narrow = TextStyle {
+            width: 60,
+            ..TextStyle::default()
+        };
+        assert!(cells(narrow).lines().all(|line| line.chars().count() <= 60));
+        let details = TextStyle {
+            details: true,
+            ..TextStyle::default()
+        };
+        assert!(cells(details).contains(&name));
+        // Of rows that are written one by one, too.
+        let mut out = String::new();
+        let table = TextTable::new([right("time", 6), left("NAME", 8)]).named(narrow);
+        table.row(&mut out, &[&7, &name]).unwrap();
+        assert_eq!(out.trim_end().chars().count(), 60, "{out}");
     }
 
     #[test]

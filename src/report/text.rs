@@ -1,4 +1,4 @@
-//! Text for people: at most 100 columns.
+//! Text for people: prose of at most 100 columns, and tables of at most as many as their reader has.
 
 use super::summary::thousands;
 use chakram_base::setting::SettingKey;
@@ -6,12 +6,16 @@ use chakram_base::units::{Span, percent_of};
 use chakram_trace::format::escaped;
 use std::borrow::Cow;
 use std::fmt::Write as _;
+use textwrap::core::display_width;
 
-/// The widest line.
+/// The widest line of prose.
 pub const WIDTH: usize = 100;
 
+/// The widest line of a table in files and pipes.
+pub const TABLE_WIDTH: usize = 120;
+
 /// Styles of headings and warnings.
-#[derive(Clone, Copy, Debug, Default)]
+#[derive(Clone, Copy, Debug)]
 pub struct TextStyle {
     /// Heading.
     pub heading: anstyle::Style,
@@ -19,27 +23,47 @@ pub struct TextStyle {
     pub warning: anstyle::Style,
     /// Whether all rows are printed, however many lines that takes.
     pub details: bool,
-    /// Whether long names are cut, so that lines stay within [`WIDTH`]; whoever reads a pipe or file gets them whole.
-    pub narrow: bool,
+    /// Columns of a line; longer names are cut in the middle, unless all details are printed.
+    pub width: usize,
+}
+
+impl Default for TextStyle {
+    fn default() -> Self {
+        Self {
+            heading: anstyle::Style::new(),
+            warning: anstyle::Style::new(),
+            details: false,
+            width: TABLE_WIDTH,
+        }
+    }
 }
 
 impl TextStyle {
-    /// For terminals.
+    /// With colours.
     pub fn coloured() -> Self {
         Self {
             heading: anstyle::Style::new().bold(),
             warning: anstyle::AnsiColor::Yellow.on_default(),
-            details: false,
-            narrow: true,
+            ..Self::default()
         }
     }
 
-    /// Returns `text` for people, cut to `width` columns where long names are, and whole with details.
+    /// Returns `text` for people, cut to `width` columns, and whole with details.
     pub fn clip(&self, text: &str, width: usize) -> String {
-        match self.narrow && !self.details {
-            true => clip(text, width),
-            false => clip(text, self.longest_name()),
+        match self.details {
+            true => self.name(text),
+            false => clip(text, width),
         }
+    }
+
+    /// Returns `text` for people in a line of its own, after `indent` columns.
+    pub fn clip_line(&self, text: &str, indent: usize) -> String {
+        self.clip(text, self.width.saturating_sub(indent).max(1))
+    }
+
+    /// Returns a name for a cell of a table, which cuts it to the width that there is.
+    pub fn name(&self, text: &str) -> String {
+        clip(text, self.longest_name())
     }
 
     /// Characters of a name in a table, at most.
@@ -72,15 +96,33 @@ pub fn share(part: Span, whole: Span) -> String {
     percent_of(part.0 as f64, whole.0 as f64)
 }
 
-/// `text` in at most `width` columns; control characters are shown as spaces.
+/// `text` in at most `width` columns, cut in the middle; control characters are shown as spaces.
 pub fn clip(text: &str, width: usize) -> String {
-    let text = escaped(text);
-    if text.chars().count() <= width {
-        return text.into_owned();
+    cut_middle(&escaped(text), width).into_owned()
+}
+
+/// Returns `text` in at most `width` columns. The middle is left out: names of kernels differ at both ends.
+pub(super) fn cut_middle(text: &str, width: usize) -> Cow<'_, str> {
+    // No character is wider than two columns or has no byte.
+    if text.len() <= width || display_width(text) <= width {
+        return Cow::Borrowed(text);
     }
-    let mut short: String = text.chars().take(width - 1).collect();
-    short.push('…');
-    short
+    let tail = width.saturating_sub(1) / 2;
+    let head = width.saturating_sub(1) - tail;
+    let columns = |c: char| display_width(c.encode_utf8(&mut [0; 4]));
+    let mut used = 0;
+    let fits = |c: &char, used: &mut usize, most: usize| {
+        *used += columns(*c);
+        *used <= most
+    };
+    let first: String = text
+        .chars()
+        .take_while(|c| fits(c, &mut used, head))
+        .collect();
+    used = 0;
+    let last = text.chars().rev().take_while(|c| fits(c, &mut used, tail));
+    let last: String = last.collect::<Vec<_>>().into_iter().rev().collect();
+    Cow::Owned(format!("{first}…{last}"))
 }
 
 /// Characters of a name in a text, at most. Inputs have names of any length, and what arranges cells counts columns in 16
@@ -89,14 +131,6 @@ pub(super) const MAX_NAME: usize = 240;
 
 /// Where all details are asked for. Longer than any that a compiler makes; other formats have names of any length.
 const WHOLE_NAME: usize = 1 << 14;
-
-/// Returns `text`, cut to `most` characters.
-pub(super) fn shortened(text: &str, most: usize) -> Cow<'_, str> {
-    match text.char_indices().nth(most) {
-        None => Cow::Borrowed(text),
-        Some((end, _)) => Cow::Owned(format!("{}…", &text[..end])),
-    }
-}
 
 /// `text` after `lead`, broken at spaces; further lines are indented.
 pub fn paragraph(
@@ -117,7 +151,7 @@ pub fn paragraph(
     // A number stays with its percent sign.
     let words: Vec<_> = text
         .split(' ')
-        .map(|word| shortened(word, MAX_NAME))
+        .map(|word| cut_middle(word, MAX_NAME))
         .collect();
     let text = words.join(" ").replace(" %", "\u{a0}%");
     for line in textwrap::wrap(&text, options) {

@@ -89,6 +89,8 @@ pub struct PredictionOptions {
     pub job: JobOptions,
     /// The replay.
     pub replay: ReplayOptions,
+    /// Whether ranks are placed on all NPUs of each rack.
+    pub fill_domains: bool,
 }
 
 /// Predicts a workload on the machine of this text.
@@ -99,11 +101,15 @@ pub fn predict(
     text: &str,
     options: &PredictionOptions,
 ) -> Result<WorkloadPrediction, RegressionError> {
-    let machine = Machine::parse(text, machine)?;
+    let mut machine = Machine::parse(text, machine)?;
     let PredictionOptions {
         job,
         replay: options,
+        fill_domains,
     } = options;
+    if *fill_domains && machine.rank_domain().is_some() {
+        machine = machine.with_all_npus_used();
+    }
     options.check_together()?;
     options.check_machine(&machine)?;
     let loading = JobOptions {

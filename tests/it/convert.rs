@@ -7,6 +7,7 @@
 //!
 //! The other modules are tests, one theme each.
 
+mod archives;
 mod blocking_copies;
 mod by_order;
 mod clocks;
@@ -31,3 +32,4 @@ mod truth;
 mod unequal;
 mod unknown;
 mod what_if;
+mod widths;

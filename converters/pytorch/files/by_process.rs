@@ -1,14 +1,17 @@
 //! Files of several ranks whose names hold one number or none, told apart by the process that they are of.
 
+use super::held::HeldFiles;
 use super::{CapturePair, FilesByRank, FoundFile, is_pipe};
-use crate::pytorch::sniff::sniff_pid;
 use chakram_trace::format::TraceError;
 use std::collections::BTreeMap;
 
 /// Takes files out of `ranks` whose names do not tell ranks apart, as several of a kind have one number or none, and pairs
 /// those of one process, in the order of processes. The captures themselves have to say their ranks. Takes none if a process
 /// has two of a kind, or a file does not say its own.
-pub(super) fn take(ranks: &mut FilesByRank) -> Result<Vec<CapturePair>, TraceError> {
+pub(super) fn take(
+    ranks: &mut FilesByRank,
+    held: &HeldFiles,
+) -> Result<Vec<CapturePair>, TraceError> {
     // Of several Kineto traces beside one host trace, one is of its process, and the others are left aside.
     let several = |[hosts, kinetos]: &[Vec<FoundFile>; 2]| {
         hosts.len() > 1 || hosts.is_empty() && kinetos.len() > 1
@@ -26,7 +29,7 @@ pub(super) fn take(ranks: &mut FilesByRank) -> Result<Vec<CapturePair>, TraceErr
             if is_pipe(&file.path) {
                 return Ok(Vec::new());
             }
-            let slot = match sniff_pid(&file.path)? {
+            let slot = match held.pid(&file.path)? {
                 Some(pid) => &mut processes.entry(pid).or_default()[kind],
                 None => return Ok(Vec::new()),
             };
@@ -43,7 +46,7 @@ pub(super) fn take(ranks: &mut FilesByRank) -> Result<Vec<CapturePair>, TraceErr
         host: host.map(path),
         kineto: kineto.map(path),
         steps: None,
-        piped: None,
+        held: held.clone(),
     });
     let pairs = pairs.collect();
     ranks.retain(|rank, files| !of(rank, files));

@@ -259,7 +259,10 @@ impl RankCapture {
                 "name the files of the ranks host.0.json, kineto.0.json, host.1.json, …",
             ));
         }
-        let steps = pair.steps.as_deref().map(MeasuredSteps::read).transpose()?;
+        let steps = pair.steps.as_deref();
+        let steps = steps
+            .map(|path| pair.read(path, MeasuredSteps::read, MeasuredSteps::from_bytes))
+            .transpose()?;
         let mut capture = Self::new(pair.rank, host, kineto, pair.named(), options)?;
         // A number may be anything, as in `trace_8.json` of step 8. Only who communicates is asked for its rank.
         if pair.guessed && capture.rank.kineto.rank.is_none() && capture.calls.list.is_empty() {

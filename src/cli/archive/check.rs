@@ -2,15 +2,13 @@
 
 use super::contents::query;
 use crate::compare::parallel_map;
-use crate::compute::ComputeArgs;
-use crate::flags::choices;
 use crate::load::JobArgs;
+use crate::output::TimingArgs;
 use chakram_archive::{
     self as archive, Archive, BaselineDraft, BaselineRecord, MetadataQuery, WorkloadEntry,
 };
 use chakram_base::units::{Time, parse_percent};
-use chakram_engine::{CommTiming, OptionRefusal, ReplayOptions};
-use chakram_hardware::network::NetworkKind;
+use chakram_engine::{OptionRefusal, ReplayOptions};
 use chakram_studies::regression::{
     self, CheckOutcome, CoveredWorkload, FailedPrediction, PredictionOptions, WorkloadPrediction,
     page, verdict,
@@ -54,16 +52,7 @@ struct KeptOptions {
     #[command(flatten)]
     job: JobArgs,
     #[command(flatten)]
-    compute: ComputeArgs,
-    /// Source of the durations of collectives and messages
-    #[arg(long, value_parser = choices::<CommTiming>(), default_value = "model")]
-    comm: CommTiming,
-    /// Network contention model
-    #[arg(long, value_parser = choices::<NetworkKind>())]
-    network: Option<NetworkKind>,
-    /// Give communication without size and without recorded duration no time
-    #[arg(long)]
-    lower_bound: bool,
+    timing: TimingArgs,
 }
 
 impl KeptOptions {
@@ -72,28 +61,26 @@ impl KeptOptions {
             let error = error.to_string();
             error.trim_start_matches("error: ").to_owned()
         })?;
-        if this.job.groups.is_some() {
-            return Err("--groups names a file that the archive does not keep\n  \
-                 try: the groups of the job's file, which it keeps"
-                .to_owned());
-        }
-        let replay = this.options().map_err(|refusal| refusal.to_string())?;
+        let job = this.job.options(0, false);
+        let replay = ReplayOptions {
+            missing_ranks: job.absent,
+            ..this.timing.options().map_err(|error| error.to_string())?
+        };
+        replay
+            .check_together()
+            .map_err(|refusal| refusal.to_string())?;
         Ok(PredictionOptions {
-            job: this.job.options(0, false),
+            job,
             replay,
+            fill_domains: this.timing.fills_domains(),
         })
     }
 
-    fn options(&self) -> Result<ReplayOptions, OptionRefusal> {
-        let options = ReplayOptions {
-            comm: self.comm,
-            network: self.network,
-            lower_bound: self.lower_bound,
-            missing_ranks: self.job.options(0, false).absent,
-            ..self.compute.options()?
-        };
-        options.check_together()?;
-        Ok(options)
+    /// Returns the names of `machines`, with the rates that the options say of dimensions.
+    fn machine_names(arguments: &[String], machines: &[String]) -> Result<Vec<String>, String> {
+        let this = Self::try_parse_from(arguments).map_err(|error| error.to_string())?;
+        let names = machines.iter();
+        names.map(|name| this.timing.machine_name(name)).collect()
     }
 }
 
@@ -122,8 +109,8 @@ pub struct BaselineArgs {
     /// Number of replays at a time; as many as there are cores by default
     #[arg(long, value_name = "N")]
     threads: Option<NonZeroUsize>,
-    /// Options of the replay, which later checks use as well: --compute, --efficiency, --comm, --network, and how traces
-    /// are read, --absent, --ranks, --without, --delay, --deps
+    /// Options of `chakram replay` about the timing model and the traces, which later checks use as well; files that they
+    /// name are read again
     #[arg(last = true, value_name = "OPTIONS")]
     options: Vec<String>,
 }
@@ -132,8 +119,9 @@ pub struct BaselineArgs {
 pub fn baseline(args: &BaselineArgs, out: &mut dyn Write) -> Result<ExitCode, Box<dyn Error>> {
     let archive = Arc::new(super::open(&args.archive)?);
     let options = KeptOptions::parse(&args.options)?;
+    let machines = KeptOptions::machine_names(&args.options, &args.machine)?;
     let pairs: Vec<(&WorkloadEntry, &String)> = chosen(&archive, args.filter.as_ref())
-        .flat_map(|entry| args.machine.iter().map(move |machine| (entry, machine)))
+        .flat_map(|entry| machines.iter().map(move |machine| (entry, machine)))
         .collect();
     if pairs.is_empty() {
         return Err("no workload is left, so there is nothing to predict".into());
@@ -387,4 +375,30 @@ fn within<'a>(
     outcome.left_out = choice.left_out;
     outcome.uncovered = choice.uncovered.into_iter().collect();
     chosen
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::replay::ReplayArgs;
+    use clap::{Command, CommandFactory};
+    use std::collections::BTreeSet;
+
+    /// What a report looks like and how often a job is launched is no part of a prediction that is kept.
+    #[test]
+    fn baselines_take_every_option_of_replays_about_times_and_traces() {
+        let about = |command: &Command| -> BTreeSet<String> {
+            let options = command.get_arguments().filter(|option| {
+                let heading = option.get_help_heading();
+                matches!(heading, Some("Timing model" | "Traces"))
+            });
+            options.map(|option| option.get_id().to_string()).collect()
+        };
+        let replay = about(&ReplayArgs::augment_args(Command::new("replay")));
+        assert!(
+            replay.len() > 18 && replay.contains("fill_domains"),
+            "{replay:?}"
+        );
+        assert_eq!(about(&KeptOptions::command()), replay);
+    }
 }

@@ -2,6 +2,7 @@
 
 use super::WorkloadPath;
 use crate::progress::Progress;
+use crate::terminal::plain_style;
 use chakram_archive::{
     Archive, ArchiveListing, DescribedWorkload, ListedWorkload, MetadataQuery, NumberRange,
     WorkloadEntry, WorkloadPart,
@@ -9,7 +10,8 @@ use chakram_archive::{
 use chakram_base::units::{Bytes, counted, thousands};
 use chakram_report::csv::CsvRows;
 use chakram_report::document::VersionedDocument;
-use chakram_trace::format::{escape, escaped};
+use chakram_report::text::clip;
+use chakram_trace::format::escape;
 use clap::{Args, ValueEnum};
 use serde::Serialize;
 use std::collections::BTreeSet;
@@ -116,7 +118,11 @@ pub fn list(args: &ListArgs, out: &mut dyn Write) -> Result<ExitCode, Box<dyn Er
         out.write_all(list_csv(&found).as_bytes())?;
         return Ok(super::exit_code(listing.tail()));
     }
-    let names: Vec<_> = found.iter().map(|row| escaped(&row.name)).collect();
+    // Numbers and the spaces around them take 26 columns; a name leaves as much to the metadata.
+    let columns = plain_style().width;
+    let longest = columns.saturating_sub(52);
+    let names = found.iter().map(|row| clip(&row.name, longest));
+    let names: Vec<_> = names.collect();
     let width = names.iter().map(|name| name.chars().count()).max();
     let width = width.unwrap_or(0);
     let (mut line, mut words) = (String::new(), String::new());
@@ -132,7 +138,7 @@ pub fn list(args: &ListArgs, out: &mut dyn Write) -> Result<ExitCode, Box<dyn Er
             line,
             "{name:<width$}  {:>12}  {bytes:>9} {}",
             counted(amounts.ranks, "rank"),
-            escaped(&words)
+            clip(&words, columns.saturating_sub(width + 26))
         )?;
         writeln!(out, "{}", line.trim_end())?;
     }

@@ -1,13 +1,13 @@
 //! Collectives that nccl-tests measured, written as the `measured_collective` tables of a machine.
 
 use super::{string, with_section};
+use crate::terminal::plain_style;
 use chakram_base::config;
 use chakram_base::units::percent;
 use chakram_hardware::collective::CollectiveCurve;
 use chakram_hardware::machine::Machine;
 use chakram_report::summary::counted;
 use chakram_report::table::{TextTable, left, right};
-use chakram_report::text::TextStyle;
 use chakram_studies::score::{left_out_sizes, nccl_log};
 use std::error::Error;
 use std::fmt::{Display, Write as _};
@@ -85,7 +85,7 @@ pub(super) fn measure(
     let summary = format!(
         "{}\n{}left out: mean error of a size by the others\n",
         counted(curves.len() as u64, "collective"),
-        table.text(TextStyle::default())
+        table.text(plain_style())
     );
     Ok((with_section(text, "Collectives", &section), summary))
 }

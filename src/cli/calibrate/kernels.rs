@@ -1,13 +1,13 @@
 //! Kernels of captured jobs, written as the `measured` tables of a machine's NPU classes.
 
 use super::{rank_classes, string, with_section};
+use crate::terminal::plain_style;
 use chakram_base::ids::Npu;
 use chakram_base::units::percent;
 use chakram_hardware::machine::Machine;
 use chakram_jobs::{Job, JobOptions};
 use chakram_report::summary::thousands;
 use chakram_report::table::{TextTable, left, right};
-use chakram_report::text::TextStyle;
 use chakram_studies::score::{KernelTimes, RecordedKernels};
 use chakram_trace::format::escape;
 use chakram_trace::workload::MissingRankPolicy;
@@ -159,7 +159,7 @@ fn summary(found: &[KernelTimes]) -> String {
         ];
         table.add(&cells.each_ref().map(|cell| cell as &dyn Display));
     }
-    text += &table.text(TextStyle::default());
+    text += &table.text(plain_style());
     if by_time.len() > SHOWN {
         let rest: f64 = by_time[SHOWN..].iter().map(|kernel| kernel.total).sum();
         let _ = writeln!(

@@ -1,12 +1,12 @@
 //! GEMMs that were measured, written as the `product` tables of a machine's NPU class.
 
 use super::with_section;
+use crate::terminal::plain_style;
 use chakram_base::config;
 use chakram_base::units::percent;
 use chakram_hardware::machine::Machine;
 use chakram_report::summary::{counted, thousands};
 use chakram_report::table::{TextTable, left, right};
-use chakram_report::text::TextStyle;
 use chakram_studies::score::{gemm_points, left_out_errors};
 use std::error::Error;
 use std::fmt::{Display, Write as _};
@@ -83,7 +83,7 @@ pub(super) fn measure(
     let summary = format!(
         "{}\n{}left out: mean error of a fifth of the shapes by the others\n",
         counted(shapes as u64, "GEMM"),
-        table.text(TextStyle::default())
+        table.text(plain_style())
     );
     Ok((with_section(text, "GEMMs", &section), summary))
 }

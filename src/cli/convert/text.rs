@@ -5,7 +5,7 @@ use chakram_converters::pytorch::LinkMethod;
 use chakram_converters::pytorch::summary::{ConversionSummary, RankConversion};
 use chakram_report::summary::{counted, thousands};
 use chakram_report::table::{TextTable, left, right};
-use chakram_report::text::TextStyle;
+use chakram_report::text::{TABLE_WIDTH, TextStyle, paragraph};
 use std::fmt::Display;
 use std::io::{self, Write};
 
@@ -23,8 +23,7 @@ fn more(ranks: &[RankConversion], out: &mut dyn Write) -> io::Result<()> {
 pub fn write(summary: &ConversionSummary, out: &mut dyn Write) -> io::Result<()> {
     let ranks = &summary.ranks;
     let sum = |of: fn(&RankConversion) -> u64| ranks.iter().map(of).sum::<u64>();
-    writeln!(
-        out,
+    let head = format!(
         "{} of {} ranks, {:.1} MB of JSON: {} nodes, {} dependencies in {}",
         ranks.len(),
         summary.world,
@@ -32,7 +31,8 @@ pub fn write(summary: &ConversionSummary, out: &mut dyn Write) -> io::Result<()>
         thousands(sum(|r| r.written.nodes)),
         thousands(sum(|r| r.written.causes)),
         paths(ranks),
-    )?;
+    );
+    prose(&head, "", out)?;
     let untimed = |rank: &RankConversion| rank.method == LinkMethod::HostAlone;
     if ranks.iter().all(untimed) {
         writeln!(out, "no Kineto trace: operators stand for kernels")?;
@@ -112,7 +112,7 @@ fn by_order(ranks: &[RankConversion], out: &mut dyn Write) -> io::Result<()> {
         return Ok(());
     }
     let table = TextTable::new([
-        left("\nLINKED BY ORDER", 18),
+        left("LINKED BY ORDER", 18),
         right("thread", 12),
         right("nodes", 12),
         right("linked", 12),
@@ -400,55 +400,94 @@ fn notes(summary: &ConversionSummary, out: &mut dyn Write) -> io::Result<()> {
             ms(i64::try_from(ns).unwrap_or(i64::MAX)),
         ));
     }
-    for rank in &summary.ranks {
-        if let [first, ..] = &rank.never_ran[..] {
-            notes.push(format!(
-                "rank {}: {} communication operators have no known operation or were never seen to run, \
-                 the first `{first}`",
-                rank.rank,
-                thousands(rank.never_ran.len() as u64)
-            ));
-        }
-        if rank.unlaunched > 0 {
-            notes.push(format!(
-                "rank {}: {} kernels and copies were launched before the capture began: they follow \
-                 their stream, and the first of it its start",
-                rank.rank,
-                thousands(rank.unlaunched)
-            ));
-        }
-        if rank.unsized_calls > 0 {
-            notes.push(format!(
-                "rank {}: {} communication calls have no sizes, and last as recorded in replays; capture with \
-                 record_shapes=True",
-                rank.rank,
-                thousands(rank.unsized_calls)
-            ));
-        }
-        if rank.found.cut > 0 {
-            notes.push(format!(
-                "rank {}: {} causes contradicted the times and were left out",
-                rank.rank,
-                thousands(rank.found.cut)
-            ));
-        }
-        notes.extend(
-            rank.repairs
-                .iter()
-                .map(|repair| format!("rank {}: mended {repair}", rank.rank)),
-        );
-        if rank.offset.observed == 0 && rank.rank != summary.ranks[0].rank {
-            notes.push(format!(
-                "rank {}: nothing says how its clock goes; taken as it is",
-                rank.rank
-            ));
-        }
+    let ranks = &summary.ranks;
+    let first = ranks.iter().find_map(|rank| rank.never_ran.first());
+    notes.extend(of_ranks(
+        ranks,
+        |rank| rank.never_ran.len() as u64,
+        &format!(
+            "communication operators have no known operation or were never seen to run, the first `{}`",
+            first.map_or("", String::as_str)
+        ),
+    ));
+    notes.extend(of_ranks(
+        ranks,
+        |rank| rank.unlaunched,
+        "kernels and copies were launched before the capture began: they follow their stream, and the first of it its start",
+    ));
+    notes.extend(of_ranks(
+        ranks,
+        |rank| rank.unsized_calls,
+        "communication calls have no sizes, and last as recorded in replays; capture with record_shapes=True",
+    ));
+    notes.extend(of_ranks(
+        ranks,
+        |rank| rank.found.cut,
+        "causes contradicted the times and were left out",
+    ));
+    for rank in ranks {
+        let repairs = rank.repairs.iter();
+        notes.extend(repairs.map(|repair| format!("rank {}: mended {repair}", rank.rank)));
+    }
+    let reference = ranks.first().map(|rank| rank.rank);
+    let unclocked = ranks
+        .iter()
+        .filter(|rank| rank.offset.observed == 0 && Some(rank.rank) != reference);
+    let unclocked: Vec<u32> = unclocked.map(|rank| rank.rank).collect();
+    if !unclocked.is_empty() {
+        notes.push(format!(
+            "{}: nothing says how their clocks go; taken as they are",
+            ranks_of(&unclocked)
+        ));
     }
     if notes.is_empty() {
         return Ok(());
     }
     writeln!(out, "\nNOTES")?;
-    notes.iter().try_for_each(|note| writeln!(out, "  {note}"))
+    for note in notes {
+        prose(&note, "  ", out)?;
+    }
+    Ok(())
+}
+
+/// Writes a line, broken at spaces if it is wider than a table: names of files are whole, so that they can be copied.
+fn prose(text: &str, indent: &str, out: &mut dyn Write) -> io::Result<()> {
+    if indent.len() + text.chars().count() <= TABLE_WIDTH {
+        return writeln!(out, "{indent}{text}");
+    }
+    let mut lines = String::new();
+    paragraph(
+        &mut lines,
+        text,
+        indent,
+        indent.len() + 2,
+        anstyle::Style::new(),
+    )
+    .expect("a string grows as needed");
+    out.write_all(lines.as_bytes())
+}
+
+/// Returns one note for all ranks of which `of` is above zero: `ranks 0-7: 1,234 kernels …`.
+fn of_ranks(
+    ranks: &[RankConversion],
+    of: fn(&RankConversion) -> u64,
+    what: &str,
+) -> Option<String> {
+    let with: Vec<u32> = ranks
+        .iter()
+        .filter(|rank| of(rank) > 0)
+        .map(|rank| rank.rank)
+        .collect();
+    let sum = ranks.iter().map(of).fold(0, u64::saturating_add);
+    (!with.is_empty()).then(|| format!("{}: {} {what}", ranks_of(&with), thousands(sum)))
+}
+
+/// Formats ranks: `rank 3`, `ranks 0-7`.
+fn ranks_of(of: &[u32]) -> String {
+    match of {
+        [only] => format!("rank {only}"),
+        several => format!("ranks {}", ranges(several)),
+    }
 }
 
 /// Joins `parts` by commas into lines of at most 100 columns.

@@ -2,12 +2,12 @@
 
 use super::{ConvertOutputArgs, SummaryFormatArg};
 use crate::progress::Progress;
+use crate::terminal::plain_style;
 use crate::traces;
 use chakram_converters::xplane::{XplaneFile, XplaneJob, XplaneSummary, files};
 use chakram_report::document::VersionedDocument;
 use chakram_report::summary::{counted, thousands};
 use chakram_report::table::{TextTable, left, right};
-use chakram_report::text::TextStyle;
 use chakram_trace::files::OutputSet;
 use chakram_trace::format::job::JobFile;
 use clap::Args;
@@ -106,7 +106,7 @@ fn text(summary: &XplaneSummary, traces: &str, out: &mut dyn Write) -> io::Resul
             &device.collectives,
         ]);
     }
-    out.write_all(table.text(TextStyle::default()).as_bytes())?;
+    out.write_all(table.text(plain_style()).as_bytes())?;
     if let Some(more) = devices.len().checked_sub(SHOWN).filter(|more| *more > 0) {
         writeln!(out, "… {more} more: --format json")?;
     }

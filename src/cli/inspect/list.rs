@@ -84,7 +84,7 @@ impl NodeListing {
         }
         match self.list {
             NodeList::Json => out.write_all(NodeList::json_end(fit).as_bytes())?,
-            NodeList::Text if fit > written as u64 => {
+            NodeList::Text { .. } if fit > written as u64 => {
                 let more = fit - written as u64;
                 writeln!(out, "… {more} more: --limit {fit}")?;
             }

@@ -1,10 +1,10 @@
 //! A model for people: one line for each operator of each kind of layer.
 
 use super::{blocks, labels};
+use crate::terminal::plain_style;
 use chakram_base::units::Bytes;
 use chakram_report::summary::thousands;
 use chakram_report::table::{TextTable, left, right};
-use chakram_report::text::TextStyle;
 use chakram_workloads::model::{Model, ModelDefinition};
 
 /// `found` in text, with `element` bytes per element of saved activations.
@@ -111,7 +111,7 @@ fn operators(model: &Model, element: u64) -> String {
             ]);
         }
     }
-    table.text(TextStyle::default())
+    table.text(plain_style())
 }
 
 /// A number, or a dash for none.

@@ -1,6 +1,6 @@
 //! Destinations of reports.
 
-use crate::terminal::{EscapeStyle, EscapingWriter};
+use crate::terminal::{self, EscapeStyle, EscapingWriter};
 use chakram_report::text::TextStyle;
 use chakram_trace::files::{OutputClaim, OutputFile, OutputSet};
 use chakram_trace::format::TraceError;
@@ -58,11 +58,7 @@ impl<'a> ReportDestination<'a> {
 
     /// Returns the text style that suits it.
     pub fn style(&self) -> TextStyle {
-        if self.is_terminal() {
-            TextStyle::coloured()
-        } else {
-            TextStyle::default()
-        }
+        terminal::text_style(self.file.is_none())
     }
 
     /// Whether people see it as it is written.

@@ -39,7 +39,7 @@ impl RunArgs {
             machine,
             unfilled: None,
         };
-        if !self.fill_domains {
+        if !self.timing.fill_domains {
             return Ok(loaded);
         }
         if loaded.machine.rank_domain().is_none() {

@@ -48,23 +48,21 @@ impl RunArgs {
         loaded: &LoadedMachine,
         options: &ReplayOptions,
     ) -> Option<RunWithout<'static>> {
-        let mut other = Self {
-            compute: self.compute.without(key),
-            ..self.clone()
-        };
+        let mut other = self.clone();
+        other.timing.compute = self.timing.compute.without(key);
         let mut is_default = false;
         match key {
-            SettingKey::Comm => other.comm = Default::default(),
+            SettingKey::Comm => other.timing.comm = Default::default(),
             SettingKey::Network => {
-                is_default = other.network == Some(loaded.machine.network());
-                other.network = None;
+                is_default = other.timing.network == Some(loaded.machine.network());
+                other.timing.network = None;
             }
-            SettingKey::LowerBound => other.lower_bound = false,
-            SettingKey::Map => other.map = None,
-            SettingKey::Custom => other.custom.clear(),
-            _ => is_default = other.compute == self.compute,
+            SettingKey::LowerBound => other.timing.lower_bound = false,
+            SettingKey::Map => other.timing.map = None,
+            SettingKey::Custom => other.timing.custom.clear(),
+            _ => is_default = other.timing.compute == self.timing.compute,
         }
-        is_default |= key == SettingKey::Comm && other.comm == self.comm;
+        is_default |= key == SettingKey::Comm && other.timing.comm == self.timing.comm;
         if is_default {
             return Some(RunWithout::default());
         }

@@ -117,7 +117,7 @@ fn add(table: &mut TextTable<'_>, groups: &[&CollectiveRow], style: TextStyle) -
         None => "-".to_owned(),
     };
     let cells: [&dyn Display; 6] = [
-        &style.clip(&format!("{}, {what}", row.kind), 31),
+        &style.name(&format!("{}, {what}", row.kind)),
         &thousands((sum.calls + count as u64 / 2) / count as u64),
         &Bytes(sum.buffers.sum / sum.calls.max(1)),
         &mean(sum.transfer, count),
@@ -180,7 +180,7 @@ pub fn exposed(out: &mut String, report: &Report, style: TextStyle) -> Result {
     for (what, sum) in rows.iter().take(ROWS) {
         let mean = Span(sum.0 / npus);
         let share = share(mean, report.outcome.makespan);
-        table.add(&[&style.clip(what, 57), &mean, &share]);
+        table.add(&[&style.name(what), &mean, &share]);
     }
     write!(out, "\n{}", table.text(style))?;
     more(out, rows.len(), ROWS, "collectives")

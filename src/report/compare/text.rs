@@ -51,7 +51,7 @@ fn write_all(
         thousands(nodes.sum()),
         comparison.columns.len()
     );
-    writeln!(out, "{}", style.clip(&head, WIDTH))?;
+    writeln!(out, "{}", style.clip_line(&head, 0))?;
     writeln!(out, "{basis}")?;
     if let Some((_, report)) = comparison.reference()
         && let Some((captured, slowest)) = report.last_captured()
@@ -78,7 +78,11 @@ fn machines(out: &mut String, comparison: &MachineComparison<'_>, style: TextSty
     let remote = comparison.reaches_out();
     let width = comparison.columns.iter().map(|c| c.name.chars().count());
     let width = width.max().unwrap_or(0);
-    let width = if style.narrow { width.min(CELL) } else { width };
+    let width = if style.details {
+        width
+    } else {
+        width.min(CELL)
+    };
     for column in &comparison.columns {
         let name = format!("  {:<width$}  ", style.clip(&column.name, width));
         let mut text = made_of(column.machine, &dtypes);

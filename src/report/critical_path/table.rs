@@ -65,7 +65,7 @@ fn story(path: &CriticalPathSummary, makespan: Span, style: TextStyle) -> String
     let longest = longest.map(|row| {
         format!(
             "{} {}",
-            style.clip(&row.name, 30),
+            style.clip(&row.name, 60),
             share(row.total, makespan)
         )
     });

@@ -5,7 +5,7 @@ use crate::Report;
 use crate::csv::CsvColumn;
 use crate::npus::span_of;
 use crate::table::{TextTable, left, right};
-use crate::text::{TextStyle, WIDTH, more};
+use crate::text::{TextStyle, more};
 use chakram_base::units::Bytes;
 use chakram_trace::format::TensorClass;
 use std::fmt::{Display, Write as _};
@@ -88,11 +88,7 @@ pub fn table(out: &mut String, report: &Report, style: TextStyle) -> std::fmt::R
         } else {
             String::new()
         };
-        writeln!(
-            out,
-            "    {}",
-            style.clip(&format!("{of}{moment}"), WIDTH - 4)
-        )?;
+        writeln!(out, "    {}", style.clip_line(&format!("{of}{moment}"), 4))?;
     }
     more(out, runs.len(), ROWS, "memory")?;
     writeln!(

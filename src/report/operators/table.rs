@@ -8,11 +8,14 @@ use crate::table::{TextTable, left, right};
 use crate::text::{TextStyle, more, share};
 use chakram_base::units::Span;
 use chakram_trace::format::family;
-use chakram_trace::graph::{Interner, NameTable};
+use chakram_trace::graph::{Interner, NameTable, NodeKind};
 use std::fmt::Write as _;
 
 /// Rows for people; JSON and CSV have all.
 const ROWS: usize = 10;
+
+/// Rows of devices, and of hosts, where there are both: the whole report has fewer than 60 lines.
+const ROWS_APART: [usize; 2] = [5, 3];
 
 /// The columns of the table.
 pub const CSV: &[CsvColumn<Report, OperatorTime>] = &[
@@ -22,11 +25,42 @@ pub const CSV: &[CsvColumn<Report, OperatorTime>] = &[
     ("total_ps", |_, row| row.total.into()),
 ];
 
-/// Writes the slowest.
+/// Writes the slowest, those of the host apart.
 pub fn table(out: &mut String, report: &Report, style: TextStyle) -> std::fmt::Result {
-    let all: Span = report.operators.iter().map(|o| o.total).sum();
+    let families = families(&report.operators);
+    let whole: Span = families.iter().map(|o| o.total).sum();
+    let is_host = |operator: &OperatorTime| operator.kind == NodeKind::Host;
+    let (host, device): (Vec<_>, Vec<_>) = families.into_iter().partition(is_host);
+    if host.is_empty() || device.is_empty() {
+        let all = [host, device].concat();
+        return part(out, "SLOWEST OPERATORS", (&all, ROWS), whole, style);
+    }
+    part(
+        out,
+        "SLOWEST ON DEVICES",
+        (&device, ROWS_APART[0]),
+        whole,
+        style,
+    )?;
+    part(
+        out,
+        "SLOWEST ON HOSTS",
+        (&host, ROWS_APART[1]),
+        whole,
+        style,
+    )
+}
+
+/// Writes the slowest of `families`, with shares of the time of all operators, which is `whole`.
+fn part(
+    out: &mut String,
+    title: &str,
+    (families, rows): (&[OperatorTime], usize),
+    whole: Span,
+    style: TextStyle,
+) -> std::fmt::Result {
     let mut table = TextTable::new([
-        left("SLOWEST OPERATORS", 46),
+        left(title, 46),
         left("kind", 14),
         right("calls", 8),
         right("total", 12),
@@ -34,25 +68,24 @@ pub fn table(out: &mut String, report: &Report, style: TextStyle) -> std::fmt::R
         right("share", 8),
     ])
     .named(style);
-    let families = families(&report.operators);
-    for operator in families.iter().take(ROWS) {
+    for operator in families.iter().take(rows) {
         let mean = Span(operator.total.0 / operator.calls.max(1));
         let name = match operator.name.as_str() {
             "" => "(no name)",
             name => name,
         };
         let cells: [&dyn std::fmt::Display; 6] = [
-            &style.clip(name, 43),
+            &style.name(name),
             &kind_label(operator.kind),
             &thousands(operator.calls),
             &operator.total,
             &mean,
-            &share(operator.total, all),
+            &share(operator.total, whole),
         ];
         table.add(&cells);
     }
     write!(out, "\n{}", table.text(style))?;
-    more(out, families.len(), ROWS, "operators")
+    more(out, families.len(), rows, "operators")
 }
 
 /// Operators whose names differ only in numbers of steps or layers, together: `step*/layer*/norm`. Longest first; of equal

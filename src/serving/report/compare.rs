@@ -1,6 +1,6 @@
 //! One scenario on several platforms, or at several rates, side by side.
 
-use super::text::{name, name_width, or_dash, rate};
+use super::text::{longest_name, name, name_width, or_dash, rate};
 use super::{ServeReport, ServeRow, ServeRowKind};
 use chakram_base::units::percent;
 use chakram_report::table::{TextTable, left, right};
@@ -84,7 +84,11 @@ pub fn platforms(reports: &[ServeReport], style: TextStyle) -> String {
             let mean = report.rows.get(i).and_then(|row| row.mean);
             or_dash(mean.map(|mean| mean.value))
         });
-        row(&columns(""), &style.clip(&name(of), 18), cells.collect());
+        row(
+            &columns(""),
+            &style.clip(&name(of), longest_name(style)),
+            cells.collect(),
+        );
     }
     let limited = |row: &ServeRow| row.attained.is_some();
     if reports.iter().any(|report| report.rows.iter().any(limited)) {
@@ -101,7 +105,11 @@ pub fn platforms(reports: &[ServeReport], style: TextStyle) -> String {
                     or_dash(row.and_then(|row| row.attained).map(percent))
                 };
                 let cells = rows.iter().map(attained).collect();
-                row(&columns(""), &style.clip(&name(of), 18), cells);
+                row(
+                    &columns(""),
+                    &style.clip(&name(of), longest_name(style)),
+                    cells,
+                );
             }
         }
         let goodput = |report: &ServeReport| {

@@ -55,7 +55,7 @@ fn write_all(out: &mut String, report: &ServeReport, style: TextStyle) -> Result
         count => format!(", {} processors", thousands(count.into())),
     };
     let head = format!("{}{on}{several}, seed {}", report.scenario, report.seed);
-    writeln!(out, "{}", style.clip(&head, WIDTH))?;
+    writeln!(out, "{}", style.clip_line(&head, 0))?;
     let plain = anstyle::Style::new();
     paragraph(out, &report.arrivals, "  arrivals  ", 12, plain)?;
     paragraph(out, &report.policy, "  policy    ", 12, plain)?;
@@ -120,11 +120,16 @@ pub(super) fn name(row: &ServeRow) -> String {
     }
 }
 
-/// Width of a column of the names of `rows`, `least` where they fit or are clipped.
+/// Columns of a name: what the widest table leaves of a line.
+pub(super) fn longest_name(style: TextStyle) -> usize {
+    16 + style.width.saturating_sub(WIDTH)
+}
+
+/// Width of a column of the names of `rows`, `least` where they fit.
 pub(super) fn name_width(rows: &[ServeRow], style: TextStyle, least: usize) -> usize {
     let widths = rows
         .iter()
-        .map(|row| style.clip(&name(row), least).chars().count());
+        .map(|row| style.clip(&name(row), longest_name(style)).chars().count());
     widths.max().unwrap_or(0).max(least)
 }
 
@@ -147,7 +152,7 @@ fn times(out: &mut String, report: &ServeReport, style: TextStyle) -> Result {
         table.row(
             out,
             &[
-                &style.clip(&name(row), 16),
+                &style.clip(&name(row), longest_name(style)),
                 &thousands(row.completed),
                 &rate(row.throughput_per_s),
                 &or_dash(row.mean.map(|mean| mean.value)),
@@ -174,7 +179,7 @@ fn times(out: &mut String, report: &ServeReport, style: TextStyle) -> Result {
         table.row(
             out,
             &[
-                &style.clip(&name(row), 16),
+                &style.clip(&name(row), longest_name(style)),
                 &or_dash(row.alone),
                 &half(0),
                 &half(1),
@@ -199,7 +204,11 @@ fn times(out: &mut String, report: &ServeReport, style: TextStyle) -> Result {
             if let (Some(share), Some(goodput)) = (row.attained, row.goodput_per_s) {
                 table.row(
                     out,
-                    &[&style.clip(&name(row), 20), &percent(share), &rate(goodput)],
+                    &[
+                        &style.clip(&name(row), longest_name(style)),
+                        &percent(share),
+                        &rate(goodput),
+                    ],
                 )?;
             }
         }
@@ -224,7 +233,7 @@ fn parts(out: &mut String, report: &ServeReport, style: TextStyle) -> Result {
         table.row(
             out,
             &[
-                &style.clip(&name(row), 16),
+                &style.clip(&name(row), longest_name(style)),
                 &mean(parts.datapath_ps),
                 &mean(parts.queue_ps),
                 &mean(parts.compute_ps),

@@ -4,6 +4,7 @@ use super::{CategoryTimes, CheckedPrediction, MeasuredVerdict};
 use chakram_base::units::{Time, counted, percent_change};
 use chakram_report::TimeCategory;
 use chakram_report::document::VersionedDocument;
+use chakram_report::text::clip;
 use chakram_trace::format::{escape, escaped_lines};
 use serde::Serialize;
 use std::collections::BTreeMap;
@@ -100,11 +101,17 @@ pub(super) fn measured_words(verdict: &MeasuredVerdict) -> String {
     )
 }
 
+/// Columns of a workload and its machine in a table, at most.
+const NAME: usize = 64;
+
 /// Renders a verdict as a table, and causes below it.
 pub fn text(outcome: &CheckOutcome) -> String {
     let mut out = String::new();
     let name = |checked: &CheckedPrediction| {
-        escape(&format!("{} on {}", checked.workload, checked.machine))
+        clip(
+            &format!("{} on {}", checked.workload, checked.machine),
+            NAME,
+        )
     };
     let shown: Vec<&CheckedPrediction> = outcome
         .checked

@@ -1,5 +1,5 @@
 //! Progress on a terminal: drawn on runs of more than a second, with rate and time left, cleared at the end and by signals;
-//! pipes get none of it. Long names are cut on terminals, and there alone.
+//! pipes get none of it. Long names are cut so that lines fit, whole with `--details`.
 
 use super::signals::default_signals;
 use super::{Folder, text};
@@ -123,29 +123,42 @@ fn short_runs_and_pipes_have_no_bar() {
 }
 
 #[test]
-fn names_are_cut_on_terminals_alone() {
+fn names_are_cut_in_the_middle_unless_details_are_asked_for() {
     let folder = Folder::new();
     let long = format!("{}_end", "long_".repeat(30));
     let node = format!("\"name\":\"{long}\",\"type\":\"COMP_NODE\",\"duration_micros\":7");
     super::trace(&folder, "job.0.jsonl", &[&node]);
-    let reports: [&[&str]; 3] = [
+    let reports: [&[&str]; 4] = [
         &["replay", "job.0.jsonl", "-m", "dgx-h100"],
         &["inspect", "job.0.jsonl"],
+        &["inspect", "job.0.jsonl", "--list"],
         &["inspect", "job.0.jsonl", "--critical-path"],
     ];
-    for args in reports {
-        let shown = Watched::start(&folder, args, true).end();
+    let is_cut = |text: &str, columns: usize, args: &[&str]| {
         let width = |line: &str| {
             line.replace("\u{1b}[1m", "")
                 .replace("\u{1b}[0m", "")
                 .chars()
                 .count()
         };
-        let widest = shown.lines().map(width).max();
+        let widest = text.lines().map(width).max();
         assert!(
-            widest <= Some(100) && !shown.contains("_end"),
-            "{args:?} {widest:?}: {shown}"
+            widest <= Some(columns) && text.contains("…") && text.contains("_end"),
+            "{args:?} {widest:?}: {text}"
         );
-        assert!(folder.ok(args).contains(&long), "{args:?}");
+        assert!(!text.contains(&long), "{args:?}: {text}");
+    };
+    for args in reports {
+        is_cut(&Watched::start(&folder, args, true).end(), 100, args);
+        is_cut(&folder.ok(args), 120, args);
+        for columns in [100, 140] {
+            let mut command = folder.command(args);
+            let output = command.env("COLUMNS", columns.to_string()).output();
+            is_cut(&text(&output.unwrap().stdout), columns, args);
+        }
+        let details = [args, &["--details"]].concat();
+        assert!(folder.ok(&details).contains(&long), "{args:?}");
+        let json = [args, &["--format", "json"]].concat();
+        assert!(folder.ok(&json).contains(&long), "{args:?}");
     }
 }

@@ -10,8 +10,7 @@ use crate::diff::{AmountChange, NodeField};
 use chakram_base::setting::SettingKey;
 use chakram_base::units::counted;
 use chakram_report::table::{TextTable, left, right};
-use chakram_report::text::{WIDTH, paragraph};
-use chakram_trace::format::escape;
+use chakram_report::text::{TextStyle, paragraph};
 use std::cmp::Reverse;
 use std::fmt::{Result, Write as _};
 
@@ -71,13 +70,14 @@ pub(in crate::diff) fn line(
     indent: usize,
     text: &str,
 ) -> Result {
-    let text = titles.style.clip(text, WIDTH - indent);
+    let text = titles.style.clip_line(text, indent);
     writeln!(out, "{:indent$}{text}", "")
 }
 
 /// Returns a table of names, by what they changed, and what they were and are.
-pub(in crate::diff) fn changes() -> TextTable<'static> {
-    TextTable::new([left("", NAMES), right("", 14), left("", 0).after(3)]).indented(0)
+pub(in crate::diff) fn changes(style: TextStyle) -> TextTable<'static> {
+    let columns = [left("", NAMES), right("", 14), left("", 0).after(3)];
+    TextTable::new(columns).indented(0).named(style)
 }
 
 /// Width of the names in a table of changes, with their indentation.
@@ -91,7 +91,7 @@ pub(in crate::diff) fn add_change(
     name: &str,
     [more, change]: [&str; 2],
 ) {
-    let name = titles.style.clip(&escape(name), NAMES - indent - 1);
+    let name = titles.style.name(name);
     table.add(&[&format_args!("{:indent$}{name}", ""), &more, &change]);
 }
 
@@ -102,7 +102,7 @@ pub(in crate::diff) fn heading(
     text: &str,
 ) -> Result {
     let h = titles.style.heading;
-    let text = titles.style.clip(text, WIDTH - head.len() - 2);
+    let text = titles.style.clip_line(text, head.len() + 2);
     writeln!(
         out,
         "\n{h}{head}{h:#}{}{text}",
@@ -191,12 +191,8 @@ fn structure(out: &mut String, tally: &DiffTally, titles: &DiffRenderOptions<'_>
         } else {
             format!(": {which}")
         };
-        line(
-            out,
-            titles,
-            2,
-            &format!("{} {how}{which}", counted(all, what)),
-        )?;
+        let text = format!("{} {how}{which}", counted(all, what));
+        paragraph(out, &text, "  ", 4, anstyle::Style::new())?;
         lines.sort_by_key(|(_, seen)| Reverse(seen.count));
         let shown = titles.lines_shown(lines.len());
         for (what, seen) in &lines[..shown] {
@@ -222,7 +218,7 @@ fn place(
         [Some(before), Some(after)] if before != after => format!("{before} → {after}"),
         [before, after] => before.or(after).unwrap_or(0).to_string(),
     };
-    let name = titles.style.clip(&escape(name), NAME);
+    let name = titles.style.clip(name, NAME);
     format!("node {node} \"{name}\" ({kind}) in {}", ranks(found))
 }
 
@@ -291,7 +287,7 @@ fn amounts(
             rows.sort_by_key(|(_, amounts)| Reverse(of(amounts).more().unsigned_abs()));
             line(out, titles, 2, &format!("{name} by {title}"))?;
             let shown = titles.lines_shown(rows.len());
-            let mut table = changes();
+            let mut table = changes(titles.style);
             for ((_, label), amounts) in &rows[..shown] {
                 let shift = of(amounts);
                 let signed = words::signed(shift.more(), show(name));

@@ -64,7 +64,7 @@ fn of_replay(out: &mut String, replay: &ReplayDiff, titles: &DiffRenderOptions<'
         "BREAKDOWN",
         "means of NPUs: the changes of the parts sum to that of the makespan",
     )?;
-    let mut table = changes();
+    let mut table = changes(titles.style);
     for part in replay.parts.iter().filter(moved) {
         row(&mut table, titles, 2, part.name, &part.mean);
         let shown = titles.lines_shown(part.behind.len());
@@ -95,7 +95,7 @@ fn of_replay(out: &mut String, replay: &ReplayDiff, titles: &DiffRenderOptions<'
             "COLLECTIVES",
             "transfer time of all calls, overlapped or exposed",
         )?;
-        let mut table = changes();
+        let mut table = changes(titles.style);
         for collective in &replay.collectives[..titles.lines_shown(replay.collectives.len())] {
             row(
                 &mut table,
@@ -130,7 +130,7 @@ fn of_replay(out: &mut String, replay: &ReplayDiff, titles: &DiffRenderOptions<'
             "RANKS",
             "finish time of each; the largest change first",
         )?;
-        let mut table = changes();
+        let mut table = changes(titles.style);
         for RankShift { rank, finish } in &replay.ranks[..titles.lines_shown(replay.ranks.len())] {
             row(&mut table, titles, 2, &format!("rank {rank}"), finish);
         }

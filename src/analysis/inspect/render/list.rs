@@ -12,8 +12,11 @@ use serde::Serialize;
 /// Form of a list of nodes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum NodeList {
-    /// Text for reading.
-    Text,
+    /// Text for reading, in lines of at most so many columns.
+    Text {
+        /// The columns.
+        width: usize,
+    },
     /// One document.
     Json,
     /// Comma-separated values.
@@ -24,7 +27,7 @@ impl NodeList {
     /// Returns the beginning of the list.
     pub fn head(self) -> String {
         match self {
-            Self::Text => table().first_line(TextStyle::default()),
+            Self::Text { width } => table(width).first_line(TextStyle::default()),
             Self::Json => {
                 let head = serde_json::to_string(&document("nodes", NoNodes {}));
                 let head = head.expect("names are texts");
@@ -46,14 +49,17 @@ impl NodeList {
             }
             return (cells.text(), ends);
         }
-        let table = table();
+        let table = match self {
+            Self::Text { width } => Some((table(width), style(width))),
+            _ => None,
+        };
         for row in rows {
-            if self == Self::Json {
+            if let Some((table, style)) = &table {
+                lines += &text(table, *style, &row);
+            } else {
                 let line = serde_json::to_string(&NodeDocument::from(&row));
                 lines += &json_escaped(&line.expect("rows are JSON"));
                 lines += ",\n";
-            } else {
-                lines += &text(&table, &row);
             }
             ends.push(lines.len());
         }
@@ -137,7 +143,7 @@ fn csv(rows: &mut CsvRows, row: &NodeRow<'_>) {
 }
 
 /// The list as text; a row is written as it is read, so columns do not follow their cells.
-fn table() -> TextTable<'static> {
+fn table(width: usize) -> TextTable<'static> {
     let columns = [
         right("rank", 5),
         right("id", 9),
@@ -148,10 +154,19 @@ fn table() -> TextTable<'static> {
         right("bytes", 9),
         left("name", 0).after(2),
     ];
-    TextTable::new(columns).indented(0)
+    TextTable::new(columns).indented(0).named(style(width))
 }
 
-fn text(table: &TextTable<'_>, row: &NodeRow<'_>) -> String {
+/// Returns the style of lines of this width; of the largest there is they have whole names.
+fn style(width: usize) -> TextStyle {
+    TextStyle {
+        width,
+        details: width == usize::MAX,
+        ..TextStyle::default()
+    }
+}
+
+fn text(table: &TextTable<'_>, style: TextStyle, row: &NodeRow<'_>) -> String {
     let start = row.ran.map(|(start, _)| start.to_string());
     let bytes = match row.bytes {
         0 => "-".to_owned(),
@@ -166,7 +181,7 @@ fn text(table: &TextTable<'_>, row: &NodeRow<'_>) -> String {
             &row.class.to_string(),
             &row.lane.to_string(),
             &bytes,
-            &format_args!("{}{}", escape(row.name), with(row)),
+            &format_args!("{}{}", style.name(row.name), with(row)),
         ],
         anstyle::Style::new(),
     )

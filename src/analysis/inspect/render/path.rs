@@ -13,8 +13,8 @@ use chakram_report::csv::CsvRows;
 use chakram_report::document::VersionedDocument;
 use chakram_report::summary::thousands;
 use chakram_report::table::{TextTable, left, right};
-use chakram_report::text::{TextStyle, WIDTH, paragraph, share};
-use chakram_trace::format::{escape, family};
+use chakram_report::text::{TextStyle, paragraph, share};
+use chakram_trace::format::family;
 use serde::Serialize;
 use std::cmp::Reverse;
 use std::fmt::{Display, Result, Write as _};
@@ -93,7 +93,7 @@ impl PathReport<'_> {
             counted(self.tracks.len() as u64, "rank"),
             counted(nodes, "node")
         );
-        writeln!(out, "{}", style.clip(&title, WIDTH))?;
+        writeln!(out, "{}", style.clip_line(&title, 0))?;
         let stuck: u64 = self.tracks.iter().map(|track| track.stuck as u64).sum();
         if stuck > 0 {
             let text = format!(
@@ -286,7 +286,7 @@ impl TrackPath<'_> {
         ]);
         for (name, spent) in rows.iter().take(ROWS) {
             let cells: [&dyn Display; 7] = [
-                &style.clip(name, 35),
+                &style.name(name),
                 &thousands(spent.pieces),
                 &spent.all(),
                 &share(spent.all(), whole),
@@ -320,15 +320,12 @@ impl TrackPath<'_> {
             right("wait", 11),
             right("work", 11),
             left("name", 0).after(2),
-        ]);
+        ])
+        .named(style);
         table.heading(out, style)?;
         let count = pieces.len();
         for piece in pieces.take(limit) {
-            // All nodes are listed to be searched, with as much of their names as messages show.
-            let name = match title {
-                LONGEST => style.clip(self.track(piece).name(piece.node), 25),
-                _ => escape(self.track(piece).name(piece.node)),
-            };
+            let name = style.name(self.track(piece).name(piece.node));
             let cells: [&dyn Display; 8] = [
                 &style.clip(&piece.class(self.tracks).to_string(), 13),
                 &self.track(piece).rank,

@@ -8,7 +8,7 @@ use chakram_base::units::counted;
 use chakram_base::units::{Bytes, Span, Time};
 use chakram_report::summary::thousands;
 use chakram_report::table::{TextTable, left, right};
-use chakram_report::text::{TextStyle, WIDTH, paragraph};
+use chakram_report::text::{TextStyle, paragraph};
 use std::collections::BTreeMap;
 use std::fmt::{Display, Result, Write as _};
 
@@ -81,7 +81,7 @@ impl SummaryWriter<'_> {
             thousands(sum(|rank| rank.data)),
             thousands(sum(|rank| rank.control)),
         );
-        writeln!(self.out, "{}", self.style.clip(&line, WIDTH))?;
+        writeln!(self.out, "{}", self.style.clip_line(&line, 0))?;
         if !filter.is_empty() {
             let chosen = thousands(sum(|rank| rank.selected));
             let text = format!(

@@ -1,12 +1,12 @@
 //! Table of the effects of quirks: as text, CSV and JSON.
 
 use super::{QuirkRow, QuirkVariation, ReplayEnding};
+use crate::terminal::plain_style;
 use chakram_base::units::Span;
 use chakram_report::csv::CsvRows;
 use chakram_report::document::VersionedDocument;
 use chakram_report::summary::HashedInput;
 use chakram_report::table::{TextTable, left, right};
-use chakram_report::text::TextStyle;
 use serde::Serialize;
 use serde_json::{Map, Value};
 
@@ -67,7 +67,9 @@ pub fn text(rows: &[QuirkRow], before: Span) -> String {
         right("change (%)", 0),
         left("what is done instead", 0),
     ])
-    .indented(0);
+    .indented(0)
+    // Sentences are wrapped, where names would be cut.
+    .within(u16::try_from(plain_style().width).unwrap_or(u16::MAX));
     for row in rows {
         let [cycles, by, percent] = match row.makespan() {
             None => [row.status().to_owned(), String::new(), String::new()],
@@ -83,7 +85,7 @@ pub fn text(rows: &[QuirkRow], before: Span) -> String {
         };
         table.add(&[&row.name(), &cycles, &by, &percent, &row.says()]);
     }
-    table.text(TextStyle::default())
+    table.text(plain_style())
 }
 
 /// Renders CSV, a row for each replay; absent values are empty.

@@ -3,7 +3,7 @@
 use super::{ROWS, SummaryWriter};
 use crate::inspect::render::InspectTable;
 use crate::inspect::render::labels::short;
-use crate::inspect::{NodeSums, RECEIVED, SENT, SpreadRow};
+use crate::inspect::{NodeClass, NodeSums, RECEIVED, SENT, SpreadRow};
 use chakram_base::units::counted;
 use chakram_base::units::{Bytes, Span};
 use chakram_report::summary::thousands;
@@ -14,6 +14,9 @@ use std::collections::BTreeMap;
 use std::fmt::{Display, Result, Write as _};
 
 const OPERATOR_ROWS: usize = 12;
+
+/// An operator by name and class, and the time of its nodes.
+type OperatorRow<'j> = (&'j (String, NodeClass), &'j SpreadRow);
 
 impl SummaryWriter<'_> {
     fn mean(&self, time: Span) -> Span {
@@ -114,7 +117,7 @@ impl SummaryWriter<'_> {
                 None => lane.to_string(),
             };
             let cells: [&dyn Display; 5] = [
-                &self.style.clip(&name, 38),
+                &self.style.name(&name),
                 &thousands(row.sum.nodes),
                 &self.mean(row.sum.time),
                 &share(row.sum.time, total),
@@ -143,7 +146,7 @@ impl SummaryWriter<'_> {
         for ((group, kind), row) in rows.iter().take(ROWS) {
             let sum = &row.sum;
             let cells: [&dyn Display; 6] = [
-                &self.style.clip(&format!("{kind}, {group}"), 26),
+                &self.style.name(&format!("{kind}, {group}")),
                 &thousands(sum.nodes),
                 &Bytes(sum.bytes / sum.nodes.max(1)),
                 &self.mean(sum.time - sum.wait),
@@ -198,8 +201,25 @@ impl SummaryWriter<'_> {
     }
 
     pub(super) fn operators(&mut self) -> Result {
+        let rows = self.job.operators.by_time();
+        let is_host = |((_, class), _): &OperatorRow<'_>| {
+            matches!(
+                class,
+                NodeClass::Host | NodeClass::Metadata | NodeClass::Unreadable
+            )
+        };
+        let (host, device): (Vec<_>, Vec<_>) = rows.into_iter().partition(is_host);
+        if host.is_empty() || device.is_empty() {
+            return self.operators_of("OPERATORS", &[host, device].concat());
+        }
+        self.operators_of("OPERATORS ON DEVICES", &device)?;
+        self.operators_of("OPERATORS ON HOSTS", &host)
+    }
+
+    /// Writes the operators that take longest, with shares of the time of all operators.
+    fn operators_of(&mut self, title: &str, rows: &[OperatorRow<'_>]) -> Result {
         let mut table = TextTable::new([
-            left("OPERATORS", 33),
+            left(title, 33),
             left("type", 14),
             right("nodes", 9),
             right("total", 11),
@@ -209,11 +229,10 @@ impl SummaryWriter<'_> {
             right("bytes", 7),
         ]);
         let total = self.job.operators.total().time;
-        let rows = self.job.operators.by_time();
         for ((name, class), row) in rows.iter().take(OPERATOR_ROWS) {
             let name = if name.is_empty() { "(no name)" } else { name };
             let cells: [&dyn Display; 8] = [
-                &self.style.clip(name, 30),
+                &self.style.name(name),
                 class,
                 &thousands(row.sum.nodes),
                 &brief(row.sum.time),

@@ -27,7 +27,7 @@ pub fn run(data: &[u8]) {
             show: None,
             // As on a terminal, where long names are cut.
             style: TextStyle {
-                narrow: true,
+                width: 100,
                 ..TextStyle::default()
             },
         };

@@ -1,0 +1,117 @@
+//! Files in memory: from standard input, and from archives.
+
+use super::{PIPE, STANDARD_INPUT, is_pipe};
+use crate::pytorch::sniff::{CaptureFileKind, beginning_of, kind_of, pid_of};
+use crate::pytorch::tar::{TarFile, for_each_file};
+use chakram_trace::format::TraceError;
+use chakram_trace::format::file::{DecompressedStream, read_all};
+use std::collections::BTreeMap;
+use std::io::{Read, Result};
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+/// Contents of files that are not on disk, as they came: plain or compressed. Those of an archive are called
+/// `ARCHIVE/NAME`.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct HeldFiles(Arc<BTreeMap<PathBuf, Arc<[u8]>>>);
+
+impl HeldFiles {
+    /// Creates files, of which standard input is `piped`.
+    pub fn new(piped: Option<Arc<[u8]>>) -> Self {
+        let piped = piped.map(|bytes| (PathBuf::from(PIPE), bytes));
+        Self(Arc::new(piped.into_iter().collect()))
+    }
+
+    /// Returns the contents of `path`, if it is in memory.
+    pub fn get(&self, path: &Path) -> Option<&Arc<[u8]>> {
+        self.0.get(path)
+    }
+
+    /// Returns the beginning of a file, as text.
+    pub fn beginning(&self, path: &Path) -> std::result::Result<Vec<u8>, TraceError> {
+        let Some(bytes) = self.get(path) else {
+            return beginning_of(DecompressedStream::open(path)?, path);
+        };
+        let path = spoken(path);
+        let stream = DecompressedStream::of(bytes)
+            .map_err(|source| TraceError::io(path, "decompress", source))?;
+        beginning_of(stream, path)
+    }
+
+    /// Returns the kind of a file.
+    pub fn kind(&self, path: &Path) -> std::result::Result<CaptureFileKind, TraceError> {
+        Ok(kind_of(&self.beginning(path)?))
+    }
+
+    /// Returns the process that a file is of, if its beginning says so.
+    pub fn pid(&self, path: &Path) -> std::result::Result<Option<u64>, TraceError> {
+        Ok(pid_of(&self.beginning(path)?))
+    }
+
+    /// Reads the captures in the archive `path` into memory, and returns their names and those of other files.
+    pub fn unpack(&mut self, path: &Path) -> std::result::Result<UnpackedArchive, TraceError> {
+        let stream = match self.get(path).cloned() {
+            Some(bytes) => read_archive(DecompressedStream::of(&bytes), path),
+            None => read_archive(Ok(DecompressedStream::open(path)?), path),
+        };
+        let (captures, others) =
+            stream.map_err(|source| TraceError::io(spoken(path), "unpack", source))?;
+        let names = captures.keys().cloned().collect();
+        Arc::make_mut(&mut self.0).extend(captures);
+        Ok(UnpackedArchive {
+            captures: names,
+            others,
+        })
+    }
+}
+
+/// Names of the files in an archive.
+pub struct UnpackedArchive {
+    /// Captures, which are in memory.
+    pub captures: Vec<PathBuf>,
+    /// Other files.
+    pub others: Vec<PathBuf>,
+}
+
+/// Returns the name of a file in messages.
+pub fn spoken(path: &Path) -> &Path {
+    match is_pipe(path) {
+        true => Path::new(STANDARD_INPUT),
+        false => path,
+    }
+}
+
+/// Contents of captures by name, and names of other files.
+type ArchiveFiles = (BTreeMap<PathBuf, Arc<[u8]>>, Vec<PathBuf>);
+
+fn read_archive(stream: Result<DecompressedStream<'_>>, path: &Path) -> Result<ArchiveFiles> {
+    let (mut captures, mut others) = (BTreeMap::new(), Vec::new());
+    for_each_file(stream?, |file: &mut TarFile<'_, _>| {
+        // A name is a part of messages and tells the rank; it is never opened.
+        let name = path.join(file.name.trim_start_matches(['/', '.']));
+        let mut first = Vec::new();
+        let size = file.contents.limit();
+        (&mut file.contents)
+            .take(PACKED_BEGINNING)
+            .read_to_end(&mut first)?;
+        let beginning = DecompressedStream::of(&first);
+        let beginning = beginning.map(|stream| beginning_of(stream, &name));
+        let kind = match beginning {
+            Ok(Ok(text)) => kind_of(&text),
+            _ => CaptureFileKind::Other,
+        };
+        if kind == CaptureFileKind::Other {
+            others.push(name);
+            return Ok(());
+        }
+        let rest = size.saturating_sub(first.len() as u64);
+        // A header may claim any size; what arrives is checked against the memory there is.
+        first.extend(read_all(&mut file.contents, rest.min(1 << 26))?);
+        captures.insert(name, first.into());
+        Ok(())
+    })?;
+    Ok((captures, others))
+}
+
+/// Stored bytes of a file that are looked at: compressed or not, its first keys are in them.
+const PACKED_BEGINNING: u64 = 1 << 17;

@@ -1,0 +1,115 @@
+//! Names of kernels are hundreds of characters long; no line of any command over captures is wider than 120 columns.
+
+use crate::commands::chakram;
+use crate::corpus::corpus;
+use std::fs;
+use std::path::{Path, PathBuf};
+
+/// Largest capture that is converted, bytes as they are stored: names are as long in small ones.
+const LARGEST: u64 = 250_000;
+
+/// Captures of the corpus: folders with the files of a run, and single files.
+fn captures(root: &Path) -> Vec<PathBuf> {
+    let list = |folder: &Path| -> Vec<PathBuf> {
+        let entries = fs::read_dir(folder).into_iter().flatten().flatten();
+        let mut paths: Vec<_> = entries.map(|entry| entry.path()).collect();
+        paths.sort();
+        paths
+    };
+    let mut found = list(&root.join("pytorch"));
+    for path in list(&root.join("gpu")) {
+        // Files that are no ranks of one run.
+        let is_collection = path.ends_with("tracelens") || path.ends_with("hta_misc_kineto");
+        match is_collection {
+            true => {
+                let nested = list(&path)
+                    .into_iter()
+                    .flat_map(|inner| match inner.is_dir() {
+                        true => list(&inner),
+                        false => vec![inner],
+                    });
+                found.extend(nested);
+            }
+            false => found.push(path),
+        }
+    }
+    let size = |path: &PathBuf| {
+        let files = if path.is_dir() {
+            list(path)
+        } else {
+            vec![path.clone()]
+        };
+        let sizes = files
+            .iter()
+            .map(|file| fs::metadata(file).map_or(0, |file| file.len()));
+        sizes.sum::<u64>()
+    };
+    found.retain(|path| size(path) <= LARGEST);
+    found
+}
+
+#[test]
+fn no_line_over_a_capture_is_wider_than_120_columns() {
+    let Some(root) = corpus("captures") else {
+        return;
+    };
+    let folder = tempfile::tempdir().expect("there is room");
+    let path = |name: &str| folder.path().join(name).display().to_string();
+    let archive = path("a.etz");
+    chakram(&["archive", "create", &archive, "-q"]);
+    let mut converted: Vec<String> = Vec::new();
+    let mut cut = 0;
+    for capture in captures(&root) {
+        let job = path(&format!("{}/job", converted.len()));
+        let capture = capture.display().to_string();
+        if !chakram(&["convert", "pytorch", &capture, "-o", &job])
+            .status
+            .success()
+        {
+            continue;
+        }
+        let before = converted.last().unwrap_or(&job).clone();
+        let study = path("study.toml");
+        let text = format!(
+            "name = \"two machines\"\n[base]\ntrace = {job:?}\n[[axis]]\nkey = \"machine\"\nvalues = [\"dgx-h100\", \"dgx-a100\"]\n"
+        );
+        fs::write(&study, text).expect("there is room");
+        let timeline = path("timeline.json");
+        let name = format!("job-{}", converted.len());
+        let commands: [&[&str]; 11] = [
+            &["inspect", &job],
+            &["inspect", &job, "--list"],
+            &["inspect", &job, "--critical-path"],
+            &["validate", &job],
+            &["replay", &job, "-m", "dgx-h100"],
+            &["replay", &job, "-m", "dgx-h100", "--timeline", &timeline],
+            &["replay", &job, "-m", "dgx-h100", "-m", "dgx-a100"],
+            &["diff", &before, &job],
+            &["sweep", &study],
+            &["archive", "add", &archive, &job, "--name", &name],
+            &["archive", "list", &archive],
+        ];
+        for command in commands {
+            let output = chakram(command);
+            let text = String::from_utf8(output.stdout).expect("it is text");
+            for line in text.lines() {
+                let columns = line.chars().count();
+                assert!(columns <= 120, "{capture}: {command:?}: {columns}: {line}");
+            }
+            cut += usize::from(text.contains('…'));
+        }
+        converted.push(job);
+    }
+    assert!(converted.len() > 8 && cut > 20, "{} {cut}", converted.len());
+    let commands: [&[&str]; 2] = [
+        &[
+            "archive", "baseline", &archive, "-m", "dgx-h100", "--reason", "first",
+        ],
+        &["archive", "check", &archive],
+    ];
+    for command in commands {
+        let text = String::from_utf8(chakram(command).stdout).expect("it is text");
+        let widest = text.lines().map(|line| line.chars().count()).max();
+        assert!(widest <= Some(120), "{command:?}: {text}");
+    }
+}
