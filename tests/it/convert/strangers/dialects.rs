@@ -436,8 +436,8 @@ fn ranks_in_one_file_that_processes_tell_are_taken_apart() {
     let apart = hold("apart", &texts, device, LAYERS);
     let labelled = |rank: u64, pid: &Value| json!(format!("[TP{rank:02}] {pid}"));
     let offset = |rank: u64, pid: &Value| json!(1_000_000 * rank + pid.as_u64().unwrap_or(0));
-    let ways: [(&str, &dyn Fn(u64, &Value) -> Value); 2] =
-        [("labels", &labelled), ("offsets", &offset)];
+    type NameProcess<'a> = &'a dyn Fn(u64, &Value) -> Value;
+    let ways: [(&str, NameProcess<'_>); 2] = [("labels", &labelled), ("offsets", &offset)];
     for (what, process) in ways {
         let mut ranks = all.clone().into_iter();
         let mut merged = ranks.next().unwrap();
