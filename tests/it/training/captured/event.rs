@@ -16,13 +16,13 @@ impl Event {
         Self::Product([rows.min(columns), rows.max(columns)], inner)
     }
 
-    /// Two for each multiplication; attention with all pairs of tokens.
+    /// Two for each multiplication; attention with the s (s + 1) / 2 pairs of s tokens that look back, as the capture says.
     pub fn flops(&self) -> u64 {
         match self {
             Self::Product([one, other], inner) => 2 * one * other * inner,
             Self::Attention { backward, queries } => {
                 let products = if *backward { 5 } else { 2 };
-                products * 2 * queries.iter().product::<u64>() * queries[2]
+                products * queries.iter().product::<u64>() * (queries[2] + 1)
             }
             Self::Reduction(_) => 0,
         }
