@@ -58,9 +58,6 @@ fn write_all(
         };
         writeln!(out, "captured  {captured} (slowest rank {slowest}){more}")?;
     }
-    for line in report.profiler_lines() {
-        writeln!(out, "{line}")?;
-    }
     if let Some(interval) = &report.interval {
         let text = interval.text(outcome.makespan);
         paragraph(out, &text, "PREDICTED ", 10, anstyle::Style::new())?;
@@ -68,6 +65,9 @@ fn write_all(
     if let Some((heading, text)) = report.host_bound() {
         let lead = format!("{heading}  ");
         paragraph(out, &text, &lead, 10, style.warning)?;
+    }
+    for line in report.profiler_lines() {
+        writeln!(out, "{line}")?;
     }
     if let Some(on) = &report.captured_on {
         paragraph(out, &on.line(), "captured  on ", 10, anstyle::Style::new())?;
