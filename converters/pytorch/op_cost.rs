@@ -1,7 +1,7 @@
 //! FLOPs and bytes of the operators of a rank, each counted once.
 
 use super::host::{HostNode, HostTrace};
-use super::op_work::{self, ComputeHint, OpCost, Operands};
+use super::op_work::{self, ComputeHint, OpCost, OperatorArguments};
 use super::rank_timeline::{DeviceInterval, HostIntervalKind, NONE, RankTimeline};
 use super::tensor_lists;
 use chakram_trace::graph::Interner;
@@ -180,7 +180,7 @@ impl KnownCosts {
 fn cost(host: &HostTrace, node: &HostNode, plain: &str) -> OpCost {
     let form = host.form(node);
     let text = |number| host.texts.get(number);
-    let mut operands = Operands::new(
+    let mut operands = OperatorArguments::new(
         text(form.shapes_in),
         text(form.types_in),
         text(form.shapes_out),

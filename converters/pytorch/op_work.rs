@@ -7,15 +7,15 @@
 //! its name, and whose shapes do not say how large, are unknown. Everything else counts no FLOPs: it is memory-bound on
 //! every machine, by the bytes of its tensors, of which lookups in tables touch the rows of their indices.
 
+mod arguments;
 mod attention;
 mod computing;
 mod lookups;
-mod operands;
 mod products;
 
+pub(super) use arguments::{OperatorArguments, scalar_values};
 pub(super) use computing::{ComputeHint, kernel_hint};
 pub(super) use lookups::is_lookup;
-pub(super) use operands::{Operands, scalar_values};
 
 /// Returns whether the values of scalars of the operator `name` say how much it computes or moves.
 pub(super) fn needs_values(name: &str) -> bool {
@@ -50,7 +50,7 @@ impl OpCost {
 }
 
 /// Returns the cost of the operator `plain`, which is called so without `aten::`, and whose tensors have so many bytes.
-pub(super) fn cost(plain: &str, operands: &Operands, bytes: u64) -> OpCost {
+pub(super) fn cost(plain: &str, operands: &OperatorArguments, bytes: u64) -> OpCost {
     let flops = attention::flops(plain, operands).or_else(|| products::flops(plain, operands));
     // Of rows of unknown number nothing is known.
     let bytes = match lookups::bytes(plain, operands) {

@@ -17,9 +17,9 @@ use std::collections::BTreeSet;
 /// Number of nodes that a refusal names.
 const NAMED: usize = 3;
 
-/// What halves of a message, or members of a collective, have in common.
+/// Collective or message of which nodes are the members, or the halves.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
-enum Operation {
+enum MatchedOperation {
     /// Group of the plan, and sequence in it.
     Collective(u32, u32),
     /// Match of the plan.
@@ -50,7 +50,12 @@ pub(super) fn find(plan: &ReplayPlan, workload: &Workload) -> Vec<(Rank, NodeInd
     untimed.map(|(rank, node, _)| (rank, node)).collect()
 }
 
-fn operation_of(plan: &ReplayPlan, instance: usize, graph: &Graph, node: NodeIndex) -> Operation {
+fn operation_of(
+    plan: &ReplayPlan,
+    instance: usize,
+    graph: &Graph,
+    node: NodeIndex,
+) -> MatchedOperation {
     let own = &plan.instances[instance];
     match graph.kind(node) {
         NodeKind::Collective => {
@@ -60,11 +65,11 @@ fn operation_of(plan: &ReplayPlan, instance: usize, graph: &Graph, node: NodeInd
                 .sequences
                 .as_ref()
                 .map_or(call.sequence, |all| all[index]);
-            Operation::Collective(own.slots[call.group as usize].group.0, sequence)
+            MatchedOperation::Collective(own.slots[call.group as usize].group.0, sequence)
         }
         _ => match own.pairs.get(graph.message_index(node)) {
-            Some(&pair) if pair != NONE => Operation::Message(pair),
-            _ => Operation::Half(instance as u32, node.0),
+            Some(&pair) if pair != NONE => MatchedOperation::Message(pair),
+            _ => MatchedOperation::Half(instance as u32, node.0),
         },
     }
 }

@@ -13,7 +13,7 @@
 //! T_q · longest at most. Where both agree within a tenth, or there is one sequence, FLOPs are known, and else they are not.
 //! So they are where keys are in pages of a cache, of which no shape tells how many are read.
 
-use super::operands::{Operands, elements};
+use super::arguments::{OperatorArguments, elements};
 
 /// Positions of what an operator of attention is given.
 struct AttentionSignature {
@@ -162,12 +162,12 @@ pub(super) fn needs_values(name: &str) -> bool {
 }
 
 /// Returns the FLOPs of the operator `name`, which are `None` if they cannot be known; `None` if it is no attention.
-pub(super) fn flops(name: &str, operands: &Operands) -> Option<Option<u64>> {
+pub(super) fn flops(name: &str, operands: &OperatorArguments) -> Option<Option<u64>> {
     Some(find(name)?.flops(operands))
 }
 
 impl AttentionSignature {
-    fn flops(&self, operands: &Operands) -> Option<u64> {
+    fn flops(&self, operands: &OperatorArguments) -> Option<u64> {
         let is_paged = |place| !operands.shape(place).is_empty();
         if self.pages.is_some_and(is_paged) {
             return None;
@@ -186,7 +186,7 @@ impl AttentionSignature {
         };
         let pairs = |queries, keys| match causal {
             true => causal_pairs(queries, keys, window),
-            false => queries_times(queries, keys),
+            false => u64::checked_mul(queries, keys),
         };
         // Pairs of all sequences, of each head.
         let (heads, pairs) = if self.by_rows {
@@ -225,7 +225,7 @@ impl AttentionSignature {
     /// Returns the number of sequences with so many offsets if they are equally long, or nearly so.
     fn equal_sequences(
         &self,
-        operands: &Operands,
+        operands: &OperatorArguments,
         offsets: u64,
         queries: u64,
         keys: u64,
@@ -236,14 +236,10 @@ impl AttentionSignature {
         }
         let (_, longest) = self.sequences?;
         let longest = u64::try_from(operands.number(longest)?).ok()?.min(keys);
-        let least = queries_times(queries, keys)? / count;
-        let most = queries_times(queries, longest)?;
+        let least = queries.checked_mul(keys)? / count;
+        let most = queries.checked_mul(longest)?;
         (most <= least.checked_add(least / 10)?).then_some(count)
     }
-}
-
-fn queries_times(queries: u64, keys: u64) -> Option<u64> {
-    queries.checked_mul(keys)
 }
 
 /// Returns the pairs of a query and a key if each query sees those up to its own place from the end, `window` at most.
@@ -265,7 +261,7 @@ mod tests {
     use super::*;
 
     fn count(name: &str, shapes: &str, values: &str) -> Option<u64> {
-        let operands = Operands::new(shapes, "[]", "[]", values);
+        let operands = OperatorArguments::new(shapes, "[]", "[]", values);
         flops(name, &operands).expect("it is attention")
     }
 

@@ -9,7 +9,7 @@
 //!
 //! Where indices or widths are unknown, so are the bytes.
 
-use super::operands::{Operand, Operands};
+use super::arguments::{OperatorArgument, OperatorArguments};
 
 /// Way in which an operator touches rows. Numbers are positions of arguments.
 #[derive(Clone, Copy)]
@@ -86,12 +86,12 @@ pub(super) fn needs_values(name: &str) -> bool {
 }
 
 /// Returns the bytes that the operator `name` moves, which are `None` if they cannot be known; `None` if it looks nothing up.
-pub(super) fn bytes(name: &str, operands: &Operands) -> Option<Option<u64>> {
+pub(super) fn bytes(name: &str, operands: &OperatorArguments) -> Option<Option<u64>> {
     Some(access(name)?.bytes(operands))
 }
 
 impl RowAccess {
-    fn bytes(self, operands: &Operands) -> Option<u64> {
+    fn bytes(self, operands: &OperatorArguments) -> Option<u64> {
         let tensor = |place: usize| {
             let arg = operands.arg(place)?;
             arg.element.map(|size| (arg, size))
@@ -113,7 +113,7 @@ impl RowAccess {
                     _ => return None,
                 };
                 let rows = index.elements()?.checked_add(bags)?.checked_mul(row)?;
-                let offsets = offsets.map_or(Some(0), Operand::bytes)?;
+                let offsets = offsets.map_or(Some(0), OperatorArgument::bytes)?;
                 index.bytes()?.checked_add(offsets)?.checked_add(rows)
             }
             Self::Select => {
@@ -183,7 +183,7 @@ const INDEX: u64 = 8;
 ///
 /// Versions differ in what stands in front of them and between them, but offsets of the widths of tables come before the sum of
 /// widths, a number, and indices before the offsets of bags, with a number on either side.
-fn batched(operands: &Operands) -> Option<u64> {
+fn batched(operands: &OperatorArguments) -> Option<u64> {
     let args = &operands.args;
     let is_list = |place: usize| {
         let arg = args.get(place);
@@ -228,7 +228,7 @@ mod tests {
     use super::*;
 
     fn moved(name: &str, shapes: &str, types: &str, values: &str) -> Option<u64> {
-        let operands = Operands::new(shapes, types, "[]", values);
+        let operands = OperatorArguments::new(shapes, types, "[]", values);
         bytes(name, &operands).expect("it looks rows up")
     }
 
@@ -314,7 +314,7 @@ mod tests {
         ];
         let types = format!("[{}]", types.join(", "));
         let name = "fbgemm::split_embedding_codegen_lookup_adagrad_function";
-        let mut operands = Operands::new(shapes, &types, "[[128, 48]]", "[]");
+        let mut operands = OperatorArguments::new(shapes, &types, "[[128, 48]]", "[]");
         assert_eq!(bytes(name, &operands), Some(None));
         operands.outputs_recorded = true;
         assert_eq!(bytes(name, &operands), Some(Some(82_952)));

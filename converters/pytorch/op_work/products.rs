@@ -1,6 +1,6 @@
 //! FLOPs of products of matrices, from shapes.
 
-use super::operands::{Operand, Operands, elements};
+use super::arguments::{OperatorArgument, OperatorArguments, elements};
 
 #[derive(Clone, Copy)]
 enum ProductKind {
@@ -77,12 +77,12 @@ pub(super) fn needs_values(name: &str) -> bool {
 }
 
 /// Returns the FLOPs of the operator `name`, which are `None` if shapes do not tell them; `None` if it is no product.
-pub(super) fn flops(name: &str, operands: &Operands) -> Option<Option<u64>> {
+pub(super) fn flops(name: &str, operands: &OperatorArguments) -> Option<Option<u64>> {
     Some(product(name)?.flops(operands))
 }
 
 impl ProductKind {
-    fn flops(self, operands: &Operands) -> Option<u64> {
+    fn flops(self, operands: &OperatorArguments) -> Option<u64> {
         // Sizes of a tensor; none of a number or list.
         let tensor = |place: usize| Some(operands.shape(place)).filter(|shape| !shape.is_empty());
         match self {
@@ -129,7 +129,7 @@ impl ProductKind {
 
 /// Returns how many of the gradients of a convolution's input and weight are computed: by its mask, or by the shapes of its
 /// results, of which a gradient that is not required has none.
-fn wanted_gradients(operands: &Operands) -> Option<u64> {
+fn wanted_gradients(operands: &OperatorArguments) -> Option<u64> {
     const MASK: usize = 10;
     let wanted = match operands.flags(MASK) {
         Some(mask) => mask.iter().take(2).filter(|wanted| **wanted).count(),
@@ -159,7 +159,7 @@ fn grouped(a: &[u64], b: &[u64]) -> Option<u64> {
 
 /// Returns the FLOPs of two layers of experts (experts, features out, features in), of tokens (tokens, features) for each of
 /// which as many experts are chosen as the list of them (tokens, experts) has.
-fn experts(args: &[Operand]) -> Option<u64> {
+fn experts(args: &[OperatorArgument]) -> Option<u64> {
     let &[tokens, width] = &args.first()?.shape[..] else {
         return None;
     };
@@ -169,7 +169,8 @@ fn experts(args: &[Operand]) -> Option<u64> {
     if up[2] != width || down[1] != width {
         return None;
     }
-    let is_choice = |arg: &&Operand| arg.integer && arg.shape.len() == 2 && arg.shape[0] == tokens;
+    let is_choice =
+        |arg: &&OperatorArgument| arg.integer && arg.shape.len() == 2 && arg.shape[0] == tokens;
     let chosen = args.iter().find(is_choice)?.elements()?;
     let one = elements(&up[1..])?.checked_add(elements(&down[1..])?)?;
     chosen.checked_mul(one)?.checked_mul(2)
@@ -204,7 +205,7 @@ mod tests {
     use super::*;
 
     fn flops(name: &str, inputs: &str, outputs: &str) -> Option<u64> {
-        super::flops(name, &Operands::new(inputs, "[]", outputs, "[]")).flatten()
+        super::flops(name, &OperatorArguments::new(inputs, "[]", outputs, "[]")).flatten()
     }
 
     #[test]
@@ -280,7 +281,7 @@ mod tests {
         let inputs = "[[4, 64, 32, 32], [4, 3, 64, 64], [64, 3, 7, 7]]";
         let of = |mask: &str| {
             let values = format!(r#"["", "", "", "", "", "", "", "", "", "", "{mask}"]"#);
-            let operands = Operands::new(inputs, "[]", "[[4, 64, 32, 32]]", &values);
+            let operands = OperatorArguments::new(inputs, "[]", "[[4, 64, 32, 32]]", &values);
             super::flops("convolution_backward", &operands).flatten()
         };
         assert_eq!(of("[False, True, True]"), Some(77_070_336));
@@ -320,7 +321,7 @@ mod tests {
         // 10 tokens of 16, two experts each, of 2·32 features up and 32 down: 2·10·2·(64·16 + 16·32) = 61,440.
         let shapes = "[[10, 16], [8, 64, 16], [8, 16, 32], [10, 2], [10, 2], []]";
         let types = "['Tensor(c10::BFloat16)', 'Tensor(c10::BFloat16)', 'Tensor(c10::BFloat16)', 'Tensor(float)', 'Tensor(int)', '']";
-        let operands = Operands::new(shapes, types, "[]", "[]");
+        let operands = OperatorArguments::new(shapes, types, "[]", "[]");
         let count = |name| super::flops(name, &operands);
         assert_eq!(count("vllm::inplace_fused_experts"), Some(Some(61_440)));
         assert_eq!(count("sglang::outplace_fused_experts"), Some(Some(61_440)));

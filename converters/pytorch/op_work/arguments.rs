@@ -5,8 +5,8 @@ use serde_json::Value;
 
 /// Arguments of an operator, as far as a capture states them.
 #[derive(Debug, Default)]
-pub(in crate::pytorch) struct Operands {
-    pub args: Vec<Operand>,
+pub(in crate::pytorch) struct OperatorArguments {
+    pub args: Vec<OperatorArgument>,
     /// Shapes of the results; those of a capture without an observer are estimates.
     pub outputs: Vec<Vec<u64>>,
     /// Whether the shapes of the results were recorded.
@@ -17,7 +17,7 @@ pub(in crate::pytorch) struct Operands {
 
 /// An argument.
 #[derive(Clone, Debug, Default, PartialEq)]
-pub(in crate::pytorch) struct Operand {
+pub(in crate::pytorch) struct OperatorArgument {
     /// Sizes of a tensor; empty for a number, and for a list of tensors.
     pub shape: Vec<u64>,
     /// Elements of all tensors of a list; 0 if it is none.
@@ -28,7 +28,7 @@ pub(in crate::pytorch) struct Operand {
     pub integer: bool,
 }
 
-impl Operand {
+impl OperatorArgument {
     /// Returns the number of elements of a tensor.
     pub fn elements(&self) -> Option<u64> {
         elements(&self.shape)
@@ -43,7 +43,7 @@ impl Operand {
     }
 }
 
-impl Operands {
+impl OperatorArguments {
     /// Parses shapes and types as Python shows them, and `values`, a JSON list.
     pub fn new(shapes_in: &str, types_in: &str, shapes_out: &str, values: &str) -> Self {
         // Strings alone are in quotes.
@@ -55,7 +55,7 @@ impl Operands {
             let nested = shape
                 .as_array()
                 .is_some_and(|s| s.iter().any(Value::is_array));
-            Operand {
+            OperatorArgument {
                 shape: shape_of(shape),
                 listed: if nested { elements_of(shape) } else { 0 },
                 element: element.and_then(element_bytes),
@@ -77,7 +77,7 @@ impl Operands {
     }
 
     /// Returns the argument at `place`, which may be absent.
-    pub fn arg(&self, place: usize) -> Option<&Operand> {
+    pub fn arg(&self, place: usize) -> Option<&OperatorArgument> {
         self.args.get(place)
     }
 
@@ -149,7 +149,7 @@ mod tests {
 
     #[test]
     fn arguments_have_shapes_types_and_values() {
-        let operands = Operands::new(
+        let operands = OperatorArguments::new(
             "[[4, 8], [3], [], [[2], [2, 5]]]",
             "['Tensor(c10::Half)', 'Tensor(long int)', 'Scalar', 'TensorList']",
             "[[3, 8]]",
@@ -172,14 +172,15 @@ mod tests {
             r#"[[1, 2, 0, 8, 2, "cuda:0"], 8192, true, "<None>", [true, false], 0.5]"#,
         );
         assert_eq!(values, r#"["",8192,true,"<None>","[true,false]",0.5]"#);
-        let operands = Operands::new("[]", "[]", "[]", &values);
+        let operands = OperatorArguments::new("[]", "[]", "[]", &values);
         assert_eq!(
             (operands.number(1), operands.flag(2)),
             (Some(8192), Some(true))
         );
         assert_eq!(operands.flags(4), Some(vec![true, false]));
         assert_eq!(operands.flag(3), None);
-        let operands = Operands::new("[]", "[]", "[]", r#"["False", "[True, False]", "2"]"#);
+        let operands =
+            OperatorArguments::new("[]", "[]", "[]", r#"["False", "[True, False]", "2"]"#);
         assert_eq!(operands.flag(0), Some(false));
         assert_eq!(operands.flags(1), Some(vec![true, false]));
         assert_eq!(operands.flag(2), Some(true));
