@@ -4,6 +4,7 @@ use super::host::{HostNode, HostTrace};
 use super::op_work::{self, ComputeHint, OpCost, OperatorArguments};
 use super::rank_timeline::{DeviceInterval, HostIntervalKind, NONE, RankTimeline};
 use super::tensor_lists;
+use super::view_operators::moves_nothing;
 use chakram_trace::graph::Interner;
 
 /// Attribution of costs to items: work is counted once, at the innermost operator that does it. The kernels of an
@@ -168,7 +169,7 @@ impl KnownCosts {
         let operator = self.operators.intern((node.name, node.form)) as usize;
         if operator == self.costs.len() {
             let plain = host.texts.get(node.name).strip_prefix("aten::");
-            let plain = plain.filter(|plain| VIEWS.binary_search(plain).is_err());
+            let plain = plain.filter(|plain| !moves_nothing(plain));
             let cost = plain.map_or_else(OpCost::default, |plain| cost(host, node, plain));
             self.costs.push(cost);
         }
@@ -243,59 +244,4 @@ fn returns_view(host: &HostTrace, index: u32) -> bool {
         && !schema.is_empty()
         && !schema.contains('!')
         && outputs.iter().all(|storage| inputs.contains(storage))
-}
-
-/// Operators that return another view of their tensors, or allocate without writing.
-const VIEWS: [&str; 41] = [
-    "_local_scalar_dense",
-    "_reshape_alias",
-    "_unsafe_view",
-    "alias",
-    "as_strided",
-    "as_strided_",
-    "broadcast_to",
-    "chunk",
-    "detach",
-    "detach_",
-    "diagonal",
-    "empty",
-    "empty_like",
-    "empty_strided",
-    "expand",
-    "expand_as",
-    "flatten",
-    "is_nonzero",
-    "item",
-    "lift_fresh",
-    "movedim",
-    "narrow",
-    "new_empty",
-    "new_empty_strided",
-    "numpy_T",
-    "permute",
-    "resize_",
-    "resolve_conj",
-    "resolve_neg",
-    "result_type",
-    "select",
-    "set_",
-    "slice",
-    "split",
-    "split_with_sizes",
-    "squeeze",
-    "t",
-    "transpose",
-    "unbind",
-    "unsqueeze",
-    "view",
-];
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn views_are_sorted() {
-        assert!(VIEWS.is_sorted());
-    }
 }

@@ -110,7 +110,8 @@ fn time_of_views(rank: &RankTimeline) -> Option<u64> {
                 break;
             }
             let item = &rank.items[i as usize];
-            if !is_view(rank.name(item.event)) {
+            let plain = rank.name(item.event).strip_prefix("aten::");
+            if !plain.is_some_and(is_view) {
                 continue;
             }
             let next = rank.items.get(i as usize + 1);

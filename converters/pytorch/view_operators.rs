@@ -24,10 +24,40 @@ const VIEWS: &[&str] = &[
     "view_as",
 ];
 
-/// Returns whether the operator `name` only looks at memory in another way.
-pub(super) fn is_view(name: &str) -> bool {
-    let name = name.strip_prefix("aten::");
-    name.is_some_and(|name| VIEWS.binary_search(&name).is_ok())
+/// Operators that neither read nor write elements, either: they allocate, set or tell something of a tensor, or return several views.
+const OTHERS: &[&str] = &[
+    "_local_scalar_dense",
+    "broadcast_to",
+    "chunk",
+    "detach_",
+    "diagonal",
+    "empty",
+    "empty_like",
+    "empty_strided",
+    "flatten",
+    "is_nonzero",
+    "item",
+    "lift_fresh",
+    "movedim",
+    "new_empty",
+    "new_empty_strided",
+    "numpy_T",
+    "resize_",
+    "result_type",
+    "set_",
+    "split",
+    "split_with_sizes",
+    "unbind",
+];
+
+/// Returns whether the operator `plain`, which is called so without `aten::`, only looks at memory in another way.
+pub(super) fn is_view(plain: &str) -> bool {
+    VIEWS.binary_search(&plain).is_ok()
+}
+
+/// Returns whether the operator `plain` moves nothing: it is a view, or allocates without writing.
+pub(super) fn moves_nothing(plain: &str) -> bool {
+    is_view(plain) || OTHERS.binary_search(&plain).is_ok()
 }
 
 #[cfg(test)]
@@ -36,8 +66,17 @@ mod tests {
 
     #[test]
     fn names_are_found() {
-        assert!(VIEWS.is_sorted());
-        assert!(VIEWS.iter().all(|name| is_view(&format!("aten::{name}"))));
-        assert!(!is_view("aten::mm") && !is_view("view"));
+        assert!(VIEWS.is_sorted() && OTHERS.is_sorted());
+        assert!(
+            VIEWS
+                .iter()
+                .all(|name| is_view(name) && moves_nothing(name))
+        );
+        assert!(
+            OTHERS
+                .iter()
+                .all(|name| !is_view(name) && moves_nothing(name))
+        );
+        assert!(!is_view("mm") && !moves_nothing("mm"));
     }
 }

@@ -114,12 +114,9 @@ pub(super) fn find_places(rank: &RankTimeline) -> Vec<OwnPlace> {
 
 fn is_helper(rank: &RankTimeline, item: usize) -> bool {
     let item = &rank.items[item];
-    let name = rank.item_name(item);
-    let allocates = || {
-        let name = name.strip_prefix("aten::");
-        name.is_some_and(|name| ALLOCATORS.binary_search(&name).is_ok())
-    };
-    rank.role(item) == HostIntervalKind::Operator && (is_view(name) || allocates())
+    let plain = rank.item_name(item).strip_prefix("aten::");
+    let helps = |plain| is_view(plain) || ALLOCATORS.binary_search(&plain).is_ok();
+    rank.role(item) == HostIntervalKind::Operator && plain.is_some_and(helps)
 }
 
 /// Returns the items of a thread in the order of their places.
