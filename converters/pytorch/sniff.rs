@@ -109,7 +109,11 @@ pub(crate) fn foreign(path: &Path) -> Option<&'static str> {
             .then_some("a page of HTML; a link to the file itself may be on it")
     };
     let empty = || text.is_empty().then_some("empty");
-    let tar = || is_tar(&text).then_some("a tar archive without captures; unpack it first");
+    let tar = || match is_tar(&text) {
+        true => Some("a tar archive without captures; unpack it first"),
+        false => (text.get(257..262) == Some(b"ustar"))
+            .then_some("a tar archive whose first entry is damaged; fetch it again"),
+    };
     foreign_magic(&text)
         .or_else(tar)
         .or_else(lines)

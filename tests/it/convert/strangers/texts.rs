@@ -102,6 +102,7 @@ fn repairs_of_one_kind_are_one_remark() {
 #[test]
 fn what_is_no_capture_is_named() {
     let one = files(1, 1)[0].to_string();
+    let tar = [&[b'a'; 257][..], b"ustar\x0000"].concat();
     let lines = "{\"ph\": \"X\"}\n{\"ph\": \"X\"}\n".as_bytes();
     for (bytes, what) in [
         (&b"PK\x03\x04\x14\0"[..], "a zip archive"),
@@ -116,6 +117,7 @@ fn what_is_no_capture_is_named() {
         (b"{\n \"rocprofiler-sdk-tool\": []}", "JSON of rocprofv3"),
         (b"", "empty"),
         (b"\xff\xfe\0\0{\0\0\0", "UTF-32"),
+        (&tar, "a tar archive"),
         (lines, "events one a line"),
     ] {
         refused(
