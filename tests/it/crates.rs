@@ -138,6 +138,7 @@ const DOORS: &[(&str, &[&str], &[&str])] = &[
         &[],
     ),
     ("strsim", &["base", "cli", "trace"], &[]),
+    ("tar", &["converters"], &[]),
     ("tempfile", &[], ALL),
     ("terminal_size", &["cli"], &[]),
     // References that tests compare with.

@@ -2,7 +2,7 @@
 
 use super::{PIPE, STANDARD_INPUT, is_pipe};
 use crate::pytorch::sniff::{CaptureFileKind, beginning_of, kind_of, pid_of};
-use crate::pytorch::tar::{TarFile, for_each_file};
+use crate::pytorch::tar::for_each_file;
 use chakram_trace::format::TraceError;
 use chakram_trace::format::file::{DecompressedStream, read_all};
 use std::collections::BTreeMap;
@@ -86,14 +86,12 @@ type ArchiveFiles = (BTreeMap<PathBuf, Arc<[u8]>>, Vec<PathBuf>);
 
 fn read_archive(stream: Result<DecompressedStream<'_>>, path: &Path) -> Result<ArchiveFiles> {
     let (mut captures, mut others) = (BTreeMap::new(), Vec::new());
-    for_each_file(stream?, |file: &mut TarFile<'_, _>| {
+    for_each_file(stream?, |name, file| {
         // A name is a part of messages and tells the rank; it is never opened.
-        let name = path.join(file.name.trim_start_matches(['/', '.']));
+        let name = path.join(name.trim_start_matches(['/', '.']));
         let mut first = Vec::new();
-        let size = file.contents.limit();
-        (&mut file.contents)
-            .take(PACKED_BEGINNING)
-            .read_to_end(&mut first)?;
+        let size = file.size();
+        file.take(PACKED_BEGINNING).read_to_end(&mut first)?;
         let beginning = DecompressedStream::of(&first);
         let beginning = beginning.map(|stream| beginning_of(stream, &name));
         let kind = match beginning {
@@ -106,7 +104,7 @@ fn read_archive(stream: Result<DecompressedStream<'_>>, path: &Path) -> Result<A
         }
         let rest = size.saturating_sub(first.len() as u64);
         // A header may claim any size; what arrives is checked against the memory there is.
-        first.extend(read_all(&mut file.contents, rest.min(1 << 26))?);
+        first.extend(read_all(file, rest.min(1 << 26))?);
         captures.insert(name, first.into());
         Ok(())
     })?;
