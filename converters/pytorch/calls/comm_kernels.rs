@@ -48,6 +48,15 @@ pub(super) struct CommKernelTable<'a> {
     known: Vec<KnownKernel>,
 }
 
+/// What the name of a kernel tells of communication.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum KernelNameHint {
+    /// Nothing.
+    Nothing,
+    /// It communicates, in this kind of collective if the name says so.
+    Communicates(Option<CollectiveKind>),
+}
+
 /// A row of the table of known libraries.
 struct KnownKernel {
     pattern: &'static str,
@@ -59,16 +68,17 @@ struct KnownKernel {
 }
 
 impl CommKernelTable<'_> {
-    /// Returns what the kernel `name` does: `None` if it does not communicate, `Some(None)` if it does and its name does not
-    /// say in which kind of collective.
-    pub fn find(&self, name: &str) -> Option<Option<CollectiveKind>> {
+    /// Returns what the name of a kernel tells.
+    pub fn find(&self, name: &str) -> KernelNameHint {
         let mut added = self.added.iter();
         if let Some((_, kind)) = added.find(|(part, _)| name.contains(part)) {
-            return Some(Some(*kind));
+            return KernelNameHint::Communicates(Some(*kind));
         }
         let name = plain(name);
         let row = self.known.iter().find(|row| fits(row.pattern, &name));
-        row.map(|row| row.kind)
+        row.map_or(KernelNameHint::Nothing, |row| {
+            KernelNameHint::Communicates(row.kind)
+        })
     }
 }
 
@@ -162,25 +172,34 @@ mod tests {
         for (name, expected) in [
             (
                 "nccldevkernel_allreduce_sum_f32_ring_ll",
-                Some(Some(CollectiveKind::AllReduce)),
+                KernelNameHint::Communicates(Some(CollectiveKind::AllReduce)),
             ),
-            ("ncclDevKernel_SendRecv(ncclDevKernelArgs)", Some(None)),
+            (
+                "ncclDevKernel_SendRecv(ncclDevKernelArgs)",
+                KernelNameHint::Communicates(None),
+            ),
             (
                 "_Z36ncclDevKernel_AllGather_RING_LL20ncclDevKernelArgs",
-                Some(Some(CollectiveKind::AllGather)),
+                KernelNameHint::Communicates(Some(CollectiveKind::AllGather)),
             ),
-            ("ampere_sgemm_128x64_nn", None),
-            ("void softmax<BlockAllReduce<float>>(float*)", None),
-            ("Memcpy DtoD (Device -> Device)", None),
-            ("void check_sums(ncclDevKernelArgs)", None),
+            ("ampere_sgemm_128x64_nn", KernelNameHint::Nothing),
+            (
+                "void softmax<BlockAllReduce<float>>(float*)",
+                KernelNameHint::Nothing,
+            ),
+            ("Memcpy DtoD (Device -> Device)", KernelNameHint::Nothing),
+            (
+                "void check_sums(ncclDevKernelArgs)",
+                KernelNameHint::Nothing,
+            ),
         ] {
             assert_eq!(kind(&kernels, name), expected, "{name}");
         }
-        assert_eq!(kind(&kernels, "my_gather<4>"), None);
+        assert_eq!(kind(&kernels, "my_gather<4>"), KernelNameHint::Nothing);
         kernels.add("my_gather=all-gather").expect("it is one");
         assert_eq!(
             kind(&kernels, "my_gather<4>"),
-            Some(Some(CollectiveKind::AllGather))
+            KernelNameHint::Communicates(Some(CollectiveKind::AllGather))
         );
         let wrong = kernels.add("my_gather=gathering").expect_err("it is none");
         assert!(

@@ -1,14 +1,16 @@
 //! Calls carried out by kernels of NCCL and similar libraries.
 //!
 //! The operation of a kernel follows from the arguments that `record_param_comms` recorded around its launch, or from
-//! the `c10d` operator, or from those that were requested before a launch for all of them (`requests`); then from those arguments that newer profilers repeat on the kernel, which is all there is in a
-//! launched graph; and from the kernel's name last: every all-to-all is called SendRecv.
+//! the `c10d` operator, or of the requests before a launch for all of them (`requests`); then from the arguments that newer
+//! profilers repeat on the kernel, which is all there is in a launched graph; and from the kernel's name last: every all-to-all
+//! is called SendRecv.
 
 use super::super::call_names::carrier_kind;
 use super::super::kineto::is_graph_launch;
 use super::super::rank_timeline::{DeviceInterval, NONE, RankTimeline};
 use super::super::timeline_events::TimelineEvent;
 use super::args::{self, asked};
+use super::comm_kernels::KernelNameHint;
 use super::requests::{CommRequest, DeferredRequests};
 use super::{CallArgs, CommCall, CommCalls, CommKernels, CommOp};
 use chakram_trace::format::{CollectiveKind, Dtype};
@@ -19,15 +21,17 @@ pub(super) fn find(rank: &RankTimeline, kernels: &CommKernels, calls: &mut CommC
     let mut ids = None;
     // Most kernels share their names with many others.
     let (texts, table) = (&rank.kineto.texts, kernels.table());
-    let mut named: Vec<Option<Option<Option<CollectiveKind>>>> = vec![None; texts.len()];
+    let mut named: Vec<Option<KernelNameHint>> = vec![None; texts.len()];
     let mut find =
         |name: u32| *named[name as usize].get_or_insert_with(|| table.find(texts.get(name)));
     let mut communicating: Vec<(u32, Option<CollectiveKind>)> = Vec::new();
     for (i, device) in (0..).zip(&rank.devices) {
         let event = &rank.events[device.event as usize];
-        let kind = find(event.name);
-        if kind.is_some() || states_collective(rank, event) {
-            communicating.push((i, kind.flatten()));
+        let hint = find(event.name);
+        if let KernelNameHint::Communicates(kind) = hint {
+            communicating.push((i, kind));
+        } else if states_collective(rank, event) {
+            communicating.push((i, None));
         }
     }
     let launches = communicating
@@ -54,11 +58,7 @@ pub(super) fn find(rank: &RankTimeline, kernels: &CommKernels, calls: &mut CommC
             continue;
         }
         let context = LaunchContext::around(rank, device);
-        let mut made = context.calls(rank);
-        if context.is_empty() {
-            let requests = deferred.of(device.launch).iter();
-            made.extend(requests.flat_map(|&request| LaunchContext::of(request).calls(rank)));
-        }
+        let mut made = launched_calls(rank, device.launch, &context, &deferred);
         // One launch of a graph has many kernels, each a call of its own.
         let alone = made.is_empty();
         if alone {
@@ -118,6 +118,22 @@ pub(super) fn find(rank: &RankTimeline, kernels: &CommKernels, calls: &mut CommC
     calls.list.extend(found);
 }
 
+/// Returns the calls that the launch `launch` carries out, whose context is `context`: those of the requests around it, or those
+/// that were deferred to it.
+fn launched_calls(
+    rank: &RankTimeline,
+    launch: u32,
+    context: &LaunchContext,
+    deferred: &DeferredRequests,
+) -> Vec<(u32, CommOp, CallArgs)> {
+    let mut calls = context.calls(rank);
+    if context.is_empty() {
+        let requests = deferred.of(launch).iter();
+        calls.extend(requests.flat_map(|&request| LaunchContext::of(request).calls(rank)));
+    }
+    calls
+}
+
 /// Returns the calls whose launches have no kernel, apart from those that `found` has.
 fn dropped_calls(
     rank: &RankTimeline,
@@ -129,11 +145,7 @@ fn dropped_calls(
     let mut dropped: Vec<CommCall> = Vec::new();
     for &launch in &rank.dropped {
         let context = LaunchContext::around_item(rank, launch);
-        let mut made = context.calls(rank);
-        if context.is_empty() {
-            let requests = deferred.of(launch).iter();
-            made.extend(requests.flat_map(|&request| LaunchContext::of(request).calls(rank)));
-        }
+        let made = launched_calls(rank, launch, &context, deferred);
         let at = rank.items[launch as usize].end;
         for (item, act, asked) in made {
             // A call may launch kernels of its own beside that which communicates, and several of those.

@@ -117,12 +117,7 @@ impl KinetoTrace {
                 .collect()
         };
         let processes = of(|category| category == EventCategory::CpuOp);
-        let devices = of(|category| {
-            matches!(
-                category,
-                EventCategory::Kernel | EventCategory::Copy | EventCategory::Set
-            )
-        });
+        let devices = of(EventCategory::is_work);
         if processes.len() < 2 || devices.len() != processes.len() {
             return None;
         }

@@ -21,13 +21,24 @@ pub(super) struct KinetoReader {
     tracks: TrackTable,
     operands: OperandTable,
     details: Interner<EventDetails>,
-    /// Per text: whether it names communication, and whether a convolution.
-    named: Vec<(bool, bool, bool)>,
+    /// What is read of events of a name, by text.
+    named: Vec<UsedArgs>,
     left_out: BTreeMap<String, u64>,
     /// Events of unknown categories, by category and track.
     unread: BTreeMap<(String, u32), u64>,
     /// Base of all times, in nanoseconds since 1970. May stand behind the events.
     base_ns: i64,
+}
+
+/// Arguments of events of a name that are used.
+#[derive(Clone, Copy, Debug)]
+struct UsedArgs {
+    /// All, as it communicates.
+    of_call: bool,
+    /// All of operators, as the output of a convolution follows from its padding and stride.
+    of_convolution: bool,
+    /// Values of scalars.
+    values: bool,
 }
 
 const DAMAGED: &str =
@@ -119,20 +130,21 @@ impl KinetoReader {
 
     /// Returns whether the arguments of an event of this name are used.
     fn needs_args(&mut self, name: u32, category: EventCategory) -> bool {
-        let (call, convolution, _) = self.named(name);
-        call || convolution && category == EventCategory::CpuOp
+        let used = self.used_args(name);
+        used.of_call || used.of_convolution && category == EventCategory::CpuOp
     }
 
-    /// Returns whether a name is of communication, whether of a convolution, and whether of an operator of which values of
-    /// scalars are used.
-    fn named(&mut self, name: u32) -> (bool, bool, bool) {
+    /// Returns which arguments of events of a name are used.
+    fn used_args(&mut self, name: u32) -> UsedArgs {
         let known = self.named.len();
         let new = known..self.trace.texts.len();
         self.named.extend(new.map(|number| {
             let name = self.trace.texts.get(number as u32);
-            // The output of a convolution follows from its padding and stride.
-            let convolution = name.ends_with("n_convolution");
-            (communicates(name), convolution, op_work::needs_values(name))
+            UsedArgs {
+                of_call: communicates(name),
+                of_convolution: name.ends_with("n_convolution"),
+                values: op_work::needs_values(name),
+            }
         }));
         self.named[name as usize]
     }
@@ -176,7 +188,7 @@ impl KinetoReader {
             _ => None,
         };
         let mut values = NONE;
-        if category == EventCategory::CpuOp && self.named(name).2 {
+        if category == EventCategory::CpuOp && self.used_args(name).values {
             let all = AllEventArgs::of(at.text).0;
             let found = all.into_iter().find(|(key, _)| key == "Concrete Inputs");
             if let Some((_, found)) = found {
