@@ -17,9 +17,7 @@ use crate::pytorch::transfer_times::{self, CallTime, JobCalls};
 use chakram_base::statistics::median;
 use chakram_base::units::Span;
 use chakram_trace::format::TraceError;
-use chakram_trace::format::profiler_cost::{
-    CaptureProfiler, ProfilerCost, ProfilerValue, UnprofiledSteps,
-};
+use chakram_trace::format::profiler_cost::{CaptureProfiler, ProfilerCost, UnprofiledSteps};
 use chakram_trace::format::scan;
 use chakram_trace::format::write::{AttributeValue, TraceWriter};
 use std::collections::BTreeMap;
@@ -221,10 +219,7 @@ impl JobCapture {
             cost,
             unprofiled: self.unprofiled,
         };
-        metadata.extend(profiler.attributes().map(|(name, value)| match value {
-            ProfilerValue::Number(number) => (name, AttributeValue::Uint(number)),
-            ProfilerValue::Basis(basis) => (name, AttributeValue::Text(basis)),
-        }));
+        metadata.extend(profiler.attributes());
         for (lane, name) in &lanes {
             metadata.push((lane, AttributeValue::Text(name)));
         }

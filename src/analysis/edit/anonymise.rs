@@ -23,12 +23,12 @@ use chakram_trace::format::encoder::MessageEncoder;
 use chakram_trace::format::groups::{
     DeclaredGroups, NODE_MARK, NODE_NAME, in_form_of, metadata_text, parse_metadata,
 };
-use chakram_trace::format::profiler_cost::ProfilerValue;
 use chakram_trace::format::roles::{self, GroupRoles};
 use chakram_trace::format::scan::{self, DependencyVisitor};
 use chakram_trace::format::wire::{
     FrameCursor, RawRecord, WireCursor, WireValue, repeated_varints,
 };
+use chakram_trace::format::write::{AttributeValue, put_attribute};
 use chakram_trace::format::{Dtype, GroupName, TraceError, TrainingPhase, work_amounts};
 
 /// Attributes that replays do not read but that are kept if they are numbers: the origin of a node.
@@ -205,45 +205,42 @@ impl TraceAnonymiser {
         let metadata = scan::metadata(record)?;
         out.bytes(1, b"0.0.4");
         let mut kept = 0;
-        let mut add = |name: &str, number: u32, value: Result<u64, &str>| {
-            let mut message = MessageEncoder::default();
-            message.bytes(1, name.as_bytes());
-            match value {
-                Ok(count) => message.varint(number, count),
-                Err(text) => message.bytes(number, text.as_bytes()),
-            }
+        let mut add = |name: &str, value: AttributeValue<'_>| {
             kept += 1;
-            out.bytes(2, message.as_bytes());
+            out.nested(2, |put| put_attribute(put, name, value));
         };
         if let Some(captured) = metadata.captured {
-            add("captured_ns", 13, Ok(captured.0 / 1000));
+            add("captured_ns", AttributeValue::Uint(captured.0 / 1000));
         }
         if metadata.kernels_on_cpu {
-            add(scan::KERNELS_ON, 29, Err(scan::CPU));
+            add(scan::KERNELS_ON, AttributeValue::Text(scan::CPU));
         }
         if metadata.dropped_kernels > 0 {
-            add(scan::DROPPED_KERNELS, 13, Ok(metadata.dropped_kernels));
+            add(
+                scan::DROPPED_KERNELS,
+                AttributeValue::Uint(metadata.dropped_kernels),
+            );
         }
         for (name, value) in metadata.profiler.attributes() {
-            match value {
-                ProfilerValue::Number(number) => add(name, 13, Ok(number)),
-                ProfilerValue::Basis(basis) => add(name, 29, Err(basis)),
-            }
+            add(name, value);
         }
         if !metadata.roles.is_empty() {
             let text = self.roles(&metadata.roles).to_string();
-            add(roles::ATTRIBUTE, 29, Err(&text));
+            add(roles::ATTRIBUTE, AttributeValue::Text(&text));
         }
         if let Some(amounts) = metadata.amounts {
-            add(work_amounts::ATTRIBUTE, 29, Err(&amounts.to_string()));
+            add(
+                work_amounts::ATTRIBUTE,
+                AttributeValue::Text(&amounts.to_string()),
+            );
         }
         if let Some([x, y]) = metadata.core {
-            add(scan::CORE, 29, Err(&format!("{x},{y}")));
+            add(scan::CORE, AttributeValue::Text(&format!("{x},{y}")));
         }
         for (host, number, name) in &metadata.lanes {
             let host = if *host { "host_" } else { "" };
             let name = self.hashed("lane-", name);
-            add(&format!("{host}lane.{number}"), 29, Err(&name));
+            add(&format!("{host}lane.{number}"), AttributeValue::Text(&name));
         }
         let mut cursor = WireCursor::new(record.bytes, record.offset);
         while !cursor.is_empty() {

@@ -1,6 +1,7 @@
 //! What the metadata record of a captured job says about the profiler that captured it.
 
 use super::attr::AttrView;
+use super::write::{AttributeValue, NamedAttribute};
 use chakram_base::units::Span;
 use serde::{Deserialize, Serialize};
 
@@ -88,15 +89,6 @@ const NUMBERS: [&str; 7] = [
 /// Name of the attribute with the basis of the cost.
 const BASIS: &str = "profiler_cost_basis";
 
-/// Value of an attribute about the profiler.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum ProfilerValue {
-    /// A count or a time, ns.
-    Number(u64),
-    /// Name of a basis.
-    Basis(&'static str),
-}
-
 impl ProfilerAttributes {
     /// Keeps `attr` and returns true if it is about the profiler.
     pub fn take(&mut self, attr: &AttrView<'_>) -> bool {
@@ -135,7 +127,7 @@ impl From<ProfilerAttributes> for CaptureProfiler {
 
 impl CaptureProfiler {
     /// Returns the attributes of the metadata record that say this.
-    pub fn attributes(&self) -> impl Iterator<Item = (&'static str, ProfilerValue)> {
+    pub fn attributes<'a>(&self) -> impl Iterator<Item = NamedAttribute<'a>> + use<'a> {
         let ns = |span: Span| span.0 / 1000;
         let range = self.unprofiled.and_then(|steps| steps.range);
         let numbers = [
@@ -149,10 +141,10 @@ impl CaptureProfiler {
         ];
         let numbers = NUMBERS.into_iter().zip(numbers);
         let numbers =
-            numbers.filter_map(|(name, value)| Some((name, ProfilerValue::Number(value?))));
+            numbers.filter_map(|(name, value)| Some((name, AttributeValue::Uint(value?))));
         let basis = self
             .cost
-            .map(|cost| (BASIS, ProfilerValue::Basis(cost.basis.name())));
+            .map(|cost| (BASIS, AttributeValue::Text(cost.basis.name())));
         numbers.chain(basis)
     }
 }

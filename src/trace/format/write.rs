@@ -101,7 +101,7 @@ impl<W: Write> TraceWriter<W> {
         };
         this.message.bytes(1, SCHEMA_VERSION.as_bytes());
         for (name, value) in attributes {
-            this.message.nested(2, |put| attribute(put, name, *value));
+            this.message.nested(2, |put| put_attribute(put, name, *value));
         }
         this.out.frame(this.message.as_bytes())?;
         Ok(this)
@@ -230,13 +230,13 @@ pub(super) fn named(put: &mut MessageEncoder, name: &str, value: AttributeValue<
         AttributeValue::Bool(v) if !name.is_empty() => {
             put.named_varint(10, name, 27, u64::from(v));
         }
-        _ => put.nested(10, |put| attribute(put, name, value)),
+        _ => put.nested(10, |put| put_attribute(put, name, value)),
     }
 }
 
 /// Appends the fields of an attribute; its value is written whatever it is.
 #[inline]
-fn attribute(put: &mut MessageEncoder, name: &str, value: AttributeValue<'_>) {
+pub fn put_attribute(put: &mut MessageEncoder, name: &str, value: AttributeValue<'_>) {
     text(put, 1, name);
     match value {
         AttributeValue::Int32(v) => put.varint(7, i64::from(v).cast_unsigned()),
