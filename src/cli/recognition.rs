@@ -4,11 +4,11 @@
 //! here, after a command has failed: an error that names a path of the command line, whose contents are those of
 //! another tool, is replaced.
 
+use crate::terminal::shell_word;
 use chakram_astra_sim::AstraInputKind;
 use chakram_base::bounds;
 use chakram_converters::sources::{RecognizedInput, TraceSource};
 use chakram_trace::format::file::{DecompressedStream, rank_of};
-use std::borrow::Cow;
 use std::error::Error;
 use std::ffi::OsString;
 use std::io::Read;
@@ -57,7 +57,7 @@ const NEEDED: u64 = 32 << 20;
 
 /// Returns what `path` is and the command that reads it, unless that is one of `readable`.
 pub fn recognized(path: &Path, readable: ReadableInputs) -> Option<String> {
-    let word = shell_word(path);
+    let word = shell_word(&path.to_string_lossy());
     if readable != ReadableInputs::AstraSim
         && let Some(kind) = astra_sim_input(path)
     {
@@ -179,16 +179,6 @@ fn astra_sim_input(path: &Path) -> Option<AstraInputKind> {
     AstraInputKind::of(&text)
 }
 
-/// Returns `path` as a word of a shell's command line.
-fn shell_word(path: &Path) -> Cow<'_, str> {
-    let text = path.to_string_lossy();
-    let is_plain = |c: char| c.is_alphanumeric() || "/._-+=:,@%~".contains(c);
-    if !text.is_empty() && text.chars().all(is_plain) {
-        return text;
-    }
-    Cow::Owned(format!("'{}'", text.replace('\'', r"'\''")))
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -227,8 +217,8 @@ mod tests {
 
     #[test]
     fn hints_can_be_pasted_into_a_shell() {
-        assert_eq!(shell_word(Path::new("run/k.json")), "run/k.json");
-        assert_eq!(shell_word(Path::new("my run")), "'my run'");
-        assert_eq!(shell_word(Path::new("it's")), r"'it'\''s'");
+        assert_eq!(shell_word("run/k.json"), "run/k.json");
+        assert_eq!(shell_word("my run"), "'my run'");
+        assert_eq!(shell_word("it's"), r"'it'\''s'");
     }
 }

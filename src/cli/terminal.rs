@@ -162,6 +162,16 @@ pub fn say(words: Arguments<'_>) -> io::Result<()> {
     writeln!(anstream::stderr(), "{}", escaped_lines(&text))
 }
 
+/// Returns `text` as a word of a shell's command line.
+pub fn shell_word(text: &str) -> String {
+    let is_plain = |c: char| c.is_ascii_alphanumeric() || "-_./,:@=".contains(c);
+    if !text.is_empty() && text.chars().all(is_plain) {
+        text.to_owned()
+    } else {
+        format!("'{}'", text.replace('\'', r"'\''"))
+    }
+}
+
 /// Columns that a narrow screen counts as at least.
 const MIN_COLUMNS: usize = 60;
 

@@ -1,6 +1,7 @@
 //! The command that replays one point.
 
 use crate::flags::flag_of_key;
+use crate::terminal::shell_word;
 use chakram_studies::sweep::{PointCommand, PointWork, Settings, Study};
 
 /// Returns the command for `point`: `chakram generate` or `chakram replay` where its options say all of it, and
@@ -10,28 +11,16 @@ pub(super) fn command(study: &Study, point: &Settings, explain: &str) -> String 
         return explain.to_owned();
     };
     let work = match work {
-        PointWork::Model(model) => format!("generate {}", word(&model)),
-        PointWork::Trace(path) => format!("replay {}", word(&path)),
+        PointWork::Model(model) => format!("generate {}", shell_word(&model)),
+        PointWork::Trace(path) => format!("replay {}", shell_word(&path)),
     };
     let words = settings.into_iter().map(|(key, value)| {
         let value = match key.as_str() {
             "network" => value.replace('_', "-"),
             _ => value,
         };
-        format!("{} {}", flag_of_key(&key), word(&value))
+        format!("{} {}", flag_of_key(&key), shell_word(&value))
     });
     let words: Vec<_> = words.collect();
     format!("chakram {work} {}", words.join(" "))
-}
-
-/// A word of a shell.
-fn word(text: &str) -> String {
-    let plain = |c: char| {
-        c.is_ascii_alphanumeric() || matches!(c, '-' | '_' | '.' | '/' | ',' | ':' | '@' | '=')
-    };
-    if !text.is_empty() && text.chars().all(plain) {
-        text.to_owned()
-    } else {
-        format!("'{}'", text.replace('\'', "'\\''"))
-    }
 }
