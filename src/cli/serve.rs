@@ -6,9 +6,9 @@ use chakram_base::units::Span;
 use chakram_report::document::VersionedDocument;
 use chakram_report::text::TextStyle;
 use chakram_serving::{
-    CompletedRequest, NoRequestObserver, Platform, RateSweep, RequestObserver, RequestTimeline,
-    Scenario, ServeError, ServeOptions, ServeReport, ServedJob, compare, find_capacity, html, rows,
-    serve, sweep, text,
+    CompletedRequest, NoRequestObserver, Platform, RatePoint, RateSweep, RequestObserver,
+    RequestTimeline, Scenario, ServeError, ServeOptions, ServeReport, ServedJob, compare,
+    find_capacity, html, rows, serve, sweep, text,
 };
 use chakram_trace::files::OutputSet;
 use clap::{Args, ValueEnum};
@@ -25,7 +25,7 @@ const REPORT: &str = "Report";
 const MOST_REPEATED: u64 = 200_000;
 
 /// Serve requests over time: waiting, batching, latency percentiles
-#[derive(Clone, Debug, Args)]
+#[derive(Debug, Args)]
 #[command(after_help = "\
 Examples:
   chakram serve traces/lightspeed/burst-10g.toml --machine lightning
@@ -189,8 +189,9 @@ impl ServeArgs {
         Ok(())
     }
 
-    fn scenario(&self) -> Result<Scenario, Box<dyn Error>> {
-        let mut scenario = Scenario::load(&self.scenario)?;
+    /// Returns the scenario `own` with the settings that were given.
+    fn with_settings(&self, own: &Scenario) -> Result<Scenario, String> {
+        let mut scenario = own.clone();
         scenario.seed = self.seed.unwrap_or(scenario.seed);
         if let Some(requests) = self.requests {
             scenario.stop.requests = Some(requests);
@@ -205,52 +206,58 @@ impl ServeArgs {
     }
 }
 
-/// Says of each setting of `args` that has no effect on the run of `scenario` on `platform` with this `report` why that is.
-fn settings_without_effect(
+/// Returns why the seed of `args` has no effect on the run of `scenario` on `platform` with this `report`, if it has none; `own` is
+/// the scenario without settings.
+fn seed_without_effect(
     args: &ServeArgs,
-    scenario: &Scenario,
+    (own, scenario): (&Scenario, &Scenario),
     platform: Option<&Platform>,
     options: ServeOptions,
     report: &ServeReport,
-) -> Result<Vec<String>, Box<dyn Error>> {
-    let own = Scenario::load(&args.scenario)?;
-    let mut said = Vec::new();
-    let mut note = |option: &str, why: &str| said.push(format!("{option} has no effect: {why}"));
-    let same = "the scenario says the same";
-    if let Some(seed) = args.seed {
-        if seed == own.seed {
-            note("--seed", same);
-        } else if report.arrived > MOST_REPEATED {
-            let why = format!(
-                "--seed was not held against the scenario's: a run of more than {MOST_REPEATED} requests is not repeated"
-            );
-            said.push(why);
-        } else {
-            let mut other = scenario.clone();
-            other.seed = own.seed;
-            let mut repeated = serve(&other, platform, options, &mut NoRequestObserver)?;
-            repeated.seed = seed;
-            repeated.warnings.clone_from(&report.warnings);
-            if repeated == *report {
-                note("--seed", "nothing in this run is drawn");
-            }
-        }
+) -> Result<Option<String>, ServeError> {
+    let Some(seed) = args.seed else {
+        return Ok(None);
+    };
+    if seed == own.seed {
+        return Ok(Some(without_effect("--seed", SAME)));
     }
-    let mut note = |option: &str, why: &str| said.push(format!("{option} has no effect: {why}"));
-    if let Some(requests) = args.requests {
+    if report.arrived > MOST_REPEATED {
+        let why = format!(
+            "--seed was not held against the scenario's: a run of more than {MOST_REPEATED} requests is not repeated"
+        );
+        return Ok(Some(why));
+    }
+    let mut other = scenario.clone();
+    other.seed = own.seed;
+    let mut repeated = serve(&other, platform, options, &mut NoRequestObserver)?;
+    repeated.seed = seed;
+    repeated.warnings.clone_from(&report.warnings);
+    let is_same = repeated == *report;
+    Ok(is_same.then(|| without_effect("--seed", "nothing in this run is drawn")))
+}
+
+/// Returns why the number of requests and the rate of `args` have no effect on a run with this `report`, if they have none.
+fn load_without_effect(args: &ServeArgs, own: &Scenario, report: &ServeReport) -> Vec<String> {
+    let requests = args.requests.and_then(|requests| {
         let fewest = own.stop.requests.map_or(requests, |own| own.min(requests));
-        if own.stop.requests == Some(requests) {
-            note("--requests", same);
-        } else if report.arrived < fewest {
-            note("--requests", "the run ends before as many arrive");
-        }
-    }
-    if let Some(rate) = args.rate
-        && own.at_rate(rate).as_ref() == Some(&own)
-    {
-        note("--rate", same);
-    }
-    Ok(said)
+        let why = match own.stop.requests == Some(requests) {
+            true => SAME,
+            false if report.arrived < fewest => "the run ends before as many arrive",
+            false => return None,
+        };
+        Some(without_effect("--requests", why))
+    });
+    let is_same = |&rate: &f64| own.at_rate(rate).as_ref() == Some(own);
+    let rate = args.rate.filter(is_same);
+    let rate = rate.map(|_| without_effect("--rate", SAME));
+    requests.into_iter().chain(rate).collect()
+}
+
+/// Why a setting has no effect that is the scenario's own.
+const SAME: &str = "the scenario says the same";
+
+fn without_effect(option: &str, why: &str) -> String {
+    format!("{option} has no effect: {why}")
 }
 
 /// Does what `args` ask for and prints it to `out`.
@@ -260,7 +267,8 @@ fn settings_without_effect(
 /// If the scenario or a platform is refused, or output cannot be written.
 pub fn run(args: &ServeArgs, out: &mut dyn Write) -> Result<ExitCode, Box<dyn Error>> {
     args.check()?;
-    let scenario = args.scenario()?;
+    let own = Scenario::load(&args.scenario)?;
+    let scenario = args.with_settings(&own)?;
     let platforms = args.platforms.iter().map(|name| Platform::load(name));
     let platforms: Vec<Platform> = platforms.collect::<Result<_, _>>()?;
     let options = ServeOptions::with_slo(args.slo);
@@ -290,11 +298,17 @@ pub fn run(args: &ServeArgs, out: &mut dyn Write) -> Result<ExitCode, Box<dyn Er
         } else {
             sweep(&scenario, first, options, &args.rates)?
         };
-        for point in &mut found.points {
+        // Whether anything is drawn does not depend on the rate.
+        let mut seed = None;
+        if let Some(point) = found.points.first() {
             let at_rate = scenario.at_rate(point.rate_per_s);
             let at_rate = at_rate.as_ref().unwrap_or(&scenario);
-            let said = settings_without_effect(args, at_rate, first, options, &point.report)?;
-            point.report.warnings.extend(said);
+            seed = seed_without_effect(args, (&own, at_rate), first, options, &point.report)?;
+        }
+        for RatePoint { report, .. } in &mut found.points {
+            report.warnings.extend(seed.clone());
+            let load = load_without_effect(args, &own, report);
+            report.warnings.extend(load);
         }
         let rendered = rendered(args, &[], Some(&found), style);
         to.write(&rendered)?;
@@ -361,8 +375,11 @@ pub fn run(args: &ServeArgs, out: &mut dyn Write) -> Result<ExitCode, Box<dyn Er
     }
     // Of several platforms each is a run of its own.
     for (i, report) in reports.iter_mut().enumerate() {
-        let said = settings_without_effect(args, &scenario, platforms.get(i), options, report)?;
-        report.warnings.extend(said);
+        let runs = (&own, &scenario);
+        let seed = seed_without_effect(args, runs, platforms.get(i), options, report)?;
+        report.warnings.extend(seed);
+        let load = load_without_effect(args, &own, report);
+        report.warnings.extend(load);
     }
     if args.table != Some(ServeTable::Requests) {
         to.write(&rendered(args, &reports, None, style))?;
