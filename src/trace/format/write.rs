@@ -101,7 +101,8 @@ impl<W: Write> TraceWriter<W> {
         };
         this.message.bytes(1, SCHEMA_VERSION.as_bytes());
         for (name, value) in attributes {
-            this.message.nested(2, |put| put_attribute(put, name, *value));
+            this.message
+                .nested(2, |put| put_attribute(put, name, *value));
         }
         this.out.frame(this.message.as_bytes())?;
         Ok(this)
