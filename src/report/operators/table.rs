@@ -35,20 +35,13 @@ pub fn table(out: &mut String, report: &Report, style: TextStyle) -> std::fmt::R
         let all = [host, device].concat();
         return part(out, "SLOWEST OPERATORS", (&all, ROWS), whole, style);
     }
-    part(
-        out,
-        "SLOWEST ON DEVICES",
-        (&device, ROWS_APART[0]),
-        whole,
-        style,
-    )?;
-    part(
-        out,
-        "SLOWEST ON HOSTS",
-        (&host, ROWS_APART[1]),
-        whole,
-        style,
-    )
+    // Where a CPU ran the kernels, there was no device, and all was on hosts.
+    let [devices, hosts] = match report.response.kernels_on_cpu {
+        true => ["SLOWEST KERNELS AND CALLS", "SLOWEST BETWEEN THEM"],
+        false => ["SLOWEST ON DEVICES", "SLOWEST ON HOSTS"],
+    };
+    part(out, devices, (&device, ROWS_APART[0]), whole, style)?;
+    part(out, hosts, (&host, ROWS_APART[1]), whole, style)
 }
 
 /// Writes the slowest of `families`, with shares of the time of all operators, which is `whole`.
