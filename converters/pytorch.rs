@@ -53,7 +53,7 @@ pub use calls::CommKernels;
 pub use event_links::{LinkMethod, ThreadLinks};
 pub use host::{CommArgs, HostNode, HostTrace, NONE};
 pub use job::{ConvertOptions, RankFiles, RankTrace, convert, convert_bytes};
-pub use kineto::{EventCategory, EventDetails, KinetoEvent, KinetoTrace, KinetoTrack};
+pub use kineto::{EventCategory, EventDetails, KinetoEvent, KinetoTrace, KinetoTrack, PythonEvent};
 pub use sniff::{CaptureFileKind, sniff};
 pub(crate) use sniff::{foreign, foreign_magic};
 use std::collections::BTreeMap;

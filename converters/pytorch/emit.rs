@@ -100,6 +100,7 @@ pub fn write<W: Write>(
         efforts: &OpCosts::new(rank, job.host_computes),
         alike: AlikeKernels::default(),
         dtypes: &dtypes(rank),
+        steps: &rank.step_windows(),
     };
     writing.alike = AlikeKernels::new(writing.kernels());
     let mut first = vec![0_u32; ids.len() + 1];

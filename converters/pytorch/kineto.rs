@@ -23,6 +23,8 @@ pub use tracks::KinetoTrack;
 pub struct KinetoTrace {
     /// Events with a duration that matter, in the order of the file.
     pub events: Vec<KinetoEvent>,
+    /// Calls of Python functions and modules, in the order of the file.
+    pub python: Vec<PythonEvent>,
     /// Distinct details of events.
     pub details: Vec<EventDetails>,
     /// Number of arrows, which repeat ids of the events that they join.
@@ -92,6 +94,19 @@ pub struct KinetoEvent {
     pub correlation: u64,
     /// Offset in bytes of the decompressed text.
     pub offset: u64,
+}
+
+/// A call of a Python function or module, which the profiler records with `with_stack`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct PythonEvent {
+    /// Start, in nanoseconds since 1970.
+    pub start_ns: i64,
+    /// Duration, in nanoseconds.
+    pub duration_ns: u64,
+    /// Index of its name in [`KinetoTrace::texts`].
+    pub name: u32,
+    /// Index of its track in [`KinetoTrace::tracks`].
+    pub track: u32,
 }
 
 /// Arguments that many events share: those of kernels on one stream, and of operators with equal inputs.

@@ -3,6 +3,7 @@
 //! Nesting comes from Kineto's intervals. The parent links of the host trace are partly wrong where work runs on
 //! threads of gloo, because that work is pushed on its caller's stack.
 
+use super::event_links::TimeWindow;
 use super::host::HostTrace;
 use super::kineto::{EventCategory, EventDetails, KinetoEvent, KinetoTrace};
 use super::timeline_events::TimelineEvent;
@@ -10,9 +11,11 @@ use chakram_trace::format::scan::CaptureContext;
 
 mod joining;
 mod launches;
+mod origins;
 mod segments;
 
 pub use super::host::NONE;
+pub use origins::{IntervalStacks, StepWindows};
 pub use segments::ThreadSegment;
 
 /// Role of an interval on a host thread.
@@ -129,6 +132,8 @@ pub struct RankTimeline {
     pub dropped: Vec<u32>,
     /// Device events that ran past the start of the next on their stream.
     pub overlaps: StreamOverlaps,
+    /// Calls of Python around items.
+    pub stacks: IntervalStacks,
 }
 
 /// Device events that ran past the start of the next on their stream, where they are clipped.

@@ -12,11 +12,13 @@ pub mod anonymise;
 pub mod audit;
 pub mod scale;
 pub mod slice;
+mod step;
 
 pub use anonymise::{AnonymiserCounts, TraceAnonymiser};
 pub use audit::TraceAudit;
 pub use scale::{JobScaling, RankGrid, ScaledDimension, ShardScaling};
 pub use slice::{CommunicationMatches, RankSelection, SliceSummary, SliceTarget};
+pub use step::select_step;
 
 /// Number of the type of metadata nodes.
 const METADATA: u64 = 1;

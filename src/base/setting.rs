@@ -116,7 +116,7 @@ pub enum SettingKey {
     Show,
     /// Limit on the time of requests.
     Slo,
-    /// Captured step to convert.
+    /// Captured step to convert or read.
     Step,
     /// Carry out every collective message by message.
     Stepwise,
@@ -144,7 +144,12 @@ impl SettingKey {
     pub fn is_of_traces(self) -> bool {
         matches!(
             self,
-            Self::Groups | Self::Dependencies | Self::MissingRanks | Self::Without | Self::Delays
+            Self::Groups
+                | Self::Dependencies
+                | Self::MissingRanks
+                | Self::Without
+                | Self::Delays
+                | Self::Step
         )
     }
 

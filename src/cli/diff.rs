@@ -1,18 +1,18 @@
 //! `chakram diff`: two jobs in, or two reports; out comes what differs.
 
 use super::compare::parallel_map;
-use super::load::VerifyArg;
+use super::load::{StepArg, VerifyArg};
 use super::output::{ReportDestination, ReportFormatArg};
 use super::terminal;
 use chakram_analysis::diff::render::{self, DiffRenderOptions, DiffThresholds, ThresholdVerdict};
 use chakram_analysis::diff::tally::{DiffTally, DiffTallyOptions, FileFault, TimeTolerance};
 use chakram_analysis::diff::{DiffAspect, differences, reports};
 use chakram_base::units::{Span, parse_percent};
-use chakram_jobs::{find, mark_read};
+use chakram_jobs::{at_step, find, mark_read};
 use chakram_report::document::json_text;
 use chakram_report::text::TextStyle;
 use chakram_trace::files::OutputSet;
-use chakram_trace::format::file::{RankFile, TraceContents, rank_of, read_text};
+use chakram_trace::format::file::{FoundTraces, RankFile, TraceContents, rank_of, read_text};
 use chakram_trace::format::{TraceError, job, trace_format};
 use chakram_trace::graph::RawTrace;
 use clap::{Args, ValueEnum};
@@ -66,6 +66,8 @@ pub struct DiffArgs {
     threads: Option<NonZeroUsize>,
     #[command(flatten)]
     verify: VerifyArg,
+    #[command(flatten)]
+    step: StepArg,
     /// Print names and lines whole, which are cut to 120 columns or those of the terminal
     #[arg(long)]
     details: bool,
@@ -163,6 +165,9 @@ pub fn run(args: &DiffArgs, out: &mut dyn Write) -> Result<ExitCode, Box<dyn Err
         return Err("standard input is one document, and here are two\n  try: A and -".into());
     }
     let texts = [report(paths[0])?, report(paths[1])?];
+    if args.step.step.is_some() && texts.iter().any(Option::is_some) {
+        return Err("--step is for traces, and here is a report\n  try: compare reports of `chakram replay --step`".into());
+    }
     let mut outputs = OutputSet::default();
     let ranks = match texts {
         [None, None] => Some(ranks(args, &mut outputs)?),
@@ -309,14 +314,21 @@ fn ranks(args: &DiffArgs, outputs: &mut OutputSet) -> Result<RankFilePairs, Box<
     if paths.iter().all(|path| path.is_file() && !is_job(path)) {
         let name = args.before.file_name().and_then(|name| name.to_str());
         let rank = name.and_then(rank_of).unwrap_or(0);
-        let files = paths.map(|path| Some(RankFile::new(rank, path.clone())));
+        let file = |path: &PathBuf| -> Result<Option<RankFile>, Box<dyn Error>> {
+            let found = FoundTraces {
+                files: vec![RankFile::new(rank, path.clone())],
+                ..FoundTraces::default()
+            };
+            Ok(at_step(found, args.step.step)?.files.pop())
+        };
+        let files = [file(paths[0])?, file(paths[1])?];
         return Ok(RankFilePairs::from([(rank, files)]));
     }
     let mut ranks = RankFilePairs::new();
     for (which, path) in paths.into_iter().enumerate() {
         let found = find([path], args.verify.policy())?;
         mark_read(outputs, &found);
-        for file in found.files {
+        for file in at_step(found, args.step.step)?.files {
             let rank = ranks.entry(file.rank).or_default();
             rank[which] = Some(file);
         }

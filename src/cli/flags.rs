@@ -83,7 +83,7 @@ mod tests {
             Resume | Shard => &["sweep"],
             MaxMemory | MaxRatio => &[],
             Nodes => &["archive extract"],
-            Step => &["convert pytorch"],
+            Step => &["convert pytorch", "replay", "inspect", "slice"],
             List => &["convert"],
             Show => &["diff"],
             Model => &["platform import"],

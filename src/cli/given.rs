@@ -5,7 +5,7 @@ use clap::parser::ValueSource;
 use clap::{ArgMatches, Args, Command, FromArgMatches};
 
 /// Options of the model and of a job's traces, by the names of their arguments.
-const OPTIONS: [(&str, SettingKey); 17] = [
+const OPTIONS: [(&str, SettingKey); 18] = [
     ("compute", SettingKey::Compute),
     ("recorded_on", SettingKey::RecordedOn),
     ("efficiency", SettingKey::Efficiency),
@@ -23,6 +23,7 @@ const OPTIONS: [(&str, SettingKey); 17] = [
     ("absent", SettingKey::MissingRanks),
     ("without", SettingKey::Without),
     ("delay", SettingKey::Delays),
+    ("step", SettingKey::Step),
 ];
 
 /// Options that the command line has, defaults excluded, each with its words. It has to be the first field of the arguments

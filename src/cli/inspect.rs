@@ -1,7 +1,7 @@
 //! `chakram inspect`: contents of a trace or a job.
 
 use super::flags::choices;
-use super::load::VerifyArg;
+use super::load::{StepArg, VerifyArg};
 use super::output::ReportDestination;
 use super::progress::Progress;
 use super::terminal;
@@ -114,6 +114,8 @@ pub struct InspectArgs {
     details: bool,
     #[command(flatten)]
     verify: VerifyArg,
+    #[command(flatten)]
+    step: StepArg,
     /// Number of ranks read at once; all cores by default
     #[arg(long, hide_short_help = true, value_name = "N")]
     threads: Option<NonZeroUsize>,
@@ -154,6 +156,7 @@ fn parse_time(text: &str) -> Result<Time, String> {
 pub fn run(args: &InspectArgs, out: &mut dyn Write) -> Result<ExitCode, Box<dyn Error>> {
     args.check()?;
     let found = job::find(&args.traces, args.verify.policy())?;
+    let found = job::at_step(found, args.step.step)?;
     let mut outputs = OutputSet::default();
     job::mark_read(&mut outputs, &found);
     let mut files = found.files;

@@ -44,6 +44,14 @@ impl VerifyArg {
     }
 }
 
+/// Choice of one profiled step.
+#[derive(Clone, Copy, Debug, Args)]
+pub struct StepArg {
+    /// Only the profiled step with this number, cut out as `chakram slice` does
+    #[arg(long, help_heading = TRACES, hide_short_help = true, value_name = "N")]
+    pub step: Option<u64>,
+}
+
 /// Heading of help.
 pub(super) const TRACES: &str = "Traces";
 
@@ -54,6 +62,8 @@ pub struct JobArgs {
     pub(super) given: GivenOptions,
     #[command(flatten)]
     pub(super) verify: VerifyArg,
+    #[command(flatten)]
+    pub(super) step: StepArg,
     /// Process groups, in place of those of the job's file: a JSON file {"1": [0, 1], …}
     #[arg(long, help_heading = TRACES, value_name = "FILE")]
     pub groups: Option<PathBuf>,
@@ -81,6 +91,7 @@ impl JobArgs {
         JobOptions {
             groups: None,
             ranks: None,
+            step: None,
             delays: Vec::new(),
             ..self.options(npus, hash)
         }
@@ -95,6 +106,7 @@ impl JobArgs {
             SettingKey::MissingRanks => other.absent = MissingRankPolicy::default(),
             SettingKey::Without => other.without = None,
             SettingKey::Delays => other.delay.clear(),
+            SettingKey::Step => other.step.step = None,
             _ => {}
         }
         other
@@ -109,6 +121,7 @@ impl JobArgs {
             absent: self.absent,
             ranks: self.ranks,
             mirrored: npus,
+            step: self.step.step,
             delays: self.delay.clone(),
             profiler: self.without.unwrap_or_default(),
             hash,

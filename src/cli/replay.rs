@@ -101,7 +101,10 @@ pub fn run(args: &ReplayArgs, out: &mut dyn Write) -> Result<ExitCode, Box<dyn E
     let machines: Vec<LoadedMachine> = loaded.collect::<Result<_, _>>()?;
     let npus = machines.iter().map(|loaded| loaded.machine.max_ranks());
     let npus = args.job.npus(npus)?;
-    let title = job::name_of(&args.traces, &found.files);
+    let mut title = job::name_of(&args.traces, &found.files);
+    if let Some(step) = args.job.step.step {
+        title = format!("{title}, step {step}");
+    }
     let mut job_args = args.job.clone();
     if args.run.timing.comm == CommTiming::Captured {
         // A replay as captured shows that nothing was lost.

@@ -22,7 +22,7 @@ use std::process::ExitCode;
 #[derive(Debug, Args)]
 #[command(after_help = "\
 Examples:
-  chakram slice traces/ddp-resnet18 --annotation 'ProfilerStep#2' -o step2
+  chakram slice traces/ddp-resnet18 --step 2 -o step2
   chakram slice job --annotation '*.backward' --unmatched cut -o backward/job -z zst
   chakram slice job.0.et --from 100 --to 900 -o - | chakram audit --leaks -
 
@@ -33,7 +33,7 @@ pub struct SliceArgs {
     #[command(flatten)]
     input: InputArgs,
     /// Keep what annotations of this name cover; * matches any text
-    #[arg(long, value_name = "NAME", required_unless_present_any = ["from", "to"], conflicts_with_all = ["from", "to"])]
+    #[arg(long, value_name = "NAME", required_unless_present_any = ["from", "to", "step"], conflicts_with_all = ["from", "to"])]
     annotation: Option<String>,
     /// Keep nodes from this id on
     #[arg(long, value_name = "ID")]
@@ -88,11 +88,18 @@ pub enum UnmatchedArg {
 /// Traces that cannot be read, cuts that keep nothing or part what belongs together, and output that
 /// cannot be written.
 pub fn run(args: &SliceArgs, out: &mut dyn Write) -> Result<ExitCode, Box<dyn Error>> {
-    let cut = match &args.annotation {
-        Some(name) => SliceTarget::Annotation(name.clone()),
-        None => SliceTarget::Ids(args.from.unwrap_or(0)..=args.to.unwrap_or(u64::MAX)),
+    let ids = args.from.is_some() || args.to.is_some();
+    let (cut, traces) = match (&args.annotation, args.input.step.step) {
+        (None, Some(step)) if !ids => (SliceTarget::Step(step), traces::find_whole(&args.input)?),
+        (Some(name), _) => (
+            SliceTarget::Annotation(name.clone()),
+            traces::find(&args.input)?,
+        ),
+        _ => (
+            SliceTarget::Ids(args.from.unwrap_or(0)..=args.to.unwrap_or(u64::MAX)),
+            traces::find(&args.input)?,
+        ),
     };
-    let traces = traces::find(&args.input)?;
     let groups = groups_of(args.groups.as_deref(), &traces.found, None)?;
     let ranks = traces.files().len();
     let mut outputs = TraceTarget::new(&args.output, ranks, &traces, &[&args.groups])?;

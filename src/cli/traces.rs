@@ -1,6 +1,6 @@
 //! Input and output of commands that transform traces.
 
-use super::load::VerifyArg;
+use super::load::{StepArg, VerifyArg};
 use super::terminal;
 use chakram_jobs::{self as job, JobOutputs, JobTraces, SavedJob};
 use chakram_trace::files::{OutputHandle, OutputSet};
@@ -20,6 +20,8 @@ pub struct InputArgs {
     pub traces: Vec<PathBuf>,
     #[command(flatten)]
     pub(super) verify: VerifyArg,
+    #[command(flatten)]
+    pub(super) step: StepArg,
 }
 
 /// Destination of the traces.
@@ -57,8 +59,13 @@ pub enum SummaryFormatArg {
 /// File name that stands for a pipe.
 pub const PIPE: &str = "-";
 
-/// Finds the files that `args` name, or reads the pipe.
+/// Finds the files that `args` name, or reads the pipe, and keeps the step that is asked for.
 pub fn find(args: &InputArgs) -> Result<JobTraces, Box<dyn Error>> {
+    Ok(find_whole(args)?.at_step(args.step.step)?)
+}
+
+/// Finds the files that `args` name, or reads the pipe.
+pub fn find_whole(args: &InputArgs) -> Result<JobTraces, Box<dyn Error>> {
     let pipe = |path: &PathBuf| path == Path::new(PIPE);
     if !args.traces.iter().any(pipe) {
         return Ok(JobTraces::find(&args.traces, args.verify.policy())?);

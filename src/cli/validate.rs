@@ -2,7 +2,7 @@
 
 use super::compare::parallel_map;
 use super::flags::choices;
-use super::load::VerifyArg;
+use super::load::{StepArg, VerifyArg};
 use super::output::{ReportDestination, load_machine};
 use chakram_analysis::validate::{
     DefectCounts, ReportedTrace, ValidateOptions, ValidatedTrace, ValidationReport,
@@ -68,6 +68,8 @@ pub struct ValidateArgs {
     strict: bool,
     #[command(flatten)]
     verify: VerifyArg,
+    #[command(flatten)]
+    step: StepArg,
     /// Number of traces read at once; all cores by default
     #[arg(long, hide_short_help = true, value_name = "N")]
     threads: Option<NonZeroUsize>,
@@ -114,6 +116,7 @@ pub fn run(args: &ValidateArgs, out: &mut dyn Write) -> Result<ExitCode, Box<dyn
     let mut inputs = Vec::new();
     // All hashes are checked here; a replay checks those of small jobs only.
     let found = job::find(&args.traces, args.verify.thorough())?;
+    let found = job::at_step(found, args.step.step)?;
     let options = options(args, &found, hash, &mut inputs)?;
     let mut outputs = OutputSet::default();
     job::mark_read(&mut outputs, &found);

@@ -30,7 +30,7 @@ pub use given_settings::{
 };
 pub use input::{CASE_MACHINE, hashed_input, machine_of, name_of, read_text};
 pub use load::{JobOptions, LoadProgress};
-pub use load::{declared_groups, find, groups_of, load, mark_read};
+pub use load::{at_step, declared_groups, find, groups_of, load, mark_read};
 pub use machine_facts::{least_memory, machine_facts};
 pub use outputs::{JobOutputs, SavedJob, others, rename_contents, write_job};
 pub use traces::{JobTraces, about};

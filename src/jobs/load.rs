@@ -2,6 +2,7 @@
 
 use super::input::{hashed_input, read_text};
 use super::{Job, JobError};
+use chakram_analysis::edit::select_step;
 use chakram_archive as archive;
 use chakram_base::bounds::{self, MemoryLimitError};
 use chakram_base::ids::{GraphId, Rank};
@@ -34,6 +35,8 @@ pub struct JobOptions {
     /// Ranks that a job with [`MissingRankPolicy::Mirror`] has at least where neither `ranks` nor its traces say it: the NPUs of
     /// the machine.
     pub mirrored: u32,
+    /// Only the profiled step with this number.
+    pub step: Option<u64>,
     /// Ranks that start later, and by how much.
     pub delays: Vec<(u32, Span)>,
     /// Treatment of what the profiler is estimated to have added.
@@ -105,6 +108,14 @@ pub fn groups_of(
     Ok(groups::parse_file(&text).map_err(|e| e.in_file(path))?)
 }
 
+/// Returns the traces in `found`, or those of one of their profiled steps.
+pub fn at_step(found: FoundTraces, step: Option<u64>) -> Result<FoundTraces, JobError> {
+    match step {
+        Some(step) => Ok(select_step(&found, step, &declared_groups(&found)?, None)?),
+        None => Ok(found),
+    }
+}
+
 /// Loads the job in `found`, which is called `name`.
 pub fn load(
     found: &FoundTraces,
@@ -115,11 +126,13 @@ pub fn load(
     let mut builder = WorkloadBuilder::default();
     let mut inputs = Vec::new();
     let groups = options.groups.as_deref();
-    builder.declare(groups_of(
-        groups,
-        found,
-        options.hash.then_some(&mut inputs),
-    )?);
+    let groups = groups_of(groups, found, options.hash.then_some(&mut inputs))?;
+    let sliced = options
+        .step
+        .map(|step| select_step(found, step, &groups, None));
+    let sliced = sliced.transpose()?;
+    let found = sliced.as_ref().unwrap_or(found);
+    builder.declare(groups);
     let read = |contents: &[u8], file: &RankFile| {
         Graph::read_profiled(contents, file.rank, options.dependencies, options.profiler)
             .map_err(|e| e.in_file(&file.path))

@@ -1,8 +1,9 @@
 //! The traces of a job one by one, for what makes traces of traces; or one trace from a pipe.
 
 use super::JobError;
-use super::load::find;
+use super::load::{declared_groups, find};
 use super::machine_reference;
+use chakram_analysis::edit::select_step;
 use chakram_trace::format::TraceError;
 use chakram_trace::format::file::{FoundTraces, RankFile, TraceContents, VerifyLevel};
 use chakram_trace::format::groups::DeclaredGroups;
@@ -53,6 +54,18 @@ impl JobTraces {
         let stream = found.stream.as_deref();
         let piped = stream.map(TraceContents::open).transpose()?;
         Ok(Self { found, piped })
+    }
+
+    /// Keeps one of their profiled steps, if `step` says which.
+    pub fn at_step(self, step: Option<u64>) -> Result<Self, JobError> {
+        let Some(step) = step else {
+            return Ok(self);
+        };
+        let groups = declared_groups(&self.found)?;
+        Ok(Self {
+            found: select_step(&self.found, step, &groups, self.piped)?,
+            piped: None,
+        })
     }
 
     /// Reads the trace of rank 0 from `pipe`, which messages call `name`.

@@ -25,6 +25,8 @@ pub fn render(report: &Report, title: &str, basis: &str) -> String {
     body += &resources::memory(report);
     body += &resources::collectives(report);
     body += &resources::traffic(report);
+    body += &resources::steps(report);
+    body += &resources::modules(report);
     body += &resources::operators(report);
     let version = report.provenance.as_ref();
     let version = version.map_or(String::new(), |of| format!("chakram {}, ", of.tool_version));

@@ -29,6 +29,7 @@ mod links;
 mod machine_response;
 pub mod memory;
 mod memory_accesses;
+pub mod modules;
 pub mod npus;
 mod open_comms;
 pub mod operators;
@@ -41,6 +42,7 @@ pub mod report_text;
 pub mod settings;
 pub mod spans;
 mod stages;
+pub mod steps;
 mod straddling;
 pub mod summary;
 pub mod table;
@@ -87,11 +89,13 @@ use memory::fitting;
 use memory::pool_memory::PoolMemory;
 use memory::port_memory::PortMemory;
 use memory_accesses::MemoryAccessRow;
+use modules::ModuleRow;
 use npus::NpuRow;
 use operators::{OperatorTime, over_micro_batches};
 use profiler::ProfilerBasis;
 use serde::{Deserialize, Serialize};
 use settings::GivenSettings;
+use steps::StepRow;
 use summary::{
     CommunicationBasis, ExposedRow, KernelBasis, MachineName, Provenance, ReportSchema, mean,
     percent_more, rounded,
@@ -171,6 +175,12 @@ pub struct Report {
     pub exposed: Vec<ExposedRow>,
     /// Operators, longest first.
     pub operators: Vec<OperatorTime>,
+    /// Profiled steps of a captured job, by their numbers; of a job that ran once.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub steps: Vec<StepRow>,
+    /// Modules of a captured program by their path, each before those under it; nodes outside all come last.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub modules: Vec<ModuleRow>,
     /// Loads and stores by memory.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub memory_accesses: Vec<MemoryAccessRow>,

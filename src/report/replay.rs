@@ -13,11 +13,13 @@ use super::kernel_energy::KernelEnergy;
 use super::links::LinkReport;
 use super::machine_response::MachineResponse;
 use super::memory::{MemoryObserver, pool_memory, port_memory};
+use super::modules::ModuleObserver;
 use super::npus::NpuRow;
 use super::operators::OperatorObserver;
 use super::profiler::ProfilerBasis;
 use super::relay::relayed;
 use super::settings::GivenSettings;
+use super::steps::StepObserver;
 use super::summary::{
     CommunicationBasis, ExposedRow, KernelBasis, MESSAGES, MachineName, ReportSchema,
     UNKNOWN_COMMUNICATION, percent_more,
@@ -115,7 +117,13 @@ pub(super) type ReportObservers<'a, O> = (
         CollectiveObserver,
         (
             OperatorObserver<'a>,
-            (MemoryObserver<'a>, (TileObserver, (LoopObserver, O))),
+            (
+                MemoryObserver<'a>,
+                (
+                    TileObserver,
+                    (LoopObserver, (StepObserver<'a>, (ModuleObserver<'a>, O))),
+                ),
+            ),
         ),
     ),
 );
@@ -127,7 +135,11 @@ pub(super) fn observers<'a, O: Observer>(
 ) -> ReportObservers<'a, O> {
     let collectives = CollectiveObserver::new(prepared.groups().count());
     let operators = OperatorObserver::new(prepared);
-    let ended = (TileObserver::default(), (LoopObserver::default(), extra));
+    let program = (
+        StepObserver::new(prepared),
+        (ModuleObserver::new(prepared), extra),
+    );
+    let ended = (TileObserver::default(), (LoopObserver::default(), program));
     let others = (operators, (memory, ended));
     (BreakdownObserver::new(prepared), (collectives, others))
 }
@@ -153,7 +165,8 @@ pub(super) fn finish<O>(
         network,
     } = finished;
     let times = launches.len().max(1) as u64;
-    let (breakdown, (collectives, (operators, (memory, (tiles, (counts, extra)))))) = observers;
+    let (breakdown, (collectives, (operators, (memory, (tiles, (counts, program)))))) = observers;
+    let (steps, (modules, extra)) = program;
     let (operators, memory_accesses) = operators.finish();
     let (npu_times, mut charged) = breakdown.finish(outcome.makespan);
     let unknown_charged = charged.pop().unwrap_or_default();
@@ -202,6 +215,13 @@ pub(super) fn finish<O>(
         unknown_charged,
         exposed: exposed(prepared, &charged, messages_charged, unknown_charged),
         operators,
+        // Of several launches a step has several beginnings.
+        steps: if launches.is_empty() {
+            steps.finish()
+        } else {
+            Vec::new()
+        },
+        modules: modules.finish(),
         memory_accesses,
         warnings: Vec::new(),
         settings: GivenSettings::default(),

@@ -1,7 +1,9 @@
 //! The report's tables as comma-separated values, one table at a time, with a header line.
 
 use super::csv::{CsvColumn, CsvRows};
-use super::{Report, collectives, links, memory, npus, operators, settings, unknown};
+use super::{
+    Report, collectives, links, memory, modules, npus, operators, settings, steps, unknown,
+};
 
 /// Choice of the table.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -13,6 +15,10 @@ pub enum CsvTable {
     Collectives,
     /// Operators by name.
     Operators,
+    /// Profiled steps of a captured job, and where their time went.
+    Steps,
+    /// Modules of a captured program, by their path.
+    Modules,
     /// The memory of NPUs: the peak, by class, when and at which node, and what was freed without being there.
     Memory,
     /// Bytes over links.
@@ -41,6 +47,8 @@ pub(super) fn of_reports(reports: &[(Option<&str>, &Report)], table: CsvTable) -
             &report.collectives
         }),
         CsvTable::Operators => each(reports, operators::table::CSV, |report| &report.operators),
+        CsvTable::Steps => each(reports, steps::CSV, |report| &report.steps),
+        CsvTable::Modules => each(reports, modules::CSV, |report| &report.modules),
         CsvTable::Memory => each(reports, memory::CSV, |report| &report.memory),
         CsvTable::Links => each(reports, links::CSV, |report| {
             report.links.as_ref().map_or(&[], |links| &links.links[..])

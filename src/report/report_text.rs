@@ -6,8 +6,8 @@ use super::summary::{counted, percent_more, thousands};
 use super::table::{TextTable, left, right};
 use super::text::{TextStyle, paragraph, share};
 use super::{
-    Report, TimeCategory, critical_path, launched, links, memory, memory_accesses, operators,
-    throughput, tiles,
+    Report, TimeCategory, critical_path, launched, links, memory, memory_accesses, modules,
+    operators, steps, throughput, tiles,
 };
 use chakram_base::setting::SettingKey;
 use chakram_base::units::{Span, percent_change};
@@ -116,6 +116,7 @@ fn write_all(
     parts(out, report, style)?;
     let tables = [
         launched::table,
+        steps::table,
         npus::table,
         npus::finishes,
         memory::table,
@@ -124,6 +125,7 @@ fn write_all(
         table::exposed,
         tiles::table,
         memory_accesses::table,
+        modules::table,
         operators::table::table,
     ];
     let mut sections = Vec::new();

@@ -1,8 +1,9 @@
 //! The replay as a picture, for viewers of traces: JSON in the Chrome trace format, or Perfetto's own protobuf.
 //!
 //! A process for each rank, a track for each of its lanes, a slice for each node, and an arrow from
-//! each send to its receive. Receives hold no lane, so they get tracks of their own, as many as
-//! overlap. Names that are paths, `step0/mb1/layer2/norm`, nest: slices of a lane that follow one another under one
+//! each send to its receive, and from each call of a captured program to what it launched. Receives hold no lane, so they get
+//! tracks of their own, as many as overlap. Nodes of a captured thread stand under the ranges, operators and calls of Python
+//! around them. Names that are paths, `step0/mb1/layer2/norm`, nest: slices of a lane that follow one another under one
 //! path stand under a slice of their own. What is drawn is the time from issue to completion; a node's delay lies
 //! before that and is left blank. Events are written as nodes complete, so nothing is kept but the instants of their
 //! issue. Where nodes say what they allocate and free, each rank has counters of the bytes that are held, by class.
@@ -25,6 +26,7 @@ mod chrome;
 mod describe;
 mod events;
 mod nesting;
+mod origins;
 mod perfetto;
 mod selection;
 mod tracks;
@@ -33,7 +35,8 @@ pub use selection::TimelineSelection;
 
 use chrome::ChromeEncoder;
 use events::{ArrowEnd, TimelineEncoder, TimelineSlice, TrackId};
-use nesting::LaneNesting;
+use nesting::{LaneNesting, NestingPart};
+use origins::TimelineOrigins;
 use perfetto::PerfettoEncoder;
 use tracks::ReceiveTrack;
 
@@ -80,6 +83,9 @@ pub struct TimelineWriter<'a, W> {
     /// Memory held by each instance when the drawn time began, until that is drawn.
     held_before: Vec<Option<EndedInstant>>,
     selection: TimelineSelection,
+    origins: TimelineOrigins<'a>,
+    /// Ranges that the node is drawn in.
+    path: Vec<NestingPart<'a>>,
     encoder: AnyEncoder<W>,
 }
 
@@ -107,6 +113,8 @@ impl<'a, W: Write> TimelineWriter<'a, W> {
             memory: MemoryTracker::new(prepared),
             held_before: vec![None; workload.instances().len()],
             selection,
+            origins: TimelineOrigins::new(prepared),
+            path: Vec::new(),
             prepared,
             encoder: match format {
                 TimelineFormat::Chrome => AnyEncoder::Chrome(ChromeEncoder::new(out)),
@@ -204,6 +212,8 @@ impl<'a, W: Write> TimelineWriter<'a, W> {
             end: segment.to,
             facts,
             arrow: None,
+            launch: None,
+            launched: Vec::new(),
         };
         self.encoder.get().slice(track, &slice);
     }
@@ -261,11 +271,18 @@ impl<W: Write> Observer for TimelineWriter<'_, W> {
             encoder.marker(track.rank, &name, start);
         }
         let nests = &mut self.nesting[instance.index()];
+        let is_visible = encoder.is_visible(start, now);
+        self.path.clear();
+        self.origins.path(instance, node, &mut self.path);
         let name = match nests.get_mut(lane as usize) {
-            Some(nesting) if encoder.is_visible(start, now) => {
-                nesting.enter(encoder, track, &name, start, now)
+            Some(nesting) if is_visible => {
+                nesting.enter(encoder, track, &self.path, &name, (start, now))
             }
             _ => &name,
+        };
+        let (launch, launched) = match is_visible {
+            true => self.origins.arrows(instance, node),
+            false => (None, Vec::new()),
         };
         let slice = TimelineSlice {
             name,
@@ -274,6 +291,8 @@ impl<W: Write> Observer for TimelineWriter<'_, W> {
             end: now,
             facts,
             arrow,
+            launch,
+            launched,
         };
         encoder.slice(track, &slice);
     }

@@ -20,6 +20,7 @@ pub mod labels;
 pub mod members;
 pub mod old_schemas;
 pub mod op;
+pub mod origin;
 pub mod profiler_cost;
 pub mod proto;
 mod read_all;

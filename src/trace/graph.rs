@@ -8,9 +8,11 @@
 //! A node takes 53 bytes (61 with its price for one NPU class, 62 with the state of one run), an edge 4, a
 //! collective 24 more, a message 20 more, besides names. If any node has a delay, each takes 8 bytes more, and
 //! likewise with waiting; if any changes memory, each takes 4, and every distinct change 80; if the shape of any kernel is
-//! known, each takes 4, and every distinct shape 64.
+//! known, each takes 4, and every distinct shape 64; if callers, steps or calls of Python are, each takes 4 for each of
+//! these.
 
 pub use crate::format::groups::DeclaredGroups;
+use crate::format::origin::CallStacks;
 pub use crate::format::roles::GroupRoles;
 use crate::format::scan::CaptureContext;
 pub use crate::format::work_amounts::WorkAmounts;
@@ -29,6 +31,7 @@ pub mod huge_pages;
 mod intern;
 pub mod launches;
 pub mod neighbourhood;
+mod origins;
 pub mod raw_trace;
 mod read;
 mod sparse_columns;
@@ -213,6 +216,9 @@ pub struct Graph {
     roles: GroupRoles,
     amounts: Option<WorkAmounts>,
     profiler: GraphProfiler,
+    /// Numbers of the steps that nodes belong to.
+    steps: Vec<u64>,
+    stacks: CallStacks,
 }
 
 /// `detail` of a kernel without a known number format.

@@ -44,7 +44,8 @@ const MEMBERS: &[Member] = &[
     member(
         "jobs",
         "src/jobs",
-        &["archive", "workloads", "astra-sim", "report"],
+        // A step of a job is a slice of its traces.
+        &["archive", "workloads", "astra-sim", "report", "analysis"],
     ),
     member("serving", "src/serving", &["jobs", "workloads", "report"]),
     // Regression compares the reports of archives, as `diff` does.

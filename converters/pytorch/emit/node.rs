@@ -6,10 +6,13 @@ use super::super::calls::{CommCalls, CommOp, dtype};
 use super::super::kineto::EventCategory;
 use super::super::op_cost::{OpCosts, length};
 use super::super::op_work::OpCost;
-use super::super::rank_timeline::{HostIntervalKind, NONE, RankTimeline};
+use super::super::rank_timeline::{
+    HostInterval, HostIntervalKind, NONE, RankTimeline, StepWindows,
+};
 use super::lanes::FIRST_FLIGHT;
 use super::{EmitContext, ns};
 use chakram_base::units::Span;
+use chakram_trace::format::origin;
 use chakram_trace::format::scan::NodeView;
 use chakram_trace::format::split_sizes::{SplitSizes, split_text};
 use chakram_trace::format::write::{
@@ -29,6 +32,7 @@ pub(super) struct ActivityEmitter<'a> {
     pub alike: AlikeKernels,
     /// Element type of each form of the host's nodes.
     pub dtypes: &'a [Option<Dtype>],
+    pub steps: &'a StepWindows,
 }
 
 /// Returns the element type that operators of each form compute in: that of their first tensor.
@@ -92,28 +96,29 @@ impl<'a> ActivityEmitter<'a> {
         writer: &mut TraceWriter<W>,
     ) -> Result<(), TraceError> {
         let mut extra = NodeExtras::default();
-        let (item, name) = match activity.kind {
+        let (item_index, name) = match activity.kind {
             ActivityKind::Item(item) => {
                 (item, self.rank.item_name(&self.rank.items[item as usize]))
             }
             ActivityKind::Device(device) => {
                 let device = &self.rank.devices[device as usize];
                 if device.launch != NONE {
-                    attributes.push(("launch", self.id_of(device.launch)));
+                    attributes.push((origin::LAUNCH, self.id_of(device.launch)));
                 }
                 (NONE, self.rank.name(device.event))
             }
             ActivityKind::Call(call) => {
                 let call = &self.calls.list[call as usize];
-                attributes.push(("launch", self.id_of(call.item)));
+                attributes.push((origin::LAUNCH, self.id_of(call.item)));
                 (NONE, self.rank.name(call.event))
             }
             ActivityKind::End(_) => (NONE, "end of the thread"),
         };
-        if let Some(item) = self.rank.items.get(item as usize) {
+        if let Some(item) = self.rank.items.get(item_index as usize) {
             if item.parent != NONE {
-                attributes.push(("parent", self.id_of(item.parent)));
+                attributes.push((origin::PARENT, self.id_of(item.parent)));
             }
+            attributes.extend(self.origin(item_index, item));
             let event = &self.rank.events[item.event as usize];
             if event.rf_id != 0 && !self.rank.ordered {
                 attributes.push(("rf_id", AttributeValue::Int(event.rf_id as i64)));
@@ -198,6 +203,22 @@ impl<'a> ActivityEmitter<'a> {
             text(&asked.sends, asked.bytes_in),
             text(&asked.receives, asked.bytes_out),
         )
+    }
+
+    /// Returns the step and the call of Python of an item, where they are others than those of the item around it.
+    fn origin(
+        &self,
+        index: u32,
+        item: &HostInterval,
+    ) -> impl Iterator<Item = NamedAttribute<'static>> + use<> {
+        let around = self.rank.items.get(item.parent as usize);
+        let step = self.steps.of(item);
+        let step = step.filter(|_| around.and_then(|around| self.steps.of(around)) != step);
+        let stack = self.rank.stacks.number(index);
+        let stack = (stack != self.rank.stacks.number(item.parent)).then_some(stack);
+        let step = step.map(|step| (origin::STEP, AttributeValue::Uint(step)));
+        let stack = stack.map(|stack| (origin::STACK, AttributeValue::Uint(stack.into())));
+        step.into_iter().chain(stack)
     }
 
     fn id_of(&self, item: u32) -> AttributeValue<'static> {

@@ -17,6 +17,7 @@ use crate::pytorch::transfer_times::{self, CallTime, JobCalls};
 use chakram_base::statistics::median;
 use chakram_base::units::Span;
 use chakram_trace::format::TraceError;
+use chakram_trace::format::origin::CallStacks;
 use chakram_trace::format::profiler_cost::{CaptureProfiler, ProfilerCost, UnprofiledSteps};
 use chakram_trace::format::scan;
 use chakram_trace::format::write::{AttributeValue, TraceWriter};
@@ -220,6 +221,14 @@ impl JobCapture {
             unprofiled: self.unprofiled,
         };
         metadata.extend(profiler.attributes());
+        let stacks = &rank.stacks.calls;
+        let names: Vec<&str> = stacks.names.iter().map(String::as_str).collect();
+        let numbers = stacks.numbers();
+        if !stacks.is_empty() {
+            let [of_names, of_calls] = CallStacks::ATTRIBUTES;
+            metadata.push((of_names, AttributeValue::Texts(&names)));
+            metadata.push((of_calls, AttributeValue::Ints(&numbers)));
+        }
         for (lane, name) in &lanes {
             metadata.push((lane, AttributeValue::Text(name)));
         }

@@ -4,7 +4,7 @@
 //! of a large number to it, rank by rank. Correlations, streams and devices of one rank are those of another, so each rank
 //! gets the events of its own tracks alone.
 
-use super::{EventCategory, KinetoTrace, KinetoTrack, NONE};
+use super::{EventCategory, KinetoTrace, KinetoTrack, NONE, PythonEvent};
 use std::collections::{BTreeMap, BTreeSet};
 
 /// Least distance between the numbers that were added to processes: devices have numbers below.
@@ -40,8 +40,14 @@ impl KinetoTrace {
                 event.track = number[event.track as usize];
                 event
             });
+            let python = self.python.iter().filter(|call| own(call.track as usize));
+            let python = python.map(|call| PythonEvent {
+                track: number[call.track as usize],
+                ..*call
+            });
             let mut part = Self {
                 events: events.collect(),
+                python: python.collect(),
                 tracks,
                 rank: Some(rank),
                 details: self.details.clone(),

@@ -3,7 +3,7 @@
 use super::operands::OperandTable;
 use super::raw::{AllEventArgs, RawKinetoEvent};
 use super::tracks::TrackTable;
-use super::{EventCategory, EventDetails, KinetoEvent, KinetoTrace, NONE};
+use super::{EventCategory, EventDetails, KinetoEvent, KinetoTrace, NONE, PythonEvent};
 use crate::pytorch::name_repair::NameLayout;
 use crate::pytorch::number::{self, nanoseconds};
 use crate::pytorch::stream::{ElementLayouts, ElementReader, JsonText, LocatedElement, integer};
@@ -97,6 +97,9 @@ impl KinetoReader {
                 let found = format!("{time} ns after a base of {base} ns is beyond the year 2262");
                 TraceError::refused_at(TraceLocation::default(), found, DAMAGED)
             })?;
+        }
+        for call in &mut trace.python {
+            call.start_ns = call.start_ns.saturating_add(base);
         }
         if let Some((from, to)) = &mut trace.span {
             (*from, *to) = (from.saturating_add(base), to.saturating_add(base));
@@ -242,6 +245,31 @@ impl KinetoReader {
         Ok(())
     }
 
+    /// Keeps a call of Python; one without times says nothing.
+    fn python(
+        &mut self,
+        raw: &RawKinetoEvent<'_>,
+        at: &LocatedElement<'_>,
+    ) -> Result<(), TraceError> {
+        let times = [raw.ts, raw.dur].map(|time| nanoseconds(time?.get()));
+        let [Some(start_ns), Some(duration)] = times else {
+            return Ok(());
+        };
+        let Ok(duration_ns) = u64::try_from(duration) else {
+            return Ok(());
+        };
+        let name = self.trace.texts.intern(&raw.name);
+        let name = name.ok_or_else(|| at.refused("", "more names than fit".to_owned(), HUGE))?;
+        let track = self.track(raw, at)?;
+        self.trace.python.push(PythonEvent {
+            start_ns,
+            duration_ns,
+            name,
+            track,
+        });
+        Ok(())
+    }
+
     /// Widens the profiler's span by the event that states it.
     fn widen(
         &mut self,
@@ -289,11 +317,11 @@ impl KinetoReader {
     }
 }
 
-/// Categories that are not converted, and are no work of a device.
-const ON_HOST: [&str; 16] = [
-    "python_function",
-    "PythonFunction",
-    "Python",
+/// Categories of calls of Python.
+const PYTHON: [&str; 3] = ["python_function", "PythonFunction", "Python"];
+
+/// Other categories that are not converted, and are no work of a device.
+const ON_HOST: [&str; 13] = [
     "overhead",
     "Overhead",
     "gpu_user_annotation",
@@ -439,6 +467,9 @@ impl ElementReader for KinetoReader {
             ("X", cat) => {
                 if let Some(category) = EventCategory::named(cat) {
                     return self.event(raw, category, &at);
+                }
+                if PYTHON.contains(&cat) {
+                    return self.python(raw, &at);
                 }
                 if cat == "Trace" {
                     self.widen(raw, &at)?;

@@ -6,8 +6,8 @@ use super::super::in_flight;
 use super::super::kineto::{EventCategory, KinetoEvent, KinetoTrace};
 use super::super::timeline_events::TimelineEvent;
 use super::{
-    HostInterval, HostThread, InFlightInterval, NONE, RankTimeline, StreamOverlaps, end_of,
-    is_device,
+    HostInterval, HostThread, InFlightInterval, IntervalStacks, NONE, RankTimeline, StreamOverlaps,
+    end_of, is_device,
 };
 use std::cmp::Reverse;
 
@@ -38,6 +38,7 @@ impl RankTimeline {
             by_operator: 0,
             dropped: Vec::new(),
             overlaps: StreamOverlaps::default(),
+            stacks: IntervalStacks::default(),
         };
         let texts = &this.kineto.texts;
         let flies = (0..texts.len() as u32).map(|name| in_flight(texts.get(name)));
@@ -46,6 +47,7 @@ impl RankTimeline {
         let on_track = this.find_threads(&kept);
         this.take_host_events(kept, &on_track, &flies, link);
         this.nest();
+        this.find_stacks();
         this.place_devices(window);
         this.events = TimelineEvent::all(std::mem::take(&mut this.kineto.events));
         this

@@ -33,6 +33,10 @@ pub enum ReportTableArg {
     Collectives,
     /// Operators by name
     Operators,
+    /// Profiled steps of a captured job, and where their time went
+    Steps,
+    /// Modules of a captured program, by their path
+    Modules,
     /// Peak memory of each NPU by tensor class
     Memory,
     /// Bytes and load of each link, which are counted if this is asked for
@@ -52,6 +56,8 @@ impl ReportTableArg {
             Self::Npus => Some(CsvTable::Npus),
             Self::Collectives => Some(CsvTable::Collectives),
             Self::Operators => Some(CsvTable::Operators),
+            Self::Steps => Some(CsvTable::Steps),
+            Self::Modules => Some(CsvTable::Modules),
             Self::Memory => Some(CsvTable::Memory),
             Self::Links => Some(CsvTable::Links),
             Self::Unknown => Some(CsvTable::Unknown),

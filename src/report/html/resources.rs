@@ -9,6 +9,7 @@ use crate::draw::map;
 use crate::draw::scatter::{self, ScatterPoint};
 use crate::summary::{kind_label, thousands};
 use chakram_base::units::Bytes;
+use std::cmp::Reverse;
 
 /// Memory over time, and peaks.
 pub fn memory(report: &Report) -> String {
@@ -202,4 +203,63 @@ pub fn operators(report: &Report) -> String {
     }
     let table = table(&["slowest operators", "kind", "calls", "total"], &rows);
     section("Operators", "operators", &table)
+}
+
+/// Profiled steps, if there are several.
+pub fn steps(report: &Report) -> String {
+    if report.steps.len() < 2 {
+        return String::new();
+    }
+    let rows = report.steps.iter().take(ROWS).zip(0..).map(|(row, i)| {
+        let at = |field: &str| format!("/steps/{i}/{field}");
+        vec![
+            number(&at("step"), row.step, &row.step.to_string()),
+            span(&at("start_ps"), row.start),
+            span(&at("time_ps"), row.time),
+            span(&at("compute_ps"), row.compute),
+            span(&at("exposed_communication_ps"), row.exposed),
+            span(&at("communication_ps"), row.communication),
+            span(&at("host_ps"), row.host),
+            span(&at("idle_ps"), row.idle),
+        ]
+    });
+    let heads = [
+        "step",
+        "start",
+        "time",
+        "compute",
+        "exposed communication",
+        "communication",
+        "host",
+        "idle",
+    ];
+    let table = table(&heads, &rows.collect::<Vec<_>>());
+    section("Profiled steps", "steps", &table)
+}
+
+/// Modules with most time on devices.
+pub fn modules(report: &Report) -> String {
+    if report.modules.is_empty() {
+        return String::new();
+    }
+    let mut longest: Vec<_> = report.modules.iter().zip(0..).collect();
+    // Stable, so that a module stays before those under it that take as long.
+    longest.sort_by_key(|(row, _)| Reverse((row.device, row.host)));
+    let rows = longest.iter().take(ROWS).map(|(row, i)| {
+        let at = |field: &str| format!("/modules/{i}/{field}");
+        let name = match row.path.as_str() {
+            "" => "(under no module)",
+            path => path,
+        };
+        vec![
+            text(name),
+            number(&at("calls"), row.calls, &thousands(row.calls)),
+            span(&at("device_ps"), row.device),
+            span(&at("own_device_ps"), row.own_device),
+            span(&at("host_ps"), row.host),
+        ]
+    });
+    let heads = ["module", "calls", "on devices", "its own", "on hosts"];
+    let table = table(&heads, &rows.collect::<Vec<_>>());
+    section("Modules", "modules", &table)
 }

@@ -184,6 +184,21 @@ impl<W: Write> ChromeEncoder<W> {
         }
     }
 
+    /// An arrow from a call to what it launched leaves and enters slices at their beginnings.
+    fn launch(&mut self, track: TrackId, phase: &'static str, id: u64, at: Ticks) {
+        self.event(&TraceEvent {
+            ph: phase,
+            bp: (phase == "f").then_some("e"),
+            name: "launch",
+            cat: Some("launch"),
+            id: Some(id),
+            pid: track.rank,
+            tid: Some(track.lane),
+            ts: Some(at.micros()),
+            ..TraceEvent::default()
+        });
+    }
+
     fn bound(&mut self, phase: &'static str, track: TrackId, name: &str, at: Ticks) {
         self.event(&TraceEvent {
             ph: phase,
@@ -232,6 +247,13 @@ impl<W: Write> TimelineEncoder for ChromeEncoder<W> {
             self.arrow(track, arrow, start, end);
         }
         if lasts {
+            // An instant is no slice, so that arrows neither leave nor enter one.
+            for &id in &slice.launched {
+                self.launch(track, "s", id, start);
+            }
+            if let Some(id) = slice.launch {
+                self.launch(track, "f", id, start);
+            }
             self.event(&event("E", None, end));
         }
     }

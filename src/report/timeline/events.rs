@@ -40,6 +40,10 @@ pub(super) struct TimelineSlice<'s> {
     pub end: Time,
     pub facts: NodeFacts<'s>,
     pub arrow: Option<ArrowEnd>,
+    /// Number of the arrow from the call that launched it, if one is drawn.
+    pub launch: Option<u64>,
+    /// Numbers of the arrows to what it launched.
+    pub launched: Vec<u64>,
 }
 
 /// Writes events in one format. Slices of a track come in the order of their times, so that a path is begun before the

@@ -2,35 +2,58 @@
 
 use super::events::{TimelineEncoder, TrackId};
 use chakram_base::units::Time;
+use chakram_trace::format::origin::profiled_step;
 
 /// The most levels above a node: deeper paths stay part of its name.
 const LEVELS: usize = 8;
 
-/// The path that is open on a lane.
+/// A range around a node.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct NestingPart<'n> {
+    pub name: &'n str,
+    /// Number of the node or call that it is of, by which ranges of one name are told apart; none of a part of a name.
+    pub of: Option<RangeKey>,
+}
+
+/// Origin of a range around nodes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum RangeKey {
+    /// A node that called others.
+    Node(u32),
+    /// A call of Python.
+    Call(u32),
+}
+
+/// The ranges that are open on a lane.
 #[derive(Clone, Debug, Default)]
 pub(super) struct LaneNesting {
-    open: Vec<String>,
+    open: Vec<(String, Option<RangeKey>)>,
     /// End of the last node under it.
     end: Time,
 }
 
 impl LaneNesting {
-    /// Opens the path of `name`, closing what is no part of it, and returns what is left of the name.
+    /// Opens the ranges `path` and the path of `name` in them, closing what is no part of these, and returns what is left of
+    /// the name.
     pub fn enter<'n>(
         &mut self,
         to: &mut dyn TimelineEncoder,
         track: TrackId,
+        path: &[NestingPart<'_>],
         name: &'n str,
-        start: Time,
-        end: Time,
+        (start, end): (Time, Time),
     ) -> &'n str {
-        let (path, leaf) = split(name);
-        let alike = self.open.iter().zip(path.iter());
-        let alike = alike.take_while(|(open, part)| *open == *part).count();
-        self.close(to, track, alike);
-        for part in &path[alike..] {
-            to.begin(track, part, start);
-            self.open.push((*part).to_owned());
+        let (parts, leaf) = split(name);
+        let mut path = path.to_vec();
+        path.extend(parts.iter().map(|name| NestingPart { name, of: None }));
+        let same = |((open, of), part): &(&(String, Option<RangeKey>), &NestingPart<'_>)| {
+            *of == part.of && open == part.name
+        };
+        let common = self.open.iter().zip(&path).take_while(same).count();
+        self.close(to, track, common);
+        for part in &path[common..] {
+            to.begin(track, part.name, start);
+            self.open.push((part.name.to_owned(), part.of));
         }
         self.end = end;
         leaf
@@ -38,7 +61,7 @@ impl LaneNesting {
 
     /// Closes all but the first `levels`.
     pub fn close(&mut self, to: &mut dyn TimelineEncoder, track: TrackId, levels: usize) {
-        for part in self.open.drain(levels..).rev() {
+        for (part, _) in self.open.drain(levels..).rev() {
             to.end(track, &part, self.end);
         }
     }
@@ -68,8 +91,8 @@ fn split(name: &str) -> (Vec<&str>, &str) {
 pub(super) fn step_of(name: &str) -> Option<u64> {
     let first = name.split('/').next()?;
     let number = first.strip_prefix("step");
-    let number = number.or_else(|| first.strip_prefix("ProfilerStep#"))?;
-    number.parse().ok()
+    let number = number.and_then(|number| number.parse().ok());
+    number.or_else(|| profiled_step(first))
 }
 
 #[cfg(test)]

@@ -35,6 +35,9 @@ enum TrackKey {
     Memory(u32, Option<&'static str>),
 }
 
+/// Least number of an arrow from a launch, above those of messages.
+const LAUNCHES: u64 = 1 << 33;
+
 /// Facts beside slices.
 const FACTS: [&str; 6] = ["node", "name", "flops", "bytes", "group", "algorithm"];
 
@@ -294,7 +297,17 @@ impl<W: Write> TimelineEncoder for PerfettoEncoder<W> {
             Some(ArrowEnd::From(id)) => (vec![u64::from(id) + 1], vec![]),
             Some(ArrowEnd::To(id)) => (vec![], vec![u64::from(id) + 1]),
         };
-        self.event(slice.start, TrackEvent { leaving, ..begin });
+        // Arrows of launches are numbered above those of messages.
+        let number = |id: u64| LAUNCHES + id;
+        let leaving = leaving.into_iter();
+        let begin = TrackEvent {
+            leaving: leaving
+                .chain(slice.launched.iter().copied().map(number))
+                .collect(),
+            entering: slice.launch.map(number).into_iter().collect(),
+            ..begin
+        };
+        self.event(slice.start, begin);
         if !entering.is_empty() {
             let arrival = TrackEvent {
                 kind: Some(TrackEvent::INSTANT),

@@ -264,6 +264,37 @@ impl<'a> AttrView<'a> {
         Ok(Some(texts))
     }
 
+    /// The value as a list of whole numbers of 64 bits; empty if it is none.
+    pub fn as_ints(&self) -> Result<Vec<i64>, TraceError> {
+        const INTS: u32 = 10;
+        let mut numbers = Vec::new();
+        let Some((INTS, _)) = self.value else {
+            return Ok(numbers);
+        };
+        let mut parts = WireCursor::new(self.message, self.offset);
+        while !parts.is_empty() {
+            let (number, raw) = parts.field()?;
+            match raw {
+                WireValue::Bytes(list, at) if number == INTS => {
+                    let mut list = WireCursor::new(list, at);
+                    while !list.is_empty() {
+                        let offset = list.offset();
+                        if let (1, raw) = list.field()? {
+                            repeated_varints(raw, offset, |value| {
+                                numbers.push(value.cast_signed());
+                                Ok(())
+                            })?;
+                        }
+                    }
+                }
+                // Another value in between replaces the parts before it.
+                _ if (FIRST_VALUE..=LAST_VALUE).contains(&number) => numbers.clear(),
+                _ => {}
+            }
+        }
+        Ok(numbers)
+    }
+
     /// Converts a list of booleans or whole numbers to a mask: bit `i` is entry `i`. `None` if every entry is
     /// set: such a list says "all", whatever the number of dimensions it was written for.
     pub fn as_mask(&self) -> Result<Option<u32>, TraceError> {

@@ -3,6 +3,7 @@
 use super::attr::{self, AttrView, NodeAttributes};
 use super::groups::{NODE_MARK, NODE_NAME};
 use super::op::Op;
+use super::origin::{CallStacks, NodeOrigin};
 use super::profiler_cost::{CaptureProfiler, ProfilerAttributes};
 use super::roles::{self, GroupRoles};
 use super::split_sizes::SplitSizes;
@@ -62,6 +63,8 @@ pub struct NodeView<'a> {
     pub splits: SplitSizes<'a>,
     /// Position in its job. All of it is written; this reader reads the phase alone.
     pub labels: NodeLabels<'a>,
+    /// Place in the program that was captured. It is written as [attributes](super::origin) beside the view.
+    pub origin: NodeOrigin,
 }
 
 impl<'a> NodeView<'a> {
@@ -86,6 +89,7 @@ impl<'a> NodeView<'a> {
             memory: MemoryChanges::default(),
             splits: SplitSizes::default(),
             labels: NodeLabels::default(),
+            origin: NodeOrigin::default(),
         }
     }
 
@@ -130,6 +134,8 @@ pub struct TraceMetadata {
     pub world_size: Option<u32>,
     /// Device, host and software of the capture.
     pub captured_on: CaptureContext,
+    /// Calls of Python around its nodes.
+    pub stacks: CallStacks,
 }
 
 /// Device, host and software of a capture, as far as it states them.
@@ -227,7 +233,7 @@ pub fn metadata(record: RawRecord<'_>) -> Result<TraceMetadata, TraceError> {
                 *field = attr.as_str().ok().flatten().map(str::to_owned);
             } else if attr.name == DROPPED_KERNELS.as_bytes() {
                 metadata.dropped_kernels = attr.as_u64().unwrap_or(0);
-            } else if profiler.take(&attr) {
+            } else if profiler.take(&attr) || metadata.stacks.take(&attr)? {
                 // It is kept there.
             } else if let (true, Ok(Some(text))) =
                 (attr.name == roles::ATTRIBUTE.as_bytes(), attr.as_str())
@@ -258,6 +264,7 @@ pub fn metadata(record: RawRecord<'_>) -> Result<TraceMetadata, TraceError> {
         }
     }
     metadata.profiler = profiler.into();
+    metadata.stacks = metadata.stacks.checked();
     Ok(metadata)
 }
 
@@ -374,6 +381,7 @@ impl<'a> NodeFields<'a> {
                 phase: facts.phase,
                 ..NodeLabels::default()
             },
+            origin: facts.origin,
         }
     }
 }

@@ -8,6 +8,7 @@ use super::attr;
 use super::encoder::MessageEncoder;
 use super::groups::NODE_MARK;
 use super::op::Op;
+use super::origin::NodeOrigin;
 use super::proto::NodeType;
 use super::scan::{self, NodeView};
 use super::wire::RawRecord;
@@ -202,7 +203,15 @@ fn same_node(a: &[u8], b: &[u8]) -> bool {
         };
         scan::node(record, &mut DiscardDependencies)
     };
-    matches!((read(a), read(b)), (Ok(a), Ok(b)) if a == b)
+    let meaning = |bytes| -> Result<NodeView<'_>, TraceError> {
+        let view = read(bytes)?;
+        // Its place in the program is no part of what it does.
+        Ok(NodeView {
+            origin: NodeOrigin::default(),
+            ..view
+        })
+    };
+    matches!((meaning(a), meaning(b)), (Ok(a), Ok(b)) if a == b)
 }
 
 /// Appends a number, unless it is 0.

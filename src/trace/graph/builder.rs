@@ -1,10 +1,12 @@
 //! Builder of a graph from nodes in any order of ids.
 
+use super::origins::StatedOrigins;
 use super::{
     ACCESS_BITS, CallSplits, CollectiveNode, FLOPS_UNKNOWN, GATHERED, Graph, GroupSlot, IdMap,
     Interner, Lane, MessageNode, NO_DTYPE, NameTable, NodeKind, REDUCED, STORED,
 };
 use crate::format::groups::{DeclaredGroups, parse_metadata};
+use crate::format::origin::CallStacks;
 use crate::format::profiler_cost::CaptureProfiler;
 use crate::format::roles::GroupRoles;
 use crate::format::scan::{CaptureContext, NodeView};
@@ -88,6 +90,7 @@ pub struct GraphBuilder {
     pred_end: Vec<u32>,
     /// Dependencies on ids that were not seen yet: (index into `preds`, id).
     forward: Vec<(u32, u64)>,
+    origins: StatedOrigins,
 }
 
 impl GraphBuilder {
@@ -109,6 +112,7 @@ impl GraphBuilder {
             preds: Vec::new(),
             pred_end: Vec::new(),
             forward: Vec::new(),
+            origins: StatedOrigins::default(),
         }
     }
 
@@ -192,6 +196,7 @@ impl GraphBuilder {
         graph.lane_of.push(lane);
         graph.recorded.push(node.recorded);
         graph.sparse.take(index, node, kind);
+        self.origins.take(index, &node.origin);
         if !node.memory.is_none() {
             let place = self.changes.intern(node.memory) + 1;
             graph.sparse.memory_of.put(index, place);
@@ -241,6 +246,11 @@ impl GraphBuilder {
     /// Sets the work of the whole job.
     pub fn amounts(&mut self, amounts: Option<WorkAmounts>) {
         self.graph.amounts = amounts;
+    }
+
+    /// Sets the calls of Python around nodes.
+    pub fn stacks(&mut self, stacks: CallStacks) {
+        self.graph.stacks = stacks;
     }
 
     /// Names `lane` for drawings.
@@ -418,8 +428,12 @@ impl GraphBuilder {
         for column in self.graph.sparse.columns() {
             column.fit(nodes);
         }
+        for column in self.origins.columns() {
+            column.fit(nodes);
+        }
         self.resolve_forward()?;
         self.sort_by_id();
+        self.graph.resolve_origins(&self.origins, &self.index_of);
         self.drop_self()?;
         let with_control = self.policy != DependencyPolicy::Data;
         // Ascending ids are program order in nearly all traces, which linking finds out on the way.

@@ -109,6 +109,7 @@ impl Graph {
         builder.context(metadata.world_size, metadata.captured_on);
         builder.roles(metadata.roles);
         builder.amounts(metadata.amounts);
+        builder.stacks(metadata.stacks);
         for (host, number, name) in metadata.lanes {
             let lane = if host {
                 Lane::Host(Some(number))

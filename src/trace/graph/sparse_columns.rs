@@ -15,6 +15,10 @@ pub(super) struct SparseColumns {
     pub memory_of: SparseColumn<u32>,
     /// Index of the shape of a kernel plus one.
     pub kernel_of: SparseColumn<u32>,
+    /// Index of the caller, of the step and of the innermost call of Python, each plus one.
+    pub caller_of: SparseColumn<u32>,
+    pub step_of: SparseColumn<u32>,
+    pub stack_of: SparseColumn<u32>,
 }
 
 /// Values by node, with the type's default for nodes that have none; empty if no node has any.
@@ -71,6 +75,12 @@ impl<T: Copy + Default> SparseColumn<T> {
         self.0.push(value);
     }
 
+    /// Replaces the value of a node that has a place.
+    #[inline]
+    pub fn set(&mut self, node: NodeIndex, value: T) {
+        self.0[node.index()] = value;
+    }
+
     pub fn iter(&self) -> impl Iterator<Item = &T> {
         self.0.iter()
     }
@@ -81,12 +91,15 @@ impl<T: Copy + Default> SparseColumn<T> {
 }
 
 impl SparseColumns {
-    pub fn columns(&mut self) -> [&mut dyn NodeColumn; 4] {
+    pub fn columns(&mut self) -> [&mut dyn NodeColumn; 7] {
         [
             &mut self.delays,
             &mut self.waits,
             &mut self.memory_of,
             &mut self.kernel_of,
+            &mut self.caller_of,
+            &mut self.step_of,
+            &mut self.stack_of,
         ]
     }
 
@@ -112,8 +125,13 @@ impl SparseColumns {
             waits,
             memory_of,
             kernel_of,
+            caller_of,
+            step_of,
+            stack_of,
         } = self;
-        let columns: [&dyn NodeColumn; 4] = [delays, waits, memory_of, kernel_of];
+        let columns: [&dyn NodeColumn; 7] = [
+            delays, waits, memory_of, kernel_of, caller_of, step_of, stack_of,
+        ];
         columns.iter().map(|column| column.heap_bytes()).sum()
     }
 }

@@ -3,7 +3,7 @@
 use super::checked_trace::CheckedTrace;
 use crate::edit::{attributes, matches};
 use chakram_base::units::Span;
-use chakram_trace::format::{Op, TraceError, escape};
+use chakram_trace::format::{Op, TraceError, escape, origin};
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::RangeInclusive;
 
@@ -12,6 +12,8 @@ use std::ops::RangeInclusive;
 pub enum SliceTarget {
     /// Nodes that the annotations of this name cover; `*` stands for any text.
     Annotation(String),
+    /// Nodes of the profiled step with this number.
+    Step(u64),
     /// The nodes with these ids.
     Ids(RangeInclusive<u64>),
 }
@@ -28,6 +30,7 @@ pub(super) fn select(trace: &CheckedTrace<'_>, cut: &SliceTarget) -> Result<Vec<
             nodes.map(|item| ids.contains(&item.view.id)).collect()
         }
         SliceTarget::Annotation(pattern) => covered(trace, pattern)?,
+        SliceTarget::Step(step) => of_step(trace, *step)?,
     };
     if !asked.contains(&true) {
         let ids = raw.nodes.first().zip(raw.nodes.last());
@@ -37,6 +40,7 @@ pub(super) fn select(trace: &CheckedTrace<'_>, cut: &SliceTarget) -> Result<Vec<
                 "no node has such an id".to_owned(),
                 format!("ids from {} to {}", first.view.id, last.view.id),
             ),
+            (SliceTarget::Step(step), _) => (format!("it has no step {step}"), steps(trace)?),
             (SliceTarget::Annotation(pattern), _) => (
                 format!("no node is called `{}`", escape(pattern)),
                 names(trace),
@@ -92,6 +96,58 @@ fn owners(trace: &CheckedTrace<'_>) -> Result<(Vec<u32>, bool), TraceError> {
         }
     }
     Ok((owner, said))
+}
+
+/// Returns, by index, whether a node is of the step: as attributes state it, or by what the annotation of the step covers where
+/// no node states one.
+fn of_step(trace: &CheckedTrace<'_>, step: u64) -> Result<Vec<bool>, TraceError> {
+    let stated = stated_steps(trace)?;
+    if stated.iter().all(Option::is_none) {
+        return covered(trace, &format!("ProfilerStep#{step}"));
+    }
+    let (owner, _) = owners(trace)?;
+    // Of each node the first that states the same step.
+    let mut first = BTreeMap::new();
+    let label = (0..).zip(&stated).map(|(i, own)| {
+        let own = (*own)?;
+        Some(*first.entry(own).or_insert(i))
+    });
+    let mut label: Vec<Option<u32>> = label.collect();
+    spread(&owner, &mut label);
+    let wanted = first.get(&step).copied();
+    let asked = label.iter().map(|of| of.is_some() && *of == wanted);
+    Ok(asked.collect())
+}
+
+/// Returns the step that each node states itself.
+fn stated_steps(trace: &CheckedTrace<'_>) -> Result<Vec<Option<u64>>, TraceError> {
+    let mut stated = vec![None; trace.raw.nodes.len()];
+    for (item, stated) in trace.raw.nodes.iter().zip(&mut stated) {
+        attributes(item.record, |attr| {
+            if attr.name == origin::STEP.as_bytes() {
+                *stated = attr.as_u64().ok().or(*stated);
+            }
+            Ok(())
+        })?;
+    }
+    Ok(stated)
+}
+
+/// Lists the steps that could have been meant.
+fn steps(trace: &CheckedTrace<'_>) -> Result<String, TraceError> {
+    const SHOWN: usize = 12;
+    let mut numbers: BTreeSet<u64> = stated_steps(trace)?.into_iter().flatten().collect();
+    if numbers.is_empty() {
+        let names = trace.raw.nodes.iter().map(|item| item.view.name);
+        numbers.extend(names.filter_map(origin::profiled_step));
+    }
+    let shown = numbers.iter().take(SHOWN).map(u64::to_string);
+    let shown = shown.collect::<Vec<_>>().join(", ");
+    Ok(match numbers.len() {
+        0 => "no node is of a profiled step; take the whole trace".to_owned(),
+        count if count > SHOWN => format!("one of its {count} steps: {shown}, …"),
+        _ => format!("its steps are {shown}"),
+    })
 }
 
 /// Returns, by index, whether the annotations called `pattern` cover a node.

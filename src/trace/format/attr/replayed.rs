@@ -6,6 +6,7 @@
 use super::AttrView;
 use crate::format::encoder::MessageEncoder;
 use crate::format::op::{GroupName, MemoryLocation, Op};
+use crate::format::origin::NodeOrigin;
 use crate::format::scan::NodeView;
 use crate::format::split_sizes::SplitSizes;
 use crate::format::tensors::{self, MemoryChanges, TensorClass};
@@ -75,6 +76,7 @@ pub(in crate::format) struct NodeAttributes<'a> {
     pub group: GroupName<'a>,
     pub splits: SplitSizes<'a>,
     pub memory: MemoryChanges,
+    pub origin: NodeOrigin,
 }
 
 /// Makes the rows of the table, and the function that stores the value of an attribute.
@@ -97,6 +99,8 @@ macro_rules! replay_attributes {
         ) -> Result<(), TraceError> {
             match $attr.name {
                 $($name => $store,)*
+                // Replays do not need these, so that they are no rows.
+                b"parent" | b"launch" | b"step" | b"stack" => $attributes.origin.take(&$attr),
                 // Two letters distinguish these from nearly all attributes that are ignored here.
                 [b'a', b'l', ..] | [b'f', b'r', ..] => $attributes.memory.take(&$attr)?,
                 _ => {}

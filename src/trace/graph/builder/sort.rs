@@ -24,6 +24,10 @@ impl GraphBuilder {
         for column in graph.sparse.columns() {
             column.permute(&order);
         }
+        for column in self.origins.columns() {
+            column.permute(&order);
+        }
+        self.index_of.renumber(&place);
         permute(&mut graph.ids, &order);
         permute(&mut graph.name_of, &order);
         permute(&mut graph.kinds, &order);

@@ -1,0 +1,175 @@
+//! Steps of host intervals, and the calls of Python around them.
+
+use super::{HostInterval, HostIntervalKind, NONE, RankTimeline, TimeWindow};
+use chakram_trace::format::origin::{CallStacks, PythonCall, profiled_step};
+use std::cmp::Reverse;
+
+/// Calls of Python around the intervals of a rank.
+#[derive(Clone, Debug, Default)]
+pub struct IntervalStacks {
+    /// The calls in which an interval starts.
+    pub calls: CallStacks,
+    /// The innermost call around each interval, or [`NONE`]; empty if there are no calls.
+    innermost: Vec<u32>,
+}
+
+impl IntervalStacks {
+    /// Returns the number of the innermost call around an interval, from 1; 0 if there is none.
+    pub fn number(&self, item: u32) -> u32 {
+        let innermost = self.innermost.get(item as usize).copied();
+        innermost.map_or(0, |call| call.wrapping_add(1))
+    }
+}
+
+/// Profiled steps of a rank, by their starts.
+#[derive(Clone, Debug, Default)]
+pub struct StepWindows(Vec<(u64, TimeWindow)>);
+
+impl StepWindows {
+    /// Returns the number of the step in which an interval starts.
+    pub fn of(&self, item: &HostInterval) -> Option<u64> {
+        let begun = self.0.partition_point(|(_, of)| of.from <= item.start);
+        let (number, of) = self.0.get(begun.checked_sub(1)?)?;
+        of.holds(item.start).then_some(*number)
+    }
+}
+
+/// A call of Python on a thread.
+struct StackInterval {
+    start: i64,
+    end: i64,
+    /// Name in the texts of the Kineto trace.
+    name: u32,
+}
+
+impl RankTimeline {
+    /// Returns the profiled steps that it has.
+    pub fn step_windows(&self) -> StepWindows {
+        let ranges = self.items.iter();
+        let ranges = ranges.filter(|item| self.role(item) == HostIntervalKind::Annotation);
+        let steps = ranges.filter_map(|item| {
+            let window = TimeWindow {
+                from: item.start,
+                to: item.end,
+            };
+            Some((profiled_step(self.item_name(item))?, window))
+        });
+        let mut steps: Vec<(u64, TimeWindow)> = steps.collect();
+        steps.sort_by_key(|(number, of)| (of.from, *number));
+        StepWindows(steps)
+    }
+
+    /// Finds the calls of Python around each interval: those on its thread in which it starts. Ranges that are named as
+    /// modules count as calls.
+    pub(super) fn find_stacks(&mut self) {
+        let texts = &self.kineto.texts;
+        let modules = (0..texts.len() as u32).map(|name| CallStacks::is_module(texts.get(name)));
+        let modules: Vec<bool> = modules.collect();
+        if self.kineto.python.is_empty() && !modules.contains(&true) {
+            return;
+        }
+        let mut of_track: Vec<Vec<StackInterval>> = Vec::new();
+        of_track.resize_with(self.kineto.tracks.len(), Vec::new);
+        for call in std::mem::take(&mut self.kineto.python) {
+            of_track[call.track as usize].push(StackInterval {
+                start: call.start_ns,
+                end: call.start_ns.saturating_add_unsigned(call.duration_ns),
+                name: call.name,
+            });
+        }
+        for item in &self.items {
+            let event = &self.kineto.events[item.event as usize];
+            let range = HostIntervalKind::of(event.category) == HostIntervalKind::Annotation;
+            if range && modules[event.name as usize] {
+                of_track[event.track as usize].push(StackInterval {
+                    start: item.start,
+                    end: item.end,
+                    name: event.name,
+                });
+            }
+        }
+        let mut found = FoundStacks::default();
+        let mut innermost = vec![NONE; self.items.len()];
+        for thread in &self.threads {
+            let calls = &mut of_track[thread.track as usize];
+            // Of calls that start together the longer is around the shorter.
+            calls.sort_by_key(|call| (call.start, Reverse(call.end)));
+            let own = thread.items.start as usize..thread.items.end as usize;
+            found.place(calls, &self.items[own.clone()], &mut innermost[own]);
+        }
+        self.stacks = found.finish(innermost, |name| self.kineto.texts.get(name).to_owned());
+    }
+}
+
+/// Calls that began before an interval of their thread did.
+#[derive(Default)]
+struct FoundStacks {
+    /// Name and caller of each.
+    calls: Vec<(u32, u32)>,
+}
+
+impl FoundStacks {
+    /// Finds the innermost of `calls` in which each of `items` starts; both are of one thread and in the order of their
+    /// starts.
+    fn place(&mut self, calls: &[StackInterval], items: &[HostInterval], innermost: &mut [u32]) {
+        // Number and end of the calls that are open.
+        let mut open: Vec<(u32, i64)> = Vec::new();
+        let mut calls = calls.iter().peekable();
+        for (item, innermost) in items.iter().zip(innermost) {
+            let around = |call: &&StackInterval| {
+                let (start, end) = (call.start, call.end);
+                start < item.start || start == item.start && end >= item.end
+            };
+            while let Some(call) = calls.next_if(around) {
+                close(&mut open, call.start);
+                let caller = open.last().map_or(NONE, |&(caller, _)| caller);
+                open.push((self.calls.len() as u32, call.end));
+                self.calls.push((call.name, caller));
+            }
+            close(&mut open, item.start);
+            *innermost = open.last().map_or(NONE, |&(call, _)| call);
+        }
+    }
+
+    /// Keeps the calls around intervals, and numbers them and their names anew.
+    fn finish(self, mut innermost: Vec<u32>, name: impl Fn(u32) -> String) -> IntervalStacks {
+        let mut is_used = vec![false; self.calls.len()];
+        for &call in innermost.iter().filter(|&&call| call != NONE) {
+            is_used[call as usize] = true;
+        }
+        // A caller comes before what it calls.
+        for (call, &(_, caller)) in self.calls.iter().enumerate().rev() {
+            if is_used[call] && caller != NONE {
+                is_used[caller as usize] = true;
+            }
+        }
+        let mut kept = CallStacks::default();
+        let mut number = vec![NONE; self.calls.len()];
+        let mut names = std::collections::BTreeMap::new();
+        let used = self.calls.iter().zip(&is_used).enumerate();
+        for (call, (&(text, caller), _)) in used.filter(|(_, (_, used))| **used) {
+            number[call] = kept.calls.len() as u32;
+            let next = names.len() as u32;
+            let own = *names.entry(text).or_insert(next);
+            if own == next {
+                kept.names.push(name(text));
+            }
+            let caller = number.get(caller as usize).copied();
+            kept.calls.push(PythonCall { name: own, caller });
+        }
+        for call in innermost.iter_mut().filter(|call| **call != NONE) {
+            *call = number[*call as usize];
+        }
+        IntervalStacks {
+            calls: kept,
+            innermost,
+        }
+    }
+}
+
+/// Closes the calls that had ended at `time`.
+fn close(open: &mut Vec<(u32, i64)>, time: i64) {
+    while open.last().is_some_and(|&(_, end)| end <= time) {
+        open.pop();
+    }
+}

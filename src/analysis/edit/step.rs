@@ -1,0 +1,118 @@
+//! One profiled step of a job, in place of the whole: its traces are slices that are made when they are opened.
+
+use super::slice::{CommunicationMatches, RankSelection, SliceTarget};
+use chakram_base::units::Span;
+use chakram_trace::format::TraceError;
+use chakram_trace::format::error::TraceLocation;
+use chakram_trace::format::file::{FoundTraces, RankFile, StoredTrace, TraceContents, TraceStore};
+use chakram_trace::format::groups::DeclaredGroups;
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+/// Slices of the traces of a job, by a hash of what they are of.
+struct StepStore {
+    parts: BTreeMap<[u8; 32], (StepSource, RankSelection)>,
+    /// Start of the step, on the rank that begins it first.
+    start: Span,
+}
+
+/// The whole trace of a rank.
+enum StepSource {
+    File(RankFile),
+    /// What a pipe held, which gives its bytes once.
+    Held(Arc<TraceContents>),
+}
+
+impl StepSource {
+    fn with_contents<T>(
+        &self,
+        work: impl FnOnce(&[u8]) -> Result<T, TraceError>,
+    ) -> Result<T, TraceError> {
+        let opened;
+        let contents = match self {
+            Self::File(file) => {
+                opened = TraceContents::open_verified(file)?;
+                &opened
+            }
+            Self::Held(contents) => contents,
+        };
+        work(contents.as_slice()).map_err(|error| contents.with_source(error))
+    }
+}
+
+impl TraceStore for StepStore {
+    fn read(&self, hash: &[u8; 32]) -> Result<Vec<u8>, TraceError> {
+        let (source, part) = self.parts.get(hash).expect("names are those of parts");
+        let written = source.with_contents(|contents| part.write(contents, self.start))?;
+        Ok(written.0)
+    }
+}
+
+/// Returns the traces of `found` with the nodes of the profiled step numbered `step` alone, cut as a
+/// [slice](mod@super::slice) cuts them; `groups` are declared beside the traces,
+/// and `piped` is what their pipe held, if it was read.
+///
+/// # Errors
+///
+/// Traces that a replay would refuse, ranks without such a step, and a step that communicates with nodes outside it.
+pub fn select_step(
+    found: &FoundTraces,
+    step: u64,
+    groups: &DeclaredGroups,
+    piped: Option<TraceContents>,
+) -> Result<FoundTraces, TraceError> {
+    let target = SliceTarget::Step(step);
+    let mut matches = CommunicationMatches::default();
+    let mut parts = BTreeMap::new();
+    let mut hashes = Vec::new();
+    let mut piped = piped.map(Arc::new);
+    for file in &found.files {
+        let source = match found.stream.as_ref() == Some(&file.path) {
+            false => StepSource::File(file.clone()),
+            true => {
+                let contents = match &piped {
+                    Some(contents) => Arc::clone(contents),
+                    None => Arc::new(TraceContents::open(&file.path)?),
+                };
+                piped = Some(Arc::clone(&contents));
+                StepSource::Held(contents)
+            }
+        };
+        let part = source.with_contents(|contents| {
+            RankSelection::select(contents, file.rank, &target, groups, &mut matches)
+        })?;
+        let mut hasher = blake3::Hasher::new();
+        hasher.update(&step.to_le_bytes());
+        hasher.update(&file.rank.to_le_bytes());
+        hasher.update(file.path.as_os_str().as_encoded_bytes());
+        let hash = *hasher.finalize().as_bytes();
+        hashes.push(hash);
+        parts.insert(hash, (source, part));
+    }
+    let unmatched = matches.unmatched();
+    if unmatched.count > 0 {
+        return Err(TraceError::refused_at(
+            TraceLocation::default(),
+            format!(
+                "step {step} separates collectives and messages from partners outside it, {} in all:\n{unmatched}",
+                unmatched.count
+            ),
+            "cut them with `slice`, or take all steps",
+        ));
+    }
+    let start = parts.values().map(|(_, part)| part.first()).min();
+    let store: Arc<dyn TraceStore> = Arc::new(StepStore {
+        parts,
+        start: start.unwrap_or_default(),
+    });
+    let files = found.files.iter().zip(hashes).map(|(file, hash)| RankFile {
+        stored: Some(StoredTrace::new(Arc::clone(&store), hash)),
+        seal: None,
+        ..file.clone()
+    });
+    Ok(FoundTraces {
+        files: files.collect(),
+        stream: None,
+        ..found.clone()
+    })
+}

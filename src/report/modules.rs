@@ -1,0 +1,349 @@
+//! Time by module of a captured program: of nodes that ran under calls of `nn.Module`, by the path of modules around them.
+//!
+//! A kernel counts for the module from which it was launched. Times of a row are of its module and all under it; its own are of
+//! nodes under no module further inside. So own times sum, with those of nodes outside all modules, to the times of operators,
+//! to the picosecond.
+
+use super::csv::CsvColumn;
+use super::issue_times::IssueTimes;
+use super::summary::thousands;
+use super::table::{TextTable, left, right};
+use super::text::{TextStyle, more, share};
+use super::{CollectiveRecord, Observer, Report};
+use chakram_base::ids::NodeIndex;
+use chakram_base::units::{Span, Time};
+use chakram_engine::{CompiledReplay, InstanceId};
+use chakram_trace::graph::{Graph, Interner, NodeKind};
+use serde::{Deserialize, Serialize};
+use std::collections::BTreeMap;
+use std::fmt::Write as _;
+
+/// A module by its path, over all ranks.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(any(test, feature = "schema"), derive(schemars::JsonSchema))]
+pub struct ModuleRow {
+    /// The modules around it and itself, outermost first: `Net_0/Linear_1`; empty for nodes outside all modules.
+    pub path: String,
+    /// Number of its calls under which anything ran.
+    pub calls: u64,
+    /// Time of kernels, copies and communication that were launched under it; those that overlap count each in full.
+    #[serde(rename = "device_ps")]
+    pub device: Span,
+    /// So much of it under no module further inside.
+    #[serde(rename = "own_device_ps")]
+    pub own_device: Span,
+    /// Time of host nodes under it, and of the delays in front of nodes under it, which are Python's.
+    #[serde(rename = "host_ps")]
+    pub host: Span,
+    /// So much of it under no module further inside.
+    #[serde(rename = "own_host_ps")]
+    pub own_host: Span,
+}
+
+/// The columns of the table.
+pub const CSV: &[CsvColumn<Report, ModuleRow>] = &[
+    ("module", |_, row| row.path.as_str().into()),
+    ("calls", |_, row| row.calls.into()),
+    ("device_ps", |_, row| row.device.into()),
+    ("own_device_ps", |_, row| row.own_device.into()),
+    ("host_ps", |_, row| row.host.into()),
+    ("own_host_ps", |_, row| row.own_host.into()),
+];
+
+/// Rows for people; JSON and CSV have all.
+const ROWS: usize = 10;
+
+/// Modules of the same classes under one another, together.
+#[derive(Clone, Debug, Default)]
+struct ModuleFamily {
+    modules: u64,
+    calls: u64,
+    device: Span,
+    own: Span,
+    host: Span,
+}
+
+/// Returns a path with `*` in place of the number of each module.
+fn family(path: &str) -> String {
+    let parts = path.split('/').map(|part| {
+        let stem = part.trim_end_matches(|c: char| c.is_ascii_digit());
+        match stem.len() < part.len() && stem.ends_with('_') {
+            true => format!("{stem}*"),
+            false => part.to_owned(),
+        }
+    });
+    parts.collect::<Vec<_>>().join("/")
+}
+
+/// Writes the modules with most time on devices, those of the same classes together, if there are any.
+pub(super) fn table(out: &mut String, report: &Report, style: TextStyle) -> std::fmt::Result {
+    if report.modules.is_empty() {
+        return Ok(());
+    }
+    let mut families: BTreeMap<String, ModuleFamily> = BTreeMap::new();
+    let (mut device, mut outside) = (Span::ZERO, None);
+    for row in &report.modules {
+        device += row.own_device;
+        if row.path.is_empty() {
+            outside = Some(row);
+            continue;
+        }
+        let family = families.entry(family(&row.path)).or_default();
+        family.modules += 1;
+        family.calls = family.calls.saturating_add(row.calls);
+        family.device += row.device;
+        family.own += row.own_device;
+        family.host += row.host;
+    }
+    let mut families: Vec<_> = families.into_iter().collect();
+    families.sort_by(|(_, a), (_, b)| (b.device, b.host).cmp(&(a.device, a.host)));
+    let mut table = TextTable::new([
+        left("MODULES", 40),
+        right("modules", 8),
+        right("calls", 8),
+        right("on devices", 13),
+        right("its own", 13),
+        right("share", 8),
+        right("on hosts", 13),
+    ])
+    .named(style);
+    let shown = if style.details { usize::MAX } else { ROWS };
+    for (path, row) in families.iter().take(shown) {
+        table.add(&[
+            &style.name(path),
+            &thousands(row.modules),
+            &thousands(row.calls),
+            &row.device,
+            &row.own,
+            &share(row.device, device),
+            &row.host,
+        ]);
+    }
+    if let Some(row) = outside {
+        let own = share(row.device, device);
+        let name = "(under no module)";
+        table.add(&[
+            &name,
+            &"",
+            &"",
+            &row.device,
+            &row.own_device,
+            &own,
+            &row.host,
+        ]);
+    }
+    write!(out, "\n{}", table.text(style))?;
+    more(out, families.len(), shown, "modules")
+}
+
+/// Own times of a module. Delays are sums of their ends minus sums of their starts, which wrap.
+#[derive(Clone, Copy, Debug, Default)]
+struct OwnTimes {
+    calls: u64,
+    device: Span,
+    host: Span,
+    delays: u64,
+}
+
+/// Most modules of a path; what is under more counts for the last of these. Paths of all rows stay shorter than their trace.
+const LEVELS: u32 = 100;
+
+/// Row of nodes outside all modules.
+const OUTSIDE: u32 = 0;
+
+/// Sums the time of nodes by module, of a job that has any.
+#[derive(Debug)]
+pub struct ModuleObserver<'a>(Option<Box<ModuleTimes<'a>>>);
+
+#[derive(Debug)]
+struct ModuleTimes<'a> {
+    started: IssueTimes<'a>,
+    /// Number of each instance's graph.
+    graphs: Vec<u32>,
+    /// Row of each call of Python, by graph.
+    row_of: Vec<Vec<u32>>,
+    /// Row around each, and name of its module; the first is outside all.
+    rows: Interner<(u32, &'a str)>,
+    sums: Vec<OwnTimes>,
+}
+
+impl<'a> ModuleObserver<'a> {
+    /// Watches all instances of `prepared`.
+    pub fn new(prepared: &'a CompiledReplay<'a>) -> Self {
+        let workload = prepared.workload();
+        let mut rows = Interner::default();
+        rows.intern((OUTSIDE, ""));
+        let row_of = workload.graphs().iter();
+        let row_of: Vec<_> = row_of.map(|graph| rows_of(graph, &mut rows)).collect();
+        if rows.keys().len() == 1 {
+            return Self(None);
+        }
+        let graphs: Vec<u32> = workload.instances().iter().map(|i| i.graph.0).collect();
+        let mut sums = vec![OwnTimes::default(); rows.keys().len()];
+        for (number, graph) in (0..).zip(workload.graphs()) {
+            let ranks = graphs.iter().filter(|&&graph| graph == number).count() as u64;
+            let rows = &row_of[number as usize];
+            for call in calls_around_nodes(graph) {
+                let row = |call: u32| rows[call as usize];
+                let around = graph.stacks().calls[call as usize].caller;
+                if row(call) != around.map_or(OUTSIDE, row) {
+                    sums[row(call) as usize].calls += ranks;
+                }
+            }
+        }
+        Self(Some(Box::new(ModuleTimes {
+            started: IssueTimes::new(prepared),
+            graphs,
+            row_of,
+            rows,
+            sums,
+        })))
+    }
+
+    /// The modules, each before those under it and these in the order of their first calls, and nodes outside all last;
+    /// nothing if there are no modules.
+    pub fn finish(self) -> Vec<ModuleRow> {
+        self.0.map_or_else(Vec::new, |times| times.finish())
+    }
+}
+
+/// Returns the calls of Python under which `graph` has nodes.
+fn calls_around_nodes(graph: &Graph) -> impl Iterator<Item = u32> {
+    let stacks = graph.stacks();
+    let mut is_used = vec![false; stacks.calls.len()];
+    for stack in graph.nodes().filter_map(|node| graph.stack(node)) {
+        for call in stacks.outward(stack) {
+            if std::mem::replace(&mut is_used[call as usize], true) {
+                break;
+            }
+        }
+    }
+    let used = (0_u32..).zip(is_used).filter(|(_, used)| *used);
+    used.map(|(call, _)| call)
+}
+
+impl ModuleTimes<'_> {
+    #[inline]
+    fn of(&mut self, instance: InstanceId, node: NodeIndex) -> &mut OwnTimes {
+        let graph = self.started.graph(instance);
+        let rows = &self.row_of[self.graphs[instance.index()] as usize];
+        let row = graph
+            .stack(node)
+            .map_or(OUTSIDE, |call| rows[call as usize]);
+        &mut self.sums[row as usize]
+    }
+
+    fn finish(self) -> Vec<ModuleRow> {
+        let keys = self.rows.into_keys();
+        let own = |sum: &OwnTimes| (sum.device, sum.host + Span(sum.delays));
+        // Of each row with all under it: rows come after those around them.
+        let mut whole: Vec<(Span, Span)> = self.sums.iter().map(own).collect();
+        let mut under: Vec<Vec<u32>> = vec![Vec::new(); keys.len()];
+        for row in (1..keys.len()).rev() {
+            let around = keys[row].0;
+            under[around as usize].push(row as u32);
+            if around != OUTSIDE {
+                let (device, host) = whole[row];
+                whole[around as usize].0 += device;
+                whole[around as usize].1 += host;
+            }
+        }
+        let row = |row: u32, path: String| {
+            let sum = &self.sums[row as usize];
+            let (own_device, own_host) = own(sum);
+            let (device, host) = whole[row as usize];
+            ModuleRow {
+                path,
+                calls: sum.calls,
+                device,
+                own_device,
+                host,
+                own_host,
+            }
+        };
+        let mut rows = Vec::with_capacity(keys.len());
+        let outermost = under[OUTSIDE as usize].iter();
+        let outermost = outermost.map(|&row| (row, keys[row as usize].1.to_owned()));
+        let mut open: Vec<(u32, String)> = outermost.collect();
+        while let Some((at, path)) = open.pop() {
+            let inside = under[at as usize].iter();
+            open.extend(inside.map(|&row| (row, format!("{path}/{}", keys[row as usize].1))));
+            // Calls that were cut have nothing under them.
+            if self.sums[at as usize].calls > 0 {
+                rows.push(row(at, path));
+            }
+        }
+        rows.push(row(OUTSIDE, String::new()));
+        rows
+    }
+}
+
+/// Returns the row of each call of Python: that of the innermost module around it or itself.
+fn rows_of<'a>(graph: &'a Graph, rows: &mut Interner<(u32, &'a str)>) -> Vec<u32> {
+    let stacks = graph.stacks();
+    let mut row_of: Vec<u32> = Vec::with_capacity(stacks.calls.len());
+    let mut levels: Vec<u32> = Vec::with_capacity(stacks.calls.len());
+    for (number, call) in (0..).zip(&stacks.calls) {
+        let around = call.caller.map(|caller| caller as usize);
+        let (row, level) = around.map_or((OUTSIDE, 0), |call| (row_of[call], levels[call]));
+        let module = stacks.module(number).filter(|_| level < LEVELS);
+        row_of.push(module.map_or(row, |module| rows.intern((row, module))));
+        levels.push(level + u32::from(module.is_some()));
+    }
+    row_of
+}
+
+impl Observer for ModuleObserver<'_> {
+    #[inline]
+    fn issued(&mut self, now: Time, instance: InstanceId, node: NodeIndex, kind: NodeKind) {
+        if let Some(times) = &mut self.0 {
+            times.started.set(now, instance, node, kind);
+        }
+    }
+
+    #[inline]
+    fn completed(&mut self, now: Time, instance: InstanceId, node: NodeIndex, kind: NodeKind) {
+        if let Some(times) = &mut self.0
+            && kind != NodeKind::Nothing
+        {
+            let span = now.since(times.started.get(instance, node, kind));
+            let sum = times.of(instance, node);
+            match kind {
+                NodeKind::Host => sum.host += span,
+                _ => sum.device += span,
+            }
+        }
+    }
+
+    fn collective(&mut self, _: &CollectiveRecord) {}
+
+    #[inline]
+    fn delayed(&mut self, now: Time, instance: InstanceId, node: NodeIndex) {
+        if let Some(times) = &mut self.0 {
+            let sum = times.of(instance, node);
+            sum.delays = sum.delays.wrapping_sub(now.0);
+        }
+    }
+
+    #[inline]
+    fn ready(&mut self, now: Time, instance: InstanceId, node: NodeIndex) {
+        if let Some(times) = &mut self.0 {
+            let sum = times.of(instance, node);
+            sum.delays = sum.delays.wrapping_add(now.0);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::family;
+
+    #[test]
+    fn modules_of_one_class_are_a_family() {
+        assert_eq!(family("Net_0/Linear_12"), "Net_*/Linear_*");
+        assert_eq!(family("Conv2d_3"), "Conv2d_*");
+        for other in ["Conv2d", "Layer12", ""] {
+            assert_eq!(family(other), other);
+        }
+    }
+}

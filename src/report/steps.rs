@@ -1,0 +1,251 @@
+//! Profiled steps of a captured job: when each ran, and where its time went.
+//!
+//! A step lasts from the issue of its first node to the completion of its last, over all ranks: kernels count for the step that
+//! launched them. Each instant of a rank belongs to the first that applies of compute, communication, memory and host *of the
+//! step's own nodes*, and to idle time otherwise, so that the parts of a step sum to its time, also where two steps overlap.
+
+use super::csv::CsvColumn;
+use super::summary::rounded;
+use super::table::{TextTable, left, right};
+use super::text::{TextStyle, more};
+use super::{CollectiveRecord, Observer, Report, TimeCategory};
+use chakram_base::ids::NodeIndex;
+use chakram_base::units::{Span, Time};
+use chakram_engine::{CompiledReplay, InstanceId};
+use chakram_trace::graph::{Graph, NodeKind};
+use serde::{Deserialize, Serialize};
+use std::collections::BTreeMap;
+use std::fmt::Write as _;
+
+/// A profiled step. Times by category are means over the ranks that have it, each to the nearest picosecond.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(any(test, feature = "schema"), derive(schemars::JsonSchema))]
+pub struct StepRow {
+    /// Number of the step, as the profiler has it.
+    pub step: u64,
+    /// Number of ranks that have nodes of it.
+    pub ranks: u32,
+    /// Issue of its first node, from the start of the replay.
+    #[serde(rename = "start_ps")]
+    pub start: Span,
+    /// Time until its last node is complete.
+    #[serde(rename = "time_ps")]
+    pub time: Span,
+    /// Time with a kernel of it under way.
+    #[serde(rename = "compute_ps")]
+    pub compute: Span,
+    /// Time with communication of it under way or waited for, and no kernel of it.
+    #[serde(rename = "exposed_communication_ps")]
+    pub exposed: Span,
+    /// Time with communication of it under way or waited for.
+    #[serde(rename = "communication_ps")]
+    pub communication: Span,
+    /// Time of its loads and stores, with none of the above.
+    #[serde(rename = "memory_ps")]
+    pub memory: Span,
+    /// Time of its host work and delays, with none of the above.
+    #[serde(rename = "host_ps")]
+    pub host: Span,
+    /// The rest of its time.
+    #[serde(rename = "idle_ps")]
+    pub idle: Span,
+}
+
+/// The columns of the table.
+pub const CSV: &[CsvColumn<Report, StepRow>] = &[
+    ("step", |_, row| row.step.into()),
+    ("ranks", |_, row| row.ranks.into()),
+    ("start_ps", |_, row| row.start.into()),
+    ("time_ps", |_, row| row.time.into()),
+    ("compute_ps", |_, row| row.compute.into()),
+    ("exposed_communication_ps", |_, row| row.exposed.into()),
+    ("communication_ps", |_, row| row.communication.into()),
+    ("memory_ps", |_, row| row.memory.into()),
+    ("host_ps", |_, row| row.host.into()),
+    ("idle_ps", |_, row| row.idle.into()),
+];
+
+/// Rows for people; JSON and CSV have all.
+const ROWS: usize = 12;
+
+/// Writes the steps, if there are several.
+pub(super) fn table(out: &mut String, report: &Report, style: TextStyle) -> std::fmt::Result {
+    if report.steps.len() < 2 {
+        return Ok(());
+    }
+    let mut table = TextTable::new([
+        left("STEPS", 10),
+        right("start", 13),
+        right("time", 13),
+        right("compute", 13),
+        right("exposed comm.", 14),
+        right("all comm.", 13),
+        right("host", 13),
+        right("idle", 13),
+    ])
+    .named(style);
+    let shown = if style.details { usize::MAX } else { ROWS };
+    for row in report.steps.iter().take(shown) {
+        let step = format!("step {}", row.step);
+        table.add(&[
+            &step,
+            &row.start,
+            &row.time,
+            &row.compute,
+            &row.exposed,
+            &row.communication,
+            &row.host,
+            &row.idle,
+        ]);
+    }
+    write!(out, "\n{}", table.text(style))?;
+    more(out, report.steps.len(), shown, "steps")
+}
+
+/// Nodes of a step under way on a rank, and its time so far.
+#[derive(Clone, Copy, Debug, Default)]
+struct StepTracker {
+    /// Issue of its first node.
+    begun: Option<Time>,
+    /// Until when time has been attributed.
+    until: Time,
+    /// Completion of its last node.
+    end: Time,
+    /// Nodes under way, by part.
+    active: [u32; TimeCategory::COUNT - 1],
+    /// Time by part; what is left is idle.
+    parts: [Span; TimeCategory::COUNT - 1],
+    communicating: Span,
+}
+
+impl StepTracker {
+    fn attribute(&mut self, now: Time) {
+        if self.begun.is_none() {
+            return;
+        }
+        let elapsed = now.since(self.until);
+        self.until = now;
+        if let Some(part) = self.active.iter().position(|&count| count > 0) {
+            self.parts[part] += elapsed;
+        }
+        if self.active[TimeCategory::Communication as usize] > 0 {
+            self.communicating += elapsed;
+        }
+    }
+}
+
+/// Times the profiled steps of a job that has any.
+#[derive(Debug)]
+pub struct StepObserver<'a> {
+    /// Graph of each instance, and its first tracker.
+    instances: Vec<(&'a Graph, usize)>,
+    /// Steps of one instance after another; none if no graph has steps.
+    trackers: Vec<StepTracker>,
+}
+
+impl<'a> StepObserver<'a> {
+    /// Watches all instances of `prepared`.
+    pub fn new(prepared: &'a CompiledReplay<'a>) -> Self {
+        let workload = prepared.workload();
+        let mut trackers = 0;
+        let instances = workload.instances().iter().map(|instance| {
+            let graph = workload.graph(instance);
+            let first = trackers;
+            trackers += graph.steps().len();
+            (graph, first)
+        });
+        Self {
+            instances: instances.collect(),
+            trackers: vec![StepTracker::default(); trackers],
+        }
+    }
+
+    #[inline]
+    fn of(&mut self, instance: InstanceId, node: NodeIndex) -> Option<&mut StepTracker> {
+        if self.trackers.is_empty() {
+            return None;
+        }
+        let (graph, first) = self.instances[instance.index()];
+        let step = graph.step(node)?;
+        Some(&mut self.trackers[first + step as usize])
+    }
+
+    /// The steps of all ranks, by their numbers.
+    pub fn finish(self) -> Vec<StepRow> {
+        let mut of_step: BTreeMap<u64, Vec<StepTracker>> = BTreeMap::new();
+        for (graph, first) in self.instances {
+            let numbers = graph.steps().iter().zip(&self.trackers[first..]);
+            for (&number, tracker) in numbers.filter(|(_, tracker)| tracker.begun.is_some()) {
+                of_step.entry(number).or_default().push(*tracker);
+            }
+        }
+        let rows = of_step.into_iter().map(|(step, ranks)| {
+            let begun = ranks.iter().filter_map(|rank| rank.begun).min();
+            let begun = begun.unwrap_or(Time::ZERO);
+            let end = ranks.iter().map(|rank| rank.end).max().unwrap_or(begun);
+            let time = end.since(begun);
+            let mean = |of: &dyn Fn(&StepTracker) -> Span| {
+                let sum = ranks.iter().map(|rank| u128::from(of(rank).0)).sum();
+                rounded(sum, ranks.len())
+            };
+            let part = |part: TimeCategory| mean(&|rank| rank.parts[part as usize]);
+            StepRow {
+                step,
+                ranks: ranks.len() as u32,
+                start: begun.since(Time::ZERO),
+                time,
+                compute: part(TimeCategory::Compute),
+                exposed: part(TimeCategory::Communication),
+                communication: mean(&|rank| rank.communicating),
+                memory: part(TimeCategory::Memory),
+                host: part(TimeCategory::Host),
+                idle: mean(&|rank| time - rank.parts.iter().copied().sum()),
+            }
+        });
+        rows.collect()
+    }
+}
+
+impl Observer for StepObserver<'_> {
+    #[inline]
+    fn issued(&mut self, now: Time, instance: InstanceId, node: NodeIndex, kind: NodeKind) {
+        if let Some(step) = self.of(instance, node)
+            && let Some(part) = TimeCategory::of(kind)
+        {
+            if step.begun.is_none() {
+                (step.begun, step.until) = (Some(now), now);
+            }
+            step.attribute(now);
+            step.active[part as usize] += 1;
+        }
+    }
+
+    #[inline]
+    fn completed(&mut self, now: Time, instance: InstanceId, node: NodeIndex, kind: NodeKind) {
+        if let Some(step) = self.of(instance, node)
+            && let Some(part) = TimeCategory::of(kind)
+        {
+            step.attribute(now);
+            step.active[part as usize] -= 1;
+            step.end = now;
+        }
+    }
+
+    fn collective(&mut self, _: &CollectiveRecord) {}
+
+    #[inline]
+    fn delayed(&mut self, now: Time, instance: InstanceId, node: NodeIndex) {
+        if let Some(step) = self.of(instance, node) {
+            step.attribute(now);
+            step.active[TimeCategory::Host as usize] += 1;
+        }
+    }
+
+    #[inline]
+    fn ready(&mut self, now: Time, instance: InstanceId, node: NodeIndex) {
+        if let Some(step) = self.of(instance, node) {
+            step.attribute(now);
+            step.active[TimeCategory::Host as usize] -= 1;
+        }
+    }
+}

@@ -1,0 +1,123 @@
+//! Ranges around the nodes of captured threads, and arrows from calls to what they launched.
+
+use super::nesting::{NestingPart, RangeKey};
+use chakram_base::ids::NodeIndex;
+use chakram_engine::{CompiledReplay, InstanceId};
+use chakram_trace::graph::{Csr, Graph, Lane, NodeKind};
+
+/// Most ranges around a node: those further inside are not drawn.
+const LEVELS: usize = 200;
+
+/// Who called whom in the captured program; of graphs that do not say it, nothing.
+#[derive(Debug)]
+pub(super) struct TimelineOrigins<'a> {
+    /// Graph of each instance, its number, and that of the first arrow to a node of the instance.
+    instances: Vec<(&'a Graph, usize, u64)>,
+    /// Nodes that each node of a graph called.
+    called: Vec<Csr>,
+    /// Whether arrows leave a node of an instance, by the number of an arrow to it.
+    is_drawn: Vec<bool>,
+}
+
+impl<'a> TimelineOrigins<'a> {
+    pub fn new(prepared: &'a CompiledReplay<'a>) -> Self {
+        let workload = prepared.workload();
+        let called = workload.graphs().iter().map(|graph| {
+            let callers = || {
+                graph
+                    .nodes()
+                    .filter_map(|node| Some((graph.caller(node)?, node)))
+            };
+            match callers().next() {
+                None => Csr::default(),
+                Some(_) => Csr::new(graph.len(), |edge| {
+                    callers().for_each(|(caller, node)| edge(caller.0, node.0));
+                }),
+            }
+        });
+        let called: Vec<Csr> = called.collect();
+        let mut arrows = 0;
+        let instances = workload.instances().iter().map(|instance| {
+            let (graph, number) = (workload.graph(instance), instance.graph.index());
+            let first = arrows;
+            if called[number].count() > 0 {
+                arrows += graph.len() as u64;
+            }
+            (graph, number, first)
+        });
+        Self {
+            instances: instances.collect(),
+            is_drawn: vec![false; arrows as usize],
+            called,
+        }
+    }
+
+    /// Appends the ranges around a node of a thread, outermost first: ranges and operators that called it, itself if it called
+    /// others there, and calls of Python.
+    pub fn path(&self, instance: InstanceId, node: NodeIndex, path: &mut Vec<NestingPart<'a>>) {
+        let (graph, number, _) = self.instances[instance.index()];
+        let called = &self.called[number];
+        if !is_on_thread(graph, node) || called.count() == 0 && graph.stacks().is_empty() {
+            return;
+        }
+        let range = |node: NodeIndex| NestingPart {
+            name: graph.name(node),
+            of: Some(RangeKey::Node(node.0)),
+        };
+        let inside = (called.count() > 0).then(|| called.row(node.0));
+        let mut inside = inside.into_iter().flatten();
+        if inside.any(|&node| is_on_thread(graph, NodeIndex(node))) {
+            path.push(range(node));
+        }
+        let mut at = node;
+        // A cycle of callers has no end.
+        for _ in 0..LEVELS {
+            let caller = graph.caller(at);
+            let around = caller.and_then(|caller| graph.stack(caller));
+            if let Some(call) = graph.stack(at) {
+                let calls = || graph.stacks().outward(call);
+                if around.is_none_or(|around| calls().any(|call| call == around)) {
+                    let own = calls().take_while(|&call| Some(call) != around);
+                    path.extend(own.map(|call| NestingPart {
+                        name: graph.stacks().name(call),
+                        of: Some(RangeKey::Call(call)),
+                    }));
+                }
+            }
+            let Some(caller) = caller else { break };
+            path.push(range(caller));
+            at = caller;
+        }
+        path.reverse();
+        path.truncate(LEVELS);
+    }
+
+    /// Returns the number of the arrow that enters a node, if one left its launch, and the numbers of those that leave it.
+    pub fn arrows(&mut self, instance: InstanceId, node: NodeIndex) -> (Option<u64>, Vec<u64>) {
+        let (graph, number, first) = self.instances[instance.index()];
+        let called = &self.called[number];
+        if called.count() == 0 {
+            return (None, Vec::new());
+        }
+        let number = |node: NodeIndex| first + u64::from(node.0);
+        let launch = graph.caller(node).filter(|_| !is_on_thread(graph, node));
+        let launch = launch.filter(|&launch| self.is_drawn[number(launch) as usize]);
+        let launched = called.row(node.0).iter().map(|&node| NodeIndex(node));
+        let launched = launched.filter(|&node| !is_on_thread(graph, node));
+        let launched: Vec<u64> = launched.map(number).collect();
+        self.is_drawn[number(node) as usize] = !launched.is_empty();
+        (launch.map(|_| number(node)), launched)
+    }
+}
+
+/// Returns whether a node is work of a thread of the host, rather than what such work has launched.
+fn is_on_thread(graph: &Graph, node: NodeIndex) -> bool {
+    match graph.kind(node) {
+        NodeKind::Host => true,
+        NodeKind::Compute => {
+            let lane = graph.lanes()[graph.lane(node) as usize];
+            graph.kernels_on_cpu() && matches!(lane, Lane::Stream(_))
+        }
+        _ => false,
+    }
+}

@@ -1,0 +1,199 @@
+//! Callers, steps and calls of Python of a graph's nodes.
+
+use super::sparse_columns::{NodeColumn, SparseColumn};
+use super::{Graph, IdMap};
+use crate::format::origin::{CallStacks, NodeOrigin};
+use chakram_base::ids::NodeIndex;
+
+/// What records state, each plus one, while a graph is built.
+#[derive(Debug, Default)]
+pub(super) struct StatedOrigins {
+    callers: SparseColumn<u64>,
+    steps: SparseColumn<u64>,
+    stacks: SparseColumn<u64>,
+}
+
+impl StatedOrigins {
+    /// Takes what the last node so far states.
+    #[inline]
+    pub fn take(&mut self, index: usize, origin: &NodeOrigin) {
+        let columns = [
+            (&mut self.callers, origin.caller),
+            (&mut self.steps, origin.step),
+            (&mut self.stacks, origin.stack),
+        ];
+        for (column, stated) in columns {
+            if let Some(stated) = stated {
+                column.put(index, stated.saturating_add(1));
+            }
+        }
+    }
+
+    pub fn columns(&mut self) -> [&mut dyn NodeColumn; 3] {
+        [&mut self.callers, &mut self.steps, &mut self.stacks]
+    }
+}
+
+/// No node: the end of a chain of callers.
+const NONE: u32 = u32::MAX;
+
+impl Graph {
+    /// Resolves what records state: ids of callers to nodes, and steps and stacks to those of callers where a node states
+    /// none. Nodes on a cycle of callers have none.
+    pub(super) fn resolve_origins(&mut self, stated: &StatedOrigins, index_of: &IdMap) {
+        let nodes = self.ids.len();
+        if stated.callers.iter().next().is_some() {
+            for node in 0..nodes {
+                let id = stated.callers.get(NodeIndex(node as u32)).checked_sub(1);
+                let caller = id.and_then(|id| index_of.get(id));
+                if let Some(caller) = caller.filter(|&caller| caller as usize != node) {
+                    self.sparse.caller_of.put(node, caller + 1);
+                }
+            }
+        }
+        let mut numbers: Vec<u64> = stated.steps.iter().copied().filter(|&n| n > 0).collect();
+        numbers.sort_unstable();
+        numbers.dedup();
+        if !numbers.is_empty() {
+            let own = |node: NodeIndex| match stated.steps.get(node) {
+                0 => None,
+                step => numbers.binary_search(&step).ok().map(|at| at as u32 + 1),
+            };
+            self.sparse.step_of = self.inherited(own);
+            self.steps = numbers.into_iter().map(|number| number - 1).collect();
+        }
+        let calls = self.stacks.calls.len() as u64;
+        if calls > 0 {
+            let own = |node: NodeIndex| {
+                let stack = stated.stacks.get(node).checked_sub(1)?;
+                Some(if stack <= calls { stack as u32 } else { 0 })
+            };
+            self.sparse.stack_of = self.inherited(own);
+        }
+        for column in self.sparse.columns() {
+            column.fit(nodes);
+        }
+    }
+
+    /// Returns the value of each node: its own, or else that of its caller; 0 if nobody has one.
+    fn inherited(&self, own: impl Fn(NodeIndex) -> Option<u32>) -> SparseColumn<u32> {
+        let mut values = SparseColumn::default();
+        if self.ids.is_empty() {
+            return values;
+        }
+        values.put(self.ids.len() - 1, 0);
+        let mut done = vec![false; self.ids.len()];
+        let mut chain = Vec::new();
+        for first in 0..self.ids.len() as u32 {
+            let mut at = first;
+            let mut found = 0;
+            while at != NONE {
+                let node = NodeIndex(at);
+                if std::mem::replace(&mut done[node.index()], true) {
+                    found = values.get(node);
+                    break;
+                }
+                chain.push(node);
+                if let Some(value) = own(node) {
+                    found = value;
+                    break;
+                }
+                at = self.caller(node).map_or(NONE, |caller| caller.0);
+            }
+            for node in chain.drain(..) {
+                values.set(node, found);
+            }
+        }
+        values
+    }
+
+    /// Returns the node that called or launched this one, if the trace states it.
+    #[inline]
+    pub fn caller(&self, node: NodeIndex) -> Option<NodeIndex> {
+        self.sparse
+            .caller_of
+            .get(node)
+            .checked_sub(1)
+            .map(NodeIndex)
+    }
+
+    /// Returns the numbers of the steps that nodes belong to, in order.
+    pub fn steps(&self) -> &[u64] {
+        &self.steps
+    }
+
+    /// Returns the index in [`Graph::steps`] of the step that a node belongs to, if it does to one.
+    #[inline]
+    pub fn step(&self, node: NodeIndex) -> Option<u32> {
+        self.sparse.step_of.get(node).checked_sub(1)
+    }
+
+    /// Returns the calls of Python around nodes.
+    pub fn stacks(&self) -> &CallStacks {
+        &self.stacks
+    }
+
+    /// Returns the innermost call of Python around a node, if there is one.
+    #[inline]
+    pub fn stack(&self, node: NodeIndex) -> Option<u32> {
+        self.sparse.stack_of.get(node).checked_sub(1)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::format::origin::PythonCall;
+    use crate::format::write::Sink;
+    use crate::format::{NodeView, Op};
+    use crate::graph::{DependencyPolicy, GraphBuilder};
+
+    /// Nodes by id with what they state: (id, caller, step, stack).
+    fn graph(nodes: &[(u64, Option<u64>, Option<u64>, Option<u64>)]) -> Graph {
+        let mut builder = GraphBuilder::new(0, DependencyPolicy::Both, 16);
+        let call = |caller| PythonCall { name: 0, caller };
+        builder.stacks(CallStacks {
+            names: vec!["nn.Module: Linear_0".to_owned()],
+            calls: vec![call(None), call(Some(0))],
+        });
+        for &(id, caller, step, stack) in nodes {
+            let mut view = NodeView::new(id, "node", Op::Host);
+            view.origin = NodeOrigin {
+                caller,
+                step,
+                stack,
+            };
+            builder.node(&view, &[]).unwrap();
+        }
+        builder.finish().unwrap().0
+    }
+
+    #[test]
+    fn steps_and_stacks_are_those_of_callers_in_any_order_of_records() {
+        // 5 calls 6 and 7, 7 launches 8 and says that no call of Python is around it; 9 and 10 call each other; 11 has a
+        // caller that is not there and a stack beyond the table.
+        let mut nodes = vec![
+            (5, None, Some(7), Some(1)),
+            (6, Some(5), None, Some(2)),
+            (7, Some(5), None, Some(0)),
+            (8, Some(7), None, None),
+            (9, Some(10), None, None),
+            (10, Some(9), None, None),
+            (11, Some(99), Some(3), Some(3)),
+        ];
+        for _ in 0..nodes.len() {
+            nodes.rotate_left(1);
+            let graph = graph(&nodes);
+            let all = || graph.nodes();
+            assert_eq!(graph.steps(), [3, 7]);
+            let steps: Vec<_> = all().map(|node| graph.step(node)).collect();
+            let seven = Some(1);
+            assert_eq!(steps, [seven, seven, seven, seven, None, None, Some(0)]);
+            let stacks: Vec<_> = all().map(|node| graph.stack(node)).collect();
+            assert_eq!(stacks, [Some(0), Some(1), None, None, None, None, None]);
+            let callers: Vec<_> = all().map(|node| graph.caller(node).map(|c| c.0)).collect();
+            let expected = [None, Some(0), Some(0), Some(2), Some(5), Some(4), None];
+            assert_eq!(callers, expected);
+        }
+    }
+}
