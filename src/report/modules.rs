@@ -32,7 +32,7 @@ pub struct ModuleRow {
     /// So much of it under no module further inside.
     #[serde(rename = "own_device_ps")]
     pub own_device: Span,
-    /// Time of host nodes under it, and of the delays in front of nodes under it, which are Python's.
+    /// Time of host nodes under it, and of the delays in front of nodes of threads under it, which are Python's.
     #[serde(rename = "host_ps")]
     pub host: Span,
     /// So much of it under no module further inside.
@@ -223,6 +223,13 @@ fn calls_around_nodes(graph: &Graph) -> impl Iterator<Item = u32> {
 }
 
 impl ModuleTimes<'_> {
+    /// Returns whether the delay of a node is one of a thread, not of a device.
+    #[inline]
+    fn is_on_thread(&self, instance: InstanceId, node: NodeIndex) -> bool {
+        let graph = self.started.graph(instance);
+        graph.kind(node) == NodeKind::Host || graph.kernels_on_cpu()
+    }
+
     #[inline]
     fn of(&mut self, instance: InstanceId, node: NodeIndex) -> &mut OwnTimes {
         let graph = self.started.graph(instance);
@@ -319,7 +326,9 @@ impl Observer for ModuleObserver<'_> {
 
     #[inline]
     fn delayed(&mut self, now: Time, instance: InstanceId, node: NodeIndex) {
-        if let Some(times) = &mut self.0 {
+        if let Some(times) = &mut self.0
+            && times.is_on_thread(instance, node)
+        {
             let sum = times.of(instance, node);
             sum.delays = sum.delays.wrapping_sub(now.0);
         }
@@ -327,7 +336,9 @@ impl Observer for ModuleObserver<'_> {
 
     #[inline]
     fn ready(&mut self, now: Time, instance: InstanceId, node: NodeIndex) {
-        if let Some(times) = &mut self.0 {
+        if let Some(times) = &mut self.0
+            && times.is_on_thread(instance, node)
+        {
             let sum = times.of(instance, node);
             sum.delays = sum.delays.wrapping_add(now.0);
         }

@@ -21,6 +21,7 @@ mod mixed;
 mod piped;
 mod plain_count;
 mod profiler;
+mod program;
 mod random_device;
 mod refused;
 pub mod rig;

@@ -77,10 +77,13 @@ impl RankTimeline {
                 name: call.name,
             });
         }
+        let is_range = |item: &HostInterval| {
+            let event = &self.kineto.events[item.event as usize];
+            HostIntervalKind::of(event.category) == HostIntervalKind::Annotation
+        };
         for item in &self.items {
             let event = &self.kineto.events[item.event as usize];
-            let range = HostIntervalKind::of(event.category) == HostIntervalKind::Annotation;
-            if range && modules[event.name as usize] {
+            if is_range(item) && modules[event.name as usize] {
                 of_track[event.track as usize].push(StackInterval {
                     start: item.start,
                     end: item.end,
@@ -95,7 +98,12 @@ impl RankTimeline {
             // Of calls that start together the longer is around the shorter.
             calls.sort_by_key(|call| (call.start, Reverse(call.end)));
             let own = thread.items.start as usize..thread.items.end as usize;
-            found.place(calls, &self.items[own.clone()], &mut innermost[own]);
+            found.place(
+                calls,
+                &self.items[own.clone()],
+                &mut innermost[own],
+                is_range,
+            );
         }
         self.stacks = found.finish(innermost, |name| self.kineto.texts.get(name).to_owned());
     }
@@ -110,8 +118,14 @@ struct FoundStacks {
 
 impl FoundStacks {
     /// Finds the innermost of `calls` in which each of `items` starts; both are of one thread and in the order of their
-    /// starts.
-    fn place(&mut self, calls: &[StackInterval], items: &[HostInterval], innermost: &mut [u32]) {
+    /// starts. Calls that open a range end before it, so that the calls around a range are those that end after it.
+    fn place(
+        &mut self,
+        calls: &[StackInterval],
+        items: &[HostInterval],
+        innermost: &mut [u32],
+        is_range: impl Fn(&HostInterval) -> bool,
+    ) {
         // Number and end of the calls that are open.
         let mut open: Vec<(u32, i64)> = Vec::new();
         let mut calls = calls.iter().peekable();
@@ -127,7 +141,12 @@ impl FoundStacks {
                 self.calls.push((call.name, caller));
             }
             close(&mut open, item.start);
-            *innermost = open.last().map_or(NONE, |&(call, _)| call);
+            let least = match is_range(item) {
+                true => item.end,
+                false => i64::MIN,
+            };
+            let around = open.iter().rev().find(|&&(_, end)| end >= least);
+            *innermost = around.map_or(NONE, |&(call, _)| call);
         }
     }
 

@@ -32,9 +32,10 @@ use chakram_trace::format::write::{AttributeValue, put_attribute};
 use chakram_trace::format::{Dtype, GroupName, TraceError, TrainingPhase, work_amounts};
 
 /// Attributes that replays do not read but that are kept if they are numbers: the origin of a node.
-pub const NUMBERS: [&str; 11] = [
+pub const NUMBERS: [&str; 12] = [
     "parent",
     "launch",
+    "step",
     "in_bytes",
     "out_bytes",
     "rf_id",

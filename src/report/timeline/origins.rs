@@ -5,8 +5,8 @@ use chakram_base::ids::NodeIndex;
 use chakram_engine::{CompiledReplay, InstanceId};
 use chakram_trace::graph::{Csr, Graph, Lane, NodeKind};
 
-/// Most ranges around a node: those further inside are not drawn.
-const LEVELS: usize = 200;
+/// Most calls of Python around a node that are drawn, the outermost, and likewise ranges.
+const LEVELS: usize = 100;
 
 /// Who called whom in the captured program; of graphs that do not say it, nothing.
 #[derive(Debug)]
@@ -15,6 +15,8 @@ pub(super) struct TimelineOrigins<'a> {
     instances: Vec<(&'a Graph, usize, u64)>,
     /// Nodes that each node of a graph called.
     called: Vec<Csr>,
+    /// Of each call of Python of a graph, itself or the innermost around it that is drawn.
+    drawn: Vec<Vec<u32>>,
     /// Whether arrows leave a node of an instance, by the number of an arrow to it.
     is_drawn: Vec<bool>,
 }
@@ -48,6 +50,7 @@ impl<'a> TimelineOrigins<'a> {
         Self {
             instances: instances.collect(),
             is_drawn: vec![false; arrows as usize],
+            drawn: workload.graphs().iter().map(drawn_calls).collect(),
             called,
         }
     }
@@ -70,26 +73,27 @@ impl<'a> TimelineOrigins<'a> {
             path.push(range(node));
         }
         let mut at = node;
+        let drawn = |node: NodeIndex| Some(self.drawn[number][graph.stack(node)? as usize]);
         // A cycle of callers has no end.
-        for _ in 0..LEVELS {
+        while path.len() < 2 * LEVELS {
             let caller = graph.caller(at);
-            let around = caller.and_then(|caller| graph.stack(caller));
-            if let Some(call) = graph.stack(at) {
-                let calls = || graph.stacks().outward(call);
-                if around.is_none_or(|around| calls().any(|call| call == around)) {
-                    let own = calls().take_while(|&call| Some(call) != around);
-                    path.extend(own.map(|call| NestingPart {
-                        name: graph.stacks().name(call),
-                        of: Some(RangeKey::Call(call)),
-                    }));
-                }
+            let around = caller.and_then(drawn);
+            if let Some(call) = drawn(at) {
+                let stacks = graph.stacks();
+                let common = around.and_then(|around| stacks.common(call, around));
+                let own = stacks
+                    .outward(call)
+                    .take_while(|&call| Some(call) != common);
+                path.extend(own.map(|call| NestingPart {
+                    name: stacks.name(call),
+                    of: Some(RangeKey::Call(call)),
+                }));
             }
             let Some(caller) = caller else { break };
             path.push(range(caller));
             at = caller;
         }
         path.reverse();
-        path.truncate(LEVELS);
     }
 
     /// Returns the number of the arrow that enters a node, if one left its launch, and the numbers of those that leave it.
@@ -108,6 +112,20 @@ impl<'a> TimelineOrigins<'a> {
         self.is_drawn[number(node) as usize] = !launched.is_empty();
         (launch.map(|_| number(node)), launched)
     }
+}
+
+/// Returns for each call of Python itself, or the innermost around it that is drawn.
+fn drawn_calls(graph: &Graph) -> Vec<u32> {
+    let mut drawn: Vec<(u32, usize)> = Vec::with_capacity(graph.stacks().calls.len());
+    for (number, call) in (0..).zip(&graph.stacks().calls) {
+        let around = call.caller.map(|caller| drawn[caller as usize]);
+        drawn.push(match around {
+            Some((around, LEVELS)) => (around, LEVELS),
+            Some((_, level)) => (number, level + 1),
+            None => (number, 1),
+        });
+    }
+    drawn.into_iter().map(|(call, _)| call).collect()
 }
 
 /// Returns whether a node is work of a thread of the host, rather than what such work has launched.

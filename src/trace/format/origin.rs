@@ -98,6 +98,17 @@ impl CallStacks {
         std::iter::successors(Some(call), |&call| self.calls[call as usize].caller)
     }
 
+    /// Returns the innermost call that two calls are in or are.
+    pub fn common(&self, one: u32, other: u32) -> Option<u32> {
+        let (mut one, mut other) = (one, other);
+        // What calls another has a smaller number.
+        while one != other {
+            let later = if one > other { &mut one } else { &mut other };
+            *later = self.calls[*later as usize].caller?;
+        }
+        Some(one)
+    }
+
     /// Returns the numbers that state the calls in the metadata record.
     pub fn numbers(&self) -> Vec<i64> {
         let calls = (0_i64..).zip(&self.calls);

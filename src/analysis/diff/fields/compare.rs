@@ -16,7 +16,7 @@ const IO: [[&str; 3]; 2] = [
 
 /// Attributes with numbers that the captured process gave out, which say nothing of the job. Where only one node has such a
 /// number, that is a difference.
-const PROCESS_NUMBERS: [&[u8]; 4] = [b"et_id", b"fw_parent", b"rf_id", b"seq_id"];
+const PROCESS_NUMBERS: [&[u8]; 5] = [b"et_id", b"fw_parent", b"rf_id", b"seq_id", b"stack"];
 /// Attributes with the id of another node.
 const NODE_IDS: [&[u8]; 2] = [b"launch", b"parent"];
 
