@@ -167,9 +167,7 @@ fn reports_have_the_time_of_steps_and_modules() {
     assert!(csv("modules").contains("\nNet_0/Linear_0,2,75000000,75000000,50000000,50000000\n"));
     assert!(csv("steps").contains("\n6,1,100000000,65000000,35000000,0,0,0,30000000,0\n"));
     let page = job.path().join("page.html").display().to_string();
-    run_program(&[
-        "replay", &path, "-m", "dgx-h100", "--format", "html", "-o", &page,
-    ]);
+    run_program(&["replay", &path, "-m", "dgx-h100", "--html", &page]);
     let page = std::fs::read_to_string(&page).unwrap();
     assert!(page.contains("data-path=\"/modules/1/own_device_ps\" data-value=\"75000000\""));
     assert!(page.contains("data-path=\"/steps/1/time_ps\" data-value=\"65000000\""));
@@ -303,7 +301,7 @@ fn every_command_takes_one_step_alone() {
         let written: Value = serde_json::from_str(&written).unwrap();
         assert_eq!(inspected["ranks"][0]["nodes"], written["ranks"][0]["nodes"]);
         run_program(&["validate", &path, "--step", step]);
-        let audit = job.path().join(format!("anonymous{step}"));
+        let audit = job.path().join(format!("anonymous{step}/job"));
         let audit = audit.display().to_string();
         run_program(&[
             "anonymise",
