@@ -1,7 +1,6 @@
 //! Options of replays, as flags and as settings whose effect on a run is checked.
 
 use super::flags::{flag_of, with_flags};
-use super::load::TRACES;
 use chakram_base::setting::SettingKey;
 use chakram_jobs::{REPLAY_OPTIONS, ReplayOption, ReplayOptionSyntax, ReplaySettings};
 use clap::builder::{PossibleValue, PossibleValuesParser, ValueParser};
@@ -12,6 +11,8 @@ use std::marker::PhantomData;
 
 /// Heading of help.
 pub(super) const MODEL: &str = "Timing model";
+/// Heading of help.
+pub(super) const TRACES: &str = "Traces";
 
 /// Some of the options of replays, by key.
 pub trait OptionGroup {

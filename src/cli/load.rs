@@ -1,6 +1,6 @@
 //! Options of a job's traces, and progress while they are loaded.
 
-use super::given::{OptionArgs, OptionGroup};
+use super::given::{OptionArgs, OptionGroup, TRACES};
 use super::progress::Progress;
 use super::terminal;
 use chakram_base::setting::SettingKey;
@@ -38,9 +38,6 @@ impl VerifyArg {
         }
     }
 }
-
-/// Heading of help.
-pub(super) const TRACES: &str = "Traces";
 
 /// What says how a job's traces are read.
 #[derive(Clone, Debug)]

@@ -489,10 +489,8 @@ fn studies_take_every_option_of_a_replay_with_its_answer() {
             }
         }
         // Rows of one answer say why, and rows of several name nothing.
-        let times: std::collections::BTreeSet<_> = rows
-            .iter()
-            .filter_map(|row| row["time_ps"].as_u64())
-            .collect();
+        let results = |row: &Value| (row["time_ps"].to_string(), row["parts_ps"].to_string());
+        let times: std::collections::BTreeSet<_> = rows.iter().map(results).collect();
         if ["bandwidth", "comm", "delays", "host", "latency"].contains(&&*key) {
             assert!(times.len() > 1, "{key} acts: {rows:?}");
         }
