@@ -20,7 +20,7 @@ use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
 /// Options of loading a job from its files.
-#[derive(Clone, Debug, Default)]
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct JobOptions {
     /// Checks of traces against the job's file, `PREFIX.job.json`.
     pub verify: VerifyLevel,
@@ -174,7 +174,10 @@ pub fn load(
         return Err(JobError::NoProfilerCost);
     }
     Ok(Job {
-        name,
+        name: match options.step {
+            Some(step) => format!("{name}, step {step}"),
+            None => name,
+        },
         workload,
         absent: options.absent,
         inputs,
