@@ -33,3 +33,6 @@ pub use chakram_converters::msccl::{MscclAlgorithm, MscclScripts};
 
 /// The check of ASTRA-sim's logging file, a door for any bytes.
 pub use chakram_astra_sim::logging;
+
+/// Options of replays, each of which a test tries as a flag and as a key of studies.
+pub use chakram_jobs::{REPLAY_OPTIONS, ReplayOption, ReplayOptionSyntax};

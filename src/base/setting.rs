@@ -4,6 +4,7 @@
 //! other names, as a command line does by its flags, registers those names once with [`name_as`]. Names belong to the
 //! process, as the limits of [`crate::bounds`] do, and appear in messages only: no result depends on them.
 
+use crate::config::{did_you_mean, nearest};
 use serde::{Deserialize, Serialize};
 use std::fmt;
 use std::sync::OnceLock;
@@ -144,7 +145,13 @@ impl SettingKey {
     pub fn is_of_traces(self) -> bool {
         matches!(
             self,
-            Self::Groups | Self::Dependencies | Self::MissingRanks | Self::Without | Self::Delays
+            Self::NoVerify
+                | Self::Groups
+                | Self::Dependencies
+                | Self::MissingRanks
+                | Self::Ranks
+                | Self::Without
+                | Self::Delays
         )
     }
 
@@ -182,7 +189,8 @@ pub trait SettingChoice: Copy + PartialEq + 'static {
         let found = Self::CHOICES.iter().find(|(_, word, _)| *word == text);
         found.map(|(value, ..)| *value).ok_or_else(|| {
             let words: Vec<&str> = Self::CHOICES.iter().map(|(_, word, _)| *word).collect();
-            format!("expected one of {}", words.join(", "))
+            let near = nearest(text, words.iter().copied());
+            format!("expected one of {}{}", words.join(", "), did_you_mean(near))
         })
     }
 }

@@ -3,7 +3,6 @@
 use chakram_hardware::collective::CustomCollective;
 use chakram_jobs::CustomFiles;
 use chakram_trace::files::OutputSet;
-use chakram_trace::format::CollectiveKind;
 use chakram_trace::format::file::discover;
 use chakram_trace::workload::Workload;
 use serde_json::Value;
@@ -20,40 +19,6 @@ pub fn json(custom: &CustomFiles) -> Value {
     let prefix = custom.prefix.display().to_string();
     let fields = [("kind", custom.kind.to_string()), ("prefix", prefix)];
     fields.into_iter().collect()
-}
-
-/// Parses `KIND=PREFIX`.
-pub fn parse(text: &str) -> Result<CustomFiles, String> {
-    let (name, prefix) = text
-        .split_once('=')
-        .filter(|(_, prefix)| !prefix.is_empty())
-        .ok_or("expected KIND=PREFIX, for example all-reduce=ring8")?;
-    let wanted = name.replace('_', "-");
-    let mut all = CollectiveKind::ALL.iter();
-    let Some((kind, _, _)) = all.find(|(_, name, _)| *name == wanted) else {
-        let all: Vec<_> = CollectiveKind::ALL.iter().map(|(_, n, _)| *n).collect();
-        return Err(format!(
-            "`{name}` is no collective; one of {}",
-            all.join(", ")
-        ));
-    };
-    Ok(CustomFiles {
-        kind: *kind,
-        prefix: prefix.into(),
-    })
-}
-
-/// Refuses two algorithms for one kind.
-pub fn check(args: &[CustomFiles]) -> Result<(), String> {
-    for (i, arg) in args.iter().enumerate() {
-        if args[..i].iter().any(|other| other.kind == arg.kind) {
-            return Err(format!(
-                "--custom {0}=… is given twice\n  try: one algorithm for {0}",
-                arg.kind
-            ));
-        }
-    }
-    Ok(())
 }
 
 /// Returns notes about algorithms that no collective of `workload` uses.

@@ -1,6 +1,7 @@
 //! Flags of the settings that the library's messages refer to, and words of their values.
 
 use chakram_base::setting::{SettingChoice, SettingKey};
+use chakram_report::settings::option_of_key;
 use clap::builder::{PossibleValue, PossibleValuesParser, TypedValueParser};
 use std::fmt::{self, Write};
 
@@ -26,19 +27,44 @@ impl Write for WithHyphens<'_, '_> {
     }
 }
 
-/// Returns the flag of a key of the library whose flag has the same name.
+/// Returns the flag of a setting.
+pub fn flag_of(setting: SettingKey) -> String {
+    struct Flag(SettingKey);
+
+    impl fmt::Display for Flag {
+        fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+            write_flag(self.0, f)
+        }
+    }
+
+    Flag(setting).to_string()
+}
+
+/// Returns the flag of a key of the library: of a setting, or of an option whose flag has the same name.
 pub fn flag_of_key(key: &str) -> String {
-    format!("--{}", key.replace('_', "-"))
+    match option_of_key(key) {
+        Some(setting) => flag_of(setting),
+        None => format!("--{}", key.replace('_', "-")),
+    }
 }
 
 /// Returns `text`, a description for people, with flags for the keys that it has in braces: `with {zero} 3`.
 pub fn with_flags(text: &str) -> String {
+    let is_key = |key: &&str| key.bytes().all(|b| b.is_ascii_lowercase() || b == b'_');
     let mut parts = text.split('{');
     let mut out = parts.next().unwrap_or_default().to_owned();
     for part in parts {
-        let (key, rest) = part.split_once('}').expect("a key is closed");
-        out += &flag_of_key(key);
-        out += rest;
+        match part.split_once('}').filter(|(key, _)| is_key(key)) {
+            Some((key, rest)) => {
+                out += &flag_of_key(key);
+                out += rest;
+            }
+            // Braces of a file's text.
+            None => {
+                out.push('{');
+                out += part;
+            }
+        }
     }
     out
 }

@@ -83,7 +83,7 @@ pub fn run(args: &GenerateArgs, out: &mut dyn Write) -> Result<ExitCode, Box<dyn
     given.check(false)?;
     let named = machine
         .as_deref()
-        .map(|name| given.timing.machine_name(name));
+        .map(|name| given.timing.settings().machine_name(name));
     let named = named.transpose()?;
     let named = named.as_deref();
     let dry = args.pattern.is_none() && args.training.dry_run;
@@ -134,7 +134,7 @@ pub fn run(args: &GenerateArgs, out: &mut dyn Write) -> Result<ExitCode, Box<dyn
     if let Some(prefix) = output {
         let sharing = files::FileSharing {
             link: !no_links,
-            members: given.timing.aggregate,
+            members: given.timing.settings().replay().aggregate,
         };
         let names = files::write(&job, prefix, std::mem::take(&mut outputs), sharing, named)?;
         if machine.is_none() {

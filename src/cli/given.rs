@@ -1,66 +1,137 @@
-//! Options that were given, as settings whose effect on a run is checked.
+//! Options of replays, as flags and as settings whose effect on a run is checked.
 
+use super::flags::{flag_of, with_flags};
 use chakram_base::setting::SettingKey;
+use chakram_jobs::{REPLAY_OPTIONS, ReplayOption, ReplayOptionSyntax, ReplaySettings};
+use clap::builder::{PossibleValue, PossibleValuesParser, ValueParser};
+use clap::error::ErrorKind;
 use clap::parser::ValueSource;
-use clap::{ArgMatches, Args, Command, FromArgMatches};
+use clap::{Arg, ArgAction, ArgMatches, Args, Command, FromArgMatches};
+use std::marker::PhantomData;
 
-/// Options of the model and of a job's traces, by the names of their arguments.
-const OPTIONS: [(&str, SettingKey); 17] = [
-    ("compute", SettingKey::Compute),
-    ("recorded_on", SettingKey::RecordedOn),
-    ("efficiency", SettingKey::Efficiency),
-    ("host", SettingKey::Host),
-    ("launch", SettingKey::Launch),
-    ("collectives", SettingKey::Collectives),
-    ("comm", SettingKey::Comm),
-    ("lower_bound", SettingKey::LowerBound),
-    ("network", SettingKey::Network),
-    ("map", SettingKey::Map),
-    ("fill_domains", SettingKey::FillDomains),
-    ("custom", SettingKey::Custom),
-    ("groups", SettingKey::Groups),
-    ("deps", SettingKey::Dependencies),
-    ("absent", SettingKey::MissingRanks),
-    ("without", SettingKey::Without),
-    ("delay", SettingKey::Delays),
-];
+/// Heading of help.
+pub(super) const MODEL: &str = "Timing model";
+/// Heading of help.
+pub(super) const TRACES: &str = "Traces";
 
-/// Options that the command line has, defaults excluded, each with its words. It has to be the first field of the arguments
-/// that declare them, because clap's matches lose what is taken from them.
-#[derive(Clone, Debug, Default)]
-pub struct GivenOptions(Vec<(SettingKey, String)>);
+/// Some of the options of replays, by key.
+pub trait OptionGroup {
+    /// Whether `key` is one of them.
+    fn has(key: SettingKey) -> bool;
+}
 
-impl GivenOptions {
-    /// The options with their words.
-    pub fn iter(&self) -> impl Iterator<Item = (SettingKey, &str)> {
-        self.0.iter().map(|(key, words)| (*key, words.as_str()))
+/// The options of one group that the command line has.
+#[derive(Clone, Debug)]
+pub struct OptionArgs<G> {
+    given: GivenOptions,
+    settings: Box<ReplaySettings>,
+    group: PhantomData<G>,
+}
+
+/// Options that the command line has, defaults excluded, each with its words.
+pub type GivenOptions = Vec<(SettingKey, Vec<String>)>;
+
+/// Reads `given` but for the option `left_out`.
+pub fn settings_without(given: &GivenOptions, left_out: SettingKey) -> Option<ReplaySettings> {
+    let others = given.iter().filter(|(key, _)| *key != left_out);
+    ReplaySettings::read(others.map(|(key, words)| (*key, &words[..]))).ok()
+}
+
+impl<G> OptionArgs<G> {
+    /// Returns the options that were given.
+    pub fn given(&self) -> &GivenOptions {
+        &self.given
+    }
+
+    /// Returns what they come to.
+    pub fn settings(&self) -> &ReplaySettings {
+        &self.settings
     }
 }
 
-impl Args for GivenOptions {
+impl<G: OptionGroup> OptionArgs<G> {
+    fn all() -> impl Iterator<Item = &'static ReplayOption> {
+        REPLAY_OPTIONS.iter().filter(|option| G::has(option.key))
+    }
+}
+
+/// Returns the name that clap has for an option.
+fn id(key: SettingKey) -> String {
+    flag_of(key).trim_start_matches('-').replace('-', "_")
+}
+
+fn arg(option: &'static ReplayOption) -> Arg {
+    let parser: ValueParser = match option.syntax {
+        ReplayOptionSyntax::Choice(choices) => {
+            let values = choices().into_iter().map(|(word, summary)| {
+                // Clap keeps words for as long as the program runs.
+                PossibleValue::new(&*word.replace('_', "-").leak()).help(summary)
+            });
+            PossibleValuesParser::new(values).into()
+        }
+        _ => ValueParser::new(|word: &str| {
+            let word = word.to_owned();
+            option.check(std::slice::from_ref(&word)).map(|()| word)
+        }),
+    };
+    let key = option.key;
+    let flag: &'static str = flag_of(key).leak();
+    let name: &'static str = id(key).leak();
+    let arg = Arg::new(name)
+        .long(flag.trim_start_matches('-'))
+        .help(with_flags(option.help))
+        .help_heading(if key.is_of_traces() { TRACES } else { MODEL })
+        .hide_short_help(option.is_rare)
+        .conflicts_with_all(option.excludes.iter().map(|key| &*id(*key).leak()));
+    let arg = match option.syntax {
+        ReplayOptionSyntax::Switch => return arg.action(ArgAction::SetTrue),
+        ReplayOptionSyntax::List => arg.action(ArgAction::Append),
+        _ => arg,
+    };
+    let arg = arg.value_name(option.value).value_parser(parser);
+    match option.default {
+        "" => arg,
+        default => arg.default_value(default),
+    }
+}
+
+impl<G: OptionGroup> Args for OptionArgs<G> {
     fn augment_args(command: Command) -> Command {
-        command
+        command.args(Self::all().map(arg))
     }
 
     fn augment_args_for_update(command: Command) -> Command {
-        command
+        Self::augment_args(command)
     }
 }
 
-impl FromArgMatches for GivenOptions {
+impl<G: OptionGroup> FromArgMatches for OptionArgs<G> {
     fn from_arg_matches(matches: &ArgMatches) -> Result<Self, clap::Error> {
-        let mut given = Vec::new();
-        for id in matches.ids() {
-            let Some((name, key)) = OPTIONS.iter().find(|(name, _)| *name == id.as_str()) else {
+        let mut given = GivenOptions::new();
+        for option in Self::all() {
+            let id = id(option.key);
+            if matches.value_source(&id) != Some(ValueSource::CommandLine) {
                 continue;
-            };
-            if matches.value_source(name) == Some(ValueSource::CommandLine) {
-                let words = matches.get_raw(name).into_iter().flatten();
-                let words: Vec<_> = words.map(|word| word.to_string_lossy()).collect();
-                given.push((*key, words.join(" ")));
             }
+            let words = match option.syntax {
+                ReplayOptionSyntax::Switch => vec!["true".to_owned()],
+                _ => matches
+                    .get_many(&id)
+                    .into_iter()
+                    .flatten()
+                    .cloned()
+                    .collect(),
+            };
+            given.push((option.key, words));
         }
-        Ok(Self(given))
+        let settings = ReplaySettings::read(given.iter().map(|(key, words)| (*key, &words[..])));
+        let settings = settings
+            .map_err(|error| clap::Error::raw(ErrorKind::ValueValidation, format!("{error}\n")))?;
+        Ok(Self {
+            given,
+            settings: Box::new(settings),
+            group: PhantomData,
+        })
     }
 
     fn update_from_arg_matches(&mut self, matches: &ArgMatches) -> Result<(), clap::Error> {

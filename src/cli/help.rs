@@ -2,7 +2,7 @@
 //!
 //! `-h` leaves out rare options, those with `hide_short_help`; `--help` has all, and the meanings of their values.
 
-use super::{compute, output};
+use super::{given, output};
 use clap::builder::{PossibleValue, StyledStr};
 use clap::{Arg, Command};
 use std::ffi::OsString;
@@ -124,7 +124,7 @@ impl HelpPage {
             }
         }
         // Those of several commands come after those of one.
-        let shared = [compute::MODEL, output::REPORT, super::GENERAL];
+        let shared = [given::MODEL, output::REPORT, super::GENERAL];
         headings.sort_by_key(|heading| shared.iter().position(|name| *heading == Some(*name)));
         for heading in headings {
             let of = ordered

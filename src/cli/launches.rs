@@ -1,13 +1,13 @@
 //! `--repeat`, `--starts` and `--with`: a job that is launched several times, and jobs that share a machine.
 
-use super::load::{self, JobArgs};
+use super::load;
 use super::output::{RankMapArg, ReportDestination, RunArgs, parse_placement};
 use super::progress::Progress;
 use chakram_base::ids::Npu;
 use chakram_base::units::{Span, Time};
 use chakram_engine::{CompiledReplay, Feed, RepeatedLaunch, ReplayError, ReplayOptions};
 use chakram_hardware::machine::Machine;
-use chakram_jobs::{self as job, GivenSetting, Job};
+use chakram_jobs::{self as job, GivenSetting, Job, JobOptions};
 use chakram_report as report;
 use chakram_report::summary::{HashedInput, Provenance};
 use chakram_trace::files::OutputSet;
@@ -120,13 +120,19 @@ impl LaunchArgs {
     pub fn load(
         &self,
         found: &[FoundTraces],
-        args: &JobArgs,
-        hash: bool,
+        options: &JobOptions,
         inputs: &mut Vec<HashedInput>,
     ) -> Result<Vec<Job>, Box<dyn Error>> {
         let mut jobs = Vec::new();
         for ((path, on), found) in self.with.iter().zip(&self.on).zip(found) {
-            let loading = args.options_beside(on.npus().len() as u32, hash);
+            // What says how traces are read holds for it, and what is about this job's ranks and groups does not.
+            let loading = JobOptions {
+                groups: None,
+                ranks: None,
+                delays: Vec::new(),
+                mirrored: on.npus().len() as u32,
+                ..options.clone()
+            };
             let name = job::name_of(std::slice::from_ref(path), &found.files);
             let job = load::with_progress(|progress| job::load(found, name, &loading, progress))?;
             inputs.extend_from_slice(job.inputs());

@@ -1,18 +1,16 @@
 //! Arguments of a replay and the printing of its report, for every source of workloads.
 
-use super::compute::{ComputeArgs, MODEL};
 use super::custom_algorithm;
-use super::flags::choices;
-use super::given::GivenOptions;
-use super::load::parse_map;
+use super::flags::flag_of;
+use super::given::{OptionArgs, OptionGroup};
 use super::progress::{Progress, shown};
 use super::terminal;
 use chakram_base::ids::Npu;
+use chakram_base::setting::SettingKey;
 use chakram_base::units::Span;
-use chakram_engine::{CommTiming, CompiledReplay, OptionRefusal, ReplayError, ReplayOptions};
-use chakram_hardware::machine::{Machine, lacks_rates};
-use chakram_hardware::network::NetworkKind;
-use chakram_jobs::{self as job, CustomFiles, GivenSetting};
+use chakram_engine::{CompiledReplay, ReplayError, ReplayOptions};
+use chakram_hardware::machine::Machine;
+use chakram_jobs::{self as job, GivenSetting, ReplaySettingsError};
 use chakram_report::extrapolation::ShorterReplays;
 use chakram_report::summary::{HashedInput, counted};
 use chakram_report::text::TextStyle;
@@ -41,50 +39,22 @@ pub use timeline_file::{TimelineArgs, TimelineFile};
 /// Heading of help.
 pub(super) const REPORT: &str = "Report";
 
-/// Options of a replay on which its times depend. Every command that replays has them all.
-#[derive(Clone, Debug, Args)]
-pub struct TimingArgs {
-    #[command(flatten)]
-    compute: ComputeArgs,
-    /// Timing of collectives and messages
-    #[arg(long, help_heading = MODEL, value_parser = choices::<CommTiming>(), default_value = "model", value_name = "TIMING")]
-    pub comm: CommTiming,
-    /// Network contention model; the machine's own by default
-    #[arg(long, help_heading = MODEL, value_parser = choices::<NetworkKind>(), value_name = "MODEL")]
-    pub network: Option<NetworkKind>,
-    /// Bandwidth of an NPU into each dimension of --machine 'Ring(4)_Switch(2)': 250GB/s,50GB/s, or one of all
-    #[arg(long, help_heading = MODEL, hide_short_help = true, value_name = "RATES")]
-    bandwidth: Option<String>,
-    /// Latency of a link in each dimension of such a machine: 500ns,1us, or one of all
-    #[arg(long, help_heading = MODEL, hide_short_help = true, value_name = "TIMES")]
-    latency: Option<String>,
-    /// NPUs of ranks 0, 1, …, for example 0-3,8-11; rank r on NPU r by default
-    #[arg(long, help_heading = MODEL, hide_short_help = true, value_name = "NPUS", value_parser = parse_placement)]
-    pub map: Option<RankMapArg>,
-    /// Place ranks on all NPUs of each rack, also where the machine's jobs leave some free
-    #[arg(long, help_heading = MODEL, hide_short_help = true, conflicts_with = "map")]
-    fill_domains: bool,
-    /// Simulate every collective message by message, also where an analytical answer is exact
-    #[arg(long, help_heading = MODEL, hide_short_help = true)]
-    pub stepwise: bool,
-    /// Let one of several ranks that do the same at the same time run for all, for as long as they do: fewer events, the same
-    /// answer
-    #[arg(long, help_heading = MODEL, hide_short_help = true)]
-    pub aggregate: bool,
-    /// Give communication without size and recorded duration no time instead of refusing it
-    #[arg(long, help_heading = MODEL, hide_short_help = true)]
-    lower_bound: bool,
-    /// Custom algorithm of a kind of collective from files PREFIX.0.et, …, one per member: all-reduce=ring8;
-    /// repeatable
-    #[arg(long, help_heading = MODEL, hide_short_help = true, value_name = "KIND=PREFIX", value_parser = custom_algorithm::parse)]
-    pub custom: Vec<CustomFiles>,
+/// What the times of a replay depend on.
+#[derive(Clone, Debug)]
+pub struct Timing;
+
+impl OptionGroup for Timing {
+    fn has(key: SettingKey) -> bool {
+        !key.is_of_traces()
+    }
 }
+
+/// Options of a replay on which its times depend. Every command that replays has them all.
+pub type TimingArgs = OptionArgs<Timing>;
 
 /// Arguments of a replay and of its report.
 #[derive(Clone, Debug, Args)]
 pub struct RunArgs {
-    #[command(flatten)]
-    given: GivenOptions,
     /// Options on which the times of the replay depend.
     #[command(flatten)]
     pub timing: TimingArgs,
@@ -142,65 +112,7 @@ impl RankMapArg {
 
 /// Parses NPUs of ranks.
 pub fn parse_placement(text: &str) -> Result<RankMapArg, String> {
-    parse_map(text).map(RankMapArg)
-}
-
-impl TimingArgs {
-    /// Returns the engine's options, without custom algorithms.
-    fn options_without_files(&self) -> Result<ReplayOptions, OptionRefusal> {
-        Ok(ReplayOptions {
-            comm: self.comm,
-            network: self.network,
-            map: self.map.as_ref().map(|map| map.npus().to_vec()),
-            stepwise: self.stepwise,
-            aggregate: self.aggregate,
-            lower_bound: self.lower_bound,
-            ..self.compute.options()?
-        })
-    }
-
-    /// Returns the engine's options, with the algorithms in the files that they name.
-    ///
-    /// # Errors
-    ///
-    /// If options contradict one another, or a file cannot be read.
-    pub fn options(&self) -> Result<ReplayOptions, Box<dyn Error>> {
-        custom_algorithm::check(&self.custom)?;
-        let options = ReplayOptions {
-            custom: job::load_custom(&self.custom, None)?,
-            ..self.options_without_files()?
-        };
-        Ok(options)
-    }
-
-    /// Whether ranks are placed on all NPUs of each rack.
-    pub fn fills_domains(&self) -> bool {
-        self.fill_domains
-    }
-
-    /// Returns the name of the machine that `--machine` calls `name`, with its rates where it is given in the notation
-    /// of dimensions.
-    ///
-    /// # Errors
-    ///
-    /// If rates are given beside a machine that has its own, or one of the two is missing.
-    pub fn machine_name(&self, name: &str) -> Result<String, String> {
-        let rates = (&self.bandwidth, &self.latency);
-        if rates == (&None, &None) {
-            return Ok(name.to_owned());
-        }
-        if !lacks_rates(name) {
-            return Err(format!(
-                "--bandwidth and --latency are for a machine that is given as its dimensions, and {name} has its own\n  \
-                 try: --machine 'Ring(4)_Switch(2)', or a copy of `chakram machine show {name}`"
-            ));
-        }
-        match rates {
-            (Some(bandwidth), Some(latency)) => Ok(format!("{name}:{bandwidth}:{latency}")),
-            (Some(_), None) => Err("--bandwidth needs --latency".to_owned()),
-            (None, _) => Err("--latency needs --bandwidth".to_owned()),
-        }
-    }
+    job::parse_npus(text).map(RankMapArg)
 }
 
 impl RunArgs {
@@ -249,9 +161,10 @@ impl RunArgs {
             );
         }
         let options = self.options_without_files();
-        let checked = options.and_then(|options| options.check_together());
-        checked.map_err(|refusal| refusal.to_string())?;
-        custom_algorithm::check(&self.timing.custom)
+        let options = options.map_err(|refusal| refusal.to_string())?;
+        options
+            .check_together()
+            .map_err(|refusal| refusal.to_string())
     }
 
     /// Refuses options that show one launch of one job, where there are several, or jobs `beside` it.
@@ -297,18 +210,8 @@ impl RunArgs {
     }
 
     /// The first option that was given and has no effect without a replay.
-    pub fn first_given(&self) -> Option<&'static str> {
+    pub fn first_given(&self) -> Option<String> {
         let others = [
-            (self.timing.comm != CommTiming::Model, "--comm"),
-            (self.timing.network.is_some(), "--network"),
-            (self.timing.bandwidth.is_some(), "--bandwidth"),
-            (self.timing.latency.is_some(), "--latency"),
-            (self.timing.map.is_some(), "--map"),
-            (self.timing.fill_domains, "--fill-domains"),
-            (self.timing.stepwise, "--stepwise"),
-            (self.timing.aggregate, "--aggregate"),
-            (self.timing.lower_bound, "--lower-bound"),
-            (!self.timing.custom.is_empty(), "--custom"),
             (self.timeline.path().is_some(), "--timeline"),
             (self.html.is_some(), "--html"),
             (self.tile_map.is_some(), "--tile-map"),
@@ -322,9 +225,10 @@ impl RunArgs {
         let other = || {
             others
                 .iter()
-                .find_map(|(given, name)| given.then_some(*name))
+                .find_map(|(given, name)| given.then(|| (*name).to_owned()))
         };
-        self.timing.compute.first_given().or_else(other)
+        let first = self.timing.given().first();
+        first.map(|(key, _)| flag_of(*key)).or_else(other)
     }
 
     /// Whether bytes over links are counted.
@@ -430,16 +334,16 @@ impl RunArgs {
 
     /// Tells `outputs` which files these options read.
     pub fn reads(&self, outputs: &mut OutputSet) {
-        for arg in &self.timing.custom {
+        for arg in &self.timing.settings().custom {
             custom_algorithm::mark_read(arg, outputs);
         }
     }
 
     /// Returns the engine's options, without custom algorithms.
-    fn options_without_files(&self) -> Result<ReplayOptions, OptionRefusal> {
+    fn options_without_files(&self) -> Result<ReplayOptions, ReplaySettingsError> {
         Ok(ReplayOptions {
             links: self.counts_links(),
-            ..self.timing.options_without_files()?
+            ..self.timing.settings().options_without_files()?
         })
     }
 
@@ -454,7 +358,7 @@ impl RunArgs {
     ) -> Result<ReplayOptions, Box<dyn Error>> {
         let hashed = self.wants_hashes().then_some(inputs);
         let options = ReplayOptions {
-            custom: job::load_custom(&self.timing.custom, hashed)?,
+            custom: job::load_custom(&self.timing.settings().custom, hashed)?,
             missing_ranks: absent,
             ..self.options_without_files()?
         };
@@ -469,7 +373,7 @@ impl RunArgs {
 
     /// The NPU of each rank, where they are said.
     pub fn map(&self) -> Option<&[Npu]> {
-        self.timing.map.as_ref().map(|map| &map.0[..])
+        self.timing.settings().replay().map.as_deref()
     }
 
     /// Whether the table that compares machines is asked for.

@@ -6,9 +6,12 @@ use super::load::{self, JobArgs};
 use super::output::{LoadedMachine, ReplayedJob, ReportDestination, RunArgs};
 use chakram_base::setting::SettingKey;
 use chakram_base::units::Span;
-use chakram_engine::{CommTiming, CompiledReplay, ReplayError, ReplayOptions};
+use chakram_engine::{CompiledReplay, ReplayError, ReplayOptions};
 use chakram_hardware::machine::Machine;
-use chakram_jobs::{self as job, CASE_MACHINE, GivenSetting, RunWithout};
+use chakram_jobs::{
+    self as job, CASE_MACHINE, GivenSetting, JobOptions, ReplaySettings, ReplaySettingsError,
+    RunWithout,
+};
 use chakram_trace::files::OutputSet;
 use chakram_trace::format::file::FoundTraces;
 use chakram_trace::graph::ProfilerPolicy;
@@ -59,6 +62,18 @@ pub struct ReplayArgs {
     output: PathBuf,
 }
 
+impl ReplayArgs {
+    /// Returns what the options of the replay come to, but for that called `left_out`.
+    fn settings_without(
+        &self,
+        left_out: Option<SettingKey>,
+    ) -> Result<ReplaySettings, ReplaySettingsError> {
+        let given = self.job.given().iter().chain(self.run.timing.given());
+        let given = given.filter(|(key, _)| Some(*key) != left_out);
+        ReplaySettings::read(given.map(|(key, words)| (*key, &words[..])))
+    }
+}
+
 /// Runs the command and prints the report to `out`.
 ///
 /// # Errors
@@ -71,13 +86,15 @@ pub fn run(args: &ReplayArgs, out: &mut dyn Write) -> Result<ExitCode, Box<dyn E
     if let (Some(_), false) = (args.threads, several) {
         return Err("--threads is for several machines".into());
     }
-    let found = job::find(&args.traces, args.job.verify.policy())?;
+    let settings = args.settings_without(None)?;
+    let loading = settings.job(0);
+    let found = job::find(&args.traces, loading.verify)?;
     let named = if args.machine.is_empty() {
         vec![case_machine(&args.traces, &found)?]
     } else {
         let names = args.machine.iter();
         names
-            .map(|name| args.run.timing.machine_name(name))
+            .map(|name| args.run.timing.settings().machine_name(name))
             .collect::<Result<_, _>>()?
     };
     if let Some((_, twice)) = (1..)
@@ -88,11 +105,11 @@ pub fn run(args: &ReplayArgs, out: &mut dyn Write) -> Result<ExitCode, Box<dyn E
     }
     let mut outputs = OutputSet::default();
     job::mark_read(&mut outputs, &found);
-    let beside = args.job.groups.iter().map(PathBuf::as_path);
+    let beside = loading.groups.iter().map(PathBuf::as_path);
     let beside = beside.chain(named.iter().map(Path::new));
     beside.for_each(|path| outputs.reads(path));
     args.run.reads(&mut outputs);
-    let found_beside = args.launches.find(args.job.verify.policy())?;
+    let found_beside = args.launches.find(loading.verify)?;
     args.launches.reads(&found_beside, &mut outputs);
     // Claimed before the replay, so that an output that cannot be written costs no time.
     let mut to = ReportDestination::claim(out, &args.output, outputs)?;
@@ -102,22 +119,21 @@ pub fn run(args: &ReplayArgs, out: &mut dyn Write) -> Result<ExitCode, Box<dyn E
     let npus = machines.iter().map(|loaded| loaded.machine.max_ranks());
     let npus = args.job.npus(npus)?;
     let title = job::name_of(&args.traces, &found.files);
-    let mut job_args = args.job.clone();
-    if args.run.timing.comm == CommTiming::Captured {
-        // A replay as captured shows that nothing was lost.
-        job_args.without.get_or_insert(ProfilerPolicy::Keep);
-    }
-    let job = load::load(&found, title, &job_args, npus, hash)?;
+    let loading = JobOptions {
+        hash,
+        ..settings.job(npus)
+    };
+    let job = load::load(&found, title, &loading)?;
     let (title, workload) = (job.name(), job.workload());
     let mut inputs = job.inputs().to_vec();
     inputs.extend(machines.iter().filter_map(|loaded| loaded.input.clone()));
-    let absent = args.job.absent;
+    let absent = loading.absent;
     let options = args.run.options(absent, workload, &machines, &mut inputs)?;
-    let of_traces = || job_settings(&found, args, &job_args, npus, workload);
+    let of_traces = || job_settings(&found, args, &loading, workload);
     match &machines[..] {
         [loaded] if args.launches.are_given() => {
             let (launches, run) = (&args.launches, &args.run);
-            let others = launches.load(&found_beside, &job_args, hash, &mut inputs)?;
+            let others = launches.load(&found_beside, &loading, &mut inputs)?;
             let mut given = run.settings(loaded, &options);
             given.extend(of_traces());
             let machine = &loaded.machine;
@@ -138,12 +154,15 @@ pub fn run(args: &ReplayArgs, out: &mut dyn Write) -> Result<ExitCode, Box<dyn E
             // Loading takes as long as a replay.
             let both = charged && workload.nodes() <= job::MAX_REPEATED_NODES;
             let other_profiler = if both {
-                let mut other = job_args.clone();
-                other.without = Some(match profilers().any(|profiler| profiler.removed) {
-                    true => ProfilerPolicy::Keep,
-                    false => ProfilerPolicy::Remove,
-                });
-                Some(makespan(&found, &other, npus, machine, &options)?)
+                let other = JobOptions {
+                    hash: false,
+                    profiler: match profilers().any(|profiler| profiler.removed) {
+                        true => ProfilerPolicy::Keep,
+                        false => ProfilerPolicy::Remove,
+                    },
+                    ..loading.clone()
+                };
+                Some(makespan(&found, &other, machine, &options)?)
             } else {
                 None
             };
@@ -192,20 +211,20 @@ pub fn run(args: &ReplayArgs, out: &mut dyn Write) -> Result<ExitCode, Box<dyn E
 fn job_settings<'a>(
     found: &'a FoundTraces,
     args: &'a ReplayArgs,
-    job_args: &'a JobArgs,
-    npus: u32,
+    loading: &'a JobOptions,
     workload: &'a Workload,
 ) -> Vec<GivenSetting<'a>> {
-    let given = args.job.given.iter().filter(|(key, _)| key.is_of_traces());
-    let settings = given.map(|(key, words)| GivenSetting {
+    let settings = args.job.given().iter().map(|(key, words)| GivenSetting {
         key: key.key().to_string(),
-        value: words.to_owned(),
-        option: Some(key),
+        value: words.join(" "),
+        option: Some(*key),
         without: Box::new(move || {
-            let other = job_args.without(key);
-            let same = key == SettingKey::Dependencies && other.deps == job_args.deps
-                || key == SettingKey::MissingRanks && other.absent == job_args.absent;
-            if same {
+            let other = args.settings_without(Some(*key)).ok()?;
+            let other = JobOptions {
+                hash: loading.hash,
+                ..other.job(loading.mirrored)
+            };
+            if other == *loading {
                 return Some(RunWithout::default());
             }
             // Loading takes as long as a replay.
@@ -215,12 +234,11 @@ fn job_settings<'a>(
                     ..RunWithout::default()
                 });
             }
-            let job = job::load(
-                found,
-                String::new(),
-                &other.options(npus, false),
-                &mut |_, _| {},
-            );
+            let other = JobOptions {
+                hash: false,
+                ..other
+            };
+            let job = job::load(found, String::new(), &other, &mut |_, _| {});
             Some(RunWithout {
                 workload: Some(job.ok()?.into_workload()),
                 ..RunWithout::default()
@@ -230,15 +248,14 @@ fn job_settings<'a>(
     settings.collect()
 }
 
-/// Returns the makespan of the job in `found` by other arguments.
+/// Returns the makespan of the job in `found`, loaded otherwise.
 fn makespan(
     found: &FoundTraces,
-    args: &JobArgs,
-    npus: u32,
+    loading: &JobOptions,
     machine: &Machine,
     options: &ReplayOptions,
 ) -> Result<Span, Box<dyn Error>> {
-    let job = load::load(found, String::new(), args, npus, false)?;
+    let job = load::load(found, String::new(), loading)?;
     let compiled =
         CompiledReplay::new(job.workload(), machine, options).map_err(ReplayError::from)?;
     let (outcome, ()) = compiled.run(())?;

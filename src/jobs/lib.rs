@@ -20,6 +20,7 @@ mod load;
 mod machine_facts;
 mod machine_reference;
 mod outputs;
+mod replay_settings;
 mod traces;
 
 pub use astra_sim::AstraSimJob;
@@ -33,6 +34,10 @@ pub use load::{JobOptions, LoadProgress};
 pub use load::{declared_groups, find, groups_of, load, mark_read};
 pub use machine_facts::{least_memory, machine_facts};
 pub use outputs::{JobOutputs, SavedJob, others, rename_contents, write_job};
+pub use replay_settings::{
+    REPLAY_OPTIONS, ReplayOption, ReplayOptionSyntax, ReplaySettings, ReplaySettingsError,
+    parse_npus,
+};
 pub use traces::{JobTraces, about};
 
 /// A job that is ready to be replayed on any machine.

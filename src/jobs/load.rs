@@ -19,7 +19,7 @@ use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
 /// Options of loading a job from its files.
-#[derive(Clone, Debug, Default)]
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct JobOptions {
     /// Checks of traces against the job's file, `PREFIX.job.json`.
     pub verify: VerifyLevel,

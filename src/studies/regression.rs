@@ -21,9 +21,9 @@ pub use verdict::{CheckOutcome, FailedPrediction};
 use chakram_analysis::diff::reports;
 use chakram_archive::{Archive, ArchiveError, BaselineRecord, WorkloadEntry};
 use chakram_base::units::Span;
-use chakram_engine::{OptionRefusal, ReplayOptions};
+use chakram_engine::OptionRefusal;
 use chakram_hardware::machine::{Machine, MachineError, source};
-use chakram_jobs::{self as job, JobOptions};
+use chakram_jobs::{self as job, ReplaySettings, ReplaySettingsError};
 use chakram_report::Report;
 use chakram_report::TimeCategory;
 use chakram_report::summary::Provenance;
@@ -48,6 +48,9 @@ pub enum RegressionError {
     /// The machine lacks what an option needs.
     #[error(transparent)]
     Option(#[from] OptionRefusal),
+    /// Options contradict one another, or name files that cannot be read.
+    #[error(transparent)]
+    Settings(#[from] ReplaySettingsError),
     /// The replay failed.
     #[error(transparent)]
     Replay(#[from] chakram_engine::ReplayError),
@@ -82,44 +85,28 @@ pub struct WorkloadPrediction {
     pub ineffective: Option<OptionRefusal>,
 }
 
-/// Options of a prediction, which its baseline keeps.
-#[derive(Clone, Debug, Default)]
-pub struct PredictionOptions {
-    /// Loading of the traces.
-    pub job: JobOptions,
-    /// The replay.
-    pub replay: ReplayOptions,
-    /// Whether ranks are placed on all NPUs of each rack.
-    pub fill_domains: bool,
-}
-
 /// Predicts a workload on the machine of this text.
 pub fn predict(
     archive: &Arc<Archive>,
     entry: &WorkloadEntry,
     machine: &str,
     text: &str,
-    options: &PredictionOptions,
+    settings: &ReplaySettings,
 ) -> Result<WorkloadPrediction, RegressionError> {
     let mut machine = Machine::parse(text, machine)?;
-    let PredictionOptions {
-        job,
-        replay: options,
-        fill_domains,
-    } = options;
-    if *fill_domains && machine.rank_domain().is_some() {
-        machine = machine.with_all_npus_used();
+    let mut ineffective = None;
+    match settings.filled(machine.clone()) {
+        Ok(filled) => machine = filled,
+        Err(refusal) => ineffective = Some(refusal),
     }
+    let options = settings.options(None)?;
     options.check_together()?;
     options.check_machine(&machine)?;
-    let loading = JobOptions {
-        mirrored: machine.topology().npus(),
-        ..job.clone()
-    };
+    let loading = settings.job(machine.max_ranks());
     let found = chakram_archive::find_in(archive, &entry.name)?;
     let job = job::load(&found, entry.name.clone(), &loading, &mut |_, _| {})?;
-    let ineffective = options.check_workload(job.workload()).err();
-    let mut report = job.replay(&machine, options)?;
+    let ineffective = ineffective.or(options.check_workload(job.workload()).err());
+    let mut report = job.replay(&machine, &options)?;
     report.sum_micro_batches();
     report.provenance = Some(Provenance::new(serde_json::Map::new(), &[]));
     Ok(WorkloadPrediction {
@@ -202,11 +189,11 @@ pub fn check(
     entry: &WorkloadEntry,
     baseline: &BaselineRecord,
     machine: &str,
-    options: &PredictionOptions,
+    settings: &ReplaySettings,
     threshold: f64,
 ) -> Result<CheckedPrediction, RegressionError> {
     let text = machine_text(archive, entry, machine)?;
-    let report = predict(archive, entry, machine, &text, options)?.report;
+    let report = predict(archive, entry, machine, &text, settings)?.report;
     let after = report.outcome.makespan.0;
     let mut checked = CheckedPrediction {
         workload: entry.name.clone(),

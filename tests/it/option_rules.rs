@@ -1,6 +1,9 @@
 //! Options of replays in studies and on command lines: each value is accepted by both with one answer, or refused by both
 //! for one reason.
 
+use chakram::internals::{REPLAY_OPTIONS, ReplayOption, ReplayOptionSyntax};
+use chakram::trace::{NodeView, Op, Sink, TraceWriter};
+use chakram::units::Span;
 use serde_json::Value;
 use std::path::Path;
 use std::process::{Command, Output};
@@ -335,4 +338,230 @@ fn an_axis_acts_or_its_rows_name_it() {
     );
     let page = std::fs::read_to_string(dir.path().join("out/index.html")).unwrap();
     assert!(page.contains("no kernel computes in `fp64`"));
+}
+
+/// A value of an option as a study has it, and as words behind its flag.
+type OptionValue = (String, Vec<String>);
+
+/// An algorithm of an all-reduce among two: each sends to the other.
+fn write_algorithm(folder: &Path) {
+    for rank in 0..2 {
+        let mut writer = TraceWriter::new(Vec::new()).unwrap();
+        for (id, receive, after) in [(1, false, &[][..]), (2, true, &[1])] {
+            let op = Op::Message {
+                receive,
+                peer: 1 - rank,
+                tag: 0,
+                bytes: 4000,
+                own: None,
+                host: false,
+            };
+            let node = NodeView {
+                recorded: Span::from_ns(1000),
+                ..NodeView::new(id, "node", op)
+            };
+            writer.node(&node, after).unwrap();
+        }
+        std::fs::write(folder.join(format!("ring.{rank}.et")), writer.into_inner()).unwrap();
+    }
+}
+
+/// Values of an option to try: every word where it has few. An option that is new is tried by its syntax, or needs a value here.
+fn values(option: &ReplayOption) -> Vec<OptionValue> {
+    let text = |word: &str| (format!("{word:?}"), vec![word.to_owned()]);
+    let number = |word: &str| (word.to_owned(), vec![word.to_owned()]);
+    let key = option.key.key().to_string();
+    match (option.syntax, key.as_str()) {
+        (ReplayOptionSyntax::Choice(choices), _) => {
+            let words = choices().into_iter();
+            let value = |word: &str| (format!("{word:?}"), vec![word.replace('_', "-")]);
+            words.map(|(word, _)| value(word)).collect()
+        }
+        (ReplayOptionSyntax::Switch, _) => {
+            vec![("true".to_owned(), vec![]), ("false".to_owned(), vec![])]
+        }
+        (_, "compute") => ["recorded", "scaled:0.5", "roofline", "loopnest:gemmini-16"]
+            .map(text)
+            .to_vec(),
+        (_, "recorded_on") => vec![text("dgx-a100")],
+        (_, "efficiency") => vec![number("0.5")],
+        (_, "host") => vec![text("recorded"), text("scaled:0.5")],
+        (_, "bandwidth") => vec![text("10GB/s"), text("100GB/s")],
+        (_, "latency") => vec![text("500ns"), text("2us")],
+        (_, "map") => vec![text("1,0"), text("0-1")],
+        (_, "groups") => vec![text("groups.json")],
+        (_, "ranks") => vec![number("2"), number("4")],
+        (_, "delays") => {
+            let several = ["0=1ms", "1=20us"].map(str::to_owned);
+            vec![text("1=1ms"), (format!("{several:?}"), several.to_vec())]
+        }
+        (_, "custom") => vec![text("all-reduce=ring")],
+        _ => panic!("which values has {key}?"),
+    }
+}
+
+/// The flag of a key, which the command's own help must have.
+fn flag(key: &str, help: &str) -> String {
+    let flag = match key {
+        "dependencies" => "--deps".to_owned(),
+        "missing_ranks" => "--absent".to_owned(),
+        "delays" => "--delay".to_owned(),
+        _ => format!("--{}", key.replace('_', "-")),
+    };
+    assert!(
+        help.contains(&format!("{flag}\n")) || help.contains(&format!("{flag} ")),
+        "{flag}"
+    );
+    flag
+}
+
+/// Every option of a replay is a key of studies, with one answer to the picosecond or one refusal: one loop over the table of
+/// options, so that the next option is tried by itself.
+#[test]
+fn studies_take_every_option_of_a_replay_with_its_answer() {
+    let dir = tempfile::tempdir().unwrap();
+    let folder = dir.path();
+    write_algorithm(folder);
+    let alike = ["generate", "data-parallel", "--ranks", "8", "-o", "alike"];
+    assert!(chakram(folder, &alike).status.success());
+    std::fs::write(folder.join("groups.json"), "{\"0\": [0, 1], \"1\": [1, 0]}").unwrap();
+    let captured = Path::new(env!("CARGO_MANIFEST_DIR")).join("traces/ddp-resnet18");
+    let captured = captured.to_str().unwrap();
+    let help = String::from_utf8(chakram(folder, &["replay", "--help"]).stdout).unwrap();
+    let (mut answered, mut tried) = (0, 0);
+    for option in REPLAY_OPTIONS {
+        let key = option.key.key().to_string();
+        let flag = flag(&key, &help);
+        let (machine, beside): (&str, &[(&str, &str)]) = match key.as_str() {
+            "bandwidth" => ("h100:Ring(2)", &[("latency", "500ns")]),
+            "latency" => ("h100:Ring(2)", &[("bandwidth", "50GB/s")]),
+            "fill_domains" => ("gb200-nvl72x2", &[]),
+            "ranks" => ("dgx-h100", &[("missing_ranks", "mirror")]),
+            _ => ("dgx-h100", &[]),
+        };
+        let work = match key.as_str() {
+            // Ranks alike, of which one runs for all.
+            "aggregate" => "alike",
+            _ => captured,
+        };
+        let values = values(option);
+        let listed: Vec<&str> = values.iter().map(|(toml, _)| toml.as_str()).collect();
+        let base: String = beside
+            .iter()
+            .map(|(key, value)| format!("{key} = {value:?}\n"))
+            .collect();
+        let study = format!(
+            "name = \"all\"\nobjective = \"time\"\n[base]\nmachine = \"{machine}\"\ntrace = {work:?}\n{base}\
+             [[axis]]\nkey = \"{key}\"\nvalues = [{}]\n",
+            listed.join(", ")
+        );
+        std::fs::write(folder.join("study.toml"), study).unwrap();
+        let output = chakram(folder, &["sweep", "study.toml", "-o", &key]);
+        let error = String::from_utf8_lossy(&output.stderr);
+        assert!(output.status.success(), "{key}: {error}");
+        let rows = std::fs::read_to_string(folder.join(&key).join("rows.jsonl")).unwrap();
+        let rows: Vec<Value> = rows
+            .lines()
+            .map(|line| serde_json::from_str(line).unwrap())
+            .collect();
+        assert_eq!(rows.len(), values.len(), "{key}");
+        for (row, (toml, words)) in rows.iter().zip(&values) {
+            let mut command = vec!["replay".to_owned(), work.to_owned()];
+            command.extend(["--machine", machine, "--format", "json"].map(str::to_owned));
+            for (key, value) in beside {
+                command.extend([self::flag(key, &help), (*value).to_owned()]);
+            }
+            match words.is_empty() {
+                true if toml == "true" => command.push(flag.clone()),
+                _ => command.extend(words.iter().flat_map(|word| [flag.clone(), word.clone()])),
+            }
+            let command: Vec<&str> = command.iter().map(String::as_str).collect();
+            let replay = chakram(folder, &command);
+            tried += 1;
+            if row["outcome"] == "replayed" {
+                let error = String::from_utf8_lossy(&replay.stderr);
+                let report: Value = serde_json::from_slice(&replay.stdout)
+                    .unwrap_or_else(|_| panic!("{command:?}: {error}"));
+                assert_eq!(report["makespan_ps"], row["time_ps"], "{command:?}");
+                answered += 1;
+            } else {
+                assert_ne!(replay.status.code(), Some(0), "{command:?}: {row}");
+            }
+        }
+        // Rows of one answer say why, and rows of several name nothing.
+        let results = |row: &Value| (row["time_ps"].to_string(), row["parts_ps"].to_string());
+        let times: std::collections::BTreeSet<_> = rows.iter().map(results).collect();
+        if ["bandwidth", "comm", "delays", "host", "latency"].contains(&&*key) {
+            assert!(times.len() > 1, "{key} acts: {rows:?}");
+        }
+        let all_replayed = rows.iter().all(|row| row["outcome"] == "replayed");
+        for row in rows.iter().filter(|_| rows.len() > 1 && all_replayed) {
+            let named = row["without_effect"].as_array();
+            let named = named.is_some_and(|all| all.iter().any(|one| one["key"] == *key));
+            assert!(!named || times.len() == 1, "{key}: {row}");
+            if option.is_exact {
+                assert!(named, "{key}: {row}");
+            }
+        }
+    }
+    assert!(
+        answered >= 30 && answered + 10 > tried,
+        "{answered} of {tried}"
+    );
+}
+
+#[test]
+fn studies_refuse_options_that_cannot_be() {
+    let dir = tempfile::tempdir().unwrap();
+    let captured = Path::new(env!("CARGO_MANIFEST_DIR")).join("traces/ddp-resnet18");
+    let base = |more: &str| {
+        format!(
+            "name = \"all\"\nobjective = \"time\"\n[base]\nmachine = \"dgx-h100\"\ntrace = {captured:?}\n{more}\n\
+             [[axis]]\nkey = \"network\"\nvalues = [\"links\", \"ports\"]\n"
+        )
+    };
+    let said = |study: &str| {
+        std::fs::write(dir.path().join("study.toml"), study).unwrap();
+        let output = chakram(dir.path(), &["sweep", "study.toml"]);
+        assert_eq!(output.status.code(), Some(2));
+        String::from_utf8(output.stderr).unwrap()
+    };
+    for (more, expected) in [
+        (
+            "comm = \"recordd\"",
+            "study.toml:6: comm = recordd: expected one of model, captured, recorded; did you mean `recorded`?",
+        ),
+        (
+            "stepwise = 3",
+            "study.toml:6: stepwise = 3: expected true or false",
+        ),
+        (
+            "map = \"3-1\"",
+            "study.toml:6: map = 3-1: `3-1` is no range of NPUs",
+        ),
+        (
+            "delays = [\"1=1ms\", \"x\"]",
+            "study.toml:6: delays = 1=1ms,x: expected RANK=TIME",
+        ),
+        ("absent = \"mirror\"", "did you mean `missing_ranks`?"),
+        ("delay = \"1=1ms\"", "did you mean `delays`?"),
+        ("deps = \"data\"", "did you mean `dependencies`?"),
+        ("recordedon = \"dgx-h100\"", "did you mean `recorded_on`?"),
+        ("recorded_on = \"dgx-h10\"", "did you mean `dgx-h100`?"),
+    ] {
+        let error = said(&base(more));
+        assert!(error.contains(expected), "{more}: {error}");
+    }
+    let model = "name = \"all\"\nobjective = \"time\"\n[base]\nmachine = \"dgx-h100\"\nmodel = \"gpt2-small\"\ntokens = 16\n\
+                 plan.batch = 2\ndelays = \"0=1ms\"\n[[axis]]\nplans = 2\n";
+    let error = said(model);
+    assert!(
+        error.contains("found delays with a model, expected a trace"),
+        "{error}"
+    );
+    let bounded = model
+        .replace("delays = \"0=1ms\"", "map = \"0-1\"")
+        .replace("objective", "strategy = \"branch-and-bound\"\nobjective");
+    let error = said(&bounded);
+    assert!(error.contains("branch-and-bound beside map"), "{error}");
 }

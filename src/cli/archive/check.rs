@@ -8,10 +8,10 @@ use chakram_archive::{
     self as archive, Archive, BaselineDraft, BaselineRecord, MetadataQuery, WorkloadEntry,
 };
 use chakram_base::units::{Time, parse_percent};
-use chakram_engine::{OptionRefusal, ReplayOptions};
+use chakram_engine::OptionRefusal;
+use chakram_jobs::ReplaySettings;
 use chakram_studies::regression::{
-    self, CheckOutcome, CoveredWorkload, FailedPrediction, PredictionOptions, WorkloadPrediction,
-    page, verdict,
+    self, CheckOutcome, CoveredWorkload, FailedPrediction, WorkloadPrediction, page, verdict,
 };
 use chakram_trace::files::OutputSet;
 use chakram_trace::format::escape;
@@ -56,31 +56,14 @@ struct KeptOptions {
 }
 
 impl KeptOptions {
-    fn parse(arguments: &[String]) -> Result<PredictionOptions, String> {
+    fn parse(arguments: &[String]) -> Result<ReplaySettings, String> {
         let this = Self::try_parse_from(arguments).map_err(|error| {
             let error = error.to_string();
             error.trim_start_matches("error: ").to_owned()
         })?;
-        let job = this.job.options(0, false);
-        let replay = ReplayOptions {
-            missing_ranks: job.absent,
-            ..this.timing.options().map_err(|error| error.to_string())?
-        };
-        replay
-            .check_together()
-            .map_err(|refusal| refusal.to_string())?;
-        Ok(PredictionOptions {
-            job,
-            replay,
-            fill_domains: this.timing.fills_domains(),
-        })
-    }
-
-    /// Returns the names of `machines`, with the rates that the options say of dimensions.
-    fn machine_names(arguments: &[String], machines: &[String]) -> Result<Vec<String>, String> {
-        let this = Self::try_parse_from(arguments).map_err(|error| error.to_string())?;
-        let names = machines.iter();
-        names.map(|name| this.timing.machine_name(name)).collect()
+        let given = this.job.given().iter().chain(this.timing.given());
+        let settings = ReplaySettings::read(given.map(|(key, words)| (*key, &words[..])));
+        settings.map_err(|error| error.to_string())
     }
 }
 
@@ -119,7 +102,8 @@ pub struct BaselineArgs {
 pub fn baseline(args: &BaselineArgs, out: &mut dyn Write) -> Result<ExitCode, Box<dyn Error>> {
     let archive = Arc::new(super::open(&args.archive)?);
     let options = KeptOptions::parse(&args.options)?;
-    let machines = KeptOptions::machine_names(&args.options, &args.machine)?;
+    let machines = args.machine.iter().map(|name| options.machine_name(name));
+    let machines: Vec<String> = machines.collect::<Result<_, _>>()?;
     let pairs: Vec<(&WorkloadEntry, &String)> = chosen(&archive, args.filter.as_ref())
         .flat_map(|entry| machines.iter().map(move |machine| (entry, machine)))
         .collect();
@@ -163,7 +147,7 @@ fn draft(
     archive: &Arc<Archive>,
     entry: &WorkloadEntry,
     machine: &str,
-    options: &PredictionOptions,
+    options: &ReplaySettings,
     args: &BaselineArgs,
 ) -> Result<(BaselineDraft, Option<OptionRefusal>), Box<dyn Error + Send + Sync>> {
     let started = Instant::now();

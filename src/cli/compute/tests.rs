@@ -1,6 +1,7 @@
 //! Tests of the pricing options and of what reports say of them.
 
 use super::*;
+use chakram_hardware::compute::RooflineEfficiency;
 use clap::Parser;
 
 #[derive(Parser)]

@@ -59,7 +59,7 @@ pub fn run(
     run: &RunArgs,
     out: &mut dyn Write,
 ) -> Result<ExitCode, Box<dyn Error>> {
-    if machine.is_none() && run.timing.map.is_some() {
+    if machine.is_none() && run.map().is_some() {
         return Err("--map is for a machine; add --machine MACHINE".into());
     }
     let plan = asked.training.plan.clone();

@@ -39,16 +39,11 @@ impl RunArgs {
             machine,
             unfilled: None,
         };
-        if !self.timing.fill_domains {
+        let settings = self.timing.settings();
+        if !settings.fill_domains {
             return Ok(loaded);
         }
-        if loaded.machine.rank_domain().is_none() {
-            return Err(format!(
-                "--fill-domains: machine `{name}` places ranks on all of its NPUs\n  try: without --fill-domains"
-            )
-            .into());
-        }
-        let filled = loaded.machine.clone().with_all_npus_used();
+        let filled = settings.filled(loaded.machine.clone())?;
         loaded.unfilled = Some(std::mem::replace(&mut loaded.machine, filled));
         for edit in &mut loaded.edits {
             edit.without = edit.without.take().map(Machine::with_all_npus_used);

@@ -16,8 +16,8 @@ use std::io::{self, Write};
 impl RunArgs {
     /// Returns what durations rest on, for people.
     fn basis_text(&self, kernels: &KernelBasis) -> String {
-        let kernels = self.timing.compute.text(kernels);
-        match self.timing.comm {
+        let kernels = self.timing.text(kernels);
+        match self.timing.settings().replay().comm {
             CommTiming::Model => kernels,
             other => format!("{kernels}, communication as {}", other),
         }
@@ -116,7 +116,7 @@ impl RunArgs {
                 let kernels = comparison.reference().map(|(_, report)| report.kernels);
                 let kernels = kernels.unwrap_or_default();
                 let mut basis = self.basis_text(&kernels);
-                if self.timing.comm == CommTiming::Model {
+                if self.timing.settings().replay().comm == CommTiming::Model {
                     basis += ", communication by the network";
                 }
                 report::compare::text(comparison, &basis, &self.notes(comparison), style)
@@ -137,7 +137,7 @@ impl RunArgs {
         let Some((column, report)) = comparison.reference() else {
             return notes;
         };
-        if report.kernels.priced > 0 && !self.timing.compute.model().computes() {
+        if report.kernels.priced > 0 && !self.timing.model().computes() {
             let some = if report.kernels.estimated > 0 {
                 "recorded kernels"
             } else {
@@ -162,10 +162,10 @@ impl RunArgs {
                 bounds.join(", ")
             ));
         }
-        if self.timing.comm != CommTiming::Model {
+        if self.timing.settings().replay().comm != CommTiming::Model {
             notes.push(format!(
                 "communication lasts as {} on all machines; --comm model asks the network of each",
-                self.timing.comm
+                self.timing.settings().replay().comm
             ));
         }
         notes
@@ -173,25 +173,27 @@ impl RunArgs {
 
     fn options_json(&self, absent: MissingRankPolicy) -> Map<String, Value> {
         let mut options = Map::new();
-        self.timing.compute.describe(&mut options);
-        let comm = self.timing.comm.to_string();
+        let settings = self.timing.settings();
+        let replay = settings.replay();
+        self.timing.describe(&mut options);
+        let comm = replay.comm.to_string();
         options.insert("comm".to_owned(), comm.into());
-        if let Some(network) = self.timing.network {
+        if let Some(network) = replay.network {
             let network = network.to_string();
             options.insert("network".to_owned(), network.into());
         }
         options.insert("absent".to_owned(), absent.word().into());
-        options.insert("stepwise".to_owned(), self.timing.stepwise.into());
-        if self.timing.aggregate {
+        options.insert("stepwise".to_owned(), replay.stepwise.into());
+        if replay.aggregate {
             options.insert("aggregate".to_owned(), true.into());
         }
-        if self.timing.lower_bound {
+        if replay.lower_bound {
             options.insert("lower_bound".to_owned(), true.into());
         }
         if self.links {
             options.insert("links".to_owned(), true.into());
         }
-        if self.timing.fill_domains {
+        if settings.fill_domains {
             options.insert("fill_domains".to_owned(), true.into());
         }
         if self.fit == OnMemoryOverflow::Require {
@@ -200,12 +202,12 @@ impl RunArgs {
         if self.all_operators {
             options.insert("all_operators".to_owned(), true.into());
         }
-        if !self.timing.custom.is_empty() {
-            let custom = self.timing.custom.iter().map(custom_algorithm::json);
+        if !settings.custom.is_empty() {
+            let custom = settings.custom.iter().map(custom_algorithm::json);
             options.insert("custom".to_owned(), custom.collect());
         }
-        if let Some(map) = &self.timing.map {
-            let npus: Vec<Value> = map.0.iter().map(|npu| npu.0.into()).collect();
+        if let Some(map) = &replay.map {
+            let npus: Vec<Value> = map.iter().map(|npu| npu.0.into()).collect();
             options.insert("map".to_owned(), npus.into());
         }
         options

@@ -1,9 +1,10 @@
 //! Options and machine keys that were given, each with the run without it.
 
 use super::{LoadedMachine, RunArgs};
+use crate::given::settings_without;
 use chakram_base::setting::SettingKey;
 use chakram_engine::ReplayOptions;
-use chakram_jobs::{GivenSetting, MachineEdit, RunWithout};
+use chakram_jobs::{GivenSetting, MachineEdit, ReplayOption, RunWithout};
 use std::borrow::Cow;
 
 impl RunArgs {
@@ -13,11 +14,11 @@ impl RunArgs {
         loaded: &'a LoadedMachine,
         options: &'a ReplayOptions,
     ) -> Vec<GivenSetting<'a>> {
-        let given = self.given.iter().filter_map(|(key, words)| {
+        let given = self.timing.given().iter().filter_map(|(key, words)| {
             let setting = |without| GivenSetting {
                 key: key.key().to_string(),
-                value: words.to_owned(),
-                option: Some(key),
+                value: words.join(" "),
+                option: Some(*key),
                 without,
             };
             match key {
@@ -30,10 +31,10 @@ impl RunArgs {
                         })
                     })))
                 }
-                // Options of traces are those of the command.
-                _ if key.is_of_traces() => None,
+                // The answer is the same by what it is.
+                _ if ReplayOption::of(*key).is_some_and(|option| option.is_exact) => None,
                 _ => Some(setting(Box::new(move || {
-                    self.run_without(key, loaded, options)
+                    self.run_without(*key, loaded, options)
                 }))),
             }
         });
@@ -48,21 +49,18 @@ impl RunArgs {
         loaded: &LoadedMachine,
         options: &ReplayOptions,
     ) -> Option<RunWithout<'static>> {
-        let mut other = self.clone();
-        other.timing.compute = self.timing.compute.without(key);
-        let mut is_default = false;
-        match key {
-            SettingKey::Comm => other.timing.comm = Default::default(),
-            SettingKey::Network => {
-                is_default = other.timing.network == Some(loaded.machine.network());
-                other.timing.network = None;
-            }
-            SettingKey::LowerBound => other.timing.lower_bound = false,
-            SettingKey::Map => other.timing.map = None,
-            SettingKey::Custom => other.timing.custom.clear(),
-            _ => is_default = other.timing.compute == self.timing.compute,
-        }
-        is_default |= key == SettingKey::Comm && other.timing.comm == self.timing.comm;
+        let settings = settings_without(self.timing.given(), key)?;
+        let (now, other) = (self.timing.settings().replay(), settings.replay());
+        let is_default = match key {
+            // A machine without its rates is none.
+            SettingKey::Bandwidth | SettingKey::Latency => return None,
+            SettingKey::Network => now.network == Some(loaded.machine.network()),
+            SettingKey::Comm => now.comm == other.comm,
+            SettingKey::Compute => now.compute == other.compute,
+            SettingKey::Host => now.host == other.host,
+            SettingKey::LowerBound => now.lower_bound == other.lower_bound,
+            _ => false,
+        };
         if is_default {
             return Some(RunWithout::default());
         }
@@ -73,7 +71,8 @@ impl RunArgs {
         let options = ReplayOptions {
             custom,
             missing_ranks: options.missing_ranks,
-            ..other.options_without_files().ok()?
+            links: options.links,
+            ..settings.options_without_files().ok()?
         };
         Some(RunWithout {
             options: Some(options),

@@ -29,6 +29,11 @@ pub enum OptionRefusal {
         /// The machine.
         machine: String,
     },
+    /// Ranks on all NPUs of each rack, on a machine whose jobs leave none free.
+    NoFreeNpus {
+        /// The machine.
+        machine: String,
+    },
     /// An efficiency of the roofline beside a model that prices no kernel by it.
     NotByRoofline(Box<ComputeModel>),
     /// An efficiency of the roofline for kernels that keep their recorded durations.
@@ -48,6 +53,7 @@ impl OptionRefusal {
             Self::NoKernelCurves { .. } => SettingKey::Compute,
             Self::NoCollectiveCurves { .. } => SettingKey::Collectives,
             Self::NoHost { .. } => SettingKey::Launch,
+            Self::NoFreeNpus { .. } => SettingKey::FillDomains,
             Self::NotByRoofline(_) | Self::AllRecorded(_) => SettingKey::Efficiency,
             Self::NoneRecorded => SettingKey::RecordedOn,
             Self::NoHostTime => SettingKey::Host,
@@ -81,6 +87,9 @@ impl fmt::Display for OptionRefusal {
             ),
             Self::NoHost { machine } => format!(
                 "{own}: machine `{machine}` does not say what launches cost\n  try: a [host] table in its file"
+            ),
+            Self::NoFreeNpus { machine } => format!(
+                "{own}: machine `{machine}` places ranks on all of its NPUs\n  try: without {own}"
             ),
             Self::NotByRoofline(model) => {
                 let (duration, hint) = match **model {

@@ -1,6 +1,7 @@
 //! Compute models by the words that name them.
 
 use super::{ComputeModel, GemminiSettings, HostTiming, LoopNestModel, RooflineEfficiency};
+use chakram_base::config::{did_you_mean, nearest};
 use chakram_base::units::{Bandwidth, Bytes};
 use std::fmt;
 
@@ -19,7 +20,9 @@ pub fn parse_model(text: &str) -> Result<ComputeModel, String> {
         }
         _ => {
             let expected = "expected recorded, scaled:F, curves, roofline or loopnest:ACCELERATOR";
-            let factor = parse_scaled(text, expected)?;
+            let near = nearest(text, ["recorded", "curves", "roofline"]);
+            let factor = parse_scaled(text, expected);
+            let factor = factor.map_err(|why| why + &did_you_mean(near))?;
             Ok(ComputeModel::Scaled(factor, RooflineEfficiency::default()))
         }
     }

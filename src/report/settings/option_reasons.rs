@@ -48,6 +48,10 @@ pub fn option_reason(key: SettingKey, is_default: bool, run: &RunFacts<'_>) -> S
         SettingKey::MissingRanks if run.report.absent.is_empty() => {
             "every rank has a trace".to_owned()
         }
+        SettingKey::Stepwise | SettingKey::Aggregate => {
+            "it says how the answer is found, and the answer is the same".to_owned()
+        }
+        SettingKey::Bandwidth | SettingKey::Latency => as_long("collectives and messages"),
         SettingKey::Dependencies => "the same dependencies hold without it".to_owned(),
         _ => "the job is the same without it".to_owned(),
     }

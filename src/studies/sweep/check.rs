@@ -2,10 +2,12 @@
 
 use super::evaluate::PointEvaluator;
 use super::point::PointRefusal;
-use super::setting::{SettingKind, is_replay_option, kind};
+use super::setting::{SettingKind, kind, words};
 use super::study::{PointLimits, Study};
 use chakram_base::config::{self, ConfigError, ConfigLiteral};
+use chakram_base::setting::SettingKey;
 use chakram_hardware::machine;
+use chakram_jobs::ReplaySettings;
 use chakram_workloads::model::ModelSource;
 use std::path::{Path, PathBuf};
 
@@ -58,12 +60,29 @@ pub fn load(path: &Path) -> Result<(Study, String), StudyError> {
     for (key, value) in all_values(&study) {
         let name = value.to_string();
         let text = match key {
-            "machine" => machine::source(&name).ok().map(|source| source.text),
+            "machine" | "recorded_on" => machine::source(&name).ok().map(|source| source.text),
             "model" => ModelSource::find(&name).ok().map(|source| source.text),
+            "groups" => chakram_jobs::read_text(Path::new(&name))
+                .ok()
+                .map(Into::into),
             _ => None,
         };
         if let Some(text) = text {
             hasher.update(text.as_bytes());
+        }
+        if let Ok(SettingKind::Option(option)) = kind(key)
+            && option.key == SettingKey::Custom
+        {
+            let words = words(option, value);
+            let settings = ReplaySettings::read([(option.key, &words[..])]);
+            let mut inputs = Vec::new();
+            if let Ok(settings) = settings
+                && settings.options(Some(&mut inputs)).is_ok()
+            {
+                for input in &inputs {
+                    hasher.update(input.blake3.as_bytes());
+                }
+            }
         }
     }
     Ok((study, hasher.finalize().to_hex().to_string()))
@@ -117,9 +136,11 @@ fn check_values(study: &Study, text: &str, file: &str) -> Result<(), StudyError>
             };
             (option.set)(&mut draft, &words).map_err(|why| refuse(key, value, why))?;
         }
-        if matches!(key, "power.busy" | "power.idle" | "price.npu")
-            && value.number().is_none_or(|n| n < 0.0)
-        {
+        if let Ok(SettingKind::Option(option)) = kind(key) {
+            let checked = option.check(&words(option, value));
+            checked.map_err(|why| refuse(key, value, why))?;
+        }
+        if matches!(kind(key), Ok(SettingKind::Rate)) && value.number().is_none_or(|n| n < 0.0) {
             return Err(refuse(
                 key,
                 value,
@@ -131,8 +152,12 @@ fn check_values(study: &Study, text: &str, file: &str) -> Result<(), StudyError>
     let mut names = first.clone();
     names.retain(|key, _| matches!(key.as_str(), "machine" | "model" | "trace"));
     let keys = || study.axes.iter().flat_map(|axis| &axis.keys);
-    let of_options =
-        |key: &String| is_replay_option(key) || key == "machine" || key.starts_with("machine.");
+    let of_options = |key: &String| {
+        matches!(
+            kind(key),
+            Ok(SettingKind::Option(_) | SettingKind::Machine(_))
+        ) || key == "machine"
+    };
     if let Err(refusal) = evaluator.resolve(&names)
         && !of_plans(&refusal)
         && !(refusal.is_option && keys().any(of_options))

@@ -1,7 +1,8 @@
 //! The settings that replay one point by itself.
 
-use super::setting::{SettingKind, Settings, is_replay_option, kind};
+use super::setting::{SettingKind, Settings, kind, words};
 use super::study::Study;
+use chakram_jobs::ReplayOption;
 
 /// What one point replays.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -13,31 +14,33 @@ pub enum PointWork {
 }
 
 /// A replay of one point without its study.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug)]
 pub struct PointCommand {
     /// What is replayed.
     pub work: PointWork,
     /// Its settings: keys and values.
     pub settings: Vec<(String, String)>,
+    /// Its options of the replay, with their words.
+    pub options: Vec<(&'static ReplayOption, Vec<String>)>,
 }
 
 impl PointCommand {
     /// Returns the replay of `point`, `None` if only the study can say all of it.
     pub fn new(study: &Study, point: &Settings) -> Option<Self> {
         let mut settings = Vec::new();
-        let mut work = None;
+        let (mut work, mut options) = (None, Vec::new());
         for (key, value) in study.whole(point) {
-            let value = value.to_string();
+            let shown = value.to_string();
             match kind(&key) {
-                Ok(SettingKind::Plan(option)) => settings.push((option.key.to_owned(), value)),
-                Ok(SettingKind::Plain) => match key.as_str() {
-                    "model" => work = Some(PointWork::Model(value)),
-                    "trace" => work = Some(PointWork::Trace(value)),
-                    "machine" | "tokens" => settings.push((key, value)),
-                    option if is_replay_option(option) => settings.push((key, value)),
-                    // Powers and prices do not change what is replayed.
-                    _ => {}
+                Ok(SettingKind::Plan(option)) => settings.push((option.key.to_owned(), shown)),
+                Ok(SettingKind::Name) => match key.as_str() {
+                    "model" => work = Some(PointWork::Model(shown)),
+                    "trace" => work = Some(PointWork::Trace(shown)),
+                    _ => settings.push((key, shown)),
                 },
+                Ok(SettingKind::Option(option)) => options.push((option, words(option, &value))),
+                // Powers and prices do not change what is replayed.
+                Ok(SettingKind::Rate) => {}
                 Ok(
                     SettingKind::Machine(_) | SettingKind::Model(_) | SettingKind::Accelerator(_),
                 )
@@ -47,6 +50,7 @@ impl PointCommand {
         Some(Self {
             work: work?,
             settings,
+            options,
         })
     }
 }

@@ -68,6 +68,7 @@ impl<'s> PointEvaluator<'s> {
             ["trace", "model", "plan", "tokens"]
                 .iter()
                 .any(|start| key.starts_with(start))
+                || setting::is_of_traces(key)
         };
         let of_work: Settings = (point.iter())
             .filter(|(key, _)| of_work(key))
@@ -82,7 +83,7 @@ impl<'s> PointEvaluator<'s> {
         let resolved = ResolvedPoint::new(&settings, &self.parts)?;
         let npus = match &resolved.work {
             WorkSource::Plan(pattern) => Some(pattern.plan.ranks()),
-            WorkSource::Traces(_) => None,
+            WorkSource::Traces(..) => None,
         };
         if let Some(npus) = npus {
             self.check_npus(npus, &settings)?;
@@ -127,7 +128,7 @@ impl<'s> PointEvaluator<'s> {
         if !fits {
             let capacity = match &point.work {
                 WorkSource::Plan(pattern) => RankMemory::new(own, &pattern.plan).capacity(true),
-                WorkSource::Traces(_) => own,
+                WorkSource::Traces(..) => own,
             };
             let [bytes, capacity] = [bytes, capacity].map(chakram_base::units::Bytes);
             let detail = format!("an NPU needs {least}{bytes} and has {capacity}");
@@ -188,14 +189,19 @@ impl<'s> PointEvaluator<'s> {
         }
         let work = self.work(&resolved)?;
         let workload = work.workload();
-        if matches!(resolved.work, WorkSource::Traces(_)) {
+        if matches!(resolved.work, WorkSource::Traces(..)) {
             self.check_npus(workload.ranks().into(), &self.study.whole(point))?;
         }
         let (machine, options) = (&*resolved.machine, &resolved.options);
-        let found =
-            replay_representatives(workload, machine, options, work.copies(), |workload| {
-                measured(workload, &resolved)
-            })?;
+        // Whether ranks run for others is said of all of them.
+        let copies = if options.aggregate {
+            &[]
+        } else {
+            work.copies()
+        };
+        let found = replay_representatives(workload, machine, options, copies, |workload| {
+            measured(workload, &resolved)
+        })?;
         self.check_memory(&resolved, (found.peak.unwrap_or(0), found.fits), "")?;
         let amounts = workload.amounts();
         Ok(PointMeasures {
@@ -298,6 +304,7 @@ fn measured(
     let compiled = compiled.map_err(|refusal| refused(refusal.into()))?;
     compiled
         .check_prices()
+        .and_then(|()| compiled.check_aggregation())
         .map_err(|refusal| refused(refusal.into()))?;
     let observers = (
         RepresentativeCheck::new(&compiled),
@@ -401,8 +408,8 @@ fn build(work: &WorkSource) -> Result<SharedWork, PointRefusal> {
             let workload = job.workload().map_err(|e| PointRefusal::new("size", e))?;
             Ok(SharedWork::Generated(workload, job.copies()))
         }
-        WorkSource::Traces(path) => {
-            let job = Job::open([path]).map_err(|e| PointRefusal::new("trace", e))?;
+        WorkSource::Traces(path, loading) => {
+            let job = Job::open_with([path], loading).map_err(|e| PointRefusal::new("trace", e))?;
             Ok(SharedWork::Captured(job))
         }
     }

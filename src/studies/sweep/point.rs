@@ -1,15 +1,11 @@
 //! Points as jobs: what settings come to, or the reason why they come to nothing.
 
-use super::setting::{SettingKind, Settings, kind};
+use super::setting::{SettingKind, Settings, kind, replay_settings};
 use chakram_base::config::{ConfigLiteral, with_values};
-use chakram_base::setting::SettingChoice;
-use chakram_engine::{CollectiveTiming, LaunchMode, OptionRefusal, ReplayOptions};
-use chakram_hardware::compute::{
-    ComputeModel, parse_efficiency, parse_host, parse_model, set_accelerator,
-};
+use chakram_engine::{OptionRefusal, ReplayOptions};
+use chakram_hardware::compute::{ComputeModel, set_accelerator};
 use chakram_hardware::machine::{self, Machine};
-use chakram_hardware::network::NetworkKind;
-use chakram_jobs::{least_memory, machine_facts};
+use chakram_jobs::{JobOptions, ReplaySettings, ReplaySettingsError, least_memory, machine_facts};
 use chakram_workloads::generate::plan::{ParallelismPlan, PlanDraft};
 use chakram_workloads::generate::{GenerateError, TrainingPattern};
 use chakram_workloads::model::{Model, ModelDefinition, ModelSource};
@@ -50,6 +46,22 @@ impl From<GenerateError> for PointRefusal {
     }
 }
 
+impl From<ReplaySettingsError> for PointRefusal {
+    fn from(error: ReplaySettingsError) -> Self {
+        match error {
+            ReplaySettingsError::Option(refusal) => refusal.into(),
+            // What two options say together other values may not.
+            ReplaySettingsError::Beside(..)
+            | ReplaySettingsError::RateMissing { .. }
+            | ReplaySettingsError::OwnRates(_) => Self {
+                is_option: true,
+                ..Self::new(error.key().key().to_string(), format!("{error:#}"))
+            },
+            _ => Self::new(error.key().key().to_string(), format!("{error:#}")),
+        }
+    }
+}
+
 impl From<OptionRefusal> for PointRefusal {
     fn from(refusal: OptionRefusal) -> Self {
         Self {
@@ -65,8 +77,8 @@ impl From<OptionRefusal> for PointRefusal {
 pub enum WorkSource {
     /// A model under a plan.
     Plan(Box<TrainingPattern>),
-    /// Traces at this path.
-    Traces(PathBuf),
+    /// Traces at this path, read so.
+    Traces(PathBuf, Box<JobOptions>),
 }
 
 /// A point as a job on a machine.
@@ -86,22 +98,26 @@ impl ResolvedPoint {
     /// Finds what `settings` come to, with machines and models from `parts` where other points had them.
     pub fn new(settings: &Settings, parts: &SharedParts) -> Result<Self, PointRefusal> {
         let text = |key: &str| settings.get(key).map(ConfigLiteral::to_string);
+        let replay = replay_settings(settings)?;
         let (machine, work, work_key) = match text("trace") {
             Some(path) => {
-                let machine = parts.machine(settings, 0)?;
-                (machine, WorkSource::Traces(path.clone().into()), path)
+                let machine = parts.machine(settings, &replay, 0)?;
+                let loading = replay.job(machine.max_ranks());
+                let key = format!("{path} as {loading:?}");
+                let work = WorkSource::Traces(path.into(), Box::new(loading));
+                (machine, work, key)
             }
             None => {
                 // An error of the machine comes before one of the plan.
                 let mut pattern = match pattern(settings, parts) {
                     Ok(pattern) => pattern,
                     Err(refusal) => {
-                        parts.machine(settings, 0)?;
+                        parts.machine(settings, &replay, 0)?;
                         return Err(refusal);
                     }
                 };
                 let ranks = pattern.plan.ranks();
-                let machine = parts.machine(settings, ranks)?;
+                let machine = parts.machine(settings, &replay, ranks)?;
                 let most = machine.max_ranks();
                 if ranks > u128::from(most) {
                     let name = machine.name();
@@ -112,7 +128,7 @@ impl ResolvedPoint {
                 (machine, WorkSource::Plan(Box::new(pattern)), key)
             }
         };
-        let options = options(settings, &machine)?;
+        let options = options(settings, &replay, &machine)?;
         Ok(Self {
             work,
             work_key,
@@ -182,14 +198,19 @@ fn shared<T: Clone>(
 
 impl SharedParts {
     /// The machine of `settings`, with at least `ranks` NPUs if it can have as many.
-    fn machine(&self, settings: &Settings, ranks: u128) -> Result<Arc<Machine>, PointRefusal> {
+    fn machine(
+        &self,
+        settings: &Settings,
+        replay: &ReplaySettings,
+        ranks: u128,
+    ) -> Result<Arc<Machine>, PointRefusal> {
         let name = settings.get("machine").map(ConfigLiteral::to_string);
-        let name = name.unwrap_or_default();
+        let name = replay.machine_name(&name.unwrap_or_default())?;
         let edits = edits(settings, |kind| match kind {
             SettingKind::Machine(path) => Some(path),
             _ => None,
         });
-        let key = format!("{name}|{ranks}|{edits:?}");
+        let key = format!("{name}|{ranks}|{}|{edits:?}", replay.fill_domains);
         shared(&self.machines, key, || {
             let refuse = |error: &dyn ToString| PointRefusal::new("machine", error.to_string());
             let source = machine::source(&name).map_err(|e| refuse(&e))?;
@@ -200,12 +221,12 @@ impl SharedParts {
                 original = Machine::parse(&text, &source.file).ok();
                 text = with_values(&text, &source.file, &edits).map_err(|e| refuse(&e))?;
             }
-            let parse = |text: &str| {
+            let parse = |text: &str| -> Result<Machine, PointRefusal> {
                 let parsed = match &original {
                     None => Machine::parse(text, &source.file),
                     Some(original) => Machine::parse_edited(text, &source.file, original),
                 };
-                parsed.map_err(|e| refuse(&e))
+                Ok(replay.filled(parsed.map_err(|e| refuse(&e))?)?)
             };
             let mut machine = parse(&text)?;
             if ranks > u128::from(machine.max_ranks())
@@ -279,41 +300,22 @@ fn bind(
 }
 
 /// The options of the replay, which `machine` has what it takes for.
-fn options(settings: &Settings, machine: &Machine) -> Result<ReplayOptions, PointRefusal> {
-    let wrong = |key: &str, why: String| {
-        PointRefusal::new(key, format!("`{key}` is {}: {why}", settings[key]))
-    };
-    let text = |key| Some((key, settings.get(key)?.to_string()));
-    let mut options = ReplayOptions::default();
-    if let Some((key, text)) = text("compute") {
-        options.compute = parse_model(&text).map_err(|why| wrong(key, why))?;
-    }
+fn options(
+    settings: &Settings,
+    replay: &ReplaySettings,
+    machine: &Machine,
+) -> Result<ReplayOptions, PointRefusal> {
+    let mut options = replay.options(None)?;
     for (key, value) in settings {
         let Ok(SettingKind::Accelerator(name)) = kind(key) else {
             continue;
         };
+        let wrong = |why: String| PointRefusal::new(key, format!("`{key}` is {value}: {why}"));
         let ComputeModel::LoopNest(model) = &mut options.compute else {
             let why = "`compute` is no accelerator such as loopnest:gemmini-16";
-            return Err(wrong(key, why.to_owned()));
+            return Err(wrong(why.to_owned()));
         };
-        set_accelerator(model, name, &value.to_string()).map_err(|why| wrong(key, why))?;
-    }
-    if let Some((key, text)) = text("efficiency") {
-        let efficiency = parse_efficiency(&text).map_err(|why| wrong(key, why))?;
-        options.set_efficiency(efficiency)?;
-    }
-    if let Some((key, text)) = text("host") {
-        options.host = parse_host(&text).map_err(|why| wrong(key, why))?;
-    }
-    if let Some((key, text)) = text("launch") {
-        options.launch = LaunchMode::parse(&text).map_err(|why| wrong(key, why))?;
-    }
-    if let Some((key, text)) = text("collectives") {
-        let how = CollectiveTiming::parse(&text).map_err(|why| wrong(key, why))?;
-        options.collectives = Some(how);
-    }
-    if let Some((key, text)) = text("network") {
-        options.network = Some(NetworkKind::parse(&text).map_err(|why| wrong(key, why))?);
+        set_accelerator(model, name, &value.to_string()).map_err(wrong)?;
     }
     options.check_together()?;
     options.check_machine(machine)?;

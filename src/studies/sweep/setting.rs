@@ -3,41 +3,32 @@
 use chakram_base::config::{
     ConfigError, ConfigField, ConfigLiteral, did_you_mean, nearest, quoted,
 };
+use chakram_base::setting::SettingKey;
 use chakram_hardware::compute::ACCELERATOR;
+use chakram_jobs::{
+    REPLAY_OPTIONS, ReplayOption, ReplayOptionSyntax, ReplaySettings, ReplaySettingsError,
+};
 use chakram_workloads::generate::plan::{OPTIONS, PlanOption};
 use std::collections::BTreeMap;
 
 /// Settings of a point, by key.
 pub type Settings = BTreeMap<String, ConfigLiteral>;
 
-/// Keys that are no part of a file.
-pub const PLAIN: [&str; 13] = [
-    "machine",
-    "model",
-    "tokens",
-    "trace",
-    // Options of the replay, up to `collectives`.
-    "network",
-    "compute",
-    "efficiency",
-    "host",
-    "launch",
-    "collectives",
-    "power.busy",
-    "power.idle",
-    "price.npu",
-];
+/// Keys of a point's work and machine.
+const NAMES: [&str; 4] = ["machine", "model", "tokens", "trace"];
 
-/// Whether `key`, one of [`PLAIN`], is an option of the replay.
-pub(super) fn is_replay_option(key: &str) -> bool {
-    PLAIN[4..10].contains(&key)
-}
+/// Keys that objectives and limits use, with numbers that are not negative.
+const RATES: [&str; 3] = ["power.busy", "power.idle", "price.npu"];
 
 /// Part of the configuration that a key belongs to.
 #[derive(Clone, Copy, Debug)]
 pub enum SettingKind<'k> {
-    /// One of [`PLAIN`].
-    Plain,
+    /// The machine, the work, or the length of its samples.
+    Name,
+    /// A power or a price.
+    Rate,
+    /// An option of the replay.
+    Option(&'static ReplayOption),
     /// A path in the machine's file.
     Machine(&'k str),
     /// A path in the model's file.
@@ -46,6 +37,31 @@ pub enum SettingKind<'k> {
     Accelerator(&'k str),
     /// An option of plans.
     Plan(&'static PlanOption),
+}
+
+/// Whether `key` says how the traces of a point are read.
+pub(super) fn is_of_traces(key: &str) -> bool {
+    matches!(kind(key), Ok(SettingKind::Option(option)) if option.key.is_of_traces())
+}
+
+/// Returns the words of `value` as `option` takes them.
+pub(super) fn words(option: &ReplayOption, value: &ConfigLiteral) -> Vec<String> {
+    match (option.syntax, value) {
+        (ReplayOptionSyntax::List, ConfigLiteral::List(items)) => {
+            items.iter().map(ToString::to_string).collect()
+        }
+        _ => vec![value.to_string()],
+    }
+}
+
+/// Reads the options of the replay among `settings`.
+pub(super) fn replay_settings(settings: &Settings) -> Result<ReplaySettings, ReplaySettingsError> {
+    let given = settings.iter().filter_map(|(key, value)| match kind(key) {
+        Ok(SettingKind::Option(option)) => Some((option.key, words(option, value))),
+        _ => None,
+    });
+    let given: Vec<(SettingKey, Vec<String>)> = given.collect();
+    ReplaySettings::read(given.iter().map(|(key, words)| (*key, &words[..])))
 }
 
 /// The option of plans that is called `key`.
@@ -62,8 +78,14 @@ fn plan_option(key: &str) -> Option<&'static PlanOption> {
 ///
 /// The name that is most like it, if it names nothing.
 pub fn kind(key: &str) -> Result<SettingKind<'_>, Option<String>> {
-    if PLAIN.contains(&key) {
-        return Ok(SettingKind::Plain);
+    if NAMES.contains(&key) {
+        return Ok(SettingKind::Name);
+    }
+    if RATES.contains(&key) {
+        return Ok(SettingKind::Rate);
+    }
+    if let Some(option) = ReplayOption::of_key(&key.replace('-', "_")) {
+        return Ok(SettingKind::Option(option));
     }
     match key.split_once('.') {
         Some(("machine", path)) if !path.is_empty() => Ok(SettingKind::Machine(path)),
@@ -81,16 +103,26 @@ pub fn kind(key: &str) -> Result<SettingKind<'_>, Option<String>> {
         }),
         _ => {
             let plan = OPTIONS.iter().map(|option| format!("plan.{}", option.key));
-            let all: Vec<String> = PLAIN
-                .iter()
-                .map(|key| (*key).to_owned())
-                .chain(plan)
-                .collect();
-            // `tensor` alone is meant as the plan's.
+            let all: Vec<String> = plain().chain(plan).collect();
+            // `tensor` alone is meant as the plan's, and so is the name of an option elsewhere as the option.
             let bare = plan_option(key).map(|option| format!("plan.{}", option.key));
+            let bare = bare.or_else(|| {
+                let name = |key: SettingKey| key.to_string().replace(['-', '`'], "");
+                let mut all = REPLAY_OPTIONS.iter();
+                let found = all.find(|option| name(option.key) == key.replace(['-', '_'], ""))?;
+                Some(found.key.key().to_string())
+            });
             Err(bare.or_else(|| nearest(key, all.iter().map(String::as_str)).map(str::to_owned)))
         }
     }
+}
+
+/// Keys that are no part of a file.
+fn plain() -> impl Iterator<Item = String> {
+    let options = REPLAY_OPTIONS.iter();
+    let options = options.map(|option| option.key.key().to_string());
+    let named = |keys: &'static [&'static str]| keys.iter().map(|key| (*key).to_owned());
+    named(&NAMES).chain(options).chain(named(&RATES))
 }
 
 /// The settings as one line: `plan.data=4, plan.tensor=8`.
@@ -116,7 +148,7 @@ pub(super) fn known_key(key: &str, field: &ConfigField<'_>) -> Result<(), Config
     kind(key).map(drop).map_err(|near| {
         let expected = format!(
             "one of {}, plan.OPTION, machine.PATH or model.PATH{}",
-            PLAIN.join(", "),
+            plain().collect::<Vec<_>>().join(", "),
             did_you_mean(near.as_deref())
         );
         field.refuse(format_args!("the key {}", quoted(key)), expected)
@@ -129,7 +161,10 @@ mod tests {
 
     #[test]
     fn keys_belong_somewhere_or_have_near_misses() {
-        assert!(matches!(kind("compute"), Ok(SettingKind::Plain)));
+        assert!(
+            matches!(kind("compute"), Ok(SettingKind::Option(option)) if option.key == SettingKey::Compute)
+        );
+        assert!(matches!(kind("price.npu"), Ok(SettingKind::Rate)));
         let path = kind("machine.dimension.nvlink.bandwidth");
         assert!(matches!(
             path,
@@ -142,6 +177,7 @@ mod tests {
         assert_eq!(near("plan.tensr").as_deref(), Some("plan.tensor"));
         assert_eq!(near("tensor").as_deref(), Some("plan.tensor"));
         assert_eq!(near("netwrk").as_deref(), Some("network"));
+        assert_eq!(near("recordedon").as_deref(), Some("recorded_on"));
         assert_eq!(near("zzzzzzzz"), None);
     }
 }

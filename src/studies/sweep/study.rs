@@ -46,6 +46,8 @@ const ROOT: &[&str] = &[
 ];
 /// The most rounds that a study may ask for; it ends with the first that finds nothing better.
 const MAX_ROUNDS: u32 = 1000;
+/// Options of the replay that let a step be faster than its bound, or lay ranks where bounds do not look for them.
+const UNBOUNDED: [&str; 4] = ["comm", "custom", "lower_bound", "map"];
 const LIMITS: &[&str] = &["fits", "npus", "cost"];
 
 /// Limits that points must keep.
@@ -138,20 +140,33 @@ impl Study {
                 return Err(base.refuse("a model and a trace", "one of the two"));
             }
             (false, true) => {
-                let all = self
-                    .axes
-                    .iter()
-                    .flat_map(|axis| &axis.keys)
-                    .chain(self.base.keys());
-                if let Some(key) = all
-                    .into_iter()
-                    .find(|key| key.starts_with("plan.") || key.starts_with("model."))
+                let mut all = self.keys();
+                if let Some(key) =
+                    all.find(|key| key.starts_with("plan.") || key.starts_with("model."))
                 {
                     let found = format!("{key} with a trace");
                     return Err(base.refuse(found, "a model, which plans distribute"));
                 }
             }
-            (true, false) => {}
+            (true, false) => {
+                let mut all = self.keys();
+                if let Some(key) = all.find(|key| setting::is_of_traces(key)) {
+                    return Err(base.refuse(
+                        format_args!("{key} with a model"),
+                        "a trace, of whose files and ranks it speaks",
+                    ));
+                }
+            }
+        }
+        if sets("map")
+            && let Some(key) = self
+                .keys()
+                .find(|key| matches!(*key, "plan.place" | "plan.tiles"))
+        {
+            return Err(base.refuse(
+                format_args!("map and {key}, which both say where ranks sit"),
+                "one of the two",
+            ));
         }
         let all_mapped = self.values("compute").count() > 0
             && self
@@ -215,6 +230,12 @@ impl Study {
                         "an objective that follows from the time: time, tokens_per_s, tokens_per_s_per_npu or cost",
                     ));
                 }
+                if let Some(key) = UNBOUNDED.iter().find(|key| sets(key)) {
+                    return Err(refuse(
+                        &format!("branch-and-bound beside {key}, which bounds leave out"),
+                        "another strategy",
+                    ));
+                }
                 if !sets("model") {
                     return Err(refuse(
                         "branch-and-bound with a trace",
@@ -227,6 +248,12 @@ impl Study {
             return Err(refuse_many(root, points));
         }
         Ok(())
+    }
+
+    /// Every key that is set.
+    fn keys(&self) -> impl Iterator<Item = &str> {
+        let axes = self.axes.iter().flat_map(|axis| &axis.keys);
+        axes.chain(self.base.keys()).map(String::as_str)
     }
 
     /// Every value of `key`, as text.

@@ -4,7 +4,7 @@ use super::evaluate::{PointAnswer, PointEvaluator};
 use super::search::{RowOutcome, SweepRow};
 use super::setting::{self, SettingKind, Settings, kind};
 use super::study::Study;
-use chakram_report::settings::{SettingWithoutEffect, option_of_key};
+use chakram_report::settings::SettingWithoutEffect;
 use std::collections::BTreeMap;
 
 /// Returns the keys without effect of each row. A key is one of them if the study has several rows that differ from this one
@@ -69,15 +69,13 @@ fn reason(
         "cost" => key.starts_with("price."),
         _ => false,
     });
-    if (key.starts_with("power.") || key.starts_with("price.")) && !is_used {
+    if matches!(kind(key), Ok(SettingKind::Rate)) && !is_used {
         return "no objective of the study uses it".to_owned();
     }
     let found = match kind(key) {
         Ok(SettingKind::Machine(_)) => evaluator.machine_reason(one, other),
-        Ok(SettingKind::Plain) if key == "machine" => evaluator.machine_reason(one, other),
-        Ok(SettingKind::Plain) => {
-            option_of_key(key).and_then(|key| evaluator.option_reason(key, other))
-        }
+        Ok(SettingKind::Name) if key == "machine" => evaluator.machine_reason(one, other),
+        Ok(SettingKind::Option(option)) => evaluator.option_reason(option.key, other),
         _ => None,
     };
     found.unwrap_or_else(|| "rows that differ in it alone have the same results".to_owned())

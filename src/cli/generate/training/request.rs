@@ -73,7 +73,7 @@ impl TrainingArgs {
         let (mut plan, origin) = self.plan.plan(left_out)?;
         let capacity = plan.capacity;
         let on_tiles = machine.is_some() && plan.tiles != CorePlacement::None;
-        if self.run.timing.map.is_some() && (on_tiles || !plan.place.is_empty()) {
+        if self.run.map().is_some() && (on_tiles || !plan.place.is_empty()) {
             return Err("--map and place both say where ranks sit\n  try: one of the two".into());
         }
         if let Some(machine) = machine {

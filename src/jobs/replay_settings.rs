@@ -1,0 +1,707 @@
+//! The options of a replay of traces, each declared once: its key, its words, its help and what it sets.
+//!
+//! The command line makes flags of [`REPLAY_OPTIONS`], archives keep their words, and studies have their keys, so that all
+//! three take the same options and read them alike.
+
+use super::{CustomFiles, JobOptions, load_custom};
+use chakram_base::ids::{MAX_NPUS, Npu};
+use chakram_base::setting::{SettingChoice, SettingKey};
+use chakram_base::units::Span;
+use chakram_engine::{CollectiveTiming, CommTiming, LaunchMode, OptionRefusal, ReplayOptions};
+use chakram_hardware::compute::{
+    ComputeModel, RecordingClass, RooflineEfficiency, parse_efficiency, parse_host, parse_model,
+};
+use chakram_hardware::devices::maker_of;
+use chakram_hardware::machine::{Machine, lacks_rates};
+use chakram_hardware::network::NetworkKind;
+use chakram_report::summary::HashedInput;
+use chakram_trace::format::file::VerifyLevel;
+use chakram_trace::format::{CollectiveKind, TraceError};
+use chakram_trace::graph::{DependencyPolicy, ProfilerPolicy};
+use chakram_trace::workload::MissingRankPolicy;
+use std::fmt;
+
+/// An option of a replay: a key of studies, and a flag.
+#[derive(Debug)]
+pub struct ReplayOption {
+    /// Its key.
+    pub key: SettingKey,
+    /// Name of its value in help; empty for switches.
+    pub value: &'static str,
+    /// Meaning, for help, with the key of another option in braces.
+    pub help: &'static str,
+    /// Value that it has by default, where that has a word.
+    pub default: &'static str,
+    /// Whether short help leaves it out.
+    pub is_rare: bool,
+    /// Words that it takes.
+    pub syntax: ReplayOptionSyntax,
+    /// Options that cannot be given beside it.
+    pub excludes: &'static [SettingKey],
+    /// Whether it says how the answer is found, which is the same without it.
+    pub is_exact: bool,
+    set: fn(&mut ReplaySettings, &[String]) -> Result<(), String>,
+}
+
+/// Words that an option takes.
+#[derive(Clone, Copy, Debug)]
+pub enum ReplayOptionSyntax {
+    /// None: it is true where it is given.
+    Switch,
+    /// A text.
+    Word,
+    /// One of a few words, each with what it does.
+    Choice(fn() -> Vec<(&'static str, &'static str)>),
+    /// Several texts.
+    List,
+}
+
+use ReplayOptionSyntax::{Choice, List, Switch, Word};
+
+impl ReplayOption {
+    const BASE: Self = Self {
+        key: SettingKey::Compute,
+        value: "",
+        help: "",
+        default: "",
+        is_rare: true,
+        syntax: Word,
+        excludes: &[],
+        is_exact: false,
+        set: |_, _| Ok(()),
+    };
+
+    /// Returns the option `key`, which may be none of a replay.
+    pub fn of(key: SettingKey) -> Option<&'static Self> {
+        REPLAY_OPTIONS.iter().find(|option| option.key == key)
+    }
+
+    /// Returns the option that studies call `key`.
+    pub fn of_key(key: &str) -> Option<&'static Self> {
+        let mut all = REPLAY_OPTIONS.iter();
+        all.find(|option| option.key.key().to_string() == key)
+    }
+
+    /// Checks words by themselves.
+    ///
+    /// # Errors
+    ///
+    /// What was expected.
+    pub fn check(&self, words: &[String]) -> Result<(), String> {
+        (self.set)(&mut ReplaySettings::default(), words)
+    }
+
+    /// Returns whether `words` leave it as it is without them: a switch that is off.
+    fn is_off(&self, words: &[String]) -> bool {
+        matches!(self.syntax, Switch) && matches!(words, [word] if word == "false")
+    }
+}
+
+/// Every option, in the order of help: those of the timing model, and those of traces.
+pub static REPLAY_OPTIONS: &[ReplayOption] = &[
+    ReplayOption {
+        key: SettingKey::Compute,
+        value: "MODEL",
+        help: "Compute model: recorded (where nothing was: curves, or else roofline), scaled:F (times F), curves (by class \
+               and shape, as measured), roofline (by FLOPs and bytes) or loopnest:gemmini-16",
+        default: "recorded",
+        is_rare: false,
+        set: |to, words| one(words, parse_model).map(|model| to.replay.compute = model),
+        ..ReplayOption::BASE
+    },
+    ReplayOption {
+        key: SettingKey::RecordedOn,
+        value: "MACHINE",
+        help: "Machine on which the kernels were recorded: each lasts as recorded, times the ratio of its roofline here to \
+               that there",
+        excludes: &[SettingKey::Compute, SettingKey::Efficiency],
+        set: |to, words| {
+            to.replay.compute = ComputeModel::RecordedOn(one(words, parse_recorded_on)?);
+            to.recorded_on = words.first().cloned();
+            Ok(())
+        },
+        ..ReplayOption::BASE
+    },
+    ReplayOption {
+        key: SettingKey::Efficiency,
+        value: "FRACTION",
+        help: "Fraction of the peak rates that kernels by roofline achieve, up to 1",
+        is_rare: false,
+        set: |to, words| one(words, parse_efficiency).map(|part| to.efficiency = Some(part)),
+        ..ReplayOption::BASE
+    },
+    ReplayOption {
+        key: SettingKey::Host,
+        value: "MODEL",
+        help: "Host timing: recorded, or scaled:F (times F, so below 1 is a faster host)",
+        default: "recorded",
+        set: |to, words| one(words, parse_host).map(|host| to.replay.host = host),
+        ..ReplayOption::BASE
+    },
+    ReplayOption {
+        key: SettingKey::Launch,
+        value: "HOW",
+        help: "Launches of kernels, collectives and messages by the machine's host, for traces without host work; by \
+               default eager where kernels are priced by curves, and none otherwise",
+        syntax: Choice(choices::<LaunchMode>),
+        set: |to, words| choice(words).map(|launch| to.replay.launch = launch),
+        ..ReplayOption::BASE
+    },
+    ReplayOption {
+        key: SettingKey::Collectives,
+        value: "HOW",
+        help: "Uncontended time of collectives; by default as kernels, by curves where they are",
+        syntax: Choice(choices::<CollectiveTiming>),
+        set: |to, words| choice(words).map(|how| to.replay.collectives = Some(how)),
+        ..ReplayOption::BASE
+    },
+    ReplayOption {
+        key: SettingKey::Comm,
+        value: "TIMING",
+        help: "Timing of collectives and messages",
+        default: "model",
+        is_rare: false,
+        syntax: Choice(choices::<CommTiming>),
+        set: |to, words| choice(words).map(|comm| to.replay.comm = comm),
+        ..ReplayOption::BASE
+    },
+    ReplayOption {
+        key: SettingKey::Network,
+        value: "MODEL",
+        help: "Network contention model; the machine's own by default",
+        is_rare: false,
+        syntax: Choice(choices::<NetworkKind>),
+        set: |to, words| choice(words).map(|network| to.replay.network = Some(network)),
+        ..ReplayOption::BASE
+    },
+    ReplayOption {
+        key: SettingKey::Bandwidth,
+        value: "RATES",
+        help: "Bandwidth of an NPU into each dimension of {machine} 'Ring(4)_Switch(2)': 250GB/s,50GB/s, or one of all",
+        set: |to, words| one(words, text).map(|rates| to.bandwidth = Some(rates)),
+        ..ReplayOption::BASE
+    },
+    ReplayOption {
+        key: SettingKey::Latency,
+        value: "TIMES",
+        help: "Latency of a link in each dimension of such a machine: 500ns,1us, or one of all",
+        set: |to, words| one(words, text).map(|times| to.latency = Some(times)),
+        ..ReplayOption::BASE
+    },
+    ReplayOption {
+        key: SettingKey::Map,
+        value: "NPUS",
+        help: "NPUs of ranks 0, 1, …, for example 0-3,8-11; rank r on NPU r by default",
+        set: |to, words| one(words, parse_npus).map(|npus| to.replay.map = Some(npus)),
+        ..ReplayOption::BASE
+    },
+    ReplayOption {
+        key: SettingKey::FillDomains,
+        help: "Place ranks on all NPUs of each rack, also where the machine's jobs leave some free",
+        syntax: Switch,
+        excludes: &[SettingKey::Map],
+        set: |to, words| one(words, flag).map(|fill| to.fill_domains = fill),
+        ..ReplayOption::BASE
+    },
+    ReplayOption {
+        key: SettingKey::Stepwise,
+        help: "Simulate every collective message by message, also where an analytical answer is exact",
+        syntax: Switch,
+        is_exact: true,
+        set: |to, words| one(words, flag).map(|stepwise| to.replay.stepwise = stepwise),
+        ..ReplayOption::BASE
+    },
+    ReplayOption {
+        key: SettingKey::Aggregate,
+        help: "Let one of several ranks that do the same at the same time run for all, for as long as they do: fewer \
+               events, the same answer",
+        syntax: Switch,
+        is_exact: true,
+        set: |to, words| one(words, flag).map(|aggregate| to.replay.aggregate = aggregate),
+        ..ReplayOption::BASE
+    },
+    ReplayOption {
+        key: SettingKey::LowerBound,
+        help: "Give communication without size and recorded duration no time instead of refusing it",
+        syntax: Switch,
+        set: |to, words| one(words, flag).map(|bound| to.replay.lower_bound = bound),
+        ..ReplayOption::BASE
+    },
+    ReplayOption {
+        key: SettingKey::Custom,
+        value: "KIND=PREFIX",
+        help: "Custom algorithm of a kind of collective from files PREFIX.0.et, …, one per member: all-reduce=ring8; \
+               repeatable",
+        syntax: List,
+        set: |to, words| all(words, parse_custom).map(|custom| to.custom = custom),
+        ..ReplayOption::BASE
+    },
+    ReplayOption {
+        key: SettingKey::NoVerify,
+        help: "Read traces that differ from what the job's file, PREFIX.job.json, says",
+        syntax: Switch,
+        set: |to, words| {
+            to.job.verify = match one(words, flag)? {
+                true => VerifyLevel::Nothing,
+                false => VerifyLevel::default(),
+            };
+            Ok(())
+        },
+        ..ReplayOption::BASE
+    },
+    ReplayOption {
+        key: SettingKey::Groups,
+        value: "FILE",
+        help: "Process groups, in place of those of the job's file: a JSON file {\"1\": [0, 1], …}",
+        is_rare: false,
+        set: |to, words| one(words, text).map(|path| to.job.groups = Some(path.into())),
+        ..ReplayOption::BASE
+    },
+    ReplayOption {
+        key: SettingKey::Dependencies,
+        value: "WHICH",
+        help: "Dependencies that hold",
+        default: "auto",
+        syntax: Choice(choices::<DependencyPolicy>),
+        set: |to, words| choice(words).map(|which| to.job.dependencies = which),
+        ..ReplayOption::BASE
+    },
+    ReplayOption {
+        key: SettingKey::MissingRanks,
+        value: "WHAT",
+        help: "Treatment of ranks without a trace",
+        default: "refuse",
+        is_rare: false,
+        syntax: Choice(choices::<MissingRankPolicy>),
+        set: |to, words| choice(words).map(|what| to.job.absent = what),
+        ..ReplayOption::BASE
+    },
+    ReplayOption {
+        key: SettingKey::Ranks,
+        value: "N",
+        help: "Number of ranks of the job, if more than the traces show; with {missing_ranks} mirror all NPUs by default",
+        set: |to, words| one(words, parse_ranks).map(|ranks| to.job.ranks = Some(ranks)),
+        ..ReplayOption::BASE
+    },
+    ReplayOption {
+        key: SettingKey::Without,
+        value: "WHAT",
+        help: "Part of a captured job that is left out; the profiler by default where the capture has steps without it",
+        syntax: Choice(choices::<ProfilerPolicy>),
+        set: |to, words| choice(words).map(|what| to.profiler = Some(what)),
+        ..ReplayOption::BASE
+    },
+    ReplayOption {
+        key: SettingKey::Delays,
+        value: "RANK=TIME",
+        help: "Start a rank late, to see who waits for a straggler: 3=10ms; repeatable",
+        syntax: List,
+        set: |to, words| all(words, parse_delay).map(|delays| to.job.delays = delays),
+        ..ReplayOption::BASE
+    },
+];
+
+/// What the options of a replay come to.
+#[derive(Clone, Debug, Default)]
+pub struct ReplaySettings {
+    job: JobOptions,
+    replay: ReplayOptions,
+    profiler: Option<ProfilerPolicy>,
+    bandwidth: Option<String>,
+    latency: Option<String>,
+    /// The machine on which kernels were recorded.
+    pub recorded_on: Option<String>,
+    /// Part of their peak rates that kernels by roofline reach.
+    pub efficiency: Option<RooflineEfficiency>,
+    /// Whether ranks are placed on all NPUs of each rack.
+    pub fill_domains: bool,
+    /// Custom algorithms.
+    pub custom: Vec<CustomFiles>,
+}
+
+/// Options that cannot be as they are given.
+#[derive(Debug, thiserror::Error)]
+pub enum ReplaySettingsError {
+    /// An option takes no such words.
+    Value {
+        /// The option.
+        key: SettingKey,
+        /// Its words.
+        value: String,
+        /// What was expected.
+        why: String,
+    },
+    /// Two options say the same differently.
+    Beside(SettingKey, SettingKey),
+    /// Two algorithms for one kind of collective.
+    CustomTwice(CollectiveKind),
+    /// Rates of a machine that has its own.
+    OwnRates(String),
+    /// One of the two rates without the other.
+    RateMissing {
+        /// The one that is given.
+        given: SettingKey,
+        /// The other.
+        missing: SettingKey,
+    },
+    /// An option has no effect.
+    Option(#[from] OptionRefusal),
+    /// A file cannot be read.
+    File(#[from] TraceError),
+}
+
+impl ReplaySettingsError {
+    /// Returns the option that is refused.
+    pub fn key(&self) -> SettingKey {
+        match self {
+            Self::Value { key, .. } | Self::Beside(key, _) => *key,
+            Self::CustomTwice(_) | Self::File(_) => SettingKey::Custom,
+            Self::OwnRates(_) => SettingKey::Bandwidth,
+            Self::RateMissing { given, .. } => *given,
+            Self::Option(refusal) => refusal.key(),
+        }
+    }
+}
+
+/// With options by their names in messages, and `{:#}` by their keys, as in files.
+impl fmt::Display for ReplaySettingsError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let in_files = f.alternate();
+        let name = |key: &SettingKey| match in_files {
+            true => format!("`{}`", key.key()),
+            false => key.to_string(),
+        };
+        match self {
+            Self::Value { key, value, why } => write!(f, "{} is {value}: {why}", name(key)),
+            Self::Beside(one, other) => write!(
+                f,
+                "{} cannot be given beside {}\n  try: one of the two",
+                name(one),
+                name(other)
+            ),
+            Self::CustomTwice(kind) => write!(
+                f,
+                "{} {kind}=… is given twice\n  try: one algorithm for {kind}",
+                name(&SettingKey::Custom)
+            ),
+            Self::OwnRates(machine) => write!(
+                f,
+                "{} and {} are for a machine that is given as its dimensions, and {machine} has its own\n  \
+                 try: {} 'Ring(4)_Switch(2)', or a copy of `chakram machine show {machine}`",
+                name(&SettingKey::Bandwidth),
+                name(&SettingKey::Latency),
+                name(&SettingKey::Machine)
+            ),
+            Self::RateMissing { given, missing } => {
+                write!(f, "{} needs {}", name(given), name(missing))
+            }
+            Self::Option(refusal) if in_files => write!(f, "{refusal:#}"),
+            Self::Option(refusal) => write!(f, "{refusal}"),
+            Self::File(error) => write!(f, "{error}"),
+        }
+    }
+}
+
+impl ReplaySettings {
+    /// Reads options from their words, in whatever order.
+    ///
+    /// # Errors
+    ///
+    /// Words that an option does not take, and options that say the same differently.
+    pub fn read<'w>(
+        given: impl IntoIterator<Item = (SettingKey, &'w [String])>,
+    ) -> Result<Self, ReplaySettingsError> {
+        let given: Vec<_> = given.into_iter().collect();
+        let mut settings = Self::default();
+        let words_of = |option: &ReplayOption| {
+            let found = given.iter().find(|(key, _)| *key == option.key);
+            found.map(|(_, words)| *words)
+        };
+        let is_given = |key| {
+            let option = ReplayOption::of(key);
+            option.is_some_and(|option| words_of(option).is_some_and(|words| !option.is_off(words)))
+        };
+        for option in REPLAY_OPTIONS {
+            let Some(words) = words_of(option) else {
+                continue;
+            };
+            (option.set)(&mut settings, words).map_err(|why| ReplaySettingsError::Value {
+                key: option.key,
+                value: words.join(" "),
+                why,
+            })?;
+            let other = option.excludes.iter().find(|other| is_given(**other));
+            if let (Some(other), false) = (other, option.is_off(words)) {
+                return Err(ReplaySettingsError::Beside(option.key, *other));
+            }
+        }
+        settings.replay.missing_ranks = settings.job.absent;
+        Ok(settings)
+    }
+
+    /// Returns the options of the replay, those of files left out and the efficiency not yet applied.
+    pub fn replay(&self) -> &ReplayOptions {
+        &self.replay
+    }
+
+    /// Returns the options of loading the traces, which say of a mirrored job without a size of its own that it has one rank
+    /// for each of `npus`.
+    pub fn job(&self, npus: u32) -> JobOptions {
+        // A replay as captured shows that nothing was lost.
+        let default = match self.replay.comm {
+            CommTiming::Captured => ProfilerPolicy::Keep,
+            _ => ProfilerPolicy::default(),
+        };
+        JobOptions {
+            mirrored: npus,
+            profiler: self.profiler.unwrap_or(default),
+            ..self.job.clone()
+        }
+    }
+
+    /// Returns the options of the replay without what takes files.
+    ///
+    /// # Errors
+    ///
+    /// Options that contradict one another.
+    pub fn options_without_files(&self) -> Result<ReplayOptions, ReplaySettingsError> {
+        for (i, custom) in self.custom.iter().enumerate() {
+            if self.custom[..i].iter().any(|one| one.kind == custom.kind) {
+                return Err(ReplaySettingsError::CustomTwice(custom.kind));
+            }
+        }
+        let mut options = self.replay.clone();
+        if let Some(efficiency) = self.efficiency {
+            options.set_efficiency(efficiency)?;
+        }
+        Ok(options)
+    }
+
+    /// Returns the options of the replay; files that they take join `inputs`, if hashes are wanted.
+    ///
+    /// # Errors
+    ///
+    /// As [`Self::options_without_files`], and files that cannot be read.
+    pub fn options(
+        &self,
+        inputs: Option<&mut Vec<HashedInput>>,
+    ) -> Result<ReplayOptions, ReplaySettingsError> {
+        let options = self.options_without_files()?;
+        Ok(ReplayOptions {
+            custom: load_custom(&self.custom, inputs)?,
+            ..options
+        })
+    }
+
+    /// Returns the name of the machine `name`, with its rates where it is given in the notation of dimensions.
+    ///
+    /// # Errors
+    ///
+    /// If rates are given beside a machine that has its own, or one of the two is missing.
+    pub fn machine_name(&self, name: &str) -> Result<String, ReplaySettingsError> {
+        let missing = |given, missing| Err(ReplaySettingsError::RateMissing { given, missing });
+        match (&self.bandwidth, &self.latency) {
+            (None, None) => Ok(name.to_owned()),
+            _ if !lacks_rates(name) => Err(ReplaySettingsError::OwnRates(name.to_owned())),
+            (Some(bandwidth), Some(latency)) => Ok(format!("{name}:{bandwidth}:{latency}")),
+            (Some(_), None) => missing(SettingKey::Bandwidth, SettingKey::Latency),
+            (None, Some(_)) => missing(SettingKey::Latency, SettingKey::Bandwidth),
+        }
+    }
+
+    /// Returns `machine` with jobs on all of its NPUs, where that is asked for.
+    ///
+    /// # Errors
+    ///
+    /// If its jobs are on all of them anyway.
+    pub fn filled(&self, machine: Machine) -> Result<Machine, OptionRefusal> {
+        match (self.fill_domains, machine.rank_domain()) {
+            (false, _) => Ok(machine),
+            (true, Some(_)) => Ok(machine.with_all_npus_used()),
+            (true, None) => Err(OptionRefusal::NoFreeNpus {
+                machine: machine.name().to_owned(),
+            }),
+        }
+    }
+}
+
+/// Reads the only word.
+fn one<T>(words: &[String], read: impl FnOnce(&str) -> Result<T, String>) -> Result<T, String> {
+    match words {
+        [word] => read(word),
+        _ => Err("expected one value".to_owned()),
+    }
+}
+
+/// Reads each word.
+fn all<T>(words: &[String], read: impl Fn(&str) -> Result<T, String>) -> Result<Vec<T>, String> {
+    words.iter().map(|word| read(word)).collect()
+}
+
+/// Reads the word of a choice, whose underscores may be hyphens.
+fn choice<T: SettingChoice>(words: &[String]) -> Result<T, String> {
+    one(words, |word| T::parse(&word.replace('-', "_")))
+}
+
+fn choices<T: SettingChoice>() -> Vec<(&'static str, &'static str)> {
+    let all = T::CHOICES.iter();
+    all.map(|(_, word, summary)| (*word, *summary)).collect()
+}
+
+fn text(word: &str) -> Result<String, String> {
+    match word {
+        "" => Err("expected a text".to_owned()),
+        _ => Ok(word.to_owned()),
+    }
+}
+
+fn flag(word: &str) -> Result<bool, String> {
+    (word.parse()).map_err(|_| "expected true or false".to_owned())
+}
+
+fn parse_recorded_on(text: &str) -> Result<RecordingClass, String> {
+    let machine = Machine::load(text).map_err(|error| error.to_string())?;
+    let [class] = machine.classes() else {
+        let count = machine.classes().len();
+        return Err(format!(
+            "it has {count} NPU classes; expected a machine of the one on which kernels were recorded"
+        ));
+    };
+    let memory = class.memory_bandwidth().ok_or_else(|| {
+        format!(
+            "it describes no NPU; expected a machine of the one on which kernels were recorded, such as h100:{text}"
+        )
+    })?;
+    Ok(RecordingClass::new(&class.peaks, memory).made_by(maker_of(&class.name)))
+}
+
+/// Reads NPUs of ranks 0, 1, … as numbers and ranges, `0-3,8-11`.
+///
+/// # Errors
+///
+/// The part that is none, or more NPUs than a machine can have.
+pub fn parse_npus(text: &str) -> Result<Vec<Npu>, String> {
+    let mut map = Vec::new();
+    for part in text.split(',') {
+        let number = |t: &str| {
+            let wrong = || format!("`{t}` in `{part}` is no NPU; write for example 0-3,8-11");
+            t.trim().parse::<u32>().map_err(|_| wrong())
+        };
+        let (from, to) = match part.split_once('-') {
+            Some((from, to)) => (number(from)?, number(to)?),
+            None => (number(part)?, number(part)?),
+        };
+        if from > to || to >= chakram_hardware::topology::Topology::MAX_NPUS {
+            return Err(format!("`{part}` is no range of NPUs"));
+        }
+        map.extend((from..=to).map(Npu));
+        if map.len() > chakram_hardware::topology::Topology::MAX_NPUS as usize {
+            return Err("more places than a machine can have NPUs".to_owned());
+        }
+    }
+    Ok(map)
+}
+
+fn parse_ranks(text: &str) -> Result<u32, String> {
+    let ranks = text.parse().ok();
+    ranks
+        .filter(|ranks| (1..=MAX_NPUS).contains(ranks))
+        .ok_or_else(|| format!("expected a number of ranks from 1 to {MAX_NPUS}"))
+}
+
+fn parse_delay(text: &str) -> Result<(u32, Span), String> {
+    let (rank, span) = text
+        .split_once('=')
+        .ok_or("expected RANK=TIME, for example 3=10ms")?;
+    let rank = rank
+        .parse()
+        .map_err(|_| format!("`{rank}` is not a rank"))?;
+    Ok((rank, span.parse::<Span>().map_err(|e| e.to_string())?))
+}
+
+/// Reads `KIND=PREFIX`.
+fn parse_custom(text: &str) -> Result<CustomFiles, String> {
+    let (name, prefix) = text
+        .split_once('=')
+        .filter(|(_, prefix)| !prefix.is_empty())
+        .ok_or("expected KIND=PREFIX, for example all-reduce=ring8")?;
+    let wanted = name.replace('_', "-");
+    let mut all = CollectiveKind::ALL.iter();
+    let Some((kind, _, _)) = all.find(|(_, name, _)| *name == wanted) else {
+        let all: Vec<_> = CollectiveKind::ALL.iter().map(|(_, n, _)| *n).collect();
+        return Err(format!(
+            "`{name}` is no collective; one of {}",
+            all.join(", ")
+        ));
+    };
+    Ok(CustomFiles {
+        kind: *kind,
+        prefix: prefix.into(),
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn read(given: &[(SettingKey, &str)]) -> Result<ReplaySettings, ReplaySettingsError> {
+        let words: Vec<_> = given
+            .iter()
+            .map(|(key, word)| (*key, vec![(*word).to_owned()]))
+            .collect();
+        ReplaySettings::read(words.iter().map(|(key, words)| (*key, &words[..])))
+    }
+
+    #[test]
+    fn options_are_read_in_any_order_and_words_in_files_and_flags() {
+        let settings = read(&[
+            (SettingKey::Network, "contention-free"),
+            (SettingKey::Efficiency, "0.5"),
+            (SettingKey::Compute, "roofline"),
+            (SettingKey::Map, "1-2,7"),
+        ]);
+        let options = settings.unwrap().options(None).unwrap();
+        let half = RooflineEfficiency::new(0.5).unwrap();
+        assert_eq!(options.compute, ComputeModel::Roofline(half));
+        assert_eq!(options.map, Some(vec![Npu(1), Npu(2), Npu(7)]));
+        assert_eq!(options.network, Some(NetworkKind::ContentionFree));
+        let keys = REPLAY_OPTIONS.iter().map(|option| option.key.key());
+        let mut keys: Vec<String> = keys.map(|key| key.to_string()).collect();
+        keys.sort();
+        keys.dedup();
+        assert_eq!(keys.len(), REPLAY_OPTIONS.len(), "each option stands once");
+    }
+
+    #[test]
+    fn what_contradicts_itself_is_refused_by_key() {
+        let said = |given| format!("{:#}", read(given).unwrap_err());
+        let both = [
+            (SettingKey::RecordedOn, "dgx-h100"),
+            (SettingKey::Efficiency, "0.5"),
+        ];
+        assert!(
+            said(&both).starts_with("`recorded_on` cannot be given beside `efficiency`"),
+            "{}",
+            said(&both)
+        );
+        let filled = [(SettingKey::FillDomains, "true"), (SettingKey::Map, "0")];
+        assert!(said(&filled).starts_with("`fill_domains` cannot be given beside `map`"));
+        // A switch that is off is not given.
+        let off = [(SettingKey::FillDomains, "false"), (SettingKey::Map, "0")];
+        assert!(read(&off).is_ok());
+        let wrong = said(&[(SettingKey::Comm, "recordd")]);
+        assert!(wrong.ends_with("did you mean `recorded`?"), "{wrong}");
+    }
+
+    #[test]
+    fn replays_as_captured_keep_the_profiler_unless_told() {
+        let of = |given| read(given).unwrap().job(4).profiler;
+        assert_eq!(of(&[(SettingKey::Comm, "captured")]), ProfilerPolicy::Keep);
+        let told = [
+            (SettingKey::Comm, "captured"),
+            (SettingKey::Without, "profiler"),
+        ];
+        assert_eq!(of(&told), ProfilerPolicy::Remove);
+        assert_eq!(of(&[]), ProfilerPolicy::default());
+    }
+}
