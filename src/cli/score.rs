@@ -1,7 +1,7 @@
 //! `chakram score`: predictions against measured runs.
 
 use super::compute::ComputeArgs;
-use super::given::GivenOptions;
+use super::given::settings_without;
 use super::output::ReportDestination;
 use super::terminal;
 use chakram_base::config;
@@ -32,8 +32,6 @@ Examples:
   chakram score runs.csv --columns runs.toml --set recompute=none --machine dgx-h100
   chakram score runs.csv --columns runs.toml --format csv > predicted.csv")]
 pub struct ScoreArgs {
-    #[command(flatten)]
-    given: GivenOptions,
     /// The measured runs: CSV with a line of headings, a run in each row; several tables are scored together
     #[arg(value_name = "RUNS.csv", required = true)]
     runs: Vec<PathBuf>,
@@ -172,15 +170,14 @@ impl ScoreFiles {
             };
             of_runs(&SettingKey::Machine.key().to_string(), machine, without)
         });
-        let options = args.given.iter().map(|(key, words)| {
-            let without = args.compute.without(key);
-            let is_another = without != args.compute;
-            let options = is_another.then(|| without.options()).transpose();
+        let given = args.compute.given();
+        let options = given.iter().map(|(key, words)| {
+            let settings = settings_without(given, *key)?;
             Some(ScoreSetting {
                 key: key.key().to_string(),
-                value: words.to_owned(),
+                value: words.join(" "),
                 table: None,
-                option: Some((key, options.ok()?)),
+                option: Some((*key, settings.options_without_files().ok()?)),
             })
         });
         set.chain(machine).chain(options).flatten().collect()

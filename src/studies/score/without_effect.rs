@@ -16,8 +16,8 @@ pub struct ScoreSetting {
     pub value: String,
     /// The runs without it; `None` if it is no setting of these.
     pub table: Option<RunTable>,
-    /// The option that it is, and those of the replays without it, where they are others; `None` if it is none.
-    pub option: Option<(SettingKey, Option<ReplayOptions>)>,
+    /// The option of replays that it is, and those that are left without it; `None` if it is none.
+    pub option: Option<(SettingKey, ReplayOptions)>,
 }
 
 /// Returns which of `given` change nothing in the `answers` of the runs of `table`, each with the reason. Runs that are others
@@ -31,16 +31,15 @@ pub fn settings_without_effect(
 ) -> Vec<SettingWithoutEffect> {
     let found = given.iter().filter_map(|setting| {
         let other = setting.table.as_ref().unwrap_or(table);
-        let has_other_options = matches!(&setting.option, Some((_, Some(_))));
         let is_same = |i: usize, run: &MeasuredRun| {
             let own = &table.runs[i];
-            !has_other_options && own.training == run.training && own.machine == run.machine
+            setting.option.is_none() && own.training == run.training && own.machine == run.machine
         };
         let is_default = has_same_rows(table, other)
             && (other.runs.iter().enumerate()).all(|(i, run)| is_same(i, run));
         if !is_default {
-            let without = (setting.option.as_ref()).and_then(|(_, options)| options.as_ref());
-            let without = without.unwrap_or(options);
+            let without = setting.option.as_ref();
+            let without = without.map_or(options, |(_, without)| without);
             let ask = |i: usize, run: &MeasuredRun| {
                 let is_another = !is_same(i, run);
                 is_another.then(|| predict(run, without)).transpose()
@@ -64,9 +63,9 @@ pub fn settings_without_effect(
                 return None;
             }
         }
-        let reason = match setting.option {
+        let reason = match &setting.option {
             _ if is_default => "all runs are the same without it".to_owned(),
-            Some((key, _)) => first_reason(key, table, options),
+            Some((key, _)) => first_reason(*key, table, options),
             None => "all runs take as long without it".to_owned(),
         };
         Some(SettingWithoutEffect {
