@@ -9,7 +9,7 @@ pub struct CommKernels {
 }
 
 /// Kernels of known libraries; the file says how it is read.
-const KNOWN: &str = include_str!("../comm_kernels.txt");
+const KNOWN: &str = include_str!("comm_kernels.txt");
 
 impl CommKernels {
     /// Adds the kernels whose names contain a part: `PART=KIND`, with a kind such as `all-reduce`.
@@ -34,7 +34,7 @@ impl CommKernels {
     }
 
     /// Returns the table in which names are looked up.
-    pub(super) fn table(&self) -> CommKernelTable<'_> {
+    pub(crate) fn table(&self) -> CommKernelTable<'_> {
         CommKernelTable {
             added: &self.added,
             known: known_rows().collect(),
@@ -43,14 +43,14 @@ impl CommKernels {
 }
 
 /// Table of names of kernels that communicate.
-pub(super) struct CommKernelTable<'a> {
+pub(crate) struct CommKernelTable<'a> {
     added: &'a [(String, CollectiveKind)],
     known: Vec<KnownKernel>,
 }
 
 /// What the name of a kernel tells of communication.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum KernelNameHint {
+pub(crate) enum KernelNameHint {
     /// Nothing.
     Nothing,
     /// It communicates, in this kind of collective if the name says so.
