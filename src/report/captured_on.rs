@@ -49,18 +49,21 @@ impl CapturedOn {
                 }
             }
         }
-        if let [device] = &all.devices[..] {
-            all.preset = preset_of_device(device).map(|[preset, _]| preset.to_owned());
-        }
+        all.preset = all.common_preset().map(|[preset, _]| preset.to_owned());
         (all != Self::default()).then_some(all)
     }
 
-    /// Notes that kernels last as recorded, if one of `classes`, the names of the machine's NPU classes, is none of the device's.
+    /// Returns the preset that describes all devices, with its class, if there is one.
+    fn common_preset(&self) -> Option<[&'static str; 2]> {
+        let mut presets = self.devices.iter().map(|device| preset_of_device(device));
+        let first = presets.next()??;
+        presets.all(|other| other == Some(first)).then_some(first)
+    }
+
+    /// Notes that kernels of devices last as recorded, if one of `classes`, the names of the machine's NPU classes, is not that
+    /// of all devices.
     pub(super) fn note_recorded<'a>(&mut self, classes: impl IntoIterator<Item = &'a str>) {
-        let [device] = &self.devices[..] else {
-            return;
-        };
-        let own = preset_of_device(device).map(|[_, class]| class);
+        let own = self.common_preset().map(|[_, class]| class);
         self.kernels_stay = classes.into_iter().any(|class| Some(class) != own);
     }
 
@@ -70,12 +73,21 @@ impl CapturedOn {
             return None;
         }
         let option = |machine: &str| SettingKey::RecordedOn.with(machine);
-        Some(match &self.preset {
-            Some(preset) => format!(
+        Some(match (&self.preset, &self.devices[..]) {
+            (Some(preset), _) => format!(
                 "kernels last as recorded there; {} carries them to this machine",
                 option(preset)
             ),
-            None => format!(
+            (None, []) => format!(
+                "kernels last as recorded, and the capture names no device; {} carries them to this machine",
+                option("MACHINE")
+            ),
+            (None, [_, _, ..]) => format!(
+                "kernels last as recorded there, on devices that differ; {} carries those of all ranks as if one device had \
+                 run them",
+                option("MACHINE")
+            ),
+            (None, [_]) => format!(
                 "kernels last as recorded there, and no preset is of that device; {} carries them to this machine",
                 option("FILE.toml")
             ),
@@ -129,5 +141,18 @@ mod tests {
         assert!(line.ends_with(
             "kernels last as recorded there; `recorded_on = dgx-h100` carries them to this machine"
         ), "{line}");
+        // Two names of one kind of device are one; of devices that differ, or that nobody names, somebody has to say.
+        on.devices.push("NVIDIA H100 SXM5".to_owned());
+        assert_eq!(on.common_preset(), Some(["dgx-h100", "h100"]));
+        on.preset = None;
+        on.devices[1] = "Tesla V100-SXM2-32GB".to_owned();
+        on.note_recorded(["h100"]);
+        let differ = "on devices that differ; `recorded_on = MACHINE` carries those of all ranks as if one device had run them";
+        assert!(on.line().ends_with(differ), "{}", on.line());
+        on.devices.clear();
+        on.note_recorded(["h100"]);
+        let unnamed =
+            "the capture names no device; `recorded_on = MACHINE` carries them to this machine";
+        assert!(on.line().ends_with(unnamed), "{}", on.line());
     }
 }

@@ -36,6 +36,7 @@ use chakram_engine::{
 };
 use chakram_hardware::network::NetworkBackend;
 use chakram_trace::format::CollectiveKind;
+use chakram_trace::graph::Graph;
 use chakram_trace::workload::shortened;
 use std::cmp::Reverse;
 
@@ -258,6 +259,7 @@ pub(super) fn finish<O>(
         && basis.recorded_time > 0
         && basis.fell_back == 0
         && !basis.carried
+        && !workload.graphs().iter().any(Graph::kernels_on_cpu)
     {
         let rows = report.rows.iter();
         on.note_recorded(rows.map(|row| &*row.class));
