@@ -15,6 +15,7 @@ use chakram_base::units::{Span, Time};
 use chakram_engine::{CompiledReplay, InstanceId};
 use chakram_trace::graph::{Graph, Interner, NodeKind};
 use serde::{Deserialize, Serialize};
+use std::cmp::Reverse;
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
 
@@ -96,7 +97,7 @@ pub(super) fn table(out: &mut String, report: &Report, style: TextStyle) -> std:
         family.host += row.host;
     }
     let mut families: Vec<_> = families.into_iter().collect();
-    families.sort_by(|(_, a), (_, b)| (b.device, b.host).cmp(&(a.device, a.host)));
+    families.sort_by_key(|(_, family)| Reverse((family.device, family.host)));
     let mut table = TextTable::new([
         left("MODULES", 40),
         right("modules", 8),

@@ -148,21 +148,17 @@ mod tests {
     use crate::format::{NodeView, Op};
     use crate::graph::{DependencyPolicy, GraphBuilder};
 
-    /// Nodes by id with what they state: (id, caller, step, stack).
-    fn graph(nodes: &[(u64, Option<u64>, Option<u64>, Option<u64>)]) -> Graph {
+    /// Nodes by id with what they state.
+    fn graph(nodes: &[(u64, NodeOrigin)]) -> Graph {
         let mut builder = GraphBuilder::new(0, DependencyPolicy::Both, 16);
         let call = |caller| PythonCall { name: 0, caller };
         builder.stacks(CallStacks {
             names: vec!["nn.Module: Linear_0".to_owned()],
             calls: vec![call(None), call(Some(0))],
         });
-        for &(id, caller, step, stack) in nodes {
+        for &(id, origin) in nodes {
             let mut view = NodeView::new(id, "node", Op::Host);
-            view.origin = NodeOrigin {
-                caller,
-                step,
-                stack,
-            };
+            view.origin = origin;
             builder.node(&view, &[]).unwrap();
         }
         builder.finish().unwrap().0
@@ -172,14 +168,19 @@ mod tests {
     fn steps_and_stacks_are_those_of_callers_in_any_order_of_records() {
         // 5 calls 6 and 7, 7 launches 8 and says that no call of Python is around it; 9 and 10 call each other; 11 has a
         // caller that is not there and a stack beyond the table.
+        let states = |caller, step, stack| NodeOrigin {
+            caller,
+            step,
+            stack,
+        };
         let mut nodes = vec![
-            (5, None, Some(7), Some(1)),
-            (6, Some(5), None, Some(2)),
-            (7, Some(5), None, Some(0)),
-            (8, Some(7), None, None),
-            (9, Some(10), None, None),
-            (10, Some(9), None, None),
-            (11, Some(99), Some(3), Some(3)),
+            (5, states(None, Some(7), Some(1))),
+            (6, states(Some(5), None, Some(2))),
+            (7, states(Some(5), None, Some(0))),
+            (8, states(Some(7), None, None)),
+            (9, states(Some(10), None, None)),
+            (10, states(Some(9), None, None)),
+            (11, states(Some(99), Some(3), Some(3))),
         ];
         for _ in 0..nodes.len() {
             nodes.rotate_left(1);
