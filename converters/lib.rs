@@ -4,6 +4,7 @@
 
 pub mod goal;
 pub mod msccl;
+pub mod nsys;
 pub mod pytorch;
 pub mod simai;
 pub mod sources;

@@ -15,6 +15,7 @@ mod requests;
 
 pub use args::{CallArgs, dtype, positional_group};
 pub use comm_kernels::CommKernels;
+pub(crate) use comm_kernels::KernelNameHint;
 
 /// Operation of a call.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -33,6 +33,11 @@ impl CommKernels {
         Ok(())
     }
 
+    /// Returns what the name of a kernel tells.
+    pub(crate) fn hint(&self, name: &str) -> KernelNameHint {
+        self.table().find(name)
+    }
+
     /// Returns the table in which names are looked up.
     pub(super) fn table(&self) -> CommKernelTable<'_> {
         CommKernelTable {
@@ -50,7 +55,7 @@ pub(super) struct CommKernelTable<'a> {
 
 /// What the name of a kernel tells of communication.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum KernelNameHint {
+pub(crate) enum KernelNameHint {
     /// Nothing.
     Nothing,
     /// It communicates, in this kind of collective if the name says so.
