@@ -50,7 +50,6 @@ mod transfer_times;
 mod view_operators;
 
 pub use calls::CommKernels;
-pub(crate) use calls::KernelNameHint;
 pub use event_links::{LinkMethod, ThreadLinks};
 pub use host::{CommArgs, HostNode, HostTrace, NONE};
 pub(crate) use job::convert_kineto;

@@ -2,10 +2,10 @@
 
 use super::nccl::{NcclRange, ThreadMoment};
 use super::sqlite::{Cell, Database, Table};
+use crate::comm_kernels::{CommKernelTable, CommKernels, KernelNameHint};
 use crate::pytorch::kineto::{
     EventCategory, EventDetails, KinetoEvent, KinetoTrace, KinetoTrack, NONE,
 };
-use crate::pytorch::{CommKernels, KernelNameHint};
 use chakram_trace::format::{CollectiveKind, TraceError};
 use chakram_trace::graph::{Interner, NameTable};
 use std::collections::{BTreeMap, BTreeSet};
@@ -136,7 +136,7 @@ struct ReportReader<'d> {
     text_of: BTreeMap<i64, u32>,
     /// By text: what it says as the name of a kernel.
     hints: Vec<Option<KernelNameHint>>,
-    comm_kernels: &'d CommKernels,
+    comm_kernels: CommKernelTable<'d>,
     /// Time of the session's start, ns since 1970.
     base: i64,
     /// Whether work says of which process it is.
@@ -171,7 +171,7 @@ impl<'d> ReportReader<'d> {
             texts: NameTable::default(),
             text_of: BTreeMap::new(),
             hints: Vec::new(),
-            comm_kernels,
+            comm_kernels: comm_kernels.table(),
             base: 0,
             has_processes: work.into_iter().all(|table| table.has("globalPid")),
             processes: BTreeMap::new(),
@@ -326,8 +326,8 @@ impl<'d> ReportReader<'d> {
         if self.hints.len() <= index {
             self.hints.resize(self.texts.len(), None);
         }
-        let (texts, kernels) = (&self.texts, self.comm_kernels);
-        *self.hints[index].get_or_insert_with(|| kernels.hint(texts.get(name)))
+        let (texts, kernels) = (&self.texts, &self.comm_kernels);
+        *self.hints[index].get_or_insert_with(|| kernels.find(texts.get(name)))
     }
 
     fn read_kernels(&mut self) -> Result<(), TraceError> {

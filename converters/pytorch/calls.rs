@@ -8,14 +8,12 @@ use super::rank_timeline::{NONE, RankTimeline};
 use chakram_trace::format::CollectiveKind;
 
 mod args;
-mod comm_kernels;
 mod device;
 mod host;
 mod requests;
 
+pub use crate::comm_kernels::CommKernels;
 pub use args::{CallArgs, dtype, positional_group};
-pub use comm_kernels::CommKernels;
-pub(crate) use comm_kernels::KernelNameHint;
 
 /// Operation of a call.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -3,6 +3,7 @@
 use super::hlo::{HloCollective, HloModules};
 use super::space::StatValue;
 use super::timeline::{DevicePiece, DeviceTimeline};
+use crate::comm_kernels::{CommKernelTable, CommKernels, KernelNameHint};
 use chakram_trace::format::CollectiveKind;
 use chakram_trace::format::groups::DeclaredGroups;
 use std::collections::BTreeMap;
@@ -24,8 +25,8 @@ pub(super) struct CollectiveCall {
 pub(super) struct CollectiveCalls {
     /// Those that are matched, by rank and piece.
     calls: BTreeMap<(u32, u32), CollectiveCall>,
-    /// Communication of each rank that is not matched.
-    unmatched: Vec<u64>,
+    /// Communication that is not matched, by rank and piece, with its bytes; 0 where nobody states them.
+    unmatched: BTreeMap<(u32, u32), u64>,
     /// Groups other than that of all ranks.
     pub groups: DeclaredGroups,
 }
@@ -36,14 +37,13 @@ type GroupPieces<'m> = BTreeMap<u32, Vec<(u32, i128, i128, &'m HloCollective)>>;
 impl CollectiveCalls {
     pub fn new(devices: &[DeviceTimeline<'_>], modules: &HloModules) -> Self {
         let ranks: BTreeMap<u64, u32> = devices.iter().map(|d| d.id).zip(0..).collect();
-        let mut this = Self {
-            unmatched: vec![0; devices.len()],
-            ..Self::default()
-        };
+        let mut this = Self::default();
+        let kernels = CommKernels::default();
+        let kernels = kernels.table();
         let mut groups: BTreeMap<Vec<u32>, GroupPieces<'_>> = BTreeMap::new();
         for (rank, device) in (0..).zip(devices) {
             for (index, piece) in (0..).zip(&device.pieces) {
-                let Some(found) = collective(device, piece, modules) else {
+                let Some(found) = collective(device, piece, modules, &kernels) else {
                     continue;
                 };
                 let members = found.and_then(|found| members(found, device.id, &ranks));
@@ -52,7 +52,10 @@ impl CollectiveCalls {
                         let own = groups.entry(members).or_default().entry(rank).or_default();
                         own.push((index, piece.start, piece.end, found));
                     }
-                    _ => this.unmatched[rank as usize] += 1,
+                    (_, found) => {
+                        let bytes = found.map_or(0, |found| found.output);
+                        this.unmatched.insert((rank, index), bytes);
+                    }
                 }
             }
         }
@@ -72,7 +75,10 @@ impl CollectiveCalls {
             members.len() > 1 && members.iter().all(|rank| said(rank).eq(said(&members[0])));
         if !alike {
             for (&rank, own) in pieces {
-                self.unmatched[rank as usize] += own.len() as u64;
+                let own = own
+                    .iter()
+                    .map(|&(piece, .., of)| ((rank, piece), of.output));
+                self.unmatched.extend(own);
             }
             return;
         }
@@ -91,7 +97,7 @@ impl CollectiveCalls {
                 let (piece, start, end, of) = own[k];
                 let Some(bytes) = of.comm_size(members.len() as u64) else {
                     // A buffer that no trace can hold; it is so at every member.
-                    self.unmatched[rank as usize] += 1;
+                    self.unmatched.insert((rank, piece), 0);
                     continue;
                 };
                 let call = CollectiveCall {
@@ -111,23 +117,29 @@ impl CollectiveCalls {
         self.calls.get(&(rank, piece))
     }
 
+    /// Returns the bytes of communication that is not matched, 0 where nobody states them; `None` if a piece of a rank is none.
+    pub fn unmatched(&self, rank: u32, piece: u32) -> Option<u64> {
+        self.unmatched.get(&(rank, piece)).copied()
+    }
+
     /// Returns how many are matched at a rank, and how many are not.
     pub fn counts(&self, rank: u32) -> (u64, u64) {
-        let own = self.calls.range((rank, 0)..=(rank, u32::MAX));
-        (own.count() as u64, self.unmatched[rank as usize])
+        let own = (rank, 0)..=(rank, u32::MAX);
+        let matched = self.calls.range(own.clone()).count();
+        (matched as u64, self.unmatched.range(own).count() as u64)
     }
 }
 
 /// Returns the collective that a piece carries out; without one if its groups are unknown. A GPU carries them out by
-/// kernels of NCCL or RCCL; other kernels of the instruction prepare for them.
+/// kernels of a library that communicates; other kernels of the instruction prepare for them.
 fn collective<'m>(
     device: &DeviceTimeline<'_>,
     piece: &DevicePiece<'_>,
     modules: &'m HloModules,
+    kernels: &CommKernelTable<'_>,
 ) -> Option<Option<&'m HloCollective>> {
     let name = device.plane.name_of(&piece.event);
-    let lower = name.to_ascii_lowercase();
-    let kernel = lower.contains("nccl") || lower.contains("rccl");
+    let kernel = kernels.find(name) != KernelNameHint::Nothing;
     if !piece.whole || !(kernel || device.plane.name.contains("TPU")) {
         return None;
     }
@@ -146,9 +158,29 @@ fn collective<'m>(
     let op = op.as_deref().unwrap_or(name);
     let op = op.trim_start_matches('%').split(' ').next().unwrap_or(op);
     match modules.find(device.file, program, module.as_deref(), op) {
-        None if kernel => Some(None),
+        None if kernel || is_communication(op) => Some(None),
         found => found,
     }
+}
+
+/// Instructions of programs that communicate.
+const COMMUNICATION: [&str; 9] = [
+    "all-gather",
+    "all-reduce",
+    "all-to-all",
+    "collective-broadcast",
+    "collective-permute",
+    "ragged-all-to-all",
+    "recv",
+    "reduce-scatter",
+    "send",
+];
+
+/// Returns whether an instruction communicates, by its name, which begins with what it does: `collective-permute-start.3`.
+fn is_communication(instruction: &str) -> bool {
+    let name = instruction.split('.').next().unwrap_or(instruction);
+    let name = name.trim_end_matches("-start").trim_end_matches("-done");
+    COMMUNICATION.contains(&name)
 }
 
 /// Returns the ranks of the group that a device is in, if all of its devices are in the job.

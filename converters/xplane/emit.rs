@@ -193,6 +193,10 @@ impl<'d, 'a> DeviceEmitter<'d, 'a> {
             };
             view.wait = Span::from_ns(wait);
             view.recorded = Span::from_ns(end - start - wait);
+        } else if let Some(bytes) = calls.unmatched(rank, index) {
+            // No trace can state more.
+            let bytes = bytes.min(i64::MAX as u64);
+            view.op = Op::Communication { bytes };
         }
         done.busy_ns += end - start;
         done.kept_ns += (view.wait.0 + view.recorded.0) / 1000;

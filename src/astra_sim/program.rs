@@ -168,6 +168,14 @@ fn distance_between(other: u32, position: LinePosition, backward: bool) -> u32 {
 }
 
 impl AstraPhase {
+    /// Returns its passage where each level has one queue.
+    pub(super) fn only_slot(&self) -> QueueSlot {
+        QueueSlot {
+            backward: self.rotation == QueueRotation::Second,
+            ..QueueSlot::default()
+        }
+    }
+
     /// Returns one of `n` equal parts: in whole bytes, truncated, with [`Quirk::Padding`], and exact without.
     pub(super) fn part(&self, amount: BufferShare, n: u64) -> BufferShare {
         if self.quirks.has(Quirk::Padding) {

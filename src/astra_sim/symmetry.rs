@@ -43,9 +43,51 @@ impl SymmetricLine<'_> {
             // Members of a tree do different things.
             AstraAlgorithm::DoubleBinaryTree => None,
             AstraAlgorithm::Ring => self.ring(endpoint, reduction),
-            _ if self.alike() => self.simulate(endpoint, reduction),
+            _ if self.alike() => self.simulate(endpoint, reduction, |_, _| ()),
             _ => None,
         }
+    }
+
+    /// Returns when delays of a member are over in a phase that has a duration, each with the messages that have arrived until
+    /// then, in ascending order.
+    pub fn delays(
+        &self,
+        endpoint: Span,
+        reduction: impl Fn(BufferShare) -> Span,
+    ) -> Option<Vec<(Span, u32)>> {
+        let mut delays = Vec::new();
+        if self.stage.algorithm != AstraAlgorithm::Ring {
+            self.simulate(endpoint, reduction, |at, arrived| {
+                delays.push((at, arrived))
+            })?;
+            return Some(delays);
+        }
+        let (cost, once, reduced) = (self.message(0, 0)?, self.once(reduction), self.reduced());
+        let mut now = endpoint;
+        delays.push((now, 0));
+        for message in 0..self.stage.receives(self.slot, self.position(0)) {
+            now += cost + endpoint;
+            delays.push((now, message + 1));
+            if message < reduced {
+                now += once;
+                delays.push((now, message + 1));
+            }
+        }
+        Some(delays)
+    }
+
+    /// Messages of a ring behind which a member reduces.
+    fn reduced(&self) -> u32 {
+        match self.stage.part {
+            PhaseOperation::AllReduce | PhaseOperation::ReduceScatter => self.stage.size - 1,
+            PhaseOperation::AllGather | PhaseOperation::AllToAll => 0,
+        }
+    }
+
+    /// Time of a reduction in a ring.
+    fn once(&self, reduction: impl Fn(BufferShare) -> Span) -> Span {
+        let amount = self.stage.reduced(self.slot, self.position(0), 0);
+        amount.map_or(Span::ZERO, reduction)
     }
 
     fn position(&self, index: u32) -> LinePosition {
@@ -92,18 +134,16 @@ impl SymmetricLine<'_> {
         let same =
             self.is_dimension() || (1..size).all(|index| self.message(index, 0) == Some(cost));
         let messages = u64::from(self.stage.receives(self.slot, position));
-        let reduced = match self.stage.part {
-            PhaseOperation::AllReduce | PhaseOperation::ReduceScatter => u64::from(size - 1),
-            PhaseOperation::AllGather | PhaseOperation::AllToAll => 0,
-        };
-        let once = self
-            .stage
-            .reduced(self.slot, position, 0)
-            .map_or(Span::ZERO, reduction);
+        let (once, reduced) = (self.once(reduction), u64::from(self.reduced()));
         same.then(|| (cost + endpoint).times(messages) + endpoint + once.times(reduced))
     }
 
-    fn simulate(&self, endpoint: Span, reduction: impl Fn(BufferShare) -> Span) -> Option<Span> {
+    fn simulate(
+        &self,
+        endpoint: Span,
+        reduction: impl Fn(BufferShare) -> Span,
+        mut on_delay: impl FnMut(Span, u32),
+    ) -> Option<Span> {
         let position = self.position(0);
         let start = self.stage.credits(self.slot, position);
         let all = start + self.stage.receives(self.slot, position);
@@ -119,6 +159,9 @@ impl SymmetricLine<'_> {
         // The member stands for all: what it sends, its partner sends it at the same time.
         push(&mut due, endpoint, MemberEvent::Credits(start));
         while let Some(Reverse((now, _, what))) = due.pop() {
+            if what != MemberEvent::Arrival {
+                on_delay(now, arrived);
+            }
             match what {
                 MemberEvent::Arrival => {
                     arrived += 1;

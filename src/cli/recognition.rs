@@ -159,17 +159,22 @@ fn is_output_option(word: &str) -> bool {
 fn is_named(text: &str, path: &Path) -> bool {
     let name = path.to_string_lossy();
     let name = name.trim_end_matches('/');
-    if name.is_empty() || name == "." || name == ".." {
+    if name.is_empty() {
         return false;
     }
+    // Full stops are no names of folders.
+    let is_dots = name == "." || name == "..";
     let is_of_path = |c: char| c.is_alphanumeric() || matches!(c, '/' | '.' | '-' | '_');
     text.match_indices(name).any(|(at, _)| {
         let before = text[..at].chars().next_back();
         let mut after = text[at + name.len()..].chars();
         let next = after.next();
         let ends_sentence = next == Some('.') && !after.next().is_some_and(is_of_path);
-        !before.is_some_and(is_of_path)
-            && (next == Some('/') || ends_sentence || !next.is_some_and(is_of_path))
+        let ends = match is_dots {
+            true => matches!(next, Some('/' | ':')),
+            false => next == Some('/') || ends_sentence || !next.is_some_and(is_of_path),
+        };
+        !before.is_some_and(is_of_path) && ends
     })
 }
 
@@ -203,7 +208,14 @@ mod tests {
         ] {
             assert_eq!(is_named(text, Path::new("k.json")), named, "{text}");
         }
-        assert!(!is_named("a.b", Path::new(".")));
+        for (text, named) in [
+            (".: no traces here", true),
+            ("./0.et: damaged", true),
+            ("cannot read a.b. Try another: c.", false),
+            ("..: no traces here", false),
+        ] {
+            assert_eq!(is_named(text, Path::new(".")), named, "{text}");
+        }
     }
 
     #[test]

@@ -1,16 +1,18 @@
 //! `chakram score`: predictions against measured runs.
 
 use super::compute::ComputeArgs;
+use super::given::settings_without;
 use super::output::ReportDestination;
 use super::terminal;
 use chakram_base::config;
+use chakram_base::setting::SettingKey;
 use chakram_base::units::Span;
 use chakram_hardware::machine::Machine;
 use chakram_report::summary::KernelBasis;
 use chakram_report::text::TextStyle;
 use chakram_studies::score::{
-    FittedConstant, RunColumns, RunTable, ScoreError, ScoreRows, ScoredTable, fit_in_folds, folds,
-    one_rate, score,
+    FittedConstant, RunColumns, RunTable, ScoreError, ScoreRows, ScoreSetting, ScoredTable,
+    fit_in_folds, folds, one_rate, score, settings_without_effect,
 };
 use chakram_trace::files::OutputSet;
 use clap::{Args, ValueEnum};
@@ -18,11 +20,11 @@ use serde_json::Map;
 use std::error::Error;
 use std::io::Write;
 use std::num::NonZeroUsize;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
 /// Compare predictions with measured runs
-#[derive(Debug, Args)]
+#[derive(Clone, Debug, Args)]
 #[command(after_help = "\
 Examples:
   chakram score runs.csv --columns runs.toml
@@ -91,41 +93,105 @@ fn parse_setting(text: &str) -> Result<(String, String), String> {
     Ok((key.to_owned(), value.to_owned()))
 }
 
+/// A table of runs, or a file of columns.
+struct ScoreFile {
+    name: String,
+    text: String,
+}
+
+impl ScoreFile {
+    fn read(path: &Path) -> Result<Self, String> {
+        let name = path.display().to_string();
+        let text = config::read(path).map_err(|error| format!("cannot read {name}: {error}"))?;
+        Ok(Self { name, text })
+    }
+}
+
+/// Tables of runs, each with its file of columns.
+struct ScoreFiles(Vec<[ScoreFile; 2]>);
+
+impl ScoreFiles {
+    fn read(args: &ScoreArgs) -> Result<Self, String> {
+        let [tables, columns] = [args.runs.len(), args.columns.len()];
+        if tables != columns {
+            return Err(format!(
+                "there are {tables} tables and {columns} files of columns\n  try: --columns FILE.toml once for each table, in their \
+                 order"
+            ));
+        }
+        let pairs = args.runs.iter().zip(&args.columns);
+        let pairs =
+            pairs.map(|(runs, columns)| Ok([ScoreFile::read(runs)?, ScoreFile::read(columns)?]));
+        pairs.collect::<Result<_, _>>().map(Self)
+    }
+
+    /// Makes the runs of all tables, with the settings of `args`.
+    fn table(&self, args: &ScoreArgs) -> Result<RunTable, Box<dyn Error>> {
+        let mut tables = None;
+        for [runs, file] in &self.0 {
+            let mut columns = RunColumns::parse(&file.text, &file.name)?;
+            for (key, value) in &args.set {
+                columns
+                    .set(key, value)
+                    .map_err(|why| format!("--set {key}={value}: {why}"))?;
+            }
+            if let Some(machine) = &args.machine {
+                columns.on(machine);
+            }
+            let table = RunTable::parse(&runs.text, &runs.name, &columns)?;
+            match &mut tables {
+                None => tables = Some(table),
+                Some(all) => all.append(table),
+            }
+        }
+        Ok(tables.ok_or("there is no table")?)
+    }
+
+    /// Returns the settings of `args`, each with the runs without it. Of one without which there are no runs nothing is said: it
+    /// has an effect.
+    fn settings(&self, args: &ScoreArgs) -> Vec<ScoreSetting> {
+        let of_runs = |key: &str, value: &str, without: ScoreArgs| {
+            Some(ScoreSetting {
+                key: key.to_owned(),
+                value: value.to_owned(),
+                table: Some(self.table(&without).ok()?),
+                option: None,
+            })
+        };
+        let set = args.set.iter().enumerate().map(|(i, (key, value))| {
+            let mut without = args.clone();
+            without.set.remove(i);
+            of_runs(key, value, without)
+        });
+        let machine = args.machine.iter().map(|machine| {
+            let without = ScoreArgs {
+                machine: None,
+                ..args.clone()
+            };
+            of_runs(&SettingKey::Machine.key().to_string(), machine, without)
+        });
+        let given = args.compute.given();
+        let options = given.iter().map(|(key, words)| {
+            let settings = settings_without(given, *key)?;
+            Some(ScoreSetting {
+                key: key.key().to_string(),
+                value: words.join(" "),
+                table: None,
+                option: Some((*key, settings.options_without_files().ok()?)),
+            })
+        });
+        set.chain(machine).chain(options).flatten().collect()
+    }
+}
+
 /// Does what `args` ask for.
 ///
 /// # Errors
 ///
 /// Files that cannot be read, runs that cannot be replayed, or output that cannot be written.
 pub fn run(args: &ScoreArgs, out: &mut dyn Write) -> Result<ExitCode, Box<dyn Error>> {
-    let read = |path: &PathBuf| {
-        config::read(path).map_err(|error| format!("cannot read {}: {error}", path.display()))
-    };
-    if args.runs.len() != args.columns.len() {
-        return Err(format!(
-            "there are {} tables and {} files of columns\n  try: --columns FILE.toml once for each table, in their order",
-            args.runs.len(),
-            args.columns.len()
-        )
-        .into());
-    }
-    let mut tables = None;
-    for (runs, path) in args.runs.iter().zip(&args.columns) {
-        let mut columns = RunColumns::parse(&read(path)?, &path.display().to_string())?;
-        for (key, value) in &args.set {
-            columns
-                .set(key, value)
-                .map_err(|why| format!("--set {key}={value}: {why}"))?;
-        }
-        if let Some(machine) = &args.machine {
-            columns.on(machine);
-        }
-        let table = RunTable::parse(&read(runs)?, &runs.display().to_string(), &columns)?;
-        match &mut tables {
-            None => tables = Some(table),
-            Some(all) => all.append(table),
-        }
-    }
-    let mut table = tables.ok_or("there is no table")?;
+    let files = ScoreFiles::read(args)?;
+    let mut table = files.table(args)?;
     let by = args.by.as_ref().map(|key| key.replace('-', "_"));
     if let Some(key) = by
         .as_ref()
@@ -167,6 +233,8 @@ pub fn run(args: &ScoreArgs, out: &mut dyn Write) -> Result<ExitCode, Box<dyn Er
     } else {
         score(&table, &options, threads, |_, _| Ok(()))?
     };
+    let given = files.settings(args);
+    let without_effect = settings_without_effect(&table, &options, &answers, &given, threads);
     let mut predicted = table.keep_predicted(answers, why);
     let machine = first_machine(&table)?;
     let (mut fits, mut fold_of) = (Vec::new(), Vec::new());
@@ -182,6 +250,7 @@ pub fn run(args: &ScoreArgs, out: &mut dyn Write) -> Result<ExitCode, Box<dyn Er
         fits,
         fold_of,
         null: one_rate(&table.runs),
+        without_effect,
         table: &table,
     };
     let style = to.style();

@@ -194,6 +194,11 @@ impl<'a> CompiledReplay<'a> {
         self.launched.is_some()
     }
 
+    /// Whether nodes are launched as they are where no option says how.
+    pub fn has_default_launches(&self) -> bool {
+        self.prices.launch == self.prices.default_launch
+    }
+
     /// Relative error that the machine's correction leaves, if one holds.
     pub fn corrected_to(&self) -> Option<f64> {
         self.prices.corrected_to

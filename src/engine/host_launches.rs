@@ -26,14 +26,17 @@ pub(super) fn by_default(
                 && workload.graphs().iter().any(generated)
         }
     };
-    let launch = match options.launch {
-        LaunchMode::Auto if by_curves => LaunchMode::Eager,
-        LaunchMode::Auto => LaunchMode::None,
-        given => given,
+    let default_launch = match by_curves {
+        true => LaunchMode::Eager,
+        false => LaunchMode::None,
     };
     let found = by_curves.then(|| correction(workload, machine)).flatten();
     ResolvedPrices {
-        launch,
+        launch: match options.launch {
+            LaunchMode::Auto => default_launch,
+            given => given,
+        },
+        default_launch,
         measured_collectives: (options.collectives)
             .map_or(by_curves, |how| how == CollectiveTiming::Curves),
         correction: options.correction.or(found.map(|found| found.factor)),
@@ -59,6 +62,8 @@ fn correction(workload: &Workload, machine: &Machine) -> Option<PriceCorrection>
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct ResolvedPrices {
     pub launch: LaunchMode,
+    /// The launches that there would be without the option.
+    pub default_launch: LaunchMode,
     pub measured_collectives: bool,
     /// Factor on kernels by curves, launches and measured collectives.
     pub correction: Option<f64>,

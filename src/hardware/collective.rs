@@ -53,7 +53,9 @@ pub use curve::{CollectiveCurve, LinkRates, measured as measured_collective, mea
 pub use custom::{
     CustomCollective, MemberScript, ScriptExecutor, ScriptFault, ScriptOp, ScriptedAlgorithm,
 };
-pub use flow_shop::{FlowShopInput, FlowShopResult, IntraDimensionPolicy, schedule};
+pub use flow_shop::{
+    FlowShopInput, FlowShopResult, IntraDimensionPolicy, StagePassage, schedule, schedule_observed,
+};
 pub use inter_dimension::InterDimensionPolicy;
 pub use native::NativeBackend;
 pub use peer_sizes::PeerSizes;

@@ -29,6 +29,7 @@ mod null_model;
 mod report;
 mod runs;
 mod statistics;
+mod without_effect;
 
 pub use calibration::{StepCorrection, calibrate};
 pub use columns::RunColumns;
@@ -41,6 +42,7 @@ pub use null_model::one_rate;
 pub use report::{ScoreDocument, ScoreRows, ScoredTable};
 pub use runs::{MeasuredRun, RefusedRun, RunTable};
 pub use statistics::{IntervalSummary, ScoreSummary};
+pub use without_effect::{ScoreSetting, settings_without_effect};
 
 /// Reason why runs cannot be scored.
 #[derive(Debug, thiserror::Error)]

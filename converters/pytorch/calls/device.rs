@@ -10,9 +10,9 @@ use super::super::kineto::is_graph_launch;
 use super::super::rank_timeline::{DeviceInterval, NONE, RankTimeline};
 use super::super::timeline_events::TimelineEvent;
 use super::args::{self, asked};
-use super::comm_kernels::KernelNameHint;
 use super::requests::{CommRequest, DeferredRequests};
 use super::{CallArgs, CommCall, CommCalls, CommKernels, CommOp};
+use crate::comm_kernels::KernelNameHint;
 use chakram_trace::format::{CollectiveKind, Dtype};
 
 /// Finds the calls of kernels, and appends them to `calls`.

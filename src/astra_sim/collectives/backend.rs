@@ -5,14 +5,14 @@ use crate::program::{AstraPhase, PhaseOperation, QueueRotation, QueueSlot};
 use crate::{
     AstraAlgorithm, CollectiveImplementation, CollectiveOptimization, Quirk, end_order, symmetry,
 };
-use chakram_base::ids::{MemberIndex, Npu, Position};
+use chakram_base::ids::{MemberIndex, Npu, Position, StageIndex};
 use chakram_base::units::{BufferShare, Span, Time};
 use chakram_hardware::collective::{
     AlgorithmDescriber, BusScheduler, BusTransfer, ChunkQueueSpec, ChunkSchedule,
     CollectiveBackend, CollectiveRequest, CompletionToken, EndpointCost, EndpointModel,
-    FlowShopInput, GroupMembers, InsertionOrder, IntraDimensionPolicy, IssueDiscipline,
-    LinePosition, ReceiveSource, ScriptAction, ScriptEvent, ScriptPlayer, SendStep, TransferCause,
-    UncontendedCost, schedule,
+    FlowShopInput, FlowShopResult, GroupMembers, InsertionOrder, IntraDimensionPolicy,
+    IssueDiscipline, LinePosition, ReceiveSource, ScriptAction, ScriptEvent, ScriptPlayer,
+    SendStep, StagePassage, TransferCause, UncontendedCost, schedule_observed,
 };
 use chakram_hardware::group::{self, GroupExtent, SharedPaths};
 use chakram_hardware::topology::{LinePattern, NetworkPath, Topology};
@@ -216,38 +216,8 @@ impl CollectiveBackend for AstraCollectives {
         _: &[SharedPaths],
         quiet: &UncontendedCost<'_>,
     ) -> Option<Span> {
-        // With several queues per NPU, chunks depend on collectives before.
-        let plain = self.queues == 1 && self.buses.is_empty() && !self.rendezvous;
-        let phases = chunk_schedule.stages();
-        if !plain || phases.iter().any(|stage| stage.script.is_some()) {
-            return None;
-        }
-        if quiet.shared && !self.is_conflict_free(chunk_schedule, quiet) {
-            return None;
-        }
-        let spans = phases.iter().map(|stage| {
-            let line = symmetry::SymmetricLine {
-                stage,
-                slot: slot_of(stage),
-                extent,
-                sizes: &self.sizes,
-                quiet,
-            };
-            let endpoint = self.endpoint_of(stage);
-            line.span(endpoint, |amount| self.reduction_of(amount))
-        });
-        let spans: Vec<Span> = spans.collect::<Option<_>>()?;
-        let queues: Vec<u32> = phases.iter().map(|stage| self.line_up(stage)).collect();
-        let last = queues.iter().max().map_or(0, |&queue| queue as usize);
-        let stages = FlowShopInput {
-            spans: &spans,
-            queue_of: &queues,
-            capacity: &vec![self.capacity; last + 1],
-            back: &vec![false; phases.len()],
-            intra: IntraDimensionPolicy::Fifo,
-        };
-        // Chunks are identical, so a flow shop over the stages, with capacities of the queues, gives the end.
-        Some(schedule(chunk_schedule, stages).end)
+        let (result, _) = self.flow_shop(chunk_schedule, extent, quiet)?;
+        Some(result.end)
     }
 }
 
@@ -371,30 +341,29 @@ impl IssueDiscipline for AstraCollectives {
         a.exchanges_as(b)
     }
 
-    fn orders_ends(
+    fn orders_of_ends(
         &self,
         chunk_schedule: &ChunkSchedule<AstraPhase>,
         extent: &GroupExtent,
         quiet: &UncontendedCost<'_>,
-    ) -> bool {
-        self.end_rounds(chunk_schedule).is_some()
-            && chunk_schedule.stages().iter().all(|stage| {
-                self.endpoint_of(stage) > Span::ZERO
-                    && end_order::is_proved(stage, extent, &self.sizes, quiet)
-            })
+    ) -> Option<Vec<StageIndex>> {
+        let stages = chunk_schedule.stages();
+        let is_proved = stages.iter().all(|stage| {
+            self.endpoint_of(stage) > Span::ZERO
+                && end_order::is_proved(stage, extent, &self.sizes, quiet)
+        });
+        if !is_proved {
+            return None;
+        }
+        let (_, passages) = self.flow_shop(chunk_schedule, extent, quiet)?;
+        end_order::stages_to_end(stages, &passages, |stage| {
+            let line = self.symmetric_line(stage, extent, quiet);
+            line.delays(self.endpoint_of(stage), |amount| self.reduction_of(amount))
+        })
     }
 
-    fn order_ends(
-        &self,
-        chunk_schedule: &ChunkSchedule<AstraPhase>,
-        extent: &GroupExtent,
-        members: &mut Vec<Position>,
-    ) {
-        for _ in 0..self.end_rounds(chunk_schedule).unwrap_or(0) {
-            for stage in chunk_schedule.stages() {
-                end_order::follow(stage, slot_of(stage), extent, members);
-            }
-        }
+    fn follow_order(&self, stage: &AstraPhase, extent: &GroupExtent, members: &mut Vec<Position>) {
+        end_order::follow(stage, stage.only_slot(), extent, members);
     }
 
     fn on_join(
@@ -502,7 +471,7 @@ impl AstraCollectives {
             position: position.0,
         };
         let delays = EndpointCost::Delay(Span::ZERO) == self.endpoint(stage);
-        if delays && stage.credits(slot_of(stage), line) > 0 {
+        if delays && stage.credits(stage.only_slot(), line) > 0 {
             self.undelayed = Some(Some((npu, request.node)));
         }
     }
@@ -528,11 +497,57 @@ impl AstraCollectives {
             })
     }
 
-    /// Returns how often chunks go together through all stages, one after another; `None` if chunks in different stages are
-    /// under way at the same time.
-    fn end_rounds(&self, chunk_schedule: &ChunkSchedule<AstraPhase>) -> Option<u32> {
-        let rounds = chunk_schedule.chunks().div_ceil(self.capacity);
-        (rounds == 1 || chunk_schedule.stages().len() == 1).then_some(rounds)
+    /// Returns the line of `stage` from the view of one member.
+    fn symmetric_line<'a>(
+        &'a self,
+        stage: &'a AstraPhase,
+        extent: &'a GroupExtent,
+        quiet: &'a UncontendedCost<'a>,
+    ) -> symmetry::SymmetricLine<'a> {
+        symmetry::SymmetricLine {
+            stage,
+            slot: stage.only_slot(),
+            extent,
+            sizes: &self.sizes,
+            quiet,
+        }
+    }
+
+    /// Returns the flow shop of a collective whose members all start together on idle links, and the passages of its chunks;
+    /// `None` where no time is proved.
+    fn flow_shop(
+        &self,
+        chunk_schedule: &ChunkSchedule<AstraPhase>,
+        extent: &GroupExtent,
+        quiet: &UncontendedCost<'_>,
+    ) -> Option<(FlowShopResult, Vec<StagePassage>)> {
+        // With several queues per NPU, chunks depend on collectives before.
+        let plain = self.queues == 1 && self.buses.is_empty() && !self.rendezvous;
+        let phases = chunk_schedule.stages();
+        if !plain || phases.iter().any(|stage| stage.script.is_some()) {
+            return None;
+        }
+        if quiet.shared && !self.is_conflict_free(chunk_schedule, quiet) {
+            return None;
+        }
+        let spans = phases.iter().map(|stage| {
+            let line = self.symmetric_line(stage, extent, quiet);
+            line.span(self.endpoint_of(stage), |amount| self.reduction_of(amount))
+        });
+        let spans: Vec<Span> = spans.collect::<Option<_>>()?;
+        let queues: Vec<u32> = phases.iter().map(|stage| self.line_up(stage)).collect();
+        let last = queues.iter().max().map_or(0, |&queue| queue as usize);
+        let stages = FlowShopInput {
+            spans: &spans,
+            queue_of: &queues,
+            capacity: &vec![self.capacity; last + 1],
+            back: &vec![false; phases.len()],
+            intra: IntraDimensionPolicy::Fifo,
+        };
+        // Chunks are identical, so a flow shop over the stages, with capacities of the queues, gives the end.
+        let mut passages = Vec::new();
+        let result = schedule_observed(chunk_schedule, stages, |passage| passages.push(passage));
+        Some((result, passages))
     }
 
     /// Returns the delay of endpoints in `stage` without buses.
@@ -559,14 +574,6 @@ impl AstraCollectives {
         } else {
             stage.order
         }
-    }
-}
-
-/// Returns the passage of a phase where each level has one queue.
-fn slot_of(stage: &AstraPhase) -> QueueSlot {
-    QueueSlot {
-        backward: stage.rotation == QueueRotation::Second,
-        ..QueueSlot::default()
     }
 }
 

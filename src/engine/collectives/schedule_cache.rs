@@ -2,7 +2,7 @@
 
 use super::rehearsal::RehearsalState;
 use crate::ids::ReplayGroupId;
-use chakram_base::ids::Position;
+use chakram_base::ids::{Position, StageIndex};
 use chakram_base::units::Span;
 use chakram_hardware::collective::{ChunkSchedule, CollectiveRequest};
 use chakram_trace::format::CollectiveKind;
@@ -25,8 +25,8 @@ pub(super) struct CachedSchedule<S> {
     /// Duration if all members start together and nothing else is in flight: outer `None` before it was asked for,
     /// inner `None` where no closed form is proved.
     pub closed: Option<Option<Span>>,
-    /// Whether the order of ends is proved, too, in insertion order.
-    pub ordered: bool,
+    /// Stages whose messages bring members into the order of their ends, where that is proved, too, in insertion order.
+    pub end_order: Option<Vec<StageIndex>>,
     pub rehearsal: RehearsalState,
 }
 
@@ -61,7 +61,7 @@ impl<S: Copy> ScheduleCache<S> {
             self.cached.push(CachedSchedule {
                 schedule: work_out(),
                 closed: None,
-                ordered: false,
+                end_order: None,
                 rehearsal: RehearsalState::default(),
             });
             self.cached.len() as u32 - 1

@@ -68,15 +68,20 @@ impl<M: CollectiveModel> Collectives<'_, M> {
         let run = &mut self.chunks.runs[id];
         let cached = self.chunks.schedules.cached(run.schedule);
         let extent = &self.chunks.groups[run.group].plan.extent;
-        if !cached.ordered || began.len() != extent.npus.len() {
+        let Some(stages) = (cached.end_order.as_ref()).filter(|_| began.len() == extent.npus.len())
+        else {
             return;
-        }
+        };
         let positions = began
             .iter()
             .map(|member| extent.position_of[member.index()]);
         let mut positions = positions.collect();
-        let (backend, schedule) = (&self.chunks.backend, &cached.schedule);
-        backend.order_ends(schedule, extent, &mut positions);
+        for stage in stages {
+            let stage = &cached.schedule.stages()[stage.index()];
+            self.chunks
+                .backend
+                .follow_order(stage, extent, &mut positions);
+        }
         let ends = positions.iter().map(|at| extent.member_at[at.index()]);
         run.arrivals.ends.extend(ends);
     }
@@ -126,9 +131,9 @@ impl<M: CollectiveModel> Collectives<'_, M> {
             .backend
             .closed_form(&cached.schedule, extent, paths, &quiet);
         let backend = &self.chunks.backend;
-        cached.ordered = M::Order::AT_ONCE
-            && span.is_some()
-            && backend.orders_ends(&cached.schedule, extent, &quiet);
+        cached.end_order = (M::Order::AT_ONCE && span.is_some())
+            .then(|| backend.orders_of_ends(&cached.schedule, extent, &quiet))
+            .flatten();
         // A missing closed form is cached too.
         cached.closed = Some(span);
         span
@@ -151,7 +156,7 @@ impl<M: CollectiveModel> Collectives<'_, M> {
     /// Returns whether the order in which members end is proved, if the closed form is known.
     fn has_ordered_ends(&mut self, id: RunIndex) -> bool {
         let schedule = self.chunks.runs[id].schedule;
-        self.chunks.schedules.cached(schedule).ordered
+        self.chunks.schedules.cached(schedule).end_order.is_some()
     }
 
     /// Enrolls a member: its chunks begin their first stage or wait for it.

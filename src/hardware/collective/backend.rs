@@ -10,7 +10,7 @@ use super::{ChunkSchedule, LinePosition, SendStep};
 use crate::group::{GroupExtent, GroupPhase, SharedPaths};
 use crate::topology::{LinePattern, NetworkPath, Topology};
 use chakram_base::collective_kind::CollectiveKind;
-use chakram_base::ids::{Npu, Position};
+use chakram_base::ids::{Npu, Position, StageIndex};
 use chakram_base::units::{BufferShare, Span, Time};
 use std::fmt;
 
@@ -410,23 +410,23 @@ pub trait IssueDiscipline: CollectiveBackend {
     /// chunk and stage when the collective is issued, and passed back with every later call.
     fn queue_slot(&mut self, npu: Npu, stage: &Self::Stage) -> u16;
 
-    /// Returns whether [`Self::order_ends`] is proved for collectives of `chunk_schedule` that have a closed form: whoever
-    /// is interested in the order at an instant has others carried out message by message. Only called in
-    /// [`InsertionOrder`].
-    fn orders_ends(
+    /// Returns the stages of `chunk_schedule`, which has a closed form, that one after another bring members from the order in
+    /// which they begin a collective into that in which they end it at one instant; `None` where that is not proved, and whoever
+    /// is interested in the order has it carried out message by message. Only called in [`InsertionOrder`].
+    fn orders_of_ends(
         &self,
         _chunk_schedule: &ChunkSchedule<Self::Stage>,
         _extent: &GroupExtent,
         _quiet: &UncontendedCost<'_>,
-    ) -> bool {
-        false
+    ) -> Option<Vec<StageIndex>> {
+        None
     }
 
-    /// Brings members that are in the order in which they began a collective into the order in which their ends follow
-    /// one another at the instant of its end. Only called where [`Self::orders_ends`].
-    fn order_ends(
+    /// Brings `members` from the order in which they begin `stage` into that in which they end it. Only called for stages of
+    /// [`Self::orders_of_ends`].
+    fn follow_order(
         &self,
-        _chunk_schedule: &ChunkSchedule<Self::Stage>,
+        _stage: &Self::Stage,
         _extent: &GroupExtent,
         _members: &mut Vec<Position>,
     ) {

@@ -458,6 +458,11 @@ impl CountedCollective<'_> {
         costs: &[StageCost],
         pipeline: ChunkPipeline,
     ) -> Span {
+        // Chunks pass one stage at its interval, one after another.
+        if let [only] = costs {
+            let before = u64::from(plan.chunks().saturating_sub(1));
+            return only.interval.times(before) + only.life;
+        }
         let stages = || plan.stages().iter().zip(costs);
         let phases = self.extent.phases.len() as u32;
         let overlaps = costs.iter().any(|cost| cost.interval < cost.life);

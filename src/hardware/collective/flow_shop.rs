@@ -59,6 +59,17 @@ pub struct FlowShopResult {
     pub order: Vec<Vec<StageEntry>>,
 }
 
+/// A chunk that begins a stage.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct StagePassage {
+    /// The chunk and the stage.
+    pub entry: StageEntry,
+    /// When it begins.
+    pub begin: Span,
+    /// What ends so that it can begin, of this chunk or another; `None` at the start.
+    pub behind: Option<StageEntry>,
+}
+
 #[derive(Clone, Debug, Default)]
 struct FlowShopQueue {
     /// Policy key, arrival number and chunk; chunks on their way back in a second heap, where they alternate with the
@@ -84,7 +95,7 @@ impl FlowShopQueue {
     }
 }
 
-struct FlowShopSimulation<'a, S> {
+struct FlowShopSimulation<'a, S, F> {
     chunk_schedule: &'a ChunkSchedule<S>,
     stages: FlowShopInput<'a>,
     queues: Vec<FlowShopQueue>,
@@ -94,16 +105,19 @@ struct FlowShopSimulation<'a, S> {
     ends: BinaryHeap<Reverse<(Span, u64, u32)>>,
     count: u64,
     order: Vec<Vec<StageEntry>>,
+    /// Is told what begins.
+    on_begin: F,
 }
 
-impl<S: Copy> FlowShopSimulation<'_, S> {
+impl<S: Copy, F: FnMut(StagePassage)> FlowShopSimulation<'_, S, F> {
     /// Index of a chunk's current stage in the flat stage lists.
     fn index(&self, chunk: u32) -> usize {
         self.chunk_schedule.route(chunk) * self.chunk_schedule.length()
             + usize::from(self.stage[chunk as usize])
     }
 
-    fn admit(&mut self, now: Span, queue: u32) {
+    /// Begins the chunks that `queue` has room for, as `behind` has ended.
+    fn admit(&mut self, now: Span, queue: u32, behind: Option<StageEntry>) {
         while self.queues[queue as usize].running < self.stages.capacity[queue as usize]
             && let Some(chunk) = self.queues[queue as usize].pop()
         {
@@ -112,9 +126,13 @@ impl<S: Copy> FlowShopSimulation<'_, S> {
             let end = now + self.stages.spans[self.index(chunk)];
             self.ends.push(Reverse((end, self.count, chunk)));
             let stage = self.stage[chunk as usize];
-            self.order[queue as usize].push(StageEntry {
-                chunk,
-                stage: StageIndex(stage),
+            let stage = StageIndex(stage);
+            let entry = StageEntry { chunk, stage };
+            self.order[queue as usize].push(entry);
+            (self.on_begin)(StagePassage {
+                entry,
+                begin: now,
+                behind,
             });
         }
     }
@@ -141,6 +159,15 @@ pub fn schedule<S: Copy>(
     chunk_schedule: &ChunkSchedule<S>,
     stages: FlowShopInput<'_>,
 ) -> FlowShopResult {
+    schedule_observed(chunk_schedule, stages, |_| ())
+}
+
+/// Like [`schedule`], and tells `on_begin` of each passage as it begins.
+pub fn schedule_observed<S: Copy>(
+    chunk_schedule: &ChunkSchedule<S>,
+    stages: FlowShopInput<'_>,
+    on_begin: impl FnMut(StagePassage),
+) -> FlowShopResult {
     let queues = stages
         .queue_of
         .iter()
@@ -154,6 +181,7 @@ pub fn schedule<S: Copy>(
         ends: BinaryHeap::new(),
         count: 0,
         order: vec![Vec::new(); queues],
+        on_begin,
     };
     let mut end = Span::ZERO;
     if chunk_schedule.length() > 0 {
@@ -161,20 +189,22 @@ pub fn schedule<S: Copy>(
             shop.enqueue(chunk);
         }
         for queue in 0..queues {
-            shop.admit(Span::ZERO, queue as u32);
+            shop.admit(Span::ZERO, queue as u32, None);
         }
     }
     while let Some(Reverse((now, _, chunk))) = shop.ends.pop() {
         end = now;
         let left = stages.queue_of[shop.index(chunk)];
+        let stage = StageIndex(shop.stage[chunk as usize]);
+        let ended = Some(StageEntry { chunk, stage });
         // The chunk joins its next queue before the freed place is refilled.
         shop.stage[chunk as usize] += 1;
         let goes_on = usize::from(shop.stage[chunk as usize]) < chunk_schedule.length();
         let next = goes_on.then(|| shop.enqueue(chunk));
         shop.queues[left as usize].running -= 1;
-        shop.admit(now, left);
+        shop.admit(now, left, ended);
         if let Some(next) = next {
-            shop.admit(now, next);
+            shop.admit(now, next, ended);
         }
     }
     let order = shop.order;

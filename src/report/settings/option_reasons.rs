@@ -7,7 +7,7 @@ use chakram_trace::graph::NodeKind;
 /// Returns why the option `key` changes nothing in the run; `is_default` where the run does without it what it says. It is
 /// asked only of options that are known to change nothing, so the last reason of each needs no proof of its own.
 pub fn option_reason(key: SettingKey, is_default: bool, run: &RunFacts<'_>) -> String {
-    if is_default {
+    if is_default || key == SettingKey::Launch && run.prepared.has_default_launches() {
         return "the run does the same without it".to_owned();
     }
     let as_long = |what: &str| format!("{what} take as long without it");

@@ -6,6 +6,7 @@ use chakram_report::csv::harmless;
 use chakram_report::document::VersionedDocument;
 use chakram_report::draw;
 use chakram_report::draw::scatter::{self, ScatterPoint};
+use chakram_report::settings::SettingWithoutEffect;
 use chakram_report::table::{TextTable, left, right};
 use chakram_report::text::{TextStyle, paragraph};
 use serde::Serialize;
@@ -31,6 +32,8 @@ pub struct ScoredTable<'t> {
     pub fold_of: Vec<usize>,
     /// Seconds by the null model of one rate.
     pub null: Vec<f64>,
+    /// Settings that were given for all runs and change no prediction.
+    pub without_effect: Vec<SettingWithoutEffect>,
 }
 
 impl ScoredTable<'_> {
@@ -145,7 +148,7 @@ impl ScoredTable<'_> {
         text
     }
 
-    /// Rows that are not scored, and what runs do not say or have without effect, a paragraph each.
+    /// Rows that are not scored, settings without effect, and what runs do not say or have without effect, a paragraph each.
     pub fn reservations(&self, style: TextStyle) -> String {
         let mut text = String::new();
         let mut put = |words: &str| {
@@ -161,6 +164,9 @@ impl ScoredTable<'_> {
                 thousands(all)
             ));
             refused.iter().for_each(|row| put(&row.to_string()));
+        }
+        for setting in &self.without_effect {
+            put(&setting.text());
         }
         let mut notes: BTreeMap<&str, Vec<String>> = BTreeMap::new();
         for run in &self.table.runs {
@@ -236,6 +242,7 @@ impl ScoredTable<'_> {
             intervals: self.covered(|_| true),
             runs: runs.collect(),
             refused: &self.table.refused,
+            without_effect: &self.without_effect,
         };
         VersionedDocument::new("chakram.score.1", body)
     }
@@ -369,6 +376,8 @@ pub struct ScoreDocument<'a> {
     intervals: Option<IntervalSummary>,
     runs: Vec<RunRow<'a>>,
     refused: &'a [RefusedRun],
+    #[serde(skip_serializing_if = "<[SettingWithoutEffect]>::is_empty")]
+    without_effect: &'a [SettingWithoutEffect],
 }
 
 /// Scores of predictions, and of the null model of one rate.

@@ -127,6 +127,66 @@ fn rings_are_analytical_under_the_originals_name() {
     assert_eq!(finished, expected);
 }
 
+/// Four chunks in a torus of 16 x 16 x 16 are in several dimensions at the same time, each with an order of its own.
+#[test]
+fn tori_are_analytical_under_the_originals_name() {
+    let config = |sizes: [usize; 3]| {
+        let dims = sizes.map(|size| (Ring, size, 50.0, 500.0));
+        let mut config = one(Unaware, &dims, AllReduce, &["ring"; 3], 1_000_000);
+        config.system.splits = 4;
+        config
+    };
+    assert_eq!(compare(&config([16, 16, 16])), 1);
+    assert_eq!(compare(&config([4, 3, 5])), 1);
+}
+
+/// Chunks that are in several dimensions at the same time have one order in the end with closed forms and without, whatever
+/// they cost; most of them have a closed form.
+#[test]
+fn chunks_in_several_dimensions_keep_their_orders() {
+    let mut jobs = Vec::new();
+    for kind in [AllReduce, AllGather, ReduceScatter] {
+        for (i, size) in [1_000, 65_536, 1_000_000, 40_000_001]
+            .into_iter()
+            .enumerate()
+        {
+            for (splits, active) in [(2, 1), (4, 1), (5, 2), (9, 3)] {
+                // Rates and latencies that no two dimensions share.
+                let rate = 20.0 + 7.0 * i as f64;
+                let slow = (Ring, 3, 31.0, 700.0);
+                let machines = [
+                    (vec![(Ring, 4, rate, 500.0), slow], &["ring", "ring"][..]),
+                    (
+                        vec![(Switch, 4, rate, 100.0), slow, (Ring, 2, 11.0, 333.0)],
+                        &["halvingDoubling", "ring", "ring"],
+                    ),
+                    (
+                        vec![(FullyConnected, 5, rate, 90.0), slow],
+                        &["direct", "ring"],
+                    ),
+                    (vec![slow, (Switch, 4, rate, 90.0)], &["ring", "direct"]),
+                ];
+                for (dims, names) in machines {
+                    jobs.push((kind, size, splits, active, dims, names));
+                }
+            }
+        }
+    }
+    let count = jobs.len() as u64;
+    let analytical = AtomicU64::new(0);
+    product::each(
+        jobs.into_iter(),
+        |(kind, size, splits, active, dims, names)| {
+            let mut config = one(Unaware, &dims, kind, names, size);
+            (config.system.splits, config.system.active_chunks) = (splits, active);
+            analytical.fetch_add(compare(&config), Relaxed);
+        },
+    );
+    let analytical = analytical.into_inner();
+    println!("{analytical} of {count} are analytical");
+    assert!(analytical > count / 2, "{analytical} of {count}");
+}
+
 fn kernel(id: u64, deps: &[u64], micros: u64) -> Node {
     Node {
         id,

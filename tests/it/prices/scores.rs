@@ -300,6 +300,64 @@ fn measured_iterations_are_predicted() {
     }
 }
 
+/// What is set for all runs is held against the runs without it: a setting is named where no prediction moves, and only there.
+#[test]
+fn settings_that_move_no_prediction_are_named() {
+    let of = |more: &[&str]| {
+        let more = [more, &["--format", "json"]].concat();
+        let (good, text) = score("width,tp,seconds\n256,1,1\n256,2,2\n", COLUMNS, &more);
+        assert!(good, "{text}");
+        let scores: Value = serde_json::from_str(&text).expect("it is JSON");
+        scores
+    };
+    let default = "all runs are the same without it";
+    let as_long = "all runs take as long without it";
+    for (option, reason) in [
+        // The file of columns says so, so does the default, and so does a preset in the size that holds the runs.
+        (["--set", "layers=2"], Some(default)),
+        (["--set", "recompute=none"], Some(default)),
+        (["--machine", "dgx-a100"], Some(default)),
+        // One stage has no order of micro-batches; kernels by curves are launched one by one.
+        (["--set", "schedule=gpipe"], Some(as_long)),
+        (
+            ["--launch", "eager"],
+            Some("the run does the same without it"),
+        ),
+        (["--set", "layers=3"], None),
+        (["--set", "recompute=full"], None),
+        (["--machine", "dgx-h100"], None),
+        (["--launch", "none"], None),
+    ] {
+        let scores = of(&option);
+        let named = &scores["without_effect"][0]["reason"];
+        assert_eq!(named.as_str(), reason, "{option:?}: {scores}");
+        let seconds = |scores: &Value| scores["runs"][1]["predicted_s"].clone();
+        let moved = seconds(&scores) != seconds(&of(&[]));
+        assert_eq!(moved, reason.is_none(), "{option:?}");
+    }
+    // The second of two values stands, so the first has no effect; the second has one.
+    let twice = of(&["--set", "layers=3", "--set", "layers=4"]);
+    let named = twice["without_effect"].as_array().expect("a list");
+    assert_eq!(named.len(), 1, "{named:?}");
+    assert_eq!(named[0]["value"], "3");
+    let (_, text) = score(
+        "width,tp,seconds\n256,1,1\n",
+        COLUMNS,
+        &["--set", "layers=2"],
+    );
+    assert!(
+        text.contains("  ! `layers = 2` has no effect: all runs"),
+        "{text}"
+    );
+    // A row that only a setting makes a run is an effect, whatever is predicted.
+    let (good, text) = score(
+        "width,tp,seconds\n256,1,1\n256,16,1\n",
+        COLUMNS,
+        &["--set", "heads=16"],
+    );
+    assert!(good && !text.contains("no effect"), "{text}");
+}
+
 /// Both axes of the picture are logarithmic and alike, so runs lie on the line where they are predicted as measured.
 #[test]
 fn the_picture_has_each_run_where_it_belongs() {

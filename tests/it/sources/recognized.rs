@@ -63,6 +63,24 @@ fn every_command_says_what_reads_a_capture() {
 }
 
 #[test]
+fn a_capture_is_named_from_inside_its_folder() {
+    let folder = Folder::new();
+    std::fs::write(folder.path("kineto.0.json"), KINETO).expect("there is room");
+    for name in [".", "./"] {
+        let output = std::process::Command::new(env!("CARGO_BIN_EXE_chakram"))
+            .current_dir(folder.path(""))
+            .args(["replay", name])
+            .output()
+            .expect("it runs");
+        let error = String::from_utf8_lossy(&output.stderr);
+        assert!(
+            error.ends_with(&format!("try: chakram convert pytorch {name} -o job\n")),
+            "{error}"
+        );
+    }
+}
+
+#[test]
 fn inputs_of_every_tool_are_named() {
     let folder = Folder::new();
     for (name, text, what, command) in [

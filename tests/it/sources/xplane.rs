@@ -300,6 +300,14 @@ fn communication_that_is_not_matched_keeps_its_time() {
         let summary = json(&["convert", "xplane", &profile, "-o", &job]);
         let counts = (sum(&summary, "collectives"), sum(&summary, "unmatched"));
         assert_eq!(counts, (0, unmatched), "{groups:?}");
+        let nodes = [0, 1].map(|rank| lines(&folder.path(&format!("job.{rank}.et"))));
+        let is_unknown = |node: &&Value| {
+            let attributes = node["attr"].as_array().into_iter().flatten();
+            let mut names = attributes.map(|attribute| &attribute["name"]);
+            names.any(|name| name == "comm_unknown")
+        };
+        let unknown = nodes.iter().flatten().filter(is_unknown).count() as u64;
+        assert_eq!(unknown, unmatched, "{nodes:?}");
         let report = json(&["replay", &job, "-m", &machine]);
         assert_eq!(report["makespan_ps"], 400_000_000);
         let said = done(&["convert", "xplane", &profile, "-o", &job]);

@@ -9,7 +9,7 @@ pub struct CommKernels {
 }
 
 /// Kernels of known libraries; the file says how it is read.
-const KNOWN: &str = include_str!("../comm_kernels.txt");
+const KNOWN: &str = include_str!("comm_kernels.txt");
 
 impl CommKernels {
     /// Adds the kernels whose names contain a part: `PART=KIND`, with a kind such as `all-reduce`.
@@ -33,13 +33,8 @@ impl CommKernels {
         Ok(())
     }
 
-    /// Returns what the name of a kernel tells.
-    pub(crate) fn hint(&self, name: &str) -> KernelNameHint {
-        self.table().find(name)
-    }
-
     /// Returns the table in which names are looked up.
-    pub(super) fn table(&self) -> CommKernelTable<'_> {
+    pub(crate) fn table(&self) -> CommKernelTable<'_> {
         CommKernelTable {
             added: &self.added,
             known: known_rows().collect(),
@@ -48,7 +43,7 @@ impl CommKernels {
 }
 
 /// Table of names of kernels that communicate.
-pub(super) struct CommKernelTable<'a> {
+pub(crate) struct CommKernelTable<'a> {
     added: &'a [(String, CollectiveKind)],
     known: Vec<KnownKernel>,
 }

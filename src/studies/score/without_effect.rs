@@ -1,0 +1,100 @@
+//! Settings of all runs that change no prediction.
+
+use super::{MeasuredRun, PredictedRun, RunTable, ScoreError, predict, replayed, score_by};
+use chakram_base::setting::SettingKey;
+use chakram_engine::ReplayOptions;
+use chakram_report::settings::{RunFacts, SettingWithoutEffect, option_reason};
+use std::io;
+use std::num::NonZeroUsize;
+
+/// A setting that was given for all runs, and the runs without it.
+#[derive(Debug)]
+pub struct ScoreSetting {
+    /// Its key.
+    pub key: String,
+    /// Its value.
+    pub value: String,
+    /// The runs without it; `None` if it is no setting of these.
+    pub table: Option<RunTable>,
+    /// The option of replays that it is, and those that are left without it; `None` if it is none.
+    pub option: Option<(SettingKey, ReplayOptions)>,
+}
+
+/// Returns which of `given` change nothing in the `answers` of the runs of `table`, each with the reason. Runs that are others
+/// without a setting are predicted without it, until one differs.
+pub fn settings_without_effect(
+    table: &RunTable,
+    options: &ReplayOptions,
+    answers: &[Result<PredictedRun, ScoreError>],
+    given: &[ScoreSetting],
+    threads: NonZeroUsize,
+) -> Vec<SettingWithoutEffect> {
+    let found = given.iter().filter_map(|setting| {
+        let other = setting.table.as_ref().unwrap_or(table);
+        let is_same = |i: usize, run: &MeasuredRun| {
+            let own = &table.runs[i];
+            setting.option.is_none() && own.training == run.training && own.machine == run.machine
+        };
+        let is_default = has_same_rows(table, other)
+            && (other.runs.iter().enumerate()).all(|(i, run)| is_same(i, run));
+        if !is_default {
+            let without = setting.option.as_ref();
+            let without = without.map_or(options, |(_, without)| without);
+            let ask = |i: usize, run: &MeasuredRun| {
+                let is_another = !is_same(i, run);
+                is_another.then(|| predict(run, without)).transpose()
+            };
+            let mut rows = answers.iter();
+            let is_kept = has_same_rows(table, other)
+                && score_by(other, threads, ask, |_, answer| {
+                    let is_kept = match (rows.next(), answer) {
+                        (Some(_), Ok(None)) => true,
+                        (Some(Ok(own)), Ok(Some(other))) => own == other,
+                        (Some(Err(own)), Err(other)) => own.to_string() == other.to_string(),
+                        _ => false,
+                    };
+                    // One difference is enough.
+                    is_kept
+                        .then_some(())
+                        .ok_or_else(|| io::ErrorKind::Interrupted.into())
+                })
+                .is_ok();
+            if !is_kept {
+                return None;
+            }
+        }
+        let reason = match &setting.option {
+            _ if is_default => "all runs are the same without it".to_owned(),
+            Some((key, _)) => first_reason(*key, table, options),
+            None => "all runs take as long without it".to_owned(),
+        };
+        Some(SettingWithoutEffect {
+            key: setting.key.clone(),
+            value: setting.value.clone(),
+            reason,
+        })
+    });
+    found.collect()
+}
+
+/// Returns whether the same rows of both tables are runs, of which the same was measured.
+fn has_same_rows(table: &RunTable, other: &RunTable) -> bool {
+    let row = |run: &MeasuredRun| (run.line, run.measured.to_bits(), run.group, run.fold);
+    table.refused == other.refused && (table.runs.iter().map(row)).eq(other.runs.iter().map(row))
+}
+
+/// Returns why option `key` has no effect on the first run.
+fn first_reason(key: SettingKey, table: &RunTable, options: &ReplayOptions) -> String {
+    let reason = table.runs.iter().find_map(|run| {
+        let reason = replayed(run, options, |compiled| {
+            let (report, ()) = chakram_report::replay(compiled, ())?;
+            let facts = RunFacts {
+                prepared: compiled,
+                report: &report,
+            };
+            Ok((option_reason(key, false, &facts), true))
+        });
+        reason.ok()
+    });
+    reason.unwrap_or_else(|| "no run can be predicted".to_owned())
+}
