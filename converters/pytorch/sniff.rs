@@ -108,6 +108,17 @@ pub(crate) fn foreign(path: &Path) -> Option<&'static str> {
         (begins(b"<!doctype html") || begins(b"<html"))
             .then_some("a page of HTML; a link to the file itself may be on it")
     };
+    // Of a model, in any order of keys.
+    let hub = || {
+        let has = |key: &str| text.windows(key.len()).any(|part| part == key.as_bytes());
+        (text.trim_ascii_start().starts_with(b"{")
+            && (has("\"architectures\"") || has("\"model_type\""))
+            && has("\"hidden_size\""))
+        .then_some(
+            "a model's configuration of Hugging Face; `chakram model list` names models, and `chakram model show` prints the \
+             file of one, in which the sizes of another can stand",
+        )
+    };
     let empty = || text.is_empty().then_some("empty");
     let tar = || match is_tar(&text) {
         true => Some("a tar archive without captures; unpack it first"),
@@ -119,6 +130,7 @@ pub(crate) fn foreign(path: &Path) -> Option<&'static str> {
         .or_else(lines)
         .or_else(html)
         .or_else(rocprof)
+        .or_else(hub)
         .or_else(empty)
 }
 

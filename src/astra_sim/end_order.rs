@@ -9,16 +9,23 @@
 //! to the same members, which changes nothing; the next chunk begins in the event that ends the one before.
 //!
 //! Chunks in different stages at the same time have an order each. What a chunk begins with is the order in which members
-//! end the stage that lets it in, its own before or that of a chunk whose place it takes. Where delays of two chunks are over at one instant they
-//! are one event, and one order becomes the other: the order is proved where both are the same, or where that never happens.
+//! end the stage that lets it in, its own before or that of a chunk whose place it takes. Where delays of two chunks are over
+//! at one instant, the later registered take the places of the earlier ones, so the order of one becomes that of the other. All
+//! members pass an event of a chunk before the next of the list, so [`order_of_ends`] carries out the list with one event for
+//! all of them. Only messages of two chunks that one event sends and that arrive at one instant take turns: of them nothing is
+//! proved, unless both are the same step of the same stage.
 
 use super::AstraAlgorithm;
-use super::program::{AstraPhase, PhaseOperation, QueueSlot};
-use chakram_base::ids::{Position, StageIndex};
+use super::program::{AstraPhase, QueueSlot};
+use chakram_base::ids::Position;
 use chakram_base::units::Span;
-use chakram_hardware::collective::{LinePosition, StagePassage, UncontendedCost};
+use chakram_hardware::collective::{
+    LinePosition, OrderChange, StageEntry, StagePassage, UncontendedCost,
+};
 use chakram_hardware::group::{GroupExtent, GroupPhase};
-use std::collections::BTreeMap;
+use std::cmp::Reverse;
+use std::collections::{BTreeMap, BinaryHeap};
+use std::ops::Range;
 
 /// Maximum number of members of which all pairs are compared.
 const COMPARED: u32 = 64;
@@ -43,9 +50,9 @@ pub(super) fn is_proved(
 /// Maximum number of delays of a member that are compared.
 const MAX_DELAYS: usize = 1 << 20;
 
-/// How an order follows from the one in which members begin a collective; equal ones are equal orders.
+/// An order of members, by how it follows from that in which they begin a collective; equal ones are equal orders.
 #[derive(Clone, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
-struct OrderChange {
+struct MemberOrder {
     /// Number of the last change that depends on the order as a whole; 0 before.
     whole: u32,
     /// By phase, how far each member's place has moved since then along its line, or which bits of its index in there
@@ -53,28 +60,24 @@ struct OrderChange {
     moves: BTreeMap<u32, u32>,
 }
 
-/// Changes of orders, with numbers for those that depend on an order as a whole.
+/// Orders that come up, with numbers for changes that depend on an order as a whole.
 #[derive(Debug, Default)]
-struct OrderChanges {
-    whole: BTreeMap<(OrderChange, u32), u32>,
+struct MemberOrders {
+    whole: BTreeMap<(MemberOrder, u32), u32>,
 }
 
-impl OrderChanges {
-    /// Returns what `change` becomes by the first `messages` that each member receives in `stage`.
-    fn after(&mut self, change: &OrderChange, stage: &AstraPhase, messages: u32) -> OrderChange {
-        let mut change = change.clone();
+impl MemberOrders {
+    /// Returns what `order` becomes by those `messages` that each member receives in `stage`.
+    fn after(
+        &mut self,
+        mut order: MemberOrder,
+        stage: &AstraPhase,
+        messages: Range<u32>,
+    ) -> MemberOrder {
         let slot = stage.only_slot();
-        let place = change.moves.remove(&stage.phase).unwrap_or(0);
+        let place = order.moves.get(&stage.phase).copied().unwrap_or(0);
         let moved = match stage.algorithm {
-            AstraAlgorithm::Ring => {
-                let turn = messages % stage.size;
-                let turn = if slot.backward {
-                    stage.size - turn
-                } else {
-                    turn
-                };
-                (place + turn) % stage.size
-            }
+            AstraAlgorithm::Ring => (place + turn(stage, messages.len() as u32)) % stage.size,
             AstraAlgorithm::HalvingDoubling => {
                 let first = LinePosition {
                     size: stage.size,
@@ -82,92 +85,186 @@ impl OrderChanges {
                     root: 0,
                     position: 0,
                 };
-                let steps = (0..messages).filter_map(|step| stage.step(slot, first, step));
-                steps.fold(place, |place, step| place ^ step.to)
+                let mut steps = messages.filter_map(|step| stage.step(slot, first, step));
+                steps
+                    .try_fold(place, |place, step| Some(place ^ step.to))
+                    .unwrap_or(place)
             }
             AstraAlgorithm::Direct { .. } | AstraAlgorithm::DoubleBinaryTree => {
-                if place > 0 {
-                    change.moves.insert(stage.phase, place);
-                }
-                for _ in 0..messages.div_ceil(stage.size - 1) {
+                for _ in 0..exchanges(stage, messages.len() as u32) {
                     let next = self.whole.len() as u32 + 1;
-                    let whole = *self.whole.entry((change, stage.phase)).or_insert(next);
-                    change = OrderChange {
-                        whole,
-                        moves: BTreeMap::new(),
-                    };
+                    let whole = *self.whole.entry((order, stage.phase)).or_insert(next);
+                    let moves = BTreeMap::new();
+                    order = MemberOrder { whole, moves };
                 }
-                return change;
+                return order;
             }
         };
-        if moved > 0 {
-            change.moves.insert(stage.phase, moved);
-        }
-        change
+        match moved {
+            0 => order.moves.remove(&stage.phase),
+            _ => order.moves.insert(stage.phase, moved),
+        };
+        order
     }
 }
 
-/// Returns the stages that bring members from the order in which they begin a collective into that in which they end it, if it is
+/// Returns how many places of a ring `messages` move the order, upwards.
+fn turn(stage: &AstraPhase, messages: u32) -> u32 {
+    let turn = messages % stage.size;
+    match stage.only_slot().backward {
+        true => (stage.size - turn) % stage.size,
+        false => turn,
+    }
+}
+
+/// Returns how many exchanges of all with all are `messages` of a member.
+fn exchanges(stage: &AstraPhase, messages: u32) -> u32 {
+    messages / (stage.size - 1)
+}
+
+/// An event of a chunk, for all members one after another.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+enum WaveEvent {
+    /// Messages of a passage arrive, which end a delay, by their numbers.
+    Arrival { passage: usize, delay: usize },
+    /// Delays are over, those of this number.
+    Delays(usize),
+}
+
+/// Delays that are over at one instant: an event.
+#[derive(Debug)]
+struct WaveDelays {
+    /// Passages and their delays, in the order in which they were registered.
+    of: Vec<(usize, usize)>,
+    order: MemberOrder,
+    /// The last change of the order; `None` before any.
+    change: Option<usize>,
+}
+
+/// Events of all members in the order of the original's list: by time, then as they were inserted.
+#[derive(Debug, Default)]
+struct WaveList {
+    events: BinaryHeap<Reverse<(Span, u64, WaveEvent)>>,
+    inserted: u64,
+    delays: Vec<WaveDelays>,
+    /// Those that are not over, by their instant.
+    due: BTreeMap<Span, usize>,
+    /// Orders in which messages were sent that have not arrived, by passage and delay, with the change that led to each.
+    sent: BTreeMap<(usize, usize), (MemberOrder, Option<usize>)>,
+}
+
+impl WaveList {
+    fn insert(&mut self, at: Span, event: WaveEvent) {
+        self.inserted += 1;
+        self.events.push(Reverse((at, self.inserted, event)));
+    }
+
+    /// Registers a delay of all members, in this order.
+    fn register(
+        &mut self,
+        at: Span,
+        of: (usize, usize),
+        (order, change): (MemberOrder, Option<usize>),
+    ) {
+        if let Some(&number) = self.due.get(&at) {
+            self.delays[number].of.push(of);
+            return;
+        }
+        let number = self.delays.len();
+        self.delays.push(WaveDelays {
+            of: vec![of],
+            order,
+            change,
+        });
+        self.due.insert(at, number);
+        self.insert(at, WaveEvent::Delays(number));
+    }
+}
+
+/// Returns the changes that bring members from the order in which they begin a collective into that in which they end it, if it is
 /// proved for `passages` in the order in which they begin; `delays_of` says when a member's delays in a stage are over, with
-/// the messages that have arrived until then.
-pub(super) fn stages_to_end(
+/// the messages that have arrived until then, and `endpoint_of` how long the delay behind a message is.
+pub(super) fn order_of_ends(
     stages: &[AstraPhase],
     passages: &[StagePassage],
     delays_of: impl Fn(&AstraPhase) -> Option<Vec<(Span, u32)>>,
-) -> Option<Vec<StageIndex>> {
-    let delays: Vec<_> = stages.iter().map(delays_of).collect::<Option<_>>()?;
-    let count = passages
-        .iter()
-        .map(|passage| delays[passage.entry.stage.index()].len());
+    endpoint_of: impl Fn(&AstraPhase) -> Span,
+) -> Option<Vec<OrderChange>> {
+    let mut delays: Vec<_> = stages.iter().map(delays_of).collect::<Option<_>>()?;
+    delays.iter_mut().for_each(Vec::dedup);
+    let stage_of = |passage: usize| passages[passage].entry.stage;
+    let count = (0..passages.len()).map(|passage| delays[stage_of(passage).index()].len());
     if count.sum::<usize>() > MAX_DELAYS {
         return None;
     }
-    let mut changes = OrderChanges::default();
-    // By passage: the one before it, and the order in which it begins; passages by chunk and stage.
-    let mut before: Vec<Option<usize>> = Vec::with_capacity(passages.len());
-    let mut begins: Vec<OrderChange> = Vec::with_capacity(passages.len());
-    let mut number_of = BTreeMap::new();
-    let mut due = Vec::new();
-    let mut last = None;
+    let mut behind: BTreeMap<Option<StageEntry>, Vec<usize>> = BTreeMap::new();
     for (number, passage) in passages.iter().enumerate() {
-        let stage = passage.entry.stage.index();
-        let behind = passage
-            .behind
-            .map(|ended| number_of[&(ended.chunk, ended.stage.index())]);
-        let change = behind.map_or_else(OrderChange::default, |behind: usize| {
-            let ended = &stages[passages[behind].entry.stage.index()];
-            let messages = delays[passages[behind].entry.stage.index()].last();
-            changes.after(
-                &begins[behind],
-                ended,
-                messages.map_or(0, |&(_, arrived)| arrived),
-            )
-        });
-        before.push(behind);
-        begins.push(change);
-        number_of.insert((passage.entry.chunk, stage), number);
-        let of_stage = delays[stage].iter();
-        due.extend(of_stage.map(|&(at, arrived)| (passage.begin + at, number, arrived)));
-        let end = delays[stage].last().map(|&(at, _)| passage.begin + at);
-        last = last.max(end.map(|end| (end, number)));
+        behind.entry(passage.behind).or_default().push(number);
     }
-    due.sort_unstable();
-    let mut order_at = |number: usize, arrived: u32| {
-        let stage = &stages[passages[number].entry.stage.index()];
-        changes.after(&begins[number], stage, arrived)
-    };
-    let is_one_order = due.windows(2).all(|pair| {
-        let [(at, a, of_a), (other, b, of_b)] = [pair[0], pair[1]];
-        at != other || a == b || order_at(a, of_a) == order_at(b, of_b)
-    });
-    if !is_one_order {
-        return None;
+    let (mut list, mut orders) = (WaveList::default(), MemberOrders::default());
+    // Changes of orders, each with the one before it.
+    let mut changes: Vec<(Option<usize>, OrderChange)> = Vec::new();
+    let mut last = None;
+    for &passage in behind.get(&None).into_iter().flatten() {
+        let (at, _) = *delays[stage_of(passage).index()].first()?;
+        list.register(at, (passage, 0), (MemberOrder::default(), None));
+    }
+    while let Some(Reverse((now, _, event))) = list.events.pop() {
+        let number = match event {
+            WaveEvent::Delays(number) => number,
+            WaveEvent::Arrival { passage, delay } => {
+                let stage = stage_of(passage);
+                let of = &delays[stage.index()];
+                let messages = of[delay - 1].1..of[delay].1;
+                let (order, change) = list.sent.remove(&(passage, delay))?;
+                let order = orders.after(order, &stages[stage.index()], messages.clone());
+                changes.push((change, OrderChange { stage, messages }));
+                let change = Some(changes.len() - 1);
+                let at = passages[passage].begin + of[delay].0;
+                list.register(at, (passage, delay), (order, change));
+                continue;
+            }
+        };
+        list.due.remove(&now);
+        let over = std::mem::take(&mut list.delays[number].of);
+        let order = std::mem::take(&mut list.delays[number].order);
+        let change = list.delays[number].change;
+        last = change;
+        // Messages that this event sends, by the instant at which they arrive.
+        let mut sent = BTreeMap::new();
+        for (passage, delay) in over {
+            let stage = stage_of(passage);
+            let of = &delays[stage.index()];
+            let begin = passages[passage].begin;
+            match of.get(delay + 1) {
+                None => {
+                    let entry = Some(passages[passage].entry);
+                    for &next in behind.get(&entry).into_iter().flatten() {
+                        let (at, _) = *delays[stage_of(next).index()].first()?;
+                        list.register(now + at, (next, 0), (order.clone(), change));
+                    }
+                }
+                Some(&(at, arrived)) if arrived == of[delay].1 => {
+                    list.register(begin + at, (passage, delay + 1), (order.clone(), change));
+                }
+                Some(&(at, _)) => {
+                    let arrival = begin + at - endpoint_of(&stages[stage.index()]);
+                    let step = (stage, delay);
+                    if *sent.entry(arrival).or_insert(step) != step {
+                        return None;
+                    }
+                    let delay = delay + 1;
+                    list.sent.insert((passage, delay), (order.clone(), change));
+                    list.insert(arrival, WaveEvent::Arrival { passage, delay });
+                }
+            }
+        }
     }
     let mut found = Vec::new();
-    let mut next = last.map(|(_, number)| number);
-    while let Some(number) = next {
-        found.push(passages[number].entry.stage);
-        next = before[number];
+    while let Some(number) = last {
+        let (before, change) = &changes[number];
+        found.push(change.clone());
+        last = *before;
     }
     found.reverse();
     Some(found)
@@ -210,45 +307,35 @@ fn line_at(stage: &AstraPhase, phase: &GroupPhase, position: Position) -> LinePo
     }
 }
 
-/// Brings `members` from the order in which they begin `stage` into that in which they end it.
+/// Brings `members` from the order in which they send `messages` of `stage` into that in which they arrive.
 pub(super) fn follow(
     stage: &AstraPhase,
-    slot: QueueSlot,
+    messages: Range<u32>,
     extent: &GroupExtent,
     members: &mut Vec<Position>,
 ) {
     let phase = &extent.phases[stage.phase as usize];
-    let line = |position| line_at(stage, phase, position);
-    let receives = stage.receives(slot, line(Position(0)));
+    let slot = stage.only_slot();
     match stage.algorithm {
         AstraAlgorithm::Ring => {
-            let turn = receives % stage.size;
-            let turn = if slot.backward {
-                stage.size - turn
-            } else {
-                turn
-            };
+            let turn = turn(stage, messages.len() as u32);
             for member in members {
                 let to = (phase.index(*member) + turn) % stage.size;
                 *member = phase.position(*member, to);
             }
         }
         AstraAlgorithm::HalvingDoubling => {
-            for step in 0..receives {
+            for step in messages {
                 for member in &mut *members {
-                    if let Some(step) = stage.step(slot, line(*member), step) {
+                    let line = line_at(stage, phase, *member);
+                    if let Some(step) = stage.step(slot, line, step) {
                         *member = phase.position(*member, step.to);
                     }
                 }
             }
         }
         AstraAlgorithm::Direct { .. } => {
-            let exchanges = if stage.part == PhaseOperation::AllReduce {
-                2
-            } else {
-                1
-            };
-            for _ in 0..exchanges {
+            for _ in 0..exchanges(stage, messages.len() as u32) {
                 *members = order_of_arrivals(stage, slot, phase, members);
             }
         }

@@ -46,11 +46,56 @@ pub fn explained(
         text += &inner.to_string();
         cause = inner.source();
     }
+    if let Some(text) = words.iter().skip(1).find_map(|word| address(word)) {
+        return Some(text);
+    }
+    let mut machines = words.iter().skip(1).filter_map(|word| word.to_str());
+    if text.contains(MACHINE_UNKNOWN)
+        && let Some(list) = machines.find(|word| is_list_of_machines(word))
+    {
+        let each = list.split(',').map(|name| format!(" --machine {name}"));
+        return Some(format!(
+            "{list}: these are several machines, and an option names one\n  try: chakram replay TRACES{}, which compares them; other \
+             commands take one at a time",
+            each.collect::<String>()
+        ));
+    }
     let inputs = inputs(words);
     let named = inputs.iter().filter(|path| is_named(&text, path));
     // The longest: a folder and a file in it may both be given.
     let path = named.max_by_key(|path| path.as_os_str().len())?;
     recognized(path, readable)
+}
+
+/// How an error about a machine begins that nobody knows.
+const MACHINE_UNKNOWN: &str = "no machine is called";
+
+/// Returns whether a word names machines with commas between them.
+fn is_list_of_machines(word: &str) -> bool {
+    word.contains(',') && word.split(',').all(chakram_hardware::machine::is_preset)
+}
+
+/// Returns what to do with a word that is an address of another computer.
+fn address(word: &OsString) -> Option<String> {
+    let word = word.to_str()?;
+    let (scheme, _) = word.split_once("://")?;
+    let (scheme, shell) = (scheme.rsplit('=').next()?, shell_word(word));
+    if scheme.is_empty() || !scheme.chars().all(|c| c.is_ascii_alphanumeric()) {
+        return None;
+    }
+    let fetch = match scheme {
+        "s3" => format!("aws s3 cp --recursive {shell} job"),
+        "gs" => format!("gcloud storage cp --recursive {shell} job"),
+        "http" | "https" => format!("curl -LO {shell}"),
+        "file" => format!(
+            "the path alone, {}",
+            shell_word(word.trim_start_matches("file://"))
+        ),
+        _ => "a copy on this computer".to_owned(),
+    };
+    Some(format!(
+        "{word}: this is an address, and files are read from this computer only\n  try: {fetch}"
+    ))
 }
 
 /// Memory that recognizing a file takes, bytes: its beginning, a few times over.

@@ -23,11 +23,22 @@ pub fn explained(mut error: Error, command: &Command, arguments: &[OsString]) ->
                 error.insert(ContextKind::SuggestedArg, ContextValue::Strings(near));
             }
         }
-        ErrorKind::InvalidSubcommand if error.get(ContextKind::SuggestedSubcommand).is_none() => {
-            let names: Vec<_> = within.get_subcommands().map(Command::get_name).collect();
-            let list = format!("the commands are {}", names.join(", "));
-            let list = ContextValue::StyledStrs(vec![StyledStr::from(list)]);
-            error.insert(ContextKind::Suggested, list);
+        ErrorKind::InvalidSubcommand => {
+            // Inner commands have words of their own.
+            let known = match within.get_name() == command.get_name() {
+                true => commands_meant(&error),
+                false => None,
+            };
+            if known.is_some() {
+                error.remove(ContextKind::SuggestedSubcommand);
+            }
+            if error.get(ContextKind::SuggestedSubcommand).is_none() {
+                let names: Vec<_> = within.get_subcommands().map(Command::get_name).collect();
+                let list = || format!("the commands are {}", names.join(", "));
+                let meant = known.map_or_else(list, str::to_owned);
+                let meant = ContextValue::StyledStrs(vec![StyledStr::from(meant)]);
+                error.insert(ContextKind::Suggested, meant);
+            }
         }
         _ => {}
     }
@@ -47,8 +58,67 @@ fn innermost<'c>(command: &'c Command, arguments: &[OsString]) -> &'c Command {
     within
 }
 
-/// Words of other tools for options: those that users try, and the flag.
-const SYNONYMS: [(&[&str], &str); 9] = [
+/// Words of other tools for commands: those that users try, and the commands that do it.
+const COMMANDS: [(&[&str], &str); 8] = [
+    (
+        &["list", "ls", "presets"],
+        "`chakram machine list`, `chakram model list`, `chakram convert --list` and `chakram archive list ARCHIVE` say what there is",
+    ),
+    (
+        &["compare", "cmp", "vs"],
+        "`chakram replay TRACES --machine A --machine B` compares machines, `chakram diff A B` traces",
+    ),
+    (
+        &["run", "simulate", "sim", "play", "exec"],
+        "`chakram replay TRACES --machine MACHINE` replays traces, `chakram generate MODEL --machine MACHINE` a model of its own",
+    ),
+    (
+        &["import", "load", "read"],
+        "`chakram convert FILES -o job` makes traces of what other tools wrote",
+    ),
+    (
+        &[
+            "show", "view", "info", "print", "cat", "stat", "stats", "summary", "open",
+        ],
+        "`chakram inspect TRACES` shows traces, `chakram machine show NAME` a machine, `chakram model show NAME` a model",
+    ),
+    (
+        &[
+            "predict",
+            "estimate",
+            "train",
+            "training",
+            "synth",
+            "synthesize",
+        ],
+        "`chakram generate MODEL --machine MACHINE` predicts a step",
+    ),
+    (
+        &[
+            "optimize", "optimise", "search", "tune", "study", "explore", "plan",
+        ],
+        "`chakram sweep STUDY.toml` finds the best plan or machine",
+    ),
+    (
+        &["analyze", "analyse", "profile", "report", "html"],
+        "`chakram replay TRACES --machine MACHINE --html report.html` writes a page, `chakram inspect TRACES` tables",
+    ),
+];
+
+/// Returns what a command may have been meant by the unknown one of `error`.
+fn commands_meant(error: &Error) -> Option<&'static str> {
+    let Some(ContextValue::String(found)) = error.get(ContextKind::InvalidSubcommand) else {
+        return None;
+    };
+    let meant = COMMANDS
+        .iter()
+        .find(|(words, _)| words.contains(&found.as_str()));
+    meant.map(|(_, meant)| *meant)
+}
+
+/// Words of other tools for options: those that users try, and the flag, with a value where the word states it.
+const SYNONYMS: [(&[&str], &str); 10] = [
+    (&["fsdp", "fsdp2", "zero3", "zero-3"], "zero 3"),
     (
         &[
             "npus",
@@ -98,7 +168,12 @@ fn near(found: &str, command: &Command) -> Vec<String> {
     });
     let names: Vec<&str> = names.collect();
     let synonym = SYNONYMS.iter().find(|(words, _)| words.contains(&word));
-    if let Some((_, flag)) = synonym.filter(|(_, flag)| names.contains(flag)) {
+    let has = |flag: &str| {
+        flag.split(' ')
+            .next()
+            .is_some_and(|name| names.contains(&name))
+    };
+    if let Some((_, flag)) = synonym.filter(|(_, flag)| has(flag)) {
         return vec![format!("--{flag}")];
     }
     let edits = |name: &&str| damerau_levenshtein(word, name);

@@ -44,8 +44,8 @@ pub use algorithm::{AlgorithmChoice, AlgorithmModel, CollectiveAlgorithm, OwnAlg
 pub use backend::{
     AlgorithmDescriber, BusScheduler, BusTransfer, ChunkQueueSpec, CollectiveBackend,
     CollectiveRequest, CompletionToken, ContentOrder, EndpointCost, EndpointModel, GroupMembers,
-    InsertionOrder, IssueDiscipline, ReceiveSource, ScriptAction, ScriptEvent, ScriptPlayer,
-    TransferCause, UncontendedCost,
+    InsertionOrder, IssueDiscipline, OrderChange, ReceiveSource, ScriptAction, ScriptEvent,
+    ScriptPlayer, TransferCause, UncontendedCost,
 };
 pub use chunk_count::ChunkChoices;
 pub use chunk_schedule::{AdmissionOrder, ChunkSchedule, StageEntry};

@@ -5,20 +5,21 @@ use crate::program::{AstraPhase, PhaseOperation, QueueRotation, QueueSlot};
 use crate::{
     AstraAlgorithm, CollectiveImplementation, CollectiveOptimization, Quirk, end_order, symmetry,
 };
-use chakram_base::ids::{MemberIndex, Npu, Position, StageIndex};
+use chakram_base::ids::{MemberIndex, Npu, Position};
 use chakram_base::units::{BufferShare, Span, Time};
 use chakram_hardware::collective::{
     AlgorithmDescriber, BusScheduler, BusTransfer, ChunkQueueSpec, ChunkSchedule,
     CollectiveBackend, CollectiveRequest, CompletionToken, EndpointCost, EndpointModel,
     FlowShopInput, FlowShopResult, GroupMembers, InsertionOrder, IntraDimensionPolicy,
-    IssueDiscipline, LinePosition, ReceiveSource, ScriptAction, ScriptEvent, ScriptPlayer,
-    SendStep, StagePassage, TransferCause, UncontendedCost, schedule_observed,
+    IssueDiscipline, LinePosition, OrderChange, ReceiveSource, ScriptAction, ScriptEvent,
+    ScriptPlayer, SendStep, StagePassage, TransferCause, UncontendedCost, schedule_observed,
 };
 use chakram_hardware::group::{self, GroupExtent, SharedPaths};
 use chakram_hardware::topology::{LinePattern, NetworkPath, Topology};
 use chakram_trace::format::CollectiveKind;
 
 use super::AstraCollectives;
+use std::ops::Range;
 
 /// Endpoint delay in named groups, ns.
 const FAST: u64 = 10;
@@ -341,12 +342,12 @@ impl IssueDiscipline for AstraCollectives {
         a.exchanges_as(b)
     }
 
-    fn orders_of_ends(
+    fn order_of_ends(
         &self,
         chunk_schedule: &ChunkSchedule<AstraPhase>,
         extent: &GroupExtent,
         quiet: &UncontendedCost<'_>,
-    ) -> Option<Vec<StageIndex>> {
+    ) -> Option<Vec<OrderChange>> {
         let stages = chunk_schedule.stages();
         let is_proved = stages.iter().all(|stage| {
             self.endpoint_of(stage) > Span::ZERO
@@ -356,14 +357,21 @@ impl IssueDiscipline for AstraCollectives {
             return None;
         }
         let (_, passages) = self.flow_shop(chunk_schedule, extent, quiet)?;
-        end_order::stages_to_end(stages, &passages, |stage| {
+        let delays = |stage: &AstraPhase| {
             let line = self.symmetric_line(stage, extent, quiet);
             line.delays(self.endpoint_of(stage), |amount| self.reduction_of(amount))
-        })
+        };
+        end_order::order_of_ends(stages, &passages, delays, |stage| self.endpoint_of(stage))
     }
 
-    fn follow_order(&self, stage: &AstraPhase, extent: &GroupExtent, members: &mut Vec<Position>) {
-        end_order::follow(stage, stage.only_slot(), extent, members);
+    fn follow_order(
+        &self,
+        stage: &AstraPhase,
+        messages: Range<u32>,
+        extent: &GroupExtent,
+        members: &mut Vec<Position>,
+    ) {
+        end_order::follow(stage, messages, extent, members);
     }
 
     fn on_join(

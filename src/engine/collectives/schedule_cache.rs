@@ -2,9 +2,9 @@
 
 use super::rehearsal::RehearsalState;
 use crate::ids::ReplayGroupId;
-use chakram_base::ids::{Position, StageIndex};
+use chakram_base::ids::Position;
 use chakram_base::units::Span;
-use chakram_hardware::collective::{ChunkSchedule, CollectiveRequest};
+use chakram_hardware::collective::{ChunkSchedule, CollectiveRequest, OrderChange};
 use chakram_trace::format::CollectiveKind;
 use std::collections::BTreeMap;
 
@@ -25,8 +25,8 @@ pub(super) struct CachedSchedule<S> {
     /// Duration if all members start together and nothing else is in flight: outer `None` before it was asked for,
     /// inner `None` where no closed form is proved.
     pub closed: Option<Option<Span>>,
-    /// Stages whose messages bring members into the order of their ends, where that is proved, too, in insertion order.
-    pub end_order: Option<Vec<StageIndex>>,
+    /// Changes that bring members into the order of their ends, where that is proved, too, in insertion order.
+    pub end_order: Option<Vec<OrderChange>>,
     pub rehearsal: RehearsalState,
 }
 

@@ -68,7 +68,8 @@ impl<M: CollectiveModel> Collectives<'_, M> {
         let run = &mut self.chunks.runs[id];
         let cached = self.chunks.schedules.cached(run.schedule);
         let extent = &self.chunks.groups[run.group].plan.extent;
-        let Some(stages) = (cached.end_order.as_ref()).filter(|_| began.len() == extent.npus.len())
+        let Some(changes) =
+            (cached.end_order.as_ref()).filter(|_| began.len() == extent.npus.len())
         else {
             return;
         };
@@ -76,11 +77,10 @@ impl<M: CollectiveModel> Collectives<'_, M> {
             .iter()
             .map(|member| extent.position_of[member.index()]);
         let mut positions = positions.collect();
-        for stage in stages {
-            let stage = &cached.schedule.stages()[stage.index()];
-            self.chunks
-                .backend
-                .follow_order(stage, extent, &mut positions);
+        let backend = &self.chunks.backend;
+        for change in changes {
+            let stage = &cached.schedule.stages()[change.stage.index()];
+            backend.follow_order(stage, change.messages.clone(), extent, &mut positions);
         }
         let ends = positions.iter().map(|at| extent.member_at[at.index()]);
         run.arrivals.ends.extend(ends);
@@ -132,7 +132,7 @@ impl<M: CollectiveModel> Collectives<'_, M> {
             .closed_form(&cached.schedule, extent, paths, &quiet);
         let backend = &self.chunks.backend;
         cached.end_order = (M::Order::AT_ONCE && span.is_some())
-            .then(|| backend.orders_of_ends(&cached.schedule, extent, &quiet))
+            .then(|| backend.order_of_ends(&cached.schedule, extent, &quiet))
             .flatten();
         // A missing closed form is cached too.
         cached.closed = Some(span);

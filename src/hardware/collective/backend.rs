@@ -13,6 +13,16 @@ use chakram_base::collective_kind::CollectiveKind;
 use chakram_base::ids::{Npu, Position, StageIndex};
 use chakram_base::units::{BufferShare, Span, Time};
 use std::fmt;
+use std::ops::Range;
+
+/// A change of the order in which members do the same at one instant, by messages that each of them receives.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct OrderChange {
+    /// The stage.
+    pub stage: StageIndex,
+    /// Numbers of the messages in the stage.
+    pub messages: Range<u32>,
+}
 
 /// A collective to be carried out.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -410,23 +420,24 @@ pub trait IssueDiscipline: CollectiveBackend {
     /// chunk and stage when the collective is issued, and passed back with every later call.
     fn queue_slot(&mut self, npu: Npu, stage: &Self::Stage) -> u16;
 
-    /// Returns the stages of `chunk_schedule`, which has a closed form, that one after another bring members from the order in
-    /// which they begin a collective into that in which they end it at one instant; `None` where that is not proved, and whoever
-    /// is interested in the order has it carried out message by message. Only called in [`InsertionOrder`].
-    fn orders_of_ends(
+    /// Returns the changes that one after another bring members from the order in which they begin a collective of
+    /// `chunk_schedule`, which has a closed form, into that in which they end it at one instant; `None` where that is not proved, and
+    /// whoever is interested in the order has it carried out message by message. Only called in [`InsertionOrder`].
+    fn order_of_ends(
         &self,
         _chunk_schedule: &ChunkSchedule<Self::Stage>,
         _extent: &GroupExtent,
         _quiet: &UncontendedCost<'_>,
-    ) -> Option<Vec<StageIndex>> {
+    ) -> Option<Vec<OrderChange>> {
         None
     }
 
-    /// Brings `members` from the order in which they begin `stage` into that in which they end it. Only called for stages of
-    /// [`Self::orders_of_ends`].
+    /// Brings `members` from the order in which they send messages of `stage` into that in which these arrive. Only called for
+    /// changes of [`Self::order_of_ends`].
     fn follow_order(
         &self,
         _stage: &Self::Stage,
+        _messages: Range<u32>,
         _extent: &GroupExtent,
         _members: &mut Vec<Position>,
     ) {

@@ -12,7 +12,7 @@ use chakram_base::ids::StageIndex;
 use chakram_base::units::Span;
 
 /// A chunk enters a stage of its route.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct StageEntry {
     /// Number of the chunk.
     pub chunk: u32,

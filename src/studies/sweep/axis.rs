@@ -106,13 +106,24 @@ fn axis(table: &ConfigTable<'_>) -> Result<StudyAxis, ConfigError> {
         only(table, &["name", "key", "keys", "values"])?;
         let expected = "a list of values, `from` and `to`, `divisors`, or `plans`";
         let items = table.need("values", expected)?.items(expected)?;
-        let value = |item: &ConfigField<'_>| match (keys.len(), item.literal()?) {
+        let value = |item: &ConfigField<'_>| {
+            match (keys.len(), item.literal()?) {
+            (1, ConfigLiteral::Text(text)) => match numbers_of_range(&text) {
+                None => Ok(vec![ConfigLiteral::Text(text)]),
+                Some((from, to)) => Err(item.refuse(
+                    format_args!("the text {}", quoted(&text)),
+                    format_args!(
+                        "`from = {from}` and `to = {to}` in place of `values`, with `step` or `factor`"
+                    ),
+                )),
+            },
             (1, one) => Ok(vec![one]),
             (count, ConfigLiteral::List(all)) if all.len() == count => Ok(all),
             (count, _) => Err(item.refuse(
                 "this value",
                 format_args!("a list of {count} values, one for each key"),
             )),
+        }
         };
         items.iter().map(value).collect::<Result<Vec<_>, _>>()?
     };
@@ -126,6 +137,14 @@ fn axis(table: &ConfigTable<'_>) -> Result<StudyAxis, ConfigError> {
         plans: None,
         is_range: table.get("from").is_some(),
     })
+}
+
+/// Returns the ends of a range that is written as other languages have it: `1..8`.
+fn numbers_of_range(text: &str) -> Option<(&str, &str)> {
+    let (from, to) = text.split_once("..")?;
+    let to = to.trim_start_matches(['=', '.']);
+    let is_number = |text: &str| text.trim().parse::<f64>().is_ok();
+    (is_number(from) && is_number(to)).then_some((from.trim(), to.trim()))
 }
 
 /// Refuses what an axis of this kind has no use for.

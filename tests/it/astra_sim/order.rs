@@ -130,14 +130,20 @@ fn rings_are_analytical_under_the_originals_name() {
 /// Four chunks in a torus of 16 x 16 x 16 are in several dimensions at the same time, each with an order of its own.
 #[test]
 fn tori_are_analytical_under_the_originals_name() {
-    let config = |sizes: [usize; 3]| {
+    for (sizes, local_bw_aware, analytical) in [
+        ([16, 16, 16], true, 1),
+        ([4, 3, 5], true, 1),
+        ([4, 3, 5], false, 1),
+        // Parts that are equal in all dimensions: messages of two chunks take turns.
+        ([8, 8, 8], false, 0),
+    ] {
         let dims = sizes.map(|size| (Ring, size, 50.0, 500.0));
         let mut config = one(Unaware, &dims, AllReduce, &["ring"; 3], 1_000_000);
         config.system.splits = 4;
-        config
-    };
-    assert_eq!(compare(&config([16, 16, 16])), 1);
-    assert_eq!(compare(&config([4, 3, 5])), 1);
+        config.system.endpoint_delay = Some(1);
+        config.system.local_bw_aware = local_bw_aware;
+        assert_eq!(compare(&config), analytical, "{sizes:?} {local_bw_aware}");
+    }
 }
 
 /// Chunks that are in several dimensions at the same time have one order in the end with closed forms and without, whatever
@@ -151,9 +157,12 @@ fn chunks_in_several_dimensions_keep_their_orders() {
             .enumerate()
         {
             for (splits, active) in [(2, 1), (4, 1), (5, 2), (9, 3)] {
-                // Rates and latencies that no two dimensions share.
-                let rate = 20.0 + 7.0 * i as f64;
-                let slow = (Ring, 3, 31.0, 700.0);
+                // Rates and latencies that no two dimensions share, and those of all.
+                let rate = [50.0, 27.0, 34.0, 50.0][i];
+                let slow = match rate {
+                    50.0 => (Ring, 3, 50.0, 500.0),
+                    _ => (Ring, 3, 31.0, 700.0),
+                };
                 let machines = [
                     (vec![(Ring, 4, rate, 500.0), slow], &["ring", "ring"][..]),
                     (

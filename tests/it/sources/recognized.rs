@@ -62,6 +62,56 @@ fn every_command_says_what_reads_a_capture() {
     }
 }
 
+/// Words that other tools have for commands and options, addresses, lists of machines and ranges: each message has what to type.
+#[test]
+fn what_other_tools_call_otherwise_is_named() {
+    let folder = Folder::new();
+    let config = folder.file(
+        "config.json",
+        r#"{"architectures":["LlamaForCausalLM"],"hidden_size":4096,"num_hidden_layers":32}"#,
+    );
+    let study = |values: &str| {
+        let text = format!(
+            "name = \"s\"\n[base]\nmachine = \"dgx-h100\"\nmodel = \"gpt2-small\"\n[[axis]]\nkey = \"plan.data\"\nvalues = {values}\n"
+        );
+        folder.file("study.toml", text)
+    };
+    let study = study("[\"1..8\"]");
+    for (words, expected) in [
+        (&["replay", &config][..], "chakram model list"),
+        (
+            &["generate", &config],
+            "a model's configuration of Hugging Face",
+        ),
+        (
+            &["replay", "s3://bucket/job"],
+            "try: aws s3 cp --recursive s3://bucket/job job",
+        ),
+        (
+            &["convert", "https://host/trace.json", "-o", "job"],
+            "try: curl -LO https://host/trace.json",
+        ),
+        (
+            &["generate", "gpt2-small", "-m", "dgx-a100,dgx-h100"],
+            "chakram replay TRACES --machine dgx-a100 --machine dgx-h100",
+        ),
+        (
+            &["generate", "gpt2-small", "-m", "dgx-h100", "--fsdp"],
+            "'--zero 3'",
+        ),
+        (&["list"], "`chakram machine list`"),
+        (&["compare", "a", "b"], "--machine A --machine B"),
+        (&["simulate", "job"], "`chakram replay TRACES"),
+        (
+            &["sweep", &study],
+            "`from = 1` and `to = 8` in place of `values`",
+        ),
+    ] {
+        let error = refused(words);
+        assert!(error.contains(expected), "{words:?}: {error}");
+    }
+}
+
 #[test]
 fn a_capture_is_named_from_inside_its_folder() {
     let folder = Folder::new();
