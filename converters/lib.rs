@@ -5,6 +5,7 @@
 mod comm_kernels;
 pub mod goal;
 pub mod msccl;
+pub mod nsys;
 pub mod pytorch;
 pub mod simai;
 pub mod sources;

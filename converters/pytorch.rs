@@ -52,6 +52,7 @@ mod view_operators;
 pub use calls::CommKernels;
 pub use event_links::{LinkMethod, ThreadLinks};
 pub use host::{CommArgs, HostNode, HostTrace, NONE};
+pub(crate) use job::convert_kineto;
 pub use job::{ConvertOptions, RankFiles, RankTrace, convert, convert_bytes};
 pub use kineto::{EventCategory, EventDetails, KinetoEvent, KinetoTrace, KinetoTrack, PythonEvent};
 pub use sniff::{CaptureFileKind, sniff};

@@ -2,6 +2,7 @@
 
 use crate::goal::GoalSchedule;
 use crate::msccl::MscclAlgorithm;
+use crate::nsys;
 use crate::pytorch::tar::is_tar;
 use crate::pytorch::{CaptureFileKind, files, foreign, foreign_magic, sniff};
 use crate::simai::SimaiWorkload;
@@ -26,6 +27,8 @@ pub enum TraceSource {
     Simai,
     /// Profiles of JAX and TensorFlow.
     Xplane,
+    /// Reports of Nsight Systems.
+    Nsys,
     /// Algorithms of MSCCL.
     Msccl,
     /// Schedules in GOAL.
@@ -51,7 +54,7 @@ pub struct SourceDescription {
 
 impl TraceSource {
     /// Every source, in the order of lists.
-    pub const ALL: [SourceDescription; 7] = [
+    pub const ALL: [SourceDescription; 8] = [
         SourceDescription {
             source: Self::Pytorch,
             word: "pytorch",
@@ -81,6 +84,13 @@ impl TraceSource {
             kept: "kernels and copies with their times and the calls that launched them, collectives with groups and sizes",
         },
         SourceDescription {
+            source: Self::Nsys,
+            word: "nsys",
+            noun: "an export of Nsight Systems",
+            files: "reports of Nsight Systems exported to SQLite (.sqlite)",
+            kept: "kernels, copies and the calls that launched them with their times, NVTX ranges, collectives with the sizes that NCCL states",
+        },
+        SourceDescription {
             source: Self::Msccl,
             word: "msccl",
             noun: "an algorithm of MSCCL",
@@ -104,7 +114,7 @@ impl TraceSource {
     ];
 
     fn description(self) -> &'static SourceDescription {
-        const ALL: [SourceDescription; 7] = TraceSource::ALL;
+        const ALL: [SourceDescription; 8] = TraceSource::ALL;
         let described = ALL.iter().find(|described| described.source == self);
         described.expect("every source is described")
     }
@@ -218,6 +228,9 @@ fn of_file(path: &Path) -> Result<Result<TraceSource, String>, TraceError> {
             Ok(_) => Ok(TraceSource::Pytorch),
             Err(error) => Err(error.found()),
         });
+    }
+    if nsys::begins(&head) && nsys::is_export(path) {
+        return Ok(Ok(TraceSource::Nsys));
     }
     // The first bytes of a database or an archive may count as a record of a trace.
     if let Some(found) = foreign_magic(&head) {

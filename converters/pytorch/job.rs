@@ -45,10 +45,35 @@ pub fn convert(
     files: &mut OutputSet,
     progress: &(dyn Fn(usize, usize) + Sync),
 ) -> Result<(ConversionSummary, Vec<(u32, OutputHandle)>), TraceError> {
-    let mut job = JobCapture::new(
-        RankCapture::read_all(pairs, options, progress)?,
-        options.infer_ranks,
-    )?;
+    let captures = RankCapture::read_all(pairs, options, progress)?;
+    write_job(captures, options, path, files)
+}
+
+/// Converts the device traces of one job, each of which says its rank, and was read from a file, as [`convert`].
+///
+/// # Errors
+///
+/// As [`convert`].
+pub(crate) fn convert_kineto(
+    traces: Vec<(PathBuf, KinetoTrace)>,
+    options: &ConvertOptions,
+    path: &dyn Fn(u32) -> PathBuf,
+    files: &mut OutputSet,
+) -> Result<(ConversionSummary, Vec<(u32, OutputHandle)>), TraceError> {
+    let captures = traces
+        .into_iter()
+        .map(|(file, trace)| RankCapture::new(0, None, Some(trace), &file, options));
+    write_job(captures.collect::<Result<_, _>>()?, options, path, files)
+}
+
+/// Matches the captures of ranks and writes their traces.
+fn write_job(
+    captures: Vec<RankCapture>,
+    options: &ConvertOptions,
+    path: &dyn Fn(u32) -> PathBuf,
+    files: &mut OutputSet,
+) -> Result<(ConversionSummary, Vec<(u32, OutputHandle)>), TraceError> {
+    let mut job = JobCapture::new(captures, options.infer_ranks)?;
     let mut written = Vec::new();
     for i in 0..job.models.len() {
         let to = path(job.models[i].number);

@@ -66,6 +66,8 @@ pub struct KinetoTrace {
     /// Number of events of categories that are unknown, by category, on tracks of other processes than the operators': work of
     /// a device that cannot be read.
     pub unread: Vec<(String, u64)>,
+    /// Program that wrote it, if not PyTorch's profiler.
+    pub source: Option<&'static str>,
     /// Number of events that were dropped because they have no duration, or a negative one, as where the profiler stopped
     /// before they ended.
     pub untimed: u64,
@@ -271,6 +273,11 @@ impl KinetoTrace {
     pub(super) fn args_at(&self, index: u32) -> Option<&[(String, String)]> {
         let args = self.args.get(self.details_at(index).args as usize)?;
         Some(args)
+    }
+
+    /// Drops events that cannot have been recorded.
+    pub(crate) fn drop_outside(&mut self) {
+        reader::drop_outside(self);
     }
 
     /// Reads `path`, which may be compressed.

@@ -69,7 +69,7 @@ pub(crate) fn foreign_magic(head: &[u8]) -> Option<&'static str> {
         (b"7z\xbc\xaf\x27\x1c", "a 7z archive; unpack it first"),
         (
             b"SQLite format 3\0",
-            "a database of SQLite, such as Nsight Systems exports",
+            "a database of SQLite, such as Nsight Systems exports; `chakram convert nsys` reads those",
         ),
         (
             b"version https://git-lfs.github.com/",

@@ -80,6 +80,9 @@ pub struct RankConversion {
     pub path: PathBuf,
     /// Bytes of JSON read.
     pub bytes: u64,
+    /// Program that wrote its events, if not PyTorch's profiler.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub source: Option<&'static str>,
     /// Version that the host trace states.
     pub schema: String,
     /// Way in which its two files were joined.
@@ -279,6 +282,7 @@ impl RankConversion {
                 true => 0,
                 false => rank.host.bytes + rank.kineto.bytes,
             },
+            source: rank.kineto.source,
             schema: rank.host.schema.clone(),
             method: link.method,
             threads: link.threads.clone(),

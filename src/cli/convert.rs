@@ -22,6 +22,7 @@ use std::sync::Arc;
 mod door;
 mod goal;
 mod msccl;
+mod nsys;
 mod simai;
 mod text;
 mod text_workload;
@@ -54,6 +55,7 @@ enum ConvertCommand {
     Auto(door::ConvertAutoArgs),
     Goal(goal::ConvertGoalArgs),
     Msccl(msccl::ConvertMscclArgs),
+    Nsys(nsys::ConvertNsysArgs),
     Pytorch(PytorchArgs),
     Simai(simai::ConvertSimaiArgs),
     Text(text_workload::ConvertTextArgs),
@@ -129,6 +131,7 @@ impl ConvertArgs {
             ConvertCommand::Auto(_) => None,
             ConvertCommand::Goal(_) => Some(TraceSource::Goal),
             ConvertCommand::Msccl(_) => Some(TraceSource::Msccl),
+            ConvertCommand::Nsys(_) => Some(TraceSource::Nsys),
             ConvertCommand::Pytorch(_) => Some(TraceSource::Pytorch),
             ConvertCommand::Simai(_) => Some(TraceSource::Simai),
             ConvertCommand::Text(_) => Some(TraceSource::Text),
@@ -162,6 +165,7 @@ pub fn run(args: &ConvertArgs, out: &mut dyn Write) -> Result<ExitCode, Box<dyn 
         Some(ConvertCommand::Auto(args)) => door::auto(args, out),
         Some(ConvertCommand::Goal(args)) => goal::run(args, out),
         Some(ConvertCommand::Msccl(args)) => msccl::run(args, out),
+        Some(ConvertCommand::Nsys(args)) => nsys::run(args, out),
         Some(ConvertCommand::Pytorch(args)) => pytorch(args, out),
         Some(ConvertCommand::Simai(args)) => simai::run(args, out),
         Some(ConvertCommand::Text(args)) => text_workload::run(args, out),
@@ -177,17 +181,22 @@ fn piped() -> Result<Arc<[u8]>, TraceError> {
     Ok(bytes.map_err(io)?.into())
 }
 
+/// Returns the kernels that communicate, with those that are added.
+fn comm_kernels(added: &[String]) -> Result<CommKernels, String> {
+    let mut kernels = CommKernels::default();
+    for text in added {
+        let added = kernels.add(text);
+        added.map_err(|wrong| format!("--comm-kernel: {wrong}"))?;
+    }
+    Ok(kernels)
+}
+
 fn pytorch(args: &PytorchArgs, out: &mut dyn Write) -> Result<ExitCode, Box<dyn Error>> {
     let has_pipe = args.paths.iter().any(|path| path == Path::new(files::PIPE));
     let pipe = if has_pipe { Some(piped()?) } else { None };
     let found = files::pairs_with(&args.paths, pipe)?;
     let pairs = &found.pairs;
-    let mut comm_kernels = CommKernels::default();
-    for text in &args.comm_kernels {
-        comm_kernels
-            .add(text)
-            .map_err(|wrong| format!("--comm-kernel: {wrong}"))?;
-    }
+    let comm_kernels = comm_kernels(&args.comm_kernels)?;
     let options = ConvertOptions {
         step: args.step,
         infer_ranks: args.infer_ranks,
@@ -218,7 +227,7 @@ fn pytorch(args: &PytorchArgs, out: &mut dyn Write) -> Result<ExitCode, Box<dyn 
     // The traces declare their groups themselves.
     traces::saved(&job.commit(JobFile::default())?)?;
     match args.format {
-        SummaryFormatArg::Text => text::write(&summary, out)?,
+        SummaryFormatArg::Text => text::write(&summary, "JSON", out)?,
         SummaryFormatArg::Json => {
             VersionedDocument::new("chakram.conversion.1", &summary).print(out)?;
         }

@@ -7,6 +7,7 @@
 use crate::terminal::shell_word;
 use chakram_astra_sim::AstraInputKind;
 use chakram_base::bounds;
+use chakram_converters::nsys;
 use chakram_converters::sources::{RecognizedInput, TraceSource};
 use chakram_trace::format::file::{DecompressedStream, rank_of};
 use std::error::Error;
@@ -118,6 +119,12 @@ pub fn recognized(path: &Path, readable: ReadableInputs) -> Option<String> {
     }
     let (noun, hint) = match RecognizedInput::of(path)? {
         RecognizedInput::Foreign(_) if readable == ReadableInputs::AnySource => return None,
+        // Its reader says what it lacks.
+        RecognizedInput::Foreign(_)
+            if readable == ReadableInputs::Source(TraceSource::Nsys) && nsys::is_database(path) =>
+        {
+            return None;
+        }
         RecognizedInput::Foreign(found) => (found, None),
         RecognizedInput::Source(source) => {
             let is_readable = match readable {

@@ -62,6 +62,21 @@ pub enum ServeError {
         /// The underlying error.
         source: io::Error,
     },
+    /// The name of a model in place of a scenario.
+    #[error(
+        "{name} is no scenario{}\n  \
+         try: a scenario, whose [[model]] tables have as `preset` one that `chakram model list` names, or a file like those \
+         that `chakram model show` prints",
+        said_of_model(closest.as_deref(), *.is_preset)
+    )]
+    ModelForScenario {
+        /// The requested name.
+        name: String,
+        /// The preset that it is, or the one of the same family and size, if one is.
+        closest: Option<String>,
+        /// Whether it is a preset itself.
+        is_preset: bool,
+    },
     /// A row of a table or of a file of arrivals is refused.
     #[error("{file}:{line}: {why}")]
     Row {
@@ -103,4 +118,15 @@ impl ServeError {
 fn names() -> String {
     let names: Vec<_> = PRESETS.iter().map(|preset| preset.name).collect();
     names.join(", ")
+}
+
+/// Returns what the name of a model, given in place of a scenario, is.
+fn said_of_model(closest: Option<&str>, is_preset: bool) -> String {
+    match (closest, is_preset) {
+        (_, true) => ", but the preset of a model".to_owned(),
+        (Some(preset), false) => {
+            format!(", and models are not read from hubs; the nearest preset is `{preset}`")
+        }
+        (None, false) => ", and models are not read from hubs".to_owned(),
+    }
 }

@@ -38,6 +38,7 @@ use chakram_base::config::{
     ConfigDocument, ConfigError, ConfigField, ConfigTable, did_you_mean, nearest, quoted,
 };
 use chakram_base::units::{Bandwidth, Span};
+use chakram_workloads::model::{ModelError, ModelSource};
 use std::path::{Path, PathBuf};
 
 mod build;
@@ -241,6 +242,24 @@ impl PolicyKind {
     }
 }
 
+/// Returns the error about the name of a model, of a preset or on a hub, which no file has.
+fn model_instead(name: &str) -> Option<ServeError> {
+    if Path::new(name).exists() {
+        return None;
+    }
+    let (closest, is_preset) = match ModelSource::find(name) {
+        Ok(preset) => (Some(preset.file), true),
+        Err(ModelError::OnHub { closest, .. }) => (closest.map(str::to_owned), false),
+        Err(_) => return None,
+    };
+    let name = name.chars().take(80).collect();
+    Some(ServeError::ModelForScenario {
+        name,
+        closest,
+        is_preset,
+    })
+}
+
 impl Scenario {
     /// Reads and checks the scenario in the file at `path`.
     ///
@@ -249,9 +268,11 @@ impl Scenario {
     /// If it cannot be read, its text is refused, or a model or table that it names is.
     pub fn load(path: &Path) -> Result<Self, ServeError> {
         let file = path.display().to_string();
-        let text = chakram_base::config::read(path).map_err(|source| ServeError::Read {
-            file: file.clone(),
-            source,
+        let text = chakram_base::config::read(path).map_err(|source| {
+            model_instead(&file).unwrap_or_else(|| ServeError::Read {
+                file: file.clone(),
+                source,
+            })
         })?;
         let folder = path.parent().unwrap_or(Path::new(""));
         Self::parse(&text, &file, folder)

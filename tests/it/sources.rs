@@ -5,6 +5,7 @@
 //! - `export`: operator graphs of models, against their run
 //! - `goal`: schedules in GOAL, against LogGP's formula
 //! - `msccl`: algorithms of MSCCL, against the machine's own
+//! - `nsys`: exports of Nsight Systems that SQLite wrote, whose truth their script knows
 //! - `recognized`: files of other tools, given to commands that do not read them
 //! - `simai`: text workloads of SimAI, against volumes and times by hand
 //! - `text`: text workloads of ASTRA-sim 1.0, against the files of Chakra's converter
@@ -14,6 +15,7 @@ mod door;
 mod export;
 mod goal;
 mod msccl;
+mod nsys;
 mod recognized;
 mod simai;
 mod text;

@@ -33,9 +33,9 @@ fn commands_and_options() {
             &["'reply'", "similar subcommand exists: 'replay'"],
         ),
         (
-            &["convert", "nsys", "x", "-o", "y"],
+            &["convert", "nvprof", "x", "-o", "y"],
             &[
-                "'nsys'",
+                "'nvprof'",
                 "neither a file nor a source; the sources are",
                 "--list",
             ],

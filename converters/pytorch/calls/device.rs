@@ -58,7 +58,12 @@ pub(super) fn find(rank: &RankTimeline, kernels: &CommKernels, calls: &mut CommC
             continue;
         }
         let context = LaunchContext::around(rank, device);
-        let mut made = launched_calls(rank, device.launch, &context, &deferred);
+        let event = &rank.events[device.event as usize];
+        let mut made = match context.is_range_alone() && states_collective(rank, event) {
+            // What the kernel states itself says more.
+            true => Vec::new(),
+            false => launched_calls(rank, device.launch, &context, &deferred),
+        };
         // One launch of a graph has many kernels, each a call of its own.
         let alone = made.is_empty();
         if alone {
@@ -261,6 +266,11 @@ impl LaunchContext {
     /// Returns whether no request is around the launch.
     fn is_empty(&self) -> bool {
         self.records.is_empty() && (self.operator, self.range) == (NONE, NONE)
+    }
+
+    /// Returns whether only a range of the library is around the launch.
+    fn is_range_alone(&self) -> bool {
+        self.records.is_empty() && self.operator == NONE && self.range != NONE
     }
 
     fn around(rank: &RankTimeline, device: &DeviceInterval) -> Self {

@@ -140,6 +140,10 @@ impl JobCapture {
             profiler_cost::cost_by_steps(&ranks, captured, unprofiled)
         });
         let costs = ranks.iter().zip(&links).map(|(rank, link)| {
+            // Estimates are those of PyTorch's profiler.
+            if rank.kineto.source.is_some() {
+                return None;
+            }
             let by_views = || profiler_cost::cost_by_views(rank, link.method);
             by_steps.filter(|_| !rank.untimed).or_else(by_views)
         });
@@ -196,7 +200,10 @@ impl JobCapture {
         let ns = u64::try_from(captured).unwrap_or(0);
         let mut metadata = vec![
             ("schema", AttributeValue::Text(&rank.host.schema)),
-            ("source", AttributeValue::Text("pytorch")),
+            (
+                "source",
+                AttributeValue::Text(rank.kineto.source.unwrap_or("pytorch")),
+            ),
             ("rank", AttributeValue::Int(i64::from(model.number))),
             (scan::WORLD_SIZE, AttributeValue::Int(i64::from(self.world))),
             (scan::KERNELS_ON, AttributeValue::Text(kernels_on)),

@@ -384,7 +384,7 @@ fn unread(trace: &KinetoTrace, counts: BTreeMap<(String, u32), u64>) -> Vec<(Str
 /// Drops events that cannot have been recorded: those before 1970, unless times count from elsewhere, and those that lie
 /// outside the profiler's span by more than its length. Kernels end, and profilers stop, a little after it. Where the file does not state the span, those
 /// are dropped that lie a day or more from the median.
-fn drop_outside(trace: &mut KinetoTrace) {
+pub(super) fn drop_outside(trace: &mut KinetoTrace) {
     let middle = || {
         let mut starts: Vec<i64> = trace.events.iter().map(|event| event.start_ns).collect();
         let middle = starts.len() / 2;

@@ -56,7 +56,7 @@ pub fn auto(args: &ConvertAutoArgs, out: &mut dyn Write) -> Result<ExitCode, Box
     run(&ConvertArgs::from_arg_matches(&matches)?, out)
 }
 
-/// Refuses a first word that is no file and looks like a source's name, as in `chakram convert nsys profile -o job`.
+/// Refuses a first word that is no file and looks like a source's name, as in `chakram convert nvprof profile -o job`.
 pub fn refuse_unknown_source(args: &ConvertAutoArgs) -> Result<(), Box<dyn Error>> {
     let first = args.inputs[0].to_string_lossy();
     let is_word = !first.is_empty() && first.chars().all(|c| c.is_ascii_alphanumeric());

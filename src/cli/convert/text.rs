@@ -19,12 +19,12 @@ fn more(ranks: &[RankConversion], out: &mut dyn Write) -> io::Result<()> {
     }
 }
 
-/// Prints `summary`.
-pub fn write(summary: &ConversionSummary, out: &mut dyn Write) -> io::Result<()> {
+/// Prints `summary` of a conversion of so much `input`, such as JSON.
+pub fn write(summary: &ConversionSummary, input: &str, out: &mut dyn Write) -> io::Result<()> {
     let ranks = &summary.ranks;
     let sum = |of: fn(&RankConversion) -> u64| ranks.iter().map(of).sum::<u64>();
     let head = format!(
-        "{} of {} ranks, {:.1} MB of JSON: {} nodes, {} dependencies in {}",
+        "{} of {} ranks, {:.1} MB of {input}: {} nodes, {} dependencies in {}",
         ranks.len(),
         summary.world,
         sum(|r| r.bytes) as f64 / 1e6,
@@ -290,7 +290,7 @@ fn notes(summary: &ConversionSummary, out: &mut dyn Write) -> io::Result<()> {
         summary
             .ranks
             .iter()
-            .filter(|rank| rank.method == method)
+            .filter(|rank| rank.method == method && rank.source.is_none())
             .count() as u64
     };
     match alone(LinkMethod::KinetoAlone) {

@@ -230,6 +230,12 @@ fn machines_and_models_of_other_tools_are_named() {
     assert!(error.contains("chakram convert pytorch"), "{error}");
     let error = refused(&["generate", "meta-llama/Llama-3.1-8B"]);
     assert!(error.contains("nearest preset is `llama3-8b`"), "{error}");
+    let error = refused(&["serve", "meta-llama/Llama-3.1-8B"]);
+    assert!(error.contains("nearest preset is `llama3-8b`"), "{error}");
+    let error = refused(&["serve", "llama3-8b"]);
+    assert!(error.contains("but the preset of a model"), "{error}");
+    let error = refused(&["serve", "none.toml"]);
+    assert!(error.contains("cannot read none.toml"), "{error}");
     // An error about something else keeps its words.
     let error = refused(&["replay", "none", "-m", "dgx-h100", "-o", &capture]);
     assert!(error.contains("no traces here"), "{error}");

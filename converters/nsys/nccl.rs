@@ -1,0 +1,344 @@
+//! Calls of NCCL, as the ranges say that NCCL opens in Nsight Systems, and the kernels that carry them out.
+//!
+//! A range is called `ncclAllReduce` and has a payload: bytes of the message, root or peer, and from NCCL 2.24 on the
+//! communicator. Builds that write all of it into the name (`ncclAllReduce(): commHash 0x1, …, data_size 4096, …`) are read,
+//! too. Within a group, kernels are launched when the group ends, so that a call belongs to the next launch of its kind on its thread.
+
+use serde_json::Value;
+use std::collections::BTreeMap;
+
+/// Operation of a call, with the name that records of PyTorch have for it.
+const KINDS: [(&str, &str); 9] = [
+    ("ncclAllReduce", "allreduce"),
+    ("ncclAllGather", "allgather"),
+    ("ncclReduceScatter", "reduce_scatter"),
+    ("ncclBroadcast", "broadcast"),
+    ("ncclBcast", "broadcast"),
+    ("ncclReduce", "reduce"),
+    ("ncclAlltoAll", "alltoall"),
+    ("ncclSend", "send"),
+    ("ncclRecv", "recv"),
+];
+
+/// A call of NCCL, or the creation of a communicator.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) enum NcclRange {
+    /// A collective or message.
+    Call(NcclCall),
+    /// A process became a member of a communicator.
+    Member {
+        /// The communicator.
+        communicator: String,
+        /// Its rank in it.
+        rank: u32,
+        /// Number of its members.
+        ranks: u32,
+    },
+}
+
+/// A call of NCCL.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct NcclCall {
+    /// Name of its operation, as records of PyTorch have it.
+    pub kind: &'static str,
+    /// Bytes of its message, which of a collective is that of one rank, if they are said.
+    pub bytes: Option<u64>,
+    /// Root, or peer of a message, as a rank of the communicator.
+    pub root: Option<u32>,
+    /// The communicator, if it is said.
+    pub communicator: Option<String>,
+}
+
+impl NcclRange {
+    /// Reads a range called `name`, with the payload `json`; `None` if it is none of NCCL's that communicates.
+    pub fn read(name: &str, json: Option<&str>) -> Option<Self> {
+        if !name.starts_with("nccl") && !name.starts_with("commHash") {
+            return None;
+        }
+        let facts = RangeFacts::of(name, json);
+        if let (Some(communicator), Some(rank), Some(ranks)) =
+            (&facts.communicator, facts.rank, facts.ranks)
+        {
+            return Some(Self::Member {
+                communicator: communicator.clone(),
+                rank,
+                ranks,
+            });
+        }
+        let word = name.split(['(', ' ', ':']).next()?;
+        let (_, kind) = KINDS.iter().find(|(function, _)| *function == word)?;
+        Some(Self::Call(NcclCall {
+            kind,
+            bytes: facts.bytes,
+            root: facts.root,
+            communicator: facts.communicator,
+        }))
+    }
+}
+
+/// What a range says.
+#[derive(Default)]
+struct RangeFacts {
+    bytes: Option<u64>,
+    root: Option<u32>,
+    communicator: Option<String>,
+    rank: Option<u32>,
+    ranks: Option<u32>,
+}
+
+impl RangeFacts {
+    fn of(name: &str, json: Option<&str>) -> Self {
+        let mut facts = Self::default();
+        let payload = json.and_then(|json| serde_json::from_str::<Value>(json).ok());
+        for (key, value) in payload.iter().filter_map(Value::as_object).flatten() {
+            let text = match value {
+                Value::String(text) => text.clone(),
+                other => other.to_string(),
+            };
+            facts.fact(&key.to_lowercase(), &text);
+        }
+        // `key value, key value`, behind a colon, or all of the name.
+        let tail = name.split_once("(): ").map_or(name, |(_, tail)| tail);
+        let words: Vec<&str> = tail
+            .split([' ', ','])
+            .filter(|word| !word.is_empty())
+            .collect();
+        for pair in words.windows(2) {
+            let key = match pair[0] {
+                "commHash" => "communicator",
+                "data_size" => "bytes",
+                "root" | "receiver_rank" | "sender_rank" => "root",
+                "rank" => "rank",
+                "nranks" => "nranks",
+                _ => continue,
+            };
+            facts.fact(key, pair[1]);
+        }
+        facts
+    }
+
+    fn fact(&mut self, key: &str, value: &str) {
+        let number = || value.parse().ok();
+        if key.contains("communicator") || key == "comm" {
+            self.communicator = Some(value.to_owned());
+        } else if key.contains("bytes") || key.contains("message size") {
+            self.bytes = value.parse().ok();
+        } else if key == "root" || key.contains("peer") {
+            self.root = number();
+        } else if key.contains("of ranks") || key == "nranks" {
+            self.ranks = number();
+        } else if key.contains("rank") {
+            self.rank = number();
+        }
+    }
+}
+
+/// A launch of a kernel that communicates, or a call, on one thread.
+#[derive(Clone, Debug)]
+pub(super) enum ThreadMoment {
+    /// A call begins.
+    Call(NcclCall),
+    /// A kernel is launched: its event, and the beginning of its operation's name in records, if its own name says it.
+    Launch(u32, Option<&'static str>),
+}
+
+/// Returns the call of each kernel of which it and its bytes can be told, by the kernel's event. `threads` are the moments of each thread by
+/// time. Calls of one group that one kernel carries out are one call of all their bytes.
+pub(super) fn calls_of_kernels(
+    threads: BTreeMap<u32, Vec<(i64, ThreadMoment)>>,
+) -> BTreeMap<u32, NcclCall> {
+    let mut found = BTreeMap::new();
+    for mut moments in threads.into_values() {
+        // A launch at the moment of its call is behind it.
+        moments.sort_by_key(|(time, moment)| (*time, matches!(moment, ThreadMoment::Launch(..))));
+        let mut pending: Vec<NcclCall> = Vec::new();
+        let mut launches: Vec<(u32, Option<&'static str>)> = Vec::new();
+        for (_, moment) in moments {
+            match moment {
+                ThreadMoment::Call(call) => {
+                    if !launches.is_empty() {
+                        settle(&pending, &launches, &mut found);
+                        pending.clear();
+                        launches.clear();
+                    }
+                    pending.push(call);
+                }
+                ThreadMoment::Launch(event, kind) => launches.push((event, kind)),
+            }
+        }
+        settle(&pending, &launches, &mut found);
+    }
+    found
+}
+
+/// Gives the launches behind some calls those calls, kind by kind: each its own where there are as many, or all to the only
+/// one.
+fn settle(
+    calls: &[NcclCall],
+    launches: &[(u32, Option<&'static str>)],
+    found: &mut BTreeMap<u32, NcclCall>,
+) {
+    let is_message = |kind: &str| matches!(kind, "send" | "recv");
+    for (place, call) in calls.iter().enumerate() {
+        let kind = call.kind;
+        if calls[..place].iter().any(|before| before.kind == kind) {
+            continue;
+        }
+        let own: Vec<&NcclCall> = calls.iter().filter(|call| call.kind == kind).collect();
+        // The kernel of messages and of all-to-all says neither.
+        let of_kind = |launch: &&(u32, Option<&str>)| match launch.1 {
+            Some(named) => named == kind,
+            None => is_message(kind) || kind == "alltoall",
+        };
+        let mut kernels = launches.iter().filter(of_kind).map(|(event, _)| *event);
+        let kernels: Vec<u32> = kernels.by_ref().collect();
+        // A kernel that both sends and receives is no call of either.
+        let is_mixed = is_message(kind)
+            && calls
+                .iter()
+                .any(|other| is_message(other.kind) && other.kind != kind);
+        if is_mixed {
+            continue;
+        }
+        let same = own
+            .iter()
+            .all(|call| call.root == own[0].root && call.communicator == own[0].communicator);
+        if kernels.len() == own.len() {
+            let told = kernels.into_iter().zip(own.into_iter().cloned());
+            found.extend(told.filter(|(_, call)| call.bytes.is_some()));
+        } else if let (&[kernel], true) = (&kernels[..], same) {
+            let mut bytes = own.iter().map(|call| call.bytes);
+            let bytes = bytes.try_fold(0_u64, |sum, bytes| Some(sum.saturating_add(bytes?)));
+            if bytes.is_none() {
+                continue;
+            }
+            found.insert(
+                kernel,
+                NcclCall {
+                    bytes,
+                    ..own[0].clone()
+                },
+            );
+        }
+    }
+}
+
+impl NcclCall {
+    /// Returns the call as records of PyTorch state it, for a group of which `peer` is the root's or the peer's rank in the
+    /// job.
+    pub fn arguments(&self, peer: Option<u32>) -> Vec<(String, String)> {
+        let mut arguments = vec![
+            ("Collective name".to_owned(), self.kind.to_owned()),
+            ("dtype".to_owned(), "Byte".to_owned()),
+        ];
+        let bytes = self.bytes.unwrap_or(0).to_string();
+        // NCCL states what a rank of all-gather puts in, and what one of reduce-scatter gets.
+        if self.kind != "reduce_scatter" && self.kind != "recv" {
+            arguments.push(("In msg nelems".to_owned(), bytes.clone()));
+        }
+        if !matches!(self.kind, "allgather" | "send") {
+            arguments.push(("Out msg nelems".to_owned(), bytes));
+        }
+        if let Some(communicator) = &self.communicator {
+            arguments.push(("Process Group Name".to_owned(), communicator.clone()));
+        }
+        let rooted = |key: &str, rank: Option<u32>| Some((key.to_owned(), rank?.to_string()));
+        arguments.extend(match self.kind {
+            "send" => rooted("Dst Rank", peer),
+            "recv" => rooted("Src Rank", peer),
+            _ => rooted("Root", self.root),
+        });
+        arguments
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn call(kind: &'static str, bytes: u64) -> NcclCall {
+        NcclCall {
+            kind,
+            bytes: Some(bytes),
+            root: None,
+            communicator: None,
+        }
+    }
+
+    #[test]
+    fn ranges_say_bytes_in_payloads_and_in_names() {
+        let payload = r#"{"Message size [bytes]": 4096, "Reduction operation": "Sum"}"#;
+        assert_eq!(
+            NcclRange::read("ncclAllReduce", Some(payload)),
+            Some(NcclRange::Call(call("allreduce", 4096)))
+        );
+        let named =
+            "ncclBroadcast(): commHash 0x7f, stream 0x1, data_size 512, type_size 4, root 3, pid 9";
+        let expected = NcclCall {
+            root: Some(3),
+            communicator: Some("0x7f".to_owned()),
+            ..call("broadcast", 512)
+        };
+        assert_eq!(
+            NcclRange::read(named, None),
+            Some(NcclRange::Call(expected))
+        );
+        let member = "commHash 0x7f commId 0x9 rank 2 nranks 4 pid 77";
+        assert_eq!(
+            NcclRange::read(member, None),
+            Some(NcclRange::Member {
+                communicator: "0x7f".to_owned(),
+                rank: 2,
+                ranks: 4
+            })
+        );
+        let created =
+            r#"{"NCCL communicator ID": 81, "No. of ranks": 8, "Rank": 5, "CUDA device": 1}"#;
+        assert_eq!(
+            NcclRange::read("ncclCommInitRank", Some(created)),
+            Some(NcclRange::Member {
+                communicator: "81".to_owned(),
+                rank: 5,
+                ranks: 8
+            })
+        );
+        let unsaid = NcclCall {
+            bytes: None,
+            ..call("allreduce", 0)
+        };
+        assert_eq!(
+            NcclRange::read("ncclAllReduce", None),
+            Some(NcclRange::Call(unsaid))
+        );
+        assert_eq!(NcclRange::read("ncclGroupStart", None), None);
+        assert_eq!(NcclRange::read("forward", Some(payload)), None);
+    }
+
+    /// Two calls of a group and one kernel: 100 + 28 bytes. Two calls and two kernels: one each. Two calls and three kernels:
+    /// nothing is told.
+    #[test]
+    fn kernels_have_the_calls_before_their_launches() {
+        let of = |moments: &[ThreadMoment]| {
+            let moments = (0..).zip(moments.iter().cloned()).collect();
+            calls_of_kernels(BTreeMap::from([(0, moments)]))
+        };
+        let calls = [100, 28].map(|bytes| ThreadMoment::Call(call("allreduce", bytes)));
+        let launch = |event| ThreadMoment::Launch(event, Some("allreduce"));
+        let one = of(&[&calls[..], &[launch(7)]].concat());
+        assert_eq!(one, BTreeMap::from([(7, call("allreduce", 128))]));
+        let two = of(&[&calls[..], &[launch(7), launch(8)]].concat());
+        let each = [(7, call("allreduce", 100)), (8, call("allreduce", 28))];
+        assert_eq!(two, BTreeMap::from(each));
+        let three = of(&[&calls[..], &[launch(7), launch(8), launch(9)]].concat());
+        assert!(three.is_empty());
+        // Both ways at once, in one kernel.
+        let both = ["send", "recv"].map(|kind| ThreadMoment::Call(call(kind, 9)));
+        let both = of(&[&both[..], &[ThreadMoment::Launch(7, None)]].concat());
+        assert!(both.is_empty());
+        let one_way = [
+            ThreadMoment::Call(call("send", 9)),
+            ThreadMoment::Launch(7, None),
+        ];
+        assert_eq!(of(&one_way), BTreeMap::from([(7, call("send", 9))]));
+    }
+}

@@ -1,0 +1,762 @@
+//! The processes of an export, each as events of a host and its devices in the form that Kineto's traces are read into.
+
+use super::nccl::{NcclRange, ThreadMoment};
+use super::sqlite::{Cell, Database, Table};
+use crate::comm_kernels::{CommKernelTable, CommKernels, KernelNameHint};
+use crate::pytorch::kineto::{
+    EventCategory, EventDetails, KinetoEvent, KinetoTrace, KinetoTrack, NONE,
+};
+use chakram_trace::format::{CollectiveKind, TraceError};
+use chakram_trace::graph::{Interner, NameTable};
+use std::collections::{BTreeMap, BTreeSet};
+use std::path::{Path, PathBuf};
+
+/// Tables of work on devices, one of which an export must have.
+const WORK: [&str; 4] = [
+    "CUPTI_ACTIVITY_KIND_KERNEL",
+    "CUPTI_ACTIVITY_KIND_MEMCPY",
+    "CUPTI_ACTIVITY_KIND_MEMSET",
+    "CUPTI_ACTIVITY_KIND_GRAPH_TRACE",
+];
+/// Hint on exports without them.
+const TRACE_CUDA: &str = "profile with CUDA and NVTX: nsys profile -t cuda,nvtx COMMAND; then nsys export -t sqlite REPORT.nsys-rep";
+/// Types of NVTX events: ranges that are pushed and popped, of text and of other messages.
+const PUSHED: [i64; 2] = [59, 70];
+/// Kinds of copies, as CUPTI numbers them.
+const COPIES: [(i64, &str); 8] = [
+    (1, "Memcpy HtoD"),
+    (2, "Memcpy DtoH"),
+    (3, "Memcpy HtoA"),
+    (4, "Memcpy AtoH"),
+    (8, "Memcpy DtoD"),
+    (9, "Memcpy HtoH"),
+    (10, "Memcpy PtoP"),
+    (11, "Memcpy Unified HtoD"),
+];
+/// Kinds of synchronisations, as CUPTI numbers them and Kineto calls them.
+const SYNCS: [(i64, &str); 4] = [
+    (1, "Event Sync"),
+    (STREAM_WAIT, "Stream Wait Event"),
+    (3, "Stream Sync"),
+    (4, "Context Sync"),
+];
+const STREAM_WAIT: i64 = 2;
+
+/// A process of an export.
+#[derive(Debug)]
+pub(super) struct ProcessCapture {
+    /// Its process id.
+    pub pid: u64,
+    /// The export.
+    pub file: PathBuf,
+    /// Its events.
+    pub trace: KinetoTrace,
+    /// Devices that it uses.
+    pub devices: BTreeSet<i32>,
+    /// Communicators of which it is a member: name, its rank, number of ranks.
+    pub members: Vec<(String, u32, u32)>,
+    /// What its threads asked of NCCL and launched.
+    pub moments: BTreeMap<u32, Vec<(i64, ThreadMoment)>>,
+    details: Interner<EventDetails>,
+    threads: BTreeMap<u64, u32>,
+    streams: BTreeMap<(i32, i64), u32>,
+    /// Kernels that communicate, with the operation in their name, by correlation.
+    kernels: BTreeMap<u64, Vec<(u32, Option<&'static str>)>>,
+    /// Records of CUDA's events by event, each with its correlation and stream.
+    records: BTreeMap<i64, Vec<(u64, i64)>>,
+    left_out: BTreeMap<String, u64>,
+}
+
+impl ProcessCapture {
+    /// Gives a kernel, by its event, arguments that say what it communicates.
+    pub fn state(&mut self, event: u32, arguments: Vec<(String, String)>) {
+        let args = self.trace.args.len() as u32;
+        self.trace.args.push(arguments);
+        let event = &mut self.trace.events[event as usize];
+        let details = EventDetails {
+            args,
+            ..self.details.keys()[event.details as usize]
+        };
+        event.details = self.details.intern(details);
+    }
+
+    /// Returns its events, once nothing more is known of them.
+    pub fn finish(mut self) -> (PathBuf, KinetoTrace) {
+        self.trace.details = self.details.into_keys();
+        self.trace.left_out = self.left_out.into_iter().collect();
+        self.trace.drop_outside();
+        (self.file, self.trace)
+    }
+}
+
+/// Whether the database at `path` has tables that Nsight Systems exports.
+pub(super) fn is_export(path: &Path) -> bool {
+    let is_known = |database: Database| {
+        let mut tables = WORK.iter().chain(&["NVTX_EVENTS", "StringIds"]);
+        tables.any(|name| database.table(name).is_some())
+    };
+    Database::open(path).is_ok_and(is_known)
+}
+
+/// Reads the processes of the export at `path`, by process id.
+///
+/// # Errors
+///
+/// A file that is none, is damaged, or has no work of devices.
+pub(super) fn read(path: &Path, kernels: &CommKernels) -> Result<Vec<ProcessCapture>, TraceError> {
+    let database = Database::open(path)?;
+    if !WORK.iter().any(|name| database.table(name).is_some()) {
+        let known = database.table("StringIds").is_some();
+        let what = match known {
+            true => "an export of Nsight Systems without work of devices",
+            false => "a database that Nsight Systems did not export",
+        };
+        let found = format!("{what}: it has none of the tables {}", WORK.join(", "));
+        return Err(TraceError::refused_in(path, found, TRACE_CUDA));
+    }
+    let mut reader = ReportReader::new(&database, path, kernels)?;
+    reader.read_kernels()?;
+    reader.read_copies()?;
+    reader.read_sets()?;
+    reader.read_graphs()?;
+    reader.read_runtime()?;
+    reader.read_ranges()?;
+    reader.read_records()?;
+    reader.read_syncs()?;
+    reader.name_threads()?;
+    reader.finish()
+}
+
+/// An export while it is read.
+struct ReportReader<'d> {
+    database: &'d Database,
+    path: &'d Path,
+    texts: NameTable,
+    /// Numbers of texts by their id in the export.
+    text_of: BTreeMap<i64, u32>,
+    /// By text: what it says as the name of a kernel.
+    hints: Vec<Option<KernelNameHint>>,
+    comm_kernels: CommKernelTable<'d>,
+    /// Time of the session's start, ns since 1970.
+    base: i64,
+    /// Whether work says of which process it is.
+    has_processes: bool,
+    processes: BTreeMap<u64, ProcessCapture>,
+}
+
+/// Takes a row into a reader.
+type TakeRow<'t, R> = dyn FnMut(&mut R, &[Cell<'_>]) -> Result<(), TraceError> + 't;
+
+/// What an event is of.
+struct EventParts<'e> {
+    name: &'e str,
+    category: EventCategory,
+    start: i64,
+    duration: u64,
+    track: u32,
+    correlation: u64,
+    details: Option<EventDetails>,
+}
+
+impl<'d> ReportReader<'d> {
+    fn new(
+        database: &'d Database,
+        path: &'d Path,
+        comm_kernels: &'d CommKernels,
+    ) -> Result<Self, TraceError> {
+        let work = WORK.iter().filter_map(|name| database.table(name));
+        let mut this = Self {
+            database,
+            path,
+            texts: NameTable::default(),
+            text_of: BTreeMap::new(),
+            hints: Vec::new(),
+            comm_kernels: comm_kernels.table(),
+            base: 0,
+            has_processes: work.into_iter().all(|table| table.has("globalPid")),
+            processes: BTreeMap::new(),
+        };
+        let (texts, text_of) = (&mut this.texts, &mut this.text_of);
+        rows(database, "StringIds", &["id", "value"], &mut |row| {
+            if let (Some(id), Some(text)) = (row[0].integer(), row[1].text()) {
+                let number = texts.intern(&text).ok_or_else(|| too_many(path))?;
+                text_of.insert(id, number);
+            }
+            Ok(())
+        })?;
+        let mut base = None;
+        rows(
+            database,
+            "TARGET_INFO_SESSION_START_TIME",
+            &["utcEpochNs"],
+            &mut |row| {
+                base = base.or(row[0].integer());
+                Ok(())
+            },
+        )?;
+        // Clocks that go beyond the year 2116 are no clocks.
+        this.base = base.filter(|base| (0..1 << 61).contains(base)).unwrap_or(0);
+        Ok(this)
+    }
+
+    /// Calls `take` with each row of the table `name`, if there is one.
+    fn each(
+        &mut self,
+        name: &str,
+        columns: &[&str],
+        take: &mut TakeRow<'_, Self>,
+    ) -> Result<(), TraceError> {
+        let database = self.database;
+        rows(database, name, columns, &mut |row| take(self, row))
+    }
+
+    /// Returns the process of a row, whose global id has the id of the process above the lowest 24 bits.
+    fn process(&mut self, global: Cell<'_>) -> &mut ProcessCapture {
+        let key = match self.has_processes {
+            true => global.integer().map_or(0, |id| id.cast_unsigned() >> 24),
+            false => 0,
+        };
+        let path = self.path;
+        self.processes.entry(key).or_insert_with(|| ProcessCapture {
+            pid: key & 0xff_ffff,
+            file: path.to_owned(),
+            trace: KinetoTrace::default(),
+            devices: BTreeSet::new(),
+            members: Vec::new(),
+            moments: BTreeMap::new(),
+            details: Interner::default(),
+            threads: BTreeMap::new(),
+            streams: BTreeMap::new(),
+            kernels: BTreeMap::new(),
+            records: BTreeMap::new(),
+            left_out: BTreeMap::new(),
+        })
+    }
+
+    /// Returns start and duration by the clock of the host; counts events without.
+    fn time(&mut self, row: &[Cell<'_>], global: Cell<'_>) -> Option<(i64, u64)> {
+        let base = self.base;
+        let span = || {
+            let (start, end) = (row[0].integer()?, row[1].integer()?);
+            let duration = u64::try_from(end.checked_sub(start)?).ok()?;
+            Some((start.checked_add(base)?, duration))
+        };
+        let span = span();
+        if span.is_none() {
+            self.process(global).trace.untimed += 1;
+        }
+        span
+    }
+
+    /// Adds an event of the process `global`; returns its number.
+    fn push(&mut self, global: Cell<'_>, event: EventParts<'_>) -> Result<u32, TraceError> {
+        let path = self.path;
+        let process = self.process(global);
+        let trace = &mut process.trace;
+        let name = trace.texts.intern(event.name);
+        let name = name.ok_or_else(|| too_many(path))?;
+        let number = u32::try_from(trace.events.len()).ok();
+        let number = number.filter(|number| *number < NONE);
+        let number = number.ok_or_else(|| too_many(path))?;
+        let details = event
+            .details
+            .map_or(NONE, |details| process.details.intern(details));
+        trace.events.push(KinetoEvent {
+            start_ns: event.start,
+            duration_ns: event.duration,
+            name,
+            category: event.category,
+            track: event.track,
+            details,
+            rf_id: 0,
+            external_id: 0,
+            correlation: event.correlation,
+            offset: 0,
+        });
+        Ok(number)
+    }
+
+    /// Adds work of a device: a row that begins with start, end, device, stream, correlation and process.
+    fn push_work(
+        &mut self,
+        row: &[Cell<'_>],
+        name: &str,
+        category: EventCategory,
+        bytes: u64,
+    ) -> Result<Option<u32>, TraceError> {
+        let global = row[5];
+        let Some((start, duration)) = self.time(row, global) else {
+            return Ok(None);
+        };
+        let device = row[2]
+            .integer()
+            .and_then(|device| i32::try_from(device).ok());
+        let device = device.unwrap_or(-1);
+        let stream = row[3].integer().unwrap_or(-1);
+        let process = self.process(global);
+        process.devices.insert(device);
+        let tracks = &mut process.trace.tracks;
+        let track = *process.streams.entry((device, stream)).or_insert_with(|| {
+            tracks.push(KinetoTrack {
+                pid: format!("device {device}"),
+                tid: stream.to_string(),
+                name: format!("stream {stream}"),
+            });
+            tracks.len() as u32 - 1
+        });
+        let event = EventParts {
+            name,
+            category,
+            start,
+            duration,
+            track,
+            correlation: row[4].count().unwrap_or(0),
+            details: Some(details(device, stream, bytes)),
+        };
+        self.push(global, event).map(Some)
+    }
+
+    fn text(&self, id: Cell<'_>) -> Option<u32> {
+        self.text_of.get(&id.integer()?).copied()
+    }
+
+    /// Returns what the name with this number says of communication.
+    fn hint(&mut self, name: u32) -> KernelNameHint {
+        let index = name as usize;
+        if self.hints.len() <= index {
+            self.hints.resize(self.texts.len(), None);
+        }
+        let (texts, kernels) = (&self.texts, &self.comm_kernels);
+        *self.hints[index].get_or_insert_with(|| kernels.find(texts.get(name)))
+    }
+
+    fn read_kernels(&mut self) -> Result<(), TraceError> {
+        let columns = [
+            "start",
+            "end",
+            "deviceId",
+            "streamId",
+            "correlationId",
+            "globalPid",
+            "demangledName",
+            "shortName",
+            "graphNodeId",
+        ];
+        self.each(WORK[0], &columns, &mut |this, row| {
+            let name = this.text(row[6]).or_else(|| this.text(row[7]));
+            let shown = name
+                .map_or("kernel", |name| this.texts.get(name))
+                .to_owned();
+            let Some(event) = this.push_work(row, &shown, EventCategory::Kernel, 0)? else {
+                return Ok(());
+            };
+            let hint = name.map_or(KernelNameHint::Nothing, |name| this.hint(name));
+            let is_of_graph = row[8].count().is_some_and(|node| node > 0);
+            if let (KernelNameHint::Communicates(kind), false) = (hint, is_of_graph)
+                && let Some(correlation) = row[4].count()
+            {
+                let kind = kind.and_then(record_name);
+                let process = this.process(row[5]);
+                let kernels = process.kernels.entry(correlation).or_default();
+                kernels.push((event, kind));
+            }
+            Ok(())
+        })
+    }
+
+    fn read_copies(&mut self) -> Result<(), TraceError> {
+        let columns = [
+            "start",
+            "end",
+            "deviceId",
+            "streamId",
+            "correlationId",
+            "globalPid",
+            "bytes",
+            "copyKind",
+        ];
+        self.each(WORK[1], &columns, &mut |this, row| {
+            let kind = row[7].integer();
+            let name = COPIES.iter().find(|(number, _)| Some(*number) == kind);
+            let name = name.map_or("Memcpy", |(_, name)| name);
+            let bytes = row[6].count().unwrap_or(0);
+            this.push_work(row, name, EventCategory::Copy, bytes)
+                .map(drop)
+        })
+    }
+
+    fn read_sets(&mut self) -> Result<(), TraceError> {
+        let columns = [
+            "start",
+            "end",
+            "deviceId",
+            "streamId",
+            "correlationId",
+            "globalPid",
+            "bytes",
+        ];
+        self.each(WORK[2], &columns, &mut |this, row| {
+            let bytes = row[6].count().unwrap_or(0);
+            this.push_work(row, "Memset (Device)", EventCategory::Set, bytes)
+                .map(drop)
+        })
+    }
+
+    /// Reads launches of graphs that were traced as a whole, each of which is work of its stream.
+    fn read_graphs(&mut self) -> Result<(), TraceError> {
+        let columns = [
+            "start",
+            "end",
+            "deviceId",
+            "streamId",
+            "correlationId",
+            "globalPid",
+            "graphId",
+        ];
+        self.each(WORK[3], &columns, &mut |this, row| {
+            let name = match row[6].integer() {
+                Some(graph) => format!("CUDA graph {graph}"),
+                None => "CUDA graph".to_owned(),
+            };
+            this.push_work(row, &name, EventCategory::Kernel, 0)
+                .map(drop)
+        })
+    }
+
+    /// Returns the track of a thread, whose id is in the lowest 24 bits of its global id.
+    fn thread(&mut self, global: Cell<'_>) -> u32 {
+        let id = global.integer().unwrap_or(0).cast_unsigned();
+        let process = self.process(global);
+        let pid = process.pid;
+        let tracks = &mut process.trace.tracks;
+        *process.threads.entry(id).or_insert_with(|| {
+            tracks.push(KinetoTrack {
+                pid: pid.to_string(),
+                tid: (id & 0xff_ffff).to_string(),
+                name: String::new(),
+            });
+            tracks.len() as u32 - 1
+        })
+    }
+
+    fn read_runtime(&mut self) -> Result<(), TraceError> {
+        let columns = ["start", "end", "globalTid", "correlationId", "nameId"];
+        let mut process = None;
+        self.each("CUPTI_ACTIVITY_KIND_RUNTIME", &columns, &mut |this, row| {
+            let global = row[2];
+            let own = global.integer().map(|id| id.cast_unsigned() >> 24);
+            if !this.has_processes && *process.get_or_insert(own) != own {
+                let found =
+                    "it is of several processes, and its kernels do not say of which they are";
+                let hint = "export with a newer Nsight Systems, whose kernels have `globalPid`";
+                return Err(TraceError::refused_in(this.path, found, hint));
+            }
+            let Some((start, duration)) = this.time(row, global) else {
+                return Ok(());
+            };
+            let name = this
+                .text(row[4])
+                .map_or("CUDA call", |name| this.texts.get(name));
+            let name = without_version(name).to_owned();
+            let correlation = row[3].count().unwrap_or(0);
+            let track = this.thread(global);
+            let event = EventParts {
+                name: &name,
+                category: EventCategory::Runtime,
+                start,
+                duration,
+                track,
+                correlation,
+                details: None,
+            };
+            this.push(global, event)?;
+            let process = this.process(global);
+            let kernels = process.kernels.get(&correlation).into_iter().flatten();
+            let launches = kernels.map(|&(event, kind)| (start, ThreadMoment::Launch(event, kind)));
+            let moments = process.moments.entry(track).or_default();
+            moments.extend(launches);
+            Ok(())
+        })
+    }
+
+    fn read_ranges(&mut self) -> Result<(), TraceError> {
+        let columns = [
+            "start",
+            "end",
+            "globalTid",
+            "eventType",
+            "text",
+            "textId",
+            "jsonText",
+            "jsonTextId",
+        ];
+        self.each("NVTX_EVENTS", &columns, &mut |this, row| {
+            let global = row[2];
+            let id_text =
+                |this: &Self, id| this.text(id).map(|text| this.texts.get(text).to_owned());
+            let name = row[4].text().map(|text| text.into_owned());
+            let name = name.or_else(|| id_text(this, row[5]));
+            let json = row[6].text().map(|text| text.into_owned());
+            let json = json.or_else(|| id_text(this, row[7]));
+            let Some(name) = name else {
+                return Ok(());
+            };
+            let said = NcclRange::read(&name, json.as_deref());
+            if let Some(NcclRange::Member {
+                communicator,
+                rank,
+                ranks,
+            }) = &said
+            {
+                let members = &mut this.process(global).members;
+                members.push((communicator.clone(), *rank, *ranks));
+            }
+            // Ranges that end on another thread nest in nothing, and marks have no end.
+            let kind = row[3].integer();
+            if kind.is_some_and(|kind| !PUSHED.contains(&kind)) {
+                let what = "NVTX marks, and ranges that nest in nothing".to_owned();
+                *this.process(global).left_out.entry(what).or_default() += 1;
+                return Ok(());
+            }
+            let Some((start, duration)) = this.time(row, global) else {
+                return Ok(());
+            };
+            let track = this.thread(global);
+            if let Some(NcclRange::Call(call)) = said {
+                let moments = this.process(global).moments.entry(track).or_default();
+                moments.push((start, ThreadMoment::Call(call)));
+            }
+            let event = EventParts {
+                name: &name,
+                category: EventCategory::Annotation,
+                start,
+                duration,
+                track,
+                correlation: 0,
+                details: None,
+            };
+            this.push(global, event).map(drop)
+        })
+    }
+
+    /// Reads records of CUDA's events, for which streams wait.
+    fn read_records(&mut self) -> Result<(), TraceError> {
+        let columns = ["correlationId", "streamId", "eventId", "globalPid"];
+        self.each(
+            "CUPTI_ACTIVITY_KIND_CUDA_EVENT",
+            &columns,
+            &mut |this, row| {
+                if let (Some(correlation), Some(stream), Some(event)) =
+                    (row[0].count(), row[1].integer(), row[2].integer())
+                {
+                    let records = &mut this.process(row[3]).records;
+                    records
+                        .entry(event)
+                        .or_default()
+                        .push((correlation, stream));
+                }
+                Ok(())
+            },
+        )?;
+        let processes = self.processes.values_mut();
+        let records = processes.flat_map(|process| process.records.values_mut());
+        records.for_each(|records| records.sort_unstable());
+        Ok(())
+    }
+
+    fn read_syncs(&mut self) -> Result<(), TraceError> {
+        let columns = [
+            "start",
+            "end",
+            "deviceId",
+            "streamId",
+            "correlationId",
+            "globalPid",
+            "syncType",
+            "eventId",
+        ];
+        let table = "CUPTI_ACTIVITY_KIND_SYNCHRONIZATION";
+        self.each(table, &columns, &mut |this, row| {
+            let global = row[5];
+            let kind = row[6].integer().unwrap_or(0);
+            let Some((_, name)) = SYNCS.iter().find(|(number, _)| *number == kind) else {
+                return Ok(());
+            };
+            let Some((start, duration)) = this.time(row, global) else {
+                return Ok(());
+            };
+            let correlation = row[4].count().unwrap_or(0);
+            let process = this.process(global);
+            let mut args = NONE;
+            let records = row[7]
+                .integer()
+                .and_then(|event| process.records.get(&event));
+            let record = records.and_then(|records| {
+                let after = records.partition_point(|(of, _)| *of < correlation);
+                records.get(after.checked_sub(1)?)
+            });
+            if let (STREAM_WAIT, Some((record, on))) = (kind, record) {
+                args = process.trace.args.len() as u32;
+                process.trace.args.push(vec![
+                    ("wait_on_stream".to_owned(), on.to_string()),
+                    (
+                        "wait_on_cuda_event_record_corr_id".to_owned(),
+                        record.to_string(),
+                    ),
+                ]);
+            }
+            let stream = row[3].integer().unwrap_or(-1);
+            let track = this.sync_track(global);
+            let event = EventParts {
+                name,
+                category: EventCategory::Sync,
+                start,
+                duration,
+                track,
+                correlation,
+                details: Some(EventDetails {
+                    args,
+                    ..details(-1, stream, 0)
+                }),
+            };
+            this.push(global, event).map(drop)
+        })
+    }
+
+    /// Returns the track of synchronisations, which nothing runs on.
+    fn sync_track(&mut self, global: Cell<'_>) -> u32 {
+        let process = self.process(global);
+        let tracks = &mut process.trace.tracks;
+        *process.streams.entry((i32::MIN, 0)).or_insert_with(|| {
+            tracks.push(KinetoTrack {
+                name: "synchronisations".to_owned(),
+                ..KinetoTrack::default()
+            });
+            tracks.len() as u32 - 1
+        })
+    }
+
+    fn name_threads(&mut self) -> Result<(), TraceError> {
+        self.each("ThreadNames", &["nameId", "globalTid"], &mut |this, row| {
+            let Some(name) = this
+                .text(row[0])
+                .map(|name| this.texts.get(name).to_owned())
+            else {
+                return Ok(());
+            };
+            let id = row[1].integer().unwrap_or(0).cast_unsigned();
+            let process = this.process(row[1]);
+            if let Some(track) = process.threads.get(&id) {
+                let track = &mut process.trace.tracks[*track as usize];
+                track.name = format!("thread {} ({name})", track.tid);
+            }
+            Ok(())
+        })
+    }
+
+    /// Returns the processes that have work of devices.
+    fn finish(mut self) -> Result<Vec<ProcessCapture>, TraceError> {
+        let mut devices: BTreeMap<i64, String> = BTreeMap::new();
+        let mut host = None;
+        let database = self.database;
+        rows(database, "TARGET_INFO_GPU", &["id", "name"], &mut |row| {
+            if let (Some(id), Some(name)) = (row[0].integer(), row[1].text()) {
+                devices.insert(id, name.into_owned());
+            }
+            Ok(())
+        })?;
+        let columns = ["name", "value"];
+        rows(database, "TARGET_INFO_SYSTEM_ENV", &columns, &mut |row| {
+            if row[0].text().is_some_and(|name| name == "Hostname") {
+                host = row[1].text().map(|text| text.into_owned());
+            }
+            Ok(())
+        })?;
+        let mut version = None;
+        rows(database, "META_DATA_EXPORT", &columns, &mut |row| {
+            if row[0]
+                .text()
+                .is_some_and(|name| name == "EXPORT_SCHEMA_VERSION")
+            {
+                version = row[1].text().map(|text| text.into_owned());
+            }
+            Ok(())
+        })?;
+        let mut processes = std::mem::take(&mut self.processes);
+        processes.retain(|_, process| !process.devices.is_empty());
+        if processes.is_empty() {
+            let found = "its tables of work on devices are empty";
+            return Err(TraceError::refused_in(self.path, found, TRACE_CUDA));
+        }
+        let count = processes.len() as u64;
+        let processes = processes.into_values().map(|mut process| {
+            process.trace.device_names = devices.values().cloned().collect();
+            process.trace.host_name.clone_from(&host);
+            let version = version
+                .clone()
+                .map(|version| ("nsys_export".to_owned(), version));
+            process.trace.versions.extend(version);
+            process.trace.bytes = database.bytes() / count;
+            process.trace.source = Some("nsys");
+            process
+        });
+        Ok(processes.collect())
+    }
+}
+
+/// Calls `take` with each row of the table `name`, if there is one.
+fn rows(
+    database: &Database,
+    name: &str,
+    columns: &[&str],
+    take: &mut dyn FnMut(&[Cell<'_>]) -> Result<(), TraceError>,
+) -> Result<(), TraceError> {
+    let table: Option<&Table> = database.table(name);
+    table.map_or(Ok(()), |table| database.rows(table, columns, take))
+}
+
+fn too_many(path: &Path) -> TraceError {
+    TraceError::refused_in(
+        path,
+        "more events or names than fit",
+        "profile a shorter part of the run",
+    )
+}
+
+fn details(device: i32, stream: i64, bytes: u64) -> EventDetails {
+    EventDetails {
+        stream,
+        device,
+        bytes,
+        args: NONE,
+        shapes: NONE,
+        types: NONE,
+        values: NONE,
+        bytes_in: 0,
+    }
+}
+
+/// Returns the name of a call without the version of its interface: `cudaLaunchKernel_v7000`.
+fn without_version(name: &str) -> &str {
+    match name.rsplit_once("_v") {
+        Some((plain, version))
+            if version.len() > 1 && version.bytes().all(|b| b.is_ascii_digit()) =>
+        {
+            plain
+        }
+        _ => name,
+    }
+}
+
+/// Returns the name that records of PyTorch have for a collective.
+fn record_name(kind: CollectiveKind) -> Option<&'static str> {
+    Some(match kind {
+        CollectiveKind::AllReduce => "allreduce",
+        CollectiveKind::AllGather => "allgather",
+        CollectiveKind::ReduceScatter => "reduce_scatter",
+        CollectiveKind::Broadcast => "broadcast",
+        CollectiveKind::Reduce => "reduce",
+        CollectiveKind::AllToAll => "alltoall",
+        _ => return None,
+    })
+}

@@ -1,0 +1,715 @@
+//! Tables of a file of SQLite, row by row: what reading exports takes, and no more.
+//!
+//! A file is pages of one size, from page 1 on, each a node of a b-tree or a part of a long row. A table is a b-tree by row
+//! id: inner pages have the numbers of their children, leaves have rows. A row is a header of types and then its values. What
+//! does not fit into its page goes on in a chain of overflow pages. Integers are big-endian; *varints* have seven bits in each of
+//! up to eight bytes, most significant first, and eight in a ninth.
+//!
+//! Pages are read one at a time and nothing is kept but the path from the root to a leaf, so that memory does not grow with
+//! the file. A table has each page once, so a walk over more pages than there are goes round in a circle, and ends in an error.
+
+use chakram_trace::format::file::{DecompressedStream, read_all};
+use chakram_trace::format::{TraceError, TraceLocation, escape};
+use std::borrow::Cow;
+use std::collections::BTreeMap;
+use std::fs::File;
+use std::io::{self, Read, Seek, SeekFrom};
+use std::path::{Path, PathBuf};
+
+/// Beginning of every file of SQLite.
+pub(crate) const MAGIC: &[u8] = b"SQLite format 3\0";
+/// Bytes of the file's header, in front of the first page's own.
+const HEADER: usize = 100;
+/// The most inner pages above a leaf; a tree of pages with two children each would have more than 2^40 leaves.
+const DEEPEST: usize = 40;
+/// The most columns that are asked for at once.
+const MOST_COLUMNS: usize = 16;
+/// The longest row that is read, bytes.
+const LONGEST_ROW: u64 = 64 << 20;
+/// Hint on damage.
+const DAMAGED: &str = "export the report again: nsys export -t sqlite REPORT.nsys-rep";
+
+/// Encoding of texts.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum TextEncoding {
+    Utf8,
+    Utf16Le,
+    Utf16Be,
+}
+
+/// A value of a row.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub(crate) enum Cell<'r> {
+    /// Nothing.
+    Null,
+    /// An integer.
+    Integer(i64),
+    /// A number with a fraction.
+    Real(f64),
+    /// A text, as stored.
+    Text(&'r [u8], CellEncoding),
+    /// Bytes.
+    Blob,
+}
+
+/// Encoding of a cell's text.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct CellEncoding(TextEncoding);
+
+impl<'r> Cell<'r> {
+    /// Returns the integer, if it is one.
+    pub fn integer(self) -> Option<i64> {
+        match self {
+            Self::Integer(number) => Some(number),
+            // SQLite stores numbers without a fraction as either.
+            Self::Real(number) if number.fract() == 0.0 && number.abs() < 9e15 => {
+                Some(number as i64)
+            }
+            _ => None,
+        }
+    }
+
+    /// Returns the integer, if it is one that is not negative.
+    pub fn count(self) -> Option<u64> {
+        u64::try_from(self.integer()?).ok()
+    }
+
+    /// Returns the text, if it is one; what is not Unicode is replaced.
+    pub fn text(self) -> Option<Cow<'r, str>> {
+        let Self::Text(bytes, CellEncoding(encoding)) = self else {
+            return None;
+        };
+        let wide = |read: fn([u8; 2]) -> u16| {
+            let units = bytes.chunks_exact(2).map(|pair| read([pair[0], pair[1]]));
+            let chars = char::decode_utf16(units);
+            Cow::Owned(
+                chars
+                    .map(|c| c.unwrap_or(char::REPLACEMENT_CHARACTER))
+                    .collect(),
+            )
+        };
+        Some(match encoding {
+            TextEncoding::Utf8 => String::from_utf8_lossy(bytes),
+            TextEncoding::Utf16Le => wide(u16::from_le_bytes),
+            TextEncoding::Utf16Be => wide(u16::from_be_bytes),
+        })
+    }
+}
+
+/// A table of a database.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Table {
+    name: String,
+    root: u32,
+    columns: Vec<String>,
+    /// The column that the row id stands for.
+    row_id: Option<usize>,
+}
+
+impl Table {
+    /// Returns whether it has the column `name`.
+    pub fn has(&self, name: &str) -> bool {
+        self.place(name).is_some()
+    }
+
+    fn place(&self, name: &str) -> Option<usize> {
+        let mut columns = self.columns.iter();
+        columns.position(|column| column.eq_ignore_ascii_case(name))
+    }
+}
+
+/// Bytes of a file, on disk or in memory.
+enum Storage {
+    File(File),
+    Memory(Vec<u8>),
+}
+
+/// A file of SQLite.
+pub(crate) struct Database {
+    path: PathBuf,
+    storage: Storage,
+    /// Bytes of a page.
+    page: usize,
+    /// Those of them that hold content.
+    usable: usize,
+    /// Number of pages.
+    pages: u32,
+    /// Bytes of the file.
+    bytes: u64,
+    encoding: TextEncoding,
+    /// Tables by name.
+    tables: BTreeMap<String, Table>,
+}
+
+impl Database {
+    /// Opens a file, plain, gzip or zstd, and reads its list of tables.
+    ///
+    /// # Errors
+    ///
+    /// If it is no file of SQLite, is damaged, or has changes in another file.
+    pub fn open(path: &Path) -> Result<Self, TraceError> {
+        let io = |source| TraceError::io(path, "read", source);
+        let mut file = File::open(path).map_err(io)?;
+        let mut magic = Vec::new();
+        let mut head = Read::by_ref(&mut file).take(MAGIC.len() as u64);
+        head.read_to_end(&mut magic).map_err(io)?;
+        if magic == MAGIC {
+            let bytes = file.metadata().map_err(io)?.len();
+            return Self::new(path, Storage::File(file), bytes);
+        }
+        let contents = read_all(DecompressedStream::open(path)?, 0).map_err(io)?;
+        let bytes = contents.len() as u64;
+        Self::new(path, Storage::Memory(contents), bytes)
+    }
+
+    /// Opens the contents of a file.
+    #[cfg(test)]
+    pub fn of(contents: Vec<u8>) -> Result<Self, TraceError> {
+        let bytes = contents.len() as u64;
+        Self::new(Path::new("export"), Storage::Memory(contents), bytes)
+    }
+
+    fn new(path: &Path, storage: Storage, bytes: u64) -> Result<Self, TraceError> {
+        let mut this = Self {
+            path: path.to_owned(),
+            storage,
+            page: HEADER,
+            usable: HEADER,
+            pages: 1,
+            bytes,
+            encoding: TextEncoding::Utf8,
+            tables: BTreeMap::new(),
+        };
+        let refuse = |found: &str, hint: &str| TraceError::refused_in(path, found, hint);
+        let no_export = "pass what `nsys export -t sqlite` wrote";
+        if bytes < HEADER as u64 {
+            return Err(refuse("it is shorter than the header of SQLite", no_export));
+        }
+        let mut header = Vec::new();
+        this.read(0, HEADER, &mut header)?;
+        if !header.starts_with(MAGIC) {
+            return Err(refuse("it is no database of SQLite", no_export));
+        }
+        let page = match u16::from_be_bytes([header[16], header[17]]) {
+            1 => 1 << 16,
+            size => usize::from(size),
+        };
+        let usable = page.saturating_sub(usize::from(header[20]));
+        if !page.is_power_of_two() || page < 512 || usable < 480 {
+            let found = format!("its header says pages of {page} bytes, {usable} of them usable");
+            return Err(refuse(&found, DAMAGED));
+        }
+        this.encoding = match read_u32(&header, 56) {
+            Some(2) => TextEncoding::Utf16Le,
+            Some(3) => TextEncoding::Utf16Be,
+            _ => TextEncoding::Utf8,
+        };
+        (this.page, this.usable) = (page, usable);
+        this.pages = u32::try_from(bytes / page as u64).unwrap_or(u32::MAX);
+        // Counts of pages are valid where both counters of changes are the same.
+        let stated = read_u32(&header, 28).filter(|_| header[24..28] == header[92..96]);
+        if let Some(stated) = stated.filter(|stated| *stated > this.pages) {
+            let found = format!(
+                "its header says {stated} pages of {page} bytes, and the file has {}: it was cut off",
+                this.pages
+            );
+            return Err(refuse(&found, DAMAGED));
+        }
+        this.check_log(header[18] == 2 || header[19] == 2)?;
+        this.read_tables()?;
+        Ok(this)
+    }
+
+    /// Refuses a file whose newest pages are in its write-ahead log.
+    fn check_log(&self, logs: bool) -> Result<(), TraceError> {
+        let mut log = self.path.clone().into_os_string();
+        log.push("-wal");
+        let log = PathBuf::from(log);
+        let has_pages = logs && log.metadata().is_ok_and(|log| log.len() > 0);
+        if !has_pages || matches!(self.storage, Storage::Memory(_)) {
+            return Ok(());
+        }
+        Err(TraceError::refused_in(
+            &self.path,
+            format!(
+                "its newest pages are in the log {} beside it, which is not read",
+                log.display()
+            ),
+            "write them into the file: sqlite3 FILE 'PRAGMA wal_checkpoint(TRUNCATE)'; or export again",
+        ))
+    }
+
+    /// Returns the number of bytes of the file.
+    pub fn bytes(&self) -> u64 {
+        self.bytes
+    }
+
+    /// Returns the table `name`.
+    pub fn table(&self, name: &str) -> Option<&Table> {
+        self.tables.get(name)
+    }
+
+    /// Reads the list of tables, which is a table itself, from page 1 on.
+    fn read_tables(&mut self) -> Result<(), TraceError> {
+        let schema = Table {
+            name: "sqlite_master".to_owned(),
+            root: 1,
+            columns: ["type", "name", "tbl_name", "rootpage", "sql"]
+                .map(str::to_owned)
+                .to_vec(),
+            row_id: None,
+        };
+        let mut tables = BTreeMap::new();
+        self.rows(&schema, &["type", "name", "rootpage", "sql"], &mut |row| {
+            let [Some(kind), Some(name), Some(sql)] = [row[0], row[1], row[3]].map(Cell::text)
+            else {
+                return Ok(());
+            };
+            // Virtual tables have no pages, and those without row ids are trees of another kind.
+            let root = row[2].integer().and_then(|root| u32::try_from(root).ok());
+            if let (Some(root @ 1..), true) = (root, kind == "table" && !is_without_row_id(&sql)) {
+                let (columns, row_id) = columns(&sql);
+                let name = name.into_owned();
+                tables.insert(
+                    name.clone(),
+                    Table {
+                        name,
+                        root,
+                        columns,
+                        row_id,
+                    },
+                );
+            }
+            Ok(())
+        })?;
+        self.tables = tables;
+        Ok(())
+    }
+
+    /// Calls `take` with the values of `columns` in each row of `table`; those of columns that it does not have are null.
+    ///
+    /// # Errors
+    ///
+    /// Damage, and those of `take`.
+    pub fn rows(
+        &self,
+        table: &Table,
+        columns: &[&str],
+        take: &mut dyn FnMut(&[Cell<'_>]) -> Result<(), TraceError>,
+    ) -> Result<(), TraceError> {
+        assert!(
+            columns.len() <= MOST_COLUMNS,
+            "rows are read into a place of that size"
+        );
+        let places: Vec<Option<usize>> = columns.iter().map(|name| table.place(name)).collect();
+        let mut walk = TableWalk {
+            database: self,
+            table,
+            places: &places,
+            left: u64::from(self.pages) + 1,
+            row: Vec::new(),
+            overflow: Vec::new(),
+        };
+        walk.run(take)
+    }
+
+    /// Reads `length` bytes from `offset` on into `into`, in place of what it holds.
+    fn read(&self, offset: u64, length: usize, into: &mut Vec<u8>) -> Result<(), TraceError> {
+        into.clear();
+        match &self.storage {
+            Storage::Memory(bytes) => {
+                let start = usize::try_from(offset).unwrap_or(usize::MAX);
+                let found = start
+                    .checked_add(length)
+                    .and_then(|end| bytes.get(start..end));
+                into.extend_from_slice(found.ok_or_else(|| self.damaged(offset, "it ends here"))?);
+                Ok(())
+            }
+            Storage::File(file) => {
+                let mut read = || -> io::Result<()> {
+                    let mut file = file;
+                    file.seek(SeekFrom::Start(offset))?;
+                    into.resize(length, 0);
+                    file.read_exact(into)
+                };
+                read().map_err(|source| TraceError::io(&self.path, "read", source))
+            }
+        }
+    }
+
+    /// Reads page `number` into `into`.
+    fn read_page(&self, number: u32, into: &mut Vec<u8>) -> Result<(), TraceError> {
+        if number == 0 || number > self.pages {
+            let found = format!("a reference to page {number}, and it has {}", self.pages);
+            return Err(self.damaged(0, &found));
+        }
+        self.read(self.offset(number), self.page, into)
+    }
+
+    fn offset(&self, page: u32) -> u64 {
+        u64::from(page - 1) * self.page as u64
+    }
+
+    fn damaged(&self, offset: u64, found: &str) -> TraceError {
+        let place = TraceLocation {
+            file: Some(self.path.clone()),
+            offset: usize::try_from(offset).ok(),
+            ..TraceLocation::default()
+        };
+        TraceError::refused_at(place, format!("the database is damaged: {found}"), DAMAGED)
+    }
+}
+
+/// A walk over the rows of a table.
+struct TableWalk<'d> {
+    database: &'d Database,
+    table: &'d Table,
+    places: &'d [Option<usize>],
+    /// Number of pages that may still be read.
+    left: u64,
+    row: Vec<u8>,
+    overflow: Vec<u8>,
+}
+
+/// An inner page, of which some children were visited.
+struct InnerPage {
+    number: u32,
+    bytes: Vec<u8>,
+    next: usize,
+}
+
+impl TableWalk<'_> {
+    fn run(
+        &mut self,
+        take: &mut dyn FnMut(&[Cell<'_>]) -> Result<(), TraceError>,
+    ) -> Result<(), TraceError> {
+        let mut path: Vec<InnerPage> = Vec::new();
+        let mut leaf = Vec::new();
+        let mut next = Some(self.table.root);
+        loop {
+            let Some(number) = next
+                .take()
+                .map_or_else(|| self.child(&mut path), |n| Ok(Some(n)))?
+            else {
+                return Ok(());
+            };
+            self.count_page(number)?;
+            self.database.read_page(number, &mut leaf)?;
+            match leaf[header_at(number)] {
+                5 if path.len() < DEEPEST => path.push(InnerPage {
+                    number,
+                    bytes: std::mem::take(&mut leaf),
+                    next: 0,
+                }),
+                5 => return Err(self.damaged(number, "inner pages that lead deeper and deeper")),
+                13 => self.leaf(number, &leaf, take)?,
+                kind => {
+                    let found = format!("page {number} is of kind {kind}, expected 5 or 13");
+                    return Err(self.damaged(number, &found));
+                }
+            }
+        }
+    }
+
+    /// Returns the next child of the last inner page of `path`; those without one are left.
+    fn child(&self, path: &mut Vec<InnerPage>) -> Result<Option<u32>, TraceError> {
+        while let Some(page) = path.last_mut() {
+            let head = header_at(page.number);
+            let cells = usize::from(self.u16(page.number, &page.bytes, head + 3)?);
+            let place = page.next;
+            page.next += 1;
+            let (number, bytes) = (page.number, &page.bytes);
+            if place > cells {
+                path.pop();
+                continue;
+            }
+            let at = match place < cells {
+                // The last child stands in the header.
+                false => head + 8,
+                true => usize::from(self.u16(number, bytes, head + 12 + 2 * place)?),
+            };
+            let child = read_u32(bytes, at);
+            return match child {
+                Some(child) => Ok(Some(child)),
+                None => Err(self.damaged(number, "a cell that begins behind its page")),
+            };
+        }
+        Ok(None)
+    }
+
+    fn leaf(
+        &mut self,
+        number: u32,
+        page: &[u8],
+        take: &mut dyn FnMut(&[Cell<'_>]) -> Result<(), TraceError>,
+    ) -> Result<(), TraceError> {
+        let head = header_at(number);
+        let cells = usize::from(self.u16(number, page, head + 3)?);
+        for place in 0..cells {
+            let at = usize::from(self.u16(number, page, head + 8 + 2 * place)?);
+            let mut row = std::mem::take(&mut self.row);
+            let row_id = self.read_row(number, page, at, &mut row)?;
+            let mut values = [Cell::Null; MOST_COLUMNS];
+            self.decode(&row, row_id, &mut values)
+                .ok_or_else(|| self.damaged(number, "a row whose header contradicts its length"))?;
+            take(&values[..self.places.len()])?;
+            self.row = row;
+        }
+        Ok(())
+    }
+
+    /// Reads the row of the cell at `at` into `row`, with what goes on elsewhere; returns its id.
+    fn read_row(
+        &mut self,
+        number: u32,
+        page: &[u8],
+        at: usize,
+        row: &mut Vec<u8>,
+    ) -> Result<i64, TraceError> {
+        let cut = || self.damaged(number, "a row that goes on behind its page");
+        let mut rest = page.get(at..self.database.usable).ok_or_else(cut)?;
+        let length = varint(&mut rest).ok_or_else(cut)? as u64;
+        let row_id = varint(&mut rest).ok_or_else(cut)?;
+        let usable = self.database.usable as u64;
+        if length > LONGEST_ROW || length > self.database.bytes {
+            let found = format!("a row of {length} bytes");
+            return Err(self.damaged(number, &found));
+        }
+        // As the format has it: what exceeds a page leaves a part there that fills the last overflow page.
+        let most = usable - 35;
+        let local = if length <= most {
+            length
+        } else {
+            let least = (usable - 12) * 32 / 255 - 23;
+            let left = least + (length - least) % (usable - 4);
+            if left <= most { left } else { least }
+        };
+        row.clear();
+        row.extend_from_slice(rest.get(..local as usize).ok_or_else(cut)?);
+        let mut next = match local < length {
+            true => read_u32(rest, local as usize).ok_or_else(cut)?,
+            false => 0,
+        };
+        while (row.len() as u64) < length {
+            self.count_page(next)?;
+            let mut overflow = std::mem::take(&mut self.overflow);
+            self.database.read_page(next, &mut overflow)?;
+            let missing = (length - row.len() as u64).min(usable - 4) as usize;
+            row.extend_from_slice(&overflow[4..4 + missing]);
+            next = read_u32(&overflow, 0).unwrap_or(0);
+            self.overflow = overflow;
+        }
+        Ok(row_id)
+    }
+
+    /// Reads the columns that are wanted into `values`; `None` if the header of `row` is wrong.
+    fn decode<'r>(
+        &self,
+        row: &'r [u8],
+        row_id: i64,
+        values: &mut [Cell<'r>; MOST_COLUMNS],
+    ) -> Option<()> {
+        let mut types = row;
+        let header = usize::try_from(varint(&mut types)?).ok()?;
+        let used = row.len() - types.len();
+        let mut types = row.get(used..header)?;
+        let mut body = row.get(header..)?;
+        let encoding = CellEncoding(self.database.encoding);
+        let mut column = 0;
+        while !types.is_empty() {
+            let kind = varint(&mut types)?;
+            let length = match kind {
+                0 | 8 | 9 => 0,
+                1..=4 => kind as usize,
+                5 => 6,
+                6 | 7 => 8,
+                12.. => usize::try_from((kind - 12) / 2).ok()?,
+                _ => return None,
+            };
+            let bytes = body.get(..length)?;
+            body = &body[length..];
+            let cell = match kind {
+                0 if self.table.row_id == Some(column) => Cell::Integer(row_id),
+                0 => Cell::Null,
+                8 | 9 => Cell::Integer(kind - 8),
+                7 => Cell::Real(f64::from_be_bytes(bytes.try_into().ok()?)),
+                1..=6 => Cell::Integer(integer(bytes)),
+                _ if kind % 2 == 0 => Cell::Blob,
+                _ => Cell::Text(bytes, encoding),
+            };
+            let wanted = values.iter_mut().zip(self.places);
+            for (value, _) in wanted.filter(|(_, own)| **own == Some(column)) {
+                *value = cell;
+            }
+            column += 1;
+        }
+        Some(())
+    }
+
+    /// Counts a page that is read: a table has no more of them than the file.
+    fn count_page(&mut self, number: u32) -> Result<(), TraceError> {
+        match self.left.checked_sub(1) {
+            Some(left) => self.left = left,
+            None => {
+                let found = format!(
+                    "pages of table {} that lead back to one another",
+                    escape(&self.table.name)
+                );
+                return Err(self.damaged(number, &found));
+            }
+        }
+        Ok(())
+    }
+
+    fn u16(&self, number: u32, page: &[u8], at: usize) -> Result<u16, TraceError> {
+        let bytes = page.get(at..at + 2);
+        let bytes = bytes.and_then(|bytes| bytes.try_into().ok());
+        bytes
+            .map(u16::from_be_bytes)
+            .ok_or_else(|| self.damaged(number, "more cells than a page can have"))
+    }
+
+    fn damaged(&self, number: u32, found: &str) -> TraceError {
+        let offset = number
+            .checked_sub(1)
+            .map_or(0, |before| u64::from(before) * self.database.page as u64);
+        self.database.damaged(offset, found)
+    }
+}
+
+/// Place of the header in a page: behind that of the file in the first.
+fn header_at(page: u32) -> usize {
+    if page == 1 { HEADER } else { 0 }
+}
+
+fn read_u32(bytes: &[u8], at: usize) -> Option<u32> {
+    let bytes = bytes.get(at..at.checked_add(4)?)?;
+    Some(u32::from_be_bytes(bytes.try_into().ok()?))
+}
+
+/// Takes a varint off the front of `bytes`.
+fn varint(bytes: &mut &[u8]) -> Option<i64> {
+    let mut value = 0_u64;
+    for place in 0..9 {
+        let (&byte, rest) = bytes.split_first()?;
+        *bytes = rest;
+        if place == 8 {
+            return Some((value << 8 | u64::from(byte)).cast_signed());
+        }
+        value = value << 7 | u64::from(byte & 0x7f);
+        if byte & 0x80 == 0 {
+            break;
+        }
+    }
+    Some(value.cast_signed())
+}
+
+/// Reads a big-endian integer of up to eight bytes with a sign.
+fn integer(bytes: &[u8]) -> i64 {
+    let negative = bytes.first().is_some_and(|byte| byte & 0x80 != 0);
+    let start = if negative { -1 } else { 0 };
+    bytes
+        .iter()
+        .fold(start, |value, &byte| value << 8 | i64::from(byte))
+}
+
+/// Whether the table that `sql` creates has no row ids.
+fn is_without_row_id(sql: &str) -> bool {
+    let tail = sql.rsplit(')').next().unwrap_or_default();
+    let words: Vec<String> = tail.split_whitespace().map(str::to_uppercase).collect();
+    words
+        .windows(2)
+        .any(|pair| pair[0] == "WITHOUT" && pair[1].starts_with("ROWID"))
+}
+
+/// Returns the names of the columns that `sql` creates, and the one that the row id stands for.
+fn columns(sql: &str) -> (Vec<String>, Option<usize>) {
+    const CONSTRAINTS: [&str; 5] = ["PRIMARY", "UNIQUE", "CHECK", "FOREIGN", "CONSTRAINT"];
+    let (mut columns, mut row_id) = (Vec::new(), None);
+    for part in parts(sql) {
+        let Some((name, is_quoted)) = part.first() else {
+            continue;
+        };
+        let upper: Vec<String> = part.iter().map(|(word, _)| word.to_uppercase()).collect();
+        if !is_quoted && CONSTRAINTS.contains(&&*upper[0]) {
+            continue;
+        }
+        let is_key = upper
+            .windows(2)
+            .any(|pair| pair[0] == "PRIMARY" && pair[1] == "KEY");
+        if is_key && upper.get(1).is_some_and(|kind| kind == "INTEGER") {
+            row_id = Some(columns.len());
+        }
+        columns.push(name.clone());
+    }
+    (columns, row_id)
+}
+
+/// A word, and whether it stands in quotes.
+type SqlWord = (String, bool);
+
+/// Returns the words of each part between the commas in the outermost parentheses of `sql`, those of inner parentheses left
+/// out.
+fn parts(sql: &str) -> Vec<Vec<SqlWord>> {
+    let mut chars = sql.chars().peekable();
+    let mut depth = 0_u32;
+    let mut all = vec![Vec::new()];
+    while let Some(c) = chars.next() {
+        let closing = match c {
+            '"' | '\'' | '`' => Some(c),
+            '[' => Some(']'),
+            _ => None,
+        };
+        if let Some(closing) = closing {
+            let mut word = String::new();
+            while let Some(c) = chars.next() {
+                if c != closing {
+                    word.push(c);
+                } else if chars.peek() == Some(&closing) && closing != ']' {
+                    word.push(c);
+                    chars.next();
+                } else {
+                    break;
+                }
+            }
+            if depth == 1 {
+                all.last_mut().expect("there is one").push((word, true));
+            }
+            continue;
+        }
+        match (c, chars.peek()) {
+            ('-', Some('-')) => {
+                chars.by_ref().find(|c| *c == '\n');
+            }
+            ('/', Some('*')) => {
+                chars.next();
+                let mut last = ' ';
+                chars.by_ref().find(|c| {
+                    let ends = last == '*' && *c == '/';
+                    last = *c;
+                    ends
+                });
+            }
+            ('(', _) => depth += 1,
+            (')', _) => {
+                depth = depth.saturating_sub(1);
+                if depth == 0 {
+                    break;
+                }
+            }
+            (',', _) if depth == 1 => all.push(Vec::new()),
+            (c, _) if depth == 1 && (c.is_alphanumeric() || c == '_' || c == '$') => {
+                let mut word = String::from(c);
+                while let Some(&c) = chars.peek()
+                    && (c.is_alphanumeric() || c == '_' || c == '$')
+                {
+                    word.push(c);
+                    chars.next();
+                }
+                all.last_mut().expect("there is one").push((word, false));
+            }
+            _ => {}
+        }
+    }
+    all
+}

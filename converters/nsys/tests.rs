@@ -1,0 +1,371 @@
+//! Exports that are written here, so that the truth about them is known.
+
+mod writer;
+
+use super::sqlite::{Cell, Database};
+use super::{NsysSummary, RankOrder, convert, report};
+use crate::pytorch::{CommKernels, ConvertOptions, EventCategory};
+use chakram_trace::files::OutputSet;
+use chakram_trace::format::TraceError;
+use std::collections::BTreeMap;
+use std::path::Path;
+use writer::{Value, Writer};
+
+/// A generator of numbers that are the same in every run.
+struct Numbers(u64);
+
+impl Numbers {
+    fn below(&mut self, most: u64) -> u64 {
+        self.0 ^= self.0 << 13;
+        self.0 ^= self.0 >> 7;
+        self.0 ^= self.0 << 17;
+        self.0 % most
+    }
+}
+
+fn values(
+    database: &Database,
+    table: &str,
+    columns: &[&str],
+) -> Result<Vec<Vec<Value>>, TraceError> {
+    let mut found = Vec::new();
+    let table = database.table(table).expect("it is there");
+    database.rows(table, columns, &mut |row| {
+        let value = |cell: &Cell<'_>| match cell {
+            Cell::Null => Value::Null,
+            Cell::Integer(number) => Value::Integer(*number),
+            Cell::Text(..) => Value::Text(cell.text().unwrap().into_owned()),
+            other => panic!("{other:?} was not written"),
+        };
+        found.push(row.iter().map(value).collect());
+        Ok(())
+    })?;
+    Ok(found)
+}
+
+/// Rows of all sizes, in trees of one to four levels and over many pages: what was written is read, in its order. The third column of
+/// the statement is a constraint, comments are none, and a column that stands for the row id is null in its rows.
+#[test]
+fn rows_are_read_as_they_were_written() {
+    let mut numbers = Numbers(7);
+    for page in [512, 1024, 4096, 65536] {
+        for rows in [0, 1, 40, 3000] {
+            let row = |i: u64, numbers: &mut Numbers| {
+                let length = match numbers.below(20) {
+                    0 => numbers.below(3 * page as u64),
+                    _ => numbers.below(30),
+                };
+                let number = (numbers.below(u64::MAX) >> numbers.below(63)).cast_signed();
+                vec![
+                    Value::Null,
+                    if numbers.below(5) == 0 {
+                        Value::Null
+                    } else {
+                        (-number).into()
+                    },
+                    Value::Text("é".repeat(length as usize / 2) + &i.to_string()),
+                ]
+            };
+            let written: Vec<Vec<Value>> = (0..rows).map(|i| row(i, &mut numbers)).collect();
+            let mut writer = Writer::default();
+            let columns = "id INTEGER NOT NULL PRIMARY KEY, -- its id, (counted), \"from\" 1\n [odd, name] INT, \
+                           text TEXT DEFAULT 'a, b', CONSTRAINT one UNIQUE (text), FOREIGN KEY(text) REFERENCES b(c)";
+            writer.table("empty", "a INT", Vec::new());
+            writer.table("main", columns, written.clone());
+            let database = Database::of(writer.file(page)).unwrap();
+            let read = values(&database, "main", &["text", "id", "ODD, NAME", "none"]).unwrap();
+            let expected = (1..).zip(&written).map(|(id, row)| {
+                vec![
+                    row[2].clone(),
+                    Value::Integer(id),
+                    row[1].clone(),
+                    Value::Null,
+                ]
+            });
+            assert_eq!(read, expected.collect::<Vec<_>>(), "{page} {rows}");
+            assert_eq!(values(&database, "empty", &["a"]).unwrap().len(), 0);
+        }
+    }
+}
+
+/// Pages that lead to themselves, behind the end, or are of no kind; headers that lie.
+#[test]
+fn damage_ends_in_an_error() {
+    let rows: Vec<Vec<Value>> = (0..400)
+        .map(|i| vec![Value::Integer(i), "x".into()])
+        .collect();
+    let mut writer = Writer::default();
+    writer.table("main", "a INT, b TEXT", rows);
+    let file = writer.file(512);
+    let root = 1 + file.chunks(512).rposition(|page| page[0] == 5).unwrap();
+    let said = |file: Vec<u8>| {
+        let read = Database::of(file).and_then(|database| values(&database, "main", &["a"]));
+        read.unwrap_err().to_string()
+    };
+    let with = |at: usize, bytes: &[u8]| {
+        let mut file = file.clone();
+        file[at..at + bytes.len()].copy_from_slice(bytes);
+        file
+    };
+    let at = (root - 1) * 512;
+    let last_child = |page: u32| with(at + 8, &page.to_be_bytes());
+    // 400 rows on the pages of the tree, which is read again and again.
+    for (file, expected) in [
+        (last_child(root as u32), "lead back to one another"),
+        (last_child(9999), "a reference to page 9999"),
+        (last_child(0), "a reference to page 0"),
+        (with(at, &[2]), "of kind 2, expected 5 or 13"),
+        (with(at + 3, &[255, 255]), "a reference to page"),
+        (with(16, &[0, 3]), "pages of 3 bytes"),
+        (with(28, &[0, 0, 255, 0]), "it was cut off"),
+        (file[..file.len() - 512].to_vec(), "it was cut off"),
+        (file[..90].to_vec(), "shorter than the header"),
+        (with(0, b"no"), "no database"),
+    ] {
+        let error = said(file);
+        assert!(error.contains(expected), "{expected}: {error}");
+    }
+}
+
+/// Columns of the tables that are written, in an order of their own.
+const KERNEL: &str = "globalPid INT, start INT, end INT, streamId INT, deviceId INT, correlationId INT, shortName INT, demangledName INT";
+const COPY: &str = "globalPid INT, start INT, end INT, streamId INT, deviceId INT, correlationId INT, bytes INT, copyKind INT";
+const RUNTIME: &str = "nameId INT, start INT, end INT, globalTid INT, correlationId INT";
+
+/// A made export, and what is true of it.
+#[derive(Default)]
+struct Made {
+    kernels: Vec<Vec<Value>>,
+    copies: Vec<Vec<Value>>,
+    calls: Vec<Vec<Value>>,
+    ranges: Vec<Vec<Value>>,
+    /// Intervals of each stream of each process.
+    busy: BTreeMap<(u64, i64), Vec<(i64, i64)>>,
+    bytes: u64,
+    sized: u64,
+    unsized_calls: u64,
+    dropped: u64,
+}
+
+const NAMES: [&str; 4] = [
+    "gemm",
+    "ncclDevKernel_AllReduce_Sum_f32_RING_LL(ncclDevKernelArgs)",
+    "cudaLaunchKernel_v7000",
+    "cudaMemcpyAsync",
+];
+
+impl Made {
+    fn new(seed: u64, processes: u64, events: u64) -> Self {
+        let mut numbers = Numbers(seed);
+        let mut made = Self::default();
+        for process in 0..processes {
+            let global = ((1_u64 << 56) | ((100 + process) << 24)).cast_signed();
+            let thread = global + 9;
+            let mut host = 0;
+            for i in 0..events {
+                let correlation = Value::Integer(i as i64 + 1);
+                host += 100 + numbers.below(3000) as i64;
+                let (kind, stream) = (numbers.below(8), 7 + numbers.below(3) as i64);
+                let name = if kind == 0 { 4 } else { 3 };
+                made.calls.push(vec![
+                    name.into(),
+                    host.into(),
+                    (host + 90).into(),
+                    thread.into(),
+                    correlation.clone(),
+                ]);
+                // Some work overlaps with what is before it on its stream.
+                let start = host + 100 + numbers.below(4000) as i64;
+                let end = start + numbers.below(6000) as i64;
+                let busy = made.busy.entry((process, stream)).or_default();
+                if kind > 0 && numbers.below(50) == 0 {
+                    made.dropped += 1;
+                    continue;
+                }
+                busy.push((start, end));
+                let mut row = vec![
+                    global.into(),
+                    start.into(),
+                    end.into(),
+                    stream.into(),
+                    (process as i64).into(),
+                    correlation,
+                ];
+                if kind == 0 {
+                    let bytes = numbers.below(1 << 20);
+                    made.bytes += bytes;
+                    row.extend([(bytes as i64).into(), 1.into()]);
+                    made.copies.push(row);
+                    continue;
+                }
+                // Without a stream of their own, so that every collective of a process has its name alone.
+                let comm = kind == 1 && processes == 1;
+                if comm {
+                    let is_sized = numbers.below(2) == 0;
+                    let payload = "{\"Message size [bytes]\": 4096}".into();
+                    made.ranges.push(vec![
+                        (host - 5).into(),
+                        (host + 95).into(),
+                        thread.into(),
+                        59.into(),
+                        "ncclAllReduce".into(),
+                        if is_sized { payload } else { Value::Null },
+                    ]);
+                    let count = match is_sized {
+                        true => &mut made.sized,
+                        false => &mut made.unsized_calls,
+                    };
+                    *count += 1;
+                }
+                row.extend([Value::Null, (if comm { 2 } else { 1 }).into()]);
+                made.kernels.push(row);
+            }
+        }
+        made
+    }
+
+    fn file(&self, page: usize) -> Vec<u8> {
+        let mut writer = Writer::default();
+        let names = (1..)
+            .zip(NAMES)
+            .map(|(id, name)| vec![Value::Integer(id), name.into()]);
+        writer.table("StringIds", "id INT, value TEXT", names.collect());
+        writer.table("CUPTI_ACTIVITY_KIND_KERNEL", KERNEL, self.kernels.clone());
+        writer.table("CUPTI_ACTIVITY_KIND_MEMCPY", COPY, self.copies.clone());
+        writer.table("CUPTI_ACTIVITY_KIND_RUNTIME", RUNTIME, self.calls.clone());
+        let ranges = "start INT, end INT, globalTid INT, eventType INT, text TEXT, jsonText TEXT";
+        writer.table("NVTX_EVENTS", ranges, self.ranges.clone());
+        writer.file(page)
+    }
+
+    /// The union of the intervals of each stream of a process, ns.
+    fn union(&self, process: u64) -> i64 {
+        let own = self.busy.iter().filter(|((of, _), _)| *of == process);
+        let union = own.map(|(_, intervals)| {
+            let mut intervals = intervals.clone();
+            intervals.sort_unstable();
+            let (mut sum, mut until) = (0, i64::MIN);
+            for (start, end) in intervals {
+                sum += (end - start.max(until)).max(0);
+                until = until.max(end);
+            }
+            sum
+        });
+        union.sum()
+    }
+}
+
+fn converted(folder: &Path, file: &[u8]) -> Result<NsysSummary, TraceError> {
+    let path = folder.join("report.sqlite");
+    std::fs::write(&path, file).unwrap();
+    let mut outputs = OutputSet::default();
+    let to = |rank: u32| folder.join(format!("job.{rank}.et"));
+    let converted = convert(&[path], &ConvertOptions::default(), &to, &mut outputs)?;
+    Ok(converted.0)
+}
+
+/// No kernel is lost, bytes are kept, and the time of devices is the union of the intervals of each stream to the nanosecond.
+#[test]
+fn random_exports_keep_the_time_of_their_devices() {
+    let folder = tempfile::tempdir().unwrap();
+    let mut sized = 0;
+    for (seed, page) in (1..=12).zip([512, 1024, 4096, 65536].into_iter().cycle()) {
+        let processes = 1 + seed % 3;
+        let made = Made::new(seed, processes, 200 + 40 * seed);
+        let path = folder.path().join("report.sqlite");
+        let file = made.file(page);
+        std::fs::write(&path, &file).unwrap();
+        let read = report::read(&path, &CommKernels::default()).unwrap();
+        assert_eq!(read.len() as u64, processes);
+        let mut bytes = 0;
+        for process in read {
+            let (_, trace) = process.finish();
+            let copies = trace.events.iter();
+            let copies = copies.filter(|event| event.category == EventCategory::Copy);
+            bytes += copies.map(|event| trace.details(event).bytes).sum::<u64>();
+        }
+        assert_eq!(bytes, made.bytes, "{seed}");
+        let summary = converted(folder.path(), &file).unwrap();
+        assert_eq!(summary.order, RankOrder::Devices);
+        let ranks = &summary.conversion.ranks;
+        let sum = |of: fn(&crate::pytorch::summary::RankConversion) -> u64| -> u64 {
+            ranks.iter().map(of).sum()
+        };
+        let work = (made.kernels.len() + made.copies.len()) as u64;
+        assert_eq!(sum(|rank| rank.device), work, "{seed}");
+        assert_eq!(sum(|rank| rank.unlaunched), 0, "{seed}");
+        assert_eq!(sum(|rank| rank.dropped), made.dropped, "{seed}");
+        for (process, rank) in (0..).zip(ranks) {
+            let union = made.union(process);
+            assert_eq!(
+                rank.device_ns,
+                (union as u64, union as u64),
+                "{seed} {process}"
+            );
+        }
+        assert_eq!(summary.stated, made.sized, "{seed}");
+        assert_eq!(sum(|rank| rank.unsized_calls), made.unsized_calls, "{seed}");
+        sized += made.sized;
+    }
+    assert!(sized > 50, "{sized}");
+}
+
+/// Two processes whose communicator says that the second is rank 0: its device has the first trace.
+#[test]
+fn ranks_are_those_of_the_largest_communicator() {
+    let folder = tempfile::tempdir().unwrap();
+    let mut made = Made::new(5, 2, 50);
+    for (process, rank) in [(0_u64, 1), (1, 0)] {
+        let thread = ((1_u64 << 56) | ((100 + process) << 24)).cast_signed() + 9;
+        let payload = format!(
+            "{{\"NCCL communicator ID\": 7, \"No. of ranks\": 2, \"Rank\": {rank}, \"CUDA device\": 0}}"
+        );
+        made.ranges.push(vec![
+            1.into(),
+            2.into(),
+            thread.into(),
+            59.into(),
+            "ncclCommInitRank".into(),
+            payload.as_str().into(),
+        ]);
+    }
+    let summary = converted(folder.path(), &made.file(1024)).unwrap();
+    assert_eq!(summary.order, RankOrder::Nccl);
+    let processes: Vec<u64> = summary.processes.iter().map(|(_, pid, _)| *pid).collect();
+    assert_eq!(processes, [101, 100]);
+    assert_eq!(summary.conversion.world, 2);
+    assert_eq!(summary.conversion.groups[0].ranks, [0, 1]);
+}
+
+#[test]
+fn what_says_nothing_of_devices_is_refused() {
+    let folder = tempfile::tempdir().unwrap();
+    let mut writer = Writer::default();
+    writer.table(
+        "StringIds",
+        "id INT, value TEXT",
+        vec![vec![1.into(), "x".into()]],
+    );
+    let said = |file: &[u8]| converted(folder.path(), file).unwrap_err().to_string();
+    let error = said(&writer.file(1024));
+    for part in [
+        "without work of devices",
+        "CUPTI_ACTIVITY_KIND_KERNEL",
+        "nsys profile -t cuda,nvtx",
+    ] {
+        assert!(error.contains(part), "{error}");
+    }
+    let mut other = Writer::default();
+    other.table("users", "id INT", vec![vec![1.into()]]);
+    assert!(said(&other.file(1024)).contains("that Nsight Systems did not export"));
+    writer.table("CUPTI_ACTIVITY_KIND_KERNEL", KERNEL, Vec::new());
+    assert!(said(&writer.file(1024)).contains("are empty"));
+    // Pages in a log beside the file are no part of it.
+    let made = Made::new(3, 1, 20);
+    let mut file = made.file(1024);
+    (file[18], file[19]) = (2, 2);
+    assert!(converted(folder.path(), &file).is_ok());
+    std::fs::write(folder.path().join("report.sqlite-wal"), b"pages").unwrap();
+    let error = said(&file);
+    assert!(error.contains("newest pages are in the log"), "{error}");
+}

@@ -1,0 +1,216 @@
+//! A writer of files of SQLite, from the description of their format, which shares no code with the reader.
+
+/// A value of a row.
+#[derive(Clone, Debug, PartialEq)]
+pub enum Value {
+    Null,
+    Integer(i64),
+    Text(String),
+}
+
+impl From<i64> for Value {
+    fn from(number: i64) -> Self {
+        Self::Integer(number)
+    }
+}
+
+impl From<&str> for Value {
+    fn from(text: &str) -> Self {
+        Self::Text(text.to_owned())
+    }
+}
+
+/// Tables with their columns as SQL has them, and their rows.
+#[derive(Default)]
+pub struct Writer {
+    tables: Vec<(String, String, Vec<Vec<Value>>)>,
+}
+
+fn varint(number: u64) -> Vec<u8> {
+    if number >> 56 != 0 {
+        let high = (0..8).rev().map(|i| (number >> (8 + 7 * i)) as u8 | 0x80);
+        return high.chain([number as u8]).collect();
+    }
+    let count = (1..=8).find(|count| number >> (7 * count) == 0).unwrap();
+    let byte = |i: u32| (number >> (7 * i)) as u8 & 0x7f | if i > 0 { 0x80 } else { 0 };
+    (0..count).rev().map(byte).collect()
+}
+
+fn record(row: &[Value]) -> Vec<u8> {
+    let (mut types, mut body) = (Vec::new(), Vec::new());
+    for value in row {
+        match value {
+            Value::Null => types.extend(varint(0)),
+            Value::Integer(number) => {
+                // The least of 1, 2, 3, 4, 6 and 8 bytes that holds it.
+                let sizes = [(1, 1), (2, 2), (3, 3), (4, 4), (5, 6), (6, 8)];
+                let fits = |&&(_, bytes): &&(u64, u32)| {
+                    let bits = 8 * bytes - 1;
+                    bytes == 8 || (-(1_i64 << bits)..1_i64 << bits).contains(number)
+                };
+                let (kind, bytes) = *sizes.iter().find(fits).unwrap();
+                types.extend(varint(kind));
+                body.extend(&number.to_be_bytes()[8 - bytes as usize..]);
+            }
+            Value::Text(text) => {
+                types.extend(varint(13 + 2 * text.len() as u64));
+                body.extend(text.as_bytes());
+            }
+        }
+    }
+    // The header counts its own length.
+    let mut length = types.len() as u64 + 1;
+    while varint(length).len() as u64 + types.len() as u64 != length {
+        length += 1;
+    }
+    [varint(length), types, body].concat()
+}
+
+impl Writer {
+    pub fn table(&mut self, name: &str, columns: &str, rows: Vec<Vec<Value>>) {
+        self.tables
+            .push((name.to_owned(), columns.to_owned(), rows));
+    }
+
+    /// Returns the file with pages of `page` bytes.
+    pub fn file(&self, page: usize) -> Vec<u8> {
+        let mut pages: Vec<Vec<u8>> = vec![Vec::new()];
+        let mut master = Vec::new();
+        for (name, columns, rows) in &self.tables {
+            let root = tree(rows, page, 0, &mut pages);
+            let sql = format!("CREATE TABLE {name} ({columns})");
+            master.push(vec![
+                "table".into(),
+                name.as_str().into(),
+                name.as_str().into(),
+                Value::Integer(i64::from(root)),
+                sql.as_str().into(),
+            ]);
+        }
+        // The list of tables has its root in page 1, behind the header.
+        let root = tree(&master, page, 100, &mut pages) as usize - 1;
+        let root = pages.swap_remove(root);
+        let mut first = vec![0_u8; page];
+        first[..16].copy_from_slice(b"SQLite format 3\0");
+        first[16..18].copy_from_slice(&(if page == 65536 { 1 } else { page as u16 }).to_be_bytes());
+        first[18..24].copy_from_slice(&[1, 1, 0, 64, 32, 32]);
+        first[28..32].copy_from_slice(&(pages.len() as u32).to_be_bytes());
+        first[44..48].copy_from_slice(&4_u32.to_be_bytes());
+        first[56..60].copy_from_slice(&1_u32.to_be_bytes());
+        first[100..].copy_from_slice(&root[100..]);
+        pages[0] = first;
+        pages.concat()
+    }
+}
+
+/// Writes a tree of `rows` behind `pages`; returns its root, which is the last page. The root leaves `gap` bytes in front free.
+fn tree(rows: &[Vec<Value>], page: usize, gap: usize, pages: &mut Vec<Vec<u8>>) -> u32 {
+    // Cells of leaves, each with its row id.
+    let mut cells: Vec<(u64, Vec<u8>)> = Vec::new();
+    for (id, row) in (1..).zip(rows) {
+        let payload = record(row);
+        let mut cell = [varint(payload.len() as u64), varint(id)].concat();
+        let most = page - 35;
+        let least = (page - 12) * 32 / 255 - 23;
+        let local = match payload.len() {
+            length if length <= most => length,
+            length => match least + (length - least) % (page - 4) {
+                local if local <= most => local,
+                _ => least,
+            },
+        };
+        cell.extend(&payload[..local]);
+        let chunks: Vec<&[u8]> = payload[local..].chunks(page - 4).collect();
+        if !chunks.is_empty() {
+            cell.extend((pages.len() as u32 + 1).to_be_bytes());
+        }
+        for (i, chunk) in chunks.iter().enumerate() {
+            let next = if i + 1 < chunks.len() {
+                pages.len() as u32 + 2
+            } else {
+                0
+            };
+            let mut overflow = [&next.to_be_bytes()[..], chunk].concat();
+            overflow.resize(page, 0);
+            pages.push(overflow);
+        }
+        cells.push((id, cell));
+    }
+    let mut level = pack_level(13, cells, page, gap, pages);
+    while level.len() > 1 {
+        // Each child but the last of a page is a cell: its number, and the greatest row id in it.
+        let cells = level
+            .iter()
+            .map(|&(id, child)| (id, [&child.to_be_bytes()[..], &varint(id)].concat()));
+        level = pack_level(5, cells.collect(), page, gap, pages);
+    }
+    level[0].1
+}
+
+/// Puts cells onto pages, one of which leaves a gap; several have none, as the root is above them.
+fn pack_level(
+    kind: u8,
+    cells: Vec<(u64, Vec<u8>)>,
+    page: usize,
+    gap: usize,
+    pages: &mut Vec<Vec<u8>>,
+) -> Vec<(u64, u32)> {
+    let before = pages.len();
+    let made = pack(kind, cells.clone(), page, gap, pages);
+    if gap == 0 || made.len() == 1 {
+        return made;
+    }
+    pages.truncate(before);
+    let made = pack(kind, cells, page, 0, pages);
+    assert!(made.len() > 1, "one page more would be needed for the gap");
+    made
+}
+
+/// Puts cells onto pages; returns the greatest id and the number of each.
+fn pack(
+    kind: u8,
+    cells: Vec<(u64, Vec<u8>)>,
+    page: usize,
+    gap: usize,
+    pages: &mut Vec<Vec<u8>>,
+) -> Vec<(u64, u32)> {
+    let head = if kind == 5 { 12 } else { 8 };
+    let mut groups: Vec<Vec<(u64, Vec<u8>)>> = vec![Vec::new()];
+    let mut used = gap + head;
+    for (id, cell) in cells {
+        // An inner page has two children at least, the last of which is no cell.
+        let full = used + cell.len() + 2 > page;
+        if full
+            && groups
+                .last()
+                .is_some_and(|group| group.len() > 1 || kind == 13 && !group.is_empty())
+        {
+            groups.push(Vec::new());
+            used = gap + head;
+        }
+        used += cell.len() + 2;
+        groups.last_mut().unwrap().push((id, cell));
+    }
+    let mut made = Vec::new();
+    for mut group in groups {
+        let greatest = group.last().map_or(0, |(id, _)| *id);
+        let mut bytes = vec![0_u8; page];
+        if kind == 5 {
+            let (_, last) = group.pop().unwrap();
+            bytes[gap + 8..gap + 12].copy_from_slice(&last[..4]);
+        }
+        bytes[gap] = kind;
+        bytes[gap + 3..gap + 5].copy_from_slice(&(group.len() as u16).to_be_bytes());
+        let mut end = page;
+        for (i, (_, cell)) in group.iter().enumerate() {
+            end -= cell.len();
+            bytes[end..end + cell.len()].copy_from_slice(cell);
+            let at = gap + head + 2 * i;
+            bytes[at..at + 2].copy_from_slice(&(end as u16).to_be_bytes());
+        }
+        bytes[gap + 5..gap + 7].copy_from_slice(&(end as u16).to_be_bytes());
+        pages.push(bytes);
+        made.push((greatest, pages.len() as u32));
+    }
+    made
+}

@@ -1,0 +1,107 @@
+//! `chakram convert nsys`: reports of Nsight Systems, exported to SQLite, to traces.
+
+use super::{ConvertOutputArgs, SummaryFormatArg, comm_kernels, text};
+use crate::traces;
+use chakram_base::ids::ranges;
+use chakram_converters::nsys::{self, NsysSummary, RankOrder};
+use chakram_converters::pytorch::ConvertOptions;
+use chakram_report::document::VersionedDocument;
+use chakram_report::summary::thousands;
+use chakram_trace::files::OutputSet;
+use chakram_trace::format::job::JobFile;
+use clap::Args;
+use std::error::Error;
+use std::io::{self, Write};
+use std::path::PathBuf;
+use std::process::ExitCode;
+
+/// Convert reports of Nsight Systems that were exported to SQLite
+#[derive(Debug, Args)]
+#[command(after_help = "\
+Examples:
+  nsys profile -t cuda,nvtx -o report python train.py
+  nsys export --type sqlite -o report.sqlite report.nsys-rep
+  chakram convert nsys report.sqlite -o job
+  chakram replay job --machine dgx-h100 --comm recorded
+
+Each process that uses a GPU is a rank, in the order of NCCL's ranks where NCCL's ranges say them. Kernels
+and copies keep their times; collectives have the sizes that NCCL's ranges state, and unknown ones else.")]
+pub struct ConvertNsysArgs {
+    /// Exports of one run, one for each node or process, or folders with them: .sqlite, plain, .gz or .zst
+    #[arg(required = true, value_name = "FILE")]
+    paths: Vec<PathBuf>,
+    /// Kernels that communicate: those with PART in their name are a KIND, such as all-reduce; repeatable
+    #[arg(long = "comm-kernel", value_name = "PART=KIND")]
+    comm_kernels: Vec<String>,
+    #[command(flatten)]
+    output: ConvertOutputArgs,
+}
+
+/// Runs the command.
+///
+/// # Errors
+///
+/// Files that are no exports or have no work of devices, and output that cannot be written.
+pub fn run(args: &ConvertNsysArgs, out: &mut dyn Write) -> Result<ExitCode, Box<dyn Error>> {
+    let options = ConvertOptions {
+        comm_kernels: comm_kernels(&args.comm_kernels)?,
+        ..ConvertOptions::default()
+    };
+    let paths = nsys::files(&args.paths)?;
+    let mut outputs = OutputSet::default();
+    paths.iter().for_each(|path| outputs.reads(path));
+    let mut job = args.output.start(OutputSet::default())?;
+    let path = |rank: u32| job.path(rank);
+    let (summary, written) = nsys::convert(&paths, &options, &path, &mut outputs)?;
+    job.files = outputs;
+    for (rank, written) in written {
+        job.add(rank, job.path(rank), written);
+    }
+    // The traces declare their groups themselves.
+    traces::saved(&job.commit(JobFile::default())?)?;
+    match args.output.format {
+        SummaryFormatArg::Text => print(&summary, out)?,
+        SummaryFormatArg::Json => {
+            VersionedDocument::new("chakram.nsys_conversion.1", &summary).print(out)?;
+        }
+    }
+    Ok(ExitCode::SUCCESS)
+}
+
+/// Number of ranks whose processes are listed.
+const SHOWN: usize = 8;
+
+fn print(summary: &NsysSummary, out: &mut dyn Write) -> io::Result<()> {
+    text::write(&summary.conversion, "SQLite", out)?;
+    let order = match summary.order {
+        RankOrder::Nccl => "by their ranks in NCCL's largest communicator",
+        RankOrder::Devices => {
+            "by file, device and process, as NCCL's ranges do not say their ranks"
+        }
+    };
+    writeln!(out, "ranks are numbered {order}:")?;
+    for (rank, (file, process, devices)) in summary.processes.iter().take(SHOWN).enumerate() {
+        let rank = summary.conversion.ranks.get(rank).map_or(0, |of| of.rank);
+        let devices: Vec<u32> = devices
+            .iter()
+            .map(|device| device.cast_unsigned())
+            .collect();
+        writeln!(
+            out,
+            "  rank {rank}: process {process} on device {} in {}",
+            ranges(&devices),
+            file.display()
+        )?;
+    }
+    if let Some(more) = summary.processes.len().checked_sub(SHOWN + 1) {
+        writeln!(out, "  … {} more: --format json", more + 1)?;
+    }
+    if summary.stated > 0 {
+        writeln!(
+            out,
+            "NCCL's ranges state what {} kernels communicate",
+            thousands(summary.stated)
+        )?;
+    }
+    Ok(())
+}
