@@ -14,7 +14,6 @@ use chakram_jobs::{
 };
 use chakram_trace::files::OutputSet;
 use chakram_trace::format::file::FoundTraces;
-use chakram_trace::graph::ProfilerPolicy;
 use chakram_trace::workload::Workload;
 use clap::Args;
 use std::error::Error;
@@ -151,21 +150,10 @@ pub fn run(args: &ReplayArgs, out: &mut dyn Write) -> Result<ExitCode, Box<dyn E
             let machine = &loaded.machine;
             let profilers = || workload.graphs().iter().map(|graph| graph.profiler());
             let charged = profilers().any(|profiler| profiler.charged);
-            // Loading takes as long as a replay.
             let both = charged && workload.nodes() <= job::MAX_REPEATED_NODES;
-            let other_profiler = if both {
-                let other = JobOptions {
-                    hash: false,
-                    profiler: match profilers().any(|profiler| profiler.removed) {
-                        true => ProfilerPolicy::Keep,
-                        false => ProfilerPolicy::Remove,
-                    },
-                    ..loading.clone()
-                };
-                Some(makespan(&found, &other, machine, &options)?)
-            } else {
-                None
-            };
+            let other_profiler = both
+                .then(|| makespan(&workload.with_profiler_toggled(), machine, &options))
+                .transpose()?;
             let job = ReplayedJob {
                 workload,
                 name: title,
@@ -248,16 +236,13 @@ fn job_settings<'a>(
     settings.collect()
 }
 
-/// Returns the makespan of the job in `found`, loaded otherwise.
+/// Returns the makespan of `workload`.
 fn makespan(
-    found: &FoundTraces,
-    loading: &JobOptions,
+    workload: &Workload,
     machine: &Machine,
     options: &ReplayOptions,
 ) -> Result<Span, Box<dyn Error>> {
-    let job = load::load(found, String::new(), loading)?;
-    let compiled =
-        CompiledReplay::new(job.workload(), machine, options).map_err(ReplayError::from)?;
+    let compiled = CompiledReplay::new(workload, machine, options).map_err(ReplayError::from)?;
     let (outcome, ()) = compiled.run(())?;
     Ok(outcome.makespan)
 }

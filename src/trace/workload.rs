@@ -442,6 +442,21 @@ impl GroupRegistry {
 }
 
 impl Workload {
+    /// Returns the workload whose graphs have what the profiler added where it is left out here, and lack it where it is not.
+    pub fn with_profiler_toggled(&self) -> Self {
+        Self {
+            graphs: self
+                .graphs
+                .iter()
+                .map(Graph::with_profiler_toggled)
+                .collect(),
+            instances: self.instances.clone(),
+            groups: self.groups.clone(),
+            ranks: self.ranks,
+            amounts: self.amounts,
+        }
+    }
+
     /// Returns two products of matrices that tell the models of one width, tensor degree and micro-batch, as rows, columns
     /// and summed-over size: the most frequent one and the next, of several the largest; the same twice where there is one.
     ///

@@ -93,14 +93,6 @@ impl<'a> NodeView<'a> {
         }
     }
 
-    /// Takes the estimated cost of the profiler out of the delay, and what is more than that out of the duration.
-    pub fn leave_profiler_out(&mut self) {
-        let before = self.profiler.min(self.delay);
-        self.delay = Span(self.delay.0 - before.0);
-        self.recorded = Span(self.recorded.0.saturating_sub(self.profiler.0 - before.0));
-        self.profiler = Span::ZERO;
-    }
-
     /// Creates the metadata node that declares process groups in `text`, made by
     /// [`metadata_text`](super::groups::metadata_text).
     pub fn declaring(id: u64, text: &'a str) -> Self {

@@ -76,14 +76,23 @@ impl Graph {
         };
         let (mut graph, binding) = Self::read_edited(contents, rank, policy, |node| {
             profiled |= node.profiler > Span::ZERO;
-            if removed {
-                node.leave_profiler_out();
-            }
             Ok(())
         })?;
-        graph.profiler.removed = removed && profiled;
         graph.profiler.charged = profiled;
+        if removed {
+            graph.leave_profiler_out();
+        }
         Ok((graph, binding))
+    }
+
+    /// Returns the graph with what the profiler added where it is left out here, and without it where it is not.
+    pub fn with_profiler_toggled(&self) -> Self {
+        let mut other = self.clone();
+        match self.profiler.removed {
+            true => other.put_profiler_back(),
+            false => other.leave_profiler_out(),
+        }
+        other
     }
 
     /// Reads like [`Self::read`], with `edit` applied to each node.

@@ -19,6 +19,15 @@ pub(super) struct SparseColumns {
     pub caller_of: SparseColumn<u32>,
     pub step_of: SparseColumn<u32>,
     pub stack_of: SparseColumn<u32>,
+    /// What the profiler added.
+    profiler: SparseColumn<ProfilerParts>,
+}
+
+/// Parts of a node's times that a profiler is estimated to have added, which are in these times or left out of them.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+struct ProfilerParts {
+    delay: Span,
+    recorded: Span,
 }
 
 /// Values by node, with the type's default for nodes that have none; empty if no node has any.
@@ -91,7 +100,7 @@ impl<T: Copy + Default> SparseColumn<T> {
 }
 
 impl SparseColumns {
-    pub fn columns(&mut self) -> [&mut dyn NodeColumn; 7] {
+    pub fn columns(&mut self) -> [&mut dyn NodeColumn; 8] {
         [
             &mut self.delays,
             &mut self.waits,
@@ -100,6 +109,7 @@ impl SparseColumns {
             &mut self.caller_of,
             &mut self.step_of,
             &mut self.stack_of,
+            &mut self.profiler,
         ]
     }
 
@@ -116,6 +126,11 @@ impl SparseColumns {
         if node.wait > Span::ZERO && communicates {
             self.waits.put(index, node.wait);
         }
+        if node.profiler > Span::ZERO {
+            let delay = node.profiler.min(node.delay);
+            let recorded = (node.profiler - delay).min(node.recorded);
+            self.profiler.put(index, ProfilerParts { delay, recorded });
+        }
     }
 
     /// Returns the bytes held on the heap.
@@ -128,15 +143,47 @@ impl SparseColumns {
             caller_of,
             step_of,
             stack_of,
+            profiler,
         } = self;
-        let columns: [&dyn NodeColumn; 7] = [
-            delays, waits, memory_of, kernel_of, caller_of, step_of, stack_of,
+        let columns: [&dyn NodeColumn; 8] = [
+            delays, waits, memory_of, kernel_of, caller_of, step_of, stack_of, profiler,
         ];
         columns.iter().map(|column| column.heap_bytes()).sum()
     }
 }
 
 impl Graph {
+    /// Leaves out what the profiler added, which nodes' times have.
+    pub(super) fn leave_profiler_out(&mut self) {
+        let parts = self.sparse.profiler.0.iter();
+        let delays = &mut self.sparse.delays.0;
+        for (node, part) in parts.enumerate() {
+            self.recorded[node] = self.recorded[node] - part.recorded;
+            if part.delay > Span::ZERO {
+                delays[node] = delays[node] - part.delay;
+            }
+        }
+        if delays.iter().all(|delay| *delay == Span::ZERO) {
+            delays.clear();
+        }
+        self.profiler.removed = self.profiler.charged;
+    }
+
+    /// Puts back what the profiler added, which nodes' times lack.
+    pub(super) fn put_profiler_back(&mut self) {
+        let parts = self.sparse.profiler.0.iter();
+        let delays = &mut self.sparse.delays.0;
+        delays.resize(self.ids.len(), Span::ZERO);
+        for (node, part) in parts.enumerate() {
+            self.recorded[node] += part.recorded;
+            delays[node] += part.delay;
+        }
+        if delays.iter().all(|delay| *delay == Span::ZERO) {
+            delays.clear();
+        }
+        self.profiler.removed = false;
+    }
+
     /// Returns the host time (launch overhead) from the completion of all that the node waits for, or from the
     /// release of the rank if that is nothing, until the node is ready.
     #[inline]

@@ -6,7 +6,9 @@ use chakram_base::ids::NodeIndex;
 use chakram_base::units::Span;
 use chakram_trace::format::proto::Node;
 use chakram_trace::format::proto::attribute_proto::Value;
-use chakram_trace::graph::{DependencyPolicy, Graph, GraphRepairs, Lane, SlotBinding};
+use chakram_trace::graph::{
+    DependencyPolicy, Graph, GraphRepairs, Lane, ProfilerPolicy, SlotBinding,
+};
 use proptest::prelude::*;
 
 fn read(nodes: &[Node], policy: DependencyPolicy) -> Result<(Graph, SlotBinding), String> {
@@ -332,4 +334,45 @@ fn a_peer_that_is_no_rank_costs_no_memory_for_those_below() {
             "{error}"
         );
     }
+}
+
+/// What the profiler added comes first out of the delay in front of a node, then out of its duration, and never more than both;
+/// put back, it is the graph as recorded.
+#[test]
+fn the_profiler_is_left_out_and_put_back() {
+    let node = |id, delay, profiler| {
+        let number = |name, value| attribute(name, Value::Uint64Val(value));
+        let mut node = kernel(id, &[], &[]);
+        node.attr.push(number("delay_ns", delay));
+        node.attr.push(number("profiler_ns", profiler));
+        node
+    };
+    // 300 of 500 ns; 500 and 200 of 1,000 ns; 500 and all 1,000 ns of 2,000; nothing.
+    let nodes = [
+        node(1, 500, 300),
+        node(2, 500, 700),
+        node(3, 500, 2000),
+        kernel(4, &[], &[]),
+    ];
+    let read = |policy| {
+        let read = Graph::read_profiled(&file(&nodes), 0, DependencyPolicy::default(), policy);
+        read.expect("nothing is wrong with it").0
+    };
+    let (kept, left_out) = (read(ProfilerPolicy::Keep), read(ProfilerPolicy::Remove));
+    let times = |graph: &Graph| {
+        let of = |node| [graph.delay(node), graph.recorded(node)].map(|span| span.0 / 1000);
+        graph.nodes().map(of).collect::<Vec<_>>()
+    };
+    assert_eq!(
+        times(&kept),
+        [[500, 1000], [500, 1000], [500, 1000], [0, 1000]]
+    );
+    assert_eq!(times(&left_out), [[200, 1000], [0, 800], [0, 0], [0, 1000]]);
+    assert_eq!(kept.with_profiler_toggled(), left_out);
+    assert_eq!(left_out.with_profiler_toggled(), kept);
+    // Without the only delay there is none.
+    let only = file(&[node(1, 500, 500)]);
+    let policy = DependencyPolicy::default();
+    let (only, _) = Graph::read_profiled(&only, 0, policy, ProfilerPolicy::Remove).unwrap();
+    assert!(!only.has_delays() && only.profiler().removed);
 }
