@@ -11,7 +11,7 @@ use chakram_converters::nsys;
 use chakram_converters::sources::{RecognizedInput, TraceSource};
 use chakram_trace::format::file::{DecompressedStream, rank_of};
 use std::error::Error;
-use std::ffi::OsString;
+use std::ffi::{OsStr, OsString};
 use std::io::Read;
 use std::path::{Path, PathBuf};
 
@@ -76,7 +76,7 @@ fn is_list_of_machines(word: &str) -> bool {
 }
 
 /// Returns what to do with a word that is an address of another computer.
-fn address(word: &OsString) -> Option<String> {
+fn address(word: &OsStr) -> Option<String> {
     let word = word.to_str()?;
     let (scheme, _) = word.split_once("://")?;
     let (scheme, shell) = (scheme.rsplit('=').next()?, shell_word(word));
