@@ -176,8 +176,14 @@ fn reports_have_the_time_of_steps_and_modules() {
 /// A slice on a track: names from the outermost that is open, and its beginning and end in us.
 type Drawn = (Vec<String>, f64, f64);
 
-/// The slices of a timeline by track, and the arrows of launches by their number: beginning and end.
-fn drawn(timeline: &Value) -> (BTreeMap<u64, Vec<Drawn>>, BTreeMap<u64, Vec<(u64, f64)>>) {
+/// Slices by track.
+type DrawnSlices = BTreeMap<u64, Vec<Drawn>>;
+
+/// Arrows by their number: track and time of the beginning and of the end.
+type DrawnArrows = BTreeMap<u64, Vec<(u64, f64)>>;
+
+/// The slices of a timeline, and the arrows of launches.
+fn drawn(timeline: &Value) -> (DrawnSlices, DrawnArrows) {
     let mut open: BTreeMap<u64, Vec<(String, f64)>> = BTreeMap::new();
     let (mut slices, mut arrows) = (BTreeMap::new(), BTreeMap::new());
     for event in timeline["traceEvents"].as_array().unwrap() {
