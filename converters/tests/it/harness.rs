@@ -28,6 +28,12 @@ fn seeds_of_profiles_hold() {
 }
 
 #[test]
+fn seeds_of_exports_hold() {
+    every_seed("nsys", sources::nsys);
+    every_mutation("nsys", sources::nsys);
+}
+
+#[test]
 fn seeds_of_schedules_hold() {
     every_seed("goal", sources::goal);
     every_mutation("goal", sources::goal);

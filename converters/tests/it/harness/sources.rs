@@ -1,9 +1,13 @@
 //! Files of sources beside PyTorch's: refused, or converted to traces that are sound.
 
 use chakram_converters::goal::{GoalProgram, GoalSchedule};
+use chakram_converters::nsys;
+use chakram_converters::pytorch::ConvertOptions;
 use chakram_converters::simai::{RankGrid, SimaiWorkload};
 use chakram_converters::text_workload::TextWorkload;
 use chakram_converters::xplane::{XplaneFile, XplaneJob, begins};
+use chakram_trace::files::OutputSet;
+use chakram_trace::format::file::TraceContents;
 use chakram_trace::graph::{DependencyPolicy, Graph};
 use std::path::PathBuf;
 
@@ -45,6 +49,30 @@ pub fn xplane(data: &[u8]) {
         assert_eq!(device.busy_ns, device.kept_ns);
         assert!(device.linked <= device.events);
     }
+}
+
+/// Any bytes are refused or are an export, whose traces are graphs.
+pub fn nsys(data: &[u8]) {
+    // Threads of a process may run it side by side.
+    let thread = format!("{:?}", std::thread::current().id());
+    let number: String = thread.chars().filter(char::is_ascii_digit).collect();
+    let name = format!("chakram-nsys-{}-{number}", std::process::id());
+    let folder = std::env::temp_dir().join(name);
+    std::fs::create_dir_all(&folder).expect("there is room");
+    let export = folder.join("report.sqlite");
+    std::fs::write(&export, data).expect("there is room");
+    let trace = |rank: u32| folder.join(format!("job.{rank}.et"));
+    let mut files = OutputSet::default();
+    let converted = nsys::convert(&[export], &ConvertOptions::default(), &trace, &mut files);
+    if let Ok((summary, written)) = converted {
+        files.commit().expect("there is room");
+        assert_eq!(summary.processes.len(), written.len());
+        for (rank, _) in &written {
+            let contents = TraceContents::open(&trace(*rank)).expect("it was written");
+            Graph::read(contents.as_slice(), *rank, DependencyPolicy::Both).expect("it is sound");
+        }
+    }
+    std::fs::remove_dir_all(&folder).expect("it is there");
 }
 
 /// Any bytes are refused or are a schedule, whose text is the same schedule and whose traces are graphs of as many nodes. What

@@ -1,0 +1,8 @@
+//! The body lies in `converters/tests/it/harness`, where a test runs it on every seed.
+
+#![no_main]
+
+#[path = "../../converters/tests/it/harness/sources.rs"]
+mod sources;
+
+libfuzzer_sys::fuzz_target!(|data: &[u8]| sources::nsys(data));
