@@ -134,6 +134,7 @@ pub fn hold_device(trace: &KinetoTrace, json: &Value) {
         ("mtia_ccp_events", EventCategory::Kernel),
     ]);
     let mut events = trace.events.iter();
+    let mut python = trace.python.iter();
     let mut arrows = 0;
     let mut left: BTreeMap<String, u64> = BTreeMap::new();
     let mut tracks = BTreeSet::new();
@@ -183,13 +184,21 @@ pub fn hold_device(trace: &KinetoTrace, json: &Value) {
                     assert!(args[key] == *value.as_str() || json.as_ref() == Some(&args[key]));
                 }
             }
+            ("X", None) if matches!(cat, Some("python_function" | "PythonFunction" | "Python")) => {
+                let call = python.next().unwrap();
+                assert_eq!(trace.texts.get(call.name), json["name"]);
+                assert!(near(call.start_ns - base, &json["ts"]), "{json}");
+                assert!(near(call.duration_ns as i64, &json["dur"]), "{json}");
+                track(call.track);
+                tracks.insert(call.track);
+            }
             ("s" | "f", _) if matches!(cat, Some("ac2g" | "async_cpu_to_gpu" | "fwdbwd")) => {
                 arrows += 1;
             }
             _ => *left.entry(cat.unwrap_or(ph).to_owned()).or_default() += 1,
         }
     }
-    assert!(events.next().is_none());
+    assert!(events.next().is_none() && python.next().is_none());
     assert_eq!(trace.arrows, arrows);
     assert_eq!(trace.left_out, Vec::from_iter(left));
     assert_eq!(tracks.len(), trace.tracks.len());

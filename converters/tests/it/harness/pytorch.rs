@@ -67,11 +67,18 @@ pub fn device(data: &[u8]) {
     };
     assert_eq!(trace.bytes, text.len() as u64);
     let left: u64 = trace.left_out.iter().map(|(_, count)| count).sum();
-    let seen = trace.events.len() as u64 + trace.arrows + left + trace.outside + trace.untimed;
+    let read = (trace.events.len() + trace.python.len()) as u64;
+    let seen = read + trace.arrows + left + trace.outside + trace.untimed;
     if trace.repairs.count() == 0
         && let Some(count) = elements(&text, "traceEvents")
     {
         assert_eq!(seen, count as u64);
+    }
+    for call in &trace.python {
+        let _ = (
+            trace.texts.get(call.name),
+            &trace.tracks[call.track as usize],
+        );
     }
     for event in &trace.events {
         let _ = (
