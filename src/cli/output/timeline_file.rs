@@ -126,14 +126,16 @@ impl TimelineFile {
     }
 }
 
-/// The format that the name of a file asks for: Perfetto's for `.pftrace` and `.perfetto-trace`, Chrome's for others.
+/// Endings of names of files in Perfetto's format.
+const PERFETTO: [&str; 3] = [".pftrace", ".perfetto-trace", ".perfetto"];
+
+/// The format that the name of a file asks for: Perfetto's by [its endings](PERFETTO), Chrome's for others.
 fn format_of(path: &Path) -> TimelineFormat {
     let name = path.file_name().unwrap_or_default().to_string_lossy();
     let name = name.strip_suffix(".gz").unwrap_or(&name);
-    if name.ends_with(".pftrace") || name.ends_with(".perfetto-trace") {
-        TimelineFormat::Perfetto
-    } else {
-        TimelineFormat::Chrome
+    match PERFETTO.iter().any(|ending| name.ends_with(ending)) {
+        true => TimelineFormat::Perfetto,
+        false => TimelineFormat::Chrome,
     }
 }
 
@@ -177,6 +179,25 @@ impl Write for TimelineSink {
         match &mut self.0 {
             TimelineEncoding::Plain(file) => file.flush(),
             TimelineEncoding::Compressed(compressor) => compressor.flush(),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn names_tell_formats() {
+        for (name, is_perfetto) in [
+            ("run.perfetto", true),
+            ("run.pftrace.gz", true),
+            ("run.perfetto-trace", true),
+            ("run.json", false),
+            ("perfetto/run.json.gz", false),
+        ] {
+            let found = matches!(format_of(Path::new(name)), TimelineFormat::Perfetto);
+            assert_eq!(found, is_perfetto, "{name}");
         }
     }
 }
