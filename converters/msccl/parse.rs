@@ -92,7 +92,7 @@ impl MscclAlgorithm {
     /// Fails with the line of what is not in the format, of a peer or step that does not exist, and of messages that
     /// are sent and not received, or received otherwise than they are sent.
     pub fn parse(text: &str) -> Result<Self, TraceError> {
-        let text = text.strip_prefix('\u{feff}').unwrap_or(text);
+        // The parser takes one byte order mark itself.
         let document = Document::parse(text).map_err(|error| {
             let place = TraceLocation {
                 line: Some((error.pos().row as usize, error.pos().col as usize)),
