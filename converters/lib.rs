@@ -3,6 +3,7 @@
 //! The formats' types stop here; what leaves is the project's own.
 
 mod comm_kernels;
+mod folder;
 pub mod goal;
 pub mod msccl;
 pub mod nsys;

@@ -1,5 +1,6 @@
 //! Sources of traces: their files, what is kept of them, and which one a file is of.
 
+use crate::folder::listed;
 use crate::goal::GoalSchedule;
 use crate::msccl::MscclAlgorithm;
 use crate::nsys;
@@ -327,18 +328,9 @@ fn of_folder(path: &Path) -> Result<TraceSource, TraceError> {
 
 /// Returns the files and the folders directly in a folder, by name.
 fn entries(folder: &Path) -> Result<(Vec<PathBuf>, Vec<PathBuf>), TraceError> {
-    let io = |source| TraceError::io(folder, "list", source);
-    let (mut files, mut folders) = (Vec::new(), Vec::new());
-    for entry in std::fs::read_dir(folder).map_err(io)? {
-        let path = entry.map_err(io)?.path();
-        if path.is_file() {
-            files.push(path);
-        } else if path.is_dir() {
-            folders.push(path);
-        }
-    }
-    files.sort();
-    folders.sort();
+    let (folders, mut files): (Vec<_>, Vec<_>) =
+        listed(folder)?.into_iter().partition(|path| path.is_dir());
+    files.retain(|path| path.is_file());
     Ok((files, folders))
 }
 

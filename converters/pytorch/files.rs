@@ -2,6 +2,7 @@
 
 use super::sniff::{CaptureFileKind, foreign};
 use super::tar;
+use crate::folder::listed;
 use chakram_trace::format::{TraceError, escape};
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -430,10 +431,8 @@ fn list(folder: &Path) -> Result<Vec<(PathBuf, bool)>, TraceError> {
 type FolderEntries = (Vec<(PathBuf, bool)>, Vec<PathBuf>);
 
 fn entries(folder: &Path) -> Result<FolderEntries, TraceError> {
-    let io = |source| TraceError::io(folder.to_owned(), "list", source);
     let (mut files, mut folders) = (Vec::new(), Vec::new());
-    for entry in std::fs::read_dir(folder).map_err(io)? {
-        let path = entry.map_err(io)?.path();
+    for path in listed(folder)? {
         let name = path
             .file_name()
             .and_then(|name| name.to_str())

@@ -1,5 +1,6 @@
 //! Files of a profile.
 
+use crate::folder::{files_of, listed};
 use chakram_trace::format::TraceError;
 use chakram_trace::format::wire::{WireCursor, WireValue};
 use std::path::{Path, PathBuf};
@@ -14,40 +15,21 @@ const ENDINGS: [&str; 3] = [".xplane.pb", ".xplane.pb.gz", ".xplane.pb.zst"];
 ///
 /// Fails if a folder cannot be listed, or has none.
 pub fn files(paths: &[PathBuf]) -> Result<Vec<PathBuf>, TraceError> {
-    let mut found = Vec::new();
-    for path in paths {
-        if !path.is_dir() {
-            found.push(path.clone());
-            continue;
+    let expected = (
+        "a file *.xplane.pb",
+        "the folder that jax.profiler.start_trace was given, or the file itself",
+    );
+    files_of(paths, expected, |folder| {
+        let own = named(folder)?;
+        let runs = folder.join("plugins/profile");
+        if !own.is_empty() || !runs.is_dir() {
+            return Ok(own);
         }
-        let mut own = named(path)?;
-        let runs = path.join("plugins/profile");
-        if own.is_empty() && runs.is_dir() {
-            // Runs are named after their time.
-            if let Some(newest) = listed(&runs)?.iter().rev().find(|run| run.is_dir()) {
-                own = named(newest)?;
-            }
-        }
-        if own.is_empty() {
-            return Err(TraceError::refused_in(
-                path,
-                "a folder without a file *.xplane.pb",
-                "the folder that jax.profiler.start_trace was given, or the file itself",
-            ));
-        }
-        found.extend(own);
-    }
-    Ok(found)
-}
-
-fn listed(folder: &Path) -> Result<Vec<PathBuf>, TraceError> {
-    let io = |source| TraceError::io(folder, "list", source);
-    let mut paths = Vec::new();
-    for entry in std::fs::read_dir(folder).map_err(io)? {
-        paths.push(entry.map_err(io)?.path());
-    }
-    paths.sort();
-    Ok(paths)
+        // Runs are named after their time.
+        let runs = listed(&runs)?;
+        let newest = runs.iter().rev().find(|run| run.is_dir());
+        newest.map_or(Ok(own), |newest| named(newest))
+    })
 }
 
 fn named(folder: &Path) -> Result<Vec<PathBuf>, TraceError> {

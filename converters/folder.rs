@@ -1,0 +1,45 @@
+//! What lies directly in a folder.
+
+use chakram_trace::format::TraceError;
+use std::path::{Path, PathBuf};
+
+/// Returns the paths in `folder`, by name.
+///
+/// # Errors
+///
+/// A folder that cannot be listed.
+pub(crate) fn listed(folder: &Path) -> Result<Vec<PathBuf>, TraceError> {
+    let io = |source| TraceError::io(folder, "list", source);
+    let entries = std::fs::read_dir(folder).map_err(io)?;
+    let paths = entries.map(|entry| Ok(entry.map_err(io)?.path()));
+    let mut paths: Vec<PathBuf> = paths.collect::<Result<_, TraceError>>()?;
+    paths.sort();
+    Ok(paths)
+}
+
+/// Returns the files that are among `paths` or that `own` finds in those of them that are folders; a folder without any is refused by
+/// what is expected, and what to try.
+///
+/// # Errors
+///
+/// That, and those of `own`.
+pub(crate) fn files_of(
+    paths: &[PathBuf],
+    (expected, hint): (&str, &str),
+    own: impl Fn(&Path) -> Result<Vec<PathBuf>, TraceError>,
+) -> Result<Vec<PathBuf>, TraceError> {
+    let mut found = Vec::new();
+    for path in paths {
+        if !path.is_dir() {
+            found.push(path.clone());
+            continue;
+        }
+        let own = own(path)?;
+        if own.is_empty() {
+            let what = format!("a folder without {expected}");
+            return Err(TraceError::refused_in(path, what, hint));
+        }
+        found.extend(own);
+    }
+    Ok(found)
+}
