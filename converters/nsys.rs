@@ -14,6 +14,7 @@ mod sqlite;
 #[cfg(test)]
 mod tests;
 
+use crate::folder::{files_of, listed};
 use crate::pytorch::summary::ConversionSummary;
 use crate::pytorch::{ConvertOptions, ProcessGroup, convert_kineto};
 use chakram_base::ids::MAX_NPUS;
@@ -78,29 +79,15 @@ pub type NsysConversion = (NsysSummary, Vec<(u32, OutputHandle)>);
 ///
 /// A folder that cannot be listed, or has none.
 pub fn files(paths: &[PathBuf]) -> Result<Vec<PathBuf>, TraceError> {
-    let mut found = Vec::new();
-    for path in paths {
-        if !path.is_dir() {
-            found.push(path.clone());
-            continue;
-        }
-        let io = |source| TraceError::io(path, "list", source);
-        let mut own = Vec::new();
-        for entry in std::fs::read_dir(path).map_err(io)? {
-            own.push(entry.map_err(io)?.path());
-        }
+    let expected = (
+        "an export of Nsight Systems",
+        "export its reports: nsys export -t sqlite REPORT.nsys-rep",
+    );
+    files_of(paths, expected, |folder| {
+        let mut own = listed(folder)?;
         own.retain(|path| path.is_file() && is_export(path));
-        own.sort();
-        if own.is_empty() {
-            return Err(TraceError::refused_in(
-                path,
-                "a folder without an export of Nsight Systems",
-                "export its reports: nsys export -t sqlite REPORT.nsys-rep",
-            ));
-        }
-        found.extend(own);
-    }
-    Ok(found)
+        Ok(own)
+    })
 }
 
 /// Converts the exports at `paths`, of one job, and hands rank r's trace to `files` as `path(r)`.

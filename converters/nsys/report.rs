@@ -1,7 +1,7 @@
 //! The processes of an export, each as events of a host and its devices in the form that Kineto's traces are read into.
 
 use super::nccl::{NcclRange, ThreadMoment};
-use super::sqlite::{Cell, Database, Table};
+use super::sqlite::{SqliteDatabase, SqliteTable, SqliteValue};
 use crate::comm_kernels::{CommKernelTable, CommKernels, KernelNameHint};
 use crate::pytorch::kineto::{
     EventCategory, EventDetails, KinetoEvent, KinetoTrace, KinetoTrack, NONE,
@@ -17,6 +17,15 @@ const WORK: [&str; 4] = [
     "CUPTI_ACTIVITY_KIND_MEMCPY",
     "CUPTI_ACTIVITY_KIND_MEMSET",
     "CUPTI_ACTIVITY_KIND_GRAPH_TRACE",
+];
+/// Columns with which all rows of work on devices begin.
+const WORK_COLUMNS: [&str; 6] = [
+    "start",
+    "end",
+    "deviceId",
+    "streamId",
+    "correlationId",
+    "globalPid",
 ];
 /// Hint on exports without them.
 const TRACE_CUDA: &str = "profile with CUDA and NVTX: nsys profile -t cuda,nvtx COMMAND; then nsys export -t sqlite REPORT.nsys-rep";
@@ -91,11 +100,11 @@ impl ProcessCapture {
 
 /// Whether the database at `path` has tables that Nsight Systems exports.
 pub(super) fn is_export(path: &Path) -> bool {
-    let is_known = |database: Database| {
+    let is_known = |database: SqliteDatabase| {
         let mut tables = WORK.iter().chain(&["NVTX_EVENTS", "StringIds"]);
         tables.any(|name| database.table(name).is_some())
     };
-    Database::open(path).is_ok_and(is_known)
+    SqliteDatabase::open(path).is_ok_and(is_known)
 }
 
 /// Reads the processes of the export at `path`, by process id.
@@ -104,7 +113,7 @@ pub(super) fn is_export(path: &Path) -> bool {
 ///
 /// A file that is none, is damaged, or has no work of devices.
 pub(super) fn read(path: &Path, kernels: &CommKernels) -> Result<Vec<ProcessCapture>, TraceError> {
-    let database = Database::open(path)?;
+    let database = SqliteDatabase::open(path)?;
     if !WORK.iter().any(|name| database.table(name).is_some()) {
         let known = database.table("StringIds").is_some();
         let what = match known {
@@ -129,7 +138,7 @@ pub(super) fn read(path: &Path, kernels: &CommKernels) -> Result<Vec<ProcessCapt
 
 /// An export while it is read.
 struct ReportReader<'d> {
-    database: &'d Database,
+    database: &'d SqliteDatabase,
     path: &'d Path,
     texts: NameTable,
     /// Numbers of texts by their id in the export.
@@ -145,9 +154,9 @@ struct ReportReader<'d> {
 }
 
 /// Takes a row into a reader.
-type TakeRow<'t, R> = dyn FnMut(&mut R, &[Cell<'_>]) -> Result<(), TraceError> + 't;
+type TakeRow<'t, R> = dyn FnMut(&mut R, &[SqliteValue<'_>]) -> Result<(), TraceError> + 't;
 
-/// What an event is of.
+/// Parts of an event.
 struct EventParts<'e> {
     name: &'e str,
     category: EventCategory,
@@ -160,7 +169,7 @@ struct EventParts<'e> {
 
 impl<'d> ReportReader<'d> {
     fn new(
-        database: &'d Database,
+        database: &'d SqliteDatabase,
         path: &'d Path,
         comm_kernels: &'d CommKernels,
     ) -> Result<Self, TraceError> {
@@ -210,8 +219,18 @@ impl<'d> ReportReader<'d> {
         rows(database, name, columns, &mut |row| take(self, row))
     }
 
+    /// Calls `take` with each row of the table of work `name`, if there is one: [`WORK_COLUMNS`], and `more`.
+    fn each_work(
+        &mut self,
+        name: &str,
+        more: &[&str],
+        take: &mut TakeRow<'_, Self>,
+    ) -> Result<(), TraceError> {
+        self.each(name, &[&WORK_COLUMNS[..], more].concat(), take)
+    }
+
     /// Returns the process of a row, whose global id has the id of the process above the lowest 24 bits.
-    fn process(&mut self, global: Cell<'_>) -> &mut ProcessCapture {
+    fn process(&mut self, global: SqliteValue<'_>) -> &mut ProcessCapture {
         let key = match self.has_processes {
             true => global.integer().map_or(0, |id| id.cast_unsigned() >> 24),
             false => 0,
@@ -234,7 +253,7 @@ impl<'d> ReportReader<'d> {
     }
 
     /// Returns start and duration by the clock of the host; counts events without.
-    fn time(&mut self, row: &[Cell<'_>], global: Cell<'_>) -> Option<(i64, u64)> {
+    fn time(&mut self, row: &[SqliteValue<'_>], global: SqliteValue<'_>) -> Option<(i64, u64)> {
         let base = self.base;
         let span = || {
             let (start, end) = (row[0].integer()?, row[1].integer()?);
@@ -249,7 +268,7 @@ impl<'d> ReportReader<'d> {
     }
 
     /// Adds an event of the process `global`; returns its number.
-    fn push(&mut self, global: Cell<'_>, event: EventParts<'_>) -> Result<u32, TraceError> {
+    fn push(&mut self, global: SqliteValue<'_>, event: EventParts<'_>) -> Result<u32, TraceError> {
         let path = self.path;
         let process = self.process(global);
         let trace = &mut process.trace;
@@ -276,10 +295,10 @@ impl<'d> ReportReader<'d> {
         Ok(number)
     }
 
-    /// Adds work of a device: a row that begins with start, end, device, stream, correlation and process.
+    /// Adds work of a device, a row that begins with [`WORK_COLUMNS`].
     fn push_work(
         &mut self,
-        row: &[Cell<'_>],
+        row: &[SqliteValue<'_>],
         name: &str,
         category: EventCategory,
         bytes: u64,
@@ -297,12 +316,14 @@ impl<'d> ReportReader<'d> {
         process.devices.insert(device);
         let tracks = &mut process.trace.tracks;
         let track = *process.streams.entry((device, stream)).or_insert_with(|| {
-            tracks.push(KinetoTrack {
-                pid: format!("device {device}"),
-                tid: stream.to_string(),
-                name: format!("stream {stream}"),
-            });
-            tracks.len() as u32 - 1
+            add_track(
+                tracks,
+                KinetoTrack {
+                    pid: format!("device {device}"),
+                    tid: stream.to_string(),
+                    name: format!("stream {stream}"),
+                },
+            )
         });
         let event = EventParts {
             name,
@@ -316,7 +337,7 @@ impl<'d> ReportReader<'d> {
         self.push(global, event).map(Some)
     }
 
-    fn text(&self, id: Cell<'_>) -> Option<u32> {
+    fn text(&self, id: SqliteValue<'_>) -> Option<u32> {
         self.text_of.get(&id.integer()?).copied()
     }
 
@@ -331,18 +352,8 @@ impl<'d> ReportReader<'d> {
     }
 
     fn read_kernels(&mut self) -> Result<(), TraceError> {
-        let columns = [
-            "start",
-            "end",
-            "deviceId",
-            "streamId",
-            "correlationId",
-            "globalPid",
-            "demangledName",
-            "shortName",
-            "graphNodeId",
-        ];
-        self.each(WORK[0], &columns, &mut |this, row| {
+        let columns = ["demangledName", "shortName", "graphNodeId"];
+        self.each_work(WORK[0], &columns, &mut |this, row| {
             let name = this.text(row[6]).or_else(|| this.text(row[7]));
             let shown = name
                 .map_or("kernel", |name| this.texts.get(name))
@@ -365,17 +376,8 @@ impl<'d> ReportReader<'d> {
     }
 
     fn read_copies(&mut self) -> Result<(), TraceError> {
-        let columns = [
-            "start",
-            "end",
-            "deviceId",
-            "streamId",
-            "correlationId",
-            "globalPid",
-            "bytes",
-            "copyKind",
-        ];
-        self.each(WORK[1], &columns, &mut |this, row| {
+        let columns = ["bytes", "copyKind"];
+        self.each_work(WORK[1], &columns, &mut |this, row| {
             let kind = row[7].integer();
             let name = COPIES.iter().find(|(number, _)| Some(*number) == kind);
             let name = name.map_or("Memcpy", |(_, name)| name);
@@ -386,16 +388,8 @@ impl<'d> ReportReader<'d> {
     }
 
     fn read_sets(&mut self) -> Result<(), TraceError> {
-        let columns = [
-            "start",
-            "end",
-            "deviceId",
-            "streamId",
-            "correlationId",
-            "globalPid",
-            "bytes",
-        ];
-        self.each(WORK[2], &columns, &mut |this, row| {
+        let columns = ["bytes"];
+        self.each_work(WORK[2], &columns, &mut |this, row| {
             let bytes = row[6].count().unwrap_or(0);
             this.push_work(row, "Memset (Device)", EventCategory::Set, bytes)
                 .map(drop)
@@ -404,16 +398,8 @@ impl<'d> ReportReader<'d> {
 
     /// Reads launches of graphs that were traced as a whole, each of which is work of its stream.
     fn read_graphs(&mut self) -> Result<(), TraceError> {
-        let columns = [
-            "start",
-            "end",
-            "deviceId",
-            "streamId",
-            "correlationId",
-            "globalPid",
-            "graphId",
-        ];
-        self.each(WORK[3], &columns, &mut |this, row| {
+        let columns = ["graphId"];
+        self.each_work(WORK[3], &columns, &mut |this, row| {
             let name = match row[6].integer() {
                 Some(graph) => format!("CUDA graph {graph}"),
                 None => "CUDA graph".to_owned(),
@@ -424,18 +410,20 @@ impl<'d> ReportReader<'d> {
     }
 
     /// Returns the track of a thread, whose id is in the lowest 24 bits of its global id.
-    fn thread(&mut self, global: Cell<'_>) -> u32 {
+    fn thread(&mut self, global: SqliteValue<'_>) -> u32 {
         let id = global.integer().unwrap_or(0).cast_unsigned();
         let process = self.process(global);
         let pid = process.pid;
         let tracks = &mut process.trace.tracks;
         *process.threads.entry(id).or_insert_with(|| {
-            tracks.push(KinetoTrack {
-                pid: pid.to_string(),
-                tid: (id & 0xff_ffff).to_string(),
-                name: String::new(),
-            });
-            tracks.len() as u32 - 1
+            add_track(
+                tracks,
+                KinetoTrack {
+                    pid: pid.to_string(),
+                    tid: (id & 0xff_ffff).to_string(),
+                    name: String::new(),
+                },
+            )
         })
     }
 
@@ -565,18 +553,9 @@ impl<'d> ReportReader<'d> {
     }
 
     fn read_syncs(&mut self) -> Result<(), TraceError> {
-        let columns = [
-            "start",
-            "end",
-            "deviceId",
-            "streamId",
-            "correlationId",
-            "globalPid",
-            "syncType",
-            "eventId",
-        ];
+        let columns = ["syncType", "eventId"];
         let table = "CUPTI_ACTIVITY_KIND_SYNCHRONIZATION";
-        self.each(table, &columns, &mut |this, row| {
+        self.each_work(table, &columns, &mut |this, row| {
             let global = row[5];
             let kind = row[6].integer().unwrap_or(0);
             let Some((_, name)) = SYNCS.iter().find(|(number, _)| *number == kind) else {
@@ -624,15 +603,17 @@ impl<'d> ReportReader<'d> {
     }
 
     /// Returns the track of synchronisations, which nothing runs on.
-    fn sync_track(&mut self, global: Cell<'_>) -> u32 {
+    fn sync_track(&mut self, global: SqliteValue<'_>) -> u32 {
         let process = self.process(global);
         let tracks = &mut process.trace.tracks;
         *process.streams.entry((i32::MIN, 0)).or_insert_with(|| {
-            tracks.push(KinetoTrack {
-                name: "synchronisations".to_owned(),
-                ..KinetoTrack::default()
-            });
-            tracks.len() as u32 - 1
+            add_track(
+                tracks,
+                KinetoTrack {
+                    name: "synchronisations".to_owned(),
+                    ..KinetoTrack::default()
+                },
+            )
         })
     }
 
@@ -706,13 +687,19 @@ impl<'d> ReportReader<'d> {
 
 /// Calls `take` with each row of the table `name`, if there is one.
 fn rows(
-    database: &Database,
+    database: &SqliteDatabase,
     name: &str,
     columns: &[&str],
-    take: &mut dyn FnMut(&[Cell<'_>]) -> Result<(), TraceError>,
+    take: &mut dyn FnMut(&[SqliteValue<'_>]) -> Result<(), TraceError>,
 ) -> Result<(), TraceError> {
-    let table: Option<&Table> = database.table(name);
+    let table: Option<&SqliteTable> = database.table(name);
     table.map_or(Ok(()), |table| database.rows(table, columns, take))
+}
+
+/// Adds a track and returns its number.
+fn add_track(tracks: &mut Vec<KinetoTrack>, track: KinetoTrack) -> u32 {
+    tracks.push(track);
+    tracks.len() as u32 - 1
 }
 
 fn too_many(path: &Path) -> TraceError {

@@ -39,7 +39,7 @@ enum TextEncoding {
 
 /// A value of a row.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub(crate) enum Cell<'r> {
+pub(crate) enum SqliteValue<'r> {
     /// Nothing.
     Null,
     /// An integer.
@@ -47,16 +47,16 @@ pub(crate) enum Cell<'r> {
     /// A number with a fraction.
     Real(f64),
     /// A text, as stored.
-    Text(&'r [u8], CellEncoding),
+    Text(&'r [u8], ValueEncoding),
     /// Bytes.
     Blob,
 }
 
 /// Encoding of a cell's text.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct CellEncoding(TextEncoding);
+pub(crate) struct ValueEncoding(TextEncoding);
 
-impl<'r> Cell<'r> {
+impl<'r> SqliteValue<'r> {
     /// Returns the integer, if it is one.
     pub fn integer(self) -> Option<i64> {
         match self {
@@ -76,7 +76,7 @@ impl<'r> Cell<'r> {
 
     /// Returns the text, if it is one; what is not Unicode is replaced.
     pub fn text(self) -> Option<Cow<'r, str>> {
-        let Self::Text(bytes, CellEncoding(encoding)) = self else {
+        let Self::Text(bytes, ValueEncoding(encoding)) = self else {
             return None;
         };
         let wide = |read: fn([u8; 2]) -> u16| {
@@ -98,7 +98,7 @@ impl<'r> Cell<'r> {
 
 /// A table of a database.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct Table {
+pub(crate) struct SqliteTable {
     name: String,
     root: u32,
     columns: Vec<String>,
@@ -106,7 +106,7 @@ pub(crate) struct Table {
     row_id: Option<usize>,
 }
 
-impl Table {
+impl SqliteTable {
     /// Returns whether it has the column `name`.
     pub fn has(&self, name: &str) -> bool {
         self.place(name).is_some()
@@ -119,15 +119,15 @@ impl Table {
 }
 
 /// Bytes of a file, on disk or in memory.
-enum Storage {
+enum DatabaseBytes {
     File(File),
     Memory(Vec<u8>),
 }
 
 /// A file of SQLite.
-pub(crate) struct Database {
+pub(crate) struct SqliteDatabase {
     path: PathBuf,
-    storage: Storage,
+    storage: DatabaseBytes,
     /// Bytes of a page.
     page: usize,
     /// Those of them that hold content.
@@ -138,10 +138,10 @@ pub(crate) struct Database {
     bytes: u64,
     encoding: TextEncoding,
     /// Tables by name.
-    tables: BTreeMap<String, Table>,
+    tables: BTreeMap<String, SqliteTable>,
 }
 
-impl Database {
+impl SqliteDatabase {
     /// Opens a file, plain, gzip or zstd, and reads its list of tables.
     ///
     /// # Errors
@@ -155,21 +155,21 @@ impl Database {
         head.read_to_end(&mut magic).map_err(io)?;
         if magic == MAGIC {
             let bytes = file.metadata().map_err(io)?.len();
-            return Self::new(path, Storage::File(file), bytes);
+            return Self::new(path, DatabaseBytes::File(file), bytes);
         }
         let contents = read_all(DecompressedStream::open(path)?, 0).map_err(io)?;
         let bytes = contents.len() as u64;
-        Self::new(path, Storage::Memory(contents), bytes)
+        Self::new(path, DatabaseBytes::Memory(contents), bytes)
     }
 
     /// Opens the contents of a file.
     #[cfg(test)]
     pub fn of(contents: Vec<u8>) -> Result<Self, TraceError> {
         let bytes = contents.len() as u64;
-        Self::new(Path::new("export"), Storage::Memory(contents), bytes)
+        Self::new(Path::new("export"), DatabaseBytes::Memory(contents), bytes)
     }
 
-    fn new(path: &Path, storage: Storage, bytes: u64) -> Result<Self, TraceError> {
+    fn new(path: &Path, storage: DatabaseBytes, bytes: u64) -> Result<Self, TraceError> {
         let mut this = Self {
             path: path.to_owned(),
             storage,
@@ -226,7 +226,7 @@ impl Database {
         log.push("-wal");
         let log = PathBuf::from(log);
         let has_pages = logs && log.metadata().is_ok_and(|log| log.len() > 0);
-        if !has_pages || matches!(self.storage, Storage::Memory(_)) {
+        if !has_pages || matches!(self.storage, DatabaseBytes::Memory(_)) {
             return Ok(());
         }
         Err(TraceError::refused_in(
@@ -245,13 +245,13 @@ impl Database {
     }
 
     /// Returns the table `name`.
-    pub fn table(&self, name: &str) -> Option<&Table> {
+    pub fn table(&self, name: &str) -> Option<&SqliteTable> {
         self.tables.get(name)
     }
 
     /// Reads the list of tables, which is a table itself, from page 1 on.
     fn read_tables(&mut self) -> Result<(), TraceError> {
-        let schema = Table {
+        let schema = SqliteTable {
             name: "sqlite_master".to_owned(),
             root: 1,
             columns: ["type", "name", "tbl_name", "rootpage", "sql"]
@@ -261,7 +261,8 @@ impl Database {
         };
         let mut tables = BTreeMap::new();
         self.rows(&schema, &["type", "name", "rootpage", "sql"], &mut |row| {
-            let [Some(kind), Some(name), Some(sql)] = [row[0], row[1], row[3]].map(Cell::text)
+            let [Some(kind), Some(name), Some(sql)] =
+                [row[0], row[1], row[3]].map(SqliteValue::text)
             else {
                 return Ok(());
             };
@@ -272,7 +273,7 @@ impl Database {
                 let name = name.into_owned();
                 tables.insert(
                     name.clone(),
-                    Table {
+                    SqliteTable {
                         name,
                         root,
                         columns,
@@ -293,9 +294,9 @@ impl Database {
     /// Damage, and those of `take`.
     pub fn rows(
         &self,
-        table: &Table,
+        table: &SqliteTable,
         columns: &[&str],
-        take: &mut dyn FnMut(&[Cell<'_>]) -> Result<(), TraceError>,
+        take: &mut dyn FnMut(&[SqliteValue<'_>]) -> Result<(), TraceError>,
     ) -> Result<(), TraceError> {
         assert!(
             columns.len() <= MOST_COLUMNS,
@@ -317,7 +318,7 @@ impl Database {
     fn read(&self, offset: u64, length: usize, into: &mut Vec<u8>) -> Result<(), TraceError> {
         into.clear();
         match &self.storage {
-            Storage::Memory(bytes) => {
+            DatabaseBytes::Memory(bytes) => {
                 let start = usize::try_from(offset).unwrap_or(usize::MAX);
                 let found = start
                     .checked_add(length)
@@ -325,7 +326,7 @@ impl Database {
                 into.extend_from_slice(found.ok_or_else(|| self.damaged(offset, "it ends here"))?);
                 Ok(())
             }
-            Storage::File(file) => {
+            DatabaseBytes::File(file) => {
                 let mut read = || -> io::Result<()> {
                     let mut file = file;
                     file.seek(SeekFrom::Start(offset))?;
@@ -362,8 +363,8 @@ impl Database {
 
 /// A walk over the rows of a table.
 struct TableWalk<'d> {
-    database: &'d Database,
-    table: &'d Table,
+    database: &'d SqliteDatabase,
+    table: &'d SqliteTable,
     places: &'d [Option<usize>],
     /// Number of pages that may still be read.
     left: u64,
@@ -381,7 +382,7 @@ struct InnerPage {
 impl TableWalk<'_> {
     fn run(
         &mut self,
-        take: &mut dyn FnMut(&[Cell<'_>]) -> Result<(), TraceError>,
+        take: &mut dyn FnMut(&[SqliteValue<'_>]) -> Result<(), TraceError>,
     ) -> Result<(), TraceError> {
         let mut path: Vec<InnerPage> = Vec::new();
         let mut leaf = Vec::new();
@@ -441,7 +442,7 @@ impl TableWalk<'_> {
         &mut self,
         number: u32,
         page: &[u8],
-        take: &mut dyn FnMut(&[Cell<'_>]) -> Result<(), TraceError>,
+        take: &mut dyn FnMut(&[SqliteValue<'_>]) -> Result<(), TraceError>,
     ) -> Result<(), TraceError> {
         let head = header_at(number);
         let cells = usize::from(self.u16(number, page, head + 3)?);
@@ -449,7 +450,7 @@ impl TableWalk<'_> {
             let at = usize::from(self.u16(number, page, head + 8 + 2 * place)?);
             let mut row = std::mem::take(&mut self.row);
             let row_id = self.read_row(number, page, at, &mut row)?;
-            let mut values = [Cell::Null; MOST_COLUMNS];
+            let mut values = [SqliteValue::Null; MOST_COLUMNS];
             self.decode(&row, row_id, &mut values)
                 .ok_or_else(|| self.damaged(number, "a row whose header contradicts its length"))?;
             take(&values[..self.places.len()])?;
@@ -507,14 +508,14 @@ impl TableWalk<'_> {
         &self,
         row: &'r [u8],
         row_id: i64,
-        values: &mut [Cell<'r>; MOST_COLUMNS],
+        values: &mut [SqliteValue<'r>; MOST_COLUMNS],
     ) -> Option<()> {
         let mut types = row;
         let header = usize::try_from(varint(&mut types)?).ok()?;
         let used = row.len() - types.len();
         let mut types = row.get(used..header)?;
         let mut body = row.get(header..)?;
-        let encoding = CellEncoding(self.database.encoding);
+        let encoding = ValueEncoding(self.database.encoding);
         let mut column = 0;
         while !types.is_empty() {
             let kind = varint(&mut types)?;
@@ -529,13 +530,13 @@ impl TableWalk<'_> {
             let bytes = body.get(..length)?;
             body = &body[length..];
             let cell = match kind {
-                0 if self.table.row_id == Some(column) => Cell::Integer(row_id),
-                0 => Cell::Null,
-                8 | 9 => Cell::Integer(kind - 8),
-                7 => Cell::Real(f64::from_be_bytes(bytes.try_into().ok()?)),
-                1..=6 => Cell::Integer(integer(bytes)),
-                _ if kind % 2 == 0 => Cell::Blob,
-                _ => Cell::Text(bytes, encoding),
+                0 if self.table.row_id == Some(column) => SqliteValue::Integer(row_id),
+                0 => SqliteValue::Null,
+                8 | 9 => SqliteValue::Integer(kind - 8),
+                7 => SqliteValue::Real(f64::from_be_bytes(bytes.try_into().ok()?)),
+                1..=6 => SqliteValue::Integer(integer(bytes)),
+                _ if kind % 2 == 0 => SqliteValue::Blob,
+                _ => SqliteValue::Text(bytes, encoding),
             };
             let wanted = values.iter_mut().zip(self.places);
             for (value, _) in wanted.filter(|(_, own)| **own == Some(column)) {

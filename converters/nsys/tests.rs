@@ -2,19 +2,19 @@
 
 mod writer;
 
-use super::sqlite::{Cell, Database};
+use super::sqlite::{SqliteDatabase, SqliteValue};
 use super::{NsysSummary, RankOrder, convert, report};
 use crate::pytorch::{CommKernels, ConvertOptions, EventCategory};
 use chakram_trace::files::OutputSet;
 use chakram_trace::format::TraceError;
 use std::collections::BTreeMap;
 use std::path::Path;
-use writer::{Value, Writer};
+use writer::{SqliteWriter, StoredValue};
 
 /// A generator of numbers that are the same in every run.
-struct Numbers(u64);
+struct RandomNumbers(u64);
 
-impl Numbers {
+impl RandomNumbers {
     fn below(&mut self, most: u64) -> u64 {
         self.0 ^= self.0 << 13;
         self.0 ^= self.0 >> 7;
@@ -24,17 +24,17 @@ impl Numbers {
 }
 
 fn values(
-    database: &Database,
+    database: &SqliteDatabase,
     table: &str,
     columns: &[&str],
-) -> Result<Vec<Vec<Value>>, TraceError> {
+) -> Result<Vec<Vec<StoredValue>>, TraceError> {
     let mut found = Vec::new();
     let table = database.table(table).expect("it is there");
     database.rows(table, columns, &mut |row| {
-        let value = |cell: &Cell<'_>| match cell {
-            Cell::Null => Value::Null,
-            Cell::Integer(number) => Value::Integer(*number),
-            Cell::Text(..) => Value::Text(cell.text().unwrap().into_owned()),
+        let value = |cell: &SqliteValue<'_>| match cell {
+            SqliteValue::Null => StoredValue::Null,
+            SqliteValue::Integer(number) => StoredValue::Integer(*number),
+            SqliteValue::Text(..) => StoredValue::Text(cell.text().unwrap().into_owned()),
             other => panic!("{other:?} was not written"),
         };
         found.push(row.iter().map(value).collect());
@@ -47,39 +47,39 @@ fn values(
 /// the statement is a constraint, comments are none, and a column that stands for the row id is null in its rows.
 #[test]
 fn rows_are_read_as_they_were_written() {
-    let mut numbers = Numbers(7);
+    let mut numbers = RandomNumbers(7);
     for page in [512, 1024, 4096, 65536] {
         for rows in [0, 1, 40, 3000] {
-            let row = |i: u64, numbers: &mut Numbers| {
+            let row = |i: u64, numbers: &mut RandomNumbers| {
                 let length = match numbers.below(20) {
                     0 => numbers.below(3 * page as u64),
                     _ => numbers.below(30),
                 };
                 let number = (numbers.below(u64::MAX) >> numbers.below(63)).cast_signed();
                 vec![
-                    Value::Null,
+                    StoredValue::Null,
                     if numbers.below(5) == 0 {
-                        Value::Null
+                        StoredValue::Null
                     } else {
                         (-number).into()
                     },
-                    Value::Text("é".repeat(length as usize / 2) + &i.to_string()),
+                    StoredValue::Text("é".repeat(length as usize / 2) + &i.to_string()),
                 ]
             };
-            let written: Vec<Vec<Value>> = (0..rows).map(|i| row(i, &mut numbers)).collect();
-            let mut writer = Writer::default();
+            let written: Vec<Vec<StoredValue>> = (0..rows).map(|i| row(i, &mut numbers)).collect();
+            let mut writer = SqliteWriter::default();
             let columns = "id INTEGER NOT NULL PRIMARY KEY, -- its id, (counted), \"from\" 1\n [odd, name] INT, \
                            text TEXT DEFAULT 'a, b', CONSTRAINT one UNIQUE (text), FOREIGN KEY(text) REFERENCES b(c)";
             writer.table("empty", "a INT", Vec::new());
             writer.table("main", columns, written.clone());
-            let database = Database::of(writer.file(page)).unwrap();
+            let database = SqliteDatabase::of(writer.file(page)).unwrap();
             let read = values(&database, "main", &["text", "id", "ODD, NAME", "none"]).unwrap();
             let expected = (1..).zip(&written).map(|(id, row)| {
                 vec![
                     row[2].clone(),
-                    Value::Integer(id),
+                    StoredValue::Integer(id),
                     row[1].clone(),
-                    Value::Null,
+                    StoredValue::Null,
                 ]
             });
             assert_eq!(read, expected.collect::<Vec<_>>(), "{page} {rows}");
@@ -91,15 +91,15 @@ fn rows_are_read_as_they_were_written() {
 /// Pages that lead to themselves, behind the end, or are of no kind; headers that lie.
 #[test]
 fn damage_ends_in_an_error() {
-    let rows: Vec<Vec<Value>> = (0..400)
-        .map(|i| vec![Value::Integer(i), "x".into()])
+    let rows: Vec<Vec<StoredValue>> = (0..400)
+        .map(|i| vec![StoredValue::Integer(i), "x".into()])
         .collect();
-    let mut writer = Writer::default();
+    let mut writer = SqliteWriter::default();
     writer.table("main", "a INT, b TEXT", rows);
     let file = writer.file(512);
     let root = 1 + file.chunks(512).rposition(|page| page[0] == 5).unwrap();
     let said = |file: Vec<u8>| {
-        let read = Database::of(file).and_then(|database| values(&database, "main", &["a"]));
+        let read = SqliteDatabase::of(file).and_then(|database| values(&database, "main", &["a"]));
         read.unwrap_err().to_string()
     };
     let with = |at: usize, bytes: &[u8]| {
@@ -134,11 +134,11 @@ const RUNTIME: &str = "nameId INT, start INT, end INT, globalTid INT, correlatio
 
 /// A made export, and what is true of it.
 #[derive(Default)]
-struct Made {
-    kernels: Vec<Vec<Value>>,
-    copies: Vec<Vec<Value>>,
-    calls: Vec<Vec<Value>>,
-    ranges: Vec<Vec<Value>>,
+struct MadeExport {
+    kernels: Vec<Vec<StoredValue>>,
+    copies: Vec<Vec<StoredValue>>,
+    calls: Vec<Vec<StoredValue>>,
+    ranges: Vec<Vec<StoredValue>>,
     /// Intervals of each stream of each process.
     busy: BTreeMap<(u64, i64), Vec<(i64, i64)>>,
     bytes: u64,
@@ -154,16 +154,16 @@ const NAMES: [&str; 4] = [
     "cudaMemcpyAsync",
 ];
 
-impl Made {
+impl MadeExport {
     fn new(seed: u64, processes: u64, events: u64) -> Self {
-        let mut numbers = Numbers(seed);
+        let mut numbers = RandomNumbers(seed);
         let mut made = Self::default();
         for process in 0..processes {
             let global = ((1_u64 << 56) | ((100 + process) << 24)).cast_signed();
             let thread = global + 9;
             let mut host = 0;
             for i in 0..events {
-                let correlation = Value::Integer(i as i64 + 1);
+                let correlation = StoredValue::Integer(i as i64 + 1);
                 host += 100 + numbers.below(3000) as i64;
                 let (kind, stream) = (numbers.below(8), 7 + numbers.below(3) as i64);
                 let name = if kind == 0 { 4 } else { 3 };
@@ -209,7 +209,7 @@ impl Made {
                         thread.into(),
                         59.into(),
                         "ncclAllReduce".into(),
-                        if is_sized { payload } else { Value::Null },
+                        if is_sized { payload } else { StoredValue::Null },
                     ]);
                     let count = match is_sized {
                         true => &mut made.sized,
@@ -217,7 +217,7 @@ impl Made {
                     };
                     *count += 1;
                 }
-                row.extend([Value::Null, (if comm { 2 } else { 1 }).into()]);
+                row.extend([StoredValue::Null, (if comm { 2 } else { 1 }).into()]);
                 made.kernels.push(row);
             }
         }
@@ -225,10 +225,10 @@ impl Made {
     }
 
     fn file(&self, page: usize) -> Vec<u8> {
-        let mut writer = Writer::default();
+        let mut writer = SqliteWriter::default();
         let names = (1..)
             .zip(NAMES)
-            .map(|(id, name)| vec![Value::Integer(id), name.into()]);
+            .map(|(id, name)| vec![StoredValue::Integer(id), name.into()]);
         writer.table("StringIds", "id INT, value TEXT", names.collect());
         writer.table("CUPTI_ACTIVITY_KIND_KERNEL", KERNEL, self.kernels.clone());
         writer.table("CUPTI_ACTIVITY_KIND_MEMCPY", COPY, self.copies.clone());
@@ -271,7 +271,7 @@ fn random_exports_keep_the_time_of_their_devices() {
     let mut sized = 0;
     for (seed, page) in (1..=12).zip([512, 1024, 4096, 65536].into_iter().cycle()) {
         let processes = 1 + seed % 3;
-        let made = Made::new(seed, processes, 200 + 40 * seed);
+        let made = MadeExport::new(seed, processes, 200 + 40 * seed);
         let path = folder.path().join("report.sqlite");
         let file = made.file(page);
         std::fs::write(&path, &file).unwrap();
@@ -314,7 +314,7 @@ fn random_exports_keep_the_time_of_their_devices() {
 #[test]
 fn ranks_are_those_of_the_largest_communicator() {
     let folder = tempfile::tempdir().unwrap();
-    let mut made = Made::new(5, 2, 50);
+    let mut made = MadeExport::new(5, 2, 50);
     for (process, rank) in [(0_u64, 1), (1, 0)] {
         let thread = ((1_u64 << 56) | ((100 + process) << 24)).cast_signed() + 9;
         let payload = format!(
@@ -340,7 +340,7 @@ fn ranks_are_those_of_the_largest_communicator() {
 #[test]
 fn what_says_nothing_of_devices_is_refused() {
     let folder = tempfile::tempdir().unwrap();
-    let mut writer = Writer::default();
+    let mut writer = SqliteWriter::default();
     writer.table(
         "StringIds",
         "id INT, value TEXT",
@@ -355,13 +355,13 @@ fn what_says_nothing_of_devices_is_refused() {
     ] {
         assert!(error.contains(part), "{error}");
     }
-    let mut other = Writer::default();
+    let mut other = SqliteWriter::default();
     other.table("users", "id INT", vec![vec![1.into()]]);
     assert!(said(&other.file(1024)).contains("that Nsight Systems did not export"));
     writer.table("CUPTI_ACTIVITY_KIND_KERNEL", KERNEL, Vec::new());
     assert!(said(&writer.file(1024)).contains("are empty"));
     // Pages in a log beside the file are no part of it.
-    let made = Made::new(3, 1, 20);
+    let made = MadeExport::new(3, 1, 20);
     let mut file = made.file(1024);
     (file[18], file[19]) = (2, 2);
     assert!(converted(folder.path(), &file).is_ok());

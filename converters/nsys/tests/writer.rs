@@ -2,19 +2,19 @@
 
 /// A value of a row.
 #[derive(Clone, Debug, PartialEq)]
-pub enum Value {
+pub enum StoredValue {
     Null,
     Integer(i64),
     Text(String),
 }
 
-impl From<i64> for Value {
+impl From<i64> for StoredValue {
     fn from(number: i64) -> Self {
         Self::Integer(number)
     }
 }
 
-impl From<&str> for Value {
+impl From<&str> for StoredValue {
     fn from(text: &str) -> Self {
         Self::Text(text.to_owned())
     }
@@ -22,8 +22,8 @@ impl From<&str> for Value {
 
 /// Tables with their columns as SQL has them, and their rows.
 #[derive(Default)]
-pub struct Writer {
-    tables: Vec<(String, String, Vec<Vec<Value>>)>,
+pub struct SqliteWriter {
+    tables: Vec<(String, String, Vec<Vec<StoredValue>>)>,
 }
 
 fn varint(number: u64) -> Vec<u8> {
@@ -36,12 +36,12 @@ fn varint(number: u64) -> Vec<u8> {
     (0..count).rev().map(byte).collect()
 }
 
-fn record(row: &[Value]) -> Vec<u8> {
+fn record(row: &[StoredValue]) -> Vec<u8> {
     let (mut types, mut body) = (Vec::new(), Vec::new());
     for value in row {
         match value {
-            Value::Null => types.extend(varint(0)),
-            Value::Integer(number) => {
+            StoredValue::Null => types.extend(varint(0)),
+            StoredValue::Integer(number) => {
                 // The least of 1, 2, 3, 4, 6 and 8 bytes that holds it.
                 let sizes = [(1, 1), (2, 2), (3, 3), (4, 4), (5, 6), (6, 8)];
                 let fits = |&&(_, bytes): &&(u64, u32)| {
@@ -52,7 +52,7 @@ fn record(row: &[Value]) -> Vec<u8> {
                 types.extend(varint(kind));
                 body.extend(&number.to_be_bytes()[8 - bytes as usize..]);
             }
-            Value::Text(text) => {
+            StoredValue::Text(text) => {
                 types.extend(varint(13 + 2 * text.len() as u64));
                 body.extend(text.as_bytes());
             }
@@ -66,8 +66,8 @@ fn record(row: &[Value]) -> Vec<u8> {
     [varint(length), types, body].concat()
 }
 
-impl Writer {
-    pub fn table(&mut self, name: &str, columns: &str, rows: Vec<Vec<Value>>) {
+impl SqliteWriter {
+    pub fn table(&mut self, name: &str, columns: &str, rows: Vec<Vec<StoredValue>>) {
         self.tables
             .push((name.to_owned(), columns.to_owned(), rows));
     }
@@ -83,7 +83,7 @@ impl Writer {
                 "table".into(),
                 name.as_str().into(),
                 name.as_str().into(),
-                Value::Integer(i64::from(root)),
+                StoredValue::Integer(i64::from(root)),
                 sql.as_str().into(),
             ]);
         }
@@ -104,7 +104,7 @@ impl Writer {
 }
 
 /// Writes a tree of `rows` behind `pages`; returns its root, which is the last page. The root leaves `gap` bytes in front free.
-fn tree(rows: &[Vec<Value>], page: usize, gap: usize, pages: &mut Vec<Vec<u8>>) -> u32 {
+fn tree(rows: &[Vec<StoredValue>], page: usize, gap: usize, pages: &mut Vec<Vec<u8>>) -> u32 {
     // Cells of leaves, each with its row id.
     let mut cells: Vec<(u64, Vec<u8>)> = Vec::new();
     for (id, row) in (1..).zip(rows) {
