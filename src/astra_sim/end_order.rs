@@ -79,16 +79,9 @@ impl MemberOrders {
         let moved = match stage.algorithm {
             AstraAlgorithm::Ring => (place + turn(stage, messages.len() as u32)) % stage.size,
             AstraAlgorithm::HalvingDoubling => {
-                let first = LinePosition {
-                    size: stage.size,
-                    index: 0,
-                    root: 0,
-                    position: 0,
-                };
-                let mut steps = messages.filter_map(|step| stage.step(slot, first, step));
-                steps
-                    .try_fold(place, |place, step| Some(place ^ step.to))
-                    .unwrap_or(place)
+                let first = stage.place(0, Position(0));
+                let steps = messages.filter_map(|step| stage.step(slot, first, step));
+                steps.fold(place, |place, step| place ^ step.to)
             }
             AstraAlgorithm::Direct { .. } | AstraAlgorithm::DoubleBinaryTree => {
                 for _ in 0..exchanges(stage, messages.len() as u32) {
@@ -197,15 +190,18 @@ pub(super) fn order_of_ends(
     if count.sum::<usize>() > MAX_DELAYS {
         return None;
     }
-    let mut behind: BTreeMap<Option<StageEntry>, Vec<usize>> = BTreeMap::new();
+    let mut admitted: BTreeMap<Option<StageEntry>, Vec<usize>> = BTreeMap::new();
     for (number, passage) in passages.iter().enumerate() {
-        behind.entry(passage.behind).or_default().push(number);
+        admitted
+            .entry(passage.admitted_by)
+            .or_default()
+            .push(number);
     }
     let (mut list, mut orders) = (WaveList::default(), MemberOrders::default());
     // Changes of orders, each with the one before it.
     let mut changes: Vec<(Option<usize>, OrderChange)> = Vec::new();
     let mut last = None;
-    for &passage in behind.get(&None).into_iter().flatten() {
+    for &passage in admitted.get(&None).into_iter().flatten() {
         let (at, _) = *delays[stage_of(passage).index()].first()?;
         list.register(at, (passage, 0), (MemberOrder::default(), None));
     }
@@ -239,7 +235,7 @@ pub(super) fn order_of_ends(
             match of.get(delay + 1) {
                 None => {
                     let entry = Some(passages[passage].entry);
-                    for &next in behind.get(&entry).into_iter().flatten() {
+                    for &next in admitted.get(&entry).into_iter().flatten() {
                         let (at, _) = *delays[stage_of(next).index()].first()?;
                         list.register(now + at, (next, 0), (order.clone(), change));
                     }
@@ -299,12 +295,7 @@ fn costs_are_equal(
 }
 
 fn line_at(stage: &AstraPhase, phase: &GroupPhase, position: Position) -> LinePosition {
-    LinePosition {
-        size: stage.size,
-        index: phase.index(position),
-        root: 0,
-        position: position.0,
-    }
+    stage.place(phase.index(position), position)
 }
 
 /// Brings `members` from the order in which they send `messages` of `stage` into that in which they arrive.

@@ -16,6 +16,7 @@
 
 use super::AstraAlgorithm;
 use super::quirks::{Quirk, QuirkSet};
+use chakram_base::ids::Position;
 use chakram_base::units::BufferShare;
 use chakram_hardware::collective::{
     BusTransfer, CompletionToken, LinePosition, ReceiveSource, SendStep, TransferCause,
@@ -173,6 +174,16 @@ impl AstraPhase {
         QueueSlot {
             backward: self.rotation == QueueRotation::Second,
             ..QueueSlot::default()
+        }
+    }
+
+    /// Returns the place of the member with this index in a line, who is at `position` in the group.
+    pub(super) fn place(&self, index: u32, position: Position) -> LinePosition {
+        LinePosition {
+            size: self.size,
+            index,
+            root: 0,
+            position: position.0,
         }
     }
 

@@ -91,12 +91,7 @@ impl SymmetricLine<'_> {
     }
 
     fn position(&self, index: u32) -> LinePosition {
-        LinePosition {
-            size: self.stage.size,
-            index,
-            root: 0,
-            position: index,
-        }
+        self.stage.place(index, Position(index))
     }
 
     fn message(&self, index: u32, step: u32) -> Option<Span> {

@@ -162,12 +162,8 @@ impl CollectiveBackend for AstraCollectives {
         position: Position,
         _: Position,
     ) -> Option<LinePosition> {
-        Some(LinePosition {
-            size: stage.size,
-            index: extent.phases[stage.phase as usize].index(position),
-            root: 0,
-            position: position.0,
-        })
+        let index = extent.phases[stage.phase as usize].index(position);
+        Some(stage.place(index, position))
     }
 
     #[inline]
@@ -217,7 +213,7 @@ impl CollectiveBackend for AstraCollectives {
         _: &[SharedPaths],
         quiet: &UncontendedCost<'_>,
     ) -> Option<Span> {
-        let (result, _) = self.flow_shop(chunk_schedule, extent, quiet)?;
+        let result = self.flow_shop(chunk_schedule, extent, quiet, |_| ())?;
         Some(result.end)
     }
 }
@@ -356,7 +352,10 @@ impl IssueDiscipline for AstraCollectives {
         if !is_proved {
             return None;
         }
-        let (_, passages) = self.flow_shop(chunk_schedule, extent, quiet)?;
+        let mut passages = Vec::new();
+        self.flow_shop(chunk_schedule, extent, quiet, |passage| {
+            passages.push(passage)
+        })?;
         let delays = |stage: &AstraPhase| {
             let line = self.symmetric_line(stage, extent, quiet);
             line.delays(self.endpoint_of(stage), |amount| self.reduction_of(amount))
@@ -472,12 +471,8 @@ impl AstraCollectives {
         };
         let place = extent.npus.iter().zip(0..).find(|(at, _)| **at == npu);
         let position = place.map_or(Position(0), |(_, place)| Position(place));
-        let line = LinePosition {
-            size: stage.size,
-            index: extent.phases[stage.phase as usize].index(position),
-            root: 0,
-            position: position.0,
-        };
+        let index = extent.phases[stage.phase as usize].index(position);
+        let line = stage.place(index, position);
         let delays = EndpointCost::Delay(Span::ZERO) == self.endpoint(stage);
         if delays && stage.credits(stage.only_slot(), line) > 0 {
             self.undelayed = Some(Some((npu, request.node)));
@@ -521,14 +516,15 @@ impl AstraCollectives {
         }
     }
 
-    /// Returns the flow shop of a collective whose members all start together on idle links, and the passages of its chunks;
+    /// Returns the flow shop of a collective whose members all start together on idle links, of which `on_begin` gets each passage;
     /// `None` where no time is proved.
     fn flow_shop(
         &self,
         chunk_schedule: &ChunkSchedule<AstraPhase>,
         extent: &GroupExtent,
         quiet: &UncontendedCost<'_>,
-    ) -> Option<(FlowShopResult, Vec<StagePassage>)> {
+        on_begin: impl FnMut(StagePassage),
+    ) -> Option<FlowShopResult> {
         // With several queues per NPU, chunks depend on collectives before.
         let plain = self.queues == 1 && self.buses.is_empty() && !self.rendezvous;
         let phases = chunk_schedule.stages();
@@ -553,9 +549,7 @@ impl AstraCollectives {
             intra: IntraDimensionPolicy::Fifo,
         };
         // Chunks are identical, so a flow shop over the stages, with capacities of the queues, gives the end.
-        let mut passages = Vec::new();
-        let result = schedule_observed(chunk_schedule, stages, |passage| passages.push(passage));
-        Some((result, passages))
+        Some(schedule_observed(chunk_schedule, stages, on_begin))
     }
 
     /// Returns the delay of endpoints in `stage` without buses.

@@ -66,8 +66,8 @@ pub struct StagePassage {
     pub entry: StageEntry,
     /// When it begins.
     pub begin: Span,
-    /// What ends so that it can begin, of this chunk or another; `None` at the start.
-    pub behind: Option<StageEntry>,
+    /// The passage whose end lets it begin, of this chunk or another; `None` at the start.
+    pub admitted_by: Option<StageEntry>,
 }
 
 #[derive(Clone, Debug, Default)]
@@ -116,8 +116,8 @@ impl<S: Copy, F: FnMut(StagePassage)> FlowShopSimulation<'_, S, F> {
             + usize::from(self.stage[chunk as usize])
     }
 
-    /// Begins the chunks that `queue` has room for, as `behind` has ended.
-    fn admit(&mut self, now: Span, queue: u32, behind: Option<StageEntry>) {
+    /// Begins the chunks that `queue` has room for, as `admitted_by` has ended.
+    fn admit(&mut self, now: Span, queue: u32, admitted_by: Option<StageEntry>) {
         while self.queues[queue as usize].running < self.stages.capacity[queue as usize]
             && let Some(chunk) = self.queues[queue as usize].pop()
         {
@@ -132,7 +132,7 @@ impl<S: Copy, F: FnMut(StagePassage)> FlowShopSimulation<'_, S, F> {
             (self.on_begin)(StagePassage {
                 entry,
                 begin: now,
-                behind,
+                admitted_by,
             });
         }
     }
