@@ -46,7 +46,7 @@ pub fn explained(
         text += &inner.to_string();
         cause = inner.source();
     }
-    if let Some(text) = words.iter().skip(1).find_map(|word| address(word)) {
+    if let Some(text) = words.iter().skip(1).find_map(|word| address(value(word).1)) {
         return Some(text);
     }
     let mut machines = words.iter().skip(1).filter_map(|word| word.to_str());
@@ -79,7 +79,7 @@ fn is_list_of_machines(word: &str) -> bool {
 fn address(word: &OsStr) -> Option<String> {
     let word = word.to_str()?;
     let (scheme, _) = word.split_once("://")?;
-    let (scheme, shell) = (scheme.rsplit('=').next()?, shell_word(word));
+    let shell = shell_word(word);
     if scheme.is_empty() || !scheme.chars().all(|c| c.is_ascii_alphanumeric()) {
         return None;
     }
@@ -176,24 +176,30 @@ fn inputs(words: &[OsString]) -> Vec<PathBuf> {
     let (mut inputs, mut outputs) = (Vec::new(), Vec::new());
     let mut is_output = false;
     for word in words.iter().skip(1) {
-        let text = word.to_string_lossy();
-        let value = match text.split_once('=') {
-            Some((option, value)) if option.starts_with("--") => {
-                is_output = is_output_option(option);
-                PathBuf::from(value)
-            }
-            _ => PathBuf::from(word),
-        };
+        let (option, value) = value(word);
+        if let Some(option) = option {
+            is_output = is_output_option(option);
+        }
+        let value = PathBuf::from(value);
         if is_output {
             outputs.push(value);
         } else if value.exists() {
             inputs.push(value);
         }
-        is_output = is_output_option(&text);
+        is_output = is_output_option(&word.to_string_lossy());
     }
     // An error about a file that is both is about its replacement.
     inputs.retain(|path| !outputs.contains(path));
     inputs
+}
+
+/// Returns the option in front of a value, if the word has both, and the value.
+fn value(word: &OsStr) -> (Option<&str>, &OsStr) {
+    let both = word.to_str().and_then(|text| text.split_once('='));
+    match both.filter(|(option, _)| option.starts_with("--")) {
+        Some((option, value)) => (Some(option), OsStr::new(value)),
+        None => (None, word),
+    }
 }
 
 fn is_output_option(word: &str) -> bool {
