@@ -319,7 +319,7 @@ fn ranks(args: &DiffArgs, outputs: &mut OutputSet) -> Result<RankFilePairs, Box<
                 files: vec![RankFile::new(rank, path.clone())],
                 ..FoundTraces::default()
             };
-            Ok(at_step(found, args.step.step)?.files.pop())
+            Ok(at_step(found, args.step.step, None)?.files.pop())
         };
         let files = [file(paths[0])?, file(paths[1])?];
         return Ok(RankFilePairs::from([(rank, files)]));
@@ -328,7 +328,7 @@ fn ranks(args: &DiffArgs, outputs: &mut OutputSet) -> Result<RankFilePairs, Box<
     for (which, path) in paths.into_iter().enumerate() {
         let found = find([path], args.verify.policy())?;
         mark_read(outputs, &found);
-        for file in at_step(found, args.step.step)?.files {
+        for file in at_step(found, args.step.step, None)?.files {
             let rank = ranks.entry(file.rank).or_default();
             rank[which] = Some(file);
         }

@@ -156,7 +156,7 @@ fn parse_time(text: &str) -> Result<Time, String> {
 pub fn run(args: &InspectArgs, out: &mut dyn Write) -> Result<ExitCode, Box<dyn Error>> {
     args.check()?;
     let found = job::find(&args.traces, args.verify.policy())?;
-    let found = job::at_step(found, args.step.step)?;
+    let found = job::at_step(found, args.step.step, None)?;
     let mut outputs = OutputSet::default();
     job::mark_read(&mut outputs, &found);
     let mut files = found.files;

@@ -116,7 +116,7 @@ pub fn run(args: &ValidateArgs, out: &mut dyn Write) -> Result<ExitCode, Box<dyn
     let mut inputs = Vec::new();
     // All hashes are checked here; a replay checks those of small jobs only.
     let found = job::find(&args.traces, args.verify.thorough())?;
-    let found = job::at_step(found, args.step.step)?;
+    let found = job::at_step(found, args.step.step, None)?;
     let options = options(args, &found, hash, &mut inputs)?;
     let mut outputs = OutputSet::default();
     job::mark_read(&mut outputs, &found);

@@ -108,10 +108,14 @@ pub fn groups_of(
     Ok(groups::parse_file(&text).map_err(|e| e.in_file(path))?)
 }
 
-/// Returns the traces in `found`, or those of one of their profiled steps.
-pub fn at_step(found: FoundTraces, step: Option<u64>) -> Result<FoundTraces, JobError> {
+/// Returns the traces in `found`, or those of one of their profiled steps; `piped` is what their pipe held, if it was read.
+pub fn at_step(
+    found: FoundTraces,
+    step: Option<u64>,
+    piped: Option<TraceContents>,
+) -> Result<FoundTraces, JobError> {
     match step {
-        Some(step) => Ok(select_step(&found, step, &declared_groups(&found)?, None)?),
+        Some(step) => Ok(select_step(&found, step, &declared_groups(&found)?, piped)?),
         None => Ok(found),
     }
 }

@@ -1,9 +1,8 @@
 //! The traces of a job one by one, for what makes traces of traces; or one trace from a pipe.
 
 use super::JobError;
-use super::load::{declared_groups, find};
+use super::load::{at_step, find};
 use super::machine_reference;
-use chakram_analysis::edit::select_step;
 use chakram_trace::format::TraceError;
 use chakram_trace::format::file::{FoundTraces, RankFile, TraceContents, VerifyLevel};
 use chakram_trace::format::groups::DeclaredGroups;
@@ -58,12 +57,11 @@ impl JobTraces {
 
     /// Keeps one of their profiled steps, if `step` says which.
     pub fn at_step(self, step: Option<u64>) -> Result<Self, JobError> {
-        let Some(step) = step else {
+        if step.is_none() {
             return Ok(self);
-        };
-        let groups = declared_groups(&self.found)?;
+        }
         Ok(Self {
-            found: select_step(&self.found, step, &groups, self.piped)?,
+            found: at_step(self.found, step, self.piped)?,
             piped: None,
         })
     }
