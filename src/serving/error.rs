@@ -5,7 +5,7 @@ use chakram_base::config::{ConfigError, did_you_mean};
 use chakram_engine::ReplayError;
 use chakram_hardware::machine::MachineError;
 use chakram_jobs::JobError;
-use chakram_workloads::model::ModelError;
+use chakram_workloads::model::{ModelError, not_from_hubs};
 use std::io;
 
 /// A scenario, platform or table that was refused, or a run that could not be carried out.
@@ -64,7 +64,7 @@ pub enum ServeError {
     },
     /// The name of a model in place of a scenario.
     #[error(
-        "{name} is no scenario{}\n  \
+        "{name} is no scenario, {}\n  \
          try: a scenario, whose [[model]] tables have as `preset` one that `chakram model list` names, or a file like those \
          that `chakram model show` prints",
         said_of_model(closest.as_deref(), *.is_preset)
@@ -122,11 +122,8 @@ fn names() -> String {
 
 /// Returns what the name of a model, given in place of a scenario, is.
 fn said_of_model(closest: Option<&str>, is_preset: bool) -> String {
-    match (closest, is_preset) {
-        (_, true) => ", but the preset of a model".to_owned(),
-        (Some(preset), false) => {
-            format!(", and models are not read from hubs; the nearest preset is `{preset}`")
-        }
-        (None, false) => ", and models are not read from hubs".to_owned(),
+    match is_preset {
+        true => "but the preset of a model".to_owned(),
+        false => not_from_hubs(closest),
     }
 }

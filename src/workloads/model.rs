@@ -32,7 +32,7 @@ mod vit;
 use serde::Serialize;
 
 pub use definition::{DefinitionKind, ModelDefinition, ModelSizes};
-pub use error::ModelError;
+pub use error::{ModelError, not_from_hubs};
 pub use preset::{ModelPreset, ModelSource, PRESETS};
 pub use spec::{
     AxisCut, AxisSpec, ChainRole, ElementBytes, ExpertExchange, KeptTensor, KeptWith, KernelSpec,

@@ -34,9 +34,9 @@ pub enum ModelError {
     },
     /// The name of a model on a hub, where its files are not read.
     #[error(
-        "no file is called {name}, and models are not read from hubs{}\n  \
+        "no file is called {name}, {}\n  \
          try: a preset, which `chakram model list` names, or a file like those that `chakram model show` prints",
-        closest.map_or(String::new(), |preset| format!("; the nearest preset is `{preset}`"))
+        not_from_hubs(*closest)
     )]
     OnHub {
         /// The requested name.
@@ -52,4 +52,13 @@ pub enum ModelError {
         /// The underlying error.
         source: io::Error,
     },
+}
+
+/// Returns in words that models are not read from hubs, and which preset is nearest to one that is there.
+pub fn not_from_hubs(closest: Option<&str>) -> String {
+    let nearest = closest.map(|preset| format!("; the nearest preset is `{preset}`"));
+    format!(
+        "and models are not read from hubs{}",
+        nearest.unwrap_or_default()
+    )
 }
