@@ -10,9 +10,9 @@ use serde_json::{Map, Value};
 
 /// What prices kernels, launches and collectives.
 #[derive(Clone, Debug)]
-pub struct Pricing;
+pub struct PricingOptions;
 
-impl OptionGroup for Pricing {
+impl OptionGroup for PricingOptions {
     fn has(key: SettingKey) -> bool {
         matches!(
             key,
@@ -27,7 +27,7 @@ impl OptionGroup for Pricing {
 }
 
 /// Arguments of the compute model.
-pub type ComputeArgs = OptionArgs<Pricing>;
+pub type ComputeArgs = OptionArgs<PricingOptions>;
 
 impl ComputeArgs {
     /// Returns the options of a replay that these arguments set.

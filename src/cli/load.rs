@@ -49,16 +49,16 @@ pub struct StepArg {
 
 /// What says how a job's traces are read.
 #[derive(Clone, Debug)]
-pub struct OfTraces;
+pub struct TraceOptions;
 
-impl OptionGroup for OfTraces {
+impl OptionGroup for TraceOptions {
     fn has(key: SettingKey) -> bool {
         key.is_of_traces()
     }
 }
 
 /// Options of a job's traces.
-pub type JobArgs = OptionArgs<OfTraces>;
+pub type JobArgs = OptionArgs<TraceOptions>;
 
 impl JobArgs {
     /// The size of a mirrored job that does not say its own, on machines of this many NPUs: that of the

@@ -41,16 +41,16 @@ pub(super) const REPORT: &str = "Report";
 
 /// What the times of a replay depend on.
 #[derive(Clone, Debug)]
-pub struct Timing;
+pub struct TimingOptions;
 
-impl OptionGroup for Timing {
+impl OptionGroup for TimingOptions {
     fn has(key: SettingKey) -> bool {
         !key.is_of_traces()
     }
 }
 
 /// Options of a replay on which its times depend. Every command that replays has them all.
-pub type TimingArgs = OptionArgs<Timing>;
+pub type TimingArgs = OptionArgs<TimingOptions>;
 
 /// Arguments of a replay and of its report.
 #[derive(Clone, Debug, Args)]
