@@ -1,19 +1,23 @@
 //! Completion of names in shells, and the pages of the manual.
 
 use super::command_line;
+use super::help::{self, ClosingPart};
 use chakram_hardware::machine;
 use chakram_serving as serve;
 use chakram_trace::files::OutputSet;
 use chakram_workloads::model;
 use clap::Command;
+use clap::builder::Resettable;
 use clap_complete::Shell;
 use clap_complete::engine::{
     ArgValueCompleter, CompletionCandidate, PathCompleter, ValueCompleter,
 };
 use clap_complete::env::Shells;
+use clap_mangen::Man;
+use clap_mangen::roff::{Roff, bold, roman};
 use std::error::Error;
 use std::ffi::OsStr;
-use std::io::Write;
+use std::io::{self, Write};
 use std::path::Path;
 use std::process::ExitCode;
 
@@ -119,8 +123,7 @@ pub fn manual(folder: &Path, out: &mut dyn Write) -> Result<ExitCode, Box<dyn Er
                 .filter(|sub| sub.get_name() != "help")
                 .cloned(),
         );
-        let mut page = Vec::new();
-        clap_mangen::Man::new(command).render(&mut page)?;
+        let page = manual_page(command)?;
         let mut file = outputs.create(&folder.join(format!("{name}.1")))?;
         file.write_all(&page)?;
         outputs.finish(file)?;
@@ -129,4 +132,50 @@ pub fn manual(folder: &Path, out: &mut dyn Write) -> Result<ExitCode, Box<dyn Er
     outputs.commit()?;
     writeln!(out, "wrote {count} manual pages to {}", folder.display())?;
     Ok(ExitCode::SUCCESS)
+}
+
+/// Returns the page of a command, with the texts of `--help`.
+fn manual_page(command: Command) -> io::Result<Vec<u8>> {
+    // The renderer leaves out texts that `-h` leaves out, and lists `help`, which has no page.
+    let mut command = command.mut_args(|arg| {
+        let text = help::described(&arg);
+        arg.hide_short_help(false).help(text)
+    });
+    if command.find_subcommand("help").is_some() {
+        command = command.mut_subcommand("help", |help| help.hide(true));
+    }
+    let closing = command.get_after_help().map(ToString::to_string);
+    // Its lines are commands and paragraphs, which the renderer would fill alike.
+    let mut page = Vec::new();
+    Man::new(command.after_help(Resettable::Reset)).render(&mut page)?;
+    if let Some(closing) = closing {
+        closing_section(&closing).to_writer(&mut page)?;
+    }
+    Ok(page)
+}
+
+/// Returns the text after the options: commands keep their lines, and paragraphs are filled.
+fn closing_section(text: &str) -> Roff {
+    let mut roff = Roff::new();
+    roff.control("SH", ["NOTES"]);
+    for part in help::closing_parts(text) {
+        match part {
+            ClosingPart::Blank => roff.control("PP", []),
+            ClosingPart::Paragraph(text) => roff.text([roman(text)]),
+            ClosingPart::Command(text) => {
+                roff.control("RS", ["2"]).control("nf", []);
+                roff.text([roman(text)]);
+                roff.control("fi", []).control("RE", [])
+            }
+            ClosingPart::Entry(name, text) => {
+                roff.control("TP", []);
+                roff.text([bold(name)]).text([roman(text)])
+            }
+            ClosingPart::MoreOfEntry(text) => {
+                roff.control("br", []);
+                roff.text([roman(text)])
+            }
+        };
+    }
+    roff
 }

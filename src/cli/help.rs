@@ -9,10 +9,13 @@ use std::ffi::OsString;
 use std::fmt::Write;
 use textwrap::Options;
 
-/// Widest line.
+/// Widest line, and the least width that lines are wrapped to.
 const WIDTH: usize = 100;
-/// Column at which the texts of options begin, and that of the texts of commands and values.
+const MIN_WIDTH: usize = 30;
+/// Column at which the texts of options begin; in lines shorter than [`WIDE`] there is no room for two columns.
 const TEXT: usize = 30;
+const NARROW_TEXT: usize = 10;
+const WIDE: usize = 60;
 
 /// Amount of options that help shows.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -47,7 +50,7 @@ fn width() -> usize {
         let size = terminal_size::terminal_size();
         size.map(|(width, _)| width.0.into())
     });
-    columns.unwrap_or(WIDTH).clamp(60, WIDTH)
+    columns.unwrap_or(WIDTH).clamp(MIN_WIDTH, WIDTH)
 }
 
 fn rendered(mut command: Command, length: HelpLength, width: usize) -> Command {
@@ -145,19 +148,26 @@ impl HelpPage {
             self.paragraph(&format!("{hidden} more options: --help"), "\n", "");
         }
         if let Some(after) = command.get_after_help() {
-            let after = after.to_string();
             self.text.push('\n');
-            for line in after.lines() {
-                let text = line.trim_start();
-                let indent = " ".repeat(line.len() - text.len());
-                if text.starts_with("chakram ") {
-                    self.example(text, &indent);
-                } else {
-                    self.paragraph(text, &indent, &format!("{indent}    "));
+            for part in closing_parts(&after.to_string()) {
+                match part {
+                    ClosingPart::Blank => self.text.push('\n'),
+                    ClosingPart::Paragraph(text) => self.paragraph(&text, "", ""),
+                    ClosingPart::Command(text) => self.example(&text, "  "),
+                    ClosingPart::Entry(name, text) => self.row(2, &name, &text, self.column()),
+                    ClosingPart::MoreOfEntry(text) => {
+                        let pad = " ".repeat(self.column());
+                        self.paragraph(&text, &pad, &pad);
+                    }
                 }
             }
         }
         Ok(())
+    }
+
+    /// Returns the column at which the texts of options begin.
+    fn column(&self) -> usize {
+        if self.width < WIDE { NARROW_TEXT } else { TEXT }
     }
 
     /// Writes a command, over several lines as a shell takes them where one is too short. What it is for stands behind
@@ -206,10 +216,15 @@ impl HelpPage {
     fn row(&mut self, indent: usize, name: &str, text: &str, column: usize) {
         let style = clap::builder::Styles::styled();
         let style = style.get_literal();
-        self.text += &" ".repeat(indent);
-        self.text += &format!("{style}{name}{style:#}");
         let used = indent + name.chars().count();
         let pad = " ".repeat(column);
+        let lead = " ".repeat(indent);
+        if used > self.width {
+            let hanging = " ".repeat(indent + 6);
+            self.paragraph(&format!("{style}{name}{style:#}"), &lead, &hanging);
+            return self.paragraph(text, &pad, &pad);
+        }
+        self.text += &format!("{lead}{style}{name}{style:#}");
         if used + 2 > column {
             self.text.push('\n');
             return self.paragraph(text, &pad, &pad);
@@ -241,11 +256,7 @@ impl HelpPage {
                 _ => format!(" <{value}>"),
             };
         }
-        let mut text = arg.get_help().map(ToString::to_string).unwrap_or_default();
-        let aliases = arg.get_visible_aliases().unwrap_or_default();
-        for alias in aliases {
-            text += &format!(" [alias: --{alias}]");
-        }
+        let mut text = described(arg);
         let values: Vec<PossibleValue> = arg.get_possible_values();
         let values: Vec<_> = values.iter().filter(|value| !value.is_hide_set()).collect();
         let takes = arg.get_action().takes_values();
@@ -262,19 +273,86 @@ impl HelpPage {
         if takes && !defaults.is_empty() && !arg.is_hide_default_value_set() {
             text += &format!(" [default: {}]", defaults.join(" "));
         }
-        self.row(2, &name, &text, TEXT);
+        let column = self.column();
+        self.row(2, &name, &text, column);
         if takes && told {
             let widest = values.iter().map(|value| value.get_name().len()).max();
+            let aligned = column + 4 + widest.unwrap_or(0);
+            // Texts in less than 20 columns are towers of words.
+            let texts = if aligned + 20 > self.width {
+                column + 6
+            } else {
+                aligned
+            };
             for value in values {
                 let help = value
                     .get_help()
                     .map(ToString::to_string)
                     .unwrap_or_default();
-                let column = TEXT + 4 + widest.unwrap_or(0);
-                self.row(TEXT + 2, value.get_name(), &help, column);
+                self.row(column + 2, value.get_name(), &help, texts);
             }
         }
     }
+}
+
+/// Returns the text of an argument, with its other names.
+pub fn described(arg: &Arg) -> String {
+    let mut text = arg.get_help().map(ToString::to_string).unwrap_or_default();
+    for alias in arg.get_visible_aliases().unwrap_or_default() {
+        text += &format!(" [alias: --{alias}]");
+    }
+    text
+}
+
+/// A part of the text that closes a command's help.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum ClosingPart {
+    Blank,
+    /// A heading, or sentences, whose source has line breaks of its own.
+    Paragraph(String),
+    /// A command line, perhaps followed by its purpose.
+    Command(String),
+    /// An entry of a list: its name, and its text.
+    Entry(String, String),
+    /// Another line of the last entry.
+    MoreOfEntry(String),
+}
+
+/// Splits a closing text: lines that are not indented are of paragraphs; indented lines are commands, or entries of lists
+/// where a colon ends the first word.
+pub fn closing_parts(text: &str) -> Vec<ClosingPart> {
+    let mut parts = Vec::new();
+    let mut lines = text.lines();
+    while let Some(line) = lines.next() {
+        let text = line.trim();
+        let indent = line.len() - line.trim_start().len();
+        if text.is_empty() {
+            parts.push(ClosingPart::Blank);
+        } else if indent == 0 {
+            match parts.last_mut() {
+                Some(ClosingPart::Paragraph(paragraph)) => {
+                    paragraph.push(' ');
+                    paragraph.push_str(text);
+                }
+                _ => parts.push(ClosingPart::Paragraph(text.to_owned())),
+            }
+        } else if indent > 2 {
+            parts.push(ClosingPart::MoreOfEntry(text.to_owned()));
+        } else if let Some((name, text)) = text
+            .split_once(": ")
+            .filter(|(name, _)| !name.contains(' '))
+        {
+            parts.push(ClosingPart::Entry(name.to_owned(), text.to_owned()));
+        } else {
+            let mut command = text.to_owned();
+            while let Some(begun) = command.strip_suffix('\\') {
+                let next = lines.next().unwrap_or_default().trim();
+                command = format!("{} {next}", begun.trim_end());
+            }
+            parts.push(ClosingPart::Command(command));
+        }
+    }
+    parts
 }
 
 #[cfg(test)]

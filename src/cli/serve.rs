@@ -38,7 +38,13 @@ pub struct ServeArgs {
     #[arg(value_name = "SCENARIO.toml")]
     scenario: PathBuf,
     /// Platform that serves, a preset of `chakram platform list`, a machine for traces, or a file; several to compare them
-    #[arg(short, long = "machine", id = "platform", value_name = "PLATFORM")]
+    #[arg(
+        short = 'm',
+        short_alias = 'p',
+        long = "machine",
+        id = "platform",
+        value_name = "PLATFORM"
+    )]
     platforms: Vec<String>,
     /// Seed of all random numbers, in place of the scenario's
     #[arg(long, help_heading = LOAD, value_name = "N", value_parser = clap::value_parser!(u64).range(0..=i64::MAX as u64))]

@@ -2,6 +2,7 @@
 //! there, and what to try; the exit code is 2, and nothing goes to standard output.
 
 use super::commands::chakram;
+use std::path::Path;
 use std::process::Stdio;
 
 /// A command line, and parts of what is said to it.
@@ -430,6 +431,60 @@ fn verbosity_changes_standard_error_alone() {
     );
 }
 
+/// Under the head of each option, which follows `.TP`, there is a text, and `--help` has the same words.
+fn manual_pages_have_the_texts_of_help(pages: &Path) {
+    let words = |text: &str| text.split_whitespace().collect::<Vec<_>>().join(" ");
+    let (mut commands, mut options) = (0, 0);
+    for entry in std::fs::read_dir(pages).expect("it was written") {
+        let path = entry.expect("it can be listed").path();
+        let page = std::fs::read_to_string(&path).expect("it was written");
+        let name = path
+            .file_stem()
+            .and_then(|name| name.to_str())
+            .expect("UTF-8");
+        assert!(
+            !page.contains("help(1)"),
+            "{name} lists a page that does not exist"
+        );
+        // The words of `chakram archive add` are those of its subcommands' names.
+        let synopsis = page.lines().find(|line| line.starts_with("\\fBchakram"));
+        let command = synopsis.and_then(|line| line[3..].split("\\fR").next());
+        let mut words_of_command: Vec<_> = command
+            .expect(name)
+            .replace("\\-", "-")
+            .split(' ')
+            .skip(1)
+            .map(str::to_owned)
+            .collect();
+        words_of_command.push("--help".to_owned());
+        let given: Vec<_> = words_of_command.iter().map(String::as_str).collect();
+        let help = words(&String::from_utf8_lossy(&chakram(&given).stdout));
+        let lines: Vec<_> = page.lines().collect();
+        for at in 0..lines.len() {
+            let option = lines[at] == ".TP" && lines[at + 1].starts_with("\\fB\\-");
+            if !option || lines[at + 1].contains("help") {
+                continue;
+            }
+            let text = lines[at + 2]
+                .replace("\\-", "-")
+                .replace("\\*(Aq", "'")
+                .replace("\\\\", "\\");
+            assert!(
+                !text.is_empty() && !text.starts_with('.'),
+                "{name}: {}",
+                lines[at + 1]
+            );
+            assert!(help.contains(&words(&text)), "{name}: {text}\n{help}");
+            options += 1;
+        }
+        commands += 1;
+    }
+    assert!(
+        commands > 60 && options > 800,
+        "{options} options of {commands} commands"
+    );
+}
+
 /// Every command has a page of the manual, and shells get presets and files.
 #[test]
 fn the_manual_and_completions_know_commands_and_presets() {
@@ -443,6 +498,7 @@ fn the_manual_and_completions_know_commands_and_presets() {
         "{page}"
     );
     assert!(pages.join("chakram-machine-show.1").exists());
+    manual_pages_have_the_texts_of_help(&pages);
     let script = chakram(&["completions", "bash"]);
     assert!(String::from_utf8_lossy(&script.stdout).contains("COMPLETE"));
     let completed = |words: &[&str]| {

@@ -17,12 +17,12 @@ fn pages(command: &Command, length: HelpLength, width: usize) -> Vec<(String, St
 fn help_is_as_wide_as_asked_for_and_ends_with_examples() {
     let command = crate::command_line();
     for length in [HelpLength::Short, HelpLength::Long] {
-        for width in [80, 100] {
+        for width in [40, 60, 80, 100] {
             for (name, page) in pages(&command, length, width) {
                 for line in page.lines() {
                     let columns = line.chars().count();
                     // One word may be longer, such as a flag of ASTRA-sim's in an example.
-                    let one_word = !line.trim_start().contains(' ');
+                    let one_word = !line.trim_end_matches(" \\").trim_start().contains(' ');
                     assert!(columns <= width || one_word, "{name} at {width}: {line}");
                 }
             }
@@ -58,4 +58,112 @@ fn short_help_is_short_and_long_help_has_every_option() {
     let page = |name: &str| &all.iter().find(|(found, _)| found == name).unwrap().1;
     assert!(page("chakram generate").contains("--gradients <DTYPE>"));
     assert!(page("chakram replay").contains("contention-free"));
+}
+
+/// Indented lines of a closing text are commands or entries, and every line that is not indented is filled: the word that
+/// follows it had no room. So nothing is broken where its source is, and no sentence hangs.
+#[test]
+fn closing_paragraphs_are_wrapped_once() {
+    let command = crate::command_line();
+    let mut filled = 0;
+    for width in [40, 80, 100] {
+        for (name, page) in pages(&command, HelpLength::Long, width) {
+            let lines: Vec<&str> = page.lines().collect();
+            let options = lines
+                .iter()
+                .rposition(|line| line.starts_with("  -") || line.starts_with("      --"));
+            // `chakram help` has neither options nor a closing text.
+            let Some(options) = options else { continue };
+            let closing = &lines[options..];
+            let plain = |line: &str| !line.is_empty() && !line.starts_with(' ');
+            for pair in closing.windows(2) {
+                let [line, next] = [pair[0], pair[1]];
+                if plain(line) && plain(next) {
+                    let word = next.split(' ').next().expect("a line has a word");
+                    let longer = line.chars().count() + 1 + word.chars().count();
+                    assert!(longer > width, "{name} at {width}: {line}\n{next}");
+                    filled += 1;
+                }
+                let heads = line.ends_with(':') || !plain(line);
+                assert!(
+                    heads || !next.starts_with(' '),
+                    "{name} at {width}: {line}\n{next}"
+                );
+            }
+        }
+    }
+    assert!(filled > 100, "{filled} pairs of lines");
+}
+
+/// Lines of a source are joined, whatever their length, and commands over several lines are one.
+#[test]
+fn closing_texts_are_paragraphs_commands_and_entries() {
+    use ClosingPart::*;
+    let text = "Examples:\n  chakram a \\\n      --b   why\n\nOne\ntwo: three.\n  padding: kept\n    corrected: not";
+    let owned = str::to_owned;
+    assert_eq!(
+        closing_parts(text),
+        [
+            Paragraph(owned("Examples:")),
+            Command(owned("chakram a --b   why")),
+            Blank,
+            Paragraph(owned("One two: three.")),
+            Entry(owned("padding"), owned("kept")),
+            MoreOfEntry(owned("corrected: not")),
+        ]
+    );
+}
+
+/// All commands with their subcommands.
+fn all_commands() -> Vec<Command> {
+    let mut command = crate::command_line();
+    command.build();
+    let mut all = vec![command];
+    let mut at = 0;
+    while let Some(command) = all.get(at) {
+        let subs: Vec<_> = command.get_subcommands().cloned().collect();
+        all.extend(subs);
+        at += 1;
+    }
+    all.retain(|command| {
+        command
+            .get_bin_name()
+            .is_some_and(|name| !name.contains("help"))
+    });
+    all
+}
+
+#[test]
+fn m_is_the_machine_in_every_command_that_takes_one() {
+    let mut machines = 0;
+    for command in all_commands() {
+        for arg in command.get_arguments() {
+            let machine = arg.get_long() == Some("machine");
+            let short = arg.get_short() == Some('m');
+            assert_eq!(machine, short, "{:?}: {arg}", command.get_bin_name());
+            machines += u32::from(machine);
+        }
+    }
+    assert!(machines > 12, "{machines} commands");
+}
+
+/// What `-h` and `--help` do not show of an argument nobody reads: a second paragraph of its comment.
+#[test]
+fn texts_of_arguments_are_one_paragraph() {
+    for command in all_commands() {
+        assert!(
+            command.get_long_about().is_none(),
+            "{:?}",
+            command.get_bin_name()
+        );
+        for arg in command.get_arguments().filter(|arg| !arg.is_hide_set()) {
+            let generated = matches!(arg.get_id().as_str(), "help" | "version");
+            assert!(generated || arg.get_long_help().is_none(), "{arg}");
+            assert!(
+                !described(arg).is_empty(),
+                "{:?}: {arg}",
+                command.get_bin_name()
+            );
+        }
+    }
 }
