@@ -274,7 +274,7 @@ impl RunArgs {
             profiler.hold_against(makespan, other, workload);
         }
         report.extrapolation = job.shorter.map(|shorter| shorter.extrapolate(makespan));
-        report.pictures = pictures.map(|pictures| pictures.finish(report.outcome.makespan));
+        report.pictures = pictures.map(|pictures| pictures.finish(&report));
         TimelineFile::finish(timeline, self.timeline.path())?;
         if let Some(mut file) = map {
             let svg = tile_map::render(&report, &prepared)?;

@@ -5,6 +5,7 @@
 //! JSON. A script in the page sorts and searches its tables; without it nothing is missing.
 
 mod basis;
+mod links;
 pub mod page;
 mod resources;
 mod sections;
@@ -66,7 +67,9 @@ impl Chapter {
             Self::Path => sections::critical_path(report),
             Self::Memory => resources::memory(report),
             Self::Collectives => resources::collectives(report) + &resources::traffic(report),
-            Self::Links | Self::Steps | Self::Operators | Self::Modules => String::new(),
+            Self::Links => links::render(report),
+            Self::Operators => resources::roofline(report),
+            Self::Steps | Self::Modules => String::new(),
         }
     }
 }

@@ -19,6 +19,11 @@ pub fn number(path: &str, value: impl Display, shown: &str) -> String {
     )
 }
 
+/// A number that the report does not have, such as a difference: its value, and what is shown.
+pub(super) fn measure(value: impl Display, shown: &str) -> String {
+    format!("<data data-value=\"{value}\">{}</data>", escape(shown))
+}
+
 /// A section under a heading; nothing if there is nothing in it.
 pub fn section(heading: &str, id: &str, body: &str) -> String {
     if body.is_empty() {
@@ -40,6 +45,21 @@ pub fn figure(picture: &str, legend: &[(usize, &str)], caption: &str) -> String 
     }
     format!(
         "<figure><div class=\"legend\">{keys}</div><div class=\"wide\">{picture}</div>\
+         <figcaption>{caption}</figcaption></figure>"
+    )
+}
+
+/// A picture whose colours are numbers, from the first of `scale` to the last.
+pub(super) fn figure_with_scale(picture: &str, scale: &[String; 3], caption: &str) -> String {
+    let shades: String = (0..=10)
+        .map(|shade| format!("<i class=\"m{shade}\"></i>"))
+        .collect();
+    let ends = scale
+        .iter()
+        .map(|end| format!("<span>{}</span>", escape(end)));
+    let ends: String = ends.collect();
+    format!(
+        "<figure><div class=\"wide\">{picture}</div><div class=\"scale\"><div>{shades}</div><div>{ends}</div></div>\
          <figcaption>{caption}</figcaption></figure>"
     )
 }

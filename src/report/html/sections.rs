@@ -1,13 +1,14 @@
 //! Sections of a page about time: categories, activity, critical path; and warnings.
 
-use super::page::{figure, number, section, table, text};
+use super::page::{self, figure, measure, number, section, table, text};
 use super::{axis_time, span};
 use crate::Report;
 use crate::TimeCategory;
 use crate::draw::bars::{self, BarPart, BarRow};
 use crate::draw::gantt::{self, GanttRow, GanttSpan};
+use crate::draw::ribbon::{self, RibbonStretch};
 use crate::npus::{NpuRow, span_of};
-use crate::pictures::PictureSpan;
+use crate::pictures::{PictureSpan, ReplayPictures};
 use crate::summary::{kind_label, thousands};
 use crate::text::share;
 use chakram_base::units::Span;
@@ -129,31 +130,57 @@ fn gantt_span(one: &PictureSpan) -> GanttSpan {
     }
 }
 
+/// The name of a category by its key.
+fn category_name(key: &str) -> &'static str {
+    let mut keyed = TimeCategory::ALL.iter().zip(TimeCategory::KEYS);
+    let found = keyed.find(|(_, known)| *known == key);
+    found.map_or("", |((_, name), _)| *name)
+}
+
+/// The legend of the series that are among `spans`.
+fn present<'s>(spans: impl IntoIterator<Item = &'s PictureSpan>) -> Vec<(usize, &'static str)> {
+    let mut used = [false; 8];
+    spans.into_iter().for_each(|one| used[series(one)] = true);
+    let mut legend = categories();
+    if used[BACKWARD] {
+        legend[0].1 = "compute, forward and other";
+        legend.insert(1, (BACKWARD, "compute, backward"));
+    }
+    legend.retain(|(series, _)| used[*series]);
+    legend
+}
+
 /// Activity of ranks.
 pub fn timeline(report: &Report) -> String {
     let Some(pictures) = &report.pictures else {
         return String::new();
     };
     let rows = pictures.ranks.iter().map(|rank| GanttRow {
-        label: format!("rank {}", rank.rank),
+        label: match rank.alike {
+            0 => format!("rank {}", rank.rank),
+            more => format!("rank {} (+{more})", rank.rank),
+        },
         spans: rank.spans.iter().map(gantt_span).collect(),
     });
     let rows: Vec<_> = rows.collect();
-    let backward = pictures
+    let legend = present(pictures.ranks.iter().flat_map(|rank| &rank.spans));
+    let shown: usize = pictures
         .ranks
         .iter()
-        .flat_map(|rank| &rank.spans)
-        .any(|one| series(one) == BACKWARD);
-    let mut legend = categories();
-    legend.pop();
-    if backward {
-        legend[0].1 = "compute, forward and other";
-        legend.insert(1, (BACKWARD, "compute, backward"));
-    }
-    let of = if rows.len() < report.rows.len() {
-        format!(" {} of {} ranks are drawn.", rows.len(), report.rows.len())
-    } else {
-        String::new()
+        .map(|rank| 1 + rank.alike as usize)
+        .sum();
+    let of = match (rows.len(), report.rows.len()) {
+        (drawn, all) if drawn == all => String::new(),
+        (drawn, all) if shown == all => format!(
+            " {drawn} of {} ranks are drawn, one for all that do the same at the same times.",
+            thousands(all as u64)
+        ),
+        (drawn, all) => format!(
+            " {drawn} of {} ranks are drawn, which stand for {}: those first that are out of memory, that have the least or \
+             most time in a category, and that others wait for.",
+            thousands(all as u64),
+            thousands(shown as u64)
+        ),
     };
     let picture = gantt::chart(
         "Activity by rank",
@@ -178,22 +205,51 @@ pub fn critical_path(report: &Report) -> String {
         return String::new();
     };
     let mut body = String::new();
-    if let Some(pictures) = &report.pictures {
-        let ranks = path.ranks.iter().take(16).map(|row| GanttRow {
-            label: format!("rank {}", row.rank),
-            spans: {
-                let spans = pictures.critical_path.iter();
-                spans
-                    .filter(|one| one.rank == Some(row.rank))
-                    .map(gantt_span)
-                    .collect()
-            },
+    let empty = ReplayPictures::default();
+    let pictures = report.pictures.as_ref().unwrap_or(&empty);
+    if !pictures.critical_path.is_empty() {
+        let same = |a: &PictureSpan, b: &PictureSpan| a.rank == b.rank;
+        let stretches = pictures.critical_path.chunk_by(same);
+        let stretches = stretches.map(|spans| RibbonStretch {
+            place: spans[0]
+                .rank
+                .map_or_else(String::new, |rank| format!("rank {rank}")),
+            spans: spans.iter().map(gantt_span).collect(),
         });
-        let rows: Vec<_> = ranks.collect();
+        let stretches: Vec<_> = stretches.collect();
         let end = report.outcome.makespan.0;
-        let picture = gantt::chart("Critical path by rank", &rows, end, &axis_time);
-        let caption = "The chain of nodes, each of which set the next one free; ranks with the most of it first.";
-        body += &figure(&picture, &categories(), caption);
+        let picture = ribbon::chart("Critical path", &stretches, end, &axis_time);
+        let caption = "The chain of nodes, each of which set the next one free; lines are changes from rank to rank.";
+        body += &figure(&picture, &present(&pictures.critical_path), caption);
+    }
+    let pieces = pictures.longest_on_path.iter().enumerate().map(|(i, one)| {
+        let at = |field: &str| format!("/pictures/longest_on_path/{i}/{field}");
+        let rank = one.rank.map_or(0, |rank| rank.0);
+        let time = one.to.since(one.from);
+        vec![
+            text(&page::cut(if one.name.is_empty() {
+                &one.category
+            } else {
+                &one.name
+            })),
+            text(category_name(&one.category)),
+            number(&at("rank"), rank, &rank.to_string()),
+            number(&at("from_ps"), one.from.0, &Span(one.from.0).to_string()),
+            measure(time.0, &time.to_string()),
+            share(time, report.outcome.makespan),
+        ]
+    });
+    let pieces: Vec<_> = pieces.collect();
+    if !pieces.is_empty() {
+        let heads = [
+            "longest pieces of the path",
+            "category",
+            "rank",
+            "start",
+            "time",
+            "share",
+        ];
+        body += &table(&heads, &pieces);
     }
     let longest = path
         .operators
