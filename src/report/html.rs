@@ -14,9 +14,9 @@ mod tiles;
 pub use sections::time_bars;
 
 use super::section::{Medium, Section, SectionId};
-use super::{Report, critical_path, head, npus, tables};
+use super::{Report, critical_path, head, npus};
 use chakram_base::units::Span;
-use page::{number, report_table, section, text};
+use page::{list, number, report_table, section, text};
 
 /// A part of a page under a heading.
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -83,11 +83,8 @@ pub fn render(report: &Report, title: &str, basis: &str) -> String {
     );
     body += &tiles::render(report);
     body += &facts(report, basis);
-    body += &sections::warnings(report);
-    let breakdown = npus::breakdown(report);
-    let groups = tables::groups(report, Medium::Page).flatten();
-    let path = critical_path::sections(report, Medium::Page);
-    let tables: Vec<Section> = breakdown.into_iter().chain(groups).chain(path).collect();
+    body += &section("Warnings", "warnings", &warnings(report));
+    let tables = all_tables(report);
     for (chapter, heading, id) in Chapter::ALL {
         let own = tables
             .iter()
@@ -97,6 +94,30 @@ pub fn render(report: &Report, title: &str, basis: &str) -> String {
     }
     body += &basis::render(report);
     page::page_with_tables(title, &body)
+}
+
+/// The sentences of the head and the warnings.
+pub(crate) fn caveats(report: &Report, basis: &str) -> String {
+    facts(report, basis) + &warnings(report)
+}
+
+/// All tables, one after another.
+pub(crate) fn tables(report: &Report) -> String {
+    let all = all_tables(report);
+    all.iter().map(report_table).collect()
+}
+
+fn all_tables(report: &Report) -> Vec<Section> {
+    let breakdown = npus::breakdown(report);
+    let groups = super::tables::groups(report, Medium::Page).flatten();
+    let path = critical_path::sections(report, Medium::Page);
+    breakdown.into_iter().chain(groups).chain(path).collect()
+}
+
+/// Reasons why the numbers may be other than they seem.
+fn warnings(report: &Report) -> String {
+    let settings = report.settings.sentences();
+    list(settings.chain(report.warnings.iter().cloned()), "warnings")
 }
 
 /// The sentences of the head, each with its lead.

@@ -51,17 +51,15 @@ pub fn chart(name: &str, stretches: &[RibbonStretch], end: u64, format: ValueFor
         if i > 0 {
             svg.line((x, NAMES - 2.0), (x, NAMES + HEIGHT), "change");
         }
-        // Letters are about 7 units wide.
-        let width = 7.0 * stretch.place.chars().count() as f64;
-        let at = x.max(free);
-        if at + width <= to.max(x + 12.0) || (i == 0 && stretches.len() == 1) {
-            svg.text(
-                (at + 2.0, NAMES - 5.0),
-                TextAnchor::Start,
-                "label",
-                &stretch.place,
-            );
-            free = at + width + 8.0;
+        // Letters are about 7 units wide. Where there is no room for a name, there may be for its last word.
+        let whole = &stretch.place[..];
+        let last = whole.rsplit(' ').next().unwrap_or_default();
+        let width = |name: &str| 7.0 * name.chars().count() as f64;
+        let fits = |name: &&str| x.max(free) + width(name) <= to.max(x + 4.0);
+        if let Some(shown) = [whole, last].into_iter().find(fits) {
+            let at = (x.max(free) + 2.0, NAMES - 5.0);
+            svg.text(at, TextAnchor::Start, "label", shown);
+            free = at.0 + width(shown) + 6.0;
         }
     }
     svg.finish(name)

@@ -19,8 +19,8 @@ pub fn number(path: &str, value: impl Display, shown: &str) -> String {
     )
 }
 
-/// A number that the report does not have, such as a difference: its value, and what is shown.
-pub(super) fn measure(value: impl Display, shown: &str) -> String {
+/// A number that no report has, such as a difference: its value, and what is shown.
+pub fn measure(value: impl Display, shown: &str) -> String {
     format!("<data data-value=\"{value}\">{}</data>", escape(shown))
 }
 
@@ -30,6 +30,17 @@ pub fn section(heading: &str, id: &str, body: &str) -> String {
         return String::new();
     }
     format!("<section id=\"{id}\"><h2>{heading}</h2>{body}</section>")
+}
+
+/// A list of sentences; nothing without any.
+pub fn list(sentences: impl Iterator<Item = String>, class: &str) -> String {
+    let items: String = sentences
+        .map(|sentence| format!("<li>{}</li>", escape(&sentence)))
+        .collect();
+    match items.is_empty() {
+        true => String::new(),
+        false => format!("<ul class=\"{class}\">{items}</ul>"),
+    }
 }
 
 /// A picture with its legend and what has to be said of it.
@@ -179,7 +190,7 @@ pub fn page(title: &str, body: &str) -> String {
 
 /// The whole page, whose tables are sorted and searched by a script in it. Without the script nothing is missing. Nothing
 /// is fetched: the page forbids it.
-pub(super) fn page_with_tables(title: &str, body: &str) -> String {
+pub fn page_with_tables(title: &str, body: &str) -> String {
     let forbid = "<meta http-equiv=\"Content-Security-Policy\" content=\"default-src 'none'; \
                   style-src 'unsafe-inline'; script-src 'unsafe-inline'\">";
     let script = format!("<script>\n{}</script>", include_str!("page.js"));

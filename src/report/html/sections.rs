@@ -1,22 +1,20 @@
-//! Sections of a page about time: categories, activity, critical path; and warnings.
+//! Sections of a page about time: categories, activity, critical path.
 
-use super::page::{self, figure, measure, number, section, table, text};
-use super::{axis_time, span};
+use super::axis_time;
+use super::page::figure;
 use crate::Report;
 use crate::TimeCategory;
 use crate::draw::bars::{self, BarPart, BarRow};
 use crate::draw::gantt::{self, GanttRow, GanttSpan};
 use crate::draw::ribbon::{self, RibbonStretch};
 use crate::npus::{NpuRow, span_of};
-use crate::pictures::{PictureSpan, ReplayPictures};
-use crate::summary::{kind_label, thousands};
+use crate::pictures::PictureSpan;
+use crate::summary::thousands;
 use crate::text::share;
 use chakram_base::units::Span;
 
 /// Rows of a picture or table.
-pub const ROWS: usize = 64;
-/// Rows of tables of what takes longest.
-pub const LONGEST: usize = 20;
+const ROWS: usize = 64;
 
 /// Series of backward passes.
 const BACKWARD: usize = 5;
@@ -130,13 +128,6 @@ fn gantt_span(one: &PictureSpan) -> GanttSpan {
     }
 }
 
-/// The name of a category by its key.
-fn category_name(key: &str) -> &'static str {
-    let mut keyed = TimeCategory::ALL.iter().zip(TimeCategory::KEYS);
-    let found = keyed.find(|(_, known)| *known == key);
-    found.map_or("", |((_, name), _)| *name)
-}
-
 /// The legend of the series that are among `spans`.
 fn present<'s>(spans: impl IntoIterator<Item = &'s PictureSpan>) -> Vec<(usize, &'static str)> {
     let mut used = [false; 8];
@@ -195,97 +186,23 @@ pub fn timeline(report: &Report) -> String {
     )
 }
 
-/// The path by rank, and what is longest on it.
+/// The path as one ribbon over time.
 pub fn critical_path(report: &Report) -> String {
-    let Some(path) = report
-        .critical_path
-        .as_ref()
-        .filter(|path| path.segments > 0)
-    else {
+    let pictures = report.pictures.as_ref();
+    let Some(pictures) = pictures.filter(|pictures| !pictures.critical_path.is_empty()) else {
         return String::new();
     };
-    let mut body = String::new();
-    let empty = ReplayPictures::default();
-    let pictures = report.pictures.as_ref().unwrap_or(&empty);
-    if !pictures.critical_path.is_empty() {
-        let same = |a: &PictureSpan, b: &PictureSpan| a.rank == b.rank;
-        let stretches = pictures.critical_path.chunk_by(same);
-        let stretches = stretches.map(|spans| RibbonStretch {
-            place: spans[0]
-                .rank
-                .map_or_else(String::new, |rank| format!("rank {rank}")),
-            spans: spans.iter().map(gantt_span).collect(),
-        });
-        let stretches: Vec<_> = stretches.collect();
-        let end = report.outcome.makespan.0;
-        let picture = ribbon::chart("Critical path", &stretches, end, &axis_time);
-        let caption = "The chain of nodes, each of which set the next one free; lines are changes from rank to rank.";
-        body += &figure(&picture, &present(&pictures.critical_path), caption);
-    }
-    let pieces = pictures.longest_on_path.iter().enumerate().map(|(i, one)| {
-        let at = |field: &str| format!("/pictures/longest_on_path/{i}/{field}");
-        let rank = one.rank.map_or(0, |rank| rank.0);
-        let time = one.to.since(one.from);
-        vec![
-            text(&page::cut(if one.name.is_empty() {
-                &one.category
-            } else {
-                &one.name
-            })),
-            text(category_name(&one.category)),
-            number(&at("rank"), rank, &rank.to_string()),
-            number(&at("from_ps"), one.from.0, &Span(one.from.0).to_string()),
-            measure(time.0, &time.to_string()),
-            share(time, report.outcome.makespan),
-        ]
+    let same = |a: &PictureSpan, b: &PictureSpan| a.rank == b.rank;
+    let stretches = pictures.critical_path.chunk_by(same);
+    let stretches = stretches.map(|spans| RibbonStretch {
+        place: spans[0]
+            .rank
+            .map_or_else(String::new, |rank| format!("rank {rank}")),
+        spans: spans.iter().map(gantt_span).collect(),
     });
-    let pieces: Vec<_> = pieces.collect();
-    if !pieces.is_empty() {
-        let heads = [
-            "longest pieces of the path",
-            "category",
-            "rank",
-            "start",
-            "time",
-            "share",
-        ];
-        body += &table(&heads, &pieces);
-    }
-    let longest = path
-        .operators
-        .iter()
-        .take(LONGEST)
-        .zip(0..)
-        .map(|(row, i)| {
-            let at = |field: &str| format!("/critical_path/operators/{i}/{field}");
-            let calls = number(&at("calls"), row.calls, &thousands(row.calls));
-            let total = span(&at("total_ps"), row.total);
-            let of = share(row.total, report.outcome.makespan);
-            vec![
-                text(&row.name),
-                kind_label(row.kind).to_owned(),
-                calls,
-                total,
-                of,
-            ]
-        });
-    let heads = ["longest on the path", "kind", "segments", "time", "share"];
-    body += &table(&heads, &longest.collect::<Vec<_>>());
-    body
-}
-
-/// Reasons why the numbers may be other than they seem.
-pub fn warnings(report: &Report) -> String {
-    let warnings = report.settings.sentences();
-    let warnings = warnings.chain(report.warnings.iter().cloned());
-    let warnings = warnings.map(|warning| format!("<li>{}</li>", text(&warning)));
-    let warnings: String = warnings.collect();
-    if warnings.is_empty() {
-        return String::new();
-    }
-    section(
-        "Warnings",
-        "warnings",
-        &format!("<ul class=\"warnings\">{warnings}</ul>"),
-    )
+    let stretches: Vec<_> = stretches.collect();
+    let end = report.outcome.makespan.0;
+    let picture = ribbon::chart("Critical path", &stretches, end, &axis_time);
+    let caption = "The chain of nodes, each of which set the next one free; lines are changes from rank to rank.";
+    figure(&picture, &present(&pictures.critical_path), caption)
 }
