@@ -124,11 +124,14 @@ fn warnings(report: &Report) -> String {
 fn facts(report: &Report, basis: &str) -> String {
     let lines = head::lines(report, basis).into_iter().map(|line| {
         let class = if line.warns() { " class=\"warn\"" } else { "" };
-        let words = [line.text, line.rest].join(" ");
+        let rest = match line.rest.is_empty() {
+            true => String::new(),
+            false => format!(" <span class=\"rest\">{}</span>", text(&line.rest)),
+        };
         format!(
-            "<dt{class}>{}</dt><dd{class}>{}</dd>",
+            "<dt{class}>{}</dt><dd{class}>{}{rest}</dd>",
             text(line.lead),
-            text(words.trim_end())
+            text(&line.text)
         )
     });
     format!("<dl class=\"facts\">{}</dl>", lines.collect::<String>())

@@ -334,6 +334,30 @@ mod tests {
         }
     }
 
+    /// 6e9 FLOPs and 3e6 bytes in 3 ms are 2 TFLOP/s and 1 GB/s. Of a sum with a kernel that states no FLOPs none are known.
+    #[test]
+    fn rates_are_work_over_time() {
+        let mut sum = OperatorTime {
+            flops: Some(6_000_000_000),
+            bytes: Some(3_000_000),
+            ..row("mm", NodeKind::Compute, 2, 3_000_000_000)
+        };
+        assert_eq!(sum.flops_per_s(), Some(2e12));
+        assert_eq!(sum.bytes_per_s(), Some(1e9));
+        sum.add(&OperatorTime {
+            flops: None,
+            bytes: Some(3_000_000),
+            ..row("mm", NodeKind::Compute, 1, 3_000_000_000)
+        });
+        assert_eq!(
+            (sum.calls, sum.flops, sum.bytes),
+            (3, None, Some(6_000_000))
+        );
+        assert_eq!((sum.flops_per_s(), sum.bytes_per_s()), (None, Some(1e9)));
+        // Nothing is achieved in no time.
+        assert_eq!(row("mm", NodeKind::Compute, 1, 0).flops_per_s(), None);
+    }
+
     #[test]
     fn micro_batches_are_summed_and_nothing_else() {
         let all = [

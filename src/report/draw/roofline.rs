@@ -80,3 +80,36 @@ fn range(values: impl Iterator<Item = f64>) -> (f64, f64) {
         |(least, most), value| (least.min(value), most.max(value)),
     )
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// 1 TB/s and 100 TFLOP/s meet at 100 FLOPs per byte. Axes go from 10 to 1000 FLOPs per byte over 824 units from 96, and
+    /// from 10 to 100 TFLOP/s over 314 units up from 340: the roof enters at (10, 10 TFLOP/s), bends in the middle, at 508,
+    /// and ends at the right side, 920. A point at 100 FLOPs per byte and sqrt(10) times 10 TFLOP/s is half-way up.
+    #[test]
+    fn the_roof_bends_where_both_peaks_meet() {
+        let point = |x: f64, y: f64| ScatterPoint {
+            x,
+            y,
+            series: 0,
+            title: "mm".to_owned(),
+        };
+        let points = [
+            point(11.0, 11e12),
+            point(100.0, 10e12 * 10_f64.sqrt()),
+            point(900.0, 9e13),
+        ];
+        let roof = Roof {
+            name: "npu".to_owned(),
+            bytes_per_s: 1e12,
+            flops_per_s: 1e14,
+        };
+        let plain = |value: f64| format!("{value:.0}");
+        let svg = chart("r", &points, &[roof], (&plain, &plain));
+        let line = "points=\"96.0,340.0 508.0,26.0 920.0,26.0 \"";
+        assert!(svg.contains(line), "{svg}");
+        assert!(svg.contains("cx=\"508.0\" cy=\"183.0\""), "{svg}");
+    }
+}

@@ -237,3 +237,51 @@ fn grid(tiles: &TileUse, makespan: Span) -> String {
         figure_with_scale(&picture, &scale(most), caption)
     )
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn link(from: &str, to: &str, busy: u64) -> LinkRow {
+        LinkRow {
+            dimension: "x".to_owned(),
+            from: from.to_owned(),
+            to: to.to_owned(),
+            bytes: busy,
+            busy: Span(busy),
+        }
+    }
+
+    /// NPUs 0 to 2 in a line and 8 with a switch are two groups, of which the second has the busiest link.
+    #[test]
+    fn links_that_join_the_same_nodes_are_a_group() {
+        let rows = [
+            link("NPU 0", "NPU 1", 5),
+            link("NPU 2", "NPU 1", 4),
+            link("NPU 8", "x switch at 8", 9),
+        ];
+        let found = groups(&rows.iter().collect::<Vec<_>>());
+        let found: Vec<Vec<u64>> = found
+            .iter()
+            .map(|rows| rows.iter().map(|row| row.busy.0).collect())
+            .collect();
+        assert_eq!(found, [vec![9], vec![5, 4]]);
+        let drawn = group_of(&[&rows[2]], 0, |_| (0.5, 5));
+        // The switch is amid the NPUs, which come first.
+        assert_eq!(
+            (drawn.nodes[0].is_hub, drawn.nodes[1].is_hub),
+            (false, true)
+        );
+        assert_eq!((drawn.links[0].from, drawn.links[0].to), (0, 1));
+    }
+
+    /// Ten shades above none; the least that is not nothing has the first.
+    #[test]
+    fn shades_are_tenths_of_the_most() {
+        assert_eq!(
+            [0.0, 1e-9, 0.5, 0.51, 1.0].map(|load| shade_of(load, 1.0)),
+            [0, 1, 5, 6, 10]
+        );
+        assert_eq!(shade_of(0.0, 0.0), 0);
+    }
+}

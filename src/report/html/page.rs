@@ -126,7 +126,7 @@ pub(super) fn report_table(section: &Section) -> String {
             if i == 0 {
                 let below = row.note.iter().map(|note| &note.text).chain(&row.alarm);
                 for below in below {
-                    rows += &format!("<small>{}</small>", escape(&cut(below)));
+                    rows += &format!("<small>{}</small>", escape(&clip(below, 5 * SHOWN)));
                 }
             }
             rows += "</td>";
