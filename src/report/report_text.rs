@@ -94,8 +94,8 @@ fn write_all(
     if let Some(aggregation) = &report.aggregation {
         writeln!(out, "          {}", aggregation.line())?;
     }
-    if let Some(rates) = throughput::line(report) {
-        writeln!(out, "          {rates}")?;
+    for line in throughput::lines(report) {
+        writeln!(out, "          {line}")?;
     }
     if let Some(energy) = &report.kernel_energy {
         writeln!(out, "          {}", energy.line())?;
@@ -201,11 +201,22 @@ fn parts(out: &mut String, report: &Report, style: TextStyle) -> std::fmt::Resul
     table.row(out, &[&"makespan", &makespan, &"100.0 %"])?;
     let under_way = report.mean_communicating;
     if under_way > Span::ZERO {
+        let hidden = share(report.overlapped(), under_way);
         writeln!(
             out,
-            "  communication active for {under_way} (mean), {} of it overlapped with compute",
-            share(report.overlapped(), under_way)
+            "  communication active for {under_way} (mean), {hidden} of it overlapped with compute"
         )?;
+        let meant = [
+            (TimeCategory::Communication, TimeCategory::EXPOSED),
+            (TimeCategory::Bubble, TimeCategory::BUBBLE),
+        ];
+        let shown = meant
+            .iter()
+            .filter(|(part, _)| report.mean_parts[*part as usize] > Span::ZERO);
+        let shown: Vec<_> = shown.map(|(_, words)| *words).collect();
+        if !shown.is_empty() {
+            writeln!(out, "  {}", shown.join("; "))?;
+        }
     }
     Ok(())
 }

@@ -56,6 +56,9 @@ fn together(rows: &[CollectiveRow]) -> Vec<Vec<&CollectiveRow>> {
     all
 }
 
+/// Meaning of the last column.
+const BUS: &str = "bus: bytes that links carry for a member over the transfer, 2(n - 1)/n of an all-reduce's buffer";
+
 /// Writes the table of collectives, if there are any.
 pub fn collectives(out: &mut String, report: &Report, style: TextStyle) -> Result {
     if report.collectives.is_empty() {
@@ -78,7 +81,7 @@ pub fn collectives(out: &mut String, report: &Report, style: TextStyle) -> Resul
     more(out, rows.len(), ROWS, "collectives")?;
     writeln!(
         out,
-        "  bytes: mean buffer of a call; transfer: {}",
+        "  bytes: mean buffer of a call; transfer: {}\n  {BUS}",
         match report.communication.lasts_as {
             CommTiming::Model => "from last arrival to end, all calls; wait: mean of members",
             CommTiming::Recorded => "longest recorded, all calls; wait: mean of members",

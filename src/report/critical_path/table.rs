@@ -59,7 +59,7 @@ pub fn table(out: &mut String, report: &Report, style: TextStyle) -> std::fmt::R
     )
 }
 
-/// `12 segments on 3 ranks, 4 changes of rank; longest: gemm 40.1 %, norm 3.0 %`.
+/// `12 segments, 4 changes from rank to rank; longest: gemm 40.1 %, norm 3.0 %; slack: …`.
 fn story(path: &CriticalPathSummary, makespan: Span, style: TextStyle) -> String {
     let longest = path.operators.iter().take(NAMED);
     let longest = longest.map(|row| {
@@ -75,9 +75,13 @@ fn story(path: &CriticalPathSummary, makespan: Span, style: TextStyle) -> String
         _ => format!("{} {one}s", thousands(number)),
     };
     format!(
-        "{}, {} from rank to rank; longest: {}",
+        "{}, {} from rank to rank; longest: {}{}",
         count(path.segments, "segment"),
         count(path.rank_changes, "change"),
-        longest.join(", ")
+        longest.join(", "),
+        match path.slack.is_empty() {
+            true => "",
+            false => "; slack: delay of a node that leaves the end where it is",
+        }
     )
 }
