@@ -1,6 +1,6 @@
 //! Durations of compute nodes on an NPU class.
 
-use super::devices::maker_of;
+use super::devices::{maker_of, recording_class_of_device};
 use chakram_base::dtype::Dtype;
 use chakram_base::kernel_shape::KernelShape;
 use chakram_base::units::{Bandwidth, BufferShare, FlopRate, Span};
@@ -90,6 +90,8 @@ pub enum ComputeModel {
     LoopNest(LoopNestModel),
     /// As recorded on another NPU class, times the ratio of the rooflines of both; by roofline where nothing was recorded.
     RecordedOn(RecordingClass),
+    /// As [`Self::RecordedOn`] the NPU class of the device that each capture names, which [`Self::of_capture`] puts in.
+    RecordedOnDevices,
     /// As recorded and nothing else: a kernel without a recorded duration takes no time.
     RecordedOnly,
 }
@@ -213,7 +215,11 @@ impl ComputeModel {
     /// Returns true if durations depend on the machine, by FLOPs and bytes, where they were captured too.
     pub fn computes(self) -> bool {
         match self {
-            Self::Roofline(_) | Self::Curves | Self::LoopNest(_) | Self::RecordedOn(_) => true,
+            Self::Roofline(_)
+            | Self::Curves
+            | Self::LoopNest(_)
+            | Self::RecordedOn(_)
+            | Self::RecordedOnDevices => true,
             Self::Recorded(_) | Self::Scaled(..) | Self::RecordedOnly => false,
         }
     }
@@ -225,6 +231,15 @@ impl ComputeModel {
             | Self::Recorded(efficiency)
             | Self::Scaled(_, efficiency) => !efficiency.stated,
             _ => false,
+        }
+    }
+
+    /// Returns the model for kernels of a capture on `device`, as far as it names one.
+    pub fn of_capture(self, device: Option<&str>) -> Self {
+        let class = || device.and_then(recording_class_of_device);
+        match self {
+            Self::RecordedOnDevices => class().map_or(self, Self::RecordedOn),
+            other => other,
         }
     }
 
@@ -255,7 +270,11 @@ impl ComputeModel {
             Self::Scaled(factor, _) => Some(Self::Scaled(factor, efficiency)),
             Self::Roofline(_) => Some(Self::Roofline(efficiency)),
             Self::Recorded(_) => Some(Self::Recorded(efficiency)),
-            Self::Curves | Self::LoopNest(_) | Self::RecordedOn(_) | Self::RecordedOnly => None,
+            Self::Curves
+            | Self::LoopNest(_)
+            | Self::RecordedOn(_)
+            | Self::RecordedOnDevices
+            | Self::RecordedOnly => None,
         }
     }
 
@@ -266,6 +285,7 @@ impl ComputeModel {
             Self::Scaled(factor, _) => factor == 0.0,
             Self::Recorded(_)
             | Self::RecordedOn(_)
+            | Self::RecordedOnDevices
             | Self::Curves
             | Self::Roofline(_)
             | Self::LoopNest(_) => false,
@@ -277,9 +297,11 @@ impl ComputeModel {
         match self {
             Self::Recorded(efficiency) | Self::Scaled(_, efficiency) => !efficiency.stated,
             Self::Curves => true,
-            Self::Roofline(_) | Self::RecordedOn(_) | Self::RecordedOnly | Self::LoopNest(_) => {
-                false
-            }
+            Self::Roofline(_)
+            | Self::RecordedOn(_)
+            | Self::RecordedOnDevices
+            | Self::RecordedOnly
+            | Self::LoopNest(_) => false,
         }
     }
 
@@ -325,11 +347,13 @@ impl ComputeModel {
             (Self::RecordedOn(class), Some(span)) if class.keeps() => {
                 Some(KernelTiming::Kept(span))
             }
+            // Nobody knows what it ran on.
+            (Self::RecordedOnDevices, Some(span)) => Some(KernelTiming::Kept(span)),
             (Self::RecordedOn(class), Some(span)) => {
                 let carried = memory.and_then(|memory| class.carried_over(kernel, peaks, memory));
                 Some(carried.map_or(KernelTiming::Fallback(span), KernelTiming::Modeled))
             }
-            (Self::RecordedOn(_), None) => {
+            (Self::RecordedOn(_) | Self::RecordedOnDevices, None) => {
                 roofline(RooflineEfficiency::default()).map(KernelTiming::Estimated)
             }
             (Self::Recorded(efficiency), None) => roofline(efficiency).map(KernelTiming::Estimated),

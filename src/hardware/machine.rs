@@ -6,7 +6,8 @@
 use crate::collective::{
     AlgorithmChoice, ChunkPipeline, CollectiveAlgorithm, CollectiveCurve, CollectiveProtocol,
 };
-use crate::compute::{KernelCurves, PeakRates};
+use crate::compute::{KernelCurves, PeakRates, RecordingClass};
+use crate::devices::maker_of;
 use crate::memory::{LocalMemory, MemoryAttachment, NamedMemory, RemoteMemory};
 use crate::network;
 use crate::topology::{DimensionShape, Topology, TopologyDimension};
@@ -75,6 +76,12 @@ impl NpuClass {
     /// Bandwidth of its memory, if it is known.
     pub fn memory_bandwidth(&self) -> Option<Bandwidth> {
         self.memory.map(|memory| memory.bandwidth)
+    }
+
+    /// Returns the class as one on which kernels were recorded; `None` if nothing of its NPUs is known.
+    pub fn as_recording(&self) -> Option<RecordingClass> {
+        let memory = self.memory_bandwidth()?;
+        Some(RecordingClass::new(&self.peaks, memory).made_by(maker_of(&self.name)))
     }
 }
 

@@ -9,9 +9,8 @@ use chakram_base::setting::{SettingChoice, SettingKey};
 use chakram_base::units::Span;
 use chakram_engine::{CollectiveTiming, CommTiming, LaunchMode, OptionRefusal, ReplayOptions};
 use chakram_hardware::compute::{
-    ComputeModel, RecordingClass, RooflineEfficiency, parse_efficiency, parse_host, parse_model,
+    ComputeModel, RooflineEfficiency, parse_efficiency, parse_host, parse_model,
 };
-use chakram_hardware::devices::maker_of;
 use chakram_hardware::machine::{Machine, lacks_rates};
 use chakram_hardware::network::NetworkKind;
 use chakram_report::summary::HashedInput;
@@ -112,11 +111,11 @@ pub static REPLAY_OPTIONS: &[ReplayOption] = &[
     ReplayOption {
         key: SettingKey::RecordedOn,
         value: "MACHINE",
-        help: "Machine on which the kernels were recorded: each lasts as recorded, times the ratio of its roofline here to \
-               that there",
+        help: "Machine on which the kernels were recorded, or capture for the devices that captures name: each lasts as \
+               recorded, times the ratio of its roofline here to that there",
         excludes: &[SettingKey::Compute, SettingKey::Efficiency],
         set: |to, words| {
-            to.replay.compute = ComputeModel::RecordedOn(one(words, parse_recorded_on)?);
+            to.replay.compute = one(words, parse_recorded_on)?;
             to.recorded_on = words.first().cloned();
             Ok(())
         },
@@ -566,7 +565,10 @@ fn flag(word: &str) -> Result<bool, String> {
     (word.parse()).map_err(|_| "expected true or false".to_owned())
 }
 
-fn parse_recorded_on(text: &str) -> Result<RecordingClass, String> {
+fn parse_recorded_on(text: &str) -> Result<ComputeModel, String> {
+    if text == "capture" {
+        return Ok(ComputeModel::RecordedOnDevices);
+    }
     let machine = Machine::load(text).map_err(|error| error.to_string())?;
     let [class] = machine.classes() else {
         let count = machine.classes().len();
@@ -574,12 +576,12 @@ fn parse_recorded_on(text: &str) -> Result<RecordingClass, String> {
             "it has {count} NPU classes; expected a machine of the one on which kernels were recorded"
         ));
     };
-    let memory = class.memory_bandwidth().ok_or_else(|| {
+    let recording = class.as_recording().ok_or_else(|| {
         format!(
             "it describes no NPU; expected a machine of the one on which kernels were recorded, such as h100:{text}"
         )
     })?;
-    Ok(RecordingClass::new(&class.peaks, memory).made_by(maker_of(&class.name)))
+    Ok(ComputeModel::RecordedOn(recording))
 }
 
 /// Reads NPUs of ranks 0, 1, … as numbers and ranges, `0-3,8-11`.

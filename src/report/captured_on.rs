@@ -73,21 +73,22 @@ impl CapturedOn {
             return None;
         }
         let option = |machine: &str| SettingKey::RecordedOn.with(machine);
-        Some(match (&self.preset, &self.devices[..]) {
-            (Some(preset), _) => format!(
+        let described = |device: &String| preset_of_device(device).is_some();
+        Some(match &self.devices[..] {
+            devices if !devices.is_empty() && devices.iter().all(described) => format!(
                 "kernels last as recorded there; {} carries them to this machine",
-                option(preset)
+                option("capture")
             ),
-            (None, []) => format!(
+            [] => format!(
                 "kernels last as recorded, and the capture names no device; {} carries them to this machine",
                 option("MACHINE")
             ),
-            (None, [_, _, ..]) => format!(
-                "kernels last as recorded there, on devices that differ; {} carries those of all ranks as if one device had \
-                 run them",
+            [_, _, ..] => format!(
+                "kernels last as recorded there, and no preset is of some of these devices; {} carries those of all ranks as if \
+                 one device had run them",
                 option("MACHINE")
             ),
-            (None, [_]) => format!(
+            [_] => format!(
                 "kernels last as recorded there, and no preset is of that device; {} carries them to this machine",
                 option("FILE.toml")
             ),
@@ -139,7 +140,7 @@ mod tests {
         on.note_recorded(["mi300x"]);
         let line = on.line();
         assert!(line.ends_with(
-            "kernels last as recorded there; `recorded_on = dgx-h100` carries them to this machine"
+            "kernels last as recorded there; `recorded_on = capture` carries them to this machine"
         ), "{line}");
         // Two names of one kind of device are one; of devices that differ, or that nobody names, somebody has to say.
         on.devices.push("NVIDIA H100 SXM5".to_owned());
@@ -147,7 +148,7 @@ mod tests {
         on.preset = None;
         on.devices[1] = "Tesla V100-SXM2-32GB".to_owned();
         on.note_recorded(["h100"]);
-        let differ = "on devices that differ; `recorded_on = MACHINE` carries those of all ranks as if one device had run them";
+        let differ = "no preset is of some of these devices; `recorded_on = MACHINE` carries those of all ranks as if one device had run them";
         assert!(on.line().ends_with(differ), "{}", on.line());
         on.devices.clear();
         on.note_recorded(["h100"]);

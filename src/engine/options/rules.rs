@@ -7,6 +7,7 @@ use chakram_base::setting::SettingKey;
 use chakram_base::units::Span;
 use chakram_hardware::compute::{ComputeModel, HostTiming, RooflineEfficiency};
 use chakram_hardware::machine::Machine;
+use chakram_trace::format::escape;
 use chakram_trace::graph::{Graph, NodeKind};
 use chakram_trace::workload::Workload;
 use std::fmt;
@@ -40,6 +41,8 @@ pub enum OptionRefusal {
     AllRecorded(Box<ComputeModel>),
     /// A machine of the recording, for kernels of which none was recorded.
     NoneRecorded,
+    /// Kernels of the devices that captures name, where this capture names none, or one that no preset describes.
+    DeviceUnknown(Option<String>),
     /// A factor on the host's time, for a workload without any.
     NoHostTime,
     /// An option of simulated communication, beside communication that lasts as it did.
@@ -55,7 +58,7 @@ impl OptionRefusal {
             Self::NoHost { .. } => SettingKey::Launch,
             Self::NoFreeNpus { .. } => SettingKey::FillDomains,
             Self::NotByRoofline(_) | Self::AllRecorded(_) => SettingKey::Efficiency,
-            Self::NoneRecorded => SettingKey::RecordedOn,
+            Self::NoneRecorded | Self::DeviceUnknown(_) => SettingKey::RecordedOn,
             Self::NoHostTime => SettingKey::Host,
             Self::NotSimulated(key, _) => *key,
         }
@@ -114,6 +117,23 @@ impl fmt::Display for OptionRefusal {
             Self::NoneRecorded => format!(
                 "{own} says where kernels were recorded, and none of this job was\n  try: without {own}"
             ),
+            Self::DeviceUnknown(device) => {
+                let (found, hint) = match device {
+                    Some(device) => (
+                        format!("no preset describes its device, `{}`", escape(device)),
+                        "a file that describes the device",
+                    ),
+                    None => (
+                        "a capture of this job names none".to_owned(),
+                        "the machine that kernels were recorded on",
+                    ),
+                };
+                format!(
+                    "{} takes the device that a capture names, and {found}\n  try: {hint}, {}",
+                    with(SettingKey::RecordedOn, &"capture"),
+                    with(SettingKey::RecordedOn, &"FILE.toml")
+                )
+            }
             Self::NoHostTime => format!(
                 "{own} says how long host work lasts, and no node of this job is host work or has a delay on the \
                  host\n  try: without {own}"
@@ -226,8 +246,21 @@ impl ReplayOptions {
             {
                 return Err(OptionRefusal::AllRecorded(Box::new(self.compute)));
             }
-            ComputeModel::RecordedOn(_) if !any(has_recorded_kernels) => {
+            ComputeModel::RecordedOn(_) | ComputeModel::RecordedOnDevices
+                if !any(has_recorded_kernels) =>
+            {
                 return Err(OptionRefusal::NoneRecorded);
+            }
+            ComputeModel::RecordedOnDevices => {
+                let unknown = |graph: &&Graph| {
+                    let device = graph.captured_on().device.as_deref();
+                    let model = self.compute.of_capture(device);
+                    model == ComputeModel::RecordedOnDevices && has_recorded_kernels(graph)
+                };
+                if let Some(graph) = workload.graphs().iter().find(unknown) {
+                    let device = graph.captured_on().device.clone();
+                    return Err(OptionRefusal::DeviceUnknown(device));
+                }
             }
             _ => {}
         }

@@ -44,7 +44,8 @@ pub(super) fn price_graph(
         .collect();
     let mut basis = PricingCoverage::default();
     let mut unpriced = UnpricedKernels::default();
-    let compute = options.compute.on_class(&class.name);
+    let device = graph.captured_on().device.as_deref();
+    let compute = options.compute.of_capture(device).on_class(&class.name);
     basis.at_peaks = compute.takes_whole_peaks();
     basis.carried = compute.carries_to(&class.peaks, class.memory_bandwidth());
     let mut known: BTreeMap<_, KernelTiming> = BTreeMap::new();

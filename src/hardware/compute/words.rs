@@ -37,7 +37,7 @@ impl fmt::Display for ComputeModel {
             Self::Curves => f.write_str("curves"),
             Self::Roofline(_) => f.write_str("roofline"),
             Self::LoopNest(model) => write!(f, "loopnest:{model}"),
-            Self::RecordedOn(_) => f.write_str("recorded-on"),
+            Self::RecordedOn(_) | Self::RecordedOnDevices => f.write_str("recorded-on"),
         }
     }
 }

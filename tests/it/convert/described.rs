@@ -3,6 +3,7 @@
 use super::rig::{attribute, convert, convert_files, lasts, on_host, run_program, try_convert};
 use crate::corpus::corpus;
 use chakram::convert::ConvertOptions as Conversion;
+use std::process::Command;
 
 /// Part of the kernels' time, in per mille, that has FLOPs or bytes: of captures with operators and their shapes, and of
 /// one whose kernels a graph launched.
@@ -209,8 +210,65 @@ fn kernels_are_carried_to_another_device_of_their_maker() {
         carried["captured_on"]["kernels_stay"],
         serde_json::Value::Null
     );
-    let own = report("dgx-h100", &on_h100);
-    assert_eq!(compute(&own), compute(&report("dgx-h100", &[])));
+    // The device that the capture names is that machine's.
+    let by_capture = report("dgx-h200", &["--recorded-on", "capture"]);
+    assert_eq!(by_capture["mean_ps"], carried["mean_ps"]);
+    assert_eq!(by_capture["interval"], carried["interval"]);
+    assert_eq!(by_capture["options"]["compute"], "recorded-on:capture");
+    for on_own in [on_h100, ["--recorded-on", "capture"]] {
+        let own = report("dgx-h100", &on_own);
+        assert_eq!(compute(&own), compute(&report("dgx-h100", &[])));
+    }
     let text = run_program(&["replay", &folder, "-m", "dgx-h200"]);
-    assert!(text.contains("--recorded-on dgx-h100"), "{text}");
+    assert!(text.contains("--recorded-on capture"), "{text}");
+}
+
+/// Kernels of 100 us of two ranks are carried from the device that each names, and a capture that names none, or one that no
+/// preset describes, is refused with what to give instead.
+#[test]
+fn kernels_are_carried_from_the_devices_that_captures_name() {
+    let replay = |devices: [Option<&str>; 2]| {
+        let folder = tempfile::tempdir().unwrap();
+        for (rank, device) in devices.into_iter().enumerate() {
+            let properties = device.map_or(String::new(), |name| {
+                format!(r#""deviceProperties": [{{"id": {rank}, "name": "{name}"}}],"#)
+            });
+            let text = format!(
+                r#"{{{properties} "distributedInfo": {{"backend": "nccl", "rank": {rank}, "world_size": 2}}, "traceEvents": [
+                {{"ph": "X", "cat": "cuda_runtime", "name": "cudaLaunchKernel", "pid": 1, "tid": 1, "ts": 0, "dur": 1,
+                  "args": {{"correlation": 1}}}},
+                {{"ph": "X", "cat": "kernel", "name": "add", "pid": {rank}, "tid": 7, "ts": 1, "dur": 100,
+                  "args": {{"device": {rank}, "stream": 7, "correlation": 1}}}}]}}"#
+            );
+            std::fs::write(folder.path().join(format!("kineto.{rank}.json")), text).unwrap();
+        }
+        let path = folder.path().display().to_string();
+        let job = folder.path().join("job").display().to_string();
+        run_program(&["convert", "pytorch", &path, "-o", &job]);
+        Command::new(env!("CARGO_BIN_EXE_chakram"))
+            .args(["replay", &job, "-m", "dgx-h200", "--format", "json"])
+            .args(["--recorded-on", "capture"])
+            .output()
+            .unwrap()
+    };
+    let [h100, a100] = ["NVIDIA H100 80GB HBM3", "NVIDIA A100-SXM4-80GB"];
+    let output = replay([Some(h100), Some(a100)]);
+    let report: serde_json::Value = serde_json::from_slice(&output.stdout).unwrap();
+    let compute = |rank: usize| &report["npus"][rank]["time_ps"]["compute"];
+    // 10 us stay, 90 go with the memory's bandwidth: 3.35 and 2.039 TB/s there, 4.8 here.
+    assert_eq!(compute(0), 72_812_500, "{report}");
+    assert_eq!(compute(1), 48_231_250);
+    for (device, found) in [
+        (
+            Some("Tesla V100-SXM2-32GB"),
+            "no preset describes its device, `Tesla V100-SXM2-32GB`",
+        ),
+        (None, "a capture of this job names none"),
+    ] {
+        let output = replay([Some(h100), device]);
+        let error = String::from_utf8(output.stderr).unwrap();
+        assert_eq!(output.status.code(), Some(2), "{error}");
+        assert!(error.contains(found), "{error}");
+        assert!(error.contains("--recorded-on FILE.toml"), "{error}");
+    }
 }
