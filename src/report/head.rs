@@ -114,7 +114,7 @@ pub(crate) fn lines(report: &Report, basis: &str) -> Vec<HeadLine> {
             put("", line, Line);
         }
     }
-    if let Some(rates) = throughput::line(report) {
+    for rates in throughput::lines(report) {
         put("", rates, Line);
     }
     if let Some(energy) = &report.kernel_energy {

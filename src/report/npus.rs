@@ -149,6 +149,17 @@ pub(super) fn breakdown(report: &Report) -> Vec<Section> {
             "communication active for {under_way} (mean), {} of it overlapped with compute",
             share(report.overlapped(), under_way)
         )));
+        let meant = [
+            (TimeCategory::Communication, TimeCategory::EXPOSED),
+            (TimeCategory::Bubble, TimeCategory::BUBBLE),
+        ];
+        let shown = meant
+            .iter()
+            .filter(|(part, _)| report.mean_parts[*part as usize] > Span::ZERO);
+        let shown: Vec<_> = shown.map(|(_, words)| *words).collect();
+        if !shown.is_empty() {
+            section.note(SectionNote::line(shown.join("; ")));
+        }
     }
     vec![section]
 }

@@ -56,6 +56,9 @@ fn together(rows: &[CollectiveRow]) -> Vec<Vec<usize>> {
     all
 }
 
+/// Meaning of the last column.
+const BUS: &str = "bus: bytes that links carry for a member over the transfer, 2(n - 1)/n of an all-reduce's buffer";
+
 /// The table of collectives, if there are any.
 pub fn sections(report: &Report, medium: Medium) -> Vec<Section> {
     if report.collectives.is_empty() {
@@ -86,6 +89,7 @@ pub fn sections(report: &Report, medium: Medium) -> Vec<Section> {
             CommTiming::Captured => "longest recorded, all calls; wait: mean, as captured",
         }
     )));
+    section.note(SectionNote::line(BUS));
     if rows.iter().any(|groups| groups.len() > 1) {
         section.note(SectionNote::line(
             "of several groups: means of one; JSON and CSV have each",

@@ -1,7 +1,7 @@
 //! The comparison as a page: the machines side by side, what moved, and the report of each with its caveats.
 
 use super::text::{
-    WHY, captured, failure_lines, machine_lines, reason_lines, rows, scope, warning_lines,
+    WHY, captured, failure_lines, machine_lines, meanings, reason_lines, rows, scope, warning_lines,
 };
 use super::{MachineColumn, MachineComparison};
 use crate::Report;
@@ -46,7 +46,8 @@ pub fn render(comparison: &MachineComparison<'_>, basis: &str, notes: &[String])
             .collect()
     });
     let side_by_side = time_bars("Time by category on each machine", &bars)
-        + &table(&heads, &rows.collect::<Vec<_>>());
+        + &table(&heads, &rows.collect::<Vec<_>>())
+        + &notes(&meanings(comparison));
     body += &section("Where the time goes", "breakdown", &side_by_side);
     let reasons = reason_lines(comparison).into_iter();
     let reasons: String = reasons
@@ -67,6 +68,13 @@ pub fn render(comparison: &MachineComparison<'_>, basis: &str, notes: &[String])
         }
     }
     page_with_tables(comparison.title, &body)
+}
+
+/// Sentences below a table.
+fn notes(sentences: &[&str]) -> String {
+    let notes = sentences.iter();
+    let notes = notes.map(|words| format!("<p class=\"note\">{}</p>", text(words)));
+    notes.collect()
 }
 
 /// The makespan on a machine, with its interval.

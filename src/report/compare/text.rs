@@ -178,8 +178,25 @@ fn table(out: &mut String, comparison: &MachineComparison<'_>, style: TextStyle)
             table.add(&row);
         }
         write!(out, "\n{}", table.text(style))?;
+        for words in meanings(comparison) {
+            writeln!(out, "  {words}")?;
+        }
     }
     Ok(())
+}
+
+/// What rows of the table mean, of those that some machine has.
+pub(super) fn meanings(comparison: &MachineComparison<'_>) -> Vec<&'static str> {
+    let meanings = [
+        (TimeCategory::Communication, TimeCategory::EXPOSED),
+        (TimeCategory::Bubble, TimeCategory::BUBBLE),
+    ];
+    let has = |part: TimeCategory| {
+        let mut reports = comparison.reports();
+        reports.any(|(_, report)| report.mean_parts[part as usize] > Span::ZERO)
+    };
+    let meanings = meanings.into_iter().filter(|(part, _)| has(*part));
+    meanings.map(|(_, words)| words).collect()
 }
 
 /// The rows of the table: a name, and a cell for each machine; names that begin with spaces are parts of the row above. None

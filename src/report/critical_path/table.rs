@@ -149,9 +149,13 @@ fn story(path: &CriticalPathSummary, makespan: Span, medium: Medium) -> String {
         _ => format!("{} {one}s", thousands(number)),
     };
     format!(
-        "{}, {} from rank to rank; longest: {}",
+        "{}, {} from rank to rank; longest: {}{}",
         count(path.segments, "segment"),
         count(path.rank_changes, "change"),
-        longest.join(", ")
+        longest.join(", "),
+        match path.slack.is_empty() {
+            true => "",
+            false => "; slack: delay of a node that leaves the end where it is",
+        }
     )
 }

@@ -35,7 +35,7 @@ pub(crate) fn beyond_sram(machine: &Machine, npu: Npu, peak: u64) -> Option<Byte
     if machine.remote()?.ports().is_empty() {
         return None;
     }
-    let own = machine.classes()[machine.class(npu)].memory?.capacity;
+    let own = machine.classes()[machine.class(npu)].memory?.capacity?;
     Some(Bytes(peak.saturating_sub(own.0)))
 }
 
@@ -43,6 +43,9 @@ pub(crate) fn beyond_sram(machine: &Machine, npu: Npu, peak: u64) -> Option<Byte
 pub(crate) fn of(prepared: &CompiledReplay<'_>, rows: &[MemoryRow]) -> Vec<PortMemory> {
     let machine = prepared.machine();
     let Some(remote) = machine.remote() else {
+        return Vec::new();
+    };
+    let Some(capacity) = remote.capacity else {
         return Vec::new();
     };
     let mut held: BTreeMap<u32, PortMemory> = BTreeMap::new();
@@ -57,7 +60,7 @@ pub(crate) fn of(prepared: &CompiledReplay<'_>, rows: &[MemoryRow]) -> Vec<PortM
         let at = held.entry(port).or_insert(PortMemory {
             npu: remote.ports()[port as usize],
             cores: 0,
-            capacity: remote.capacity,
+            capacity,
             peak: Bytes(0),
         });
         at.cores += 1;
