@@ -47,7 +47,7 @@ pub fn render(comparison: &MachineComparison<'_>, basis: &str, notes: &[String])
     });
     let side_by_side = time_bars("Time by category on each machine", &bars)
         + &table(&heads, &rows.collect::<Vec<_>>())
-        + &notes(&meanings(comparison));
+        + &table_notes(&meanings(comparison));
     body += &section("Where the time goes", "breakdown", &side_by_side);
     let reasons = reason_lines(comparison).into_iter();
     let reasons: String = reasons
@@ -71,7 +71,7 @@ pub fn render(comparison: &MachineComparison<'_>, basis: &str, notes: &[String])
 }
 
 /// Sentences below a table.
-fn notes(sentences: &[&str]) -> String {
+fn table_notes(sentences: &[&str]) -> String {
     let notes = sentences.iter();
     let notes = notes.map(|words| format!("<p class=\"note\">{}</p>", text(words)));
     notes.collect()
