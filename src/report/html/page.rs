@@ -126,7 +126,7 @@ pub(super) fn report_table(section: &Section) -> String {
             if i == 0 {
                 let below = row.note.iter().map(|note| &note.text).chain(&row.alarm);
                 for below in below {
-                    rows += &format!("<small>{}</small>", escape(&clip(below, 5 * SHOWN)));
+                    rows += &format!("<small>{}</small>", escape(&clip(below, 10 * SHOWN)));
                 }
             }
             rows += "</td>";
@@ -175,13 +175,13 @@ pub(super) fn cut(text: &str) -> String {
 /// The attribute with the whole of a text that is cut.
 fn whole(text: &str) -> String {
     match text.chars().nth(SHOWN) {
-        Some(_) => format!(" title=\"{}\"", escape(&clip(text, 10 * SHOWN))),
+        Some(_) => format!(" title=\"{}\"", escape(&clip(text, 20 * SHOWN))),
         None => String::new(),
     }
 }
 
 /// Characters of a name on a page.
-const SHOWN: usize = 200;
+const SHOWN: usize = 96;
 
 /// The whole page.
 pub fn page(title: &str, body: &str) -> String {
