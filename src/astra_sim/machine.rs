@@ -1,7 +1,7 @@
 //! The machine that the input files describe.
 
 use super::{AstraInputs, Quirk, QuirkSet, RemoteMemoryFile, ServerSharing};
-use chakram_base::units::{Bandwidth, Bytes, Span};
+use chakram_base::units::{Bandwidth, Span};
 use chakram_hardware::collective::{AlgorithmChoice, CollectiveAlgorithm};
 use chakram_hardware::machine::{Machine, NpuClass};
 use chakram_hardware::memory::{LocalMemory, MemoryAttachment, RemoteMemory};
@@ -32,8 +32,8 @@ pub fn machine(inputs: &AstraInputs, lanes: u32) -> Machine {
         curves: Default::default(),
         memory: Some(LocalMemory {
             bandwidth: Bandwidth::new(bandwidth).unwrap_or(one),
-            latency: Span::ZERO,
-            capacity: Bytes(u64::MAX),
+            latency: None,
+            capacity: None,
         }),
         lanes,
         host_lanes: 1,
@@ -57,7 +57,7 @@ fn remote(memory: RemoteMemoryFile, quirks: QuirkSet) -> RemoteMemory {
         },
         bandwidth: Bandwidth::new(memory.bandwidth as f64 * 1e9).expect("it is at least 1 GB/s"),
         latency: Span::from_ns(memory.latency),
-        capacity: Bytes(u64::MAX),
+        capacity: None,
         whole_ns: quirks.has(Quirk::WholeNs),
         through: None,
     }

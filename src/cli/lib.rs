@@ -285,6 +285,7 @@ fn readable_inputs(command: &CliCommand) -> ReadableInputs {
             None => ReadableInputs::AnySource,
         },
         CliCommand::AstraSim(_) => ReadableInputs::AstraSim,
+        CliCommand::Machine(DeferredArgs(args)) if args.imports() => ReadableInputs::AstraSim,
         _ => ReadableInputs::Own,
     }
 }

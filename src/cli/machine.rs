@@ -10,9 +10,10 @@ use chakram_report::text::TextStyle;
 use clap::{Args, Subcommand, ValueEnum};
 use std::error::Error;
 use std::io::{self, Write};
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
+mod import;
 mod json;
 mod tile_ratios;
 
@@ -59,6 +60,29 @@ Examples:
         #[arg(required = true, value_name = "FILE")]
         files: Vec<String>,
     },
+    /// Write a machine file from ASTRA-sim's network, system and memory files
+    #[command(after_help = "\
+Examples:
+  chakram machine import network.yml system.json memory.json -o my.toml
+  chakram machine import network.yml                    NPUs stay unknown
+
+What the files say and a machine file cannot is noted, and is in comments of the file: `chakram astra-sim` is
+ASTRA-sim to the nanosecond, a machine goes by this program's own models.")]
+    Import {
+        /// ASTRA-sim's files: the network, and optionally the system and the remote memory, in any order
+        #[arg(required = true, num_args = 1..=3, value_name = "FILE")]
+        files: Vec<PathBuf>,
+        /// Write to this file; standard output by default
+        #[arg(short, long, value_name = "FILE.toml")]
+        output: Option<PathBuf>,
+    },
+}
+
+impl MachineArgs {
+    /// Returns whether the inputs are ASTRA-sim's.
+    pub fn imports(&self) -> bool {
+        matches!(self.action, MachineCommand::Import { .. })
+    }
 }
 
 /// Format of results.
@@ -80,6 +104,7 @@ pub fn run(args: &MachineArgs, out: &mut dyn Write) -> Result<ExitCode, Box<dyn 
         MachineCommand::List { format } => list(*format, out)?,
         MachineCommand::Show { name, format } => show(name, *format, out)?,
         MachineCommand::Check { files } => return Ok(check(files, out)?),
+        MachineCommand::Import { files, output } => import::run(files, output.as_deref(), out)?,
     }
     Ok(ExitCode::SUCCESS)
 }

@@ -107,13 +107,18 @@ pub fn recognized(path: &Path, readable: ReadableInputs) -> Option<String> {
     if readable != ReadableInputs::AstraSim
         && let Some(kind) = astra_sim_input(path)
     {
-        let (noun, option) = match kind {
-            AstraInputKind::Network => ("a network file", "network-configuration"),
-            AstraInputKind::System => ("a system file", "system-configuration"),
-            AstraInputKind::RemoteMemory => ("a memory file", "remote-memory-configuration"),
+        let (noun, option, network) = match kind {
+            AstraInputKind::Network => ("a network file", "network-configuration", ""),
+            AstraInputKind::System => ("a system file", "system-configuration", "NETWORK.yml "),
+            AstraInputKind::RemoteMemory => (
+                "a memory file",
+                "remote-memory-configuration",
+                "NETWORK.yml ",
+            ),
         };
         return Some(format!(
-            "{}: this is {noun} of ASTRA-sim\n  try: chakram astra-sim --{option} {word}, with the other files of its run",
+            "{}: this is {noun} of ASTRA-sim\n  try: chakram machine import {network}{word} -o machine.toml, a machine for other commands; or \
+             chakram astra-sim --{option} {word}, with the other files of its run",
             path.display()
         ));
     }

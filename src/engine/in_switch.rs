@@ -51,7 +51,7 @@ pub(super) fn check(workload: &Workload, machine: &Machine) -> Result<(), Replay
             Bytes(graph.bytes(node).saturating_mul(u64::from(npus))),
             remote.capacity,
         );
-        if bytes > room {
+        if let Some(room) = room.filter(|room| bytes > *room) {
             return Err(refusal(
                 instance.rank,
                 graph,

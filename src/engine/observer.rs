@@ -31,6 +31,12 @@ impl TimeCategory {
     /// Number of categories.
     pub const COUNT: usize = 6;
 
+    /// What is exposed of communication, and what a bubble is, for legends.
+    pub const EXPOSED: &'static str =
+        "exposed: communication, and waiting for it, while no kernel runs";
+    /// As [`Self::EXPOSED`].
+    pub const BUBBLE: &'static str = "bubble: waiting for another stage";
+
     /// Every part with its name, in order of precedence.
     pub const ALL: [(Self, &'static str); Self::COUNT] = [
         (Self::Compute, "compute"),

@@ -168,8 +168,9 @@ impl Machine {
         let dimensions = topology.dimensions().len() == algorithms.len();
         let lanes = class.lanes > 0 && class.host_lanes > 0;
         // The same rules as for files, which are checked with better messages in `build`.
-        let fits = |r: &RemoteMemory| r.capacity.0 > 0 && r.fits(&topology);
-        let own = class.memory.is_none_or(|memory| memory.capacity.0 > 0);
+        let some = |capacity: Option<Bytes>| capacity.is_none_or(|capacity| capacity.0 > 0);
+        let fits = |r: &RemoteMemory| some(r.capacity) && r.fits(&topology);
+        let own = class.memory.is_none_or(|memory| some(memory.capacity));
         let memory = own && remote.as_ref().is_none_or(fits);
         (dimensions && lanes && memory).then(|| Self {
             name,
@@ -338,11 +339,11 @@ impl Machine {
 
     /// Memory of one NPU of a class: its own, and its share of memory at ports. `None` if its own is unknown.
     pub fn npu_memory(&self, class: usize) -> Option<Bytes> {
-        let own = self.classes[class].memory?.capacity;
+        let own = self.classes[class].memory?.capacity?;
         Some(match &self.remote {
             Some(RemoteMemory {
                 attachment: MemoryAttachment::Ports(ports),
-                capacity,
+                capacity: Some(capacity),
                 ..
             }) => {
                 let all = u128::from(capacity.0) * u128::from(ports.count());

@@ -82,10 +82,10 @@ pub struct SwitchLevel {
 pub struct LocalMemory {
     /// Bytes per second, reads and writes together.
     pub bandwidth: Bandwidth,
-    /// Time of the first byte.
-    pub latency: Span,
-    /// Capacity; a node that moves more at once is refused.
-    pub capacity: Bytes,
+    /// Time of the first byte, if it is known; loads and stores need it.
+    pub latency: Option<Span>,
+    /// Capacity, if it is known; a node that moves more at once is refused.
+    pub capacity: Option<Bytes>,
 }
 
 /// Attachment of NPUs to the memory beyond their own.
@@ -230,8 +230,8 @@ pub struct RemoteMemory {
     pub bandwidth: Bandwidth,
     /// Time of the first byte.
     pub latency: Span,
-    /// Capacity; a node that moves more at once is refused.
-    pub capacity: Bytes,
+    /// Capacity, if it is known; a node that moves more at once is refused.
+    pub capacity: Option<Bytes>,
     /// True if bytes / bandwidth of a channel is truncated to whole nanoseconds, as in ASTRA-sim.
     pub whole_ns: bool,
     /// The ports of the network that its bytes come through, if they do. Their bandwidth is then that of
@@ -249,11 +249,13 @@ pub struct NamedMemory {
 }
 
 impl RemoteMemory {
-    /// Its capacity and how many of `npus` NPUs share it: one with a channel for each NPU has one for each. `None` of ports.
+    /// Its capacity and how many of `npus` NPUs share it: one with a channel for each NPU has one for each. `None` of ports,
+    /// and of memory of unknown capacity.
     pub fn shared(&self, npus: u32) -> Option<SharedMemory> {
         let is_port = matches!(self.attachment, MemoryAttachment::Ports(_));
-        (!is_port).then(|| SharedMemory {
-            capacity: self.capacity,
+        let capacity = self.capacity.filter(|_| !is_port)?;
+        Some(SharedMemory {
+            capacity,
             npus: self
                 .attachment
                 .npus_per_channel(npus)

@@ -10,8 +10,8 @@ pub fn machine_facts(machine: &Machine) -> MachineFacts {
     let dimensions = topology.dimensions().iter();
     MachineFacts {
         capacity: least_memory(machine),
-        sram: least(classes.iter().map(|class| Some(class.memory?.capacity.0))),
-        remote: machine.remote().map(|memory| memory.capacity.0),
+        sram: least(classes.iter().map(|class| Some(class.memory?.capacity?.0))),
+        remote: machine.remote().and_then(|memory| Some(memory.capacity?.0)),
         shared: machine.shared_memory(),
         dimensions: dimensions.map(|d| (d.name.to_string(), d.size)).collect(),
         cores: topology.tiles().map(|tiles| CoreGrid {

@@ -79,14 +79,14 @@ impl LoopObserver {
 }
 
 impl RankAggregation {
-    /// The line of the text.
-    pub(super) fn line(&self) -> String {
+    /// The lines of the text.
+    pub(super) fn lines(&self) -> Vec<String> {
         let [groups, ranks, together] =
             [self.groups, self.ranks, self.together].map(|n| thousands(n.into()));
         let events = thousands(self.events);
-        let mut line = format!(
+        let mut lines = vec![format!(
             "{ranks} ranks in {groups} groups; in {together} one rank ran for all to the end; {events} events"
-        );
+        )];
         if let Some(split) = &self.split {
             let RankDifference {
                 at,
@@ -94,11 +94,11 @@ impl RankAggregation {
                 ahead,
                 behind,
             } = split;
-            line += &format!(
-                "\n          others were told apart, the first at {at}: rank {ahead} came to `{node}` before rank {behind}; joined again {} times",
+            lines.push(format!(
+                "others were told apart, the first at {at}: rank {ahead} came to `{node}` before rank {behind}; joined again {} times",
                 thousands(self.rejoined)
-            );
+            ));
         }
-        line
+        lines
     }
 }

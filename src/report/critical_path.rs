@@ -18,7 +18,7 @@ mod table;
 mod walk;
 
 pub(super) use recorder::RunRecorder;
-pub(super) use table::table;
+pub(super) use table::sections;
 
 use super::keyed::by_part;
 use super::operators::OperatorTime;

@@ -1,127 +1,113 @@
-//! The report as a page: one file that needs no network and no script.
+//! The report as a page: one file that needs no network. It has all that the text has, and pictures.
 //!
-//! Numbers that the report has carry its JSON pointer and the value, `data-path` and `data-value`, so that programs
-//! can hold a page against the JSON.
+//! Sentences and tables are those of the text ([`head`](crate::head), [`section`](crate::section)). Numbers that the report
+//! has carry its JSON pointer and the value, `data-path` and `data-value`, so that programs can hold a page against the
+//! JSON. A script in the page sorts and searches its tables; without it nothing is missing.
 
+mod basis;
 pub mod page;
 mod resources;
 mod sections;
+mod tiles;
 
 pub use sections::time_bars;
 
-use super::Report;
-use super::summary::percent_more;
-use super::throughput;
-use chakram_base::units::{Span, percent, percent_change};
-use page::{number, text};
+use super::section::{Medium, Section, SectionId};
+use super::{Report, critical_path, head, npus, tables};
+use chakram_base::units::Span;
+use page::{number, report_table, section, text};
+
+/// A part of a page under a heading.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Chapter {
+    Time,
+    Steps,
+    Path,
+    Memory,
+    Collectives,
+    Links,
+    Operators,
+    Modules,
+}
+
+impl Chapter {
+    /// The chapters in their order, with headings and identifiers.
+    const ALL: [(Self, &'static str, &'static str); 8] = [
+        (Self::Time, "Where the time goes", "breakdown"),
+        (Self::Steps, "Profiled steps", "steps"),
+        (Self::Path, "Critical path", "path"),
+        (Self::Memory, "Memory", "memory"),
+        (Self::Collectives, "Communication", "collectives"),
+        (Self::Links, "Load of links", "links"),
+        (Self::Operators, "Operators", "operators"),
+        (Self::Modules, "Modules", "modules"),
+    ];
+
+    /// The place of a table.
+    fn of(id: SectionId) -> Self {
+        match id {
+            SectionId::Breakdown | SectionId::Launches | SectionId::Ranks | SectionId::Finishes => {
+                Self::Time
+            }
+            SectionId::Steps => Self::Steps,
+            SectionId::Memory | SectionId::MemoryAccesses => Self::Memory,
+            SectionId::Collectives | SectionId::Exposed => Self::Collectives,
+            SectionId::Dimensions | SectionId::Links | SectionId::Tiles => Self::Links,
+            SectionId::Modules => Self::Modules,
+            SectionId::Operators => Self::Operators,
+            SectionId::CriticalPath => Self::Path,
+        }
+    }
+
+    /// The pictures, which are before the tables.
+    fn pictures(self, report: &Report) -> String {
+        match self {
+            Self::Time => sections::breakdown(report) + &sections::timeline(report),
+            Self::Path => sections::critical_path(report),
+            Self::Memory => resources::memory(report),
+            Self::Collectives => resources::collectives(report) + &resources::traffic(report),
+            Self::Links | Self::Steps | Self::Operators | Self::Modules => String::new(),
+        }
+    }
+}
 
 /// Renders `report` of a replay described by `title` and `basis`.
 pub fn render(report: &Report, title: &str, basis: &str) -> String {
-    let mut body = head(report, title, basis);
-    body += &sections::warnings(report);
-    body += &sections::breakdown(report);
-    body += &sections::timeline(report);
-    body += &sections::critical_path(report);
-    body += &resources::memory(report);
-    body += &resources::collectives(report);
-    body += &resources::traffic(report);
-    body += &resources::steps(report);
-    body += &resources::modules(report);
-    body += &resources::operators(report);
-    let version = report.provenance.as_ref();
-    let version = version.map_or(String::new(), |of| format!("chakram {}, ", of.tool_version));
-    body += &format!(
-        "<footer>{}network model: {}</footer>",
-        text(&version),
-        text(report.network.as_deref().unwrap_or("none"))
+    let mut body = format!(
+        "<h1>{}</h1><p class=\"sub\">{}</p>",
+        text(&page::cut(title)),
+        text(&head::scope(report))
     );
-    page::page(title, &body)
+    body += &tiles::render(report);
+    body += &facts(report, basis);
+    body += &sections::warnings(report);
+    let breakdown = npus::breakdown(report);
+    let groups = tables::groups(report, Medium::Page).flatten();
+    let path = critical_path::sections(report, Medium::Page);
+    let tables: Vec<Section> = breakdown.into_iter().chain(groups).chain(path).collect();
+    for (chapter, heading, id) in Chapter::ALL {
+        let own = tables
+            .iter()
+            .filter(|table| Chapter::of(table.id) == chapter);
+        let own: String = own.map(report_table).collect();
+        body += &section(heading, id, &(chapter.pictures(report) + &own));
+    }
+    body += &basis::render(report);
+    page::page_with_tables(title, &body)
 }
 
-/// The makespan and what follows from it.
-fn head(report: &Report, title: &str, basis: &str) -> String {
-    let outcome = &report.outcome;
-    let mut tiles = vec![tile(
-        "Makespan",
-        &span("/makespan_ps", outcome.makespan),
-        &text(&format!("{basis}{}", report.bound_text())),
-    )];
-    if let Some(captured) = report.captured {
-        let more = percent_more(outcome.makespan, captured);
-        let more = more.map_or(String::new(), |more| {
-            format!("replay {}", percent_change(more))
-        });
-        tiles.push(tile("Captured", &span("/captured_ps", captured), &more));
-    }
-    if let Some((profiler, without)) = report
-        .profiler
-        .as_ref()
-        .and_then(|of| Some((of, of.without?)))
-    {
-        let at = |key: &str, value: Span| span(&format!("/profiler/{key}"), value);
-        let ends = without.low.zip(without.high);
-        let ends = ends.map_or_else(String::new, |(low, high)| {
-            let (low, high) = (at("without/low_ps", low), at("without/high_ps", high));
-            format!("{low} to {high} in nine of ten cases; ")
-        });
-        let with = profiler.with.unwrap_or(outcome.makespan);
-        let beside = format!("{ends}with it {}", at("makespan_with_ps", with));
-        tiles.push(tile(
-            "Without profiler",
-            &at("without/makespan_ps", without.makespan),
-            &beside,
-        ));
-    }
-    if let Some(line) = report.unknown_line() {
-        tiles.push(tile("Not known", &text(&line), ""));
-    }
-    if let Some(on) = &report.captured_on {
-        tiles.push(tile("Captured on", &text(&on.line()), ""));
-    }
-    if let Some(rates) = &report.throughput {
-        let rate = |path: &str, value: f64| number(path, value, &throughput::rate(value));
-        if let (Some(all), Some(one)) = (rates.tokens_per_s, rates.tokens_per_s_per_npu) {
-            let beside = format!("{} per NPU", rate("/throughput/tokens_per_s_per_npu", one));
-            tiles.push(tile(
-                "Tokens/s",
-                &rate("/throughput/tokens_per_s", all),
-                &beside,
-            ));
-        }
-        let samples = rate("/throughput/samples_per_s", rates.samples_per_s);
-        tiles.push(tile("Samples/s", &samples, ""));
-        let share = |path: &str, part: f64| number(path, part, &percent(part));
-        let counted = rates.attention.map_or(String::new(), |counted| {
-            format!(", {} attention", counted.word())
-        });
-        if let Some(mfu) = rates.mfu {
-            let beside = format!("{}{counted}", throughput::MFU);
-            tiles.push(tile("MFU", &share("/throughput/mfu", mfu), &beside));
-        }
-        if let Some(hfu) = rates.hfu {
-            let beside = format!("{}{counted}", throughput::HFU);
-            tiles.push(tile("HFU", &share("/throughput/hfu", hfu), &beside));
-        }
-    }
-    let present = report.rows.len();
-    format!(
-        "<h1>{}</h1><p class=\"sub\">{present} of {} ranks, {} nodes, all completed, on {} ({} NPUs)</p>\
-         <div class=\"tiles\">{}</div>",
-        text(title),
-        number("/ranks", report.ranks, &report.ranks.to_string()),
-        number(
-            "/nodes",
-            outcome.nodes,
-            &super::summary::thousands(outcome.nodes)
-        ),
-        text(&report.machine.name),
-        report.machine.npus,
-        tiles.concat()
-    )
-}
-
-fn tile(name: &str, value: &str, beside: &str) -> String {
-    format!("<div class=\"tile\"><span>{name}</span><b>{value}</b><small>{beside}</small></div>")
+/// The sentences of the head, each with its lead.
+fn facts(report: &Report, basis: &str) -> String {
+    let lines = head::lines(report, basis).into_iter().map(|line| {
+        let class = if line.warns() { " class=\"warn\"" } else { "" };
+        let words = [line.text, line.rest].join(" ");
+        format!(
+            "<dt{class}>{}</dt><dd{class}>{}</dd>",
+            text(line.lead),
+            text(words.trim_end())
+        )
+    });
+    format!("<dl class=\"facts\">{}</dl>", lines.collect::<String>())
 }
 
 /// A time of the report.

@@ -118,6 +118,16 @@ pub struct PredictionInterval {
     pub at_peaks: bool,
 }
 
+/// A part of the critical path by what its prices rest on.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct IntervalPart {
+    pub time: Span,
+    /// Key in JSON.
+    pub key: &'static str,
+    /// Name for people.
+    pub name: &'static str,
+}
+
 fn is_zero(span: &Span) -> bool {
     *span == Span::ZERO
 }
@@ -241,25 +251,40 @@ impl PredictionInterval {
         })
     }
 
+    /// Returns the parts of the critical path by what their prices rest on.
+    pub(super) fn parts(&self) -> [IntervalPart; 9] {
+        [
+            (self.curves, "kernels_by_curves_ps", "kernels by curves"),
+            (
+                self.roofline,
+                "kernels_by_roofline_ps",
+                "kernels by roofline",
+            ),
+            (self.recorded, "recorded_ps", "as recorded"),
+            (
+                self.kept,
+                "kernels_of_another_maker_ps",
+                "kernels as on another maker's NPU",
+            ),
+            (
+                self.measured,
+                "measured_collectives_ps",
+                "measured collectives",
+            ),
+            (self.network, "network_ps", "transfers by the network"),
+            (self.host, "host_ps", "host"),
+            (self.memory, "memory_ps", "memory"),
+            (self.follows, "follows_ps", "waiting and idle"),
+        ]
+        .map(|(time, key, name)| IntervalPart { time, key, name })
+    }
+
     /// Says so: the interval, and the parts that are not zero at the precision of a share.
     pub(super) fn text(&self, makespan: Span) -> String {
-        let parts = [
-            (self.curves, "kernels by curves"),
-            (self.roofline, "kernels by roofline"),
-            (self.recorded, "as recorded"),
-            (self.kept, "kernels as on another maker's NPU"),
-            (self.measured, "measured collectives"),
-            (self.network, "transfers by the network"),
-            (self.host, "host"),
-            (self.memory, "memory"),
-            (self.follows, "waiting and idle"),
-        ];
-        let shown = |(part, _): &&(Span, &str)| part.0 as f64 >= 0.0005 * makespan.0 as f64;
-        let parts: Vec<_> = parts
-            .iter()
-            .filter(shown)
-            .map(|(part, name)| format!("{name} {}", share(*part, makespan)))
-            .collect();
+        let shown = |part: &IntervalPart| part.time.0 as f64 >= 0.0005 * makespan.0 as f64;
+        let parts = self.parts().into_iter().filter(shown);
+        let parts = parts.map(|part| format!("{} {}", part.name, share(part.time, makespan)));
+        let parts: Vec<_> = parts.collect();
         let peaks = match self.at_peaks {
             true => {
                 "; kernels run at the peaks that the machine states, which none was measured to reach"

@@ -6,9 +6,9 @@
 
 use super::memory::MemoryObserver;
 use super::replay::{FinishedReplay, ReportObservers, finish, observers};
+use super::section::{Cell, Medium, Section, SectionId, SectionNote};
 use super::summary::thousands;
-use super::table::{TextTable, left, right};
-use super::text::TextStyle;
+use super::table::{left, right};
 use super::{CollectiveRecord, Observer};
 use super::{NeighbourReport, Report};
 use chakram_base::ids::NodeIndex;
@@ -18,7 +18,6 @@ use chakram_engine::{CommTiming, CompiledReplay, Feed, ReplayError, ReplayOutcom
 use chakram_engine::{InstanceId, ReplayGroupId};
 use chakram_hardware::network::LinkLoad;
 use chakram_trace::graph::NodeKind;
-use std::fmt::Write as _;
 
 /// Replays the launches of each of `programs` by the feed beside it, watched by `extra` too, and reports on each.
 ///
@@ -83,20 +82,22 @@ const SHOWN: usize = 6;
 
 /// The table of launches, if there are several: when they began and ended, and by how much each ended after the one
 /// before.
-pub(super) fn table(out: &mut String, report: &Report, style: TextStyle) -> std::fmt::Result {
+pub(super) fn sections(report: &Report, medium: Medium) -> Vec<Section> {
     let launches = &report.launches;
     if launches.len() < 2 {
-        return Ok(());
+        return Vec::new();
     }
-    let table = TextTable::new([
-        left("LAUNCHES", 10),
-        right("began", 14),
-        right("ended", 14),
-        right("took", 14),
-        right("after the one before", 24),
-    ]);
-    table.heading(out, style)?;
-    let shown = if style.details { launches.len() } else { SHOWN };
+    let mut section = Section::new(
+        SectionId::Launches,
+        [
+            left("LAUNCHES", 10),
+            right("began", 14),
+            right("ended", 14),
+            right("took", 14),
+            right("after the one before", 24),
+        ],
+    );
+    let shown = medium.rows_or_all(SHOWN);
     let mut before = Span::ZERO;
     for (number, launch) in launches.iter().enumerate() {
         let after = Span(launch.end.0.saturating_sub(before.0));
@@ -106,24 +107,29 @@ pub(super) fn table(out: &mut String, report: &Report, style: TextStyle) -> std:
             continue;
         }
         let after = match number {
-            0 => String::new(),
-            _ => after.to_string(),
+            0 => Cell::default(),
+            _ => after.into(),
         };
-        let took = launch.end - launch.begin;
-        table.row(out, &[&number, &launch.begin, &launch.end, &took, &after])?;
+        section.row(vec![
+            Cell::number(number, number),
+            launch.begin.into(),
+            launch.end.into(),
+            (launch.end - launch.begin).into(),
+            after,
+        ]);
     }
     if launches.len() > shown {
         let left_out = thousands((launches.len() - shown) as u64);
-        writeln!(
-            out,
-            "  … {left_out} before the last: {} json",
-            SettingKey::Format
-        )?;
+        let format = SettingKey::Format;
+        section.left_out = Some(format!("… {left_out} before the last: {format} json"));
     }
     let (first, last) = (launches[0].end, launches[launches.len() - 1].end);
     let further = launches.len() as u64 - 1;
     let mean = Span((last - first).0 / further);
-    writeln!(out, "  one every {mean} after the first, in the mean")
+    section.note(SectionNote::line(format!(
+        "one every {mean} after the first, in the mean"
+    )));
+    vec![section]
 }
 
 /// Counts of a program's launches.

@@ -7,14 +7,13 @@
 
 use super::Report;
 use super::csv::{CsvCell, CsvColumn};
-use super::table::{TextTable, left, right};
-use super::text::TextStyle;
+use super::section::{Cell, Medium, Section, SectionId, SectionNote};
+use super::table::{left, right};
 use chakram_base::units::{Bytes, Span, percent_of};
 use chakram_hardware::machine::Machine;
 use chakram_hardware::network::{LinkLoad, LinkPlace};
 use serde::{Deserialize, Serialize};
 use std::cmp::Reverse;
-use std::fmt::{Result, Write};
 use std::ops::Range;
 
 /// Links that the text has, the busiest first.
@@ -190,61 +189,76 @@ pub(super) const CSV: &[CsvColumn<Report, LinkRow>] = &[
     }),
 ];
 
-/// Writes the tables of dimensions and of the busiest links, if bytes were counted.
-pub fn table(out: &mut String, report: &Report, style: TextStyle) -> Result {
+/// The tables of dimensions and of the busiest links, if bytes were counted.
+pub(crate) fn sections(report: &Report, medium: Medium) -> Vec<Section> {
     let Some(links) = &report.links else {
-        return Ok(());
+        return Vec::new();
     };
     let makespan = links.counted_over(report);
-    let table = TextTable::new([
-        left("DIMENSIONS", 34),
-        right("links", 8),
-        right("bytes", 11),
-        right("per NPU", 11),
-        right("mean load", 14),
-        right("most", 14),
-    ]);
-    table.heading(out, style)?;
-    for row in &links.dimensions {
-        let (mean, most) = (load(row.mean_busy, makespan), load(row.most_busy, makespan));
-        let (bytes, own) = (Bytes(row.bytes), Bytes(row.bytes_per_npu));
-        table.row(out, &[&row.name, &row.links, &bytes, &own, &mean, &most])?;
+    let load_of = |busy: Span| match makespan {
+        Span::ZERO => Cell::from("-"),
+        _ => Cell::number(busy.seconds() / makespan.seconds(), load(busy, makespan)),
+    };
+    let mut dimensions = Section::new(
+        SectionId::Dimensions,
+        [
+            left("DIMENSIONS", 34),
+            right("links", 8),
+            right("bytes", 11),
+            right("per NPU", 11),
+            right("mean load", 14),
+            right("most", 14),
+        ],
+    );
+    for (i, row) in links.dimensions.iter().enumerate() {
+        let at = |field: &str| format!("/links/dimensions/{i}/{field}");
+        dimensions.row(vec![
+            Cell::name(&*row.name),
+            Cell::number(row.links, row.links).at(at("links")),
+            Cell::from(Bytes(row.bytes)).at(at("bytes")),
+            Cell::from(Bytes(row.bytes_per_npu)).at(at("bytes_per_npu")),
+            load_of(row.mean_busy),
+            load_of(row.most_busy),
+        ]);
     }
     let Some(bottleneck) = links.bottleneck() else {
-        return writeln!(out, "  no bytes passed a link");
+        dimensions.note(SectionNote::line("no bytes passed a link"));
+        return vec![dimensions];
     };
     let (from, to) = (&bottleneck.from, &bottleneck.to);
     let part = match links.until {
         Span::ZERO => "of the makespan".to_owned(),
         until => format!("of the {until} until the last job ends"),
     };
-    writeln!(
-        out,
-        "  bottleneck: {}, the link from {from} to {to}, busy {} {part}",
+    dimensions.note(SectionNote::line(format!(
+        "bottleneck: {}, the link from {from} to {to}, busy {} {part}",
         bottleneck.dimension,
         load(bottleneck.busy, makespan)
-    )?;
-    let table = TextTable::new([
-        left("LINKS", 46),
-        right("bytes", 18),
-        right("busy", 18),
-        right("load", 14),
-    ]);
-    table.heading(out, style)?;
-    let mut rows: Vec<_> = links.links.iter().collect();
-    rows.sort_by_key(|row| Reverse(row.busy));
-    let shown = if style.details { rows.len() } else { ROWS };
-    for row in rows.iter().take(shown) {
-        let name = format!("{}: {} to {}", row.dimension, row.from, row.to);
-        let (bytes, load) = (Bytes(row.bytes), load(row.busy, makespan));
-        table.row(out, &[&name, &bytes, &row.busy, &load])?;
+    )));
+    let mut section = Section::new(
+        SectionId::Links,
+        [
+            left("LINKS", 46),
+            right("bytes", 18),
+            right("busy", 18),
+            right("load", 14),
+        ],
+    );
+    let mut rows: Vec<_> = links.links.iter().enumerate().collect();
+    rows.sort_by_key(|(_, row)| Reverse(row.busy));
+    let shown = medium.rows_or_all(ROWS);
+    for (i, row) in rows.iter().take(shown) {
+        let at = |field: &str| format!("/links/links/{i}/{field}");
+        section.row(vec![
+            Cell::name(format!("{}: {} to {}", row.dimension, row.from, row.to)),
+            Cell::from(Bytes(row.bytes)).at(at("bytes")),
+            Cell::from(row.busy).at(at("busy_ps")),
+            load_of(row.busy),
+        ]);
     }
-    if rows.len() > shown {
-        writeln!(
-            out,
-            "  … and {} more links; JSON and CSV have each",
-            rows.len() - shown
-        )?;
-    }
-    Ok(())
+    section.left_out = (rows.len() > shown).then(|| {
+        let more = rows.len() - shown;
+        format!("… and {more} more links; JSON and CSV have each")
+    });
+    vec![dimensions, section]
 }

@@ -1,15 +1,13 @@
 //! Loads and stores by the memory that they reach: the NPU's own, memory beyond it, and memories with names.
 
 use super::Report;
-use super::summary::thousands;
-use super::table::{TextTable, left, right};
-use super::text::TextStyle;
+use super::section::{Cell, Medium, Section, SectionId};
+use super::table::{left, right};
 use chakram_base::ids::NodeIndex;
 use chakram_base::units::{Bytes, Span};
 use chakram_engine::CompiledReplay;
 use chakram_trace::graph::{Graph, NodeKind};
 use serde::{Deserialize, Serialize};
-use std::fmt::Write as _;
 
 /// Loads and stores of one memory.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -74,37 +72,41 @@ impl MemoryAccessSums {
     }
 }
 
-/// Writes the table.
-pub(super) fn table(out: &mut String, report: &Report, style: TextStyle) -> std::fmt::Result {
+/// The table of loads and stores.
+pub(super) fn sections(report: &Report, _: Medium) -> Vec<Section> {
     if report.memory_accesses.is_empty() {
-        return Ok(());
+        return Vec::new();
     }
-    let mut table = TextTable::new([
-        left("LOADS AND STORES", 24),
-        right("loads", 10),
-        right("stores", 10),
-        right("bytes", 12),
-        right("total", 12),
-        right("mean", 12),
-        right("GB/s each", 12),
-    ])
-    .named(style);
-    for row in &report.memory_accesses {
+    let mut section = Section::aligned(
+        SectionId::MemoryAccesses,
+        [
+            left("LOADS AND STORES", 24),
+            right("loads", 10),
+            right("stores", 10),
+            right("bytes", 12),
+            right("total", 12),
+            right("mean", 12),
+            right("GB/s each", 12),
+        ],
+    );
+    for (i, row) in report.memory_accesses.iter().enumerate() {
+        let at = |field: &str| format!("/memory_accesses/{i}/{field}");
         let count = row.loads + row.stores;
         let seconds = row.total.0 as f64 / 1e12;
+        let rate = row.bytes as f64 / seconds / 1e9;
         let rate = match seconds > 0.0 {
-            true => format!("{:.1}", row.bytes as f64 / seconds / 1e9),
-            false => "-".to_owned(),
+            true => Cell::number(rate, format!("{rate:.1}")),
+            false => "-".into(),
         };
-        table.add(&[
-            &style.name(&row.memory),
-            &thousands(row.loads),
-            &thousands(row.stores),
-            &Bytes(row.bytes),
-            &row.total,
-            &Span(row.total.0 / count.max(1)),
-            &rate,
+        section.row(vec![
+            Cell::name(&*row.memory),
+            Cell::count(row.loads).at(at("loads")),
+            Cell::count(row.stores).at(at("stores")),
+            Cell::from(Bytes(row.bytes)).at(at("bytes")),
+            Cell::from(row.total).at(at("total_ps")),
+            Span(row.total.0 / count.max(1)).into(),
+            rate,
         ]);
     }
-    write!(out, "\n{}", table.text(style))
+    vec![section]
 }

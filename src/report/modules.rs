@@ -6,9 +6,8 @@
 
 use super::csv::CsvColumn;
 use super::issue_times::IssueTimes;
-use super::summary::thousands;
-use super::table::{TextTable, left, right};
-use super::text::{TextStyle, more, share};
+use super::section::{Cell, Medium, Section, SectionId};
+use super::table::{left, right};
 use super::{CollectiveRecord, Observer, Report};
 use chakram_base::ids::NodeIndex;
 use chakram_base::units::{Span, Time};
@@ -17,7 +16,6 @@ use chakram_trace::graph::{Graph, Interner, NodeKind};
 use serde::{Deserialize, Serialize};
 use std::cmp::Reverse;
 use std::collections::BTreeMap;
-use std::fmt::Write as _;
 
 /// A module by its path, over all ranks.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -57,6 +55,8 @@ const ROWS: usize = 10;
 /// Modules of the same classes under one another, together.
 #[derive(Clone, Debug, Default)]
 struct ModuleFamily {
+    /// Index of the last.
+    last: usize,
     modules: u64,
     calls: u64,
     device: Span,
@@ -76,20 +76,21 @@ fn family(path: &str) -> String {
     parts.collect::<Vec<_>>().join("/")
 }
 
-/// Writes the modules with most time on devices, those of the same classes together, if there are any.
-pub(super) fn table(out: &mut String, report: &Report, style: TextStyle) -> std::fmt::Result {
+/// The table of modules with most time on devices, those of the same classes together, if there are any.
+pub(super) fn sections(report: &Report, medium: Medium) -> Vec<Section> {
     if report.modules.is_empty() {
-        return Ok(());
+        return Vec::new();
     }
     let mut families: BTreeMap<String, ModuleFamily> = BTreeMap::new();
     let (mut device, mut outside) = (Span::ZERO, None);
-    for row in &report.modules {
+    for (i, row) in report.modules.iter().enumerate() {
         device += row.own_device;
         if row.path.is_empty() {
-            outside = Some(row);
+            outside = Some((i, row));
             continue;
         }
         let family = families.entry(family(&row.path)).or_default();
+        family.last = i;
         family.modules += 1;
         family.calls = family.calls.saturating_add(row.calls);
         family.device += row.device;
@@ -98,43 +99,46 @@ pub(super) fn table(out: &mut String, report: &Report, style: TextStyle) -> std:
     }
     let mut families: Vec<_> = families.into_iter().collect();
     families.sort_by_key(|(_, family)| Reverse((family.device, family.host)));
-    let mut table = TextTable::new([
-        left("MODULES", 40),
-        right("modules", 8),
-        right("calls", 8),
-        right("on devices", 13),
-        right("its own", 13),
-        right("share", 8),
-        right("on hosts", 13),
-    ])
-    .named(style);
-    let shown = if style.details { usize::MAX } else { ROWS };
+    let mut section = Section::aligned(
+        SectionId::Modules,
+        [
+            left("MODULES", 40),
+            right("modules", 8),
+            right("calls", 8),
+            right("on devices", 13),
+            right("its own", 13),
+            right("share", 8),
+            right("on hosts", 13),
+        ],
+    );
+    let shown = medium.rows_or_all(ROWS);
     for (path, row) in families.iter().take(shown) {
-        table.add(&[
-            &style.name(path),
-            &thousands(row.modules),
-            &thousands(row.calls),
-            &row.device,
-            &row.own,
-            &share(row.device, device),
-            &row.host,
+        // The report has the numbers of each module, and of families none.
+        let at = |field| (row.modules == 1).then(|| format!("/modules/{}/{field}", row.last));
+        section.row(vec![
+            Cell::name(path),
+            Cell::count(row.modules),
+            Cell::count(row.calls).at_some(at("calls")),
+            Cell::from(row.device).at_some(at("device_ps")),
+            Cell::from(row.own).at_some(at("own_device_ps")),
+            Cell::share(row.device, device),
+            Cell::from(row.host).at_some(at("host_ps")),
         ]);
     }
-    if let Some(row) = outside {
-        let own = share(row.device, device);
-        let name = "(under no module)";
-        table.add(&[
-            &name,
-            &"",
-            &"",
-            &row.device,
-            &row.own_device,
-            &own,
-            &row.host,
+    if let Some((i, row)) = outside {
+        let at = |field: &str| format!("/modules/{i}/{field}");
+        section.row(vec![
+            "(under no module)".into(),
+            Cell::default(),
+            Cell::default(),
+            Cell::from(row.device).at(at("device_ps")),
+            Cell::from(row.own_device).at(at("own_device_ps")),
+            Cell::share(row.device, device),
+            Cell::from(row.host).at(at("host_ps")),
         ]);
     }
-    write!(out, "\n{}", table.text(style))?;
-    more(out, families.len(), shown, "modules")
+    section.leave_out(families.len(), shown, "modules");
+    vec![section]
 }
 
 /// Own times of a module. Delays are sums of their ends minus sums of their starts, which wrap.

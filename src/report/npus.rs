@@ -4,12 +4,12 @@ use super::Report;
 use super::TimeCategory;
 use super::breakdown::NpuTime;
 use super::csv::{CsvColumn, decimal};
-use super::table::{TextTable, left, right};
-use super::text::{TextStyle, more};
+use super::section::{Cell, Medium, Section, SectionId, SectionNote, indexed_runs};
+use super::table::{left, right};
+use super::text::share;
 use chakram_base::ids::{Npu, Rank};
 use chakram_base::units::{Span, percent_change};
 use serde::{Deserialize, Serialize};
-use std::fmt::{Display, Write as _};
 
 /// Rows for people; JSON and CSV have all.
 const ROWS: usize = 16;
@@ -62,8 +62,8 @@ fn part(row: &NpuRow, part: TimeCategory) -> Span {
     row.time.parts[part as usize]
 }
 
-/// Writes where the time of each goes.
-pub(super) fn table(out: &mut String, report: &Report, style: TextStyle) -> std::fmt::Result {
+/// The table of where the time of each goes.
+pub(super) fn sections(report: &Report, medium: Medium) -> Vec<Section> {
     // Only pipelines have a bubble.
     let has_bubble = |row: &NpuRow| part(row, TimeCategory::Bubble) > Span::ZERO;
     let bubble = report.rows.iter().any(has_bubble);
@@ -76,22 +76,92 @@ pub(super) fn table(out: &mut String, report: &Report, style: TextStyle) -> std:
     ];
     headings.extend(bubble.then(|| right("bubble", width)));
     headings.extend(["memory", "host", "idle"].map(|name| right(name, width)));
-    let mut table = TextTable::new(headings).named(style);
+    let mut section = Section::aligned(SectionId::Ranks, headings);
     // Neighbours that are alike share a line.
     let parts = |row: &NpuRow| (row.time.parts, row.time.communicating);
-    let alike = |a: &NpuRow, b: &NpuRow| a.class == b.class && parts(a) == parts(b);
-    let runs: Vec<_> = report.rows.chunk_by(alike).collect();
-    for run in runs.iter().take(ROWS) {
-        let (first, ranks) = (&run[0], ranks_of(run));
-        let class = style.name(&first.class);
-        let mut cells: Vec<&dyn Display> = vec![&ranks, &class];
-        let parts = TimeCategory::ALL.iter().zip(&first.time.parts);
-        let shown = parts.filter(|((part, _), _)| bubble || *part != TimeCategory::Bubble);
-        cells.extend(shown.map(|(_, time)| time as &dyn Display));
-        table.add(&cells);
+    let runs = indexed_runs(&report.rows, |a, b| {
+        a.class == b.class && parts(a) == parts(b)
+    });
+    let shown = medium.rows(ROWS);
+    for (at, run) in runs.iter().take(shown) {
+        let first = &run[0];
+        let mut cells = vec![ranks_of(run).into(), Cell::name(&*first.class)];
+        let parts = TimeCategory::ALL.iter().zip(TimeCategory::KEYS);
+        let parts = parts.filter(|((part, _), _)| bubble || *part != TimeCategory::Bubble);
+        cells.extend(parts.map(|((part, _), key)| {
+            let time = first.time.parts[*part as usize];
+            Cell::from(time).at(format!("/npus/{at}/time_ps/{key}"))
+        }));
+        section.row(cells);
     }
-    write!(out, "\n{}", table.text(style))?;
-    more(out, runs.len(), ROWS, "npus")
+    section.leave_out(runs.len(), shown, "npus");
+    vec![section]
+}
+
+/// The table of where the time of the mean NPU goes.
+pub(super) fn breakdown(report: &Report) -> Vec<Section> {
+    let makespan = report.outcome.makespan;
+    let mut section = Section::new(
+        SectionId::Breakdown,
+        [
+            left("TIME BREAKDOWN", 24),
+            right("mean of NPUs", 14),
+            right("share", 9),
+            left("min", 24).after(3),
+            left("max", 0),
+        ],
+    );
+    for ((part, name), key) in TimeCategory::ALL.iter().zip(TimeCategory::KEYS) {
+        let mean = report.mean_parts[*part as usize];
+        let Some((min, max)) = report.extremes(*part) else {
+            continue;
+        };
+        let time = |row: &NpuRow| row.time.parts[*part as usize];
+        if time(max) == Span::ZERO {
+            continue;
+        }
+        let bound = |row: &NpuRow| {
+            let same = |other: &NpuRow| std::ptr::eq(other, row);
+            let at = report.rows.iter().position(same);
+            let shown = format!("{} (rank {})", time(row), row.rank);
+            let at = at.map(|at| format!("/npus/{at}/time_ps/{key}"));
+            Cell::number(time(row).0, shown).at_some(at)
+        };
+        let mut cells = vec![
+            (*name).into(),
+            Cell::from(mean).at(format!("/mean_ps/{key}")),
+            Cell::share(mean, makespan),
+        ];
+        match time(min) == time(max) {
+            true => cells.push("equal on all NPUs".into()),
+            false => cells.extend([bound(min), bound(max)]),
+        }
+        section.row(cells);
+    }
+    section.row(vec![
+        "makespan".into(),
+        Cell::from(makespan).at("/makespan_ps"),
+        "100.0 %".into(),
+    ]);
+    let under_way = report.mean_communicating;
+    if under_way > Span::ZERO {
+        section.note(SectionNote::line(format!(
+            "communication active for {under_way} (mean), {} of it overlapped with compute",
+            share(report.overlapped(), under_way)
+        )));
+        let meant = [
+            (TimeCategory::Communication, TimeCategory::EXPOSED),
+            (TimeCategory::Bubble, TimeCategory::BUBBLE),
+        ];
+        let shown = meant
+            .iter()
+            .filter(|(part, _)| report.mean_parts[*part as usize] > Span::ZERO);
+        let shown: Vec<_> = shown.map(|(_, words)| *words).collect();
+        if !shown.is_empty() {
+            section.note(SectionNote::line(shown.join("; ")));
+        }
+    }
+    vec![section]
 }
 
 /// The ranks of neighbouring rows: `3`, `0-7`, or `0 … 12 (4)` where some between have no trace.
@@ -109,31 +179,38 @@ pub(super) fn span_of(run: &[Rank]) -> String {
     }
 }
 
-/// Writes when each rank finished, beside the capture, if any trace says when that ended.
-pub(super) fn finishes(out: &mut String, report: &Report, style: TextStyle) -> std::fmt::Result {
+/// The table of when each rank finished, beside the capture, if any trace says when that ended.
+pub(super) fn finishes(report: &Report, medium: Medium) -> Vec<Section> {
     if report.rows.iter().all(|row| row.captured.is_none()) {
-        return Ok(());
+        return Vec::new();
     }
-    let table = TextTable::new([
-        left("REPLAY AGAINST CAPTURE", 26),
-        right("finish", 14),
-        right("captured", 16),
-        right("difference", 14),
-    ])
-    .named(style);
-    table.heading(out, style)?;
+    let mut section = Section::new(
+        SectionId::Finishes,
+        [
+            left("REPLAY AGAINST CAPTURE", 26),
+            right("finish", 14),
+            right("captured", 16),
+            right("difference", 14),
+        ],
+    );
     let times = |row: &NpuRow| (row.time.finish, row.captured);
-    let alike = |a: &NpuRow, b: &NpuRow| times(a) == times(b);
-    let runs: Vec<_> = report.rows.chunk_by(alike).collect();
-    for run in runs.iter().take(ROWS) {
+    let runs = indexed_runs(&report.rows, |a, b| times(a) == times(b));
+    let shown = medium.rows(ROWS);
+    for (i, run) in runs.iter().take(shown) {
         let row = &run[0];
-        let unknown = || "-".to_owned();
-        let captured = row.captured.map_or_else(unknown, |span| span.to_string());
-        let difference = row.difference.map_or_else(unknown, percent_change);
-        table.row(
-            out,
-            &[&ranks_of(run), &row.time.finish, &captured, &difference],
-        )?;
+        let at = |field: &str| format!("/npus/{i}/{field}");
+        let unknown = || Cell::from("-");
+        let captured = |span| Cell::from(span).at(at("captured_ps"));
+        let difference = |percent: f64| {
+            Cell::number(percent, percent_change(percent)).at(at("difference_percent"))
+        };
+        section.row(vec![
+            ranks_of(run).into(),
+            Cell::from(row.time.finish).at(at("finish_ps")),
+            row.captured.map_or_else(unknown, captured),
+            row.difference.map_or_else(unknown, difference),
+        ]);
     }
-    more(out, runs.len(), ROWS, "npus")
+    section.leave_out(runs.len(), shown, "npus");
+    vec![section]
 }

@@ -141,8 +141,8 @@ fn unprofiled_of(workload: &Workload) -> Option<UnprofiledSteps> {
 }
 
 impl Report {
-    /// Returns lines about the profiler.
-    pub(super) fn profiler_lines(&self) -> Vec<String> {
+    /// Returns lines about the profiler, each with its lead.
+    pub(super) fn profiler_lines(&self) -> Vec<(&'static str, String)> {
         let Some(profiler) = &self.profiler else {
             return Vec::new();
         };
@@ -159,11 +159,14 @@ impl Report {
                 });
                 let makespan = without.makespan;
                 vec![
-                    format!("profiler  with it {with}, without it {makespan}{interval}"),
-                    format!("          {}{here}", profiler.cost_text()),
+                    (
+                        "profiler",
+                        format!("with it {with}, without it {makespan}{interval}"),
+                    ),
+                    ("", format!("{}{here}", profiler.cost_text())),
                 ]
             }
-            _ => vec![format!("profiler  {here}")],
+            _ => vec![("profiler", here)],
         };
         if let (Some(steps @ 1..), Some(measured)) = (profiler.steps, profiler.measured_step) {
             let step = Span(self.outcome.makespan.0 / steps);
@@ -171,9 +174,8 @@ impl Report {
             let more = more.map_or_else(String::new, |percent| {
                 format!("; {}", percent_change(percent))
             });
-            lines.push(format!(
-                "measured  {measured} a step without a profiler; replay {step} a step{more}"
-            ));
+            let text = format!("{measured} a step without a profiler; replay {step} a step{more}");
+            lines.push(("measured", text));
         }
         lines
     }

@@ -5,9 +5,9 @@
 //! step's own nodes*, and to idle time otherwise, so that the parts of a step sum to its time, also where two steps overlap.
 
 use super::csv::CsvColumn;
+use super::section::{Cell, Medium, Section, SectionId};
 use super::summary::rounded;
-use super::table::{TextTable, left, right};
-use super::text::{TextStyle, more};
+use super::table::{left, right};
 use super::{CollectiveRecord, Observer, Report, TimeCategory};
 use chakram_base::ids::NodeIndex;
 use chakram_base::units::{Span, Time};
@@ -15,7 +15,6 @@ use chakram_engine::{CompiledReplay, InstanceId};
 use chakram_trace::graph::{Graph, NodeKind};
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
-use std::fmt::Write as _;
 
 /// A profiled step. Times by category are means over the ranks that have it, each to the nearest picosecond.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -68,38 +67,41 @@ pub const CSV: &[CsvColumn<Report, StepRow>] = &[
 /// Rows for people; JSON and CSV have all.
 const ROWS: usize = 12;
 
-/// Writes the steps, if there are several.
-pub(super) fn table(out: &mut String, report: &Report, style: TextStyle) -> std::fmt::Result {
+/// The table of steps, if there are several.
+pub(super) fn sections(report: &Report, medium: Medium) -> Vec<Section> {
     if report.steps.len() < 2 {
-        return Ok(());
+        return Vec::new();
     }
-    let mut table = TextTable::new([
-        left("STEPS", 10),
-        right("start", 13),
-        right("time", 13),
-        right("compute", 13),
-        right("exposed comm.", 14),
-        right("all comm.", 13),
-        right("host", 13),
-        right("idle", 13),
-    ])
-    .named(style);
-    let shown = if style.details { usize::MAX } else { ROWS };
-    for row in report.steps.iter().take(shown) {
-        let step = format!("step {}", row.step);
-        table.add(&[
-            &step,
-            &row.start,
-            &row.time,
-            &row.compute,
-            &row.exposed,
-            &row.communication,
-            &row.host,
-            &row.idle,
+    let mut section = Section::aligned(
+        SectionId::Steps,
+        [
+            left("STEPS", 10),
+            right("start", 13),
+            right("time", 13),
+            right("compute", 13),
+            right("exposed comm.", 14),
+            right("all comm.", 13),
+            right("host", 13),
+            right("idle", 13),
+        ],
+    );
+    let shown = medium.rows_or_all(ROWS);
+    for (i, row) in report.steps.iter().take(shown).enumerate() {
+        let at = |field: &str| format!("/steps/{i}/{field}");
+        let span = |field, span: Span| Cell::from(span).at(at(field));
+        section.row(vec![
+            Cell::number(row.step, format!("step {}", row.step)).at(at("step")),
+            span("start_ps", row.start),
+            span("time_ps", row.time),
+            span("compute_ps", row.compute),
+            span("exposed_communication_ps", row.exposed),
+            span("communication_ps", row.communication),
+            span("host_ps", row.host),
+            span("idle_ps", row.idle),
         ]);
     }
-    write!(out, "\n{}", table.text(style))?;
-    more(out, report.steps.len(), shown, "steps")
+    section.leave_out(report.steps.len(), shown, "steps");
+    vec![section]
 }
 
 /// Nodes of a step under way on a rank, and its time so far.

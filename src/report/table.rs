@@ -44,6 +44,16 @@ impl TextColumn<'_> {
         Self { gap, ..self }
     }
 
+    /// Returns the heading.
+    pub(crate) const fn heading(&self) -> &str {
+        self.heading
+    }
+
+    /// Returns whether its cells end at its right side, as numbers do.
+    pub(crate) const fn is_right(&self) -> bool {
+        self.right
+    }
+
     /// Spaces between long cells of this column and of its neighbours: a width has room for more.
     const fn separation(&self) -> usize {
         if self.width > 0 { 1 } else { 2 }

@@ -1,7 +1,5 @@
 //! Text for people: prose of at most 100 columns, and tables of at most as many as their reader has.
 
-use super::summary::thousands;
-use chakram_base::setting::SettingKey;
 use chakram_base::units::{Span, percent_of};
 use chakram_trace::format::escaped;
 use std::borrow::Cow;
@@ -73,19 +71,6 @@ impl TextStyle {
             false => MAX_NAME,
         }
     }
-}
-
-pub(super) fn more(out: &mut String, rows: usize, shown: usize, table: &str) -> std::fmt::Result {
-    if rows > shown {
-        writeln!(
-            out,
-            "  … {} more: {} csv {} {table}",
-            thousands((rows - shown) as u64),
-            SettingKey::Format,
-            SettingKey::Table
-        )?;
-    }
-    Ok(())
 }
 
 /// `31.1 %`.

@@ -153,23 +153,35 @@ impl Throughput {
     }
 }
 
-/// `123,456 tokens/s (1,929 per NPU), 60.3 samples/s, MFU 41.2 %, HFU 52.9 % (causal attention)`.
-pub(super) fn line(report: &Report) -> Option<String> {
-    let rates = report.throughput?;
+/// `123,456 tokens/s (1,929 per NPU), 60.3 samples/s, MFU 41.2 %, HFU 52.9 %`, and what the utilizations are.
+pub(super) fn lines(report: &Report) -> Vec<String> {
+    let Some(rates) = report.throughput else {
+        return Vec::new();
+    };
     let tokens = rates.tokens_per_s.zip(rates.tokens_per_s_per_npu);
     let tokens = tokens.map(|(all, one)| format!("{} tokens/s ({} per NPU)", rate(all), rate(one)));
     let samples = format!("{} samples/s", rate(rates.samples_per_s));
-    let share = |name: &str, part: f64| format!("{name} {}", percent(part));
-    let parts = [
-        tokens,
-        Some(samples),
-        rates.mfu.map(|mfu| share("MFU", mfu)),
-        rates.hfu.map(|hfu| share("HFU", hfu)),
-    ];
-    let parts: Vec<String> = parts.into_iter().flatten().collect();
-    let counted = rates.attention.filter(|_| rates.hfu.is_some());
-    let counted = counted.map(|counted| format!(" ({} attention)", counted.word()));
-    Some(parts.join(", ") + &counted.unwrap_or_default())
+    let utilizations = [("MFU", rates.mfu, MFU), ("HFU", rates.hfu, HFU)];
+    let known = utilizations
+        .iter()
+        .filter_map(|(name, part, meant)| Some((name, (*part)?, meant)));
+    let known: Vec<_> = known.collect();
+    let shares = known
+        .iter()
+        .map(|(name, part, _)| format!("{name} {}", percent(*part)));
+    let parts: Vec<String> = tokens.into_iter().chain([samples]).chain(shares).collect();
+    let mut lines = vec![parts.join(", ")];
+    if !known.is_empty() {
+        let meant: Vec<_> = known
+            .iter()
+            .map(|(name, _, meant)| format!("{name}: {meant}"))
+            .collect();
+        let counted = rates
+            .attention
+            .map(|counted| format!(" ({} attention)", counted.word()));
+        lines.push(meant.join("; ") + &counted.unwrap_or_default());
+    }
+    lines
 }
 
 #[cfg(test)]

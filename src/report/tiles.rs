@@ -2,9 +2,8 @@
 
 use super::Observer;
 use super::Report;
-use super::summary::thousands;
-use super::table::{TextTable, left, right};
-use super::text::TextStyle;
+use super::section::{Cell, Medium, Section, SectionId};
+use super::table::{left, right};
 use crate::CollectiveRecord;
 use chakram_base::ids::NodeIndex;
 use chakram_base::units::{Span, Time, percent_of};
@@ -121,47 +120,50 @@ fn links_of(machine: &Machine) -> u64 {
     wires * if tiles.half_duplex { 1 } else { 2 }
 }
 
-/// Prints how busy links and ports were.
-pub(super) fn table(out: &mut String, report: &Report, style: TextStyle) -> std::fmt::Result {
-    let Some(tiles) = &report.tiles else {
-        return Ok(());
+/// The table of how busy links and ports were.
+pub(super) fn sections(report: &Report, _: Medium) -> Vec<Section> {
+    let used = report.tiles.as_ref();
+    let used = used.filter(|tiles| !(tiles.links.is_empty() && tiles.ports.is_empty()));
+    let Some(tiles) = used else {
+        return Vec::new();
     };
-    if tiles.links.is_empty() && tiles.ports.is_empty() {
-        return Ok(());
-    }
-    let table = TextTable::new([
-        left("LINKS AND PORTS", 17),
-        right("of machine", 11),
-        right("in use", 9),
-        right("mean busy", 11),
-        right("most busy", 11),
-        left("", 0).after(3),
-    ]);
-    table.heading(out, style)?;
+    let mut section = Section::new(
+        SectionId::Tiles,
+        [
+            left("LINKS AND PORTS", 17),
+            right("of machine", 11),
+            right("in use", 9),
+            right("mean busy", 11),
+            right("most busy", 11),
+            left("", 0).after(3),
+        ],
+    );
     let makespan = report.outcome.makespan.seconds().max(f64::MIN_POSITIVE);
-    let mut row = |name: &str, all: u64, busy: Vec<Span>, most: Option<(Span, String)>| {
-        let Some((most, place)) = most else {
-            return Ok(());
-        };
+    let mut row = |name: &str, field: &str, all: u64, busy: Vec<Span>, most: (Span, String)| {
         let sum: f64 = busy.iter().map(|busy| busy.seconds()).sum();
-        let (total, used) = (thousands(all), thousands(busy.len() as u64));
-        let [mean, most] =
-            [sum / all.max(1) as f64, most.seconds()].map(|busy| percent_of(busy, makespan));
-        table.row(out, &[&name, &total, &used, &mean, &most, &place])
+        let share = |busy: f64| Cell::number(busy / makespan, percent_of(busy, makespan));
+        section.row(vec![
+            name.into(),
+            Cell::count(all).at(format!("/tiles/{field}")),
+            Cell::count(busy.len() as u64),
+            share(sum / all.max(1) as f64),
+            share(most.0.seconds()),
+            most.1.into(),
+        ]);
     };
     let shown = |[x, y]: [u32; 2]| format!("({x}, {y})");
     // Of equals the first.
-    let most = tiles.links.iter().rev().max_by_key(|link| link.busy);
-    let most = most.map(|link| {
-        (
-            link.busy,
-            format!("{} to {}", shown(link.from), shown(link.to)),
-        )
-    });
-    let busy = tiles.links.iter().map(|link| link.busy).collect();
-    row("links", tiles.links_of_machine, busy, most)?;
-    let most = tiles.ports.iter().rev().max_by_key(|port| port.busy);
-    let most = most.map(|port| (port.busy, format!("at {}", shown(port.core))));
-    let busy = tiles.ports.iter().map(|port| port.busy).collect();
-    row("memory ports", tiles.ports_of_machine, busy, most)
+    if let Some(most) = tiles.links.iter().rev().max_by_key(|link| link.busy) {
+        let place = format!("{} to {}", shown(most.from), shown(most.to));
+        let busy = tiles.links.iter().map(|link| link.busy).collect();
+        let all = tiles.links_of_machine;
+        row("links", "links_of_machine", all, busy, (most.busy, place));
+    }
+    if let Some(most) = tiles.ports.iter().rev().max_by_key(|port| port.busy) {
+        let most = (most.busy, format!("at {}", shown(most.core)));
+        let busy = tiles.ports.iter().map(|port| port.busy).collect();
+        let all = tiles.ports_of_machine;
+        row("memory ports", "ports_of_machine", all, busy, most);
+    }
+    vec![section]
 }

@@ -148,6 +148,11 @@ pub(super) const CSV: &[CsvColumn<Report, UnknownRow>] = &[
 ];
 
 impl UnknownRow {
+    /// Returns the missing fact with its nodes.
+    pub(super) fn subject(&self) -> String {
+        self.what.text(self.nodes)
+    }
+
     /// Returns it as a sentence.
     pub fn text(&self) -> String {
         let kept = self.nodes - self.without_time - self.by_bytes;
@@ -165,7 +170,7 @@ impl UnknownRow {
             .flatten()
             .collect::<Vec<_>>()
             .join("; ");
-        format!("{}: {how}", self.what.text(self.nodes))
+        format!("{}: {how}", self.subject())
     }
 }
 

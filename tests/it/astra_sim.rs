@@ -4,6 +4,7 @@
 mod against;
 mod chance;
 mod golden;
+mod imported;
 mod inputs;
 mod order;
 mod outputs;

@@ -3,6 +3,7 @@
 
 use super::commands::answer;
 use super::corpus::skipped;
+use super::files::{Folder, trace};
 use serde_json::Value;
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -115,13 +116,260 @@ fn numbers_of_the_page_are_those_of_the_report() {
         let page = std::fs::read_to_string(path).expect("the page is there");
         let numbers = check_numbers(&page, &report);
         assert!(numbers >= least, "{job:?}: {numbers} numbers");
-        // Nothing is fetched, and nothing runs.
+        // Nothing is fetched, and nothing runs but the page's own script.
         for part in [
-            "http:", "https:", "<script", "<link", "<img", "src=", "@import", "url(",
+            "http:", "https:", "<link", "<img", "src=", "@import", "url(",
         ] {
             assert!(!page.contains(part), "{job:?}: {part}");
         }
+        assert_eq!(page.matches("<script").count(), 1, "{job:?}");
     }
+}
+
+/// `text` with one space between words.
+fn collapsed(text: &str) -> String {
+    text.split_whitespace().collect::<Vec<_>>().join(" ")
+}
+
+/// The words of HTML. Numbers are inside words, other elements between them.
+fn words(html: &str) -> String {
+    let html = html.replace("</data>", "");
+    let mut words = String::new();
+    for part in html.split('<') {
+        let (tag, rest) = part.split_once('>').unwrap_or(("", part));
+        if !tag.starts_with("data") {
+            words.push(' ');
+        }
+        words += rest;
+    }
+    let entities = [
+        ("&lt;", "<"),
+        ("&gt;", ">"),
+        ("&quot;", "\""),
+        ("&#39;", "'"),
+        ("&amp;", "&"),
+    ];
+    let plain = entities
+        .iter()
+        .fold(words, |words, (entity, c)| words.replace(entity, c));
+    collapsed(&plain)
+}
+
+/// The rows of all tables, headings too: their cells, without what is below a name.
+fn rows(page: &str) -> Vec<String> {
+    let rows = page.split("<tr").skip(1).map(|row| {
+        let row = row.split("</tr>").next().unwrap_or_default();
+        let row = &row[row.find('>').map_or(0, |end| end + 1)..];
+        let mut cells = String::new();
+        let mut rest = row;
+        while let Some((cell, below)) = rest.split_once("<small>") {
+            cells += cell;
+            rest = below.split_once("</small>").map_or("", |(_, rest)| rest);
+        }
+        words(&(cells + rest))
+    });
+    rows.collect()
+}
+
+/// Whether `row` begins with `line`, in which `…` stands for anything.
+fn begins_with(row: &str, line: &str) -> bool {
+    let mut rest = row;
+    for (i, part) in line.split('…').enumerate() {
+        rest = match (i, rest.find(part)) {
+            (0, Some(0)) | (1.., Some(_)) => {
+                let at = rest.find(part).unwrap_or(0);
+                &rest[at + part.len()..]
+            }
+            _ => return false,
+        };
+    }
+    rest.is_empty() || rest.starts_with(' ')
+}
+
+/// Holds a page against the text of the same report: each line of the text is in the page, sentences as they are and rows of
+/// tables as rows. Returns the number of lines.
+pub fn check_facts(text: &str, page: &str) -> usize {
+    let all = words(page);
+    let rows: Vec<String> = rows(page).iter().map(|row| row.to_lowercase()).collect();
+    let mut lines = 0;
+    let mut body = text.lines();
+    let head = body.next().expect("there is a headline");
+    let (_, scope) = head.split_once(": ").expect("it has a title");
+    assert!(all.contains(scope), "{scope}");
+    for line in body {
+        let line = collapsed(line.trim_start().trim_start_matches("! "));
+        // The text says what it leaves out; the page says what the page does.
+        if line.is_empty() || line.starts_with('…') || line == "WARNINGS" {
+            continue;
+        }
+        lines += 1;
+        let row = line.to_lowercase();
+        let found = all.contains(&line) || rows.iter().any(|of| begins_with(of, &row));
+        assert!(found, "the page lacks `{line}` of\n{text}");
+    }
+    lines
+}
+
+/// Facts of the JSON that a page shows, wherever the report has them.
+const FACTS: [&str; 30] = [
+    "/makespan_ps",
+    "/ranks",
+    "/nodes",
+    "/captured_ps",
+    "/interval/low_ps",
+    "/interval/high_ps",
+    "/interval/kernels_by_curves_ps",
+    "/interval/follows_ps",
+    "/extrapolation/makespan_ps",
+    "/extrapolation/error_ps",
+    "/profiler/makespan_with_ps",
+    "/profiler/without/makespan_ps",
+    "/profiler/without/low_ps",
+    "/throughput/tokens_per_s",
+    "/throughput/samples_per_s",
+    "/throughput/mfu",
+    "/throughput/hfu",
+    "/unknown/0/nodes",
+    "/unknown/0/without_time",
+    "/memory_accesses/0/bytes",
+    "/links/dimensions/0/bytes",
+    "/tiles/links_of_machine",
+    "/steps/1/time_ps",
+    "/npus/0/time_ps/compute",
+    "/npus/0/time_ps/idle",
+    "/npus/0/captured_ps",
+    "/critical_path/slack/0/median_ps",
+    "/critical_path/time_ps/host",
+    "/mean_ps/compute",
+    "/mean_ps/host",
+];
+
+/// Holds the page of a job against its text and its JSON.
+fn check_page(job: &[&str], folder: &Path) -> String {
+    let html = folder.join("facts.html").display().to_string();
+    let text = answer(&[job, &["--html", &html]].concat());
+    let json = answer(&[job, &["--format", "json"]].concat());
+    let report: Value = serde_json::from_str(&json).expect("it is JSON");
+    let page = std::fs::read_to_string(&html).expect("the page is there");
+    assert!(check_facts(&text, &page) >= 15, "{job:?}");
+    check_numbers(&page, &report);
+    for fact in FACTS {
+        let shown = page.contains(&format!("data-path=\"{fact}\""));
+        // Parts that no rank has have no row.
+        let known = report.pointer(fact).and_then(Value::as_f64);
+        assert!(
+            shown || known.is_none_or(|number| number == 0.0),
+            "{job:?}: {fact}"
+        );
+    }
+    text
+}
+
+/// Captures, a pipeline, jobs that do not fit, launches of hosts, tiles, links, loads; and what each of them warns of.
+#[test]
+fn pages_have_all_that_the_text_has() {
+    let large: &[&str] = &[
+        "generate",
+        "llama3-70b",
+        "--tensor",
+        "8",
+        "--batch",
+        "8",
+        "-m",
+        "dgx-h100",
+    ];
+    // 14 of 19 us are the host's.
+    let host = Folder::new();
+    let dispatch = "\"name\":\"dispatch\",\"type\":\"COMP_NODE\",\"duration_micros\":14,\
+                    \"attr\":[{\"name\":\"is_cpu_op\",\"bool_val\":true}]";
+    let kernel = "\"name\":\"kernel\",\"type\":\"COMP_NODE\",\"duration_micros\":5,\"data_deps\":[1],\
+                  \"attr\":[{\"name\":\"is_cpu_op\",\"bool_val\":false}]";
+    trace(&host, "job.0.jsonl", &[dispatch, kernel]);
+    let host = host.path().join("job.0.jsonl").display().to_string();
+    let jobs: [(&[&str], &[&str]); 10] = [
+        (
+            &["replay", &host, "-m", "dgx-h100"],
+            &["HOST-BOUND  most of the time"],
+        ),
+        (JOBS[0], &["PREDICTED", "pipeline bubble", "has no effect"]),
+        (
+            JOBS[1],
+            &[
+                "CPU CAPTURE",
+                "of the wait is for rank",
+                "profiler",
+                "REPLAY AGAINST CAPTURE",
+            ],
+        ),
+        (JOBS[2], &["messages between ranks"]),
+        (
+            &["replay", "traces/ddp-resnet18", "--comm", "recorded"],
+            &["collectives, as recorded"],
+        ),
+        (
+            &["replay", "traces/tight-2", "--links"],
+            &["OUT OF MEMORY", "LOADS AND STORES", "bottleneck"],
+        ),
+        (&["replay", "traces/tp-mlp"], &["CRITICAL PATH"]),
+        (
+            &["replay", "traces/wafer-8", "--links", "--network", "links"],
+            &["DIMENSIONS"],
+        ),
+        (
+            large,
+            &["OUT OF MEMORY  8 of 8 ranks", "! out of memory: rank 0"],
+        ),
+        (&["replay", "traces/prefetch-4", "--aggregate"], &["groups"]),
+    ];
+    let folder = tempfile::tempdir().expect("there is room");
+    for (job, said) in jobs {
+        let text = check_page(job, folder.path());
+        for words in said {
+            assert!(text.contains(words), "{job:?}: {words} in\n{text}");
+        }
+    }
+}
+
+/// Ranks 64 to 959 of 1,024 do not fit: of each, two micro-batches of eight samples are under way.
+#[test]
+fn memory_is_by_class_of_ranks_with_the_worst_first() {
+    let job = [
+        "generate",
+        "llama3-405b",
+        "--tensor",
+        "8",
+        "--pipeline",
+        "16",
+        "--data",
+        "8",
+        "--batch",
+        "128",
+        "--micro-batch",
+        "8",
+        "--sequence-parallel",
+        "--zero",
+        "1",
+        "--split",
+        "layers",
+        "-m",
+        "dgx-h100x128",
+    ];
+    let folder = tempfile::tempdir().expect("there is room");
+    let html = folder.path().join("oom.html").display().to_string();
+    let text = answer(&[&job[..], &["--html", &html]].concat());
+    assert!(text.contains("OUT OF MEMORY"), "{text}");
+    let page = std::fs::read_to_string(&html).expect("the page is there");
+    check_facts(&text, &page);
+    let (_, memory) = page
+        .split_once("<section id=\"memory\">")
+        .expect("it has memory");
+    let (memory, _) = memory.split_once("</section>").expect("it ends");
+    let first = memory.split("<tr").nth(2).expect("there is a row");
+    assert!(first.starts_with(" class=\"alarm\""), "{first}");
+    assert!(words(first).contains(" of 80.0 GB"), "{first}");
+    // Every rank is in a row of memory.
+    assert!(memory.contains("-1023<"), "{memory:.3000}");
+    assert!(page.len() < 2_000_000, "{}", page.len());
 }
 
 #[test]

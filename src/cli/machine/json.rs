@@ -89,7 +89,7 @@ struct TilesDocument {
 struct ClassDocument<'a> {
     name: &'a str,
     peak_flop_per_s: Map<String, Value>,
-    /// Null where the machine does not describe its NPUs.
+    /// Null where the machine does not say it.
     memory_bandwidth_bytes_per_s: Option<f64>,
     memory_latency_ps: Option<u64>,
     memory_capacity_bytes: Option<u64>,
@@ -118,7 +118,8 @@ struct RemoteDocument<'a> {
     attachment: &'static str,
     bandwidth_bytes_per_s: f64,
     latency_ps: u64,
-    capacity_bytes: u64,
+    /// Null where it is unknown.
+    capacity_bytes: Option<u64>,
     #[serde(skip_serializing_if = "Option::is_none")]
     design: Option<PoolDesign<'a>>,
     /// NPUs of its ports, where they have no places on tiles.
@@ -226,8 +227,8 @@ impl<'a> ClassDocument<'a> {
             name: &class.name,
             peak_flop_per_s: rates.collect(),
             memory_bandwidth_bytes_per_s: class.memory_bandwidth().map(Bandwidth::bytes_per_second),
-            memory_latency_ps: class.memory.map(|memory| memory.latency.0),
-            memory_capacity_bytes: class.memory.map(|memory| memory.capacity.0),
+            memory_latency_ps: class.memory.and_then(|memory| Some(memory.latency?.0)),
+            memory_capacity_bytes: class.memory.and_then(|memory| Some(memory.capacity?.0)),
             lanes: class.lanes,
             host_lanes: class.host_lanes,
         }
@@ -242,7 +243,7 @@ impl<'a> RemoteDocument<'a> {
             attachment: remote.attachment.name(),
             bandwidth_bytes_per_s: remote.bandwidth.bytes_per_second(),
             latency_ps: remote.latency.0,
-            capacity_bytes: remote.capacity.0,
+            capacity_bytes: remote.capacity.map(|capacity| capacity.0),
             design: remote.attachment.pool(),
             at: remote.ports(),
             through: through.map(|through| through.name()),

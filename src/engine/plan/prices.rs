@@ -31,9 +31,9 @@ pub(super) fn price_graph(
         ReplayRefusal::new(format!("{node}: {found}"), hint)
     };
     // The bytes of a node, if `room` holds them at once.
-    let within = |node: NodeIndex, room: Bytes, holder: &str, hint: &str| {
+    let within = |node: NodeIndex, room: Option<Bytes>, holder: &str, hint: &str| {
         let bytes = Bytes(graph.bytes(node));
-        if bytes > room {
+        if let Some(room) = room.filter(|room| bytes > *room) {
             let found = format!("it moves {bytes} at once, but {holder} holds {room}");
             return Err(refusal(node, found, hint));
         }
@@ -128,7 +128,10 @@ pub(super) fn price_graph(
                 let bytes = within(node, memory.capacity, &holder, hint)?;
                 let own = options.extensions.memory.as_ref();
                 let own = own.and_then(|design| design.local(&memory, bytes));
-                own.unwrap_or_else(|| memory.access(bytes))
+                own.or_else(|| memory.access(bytes)).ok_or_else(|| {
+                    let found = format!("{holder} does not say the latency of its memory");
+                    refusal(node, found, "give the class `memory_latency`")
+                })?
             }
             NodeKind::RemoteMemory => {
                 let remote = match graph.remote_memory(node) {

@@ -137,6 +137,11 @@ fn capacity(table: &ConfigTable<'_>, key: &str) -> Result<Bytes, ConfigError> {
     size(table, key, CAPACITY)
 }
 
+/// The capacity at `key`, if the table states it.
+fn optional_capacity(table: &ConfigTable<'_>, key: &str) -> Result<Option<Bytes>, ConfigError> {
+    table.get(key).map(|_| capacity(table, key)).transpose()
+}
+
 /// The size at `key`, which is not zero; `example` illustrates it in errors.
 fn size(table: &ConfigTable<'_>, key: &str, example: &str) -> Result<Bytes, ConfigError> {
     let size: Bytes = table.quantity(key, example)?;

@@ -279,7 +279,7 @@ mod tests {
                 let rate = class.peaks.get(dtype).unwrap().per_second();
                 assert!(near(2.0 * rate * npus, sparse * 1e15), "{name} {dtype:?}");
             }
-            let capacity = class.memory.unwrap().capacity.0 as f64;
+            let capacity = class.memory.unwrap().capacity.unwrap().0 as f64;
             assert!(near(capacity * npus, memory * 1e9), "{name}");
             let [inner, outer] = machine.topology().dimensions() else {
                 panic!("{name}")

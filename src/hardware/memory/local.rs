@@ -6,9 +6,9 @@ use super::LocalMemory;
 use chakram_base::units::{BufferShare, Span};
 
 impl LocalMemory {
-    /// Duration of one load or store of `bytes`.
-    pub fn access(&self, bytes: u64) -> Span {
-        self.latency + self.bandwidth.serialization(BufferShare::whole(bytes))
+    /// Duration of one load or store of `bytes`; `None` where the latency is unknown.
+    pub fn access(&self, bytes: u64) -> Option<Span> {
+        Some(self.latency? + self.bandwidth.serialization(BufferShare::whole(bytes)))
     }
 }
 
@@ -21,10 +21,10 @@ mod tests {
     fn an_access_is_latency_plus_bytes_over_bandwidth() {
         let memory = LocalMemory {
             bandwidth: Bandwidth::new(2e12).unwrap(),
-            latency: Span::from_ns(500),
-            capacity: Bytes(80_000_000_000),
+            latency: Some(Span::from_ns(500)),
+            capacity: Some(Bytes(80_000_000_000)),
         };
         // 1 MB / 2 TB/s = 0.5 us, + 0.5 us.
-        assert_eq!(memory.access(1_000_000), Span(1_000_000));
+        assert_eq!(memory.access(1_000_000), Some(Span(1_000_000)));
     }
 }

@@ -196,7 +196,7 @@ mod tests {
             attachment,
             bandwidth: Bandwidth::new(25e9).unwrap(),
             latency: Span::from_ns(100),
-            capacity: Bytes(1 << 40),
+            capacity: Some(Bytes(1 << 40)),
             whole_ns: false,
             through: None,
         };

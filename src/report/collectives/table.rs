@@ -4,16 +4,16 @@ use super::CollectiveTally;
 use super::{CollectiveRow, LatestRank};
 use crate::Report;
 use crate::csv::{CsvColumn, decimal};
-use crate::summary::{groups_of, mean, thousands};
-use crate::table::{TextTable, left, right};
-use crate::text::{TextStyle, more, paragraph, share};
+use crate::section::{Cell, Medium, Section, SectionId, SectionNote, SectionRow};
+use crate::summary::{groups_of, mean};
+use crate::table::{left, right};
+use crate::text::share;
 use chakram_base::ids::Rank;
 use chakram_base::units::{Bytes, Span};
 use chakram_engine::CommTiming;
 use chakram_trace::format::CollectiveKind;
 use std::cmp::Reverse;
 use std::collections::BTreeMap;
-use std::fmt::{Display, Result, Write as _};
 
 /// Rows; JSON and CSV have all.
 const ROWS: usize = 24;
@@ -35,73 +35,77 @@ pub const CSV: &[CsvColumn<Report, CollectiveRow>] = &[
 ];
 
 /// A role, or else the index of a row.
-type RowOwner<'r> = std::result::Result<&'r str, usize>;
+type RowOwner<'r> = Result<&'r str, usize>;
 
 /// Key that tells rows apart: whose they are, then what they do, among how many, and how.
 type CollectiveRowKey<'r> = (RowOwner<'r>, CollectiveKind, u32, &'r str);
 
-/// Rows that are one, in the order of the first of each.
-fn together(rows: &[CollectiveRow]) -> Vec<Vec<&CollectiveRow>> {
+/// Indices of rows that are one, in the order of the first of each.
+fn together(rows: &[CollectiveRow]) -> Vec<Vec<usize>> {
     let mut place: BTreeMap<CollectiveRowKey<'_>, usize> = BTreeMap::new();
-    let mut all: Vec<Vec<&CollectiveRow>> = Vec::new();
+    let mut all: Vec<Vec<usize>> = Vec::new();
     for (i, row) in rows.iter().enumerate() {
         let whose = row.role.as_deref().ok_or(i);
         let key = (whose, row.kind, row.members, &row.algorithm[..]);
         let at = *place.entry(key).or_insert(all.len());
         match all.get_mut(at) {
-            Some(known) => known.push(row),
-            None => all.push(vec![row]),
+            Some(known) => known.push(i),
+            None => all.push(vec![i]),
         }
     }
     all
 }
 
-/// Writes the table of collectives, if there are any.
-pub fn collectives(out: &mut String, report: &Report, style: TextStyle) -> Result {
+/// Meaning of the last column.
+const BUS: &str = "bus: bytes that links carry for a member over the transfer, 2(n - 1)/n of an all-reduce's buffer";
+
+/// The table of collectives, if there are any.
+pub fn sections(report: &Report, medium: Medium) -> Vec<Section> {
     if report.collectives.is_empty() {
-        return Ok(());
+        return Vec::new();
     }
-    let mut table = TextTable::new([
-        left("COLLECTIVES", 34),
-        right("calls", 8),
-        right("bytes", 11),
-        right("transfer", 14),
-        right("wait", 14),
-        right("bus GB/s", 10),
-    ])
-    .named(style);
+    let mut section = Section::aligned(
+        SectionId::Collectives,
+        [
+            left("COLLECTIVES", 34),
+            right("calls", 8),
+            right("bytes", 11),
+            right("transfer", 14),
+            right("wait", 14),
+            right("bus GB/s", 10),
+        ],
+    );
     let rows = together(&report.collectives);
-    for groups in rows.iter().take(ROWS) {
-        add(&mut table, groups, style)?;
+    let shown = medium.rows(ROWS);
+    for groups in rows.iter().take(shown) {
+        section.row(row_of(report, groups));
     }
-    write!(out, "\n{}", table.text(style))?;
-    more(out, rows.len(), ROWS, "collectives")?;
-    writeln!(
-        out,
-        "  bytes: mean buffer of a call; transfer: {}",
+    section.leave_out(rows.len(), shown, "collectives");
+    section.note(SectionNote::line(format!(
+        "bytes: mean buffer of a call; transfer: {}",
         match report.communication.lasts_as {
             CommTiming::Model => "from last arrival to end, all calls; wait: mean of members",
             CommTiming::Recorded => "longest recorded, all calls; wait: mean of members",
             CommTiming::Captured => "longest recorded, all calls; wait: mean, as captured",
         }
-    )?;
+    )));
+    section.note(SectionNote::line(BUS));
     if rows.iter().any(|groups| groups.len() > 1) {
-        writeln!(
-            out,
-            "  of several groups: means of one; JSON and CSV have each"
-        )
-    } else {
-        Ok(())
+        section.note(SectionNote::line(
+            "of several groups: means of one; JSON and CSV have each",
+        ));
     }
+    vec![section]
 }
 
-/// Adds the row of `groups`, which are for one thing, or one.
-fn add(table: &mut TextTable<'_>, groups: &[&CollectiveRow], style: TextStyle) -> Result {
-    let (row, count) = (groups[0], groups.len());
+/// The row of the groups at `indices`, which are for one thing, or of one.
+fn row_of(report: &Report, indices: &[usize]) -> SectionRow {
+    let groups = || indices.iter().map(|&i| &report.collectives[i]);
+    let (row, count) = (&report.collectives[indices[0]], indices.len());
     let mut sum = CollectiveTally::default();
     let mut late: BTreeMap<Rank, Span> = BTreeMap::new();
     let mut present = 0;
-    for group in groups {
+    for group in groups() {
         sum.calls += group.tally.calls;
         sum.buffers.sum = sum.buffers.sum.saturating_add(group.tally.buffers.sum);
         sum.transfer += group.tally.transfer;
@@ -112,24 +116,28 @@ fn add(table: &mut TextTable<'_>, groups: &[&CollectiveRow], style: TextStyle) -
         }
     }
     let what = row.role.as_ref().unwrap_or(&row.group);
-    let bus = match sum.bus_bandwidth(row.kind, row.members) {
-        Some(bus) => format!("{:.1}", bus / 1e9),
-        None => "-".to_owned(),
-    };
-    let cells: [&dyn Display; 6] = [
-        &style.name(&format!("{}, {what}", row.kind)),
-        &thousands((sum.calls + count as u64 / 2) / count as u64),
-        &Bytes(sum.buffers.sum / sum.calls.max(1)),
-        &mean(sum.transfer, count),
-        &Span(sum.waited.0 / present.max(1) as u64),
-        &bus,
+    let bus = sum.bus_bandwidth(row.kind, row.members);
+    // The report has the numbers of each group, and of several none.
+    let at = |field: &str| (count == 1).then(|| format!("/collectives/{}/{field}", indices[0]));
+    let cells = vec![
+        Cell::name(format!("{}, {what}", row.kind)),
+        Cell::count((sum.calls + count as u64 / 2) / count as u64).at_some(at("calls")),
+        Bytes(sum.buffers.sum / sum.calls.max(1)).into(),
+        Cell::from(mean(sum.transfer, count)).at_some(at("transfer_ps")),
+        Span(sum.waited.0 / present.max(1) as u64).into(),
+        match (bus, row.bus.filter(|_| count == 1)) {
+            (None, _) => "-".into(),
+            (Some(bus), None) => Cell::number(bus, format!("{:.1}", bus / 1e9)),
+            (Some(_), Some(own)) => {
+                Cell::number(own, format!("{:.1}", own / 1e9)).at_some(at("bus_bytes_per_s"))
+            }
+        },
     ];
-    table.add(&cells);
     let mut how = match row.role {
         Some(_) => format!("{}: {}", groups_of(count, row.members), row.algorithm),
         None => row.algorithm.clone(),
     };
-    let slowest = groups.iter().rev().max_by_key(|group| group.tally.transfer);
+    let slowest = groups().rev().max_by_key(|group| group.tally.transfer);
     if let Some(slowest) = slowest.filter(|group| group.tally.transfer > mean(sum.transfer, count))
     {
         how += &format!("; slowest: {}, {}", slowest.group, slowest.tally.transfer);
@@ -143,16 +151,17 @@ fn add(table: &mut TextTable<'_>, groups: &[&CollectiveRow], style: TextStyle) -
             share(waited, sum.waited)
         );
     }
-    let mut lines = String::new();
-    paragraph(&mut lines, &how, "    ", 4, TextStyle::default().warning)?;
-    table.add_lines(lines);
-    Ok(())
+    SectionRow {
+        cells,
+        note: Some(SectionNote::wrapped(how)),
+        alarm: None,
+    }
 }
 
-/// Writes the table of exposed communication, if there is any.
-pub fn exposed(out: &mut String, report: &Report, style: TextStyle) -> Result {
+/// The table of exposed communication, if there is any.
+pub fn exposed(report: &Report, medium: Medium) -> Vec<Section> {
     if report.exposed.is_empty() {
-        return Ok(());
+        return Vec::new();
     }
     let mut sums: BTreeMap<(RowOwner<'_>, u32), (usize, Span)> = BTreeMap::new();
     for (i, row) in report.exposed.iter().enumerate() {
@@ -171,17 +180,20 @@ pub fn exposed(out: &mut String, report: &Report, style: TextStyle) -> Result {
     let mut rows: Vec<_> = rows.collect();
     rows.sort_by_key(|(_, sum)| Reverse(*sum));
     let npus = report.rows.len().max(1) as u64;
-    let mut table = TextTable::new([
-        left("EXPOSED COMMUNICATION", 60),
-        right("mean of NPUs", 16),
-        right("share", 9),
-    ])
-    .named(style);
-    for (what, sum) in rows.iter().take(ROWS) {
+    let mut section = Section::aligned(
+        SectionId::Exposed,
+        [
+            left("EXPOSED COMMUNICATION", 60),
+            right("mean of NPUs", 16),
+            right("share", 9),
+        ],
+    );
+    let shown = medium.rows(ROWS);
+    for (what, sum) in rows.iter().take(shown) {
         let mean = Span(sum.0 / npus);
-        let share = share(mean, report.outcome.makespan);
-        table.add(&[&style.name(what), &mean, &share]);
+        let share = Cell::share(mean, report.outcome.makespan);
+        section.row(vec![Cell::name(what), mean.into(), share]);
     }
-    write!(out, "\n{}", table.text(style))?;
-    more(out, rows.len(), ROWS, "collectives")
+    section.leave_out(rows.len(), shown, "collectives");
+    vec![section]
 }

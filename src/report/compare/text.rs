@@ -223,7 +223,16 @@ fn table(
             Some(share(report.overlapped(), under_way))
         });
     }
-    write!(out, "\n{}", table.text(style))
+    write!(out, "\n{}", table.text(style))?;
+    for (part, words) in [
+        (TimeCategory::Communication, TimeCategory::EXPOSED),
+        (TimeCategory::Bubble, TimeCategory::BUBBLE),
+    ] {
+        if some(&|report: &Report| report.mean_parts[part as usize]) {
+            writeln!(out, "  {words}")?;
+        }
+    }
+    Ok(())
 }
 
 fn failures(out: &mut String, comparison: &MachineComparison<'_>, style: TextStyle) -> Result {

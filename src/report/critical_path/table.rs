@@ -3,33 +3,32 @@
 use super::CriticalPathSummary;
 use crate::Report;
 use crate::TimeCategory;
+use crate::section::{Cell, Medium, Section, SectionId, SectionNote};
 use crate::summary::thousands;
-use crate::table::{TextTable, left, right};
-use crate::text::{TextStyle, paragraph, share};
+use crate::table::{left, right};
+use crate::text::share;
 use chakram_base::units::Span;
 
 /// Operators that the line below the table names.
 const NAMED: usize = 3;
 
-/// Writes the path by category, and the slack beside it.
-pub fn table(out: &mut String, report: &Report, style: TextStyle) -> std::fmt::Result {
-    let Some(path) = report
-        .critical_path
-        .as_ref()
-        .filter(|path| path.segments > 0)
-    else {
-        return Ok(());
+/// The table of the path by category, and of the slack beside it.
+pub fn sections(report: &Report, medium: Medium) -> Vec<Section> {
+    let path = report.critical_path.as_ref();
+    let Some(path) = path.filter(|path| path.segments > 0) else {
+        return Vec::new();
     };
-    let table = TextTable::new([
-        left("CRITICAL PATH", 24),
-        right("time", 14),
-        right("share", 9),
-        right("nodes off it", 16),
-        right("min slack", 14),
-        right("median slack", 15),
-    ])
-    .named(style);
-    table.heading(out, style)?;
+    let mut section = Section::new(
+        SectionId::CriticalPath,
+        [
+            left("CRITICAL PATH", 24),
+            right("time", 14),
+            right("share", 9),
+            right("nodes off it", 16),
+            right("min slack", 14),
+            right("median slack", 15),
+        ],
+    );
     let makespan = report.outcome.makespan;
     for ((part, name), key) in TimeCategory::ALL.iter().zip(TimeCategory::KEYS) {
         let time = path.parts[*part as usize];
@@ -38,34 +37,37 @@ pub fn table(out: &mut String, report: &Report, style: TextStyle) -> std::fmt::R
             TimeCategory::Idle => "launch order, late start",
             _ => name,
         };
-        let slack = path.slack.iter().find(|row| row.category == key);
+        let slack = path.slack.iter().position(|row| row.category == key);
         if time == Span::ZERO && slack.is_none() {
             continue;
         }
-        let cells = slack.map(|row| {
-            let nodes = thousands(row.nodes);
-            [nodes, row.least.to_string(), row.median.to_string()]
-        });
-        let [nodes, least, median] = cells.unwrap_or_default();
-        let of = share(time, makespan);
-        table.row(out, &[&name, &time, &of, &nodes, &least, &median])?;
+        let mut cells = vec![
+            name.into(),
+            Cell::from(time).at(format!("/critical_path/time_ps/{key}")),
+            Cell::share(time, makespan),
+        ];
+        if let Some(i) = slack {
+            let row = &path.slack[i];
+            let at = |field: &str| format!("/critical_path/slack/{i}/{field}");
+            cells.extend([
+                Cell::count(row.nodes).at(at("nodes")),
+                Cell::from(row.least).at(at("least_ps")),
+                Cell::from(row.median).at(at("median_ps")),
+            ]);
+        }
+        section.row(cells);
     }
-    paragraph(
-        out,
-        &story(path, makespan, style),
-        "  ",
-        4,
-        TextStyle::default().heading,
-    )
+    section.note(SectionNote::wrapped(story(path, makespan, medium)));
+    vec![section]
 }
 
 /// `12 segments on 3 ranks, 4 changes of rank; longest: gemm 40.1 %, norm 3.0 %`.
-fn story(path: &CriticalPathSummary, makespan: Span, style: TextStyle) -> String {
+fn story(path: &CriticalPathSummary, makespan: Span, medium: Medium) -> String {
     let longest = path.operators.iter().take(NAMED);
     let longest = longest.map(|row| {
         format!(
             "{} {}",
-            style.clip(&row.name, 60),
+            medium.clip(&row.name, 60),
             share(row.total, makespan)
         )
     });
@@ -75,9 +77,13 @@ fn story(path: &CriticalPathSummary, makespan: Span, style: TextStyle) -> String
         _ => format!("{} {one}s", thousands(number)),
     };
     format!(
-        "{}, {} from rank to rank; longest: {}",
+        "{}, {} from rank to rank; longest: {}{}",
         count(path.segments, "segment"),
         count(path.rank_changes, "change"),
-        longest.join(", ")
+        longest.join(", "),
+        match path.slack.is_empty() {
+            true => "",
+            false => "; slack: delay of a node that leaves the end where it is",
+        }
     )
 }

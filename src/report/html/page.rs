@@ -1,6 +1,8 @@
 //! Parts of a page.
 
 use crate::draw::escape;
+use crate::section::{Cell, Section};
+use crate::text::clip;
 use std::fmt::{Display, Write};
 
 /// `text` as it may stand in a page.
@@ -61,14 +63,116 @@ pub fn table(headings: &[&str], rows: &[Vec<String>]) -> String {
     )
 }
 
+/// A table of a report, with its sentences.
+pub(super) fn report_table(section: &Section) -> String {
+    let columns = &section.columns;
+    let mut heads = String::new();
+    for column in columns {
+        // The first heading of a text is the table's name, in capitals.
+        let heading = column.heading();
+        let heading = match heading.chars().any(char::is_lowercase) {
+            true => heading.to_owned(),
+            false => heading.to_lowercase(),
+        };
+        let class = if column.is_right() {
+            ""
+        } else {
+            " class=\"t\""
+        };
+        heads += &format!("<th{class}>{}</th>", escape(&heading));
+    }
+    let mut rows = String::new();
+    for row in &section.rows {
+        rows += if row.alarm.is_some() {
+            "<tr class=\"alarm\">"
+        } else {
+            "<tr>"
+        };
+        for (i, column) in columns.iter().enumerate() {
+            let empty = Cell::default();
+            let cell = row.cells.get(i).unwrap_or(&empty);
+            rows += &open_cell(cell, column.is_right());
+            if i == 0 {
+                let below = row.note.iter().map(|note| &note.text).chain(&row.alarm);
+                for below in below {
+                    rows += &format!("<small>{}</small>", escape(&cut(below)));
+                }
+            }
+            rows += "</td>";
+        }
+        rows += "</tr>";
+    }
+    let tall = if section.rows.len() > TALL {
+        " tall"
+    } else {
+        ""
+    };
+    let mut out = format!(
+        "<div class=\"wide{tall}\"><table><thead><tr>{heads}</tr></thead><tbody>{rows}</tbody></table></div>"
+    );
+    let left_out = section.left_out.iter().map(|text| (text, false));
+    let notes = section.notes.iter().map(|note| (&note.text, note.warns));
+    for (text, warns) in left_out.chain(notes) {
+        let class = if warns { "note warn" } else { "note" };
+        out += &format!("<p class=\"{class}\">{}</p>", escape(text));
+    }
+    out
+}
+
+/// Rows of a table that scrolls by itself.
+const TALL: usize = 24;
+
+/// A cell without its end. Names that are cut are whole in the title.
+fn open_cell(cell: &Cell, right: bool) -> String {
+    let class = if right { "" } else { " class=\"t\"" };
+    let shown = escape(&cut(&cell.text));
+    match (&cell.value, &cell.pointer) {
+        (Some(value), Some(pointer)) => {
+            let number = number(pointer, value, &cell.text);
+            format!("<td{class}>{number}")
+        }
+        (Some(value), None) => format!("<td{class} data-value=\"{value}\">{shown}"),
+        (None, _) => format!("<td{class}{}>{shown}", whole(&cell.text)),
+    }
+}
+
+/// `text` as a page shows it, cut in the middle where it is longer than any that people read.
+pub(super) fn cut(text: &str) -> String {
+    clip(text, SHOWN)
+}
+
+/// The attribute with the whole of a text that is cut.
+fn whole(text: &str) -> String {
+    match text.chars().nth(SHOWN) {
+        Some(_) => format!(" title=\"{}\"", escape(&clip(text, 10 * SHOWN))),
+        None => String::new(),
+    }
+}
+
+/// Characters of a name on a page.
+const SHOWN: usize = 200;
+
 /// The whole page.
 pub fn page(title: &str, body: &str) -> String {
+    with_head(title, "", body, "")
+}
+
+/// The whole page, whose tables are sorted and searched by a script in it. Without the script nothing is missing. Nothing
+/// is fetched: the page forbids it.
+pub(super) fn page_with_tables(title: &str, body: &str) -> String {
+    let forbid = "<meta http-equiv=\"Content-Security-Policy\" content=\"default-src 'none'; \
+                  style-src 'unsafe-inline'; script-src 'unsafe-inline'\">";
+    let script = format!("<script>\n{}</script>", include_str!("page.js"));
+    with_head(title, forbid, body, &script)
+}
+
+fn with_head(title: &str, meta: &str, body: &str, script: &str) -> String {
     let style = include_str!("page.css");
     format!(
         "<!DOCTYPE html>\n<html lang=\"en\"><head><meta charset=\"utf-8\">\
          <meta name=\"viewport\" content=\"width=device-width, initial-scale=1\">\
          <meta name=\"color-scheme\" content=\"light dark\">\
-         <title>{}</title><style>\n{style}</style></head><body><main>{body}</main></body></html>\n",
+         {meta}<title>{}</title><style>\n{style}</style></head><body><main>{body}</main>{script}</body></html>\n",
         escape(title)
     )
 }

@@ -94,25 +94,9 @@ pub fn breakdown(report: &Report) -> String {
     } else {
         String::new()
     };
-    let means = TimeCategory::ALL
-        .iter()
-        .zip(TimeCategory::KEYS)
-        .map(|((part, name), key)| {
-            let mean = report.mean_parts[*part as usize];
-            let path = format!("/mean_ps/{key}");
-            vec![text(name), span(&path, mean), share(mean, makespan)]
-        });
-    let means = table(
-        &["mean of NPUs", "time", "share"],
-        &means.collect::<Vec<_>>(),
-    );
     let picture = bars::chart("Time by category", &rows, makespan.0, &axis_time);
     let caption = format!("Every instant of a rank belongs to one category.{left}");
-    section(
-        "Where the time goes",
-        "breakdown",
-        &(figure(&picture, &categories(), &caption) + &means),
-    )
+    figure(&picture, &categories(), &caption)
 }
 
 /// The series of an interval: its category, but backward passes stand apart from forward ones.
@@ -178,14 +162,13 @@ pub fn timeline(report: &Report) -> String {
         &axis_time,
     );
     let caption = format!("What each rank does; blank is idle.{of}");
-    section(
-        "Activity by rank",
-        "activity",
-        &figure(&picture, &legend, &caption),
+    format!(
+        "<h3>Activity by rank</h3>{}",
+        figure(&picture, &legend, &caption)
     )
 }
 
-/// The path by rank, its time, and the slack beside it.
+/// The path by rank, and what is longest on it.
 pub fn critical_path(report: &Report) -> String {
     let Some(path) = report
         .critical_path
@@ -212,46 +195,6 @@ pub fn critical_path(report: &Report) -> String {
         let caption = "The chain of nodes, each of which set the next one free; ranks with the most of it first.";
         body += &figure(&picture, &categories(), caption);
     }
-    let keyed = TimeCategory::ALL.iter().zip(TimeCategory::KEYS);
-    let keyed = keyed.filter(|((part, _), key)| {
-        let slack = path.slack.iter().any(|row| row.category == *key);
-        slack || path.parts[*part as usize] > Span::ZERO
-    });
-    let rows = keyed.map(|((part, name), key)| {
-        let time = path.parts[*part as usize];
-        let slack = path
-            .slack
-            .iter()
-            .zip(0..)
-            .find(|(row, _)| row.category == key);
-        let slack = slack.map(|(row, i)| {
-            let at = |field: &str| format!("/critical_path/slack/{i}/{field}");
-            [
-                number(&at("nodes"), row.nodes, &thousands(row.nodes)),
-                span(&at("least_ps"), row.least),
-                span(&at("median_ps"), row.median),
-            ]
-        });
-        let [nodes, least, median] = slack.unwrap_or_default();
-        let time_of = span(&format!("/critical_path/time_ps/{key}"), time);
-        vec![
-            text(name),
-            time_of,
-            share(time, report.outcome.makespan),
-            nodes,
-            least,
-            median,
-        ]
-    });
-    let heads = [
-        "on the path",
-        "time",
-        "share",
-        "nodes off it",
-        "min slack",
-        "median slack",
-    ];
-    body += &table(&heads, &rows.collect::<Vec<_>>());
     let longest = path
         .operators
         .iter()
@@ -272,7 +215,7 @@ pub fn critical_path(report: &Report) -> String {
         });
     let heads = ["longest on the path", "kind", "segments", "time", "share"];
     body += &table(&heads, &longest.collect::<Vec<_>>());
-    section("Critical path", "path", &body)
+    body
 }
 
 /// Reasons why the numbers may be other than they seem.

@@ -18,6 +18,14 @@ impl MemoryRow {
         }
     }
 
+    /// `needs 81.5 GB of 80.0 GB`.
+    pub(super) fn need(&self) -> String {
+        match self.capacity {
+            Some(capacity) => format!("needs {} of {capacity}", self.peak),
+            None => format!("needs {}", self.peak),
+        }
+    }
+
     /// `activations 60.1 GB, weights 20.0 GB`: the classes of the peak, largest first.
     fn made_of(&self) -> String {
         let mut parts: Vec<_> = TensorClass::ALL.iter().zip(self.classes).collect();

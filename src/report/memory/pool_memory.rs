@@ -6,8 +6,8 @@
 
 use super::MemoryRow;
 use crate::Report;
+use crate::section::SectionNote;
 use crate::summary::thousands;
-use crate::text::TextStyle;
 use chakram_base::ids::{NodeIndex, Npu};
 use chakram_base::shared_memory::SharedMemory;
 use chakram_base::units::Bytes;
@@ -17,7 +17,6 @@ use chakram_trace::graph::{Graph, NodeKind};
 use chakram_trace::workload::{RankInstance, Workload};
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
-use std::fmt::Write as _;
 
 /// Remote memory that holds bytes of ranks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -144,13 +143,11 @@ pub(super) fn use_text(pool: &PoolMemory) -> String {
 }
 
 /// Says what is in remote memory, of the fullest rank and the fullest memory.
-pub(crate) fn line(out: &mut String, report: &Report, style: TextStyle) -> std::fmt::Result {
-    let Some(pool) = report.fullest_pool() else {
-        return Ok(());
-    };
+pub(crate) fn note(report: &Report) -> Option<SectionNote> {
+    let pool = report.fullest_pool()?;
     let ranks = report.memory.iter().filter_map(|row| row.beyond_own);
     let text = format!(
-        "  beyond NPUs: at most {} of a rank; {}, of {}",
+        "beyond NPUs: at most {} of a rank; {}, of {}",
         ranks.max().unwrap_or_default(),
         use_text(pool),
         match pool.ranks {
@@ -158,9 +155,5 @@ pub(crate) fn line(out: &mut String, report: &Report, style: TextStyle) -> std::
             ranks => format!("{} ranks", thousands(ranks.into())),
         }
     );
-    let full = style.warning;
-    match pool.peak > pool.capacity {
-        true => writeln!(out, "{full}{text}{full:#}"),
-        false => writeln!(out, "{text}"),
-    }
+    Some(SectionNote::line(text).warning(pool.peak > pool.capacity))
 }

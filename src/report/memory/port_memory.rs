@@ -5,15 +5,14 @@
 
 use super::MemoryRow;
 use crate::Report;
+use crate::section::SectionNote;
 use crate::summary::thousands;
-use crate::text::TextStyle;
 use chakram_base::ids::Npu;
 use chakram_base::units::Bytes;
 use chakram_engine::CompiledReplay;
 use chakram_hardware::machine::Machine;
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
-use std::fmt::Write as _;
 
 /// Memory at a port.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -36,7 +35,7 @@ pub(crate) fn beyond_sram(machine: &Machine, npu: Npu, peak: u64) -> Option<Byte
     if machine.remote()?.ports().is_empty() {
         return None;
     }
-    let own = machine.classes()[machine.class(npu)].memory?.capacity;
+    let own = machine.classes()[machine.class(npu)].memory?.capacity?;
     Some(Bytes(peak.saturating_sub(own.0)))
 }
 
@@ -44,6 +43,9 @@ pub(crate) fn beyond_sram(machine: &Machine, npu: Npu, peak: u64) -> Option<Byte
 pub(crate) fn of(prepared: &CompiledReplay<'_>, rows: &[MemoryRow]) -> Vec<PortMemory> {
     let machine = prepared.machine();
     let Some(remote) = machine.remote() else {
+        return Vec::new();
+    };
+    let Some(capacity) = remote.capacity else {
         return Vec::new();
     };
     let mut held: BTreeMap<u32, PortMemory> = BTreeMap::new();
@@ -58,7 +60,7 @@ pub(crate) fn of(prepared: &CompiledReplay<'_>, rows: &[MemoryRow]) -> Vec<PortM
         let at = held.entry(port).or_insert(PortMemory {
             npu: remote.ports()[port as usize],
             cores: 0,
-            capacity: remote.capacity,
+            capacity,
             peak: Bytes(0),
         });
         at.cores += 1;
@@ -68,19 +70,16 @@ pub(crate) fn of(prepared: &CompiledReplay<'_>, rows: &[MemoryRow]) -> Vec<PortM
 }
 
 /// Says what lies beyond SRAM, of the fullest core and the fullest port.
-pub(crate) fn line(out: &mut String, report: &Report, style: TextStyle) -> std::fmt::Result {
+pub(crate) fn note(report: &Report) -> Option<SectionNote> {
     let cores = report.memory.iter().filter_map(|row| row.beyond_sram);
-    let Some(port) = report
+    let port = report
         .memory_ports
         .iter()
         .rev()
-        .max_by_key(|port| port.peak)
-    else {
-        return Ok(());
-    };
+        .max_by_key(|port| port.peak)?;
     let core = cores.max().unwrap_or_default();
     let text = format!(
-        "  beyond SRAM: at most {core} of a core; at most {} of {} at a port, NPU {}, of {}",
+        "beyond SRAM: at most {core} of a core; at most {} of {} at a port, NPU {}, of {}",
         port.peak,
         port.capacity,
         port.npu.0,
@@ -89,9 +88,5 @@ pub(crate) fn line(out: &mut String, report: &Report, style: TextStyle) -> std::
             cores => format!("{} cores", thousands(cores.into())),
         }
     );
-    let full = style.warning;
-    match port.peak > port.capacity {
-        true => writeln!(out, "{full}{text}{full:#}"),
-        false => writeln!(out, "{text}"),
-    }
+    Some(SectionNote::line(text).warning(port.peak > port.capacity))
 }

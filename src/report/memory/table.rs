@@ -4,11 +4,10 @@ use super::{MemoryRow, pool_memory, port_memory};
 use crate::Report;
 use crate::csv::CsvColumn;
 use crate::npus::span_of;
-use crate::table::{TextTable, left, right};
-use crate::text::{TextStyle, more};
+use crate::section::{Cell, Medium, Section, SectionId, SectionNote, SectionRow, indexed_runs};
+use crate::table::{left, right};
 use chakram_base::units::Bytes;
 use chakram_trace::format::TensorClass;
-use std::fmt::{Display, Write as _};
 
 /// Rows; JSON and CSV have all.
 const ROWS: usize = 8;
@@ -46,10 +45,10 @@ fn sum(classes: &[u64]) -> u64 {
         .fold(0, |sum, bytes| sum.saturating_add(*bytes))
 }
 
-/// Writes the table of memory, if anything is known of it.
-pub fn table(out: &mut String, report: &Report, style: TextStyle) -> std::fmt::Result {
+/// The table of memory, if anything is known of it: the fullest first.
+pub fn sections(report: &Report, medium: Medium) -> Vec<Section> {
     if report.memory.is_empty() {
-        return Ok(());
+        return Vec::new();
     }
     let mut columns = vec![
         left("PEAK MEMORY", 14),
@@ -59,44 +58,57 @@ pub fn table(out: &mut String, report: &Report, style: TextStyle) -> std::fmt::R
     ];
     let classes = TensorClass::ALL.iter();
     columns.extend(classes.map(|(class, name)| right(name, class_width(*class))));
-    let table = TextTable::new(columns);
-    table.heading(out, style)?;
-    // Neighbours that are alike share a line.
+    let mut section = Section::new(SectionId::Memory, columns);
+    let runs = runs(&report.memory);
+    let shown = medium.rows(ROWS);
+    for (i, run) in runs.iter().take(shown) {
+        let row = &run[0];
+        let at = |field: &str| format!("/memory/npus/{i}/{field}");
+        let ranks: Vec<_> = run.iter().map(|row| row.rank).collect();
+        let share = row.percent_text();
+        let capacity = row.capacity.map_or(Cell::from("unknown"), |capacity| {
+            Cell::from(capacity).at(at("capacity_bytes"))
+        });
+        let mut cells = vec![
+            span_of(&ranks).into(),
+            Cell::from(row.peak).at(at("peak_bytes")),
+            capacity,
+            match row.percent() {
+                Some(percent) => Cell::number(percent, share),
+                None => share.into(),
+            },
+        ];
+        let classes = TensorClass::ALL.iter().zip(row.classes);
+        cells.extend(classes.map(|((_, key), bytes)| {
+            Cell::from(Bytes(bytes)).at(at(&format!("peak_bytes_by_class/{key}")))
+        }));
+        let of = match run.len() {
+            1 => String::new(),
+            _ => format!("rank {} ", row.rank),
+        };
+        section.row(SectionRow {
+            cells,
+            note: Some(SectionNote::cut(format!("{of}{}", row.moment()))),
+            alarm: (row.fits == Some(false)).then(|| row.need()),
+        });
+    }
+    section.leave_out(runs.len(), shown, "memory");
+    section.note(SectionNote::line(
+        "peak: maximum of what nodes have allocated and not freed; tensor classes at that moment",
+    ));
+    section.notes.extend(port_memory::note(report));
+    section.notes.extend(pool_memory::note(report));
+    vec![section]
+}
+
+/// Runs of neighbouring rows that are alike, each with the index of its first; the fullest first.
+fn runs(rows: &[MemoryRow]) -> Vec<(usize, &[MemoryRow])> {
     let alike = |a: &MemoryRow, b: &MemoryRow| {
         (a.peak, a.capacity, a.classes) == (b.peak, b.capacity, b.classes)
     };
-    let mut runs: Vec<_> = report.memory.chunk_by(alike).collect();
-    runs.sort_by(|a, b| b[0].by_share(&a[0]));
-    for run in runs.iter().take(ROWS) {
-        let row = &run[0];
-        let ranks: Vec<_> = run.iter().map(|row| row.rank).collect();
-        let (ranks, share) = (span_of(&ranks), row.percent_text());
-        let mark = if row.fits != Some(false) {
-            TextStyle::default().warning
-        } else {
-            style.warning
-        };
-        let classes = row.classes.map(Bytes);
-        let unknown = "unknown";
-        let capacity: &dyn Display = row.capacity.as_ref().map_or(&unknown, |bytes| bytes);
-        let mut cells: Vec<&dyn Display> = vec![&ranks, &row.peak, capacity, &share];
-        cells.extend(classes.iter().map(|bytes| bytes as &dyn Display));
-        table.styled_row(out, &cells, mark)?;
-        let moment = row.moment();
-        let of = if run.len() > 1 {
-            format!("rank {} ", row.rank)
-        } else {
-            String::new()
-        };
-        writeln!(out, "    {}", style.clip_line(&format!("{of}{moment}"), 4))?;
-    }
-    more(out, runs.len(), ROWS, "memory")?;
-    writeln!(
-        out,
-        "  peak: maximum of what nodes have allocated and not freed; tensor classes at that moment"
-    )?;
-    port_memory::line(out, report, style)?;
-    pool_memory::line(out, report, style)
+    let mut runs = indexed_runs(rows, alike);
+    runs.sort_by(|(_, a), (_, b)| b[0].by_share(&a[0]));
+    runs
 }
 
 fn class_width(class: TensorClass) -> usize {

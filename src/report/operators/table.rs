@@ -3,13 +3,12 @@
 use super::OperatorTime;
 use crate::Report;
 use crate::csv::CsvColumn;
-use crate::summary::{kind_label, thousands};
-use crate::table::{TextTable, left, right};
-use crate::text::{TextStyle, more, share};
+use crate::section::{Cell, Medium, Section, SectionId};
+use crate::summary::kind_label;
+use crate::table::{left, right};
 use chakram_base::units::Span;
 use chakram_trace::format::family;
 use chakram_trace::graph::{Interner, NameTable, NodeKind};
-use std::fmt::Write as _;
 
 /// Rows for people; JSON and CSV have all.
 const ROWS: usize = 10;
@@ -25,60 +24,62 @@ pub const CSV: &[CsvColumn<Report, OperatorTime>] = &[
     ("total_ps", |_, row| row.total.into()),
 ];
 
-/// Writes the slowest, those of the host apart.
-pub fn table(out: &mut String, report: &Report, style: TextStyle) -> std::fmt::Result {
+/// The tables of the slowest, those of the host apart.
+pub fn sections(report: &Report, medium: Medium) -> Vec<Section> {
     let families = families(&report.operators);
     let whole: Span = families.iter().map(|o| o.total).sum();
     let is_host = |operator: &OperatorTime| operator.kind == NodeKind::Host;
     let (host, device): (Vec<_>, Vec<_>) = families.into_iter().partition(is_host);
     if host.is_empty() || device.is_empty() {
         let all = [host, device].concat();
-        return part(out, "SLOWEST OPERATORS", (&all, ROWS), whole, style);
+        return vec![part("SLOWEST OPERATORS", (&all, ROWS), whole, medium)];
     }
     // Where a CPU ran the kernels, there was no device, and all was on hosts.
     let [devices, hosts] = match report.response.kernels_on_cpu {
         true => ["SLOWEST KERNELS AND CALLS", "SLOWEST BETWEEN THEM"],
         false => ["SLOWEST ON DEVICES", "SLOWEST ON HOSTS"],
     };
-    part(out, devices, (&device, ROWS_APART[0]), whole, style)?;
-    part(out, hosts, (&host, ROWS_APART[1]), whole, style)
+    vec![
+        part(devices, (&device, ROWS_APART[0]), whole, medium),
+        part(hosts, (&host, ROWS_APART[1]), whole, medium),
+    ]
 }
 
-/// Writes the slowest of `families`, with shares of the time of all operators, which is `whole`.
+/// The slowest of `families`, with shares of the time of all operators, which is `whole`.
 fn part(
-    out: &mut String,
-    title: &str,
+    title: &'static str,
     (families, rows): (&[OperatorTime], usize),
     whole: Span,
-    style: TextStyle,
-) -> std::fmt::Result {
-    let mut table = TextTable::new([
-        left(title, 46),
-        left("kind", 14),
-        right("calls", 8),
-        right("total", 12),
-        right("mean", 12),
-        right("share", 8),
-    ])
-    .named(style);
-    for operator in families.iter().take(rows) {
-        let mean = Span(operator.total.0 / operator.calls.max(1));
+    medium: Medium,
+) -> Section {
+    let mut section = Section::aligned(
+        SectionId::Operators,
+        [
+            left(title, 46),
+            left("kind", 14),
+            right("calls", 8),
+            right("total", 12),
+            right("mean", 12),
+            right("share", 8),
+        ],
+    );
+    let shown = medium.rows(rows);
+    for operator in families.iter().take(shown) {
         let name = match operator.name.as_str() {
             "" => "(no name)",
             name => name,
         };
-        let cells: [&dyn std::fmt::Display; 6] = [
-            &style.name(name),
-            &kind_label(operator.kind),
-            &thousands(operator.calls),
-            &operator.total,
-            &mean,
-            &share(operator.total, whole),
-        ];
-        table.add(&cells);
+        section.row(vec![
+            Cell::name(name),
+            kind_label(operator.kind).into(),
+            Cell::count(operator.calls),
+            operator.total.into(),
+            Span(operator.total.0 / operator.calls.max(1)).into(),
+            Cell::share(operator.total, whole),
+        ]);
     }
-    write!(out, "\n{}", table.text(style))?;
-    more(out, families.len(), rows, "operators")
+    section.leave_out(families.len(), shown, "operators");
+    section
 }
 
 /// Operators whose names differ only in numbers of steps or layers, together: `step*/layer*/norm`. Longest first; of equal

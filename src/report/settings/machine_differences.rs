@@ -145,7 +145,7 @@ pub fn machine_differences(one: &Machine, other: &Machine) -> Vec<MachineDiffere
 fn class_differences(class: usize, a: &NpuClass, b: &NpuClass) -> Vec<MachineDifference> {
     use MachineDifference as Difference;
     let [mine, theirs] = [a.memory, b.memory];
-    let differs = |of: fn(LocalMemory) -> u64| mine.map(of) != theirs.map(of);
+    let differs = |of: fn(LocalMemory) -> Option<u64>| mine.map(of) != theirs.map(of);
     let formats = Dtype::ALL.map(|(dtype, _)| dtype).into_iter();
     let formats = formats.filter(|&dtype| a.peaks.get(dtype) != b.peaks.get(dtype));
     [
@@ -159,11 +159,11 @@ fn class_differences(class: usize, a: &NpuClass, b: &NpuClass) -> Vec<MachineDif
             Difference::MemoryBandwidth(class),
         ),
         (
-            differs(|memory| memory.latency.0),
+            differs(|memory| Some(memory.latency?.0)),
             Difference::MemoryLatency(class),
         ),
         (
-            differs(|memory| memory.capacity.0),
+            differs(|memory| Some(memory.capacity?.0)),
             Difference::MemoryCapacity(class),
         ),
         (a.lanes != b.lanes, Difference::Lanes(class)),

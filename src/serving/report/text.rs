@@ -72,7 +72,7 @@ fn write_all(out: &mut String, report: &ServeReport, style: TextStyle) -> Result
     );
     paragraph(out, &ends, "  ends      ", 12, plain)?;
     let load = match report.offered_load {
-        Some(load) => format!("rho {load:.3}"),
+        Some(load) => format!("rho {load:.3} (work that arrives over what can be done)"),
         None => "rho is not known: users wait for answers, or arrivals state the work of each"
             .to_owned(),
     };
@@ -189,6 +189,10 @@ fn times(out: &mut String, report: &ServeReport, style: TextStyle) -> Result {
             ],
         )?;
     }
+    writeln!(
+        out,
+        "  alone: with nothing else to serve; p50: half take no longer; ±: half width of a 95 % interval"
+    )?;
     if limits {
         let limit = match report.slo {
             Some(slo) => format!("WITHIN {slo}"),
@@ -212,6 +216,7 @@ fn times(out: &mut String, report: &ServeReport, style: TextStyle) -> Result {
                 )?;
             }
         }
+        writeln!(out, "  goodput: requests per second that are in time")?;
     }
     Ok(())
 }

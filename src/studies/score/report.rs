@@ -36,6 +36,11 @@ pub struct ScoredTable<'t> {
     pub without_effect: Vec<SettingWithoutEffect>,
 }
 
+/// Meaning of the columns.
+const LEGEND: &str = "MAPE: mean of the errors' sizes; p90: nine of ten runs are off by less; bias: mean of the errors with their \
+                      signs; tau: Kendall's, 1 where all pairs of comparable runs are in the right order, -1 where none is; \
+                      regret: extra time of the runs that are predicted to be the shortest";
+
 impl ScoredTable<'_> {
     /// Scores of the runs that `wanted` picks, of this program and of the null model; `None` without such a run.
     fn summaries(&self, wanted: impl Fn(&MeasuredRun) -> bool) -> Option<[ScoreSummary; 2]> {
@@ -121,6 +126,8 @@ impl ScoredTable<'_> {
                 }
             }
         }
+        paragraph(&mut text, LEGEND, "  ", 2, anstyle::Style::new())
+            .expect("a string grows as needed");
         if let Some(intervals) = self.covered(|_| true) {
             text += &format!(
                 "90 % intervals hold {} of what was measured; their mean width is {:.2} times that of the interval that holds \

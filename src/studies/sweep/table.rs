@@ -7,6 +7,7 @@ use super::setting;
 use super::study::Study;
 use super::without_effect::keys_without_effect;
 use chakram_base::units::{Span, counted};
+use chakram_report::TimeCategory;
 use chakram_report::csv::harmless;
 use chakram_report::settings::SettingWithoutEffect;
 use chakram_report::table::{TextTable, left, right};
@@ -437,6 +438,16 @@ impl<'s> SweepTable<'s> {
             };
             text += &format!("  of {}{among}\n", names.join(", "));
         }
+        let mut legend = "limited by: the largest part of the time of NPUs".to_owned();
+        for (part, words) in [
+            ("exposed communication", TimeCategory::EXPOSED),
+            ("pipeline bubble", TimeCategory::BUBBLE),
+        ] {
+            if text.contains(part) {
+                legend += &format!("; {words}");
+            }
+        }
+        paragraph(&mut text, &legend, "  ", 2, plain).expect("a string grows as needed");
         for note in self.notes() {
             paragraph(&mut text, &note, "  ! ", 4, style.warning)
                 .expect("a string grows as needed");

@@ -222,8 +222,8 @@ fn machine(ranks: u32) -> Machine {
         curves: Default::default(),
         memory: Some(LocalMemory {
             bandwidth: Bandwidth::new(1e12).unwrap(),
-            latency: Span::ZERO,
-            capacity: Bytes(1 << 40),
+            latency: Some(Span::ZERO),
+            capacity: Some(Bytes(1 << 40)),
         }),
         lanes: 1 << 12,
         host_lanes: 1 << 12,

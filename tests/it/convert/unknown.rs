@@ -3,6 +3,7 @@
 use super::rig::{convert_files, replay_files, run_program};
 use crate::commands::chakram;
 use crate::corpus::corpus;
+use crate::page::check_facts;
 use serde_json::{Value, json};
 
 /// Removes from Kineto's events what the profiler writes with shapes only.
@@ -446,6 +447,7 @@ fn communication_without_size_and_time_is_refused() {
     with(&["--html", &page.display().to_string()]);
     let page = std::fs::read_to_string(page).expect("it was written");
     assert!(page.contains("a lower bound"));
+    assert!(check_facts(&text, &page) > 10);
     // Where all is known, the option says so.
     let sized = convert_one(&of_operators(
         &[["aten::add", "[[8]]", r#"["float"]"#, "[]", "add"]],

@@ -44,14 +44,14 @@ pub fn machine(sizes: &[u32]) -> Machine {
         latency,
     };
     let topology = Topology::new(sizes.iter().map(dimension).collect()).expect("small");
-    let capacity = Bytes(1 << 50);
+    let capacity = Some(Bytes(1 << 50));
     let class = NpuClass {
         name: "npu".to_owned(),
         peaks: PeakRates::default(),
         curves: Default::default(),
         memory: Some(LocalMemory {
             bandwidth,
-            latency,
+            latency: Some(latency),
             capacity,
         }),
         lanes: 8,

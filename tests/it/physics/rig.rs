@@ -111,8 +111,8 @@ pub fn machine_of(
         curves: Default::default(),
         memory: Some(LocalMemory {
             bandwidth: Bandwidth::new(1e12).unwrap(),
-            latency: Span::ZERO,
-            capacity: Bytes(1 << 40),
+            latency: Some(Span::ZERO),
+            capacity: Some(Bytes(1 << 40)),
         }),
         lanes: 1024,
         host_lanes: 1024,

@@ -194,7 +194,7 @@ fn jobs(machine: &Machine) -> Vec<PlacedJob> {
         let pooled = PlacedJob::new("pool", job(&ranks, &[]), &edges);
         jobs.push(pooled.for_keys(keys, |_| {}));
         // More than half of what it holds.
-        let full = job(&[loads(&[remote.capacity.0 / 4 * 3])], &[]);
+        let full = job(&[loads(&[remote.capacity.unwrap().0 / 4 * 3])], &[]);
         jobs.push(PlacedJob::new("full pool", full, &[0]).for_keys(keys, |_| {}));
     }
     if machine.rank_domain().is_some() {

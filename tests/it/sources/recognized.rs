@@ -168,13 +168,13 @@ fn inputs_of_every_tool_are_named() {
             "network.yml",
             NETWORK,
             "a network file of ASTRA-sim",
-            "chakram astra-sim --network-configuration {}, with the other files",
+            "chakram machine import {} -o machine.toml, a machine for other commands; or chakram astra-sim --network-configuration {}, with the other files",
         ),
         (
             "system.json",
             "{\"scheduling-policy\": \"LIFO\", \"endpoint-delay\": 10}",
             "a system file of ASTRA-sim",
-            "chakram astra-sim --system-configuration {}, with the other files",
+            "chakram machine import NETWORK.yml {} -o machine.toml, a machine for other commands; or chakram astra-sim --system-configuration {}, with the other files",
         ),
         ("f.sqlite", "SQLite format 3\0", "a database of SQLite", ""),
         (
@@ -222,7 +222,8 @@ fn machines_and_models_of_other_tools_are_named() {
     let network = folder.file("network.yml", NETWORK);
     let error = refused(&["replay", "traces/ddp-resnet18", "-m", &network]);
     assert!(
-        error.contains("this is a network file of ASTRA-sim"),
+        error.contains("this is a network file of ASTRA-sim")
+            && error.contains(&format!("chakram machine import {network}")),
         "{error}"
     );
     let capture = folder.file("k.json", KINETO);

@@ -61,7 +61,7 @@ fn head(out: &mut String, dry: &DryRunReport<'_>) -> Result {
     )?;
     writeln!(
         out,
-        "BUBBLE    {} of the work of a stage, {} on {}",
+        "BUBBLE    {} of the work of a stage (its wait for other stages), {} on {}",
         percent(summary.bubble),
         counted(summary.micro_batches.into(), "micro-batch"),
         counted(stages.len() as u64, "stage")

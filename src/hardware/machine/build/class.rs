@@ -1,7 +1,7 @@
 //! The `npu` tables: classes of NPUs, one per table.
 
 use super::npu_rates::NpuRates;
-use super::{BANDWIDTH, LATENCY, capacity, curves, measured, products};
+use super::{BANDWIDTH, LATENCY, curves, measured, optional_capacity, products};
 use crate::compute::{PeakRates, RecordingClass, SystolicArrays};
 use crate::machine::{Machine, NpuClass};
 use crate::memory::LocalMemory;
@@ -93,8 +93,8 @@ fn class(
         peaks,
         memory: Some(LocalMemory {
             bandwidth,
-            latency: table.quantity("memory_latency", LATENCY)?,
-            capacity: capacity(&table, "memory_capacity")?,
+            latency: table.optional("memory_latency", |field| field.quantity(LATENCY))?,
+            capacity: optional_capacity(&table, "memory_capacity")?,
         }),
         lanes: table.count("lanes", MAX_LANES)?,
         host_lanes: table.count("host_lanes", MAX_LANES)?,

@@ -1,6 +1,6 @@
 //! The `remote_memory` table: memory beyond the NPUs, in one of several designs with keys of their own.
 
-use super::{BANDWIDTH, LATENCY, capacity, size};
+use super::{BANDWIDTH, LATENCY, capacity, optional_capacity, size};
 use crate::memory::{
     HierarchicalPool, MemoryAttachment, MemoryPorts, MeshPool, NamedMemory, NetworkAttachment,
     RemoteMemory, RingPool, SwitchLevel, SwitchPool,
@@ -126,7 +126,11 @@ pub(super) fn remote(
         attachment,
         bandwidth: rate(&table, bandwidth)?,
         latency: table.quantity("latency", LATENCY)?,
-        capacity: capacity(&table, "capacity")?,
+        // A pool that is a network, and ports, share what they hold among NPUs.
+        capacity: match keys == CHANNEL {
+            true => optional_capacity(&table, "capacity")?,
+            false => Some(capacity(&table, "capacity")?),
+        },
         whole_ns: false,
         through,
     })

@@ -114,7 +114,11 @@ fn designs_are_read_as_written() {
         assert_eq!(remote.to_string(), words);
         assert!(remote.attachment.fits(8) && !remote.attachment.fits(9));
         let common = (remote.bandwidth, remote.latency, remote.capacity);
-        let expected = (gb(100.0), Span::from_ns(2000), Bytes(1_000_000_000_000));
+        let expected = (
+            gb(100.0),
+            Span::from_ns(2000),
+            Some(Bytes(1_000_000_000_000)),
+        );
         assert_eq!(common, expected);
     }
 }

@@ -11,7 +11,7 @@ pub(in crate::memory) fn pool(attachment: MemoryAttachment, gb: f64) -> RemoteMe
         attachment,
         bandwidth: Bandwidth::new(gb * 1e9).unwrap(),
         latency: Span::ZERO,
-        capacity: Bytes(1 << 40),
+        capacity: Some(Bytes(1 << 40)),
         whole_ns: false,
         through: None,
     }

@@ -73,7 +73,7 @@ pub(super) fn dram(
         attachment: MemoryAttachment::Ports(ports),
         bandwidth: table.quantity("bandwidth", BANDWIDTH)?,
         latency: table.quantity("latency", LATENCY)?,
-        capacity: capacity(&table, "capacity")?,
+        capacity: Some(capacity(&table, "capacity")?),
         whole_ns: false,
         through: None,
     })

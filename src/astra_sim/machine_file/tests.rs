@@ -1,0 +1,104 @@
+//! What machine files say of ASTRA-sim's inputs, and what they note.
+
+use super::*;
+
+const NETWORK: &str = "topology: [Ring, FullyConnected, Switch]\nnpus_count: [4, 8, 2]\n\
+                       bandwidth: [50, 25, 100]\nlatency: [500, 300, 0.5]\n";
+
+fn input<'a>(file: &'a str, text: &'a str) -> InputText<'a> {
+    InputText { file, text }
+}
+
+fn import(system: Option<&str>, memory: Option<&str>) -> ImportedMachine {
+    let system = system.map(|text| input("s.json", text));
+    let memory = memory.map(|text| input("m.json", text));
+    machine_file("three", input("n.yml", NETWORK), system, memory).expect("it is imported")
+}
+
+fn machine(imported: &ImportedMachine) -> Machine {
+    Machine::parse(&imported.text, "imported").expect("it is a machine file")
+}
+
+/// GB of a network file are of 2^30 bytes: 50 x 2^30 around the ring, whose NPU sends half each way; 25 for each of 7
+/// links of a fully connected NPU, which direct uses one after another: 175 x 2^30; 100 x 2^30 behind the switch.
+#[test]
+fn bandwidths_are_those_under_which_algorithms_take_as_long() {
+    let system = r#"{"preferred-dataset-splits": 4, "active-chunks-per-dimension": 2, "endpoint-delay": 0,
+        "scheduling-policy": "LIFO", "collective-optimization": "localBWAware",
+        "all-reduce-implementation": ["ring", "direct", "halvingDoubling"]}"#;
+    let imported = import(Some(system), None);
+    let machine = machine(&imported);
+    let gib = |count: f64| count * 1_073_741_824.0;
+    let dimensions = machine.topology().dimensions();
+    let rates = dimensions.iter().map(|d| d.bandwidth.bytes_per_second());
+    assert!(rates.eq([gib(50.0), gib(175.0), gib(100.0)]));
+    // 0.5 ns.
+    assert_eq!(dimensions[2].latency.0, 500);
+    let pipeline = machine.pipeline();
+    let chunks = pipeline.chunks.map(std::num::NonZeroU32::get);
+    assert_eq!((chunks, pipeline.active.get()), (Some(4), 2));
+    // No rate of its NPUs is known, nor is any made up.
+    assert!(machine.classes()[0].memory.is_none());
+    let keys = imported.notes.iter().map(|note| note.key.as_str());
+    assert!(keys.eq(["scheduling-policy", "quirks", "bandwidth", "bandwidth"]));
+    for note in &imported.notes {
+        assert!(imported.text.contains(&format!("#   {note}\n")), "{note}");
+    }
+}
+
+#[test]
+fn npus_have_the_rates_that_the_system_file_says_and_no_others() {
+    let system = r#"{"preferred-dataset-splits": 1, "local-mem-bw": 1600, "peak-perf": 900,
+        "roofline-enabled": 1, "all-reduce-implementation": ["ring"]}"#;
+    let memory =
+        r#"{"memory-type": "MEMORY_POOL", "remote-mem-latency": 700, "remote-mem-bw": 30}"#;
+    let imported = import(Some(system), Some(memory));
+    let machine = machine(&imported);
+    let class = &machine.classes()[0];
+    for (dtype, name) in Dtype::ALL {
+        let peak = class.peaks.get(dtype).map(|peak| peak.per_second());
+        assert_eq!(peak, Some(900e12), "{name}");
+    }
+    let own = class.memory.expect("its bandwidth is known");
+    assert_eq!(own.bandwidth.bytes_per_second(), 1.6e12);
+    assert_eq!((own.latency, own.capacity), (None, None));
+    assert_eq!(machine.npu_memory(0), None);
+    let remote = machine.remote().expect("there is one");
+    assert_eq!(remote.bandwidth.bytes_per_second(), 30e9);
+    assert_eq!((remote.latency.0, remote.capacity), (700_000, None));
+    assert_eq!(machine.shared_memory(), None);
+    for key in [
+        "endpoint-delay",
+        "local-mem-bw",
+        "roofline-enabled",
+        "all-reduce-implementation",
+        "collective-optimization",
+    ] {
+        let about = imported.notes.iter().filter(|note| note.key == key);
+        assert_eq!(about.count(), 1, "{key}: {:?}", imported.notes);
+    }
+    let half = import(
+        Some(r#"{"preferred-dataset-splits": 1, "peak-perf": 900}"#),
+        None,
+    );
+    let note = "a class of NPUs needs local-mem-bw too";
+    assert!(half.text.contains(note), "{}", half.text);
+}
+
+#[test]
+fn a_network_alone_is_a_machine_that_chooses_algorithms() {
+    let memory = r#"{"memory-type": "PER_NODE_MEMORY_EXPANSION", "remote-mem-latency": 1,
+        "remote-mem-bw": 1, "num-nodes": 8, "num-npus-per-node": 8}"#;
+    let imported = import(None, Some(memory));
+    let machine = machine(&imported);
+    assert_eq!((machine.topology().npus(), machine.remote()), (64, None));
+    assert!(imported.text.contains("algorithm = \"auto\""));
+    assert!(imported.notes.iter().any(|note| note.key == "memory-type"));
+    let huge = "topology: [Ring]\nnpus_count: [8]\nbandwidth: [1e300]\nlatency: [500]\n";
+    let error = machine_file("x", input("n.yml", huge), None, None).unwrap_err();
+    let error = error.to_string();
+    assert!(
+        error.contains("no machine file can say these numbers"),
+        "{error}"
+    );
+}

@@ -1,0 +1,64 @@
+//! `chakram machine import`: a machine file from ASTRA-sim's inputs.
+
+use crate::terminal;
+use chakram_astra_sim::{AstraInputKind, InputText, machine_file};
+use chakram_base::config;
+use chakram_trace::files::OutputSet;
+use std::error::Error;
+use std::io::Write;
+use std::path::{Path, PathBuf};
+
+/// Writes the machine of `files`, which are told apart by their keys, to `output` or `out`.
+pub fn run(
+    files: &[PathBuf],
+    output: Option<&Path>,
+    out: &mut dyn Write,
+) -> Result<(), Box<dyn Error>> {
+    let mut outputs = OutputSet::default();
+    let mut inputs: [Option<(String, String)>; 3] = [None, None, None];
+    for path in files {
+        outputs.reads(path);
+        let file = path.display().to_string();
+        let text = config::read(path).map_err(|error| format!("cannot read {file}: {error}"))?;
+        let place = match AstraInputKind::of(&text) {
+            Some(AstraInputKind::Network) => &mut inputs[0],
+            Some(AstraInputKind::System) => &mut inputs[1],
+            Some(AstraInputKind::RemoteMemory) => &mut inputs[2],
+            None => {
+                let files =
+                    "a network file in YAML, and perhaps a system and a memory file in JSON";
+                return Err(
+                    format!("{file}: this is no input of ASTRA-sim\n  try: {files}").into(),
+                );
+            }
+        };
+        if let Some((_, first)) = place.replace((text, file.clone())) {
+            return Err(
+                format!("{first} and {file} are of one kind: expected one file of each").into(),
+            );
+        }
+    }
+    let [network, system, memory] = &inputs;
+    let Some((text, file)) = network else {
+        let keys = "topology, npus_count, bandwidth and latency";
+        return Err(format!("a machine needs ASTRA-sim's network file, with {keys}").into());
+    };
+    let name = Path::new(file).file_stem().and_then(|stem| stem.to_str());
+    let network = InputText { file, text };
+    let system = system.as_ref().map(|(text, file)| InputText { file, text });
+    let memory = memory.as_ref().map(|(text, file)| InputText { file, text });
+    let machine = machine_file(name.unwrap_or("machine"), network, system, memory)?;
+    for note in &machine.notes {
+        terminal::note(format_args!("{note}"))?;
+    }
+    match output {
+        None => out.write_all(machine.text.as_bytes())?,
+        Some(path) => {
+            let mut file = outputs.create(path)?;
+            file.write_all(machine.text.as_bytes())?;
+            outputs.finish(file)?;
+            outputs.commit()?;
+        }
+    }
+    Ok(())
+}

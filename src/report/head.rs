@@ -1,0 +1,139 @@
+//! The head of a report: sentences about the whole of it, the same in text and page.
+
+use super::Report;
+use super::summary::{counted, percent_more, thousands};
+use super::throughput;
+use chakram_base::units::percent_change;
+
+/// How a text writes a line of the head.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum HeadStyle {
+    /// The lead and the words as a heading, and after them the rest.
+    Heading,
+    /// One line.
+    Line,
+    /// Broken at spaces.
+    Wrapped,
+    /// A warning on one line.
+    Warning,
+    /// A warning broken at spaces.
+    WrappedWarning,
+}
+
+/// A line of the head.
+#[derive(Clone, Debug)]
+pub(crate) struct HeadLine {
+    /// Its first word, which says what it is about; empty where it goes on about the line before.
+    pub lead: &'static str,
+    pub text: String,
+    /// Words after a heading.
+    pub rest: String,
+    pub style: HeadStyle,
+}
+
+impl HeadLine {
+    fn new(lead: &'static str, text: impl Into<String>, style: HeadStyle) -> Self {
+        Self {
+            lead,
+            text: text.into(),
+            rest: String::new(),
+            style,
+        }
+    }
+
+    /// Returns whether it warns.
+    pub fn warns(&self) -> bool {
+        matches!(self.style, HeadStyle::Warning | HeadStyle::WrappedWarning)
+    }
+}
+
+/// `gpt2: 8 of 8 ranks, 1,024 nodes, all completed, on dgx-h100 (8 NPUs)`, without the title.
+pub(crate) fn scope(report: &Report) -> String {
+    format!(
+        "{} of {}, {}, all completed, on {} ({})",
+        report.rows.len(),
+        counted(report.ranks.into(), "rank"),
+        counted(report.outcome.nodes, "node"),
+        report.machine.name,
+        counted(report.machine.npus.into(), "NPU")
+    )
+}
+
+/// The lines of the head, of a report whose times rest on `basis`.
+pub(crate) fn lines(report: &Report, basis: &str) -> Vec<HeadLine> {
+    use HeadStyle::{Heading, Line, Warning, Wrapped, WrappedWarning};
+    let outcome = &report.outcome;
+    let mut lines = Vec::new();
+    let mut put = |lead, text: String, style| lines.push(HeadLine::new(lead, text, style));
+    if let Some(whole) = &report.extrapolation {
+        // Readers look for the step, of which the replay is only a part.
+        put("STEP", whole.line(), Heading);
+    }
+    put("MAKESPAN", outcome.makespan.to_string(), Heading);
+    if let Some((captured, slowest)) = report.last_captured() {
+        let more = match percent_more(outcome.makespan, captured) {
+            Some(percent) => format!("; replay {}", percent_change(percent)),
+            None => String::new(),
+        };
+        let text = format!("{captured} (slowest rank {slowest}){more}");
+        put("captured", text, Line);
+    }
+    if let Some(interval) = &report.interval {
+        put("PREDICTED", interval.text(outcome.makespan), Wrapped);
+    }
+    if let Some((heading, text)) = report.host_bound() {
+        put(heading, text, WrappedWarning);
+    }
+    for (lead, text) in report.profiler_lines() {
+        put(lead, text, Line);
+    }
+    if let Some(on) = &report.captured_on {
+        put("captured", format!("on {}", on.line()), Wrapped);
+    }
+    if let Some(line) = report.unknown_line() {
+        put("unknown", line, WrappedWarning);
+    }
+    if outcome.recorded > 0 {
+        let recorded = counted(outcome.recorded, "collective");
+        let how = report.communication.lasts_as;
+        put("", format!("{recorded}, as {how}"), Line);
+    }
+    let collectives = outcome.closed + outcome.stepwise;
+    if collectives + outcome.messages > 0 {
+        let text = format!(
+            "{} ({} analytical, {} simulated), {}",
+            counted(collectives, "collective"),
+            thousands(outcome.closed),
+            thousands(outcome.stepwise),
+            counted(outcome.messages, "message")
+        );
+        put("", text, Line);
+    }
+    if let Some(aggregation) = &report.aggregation {
+        for line in aggregation.lines() {
+            put("", line, Line);
+        }
+    }
+    for rates in throughput::lines(report) {
+        put("", rates, Line);
+    }
+    if let Some(energy) = &report.kernel_energy {
+        put("", energy.line(), Line);
+    }
+    if !report.fits() {
+        let text = format!(
+            "{} of {} more than the NPU's capacity",
+            thousands(report.too_large() as u64),
+            match report.rows.len() {
+                1 => "1 rank needs".to_owned(),
+                n => format!("{} ranks need", thousands(n as u64)),
+            }
+        );
+        put("OUT OF MEMORY", text, Warning);
+    }
+    let makespan = lines.iter_mut().find(|line| line.lead == "MAKESPAN");
+    if let Some(makespan) = makespan {
+        makespan.rest = format!("{basis}{}", report.bound_text());
+    }
+    lines
+}

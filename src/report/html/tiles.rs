@@ -1,0 +1,103 @@
+//! The numbers at the top of a page.
+
+use super::page::{number, text};
+use super::span;
+use crate::Report;
+use crate::memory::fullest;
+use crate::summary::{percent_more, thousands};
+use crate::throughput;
+use chakram_base::units::{Span, percent, percent_change};
+
+/// Tiles with the numbers that are looked for first.
+pub fn render(report: &Report) -> String {
+    let outcome = &report.outcome;
+    let mut tiles = String::new();
+    let mut tile = |name: &str, value: &str, beside: &str| {
+        tiles += &format!(
+            "<div class=\"tile\"><span>{name}</span><b>{value}</b><small>{beside}</small></div>"
+        );
+    };
+    if let Some(whole) = &report.extrapolation {
+        let at = |key: &str, value: Span| span(&format!("/extrapolation/{key}"), value);
+        let beside = format!("± {}, extrapolated", at("error_ps", whole.error));
+        tile("Step", &at("makespan_ps", whole.makespan), &beside);
+    }
+    let beside = match (&report.interval, report.is_lower_bound()) {
+        (Some(interval), false) => format!(
+            "90 %: {} to {}",
+            span("/interval/low_ps", interval.low),
+            span("/interval/high_ps", interval.high)
+        ),
+        (_, true) => "a lower bound".to_owned(),
+        _ => String::new(),
+    };
+    let makespan = span("/makespan_ps", outcome.makespan);
+    tile("Makespan", &makespan, &beside);
+    if let Some(captured) = report.captured {
+        let more = percent_more(outcome.makespan, captured);
+        let more = more.map_or_else(String::new, |more| {
+            format!("replay {}", percent_change(more))
+        });
+        tile("Captured", &span("/captured_ps", captured), &more);
+    }
+    let profiler = report.profiler.as_ref();
+    if let Some((profiler, without)) = profiler.and_then(|of| Some((of, of.without?))) {
+        let at = |key: &str, value: Span| span(&format!("/profiler/{key}"), value);
+        let ends = without.low.zip(without.high);
+        let ends = ends.map_or_else(String::new, |(low, high)| {
+            let (low, high) = (at("without/low_ps", low), at("without/high_ps", high));
+            format!("90 %: {low} to {high}; ")
+        });
+        let with = profiler.with.unwrap_or(outcome.makespan);
+        let beside = format!("{ends}with it {}", at("makespan_with_ps", with));
+        let makespan = at("without/makespan_ps", without.makespan);
+        tile("Without profiler", &makespan, &beside);
+    }
+    if let Some(rates) = &report.throughput {
+        let rate = |path: &str, value: f64| number(path, value, &throughput::rate(value));
+        if let (Some(all), Some(one)) = (rates.tokens_per_s, rates.tokens_per_s_per_npu) {
+            let beside = format!("{} per NPU", rate("/throughput/tokens_per_s_per_npu", one));
+            tile("Tokens/s", &rate("/throughput/tokens_per_s", all), &beside);
+        }
+        let samples = rate("/throughput/samples_per_s", rates.samples_per_s);
+        tile("Samples/s", &samples, "");
+        let share = |path: &str, part: f64| number(path, part, &percent(part));
+        let counted = rates.attention.map_or(String::new(), |counted| {
+            format!(", {} attention", counted.word())
+        });
+        if let Some(mfu) = rates.mfu {
+            let beside = format!("{}{counted}", throughput::MFU);
+            tile("MFU", &share("/throughput/mfu", mfu), &beside);
+        }
+        if let Some(hfu) = rates.hfu {
+            let beside = format!("{}{counted}", throughput::HFU);
+            tile("HFU", &share("/throughput/hfu", hfu), &beside);
+        }
+    }
+    if let Some(row) = fullest(&report.memory) {
+        let at = report
+            .memory
+            .iter()
+            .position(|other| other.rank == row.rank);
+        let at = |field: &str| format!("/memory/npus/{}/{field}", at.unwrap_or(0));
+        let peak = number(&at("peak_bytes"), row.peak.0, &row.peak.to_string());
+        let of = row.capacity.map_or_else(String::new, |capacity| {
+            let shown = capacity.to_string();
+            format!("of {}, ", number(&at("capacity_bytes"), capacity.0, &shown))
+        });
+        let alarm = match row.fits {
+            Some(false) => ", does not fit",
+            _ => "",
+        };
+        tile(
+            "Peak memory",
+            &peak,
+            &format!("{of}rank {}{alarm}", row.rank),
+        );
+    }
+    let ranks = number("/ranks", report.ranks, &thousands(report.ranks.into()));
+    let nodes = number("/nodes", outcome.nodes, &thousands(outcome.nodes));
+    let npus = text(&report.machine.name);
+    tile("Ranks", &ranks, &format!("{nodes} nodes on {npus}"));
+    format!("<div class=\"tiles\">{tiles}</div>")
+}

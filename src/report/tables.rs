@@ -1,0 +1,27 @@
+//! The tables of a report, in their order.
+
+use super::collectives::table;
+use super::section::{Medium, Section};
+use super::{
+    Report, launched, links, memory, memory_accesses, modules, npus, operators, steps, tiles,
+};
+
+/// The tables of a report after that of the breakdown and before that of the critical path, as a text shortens them.
+pub(crate) fn groups(report: &Report, medium: Medium) -> impl Iterator<Item = Vec<Section>> {
+    let all: [fn(&Report, Medium) -> Vec<Section>; 12] = [
+        launched::sections,
+        steps::sections,
+        npus::sections,
+        npus::finishes,
+        memory::sections,
+        table::sections,
+        links::sections,
+        table::exposed,
+        tiles::sections,
+        memory_accesses::sections,
+        modules::sections,
+        operators::table::sections,
+    ];
+    all.into_iter()
+        .map(move |sections| sections(report, medium))
+}
