@@ -527,10 +527,17 @@ impl<'s> SweepTable<'s> {
         }
         let first = objectives[0];
         let rows: Vec<usize> = rows.collect();
-        let has_intervals = rows.iter().any(|row| self.interval(*row, first).is_some());
+        let interval_widths = rows
+            .iter()
+            .map(|row| self.interval_text(*row, first).chars().count());
+        let interval_width = interval_widths.max().unwrap_or(0);
+        let has_intervals = interval_width > 0;
         let interval_heading = format!("{}, 90 %", first.name());
         if has_intervals {
-            columns.push(right(&interval_heading, 26));
+            columns.push(right(
+                &interval_heading,
+                interval_width.max(interval_heading.len()) + 2,
+            ));
         }
         columns.push(left("  limited by", 28));
         let table = TextTable::new(columns);
