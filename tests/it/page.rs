@@ -2,7 +2,7 @@
 //! what the browser makes of it.
 
 use super::commands::answer;
-use super::corpus::skipped;
+use super::corpus::{corpus, skipped};
 use super::files::{Folder, trace};
 use serde_json::Value;
 use std::path::{Path, PathBuf};
@@ -332,6 +332,22 @@ fn pages_have_all_that_the_text_has() {
         for words in said {
             assert!(text.contains(words), "{job:?}: {words} in\n{text}");
         }
+    }
+}
+
+/// Captures of GPU jobs of others, whose text is full of caveats.
+#[test]
+fn pages_of_captures_have_all_that_the_text_has() {
+    for (name, said) in [("dlrm_8gpu", "HOST-BOUND"), ("linear_pair", "profiler")] {
+        let Some(capture) = corpus(&format!("captures/gpu/{name}")) else {
+            return;
+        };
+        let folder = tempfile::tempdir().expect("there is room");
+        let job = folder.path().join("job").display().to_string();
+        let capture = capture.display().to_string();
+        answer(&["convert", "pytorch", &capture, "-o", &job]);
+        let text = check_page(&["replay", &job, "-m", "dgx-h100"], folder.path());
+        assert!(text.contains(said), "{name}: {text}");
     }
 }
 
