@@ -391,6 +391,13 @@ fn memory_is_by_class_of_ranks_with_the_worst_first() {
     // Every rank is in a row of memory.
     assert!(memory.contains("-1023<"), "{memory:.3000}");
     assert!(page.len() < 2_000_000, "{}", page.len());
+    // One of each stage is drawn, for the 64 ranks that do the same.
+    let all = words(&page);
+    assert!(
+        all.contains("16 of 1,024 ranks are drawn, one for all"),
+        "{all:.3000}"
+    );
+    assert!(all.contains("rank 64 (+63)"), "{all:.3000}");
 }
 
 #[test]
