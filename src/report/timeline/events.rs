@@ -1,5 +1,6 @@
 //! Events of a timeline, whatever the format of its file.
 
+use super::counters::TimelineCounter;
 use chakram_base::units::Time;
 
 /// A track: the rank that it belongs to, and its number there.
@@ -65,4 +66,6 @@ pub(super) trait TimelineEncoder {
     fn marker(&mut self, rank: u32, name: &str, at: Time);
     /// Draws the bytes that a rank holds from `at` on, by class.
     fn memory(&mut self, rank: u32, at: Time, held: &[(&'static str, u64)]);
+    /// Draws the value of a counter of a rank from `at` on.
+    fn counter(&mut self, rank: u32, counter: TimelineCounter, at: Time, value: u64);
 }
