@@ -7,8 +7,9 @@
 //! its own; the instants that meet are one number, which is exact: the nearest 1/1024 us (to 2^43 us, 101 days). Nodes that
 //! start and end at one such instant are moments, for viewers sort slices without duration behind others.
 
-use super::counters::TimelineCounter;
-use super::events::{ArrowEnd, NodeFacts, TimelineEncoder, TimelineSlice, TrackId};
+use super::events::{
+    ArrowEnd, NodeFacts, TimelineCounter, TimelineEncoder, TimelineSlice, TrackId,
+};
 use chakram_base::units::Time;
 use serde::Serialize;
 use serde_json::{Map, Value};

@@ -4,30 +4,11 @@
 //! of a collective the bytes that cross the busiest port of a member at best, `factor x buffer`, as bus bandwidths have them. A node
 //! waits while it is ready and another holds its lane.
 
-use super::events::TimelineEncoder;
+use super::events::{TimelineCounter, TimelineEncoder};
 use super::selection::TimelineSelection;
 use chakram_base::ids::{NodeIndex, Rank};
 use chakram_base::units::{Span, Time};
 use std::collections::BTreeSet;
-
-/// A quantity that a counter shows.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub(super) enum TimelineCounter {
-    /// Bytes per second that a rank sends.
-    Sending,
-    /// Nodes that are ready, and whose lane another node holds.
-    Waiting,
-}
-
-impl TimelineCounter {
-    /// Its name, with its unit.
-    pub fn name(self) -> &'static str {
-        match self {
-            Self::Sending => "sending, bytes/s",
-            Self::Waiting => "waiting nodes",
-        }
-    }
-}
 
 /// What counters are drawn by, and the part that is drawn.
 type CounterTarget<'t> = (&'t mut dyn TimelineEncoder, &'t TimelineSelection);

@@ -1,6 +1,5 @@
 //! Events of a timeline, whatever the format of its file.
 
-use super::counters::TimelineCounter;
 use chakram_base::units::Time;
 
 /// A track: the rank that it belongs to, and its number there.
@@ -45,6 +44,25 @@ pub(super) struct TimelineSlice<'s> {
     pub launch: Option<u64>,
     /// Numbers of the arrows to what it launched.
     pub launched: Vec<u64>,
+}
+
+/// A quantity that a counter shows.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(super) enum TimelineCounter {
+    /// Bytes per second that a rank sends.
+    Sending,
+    /// Nodes that are ready, and whose lane another node holds.
+    Waiting,
+}
+
+impl TimelineCounter {
+    /// Its name, with its unit.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Sending => "sending, bytes/s",
+            Self::Waiting => "waiting nodes",
+        }
+    }
 }
 
 /// Writes events in one format. Slices of a track come in the order of their times, so that a path is begun before the

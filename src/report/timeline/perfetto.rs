@@ -4,8 +4,7 @@
 //! a file is written packet by packet. Texts are interned: the first packet that uses one carries it with a number.
 //! Packets are deflated together, as the format allows (`compressed_packets`).
 
-use super::counters::TimelineCounter;
-use super::events::{ArrowEnd, TimelineEncoder, TimelineSlice, TrackId};
+use super::events::{ArrowEnd, TimelineCounter, TimelineEncoder, TimelineSlice, TrackId};
 use chakram_base::units::Time;
 use flate2::Compression;
 use flate2::write::ZlibEncoder;
