@@ -210,7 +210,7 @@ impl InspectArgs {
             return Err("--limit is for --list and --node".to_owned());
         }
         if self.table.is_some() && self.format != InspectFormatArg::Csv {
-            return Err("--table needs --format csv".to_owned());
+            return Err("--table needs --format csv\n  try: --format csv".to_owned());
         }
         if self.details && self.format != InspectFormatArg::Text {
             return Err(

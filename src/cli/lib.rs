@@ -322,8 +322,8 @@ fn exit_code(error: &(dyn Error + 'static)) -> u8 {
 }
 
 fn print_chain(error: &(dyn Error + 'static)) {
-    let mut last = error.to_string();
-    let mut text = last.clone();
+    let own = error.to_string();
+    let (mut last, mut text) = (own.clone(), own.clone());
     let mut cause = error.source();
     while let Some(inner) = cause {
         // Errors of writing a file and of the command that asked for it may have the same text.
@@ -334,7 +334,34 @@ fn print_chain(error: &(dyn Error + 'static)) {
         last = words;
         cause = inner.source();
     }
+    // What to try stands last.
+    if let Some((head, rest)) = own.split_once("\n  try: ") {
+        text = format!("{head}{}\n  try: {rest}", &text[own.len()..]);
+    } else if let Some(hint) = next_step(error).filter(|_| !text.contains("try: ")) {
+        text += &format!("\n  try: {hint}");
+    }
     print_error(&text);
+}
+
+/// What to try after an error that does not say it.
+fn next_step(error: &(dyn Error + 'static)) -> Option<String> {
+    let io = match error.downcast_ref::<TraceError>().map(TraceError::fault) {
+        Some(TraceFault::Malformed { .. }) => {
+            let hint = "write or copy the file again; `chakram validate` says what of it is whole";
+            return Some(hint.to_owned());
+        }
+        Some(TraceFault::Io { source, .. }) => Some(source),
+        _ => error.downcast_ref::<io::Error>(),
+    };
+    let Some(io) = io else {
+        return next_step(error.source()?);
+    };
+    let is_missing = io.kind() == io::ErrorKind::NotFound;
+    let folder = env::current_dir().ok().filter(|_| is_missing)?;
+    let name = folder.file_name()?.to_string_lossy().into_owned();
+    Some(format!(
+        "a path that is there; names without a folder are looked for in this one, {name}"
+    ))
 }
 
 fn print_error(text: &str) {
