@@ -94,6 +94,7 @@ const UNKNOWN_LANES: u32 = 32;
 pub struct Machine {
     name: String,
     description: String,
+    price_per_npu_hour: Option<f64>,
     topology: Topology,
     network: NetworkSettings,
     algorithms: Vec<AlgorithmChoice>,
@@ -175,6 +176,7 @@ impl Machine {
         (dimensions && lanes && memory).then(|| Self {
             name,
             description: String::new(),
+            price_per_npu_hour: None,
             class_of: ClassAssignment::uniform(topology.npus()),
             network: NetworkSettings {
                 switching: topology.switching(),
@@ -246,6 +248,14 @@ impl Machine {
     pub fn description(&self) -> &str {
         &self.description
     }
+
+    /// Price of an NPU for an hour, in dollars, if it is known.
+    pub fn price_per_npu_hour(&self) -> Option<f64> {
+        self.price_per_npu_hour
+    }
+
+    /// The highest price of an NPU for an hour, in dollars.
+    pub const MAX_PRICE: f64 = 1e6;
 
     /// Positions of NPUs and their links.
     pub fn topology(&self) -> &Topology {

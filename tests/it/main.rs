@@ -59,6 +59,7 @@ mod commands;
 mod compare;
 mod convert;
 mod corpus;
+mod cost;
 mod crates;
 mod critical_path;
 mod custom;

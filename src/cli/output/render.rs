@@ -111,6 +111,11 @@ impl RunArgs {
             let reports = columns.filter_map(|column| column.result.as_mut().ok());
             reports.for_each(Report::sum_micro_batches);
         }
+        for column in &mut comparison.columns {
+            if let Ok(report) = &mut column.result {
+                self.state_cost(report);
+            }
+        }
         let text = match self.format {
             ReportFormatArg::Text => {
                 let kernels = comparison.reference().map(|(_, report)| report.kernels);
@@ -192,6 +197,12 @@ impl RunArgs {
         }
         if self.links {
             options.insert("links".to_owned(), true.into());
+        }
+        if let Some(price) = self.price {
+            options.insert("price".to_owned(), price.into());
+        }
+        if let Some(tokens) = self.total_tokens {
+            options.insert("total_tokens".to_owned(), tokens.into());
         }
         if settings.fill_domains {
             options.insert("fill_domains".to_owned(), true.into());

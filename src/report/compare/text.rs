@@ -5,6 +5,7 @@ use super::explanation::{explain, percent};
 use super::{MachineColumn, MachineComparison, MakespanExplanation};
 use crate::Report;
 use crate::TimeCategory;
+use crate::cost;
 use crate::memory::fullest;
 use crate::summary::thousands;
 use crate::table::{TextTable, left, right};
@@ -204,6 +205,14 @@ fn table(
             row("  transfer", &|report| {
                 with_share(report, report.exposed_transferring())
             });
+        }
+    }
+    for (name, figure) in cost::rows(comparison.reports().map(|(_, report)| report)) {
+        if comparison
+            .reports()
+            .any(|(_, report)| figure(report).is_some())
+        {
+            row(&name, &figure);
         }
     }
     if comparison.remembers() {

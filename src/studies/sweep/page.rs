@@ -45,6 +45,14 @@ pub fn render(sweep: &SweepTable<'_>, command: &dyn Fn(usize) -> String) -> Stri
                 sweep.rows[*best].number
             )
         });
+        let stated = sweep.stated().into_iter().filter_map(|objective| {
+            let value = sweep.stated_value(*best, objective)?;
+            let (name, shown) = (objective.name(), text(&objective.shown(value)));
+            Some(format!(
+                "<div class=\"tile\"><span>{name}</span><b>{shown}</b><small>of it</small></div>"
+            ))
+        });
+        let tiles = tiles.chain(stated);
         body += &format!("<div class=\"tiles\">{}</div>", tiles.collect::<String>());
         body += &section("Points", "points", &points(sweep, &ranked, command));
         body += &section(
