@@ -28,6 +28,7 @@ mod network_settings;
 mod preset;
 mod preset_files;
 mod rank_domain;
+mod relative;
 
 pub use correction::PriceCorrection;
 pub use error::MachineError;
@@ -39,6 +40,7 @@ pub use preset::{
 };
 pub use preset_files::{MachinePreset, PRESETS};
 pub use rank_domain::RankDomain;
+pub use relative::{Datasheet, parse_peak, relative, source_of_npu};
 
 /// NPUs that are alike.
 #[derive(Clone, Debug, PartialEq)]
