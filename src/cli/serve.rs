@@ -123,8 +123,12 @@ fn parse_share(text: &str) -> Result<f64, String> {
 #[derive(Serialize)]
 struct ServeDocument<'r> {
     reports: &'r [ServeReport],
+    /// Of one platform.
     #[serde(skip_serializing_if = "Option::is_none")]
     sweep: Option<&'r RateSweep>,
+    /// Of several platforms, in their order.
+    #[serde(skip_serializing_if = "<[RateSweep]>::is_empty")]
+    sweeps: &'r [RateSweep],
 }
 
 /// Writes what is asked for of each request.
@@ -176,12 +180,6 @@ impl ServeArgs {
             return Err(
                 "--table requests and --timeline show one run, and here are several\n  \
                         try: one --machine, without --rates and --find-capacity"
-                    .to_owned(),
-            );
-        }
-        if several && sweeps {
-            return Err(
-                "--rates and --find-capacity are for one platform\n  try: one --machine at a time"
                     .to_owned(),
             );
         }
@@ -299,37 +297,19 @@ pub fn run(args: &ServeArgs, out: &mut dyn Write) -> Result<ExitCode, Box<dyn Er
     let first = platforms.first();
 
     if args.find_capacity || !args.rates.is_empty() {
-        let mut found = if args.find_capacity {
-            find_capacity(&scenario, first, options, args.attain)?
-        } else {
-            sweep(&scenario, first, options, &args.rates)?
-        };
-        // Whether anything is drawn does not depend on the rate.
-        let mut seed = None;
-        if let Some(point) = found.points.first() {
-            let at_rate = scenario.at_rate(point.rate_per_s);
-            let at_rate = at_rate.as_ref().unwrap_or(&scenario);
-            seed = seed_without_effect(args, (&own, at_rate), first, options, &point.report)?;
+        let mut sweeps = Vec::new();
+        for platform in of_each(&platforms) {
+            let found = sweep_rates(args, (&own, &scenario), platform, options);
+            sweeps.push(found.map_err(|error| of_platform(error, platform, &platforms))?);
         }
-        for RatePoint { report, .. } in &mut found.points {
-            report.warnings.extend(seed.clone());
-            let load = load_without_effect(args, &own, report);
-            report.warnings.extend(load);
-        }
-        let rendered = rendered(args, &[], Some(&found), style);
-        to.write(&rendered)?;
-        return written(page, &scenario.name, &[], Some(&found));
+        to.write(&rendered(args, &[], &sweeps, style))?;
+        return written(page, &scenario.name, &[], &sweeps);
     }
     let mut reports = Vec::new();
     if platforms.len() > 1 {
         for platform in &platforms {
             let report = serve(&scenario, Some(platform), options, &mut NoRequestObserver);
-            reports.push(report.map_err(|error| match error {
-                ServeError::Unfit(why) => {
-                    ServeError::Unfit(format!("platform {}: {why}", platform.name))
-                }
-                other => other,
-            })?);
+            reports.push(report.map_err(|error| of_platform(error, Some(platform), &platforms))?);
         }
     } else {
         let models = || scenario.models.iter().map(|model| model.name.as_str());
@@ -388,36 +368,92 @@ pub fn run(args: &ServeArgs, out: &mut dyn Write) -> Result<ExitCode, Box<dyn Er
         report.warnings.extend(load);
     }
     if args.table != Some(ServeTable::Requests) {
-        to.write(&rendered(args, &reports, None, style))?;
+        to.write(&rendered(args, &reports, &[], style))?;
     }
-    written(page, &scenario.name, &reports, None)
+    written(page, &scenario.name, &reports, &[])
+}
+
+/// The platforms that runs are for; none where the scenario needs none.
+fn of_each(platforms: &[Platform]) -> Vec<Option<&Platform>> {
+    match platforms {
+        [] => vec![None],
+        all => all.iter().map(Some).collect(),
+    }
+}
+
+/// Returns `error` with the platform that it is of, if it is one of several.
+fn of_platform(error: ServeError, platform: Option<&Platform>, all: &[Platform]) -> ServeError {
+    match (error, platform) {
+        (ServeError::Unfit(why), Some(platform)) if all.len() > 1 => {
+            ServeError::Unfit(format!("platform {}: {why}", platform.name))
+        }
+        (other, _) => other,
+    }
+}
+
+/// Runs `scenario` on `platform` at the rates that `args` ask for; `own` is the scenario without settings.
+fn sweep_rates(
+    args: &ServeArgs,
+    (own, scenario): (&Scenario, &Scenario),
+    platform: Option<&Platform>,
+    options: ServeOptions,
+) -> Result<RateSweep, ServeError> {
+    let mut found = match args.find_capacity {
+        true => find_capacity(scenario, platform, options, args.attain)?,
+        false => sweep(scenario, platform, options, &args.rates)?,
+    };
+    // Whether anything is drawn does not depend on the rate.
+    let mut seed = None;
+    if let Some(point) = found.points.first() {
+        let at_rate = scenario.at_rate(point.rate_per_s);
+        let at_rate = at_rate.as_ref().unwrap_or(scenario);
+        seed = seed_without_effect(args, (own, at_rate), platform, options, &point.report)?;
+    }
+    for RatePoint { report, .. } in &mut found.points {
+        report.warnings.extend(seed.clone());
+        let load = load_without_effect(args, own, report);
+        report.warnings.extend(load);
+    }
+    Ok(found)
 }
 
 fn rendered(
     args: &ServeArgs,
     reports: &[ServeReport],
-    sweep: Option<&RateSweep>,
+    sweeps: &[RateSweep],
     style: TextStyle,
 ) -> String {
-    match (args.format, sweep, reports) {
+    match (args.format, sweeps, reports) {
         (ServeFormat::Json, ..) => {
-            VersionedDocument::new("chakram.serve.1", ServeDocument { reports, sweep }).text()
+            let (sweep, sweeps) = match sweeps {
+                [one] => (Some(one), &[][..]),
+                several => (None, several),
+            };
+            let document = ServeDocument {
+                reports,
+                sweep,
+                sweeps,
+            };
+            VersionedDocument::new("chakram.serve.1", document).text()
         }
-        (ServeFormat::Csv, Some(sweep), _) => {
-            let reports: Vec<_> = sweep
-                .points
-                .iter()
-                .map(|point| point.report.clone())
-                .collect();
-            rows::models(&reports)
-        }
-        (ServeFormat::Csv, None, _) if args.table == Some(ServeTable::Levels) => {
+        (ServeFormat::Csv, [], _) if args.table == Some(ServeTable::Levels) => {
             rows::levels(reports)
         }
-        (ServeFormat::Csv, None, _) => rows::models(reports),
-        (ServeFormat::Text, Some(sweep), _) => compare::rates(sweep, style),
-        (ServeFormat::Text, None, [one]) => text::render(one, style),
-        (ServeFormat::Text, None, _) => compare::platforms(reports, style),
+        (ServeFormat::Csv, [], _) => rows::models(reports),
+        (ServeFormat::Csv, sweeps, _) => {
+            let points = sweeps.iter().flat_map(|sweep| &sweep.points);
+            let reports: Vec<_> = points.map(|point| point.report.clone()).collect();
+            rows::models(&reports)
+        }
+        (ServeFormat::Text, [], [one]) => text::render(one, style),
+        (ServeFormat::Text, [], _) => compare::platforms(reports, style),
+        (ServeFormat::Text, sweeps, _) => {
+            let tables: Vec<_> = sweeps
+                .iter()
+                .map(|sweep| compare::rates(sweep, style))
+                .collect();
+            tables.join("\n")
+        }
     }
 }
 
@@ -426,11 +462,11 @@ fn written(
     page: Option<chakram_trace::files::OutputClaim>,
     title: &str,
     reports: &[ServeReport],
-    sweep: Option<&RateSweep>,
+    sweeps: &[RateSweep],
 ) -> Result<ExitCode, Box<dyn Error>> {
     if let Some(claim) = page {
         let mut file = claim.create()?;
-        file.write_all(html::render(title, reports, sweep).as_bytes())?;
+        file.write_all(html::render(title, reports, sweeps).as_bytes())?;
         file.commit()?;
     }
     Ok(ExitCode::SUCCESS)

@@ -139,7 +139,7 @@ pub fn run(args: &SweepArgs, out: &mut dyn Write) -> Result<ExitCode, Box<dyn Er
         (rows, explorer.turns().to_vec(), explorer.work_done())
     };
     detail(start, done)?;
-    let table = SweepTable::new(&study, rows, &turns);
+    let mut table = SweepTable::new(&study, rows, &turns);
     let style = terminal::text_style(true);
     if let Some(number) = args.explain {
         let found = table.rows.iter().position(|row| row.number == number);
@@ -167,6 +167,7 @@ pub fn run(args: &SweepArgs, out: &mut dyn Write) -> Result<ExitCode, Box<dyn Er
         )?;
         return Ok(ExitCode::SUCCESS);
     }
+    table.find_intervals(&PointEvaluator::new(&study));
     if let Some(folder) = &args.output {
         write_all(&table, folder, path)?;
     }
@@ -247,7 +248,8 @@ fn merge(args: &ShardMergeArgs, out: &mut dyn Write) -> Result<ExitCode, Box<dyn
     let mut explorer = StudyExplorer::new(&study, options, None, known.clone(), &quiet)?;
     let rows = explorer.run()?;
     // The journal last, so that the folder can be gone on with, and explains its rows.
-    let table = SweepTable::new(&study, rows, explorer.turns());
+    let mut table = SweepTable::new(&study, rows, explorer.turns());
+    table.find_intervals(&PointEvaluator::new(&study));
     let journal = SweepJournal::create(&args.output, &hash)?;
     known.iter().try_for_each(|entry| journal.add(entry))?;
     write_all(&table, &args.output, &args.study)?;

@@ -1,6 +1,6 @@
 //! Durations of compute nodes on an NPU class.
 
-use super::devices::{maker_of, recording_class_of_device};
+use super::devices::maker_of;
 use chakram_base::dtype::Dtype;
 use chakram_base::kernel_shape::KernelShape;
 use chakram_base::units::{Bandwidth, BufferShare, FlopRate, Span};
@@ -90,7 +90,8 @@ pub enum ComputeModel {
     LoopNest(LoopNestModel),
     /// As recorded on another NPU class, times the ratio of the rooflines of both; by roofline where nothing was recorded.
     RecordedOn(RecordingClass),
-    /// As [`Self::RecordedOn`] the NPU class of the device that each capture names, which [`Self::of_capture`] puts in.
+    /// As [`Self::RecordedOn`] the NPU class of the device that each capture names, which [`model_of_capture`](super::recordings::model_of_capture)
+    /// puts in.
     RecordedOnDevices,
     /// As recorded and nothing else: a kernel without a recorded duration takes no time.
     RecordedOnly,
@@ -231,15 +232,6 @@ impl ComputeModel {
             | Self::Recorded(efficiency)
             | Self::Scaled(_, efficiency) => !efficiency.stated,
             _ => false,
-        }
-    }
-
-    /// Returns the model for kernels of a capture on `device`, as far as it names one.
-    pub fn of_capture(self, device: Option<&str>) -> Self {
-        let class = || device.and_then(recording_class_of_device);
-        match self {
-            Self::RecordedOnDevices => class().map_or(self, Self::RecordedOn),
-            other => other,
         }
     }
 

@@ -1,9 +1,5 @@
 //! Devices by the names that their drivers give them: their makers, and the presets that describe them.
 
-use crate::compute::RecordingClass;
-use crate::machine::Machine;
-use std::sync::OnceLock;
-
 /// Words of names of devices and of NPU classes by maker.
 const MAKERS: [(&str, &[&str]); 5] = [
     (
@@ -57,36 +53,18 @@ pub fn maker_of(name: &str) -> Option<&'static str> {
 
 /// Returns the preset whose NPUs are devices of this name, such as `NVIDIA H100 80GB HBM3`, and the name of their class.
 pub fn preset_of_device(name: &str) -> Option<[&'static str; 2]> {
-    preset_index(name).map(|index| PRESETS[index].2)
-}
-
-fn preset_index(name: &str) -> Option<usize> {
     let words = words(name);
     let has = |word: &&str| words.iter().any(|own| own == word);
-    let describes = |(all, none, _): &DevicePreset| all.iter().all(has) && !none.iter().any(has);
-    PRESETS.iter().position(describes)
-}
-
-/// Returns the NPU class of devices of this name as one on which kernels were recorded, if a preset describes them.
-pub fn recording_class_of_device(name: &str) -> Option<RecordingClass> {
-    // A job of many captures asks for each of them.
-    static CLASSES: [OnceLock<Option<RecordingClass>>; PRESETS.len()] =
-        [const { OnceLock::new() }; PRESETS.len()];
-    let index = preset_index(name)?;
-    let (.., [preset, _]) = PRESETS[index];
-    let load = || {
-        Machine::preset(preset)
-            .ok()?
-            .classes()
-            .first()?
-            .as_recording()
-    };
-    *CLASSES[index].get_or_init(load)
+    let found = PRESETS
+        .iter()
+        .find(|(all, none, _)| all.iter().all(has) && !none.iter().any(has));
+    found.map(|(.., preset)| *preset)
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::machine::Machine;
 
     #[test]
     fn names_of_devices_tell_makers_and_presets() {

@@ -7,4 +7,5 @@ pub mod group;
 pub mod machine;
 pub mod memory;
 pub mod network;
+pub mod recordings;
 pub mod topology;

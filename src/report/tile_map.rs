@@ -57,8 +57,15 @@ pub fn render(report: &Report, prepared: &CompiledReplay<'_>) -> Result<String, 
     let along =
         |d: usize, at: u32| MARGIN + f64::from(at) * PITCH + f64::from(at / tiles.cores[d]) * GAP;
     let size = [0, 1].map(|d| along(d, tiles.size(d) - 1) + PITCH);
-    let mut svg = SvgDrawing::new(size[0].max(580.0) + MARGIN, size[1] + 3.0 * MARGIN);
     let (stages, groups) = families(prepared);
+    let mut cores_of_stage: BTreeMap<u32, usize> = BTreeMap::new();
+    for stage in &stages {
+        *cores_of_stage.entry(*stage).or_default() += 1;
+    }
+    let width = size[0].max(580.0) + MARGIN;
+    let legend = StageLegend::new(&cores_of_stage, width);
+    let foot = size[1] + MARGIN;
+    let mut svg = SvgDrawing::new(width, foot + legend.height() + 5.5 * LINE);
     let mut occupant = BTreeMap::new();
     for instance in prepared.workload().instances() {
         occupant.insert(prepared.npu(instance.rank).0, instance.rank.0);
@@ -176,14 +183,15 @@ pub fn render(report: &Report, prepared: &CompiledReplay<'_>) -> Result<String, 
         share(most_link, makespan),
         share(most_port, makespan)
     );
-    svg.text((MARGIN, size[1] + MARGIN), TextAnchor::Start, "axis", &text);
-    let legend = "cores by stage, tensor groups lighter and darker; links and ports (squares) from pale to dark";
-    svg.text(
-        (MARGIN, size[1] + 2.0 * MARGIN),
-        TextAnchor::Start,
-        "axis",
-        legend,
-    );
+    svg.text((MARGIN, foot), TextAnchor::Start, "axis", &text);
+    legend.draw(&mut svg, foot + LINE);
+    let below = foot + LINE + legend.height();
+    for (line, name, class, most) in [
+        (0.5, "busy links", 'l', most_link),
+        (2.0, "busy memory ports", 'p', most_port),
+    ] {
+        draw_scale(&mut svg, below + line * LINE, (name, class), most, makespan);
+    }
     let count = stages.iter().max().map_or(0, |last| last + 1);
     let inner = svg.finish(&format!("tiles of {name}"));
     let head = "<svg xmlns=\"http://www.w3.org/2000/svg\" ";
@@ -191,6 +199,92 @@ pub fn render(report: &Report, prepared: &CompiledReplay<'_>) -> Result<String, 
     let open = inner.find('>').map_or(0, |at| at + 1);
     let (tag, marks) = inner.split_at(open);
     Ok(format!("{tag}<style>{}</style>{marks}\n", style(count)))
+}
+
+/// Height of a line below the map.
+const LINE: f64 = 20.0;
+/// Width of the name of a stage with its colour.
+const STAGE: f64 = 150.0;
+/// Most lines of stages.
+const MOST_LINES: usize = 8;
+
+/// Stages with their colours and numbers of cores, line by line.
+struct StageLegend {
+    names: Vec<(Option<u32>, String)>,
+    in_line: usize,
+}
+
+impl StageLegend {
+    fn new(cores: &BTreeMap<u32, usize>, width: f64) -> Self {
+        let in_line = (((width - 2.0 * MARGIN) / STAGE) as usize).max(1);
+        let name = |(stage, count): (&u32, &usize)| {
+            let noun = if *count == 1 { "core" } else { "cores" };
+            (Some(*stage), format!("stage {stage}, {count} {noun}"))
+        };
+        let mut names: Vec<_> = cores.iter().map(name).collect();
+        let most = in_line * MOST_LINES;
+        if names.len() > most {
+            let left = names.len() - (most - 1);
+            names.truncate(most - 1);
+            names.push((None, format!("{left} stages more")));
+        }
+        Self { names, in_line }
+    }
+
+    fn height(&self) -> f64 {
+        self.names.len().div_ceil(self.in_line) as f64 * LINE
+    }
+
+    fn draw(&self, svg: &mut SvgDrawing, top: f64) {
+        for (i, (stage, name)) in self.names.iter().enumerate() {
+            let x = MARGIN + (i % self.in_line) as f64 * STAGE;
+            let y = top + (i / self.in_line) as f64 * LINE;
+            if let Some(stage) = stage {
+                // Tensor groups take turns with two shades.
+                for group in 0..2 {
+                    let half = Frame {
+                        x: x + f64::from(group) * CORE / 2.0,
+                        y: y - 10.0,
+                        width: CORE / 2.0,
+                        height: 12.0,
+                    };
+                    svg.rect(half, &format!("s{stage} t{group}"), name, &[]);
+                }
+            }
+            svg.text((x + CORE + 6.0, y), TextAnchor::Start, "axis", name);
+        }
+    }
+}
+
+/// Draws the shades of a class of marks with the times that they stand for, up to `most`.
+fn draw_scale(
+    svg: &mut SvgDrawing,
+    y: f64,
+    (name, class): (&str, char),
+    most: Span,
+    makespan: Span,
+) {
+    if most == Span::ZERO {
+        return;
+    }
+    svg.text((MARGIN, y), TextAnchor::Start, "axis", name);
+    let (from, width) = (MARGIN + 130.0, 48.0);
+    for step in 1..=SHADES {
+        let up_to = Span((u128::from(most.0) * u128::from(step) / u128::from(SHADES)) as u64);
+        let frame = Frame {
+            x: from + (step - 1) as f64 * width,
+            y: y - 10.0,
+            width,
+            height: 8.0,
+        };
+        let title = format!("busy up to {up_to}, {}", share(up_to, makespan));
+        svg.rect(frame, &format!("{class}{step}"), &title, &[]);
+        if step % 2 == 0 {
+            let at = (frame.x + width, y + 9.0);
+            svg.text(at, TextAnchor::Middle, "axis", &share(up_to, makespan));
+        }
+    }
+    svg.text((from, y + 9.0), TextAnchor::Middle, "axis", "0 %");
 }
 
 /// `12.5 %` of the makespan.
@@ -207,7 +301,7 @@ fn shade(busy: Span, most: Span) -> u64 {
 /// Colours of all classes.
 fn style(stages: u32) -> String {
     let mut style = String::from(
-        "text{font:12px sans-serif;fill:#333}.free{fill:#eee}.faulty{fill:#333}svg{background:#fff}",
+        "text{font:11px sans-serif;fill:#333}.free{fill:#eee}.faulty{fill:#333}svg{background:#fff}",
     );
     for stage in 0..stages {
         // Neighbouring stages are far apart on the circle of hues.

@@ -88,6 +88,7 @@ mod pool_residency;
 mod prices;
 mod racks;
 mod rates;
+mod relatives;
 mod reports;
 mod schema;
 mod serve;

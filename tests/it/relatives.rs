@@ -12,7 +12,20 @@ fn made(words: &[&str]) -> (String, String) {
 
 /// The report of a step on a machine.
 fn step(machine: &str, more: &[&str]) -> Value {
-    let job = ["generate", "gpt3-1.3b", "--tensor", "8", "--data", "2", "--batch", "4", "--format", "json", "--machine", machine];
+    let job = [
+        "generate",
+        "gpt3-1.3b",
+        "--tensor",
+        "8",
+        "--data",
+        "2",
+        "--batch",
+        "4",
+        "--format",
+        "json",
+        "--machine",
+        machine,
+    ];
     let output = chakram(&[&job[..], more].concat());
     let error = String::from_utf8_lossy(&output.stderr).into_owned();
     assert!(output.status.success(), "{error}");
@@ -23,7 +36,12 @@ fn step(machine: &str, more: &[&str]) -> Value {
 #[test]
 fn without_numbers_it_predicts_as_its_machine_to_the_picosecond() {
     let folder = tempfile::tempdir().expect("there is room");
-    for (from, preset) in [("h100", "dgx-h100"), ("gb200-nvl72", "gb200-nvl72"), ("mi300x", "mi300x"), ("dgx-a100x4", "dgx-a100x4")] {
+    for (from, preset) in [
+        ("h100", "dgx-h100"),
+        ("gb200-nvl72", "gb200-nvl72"),
+        ("mi300x", "mi300x"),
+        ("dgx-a100x4", "dgx-a100x4"),
+    ] {
         let path = folder.path().join("x.toml");
         std::fs::write(&path, made(&[from]).0).expect("there is room");
         let path = path.to_str().expect("UTF-8");
@@ -43,16 +61,40 @@ fn numbers_move_the_step_and_widen_its_interval() {
     let path = folder.path().join("twice.toml");
     let path = path.to_str().expect("UTF-8");
     let (_, notes) = made(&[
-        "dgx-h100", "--peak", "bf16=1978.8TFLOPs", "--bandwidth", "6.7TB/s", "--memory", "160GB", "--link", "1.8TB/s", "--price", "$4", "-o", path,
+        "dgx-h100",
+        "--peak",
+        "bf16=1978.8TFLOPs",
+        "--bandwidth",
+        "6.7TB/s",
+        "--memory",
+        "160GB",
+        "--link",
+        "1.8TB/s",
+        "--price",
+        "$4",
+        "-o",
+        path,
     ]);
-    assert!(notes.contains("peaks of fp64, fp32, tf32, fp16, fp8, int8 are those of dgx-h100"), "{notes}");
+    assert!(
+        notes.contains("peaks of fp64, fp32, tf32, fp16, fp8, int8 are those of dgx-h100"),
+        "{notes}"
+    );
     let [ours, theirs] = [path, "dgx-h100"].map(|machine| step(machine, &["--without", "bubble"]));
-    let time = |report: &Value, path: &str| report.pointer(path).and_then(Value::as_f64).unwrap_or_else(|| panic!("{path}"));
+    let time = |report: &Value, path: &str| {
+        report
+            .pointer(path)
+            .and_then(Value::as_f64)
+            .unwrap_or_else(|| panic!("{path}"))
+    };
     assert!(time(&ours, "/makespan_ps") < time(&theirs, "/makespan_ps"));
-    let width = |report: &Value| time(report, "/interval/high_ps") / time(report, "/interval/low_ps");
+    let width =
+        |report: &Value| time(report, "/interval/high_ps") / time(report, "/interval/low_ps");
     assert!(width(&ours) > width(&theirs));
     assert_eq!(ours["cost"]["dollars_per_npu_hour"], 4.0);
-    assert_eq!(ours["memory"]["npus"][0]["capacity_bytes"], 160_000_000_000_u64);
+    assert_eq!(
+        ours["memory"]["npus"][0]["capacity_bytes"],
+        160_000_000_000_u64
+    );
 }
 
 #[test]
@@ -62,10 +104,19 @@ fn wrong_keys_and_units_are_answered_with_what_was_meant() {
         (&["h100", "--memory", "141GBs"], "one of B, kB, MB, GB"),
         (&["h100", "--bandwidth", "4.8TB"], "TB/s"),
         (&["h100", "--peak", "989TFLOP/s"], "such as bf16=989TFLOP/s"),
-        (&["h100", "--peak", "bf61=989TFLOP/s"], "did you mean `bf16`?"),
-        (&["h100", "--peak", "bf16=1TFLOP/s,bf16=2TFLOP/s"], "given twice"),
+        (
+            &["h100", "--peak", "bf61=989TFLOP/s"],
+            "did you mean `bf16`?",
+        ),
+        (
+            &["h100", "--peak", "bf16=1TFLOP/s,bf16=2TFLOP/s"],
+            "given twice",
+        ),
         (&["h10", "--memory", "1GB"], "no machine is called"),
-        (&["tpu-v4", "--multiprocessors", "3"], "no curve of products"),
+        (
+            &["tpu-v4", "--multiprocessors", "3"],
+            "no curve of products",
+        ),
         (&["h100", "--npus-per-node", "0"], "0 is not in 1"),
     ] {
         let output = chakram(&[&["machine", "new", "x", "--from"], words].concat());

@@ -103,10 +103,72 @@ fn branch_and_bound_finds_the_optimum_without_replaying_all() {
                 assert!(time(one).is_none_or(|time| time >= bound), "{one} {other}");
                 assert!(bound >= best(&all).unwrap().0);
             }
-            _ => assert_eq!(one, other),
+            // The best have intervals, of which more are among fewer rows.
+            _ => {
+                let [one, other] = [one, other].map(|row| {
+                    let mut row = row.clone();
+                    row.as_object_mut().unwrap().remove("interval_ps");
+                    row
+                });
+                assert_eq!(one, other);
+            }
         }
     }
     assert!(excluded > 5, "{excluded} of {}", all.len());
+}
+
+/// Words of the first command of a page, without the program's name.
+fn first_command(page: &str) -> Vec<&str> {
+    let from = page.find("<code>").unwrap() + 6;
+    let command = &page[from..from + page[from..].find("</code>").unwrap()];
+    command.split_whitespace().skip(1).collect()
+}
+
+/// The interval of a row is that of its replay, and the text says which rows lie within that of the best.
+#[test]
+fn rows_have_the_interval_of_their_replay() {
+    let text = plans("strategy = \"grid\"").replace("compute = \"roofline\"\n", "");
+    let study = Study::new(&text.replace("\"model.layers\" = 4\n", ""));
+    let text = study.run("out", &[]);
+    let rows = rows(&study.path("out"));
+    let known = rows.iter().filter(|row| row["interval_ps"].is_array());
+    assert!((10..=20).contains(&known.count()), "{rows:?}");
+    let best = rows
+        .iter()
+        .filter(|row| time(row).is_some())
+        .min_by_key(|row| time(row))
+        .unwrap();
+    let page = std::fs::read_to_string(study.path("out/index.html")).unwrap();
+    let report = chakram(
+        study.dir.path(),
+        &[&first_command(&page)[..], &["--format", "json"]].concat(),
+    );
+    let report: Value = serde_json::from_slice(&report.stdout).unwrap();
+    assert_eq!(report["makespan_ps"], best["time_ps"], "{best}");
+    let ends = ["low_ps", "high_ps"].map(|end| report["interval"][end].as_u64().unwrap());
+    assert_eq!(best["interval_ps"], serde_json::json!(ends));
+    let inside = rows
+        .iter()
+        .filter_map(time)
+        .filter(|time| (ends[0]..=ends[1]).contains(time));
+    let others = inside.count() - 1;
+    assert!(others > 1, "{rows:?}");
+    let said = format!(
+        "{others} other rows are within the interval of row {}",
+        best["row"]
+    );
+    assert!(
+        text.split_whitespace()
+            .collect::<Vec<_>>()
+            .join(" ")
+            .contains(&said),
+        "{text}"
+    );
+    assert!(page.contains(&said), "{said}");
+    assert_eq!(
+        page.matches("within the interval of the best").count(),
+        others
+    );
 }
 
 #[test]
@@ -427,17 +489,15 @@ fn pages_carry_commands_that_give_the_same_answer() {
         !page.contains("<script") && !page.contains("http"),
         "it needs nothing else"
     );
-    let from = page.find("<code>").unwrap() + 6;
-    let command = &page[from..from + page[from..].find("</code>").unwrap()];
-    let words: Vec<&str> = command.split_whitespace().skip(1).collect();
+    let command = first_command(&page);
     let output = chakram(
         study.dir.path(),
-        &[&words[..], &["--format", "json"]].concat(),
+        &[&command[..], &["--format", "json"]].concat(),
     );
-    let report: Value = serde_json::from_slice(&output.stdout).expect(command);
+    let report: Value = serde_json::from_slice(&output.stdout).unwrap();
     let rows = rows(&study.path("out"));
     let best = rows.iter().filter_map(time).min();
-    assert_eq!(report["makespan_ps"].as_u64(), best, "{command}");
+    assert_eq!(report["makespan_ps"].as_u64(), best, "{command:?}");
     // The best in time is of the front, and no row of the front is dominated by another row.
     let front = std::fs::read_to_string(study.path("out/front.csv")).unwrap();
     let front: Vec<u64> = front

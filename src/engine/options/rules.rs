@@ -7,6 +7,7 @@ use chakram_base::setting::SettingKey;
 use chakram_base::units::Span;
 use chakram_hardware::compute::{ComputeModel, HostTiming, RooflineEfficiency};
 use chakram_hardware::machine::Machine;
+use chakram_hardware::recordings::model_of_capture;
 use chakram_trace::format::escape;
 use chakram_trace::graph::{Graph, NodeKind};
 use chakram_trace::workload::Workload;
@@ -254,7 +255,7 @@ impl ReplayOptions {
             ComputeModel::RecordedOnDevices => {
                 let unknown = |graph: &&Graph| {
                     let device = graph.captured_on().device.as_deref();
-                    let model = self.compute.of_capture(device);
+                    let model = model_of_capture(self.compute, device);
                     model == ComputeModel::RecordedOnDevices && has_recorded_kernels(graph)
                 };
                 if let Some(graph) = workload.graphs().iter().find(unknown) {

@@ -11,6 +11,7 @@ use chakram_base::units::{Bytes, Span};
 use chakram_hardware::compute::{KernelProfile, KernelTiming};
 use chakram_hardware::machine::{Machine, NpuClass};
 use chakram_hardware::memory::NamedMemory;
+use chakram_hardware::recordings::model_of_capture;
 use chakram_trace::format::escape;
 use chakram_trace::graph::{Graph, Lane, NodeKind};
 use chakram_trace::workload::RankInstance;
@@ -45,7 +46,7 @@ pub(super) fn price_graph(
     let mut basis = PricingCoverage::default();
     let mut unpriced = UnpricedKernels::default();
     let device = graph.captured_on().device.as_deref();
-    let compute = options.compute.of_capture(device).on_class(&class.name);
+    let compute = model_of_capture(options.compute, device).on_class(&class.name);
     basis.at_peaks = compute.takes_whole_peaks();
     basis.carried = compute.carries_to(&class.peaks, class.memory_bandwidth());
     let mut known: BTreeMap<_, KernelTiming> = BTreeMap::new();

@@ -22,6 +22,28 @@ impl AxisScale {
         }
     }
 
+    /// Over `values` by their ratio: powers of ten where that is above 20, from 0 where it is above 3, and else from the least to
+    /// the most of them with a little room.
+    pub fn fitting((least, most): (f64, f64), places: (f64, f64)) -> Self {
+        if least > 0.0 && most / least > 20.0 {
+            return Self::logarithmic((least, most), places);
+        }
+        if least < most / 3.0 {
+            return Self {
+                values: (least.min(0.0), most * 1.05),
+                ..Self::linear(most, places)
+            };
+        }
+        let room = match most - least {
+            0.0 => most.abs().max(1.0) * 0.05,
+            range => range * 0.08,
+        };
+        Self {
+            values: (least - room, most + room),
+            ..Self::linear(most, places)
+        }
+    }
+
     /// Over the powers of ten around `values`, which are above 0.
     pub fn logarithmic(values: (f64, f64), places: (f64, f64)) -> Self {
         let (least, most) = (values.0.log10().floor(), values.1.log10().ceil());
@@ -59,9 +81,11 @@ impl AxisScale {
                 .flat_map(|power| between.iter().map(move |times| times * 10_f64.powi(power)));
             return ticks.filter(|tick| tick.log10() <= most + 1e-9).collect();
         }
-        let step = round_step(most / 6.0);
-        let count = (most / step * (1.0 + 1e-9)).floor() as u32;
-        (0..=count).map(|tick| f64::from(tick) * step).collect()
+        let step = round_step((most - least) / 6.0);
+        let (first, last) = ((least / step - 1e-9).ceil(), (most / step + 1e-9).floor());
+        let count = (last - first).max(0.0) as u32;
+        let ticks = (0..=count).map(|tick| (first + f64::from(tick)) * step);
+        ticks.collect()
     }
 
     /// Draws grid lines and values below `area`.
@@ -109,6 +133,13 @@ mod tests {
         // 11.7 / 6 = 1.95, so every 2.
         assert_eq!(scale.ticks(), [0.0, 2.0, 4.0, 6.0, 8.0, 10.0]);
         assert_eq!((scale.place(2.0), scale.place(11.7)), (20.0, 117.0));
+        // Values that lie near one another fill the axis: 97.6 to 130.4, every 6 and a bit rounds to 10.
+        let scale = AxisScale::fitting((100.0, 128.0), (0.0, 1.0));
+        assert_eq!(scale.ticks(), [100.0, 110.0, 120.0, 130.0]);
+        let scale = AxisScale::fitting((1.0, 10.0), (0.0, 1.0));
+        assert_eq!(scale.ticks(), [0.0, 2.0, 4.0, 6.0, 8.0, 10.0]);
+        let scale = AxisScale::fitting((1.0, 100.0), (0.0, 1.0));
+        assert_eq!(scale.ticks(), [1.0, 2.0, 5.0, 10.0, 20.0, 50.0, 100.0]);
         let scale = AxisScale::logarithmic((30.0, 4000.0), (0.0, 3.0));
         assert_eq!(scale.ticks(), [10.0, 100.0, 1000.0, 10_000.0]);
         assert!((scale.place(1000.0) - 2.0).abs() < 1e-12);

@@ -12,8 +12,8 @@ const SIDE: f64 = 70.0;
 pub struct CoordinateAxis {
     /// Name of the property.
     pub name: String,
-    /// Its values as texts.
-    pub values: Vec<String>,
+    /// Places of its values, as those of lines, and their texts.
+    pub values: Vec<(f64, String)>,
 }
 
 /// A thing: for each axis the place of its value, from 0 at the bottom to 1 at the top.
@@ -43,17 +43,15 @@ pub fn chart(name: &str, axes: &[CoordinateAxis], lines: &[CoordinateLine]) -> S
         // Neighbours at two heights, so that long names do not meet.
         let height = if i % 2 == 0 { TOP - 18.0 } else { TOP - 6.0 };
         svg.text((x(i), height), TextAnchor::Middle, "axis", &axis.name);
-        let count = axis.values.len();
         // Names of values keep a distance that can be read.
-        let step = count.div_ceil(14).max(1);
-        for (k, value) in axis.values.iter().enumerate().step_by(step) {
-            let place = if count > 1 {
-                k as f64 / (count - 1) as f64
-            } else {
-                0.5
-            };
+        let mut free = f64::INFINITY;
+        for (place, value) in &axis.values {
+            if y(*place) > free {
+                continue;
+            }
+            free = y(*place) - 14.0;
             svg.text(
-                (x(i) + 4.0, y(place) + 4.0),
+                (x(i) + 4.0, y(*place) + 4.0),
                 TextAnchor::Start,
                 "label",
                 value,
@@ -71,7 +69,7 @@ mod tests {
     fn lines_go_from_axis_to_axis() {
         let axis = |name: &str| CoordinateAxis {
             name: name.to_owned(),
-            values: vec!["1".to_owned(), "2".to_owned()],
+            values: vec![(0.0, "1".to_owned()), (1.0, "2".to_owned())],
         };
         let line = CoordinateLine {
             places: vec![0.0, 1.0],

@@ -1,13 +1,15 @@
-//! Points by two values, on logarithmic axes.
+//! Points by two values, with lines through some of them.
 
 use super::axis::AxisScale;
 use super::svg::{Frame, SvgDrawing, TextAnchor};
 use super::{FOOT, ValueFormat, WIDTH};
 
-const HEIGHT: f64 = 240.0;
+const HEIGHT: f64 = 260.0;
 const LEFT: f64 = 80.0;
+/// Height of a line of text.
+const LINE: f64 = 13.0;
 
-/// A point; both values are above 0.
+/// A point; on logarithmic axes both values are above 0.
 #[derive(Clone, Debug)]
 pub struct ScatterPoint {
     /// Value on the horizontal axis.
@@ -20,50 +22,136 @@ pub struct ScatterPoint {
     pub title: String,
 }
 
-/// Draws points; `names` are those of the axes.
+/// A line through values, straight from one to the next.
+#[derive(Clone, Debug, Default)]
+pub struct ScatterLine {
+    /// Name of the line.
+    pub name: String,
+    /// Number of its series.
+    pub series: usize,
+    /// Values on the horizontal and the vertical axis.
+    pub way: Vec<(f64, f64)>,
+}
+
+/// How values become places.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum ScatterScale {
+    /// By powers of ten.
+    #[default]
+    Logarithmic,
+    /// As [`AxisScale::fitting`] has it.
+    Fitting,
+}
+
+/// A chart to be drawn.
+#[derive(Debug, Default)]
+pub struct ScatterChart<'a> {
+    /// Name of the picture.
+    pub name: &'a str,
+    /// Names of the horizontal and the vertical axis.
+    pub axes: (&'a str, &'a str),
+    /// Scales of both.
+    pub scales: (ScatterScale, ScatterScale),
+    /// The points.
+    pub points: &'a [ScatterPoint],
+    /// Lines below them.
+    pub lines: &'a [ScatterLine],
+    /// A value of the vertical axis that a dashed line marks, with its name.
+    pub limit: Option<(f64, String)>,
+    /// Names of points, which stand beside them.
+    pub names: &'a [(f64, f64, String)],
+}
+
+impl ScatterChart<'_> {
+    /// Draws the chart, with values of both axes as `formats` write them.
+    pub fn draw(&self, formats: (ValueFormat<'_>, ValueFormat<'_>)) -> String {
+        let points = self.points.iter().map(|point| (point.x, point.y));
+        let ways = self.lines.iter().flat_map(|line| line.way.iter().copied());
+        let values: Vec<(f64, f64)> = points.chain(ways).collect();
+        let limit = self.limit.as_ref().map(|(value, _)| *value);
+        let right = range(values.iter().map(|(x, _)| *x));
+        let up = range(values.iter().map(|(_, y)| *y).chain(limit));
+        let mut svg = SvgDrawing::new(WIDTH, HEIGHT + FOOT + 16.0);
+        let area = Frame {
+            x: LEFT,
+            y: 26.0,
+            width: WIDTH - LEFT - 40.0,
+            height: HEIGHT - 26.0,
+        };
+        let scale = |kind, values, places| match kind {
+            ScatterScale::Logarithmic => AxisScale::logarithmic(values, places),
+            ScatterScale::Fitting => AxisScale::fitting(values, places),
+        };
+        let right = scale(self.scales.0, right, (area.x, area.x + area.width));
+        let up = scale(self.scales.1, up, (HEIGHT, area.y));
+        right.below(&mut svg, area, formats.0);
+        up.beside(&mut svg, area, formats.1);
+        let middle = area.x + area.width / 2.0;
+        svg.text(
+            (middle, HEIGHT + 34.0),
+            TextAnchor::Middle,
+            "axis",
+            self.axes.0,
+        );
+        svg.text((4.0, 10.0), TextAnchor::Start, "axis", self.axes.1);
+        if let Some((limit, name)) = &self.limit {
+            let y = up.place(*limit);
+            svg.line((area.x, y), (area.x + area.width, y), "limit");
+            let at = (area.x + area.width, y - 4.0);
+            svg.text(at, TextAnchor::End, "label", name);
+        }
+        for line in self.lines {
+            let way = line
+                .way
+                .iter()
+                .map(|(x, y)| (right.place(*x), up.place(*y)));
+            let way: Vec<_> = way.collect();
+            svg.polyline(&way, &format!("c{}", line.series), &line.name);
+        }
+        for point in self.points {
+            let at = (right.place(point.x), up.place(point.y));
+            svg.circle(at, &format!("c{}", point.series), &point.title);
+        }
+        let mut names: Vec<_> = (self.names.iter())
+            .map(|(x, y, name)| (right.place(*x), up.place(*y), name))
+            .collect();
+        names.sort_by(|a, b| a.1.total_cmp(&b.1));
+        // Names of neighbours stand below one another.
+        let mut free = 0.0_f64;
+        for (x, y, name) in names {
+            let y = (y - 8.0).max(free);
+            free = y + LINE;
+            let (x, anchor) = match x > area.x + 0.6 * area.width {
+                true => (x - 9.0, TextAnchor::End),
+                false => (x + 9.0, TextAnchor::Start),
+            };
+            svg.text((x, y), anchor, "label", name);
+        }
+        svg.finish(self.name)
+    }
+}
+
+/// The least and the most of `values`; 1 and 10 of none.
+fn range(values: impl Iterator<Item = f64>) -> (f64, f64) {
+    let ends = values.fold(None, |ends: Option<(f64, f64)>, value| {
+        let (least, most) = ends.unwrap_or((value, value));
+        Some((least.min(value), most.max(value)))
+    });
+    ends.unwrap_or((1.0, 10.0))
+}
+
+/// Draws points on logarithmic axes; `names` are those of the axes.
 pub fn chart(
     name: &str,
     points: &[ScatterPoint],
     names: (&str, &str),
     formats: (ValueFormat<'_>, ValueFormat<'_>),
 ) -> String {
-    with_line(name, points, ("", &[]), names, formats)
-}
-
-/// The same with a line through `way`, called by its name.
-pub fn with_line(
-    name: &str,
-    points: &[ScatterPoint],
-    (line, way): (&str, &[(f64, f64)]),
-    names: (&str, &str),
-    formats: (ValueFormat<'_>, ValueFormat<'_>),
-) -> String {
-    let range = |value: fn(&ScatterPoint) -> f64| {
-        let values = points.iter().map(value);
-        let least = values.clone().fold(f64::INFINITY, f64::min);
-        (least, values.fold(0.0, f64::max))
+    let chart = ScatterChart {
+        name,
+        axes: names,
+        points,
+        ..ScatterChart::default()
     };
-    let mut svg = SvgDrawing::new(WIDTH, HEIGHT + FOOT + 16.0);
-    let area = Frame {
-        x: LEFT,
-        y: 26.0,
-        width: WIDTH - LEFT - 40.0,
-        height: HEIGHT - 26.0,
-    };
-    let right = AxisScale::logarithmic(range(|point| point.x), (area.x, area.x + area.width));
-    let up = AxisScale::logarithmic(range(|point| point.y), (HEIGHT, area.y));
-    right.below(&mut svg, area, formats.0);
-    up.beside(&mut svg, area, formats.1);
-    let middle = area.x + area.width / 2.0;
-    svg.text((middle, HEIGHT + 34.0), TextAnchor::Middle, "axis", names.0);
-    svg.text((4.0, 10.0), TextAnchor::Start, "axis", names.1);
-    if !way.is_empty() {
-        let way = way.iter().map(|(x, y)| (right.place(*x), up.place(*y)));
-        svg.polyline(&way.collect::<Vec<_>>(), "c6", line);
-    }
-    for point in points {
-        let at = (right.place(point.x), up.place(point.y));
-        svg.circle(at, &format!("c{}", point.series), &point.title);
-    }
-    svg.finish(name)
+    chart.draw(formats)
 }

@@ -40,6 +40,15 @@ pub struct ServeCapacity {
     pub attain: f64,
 }
 
+impl RateSweep {
+    /// The name of the platform, or of what stands for it.
+    pub fn platform(&self) -> &str {
+        let first = self.points.first();
+        let platform = first.and_then(|point| point.report.platform.as_ref());
+        platform.map_or("processors", |platform| &platform.name)
+    }
+}
+
 /// Renders runs of one scenario on several platforms.
 pub fn platforms(reports: &[ServeReport], style: TextStyle) -> String {
     let mut out = String::new();
@@ -155,7 +164,10 @@ pub fn rates(sweep: &RateSweep, style: TextStyle) -> String {
     let mut out = String::new();
     let put = "a string grows as needed";
     if let Some(first) = sweep.points.first() {
-        writeln!(out, "{}, {}", first.report.scenario, first.report.policy).expect(put);
+        let on = first.report.platform.as_ref();
+        let on = on.map_or(String::new(), |platform| format!(" on {}", platform.name));
+        let head = format!("{}{on}, {}", first.report.scenario, first.report.policy);
+        writeln!(out, "{head}").expect(put);
     }
     let table = TextTable::new([
         left("ARRIVALS /s", 14),

@@ -1,12 +1,12 @@
-//! A report as a page: one file that needs no network and no script.
+//! A report as a page: one file that needs no network.
 
 use super::compare::{RateSweep, is_model};
 use super::text::{name, or_dash, rate};
-use super::{ServeReport, TimeSum};
+use super::{LevelSummary, ServeReport, ServeRow};
 use chakram_base::units::{Span, percent};
 use chakram_report::draw::bars::{self, BarPart, BarRow};
 use chakram_report::draw::lines::{self, LineSeries};
-use chakram_report::draw::scatter::{self, ScatterPoint};
+use chakram_report::draw::scatter::{ScatterChart, ScatterLine, ScatterPoint, ScatterScale};
 use chakram_report::html::page::{figure, number, page, section, table, text};
 
 /// Parts of a serve time, as pages name them.
@@ -17,11 +17,12 @@ const PARTS: [(usize, &str); 4] = [
     (6, "preempted"),
 ];
 
-/// Renders `reports`, one after another, and a sweep over rates if there is one.
-pub fn render(title: &str, reports: &[ServeReport], sweep: Option<&RateSweep>) -> String {
+/// Renders `reports`, side by side and one after another, and sweeps over rates.
+pub fn render(title: &str, reports: &[ServeReport], sweeps: &[RateSweep]) -> String {
     let mut body = format!("<h1>{}</h1>", text(title));
-    if let Some(sweep) = sweep {
-        body += &section("Latency against load", "rates", &rates(sweep));
+    body += &section("Latency against load", "rates", &rates(sweeps));
+    if reports.len() > 1 {
+        body += &section("Platforms", "platforms", &platforms(reports));
     }
     for (i, report) in reports.iter().enumerate() {
         body += &one(report, i);
@@ -107,64 +108,152 @@ fn one(report: &ServeReport, i: usize) -> String {
     section(&text(heading), &format!("run{i}"), &body)
 }
 
-/// Draws the parts of mean serve times, by model.
-fn parts(report: &ServeReport) -> String {
-    let models = report
-        .rows
+/// Mean serve times of each model on each platform, what is within its limit, and queues over time.
+fn platforms(reports: &[ServeReport]) -> String {
+    let models = |report: &'_ ServeReport| -> Vec<ServeRow> {
+        let rows = report.rows.iter();
+        rows.filter(|row| is_model(row.kind) && row.completed > 0)
+            .cloned()
+            .collect()
+    };
+    let names: Vec<&str> = reports.iter().map(platform_name).collect();
+    let first = reports.iter().map(models).max_by_key(Vec::len);
+    let mut bars = Vec::new();
+    for model in first.unwrap_or_default() {
+        for (report, name) in reports.iter().zip(&names) {
+            let row = models(report)
+                .into_iter()
+                .find(|row| row.name == model.name);
+            bars.extend(row.map(|row| BarRow {
+                label: format!("{}, {name}", row.name),
+                parts: bar_parts(&row),
+            }));
+        }
+    }
+    let mut body = parts_chart("Mean serve time by model and platform", &bars);
+    let rows = reports.iter().zip(&names).map(|(report, name)| {
+        let all = report.all();
+        let last = all.and_then(|all| all.percentiles.last());
+        vec![
+            text(name),
+            or_dash(all.and_then(|all| all.mean).map(|mean| mean.value)),
+            or_dash(last.map(|one| one.value)),
+            or_dash(all.and_then(|all| all.attained).map(percent)),
+            or_dash(all.and_then(|all| all.goodput_per_s).map(rate)),
+            percent(report.mean_utilisation()),
+            or_dash(report.offered_load.map(|load| format!("{load:.3}"))),
+        ]
+    });
+    let heads = [
+        "platform",
+        "mean",
+        "p99",
+        "within limit",
+        "goodput /s",
+        "cores busy",
+        "rho",
+    ];
+    body += &table(&heads, &rows.collect::<Vec<_>>());
+    let queues = reports.iter().zip(&names).map(|(report, name)| {
+        let label = format!("{name}, {}", report.policy);
+        level_series(&label, &report.queue)
+    });
+    let queues: Vec<_> = queues.collect();
+    let end = reports.iter().map(|report| report.window.0).max();
+    let chart = lines::chart(
+        "Queued requests over time",
+        &queues,
+        (end.unwrap_or(0), None),
+        (&|ps| Span(ps as u64).to_string(), &thousandths),
+    );
+    let legend: Vec<_> = queues.iter().map(|one| &*one.label).enumerate().collect();
+    body + &figure(
+        &chart,
+        &cycled(&legend),
+        "Mean number of requests in the queue.",
+    )
+}
+
+/// A legend whose colours begin again where there are no more.
+fn cycled<'a>(legend: &[(usize, &'a str)]) -> Vec<(usize, &'a str)> {
+    legend
         .iter()
-        .filter(|row| is_model(row.kind) && row.completed > 0);
-    let bars: Vec<BarRow> = models
-        .map(|row| {
-            let mean = |part: TimeSum| row.mean_part(part);
-            let parts = &row.parts;
-            let spans = [
-                parts.datapath_ps,
-                parts.queue_ps,
-                parts.compute_ps,
-                parts.preempted_ps,
-            ];
-            let parts = PARTS.iter().zip(spans).map(|((series, key), sum)| BarPart {
-                series: *series,
-                key,
-                value: mean(sum).0,
-                title: format!("{}: {key} {}", row.name, mean(sum)),
-            });
-            BarRow {
-                label: row.name.clone(),
-                parts: parts.collect(),
-            }
-        })
-        .collect();
+        .map(|(series, name)| (series % 8, *name))
+        .collect()
+}
+
+fn platform_name(report: &ServeReport) -> &str {
+    let platform = report.platform.as_ref();
+    platform.map_or("processors", |platform| &platform.name)
+}
+
+/// Parts of the mean serve time of a row.
+fn bar_parts(row: &ServeRow) -> Vec<BarPart> {
+    let parts = &row.parts;
+    let sums = [
+        parts.datapath_ps,
+        parts.queue_ps,
+        parts.compute_ps,
+        parts.preempted_ps,
+    ];
+    let parts = PARTS.iter().zip(sums).map(|((series, key), sum)| {
+        let mean = row.mean_part(sum);
+        BarPart {
+            series: *series,
+            key,
+            value: mean.0,
+            title: format!("{}: {key} {mean}", row.name),
+        }
+    });
+    parts.collect()
+}
+
+/// Bars of mean serve times by part; nothing of none.
+fn parts_chart(name: &str, bars: &[BarRow]) -> String {
     let length = |bar: &BarRow| bar.parts.iter().map(|part| part.value).sum::<u64>();
     let Some(most) = bars.iter().map(length).max() else {
         return String::new();
     };
-    let chart = bars::chart("Mean serve time by part", &bars, most, &|ps| {
-        Span(ps as u64).to_string()
+    let chart = bars::chart(name, bars, most, &|ps| Span(ps as u64).to_string());
+    figure(&chart, &PARTS, &format!("{name}; parts sum to it."))
+}
+
+/// Draws the parts of mean serve times, by model.
+fn parts(report: &ServeReport) -> String {
+    let rows = report.rows.iter();
+    let models = rows.filter(|row| is_model(row.kind) && row.completed > 0);
+    let bars = models.map(|row| BarRow {
+        label: row.name.clone(),
+        parts: bar_parts(row),
     });
-    figure(&chart, &PARTS, "Mean serve time of each model, by part.")
+    parts_chart("Mean serve time of each model", &bars.collect::<Vec<_>>())
+}
+
+/// Means of intervals as a line; charts are of whole numbers, so of thousandths of requests.
+fn level_series(label: &str, level: &LevelSummary) -> LineSeries {
+    let means = (0_u64..).zip(&level.means);
+    let points = means.map(|(i, mean)| (i * level.interval_ps.0, (mean * 1000.0).round() as u64));
+    LineSeries {
+        label: label.to_owned(),
+        points: points.collect(),
+    }
+}
+
+fn thousandths(value: f64) -> String {
+    format!("{}", value / 1000.0)
 }
 
 /// Requests over time.
 fn levels(report: &ServeReport) -> String {
-    // Charts are of whole numbers: thousandths of requests.
-    let series = |label: &str, level: &super::LevelSummary| LineSeries {
-        label: label.to_owned(),
-        points: (0_u64..)
-            .zip(&level.means)
-            .map(|(i, mean)| (i * level.interval_ps.0, (mean * 1000.0).round() as u64))
-            .collect(),
-    };
     let all = [
-        series("in the system", &report.active),
-        series("queued", &report.queue),
+        level_series("in the system", &report.active),
+        level_series("queued", &report.queue),
     ];
-    let count = |value: f64| format!("{}", value / 1000.0);
     let chart = lines::chart(
         "Requests over time",
         &all,
         (report.window.0, None),
-        (&|ps| Span(ps as u64).to_string(), &count),
+        (&|ps| Span(ps as u64).to_string(), &thousandths),
     );
     let caption = format!(
         "Mean number of requests in intervals of {}.",
@@ -173,43 +262,140 @@ fn levels(report: &ServeReport) -> String {
     figure(&chart, &[(0, "in the system"), (1, "queued")], &caption)
 }
 
-fn rates(sweep: &RateSweep) -> String {
-    let mut points = Vec::new();
-    for point in &sweep.points {
-        let Some(all) = point.report.all() else {
-            continue;
-        };
-        let values = [
-            (0, "mean", all.mean.map(|mean| mean.value)),
-            (1, "p50", all.percentiles.first().map(|one| one.value)),
-            (6, "p99", all.percentiles.get(3).map(|one| one.value)),
-        ];
-        for (series, key, value) in values {
-            if let Some(value) = value.filter(|value| value.0 > 0) {
-                points.push(ScatterPoint {
-                    x: point.rate_per_s,
-                    y: value.0 as f64,
+/// A quantity of a run against the rate: its name, and its value where it is known.
+type RateCurve = (&'static str, fn(&ServeRow) -> Option<Span>);
+
+const CURVES: [RateCurve; 3] = [
+    ("mean", |all| all.mean.map(|mean| mean.value)),
+    ("p50", |all| all.percentiles.first().map(|one| one.value)),
+    ("p99", |all| all.percentiles.get(3).map(|one| one.value)),
+];
+
+/// Colours of the curves of one platform.
+const CURVE_SERIES: [usize; 3] = [0, 1, 6];
+
+/// Serve times against rates: three curves of one platform, or the mean and the last percentile of each of several.
+fn rates(sweeps: &[RateSweep]) -> String {
+    let mut body = String::new();
+    let several = sweeps.len() > 1;
+    let charts: &[&[RateCurve]] = match several {
+        true => &[&CURVES[..1], &CURVES[2..]],
+        false => &[&CURVES],
+    };
+    for curves in charts {
+        let (mut points, mut drawn, mut legend) = (Vec::new(), Vec::new(), Vec::new());
+        for (i, sweep) in sweeps.iter().enumerate() {
+            for ((curve, of), own) in curves.iter().zip(CURVE_SERIES) {
+                let (series, name) = match several {
+                    true => (i % 8, sweep.platform().to_owned()),
+                    false => (own, (*curve).to_owned()),
+                };
+                let line = rate_line(sweep, *of, series, &name);
+                points.extend(line.way.iter().map(|(x, y)| ScatterPoint {
+                    x: *x,
+                    y: *y,
                     series,
-                    title: format!("{key} {value} at {} requests/s", rate(point.rate_per_s)),
-                });
+                    title: format!(
+                        "{name}: {curve} {} at {} requests/s",
+                        Span(*y as u64),
+                        rate(*x)
+                    ),
+                }));
+                drawn.push(line);
+                legend.push((series, name));
             }
         }
+        if points.is_empty() {
+            continue;
+        }
+        let slo = sweeps
+            .iter()
+            .flat_map(|sweep| &sweep.points)
+            .find_map(|point| point.report.slo);
+        let what = match curves {
+            [(one, _)] => format!("serve time, {one}"),
+            _ => "serve time".to_owned(),
+        };
+        let chart = ScatterChart {
+            name: &format!("{what} against arrivals per second"),
+            axes: ("requests per second", &what),
+            scales: (ScatterScale::Fitting, ScatterScale::Logarithmic),
+            points: &points,
+            lines: &drawn,
+            limit: slo.map(|slo| (slo.0 as f64, format!("limit {slo}"))),
+            ..ScatterChart::default()
+        };
+        let chart = chart.draw((&|x| rate(x), &|ps| Span(ps as u64).to_string()));
+        let legend: Vec<_> = legend
+            .iter()
+            .map(|(series, name)| (*series, &**name))
+            .collect();
+        body += &figure(&chart, &legend, "");
     }
-    if points.is_empty() {
-        return String::new();
-    }
-    let chart = scatter::chart(
-        "Serve time against arrivals per second",
-        &points,
-        ("requests per second", "serve time"),
-        (&|x| rate(x), &|ps| Span(ps as u64).to_string()),
-    );
-    let caption = sweep.capacity.map_or(String::new(), |capacity| {
-        format!(
-            "{} requests/s are served with {} within their limit.",
+    for sweep in sweeps {
+        let Some(capacity) = sweep.capacity else {
+            continue;
+        };
+        let line = format!(
+            "{}: {} requests/s are served with {} within their limit.",
+            sweep.platform(),
             rate(capacity.rate_per_s),
             percent(capacity.attain)
-        )
+        );
+        body += &format!("<p>{}</p>", text(&line));
+    }
+    body + &rate_table(sweeps)
+}
+
+/// A curve of a sweep through the rates at which it is known.
+fn rate_line(
+    sweep: &RateSweep,
+    of: fn(&ServeRow) -> Option<Span>,
+    series: usize,
+    name: &str,
+) -> ScatterLine {
+    let way = sweep.points.iter().filter_map(|point| {
+        let time = of(point.report.all()?)?;
+        (time > Span::ZERO).then_some((point.rate_per_s, time.0 as f64))
     });
-    figure(&chart, &[(0, "mean"), (1, "p50"), (6, "p99")], &caption)
+    ScatterLine {
+        name: name.to_owned(),
+        series,
+        way: way.collect(),
+    }
+}
+
+/// What the curves are made of.
+fn rate_table(sweeps: &[RateSweep]) -> String {
+    let mut rows = Vec::new();
+    for sweep in sweeps {
+        for point in &sweep.points {
+            let Some(all) = point.report.all() else {
+                continue;
+            };
+            let mut cells = vec![
+                text(sweep.platform()),
+                rate(point.rate_per_s),
+                or_dash(point.report.offered_load.map(|load| format!("{load:.3}"))),
+                rate(all.throughput_per_s),
+            ];
+            cells.extend(CURVES.iter().map(|(_, of)| or_dash(of(all))));
+            cells.push(or_dash(all.attained.map(percent)));
+            rows.push(cells);
+        }
+    }
+    if rows.is_empty() {
+        return String::new();
+    }
+    let heads = [
+        "platform",
+        "arrivals /s",
+        "rho",
+        "done /s",
+        "mean",
+        "p50",
+        "p99",
+        "within limit",
+    ];
+    table(&heads, &rows)
 }

@@ -5,7 +5,7 @@ use chakram_base::units::{percent, thousands};
 use chakram_report::csv::harmless;
 use chakram_report::document::VersionedDocument;
 use chakram_report::draw;
-use chakram_report::draw::scatter::{self, ScatterPoint};
+use chakram_report::draw::scatter::{ScatterChart, ScatterLine, ScatterPoint};
 use chakram_report::settings::SettingWithoutEffect;
 use chakram_report::table::{TextTable, left, right};
 use chakram_report::text::{TextStyle, paragraph};
@@ -296,16 +296,20 @@ impl ScoredTable<'_> {
         let (across, up) = (ends(|point| point.x), ends(|point| point.y));
         // The part of the line that lies on both axes.
         let (least, most) = (across.0.max(up.0), across.1.min(up.1));
-        let same = [(least, least), (most, most)];
-        let same = if least < most { &same[..] } else { &[] };
+        let same = ScatterLine {
+            name: "predicted as measured".to_owned(),
+            series: 6,
+            way: vec![(least, least), (most, most)],
+        };
         let seconds = |value: f64| format!("{} s", significant(value));
-        draw::document(&scatter::with_line(
-            "Predicted and measured steps",
-            &points,
-            ("predicted as measured", same),
-            ("measured", "predicted"),
-            (&seconds, &seconds),
-        ))
+        let chart = ScatterChart {
+            name: "Predicted and measured steps",
+            axes: ("measured", "predicted"),
+            points: &points,
+            lines: if least < most { &[same] } else { &[] },
+            ..ScatterChart::default()
+        };
+        draw::document(&chart.draw((&seconds, &seconds)))
     }
 }
 

@@ -262,6 +262,15 @@ impl<'s> PointEvaluator<'s> {
         Some(say(&run, &resolved.machine))
     }
 
+    /// Returns the report of a point whose work has at most `nodes`.
+    pub fn small_report(&self, point: &Settings, nodes: u64) -> Option<Report> {
+        let work = self.work(&self.resolve(point).ok()?).ok()?;
+        if work.workload().nodes() > nodes {
+            return None;
+        }
+        self.report(point).ok()
+    }
+
     /// Replays a point with everything that a report has.
     ///
     /// # Errors

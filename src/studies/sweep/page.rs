@@ -3,10 +3,11 @@
 use super::objective::SweepObjective;
 use super::setting;
 use super::table::{SweepTable, best_so_far, measures};
+use chakram_base::config::ConfigLiteral;
 use chakram_base::units::thousands;
 use chakram_report::draw::lines::{self, LineSeries};
 use chakram_report::draw::parallel::{self, CoordinateLine};
-use chakram_report::draw::scatter::{self, ScatterPoint};
+use chakram_report::draw::scatter::{ScatterChart, ScatterLine, ScatterPoint, ScatterScale};
 use chakram_report::html::page::{figure, page, section, table, text};
 
 /// Points that a chart shows, at most.
@@ -32,36 +33,17 @@ pub fn render(sweep: &SweepTable<'_>, command: &dyn Fn(usize) -> String) -> Stri
             .collect();
         body += &format!("<ul class=\"warnings\">{notes}</ul>");
     }
-    if let Some(best) = ranked.first() {
-        let tiles = study.objectives.iter().enumerate().map(|(i, objective)| {
-            let value = sweep
-                .values(*best)
-                .map(|all| objective.shown(all[i]))
-                .unwrap_or_default();
-            format!(
-                "<div class=\"tile\"><span>best row: {}</span><b>{}</b><small>row {}</small></div>",
-                objective.name(),
-                text(&value),
-                sweep.rows[*best].number
-            )
-        });
-        let stated = sweep.stated().into_iter().filter_map(|objective| {
-            let value = sweep.stated_value(*best, objective)?;
-            let (name, shown) = (objective.name(), text(&objective.shown(value)));
-            Some(format!(
-                "<div class=\"tile\"><span>{name}</span><b>{shown}</b><small>of it</small></div>"
-            ))
-        });
-        let tiles = tiles.chain(stated);
-        body += &format!("<div class=\"tiles\">{}</div>", tiles.collect::<String>());
-        body += &section("Points", "points", &points(sweep, &ranked, command));
+    if !ranked.is_empty() {
+        let bests = sweep.bests();
+        body += &tiles(sweep, &bests);
+        body += &section("Points", "points", &points(sweep, &ranked, &bests, command));
         body += &section(
             "Parallel coordinates",
             "parallel",
             &coordinates(sweep, &ranked, command),
         );
         body += &section("Best so far", "best", &so_far(sweep));
-        body += &section("Rows", "rows", &rows(sweep, &ranked, command));
+        body += &section("Rows", "rows", &rows(sweep, &ranked, &bests, command));
     }
     body += &format!("<footer>chakram {}</footer>", env!("CARGO_PKG_VERSION"));
     page(&study.name, &body)
@@ -102,81 +84,223 @@ fn shown(sweep: &SweepTable<'_>, ranked: &[usize]) -> Vec<usize> {
     chosen
 }
 
-/// The first objective against the second, or against memory, NPUs or the row's number.
-fn points(sweep: &SweepTable<'_>, ranked: &[usize], command: &dyn Fn(usize) -> String) -> String {
-    let study = sweep.study;
-    let first = study.objectives[0];
-    let value = |index: usize, objective: SweepObjective| {
-        objective.value(
-            measures(&sweep.rows[index])?,
-            &study.whole(&sweep.rows[index].point),
+/// The best of each objective, with its interval and what that says of the others.
+fn tiles(sweep: &SweepTable<'_>, bests: &[(SweepObjective, usize)]) -> String {
+    let tile = |(objective, row): &(SweepObjective, usize)| {
+        let place = sweep
+            .study
+            .objectives
+            .iter()
+            .position(|one| one == objective);
+        let value = place.and_then(|i| Some(objective.shown(sweep.values(*row)?[i])));
+        let interval = match &*sweep.interval_text(*row, *objective) {
+            "" => String::new(),
+            ends => format!("<small>90 %: {}</small>", text(ends)),
+        };
+        format!(
+            "<div class=\"tile\"><span>best {}</span><b>{}</b><small>row {}</small>{interval}</div>",
+            objective.name(),
+            text(&value.unwrap_or_default()),
+            sweep.rows[*row].number,
         )
     };
+    let tiles: String = bests.iter().map(tile).collect();
+    let (first, best) = bests[0];
+    let stated = sweep.stated().into_iter().filter_map(|objective| {
+        let value = sweep.stated_value(best, objective)?;
+        let (name, shown) = (objective.name(), text(&objective.shown(value)));
+        let number = sweep.rows[best].number;
+        Some(format!(
+            "<div class=\"tile\"><span>{name}</span><b>{shown}</b><small>row {number}</small></div>"
+        ))
+    });
+    let tiles = tiles + &stated.collect::<String>();
+    let lead = sweep.lead(first, best);
+    let lead = lead.map_or(String::new(), |lead| {
+        format!("<p class=\"sub\">{}.</p>", text(&lead))
+    });
+    format!("<div class=\"tiles\">{tiles}</div>{lead}")
+}
+
+/// The first objective against each other one, or against memory, NPUs or the row's number.
+fn points(
+    sweep: &SweepTable<'_>,
+    ranked: &[usize],
+    bests: &[(SweepObjective, usize)],
+    command: &dyn Fn(usize) -> String,
+) -> String {
+    let study = sweep.study;
+    let first = study.objectives[0];
     let others = [SweepObjective::Memory, SweepObjective::Npus];
     let varies = |objective: &SweepObjective| {
-        let mut values = ranked.iter().map(|row| value(*row, *objective));
+        let mut values = ranked.iter().map(|row| value_of(sweep, *row, *objective));
         let one = values.next().flatten();
         one.is_some() && values.any(|other| other != one)
     };
-    let second = study.objectives.get(1).copied();
-    let second = second.or_else(|| others.into_iter().filter(|o| *o != first).find(varies));
-    let front = sweep.front();
-    let at = |row: usize| -> Option<(f64, f64)> {
-        let y = value(row, first)?;
-        let x = match second {
-            Some(objective) => value(row, objective)?,
-            None => sweep.rows[row].number as f64 + 1.0,
+    let mut beside: Vec<Option<SweepObjective>> =
+        study.objectives[1..].iter().copied().map(Some).collect();
+    // Where one row is the best by both, there is nothing to choose.
+    let is_chosen = |second: &Option<SweepObjective>| {
+        let best = |objective: SweepObjective| {
+            let mut bests = bests.iter();
+            bests
+                .find(|(one, _)| *one == objective)
+                .map(|(_, row)| *row)
         };
-        (x > 0.0 && y > 0.0).then_some((x, y))
+        second.is_none_or(|second| best(second) != best(first))
     };
-    let marks = shown(sweep, ranked);
-    let best = ranked[0];
-    let points: Vec<ScatterPoint> = marks
-        .iter()
-        .filter_map(|row| {
-            let (x, y) = at(*row)?;
-            let series = match *row {
-                row if row == best => 2,
-                row if study.objectives.len() > 1 && front.contains(&row) => 6,
-                _ => 0,
-            };
-            Some(ScatterPoint {
-                x,
-                y,
-                series,
-                title: title(sweep, *row, command),
-            })
-        })
-        .collect();
-    let mut way: Vec<(f64, f64)> = match study.objectives.len() {
-        2 => front.iter().filter_map(|row| at(*row)).collect(),
-        _ => Vec::new(),
-    };
-    way.sort_by(|a, b| a.0.total_cmp(&b.0));
-    let beside = second.map_or("row", SweepObjective::name);
-    let format_x = |x: f64| second.map_or_else(|| format!("{x}"), |objective| objective.shown(x));
-    let format_y = |y: f64| first.shown(y);
-    let picture = scatter::with_line(
-        "Points",
-        &points,
-        ("Pareto front", &way),
-        (beside, first.name()),
-        (&format_x, &format_y),
-    );
-    let mut legend = vec![(0, "replayed"), (2, "best")];
-    if study.objectives.len() > 1 {
-        legend.push((6, "Pareto front"));
+    if beside.iter().any(is_chosen) {
+        beside.retain(is_chosen);
     }
-    let left_out = ranked.len() - points.len();
-    let cut = match left_out {
-        0 => String::new(),
-        _ => format!(" {} points are left out.", thousands(left_out as u64)),
-    };
-    figure(
-        &picture,
-        &legend,
-        &format!("Hover over a point for its settings and its command.{cut}"),
-    )
+    if beside.is_empty() {
+        beside.push(others.into_iter().filter(|o| *o != first).find(varies));
+    }
+    let front = sweep.front();
+    let charts = beside.into_iter().map(|second| {
+        let chart = PointsChart {
+            sweep,
+            ranked,
+            bests,
+            front: &front,
+            first,
+            second,
+        };
+        chart.draw(command)
+    });
+    charts.collect()
+}
+
+fn value_of(sweep: &SweepTable<'_>, row: usize, objective: SweepObjective) -> Option<f64> {
+    let settings = sweep.study.whole(&sweep.rows[row].point);
+    objective.value(measures(&sweep.rows[row])?, &settings)
+}
+
+/// An objective against another quantity.
+struct PointsChart<'a> {
+    sweep: &'a SweepTable<'a>,
+    ranked: &'a [usize],
+    bests: &'a [(SweepObjective, usize)],
+    front: &'a [usize],
+    first: SweepObjective,
+    /// `None` for the number of the row.
+    second: Option<SweepObjective>,
+}
+
+impl PointsChart<'_> {
+    /// The place of a row by both.
+    fn at(&self, row: usize) -> Option<(f64, f64)> {
+        let x = match self.second {
+            Some(objective) => value_of(self.sweep, row, objective)?,
+            None => self.sweep.rows[row].number as f64,
+        };
+        Some((x, value_of(self.sweep, row, self.first)?))
+    }
+
+    /// The best rows with the objectives that they are best by.
+    fn names(&self) -> Vec<(f64, f64, String)> {
+        let mut named: Vec<(usize, Vec<&str>)> = Vec::new();
+        for (objective, row) in self.bests {
+            match named.iter_mut().find(|(known, _)| known == row) {
+                Some((_, names)) => names.push(objective.name()),
+                None => named.push((*row, vec![objective.name()])),
+            }
+        }
+        let named = named.into_iter().filter_map(|(row, names)| {
+            let (x, y) = self.at(row)?;
+            let number = self.sweep.rows[row].number;
+            Some((x, y, format!("best {}: row {number}", names.join(", "))))
+        });
+        named.collect()
+    }
+
+    /// Rows that no other is better than in both quantities, from left to right; without a second quantity none.
+    fn front_of_two(&self) -> ScatterLine {
+        let less_is_better = |objective: SweepObjective, value: f64| match objective.is_maximised()
+        {
+            true => -value,
+            false => value,
+        };
+        let mut way: Vec<(f64, f64)> = Vec::new();
+        if let Some(second) = self.second {
+            let places = self.ranked.iter().filter_map(|row| self.at(*row));
+            let mut places: Vec<_> = places
+                .map(|(x, y)| {
+                    (
+                        less_is_better(second, x),
+                        less_is_better(self.first, y),
+                        (x, y),
+                    )
+                })
+                .collect();
+            places.sort_by(|a, b| a.0.total_cmp(&b.0).then(a.1.total_cmp(&b.1)));
+            let mut least = f64::INFINITY;
+            for (_, y, place) in places {
+                if y < least {
+                    least = y;
+                    way.push(place);
+                }
+            }
+        }
+        ScatterLine {
+            name: "no row is better in both".to_owned(),
+            series: 6,
+            way,
+        }
+    }
+
+    fn draw(&self, command: &dyn Fn(usize) -> String) -> String {
+        let (sweep, first, second) = (self.sweep, self.first, self.second);
+        let has_front = sweep.study.objectives.len() > 1;
+        let is_best = |row: usize| self.bests.iter().any(|(_, best)| *best == row);
+        let mut points: Vec<ScatterPoint> = shown(sweep, self.ranked)
+            .into_iter()
+            .filter_map(|row| {
+                let (x, y) = self.at(row)?;
+                let series = match row {
+                    row if is_best(row) => 2,
+                    row if has_front && self.front.contains(&row) => 6,
+                    _ => 0,
+                };
+                let title = title(sweep, row, command);
+                Some(ScatterPoint {
+                    x,
+                    y,
+                    series,
+                    title,
+                })
+            })
+            .collect();
+        // What is named lies above the rest.
+        points.sort_by_key(|point| [0, 6, 2].iter().position(|series| *series == point.series));
+        let line = self.front_of_two();
+        let beside = second.map_or("row", SweepObjective::name);
+        let format_x =
+            |x: f64| second.map_or_else(|| format!("{x:.0}"), |objective| objective.shown(x));
+        let format_y = |y: f64| first.shown(y);
+        let picture = ScatterChart {
+            name: &format!("{} against {beside}", first.name()),
+            axes: (beside, first.name()),
+            scales: (ScatterScale::Fitting, ScatterScale::Fitting),
+            points: &points,
+            lines: if line.way.is_empty() { &[] } else { &[line] },
+            names: &self.names(),
+            ..ScatterChart::default()
+        };
+        let picture = picture.draw((&format_x, &format_y));
+        let mut legend = vec![(0, "replayed"), (2, "best")];
+        if has_front {
+            legend.push((
+                6,
+                "Pareto front of all objectives; the line is that of these two",
+            ));
+        }
+        let cut = match self.ranked.len() - points.len() {
+            0 => String::new(),
+            left_out => format!(" {} points are left out.", thousands(left_out as u64)),
+        };
+        let caption = format!("Hover over a point for its settings and its command.{cut}");
+        figure(&picture, &legend, &caption)
+    }
 }
 
 /// Axes of the study, then objectives.
@@ -194,34 +318,11 @@ fn coordinates(
     let mut axes = Vec::new();
     let mut places: Vec<Vec<f64>> = vec![Vec::new(); chosen.len()];
     for key in varied {
-        let mut values: Vec<(Option<u64>, String)> = chosen
-            .iter()
-            .filter_map(|row| sweep.rows[*row].point.get(key))
-            .map(|value| (value.number().map(f64::to_bits), value.to_string()))
-            .collect();
-        values.sort();
-        values.dedup();
-        let most = values.len().saturating_sub(1).max(1) as f64;
-        for (place, row) in places.iter_mut().zip(&chosen) {
-            let own = sweep.rows[*row]
-                .point
-                .get(key)
-                .map(ToString::to_string)
-                .unwrap_or_default();
-            let at = values
-                .iter()
-                .position(|(_, value)| *value == own)
-                .unwrap_or(0);
-            place.push(if values.len() > 1 {
-                at as f64 / most
-            } else {
-                0.5
-            });
+        let (axis, of_rows) = setting_axis(sweep, key, &chosen);
+        for (place, at) in places.iter_mut().zip(of_rows) {
+            place.push(at);
         }
-        axes.push(parallel::CoordinateAxis {
-            name: last_parts(key).to_owned(),
-            values: values.into_iter().map(|(_, value)| value).collect(),
-        });
+        axes.push(axis);
     }
     for (i, objective) in study.objectives.iter().enumerate() {
         let all: Vec<f64> = chosen
@@ -237,17 +338,13 @@ fn coordinates(
         for (place, value) in places.iter_mut().zip(&all) {
             place.push((value - least) / span);
         }
-        let ends = if most > least {
-            vec![least, most]
-        } else {
-            vec![least]
+        let ends = match most > least {
+            true => vec![(0.0, objective.shown(least)), (1.0, objective.shown(most))],
+            false => vec![(0.0, objective.shown(least))],
         };
         axes.push(parallel::CoordinateAxis {
             name: objective.name().to_owned(),
-            values: ends
-                .into_iter()
-                .map(|value| objective.shown(value))
-                .collect(),
+            values: ends,
         });
     }
     let tenth = chosen.len().div_ceil(10);
@@ -273,6 +370,52 @@ fn coordinates(
         false => "All rows that were replayed.".to_owned(),
     };
     figure(&picture, &legend, &caption)
+}
+
+/// The axis of a setting, and the places of rows on it: numbers by their value, on powers where they span many, and words evenly.
+fn setting_axis(
+    sweep: &SweepTable<'_>,
+    key: &str,
+    rows: &[usize],
+) -> (parallel::CoordinateAxis, Vec<f64>) {
+    let value = |row: &usize| sweep.rows[*row].point.get(key);
+    let number = |row: &usize| value(row).and_then(ConfigLiteral::number);
+    let word = |row: &usize| value(row).map(ToString::to_string).unwrap_or_default();
+    let numbers: Option<Vec<f64>> = rows.iter().map(number).collect();
+    let mut words: Vec<String> = rows.iter().map(word).collect();
+    let places = match numbers {
+        Some(numbers) => {
+            let least = numbers.iter().copied().fold(f64::INFINITY, f64::min);
+            let most = numbers.iter().copied().fold(f64::NEG_INFINITY, f64::max);
+            let is_wide = least > 0.0 && most / least > 3.0;
+            let scale = |value: f64| if is_wide { value.ln() } else { value };
+            let range = scale(most) - scale(least);
+            let place = |value: f64| match range > 0.0 {
+                true => (scale(value) - scale(least)) / range,
+                false => 0.5,
+            };
+            numbers.into_iter().map(place).collect()
+        }
+        None => {
+            let mut known = words.clone();
+            known.sort();
+            known.dedup();
+            let last = known.len().saturating_sub(1).max(1) as f64;
+            let place = |word: &String| match known.len() {
+                1 => 0.5,
+                _ => known.binary_search(word).unwrap_or(0) as f64 / last,
+            };
+            words.iter().map(place).collect::<Vec<f64>>()
+        }
+    };
+    let mut values: Vec<(f64, String)> = places.iter().copied().zip(words.drain(..)).collect();
+    values.sort_by(|a, b| a.0.total_cmp(&b.0).then_with(|| a.1.cmp(&b.1)));
+    values.dedup();
+    let axis = parallel::CoordinateAxis {
+        name: last_parts(key).to_owned(),
+        values,
+    };
+    (axis, places)
 }
 
 /// The last part of a plan's key, and the last two of a path: names of axes stand side by side.
@@ -306,7 +449,15 @@ fn so_far(sweep: &SweepTable<'_>) -> String {
     figure(&picture, &[(0, "best so far")], "By number of the row.")
 }
 
-fn rows(sweep: &SweepTable<'_>, ranked: &[usize], command: &dyn Fn(usize) -> String) -> String {
+fn rows(
+    sweep: &SweepTable<'_>,
+    ranked: &[usize],
+    bests: &[(SweepObjective, usize)],
+    command: &dyn Fn(usize) -> String,
+) -> String {
+    let first = sweep.study.objectives[0];
+    let best = bests.first().map_or(ranked[0], |(_, row)| *row);
+    let within = sweep.interval(best, first);
     let mut heads = vec!["point".to_owned()];
     heads.extend(
         sweep
@@ -315,6 +466,7 @@ fn rows(sweep: &SweepTable<'_>, ranked: &[usize], command: &dyn Fn(usize) -> Str
             .iter()
             .map(|one| one.name().to_owned()),
     );
+    heads.push(format!("{}, 90 %", first.name()));
     heads.extend(["limited by".to_owned(), "command".to_owned()]);
     let heads: Vec<&str> = heads.iter().map(String::as_str).collect();
     let rows: Vec<Vec<String>> = ranked
@@ -322,11 +474,25 @@ fn rows(sweep: &SweepTable<'_>, ranked: &[usize], command: &dyn Fn(usize) -> Str
         .take(ROWS)
         .map(|index| {
             let row = &sweep.rows[*index];
-            let mut cells = vec![text(&format!(
-                "row {}: {}",
-                row.number,
-                setting::short(&row.point, sweep.keys())
-            ))];
+            let marks = bests.iter().filter(|(_, best)| best == index);
+            let mut marks: Vec<String> = marks
+                .map(|(one, _)| format!("best {}", one.name()))
+                .collect();
+            let value = value_of(sweep, *index, first);
+            let is_inside =
+                |[low, high]: [f64; 2]| value.is_some_and(|own| (low..=high).contains(&own));
+            if *index != best && within.is_some_and(is_inside) {
+                marks.push("within the interval of the best".to_owned());
+            }
+            let marks = match &marks[..] {
+                [] => String::new(),
+                marks => format!(" <small>{}</small>", text(&marks.join(", "))),
+            };
+            let point = setting::short(&row.point, sweep.keys());
+            let mut cells = vec![format!(
+                "{}{marks}",
+                text(&format!("row {}: {point}", row.number))
+            )];
             let values = sweep.values(*index).unwrap_or_default();
             cells.extend(
                 sweep
@@ -336,10 +502,20 @@ fn rows(sweep: &SweepTable<'_>, ranked: &[usize], command: &dyn Fn(usize) -> Str
                     .zip(values)
                     .map(|(o, value)| text(&o.shown(*value))),
             );
+            cells.push(text(&sweep.interval_text(*index, first)));
             cells.push(measures(row).map(|m| text(&m.limit())).unwrap_or_default());
             cells.push(format!("<code>{}</code>", text(&command(*index))));
             cells
         })
         .collect();
-    table(&heads, &rows)
+    let left_out = ranked.len().saturating_sub(ROWS);
+    let cut = match left_out {
+        0 => String::new(),
+        _ => format!(
+            "<p class=\"sub\">{} more rows are in rows.csv.</p>",
+            thousands(left_out as u64)
+        ),
+    };
+    let lead = "<p class=\"sub\">A click on a command selects the whole of it.</p>";
+    format!("{lead}{}{cut}", table(&heads, &rows))
 }

@@ -1,12 +1,12 @@
 //! Rows as CSV and JSON Lines, the Pareto front, and the table of the best.
 
-use super::evaluate::PointAnswer;
+use super::evaluate::{PointAnswer, PointEvaluator};
 use super::objective::{PointMeasures, SweepObjective};
 use super::search::{LayerTurn, RowOutcome, SweepRow};
 use super::setting;
 use super::study::Study;
 use super::without_effect::keys_without_effect;
-use chakram_base::units::counted;
+use chakram_base::units::{Span, counted};
 use chakram_report::TimeCategory;
 use chakram_report::csv::harmless;
 use chakram_report::settings::SettingWithoutEffect;
@@ -17,6 +17,11 @@ use std::collections::BTreeMap;
 
 /// Heading of a column, and its text for a point.
 type BusyColumn = (&'static str, fn(&PointMeasures) -> String);
+
+/// Nodes of replays that find intervals, at most: a second or two.
+const MAX_INTERVAL_NODES: u64 = 2_000_000;
+/// Rows in order, and rows of the front, whose interval is found; how many are printed makes no difference to files.
+const ROWS_WITH_INTERVAL: usize = 10;
 
 /// Text of a number that may not be known.
 fn text<T: ToString>(value: Option<T>) -> String {
@@ -34,6 +39,8 @@ pub struct SweepTable<'s> {
     turns: Vec<LayerTurn>,
     /// Values of the objectives of each row, where all of them are known.
     values: Vec<Option<Vec<f64>>>,
+    /// Ends of the 90 % interval of the time of rows that people are shown, by row.
+    intervals: BTreeMap<usize, [Span; 2]>,
     /// Keys of each row that change nothing.
     pub without_effect: Vec<Vec<SettingWithoutEffect>>,
 }
@@ -56,7 +63,101 @@ impl<'s> SweepTable<'s> {
             rows,
             turns: turns.to_vec(),
             values,
+            intervals: BTreeMap::new(),
         }
+    }
+
+    /// Finds the intervals of the best rows, the first of the front and the best by each objective, as far as their replays are
+    /// small.
+    pub fn find_intervals(&mut self, evaluator: &PointEvaluator<'_>) {
+        let mut rows: Vec<usize> = self.ranked().into_iter().take(ROWS_WITH_INTERVAL).collect();
+        rows.extend(self.front().into_iter().take(ROWS_WITH_INTERVAL));
+        rows.extend(self.bests().into_iter().map(|(_, row)| row));
+        let mut left = MAX_INTERVAL_NODES;
+        for row in rows {
+            if self.intervals.contains_key(&row) {
+                continue;
+            }
+            // Work is made to be counted, so that the first which is too large ends the search.
+            let Some(report) = evaluator.small_report(&self.rows[row].point, left) else {
+                break;
+            };
+            left = left.saturating_sub(report.outcome.nodes);
+            if let Some(interval) = &report.interval {
+                self.intervals.insert(row, [interval.low, interval.high]);
+            }
+        }
+    }
+
+    /// Returns the ends of the 90 % interval of an objective of a row, the smaller first, where they are known.
+    pub fn interval(&self, row: usize, objective: SweepObjective) -> Option<[f64; 2]> {
+        let measures = measures(&self.rows[row])?;
+        let settings = self.study.whole(&self.rows[row].point);
+        let at = |time: Span| {
+            let measures = PointMeasures {
+                time_ps: time.0,
+                ..measures.clone()
+            };
+            objective.value(&measures, &settings)
+        };
+        let [a, b] = self.intervals.get(&row)?.map(at);
+        let (a, b) = (a?, b?);
+        (a != b).then_some([a.min(b), a.max(b)])
+    }
+
+    /// Returns the interval of an objective of a row as text, as far as it is known.
+    pub fn interval_text(&self, row: usize, objective: SweepObjective) -> String {
+        let ends = self.interval(row, objective);
+        ends.map_or(String::new(), |ends| {
+            let [low, high] = ends.map(|end| objective.shown(end));
+            format!("{low} to {high}")
+        })
+    }
+
+    /// Returns the best row by each objective; of equal ones the first.
+    pub fn bests(&self) -> Vec<(SweepObjective, usize)> {
+        let scores: Vec<_> = (0..self.rows.len())
+            .filter_map(|row| Some((row, self.scores(row)?)))
+            .collect();
+        let best = |i: usize| {
+            let rows = scores.iter();
+            rows.min_by(|a, b| a.1[i].total_cmp(&b.1[i]).then(a.0.cmp(&b.0)))
+        };
+        let objectives = self.study.objectives.iter().enumerate();
+        objectives
+            .filter_map(|(i, objective)| Some((*objective, best(i)?.0)))
+            .collect()
+    }
+
+    /// Returns what the interval of the best row by `objective` says of the others, where it is known.
+    pub fn lead(&self, objective: SweepObjective, best: usize) -> Option<String> {
+        let [low, high] = self.interval(best, objective)?;
+        let place = self
+            .study
+            .objectives
+            .iter()
+            .position(|one| *one == objective)?;
+        let inside = (0..self.rows.len())
+            .filter(|row| *row != best)
+            .filter_map(|row| Some(self.values(row)?[place]))
+            .filter(|value| (low..=high).contains(value))
+            .count();
+        let number = self.rows[best].number;
+        let interval = self.interval_text(best, objective);
+        Some(match inside {
+            0 => format!("row {number} leads by more than its interval (90 %: {interval})"),
+            _ => format!(
+                "{} within the interval of row {number} (90 %: {interval}): measured, another may lead, \
+                 but errors that rows share do not change their order",
+                match inside {
+                    1 => "1 other row is".to_owned(),
+                    _ => format!(
+                        "{} other rows are",
+                        chakram_base::units::thousands(inside as u64)
+                    ),
+                }
+            ),
+        })
     }
 
     /// Values of the objectives of a row, in their order.
@@ -142,6 +243,9 @@ impl<'s> SweepTable<'s> {
                     unreachable!("measures are a table")
                 };
                 out.extend(measures);
+                if let Some([low, high]) = self.intervals.get(&index) {
+                    out.insert("interval_ps".to_owned(), vec![low.0, high.0].into());
+                }
                 for (objective, value) in self
                     .study
                     .objectives
@@ -220,7 +324,7 @@ impl<'s> SweepTable<'s> {
                 .map(|one| one.name().to_owned()),
         );
         let busy = self.busy_columns();
-        heads.extend(["time_ps", "npus", "memory_bytes"].map(str::to_owned));
+        heads.extend(["time_ps", "low_ps", "high_ps", "npus", "memory_bytes"].map(str::to_owned));
         heads.extend(busy.iter().map(|(head, _)| (*head).to_owned()));
         let last = [
             "limited_by",
@@ -253,6 +357,8 @@ impl<'s> SweepTable<'s> {
             let of =
                 |value: &dyn Fn(&PointMeasures) -> String| measures.map_or(String::new(), value);
             cells.push(of(&|m| m.time_ps.to_string()));
+            let ends = self.intervals.get(&index);
+            cells.extend([0, 1].map(|end| text(ends.map(|ends| ends[end].0))));
             cells.push(of(&|m| m.npus.to_string()));
             cells.push(of(&|m| text(m.memory_bytes)));
             cells.extend(busy.iter().map(|(_, value)| of(&|m| value(m))));
@@ -339,7 +445,10 @@ impl<'s> SweepTable<'s> {
             );
         }
         if proved {
-            text += "  the best is optimal: no bound of what was not replayed is below it\n";
+            text += "  none that was not replayed is better by the model: no bound of theirs is below the best\n";
+        }
+        if let Some(lead) = self.lead(first, ranked[0]) {
+            paragraph(&mut text, &lead, "  ", 2, plain).expect("a string grows as needed");
         }
         if self.study.objectives.len() > 1 {
             let front = self.front();
@@ -440,6 +549,20 @@ impl<'s> SweepTable<'s> {
         for objective in objectives {
             columns.push(right(objective.name(), objective.name().len().max(11) + 1));
         }
+        let first = objectives[0];
+        let rows: Vec<usize> = rows.collect();
+        let interval_widths = rows
+            .iter()
+            .map(|row| self.interval_text(*row, first).chars().count());
+        let interval_width = interval_widths.max().unwrap_or(0);
+        let has_intervals = interval_width > 0;
+        let interval_heading = format!("{}, 90 %", first.name());
+        if has_intervals {
+            columns.push(right(
+                &interval_heading,
+                interval_width.max(interval_heading.len()) + 2,
+            ));
+        }
         columns.push(left("  limited by", 28));
         let table = TextTable::new(columns);
         let mut text = table.headings(style);
@@ -457,6 +580,10 @@ impl<'s> SweepTable<'s> {
             let number = format!("row {}", row.number);
             let mut cells: Vec<&dyn std::fmt::Display> = vec![&number];
             cells.extend(shown.iter().map(|cell| cell as &dyn std::fmt::Display));
+            let interval = self.interval_text(index, first);
+            if has_intervals {
+                cells.push(&interval);
+            }
             cells.push(&limit);
             text += &table.line(&cells, anstyle::Style::new());
             let point = setting::short(&row.point, self.keys());

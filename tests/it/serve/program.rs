@@ -259,16 +259,41 @@ fn measurements_become_a_platform() {
     );
 }
 
+/// Several platforms are one table each and one picture of all: a curve for each, with the limit.
+#[test]
+fn platforms_are_swept_side_by_side() {
+    with_scenario(|scenario, folder| {
+        let page = folder.join("rates.html");
+        let common = ["serve", scenario, "--rates", "100,400", "--slo", "20 ms"];
+        let both = ["--machine", "a100x", "--machine", "p4"];
+        let json = ["--format", "json", "--html", page.to_str().unwrap()];
+        let json: Value =
+            serde_json::from_str(&printed(&[&common[..], &both, &json].concat())).unwrap();
+        let sweeps = json["sweeps"].as_array().unwrap();
+        for (sweep, platform) in sweeps.iter().zip(["a100x", "p4"]) {
+            let alone = ["--machine", platform, "--format", "json"];
+            let alone: Value =
+                serde_json::from_str(&printed(&[&common[..], &alone].concat())).unwrap();
+            assert_eq!(*sweep, alone["sweep"], "{platform}");
+        }
+        assert_eq!(sweeps.len(), 2);
+        let page = std::fs::read_to_string(page).unwrap();
+        // The mean and the last percentile, each with two curves, and the limit in both.
+        assert_eq!(page.matches("<polyline").count(), 4, "{page}");
+        assert_eq!(page.matches("limit 20.000 ms").count(), 2);
+        let text = printed(&[&common[..], &both].concat());
+        for platform in ["a100x", "p4"] {
+            assert!(text.contains(&format!(" on {platform}")), "{text}");
+        }
+    });
+}
+
 #[test]
 fn options_that_do_nothing_are_refused() {
     with_scenario(|scenario, _| {
         let both = ["--machine", "a100x", "--machine", "p4"];
         for (args, says) in [
             (&["--table", "requests"][..], "--format csv"),
-            (
-                &[&both[..], &["--rates", "1"]].concat()[..],
-                "one --machine at a time",
-            ),
             (
                 &[&both[..], &["--timeline", "x.json"]].concat()[..],
                 "show one run",

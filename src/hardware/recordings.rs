@@ -1,0 +1,34 @@
+//! NPU classes on which kernels of captures were recorded, by the devices that captures name.
+
+use crate::compute::{ComputeModel, RecordingClass};
+use crate::devices::preset_of_device;
+use crate::machine::Machine;
+use std::collections::BTreeMap;
+use std::sync::{Mutex, PoisonError};
+
+/// Returns `model` for the kernels of a capture on `device`: from the NPU class of that device, if it is to be that and a
+/// preset describes it, and else as it is.
+pub fn model_of_capture(model: ComputeModel, device: Option<&str>) -> ComputeModel {
+    if model != ComputeModel::RecordedOnDevices {
+        return model;
+    }
+    device
+        .and_then(class_of_device)
+        .map_or(model, ComputeModel::RecordedOn)
+}
+
+/// Returns the NPU class of devices of this name, if a preset describes them.
+fn class_of_device(name: &str) -> Option<RecordingClass> {
+    // Each rank of a job asks.
+    static KNOWN: Mutex<BTreeMap<&str, Option<RecordingClass>>> = Mutex::new(BTreeMap::new());
+    let [preset, _] = preset_of_device(name)?;
+    let mut known = KNOWN.lock().unwrap_or_else(PoisonError::into_inner);
+    let load = || {
+        Machine::preset(preset)
+            .ok()?
+            .classes()
+            .first()?
+            .as_recording()
+    };
+    *known.entry(preset).or_insert_with(load)
+}
