@@ -96,6 +96,7 @@ const UNKNOWN_LANES: u32 = 32;
 pub struct Machine {
     name: String,
     description: String,
+    relative_of: Option<String>,
     price_per_npu_hour: Option<f64>,
     topology: Topology,
     network: NetworkSettings,
@@ -178,6 +179,7 @@ impl Machine {
         (dimensions && lanes && memory).then(|| Self {
             name,
             description: String::new(),
+            relative_of: None,
             price_per_npu_hour: None,
             class_of: ClassAssignment::uniform(topology.npus()),
             network: NetworkSettings {
@@ -249,6 +251,11 @@ impl Machine {
     /// One-line description; may be empty.
     pub fn description(&self) -> &str {
         &self.description
+    }
+
+    /// The machine that curves of kernels were measured on, if that is another one with other rates.
+    pub fn relative_of(&self) -> Option<&str> {
+        self.relative_of.as_deref()
     }
 
     /// Price of an NPU for an hour, in dollars, if it is known.

@@ -16,7 +16,7 @@ fn step(machine: &str, more: &[&str]) -> Value {
         "generate",
         "gpt3-1.3b",
         "--tensor",
-        "8",
+        "4",
         "--data",
         "2",
         "--batch",
@@ -79,7 +79,7 @@ fn numbers_move_the_step_and_widen_its_interval() {
         notes.contains("peaks of fp64, fp32, tf32, fp16, fp8, int8 are those of dgx-h100"),
         "{notes}"
     );
-    let [ours, theirs] = [path, "dgx-h100"].map(|machine| step(machine, &["--without", "bubble"]));
+    let [ours, theirs] = [path, "dgx-h100"].map(|machine| step(machine, &[]));
     let time = |report: &Value, path: &str| {
         report
             .pointer(path)
@@ -91,6 +91,17 @@ fn numbers_move_the_step_and_widen_its_interval() {
         |report: &Value| time(report, "/interval/high_ps") / time(report, "/interval/low_ps");
     assert!(width(&ours) > width(&theirs));
     assert_eq!(ours["cost"]["dollars_per_npu_hour"], 4.0);
+    let warnings = ours["warnings"].to_string();
+    assert!(
+        warnings
+            .contains("no kernel was measured on machine `x`: its curves are those of dgx-h100"),
+        "{warnings}"
+    );
+    assert!(
+        !theirs["warnings"]
+            .to_string()
+            .contains("measured on machine")
+    );
     assert_eq!(
         ours["memory"]["npus"][0]["capacity_bytes"],
         160_000_000_000_u64

@@ -65,7 +65,7 @@ pub fn parse_token_count(text: &str) -> Result<u64, String> {
         .map_err(|_| expected())?;
     let count = number * unit as f64;
     // Beyond 2^53 not every whole number is one.
-    let fits = count >= 1.0 && count <= 1e15 && (count - count.round()).abs() <= 1e-3;
+    let fits = (1.0..=1e15).contains(&count) && (count - count.round()).abs() <= 1e-3;
     match fits {
         true => Ok(count.round() as u64),
         false => Err(expected()),

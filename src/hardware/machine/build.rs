@@ -23,6 +23,7 @@ mod wiring;
 const ROOT: &[&str] = &[
     "name",
     "description",
+    "relative_of",
     "price_per_npu_hour",
     "npu",
     "assign",
@@ -52,6 +53,7 @@ pub(super) fn machine(
     let root = document.root(ROOT)?;
     let name = root.need("name", "the machine's name")?.line()?.to_owned();
     let description = root.or("description", "", |field| field.line())?.to_owned();
+    let relative_of = root.optional("relative_of", |field| Ok(field.line()?.to_owned()))?;
     let price = |field: &ConfigField<'_>| field.positive(Machine::MAX_PRICE);
     let price_per_npu_hour = root.optional("price_per_npu_hour", price)?;
     let classes = class::classes(&root, original)?;
@@ -69,6 +71,7 @@ pub(super) fn machine(
     Ok(Machine {
         name,
         description,
+        relative_of,
         price_per_npu_hour,
         topology: with_memories(network.topology, remote.as_ref(), &named_memories),
         network: network.settings,

@@ -130,6 +130,8 @@ struct RelativeText<'a> {
     edits: Vec<(Range<usize>, String)>,
     /// What was given, for people.
     given: Vec<String>,
+    /// Whether curves rest on rates of another NPU.
+    is_carried: bool,
 }
 
 impl<'a> RelativeText<'a> {
@@ -140,6 +142,7 @@ impl<'a> RelativeText<'a> {
             old,
             edits: Vec::new(),
             given: Vec::new(),
+            is_carried: false,
         }
     }
 
@@ -169,6 +172,15 @@ impl<'a> RelativeText<'a> {
             _ => {}
         }
         self.network(&root, sheet)?;
+        if self.is_carried && root.get("relative_of").is_none() {
+            let end = label.span().end;
+            let end = end + self.rest_of_line(end).len();
+            let entry = format!(
+                "\nrelative_of = {}  # curves of kernels were measured there",
+                literal(self.old.name())
+            );
+            self.edits.push((end..end, entry));
+        }
         let given = match self.given.is_empty() {
             true => "nothing".to_owned(),
             false => self.given.join(", "),
@@ -183,7 +195,7 @@ impl<'a> RelativeText<'a> {
             self.edits.push((description.span(), literal(&text)));
         }
         let head = format!(
-            "# {}: a relative of {} by `chakram machine new`, with {given} of its own.\n# All else is of {}, comments included. \
+            "# {}: a relative of {} by `chakram machine new`, with {given}.\n# All else is of {}, comments included. \
              No time was measured on this machine: times go with the rates, and errors\n# are wider where these differ.\n",
             self.name,
             self.old.name(),
@@ -281,13 +293,9 @@ impl<'a> RelativeText<'a> {
             self.set(table, "memory_bandwidth", quoted(&shown), &beside);
         }
         if let Some(memory) = sheet.memory {
-            self.given.push(format!("{memory} of memory"));
-            self.set(
-                table,
-                "memory_capacity",
-                quoted(&format!("{} B", memory.0)),
-                &beside,
-            );
+            let shown = capacity(memory);
+            self.given.push(format!("{shown} of memory"));
+            self.set(table, "memory_capacity", quoted(&shown), &beside);
         }
         if !sheet.peaks.is_empty() {
             let peaks = table.need("peak", "a table of rates")?.table(None)?;
@@ -382,6 +390,7 @@ impl<'a> RelativeText<'a> {
                     }
                 }
                 if let (Some(field), true) = (curve.get("error"), q < 1.0) {
+                    self.is_carried = true;
                     let error = field.positive(f64::MAX)?;
                     let wider = error.hypot(NOT_MEASURED * (1.0 - q));
                     let comment = format!(
@@ -495,6 +504,14 @@ impl Datasheet {
     fn has_inside(&self) -> bool {
         self.link.is_some() || self.link_latency.is_some() || self.npus_per_node.is_some()
     }
+}
+
+/// `141 GB`, `32 GiB`.
+fn capacity(bytes: Bytes) -> String {
+    let units = [(1_000_000_000, "GB"), (1 << 30, "GiB"), (1, "B")];
+    let exact = units.iter().find(|(unit, _)| bytes.0.is_multiple_of(*unit));
+    let (unit, name) = exact.unwrap_or(&(1, "B"));
+    format!("{} {name}", bytes.0 / unit)
 }
 
 /// `4800 GB/s`.

@@ -175,7 +175,8 @@ impl Study {
                 .all(|value| value.starts_with("loopnest:"));
         for objective in &self.objectives {
             for key in objective.needs(all_mapped) {
-                if !sets(key) && !(*key == PRICE && self.machines_have_price()) {
+                let is_priced = *key == PRICE && self.machines_have_price();
+                if !sets(key) && !is_priced {
                     let field = root.need("objective", "")?;
                     let found = format!("{} without {key}", objective.name());
                     return Err(

@@ -377,7 +377,7 @@ impl<'s> SweepTable<'s> {
             let settings = settings.collect::<Vec<_>>().join("; ");
             cells.extend([bound, reason, detail, settings]);
             let stated = stated.iter().map(|one| self.stated_value(index, *one));
-            cells.extend(stated.map(|value| text(value)));
+            cells.extend(stated.map(text));
             let cells = cells.iter().map(|cell| harmless(cell).into_owned());
             csv.write_record(cells.collect::<Vec<_>>()).expect(grows);
         }

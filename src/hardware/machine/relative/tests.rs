@@ -85,6 +85,7 @@ fn given_numbers_are_in_place_of_the_machines() {
     );
     assert_eq!(outer.bandwidth, gb(100.0).unwrap());
     assert_eq!(machine.price_per_npu_hour(), Some(2.5));
+    assert_eq!(machine.relative_of(), Some("dgx-h100"));
     for words in [
         "memory_bandwidth = \"4800 GB/s\"  # given; dgx-h100 has 3.35 TB/s",
         "fp4 = \"4000 TFLOP/s\"  # given; dgx-h100 has none",
@@ -142,4 +143,40 @@ fn what_a_machine_lacks_is_refused() {
         let error = parse_peak(text).unwrap_err();
         assert!(error.contains(part), "{text}: {error}");
     }
+}
+
+/// A relative of a relative names where curves were measured, and its errors grow again.
+#[test]
+fn relatives_have_relatives() {
+    let sheet = Datasheet {
+        bandwidth: gb(6700.0),
+        price: Some(2.0),
+        ..Datasheet::default()
+    };
+    let (text, once) = made("h100", &sheet);
+    let from = MachineSource {
+        file: "x.toml".to_owned(),
+        text: Cow::Owned(text),
+    };
+    let slower = Datasheet {
+        bandwidth: gb(3350.0),
+        price: Some(1.0),
+        ..Datasheet::default()
+    };
+    let text = relative("y", &from, &slower).unwrap();
+    let twice = Machine::parse(&text, "y").unwrap();
+    assert_eq!(twice.relative_of(), Some("dgx-h100"));
+    assert_eq!(
+        (once.price_per_npu_hour(), twice.price_per_npu_hour()),
+        (Some(2.0), Some(1.0))
+    );
+    // Half of the bandwidth, then twice: 0.115 each time.
+    let error = |machine: &Machine| {
+        machine.classes()[0].curves.gemm[Dtype::Bf16 as usize]
+            .unwrap()
+            .error
+    };
+    let old = Machine::preset("dgx-h100").unwrap();
+    assert!((error(&once) - error(&old).hypot(0.115)).abs() < 1e-4);
+    assert!((error(&twice) - error(&once).hypot(0.115)).abs() < 1e-4);
 }
