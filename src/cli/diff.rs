@@ -11,7 +11,7 @@ use chakram_base::units::{Span, parse_percent};
 use chakram_jobs::{at_step, find, mark_read};
 use chakram_report::document::json_text;
 use chakram_report::text::TextStyle;
-use chakram_trace::files::OutputSet;
+use chakram_trace::files::{OutputFile, OutputSet};
 use chakram_trace::format::file::{FoundTraces, RankFile, TraceContents, rank_of, read_text};
 use chakram_trace::format::{TraceError, job, trace_format};
 use chakram_trace::graph::RawTrace;
@@ -37,6 +37,7 @@ Examples:
   chakram diff old/job new/job --tolerance 2% --threshold 1% --show 20
   chakram replay job -m dgx-h100 --format json > a.json
   chakram replay job -m mi300x --format json | chakram diff a.json - --threshold 1%
+  chakram diff a.json b.json --html diff.html
 
 Exit codes: 0 compared, whatever differs; 2 bad input; 3 a threshold of --threshold or --fail-on exceeded")]
 pub struct DiffArgs {
@@ -68,6 +69,9 @@ pub struct DiffArgs {
     verify: VerifyArg,
     #[command(flatten)]
     step: StepArg,
+    /// Write the differences of reports as a self-contained page with charts, too
+    #[arg(long, value_name = "FILE.html")]
+    html: Option<PathBuf>,
     /// Print names and lines whole, which are cut to 120 columns or those of the terminal
     #[arg(long)]
     details: bool,
@@ -174,7 +178,16 @@ pub fn run(args: &DiffArgs, out: &mut dyn Write) -> Result<ExitCode, Box<dyn Err
         _ => None,
     };
     paths.iter().for_each(|path| outputs.reads(path));
+    if args.html.is_some() && texts.iter().all(Option::is_none) {
+        return Err("--html shows reports, and these are traces\n  \
+             try: compare what `chakram replay --format json` wrote of each"
+            .into());
+    }
     let mut to = ReportDestination::claim(out, &args.output, outputs)?;
+    let page = args.html.as_ref();
+    let page = page
+        .map(|path| to.create_beside("--html", path))
+        .transpose()?;
     let names = paths.map(|path| path.display().to_string());
     let titles = DiffRenderOptions {
         names: [&names[0], &names[1]],
@@ -185,7 +198,7 @@ pub fn run(args: &DiffArgs, out: &mut dyn Write) -> Result<ExitCode, Box<dyn Err
         },
     };
     let (text, verdict) = match &texts {
-        [Some(a), Some(b)] => of_reports(args, [a, b], &titles)?,
+        [Some(a), Some(b)] => of_reports(args, [a, b], &titles, page)?,
         [None, None] => of_traces(args, &ranks.unwrap_or_default(), &titles)?,
         [a, _] => {
             let [report, other] = if a.is_some() { [0, 1] } else { [1, 0] };
@@ -242,6 +255,7 @@ fn of_reports(
     args: &DiffArgs,
     texts: [&String; 2],
     titles: &DiffRenderOptions<'_>,
+    page: Option<OutputFile>,
 ) -> Result<(String, ThresholdVerdict), Box<dyn Error>> {
     if args.tolerance != TimeTolerance::Absolute(Span::ZERO) {
         return Err(
@@ -260,6 +274,10 @@ fn of_reports(
     };
     let found = reports::ReportDiff::new(&read(0)?, &read(1)?);
     let verdict = found.hold(&args.limits());
+    if let Some(mut file) = page {
+        file.write_all(reports::html(&found, titles.names).as_bytes())?;
+        file.commit()?;
+    }
     let text = match args.format {
         ReportFormatArg::Text => reports::text(&found, titles),
         ReportFormatArg::Json => json_text(&reports::json(&found, titles, &verdict)),

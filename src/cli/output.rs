@@ -16,7 +16,7 @@ use chakram_report::settings::SettingWithoutEffect;
 use chakram_report::summary::{HashedInput, counted};
 use chakram_report::text::TextStyle;
 use chakram_report::{self as report, PictureRecorder, Report, tile_map};
-use chakram_trace::files::OutputSet;
+use chakram_trace::files::{OutputFile, OutputSet};
 use chakram_trace::workload::{MissingRankPolicy, Workload};
 use clap::Args;
 use std::error::Error;
@@ -149,11 +149,6 @@ impl RunArgs {
                     .to_owned(),
             );
         }
-        if self.html.is_some() && several {
-            return Err("--html shows one replay, and here are several machines\n  \
-                 try: one --machine at a time"
-                .to_owned());
-        }
         if self.tile_map.is_some() && several {
             return Err(
                 "--tile-map shows one replay, and here are several machines\n  \
@@ -270,9 +265,7 @@ impl RunArgs {
         });
         let prepared = prepared.map_err(ReplayError::from)?;
         let timeline = TimelineFile::start(&self.timeline, &prepared, to)?;
-        let page = self.html.as_ref();
-        let page = page.map(|path| to.beside("--html", path)).transpose()?;
-        let page = page.map(|path| to.outputs().create(&path)).transpose()?;
+        let page = self.create_page(to)?;
         let map = self.tile_map.as_ref();
         let map = map.map(|path| to.beside("--tile-map", path)).transpose()?;
         let map = map.map(|path| to.outputs().create(&path)).transpose()?;
@@ -291,7 +284,7 @@ impl RunArgs {
         }
         report.extrapolation = job.shorter.map(|shorter| shorter.extrapolate(makespan));
         self.state_cost(&mut report);
-        report.pictures = pictures.map(|pictures| pictures.finish(report.outcome.makespan));
+        report.pictures = pictures.map(|pictures| pictures.finish(&report));
         TimelineFile::finish(timeline, self.timeline.path())?;
         if let Some(mut file) = map {
             let svg = tile_map::render(&report, &prepared)?;
@@ -317,6 +310,16 @@ impl RunArgs {
                 reason: "the job does not state the tokens that it takes".to_owned(),
             });
         }
+    }
+
+    /// Returns the file of the page, if one is asked for.
+    pub fn create_page(
+        &self,
+        to: &mut ReportDestination<'_>,
+    ) -> Result<Option<OutputFile>, Box<dyn Error>> {
+        let page = self.html.as_ref();
+        page.map(|path| to.create_beside("--html", path))
+            .transpose()
     }
 
     /// Prints warnings on standard error where nobody sees them in a text.

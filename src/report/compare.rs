@@ -24,10 +24,12 @@ use std::collections::BTreeMap;
 
 mod csv;
 mod explanation;
+mod html;
 mod json;
 mod text;
 
 pub use self::csv::render as csv;
+pub use html::render as html;
 pub use json::{ComparisonDocument, MachineResult, document as json};
 pub use text::render as text;
 

@@ -296,36 +296,26 @@ pub(super) fn figures(report: &Report) -> Vec<Figure> {
     all
 }
 
-/// Rows of comparisons: a name, and the figure of a report.
-pub(super) type ComparedFigure = (String, fn(&Report) -> Option<String>);
+/// A row of comparisons: its name, and the figure of a report.
+pub(super) type ComparedFigure = (&'static str, fn(&Report) -> Option<String>);
 
-/// Rows of a comparison of `reports`.
-pub(super) fn rows<'r>(mut reports: impl Iterator<Item = &'r Report>) -> Vec<ComparedFigure> {
-    let tokens = reports
-        .find_map(|report| report.run)
-        .map(|run| token_count(run.tokens));
-    let mut rows: Vec<ComparedFigure> = vec![("per million tokens".to_owned(), |report| {
+/// Rows of comparisons, in their order.
+pub(super) const ROWS: [ComparedFigure; 6] = [
+    ("money per million tokens", |report| {
         report.cost?.dollars_per_million_tokens.map(dollars)
-    })];
-    rows.push(("money for the makespan".to_owned(), |report| {
-        let whole = report
-            .cost
-            .filter(|cost| cost.dollars_per_million_tokens.is_none());
-        Some(dollars(whole?.dollars))
-    }));
-    if let Some(tokens) = tokens {
-        rows.push((format!("days for {tokens} tokens"), |report| {
-            Some(number(report.run?.days))
-        }));
-        rows.push(("  NPU hours".to_owned(), |report| {
-            Some(number(report.run?.npu_hours))
-        }));
-        rows.push(("  money".to_owned(), |report| {
-            report.run?.dollars.map(dollars)
-        }));
-    }
-    rows
-}
+    }),
+    ("money for the makespan", |report| {
+        let cost = report.cost?;
+        let is_all = cost.dollars_per_million_tokens.is_none();
+        is_all.then(|| dollars(cost.dollars))
+    }),
+    ("run", |report| {
+        Some(format!("{} tokens", token_count(report.run?.tokens)))
+    }),
+    ("  days", |report| Some(number(report.run?.days))),
+    ("  NPU hours", |report| Some(number(report.run?.npu_hours))),
+    ("  money", |report| report.run?.dollars.map(dollars)),
+];
 
 #[cfg(test)]
 mod tests;

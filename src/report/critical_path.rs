@@ -137,6 +137,8 @@ impl RunRecorder<'_> {
                 kind,
                 calls: 0,
                 total: Span::ZERO,
+                flops: None,
+                bytes: None,
             });
             row.calls += 1;
             row.total += segment.to.since(segment.from);

@@ -1,4 +1,5 @@
-//! Charts as SVG: axes, bars, lines, scatter, Gantt, map and parallel coordinates.
+//! Charts as SVG: axes, bars, lines, scatter, Gantt, ribbon, roofline, map, network and parallel
+//! coordinates.
 //!
 //! A chart is text that stands inside a page; colours come from the page, by class: `c0`, `c1`, … for series, `axis`,
 //! `grid` and `label` for the rest. Marks carry what they show as a title, and as data attributes for programs.
@@ -8,7 +9,10 @@ pub mod bars;
 pub mod gantt;
 pub mod lines;
 pub mod map;
+pub mod network;
 pub mod parallel;
+pub mod ribbon;
+pub mod roofline;
 mod rows;
 pub mod scatter;
 pub mod svg;

@@ -5,6 +5,7 @@
 //! JSON. A script in the page sorts and searches its tables; without it nothing is missing.
 
 mod basis;
+mod links;
 pub mod page;
 mod resources;
 mod sections;
@@ -13,9 +14,9 @@ mod tiles;
 pub use sections::time_bars;
 
 use super::section::{Medium, Section, SectionId};
-use super::{Report, critical_path, head, npus, tables};
+use super::{Report, critical_path, head, npus};
 use chakram_base::units::Span;
-use page::{number, report_table, section, text};
+use page::{list, number, report_table, section, text};
 
 /// A part of a page under a heading.
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -66,7 +67,9 @@ impl Chapter {
             Self::Path => sections::critical_path(report),
             Self::Memory => resources::memory(report),
             Self::Collectives => resources::collectives(report) + &resources::traffic(report),
-            Self::Links | Self::Steps | Self::Operators | Self::Modules => String::new(),
+            Self::Links => links::render(report),
+            Self::Operators => resources::roofline(report),
+            Self::Steps | Self::Modules => String::new(),
         }
     }
 }
@@ -80,11 +83,8 @@ pub fn render(report: &Report, title: &str, basis: &str) -> String {
     );
     body += &tiles::render(report);
     body += &facts(report, basis);
-    body += &sections::warnings(report);
-    let breakdown = npus::breakdown(report);
-    let groups = tables::groups(report, Medium::Page).flatten();
-    let path = critical_path::sections(report, Medium::Page);
-    let tables: Vec<Section> = breakdown.into_iter().chain(groups).chain(path).collect();
+    body += &section("Warnings", "warnings", &warnings(report));
+    let tables = all_tables(report);
     for (chapter, heading, id) in Chapter::ALL {
         let own = tables
             .iter()
@@ -96,15 +96,42 @@ pub fn render(report: &Report, title: &str, basis: &str) -> String {
     page::page_with_tables(title, &body)
 }
 
+/// The sentences of the head and the warnings.
+pub(crate) fn caveats(report: &Report, basis: &str) -> String {
+    facts(report, basis) + &warnings(report)
+}
+
+/// All tables, one after another.
+pub(crate) fn tables(report: &Report) -> String {
+    let all = all_tables(report);
+    all.iter().map(report_table).collect()
+}
+
+fn all_tables(report: &Report) -> Vec<Section> {
+    let breakdown = npus::breakdown(report);
+    let groups = super::tables::groups(report, Medium::Page).flatten();
+    let path = critical_path::sections(report, Medium::Page);
+    breakdown.into_iter().chain(groups).chain(path).collect()
+}
+
+/// Reasons why the numbers may be other than they seem.
+fn warnings(report: &Report) -> String {
+    let settings = report.settings.sentences();
+    list(settings.chain(report.warnings.iter().cloned()), "warnings")
+}
+
 /// The sentences of the head, each with its lead.
 fn facts(report: &Report, basis: &str) -> String {
     let lines = head::lines(report, basis).into_iter().map(|line| {
         let class = if line.warns() { " class=\"warn\"" } else { "" };
-        let words = [line.text, line.rest].join(" ");
+        let rest = match line.rest.is_empty() {
+            true => String::new(),
+            false => format!(" <span class=\"rest\">{}</span>", text(&line.rest)),
+        };
         format!(
-            "<dt{class}>{}</dt><dd{class}>{}</dd>",
+            "<dt{class}>{}</dt><dd{class}>{}{rest}</dd>",
             text(line.lead),
-            text(words.trim_end())
+            text(&line.text)
         )
     });
     format!("<dl class=\"facts\">{}</dl>", lines.collect::<String>())

@@ -155,7 +155,7 @@ impl LinkReport {
     }
 
     /// The time that loads are parts of, in the report of a job.
-    fn counted_over(&self, report: &Report) -> Span {
+    pub(crate) fn counted_over(&self, report: &Report) -> Span {
         report.outcome.makespan.max(self.until)
     }
 

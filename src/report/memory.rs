@@ -27,7 +27,7 @@ pub(super) mod port_memory;
 mod table;
 mod tracker;
 
-pub(super) use table::{CSV, sections};
+pub(super) use table::{CSV, runs, sections};
 pub(super) use tracker::{EndedInstant, MemoryTracker};
 
 /// Sums of one NPU over all instants.

@@ -10,7 +10,7 @@ use chakram_base::units::{Span, Time};
 use chakram_engine::CompiledReplay;
 use chakram_engine::InstanceId;
 use chakram_trace::format::of_any_micro_batch;
-use chakram_trace::graph::{Interner, NodeKind};
+use chakram_trace::graph::{Graph, Interner, NodeKind};
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 
@@ -27,6 +27,40 @@ pub struct OperatorTime {
     /// Their time together; nodes that overlap count each in full.
     #[serde(rename = "total_ps")]
     pub total: Span,
+    /// FLOPs of all of them, if kernels state how many each does.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub flops: Option<u64>,
+    /// Bytes that all of them move between kernel and memory, or load and store, if each states them.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub bytes: Option<u64>,
+}
+
+impl OperatorTime {
+    /// FLOPs per second while one of them runs, if known.
+    pub fn flops_per_s(&self) -> Option<f64> {
+        self.per_second(self.flops?)
+    }
+
+    /// Bytes per second while one of them runs, if known.
+    pub fn bytes_per_s(&self) -> Option<f64> {
+        self.per_second(self.bytes?)
+    }
+
+    fn per_second(&self, amount: u64) -> Option<f64> {
+        (self.total > Span::ZERO).then(|| amount as f64 / self.total.seconds())
+    }
+
+    /// Adds the calls, time and work of `other`. What is unknown of one is unknown of both.
+    pub(super) fn add(&mut self, other: &Self) {
+        self.calls = self.calls.saturating_add(other.calls);
+        self.total += other.total;
+        self.flops = both(self.flops, other.flops);
+        self.bytes = both(self.bytes, other.bytes);
+    }
+}
+
+fn both(a: Option<u64>, b: Option<u64>) -> Option<u64> {
+    Some(a?.saturating_add(b?))
 }
 
 /// Operators summed over micro-batches: one row for `mb0/layer2/norm`, `mb1/layer2/norm`, …. Longest first, those of
@@ -43,6 +77,10 @@ pub(super) fn over_micro_batches(operators: &[OperatorTime]) -> Vec<OperatorTime
         let sum = &mut sums[number];
         sum.calls = sum.calls.saturating_add(operator.calls);
         sum.total += operator.total;
+        sum.work.add(OperatorWork {
+            flops: operator.flops,
+            bytes: operator.bytes,
+        });
     }
     let rows = names.into_keys().into_iter().zip(sums);
     sorted(rows.collect())
@@ -67,6 +105,8 @@ fn sorted<N: AsRef<str> + Into<String>>(sums: Vec<((N, u8), OperatorSum)>) -> Ve
         kind: sum.kind,
         calls: sum.calls,
         total: sum.total,
+        flops: sum.work.flops,
+        bytes: sum.work.bytes,
     });
     rows.collect()
 }
@@ -98,6 +138,53 @@ struct OperatorSum {
     calls: u64,
     total: Span,
     kind: NodeKind,
+    work: OperatorWork,
+}
+
+/// FLOPs and bytes of nodes; `None` where those of one are unknown.
+#[derive(Clone, Copy, Debug)]
+struct OperatorWork {
+    flops: Option<u64>,
+    bytes: Option<u64>,
+}
+
+impl OperatorWork {
+    const NONE: Self = Self {
+        flops: Some(0),
+        bytes: Some(0),
+    };
+
+    /// That of a node. A kernel without FLOPs may be one of which they are unknown.
+    fn of(graph: &Graph, node: NodeIndex) -> Self {
+        let known = |amount: u64| (amount > 0).then_some(amount);
+        match graph.kind(node) {
+            NodeKind::Compute => Self {
+                flops: known(graph.flops(node)).filter(|_| !graph.flops_unknown(node)),
+                bytes: known(graph.bytes(node)),
+            },
+            NodeKind::LocalMemory | NodeKind::RemoteMemory => Self {
+                flops: None,
+                bytes: known(graph.bytes(node)),
+            },
+            _ => Self {
+                flops: None,
+                bytes: None,
+            },
+        }
+    }
+
+    fn add(&mut self, other: Self) {
+        self.flops = both(self.flops, other.flops);
+        self.bytes = both(self.bytes, other.bytes);
+    }
+
+    fn times(self, times: u64) -> Self {
+        let times = |amount: u64| amount.saturating_mul(times);
+        Self {
+            flops: self.flops.map(times),
+            bytes: self.bytes.map(times),
+        }
+    }
 }
 
 impl OperatorSum {
@@ -106,6 +193,7 @@ impl OperatorSum {
             calls: 0,
             total: Span::ZERO,
             kind,
+            work: OperatorWork::NONE,
         }
     }
 }
@@ -137,9 +225,16 @@ impl<'a> OperatorObserver<'a> {
         });
         let others = self.others.iter();
         let others = others.map(|(&(graph, name, _), sum)| (graph, name, *sum));
+        let nodes: Vec<_> = graphs.iter().map(NamedNodes::of).collect();
         let mut names = Interner::default();
         let mut sums: Vec<OperatorSum> = Vec::new();
         for (graph, name, sum) in firsts.chain(others).filter(|(.., sum)| sum.calls > 0) {
+            let (firsts, others) = &nodes[graph as usize];
+            let first = &firsts[name as usize];
+            let NamedNodes { nodes, work, .. } = match first.kind == sum.kind {
+                true => first,
+                false => &others[&(name, sum.kind as u8)],
+            };
             let name = graphs[graph as usize].names().get(name);
             let number = names.intern((name, sum.kind as u8)) as usize;
             if number == sums.len() {
@@ -148,9 +243,46 @@ impl<'a> OperatorObserver<'a> {
             let all = &mut sums[number];
             all.calls += sum.calls;
             all.total += sum.total;
+            all.work.add(work.times(sum.calls / nodes));
         }
         let rows = names.into_keys().into_iter().zip(sums);
         (sorted(rows.collect()), self.accesses.finish())
+    }
+}
+
+/// Nodes of one name and kind in a graph, and their work.
+#[derive(Clone, Copy, Debug)]
+struct NamedNodes {
+    kind: NodeKind,
+    nodes: u64,
+    work: OperatorWork,
+}
+
+impl NamedNodes {
+    const fn none(kind: NodeKind) -> Self {
+        Self {
+            kind,
+            nodes: 0,
+            work: OperatorWork::NONE,
+        }
+    }
+
+    /// Returns those of each name of `graph`, of the kind of the first, and those of other kinds by name.
+    fn of(graph: &Graph) -> (Vec<Self>, BTreeMap<(u32, u8), Self>) {
+        let mut firsts = vec![Self::none(NodeKind::Nothing); graph.names().len()];
+        let mut others = BTreeMap::new();
+        for node in graph.nodes() {
+            let (name, kind) = (graph.name_index(node), graph.kind(node));
+            let mut of = &mut firsts[name as usize];
+            if of.nodes == 0 {
+                of.kind = kind;
+            } else if of.kind != kind {
+                of = others.entry((name, kind as u8)).or_insert(Self::none(kind));
+            }
+            of.nodes += 1;
+            of.work.add(OperatorWork::of(graph, node));
+        }
+        (firsts, others)
     }
 }
 
@@ -197,7 +329,33 @@ mod tests {
             kind,
             calls,
             total: Span(total),
+            flops: Some(10 * calls),
+            bytes: None,
         }
+    }
+
+    /// 6e9 FLOPs and 3e6 bytes in 3 ms are 2 TFLOP/s and 1 GB/s. Of a sum with a kernel that states no FLOPs none are known.
+    #[test]
+    fn rates_are_work_over_time() {
+        let mut sum = OperatorTime {
+            flops: Some(6_000_000_000),
+            bytes: Some(3_000_000),
+            ..row("mm", NodeKind::Compute, 2, 3_000_000_000)
+        };
+        assert_eq!(sum.flops_per_s(), Some(2e12));
+        assert_eq!(sum.bytes_per_s(), Some(1e9));
+        sum.add(&OperatorTime {
+            flops: None,
+            bytes: Some(3_000_000),
+            ..row("mm", NodeKind::Compute, 1, 3_000_000_000)
+        });
+        assert_eq!(
+            (sum.calls, sum.flops, sum.bytes),
+            (3, None, Some(6_000_000))
+        );
+        assert_eq!((sum.flops_per_s(), sum.bytes_per_s()), (None, Some(1e9)));
+        // Nothing is achieved in no time.
+        assert_eq!(row("mm", NodeKind::Compute, 1, 0).flops_per_s(), None);
     }
 
     #[test]

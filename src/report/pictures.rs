@@ -5,6 +5,7 @@
 
 mod intervals;
 mod recorder;
+mod rooflines;
 mod traffic;
 
 pub use recorder::PictureRecorder;
@@ -17,14 +18,43 @@ use serde::{Deserialize, Serialize};
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[cfg_attr(any(test, feature = "schema"), derive(schemars::JsonSchema))]
 pub struct ReplayPictures {
-    /// Activity of ranks; of many ranks, 32 that lie evenly among them.
+    /// Activity of ranks, one for all that do the same at the same times. Of many, first those that are out of memory, those
+    /// with the least and the most time in a category, and those that others wait for; then one of each class.
     pub ranks: Vec<RankPicture>,
     /// The critical path.
     pub critical_path: Vec<PictureSpan>,
+    /// The longest pieces of the critical path, each of one operator on one rank.
+    #[serde(default)]
+    pub longest_on_path: Vec<PictureSpan>,
     /// Memory of ranks over time, of those ranks, where traces say what nodes allocate.
     pub memory: Vec<MemoryCurve>,
     /// Bytes between ranks.
     pub traffic: TrafficMatrix,
+    /// Peaks of the classes of NPUs that ran kernels.
+    #[serde(default)]
+    pub rooflines: Vec<NpuRoofline>,
+}
+
+/// Peaks of a class of NPUs.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[cfg_attr(any(test, feature = "schema"), derive(schemars::JsonSchema))]
+pub struct NpuRoofline {
+    /// Name of the class.
+    pub class: String,
+    /// Bandwidth of its memory.
+    pub memory_bytes_per_s: f64,
+    /// Peak of each number format that kernels of the job compute in.
+    pub peaks: Vec<FormatPeak>,
+}
+
+/// Peak of a number format.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[cfg_attr(any(test, feature = "schema"), derive(schemars::JsonSchema))]
+pub struct FormatPeak {
+    /// Name of the format.
+    pub dtype: String,
+    /// Its FLOPs per second.
+    pub flops_per_s: f64,
 }
 
 /// Activity of a rank.
@@ -33,6 +63,9 @@ pub struct ReplayPictures {
 pub struct RankPicture {
     /// The rank.
     pub rank: Rank,
+    /// Number of other ranks that do the same at the same times.
+    #[serde(default)]
+    pub alike: u32,
     /// Its intervals, in order; idle ones are left out.
     pub spans: Vec<PictureSpan>,
 }
@@ -80,7 +113,7 @@ pub struct TrafficMatrix {
     pub bytes: Vec<Vec<u64>>,
 }
 
-/// The time that a picture of so much time resolves.
-fn resolution(makespan: Span) -> Span {
-    Span(makespan.0 / 1200)
+/// The time that a picture of so much time resolves, with so many rows.
+fn resolution(makespan: Span, rows: usize) -> Span {
+    Span(makespan.0 / if rows > 24 { 600 } else { 1200 })
 }

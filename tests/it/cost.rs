@@ -156,8 +156,9 @@ fn machines_have_prices() {
     ];
     let side_by_side = text(&compared);
     for row in [
-        "per million tokens",
-        "days for 1B tokens",
+        "money per million tokens",
+        "1B tokens",
+        "  days",
         "  NPU hours",
         "  money",
     ] {

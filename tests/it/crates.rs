@@ -165,6 +165,7 @@ const FILES: &[(&str, &[&str])] = &[
             "src/hardware/compute/",
             "src/hardware/collective/curve.rs",
             "src/hardware/topology/chip_graph/",
+            "src/report/draw/network.rs",
             "src/report/interval.rs",
             "src/serving/random.rs",
         ],

@@ -248,7 +248,9 @@ const FACTS: [&str; 30] = [
 fn check_page(job: &[&str], folder: &Path) -> String {
     let html = folder.join("facts.html").display().to_string();
     let text = answer(&[job, &["--html", &html]].concat());
-    let json = answer(&[job, &["--format", "json"]].concat());
+    // With the page the JSON has the data of its pictures.
+    let other = folder.join("other.html").display().to_string();
+    let json = answer(&[job, &["--format", "json", "--html", &other]].concat());
     let report: Value = serde_json::from_str(&json).expect("it is JSON");
     let page = std::fs::read_to_string(&html).expect("the page is there");
     assert!(check_facts(&text, &page) >= 15, "{job:?}");
@@ -308,7 +310,7 @@ fn pages_have_all_that_the_text_has() {
         ),
         (
             &["replay", "traces/tight-2", "--links"],
-            &["OUT OF MEMORY", "LOADS AND STORES", "bottleneck"],
+            &["OUT OF MEMORY", "bottleneck"],
         ),
         (&["replay", "traces/tp-mlp"], &["CRITICAL PATH"]),
         (
@@ -319,7 +321,10 @@ fn pages_have_all_that_the_text_has() {
             large,
             &["OUT OF MEMORY  8 of 8 ranks", "! out of memory: rank 0"],
         ),
-        (&["replay", "traces/prefetch-4", "--aggregate"], &["groups"]),
+        (
+            &["replay", "traces/prefetch-4", "--aggregate"],
+            &["groups", "LOADS AND STORES"],
+        ),
     ];
     let folder = tempfile::tempdir().expect("there is room");
     for (job, said) in jobs {
@@ -448,4 +453,88 @@ fn bars_in_a_browser_are_as_long_as_the_times_of_the_report() {
             .into_iter()
             .all(|width| width.parse::<f64>().is_ok_and(|width| width > 0.0))
     );
+}
+
+/// The page of several machines has the interval and the warnings of each, and numbers of the document of all.
+#[test]
+fn machines_side_by_side_keep_their_caveats() {
+    let folder = tempfile::tempdir().expect("there is room");
+    let html = folder.path().join("machines.html").display().to_string();
+    let job = [
+        "replay",
+        "traces/ddp-resnet18",
+        "-m",
+        "dgx-a100",
+        "-m",
+        "dgx-h100",
+        "--compute",
+        "roofline",
+    ];
+    let text = answer(&[&job[..], &["--html", &html]].concat());
+    let json = answer(&[&job[..], &["--format", "json"]].concat());
+    let report: Value = serde_json::from_str(&json).expect("it is JSON");
+    let page = std::fs::read_to_string(&html).expect("the page is there");
+    assert!(check_numbers(&page, &report) >= 80);
+    let all = words(&page);
+    for line in text.lines().skip(1).map(collapsed) {
+        let known = line.trim_start_matches("! ").trim_start_matches("WHY ");
+        let is_heading = known.starts_with(|c: char| c.is_uppercase());
+        assert!(is_heading || all.contains(known), "`{known}` in\n{text}");
+    }
+    for machine in ["dgx-a100", "dgx-h100"] {
+        let alone =
+            answer(&[&["replay", "traces/ddp-resnet18", "-m", machine], &job[6..]].concat());
+        let captured = alone.lines().filter(|line| {
+            ["PREDICTED", "CPU CAPTURE", "profiler"]
+                .iter()
+                .any(|lead| line.starts_with(lead))
+        });
+        let lines: Vec<_> = captured.map(collapsed).collect();
+        assert!(lines.len() >= 2, "{alone}");
+        for line in lines.iter().filter(|line| !line.starts_with("profiler")) {
+            assert!(all.contains(line), "{machine}: `{line}`");
+        }
+    }
+}
+
+/// The page of two reports has the numbers of their differences.
+#[test]
+fn differences_of_reports_have_a_page() {
+    let folder = tempfile::tempdir().expect("there is room");
+    let at = |name: &str| folder.path().join(name).display().to_string();
+    for (name, batch) in [("a.json", "16"), ("b.json", "32")] {
+        let mut job = JOBS[0].to_vec();
+        let place = job.iter().position(|word| *word == "--batch");
+        job[place.expect("it has a batch") + 1] = batch;
+        let report = answer(&[&job[..], &["--format", "json"]].concat());
+        std::fs::write(at(name), report).expect("there is room");
+    }
+    let html = at("diff.html");
+    let json = answer(&[
+        "diff",
+        &at("a.json"),
+        &at("b.json"),
+        "--format",
+        "json",
+        "--html",
+        &html,
+    ]);
+    let diff: Value = serde_json::from_str(&json).expect("it is JSON");
+    let page = std::fs::read_to_string(&html).expect("the page is there");
+    assert!(check_numbers(&page, &diff) >= 50);
+    for pointer in [
+        "makespan_ps/before",
+        "makespan_ps/after",
+        "parts/0/mean_ps/after",
+        "parts/0/behind/0/mean_ps/after",
+    ] {
+        assert!(
+            page.contains(&format!("data-path=\"/replays/0/{pointer}\"")),
+            "{pointer}"
+        );
+    }
+    let refused =
+        super::commands::chakram(&["diff", "traces/tight-2", "traces/tight-2", "--html", &html]);
+    let error = String::from_utf8_lossy(&refused.stderr).into_owned();
+    assert!(error.contains("--html shows reports"), "{error}");
 }

@@ -4,11 +4,13 @@
 //! is behind a part, operators or groups, is told below it; what these do not explain, because work
 //! overlaps, is told as the rest.
 
+mod html;
 mod json;
 mod read;
 mod replay;
 mod text;
 
+pub use html::render as html;
 pub use json::render as json;
 pub use read::{ComparedReports, ReportError, read};
 pub use text::render as text;

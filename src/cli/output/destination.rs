@@ -56,6 +56,16 @@ impl<'a> ReportDestination<'a> {
         }
     }
 
+    /// Makes the file beside the report that `option` names `path`.
+    pub fn create_beside(
+        &mut self,
+        option: &str,
+        path: &Path,
+    ) -> Result<OutputFile, Box<dyn Error>> {
+        let path = self.beside(option, path)?;
+        Ok(self.outputs.create(&path)?)
+    }
+
     /// Returns the text style that suits it.
     pub fn style(&self) -> TextStyle {
         terminal::text_style(self.file.is_none())

@@ -111,19 +111,9 @@ impl RunArgs {
             let reports = columns.filter_map(|column| column.result.as_mut().ok());
             reports.for_each(Report::sum_micro_batches);
         }
-        for column in &mut comparison.columns {
-            if let Ok(report) = &mut column.result {
-                self.state_cost(report);
-            }
-        }
         let text = match self.format {
             ReportFormatArg::Text => {
-                let kernels = comparison.reference().map(|(_, report)| report.kernels);
-                let kernels = kernels.unwrap_or_default();
-                let mut basis = self.basis_text(&kernels);
-                if self.timing.settings().replay().comm == CommTiming::Model {
-                    basis += ", communication by the network";
-                }
+                let basis = self.common_basis(comparison);
                 report::compare::text(comparison, &basis, &self.notes(comparison), style)
             }
             ReportFormatArg::Json => {
@@ -134,6 +124,22 @@ impl RunArgs {
             ReportFormatArg::Csv => report::compare::csv(comparison, self.table()),
         };
         out.write_all(text.as_bytes())
+    }
+
+    /// Returns what durations on all machines rest on, for people.
+    fn common_basis(&self, comparison: &MachineComparison<'_>) -> String {
+        let kernels = comparison.reference().map(|(_, report)| report.kernels);
+        let mut basis = self.basis_text(&kernels.unwrap_or_default());
+        if self.timing.settings().replay().comm == CommTiming::Model {
+            basis += ", communication by the network";
+        }
+        basis
+    }
+
+    /// Renders the page of a comparison.
+    pub fn comparison_page(&self, comparison: &MachineComparison<'_>) -> String {
+        let basis = self.common_basis(comparison);
+        report::compare::html(comparison, &basis, &self.notes(comparison))
     }
 
     /// Returns notes on what is the same on all machines by request.

@@ -1,7 +1,7 @@
 //! The comparison for people: at most 100 columns.
 
 use super::csv::status;
-use super::explanation::{explain, percent};
+use super::explanation::{IndentedLine, explain, percent};
 use super::{MachineColumn, MachineComparison, MakespanExplanation};
 use crate::Report;
 use crate::TimeCategory;
@@ -41,42 +41,47 @@ fn write_all(
     notes: &[String],
     style: TextStyle,
 ) -> Result {
-    let workload = comparison.workload;
-    let instances = workload.instances();
-    let nodes = instances.iter().map(|i| workload.graph(i).len() as u64);
-    let head = format!(
-        "{}: {} of {} ranks, {} nodes, on {} machines",
-        comparison.title,
-        instances.len(),
-        workload.ranks(),
-        thousands(nodes.sum()),
-        comparison.columns.len()
-    );
+    let head = format!("{}: {}", comparison.title, scope(comparison));
     writeln!(out, "{}", style.clip_line(&head, 0))?;
     writeln!(out, "{basis}")?;
-    if let Some((_, report)) = comparison.reference()
-        && let Some((captured, slowest)) = report.last_captured()
-    {
-        writeln!(out, "captured {captured} (slowest rank {slowest})")?;
+    if let Some(line) = captured(comparison) {
+        writeln!(out, "{line}")?;
     }
     for note in notes {
         paragraph(out, note, "  ! ", 4, style.warning)?;
     }
     machines(out, comparison, style)?;
-    for columns in comparison.columns.chunks(ABREAST) {
-        table(out, comparison, columns, style)?;
-    }
+    table(out, comparison, style)?;
     failures(out, comparison, style)?;
     reasons(out, comparison, style)?;
     warnings(out, comparison, style)
+}
+
+/// `8 of 8 ranks, 1,024 nodes, on 2 machines`.
+pub(super) fn scope(comparison: &MachineComparison<'_>) -> String {
+    let workload = comparison.workload;
+    let instances = workload.instances();
+    let nodes = instances.iter().map(|i| workload.graph(i).len() as u64);
+    format!(
+        "{} of {} ranks, {} nodes, on {} machines",
+        instances.len(),
+        workload.ranks(),
+        thousands(nodes.sum()),
+        comparison.columns.len()
+    )
+}
+
+/// The end of the capture, if the traces say it.
+pub(super) fn captured(comparison: &MachineComparison<'_>) -> Option<String> {
+    let (_, report) = comparison.reference()?;
+    let (captured, slowest) = report.last_captured()?;
+    Some(format!("captured {captured} (slowest rank {slowest})"))
 }
 
 /// Writes the parts of the machines.
 fn machines(out: &mut String, comparison: &MachineComparison<'_>, style: TextStyle) -> Result {
     let h = style.heading;
     writeln!(out, "\n{h}MACHINES{h:#}")?;
-    let dtypes = comparison.dtypes();
-    let remote = comparison.reaches_out();
     let width = comparison.columns.iter().map(|c| c.name.chars().count());
     let width = width.max().unwrap_or(0);
     let width = if style.details {
@@ -84,8 +89,20 @@ fn machines(out: &mut String, comparison: &MachineComparison<'_>, style: TextSty
     } else {
         width.min(CELL)
     };
-    for column in &comparison.columns {
-        let name = format!("  {:<width$}  ", style.clip(&column.name, width));
+    for (name, text) in machine_lines(comparison) {
+        let name = format!("  {:<width$}  ", style.clip(name, width));
+        paragraph(out, &text, &name, width + 4, anstyle::Style::new())?;
+    }
+    Ok(())
+}
+
+/// Each machine's name and parts.
+pub(super) fn machine_lines<'c>(
+    comparison: &'c MachineComparison<'_>,
+) -> impl Iterator<Item = (&'c str, String)> {
+    let dtypes = comparison.dtypes();
+    let remote = comparison.reaches_out();
+    comparison.columns.iter().map(move |column| {
         let mut text = made_of(column.machine, &dtypes);
         let report = column.result.as_ref().ok();
         if let Some(model) = report.and_then(Report::shared_network) {
@@ -97,9 +114,8 @@ fn machines(out: &mut String, comparison: &MachineComparison<'_>, style: TextSty
         for named in column.machine.named_memories().iter().filter(|_| remote) {
             text += &format!("; remote memory {} {}", escape(&named.name), named.memory);
         }
-        paragraph(out, &text, &name, width + 4, anstyle::Style::new())?;
-    }
-    Ok(())
+        (&*column.name, text)
+    })
 }
 
 /// `8 NPUs: switch 8 @ 300 GB/s; memory 2 TB/s; bf16 312 TFLOP/s`.
@@ -142,33 +158,63 @@ fn made_of(machine: &Machine, dtypes: &[Dtype]) -> String {
     text
 }
 
-fn table(
-    out: &mut String,
-    comparison: &MachineComparison<'_>,
-    columns: &[MachineColumn<'_>],
-    style: TextStyle,
-) -> Result {
-    if comparison.reference().is_none() {
+/// Writes the table, as many machines side by side as fit.
+fn table(out: &mut String, comparison: &MachineComparison<'_>, style: TextStyle) -> Result {
+    let rows = rows(comparison);
+    if rows.is_empty() {
         return Ok(());
     }
-    let names = columns
-        .iter()
-        .map(|column| style.clip(&column.name, CELL - 1));
-    let names: Vec<String> = names.collect();
-    let mut headings = vec![left("MEAN OF NPUs", NAMES)];
-    headings.extend(names.iter().map(|name| right(name, CELL)));
-    let mut table = TextTable::new(headings).indented(0);
-    let mut put = |name: &str, cell: &dyn Fn(&MachineColumn<'_>) -> String| {
-        let found: Vec<_> = columns.iter().map(cell).collect();
-        let mut cells: Vec<&dyn Display> = vec![&name];
-        cells.extend(found.iter().map(|cell| cell as &dyn Display));
-        table.add(&cells);
+    for (i, columns) in comparison.columns.chunks(ABREAST).enumerate() {
+        let names = columns
+            .iter()
+            .map(|column| style.clip(&column.name, CELL - 1));
+        let names: Vec<String> = names.collect();
+        let mut headings = vec![left("MEAN OF NPUs", NAMES)];
+        headings.extend(names.iter().map(|name| right(name, CELL)));
+        let mut table = TextTable::new(headings).indented(0);
+        for (name, cells) in &rows {
+            let cells = cells.iter().skip(i * ABREAST).take(ABREAST);
+            let mut row: Vec<&dyn Display> = vec![name];
+            row.extend(cells.map(|cell| cell as &dyn Display));
+            table.add(&row);
+        }
+        write!(out, "\n{}", table.text(style))?;
+        for words in meanings(comparison) {
+            writeln!(out, "  {words}")?;
+        }
+    }
+    Ok(())
+}
+
+/// What rows of the table mean, of those that some machine has.
+pub(super) fn meanings(comparison: &MachineComparison<'_>) -> Vec<&'static str> {
+    let meanings = [
+        (TimeCategory::Communication, TimeCategory::EXPOSED),
+        (TimeCategory::Bubble, TimeCategory::BUBBLE),
+    ];
+    let has = |part: TimeCategory| {
+        let mut reports = comparison.reports();
+        reports.any(|(_, report)| report.mean_parts[part as usize] > Span::ZERO)
+    };
+    let meanings = meanings.into_iter().filter(|(part, _)| has(*part));
+    meanings.map(|(_, words)| words).collect()
+}
+
+/// The rows of the table: a name, and a cell for each machine; names that begin with spaces are parts of the row above. None
+/// without any report.
+pub(super) fn rows(comparison: &MachineComparison<'_>) -> Vec<(&'static str, Vec<String>)> {
+    let mut rows: Vec<(&'static str, Vec<String>)> = Vec::new();
+    if comparison.reference().is_none() {
+        return rows;
+    }
+    let mut put = |name: &'static str, cell: &dyn Fn(&MachineColumn<'_>) -> String| {
+        rows.push((name, comparison.columns.iter().map(cell).collect()));
     };
     put("makespan", &|column| match &column.result {
         Ok(report) => report.outcome.makespan.to_string(),
         Err(_) => status(column).to_owned(),
     });
-    let mut row = |name: &str, cell: &dyn Fn(&Report) -> Option<String>| {
+    let mut row = |name: &'static str, cell: &dyn Fn(&Report) -> Option<String>| {
         let of = |column: &MachineColumn<'_>| cell(column.result.as_ref().ok()?);
         put(name, &|column| of(column).unwrap_or_else(|| "-".to_owned()))
     };
@@ -207,12 +253,10 @@ fn table(
             });
         }
     }
-    for (name, figure) in cost::rows(comparison.reports().map(|(_, report)| report)) {
-        if comparison
-            .reports()
-            .any(|(_, report)| figure(report).is_some())
-        {
-            row(&name, &figure);
+    for (name, figure) in cost::ROWS {
+        let mut reports = comparison.reports();
+        if reports.any(|(_, report)| figure(report).is_some()) {
+            row(name, &figure);
         }
     }
     if comparison.remembers() {
@@ -232,69 +276,80 @@ fn table(
             Some(share(report.overlapped(), under_way))
         });
     }
-    write!(out, "\n{}", table.text(style))?;
-    for (part, words) in [
-        (TimeCategory::Communication, TimeCategory::EXPOSED),
-        (TimeCategory::Bubble, TimeCategory::BUBBLE),
-    ] {
-        if some(&|report: &Report| report.mean_parts[part as usize]) {
-            writeln!(out, "  {words}")?;
-        }
-    }
-    Ok(())
+    rows
 }
 
 fn failures(out: &mut String, comparison: &MachineComparison<'_>, style: TextStyle) -> Result {
     let h = style.heading;
-    let failed = comparison.columns.iter();
-    let failed: Vec<_> = failed
-        .filter_map(|column| Some((column, column.result.as_ref().err()?)))
-        .collect();
+    let failed = failure_lines(comparison);
     if failed.is_empty() {
         return Ok(());
     }
     writeln!(out, "\n{h}NOT COMPLETED{h:#}")?;
-    for (column, error) in failed {
-        let message = error.to_string();
+    let mut failed = failed.iter();
+    failed.try_for_each(|text| paragraph(out, text, "  ! ", 4, style.warning))
+}
+
+/// A sentence for each machine without a report.
+pub(super) fn failure_lines(comparison: &MachineComparison<'_>) -> Vec<String> {
+    let failed = comparison.columns.iter().filter_map(|column| {
+        let message = column.result.as_ref().err()?.to_string();
         let first = message.lines().next().unwrap_or_default();
-        let text = format!("{}: {}: {first}", column.name, status(column));
-        paragraph(out, &text, "  ! ", 4, style.warning)?;
-    }
-    Ok(())
+        Some(format!("{}: {}: {first}", column.name, status(column)))
+    });
+    failed.collect()
 }
 
 fn reasons(out: &mut String, comparison: &MachineComparison<'_>, style: TextStyle) -> Result {
     let h = style.heading;
-    let Some((first, reference)) = comparison.reference() else {
-        return Ok(());
-    };
-    let others: Vec<_> = comparison.reports().skip(1).collect();
-    if others.is_empty() {
+    let reasons = reason_lines(comparison);
+    if reasons.is_empty() {
         return Ok(());
     }
-    writeln!(
-        out,
-        "\n{h}WHY{h:#}  means of NPUs: the changes of the parts sum to that of the makespan"
-    )?;
-    for (column, report) in others {
-        let why = MakespanExplanation::new(reference, report);
-        for (indent, line) in explain(&why, (&first.name, &column.name), || {
-            comparison.explain_nothing_moved(column, report, first.machine)
-        }) {
-            let style = if indent == 0 {
-                h
-            } else {
-                anstyle::Style::new()
-            };
-            let lead = "  ".repeat(indent);
-            paragraph(out, &line, &lead, 2 * indent + 4, style)?;
-        }
+    writeln!(out, "\n{h}WHY{h:#}  {WHY}")?;
+    for (indent, line) in reasons {
+        let style = if indent == 0 {
+            h
+        } else {
+            anstyle::Style::new()
+        };
+        let lead = "  ".repeat(indent);
+        paragraph(out, &line, &lead, 2 * indent + 4, style)?;
     }
     Ok(())
 }
 
-/// Warnings, each once, with the machines that they are about unless that is all.
+/// What the explanation sums.
+pub(super) const WHY: &str = "means of NPUs: the changes of the parts sum to that of the makespan";
+
+/// The explanation of each machine against the first.
+pub(super) fn reason_lines(comparison: &MachineComparison<'_>) -> Vec<IndentedLine> {
+    let Some((first, reference)) = comparison.reference() else {
+        return Vec::new();
+    };
+    let others = comparison.reports().skip(1);
+    let lines = others.flat_map(|(column, report)| {
+        let why = MakespanExplanation::new(reference, report);
+        explain(&why, (&first.name, &column.name), || {
+            comparison.explain_nothing_moved(column, report, first.machine)
+        })
+    });
+    lines.collect()
+}
+
 fn warnings(out: &mut String, comparison: &MachineComparison<'_>, style: TextStyle) -> Result {
+    let warnings = warning_lines(comparison);
+    if warnings.is_empty() {
+        return Ok(());
+    }
+    let h = style.heading;
+    writeln!(out, "\n{h}WARNINGS{h:#}")?;
+    let mut warnings = warnings.iter();
+    warnings.try_for_each(|text| paragraph(out, text, "  ! ", 4, style.warning))
+}
+
+/// Warnings, each once, with the machines that they are about unless that is all.
+pub(super) fn warning_lines(comparison: &MachineComparison<'_>) -> Vec<String> {
     let mut known: BTreeMap<String, Vec<&str>> = BTreeMap::new();
     for (column, report) in comparison.reports() {
         let settings = report.settings.sentences();
@@ -302,19 +357,13 @@ fn warnings(out: &mut String, comparison: &MachineComparison<'_>, style: TextSty
             known.entry(warning).or_default().push(&column.name);
         }
     }
-    if known.is_empty() {
-        return Ok(());
-    }
-    let h = style.heading;
-    writeln!(out, "\n{h}WARNINGS{h:#}")?;
     let all = comparison.reports().count();
-    for (warning, names) in known {
-        let text = if names.len() == all {
+    let lines = known.into_iter().map(|(warning, names)| {
+        if names.len() == all {
             warning
         } else {
             format!("{}: {warning}", names.join(", "))
-        };
-        paragraph(out, &text, "  ! ", 4, style.warning)?;
-    }
-    Ok(())
+        }
+    });
+    lines.collect()
 }

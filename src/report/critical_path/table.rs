@@ -4,10 +4,10 @@ use super::CriticalPathSummary;
 use crate::Report;
 use crate::TimeCategory;
 use crate::section::{Cell, Medium, Section, SectionId, SectionNote};
-use crate::summary::thousands;
+use crate::summary::{kind_label, thousands};
 use crate::table::{left, right};
 use crate::text::share;
-use chakram_base::units::Span;
+use chakram_base::units::{Span, Time};
 
 /// Operators that the line below the table names.
 const NAMED: usize = 3;
@@ -58,8 +58,80 @@ pub fn sections(report: &Report, medium: Medium) -> Vec<Section> {
         section.row(cells);
     }
     section.note(SectionNote::wrapped(story(path, makespan, medium)));
-    vec![section]
+    let mut sections = vec![section];
+    if medium == Medium::Page {
+        sections.extend([pieces(report), operators(path, makespan)]);
+        sections.retain(|section| !section.rows.is_empty());
+    }
+    sections
 }
+
+/// The longest pieces of the path, if pictures were asked for.
+fn pieces(report: &Report) -> Section {
+    let makespan = report.outcome.makespan;
+    let mut section = Section::aligned(
+        SectionId::CriticalPath,
+        [
+            left("LONGEST PIECES", 46),
+            left("category", 14),
+            right("rank", 6),
+            right("start", 12),
+            right("time", 12),
+            right("share", 8),
+        ],
+    );
+    let pictures = report.pictures.iter();
+    let pieces = pictures.flat_map(|pictures| &pictures.longest_on_path);
+    for (i, one) in pieces.enumerate() {
+        let at = |field: &str| format!("/pictures/longest_on_path/{i}/{field}");
+        let named = TimeCategory::ALL.iter().zip(TimeCategory::KEYS);
+        let mut named = named.filter(|(_, key)| *key == one.category);
+        let category = named.next().map_or("", |((_, name), _)| *name);
+        let name = match one.name.as_str() {
+            "" => category,
+            name => name,
+        };
+        let rank = one.rank.map_or(0, |rank| rank.0);
+        let time = one.to.since(one.from);
+        section.row(vec![
+            Cell::name(name),
+            category.into(),
+            Cell::number(rank, rank).at(at("rank")),
+            Cell::from(one.from.since(Time::ZERO)).at(at("from_ps")),
+            time.into(),
+            Cell::share(time, makespan),
+        ]);
+    }
+    section
+}
+
+/// Operators that are on the path longest.
+fn operators(path: &CriticalPathSummary, makespan: Span) -> Section {
+    let mut section = Section::aligned(
+        SectionId::CriticalPath,
+        [
+            left("LONGEST ON THE PATH", 46),
+            left("kind", 14),
+            right("segments", 8),
+            right("time", 12),
+            right("share", 8),
+        ],
+    );
+    for (i, row) in path.operators.iter().take(OPERATORS).enumerate() {
+        let at = |field: &str| format!("/critical_path/operators/{i}/{field}");
+        section.row(vec![
+            Cell::name(&*row.name),
+            kind_label(row.kind).into(),
+            Cell::count(row.calls).at(at("calls")),
+            Cell::from(row.total).at(at("total_ps")),
+            Cell::share(row.total, makespan),
+        ]);
+    }
+    section
+}
+
+/// Operators of the path that a page lists.
+const OPERATORS: usize = 20;
 
 /// `12 segments on 3 ranks, 4 changes of rank; longest: gemm 40.1 %, norm 3.0 %`.
 fn story(path: &CriticalPathSummary, makespan: Span, medium: Medium) -> String {

@@ -65,6 +65,15 @@ impl AxisScale {
         from + (to - from) * ((value - least) / (most - least)).clamp(0.0, 1.0)
     }
 
+    /// The values at its ends.
+    pub fn bounds(&self) -> (f64, f64) {
+        let (least, most) = self.values;
+        match self.logarithmic {
+            true => (10_f64.powf(least), 10_f64.powf(most)),
+            false => (least, most),
+        }
+    }
+
     /// The values that the axis names.
     pub fn ticks(&self) -> Vec<f64> {
         let (least, most) = self.values;

@@ -2,6 +2,9 @@
 
 use super::ValueFormat;
 use super::rows::RowChart;
+use super::svg::{Frame, SvgDrawing};
+use std::collections::BTreeMap;
+use std::fmt::Write;
 
 /// Something that runs.
 #[derive(Clone, Debug)]
@@ -30,11 +33,45 @@ pub fn chart(name: &str, rows: &[GanttRow], end: u64, format: ValueFormat<'_>) -
     let mut chart = RowChart::new(rows.len(), end, format);
     for (i, row) in rows.iter().enumerate() {
         chart.label(i, &row.label);
+        let mut compact = CompactRow::default();
         for span in &row.spans {
             let at = chart.frame(i, span.from, span.to);
-            let class = format!("c{}", span.series);
-            chart.svg.rect(at, &class, &span.title, &[]);
+            compact.put(&mut chart.svg, at, span);
         }
+        compact.finish(&mut chart.svg);
     }
     chart.svg.finish(name)
+}
+
+/// Width from which on a span has a title of its own.
+const TITLED: f64 = 4.0;
+
+/// Spans of a row that are too narrow to be pointed at. Those of a series are one mark: a page has many thousands of them.
+#[derive(Debug, Default)]
+pub(super) struct CompactRow(BTreeMap<usize, String>);
+
+impl CompactRow {
+    /// Draws a span, or keeps it for the end of the row.
+    pub fn put(&mut self, svg: &mut SvgDrawing, at: Frame, span: &GanttSpan) {
+        if at.width >= TITLED {
+            svg.rect(at, &format!("c{}", span.series), &span.title, &[]);
+            return;
+        }
+        let marks = self.0.entry(span.series).or_default();
+        let Frame {
+            x,
+            y,
+            width,
+            height,
+        } = at;
+        write!(marks, "M{x:.1} {y}h{width:.1}v{height}h-{width:.1}z")
+            .expect("a string grows as needed");
+    }
+
+    /// Draws what was kept.
+    pub fn finish(self, svg: &mut SvgDrawing) {
+        for (series, marks) in self.0 {
+            svg.path(&marks, &format!("c{series}"));
+        }
+    }
 }

@@ -16,6 +16,14 @@ pub struct LineSeries {
     pub points: Vec<(u64, u64)>,
 }
 
+/// Colours of lines; grey is for idle time.
+const COLOURS: [usize; 7] = [0, 1, 2, 3, 6, 7, 5];
+
+/// Returns the number of the colour of a line, for legends.
+pub fn colour(line: usize) -> usize {
+    COLOURS[line % COLOURS.len()]
+}
+
 /// Draws lines up to `end`, and a dashed one at `limit` if values come near it.
 pub fn chart(
     name: &str,
@@ -52,7 +60,7 @@ pub fn chart(
             last = Some(y);
         }
         corners.extend(last.map(|y| (time.place(end as f64), y)));
-        svg.polyline(&corners, &format!("c{}", i % 8), &one.label);
+        svg.polyline(&corners, &format!("c{}", colour(i)), &one.label);
     }
     svg.finish(name)
 }

@@ -3,6 +3,7 @@
 use super::axis::AxisScale;
 use super::svg::{Frame, SvgDrawing, TextAnchor};
 use super::{FOOT, LABELS, ROW, ValueFormat, WIDTH};
+use crate::text::cut_middle;
 
 /// Rows under way to a drawing.
 pub(super) struct RowChart {
@@ -29,8 +30,10 @@ impl RowChart {
     /// Draws the label of a row.
     pub fn label(&mut self, row: usize, label: &str) {
         let y = ROW * row as f64 + 14.0;
+        // Letters are about 7 units wide.
+        let shown = cut_middle(label, (LABELS / 7.0) as usize);
         self.svg
-            .text((LABELS - 8.0, y), TextAnchor::End, "label", label);
+            .text((LABELS - 8.0, y), TextAnchor::End, "label", &shown);
     }
 
     /// Returns the place of what goes from one value to another in a row.

@@ -144,6 +144,11 @@ impl SvgDrawing {
         ));
     }
 
+    /// Adds filled shapes by their outlines, in the language of paths.
+    pub fn path(&mut self, outlines: &str, class: &str) {
+        self.put(format_args!("<path class=\"{class}\" d=\"{outlines}\"/>"));
+    }
+
     /// Adds a point, with a title.
     pub fn circle(&mut self, (x, y): (f64, f64), class: &str, title: &str) {
         self.put(format_args!(

@@ -18,7 +18,10 @@ for (const table of document.querySelectorAll("table")) {
   search.placeholder = "filter rows";
   search.oninput = () => {
     const words = search.value.toLowerCase();
-    for (const row of body.rows) row.hidden = !row.textContent.toLowerCase().includes(words);
+    for (const row of body.rows) {
+      const whole = [...row.cells].map(cell => cell.title || cell.textContent).join(" ");
+      row.hidden = !whole.toLowerCase().includes(words);
+    }
   };
   table.parentNode.before(search);
 }

@@ -19,12 +19,28 @@ pub fn number(path: &str, value: impl Display, shown: &str) -> String {
     )
 }
 
+/// A number that no report has, such as a difference: its value, and what is shown.
+pub fn measure(value: impl Display, shown: &str) -> String {
+    format!("<data data-value=\"{value}\">{}</data>", escape(shown))
+}
+
 /// A section under a heading; nothing if there is nothing in it.
 pub fn section(heading: &str, id: &str, body: &str) -> String {
     if body.is_empty() {
         return String::new();
     }
     format!("<section id=\"{id}\"><h2>{heading}</h2>{body}</section>")
+}
+
+/// A list of sentences; nothing without any.
+pub fn list(sentences: impl Iterator<Item = String>, class: &str) -> String {
+    let items: String = sentences
+        .map(|sentence| format!("<li>{}</li>", escape(&sentence)))
+        .collect();
+    match items.is_empty() {
+        true => String::new(),
+        false => format!("<ul class=\"{class}\">{items}</ul>"),
+    }
 }
 
 /// A picture with its legend and what has to be said of it.
@@ -40,6 +56,21 @@ pub fn figure(picture: &str, legend: &[(usize, &str)], caption: &str) -> String 
     }
     format!(
         "<figure><div class=\"legend\">{keys}</div><div class=\"wide\">{picture}</div>\
+         <figcaption>{caption}</figcaption></figure>"
+    )
+}
+
+/// A picture whose colours are numbers, from the first of `scale` to the last.
+pub(super) fn figure_with_scale(picture: &str, scale: &[String; 3], caption: &str) -> String {
+    let shades: String = (0..=10)
+        .map(|shade| format!("<i class=\"m{shade}\"></i>"))
+        .collect();
+    let ends = scale
+        .iter()
+        .map(|end| format!("<span>{}</span>", escape(end)));
+    let ends: String = ends.collect();
+    format!(
+        "<figure><div class=\"wide\">{picture}</div><div class=\"scale\"><div>{shades}</div><div>{ends}</div></div>\
          <figcaption>{caption}</figcaption></figure>"
     )
 }
@@ -95,7 +126,7 @@ pub(super) fn report_table(section: &Section) -> String {
             if i == 0 {
                 let below = row.note.iter().map(|note| &note.text).chain(&row.alarm);
                 for below in below {
-                    rows += &format!("<small>{}</small>", escape(&cut(below)));
+                    rows += &format!("<small>{}</small>", escape(&clip(below, 10 * SHOWN)));
                 }
             }
             rows += "</td>";
@@ -144,13 +175,13 @@ pub(super) fn cut(text: &str) -> String {
 /// The attribute with the whole of a text that is cut.
 fn whole(text: &str) -> String {
     match text.chars().nth(SHOWN) {
-        Some(_) => format!(" title=\"{}\"", escape(&clip(text, 10 * SHOWN))),
+        Some(_) => format!(" title=\"{}\"", escape(&clip(text, 20 * SHOWN))),
         None => String::new(),
     }
 }
 
 /// Characters of a name on a page.
-const SHOWN: usize = 200;
+const SHOWN: usize = 96;
 
 /// The whole page.
 pub fn page(title: &str, body: &str) -> String {
@@ -159,7 +190,7 @@ pub fn page(title: &str, body: &str) -> String {
 
 /// The whole page, whose tables are sorted and searched by a script in it. Without the script nothing is missing. Nothing
 /// is fetched: the page forbids it.
-pub(super) fn page_with_tables(title: &str, body: &str) -> String {
+pub fn page_with_tables(title: &str, body: &str) -> String {
     let forbid = "<meta http-equiv=\"Content-Security-Policy\" content=\"default-src 'none'; \
                   style-src 'unsafe-inline'; script-src 'unsafe-inline'\">";
     let script = format!("<script>\n{}</script>", include_str!("page.js"));

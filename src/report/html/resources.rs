@@ -1,12 +1,18 @@
 //! Sections of a page about memory, communication and operators.
 
 use super::axis_time;
-use super::page::figure;
+use super::page::{cut as page_cut, figure, figure_with_scale, text};
 use crate::Report;
 use crate::draw::lines::{self, LineSeries};
 use crate::draw::map;
+use crate::draw::roofline::{self, Roof};
 use crate::draw::scatter::{self, ScatterPoint};
-use chakram_base::units::Bytes;
+use crate::memory::runs;
+use crate::npus::span_of;
+use crate::operators::table::{families, prefixed};
+use crate::text::share;
+use chakram_base::units::{Bytes, Span};
+use chakram_trace::graph::NodeKind;
 
 /// Memory over time, and peaks.
 pub fn memory(report: &Report) -> String {
@@ -19,8 +25,18 @@ pub fn memory(report: &Report) -> String {
         .as_ref()
         .filter(|all| !all.memory.is_empty())
     {
+        let runs = runs(&report.memory);
         let series = pictures.memory.iter().map(|curve| LineSeries {
-            label: format!("rank {}", curve.rank),
+            label: {
+                let own = runs.iter().find(|(_, run)| run[0].rank == curve.rank);
+                match own {
+                    Some((_, run)) if run.len() > 1 => {
+                        let ranks: Vec<_> = run.iter().map(|row| row.rank).collect();
+                        format!("ranks {}", span_of(&ranks))
+                    }
+                    _ => format!("rank {}", curve.rank),
+                }
+            },
             points: curve
                 .points
                 .iter()
@@ -44,12 +60,24 @@ pub fn memory(report: &Report) -> String {
         let legend: Vec<_> = series
             .iter()
             .enumerate()
-            .map(|(i, one)| (i % 8, &one.label[..]))
+            .map(|(i, one)| (lines::colour(i), &one.label[..]))
             .collect();
         body += &figure(
             &picture,
             &legend,
-            "Bytes that nodes have allocated and not freed; of ranks that are alike the first.",
+            &format!(
+                "Bytes that nodes have allocated and not freed, of the first of ranks that are alike, the fullest first; a \
+                 dashed line is the capacity.{}",
+                if runs.len() > series.len() {
+                    format!(
+                        " {} of {} classes of ranks are drawn.",
+                        series.len(),
+                        runs.len()
+                    )
+                } else {
+                    String::new()
+                }
+            ),
         );
     }
     body
@@ -117,6 +145,8 @@ pub fn traffic(report: &Report) -> String {
         format!("rank {} to rank {}: {bytes}", label(from), label(to))
     };
     let picture = map::chart("Bytes between ranks", &traffic.bytes, &label, &describe);
+    let most = traffic.bytes.iter().flatten().copied().max().unwrap_or(0);
+    let scale = [0, most / 2, most].map(|bytes| Bytes(bytes).to_string());
     let cells = match traffic.ranks_per_cell {
         1 => String::new(),
         several => format!(" A cell stands for {several} ranks."),
@@ -127,6 +157,82 @@ pub fn traffic(report: &Report) -> String {
     );
     format!(
         "<div id=\"traffic\"><h3>Communication matrix</h3>{}</div>",
-        figure(&picture, &[], &caption)
+        figure_with_scale(&picture, &scale, &caption)
+    )
+}
+
+/// Kernels, folded as in the table, under the peaks of their NPUs; and how many lack FLOPs or bytes.
+pub fn roofline(report: &Report) -> String {
+    let rooflines = report.pictures.as_ref();
+    let rooflines = rooflines.map_or(&[][..], |pictures| &pictures.rooflines);
+    let kernels = families(&report.operators).into_iter();
+    let kernels: Vec<_> = kernels.filter(|of| of.kind == NodeKind::Compute).collect();
+    let whole: Span = kernels.iter().map(|of| of.total).sum();
+    let points = kernels.iter().filter_map(|of| {
+        let (flops, bytes, rate) = (of.flops?, of.bytes?, of.flops_per_s()?);
+        let x = flops as f64 / bytes as f64;
+        Some((
+            of.total,
+            ScatterPoint {
+                x,
+                y: rate,
+                series: 0,
+                title: format!(
+                    "{}: {}FLOP/s, {}B/s, {x:.1} FLOPs per byte; {} in {} calls, {} of kernels",
+                    page_cut(&of.name),
+                    prefixed(rate),
+                    prefixed(of.bytes_per_s().unwrap_or(0.0)),
+                    of.total,
+                    of.calls,
+                    share(of.total, whole)
+                ),
+            },
+        ))
+    });
+    let points: Vec<_> = points.collect();
+    if points.is_empty() {
+        return String::new();
+    }
+    let known: Span = points.iter().map(|(time, _)| *time).sum();
+    let mut roofs: Vec<Roof> = Vec::new();
+    for of in rooflines {
+        for peak in &of.peaks {
+            let same = |roof: &&mut Roof| {
+                (roof.bytes_per_s, roof.flops_per_s) == (of.memory_bytes_per_s, peak.flops_per_s)
+            };
+            let name = format!("{} {}", of.class, peak.dtype);
+            match roofs.iter_mut().find(same) {
+                Some(roof) => roof.name = format!("{name}, {}", roof.name),
+                None => roofs.push(Roof {
+                    name,
+                    bytes_per_s: of.memory_bytes_per_s,
+                    flops_per_s: peak.flops_per_s,
+                }),
+            }
+        }
+    }
+    for roof in &mut roofs {
+        roof.name += &format!(
+            ": {}FLOP/s, memory {}B/s",
+            prefixed(roof.flops_per_s),
+            prefixed(roof.bytes_per_s)
+        );
+    }
+    // The longest are above the others.
+    let drawn: Vec<_> = points.into_iter().rev().map(|(_, point)| point).collect();
+    let rate = |rate: f64| format!("{}FLOP/s", prefixed(rate));
+    let intensity = |value: f64| match value < 1.0 {
+        true => format!("{value}"),
+        false => prefixed(value).replace(".0", "").trim_end().to_owned(),
+    };
+    let picture = roofline::chart("Roofline", &drawn, &roofs, (&intensity, &rate));
+    let caption = format!(
+        "One point for each kernel, folded over layers, micro-batches and ranks; lines are the peaks that the machine states. \
+         Kernels with known FLOPs and bytes are {} of the time of kernels.",
+        share(known, whole)
+    );
+    format!(
+        "<h3>Kernels under the roofline</h3>{}",
+        figure(&picture, &[], &text(&caption))
     )
 }

@@ -1,21 +1,20 @@
-//! Sections of a page about time: categories, activity, critical path; and warnings.
+//! Sections of a page about time: categories, activity, critical path.
 
-use super::page::{figure, number, section, table, text};
-use super::{axis_time, span};
+use super::axis_time;
+use super::page::figure;
 use crate::Report;
 use crate::TimeCategory;
 use crate::draw::bars::{self, BarPart, BarRow};
 use crate::draw::gantt::{self, GanttRow, GanttSpan};
+use crate::draw::ribbon::{self, RibbonStretch};
 use crate::npus::{NpuRow, span_of};
 use crate::pictures::PictureSpan;
-use crate::summary::{kind_label, thousands};
+use crate::summary::thousands;
 use crate::text::share;
 use chakram_base::units::Span;
 
 /// Rows of a picture or table.
-pub const ROWS: usize = 64;
-/// Rows of tables of what takes longest.
-pub const LONGEST: usize = 20;
+const ROWS: usize = 64;
 
 /// Series of backward passes.
 const BACKWARD: usize = 5;
@@ -129,31 +128,50 @@ fn gantt_span(one: &PictureSpan) -> GanttSpan {
     }
 }
 
+/// The legend of the series that are among `spans`.
+fn present<'s>(spans: impl IntoIterator<Item = &'s PictureSpan>) -> Vec<(usize, &'static str)> {
+    let mut used = [false; 8];
+    spans.into_iter().for_each(|one| used[series(one)] = true);
+    let mut legend = categories();
+    if used[BACKWARD] {
+        legend[0].1 = "compute, forward and other";
+        legend.insert(1, (BACKWARD, "compute, backward"));
+    }
+    legend.retain(|(series, _)| used[*series]);
+    legend
+}
+
 /// Activity of ranks.
 pub fn timeline(report: &Report) -> String {
     let Some(pictures) = &report.pictures else {
         return String::new();
     };
     let rows = pictures.ranks.iter().map(|rank| GanttRow {
-        label: format!("rank {}", rank.rank),
+        label: match rank.alike {
+            0 => format!("rank {}", rank.rank),
+            more => format!("rank {} (+{more})", rank.rank),
+        },
         spans: rank.spans.iter().map(gantt_span).collect(),
     });
     let rows: Vec<_> = rows.collect();
-    let backward = pictures
+    let legend = present(pictures.ranks.iter().flat_map(|rank| &rank.spans));
+    let shown: usize = pictures
         .ranks
         .iter()
-        .flat_map(|rank| &rank.spans)
-        .any(|one| series(one) == BACKWARD);
-    let mut legend = categories();
-    legend.pop();
-    if backward {
-        legend[0].1 = "compute, forward and other";
-        legend.insert(1, (BACKWARD, "compute, backward"));
-    }
-    let of = if rows.len() < report.rows.len() {
-        format!(" {} of {} ranks are drawn.", rows.len(), report.rows.len())
-    } else {
-        String::new()
+        .map(|rank| 1 + rank.alike as usize)
+        .sum();
+    let of = match (rows.len(), report.rows.len()) {
+        (drawn, all) if drawn == all => String::new(),
+        (drawn, all) if shown == all => format!(
+            " {drawn} of {} ranks are drawn, one for all that do the same at the same times.",
+            thousands(all as u64)
+        ),
+        (drawn, all) => format!(
+            " {drawn} of {} ranks are drawn, which stand for {}: those first that are out of memory, that have the least or \
+             most time in a category, and that others wait for.",
+            thousands(all as u64),
+            thousands(shown as u64)
+        ),
     };
     let picture = gantt::chart(
         "Activity by rank",
@@ -168,68 +186,23 @@ pub fn timeline(report: &Report) -> String {
     )
 }
 
-/// The path by rank, and what is longest on it.
+/// The path as one ribbon over time.
 pub fn critical_path(report: &Report) -> String {
-    let Some(path) = report
-        .critical_path
-        .as_ref()
-        .filter(|path| path.segments > 0)
-    else {
+    let pictures = report.pictures.as_ref();
+    let Some(pictures) = pictures.filter(|pictures| !pictures.critical_path.is_empty()) else {
         return String::new();
     };
-    let mut body = String::new();
-    if let Some(pictures) = &report.pictures {
-        let ranks = path.ranks.iter().take(16).map(|row| GanttRow {
-            label: format!("rank {}", row.rank),
-            spans: {
-                let spans = pictures.critical_path.iter();
-                spans
-                    .filter(|one| one.rank == Some(row.rank))
-                    .map(gantt_span)
-                    .collect()
-            },
-        });
-        let rows: Vec<_> = ranks.collect();
-        let end = report.outcome.makespan.0;
-        let picture = gantt::chart("Critical path by rank", &rows, end, &axis_time);
-        let caption = "The chain of nodes, each of which set the next one free; ranks with the most of it first.";
-        body += &figure(&picture, &categories(), caption);
-    }
-    let longest = path
-        .operators
-        .iter()
-        .take(LONGEST)
-        .zip(0..)
-        .map(|(row, i)| {
-            let at = |field: &str| format!("/critical_path/operators/{i}/{field}");
-            let calls = number(&at("calls"), row.calls, &thousands(row.calls));
-            let total = span(&at("total_ps"), row.total);
-            let of = share(row.total, report.outcome.makespan);
-            vec![
-                text(&row.name),
-                kind_label(row.kind).to_owned(),
-                calls,
-                total,
-                of,
-            ]
-        });
-    let heads = ["longest on the path", "kind", "segments", "time", "share"];
-    body += &table(&heads, &longest.collect::<Vec<_>>());
-    body
-}
-
-/// Reasons why the numbers may be other than they seem.
-pub fn warnings(report: &Report) -> String {
-    let warnings = report.settings.sentences();
-    let warnings = warnings.chain(report.warnings.iter().cloned());
-    let warnings = warnings.map(|warning| format!("<li>{}</li>", text(&warning)));
-    let warnings: String = warnings.collect();
-    if warnings.is_empty() {
-        return String::new();
-    }
-    section(
-        "Warnings",
-        "warnings",
-        &format!("<ul class=\"warnings\">{warnings}</ul>"),
-    )
+    let same = |a: &PictureSpan, b: &PictureSpan| a.rank == b.rank;
+    let stretches = pictures.critical_path.chunk_by(same);
+    let stretches = stretches.map(|spans| RibbonStretch {
+        place: spans[0]
+            .rank
+            .map_or_else(String::new, |rank| format!("rank {rank}")),
+        spans: spans.iter().map(gantt_span).collect(),
+    });
+    let stretches: Vec<_> = stretches.collect();
+    let end = report.outcome.makespan.0;
+    let picture = ribbon::chart("Critical path", &stretches, end, &axis_time);
+    let caption = "The chain of nodes, each of which set the next one free; lines are changes from rank to rank.";
+    figure(&picture, &present(&pictures.critical_path), caption)
 }

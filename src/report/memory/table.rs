@@ -102,7 +102,7 @@ pub fn sections(report: &Report, medium: Medium) -> Vec<Section> {
 }
 
 /// Runs of neighbouring rows that are alike, each with the index of its first; the fullest first.
-fn runs(rows: &[MemoryRow]) -> Vec<(usize, &[MemoryRow])> {
+pub(crate) fn runs(rows: &[MemoryRow]) -> Vec<(usize, &[MemoryRow])> {
     let alike = |a: &MemoryRow, b: &MemoryRow| {
         (a.peak, a.capacity, a.classes) == (b.peak, b.capacity, b.classes)
     };

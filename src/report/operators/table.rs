@@ -22,6 +22,8 @@ pub const CSV: &[CsvColumn<Report, OperatorTime>] = &[
     ("kind", |_, row| kind_label(row.kind).into()),
     ("calls", |_, row| row.calls.into()),
     ("total_ps", |_, row| row.total.into()),
+    ("flops", |_, row| row.flops.into()),
+    ("bytes", |_, row| row.bytes.into()),
 ];
 
 /// The tables of the slowest, those of the host apart.
@@ -52,34 +54,60 @@ fn part(
     whole: Span,
     medium: Medium,
 ) -> Section {
-    let mut section = Section::aligned(
-        SectionId::Operators,
+    let mut columns = vec![
+        left(title, 46),
+        left("kind", 14),
+        right("calls", 8),
+        right("total", 12),
+        right("mean", 12),
+        right("share", 8),
+    ];
+    let rates = |operator: &OperatorTime| {
+        let rate = |rate: Option<f64>, unit: &str| match rate {
+            Some(rate) => Cell::number(rate, format!("{}{unit}", prefixed(rate))),
+            None => "-".into(),
+        };
         [
-            left(title, 46),
-            left("kind", 14),
-            right("calls", 8),
-            right("total", 12),
-            right("mean", 12),
-            right("share", 8),
-        ],
-    );
+            rate(operator.flops_per_s(), "FLOP/s"),
+            rate(operator.bytes_per_s(), "B/s"),
+        ]
+    };
+    // A line of the text has no room for them.
+    let with_rates =
+        medium == Medium::Page && families.iter().any(|of| of.flops.or(of.bytes).is_some());
+    if with_rates {
+        columns.extend([right("achieved FLOP/s", 0), right("bandwidth", 0)]);
+    }
+    let mut section = Section::aligned(SectionId::Operators, columns);
     let shown = medium.rows(rows);
     for operator in families.iter().take(shown) {
         let name = match operator.name.as_str() {
             "" => "(no name)",
             name => name,
         };
-        section.row(vec![
+        let mut cells = vec![
             Cell::name(name),
             kind_label(operator.kind).into(),
             Cell::count(operator.calls),
             operator.total.into(),
             Span(operator.total.0 / operator.calls.max(1)).into(),
             Cell::share(operator.total, whole),
-        ]);
+        ];
+        if with_rates {
+            cells.extend(rates(operator));
+        }
+        section.row(cells);
     }
     section.leave_out(families.len(), shown, "operators");
     section
+}
+
+/// Returns a rate with the prefix of its unit: `312.5 T`.
+pub(crate) fn prefixed(rate: f64) -> String {
+    let prefixes = [(1e15, "P"), (1e12, "T"), (1e9, "G"), (1e6, "M"), (1e3, "k")];
+    let prefix = prefixes.iter().find(|(size, _)| rate >= *size);
+    let (size, prefix) = prefix.unwrap_or(&(1.0, ""));
+    format!("{:.1} {prefix}", rate / size)
 }
 
 /// Operators whose names differ only in numbers of steps or layers, together: `step*/layer*/norm`. Longest first; of equal
@@ -102,11 +130,11 @@ pub fn families(operators: &[OperatorTime]) -> Vec<OperatorTime> {
                 kind: operator.kind,
                 calls: 0,
                 total: Span::ZERO,
+                flops: Some(0),
+                bytes: Some(0),
             });
         }
-        let sum = &mut families[place];
-        sum.calls = sum.calls.saturating_add(operator.calls);
-        sum.total += operator.total;
+        families[place].add(operator);
     }
     families.sort_by(|a, b| {
         let by_time = b.total.cmp(&a.total);

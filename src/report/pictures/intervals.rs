@@ -1,9 +1,7 @@
 //! Intervals of one sort after another, as many as a picture can show.
 
 use chakram_base::units::{Span, Time};
-
-/// The most that are kept while a replay runs.
-const MOST: usize = 1 << 15;
+use std::cmp::Reverse;
 
 /// An interval of the sort `key`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -17,15 +15,19 @@ pub struct Interval<K> {
 #[derive(Clone, Debug)]
 pub struct Intervals<K> {
     kept: Vec<Interval<K>>,
-}
-
-impl<K> Default for Intervals<K> {
-    fn default() -> Self {
-        Self { kept: Vec::new() }
-    }
+    /// The most that are kept while a replay runs.
+    limit: usize,
 }
 
 impl<K: Copy + Ord> Intervals<K> {
+    /// None yet, of which at most `limit` are kept.
+    pub const fn new(limit: usize) -> Self {
+        Self {
+            kept: Vec::new(),
+            limit,
+        }
+    }
+
     /// Goes on with `key` from the end of the last interval until `to`.
     pub fn extend(&mut self, to: Time, key: K) {
         let from = self.kept.last().map_or(Time::ZERO, |last| last.to);
@@ -36,13 +38,21 @@ impl<K: Copy + Ord> Intervals<K> {
             Some(last) if last.key == key => last.to = to,
             _ => self.kept.push(Interval { from, to, key }),
         }
-        if self.kept.len() > MOST {
-            self.kept = coarse(&self.kept, Span(to.0 / (MOST as u64 / 4)));
+        if self.kept.len() > self.limit {
+            self.kept = coarse(&self.kept, Span(to.0 / (self.limit as u64 / 4)));
         }
     }
 
+    /// The longest, each in full, at most `count`.
+    pub fn longest(&self, count: usize) -> Vec<Interval<K>> {
+        let mut all = self.kept.clone();
+        all.sort_by_key(|one| (Reverse(one.to.since(one.from)), one.from));
+        all.truncate(count);
+        all
+    }
+
     /// The intervals, at a resolution.
-    pub fn finish(self, resolution: Span) -> Vec<Interval<K>> {
+    pub fn finish(&self, resolution: Span) -> Vec<Interval<K>> {
         coarse(&self.kept, resolution)
     }
 }
@@ -86,7 +96,7 @@ mod tests {
 
     #[test]
     fn short_intervals_are_drawn_as_the_longest_among_them() {
-        let mut all = Intervals::default();
+        let mut all = Intervals::new(1 << 15);
         for (to, key) in [
             (100, 'a'),
             (103, 'b'),
@@ -118,11 +128,11 @@ mod tests {
 
     #[test]
     fn endless_runs_keep_a_bounded_number() {
-        let mut all = Intervals::default();
+        let mut all = Intervals::new(1 << 15);
         for to in 1..1_000_000_u64 {
             all.extend(Time(to * 10), to % 3);
         }
-        assert!(all.kept.len() <= MOST);
+        assert!(all.kept.len() <= all.limit);
         let drawn = all.finish(Span(10_000_000 / 1200));
         assert!(drawn.len() <= 2400, "{}", drawn.len());
         assert_eq!(drawn[drawn.len() - 1].to, Time(9_999_990));

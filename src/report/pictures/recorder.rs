@@ -1,32 +1,42 @@
 //! An observer that collects what pictures show.
 
-use super::intervals::Intervals;
+use super::intervals::{Interval, Intervals};
 use super::traffic::TrafficCounter;
-use super::{MemoryCurve, PictureSpan, RankPicture, ReplayPictures, resolution};
-use crate::TimeCategory;
-use crate::memory::pool_memory::RankCapacities;
-use crate::memory::{EndedInstant, MemoryTracker};
+use super::{MemoryCurve, PictureSpan, RankPicture, ReplayPictures, rooflines};
+use crate::memory::{self, EndedInstant, MemoryTracker};
 use crate::open_comms::{CommProgress, OpenComms};
+use crate::section::indexed_runs;
 use crate::stages::PipelineStages;
-use crate::{CollectiveRecord, Observer, RunSegment};
+use crate::{CollectiveRecord, Observer, Report, RunSegment, TimeCategory};
 use chakram_base::ids::{NodeIndex, Rank};
 use chakram_base::units::{Bytes, Span, Time};
 use chakram_engine::CompiledReplay;
 use chakram_engine::InstanceId;
 use chakram_trace::format::of_any_micro_batch;
 use chakram_trace::graph::NodeKind;
+use std::cmp::Reverse;
 use std::collections::BTreeMap;
+use std::collections::btree_map::Entry;
 
 /// The most ranks that are drawn.
-const RANKS: usize = 32;
+const RANKS: usize = 64;
+/// The most ranks that are watched.
+const WATCHED: usize = 4096;
+/// The most intervals and instants of all ranks that are kept while a replay runs.
+const KEPT: usize = 1 << 21;
 /// The most curves of memory.
-const CURVES: usize = 8;
+const CURVES: usize = 7;
+/// Pieces of the critical path that are listed.
+const LONGEST: usize = 24;
+
+/// Label of a name that none has asked for.
+const UNNAMED: u32 = u32::MAX;
 
 /// Sort of an interval: category, and number of its name.
 type SpanKey = (u8, u32);
 
 /// A rank that is drawn.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 struct DrawnRank {
     /// Nodes under way, by category.
     active: [u32; TimeCategory::COUNT - 1],
@@ -47,6 +57,10 @@ pub struct PictureRecorder<'a> {
     drawn: Vec<Option<DrawnRank>>,
     names: Vec<String>,
     numbers: BTreeMap<String, u32>,
+    /// Number of the label of each name, by graph; `UNNAMED` until it is asked for.
+    labels: Vec<Vec<u32>>,
+    /// Intervals and instants that are kept of a rank.
+    limit: usize,
     memory: MemoryTracker<'a>,
     traffic: TrafficCounter,
     stages: PipelineStages<'a>,
@@ -58,24 +72,34 @@ impl<'a> PictureRecorder<'a> {
     pub fn new(prepared: &'a CompiledReplay<'a>) -> Self {
         let workload = prepared.workload();
         let count = workload.instances().len();
+        let watched = count.min(WATCHED);
+        let limit = (KEPT / watched.max(1)).clamp(1 << 9, 1 << 15);
         let mut drawn: Vec<Option<DrawnRank>> = Vec::new();
         drawn.resize_with(count, || None);
-        for i in 0..count.min(RANKS) {
-            let at = i * count / count.min(RANKS);
+        for i in 0..watched {
+            let at = i * count / watched;
             drawn[at] = Some(DrawnRank {
+                active: Default::default(),
                 open: OpenComms::new(workload.graph(&workload.instances()[at])),
-                ..DrawnRank::default()
+                kernel: 0,
+                intervals: Intervals::new(limit),
+                memory: Vec::new(),
             });
         }
+        let graphs = workload.graphs().iter();
         let mut this = Self {
             prepared,
             drawn,
             names: Vec::new(),
             numbers: BTreeMap::new(),
+            labels: graphs
+                .map(|graph| vec![UNNAMED; graph.names().len()])
+                .collect(),
+            limit,
             memory: MemoryTracker::new(prepared),
             traffic: TrafficCounter::new(workload.ranks()),
             stages: PipelineStages::new(prepared),
-            path: Intervals::default(),
+            path: Intervals::new(1 << 15),
         };
         // The name of what needs none.
         this.name(String::new());
@@ -138,14 +162,15 @@ impl<'a> PictureRecorder<'a> {
                 at,
                 held.iter().fold(0, |all, bytes| all.saturating_add(*bytes)),
             ));
-            if of.memory.len() > 1 << 16 {
-                of.memory = highest(&of.memory, Span(at.0 >> 13));
+            if of.memory.len() > 2 * self.limit {
+                of.memory = highest(&of.memory, Span(at.0 / (self.limit as u64 / 2)));
             }
         }
     }
 
-    /// The data, of a replay that took `makespan`.
-    pub fn finish(mut self, makespan: Span) -> ReplayPictures {
+    /// The data, of a replay with this report.
+    pub fn finish(mut self, report: &Report) -> ReplayPictures {
+        let makespan = report.outcome.makespan;
         let end = Time::ZERO + makespan;
         for (instance, over) in self.memory.end() {
             self.held(instance, Some(over));
@@ -153,48 +178,145 @@ impl<'a> PictureRecorder<'a> {
         for instance in (0..self.drawn.len() as u32).map(InstanceId) {
             self.advance(end, instance);
         }
-        let resolution = resolution(makespan);
-        let span = |from, to, (category, name): SpanKey, rank| PictureSpan {
+        let instances = self.prepared.workload().instances();
+        let resolution = super::resolution(makespan, instances.len());
+        let path = self.path.finish(super::resolution(makespan, 1));
+        let longest = self.path.longest(LONGEST);
+        let on_path = |path: Vec<Interval<(u32, SpanKey)>>| {
+            let spans = path
+                .into_iter()
+                .map(|one| self.span(one.from, one.to, one.key.1, Some(Rank(one.key.0))));
+            spans.collect()
+        };
+        let mut pictures = ReplayPictures {
+            critical_path: on_path(path),
+            longest_on_path: on_path(longest),
+            ranks: self.ranks(report, resolution),
+            memory: self.curves(report, resolution),
+            rooflines: rooflines::of(self.prepared),
+            ..ReplayPictures::default()
+        };
+        pictures.traffic = self.traffic.finish(self.prepared);
+        pictures
+    }
+
+    fn span(
+        &self,
+        from: Time,
+        to: Time,
+        (category, name): SpanKey,
+        rank: Option<Rank>,
+    ) -> PictureSpan {
+        PictureSpan {
             from,
             to,
             rank,
             category: TimeCategory::KEYS[category as usize].to_owned(),
             name: self.names[name as usize].clone(),
-        };
-        let (workload, machine) = (self.prepared.workload(), self.prepared.machine());
-        let mut pictures = ReplayPictures::default();
-        let path = self.path.finish(resolution).into_iter();
-        let path = path.map(|one| span(one.from, one.to, one.key.1, Some(Rank(one.key.0))));
-        pictures.critical_path = path.collect();
-        let drawn = workload.instances().iter().zip(self.drawn);
-        let mut curves = Vec::new();
-        let capacities = RankCapacities::new(workload, machine);
-        for (instance, of) in drawn.filter_map(|(instance, of)| Some((instance, of?))) {
-            let spans = of.intervals.finish(resolution).into_iter();
-            let spans = spans.filter(|one| one.key.0 != TimeCategory::Idle as u8);
-            pictures.ranks.push(RankPicture {
-                rank: instance.rank,
-                spans: spans
-                    .map(|one| span(one.from, one.to, one.key, None))
+        }
+    }
+
+    /// The activity of the ranks that matter, one for all that do the same.
+    fn ranks(&self, report: &Report, resolution: Span) -> Vec<RankPicture> {
+        let mut places: BTreeMap<Vec<(Time, SpanKey)>, usize> = BTreeMap::new();
+        let mut chosen: Vec<(Rank, u32, Vec<Interval<SpanKey>>)> = Vec::new();
+        for at in by_interest(report) {
+            let Some(Some(of)) = self.drawn.get(at) else {
+                continue;
+            };
+            let intervals = of.intervals.finish(resolution);
+            let key = intervals.iter().map(|one| (one.to, one.key)).collect();
+            let next = chosen.len();
+            match places.entry(key) {
+                Entry::Occupied(place) => chosen[*place.get()].1 += 1,
+                Entry::Vacant(place) if next < RANKS => {
+                    place.insert(next);
+                    chosen.push((report.rows[at].rank, 0, intervals));
+                }
+                Entry::Vacant(_) => {}
+            }
+        }
+        chosen.sort_by_key(|(rank, ..)| *rank);
+        let pictures = chosen.into_iter().map(|(rank, alike, intervals)| {
+            let busy = intervals.into_iter();
+            let busy = busy.filter(|one| one.key.0 != TimeCategory::Idle as u8);
+            RankPicture {
+                rank,
+                alike,
+                spans: busy
+                    .map(|one| self.span(one.from, one.to, one.key, None))
                     .collect(),
-            });
-            if !of.memory.is_empty() {
-                let npu = self.prepared.npu(instance.rank);
-                let points = highest(&of.memory, resolution).into_iter();
+            }
+        });
+        pictures.collect()
+    }
+
+    /// The memory of the first of each class of ranks, the fullest first.
+    fn curves(&self, report: &Report, resolution: Span) -> Vec<MemoryCurve> {
+        let instances = self.prepared.workload().instances();
+        let mut curves: Vec<MemoryCurve> = Vec::new();
+        for (_, run) in memory::runs(&report.memory) {
+            let rank = run[0].rank;
+            let at = instances.partition_point(|instance| instance.rank < rank);
+            let Some(Some(of)) = self.drawn.get(at) else {
+                continue;
+            };
+            let points = highest(&of.memory, resolution).into_iter();
+            let points: Vec<_> = points.map(|(at, bytes)| (at, Bytes(bytes))).collect();
+            let is_known = |known: &MemoryCurve| known.points == points;
+            if curves.len() < CURVES && !curves.iter().any(is_known) {
                 curves.push(MemoryCurve {
-                    rank: instance.rank,
-                    capacity: capacities.of(instance, npu),
-                    points: points.map(|(at, bytes)| (at, Bytes(bytes))).collect(),
+                    rank,
+                    capacity: run[0].capacity,
+                    points,
                 });
             }
         }
-        // Neighbours that are alike share a curve.
-        curves.dedup_by(|a, b| (a.capacity, &a.points) == (b.capacity, &b.points));
-        let every = curves.len().div_ceil(CURVES).max(1);
-        pictures.memory = curves.into_iter().step_by(every).collect();
-        pictures.traffic = self.traffic.finish(self.prepared);
-        pictures
+        curves
     }
+}
+
+/// Indices of ranks, those first that explain a report: out of memory, least and most time in a category, last to finish,
+/// waited for most, and one of each class.
+fn by_interest(report: &Report) -> Vec<usize> {
+    let rows = &report.rows;
+    let mut order: Vec<usize> = Vec::new();
+    let place = |rank: Rank| rows.binary_search_by_key(&rank, |row| row.rank).ok();
+    let runs = memory::runs(&report.memory);
+    let full = runs.iter().filter(|(_, run)| run[0].fits == Some(false));
+    order.extend(full.filter_map(|(_, run)| place(run[0].rank)));
+    for (part, _) in TimeCategory::ALL {
+        let ends = report.extremes(part).into_iter();
+        let ends = ends.flat_map(|(least, most)| [most.rank, least.rank]);
+        order.extend(ends.filter_map(place));
+    }
+    let last = rows
+        .iter()
+        .max_by_key(|row| (row.time.finish, Reverse(row.rank)));
+    order.extend(last.and_then(|row| place(row.rank)));
+    let latest = report
+        .collectives
+        .iter()
+        .filter_map(|row| row.latest.as_ref());
+    let mut latest: Vec<_> = latest
+        .map(|late| (Reverse(late.waited), late.rank))
+        .collect();
+    latest.sort_unstable();
+    latest.dedup_by_key(|(_, rank)| *rank);
+    order.extend(
+        latest
+            .iter()
+            .take(RANKS / 4)
+            .filter_map(|(_, rank)| place(*rank)),
+    );
+    let classes = indexed_runs(rows, |a, b| {
+        (&a.class, a.time.parts, a.time.finish) == (&b.class, b.time.parts, b.time.finish)
+    });
+    order.extend(classes.iter().map(|(at, _)| *at));
+    order.extend(0..rows.len());
+    let mut seen = vec![false; rows.len()];
+    order.retain(|&at| !std::mem::replace(&mut seen[at], true));
+    order
 }
 
 /// Of the points within a `resolution` the highest, at the first of their instants, and the last.
@@ -263,7 +385,12 @@ impl Observer for PictureRecorder<'_> {
                 .message(of.rank, of.peers[peer as usize], bytes);
         }
         if kind == NodeKind::Compute && self.drawn[instance.index()].is_some() {
-            let kernel = self.name(label(graph.name(node)));
+            let (of_graph, name) = (of.graph.index(), graph.name_index(node) as usize);
+            let mut kernel = self.labels[of_graph][name];
+            if kernel == UNNAMED {
+                kernel = self.name(label(graph.name(node)));
+                self.labels[of_graph][name] = kernel;
+            }
             if let Some(of) = &mut self.drawn[instance.index()] {
                 of.kernel = kernel;
             }

@@ -1,0 +1,138 @@
+//! The comparison as a page: the machines side by side, what moved, and the report of each with its caveats.
+
+use super::text::{
+    WHY, captured, failure_lines, machine_lines, meanings, reason_lines, rows, scope, warning_lines,
+};
+use super::{MachineColumn, MachineComparison};
+use crate::Report;
+use crate::html::page::{list, number, page_with_tables, section, table, text};
+use crate::html::{caveats, tables, time_bars};
+use chakram_base::units::Span;
+
+/// Renders `comparison`, of which `basis` says on what durations rest, and `notes` what else is to be known.
+pub fn render(comparison: &MachineComparison<'_>, basis: &str, notes: &[String]) -> String {
+    let mut body = format!(
+        "<h1>{}</h1><p class=\"sub\">{}</p><p class=\"sub\">{}</p>",
+        text(comparison.title),
+        text(&scope(comparison)),
+        text(basis)
+    );
+    if let Some(line) = captured(comparison) {
+        body += &format!("<p class=\"sub\">{}</p>", text(&line));
+    }
+    let columns = || comparison.columns.iter().enumerate();
+    let tiles: String = columns()
+        .map(|(at, column)| tile(comparison, at, column))
+        .collect();
+    body += &format!("<div class=\"tiles\">{tiles}</div>");
+    let warnings = notes.iter().cloned().chain(warning_lines(comparison));
+    body += &section("Warnings", "warnings", &list(warnings, "warnings"));
+    let failures = failure_lines(comparison).into_iter();
+    body += &section("Not completed", "failed", &list(failures, "warnings"));
+    let bars = comparison
+        .reports()
+        .map(|(column, report)| (&*column.name, report.mean_parts));
+    let bars: Vec<_> = bars.collect();
+    let names = comparison.columns.iter().map(|column| text(&column.name));
+    let heads: Vec<String> = std::iter::once("mean of NPUs".to_owned())
+        .chain(names)
+        .collect();
+    let heads: Vec<&str> = heads.iter().map(String::as_str).collect();
+    let rows = rows(comparison).into_iter().map(|(name, cells)| {
+        let name = name.replace("  ", "\u{2003}");
+        std::iter::once(name)
+            .chain(cells)
+            .map(|cell| text(&cell))
+            .collect()
+    });
+    let side_by_side = time_bars("Time by category on each machine", &bars)
+        + &table(&heads, &rows.collect::<Vec<_>>())
+        + &table_notes(&meanings(comparison));
+    body += &section("Where the time goes", "breakdown", &side_by_side);
+    let reasons = reason_lines(comparison).into_iter();
+    let reasons: String = reasons
+        .map(|(indent, line)| format!("<p class=\"why i{indent}\">{}</p>", text(&line)))
+        .collect();
+    if !reasons.is_empty() {
+        let reasons = format!("<p class=\"note\">{}</p>{reasons}", text(WHY));
+        body += &section("Why", "why", &reasons);
+    }
+    let machines: String = machine_lines(comparison)
+        .map(|(name, parts)| format!("<dt>{}</dt><dd>{}</dd>", text(name), text(&parts)))
+        .collect();
+    let machines = format!("<dl class=\"facts\">{machines}</dl>");
+    body += &section("Machines", "machines", &machines);
+    for (at, column) in columns() {
+        if let Ok(report) = &column.result {
+            body += &of_machine(at, &column.name, report, basis);
+        }
+    }
+    page_with_tables(comparison.title, &body)
+}
+
+/// Sentences below a table.
+fn table_notes(sentences: &[&str]) -> String {
+    let notes = sentences.iter();
+    let notes = notes.map(|words| format!("<p class=\"note\">{}</p>", text(words)));
+    notes.collect()
+}
+
+/// The makespan on a machine, with its interval.
+fn tile(comparison: &MachineComparison<'_>, at: usize, column: &MachineColumn<'_>) -> String {
+    let span = |field: &str, span: Span| {
+        number(
+            &format!("/machines/{at}/{field}"),
+            span.0,
+            &span.to_string(),
+        )
+    };
+    let (value, beside) = match &column.result {
+        Err(_) => ("-".to_owned(), "not completed".to_owned()),
+        Ok(report) => {
+            let mut beside = Vec::new();
+            if let Some(interval) = &report.interval {
+                let (low, high) = (
+                    span("interval/low_ps", interval.low),
+                    span("interval/high_ps", interval.high),
+                );
+                beside.push(format!("90 %: {low} to {high}"));
+            }
+            if report.is_lower_bound() {
+                beside.push("a lower bound".to_owned());
+            }
+            if !report.fits() {
+                beside.push("<span class=\"warn\">out of memory</span>".to_owned());
+            }
+            let speed = comparison.against(report).speed();
+            let is_first = comparison
+                .reference()
+                .is_some_and(|(first, _)| std::ptr::eq(first, column));
+            beside.extend(
+                speed
+                    .filter(|_| !is_first)
+                    .map(|speed| format!("{speed:.2}x")),
+            );
+            (
+                span("makespan_ps", report.outcome.makespan),
+                beside.join("; "),
+            )
+        }
+    };
+    format!(
+        "<div class=\"tile\"><span>{}</span><b>{value}</b><small>{beside}</small></div>",
+        text(&column.name)
+    )
+}
+
+/// All that the report of a machine says, behind its caveats.
+fn of_machine(at: usize, name: &str, report: &Report, basis: &str) -> String {
+    let all = format!(
+        "{}<details><summary>All tables of {}</summary>{}</details>",
+        caveats(report, basis),
+        text(name),
+        tables(report)
+    );
+    // Pointers of the machine's report are inside the document of all.
+    let all = all.replace("data-path=\"/", &format!("data-path=\"/machines/{at}/"));
+    section(&text(&format!("On {name}")), &format!("machine-{at}"), &all)
+}

@@ -1,0 +1,158 @@
+//! Nodes and the links between them, coloured by load: groups of nodes as circles, tiles as a grid.
+
+use super::WIDTH;
+use super::svg::{Frame, SvgDrawing, TextAnchor};
+use std::f64::consts::TAU;
+
+/// Side of a group's drawing, and how many are side by side.
+const SIDE: f64 = 240.0;
+const ABREAST: usize = 4;
+const HEAD: f64 = 22.0;
+/// Most nodes around a circle whose names are legible.
+const NAMED: usize = 36;
+
+/// A node.
+#[derive(Clone, Debug)]
+pub struct NetworkNode {
+    /// Its name in the picture.
+    pub name: String,
+    /// Text that explains it.
+    pub title: String,
+    /// Whether it is a switch or a memory, which is amid its group.
+    pub is_hub: bool,
+    /// Shade of its own load, if it has one.
+    pub shade: Option<u32>,
+}
+
+/// A link in one direction.
+#[derive(Clone, Debug)]
+pub struct NetworkLink {
+    /// Index of the node that it leads from.
+    pub from: usize,
+    /// Index of the node that it leads to.
+    pub to: usize,
+    /// Shade of its load, from 0 to 10.
+    pub shade: u32,
+    /// Text that explains it.
+    pub title: String,
+}
+
+/// Nodes that links join.
+#[derive(Clone, Debug, Default)]
+pub struct NetworkGroup {
+    /// Words above it.
+    pub title: String,
+    /// Its nodes; those that are no hubs stand around in this order.
+    pub nodes: Vec<NetworkNode>,
+    /// Its links.
+    pub links: Vec<NetworkLink>,
+}
+
+/// Draws each group as a circle, hubs amid it.
+pub fn circles(name: &str, groups: &[NetworkGroup]) -> String {
+    let rows = groups.len().div_ceil(ABREAST);
+    let mut svg = SvgDrawing::new(WIDTH, rows as f64 * (SIDE + HEAD));
+    for (i, group) in groups.iter().enumerate() {
+        let left = (i % ABREAST) as f64 * SIDE;
+        let top = (i / ABREAST) as f64 * (SIDE + HEAD) + HEAD;
+        let middle = (left + SIDE / 2.0, top + SIDE / 2.0);
+        svg.text(
+            (middle.0, top - 6.0),
+            TextAnchor::Middle,
+            "label",
+            &group.title,
+        );
+        let hubs = group.nodes.iter().filter(|node| node.is_hub).count();
+        let around = group.nodes.len() - hubs;
+        let radius = SIDE / 2.0 - if around <= NAMED { 26.0 } else { 10.0 };
+        let (mut hub, mut out) = (0, 0);
+        let places = group.nodes.iter().map(|node| {
+            let (at, of, radius) = match node.is_hub {
+                true => (&mut hub, hubs, if hubs > 1 { radius / 2.5 } else { 0.0 }),
+                false => (&mut out, around, radius),
+            };
+            let angle = TAU * f64::from(*at) / of.max(1) as f64;
+            *at += 1;
+            on_circle(middle, radius, angle)
+        });
+        let places: Vec<(f64, f64)> = places.collect();
+        for link in &group.links {
+            line(&mut svg, places[link.from], places[link.to], link);
+        }
+        let small = if around <= NAMED { 5.0 } else { 2.5 };
+        for (node, place) in group.nodes.iter().zip(&places) {
+            let half = if node.is_hub { 7.0 } else { small };
+            dot(&mut svg, *place, half, node);
+            if !node.is_hub && around <= NAMED {
+                let (dx, dy) = (place.0 - middle.0, place.1 - middle.1);
+                let far = (radius + 14.0) / radius;
+                let at = (middle.0 + dx * far, middle.1 + dy * far + 4.0);
+                svg.text(at, TextAnchor::Middle, "axis", &node.name);
+            }
+        }
+    }
+    svg.finish(name)
+}
+
+/// Draws nodes at places of a grid, `size` wide and high. Links that close a row or a column are stubs at both ends.
+pub fn grid(name: &str, group: &NetworkGroup, places: &[[u32; 2]], size: [u32; 2]) -> String {
+    let pitch = ((WIDTH - 60.0) / f64::from(size[0].max(1))).clamp(10.0, 54.0);
+    let place = |[x, y]: [u32; 2]| {
+        let along = |at: u32| 40.0 + f64::from(at) * pitch;
+        (along(x), along(y))
+    };
+    let height = 60.0 + f64::from(size[1]) * pitch;
+    let width = (60.0 + f64::from(size[0]) * pitch).max(WIDTH / 2.0);
+    let mut svg = SvgDrawing::new(width, height);
+    for link in &group.links {
+        let (a, b) = (places[link.from], places[link.to]);
+        let (from, to) = (place(a), place(b));
+        let is_near = a[0].abs_diff(b[0]) + a[1].abs_diff(b[1]) <= 1;
+        if is_near {
+            line(&mut svg, from, to, link);
+            continue;
+        }
+        let length = (to.0 - from.0).hypot(to.1 - from.1).max(1.0);
+        let step = (
+            (to.0 - from.0) / length * pitch / 2.2,
+            (to.1 - from.1) / length * pitch / 2.2,
+        );
+        line(&mut svg, from, (from.0 - step.0, from.1 - step.1), link);
+        line(&mut svg, (to.0 + step.0, to.1 + step.1), to, link);
+    }
+    let half = (pitch / 6.0).clamp(2.0, 7.0);
+    for (node, at) in group.nodes.iter().zip(places) {
+        dot(&mut svg, place(*at), half, node);
+    }
+    svg.finish(name)
+}
+
+fn on_circle(middle: (f64, f64), radius: f64, angle: f64) -> (f64, f64) {
+    // From the top, clockwise.
+    let (sin, cos) = (libm::sin(angle), libm::cos(angle));
+    (middle.0 + radius * sin, middle.1 - radius * cos)
+}
+
+fn dot(svg: &mut SvgDrawing, at: (f64, f64), half: f64, node: &NetworkNode) {
+    let frame = Frame {
+        x: at.0 - half,
+        y: at.1 - half,
+        width: 2.0 * half,
+        height: 2.0 * half,
+    };
+    let class = match node.shade {
+        Some(shade) => format!("m{shade} edge"),
+        None if node.is_hub => "hub".to_owned(),
+        None => "node".to_owned(),
+    };
+    svg.rect(frame, &class, &node.title, &[]);
+}
+
+/// Draws a link on the right of its way, so that both directions are seen.
+fn line(svg: &mut SvgDrawing, from: (f64, f64), to: (f64, f64), link: &NetworkLink) {
+    let (dx, dy) = (to.0 - from.0, to.1 - from.1);
+    let length = dx.hypot(dy).max(1e-9);
+    let (x, y) = (-dy / length * 2.4, dx / length * 2.4);
+    let ends = [(from.0 + x, from.1 + y), (to.0 + x, to.1 + y)];
+    svg.polyline(&ends, &format!("link m{}", link.shade), &link.title);
+}

@@ -1,0 +1,66 @@
+//! One row of time: what runs one after another, with the places between which it changes.
+
+use super::axis::AxisScale;
+use super::svg::{Frame, SvgDrawing, TextAnchor};
+use super::{FOOT, ValueFormat, WIDTH, gantt};
+
+/// Height of the names of places, and of the row.
+const NAMES: f64 = 18.0;
+const HEIGHT: f64 = 34.0;
+const SIDE: f64 = 20.0;
+
+/// A stretch of the row at one place.
+#[derive(Clone, Debug)]
+pub struct RibbonStretch {
+    /// Name of the place.
+    pub place: String,
+    /// What runs there.
+    pub spans: Vec<gantt::GanttSpan>,
+}
+
+/// Draws stretches against an axis from 0 to `end`. A mark stands where one ends and the next begins; names stand where there
+/// is room for them.
+pub fn chart(name: &str, stretches: &[RibbonStretch], end: u64, format: ValueFormat<'_>) -> String {
+    let mut svg = SvgDrawing::new(WIDTH, NAMES + HEIGHT + FOOT);
+    let area = Frame {
+        x: SIDE,
+        y: NAMES,
+        width: WIDTH - 3.0 * SIDE,
+        height: HEIGHT,
+    };
+    let scale = AxisScale::linear(end as f64, (area.x, area.x + area.width));
+    scale.below(&mut svg, area, format);
+    let mut row = gantt::CompactRow::default();
+    for span in stretches.iter().flat_map(|stretch| &stretch.spans) {
+        let (x, to) = (scale.place(span.from as f64), scale.place(span.to as f64));
+        let at = Frame {
+            x,
+            y: NAMES + 4.0,
+            width: to - x,
+            height: HEIGHT - 6.0,
+        };
+        row.put(&mut svg, at, span);
+    }
+    row.finish(&mut svg);
+    let mut free = 0.0;
+    for (i, stretch) in stretches.iter().enumerate() {
+        let (Some(first), Some(last)) = (stretch.spans.first(), stretch.spans.last()) else {
+            continue;
+        };
+        let (x, to) = (scale.place(first.from as f64), scale.place(last.to as f64));
+        if i > 0 {
+            svg.line((x, NAMES - 2.0), (x, NAMES + HEIGHT), "change");
+        }
+        // Letters are about 7 units wide. Where there is no room for a name, there may be for its last word.
+        let whole = &stretch.place[..];
+        let last = whole.rsplit(' ').next().unwrap_or_default();
+        let width = |name: &str| 7.0 * name.chars().count() as f64;
+        let fits = |name: &&str| x.max(free) + width(name) <= to.max(x + 4.0);
+        if let Some(shown) = [whole, last].into_iter().find(fits) {
+            let at = (x.max(free) + 2.0, NAMES - 5.0);
+            svg.text(at, TextAnchor::Start, "label", shown);
+            free = at.0 + width(shown) + 6.0;
+        }
+    }
+    svg.finish(name)
+}

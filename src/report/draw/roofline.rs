@@ -1,0 +1,115 @@
+//! Kernels against the peaks of their NPUs: FLOPs per second by FLOPs per byte, on logarithmic axes.
+
+use super::axis::AxisScale;
+use super::scatter::ScatterPoint;
+use super::svg::{Frame, SvgDrawing, TextAnchor};
+use super::{FOOT, ValueFormat, WIDTH};
+
+const HEIGHT: f64 = 340.0;
+const LEFT: f64 = 96.0;
+const HEAD: f64 = 26.0;
+
+/// The peaks that bound kernels.
+#[derive(Clone, Debug)]
+pub struct Roof {
+    /// Name of the bound, for its line.
+    pub name: String,
+    /// Bytes per second of the memory.
+    pub bytes_per_s: f64,
+    /// FLOPs per second.
+    pub flops_per_s: f64,
+}
+
+/// Draws `points`, whose values are FLOPs per byte and FLOPs per second, under `roofs`.
+pub fn chart(
+    name: &str,
+    points: &[ScatterPoint],
+    roofs: &[Roof],
+    formats: (ValueFormat<'_>, ValueFormat<'_>),
+) -> String {
+    let ridges = roofs.iter().map(|roof| roof.flops_per_s / roof.bytes_per_s);
+    let across = points.iter().map(|point| point.x).chain(ridges);
+    let up = points.iter().map(|point| point.y);
+    let up = up.chain(roofs.iter().map(|roof| roof.flops_per_s));
+    let mut svg = SvgDrawing::new(WIDTH, HEIGHT + FOOT + 16.0);
+    let area = Frame {
+        x: LEFT,
+        y: HEAD,
+        width: WIDTH - LEFT - 40.0,
+        height: HEIGHT - HEAD,
+    };
+    let right = AxisScale::logarithmic(range(across), (area.x, area.x + area.width));
+    let up = AxisScale::logarithmic(range(up), (HEIGHT, area.y));
+    right.below(&mut svg, area, formats.0);
+    up.beside(&mut svg, area, formats.1);
+    let middle = area.x + area.width / 2.0;
+    svg.text(
+        (middle, HEIGHT + 34.0),
+        TextAnchor::Middle,
+        "axis",
+        "FLOPs per byte between kernel and memory",
+    );
+    svg.text((4.0, 12.0), TextAnchor::Start, "axis", "achieved FLOP/s");
+    let (low, high) = right.bounds();
+    let floor = up.bounds().0;
+    for roof in roofs {
+        let ridge = roof.flops_per_s / roof.bytes_per_s;
+        // Where the memory's line enters the picture: at its left side or at its foot.
+        let enters = low.max(floor / roof.bytes_per_s).min(ridge);
+        let line = [
+            (enters, enters * roof.bytes_per_s),
+            (ridge, roof.flops_per_s),
+            (high.max(ridge), roof.flops_per_s),
+        ];
+        let line: Vec<_> = line.map(|(x, y)| (right.place(x), up.place(y))).into();
+        svg.polyline(&line, "roof", &roof.name);
+        let y = up.place(roof.flops_per_s) - 5.0;
+        let x = area.x + area.width - 4.0;
+        svg.text((x, y), TextAnchor::End, "label", &roof.name);
+    }
+    for point in points {
+        let at = (right.place(point.x), up.place(point.y));
+        svg.circle(at, &format!("c{} point", point.series), &point.title);
+    }
+    svg.finish(name)
+}
+
+fn range(values: impl Iterator<Item = f64>) -> (f64, f64) {
+    values.fold(
+        (f64::INFINITY, f64::MIN_POSITIVE),
+        |(least, most), value| (least.min(value), most.max(value)),
+    )
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// 1 TB/s and 100 TFLOP/s meet at 100 FLOPs per byte. Axes go from 10 to 1000 FLOPs per byte over 824 units from 96, and
+    /// from 10 to 100 TFLOP/s over 314 units up from 340: the roof enters at (10, 10 TFLOP/s), bends in the middle, at 508,
+    /// and ends at the right side, 920. A point at 100 FLOPs per byte and sqrt(10) times 10 TFLOP/s is half-way up.
+    #[test]
+    fn the_roof_bends_where_both_peaks_meet() {
+        let point = |x: f64, y: f64| ScatterPoint {
+            x,
+            y,
+            series: 0,
+            title: "mm".to_owned(),
+        };
+        let points = [
+            point(11.0, 11e12),
+            point(100.0, 10e12 * 10_f64.sqrt()),
+            point(900.0, 9e13),
+        ];
+        let roof = Roof {
+            name: "npu".to_owned(),
+            bytes_per_s: 1e12,
+            flops_per_s: 1e14,
+        };
+        let plain = |value: f64| format!("{value:.0}");
+        let svg = chart("r", &points, &[roof], (&plain, &plain));
+        let line = "points=\"96.0,340.0 508.0,26.0 920.0,26.0 \"";
+        assert!(svg.contains(line), "{svg}");
+        assert!(svg.contains("cx=\"508.0\" cy=\"183.0\""), "{svg}");
+    }
+}

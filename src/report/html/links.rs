@@ -1,0 +1,287 @@
+//! Pictures of links by load, whatever the topology of the machine.
+
+use super::page::{figure_with_scale, text};
+use crate::Report;
+use crate::draw::network::{self, NetworkGroup, NetworkLink, NetworkNode};
+use crate::links::{LinkReport, LinkRow};
+use crate::tiles::TileUse;
+use chakram_base::units::{Bytes, Span, percent};
+use std::cmp::Reverse;
+use std::collections::BTreeMap;
+
+/// Groups of a dimension that are drawn, and links of a group.
+const GROUPS: usize = 8;
+const LINKS: usize = 512;
+/// Shades of a load above none.
+pub(super) const SHADES: u32 = 10;
+
+/// The pictures, of a replay whose links were counted or whose machine has tiles.
+pub fn render(report: &Report) -> String {
+    let counted = report.links.as_ref().map_or(String::new(), |links| {
+        dimensions(links, links.counted_over(report))
+    });
+    let tiles = report.tiles.as_ref();
+    counted + &tiles.map_or(String::new(), |tiles| grid(tiles, report.outcome.makespan))
+}
+
+/// The shade of a part of the most there is.
+pub(super) fn shade_of(value: f64, most: f64) -> u32 {
+    match most > 0.0 {
+        // The least that is not nothing is seen.
+        true => (value / most * f64::from(SHADES)).ceil() as u32,
+        false => 0,
+    }
+}
+
+/// Words of a load in percent of a time.
+fn load_text(load: f64) -> String {
+    percent(load)
+}
+
+fn dimensions(links: &LinkReport, over: Span) -> String {
+    let load = |row: &LinkRow| row.busy.seconds() / over.seconds().max(f64::MIN_POSITIVE);
+    let most = links.bottleneck().map_or(0.0, load);
+    let mut out = String::new();
+    for dimension in &links.dimensions {
+        let rows = links
+            .links
+            .iter()
+            .filter(|row| row.dimension == dimension.name);
+        let rows: Vec<&LinkRow> = rows.collect();
+        let groups = groups(&rows);
+        if groups.is_empty() {
+            continue;
+        }
+        let drawn = groups.iter().take(GROUPS).map(|group| {
+            let mut rows = group.clone();
+            rows.sort_by_key(|row| Reverse(row.busy));
+            let left_out = rows.len().saturating_sub(LINKS);
+            rows.truncate(LINKS);
+            group_of(&rows, left_out, |row| {
+                (load(row), shade_of(load(row), most))
+            })
+        });
+        let drawn: Vec<_> = drawn.collect();
+        let picture = network::circles(&format!("Links of {}", dimension.name), &drawn);
+        let of = match groups.len() > drawn.len() {
+            true => format!(
+                "{} of {} groups of links with bytes are drawn, the busiest. ",
+                drawn.len(),
+                groups.len()
+            ),
+            false => String::new(),
+        };
+        let caption = format!(
+            "{of}A line for each direction; the colour is the part of the time for which its bytes take the link. Links \
+             without bytes are left out."
+        );
+        out += &format!(
+            "<h3>{}: {} links</h3>{}",
+            text(&dimension.name),
+            dimension.links,
+            figure_with_scale(&picture, &scale(most), &caption)
+        );
+    }
+    out
+}
+
+/// Texts below the shades of loads up to `most`.
+fn scale(most: f64) -> [String; 3] {
+    [0.0, most / 2.0, most].map(load_text)
+}
+
+/// Links that join the same nodes, those with the busiest link first.
+fn groups<'r>(rows: &[&'r LinkRow]) -> Vec<Vec<&'r LinkRow>> {
+    let mut number: BTreeMap<&str, usize> = BTreeMap::new();
+    for row in rows {
+        for end in [&row.from, &row.to] {
+            let next = number.len();
+            number.entry(end).or_insert(next);
+        }
+    }
+    let mut leader: Vec<usize> = (0..number.len()).collect();
+    fn find(leader: &mut [usize], mut at: usize) -> usize {
+        while leader[at] != at {
+            leader[at] = leader[leader[at]];
+            at = leader[at];
+        }
+        at
+    }
+    for row in rows {
+        let ends = [&row.from, &row.to].map(|end| find(&mut leader, number[&**end]));
+        leader[ends[0].max(ends[1])] = ends[0].min(ends[1]);
+    }
+    let mut groups: BTreeMap<usize, Vec<&LinkRow>> = BTreeMap::new();
+    for row in rows {
+        let of = find(&mut leader, number[&*row.from]);
+        groups.entry(of).or_default().push(row);
+    }
+    let mut groups: Vec<_> = groups.into_values().collect();
+    groups.sort_by_key(|rows| Reverse(rows.iter().map(|row| row.busy).max()));
+    groups
+}
+
+/// The number of an NPU in the name of a link's end.
+fn npu(name: &str) -> Option<u32> {
+    name.strip_prefix("NPU ")?.parse().ok()
+}
+
+fn group_of(
+    rows: &[&LinkRow],
+    left_out: usize,
+    load: impl Fn(&LinkRow) -> (f64, u32),
+) -> NetworkGroup {
+    let mut names: Vec<&str> = rows.iter().flat_map(|row| [&*row.from, &*row.to]).collect();
+    names.sort_by_key(|name| (npu(name).is_none(), npu(name), *name));
+    names.dedup();
+    let place = |end: &str| names.iter().position(|name| *name == end).unwrap_or(0);
+    let links = rows.iter().map(|row| {
+        let (load, shade) = load(row);
+        NetworkLink {
+            from: place(&row.from),
+            to: place(&row.to),
+            shade,
+            title: format!(
+                "{} to {}: {}, busy {}, {}",
+                row.from,
+                row.to,
+                Bytes(row.bytes),
+                row.busy,
+                load_text(load)
+            ),
+        }
+    });
+    let nodes = names.iter().map(|name| NetworkNode {
+        name: npu(name).map_or_else(String::new, |npu| npu.to_string()),
+        title: (*name).to_owned(),
+        is_hub: npu(name).is_none(),
+        shade: None,
+    });
+    let npus: Vec<u32> = names.iter().filter_map(|name| npu(name)).collect();
+    let title = match (npus.first(), npus.last()) {
+        (Some(first), Some(last)) if first != last => format!("NPUs {first} … {last}"),
+        (Some(first), _) => format!("NPU {first}"),
+        _ => String::new(),
+    };
+    let cut = match left_out {
+        0 => String::new(),
+        more => format!("; {more} links less busy are left out"),
+    };
+    NetworkGroup {
+        title: title + &cut,
+        nodes: nodes.collect(),
+        links: links.collect(),
+    }
+}
+
+/// Tiles with their links, and the memory ports at cores.
+fn grid(tiles: &TileUse, makespan: Span) -> String {
+    if tiles.links.is_empty() && tiles.ports.is_empty() {
+        return String::new();
+    }
+    let part = |busy: Span| busy.seconds() / makespan.seconds().max(f64::MIN_POSITIVE);
+    let busy = tiles.links.iter().map(|link| link.busy);
+    let busy = busy.chain(tiles.ports.iter().map(|port| port.busy));
+    let most = busy.max().map_or(0.0, part);
+    let ends = tiles.links.iter().flat_map(|link| [link.from, link.to]);
+    let mut places: Vec<_> = ends
+        .chain(tiles.ports.iter().map(|port| port.core))
+        .collect();
+    places.sort_unstable_by_key(|[x, y]| (*y, *x));
+    places.dedup();
+    let along = |d: usize| 1 + places.iter().map(|place| place[d]).max().unwrap_or(0);
+    let size = [along(0), along(1)];
+    if u64::from(size[0]) * u64::from(size[1]) > 1 << 14 {
+        return String::new();
+    }
+    let find = |place: [u32; 2]| places.iter().position(|known| *known == place).unwrap_or(0);
+    let shown = |[x, y]: [u32; 2]| format!("({x}, {y})");
+    let nodes = places.iter().map(|place| {
+        let port = tiles.ports.iter().find(|port| port.core == *place);
+        let of_port = port.map_or_else(String::new, |port| {
+            format!(
+                ": memory port busy {}, {}",
+                port.busy,
+                load_text(part(port.busy))
+            )
+        });
+        NetworkNode {
+            name: String::new(),
+            title: format!("core {}{of_port}", shown(*place)),
+            is_hub: false,
+            shade: port.map(|port| shade_of(part(port.busy), most)),
+        }
+    });
+    let links = tiles.links.iter().map(|link| NetworkLink {
+        from: find(link.from),
+        to: find(link.to),
+        shade: shade_of(part(link.busy), most),
+        title: format!(
+            "{} to {}: busy {}, {}",
+            shown(link.from),
+            shown(link.to),
+            link.busy,
+            load_text(part(link.busy))
+        ),
+    });
+    let group = NetworkGroup {
+        title: String::new(),
+        nodes: nodes.collect(),
+        links: links.collect(),
+    };
+    let picture = network::grid("Links of tiles", &group, &places, size);
+    let caption = "Cores with links and memory ports that were busy. A coloured square is a core with a memory port; a line is \
+                   a link in one direction. The colour is the part of the makespan for which it was busy.";
+    format!(
+        "<h3>Tiles</h3>{}",
+        figure_with_scale(&picture, &scale(most), caption)
+    )
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn link(from: &str, to: &str, busy: u64) -> LinkRow {
+        LinkRow {
+            dimension: "x".to_owned(),
+            from: from.to_owned(),
+            to: to.to_owned(),
+            bytes: busy,
+            busy: Span(busy),
+        }
+    }
+
+    /// NPUs 0 to 2 in a line and 8 with a switch are two groups, of which the second has the busiest link.
+    #[test]
+    fn links_that_join_the_same_nodes_are_a_group() {
+        let rows = [
+            link("NPU 0", "NPU 1", 5),
+            link("NPU 2", "NPU 1", 4),
+            link("NPU 8", "x switch at 8", 9),
+        ];
+        let found = groups(&rows.iter().collect::<Vec<_>>());
+        let found: Vec<Vec<u64>> = found
+            .iter()
+            .map(|rows| rows.iter().map(|row| row.busy.0).collect())
+            .collect();
+        assert_eq!(found, [vec![9], vec![5, 4]]);
+        let drawn = group_of(&[&rows[2]], 0, |_| (0.5, 5));
+        // The switch is amid the NPUs, which come first.
+        assert_eq!(
+            (drawn.nodes[0].is_hub, drawn.nodes[1].is_hub),
+            (false, true)
+        );
+        assert_eq!((drawn.links[0].from, drawn.links[0].to), (0, 1));
+    }
+
+    /// Ten shades above none; the least that is not nothing has the first.
+    #[test]
+    fn shades_are_tenths_of_the_most() {
+        assert_eq!(
+            [0.0, 1e-9, 0.5, 0.51, 1.0].map(|load| shade_of(load, 1.0)),
+            [0, 1, 5, 6, 10]
+        );
+        assert_eq!(shade_of(0.0, 0.0), 0);
+    }
+}

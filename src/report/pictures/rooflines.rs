@@ -1,0 +1,40 @@
+//! Peaks of the NPUs of a job, for the picture of its kernels.
+
+use super::{FormatPeak, NpuRoofline};
+use chakram_engine::CompiledReplay;
+use chakram_trace::format::Dtype;
+use chakram_trace::graph::NodeKind;
+use std::collections::BTreeSet;
+
+/// Returns the peaks of the classes that ranks of `prepared` are on, in the order of classes, in the formats of its kernels.
+pub(super) fn of(prepared: &CompiledReplay<'_>) -> Vec<NpuRoofline> {
+    let (workload, machine) = (prepared.workload(), prepared.machine());
+    let mut used = [false; Dtype::COUNT];
+    for graph in workload.graphs() {
+        let kernels = graph
+            .nodes()
+            .filter(|&node| graph.kind(node) == NodeKind::Compute);
+        let formats = kernels.filter_map(|node| graph.dtype(node));
+        formats.for_each(|dtype| used[dtype as usize] = true);
+    }
+    let ranks = workload.instances().iter();
+    let classes: BTreeSet<_> = ranks
+        .map(|instance| machine.class(prepared.npu(instance.rank)))
+        .collect();
+    let rooflines = classes.into_iter().filter_map(|class| {
+        let class = &machine.classes()[class];
+        let formats = Dtype::ALL.iter().filter(|(dtype, _)| used[*dtype as usize]);
+        let peaks = formats.filter_map(|(dtype, name)| {
+            Some(FormatPeak {
+                dtype: (*name).to_owned(),
+                flops_per_s: class.peaks.get(*dtype)?.per_second(),
+            })
+        });
+        Some(NpuRoofline {
+            class: class.name.clone(),
+            memory_bytes_per_s: class.memory_bandwidth()?.bytes_per_second(),
+            peaks: peaks.collect(),
+        })
+    });
+    rooflines.collect()
+}
