@@ -162,6 +162,8 @@ impl<O: Observer + ?Sized, N: NetworkBackend, M: CollectiveModel> Engine<'_, O, 
                     self.observer.issued(now, running.id, node, kind);
                     let end = now + running.duration(node);
                     self.effects.end_at(end, instance, node);
+                } else {
+                    self.observer.waits(now, running.id, node);
                 }
             }
             NodeKind::Nothing => {
@@ -242,6 +244,10 @@ impl<O: Observer + ?Sized, N: NetworkBackend, M: CollectiveModel> Engine<'_, O, 
     pub(super) fn enqueue(&mut self, now: Time, instance: InstanceIndex, node: NodeIndex) {
         if self.processors.take(&self.flow, instance, node) {
             self.issue(now, instance, node);
+        } else {
+            self.tell(instance, |observer, id| {
+                observer.waits(now, id, node);
+            });
         }
     }
 

@@ -135,6 +135,8 @@ pub trait Observer {
     fn delayed(&mut self, _now: Time, _instance: InstanceId, _node: NodeIndex) {}
     /// The delay of `node` is over: it is ready.
     fn ready(&mut self, _now: Time, _instance: InstanceId, _node: NodeIndex) {}
+    /// `node` is ready, and waits for its lane, which another node holds.
+    fn waits(&mut self, _now: Time, _instance: InstanceId, _node: NodeIndex) {}
     /// A launch begins; a job is one.
     fn launched(&mut self, _now: Time, _launch: &LaunchRecord) {}
     /// All nodes of a launch are complete.
@@ -192,6 +194,10 @@ impl<O: Observer + ?Sized> Observer for &mut O {
     #[inline]
     fn ready(&mut self, now: Time, instance: InstanceId, node: NodeIndex) {
         (**self).ready(now, instance, node);
+    }
+    #[inline]
+    fn waits(&mut self, now: Time, instance: InstanceId, node: NodeIndex) {
+        (**self).waits(now, instance, node);
     }
     fn launched(&mut self, now: Time, launch: &LaunchRecord) {
         (**self).launched(now, launch);
@@ -259,6 +265,12 @@ impl<O: Observer> Observer for Option<O> {
     fn ready(&mut self, now: Time, instance: InstanceId, node: NodeIndex) {
         if let Some(observer) = self {
             observer.ready(now, instance, node);
+        }
+    }
+    #[inline]
+    fn waits(&mut self, now: Time, instance: InstanceId, node: NodeIndex) {
+        if let Some(observer) = self {
+            observer.waits(now, instance, node);
         }
     }
     fn launched(&mut self, now: Time, launch: &LaunchRecord) {
@@ -332,6 +344,11 @@ impl<A: Observer, B: Observer> Observer for (A, B) {
     fn ready(&mut self, now: Time, instance: InstanceId, node: NodeIndex) {
         self.0.ready(now, instance, node);
         self.1.ready(now, instance, node);
+    }
+    #[inline]
+    fn waits(&mut self, now: Time, instance: InstanceId, node: NodeIndex) {
+        self.0.waits(now, instance, node);
+        self.1.waits(now, instance, node);
     }
     fn launched(&mut self, now: Time, launch: &LaunchRecord) {
         self.0.launched(now, launch);

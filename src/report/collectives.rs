@@ -138,7 +138,7 @@ impl Observer for CollectiveObserver {
 
 /// The factor from algorithm bandwidth (buffer ÷ time) to bus bandwidth: how often each byte of the
 /// buffer must cross the busiest port of `n` members at best (NCCL's performance notes).
-fn bus_factor(kind: CollectiveKind, n: u32) -> f64 {
+pub(crate) fn bus_factor(kind: CollectiveKind, n: u32) -> f64 {
     let n = f64::from(n);
     match kind {
         CollectiveKind::AllReduce => 2.0 * (n - 1.0) / n,

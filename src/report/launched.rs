@@ -229,6 +229,10 @@ impl Observer for WatchedPrograms<'_, '_> {
         program.observers.delayed(now, own, node);
     }
 
+    fn waits(&mut self, now: Time, instance: InstanceId, node: NodeIndex) {
+        self.extra.waits(now, instance, node);
+    }
+
     fn ready(&mut self, now: Time, instance: InstanceId, node: NodeIndex) {
         let (program, own) = self.of(instance);
         program.observers.ready(now, own, node);

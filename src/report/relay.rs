@@ -304,6 +304,14 @@ impl Observer for ObserverRelay<'_, '_> {
         }
     }
 
+    // No observer of a report looks at what waits.
+    #[inline]
+    fn waits(&mut self, now: Time, instance: InstanceId, node: NodeIndex) {
+        if let Some(others) = &mut self.others {
+            others.waits(now, instance, node);
+        }
+    }
+
     // A report of one launch looks at none of the next three.
 
     fn launched(&mut self, now: Time, launch: &LaunchRecord) {

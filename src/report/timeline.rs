@@ -6,9 +6,11 @@
 //! around them. Names that are paths, `step0/mb1/layer2/norm`, nest: slices of a lane that follow one another under one
 //! path stand under a slice of their own. What is drawn is the time from issue to completion; a node's delay lies
 //! before that and is left blank. Events are written as nodes complete, so nothing is kept but the instants of their
-//! issue. Where nodes say what they allocate and free, each rank has counters of the bytes that are held, by class.
+//! issue. Where nodes say what they allocate and free, each rank has counters of the bytes that are held, by class; where it
+//! communicates, one of the bytes per second that it sends; and where nodes wait for a lane, one of their number.
 
 use super::TimeCategory;
+use super::collectives::bus_factor;
 use super::issue_times::IssueTimes;
 use super::memory::{EndedInstant, MemoryTracker};
 use super::replay::group_label;
@@ -20,9 +22,11 @@ use chakram_engine::InstanceId;
 use chakram_engine::{CommTiming, CompiledReplay, GroupView};
 use chakram_trace::format::TensorClass;
 use chakram_trace::graph::NodeKind;
+use std::collections::BTreeMap;
 use std::io::{self, Write};
 
 mod chrome;
+mod counters;
 mod describe;
 mod events;
 mod nesting;
@@ -34,6 +38,7 @@ mod tracks;
 pub use selection::TimelineSelection;
 
 use chrome::ChromeEncoder;
+use counters::{TimelineCounters, beginning};
 use events::{ArrowEnd, TimelineEncoder, TimelineSlice, TrackId};
 use nesting::{LaneNesting, NestingPart};
 use origins::TimelineOrigins;
@@ -82,6 +87,9 @@ pub struct TimelineWriter<'a, W> {
     memory: MemoryTracker<'a>,
     /// Memory held by each instance when the drawn time began, until that is drawn.
     held_before: Vec<Option<EndedInstant>>,
+    counters: TimelineCounters,
+    /// Beginning of the transfer of each send under way, by instance.
+    sends: Vec<BTreeMap<NodeIndex, Time>>,
     selection: TimelineSelection,
     origins: TimelineOrigins<'a>,
     /// Ranges that the node is drawn in.
@@ -112,6 +120,8 @@ impl<'a, W: Write> TimelineWriter<'a, W> {
             steps: vec![None; workload.instances().len()],
             memory: MemoryTracker::new(prepared),
             held_before: vec![None; workload.instances().len()],
+            counters: TimelineCounters::new(workload.instances().len()),
+            sends: vec![BTreeMap::new(); workload.instances().len()],
             selection,
             origins: TimelineOrigins::new(prepared),
             path: Vec::new(),
@@ -146,6 +156,10 @@ impl<'a, W: Write> TimelineWriter<'a, W> {
         for instance in (0..self.held_before.len() as u32).map(InstanceId) {
             self.hold_before(instance);
         }
+        let instances = self.prepared.workload().instances().iter();
+        let ranks: Vec<u32> = instances.map(|instance| instance.rank.0).collect();
+        self.counters
+            .finish(&ranks, self.encoder.get(), &self.selection);
         match self.encoder {
             AnyEncoder::Chrome(encoder) => encoder.finish(),
             AnyEncoder::Perfetto(encoder) => encoder.finish(),
@@ -236,6 +250,9 @@ impl<'a, W: Write> TimelineWriter<'a, W> {
 impl<W: Write> Observer for TimelineWriter<'_, W> {
     fn issued(&mut self, now: Time, instance: InstanceId, node: NodeIndex, kind: NodeKind) {
         self.started.set(now, instance, node, kind);
+        let of = (instance.index(), self.rank(instance.index()));
+        let to = (self.encoder.get(), &self.selection);
+        self.counters.took(of, now, node, to);
         if let Some(over) = self.memory.issued(now, instance, node) {
             self.held(instance, over);
         }
@@ -250,6 +267,13 @@ impl<W: Write> Observer for TimelineWriter<'_, W> {
         }
         if kind == NodeKind::Nothing {
             return;
+        }
+        if kind == NodeKind::Send {
+            let began = self.sends[instance.index()].remove(&node);
+            let began = began.unwrap_or_else(|| self.started.get(instance, node, kind));
+            let bytes = self.started.graph(instance).bytes(node);
+            self.counters
+                .sent(instance.index(), bytes as f64, (began, now));
         }
         let lane = match kind {
             NodeKind::Receive => self.free_receive_track(instance, node),
@@ -297,7 +321,29 @@ impl<W: Write> Observer for TimelineWriter<'_, W> {
         encoder.slice(track, &slice);
     }
 
-    fn collective(&mut self, _: &CollectiveRecord) {}
+    fn began(&mut self, now: Time, instance: InstanceId, node: NodeIndex) {
+        if self.started.graph(instance).kind(node) == NodeKind::Send {
+            self.sends[instance.index()].insert(node, now);
+        }
+    }
+
+    fn waits(&mut self, now: Time, instance: InstanceId, node: NodeIndex) {
+        let of = (instance.index(), self.rank(instance.index()));
+        let to = (self.encoder.get(), &self.selection);
+        self.counters.waits(of, now, node, to);
+    }
+
+    fn collective(&mut self, record: &CollectiveRecord) {
+        let (_, group) = &self.groups[record.group.index()];
+        let bytes = bus_factor(record.kind, group.members.len() as u32) * record.buffer as f64;
+        let from = beginning(record.end, record.transfer);
+        for member in group.members {
+            let instances = self.prepared.workload().instances();
+            if let Ok(instance) = instances.binary_search_by_key(member, |one| one.rank) {
+                self.counters.sent(instance, bytes, (from, record.end));
+            }
+        }
+    }
 
     fn critical_path(&mut self, path: &[RunSegment]) {
         // Ranks are numbered from 0, so this is none of them.

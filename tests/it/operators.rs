@@ -55,7 +55,7 @@ fn of_csv(table: &str) -> Sums {
     for line in table.lines().skip(1) {
         // No name of a model has a comma.
         let fields: Vec<&str> = line.split(',').collect();
-        let [name, kind, calls, ps] = fields[..] else {
+        let [name, kind, calls, ps, ..] = fields[..] else {
             panic!("{line}");
         };
         add(
@@ -101,6 +101,16 @@ fn rows_are_the_sums_of_the_list_of_all() {
         7 * row_count < count && count <= 8 * row_count,
         "{row_count} of {count}"
     );
+    // FLOPs of operators are those that the rates count, node by node.
+    for report in [&all, &few] {
+        let rows = report["operators"].as_array().unwrap().iter();
+        let flops: u64 = rows.filter_map(|row| row["flops"].as_u64()).sum();
+        let counted = report["throughput"]["flops"].as_f64().unwrap();
+        assert!(
+            counted > 0.0 && (flops as f64 / counted - 1.0).abs() < 1e-12,
+            "{flops} of {counted}"
+        );
+    }
     // Longest first, and all else is the same.
     let times = few["operators"].as_array().unwrap().iter();
     assert!(

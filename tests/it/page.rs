@@ -2,7 +2,7 @@
 //! what the browser makes of it.
 
 use super::commands::answer;
-use super::corpus::skipped;
+use super::corpus::{corpus, skipped};
 use super::files::{Folder, trace};
 use serde_json::Value;
 use std::path::{Path, PathBuf};
@@ -335,6 +335,22 @@ fn pages_have_all_that_the_text_has() {
     }
 }
 
+/// Captures of GPU jobs of others, whose text is full of caveats.
+#[test]
+fn pages_of_captures_have_all_that_the_text_has() {
+    for (name, said) in [("dlrm_8gpu", "HOST-BOUND"), ("linear_pair", "profiler")] {
+        let Some(capture) = corpus(&format!("captures/gpu/{name}")) else {
+            return;
+        };
+        let folder = tempfile::tempdir().expect("there is room");
+        let job = folder.path().join("job").display().to_string();
+        let capture = capture.display().to_string();
+        answer(&["convert", "pytorch", &capture, "-o", &job]);
+        let text = check_page(&["replay", &job, "-m", "dgx-h100"], folder.path());
+        assert!(text.contains(said), "{name}: {text}");
+    }
+}
+
 /// Ranks 64 to 959 of 1,024 do not fit: of each, two micro-batches of eight samples are under way.
 #[test]
 fn memory_is_by_class_of_ranks_with_the_worst_first() {
@@ -375,6 +391,13 @@ fn memory_is_by_class_of_ranks_with_the_worst_first() {
     // Every rank is in a row of memory.
     assert!(memory.contains("-1023<"), "{memory:.3000}");
     assert!(page.len() < 2_000_000, "{}", page.len());
+    // One of each stage is drawn, for the 64 ranks that do the same.
+    let all = words(&page);
+    assert!(
+        all.contains("16 of 1,024 ranks are drawn, one for all"),
+        "{all:.3000}"
+    );
+    assert!(all.contains("rank 64 (+63)"), "{all:.3000}");
 }
 
 #[test]

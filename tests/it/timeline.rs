@@ -230,6 +230,89 @@ fn messages_are_drawn_with_arrows() {
     }
 }
 
+/// Two kernels of 10 and 20 us of each rank are ready at 0 and share a lane, and an all-reduce of 8 MB follows them.
+fn two_kernels_and_an_all_reduce(ranks: u32) -> Workload {
+    let mut builder = WorkloadBuilder::default();
+    for rank in 0..ranks {
+        let mut graph = GraphBuilder::new(rank, DependencyPolicy::Both, 10);
+        for (id, us) in [(1, 10), (2, 20)] {
+            let op = Op::Compute {
+                flops: 0,
+                bytes: 0,
+                dtype: None,
+            };
+            let kernel = NodeView {
+                recorded: Span::from_us(us),
+                ..NodeView::new(id, "kernel", op)
+            };
+            graph.node(&kernel, &[]).unwrap();
+        }
+        let op = Op::Collective {
+            kind: CollectiveKind::AllReduce,
+            bytes: 8_000_000,
+            group: GroupName::World,
+            root: None,
+            dimensions: None,
+            host: false,
+        };
+        graph.node(&NodeView::new(3, "sum", op), &[1, 2]).unwrap();
+        let (graph, binding) = graph.finish().unwrap();
+        let graph = builder.graph(graph);
+        builder
+            .rank(Rank(rank), graph, binding, Time::ZERO)
+            .unwrap();
+    }
+    builder.finish(None, MissingRankPolicy::Refuse).unwrap()
+}
+
+/// Values of a counter of a rank, with their instants in microseconds.
+fn counted(events: &[Value], rank: u64, name: &str) -> Vec<(f64, u64)> {
+    let own = events
+        .iter()
+        .filter(|event| event["ph"] == "C" && event["pid"] == rank && event["name"] == name);
+    let value = |event: &Value| {
+        let at = event["ts"].as_f64().unwrap();
+        (at, event["args"]["value"].as_u64().unwrap())
+    };
+    own.map(value).collect()
+}
+
+/// One kernel waits until the other is done. Each of four members of an all-reduce of 8 MB sends 2 x 3/4 x 8 MB at best, while
+/// it lasts; of a message of 1 MiB its sender sends that, and its receiver nothing.
+#[test]
+fn counters_say_what_waits_and_what_is_sent() {
+    let events = drawn(&two_kernels_and_an_all_reduce(4), &ReplayOptions::default());
+    for rank in 0..4 {
+        let slices = slices(&events, rank);
+        let first = slices[0].2;
+        assert!(first == 10.0 || first == 20.0, "{slices:?}");
+        let waiting = counted(&events, rank, "waiting nodes");
+        assert_eq!(waiting, [(0.0, 1), (first, 0)]);
+        let [(from, rate), (to, 0)] = counted(&events, rank, "sending, bytes/s")[..] else {
+            panic!("{events:?}")
+        };
+        assert_eq!(from, 30.0);
+        let sent = rate as f64 * (to - from) / 1e6;
+        // Instants are rounded to 1/1024 us.
+        assert!((sent / 12e6 - 1.0).abs() < 1e-4, "{sent}");
+    }
+    let events = self::events(WorkloadPattern::P2p(P2pPattern::new(
+        TrafficPattern::Incast,
+        1 << 20,
+        2,
+    )));
+    let areas = [0, 1].map(|rank| {
+        let values = counted(&events, rank, "sending, bytes/s");
+        let area = values
+            .windows(2)
+            .map(|two| two[0].1 as f64 * (two[1].0 - two[0].0) / 1e6);
+        area.sum::<f64>()
+    });
+    let whole = areas[0] + areas[1];
+    assert!((whole / f64::from(1 << 20) - 1.0).abs() < 1e-3, "{areas:?}");
+    assert!(areas.contains(&0.0), "{areas:?}");
+}
+
 /// Rank 0 sends at 30 us, for 5 us, what rank 1 receives from 0 on, for 7 us; then both synchronise,
 /// 11 us each, rank 0 after a delay of 20 us.
 fn delayed() -> Workload {

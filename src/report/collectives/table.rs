@@ -41,7 +41,7 @@ type RowOwner<'r> = Result<&'r str, usize>;
 type CollectiveRowKey<'r> = (RowOwner<'r>, CollectiveKind, u32, &'r str);
 
 /// Indices of rows that are one, in the order of the first of each.
-fn together(rows: &[CollectiveRow]) -> Vec<Vec<usize>> {
+pub(crate) fn together(rows: &[CollectiveRow]) -> Vec<Vec<usize>> {
     let mut place: BTreeMap<CollectiveRowKey<'_>, usize> = BTreeMap::new();
     let mut all: Vec<Vec<usize>> = Vec::new();
     for (i, row) in rows.iter().enumerate() {

@@ -8,6 +8,8 @@ use std::f64::consts::TAU;
 const SIDE: f64 = 240.0;
 const ABREAST: usize = 4;
 const HEAD: f64 = 22.0;
+/// Height of a group that is a line.
+const LINE: f64 = 70.0;
 /// Most nodes around a circle whose names are legible.
 const NAMED: usize = 36;
 
@@ -48,14 +50,27 @@ pub struct NetworkGroup {
     pub links: Vec<NetworkLink>,
 }
 
-/// Draws each group as a circle, hubs amid it.
+impl NetworkGroup {
+    /// Returns whether links join neighbours alone, so that the nodes are in a line and not around a circle.
+    fn is_line(&self) -> bool {
+        let has_hub = self.nodes.iter().any(|node| node.is_hub);
+        let mut links = self.links.iter();
+        !has_hub && self.nodes.len() <= 12 && links.all(|link| link.from.abs_diff(link.to) == 1)
+    }
+}
+
+/// Draws each group as a circle, hubs amid it, or as a line.
 pub fn circles(name: &str, groups: &[NetworkGroup]) -> String {
     let rows = groups.len().div_ceil(ABREAST);
-    let mut svg = SvgDrawing::new(WIDTH, rows as f64 * (SIDE + HEAD));
+    let side = match groups.iter().all(NetworkGroup::is_line) {
+        true => LINE,
+        false => SIDE,
+    };
+    let mut svg = SvgDrawing::new(WIDTH, rows as f64 * (side + HEAD));
     for (i, group) in groups.iter().enumerate() {
         let left = (i % ABREAST) as f64 * SIDE;
-        let top = (i / ABREAST) as f64 * (SIDE + HEAD) + HEAD;
-        let middle = (left + SIDE / 2.0, top + SIDE / 2.0);
+        let top = (i / ABREAST) as f64 * (side + HEAD) + HEAD;
+        let middle = (left + SIDE / 2.0, top + side / 2.0);
         svg.text(
             (middle.0, top - 6.0),
             TextAnchor::Middle,
@@ -65,8 +80,14 @@ pub fn circles(name: &str, groups: &[NetworkGroup]) -> String {
         let hubs = group.nodes.iter().filter(|node| node.is_hub).count();
         let around = group.nodes.len() - hubs;
         let radius = SIDE / 2.0 - if around <= NAMED { 26.0 } else { 10.0 };
+        let is_line = group.is_line();
         let (mut hub, mut out) = (0, 0);
         let places = group.nodes.iter().map(|node| {
+            if is_line {
+                let along = (f64::from(out) + 0.5) / around as f64;
+                out += 1;
+                return (left + 14.0 + along * (SIDE - 28.0), middle.1);
+            }
             let (at, of, radius) = match node.is_hub {
                 true => (&mut hub, hubs, if hubs > 1 { radius / 2.5 } else { 0.0 }),
                 false => (&mut out, around, radius),
@@ -86,7 +107,10 @@ pub fn circles(name: &str, groups: &[NetworkGroup]) -> String {
             if !node.is_hub && around <= NAMED {
                 let (dx, dy) = (place.0 - middle.0, place.1 - middle.1);
                 let far = (radius + 14.0) / radius;
-                let at = (middle.0 + dx * far, middle.1 + dy * far + 4.0);
+                let at = match is_line {
+                    true => (place.0, place.1 + 22.0),
+                    false => (middle.0 + dx * far, middle.1 + dy * far + 4.0),
+                };
                 svg.text(at, TextAnchor::Middle, "axis", &node.name);
             }
         }
@@ -102,8 +126,7 @@ pub fn grid(name: &str, group: &NetworkGroup, places: &[[u32; 2]], size: [u32; 2
         (along(x), along(y))
     };
     let height = 60.0 + f64::from(size[1]) * pitch;
-    let width = (60.0 + f64::from(size[0]) * pitch).max(WIDTH / 2.0);
-    let mut svg = SvgDrawing::new(width, height);
+    let mut svg = SvgDrawing::new(WIDTH, height);
     for link in &group.links {
         let (a, b) = (places[link.from], places[link.to]);
         let (from, to) = (place(a), place(b));

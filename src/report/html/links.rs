@@ -12,16 +12,19 @@ use std::collections::BTreeMap;
 /// Groups of a dimension that are drawn, and links of a group.
 const GROUPS: usize = 8;
 const LINKS: usize = 512;
+/// The end of a link at a memory.
+const MEMORY: &str = "memory";
 /// Shades of a load above none.
 pub(super) const SHADES: u32 = 10;
 
 /// The pictures, of a replay whose links were counted or whose machine has tiles.
 pub fn render(report: &Report) -> String {
-    let counted = report.links.as_ref().map_or(String::new(), |links| {
-        dimensions(links, links.counted_over(report))
-    });
     let tiles = report.tiles.as_ref();
-    counted + &tiles.map_or(String::new(), |tiles| grid(tiles, report.outcome.makespan))
+    let tiles = tiles.map_or(String::new(), |tiles| grid(tiles, report.outcome.makespan));
+    let counted = report.links.as_ref().map_or(String::new(), |links| {
+        dimensions(links, links.counted_over(report), !tiles.is_empty())
+    });
+    tiles + &counted
 }
 
 /// The shade of a part of the most there is.
@@ -38,7 +41,8 @@ fn load_text(load: f64) -> String {
     percent(load)
 }
 
-fn dimensions(links: &LinkReport, over: Span) -> String {
+/// Each dimension; of tiles, whose links are drawn as a grid, the memories alone.
+fn dimensions(links: &LinkReport, over: Span, of_tiles: bool) -> String {
     let load = |row: &LinkRow| row.busy.seconds() / over.seconds().max(f64::MIN_POSITIVE);
     let most = links.bottleneck().map_or(0.0, load);
     let mut out = String::new();
@@ -49,7 +53,8 @@ fn dimensions(links: &LinkReport, over: Span) -> String {
             .filter(|row| row.dimension == dimension.name);
         let rows: Vec<&LinkRow> = rows.collect();
         let groups = groups(&rows);
-        if groups.is_empty() {
+        let is_memory = rows.iter().any(|row| row.from == MEMORY);
+        if groups.is_empty() || (of_tiles && !is_memory) {
             continue;
         }
         let drawn = groups.iter().take(GROUPS).map(|group| {
@@ -159,6 +164,7 @@ fn group_of(
     });
     let npus: Vec<u32> = names.iter().filter_map(|name| npu(name)).collect();
     let title = match (npus.first(), npus.last()) {
+        (Some(first), Some(last)) if npus.len() == 2 => format!("NPUs {first} and {last}"),
         (Some(first), Some(last)) if first != last => format!("NPUs {first} … {last}"),
         (Some(first), _) => format!("NPU {first}"),
         _ => String::new(),

@@ -3,6 +3,8 @@
 use super::axis_time;
 use super::page::{cut as page_cut, figure, figure_with_scale, text};
 use crate::Report;
+use crate::collectives::CollectiveTally;
+use crate::collectives::table::together;
 use crate::draw::lines::{self, LineSeries};
 use crate::draw::map;
 use crate::draw::roofline::{self, Roof};
@@ -10,6 +12,7 @@ use crate::draw::scatter::{self, ScatterPoint};
 use crate::memory::runs;
 use crate::npus::span_of;
 use crate::operators::table::{families, prefixed};
+use crate::summary::thousands;
 use crate::text::share;
 use chakram_base::units::{Bytes, Span};
 use chakram_trace::graph::NodeKind;
@@ -83,23 +86,36 @@ pub fn memory(report: &Report) -> String {
     body
 }
 
-/// Collectives by group and kind: size against bus bandwidth, and the table.
+/// Points of collectives that are drawn.
+const POINTS: usize = 512;
+
+/// Collectives, folded as in the table: size against bus bandwidth.
 pub fn collectives(report: &Report) -> String {
     if report.collectives.is_empty() {
         return String::new();
     }
-    let points = report.collectives.iter().filter_map(|row| {
-        let mean = row.tally.buffers.sum / row.tally.calls.max(1);
-        let bus = row.bus.filter(|bus| *bus > 0.0)?;
-        let size = Bytes(mean);
+    let together = together(&report.collectives);
+    let points = together.iter().take(POINTS).filter_map(|indices| {
+        let groups = || indices.iter().map(|&i| &report.collectives[i]);
+        let first = groups().next()?;
+        let mut sum = CollectiveTally::default();
+        for group in groups() {
+            sum.calls += group.tally.calls;
+            sum.buffers.sum = sum.buffers.sum.saturating_add(group.tally.buffers.sum);
+            sum.transfer += group.tally.transfer;
+        }
+        let mean = sum.buffers.sum / sum.calls.max(1);
+        let bus = sum.bus_bandwidth(first.kind, first.members);
+        let bus = bus.filter(|bus| *bus > 0.0)?;
         Some(ScatterPoint {
             x: mean as f64,
             y: bus,
-            series: row.kind as usize % 8,
+            series: first.kind as usize % 8,
             title: format!(
-                "{} of {}: {size} a call, {:.1} GB/s",
-                row.kind,
-                row.group,
+                "{} of {}: {} a call, {:.1} GB/s",
+                first.kind,
+                page_cut(first.role.as_ref().unwrap_or(&first.group)),
+                Bytes(mean),
                 bus / 1e9
             ),
         })
@@ -124,7 +140,12 @@ pub fn collectives(report: &Report) -> String {
         let rate = |rate: f64| format!("{}/s", Bytes(rate as u64));
         let names = ("mean buffer of a call", "bus bandwidth");
         let picture = scatter::chart("Collectives", &points, names, (&bytes, &rate));
-        body += &figure(&picture, &legend, "One point for each kind and group.");
+        let left_out = match together.len().saturating_sub(POINTS) {
+            0 => String::new(),
+            more => format!(" {} rows more are left out.", thousands(more as u64)),
+        };
+        let caption = format!("One point for each row of the table.{left_out}");
+        body += &figure(&picture, &legend, &caption);
     }
     body
 }

@@ -7,7 +7,9 @@
 //! its own; the instants that meet are one number, which is exact: the nearest 1/1024 us (to 2^43 us, 101 days). Nodes that
 //! start and end at one such instant are moments, for viewers sort slices without duration behind others.
 
-use super::events::{ArrowEnd, NodeFacts, TimelineEncoder, TimelineSlice, TrackId};
+use super::events::{
+    ArrowEnd, NodeFacts, TimelineCounter, TimelineEncoder, TimelineSlice, TrackId,
+};
 use chakram_base::units::Time;
 use serde::Serialize;
 use serde_json::{Map, Value};
@@ -133,6 +135,18 @@ impl<W: Write> ChromeEncoder<W> {
         self.raw(separator);
         let text = serde_json::to_vec(event).expect("its keys are texts");
         self.raw(&text);
+    }
+
+    /// Draws values of a counter of a process.
+    fn values(&mut self, pid: u32, name: &str, at: Time, values: Map<String, Value>) {
+        self.event(&TraceEvent {
+            ph: "C",
+            name,
+            pid,
+            ts: Some(Ticks::of(at).micros()),
+            args: Some(ChromeArgs::Held(values)),
+            ..TraceEvent::default()
+        });
     }
 
     /// Names a process, or one of its tracks, and says where it stands among others.
@@ -282,14 +296,12 @@ impl<W: Write> TimelineEncoder for ChromeEncoder<W> {
         let held = held
             .iter()
             .map(|(name, bytes)| ((*name).to_owned(), (*bytes).into()));
-        self.event(&TraceEvent {
-            ph: "C",
-            name: "memory",
-            pid: rank,
-            ts: Some(Ticks::of(at).micros()),
-            args: Some(ChromeArgs::Held(held.collect())),
-            ..TraceEvent::default()
-        });
+        self.values(rank, "memory", at, held.collect());
+    }
+
+    fn counter(&mut self, rank: u32, counter: TimelineCounter, at: Time, value: u64) {
+        let values = [("value".to_owned(), value.into())];
+        self.values(rank, counter.name(), at, values.into_iter().collect());
     }
 }
 

@@ -46,6 +46,25 @@ pub(super) struct TimelineSlice<'s> {
     pub launched: Vec<u64>,
 }
 
+/// A quantity that a counter shows.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(super) enum TimelineCounter {
+    /// Bytes per second that a rank sends.
+    Sending,
+    /// Nodes that are ready, and whose lane another node holds.
+    Waiting,
+}
+
+impl TimelineCounter {
+    /// Its name, with its unit.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Sending => "sending, bytes/s",
+            Self::Waiting => "waiting nodes",
+        }
+    }
+}
+
 /// Writes events in one format. Slices of a track come in the order of their times, so that a path is begun before the
 /// slices under it and ended after them.
 pub(super) trait TimelineEncoder {
@@ -65,4 +84,6 @@ pub(super) trait TimelineEncoder {
     fn marker(&mut self, rank: u32, name: &str, at: Time);
     /// Draws the bytes that a rank holds from `at` on, by class.
     fn memory(&mut self, rank: u32, at: Time, held: &[(&'static str, u64)]);
+    /// Draws the value of a counter of a rank from `at` on.
+    fn counter(&mut self, rank: u32, counter: TimelineCounter, at: Time, value: u64);
 }

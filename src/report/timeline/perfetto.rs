@@ -4,7 +4,7 @@
 //! a file is written packet by packet. Texts are interned: the first packet that uses one carries it with a number.
 //! Packets are deflated together, as the format allows (`compressed_packets`).
 
-use super::events::{ArrowEnd, TimelineEncoder, TimelineSlice, TrackId};
+use super::events::{ArrowEnd, TimelineCounter, TimelineEncoder, TimelineSlice, TrackId};
 use chakram_base::units::Time;
 use flate2::Compression;
 use flate2::write::ZlibEncoder;
@@ -33,6 +33,7 @@ enum TrackKey {
     Lane(TrackId),
     /// Bytes that a rank holds, of a class or in all.
     Memory(u32, Option<&'static str>),
+    Counter(u32, TimelineCounter),
 }
 
 /// Least number of an arrow from a launch, above those of messages.
@@ -188,18 +189,26 @@ impl<W: Write> PerfettoEncoder<W> {
         })
     }
 
-    fn count(&mut self, rank: u32, class: Option<&'static str>, at: Time, bytes: u64) {
+    /// Draws the value of a counter of `rank`, whose name and unit are described when it is first used.
+    fn count(
+        &mut self,
+        (rank, key): (u32, TrackKey),
+        describe: impl FnOnce() -> (String, CounterDescriptor),
+        at: Time,
+        value: u64,
+    ) {
         let parent = self.rank_track(rank);
-        let track = self.track_number(TrackKey::Memory(rank, class), || TrackDescriptor {
-            parent: Some(parent),
-            name: Some(class.map_or("memory".to_owned(), |class| format!("memory: {class}"))),
-            counter: Some(CounterDescriptor {
-                unit: Some(CounterDescriptor::BYTES),
-            }),
-            order: Some(i32::MAX),
-            ..TrackDescriptor::default()
+        let track = self.track_number(key, || {
+            let (name, counter) = describe();
+            TrackDescriptor {
+                parent: Some(parent),
+                name: Some(name),
+                counter: Some(counter),
+                order: Some(i32::MAX),
+                ..TrackDescriptor::default()
+            }
         });
-        if self.held.insert(track, bytes) == Some(bytes) {
+        if self.held.insert(track, value) == Some(value) {
             return;
         }
         self.event(
@@ -207,11 +216,26 @@ impl<W: Write> PerfettoEncoder<W> {
             TrackEvent {
                 kind: Some(TrackEvent::COUNTER),
                 track: Some(track),
-                // Counters are signed, and no memory has 2^63 bytes.
-                counter: Some(i64::try_from(bytes).unwrap_or(i64::MAX)),
+                // Counters are signed, and nothing that is counted reaches 2^63.
+                counter: Some(i64::try_from(value).unwrap_or(i64::MAX)),
                 ..TrackEvent::default()
             },
         );
+    }
+}
+
+impl<W: Write> PerfettoEncoder<W> {
+    /// Draws the bytes that `rank` holds, of a class or in all.
+    fn memory_of(&mut self, rank: u32, class: Option<&'static str>, at: Time, bytes: u64) {
+        let describe = || {
+            let name = class.map_or("memory".to_owned(), |class| format!("memory: {class}"));
+            let unit = CounterDescriptor {
+                unit: Some(CounterDescriptor::BYTES),
+                unit_name: None,
+            };
+            (name, unit)
+        };
+        self.count((rank, TrackKey::Memory(rank, class)), describe, at, bytes);
     }
 }
 
@@ -354,9 +378,38 @@ impl<W: Write> TimelineEncoder for PerfettoEncoder<W> {
         let all = held
             .iter()
             .fold(0_u64, |all, (_, bytes)| all.saturating_add(*bytes));
-        self.count(rank, None, at, all);
+        self.memory_of(rank, None, at, all);
         for &(class, bytes) in held {
-            self.count(rank, Some(class), at, bytes);
+            self.memory_of(rank, Some(class), at, bytes);
         }
+    }
+
+    fn counter(&mut self, rank: u32, counter: TimelineCounter, at: Time, value: u64) {
+        let describe = || {
+            let (name, unit) = match counter {
+                TimelineCounter::Sending => {
+                    let unit_name = Some("bytes/s".to_owned());
+                    let unit = CounterDescriptor {
+                        unit: None,
+                        unit_name,
+                    };
+                    ("sending", unit)
+                }
+                TimelineCounter::Waiting => {
+                    let unit = CounterDescriptor {
+                        unit: Some(CounterDescriptor::COUNT),
+                        unit_name: None,
+                    };
+                    (counter.name(), unit)
+                }
+            };
+            (name.to_owned(), unit)
+        };
+        self.count(
+            (rank, TrackKey::Counter(rank, counter)),
+            describe,
+            at,
+            value,
+        );
     }
 }

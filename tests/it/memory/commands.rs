@@ -109,8 +109,8 @@ fn pictures_have_counters() {
     let events = picture["traceEvents"].as_array().unwrap().iter();
     let counters = events.filter(|event| event["ph"] == "C" && event["pid"] == 1);
     let found: Vec<_> = counters
+        .filter(|event| event["name"] == "memory")
         .map(|event| {
-            assert_eq!(event["name"], "memory");
             let args = &event["args"];
             let gb = |class: &str| args[class].as_u64().unwrap() / 1_000_000_000;
             assert_eq!((gb("weights"), gb("optimizer")), (4, 2));

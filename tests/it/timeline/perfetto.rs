@@ -2,7 +2,9 @@
 //! fields, and held against the same replay as JSON.
 
 use super::*;
+use crate::corpus::skipped;
 use std::io::Read;
+use std::process::Command;
 
 /// A field of a message: a number, or bytes.
 #[derive(Clone, Copy, Debug)]
@@ -265,5 +267,88 @@ fn both_formats_draw_the_same_and_protobuf_is_smaller() {
         "{} and {} bytes",
         file.len(),
         json.len()
+    );
+}
+
+/// Counts what Perfetto's own descriptions of the format find in a file, and its trace processor where that starts.
+const READER: &str = r#"
+import json, sys, zlib
+from perfetto.protos.perfetto.trace import perfetto_trace_pb2 as pb
+trace = pb.Trace()
+trace.ParseFromString(open(sys.argv[1], 'rb').read())
+inner = pb.Trace()
+inner.ParseFromString(b''.join(zlib.decompress(p.compressed_packets) for p in trace.packet))
+found = {'begins': 0, 'ends': 0, 'counts': 0, 'flows': 0, 'units': []}
+for packet in inner.packet:
+    event = packet.track_event
+    kinds = {event.TYPE_SLICE_BEGIN: 'begins', event.TYPE_SLICE_END: 'ends', event.TYPE_COUNTER: 'counts'}
+    if packet.HasField('track_event') and event.type in kinds:
+        found[kinds[event.type]] += 1
+        found['flows'] += len(event.flow_ids)
+    if packet.track_descriptor.HasField('counter'):
+        counter = packet.track_descriptor.counter
+        found['units'].append([packet.track_descriptor.name, counter.unit_name or counter.Unit.Name(counter.unit)])
+try:
+    from perfetto.trace_processor import TraceProcessor
+    processor = TraceProcessor(trace=sys.argv[1])
+    one = lambda query: next(iter(processor.query(query))).n
+    found['processor'] = {
+        'slices': one('select count(*) as n from slice where dur > 0'),
+        'deepest': one('select max(depth) as n from slice'),
+        'flows': one('select count(*) as n from flow'),
+        'counts': one('select count(*) as n from counter'),
+        'errors': one("select coalesce(sum(value), 0) as n from stats where severity = 'error'"),
+    }
+except Exception as error:
+    found['without_processor'] = str(error)
+print(json.dumps(found))
+"#;
+
+/// The package `perfetto` for Python, where `CHAKRAM_PYTHON` or `python3` has it, reads what was written.
+#[test]
+fn perfettos_own_package_reads_what_was_written() {
+    let python = std::env::var("CHAKRAM_PYTHON").unwrap_or_else(|_| "python3".to_owned());
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("timeline.pftrace");
+    let workload = two_kernels_and_an_all_reduce(4);
+    let file = perfetto(&workload, &ReplayOptions::default());
+    let (slices, _) = read(&file);
+    std::fs::write(&path, &file).unwrap();
+    let output = Command::new(python)
+        .args(["-c", READER])
+        .arg(&path)
+        .output();
+    let Some(output) = output.ok().filter(|output| output.status.success()) else {
+        skipped("python3 has no package perfetto");
+        return;
+    };
+    // The package may say what it downloads.
+    let text = String::from_utf8(output.stdout).unwrap();
+    let found: Value = serde_json::from_str(text.lines().last().unwrap()).unwrap();
+    // Those of the ranks, and the critical path: both kernels and the all-reduce.
+    let drawn = slices.len() + 3;
+    assert_eq!(found["begins"], drawn);
+    assert_eq!(found["ends"], drawn);
+    // Of each rank: two of what waits and two of what it sends.
+    assert_eq!(found["counts"], 16, "{found}");
+    let units = found["units"].as_array().unwrap();
+    let count = |unit: [&str; 2]| {
+        units
+            .iter()
+            .filter(|one| **one == serde_json::json!(unit))
+            .count()
+    };
+    assert_eq!(count(["sending", "bytes/s"]), 4, "{found}");
+    assert_eq!(count(["waiting nodes", "UNIT_COUNT"]), 4, "{found}");
+    let Some(processor) = found.get("processor") else {
+        skipped("the package perfetto found no trace processor");
+        return;
+    };
+    assert_eq!(processor["errors"], 0, "{found}");
+    assert_eq!(processor["slices"], drawn);
+    assert_eq!(processor["counts"], 16, "{found}");
+    assert_eq!(
+        processor["deepest"],
+        slices.iter().map(|slice| slice.4).max().unwrap()
     );
 }

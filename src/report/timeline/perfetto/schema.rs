@@ -153,9 +153,14 @@ pub struct CounterDescriptor {
     /// `unit`.
     #[prost(int32, optional, tag = "3")]
     pub unit: Option<i32>,
+    /// `unit_name`, of a unit that has no number.
+    #[prost(string, optional, tag = "6")]
+    pub unit_name: Option<String>,
 }
 
 impl CounterDescriptor {
+    /// A number of things.
+    pub const COUNT: i32 = 2;
     /// Bytes.
     pub const BYTES: i32 = 3;
 }

@@ -1,0 +1,141 @@
+//! Counters of what is under way on a rank: bytes per second that it sends, and nodes that wait for their lane.
+//!
+//! What a rank sends is what its messages and collectives carry on average while they are transferred: the bytes of a message, and
+//! of a collective the bytes that cross the busiest port of a member at best, `factor x buffer`, as bus bandwidths have them. A node
+//! waits while it is ready and another holds its lane.
+
+use super::events::{TimelineCounter, TimelineEncoder};
+use super::selection::TimelineSelection;
+use chakram_base::ids::{NodeIndex, Rank};
+use chakram_base::units::{Span, Time};
+use std::collections::BTreeSet;
+
+/// What counters are drawn by, and the part that is drawn.
+type CounterTarget<'t> = (&'t mut dyn TimelineEncoder, &'t TimelineSelection);
+
+/// Nodes of a rank that wait for their lane.
+#[derive(Clone, Debug, Default)]
+struct WaitingNodes {
+    nodes: BTreeSet<NodeIndex>,
+    /// The instant of their last change.
+    at: Time,
+    /// Their number before that instant, and the one that was drawn last.
+    before: u64,
+    drawn: u64,
+}
+
+/// What is under way on each instance.
+#[derive(Debug)]
+pub(super) struct TimelineCounters {
+    waiting: Vec<WaitingNodes>,
+    /// Changes of the bytes per second that an instance sends.
+    sending: Vec<Vec<(Time, i128)>>,
+}
+
+impl TimelineCounters {
+    pub fn new(instances: usize) -> Self {
+        Self {
+            waiting: vec![WaitingNodes::default(); instances],
+            sending: vec![Vec::new(); instances],
+        }
+    }
+
+    /// Counts a transfer of `bytes` by an instance.
+    pub fn sent(&mut self, instance: usize, bytes: f64, (from, to): (Time, Time)) {
+        let seconds = to.since(from).seconds();
+        if seconds > 0.0 && bytes > 0.0 {
+            let rate = (bytes / seconds).round() as i128;
+            self.sending[instance].extend([(from, rate), (to, -rate)]);
+        }
+    }
+
+    /// Counts a node that waits from now on; draws the number of an instant that is over.
+    pub fn waits(
+        &mut self,
+        (instance, rank): (usize, u32),
+        now: Time,
+        node: NodeIndex,
+        to: CounterTarget<'_>,
+    ) {
+        let waiting = &mut self.waiting[instance];
+        waiting.go_to(now, rank, to);
+        waiting.nodes.insert(node);
+    }
+
+    /// Counts a node that hardware takes, if it waited.
+    pub fn took(
+        &mut self,
+        (instance, rank): (usize, u32),
+        now: Time,
+        node: NodeIndex,
+        to: CounterTarget<'_>,
+    ) {
+        let waiting = &mut self.waiting[instance];
+        if waiting.nodes.contains(&node) {
+            waiting.go_to(now, rank, to);
+            waiting.nodes.remove(&node);
+        }
+    }
+
+    /// Draws what is not drawn yet; `ranks` are those of the instances.
+    pub fn finish(
+        mut self,
+        ranks: &[u32],
+        encoder: &mut dyn TimelineEncoder,
+        selection: &TimelineSelection,
+    ) {
+        for (waiting, rank) in self.waiting.iter_mut().zip(ranks) {
+            waiting.draw(*rank, (&mut *encoder, selection));
+        }
+        for (changes, rank) in self.sending.iter_mut().zip(ranks) {
+            if !selection.has(Rank(*rank)) {
+                continue;
+            }
+            changes.sort_unstable();
+            let (mut rate, mut drawn) = (0_i128, 0_i128);
+            for instant in
+                changes.chunk_by(|a, b| a.0.max(selection.from) == b.0.max(selection.from))
+            {
+                let at = instant[0].0.max(selection.from);
+                rate += instant.iter().map(|(_, by)| by).sum::<i128>();
+                if at <= selection.to && rate != drawn {
+                    drawn = rate;
+                    let rate = u64::try_from(rate).unwrap_or(u64::MAX);
+                    encoder.counter(*rank, TimelineCounter::Sending, at, rate);
+                }
+            }
+        }
+    }
+}
+
+impl WaitingNodes {
+    /// Draws the number of the instant of the last change, if that is over `now`.
+    fn go_to(&mut self, now: Time, rank: u32, to: CounterTarget<'_>) {
+        if now > self.at {
+            self.draw(rank, to);
+            self.at = now;
+        }
+    }
+
+    /// Draws the number of an instant that is over, if it is another than the one that was drawn.
+    fn draw(&mut self, rank: u32, (encoder, selection): CounterTarget<'_>) {
+        let now = self.nodes.len() as u64;
+        let (at, before) = (self.at, std::mem::replace(&mut self.before, now));
+        if !selection.has(Rank(rank)) || at < selection.from || at > selection.to {
+            return;
+        }
+        if self.drawn != before && at > selection.from {
+            encoder.counter(rank, TimelineCounter::Waiting, selection.from, before);
+            self.drawn = before;
+        }
+        if self.drawn != now {
+            encoder.counter(rank, TimelineCounter::Waiting, at, now);
+            self.drawn = now;
+        }
+    }
+}
+
+/// Beginning of a transfer that ends at `end`.
+pub(super) fn beginning(end: Time, transfer: Span) -> Time {
+    Time(end.0.saturating_sub(transfer.0))
+}
