@@ -13,7 +13,7 @@ mod estimate;
 mod parse;
 mod percent;
 
-pub use count::{counted, thousands};
+pub use count::{counted, parse_token_count, thousands, token_count};
 pub use energy::joules;
 pub use estimate::TimeEstimate;
 pub use parse::QuantityError;

@@ -189,6 +189,10 @@ impl LaunchArgs {
         let names: Vec<String> = others.iter().map(|job| job.name().to_owned()).collect();
         match report::beside(reports, &names) {
             Some(mut report) => {
+                run.state_cost(&mut report);
+                for other in &mut report.beside {
+                    run.state_cost(&mut other.report);
+                }
                 report.provenance = Some(Provenance::new(self.options_json(&names), &[]));
                 let keys = given.iter().map(|setting| setting.key.clone());
                 report.settings.unchecked = keys.collect();

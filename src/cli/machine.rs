@@ -15,6 +15,7 @@ use std::process::ExitCode;
 
 mod import;
 mod json;
+mod new;
 mod tile_ratios;
 
 use json::{MachineDetails, MachineList, MachineSummary, OneMachine};
@@ -60,6 +61,15 @@ Examples:
         #[arg(required = true, value_name = "FILE")]
         files: Vec<String>,
     },
+    /// Write the file of a machine that is like another, with numbers of its datasheet
+    #[command(after_help = "\
+Examples:
+  chakram machine new h200 --from h100 --memory 141GB --bandwidth 4.8TB/s -o h200.toml
+  chakram machine new next --from b200 --peak bf16=2.5PFLOP/s,fp8=5PFLOP/s --link 3.6TB/s --price 6
+
+Curves of kernels and collectives are those of the other machine, which go with the rates; their errors are wider
+where rates differ, since no time was measured. Comments of the file say where each number comes from.")]
+    New(new::NewMachineArgs),
     /// Write a machine file from ASTRA-sim's network, system and memory files
     #[command(after_help = "\
 Examples:
@@ -104,6 +114,7 @@ pub fn run(args: &MachineArgs, out: &mut dyn Write) -> Result<ExitCode, Box<dyn 
         MachineCommand::List { format } => list(*format, out)?,
         MachineCommand::Show { name, format } => show(name, *format, out)?,
         MachineCommand::Check { files } => return Ok(check(files, out)?),
+        MachineCommand::New(args) => new::run(args, out)?,
         MachineCommand::Import { files, output } => import::run(files, output.as_deref(), out)?,
     }
     Ok(ExitCode::SUCCESS)

@@ -7,11 +7,12 @@ use super::progress::{Progress, shown};
 use super::terminal;
 use chakram_base::ids::Npu;
 use chakram_base::setting::SettingKey;
-use chakram_base::units::Span;
+use chakram_base::units::{Span, parse_token_count};
 use chakram_engine::{CompiledReplay, ReplayError, ReplayOptions};
 use chakram_hardware::machine::Machine;
 use chakram_jobs::{self as job, GivenSetting, ReplaySettingsError};
 use chakram_report::extrapolation::ShorterReplays;
+use chakram_report::settings::SettingWithoutEffect;
 use chakram_report::summary::{HashedInput, counted};
 use chakram_report::text::TextStyle;
 use chakram_report::{self as report, PictureRecorder, Report, tile_map};
@@ -78,6 +79,12 @@ pub struct RunArgs {
     /// Report bytes and load of dimensions and links; collectives go message by message
     #[arg(long, help_heading = REPORT, hide_short_help = true)]
     links: bool,
+    /// Dollars for an hour of an NPU, such as 2.50; by default those of the machine's file
+    #[arg(long, help_heading = REPORT, hide_short_help = true, value_name = "DOLLARS", value_parser = parse_price)]
+    price: Option<f64>,
+    /// Also report days, NPU hours, dollars and energy of a run of so many tokens, such as 15T
+    #[arg(long, help_heading = REPORT, hide_short_help = true, value_name = "TOKENS", value_parser = parse_token_count)]
+    total_tokens: Option<u64>,
     /// Table that --format csv prints
     #[arg(long, help_heading = REPORT, value_enum, value_name = "TABLE")]
     pub table: Option<ReportTableArg>,
@@ -97,6 +104,13 @@ pub struct ReplayedJob<'a> {
     pub other_profiler: Option<Span>,
     /// The same step with fewer micro-batches, from which more are extrapolated.
     pub shorter: Option<ShorterReplays>,
+}
+
+/// Parses dollars for an hour of an NPU.
+pub fn parse_price(text: &str) -> Result<f64, String> {
+    let number = text.trim().trim_start_matches('$').parse().ok();
+    let price = number.filter(|price| *price > 0.0 && *price <= Machine::MAX_PRICE);
+    price.ok_or_else(|| "expected dollars for an hour of an NPU such as 2.50".to_owned())
 }
 
 /// A parsed `--map`, one value to the parser of arguments.
@@ -213,6 +227,8 @@ impl RunArgs {
             (self.format != ReportFormatArg::Text, "--format"),
             (self.details, "--details"),
             (self.links, "--links"),
+            (self.price.is_some(), "--price"),
+            (self.total_tokens.is_some(), "--total-tokens"),
             (self.table.is_some(), "--table"),
             (self.all_operators, "--all-operators"),
             (self.fit != OnMemoryOverflow::Report, "--fit"),
@@ -267,6 +283,7 @@ impl RunArgs {
             profiler.hold_against(makespan, other, workload);
         }
         report.extrapolation = job.shorter.map(|shorter| shorter.extrapolate(makespan));
+        self.state_cost(&mut report);
         report.pictures = pictures.map(|pictures| pictures.finish(&report));
         TimelineFile::finish(timeline, self.timeline.path())?;
         if let Some(mut file) = map {
@@ -280,6 +297,19 @@ impl RunArgs {
             file.commit()?;
         }
         self.print(report, name, options.missing_ranks, inputs, to)
+    }
+
+    /// States the money of `report`, at the price and for the tokens that were given.
+    pub fn state_cost(&self, report: &mut Report) {
+        let own = report.cost.map(|cost| cost.dollars_per_npu_hour);
+        report.state_cost(self.price.or(own), self.total_tokens);
+        if let (Some(tokens), None) = (self.total_tokens, &report.run) {
+            report.settings.without_effect.push(SettingWithoutEffect {
+                key: "total_tokens".to_owned(),
+                value: tokens.to_string(),
+                reason: "the job does not state the tokens that it takes".to_owned(),
+            });
+        }
     }
 
     /// Returns the file of the page, if one is asked for.

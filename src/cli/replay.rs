@@ -182,6 +182,9 @@ pub fn run(args: &ReplayArgs, out: &mut dyn Write) -> Result<ExitCode, Box<dyn E
             };
             let page = args.run.create_page(&mut to)?;
             let mut comparison = compare(&job, &named, &machines, &given, args.threads);
+            let columns = comparison.columns.iter_mut();
+            let reports = columns.filter_map(|column| column.result.as_mut().ok());
+            reports.for_each(|report| args.run.state_cost(report));
             if comparison.reference().is_some() {
                 let (run, style) = (&args.run, to.style());
                 if let Some(mut file) = page {

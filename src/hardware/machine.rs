@@ -28,6 +28,7 @@ mod network_settings;
 mod preset;
 mod preset_files;
 mod rank_domain;
+mod relative;
 
 pub use correction::PriceCorrection;
 pub use error::MachineError;
@@ -39,6 +40,7 @@ pub use preset::{
 };
 pub use preset_files::{MachinePreset, PRESETS};
 pub use rank_domain::RankDomain;
+pub use relative::{Datasheet, parse_peak, relative, source_of_npu};
 
 /// NPUs that are alike.
 #[derive(Clone, Debug, PartialEq)]
@@ -94,6 +96,8 @@ const UNKNOWN_LANES: u32 = 32;
 pub struct Machine {
     name: String,
     description: String,
+    relative_of: Option<String>,
+    price_per_npu_hour: Option<f64>,
     topology: Topology,
     network: NetworkSettings,
     algorithms: Vec<AlgorithmChoice>,
@@ -175,6 +179,8 @@ impl Machine {
         (dimensions && lanes && memory).then(|| Self {
             name,
             description: String::new(),
+            relative_of: None,
+            price_per_npu_hour: None,
             class_of: ClassAssignment::uniform(topology.npus()),
             network: NetworkSettings {
                 switching: topology.switching(),
@@ -246,6 +252,19 @@ impl Machine {
     pub fn description(&self) -> &str {
         &self.description
     }
+
+    /// The machine that curves of kernels were measured on, if that is another one with other rates.
+    pub fn relative_of(&self) -> Option<&str> {
+        self.relative_of.as_deref()
+    }
+
+    /// Price of an NPU for an hour, in dollars, if it is known.
+    pub fn price_per_npu_hour(&self) -> Option<f64> {
+        self.price_per_npu_hour
+    }
+
+    /// The highest price of an NPU for an hour, in dollars.
+    pub const MAX_PRICE: f64 = 1e6;
 
     /// Positions of NPUs and their links.
     pub fn topology(&self) -> &Topology {

@@ -1,6 +1,7 @@
 //! The head of a report: sentences about the whole of it, the same in text and page.
 
 use super::Report;
+use super::cost;
 use super::summary::{counted, percent_more, thousands};
 use super::throughput;
 use chakram_base::units::percent_change;
@@ -116,6 +117,9 @@ pub(crate) fn lines(report: &Report, basis: &str) -> Vec<HeadLine> {
     }
     for rates in throughput::lines(report) {
         put("", rates, Line);
+    }
+    for line in cost::lines(report) {
+        put("", line, Wrapped);
     }
     if let Some(energy) = &report.kernel_energy {
         put("", energy.line(), Line);

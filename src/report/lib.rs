@@ -13,6 +13,7 @@ pub mod busy;
 mod captured_on;
 pub mod collectives;
 pub mod compare;
+pub mod cost;
 pub mod critical_path;
 pub mod csv;
 pub mod document;
@@ -82,6 +83,7 @@ use chakram_base::units::Span;
 use chakram_engine::{ReplayOutcome, StepTimes};
 use chakram_hardware::network::{ContentionFreeNetwork, NetworkBackend};
 use collectives::CollectiveRow;
+use cost::{ReplayCost, TokenRun};
 use extrapolation::StepExtrapolation;
 use interval::PredictionInterval;
 use kernel_energy::KernelEnergy;
@@ -217,6 +219,12 @@ pub struct Report {
     /// Samples and tokens per second, and utilization of the peak, where they are known.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub throughput: Option<Throughput>,
+    /// Money of the job's NPUs, where a price is known.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub cost: Option<ReplayCost>,
+    /// A run of a stated number of tokens, where the job states its own.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub run: Option<TokenRun>,
     /// The critical path of the replay, unless it has too many nodes to be followed.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub critical_path: Option<CriticalPathSummary>,

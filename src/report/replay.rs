@@ -87,6 +87,8 @@ fn replay_watched(
     if let Some((summary, path)) = path {
         report.critical_path = Some(summary);
         report.interval = PredictionInterval::of(&report, prepared);
+        // The interval is that of the money, too.
+        report.state_cost(prepared.machine().price_per_npu_hour(), None);
         extra.critical_path(&path);
     }
     Ok(report)
@@ -233,6 +235,8 @@ pub(super) fn finish<O>(
         aggregation: counts.finish(prepared),
         extrapolation: None,
         throughput: throughput::of(prepared, Span(outcome.makespan.0 / times)),
+        cost: None,
+        run: None,
         critical_path: None,
         pictures: None,
         links: collectives
@@ -245,6 +249,7 @@ pub(super) fn finish<O>(
     };
     report.mean_parts = std::array::from_fn(|part| report.mean(|time| time.parts[part]));
     report.mean_communicating = report.mean(|time| time.communicating);
+    report.state_cost(machine.price_per_npu_hour(), None);
     let captured = report.rows.iter().map(|row| row.captured);
     let captured: Option<u128> = captured
         .map(|span| span.map(|span| u128::from(span.0)))

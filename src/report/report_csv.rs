@@ -2,7 +2,7 @@
 
 use super::csv::{CsvColumn, CsvRows};
 use super::{
-    Report, collectives, links, memory, modules, npus, operators, settings, steps, unknown,
+    Report, collectives, cost, links, memory, modules, npus, operators, settings, steps, unknown,
 };
 
 /// Choice of the table.
@@ -27,6 +27,8 @@ pub enum CsvTable {
     Unknown,
     /// Settings that were given and change nothing, with the reason.
     Settings,
+    /// Tokens per second, money, and a run of a stated number of tokens, in one row.
+    Cost,
 }
 
 /// Renders one table of `report`; times are in whole picoseconds.
@@ -57,6 +59,7 @@ pub(super) fn of_reports(reports: &[(Option<&str>, &Report)], table: CsvTable) -
         CsvTable::Settings => each(reports, settings::CSV, |report| {
             &report.settings.without_effect
         }),
+        CsvTable::Cost => each(reports, cost::CSV, std::slice::from_ref),
     }
 }
 

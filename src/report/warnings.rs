@@ -94,6 +94,16 @@ pub(super) fn warnings(report: &Report, prepared: &CompiledReplay<'_>) -> Vec<St
         "{} communication nodes are marked as host work; they carry sizes, so they are replayed \
          as communication",
     );
+    let machine = prepared.machine();
+    if let Some(of) = machine
+        .relative_of()
+        .filter(|_| report.kernels.by_curves > 0)
+    {
+        warnings.push(format!(
+            "no kernel was measured on machine `{}`: its curves are those of {of}, and go with its rates; the interval covers that",
+            machine.name()
+        ));
+    }
     warnings.extend(straddling::warnings(&report.collectives, prepared));
     warnings.extend(report.unknown_memory());
     warnings.extend(report.throughput.iter().flat_map(Throughput::warnings));

@@ -25,6 +25,53 @@ pub fn thousands(number: u64) -> String {
     text
 }
 
+/// Suffixes of counts of tokens, largest first.
+const SUFFIXES: [(char, u64); 4] = [
+    ('T', 1_000_000_000_000),
+    ('B', 1_000_000_000),
+    ('M', 1_000_000),
+    ('k', 1000),
+];
+
+/// `15T`, `1.5B`, `300M`; `1,234,567` where no suffix has two decimals at most.
+pub fn token_count(count: u64) -> String {
+    let exact = SUFFIXES.iter().find(|(_, unit)| {
+        let smallest = unit / 100;
+        count >= *unit && count.is_multiple_of(smallest)
+    });
+    match exact {
+        Some((suffix, unit)) => format!("{}{suffix}", count as f64 / *unit as f64),
+        None => thousands(count),
+    }
+}
+
+/// Parses a count of tokens: `15T`, `1.5B`, `300e9`, `2_000_000`.
+///
+/// # Errors
+///
+/// What was expected.
+pub fn parse_token_count(text: &str) -> Result<u64, String> {
+    let expected = || "expected a whole number of tokens such as 15T, 300B or 2_000_000".to_owned();
+    let trimmed = text.trim();
+    let suffix = SUFFIXES.iter().find_map(|(suffix, unit)| {
+        let digits = trimmed.strip_suffix([*suffix, suffix.to_ascii_lowercase()]);
+        Some((digits?, *unit))
+    });
+    let (digits, unit) = suffix.unwrap_or((trimmed, 1));
+    let number: f64 = digits
+        .trim()
+        .replace('_', "")
+        .parse()
+        .map_err(|_| expected())?;
+    let count = number * unit as f64;
+    // Beyond 2^53 not every whole number is one.
+    let fits = (1.0..=1e15).contains(&count) && (count - count.round()).abs() <= 1e-3;
+    match fits {
+        true => Ok(count.round() as u64),
+        false => Err(expected()),
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -34,6 +81,26 @@ mod tests {
         assert_eq!(thousands(7), "7");
         assert_eq!(thousands(1234), "1,234");
         assert_eq!(thousands(123_456_789), "123,456,789");
+    }
+
+    #[test]
+    fn counts_of_tokens_have_suffixes() {
+        for (text, count, shown) in [
+            ("15T", 15_000_000_000_000, "15T"),
+            ("1.4 t", 1_400_000_000_000, "1.4T"),
+            ("300e9", 300_000_000_000, "300B"),
+            ("1_234_567", 1_234_567, "1,234,567"),
+            ("2k", 2000, "2k"),
+            ("7", 7, "7"),
+        ] {
+            assert_eq!(parse_token_count(text), Ok(count), "{text}");
+            assert_eq!(token_count(count), shown);
+        }
+        for text in [
+            "", "T", "0", "-1B", "1.5", "15TT", "nan", "1e40", "15Q", "1e16",
+        ] {
+            assert!(parse_token_count(text).is_err(), "{text}");
+        }
     }
 
     #[test]

@@ -45,6 +45,8 @@ pub enum ReportTableArg {
     Unknown,
     /// Settings that were given and change nothing, with the reason
     Settings,
+    /// Tokens per second and money, in one row
+    Cost,
     /// A row per machine; the default of several machines
     Compare,
 }
@@ -62,6 +64,7 @@ impl ReportTableArg {
             Self::Links => Some(CsvTable::Links),
             Self::Unknown => Some(CsvTable::Unknown),
             Self::Settings => Some(CsvTable::Settings),
+            Self::Cost => Some(CsvTable::Cost),
         }
     }
 }

@@ -204,6 +204,12 @@ impl RunArgs {
         if self.links {
             options.insert("links".to_owned(), true.into());
         }
+        if let Some(price) = self.price {
+            options.insert("price".to_owned(), price.into());
+        }
+        if let Some(tokens) = self.total_tokens {
+            options.insert("total_tokens".to_owned(), tokens.into());
+        }
         if settings.fill_domains {
             options.insert("fill_domains".to_owned(), true.into());
         }

@@ -2,7 +2,7 @@
 
 use super::class_assignment::{self, AssignmentFault, ClassAssignment};
 use super::{Machine, NpuClass, with_memories};
-use chakram_base::config::{ConfigDocument, ConfigError, ConfigTable, quoted};
+use chakram_base::config::{ConfigDocument, ConfigError, ConfigField, ConfigTable, quoted};
 use chakram_base::units::Bytes;
 
 mod class;
@@ -23,6 +23,8 @@ mod wiring;
 const ROOT: &[&str] = &[
     "name",
     "description",
+    "relative_of",
+    "price_per_npu_hour",
     "npu",
     "assign",
     "dimension",
@@ -51,6 +53,9 @@ pub(super) fn machine(
     let root = document.root(ROOT)?;
     let name = root.need("name", "the machine's name")?.line()?.to_owned();
     let description = root.or("description", "", |field| field.line())?.to_owned();
+    let relative_of = root.optional("relative_of", |field| Ok(field.line()?.to_owned()))?;
+    let price = |field: &ConfigField<'_>| field.positive(Machine::MAX_PRICE);
+    let price_per_npu_hour = root.optional("price_per_npu_hour", price)?;
     let classes = class::classes(&root, original)?;
     let (network, edge) = match root.get("tiles") {
         Some(field) => tiles::tiles(&root, &field)?,
@@ -66,6 +71,8 @@ pub(super) fn machine(
     Ok(Machine {
         name,
         description,
+        relative_of,
+        price_per_npu_hour,
         topology: with_memories(network.topology, remote.as_ref(), &named_memories),
         network: network.settings,
         algorithms: network.algorithms,

@@ -3,6 +3,7 @@
 use super::{MachineColumn, MachineComparison};
 use crate::Report;
 use crate::TimeCategory;
+use crate::cost;
 use crate::csv::{CsvCell, CsvColumn, CsvRows, decimal};
 use crate::memory::fullest;
 use crate::report_csv::{CsvTable, of_reports};
@@ -12,7 +13,10 @@ use chakram_engine::ReplayError;
 pub fn render(comparison: &MachineComparison<'_>, table: Option<CsvTable>) -> String {
     match table {
         None => {
-            let columns = columns(comparison.remembers());
+            let mut reports = comparison.reports();
+            let is_priced =
+                reports.any(|(_, report)| report.cost.is_some() || report.run.is_some());
+            let columns = columns(comparison.remembers(), is_priced);
             let mut rows = CsvRows::empty();
             rows.header(None, &columns);
             rows.columns(None, &columns, comparison, &comparison.columns);
@@ -38,8 +42,8 @@ pub(super) fn status(column: &MachineColumn<'_>) -> &'static str {
 
 type ComparisonColumn<'a> = CsvColumn<MachineComparison<'a>, MachineColumn<'a>>;
 
-/// A column for each thing said of a machine; of memory only where `remembers`.
-fn columns<'a>(remembers: bool) -> Vec<ComparisonColumn<'a>> {
+/// A column for each thing said of a machine; of memory only where `remembers`, of money where `is_priced`.
+fn columns<'a>(remembers: bool, is_priced: bool) -> Vec<ComparisonColumn<'a>> {
     let mut columns: Vec<ComparisonColumn<'a>> = vec![
         ("machine", |_, column| column.name.as_str().into()),
         ("npus", |_, column| column.machine.topology().npus().into()),
@@ -100,8 +104,40 @@ fn columns<'a>(remembers: bool) -> Vec<ComparisonColumn<'a>> {
             })
         }),
     ];
+    let costs: [ComparisonColumn<'a>; 9] = [
+        ("tokens_per_s", |_, column| {
+            of(column, |report| cost::CSV[0].1(report, report))
+        }),
+        ("dollars_per_npu_hour", |_, column| {
+            of(column, |report| cost::CSV[1].1(report, report))
+        }),
+        ("dollars", |_, column| {
+            of(column, |report| cost::CSV[2].1(report, report))
+        }),
+        ("dollars_per_million_tokens", |_, column| {
+            of(column, |report| cost::CSV[3].1(report, report))
+        }),
+        ("run_tokens", |_, column| {
+            of(column, |report| cost::CSV[4].1(report, report))
+        }),
+        ("run_days", |_, column| {
+            of(column, |report| cost::CSV[5].1(report, report))
+        }),
+        ("run_npu_hours", |_, column| {
+            of(column, |report| cost::CSV[6].1(report, report))
+        }),
+        ("run_dollars", |_, column| {
+            of(column, |report| cost::CSV[7].1(report, report))
+        }),
+        ("run_kernel_energy_j", |_, column| {
+            of(column, |report| cost::CSV[8].1(report, report))
+        }),
+    ];
     if remembers {
         columns.extend(memory);
+    }
+    if is_priced {
+        columns.extend(costs);
     }
     columns
 }

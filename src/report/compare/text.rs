@@ -5,6 +5,7 @@ use super::explanation::{IndentedLine, explain, percent};
 use super::{MachineColumn, MachineComparison, MakespanExplanation};
 use crate::Report;
 use crate::TimeCategory;
+use crate::cost;
 use crate::memory::fullest;
 use crate::summary::thousands;
 use crate::table::{TextTable, left, right};
@@ -250,6 +251,12 @@ pub(super) fn rows(comparison: &MachineComparison<'_>) -> Vec<(&'static str, Vec
             row("  transfer", &|report| {
                 with_share(report, report.exposed_transferring())
             });
+        }
+    }
+    for (name, figure) in cost::ROWS {
+        let mut reports = comparison.reports();
+        if reports.any(|(_, report)| figure(report).is_some()) {
+            row(name, &figure);
         }
     }
     if comparison.remembers() {

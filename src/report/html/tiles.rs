@@ -3,6 +3,7 @@
 use super::page::{number, text};
 use super::span;
 use crate::Report;
+use crate::cost::figures;
 use crate::memory::fullest;
 use crate::summary::{percent_more, thousands};
 use crate::throughput;
@@ -73,6 +74,9 @@ pub fn render(report: &Report) -> String {
             let beside = format!("{}{counted}", throughput::HFU);
             tile("HFU", &share("/throughput/hfu", hfu), &beside);
         }
+    }
+    for (name, path, value, shown, beside) in figures(report) {
+        tile(&name, &number(path, value, &shown), &beside);
     }
     if let Some(row) = fullest(&report.memory) {
         let at = report

@@ -3,7 +3,7 @@
 use super::bound::{self, PointBound};
 use super::objective::{PARTS, PointMeasures};
 use super::point::{PointRefusal, ResolvedPoint, SharedParts, WorkSource};
-use super::setting::{self, Settings};
+use super::setting::{self, PRICE, Settings};
 use super::study::Study;
 use chakram_base::config::ConfigLiteral;
 use chakram_base::setting::SettingKey;
@@ -97,7 +97,7 @@ impl<'s> PointEvaluator<'s> {
             let detail = format!("{npus} NPUs, and limits.npus is {most}");
             return Err(PointRefusal::new("limits.npus", detail));
         }
-        let price = settings.get("price.npu").and_then(ConfigLiteral::number);
+        let price = settings.get(PRICE).and_then(ConfigLiteral::number);
         if let (Some(most), Some(price)) = (limits.cost, price) {
             let cost = price * npus as f64;
             if cost > most {
@@ -168,6 +168,7 @@ impl<'s> PointEvaluator<'s> {
         Ok(PointMeasures {
             time_ps,
             npus: pattern.plan.ranks() as u32,
+            dollars_per_npu_hour: resolved.machine.price_per_npu_hour(),
             tokens: Some(tokens),
             ..PointMeasures::default()
         })
@@ -209,6 +210,7 @@ impl<'s> PointEvaluator<'s> {
             npus: workload.ranks(),
             parts_ps: found.parts_ps,
             memory_bytes: found.peak,
+            dollars_per_npu_hour: machine.price_per_npu_hour(),
             tokens: amounts.map(|all| all.tokens.unwrap_or(all.samples)),
             kernel_energy_pj: found
                 .kernel_energy
@@ -281,7 +283,11 @@ impl<'s> PointEvaluator<'s> {
         let refused = |error: ReplayError| PointRefusal::new("replay", error);
         let compiled = CompiledReplay::new(workload, &resolved.machine, &resolved.options);
         let compiled = compiled.map_err(|refusal| refused(refusal.into()))?;
-        let (report, ()) = report::replay(&compiled, ()).map_err(refused)?;
+        let (mut report, ()) = report::replay(&compiled, ()).map_err(refused)?;
+        let settings = self.study.whole(point);
+        let number = |key: &str| settings.get(key).and_then(ConfigLiteral::number);
+        let price = number(PRICE).or(resolved.machine.price_per_npu_hour());
+        report.state_cost(price, number("total_tokens").map(|tokens| tokens as u64));
         Ok(report)
     }
 }

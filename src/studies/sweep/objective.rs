@@ -1,7 +1,8 @@
 //! Objectives, and what a point is measured by.
 
-use super::setting::Settings;
+use super::setting::{PRICE, Settings};
 use chakram_base::config::ConfigLiteral;
+use chakram_report::cost::dollars;
 use serde::de::Error as _;
 use serde::{Deserialize, Deserializer, Serialize};
 
@@ -24,6 +25,9 @@ pub struct PointMeasures {
     /// Mean time of compute of NPUs in other kernels, where loop nests price some.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub unmapped_ps: Option<u64>,
+    /// Price of an NPU for an hour in dollars, where the machine's file has one.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub dollars_per_npu_hour: Option<f64>,
     /// Tokens of the job, or samples where these have none.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub tokens: Option<u64>,
@@ -51,15 +55,25 @@ pub enum SweepObjective {
     Energy,
     /// The product of that and the makespan.
     EnergyDelay,
-    /// Price of the NPUs for the makespan, at `price.npu` an hour.
+    /// Price of the NPUs for the makespan, at `price.npu` an hour, or at the machine's own price.
     Cost,
+    /// The same for a million tokens.
+    TokenCost,
+    /// Days of a run of `total_tokens`.
+    RunDays,
+    /// Hours of all NPUs for such a run.
+    RunNpuHours,
+    /// Price of these.
+    RunCost,
+    /// Energy of such a run.
+    RunEnergy,
     /// NPUs of the job.
     Npus,
 }
 
 impl SweepObjective {
     /// Every objective.
-    pub const ALL: [Self; 8] = [
+    pub const ALL: [Self; 13] = [
         Self::Time,
         Self::Tokens,
         Self::TokensPerNpu,
@@ -67,7 +81,22 @@ impl SweepObjective {
         Self::Energy,
         Self::EnergyDelay,
         Self::Cost,
+        Self::TokenCost,
+        Self::RunDays,
+        Self::RunNpuHours,
+        Self::RunCost,
+        Self::RunEnergy,
         Self::Npus,
+    ];
+
+    /// Objectives that rows state besides those of their study, where they are known.
+    pub const STATED: [Self; 6] = [
+        Self::Tokens,
+        Self::TokenCost,
+        Self::RunDays,
+        Self::RunNpuHours,
+        Self::RunCost,
+        Self::RunEnergy,
     ];
 
     /// Its name in studies, and the heading of its column.
@@ -80,13 +109,18 @@ impl SweepObjective {
             Self::Energy => "energy",
             Self::EnergyDelay => "energy_delay",
             Self::Cost => "cost",
+            Self::TokenCost => "dollars_per_million_tokens",
+            Self::RunDays => "run_days",
+            Self::RunNpuHours => "run_npu_hours",
+            Self::RunCost => "run_dollars",
+            Self::RunEnergy => "run_energy",
             Self::Npus => "npus",
         }
     }
 
     /// Whether it depends on the energy of NPUs.
     pub fn has_energy(self) -> bool {
-        matches!(self, Self::Energy | Self::EnergyDelay)
+        matches!(self, Self::Energy | Self::EnergyDelay | Self::RunEnergy)
     }
 
     /// Settings without which it is not known, of points whose kernels are all priced by loop nests or not.
@@ -94,7 +128,11 @@ impl SweepObjective {
         match self {
             Self::Energy | Self::EnergyDelay if all_mapped => &["power.idle"],
             Self::Energy | Self::EnergyDelay => &["power.busy", "power.idle"],
-            Self::Cost => &["price.npu"],
+            Self::Cost | Self::TokenCost => &[PRICE],
+            Self::RunDays | Self::RunNpuHours => &["total_tokens"],
+            Self::RunCost => &[PRICE, "total_tokens"],
+            Self::RunEnergy if all_mapped => &["power.idle", "total_tokens"],
+            Self::RunEnergy => &["power.busy", "power.idle", "total_tokens"],
             _ => &[],
         }
     }
@@ -103,7 +141,14 @@ impl SweepObjective {
     pub fn is_bounded(self) -> bool {
         matches!(
             self,
-            Self::Time | Self::Tokens | Self::TokensPerNpu | Self::Cost
+            Self::Time
+                | Self::Tokens
+                | Self::TokensPerNpu
+                | Self::Cost
+                | Self::TokenCost
+                | Self::RunDays
+                | Self::RunNpuHours
+                | Self::RunCost
         )
     }
 
@@ -112,8 +157,8 @@ impl SweepObjective {
         matches!(self, Self::Tokens | Self::TokensPerNpu)
     }
 
-    /// The value in seconds, tokens per second, bytes, joules, joule-seconds, the unit of prices, or NPUs; `None` where it is not
-    /// known.
+    /// The value in seconds, tokens per second, bytes, joules, joule-seconds, dollars, days, hours, or NPUs; `None` where it is
+    /// not known.
     pub fn value(self, measures: &PointMeasures, settings: &Settings) -> Option<f64> {
         let seconds = measures.time_ps as f64 / 1e12;
         let npus = f64::from(measures.npus);
@@ -134,7 +179,24 @@ impl SweepObjective {
                 mapped + npus * (others + number("power.idle")? * (seconds - busy))
             }
             Self::EnergyDelay => Self::Energy.value(measures, settings)? * seconds,
-            Self::Cost => number("price.npu")? * npus * seconds / 3600.0,
+            Self::Cost => {
+                let price = number(PRICE).or(measures.dollars_per_npu_hour)?;
+                price * npus * seconds / 3600.0
+            }
+            Self::TokenCost => {
+                Self::Cost.value(measures, settings)? / measures.tokens? as f64 * 1e6
+            }
+            // As many replays as tokens take.
+            Self::RunDays => number("total_tokens")? / measures.tokens? as f64 * seconds / 86_400.0,
+            Self::RunNpuHours => Self::RunDays.value(measures, settings)? * 24.0 * npus,
+            Self::RunCost => {
+                let replays = number("total_tokens")? / measures.tokens? as f64;
+                Self::Cost.value(measures, settings)? * replays
+            }
+            Self::RunEnergy => {
+                let replays = number("total_tokens")? / measures.tokens? as f64;
+                Self::Energy.value(measures, settings)? * replays
+            }
             Self::Npus => npus,
         })
     }
@@ -154,9 +216,13 @@ impl SweepObjective {
             }
             Self::Tokens | Self::TokensPerNpu => format!("{value:.2}"),
             Self::Memory => chakram_base::units::Bytes(value as u64).to_string(),
-            Self::Energy => chakram_base::units::joules(value),
+            Self::Energy | Self::RunEnergy => chakram_base::units::joules(value),
             Self::EnergyDelay => format!("{value:.4e} J s"),
-            Self::Cost => format!("{value:.4}"),
+            Self::Cost | Self::TokenCost | Self::RunCost => dollars(value),
+            Self::RunDays | Self::RunNpuHours if value >= 100.0 => {
+                chakram_base::units::thousands(value.round() as u64)
+            }
+            Self::RunDays | Self::RunNpuHours => format!("{value:.2}"),
             Self::Npus => format!("{value}"),
         }
     }
@@ -241,6 +307,33 @@ mod tests {
         assert_eq!(value(SweepObjective::Memory), 5.0);
         assert_eq!(value(SweepObjective::Energy), 4400.0);
         assert!((value(SweepObjective::Cost) - 0.008).abs() < 1e-15);
+        // 0.008 for 8,192 tokens: 0.97656 for a million. 8.192e9 tokens are a million replays: 2e6 s, on 4 NPUs, 8,000 and 4.4 GJ.
+        settings.insert("total_tokens".to_owned(), ConfigLiteral::Number(8.192e9));
+        let value = |objective: SweepObjective| objective.value(&measures, &settings).unwrap();
+        for (objective, expected) in [
+            (SweepObjective::TokenCost, 0.976_562_5),
+            (SweepObjective::RunDays, 2e6 / 86_400.0),
+            (SweepObjective::RunNpuHours, 8e6 / 3600.0),
+            (SweepObjective::RunCost, 8000.0),
+            (SweepObjective::RunEnergy, 4.4e9),
+        ] {
+            let found = value(objective);
+            assert!(
+                (found / expected - 1.0).abs() < 1e-12,
+                "{}: {found}",
+                objective.name()
+            );
+        }
+        // A machine's own price, where the study sets none; none where neither does.
+        let mut own = settings.clone();
+        own.remove("price.npu");
+        assert_eq!(SweepObjective::Cost.value(&measures, &own), None);
+        let priced = PointMeasures {
+            dollars_per_npu_hour: Some(7.2),
+            ..measures.clone()
+        };
+        let cost = SweepObjective::Cost.value(&priced, &own).unwrap();
+        assert!((cost - 0.016).abs() < 1e-15);
         assert_eq!(
             SweepObjective::Tokens.score(&measures, &settings),
             Some(-4096.0)

@@ -106,6 +106,15 @@ fn tiles(sweep: &SweepTable<'_>, bests: &[(SweepObjective, usize)]) -> String {
     };
     let tiles: String = bests.iter().map(tile).collect();
     let (first, best) = bests[0];
+    let stated = sweep.stated().into_iter().filter_map(|objective| {
+        let value = sweep.stated_value(best, objective)?;
+        let (name, shown) = (objective.name(), text(&objective.shown(value)));
+        let number = sweep.rows[best].number;
+        Some(format!(
+            "<div class=\"tile\"><span>{name}</span><b>{shown}</b><small>row {number}</small></div>"
+        ))
+    });
+    let tiles = tiles + &stated.collect::<String>();
     let lead = sweep.lead(first, best);
     let lead = lead.map_or(String::new(), |lead| {
         format!("<p class=\"sub\">{}.</p>", text(&lead))

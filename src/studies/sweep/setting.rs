@@ -17,15 +17,18 @@ pub type Settings = BTreeMap<String, ConfigLiteral>;
 /// Keys of a point's work and machine.
 const NAMES: [&str; 4] = ["machine", "model", "tokens", "trace"];
 
-/// Keys that objectives and limits use, with numbers that are not negative.
-const RATES: [&str; 3] = ["power.busy", "power.idle", "price.npu"];
+/// Keys that objectives and limits use, with numbers that are not negative: watts, dollars, and the tokens of a whole run.
+const RATES: [&str; 4] = ["power.busy", "power.idle", PRICE, "total_tokens"];
+
+/// Price of an NPU for an hour, in dollars.
+pub(super) const PRICE: &str = "price.npu";
 
 /// Part of the configuration that a key belongs to.
 #[derive(Clone, Copy, Debug)]
 pub enum SettingKind<'k> {
     /// The machine, the work, or the length of its samples.
     Name,
-    /// A power or a price.
+    /// A power, a price, or the tokens of a run.
     Rate,
     /// An option of the replay.
     Option(&'static ReplayOption),

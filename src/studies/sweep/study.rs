@@ -24,8 +24,9 @@
 use super::MOST_POINTS;
 use super::axis::{StudyAxis, axes};
 use super::objective::SweepObjective;
-use super::setting::{self, Settings};
+use super::setting::{self, PRICE, Settings};
 use chakram_base::config::{ConfigDocument, ConfigError, ConfigField, ConfigTable};
+use chakram_hardware::machine::Machine;
 
 mod strategy;
 
@@ -174,7 +175,8 @@ impl Study {
                 .all(|value| value.starts_with("loopnest:"));
         for objective in &self.objectives {
             for key in objective.needs(all_mapped) {
-                if !sets(key) {
+                let is_priced = *key == PRICE && self.machines_have_price();
+                if !sets(key) && !is_priced {
                     let field = root.need("objective", "")?;
                     let found = format!("{} without {key}", objective.name());
                     return Err(
@@ -190,7 +192,7 @@ impl Study {
                 "power.idle alone",
             ));
         }
-        if self.limits.cost.is_some() && !sets("price.npu") {
+        if self.limits.cost.is_some() && !sets(PRICE) {
             let field = root.need("limits", "")?;
             return Err(field.refuse(
                 "cost without price.npu",
@@ -269,6 +271,13 @@ impl Study {
             .map(ToString::to_string)
             .into_iter()
             .chain(axes)
+    }
+
+    /// Returns whether a machine of the study has a price of its own.
+    fn machines_have_price(&self) -> bool {
+        let price = |name: String| Machine::load(&name).ok()?.price_per_npu_hour();
+        self.values("machine.price_per_npu_hour").count() > 0
+            || self.values("machine").any(|name| price(name).is_some())
     }
 
     /// The number of points, if they can be listed.

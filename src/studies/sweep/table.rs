@@ -254,6 +254,10 @@ impl<'s> SweepTable<'s> {
                 {
                     out.insert(objective.name().to_owned(), (*value).into());
                 }
+                for objective in self.stated() {
+                    let value = self.stated_value(index, objective);
+                    out.extend(value.map(|value| (objective.name().to_owned(), value.into())));
+                }
             }
             RowOutcome::Answered(PointAnswer::Refused { reason, detail }) => {
                 out.insert("outcome".to_owned(), "infeasible".into());
@@ -292,6 +296,22 @@ impl<'s> SweepTable<'s> {
         all.into_iter().filter(|_| is_shared).collect()
     }
 
+    /// Objectives besides the study's of which some row has a value.
+    pub(super) fn stated(&self) -> Vec<SweepObjective> {
+        let others = SweepObjective::STATED.into_iter();
+        let others = others.filter(|one| !self.study.objectives.contains(one));
+        let is_known = |one: &SweepObjective| {
+            (0..self.rows.len()).any(|row| self.stated_value(row, *one).is_some())
+        };
+        others.filter(is_known).collect()
+    }
+
+    /// The value of an objective of a row that was replayed, if it is known.
+    pub(super) fn stated_value(&self, index: usize, objective: SweepObjective) -> Option<f64> {
+        let row = &self.rows[index];
+        objective.value(measures(row)?, &self.study.whole(&row.point))
+    }
+
     /// `rows` as CSV.
     pub fn csv(&self, rows: impl Iterator<Item = usize>) -> String {
         let keys = self.keys();
@@ -314,6 +334,8 @@ impl<'s> SweepTable<'s> {
             "without_effect",
         ];
         heads.extend(last.map(str::to_owned));
+        let stated = self.stated();
+        heads.extend(stated.iter().map(|one| one.name().to_owned()));
         let mut csv = csv::Writer::from_writer(Vec::new());
         let grows = "memory takes what is written";
         csv.write_record(&heads).expect(grows);
@@ -354,6 +376,8 @@ impl<'s> SweepTable<'s> {
             let settings = settings.map(|one| format!("{}: {}", one.key, one.reason));
             let settings = settings.collect::<Vec<_>>().join("; ");
             cells.extend([bound, reason, detail, settings]);
+            let stated = stated.iter().map(|one| self.stated_value(index, *one));
+            cells.extend(stated.map(text));
             let cells = cells.iter().map(|cell| harmless(cell).into_owned());
             csv.write_record(cells.collect::<Vec<_>>()).expect(grows);
         }

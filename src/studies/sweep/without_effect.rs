@@ -66,7 +66,10 @@ fn reason(
 ) -> String {
     let is_used = study.objectives.iter().any(|one| match one.name() {
         "energy" | "energy_delay" => key.starts_with("power."),
-        "cost" => key.starts_with("price."),
+        "run_energy" => key.starts_with("power.") || key == "total_tokens",
+        "cost" | "dollars_per_million_tokens" => key.starts_with("price."),
+        "run_dollars" => key.starts_with("price.") || key == "total_tokens",
+        "run_days" | "run_npu_hours" => key == "total_tokens",
         _ => false,
     });
     if matches!(kind(key), Ok(SettingKind::Rate)) && !is_used {

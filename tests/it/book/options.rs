@@ -5,7 +5,7 @@ use std::collections::BTreeSet;
 use std::process::Command;
 
 /// Commands whose help together knows every option.
-const COMMANDS: [&str; 52] = [
+const COMMANDS: [&str; 54] = [
     "",
     "convert",
     "convert auto",
@@ -43,6 +43,8 @@ const COMMANDS: [&str; 52] = [
     "machine list",
     "machine show",
     "machine check",
+    "machine new",
+    "machine import",
     "model list",
     "model show",
     "astra-sim",

@@ -1,0 +1,110 @@
+//! `chakram machine new`: a machine file from numbers of a datasheet and a machine that is like it.
+
+use chakram_base::dtype::Dtype;
+use chakram_base::units::{Bandwidth, Bytes, FlopRate, Span};
+use chakram_hardware::machine::{Datasheet, Machine, parse_peak, relative, source_of_npu};
+use chakram_trace::files::OutputSet;
+use clap::Args;
+use std::error::Error;
+use std::io::Write;
+use std::path::{Path, PathBuf};
+
+/// Arguments of `machine new`.
+#[derive(Debug, Args)]
+pub struct NewMachineArgs {
+    /// Name of the machine and of its NPU: letters, digits, - and _
+    #[arg(value_name = "NAME", value_parser = parse_name)]
+    name: String,
+    /// Machine that it is like: a preset, the NPU of one such as h100, or a file
+    #[arg(long, value_name = "MACHINE")]
+    from: String,
+    /// Dense peak rates by number format, such as bf16=989TFLOP/s, with commas between several
+    #[arg(long, value_name = "FORMAT=RATE", value_delimiter = ',', value_parser = parse_peak)]
+    peak: Vec<(Dtype, FlopRate)>,
+    /// Capacity of an NPU's memory, such as 141GB
+    #[arg(long, value_name = "SIZE")]
+    memory: Option<Bytes>,
+    /// Bandwidth of that memory, such as 4.8TB/s
+    #[arg(long, value_name = "RATE")]
+    bandwidth: Option<Bandwidth>,
+    /// Links of an NPU inside a node, both directions together as datasheets have it, such as 900GB/s
+    #[arg(long, value_name = "RATE")]
+    link: Option<Bandwidth>,
+    /// Latency of one of these links, such as 400ns
+    #[arg(long, value_name = "TIME")]
+    link_latency: Option<Span>,
+    /// Port of an NPU between nodes, in each direction, such as 400Gbit/s
+    #[arg(long, value_name = "RATE")]
+    nic: Option<Bandwidth>,
+    /// NPUs of a node
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
+    npus_per_node: Option<u32>,
+    /// Multiprocessors of an NPU
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=65536))]
+    multiprocessors: Option<u32>,
+    /// Dollars for an hour of an NPU
+    #[arg(long, value_name = "DOLLARS", value_parser = crate::output::parse_price)]
+    price: Option<f64>,
+    /// Write to this file; standard output by default
+    #[arg(short, long, value_name = "FILE.toml")]
+    output: Option<PathBuf>,
+}
+
+/// Parses a name that TOML takes without quotes.
+fn parse_name(text: &str) -> Result<String, String> {
+    let is_plain = |b: u8| b.is_ascii_alphanumeric() || b == b'-' || b == b'_';
+    match !text.is_empty() && text.len() <= 80 && text.bytes().all(is_plain) {
+        true => Ok(text.to_owned()),
+        false => Err("expected letters, digits, - and _, such as b300".to_owned()),
+    }
+}
+
+/// Writes the machine file.
+pub fn run(args: &NewMachineArgs, out: &mut dyn Write) -> Result<(), Box<dyn Error>> {
+    let twice = args
+        .peak
+        .iter()
+        .enumerate()
+        .find(|(i, (dtype, _))| args.peak[..*i].iter().any(|(other, _)| other == dtype));
+    if let Some((_, (dtype, _))) = twice {
+        return Err(format!("--peak {dtype}=… is given twice").into());
+    }
+    let sheet = Datasheet {
+        peaks: args.peak.clone(),
+        memory: args.memory,
+        bandwidth: args.bandwidth,
+        link: args.link,
+        link_latency: args.link_latency,
+        nic: args.nic,
+        npus_per_node: args.npus_per_node,
+        multiprocessors: args.multiprocessors,
+        price: args.price,
+    };
+    let from = source_of_npu(&args.from)?;
+    let text = relative(&args.name, &from, &sheet)?;
+    let old = Machine::parse(&from.text, &from.file)?;
+    let classes = old.classes().iter();
+    let kept = classes.flat_map(|class| {
+        let known = Dtype::ALL
+            .iter()
+            .filter(|(dtype, _)| class.peaks.get(*dtype).is_some());
+        known.filter(|(dtype, _)| args.peak.iter().all(|(given, _)| given != dtype))
+    });
+    let kept: Vec<&str> = kept.map(|(_, name)| *name).collect();
+    if !args.peak.is_empty() && !kept.is_empty() {
+        let kept = kept.join(", ");
+        crate::terminal::note(format_args!("peaks of {kept} are those of {}", old.name()))?;
+    }
+    match &args.output {
+        None => out.write_all(text.as_bytes())?,
+        Some(path) => {
+            let mut outputs = OutputSet::default();
+            outputs.reads(Path::new(&args.from));
+            let mut file = outputs.create(path)?;
+            file.write_all(text.as_bytes())?;
+            outputs.finish(file)?;
+            outputs.commit()?;
+        }
+    }
+    Ok(())
+}

@@ -1,0 +1,523 @@
+//! A machine file of a relative of a known machine, from numbers of its datasheet.
+//!
+//! The text is that of the known machine with what was given in place of its values, and a comment beside each that says where
+//! it comes from. Curves of kernels are parts of the peaks and of the memory's bandwidth, so their times go with both; constants
+//! of a multiprocessor stay, as those of H100 and B200 are alike whose peaks are as 1 to 2.3 (`operands` 300 and 225 GB/s).
+//! Curves of collectives state their links, and are carried over to others. No such time was measured, so errors are wider:
+//!
+//! ```text
+//! error' = hypot(error, 0.23 (1 - q))
+//! ```
+//!
+//! with 0.23, the error of kernels by roofline, and q, the least of new over old, or old over new, of the rates that the curve
+//! rests on: peaks of its formats and the bandwidth for products and attention, the bandwidth for kernels that move bytes.
+
+use super::preset_files::PRESETS;
+use super::{Machine, MachineError, build, preset};
+use crate::machine::MachineSource;
+use chakram_base::config::{
+    ConfigDocument, ConfigError, ConfigField, ConfigLiteral, ConfigTable, did_you_mean, nearest,
+    quoted,
+};
+use chakram_base::dtype::Dtype;
+use chakram_base::units::{Bandwidth, Bytes, FlopRate, Span};
+use std::borrow::Cow;
+use std::ops::Range;
+
+/// Relative error of kernels of which no time was measured, one standard deviation: that of kernels by roofline.
+const NOT_MEASURED: f64 = 0.23;
+
+/// Numbers of a datasheet; what is not given is that of the known machine.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Datasheet {
+    /// Dense peak rates by number format.
+    pub peaks: Vec<(Dtype, FlopRate)>,
+    /// Capacity of an NPU's memory.
+    pub memory: Option<Bytes>,
+    /// Its bandwidth.
+    pub bandwidth: Option<Bandwidth>,
+    /// Bandwidth of an NPU's links inside a node, both directions together, as datasheets state it.
+    pub link: Option<Bandwidth>,
+    /// Latency of one of these.
+    pub link_latency: Option<Span>,
+    /// Bandwidth of an NPU's port between nodes, in each direction, as datasheets state it.
+    pub nic: Option<Bandwidth>,
+    /// NPUs of a node.
+    pub npus_per_node: Option<u32>,
+    /// Multiprocessors of an NPU.
+    pub multiprocessors: Option<u32>,
+    /// Dollars for an hour of an NPU.
+    pub price: Option<f64>,
+}
+
+/// Parses `bf16=989TFLOP/s`; `TFLOPs` and `TOPS` stand for rates, too.
+///
+/// # Errors
+///
+/// What was expected.
+pub fn parse_peak(text: &str) -> Result<(Dtype, FlopRate), String> {
+    let names = Dtype::ALL.map(|(_, name)| name);
+    let Some((format, rate)) = text.split_once('=') else {
+        return Err("expected a number format with its rate such as bf16=989TFLOP/s".to_owned());
+    };
+    let format = format.trim().to_ascii_lowercase();
+    let found = Dtype::ALL.iter().find(|(_, name)| *name == format);
+    let Some((dtype, _)) = found else {
+        let near = did_you_mean(nearest(&format, names));
+        return Err(format!("expected one of {}{near}", names.join(", ")));
+    };
+    let rate = rate.trim();
+    let written = ["FLOPS", "FLOPs", "OPS", "OPs"].iter().find_map(|unit| {
+        let number = rate.strip_suffix(unit)?;
+        let unit = if unit.starts_with('F') {
+            "FLOP/s"
+        } else {
+            "OP/s"
+        };
+        Some(format!("{number}{unit}"))
+    });
+    let rate = written.as_deref().unwrap_or(rate).parse();
+    Ok((
+        *dtype,
+        rate.map_err(|error: chakram_base::units::QuantityError| error.to_string())?,
+    ))
+}
+
+/// The machine that `name` names: one that [`preset::source`] finds, or the first preset whose NPU has this name, as `h100`.
+///
+/// # Errors
+///
+/// If there is none.
+pub fn source_of_npu(name: &str) -> Result<MachineSource, MachineError> {
+    let head = format!("\n[npu.{name}]");
+    let mut presets = PRESETS.iter();
+    match preset::source(name) {
+        Err(error @ MachineError::Unknown { .. }) => {
+            let found = presets.find(|preset| preset.text.contains(&head));
+            let found = found.map(|preset| MachineSource {
+                file: preset.name.to_owned(),
+                text: Cow::Borrowed(preset.text),
+            });
+            found.ok_or(error)
+        }
+        found => found,
+    }
+}
+
+/// Returns the text of the machine `name`, the relative of `from` with the numbers of `sheet`.
+///
+/// # Errors
+///
+/// If `from` is refused, has several classes of NPUs, or lacks what a number is of.
+pub fn relative(
+    name: &str,
+    from: &MachineSource,
+    sheet: &Datasheet,
+) -> Result<String, MachineError> {
+    let document = ConfigDocument::parse(&from.text, &from.file)?;
+    let old = build::machine(&document, None)?;
+    let edited = RelativeText::new(name, &from.text, &old).write(&document, sheet)?;
+    Machine::parse(&edited, name)?;
+    Ok(edited)
+}
+
+/// A text while it is edited.
+struct RelativeText<'a> {
+    name: &'a str,
+    text: &'a str,
+    old: &'a Machine,
+    /// What replaces parts of the text.
+    edits: Vec<(Range<usize>, String)>,
+    /// What was given, for people.
+    given: Vec<String>,
+    /// Whether curves rest on rates of another NPU.
+    is_carried: bool,
+}
+
+impl<'a> RelativeText<'a> {
+    fn new(name: &'a str, text: &'a str, old: &'a Machine) -> Self {
+        Self {
+            name,
+            text,
+            old,
+            edits: Vec::new(),
+            given: Vec::new(),
+            is_carried: false,
+        }
+    }
+
+    fn write(
+        mut self,
+        document: &ConfigDocument<'_>,
+        sheet: &Datasheet,
+    ) -> Result<String, ConfigError> {
+        let root = document.entries();
+        let label = root.need("name", "the machine's name")?;
+        let literal = |text: &str| ConfigLiteral::Text(text.to_owned()).quoted();
+        self.edits.push((label.span(), literal(self.name)));
+        if let Some(price) = sheet.price {
+            self.given.push(format!("{price} dollars for an NPU hour"));
+            self.set(&root, "price_per_npu_hour", price.to_string(), &label);
+        }
+        let npus = match root.get("npu") {
+            Some(field) => field.table(None)?.fields().collect(),
+            None => Vec::new(),
+        };
+        match &npus[..] {
+            [(class, field)] => self.npu(class, &field.table(None)?, sheet)?,
+            _ if sheet.has_npu() => {
+                let found = format!("{} classes of NPUs", npus.len());
+                return Err(root.refuse(found, "one class, whose numbers these are"));
+            }
+            _ => {}
+        }
+        self.network(&root, sheet)?;
+        if self.is_carried && root.get("relative_of").is_none() {
+            let end = label.span().end;
+            let end = end + self.rest_of_line(end).len();
+            let entry = format!(
+                "\nrelative_of = {}  # curves of kernels were measured there",
+                literal(self.old.name())
+            );
+            self.edits.push((end..end, entry));
+        }
+        let given = match self.given.is_empty() {
+            true => "nothing".to_owned(),
+            false => self.given.join(", "),
+        };
+        if let Some(description) = root.get("description") {
+            // A description is one line of 200 characters.
+            let old: String = self.old.name().chars().take(100).collect();
+            let text = match self.given.is_empty() {
+                true => format!("as {old}"),
+                false => format!("relative of {old} with other rates, not measured"),
+            };
+            self.edits.push((description.span(), literal(&text)));
+        }
+        let head = format!(
+            "# {}: a relative of {} by `chakram machine new`, with {given}.\n# All else is of {}, comments included. \
+             No time was measured on this machine: times go with the rates, and errors\n# are wider where these differ.\n",
+            self.name,
+            self.old.name(),
+            self.old.name()
+        );
+        Ok(head + &self.edited())
+    }
+
+    /// The text with the edits.
+    fn edited(mut self) -> String {
+        self.edits
+            .sort_by_key(|(range, _)| (range.start, range.end));
+        let mut text = self.text.to_owned();
+        for (range, with) in self.edits.into_iter().rev() {
+            text.replace_range(range, &with);
+        }
+        text
+    }
+
+    /// Returns what stands behind `at` on its line.
+    fn rest_of_line(&self, at: usize) -> &'a str {
+        self.text[at..].lines().next().unwrap_or_default()
+    }
+
+    /// Puts `value` in place of `field`'s, with a comment where nothing else follows on its line.
+    fn replace(&mut self, field: &ConfigField<'_>, value: String, comment: &str) {
+        let span = field.span();
+        let rest = self.rest_of_line(span.end);
+        let is_last = rest.trim_start().is_empty() || rest.trim_start().starts_with('#');
+        self.edits.push(match is_last {
+            true => (
+                span.start..span.end + rest.len(),
+                format!("{value}  # {comment}"),
+            ),
+            false => (span, value),
+        });
+    }
+
+    /// Sets the key `key` of `table` to a given value, after `beside` where the table lacks it.
+    fn set(&mut self, table: &ConfigTable<'_>, key: &str, value: String, beside: &ConfigField<'_>) {
+        if let Some(field) = table.get(key) {
+            let was = format!(
+                "given; {} has {}",
+                self.old.name(),
+                field.raw().trim_matches('"')
+            );
+            return self.replace(&field, value, &was);
+        }
+        let end = beside.span().end;
+        let rest = self.rest_of_line(end);
+        let entry = match rest.trim_start().starts_with([',', '}']) {
+            // The table is on one line.
+            true => (end..end, format!(", {key} = {value}")),
+            false => {
+                let end = end + rest.len();
+                let comment = format!("given; {} has none", self.old.name());
+                (end..end, format!("\n{key} = {value}  # {comment}"))
+            }
+        };
+        self.edits.push(entry);
+    }
+
+    fn npu(
+        &mut self,
+        class: &str,
+        table: &ConfigTable<'_>,
+        sheet: &Datasheet,
+    ) -> Result<(), ConfigError> {
+        // Recorded kernels are those of a class by its name.
+        for head in [
+            format!("[npu.{class}]"),
+            format!("[npu.{class}."),
+            format!("[[npu.{class}."),
+        ] {
+            let starts = self.text.match_indices(&head).map(|(at, _)| at);
+            let starts = starts.filter(|at| *at == 0 || self.text[..*at].ends_with('\n'));
+            let starts: Vec<_> = starts.collect();
+            for at in starts {
+                let at = at + head.find("npu.").unwrap_or(0) + "npu.".len();
+                self.edits
+                    .push((at..at + class.len(), self.name.to_owned()));
+            }
+        }
+        let beside = table.need("memory_bandwidth", "a bandwidth")?;
+        let mut ratios = [1.0; Dtype::COUNT];
+        let old = &self.old.classes()[0];
+        let mut bandwidth_ratio = 1.0;
+        if let Some(bandwidth) = sheet.bandwidth {
+            let before = old
+                .memory_bandwidth()
+                .map_or(f64::NAN, Bandwidth::bytes_per_second);
+            bandwidth_ratio = bandwidth.bytes_per_second() / before;
+            let shown = gigabytes_per_s(bandwidth);
+            self.given.push(format!("memory at {shown}"));
+            self.set(table, "memory_bandwidth", quoted(&shown), &beside);
+        }
+        if let Some(memory) = sheet.memory {
+            let shown = capacity(memory);
+            self.given.push(format!("{shown} of memory"));
+            self.set(table, "memory_capacity", quoted(&shown), &beside);
+        }
+        if !sheet.peaks.is_empty() {
+            let peaks = table.need("peak", "a table of rates")?.table(None)?;
+            let last = peaks
+                .fields()
+                .map(|(_, field)| field)
+                .max_by_key(|field| field.span().end);
+            for (dtype, rate) in &sheet.peaks {
+                let (_, name) = Dtype::ALL[*dtype as usize];
+                let before = old.peaks.get(*dtype).map(|peak| peak.per_second());
+                ratios[*dtype as usize] = before.map_or(1.0, |before| rate.per_second() / before);
+                let shown = format!("{} TFLOP/s", rate.per_second() / 1e12);
+                self.given.push(format!("{name} at {shown}"));
+                if let Some(last) = &last {
+                    self.set(&peaks, name, quoted(&shown), last);
+                }
+            }
+        }
+        if let Some(count) = sheet.multiprocessors {
+            self.given.push(format!("{count} multiprocessors"));
+        }
+        self.curves(table, sheet, &ratios, bandwidth_ratio)?;
+        let changed = bandwidth_ratio != 1.0 || ratios.iter().any(|ratio| *ratio != 1.0);
+        let is_measured = table.get("measured").is_some() || table.get("product").is_some();
+        if changed && is_measured && table.get("measured_at").is_none() {
+            let peaks = Dtype::ALL.iter().filter_map(|(dtype, name)| {
+                let peak = old.peaks.get(*dtype)?;
+                Some(format!("{name} = \"{} TFLOP/s\"", peak.per_second() / 1e12))
+            });
+            let peaks: Vec<_> = peaks.collect();
+            let bandwidth = old
+                .memory_bandwidth()
+                .map(gigabytes_per_s)
+                .unwrap_or_default();
+            let end = self.text.len();
+            let section = format!(
+                "\n# The rates that kernels above were measured at, those of {}.\n[npu.{}.measured_at]\nmemory_bandwidth = \"{bandwidth}\"\n\
+                 peak = {{ {} }}\n",
+                self.old.name(),
+                self.name,
+                peaks.join(", ")
+            );
+            self.edits.push((end..end, section));
+        }
+        Ok(())
+    }
+
+    /// Widens the errors of curves that rest on rates of another NPU.
+    fn curves(
+        &mut self,
+        table: &ConfigTable<'_>,
+        sheet: &Datasheet,
+        ratios: &[f64; Dtype::COUNT],
+        bandwidth: f64,
+    ) -> Result<(), ConfigError> {
+        let list = "a list of tables";
+        let mut counted = false;
+        for (key, is_list) in [("gemm", true), ("attention", true), ("moving", false)] {
+            let Some(field) = table.get(key) else {
+                continue;
+            };
+            let curves = match is_list {
+                true => field.items(list)?,
+                false => vec![field],
+            };
+            for curve in curves {
+                let curve = curve.table(None)?;
+                let mut q = f64::min(bandwidth, 1.0 / bandwidth);
+                if let Some(formats) = curve.get("formats") {
+                    for format in formats.items(list)? {
+                        let name = format.text("a number format")?;
+                        let dtype = Dtype::ALL.iter().find(|(_, known)| *known == name);
+                        let ratio = dtype.map_or(1.0, |(dtype, _)| ratios[*dtype as usize]);
+                        q = q.min(ratio).min(1.0 / ratio);
+                    }
+                }
+                if let Some(count) = sheet.multiprocessors {
+                    for inner in ["decode", "waves"] {
+                        let inner = curve
+                            .get(inner)
+                            .map(|field| field.table(None))
+                            .transpose()?;
+                        let field = inner.and_then(|inner| inner.get("multiprocessors"));
+                        field
+                            .into_iter()
+                            .for_each(|field| self.edits.push((field.span(), count.to_string())));
+                    }
+                    if let Some(field) = curve.get("multiprocessors") {
+                        let was = format!("given; {} has {}", self.old.name(), field.raw());
+                        self.replace(&field, count.to_string(), &was);
+                        counted = true;
+                    }
+                }
+                if let (Some(field), true) = (curve.get("error"), q < 1.0) {
+                    self.is_carried = true;
+                    let error = field.positive(f64::MAX)?;
+                    let wider = error.hypot(NOT_MEASURED * (1.0 - q));
+                    let comment = format!(
+                        "not measured: {error} of {}, and {NOT_MEASURED} x (1 - {q:.3}) for its rates",
+                        self.old.name()
+                    );
+                    self.replace(&field, format!("{wider:.4}"), &comment);
+                }
+            }
+        }
+        match sheet.multiprocessors {
+            Some(_) if !counted => {
+                Err(table.refuse("no curve of products", "one, which multiprocessors are of"))
+            }
+            _ => Ok(()),
+        }
+    }
+
+    fn network(&mut self, root: &ConfigTable<'_>, sheet: &Datasheet) -> Result<(), ConfigError> {
+        let (inside, between) = (sheet.has_inside(), sheet.nic.is_some());
+        if !inside && !between {
+            return Ok(());
+        }
+        let dimensions = match root.get("dimension") {
+            Some(field) => field.items("a table for each dimension")?,
+            None => {
+                return Err(
+                    root.refuse("cores on dies", "dimensions, which links and nodes are of")
+                );
+            }
+        };
+        let tables = dimensions.iter().map(|field| field.table(None));
+        let tables: Vec<_> = tables.collect::<Result<_, _>>()?;
+        let (Some(inner), Some(outer)) = (tables.first(), tables.last()) else {
+            return Err(root.refuse("no dimension", "one"));
+        };
+        if between && tables.len() < 2 {
+            return Err(root.refuse(
+                "one dimension",
+                "two, of which the outer one is between nodes",
+            ));
+        }
+        if let Some(count) = sheet.npus_per_node {
+            self.given.push(format!("{count} NPUs a node"));
+            let beside = inner.need("shape", "a shape")?;
+            self.set(inner, "size", count.to_string(), &beside);
+        }
+        // Datasheets state both directions of links together, and ports in each.
+        let link = sheet
+            .link
+            .map(|link| (link.bytes_per_second() / 2.0, gigabytes_per_s(link)));
+        let nic = sheet
+            .nic
+            .map(|nic| (nic.bytes_per_second(), gigabytes_per_s(nic)));
+        for (index, table, rate, latency, words) in [
+            (
+                0,
+                inner,
+                link,
+                sheet.link_latency,
+                "links in both directions",
+            ),
+            (tables.len() - 1, outer, nic, None, "a port between nodes"),
+        ] {
+            if rate.is_none() && latency.is_none() {
+                continue;
+            }
+            let dimension = &self.old.topology().dimensions()[index];
+            let bandwidth = table.need("bandwidth", "a bandwidth")?;
+            let has_curves = table.get("curve").is_some() || table.get("protocol").is_some();
+            if has_curves && table.get("measured_at").is_none() {
+                let measured_at = format!(
+                    "{{ bandwidth = \"{}\", latency = \"{} ps\" }}",
+                    gigabytes_per_s(dimension.bandwidth),
+                    dimension.latency.0
+                );
+                let end = bandwidth.span().end;
+                let end = end + self.rest_of_line(end).len();
+                let entry = format!(
+                    "\nmeasured_at = {measured_at}  # the links of {}",
+                    self.old.name()
+                );
+                self.edits.push((end..end, entry));
+            }
+            if let Some((bytes_per_s, shown)) = rate {
+                self.given.push(format!("{shown} of {words}"));
+                let value = quoted(&format!("{} GB/s", bytes_per_s / 1e9));
+                let was = format!(
+                    "given: {shown} of {words}; {} has {}",
+                    self.old.name(),
+                    bandwidth.raw().trim_matches('"')
+                );
+                self.replace(&bandwidth, value, &was);
+            }
+            if let Some(latency) = latency {
+                self.given.push(format!("{latency} over a link"));
+                let value = quoted(&format!("{} ps", latency.0));
+                self.set(table, "latency", value, &bandwidth);
+            }
+        }
+        Ok(())
+    }
+}
+
+impl Datasheet {
+    fn has_npu(&self) -> bool {
+        let rates = self.bandwidth.is_some() || !self.peaks.is_empty();
+        rates || self.memory.is_some() || self.multiprocessors.is_some()
+    }
+
+    fn has_inside(&self) -> bool {
+        self.link.is_some() || self.link_latency.is_some() || self.npus_per_node.is_some()
+    }
+}
+
+/// `141 GB`, `32 GiB`.
+fn capacity(bytes: Bytes) -> String {
+    let units = [(1_000_000_000, "GB"), (1 << 30, "GiB"), (1, "B")];
+    let exact = units.iter().find(|(unit, _)| bytes.0.is_multiple_of(*unit));
+    let (unit, name) = exact.unwrap_or(&(1, "B"));
+    format!("{} {name}", bytes.0 / unit)
+}
+
+/// `4800 GB/s`.
+fn gigabytes_per_s(rate: Bandwidth) -> String {
+    format!("{} GB/s", rate.bytes_per_second() / 1e9)
+}
+
+#[cfg(test)]
+mod tests;

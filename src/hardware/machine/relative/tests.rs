@@ -1,0 +1,182 @@
+//! Relatives with numbers of their own and without.
+
+use super::*;
+use crate::machine::PRESETS;
+
+fn made(from: &str, sheet: &Datasheet) -> (String, Machine) {
+    let text = relative("x", &source_of_npu(from).unwrap(), sheet).unwrap();
+    let machine = Machine::parse(&text, "x").unwrap();
+    (text, machine)
+}
+
+fn gb(rate: f64) -> Option<Bandwidth> {
+    Bandwidth::new(rate * 1e9)
+}
+
+/// Every preset with one class of NPUs is its own relative, but for names.
+#[test]
+fn without_numbers_a_relative_is_as_its_machine() {
+    for preset in PRESETS {
+        let (text, machine) = made(preset.name, &Datasheet::default());
+        assert_eq!(machine.name(), "x");
+        let old = Machine::preset(preset.name).unwrap();
+        let renamed = Machine::parse(
+            &text
+                .replacen("name = \"x\"", &format!("name = {:?}", old.name()), 1)
+                .replace("npu.x]", &format!("npu.{}]", old.classes()[0].name))
+                .replace("npu.x.", &format!("npu.{}.", old.classes()[0].name))
+                .replacen(
+                    &format!("description = {:?}", machine.description()),
+                    &format!("description = {:?}", old.description()),
+                    1,
+                ),
+            "x",
+        );
+        assert_eq!(renamed.unwrap(), old, "{}", preset.name);
+        // Numbers that are the machine's own change no error.
+        let class = &old.classes()[0];
+        let same = Datasheet {
+            bandwidth: class.memory_bandwidth(),
+            ..Datasheet::default()
+        };
+        let (_, same) = made(preset.name, &same);
+        assert_eq!(same.classes()[0].curves, class.curves, "{}", preset.name);
+    }
+    assert_eq!(source_of_npu("h100").unwrap().file, "dgx-h100");
+    assert!(source_of_npu("h10000").is_err());
+}
+
+#[test]
+fn given_numbers_are_in_place_of_the_machines() {
+    let sheet = Datasheet {
+        peaks: vec![
+            parse_peak("bf16=1484.1TFLOPs").unwrap(),
+            parse_peak("fp4 = 4 PFLOP/s").unwrap(),
+        ],
+        memory: Some(Bytes(141_000_000_000)),
+        bandwidth: gb(4800.0),
+        link: gb(1800.0),
+        link_latency: Some(Span::from_ns(600)),
+        nic: gb(100.0),
+        npus_per_node: Some(4),
+        multiprocessors: Some(148),
+        price: Some(2.5),
+    };
+    let (text, machine) = made("h100", &sheet);
+    let class = &machine.classes()[0];
+    assert_eq!(class.name, "x");
+    assert_eq!(
+        class.peaks.get(Dtype::Bf16).unwrap().per_second(),
+        1484.1e12
+    );
+    assert_eq!(class.peaks.get(Dtype::Fp4).unwrap().per_second(), 4e15);
+    // What was not given is the known machine's.
+    assert_eq!(class.peaks.get(Dtype::Fp8).unwrap().per_second(), 1978.9e12);
+    let memory = class.memory.unwrap();
+    assert_eq!(memory.capacity, Some(Bytes(141_000_000_000)));
+    assert_eq!(memory.bandwidth, gb(4800.0).unwrap());
+    let [inner, outer] = machine.topology().dimensions() else {
+        panic!("two dimensions")
+    };
+    // 1,800 GB/s are both directions of the links together, 900 in each.
+    assert_eq!(
+        (inner.bandwidth, inner.latency, inner.size),
+        (gb(900.0).unwrap(), Span::from_ns(600), 4)
+    );
+    assert_eq!(outer.bandwidth, gb(100.0).unwrap());
+    assert_eq!(machine.price_per_npu_hour(), Some(2.5));
+    assert_eq!(machine.relative_of(), Some("dgx-h100"));
+    for words in [
+        "memory_bandwidth = \"4800 GB/s\"  # given; dgx-h100 has 3.35 TB/s",
+        "fp4 = \"4000 TFLOP/s\"  # given; dgx-h100 has none",
+        "# given: 1800 GB/s of links in both directions; dgx-h100 has 450 GB/s",
+        "multiprocessors = 148  # given; dgx-h100 has 132",
+        "price_per_npu_hour = 2.5  # given; dgx-h100 has none",
+    ] {
+        assert!(text.contains(words), "{words}\n{text}");
+    }
+    // bf16 is 1.5 times as fast and the memory 4.8 / 3.35: q = 2 / 3. Products erred by 0.08 or as the preset has it.
+    let error = |machine: &Machine| {
+        machine.classes()[0].curves.gemm[Dtype::Bf16 as usize]
+            .unwrap()
+            .error
+    };
+    let old = Machine::preset("dgx-h100").unwrap();
+    let expected = error(&old).hypot(0.23 / 3.0);
+    assert!(
+        (error(&machine) - expected).abs() < 1e-4,
+        "{} for {expected}",
+        error(&machine)
+    );
+    // Collectives stay those of the old links, and are carried over.
+    let curve = &machine.collective_curves()[0][0];
+    assert_eq!(curve.measured_at.unwrap().bandwidth, gb(450.0).unwrap());
+}
+
+#[test]
+fn what_a_machine_lacks_is_refused() {
+    let refused = |from: &str, sheet: &Datasheet| {
+        let error = relative("x", &source_of_npu(from).unwrap(), sheet).unwrap_err();
+        error.to_string()
+    };
+    let nic = Datasheet {
+        nic: gb(50.0),
+        ..Datasheet::default()
+    };
+    assert!(refused("w-1d-350", &nic).contains("one dimension"));
+    let link = Datasheet {
+        link: gb(50.0),
+        ..Datasheet::default()
+    };
+    assert!(refused("wafer-5x4", &link).contains("cores on dies"));
+    let count = Datasheet {
+        multiprocessors: Some(7),
+        ..Datasheet::default()
+    };
+    assert!(refused("tpu-v4", &count).contains("no curve of products"));
+    for (text, part) in [
+        ("989TFLOP/s", "such as bf16=989TFLOP/s"),
+        ("bf61=989TFLOP/s", "did you mean `bf16`?"),
+        ("bf16=989TFLIPS", "is not a rate of operations"),
+        ("bf16=-1TFLOPS", "is not a rate of operations"),
+    ] {
+        let error = parse_peak(text).unwrap_err();
+        assert!(error.contains(part), "{text}: {error}");
+    }
+}
+
+/// A relative of a relative names where curves were measured, and its errors grow again.
+#[test]
+fn relatives_have_relatives() {
+    let sheet = Datasheet {
+        bandwidth: gb(6700.0),
+        price: Some(2.0),
+        ..Datasheet::default()
+    };
+    let (text, once) = made("h100", &sheet);
+    let from = MachineSource {
+        file: "x.toml".to_owned(),
+        text: Cow::Owned(text),
+    };
+    let slower = Datasheet {
+        bandwidth: gb(3350.0),
+        price: Some(1.0),
+        ..Datasheet::default()
+    };
+    let text = relative("y", &from, &slower).unwrap();
+    let twice = Machine::parse(&text, "y").unwrap();
+    assert_eq!(twice.relative_of(), Some("dgx-h100"));
+    assert_eq!(
+        (once.price_per_npu_hour(), twice.price_per_npu_hour()),
+        (Some(2.0), Some(1.0))
+    );
+    // Half of the bandwidth, then twice: 0.115 each time.
+    let error = |machine: &Machine| {
+        machine.classes()[0].curves.gemm[Dtype::Bf16 as usize]
+            .unwrap()
+            .error
+    };
+    let old = Machine::preset("dgx-h100").unwrap();
+    assert!((error(&once) - error(&old).hypot(0.115)).abs() < 1e-4);
+    assert!((error(&twice) - error(&once).hypot(0.115)).abs() < 1e-4);
+}

@@ -1,0 +1,321 @@
+//! Money of a replay, and what a run of a stated number of tokens takes: days, NPU hours, money and energy.
+//!
+//! ```text
+//! NPU hours      = NPUs of the job x makespan / 3600 s
+//! dollars        = NPU hours x price of an NPU for an hour
+//! per 1e6 tokens = dollars / tokens of the job x 1e6
+//! a run of T     = T / (tokens per second) seconds, on the same NPUs
+//! ```
+//!
+//! The 90 % interval of the makespan is theirs too: all are proportional to it. What the machine does not say, a price or the
+//! energy of every kernel, is left out.
+
+use super::Report;
+use super::csv::{CsvCell, CsvColumn};
+use super::summary::thousands;
+use chakram_base::units::{joules, token_count};
+use serde::{Deserialize, Serialize};
+
+const HOUR: f64 = 3600.0;
+const DAY: f64 = 86_400.0;
+
+/// Money of the job's NPUs.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+#[cfg_attr(any(test, feature = "schema"), derive(schemars::JsonSchema))]
+pub struct ReplayCost {
+    /// Price of an NPU for an hour, in dollars.
+    pub dollars_per_npu_hour: f64,
+    /// Hours of all NPUs of the job together, for the makespan.
+    pub npu_hours: f64,
+    /// Dollars for the makespan.
+    pub dollars: f64,
+    /// Ends of its 90 % interval, where the makespan has one.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub dollars_90: Option<[f64; 2]>,
+    /// Dollars for a million tokens, where the job states its tokens.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub dollars_per_million_tokens: Option<f64>,
+    /// Ends of its 90 % interval.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub dollars_per_million_tokens_90: Option<[f64; 2]>,
+}
+
+/// What a run of a stated number of tokens takes, step by step as replayed.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+#[cfg_attr(any(test, feature = "schema"), derive(schemars::JsonSchema))]
+pub struct TokenRun {
+    /// The tokens.
+    pub tokens: u64,
+    /// Its time.
+    pub days: f64,
+    /// Ends of the 90 % interval of that, where the makespan has one.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub days_90: Option<[f64; 2]>,
+    /// Hours of all NPUs together.
+    pub npu_hours: f64,
+    /// Dollars, where a price is known.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub dollars: Option<f64>,
+    /// Ends of the 90 % interval of that.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub dollars_90: Option<[f64; 2]>,
+    /// Joules of the kernels, where every kernel has a known energy.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub kernel_energy_j: Option<f64>,
+}
+
+/// What costs follow from.
+#[derive(Clone, Copy, Debug)]
+struct CostBasis {
+    npus: f64,
+    /// Seconds of the replay.
+    makespan: f64,
+    tokens_per_s: Option<f64>,
+    /// Ends of the 90 % interval over the prediction.
+    ends: Option<[f64; 2]>,
+    /// Watts of all kernels together, where every kernel has a known energy.
+    watts: Option<f64>,
+}
+
+impl CostBasis {
+    fn around(&self, value: f64) -> Option<[f64; 2]> {
+        self.ends.map(|ends| ends.map(|end| end * value))
+    }
+
+    /// Money at a price for an hour of an NPU.
+    fn cost(&self, price: f64) -> ReplayCost {
+        let npu_hours = self.npus * self.makespan / HOUR;
+        let per_million = self
+            .tokens_per_s
+            .map(|rate| price * self.npus / HOUR / rate * 1e6);
+        ReplayCost {
+            dollars_per_npu_hour: price,
+            npu_hours,
+            dollars: price * npu_hours,
+            dollars_90: self.around(price * npu_hours),
+            dollars_per_million_tokens: per_million,
+            dollars_per_million_tokens_90: per_million.and_then(|dollars| self.around(dollars)),
+        }
+    }
+
+    /// A run of `tokens`; `None` where the job does not state its own.
+    fn run(&self, tokens: u64, price: Option<f64>) -> Option<TokenRun> {
+        let seconds = tokens as f64 / self.tokens_per_s?;
+        let npu_hours = self.npus * seconds / HOUR;
+        let dollars = price.map(|price| price * npu_hours);
+        Some(TokenRun {
+            tokens,
+            days: seconds / DAY,
+            days_90: self.around(seconds / DAY),
+            npu_hours,
+            dollars,
+            dollars_90: dollars.and_then(|dollars| self.around(dollars)),
+            kernel_energy_j: self.watts.map(|watts| watts * seconds),
+        })
+    }
+}
+
+impl Report {
+    /// States the money of the job's NPUs at a price for an hour, and a run of `tokens`; a run is left out where the job does
+    /// not state its tokens.
+    pub fn state_cost(&mut self, price: Option<f64>, tokens: Option<u64>) {
+        let makespan = self.outcome.makespan.seconds();
+        let ends = self.interval.filter(|_| makespan > 0.0);
+        let launch = makespan / self.launches.len().max(1) as f64;
+        let energy = self.kernel_energy.filter(|energy| energy.without == 0);
+        // What is extrapolated has other micro-batches than were counted.
+        let energy = energy.filter(|_| self.extrapolation.is_none() && launch > 0.0);
+        let basis = CostBasis {
+            npus: f64::from(self.ranks),
+            makespan,
+            tokens_per_s: self.tokens_per_s(),
+            ends: ends.map(|ends| [ends.low, ends.high].map(|end| end.seconds() / makespan)),
+            watts: energy.map(|energy| energy.energy * 1e-12 / launch),
+        };
+        self.cost = price.map(|price| basis.cost(price));
+        self.run = tokens.and_then(|tokens| basis.run(tokens, price));
+    }
+
+    /// Tokens per second, of the whole step where fewer micro-batches were simulated; `None` where they are not known.
+    pub fn tokens_per_s(&self) -> Option<f64> {
+        let rates = self.throughput?;
+        let tokens_per_s = rates.tokens_per_s?;
+        let whole = self.extrapolation.map(|step| {
+            // As many tokens to a sample.
+            step.samples_per_s * tokens_per_s / rates.samples_per_s
+        });
+        Some(whole.unwrap_or(tokens_per_s)).filter(|rate| *rate > 0.0)
+    }
+}
+
+/// `$1,234,567`, `$12.35`, `$0.0123`.
+pub fn dollars(amount: f64) -> String {
+    match amount {
+        1000.0.. => format!("${}", thousands(amount.round() as u64)),
+        1.0.. => format!("${amount:.2}"),
+        0.0 => "$0".to_owned(),
+        _ => {
+            // Three significant digits.
+            let digits = (2.0 - amount.log10().floor()).clamp(2.0, 12.0) as usize;
+            format!("${amount:.digits$}")
+        }
+    }
+}
+
+fn number(amount: f64) -> String {
+    match amount {
+        100.0.. => thousands(amount.round() as u64),
+        _ => format!("{amount:.1}"),
+    }
+}
+
+fn interval(ends: Option<[f64; 2]>, shown: fn(f64) -> String) -> String {
+    ends.map_or(String::new(), |[low, high]| {
+        format!(" (90 %: {} to {})", shown(low), shown(high))
+    })
+}
+
+/// Lines of the text.
+pub(super) fn lines(report: &Report) -> Vec<String> {
+    let mut lines = Vec::new();
+    if let Some(cost) = &report.cost {
+        let (amount, ends, what) = match cost.dollars_per_million_tokens {
+            Some(amount) => (
+                amount,
+                cost.dollars_per_million_tokens_90,
+                "per million tokens",
+            ),
+            None => (cost.dollars, cost.dollars_90, "for the makespan"),
+        };
+        lines.push(format!(
+            "{} {what}{}, at {} for an NPU hour",
+            dollars(amount),
+            interval(ends, dollars),
+            dollars(cost.dollars_per_npu_hour)
+        ));
+    }
+    if let Some(run) = &report.run {
+        let mut parts = vec![
+            format!("{} days{}", number(run.days), interval(run.days_90, number)),
+            format!("{} NPU hours", number(run.npu_hours)),
+        ];
+        parts.extend(
+            run.dollars
+                .map(|amount| format!("{}{}", dollars(amount), interval(run.dollars_90, dollars))),
+        );
+        parts.extend(
+            run.kernel_energy_j
+                .map(|energy| format!("{} of kernels", joules(energy))),
+        );
+        lines.push(format!(
+            "{} tokens: {}",
+            token_count(run.tokens),
+            parts.join(", ")
+        ));
+    }
+    lines
+}
+
+/// An amount, with digits for steps of a few cents' millionths.
+fn decimal<'r>(amount: Option<f64>) -> CsvCell<'r> {
+    amount.map_or(CsvCell::Empty, |amount| CsvCell::Decimal(amount, 9))
+}
+
+/// Columns of the table of costs, and of comparisons.
+pub(super) const CSV: &[CsvColumn<Report, Report>] = &[
+    ("tokens_per_s", |_, report| decimal(report.tokens_per_s())),
+    ("dollars_per_npu_hour", |_, report| {
+        decimal(report.cost.map(|cost| cost.dollars_per_npu_hour))
+    }),
+    ("dollars", |_, report| {
+        decimal(report.cost.map(|cost| cost.dollars))
+    }),
+    ("dollars_per_million_tokens", |_, report| {
+        decimal(report.cost.and_then(|cost| cost.dollars_per_million_tokens))
+    }),
+    ("run_tokens", |_, report| {
+        report.run.map(|run| run.tokens).into()
+    }),
+    ("run_days", |_, report| {
+        decimal(report.run.map(|run| run.days))
+    }),
+    ("run_npu_hours", |_, report| {
+        decimal(report.run.map(|run| run.npu_hours))
+    }),
+    ("run_dollars", |_, report| {
+        decimal(report.run.and_then(|run| run.dollars))
+    }),
+    ("run_kernel_energy_j", |_, report| {
+        decimal(report.run.and_then(|run| run.kernel_energy_j))
+    }),
+];
+
+/// A figure of a page: its name, its place in the report, its value, as shown, and what is beside it.
+pub(super) type Figure = (String, &'static str, f64, String, String);
+
+/// Figures of pages.
+pub(super) fn figures(report: &Report) -> Vec<Figure> {
+    let mut all = Vec::new();
+    let mut add =
+        |name: String, path, amount: Option<f64>, shown: fn(f64) -> String, beside: String| {
+            all.extend(amount.map(|amount| (name, path, amount, shown(amount), beside)));
+        };
+    if let Some(cost) = &report.cost {
+        let rate = format!("at {} for an NPU hour", dollars(cost.dollars_per_npu_hour));
+        let per_million = cost.dollars_per_million_tokens;
+        let name = "Per million tokens".to_owned();
+        add(
+            name,
+            "/cost/dollars_per_million_tokens",
+            per_million,
+            dollars,
+            rate.clone(),
+        );
+        let whole = Some(cost.dollars).filter(|_| per_million.is_none());
+        add("Money".to_owned(), "/cost/dollars", whole, dollars, rate);
+    }
+    if let Some(run) = &report.run {
+        let tokens = token_count(run.tokens);
+        let hours = format!("{} NPU hours", number(run.npu_hours));
+        add(
+            format!("Days for {tokens} tokens"),
+            "/run/days",
+            Some(run.days),
+            number,
+            hours,
+        );
+        let ends = interval(run.dollars_90, dollars);
+        add(
+            format!("Money for {tokens} tokens"),
+            "/run/dollars",
+            run.dollars,
+            dollars,
+            ends,
+        );
+    }
+    all
+}
+
+/// A row of comparisons: its name, and the figure of a report.
+pub(super) type ComparedFigure = (&'static str, fn(&Report) -> Option<String>);
+
+/// Rows of comparisons, in their order.
+pub(super) const ROWS: [ComparedFigure; 6] = [
+    ("money per million tokens", |report| {
+        report.cost?.dollars_per_million_tokens.map(dollars)
+    }),
+    ("money for the makespan", |report| {
+        let cost = report.cost?;
+        let is_all = cost.dollars_per_million_tokens.is_none();
+        is_all.then(|| dollars(cost.dollars))
+    }),
+    ("run", |report| {
+        Some(format!("{} tokens", token_count(report.run?.tokens)))
+    }),
+    ("  days", |report| Some(number(report.run?.days))),
+    ("  NPU hours", |report| Some(number(report.run?.npu_hours))),
+    ("  money", |report| report.run?.dollars.map(dollars)),
+];
+
+#[cfg(test)]
+mod tests;

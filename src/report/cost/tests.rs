@@ -1,0 +1,84 @@
+//! Money, hours and days, worked out by hand.
+
+use super::*;
+
+/// 16 NPUs for 2 s, 8,000 tokens a second, at 2.5 dollars an hour.
+const BASIS: CostBasis = CostBasis {
+    npus: 16.0,
+    makespan: 2.0,
+    tokens_per_s: Some(8000.0),
+    ends: Some([0.8, 1.5]),
+    watts: None,
+};
+
+fn near(found: f64, expected: f64) {
+    assert!(
+        (found / expected - 1.0).abs() < 1e-12,
+        "{found} for {expected}"
+    );
+}
+
+#[test]
+fn money_follows_from_hours_of_npus() {
+    let cost = BASIS.cost(2.5);
+    // 16 x 2 / 3600 = 0.00889 h, x 2.5.
+    near(cost.npu_hours, 32.0 / 3600.0);
+    near(cost.dollars, 80.0 / 3600.0);
+    // 40 dollars an hour, and 28.8 million tokens: 40 / 28.8 = 1.3889.
+    let per_million = cost.dollars_per_million_tokens.unwrap();
+    near(per_million, 40.0 / 28.8);
+    let [low, high] = cost.dollars_per_million_tokens_90.unwrap();
+    near(low, 0.8 * 40.0 / 28.8);
+    near(high, 1.5 * 40.0 / 28.8);
+    let [low, high] = cost.dollars_90.unwrap();
+    near(low + high, 2.3 * 80.0 / 3600.0);
+    let silent = CostBasis {
+        tokens_per_s: None,
+        ends: None,
+        ..BASIS
+    };
+    let cost = silent.cost(2.5);
+    assert_eq!(
+        (cost.dollars_per_million_tokens, cost.dollars_90),
+        (None, None)
+    );
+    assert_eq!(silent.run(7, Some(2.5)), None);
+}
+
+#[test]
+fn a_run_takes_its_tokens_over_tokens_a_second() {
+    // 1e12 / 8000 = 1.25e8 s = 1446.76 days; x 16 NPUs = 555,556 hours, at 2.5 1,388,889 dollars.
+    let run = BASIS.run(1_000_000_000_000, Some(2.5)).unwrap();
+    near(run.days, 1.25e8 / 86_400.0);
+    near(run.npu_hours, 2e9 / 3600.0);
+    near(run.dollars.unwrap(), 5e9 / 3600.0);
+    let [low, high] = run.days_90.unwrap();
+    near(low, 1e8 / 86_400.0);
+    near(high, 1.875e8 / 86_400.0);
+    let [low, high] = run.dollars_90.unwrap();
+    near(low, 4e9 / 3600.0);
+    near(high, 7.5e9 / 3600.0);
+    assert_eq!(run.kernel_energy_j, None);
+    // 3 kW for 1.25e8 s; without a price there is no money.
+    let lit = CostBasis {
+        watts: Some(3000.0),
+        ..BASIS
+    };
+    let run = lit.run(1_000_000_000_000, None).unwrap();
+    near(run.kernel_energy_j.unwrap(), 3.75e11);
+    assert_eq!((run.dollars, run.dollars_90), (None, None));
+}
+
+#[test]
+fn amounts_have_as_many_digits_as_they_need() {
+    for (amount, shown) in [
+        (1_234_567.4, "$1,234,567"),
+        (12.345, "$12.35"),
+        (0.25, "$0.250"),
+        (0.012_34, "$0.0123"),
+        (0.000_012_34, "$0.0000123"),
+        (0.0, "$0"),
+    ] {
+        assert_eq!(dollars(amount), shown);
+    }
+}
