@@ -20,6 +20,7 @@ use std::env;
 use std::error::Error;
 use std::ffi::OsString;
 use std::io::{self, IsTerminal, Write};
+use std::num::NonZeroUsize;
 use std::path::PathBuf;
 use std::process::ExitCode;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -321,7 +322,18 @@ fn exit_code(error: &(dyn Error + 'static)) -> u8 {
     }
 }
 
+/// Reads a number of things of which there is at least one.
+fn parse_number(text: &str) -> Result<NonZeroUsize, String> {
+    text.parse()
+        .map_err(|_| "expected a whole number, 1 or more".to_owned())
+}
+
 fn print_chain(error: &(dyn Error + 'static)) {
+    print_error(&error_text(error));
+}
+
+/// The text of an error with what caused it, and what to try at its end.
+fn error_text(error: &(dyn Error + 'static)) -> String {
     let own = error.to_string();
     let (mut last, mut text) = (own.clone(), own.clone());
     let mut cause = error.source();
@@ -340,12 +352,17 @@ fn print_chain(error: &(dyn Error + 'static)) {
     } else if let Some(hint) = next_step(error).filter(|_| !text.contains("try: ")) {
         text += &format!("\n  try: {hint}");
     }
-    print_error(&text);
+    text
 }
 
 /// What to try after an error that does not say it.
 fn next_step(error: &(dyn Error + 'static)) -> Option<String> {
-    let io = match error.downcast_ref::<TraceError>().map(TraceError::fault) {
+    let of_job = match error.downcast_ref() {
+        Some(JobError::Trace(error)) => Some(error),
+        _ => None,
+    };
+    let trace = of_job.or_else(|| error.downcast_ref::<TraceError>());
+    let io = match trace.map(TraceError::fault) {
         Some(TraceFault::Malformed { .. }) => {
             let hint = "write or copy the file again; `chakram validate` says what of it is whole";
             return Some(hint.to_owned());

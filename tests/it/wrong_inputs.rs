@@ -204,7 +204,10 @@ fn files_and_folders() {
         ),
         (
             &["replay", "traces"],
-            &["traces", "PREFIX.RANK.et", "try: give a folder"],
+            &[
+                "traces: no traces here, but in ",
+                "try: one of them, such as traces/",
+            ],
         ),
         (
             &["replay", "README.md"],
@@ -374,7 +377,7 @@ fn plans_and_jobs_that_do_not_go_with_one_another() {
         ),
         (
             &["scale", DDP, "--grid", "dp=2", "--to", "tp=8", "-o", "x"],
-            &["no `tp`", "it has dp"],
+            &["no `tp`", "expected one of dp"],
         ),
         (
             &["slice", DDP, "--annotation", "Nope", "-o", "x"],
@@ -545,7 +548,7 @@ const HELPS: [&str; 8] = [
     "possible values",
     "write for example",
     "--help",
-    "one of",
+    " one of",
 ];
 
 /// The book has a table of a hundred wrong inputs with what is said to each, which says what to do next.
