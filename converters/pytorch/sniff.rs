@@ -106,7 +106,7 @@ pub(crate) fn foreign(path: &Path) -> Option<&'static str> {
             head.is_some_and(|head| head.eq_ignore_ascii_case(word))
         };
         (begins(b"<!doctype html") || begins(b"<html"))
-            .then_some("a page of HTML; a link to the file itself may be on it")
+            .then_some("a page of HTML, expected a capture; a link to the file itself may be on it")
     };
     // Of a model, in any order of keys.
     let hub = || {

@@ -63,7 +63,7 @@ pub struct DiffArgs {
     #[arg(long, hide_short_help = true)]
     salvage: bool,
     /// Number of ranks compared at once; all cores by default
-    #[arg(long, hide_short_help = true, value_name = "N")]
+    #[arg(long, hide_short_help = true, value_name = "N", value_parser = crate::parse_number)]
     threads: Option<NonZeroUsize>,
     #[command(flatten)]
     verify: VerifyArg,

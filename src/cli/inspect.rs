@@ -117,7 +117,7 @@ pub struct InspectArgs {
     #[command(flatten)]
     step: StepArg,
     /// Number of ranks read at once; all cores by default
-    #[arg(long, hide_short_help = true, value_name = "N")]
+    #[arg(long, hide_short_help = true, value_name = "N", value_parser = crate::parse_number)]
     threads: Option<NonZeroUsize>,
     /// Write to this file; - is standard output
     #[arg(short, long, value_name = "FILE", default_value = "-")]
@@ -210,7 +210,7 @@ impl InspectArgs {
             return Err("--limit is for --list and --node".to_owned());
         }
         if self.table.is_some() && self.format != InspectFormatArg::Csv {
-            return Err("--table needs --format csv".to_owned());
+            return Err("--table needs --format csv\n  try: --format csv".to_owned());
         }
         if self.details && self.format != InspectFormatArg::Text {
             return Err(
@@ -231,7 +231,7 @@ impl InspectArgs {
     fn no_rank(&self, found: usize) -> String {
         let ranks = self.rank.as_ref().map(ToString::to_string);
         format!(
-            "--rank {}: none of the {found} files is of such a rank",
+            "--rank {}: none of the {found} files is of such a rank\n  try: without it, for a line of each rank",
             ranks.unwrap_or_default()
         )
     }

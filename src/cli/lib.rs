@@ -20,6 +20,7 @@ use std::env;
 use std::error::Error;
 use std::ffi::OsString;
 use std::io::{self, IsTerminal, Write};
+use std::num::NonZeroUsize;
 use std::path::PathBuf;
 use std::process::ExitCode;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -321,9 +322,20 @@ fn exit_code(error: &(dyn Error + 'static)) -> u8 {
     }
 }
 
+/// Reads a number of things of which there is at least one.
+fn parse_number(text: &str) -> Result<NonZeroUsize, String> {
+    text.parse()
+        .map_err(|_| "expected a whole number, 1 or more".to_owned())
+}
+
 fn print_chain(error: &(dyn Error + 'static)) {
-    let mut last = error.to_string();
-    let mut text = last.clone();
+    print_error(&error_text(error));
+}
+
+/// The text of an error with what caused it, and what to try at its end.
+fn error_text(error: &(dyn Error + 'static)) -> String {
+    let own = error.to_string();
+    let (mut last, mut text) = (own.clone(), own.clone());
     let mut cause = error.source();
     while let Some(inner) = cause {
         // Errors of writing a file and of the command that asked for it may have the same text.
@@ -334,7 +346,39 @@ fn print_chain(error: &(dyn Error + 'static)) {
         last = words;
         cause = inner.source();
     }
-    print_error(&text);
+    // What to try stands last.
+    if let Some((head, rest)) = own.split_once("\n  try: ") {
+        text = format!("{head}{}\n  try: {rest}", &text[own.len()..]);
+    } else if let Some(hint) = next_step(error).filter(|_| !text.contains("try: ")) {
+        text += &format!("\n  try: {hint}");
+    }
+    text
+}
+
+/// What to try after an error that does not say it.
+fn next_step(error: &(dyn Error + 'static)) -> Option<String> {
+    let of_job = match error.downcast_ref() {
+        Some(JobError::Trace(error)) => Some(error),
+        _ => None,
+    };
+    let trace = of_job.or_else(|| error.downcast_ref::<TraceError>());
+    let io = match trace.map(TraceError::fault) {
+        Some(TraceFault::Malformed { .. }) => {
+            let hint = "write or copy the file again; `chakram validate` says what of it is whole";
+            return Some(hint.to_owned());
+        }
+        Some(TraceFault::Io { source, .. }) => Some(source),
+        _ => error.downcast_ref::<io::Error>(),
+    };
+    let Some(io) = io else {
+        return next_step(error.source()?);
+    };
+    let is_missing = io.kind() == io::ErrorKind::NotFound;
+    let folder = env::current_dir().ok().filter(|_| is_missing)?;
+    let name = folder.file_name()?.to_string_lossy().into_owned();
+    Some(format!(
+        "a path that is there; names without a folder are looked for in this one, {name}"
+    ))
 }
 
 fn print_error(text: &str) {

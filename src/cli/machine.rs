@@ -190,10 +190,7 @@ fn check(files: &[String], out: &mut dyn Write) -> io::Result<ExitCode> {
                 code = ExitCode::from(2);
                 match recognized(Path::new(file), ReadableInputs::Own) {
                     Some(explained) => writeln!(out, "{explained}")?,
-                    None => {
-                        let cause = error.source().map(|cause| format!(": {cause}"));
-                        writeln!(out, "{error}{}", cause.unwrap_or_default())?;
-                    }
+                    None => writeln!(out, "{}", crate::error_text(&error))?,
                 }
             }
         }
@@ -329,11 +326,13 @@ mod tests {
             "{text}"
         );
         assert!(
-            lines[1].starts_with("cannot read machine file no.toml: "),
+            lines[1].starts_with("cannot read machine file no.toml")
+                && lines[2].starts_with("  because: ")
+                && lines[3].starts_with("  try: "),
             "{text}"
         );
         let ok = "ok: dgx-a100, 8 NPUs, switch 8 @ 300 GB/s, switch N @ 25 GB/s";
-        assert_eq!(lines[2], format!("{good}: {ok}"));
+        assert_eq!(lines[4], format!("{good}: {ok}"));
         assert_eq!(output(&["check", &good]).unwrap().1, ExitCode::SUCCESS);
     }
 }

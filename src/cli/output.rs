@@ -160,7 +160,7 @@ impl RunArgs {
             return Err("--details is for --format text; other formats have all rows".to_owned());
         }
         if self.table.is_some() && self.format != ReportFormatArg::Csv {
-            return Err("--table needs --format csv".to_owned());
+            return Err("--table needs --format csv\n  try: --format csv".to_owned());
         }
         let lists =
             self.format == ReportFormatArg::Json || self.table == Some(ReportTableArg::Operators);

@@ -48,7 +48,7 @@ pub struct ReplayArgs {
     #[arg(short, long, value_name = "MACHINE")]
     machine: Vec<String>,
     /// Number of machines replayed at once; all cores by default
-    #[arg(long, hide_short_help = true, value_name = "N")]
+    #[arg(long, hide_short_help = true, value_name = "N", value_parser = crate::parse_number)]
     threads: Option<NonZeroUsize>,
     #[command(flatten)]
     job: JobArgs,

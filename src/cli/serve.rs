@@ -167,7 +167,7 @@ impl ServeArgs {
         let several = self.platforms.len() > 1;
         let sweeps = !self.rates.is_empty() || self.find_capacity;
         if self.table.is_some() && self.format != ServeFormat::Csv {
-            return Err("--table needs --format csv".to_owned());
+            return Err("--table needs --format csv\n  try: --format csv".to_owned());
         }
         let requests = self.table == Some(ServeTable::Requests);
         if self.table == Some(ServeTable::Levels) && sweeps {

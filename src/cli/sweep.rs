@@ -50,7 +50,7 @@ pub struct SweepArgs {
     #[arg(long, value_name = "ROW", conflicts_with = "shard")]
     explain: Option<u64>,
     /// Number of points answered at once; all cores by default
-    #[arg(long, value_name = "N")]
+    #[arg(long, value_name = "N", value_parser = crate::parse_number)]
     threads: Option<NonZeroUsize>,
     /// Number of rows printed
     #[arg(long, value_name = "N", default_value_t = 10)]

@@ -71,7 +71,7 @@ pub struct ValidateArgs {
     #[command(flatten)]
     step: StepArg,
     /// Number of traces read at once; all cores by default
-    #[arg(long, hide_short_help = true, value_name = "N")]
+    #[arg(long, hide_short_help = true, value_name = "N", value_parser = crate::parse_number)]
     threads: Option<NonZeroUsize>,
     /// Format of the report
     #[arg(long, value_enum, default_value_t = ValidateFormatArg::Text, value_name = "FORMAT")]

@@ -79,10 +79,12 @@ pub enum JobError {
         group: String,
     },
     /// A rank that starts later has no trace.
-    #[error("{} {rank}=…: rank {rank} has no trace", SettingKey::Delays)]
+    #[error("{} {rank}=…: rank {rank} has no trace; expected one of {} to {}", SettingKey::Delays, known.0, known.1)]
     NobodyToDelay {
         /// The rank.
         rank: u32,
+        /// The first and the last rank with a trace.
+        known: (u32, u32),
     },
     /// No trace says what a profiler added.
     #[error(

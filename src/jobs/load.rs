@@ -150,7 +150,9 @@ pub fn load(
     read_traces(&found.files, &mut builder, release, hashed, read, progress)?;
     let known = |rank: u32| found.files.iter().any(|file| file.rank == rank);
     if let Some(&(rank, _)) = options.delays.iter().find(|(rank, _)| !known(*rank)) {
-        return Err(JobError::NobodyToDelay { rank });
+        let ranks = || found.files.iter().map(|file| file.rank);
+        let known = (ranks().min().unwrap_or(0), ranks().max().unwrap_or(0));
+        return Err(JobError::NobodyToDelay { rank, known });
     }
     for (path, job) in &found.jobs {
         builder.roles(&job.roles);

@@ -1,6 +1,6 @@
 //! The report as a page: one file that needs no network. It has all that the text has, and pictures.
 //!
-//! Sentences and tables are those of the text ([`head`](crate::head), [`section`](crate::section)). Numbers that the report
+//! Sentences and tables are those of the text ([`head`](mod@crate::head), [`section`](mod@crate::section)). Numbers that the report
 //! has carry its JSON pointer and the value, `data-path` and `data-value`, so that programs can hold a page against the
 //! JSON. A script in the page sorts and searches its tables; without it nothing is missing.
 

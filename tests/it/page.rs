@@ -339,7 +339,7 @@ fn pages_have_all_that_the_text_has() {
 #[test]
 fn pages_of_captures_have_all_that_the_text_has() {
     for (name, said) in [("dlrm_8gpu", "HOST-BOUND"), ("linear_pair", "profiler")] {
-        let Some(capture) = corpus(&format!("captures/gpu/{name}")) else {
+        let Some(capture) = corpus(format!("captures/gpu/{name}")) else {
             return;
         };
         let folder = tempfile::tempdir().expect("there is room");

@@ -204,7 +204,10 @@ fn files_and_folders() {
         ),
         (
             &["replay", "traces"],
-            &["traces", "PREFIX.RANK.et", "try: give a folder"],
+            &[
+                "traces: no traces here, but in ",
+                "try: one of them, such as traces/",
+            ],
         ),
         (
             &["replay", "README.md"],
@@ -374,7 +377,7 @@ fn plans_and_jobs_that_do_not_go_with_one_another() {
         ),
         (
             &["scale", DDP, "--grid", "dp=2", "--to", "tp=8", "-o", "x"],
-            &["no `tp`", "it has dp"],
+            &["no `tp`", "expected one of dp"],
         ),
         (
             &["slice", DDP, "--annotation", "Nope", "-o", "x"],
@@ -516,4 +519,96 @@ fn the_manual_and_completions_know_commands_and_presets() {
     assert!(files.contains("traces/ddp-resnet18"), "{files}");
     let models = completed(&["chakram", "generate", "llama3-"]);
     assert!(models.contains("llama3-8b"), "{models}");
+}
+
+/// Commands of the page of messages, each with what is shown of it.
+fn shown(page: &str) -> Vec<(String, String)> {
+    let mut found: Vec<(String, String)> = Vec::new();
+    let mut in_block = false;
+    for line in page.lines() {
+        match line {
+            "```text" | "```" => in_block = line != "```",
+            _ if !in_block => {}
+            _ => match (line.strip_prefix("$ "), found.last_mut()) {
+                (Some(command), _) => found.push((command.to_owned(), String::new())),
+                (None, Some((_, said))) => *said += &format!("{line}\n"),
+                (None, None) => panic!("{line} follows no command"),
+            },
+        }
+    }
+    found
+}
+
+/// Words of messages that say what to do next.
+const HELPS: [&str; 8] = [
+    "try:",
+    "tip:",
+    "expected",
+    "did you mean",
+    "possible values",
+    "write for example",
+    "--help",
+    " one of",
+];
+
+/// The book has a table of a hundred wrong inputs with what is said to each, which says what to do next.
+#[test]
+fn the_book_shows_what_is_said() {
+    let root = Path::new(env!("CARGO_MANIFEST_DIR"));
+    let above = tempfile::tempdir().unwrap();
+    let folder = above.path().join("here");
+    std::fs::create_dir(&folder).unwrap();
+    for name in ["traces", "src", "README.md"] {
+        std::os::unix::fs::symlink(root.join(name), folder.join(name)).unwrap();
+    }
+    let program = Path::new(env!("CARGO_BIN_EXE_chakram")).parent().unwrap();
+    let path = format!("{}:{}", program.display(), std::env::var("PATH").unwrap());
+    let file = root.join("docs/reference/messages.md");
+    let page = std::fs::read_to_string(&file).unwrap();
+    let (mut now, mut inputs, mut faults) = (page.clone(), 0, Vec::new());
+    let mut from = 0;
+    for (command, shown) in shown(&page) {
+        let output = std::process::Command::new("sh")
+            .args(["-c", &command])
+            .current_dir(&folder)
+            .env("PATH", &path)
+            .env("COLUMNS", "100")
+            .stdin(Stdio::null())
+            .output()
+            .unwrap();
+        let [out, error] =
+            [&output.stdout, &output.stderr].map(|bytes| String::from_utf8(bytes.clone()).unwrap());
+        let said = format!("{out}{error}");
+        let said: String = said
+            .lines()
+            .map(|line| format!("{}\n", line.trim_end()))
+            .collect();
+        let at = from + now[from..].find(&format!("$ {command}\n")).unwrap() + command.len() + 3;
+        now.replace_range(at..at + shown.len(), &said);
+        from = at + said.len();
+        if !command.starts_with("chakram") {
+            assert!(output.status.success(), "{command}: {said}");
+            continue;
+        }
+        inputs += 1;
+        // A check prints what it finds, as its answer.
+        let is_check = command.starts_with("chakram machine check");
+        let is_error = is_check || out.is_empty() && error.starts_with("error: ");
+        let code = output.status.code();
+        if !is_error
+            || !matches!(code, Some(2 | 3))
+            || !HELPS.iter().any(|word| said.contains(word))
+        {
+            faults.push(format!("{code:?} {command}\n{said}"));
+        }
+    }
+    assert!(faults.is_empty(), "{}", faults.join("\n"));
+    assert!(inputs >= 100, "{inputs} wrong inputs");
+    if std::env::var_os("BLESS").is_some() {
+        std::fs::write(&file, &now).unwrap();
+    }
+    assert!(
+        now == page,
+        "docs/reference/messages.md: BLESS=1 writes what is said"
+    );
 }

@@ -90,7 +90,7 @@ pub struct BaselineArgs {
     #[arg(long = "where", value_name = "QUESTION", value_parser = query)]
     filter: Option<MetadataQuery>,
     /// Number of replays at a time; as many as there are cores by default
-    #[arg(long, value_name = "N")]
+    #[arg(long, value_name = "N", value_parser = crate::parse_number)]
     threads: Option<NonZeroUsize>,
     /// Options of `chakram replay` about the timing model and the traces, which later checks use as well; files that they
     /// name are read again
@@ -211,7 +211,7 @@ pub struct CheckArgs {
     #[arg(long, value_name = "TIME", value_parser = budget)]
     budget: Option<Duration>,
     /// Number of replays at a time; as many as there are cores by default
-    #[arg(long, value_name = "N")]
+    #[arg(long, value_name = "N", value_parser = crate::parse_number)]
     threads: Option<NonZeroUsize>,
     /// Format of the verdict
     #[arg(long, value_enum, default_value_t = CheckFormat::Text, value_name = "FORMAT")]

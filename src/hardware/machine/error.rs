@@ -49,7 +49,9 @@ pub enum MachineError {
     #[error(transparent)]
     Graph(#[from] ChipGraphError),
     /// The file cannot be read.
-    #[error("cannot read machine file {file}")]
+    #[error(
+        "cannot read machine file {file}\n  try: a preset, which `chakram machine list` names, or the path of a file"
+    )]
     Read {
         /// Its path as given.
         file: String,

@@ -15,7 +15,7 @@ use std::path::{Path, PathBuf};
 #[derive(Debug, thiserror::Error)]
 pub enum StudyError {
     /// It cannot be read.
-    #[error("cannot read study {}: {source}", .path.display())]
+    #[error("cannot read study {}", .path.display())]
     Read {
         /// Its file.
         path: PathBuf,

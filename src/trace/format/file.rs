@@ -284,9 +284,38 @@ pub fn parse_text<T>(
 
 /// Returns the error about a path without traces.
 fn not_found(path: &Path, why: &str) -> TraceError {
-    TraceError::refused_in(
-        path,
-        format!("no traces here: {why}"),
-        "give a folder, a file, or the prefix of files named PREFIX.0.et, PREFIX.1.et, … (or .jsonl, .json)",
-    )
+    let form = "a folder, a file, or the prefix of files named PREFIX.0.et, PREFIX.1.et, … (or .jsonl, .json)";
+    let folders = folders_with_traces(path);
+    let (found, hint) = match &folders[..] {
+        [] if !path.exists() => (
+            format!("there is no such file or folder, and {why}"),
+            format!("give {form}"),
+        ),
+        [] => (format!("no traces here: {why}"), format!("give {form}")),
+        [first, ..] => (
+            format!("no traces here, but in {} of its folders", folders.len()),
+            format!("one of them, such as {}", first.display()),
+        ),
+    };
+    TraceError::refused_in(path, found, hint)
+}
+
+/// Returns the folders in `path` that hold traces, of the first thousand by name.
+fn folders_with_traces(path: &Path) -> Vec<PathBuf> {
+    let entries = |path: &Path| -> Vec<PathBuf> {
+        let read = std::fs::read_dir(path).into_iter().flatten().flatten();
+        let mut paths: Vec<_> = read.map(|entry| entry.path()).take(1000).collect();
+        paths.sort();
+        paths
+    };
+    let is_trace = |file: &PathBuf| {
+        let name = file
+            .file_name()
+            .map(|name| name.to_string_lossy().into_owned());
+        name.is_some_and(|name| name.ends_with(".et") || name.contains(".et."))
+    };
+    let folders = entries(path).into_iter().filter(|entry| entry.is_dir());
+    folders
+        .filter(|folder| entries(folder).iter().any(is_trace))
+        .collect()
 }

@@ -1,6 +1,6 @@
 //! Options that pages name, against the help of all commands.
 
-use super::{pages, text};
+use super::{pages_of_right_commands, text};
 use std::collections::BTreeSet;
 use std::process::Command;
 
@@ -96,7 +96,7 @@ fn every_option_is_one() {
         assert!(output.status.success(), "chakram {command} --help");
         known.extend(options(&String::from_utf8_lossy(&output.stdout)));
     }
-    for page in pages() {
+    for page in pages_of_right_commands() {
         for option in options(&text(&page)) {
             assert!(
                 known.contains(&option),

@@ -1,7 +1,7 @@
 //! The commands of a page, run in order, and what they print.
 
 use super::align::{Line, aligned};
-use super::{pages, root, text};
+use super::{pages_of_right_commands, root, text};
 use std::fmt::Write;
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -221,7 +221,7 @@ fn cut_as(gone: Option<&str>, printed: &str) -> String {
 
 #[test]
 fn every_command_prints_what_is_shown() {
-    let pages = pages();
+    let pages = pages_of_right_commands();
     let results: Vec<_> = std::thread::scope(|scope| {
         let threads: Vec<_> = pages
             .iter()

@@ -281,7 +281,7 @@ fn what_does_not_fit_is_refused() {
         (
             "pp=2,dp=3,tp=2",
             "xp=2",
-            "the grid has no `xp`; it has pp, dp, tp",
+            "the grid has no `xp`; expected one of pp, dp, tp",
         ),
         ("dp=3", "dp=6", "the traces are of ranks 0, 1, 2"),
         ("dp=12", "dp=24", "so what it would have of 24 is unknown"),

@@ -85,8 +85,12 @@ impl ScaledDimension {
     pub fn new(grid: RankGrid, name: &str, size: u32) -> Result<Self, String> {
         let names: Vec<&str> = grid.0.iter().map(|(name, _)| &**name).collect();
         let found = names.iter().position(|known| *known == name);
-        let dimension = found
-            .ok_or_else(|| format!("the grid has no `{name}`; it has {}", names.join(", ")))?;
+        let dimension = found.ok_or_else(|| {
+            format!(
+                "the grid has no `{name}`; expected one of {}",
+                names.join(", ")
+            )
+        })?;
         let stride: u32 = grid.0[dimension + 1..]
             .iter()
             .map(|(_, size)| size)

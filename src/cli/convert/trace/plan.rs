@@ -234,7 +234,7 @@ mod tests {
                 "contradicts",
             ),
             (&[at("a"), at("other.json")], "x.et", None, "tells no rank"),
-            (&[at("nothing")], "x.et", None, "no traces here"),
+            (&[at("nothing")], "x.et", None, "no such file or folder"),
         ] {
             let error = named(inputs, output, to).unwrap_err();
             assert!(error.contains(part), "{error}");
