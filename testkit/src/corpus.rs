@@ -18,10 +18,25 @@ pub fn corpus(part: impl AsRef<Path>) -> Option<PathBuf> {
     None
 }
 
+/// Whether the variable `CHAKRAM_WHOLE_CORPUS` asks for what there is too much of for every build.
+pub fn is_whole() -> bool {
+    std::env::var_os("CHAKRAM_WHOLE_CORPUS").is_some()
+}
+
 /// Of what there is too much of for every build, one of each `n`; with the variable `CHAKRAM_WHOLE_CORPUS` all of it.
-pub fn one_of_each<T>(n: usize, all: Vec<T>) -> Vec<T> {
-    let whole = std::env::var_os("CHAKRAM_WHOLE_CORPUS").is_some();
-    all.into_iter().step_by(if whole { 1 } else { n }).collect()
+pub fn one_of_each<T>(n: usize, all: impl IntoIterator<Item = T>) -> Vec<T> {
+    let n = if is_whole() { 1 } else { n };
+    all.into_iter().step_by(n).collect()
+}
+
+/// Of each of `lists` one member by default: of the first the one at `turn`, of the next the one behind, and so on, so that
+/// a few go over all that members differ by. With the variable `CHAKRAM_WHOLE_CORPUS` all of them.
+pub fn one_of_each_list<T>(turn: usize, lists: Vec<Vec<T>>) -> Vec<T> {
+    if is_whole() {
+        return lists.into_iter().flatten().collect();
+    }
+    let one = |(i, mut list): (usize, Vec<T>)| list.swap_remove((turn + i) % list.len());
+    lists.into_iter().enumerate().map(one).collect()
 }
 
 /// The calling test counts as skipped, because of what is `missing`.

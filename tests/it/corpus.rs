@@ -16,7 +16,7 @@ use chakram::units::Time;
 use chakram::workload::{DependencyPolicy, Graph, MissingRankPolicy, Workload, WorkloadBuilder};
 use std::collections::BTreeMap;
 use testkit::corpus::compare;
-pub use testkit::corpus::{Case, cases, corpus, one_of_each, skipped};
+pub use testkit::corpus::{Case, cases, corpus, is_whole, one_of_each, one_of_each_list, skipped};
 
 /// Cases that are not replayed to the end, with a part of the reason.
 const REFUSED: &[(&str, &str)] = &[

@@ -1,6 +1,7 @@
 //! Predictions that moved, and those that did not.
 
 use super::Corpus;
+use crate::corpus::is_whole;
 use serde_json::Value;
 use std::fmt::Write;
 
@@ -298,7 +299,9 @@ fn seeded_regressions_are_caught_and_nothing_else() {
             .wrapping_add(1_442_695_040_888_963_407);
         (state >> 33) as f64 / f64::from(1u32 << 31)
     };
-    for number in 0..50 {
+    // The first of them, so that numbers are as random as they are.
+    let rounds = if is_whole() { 50 } else { 15 };
+    for number in 0..rounds {
         let mut constants = SOUND;
         let by = 1.0 - (0.005 + 0.195 * random());
         constants[number % 5] *= if number % 5 == 4 { 1.0 / by } else { by };
@@ -349,10 +352,14 @@ fn seeded_regressions_are_caught_and_nothing_else() {
     let mut told = String::new();
     let _ = write!(
         told,
-        "{caught} of 50 caught, {with_budget} with half the time"
+        "{caught} of {rounds} caught, {with_budget} with half the time"
     );
-    assert!(caught >= 45 && with_budget * 10 >= caught * 9, "{told}");
-    for _ in 0..50 {
+    println!("{told}");
+    assert!(
+        caught * 10 >= rounds * 9 && with_budget * 10 >= caught * 9,
+        "{told}"
+    );
+    for _ in 0..rounds / 3 {
         assert_eq!(check(&corpus, &["--threshold", "0%"]).0, 0);
     }
 }

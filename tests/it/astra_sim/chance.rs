@@ -43,7 +43,7 @@ fn have_reasons(seeds: u64) {
 
 #[test]
 fn what_does_not_finish_has_a_reason() {
-    have_reasons(200);
+    have_reasons(60);
 }
 
 #[test]

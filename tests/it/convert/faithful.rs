@@ -132,7 +132,7 @@ fn kineto(folder: &Path, ranks: u32, ending: &str) -> Vec<PathBuf> {
 
 #[test]
 fn replays_of_generated_captures_end_when_these_did() {
-    for (what, options) in jobs() {
+    for (what, options) in jobs(0) {
         let captured = capture(&options);
         let folder = captured.folder.path();
         hold(
@@ -161,7 +161,7 @@ fn replays_of_real_captures_end_when_these_did() {
     }
     folders.sort();
     assert!(folders.len() > 20, "{folders:?}");
-    for folder in one_of_each(3, folders) {
+    for folder in one_of_each(7, folders) {
         let name = folder.strip_prefix(&corpus).unwrap().display().to_string();
         let ranks = (0..)
             .take_while(|r| folder.join(format!("host.{r}.json.zst")).is_file())
@@ -184,7 +184,7 @@ fn replays_of_real_captures_end_when_these_did() {
 /// Three ranks of four: what is there is converted, and the missing member comes with the others.
 #[test]
 fn a_missing_rank_is_mirrored() {
-    for (what, options) in jobs() {
+    for (what, options) in jobs(1) {
         // Messages to a rank that is not there have no other end.
         if options.style == testkit::capture::Style::Pipeline {
             continue;

@@ -2,7 +2,7 @@
 
 use super::rig::{self, COLLECTIVE, Job, attribute, capture, convert, text, try_convert};
 use super::truth::jobs;
-use crate::corpus::corpus;
+use crate::corpus::{corpus, is_whole, one_of_each};
 use chakram::convert::ConvertOptions as Conversion;
 use chakram::engine::CommTiming;
 use chakram::trace::CollectiveKind;
@@ -87,13 +87,13 @@ fn asked(truth: &Truth, rank: u32) -> Calls {
 /// but not what it does behind its last collective.
 #[test]
 fn half_of_the_ranks_are_inferred() {
-    for (what, options) in jobs() {
+    for (what, options) in jobs(0) {
         if options.style == Style::Pipeline {
             continue;
         }
         let whole = capture(&options);
         let expected = makespan(&convert(whole.folder.path()));
-        for dropped in [[1, 3], [0, 2], [2, 3], [0, 1]] {
+        for dropped in one_of_each(2, [[1, 3], [2, 3], [0, 2], [0, 1]]) {
             let captured = capture(&options);
             let folder = captured.folder.path();
             drop_ranks(folder, &dropped);
@@ -221,16 +221,17 @@ fn half_of_real_jobs_are_inferred() {
         return;
     };
     let mut errors = Vec::new();
-    for (name, ranks) in [
-        ("pytorch/ddp_resnet18", 2),
+    let jobs = [
         ("pytorch/ddp_gpt", 4),
+        ("pytorch/ddp_resnet18", 2),
         ("pytorch/fsdp2_llama", 4),
-        ("pytorch/tpsp_mlp", 2),
         ("pytorch/fsdp_tp_llama", 4),
+        ("pytorch/tpsp_mlp", 2),
         ("pytorch/t231_ddp_gpt", 4),
         ("pytorch/t231_moe_a2a", 4),
         ("gpu/dlrm_8gpu", 8),
-    ] {
+    ];
+    for (name, ranks) in one_of_each(3, jobs) {
         let folder = captures.join(name);
         let whole = convert(&folder);
         let log = rig::replay(
@@ -249,7 +250,7 @@ fn half_of_real_jobs_are_inferred() {
         ];
         halves.dedup();
         halves.truncate(if ranks == 2 { 2 } else { 4 });
-        for kept in halves {
+        for kept in one_of_each(2, halves) {
             let job = inferred_from(&folder, &kept, ranks)
                 .unwrap_or_else(|error| panic!("{name}: {error}"));
             let found = makespan(&job) as f64;
@@ -286,7 +287,8 @@ fn half_of_real_jobs_are_inferred() {
     }
     let mean = errors.iter().sum::<f64>() / errors.len() as f64;
     println!("mean {:.2} %", mean * 100.0);
-    assert!(mean < 0.05, "{mean}");
+    // The mean is that of all.
+    assert!(!is_whole() || mean < 0.05, "{mean}");
     // Stages of a pipeline that are neighbours are not alike.
     for (name, ranks) in [("pytorch/pp_gpipe", 2), ("pytorch/pp_1f1b", 4)] {
         for kept in [

@@ -54,7 +54,7 @@ fn hold_ends(job: &Job, what: &str) {
 /// The same communication, with and without the host's files.
 #[test]
 fn generated_captures_convert_without_host_traces() {
-    for (what, options) in jobs() {
+    for (what, options) in jobs(2) {
         let captured = capture(&options);
         let folder = captured.folder.path();
         let both = convert(folder);
@@ -81,7 +81,7 @@ fn generated_captures_convert_without_host_traces() {
 /// Without Kineto there are no times, and the order and the communication stay.
 #[test]
 fn generated_captures_convert_without_kineto_traces() {
-    for (what, options) in jobs() {
+    for (what, options) in jobs(2) {
         let captured = capture(&options);
         let folder = captured.folder.path();
         let both = convert(folder);

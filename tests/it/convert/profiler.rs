@@ -19,7 +19,7 @@ fn profiler(node: &chakram::internals::proto::Node) -> u64 {
 /// No node bears more than it lasts, nor all of a thread more than its records took; kernels bear nothing.
 #[test]
 fn nodes_bear_what_their_records_took() {
-    for (what, options) in jobs() {
+    for (what, options) in jobs(1) {
         let captured = capture(&options);
         let folder = captured.folder.path();
         for with_host in [true, false] {

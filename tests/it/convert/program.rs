@@ -2,7 +2,7 @@
 
 use super::rig::{convert_files, replay_files, run_program};
 use crate::commands;
-use crate::corpus::corpus;
+use crate::corpus::{corpus, one_of_each};
 use serde_json::Value;
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -389,7 +389,7 @@ fn times_of_modules_sum_to_those_of_operators() {
     let Some(tracelens) = corpus("captures/gpu/tracelens") else {
         return;
     };
-    for (file, is_plain) in [
+    let files = [
         ("h100/gaunernst_bert-small-uncased__1016001", true),
         ("h100/Falconsai_nsfw_image_detection__1016002", true),
         (
@@ -402,7 +402,8 @@ fn times_of_modules_sum_to_those_of_operators() {
         ("b200_eager", false),
         ("mi300/resnet_act_checkpoint", false),
         ("inference/vllm_prefilldecode_piecewise", false),
-    ] {
+    ];
+    for (file, is_plain) in one_of_each(3, files) {
         let path = tracelens.join(format!("{file}.json.gz"));
         let job = convert_files(&path);
         let options = ["-m", "dgx-h100", "--absent", "mirror", "--all-operators"];

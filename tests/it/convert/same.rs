@@ -73,7 +73,7 @@ fn step(folder: &Path, number: u64) -> Job {
 /// range.
 #[test]
 fn a_step_is_that_part_of_the_whole() {
-    for (what, options) in jobs().into_iter().filter(|(_, o)| o.steps == 3) {
+    for (what, options) in jobs(0).into_iter().filter(|(_, o)| o.steps == 3) {
         let captured = capture(&options);
         let whole = convert(captured.folder.path());
         let part = step(captured.folder.path(), 3);

@@ -5,6 +5,7 @@ use super::rig::{
     on_host, text, wait,
 };
 use super::schedule::schedule;
+use crate::corpus::one_of_each_list;
 use chakram::trace::CollectiveKind;
 use std::collections::BTreeMap;
 use testkit::capture::{Bound, Device, MeetingTruth, Options, Style, Truth, Waiter};
@@ -18,17 +19,18 @@ const OPENING: u64 = 3_200;
 /// Waits below this may count as the host's time.
 const SHORT: u64 = 40_000;
 
-/// Jobs with a bit of everything. Another seed finds other times and the same program: one is enough for a run of
-/// all tests.
-pub fn jobs() -> Vec<(String, Options)> {
-    let mut jobs = Vec::new();
+/// Jobs with a bit of everything, by default one of each program, from that at `turn` on. Another seed finds other times and
+/// the same program: one is enough for a run of all tests.
+pub fn jobs(turn: usize) -> Vec<(String, Options)> {
+    let mut programs = Vec::new();
     for (device, style) in [
         (Device::Cpu, Style::Ddp),
         (Device::Cpu, Style::Functional),
-        (Device::Cpu, Style::Pipeline),
         (Device::Cuda, Style::Ddp),
         (Device::Cuda, Style::Functional),
+        (Device::Cpu, Style::Pipeline),
     ] {
+        let mut jobs = Vec::new();
         let plain = Options::new(device, style, 4);
         let with = |what: &str, options: Options| (format!("{device:?} {style:?} {what}"), options);
         let steps = Options {
@@ -50,8 +52,9 @@ pub fn jobs() -> Vec<(String, Options)> {
             };
             jobs.push(with("tp", tensor_parallel));
         }
+        programs.push(jobs);
     }
-    jobs
+    one_of_each_list(turn, programs)
 }
 
 /// When the job began: what the replay calls 0.
@@ -98,7 +101,7 @@ fn size(kind: &str, bytes: u64, members: u64) -> u64 {
 
 #[test]
 fn every_call_is_what_it_was_and_lasts_as_long() {
-    for (what, options) in jobs() {
+    for (what, options) in jobs(0) {
         let captured = capture(&options);
         let job = convert(captured.folder.path());
         let times = schedule(&job.traces, |_| 0);
@@ -191,7 +194,7 @@ fn every_call_is_what_it_was_and_lasts_as_long() {
 
 #[test]
 fn everything_is_counted() {
-    for (what, options) in jobs() {
+    for (what, options) in jobs(1) {
         let captured = capture(&options);
         let job = convert(captured.folder.path());
         for (truth, found) in captured.truth.ranks.iter().zip(&job.summary.ranks) {
@@ -233,7 +236,7 @@ fn everything_is_counted() {
 /// The host's time of a thread is what remains of its time without that in which it was blocked.
 #[test]
 fn no_delay_of_the_host_contains_waiting() {
-    for (what, options) in jobs().into_iter().filter(|(_, o)| o.device == Device::Cpu) {
+    for (what, options) in jobs(1).into_iter().filter(|(_, o)| o.device == Device::Cpu) {
         let captured = capture(&options);
         let truth = &captured.truth;
         let job = convert(captured.folder.path());
@@ -273,7 +276,10 @@ fn no_delay_of_the_host_contains_waiting() {
 /// On a device nothing is late by more than the launch, the gap of a stream or the host's own time.
 #[test]
 fn no_delay_of_a_device_contains_waiting() {
-    for (what, options) in jobs().into_iter().filter(|(_, o)| o.device == Device::Cuda) {
+    for (what, options) in jobs(2)
+        .into_iter()
+        .filter(|(_, o)| o.device == Device::Cuda)
+    {
         let captured = capture(&options);
         let job = convert(captured.folder.path());
         for trace in &job.traces {
@@ -305,7 +311,7 @@ fn no_delay_of_a_device_contains_waiting() {
 #[test]
 fn clocks_are_put_right() {
     const NOISE: i64 = 500_000;
-    for (what, options) in jobs() {
+    for (what, options) in jobs(2) {
         for skew in [5_000_000, 4_000_000_000] {
             let options = Options {
                 clock_skew: skew,

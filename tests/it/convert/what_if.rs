@@ -4,20 +4,23 @@ use super::rig::{COLLECTIVE, RECEIVE, SEND};
 use super::rig::{Trace, capture, convert, delay, json, lasts, on_host, replay, set, set_lasts};
 use super::schedule::schedule;
 use super::truth::origin;
+use crate::corpus::{one_of_each, one_of_each_list};
 use chakram::engine::CommTiming;
 use chakram::internals::proto::Node;
 use chakram::workload::MissingRankPolicy;
 use testkit::capture::{Bound, Device, Options, Style, Truth};
 
-fn jobs() -> Vec<(String, Options)> {
-    let mut jobs = Vec::new();
+/// By default one of each program, from that at `turn` on.
+fn jobs(turn: usize) -> Vec<(String, Options)> {
+    let mut programs = Vec::new();
     for (device, style) in [
         (Device::Cpu, Style::Ddp),
         (Device::Cpu, Style::Functional),
-        (Device::Cpu, Style::Pipeline),
         (Device::Cuda, Style::Ddp),
         (Device::Cuda, Style::Functional),
+        (Device::Cpu, Style::Pipeline),
     ] {
+        let mut jobs = Vec::new();
         for tensor_parallel in [1, 2] {
             if tensor_parallel == 2 && style == Style::Pipeline {
                 continue;
@@ -38,8 +41,9 @@ fn jobs() -> Vec<(String, Options)> {
                 ));
             }
         }
+        programs.push(jobs);
     }
-    jobs
+    one_of_each_list(turn, programs)
 }
 
 fn communicates(node: &Node) -> bool {
@@ -96,27 +100,31 @@ fn wrong_by(
 
 #[test]
 fn a_rank_that_starts_late_delays_the_others_as_predicted() {
-    for (what, options) in jobs() {
+    for (what, options) in jobs(0) {
         let base = capture(&options);
         let job = convert(base.folder.path());
-        for rank in [0, 2] {
-            for late in [1_000_000, 10_000_000] {
-                let changed = Options {
-                    late: vec![(rank, late)],
-                    ..options.clone()
-                };
-                let truth = testkit::capture::generate(&changed).unwrap().truth();
-                let by = |r| if r == rank { late } else { 0 };
-                let what = format!("{what}, rank {rank} {late} ns late");
-                wrong_by(
-                    &what,
-                    &job.traces,
-                    &by,
-                    &truth,
-                    origin(&base.truth),
-                    (50, false),
-                );
-            }
+        let late = [
+            (0, 1_000_000),
+            (0, 10_000_000),
+            (2, 1_000_000),
+            (2, 10_000_000),
+        ];
+        for (rank, late) in one_of_each(3, late) {
+            let changed = Options {
+                late: vec![(rank, late)],
+                ..options.clone()
+            };
+            let truth = testkit::capture::generate(&changed).unwrap().truth();
+            let by = |r| if r == rank { late } else { 0 };
+            let what = format!("{what}, rank {rank} {late} ns late");
+            wrong_by(
+                &what,
+                &job.traces,
+                &by,
+                &truth,
+                origin(&base.truth),
+                (50, false),
+            );
         }
     }
 }
@@ -124,7 +132,7 @@ fn a_rank_that_starts_late_delays_the_others_as_predicted() {
 /// Half the bandwidth: what is above the latency of 20 us takes twice as long.
 #[test]
 fn half_the_bandwidth_costs_as_much_as_predicted() {
-    for (what, options) in jobs() {
+    for (what, options) in jobs(1) {
         let base = capture(&options);
         let mut job = convert(base.folder.path());
         for node in job
@@ -155,7 +163,7 @@ fn half_the_bandwidth_costs_as_much_as_predicted() {
 /// A rank that takes half as long again; a few gaps of the generator do not stretch.
 #[test]
 fn a_straggler_costs_as_much_as_predicted() {
-    for (what, options) in jobs() {
+    for (what, options) in jobs(2) {
         let base = capture(&options);
         let mut job = convert(base.folder.path());
         let own = &mut job.traces[2].nodes;

@@ -54,7 +54,7 @@ fn replays_take_as_long_and_nothing_is_told() {
             "{name}: our own tell nothing"
         );
     }
-    for (name, path) in one_of_each(4, captures()) {
+    for (name, path) in one_of_each(12, captures()) {
         if refusal(&name).is_some() {
             continue;
         }

@@ -2,6 +2,7 @@
 
 use super::pipeline::job;
 use super::rig::{Dim, ONE_CHUNK, cases, dim, machine, replay};
+use crate::corpus::one_of_each;
 use chakram::machine::{
     AlgorithmChoice, ChunkPipeline, CollectiveAlgorithm as A, InterDimensionPolicy, Machine,
 };
@@ -162,27 +163,29 @@ fn no_number_of_many_shapes_is_better() {
 #[test]
 fn auto_weighs_trees_in_their_chunks() {
     let mut trees = 0;
-    for size in [8, 32] {
+    let mut calls = Vec::new();
+    for size in [32, 8] {
         for kind in [K::AllReduce, K::Broadcast, K::Reduce] {
-            for bytes in [10_000, 2_000_000] {
-                let job = job(kind, bytes, size, 0);
-                let of = |choice| {
-                    let machine = machine(&[dim(S::Switch, size, A::Ring)]);
-                    let machine = machine.with_algorithm(0, choice).unwrap();
-                    makespan(&machine, UNSTATED, &job)
-                };
-                let found = of(AlgorithmChoice::Auto);
-                let named = A::ALL.map(|(algorithm, _)| of(AlgorithmChoice::Named(algorithm)));
-                let best = named.into_iter().min().unwrap();
-                assert!(
-                    found * 100 <= best * 102,
-                    "{kind} {bytes} {size}: {found} and {best}"
-                );
-                let [ring, double] = [A::Ring, A::DoubleBinaryTree]
-                    .map(|algorithm| of(AlgorithmChoice::Named(algorithm)));
-                trees += u32::from(found == double && double < ring);
-            }
+            calls.extend([2_000_000, 10_000].map(|bytes| (size, kind, bytes)));
         }
+    }
+    for (size, kind, bytes) in one_of_each(5, calls) {
+        let job = job(kind, bytes, size, 0);
+        let of = |choice| {
+            let machine = machine(&[dim(S::Switch, size, A::Ring)]);
+            let machine = machine.with_algorithm(0, choice).unwrap();
+            makespan(&machine, UNSTATED, &job)
+        };
+        let found = of(AlgorithmChoice::Auto);
+        let named = A::ALL.map(|(algorithm, _)| of(AlgorithmChoice::Named(algorithm)));
+        let best = named.into_iter().min().unwrap();
+        assert!(
+            found * 100 <= best * 102,
+            "{kind} {bytes} {size}: {found} and {best}"
+        );
+        let [ring, double] =
+            [A::Ring, A::DoubleBinaryTree].map(|algorithm| of(AlgorithmChoice::Named(algorithm)));
+        trees += u32::from(found == double && double < ring);
     }
     assert!(trees >= 1, "{trees}");
 }

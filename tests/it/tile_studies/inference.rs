@@ -52,8 +52,21 @@ fn rates(folder: &Folder, model: &str, degrees: [u32; 3], more: &[&str]) -> [f64
 /// With the eight channels of DRAM, 101 GB/s, serving what 1 MB of SRAM does not keep by Algorithm 1, no plan reaches a
 /// twentieth of the rate of ResNet-50 or an eighth of that of BERT: on the real chip operators hand one another
 /// their results through SRAM, layer by layer, which neither the algorithm nor its mended form has.
+///
+/// Of each model the chip of replicas and one pipeline.
 #[test]
 fn grayskull_lies_within_what_its_arithmetic_allows() {
+    hold_plans(|degrees| matches!(degrees, [1, 120, 1] | [1, 30, 4] | [1, 10, 12]));
+}
+
+#[test]
+#[ignore = "long: pipelines of up to 16 stages"]
+fn grayskull_lies_within_what_its_arithmetic_allows_under_all_plans() {
+    hold_plans(|_| true);
+}
+
+/// Holds the rates of plans, chosen by tensor, data and pipeline degree, against what is published and what arithmetic allows.
+fn hold_plans(is_held: impl Fn([u32; 3]) -> bool) {
     let folder = Folder::new();
     for (model, multiplications, published, palm, plans) in [
         (
@@ -84,7 +97,8 @@ fn grayskull_lies_within_what_its_arithmetic_allows() {
         ),
     ] {
         let bound = 368e12 / (2.0 * multiplications as f64);
-        for &(degrees, in_reach, from_dram) in plans {
+        let held = plans.iter().filter(|plan| is_held(plan.0));
+        for &(degrees, in_reach, from_dram) in held {
             let what = format!("{model} {degrees:?}");
             let [rate, whole] = rates(&folder, model, degrees, &[]);
             let near = |found: f64, held: f64| {
@@ -104,7 +118,13 @@ fn grayskull_lies_within_what_its_arithmetic_allows() {
         let best = plans.iter().map(|plan| plan.1).fold(0.0, f64::max);
         assert!(best > 0.975 * bound, "{model}: {best} {bound}");
     }
-    // The lengths that are not stated move BERT's rate by more than the error that the paper finds.
+}
+
+/// The lengths that are not stated move BERT's rate by more than the error that the paper finds.
+#[test]
+#[ignore = "long: four replays on 120 cores"]
+fn lengths_of_sequences_move_the_rate_of_bert() {
+    let folder = Folder::new();
     let rate = |more: &[&str]| rates(&folder, "bert-base", [1, 120, 1], more)[0];
     for (tokens, bound) in [("128", 16_467.0), ("384", 5208.0)] {
         let found = rate(&["--tokens", tokens]);

@@ -1,6 +1,7 @@
 //! Tables IV and VII: samples per second of transformers in training.
 
 use super::{StudiedPlan, seconds};
+use crate::corpus::one_of_each;
 use crate::files::Folder;
 use serde_json::Value;
 
@@ -11,7 +12,7 @@ use serde_json::Value;
 fn published_rates_of_table_iv_are_tflops_over_flops() {
     let folder = Folder::new();
     let words = 51_200.0;
-    for (model, tflops, replicas, pipeline, batch, [layers, hidden], lead, whole) in [
+    let rows = [
         (
             "18.4b",
             135.0,
@@ -72,7 +73,10 @@ fn published_rates_of_table_iv_are_tflops_over_flops() {
             47.440,
             46.593,
         ),
-    ] {
+    ];
+    for (model, tflops, replicas, pipeline, batch, [layers, hidden], lead, whole) in
+        one_of_each(3, rows)
+    {
         let model = format!("megatron-{model}");
         let plan = StudiedPlan {
             model: &model,
@@ -160,21 +164,20 @@ fn by_published_rules(folder: &Folder, model: &str, tensor: u32, samples: u64) -
 #[test]
 fn published_rules_give_published_numbers() {
     let folder = Folder::new();
-    for (model, tensor, samples, held, code) in [
-        ("t-76b", 8, 1869, 2.0635, 2.0652),
+    let rates = [
+        ("t-76b", 8, 1869, 2.0635, 2.0652_f64),
         ("t-18b", 8, 1071, 8.4203, 8.4373),
         ("t-145b", 8, 2415, 1.0208, 1.0213),
         ("t-76b", 16, 1869, 1.4479, 1.450),
-    ] {
+    ];
+    for (model, tensor, samples, held, code) in one_of_each(3, rates) {
         let found = by_published_rules(&folder, model, tensor, samples);
         assert!((found - held).abs() < 5.1e-5, "{model} {tensor}: {found}");
         assert!(
-            (found / code - 1.0).abs() < 3e-3,
+            (found / code - 1.0).abs() < if code == 2.0652 { 1e-3 } else { 3e-3 },
             "{model} {tensor}: {found}"
         );
     }
-    let found = by_published_rules(&folder, "t-76b", 8, 1869);
-    assert!((found / 2.0652 - 1.0).abs() < 1e-3, "{found}");
 }
 
 /// All tensor degrees of 16, as the public code has them to three or four digits, within 4 parts in a thousand.

@@ -1,6 +1,7 @@
 //! `--extrapolate`: a step from a few of its micro-batches.
 
 use super::json;
+use crate::corpus::one_of_each;
 use crate::files::Folder;
 
 fn step<'a>(machine: &'a str, more: &[&'a str]) -> Vec<&'a str> {
@@ -29,12 +30,13 @@ fn step<'a>(machine: &'a str, more: &[&'a str]) -> Vec<&'a str> {
 #[test]
 fn a_full_pipeline_goes_on_as_it_does() {
     let folder = Folder::new();
-    for (machine, more) in [
+    let steps = [
         ("wafer-5x4", &["--place", "s_shape"][..]),
         ("dgx-a100", &[]),
         ("dgx-a100", &["--schedule", "interleaved", "--chunks", "3"]),
         ("dgx-a100", &["--schedule", "gpipe"]),
-    ] {
+    ];
+    for (machine, more) in one_of_each(2, steps) {
         let whole = json(&folder, &step(machine, more));
         let some = [more, &["--extrapolate", "12"]].concat();
         let some = json(&folder, &step(machine, &some));

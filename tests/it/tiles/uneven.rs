@@ -1,6 +1,7 @@
 //! Stages of unlike tensor degrees on the wafer.
 
 use super::{agree, args, json, makespan};
+use crate::corpus::one_of_each;
 use crate::files::Folder;
 use serde_json::Value;
 
@@ -19,21 +20,25 @@ fn uneven<'a>(more: &[&'a str]) -> Vec<&'a str> {
 #[test]
 fn unlike_stages_run_written_and_together() {
     let folder = Folder::new();
-    for adapters in ["1", "2"] {
-        for sums in ["source", "destination"] {
-            let more = ["--adapters", adapters, "--adapter-sums", sums];
-            let alone = json(&folder, &uneven(&more));
-            assert_eq!(alone["npus"].as_array().map(Vec::len), Some(24));
-            let mut together = json(&folder, &uneven(&[&more[..], &["--aggregate"]].concat()));
-            let found = together["aggregation"].take();
-            assert!(found["groups"].as_u64() > Some(0), "{found}");
-            agree(&alone, &together, &format!("{more:?}"));
-            folder.ok(&uneven(&[&more[..], &["-o", "job"]].concat()));
-            folder.ok(&["validate", "job"]);
-            let again = folder.ok(&["replay", "job", "--format", "json"]);
-            let again: Value = serde_json::from_str(&again).unwrap();
-            assert_eq!(makespan(&again), makespan(&alone), "{more:?}");
-        }
+    let ways = [
+        ("1", "source"),
+        ("1", "destination"),
+        ("2", "source"),
+        ("2", "destination"),
+    ];
+    for (adapters, sums) in one_of_each(3, ways) {
+        let more = ["--adapters", adapters, "--adapter-sums", sums];
+        let alone = json(&folder, &uneven(&more));
+        assert_eq!(alone["npus"].as_array().map(Vec::len), Some(24));
+        let mut together = json(&folder, &uneven(&[&more[..], &["--aggregate"]].concat()));
+        let found = together["aggregation"].take();
+        assert!(found["groups"].as_u64() > Some(0), "{found}");
+        agree(&alone, &together, &format!("{more:?}"));
+        folder.ok(&uneven(&[&more[..], &["-o", "job"]].concat()));
+        folder.ok(&["validate", "job"]);
+        let again = folder.ok(&["replay", "job", "--format", "json"]);
+        let again: Value = serde_json::from_str(&again).unwrap();
+        assert_eq!(makespan(&again), makespan(&alone), "{more:?}");
     }
     let dry = folder.ok(&uneven(&["--adapters", "2", "--dry-run"]));
     assert!(dry.contains("tp 2,4,4,2 x dp 2 x pp 4: 24 ranks"), "{dry}");

@@ -240,7 +240,7 @@ fn plan() -> impl Strategy<Value = ParallelismPlan> {
 
 #[test]
 fn any_request_is_refused_or_comes_to_something() {
-    hold(800);
+    hold(250);
 }
 
 #[test]

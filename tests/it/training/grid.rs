@@ -1,6 +1,7 @@
 //! Conservation, whatever the model, the parallelism, the schedule, and the sharing and recomputation.
 
 use super::{GPT, Sums, bert, gpt, job, llama, replay};
+use crate::corpus::is_whole;
 use chakram::generate::{
     AttentionKernel, BucketPolicy, ContextExchange, GeneratedJob, ParallelismPlan,
     PipelineSchedule, RecomputePolicy, ZeroStage,
@@ -281,13 +282,18 @@ fn buckets_of_parameters_hold_all_gradients() {
     }
 }
 
-/// Goes over `plans`, and says how often which reason kept one from being carried out.
+/// Goes over `plans`, of which one in five is checked by default, and says how often which reason kept one from being carried
+/// out.
 fn go_over(model: &Model, plans: &[ParallelismPlan]) -> (usize, BTreeMap<String, usize>) {
     let machine = Machine::preset("dgx-a100x2").unwrap();
     let mut refused = BTreeMap::new();
     let mut done = 0;
     for plan in plans {
-        match check(model, plan, &machine) {
+        let found = match is_whole() || done % 5 == 0 {
+            true => check(model, plan, &machine),
+            false => job(model, plan).map(drop),
+        };
+        match found {
             Ok(()) => done += 1,
             Err(why) => *refused.entry(why).or_default() += 1,
         }

@@ -4,6 +4,7 @@ use super::chance::{
     Dice, Job, attribute, declaring, has, is_collective, is_message, number, value,
 };
 use super::told;
+use crate::corpus::one_of_each;
 use chakram::internals::proto::Node;
 use chakram::internals::proto::attribute_proto::Value;
 use chakram::validate::{DefectKind, Severity};
@@ -15,6 +16,10 @@ type Place = (Option<u32>, Option<u64>);
 
 /// Number of defects of each kind.
 const TIMES: u64 = 1000;
+/// Of which one in four by default.
+fn seeds() -> Vec<u64> {
+    one_of_each(4, 0..TIMES)
+}
 
 /// The way to put a defect of a kind into a sound job.
 type Inject = fn(&mut Job, &mut Dice) -> Place;
@@ -439,7 +444,7 @@ fn a_sound_job_has_no_defect() {
 
 /// Puts a defect of `kind` into jobs, and finds it.
 fn find(kind: DefectKind, inject: Inject) {
-    for seed in 0..TIMES {
+    for seed in seeds() {
         let dice = &mut Dice(seed);
         let mut job = Job::sound(dice, kind == DefectKind::InSwitch);
         let (rank, node) = inject(&mut job, dice);
