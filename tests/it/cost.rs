@@ -236,7 +236,7 @@ fn sweeps_state_money_and_days() {
     let csv = std::fs::read_to_string(out.join("rows.csv")).expect("it was written");
     let head = csv.lines().next().expect("a line");
     assert!(
-        head.ends_with("tokens_per_s,dollars_per_million_tokens,run_days,run_npu_hours"),
+        head.contains("tokens_per_s,dollars_per_million_tokens,run_days,run_npu_hours,limited_by"),
         "{head}"
     );
     let page = std::fs::read_to_string(out.join("index.html")).expect("it was written");

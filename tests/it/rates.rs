@@ -77,7 +77,7 @@ fn utilization_of_the_model_is_within_that_of_the_hardware() {
         assert_eq!(rates["attention"], counted);
         let text = answer(&job);
         assert!(
-            text.contains(&format!(" % ({counted} attention)")),
+            text.contains(&format!("over peak ({counted} attention)")),
             "{text}"
         );
         assert!(!text.contains("above HFU"), "{text}");

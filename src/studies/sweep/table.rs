@@ -326,6 +326,8 @@ impl<'s> SweepTable<'s> {
         let busy = self.busy_columns();
         heads.extend(["time_ps", "low_ps", "high_ps", "npus", "memory_bytes"].map(str::to_owned));
         heads.extend(busy.iter().map(|(head, _)| (*head).to_owned()));
+        let stated = self.stated();
+        heads.extend(stated.iter().map(|one| one.name().to_owned()));
         let last = [
             "limited_by",
             "bound_ps",
@@ -334,8 +336,6 @@ impl<'s> SweepTable<'s> {
             "without_effect",
         ];
         heads.extend(last.map(str::to_owned));
-        let stated = self.stated();
-        heads.extend(stated.iter().map(|one| one.name().to_owned()));
         let mut csv = csv::Writer::from_writer(Vec::new());
         let grows = "memory takes what is written";
         csv.write_record(&heads).expect(grows);
@@ -362,6 +362,8 @@ impl<'s> SweepTable<'s> {
             cells.push(of(&|m| m.npus.to_string()));
             cells.push(of(&|m| text(m.memory_bytes)));
             cells.extend(busy.iter().map(|(_, value)| of(&|m| value(m))));
+            let stated = stated.iter().map(|one| self.stated_value(index, *one));
+            cells.extend(stated.map(text));
             cells.push(of(&PointMeasures::limit));
             let [bound, reason, detail] = match &row.outcome {
                 RowOutcome::Dominated(bound) => {
@@ -376,8 +378,6 @@ impl<'s> SweepTable<'s> {
             let settings = settings.map(|one| format!("{}: {}", one.key, one.reason));
             let settings = settings.collect::<Vec<_>>().join("; ");
             cells.extend([bound, reason, detail, settings]);
-            let stated = stated.iter().map(|one| self.stated_value(index, *one));
-            cells.extend(stated.map(text));
             let cells = cells.iter().map(|cell| harmless(cell).into_owned());
             csv.write_record(cells.collect::<Vec<_>>()).expect(grows);
         }
