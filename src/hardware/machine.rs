@@ -40,7 +40,7 @@ pub use preset::{
 };
 pub use preset_files::{MachinePreset, PRESETS};
 pub use rank_domain::RankDomain;
-pub use relative::{Datasheet, parse_peak, relative, source_of_npu};
+pub use relative::{DatasheetNumbers, parse_peak, relative, source_of_npu};
 
 /// NPUs that are alike.
 #[derive(Clone, Debug, PartialEq)]

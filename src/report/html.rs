@@ -13,14 +13,14 @@ mod tiles;
 
 pub use sections::time_bars;
 
-use super::section::{Medium, Section, SectionId};
+use super::section::{ReportMedium, ReportSection, SectionId};
 use super::{Report, critical_path, head, npus};
 use chakram_base::units::Span;
 use page::{list, number, report_table, section, text};
 
 /// A part of a page under a heading.
 #[derive(Clone, Copy, PartialEq, Eq)]
-enum Chapter {
+enum ReportChapter {
     Time,
     Steps,
     Path,
@@ -31,7 +31,7 @@ enum Chapter {
     Modules,
 }
 
-impl Chapter {
+impl ReportChapter {
     /// The chapters in their order, with headings and identifiers.
     const ALL: [(Self, &'static str, &'static str); 8] = [
         (Self::Time, "Where the time goes", "breakdown"),
@@ -85,10 +85,10 @@ pub fn render(report: &Report, title: &str, basis: &str) -> String {
     body += &facts(report, basis);
     body += &section("Warnings", "warnings", &warnings(report));
     let tables = all_tables(report);
-    for (chapter, heading, id) in Chapter::ALL {
+    for (chapter, heading, id) in ReportChapter::ALL {
         let own = tables
             .iter()
-            .filter(|table| Chapter::of(table.id) == chapter);
+            .filter(|table| ReportChapter::of(table.id) == chapter);
         let own: String = own.map(report_table).collect();
         body += &section(heading, id, &(chapter.pictures(report) + &own));
     }
@@ -107,10 +107,10 @@ pub(crate) fn tables(report: &Report) -> String {
     all.iter().map(report_table).collect()
 }
 
-fn all_tables(report: &Report) -> Vec<Section> {
+fn all_tables(report: &Report) -> Vec<ReportSection> {
     let breakdown = npus::breakdown(report);
-    let groups = super::tables::groups(report, Medium::Page).flatten();
-    let path = critical_path::sections(report, Medium::Page);
+    let groups = super::tables::groups(report, ReportMedium::Page).flatten();
+    let path = critical_path::sections(report, ReportMedium::Page);
     breakdown.into_iter().chain(groups).chain(path).collect()
 }
 

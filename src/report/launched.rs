@@ -6,7 +6,7 @@
 
 use super::memory::MemoryObserver;
 use super::replay::{FinishedReplay, ReportObservers, finish, observers};
-use super::section::{Cell, Medium, Section, SectionId, SectionNote};
+use super::section::{ReportMedium, ReportSection, SectionCell, SectionId, SectionNote};
 use super::summary::thousands;
 use super::table::{left, right};
 use super::{CollectiveRecord, Observer};
@@ -82,12 +82,12 @@ const SHOWN: usize = 6;
 
 /// The table of launches, if there are several: when they began and ended, and by how much each ended after the one
 /// before.
-pub(super) fn sections(report: &Report, medium: Medium) -> Vec<Section> {
+pub(super) fn sections(report: &Report, medium: ReportMedium) -> Vec<ReportSection> {
     let launches = &report.launches;
     if launches.len() < 2 {
         return Vec::new();
     }
-    let mut section = Section::new(
+    let mut section = ReportSection::new(
         SectionId::Launches,
         [
             left("LAUNCHES", 10),
@@ -107,11 +107,11 @@ pub(super) fn sections(report: &Report, medium: Medium) -> Vec<Section> {
             continue;
         }
         let after = match number {
-            0 => Cell::default(),
+            0 => SectionCell::default(),
             _ => after.into(),
         };
         section.row(vec![
-            Cell::number(number, number),
+            SectionCell::number(number, number),
             launch.begin.into(),
             launch.end.into(),
             (launch.end - launch.begin).into(),

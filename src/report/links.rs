@@ -7,7 +7,7 @@
 
 use super::Report;
 use super::csv::{CsvCell, CsvColumn};
-use super::section::{Cell, Medium, Section, SectionId, SectionNote};
+use super::section::{ReportMedium, ReportSection, SectionCell, SectionId, SectionNote};
 use super::table::{left, right};
 use chakram_base::units::{Bytes, Span, percent_of};
 use chakram_hardware::machine::Machine;
@@ -190,16 +190,16 @@ pub(super) const CSV: &[CsvColumn<Report, LinkRow>] = &[
 ];
 
 /// The tables of dimensions and of the busiest links, if bytes were counted.
-pub(crate) fn sections(report: &Report, medium: Medium) -> Vec<Section> {
+pub(crate) fn sections(report: &Report, medium: ReportMedium) -> Vec<ReportSection> {
     let Some(links) = &report.links else {
         return Vec::new();
     };
     let makespan = links.counted_over(report);
     let load_of = |busy: Span| match makespan {
-        Span::ZERO => Cell::from("-"),
-        _ => Cell::number(busy.seconds() / makespan.seconds(), load(busy, makespan)),
+        Span::ZERO => SectionCell::from("-"),
+        _ => SectionCell::number(busy.seconds() / makespan.seconds(), load(busy, makespan)),
     };
-    let mut dimensions = Section::new(
+    let mut dimensions = ReportSection::new(
         SectionId::Dimensions,
         [
             left("DIMENSIONS", 34),
@@ -213,10 +213,10 @@ pub(crate) fn sections(report: &Report, medium: Medium) -> Vec<Section> {
     for (i, row) in links.dimensions.iter().enumerate() {
         let at = |field: &str| format!("/links/dimensions/{i}/{field}");
         dimensions.row(vec![
-            Cell::name(&*row.name),
-            Cell::number(row.links, row.links).at(at("links")),
-            Cell::from(Bytes(row.bytes)).at(at("bytes")),
-            Cell::from(Bytes(row.bytes_per_npu)).at(at("bytes_per_npu")),
+            SectionCell::name(&*row.name),
+            SectionCell::number(row.links, row.links).at(at("links")),
+            SectionCell::from(Bytes(row.bytes)).at(at("bytes")),
+            SectionCell::from(Bytes(row.bytes_per_npu)).at(at("bytes_per_npu")),
             load_of(row.mean_busy),
             load_of(row.most_busy),
         ]);
@@ -235,7 +235,7 @@ pub(crate) fn sections(report: &Report, medium: Medium) -> Vec<Section> {
         bottleneck.dimension,
         load(bottleneck.busy, makespan)
     )));
-    let mut section = Section::new(
+    let mut section = ReportSection::new(
         SectionId::Links,
         [
             left("LINKS", 46),
@@ -250,9 +250,9 @@ pub(crate) fn sections(report: &Report, medium: Medium) -> Vec<Section> {
     for (i, row) in rows.iter().take(shown) {
         let at = |field: &str| format!("/links/links/{i}/{field}");
         section.row(vec![
-            Cell::name(format!("{}: {} to {}", row.dimension, row.from, row.to)),
-            Cell::from(Bytes(row.bytes)).at(at("bytes")),
-            Cell::from(row.busy).at(at("busy_ps")),
+            SectionCell::name(format!("{}: {} to {}", row.dimension, row.from, row.to)),
+            SectionCell::from(Bytes(row.bytes)).at(at("bytes")),
+            SectionCell::from(row.busy).at(at("busy_ps")),
             load_of(row.busy),
         ]);
     }

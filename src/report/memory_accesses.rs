@@ -1,7 +1,7 @@
 //! Loads and stores by the memory that they reach: the NPU's own, memory beyond it, and memories with names.
 
 use super::Report;
-use super::section::{Cell, Medium, Section, SectionId};
+use super::section::{ReportMedium, ReportSection, SectionCell, SectionId};
 use super::table::{left, right};
 use chakram_base::ids::NodeIndex;
 use chakram_base::units::{Bytes, Span};
@@ -73,11 +73,11 @@ impl MemoryAccessSums {
 }
 
 /// The table of loads and stores.
-pub(super) fn sections(report: &Report, _: Medium) -> Vec<Section> {
+pub(super) fn sections(report: &Report, _: ReportMedium) -> Vec<ReportSection> {
     if report.memory_accesses.is_empty() {
         return Vec::new();
     }
-    let mut section = Section::aligned(
+    let mut section = ReportSection::aligned(
         SectionId::MemoryAccesses,
         [
             left("LOADS AND STORES", 24),
@@ -95,15 +95,15 @@ pub(super) fn sections(report: &Report, _: Medium) -> Vec<Section> {
         let seconds = row.total.0 as f64 / 1e12;
         let rate = row.bytes as f64 / seconds / 1e9;
         let rate = match seconds > 0.0 {
-            true => Cell::number(rate, format!("{rate:.1}")),
+            true => SectionCell::number(rate, format!("{rate:.1}")),
             false => "-".into(),
         };
         section.row(vec![
-            Cell::name(&*row.memory),
-            Cell::count(row.loads).at(at("loads")),
-            Cell::count(row.stores).at(at("stores")),
-            Cell::from(Bytes(row.bytes)).at(at("bytes")),
-            Cell::from(row.total).at(at("total_ps")),
+            SectionCell::name(&*row.memory),
+            SectionCell::count(row.loads).at(at("loads")),
+            SectionCell::count(row.stores).at(at("stores")),
+            SectionCell::from(Bytes(row.bytes)).at(at("bytes")),
+            SectionCell::from(row.total).at(at("total_ps")),
             Span(row.total.0 / count.max(1)).into(),
             rate,
         ]);

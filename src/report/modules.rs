@@ -6,7 +6,7 @@
 
 use super::csv::CsvColumn;
 use super::issue_times::IssueTimes;
-use super::section::{Cell, Medium, Section, SectionId};
+use super::section::{ReportMedium, ReportSection, SectionCell, SectionId};
 use super::table::{left, right};
 use super::{CollectiveRecord, Observer, Report};
 use chakram_base::ids::NodeIndex;
@@ -77,7 +77,7 @@ fn family(path: &str) -> String {
 }
 
 /// The table of modules with most time on devices, those of the same classes together, if there are any.
-pub(super) fn sections(report: &Report, medium: Medium) -> Vec<Section> {
+pub(super) fn sections(report: &Report, medium: ReportMedium) -> Vec<ReportSection> {
     if report.modules.is_empty() {
         return Vec::new();
     }
@@ -99,7 +99,7 @@ pub(super) fn sections(report: &Report, medium: Medium) -> Vec<Section> {
     }
     let mut families: Vec<_> = families.into_iter().collect();
     families.sort_by_key(|(_, family)| Reverse((family.device, family.host)));
-    let mut section = Section::aligned(
+    let mut section = ReportSection::aligned(
         SectionId::Modules,
         [
             left("MODULES", 40),
@@ -116,25 +116,25 @@ pub(super) fn sections(report: &Report, medium: Medium) -> Vec<Section> {
         // The report has the numbers of each module, and of families none.
         let at = |field| (row.modules == 1).then(|| format!("/modules/{}/{field}", row.last));
         section.row(vec![
-            Cell::name(path),
-            Cell::count(row.modules),
-            Cell::count(row.calls).at_some(at("calls")),
-            Cell::from(row.device).at_some(at("device_ps")),
-            Cell::from(row.own).at_some(at("own_device_ps")),
-            Cell::share(row.device, device),
-            Cell::from(row.host).at_some(at("host_ps")),
+            SectionCell::name(path),
+            SectionCell::count(row.modules),
+            SectionCell::count(row.calls).at_some(at("calls")),
+            SectionCell::from(row.device).at_some(at("device_ps")),
+            SectionCell::from(row.own).at_some(at("own_device_ps")),
+            SectionCell::share(row.device, device),
+            SectionCell::from(row.host).at_some(at("host_ps")),
         ]);
     }
     if let Some((i, row)) = outside {
         let at = |field: &str| format!("/modules/{i}/{field}");
         section.row(vec![
             "(under no module)".into(),
-            Cell::default(),
-            Cell::default(),
-            Cell::from(row.device).at(at("device_ps")),
-            Cell::from(row.own_device).at(at("own_device_ps")),
-            Cell::share(row.device, device),
-            Cell::from(row.host).at(at("host_ps")),
+            SectionCell::default(),
+            SectionCell::default(),
+            SectionCell::from(row.device).at(at("device_ps")),
+            SectionCell::from(row.own_device).at(at("own_device_ps")),
+            SectionCell::share(row.device, device),
+            SectionCell::from(row.host).at(at("host_ps")),
         ]);
     }
     section.leave_out(families.len(), shown, "modules");

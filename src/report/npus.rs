@@ -4,7 +4,9 @@ use super::Report;
 use super::TimeCategory;
 use super::breakdown::NpuTime;
 use super::csv::{CsvColumn, decimal};
-use super::section::{Cell, Medium, Section, SectionId, SectionNote, indexed_runs};
+use super::section::{
+    ReportMedium, ReportSection, SectionCell, SectionId, SectionNote, indexed_runs,
+};
 use super::table::{left, right};
 use super::text::share;
 use chakram_base::ids::{Npu, Rank};
@@ -63,7 +65,7 @@ fn part(row: &NpuRow, part: TimeCategory) -> Span {
 }
 
 /// The table of where the time of each goes.
-pub(super) fn sections(report: &Report, medium: Medium) -> Vec<Section> {
+pub(super) fn sections(report: &Report, medium: ReportMedium) -> Vec<ReportSection> {
     // Only pipelines have a bubble.
     let has_bubble = |row: &NpuRow| part(row, TimeCategory::Bubble) > Span::ZERO;
     let bubble = report.rows.iter().any(has_bubble);
@@ -76,7 +78,7 @@ pub(super) fn sections(report: &Report, medium: Medium) -> Vec<Section> {
     ];
     headings.extend(bubble.then(|| right("bubble", width)));
     headings.extend(["memory", "host", "idle"].map(|name| right(name, width)));
-    let mut section = Section::aligned(SectionId::Ranks, headings);
+    let mut section = ReportSection::aligned(SectionId::Ranks, headings);
     // Neighbours that are alike share a line.
     let parts = |row: &NpuRow| (row.time.parts, row.time.communicating);
     let runs = indexed_runs(&report.rows, |a, b| {
@@ -85,12 +87,12 @@ pub(super) fn sections(report: &Report, medium: Medium) -> Vec<Section> {
     let shown = medium.rows(ROWS);
     for (at, run) in runs.iter().take(shown) {
         let first = &run[0];
-        let mut cells = vec![ranks_of(run).into(), Cell::name(&*first.class)];
+        let mut cells = vec![ranks_of(run).into(), SectionCell::name(&*first.class)];
         let parts = TimeCategory::ALL.iter().zip(TimeCategory::KEYS);
         let parts = parts.filter(|((part, _), _)| bubble || *part != TimeCategory::Bubble);
         cells.extend(parts.map(|((part, _), key)| {
             let time = first.time.parts[*part as usize];
-            Cell::from(time).at(format!("/npus/{at}/time_ps/{key}"))
+            SectionCell::from(time).at(format!("/npus/{at}/time_ps/{key}"))
         }));
         section.row(cells);
     }
@@ -99,9 +101,9 @@ pub(super) fn sections(report: &Report, medium: Medium) -> Vec<Section> {
 }
 
 /// The table of where the time of the mean NPU goes.
-pub(super) fn breakdown(report: &Report) -> Vec<Section> {
+pub(super) fn breakdown(report: &Report) -> Vec<ReportSection> {
     let makespan = report.outcome.makespan;
-    let mut section = Section::new(
+    let mut section = ReportSection::new(
         SectionId::Breakdown,
         [
             left("TIME BREAKDOWN", 24),
@@ -125,12 +127,12 @@ pub(super) fn breakdown(report: &Report) -> Vec<Section> {
             let at = report.rows.iter().position(same);
             let shown = format!("{} (rank {})", time(row), row.rank);
             let at = at.map(|at| format!("/npus/{at}/time_ps/{key}"));
-            Cell::number(time(row).0, shown).at_some(at)
+            SectionCell::number(time(row).0, shown).at_some(at)
         };
         let mut cells = vec![
             (*name).into(),
-            Cell::from(mean).at(format!("/mean_ps/{key}")),
-            Cell::share(mean, makespan),
+            SectionCell::from(mean).at(format!("/mean_ps/{key}")),
+            SectionCell::share(mean, makespan),
         ];
         match time(min) == time(max) {
             true => cells.push("equal on all NPUs".into()),
@@ -140,7 +142,7 @@ pub(super) fn breakdown(report: &Report) -> Vec<Section> {
     }
     section.row(vec![
         "makespan".into(),
-        Cell::from(makespan).at("/makespan_ps"),
+        SectionCell::from(makespan).at("/makespan_ps"),
         "100.0 %".into(),
     ]);
     let under_way = report.mean_communicating;
@@ -180,11 +182,11 @@ pub(super) fn span_of(run: &[Rank]) -> String {
 }
 
 /// The table of when each rank finished, beside the capture, if any trace says when that ended.
-pub(super) fn finishes(report: &Report, medium: Medium) -> Vec<Section> {
+pub(super) fn finishes(report: &Report, medium: ReportMedium) -> Vec<ReportSection> {
     if report.rows.iter().all(|row| row.captured.is_none()) {
         return Vec::new();
     }
-    let mut section = Section::new(
+    let mut section = ReportSection::new(
         SectionId::Finishes,
         [
             left("REPLAY AGAINST CAPTURE", 26),
@@ -199,14 +201,14 @@ pub(super) fn finishes(report: &Report, medium: Medium) -> Vec<Section> {
     for (i, run) in runs.iter().take(shown) {
         let row = &run[0];
         let at = |field: &str| format!("/npus/{i}/{field}");
-        let unknown = || Cell::from("-");
-        let captured = |span| Cell::from(span).at(at("captured_ps"));
+        let unknown = || SectionCell::from("-");
+        let captured = |span| SectionCell::from(span).at(at("captured_ps"));
         let difference = |percent: f64| {
-            Cell::number(percent, percent_change(percent)).at(at("difference_percent"))
+            SectionCell::number(percent, percent_change(percent)).at(at("difference_percent"))
         };
         section.row(vec![
             ranks_of(run).into(),
-            Cell::from(row.time.finish).at(at("finish_ps")),
+            SectionCell::from(row.time.finish).at(at("finish_ps")),
             row.captured.map_or_else(unknown, captured),
             row.difference.map_or_else(unknown, difference),
         ]);

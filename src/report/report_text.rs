@@ -1,7 +1,7 @@
 //! The report for people.
 
 use super::head::{self, HeadLine, HeadStyle};
-use super::section::Medium;
+use super::section::ReportMedium;
 use super::text::{TextStyle, paragraph};
 use super::{Report, critical_path, npus, tables};
 use chakram_base::setting::SettingKey;
@@ -31,7 +31,7 @@ fn write_all(
         write_head(out, &line, style)?;
     }
     report.settings.write(out, style)?;
-    let medium = Medium::of(style);
+    let medium = ReportMedium::of(style);
     for section in npus::breakdown(report) {
         section.write_text(out, style)?;
     }

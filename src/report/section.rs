@@ -11,7 +11,7 @@ const PAGE_ROWS: usize = 64;
 
 /// What a report is rendered as. Numbers of rows and lengths of names depend on it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Medium {
+pub(crate) enum ReportMedium {
     /// A text for people.
     Text,
     /// A text with all details.
@@ -20,7 +20,7 @@ pub(crate) enum Medium {
     Page,
 }
 
-impl Medium {
+impl ReportMedium {
     /// Returns the medium of a text in `style`.
     pub fn of(style: TextStyle) -> Self {
         match style.details {
@@ -57,7 +57,7 @@ impl Medium {
 
 /// A cell: its text, and the number behind it.
 #[derive(Clone, Debug, Default)]
-pub(crate) struct Cell {
+pub(crate) struct SectionCell {
     pub text: String,
     /// The number, by which rows are sorted.
     pub value: Option<String>,
@@ -67,7 +67,7 @@ pub(crate) struct Cell {
     pub is_name: bool,
 }
 
-impl Cell {
+impl SectionCell {
     /// A name from an input.
     pub fn name(text: impl Into<String>) -> Self {
         Self {
@@ -112,7 +112,7 @@ impl Cell {
     }
 }
 
-impl From<String> for Cell {
+impl From<String> for SectionCell {
     fn from(text: String) -> Self {
         Self {
             text,
@@ -121,19 +121,19 @@ impl From<String> for Cell {
     }
 }
 
-impl From<&str> for Cell {
+impl From<&str> for SectionCell {
     fn from(text: &str) -> Self {
         Self::from(text.to_owned())
     }
 }
 
-impl From<Span> for Cell {
+impl From<Span> for SectionCell {
     fn from(span: Span) -> Self {
         Self::number(span.0, span)
     }
 }
 
-impl From<Bytes> for Cell {
+impl From<Bytes> for SectionCell {
     fn from(bytes: Bytes) -> Self {
         Self::number(bytes.0, bytes)
     }
@@ -142,15 +142,15 @@ impl From<Bytes> for Cell {
 /// A row, and what has to be said of it.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct SectionRow {
-    pub cells: Vec<Cell>,
+    pub cells: Vec<SectionCell>,
     /// A line below it.
     pub note: Option<SectionNote>,
     /// Reason to mark it.
     pub alarm: Option<String>,
 }
 
-impl From<Vec<Cell>> for SectionRow {
-    fn from(cells: Vec<Cell>) -> Self {
+impl From<Vec<SectionCell>> for SectionRow {
+    fn from(cells: Vec<SectionCell>) -> Self {
         Self {
             cells,
             ..Self::default()
@@ -229,7 +229,7 @@ pub(crate) enum SectionId {
 
 /// A table with its sentences.
 #[derive(Clone, Debug)]
-pub(crate) struct Section {
+pub(crate) struct ReportSection {
     pub id: SectionId,
     pub columns: Vec<TextColumn<'static>>,
     pub rows: Vec<SectionRow>,
@@ -240,7 +240,7 @@ pub(crate) struct Section {
     pub notes: Vec<SectionNote>,
 }
 
-impl Section {
+impl ReportSection {
     /// An empty table, whose rows a text writes one by one.
     pub fn new(id: SectionId, columns: impl Into<Vec<TextColumn<'static>>>) -> Self {
         Self {

@@ -5,7 +5,7 @@
 //! step's own nodes*, and to idle time otherwise, so that the parts of a step sum to its time, also where two steps overlap.
 
 use super::csv::CsvColumn;
-use super::section::{Cell, Medium, Section, SectionId};
+use super::section::{ReportMedium, ReportSection, SectionCell, SectionId};
 use super::summary::rounded;
 use super::table::{left, right};
 use super::{CollectiveRecord, Observer, Report, TimeCategory};
@@ -68,11 +68,11 @@ pub const CSV: &[CsvColumn<Report, StepRow>] = &[
 const ROWS: usize = 12;
 
 /// The table of steps, if there are several.
-pub(super) fn sections(report: &Report, medium: Medium) -> Vec<Section> {
+pub(super) fn sections(report: &Report, medium: ReportMedium) -> Vec<ReportSection> {
     if report.steps.len() < 2 {
         return Vec::new();
     }
-    let mut section = Section::aligned(
+    let mut section = ReportSection::aligned(
         SectionId::Steps,
         [
             left("STEPS", 10),
@@ -88,9 +88,9 @@ pub(super) fn sections(report: &Report, medium: Medium) -> Vec<Section> {
     let shown = medium.rows_or_all(ROWS);
     for (i, row) in report.steps.iter().take(shown).enumerate() {
         let at = |field: &str| format!("/steps/{i}/{field}");
-        let span = |field, span: Span| Cell::from(span).at(at(field));
+        let span = |field, span: Span| SectionCell::from(span).at(at(field));
         section.row(vec![
-            Cell::number(row.step, format!("step {}", row.step)).at(at("step")),
+            SectionCell::number(row.step, format!("step {}", row.step)).at(at("step")),
             span("start_ps", row.start),
             span("time_ps", row.time),
             span("compute_ps", row.compute),

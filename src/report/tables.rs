@@ -1,14 +1,17 @@
 //! The tables of a report, in their order.
 
 use super::collectives::table;
-use super::section::{Medium, Section};
+use super::section::{ReportMedium, ReportSection};
 use super::{
     Report, launched, links, memory, memory_accesses, modules, npus, operators, steps, tiles,
 };
 
 /// The tables of a report after that of the breakdown and before that of the critical path, as a text shortens them.
-pub(crate) fn groups(report: &Report, medium: Medium) -> impl Iterator<Item = Vec<Section>> {
-    let all: [fn(&Report, Medium) -> Vec<Section>; 12] = [
+pub(crate) fn groups(
+    report: &Report,
+    medium: ReportMedium,
+) -> impl Iterator<Item = Vec<ReportSection>> {
+    let all: [fn(&Report, ReportMedium) -> Vec<ReportSection>; 12] = [
         launched::sections,
         steps::sections,
         npus::sections,

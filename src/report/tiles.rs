@@ -2,7 +2,7 @@
 
 use super::Observer;
 use super::Report;
-use super::section::{Cell, Medium, Section, SectionId};
+use super::section::{ReportMedium, ReportSection, SectionCell, SectionId};
 use super::table::{left, right};
 use crate::CollectiveRecord;
 use chakram_base::ids::NodeIndex;
@@ -121,13 +121,13 @@ fn links_of(machine: &Machine) -> u64 {
 }
 
 /// The table of how busy links and ports were.
-pub(super) fn sections(report: &Report, _: Medium) -> Vec<Section> {
+pub(super) fn sections(report: &Report, _: ReportMedium) -> Vec<ReportSection> {
     let used = report.tiles.as_ref();
     let used = used.filter(|tiles| !(tiles.links.is_empty() && tiles.ports.is_empty()));
     let Some(tiles) = used else {
         return Vec::new();
     };
-    let mut section = Section::new(
+    let mut section = ReportSection::new(
         SectionId::Tiles,
         [
             left("LINKS AND PORTS", 17),
@@ -141,11 +141,11 @@ pub(super) fn sections(report: &Report, _: Medium) -> Vec<Section> {
     let makespan = report.outcome.makespan.seconds().max(f64::MIN_POSITIVE);
     let mut row = |name: &str, field: &str, all: u64, busy: Vec<Span>, most: (Span, String)| {
         let sum: f64 = busy.iter().map(|busy| busy.seconds()).sum();
-        let share = |busy: f64| Cell::number(busy / makespan, percent_of(busy, makespan));
+        let share = |busy: f64| SectionCell::number(busy / makespan, percent_of(busy, makespan));
         section.row(vec![
             name.into(),
-            Cell::count(all).at(format!("/tiles/{field}")),
-            Cell::count(busy.len() as u64),
+            SectionCell::count(all).at(format!("/tiles/{field}")),
+            SectionCell::count(busy.len() as u64),
             share(sum / all.max(1) as f64),
             share(most.0.seconds()),
             most.1.into(),

@@ -38,7 +38,7 @@ mod tracks;
 pub use selection::TimelineSelection;
 
 use chrome::ChromeEncoder;
-use counters::{TimelineCounters, beginning};
+use counters::TimelineCounters;
 use events::{ArrowEnd, TimelineEncoder, TimelineSlice, TrackId};
 use nesting::{LaneNesting, NestingPart};
 use origins::TimelineOrigins;
@@ -336,7 +336,7 @@ impl<W: Write> Observer for TimelineWriter<'_, W> {
     fn collective(&mut self, record: &CollectiveRecord) {
         let (_, group) = &self.groups[record.group.index()];
         let bytes = bus_factor(record.kind, group.members.len() as u32) * record.buffer as f64;
-        let from = beginning(record.end, record.transfer);
+        let from = Time(record.end.0.saturating_sub(record.transfer.0));
         for member in group.members {
             let instances = self.prepared.workload().instances();
             if let Ok(instance) = instances.binary_search_by_key(member, |one| one.rank) {

@@ -145,6 +145,18 @@ pub struct ServeParts {
     pub serve_ps: TimeSum,
 }
 
+impl ServeParts {
+    /// Returns the parts, without the whole that they sum to: datapath, queue, compute, preempted.
+    pub fn sums(&self) -> [TimeSum; 4] {
+        [
+            self.datapath_ps,
+            self.queue_ps,
+            self.compute_ps,
+            self.preempted_ps,
+        ]
+    }
+}
+
 /// A sum of times in picoseconds, which may be longer than 64 bits: a text of digits in JSON.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct TimeSum(pub u128);

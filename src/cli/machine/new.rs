@@ -2,7 +2,7 @@
 
 use chakram_base::dtype::Dtype;
 use chakram_base::units::{Bandwidth, Bytes, FlopRate, Span};
-use chakram_hardware::machine::{Datasheet, Machine, parse_peak, relative, source_of_npu};
+use chakram_hardware::machine::{DatasheetNumbers, Machine, parse_peak, relative, source_of_npu};
 use chakram_trace::files::OutputSet;
 use clap::Args;
 use std::error::Error;
@@ -69,7 +69,7 @@ pub fn run(args: &NewMachineArgs, out: &mut dyn Write) -> Result<(), Box<dyn Err
     if let Some((_, (dtype, _))) = twice {
         return Err(format!("--peak {dtype}=… is given twice").into());
     }
-    let sheet = Datasheet {
+    let sheet = DatasheetNumbers {
         peaks: args.peak.clone(),
         memory: args.memory,
         bandwidth: args.bandwidth,

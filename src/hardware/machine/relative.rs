@@ -29,7 +29,7 @@ const NOT_MEASURED: f64 = 0.23;
 
 /// Numbers of a datasheet; what is not given is that of the known machine.
 #[derive(Clone, Debug, Default, PartialEq)]
-pub struct Datasheet {
+pub struct DatasheetNumbers {
     /// Dense peak rates by number format.
     pub peaks: Vec<(Dtype, FlopRate)>,
     /// Capacity of an NPU's memory.
@@ -112,7 +112,7 @@ pub fn source_of_npu(name: &str) -> Result<MachineSource, MachineError> {
 pub fn relative(
     name: &str,
     from: &MachineSource,
-    sheet: &Datasheet,
+    sheet: &DatasheetNumbers,
 ) -> Result<String, MachineError> {
     let document = ConfigDocument::parse(&from.text, &from.file)?;
     let old = build::machine(&document, None)?;
@@ -149,7 +149,7 @@ impl<'a> RelativeText<'a> {
     fn write(
         mut self,
         document: &ConfigDocument<'_>,
-        sheet: &Datasheet,
+        sheet: &DatasheetNumbers,
     ) -> Result<String, ConfigError> {
         let root = document.entries();
         let label = root.need("name", "the machine's name")?;
@@ -262,7 +262,7 @@ impl<'a> RelativeText<'a> {
         &mut self,
         class: &str,
         table: &ConfigTable<'_>,
-        sheet: &Datasheet,
+        sheet: &DatasheetNumbers,
     ) -> Result<(), ConfigError> {
         // Recorded kernels are those of a class by its name.
         for head in [
@@ -347,7 +347,7 @@ impl<'a> RelativeText<'a> {
     fn curves(
         &mut self,
         table: &ConfigTable<'_>,
-        sheet: &Datasheet,
+        sheet: &DatasheetNumbers,
         ratios: &[f64; Dtype::COUNT],
         bandwidth: f64,
     ) -> Result<(), ConfigError> {
@@ -409,7 +409,11 @@ impl<'a> RelativeText<'a> {
         }
     }
 
-    fn network(&mut self, root: &ConfigTable<'_>, sheet: &Datasheet) -> Result<(), ConfigError> {
+    fn network(
+        &mut self,
+        root: &ConfigTable<'_>,
+        sheet: &DatasheetNumbers,
+    ) -> Result<(), ConfigError> {
         let (inside, between) = (sheet.has_inside(), sheet.nic.is_some());
         if !inside && !between {
             return Ok(());
@@ -495,7 +499,7 @@ impl<'a> RelativeText<'a> {
     }
 }
 
-impl Datasheet {
+impl DatasheetNumbers {
     fn has_npu(&self) -> bool {
         let rates = self.bandwidth.is_some() || !self.peaks.is_empty();
         rates || self.memory.is_some() || self.multiprocessors.is_some()

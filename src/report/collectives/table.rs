@@ -4,7 +4,9 @@ use super::CollectiveTally;
 use super::{CollectiveRow, LatestRank};
 use crate::Report;
 use crate::csv::{CsvColumn, decimal};
-use crate::section::{Cell, Medium, Section, SectionId, SectionNote, SectionRow};
+use crate::section::{
+    ReportMedium, ReportSection, SectionCell, SectionId, SectionNote, SectionRow,
+};
 use crate::summary::{groups_of, mean};
 use crate::table::{left, right};
 use crate::text::share;
@@ -60,11 +62,11 @@ pub(crate) fn together(rows: &[CollectiveRow]) -> Vec<Vec<usize>> {
 const BUS: &str = "bus: bytes that links carry for a member over the transfer, 2(n - 1)/n of an all-reduce's buffer";
 
 /// The table of collectives, if there are any.
-pub fn sections(report: &Report, medium: Medium) -> Vec<Section> {
+pub fn sections(report: &Report, medium: ReportMedium) -> Vec<ReportSection> {
     if report.collectives.is_empty() {
         return Vec::new();
     }
-    let mut section = Section::aligned(
+    let mut section = ReportSection::aligned(
         SectionId::Collectives,
         [
             left("COLLECTIVES", 34),
@@ -120,16 +122,16 @@ fn row_of(report: &Report, indices: &[usize]) -> SectionRow {
     // The report has the numbers of each group, and of several none.
     let at = |field: &str| (count == 1).then(|| format!("/collectives/{}/{field}", indices[0]));
     let cells = vec![
-        Cell::name(format!("{}, {what}", row.kind)),
-        Cell::count((sum.calls + count as u64 / 2) / count as u64).at_some(at("calls")),
+        SectionCell::name(format!("{}, {what}", row.kind)),
+        SectionCell::count((sum.calls + count as u64 / 2) / count as u64).at_some(at("calls")),
         Bytes(sum.buffers.sum / sum.calls.max(1)).into(),
-        Cell::from(mean(sum.transfer, count)).at_some(at("transfer_ps")),
+        SectionCell::from(mean(sum.transfer, count)).at_some(at("transfer_ps")),
         Span(sum.waited.0 / present.max(1) as u64).into(),
         match (bus, row.bus.filter(|_| count == 1)) {
             (None, _) => "-".into(),
-            (Some(bus), None) => Cell::number(bus, format!("{:.1}", bus / 1e9)),
+            (Some(bus), None) => SectionCell::number(bus, format!("{:.1}", bus / 1e9)),
             (Some(_), Some(own)) => {
-                Cell::number(own, format!("{:.1}", own / 1e9)).at_some(at("bus_bytes_per_s"))
+                SectionCell::number(own, format!("{:.1}", own / 1e9)).at_some(at("bus_bytes_per_s"))
             }
         },
     ];
@@ -159,7 +161,7 @@ fn row_of(report: &Report, indices: &[usize]) -> SectionRow {
 }
 
 /// The table of exposed communication, if there is any.
-pub fn exposed(report: &Report, medium: Medium) -> Vec<Section> {
+pub fn exposed(report: &Report, medium: ReportMedium) -> Vec<ReportSection> {
     if report.exposed.is_empty() {
         return Vec::new();
     }
@@ -180,7 +182,7 @@ pub fn exposed(report: &Report, medium: Medium) -> Vec<Section> {
     let mut rows: Vec<_> = rows.collect();
     rows.sort_by_key(|(_, sum)| Reverse(*sum));
     let npus = report.rows.len().max(1) as u64;
-    let mut section = Section::aligned(
+    let mut section = ReportSection::aligned(
         SectionId::Exposed,
         [
             left("EXPOSED COMMUNICATION", 60),
@@ -191,8 +193,8 @@ pub fn exposed(report: &Report, medium: Medium) -> Vec<Section> {
     let shown = medium.rows(ROWS);
     for (what, sum) in rows.iter().take(shown) {
         let mean = Span(sum.0 / npus);
-        let share = Cell::share(mean, report.outcome.makespan);
-        section.row(vec![Cell::name(what), mean.into(), share]);
+        let share = SectionCell::share(mean, report.outcome.makespan);
+        section.row(vec![SectionCell::name(what), mean.into(), share]);
     }
     section.leave_out(rows.len(), shown, "collectives");
     vec![section]

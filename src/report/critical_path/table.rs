@@ -3,7 +3,7 @@
 use super::CriticalPathSummary;
 use crate::Report;
 use crate::TimeCategory;
-use crate::section::{Cell, Medium, Section, SectionId, SectionNote};
+use crate::section::{ReportMedium, ReportSection, SectionCell, SectionId, SectionNote};
 use crate::summary::{kind_label, thousands};
 use crate::table::{left, right};
 use crate::text::share;
@@ -13,12 +13,12 @@ use chakram_base::units::{Span, Time};
 const NAMED: usize = 3;
 
 /// The table of the path by category, and of the slack beside it.
-pub fn sections(report: &Report, medium: Medium) -> Vec<Section> {
+pub fn sections(report: &Report, medium: ReportMedium) -> Vec<ReportSection> {
     let path = report.critical_path.as_ref();
     let Some(path) = path.filter(|path| path.segments > 0) else {
         return Vec::new();
     };
-    let mut section = Section::new(
+    let mut section = ReportSection::new(
         SectionId::CriticalPath,
         [
             left("CRITICAL PATH", 24),
@@ -43,23 +43,23 @@ pub fn sections(report: &Report, medium: Medium) -> Vec<Section> {
         }
         let mut cells = vec![
             name.into(),
-            Cell::from(time).at(format!("/critical_path/time_ps/{key}")),
-            Cell::share(time, makespan),
+            SectionCell::from(time).at(format!("/critical_path/time_ps/{key}")),
+            SectionCell::share(time, makespan),
         ];
         if let Some(i) = slack {
             let row = &path.slack[i];
             let at = |field: &str| format!("/critical_path/slack/{i}/{field}");
             cells.extend([
-                Cell::count(row.nodes).at(at("nodes")),
-                Cell::from(row.least).at(at("least_ps")),
-                Cell::from(row.median).at(at("median_ps")),
+                SectionCell::count(row.nodes).at(at("nodes")),
+                SectionCell::from(row.least).at(at("least_ps")),
+                SectionCell::from(row.median).at(at("median_ps")),
             ]);
         }
         section.row(cells);
     }
     section.note(SectionNote::wrapped(story(path, makespan, medium)));
     let mut sections = vec![section];
-    if medium == Medium::Page {
+    if medium == ReportMedium::Page {
         sections.extend([pieces(report), operators(path, makespan)]);
         sections.retain(|section| !section.rows.is_empty());
     }
@@ -67,9 +67,9 @@ pub fn sections(report: &Report, medium: Medium) -> Vec<Section> {
 }
 
 /// The longest pieces of the path, if pictures were asked for.
-fn pieces(report: &Report) -> Section {
+fn pieces(report: &Report) -> ReportSection {
     let makespan = report.outcome.makespan;
-    let mut section = Section::aligned(
+    let mut section = ReportSection::aligned(
         SectionId::CriticalPath,
         [
             left("LONGEST PIECES", 46),
@@ -94,20 +94,20 @@ fn pieces(report: &Report) -> Section {
         let rank = one.rank.map_or(0, |rank| rank.0);
         let time = one.to.since(one.from);
         section.row(vec![
-            Cell::name(name),
+            SectionCell::name(name),
             category.into(),
-            Cell::number(rank, rank).at(at("rank")),
-            Cell::from(one.from.since(Time::ZERO)).at(at("from_ps")),
+            SectionCell::number(rank, rank).at(at("rank")),
+            SectionCell::from(one.from.since(Time::ZERO)).at(at("from_ps")),
             time.into(),
-            Cell::share(time, makespan),
+            SectionCell::share(time, makespan),
         ]);
     }
     section
 }
 
 /// Operators that are on the path longest.
-fn operators(path: &CriticalPathSummary, makespan: Span) -> Section {
-    let mut section = Section::aligned(
+fn operators(path: &CriticalPathSummary, makespan: Span) -> ReportSection {
+    let mut section = ReportSection::aligned(
         SectionId::CriticalPath,
         [
             left("LONGEST ON THE PATH", 46),
@@ -120,11 +120,11 @@ fn operators(path: &CriticalPathSummary, makespan: Span) -> Section {
     for (i, row) in path.operators.iter().take(OPERATORS).enumerate() {
         let at = |field: &str| format!("/critical_path/operators/{i}/{field}");
         section.row(vec![
-            Cell::name(&*row.name),
+            SectionCell::name(&*row.name),
             kind_label(row.kind).into(),
-            Cell::count(row.calls).at(at("calls")),
-            Cell::from(row.total).at(at("total_ps")),
-            Cell::share(row.total, makespan),
+            SectionCell::count(row.calls).at(at("calls")),
+            SectionCell::from(row.total).at(at("total_ps")),
+            SectionCell::share(row.total, makespan),
         ]);
     }
     section
@@ -134,7 +134,7 @@ fn operators(path: &CriticalPathSummary, makespan: Span) -> Section {
 const OPERATORS: usize = 20;
 
 /// `12 segments on 3 ranks, 4 changes of rank; longest: gemm 40.1 %, norm 3.0 %`.
-fn story(path: &CriticalPathSummary, makespan: Span, medium: Medium) -> String {
+fn story(path: &CriticalPathSummary, makespan: Span, medium: ReportMedium) -> String {
     let longest = path.operators.iter().take(NAMED);
     let longest = longest.map(|row| {
         format!(

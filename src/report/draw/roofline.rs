@@ -1,17 +1,16 @@
 //! Kernels against the peaks of their NPUs: FLOPs per second by FLOPs per byte, on logarithmic axes.
 
+use super::ValueFormat;
 use super::axis::AxisScale;
-use super::scatter::ScatterPoint;
-use super::svg::{Frame, SvgDrawing, TextAnchor};
-use super::{FOOT, ValueFormat, WIDTH};
+use super::scatter::{ScatterPoint, chart_area, range, with_axes};
+use super::svg::TextAnchor;
 
 const HEIGHT: f64 = 340.0;
 const LEFT: f64 = 96.0;
-const HEAD: f64 = 26.0;
 
 /// The peaks that bound kernels.
 #[derive(Clone, Debug)]
-pub struct Roof {
+pub struct RooflineBound {
     /// Name of the bound, for its line.
     pub name: String,
     /// Bytes per second of the memory.
@@ -24,32 +23,21 @@ pub struct Roof {
 pub fn chart(
     name: &str,
     points: &[ScatterPoint],
-    roofs: &[Roof],
+    roofs: &[RooflineBound],
     formats: (ValueFormat<'_>, ValueFormat<'_>),
 ) -> String {
     let ridges = roofs.iter().map(|roof| roof.flops_per_s / roof.bytes_per_s);
     let across = points.iter().map(|point| point.x).chain(ridges);
     let up = points.iter().map(|point| point.y);
     let up = up.chain(roofs.iter().map(|roof| roof.flops_per_s));
-    let mut svg = SvgDrawing::new(WIDTH, HEIGHT + FOOT + 16.0);
-    let area = Frame {
-        x: LEFT,
-        y: HEAD,
-        width: WIDTH - LEFT - 40.0,
-        height: HEIGHT - HEAD,
-    };
+    let area = chart_area(LEFT, HEIGHT);
     let right = AxisScale::logarithmic(range(across), (area.x, area.x + area.width));
     let up = AxisScale::logarithmic(range(up), (HEIGHT, area.y));
-    right.below(&mut svg, area, formats.0);
-    up.beside(&mut svg, area, formats.1);
-    let middle = area.x + area.width / 2.0;
-    svg.text(
-        (middle, HEIGHT + 34.0),
-        TextAnchor::Middle,
-        "axis",
+    let names = (
         "FLOPs per byte between kernel and memory",
+        "achieved FLOP/s",
     );
-    svg.text((4.0, 12.0), TextAnchor::Start, "axis", "achieved FLOP/s");
+    let mut svg = with_axes(area, (right, up), names, formats);
     let (low, high) = right.bounds();
     let floor = up.bounds().0;
     for roof in roofs {
@@ -74,13 +62,6 @@ pub fn chart(
     svg.finish(name)
 }
 
-fn range(values: impl Iterator<Item = f64>) -> (f64, f64) {
-    values.fold(
-        (f64::INFINITY, f64::MIN_POSITIVE),
-        |(least, most), value| (least.min(value), most.max(value)),
-    )
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -101,7 +82,7 @@ mod tests {
             point(100.0, 10e12 * 10_f64.sqrt()),
             point(900.0, 9e13),
         ];
-        let roof = Roof {
+        let roof = RooflineBound {
             name: "npu".to_owned(),
             bytes_per_s: 1e12,
             flops_per_s: 1e14,

@@ -6,6 +6,8 @@ use super::{FOOT, ValueFormat, WIDTH};
 
 const HEIGHT: f64 = 260.0;
 const LEFT: f64 = 80.0;
+/// Height above a chart for the name of its axis.
+const HEAD: f64 = 26.0;
 /// Height of a line of text.
 const LINE: f64 = 13.0;
 
@@ -71,29 +73,14 @@ impl ScatterChart<'_> {
         let limit = self.limit.as_ref().map(|(value, _)| *value);
         let right = range(values.iter().map(|(x, _)| *x));
         let up = range(values.iter().map(|(_, y)| *y).chain(limit));
-        let mut svg = SvgDrawing::new(WIDTH, HEIGHT + FOOT + 16.0);
-        let area = Frame {
-            x: LEFT,
-            y: 26.0,
-            width: WIDTH - LEFT - 40.0,
-            height: HEIGHT - 26.0,
-        };
         let scale = |kind, values, places| match kind {
             ScatterScale::Logarithmic => AxisScale::logarithmic(values, places),
             ScatterScale::Fitting => AxisScale::fitting(values, places),
         };
+        let area = chart_area(LEFT, HEIGHT);
         let right = scale(self.scales.0, right, (area.x, area.x + area.width));
         let up = scale(self.scales.1, up, (HEIGHT, area.y));
-        right.below(&mut svg, area, formats.0);
-        up.beside(&mut svg, area, formats.1);
-        let middle = area.x + area.width / 2.0;
-        svg.text(
-            (middle, HEIGHT + 34.0),
-            TextAnchor::Middle,
-            "axis",
-            self.axes.0,
-        );
-        svg.text((4.0, 10.0), TextAnchor::Start, "axis", self.axes.1);
+        let mut svg = with_axes(area, (right, up), self.axes, formats);
         if let Some((limit, name)) = &self.limit {
             let y = up.place(*limit);
             svg.line((area.x, y), (area.x + area.width, y), "limit");
@@ -131,8 +118,35 @@ impl ScatterChart<'_> {
     }
 }
 
+/// Returns the place of a chart with names of axes above and below it, which begins at `left` and ends at `foot`.
+pub(super) fn chart_area(left: f64, foot: f64) -> Frame {
+    Frame {
+        x: left,
+        y: HEAD,
+        width: WIDTH - left - 40.0,
+        height: foot - HEAD,
+    }
+}
+
+/// Begins a drawing with the axes of `area` and their names.
+pub(super) fn with_axes(
+    area: Frame,
+    (right, up): (AxisScale, AxisScale),
+    names: (&str, &str),
+    formats: (ValueFormat<'_>, ValueFormat<'_>),
+) -> SvgDrawing {
+    let foot = area.y + area.height;
+    let mut svg = SvgDrawing::new(WIDTH, foot + FOOT + 16.0);
+    right.below(&mut svg, area, formats.0);
+    up.beside(&mut svg, area, formats.1);
+    let middle = area.x + area.width / 2.0;
+    svg.text((middle, foot + 34.0), TextAnchor::Middle, "axis", names.0);
+    svg.text((4.0, 10.0), TextAnchor::Start, "axis", names.1);
+    svg
+}
+
 /// The least and the most of `values`; 1 and 10 of none.
-fn range(values: impl Iterator<Item = f64>) -> (f64, f64) {
+pub(super) fn range(values: impl Iterator<Item = f64>) -> (f64, f64) {
     let ends = values.fold(None, |ends: Option<(f64, f64)>, value| {
         let (least, most) = ends.unwrap_or((value, value));
         Some((least.min(value), most.max(value)))

@@ -1,7 +1,7 @@
 //! Parts of a page.
 
 use crate::draw::escape;
-use crate::section::{Cell, Section};
+use crate::section::{ReportSection, SectionCell};
 use crate::text::clip;
 use std::fmt::{Display, Write};
 
@@ -95,7 +95,7 @@ pub fn table(headings: &[&str], rows: &[Vec<String>]) -> String {
 }
 
 /// A table of a report, with its sentences.
-pub(super) fn report_table(section: &Section) -> String {
+pub(super) fn report_table(section: &ReportSection) -> String {
     let columns = &section.columns;
     let mut heads = String::new();
     for column in columns {
@@ -120,7 +120,7 @@ pub(super) fn report_table(section: &Section) -> String {
             "<tr>"
         };
         for (i, column) in columns.iter().enumerate() {
-            let empty = Cell::default();
+            let empty = SectionCell::default();
             let cell = row.cells.get(i).unwrap_or(&empty);
             rows += &open_cell(cell, column.is_right());
             if i == 0 {
@@ -154,7 +154,7 @@ pub(super) fn report_table(section: &Section) -> String {
 const TALL: usize = 24;
 
 /// A cell without its end. Names that are cut are whole in the title.
-fn open_cell(cell: &Cell, right: bool) -> String {
+fn open_cell(cell: &SectionCell, right: bool) -> String {
     let class = if right { "" } else { " class=\"t\"" };
     let shown = escape(&cut(&cell.text));
     match (&cell.value, &cell.pointer) {

@@ -7,7 +7,7 @@ use crate::collectives::CollectiveTally;
 use crate::collectives::table::together;
 use crate::draw::lines::{self, LineSeries};
 use crate::draw::map;
-use crate::draw::roofline::{self, Roof};
+use crate::draw::roofline::{self, RooflineBound};
 use crate::draw::scatter::{self, ScatterPoint};
 use crate::memory::runs;
 use crate::npus::span_of;
@@ -215,16 +215,16 @@ pub fn roofline(report: &Report) -> String {
         return String::new();
     }
     let known: Span = points.iter().map(|(time, _)| *time).sum();
-    let mut roofs: Vec<Roof> = Vec::new();
+    let mut roofs: Vec<RooflineBound> = Vec::new();
     for of in rooflines {
         for peak in &of.peaks {
-            let same = |roof: &&mut Roof| {
+            let same = |roof: &&mut RooflineBound| {
                 (roof.bytes_per_s, roof.flops_per_s) == (of.memory_bytes_per_s, peak.flops_per_s)
             };
             let name = format!("{} {}", of.class, peak.dtype);
             match roofs.iter_mut().find(same) {
                 Some(roof) => roof.name = format!("{name}, {}", roof.name),
-                None => roofs.push(Roof {
+                None => roofs.push(RooflineBound {
                     name,
                     bytes_per_s: of.memory_bytes_per_s,
                     flops_per_s: peak.flops_per_s,

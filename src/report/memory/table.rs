@@ -4,7 +4,9 @@ use super::{MemoryRow, pool_memory, port_memory};
 use crate::Report;
 use crate::csv::CsvColumn;
 use crate::npus::span_of;
-use crate::section::{Cell, Medium, Section, SectionId, SectionNote, SectionRow, indexed_runs};
+use crate::section::{
+    ReportMedium, ReportSection, SectionCell, SectionId, SectionNote, SectionRow, indexed_runs,
+};
 use crate::table::{left, right};
 use chakram_base::units::Bytes;
 use chakram_trace::format::TensorClass;
@@ -46,7 +48,7 @@ fn sum(classes: &[u64]) -> u64 {
 }
 
 /// The table of memory, if anything is known of it: the fullest first.
-pub fn sections(report: &Report, medium: Medium) -> Vec<Section> {
+pub fn sections(report: &Report, medium: ReportMedium) -> Vec<ReportSection> {
     if report.memory.is_empty() {
         return Vec::new();
     }
@@ -58,7 +60,7 @@ pub fn sections(report: &Report, medium: Medium) -> Vec<Section> {
     ];
     let classes = TensorClass::ALL.iter();
     columns.extend(classes.map(|(class, name)| right(name, class_width(*class))));
-    let mut section = Section::new(SectionId::Memory, columns);
+    let mut section = ReportSection::new(SectionId::Memory, columns);
     let runs = runs(&report.memory);
     let shown = medium.rows(ROWS);
     for (i, run) in runs.iter().take(shown) {
@@ -66,21 +68,23 @@ pub fn sections(report: &Report, medium: Medium) -> Vec<Section> {
         let at = |field: &str| format!("/memory/npus/{i}/{field}");
         let ranks: Vec<_> = run.iter().map(|row| row.rank).collect();
         let share = row.percent_text();
-        let capacity = row.capacity.map_or(Cell::from("unknown"), |capacity| {
-            Cell::from(capacity).at(at("capacity_bytes"))
-        });
+        let capacity = row
+            .capacity
+            .map_or(SectionCell::from("unknown"), |capacity| {
+                SectionCell::from(capacity).at(at("capacity_bytes"))
+            });
         let mut cells = vec![
             span_of(&ranks).into(),
-            Cell::from(row.peak).at(at("peak_bytes")),
+            SectionCell::from(row.peak).at(at("peak_bytes")),
             capacity,
             match row.percent() {
-                Some(percent) => Cell::number(percent, share),
+                Some(percent) => SectionCell::number(percent, share),
                 None => share.into(),
             },
         ];
         let classes = TensorClass::ALL.iter().zip(row.classes);
         cells.extend(classes.map(|((_, key), bytes)| {
-            Cell::from(Bytes(bytes)).at(at(&format!("peak_bytes_by_class/{key}")))
+            SectionCell::from(Bytes(bytes)).at(at(&format!("peak_bytes_by_class/{key}")))
         }));
         let of = match run.len() {
             1 => String::new(),

@@ -3,7 +3,7 @@
 use super::OperatorTime;
 use crate::Report;
 use crate::csv::CsvColumn;
-use crate::section::{Cell, Medium, Section, SectionId};
+use crate::section::{ReportMedium, ReportSection, SectionCell, SectionId};
 use crate::summary::kind_label;
 use crate::table::{left, right};
 use chakram_base::units::Span;
@@ -27,7 +27,7 @@ pub const CSV: &[CsvColumn<Report, OperatorTime>] = &[
 ];
 
 /// The tables of the slowest, those of the host apart.
-pub fn sections(report: &Report, medium: Medium) -> Vec<Section> {
+pub fn sections(report: &Report, medium: ReportMedium) -> Vec<ReportSection> {
     let families = families(&report.operators);
     let whole: Span = families.iter().map(|o| o.total).sum();
     let is_host = |operator: &OperatorTime| operator.kind == NodeKind::Host;
@@ -52,8 +52,8 @@ fn part(
     title: &'static str,
     (families, rows): (&[OperatorTime], usize),
     whole: Span,
-    medium: Medium,
-) -> Section {
+    medium: ReportMedium,
+) -> ReportSection {
     let mut columns = vec![
         left(title, 46),
         left("kind", 14),
@@ -64,7 +64,7 @@ fn part(
     ];
     let rates = |operator: &OperatorTime| {
         let rate = |rate: Option<f64>, unit: &str| match rate {
-            Some(rate) => Cell::number(rate, format!("{}{unit}", prefixed(rate))),
+            Some(rate) => SectionCell::number(rate, format!("{}{unit}", prefixed(rate))),
             None => "-".into(),
         };
         [
@@ -74,11 +74,11 @@ fn part(
     };
     // A line of the text has no room for them.
     let with_rates =
-        medium == Medium::Page && families.iter().any(|of| of.flops.or(of.bytes).is_some());
+        medium == ReportMedium::Page && families.iter().any(|of| of.flops.or(of.bytes).is_some());
     if with_rates {
         columns.extend([right("achieved FLOP/s", 0), right("bandwidth", 0)]);
     }
-    let mut section = Section::aligned(SectionId::Operators, columns);
+    let mut section = ReportSection::aligned(SectionId::Operators, columns);
     let shown = medium.rows(rows);
     for operator in families.iter().take(shown) {
         let name = match operator.name.as_str() {
@@ -86,12 +86,12 @@ fn part(
             name => name,
         };
         let mut cells = vec![
-            Cell::name(name),
+            SectionCell::name(name),
             kind_label(operator.kind).into(),
-            Cell::count(operator.calls),
+            SectionCell::count(operator.calls),
             operator.total.into(),
             Span(operator.total.0 / operator.calls.max(1)).into(),
-            Cell::share(operator.total, whole),
+            SectionCell::share(operator.total, whole),
         ];
         if with_rates {
             cells.extend(rates(operator));

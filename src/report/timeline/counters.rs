@@ -7,7 +7,7 @@
 use super::events::{TimelineCounter, TimelineEncoder};
 use super::selection::TimelineSelection;
 use chakram_base::ids::{NodeIndex, Rank};
-use chakram_base::units::{Span, Time};
+use chakram_base::units::Time;
 use std::collections::BTreeSet;
 
 /// What counters are drawn by, and the part that is drawn.
@@ -133,9 +133,4 @@ impl WaitingNodes {
             self.drawn = now;
         }
     }
-}
-
-/// Beginning of a transfer that ends at `end`.
-pub(super) fn beginning(end: Time, transfer: Span) -> Time {
-    Time(end.0.saturating_sub(transfer.0))
 }

@@ -189,22 +189,18 @@ fn platform_name(report: &ServeReport) -> &str {
 
 /// Parts of the mean serve time of a row.
 fn bar_parts(row: &ServeRow) -> Vec<BarPart> {
-    let parts = &row.parts;
-    let sums = [
-        parts.datapath_ps,
-        parts.queue_ps,
-        parts.compute_ps,
-        parts.preempted_ps,
-    ];
-    let parts = PARTS.iter().zip(sums).map(|((series, key), sum)| {
-        let mean = row.mean_part(sum);
-        BarPart {
-            series: *series,
-            key,
-            value: mean.0,
-            title: format!("{}: {key} {mean}", row.name),
-        }
-    });
+    let parts = PARTS
+        .iter()
+        .zip(row.parts.sums())
+        .map(|((series, key), sum)| {
+            let mean = row.mean_part(sum);
+            BarPart {
+                series: *series,
+                key,
+                value: mean.0,
+                title: format!("{}: {key} {mean}", row.name),
+            }
+        });
     parts.collect()
 }
 

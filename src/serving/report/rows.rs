@@ -85,15 +85,8 @@ fn cells(platform: &str, report: &ServeReport, row: &ServeRow) -> Vec<String> {
     estimate(row.mean.as_ref());
     (0..4).for_each(|i| estimate(row.percentiles.get(i)));
     cells.push(optional(row.alone.map(|alone| alone.0.to_string())));
-    let parts = &row.parts;
-    let sums = [
-        parts.datapath_ps,
-        parts.queue_ps,
-        parts.compute_ps,
-        parts.preempted_ps,
-        parts.serve_ps,
-    ];
-    cells.extend(sums.iter().map(|sum| sum.0.to_string()));
+    let sums = row.parts.sums().into_iter().chain([row.parts.serve_ps]);
+    cells.extend(sums.map(|sum| sum.0.to_string()));
     cells.push(optional(row.attained.map(|share| share.to_string())));
     cells.push(optional(row.goodput_per_s.map(|rate| rate.to_string())));
     cells

@@ -7,6 +7,7 @@ use super::setting;
 use super::study::Study;
 use super::without_effect::keys_without_effect;
 use chakram_base::units::{Span, counted};
+use chakram_jobs::MAX_REPEATED_NODES;
 use chakram_report::TimeCategory;
 use chakram_report::csv::harmless;
 use chakram_report::settings::SettingWithoutEffect;
@@ -18,8 +19,6 @@ use std::collections::BTreeMap;
 /// Heading of a column, and its text for a point.
 type BusyColumn = (&'static str, fn(&PointMeasures) -> String);
 
-/// Nodes of replays that find intervals, at most: a second or two.
-const MAX_INTERVAL_NODES: u64 = 2_000_000;
 /// Rows in order, and rows of the front, whose interval is found; how many are printed makes no difference to files.
 const ROWS_WITH_INTERVAL: usize = 10;
 
@@ -73,7 +72,7 @@ impl<'s> SweepTable<'s> {
         let mut rows: Vec<usize> = self.ranked().into_iter().take(ROWS_WITH_INTERVAL).collect();
         rows.extend(self.front().into_iter().take(ROWS_WITH_INTERVAL));
         rows.extend(self.bests().into_iter().map(|(_, row)| row));
-        let mut left = MAX_INTERVAL_NODES;
+        let mut left = MAX_REPEATED_NODES;
         for row in rows {
             if self.intervals.contains_key(&row) {
                 continue;

@@ -3,7 +3,7 @@
 use super::*;
 use crate::machine::PRESETS;
 
-fn made(from: &str, sheet: &Datasheet) -> (String, Machine) {
+fn made(from: &str, sheet: &DatasheetNumbers) -> (String, Machine) {
     let text = relative("x", &source_of_npu(from).unwrap(), sheet).unwrap();
     let machine = Machine::parse(&text, "x").unwrap();
     (text, machine)
@@ -17,7 +17,7 @@ fn gb(rate: f64) -> Option<Bandwidth> {
 #[test]
 fn without_numbers_a_relative_is_as_its_machine() {
     for preset in PRESETS {
-        let (text, machine) = made(preset.name, &Datasheet::default());
+        let (text, machine) = made(preset.name, &DatasheetNumbers::default());
         assert_eq!(machine.name(), "x");
         let old = Machine::preset(preset.name).unwrap();
         let renamed = Machine::parse(
@@ -35,9 +35,9 @@ fn without_numbers_a_relative_is_as_its_machine() {
         assert_eq!(renamed.unwrap(), old, "{}", preset.name);
         // Numbers that are the machine's own change no error.
         let class = &old.classes()[0];
-        let same = Datasheet {
+        let same = DatasheetNumbers {
             bandwidth: class.memory_bandwidth(),
-            ..Datasheet::default()
+            ..DatasheetNumbers::default()
         };
         let (_, same) = made(preset.name, &same);
         assert_eq!(same.classes()[0].curves, class.curves, "{}", preset.name);
@@ -48,7 +48,7 @@ fn without_numbers_a_relative_is_as_its_machine() {
 
 #[test]
 fn given_numbers_are_in_place_of_the_machines() {
-    let sheet = Datasheet {
+    let sheet = DatasheetNumbers {
         peaks: vec![
             parse_peak("bf16=1484.1TFLOPs").unwrap(),
             parse_peak("fp4 = 4 PFLOP/s").unwrap(),
@@ -115,23 +115,23 @@ fn given_numbers_are_in_place_of_the_machines() {
 
 #[test]
 fn what_a_machine_lacks_is_refused() {
-    let refused = |from: &str, sheet: &Datasheet| {
+    let refused = |from: &str, sheet: &DatasheetNumbers| {
         let error = relative("x", &source_of_npu(from).unwrap(), sheet).unwrap_err();
         error.to_string()
     };
-    let nic = Datasheet {
+    let nic = DatasheetNumbers {
         nic: gb(50.0),
-        ..Datasheet::default()
+        ..DatasheetNumbers::default()
     };
     assert!(refused("w-1d-350", &nic).contains("one dimension"));
-    let link = Datasheet {
+    let link = DatasheetNumbers {
         link: gb(50.0),
-        ..Datasheet::default()
+        ..DatasheetNumbers::default()
     };
     assert!(refused("wafer-5x4", &link).contains("cores on dies"));
-    let count = Datasheet {
+    let count = DatasheetNumbers {
         multiprocessors: Some(7),
-        ..Datasheet::default()
+        ..DatasheetNumbers::default()
     };
     assert!(refused("tpu-v4", &count).contains("no curve of products"));
     for (text, part) in [
@@ -148,20 +148,20 @@ fn what_a_machine_lacks_is_refused() {
 /// A relative of a relative names where curves were measured, and its errors grow again.
 #[test]
 fn relatives_have_relatives() {
-    let sheet = Datasheet {
+    let sheet = DatasheetNumbers {
         bandwidth: gb(6700.0),
         price: Some(2.0),
-        ..Datasheet::default()
+        ..DatasheetNumbers::default()
     };
     let (text, once) = made("h100", &sheet);
     let from = MachineSource {
         file: "x.toml".to_owned(),
         text: Cow::Owned(text),
     };
-    let slower = Datasheet {
+    let slower = DatasheetNumbers {
         bandwidth: gb(3350.0),
         price: Some(1.0),
-        ..Datasheet::default()
+        ..DatasheetNumbers::default()
     };
     let text = relative("y", &from, &slower).unwrap();
     let twice = Machine::parse(&text, "y").unwrap();
