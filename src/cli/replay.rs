@@ -269,6 +269,10 @@ fn edit_report(
     if job.edits().is_empty() {
         return Ok(None);
     }
+    // A pipe gives its bytes once.
+    if found.stream.is_some() {
+        return Ok(edited(job, None));
+    }
     let loading = JobOptions {
         edits: Vec::new(),
         hash: false,

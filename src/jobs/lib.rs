@@ -37,7 +37,7 @@ pub use machine_facts::{least_memory, machine_facts};
 pub use outputs::{JobOutputs, SavedJob, others, rename_contents, write_job};
 pub use replay_settings::{
     REPLAY_OPTIONS, ReplayOption, ReplayOptionSyntax, ReplaySettings, ReplaySettingsError,
-    parse_npus,
+    parse_edits, parse_npus,
 };
 pub use traces::{JobTraces, about};
 

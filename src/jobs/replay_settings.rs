@@ -651,7 +651,11 @@ fn parse_delay(text: &str) -> Result<(u32, Span), String> {
 }
 
 /// Reads an edit, or the file of edits that a name ending in `.toml` is of: `edits = ["batch=2x"]`.
-fn parse_edits(text: &str) -> Result<Vec<JobEdit>, String> {
+///
+/// # Errors
+///
+/// What was expected.
+pub fn parse_edits(text: &str) -> Result<Vec<JobEdit>, String> {
     if !text.ends_with(".toml") {
         return Ok(vec![text.parse()?]);
     }

@@ -6,6 +6,7 @@
 
 use chakram_base::bounds;
 use chakram_report::edits::EditRow;
+use chakram_report::summary::thousands;
 use chakram_trace::format::file::{FoundTraces, RankFile, StoredTrace, TraceContents, TraceStore};
 use chakram_trace::format::groups::DeclaredGroups;
 use chakram_trace::format::{TraceError, TraceLocation};
@@ -35,11 +36,34 @@ struct EditCounts {
     changed: u64,
     added: u64,
     removed: u64,
+    /// Kernels that were scaled by a line through those of their name, and without shapes.
+    by_line: u64,
+    without_shapes: u64,
     notes: BTreeSet<String>,
 }
 
 impl EditCounts {
+    /// Returns the bases of new times, and what is not known.
+    fn notes(&self) -> Vec<String> {
+        let mut notes: Vec<String> = self.notes.iter().cloned().collect();
+        if self.by_line > 0 {
+            notes.push(format!(
+                "what a call takes by a line through kernels of its name for {}, else as the shortest kernel",
+                thousands(self.by_line)
+            ));
+        }
+        if self.without_shapes > 0 {
+            notes.push(format!(
+                "{} without shapes, which grow as the tokens",
+                thousands(self.without_shapes)
+            ));
+        }
+        notes
+    }
+
     fn add(&mut self, other: &Self) {
+        self.by_line += other.by_line;
+        self.without_shapes += other.without_shapes;
         self.matched += other.matched;
         self.changed += other.changed;
         self.added += other.added;
@@ -161,7 +185,7 @@ pub fn edit_job(
             changed: counts.changed,
             added: counts.added,
             removed: counts.removed,
-            notes: counts.notes.into_iter().collect(),
+            notes: counts.notes(),
         });
     }
     let mut store = BTreeMap::new();
@@ -278,23 +302,11 @@ fn scale(program: &mut Program<'_>, by: Scaling) -> Result<EditCounts, TraceErro
     if all == earlier {
         program.items.iter_mut().for_each(|item| item.changes.clear());
     }
-    let mut notes = BTreeSet::new();
-    if found.by_line > 0 {
-        notes.insert(format!(
-            "times of {} kernels with what a call takes by a line through kernels of the same name",
-            found.by_line
-        ));
-    }
-    if found.without_shapes > 0 {
-        notes.insert(format!(
-            "{} kernels without shapes grow as the tokens",
-            found.without_shapes
-        ));
-    }
     Ok(EditCounts {
         matched: found.matched,
         changed: found.changed,
-        notes,
+        by_line: found.by_line,
+        without_shapes: found.without_shapes,
         ..EditCounts::default()
     })
 }

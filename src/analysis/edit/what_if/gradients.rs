@@ -7,7 +7,10 @@ use super::EditCounts;
 use super::program::{Item, ItemDependency, Phase, Program, Value};
 use super::shapes::{elements, parse_shapes};
 use chakram_base::statistics::median;
-use chakram_trace::format::{CollectiveKind, Op, TraceError};
+use chakram_trace::format::scan::NodeView;
+use chakram_trace::format::wire::FrameCursor;
+use chakram_trace::format::write::{NodeExtras, TraceWriter};
+use chakram_trace::format::{CollectiveKind, GroupName, Op, TraceError};
 use std::collections::{BTreeMap, BTreeSet};
 
 /// Name of the work at a parameter when its gradient is known.
@@ -24,6 +27,8 @@ pub(super) struct Reductions {
     pub fills: BTreeSet<u32>,
     /// Of each parameter in the order in which gradients are known, the last item of its hook, and the elements.
     pub hooks: Vec<(u32, u64)>,
+    /// Bytes of an element of each gradient, where the capture says it.
+    pub element_sizes: Vec<Option<u64>>,
 }
 
 impl Reductions {
@@ -41,7 +46,6 @@ impl Reductions {
         let operators: Vec<Option<u32>> = operators.collect();
         this.launches = vec![Vec::new(); operators.len()];
         // The last item of a hook is the outermost that is called by it.
-        let mut hook: Option<(u32, u64)> = None;
         for &item in &items {
             if program.facts_of(item).phase != Phase::Parameters {
                 continue;
@@ -50,9 +54,7 @@ impl Reductions {
             let (mut launch, mut fills, mut around) = (None, false, None);
             for _ in 0..64 {
                 let Some(caller) = at else { break };
-                if Some(caller) != this.collectives.iter().copied().find(|&c| c == item) {
-                    launch = launch.or(operators.iter().position(|&op| op == Some(caller)));
-                }
+                launch = launch.or(operators.iter().position(|&op| op == Some(caller)));
                 let name = program.view_of(caller).name;
                 fills |= name.starts_with("torch::distributed::reducer")
                     || name.starts_with("FSDP::post_backward_reduce");
@@ -70,8 +72,9 @@ impl Reductions {
             }
             if program.view_of(item).name == HOOK {
                 let shapes = parse_shapes(program.facts_of(item).inputs);
-                hook = shapes.first().map(|shape| (around.unwrap_or(item), elements(shape)));
-                this.hooks.extend(hook);
+                let first = shapes.first();
+                this.element_sizes.push(element_bytes(program.facts_of(item).types));
+                this.hooks.extend(first.map(|shape| (around.unwrap_or(item), elements(shape))));
             }
         }
         this
@@ -98,7 +101,19 @@ impl Reductions {
     }
 }
 
-fn is_reduction(program: &Program<'_>, item: u32) -> bool {
+/// Returns the bytes of an element of the first tensor in a text of types.
+fn element_bytes(types: &str) -> Option<u64> {
+    let first = &types[types.find("Tensor(")? + 7..];
+    let name = &first[..first.find(')')?];
+    match name.trim_start_matches("c10::") {
+        "double" | "long" => Some(8),
+        "float" | "int" => Some(4),
+        "BFloat16" | "Half" => Some(2),
+        _ => None,
+    }
+}
+
+pub(super) fn is_reduction(program: &Program<'_>, item: u32) -> bool {
     let reduces = matches!(
         program.view_of(item).op,
         Op::Collective {
@@ -109,7 +124,7 @@ fn is_reduction(program: &Program<'_>, item: u32) -> bool {
     reduces && program.facts_of(item).phase == Phase::Parameters
 }
 
-fn bytes_of(program: &Program<'_>, item: u32) -> u64 {
+pub(super) fn bytes_of(program: &Program<'_>, item: u32) -> u64 {
     match program.items[item as usize].changes.get("comm_size") {
         Some(Value::Count(bytes)) => *bytes,
         _ => match program.view_of(item).op {
@@ -186,42 +201,138 @@ pub(super) fn regroup(
 ) -> Result<EditCounts, TraceError> {
     let mut counts = EditCounts::default();
     for step in 0..program.steps {
-        let found = Reductions::find(program, step);
-        if found.collectives.is_empty() && found.hooks.is_empty() {
-            continue;
-        }
-        let each = bytes_per_element.or_else(|| found.element_bytes(program));
-        let (Some(each), Some(&template)) = (each, found.collectives.first()) else {
-            return Err(super::refused(
-                "the buckets of gradients cannot be told: what is reduced is not the gradients of the parameters whose hooks \
-                 are captured",
-                "edit a job of DistributedDataParallel that was captured with shapes",
-            ));
-        };
-        counts.matched += found.collectives.len() as u64;
-        // Buckets as last hooks, with their bytes and the first hook.
-        let mut buckets: Vec<(usize, usize, u64)> = Vec::new();
-        let (mut from, mut bytes) = (0, 0);
-        for (i, &(_, elements)) in found.hooks.iter().enumerate() {
-            bytes += elements * each;
-            if bytes >= limit || i + 1 == found.hooks.len() {
-                buckets.push((from, i, bytes));
-                (from, bytes) = (i + 1, 0);
-            }
-        }
-        let old: Vec<u64> = found.collectives.iter().map(|&item| bytes_of(program, item)).collect();
-        if buckets.iter().map(|bucket| bucket.2).eq(old.iter().copied()) {
-            continue;
-        }
-        counts.changed += buckets.len() as u64;
-        counts.notes.insert(
-            "transfers by the bytes of the fastest quarter that was recorded".to_owned(),
-        );
-        place_buckets(program, &found, &buckets, template, rates);
-        counts.added += buckets.len() as u64;
-        counts.removed += old.len() as u64;
+        counts.add(&regroup_step(program, step, limit, rates, bytes_per_element)?);
     }
     Ok(counts)
+}
+
+/// Does so in one step; `bytes_per_element` is that of the gradients, if the reductions no longer say it.
+pub(super) fn regroup_step(
+    program: &mut Program<'_>,
+    step: u32,
+    limit: u64,
+    rates: &TransferRates,
+    bytes_per_element: Option<u64>,
+) -> Result<EditCounts, TraceError> {
+    let mut counts = EditCounts::default();
+    let found = Reductions::find(program, step);
+    if found.collectives.is_empty() && found.hooks.is_empty() {
+        return Ok(counts);
+    }
+    let each = bytes_per_element.or_else(|| found.element_bytes(program));
+    let (Some(each), Some(&template)) = (each, found.collectives.first()) else {
+        return Err(super::refused(
+            "the buckets of gradients cannot be told: what is reduced is not the gradients of the parameters whose hooks are \
+             captured",
+            "edit a job of DistributedDataParallel that was captured with shapes",
+        ));
+    };
+    counts.matched += found.collectives.len() as u64;
+    // Buckets: the first and the last hook, and the bytes.
+    let mut buckets: Vec<(usize, usize, u64)> = Vec::new();
+    let (mut from, mut bytes) = (0, 0);
+    for (i, &(_, elements)) in found.hooks.iter().enumerate() {
+        bytes += elements * each;
+        if bytes >= limit || i + 1 == found.hooks.len() {
+            buckets.push((from, i, bytes));
+            (from, bytes) = (i + 1, 0);
+        }
+    }
+    let old = found.collectives.iter().map(|&item| bytes_of(program, item));
+    if buckets.iter().map(|bucket| bucket.2).eq(old) {
+        return Ok(counts);
+    }
+    counts.changed += buckets.len() as u64;
+    counts.added += buckets.len() as u64;
+    counts.removed += found.collectives.len() as u64;
+    let basis = "transfers of buckets by the bytes of the fastest quarter that was recorded";
+    counts.notes.insert(basis.to_owned());
+    place_buckets(program, &found, &buckets, template, rates);
+    Ok(counts)
+}
+
+/// Inserts all-reduces in buckets of `limit` bytes, and returns their number.
+pub(super) fn insert(
+    program: &mut Program<'_>,
+    found: &Reductions,
+    limit: u64,
+    step: u32,
+) -> Result<u64, TraceError> {
+    let mut behind: BTreeMap<u32, Vec<u32>> = BTreeMap::new();
+    let mut all = Vec::new();
+    let mut bytes = 0;
+    for (i, &(hook, elements)) in found.hooks.iter().enumerate() {
+        let each = found.element_sizes.get(i).copied().flatten().ok_or_else(|| {
+            super::refused(
+                "the number format of its gradients is not captured",
+                "capture it with shapes and types of arguments",
+            )
+        })?;
+        bytes += elements * each;
+        if bytes >= limit || i + 1 == found.hooks.len() {
+            let made = program.make(hook, all_reduce(bytes));
+            behind.entry(hook).or_default().push(made);
+            all.push(made);
+            bytes = 0;
+        }
+    }
+    let mut waits = program.order.iter().copied();
+    let wait = waits.find(|&item| {
+        let facts = program.facts_of(item);
+        facts.step == Some(step) && facts.phase == Phase::Optimizer
+    });
+    if let Some(wait) = wait {
+        let deps = all.iter().map(|&on| ItemDependency {
+            on,
+            control: false,
+            in_turn: false,
+        });
+        program.items[wait as usize].deps.extend(deps);
+    }
+    let mut order = Vec::with_capacity(program.order.len() + all.len());
+    for item in std::mem::take(&mut program.order) {
+        order.push(item);
+        order.extend(behind.remove(&item).unwrap_or_default());
+    }
+    program.order = order;
+    Ok(all.len() as u64)
+}
+
+/// Returns the record of an all-reduce among all ranks, but for its id and dependencies.
+fn all_reduce(bytes: u64) -> Vec<u8> {
+    let kind = CollectiveKind::AllReduce;
+    let view = NodeView {
+        lane: Some(1000),
+        ..NodeView::new(
+            1,
+            "all_reduce of gradients (inserted)",
+            Op::Collective {
+                kind,
+                bytes,
+                group: GroupName::World,
+                root: None,
+                dimensions: None,
+                host: false,
+            },
+        )
+    };
+    encode_node(&view)
+}
+
+/// Returns the record of a node.
+fn encode_node(view: &NodeView<'_>) -> Vec<u8> {
+    let written = TraceWriter::new(Vec::new()).and_then(|mut writer| {
+        let node = writer.write(view, &[], &NodeExtras::default());
+        node.map_err(std::io::Error::other)?;
+        Ok(writer.into_inner())
+    });
+    let file = written.unwrap_or_default();
+    let mut frames = FrameCursor::new(&file);
+    let mut last = Vec::new();
+    while let Ok(Some(record)) = frames.next_record() {
+        last = record.bytes.to_vec();
+    }
+    last
 }
 
 fn place_buckets(

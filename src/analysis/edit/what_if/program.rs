@@ -82,6 +82,8 @@ pub(super) struct Facts<'a> {
     /// The node around it, or that launched it.
     pub caller: Option<u32>,
     pub inputs: &'a str,
+    /// Types of the inputs.
+    pub types: &'a str,
     pub outputs: &'a str,
     pub micro_batch: Option<u32>,
     pub layer: Option<u32>,
@@ -107,6 +109,8 @@ pub(super) struct Item {
     pub deps: Vec<ItemDependency>,
     pub changes: BTreeMap<&'static str, Value>,
     pub name: Option<&'static str>,
+    /// Record of an item that no node is, in place of that of `node`.
+    pub made: Option<Vec<u8>>,
 }
 
 /// Attribute of nodes with the values that edits replaced.
@@ -185,6 +189,7 @@ impl<'a> Program<'a> {
                 deps,
                 changes: BTreeMap::new(),
                 name: None,
+                made: None,
             });
             if this.raw.nodes[i as usize].view.op != Op::NoOp {
                 last.insert(thread, i);
@@ -352,6 +357,24 @@ impl<'a> Program<'a> {
         (first..first + items.len() as u32).collect()
     }
 
+    /// Makes an item of a record, which waits for `after` and is in its step.
+    pub fn make(&mut self, after: u32, record: Vec<u8>) -> u32 {
+        let item = self.items.len() as u32;
+        self.items.push(Item {
+            node: self.items[after as usize].node,
+            caller: None,
+            deps: vec![ItemDependency {
+                on: after,
+                control: false,
+                in_turn: false,
+            }],
+            changes: BTreeMap::new(),
+            name: None,
+            made: Some(record),
+        });
+        item
+    }
+
     /// Takes items for which `gone` holds out of the program. Those that wait for one wait for what it waits for.
     pub fn remove(&mut self, gone: &dyn Fn(u32) -> bool) {
         let mut behind: BTreeMap<u32, Vec<ItemDependency>> = BTreeMap::new();
@@ -411,7 +434,10 @@ impl<'a> Program<'a> {
         let (mut control, mut data) = (Vec::new(), Vec::new());
         for item in order {
             let (at, own) = (item as usize, &self.items[item as usize]);
-            let record = self.raw.nodes[own.node as usize].record;
+            let mut record = self.raw.nodes[own.node as usize].record;
+            if let Some(made) = &own.made {
+                record.bytes = made;
+            }
             control.clear();
             data.clear();
             let mut known = Vec::new();
@@ -497,6 +523,9 @@ impl<'a> Program<'a> {
         let mut last: BTreeMap<Thread, u32> = BTreeMap::new();
         for &item in &self.order {
             let node = self.items[item as usize].node;
+            if self.items[item as usize].made.is_some() {
+                continue;
+            }
             let thread = self.thread(node);
             fronts[item as usize] = last.get(&thread).copied();
             if self.view(node).op != Op::NoOp {
@@ -567,8 +596,21 @@ fn own_phase(view: &NodeView<'_>) -> Option<Phase> {
         Some(Phase::Parameters)
     } else if starts(&["autograd::engine::evaluate_function"]) {
         Some(Phase::Backward)
+    } else if let Some((_, backward)) = pass_of_mark(name) {
+        Some(if backward { Phase::Backward } else { Phase::Forward })
     } else {
         None
+    }
+}
+
+/// Returns the micro-batch of a pass that a mark of `torch.distributed.pipelining` begins, and whether it is the backward
+/// one.
+pub(super) fn pass_of_mark(name: &str) -> Option<(u32, bool)> {
+    let number = |rest: &str| rest.parse().ok();
+    match (name.strip_prefix("Forward "), name.strip_prefix("Backward ")) {
+        (Some(rest), _) => Some((number(rest)?, false)),
+        (_, Some(rest)) => Some((number(rest)?, true)),
+        _ => None,
     }
 }
 
@@ -579,6 +621,7 @@ fn facts_of(record: RawRecord<'_>) -> Result<Facts<'_>, TraceError> {
         step: None,
         caller: None,
         inputs: "",
+        types: "",
         outputs: "",
         micro_batch: None,
         layer: None,
@@ -590,12 +633,15 @@ fn facts_of(record: RawRecord<'_>) -> Result<Facts<'_>, TraceError> {
         if let (8 | 9, WireValue::Bytes(io, at)) = (number, raw) {
             let mut inner = WireCursor::new(io, at);
             while !inner.is_empty() {
-                if let (2, WireValue::Bytes(text, _)) = inner.field()? {
-                    let text = std::str::from_utf8(text).unwrap_or_default();
-                    match number {
-                        8 => facts.inputs = text,
-                        _ => facts.outputs = text,
-                    }
+                let (part, WireValue::Bytes(text, _)) = inner.field()? else {
+                    continue;
+                };
+                let text = std::str::from_utf8(text).unwrap_or_default();
+                match (number, part) {
+                    (8, 2) => facts.inputs = text,
+                    (8, 3) => facts.types = text,
+                    (9, 2) => facts.outputs = text,
+                    _ => {}
                 }
             }
         }

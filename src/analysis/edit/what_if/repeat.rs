@@ -4,7 +4,7 @@ use super::EditCounts;
 use super::grammar::Factor;
 use super::gradients::{Reductions, delays_behind};
 use super::kernels::{KernelScaler, Scaling};
-use super::program::{Phase, Program, Value};
+use super::program::{Phase, Program, Value, pass_of_mark};
 use chakram_trace::format::TraceError;
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -106,12 +106,12 @@ fn passes(program: &Program<'_>, step: u32) -> Vec<(Pass, Vec<u32>)> {
             Phase::Backward => Some((number, true)),
             _ => None,
         });
-        let begins = mark_of(program.view_of(item).name);
+        let begins = pass_of_mark(program.view_of(item).name);
         if let Some(pass) = begins {
             last_named = Some(pass);
         }
         let node = program.items[item as usize].node;
-        let inside = program.callers(node).find_map(|c| mark_of(program.view(c).name));
+        let inside = program.callers(node).find_map(|c| pass_of_mark(program.view(c).name));
         // What follows a forward pass on the last stage, its loss, is of it; what follows the last backward pass is not.
         let follows = match facts.phase {
             Phase::Optimizer | Phase::Parameters => None,
@@ -126,16 +126,6 @@ fn passes(program: &Program<'_>, step: u32) -> Vec<(Pass, Vec<u32>)> {
         }
     }
     found
-}
-
-/// Returns the pass that a mark of `torch.distributed.pipelining` begins.
-fn mark_of(name: &str) -> Option<Pass> {
-    let number = |rest: &str| rest.parse().ok();
-    match (name.strip_prefix("Forward "), name.strip_prefix("Backward ")) {
-        (Some(rest), _) => Some((number(rest)?, false)),
-        (_, Some(rest)) => Some((number(rest)?, true)),
-        _ => None,
-    }
 }
 
 /// Cuts each micro-batch of a pipeline into `times`, which pass in its place in the order of the schedule.
