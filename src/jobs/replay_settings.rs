@@ -659,11 +659,18 @@ pub fn parse_edits(text: &str) -> Result<Vec<JobEdit>, String> {
     if !text.ends_with(".toml") {
         return Ok(vec![text.parse()?]);
     }
-    let contents = config::read(Path::new(text)).map_err(|error| format!("cannot read {text}: {error}"))?;
+    let contents =
+        config::read(Path::new(text)).map_err(|error| format!("cannot read {text}: {error}"))?;
     let document = ConfigDocument::parse(&contents, text).map_err(|error| error.to_string())?;
-    let root = document.root(&["edits"]).map_err(|error| error.to_string())?;
-    let field = root.need("edits", "a list of edits").map_err(|error| error.to_string())?;
-    let items = field.items("a list of edits").map_err(|error| error.to_string())?;
+    let root = document
+        .root(&["edits"])
+        .map_err(|error| error.to_string())?;
+    let field = root
+        .need("edits", "a list of edits")
+        .map_err(|error| error.to_string())?;
+    let items = field
+        .items("a list of edits")
+        .map_err(|error| error.to_string())?;
     let edits = items.iter().map(|item| {
         let text = item.text("an edit such as \"batch=2x\"");
         text.map_err(|error| error.to_string())?.parse()

@@ -33,7 +33,11 @@ pub struct EditRow {
 #[cfg_attr(any(test, feature = "schema"), derive(schemars::JsonSchema))]
 pub struct EditReport {
     /// Makespan of the job without them, if it was replayed.
-    #[serde(rename = "unedited_makespan_ps", default, skip_serializing_if = "Option::is_none")]
+    #[serde(
+        rename = "unedited_makespan_ps",
+        default,
+        skip_serializing_if = "Option::is_none"
+    )]
     pub unedited: Option<Span>,
     /// One row for each edit, in order.
     pub rows: Vec<EditRow>,
