@@ -323,6 +323,7 @@ pub(super) fn insert(
     found: &Reductions,
     limit: u64,
     step: u32,
+    group: &str,
 ) -> Result<u64, TraceError> {
     let mut behind: BTreeMap<u32, Vec<u32>> = BTreeMap::new();
     let mut all = Vec::new();
@@ -341,7 +342,7 @@ pub(super) fn insert(
             })?;
         bytes += elements * each;
         if bytes >= limit || i + 1 == found.hooks.len() {
-            let made = program.make(hook, all_reduce(bytes));
+            let made = program.make(hook, all_reduce(bytes, group));
             behind.entry(hook).or_default().push(made);
             all.push(made);
             bytes = 0;
@@ -369,8 +370,8 @@ pub(super) fn insert(
     Ok(all.len() as u64)
 }
 
-/// Returns the record of an all-reduce among all ranks, but for its id and dependencies.
-fn all_reduce(bytes: u64) -> Vec<u8> {
+/// Returns the record of an all-reduce in a group, but for its id and dependencies.
+fn all_reduce(bytes: u64, group: &str) -> Vec<u8> {
     let kind = CollectiveKind::AllReduce;
     let view = NodeView {
         lane: Some(1000),
@@ -380,7 +381,7 @@ fn all_reduce(bytes: u64) -> Vec<u8> {
             Op::Collective {
                 kind,
                 bytes,
-                group: GroupName::World,
+                group: GroupName::Text(group),
                 root: None,
                 dimensions: None,
                 host: false,

@@ -245,10 +245,14 @@ impl KernelScaler {
         let mut counts = ScalingCounts::default();
         for item in program.order.clone() {
             let facts = program.facts_of(item);
-            if !matches!(facts.phase, Phase::Forward | Phase::Backward) || !which(item) {
+            // Messages between stages are activations and their gradients, whatever is in front of them.
+            let passes = matches!(facts.phase, Phase::Forward | Phase::Backward);
+            let op = program.view_of(item).op;
+            let sends = matches!(op, Op::Message { .. }) && facts.phase != Phase::Outside;
+            if !(passes || sends) || !which(item) {
                 continue;
             }
-            let changed = match program.view_of(item).op {
+            let changed = match op {
                 Op::Compute { .. } => self.scale_kernel(program, item, by, &mut counts),
                 Op::Message { bytes, .. } | Op::Collective { bytes, .. } if bytes > 0 => {
                     scale_transfer(program, item, bytes, by);

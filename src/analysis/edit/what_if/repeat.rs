@@ -5,7 +5,7 @@ use super::gradients::{Reductions, delays_behind};
 use super::grammar::Factor;
 use super::kernels::{KernelScaler, Scaling};
 use super::program::{Phase, Program, Thread, Value, pass_of_mark};
-use chakram_trace::format::TraceError;
+use chakram_trace::format::{Op, TraceError};
 use std::collections::{BTreeMap, BTreeSet};
 
 /// Runs forward and backward passes `times` times before each optimizer step. Only the last reduces gradients; from the
@@ -17,7 +17,10 @@ pub(super) fn accumulate(program: &mut Program<'_>, times: u32) -> Result<EditCo
         let of_step = |item: u32| program.facts_of(item).step == Some(step);
         let phase = |item: u32| program.facts_of(item).phase;
         let Some(last) = program.order.iter().rposition(|&item| {
-            of_step(item) && (phase(item) == Phase::Backward || is_hook(program, item))
+            of_step(item) && (phase(item) == Phase::Backward
+                    || is_hook(program, item)
+                    || matches!(program.view_of(item).op, Op::Message { .. })
+                        && phase(item) != Phase::Outside)
         }) else {
             continue;
         };

@@ -34,25 +34,21 @@ pub(super) fn scale(
             "give the traces of all ranks",
         ));
     }
+    let (mut traces, mut groups) = (traces, groups.clone());
     let mut members = Vec::new();
     if let Some((_, trace)) = traces.first() {
-        members = replicas_of_first(&Program::read(trace)?, groups, ranks)?;
+        members = replicas_of_first(&Program::read(trace)?, &groups, ranks)?;
     }
-    let mut traces = traces;
     let grid = if members.len() > 1 || members == [0] && ranks == 1 {
         grid_of(&members, ranks)?
     } else {
-        let mut done: BTreeMap<[u8; 32], Arc<Vec<u8>>> = BTreeMap::new();
-        for (_, trace) in &mut traces {
-            let hash = *blake3::hash(trace).as_bytes();
-            if let Some(known) = done.get(&hash) {
-                *trace = Arc::clone(known);
-                continue;
-            }
+        // Replicas of each rank are a group of their own, of the rank alone so far.
+        for (rank, trace) in &mut traces {
             let mut program = Program::read(trace)?;
-            counts.added += insert(&mut program)?;
+            let group = format!("replicas-{rank}");
+            counts.added += insert(&mut program, &group)?;
             *trace = Arc::new(program.write()?);
-            done.insert(hash, Arc::clone(trace));
+            groups.insert(group, vec![*rank]);
         }
         counts.notes.insert(format!(
             "all-reduces inserted as DistributedDataParallel issues them, in buckets of {} MiB; their launches on the host are not \
@@ -68,9 +64,9 @@ pub(super) fn scale(
     let new_ranks = along.new_ranks();
     if new_ranks == ranks {
         counts.matched += u64::from(ranks);
-        return Ok((traces, groups.clone()));
+        return Ok((traces, groups));
     }
-    let mut scaling = JobScaling::new(along, ShardScaling::KeepTotal, groups.clone())?;
+    let mut scaling = JobScaling::new(along, ShardScaling::KeepTotal, groups)?;
     for (rank, trace) in &traces {
         scaling.scan_rank(*rank, trace)?;
     }
@@ -174,14 +170,14 @@ fn grid_of(members: &[u32], ranks: u32) -> Result<String, TraceError> {
 }
 
 /// Inserts all-reduces of gradients into each step, and returns their number.
-fn insert(program: &mut Program<'_>) -> Result<u64, TraceError> {
+fn insert(program: &mut Program<'_>, group: &str) -> Result<u64, TraceError> {
     let mut added = 0;
     for step in 0..program.steps {
         let found = Reductions::find(program, step);
         if found.hooks.is_empty() {
             continue;
         }
-        added += gradients::insert(program, &found, DEFAULT_BUCKET, step)?;
+        added += gradients::insert(program, &found, DEFAULT_BUCKET, step, group)?;
     }
     if added == 0 {
         return Err(super::refused(
