@@ -13,8 +13,8 @@ use chakram_report::summary::KernelBasis;
 use chakram_report::table::{TextTable, left, right};
 use chakram_report::text::TextStyle;
 use chakram_studies::score::{
-    FittedConstant, PairScores, PairTable, RunColumns, RunTable, ScoreError, ScoreRows, ScoreSetting, ScoredTable,
-    fit_in_folds, folds, one_rate, score, settings_without_effect,
+    FittedConstant, PairScores, PairTable, RunColumns, RunTable, ScoreError, ScoreRows,
+    ScoreSetting, ScoredTable, fit_in_folds, folds, one_rate, score, settings_without_effect,
 };
 use chakram_trace::files::OutputSet;
 use clap::{Args, ValueEnum};

@@ -279,7 +279,10 @@ impl PairTable {
         let replayed = report::replay(&prepared, ()).map_err(|error| error.to_string())?;
         let report: Report = replayed.0;
         let steps = report.steps.len().max(1) as u64;
-        Ok((Span(report.outcome.makespan.0 / steps), job.edits().to_vec()))
+        Ok((
+            Span(report.outcome.makespan.0 / steps),
+            job.edits().to_vec(),
+        ))
     }
 }
 

@@ -206,7 +206,10 @@ impl FromStr for JobEdit {
             let names: Vec<_> = EDITS.iter().map(|(known, _, _)| *known).collect();
             let near = did_you_mean(nearest(name, names.iter().copied()));
             let all = names.join(", ");
-            return Err(format!("no edit is called `{name}`{near}; one of {all}"));
+            return Err(match near.is_empty() {
+                true => format!("no edit is called `{name}`; one of {all}"),
+                false => format!("no edit is called `{name}`{near}"),
+            });
         };
         let expected = || format!("`{value}` is no {name}; expected {name}={form}");
         let number = || {
@@ -280,5 +283,39 @@ impl fmt::Display for JobEdit {
                 write!(f, ",at={}", at.name())
             }
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn edits_are_read_as_they_are_written() {
+        for text in [
+            "batch=2x",
+            "batch=3/2x",
+            "sequence=1/2x",
+            "layers=+4",
+            "layers=-1",
+            "layers=2x",
+            "accumulate=2",
+            "microbatches=2x",
+            "data=8",
+            "bucket=26214400B",
+            "delay=50000000ns,rank=1,at=backward",
+            "delay=3ns,at=forward",
+        ] {
+            let edit: JobEdit = text.parse().unwrap();
+            assert_eq!(edit.to_string(), text);
+        }
+        let factor = |text: &str| text.parse::<Factor>().ok();
+        assert_eq!(factor("1.5x"), Factor::new(3, 2));
+        assert_eq!(factor("8:12"), Factor::new(3, 2));
+        assert_eq!(factor("/2"), None);
+        assert_eq!(factor("-1x"), None);
+        assert_eq!(factor("0:4"), None);
+        // 7 x 3/2 is 10.5, which is rounded up.
+        assert_eq!(Factor { over: 3, under: 2 }.of(7), 11);
     }
 }

@@ -7,12 +7,14 @@
 //! Time: with the FLOPs `F`, the bytes `Y` and the recorded time `t`, which the profiler's part `p` has been taken from,
 //!
 //! ```text
-//! t' = p + a + (t - p - a) w(F', Y') / w(F, Y)      w(F, Y) = max(F / f, Y / y), or Y where a kernel has no FLOPs
+//! t' = p + a + (t - p - a) w(F', Y') / w(F, Y)
 //! ```
 //!
+//! `w` is `Y` for kernels without FLOPs, and `F` for others, but for those that moved their bytes at half of the highest rate of
+//! the trace or more: theirs is `max(F / f, Y / y)` with the highest rates `f` and `y`.
+//!
 //! `a` is what a call takes whatever it works on: the intercept of a line through the medians of kernels of one name over their
-//! work, where it has kernels of works that differ twice; else the shortest kernel of the trace. `f` and `y` are the highest
-//! rates that kernels of the trace reached.
+//! work, where it has kernels of works that differ twice; else the shortest kernel of the trace.
 
 use super::grammar::Factor;
 use super::program::{Phase, Program, UNEDITED, Value};
@@ -318,17 +320,17 @@ impl KernelScaler {
         }
         let call = self.call(view.name);
         let fixed = call.fixed.min(old.ns as f64);
-        let weight = |flops: f64, bytes: f64| match products {
-            true if self.flops_rate > 0.0 => {
-                let by_bytes = if self.bytes_rate > 0.0 {
-                    bytes / self.bytes_rate
-                } else {
-                    0.0
-                };
-                (flops / self.flops_rate).max(by_bytes)
-            }
-            true => flops,
-            false => bytes,
+        // A product that moves its bytes at half of the highest rate or more is held up by them, as one of few rows by its
+        // weights; others by what they multiply.
+        let by_bytes = |bytes: f64| match self.bytes_rate > 0.0 {
+            true => bytes / self.bytes_rate,
+            false => 0.0,
+        };
+        let moves = products && by_bytes(old.bytes as f64) >= old.ns as f64 / 2.0 && old.ns > 0;
+        let weight = |flops: f64, bytes: f64| match (products, moves) {
+            (true, true) => (flops / self.flops_rate).max(by_bytes(bytes)),
+            (true, false) => flops,
+            (false, _) => bytes,
         };
         let before = weight(old.flops as f64, old.bytes as f64);
         let ratio = match before > 0.0 {

@@ -300,7 +300,8 @@ impl<'a> Program<'a> {
                     found[0] = found[0].or(Some(i));
                     found[1] = Some(i);
                 }
-                Some(Phase::Optimizer) => found[2] = found[2].or(Some(i)),
+                // An optimizer's step ends an iteration, which a capture may begin with.
+                Some(Phase::Optimizer) if found[1].is_some() => found[2] = found[2].or(Some(i)),
                 _ => {}
             }
         }
@@ -629,10 +630,11 @@ fn own_phase(view: &NodeView<'_>) -> Option<Phase> {
     }
     let name = view.name;
     let starts = |prefixes: &[&str]| prefixes.iter().any(|prefix| name.starts_with(prefix));
-    if starts(&["Optimizer.step", "Optimizer.zero_grad"]) {
+    if starts(&["Optimizer.step"]) {
         Some(Phase::Optimizer)
     } else if name.contains("AccumulateGrad")
         || starts(&[
+            "Optimizer.zero_grad",
             "torch::distributed::reducer",
             "torch.distributed.ddp.reducer",
             "FSDP::",

@@ -17,7 +17,8 @@ pub(super) fn accumulate(program: &mut Program<'_>, times: u32) -> Result<EditCo
         let of_step = |item: u32| program.facts_of(item).step == Some(step);
         let phase = |item: u32| program.facts_of(item).phase;
         let Some(last) = program.order.iter().rposition(|&item| {
-            of_step(item) && (phase(item) == Phase::Backward
+            of_step(item)
+                && (phase(item) == Phase::Backward
                     || is_hook(program, item)
                     || matches!(program.view_of(item).op, Op::Message { .. })
                         && phase(item) != Phase::Outside)
@@ -27,7 +28,12 @@ pub(super) fn accumulate(program: &mut Program<'_>, times: u32) -> Result<EditCo
         let body: Vec<u32> = program.order[..=last]
             .iter()
             .copied()
-            .filter(|&item| of_step(item) && phase(item) != Phase::Outside)
+            .filter(|&item| {
+                let zeroes = program
+                    .callers(program.items[item as usize].node)
+                    .any(|caller| program.view(caller).name.starts_with("Optimizer."));
+                of_step(item) && phase(item) != Phase::Outside && !zeroes
+            })
             .collect();
         let Some(&first) = body.first() else { continue };
         counts.matched += 1;
