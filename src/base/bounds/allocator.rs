@@ -4,6 +4,7 @@
 //! exit: with a message and code 2, as for any input that cannot be dealt with. The same is said where the system
 //! itself has no more.
 
+use crate::interrupt;
 use crate::setting::SettingKey;
 use std::alloc::{GlobalAlloc, Layout, System};
 use std::cell::Cell;
@@ -18,6 +19,16 @@ pub struct CountingAllocator;
 static HELD: AtomicI64 = AtomicI64::new(0);
 static BOUND: AtomicU64 = AtomicU64::new(u64::MAX);
 static ENDING: AtomicBool = AtomicBool::new(false);
+
+/// Whether exceeding the limit ends the process.
+static ENDS_PROCESS: AtomicBool = AtomicBool::new(true);
+
+/// Makes the allocator only count, for a process that goes on when a task exceeds the limit: [`interrupt::check`] ends the
+/// task. Where the system itself has no more, the thread of the task is abandoned with all that it has, and
+/// [`interrupt::StopToken::is_out_of_memory`] tells its owner.
+pub fn keep_process() {
+    ENDS_PROCESS.store(false, Ordering::Relaxed);
+}
 
 /// Each thread reports its balance when that reaches this many bytes, so that threads do not contend for the
 /// counter at each small allocation.
@@ -76,7 +87,11 @@ fn count(bytes: i64) {
     }
     let held = HELD.fetch_add(sum, Ordering::Relaxed) + sum;
     // The total is negative while a thread has reported frees of what another has not reported yet.
-    if sum > 0 && held > 0 && held as u64 > BOUND.load(Ordering::Relaxed) {
+    if sum > 0
+        && held > 0
+        && held as u64 > BOUND.load(Ordering::Relaxed)
+        && ENDS_PROCESS.load(Ordering::Relaxed)
+    {
         exit_out_of_memory(
             bytes as u64,
             held as u64,
@@ -128,6 +143,9 @@ fn say(text: &[u8]) {
 #[inline]
 fn had(memory: *mut u8, size: usize) -> *mut u8 {
     if memory.is_null() {
+        if !ENDS_PROCESS.load(Ordering::Relaxed) {
+            interrupt::abandon();
+        }
         exit_out_of_memory(
             size as u64,
             allocated() + size as u64,
