@@ -4,8 +4,7 @@
 //! Limits belong to the process and never change a result: they refuse, or nothing happens. Where an amount is
 //! known before it is needed, [`check`] refuses it by name. Everything else is caught by the allocator of the
 //! binary ([`allocator::CountingAllocator`]), which knows the amount but not its purpose. A program that must outlive
-//! its tasks has the allocator count only ([`allocator::keep_process`]); tasks then end at their next
-//! [`crate::interrupt::check`].
+//! its tasks has the allocator only count ([`allocator::only_count`]); tasks then end at their next check.
 
 use crate::setting::SettingKey;
 use crate::units::Bytes;

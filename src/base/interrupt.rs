@@ -4,7 +4,7 @@
 //! threads ([`within`], [`inherited`]), and code that may take long calls [`check`] now and then. Interruptions never change a
 //! result: there is none.
 
-use crate::bounds::{self, MemoryLimitError};
+use crate::bounds::{self, MemoryLimitError, allocator};
 use std::cell::RefCell;
 use std::sync::Arc;
 use std::sync::OnceLock;
@@ -44,7 +44,7 @@ impl StopToken {
         self.0.found.get()
     }
 
-    /// Whether the system had no more memory for the task: its thread has been abandoned ([`abandon`]).
+    /// Whether the system had no more memory for the task: its thread has been abandoned.
     pub fn is_out_of_memory(&self) -> bool {
         self.0.is_out_of_memory.load(Ordering::Relaxed)
     }
@@ -100,9 +100,15 @@ pub fn check() -> Result<(), Interruption> {
     })
 }
 
+/// Makes the process go on when a task exceeds the memory limit: [`check`] ends the task. Where the system itself has no more,
+/// the thread of the task is abandoned with all that it has, and [`StopToken::is_out_of_memory`] tells its owner.
+pub fn keep_process() {
+    allocator::only_count(abandon);
+}
+
 /// Marks the task of this thread as out of memory and stops the thread for good, since an allocation can neither fail nor
 /// unwind. Returns only if the thread has no task.
-pub(crate) fn abandon() {
+fn abandon() {
     let is_task = CURRENT.try_with(|current| {
         let current = current.try_borrow().ok()?;
         let StopToken(state) = current.as_ref()?;

@@ -4,11 +4,11 @@
 //! exit: with a message and code 2, as for any input that cannot be dealt with. The same is said where the system
 //! itself has no more.
 
-use crate::interrupt;
 use crate::setting::SettingKey;
 use std::alloc::{GlobalAlloc, Layout, System};
 use std::cell::Cell;
 use std::io::Write;
+use std::sync::OnceLock;
 use std::sync::atomic::{AtomicBool, AtomicI64, AtomicU64, Ordering};
 
 /// Counting wrapper of the system's allocator.
@@ -20,14 +20,14 @@ static HELD: AtomicI64 = AtomicI64::new(0);
 static BOUND: AtomicU64 = AtomicU64::new(u64::MAX);
 static ENDING: AtomicBool = AtomicBool::new(false);
 
-/// Whether exceeding the limit ends the process.
-static ENDS_PROCESS: AtomicBool = AtomicBool::new(true);
+/// What a thread does for which the system has no more memory, in a process that goes on.
+static EXHAUSTED: OnceLock<fn()> = OnceLock::new();
 
-/// Makes the allocator only count, for a process that goes on when a task exceeds the limit: [`interrupt::check`] ends the
-/// task. Where the system itself has no more, the thread of the task is abandoned with all that it has, and
-/// [`interrupt::StopToken::is_out_of_memory`] tells its owner.
-pub fn keep_process() {
-    ENDS_PROCESS.store(false, Ordering::Relaxed);
+/// Makes the allocator only count, for a process that goes on when a task exceeds the limit. A thread for which the system
+/// itself has no more calls `exhausted`, after which the process ends all the same. Later calls have no effect.
+pub fn only_count(exhausted: fn()) {
+    // One policy for the process.
+    let _ = EXHAUSTED.set(exhausted);
 }
 
 /// Each thread reports its balance when that reaches this many bytes, so that threads do not contend for the
@@ -90,7 +90,7 @@ fn count(bytes: i64) {
     if sum > 0
         && held > 0
         && held as u64 > BOUND.load(Ordering::Relaxed)
-        && ENDS_PROCESS.load(Ordering::Relaxed)
+        && EXHAUSTED.get().is_none()
     {
         exit_out_of_memory(
             bytes as u64,
@@ -143,8 +143,8 @@ fn say(text: &[u8]) {
 #[inline]
 fn had(memory: *mut u8, size: usize) -> *mut u8 {
     if memory.is_null() {
-        if !ENDS_PROCESS.load(Ordering::Relaxed) {
-            interrupt::abandon();
+        if let Some(exhausted) = EXHAUSTED.get() {
+            exhausted();
         }
         exit_out_of_memory(
             size as u64,

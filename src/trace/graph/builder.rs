@@ -154,7 +154,7 @@ impl GraphBuilder {
     /// Adds the node whose dependencies were just visited.
     pub(super) fn finish_node(&mut self, node: &NodeView<'_>) -> Result<(), TraceError> {
         let index = self.graph.ids.len();
-        if index % NODES_BETWEEN_CHECKS == 0 {
+        if index.is_multiple_of(NODES_BETWEEN_CHECKS) {
             interrupt::check()?;
         }
         if index >= MAX_NODES || self.preds.len() >= NO_NODE as usize {
