@@ -24,7 +24,7 @@ const RANKS: usize = 64;
 const ALL_WATCHED: usize = 128;
 /// Of more, the most that are watched of those that execute one graph on NPUs of one class: they differ where something
 /// on their way does, which shows in a few.
-const WATCHED_OF_EACH: usize = 16;
+const WATCHED_OF_EACH: usize = 8;
 /// The most ranks that are watched.
 const WATCHED: usize = 4096;
 /// The most intervals and instants of all ranks that are kept while a replay runs.
