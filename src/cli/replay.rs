@@ -183,12 +183,13 @@ pub fn run(args: &ReplayArgs, out: &mut dyn Write) -> Result<ExitCode, Box<dyn E
             let given: Vec<_> = given.collect();
             let machines = machines.iter().map(|loaded| &loaded.machine);
             let machines: Vec<&Machine> = machines.collect();
+            let page = args.run.create_page(&mut to)?;
             let job = ComparedJob {
                 workload,
                 title,
                 options: &options,
+                with_pictures: page.is_some(),
             };
-            let page = args.run.create_page(&mut to)?;
             let mut comparison = compare(&job, &named, &machines, &given, args.threads);
             let columns = comparison.columns.iter_mut();
             let reports = columns.filter_map(|column| column.result.as_mut().ok());
