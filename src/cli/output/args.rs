@@ -59,7 +59,7 @@ pub enum ReportTableArg {
     Collectives,
     /// Operators by name
     Operators,
-    /// Profiled steps of a captured job, and where their time went
+    /// Profiled steps of a captured job, and their time
     Steps,
     /// Modules of a captured program, by their path
     Modules,
@@ -73,7 +73,7 @@ pub enum ReportTableArg {
     Settings,
     /// Tokens per second and money, in one row
     Cost,
-    /// A row for each node: when it ran, and what it waited for; as Parquet with -o FILE.parquet
+    /// When each node ran, and what it waited for
     Nodes,
     /// A row per machine; the default of several machines
     Compare,
