@@ -1,10 +1,11 @@
 //! One job on several machines: the replays, on as many threads as there is use for.
 
 use super::progress::Progress;
+use chakram_base::interrupt::inherited;
 use chakram_engine::{CompiledReplay, ReplayError, ReplayOptions};
 use chakram_hardware::machine::Machine;
 use chakram_jobs::{GivenSetting, note_settings};
-use chakram_report::{self as report, MachineColumn, MachineComparison};
+use chakram_report::{self as report, MachineColumn, MachineComparison, PictureRecorder};
 use chakram_trace::workload::Workload;
 use std::error::Error;
 use std::fmt;
@@ -22,6 +23,8 @@ pub struct ComparedJob<'a> {
     pub title: &'a str,
     /// Options of the replays.
     pub options: &'a ReplayOptions,
+    /// Whether what pictures show is recorded.
+    pub with_pictures: bool,
 }
 
 /// Replays `job` on each of `machines`, which were `named` so, `threads` at a time, and notes which of the settings `given` for
@@ -38,11 +41,14 @@ pub fn compare<'a>(
         workload,
         title,
         options,
+        with_pictures,
     } = job;
     let results = parallel_map(replaying, machines.len(), threads, |index| {
         let prepared = CompiledReplay::new(workload, machines[index], options)?;
-        let (mut report, ()) = report::replay(&prepared, ())?;
+        let pictures = with_pictures.then(|| PictureRecorder::new(&prepared));
+        let (mut report, pictures) = report::replay(&prepared, pictures)?;
         note_settings(&mut report, &prepared, options, &given[index]);
+        report.pictures = pictures.map(|pictures| pictures.finish(&report));
         Ok(report)
     });
     let names = names(named, machines);
@@ -87,7 +93,7 @@ pub fn parallel_map<T: Send + Sync>(
     };
     thread::scope(|scope| {
         for _ in 1..threads {
-            scope.spawn(work);
+            scope.spawn(inherited(work));
         }
         work();
     });

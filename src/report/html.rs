@@ -84,13 +84,8 @@ pub fn render(report: &Report, title: &str, basis: &str) -> String {
     body += &tiles::render(report);
     body += &facts(report, basis);
     body += &section("Warnings", "warnings", &warnings(report));
-    let tables = all_tables(report);
-    for (chapter, heading, id) in ReportChapter::ALL {
-        let own = tables
-            .iter()
-            .filter(|table| ReportChapter::of(table.id) == chapter);
-        let own: String = own.map(report_table).collect();
-        body += &section(heading, id, &(chapter.pictures(report) + &own));
+    for (heading, id, chapter) in chapters(report) {
+        body += &section(heading, id, &chapter);
     }
     body += &basis::render(report);
     page::page_with_tables(title, &body)
@@ -101,10 +96,20 @@ pub(crate) fn caveats(report: &Report, basis: &str) -> String {
     facts(report, basis) + &warnings(report)
 }
 
-/// All tables, one after another.
-pub(crate) fn tables(report: &Report) -> String {
-    let all = all_tables(report);
-    all.iter().map(report_table).collect()
+/// The heading, the identifier, and the pictures and tables of each chapter that has some.
+pub(crate) fn chapters(
+    report: &Report,
+) -> impl Iterator<Item = (&'static str, &'static str, String)> {
+    let tables = all_tables(report);
+    let chapters = ReportChapter::ALL.into_iter();
+    let chapters = chapters.map(move |(chapter, heading, id)| {
+        let own = tables
+            .iter()
+            .filter(|table| ReportChapter::of(table.id) == chapter);
+        let own: String = own.map(report_table).collect();
+        (heading, id, chapter.pictures(report) + &own)
+    });
+    chapters.filter(|(.., body)| !body.is_empty())
 }
 
 fn all_tables(report: &Report) -> Vec<ReportSection> {

@@ -21,6 +21,9 @@ pub struct ReplayPictures {
     /// Activity of ranks, one for all that do the same at the same times. Of many, first those that are out of memory, those
     /// with the least and the most time in a category, and those that others wait for; then one of each class.
     pub ranks: Vec<RankPicture>,
+    /// Number of ranks that were watched: of many, some of each graph and class of NPUs.
+    #[serde(default)]
+    pub watched: Option<u32>,
     /// The critical path.
     pub critical_path: Vec<PictureSpan>,
     /// The longest pieces of the critical path, each of one operator on one rank.
@@ -63,7 +66,8 @@ pub struct FormatPeak {
 pub struct RankPicture {
     /// The rank.
     pub rank: Rank,
-    /// Number of other ranks that do the same at the same times.
+    /// Number of other ranks that do the same at the same times; ranks that were not watched are among them if they execute
+    /// the same graph on the same class of NPUs and take as long in each category.
     #[serde(default)]
     pub alike: u32,
     /// Its intervals, in order; idle ones are left out.

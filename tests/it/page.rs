@@ -493,8 +493,8 @@ fn machines_side_by_side_keep_their_caveats() {
         "--compute",
         "roofline",
     ];
-    let text = answer(&[&job[..], &["--html", &html]].concat());
-    let json = answer(&[&job[..], &["--format", "json"]].concat());
+    let text = answer(&job);
+    let json = answer(&[&job[..], &["--format", "json", "--html", &html]].concat());
     let report: Value = serde_json::from_str(&json).expect("it is JSON");
     let page = std::fs::read_to_string(&html).expect("the page is there");
     assert!(check_numbers(&page, &report) >= 80);
@@ -504,6 +504,8 @@ fn machines_side_by_side_keep_their_caveats() {
         let is_heading = known.starts_with(|c: char| c.is_uppercase());
         assert!(is_heading || all.contains(known), "`{known}` in\n{text}");
     }
+    // Each machine has its own pictures.
+    assert_eq!(page.matches("<h3>Activity by rank</h3>").count(), 2);
     for machine in ["dgx-a100", "dgx-h100"] {
         let alone =
             answer(&[&["replay", "traces/ddp-resnet18", "-m", machine], &job[6..]].concat());

@@ -6,7 +6,7 @@ use super::text::{
 use super::{MachineColumn, MachineComparison};
 use crate::Report;
 use crate::html::page::{list, number, page_with_tables, section, table, text};
-use crate::html::{caveats, tables, time_bars};
+use crate::html::{caveats, chapters, time_bars};
 use chakram_base::units::Span;
 
 /// Renders `comparison`, of which `basis` says on what durations rest, and `notes` what else is to be known.
@@ -124,14 +124,13 @@ fn tile(comparison: &MachineComparison<'_>, at: usize, column: &MachineColumn<'_
     )
 }
 
-/// All that the report of a machine says, behind its caveats.
+/// All that the report of a machine says, behind its caveats, with the first chapter open.
 fn of_machine(at: usize, name: &str, report: &Report, basis: &str) -> String {
-    let all = format!(
-        "{}<details><summary>All tables of {}</summary>{}</details>",
-        caveats(report, basis),
-        text(name),
-        tables(report)
-    );
+    let mut all = caveats(report, basis);
+    for (i, (heading, _, chapter)) in chapters(report).enumerate() {
+        let open = if i == 0 { " open" } else { "" };
+        all += &format!("<details{open}><summary>{heading}</summary>{chapter}</details>");
+    }
     // Pointers of the machine's report are inside the document of all.
     let all = all.replace("data-path=\"/", &format!("data-path=\"/machines/{at}/"));
     section(&text(&format!("On {name}")), &format!("machine-{at}"), &all)

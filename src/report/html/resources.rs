@@ -31,7 +31,8 @@ pub fn memory(report: &Report) -> String {
         let runs = runs(&report.memory);
         let series = pictures.memory.iter().map(|curve| LineSeries {
             label: {
-                let own = runs.iter().find(|(_, run)| run[0].rank == curve.rank);
+                let mut runs = runs.iter();
+                let own = runs.find(|(_, run)| run.iter().any(|row| row.rank == curve.rank));
                 match own {
                     Some((_, run)) if run.len() > 1 => {
                         let ranks: Vec<_> = run.iter().map(|row| row.rank).collect();
@@ -69,7 +70,7 @@ pub fn memory(report: &Report) -> String {
             &picture,
             &legend,
             &format!(
-                "Bytes that nodes have allocated and not freed, of the first of ranks that are alike, the fullest first; a \
+                "Bytes that nodes have allocated and not freed, of one of ranks that are alike, the fullest first; a \
                  dashed line is the capacity.{}",
                 if runs.len() > series.len() {
                     format!(

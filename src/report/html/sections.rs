@@ -173,13 +173,21 @@ pub fn timeline(report: &Report) -> String {
             thousands(shown as u64)
         ),
     };
+    let watched = pictures.watched.map(u64::from);
+    let watched = watched.filter(|&watched| watched < report.rows.len() as u64);
+    let watched = watched.map_or_else(String::new, |watched| {
+        format!(
+            " {} were watched; others are held to do as those that execute the same with as much time in each category.",
+            thousands(watched)
+        )
+    });
     let picture = gantt::chart(
         "Activity by rank",
         &rows,
         report.outcome.makespan.0,
         &axis_time,
     );
-    let caption = format!("What each rank does; blank is idle.{of}");
+    let caption = format!("What each rank does; blank is idle.{of}{watched}");
     format!(
         "<h3>Activity by rank</h3>{}",
         figure(&picture, &legend, &caption)

@@ -7,7 +7,7 @@ use crate::memory::{self, EndedInstant, MemoryTracker};
 use crate::open_comms::{CommProgress, OpenComms};
 use crate::section::indexed_runs;
 use crate::stages::PipelineStages;
-use crate::{CollectiveRecord, Observer, Report, RunSegment, TimeCategory};
+use crate::{CollectiveRecord, NpuRow, Observer, Report, RunSegment, TimeCategory};
 use chakram_base::ids::{NodeIndex, Rank};
 use chakram_base::units::{Bytes, Span, Time};
 use chakram_engine::CompiledReplay;
@@ -20,6 +20,11 @@ use std::collections::btree_map::Entry;
 
 /// The most ranks that are drawn.
 const RANKS: usize = 64;
+/// The most ranks that are all watched.
+const ALL_WATCHED: usize = 128;
+/// Of more, the most that are watched of those that execute one graph on NPUs of one class: they differ where something
+/// on their way does, which shows in a few.
+const WATCHED_OF_EACH: usize = 8;
 /// The most ranks that are watched.
 const WATCHED: usize = 4096;
 /// The most intervals and instants of all ranks that are kept while a replay runs.
@@ -71,13 +76,11 @@ impl<'a> PictureRecorder<'a> {
     /// Watches `prepared`.
     pub fn new(prepared: &'a CompiledReplay<'a>) -> Self {
         let workload = prepared.workload();
-        let count = workload.instances().len();
-        let watched = count.min(WATCHED);
-        let limit = (KEPT / watched.max(1)).clamp(1 << 9, 1 << 15);
+        let watched = watched_instances(prepared);
+        let limit = (KEPT / watched.len().max(1)).clamp(1 << 9, 1 << 15);
         let mut drawn: Vec<Option<DrawnRank>> = Vec::new();
-        drawn.resize_with(count, || None);
-        for i in 0..watched {
-            let at = i * count / watched;
+        drawn.resize_with(workload.instances().len(), || None);
+        for at in watched {
             drawn[at] = Some(DrawnRank {
                 active: Default::default(),
                 open: OpenComms::new(workload.graph(&workload.instances()[at])),
@@ -191,6 +194,7 @@ impl<'a> PictureRecorder<'a> {
         let mut pictures = ReplayPictures {
             critical_path: on_path(path),
             longest_on_path: on_path(longest),
+            watched: Some(self.drawn.iter().flatten().count() as u32),
             ranks: self.ranks(report, resolution),
             memory: self.curves(report, resolution),
             rooflines: rooflines::of(self.prepared),
@@ -216,24 +220,51 @@ impl<'a> PictureRecorder<'a> {
         }
     }
 
-    /// The activity of the ranks that matter, one for all that do the same.
+    /// The activity of the ranks that matter, one for all that do the same. A rank that was not watched does as the first
+    /// watched one of the same graph and class that takes as long in each category, and is not drawn where there is none.
     fn ranks(&self, report: &Report, resolution: Span) -> Vec<RankPicture> {
+        let instances = self.prepared.workload().instances();
+        let sort_of = |at: usize| {
+            let NpuRow { class, time, .. } = &report.rows[at];
+            (instances[at].graph, class, time.parts, time.finish)
+        };
+        let watched = (0..self.drawn.len()).filter(|&at| self.drawn[at].is_some());
+        let mut stand_ins = BTreeMap::new();
+        for at in watched {
+            stand_ins.entry(sort_of(at)).or_insert(at);
+        }
         let mut places: BTreeMap<Vec<(Time, SpanKey)>, usize> = BTreeMap::new();
         let mut chosen: Vec<(Rank, u32, Vec<Interval<SpanKey>>)> = Vec::new();
+        let mut place_of: BTreeMap<usize, Option<usize>> = BTreeMap::new();
         for at in by_interest(report) {
-            let Some(Some(of)) = self.drawn.get(at) else {
+            let stand_in = match &self.drawn[at] {
+                Some(_) => Some(&at),
+                None => stand_ins.get(&sort_of(at)),
+            };
+            let Some((&stand_in, of)) =
+                stand_in.and_then(|at| Some((at, self.drawn[*at].as_ref()?)))
+            else {
                 continue;
             };
-            let intervals = of.intervals.finish(resolution);
-            let key = intervals.iter().map(|one| (one.to, one.key)).collect();
-            let next = chosen.len();
-            match places.entry(key) {
-                Entry::Occupied(place) => chosen[*place.get()].1 += 1,
-                Entry::Vacant(place) if next < RANKS => {
-                    place.insert(next);
-                    chosen.push((report.rows[at].rank, 0, intervals));
+            let place = *place_of.entry(stand_in).or_insert_with(|| {
+                let intervals = of.intervals.finish(resolution);
+                let key = intervals.iter().map(|one| (one.to, one.key)).collect();
+                let next = chosen.len();
+                match places.entry(key) {
+                    Entry::Occupied(place) => {
+                        chosen[*place.get()].1 += 1;
+                        Some(*place.get())
+                    }
+                    Entry::Vacant(place) if next < RANKS => {
+                        place.insert(next);
+                        chosen.push((report.rows[stand_in].rank, 0, intervals));
+                        Some(next)
+                    }
+                    Entry::Vacant(_) => None,
                 }
-                Entry::Vacant(_) => {}
+            });
+            if let (Some(place), true) = (place, stand_in != at) {
+                chosen[place].1 += 1;
             }
         }
         chosen.sort_by_key(|(rank, ..)| *rank);
@@ -251,14 +282,16 @@ impl<'a> PictureRecorder<'a> {
         pictures.collect()
     }
 
-    /// The memory of the first of each class of ranks, the fullest first.
+    /// The memory of the first watched one of each class of ranks, the fullest first.
     fn curves(&self, report: &Report, resolution: Span) -> Vec<MemoryCurve> {
         let instances = self.prepared.workload().instances();
         let mut curves: Vec<MemoryCurve> = Vec::new();
         for (_, run) in memory::runs(&report.memory) {
-            let rank = run[0].rank;
-            let at = instances.partition_point(|instance| instance.rank < rank);
-            let Some(Some(of)) = self.drawn.get(at) else {
+            let mut watched = run.iter().filter_map(|row| {
+                let at = instances.partition_point(|instance| instance.rank < row.rank);
+                Some((row.rank, self.drawn.get(at)?.as_ref()?))
+            });
+            let Some((rank, of)) = watched.next() else {
                 continue;
             };
             let points = highest(&of.memory, resolution).into_iter();
@@ -274,6 +307,33 @@ impl<'a> PictureRecorder<'a> {
         }
         curves
     }
+}
+
+/// Indices of the instances that are watched.
+fn watched_instances(prepared: &CompiledReplay<'_>) -> Vec<usize> {
+    let instances = prepared.workload().instances();
+    if instances.len() <= ALL_WATCHED {
+        return (0..instances.len()).collect();
+    }
+    let mut sorts: BTreeMap<_, Vec<usize>> = BTreeMap::new();
+    for (at, instance) in instances.iter().enumerate() {
+        let class = prepared.machine().class(prepared.npu(instance.rank));
+        // Those that begin late are each of their own kind.
+        let sort = (instance.graph, class, instance.release);
+        sorts.entry(sort).or_default().push(at);
+    }
+    let mut watched: Vec<usize> = sorts
+        .values()
+        .flat_map(|all| spread_evenly(all, WATCHED_OF_EACH))
+        .collect();
+    watched.sort_unstable();
+    spread_evenly(&watched, WATCHED).collect()
+}
+
+/// At most `most` of `all`, the first among them, evenly spread.
+fn spread_evenly(all: &[usize], most: usize) -> impl Iterator<Item = usize> {
+    let count = all.len().min(most);
+    (0..count).map(move |i| all[i * all.len() / count])
 }
 
 /// Indices of ranks, those first that explain a report: out of memory, least and most time in a category, last to finish,
@@ -359,8 +419,10 @@ fn label(name: &str) -> String {
 
 impl Observer for PictureRecorder<'_> {
     fn issued(&mut self, now: Time, instance: InstanceId, node: NodeIndex, kind: NodeKind) {
-        let over = self.memory.issued(now, instance, node);
-        self.held(instance, over);
+        if self.drawn[instance.index()].is_some() {
+            let over = self.memory.issued(now, instance, node);
+            self.held(instance, over);
+        }
         let Some(category) = TimeCategory::of(kind) else {
             return;
         };
@@ -398,6 +460,9 @@ impl Observer for PictureRecorder<'_> {
     }
 
     fn completed(&mut self, now: Time, instance: InstanceId, node: NodeIndex, kind: NodeKind) {
+        if self.drawn[instance.index()].is_none() {
+            return;
+        }
         let over = self.memory.completed(now, instance, node);
         self.held(instance, over);
         if let Some(category) = TimeCategory::of(kind) {
