@@ -311,7 +311,7 @@ pub static REPLAY_OPTIONS: &[ReplayOption] = &[
     ReplayOption {
         key: SettingKey::Edits,
         value: "EDIT",
-        help: "Change the job first: batch=2x, layers=+4, … (`chakram edit --help`), or a file of `edits`; repeatable",
+        help: "Change the job first: batch=2x, layers=+4, … (`chakram help edit`), or a file of `edits`; repeatable",
         syntax: List,
         set: |to, words| {
             let edits = all(words, parse_edits)?;
