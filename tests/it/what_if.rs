@@ -211,6 +211,46 @@ fn parts_of_micro_batches_carry_the_bytes_of_the_whole() {
     assert_eq!(edited["messages"], expected["messages"]);
 }
 
+/// Reductions behind the backward pass are those of a plan without overlap, and passes come in the order of the other schedule.
+#[test]
+fn overlap_and_schedules_are_those_of_the_plan() {
+    let jobs = Jobs::new();
+    let (stages, replicas) = (
+        "--pipeline 2 --batch 8 --micro-batch 2 --schedule",
+        "--data 2 --batch 4 --micro-batch 2 --overlap",
+    );
+    for (from, to, edit) in [
+        (
+            format!("{replicas} true"),
+            format!("{replicas} false"),
+            "overlap=off",
+        ),
+        (
+            format!("{stages} gpipe"),
+            format!("{stages} 1f1b"),
+            "schedule=1f1b",
+        ),
+        (
+            format!("{stages} 1f1b"),
+            format!("{stages} gpipe"),
+            "schedule=gpipe",
+        ),
+    ] {
+        let base = jobs.generate("base", 4, &from);
+        let generated = jobs.generate("generated", 4, &to);
+        let [edited, expected] = [report(&base, &["--edit", edit]), report(&generated, &[])];
+        assert_eq!(edited["makespan_ps"], expected["makespan_ps"], "{edit}");
+        // The peak of activations tells 1F1B from GPipe, which take as long.
+        assert_eq!(edited["memory"], expected["memory"], "{edit}");
+        assert!(
+            edited["edits"]["rows"][0]["changed"].as_u64() > Some(0),
+            "{edit}"
+        );
+        std::fs::remove_dir_all(&base).expect("it is there");
+        std::fs::remove_dir_all(&generated).expect("it is there");
+    }
+}
+
 #[test]
 fn edits_without_an_effect_or_an_answer_are_refused_by_name() {
     let job = "traces/ddp-resnet18";
@@ -228,6 +268,8 @@ fn edits_without_an_effect_or_an_answer_are_refused_by_name() {
         ("layers=many", "`many` is no layers"),
         ("microbatches=2x", "no step has several micro-batches"),
         ("delay=3ms,at=lunch", "`lunch` is no phase"),
+        ("reshard=on", "reshard=on cannot be made"),
+        ("reshard=off", "finds nothing to change"),
         ("delay=3ms,rank=9", "finds nothing to change"),
     ] {
         let found = edit(wrong);

@@ -22,12 +22,13 @@ mod repeat;
 mod replicas;
 mod shapes;
 
-pub use grammar::{EDITS, Factor, JobEdit, LayerChange};
+pub use grammar::{EDITS, Factor, JobEdit, LayerChange, PassOrder};
 pub use program::Phase;
 
 use gradients::TransferRates;
 use kernels::{KernelScaler, Scaling};
 use program::{Program, Value};
+use repeat::PipelineStages;
 
 /// Numbers of what an edit found and did, in one rank or in all.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -107,6 +108,9 @@ fn counted(edit: &JobEdit) -> &'static str {
         JobEdit::MicroBatches(_) => "micro-batches of ranks",
         JobEdit::Data(_) => "ranks",
         JobEdit::Bucket(_) => "buckets",
+        JobEdit::Reshard(_) => "gathers of parameters",
+        JobEdit::Overlap(_) => "reductions of gradients",
+        JobEdit::Schedule(_) => "passes of micro-batches",
         JobEdit::Delay { .. } => "steps of ranks",
     }
 }
@@ -122,6 +126,7 @@ pub fn edit_job(
     groups: &DeclaredGroups,
 ) -> Result<EditedJob, TraceError> {
     let mut rates = TransferRates::default();
+    let mut stages = PipelineStages::default();
     let read = |file: &RankFile| TraceContents::open_verified(file);
     let mut sizes = 0_u64;
     let mut traces: Vec<(u32, Arc<Vec<u8>>)> = Vec::new();
@@ -131,6 +136,7 @@ pub fn edit_job(
         let hash = *blake3::hash(contents.as_slice()).as_bytes();
         let program = Program::read(contents.as_slice()).map_err(|e| contents.with_source(e))?;
         rates.learn(&program);
+        stages.learn(file.rank, &program);
         let bytes = known.entry(hash).or_insert_with(|| {
             sizes += contents.as_slice().len() as u64;
             Arc::new(contents.as_slice().to_vec())
@@ -162,11 +168,12 @@ pub fn edit_job(
                 {
                     continue;
                 }
+                // A trace that messages leave names its rank, so ranks of different stages have different ones.
                 let hash = *blake3::hash(trace).as_bytes();
                 let (new, own) = match done.get(&hash) {
                     Some(known) => known.clone(),
                     None => {
-                        let (new, own) = edit_rank(trace, &edit, &rates)
+                        let (new, own) = edit_rank(trace, &edit, &rates, stages.from_own(*rank))
                             .map_err(|error| of_rank(error, *rank, found))?;
                         done.insert(hash, (Arc::new(new), own));
                         done[&hash].clone()
@@ -265,6 +272,7 @@ fn edit_rank(
     contents: &[u8],
     edit: &JobEdit,
     rates: &TransferRates,
+    stages: u32,
 ) -> Result<(Vec<u8>, EditCounts), TraceError> {
     let mut program = Program::read(contents)?;
     let counts = match *edit {
@@ -293,6 +301,9 @@ fn edit_rank(
             repeat::cut_micro_batches(&mut program, times, &scaler)?
         }
         JobEdit::Bucket(limit) => gradients::regroup(&mut program, limit, rates, None)?,
+        JobEdit::Reshard(_) => gradients::keep_gathered(&mut program),
+        JobEdit::Overlap(_) => gradients::reduce_at_end(&mut program),
+        JobEdit::Schedule(order) => repeat::reorder(&mut program, order, stages)?,
         JobEdit::Delay { span, at, .. } => delay(&mut program, span.0 / 1000, at),
         JobEdit::Data(_) => EditCounts::default(),
     };

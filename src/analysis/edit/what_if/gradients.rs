@@ -317,6 +317,91 @@ pub(super) fn regroup_found(
     Ok(counts)
 }
 
+/// Leaves out gathers of parameters for the backward pass, with what copies them in and out, as parameters that were gathered
+/// for the forward pass are kept.
+pub(super) fn keep_gathered(program: &mut Program<'_>) -> EditCounts {
+    let mut counts = EditCounts::default();
+    let mut gone = BTreeSet::new();
+    let places = program.places();
+    let mut backward: BTreeMap<Option<u32>, u32> = BTreeMap::new();
+    for &item in &program.order {
+        let facts = program.facts_of(item);
+        if facts.phase == Phase::Backward {
+            backward.entry(facts.step).or_insert(places[item as usize]);
+        }
+    }
+    for &item in &program.order {
+        let gathers = matches!(
+            program.view_of(item).op,
+            Op::Collective {
+                kind: CollectiveKind::AllGather,
+                ..
+            }
+        );
+        let facts = program.facts_of(item);
+        counts.matched += u64::from(gathers && facts.phase == Phase::Parameters);
+        let from = backward.get(&facts.step);
+        let node = program.items[item as usize].node;
+        let of_gather = program
+            .callers(node)
+            .any(|caller| program.view(caller).name.starts_with("FSDP::all_gather"));
+        if of_gather && from.is_some_and(|&from| places[item as usize] > from) {
+            counts.changed += u64::from(gathers);
+            gone.insert(item);
+        }
+    }
+    counts.removed += gone.len() as u64;
+    if counts.changed == 0 {
+        // Nothing is freed, or the capture does not say what gathers are for.
+        counts.matched = 0;
+    }
+    program.remove(&|item| gone.contains(&item));
+    counts
+}
+
+/// Reduces gradients behind the backward pass.
+pub(super) fn reduce_at_end(program: &mut Program<'_>) -> EditCounts {
+    let mut counts = EditCounts::default();
+    for step in 0..program.steps {
+        let found = Reductions::find(program, step);
+        let of_step = |item: u32| program.facts_of(item).step == Some(step);
+        let last = program.order.iter().rposition(|&item| {
+            let facts = program.facts_of(item);
+            of_step(item)
+                && (facts.phase == Phase::Backward
+                    || found.hooks.last().is_some_and(|hook| hook.0 == item))
+        });
+        let Some(&last) = last.and_then(|last| program.order.get(last)) else {
+            continue;
+        };
+        let places = program.places();
+        let early: Vec<u32> = (found.collectives.iter().copied())
+            .filter(|&item| places[item as usize] < places[last as usize])
+            .collect();
+        counts.matched += found.collectives.len() as u64;
+        counts.changed += early.len() as u64;
+        for &item in &early {
+            program.items[item as usize].deps.push(ItemDependency {
+                on: last,
+                control: false,
+                in_turn: false,
+            });
+        }
+        let mut order = Vec::with_capacity(program.order.len());
+        for item in std::mem::take(&mut program.order) {
+            if early.contains(&item) {
+                continue;
+            }
+            order.push(item);
+            if item == last {
+                order.extend(&early);
+            }
+        }
+        program.order = order;
+    }
+    counts
+}
+
 /// Inserts all-reduces in buckets of `limit` bytes, and returns their number.
 pub(super) fn insert(
     program: &mut Program<'_>,

@@ -100,6 +100,15 @@ pub enum LayerChange {
     Times(Factor),
 }
 
+/// Order of the passes of a pipeline.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum PassOrder {
+    /// All forward passes first.
+    GPipe,
+    /// One forward and one backward pass in turn, after as many forward passes as there are stages from the own one on.
+    OneForwardOneBackward,
+}
+
 /// Edit of a captured or generated job.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum JobEdit {
@@ -117,6 +126,12 @@ pub enum JobEdit {
     Data(u32),
     /// Size at which a bucket of gradients is reduced, bytes.
     Bucket(u64),
+    /// Whether a sharded job frees parameters after its forward pass, to gather them again for the backward pass.
+    Reshard(bool),
+    /// Whether gradients are reduced beside the backward pass.
+    Overlap(bool),
+    /// Order of the passes of a pipeline.
+    Schedule(PassOrder),
     /// Host time in front of a phase.
     Delay {
         /// The time, in each step.
@@ -152,6 +167,21 @@ pub const EDITS: &[(&str, &str, &str)] = &[
         "bucket",
         "25MiB",
         "size at which a bucket of gradients is reduced",
+    ),
+    (
+        "reshard",
+        "off",
+        "free gathered parameters after the forward pass",
+    ),
+    (
+        "overlap",
+        "off",
+        "reduce gradients beside the backward pass",
+    ),
+    (
+        "schedule",
+        "1f1b or gpipe",
+        "order of the passes of a pipeline",
     ),
     (
         "delay",
@@ -250,6 +280,22 @@ impl FromStr for JobEdit {
                     format!("{value} is no whole number of times as many micro-batches")
                 })?)
             }
+            "reshard" | "overlap" => match (name, value) {
+                ("reshard", "off") => Self::Reshard(false),
+                ("overlap", "off") => Self::Overlap(false),
+                ("reshard", "on") => {
+                    return Err("reshard=on cannot be made: the capture shows no gathers for the backward pass".to_owned());
+                }
+                (_, "on") => {
+                    return Err("overlap=on cannot be made: the capture does not show when each gradient is known".to_owned());
+                }
+                _ => return Err(expected()),
+            },
+            "schedule" => match value {
+                "1f1b" => Self::Schedule(PassOrder::OneForwardOneBackward),
+                "gpipe" => Self::Schedule(PassOrder::GPipe),
+                _ => return Err(expected()),
+            },
             "data" => Self::Data(number()?),
             "bucket" => {
                 let bytes: Bytes = value.parse().map_err(|e| format!("bucket={value}: {e}"))?;
@@ -274,6 +320,10 @@ impl fmt::Display for JobEdit {
             Self::Accumulate(times) => write!(f, "accumulate={times}"),
             Self::MicroBatches(times) => write!(f, "microbatches={times}x"),
             Self::Data(replicas) => write!(f, "data={replicas}"),
+            Self::Reshard(_) => f.write_str("reshard=off"),
+            Self::Overlap(_) => f.write_str("overlap=off"),
+            Self::Schedule(PassOrder::GPipe) => f.write_str("schedule=gpipe"),
+            Self::Schedule(PassOrder::OneForwardOneBackward) => f.write_str("schedule=1f1b"),
             Self::Bucket(bytes) => write!(f, "bucket={bytes}B"),
             Self::Delay { span, rank, at } => {
                 write!(f, "delay={}ns", span.0 / 1000)?;
@@ -302,6 +352,9 @@ mod tests {
             "accumulate=2",
             "microbatches=2x",
             "data=8",
+            "reshard=off",
+            "overlap=off",
+            "schedule=1f1b",
             "bucket=26214400B",
             "delay=50000000ns,rank=1,at=backward",
             "delay=3ns,at=forward",

@@ -2,7 +2,7 @@
 
 use super::EditCounts;
 use super::gradients::{Reductions, delays_behind};
-use super::grammar::Factor;
+use super::grammar::{Factor, PassOrder};
 use super::kernels::{KernelScaler, Scaling};
 use super::program::{Phase, Program, Thread, Value, pass_of_mark};
 use chakram_trace::format::{Op, TraceError};
@@ -227,6 +227,104 @@ pub(super) fn cut_micro_batches(
     counts
         .notes
         .insert("kernels of a part as those of a smaller batch".to_owned());
+    Ok(counts)
+}
+
+/// Ranks to which each sends in forward passes: those of the next stage.
+#[derive(Debug, Default)]
+pub(super) struct PipelineStages(BTreeMap<u32, u32>);
+
+impl PipelineStages {
+    /// Adds a rank.
+    pub fn learn(&mut self, rank: u32, program: &Program<'_>) {
+        let next = program.raw.all().find_map(|i| match program.view(i).op {
+            Op::Message {
+                receive: false,
+                peer,
+                ..
+            } if program.facts[i as usize].phase == Phase::Forward => Some(peer),
+            _ => None,
+        });
+        if let Some(next) = next {
+            self.0.insert(rank, next);
+        }
+    }
+
+    /// Returns the number of stages from that of `rank` on, its own included.
+    pub fn from_own(&self, rank: u32) -> u32 {
+        let (mut at, mut count) = (rank, 1);
+        while let Some(&next) = self.0.get(&at)
+            && count <= self.0.len() as u32
+        {
+            (at, count) = (next, count + 1);
+        }
+        count
+    }
+}
+
+/// Has the passes of micro-batches run in another order; `stages` counts those from the rank's own on.
+pub(super) fn reorder(
+    program: &mut Program<'_>,
+    order: PassOrder,
+    stages: u32,
+) -> Result<EditCounts, TraceError> {
+    let mut counts = EditCounts::default();
+    for step in 0..program.steps {
+        let passes = passes(program, step);
+        let numbers: BTreeSet<u32> = passes.iter().map(|(pass, _)| pass.0).collect();
+        let trains = passes.iter().any(|(pass, _)| pass.1);
+        if numbers.len() < 2 || !trains {
+            continue;
+        }
+        let micro_batches = numbers.len() as u32;
+        let sequence: Vec<Pass> = passes.iter().map(|(pass, _)| *pass).collect();
+        if warm_up_of(&sequence, micro_batches).is_none() {
+            return Err(super::refused(
+                format!(
+                    "its {micro_batches} micro-batches pass in the order of neither GPipe nor 1F1B"
+                ),
+                "edit a schedule of one stage a rank",
+            ));
+        }
+        let warm_up = match order {
+            PassOrder::GPipe => micro_batches,
+            PassOrder::OneForwardOneBackward => stages.min(micro_batches),
+        };
+        let first = *numbers.first().unwrap_or(&0);
+        let new: Vec<Pass> = schedule(micro_batches, warm_up)
+            .into_iter()
+            .map(|(number, backward)| (first + number, backward))
+            .collect();
+        counts.matched += sequence.len() as u64;
+        counts.changed += sequence
+            .iter()
+            .zip(&new)
+            .filter(|(old, new)| old != new)
+            .count() as u64;
+        if sequence == new {
+            continue;
+        }
+        let all: BTreeSet<u32> = passes
+            .iter()
+            .flat_map(|(_, items)| items.iter().copied())
+            .collect();
+        let of_pass: BTreeMap<Pass, &Vec<u32>> =
+            passes.iter().map(|(pass, items)| (*pass, items)).collect();
+        let parts = [all.iter().map(|&item| (item, item)).collect()];
+        let ordered = arrange(
+            program,
+            &of_pass,
+            &parts,
+            new.into_iter().map(|pass| (pass, 0)),
+        );
+        replace_in_order(program, &all, ordered);
+    }
+    if counts.matched == 0 {
+        return Err(super::refused(
+            "no step has several micro-batches with forward and backward passes",
+            "edit a training step of a pipeline that was captured with its marks of micro-batches, or generated",
+        ));
+    }
     Ok(counts)
 }
 
