@@ -173,7 +173,7 @@ pub fn edit_job(
                 let (new, own) = match done.get(&hash) {
                     Some(known) => known.clone(),
                     None => {
-                        let (new, own) = edit_rank(trace, &edit, &rates, stages.from_own(*rank))
+                        let (new, own) = edit_rank(trace, &edit, &rates, stages.count_from(*rank))
                             .map_err(|error| of_rank(error, *rank, found))?;
                         done.insert(hash, (Arc::new(new), own));
                         done[&hash].clone()

@@ -251,7 +251,7 @@ impl PipelineStages {
     }
 
     /// Returns the number of stages from that of `rank` on, its own included.
-    pub fn from_own(&self, rank: u32) -> u32 {
+    pub fn count_from(&self, rank: u32) -> u32 {
         let (mut at, mut count) = (rank, 1);
         while let Some(&next) = self.0.get(&at)
             && count <= self.0.len() as u32
