@@ -8,6 +8,7 @@ use super::host_launches::{self, ResolvedPrices};
 use super::ids::{InstanceId, ReplayGroupId};
 use super::options::{CommTiming, ReplayOptions};
 use super::plan::{InstancePlan, NONE, ReplayPlan, SharedGraphPlan};
+use super::price_changes::PriceChangeCount;
 use super::run_programs::{LaunchSource, native, run_over_network};
 use super::tile_groups;
 use super::{Engine, ReplayError, ReplayOutcome, ReplayRefusal};
@@ -155,6 +156,11 @@ impl<'a> CompiledReplay<'a> {
     /// The share of communication and kernels that has a price, and its sources.
     pub fn basis(&self) -> PricingCoverage {
         self.plan.basis
+    }
+
+    /// What each change of prices that was asked for did ([`ReplayOptions::changes`]).
+    pub fn price_changes(&self) -> &[PriceChangeCount] {
+        &self.plan.changes
     }
 
     /// Whether one of several ranks that do the same runs for all.
