@@ -36,6 +36,7 @@ pub mod compute;
 pub mod convert;
 pub mod custom_algorithm;
 pub mod diff;
+pub mod edit;
 mod flags;
 pub mod generate;
 mod given;
@@ -117,6 +118,7 @@ enum CliCommand {
     Generate(DeferredArgs<generate::GenerateArgs>),
     Slice(DeferredArgs<slice::SliceArgs>),
     Scale(DeferredArgs<scale::ScaleArgs>),
+    Edit(DeferredArgs<edit::EditArgs>),
     Anonymise(DeferredArgs<anonymise::AnonymiseArgs>),
     Audit(DeferredArgs<audit::AuditArgs>),
     Archive(DeferredArgs<archive::ArchiveArgs>),
@@ -243,6 +245,7 @@ pub fn main() -> ExitCode {
         CliCommand::Generate(DeferredArgs(args)) => generate::run(args, &mut out),
         CliCommand::Slice(DeferredArgs(args)) => slice::run(args, &mut out),
         CliCommand::Scale(DeferredArgs(args)) => scale::run(args, &mut out),
+        CliCommand::Edit(DeferredArgs(args)) => edit::run(args, &mut out),
         CliCommand::Anonymise(DeferredArgs(args)) => anonymise::run(args, &mut out),
         CliCommand::Audit(DeferredArgs(args)) => audit::run(args, &mut out),
         CliCommand::Archive(DeferredArgs(args)) => archive::run(args, &mut out),
