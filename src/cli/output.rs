@@ -285,7 +285,7 @@ impl RunArgs {
         if let Some((profiler, other)) = report.profiler.as_mut().zip(job.other_profiler) {
             profiler.hold_against(makespan, other, workload);
         }
-        report.edits = job.edits.cloned();
+        report.add_edits(job.edits.cloned());
         report.extrapolation = job.shorter.map(|shorter| shorter.extrapolate(makespan));
         self.state_cost(&mut report);
         report.pictures = pictures.map(|pictures| pictures.finish(&report));

@@ -143,11 +143,10 @@ fn change_calls(
     let from = plan.changes.len() - changes.collectives.len();
     for (call, at) in calls.iter_mut().zip(first.iter()) {
         let (_, graph, node) = call_of(workload, at);
-        let found = changes.of_collective(call.kind, graph.name(node.node));
-        call.changed = found.map(|(number, time)| {
+        for (number, time) in changes.of_collective(call.kind, graph.name(node.node)) {
             plan.changes[from + number].count_call();
-            time
-        });
+            call.changed = Some(time);
+        }
     }
 }
 

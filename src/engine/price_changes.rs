@@ -352,10 +352,11 @@ impl PriceChanges {
         }
         let from = counts.len() - self.collectives.len();
         for call in graph.calls().iter().filter(|_| comm != CommTiming::Model) {
-            let found = self.of_collective(call.kind, graph.name(call.node));
-            if let Some((number, time)) = found {
-                let price = &mut prices[call.node.index()];
-                counts[from + number].change(price, time.of(*price));
+            let price = &mut prices[call.node.index()];
+            let recorded = *price;
+            for (number, time) in self.of_collective(call.kind, graph.name(call.node)) {
+                *price = recorded;
+                counts[from + number].change(price, time.of(recorded));
             }
         }
         let slow = self
@@ -439,8 +440,10 @@ impl PriceChanges {
             [] => format!("the job has no {what}"),
             names => format!("{what} are called {}", listed(&mut names.iter().copied())),
         };
-        if !classes.is_empty() {
-            hint += &format!("; their classes are {}", listed(&mut classes.into_iter()));
+        match classes.is_empty() {
+            false => hint += &format!("; their classes are {}", listed(&mut classes.into_iter())),
+            true if idle.of_collectives || names.is_empty() => {}
+            true => hint += "; none states its class or shape",
         }
         Err(ReplayRefusal::new(
             format!(
@@ -451,15 +454,15 @@ impl PriceChanges {
         ))
     }
 
-    /// Returns the change of a collective of `kind` called `name`, and its number among them.
+    /// Returns the changes of a collective of `kind` called `name`, each with its number among them; the last holds.
     pub(crate) fn of_collective(
         &self,
         kind: CollectiveKind,
         name: &str,
-    ) -> Option<(usize, ChangedTime)> {
-        let mut all = self.collectives.iter().enumerate().rev();
-        let (number, change) = all.find(|(_, change)| change.is_of(kind, name))?;
-        Some((number, change.time))
+    ) -> impl Iterator<Item = (usize, ChangedTime)> {
+        let all = self.collectives.iter().enumerate();
+        all.filter(move |(_, change)| change.is_of(kind, name))
+            .map(|(number, change)| (number, change.time))
     }
 }
 

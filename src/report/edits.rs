@@ -1,8 +1,10 @@
 //! Edits of the job that was replayed: what each found and did, and the job without them.
 
+use super::Report;
 use super::head::HeadStyle;
 use super::summary::thousands;
 use chakram_base::units::{Span, percent_change};
+use chakram_engine::PriceChangeCount;
 use serde::{Deserialize, Serialize};
 
 /// What an edit found and did.
@@ -28,12 +30,55 @@ pub struct EditRow {
     pub notes: Vec<String>,
 }
 
+impl Report {
+    /// Puts changes of the job and its machine in front of those of prices, which the replay knows.
+    pub fn add_edits(&mut self, edits: Option<EditReport>) {
+        if let Some(mut edits) = edits {
+            let of_prices = self.edits.take().map_or_else(Vec::new, |own| own.rows);
+            edits.rows.extend(of_prices);
+            self.edits = Some(edits);
+        }
+    }
+}
+
+impl EditRow {
+    /// Returns the row of a change of prices.
+    pub(crate) fn of_prices(count: &PriceChangeCount) -> Self {
+        let together = count.before.zip(count.after).filter(|_| count.changed > 0);
+        Self {
+            edit: count.change.clone(),
+            counts: if count.of_collectives {
+                "collectives"
+            } else {
+                "kernels"
+            }
+            .to_owned(),
+            matched: count.matched,
+            changed: count.changed,
+            added: 0,
+            removed: 0,
+            notes: vec![match together {
+                Some((before, after)) => format!("{before} together, {after} now"),
+                None if count.of_collectives => {
+                    "each lasts so long from its last arrival on, beside whatever else is sent"
+                        .to_owned()
+                }
+                None => "they last as long as before".to_owned(),
+            }],
+        }
+    }
+}
+
 /// Edits of a job.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(any(test, feature = "schema"), derive(schemars::JsonSchema))]
 pub struct EditReport {
     /// Makespan of the job without them, if it was replayed.
-    #[serde(rename = "unedited_makespan_ps", default, skip_serializing_if = "Option::is_none")]
+    #[serde(
+        rename = "unedited_makespan_ps",
+        default,
+        skip_serializing_if = "Option::is_none"
+    )]
     pub unedited: Option<Span>,
     /// One row for each edit, in order.
     pub rows: Vec<EditRow>,

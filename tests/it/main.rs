@@ -45,6 +45,7 @@
 //! - `timeline`: the picture of a replay, parsed back
 //! - `training`: models under plans, over a grid of them and against formulas
 //! - `training_times`: steps of training that were measured on clusters, predicted from model and plan
+//! - `what_if`: other kernels, collectives, ranks and machine keys than those of a job and its machine
 //! - `validate`: what is wrong with traces, put into sound ones and found again, and held against replays
 //! - `wrong_inputs`: what people mistype, by class, and what the program says to it
 
@@ -102,4 +103,5 @@ mod timeline;
 mod training;
 mod training_times;
 mod validate;
+mod what_if;
 mod wrong_inputs;

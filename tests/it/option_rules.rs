@@ -398,6 +398,15 @@ fn values(option: &ReplayOption) -> Vec<OptionValue> {
             vec![text("1=1ms"), (format!("{several:?}"), several.to_vec())]
         }
         (_, "custom") => vec![text("all-reduce=ring")],
+        (_, "kernel") => vec![text("*=0.5"), text("class:gemm=2")],
+        (_, "collective") => vec![text("all-reduce=2"), text("all_reduce=1ms")],
+        (_, "edits") => vec![text("batch=2x"), text("batch=1x")],
+        (_, "slow") => vec![text("1=1.5"), text("9=2")],
+        (_, "jitter") => vec![text("5%"), text("0.1,seed=3")],
+        (_, "set") => vec![
+            text("machine.npu.h100.memory_bandwidth=1TB/s"),
+            text("machine.dimension.nvlink.latency=5us"),
+        ],
         _ => panic!("which values has {key}?"),
     }
 }
@@ -408,6 +417,7 @@ fn flag(key: &str, help: &str) -> String {
         "dependencies" => "--deps".to_owned(),
         "missing_ranks" => "--absent".to_owned(),
         "delays" => "--delay".to_owned(),
+        "edits" => "--edit".to_owned(),
         _ => format!("--{}", key.replace('_', "-")),
     };
     assert!(

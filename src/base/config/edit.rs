@@ -66,6 +66,19 @@ pub fn with_values(
     Ok(toml::to_string(&root).expect("what was read can be written"))
 }
 
+/// Returns the value at `path` of `text` as TOML has it, if there is one.
+pub fn value_at(text: &str, path: &str) -> Option<String> {
+    let mut at = &Value::Table(text.parse().ok()?);
+    for part in path.split('.') {
+        at = match at {
+            Value::Table(table) => table.get(part)?,
+            Value::Array(items) => &items[index_of(items, part).ok()?],
+            _ => return None,
+        };
+    }
+    Some(at.to_string())
+}
+
 /// A value in which a text differs from the one that it is an edit of.
 #[derive(Clone, Debug, PartialEq)]
 pub struct ChangedValue {
