@@ -169,11 +169,13 @@ pub fn run(args: &GenerateArgs, out: &mut dyn Write) -> Result<ExitCode, Box<dyn
             unedited: Some(unedited),
             rows: loaded.changes.clone(),
         });
+        let sensitivities = given.find_sensitivities(&workload, &loaded, &options)?;
         let job = ReplayedJob {
             workload: &workload,
             name: &name,
             other_profiler: None,
             edits: edits.as_ref(),
+            sensitivities: sensitivities.as_ref(),
             shorter,
         };
         let mut settings = given.settings(&loaded, &options);

@@ -156,12 +156,14 @@ pub fn run(args: &ReplayArgs, out: &mut dyn Write) -> Result<ExitCode, Box<dyn E
                 .then(|| makespan(&workload.with_profiler_toggled(), machine, &options))
                 .transpose()?;
             let edits = edit_report(&found, &job, &loading, loaded, &options)?;
+            let sensitivities = args.run.find_sensitivities(workload, loaded, &options)?;
             let job = ReplayedJob {
                 workload,
                 name: title,
                 other_profiler,
                 shorter: None,
                 edits: edits.as_ref(),
+                sensitivities: sensitivities.as_ref(),
             };
             let mut given = args.run.settings(loaded, &options);
             given.extend(of_traces());

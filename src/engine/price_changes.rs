@@ -95,23 +95,39 @@ impl FromStr for KernelChange {
 
     fn from_str(text: &str) -> Result<Self, String> {
         let (pattern, time) = split(text)?;
-        let named = FIELDS.iter().find_map(|(field, word)| {
-            let glob = pattern.strip_prefix(word)?.strip_prefix(':')?;
-            Some((*field, glob))
-        });
-        let (field, glob) = named.unwrap_or((PatternField::Name, pattern));
+        let (field, glob) = fields_of(pattern);
         if field == PatternField::Class && !glob.contains(['*', '?']) {
             check_class(glob)?;
         }
         Ok(Self {
+            text: text.to_owned(),
+            ..Self::of_pattern(pattern, time.parse()?)
+        })
+    }
+}
+
+impl KernelChange {
+    /// Returns the change of kernels that `pattern` means.
+    pub fn of_pattern(pattern: &str, time: ChangedTime) -> Self {
+        let (field, glob) = fields_of(pattern);
+        Self {
             pattern: KernelPattern {
                 field,
                 glob: glob.to_owned(),
             },
-            time: time.parse()?,
-            text: text.to_owned(),
-        })
+            time,
+            text: pattern.to_owned(),
+        }
     }
+}
+
+/// Returns the property that a pattern looks at, and its glob.
+fn fields_of(pattern: &str) -> (PatternField, &str) {
+    let named = FIELDS.iter().find_map(|(field, word)| {
+        let glob = pattern.strip_prefix(word)?.strip_prefix(':')?;
+        Some((*field, glob))
+    });
+    named.unwrap_or((PatternField::Name, pattern))
 }
 
 /// Collectives that last otherwise, by kind or name.
@@ -136,6 +152,15 @@ impl FromStr for CollectiveChange {
 }
 
 impl CollectiveChange {
+    /// Returns the change of collectives whose kind or name is as `glob` says.
+    pub fn of_kind(glob: &str, time: ChangedTime) -> Self {
+        Self {
+            glob: glob.to_owned(),
+            time,
+            text: glob.to_owned(),
+        }
+    }
+
     /// Returns whether a collective of `kind` called `name` is meant.
     fn is_of(&self, kind: CollectiveKind, name: &str) -> bool {
         matches_glob(&self.glob.replace('_', "-"), &kind.to_string())
@@ -173,8 +198,8 @@ fn check_class(word: &str) -> Result<(), String> {
     ))
 }
 
-/// Returns the word of a kernel's class.
-fn class_of(shape: &KernelShape) -> &'static str {
+/// Returns the word of a kernel's class, as patterns have it.
+pub fn class_of(shape: &KernelShape) -> &'static str {
     match shape {
         KernelShape::Gemm { .. } => "gemm",
         KernelShape::Attention { .. } => "attention",

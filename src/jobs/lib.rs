@@ -22,6 +22,7 @@ mod machine_facts;
 mod machine_reference;
 mod outputs;
 mod replay_settings;
+mod sensitivities;
 mod traces;
 
 pub use astra_sim::AstraSimJob;
@@ -40,6 +41,7 @@ pub use replay_settings::{
     MachineTextError, MachineValue, REPLAY_OPTIONS, ReplayOption, ReplayOptionSyntax,
     ReplaySettings, ReplaySettingsError, parse_edits, parse_npus,
 };
+pub use sensitivities::{MachineText, find_sensitivities};
 pub use traces::{JobTraces, about};
 
 /// A job that is ready to be replayed on any machine.

@@ -39,6 +39,7 @@ pub mod operators;
 pub mod pictures;
 mod profiler;
 mod relay;
+pub mod sensitivity;
 mod replay;
 pub mod report_csv;
 pub mod report_text;
@@ -89,6 +90,7 @@ use edits::EditReport;
 use extrapolation::StepExtrapolation;
 use interval::PredictionInterval;
 use kernel_energy::KernelEnergy;
+use sensitivity::SensitivityReport;
 use keyed::by_part;
 use links::LinkReport;
 use machine_response::MachineResponse;
@@ -215,6 +217,9 @@ pub struct Report {
     /// Ranks of which one ran for all, if that was asked for.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub aggregation: Option<RankAggregation>,
+    /// What would help most, if that was asked for.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub sensitivities: Option<SensitivityReport>,
     /// Changes of the job before it was replayed.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub edits: Option<EditReport>,

@@ -234,6 +234,7 @@ pub(super) fn finish<O>(
         memory,
         tiles: tiles.finish(prepared),
         aggregation: counts.finish(prepared),
+        sensitivities: None,
         edits: {
             let rows: Vec<_> = prepared
                 .price_changes()

@@ -17,6 +17,10 @@ use std::path::Path;
 pub struct LoadedMachine {
     /// The machine.
     pub machine: Machine,
+    /// The text of its file, with keys that were set.
+    pub text: String,
+    /// What errors call it.
+    pub file: String,
     /// Its input description, if wanted.
     pub input: Option<HashedInput>,
     /// Changes of its file against the preset whose name it has.
@@ -85,6 +89,8 @@ impl RunArgs {
                     false => edits_of(&machine, &text, &file),
                 },
                 machine,
+                text,
+                file,
                 unfilled: None,
                 unchanged: None,
                 changes: Vec::new(),
@@ -102,6 +108,8 @@ impl RunArgs {
                     unfilled: None,
                     unchanged: Some(settings.filled(Machine::parse(&text, &file)?)?),
                     changes: values.iter().map(|set| set_row(set, &text)).collect(),
+                    text: edited,
+                    file,
                 }
             }
         };
