@@ -346,7 +346,7 @@ impl RunArgs {
             options,
         };
         let (text, file) = (&*loaded.text, &*loaded.file);
-        self.sensitivities
+        (self.sensitivities || self.table == Some(ReportTableArg::Sensitivities))
             .then(|| job::find_sensitivities(&run, MachineText { text, file }))
             .transpose()
     }

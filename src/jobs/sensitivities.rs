@@ -6,8 +6,8 @@ use chakram_engine::ReplayError;
 use chakram_hardware::machine::Machine;
 use chakram_report::sensitivity::{SensitivityReport, SensitivityRow, SensitivityRun, TENTH_LESS};
 
-/// Nodes up to which replays confirm every row: some ten for each.
-const CONFIRMED_NODES: u64 = 100_000;
+/// Nodes up to which replays confirm every row: some thirty for each.
+const CONFIRMED_NODES: u64 = 20_000;
 
 /// Text of a machine's file, and what errors call it.
 #[derive(Clone, Copy, Debug)]
@@ -56,7 +56,13 @@ pub fn find_sensitivities(
             let other = Machine::parse_edited(&text, machine.file, run.machine).ok()?;
             run.makespan_on(&other).ok()
         };
-        if let Some(row) = rate_row(&path, makespan, report.path_nodes, nodes <= CONFIRMED_NODES, end) {
+        if let Some(row) = rate_row(
+            &path,
+            makespan,
+            report.path_nodes,
+            nodes <= CONFIRMED_NODES,
+            end,
+        ) {
             report.rows.push(row);
         }
     }
@@ -118,7 +124,9 @@ fn scale(value: &ConfigLiteral, factor: f64) -> Option<ConfigLiteral> {
         ConfigLiteral::Whole(number) => ConfigLiteral::Number(*number as f64 * factor),
         ConfigLiteral::Number(number) => ConfigLiteral::Number(number * factor),
         ConfigLiteral::Text(text) => {
-            let end = text.find(|c: char| !c.is_ascii_digit() && c != '.').unwrap_or(text.len());
+            let end = text
+                .find(|c: char| !c.is_ascii_digit() && c != '.')
+                .unwrap_or(text.len());
             let (number, unit) = text.split_at(end);
             ConfigLiteral::Text(format!("{}{unit}", number.parse::<f64>().ok()? * factor))
         }

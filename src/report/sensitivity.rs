@@ -6,14 +6,15 @@
 //! with the durations changed confirm both, as the order of nodes on lanes may change too.
 
 use super::critical_path::{RunRecorder, ScaledEnd, ScaledRun};
+use super::csv::{CsvCell, CsvColumn};
 use super::section::{ReportMedium, ReportSection, SectionCell, SectionId, SectionNote};
 use super::table::{left, right};
 use super::{Report, summary::thousands};
 use chakram_base::ids::NodeIndex;
 use chakram_base::units::Span;
 use chakram_engine::{
-    ChangedTime, CollectiveChange, CompiledReplay, HostTiming, InstanceId, KernelChange, ReplayError,
-    ReplayOptions, class_of,
+    ChangedTime, CollectiveChange, CompiledReplay, HostTiming, InstanceId, KernelChange,
+    ReplayError, ReplayOptions, class_of,
 };
 use chakram_hardware::machine::Machine;
 use chakram_trace::format::of_any_micro_batch;
@@ -25,6 +26,10 @@ use std::collections::BTreeMap;
 
 /// Most classes of kernels that are told apart.
 const KERNEL_CLASSES: usize = 16;
+/// Factors at which replays confirm that a slope holds, one after another.
+const STEPS: u32 = 32;
+/// Times that the distance from the last of these to the next is halved.
+const HALVINGS: u32 = 4;
 /// Rows of a text.
 const ROWS: usize = 12;
 /// The factor of the column for people: 10 % less time.
@@ -65,6 +70,17 @@ pub struct SensitivityReport {
     #[serde(default)]
     pub notes: Vec<String>,
 }
+
+/// The columns of the table.
+pub(super) const CSV: &[CsvColumn<Report, SensitivityRow>] = &[
+    ("what", |_, row| row.what.as_str().into()),
+    ("setting", |_, row| row.setting.as_str().into()),
+    ("slope_ps", |_, row| CsvCell::Decimal(row.slope_ps as f64, 0)),
+    ("holds_to", |_, row| CsvCell::Decimal(row.holds_to, 6)),
+    ("tenth_less_ps", |_, row| row.tenth_less.into()),
+    ("none_ps", |_, row| row.none.into()),
+    ("by", |_, row| if row.replayed { "replay" } else { "graph" }.into()),
+];
 
 /// A class of durations.
 struct DurationClass {
@@ -142,7 +158,8 @@ impl SensitivityRun<'_> {
             ));
         }
         for class in classes(&prepared, self.options) {
-            let Some(row) = self.row(&scaled, &class, outcome.makespan, path_nodes, replays)? else {
+            let Some(row) = self.row(&scaled, &class, outcome.makespan, path_nodes, replays)?
+            else {
                 continue;
             };
             rows.push(row);
@@ -171,7 +188,8 @@ impl SensitivityRun<'_> {
             return Ok(None);
         }
         let line = |factor: f64| now.end.0 as f64 - now.slope as f64 * (1.0 - factor);
-        let is_on_line = |factor: f64, end: Span| (end.0 as f64 - line(factor)).abs() <= path_nodes as f64;
+        let is_on_line =
+            |factor: f64, end: Span| (end.0 as f64 - line(factor)).abs() <= path_nodes as f64;
         let mut row = SensitivityRow {
             what: class.what.clone(),
             setting: class.setting.clone(),
@@ -188,12 +206,20 @@ impl SensitivityRun<'_> {
             let time = ChangedTime::Factor(factor);
             Some(match &class.change {
                 ClassChange::Kernels(glob) => self.makespan(|options| {
-                    options.changes.kernels.push(KernelChange::of_pattern(glob, time));
+                    options
+                        .changes
+                        .kernels
+                        .push(KernelChange::of_pattern(glob, time));
                 }),
                 ClassChange::Collectives(kind) => self.makespan(|options| {
-                    options.changes.collectives.push(CollectiveChange::of_kind(kind, time));
+                    options
+                        .changes
+                        .collectives
+                        .push(CollectiveChange::of_kind(kind, time));
                 }),
-                ClassChange::Host => self.makespan(|options| options.host = HostTiming::Scaled(factor)),
+                ClassChange::Host => {
+                    self.makespan(|options| options.host = HostTiming::Scaled(factor))
+                }
                 ClassChange::Nothing => return None,
             })
         };
@@ -207,19 +233,24 @@ impl SensitivityRun<'_> {
         let replay = |factor: f64| replay(factor).expect("it can be changed");
         (row.tenth_less, row.none) = (replay(TENTH_LESS)?, replay(0.0)?);
         row.replayed = true;
-        // Between a factor that holds and one that does not, as the order on lanes may change anywhere between.
-        let (mut bad, mut good) = (row.holds_to, 1.0);
-        for _ in 0..8 {
-            let middle = (bad + good) / 2.0;
-            let holds = [bad, middle].map(|at| Ok(is_on_line(at, replay(at)?)));
-            let [at_bad, at_middle]: [Result<bool, ReplayError>; 2] = holds;
-            match (at_bad?, at_middle?) {
-                (true, true) => {
-                    good = bad;
-                    break;
+        // The order on lanes may change and change back anywhere between.
+        let (bound, mut good) = (row.holds_to, 1.0);
+        let mut bad = None;
+        for step in 1..=STEPS {
+            let factor = 1.0 - (1.0 - bound) * f64::from(step) / f64::from(STEPS);
+            if !is_on_line(factor, replay(factor)?) {
+                bad = Some(factor);
+                break;
+            }
+            good = factor;
+        }
+        if let Some(mut bad) = bad {
+            for _ in 0..HALVINGS {
+                let middle = (bad + good) / 2.0;
+                match is_on_line(middle, replay(middle)?) {
+                    true => good = middle,
+                    false => bad = middle,
                 }
-                (_, true) => good = middle,
-                (_, false) => bad = middle,
             }
         }
         row.holds_to = good;
@@ -230,7 +261,8 @@ impl SensitivityRun<'_> {
 impl SensitivityReport {
     /// Sorts rows by what a tenth less time gains.
     pub fn sort(&mut self) {
-        self.rows.sort_by_key(|row| (row.tenth_less, Reverse(row.slope_ps), row.none));
+        self.rows
+            .sort_by_key(|row| (row.tenth_less, Reverse(row.slope_ps), row.none));
     }
 }
 
@@ -338,19 +370,44 @@ fn classes(prepared: &CompiledReplay<'_>, options: &ReplayOptions) -> Vec<Durati
     let mut found = Vec::new();
     for (pattern, (_, nodes)) in kernels.into_iter().take(KERNEL_CLASSES) {
         let setting = format!("kernel = {pattern}");
-        found.push(of(format!("kernels {pattern}"), setting, nodes, ClassChange::Kernels(pattern)));
+        found.push(of(
+            format!("kernels {pattern}"),
+            setting,
+            nodes,
+            ClassChange::Kernels(pattern),
+        ));
     }
     if several {
         let change = ClassChange::Kernels("*".to_owned());
-        found.push(of("all kernels".to_owned(), "kernel = *".to_owned(), all_kernels, change));
+        found.push(of(
+            "all kernels".to_owned(),
+            "kernel = *".to_owned(),
+            all_kernels,
+            change,
+        ));
     }
     for (kind, nodes) in collectives {
         let setting = format!("collective = {kind}");
-        found.push(of(format!("collectives {kind}"), setting, nodes, ClassChange::Collectives(kind)));
+        found.push(of(
+            format!("collectives {kind}"),
+            setting,
+            nodes,
+            ClassChange::Collectives(kind),
+        ));
     }
     let nothing = || ClassChange::Nothing;
-    found.push(of("messages".to_owned(), String::new(), messages, nothing()));
-    found.push(of("loads and stores".to_owned(), String::new(), memory, nothing()));
+    found.push(of(
+        "messages".to_owned(),
+        String::new(),
+        messages,
+        nothing(),
+    ));
+    found.push(of(
+        "loads and stores".to_owned(),
+        String::new(),
+        memory,
+        nothing(),
+    ));
     if has_host {
         let change = match options.host {
             HostTiming::Recorded => ClassChange::Host,
@@ -398,7 +455,7 @@ pub(crate) fn sections(report: &Report, medium: ReportMedium) -> Vec<ReportSecti
             if row.replayed { "replay" } else { "graph" }.into(),
         ]);
     }
-    section.leave_out(found.rows.len(), shown, "rows");
+    section.leave_out(found.rows.len(), shown, "sensitivities");
     section.note(SectionNote::wrapped(format!(
         "10 % less: the makespan if these take a tenth less time, and what that gains; at most: if they took none; per 1 %: \
          along the critical path of {} nodes, which holds down to the factor of the next column; by replays with these times, or \

@@ -45,6 +45,8 @@ pub enum ReportTableArg {
     Unknown,
     /// Settings that were given and change nothing, with the reason
     Settings,
+    /// What would help most, which is found if this is asked for
+    Sensitivities,
     /// Tokens per second and money, in one row
     Cost,
     /// A row per machine; the default of several machines
@@ -64,6 +66,7 @@ impl ReportTableArg {
             Self::Links => Some(CsvTable::Links),
             Self::Unknown => Some(CsvTable::Unknown),
             Self::Settings => Some(CsvTable::Settings),
+            Self::Sensitivities => Some(CsvTable::Sensitivities),
             Self::Cost => Some(CsvTable::Cost),
         }
     }

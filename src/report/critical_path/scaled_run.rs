@@ -140,7 +140,11 @@ impl<'r> ScaledRun<'r> {
                 match (run.relations.comm, kind) {
                     (CommTiming::Model, NodeKind::Receive) => {
                         // A message that was there before is there when its send ended.
-                        let there = if end > start { end } else { run.times[other].end.min(end) };
+                        let there = if end > start {
+                            end
+                        } else {
+                            run.times[other].end.min(end)
+                        };
                         EndRule::Arrival {
                             sender: other as u32,
                             lasts: instant(there) - instant(run.times[other].start),
@@ -183,7 +187,11 @@ impl<'r> ScaledRun<'r> {
             scaled: self,
             factor,
             of_host,
-            ready: (self.releases.iter().map(|at| ScaledTime { at: *at, slope: 0 })).collect(),
+            ready: (self
+                .releases
+                .iter()
+                .map(|at| ScaledTime { at: *at, slope: 0 }))
+            .collect(),
             ends: vec![ScaledTime::NEVER; relations.nodes],
             begins: vec![ScaledTime::NEVER; relations.call_count()],
         };
@@ -242,7 +250,9 @@ impl ForwardPass<'_> {
         let is_scaled = of_class[number];
         let lasts = |from: Time| instant(end) - instant(from);
         match self.scaled.rules[number] {
-            EndRule::Alone => self.start(number).after(lasts(start), is_scaled, self.factor),
+            EndRule::Alone => self
+                .start(number)
+                .after(lasts(start), is_scaled, self.factor),
             EndRule::Joined => {
                 let call = run.relations.peer[number] as usize;
                 if self.begins[call] == ScaledTime::NEVER {
@@ -254,7 +264,9 @@ impl ForwardPass<'_> {
                 self.begins[call].after(lasts(began), is_scaled, self.factor)
             }
             EndRule::Arrival { sender, lasts } => {
-                let there = self.start(sender as usize).after(lasts, is_scaled, self.factor);
+                let there = self
+                    .start(sender as usize)
+                    .after(lasts, is_scaled, self.factor);
                 self.start(number).later(there)
             }
             EndRule::Both(other) => {
