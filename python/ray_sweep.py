@@ -1,39 +1,36 @@
 #!/usr/bin/env python3
 """Runs the shards of a study for `chakram sweep` as tasks of a Ray cluster, and merges them.
 
-    python ray_sweep.py study.toml --shards 64 -o results [--address auto] [--chakram PATH] [--threads 2]
+    python ray_sweep.py study.toml --shards 64 -o results [--address auto] [--threads 2]
 
-Each task is `chakram sweep STUDY -o SHARD --resume --shard I/N`, in a folder of the node that it runs on. The study and the
-files beside it that it names travel with the task (`--with FILE` for each), so nodes share no file system; they need the binary
-at the same path. A task sends back its journal, which has every answer. A task that is lost with its node is run again on
+Each task is `chakram.sweep(STUDY, output=SHARD, shard="I/N")`, in a folder of the node that it runs on. The study and the
+files beside it that it names travel with the task (`--with FILE` for each), so nodes share no file system; they need the package
+`chakram`. A task sends back its journal, which has every answer. A task that is lost with its node is run again on
 another, from the start; one that fails is run again `--retries` times, and then the reason is printed. Progress is a line
-for each shard that is done. At the end `chakram sweep merge` makes rows.csv, rows.jsonl, front.csv and index.html in the folder.
+for each shard that is done. At the end `chakram.merge_sweep` makes rows.csv, rows.jsonl, front.csv and index.html in the folder.
 A run that was interrupted goes on: shards whose journals are in the folder already are not run again.
 
-Needs Python 3.9 or newer and the package `ray`.
+Needs Python 3.9 or newer and the packages `chakram` and `ray`.
 """
 
 import argparse
 import pathlib
-import subprocess
 import sys
 import tempfile
 import time
 
 
-def run_shard(binary, name, files, index, count, threads):
+def run_shard(name, files, index, count, threads):
     """Runs a shard in a folder of its own and returns its journal."""
+    import chakram
+
     with tempfile.TemporaryDirectory() as folder:
         folder = pathlib.Path(folder)
         for path, data in files.items():
             target = folder / path
             target.parent.mkdir(parents=True, exist_ok=True)
             target.write_bytes(data)
-        command = [binary, "sweep", name, "-o", "shard", "--shard", f"{index}/{count}", "--quiet"]
-        command += ["--threads", str(threads)]
-        done = subprocess.run(command, cwd=folder, capture_output=True, text=True)
-        if done.returncode != 0:
-            raise RuntimeError(f"shard {index}: {done.stderr.strip() or done.returncode}")
+        chakram.sweep(folder / name, output=folder / "shard", shard=f"{index}/{count}", threads=threads)
         return (folder / "shard" / "journal.jsonl").read_bytes()
 
 
@@ -43,13 +40,13 @@ def main():
     parser.add_argument("--shards", type=int, required=True, help="number of tasks")
     parser.add_argument("-o", "--output", type=pathlib.Path, required=True, help="folder of the results")
     parser.add_argument("--address", default="auto", help="of the cluster; auto by default")
-    parser.add_argument("--chakram", default="chakram", help="the binary, on every node")
     parser.add_argument("--threads", type=int, default=1, help="threads of a task, which are its CPUs")
     parser.add_argument("--with", dest="beside", action="append", default=[], type=pathlib.Path,
                         help="a file that the study names, by its path from the study's folder")
     parser.add_argument("--retries", type=int, default=3, help="of a task that is lost or fails")
     args = parser.parse_args()
 
+    import chakram
     import ray
 
     parts = args.output / "shards"
@@ -65,7 +62,7 @@ def main():
     task = ray.remote(num_cpus=args.threads, max_retries=args.retries, retry_exceptions=True)(run_shard)
     running = {}
     for index in left:
-        running[task.remote(args.chakram, args.study.name, shared, index, args.shards, args.threads)] = index
+        running[task.remote(args.study.name, shared, index, args.shards, args.threads)] = index
     start, failed = time.monotonic(), []
     while running:
         done, _ = ray.wait(list(running), num_returns=1)
@@ -86,9 +83,8 @@ def main():
             print(f"{count} of {args.shards} shards, {time.monotonic() - start:.1f} s", flush=True)
     if failed:
         sys.exit(f"{len(failed)} shards failed; run the same command again for them")
-    folders = [str(journal(index).parent) for index in range(args.shards)]
-    merge = [args.chakram, "sweep", "merge", str(args.study), *folders, "-o", str(args.output / "merged")]
-    sys.exit(subprocess.run(merge).returncode)
+    folders = [journal(index).parent for index in range(args.shards)]
+    print(chakram.merge_sweep(args.study, folders, output=args.output / "merged").text, end="")
 
 
 if __name__ == "__main__":

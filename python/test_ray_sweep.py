@@ -1,12 +1,11 @@
 #!/usr/bin/env python3
 """Runs ray_sweep.py on a local Ray cluster of two nodes and kills one of them in the middle.
 
-    python test_ray_sweep.py PATH-OF-chakram
+    python test_ray_sweep.py
 
 The merged rows must be, byte for byte, those of one run without Ray.
 """
 
-import os
 import pathlib
 import subprocess
 import sys
@@ -34,22 +33,21 @@ values = [1, 2, 4, 8]
 
 
 def main():
+    import chakram
     from ray.cluster_utils import Cluster
 
-    binary = os.path.abspath(sys.argv[1])
     script = pathlib.Path(__file__).with_name("ray_sweep.py").resolve()
     with tempfile.TemporaryDirectory() as folder:
         folder = pathlib.Path(folder)
         (folder / "study.toml").write_text(STUDY)
-        whole = [binary, "sweep", "study.toml", "-o", "whole", "--quiet"]
-        subprocess.run(whole, cwd=folder, check=True, stdout=subprocess.DEVNULL)
+        chakram.sweep(folder / "study.toml", output=folder / "whole")
         memory = 100 << 20
         cluster = Cluster(initialize_head=True, head_node_args={"num_cpus": 1, "object_store_memory": memory})
         lost = cluster.add_node(num_cpus=1, object_store_memory=memory)
         cluster.wait_for_nodes()
         run = subprocess.Popen(
             [sys.executable, str(script), "study.toml", "--shards", "8", "-o", "results",
-             "--address", cluster.address, "--chakram", binary],
+             "--address", cluster.address],
             cwd=folder, stdout=subprocess.PIPE, text=True)
         killed = False
         for line in run.stdout:

@@ -28,10 +28,14 @@
 //! - [`validate`], [`inspect`]: what is wrong with traces, and what is in them;
 //! - [`convert`], [`archive`]: captures of PyTorch become traces, and many workloads one file;
 //! - [`diff`], [`edit`]: what differs between traces, and traces that become other traces;
+//! - [`sweep`]: many points of a study, and which of them is best;
+//! - [`command`]: the commands of the program, for those in whose process they run;
+//! - [`interrupt`], [`limits`]: work that ends early, and the memory that it may take;
 //! - [`units`], [`ids`]: quantities, and names for things.
 //!
 //! The library is silent: it returns data. `ARCHITECTURE.md` is the map of what is inside.
 
+pub mod command;
 pub mod extend;
 #[doc(hidden)]
 pub mod internals;
@@ -256,6 +260,25 @@ pub mod inspect {
     };
 }
 
+pub mod interrupt {
+    //! Work that is ended from another thread, as an error.
+    //!
+    //! ```
+    //! use chakram::engine::{ReplayError, ReplayOptions};
+    //! use chakram::interrupt::{StopToken, within};
+    //! use chakram::{Job, Machine};
+    //!
+    //! let (job, machine) = (Job::open(["traces/data-parallel-8"])?, Machine::load("dgx-h100")?);
+    //! let token = StopToken::default();
+    //! token.stop();
+    //! let result = within(Some(token), || job.replay(&machine, &ReplayOptions::default()));
+    //! assert!(matches!(result, Err(ReplayError::Interrupted(_))));
+    //! # Ok::<(), Box<dyn std::error::Error>>(())
+    //! ```
+
+    pub use chakram_base::interrupt::{Interruption, StopToken, check, current, inherited, within};
+}
+
 pub mod job {
     //! Jobs, ready to be replayed: from files, from a pattern, or from ASTRA-sim's inputs.
     //!
@@ -286,6 +309,23 @@ pub mod job {
         AstraSimJob, CustomFiles, GivenSetting, Job, JobError, JobOptions, LoadProgress,
         MachineEdit, RunWithout, edits_of, load_custom, note_settings, replay,
     };
+}
+
+pub mod limits {
+    //! Memory that the process may hold, of which [`CountingAllocator`] counts.
+    //!
+    //! ```
+    //! use chakram::limits;
+    //! use chakram::units::Bytes;
+    //!
+    //! let before = limits::set_memory(Bytes(1 << 30));
+    //! assert_eq!(limits::memory(), Bytes(1 << 30));
+    //! limits::set_memory(before);
+    //! ```
+
+    pub use chakram_base::bounds::allocator::{CountingAllocator, allocated};
+    pub use chakram_base::bounds::{MemoryLimitError, default_memory, memory, set_memory};
+    pub use chakram_base::interrupt::keep_process;
 }
 
 pub mod machine {
@@ -347,14 +387,29 @@ pub mod report {
     //! }
     //! # Ok::<(), Box<dyn std::error::Error>>(())
     //! ```
+    //!
+    //! A row for each node, in columns as Apache Arrow lays them out:
+    //!
+    //! ```
+    //! use chakram::engine::{CompiledReplay, ReplayOptions};
+    //! use chakram::report::replay_with_nodes;
+    //! use chakram::{Job, Machine};
+    //!
+    //! let (job, machine) = (Job::open(["traces/data-parallel-8"])?, Machine::load("dgx-h100")?);
+    //! let prepared = CompiledReplay::new(job.workload(), &machine, &ReplayOptions::default())?;
+    //! let (report, nodes, ()) = replay_with_nodes(&prepared, ())?;
+    //! assert_eq!(nodes.len() as u64, report.outcome.nodes);
+    //! # Ok::<(), Box<dyn std::error::Error>>(())
+    //! ```
 
+    pub use chakram_report::node_table::{NodeColumn, PartialColumn, StartCause, TextColumn};
     pub use chakram_report::{
         BreakdownObserver, BusyObserver, ChargedTime, CollectiveObserver, CollectiveRecord,
         CriticalPathSummary, HashedInput, MachineColumn, MachineComparison, MachineResult,
-        MemoryObserver, MemoryRow, NodeSpan, Observer, OperatorObserver, PictureRecorder,
-        RankBusyTime, ReplayPictures, Report, RunSegment, SpanRecorder, Throughput, TimeCategory,
-        TimelineFormat, TimelineSelection, TimelineWriter, beside, replay, replay_in,
-        replay_launched, report_csv, report_text,
+        MemoryObserver, MemoryRow, NodeSpan, NodeTable, Observer, OperatorObserver,
+        PictureRecorder, RankBusyTime, ReplayPictures, Report, RunSegment, SpanRecorder,
+        Throughput, TimeCategory, TimelineFormat, TimelineSelection, TimelineWriter, beside,
+        replay, replay_in, replay_launched, replay_with_nodes, report_csv, report_text,
     };
     pub use chakram_report::{compare, csv, edits, json, sensitivity, settings, text};
 }
@@ -403,6 +458,45 @@ pub mod serve {
         ServeParts, ServeReport, ServeRow, ServeRowKind, ServedJob, ServedModel, StopRule, TimeSum,
         TraceJob, VectorJob, compare, find_capacity, html, import, platform_file, platform_text,
         rows, serve, sweep, text,
+    };
+}
+
+pub mod sweep {
+    //! Studies: points along axes, each replayed once, and which of them is best.
+    //!
+    //! ```
+    //! use chakram::sweep::{StudyExplorer, SweepOptions, SweepTable, load};
+    //! use std::num::NonZeroUsize;
+    //!
+    //! let folder = std::env::temp_dir().join("chakram-example-study");
+    //! std::fs::create_dir_all(&folder)?;
+    //! let file = folder.join("study.toml");
+    //! std::fs::write(&file, r#"
+    //!     name = "which machine"
+    //!     objective = "time"
+    //!     strategy = "grid"
+    //!     [base]
+    //!     model = "gpt2-small"
+    //!     tokens = 256
+    //!     plan.data = 8
+    //!     plan.batch = 8
+    //!     compute = "roofline"
+    //!     [[axis]]
+    //!     key = "machine"
+    //!     values = ["dgx-a100", "dgx-h100"]
+    //! "#)?;
+    //! let (study, _) = load(&file)?;
+    //! let options = SweepOptions { threads: NonZeroUsize::MIN, shard: None, is_closed: false };
+    //! let rows = StudyExplorer::new(&study, options, None, Vec::new(), &|_| {})?.run()?;
+    //! let table = SweepTable::new(&study, rows, &[]);
+    //! assert_eq!(table.ranked().len(), 2);
+    //! # Ok::<(), Box<dyn std::error::Error>>(())
+    //! ```
+
+    pub use chakram_studies::sweep::{
+        JournalEntry, LayerTurn, PointCommand, PointEvaluator, PointWork, RESULTS, Settings, Study,
+        StudyError, StudyExplorer, StudyShard, SweepError, SweepJournal, SweepOptions, SweepStep,
+        SweepTable, WorkDone, explain, load, render,
     };
 }
 

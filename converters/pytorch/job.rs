@@ -5,6 +5,7 @@ use super::files::CapturePair;
 use super::host::HostTrace;
 use super::kineto::KinetoTrace;
 use super::summary::ConversionSummary;
+use chakram_base::interrupt;
 use chakram_trace::files::{OutputHandle, OutputSet};
 use chakram_trace::format::TraceError;
 use chakram_trace::format::file::CompressedWriter;
@@ -76,6 +77,7 @@ fn write_job(
     let mut job = JobCapture::new(captures, options.infer_ranks)?;
     let mut written = Vec::new();
     for i in 0..job.models.len() {
+        interrupt::check()?;
         let to = path(job.models[i].number);
         let io = |source| TraceError::io(to.clone(), "write", source);
         let ending = to.extension().and_then(|ending| ending.to_str());

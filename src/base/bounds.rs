@@ -3,7 +3,8 @@
 //!
 //! Limits belong to the process and never change a result: they refuse, or nothing happens. Where an amount is
 //! known before it is needed, [`check`] refuses it by name. Everything else is caught by the allocator of the
-//! binary ([`allocator::CountingAllocator`]), which knows the amount but not its purpose.
+//! binary ([`allocator::CountingAllocator`]), which knows the amount but not its purpose. A program that must outlive
+//! its tasks has the allocator only count ([`allocator::only_count`]); tasks then end at their next check.
 
 use crate::setting::SettingKey;
 use crate::units::Bytes;
@@ -35,6 +36,21 @@ pub fn set(memory: Option<Bytes>, ratio: u64) {
     allocator::bound(memory);
 }
 
+/// Sets the memory limit of the process, and returns the one of before.
+pub fn set_memory(memory: Bytes) -> Bytes {
+    let before = MEMORY.swap(memory.0.max(1), Ordering::Relaxed);
+    allocator::bound(memory.0.max(1));
+    match before {
+        UNSET => Bytes(u64::MAX),
+        bytes => Bytes(bytes),
+    }
+}
+
+/// Returns the limit that a process has by default: three quarters of the memory of the machine, or of the container.
+pub fn default_memory() -> Bytes {
+    Bytes(usual())
+}
+
 fn usual() -> u64 {
     machine::memory().map_or(u64::MAX, |bytes| bytes / 4 * 3)
 }
@@ -63,6 +79,47 @@ pub struct MemoryLimitError {
     asked: Bytes,
     bound: Bytes,
     hint: String,
+}
+
+impl MemoryLimitError {
+    /// Returns the least amount that was needed.
+    pub fn asked(&self) -> Bytes {
+        self.asked
+    }
+
+    /// Returns the limit.
+    pub fn bound(&self) -> Bytes {
+        self.bound
+    }
+
+    /// Returns what to try.
+    pub fn hint(&self) -> &str {
+        &self.hint
+    }
+}
+
+/// Checks that the memory that is allocated is within its limit.
+///
+/// # Errors
+///
+/// Fails if it is not.
+#[inline]
+pub fn check_held() -> Result<(), MemoryLimitError> {
+    match allocator::allocated() {
+        held if held <= memory().0 => Ok(()),
+        held => Err(exceeded(held)),
+    }
+}
+
+/// Returns the error of a run that takes `held` bytes.
+#[cold]
+pub(crate) fn exceeded(held: u64) -> MemoryLimitError {
+    MemoryLimitError {
+        what: "the run".to_owned(),
+        asked: Bytes(held),
+        bound: memory(),
+        hint: "a smaller job".to_owned(),
+    }
 }
 
 /// Checks that `count` items of at least `each` bytes fit beside the memory that is allocated.

@@ -6,6 +6,7 @@ pub mod collective_kind;
 pub mod config;
 pub mod dtype;
 pub mod ids;
+pub mod interrupt;
 pub mod kernel_shape;
 pub mod setting;
 pub mod shared_memory;

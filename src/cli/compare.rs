@@ -1,6 +1,7 @@
 //! One job on several machines: the replays, on as many threads as there is use for.
 
 use super::progress::Progress;
+use chakram_base::interrupt::inherited;
 use chakram_engine::{CompiledReplay, ReplayError, ReplayOptions};
 use chakram_hardware::machine::Machine;
 use chakram_jobs::{GivenSetting, note_settings};
@@ -92,7 +93,7 @@ pub fn parallel_map<T: Send + Sync>(
     };
     thread::scope(|scope| {
         for _ in 1..threads {
-            scope.spawn(work);
+            scope.spawn(inherited(work));
         }
         work();
     });

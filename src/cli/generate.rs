@@ -39,6 +39,16 @@ pub struct GenerateArgs {
     training: Box<TrainingArgs>,
 }
 
+impl GenerateArgs {
+    /// Returns the arguments of the replay.
+    pub(super) fn run_mut(&mut self) -> &mut RunArgs {
+        match &mut self.pattern {
+            Some(pattern) => &mut pattern.target_mut().run,
+            None => &mut self.training.run,
+        }
+    }
+}
+
 /// Destination of the traces: files, a replay, or both.
 #[derive(Debug, Args)]
 struct TargetArgs {

@@ -37,6 +37,7 @@ pub mod convert;
 pub mod custom_algorithm;
 pub mod diff;
 pub mod edit;
+pub mod embed;
 mod flags;
 pub mod generate;
 mod given;
@@ -207,14 +208,26 @@ fn parse(arguments: Vec<OsString>) -> Result<Cli, clap::Error> {
 
 /// Runs the program and returns its exit code.
 pub fn main() -> ExitCode {
+    main_with(env::args_os().collect())
+}
+
+/// Runs the program with these arguments, the first of which is its name, and returns its exit code.
+pub fn main_with(arguments: Vec<OsString>) -> ExitCode {
     // Shells ask for the rest of a line with a variable set.
-    CompleteEnv::with_factory(command_line).complete();
+    let folder = env::current_dir().ok();
+    let completed = CompleteEnv::with_factory(command_line)
+        .try_complete(arguments.iter().cloned(), folder.as_deref());
+    match completed {
+        Ok(false) => {}
+        Ok(true) => return ExitCode::SUCCESS,
+        Err(error) => error.exit(),
+    }
     // First of all: a signal may come at any time, and temporary files have to go.
     signals::watch();
     progress::started();
     setting::name_as(flags::write_flag);
     // Before parsing, because the original accepts what our parser refuses.
-    let arguments = astra_sim::arguments(env::args_os());
+    let arguments = astra_sim::arguments(arguments);
     let words = arguments.kept.clone();
     let mut cli = match parse(arguments.kept) {
         Ok(cli) => cli,
@@ -236,33 +249,7 @@ pub fn main() -> ExitCode {
     bounds::set(cli.bounds.max_memory, cli.bounds.max_ratio);
     terminal::set_verbosity(cli.bounds.quiet, cli.bounds.verbose);
     let mut out = terminal::EscapingWriter::standard_output();
-    let result = match &cli.command {
-        CliCommand::Convert(DeferredArgs(args)) => convert::run(args, &mut out),
-        CliCommand::Validate(DeferredArgs(args)) => validate::run(args, &mut out),
-        CliCommand::Inspect(DeferredArgs(args)) => inspect::run(args, &mut out),
-        CliCommand::Replay(DeferredArgs(args)) => replay::run(args, &mut out),
-        CliCommand::Diff(DeferredArgs(args)) => diff::run(args, &mut out),
-        CliCommand::Generate(DeferredArgs(args)) => generate::run(args, &mut out),
-        CliCommand::Slice(DeferredArgs(args)) => slice::run(args, &mut out),
-        CliCommand::Scale(DeferredArgs(args)) => scale::run(args, &mut out),
-        CliCommand::Edit(DeferredArgs(args)) => edit::run(args, &mut out),
-        CliCommand::Anonymise(DeferredArgs(args)) => anonymise::run(args, &mut out),
-        CliCommand::Audit(DeferredArgs(args)) => audit::run(args, &mut out),
-        CliCommand::Archive(DeferredArgs(args)) => archive::run(args, &mut out),
-        CliCommand::Machine(DeferredArgs(args)) => machine::run(args, &mut out),
-        CliCommand::Model(DeferredArgs(args)) => model::run(args, &mut out),
-        CliCommand::Topology(DeferredArgs(args)) => topology::run(args, &mut out),
-        CliCommand::Loopnest(DeferredArgs(args)) => loopnest::run(args, &mut out),
-        CliCommand::Schedule(DeferredArgs(args)) => schedule::run(args, &mut out),
-        CliCommand::Score(DeferredArgs(args)) => score::run(args, &mut out),
-        CliCommand::Serve(DeferredArgs(args)) => serve::run(args, &mut out),
-        CliCommand::Platform(DeferredArgs(args)) => platform::run(args, &mut out),
-        CliCommand::Calibrate(DeferredArgs(args)) => calibrate::run(args, &mut out),
-        CliCommand::Sweep(DeferredArgs(args)) => sweep::run(args, &mut out),
-        CliCommand::AstraSim(DeferredArgs(args)) => astra_sim::run(args, &mut out),
-        CliCommand::Completions { shell } => completion::script(*shell, &mut out),
-        CliCommand::Man { folder } => completion::manual(folder, &mut out),
-    };
+    let result = dispatch(&cli.command, &mut out);
     let result = result.and_then(|code| {
         // Buffered output fails here at the latest, and not silently when it is dropped.
         out.flush()?;
@@ -278,6 +265,37 @@ pub fn main() -> ExitCode {
             }
             ExitCode::from(exit_code(&*error))
         }
+    }
+}
+
+/// Runs a command, which writes to `out`.
+fn dispatch(command: &CliCommand, out: &mut dyn Write) -> Result<ExitCode, Box<dyn Error>> {
+    match command {
+        CliCommand::Convert(DeferredArgs(args)) => convert::run(args, out),
+        CliCommand::Validate(DeferredArgs(args)) => validate::run(args, out),
+        CliCommand::Inspect(DeferredArgs(args)) => inspect::run(args, out),
+        CliCommand::Replay(DeferredArgs(args)) => replay::run(args, out),
+        CliCommand::Diff(DeferredArgs(args)) => diff::run(args, out),
+        CliCommand::Generate(DeferredArgs(args)) => generate::run(args, out),
+        CliCommand::Slice(DeferredArgs(args)) => slice::run(args, out),
+        CliCommand::Scale(DeferredArgs(args)) => scale::run(args, out),
+        CliCommand::Edit(DeferredArgs(args)) => edit::run(args, out),
+        CliCommand::Anonymise(DeferredArgs(args)) => anonymise::run(args, out),
+        CliCommand::Audit(DeferredArgs(args)) => audit::run(args, out),
+        CliCommand::Archive(DeferredArgs(args)) => archive::run(args, out),
+        CliCommand::Machine(DeferredArgs(args)) => machine::run(args, out),
+        CliCommand::Model(DeferredArgs(args)) => model::run(args, out),
+        CliCommand::Topology(DeferredArgs(args)) => topology::run(args, out),
+        CliCommand::Loopnest(DeferredArgs(args)) => loopnest::run(args, out),
+        CliCommand::Schedule(DeferredArgs(args)) => schedule::run(args, out),
+        CliCommand::Score(DeferredArgs(args)) => score::run(args, out),
+        CliCommand::Serve(DeferredArgs(args)) => serve::run(args, out),
+        CliCommand::Platform(DeferredArgs(args)) => platform::run(args, out),
+        CliCommand::Calibrate(DeferredArgs(args)) => calibrate::run(args, out),
+        CliCommand::Sweep(DeferredArgs(args)) => sweep::run(args, out),
+        CliCommand::AstraSim(DeferredArgs(args)) => astra_sim::run(args, out),
+        CliCommand::Completions { shell } => completion::script(*shell, out),
+        CliCommand::Man { folder } => completion::manual(folder, out),
     }
 }
 

@@ -34,8 +34,8 @@ mod render;
 mod settings;
 mod timeline_file;
 
-pub use args::{OnMemoryOverflow, ReportFormatArg, ReportTableArg};
-pub use destination::ReportDestination;
+pub use args::{NodeSink, OnMemoryOverflow, ReportFormatArg, ReportTableArg};
+pub use destination::{ReportDestination, is_parquet};
 pub use machines::{LoadedMachine, load_machine};
 pub use timeline_file::{TimelineArgs, TimelineFile};
 
@@ -91,12 +91,15 @@ pub struct RunArgs {
     /// Also report days, NPU hours, dollars and energy of a run of so many tokens, such as 15T
     #[arg(long, help_heading = REPORT, hide_short_help = true, value_name = "TOKENS", value_parser = parse_token_count)]
     total_tokens: Option<u64>,
-    /// Table that --format csv prints
+    /// Table of --format csv
     #[arg(long, help_heading = REPORT, value_enum, value_name = "TABLE")]
     pub table: Option<ReportTableArg>,
     /// List the operators of every micro-batch, in JSON and the table of operators, instead of their sums, mb*/…
     #[arg(long, help_heading = REPORT, hide_short_help = true)]
     pub all_operators: bool,
+    /// Receiver of the table of nodes.
+    #[arg(skip)]
+    pub nodes: NodeSink,
 }
 
 /// Job that is replayed and reported.
@@ -176,8 +179,26 @@ impl RunArgs {
         if self.details && self.format != ReportFormatArg::Text {
             return Err("--details is for --format text; other formats have all rows".to_owned());
         }
-        if self.table.is_some() && self.format != ReportFormatArg::Csv {
-            return Err("--table needs --format csv\n  try: --format csv".to_owned());
+        if self.wants_nodes() && several {
+            return Err(
+                "--table nodes shows one replay, and here are several machines\n  \
+                 try: one --machine at a time"
+                    .to_owned(),
+            );
+        }
+        match self.table {
+            Some(ReportTableArg::Nodes) if self.format == ReportFormatArg::Json => {
+                return Err(
+                    "--table nodes is CSV, or Parquet with -o FILE.parquet, and no JSON\n  \
+                     try: without --format"
+                        .to_owned(),
+                );
+            }
+            None | Some(ReportTableArg::Nodes) => {}
+            Some(_) if self.format != ReportFormatArg::Csv => {
+                return Err("--table needs --format csv\n  try: --format csv".to_owned());
+            }
+            Some(_) => {}
         }
         let lists =
             self.format == ReportFormatArg::Json || self.table == Some(ReportTableArg::Operators);
@@ -200,10 +221,11 @@ impl RunArgs {
             (self.html.is_some(), "--html"),
             (self.sensitivities, "--sensitivities"),
             (self.tile_map.is_some(), "--tile-map"),
+            (self.wants_nodes(), "--table nodes"),
         ];
         if let Some((_, option)) = given.iter().find(|(given, _)| *given) {
             return Err(format!(
-                "{option} is about one launch of one job, and here are several\n  \
+                "{option} shows one launch of one job, and here are several\n  \
                  try: without --repeat, --starts and --with"
             ));
         }
@@ -292,7 +314,16 @@ impl RunArgs {
         // With the launches of a host, where it has some.
         let progress = Progress::start("replaying", "nodes", prepared.workload().nodes());
         let observers = ((timeline, pictures), progress.observer());
-        let (mut report, ((timeline, pictures), _)) = report::replay(&prepared, observers)?;
+        let (mut report, nodes, ((timeline, pictures), _)) = match self.wants_nodes() {
+            true => {
+                let (report, nodes, observers) = report::replay_with_nodes(&prepared, observers)?;
+                (report, Some(nodes), observers)
+            }
+            false => {
+                let (report, observers) = report::replay(&prepared, observers)?;
+                (report, None, observers)
+            }
+        };
         drop(progress);
         let done = counted(workload.nodes(), "node");
         terminal::detail(start, format_args!("replayed {done}"))?;
@@ -317,7 +348,26 @@ impl RunArgs {
             file.write_all(html.as_bytes())?;
             file.commit()?;
         }
+        if let Some(nodes) = nodes {
+            let printed = self.prints_nodes().then(|| to.fill_table(&nodes));
+            self.nodes.fill(nodes);
+            if let Some(printed) = printed {
+                printed?;
+                self.warn(&report)?;
+                return self.exit_code([&report]);
+            }
+        }
         self.print(report, name, options.missing_ranks, inputs, to)
+    }
+
+    /// Whether a row for each node is wanted.
+    fn wants_nodes(&self) -> bool {
+        self.prints_nodes() || self.nodes.is_wanted()
+    }
+
+    /// Whether these rows are printed in place of the report.
+    pub fn prints_nodes(&self) -> bool {
+        self.table == Some(ReportTableArg::Nodes)
     }
 
     /// States the money of `report`, at the price and for the tokens that were given.
@@ -363,7 +413,7 @@ impl RunArgs {
 
     /// Prints warnings on standard error where nobody sees them in a text.
     pub fn warn(&self, report: &Report) -> Result<(), Box<dyn Error>> {
-        if self.format == ReportFormatArg::Csv {
+        if self.format == ReportFormatArg::Csv || self.prints_nodes() {
             for warning in &report.warnings {
                 terminal::warning(format_args!("{warning}"))?;
             }

@@ -16,7 +16,6 @@ use indicatif::{
     HumanCount, HumanDuration, ProgressBar, ProgressDrawTarget, ProgressState, ProgressStyle,
 };
 use std::fmt;
-use std::io::{self, IsTerminal};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::thread::{self, JoinHandle};
@@ -82,7 +81,7 @@ impl Progress {
     pub fn start(doing: &'static str, unit: &'static str, total: u64) -> Self {
         let (done, end) = (Arc::new(AtomicU64::new(0)), Arc::<EndSignal>::default());
         let note = Arc::<Mutex<String>>::default();
-        let shown = !terminal::is_quiet() && io::stderr().is_terminal();
+        let shown = terminal::shows_progress();
         let drawing = shown.then(|| {
             let (done, end, note) = (Arc::clone(&done), Arc::clone(&end), Arc::clone(&note));
             thread::spawn(move || draw(doing, unit, total, &done, &end, &note))

@@ -3,7 +3,7 @@
 use super::compare::{ComparedJob, FailedReplays, compare};
 use super::launches::LaunchArgs;
 use super::load::{self, JobArgs};
-use super::output::{LoadedMachine, ReplayedJob, ReportDestination, RunArgs};
+use super::output::{LoadedMachine, ReplayedJob, ReportDestination, RunArgs, is_parquet};
 use chakram_base::setting::SettingKey;
 use chakram_base::units::Span;
 use chakram_engine::{CompiledReplay, ReplayError, ReplayOptions};
@@ -38,6 +38,7 @@ Examples:
   chakram replay run7/job -m dgx-h100x4 --repeat 3         three steps, which overlap where they can
   chakram replay run7/job -m dgx-h100x4 --with run8/job --on 16-31
   chakram replay traces/data-parallel-8 --format json | jq .makespan_ps
+  chakram replay run7/job -m dgx-h100 --table nodes -o nodes.parquet
 
 Exit codes: 0 every node of every rank completed, 1 the replay deadlocked, 2 bad input,
 3 with --fit require, a rank needs more memory than its NPU has")]
@@ -56,7 +57,7 @@ pub struct ReplayArgs {
     #[command(flatten)]
     launches: LaunchArgs,
     #[command(flatten)]
-    run: RunArgs,
+    pub(super) run: RunArgs,
     /// Write the report to this file; - is standard output
     #[arg(short, long, value_name = "FILE", default_value = "-")]
     output: PathBuf,
@@ -85,6 +86,13 @@ pub fn run(args: &ReplayArgs, out: &mut dyn Write) -> Result<ExitCode, Box<dyn E
     args.launches.check(several || args.run.compares())?;
     if let (Some(_), false) = (args.threads, several) {
         return Err("--threads is for several machines".into());
+    }
+    if is_parquet(&args.output) && !args.run.prints_nodes() {
+        return Err(format!(
+            "-o {}: only the table of nodes is written as Parquet\n  try: --table nodes",
+            args.output.display()
+        )
+        .into());
     }
     let settings = args.settings_without(None)?;
     let loading = settings.job(0);

@@ -8,7 +8,7 @@ use chakram_studies::sweep::{
     SweepStep, SweepTable, WorkDone, explain, load, render,
 };
 use chakram_trace::files::OutputSet;
-use clap::{Args, Subcommand};
+use clap::{Args, Subcommand, ValueEnum};
 use std::error::Error;
 use std::io::{self, Write};
 use std::num::NonZeroUsize;
@@ -52,9 +52,23 @@ pub struct SweepArgs {
     /// Number of points answered at once; all cores by default
     #[arg(long, value_name = "N", value_parser = crate::parse_number)]
     threads: Option<NonZeroUsize>,
-    /// Number of rows printed
+    /// Number of rows printed as text
     #[arg(long, value_name = "N", default_value_t = 10)]
     top: usize,
+    /// Format of what is printed
+    #[arg(long, value_enum, default_value_t = SweepFormat::Text, conflicts_with = "explain", value_name = "FORMAT")]
+    format: SweepFormat,
+}
+
+/// Format of the rows of a study.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+enum SweepFormat {
+    /// The best rows, for reading
+    Text,
+    /// All rows and the front, as one document
+    Json,
+    /// All rows as comma-separated values
+    Csv,
 }
 
 #[derive(Debug, Subcommand)]
@@ -171,7 +185,12 @@ pub fn run(args: &SweepArgs, out: &mut dyn Write) -> Result<ExitCode, Box<dyn Er
     if let Some(folder) = &args.output {
         write_all(&table, folder, path)?;
     }
-    out.write_all(table.text(args.top, style).as_bytes())?;
+    let text = match args.format {
+        SweepFormat::Text => table.text(args.top, style),
+        SweepFormat::Json => table.document(),
+        SweepFormat::Csv => table.csv(0..table.rows.len()),
+    };
+    out.write_all(text.as_bytes())?;
     Ok(ExitCode::SUCCESS)
 }
 

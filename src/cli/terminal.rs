@@ -3,6 +3,7 @@
 use chakram_report::text::{TABLE_WIDTH, TextStyle};
 use chakram_trace::format::{TraceError, escaped_lines, json_escaped};
 use std::borrow::Cow;
+use std::cell::RefCell;
 use std::fmt::Arguments;
 use std::io::{self, IsTerminal, Write};
 use std::sync::atomic::{AtomicI8, Ordering};
@@ -156,9 +157,31 @@ fn colour(text: &str) -> Option<usize> {
     numbers[end..].starts_with('m').then_some(end + 3)
 }
 
+thread_local! {
+    /// Lines of standard error of a command that runs inside another program.
+    static CAPTURED: RefCell<Option<Vec<String>>> = const { RefCell::new(None) };
+}
+
+/// Runs `work`, and returns what it says on standard error, line by line, in place of printing it.
+pub fn captured<R>(work: impl FnOnce() -> R) -> (R, Vec<String>) {
+    let before = CAPTURED.replace(Some(Vec::new()));
+    let result = work();
+    let lines = CAPTURED.replace(before);
+    (result, lines.unwrap_or_default())
+}
+
 /// Prints a line on standard error.
 pub fn say(words: Arguments<'_>) -> io::Result<()> {
     let text = words.to_string();
+    let is_captured = CAPTURED.with_borrow_mut(|lines| {
+        lines
+            .as_mut()
+            .map(|lines| lines.push(text.clone()))
+            .is_some()
+    });
+    if is_captured {
+        return Ok(());
+    }
     writeln!(anstream::stderr(), "{}", escaped_lines(&text))
 }
 
@@ -216,6 +239,12 @@ static VERBOSITY: AtomicI8 = AtomicI8::new(0);
 /// Sets how much is said on standard error besides errors.
 pub fn set_verbosity(quiet: bool, verbose: bool) {
     VERBOSITY.store(i8::from(verbose) - i8::from(quiet), Ordering::Relaxed);
+}
+
+/// Returns whether progress may be drawn.
+pub fn shows_progress() -> bool {
+    let is_captured = CAPTURED.with_borrow(Option::is_some);
+    !is_captured && !is_quiet() && io::stderr().is_terminal()
 }
 
 /// Returns whether only errors are wanted.

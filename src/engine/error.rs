@@ -2,6 +2,7 @@
 
 use super::launch::LaunchSerial;
 use chakram_base::ids::{NodeIndex, Rank};
+use chakram_base::interrupt::Interruption;
 use std::fmt;
 
 /// A node as messages refer to it.
@@ -116,4 +117,7 @@ pub enum ReplayError {
          unit"
     )]
     TooLong,
+    /// Interrupted from outside, or out of memory.
+    #[error(transparent)]
+    Interrupted(#[from] Interruption),
 }

@@ -1,5 +1,6 @@
 //! The loop: one function of components, which say themselves how far they go.
 
+use chakram_base::interrupt::Interruption;
 use chakram_base::units::Time;
 use std::ops::ControlFlow;
 
@@ -13,15 +14,32 @@ pub(super) trait LoopComponents {
 
     /// Carries out what comes after them. Breaks where the run cannot go on.
     fn end_round(&mut self, now: Time) -> ControlFlow<()>;
+
+    /// Checks that the run may go on, every [`ROUNDS_BETWEEN_CHECKS`] rounds.
+    fn check(&self) -> Result<(), Interruption>;
 }
 
+/// Rounds take from a tenth of a microsecond to milliseconds, and a check a few nanoseconds.
+const ROUNDS_BETWEEN_CHECKS: u32 = 256;
+
 /// Runs components to their end.
+///
+/// # Errors
+///
+/// Fails if the run is interrupted; its components are then anywhere on their way.
 #[inline]
-pub(super) fn run(components: &mut impl LoopComponents) {
+pub(super) fn run(components: &mut impl LoopComponents) -> Result<(), Interruption> {
+    let mut rounds_left = 1;
     while let Some(now) = components.next() {
+        rounds_left -= 1;
+        if rounds_left == 0 {
+            components.check()?;
+            rounds_left = ROUNDS_BETWEEN_CHECKS;
+        }
         components.round(now);
         if components.end_round(now).is_break() {
-            return;
+            break;
         }
     }
+    Ok(())
 }

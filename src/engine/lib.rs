@@ -38,6 +38,7 @@
 //!
 //! Message by message a collective takes as long as in closed form:
 
+use chakram_base::interrupt::{self, Interruption};
 use chakram_base::units::{Span, Time};
 use chakram_hardware::network::NetworkBackend;
 use serde::{Deserialize, Serialize};
@@ -186,6 +187,11 @@ impl<O: Observer + ?Sized, N: NetworkBackend, M: CollectiveModel> LoopComponents
     fn end_round(&mut self, now: Time) -> ControlFlow<()> {
         M::Order::end_round(self, now)
     }
+
+    #[cold]
+    fn check(&self) -> Result<(), Interruption> {
+        interrupt::check()
+    }
 }
 
 impl<'a, O: Observer + ?Sized, N: NetworkBackend, M: CollectiveModel> Engine<'a, O, N, M> {
@@ -243,7 +249,7 @@ impl<'a, O: Observer + ?Sized, N: NetworkBackend, M: CollectiveModel> Engine<'a,
     fn run_events(&mut self) -> Result<(), ReplayError> {
         self.start_feeds();
         self.tell_feeds(Time::ZERO);
-        event_loop::run(self);
+        event_loop::run(self)?;
         if self.effects.agenda.next_time() == Some(Time::END) {
             return Err(ReplayError::TooLong);
         }

@@ -1,6 +1,7 @@
 //! Jobs, ready to be replayed: from files, from a pattern, or from ASTRA-sim's inputs.
 
 use chakram_base::bounds::MemoryLimitError;
+use chakram_base::interrupt::Interruption;
 use chakram_base::setting::SettingKey;
 use chakram_engine::{CompiledReplay, ReplayError, ReplayOptions};
 use chakram_hardware::machine::Machine;
@@ -66,6 +67,9 @@ pub enum JobError {
     /// It would take more memory than it may.
     #[error(transparent)]
     Memory(#[from] MemoryLimitError),
+    /// Loading was interrupted.
+    #[error(transparent)]
+    Interrupted(#[from] Interruption),
     /// The options of a pattern make no sense.
     #[error(transparent)]
     Pattern(#[from] GenerateError),

@@ -6,6 +6,7 @@ use chakram_analysis::edit::{JobEdit, edit_job, select_step};
 use chakram_archive as archive;
 use chakram_base::bounds::{self, MemoryLimitError};
 use chakram_base::ids::{GraphId, Rank};
+use chakram_base::interrupt;
 use chakram_base::units::{Span, Time};
 use chakram_report::summary::HashedInput;
 use chakram_trace::files::{OutputSet, identity};
@@ -228,6 +229,7 @@ pub fn read_traces(
 ) -> Result<(), JobError> {
     let mut linked = LinkedFiles::default();
     for (done, file) in (1..).zip(files) {
+        interrupt::check()?;
         let stored = file.stored.as_ref().map(StoredTrace::identity);
         let key = stored.or_else(|| identity(&file.path));
         let key = key.map(|key| (key, file.seal));

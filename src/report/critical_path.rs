@@ -11,6 +11,7 @@
 //! slack is an upper bound. This is the method of critical paths of project planning (Kelley and Walker 1959), on the
 //! graph of dependencies and resources.
 
+mod node_rows;
 mod recorder;
 mod relations;
 mod scaled_run;
@@ -23,6 +24,7 @@ pub(super) use scaled_run::{ScaledEnd, ScaledRun};
 pub(super) use table::sections;
 
 use super::keyed::by_part;
+use super::node_table::RowLimit;
 use super::operators::OperatorTime;
 use super::{RunSegment, TimeCategory};
 use chakram_base::ids::Rank;
@@ -35,7 +37,7 @@ use std::cmp::Reverse;
 use std::collections::BTreeMap;
 
 /// The most nodes of a replay whose path is followed: about 52 bytes are kept for each.
-const MOST_NODES: u64 = 8 << 20;
+const MOST_NODES: u64 = RowLimit::MOST;
 /// The most operators and ranks that a report lists.
 const LISTED: usize = 64;
 

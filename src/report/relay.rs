@@ -5,6 +5,7 @@
 
 use super::{CollectiveRecord, Observer};
 use chakram_base::ids::{MAX_NPUS, NodeIndex};
+use chakram_base::interrupt::inherited;
 use chakram_base::units::Time;
 use chakram_engine::InstanceId;
 use chakram_engine::{JobTimes, LaunchRecord, LoopCounts, ProcessorJob};
@@ -150,7 +151,7 @@ fn relayed_beside<W: Observer + Send, T>(
     let (full, batches) = sync_channel::<RecordBatch>(QUEUED_BATCHES);
     let (back, empty) = channel();
     thread::scope(|scope| {
-        let delivery = scope.spawn(move || {
+        let delivery = scope.spawn(inherited(move || {
             let mut watching = watch();
             for mut batch in batches {
                 batch.deliver(&mut watching);
@@ -158,7 +159,7 @@ fn relayed_beside<W: Observer + Send, T>(
                 let _ = back.send(batch);
             }
             watching
-        });
+        }));
         let mut relay = ObserverRelay::new(RelayTarget::Beside { full, empty }, others);
         let result = run(&mut relay);
         let end = relay.end();

@@ -15,6 +15,7 @@ use super::links::LinkReport;
 use super::machine_response::MachineResponse;
 use super::memory::{MemoryObserver, pool_memory, port_memory};
 use super::modules::ModuleObserver;
+use super::node_table::{NodeTable, RowLimit};
 use super::npus::NpuRow;
 use super::operators::OperatorObserver;
 use super::profiler::ProfilerBasis;
@@ -46,8 +47,23 @@ pub fn replay<O: Observer>(
     prepared: &CompiledReplay<'_>,
     mut extra: O,
 ) -> Result<(Report, O), ReplayError> {
-    let report = replay_watched(prepared, &mut extra)?;
+    let (report, _) = replay_watched(prepared, &mut extra, false)?;
     Ok((report, extra))
+}
+
+/// Replays as [`replay`], and makes a row for each node, too.
+///
+/// # Errors
+///
+/// As [`replay`], and fails if there are more than [`RowLimit::MOST`] nodes.
+pub fn replay_with_nodes<O: Observer>(
+    prepared: &CompiledReplay<'_>,
+    mut extra: O,
+) -> Result<(Report, NodeTable, O), ReplayError> {
+    RowLimit::check(prepared.workload().nodes())?;
+    let (report, table) = replay_watched(prepared, &mut extra, true)?;
+    let table = table.expect("a run of so many nodes is recorded");
+    Ok((report, table, extra))
 }
 
 /// Compiles the loop of reports once, here, whoever watches beside them.
@@ -55,7 +71,8 @@ pub fn replay<O: Observer>(
 fn replay_watched(
     prepared: &CompiledReplay<'_>,
     extra: &mut dyn Observer,
-) -> Result<Report, ReplayError> {
+    wants_nodes: bool,
+) -> Result<(Report, Option<NodeTable>), ReplayError> {
     prepared.check_prices()?;
     prepared.check_aggregation()?;
     let others: Option<&mut dyn Observer> = if extra.is_nobody() {
@@ -80,10 +97,15 @@ fn replay_watched(
         launches: Vec::new(),
         network,
     };
-    let ((mut report, _), path) = both(
+    let ((mut report, _), (path, table)) = both(
         nodes as usize,
         || finish(finished, observers),
-        || recorder.map(|recorder| recorder.finish(makespan)),
+        || {
+            let path = recorder.as_ref();
+            let path = path.map(|recorder| recorder.finish(makespan));
+            let table = recorder.filter(|_| wants_nodes);
+            (path, table.map(|recorder| recorder.node_table()))
+        },
     );
     if let Some((summary, path)) = path {
         report.critical_path = Some(summary);
@@ -92,7 +114,7 @@ fn replay_watched(
         report.state_cost(prepared.machine().price_per_npu_hour(), None);
         extra.critical_path(&path);
     }
-    Ok(report)
+    Ok((report, table))
 }
 
 /// Replays like [`replay`], over another network and with another backend of collectives.

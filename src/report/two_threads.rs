@@ -1,5 +1,6 @@
 //! Sums of a run that do not depend on one another, on two threads.
 
+use chakram_base::interrupt::inherited;
 use std::thread;
 
 /// The least number of nodes for which a thread is started: to sum them up takes a millisecond, and to start one a tenth.
@@ -16,7 +17,7 @@ pub fn both<A, B: Send>(
         return (here(), beside());
     }
     thread::scope(|scope| {
-        let beside = scope.spawn(beside);
+        let beside = scope.spawn(inherited(beside));
         let first = here();
         match beside.join() {
             Ok(second) => (first, second),

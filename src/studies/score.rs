@@ -4,6 +4,7 @@
 //! which options of a model and its plan. Every run is generated, replayed and compared ([`score`]). Statistics are in
 //! [`ScoreSummary`]; beside them stands a null model that knows FLOPs and nothing else.
 
+use chakram_base::interrupt::inherited;
 use chakram_base::units::Span;
 use chakram_engine::{
     CompiledReplay, OptionRefusal, ReplayError, ReplayOptions, RepresentativeCheck,
@@ -163,7 +164,7 @@ fn score_by<T: Send>(
         let (answer, answers) = answers;
         for _ in 0..threads.get() {
             let (answer, next) = (answer.clone(), &next);
-            scope.spawn(move || {
+            scope.spawn(inherited(move || {
                 while let Some((i, run)) = {
                     let i = next.fetch_add(1, Ordering::Relaxed);
                     table.runs.get(i).map(|run| (i, run))
@@ -173,7 +174,7 @@ fn score_by<T: Send>(
                         return;
                     }
                 }
-            });
+            }));
         }
         drop(answer);
         for (i, answer) in &answers {

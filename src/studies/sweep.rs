@@ -20,13 +20,15 @@ mod study;
 mod table;
 mod without_effect;
 
-pub use check::load;
+pub use check::{StudyError, load};
 pub use command::{PointCommand, PointWork};
 pub use evaluate::PointEvaluator;
 pub use explanation::explain;
 pub use journal::{JournalEntry, RESULTS, SweepJournal};
 pub use page::render;
-pub use search::{LayerTurn, StudyExplorer, StudyShard, SweepOptions, SweepStep, WorkDone};
+pub use search::{
+    LayerTurn, StudyExplorer, StudyShard, SweepError, SweepOptions, SweepStep, WorkDone,
+};
 pub use setting::Settings;
 pub use study::Study;
 pub use table::SweepTable;

@@ -39,7 +39,7 @@ fn jobs_are_launched_several_times_and_beside_one_another() {
         (&["--with", trace, "--on", "2-3"], "NPU 2"),
         (
             &["--repeat", "2", "--html", "x.html"],
-            "--html is about one launch",
+            "--html shows one launch",
         ),
         (&["--starts", "Cargo.toml"], "Cargo.toml:1: "),
         (&["--starts", "no-such-file"], "no-such-file: cannot "),

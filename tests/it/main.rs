@@ -78,6 +78,7 @@ mod host;
 mod inspect;
 mod memory;
 mod networks;
+mod node_table;
 mod operators;
 mod option_names;
 mod option_rules;

@@ -11,6 +11,7 @@ use crate::pytorch::rank_timeline::{HostIntervalKind, RankTimeline};
 use crate::pytorch::steps::MeasuredSteps;
 use crate::pytorch::{host_alone, kineto_alone, operator_order};
 use chakram_base::bounds::allocator::return_freed;
+use chakram_base::interrupt::{self, inherited};
 use chakram_base::setting::SettingKey;
 use chakram_trace::format::TraceError;
 use chakram_trace::format::error::TraceLocation;
@@ -288,7 +289,8 @@ impl RankCapture {
             loop {
                 let i = next.fetch_add(1, Ordering::Relaxed);
                 let Some(pair) = pairs.get(i) else { break };
-                let part = Self::read(pair, options);
+                let part = interrupt::check().map_err(TraceError::from);
+                let part = part.and_then(|()| Self::read(pair, options));
                 if let Ok(mut slot) = slots[i].lock() {
                     *slot = Some(part);
                 }
@@ -298,7 +300,7 @@ impl RankCapture {
         // The caller's thread is one of them: memory that it frees serves it again when it writes.
         std::thread::scope(|scope| {
             for _ in 1..threads.min(pairs.len()) {
-                scope.spawn(read_next);
+                scope.spawn(inherited(read_next));
             }
             read_next();
         });

@@ -17,6 +17,7 @@ pub(super) mod same_ids;
 
 use super::side::{ComparedTrace, EdgeDirection};
 use super::{labels, node_labels};
+use chakram_base::interrupt::inherited;
 use color_refinement::ColorRefinement;
 use equal_labels::unique;
 
@@ -85,7 +86,7 @@ pub(super) fn run_both<T: Send>(
         return [first(), second()];
     }
     std::thread::scope(|scope| {
-        let second = scope.spawn(second);
+        let second = scope.spawn(inherited(second));
         let first = first();
         let second = second.join();
         [

@@ -1,5 +1,6 @@
 //! Ordered parallel map over files.
 
+use chakram_base::interrupt::inherited;
 use std::collections::BTreeMap;
 use std::panic;
 use std::sync::{Condvar, Mutex, PoisonError};
@@ -42,7 +43,7 @@ pub fn in_order<T: Sync, R: Send, E>(
     let wait = |guard| changed.wait(guard).unwrap_or_else(PoisonError::into_inner);
     thread::scope(|scope| {
         for _ in 0..threads {
-            scope.spawn(|| {
+            scope.spawn(inherited(|| {
                 loop {
                     let mut guard = lock();
                     while !guard.over && guard.next >= guard.taken + 2 * threads {
@@ -71,7 +72,7 @@ pub fn in_order<T: Sync, R: Send, E>(
                         }
                     }
                 }
-            });
+            }));
         }
         for (index, item) in items.iter().enumerate() {
             let mut guard = lock();

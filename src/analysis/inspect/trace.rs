@@ -5,6 +5,7 @@ use super::fault::FaultSummary;
 use super::lanes::LaneTable;
 use super::metadata::TraceHeader;
 use super::times::RankTimes;
+use chakram_base::interrupt::inherited;
 use chakram_base::units::Span;
 use chakram_trace::format::{Op, TraceError};
 use chakram_trace::graph::{Csr, RawTrace};
@@ -99,7 +100,7 @@ impl<'a> InspectedTrace<'a> {
         faults.unreadable(&mut raw);
         faults.structure(&raw);
         let (analysis, beside) = thread::scope(|scope| {
-            let beside = scope.spawn(|| beside(&raw));
+            let beside = scope.spawn(inherited(|| beside(&raw)));
             let analysis = TraceAnalysis::new(&raw, &classes, &mut faults);
             (analysis, beside.join())
         });

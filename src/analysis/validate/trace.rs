@@ -126,6 +126,9 @@ fn defect(error: &TraceError, site: DefectLocation) -> Defect {
             site,
             format!("cannot {doing} it: {source}"),
         ),
+        error::TraceFault::Interrupted(interruption) => {
+            Defect::new(DefectKind::Unreadable, site, interruption.to_string())
+        }
         error::TraceFault::Malformed { place, found } => {
             let mut at = DefectLocation::at(place);
             at.node = at.node.or(site.node);

@@ -8,6 +8,7 @@ use crate::setting::SettingKey;
 use std::alloc::{GlobalAlloc, Layout, System};
 use std::cell::Cell;
 use std::io::Write;
+use std::sync::OnceLock;
 use std::sync::atomic::{AtomicBool, AtomicI64, AtomicU64, Ordering};
 
 /// Counting wrapper of the system's allocator.
@@ -18,6 +19,16 @@ pub struct CountingAllocator;
 static HELD: AtomicI64 = AtomicI64::new(0);
 static BOUND: AtomicU64 = AtomicU64::new(u64::MAX);
 static ENDING: AtomicBool = AtomicBool::new(false);
+
+/// What a thread does for which the system has no more memory, in a process that goes on.
+static EXHAUSTED: OnceLock<fn()> = OnceLock::new();
+
+/// Makes the allocator only count, for a process that goes on when a task exceeds the limit. A thread for which the system
+/// itself has no more calls `exhausted`, after which the process ends all the same. Later calls have no effect.
+pub fn only_count(exhausted: fn()) {
+    // One policy for the process.
+    let _ = EXHAUSTED.set(exhausted);
+}
 
 /// Each thread reports its balance when that reaches this many bytes, so that threads do not contend for the
 /// counter at each small allocation.
@@ -76,7 +87,11 @@ fn count(bytes: i64) {
     }
     let held = HELD.fetch_add(sum, Ordering::Relaxed) + sum;
     // The total is negative while a thread has reported frees of what another has not reported yet.
-    if sum > 0 && held > 0 && held as u64 > BOUND.load(Ordering::Relaxed) {
+    if sum > 0
+        && held > 0
+        && held as u64 > BOUND.load(Ordering::Relaxed)
+        && EXHAUSTED.get().is_none()
+    {
         exit_out_of_memory(
             bytes as u64,
             held as u64,
@@ -128,6 +143,9 @@ fn say(text: &[u8]) {
 #[inline]
 fn had(memory: *mut u8, size: usize) -> *mut u8 {
     if memory.is_null() {
+        if let Some(exhausted) = EXHAUSTED.get() {
+            exhausted();
+        }
         exit_out_of_memory(
             size as u64,
             allocated() + size as u64,

@@ -9,7 +9,15 @@ pub(super) fn memory() -> Option<u64> {
     let container = groups
         .filter_map(|folder| read(&folder))
         .filter_map(|text| text.trim().parse().ok());
-    machine.into_iter().chain(container).min()
+    let process = read("/proc/self/limits").and_then(|text| address_space(&text));
+    machine.into_iter().chain(container).chain(process).min()
+}
+
+/// Parses the soft limit on the addresses of the process, in bytes; `None` if it is unlimited.
+fn address_space(text: &str) -> Option<u64> {
+    let mut lines = text.lines();
+    let rest = lines.find_map(|line| line.strip_prefix("Max address space"))?;
+    rest.split_whitespace().next()?.parse().ok()
 }
 
 /// Parses the line `MemTotal: 16384 kB`.
@@ -55,6 +63,9 @@ mod tests {
             Some(16_777_216)
         );
         assert_eq!(total("MemTotal: many"), None);
+        let limits = "Max address space   8589934592  unlimited  bytes\n";
+        assert_eq!(address_space(limits), Some(8_589_934_592));
+        assert_eq!(address_space("Max address space unlimited unlimited"), None);
         let of = |text| folders(text).split_off(2);
         assert_eq!(of("0::/a/b\n"), ["/sys/fs/cgroup/a/b/memory.max"]);
         let first = of("4:cpu,memory:/a\n3:pids:/b");

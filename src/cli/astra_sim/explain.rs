@@ -122,6 +122,7 @@ fn makespan(args: &AstraSimArgs, quirks: QuirkSet) -> Result<Span, (&'static str
             ReplayError::Refused(_) => "refused",
             ReplayError::Stuck(_) => "deadlocked",
             ReplayError::TooLong => "too long",
+            ReplayError::Interrupted(_) => "interrupted",
         };
         (how, error.to_string())
     })?;

@@ -1,6 +1,6 @@
 //! `chakram convert --list` and `chakram convert auto`: the sources, and the one that files are of.
 
-use super::{ConvertArgs, run};
+use super::{ConvertArgs, SummaryFormatArg, run};
 use crate::flags::with_flags;
 use crate::traces::PIPE;
 use chakram_converters::sources::TraceSource;
@@ -27,6 +27,9 @@ pub struct ConvertAutoArgs {
     /// Write to PREFIX.0.et, … or, for a single trace, to this file
     #[arg(short, long, value_name = "OUT")]
     output: PathBuf,
+    /// Format of the summary, of sources that have one
+    #[arg(long, value_enum, default_value_t = SummaryFormatArg::Text, value_name = "FORMAT")]
+    format: SummaryFormatArg,
     /// Options of the source's own command
     #[arg(last = true, value_name = "OPTION")]
     options: Vec<OsString>,
@@ -52,7 +55,16 @@ pub fn auto(args: &ConvertAutoArgs, out: &mut dyn Write) -> Result<ExitCode, Box
     words.push("--".into());
     words.extend(args.inputs.iter().map(|path| path.clone().into_os_string()));
     let command = Command::new("chakram convert").no_binary_name(true);
-    let matches = ConvertArgs::augment_args(command).try_get_matches_from(words)?;
+    let command = ConvertArgs::augment_args(command);
+    let own = command.find_subcommand(source.word());
+    let has_format = own.is_some_and(|own| {
+        own.get_arguments()
+            .any(|arg| arg.get_long() == Some("format"))
+    });
+    if has_format && args.format == SummaryFormatArg::Json {
+        words.insert(1, "--format=json".into());
+    }
+    let matches = command.try_get_matches_from(words)?;
     run(&ConvertArgs::from_arg_matches(&matches)?, out)
 }
 

@@ -195,6 +195,20 @@ Examples:
     },
 }
 
+impl PatternArgs {
+    /// Returns the destination of the traces.
+    pub(super) fn target_mut(&mut self) -> &mut TargetArgs {
+        match self {
+            Self::Collective { target, .. }
+            | Self::P2p { target, .. }
+            | Self::Chain { target, .. }
+            | Self::Memory { target, .. }
+            | Self::DataParallel { target, .. }
+            | Self::Palm { target, .. } => target,
+        }
+    }
+}
+
 /// Model of PALM's Table VII.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub(super) enum PublishedModelArg {

@@ -1,7 +1,9 @@
 //! Values of replay options.
 
+use chakram_report::NodeTable;
 use chakram_report::report_csv::CsvTable;
 use clap::ValueEnum;
+use std::sync::{Arc, OnceLock};
 
 /// Format of reports.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
@@ -12,6 +14,30 @@ pub enum ReportFormatArg {
     Json,
     /// One table as comma-separated values
     Csv,
+}
+
+/// Receiver of the table of nodes, for callers in this process.
+#[derive(Clone, Debug, Default)]
+pub struct NodeSink(Option<Arc<OnceLock<NodeTable>>>);
+
+impl NodeSink {
+    /// Puts the table into `place`.
+    pub fn into(place: Arc<OnceLock<NodeTable>>) -> Self {
+        Self(Some(place))
+    }
+
+    /// Whether anybody receives it.
+    pub(super) fn is_wanted(&self) -> bool {
+        self.0.is_some()
+    }
+
+    /// Hands over the table of the first replay.
+    pub(super) fn fill(&self, table: NodeTable) {
+        if let Some(place) = &self.0 {
+            // A call replays once.
+            let _ = place.set(table);
+        }
+    }
 }
 
 /// Policy for a replay that does not fit into the memory of the NPUs.
@@ -33,7 +59,7 @@ pub enum ReportTableArg {
     Collectives,
     /// Operators by name
     Operators,
-    /// Profiled steps of a captured job, and where their time went
+    /// Profiled steps of a captured job, and their time
     Steps,
     /// Modules of a captured program, by their path
     Modules,
@@ -49,6 +75,8 @@ pub enum ReportTableArg {
     Sensitivities,
     /// Tokens per second and money, in one row
     Cost,
+    /// When each node ran, and what it waited for
+    Nodes,
     /// A row per machine; the default of several machines
     Compare,
 }
@@ -56,7 +84,7 @@ impl ReportTableArg {
     /// The table of single reports that this is.
     pub(super) fn single(self) -> Option<CsvTable> {
         match self {
-            Self::Compare => None,
+            Self::Compare | Self::Nodes => None,
             Self::Npus => Some(CsvTable::Npus),
             Self::Collectives => Some(CsvTable::Collectives),
             Self::Operators => Some(CsvTable::Operators),

@@ -1,6 +1,7 @@
 //! Destinations of reports.
 
 use crate::terminal::{self, EscapeStyle, EscapingWriter};
+use chakram_report::NodeTable;
 use chakram_report::text::TextStyle;
 use chakram_trace::files::{OutputClaim, OutputFile, OutputSet};
 use chakram_trace::format::TraceError;
@@ -12,6 +13,7 @@ use std::path::{Path, PathBuf};
 pub struct ReportDestination<'a> {
     out: &'a mut dyn Write,
     file: Option<OutputClaim>,
+    is_parquet: bool,
     outputs: OutputSet,
 }
 
@@ -21,6 +23,7 @@ impl<'a> ReportDestination<'a> {
         Self {
             out,
             file: None,
+            is_parquet: false,
             outputs,
         }
     }
@@ -35,7 +38,12 @@ impl<'a> ReportDestination<'a> {
     ) -> Result<Self, TraceError> {
         let piped = path == Path::new("-");
         let file = (!piped).then(|| outputs.claim(path)).transpose()?;
-        Ok(Self { out, file, outputs })
+        Ok(Self {
+            out,
+            file,
+            is_parquet: is_parquet(path),
+            outputs,
+        })
     }
 
     /// The outputs that the command has beside.
@@ -100,6 +108,17 @@ impl<'a> ReportDestination<'a> {
         Ok(())
     }
 
+    /// Writes a table of nodes, as the name of the file asks for.
+    pub fn fill_table(&mut self, table: &NodeTable) -> Result<(), Box<dyn Error>> {
+        let Some(claim) = self.file.as_ref().filter(|_| self.is_parquet) else {
+            return self.fill(|out| table.write_csv(out));
+        };
+        let mut file = BufWriter::new(claim.create()?);
+        table.write_parquet(&mut file)?;
+        let file = file.into_inner().map_err(IntoInnerError::into_error)?;
+        Ok(file.commit()?)
+    }
+
     /// Writes what `write` writes.
     pub fn fill(
         &mut self,
@@ -121,6 +140,11 @@ impl<'a> ReportDestination<'a> {
         }
         Ok(())
     }
+}
+
+/// Whether the name of a file asks for Parquet.
+pub fn is_parquet(path: &Path) -> bool {
+    path.extension().is_some_and(|ending| ending == "parquet")
 }
 
 /// A file that is made when something is written into it.

@@ -37,6 +37,7 @@ pub(super) fn status(column: &MachineColumn<'_>) -> &'static str {
         Err(ReplayError::Refused(_)) => "refused",
         Err(ReplayError::Stuck(_)) => "deadlocked",
         Err(ReplayError::TooLong) => "too long",
+        Err(ReplayError::Interrupted(_)) => "interrupted",
     }
 }
 

@@ -39,7 +39,7 @@ impl RunRecorder<'_> {
     }
 
     /// The node from whose start on the path leads to the end of this one.
-    fn origin(&self, number: usize) -> usize {
+    pub(super) fn origin(&self, number: usize) -> usize {
         let of = self.relations.node(number);
         match self.relations.kind(of) {
             NodeKind::Collective => {
@@ -57,7 +57,7 @@ impl RunRecorder<'_> {
     }
 
     /// The node before another on its lane.
-    fn before(&self, number: usize) -> Option<usize> {
+    pub(super) fn before(&self, number: usize) -> Option<usize> {
         known(self.freed_by[number].before)
     }
 
@@ -69,7 +69,7 @@ impl RunRecorder<'_> {
         known(self.freed_by[number].cause).map_or(release, |cause| self.times[cause].end)
     }
 
-    fn ready(&self, number: usize) -> Time {
+    pub(super) fn ready(&self, number: usize) -> Time {
         let of = self.relations.node(number);
         self.free(number) + self.relations.graph(of.instance).delay(of.node)
     }
@@ -137,7 +137,7 @@ impl RunRecorder<'_> {
     }
 
     /// The member of a collective that was the last to be ready, when the members took their lanes.
-    fn parked_with(&self, number: usize, start: Time) -> Option<usize> {
+    pub(super) fn parked_with(&self, number: usize, start: Time) -> Option<usize> {
         if self.relations.kind(self.relations.node(number)) != NodeKind::Collective {
             return None;
         }

@@ -2,6 +2,7 @@
 
 use super::TimelineWriter;
 use super::events::TrackId;
+use crate::lane_names::lane_name;
 use chakram_base::ids::NodeIndex;
 use chakram_engine::InstanceId;
 use chakram_trace::graph::Lane;
@@ -35,24 +36,17 @@ impl<W: Write> TimelineWriter<'_, W> {
             self.encoder().rank(rank, &name);
             let graph = workload.graph(instance);
             for (lane, key) in graph.lanes().iter().enumerate() {
-                let (name, order) = match *key {
-                    Lane::None => continue,
-                    Lane::Host(None) => ("host".to_owned(), 0),
-                    Lane::Host(Some(thread)) => (format!("host thread {thread}"), 0),
-                    Lane::Compute => ("compute".to_owned(), 1),
-                    Lane::Stream(stream) => (format!("stream {stream}"), 2),
-                    Lane::Memory => ("memory".to_owned(), 3),
-                    Lane::Group(slot) => {
-                        let name = &instance.group_names[slot as usize];
-                        let group = name.as_deref().unwrap_or("all ranks");
-                        (format!("collectives of {group}"), 4)
-                    }
-                    Lane::Peer(slot) => {
-                        let peer = instance.peers[slot as usize];
-                        (format!("sends to rank {peer}"), 5)
-                    }
+                let Some(name) = lane_name(graph, instance, *key) else {
+                    continue;
                 };
-                let name = graph.lane_name(*key).map_or(name, str::to_owned);
+                let order = match *key {
+                    Lane::Host(_) | Lane::None => 0,
+                    Lane::Compute => 1,
+                    Lane::Stream(_) => 2,
+                    Lane::Memory => 3,
+                    Lane::Group(_) => 4,
+                    Lane::Peer(_) => 5,
+                };
                 let track = self.track(i, lane as u32);
                 self.encoder().track(track, &name, order);
             }

@@ -8,6 +8,7 @@ use super::evaluate::{PointAnswer, PointEvaluator};
 use super::journal::{JournalEntry, JournalError, SweepJournal};
 use super::setting::{self, Settings};
 use super::study::{SearchStrategy, Study, StudyLayer};
+use chakram_base::interrupt::Interruption;
 use chakram_base::setting::SettingKey;
 use std::collections::{BTreeMap, BTreeSet};
 use std::num::NonZeroUsize;
@@ -27,6 +28,9 @@ pub enum SweepError {
     /// The journal cannot be written or read.
     #[error(transparent)]
     SweepJournal(#[from] JournalError),
+    /// Interrupted from outside, or out of memory; the journal has all points that were answered before.
+    #[error(transparent)]
+    Interrupted(#[from] Interruption),
     /// Points are missing that nobody may replay.
     #[error(
         "{} of the points have no answer yet\n  try: the shards that are missing, or `chakram sweep … {:#}`",

@@ -10,9 +10,11 @@ use chakram_base::units::{Span, counted};
 use chakram_jobs::MAX_REPEATED_NODES;
 use chakram_report::TimeCategory;
 use chakram_report::csv::harmless;
+use chakram_report::document::VersionedDocument;
 use chakram_report::settings::SettingWithoutEffect;
 use chakram_report::table::{TextTable, left, right};
 use chakram_report::text::{TextStyle, paragraph};
+use serde::Serialize;
 use serde_json::{Map, Value};
 use std::collections::BTreeMap;
 
@@ -274,6 +276,27 @@ impl<'s> SweepTable<'s> {
             out.insert("without_effect".to_owned(), settings);
         }
         Value::Object(out)
+    }
+
+    /// The study, all rows, and the numbers of those of the front as one document.
+    pub fn document(&self) -> String {
+        #[derive(Serialize)]
+        struct SweepDocument<'d> {
+            study: &'d str,
+            objectives: Vec<&'static str>,
+            front: Vec<u64>,
+            rows: Vec<Value>,
+        }
+        let objectives = self.study.objectives.iter();
+        let document = SweepDocument {
+            study: &self.study.name,
+            objectives: objectives.map(|objective| objective.name()).collect(),
+            front: (self.front().into_iter())
+                .map(|row| self.rows[row].number)
+                .collect(),
+            rows: (0..self.rows.len()).map(|row| self.json(row)).collect(),
+        };
+        VersionedDocument::new("chakram.sweep.1", document).text()
     }
 
     /// All rows as JSON Lines.

@@ -1,5 +1,6 @@
 //! Errors of reading and writing traces, with their locations.
 
+use chakram_base::interrupt::Interruption;
 use std::fmt;
 use std::path::{Path, PathBuf};
 
@@ -76,6 +77,15 @@ pub enum TraceFault {
         /// Suggested remedy.
         hint: String,
     },
+    /// Reading was interrupted.
+    #[error(transparent)]
+    Interrupted(Interruption),
+}
+
+impl From<Interruption> for TraceError {
+    fn from(interruption: Interruption) -> Self {
+        Self(Box::new(TraceFault::Interrupted(interruption)))
+    }
 }
 
 impl TraceError {
@@ -100,7 +110,7 @@ impl TraceError {
 
     pub(super) fn place(&mut self) -> Option<&mut TraceLocation> {
         match &mut *self.0 {
-            TraceFault::Io { .. } => None,
+            TraceFault::Io { .. } | TraceFault::Interrupted(_) => None,
             TraceFault::Malformed { place, .. } | TraceFault::Refused { place, .. } => Some(place),
         }
     }
@@ -111,7 +121,7 @@ impl TraceError {
         match &mut *self.0 {
             // Readers of a stream do not know its name.
             TraceFault::Io { file, .. } if file.as_os_str().is_empty() => *file = path.to_owned(),
-            TraceFault::Io { .. } => {}
+            TraceFault::Io { .. } | TraceFault::Interrupted(_) => {}
             TraceFault::Malformed { place, .. } | TraceFault::Refused { place, .. } => {
                 place.file.get_or_insert_with(|| path.to_owned());
             }
@@ -156,7 +166,7 @@ impl TraceError {
     /// Returns the byte offset of the error, if known.
     pub fn offset(&self) -> Option<usize> {
         match &*self.0 {
-            TraceFault::Io { .. } => None,
+            TraceFault::Io { .. } | TraceFault::Interrupted(_) => None,
             TraceFault::Malformed { place, .. } | TraceFault::Refused { place, .. } => place.offset,
         }
     }
@@ -165,6 +175,7 @@ impl TraceError {
     pub fn found(&self) -> String {
         match &*self.0 {
             TraceFault::Io { source, .. } => source.to_string(),
+            TraceFault::Interrupted(interruption) => interruption.to_string(),
             TraceFault::Malformed { found, .. } | TraceFault::Refused { found, .. } => {
                 found.clone()
             }

@@ -16,6 +16,7 @@ use crate::format::{
     GroupName, KernelShape, MemoryChanges, MemoryLocation, Op, TraceError, TrainingPhase, escape,
 };
 use chakram_base::ids::NodeIndex;
+use chakram_base::interrupt;
 use chakram_base::setting::{SettingChoice, SettingKey};
 use chakram_base::units::Span;
 use std::sync::Arc;
@@ -66,6 +67,9 @@ const CONTROL: u32 = 1 << 31;
 const NO_NODE: u32 = u32::MAX;
 /// Maximum number of nodes: indices share their word with the flag.
 const MAX_NODES: usize = (CONTROL - 1) as usize;
+
+/// Nodes between two checks for an interruption: some milliseconds.
+const NODES_BETWEEN_CHECKS: usize = 1 << 14;
 
 /// Collects nodes and builds a [`Graph`].
 #[derive(Debug)]
@@ -150,6 +154,9 @@ impl GraphBuilder {
     /// Adds the node whose dependencies were just visited.
     pub(super) fn finish_node(&mut self, node: &NodeView<'_>) -> Result<(), TraceError> {
         let index = self.graph.ids.len();
+        if index.is_multiple_of(NODES_BETWEEN_CHECKS) {
+            interrupt::check()?;
+        }
         if index >= MAX_NODES || self.preds.len() >= NO_NODE as usize {
             return Err(TraceError::refused(
                 node.id,

@@ -1,5 +1,6 @@
 //! Graphs of a job, one for each shape of ranks, built by several threads.
 
+use chakram_base::interrupt::inherited;
 use std::num::NonZeroUsize;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::thread;
@@ -41,7 +42,7 @@ fn over<G: Send, E: Send>(
         }
     };
     let mut built = thread::scope(|scope| {
-        let helpers: Vec<_> = (0..helpers).map(|_| scope.spawn(work)).collect();
+        let helpers: Vec<_> = (0..helpers).map(|_| scope.spawn(inherited(work))).collect();
         let mut built = work();
         for helper in helpers {
             match helper.join() {

@@ -3,9 +3,10 @@
 use super::{RowOutcome, StudyExplorer, SweepError, SweepStep, WorkDone};
 use crate::sweep::bound::PointBound;
 use crate::sweep::evaluate::{PointAnswer, PointEvaluator};
-use crate::sweep::journal::{JournalEntry, JournalError};
+use crate::sweep::journal::JournalEntry;
 use crate::sweep::point::PointRefusal;
 use crate::sweep::setting::{self, Settings};
+use chakram_base::interrupt::{self, inherited};
 use std::collections::{BTreeMap, BTreeSet};
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 use std::sync::{Condvar, Mutex, PoisonError};
@@ -74,7 +75,7 @@ struct SharedKnowledge<N> {
     in_flight: BTreeSet<String>,
     next: N,
     best: Option<(String, f64)>,
-    failed: Option<JournalError>,
+    failed: Option<SweepError>,
     done: WorkDone,
 }
 
@@ -122,7 +123,7 @@ impl StudyExplorer<'_> {
         let this = &*self;
         std::thread::scope(|scope| {
             for _ in 0..self.options.threads.get() {
-                scope.spawn(|| this.work(&shared, &answered));
+                scope.spawn(inherited(|| this.work(&shared, &answered)));
             }
         });
         let shared = shared.into_inner().unwrap_or_else(PoisonError::into_inner);
@@ -131,7 +132,7 @@ impl StudyExplorer<'_> {
         self.done.bounded.1 += shared.done.bounded.1;
         self.done.replayed.0 += shared.done.replayed.0;
         self.done.replayed.1 += shared.done.replayed.1;
-        shared.failed.map_or(Ok(()), |error| Err(error.into()))
+        shared.failed.map_or(Ok(()), Err)
     }
 
     /// Answers questions until there are no more.
@@ -164,7 +165,11 @@ impl StudyExplorer<'_> {
             });
             let seconds = start.elapsed().as_secs_f64();
             let entry = found.entry(&key);
-            let written = (self.journal.as_ref()).map_or(Ok(()), |journal| journal.add(&entry));
+            // An interrupted point has no answer.
+            let written = interrupt::check().map_err(SweepError::from).and_then(|()| {
+                let journal = self.journal.as_ref();
+                Ok(journal.map_or(Ok(()), |journal| journal.add(&entry))?)
+            });
             let answer = found.answer.as_ref();
             let score = answer.and_then(|answer| self.score(&point, answer));
 

@@ -1,0 +1,5 @@
+"""``python -m chakram``."""
+
+from ._main import main
+
+main()

@@ -1,0 +1,1475 @@
+"""Functions, one for each command. Written by generate_api.py: change that, or the command line."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping, Sequence
+from typing import Any, Literal, Optional, Union, overload
+
+from . import _call
+from .results import ArchiveCheck, Comparison, Conversion, Diff, Machine, Report, Result, Score, ServeReport, Sweep
+
+PathLike = Union[str, "os.PathLike[str]"]
+MachineLike = Union[str, "os.PathLike[str]", Machine]
+
+
+def convert(
+    inputs: Union[PathLike, Sequence[PathLike]],
+    output: PathLike,
+    *,
+    source: Optional[Literal['goal', 'msccl', 'nsys', 'pytorch', 'simai', 'text', 'trace', 'xplane']] = None,
+    compress: Optional[Literal['zst', 'gz']] = None,
+    size: Optional[Union[str, int]] = None,
+    comm_kernel: Optional[Union[str, Sequence[str], Mapping[str, Any]]] = None,
+    step: Optional[int] = None,
+    infer_ranks: Optional[int] = None,
+    threads: Optional[int] = None,
+    npus: Optional[int] = None,
+    passes: Optional[int] = None,
+    to: Optional[Literal['et', 'jsonl']] = None,
+    generation: Optional[str] = None,
+    no_verify: Optional[bool] = None,
+    salvage: Optional[bool] = None,
+    keep_dangling: Optional[bool] = None,
+    max_memory: Optional[Union[str, int]] = None,
+    max_ratio: Optional[int] = None,
+) -> Conversion:
+    """Converts captures and workloads of other tools to traces.
+
+    The result is taken by other calls in place of the path of the traces. With a ``source`` that has a summary it is the
+    document of it; otherwise ``text`` says what was converted.
+
+    Quantities are texts with their units, such as ``"10 ms"`` or ``"50 GB/s"``; whole numbers are bytes where a size is meant.
+
+    Arguments:
+        inputs: Files, folders or prefixes of traces, all of one source.
+        output: Prefix of the traces, ``PREFIX.0.et`` and so on, or the file of a single one.
+        source: What the inputs are of; told by their contents if it is left out.
+        compress: (goal, msccl, nsys, pytorch, simai, text, xplane) Compress the traces (ASTRA-sim reads uncompressed
+            ones only). ``zst``: zstd; ``gz``: gzip
+        size: (msccl) Buffer size of a rank (of its shard for all-gather and gather)
+        comm_kernel: (nsys, pytorch) Kernels that communicate: those with PART in their name are a KIND, such as
+            all-reduce; repeatable
+        step: (pytorch) Convert only this step, ProfilerStep#N of the capture
+        infer_ranks: (pytorch) Infer the ranks without a capture, of N in all, from captured ranks of the same role
+        threads: (pytorch) Number of ranks read at once; all cores by default
+        npus: (simai, text) Number of NPUs, each of which has a trace; all_gpus of the file by default
+        passes: (simai, text) Number of passes: training steps, each behind the one before
+        to: (trace) Output format, if the name does not end with .et or .jsonl (and .gz or .zst). ``et``:
+            Length-prefixed records, as every tool reads them; ``jsonl``: JSON Lines
+        generation: (trace) Schema generation of binary inputs that do not say it: 0.0.1, 0.0.2, 0.0.3a, 0.0.3b, 0.0.4
+        no_verify: (trace) Read traces that differ from what the job's file, PREFIX.job.json, says
+        salvage: (trace) Keep the intact records of damaged inputs, and report what is lost
+        keep_dangling: (trace) With ``salvage``, keep dependencies on missing nodes
+        max_memory: Fail rather than use more memory; three quarters of the machine's or container's by default
+        max_ratio: Refuse compressed inputs that unpack to more than 16 MiB and this many times their size (default:
+            200)
+
+    Raises:
+        ChakramError: One of ``chakram.errors``, with the place of what is wrong.
+    """
+    limits = _call.options(
+        [
+            ("--max-memory", max_memory, "size"),
+            ("--max-ratio", max_ratio, "value"),
+        ]
+    )
+    given = _call.options(
+        [
+            ("--compress", compress, "value"),
+            ("--size", size, "size"),
+            ("--comm-kernel", comm_kernel, "list"),
+            ("--step", step, "value"),
+            ("--infer-ranks", infer_ranks, "value"),
+            ("--threads", threads, "value"),
+            ("--npus", npus, "value"),
+            ("--passes", passes, "value"),
+            ("--to", to, "value"),
+            ("--generation", generation, "value"),
+            ("--no-verify", no_verify, "switch"),
+            ("--salvage", salvage, "switch"),
+            ("--keep-dangling", keep_dangling, "switch"),
+        ]
+    )
+    has_summary = source in ('nsys', 'pytorch', 'simai', 'text', 'trace', 'xplane')
+    paths = _call.inputs(inputs, "inputs")
+    if source is None:
+        line = ["convert", "auto", f"--output={_call.word(output, 'output')}", *limits, "--format=json"]
+        line += [*paths, "--", *given]
+    else:
+        line = ["convert", source, f"--output={_call.word(output, 'output')}", *limits, *given, *paths]
+        if has_summary:
+            line += ["--format=json"]
+    result = _call.execute(line, Conversion)
+    result._output = _call.word(output, "output")
+    return result
+
+
+@overload
+def replay(
+    traces: Union[PathLike, Sequence[PathLike]],
+    *,
+    machine: Optional[MachineLike] = None,
+    threads: Optional[int] = None,
+    no_verify: Optional[bool] = None,
+    groups: Optional[PathLike] = None,
+    deps: Optional[Literal['auto', 'both', 'data']] = None,
+    absent: Optional[Literal['refuse', 'mirror']] = None,
+    ranks: Optional[int] = None,
+    without: Optional[Literal['profiler', 'nothing']] = None,
+    step: Optional[int] = None,
+    delay: Optional[Union[str, Sequence[str], Mapping[str, Any]]] = None,
+    repeat: Optional[int] = None,
+    starts: Optional[PathLike] = None,
+    with_: Optional[Union[PathLike, Sequence[PathLike]]] = None,
+    on: Optional[Union[Union[str, Sequence[Union[str, int]]], Sequence[Union[str, Sequence[Union[str, int]]]]]] = None,
+    compute: Optional[str] = None,
+    recorded_on: Optional[MachineLike] = None,
+    efficiency: Optional[Union[str, int, float]] = None,
+    host: Optional[str] = None,
+    launch: Optional[Literal['eager', 'graph', 'none']] = None,
+    collectives: Optional[Literal['curves', 'algorithms']] = None,
+    comm: Optional[Literal['model', 'captured', 'recorded']] = None,
+    network: Optional[Literal['contention-free', 'ports', 'links', 'fair-sharing', 'exclusive']] = None,
+    bandwidth: Optional[Union[str, Sequence[Union[str, int]]]] = None,
+    latency: Optional[Union[str, Sequence[Union[str, int]]]] = None,
+    map: Optional[Union[str, Sequence[Union[str, int]]]] = None,
+    fill_domains: Optional[bool] = None,
+    stepwise: Optional[bool] = None,
+    aggregate: Optional[bool] = None,
+    lower_bound: Optional[bool] = None,
+    custom: Optional[Union[str, Sequence[str], Mapping[str, Any]]] = None,
+    timeline: Optional[PathLike] = None,
+    timeline_ranks: Optional[Union[str, Sequence[Union[str, int]]]] = None,
+    timeline_from: Optional[str] = None,
+    timeline_to: Optional[str] = None,
+    fit: Optional[Literal['report', 'require']] = None,
+    links: Optional[bool] = None,
+    price: Optional[Union[str, int, float]] = None,
+    total_tokens: Optional[Union[str, int, float]] = None,
+    all_operators: Optional[bool] = None,
+    max_memory: Optional[Union[str, int]] = None,
+    max_ratio: Optional[int] = None,
+    keep_nodes: bool = False,
+) -> Report: ...
+@overload
+def replay(
+    traces: Union[PathLike, Sequence[PathLike]],
+    *,
+    machine: Union[list[MachineLike], tuple[MachineLike, ...]],
+    threads: Optional[int] = None,
+    no_verify: Optional[bool] = None,
+    groups: Optional[PathLike] = None,
+    deps: Optional[Literal['auto', 'both', 'data']] = None,
+    absent: Optional[Literal['refuse', 'mirror']] = None,
+    ranks: Optional[int] = None,
+    without: Optional[Literal['profiler', 'nothing']] = None,
+    step: Optional[int] = None,
+    delay: Optional[Union[str, Sequence[str], Mapping[str, Any]]] = None,
+    repeat: Optional[int] = None,
+    starts: Optional[PathLike] = None,
+    with_: Optional[Union[PathLike, Sequence[PathLike]]] = None,
+    on: Optional[Union[Union[str, Sequence[Union[str, int]]], Sequence[Union[str, Sequence[Union[str, int]]]]]] = None,
+    compute: Optional[str] = None,
+    recorded_on: Optional[MachineLike] = None,
+    efficiency: Optional[Union[str, int, float]] = None,
+    host: Optional[str] = None,
+    launch: Optional[Literal['eager', 'graph', 'none']] = None,
+    collectives: Optional[Literal['curves', 'algorithms']] = None,
+    comm: Optional[Literal['model', 'captured', 'recorded']] = None,
+    network: Optional[Literal['contention-free', 'ports', 'links', 'fair-sharing', 'exclusive']] = None,
+    bandwidth: Optional[Union[str, Sequence[Union[str, int]]]] = None,
+    latency: Optional[Union[str, Sequence[Union[str, int]]]] = None,
+    map: Optional[Union[str, Sequence[Union[str, int]]]] = None,
+    fill_domains: Optional[bool] = None,
+    stepwise: Optional[bool] = None,
+    aggregate: Optional[bool] = None,
+    lower_bound: Optional[bool] = None,
+    custom: Optional[Union[str, Sequence[str], Mapping[str, Any]]] = None,
+    timeline: Optional[PathLike] = None,
+    timeline_ranks: Optional[Union[str, Sequence[Union[str, int]]]] = None,
+    timeline_from: Optional[str] = None,
+    timeline_to: Optional[str] = None,
+    fit: Optional[Literal['report', 'require']] = None,
+    links: Optional[bool] = None,
+    price: Optional[Union[str, int, float]] = None,
+    total_tokens: Optional[Union[str, int, float]] = None,
+    all_operators: Optional[bool] = None,
+    max_memory: Optional[Union[str, int]] = None,
+    max_ratio: Optional[int] = None,
+    keep_nodes: bool = False,
+) -> Comparison: ...
+def replay(
+    traces: Union[PathLike, Sequence[PathLike]],
+    *,
+    machine: Optional[Union[MachineLike, Sequence[MachineLike]]] = None,
+    threads: Optional[int] = None,
+    no_verify: Optional[bool] = None,
+    groups: Optional[PathLike] = None,
+    deps: Optional[Literal['auto', 'both', 'data']] = None,
+    absent: Optional[Literal['refuse', 'mirror']] = None,
+    ranks: Optional[int] = None,
+    without: Optional[Literal['profiler', 'nothing']] = None,
+    step: Optional[int] = None,
+    delay: Optional[Union[str, Sequence[str], Mapping[str, Any]]] = None,
+    repeat: Optional[int] = None,
+    starts: Optional[PathLike] = None,
+    with_: Optional[Union[PathLike, Sequence[PathLike]]] = None,
+    on: Optional[Union[Union[str, Sequence[Union[str, int]]], Sequence[Union[str, Sequence[Union[str, int]]]]]] = None,
+    compute: Optional[str] = None,
+    recorded_on: Optional[MachineLike] = None,
+    efficiency: Optional[Union[str, int, float]] = None,
+    host: Optional[str] = None,
+    launch: Optional[Literal['eager', 'graph', 'none']] = None,
+    collectives: Optional[Literal['curves', 'algorithms']] = None,
+    comm: Optional[Literal['model', 'captured', 'recorded']] = None,
+    network: Optional[Literal['contention-free', 'ports', 'links', 'fair-sharing', 'exclusive']] = None,
+    bandwidth: Optional[Union[str, Sequence[Union[str, int]]]] = None,
+    latency: Optional[Union[str, Sequence[Union[str, int]]]] = None,
+    map: Optional[Union[str, Sequence[Union[str, int]]]] = None,
+    fill_domains: Optional[bool] = None,
+    stepwise: Optional[bool] = None,
+    aggregate: Optional[bool] = None,
+    lower_bound: Optional[bool] = None,
+    custom: Optional[Union[str, Sequence[str], Mapping[str, Any]]] = None,
+    timeline: Optional[PathLike] = None,
+    timeline_ranks: Optional[Union[str, Sequence[Union[str, int]]]] = None,
+    timeline_from: Optional[str] = None,
+    timeline_to: Optional[str] = None,
+    fit: Optional[Literal['report', 'require']] = None,
+    links: Optional[bool] = None,
+    price: Optional[Union[str, int, float]] = None,
+    total_tokens: Optional[Union[str, int, float]] = None,
+    all_operators: Optional[bool] = None,
+    max_memory: Optional[Union[str, int]] = None,
+    max_ratio: Optional[int] = None,
+    keep_nodes: bool = False,
+) -> Any:
+    """Replays traces on a machine, or on several to compare them.
+
+    Returns a :class:`Report`, or of several machines a :class:`Comparison`. Times are in picoseconds.
+
+    Quantities are texts with their units, such as ``"10 ms"`` or ``"50 GB/s"``; whole numbers are bytes where a size is meant.
+
+    Arguments:
+        traces: Folder of traces, prefix of files named PREFIX.RANK.et, or files
+        machine: Preset (`chakram machine list`) or file; machine.toml beside the traces by default; several are
+            compared
+        threads: Number of machines replayed at once; all cores by default
+        no_verify: Read traces that differ from what the job's file, PREFIX.job.json, says
+        groups: Process groups, in place of those of the job's file: a JSON file {"1": [0, 1], …}
+        deps: Dependencies that hold (default: auto). ``auto``: Data and control; data alone, with a warning, if control
+            closes a cycle; ``both``: Data and control; ``data``: Data only
+        absent: Treatment of ranks without a trace (default: refuse). ``refuse``: Refuse the job; ``mirror``: Missing
+            members arrive with the present ones
+        ranks: Number of ranks of the job, if more than the traces show; with ``absent`` mirror all NPUs by default
+        without: Part of a captured job that is left out; the profiler by default where the capture has steps without
+            it. ``profiler``: Host time that the profiler added, as estimated; ``nothing``: Nothing
+        step: Only the profiled step with this number, cut out as `chakram slice` does
+        delay: Start a rank late, to see who waits for a straggler: 3=10ms; repeatable
+        repeat: Replay the traces N times in a row; a rank begins a step as soon as it has ended the one before
+        starts: Replay the traces at each time in this file, one a line, such as 10 ms; a rank that has not ended the
+            launch before begins as soon as it has
+        with_: Another job on the same machine, which is replayed once, beside the traces; repeatable
+        on: NPUs of ranks 0, 1, … of the job that ``with`` names, for example 4-7; one for each ``with``
+        compute: Compute model: recorded (where nothing was: curves, or else roofline), scaled:F (times F), curves (by
+            class and shape, as measured), roofline (by FLOPs and bytes) or loopnest:gemmini-16 (default: recorded)
+        recorded_on: Machine on which the kernels were recorded, or capture for the devices that captures name: each
+            lasts as recorded, times the ratio of its roofline here to that there
+        efficiency: Fraction of the peak rates that kernels by roofline achieve, up to 1
+        host: Host timing: recorded, or scaled:F (times F, so below 1 is a faster host) (default: recorded)
+        launch: Launches of kernels, collectives and messages by the machine's host, for traces without host work; by
+            default eager where kernels are priced by curves, and none otherwise. ``eager``: Every kernel and collective
+            by itself, as the machine's [host] has it; ``graph``: All of a step at once, as CUDA graphs do; ``none``: In
+            no time
+        collectives: Uncontended time of collectives; by default as kernels, by curves where they are. ``curves``: As
+            measured among as many NPUs of this kind, where the machine has that; ``algorithms``: By the machine's
+            algorithms and links
+        comm: Timing of collectives and messages (default: model). ``model``: Simulated on the machine's network;
+            ``captured``: As captured, waiting included: each rank by itself; ``recorded``: Transfers as recorded;
+            waiting is simulated
+        network: Network contention model; the machine's own by default. ``contention-free``: No contention between
+            operations; ``ports``: Operations share each NPU's port into a dimension; ``links``: Operations share every
+            link of their routes; ``fair-sharing``: Messages in flight share every link of their routes at once, max-min
+            fairly; ``exclusive``: A transfer holds all links of its route from start to end
+        bandwidth: Bandwidth of an NPU into each dimension of ``machine`` 'Ring(4)_Switch(2)': 250GB/s,50GB/s, or one of
+            all
+        latency: Latency of a link in each dimension of such a machine: 500ns,1us, or one of all
+        map: NPUs of ranks 0, 1, …, for example 0-3,8-11; rank r on NPU r by default
+        fill_domains: Place ranks on all NPUs of each rack, also where the machine's jobs leave some free
+        stepwise: Simulate every collective message by message, also where an analytical answer is exact
+        aggregate: Let one of several ranks that do the same at the same time run for all, for as long as they do: fewer
+            events, the same answer
+        lower_bound: Give communication without size and recorded duration no time instead of refusing it
+        custom: Custom algorithm of a kind of collective from files PREFIX.0.et, …, one per member: all-reduce=ring8;
+            repeatable
+        timeline: Write a timeline: FILE.pftrace for ui.perfetto.dev, FILE.json for any viewer; compressed if it ends in
+            .gz
+        timeline_ranks: Ranks in the timeline, for example 0-3,8
+        timeline_from: Start of the timeline, for example 1.5ms
+        timeline_to: End of the timeline
+        fit: Action when peak memory exceeds the NPU's capacity (default: report). ``report``: Warn in the report;
+            ``require``: Warn, and exit with code 3
+        links: Report bytes and load of dimensions and links; collectives go message by message
+        price: Dollars for an hour of an NPU, such as 2.50; by default those of the machine's file
+        total_tokens: Also report days, NPU hours, dollars and energy of a run of so many tokens, such as 15T
+        all_operators: List the operators of every micro-batch, in JSON and the table of operators, instead of their
+            sums, mb*/…
+        max_memory: Fail rather than use more memory; three quarters of the machine's or container's by default
+        max_ratio: Refuse compressed inputs that unpack to more than 16 MiB and this many times their size (default:
+            200)
+        keep_nodes: Keep a row for each node, ``Report.node_table()``; it is made on demand otherwise.
+
+    Raises:
+        ChakramError: One of ``chakram.errors``, with the place of what is wrong.
+    """
+    line = ['replay', '--format', 'json']
+    line += _call.options(
+        [
+            ("--machine", machine, "list"),
+            ("--threads", threads, "value"),
+            ("--no-verify", no_verify, "switch"),
+            ("--groups", groups, "value"),
+            ("--deps", deps, "value"),
+            ("--absent", absent, "value"),
+            ("--ranks", ranks, "value"),
+            ("--without", without, "value"),
+            ("--step", step, "value"),
+            ("--delay", delay, "list"),
+            ("--repeat", repeat, "value"),
+            ("--starts", starts, "value"),
+            ("--with", with_, "list"),
+            ("--on", on, "list"),
+            ("--compute", compute, "value"),
+            ("--recorded-on", recorded_on, "value"),
+            ("--efficiency", efficiency, "value"),
+            ("--host", host, "value"),
+            ("--launch", launch, "value"),
+            ("--collectives", collectives, "value"),
+            ("--comm", comm, "value"),
+            ("--network", network, "value"),
+            ("--bandwidth", bandwidth, "joined"),
+            ("--latency", latency, "joined"),
+            ("--map", map, "joined"),
+            ("--fill-domains", fill_domains, "switch"),
+            ("--stepwise", stepwise, "switch"),
+            ("--aggregate", aggregate, "switch"),
+            ("--lower-bound", lower_bound, "switch"),
+            ("--custom", custom, "list"),
+            ("--timeline", timeline, "value"),
+            ("--timeline-ranks", timeline_ranks, "joined"),
+            ("--timeline-from", timeline_from, "value"),
+            ("--timeline-to", timeline_to, "value"),
+            ("--fit", fit, "value"),
+            ("--links", links, "switch"),
+            ("--price", price, "value"),
+            ("--total-tokens", total_tokens, "value"),
+            ("--all-operators", all_operators, "switch"),
+            ("--max-memory", max_memory, "size"),
+            ("--max-ratio", max_ratio, "value"),
+        ]
+    )
+    line += _call.inputs(traces, "traces")
+    return _call.execute(line, _call.replayed, keep_nodes)
+
+
+def generate(
+    model: str,
+    *,
+    tokens: Optional[int] = None,
+    dry_run: Optional[bool] = None,
+    output: Optional[PathLike] = None,
+    machine: Optional[MachineLike] = None,
+    extrapolate: Optional[int] = None,
+    compute: Optional[str] = None,
+    recorded_on: Optional[MachineLike] = None,
+    efficiency: Optional[Union[str, int, float]] = None,
+    host: Optional[str] = None,
+    launch: Optional[Literal['eager', 'graph', 'none']] = None,
+    collectives: Optional[Literal['curves', 'algorithms']] = None,
+    comm: Optional[Literal['model', 'captured', 'recorded']] = None,
+    network: Optional[Literal['contention-free', 'ports', 'links', 'fair-sharing', 'exclusive']] = None,
+    bandwidth: Optional[Union[str, Sequence[Union[str, int]]]] = None,
+    latency: Optional[Union[str, Sequence[Union[str, int]]]] = None,
+    map: Optional[Union[str, Sequence[Union[str, int]]]] = None,
+    fill_domains: Optional[bool] = None,
+    stepwise: Optional[bool] = None,
+    aggregate: Optional[bool] = None,
+    lower_bound: Optional[bool] = None,
+    custom: Optional[Union[str, Sequence[str], Mapping[str, Any]]] = None,
+    timeline: Optional[PathLike] = None,
+    timeline_ranks: Optional[Union[str, Sequence[Union[str, int]]]] = None,
+    timeline_from: Optional[str] = None,
+    timeline_to: Optional[str] = None,
+    fit: Optional[Literal['report', 'require']] = None,
+    links: Optional[bool] = None,
+    price: Optional[Union[str, int, float]] = None,
+    total_tokens: Optional[Union[str, int, float]] = None,
+    all_operators: Optional[bool] = None,
+    plan: Optional[PathLike] = None,
+    data: Optional[int] = None,
+    tensor: Optional[int] = None,
+    stage_tensor: Optional[Union[int, Sequence[int]]] = None,
+    pipeline: Optional[int] = None,
+    expert: Optional[int] = None,
+    expert_tensor: Optional[int] = None,
+    context: Optional[int] = None,
+    context_exchange: Optional[Literal['all-gather', 'all-to-all']] = None,
+    sequence_parallel: Optional[bool] = None,
+    pad_heads: Optional[bool] = None,
+    zero: Optional[Literal['0', '1', '2', '3']] = None,
+    batch: Optional[int] = None,
+    micro_batch: Optional[int] = None,
+    schedule: Optional[Literal['gpipe', '1f1b', 'interleaved', 'layer-wise', 'inference']] = None,
+    chunks: Optional[int] = None,
+    split: Optional[Literal['blocks', 'layers', 'multiplications']] = None,
+    order: Optional[Union[Literal['tp', 'dp', 'pp'], Sequence[Literal['tp', 'dp', 'pp']]]] = None,
+    ranks: Optional[Union[Union[str, Sequence[Union[str, int]]], Sequence[Union[str, Sequence[Union[str, int]]]]]] = None,
+    place: Optional[Union[str, Sequence[str]]] = None,
+    tensor_neighbours: Optional[Literal['near', 'opposite']] = None,
+    recompute: Optional[Literal['none', 'selective', 'full', 'as-needed', 'operators']] = None,
+    capacity: Optional[Union[str, int]] = None,
+    residency: Optional[Literal['none', 'corrected', 'as-printed']] = None,
+    sram: Optional[Union[str, int]] = None,
+    largest_access: Optional[Union[str, int]] = None,
+    prefetch: Optional[int] = None,
+    reshard: Optional[bool] = None,
+    accumulate: Optional[bool] = None,
+    optimizer: Optional[Literal['none', 'sgd', 'adam']] = None,
+    mixed: Optional[bool] = None,
+    clip: Optional[bool] = None,
+    overlap: Optional[bool] = None,
+    tensor_overlap: Optional[bool] = None,
+    pipeline_overlap: Optional[bool] = None,
+    gather_overlap: Optional[bool] = None,
+    branches: Optional[Literal['in-order', 'parallel']] = None,
+    scatter_gather: Optional[bool] = None,
+    adapters: Optional[int] = None,
+    adapter_sums: Optional[Literal['source', 'destination']] = None,
+    buckets: Optional[Literal['layers', 'parameters']] = None,
+    bucket: Optional[Union[str, int]] = None,
+    first_bucket: Optional[Union[str, int]] = None,
+    dtype: Optional[Literal['fp64', 'fp32', 'tf32', 'fp16', 'bf16', 'fp8', 'fp4', 'int8']] = None,
+    gradients: Optional[Literal['fp64', 'fp32', 'tf32', 'fp16', 'bf16', 'fp8', 'fp4', 'int8']] = None,
+    linears: Optional[Literal['fp64', 'fp32', 'tf32', 'fp16', 'bf16', 'fp8', 'fp4', 'int8']] = None,
+    scaling: Optional[Literal['delayed', 'current', 'block']] = None,
+    elementwise: Optional[Literal['fused', 'megatron', 'eager', 'compiled']] = None,
+    attention: Optional[Literal['flash', 'unfused']] = None,
+    softmax: Optional[Literal['fused', 'unfused', 'megatron']] = None,
+    loss: Optional[Literal['composite', 'fused']] = None,
+    dropout: Optional[bool] = None,
+    steps: Optional[int] = None,
+    without: Optional[Union[Literal['bubble', 'logits', 'memory-bound', 'tensor-communication', 'expert-communication', 'context-communication', 'data-communication', 'pipeline-communication', 'optimizer', 'recompute'], Sequence[Literal['bubble', 'logits', 'memory-bound', 'tensor-communication', 'expert-communication', 'context-communication', 'data-communication', 'pipeline-communication', 'optimizer', 'recompute']]]] = None,
+    max_memory: Optional[Union[str, int]] = None,
+    max_ratio: Optional[int] = None,
+    keep_nodes: bool = False,
+) -> Any:
+    """Replays a training step of a model on a machine, or writes its traces.
+
+    With ``machine`` returns a :class:`Report`, with ``dry_run`` the plan, and with ``output`` alone a :class:`Conversion`.
+
+    Quantities are texts with their units, such as ``"10 ms"`` or ``"50 GB/s"``; whole numbers are bytes where a size is meant.
+
+    Arguments:
+        model: Preset (`chakram model list`) or file, NAME.toml; - is standard input
+        tokens: Sequence length in tokens; the model's own by default
+        dry_run: Print FLOPs, memory, communication and placement of the plan without a replay, as text or JSON
+        output: Write the traces to PREFIX.0.et, …, and PREFIX.job.json
+        machine: Replay on this machine: preset (`chakram machine list`) or file
+        extrapolate: Simulate N micro-batches of the step and extrapolate to all
+        compute: Compute model: recorded (where nothing was: curves, or else roofline), scaled:F (times F), curves (by
+            class and shape, as measured), roofline (by FLOPs and bytes) or loopnest:gemmini-16 (default: recorded)
+        recorded_on: Machine on which the kernels were recorded, or capture for the devices that captures name: each
+            lasts as recorded, times the ratio of its roofline here to that there
+        efficiency: Fraction of the peak rates that kernels by roofline achieve, up to 1
+        host: Host timing: recorded, or scaled:F (times F, so below 1 is a faster host) (default: recorded)
+        launch: Launches of kernels, collectives and messages by the machine's host, for traces without host work; by
+            default eager where kernels are priced by curves, and none otherwise. ``eager``: Every kernel and collective
+            by itself, as the machine's [host] has it; ``graph``: All of a step at once, as CUDA graphs do; ``none``: In
+            no time
+        collectives: Uncontended time of collectives; by default as kernels, by curves where they are. ``curves``: As
+            measured among as many NPUs of this kind, where the machine has that; ``algorithms``: By the machine's
+            algorithms and links
+        comm: Timing of collectives and messages (default: model). ``model``: Simulated on the machine's network;
+            ``captured``: As captured, waiting included: each rank by itself; ``recorded``: Transfers as recorded;
+            waiting is simulated
+        network: Network contention model; the machine's own by default. ``contention-free``: No contention between
+            operations; ``ports``: Operations share each NPU's port into a dimension; ``links``: Operations share every
+            link of their routes; ``fair-sharing``: Messages in flight share every link of their routes at once, max-min
+            fairly; ``exclusive``: A transfer holds all links of its route from start to end
+        bandwidth: Bandwidth of an NPU into each dimension of ``machine`` 'Ring(4)_Switch(2)': 250GB/s,50GB/s, or one of
+            all
+        latency: Latency of a link in each dimension of such a machine: 500ns,1us, or one of all
+        map: NPUs of ranks 0, 1, …, for example 0-3,8-11; rank r on NPU r by default
+        fill_domains: Place ranks on all NPUs of each rack, also where the machine's jobs leave some free
+        stepwise: Simulate every collective message by message, also where an analytical answer is exact
+        aggregate: Let one of several ranks that do the same at the same time run for all, for as long as they do: fewer
+            events, the same answer
+        lower_bound: Give communication without size and recorded duration no time instead of refusing it
+        custom: Custom algorithm of a kind of collective from files PREFIX.0.et, …, one per member: all-reduce=ring8;
+            repeatable
+        timeline: Write a timeline: FILE.pftrace for ui.perfetto.dev, FILE.json for any viewer; compressed if it ends in
+            .gz
+        timeline_ranks: Ranks in the timeline, for example 0-3,8
+        timeline_from: Start of the timeline, for example 1.5ms
+        timeline_to: End of the timeline
+        fit: Action when peak memory exceeds the NPU's capacity (default: report). ``report``: Warn in the report;
+            ``require``: Warn, and exit with code 3
+        links: Report bytes and load of dimensions and links; collectives go message by message
+        price: Dollars for an hour of an NPU, such as 2.50; by default those of the machine's file
+        total_tokens: Also report days, NPU hours, dollars and energy of a run of so many tokens, such as 15T
+        all_operators: List the operators of every micro-batch, in JSON and the table of operators, instead of their
+            sums, mb*/…
+        plan: Read the plan from this file; options override it
+        data: Data-parallel degree [default: 1]
+        tensor: Tensor-parallel degree [default: 1]
+        stage_tensor: Tensor-parallel degree of each stage (4,2), joined by ``adapters``
+        pipeline: Pipeline-parallel degree [default: 1]
+        expert: Expert-parallel degree [default: 1]
+        expert_tensor: Tensor-parallel degree of experts; ``tensor`` by default
+        context: Context-parallel degree [default: 1]
+        context_exchange: Context parallelism: gather keys and values, or exchange heads [default: all-gather]
+        sequence_parallel: Sequence parallelism: shard tokens over the tensor group [default: false]
+        pad_heads: Pad attention heads to a multiple of ``tensor`` [default: false]
+        zero: ZeRO stage: shard optimizer states (1), gradients (2), parameters (3, as FSDP) [default: 0]
+        batch: Global batch size, in samples per step [default: 1]
+        micro_batch: Micro-batch size, in samples [default: 1]
+        schedule: Pipeline schedule [default: 1f1b]
+        chunks: Model chunks per stage, with ``schedule`` interleaved
+        split: What stages have equally many of [default: blocks]
+        order: Rank order: axes of neighbouring ranks, innermost first [default: tp,dp,pp]
+        ranks: Rank at each position of that order: 0,2,1,3
+        place: Map axes to dimensions of the machine (tp@nvlink,dp:2@1,pp@1), or ranks to cores of tiles: line, s_shape,
+            spiral, or x:y for each
+        tensor_neighbours: Members of tensor groups on tiles (opposite: replicas between) [default: near]
+        recompute: Activation recomputation (checkpointing) [default: none]
+        capacity: Memory capacity of an NPU; the machine's by default
+        residency: Load and store what SRAM does not keep (as-printed: as in PALM) [default: none]
+        sram: SRAM of a core, for ``residency``; the machine's by default
+        largest_access: Largest load or store, for ``residency``; all of memory by default
+        prefetch: Layers whose parameters are gathered ahead, with ``zero`` 3 [default: 1]
+        reshard: Free gathered parameters after each pass (``zero`` 3) [default: true]
+        accumulate: Reduce gradients once per step, with ``zero`` 2 or 3 [default: false]
+        optimizer: Optimizer [default: adam]
+        mixed: Mixed precision: Adam keeps fp32 master weights [default: true]
+        clip: Clip gradients by their global norm [default: false]
+        overlap: Overlap gradient reduction with the backward pass [default: true]
+        tensor_overlap: Overlap tensor-parallel sums with weight gradients [default: true]
+        pipeline_overlap: Overlap messages between stages with other passes [default: true]
+        gather_overlap: Gather parameters beside the next forward pass, with ``zero`` 1 or 2 [default: false]
+        branches: Independent operators of a layer, such as branches [default: in-order]
+        scatter_gather: Scatter-gather activations between stages [default: false]
+        adapters: Members of a tensor group that send to the next stage, each to one that broadcasts there; all of them
+            by default
+        adapter_sums: Where adapters sum a stage's result: before or after it is sent [default: source]
+        buckets: Bucket gradients by layers, or by parameters as PyTorch does [default: layers]
+        bucket: Gradient bucket size [default: 40 MB]
+        first_bucket: Size of the first gradient buckets; ``bucket`` by default
+        dtype: Data type of weights and activations [default: bf16]
+        gradients: Data type of gradients; that of weights by default
+        linears: Data type of the operands of the blocks' linear layers; that of weights by default
+        scaling: Scaling of operands of 8 bits (block is MXFP8) [default: delayed]
+        elementwise: Kernels beside products: fused (one an operator), megatron (as Megatron-LM), eager or compiled (as
+            PyTorch) [default: fused]
+        attention: Attention kernel [default: flash]
+        softmax: Softmax of unfused attention: fused with scale and mask, unfused, or megatron (fused where
+            Megatron-LM's is) [default: fused]
+        loss: Cross entropy of logits: composite (kernel by kernel) or fused [default: composite]
+        dropout: Apply dropout where the model has it [default: true]
+        steps: Number of training steps [default: 1]
+        without: Ablation: leave out effects; comma-separated, repeatable
+        max_memory: Fail rather than use more memory; three quarters of the machine's or container's by default
+        max_ratio: Refuse compressed inputs that unpack to more than 16 MiB and this many times their size (default:
+            200)
+        keep_nodes: Keep a row for each node, ``Report.node_table()``; it is made on demand otherwise.
+
+    Raises:
+        ChakramError: One of ``chakram.errors``, with the place of what is wrong.
+    """
+    line = ['generate']
+    line += _call.options(
+        [
+            ("--tokens", tokens, "value"),
+            ("--dry-run", dry_run, "switch"),
+            ("--output", output, "value"),
+            ("--machine", machine, "value"),
+            ("--extrapolate", extrapolate, "value"),
+            ("--compute", compute, "value"),
+            ("--recorded-on", recorded_on, "value"),
+            ("--efficiency", efficiency, "value"),
+            ("--host", host, "value"),
+            ("--launch", launch, "value"),
+            ("--collectives", collectives, "value"),
+            ("--comm", comm, "value"),
+            ("--network", network, "value"),
+            ("--bandwidth", bandwidth, "joined"),
+            ("--latency", latency, "joined"),
+            ("--map", map, "joined"),
+            ("--fill-domains", fill_domains, "switch"),
+            ("--stepwise", stepwise, "switch"),
+            ("--aggregate", aggregate, "switch"),
+            ("--lower-bound", lower_bound, "switch"),
+            ("--custom", custom, "list"),
+            ("--timeline", timeline, "value"),
+            ("--timeline-ranks", timeline_ranks, "joined"),
+            ("--timeline-from", timeline_from, "value"),
+            ("--timeline-to", timeline_to, "value"),
+            ("--fit", fit, "value"),
+            ("--links", links, "switch"),
+            ("--price", price, "value"),
+            ("--total-tokens", total_tokens, "value"),
+            ("--all-operators", all_operators, "switch"),
+            ("--plan", plan, "value"),
+            ("--data", data, "value"),
+            ("--tensor", tensor, "value"),
+            ("--stage-tensor", stage_tensor, "list"),
+            ("--pipeline", pipeline, "value"),
+            ("--expert", expert, "value"),
+            ("--expert-tensor", expert_tensor, "value"),
+            ("--context", context, "value"),
+            ("--context-exchange", context_exchange, "value"),
+            ("--sequence-parallel", sequence_parallel, "value"),
+            ("--pad-heads", pad_heads, "value"),
+            ("--zero", zero, "value"),
+            ("--batch", batch, "value"),
+            ("--micro-batch", micro_batch, "value"),
+            ("--schedule", schedule, "value"),
+            ("--chunks", chunks, "value"),
+            ("--split", split, "value"),
+            ("--order", order, "list"),
+            ("--ranks", ranks, "list"),
+            ("--place", place, "list"),
+            ("--tensor-neighbours", tensor_neighbours, "value"),
+            ("--recompute", recompute, "value"),
+            ("--capacity", capacity, "size"),
+            ("--residency", residency, "value"),
+            ("--sram", sram, "size"),
+            ("--largest-access", largest_access, "size"),
+            ("--prefetch", prefetch, "value"),
+            ("--reshard", reshard, "value"),
+            ("--accumulate", accumulate, "value"),
+            ("--optimizer", optimizer, "value"),
+            ("--mixed", mixed, "value"),
+            ("--clip", clip, "value"),
+            ("--overlap", overlap, "value"),
+            ("--tensor-overlap", tensor_overlap, "value"),
+            ("--pipeline-overlap", pipeline_overlap, "value"),
+            ("--gather-overlap", gather_overlap, "value"),
+            ("--branches", branches, "value"),
+            ("--scatter-gather", scatter_gather, "value"),
+            ("--adapters", adapters, "value"),
+            ("--adapter-sums", adapter_sums, "value"),
+            ("--buckets", buckets, "value"),
+            ("--bucket", bucket, "size"),
+            ("--first-bucket", first_bucket, "size"),
+            ("--dtype", dtype, "value"),
+            ("--gradients", gradients, "value"),
+            ("--linears", linears, "value"),
+            ("--scaling", scaling, "value"),
+            ("--elementwise", elementwise, "value"),
+            ("--attention", attention, "value"),
+            ("--softmax", softmax, "value"),
+            ("--loss", loss, "value"),
+            ("--dropout", dropout, "value"),
+            ("--steps", steps, "value"),
+            ("--without", without, "list"),
+            ("--max-memory", max_memory, "size"),
+            ("--max-ratio", max_ratio, "value"),
+        ]
+    )
+    line += _call.inputs(model, "model")
+    return _call.generated(line, machine, output, keep_nodes, dry_run)
+
+
+def diff(
+    before: PathLike,
+    after: PathLike,
+    *,
+    threshold: Optional[str] = None,
+    fail_on: Optional[Union[Literal['structure', 'time', 'bytes', 'any'], Sequence[Literal['structure', 'time', 'bytes', 'any']]]] = None,
+    tolerance: Optional[str] = None,
+    show: Optional[int] = None,
+    salvage: Optional[bool] = None,
+    threads: Optional[int] = None,
+    no_verify: Optional[bool] = None,
+    step: Optional[int] = None,
+    html: Optional[PathLike] = None,
+    max_memory: Optional[Union[str, int]] = None,
+    max_ratio: Optional[int] = None,
+) -> Diff:
+    """Compares two jobs, traces or reports.
+
+    ``differs`` says in what they differ, ``differences`` lists it.
+
+    Quantities are texts with their units, such as ``"10 ms"`` or ``"50 GB/s"``; whole numbers are bytes where a size is meant.
+
+    Arguments:
+        before: Traces (folder, PREFIX or file), or a report; - is a report from standard input
+        after: Traces or report to compare with A
+        threshold: Exit with code 3 if the makespan of reports, or total time or bytes of traces, changes by more: 1%
+        fail_on: Exit with code 3 if this differs; comma-separated. ``structure``: Nodes, dependencies, and what nodes
+            say besides times and sizes; of reports, what is counted; ``time``: Durations, delays and waiting of single
+            nodes; of reports, any time; ``bytes``: Bytes and FLOPs of single nodes; of reports, the buffers of
+            collectives; ``any``: All of these
+        tolerance: Ignore changes of a node's times up to this: 2% or 5us (default: 0ps)
+        show: Lines of each list, or `all`; 10 in text and all in other formats by default
+        salvage: Compare the intact records of damaged traces, and report what is lost
+        threads: Number of ranks compared at once; all cores by default
+        no_verify: Read traces that differ from what the job's file, PREFIX.job.json, says
+        step: Only the profiled step with this number, cut out as `chakram slice` does
+        html: Write the differences of reports as a self-contained page with charts, too
+        max_memory: Fail rather than use more memory; three quarters of the machine's or container's by default
+        max_ratio: Refuse compressed inputs that unpack to more than 16 MiB and this many times their size (default:
+            200)
+
+    Raises:
+        ChakramError: One of ``chakram.errors``, with the place of what is wrong.
+    """
+    line = ['diff', '--format', 'json']
+    line += _call.options(
+        [
+            ("--threshold", threshold, "value"),
+            ("--fail-on", fail_on, "list"),
+            ("--tolerance", tolerance, "value"),
+            ("--show", show, "value"),
+            ("--salvage", salvage, "switch"),
+            ("--threads", threads, "value"),
+            ("--no-verify", no_verify, "switch"),
+            ("--step", step, "value"),
+            ("--html", html, "value"),
+            ("--max-memory", max_memory, "size"),
+            ("--max-ratio", max_ratio, "value"),
+        ]
+    )
+    line += _call.inputs(before, "before")
+    line += _call.inputs(after, "after")
+    return _call.execute(line, Diff)
+
+
+def sweep(
+    study: PathLike,
+    *,
+    output: Optional[PathLike] = None,
+    resume: Optional[bool] = None,
+    shard: Optional[str] = None,
+    threads: Optional[int] = None,
+    max_memory: Optional[Union[str, int]] = None,
+    max_ratio: Optional[int] = None,
+) -> Sweep:
+    """Finds the best machine, plan or schedule of a study.
+
+    With ``output`` a folder keeps a journal, with which an interrupted sweep goes on: ``resume=True``.
+
+    Quantities are texts with their units, such as ``"10 ms"`` or ``"50 GB/s"``; whole numbers are bytes where a size is meant.
+
+    Arguments:
+        study: The study: what all points have, axes, limits, objectives and strategies
+        output: Keep a journal in this folder, and write the rows, the front and a page there
+        resume: Go on with what the folder has
+        shard: Answer only the points whose number leaves remainder I when divided by N
+        threads: Number of points answered at once; all cores by default
+        max_memory: Fail rather than use more memory; three quarters of the machine's or container's by default
+        max_ratio: Refuse compressed inputs that unpack to more than 16 MiB and this many times their size (default:
+            200)
+
+    Raises:
+        ChakramError: One of ``chakram.errors``, with the place of what is wrong.
+    """
+    line = ['sweep', '--format', 'json']
+    line += _call.options(
+        [
+            ("--output", output, "value"),
+            ("--resume", resume, "switch"),
+            ("--shard", shard, "value"),
+            ("--threads", threads, "value"),
+            ("--max-memory", max_memory, "size"),
+            ("--max-ratio", max_ratio, "value"),
+        ]
+    )
+    line += _call.inputs(study, "study")
+    return _call.execute(line, Sweep)
+
+
+def merge_sweep(
+    study: PathLike,
+    shards: Union[PathLike, Sequence[PathLike]],
+    *,
+    output: PathLike,
+    max_memory: Optional[Union[str, int]] = None,
+    max_ratio: Optional[int] = None,
+) -> Result:
+    """Puts the shards of a study together, whose rows are then in the folder ``output``.
+
+    Quantities are texts with their units, such as ``"10 ms"`` or ``"50 GB/s"``; whole numbers are bytes where a size is meant.
+
+    Arguments:
+        study: The study
+        shards: Folders of its shards
+        output: Write the rows, the front and the page into this folder
+        max_memory: Fail rather than use more memory; three quarters of the machine's or container's by default
+        max_ratio: Refuse compressed inputs that unpack to more than 16 MiB and this many times their size (default:
+            200)
+
+    Raises:
+        ChakramError: One of ``chakram.errors``, with the place of what is wrong.
+    """
+    line = ['sweep', 'merge']
+    line += _call.options(
+        [
+            ("--output", output, "value"),
+            ("--max-memory", max_memory, "size"),
+            ("--max-ratio", max_ratio, "value"),
+        ]
+    )
+    line += _call.inputs(study, "study")
+    line += _call.inputs(shards, "shards")
+    return _call.execute(line, Result)
+
+
+def serve(
+    scenario: PathLike,
+    *,
+    machine: Optional[Union[MachineLike, Sequence[MachineLike]]] = None,
+    seed: Optional[int] = None,
+    rate: Optional[Union[str, int, float]] = None,
+    requests: Optional[int] = None,
+    rates: Optional[Union[Union[str, Sequence[Union[str, int]]], Sequence[Union[str, Sequence[Union[str, int]]]]]] = None,
+    find_capacity: Optional[bool] = None,
+    attain: Optional[Union[str, int, float]] = None,
+    slo: Optional[str] = None,
+    timeline: Optional[PathLike] = None,
+    max_memory: Optional[Union[str, int]] = None,
+    max_ratio: Optional[int] = None,
+) -> ServeReport:
+    """Serves requests over time: waiting, batching, latency percentiles.
+
+    ``reports`` has one of each platform.
+
+    Quantities are texts with their units, such as ``"10 ms"`` or ``"50 GB/s"``; whole numbers are bytes where a size is meant.
+
+    Arguments:
+        scenario: The scenario: models, arrivals, end of the run and policy
+        machine: Platform that serves, a preset of `chakram platform list`, a machine for traces, or a file; several to
+            compare them
+        seed: Seed of all random numbers, in place of the scenario's
+        rate: Arrivals per second, in place of the scenario's
+        requests: Number of requests, in place of the scenario's
+        rates: Run at each of these arrivals per second and show latency against load
+        find_capacity: Find the highest arrivals per second at which enough requests are within their limit
+        attain: Share of requests that is enough for ``find_capacity`` (default: 0.99)
+        slo: Limit on serve times, for goodput and capacity; the models' deadlines by default
+        timeline: Draw requests and jobs over time into this file, for Perfetto or chrome://tracing
+        max_memory: Fail rather than use more memory; three quarters of the machine's or container's by default
+        max_ratio: Refuse compressed inputs that unpack to more than 16 MiB and this many times their size (default:
+            200)
+
+    Raises:
+        ChakramError: One of ``chakram.errors``, with the place of what is wrong.
+    """
+    line = ['serve', '--format', 'json']
+    line += _call.options(
+        [
+            ("--machine", machine, "list"),
+            ("--seed", seed, "value"),
+            ("--rate", rate, "value"),
+            ("--requests", requests, "value"),
+            ("--rates", rates, "list"),
+            ("--find-capacity", find_capacity, "switch"),
+            ("--attain", attain, "value"),
+            ("--slo", slo, "value"),
+            ("--timeline", timeline, "value"),
+            ("--max-memory", max_memory, "size"),
+            ("--max-ratio", max_ratio, "value"),
+        ]
+    )
+    line += _call.inputs(scenario, "scenario")
+    return _call.execute(line, ServeReport)
+
+
+def score(
+    runs: Union[PathLike, Sequence[PathLike]],
+    *,
+    columns: Union[PathLike, Sequence[PathLike]],
+    machine: Optional[MachineLike] = None,
+    set: Optional[Union[str, Sequence[str], Mapping[str, Any]]] = None,
+    by: Optional[str] = None,
+    fit: Optional[Union[str, Sequence[str]]] = None,
+    folds: Optional[int] = None,
+    compute: Optional[str] = None,
+    recorded_on: Optional[MachineLike] = None,
+    efficiency: Optional[Union[str, int, float]] = None,
+    host: Optional[str] = None,
+    launch: Optional[Literal['eager', 'graph', 'none']] = None,
+    collectives: Optional[Literal['curves', 'algorithms']] = None,
+    scatter: Optional[PathLike] = None,
+    max_memory: Optional[Union[str, int]] = None,
+    max_ratio: Optional[int] = None,
+) -> Score:
+    """Compares predictions with measured runs.
+
+    Quantities are texts with their units, such as ``"10 ms"`` or ``"50 GB/s"``; whole numbers are bytes where a size is meant.
+
+    Arguments:
+        runs: The measured runs: CSV with a line of headings, a run in each row; several tables are scored together
+        columns: Which columns are which options of `chakram generate`, and what was measured; one for each table
+        machine: Replay the runs on this machine instead of the one that the file of columns names
+        set: Set an option of all runs, in place of what the file of columns says; several times for several
+        by: Also score the runs of each value of this option by themselves
+        fit: Fit these constants of the machine to the runs, in folds: each run is predicted with what was fitted to
+            runs that differ from it in the options `folds`. Of launch, backward, collective, message, memory, softmax
+            and cross-entropy
+        folds: Number of folds (default: 5)
+        compute: Compute model: recorded (where nothing was: curves, or else roofline), scaled:F (times F), curves (by
+            class and shape, as measured), roofline (by FLOPs and bytes) or loopnest:gemmini-16 (default: recorded)
+        recorded_on: Machine on which the kernels were recorded, or capture for the devices that captures name: each
+            lasts as recorded, times the ratio of its roofline here to that there
+        efficiency: Fraction of the peak rates that kernels by roofline achieve, up to 1
+        host: Host timing: recorded, or scaled:F (times F, so below 1 is a faster host) (default: recorded)
+        launch: Launches of kernels, collectives and messages by the machine's host, for traces without host work; by
+            default eager where kernels are priced by curves, and none otherwise. ``eager``: Every kernel and collective
+            by itself, as the machine's [host] has it; ``graph``: All of a step at once, as CUDA graphs do; ``none``: In
+            no time
+        collectives: Uncontended time of collectives; by default as kernels, by curves where they are. ``curves``: As
+            measured among as many NPUs of this kind, where the machine has that; ``algorithms``: By the machine's
+            algorithms and links
+        scatter: Draw what was predicted over what was measured, as SVG
+        max_memory: Fail rather than use more memory; three quarters of the machine's or container's by default
+        max_ratio: Refuse compressed inputs that unpack to more than 16 MiB and this many times their size (default:
+            200)
+
+    Raises:
+        ChakramError: One of ``chakram.errors``, with the place of what is wrong.
+    """
+    line = ['score', '--format', 'json']
+    line += _call.options(
+        [
+            ("--columns", columns, "list"),
+            ("--machine", machine, "value"),
+            ("--set", set, "list"),
+            ("--by", by, "value"),
+            ("--fit", fit, "list"),
+            ("--folds", folds, "value"),
+            ("--compute", compute, "value"),
+            ("--recorded-on", recorded_on, "value"),
+            ("--efficiency", efficiency, "value"),
+            ("--host", host, "value"),
+            ("--launch", launch, "value"),
+            ("--collectives", collectives, "value"),
+            ("--scatter", scatter, "value"),
+            ("--max-memory", max_memory, "size"),
+            ("--max-ratio", max_ratio, "value"),
+        ]
+    )
+    line += _call.inputs(runs, "runs")
+    return _call.execute(line, Score)
+
+
+def generate_pattern(
+    pattern: Literal['collective', 'p2p', 'chain', 'memory', 'data-parallel', 'palm'],
+    kind: Optional[str] = None,
+    *,
+    keep_nodes: bool = False,
+    size: Optional[Union[str, int]] = None,
+    ranks: Optional[int] = None,
+    group: Optional[Union[Union[str, Sequence[Union[str, int]]], Sequence[Union[str, Sequence[Union[str, int]]]]]] = None,
+    count: Optional[int] = None,
+    chained: Optional[bool] = None,
+    root: Optional[str] = None,
+    dimensions: Optional[Union[Union[str, Sequence[Union[str, int]]], Sequence[Union[str, Sequence[Union[str, int]]]]]] = None,
+    before: Optional[str] = None,
+    skew: Optional[str] = None,
+    output: Optional[PathLike] = None,
+    machine: Optional[MachineLike] = None,
+    compute: Optional[str] = None,
+    recorded_on: Optional[MachineLike] = None,
+    efficiency: Optional[Union[str, int, float]] = None,
+    host: Optional[str] = None,
+    launch: Optional[Literal['eager', 'graph', 'none']] = None,
+    collectives: Optional[Literal['curves', 'algorithms']] = None,
+    comm: Optional[Literal['model', 'captured', 'recorded']] = None,
+    network: Optional[Literal['contention-free', 'ports', 'links', 'fair-sharing', 'exclusive']] = None,
+    bandwidth: Optional[Union[str, Sequence[Union[str, int]]]] = None,
+    latency: Optional[Union[str, Sequence[Union[str, int]]]] = None,
+    map: Optional[Union[str, Sequence[Union[str, int]]]] = None,
+    fill_domains: Optional[bool] = None,
+    stepwise: Optional[bool] = None,
+    aggregate: Optional[bool] = None,
+    lower_bound: Optional[bool] = None,
+    custom: Optional[Union[str, Sequence[str], Mapping[str, Any]]] = None,
+    timeline: Optional[PathLike] = None,
+    timeline_ranks: Optional[Union[str, Sequence[Union[str, int]]]] = None,
+    timeline_from: Optional[str] = None,
+    timeline_to: Optional[str] = None,
+    fit: Optional[Literal['report', 'require']] = None,
+    links: Optional[bool] = None,
+    price: Optional[Union[str, int, float]] = None,
+    total_tokens: Optional[Union[str, int, float]] = None,
+    all_operators: Optional[bool] = None,
+    stride: Optional[int] = None,
+    seed: Optional[int] = None,
+    nodes: Optional[int] = None,
+    chains: Optional[int] = None,
+    duration: Optional[str] = None,
+    flops: Optional[int] = None,
+    bytes: Optional[Union[str, int]] = None,
+    dtype: Optional[Literal['fp64', 'fp32', 'tf32', 'fp16', 'bf16', 'fp8', 'fp4', 'int8']] = None,
+    loads: Optional[int] = None,
+    kernel: Optional[str] = None,
+    store: Optional[bool] = None,
+    prefetch: Optional[bool] = None,
+    in_switch: Optional[bool] = None,
+    local: Optional[bool] = None,
+    memory: Optional[str] = None,
+    layers: Optional[int] = None,
+    hidden: Optional[int] = None,
+    tokens: Optional[int] = None,
+    sequence: Optional[int] = None,
+    steps: Optional[int] = None,
+    reference_flops: Optional[Union[str, int, float]] = None,
+    reference_bandwidth: Optional[str] = None,
+    tensor: Optional[int] = None,
+    micro_batch: Optional[int] = None,
+    max_memory: Optional[Union[str, int]] = None,
+    max_ratio: Optional[int] = None,
+) -> Any:
+    """Replays a traffic pattern on a machine, or writes its traces.
+
+    Quantities are texts with their units, such as ``"10 ms"`` or ``"50 GB/s"``; whole numbers are bytes where a size is meant.
+
+    Arguments:
+        pattern: The pattern.
+        kind: Of ``collective`` the operation, such as ``all-reduce``; of ``p2p`` the traffic; of ``palm`` the model.
+        keep_nodes: Keep a row for each node, ``Report.node_table()``; it is made on demand otherwise.
+        size: (collective, p2p) Buffer size of a rank (of its shard for all-gather and gather); 0 for barrier
+        ranks: (collective, p2p, chain, memory, data-parallel) Number of ranks
+        group: (collective) Process group, in this order: 0,2,4; all ranks by default
+        count: (collective, p2p) Number of calls
+        chained: (collective) Make each call depend on the one before
+        root: (collective) Rank of the root
+        dimensions: (collective) Dimensions of the machine, innermost 0: 0,2; all by default
+        before: (collective) Compute time of every member before the collective
+        skew: (collective) Additional compute time of rank r: r times this
+        output: Write the traces to PREFIX.0.et, …, and PREFIX.job.json
+        machine: Replay on this machine: preset (`chakram machine list`) or file
+        compute: Compute model: recorded (where nothing was: curves, or else roofline), scaled:F (times F), curves (by
+            class and shape, as measured), roofline (by FLOPs and bytes) or loopnest:gemmini-16 (default: recorded)
+        recorded_on: Machine on which the kernels were recorded, or capture for the devices that captures name: each
+            lasts as recorded, times the ratio of its roofline here to that there
+        efficiency: Fraction of the peak rates that kernels by roofline achieve, up to 1
+        host: Host timing: recorded, or scaled:F (times F, so below 1 is a faster host) (default: recorded)
+        launch: Launches of kernels, collectives and messages by the machine's host, for traces without host work; by
+            default eager where kernels are priced by curves, and none otherwise. ``eager``: Every kernel and collective
+            by itself, as the machine's [host] has it; ``graph``: All of a step at once, as CUDA graphs do; ``none``: In
+            no time
+        collectives: Uncontended time of collectives; by default as kernels, by curves where they are. ``curves``: As
+            measured among as many NPUs of this kind, where the machine has that; ``algorithms``: By the machine's
+            algorithms and links
+        comm: Timing of collectives and messages (default: model). ``model``: Simulated on the machine's network;
+            ``captured``: As captured, waiting included: each rank by itself; ``recorded``: Transfers as recorded;
+            waiting is simulated
+        network: Network contention model; the machine's own by default. ``contention-free``: No contention between
+            operations; ``ports``: Operations share each NPU's port into a dimension; ``links``: Operations share every
+            link of their routes; ``fair-sharing``: Messages in flight share every link of their routes at once, max-min
+            fairly; ``exclusive``: A transfer holds all links of its route from start to end
+        bandwidth: Bandwidth of an NPU into each dimension of ``machine`` 'Ring(4)_Switch(2)': 250GB/s,50GB/s, or one of
+            all
+        latency: Latency of a link in each dimension of such a machine: 500ns,1us, or one of all
+        map: NPUs of ranks 0, 1, …, for example 0-3,8-11; rank r on NPU r by default
+        fill_domains: Place ranks on all NPUs of each rack, also where the machine's jobs leave some free
+        stepwise: Simulate every collective message by message, also where an analytical answer is exact
+        aggregate: Let one of several ranks that do the same at the same time run for all, for as long as they do: fewer
+            events, the same answer
+        lower_bound: Give communication without size and recorded duration no time instead of refusing it
+        custom: Custom algorithm of a kind of collective from files PREFIX.0.et, …, one per member: all-reduce=ring8;
+            repeatable
+        timeline: Write a timeline: FILE.pftrace for ui.perfetto.dev, FILE.json for any viewer; compressed if it ends in
+            .gz
+        timeline_ranks: Ranks in the timeline, for example 0-3,8
+        timeline_from: Start of the timeline, for example 1.5ms
+        timeline_to: End of the timeline
+        fit: Action when peak memory exceeds the NPU's capacity (default: report). ``report``: Warn in the report;
+            ``require``: Warn, and exit with code 3
+        links: Report bytes and load of dimensions and links; collectives go message by message
+        price: Dollars for an hour of an NPU, such as 2.50; by default those of the machine's file
+        total_tokens: Also report days, NPU hours, dollars and energy of a run of so many tokens, such as 15T
+        all_operators: List the operators of every micro-batch, in JSON and the table of operators, instead of their
+            sums, mb*/…
+        stride: (p2p) Distance for stride: rank r sends to r + N
+        seed: (p2p) Seed of the permutation for random
+        nodes: (chain) Kernels per rank
+        chains: (chain) Independent chains per rank, each on its own lane
+        duration: (chain) Recorded duration of a kernel
+        flops: (chain) FLOPs of a kernel, for the roofline
+        bytes: (chain, memory) Memory traffic of a kernel, for the roofline
+        dtype: (chain, data-parallel) Data type of a kernel, for the roofline
+        loads: (memory) Loads per rank
+        kernel: (memory) Duration of the kernel after each load; no kernel by default
+        store: (memory) Store as much after each
+        prefetch: (memory) Issue loads ahead, independent of kernels and stores
+        in_switch: (memory) Gather loads and reduce stores in the switches
+        local: (memory) The NPU's own memory; that beyond it by default
+        memory: (memory) The memory beyond the NPU that the machine has under this name, [remote_memories.NAME]
+        layers: (data-parallel) Layers of the model
+        hidden: (data-parallel) Hidden size
+        tokens: (data-parallel) Tokens per rank and step
+        sequence: (data-parallel) Sequence length; all tokens of a rank by default
+        steps: (data-parallel) Training steps
+        reference_flops: (data-parallel) Peak FLOP/s of the NPU for which durations are recorded
+        reference_bandwidth: (data-parallel) Memory bandwidth of the NPU for which durations are recorded
+        tensor: (palm) Members of a tensor group; the rest of a stage's 16 cores is replicas
+        micro_batch: (palm) Samples of a micro-batch, all replicas together; a 20th of the batch by default
+        max_memory: Fail rather than use more memory; three quarters of the machine's or container's by default
+        max_ratio: Refuse compressed inputs that unpack to more than 16 MiB and this many times their size (default:
+            200)
+
+    Raises:
+        ChakramError: One of ``chakram.errors``, with the place of what is wrong.
+    """
+    limits = _call.options(
+        [
+            ("--max-memory", max_memory, "size"),
+            ("--max-ratio", max_ratio, "value"),
+        ]
+    )
+    given = _call.options(
+        [
+            ("--size", size, "size"),
+            ("--ranks", ranks, "value"),
+            ("--group", group, "list"),
+            ("--count", count, "value"),
+            ("--chained", chained, "switch"),
+            ("--root", root, "value"),
+            ("--dimensions", dimensions, "list"),
+            ("--before", before, "value"),
+            ("--skew", skew, "value"),
+            ("--output", output, "value"),
+            ("--machine", machine, "value"),
+            ("--compute", compute, "value"),
+            ("--recorded-on", recorded_on, "value"),
+            ("--efficiency", efficiency, "value"),
+            ("--host", host, "value"),
+            ("--launch", launch, "value"),
+            ("--collectives", collectives, "value"),
+            ("--comm", comm, "value"),
+            ("--network", network, "value"),
+            ("--bandwidth", bandwidth, "joined"),
+            ("--latency", latency, "joined"),
+            ("--map", map, "joined"),
+            ("--fill-domains", fill_domains, "switch"),
+            ("--stepwise", stepwise, "switch"),
+            ("--aggregate", aggregate, "switch"),
+            ("--lower-bound", lower_bound, "switch"),
+            ("--custom", custom, "list"),
+            ("--timeline", timeline, "value"),
+            ("--timeline-ranks", timeline_ranks, "joined"),
+            ("--timeline-from", timeline_from, "value"),
+            ("--timeline-to", timeline_to, "value"),
+            ("--fit", fit, "value"),
+            ("--links", links, "switch"),
+            ("--price", price, "value"),
+            ("--total-tokens", total_tokens, "value"),
+            ("--all-operators", all_operators, "switch"),
+            ("--stride", stride, "value"),
+            ("--seed", seed, "value"),
+            ("--nodes", nodes, "value"),
+            ("--chains", chains, "value"),
+            ("--duration", duration, "value"),
+            ("--flops", flops, "value"),
+            ("--bytes", bytes, "size"),
+            ("--dtype", dtype, "value"),
+            ("--loads", loads, "value"),
+            ("--kernel", kernel, "value"),
+            ("--store", store, "switch"),
+            ("--prefetch", prefetch, "switch"),
+            ("--in-switch", in_switch, "switch"),
+            ("--local", local, "switch"),
+            ("--memory", memory, "value"),
+            ("--layers", layers, "value"),
+            ("--hidden", hidden, "value"),
+            ("--tokens", tokens, "value"),
+            ("--sequence", sequence, "value"),
+            ("--steps", steps, "value"),
+            ("--reference-flops", reference_flops, "value"),
+            ("--reference-bandwidth", reference_bandwidth, "value"),
+            ("--tensor", tensor, "value"),
+            ("--micro-batch", micro_batch, "value"),
+        ]
+    )
+    line = ["generate", pattern, *limits, *given]
+    if kind is not None:
+        line += _call.inputs(kind, "kind")
+    return _call.generated(line, machine, output, keep_nodes)
+
+
+class ArchiveCommands:
+    """Commands of an archive, whose file or folder is ``path``."""
+
+    path: str
+
+    def create(
+        self,
+        *,
+        folder: Optional[bool] = None,
+        max_memory: Optional[Union[str, int]] = None,
+        max_ratio: Optional[int] = None,
+    ) -> Result:
+        """Creates the archive, empty.
+
+        Quantities are texts with their units, such as ``"10 ms"`` or ``"50 GB/s"``; whole numbers are bytes where a size is meant.
+
+        Arguments:
+            folder: Create a folder in place of a file
+            max_memory: Fail rather than use more memory; three quarters of the machine's or container's by default
+            max_ratio: Refuse compressed inputs that unpack to more than 16 MiB and this many times their size (default:
+                200)
+
+        Raises:
+            ChakramError: One of ``chakram.errors``, with the place of what is wrong.
+        """
+        line = ['archive', 'create']
+        line += _call.options(
+            [
+                ("--folder", folder, "switch"),
+                ("--max-memory", max_memory, "size"),
+                ("--max-ratio", max_ratio, "value"),
+            ]
+        )
+        line += _call.inputs(self.path, "archive")
+        return _call.execute(line, Result)
+
+    def add(
+        self,
+        traces: Union[PathLike, Sequence[PathLike]],
+        *,
+        name: Optional[str] = None,
+        set: Optional[Union[str, Sequence[str], Mapping[str, Any]]] = None,
+        with_: Optional[Union[PathLike, Sequence[PathLike]]] = None,
+        level: Optional[Literal['plain', 'default', 'best']] = None,
+        measured: Optional[PathLike] = None,
+        replace: Optional[bool] = None,
+        max_memory: Optional[Union[str, int]] = None,
+        max_ratio: Optional[int] = None,
+    ) -> Result:
+        """Adds a job's traces, and the files beside them, as a workload.
+
+        Quantities are texts with their units, such as ``"10 ms"`` or ``"50 GB/s"``; whole numbers are bytes where a size is meant.
+
+        Arguments:
+            traces: A folder of traces, the prefix of files named PREFIX.RANK.et, or files
+            name: Name of the workload; that of the folder, file or prefix by default
+            set: Metadata of the workload: gpu=h100; may be given more than once
+            with_: Keep another file or folder beside the traces, such as the capture they come from
+            level: Compression level (default: default). ``plain``: Traces that `zstd -d` unpacks one after another;
+                ``default``: Columns of times and ids, quickly compressed; ``best``: The smallest, slowly
+            measured: Keep measured step times beside it: a file of one time in a line, `12.3 ms`
+            replace: Replace the workload of this name; what was predicted for it stays
+            max_memory: Fail rather than use more memory; three quarters of the machine's or container's by default
+            max_ratio: Refuse compressed inputs that unpack to more than 16 MiB and this many times their size (default:
+                200)
+
+        Raises:
+            ChakramError: One of ``chakram.errors``, with the place of what is wrong.
+        """
+        line = ['archive', 'add']
+        line += _call.options(
+            [
+                ("--name", name, "value"),
+                ("--set", set, "list"),
+                ("--with", with_, "list"),
+                ("--level", level, "value"),
+                ("--measured", measured, "value"),
+                ("--replace", replace, "switch"),
+                ("--max-memory", max_memory, "size"),
+                ("--max-ratio", max_ratio, "value"),
+            ]
+        )
+        line += _call.inputs(self.path, "archive")
+        line += _call.inputs(traces, "traces")
+        return _call.execute(line, Result)
+
+    def list(
+        self,
+        *,
+        where: Optional[str] = None,
+        max_memory: Optional[Union[str, int]] = None,
+        max_ratio: Optional[int] = None,
+    ) -> Result:
+        """Lists workloads: ``workloads``.
+
+        Quantities are texts with their units, such as ``"10 ms"`` or ``"50 GB/s"``; whole numbers are bytes where a size is meant.
+
+        Arguments:
+            where: Only workloads of which this holds
+            max_memory: Fail rather than use more memory; three quarters of the machine's or container's by default
+            max_ratio: Refuse compressed inputs that unpack to more than 16 MiB and this many times their size (default:
+                200)
+
+        Raises:
+            ChakramError: One of ``chakram.errors``, with the place of what is wrong.
+        """
+        line = ['archive', 'list', '--format', 'json']
+        line += _call.options(
+            [
+                ("--where", where, "value"),
+                ("--max-memory", max_memory, "size"),
+                ("--max-ratio", max_ratio, "value"),
+            ]
+        )
+        line += _call.inputs(self.path, "archive")
+        return _call.execute(line, Result)
+
+    def baseline(
+        self,
+        *,
+        machine: Union[MachineLike, Sequence[MachineLike]],
+        reason: str,
+        where: Optional[str] = None,
+        threads: Optional[int] = None,
+        max_memory: Optional[Union[str, int]] = None,
+        max_ratio: Optional[int] = None,
+    ) -> Result:
+        """Records what is predicted for workloads.
+
+        Quantities are texts with their units, such as ``"10 ms"`` or ``"50 GB/s"``; whole numbers are bytes where a size is meant.
+
+        Arguments:
+            machine: A machine from `chakram machine list`, a file of the workload, or a file; may be given more than once
+            reason: Reason why these predictions are right; kept in the archive
+            where: Only workloads of which this holds, as for `archive list`
+            threads: Number of replays at a time; as many as there are cores by default
+            max_memory: Fail rather than use more memory; three quarters of the machine's or container's by default
+            max_ratio: Refuse compressed inputs that unpack to more than 16 MiB and this many times their size (default:
+                200)
+
+        Raises:
+            ChakramError: One of ``chakram.errors``, with the place of what is wrong.
+        """
+        line = ['archive', 'baseline']
+        line += _call.options(
+            [
+                ("--machine", machine, "list"),
+                ("--reason", reason, "value"),
+                ("--where", where, "value"),
+                ("--threads", threads, "value"),
+                ("--max-memory", max_memory, "size"),
+                ("--max-ratio", max_ratio, "value"),
+            ]
+        )
+        line += _call.inputs(self.path, "archive")
+        return _call.execute(line, Result)
+
+    def check(
+        self,
+        *,
+        threshold: Optional[str] = None,
+        machine: Optional[Union[str, Sequence[str], Mapping[str, Any]]] = None,
+        where: Optional[str] = None,
+        budget: Optional[str] = None,
+        threads: Optional[int] = None,
+        junit: Optional[PathLike] = None,
+        html: Optional[PathLike] = None,
+        max_memory: Optional[Union[str, int]] = None,
+        max_ratio: Optional[int] = None,
+    ) -> ArchiveCheck:
+        """Predicts again; raises :class:`ThresholdError` if a prediction moved, whose ``result`` says why.
+
+        Quantities are texts with their units, such as ``"10 ms"`` or ``"50 GB/s"``; whole numbers are bytes where a size is meant.
+
+        Arguments:
+            threshold: Fail if a prediction changes by more than this, either way (default: 1%)
+            machine: Take another file for the machine of baselines: dgx-h100=new.toml; may be given more than once
+            where: Only workloads of which this holds, as for `archive list`
+            budget: Check only as many as are likely to take this long, so chosen that they cover operators, groups, sizes,
+                schemas and machines; what is left out is said
+            threads: Number of replays at a time; as many as there are cores by default
+            junit: Write the verdict as JUnit's XML, too
+            html: Write a page, too: for each prediction that moved, where its time went before and now, why, and earlier
+                baselines
+            max_memory: Fail rather than use more memory; three quarters of the machine's or container's by default
+            max_ratio: Refuse compressed inputs that unpack to more than 16 MiB and this many times their size (default:
+                200)
+
+        Raises:
+            ChakramError: One of ``chakram.errors``, with the place of what is wrong.
+        """
+        line = ['archive', 'check', '--format', 'json']
+        line += _call.options(
+            [
+                ("--threshold", threshold, "value"),
+                ("--machine", machine, "list"),
+                ("--where", where, "value"),
+                ("--budget", budget, "value"),
+                ("--threads", threads, "value"),
+                ("--junit", junit, "value"),
+                ("--html", html, "value"),
+                ("--max-memory", max_memory, "size"),
+                ("--max-ratio", max_ratio, "value"),
+            ]
+        )
+        line += _call.inputs(self.path, "archive")
+        return _call.execute(line, ArchiveCheck)
+
+    def verify(
+        self,
+        *,
+        max_memory: Optional[Union[str, int]] = None,
+        max_ratio: Optional[int] = None,
+    ) -> Result:
+        """Reads every byte and compares it with its checksums.
+
+        Quantities are texts with their units, such as ``"10 ms"`` or ``"50 GB/s"``; whole numbers are bytes where a size is meant.
+
+        Arguments:
+            max_memory: Fail rather than use more memory; three quarters of the machine's or container's by default
+            max_ratio: Refuse compressed inputs that unpack to more than 16 MiB and this many times their size (default:
+                200)
+
+        Raises:
+            ChakramError: One of ``chakram.errors``, with the place of what is wrong.
+        """
+        line = ['archive', 'verify']
+        line += _call.options(
+            [
+                ("--max-memory", max_memory, "size"),
+                ("--max-ratio", max_ratio, "value"),
+            ]
+        )
+        line += _call.inputs(self.path, "archive")
+        return _call.execute(line, Result)
+
+    def gc(
+        self,
+        *,
+        as_of: Optional[str] = None,
+        drop: Optional[Union[str, Sequence[str]]] = None,
+        dry_run: Optional[bool] = None,
+        max_memory: Optional[Union[str, int]] = None,
+        max_ratio: Optional[int] = None,
+    ) -> Result:
+        """Drops workloads whose retention is over, and what nothing needs.
+
+        Quantities are texts with their units, such as ``"10 ms"`` or ``"50 GB/s"``; whole numbers are bytes where a size is meant.
+
+        Arguments:
+            as_of: The day: YYYY-MM-DD; what was to be kept until the day before goes
+            drop: Drop this workload, whatever its retention; may be given more than once
+            dry_run: Say what would go, and leave everything as it is
+            max_memory: Fail rather than use more memory; three quarters of the machine's or container's by default
+            max_ratio: Refuse compressed inputs that unpack to more than 16 MiB and this many times their size (default:
+                200)
+
+        Raises:
+            ChakramError: One of ``chakram.errors``, with the place of what is wrong.
+        """
+        line = ['archive', 'gc']
+        line += _call.options(
+            [
+                ("--as-of", as_of, "value"),
+                ("--drop", drop, "list"),
+                ("--dry-run", dry_run, "switch"),
+                ("--max-memory", max_memory, "size"),
+                ("--max-ratio", max_ratio, "value"),
+            ]
+        )
+        line += _call.inputs(self.path, "archive")
+        return _call.execute(line, Result)

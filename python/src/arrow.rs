@@ -1,0 +1,330 @@
+//! The Arrow C data interface: structures whose layout other programs know, and capsules of Python that hold them.
+//!
+//! See <https://arrow.apache.org/docs/format/CDataInterface.html>, `CStreamInterface.html` and
+//! `CDataInterface/PyCapsuleInterface.html`. Arrays are lent, not copied: each structure keeps what it points into alive until its
+//! consumer releases it.
+
+use pyo3::prelude::*;
+use pyo3::types::PyCapsule;
+use std::any::Any;
+use std::ffi::{CStr, CString, c_char, c_int, c_void};
+use std::ptr;
+use std::sync::Arc;
+
+/// Rows may be unknown.
+const NULLABLE: i64 = 2;
+
+/// Type of a column.
+#[repr(C)]
+#[derive(Debug)]
+pub struct ArrowSchema {
+    format: *const c_char,
+    name: *const c_char,
+    metadata: *const c_char,
+    flags: i64,
+    n_children: i64,
+    children: *mut *mut Self,
+    dictionary: *mut Self,
+    release: Option<unsafe extern "C" fn(*mut Self)>,
+    private_data: *mut c_void,
+}
+
+/// Rows of a column.
+#[repr(C)]
+#[derive(Debug)]
+pub struct ArrowArray {
+    length: i64,
+    null_count: i64,
+    offset: i64,
+    n_buffers: i64,
+    n_children: i64,
+    buffers: *mut *const c_void,
+    children: *mut *mut Self,
+    dictionary: *mut Self,
+    release: Option<unsafe extern "C" fn(*mut Self)>,
+    private_data: *mut c_void,
+}
+
+/// Arrays, one after the other.
+#[repr(C)]
+#[derive(Debug)]
+pub struct ArrowArrayStream {
+    get_schema: Option<unsafe extern "C" fn(*mut Self, *mut ArrowSchema) -> c_int>,
+    get_next: Option<unsafe extern "C" fn(*mut Self, *mut ArrowArray) -> c_int>,
+    get_last_error: Option<unsafe extern "C" fn(*mut Self) -> *const c_char>,
+    release: Option<unsafe extern "C" fn(*mut Self)>,
+    private_data: *mut c_void,
+}
+
+// SAFETY: what they point to is read only, and kept alive by `Arc`s of things that threads may share.
+unsafe impl Send for ArrowSchema {}
+// SAFETY: as above.
+unsafe impl Send for ArrowArray {}
+// SAFETY: as above.
+unsafe impl Send for ArrowArrayStream {}
+
+/// What keeps buffers alive.
+pub type Owner = Arc<dyn Any + Send + Sync>;
+
+/// A column to lend.
+#[derive(Clone)]
+pub struct LentColumn {
+    /// Type, as Arrow writes it, of numbers into the dictionary where there is one.
+    pub format: &'static CStr,
+    /// Number of rows.
+    pub length: usize,
+    /// Number of unknown rows.
+    pub unknown: usize,
+    /// Addresses of the buffers: validity, which may be null, then data.
+    pub buffers: Vec<*const c_void>,
+    /// Owner of the buffers.
+    pub owner: Owner,
+    /// Values that the column is numbers of.
+    pub dictionary: Option<Box<LentColumn>>,
+}
+
+// SAFETY: its addresses are of read-only memory that its owner keeps, and threads may share the owner.
+unsafe impl Send for LentColumn {}
+// SAFETY: as above.
+unsafe impl Sync for LentColumn {}
+
+/// Rows to lend: columns of one length.
+#[derive(Clone)]
+pub struct LentTable {
+    /// Names of the columns.
+    pub names: Arc<[String]>,
+    /// Columns, in the order of their names.
+    pub columns: Arc<[LentColumn]>,
+    /// Number of rows.
+    pub length: usize,
+}
+
+/// What a structure of Arrow owns.
+struct SchemaParts {
+    _name: CString,
+    children: Vec<*mut ArrowSchema>,
+}
+
+struct ArrayParts {
+    buffers: Vec<*const c_void>,
+    children: Vec<*mut ArrowArray>,
+    _owner: Option<Owner>,
+}
+
+fn schema(
+    format: &'static CStr,
+    name: &str,
+    flags: i64,
+    children: Vec<*mut ArrowSchema>,
+    dictionary: *mut ArrowSchema,
+) -> ArrowSchema {
+    let name = CString::new(name).unwrap_or_default();
+    let mut parts = Box::new(SchemaParts {
+        _name: name,
+        children,
+    });
+    ArrowSchema {
+        format: format.as_ptr(),
+        name: parts._name.as_ptr(),
+        metadata: ptr::null(),
+        flags,
+        n_children: parts.children.len() as i64,
+        children: parts.children.as_mut_ptr(),
+        dictionary,
+        release: Some(release_schema),
+        private_data: Box::into_raw(parts).cast(),
+    }
+}
+
+unsafe extern "C" fn release_schema(this: *mut ArrowSchema) {
+    // SAFETY: consumers release a structure once, as it was made by `schema`, whose parts are boxes.
+    unsafe {
+        let parts: Box<SchemaParts> = Box::from_raw((*this).private_data.cast());
+        let inner = parts.children.iter().copied();
+        for inner in inner.chain(Some((*this).dictionary).filter(|inner| !inner.is_null())) {
+            drop(Box::from_raw(inner));
+        }
+        (*this).release = None;
+    }
+}
+
+impl Drop for ArrowSchema {
+    fn drop(&mut self) {
+        if let Some(release) = self.release {
+            // SAFETY: it has not been released.
+            unsafe { release(self) };
+        }
+    }
+}
+
+unsafe extern "C" fn release_array(this: *mut ArrowArray) {
+    // SAFETY: as of schemas. A consumer may have moved children out, which it marks as released.
+    unsafe {
+        let parts: Box<ArrayParts> = Box::from_raw((*this).private_data.cast());
+        let inner = parts.children.iter().copied();
+        for inner in inner.chain(Some((*this).dictionary).filter(|inner| !inner.is_null())) {
+            drop(Box::from_raw(inner));
+        }
+        (*this).release = None;
+    }
+}
+
+impl Drop for ArrowArray {
+    fn drop(&mut self) {
+        if let Some(release) = self.release {
+            // SAFETY: it has not been released.
+            unsafe { release(self) };
+        }
+    }
+}
+
+impl LentColumn {
+    fn schema(&self, name: &str) -> ArrowSchema {
+        let dictionary = self.dictionary.as_ref().map_or(ptr::null_mut(), |values| {
+            Box::into_raw(Box::new(values.schema("")))
+        });
+        schema(self.format, name, NULLABLE, Vec::new(), dictionary)
+    }
+
+    fn array(&self) -> ArrowArray {
+        let dictionary = self.dictionary.as_ref().map_or(ptr::null_mut(), |values| {
+            Box::into_raw(Box::new(values.array()))
+        });
+        let owner = Some(Arc::clone(&self.owner));
+        array(
+            self.length,
+            self.unknown,
+            self.buffers.clone(),
+            Vec::new(),
+            dictionary,
+            owner,
+        )
+    }
+}
+
+fn array(
+    length: usize,
+    unknown: usize,
+    buffers: Vec<*const c_void>,
+    children: Vec<*mut ArrowArray>,
+    dictionary: *mut ArrowArray,
+    owner: Option<Owner>,
+) -> ArrowArray {
+    let mut parts = Box::new(ArrayParts {
+        buffers,
+        children,
+        _owner: owner,
+    });
+    ArrowArray {
+        length: length as i64,
+        null_count: unknown as i64,
+        offset: 0,
+        n_buffers: parts.buffers.len() as i64,
+        n_children: parts.children.len() as i64,
+        buffers: parts.buffers.as_mut_ptr(),
+        children: parts.children.as_mut_ptr(),
+        dictionary,
+        release: Some(release_array),
+        private_data: Box::into_raw(parts).cast(),
+    }
+}
+
+impl LentTable {
+    fn schema(&self) -> ArrowSchema {
+        let columns = self.names.iter().zip(self.columns.iter());
+        let children = columns.map(|(name, column)| Box::into_raw(Box::new(column.schema(name))));
+        schema(c"+s", "", 0, children.collect(), ptr::null_mut())
+    }
+
+    fn array(&self) -> ArrowArray {
+        let columns = self.columns.iter();
+        let children = columns.map(|column| Box::into_raw(Box::new(column.array())));
+        let buffers = vec![ptr::null()];
+        array(
+            self.length,
+            0,
+            buffers,
+            children.collect(),
+            ptr::null_mut(),
+            None,
+        )
+    }
+
+    /// Returns the capsule of the type of its rows.
+    pub fn schema_capsule<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyCapsule>> {
+        PyCapsule::new_with_value(py, self.schema(), c"arrow_schema")
+    }
+
+    /// Returns the capsules of the type of its rows, and of the rows.
+    pub fn array_capsules<'py>(
+        &self,
+        py: Python<'py>,
+    ) -> PyResult<(Bound<'py, PyCapsule>, Bound<'py, PyCapsule>)> {
+        let array = PyCapsule::new_with_value(py, self.array(), c"arrow_array")?;
+        Ok((self.schema_capsule(py)?, array))
+    }
+
+    /// Returns the capsule of a stream of all rows at once.
+    pub fn stream_capsule<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyCapsule>> {
+        let left = Box::new(StreamParts {
+            table: self.clone(),
+            is_read: false,
+        });
+        let stream = ArrowArrayStream {
+            get_schema: Some(stream_schema),
+            get_next: Some(stream_next),
+            get_last_error: Some(stream_error),
+            release: Some(release_stream),
+            private_data: Box::into_raw(left).cast(),
+        };
+        PyCapsule::new_with_value(py, stream, c"arrow_array_stream")
+    }
+}
+
+struct StreamParts {
+    table: LentTable,
+    is_read: bool,
+}
+
+unsafe extern "C" fn stream_schema(this: *mut ArrowArrayStream, out: *mut ArrowSchema) -> c_int {
+    // SAFETY: consumers call this before they release the stream, with room for a structure that holds nothing.
+    unsafe {
+        let parts: &StreamParts = &*(*this).private_data.cast();
+        ptr::write(out, parts.table.schema());
+    }
+    0
+}
+
+unsafe extern "C" fn stream_next(this: *mut ArrowArrayStream, out: *mut ArrowArray) -> c_int {
+    // SAFETY: as above. The end of a stream is a released array.
+    unsafe {
+        let parts: &mut StreamParts = &mut *(*this).private_data.cast();
+        if std::mem::replace(&mut parts.is_read, true) {
+            ptr::write_bytes(out, 0, 1);
+        } else {
+            ptr::write(out, parts.table.array());
+        }
+    }
+    0
+}
+
+unsafe extern "C" fn stream_error(_: *mut ArrowArrayStream) -> *const c_char {
+    ptr::null()
+}
+
+unsafe extern "C" fn release_stream(this: *mut ArrowArrayStream) {
+    // SAFETY: consumers release a stream once.
+    unsafe {
+        drop(Box::<StreamParts>::from_raw((*this).private_data.cast()));
+        (*this).release = None;
+    }
+}
+
+impl Drop for ArrowArrayStream {
+    fn drop(&mut self) {
+        if let Some(release) = self.release {
+            // SAFETY: it has not been released.
+            unsafe { release(self) };
+        }
+    }
+}

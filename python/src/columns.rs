@@ -1,0 +1,215 @@
+//! Tables of documents: rows of JSON as columns, lent as Arrow.
+
+use crate::arrow::{LentColumn, LentTable, Owner};
+use pyo3::exceptions::PyValueError;
+use pyo3::prelude::*;
+use pyo3::types::PyCapsule;
+use serde_json::{Map, Value};
+use std::ffi::c_void;
+use std::ptr;
+use std::sync::Arc;
+
+/// Rows of a report, in columns.
+///
+/// pandas, Polars, PyArrow and everything else that reads the Arrow PyCapsule interface take it. Names that end in ``_ps`` are whole
+/// picoseconds, in ``_bytes`` bytes.
+#[pyclass(frozen, module = "chakram")]
+pub struct Table {
+    lent: LentTable,
+}
+
+/// Values of a column, and a bit for each row that has one.
+enum ColumnValues {
+    Int(Vec<i64>),
+    Float(Vec<f64>),
+    Bool(Vec<u8>),
+    Text(Vec<i64>, String),
+}
+
+struct OwnColumn {
+    known: Vec<u8>,
+    values: ColumnValues,
+}
+
+/// Adds the members of `row` to `flat`, those of objects within under `outer.inner`.
+fn flatten<'v>(prefix: &str, row: &'v Map<String, Value>, flat: &mut Vec<(String, &'v Value)>) {
+    for (key, value) in row {
+        let name = match prefix {
+            "" => key.clone(),
+            _ => format!("{prefix}.{key}"),
+        };
+        match value {
+            Value::Object(inner) => flatten(&name, inner, flat),
+            _ => flat.push((name, value)),
+        }
+    }
+}
+
+impl OwnColumn {
+    fn new(cells: &[Option<&Value>]) -> Self {
+        let cells: Vec<Option<&Value>> = cells
+            .iter()
+            .map(|cell| cell.filter(|value| !value.is_null()))
+            .collect();
+        let known = || cells.iter().flatten();
+        let mut bits = vec![0_u8; cells.len().div_ceil(8)];
+        for (row, cell) in cells.iter().enumerate() {
+            bits[row / 8] |= u8::from(cell.is_some()) << (row % 8);
+        }
+        let values = if known().all(|value| value.is_i64()) && known().next().is_some() {
+            let numbers = cells.iter().map(|cell| cell.and_then(Value::as_i64));
+            ColumnValues::Int(numbers.map(Option::unwrap_or_default).collect())
+        } else if known().all(|value| value.is_number()) && known().next().is_some() {
+            let numbers = cells.iter().map(|cell| cell.and_then(Value::as_f64));
+            ColumnValues::Float(numbers.map(Option::unwrap_or_default).collect())
+        } else if known().all(|value| value.is_boolean()) && known().next().is_some() {
+            let mut values = vec![0_u8; cells.len().div_ceil(8)];
+            for (row, cell) in cells.iter().enumerate() {
+                let is_true = cell.and_then(Value::as_bool) == Some(true);
+                values[row / 8] |= u8::from(is_true) << (row % 8);
+            }
+            ColumnValues::Bool(values)
+        } else {
+            let (mut offsets, mut text) = (vec![0], String::new());
+            for cell in &cells {
+                match cell {
+                    Some(Value::String(value)) => text += value,
+                    Some(value) => text += &value.to_string(),
+                    None => {}
+                }
+                offsets.push(text.len() as i64);
+            }
+            ColumnValues::Text(offsets, text)
+        };
+        Self {
+            known: bits,
+            values,
+        }
+    }
+
+    fn lend(self, length: usize) -> LentColumn {
+        fn address<T>(buffer: &[T]) -> *const c_void {
+            buffer.as_ptr().cast()
+        }
+        let known: usize = self
+            .known
+            .iter()
+            .map(|byte| byte.count_ones() as usize)
+            .sum();
+        let own = Arc::new(self);
+        let validity = match known == length {
+            true => ptr::null(),
+            false => address(&own.known),
+        };
+        let (format, buffers) = match &own.values {
+            ColumnValues::Int(values) => (c"l", vec![validity, address(values)]),
+            ColumnValues::Float(values) => (c"g", vec![validity, address(values)]),
+            ColumnValues::Bool(values) => (c"b", vec![validity, address(values)]),
+            ColumnValues::Text(offsets, text) => (
+                c"U",
+                vec![validity, address(offsets), address(text.as_bytes())],
+            ),
+        };
+        LentColumn {
+            format,
+            length,
+            unknown: length - known,
+            buffers,
+            owner: own as Owner,
+            dictionary: None,
+        }
+    }
+}
+
+/// Makes a table of a JSON array of objects; objects within become columns ``outer.inner``, lists become JSON texts.
+#[pyfunction]
+pub fn table(json: &str) -> PyResult<Table> {
+    let rows: Vec<Map<String, Value>> =
+        serde_json::from_str(json).map_err(|error| PyValueError::new_err(error.to_string()))?;
+    let flat: Vec<Vec<(String, &Value)>> = rows
+        .iter()
+        .map(|row| {
+            let mut flat = Vec::new();
+            flatten("", row, &mut flat);
+            flat
+        })
+        .collect();
+    // In the order in which they first appear.
+    let mut names: Vec<String> = Vec::new();
+    let mut cells: Vec<Vec<Option<&Value>>> = Vec::new();
+    for (row, values) in flat.iter().enumerate() {
+        for (place, (name, value)) in values.iter().enumerate() {
+            // Rows of one table mostly have the same members.
+            let at = match names.get(place) {
+                Some(known) if known == name => place,
+                _ => match names.iter().position(|known| known == name) {
+                    Some(at) => at,
+                    None => {
+                        names.push(name.clone());
+                        cells.push(vec![None; rows.len()]);
+                        names.len() - 1
+                    }
+                },
+            };
+            cells[at][row] = Some(value);
+        }
+    }
+    let columns = cells
+        .iter()
+        .map(|cells| OwnColumn::new(cells).lend(rows.len()));
+    Ok(Table {
+        lent: LentTable {
+            columns: columns.collect(),
+            names: names.into(),
+            length: rows.len(),
+        },
+    })
+}
+
+#[pymethods]
+impl Table {
+    fn __len__(&self) -> usize {
+        self.lent.length
+    }
+
+    fn __repr__(&self) -> String {
+        format!(
+            "<chakram.Table: {} rows of {}>",
+            self.lent.length,
+            self.lent.names.join(", ")
+        )
+    }
+
+    /// Names of the columns.
+    #[getter]
+    fn column_names(&self) -> Vec<String> {
+        self.lent.names.to_vec()
+    }
+
+    /// Returns the type of the rows, as an Arrow capsule.
+    fn __arrow_c_schema__<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyCapsule>> {
+        self.lent.schema_capsule(py)
+    }
+
+    /// Returns the rows, as two Arrow capsules.
+    #[pyo3(signature = (requested_schema=None))]
+    fn __arrow_c_array__<'py>(
+        &self,
+        py: Python<'py>,
+        requested_schema: Option<Bound<'py, PyAny>>,
+    ) -> PyResult<(Bound<'py, PyCapsule>, Bound<'py, PyCapsule>)> {
+        drop(requested_schema);
+        self.lent.array_capsules(py)
+    }
+
+    /// Returns the rows, as the Arrow capsule of a stream.
+    #[pyo3(signature = (requested_schema=None))]
+    fn __arrow_c_stream__<'py>(
+        &self,
+        py: Python<'py>,
+        requested_schema: Option<Bound<'py, PyAny>>,
+    ) -> PyResult<Bound<'py, PyCapsule>> {
+        drop(requested_schema);
+        self.lent.stream_capsule(py)
+    }
+}

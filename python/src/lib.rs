@@ -1,0 +1,76 @@
+//! The native half of the Python package: commands of the façade, run in threads of their own, and tables as Arrow.
+//!
+//! The other half, `chakram/`, has the functions, results and exceptions that users see.
+
+mod arrow;
+mod columns;
+mod nodes;
+mod run;
+
+use chakram::limits::{self, CountingAllocator};
+use chakram::units::Bytes;
+use pyo3::exceptions::PyValueError;
+use pyo3::prelude::*;
+use std::ffi::OsString;
+use std::process::ExitCode;
+
+/// Memory that inputs ask for is counted, so that a call which needs too much fails.
+#[global_allocator]
+static ALLOCATOR: CountingAllocator = CountingAllocator;
+
+/// Runs the command line with these arguments, the first of which is the name of the program; returns its exit code.
+#[pyfunction]
+fn main(py: Python<'_>, arguments: Vec<OsString>) -> u8 {
+    let code = py.detach(|| chakram::command::main_with(arguments));
+    let mut codes = 0..=u8::MAX;
+    codes
+        .find(|number| ExitCode::from(*number) == code)
+        .unwrap_or(1)
+}
+
+/// Describes all commands and their arguments as JSON.
+#[pyfunction]
+fn describe() -> String {
+    chakram::command::describe().to_string()
+}
+
+/// Sets the most bytes that the native half may hold, or the default for `None`; returns the limit.
+#[pyfunction]
+#[pyo3(signature = (size=None))]
+fn limit_memory(size: Option<&str>) -> PyResult<u64> {
+    chakram::command::prepare();
+    let size = match size {
+        None => limits::default_memory(),
+        Some(text) => {
+            let size: Result<Bytes, _> = text.parse();
+            size.map_err(|error| PyValueError::new_err(error.to_string()))?
+        }
+    };
+    limits::set_memory(size);
+    Ok(limits::memory().0)
+}
+
+/// Returns the bytes that the native half holds.
+#[pyfunction]
+fn allocated() -> u64 {
+    limits::allocated()
+}
+
+/// The module.
+#[pymodule]
+fn _chakram(module: &Bound<'_, PyModule>) -> PyResult<()> {
+    module.add("__version__", env!("CARGO_PKG_VERSION"))?;
+    module.add_function(wrap_pyfunction!(main, module)?)?;
+    module.add_function(wrap_pyfunction!(describe, module)?)?;
+    module.add_function(wrap_pyfunction!(limit_memory, module)?)?;
+    module.add_function(wrap_pyfunction!(allocated, module)?)?;
+    module.add_function(wrap_pyfunction!(run::run, module)?)?;
+    module.add_function(wrap_pyfunction!(columns::table, module)?)?;
+    module.add_class::<nodes::Nodes>()?;
+    module.add_class::<columns::Table>()?;
+    module.add(
+        "CommandFailed",
+        module.py().get_type::<run::CommandFailed>(),
+    )?;
+    Ok(())
+}

@@ -1,0 +1,199 @@
+//! The table of nodes, lent as Arrow.
+
+use crate::arrow::{LentColumn, LentTable, Owner};
+use crate::run::io_error;
+use chakram::report::{NodeColumn, NodeTable, PartialColumn, TextColumn};
+use pyo3::prelude::*;
+use pyo3::types::PyCapsule;
+use std::ffi::{CStr, c_void};
+use std::fs::File;
+use std::io::{self, BufWriter, Write};
+use std::path::PathBuf;
+use std::ptr;
+use std::sync::Arc;
+
+/// A row for each node of a replay: when it ran, and what it waited for.
+///
+/// pandas, Polars, PyArrow and everything else that reads the Arrow PyCapsule interface take it, without a copy of its rows:
+/// ``pandas.DataFrame.from_arrow(nodes)``, ``polars.DataFrame(nodes)``, ``pyarrow.table(nodes)``. Times are whole picoseconds.
+#[pyclass(frozen, module = "chakram")]
+pub struct Nodes {
+    table: Arc<NodeTable>,
+    lent: LentTable,
+}
+
+/// Buffers that were made for texts.
+struct TextBuffers {
+    offsets: Vec<i64>,
+    text: String,
+    known: Vec<u8>,
+    _table: Arc<NodeTable>,
+}
+
+fn address<T>(buffer: &[T]) -> *const c_void {
+    buffer.as_ptr().cast()
+}
+
+fn lend(table: &Arc<NodeTable>, column: NodeColumn<'_>) -> LentColumn {
+    let owner: Owner = Arc::clone(table) as Owner;
+    let whole = |format, length, data| LentColumn {
+        format,
+        length,
+        unknown: 0,
+        buffers: vec![ptr::null(), data],
+        owner: Arc::clone(&owner),
+        dictionary: None,
+    };
+    fn partial<T>(format: &'static CStr, column: &PartialColumn<T>, owner: &Owner) -> LentColumn {
+        LentColumn {
+            format,
+            length: column.values.len(),
+            unknown: column.unknown,
+            buffers: vec![address(&column.known), address(&column.values)],
+            owner: Arc::clone(owner),
+            dictionary: None,
+        }
+    }
+    match column {
+        NodeColumn::U32(numbers) => whole(c"I", numbers.len(), address(numbers)),
+        NodeColumn::U64(numbers) => whole(c"L", numbers.len(), address(numbers)),
+        NodeColumn::PartialU32(column) => partial(c"I", column, &owner),
+        NodeColumn::PartialU64(column) => partial(c"L", column, &owner),
+        NodeColumn::Text(column) => lend_texts(table, column),
+    }
+}
+
+/// Lends numbers into a dictionary of texts; only the texts, each once, are put together.
+fn lend_texts(table: &Arc<NodeTable>, column: &TextColumn) -> LentColumn {
+    let (mut offsets, mut text) = (vec![0], String::new());
+    for value in &column.values {
+        text += value;
+        offsets.push(text.len() as i64);
+    }
+    let unknown = column.codes.iter().filter(|code| **code < 0).count();
+    let mut known = Vec::new();
+    if unknown > 0 {
+        known = vec![0_u8; column.codes.len().div_ceil(8)];
+        for (row, code) in column.codes.iter().enumerate() {
+            known[row / 8] |= u8::from(*code >= 0) << (row % 8);
+        }
+    }
+    let made = Arc::new(TextBuffers {
+        offsets,
+        text,
+        known,
+        _table: Arc::clone(table),
+    });
+    let values = LentColumn {
+        format: c"U",
+        length: column.values.len(),
+        unknown: 0,
+        buffers: vec![
+            ptr::null(),
+            address(&made.offsets),
+            address(made.text.as_bytes()),
+        ],
+        owner: Arc::clone(&made) as Owner,
+        dictionary: None,
+    };
+    let validity = match unknown {
+        0 => ptr::null(),
+        _ => address(&made.known),
+    };
+    LentColumn {
+        format: c"i",
+        length: column.codes.len(),
+        unknown,
+        buffers: vec![validity, address(&column.codes)],
+        owner: made,
+        dictionary: Some(Box::new(values)),
+    }
+}
+
+impl Nodes {
+    /// Lends `table`.
+    pub fn new(table: NodeTable) -> Self {
+        let table = Arc::new(table);
+        let columns = table.columns().map(|column| lend(&table, column));
+        let lent = LentTable {
+            names: NodeTable::COLUMNS
+                .iter()
+                .map(|name| (*name).to_owned())
+                .collect(),
+            columns: columns.into_iter().collect(),
+            length: table.len(),
+        };
+        Self { table, lent }
+    }
+
+    fn write(
+        &self,
+        path: PathBuf,
+        write: impl FnOnce(&NodeTable, &mut dyn Write) -> io::Result<()> + Send,
+    ) -> io::Result<()> {
+        let mut file = BufWriter::new(File::create(path)?);
+        write(&self.table, &mut file)?;
+        file.flush()
+    }
+}
+
+#[pymethods]
+impl Nodes {
+    fn __len__(&self) -> usize {
+        self.table.len()
+    }
+
+    fn __repr__(&self) -> String {
+        format!(
+            "<chakram.Nodes: {} rows of {}>",
+            self.table.len(),
+            NodeTable::COLUMNS.join(", ")
+        )
+    }
+
+    /// Names of the columns.
+    #[getter]
+    fn column_names(&self) -> Vec<&'static str> {
+        NodeTable::COLUMNS.to_vec()
+    }
+
+    /// Writes comma-separated values.
+    fn write_csv(&self, py: Python<'_>, path: PathBuf) -> PyResult<()> {
+        let written = py.detach(|| self.write(path, |table, out| table.write_csv(out)));
+        written.map_err(|error| io_error(&error))
+    }
+
+    /// Writes an Apache Parquet file.
+    fn write_parquet(&self, py: Python<'_>, path: PathBuf) -> PyResult<()> {
+        let written = py.detach(|| self.write(path, |table, out| table.write_parquet(out)));
+        written.map_err(|error| io_error(&error))
+    }
+
+    /// Returns the type of the rows, as an Arrow capsule.
+    fn __arrow_c_schema__<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyCapsule>> {
+        self.lent.schema_capsule(py)
+    }
+
+    /// Returns the rows, as two Arrow capsules.
+    #[pyo3(signature = (requested_schema=None))]
+    fn __arrow_c_array__<'py>(
+        &self,
+        py: Python<'py>,
+        requested_schema: Option<Bound<'py, PyAny>>,
+    ) -> PyResult<(Bound<'py, PyCapsule>, Bound<'py, PyCapsule>)> {
+        // A consumer casts what it wants otherwise.
+        drop(requested_schema);
+        self.lent.array_capsules(py)
+    }
+
+    /// Returns the rows, as the Arrow capsule of a stream.
+    #[pyo3(signature = (requested_schema=None))]
+    fn __arrow_c_stream__<'py>(
+        &self,
+        py: Python<'py>,
+        requested_schema: Option<Bound<'py, PyAny>>,
+    ) -> PyResult<Bound<'py, PyCapsule>> {
+        drop(requested_schema);
+        self.lent.stream_capsule(py)
+    }
+}

@@ -1,0 +1,197 @@
+//! Commands in threads of their own: other threads of Python go on, and Ctrl-C ends the command, not the process.
+
+use crate::nodes::Nodes;
+use chakram::command::{CommandFailure, CommandOutput, FailureKind, PlainNode, execute};
+use chakram::interrupt::{StopToken, within};
+use pyo3::create_exception;
+use pyo3::exceptions::{PyException, PyOSError, PyRuntimeError};
+use pyo3::prelude::*;
+use pyo3::types::{PyBytes, PyDict};
+use std::any::Any;
+use std::ffi::OsString;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::mpsc::{Receiver, RecvTimeoutError, sync_channel};
+use std::thread;
+use std::time::Duration;
+
+create_exception!(
+    _chakram,
+    CommandFailed,
+    PyException,
+    "A command that failed, with its fields as a dictionary."
+);
+
+/// Time between two looks for signals.
+const TICK: Duration = Duration::from_millis(20);
+
+/// Stack of a command, as that of a main thread.
+const STACK: usize = 8 << 20;
+
+type CommandResult = Result<CommandOutput, Box<CommandFailure>>;
+type Answer = Result<CommandResult, Box<dyn Any + Send>>;
+
+/// Output of a command: text, notes, whether a threshold was exceeded, whether something failed, and nodes.
+type Ran<'py> = (Bound<'py, PyBytes>, Vec<String>, bool, bool, Option<Nodes>);
+
+/// Runs the command of `arguments`, the first of which is the name of the program, and returns its output. With `wants_nodes`
+/// the last is a table of nodes, if it replayed.
+#[pyfunction]
+#[pyo3(signature = (arguments, wants_nodes=false))]
+pub fn run(py: Python<'_>, arguments: Vec<OsString>, wants_nodes: bool) -> PyResult<Ran<'_>> {
+    let token = StopToken::default();
+    let task = token.clone();
+    let (answer, answers) = sync_channel(1);
+    let worker = thread::Builder::new()
+        .name("chakram".to_owned())
+        .stack_size(STACK)
+        .spawn(move || {
+            let work = || execute(arguments, wants_nodes);
+            let result = catch_unwind(AssertUnwindSafe(|| within(Some(task), work)));
+            // Whoever waited may be gone.
+            let _ = answer.send(result);
+        })?;
+    let answer = wait(py, &token, answers)?;
+    // It has answered, so it ends.
+    let _ = py.detach(|| worker.join());
+    match answer {
+        Ok(Ok(output)) => Ok((
+            PyBytes::new(py, &output.text),
+            output.notes,
+            output.is_exceeded,
+            output.is_failed,
+            output.nodes.map(Nodes::new),
+        )),
+        Ok(Err(failure)) => Err(CommandFailed::new_err(fields(py, &failure)?.unbind())),
+        Err(panic) => Err(PyRuntimeError::new_err(format!(
+            "a fault of chakram: {}",
+            words(&*panic)
+        ))),
+    }
+}
+
+/// Waits for the answer, without the interpreter's lock; what a handler of a signal raises stops the command.
+fn wait(py: Python<'_>, token: &StopToken, mut answers: Receiver<Answer>) -> PyResult<Answer> {
+    let mut raised = None;
+    loop {
+        let (received, receiver) = py.detach(move || (answers.recv_timeout(TICK), answers));
+        answers = receiver;
+        match (received, raised) {
+            (Ok(_), Some(error)) => return Err(error),
+            (Ok(answer), None) => return Ok(answer),
+            (Err(RecvTimeoutError::Disconnected), _) => {
+                return Err(PyRuntimeError::new_err("the thread of the command ended"));
+            }
+            (Err(RecvTimeoutError::Timeout), before) => {
+                if token.is_out_of_memory() {
+                    return Err(out_of_memory(py)?);
+                }
+                raised = match before {
+                    None => py.check_signals().err().inspect(|_| token.stop()),
+                    // One who asks again does not wait for what cannot be stopped.
+                    Some(error) => match py.check_signals() {
+                        Ok(()) => Some(error),
+                        Err(again) => return Err(again),
+                    },
+                };
+            }
+        }
+    }
+}
+
+/// The failure of a command whose thread was given up.
+fn out_of_memory(py: Python<'_>) -> PyResult<PyErr> {
+    let found = "the system has no more memory".to_owned();
+    let failure = CommandFailure {
+        kind: FailureKind::Memory,
+        message: format!("{found}\n  try: a smaller job"),
+        found,
+        hint: Some("a smaller job".to_owned()),
+        ..CommandFailure::default()
+    };
+    Ok(CommandFailed::new_err(fields(py, &failure)?.unbind()))
+}
+
+fn words(panic: &(dyn Any + Send)) -> &str {
+    let text = panic.downcast_ref::<&str>().copied();
+    text.or_else(|| panic.downcast_ref::<String>().map(String::as_str))
+        .unwrap_or("a panic")
+}
+
+fn kind(kind: FailureKind) -> &'static str {
+    match kind {
+        FailureKind::Usage => "usage",
+        FailureKind::Input => "input",
+        FailureKind::File => "file",
+        FailureKind::Deadlock => "deadlock",
+        FailureKind::TooLong => "too long",
+        FailureKind::Memory => "memory",
+        FailureKind::Interrupted => "interrupted",
+    }
+}
+
+fn node<'py>(py: Python<'py>, node: &PlainNode) -> PyResult<Bound<'py, PyDict>> {
+    let fields = PyDict::new(py);
+    fields.set_item("rank", node.rank)?;
+    fields.set_item("node", node.node)?;
+    fields.set_item("name", &node.name)?;
+    Ok(fields)
+}
+
+/// Returns the fields of a failure, without those that are unknown.
+fn fields<'py>(py: Python<'py>, failure: &CommandFailure) -> PyResult<Bound<'py, PyDict>> {
+    let CommandFailure {
+        kind: of,
+        message,
+        found,
+        expected,
+        hint,
+        argument,
+        key,
+        file,
+        line,
+        column,
+        offset,
+        record,
+        rank,
+        node: node_id,
+        os_error,
+        completed,
+        waiting,
+        cycle,
+        memory,
+    } = failure;
+    let fields = PyDict::new(py);
+    fields.set_item("kind", kind(*of))?;
+    fields.set_item("message", message)?;
+    fields.set_item("found", found)?;
+    fields.set_item("expected", expected)?;
+    fields.set_item("hint", hint)?;
+    fields.set_item("argument", argument)?;
+    fields.set_item("key", key)?;
+    fields.set_item("file", file)?;
+    fields.set_item("line", line)?;
+    fields.set_item("column", column)?;
+    fields.set_item("offset", offset)?;
+    fields.set_item("record", record)?;
+    fields.set_item("rank", rank)?;
+    fields.set_item("node", node_id)?;
+    fields.set_item("errno", os_error)?;
+    fields.set_item("completed", completed.map(|(completed, _)| completed))?;
+    fields.set_item("total", completed.map(|(_, total)| total))?;
+    let waiting = waiting.iter().map(|waiting| {
+        let fields = node(py, &waiting.node)?;
+        fields.set_item("why", &waiting.why)?;
+        Ok(fields)
+    });
+    fields.set_item("waiting", waiting.collect::<PyResult<Vec<_>>>()?)?;
+    let cycle = cycle.iter().map(|one| node(py, one));
+    fields.set_item("cycle", cycle.collect::<PyResult<Vec<_>>>()?)?;
+    fields.set_item("needed_bytes", memory.map(|(needed, _)| needed))?;
+    fields.set_item("limit_bytes", memory.map(|(_, limit)| limit))?;
+    Ok(fields)
+}
+
+/// An error of writing a file.
+pub fn io_error(error: &std::io::Error) -> PyErr {
+    PyOSError::new_err(error.to_string())
+}

@@ -1,0 +1,105 @@
+"""Calls that end early: by a signal, or by the memory limit. Python goes on."""
+
+from __future__ import annotations
+
+import os
+import signal
+import threading
+import time
+import unittest
+
+import chakram
+from support import STUDY, InFolder
+
+# Message by message, so that it takes minutes.
+LONG = {"ranks": 512, "size": "1 GB", "count": 1000, "machine": "dgx-h100x64", "stepwise": True}
+
+LONG_STUDY = STUDY.replace("[1, 2, 4]", "[1]") + """[[axis]]
+key = "machine.dimension.nvlink.bandwidth"
+from = "50 GB/s"
+to = "450 GB/s"
+step = "0.01 GB/s"
+"""
+
+
+class Endings(InFolder):
+    def interrupted(self, call: object, after: float = 0.3) -> float:
+        """Sends SIGINT while a call works, and returns how long it took to end."""
+        timer = threading.Timer(after, os.kill, (os.getpid(), signal.SIGINT))
+        timer.start()
+        self.addCleanup(timer.cancel)
+        begun = time.monotonic()
+        with self.assertRaises(KeyboardInterrupt):
+            call()
+        return time.monotonic() - begun - after
+
+    def works(self) -> None:
+        report = chakram.generate_pattern("chain", ranks=2, nodes=10, machine="dgx-h100")
+        self.assertEqual(report.nodes, 20)
+
+    def test_ctrl_c_ends_a_replay(self) -> None:
+        late = self.interrupted(lambda: chakram.generate_pattern("collective", "all-reduce", **LONG))
+        self.assertLess(late, 5)
+        self.works()
+
+    def test_ctrl_c_ends_a_sweep_that_goes_on_later(self) -> None:
+        (self.folder / "study.toml").write_text(LONG_STUDY)
+        late = self.interrupted(lambda: chakram.sweep("study.toml", output="rows", threads=2), 1.0)
+        self.assertLess(late, 5)
+        journal = (self.folder / "rows" / "journal.jsonl").read_text()
+        self.assertNotIn("interrupted", journal)
+        self.works()
+
+    def test_what_a_handler_raises_ends_a_call(self) -> None:
+        def ring(*_: object) -> None:
+            raise TimeoutError("too slow")
+
+        before = signal.signal(signal.SIGALRM, ring)
+        signal.setitimer(signal.ITIMER_REAL, 0.2)
+        try:
+            with self.assertRaisesRegex(TimeoutError, "too slow"):
+                chakram.generate_pattern("collective", "all-reduce", **LONG)
+        finally:
+            signal.signal(signal.SIGALRM, before)
+        self.works()
+
+    def test_other_threads_go_on(self) -> None:
+        beats = []
+        done = threading.Event()
+
+        def beat() -> None:
+            while not done.wait(0.01):
+                beats.append(time.monotonic())
+
+        thread = threading.Thread(target=beat)
+        thread.start()
+        self.interrupted(lambda: chakram.generate_pattern("collective", "all-reduce", **LONG), 0.5)
+        done.set()
+        thread.join()
+        # About 50 beats of 10 ms.
+        self.assertGreater(len(beats), 10)
+
+    def test_a_replay_that_needs_too_much_memory_fails(self) -> None:
+        # A list of some millions of nodes is refused before it is made.
+        with self.assertRaises(chakram.MemoryLimitError) as refused:
+            chakram.generate_pattern("chain", ranks=1, nodes=20_000_000, machine="dgx-h100", max_memory="200 MB")
+        self.assertIsInstance(refused.exception, MemoryError)
+        self.assertEqual(refused.exception.limit_bytes, 200_000_000)
+        self.works()
+
+    def test_memory_that_nothing_foresees_ends_a_run(self) -> None:
+        # Graphs grow while they are built: each node takes some tens of bytes.
+        before = chakram.limit_memory("20 MB")
+        try:
+            with self.assertRaises(chakram.MemoryLimitError) as failed:
+                chakram.generate_pattern("data-parallel", ranks=64, layers=2000, machine="dgx-h100x8")
+        finally:
+            chakram.limit_memory()
+        self.assertEqual(before, 20_000_000)
+        self.assertGreater(failed.exception.needed_bytes, 0)
+        self.works()
+        self.assertLess(chakram._chakram.allocated(), 20_000_000)
+
+
+if __name__ == "__main__":
+    unittest.main()

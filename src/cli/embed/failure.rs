@@ -1,0 +1,497 @@
+//! Failures of commands as plain data.
+
+use crate::compare::FailedReplays;
+use crate::error_text;
+use chakram_astra_sim::InputError;
+use chakram_base::bounds::MemoryLimitError;
+use chakram_base::config::ConfigError;
+use chakram_base::interrupt::{self, Interruption};
+use chakram_engine::{NodeRef, ReplayError, ReplayRefusal, Stuck};
+use chakram_hardware::machine::MachineError;
+use chakram_jobs::{JobError, ReplaySettingsError};
+use chakram_serving::ServeError;
+use chakram_studies::score::ScoreError;
+use chakram_studies::sweep::{StudyError, SweepError};
+use chakram_trace::format::error::TraceFault;
+use chakram_trace::format::file::rank_of;
+use chakram_trace::format::{TraceError, TraceLocation};
+use chakram_workloads::model::ModelError;
+use clap::error::{ContextKind, ContextValue};
+use std::error::Error;
+use std::fmt;
+use std::io;
+use std::path::Path;
+
+/// Kind of a failure.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum FailureKind {
+    /// An argument that the command does not have, or a value that it does not take.
+    Usage,
+    /// An input that cannot be used, or options that do not go with it.
+    #[default]
+    Input,
+    /// A file that cannot be read or written.
+    File,
+    /// A replay that deadlocked.
+    Deadlock,
+    /// A replay that is longer than simulated time.
+    TooLong,
+    /// More memory than the process may have.
+    Memory,
+    /// The caller asked for it.
+    Interrupted,
+}
+
+/// A node, by what names it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct PlainNode {
+    /// Its rank.
+    pub rank: u32,
+    /// Its id in the trace.
+    pub node: u64,
+    /// Its name.
+    pub name: String,
+}
+
+/// A node that waits.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct WaitingPlainNode {
+    /// The node.
+    pub node: PlainNode,
+    /// What it waits for, in words.
+    pub why: String,
+}
+
+/// A command that failed: its message, and what of it is known by itself.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct CommandFailure {
+    /// Kind of failure.
+    pub kind: FailureKind,
+    /// The whole message, with causes and what to try.
+    pub message: String,
+    /// What was found, without its place and what to try.
+    pub found: String,
+    /// What was expected, where that is said by itself.
+    pub expected: Option<String>,
+    /// What to try.
+    pub hint: Option<String>,
+    /// The argument that it is about.
+    pub argument: Option<String>,
+    /// The key of a file that it is about, such as `dimension[1].bandwidth`.
+    pub key: Option<String>,
+    /// The file.
+    pub file: Option<String>,
+    /// Line in the file, from 1.
+    pub line: Option<u64>,
+    /// Column in the line, from 1.
+    pub column: Option<u64>,
+    /// Byte in the decompressed file.
+    pub offset: Option<u64>,
+    /// Record in the file, the first being 0.
+    pub record: Option<u64>,
+    /// The rank.
+    pub rank: Option<u32>,
+    /// Id of the node in its trace.
+    pub node: Option<u64>,
+    /// Number of the error of the operating system.
+    pub os_error: Option<i32>,
+    /// Nodes that completed before a deadlock, and of all.
+    pub completed: Option<(u64, u64)>,
+    /// Nodes that wait in a deadlock.
+    pub waiting: Vec<WaitingPlainNode>,
+    /// Nodes of a deadlock that wait for one another, each for the next.
+    pub cycle: Vec<PlainNode>,
+    /// Bytes that were needed, and the limit.
+    pub memory: Option<(u64, u64)>,
+}
+
+impl fmt::Display for CommandFailure {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.message)
+    }
+}
+
+impl Error for CommandFailure {}
+
+impl From<&NodeRef> for PlainNode {
+    fn from(node: &NodeRef) -> Self {
+        Self {
+            rank: node.rank.0,
+            node: node.id,
+            name: node.name.clone(),
+        }
+    }
+}
+
+/// Returns `text` with `--some-option` as `some_option` in backquotes, except in command lines that are quoted.
+fn with_arguments(text: &str) -> String {
+    let mut out = String::new();
+    for (i, part) in text.split('`').enumerate() {
+        if i > 0 {
+            out.push('`');
+        }
+        // Parts with odd numbers are within backquotes.
+        if i % 2 == 1 {
+            out += part;
+            continue;
+        }
+        let mut rest = part;
+        while let Some(at) = rest.find("--") {
+            let (before, flag) = rest.split_at(at);
+            let name = &flag[2..];
+            let is_word = |c: char| c.is_ascii_alphanumeric() || c == '-';
+            let end = name.find(|c| !is_word(c)).unwrap_or(name.len());
+            let is_flag = name.starts_with(|c: char| c.is_ascii_lowercase())
+                && !before.ends_with(|c: char| !c.is_whitespace() && c != '(' && c != '\'');
+            out += before;
+            match is_flag {
+                true => out += &format!("`{}`", name[..end].replace('-', "_")),
+                false => out += &flag[..2 + end],
+            }
+            rest = &name[end..];
+        }
+        out += rest;
+    }
+    out
+}
+
+/// Returns `text` with `'--flag <VALUE>'` as `--flag`.
+fn with_bare_flags(text: &str) -> String {
+    let mut out = String::new();
+    let mut rest = text;
+    while let Some(at) = rest.find("'--") {
+        let (before, quoted) = (&rest[..at], &rest[at + 1..]);
+        let Some(end) = quoted.find('\'') else { break };
+        out += before;
+        let flag = quoted[..end].split([' ', '=']).next();
+        out += flag.unwrap_or_default();
+        rest = &quoted[end + 1..];
+    }
+    out + rest
+}
+
+impl CommandFailure {
+    /// Describes an error of a command.
+    pub fn of(error: &(dyn Error + 'static)) -> Self {
+        let mut failure = Self::default();
+        failure.say(&error_text(error));
+        let mut next = Some(error);
+        while let Some(error) = next {
+            failure.take(error);
+            next = error.source();
+        }
+        // Reasons may have become texts on the way, where points and runs of many are answered.
+        if let Err(interruption) = interrupt::check() {
+            failure.interrupted(&interruption);
+        }
+        if failure.file.is_none() {
+            failure.take_place();
+        }
+        failure
+    }
+
+    /// Describes a wrong use of a command.
+    pub fn of_usage(error: &clap::Error) -> Self {
+        let mut failure = Self {
+            kind: FailureKind::Usage,
+            ..Self::default()
+        };
+        let text = error.to_string();
+        let text = text.strip_prefix("error: ").unwrap_or(&text);
+        // Usage lines and the advice to ask for help are of command lines.
+        let text = text.split("\n\nUsage:").next().unwrap_or(text);
+        let text = text
+            .split("\n\nFor more information")
+            .next()
+            .unwrap_or(text);
+        failure.say(&with_bare_flags(text.trim_end()));
+        let texts = |kind| match error.get(kind) {
+            Some(ContextValue::String(text)) => Some(text.clone()),
+            Some(ContextValue::Strings(texts)) => Some(texts.join(", ")),
+            _ => None,
+        };
+        if let Some(argument) = texts(ContextKind::InvalidArg) {
+            let name = argument.split([' ', '=']).next().unwrap_or(&argument);
+            let name = name.trim_start_matches('-').replace('-', "_");
+            failure.argument = Some(name);
+        }
+        if let Some(value) = texts(ContextKind::InvalidValue) {
+            failure.found = value;
+        }
+        failure.expected = texts(ContextKind::ValidValue);
+        let suggested = texts(ContextKind::SuggestedValue).or(texts(ContextKind::SuggestedArg));
+        failure.hint = suggested.or(failure.hint);
+        failure
+    }
+
+    /// Sets the message, and takes it apart.
+    pub fn say(&mut self, message: &str) {
+        self.message = with_arguments(message);
+        let (found, hint) = match self.message.split_once("\n  try: ") {
+            Some((found, hint)) => (found.to_owned(), Some(hint.to_owned())),
+            None => (self.message.clone(), None),
+        };
+        (self.found, self.hint) = (found, hint);
+    }
+
+    /// Takes what an error in the chain of causes knows.
+    fn take(&mut self, error: &(dyn Error + 'static)) {
+        if let Some(error) = error.downcast_ref::<JobError>() {
+            match error {
+                JobError::Trace(error) => self.trace(error),
+                JobError::Memory(error) => self.memory(error),
+                JobError::Interrupted(error) => self.interrupted(error),
+                JobError::AstraSim(error) => self.astra_sim(error),
+                JobError::Io(error) => self.io(error),
+                _ => {}
+            }
+        } else if let Some(error) = error.downcast_ref::<TraceError>() {
+            self.trace(error);
+        } else if let Some(error) = error.downcast_ref::<ReplayError>() {
+            self.replay(error);
+        } else if let Some(failed) = error.downcast_ref::<FailedReplays>() {
+            if let Some(error) = failed.first() {
+                self.replay(error);
+            }
+        } else if let Some(refusal) = error.downcast_ref::<ReplayRefusal>() {
+            self.refusal(refusal);
+        } else if let Some(error) = error.downcast_ref::<ConfigError>() {
+            self.config(error);
+        } else if let Some(MachineError::Config(error)) = error.downcast_ref() {
+            self.config(error);
+        } else if let Some(ModelError::Config(error)) = error.downcast_ref() {
+            self.config(error);
+        } else if let Some(error) = error.downcast_ref::<StudyError>() {
+            match error {
+                StudyError::Config(error) => self.config(error),
+                StudyError::Value {
+                    file,
+                    line,
+                    key,
+                    why,
+                    ..
+                } => {
+                    self.place(file, *line as u64);
+                    self.key = Some(key.clone());
+                    self.found.clone_from(why);
+                }
+                StudyError::Read { path, .. } => self.file = Some(path.display().to_string()),
+            }
+        } else if let Some(SweepError::Interrupted(error)) = error.downcast_ref() {
+            self.interrupted(error);
+        } else if let Some(error) = error.downcast_ref::<ScoreError>() {
+            match error {
+                ScoreError::Columns(error) => self.config(error),
+                ScoreError::Row { file, line, .. } | ScoreError::Option { file, line, .. } => {
+                    self.place(file, *line);
+                }
+                ScoreError::Table { file, .. } => self.file = Some(file.clone()),
+            }
+        } else if let Some(error) = error.downcast_ref::<ServeError>() {
+            match error {
+                ServeError::Config(error) => self.config(error),
+                ServeError::Model { place, .. }
+                | ServeError::Trace { place, .. }
+                | ServeError::Machine { place, .. } => self.config(place),
+                ServeError::ServingMachine(MachineError::Config(error)) => self.config(error),
+                ServeError::Row { file, line, .. } => self.place(file, *line),
+                ServeError::Read { file, .. } => self.file = Some(file.clone()),
+                ServeError::Replay(error) => self.replay(error),
+                _ => {}
+            }
+        } else if let Some(error) = error.downcast_ref::<InputError>() {
+            self.astra_sim(error);
+        } else if let Some(error) = error.downcast_ref::<ReplaySettingsError>() {
+            self.argument = Some(error.key().key().to_string());
+        } else if let Some(error) = error.downcast_ref::<MemoryLimitError>() {
+            self.memory(error);
+        } else if let Some(error) = error.downcast_ref::<Interruption>() {
+            self.interrupted(error);
+        } else if let Some(error) = error.downcast_ref::<io::Error>() {
+            self.io(error);
+        }
+    }
+
+    fn place(&mut self, file: &str, line: u64) {
+        self.file = Some(file.to_owned());
+        self.line = Some(line);
+    }
+
+    fn trace(&mut self, error: &TraceError) {
+        match error.fault() {
+            TraceFault::Io { file, source, .. } => {
+                self.file = Some(file.display().to_string());
+                self.io(source);
+            }
+            TraceFault::Malformed { place, found } => {
+                self.trace_place(place);
+                self.found.clone_from(found);
+            }
+            TraceFault::Refused { place, found, hint } => {
+                self.trace_place(place);
+                self.found.clone_from(found);
+                self.hint = Some(with_arguments(hint));
+            }
+            TraceFault::Interrupted(interruption) => self.interrupted(interruption),
+        }
+    }
+
+    fn trace_place(&mut self, place: &TraceLocation) {
+        let file = place.file.as_ref().map(|file| file.display().to_string());
+        self.file = file.or(self.file.take());
+        self.offset = place.offset.map(|offset| offset as u64);
+        self.record = place.record.map(|record| record as u64);
+        self.node = place.node;
+        self.line = place.line.map(|(line, _)| line as u64);
+        self.column = place.line.map(|(_, column)| column as u64);
+        let name = place.file.as_deref().and_then(Path::file_name);
+        self.rank = name.and_then(|name| rank_of(name.to_str()?));
+    }
+
+    fn config(&mut self, error: &ConfigError) {
+        match error {
+            ConfigError::Syntax { file, line, why } => {
+                self.place(file, *line as u64);
+                self.found.clone_from(why);
+            }
+            ConfigError::Key {
+                file,
+                line,
+                key,
+                why,
+            } => {
+                self.place(file, *line as u64);
+                self.key = Some(key.clone());
+                self.found.clone_from(why);
+            }
+        }
+    }
+
+    fn astra_sim(&mut self, error: &InputError) {
+        match error {
+            InputError::Syntax { file, line, .. } => self.place(file, *line as u64),
+            InputError::Key {
+                file, line, key, ..
+            } => {
+                self.place(file, *line as u64);
+                self.key = Some(key.clone());
+            }
+            InputError::Disagreement { file, key, .. } => {
+                self.file = Some(file.clone());
+                self.key = Some(key.clone());
+            }
+            InputError::Read { file, .. } => self.file = Some(file.clone()),
+        }
+    }
+
+    fn replay(&mut self, error: &ReplayError) {
+        match error {
+            ReplayError::Refused(refusal) => self.refusal(refusal),
+            ReplayError::Stuck(stuck) => self.stuck(stuck),
+            ReplayError::TooLong => self.kind = FailureKind::TooLong,
+            ReplayError::Interrupted(interruption) => self.interrupted(interruption),
+        }
+    }
+
+    fn refusal(&mut self, refusal: &ReplayRefusal) {
+        self.found = with_arguments(&refusal.found);
+        self.hint = Some(with_arguments(&refusal.hint));
+    }
+
+    fn stuck(&mut self, stuck: &Stuck) {
+        self.kind = FailureKind::Deadlock;
+        self.completed = Some((stuck.completed, stuck.total));
+        let waiting = stuck.waiting.iter().map(|waiting| WaitingPlainNode {
+            node: (&waiting.node).into(),
+            why: waiting.why.clone(),
+        });
+        self.waiting = waiting.collect();
+        self.cycle = stuck.cycle.iter().map(PlainNode::from).collect();
+        if let Some(first) = self.waiting.first() {
+            (self.rank, self.node) = (Some(first.node.rank), Some(first.node.node));
+        }
+    }
+
+    fn memory(&mut self, error: &MemoryLimitError) {
+        self.kind = FailureKind::Memory;
+        self.say(&error.to_string());
+        self.memory = Some((error.asked().0, error.bound().0));
+    }
+
+    fn interrupted(&mut self, interruption: &Interruption) {
+        match interruption {
+            Interruption::Requested => {
+                self.kind = FailureKind::Interrupted;
+                self.say(&interruption.to_string());
+            }
+            Interruption::Memory(error) => self.memory(error),
+        }
+    }
+
+    fn io(&mut self, error: &io::Error) {
+        self.kind = FailureKind::File;
+        self.os_error = error.raw_os_error();
+        self.found = error.to_string();
+    }
+
+    /// Takes file, line and column from a message that begins with them.
+    fn take_place(&mut self) {
+        let line = self.found.lines().next().unwrap_or_default();
+        let mut parts = line.split(':');
+        let (Some(file), Some(number)) = (parts.next(), parts.next()) else {
+            return;
+        };
+        let is_path = !file.contains(' ') && (file.contains('.') || file.contains('/'));
+        if let (true, Ok(number)) = (is_path, number.parse()) {
+            let file = file.to_owned();
+            self.column = parts.next().and_then(|column| column.parse().ok());
+            self.place(&file, number);
+        } else if is_path && number.starts_with(' ') {
+            self.file = Some(file.to_owned());
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn flags_become_arguments_except_in_command_lines() {
+        for (text, expected) in [
+            ("--table needs --format csv", "`table` needs `format` csv"),
+            (
+                "use `chakram replay --network links`",
+                "use `chakram replay --network links`",
+            ),
+            (
+                "with --max-memory SIZE, or -o",
+                "with `max_memory` SIZE, or -o",
+            ),
+            ("a -- b, x--y, --", "a -- b, x--y, --"),
+        ] {
+            assert_eq!(with_arguments(text), expected);
+        }
+        let usage = "the argument '--map <NPUS>' cannot be used with '--fill-domains'";
+        assert_eq!(
+            with_arguments(&with_bare_flags(usage)),
+            "the argument `map` cannot be used with `fill_domains`"
+        );
+    }
+
+    #[test]
+    fn places_are_taken_from_messages() {
+        let of = |text: &str| {
+            let failure = CommandFailure::of(&*Box::<dyn Error>::from(text.to_owned()));
+            (failure.file, failure.line, failure.column)
+        };
+        let file = |file: &str| Some(file.to_owned());
+        assert_eq!(
+            of("runs.csv:12: no number"),
+            (file("runs.csv"), Some(12), None)
+        );
+        assert_eq!(of("a/b:3:4: odd"), (file("a/b"), Some(3), Some(4)));
+        assert_eq!(of("x.et: it is empty"), (file("x.et"), None, None));
+        assert_eq!(of("it fails: 3: x"), (None, None, None));
+    }
+}

@@ -1,0 +1,22 @@
+//! The commands of the program, run in this process: output and notes are returned, errors are data.
+//!
+//! ```
+//! use chakram::command::{FailureKind, execute};
+//!
+//! let run = |line: &str| execute(line.split(' ').map(Into::into).collect(), true);
+//! let output = run("chakram replay traces/data-parallel-8 --format json")?;
+//! assert!(output.text.starts_with(b"{"));
+//! assert_eq!(output.nodes.map(|nodes| nodes.len()), Some(2688));
+//! let failure = run("chakram replay traces/data-parallel-8 --network lnks").unwrap_err();
+//! assert_eq!(failure.kind, FailureKind::Usage);
+//! assert_eq!((failure.argument.as_deref(), &*failure.found), (Some("network"), "lnks"));
+//! let failure = run("chakram replay nowhere/job --machine dgx-h100").unwrap_err();
+//! assert_eq!((failure.kind, failure.file.as_deref()), (FailureKind::File, Some("nowhere")));
+//! # Ok::<(), Box<dyn std::error::Error>>(())
+//! ```
+
+pub use chakram_cli::embed::{
+    CommandFailure, CommandOutput, FailureKind, PlainNode, WaitingPlainNode, describe, execute,
+    prepare,
+};
+pub use chakram_cli::main_with;

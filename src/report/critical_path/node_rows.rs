@@ -1,0 +1,78 @@
+//! Rows of nodes: when each ran, and what it waited for.
+
+use super::recorder::{NodeTimes, RunRecorder};
+use super::relations::known;
+use crate::lane_names::lane_name;
+use crate::node_table::{NodeTable, NodeTableRow, RowNode, StartCause, TextNumbers};
+use crate::summary::kind_label;
+use chakram_trace::graph::NodeKind;
+
+impl RunRecorder<'_> {
+    /// Returns a row for each node.
+    pub fn node_table(&self) -> NodeTable {
+        let workload = self.relations.prepared.workload();
+        let mut table = NodeTable::with_capacity(self.relations.nodes);
+        let (mut names, mut lanes) = (TextNumbers::default(), TextNumbers::default());
+        // Numbers of the names of each graph, which many ranks share.
+        let mut of_graph = vec![Vec::<i32>::new(); workload.graphs().len()];
+        for instance in workload.instances() {
+            let graph = workload.graph(instance);
+            let known_names = &mut of_graph[instance.graph.index()];
+            let lane_numbers = graph.lanes().iter().map(|lane| {
+                lane_name(graph, instance, *lane).map_or(-1, |name| lanes.number(&name))
+            });
+            let lane_numbers: Vec<i32> = lane_numbers.collect();
+            for node in graph.nodes() {
+                let name = graph.name_index(node) as usize;
+                if known_names.len() <= name {
+                    known_names.resize(name + 1, -1);
+                }
+                if known_names[name] < 0 {
+                    known_names[name] = names.number(graph.name(node));
+                }
+                let number = table.len();
+                let NodeTimes { start, end } = self.times[number];
+                table.push(NodeTableRow {
+                    node: (instance.rank.0, graph.id(node)),
+                    name: known_names[name],
+                    class: graph.kind(node) as i32,
+                    span: [start, end],
+                    lane: lane_numbers[graph.lane(node) as usize],
+                    cause: self.start_cause(number),
+                    partner: Some(self.origin(number))
+                        .filter(|origin| *origin != number)
+                        .map(|origin| self.row_node(origin)),
+                });
+            }
+        }
+        let classes = NodeKind::ALL.map(|kind| kind_label(kind).to_owned());
+        table.name_texts(names, &classes, lanes);
+        table
+    }
+
+    fn row_node(&self, number: usize) -> RowNode {
+        let of = self.relations.node(number);
+        let instances = self.relations.prepared.workload().instances();
+        let rank = instances[of.instance.index()].rank.0;
+        (rank, self.relations.graph(of.instance).id(of.node))
+    }
+
+    /// Returns what set a node free to start, as the critical path is followed.
+    fn start_cause(&self, number: usize) -> (StartCause, Option<RowNode>) {
+        let start = self.times[number].start;
+        if self.ready(number) == start {
+            return match known(self.freed_by[number].cause) {
+                Some(cause) => (StartCause::Dependency, Some(self.row_node(cause))),
+                None => (StartCause::Release, None),
+            };
+        }
+        let before = self.before(number);
+        if let Some(lane) = before.filter(|&lane| self.times[lane].end == start) {
+            return (StartCause::Lane, Some(self.row_node(lane)));
+        }
+        match self.parked_with(number, start) {
+            Some(member) => (StartCause::Member, Some(self.row_node(member))),
+            None => (StartCause::Order, None),
+        }
+    }
+}

@@ -1,0 +1,334 @@
+//! A row for each node of a replay: when it ran, and what it waited for.
+//!
+//! Columns are flat arrays in the layout of Apache Arrow: texts are numbers into a list of values, and what is unknown is a zero bit
+//! of a bitmap. [`NodeTable::columns`] is the one list of them, which files and other programs are given.
+
+mod parquet;
+mod text;
+
+use chakram_base::units::{Time, thousands};
+use chakram_engine::ReplayRefusal;
+use std::collections::BTreeMap;
+
+/// Reason for which a node did not start earlier.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(u8)]
+pub enum StartCause {
+    /// Nothing: it started at the beginning, or when its rank did.
+    Release,
+    /// A dependency completed, and a delay after it passed if it has one.
+    Dependency,
+    /// The node before it left its lane.
+    Lane,
+    /// The last member of its collective became ready.
+    Member,
+    /// Its place in the order of launches of its group.
+    Order,
+}
+
+impl StartCause {
+    /// Every cause with its name, by number.
+    pub const ALL: [(Self, &'static str); 5] = [
+        (Self::Release, "release"),
+        (Self::Dependency, "dependency"),
+        (Self::Lane, "lane"),
+        (Self::Member, "member"),
+        (Self::Order, "order"),
+    ];
+}
+
+/// Texts as numbers into a list of values; -1 where there is none.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct TextColumn {
+    /// Number of the value of each row.
+    pub codes: Vec<i32>,
+    /// Values, each once.
+    pub values: Vec<String>,
+}
+
+impl TextColumn {
+    /// Returns the text of a row.
+    pub fn get(&self, row: usize) -> Option<&str> {
+        let code = usize::try_from(self.codes[row]).ok()?;
+        Some(&self.values[code])
+    }
+}
+
+/// Numbers of which some are unknown.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct PartialColumn<T> {
+    /// Numbers, 0 where unknown.
+    pub values: Vec<T>,
+    /// A bit for each row, the lowest of a byte first: 1 where the number is known.
+    pub known: Vec<u8>,
+    /// Number of unknown rows.
+    pub unknown: usize,
+}
+
+impl<T: Copy + Default> PartialColumn<T> {
+    fn push(&mut self, value: Option<T>) {
+        let row = self.values.len();
+        if row.is_multiple_of(8) {
+            self.known.push(0);
+        }
+        if let (Some(_), Some(byte)) = (value, self.known.last_mut()) {
+            *byte |= 1 << (row % 8);
+        }
+        self.unknown += usize::from(value.is_none());
+        self.values.push(value.unwrap_or_default());
+    }
+
+    /// Returns the number of a row.
+    pub fn get(&self, row: usize) -> Option<T> {
+        let known = self.known[row / 8] >> (row % 8) & 1;
+        (known == 1).then(|| self.values[row])
+    }
+}
+
+/// A column of any type.
+#[derive(Clone, Copy, Debug)]
+pub enum NodeColumn<'t> {
+    /// Whole numbers of 32 bits.
+    U32(&'t [u32]),
+    /// Whole numbers of 64 bits.
+    U64(&'t [u64]),
+    /// Whole numbers of 32 bits of which some are unknown.
+    PartialU32(&'t PartialColumn<u32>),
+    /// Whole numbers of 64 bits of which some are unknown.
+    PartialU64(&'t PartialColumn<u64>),
+    /// Texts.
+    Text(&'t TextColumn),
+}
+
+/// A row for each node of a replay, by rank and then as in its trace.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct NodeTable {
+    rank: Vec<u32>,
+    node: Vec<u64>,
+    name: TextColumn,
+    class: TextColumn,
+    start_ps: Vec<u64>,
+    end_ps: Vec<u64>,
+    lane: TextColumn,
+    waited_for: TextColumn,
+    waited_rank: PartialColumn<u32>,
+    waited_node: PartialColumn<u64>,
+    partner_rank: PartialColumn<u32>,
+    partner_node: PartialColumn<u64>,
+}
+
+/// A node of a row, by its rank and the id in its trace.
+pub type RowNode = (u32, u64);
+
+/// A row as it is added; texts are numbers that the table gave.
+#[derive(Clone, Copy, Debug)]
+pub struct NodeTableRow {
+    /// The node.
+    pub node: RowNode,
+    /// Its name.
+    pub name: i32,
+    /// Its class.
+    pub class: i32,
+    /// Issue and completion.
+    pub span: [Time; 2],
+    /// Its lane, -1 for none.
+    pub lane: i32,
+    /// Reason for which it did not start earlier, and the node that was.
+    pub cause: (StartCause, Option<RowNode>),
+    /// The partner without which it could not end earlier.
+    pub partner: Option<RowNode>,
+}
+
+/// Numbers of texts that were seen.
+#[derive(Debug, Default)]
+pub struct TextNumbers(BTreeMap<String, i32>);
+
+impl TextNumbers {
+    /// Returns the number of `text`.
+    pub fn number(&mut self, text: &str) -> i32 {
+        if let Some(&number) = self.0.get(text) {
+            return number;
+        }
+        let number = self.0.len() as i32;
+        self.0.insert(text.to_owned(), number);
+        number
+    }
+
+    fn into_values(self) -> Vec<String> {
+        let mut values = vec![String::new(); self.0.len()];
+        for (text, number) in self.0 {
+            values[number as usize] = text;
+        }
+        values
+    }
+}
+
+impl NodeTable {
+    /// Names of the columns, in their order.
+    pub const COLUMNS: [&'static str; 12] = [
+        "rank",
+        "node",
+        "name",
+        "class",
+        "start_ps",
+        "end_ps",
+        "lane",
+        "waited_for",
+        "waited_rank",
+        "waited_node",
+        "partner_rank",
+        "partner_node",
+    ];
+
+    /// Makes an empty table with room for `rows`.
+    pub fn with_capacity(rows: usize) -> Self {
+        let mut table = Self::default();
+        table.rank.reserve_exact(rows);
+        table.node.reserve_exact(rows);
+        table.start_ps.reserve_exact(rows);
+        table.end_ps.reserve_exact(rows);
+        for texts in [
+            &mut table.name,
+            &mut table.class,
+            &mut table.lane,
+            &mut table.waited_for,
+        ] {
+            texts.codes.reserve_exact(rows);
+        }
+        table
+    }
+
+    /// Adds a row.
+    pub fn push(&mut self, row: NodeTableRow) {
+        let NodeTableRow { node, span, .. } = row;
+        self.rank.push(node.0);
+        self.node.push(node.1);
+        self.name.codes.push(row.name);
+        self.class.codes.push(row.class);
+        self.start_ps.push(span[0].0);
+        self.end_ps.push(span[1].0);
+        self.lane.codes.push(row.lane);
+        let (cause, waited) = row.cause;
+        self.waited_for.codes.push(cause as i32);
+        self.waited_rank.push(waited.map(|(rank, _)| rank));
+        self.waited_node.push(waited.map(|(_, node)| node));
+        self.partner_rank.push(row.partner.map(|(rank, _)| rank));
+        self.partner_node.push(row.partner.map(|(_, node)| node));
+    }
+
+    /// Sets the texts of numbers that were added.
+    pub fn name_texts(&mut self, names: TextNumbers, classes: &[String], lanes: TextNumbers) {
+        self.name.values = names.into_values();
+        self.class.values = classes.to_vec();
+        self.lane.values = lanes.into_values();
+        let causes = StartCause::ALL.iter().map(|(_, name)| (*name).to_owned());
+        self.waited_for.values = causes.collect();
+    }
+
+    /// Returns the number of rows.
+    pub fn len(&self) -> usize {
+        self.rank.len()
+    }
+
+    /// Whether there are no rows.
+    pub fn is_empty(&self) -> bool {
+        self.rank.is_empty()
+    }
+
+    /// Returns the columns in the order of [`Self::COLUMNS`].
+    pub fn columns(&self) -> [NodeColumn<'_>; 12] {
+        [
+            NodeColumn::U32(&self.rank),
+            NodeColumn::U64(&self.node),
+            NodeColumn::Text(&self.name),
+            NodeColumn::Text(&self.class),
+            NodeColumn::U64(&self.start_ps),
+            NodeColumn::U64(&self.end_ps),
+            NodeColumn::Text(&self.lane),
+            NodeColumn::Text(&self.waited_for),
+            NodeColumn::PartialU32(&self.waited_rank),
+            NodeColumn::PartialU64(&self.waited_node),
+            NodeColumn::PartialU32(&self.partner_rank),
+            NodeColumn::PartialU64(&self.partner_node),
+        ]
+    }
+}
+
+/// Limit on the rows of a table.
+#[derive(Debug)]
+pub struct RowLimit;
+
+impl RowLimit {
+    /// The most nodes of a table, and of a replay whose critical path is followed.
+    pub const MOST: u64 = 8 << 20;
+
+    /// Checks that a table may have `nodes`.
+    ///
+    /// # Errors
+    ///
+    /// Fails if they are more than [`Self::MOST`].
+    pub fn check(nodes: u64) -> Result<(), ReplayRefusal> {
+        if nodes <= Self::MOST {
+            return Ok(());
+        }
+        let found = format!(
+            "the replay has {} nodes, and a table of nodes at most {}",
+            thousands(nodes),
+            thousands(Self::MOST)
+        );
+        Err(ReplayRefusal::new(
+            found,
+            "fewer ranks, or one step of the job",
+        ))
+    }
+}
+
+#[cfg(test)]
+pub(super) mod tests {
+    use super::*;
+
+    /// Ten rows, of which every third waits for nothing.
+    pub fn example() -> NodeTable {
+        let mut table = NodeTable::default();
+        let (mut names, mut lanes) = (TextNumbers::default(), TextNumbers::default());
+        for i in 0..10_u32 {
+            let name = names.number(["a, b", "=c"][i as usize % 2]);
+            let lane = if i == 4 { -1 } else { lanes.number("compute") };
+            let known = (i % 3 != 0).then_some((i, 7));
+            let cause = match known {
+                Some(_) => StartCause::Lane,
+                None => StartCause::Release,
+            };
+            table.push(NodeTableRow {
+                node: (i, u64::from(i) << 33),
+                name,
+                class: 1,
+                span: [Time(u64::from(i)), Time(u64::MAX)],
+                lane,
+                cause: (cause, known),
+                partner: None,
+            });
+        }
+        table.name_texts(names, &["nothing".to_owned(), "compute".to_owned()], lanes);
+        table
+    }
+
+    #[test]
+    fn unknown_numbers_are_zero_bits() {
+        let table = example();
+        // Rows 0, 3, 6 and 9 are unknown: bits 1, 2, 4, 5, 7 of the first byte, and bit 0 of the second.
+        assert_eq!(table.waited_rank.known, [0b1011_0110, 0b01]);
+        assert_eq!(table.waited_rank.unknown, 4);
+        assert_eq!(table.waited_node.get(4), Some(7));
+        assert_eq!(table.waited_node.get(9), None);
+        assert_eq!(table.partner_node.unknown, 10);
+        assert_eq!(
+            (table.lane.get(3), table.lane.get(4)),
+            (Some("compute"), None)
+        );
+        assert_eq!(table.columns().len(), NodeTable::COLUMNS.len());
+        for (number, (cause, _)) in StartCause::ALL.iter().enumerate() {
+            assert_eq!(*cause as usize, number);
+        }
+    }
+}

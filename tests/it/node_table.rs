@@ -1,0 +1,110 @@
+//! The table of nodes: what each waited for, and how the command writes it.
+
+use super::commands::chakram;
+use chakram::engine::{CompiledReplay, ReplayOptions};
+use chakram::ids::Rank;
+use chakram::machine::Machine;
+use chakram::report::{NodeColumn, NodeTable, replay_with_nodes};
+use chakram::trace::{CollectiveKind, GroupName, NodeView, Op, Sink};
+use chakram::units::{Span, Time};
+use chakram::workload::{DependencyPolicy, GraphBuilder, MissingRankPolicy, WorkloadBuilder};
+
+/// Kernels of so many nanoseconds on one lane, then an all-reduce that waits for the last.
+fn rank(builder: &mut WorkloadBuilder, rank: u32, kernels: &[u64]) {
+    let op = Op::Compute {
+        flops: 0,
+        bytes: 0,
+        dtype: None,
+    };
+    let mut graph = GraphBuilder::new(rank, DependencyPolicy::Both, 8);
+    for (id, &ns) in (1..).zip(kernels) {
+        let kernel = NodeView {
+            recorded: Span::from_ns(ns),
+            ..NodeView::new(id, "kernel", op)
+        };
+        graph.node(&kernel, &[]).unwrap();
+    }
+    let last = kernels.len() as u64;
+    let sum = Op::Collective {
+        kind: CollectiveKind::AllReduce,
+        bytes: 1 << 20,
+        group: GroupName::World,
+        root: None,
+        dimensions: None,
+        host: false,
+    };
+    graph
+        .node(&NodeView::new(last + 1, "sum, all", sum), &[last])
+        .unwrap();
+    let (graph, slots) = graph.finish().unwrap();
+    let graph = builder.graph(graph);
+    builder.rank(Rank(rank), graph, slots, Time::ZERO).unwrap();
+}
+
+#[test]
+fn rows_say_what_each_node_waited_for() {
+    let mut builder = WorkloadBuilder::default();
+    rank(&mut builder, 0, &[1_000, 2_000]);
+    rank(&mut builder, 1, &[5_000]);
+    let workload = builder.finish(None, MissingRankPolicy::Refuse).unwrap();
+    let machine = Machine::load("dgx-h100").unwrap();
+    let prepared = CompiledReplay::new(&workload, &machine, &ReplayOptions::default()).unwrap();
+    let (report, table, ()) = replay_with_nodes(&prepared, ()).unwrap();
+    let mut text = Vec::new();
+    table.write_csv(&mut text).unwrap();
+    // How long the sum takes is the network's, so its end is left out here; the last end is the makespan.
+    let rows: Vec<String> = (String::from_utf8(text).unwrap().lines())
+        .map(|line| line.replace("\"sum, all\"", "sum"))
+        .map(|line| {
+            let mut cells: Vec<&str> = line.split(',').collect();
+            if cells[3] == "collective" {
+                cells[5] = "…";
+            }
+            cells.join(",")
+        })
+        .collect();
+    // Rank 0: 1 µs; 2 µs after it on the same lane; the sum is issued at 3 µs, when node 2 ends, and begins at 5 µs, when rank 1
+    // issues node 2, its partner. The sum of rank 1 waits for its own kernel alone.
+    let expected = [
+        &*NodeTable::COLUMNS.join(","),
+        "0,1,kernel,compute,0,1000000,compute,release,,,,",
+        "0,2,kernel,compute,1000000,3000000,compute,lane,0,1,,",
+        "0,3,sum,collective,3000000,…,collectives of all ranks,dependency,0,2,1,2",
+        "1,1,kernel,compute,0,5000000,compute,release,,,,",
+        "1,2,sum,collective,5000000,…,collectives of all ranks,dependency,1,1,,",
+    ];
+    assert_eq!(rows, expected);
+    let NodeColumn::U64(ends) = table.columns()[5] else {
+        panic!("ends are whole numbers");
+    };
+    assert_eq!(ends.iter().max(), Some(&report.outcome.makespan.0));
+}
+
+#[test]
+fn the_command_writes_comma_separated_values_or_parquet() {
+    let case = "traces/tight-2";
+    let printed = chakram(&["replay", case, "--table", "nodes"]);
+    let folder = tempfile::tempdir().unwrap();
+    let path = |name: &str| folder.path().join(name).to_str().unwrap().to_owned();
+    for name in ["nodes.csv", "nodes.parquet"] {
+        let written = chakram(&["replay", case, "--table", "nodes", "-o", &path(name)]);
+        assert!(written.status.success());
+    }
+    let csv = std::fs::read(path("nodes.csv")).unwrap();
+    assert_eq!(csv, printed.stdout);
+    let parquet = std::fs::read(path("nodes.parquet")).unwrap();
+    assert!(parquet.starts_with(b"PAR1") && parquet.ends_with(b"PAR1"));
+    for (wrong, expected) in [
+        (&["-o", &path("x.parquet")][..], "only the table of nodes"),
+        (&["--table", "nodes", "--format", "json"], "no JSON"),
+        (
+            &["--table", "nodes", "-m", "dgx-h100", "-m", "dgx-a100"],
+            "one replay",
+        ),
+        (&["--table", "nodes", "--repeat", "2"], "one launch"),
+    ] {
+        let refused = chakram(&[&["replay", case][..], wrong].concat());
+        let said = String::from_utf8(refused.stderr).unwrap();
+        assert!(said.contains(expected), "{wrong:?}: {said}");
+    }
+}
