@@ -85,7 +85,11 @@ pub fn run(args: &EditArgs, out: &mut dyn Write) -> Result<ExitCode, Box<dyn Err
         _ if piped => {}
         SummaryFormatArg::Text => {
             let ranks = counted(ranks as u64, "rank");
-            writeln!(out, "edited {} into {ranks} in {names}", counted(before as u64, "rank"))?;
+            writeln!(
+                out,
+                "edited {} into {ranks} in {names}",
+                counted(before as u64, "rank")
+            )?;
             for row in &edited.rows {
                 writeln!(
                     out,

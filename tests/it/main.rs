@@ -35,6 +35,7 @@
 //! - `physics`: what collectives, messages, memory, lanes and groups take, against formulas and a
 //!   simulator of a few lines that shares nothing with the engine; and what is refused or stuck
 //! - `rates`: samples and tokens per second, MFU and HFU, against their formulas
+//! - `price_changes`: other kernels, collectives, ranks and machine keys than those of a job and its machine
 //! - `reports`: reports read back, against what was printed
 //! - `schema`: the compiled schema of traces, against its source
 //! - `serve`: requests over time, against formulas and plain simulators, and what LIGHTSPEED prints
@@ -45,8 +46,8 @@
 //! - `timeline`: the picture of a replay, parsed back
 //! - `training`: models under plans, over a grid of them and against formulas
 //! - `training_times`: steps of training that were measured on clusters, predicted from model and plan
-//! - `what_if`: other kernels, collectives, ranks and machine keys than those of a job and its machine
 //! - `validate`: what is wrong with traces, put into sound ones and found again, and held against replays
+//! - `what_if`: edits of jobs, against generated jobs, their inverses and measured runs
 //! - `wrong_inputs`: what people mistype, by class, and what the program says to it
 
 #[cfg(unix)]
@@ -87,6 +88,7 @@ mod paper;
 mod peaks;
 mod physics;
 mod pool_residency;
+mod price_changes;
 mod prices;
 mod racks;
 mod rates;

@@ -397,6 +397,10 @@ fn values(option: &ReplayOption) -> Vec<OptionValue> {
             let several = ["0=1ms", "1=20us"].map(str::to_owned);
             vec![text("1=1ms"), (format!("{several:?}"), several.to_vec())]
         }
+        (_, "edits") => {
+            let several = ["batch=2x", "accumulate=2"].map(str::to_owned);
+            vec![text("batch=2x"), (format!("{several:?}"), several.to_vec())]
+        }
         (_, "custom") => vec![text("all-reduce=ring")],
         (_, "kernel") => vec![text("*=0.5"), text("class:gemm=2")],
         (_, "collective") => vec![text("all-reduce=2"), text("all_reduce=1ms")],

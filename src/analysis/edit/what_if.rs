@@ -99,7 +99,9 @@ fn refused(found: impl Into<String>, hint: &str) -> TraceError {
 /// Returns what `counts` of an edit counts.
 fn counted(edit: &JobEdit) -> &'static str {
     match edit {
-        JobEdit::Batch(_) | JobEdit::Sequence(_) => "kernels and transfers of forward and backward passes",
+        JobEdit::Batch(_) | JobEdit::Sequence(_) => {
+            "kernels and transfers of forward and backward passes"
+        }
         JobEdit::Layers(_) => "repeated layers of passes",
         JobEdit::Accumulate(_) => "steps",
         JobEdit::MicroBatches(_) => "micro-batches of ranks",
@@ -153,7 +155,9 @@ pub fn edit_job(
             // Ranks with one trace get one trace, unless the edit is of one of them.
             let mut done: BTreeMap<[u8; 32], (Arc<Vec<u8>>, EditCounts)> = BTreeMap::new();
             for (rank, trace) in &mut traces {
-                if let JobEdit::Delay { rank: Some(one), .. } = edit
+                if let JobEdit::Delay {
+                    rank: Some(one), ..
+                } = edit
                     && one != *rank
                 {
                     continue;
@@ -225,33 +229,33 @@ fn of_rank(error: TraceError, rank: u32, found: &FoundTraces) -> TraceError {
 fn combined(edits: &[JobEdit]) -> Result<Vec<JobEdit>, TraceError> {
     let mut all: Vec<JobEdit> = Vec::new();
     for edit in edits {
-        let too_large = || refused(format!("`{edit}` makes the factor too large"), "smaller factors");
-        let joined = all.iter_mut().find_map(|known| match (known, *edit) {
-            (JobEdit::Batch(known), JobEdit::Batch(by)) | (JobEdit::Sequence(known), JobEdit::Sequence(by)) => {
-                Some((known, by))
+        let too_large = || {
+            refused(
+                format!("`{edit}` makes the factor too large"),
+                "smaller factors",
+            )
+        };
+        let mut is_joined = false;
+        for known in &mut all {
+            match (known, *edit) {
+                (JobEdit::Batch(known), JobEdit::Batch(by))
+                | (JobEdit::Sequence(known), JobEdit::Sequence(by))
+                | (
+                    JobEdit::Layers(LayerChange::Times(known)),
+                    JobEdit::Layers(LayerChange::Times(by)),
+                ) => *known = known.times(by).ok_or_else(too_large)?,
+                (JobEdit::Layers(LayerChange::By(known)), JobEdit::Layers(LayerChange::By(by))) => {
+                    *known = known.saturating_add(by);
+                }
+                (JobEdit::Data(known), JobEdit::Data(replicas)) => *known = replicas,
+                _ => continue,
             }
-            _ => None,
-        });
-        match joined {
-            Some((known, by)) => *known = known.times(by).ok_or_else(too_large)?,
-            None => all.push(*edit),
+            is_joined = true;
+            break;
         }
-    }
-    let mut layers = 0;
-    let by = |edit: &JobEdit| match edit {
-        JobEdit::Layers(LayerChange::By(by)) => Some(*by),
-        _ => None,
-    };
-    if all.iter().filter(|edit| by(edit).is_some()).count() > 1 {
-        let place = all.iter().position(|edit| by(edit).is_some()).unwrap_or(0);
-        all.retain(|edit| match by(edit) {
-            Some(by) => {
-                layers += by;
-                false
-            }
-            None => true,
-        });
-        all.insert(place.min(all.len()), JobEdit::Layers(LayerChange::By(layers)));
+        if !is_joined {
+            all.push(*edit);
+        }
     }
     Ok(all)
 }
@@ -264,9 +268,25 @@ fn edit_rank(
 ) -> Result<(Vec<u8>, EditCounts), TraceError> {
     let mut program = Program::read(contents)?;
     let counts = match *edit {
-        JobEdit::Batch(batch) => scale(&mut program, Scaling { batch, ..Scaling::NONE })?,
-        JobEdit::Sequence(sequence) => scale(&mut program, Scaling { sequence, ..Scaling::NONE })?,
-        JobEdit::Layers(change) => layers::change(&mut program, change, rates)?,
+        JobEdit::Batch(batch) => scale(
+            &mut program,
+            Scaling {
+                batch,
+                ..Scaling::NONE
+            },
+        )?,
+        JobEdit::Sequence(sequence) => scale(
+            &mut program,
+            Scaling {
+                sequence,
+                ..Scaling::NONE
+            },
+        )?,
+        JobEdit::Layers(change) => {
+            let (counts, by) = layers::change(&mut program, change, rates)?;
+            note_edit(&mut program, &JobEdit::Layers(LayerChange::By(by)));
+            counts
+        }
         JobEdit::Accumulate(times) => repeat::accumulate(&mut program, times)?,
         JobEdit::MicroBatches(times) => {
             let scaler = KernelScaler::new(&program);
@@ -276,12 +296,50 @@ fn edit_rank(
         JobEdit::Delay { span, at, .. } => delay(&mut program, span.0 / 1000, at),
         JobEdit::Data(_) => EditCounts::default(),
     };
+    let is_noted = matches!(
+        edit,
+        JobEdit::Batch(_) | JobEdit::Sequence(_) | JobEdit::Layers(_)
+    );
+    if !is_noted && (counts.changed > 0 || counts.added > 0) {
+        note_edit(&mut program, edit);
+    }
     Ok((program.write()?, counts))
+}
+
+/// Notes an edit beside those that the trace has been given before; layers add up.
+fn note_edit(program: &mut Program<'_>, edit: &JobEdit) {
+    let mut words = Vec::new();
+    let mut layers = match edit {
+        JobEdit::Layers(LayerChange::By(by)) => Some(*by),
+        _ => None,
+    };
+    for word in program
+        .earlier
+        .as_deref()
+        .unwrap_or_default()
+        .split_ascii_whitespace()
+    {
+        match (word.parse(), &mut layers) {
+            (Ok(JobEdit::Layers(LayerChange::By(by))), Some(sum)) => *sum += by,
+            _ => words.push(word.to_owned()),
+        }
+    }
+    match layers {
+        Some(0) => {}
+        Some(by) => words.push(JobEdit::Layers(LayerChange::By(by)).to_string()),
+        None => words.push(edit.to_string()),
+    }
+    program.scaled = (!words.is_empty()).then(|| words.join(" "));
 }
 
 /// Scales kernels by what earlier edits and this one come to.
 fn scale(program: &mut Program<'_>, by: Scaling) -> Result<EditCounts, TraceError> {
-    let too_large = || refused("its edits together have too large a factor", "edit the capture itself");
+    let too_large = || {
+        refused(
+            "its edits together have too large a factor",
+            "edit the capture itself",
+        )
+    };
     let earlier = earlier_scaling(program.earlier.as_deref());
     let all = Scaling {
         batch: earlier.batch.times(by.batch).ok_or_else(too_large)?,
@@ -289,7 +347,11 @@ fn scale(program: &mut Program<'_>, by: Scaling) -> Result<EditCounts, TraceErro
     };
     let scaler = KernelScaler::new(program);
     let found = scaler.scale(program, all, &|_| true);
-    let mut edits = Vec::new();
+    let earlier_words = program.earlier.clone().unwrap_or_default();
+    let others = earlier_words
+        .split_ascii_whitespace()
+        .filter(|word| !matches!(word.parse(), Ok(JobEdit::Batch(_) | JobEdit::Sequence(_))));
+    let mut edits: Vec<String> = others.map(str::to_owned).collect();
     for (edit, factor) in [
         (JobEdit::Batch(all.batch), all.batch),
         (JobEdit::Sequence(all.sequence), all.sequence),
@@ -300,7 +362,10 @@ fn scale(program: &mut Program<'_>, by: Scaling) -> Result<EditCounts, TraceErro
     }
     program.scaled = (!edits.is_empty()).then(|| edits.join(" "));
     if all == earlier {
-        program.items.iter_mut().for_each(|item| item.changes.clear());
+        program
+            .items
+            .iter_mut()
+            .for_each(|item| item.changes.clear());
     }
     Ok(EditCounts {
         matched: found.matched,

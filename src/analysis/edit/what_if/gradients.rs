@@ -29,6 +29,8 @@ pub(super) struct Reductions {
     pub hooks: Vec<(u32, u64)>,
     /// Bytes of an element of each gradient, where the capture says it.
     pub element_sizes: Vec<Option<u64>>,
+    /// Items that make gradients, with the index of their hook, where no host launches reductions.
+    pub producers: Vec<(u32, usize)>,
 }
 
 impl Reductions {
@@ -42,7 +44,10 @@ impl Reductions {
                 this.collectives.push(item);
             }
         }
-        let operators = this.collectives.iter().map(|&item| program.items[item as usize].caller);
+        let operators = this
+            .collectives
+            .iter()
+            .map(|&item| program.items[item as usize].caller);
         let operators: Vec<Option<u32>> = operators.collect();
         this.launches = vec![Vec::new(); operators.len()];
         // The last item of a hook is the outermost that is called by it.
@@ -73,11 +78,28 @@ impl Reductions {
             if program.view_of(item).name == HOOK {
                 let shapes = parse_shapes(program.facts_of(item).inputs);
                 let first = shapes.first();
-                this.element_sizes.push(element_bytes(program.facts_of(item).types));
-                this.hooks.extend(first.map(|shape| (around.unwrap_or(item), elements(shape))));
+                this.element_sizes
+                    .push(element_bytes(program.facts_of(item).types));
+                this.hooks
+                    .extend(first.map(|shape| (around.unwrap_or(item), elements(shape))));
             }
         }
         this
+    }
+
+    /// Leaves out those that are no buckets, such as of shards.
+    pub fn of_buckets(mut self, program: &Program<'_>) -> Self {
+        let mut kept = self
+            .collectives
+            .iter()
+            .map(|&item| is_bucket(program, item));
+        let launches = std::mem::take(&mut self.launches);
+        self.launches = launches
+            .into_iter()
+            .filter(|_| kept.next().unwrap_or(false))
+            .collect();
+        self.collectives.retain(|&item| is_bucket(program, item));
+        self
     }
 
     /// Returns whether an item reduces gradients, launches that, or prepares for it.
@@ -90,7 +112,11 @@ impl Reductions {
     /// Returns the bytes of an element, if all gradients are reduced once and in buckets.
     fn element_bytes(&self, program: &Program<'_>) -> Option<u64> {
         let all: u64 = self.hooks.iter().map(|hook| hook.1).sum();
-        let bytes: u64 = self.collectives.iter().map(|&item| bytes_of(program, item)).sum();
+        let bytes: u64 = self
+            .collectives
+            .iter()
+            .map(|&item| bytes_of(program, item))
+            .sum();
         (all > 0 && bytes.is_multiple_of(all)).then(|| bytes / all)
     }
 
@@ -124,6 +150,18 @@ pub(super) fn is_reduction(program: &Program<'_>, item: u32) -> bool {
     reduces && program.facts_of(item).phase == Phase::Parameters
 }
 
+/// Returns whether an item reduces a bucket of gradients: in data-parallel training without shards.
+pub(super) fn is_bucket(program: &Program<'_>, item: u32) -> bool {
+    let sums = matches!(
+        program.view_of(item).op,
+        Op::Collective {
+            kind: CollectiveKind::AllReduce,
+            ..
+        }
+    );
+    sums && is_reduction(program, item)
+}
+
 pub(super) fn bytes_of(program: &Program<'_>, item: u32) -> u64 {
     match program.items[item as usize].changes.get("comm_size") {
         Some(Value::Count(bytes)) => *bytes,
@@ -149,7 +187,10 @@ impl TransferRates {
             {
                 // Picoseconds of a KiB.
                 let rate = u128::from(view.recorded.0) * 1024 / u128::from(bytes);
-                self.0.entry(kind).or_default().push(u64::try_from(rate).unwrap_or(u64::MAX));
+                self.0
+                    .entry(kind)
+                    .or_default()
+                    .push(u64::try_from(rate).unwrap_or(u64::MAX));
             }
         }
     }
@@ -177,13 +218,18 @@ pub(super) fn delays_behind(
     for item in &program.items {
         let view = program.view(item.node);
         let ns = view.delay.0 / 1000;
-        let follows = item.deps.iter().any(|dep| dep.in_turn && after.contains(&dep.on));
+        let follows = item
+            .deps
+            .iter()
+            .any(|dep| dep.in_turn && after.contains(&dep.on));
         match follows {
             true => behind.push(ns),
             false => others.entry(view.name.to_owned()).or_default().push(ns),
         }
     }
-    let medians = others.into_iter().filter_map(|(name, mut all)| Some((name, median(&mut all)?)));
+    let medians = others
+        .into_iter()
+        .filter_map(|(name, mut all)| Some((name, median(&mut all)?)));
     let medians = medians.collect();
     (median(&mut behind), medians)
 }
@@ -201,7 +247,13 @@ pub(super) fn regroup(
 ) -> Result<EditCounts, TraceError> {
     let mut counts = EditCounts::default();
     for step in 0..program.steps {
-        counts.add(&regroup_step(program, step, limit, rates, bytes_per_element)?);
+        counts.add(&regroup_step(
+            program,
+            step,
+            limit,
+            rates,
+            bytes_per_element,
+        )?);
     }
     Ok(counts)
 }
@@ -214,8 +266,19 @@ pub(super) fn regroup_step(
     rates: &TransferRates,
     bytes_per_element: Option<u64>,
 ) -> Result<EditCounts, TraceError> {
+    let found = Reductions::find(program, step).of_buckets(program);
+    regroup_found(program, found, limit, rates, bytes_per_element)
+}
+
+/// Does so with hooks that are known.
+pub(super) fn regroup_found(
+    program: &mut Program<'_>,
+    found: Reductions,
+    limit: u64,
+    rates: &TransferRates,
+    bytes_per_element: Option<u64>,
+) -> Result<EditCounts, TraceError> {
     let mut counts = EditCounts::default();
-    let found = Reductions::find(program, step);
     if found.collectives.is_empty() && found.hooks.is_empty() {
         return Ok(counts);
     }
@@ -238,7 +301,10 @@ pub(super) fn regroup_step(
             (from, bytes) = (i + 1, 0);
         }
     }
-    let old = found.collectives.iter().map(|&item| bytes_of(program, item));
+    let old = found
+        .collectives
+        .iter()
+        .map(|&item| bytes_of(program, item));
     if buckets.iter().map(|bucket| bucket.2).eq(old) {
         return Ok(counts);
     }
@@ -257,20 +323,26 @@ pub(super) fn insert(
     found: &Reductions,
     limit: u64,
     step: u32,
+    group: &str,
 ) -> Result<u64, TraceError> {
     let mut behind: BTreeMap<u32, Vec<u32>> = BTreeMap::new();
     let mut all = Vec::new();
     let mut bytes = 0;
     for (i, &(hook, elements)) in found.hooks.iter().enumerate() {
-        let each = found.element_sizes.get(i).copied().flatten().ok_or_else(|| {
-            super::refused(
-                "the number format of its gradients is not captured",
-                "capture it with shapes and types of arguments",
-            )
-        })?;
+        let each = found
+            .element_sizes
+            .get(i)
+            .copied()
+            .flatten()
+            .ok_or_else(|| {
+                super::refused(
+                    "the number format of its gradients is not captured",
+                    "capture it with shapes and types of arguments",
+                )
+            })?;
         bytes += elements * each;
         if bytes >= limit || i + 1 == found.hooks.len() {
-            let made = program.make(hook, all_reduce(bytes));
+            let made = program.make(hook, all_reduce(bytes, group));
             behind.entry(hook).or_default().push(made);
             all.push(made);
             bytes = 0;
@@ -298,8 +370,8 @@ pub(super) fn insert(
     Ok(all.len() as u64)
 }
 
-/// Returns the record of an all-reduce among all ranks, but for its id and dependencies.
-fn all_reduce(bytes: u64) -> Vec<u8> {
+/// Returns the record of an all-reduce in a group, but for its id and dependencies.
+fn all_reduce(bytes: u64, group: &str) -> Vec<u8> {
     let kind = CollectiveKind::AllReduce;
     let view = NodeView {
         lane: Some(1000),
@@ -309,7 +381,7 @@ fn all_reduce(bytes: u64) -> Vec<u8> {
             Op::Collective {
                 kind,
                 bytes,
-                group: GroupName::World,
+                group: GroupName::Text(group),
                 root: None,
                 dimensions: None,
                 host: false,
@@ -377,8 +449,11 @@ fn place_buckets(
             _ => CollectiveKind::AllReduce,
         };
         let changes = &mut program.items[collective as usize].changes;
-        for name in ["comm_size", "in_bytes", "out_bytes"] {
-            changes.insert(name, Value::Count(bytes));
+        changes.insert("comm_size", Value::Count(bytes));
+        if !launch.is_empty() {
+            // Calls state both sides.
+            changes.insert("in_bytes", Value::Count(bytes));
+            changes.insert("out_bytes", Value::Count(bytes));
         }
         let ns = rates.ns(kind, bytes);
         if ns > 0 {
@@ -390,16 +465,49 @@ fn place_buckets(
         let own = &mut program.items[collective as usize].deps;
         own.retain(|dep| copies.contains(&dep.on));
         let at = found.hooks[last].0;
-        if let Some(last) = copies.iter().rev().nth(1)
+        if let Some(launch) = copies.iter().rev().nth(1)
             && own.is_empty()
         {
-            own.push(ItemDependency { on: *last, control: false, in_turn: false });
+            own.push(ItemDependency {
+                on: *launch,
+                control: false,
+                in_turn: false,
+            });
+        }
+        if launch.is_empty() {
+            let of_bucket = found
+                .producers
+                .iter()
+                .filter(|(_, hook)| (from..=last).contains(hook));
+            program.items[collective as usize].deps = of_bucket
+                .map(|&(on, _)| ItemDependency {
+                    on,
+                    control: false,
+                    in_turn: false,
+                })
+                .collect();
+            let layer = program.items[at as usize].changes.get("layer").cloned();
+            let layer = layer.or(program
+                .facts_of(at)
+                .layer
+                .map(|layer| Value::Count(layer.into())));
+            let hook = program.items[at as usize].name.clone();
+            let hook = hook.unwrap_or_else(|| program.view_of(at).name.to_owned());
+            // A generated reduction is called as the layer whose last gradient it takes.
+            let own = program.view_of(template).name;
+            if let (Some((layer, _)), Some(at)) =
+                (hook.rsplit_once("/bwd"), own.find("/gradients/"))
+            {
+                program.items[collective as usize].name = Some(format!("{layer}{}", &own[at..]));
+            }
+            if let Some(layer) = layer {
+                program.items[collective as usize]
+                    .changes
+                    .insert("layer", layer);
+            }
         }
         for &copy in &copies {
-            let outside = match found.launches.is_empty() || launch.is_empty() {
-                true => None,
-                false => program.items[at as usize].caller,
-            };
+            let outside = (!launch.is_empty()).then_some(at);
             let item: &mut Item = &mut program.items[copy as usize];
             if item.caller.is_some_and(|caller| !copies.contains(&caller)) {
                 item.caller = outside.or(item.caller);
@@ -409,7 +517,10 @@ fn place_buckets(
             set_delay(program, at, behind);
         }
         insert.entry(at).or_default().extend(copies);
-        let bucket = ends.iter().position(|&end| from <= end).unwrap_or(ends.len().saturating_sub(1));
+        let bucket = ends
+            .iter()
+            .position(|&end| from <= end)
+            .unwrap_or(ends.len().saturating_sub(1));
         if let Some(wait) = waits.get(bucket).copied().flatten() {
             of_waits.push((wait, collective));
         }
@@ -424,14 +535,24 @@ fn place_buckets(
     let mut order = Vec::with_capacity(program.order.len());
     let mut follows = false;
     for item in std::mem::take(&mut program.order) {
+        // A host launches inside the hook, whose own node is its last.
+        let mut after = Vec::new();
         if let Some(copies) = insert.remove(&item) {
-            order.extend(copies);
-            follows = true;
+            match launch.is_empty() {
+                true => after = copies,
+                false => {
+                    order.extend(copies);
+                    follows = true;
+                }
+            }
         }
         if gone.contains(&item) {
             continue;
         }
-        let front = program.items[item as usize].deps.iter().find(|dep| dep.in_turn);
+        let front = program.items[item as usize]
+            .deps
+            .iter()
+            .find(|dep| dep.in_turn);
         if front.is_some_and(|dep| first_fronts.contains(&dep.on)) && !follows {
             let name = program.view_of(item).name.to_owned();
             if let Some(&ns) = calm.get(&name) {
@@ -440,8 +561,9 @@ fn place_buckets(
         }
         follows = false;
         order.push(item);
+        order.extend(after);
         let deps = &mut program.items[item as usize].deps;
-        deps.retain(|dep| dep.in_turn || !gone.contains(&dep.on));
+        deps.retain(|dep| !gone.contains(&dep.on) || dep.in_turn && launchers.contains(&dep.on));
     }
     program.order = order;
 }
@@ -451,7 +573,10 @@ fn bucket_ends(program: &Program<'_>, found: &Reductions) -> Vec<usize> {
     let places = program.places();
     let last = |item: u32| places[item as usize];
     let ends = found.collectives.iter().map(|&collective| {
-        let behind = found.hooks.iter().position(|hook| last(hook.0) > last(collective));
+        let behind = found
+            .hooks
+            .iter()
+            .position(|hook| last(hook.0) > last(collective));
         behind.unwrap_or(found.hooks.len().saturating_sub(1))
     });
     ends.collect()
@@ -463,5 +588,7 @@ fn set_delay(program: &mut Program<'_>, item: u32, ns: u64) {
         0 => Value::Removed,
         ns => Value::Count(ns),
     };
-    program.items[item as usize].changes.insert("delay_ns", value);
+    program.items[item as usize]
+        .changes
+        .insert("delay_ns", value);
 }

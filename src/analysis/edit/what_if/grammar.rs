@@ -69,9 +69,8 @@ impl FromStr for Factor {
     type Err = String;
 
     fn from_str(text: &str) -> Result<Self, String> {
-        let expected = || {
-            format!("`{text}` is no factor; expected 2x, 1.5x, 1/2x, or both sizes: 8:16")
-        };
+        let expected =
+            || format!("`{text}` is no factor; expected 2x, 1.5x, 1/2x, or both sizes: 8:16");
         let parts = |from: &str, to: &str| Self::new(to.parse().ok()?, from.parse().ok()?);
         let found = match (text.split_once(':'), text.strip_suffix('x')) {
             (Some((from, to)), _) => parts(from, to),
@@ -79,7 +78,10 @@ impl FromStr for Factor {
                 (Some((over, under)), _) => parts(under, over),
                 (None, Some((whole, part))) if part.len() <= 4 => {
                     let under = 10_u64.pow(part.len() as u32);
-                    format!("{whole}{part}").parse().ok().and_then(|over| Self::new(over, under))
+                    format!("{whole}{part}")
+                        .parse()
+                        .ok()
+                        .and_then(|over| Self::new(over, under))
                 }
                 _ => parts("1", factor),
             },
@@ -128,24 +130,62 @@ pub enum JobEdit {
 
 /// An edit's name, its value for help, and its meaning.
 pub const EDITS: &[(&str, &str, &str)] = &[
-    ("batch", "2x or 8:16", "samples of each micro-batch of a rank"),
+    (
+        "batch",
+        "2x or 8:16",
+        "samples of each micro-batch of a rank",
+    ),
     ("sequence", "2x or 512:1024", "tokens of a sequence"),
     ("layers", "+4, -2, 2x or 8:12", "repeated layers"),
-    ("accumulate", "2", "forward and backward passes before each optimizer step"),
-    ("microbatches", "2x or 4:8", "micro-batches of a pipeline, of the same samples in all"),
+    (
+        "accumulate",
+        "2",
+        "forward and backward passes before each optimizer step",
+    ),
+    (
+        "microbatches",
+        "2x or 4:8",
+        "micro-batches of a pipeline, of the same samples in all",
+    ),
     ("data", "8", "replicas"),
-    ("bucket", "25MiB", "size at which a bucket of gradients is reduced"),
-    ("delay", "50ms,rank=1,at=backward", "host time in front of a phase"),
+    (
+        "bucket",
+        "25MiB",
+        "size at which a bucket of gradients is reduced",
+    ),
+    (
+        "delay",
+        "50ms,rank=1,at=backward",
+        "host time in front of a phase",
+    ),
 ];
 
 /// Changes that no edit makes, and why.
 const UNKNOWN_CHANGES: &[(&str, &str)] = &[
-    ("tensor", "other tensor-parallel degrees cut kernels into shapes that the capture does not show"),
-    ("context", "other context-parallel degrees cut attention into kernels that the capture does not show"),
-    ("fusion", "the capture does not show the kernels that fusion would make"),
-    ("graphs", "the capture does not show what launches of graphs cost"),
-    ("threads", "the capture does not show how kernels share other threads"),
-    ("dtype", "the capture does not show the kernels of other formats"),
+    (
+        "tensor",
+        "other tensor-parallel degrees cut kernels into shapes that the capture does not show",
+    ),
+    (
+        "context",
+        "other context-parallel degrees cut attention into kernels that the capture does not show",
+    ),
+    (
+        "fusion",
+        "the capture does not show the kernels that fusion would make",
+    ),
+    (
+        "graphs",
+        "the capture does not show what launches of graphs cost",
+    ),
+    (
+        "threads",
+        "the capture does not show how kernels share other threads",
+    ),
+    (
+        "dtype",
+        "the capture does not show the kernels of other formats",
+    ),
 ];
 
 impl FromStr for JobEdit {
@@ -155,7 +195,9 @@ impl FromStr for JobEdit {
         let mut words = text.split([',', ' ']).filter(|word| !word.is_empty());
         let first = words.next().unwrap_or_default();
         let Some((name, value)) = first.split_once('=') else {
-            return Err(format!("`{text}` is no edit; expected NAME=VALUE such as batch=2x"));
+            return Err(format!(
+                "`{text}` is no edit; expected NAME=VALUE such as batch=2x"
+            ));
         };
         if let Some((_, why)) = UNKNOWN_CHANGES.iter().find(|(known, _)| *known == name) {
             return Err(format!("`{name}` cannot be edited: {why}"));
@@ -164,7 +206,10 @@ impl FromStr for JobEdit {
             let names: Vec<_> = EDITS.iter().map(|(known, _, _)| *known).collect();
             let near = did_you_mean(nearest(name, names.iter().copied()));
             let all = names.join(", ");
-            return Err(format!("no edit is called `{name}`{near}; one of {all}"));
+            return Err(match near.is_empty() {
+                true => format!("no edit is called `{name}`; one of {all}"),
+                false => format!("no edit is called `{name}`{near}"),
+            });
         };
         let expected = || format!("`{value}` is no {name}; expected {name}={form}");
         let number = || {
@@ -183,7 +228,11 @@ impl FromStr for JobEdit {
                         format!("`{text}` is no phase; one of forward, backward, optimizer")
                     })?;
                 }
-                _ => return Err(format!("`{word}` is no part of {name}; expected {name}={form}")),
+                _ => {
+                    return Err(format!(
+                        "`{word}` is no part of {name}; expected {name}={form}"
+                    ));
+                }
             }
         }
         Ok(match name {
@@ -234,5 +283,39 @@ impl fmt::Display for JobEdit {
                 write!(f, ",at={}", at.name())
             }
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn edits_are_read_as_they_are_written() {
+        for text in [
+            "batch=2x",
+            "batch=3/2x",
+            "sequence=1/2x",
+            "layers=+4",
+            "layers=-1",
+            "layers=2x",
+            "accumulate=2",
+            "microbatches=2x",
+            "data=8",
+            "bucket=26214400B",
+            "delay=50000000ns,rank=1,at=backward",
+            "delay=3ns,at=forward",
+        ] {
+            let edit: JobEdit = text.parse().unwrap();
+            assert_eq!(edit.to_string(), text);
+        }
+        let factor = |text: &str| text.parse::<Factor>().ok();
+        assert_eq!(factor("1.5x"), Factor::new(3, 2));
+        assert_eq!(factor("8:12"), Factor::new(3, 2));
+        assert_eq!(factor("/2"), None);
+        assert_eq!(factor("-1x"), None);
+        assert_eq!(factor("0:4"), None);
+        // 7 x 3/2 is 10.5, which is rounded up.
+        assert_eq!(Factor { over: 3, under: 2 }.of(7), 11);
     }
 }

@@ -7,12 +7,14 @@
 //! Time: with the FLOPs `F`, the bytes `Y` and the recorded time `t`, which the profiler's part `p` has been taken from,
 //!
 //! ```text
-//! t' = p + a + (t - p - a) w(F', Y') / w(F, Y)      w(F, Y) = max(F / f, Y / y), or Y where a kernel has no FLOPs
+//! t' = p + a + (t - p - a) w(F', Y') / w(F, Y)
 //! ```
 //!
+//! `w` is `Y` for kernels without FLOPs, and `F` for others, but for those that moved their bytes at half of the highest rate of
+//! the trace or more: theirs is `max(F / f, Y / y)` with the highest rates `f` and `y`.
+//!
 //! `a` is what a call takes whatever it works on: the intercept of a line through the medians of kernels of one name over their
-//! work, where it has kernels of works that differ twice; else the shortest kernel of the trace. `f` and `y` are the highest
-//! rates that kernels of the trace reached.
+//! work, where it has kernels of works that differ twice; else the shortest kernel of the trace.
 
 use super::grammar::Factor;
 use super::program::{Phase, Program, UNEDITED, Value};
@@ -115,7 +117,8 @@ impl KernelScaler {
             if let Some((_, places)) = known {
                 let shapes = arguments(facts.inputs);
                 let found = places.iter().filter_map(|&place| shapes.get(place));
-                this.parameters.extend(found.map(|shape| normal_form(shape)));
+                this.parameters
+                    .extend(found.map(|shape| normal_form(shape)));
             }
             if view.name == "aten::embedding"
                 && let Some([batch, tokens]) = arguments(facts.inputs).get(1).map(|s| &s[..])
@@ -170,11 +173,19 @@ impl KernelScaler {
             let ns = work.ns as f64;
             self.flops_rate = self.flops_rate.max(work.flops as f64 / ns);
             self.bytes_rate = self.bytes_rate.max(work.bytes as f64 / ns);
-            let amount = if work.flops > 0 { work.flops } else { work.bytes };
+            let amount = if work.flops > 0 {
+                work.flops
+            } else {
+                work.bytes
+            };
             let works = by_name.entry(view.name).or_default();
             works.entry(amount).or_default().push(work.ns);
         }
-        self.shortest = if shortest == u64::MAX { 0.0 } else { shortest as f64 };
+        self.shortest = if shortest == u64::MAX {
+            0.0
+        } else {
+            shortest as f64
+        };
         for (name, works) in by_name {
             let points: Vec<(f64, f64)> = works
                 .into_iter()
@@ -184,7 +195,10 @@ impl KernelScaler {
                 })
                 .collect();
             if let Some(fixed) = intercept(&points) {
-                let call = CallTime { fixed, by_line: true };
+                let call = CallTime {
+                    fixed,
+                    by_line: true,
+                };
                 self.calls.insert(name.to_owned(), call);
             }
         }
@@ -233,10 +247,14 @@ impl KernelScaler {
         let mut counts = ScalingCounts::default();
         for item in program.order.clone() {
             let facts = program.facts_of(item);
-            if !matches!(facts.phase, Phase::Forward | Phase::Backward) || !which(item) {
+            // Messages between stages are activations and their gradients, whatever is in front of them.
+            let passes = matches!(facts.phase, Phase::Forward | Phase::Backward);
+            let op = program.view_of(item).op;
+            let sends = matches!(op, Op::Message { .. }) && facts.phase != Phase::Outside;
+            if !(passes || sends) || !which(item) {
                 continue;
             }
-            let changed = match program.view_of(item).op {
+            let changed = match op {
                 Op::Compute { .. } => self.scale_kernel(program, item, by, &mut counts),
                 Op::Message { bytes, .. } | Op::Collective { bytes, .. } if bytes > 0 => {
                     scale_transfer(program, item, bytes, by);
@@ -275,7 +293,11 @@ impl KernelScaler {
             }
             let attends = is_attention(program, node);
             if products {
-                let squares = attends || grown.iter().flatten().any(|&g| g > by.tokens() * 1.000_1 || g < by.tokens() * 0.999_9);
+                let squares = attends
+                    || grown
+                        .iter()
+                        .flatten()
+                        .any(|&g| g > by.tokens() * 1.000_1 || g < by.tokens() * 0.999_9);
                 let sequence = by.sequence.ratio();
                 flops *= by.tokens() * if squares { sequence } else { 1.0 };
             }
@@ -284,7 +306,11 @@ impl KernelScaler {
             let tensors = sizes.zip(&grown).zip(&shapes);
             let new: f64 = tensors
                 .map(|((size, growth), _)| {
-                    let growth = if attends && growth.is_some() { Some(by.tokens()) } else { *growth };
+                    let growth = if attends && growth.is_some() {
+                        Some(by.tokens())
+                    } else {
+                        *growth
+                    };
                     size * growth.unwrap_or(1.0)
                 })
                 .sum();
@@ -294,13 +320,17 @@ impl KernelScaler {
         }
         let call = self.call(view.name);
         let fixed = call.fixed.min(old.ns as f64);
-        let weight = |flops: f64, bytes: f64| match products {
-            true if self.flops_rate > 0.0 => {
-                let by_bytes = if self.bytes_rate > 0.0 { bytes / self.bytes_rate } else { 0.0 };
-                (flops / self.flops_rate).max(by_bytes)
-            }
-            true => flops,
-            false => bytes,
+        // A product that moves its bytes at half of the highest rate or more is held up by them, as one of few rows by its
+        // weights; others by what they multiply.
+        let by_bytes = |bytes: f64| match self.bytes_rate > 0.0 {
+            true => bytes / self.bytes_rate,
+            false => 0.0,
+        };
+        let moves = products && by_bytes(old.bytes as f64) >= old.ns as f64 / 2.0 && old.ns > 0;
+        let weight = |flops: f64, bytes: f64| match (products, moves) {
+            (true, true) => (flops / self.flops_rate).max(by_bytes(bytes)),
+            (true, false) => flops,
+            (false, _) => bytes,
         };
         let before = weight(old.flops as f64, old.bytes as f64);
         let ratio = match before > 0.0 {
@@ -383,8 +413,18 @@ impl KernelScaler {
                 let sums = phase == Phase::Backward
                     && matches!(inputs, [one, other, ..] if one[0] == k && other[0] == k && (m, n) != (k, k));
                 Some(match sums {
-                    true => KernelShape::Gemm { batch, m, n, k: tokens.of(k) },
-                    false => KernelShape::Gemm { batch, m: tokens.of(m), n, k },
+                    true => KernelShape::Gemm {
+                        batch,
+                        m,
+                        n,
+                        k: tokens.of(k),
+                    },
+                    false => KernelShape::Gemm {
+                        batch,
+                        m: tokens.of(m),
+                        n,
+                        k,
+                    },
                 })
             }
             KernelShape::Moving(_) => None,
@@ -399,9 +439,9 @@ fn shapes_of(program: &Program<'_>, node: u32) -> (Vec<Shape>, Vec<Shape>) {
         let facts = &program.facts[caller as usize];
         !parse_shapes(facts.inputs).is_empty() || !parse_shapes(facts.outputs).is_empty()
     });
-    let Some(stated) = stated.filter(|&stated| {
-        stated == node || matches!(program.view(stated).op, Op::Host)
-    }) else {
+    let Some(stated) =
+        stated.filter(|&stated| stated == node || matches!(program.view(stated).op, Op::Host))
+    else {
         return (Vec::new(), Vec::new());
     };
     let facts = &program.facts[stated as usize];
@@ -409,9 +449,14 @@ fn shapes_of(program: &Program<'_>, node: u32) -> (Vec<Shape>, Vec<Shape>) {
 }
 
 fn is_attention(program: &Program<'_>, node: u32) -> bool {
-    let mut names = program.callers(node).take(3).map(|caller| program.view(caller).name);
-    matches!(program.view(node).kernel, Some(KernelShape::Attention { .. }))
-        || names.any(|name| name.contains("attention") || name.contains("flash_attn"))
+    let mut names = program
+        .callers(node)
+        .take(3)
+        .map(|caller| program.view(caller).name);
+    matches!(
+        program.view(node).kernel,
+        Some(KernelShape::Attention { .. })
+    ) || names.any(|name| name.contains("attention") || name.contains("flash_attn"))
 }
 
 /// Returns the work of a kernel before all edits.
@@ -423,7 +468,9 @@ fn work_of(program: &Program<'_>, node: u32) -> Work {
     };
     let ns = match program.is_in_delay(node) {
         true => unedited.count("delay_ns").unwrap_or(view.delay.0 / 1000),
-        false => unedited.count("duration_ns").unwrap_or(view.recorded.0 / 1000),
+        false => unedited
+            .count("duration_ns")
+            .unwrap_or(view.recorded.0 / 1000),
     };
     let profiler = view.profiler.0 / 1000;
     let profiler = match program.is_in_delay(node) {
@@ -469,12 +516,7 @@ fn scale_transfer(program: &mut Program<'_>, item: u32, bytes: u64, by: Scaling)
 }
 
 /// Changes attributes of an item, and notes what they were; where all edits together change nothing, they become that again.
-fn change(
-    program: &mut Program<'_>,
-    item: u32,
-    new: Vec<(&'static str, Value)>,
-    restores: bool,
-) {
+fn change(program: &mut Program<'_>, item: u32, new: Vec<(&'static str, Value)>, restores: bool) {
     let node = program.items[item as usize].node;
     let kept = program.facts[node as usize].unedited;
     let mut changes = BTreeMap::new();
@@ -568,7 +610,11 @@ mod tests {
     fn a_line_through_exact_points_has_their_intercept() {
         let fixed = intercept(&[(2.0, 14.0), (4.0, 18.0), (10.0, 30.0)]).unwrap();
         assert!((fixed - 10.0).abs() < 1e-9, "{fixed}");
-        assert_eq!(intercept(&[(2.0, 14.0), (3.0, 18.0)]), None, "works differ too little");
+        assert_eq!(
+            intercept(&[(2.0, 14.0), (3.0, 18.0)]),
+            None,
+            "works differ too little"
+        );
         // Falling times have no negative slope to take: the intercept is at most 0.9 of the shortest.
         let falling = intercept(&[(1.0, 20.0), (4.0, 10.0)]).unwrap();
         assert!((falling - 9.0).abs() < 1e-9, "{falling}");

@@ -87,6 +87,8 @@ pub(super) struct Facts<'a> {
     pub outputs: &'a str,
     pub micro_batch: Option<u32>,
     pub layer: Option<u32>,
+    /// Number of an operator, and of the function that finds its gradient.
+    pub sequence: Option<u64>,
     /// Values before earlier edits.
     pub unedited: Option<&'a str>,
 }
@@ -108,7 +110,7 @@ pub(super) struct Item {
     pub caller: Option<u32>,
     pub deps: Vec<ItemDependency>,
     pub changes: BTreeMap<&'static str, Value>,
-    pub name: Option<&'static str>,
+    pub name: Option<String>,
     /// Record of an item that no node is, in place of that of `node`.
     pub made: Option<Vec<u8>>,
 }
@@ -298,7 +300,8 @@ impl<'a> Program<'a> {
                     found[0] = found[0].or(Some(i));
                     found[1] = Some(i);
                 }
-                Some(Phase::Optimizer) => found[2] = found[2].or(Some(i)),
+                // An optimizer's step ends an iteration, which a capture may begin with.
+                Some(Phase::Optimizer) if found[1].is_some() => found[2] = found[2].or(Some(i)),
                 _ => {}
             }
         }
@@ -331,6 +334,30 @@ impl<'a> Program<'a> {
         }
     }
 
+    /// Puts transfers of a step that a host launches directly behind what launches them.
+    pub fn issue_in_order(&mut self, step: u32) {
+        let mut behind: BTreeMap<u32, Vec<u32>> = BTreeMap::new();
+        let order = std::mem::take(&mut self.order);
+        let mut kept = Vec::with_capacity(order.len());
+        for item in order {
+            let transfers = matches!(
+                self.view_of(item).op,
+                Op::Collective { .. } | Op::Message { .. }
+            );
+            match self.items[item as usize].caller {
+                Some(launch) if transfers && self.facts_of(item).step == Some(step) => {
+                    behind.entry(launch).or_default().push(item);
+                }
+                _ => kept.push(item),
+            }
+        }
+        for item in kept {
+            self.order.push(item);
+            self.order.extend(behind.remove(&item).unwrap_or_default());
+        }
+        self.order.extend(behind.into_values().flatten());
+    }
+
     /// Returns where items stand in the program.
     pub fn places(&self) -> Vec<u32> {
         let mut places = vec![u32::MAX; self.items.len()];
@@ -351,7 +378,9 @@ impl<'a> Program<'a> {
             for dep in &mut copy.deps {
                 dep.on = of.get(&dep.on).copied().unwrap_or(dep.on);
             }
-            copy.caller = copy.caller.map(|caller| of.get(&caller).copied().unwrap_or(caller));
+            copy.caller = copy
+                .caller
+                .map(|caller| of.get(&caller).copied().unwrap_or(caller));
             self.items.push(copy);
         }
         (first..first + items.len() as u32).collect()
@@ -444,7 +473,11 @@ impl<'a> Program<'a> {
             for dep in &own.deps {
                 let on = match dep.in_turn {
                     true => fronts[at],
-                    false => Some(dep.on).filter(|&on| ids[on as usize] > 0),
+                    // What a part took from behind its place, an instant of a thread at most, does not move with it.
+                    false => Some(dep.on).filter(|&on| {
+                        let id = ids[on as usize];
+                        id > 0 && (!moved || id < ids[at])
+                    }),
                 };
                 let Some(on) = on else { continue };
                 if !known.contains(&on) {
@@ -453,6 +486,9 @@ impl<'a> Program<'a> {
                     list.push(ids[on as usize]);
                 }
             }
+            // Converters and generators write them in order.
+            control.sort_unstable();
+            data.sort_unstable();
             let same = !moved && own.deps == self.unchanged_deps(own.node);
             let mut caller = BTreeMap::new();
             if moved && let Some(around) = own.caller {
@@ -473,7 +509,7 @@ impl<'a> Program<'a> {
             let attributes: Vec<_> = attributes.collect();
             let edit = RecordEdit {
                 id: moved.then_some(ids[at]),
-                name: own.name,
+                name: own.name.as_deref(),
                 control: (!same).then_some(&control[..]),
                 data: (!same).then_some(&data[..]),
                 attributes: &attributes,
@@ -538,7 +574,11 @@ impl<'a> Program<'a> {
     /// Writes the metadata record. What an edited job was captured at, and what work a count of it found, is no fact of the
     /// edited one: such attributes get other names, in place, and their own again when no edit is left.
     fn metadata(&self, record: RawRecord<'_>, out: &mut MessageEncoder) -> Result<(), TraceError> {
-        let moved = !self.order.iter().copied().eq(0..self.raw.nodes.len() as u32);
+        let moved = !self
+            .order
+            .iter()
+            .copied()
+            .eq(0..self.raw.nodes.len() as u32);
         let hide = moved || !self.is_plain() || self.scaled.is_some();
         let show = self.scaled.is_none() && self.earlier.is_some();
         let mut fields = WireCursor::new(record.bytes, record.offset);
@@ -564,7 +604,9 @@ impl<'a> Program<'a> {
             }
         }
         if let Some(edits) = &self.scaled {
-            out.nested(2, |put| put_attribute(put, EDITS, AttributeValue::Text(edits)));
+            out.nested(2, |put| {
+                put_attribute(put, EDITS, AttributeValue::Text(edits))
+            });
         }
         Ok(())
     }
@@ -588,16 +630,25 @@ fn own_phase(view: &NodeView<'_>) -> Option<Phase> {
     }
     let name = view.name;
     let starts = |prefixes: &[&str]| prefixes.iter().any(|prefix| name.starts_with(prefix));
-    if starts(&["Optimizer.step", "Optimizer.zero_grad"]) {
+    if starts(&["Optimizer.step"]) {
         Some(Phase::Optimizer)
     } else if name.contains("AccumulateGrad")
-        || starts(&["torch::distributed::reducer", "torch.distributed.ddp.reducer", "FSDP::"])
+        || starts(&[
+            "Optimizer.zero_grad",
+            "torch::distributed::reducer",
+            "torch.distributed.ddp.reducer",
+            "FSDP::",
+        ])
     {
         Some(Phase::Parameters)
     } else if starts(&["autograd::engine::evaluate_function"]) {
         Some(Phase::Backward)
     } else if let Some((_, backward)) = pass_of_mark(name) {
-        Some(if backward { Phase::Backward } else { Phase::Forward })
+        Some(if backward {
+            Phase::Backward
+        } else {
+            Phase::Forward
+        })
     } else {
         None
     }
@@ -607,7 +658,10 @@ fn own_phase(view: &NodeView<'_>) -> Option<Phase> {
 /// one.
 pub(super) fn pass_of_mark(name: &str) -> Option<(u32, bool)> {
     let number = |rest: &str| rest.parse().ok();
-    match (name.strip_prefix("Forward "), name.strip_prefix("Backward ")) {
+    match (
+        name.strip_prefix("Forward "),
+        name.strip_prefix("Backward "),
+    ) {
         (Some(rest), _) => Some((number(rest)?, false)),
         (_, Some(rest)) => Some((number(rest)?, true)),
         _ => None,
@@ -625,6 +679,7 @@ fn facts_of(record: RawRecord<'_>) -> Result<Facts<'_>, TraceError> {
         outputs: "",
         micro_batch: None,
         layer: None,
+        sequence: None,
         unedited: None,
     };
     let mut fields = WireCursor::new(record.bytes, record.offset);
@@ -651,6 +706,7 @@ fn facts_of(record: RawRecord<'_>) -> Result<Facts<'_>, TraceError> {
         match attr.name {
             b"micro_batch" => facts.micro_batch = number(),
             b"layer" => facts.layer = number(),
+            b"seq_id" => facts.sequence = attr.as_u64().ok(),
             b"unedited" => facts.unedited = attr.as_str().ok().flatten(),
             _ => {}
         }

@@ -1,11 +1,11 @@
 //! Edits that repeat parts of a program: gradient accumulation, and micro-batches of a pipeline.
 
 use super::EditCounts;
-use super::grammar::Factor;
 use super::gradients::{Reductions, delays_behind};
+use super::grammar::Factor;
 use super::kernels::{KernelScaler, Scaling};
-use super::program::{Phase, Program, Value, pass_of_mark};
-use chakram_trace::format::TraceError;
+use super::program::{Phase, Program, Thread, Value, pass_of_mark};
+use chakram_trace::format::{Op, TraceError};
 use std::collections::{BTreeMap, BTreeSet};
 
 /// Runs forward and backward passes `times` times before each optimizer step. Only the last reduces gradients; from the
@@ -17,14 +17,23 @@ pub(super) fn accumulate(program: &mut Program<'_>, times: u32) -> Result<EditCo
         let of_step = |item: u32| program.facts_of(item).step == Some(step);
         let phase = |item: u32| program.facts_of(item).phase;
         let Some(last) = program.order.iter().rposition(|&item| {
-            of_step(item) && (phase(item) == Phase::Backward || is_hook(program, item))
+            of_step(item)
+                && (phase(item) == Phase::Backward
+                    || is_hook(program, item)
+                    || matches!(program.view_of(item).op, Op::Message { .. })
+                        && phase(item) != Phase::Outside)
         }) else {
             continue;
         };
         let body: Vec<u32> = program.order[..=last]
             .iter()
             .copied()
-            .filter(|&item| of_step(item) && phase(item) != Phase::Outside)
+            .filter(|&item| {
+                let zeroes = program
+                    .callers(program.items[item as usize].node)
+                    .any(|caller| program.view(caller).name.starts_with("Optimizer."));
+                of_step(item) && phase(item) != Phase::Outside && !zeroes
+            })
             .collect();
         let Some(&first) = body.first() else { continue };
         counts.matched += 1;
@@ -38,30 +47,42 @@ pub(super) fn accumulate(program: &mut Program<'_>, times: u32) -> Result<EditCo
         for pass in 0..times - 1 {
             let adds = |item: &u32| pass > 0 && reductions.fills.contains(item);
             let kept = body.iter().copied();
-            let kept: Vec<u32> = kept.filter(|item| !reductions.has(*item) || adds(item)).collect();
+            let kept: Vec<u32> = kept
+                .filter(|item| !reductions.has(*item) || adds(item))
+                .collect();
             let copies = program.copy(&kept, &|on| reductions.has(on));
             for (&item, &copy) in kept.iter().zip(&copies) {
                 if adds(&item) && program.view_of(item).name.starts_with("aten::") {
-                    program.items[copy as usize].name = Some("aten::add_");
+                    program.items[copy as usize].name = Some("aten::add_".to_owned());
                 }
                 let deps = &program.items[item as usize].deps;
-                let follows = deps.iter().any(|dep| dep.in_turn && launchers.contains(&dep.on));
+                let follows = deps
+                    .iter()
+                    .any(|dep| dep.in_turn && launchers.contains(&dep.on));
                 if let (true, Some(&ns)) = (follows, calm.get(program.view_of(item).name)) {
-                    program.items[copy as usize].changes.insert("delay_ns", Value::Count(ns));
+                    program.items[copy as usize]
+                        .changes
+                        .insert("delay_ns", Value::Count(ns));
                 }
             }
             before.extend(copies);
         }
         // The last pass both adds a gradient and copies the sum into its bucket.
-        let fills: Vec<u32> = body.iter().copied().filter(|item| reductions.fills.contains(item)).collect();
+        let fills: Vec<u32> = body
+            .iter()
+            .copied()
+            .filter(|item| reductions.fills.contains(item))
+            .collect();
         let sums = program.copy(&fills, &|_| false);
         for &copy in &sums {
             if program.view_of(copy).name.starts_with("aten::") {
-                program.items[copy as usize].name = Some("aten::add_");
+                program.items[copy as usize].name = Some("aten::add_".to_owned());
             }
         }
         if fills.is_empty() {
-            counts.notes.insert("adding gradients is not priced: nothing copies them".to_owned());
+            counts
+                .notes
+                .insert("adding gradients is not priced: nothing copies them".to_owned());
         }
         let of: BTreeMap<u32, u32> = fills.iter().copied().zip(sums.iter().copied()).collect();
         counts.added += (before.len() + sums.len()) as u64;
@@ -86,7 +107,9 @@ pub(super) fn accumulate(program: &mut Program<'_>, times: u32) -> Result<EditCo
 
 fn is_hook(program: &Program<'_>, item: u32) -> bool {
     let node = program.items[item as usize].node;
-    program.callers(node).any(|caller| program.view(caller).name.contains("AccumulateGrad"))
+    program
+        .callers(node)
+        .any(|caller| program.view(caller).name.contains("AccumulateGrad"))
 }
 
 /// A pass of a micro-batch: its number, and whether it is the backward one.
@@ -111,7 +134,9 @@ fn passes(program: &Program<'_>, step: u32) -> Vec<(Pass, Vec<u32>)> {
             last_named = Some(pass);
         }
         let node = program.items[item as usize].node;
-        let inside = program.callers(node).find_map(|c| pass_of_mark(program.view(c).name));
+        let inside = program
+            .callers(node)
+            .find_map(|c| pass_of_mark(program.view(c).name));
         // What follows a forward pass on the last stage, its loss, is of it; what follows the last backward pass is not.
         let follows = match facts.phase {
             Phase::Optimizer | Phase::Parameters => None,
@@ -157,7 +182,10 @@ pub(super) fn cut_micro_batches(
             ));
         };
         counts.changed += u64::from(micro_batches * (times - 1));
-        let all: BTreeSet<u32> = passes.iter().flat_map(|(_, items)| items.iter().copied()).collect();
+        let all: BTreeSet<u32> = passes
+            .iter()
+            .flat_map(|(_, items)| items.iter().copied())
+            .collect();
         let part = Scaling {
             batch: Factor::new(1, times.into()).unwrap_or(Factor::ONE),
             ..Scaling::NONE
@@ -165,23 +193,29 @@ pub(super) fn cut_micro_batches(
         scaler.scale(program, part, &|item| all.contains(&item));
         // Copies of all passes together, so that what a backward pass takes from its forward pass is of its own part.
         let items: Vec<u32> = all.iter().copied().collect();
-        let mut parts: Vec<BTreeMap<u32, u32>> = vec![items.iter().map(|&item| (item, item)).collect()];
+        let mut parts: Vec<BTreeMap<u32, u32>> =
+            vec![items.iter().map(|&item| (item, item)).collect()];
         for _ in 1..times {
             let copies = program.copy(&items, &|_| false);
             counts.added += copies.len() as u64;
             parts.push(items.iter().copied().zip(copies).collect());
         }
-        let of_pass: BTreeMap<Pass, &Vec<u32>> = passes.iter().map(|(pass, items)| (*pass, items)).collect();
+        let of_pass: BTreeMap<Pass, &Vec<u32>> =
+            passes.iter().map(|(pass, items)| (*pass, items)).collect();
         let more = micro_batches * times;
-        let warm_up = if warm_up == micro_batches { more } else { warm_up.min(more) };
+        let warm_up = if warm_up == micro_batches {
+            more
+        } else {
+            warm_up.min(more)
+        };
         let first = *numbers.first().unwrap_or(&0);
-        let mut ordered = Vec::new();
-        for (number, backward) in schedule(more, warm_up) {
-            let pass = (first + number / times, backward);
-            let part = &parts[(number % times) as usize];
-            let items = of_pass.get(&pass).into_iter().flat_map(|items| items.iter());
-            ordered.extend(items.map(|item| part[item]));
-        }
+        let order = schedule(more, warm_up)
+            .into_iter()
+            .map(|(number, backward)| {
+                let pass = (first + number / times, backward);
+                (pass, (number % times) as usize)
+            });
+        let ordered = arrange(program, &of_pass, &parts, order);
         replace_in_order(program, &all, ordered);
     }
     if counts.matched == 0 {
@@ -190,8 +224,57 @@ pub(super) fn cut_micro_batches(
             "edit a step of a pipeline that was captured with its marks of micro-batches, or generated",
         ));
     }
-    counts.notes.insert("kernels of a part as those of a smaller batch".to_owned());
+    counts
+        .notes
+        .insert("kernels of a part as those of a smaller batch".to_owned());
     Ok(counts)
+}
+
+/// Returns the items of passes in a new order. What a pass takes from the forward pass of its micro-batch it takes from its
+/// own; other dependencies between passes only keep their order, and are on what is in front now.
+fn arrange(
+    program: &mut Program<'_>,
+    of_pass: &BTreeMap<Pass, &Vec<u32>>,
+    parts: &[BTreeMap<u32, u32>],
+    order: impl Iterator<Item = (Pass, usize)>,
+) -> Vec<u32> {
+    let mut pass_of: BTreeMap<u32, Pass> = BTreeMap::new();
+    for (pass, items) in of_pass {
+        for part in parts {
+            pass_of.extend(items.iter().map(|item| (part[item], *pass)));
+        }
+    }
+    let mut last: BTreeMap<Thread, u32> = BTreeMap::new();
+    let mut ordered = Vec::new();
+    for ((number, backward), part) in order {
+        let items = of_pass
+            .get(&(number, backward))
+            .into_iter()
+            .flat_map(|items| items.iter());
+        let items: Vec<u32> = items.map(|item| parts[part][item]).collect();
+        for &item in &items {
+            let mut deps = std::mem::take(&mut program.items[item as usize].deps);
+            deps.retain_mut(|dep| {
+                let of = pass_of.get(&dep.on).copied();
+                let own = of.is_none_or(|of| of == (number, backward) || of == (number, false));
+                if dep.in_turn || own {
+                    return true;
+                }
+                let thread = program.thread(program.items[dep.on as usize].node);
+                match last.get(&thread) {
+                    Some(&on) => dep.on = on,
+                    None => return false,
+                }
+                true
+            });
+            program.items[item as usize].deps = deps;
+        }
+        for &item in &items {
+            last.insert(program.thread(program.items[item as usize].node), item);
+        }
+        ordered.extend(items);
+    }
+    ordered
 }
 
 /// Puts `ordered` in the place of the first of `old`, which are taken out.
@@ -223,7 +306,9 @@ fn schedule(micro_batches: u32, warm_up: u32) -> Vec<Pass> {
 fn warm_up_of(sequence: &[Pass], micro_batches: u32) -> Option<u32> {
     let warm_up = sequence.iter().take_while(|pass| !pass.1).count() as u32;
     let first = sequence.iter().map(|pass| pass.0).min()?;
-    let numbered = sequence.iter().map(|&(number, backward)| (number - first, backward));
+    let numbered = sequence
+        .iter()
+        .map(|&(number, backward)| (number - first, backward));
     let forward_only = warm_up as usize == sequence.len();
     let expected = schedule(micro_batches, warm_up);
     (forward_only || numbered.eq(expected.iter().copied())).then_some(warm_up)

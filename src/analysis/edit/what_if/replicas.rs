@@ -6,6 +6,7 @@
 
 use super::EditCounts;
 use super::gradients::{self, Reductions};
+use super::grammar::JobEdit;
 use super::program::Program;
 use crate::edit::scale::{JobScaling, RankGrid, ScaledDimension, ShardScaling};
 use chakram_trace::format::groups::{DeclaredGroups, parse_metadata};
@@ -33,25 +34,21 @@ pub(super) fn scale(
             "give the traces of all ranks",
         ));
     }
+    let (mut traces, mut groups) = (traces, groups.clone());
     let mut members = Vec::new();
     if let Some((_, trace)) = traces.first() {
-        members = replicas_of_first(&Program::read(trace)?, groups, ranks)?;
+        members = replicas_of_first(&Program::read(trace)?, &groups, ranks)?;
     }
-    let mut traces = traces;
     let grid = if members.len() > 1 || members == [0] && ranks == 1 {
         grid_of(&members, ranks)?
     } else {
-        let mut done: BTreeMap<[u8; 32], Arc<Vec<u8>>> = BTreeMap::new();
-        for (_, trace) in &mut traces {
-            let hash = *blake3::hash(trace).as_bytes();
-            if let Some(known) = done.get(&hash) {
-                *trace = Arc::clone(known);
-                continue;
-            }
+        // Replicas of each rank are a group of their own, of the rank alone so far.
+        for (rank, trace) in &mut traces {
             let mut program = Program::read(trace)?;
-            counts.added += insert(&mut program)?;
+            let group = format!("replicas-{rank}");
+            counts.added += insert(&mut program, &group)?;
             *trace = Arc::new(program.write()?);
-            done.insert(hash, Arc::clone(trace));
+            groups.insert(group, vec![*rank]);
         }
         counts.notes.insert(format!(
             "all-reduces inserted as DistributedDataParallel issues them, in buckets of {} MiB; their launches on the host are not \
@@ -62,15 +59,20 @@ pub(super) fn scale(
     };
     let parsed = RankGrid::parse(&grid);
     let along = parsed.and_then(|grid| ScaledDimension::new(grid, "dp", replicas));
-    let along = along.map_err(|why| super::refused(format!("data={replicas}: {why}"), "another number"))?;
+    let along =
+        along.map_err(|why| super::refused(format!("data={replicas}: {why}"), "another number"))?;
     let new_ranks = along.new_ranks();
-    let mut scaling = JobScaling::new(along, ShardScaling::KeepTotal, groups.clone())?;
+    if new_ranks == ranks {
+        counts.matched += u64::from(ranks);
+        return Ok((traces, groups));
+    }
+    let mut scaling = JobScaling::new(along, ShardScaling::KeepTotal, groups)?;
     for (rank, trace) in &traces {
         scaling.scan_rank(*rank, trace)?;
     }
     scaling.check()?;
-    counts.matched += u64::from(ranks);
-    counts.changed += u64::from(new_ranks);
+    counts.matched += u64::from(ranks.max(new_ranks));
+    counts.changed += u64::from(new_ranks.abs_diff(ranks));
     counts.notes.insert(
         "recorded transfers and kernels are those of the captured replicas; have the machine's network price transfers".to_owned(),
     );
@@ -84,6 +86,7 @@ pub(super) fn scale(
             Some(trace) => trace,
             None => {
                 let written = scaling.write(rank, &traces[old as usize].1)?;
+                let written = noted(&written, replicas)?;
                 let hash = *blake3::hash(&written).as_bytes();
                 Arc::clone(known.entry(hash).or_insert_with(|| Arc::new(written)))
             }
@@ -92,6 +95,13 @@ pub(super) fn scale(
         new.push((rank, trace));
     }
     Ok((new, scaling.groups()))
+}
+
+/// Returns a trace that says that it was edited.
+fn noted(trace: &[u8], replicas: u32) -> Result<Vec<u8>, TraceError> {
+    let mut program = Program::read(trace)?;
+    super::note_edit(&mut program, &JobEdit::Data(replicas));
+    program.write()
 }
 
 /// Returns the ranks that reduce gradients with the first one; none if it reduces none.
@@ -142,23 +152,32 @@ fn grid_of(members: &[u32], ranks: u32) -> Result<String, TraceError> {
         return Err(unknown());
     };
     let size = members.len() as u32;
-    let stride = others.first().map_or(1, |second| second.saturating_sub(*first)).max(1);
-    let even = members.iter().zip(0..).all(|(&member, i)| member == first + i * stride);
+    let stride = others
+        .first()
+        .map_or(1, |second| second.saturating_sub(*first))
+        .max(1);
+    let even = members
+        .iter()
+        .zip(0..)
+        .all(|(&member, i)| member == first + i * stride);
     if !even || *first != 0 || !ranks.is_multiple_of(size * stride) {
         return Err(unknown());
     }
-    Ok(format!("outer={},dp={size},inner={stride}", ranks / (size * stride)))
+    Ok(format!(
+        "outer={},dp={size},inner={stride}",
+        ranks / (size * stride)
+    ))
 }
 
 /// Inserts all-reduces of gradients into each step, and returns their number.
-fn insert(program: &mut Program<'_>) -> Result<u64, TraceError> {
+fn insert(program: &mut Program<'_>, group: &str) -> Result<u64, TraceError> {
     let mut added = 0;
     for step in 0..program.steps {
         let found = Reductions::find(program, step);
         if found.hooks.is_empty() {
             continue;
         }
-        added += gradients::insert(program, &found, DEFAULT_BUCKET, step)?;
+        added += gradients::insert(program, &found, DEFAULT_BUCKET, step, group)?;
     }
     if added == 0 {
         return Err(super::refused(
