@@ -103,7 +103,8 @@ pub use observer::{CollectiveRecord, Observer, RunSegment, TimeCategory};
 pub use options::{CollectiveTiming, CommTiming, LaunchMode, OptionRefusal, ReplayOptions};
 pub use placement::place;
 pub use price_changes::{
-    ChangedTime, CollectiveChange, KernelChange, KernelJitter, PriceChangeCount, PriceChanges, class_of,
+    ChangedTime, CollectiveChange, KernelChange, KernelJitter, PriceChangeCount, PriceChanges,
+    class_of,
 };
 pub use processor::{JobTimes, ProcessorJob, ProcessorModel};
 pub use representatives::{RepresentativeCheck, replay_representatives};

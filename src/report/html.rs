@@ -117,7 +117,12 @@ fn all_tables(report: &Report) -> Vec<ReportSection> {
     let groups = super::tables::groups(report, ReportMedium::Page).flatten();
     let path = critical_path::sections(report, ReportMedium::Page);
     let help = sensitivity::sections(report, ReportMedium::Page);
-    breakdown.into_iter().chain(groups).chain(path).chain(help).collect()
+    breakdown
+        .into_iter()
+        .chain(groups)
+        .chain(path)
+        .chain(help)
+        .collect()
 }
 
 /// Reasons why the numbers may be other than they seem.

@@ -2,8 +2,8 @@
 
 use super::csv::{CsvColumn, CsvRows};
 use super::{
-    Report, collectives, cost, links, memory, modules, npus, operators, sensitivity, settings, steps,
-    unknown,
+    Report, collectives, cost, links, memory, modules, npus, operators, sensitivity, settings,
+    steps, unknown,
 };
 
 /// Choice of the table.

@@ -75,11 +75,15 @@ pub struct SensitivityReport {
 pub(super) const CSV: &[CsvColumn<Report, SensitivityRow>] = &[
     ("what", |_, row| row.what.as_str().into()),
     ("setting", |_, row| row.setting.as_str().into()),
-    ("slope_ps", |_, row| CsvCell::Decimal(row.slope_ps as f64, 0)),
+    ("slope_ps", |_, row| {
+        CsvCell::Decimal(row.slope_ps as f64, 0)
+    }),
     ("holds_to", |_, row| CsvCell::Decimal(row.holds_to, 6)),
     ("tenth_less_ps", |_, row| row.tenth_less.into()),
     ("none_ps", |_, row| row.none.into()),
-    ("by", |_, row| if row.replayed { "replay" } else { "graph" }.into()),
+    ("by", |_, row| {
+        if row.replayed { "replay" } else { "graph" }.into()
+    }),
 ];
 
 /// A class of durations.

@@ -404,7 +404,6 @@ fn values(option: &ReplayOption) -> Vec<OptionValue> {
         (_, "custom") => vec![text("all-reduce=ring")],
         (_, "kernel") => vec![text("*=0.5"), text("class:gemm=2")],
         (_, "collective") => vec![text("all-reduce=2"), text("all_reduce=1ms")],
-        (_, "edits") => vec![text("batch=2x"), text("batch=1x")],
         (_, "slow") => vec![text("1=1.5"), text("9=2")],
         (_, "jitter") => vec![text("5%"), text("0.1,seed=3")],
         (_, "set") => vec![

@@ -88,7 +88,9 @@ pub fn number_leaves(text: &str) -> Vec<(String, ConfigLiteral)> {
         };
         match at {
             Value::Table(table) => {
-                table.iter().for_each(|(key, value)| visit(value, &inner(key), out));
+                table
+                    .iter()
+                    .for_each(|(key, value)| visit(value, &inner(key), out));
             }
             Value::Array(items) => {
                 for (i, item) in items.iter().enumerate().filter(|(_, item)| item.is_table()) {

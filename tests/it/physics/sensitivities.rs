@@ -138,7 +138,10 @@ fn slopes_are_finite_differences_inside_their_ranges() {
     let [rows, by_graph] = hold(0..jobs);
     println!("{rows} rows of {jobs} jobs; the graph alone is right about the range of {by_graph}");
     // The order on lanes changes in many of these jobs, which only replays show.
-    assert!(rows >= 5 * jobs && 2 * by_graph >= rows, "{rows} {by_graph}");
+    assert!(
+        rows >= 5 * jobs && 2 * by_graph >= rows,
+        "{rows} {by_graph}"
+    );
 }
 
 /// Kernels of 30 and 20 ns beside a chain of 40 ns: 50 in all, 10 more than the chain. With no time for the first it is the
