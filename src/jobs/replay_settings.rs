@@ -358,9 +358,7 @@ pub static REPLAY_OPTIONS: &[ReplayOption] = &[
     ReplayOption {
         key: SettingKey::Edits,
         value: "EDIT",
-        help: "Change the job before it is replayed: batch=2x, sequence=2x, layers=+4, accumulate=2, microbatches=2x, data=8, \
-               bucket=25MiB, delay=50ms,rank=1,at=backward, or a file NAME.toml of `edits`; repeatable",
-        is_rare: false,
+        help: "Change the job first: batch=2x, layers=+4, … (`chakram edit --help`), or a file of `edits`; repeatable",
         syntax: List,
         set: |to, words| {
             let edits = all(words, parse_edits)?;
