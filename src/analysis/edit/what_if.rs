@@ -97,6 +97,15 @@ fn refused(found: impl Into<String>, hint: &str) -> TraceError {
     TraceError::refused_at(TraceLocation::default(), found, hint)
 }
 
+/// Fails if `times` copies of `items` nodes would take more memory than there may be.
+fn check_copies(items: usize, times: u64) -> Result<(), TraceError> {
+    let nodes = (items as u64).saturating_mul(times);
+    let asked = format!("an edited trace with {nodes} more nodes");
+    // An item with its dependencies, its record in the trace, and the trace as a graph.
+    let fits = bounds::check(asked, nodes, 1024, "a smaller number");
+    fits.map_err(|error| refused(error.to_string(), "a smaller number"))
+}
+
 /// Returns what `counts` of an edit counts.
 fn counted(edit: &JobEdit) -> &'static str {
     match edit {

@@ -301,6 +301,9 @@ fn change_step(
     counts.matched += layers.times as u64 * forward.len() as u64;
     counts.changed += new.abs_diff(old) * forward.len() as u64;
     let by = new - old;
+    let copied = passes.forward.iter().chain(&passes.backward);
+    let copied = copied.map(|pass| pass.items.len()).sum::<usize>() / layers.times + 1;
+    super::check_copies(copied, by.max(0) as u64)?;
     if by == 0 {
         return Ok(Some(0));
     }

@@ -41,6 +41,7 @@ pub(super) fn accumulate(program: &mut Program<'_>, times: u32) -> Result<EditCo
             continue;
         }
         counts.changed += 1;
+        super::check_copies(body.len(), u64::from(times))?;
         let launchers = reductions.launches.iter().flatten().copied().collect();
         let (_, calm) = delays_behind(program, &launchers);
         let mut before = Vec::new();
@@ -181,7 +182,9 @@ pub(super) fn cut_micro_batches(
                 "edit the micro-batches of a schedule of one stage a rank",
             ));
         };
-        counts.changed += u64::from(micro_batches * (times - 1));
+        let copied = passes.iter().map(|(_, items)| items.len()).sum();
+        super::check_copies(copied, u64::from(times))?;
+        counts.changed += u64::from(micro_batches) * u64::from(times - 1);
         let all: BTreeSet<u32> = passes
             .iter()
             .flat_map(|(_, items)| items.iter().copied())
