@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Writes chakram/_api.py: a function for each command, with the command's own options, helps and defaults.
+"""Writes package/chakram/_api.py: a function for each command, with the command's own options, helps and defaults.
 
 The native half describes the command line (`_chakram.describe`), so that the two have the same options and say the same of
 them. `generate_api.py --check` fails if the file is not what this writes.
@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any, Optional
 
 HERE = Path(__file__).resolve().parent
-TARGET = HERE / "chakram" / "_api.py"
+TARGET = HERE / "package" / "chakram" / "_api.py"
 
 # Options that results take the place of, or that are of terminals.
 LEFT_OUT = {"format", "quiet", "verbose", "details", "table", "top", "list", "help", "explain"}
