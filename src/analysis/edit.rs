@@ -13,12 +13,14 @@ pub mod audit;
 pub mod scale;
 pub mod slice;
 mod step;
+pub mod what_if;
 
 pub use anonymise::{AnonymiserCounts, TraceAnonymiser};
 pub use audit::TraceAudit;
 pub use scale::{JobScaling, RankGrid, ScaledDimension, ShardScaling};
 pub use slice::{CommunicationMatches, RankSelection, SliceSummary, SliceTarget};
 pub use step::select_step;
+pub use what_if::{EditedJob, JobEdit, edit_job};
 
 /// Number of the type of metadata nodes.
 const METADATA: u64 = 1;

@@ -43,6 +43,8 @@ pub enum SettingKey {
     Dependencies,
     /// All rows of a report's text.
     Details,
+    /// Changes of a captured or generated job.
+    Edits,
     /// Part of the peak rates that kernels by roofline reach.
     Efficiency,
     /// Use all NPUs of each rack.
@@ -152,6 +154,7 @@ impl SettingKey {
                 | Self::Ranks
                 | Self::Without
                 | Self::Delays
+                | Self::Edits
                 | Self::Step
         )
     }

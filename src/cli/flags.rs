@@ -10,6 +10,7 @@ pub fn write_flag(setting: SettingKey, f: &mut fmt::Formatter<'_>) -> fmt::Resul
     match setting {
         SettingKey::Delays => f.write_str("--delay"),
         SettingKey::Dependencies => f.write_str("--deps"),
+        SettingKey::Edits => f.write_str("--edit"),
         SettingKey::MissingRanks => f.write_str("--absent"),
         SettingKey::Output => f.write_str("-o"),
         _ => write!(WithHyphens(f), "--{}", setting.key()),
@@ -100,7 +101,7 @@ mod tests {
             | LowerBound | RecordedOn | Stepwise | Table | TileMap => &["replay", "generate"],
             Lenient | NetworkModel | Quirks => &["astra-sim"],
             Dependencies | MissingRanks | Ranks => &["replay", "validate"],
-            Delays | NoVerify | Without => &["replay"],
+            Delays | Edits | NoVerify | Without => &["replay"],
             Interpolate | Memory | Tensor => &["schedule"],
             Name | Replace => &["archive add"],
             Generation | Salvage => &["convert trace"],

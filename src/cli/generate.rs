@@ -176,6 +176,7 @@ pub fn run(args: &GenerateArgs, out: &mut dyn Write) -> Result<ExitCode, Box<dyn
             workload: &workload,
             name: &name,
             other_profiler: None,
+            edits: None,
             shorter,
         };
         let mut settings = given.settings(&loaded, &options);

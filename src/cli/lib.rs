@@ -36,6 +36,7 @@ pub mod compute;
 pub mod convert;
 pub mod custom_algorithm;
 pub mod diff;
+pub mod edit;
 pub mod embed;
 mod flags;
 pub mod generate;
@@ -118,6 +119,7 @@ enum CliCommand {
     Generate(DeferredArgs<generate::GenerateArgs>),
     Slice(DeferredArgs<slice::SliceArgs>),
     Scale(DeferredArgs<scale::ScaleArgs>),
+    Edit(DeferredArgs<edit::EditArgs>),
     Anonymise(DeferredArgs<anonymise::AnonymiseArgs>),
     Audit(DeferredArgs<audit::AuditArgs>),
     Archive(DeferredArgs<archive::ArchiveArgs>),
@@ -286,6 +288,7 @@ fn dispatch(command: &CliCommand, out: &mut dyn Write) -> Result<ExitCode, Box<d
         CliCommand::Generate(DeferredArgs(args)) => generate::run(args, out),
         CliCommand::Slice(DeferredArgs(args)) => slice::run(args, out),
         CliCommand::Scale(DeferredArgs(args)) => scale::run(args, out),
+        CliCommand::Edit(DeferredArgs(args)) => edit::run(args, out),
         CliCommand::Anonymise(DeferredArgs(args)) => anonymise::run(args, out),
         CliCommand::Audit(DeferredArgs(args)) => audit::run(args, out),
         CliCommand::Archive(DeferredArgs(args)) => archive::run(args, out),

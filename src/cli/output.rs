@@ -11,6 +11,7 @@ use chakram_base::units::{Span, parse_token_count};
 use chakram_engine::{CompiledReplay, ReplayError, ReplayOptions};
 use chakram_hardware::machine::Machine;
 use chakram_jobs::{self as job, GivenSetting, ReplaySettingsError};
+use chakram_report::edits::EditReport;
 use chakram_report::extrapolation::ShorterReplays;
 use chakram_report::settings::SettingWithoutEffect;
 use chakram_report::summary::{HashedInput, counted};
@@ -107,6 +108,8 @@ pub struct ReplayedJob<'a> {
     pub other_profiler: Option<Span>,
     /// The same step with fewer micro-batches, from which more are extrapolated.
     pub shorter: Option<ShorterReplays>,
+    /// What edits of it found and did.
+    pub edits: Option<&'a EditReport>,
 }
 
 /// Parses dollars for an hour of an NPU.
@@ -313,6 +316,7 @@ impl RunArgs {
         if let Some((profiler, other)) = report.profiler.as_mut().zip(job.other_profiler) {
             profiler.hold_against(makespan, other, workload);
         }
+        report.edits = job.edits.cloned();
         report.extrapolation = job.shorter.map(|shorter| shorter.extrapolate(makespan));
         self.state_cost(&mut report);
         report.pictures = pictures.map(|pictures| pictures.finish(&report));

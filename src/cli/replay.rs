@@ -9,9 +9,10 @@ use chakram_base::units::Span;
 use chakram_engine::{CompiledReplay, ReplayError, ReplayOptions};
 use chakram_hardware::machine::Machine;
 use chakram_jobs::{
-    self as job, CASE_MACHINE, GivenSetting, JobOptions, ReplaySettings, ReplaySettingsError,
+    self as job, CASE_MACHINE, GivenSetting, Job, JobOptions, ReplaySettings, ReplaySettingsError,
     RunWithout,
 };
+use chakram_report::edits::EditReport;
 use chakram_trace::files::OutputSet;
 use chakram_trace::format::file::FoundTraces;
 use chakram_trace::workload::Workload;
@@ -162,11 +163,15 @@ pub fn run(args: &ReplayArgs, out: &mut dyn Write) -> Result<ExitCode, Box<dyn E
             let other_profiler = both
                 .then(|| makespan(&workload.with_profiler_toggled(), machine, &options))
                 .transpose()?;
+            let edits = edit_report(&found, &job, &loading, |workload| {
+                makespan(workload, machine, &options)
+            })?;
             let job = ReplayedJob {
                 workload,
                 name: title,
                 other_profiler,
                 shorter: None,
+                edits: edits.as_ref(),
             };
             let mut given = args.run.settings(loaded, &options);
             given.extend(of_traces());
@@ -183,6 +188,7 @@ pub fn run(args: &ReplayArgs, out: &mut dyn Write) -> Result<ExitCode, Box<dyn E
             let given: Vec<_> = given.collect();
             let machines = machines.iter().map(|loaded| &loaded.machine);
             let machines: Vec<&Machine> = machines.collect();
+            let job_of_traces = &job;
             let page = args.run.create_page(&mut to)?;
             let job = ComparedJob {
                 workload,
@@ -193,7 +199,10 @@ pub fn run(args: &ReplayArgs, out: &mut dyn Write) -> Result<ExitCode, Box<dyn E
             let mut comparison = compare(&job, &named, &machines, &given, args.threads);
             let columns = comparison.columns.iter_mut();
             let reports = columns.filter_map(|column| column.result.as_mut().ok());
-            reports.for_each(|report| args.run.state_cost(report));
+            reports.for_each(|report| {
+                args.run.state_cost(report);
+                report.edits = edited(job_of_traces, None);
+            });
             if comparison.reference().is_some() {
                 let (run, style) = (&args.run, to.style());
                 if let Some(mut file) = page {
@@ -251,6 +260,35 @@ fn job_settings<'a>(
         }),
     });
     settings.collect()
+}
+
+/// Returns what edits of `job` found and did, beside the makespan without them.
+fn edited(job: &Job, unedited: Option<Span>) -> Option<EditReport> {
+    let rows = job.edits().to_vec();
+    (!rows.is_empty()).then_some(EditReport { unedited, rows })
+}
+
+/// Returns the same with the job without edits replayed, whose makespan `replay` finds.
+fn edit_report(
+    found: &FoundTraces,
+    job: &Job,
+    loading: &JobOptions,
+    replay: impl Fn(&Workload) -> Result<Span, Box<dyn Error>>,
+) -> Result<Option<EditReport>, Box<dyn Error>> {
+    if job.edits().is_empty() {
+        return Ok(None);
+    }
+    // A pipe gives its bytes once.
+    if found.stream.is_some() {
+        return Ok(edited(job, None));
+    }
+    let loading = JobOptions {
+        edits: Vec::new(),
+        hash: false,
+        ..loading.clone()
+    };
+    let unedited = job::load(found, String::new(), &loading, &mut |_, _| {})?;
+    Ok(edited(job, Some(replay(unedited.workload())?)))
 }
 
 /// Returns the makespan of `workload`.

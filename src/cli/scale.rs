@@ -46,6 +46,9 @@ pub struct ScaleArgs {
     /// Process groups, written scaled to PREFIX.groups.json: a JSON file {"1": [0, 1], …}
     #[arg(long, value_name = "FILE")]
     groups: Option<PathBuf>,
+    /// Make independent copies where no collective and no message goes along the dimension
+    #[arg(long)]
+    side_by_side: bool,
     /// Write a file per rank instead of hard links for identical ranks
     #[arg(long)]
     no_links: bool,
@@ -124,6 +127,18 @@ pub fn run(args: &ScaleArgs, out: &mut dyn Write) -> Result<ExitCode, Box<dyn Er
     }
     // All traces are read once before the first is written: what is refused is refused before.
     scaling.check()?;
+    if !scaling.exchanges_along() && !args.side_by_side {
+        let along = scaling.along();
+        return Err(format!(
+            "no collective and no message goes along `{name}`: its {size} ranks would repeat the job side by side and exchange \
+             nothing, so what it costs to keep them together, as gradients of replicas, would not be in the scaled job\n  \
+             try: chakram edit --edit data={size}, which inserts the reductions of gradients, or --side-by-side for \
+             independent copies",
+            name = along.name(),
+            size = along.new_size()
+        )
+        .into());
+    }
     // Written files by the hash of their contents, and by the old rank that they stand for in every block.
     let mut written: BTreeMap<[u8; 32], Option<OutputHandle>> = BTreeMap::new();
     let mut of_old: BTreeMap<u32, Option<OutputHandle>> = BTreeMap::new();
@@ -157,15 +172,6 @@ pub fn run(args: &ScaleArgs, out: &mut dyn Write) -> Result<ExitCode, Box<dyn Er
     let groups = scaling.groups();
     let beside = outputs.groups(&groups, args.groups.is_some())?;
     let piped = outputs.is_pipe();
-    if !scaling.exchanges_along() {
-        let along = scaling.along();
-        terminal::note(format_args!(
-            "no collective and no message goes along `{}`: its {} ranks repeat the job side by side and exchange nothing, so \
-             what it costs to keep them together, as gradients of replicas, is not in the scaled job",
-            along.name(),
-            along.new_size()
-        ))?;
-    }
     let told = traces.about(groups);
     let machine = told.machine.as_deref();
     let about = JobFile {

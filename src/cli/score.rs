@@ -8,16 +8,19 @@ use chakram_base::config;
 use chakram_base::setting::SettingKey;
 use chakram_base::units::Span;
 use chakram_hardware::machine::Machine;
+use chakram_report::document::VersionedDocument;
 use chakram_report::summary::KernelBasis;
+use chakram_report::table::{TextTable, left, right};
 use chakram_report::text::TextStyle;
 use chakram_studies::score::{
-    FittedConstant, RunColumns, RunTable, ScoreError, ScoreRows, ScoreSetting, ScoredTable,
-    fit_in_folds, folds, one_rate, score, settings_without_effect,
+    FittedConstant, PairScores, PairTable, RunColumns, RunTable, ScoreError, ScoreRows,
+    ScoreSetting, ScoredTable, fit_in_folds, folds, one_rate, score, settings_without_effect,
 };
 use chakram_trace::files::OutputSet;
 use clap::{Args, ValueEnum};
 use serde_json::Map;
 use std::error::Error;
+use std::fmt::Display;
 use std::io::Write;
 use std::num::NonZeroUsize;
 use std::path::{Path, PathBuf};
@@ -30,14 +33,18 @@ Examples:
   chakram score runs.csv --columns runs.toml
   chakram score runs.csv --columns runs.toml --by micro-batch
   chakram score runs.csv --columns runs.toml --set recompute=none --machine dgx-h100
-  chakram score runs.csv --columns runs.toml --format csv > predicted.csv")]
+  chakram score runs.csv --columns runs.toml --format csv > predicted.csv
+  chakram score --pairs pairs.toml")]
 pub struct ScoreArgs {
     /// The measured runs: CSV with a line of headings, a run in each row; several tables are scored together
-    #[arg(value_name = "RUNS.csv", required = true)]
+    #[arg(value_name = "RUNS.csv", required_unless_present = "pairs")]
     runs: Vec<PathBuf>,
     /// Which columns are which options of `chakram generate`, and what was measured; one for each table
-    #[arg(long, value_name = "FILE.toml", required = true)]
+    #[arg(long, value_name = "FILE.toml", required_unless_present = "pairs")]
     columns: Vec<PathBuf>,
+    /// Score changes of captured jobs instead: each pair has traces, edits of them, and the step that was measured
+    #[arg(long, value_name = "FILE.toml", conflicts_with_all = ["runs", "columns", "set", "by", "fit", "scatter", "machine"])]
+    pairs: Option<PathBuf>,
     /// Replay the runs on this machine instead of the one that the file of columns names
     #[arg(short, long, value_name = "MACHINE")]
     machine: Option<String>,
@@ -190,6 +197,9 @@ impl ScoreFiles {
 ///
 /// Files that cannot be read, runs that cannot be replayed, or output that cannot be written.
 pub fn run(args: &ScoreArgs, out: &mut dyn Write) -> Result<ExitCode, Box<dyn Error>> {
+    if let Some(path) = &args.pairs {
+        return score_pairs(args, path, out);
+    }
     let files = ScoreFiles::read(args)?;
     let mut table = files.table(args)?;
     let by = args.by.as_ref().map(|key| key.replace('-', "_"));
@@ -288,6 +298,113 @@ pub fn run(args: &ScoreArgs, out: &mut dyn Write) -> Result<ExitCode, Box<dyn Er
         file.commit()?;
     }
     Ok(ExitCode::SUCCESS)
+}
+
+/// Scores changes of captured jobs.
+fn score_pairs(
+    args: &ScoreArgs,
+    path: &Path,
+    out: &mut dyn Write,
+) -> Result<ExitCode, Box<dyn Error>> {
+    if let Some((key, _)) = args.compute.given().first() {
+        return Err(format!("--pairs: {key} stands in the file, for all pairs").into());
+    }
+    let file = ScoreFile::read(path)?;
+    let table = PairTable::parse(&file.text, path)?;
+    let mut outputs = OutputSet::default();
+    outputs.reads(path);
+    let mut to = match &args.output {
+        Some(path) => ReportDestination::claim(out, path, outputs)?,
+        None => ReportDestination::standard_output(out, outputs),
+    };
+    let scores = table.score()?;
+    let style = to.style();
+    to.fill(|out| {
+        match args.format {
+            ScoreFormat::Text => write_pairs(&scores, style, out)?,
+            ScoreFormat::Json => VersionedDocument::new("chakram.pairs.1", &scores).print(out)?,
+            ScoreFormat::Csv => {
+                writeln!(
+                    out,
+                    "pair,unedited_ps,edited_ps,predicted_ps,measured_ps,error_percent,no_change_percent,sample_ratio_percent"
+                )?;
+                for pair in &scores.pairs {
+                    writeln!(
+                        out,
+                        "{},{},{},{},{},{:.2},{:.2},{:.2}",
+                        csv_text(&pair.name),
+                        pair.unedited.0,
+                        pair.edited.0,
+                        pair.predicted.0,
+                        pair.measured.0,
+                        pair.error_percent,
+                        pair.no_change_percent,
+                        pair.sample_ratio_percent
+                    )?;
+                }
+            }
+        }
+        Ok(())
+    })?;
+    Ok(ExitCode::SUCCESS)
+}
+
+/// Quotes a text of CSV where it has to be.
+fn csv_text(text: &str) -> String {
+    match text.contains([',', '"', '\n']) {
+        true => format!("\"{}\"", text.replace('"', "\"\"")),
+        false => text.to_owned(),
+    }
+}
+
+fn write_pairs(scores: &PairScores, style: TextStyle, out: &mut dyn Write) -> std::io::Result<()> {
+    let table = TextTable::new([
+        left("PAIR", 26),
+        right("predicted", 12),
+        right("measured", 12),
+        right("error", 9),
+        right("change", 9),
+        right("measured", 9),
+        right("no change", 10),
+        right("samples", 9),
+    ]);
+    out.write_all(table.headings(style).as_bytes())?;
+    let percent = |value: f64| format!("{value:+.1} %");
+    for pair in &scores.pairs {
+        let change = pair.measured_change_percent.map_or("-".to_owned(), percent);
+        let cells: [&dyn Display; 8] = [
+            &style.clip(&pair.name, 26),
+            &pair.predicted,
+            &pair.measured,
+            &percent(pair.error_percent),
+            &percent(pair.change_percent),
+            &change,
+            &percent(pair.no_change_percent),
+            &percent(pair.sample_ratio_percent),
+        ];
+        out.write_all(table.line(&cells, anstyle::Style::new()).as_bytes())?;
+    }
+    let [pairs, right] = scores.signs;
+    for (name, errors) in [
+        ("chakram", scores.chakram),
+        ("no change", scores.no_change),
+        ("ratio of samples", scores.sample_ratio),
+    ] {
+        writeln!(
+            out,
+            "  {name}: median error {:.1} %, mean {:.1} %",
+            errors.median_percent, errors.mean_percent
+        )?;
+    }
+    writeln!(
+        out,
+        "  sign right in {right} of {pairs} pairs whose change exceeds the noise"
+    )?;
+    writeln!(
+        out,
+        "  predicted: the measured step of the first side times the ratio of replays, edited and not; no change, samples: \
+         errors\n  of that step, and of it times the ratio of samples"
+    )
 }
 
 /// The machine of the first run.

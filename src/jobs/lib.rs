@@ -5,6 +5,7 @@ use chakram_base::interrupt::Interruption;
 use chakram_base::setting::SettingKey;
 use chakram_engine::{CompiledReplay, ReplayError, ReplayOptions};
 use chakram_hardware::machine::Machine;
+use chakram_report::edits::EditRow;
 use chakram_report::summary::HashedInput;
 use chakram_report::{self as report, Report};
 use chakram_trace::format::{TraceError, escape};
@@ -37,7 +38,7 @@ pub use machine_facts::{least_memory, machine_facts};
 pub use outputs::{JobOutputs, SavedJob, others, rename_contents, write_job};
 pub use replay_settings::{
     REPLAY_OPTIONS, ReplayOption, ReplayOptionSyntax, ReplaySettings, ReplaySettingsError,
-    parse_npus,
+    parse_edits, parse_npus,
 };
 pub use traces::{JobTraces, about};
 
@@ -48,6 +49,7 @@ pub struct Job {
     workload: Workload,
     absent: MissingRankPolicy,
     inputs: Vec<HashedInput>,
+    edits: Vec<EditRow>,
 }
 
 /// A job that cannot be had, or written.
@@ -141,6 +143,7 @@ impl Job {
             workload: job.workload()?,
             absent: MissingRankPolicy::Refuse,
             inputs: Vec::new(),
+            edits: Vec::new(),
         })
     }
 
@@ -176,6 +179,11 @@ impl Job {
     /// Returns its graphs, ranks and groups, without the rest.
     pub fn into_workload(self) -> Workload {
         self.workload
+    }
+
+    /// Returns what [edits](JobOptions::edits) found and did.
+    pub fn edits(&self) -> &[EditRow] {
+        &self.edits
     }
 
     /// Returns the files that it was read from, if they were hashed ([`JobOptions::hash`]).

@@ -2,7 +2,7 @@
 
 use super::input::{hashed_input, read_text};
 use super::{Job, JobError};
-use chakram_analysis::edit::select_step;
+use chakram_analysis::edit::{JobEdit, edit_job, select_step};
 use chakram_archive as archive;
 use chakram_base::bounds::{self, MemoryLimitError};
 use chakram_base::ids::{GraphId, Rank};
@@ -38,6 +38,8 @@ pub struct JobOptions {
     pub mirrored: u32,
     /// Only the profiled step with this number.
     pub step: Option<u64>,
+    /// Changes of the job.
+    pub edits: Vec<JobEdit>,
     /// Ranks that start later, and by how much.
     pub delays: Vec<(u32, Span)>,
     /// Treatment of what the profiler is estimated to have added.
@@ -137,6 +139,14 @@ pub fn load(
         .map(|step| select_step(found, step, &groups, None));
     let sliced = sliced.transpose()?;
     let found = sliced.as_ref().unwrap_or(found);
+    let edited = match &options.edits[..] {
+        [] => None,
+        edits => Some(edit_job(found, edits, &groups)?),
+    };
+    let (found, groups, edits) = match edited {
+        Some(edited) => (&edited.found.clone(), edited.groups, edited.rows),
+        None => (found, groups, Vec::new()),
+    };
     builder.declare(groups);
     let read = |contents: &[u8], file: &RankFile| {
         Graph::read_profiled(contents, file.rank, options.dependencies, options.profiler)
@@ -188,6 +198,7 @@ pub fn load(
         workload,
         absent: options.absent,
         inputs,
+        edits,
     })
 }
 

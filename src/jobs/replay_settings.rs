@@ -4,6 +4,8 @@
 //! three take the same options and read them alike.
 
 use super::{CustomFiles, JobOptions, load_custom};
+use chakram_analysis::edit::JobEdit;
+use chakram_base::config::{self, ConfigDocument};
 use chakram_base::ids::{MAX_NPUS, Npu};
 use chakram_base::setting::{SettingChoice, SettingKey};
 use chakram_base::units::Span;
@@ -19,6 +21,7 @@ use chakram_trace::format::{CollectiveKind, TraceError};
 use chakram_trace::graph::{DependencyPolicy, ProfilerPolicy};
 use chakram_trace::workload::MissingRankPolicy;
 use std::fmt;
+use std::path::Path;
 
 /// An option of a replay: a key of studies, and a flag.
 #[derive(Debug)]
@@ -303,6 +306,18 @@ pub static REPLAY_OPTIONS: &[ReplayOption] = &[
         help: "Start a rank late, to see who waits for a straggler: 3=10ms; repeatable",
         syntax: List,
         set: |to, words| all(words, parse_delay).map(|delays| to.job.delays = delays),
+        ..ReplayOption::BASE
+    },
+    ReplayOption {
+        key: SettingKey::Edits,
+        value: "EDIT",
+        help: "Change the job first: batch=2x, layers=+4, … (`chakram edit --help`), or a file of `edits`; repeatable",
+        syntax: List,
+        set: |to, words| {
+            let edits = all(words, parse_edits)?;
+            to.job.edits = edits.into_iter().flatten().collect();
+            Ok(())
+        },
         ..ReplayOption::BASE
     },
 ];
@@ -631,6 +646,34 @@ fn parse_delay(text: &str) -> Result<(u32, Span), String> {
         .parse()
         .map_err(|_| format!("`{rank}` is not a rank"))?;
     Ok((rank, span.parse::<Span>().map_err(|e| e.to_string())?))
+}
+
+/// Reads an edit, or the file of edits that a name ending in `.toml` is of: `edits = ["batch=2x"]`.
+///
+/// # Errors
+///
+/// What was expected.
+pub fn parse_edits(text: &str) -> Result<Vec<JobEdit>, String> {
+    if !text.ends_with(".toml") {
+        return Ok(vec![text.parse()?]);
+    }
+    let contents =
+        config::read(Path::new(text)).map_err(|error| format!("cannot read {text}: {error}"))?;
+    let document = ConfigDocument::parse(&contents, text).map_err(|error| error.to_string())?;
+    let root = document
+        .root(&["edits"])
+        .map_err(|error| error.to_string())?;
+    let field = root
+        .need("edits", "a list of edits")
+        .map_err(|error| error.to_string())?;
+    let items = field
+        .items("a list of edits")
+        .map_err(|error| error.to_string())?;
+    let edits = items.iter().map(|item| {
+        let text = item.text("an edit such as \"batch=2x\"");
+        text.map_err(|error| error.to_string())?.parse()
+    });
+    edits.collect()
 }
 
 /// Reads `KIND=PREFIX`.

@@ -71,6 +71,11 @@ pub(crate) fn lines(report: &Report, basis: &str) -> Vec<HeadLine> {
         put("STEP", whole.line(), Heading);
     }
     put("MAKESPAN", outcome.makespan.to_string(), Heading);
+    if let Some(edits) = &report.edits {
+        for (lead, text, style) in edits.lines(outcome.makespan) {
+            put(lead, text, style);
+        }
+    }
     if let Some((captured, slowest)) = report.last_captured() {
         let more = match percent_more(outcome.makespan, captured) {
             Some(percent) => format!("; replay {}", percent_change(percent)),

@@ -18,6 +18,7 @@ pub mod critical_path;
 pub mod csv;
 pub mod document;
 pub mod draw;
+pub mod edits;
 pub mod extrapolation;
 mod head;
 pub mod html;
@@ -87,6 +88,7 @@ use chakram_engine::{ReplayOutcome, StepTimes};
 use chakram_hardware::network::{ContentionFreeNetwork, NetworkBackend};
 use collectives::CollectiveRow;
 use cost::{ReplayCost, TokenRun};
+use edits::EditReport;
 use extrapolation::StepExtrapolation;
 use interval::PredictionInterval;
 use kernel_energy::KernelEnergy;
@@ -216,6 +218,9 @@ pub struct Report {
     /// Ranks of which one ran for all, if that was asked for.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub aggregation: Option<RankAggregation>,
+    /// Changes of the job before it was replayed.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub edits: Option<EditReport>,
     /// The whole step, if the replay is of fewer micro-batches.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub extrapolation: Option<StepExtrapolation>,

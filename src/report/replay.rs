@@ -270,6 +270,7 @@ pub(super) fn finish<O>(
         memory,
         tiles: tiles.finish(prepared),
         aggregation: counts.finish(prepared),
+        edits: None,
         extrapolation: None,
         throughput: throughput::of(prepared, Span(outcome.makespan.0 / times)),
         cost: None,

@@ -46,6 +46,7 @@
 //! - `training`: models under plans, over a grid of them and against formulas
 //! - `training_times`: steps of training that were measured on clusters, predicted from model and plan
 //! - `validate`: what is wrong with traces, put into sound ones and found again, and held against replays
+//! - `what_if`: edits of jobs, against generated jobs, their inverses and measured runs
 //! - `wrong_inputs`: what people mistype, by class, and what the program says to it
 
 #[cfg(unix)]
@@ -103,4 +104,5 @@ mod timeline;
 mod training;
 mod training_times;
 mod validate;
+mod what_if;
 mod wrong_inputs;

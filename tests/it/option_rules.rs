@@ -397,6 +397,10 @@ fn values(option: &ReplayOption) -> Vec<OptionValue> {
             let several = ["0=1ms", "1=20us"].map(str::to_owned);
             vec![text("1=1ms"), (format!("{several:?}"), several.to_vec())]
         }
+        (_, "edits") => {
+            let several = ["batch=2x", "accumulate=2"].map(str::to_owned);
+            vec![text("batch=2x"), (format!("{several:?}"), several.to_vec())]
+        }
         (_, "custom") => vec![text("all-reduce=ring")],
         _ => panic!("which values has {key}?"),
     }
@@ -408,6 +412,7 @@ fn flag(key: &str, help: &str) -> String {
         "dependencies" => "--deps".to_owned(),
         "missing_ranks" => "--absent".to_owned(),
         "delays" => "--delay".to_owned(),
+        "edits" => "--edit".to_owned(),
         _ => format!("--{}", key.replace('_', "-")),
     };
     assert!(

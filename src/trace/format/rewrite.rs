@@ -20,6 +20,10 @@ pub enum AttributeEdit<'e> {
 /// Edit of a record. All other fields, unknown ones among them, are copied.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct RecordEdit<'e> {
+    /// New id of a node.
+    pub id: Option<u64>,
+    /// New name of a node.
+    pub name: Option<&'e str>,
     /// New control dependencies.
     pub control: Option<&'e [u64]>,
     /// New data dependencies.
@@ -31,6 +35,8 @@ pub struct RecordEdit<'e> {
 }
 
 /// Field numbers.
+const ID: u32 = 1;
+const NAME: u32 = 2;
 const CONTROL: u32 = 4;
 const DATA: u32 = 5;
 const INPUTS: u32 = 8;
@@ -74,6 +80,12 @@ impl RecordEdit<'_> {
             let (number, raw) = cursor.field()?;
             let whole = &record.bytes[start..cursor.offset() - record.offset];
             match (number, raw) {
+                (ID, _) if node && self.id.is_some() => {
+                    out.varint(ID, self.id.unwrap_or_default());
+                }
+                (NAME, _) if node && self.name.is_some() => {
+                    out.bytes(NAME, self.name.unwrap_or_default().as_bytes());
+                }
                 (CONTROL, _) if node && self.control.is_some() => {
                     out.packed(CONTROL, control.take().unwrap_or(&[]));
                 }

@@ -116,6 +116,7 @@ fn a_larger_job_has_its_own_groups_and_a_machine_that_holds_it() {
         "dp=2,tp=2",
         "--to",
         "dp=4",
+        "--side-by-side",
         "-o",
         "b/",
     ]);
@@ -132,6 +133,7 @@ fn a_larger_job_has_its_own_groups_and_a_machine_that_holds_it() {
             "dp=2,tp=2",
             "--to",
             "dp=32",
+            "--side-by-side",
             "-o",
             to,
         ];

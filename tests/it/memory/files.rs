@@ -142,7 +142,15 @@ fn what_rewrites_traces_keeps_what_they_say_of_memory() {
     std::fs::write(&one, contents(&lines)).unwrap();
     let (one, three) = (at("one"), at("three"));
     answer(&[
-        "scale", &one, "--grid", "dp=1", "--to", "dp=2", "-o", &three,
+        "scale",
+        &one,
+        "--grid",
+        "dp=1",
+        "--to",
+        "dp=2",
+        "--side-by-side",
+        "-o",
+        &three,
     ]);
     assert_eq!(peaks(&three), [(8, 0), (8, 0)]);
 }

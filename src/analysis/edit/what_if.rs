@@ -1,0 +1,409 @@
+//! Edits of jobs: other batches, layers, buckets and replicas, in traces of what ran.
+//!
+//! A [`JobEdit`] changes the traces of all ranks and reports what it [matched and changed](EditRow). Kernels that work on
+//! something else take a time of their recorded one and of the ratio of the work (`kernels.rs`); parts of the
+//! program that are repeated keep theirs. Edits that together change nothing give the same bytes.
+
+use chakram_base::bounds;
+use chakram_report::edits::EditRow;
+use chakram_report::summary::thousands;
+use chakram_trace::format::file::{FoundTraces, RankFile, StoredTrace, TraceContents, TraceStore};
+use chakram_trace::format::groups::DeclaredGroups;
+use chakram_trace::format::{TraceError, TraceLocation};
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+
+mod gradients;
+mod grammar;
+mod kernels;
+mod layers;
+mod program;
+mod repeat;
+mod replicas;
+mod shapes;
+
+pub use grammar::{EDITS, Factor, JobEdit, LayerChange};
+pub use program::Phase;
+
+use gradients::TransferRates;
+use kernels::{KernelScaler, Scaling};
+use program::{Program, Value};
+
+/// Numbers of what an edit found and did, in one rank or in all.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+struct EditCounts {
+    matched: u64,
+    changed: u64,
+    added: u64,
+    removed: u64,
+    /// Kernels that were scaled by a line through those of their name, and without shapes.
+    by_line: u64,
+    without_shapes: u64,
+    notes: BTreeSet<String>,
+}
+
+impl EditCounts {
+    /// Returns the bases of new times, and what is not known.
+    fn notes(&self) -> Vec<String> {
+        let mut notes: Vec<String> = self.notes.iter().cloned().collect();
+        if self.by_line > 0 {
+            notes.push(format!(
+                "what a call takes by a line through kernels of its name for {}, else as the shortest kernel",
+                thousands(self.by_line)
+            ));
+        }
+        if self.without_shapes > 0 {
+            notes.push(format!(
+                "{} without shapes, which grow as the tokens",
+                thousands(self.without_shapes)
+            ));
+        }
+        notes
+    }
+
+    fn add(&mut self, other: &Self) {
+        self.by_line += other.by_line;
+        self.without_shapes += other.without_shapes;
+        self.matched += other.matched;
+        self.changed += other.changed;
+        self.added += other.added;
+        self.removed += other.removed;
+        self.notes.extend(other.notes.iter().cloned());
+    }
+}
+
+/// Traces of an edited job.
+#[derive(Debug)]
+pub struct EditedJob {
+    /// The traces, in memory.
+    pub found: FoundTraces,
+    /// Groups that are declared beside them.
+    pub groups: DeclaredGroups,
+    /// One row for each edit.
+    pub rows: Vec<EditRow>,
+}
+
+/// Traces that were edited, by their hashes.
+struct EditedStore(BTreeMap<[u8; 32], Vec<u8>>);
+
+impl TraceStore for EditedStore {
+    fn read(&self, hash: &[u8; 32]) -> Result<Vec<u8>, TraceError> {
+        Ok(self.0.get(hash).cloned().unwrap_or_default())
+    }
+}
+
+fn refused(found: impl Into<String>, hint: &str) -> TraceError {
+    TraceError::refused_at(TraceLocation::default(), found, hint)
+}
+
+/// Returns what `counts` of an edit counts.
+fn counted(edit: &JobEdit) -> &'static str {
+    match edit {
+        JobEdit::Batch(_) | JobEdit::Sequence(_) => {
+            "kernels and transfers of forward and backward passes"
+        }
+        JobEdit::Layers(_) => "repeated layers of passes",
+        JobEdit::Accumulate(_) => "steps",
+        JobEdit::MicroBatches(_) => "micro-batches of ranks",
+        JobEdit::Data(_) => "ranks",
+        JobEdit::Bucket(_) => "buckets",
+        JobEdit::Delay { .. } => "steps of ranks",
+    }
+}
+
+/// Edits the traces of `found`, for which `groups` are declared beside them.
+///
+/// # Errors
+///
+/// Traces that a replay would refuse, and edits that find nothing to change, or whose result is unknown.
+pub fn edit_job(
+    found: &FoundTraces,
+    edits: &[JobEdit],
+    groups: &DeclaredGroups,
+) -> Result<EditedJob, TraceError> {
+    let mut rates = TransferRates::default();
+    let read = |file: &RankFile| TraceContents::open_verified(file);
+    let mut sizes = 0_u64;
+    let mut traces: Vec<(u32, Arc<Vec<u8>>)> = Vec::new();
+    let mut known: BTreeMap<[u8; 32], Arc<Vec<u8>>> = BTreeMap::new();
+    for file in &found.files {
+        let contents = read(file)?;
+        let hash = *blake3::hash(contents.as_slice()).as_bytes();
+        let program = Program::read(contents.as_slice()).map_err(|e| contents.with_source(e))?;
+        rates.learn(&program);
+        let bytes = known.entry(hash).or_insert_with(|| {
+            sizes += contents.as_slice().len() as u64;
+            Arc::new(contents.as_slice().to_vec())
+        });
+        traces.push((file.rank, Arc::clone(bytes)));
+    }
+    bounds::check(
+        "an edited job".to_owned(),
+        sizes,
+        4,
+        "a job with fewer different traces",
+    )
+    .map_err(|error| refused(error.to_string(), "edit fewer ranks"))?;
+    let mut groups = groups.clone();
+    let mut rows = Vec::new();
+    for edit in combined(edits)? {
+        let mut counts = EditCounts::default();
+        if let JobEdit::Data(replicas) = edit {
+            let (new, scaled) = replicas::scale(traces, &groups, replicas, &mut counts)?;
+            (traces, groups) = (new, scaled);
+        } else {
+            // Ranks with one trace get one trace, unless the edit is of one of them.
+            let mut done: BTreeMap<[u8; 32], (Arc<Vec<u8>>, EditCounts)> = BTreeMap::new();
+            for (rank, trace) in &mut traces {
+                if let JobEdit::Delay {
+                    rank: Some(one), ..
+                } = edit
+                    && one != *rank
+                {
+                    continue;
+                }
+                let hash = *blake3::hash(trace).as_bytes();
+                let (new, own) = match done.get(&hash) {
+                    Some(known) => known.clone(),
+                    None => {
+                        let (new, own) = edit_rank(trace, &edit, &rates)
+                            .map_err(|error| of_rank(error, *rank, found))?;
+                        done.insert(hash, (Arc::new(new), own));
+                        done[&hash].clone()
+                    }
+                };
+                *trace = new;
+                counts.add(&own);
+            }
+        }
+        if counts.matched == 0 {
+            return Err(refused(
+                format!("`{edit}` finds nothing to change: no {}", counted(&edit)),
+                "look at what the job has with `inspect`",
+            ));
+        }
+        rows.push(EditRow {
+            edit: edit.to_string(),
+            counts: counted(&edit).to_owned(),
+            matched: counts.matched,
+            changed: counts.changed,
+            added: counts.added,
+            removed: counts.removed,
+            notes: counts.notes(),
+        });
+    }
+    let mut store = BTreeMap::new();
+    let mut files = Vec::new();
+    for (rank, trace) in traces {
+        let hash = *blake3::hash(&trace).as_bytes();
+        let path = found.files.iter().find(|file| file.rank == rank);
+        let path = path.or(found.files.first()).map(|file| file.path.clone());
+        files.push((RankFile::new(rank, path.unwrap_or_default()), hash));
+        store.entry(hash).or_insert_with(|| Vec::clone(&trace));
+    }
+    let store: Arc<dyn TraceStore> = Arc::new(EditedStore(store));
+    let files = files.into_iter().map(|(file, hash)| RankFile {
+        stored: Some(StoredTrace::new(Arc::clone(&store), hash)),
+        ..file
+    });
+    Ok(EditedJob {
+        found: FoundTraces {
+            files: files.collect(),
+            stream: None,
+            ..found.clone()
+        },
+        groups,
+        rows,
+    })
+}
+
+/// Returns an error of a rank's trace with its file.
+fn of_rank(error: TraceError, rank: u32, found: &FoundTraces) -> TraceError {
+    match found.files.iter().find(|file| file.rank == rank) {
+        Some(file) => error.in_file(&file.path),
+        None => error,
+    }
+}
+
+/// Returns edits in order, those of one kind that follow each other as factors together.
+fn combined(edits: &[JobEdit]) -> Result<Vec<JobEdit>, TraceError> {
+    let mut all: Vec<JobEdit> = Vec::new();
+    for edit in edits {
+        let too_large = || {
+            refused(
+                format!("`{edit}` makes the factor too large"),
+                "smaller factors",
+            )
+        };
+        let mut is_joined = false;
+        for known in &mut all {
+            match (known, *edit) {
+                (JobEdit::Batch(known), JobEdit::Batch(by))
+                | (JobEdit::Sequence(known), JobEdit::Sequence(by))
+                | (
+                    JobEdit::Layers(LayerChange::Times(known)),
+                    JobEdit::Layers(LayerChange::Times(by)),
+                ) => *known = known.times(by).ok_or_else(too_large)?,
+                (JobEdit::Layers(LayerChange::By(known)), JobEdit::Layers(LayerChange::By(by))) => {
+                    *known = known.saturating_add(by);
+                }
+                (JobEdit::Data(known), JobEdit::Data(replicas)) => *known = replicas,
+                _ => continue,
+            }
+            is_joined = true;
+            break;
+        }
+        if !is_joined {
+            all.push(*edit);
+        }
+    }
+    Ok(all)
+}
+
+/// Edits the trace of a rank.
+fn edit_rank(
+    contents: &[u8],
+    edit: &JobEdit,
+    rates: &TransferRates,
+) -> Result<(Vec<u8>, EditCounts), TraceError> {
+    let mut program = Program::read(contents)?;
+    let counts = match *edit {
+        JobEdit::Batch(batch) => scale(
+            &mut program,
+            Scaling {
+                batch,
+                ..Scaling::NONE
+            },
+        )?,
+        JobEdit::Sequence(sequence) => scale(
+            &mut program,
+            Scaling {
+                sequence,
+                ..Scaling::NONE
+            },
+        )?,
+        JobEdit::Layers(change) => {
+            let (counts, by) = layers::change(&mut program, change, rates)?;
+            note_edit(&mut program, &JobEdit::Layers(LayerChange::By(by)));
+            counts
+        }
+        JobEdit::Accumulate(times) => repeat::accumulate(&mut program, times)?,
+        JobEdit::MicroBatches(times) => {
+            let scaler = KernelScaler::new(&program);
+            repeat::cut_micro_batches(&mut program, times, &scaler)?
+        }
+        JobEdit::Bucket(limit) => gradients::regroup(&mut program, limit, rates, None)?,
+        JobEdit::Delay { span, at, .. } => delay(&mut program, span.0 / 1000, at),
+        JobEdit::Data(_) => EditCounts::default(),
+    };
+    let is_noted = matches!(
+        edit,
+        JobEdit::Batch(_) | JobEdit::Sequence(_) | JobEdit::Layers(_)
+    );
+    if !is_noted && (counts.changed > 0 || counts.added > 0) {
+        note_edit(&mut program, edit);
+    }
+    Ok((program.write()?, counts))
+}
+
+/// Notes an edit beside those that the trace has been given before; layers add up.
+fn note_edit(program: &mut Program<'_>, edit: &JobEdit) {
+    let mut words = Vec::new();
+    let mut layers = match edit {
+        JobEdit::Layers(LayerChange::By(by)) => Some(*by),
+        _ => None,
+    };
+    for word in program
+        .earlier
+        .as_deref()
+        .unwrap_or_default()
+        .split_ascii_whitespace()
+    {
+        match (word.parse(), &mut layers) {
+            (Ok(JobEdit::Layers(LayerChange::By(by))), Some(sum)) => *sum += by,
+            _ => words.push(word.to_owned()),
+        }
+    }
+    match layers {
+        Some(0) => {}
+        Some(by) => words.push(JobEdit::Layers(LayerChange::By(by)).to_string()),
+        None => words.push(edit.to_string()),
+    }
+    program.scaled = (!words.is_empty()).then(|| words.join(" "));
+}
+
+/// Scales kernels by what earlier edits and this one come to.
+fn scale(program: &mut Program<'_>, by: Scaling) -> Result<EditCounts, TraceError> {
+    let too_large = || {
+        refused(
+            "its edits together have too large a factor",
+            "edit the capture itself",
+        )
+    };
+    let earlier = earlier_scaling(program.earlier.as_deref());
+    let all = Scaling {
+        batch: earlier.batch.times(by.batch).ok_or_else(too_large)?,
+        sequence: earlier.sequence.times(by.sequence).ok_or_else(too_large)?,
+    };
+    let scaler = KernelScaler::new(program);
+    let found = scaler.scale(program, all, &|_| true);
+    let earlier_words = program.earlier.clone().unwrap_or_default();
+    let others = earlier_words
+        .split_ascii_whitespace()
+        .filter(|word| !matches!(word.parse(), Ok(JobEdit::Batch(_) | JobEdit::Sequence(_))));
+    let mut edits: Vec<String> = others.map(str::to_owned).collect();
+    for (edit, factor) in [
+        (JobEdit::Batch(all.batch), all.batch),
+        (JobEdit::Sequence(all.sequence), all.sequence),
+    ] {
+        if factor != Factor::ONE {
+            edits.push(edit.to_string());
+        }
+    }
+    program.scaled = (!edits.is_empty()).then(|| edits.join(" "));
+    if all == earlier {
+        program
+            .items
+            .iter_mut()
+            .for_each(|item| item.changes.clear());
+    }
+    Ok(EditCounts {
+        matched: found.matched,
+        changed: found.changed,
+        by_line: found.by_line,
+        without_shapes: found.without_shapes,
+        ..EditCounts::default()
+    })
+}
+
+/// Reads the factors that earlier edits left in a trace.
+fn earlier_scaling(text: Option<&str>) -> Scaling {
+    let mut scaling = Scaling::NONE;
+    for word in text.unwrap_or_default().split_ascii_whitespace() {
+        match word.parse() {
+            Ok(JobEdit::Batch(batch)) => scaling.batch = batch,
+            Ok(JobEdit::Sequence(sequence)) => scaling.sequence = sequence,
+            _ => {}
+        }
+    }
+    scaling
+}
+
+/// Adds host time in front of the first node of a phase, in each step.
+fn delay(program: &mut Program<'_>, ns: u64, at: Phase) -> EditCounts {
+    let mut counts = EditCounts::default();
+    for step in 0..program.steps {
+        let mut items = program.order.iter().copied();
+        let first = items.find(|&item| {
+            let facts = program.facts_of(item);
+            facts.step == Some(step) && facts.phase == at
+        });
+        let Some(item) = first else { continue };
+        let before = program.view_of(item).delay.0 / 1000;
+        let changes = &mut program.items[item as usize].changes;
+        changes.insert("delay_ns", Value::Count(before + ns));
+        counts.matched += 1;
+        counts.changed += 1;
+    }
+    counts
+}

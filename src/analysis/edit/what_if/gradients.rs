@@ -1,0 +1,594 @@
+//! Reductions of gradients as DistributedDataParallel issues them: hooks of parameters, buckets and what waits for them.
+//!
+//! Parameters are ready in the order of their hooks. A bucket takes gradients until it has as many bytes as the limit, and is
+//! reduced then; what is left at the end is the last bucket.
+
+use super::EditCounts;
+use super::program::{Item, ItemDependency, Phase, Program, Value};
+use super::shapes::{elements, parse_shapes};
+use chakram_base::statistics::median;
+use chakram_trace::format::scan::NodeView;
+use chakram_trace::format::wire::FrameCursor;
+use chakram_trace::format::write::{NodeExtras, TraceWriter};
+use chakram_trace::format::{CollectiveKind, GroupName, Op, TraceError};
+use std::collections::{BTreeMap, BTreeSet};
+
+/// Name of the work at a parameter when its gradient is known.
+const HOOK: &str = "torch::autograd::AccumulateGrad";
+
+/// Reductions of gradients in a step.
+#[derive(Debug, Default)]
+pub(super) struct Reductions {
+    /// The collectives, in order.
+    pub collectives: Vec<u32>,
+    /// Of each, the item of the host that launches it, with those inside.
+    pub launches: Vec<Vec<u32>>,
+    /// Items that copy a gradient into its bucket.
+    pub fills: BTreeSet<u32>,
+    /// Of each parameter in the order in which gradients are known, the last item of its hook, and the elements.
+    pub hooks: Vec<(u32, u64)>,
+    /// Bytes of an element of each gradient, where the capture says it.
+    pub element_sizes: Vec<Option<u64>>,
+    /// Items that make gradients, with the index of their hook, where no host launches reductions.
+    pub producers: Vec<(u32, usize)>,
+}
+
+impl Reductions {
+    /// Finds those of `step`.
+    pub fn find(program: &Program<'_>, step: u32) -> Self {
+        let mut this = Self::default();
+        let of_step = |&item: &u32| program.facts_of(item).step == Some(step);
+        let items: Vec<u32> = program.order.iter().copied().filter(of_step).collect();
+        for &item in &items {
+            if is_reduction(program, item) {
+                this.collectives.push(item);
+            }
+        }
+        let operators = this
+            .collectives
+            .iter()
+            .map(|&item| program.items[item as usize].caller);
+        let operators: Vec<Option<u32>> = operators.collect();
+        this.launches = vec![Vec::new(); operators.len()];
+        // The last item of a hook is the outermost that is called by it.
+        for &item in &items {
+            if program.facts_of(item).phase != Phase::Parameters {
+                continue;
+            }
+            let mut at = Some(item);
+            let (mut launch, mut fills, mut around) = (None, false, None);
+            for _ in 0..64 {
+                let Some(caller) = at else { break };
+                launch = launch.or(operators.iter().position(|&op| op == Some(caller)));
+                let name = program.view_of(caller).name;
+                fills |= name.starts_with("torch::distributed::reducer")
+                    || name.starts_with("FSDP::post_backward_reduce");
+                if name.contains("AccumulateGrad") {
+                    around = Some(caller);
+                }
+                at = program.items[caller as usize].caller;
+            }
+            match launch {
+                Some(index) if !is_reduction(program, item) => this.launches[index].push(item),
+                _ if fills => {
+                    this.fills.insert(item);
+                }
+                _ => {}
+            }
+            if program.view_of(item).name == HOOK {
+                let shapes = parse_shapes(program.facts_of(item).inputs);
+                let first = shapes.first();
+                this.element_sizes
+                    .push(element_bytes(program.facts_of(item).types));
+                this.hooks
+                    .extend(first.map(|shape| (around.unwrap_or(item), elements(shape))));
+            }
+        }
+        this
+    }
+
+    /// Leaves out those that are no buckets, such as of shards.
+    pub fn of_buckets(mut self, program: &Program<'_>) -> Self {
+        let mut kept = self
+            .collectives
+            .iter()
+            .map(|&item| is_bucket(program, item));
+        let launches = std::mem::take(&mut self.launches);
+        self.launches = launches
+            .into_iter()
+            .filter(|_| kept.next().unwrap_or(false))
+            .collect();
+        self.collectives.retain(|&item| is_bucket(program, item));
+        self
+    }
+
+    /// Returns whether an item reduces gradients, launches that, or prepares for it.
+    pub fn has(&self, item: u32) -> bool {
+        self.collectives.contains(&item)
+            || self.fills.contains(&item)
+            || self.launches.iter().any(|items| items.contains(&item))
+    }
+
+    /// Returns the bytes of an element, if all gradients are reduced once and in buckets.
+    fn element_bytes(&self, program: &Program<'_>) -> Option<u64> {
+        let all: u64 = self.hooks.iter().map(|hook| hook.1).sum();
+        let bytes: u64 = self
+            .collectives
+            .iter()
+            .map(|&item| bytes_of(program, item))
+            .sum();
+        (all > 0 && bytes.is_multiple_of(all)).then(|| bytes / all)
+    }
+
+    /// Returns the limit of buckets that explains those of the capture: the size of the smallest that is not the last.
+    pub fn limit(&self, program: &Program<'_>) -> Option<u64> {
+        let full = self.collectives.split_last()?.1.iter();
+        full.map(|&item| bytes_of(program, item)).min()
+    }
+}
+
+/// Returns the bytes of an element of the first tensor in a text of types.
+fn element_bytes(types: &str) -> Option<u64> {
+    let first = &types[types.find("Tensor(")? + 7..];
+    let name = &first[..first.find(')')?];
+    match name.trim_start_matches("c10::") {
+        "double" | "long" => Some(8),
+        "float" | "int" => Some(4),
+        "BFloat16" | "Half" => Some(2),
+        _ => None,
+    }
+}
+
+pub(super) fn is_reduction(program: &Program<'_>, item: u32) -> bool {
+    let reduces = matches!(
+        program.view_of(item).op,
+        Op::Collective {
+            kind: CollectiveKind::AllReduce | CollectiveKind::ReduceScatter,
+            ..
+        }
+    );
+    reduces && program.facts_of(item).phase == Phase::Parameters
+}
+
+/// Returns whether an item reduces a bucket of gradients: in data-parallel training without shards.
+pub(super) fn is_bucket(program: &Program<'_>, item: u32) -> bool {
+    let sums = matches!(
+        program.view_of(item).op,
+        Op::Collective {
+            kind: CollectiveKind::AllReduce,
+            ..
+        }
+    );
+    sums && is_reduction(program, item)
+}
+
+pub(super) fn bytes_of(program: &Program<'_>, item: u32) -> u64 {
+    match program.items[item as usize].changes.get("comm_size") {
+        Some(Value::Count(bytes)) => *bytes,
+        _ => match program.view_of(item).op {
+            Op::Collective { bytes, .. } => bytes,
+            _ => 0,
+        },
+    }
+}
+
+/// Recorded time of collectives by their bytes, of a whole job.
+#[derive(Clone, Debug, Default)]
+pub(super) struct TransferRates(BTreeMap<CollectiveKind, Vec<u64>>);
+
+impl TransferRates {
+    /// Adds the collectives of a rank.
+    pub fn learn(&mut self, program: &Program<'_>) {
+        for i in program.raw.all() {
+            let view = program.view(i);
+            if let Op::Collective { kind, bytes, .. } = view.op
+                && bytes > 0
+                && view.recorded.0 > 0
+            {
+                // Picoseconds of a KiB.
+                let rate = u128::from(view.recorded.0) * 1024 / u128::from(bytes);
+                self.0
+                    .entry(kind)
+                    .or_default()
+                    .push(u64::try_from(rate).unwrap_or(u64::MAX));
+            }
+        }
+    }
+
+    /// Returns the time of `bytes`, ns: by the fastest quarter of collectives of the kind, as others wait for hosts that
+    /// compute beside them. 0 where nothing was recorded.
+    pub fn ns(&self, kind: CollectiveKind, bytes: u64) -> u64 {
+        let Some(rates) = self.0.get(&kind) else {
+            return 0;
+        };
+        let mut rates = rates.clone();
+        rates.sort_unstable();
+        let rate = rates[rates.len() / 4];
+        let ps = u128::from(rate) * u128::from(bytes) / 1024;
+        u64::try_from(ps / 1000).unwrap_or(u64::MAX)
+    }
+}
+
+/// Delay of items that directly follow in `after`, and of others of the same names, as medians in ns.
+pub(super) fn delays_behind(
+    program: &Program<'_>,
+    after: &BTreeSet<u32>,
+) -> (Option<u64>, BTreeMap<String, u64>) {
+    let (mut behind, mut others) = (Vec::new(), BTreeMap::<String, Vec<u64>>::new());
+    for item in &program.items {
+        let view = program.view(item.node);
+        let ns = view.delay.0 / 1000;
+        let follows = item
+            .deps
+            .iter()
+            .any(|dep| dep.in_turn && after.contains(&dep.on));
+        match follows {
+            true => behind.push(ns),
+            false => others.entry(view.name.to_owned()).or_default().push(ns),
+        }
+    }
+    let medians = others
+        .into_iter()
+        .filter_map(|(name, mut all)| Some((name, median(&mut all)?)));
+    let medians = medians.collect();
+    (median(&mut behind), medians)
+}
+
+/// Reduces gradients in buckets of `limit` bytes.
+///
+/// # Errors
+///
+/// A job without hooks of parameters, or whose buckets are not of its gradients.
+pub(super) fn regroup(
+    program: &mut Program<'_>,
+    limit: u64,
+    rates: &TransferRates,
+    bytes_per_element: Option<u64>,
+) -> Result<EditCounts, TraceError> {
+    let mut counts = EditCounts::default();
+    for step in 0..program.steps {
+        counts.add(&regroup_step(
+            program,
+            step,
+            limit,
+            rates,
+            bytes_per_element,
+        )?);
+    }
+    Ok(counts)
+}
+
+/// Does so in one step; `bytes_per_element` is that of the gradients, if the reductions no longer say it.
+pub(super) fn regroup_step(
+    program: &mut Program<'_>,
+    step: u32,
+    limit: u64,
+    rates: &TransferRates,
+    bytes_per_element: Option<u64>,
+) -> Result<EditCounts, TraceError> {
+    let found = Reductions::find(program, step).of_buckets(program);
+    regroup_found(program, found, limit, rates, bytes_per_element)
+}
+
+/// Does so with hooks that are known.
+pub(super) fn regroup_found(
+    program: &mut Program<'_>,
+    found: Reductions,
+    limit: u64,
+    rates: &TransferRates,
+    bytes_per_element: Option<u64>,
+) -> Result<EditCounts, TraceError> {
+    let mut counts = EditCounts::default();
+    if found.collectives.is_empty() && found.hooks.is_empty() {
+        return Ok(counts);
+    }
+    let each = bytes_per_element.or_else(|| found.element_bytes(program));
+    let (Some(each), Some(&template)) = (each, found.collectives.first()) else {
+        return Err(super::refused(
+            "the buckets of gradients cannot be told: what is reduced is not the gradients of the parameters whose hooks are \
+             captured",
+            "edit a job of DistributedDataParallel that was captured with shapes",
+        ));
+    };
+    counts.matched += found.collectives.len() as u64;
+    // Buckets: the first and the last hook, and the bytes.
+    let mut buckets: Vec<(usize, usize, u64)> = Vec::new();
+    let (mut from, mut bytes) = (0, 0);
+    for (i, &(_, elements)) in found.hooks.iter().enumerate() {
+        bytes += elements * each;
+        if bytes >= limit || i + 1 == found.hooks.len() {
+            buckets.push((from, i, bytes));
+            (from, bytes) = (i + 1, 0);
+        }
+    }
+    let old = found
+        .collectives
+        .iter()
+        .map(|&item| bytes_of(program, item));
+    if buckets.iter().map(|bucket| bucket.2).eq(old) {
+        return Ok(counts);
+    }
+    counts.changed += buckets.len() as u64;
+    counts.added += buckets.len() as u64;
+    counts.removed += found.collectives.len() as u64;
+    let basis = "transfers of buckets by the bytes of the fastest quarter that was recorded";
+    counts.notes.insert(basis.to_owned());
+    place_buckets(program, &found, &buckets, template, rates);
+    Ok(counts)
+}
+
+/// Inserts all-reduces in buckets of `limit` bytes, and returns their number.
+pub(super) fn insert(
+    program: &mut Program<'_>,
+    found: &Reductions,
+    limit: u64,
+    step: u32,
+    group: &str,
+) -> Result<u64, TraceError> {
+    let mut behind: BTreeMap<u32, Vec<u32>> = BTreeMap::new();
+    let mut all = Vec::new();
+    let mut bytes = 0;
+    for (i, &(hook, elements)) in found.hooks.iter().enumerate() {
+        let each = found
+            .element_sizes
+            .get(i)
+            .copied()
+            .flatten()
+            .ok_or_else(|| {
+                super::refused(
+                    "the number format of its gradients is not captured",
+                    "capture it with shapes and types of arguments",
+                )
+            })?;
+        bytes += elements * each;
+        if bytes >= limit || i + 1 == found.hooks.len() {
+            let made = program.make(hook, all_reduce(bytes, group));
+            behind.entry(hook).or_default().push(made);
+            all.push(made);
+            bytes = 0;
+        }
+    }
+    let mut waits = program.order.iter().copied();
+    let wait = waits.find(|&item| {
+        let facts = program.facts_of(item);
+        facts.step == Some(step) && facts.phase == Phase::Optimizer
+    });
+    if let Some(wait) = wait {
+        let deps = all.iter().map(|&on| ItemDependency {
+            on,
+            control: false,
+            in_turn: false,
+        });
+        program.items[wait as usize].deps.extend(deps);
+    }
+    let mut order = Vec::with_capacity(program.order.len() + all.len());
+    for item in std::mem::take(&mut program.order) {
+        order.push(item);
+        order.extend(behind.remove(&item).unwrap_or_default());
+    }
+    program.order = order;
+    Ok(all.len() as u64)
+}
+
+/// Returns the record of an all-reduce in a group, but for its id and dependencies.
+fn all_reduce(bytes: u64, group: &str) -> Vec<u8> {
+    let kind = CollectiveKind::AllReduce;
+    let view = NodeView {
+        lane: Some(1000),
+        ..NodeView::new(
+            1,
+            "all_reduce of gradients (inserted)",
+            Op::Collective {
+                kind,
+                bytes,
+                group: GroupName::Text(group),
+                root: None,
+                dimensions: None,
+                host: false,
+            },
+        )
+    };
+    encode_node(&view)
+}
+
+/// Returns the record of a node.
+fn encode_node(view: &NodeView<'_>) -> Vec<u8> {
+    let written = TraceWriter::new(Vec::new()).and_then(|mut writer| {
+        let node = writer.write(view, &[], &NodeExtras::default());
+        node.map_err(std::io::Error::other)?;
+        Ok(writer.into_inner())
+    });
+    let file = written.unwrap_or_default();
+    let mut frames = FrameCursor::new(&file);
+    let mut last = Vec::new();
+    while let Ok(Some(record)) = frames.next_record() {
+        last = record.bytes.to_vec();
+    }
+    last
+}
+
+fn place_buckets(
+    program: &mut Program<'_>,
+    found: &Reductions,
+    buckets: &[(usize, usize, u64)],
+    template: u32,
+    rates: &TransferRates,
+) {
+    let gone: BTreeSet<u32> = found
+        .collectives
+        .iter()
+        .chain(found.launches.iter().flatten())
+        .copied()
+        .collect();
+    let launchers: BTreeSet<u32> = found.launches.iter().flatten().copied().collect();
+    let (behind, calm) = delays_behind(program, &launchers);
+    // Who waits for which of the old buckets first.
+    let mut waits: Vec<Option<u32>> = vec![None; found.collectives.len()];
+    for &item in &program.order {
+        if gone.contains(&item) {
+            continue;
+        }
+        for dep in &program.items[item as usize].deps {
+            if let Some(bucket) = found.collectives.iter().position(|&c| c == dep.on) {
+                waits[bucket] = waits[bucket].or(Some(item));
+            }
+        }
+    }
+    let ends = bucket_ends(program, found);
+    let launch = found.launches.first().cloned().unwrap_or_default();
+    let first_fronts: BTreeSet<u32> = launchers.clone();
+    let mut insert: BTreeMap<u32, Vec<u32>> = BTreeMap::new();
+    let mut of_waits: Vec<(u32, u32)> = Vec::new();
+    for &(from, last, bytes) in buckets {
+        let mut parts = launch.clone();
+        parts.push(template);
+        let copies = program.copy(&parts, &|_| false);
+        let collective = copies[copies.len() - 1];
+        let kind = match program.view_of(template).op {
+            Op::Collective { kind, .. } => kind,
+            _ => CollectiveKind::AllReduce,
+        };
+        let changes = &mut program.items[collective as usize].changes;
+        changes.insert("comm_size", Value::Count(bytes));
+        if !launch.is_empty() {
+            // Calls state both sides.
+            changes.insert("in_bytes", Value::Count(bytes));
+            changes.insert("out_bytes", Value::Count(bytes));
+        }
+        let ns = rates.ns(kind, bytes);
+        if ns > 0 {
+            changes.insert("duration_ns", Value::Count(ns));
+            changes.insert("wait_ns", Value::Removed);
+            changes.insert("eager", Value::Removed);
+        }
+        // It waits for its launch alone, whatever else the old one had to wait for.
+        let own = &mut program.items[collective as usize].deps;
+        own.retain(|dep| copies.contains(&dep.on));
+        let at = found.hooks[last].0;
+        if let Some(launch) = copies.iter().rev().nth(1)
+            && own.is_empty()
+        {
+            own.push(ItemDependency {
+                on: *launch,
+                control: false,
+                in_turn: false,
+            });
+        }
+        if launch.is_empty() {
+            let of_bucket = found
+                .producers
+                .iter()
+                .filter(|(_, hook)| (from..=last).contains(hook));
+            program.items[collective as usize].deps = of_bucket
+                .map(|&(on, _)| ItemDependency {
+                    on,
+                    control: false,
+                    in_turn: false,
+                })
+                .collect();
+            let layer = program.items[at as usize].changes.get("layer").cloned();
+            let layer = layer.or(program
+                .facts_of(at)
+                .layer
+                .map(|layer| Value::Count(layer.into())));
+            let hook = program.items[at as usize].name.clone();
+            let hook = hook.unwrap_or_else(|| program.view_of(at).name.to_owned());
+            // A generated reduction is called as the layer whose last gradient it takes.
+            let own = program.view_of(template).name;
+            if let (Some((layer, _)), Some(at)) =
+                (hook.rsplit_once("/bwd"), own.find("/gradients/"))
+            {
+                program.items[collective as usize].name = Some(format!("{layer}{}", &own[at..]));
+            }
+            if let Some(layer) = layer {
+                program.items[collective as usize]
+                    .changes
+                    .insert("layer", layer);
+            }
+        }
+        for &copy in &copies {
+            let outside = (!launch.is_empty()).then_some(at);
+            let item: &mut Item = &mut program.items[copy as usize];
+            if item.caller.is_some_and(|caller| !copies.contains(&caller)) {
+                item.caller = outside.or(item.caller);
+            }
+        }
+        if let Some(behind) = behind {
+            set_delay(program, at, behind);
+        }
+        insert.entry(at).or_default().extend(copies);
+        let bucket = ends
+            .iter()
+            .position(|&end| from <= end)
+            .unwrap_or(ends.len().saturating_sub(1));
+        if let Some(wait) = waits.get(bucket).copied().flatten() {
+            of_waits.push((wait, collective));
+        }
+    }
+    for (wait, collective) in of_waits {
+        program.items[wait as usize].deps.push(ItemDependency {
+            on: collective,
+            control: false,
+            in_turn: false,
+        });
+    }
+    let mut order = Vec::with_capacity(program.order.len());
+    let mut follows = false;
+    for item in std::mem::take(&mut program.order) {
+        // A host launches inside the hook, whose own node is its last.
+        let mut after = Vec::new();
+        if let Some(copies) = insert.remove(&item) {
+            match launch.is_empty() {
+                true => after = copies,
+                false => {
+                    order.extend(copies);
+                    follows = true;
+                }
+            }
+        }
+        if gone.contains(&item) {
+            continue;
+        }
+        let front = program.items[item as usize]
+            .deps
+            .iter()
+            .find(|dep| dep.in_turn);
+        if front.is_some_and(|dep| first_fronts.contains(&dep.on)) && !follows {
+            let name = program.view_of(item).name.to_owned();
+            if let Some(&ns) = calm.get(&name) {
+                set_delay(program, item, ns);
+            }
+        }
+        follows = false;
+        order.push(item);
+        order.extend(after);
+        let deps = &mut program.items[item as usize].deps;
+        deps.retain(|dep| !gone.contains(&dep.on) || dep.in_turn && launchers.contains(&dep.on));
+    }
+    program.order = order;
+}
+
+/// Returns the last hook of each old bucket.
+fn bucket_ends(program: &Program<'_>, found: &Reductions) -> Vec<usize> {
+    let places = program.places();
+    let last = |item: u32| places[item as usize];
+    let ends = found.collectives.iter().map(|&collective| {
+        let behind = found
+            .hooks
+            .iter()
+            .position(|hook| last(hook.0) > last(collective));
+        behind.unwrap_or(found.hooks.len().saturating_sub(1))
+    });
+    ends.collect()
+}
+
+/// Sets the delay of an item, of which the profiler's part stays within.
+fn set_delay(program: &mut Program<'_>, item: u32, ns: u64) {
+    let value = match ns {
+        0 => Value::Removed,
+        ns => Value::Count(ns),
+    };
+    program.items[item as usize]
+        .changes
+        .insert("delay_ns", value);
+}

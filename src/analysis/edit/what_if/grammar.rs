@@ -1,0 +1,321 @@
+//! Edits as people write them: `batch=2x`, `layers=+4`, `delay=50ms,rank=1,at=backward`.
+
+use super::Phase;
+use chakram_base::config::{did_you_mean, nearest};
+use chakram_base::units::{Bytes, Span};
+use std::fmt;
+use std::str::FromStr;
+
+/// Ratio of whole numbers, reduced.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Factor {
+    /// Numerator.
+    pub over: u64,
+    /// Denominator.
+    pub under: u64,
+}
+
+impl Factor {
+    /// The factor that changes nothing.
+    pub const ONE: Self = Self { over: 1, under: 1 };
+    /// Largest part of a factor: products of two fit.
+    const MAX: u64 = 1 << 20;
+
+    /// Creates `over / under`, reduced; `None` for 0 and for what does not fit.
+    pub fn new(over: u64, under: u64) -> Option<Self> {
+        let (mut a, mut b) = (over, under);
+        while b > 0 {
+            (a, b) = (b, a % b);
+        }
+        let reduced = (over > 0 && under > 0).then(|| Self {
+            over: over / a,
+            under: under / a,
+        })?;
+        (reduced.over <= Self::MAX && reduced.under <= Self::MAX).then_some(reduced)
+    }
+
+    /// Returns the product, or `None` if it does not fit.
+    pub fn times(self, other: Self) -> Option<Self> {
+        Self::new(self.over * other.over, self.under * other.under)
+    }
+
+    /// Returns it as a number.
+    pub fn ratio(self) -> f64 {
+        self.over as f64 / self.under as f64
+    }
+
+    /// Returns `value` times it, to the nearest whole number.
+    pub fn of(self, value: u64) -> u64 {
+        let scaled = u128::from(value) * u128::from(self.over) + u128::from(self.under) / 2;
+        u64::try_from(scaled / u128::from(self.under)).unwrap_or(u64::MAX)
+    }
+
+    /// Returns it if it is a whole number.
+    pub fn whole(self) -> Option<u64> {
+        (self.under == 1).then_some(self.over)
+    }
+}
+
+impl fmt::Display for Factor {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self.under {
+            1 => write!(f, "{}x", self.over),
+            under => write!(f, "{}/{under}x", self.over),
+        }
+    }
+}
+
+impl FromStr for Factor {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        let expected =
+            || format!("`{text}` is no factor; expected 2x, 1.5x, 1/2x, or both sizes: 8:16");
+        let parts = |from: &str, to: &str| Self::new(to.parse().ok()?, from.parse().ok()?);
+        let found = match (text.split_once(':'), text.strip_suffix('x')) {
+            (Some((from, to)), _) => parts(from, to),
+            (None, Some(factor)) => match (factor.split_once('/'), factor.split_once('.')) {
+                (Some((over, under)), _) => parts(under, over),
+                (None, Some((whole, part))) if part.len() <= 4 => {
+                    let under = 10_u64.pow(part.len() as u32);
+                    format!("{whole}{part}")
+                        .parse()
+                        .ok()
+                        .and_then(|over| Self::new(over, under))
+                }
+                _ => parts("1", factor),
+            },
+            (None, None) => None,
+        };
+        found.ok_or_else(expected)
+    }
+}
+
+/// Number of layers after an edit.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum LayerChange {
+    /// So many more, or fewer.
+    By(i64),
+    /// So many times as many.
+    Times(Factor),
+}
+
+/// Edit of a captured or generated job.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum JobEdit {
+    /// Samples of each micro-batch of a rank.
+    Batch(Factor),
+    /// Tokens of a sequence.
+    Sequence(Factor),
+    /// Repeated layers.
+    Layers(LayerChange),
+    /// Forward and backward passes before each optimizer step, where the capture has one.
+    Accumulate(u32),
+    /// Micro-batches of a pipeline, of the same samples in all.
+    MicroBatches(u32),
+    /// Replicas.
+    Data(u32),
+    /// Size at which a bucket of gradients is reduced, bytes.
+    Bucket(u64),
+    /// Host time in front of a phase.
+    Delay {
+        /// The time, in each step.
+        span: Span,
+        /// The rank; all ranks if absent.
+        rank: Option<u32>,
+        /// The phase.
+        at: Phase,
+    },
+}
+
+/// An edit's name, its value for help, and its meaning.
+pub const EDITS: &[(&str, &str, &str)] = &[
+    (
+        "batch",
+        "2x or 8:16",
+        "samples of each micro-batch of a rank",
+    ),
+    ("sequence", "2x or 512:1024", "tokens of a sequence"),
+    ("layers", "+4, -2, 2x or 8:12", "repeated layers"),
+    (
+        "accumulate",
+        "2",
+        "forward and backward passes before each optimizer step",
+    ),
+    (
+        "microbatches",
+        "2x or 4:8",
+        "micro-batches of a pipeline, of the same samples in all",
+    ),
+    ("data", "8", "replicas"),
+    (
+        "bucket",
+        "25MiB",
+        "size at which a bucket of gradients is reduced",
+    ),
+    (
+        "delay",
+        "50ms,rank=1,at=backward",
+        "host time in front of a phase",
+    ),
+];
+
+/// Changes that no edit makes, and why.
+const UNKNOWN_CHANGES: &[(&str, &str)] = &[
+    (
+        "tensor",
+        "other tensor-parallel degrees cut kernels into shapes that the capture does not show",
+    ),
+    (
+        "context",
+        "other context-parallel degrees cut attention into kernels that the capture does not show",
+    ),
+    (
+        "fusion",
+        "the capture does not show the kernels that fusion would make",
+    ),
+    (
+        "graphs",
+        "the capture does not show what launches of graphs cost",
+    ),
+    (
+        "threads",
+        "the capture does not show how kernels share other threads",
+    ),
+    (
+        "dtype",
+        "the capture does not show the kernels of other formats",
+    ),
+];
+
+impl FromStr for JobEdit {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        let mut words = text.split([',', ' ']).filter(|word| !word.is_empty());
+        let first = words.next().unwrap_or_default();
+        let Some((name, value)) = first.split_once('=') else {
+            return Err(format!(
+                "`{text}` is no edit; expected NAME=VALUE such as batch=2x"
+            ));
+        };
+        if let Some((_, why)) = UNKNOWN_CHANGES.iter().find(|(known, _)| *known == name) {
+            return Err(format!("`{name}` cannot be edited: {why}"));
+        }
+        let Some((_, form, _)) = EDITS.iter().find(|(known, _, _)| *known == name) else {
+            let names: Vec<_> = EDITS.iter().map(|(known, _, _)| *known).collect();
+            let near = did_you_mean(nearest(name, names.iter().copied()));
+            let all = names.join(", ");
+            return Err(match near.is_empty() {
+                true => format!("no edit is called `{name}`; one of {all}"),
+                false => format!("no edit is called `{name}`{near}"),
+            });
+        };
+        let expected = || format!("`{value}` is no {name}; expected {name}={form}");
+        let number = || {
+            let found = value.parse::<u32>().ok();
+            found.filter(|&n| n > 0).ok_or_else(expected)
+        };
+        let (mut rank, mut at) = (None, Phase::Forward);
+        for word in words {
+            match word.split_once('=') {
+                Some(("rank", text)) if name == "delay" => {
+                    let found = text.parse().map_err(|_| format!("`{text}` is no rank"))?;
+                    rank = Some(found);
+                }
+                Some(("at", text)) if name == "delay" => {
+                    at = Phase::from_name(text).ok_or_else(|| {
+                        format!("`{text}` is no phase; one of forward, backward, optimizer")
+                    })?;
+                }
+                _ => {
+                    return Err(format!(
+                        "`{word}` is no part of {name}; expected {name}={form}"
+                    ));
+                }
+            }
+        }
+        Ok(match name {
+            "batch" => Self::Batch(value.parse()?),
+            "sequence" => Self::Sequence(value.parse()?),
+            "layers" => Self::Layers(match value.as_bytes().first() {
+                Some(b'+' | b'-') => LayerChange::By(value.parse().map_err(|_| expected())?),
+                _ => LayerChange::Times(value.parse().map_err(|_| expected())?),
+            }),
+            "accumulate" => Self::Accumulate(number()?),
+            "microbatches" => {
+                let factor: Factor = value.parse()?;
+                let whole = factor.whole().and_then(|whole| u32::try_from(whole).ok());
+                Self::MicroBatches(whole.ok_or_else(|| {
+                    format!("{value} is no whole number of times as many micro-batches")
+                })?)
+            }
+            "data" => Self::Data(number()?),
+            "bucket" => {
+                let bytes: Bytes = value.parse().map_err(|e| format!("bucket={value}: {e}"))?;
+                Self::Bucket(bytes.0)
+            }
+            _ => Self::Delay {
+                span: value.parse().map_err(|e| format!("delay={value}: {e}"))?,
+                rank,
+                at,
+            },
+        })
+    }
+}
+
+impl fmt::Display for JobEdit {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Batch(factor) => write!(f, "batch={factor}"),
+            Self::Sequence(factor) => write!(f, "sequence={factor}"),
+            Self::Layers(LayerChange::By(by)) => write!(f, "layers={by:+}"),
+            Self::Layers(LayerChange::Times(factor)) => write!(f, "layers={factor}"),
+            Self::Accumulate(times) => write!(f, "accumulate={times}"),
+            Self::MicroBatches(times) => write!(f, "microbatches={times}x"),
+            Self::Data(replicas) => write!(f, "data={replicas}"),
+            Self::Bucket(bytes) => write!(f, "bucket={bytes}B"),
+            Self::Delay { span, rank, at } => {
+                write!(f, "delay={}ns", span.0 / 1000)?;
+                if let Some(rank) = rank {
+                    write!(f, ",rank={rank}")?;
+                }
+                write!(f, ",at={}", at.name())
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn edits_are_read_as_they_are_written() {
+        for text in [
+            "batch=2x",
+            "batch=3/2x",
+            "sequence=1/2x",
+            "layers=+4",
+            "layers=-1",
+            "layers=2x",
+            "accumulate=2",
+            "microbatches=2x",
+            "data=8",
+            "bucket=26214400B",
+            "delay=50000000ns,rank=1,at=backward",
+            "delay=3ns,at=forward",
+        ] {
+            let edit: JobEdit = text.parse().unwrap();
+            assert_eq!(edit.to_string(), text);
+        }
+        let factor = |text: &str| text.parse::<Factor>().ok();
+        assert_eq!(factor("1.5x"), Factor::new(3, 2));
+        assert_eq!(factor("8:12"), Factor::new(3, 2));
+        assert_eq!(factor("/2"), None);
+        assert_eq!(factor("-1x"), None);
+        assert_eq!(factor("0:4"), None);
+        // 7 x 3/2 is 10.5, which is rounded up.
+        assert_eq!(Factor { over: 3, under: 2 }.of(7), 11);
+    }
+}

@@ -1,0 +1,745 @@
+//! A rank's trace as a program whose parts can be repeated, dropped and changed.
+//!
+//! An item is a node, or a copy of one. Items have an order, which is that of the program. A dependency on the item that is
+//! directly in front in the same thread or stream only says that they run in turn, so it follows the order; all others
+//! stay with the item that they name.
+
+use chakram_base::units::Span;
+use chakram_trace::format::attr::AttrView;
+use chakram_trace::format::encoder::{self, MessageEncoder};
+use chakram_trace::format::rewrite::{AttributeEdit, RecordEdit};
+use chakram_trace::format::scan::NodeView;
+use chakram_trace::format::wire::{FrameCursor, RawRecord, WireCursor, WireValue};
+use chakram_trace::format::write::{AttributeValue, put_attribute};
+use chakram_trace::format::{Op, TraceError, TrainingPhase, origin, work_amounts};
+use chakram_trace::graph::raw_trace::{NodeRetention, RawTrace};
+use std::collections::BTreeMap;
+
+/// Part of a step that a node belongs to.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Phase {
+    /// Outside the iteration: barriers between steps, evaluation of nothing known.
+    Outside,
+    /// The forward pass, input included.
+    Forward,
+    /// The backward pass.
+    Backward,
+    /// Work on parameters and gradients: gathers, reductions, copies into buckets.
+    Parameters,
+    /// The optimizer's step.
+    Optimizer,
+}
+
+impl Phase {
+    /// Returns its name in edits.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Outside => "outside",
+            Self::Forward => "forward",
+            Self::Backward => "backward",
+            Self::Parameters => "parameters",
+            Self::Optimizer => "optimizer",
+        }
+    }
+
+    /// Returns the phase of this name that edits may name.
+    pub fn from_name(name: &str) -> Option<Self> {
+        let all = [Self::Forward, Self::Backward, Self::Optimizer];
+        all.into_iter().find(|phase| phase.name() == name)
+    }
+}
+
+/// Keeps whole views of nodes.
+#[derive(Debug, Default)]
+pub(super) struct WholeViews;
+
+impl<'a> NodeRetention<'a> for WholeViews {
+    type Kept = NodeView<'a>;
+
+    fn retain(&mut self, view: &NodeView<'a>) -> NodeView<'a> {
+        *view
+    }
+
+    fn id(view: &NodeView<'a>) -> u64 {
+        view.id
+    }
+}
+
+/// New value of an attribute.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) enum Value {
+    Count(u64),
+    Text(String),
+    Removed,
+}
+
+/// What a record says beside its view.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Facts<'a> {
+    pub phase: Phase,
+    /// Number of the step, from 0 in order of the program; nodes outside steps belong to none.
+    pub step: Option<u32>,
+    /// The node around it, or that launched it.
+    pub caller: Option<u32>,
+    pub inputs: &'a str,
+    /// Types of the inputs.
+    pub types: &'a str,
+    pub outputs: &'a str,
+    pub micro_batch: Option<u32>,
+    pub layer: Option<u32>,
+    /// Number of an operator, and of the function that finds its gradient.
+    pub sequence: Option<u64>,
+    /// Values before earlier edits.
+    pub unedited: Option<&'a str>,
+}
+
+/// Dependency of an item.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct ItemDependency {
+    pub on: u32,
+    pub control: bool,
+    /// Whether it names whatever is directly in front in the same thread.
+    pub in_turn: bool,
+}
+
+/// A node, or a copy of one.
+#[derive(Clone, Debug)]
+pub(super) struct Item {
+    pub node: u32,
+    /// The item around it, or that launched it.
+    pub caller: Option<u32>,
+    pub deps: Vec<ItemDependency>,
+    pub changes: BTreeMap<&'static str, Value>,
+    pub name: Option<String>,
+    /// Record of an item that no node is, in place of that of `node`.
+    pub made: Option<Vec<u8>>,
+}
+
+/// Attribute of nodes with the values that edits replaced.
+pub(super) const UNEDITED: &str = "unedited";
+/// Attribute of the metadata record with the factors by which kernels were scaled.
+const EDITS: &str = "edits";
+/// Attributes of the metadata record that hold for the job as it was captured, with their names in edited ones.
+const HIDDEN: [(&str, &str); 2] = [
+    ("captured_ns", "unedited_captured_ns"),
+    (work_amounts::ATTRIBUTE, "unedited_work_amounts"),
+];
+
+pub(super) struct Program<'a> {
+    contents: &'a [u8],
+    pub raw: RawTrace<'a, WholeViews>,
+    pub facts: Vec<Facts<'a>>,
+    /// Items; those before the number of nodes are the nodes themselves.
+    pub items: Vec<Item>,
+    /// The program.
+    pub order: Vec<u32>,
+    /// Factors by which earlier edits scaled kernels.
+    pub earlier: Option<String>,
+    /// The same, after this edit.
+    pub scaled: Option<String>,
+    /// Number of steps.
+    pub steps: u32,
+}
+
+/// Thread or stream on which a node runs.
+pub(super) type Thread = (bool, Option<i64>);
+
+impl<'a> Program<'a> {
+    /// Reads a trace. Fails on what a replay would refuse.
+    pub fn read(contents: &'a [u8]) -> Result<Self, TraceError> {
+        let mut raw: RawTrace<'a, WholeViews> = RawTrace::read_retaining(contents);
+        if !raw.faults.is_empty() {
+            return Err(raw.faults.swap_remove(0).error);
+        }
+        let count = raw.nodes.len();
+        let mut facts = Vec::with_capacity(count);
+        for node in &raw.nodes {
+            let mut fact = facts_of(node.record)?;
+            fact.caller = node.view.origin.caller.and_then(|id| raw.find(id));
+            facts.push(fact);
+        }
+        let mut this = Self {
+            contents,
+            facts,
+            items: Vec::with_capacity(count),
+            order: raw.all().collect(),
+            earlier: None,
+            scaled: None,
+            steps: 0,
+            raw,
+        };
+        if let Some(first) = FrameCursor::new(contents).next_record()? {
+            this.earlier = metadata_text(first, EDITS)?;
+            this.scaled = this.earlier.clone();
+        }
+        let mut last: BTreeMap<Thread, u32> = BTreeMap::new();
+        for i in this.raw.all() {
+            let thread = this.thread(i);
+            let front = last.get(&thread).copied();
+            let deps = this.raw.deps(i).iter().filter_map(|dep| {
+                let on = dep.target()?;
+                Some(ItemDependency {
+                    on,
+                    control: dep.control,
+                    in_turn: Some(on) == front,
+                })
+            });
+            let deps = deps.collect();
+            this.items.push(Item {
+                node: i,
+                caller: this.facts[i as usize].caller,
+                deps,
+                changes: BTreeMap::new(),
+                name: None,
+                made: None,
+            });
+            if this.raw.nodes[i as usize].view.op != Op::NoOp {
+                last.insert(thread, i);
+            }
+        }
+        this.find_steps();
+        this.find_phases();
+        Ok(this)
+    }
+
+    pub fn view(&self, node: u32) -> &NodeView<'a> {
+        &self.raw.nodes[node as usize].view
+    }
+
+    /// Returns the view of the node that an item is, or is a copy of.
+    pub fn view_of(&self, item: u32) -> &NodeView<'a> {
+        self.view(self.items[item as usize].node)
+    }
+
+    pub fn facts_of(&self, item: u32) -> &Facts<'a> {
+        &self.facts[self.items[item as usize].node as usize]
+    }
+
+    /// Returns whether operators on the host are what computes.
+    pub fn computes_on_host(&self) -> bool {
+        self.raw.metadata.kernels_on_cpu
+    }
+
+    pub fn thread(&self, node: u32) -> Thread {
+        let view = self.view(node);
+        let on_host = match view.op {
+            Op::Host => true,
+            Op::Compute { .. } => self.computes_on_host(),
+            _ => false,
+        };
+        (on_host, view.lane)
+    }
+
+    /// Returns the callers of a node, innermost first, itself included.
+    pub fn callers(&self, node: u32) -> impl Iterator<Item = u32> + '_ {
+        let mut left = self.facts.len();
+        std::iter::successors(Some(node), move |&node| {
+            // A file may say that a node calls itself.
+            left = left.checked_sub(1)?;
+            self.facts[node as usize].caller
+        })
+        .take(256)
+    }
+
+    /// Numbers steps by the marks of the profiler; without marks the whole trace is one.
+    fn find_steps(&mut self) {
+        let mut numbers: BTreeMap<u64, u32> = BTreeMap::new();
+        for node in &self.raw.nodes {
+            if let Some(step) = node.view.origin.step {
+                let next = numbers.len() as u32;
+                numbers.entry(step).or_insert(next);
+            }
+        }
+        if numbers.is_empty() {
+            self.steps = 1;
+            self.facts.iter_mut().for_each(|fact| fact.step = Some(0));
+            return;
+        }
+        self.steps = numbers.len() as u32;
+        let of_callers: Vec<_> = self
+            .raw
+            .all()
+            .map(|i| {
+                let mut steps = self.callers(i).map(|node| self.view(node).origin.step);
+                steps.find_map(|step| step).map(|step| numbers[&step])
+            })
+            .collect();
+        // Threads that no mark covers, such as that of a backward pass, follow the program.
+        let mut current = None;
+        for (fact, step) in self.facts.iter_mut().zip(of_callers) {
+            current = step.or(current);
+            fact.step = current;
+        }
+    }
+
+    fn find_phases(&mut self) {
+        let own: Vec<_> = self.raw.all().map(|i| own_phase(self.view(i))).collect();
+        let named: Vec<Option<Phase>> = self
+            .raw
+            .all()
+            .map(|i| self.callers(i).find_map(|node| own[node as usize]))
+            .collect();
+        // What is around the optimizer, or else around the backward pass, is the iteration.
+        let mut scopes: BTreeMap<Option<u32>, Option<u32>> = BTreeMap::new();
+        for phase in [Phase::Backward, Phase::Optimizer] {
+            for i in self.raw.all() {
+                if own[i as usize] == Some(phase) && self.view(i).labels.phase.is_none() {
+                    let fact = &self.facts[i as usize];
+                    let outer = fact.caller.filter(|&c| named[c as usize] != Some(phase));
+                    if fact.caller.is_none() || outer.is_some() {
+                        scopes.insert(fact.step, outer);
+                    }
+                }
+            }
+        }
+        let mut bounds: BTreeMap<Option<u32>, [Option<u32>; 3]> = BTreeMap::new();
+        for i in self.raw.all() {
+            let found = bounds.entry(self.facts[i as usize].step).or_default();
+            match named[i as usize] {
+                Some(Phase::Backward) => {
+                    found[0] = found[0].or(Some(i));
+                    found[1] = Some(i);
+                }
+                // An optimizer's step ends an iteration, which a capture may begin with.
+                Some(Phase::Optimizer) if found[1].is_some() => found[2] = found[2].or(Some(i)),
+                _ => {}
+            }
+        }
+        let phases: Vec<_> = self
+            .raw
+            .all()
+            .map(|i| {
+                let fact = &self.facts[i as usize];
+                if let Some(phase) = named[i as usize] {
+                    return phase;
+                }
+                if self.view(i).op == Op::NoOp {
+                    return Phase::Outside;
+                }
+                let scope = scopes.get(&fact.step).copied().flatten();
+                let inside = scope.is_none_or(|scope| self.callers(i).skip(1).any(|c| c == scope));
+                if fact.step.is_none() || !inside {
+                    return Phase::Outside;
+                }
+                match bounds.get(&fact.step).copied().unwrap_or_default() {
+                    [_, _, Some(optimizer)] if i > optimizer => Phase::Optimizer,
+                    [_, Some(last), _] if i > last => Phase::Parameters,
+                    [Some(first), ..] if i > first => Phase::Backward,
+                    _ => Phase::Forward,
+                }
+            })
+            .collect();
+        for (fact, phase) in self.facts.iter_mut().zip(phases) {
+            fact.phase = phase;
+        }
+    }
+
+    /// Puts transfers of a step that a host launches directly behind what launches them.
+    pub fn issue_in_order(&mut self, step: u32) {
+        let mut behind: BTreeMap<u32, Vec<u32>> = BTreeMap::new();
+        let order = std::mem::take(&mut self.order);
+        let mut kept = Vec::with_capacity(order.len());
+        for item in order {
+            let transfers = matches!(
+                self.view_of(item).op,
+                Op::Collective { .. } | Op::Message { .. }
+            );
+            match self.items[item as usize].caller {
+                Some(launch) if transfers && self.facts_of(item).step == Some(step) => {
+                    behind.entry(launch).or_default().push(item);
+                }
+                _ => kept.push(item),
+            }
+        }
+        for item in kept {
+            self.order.push(item);
+            self.order.extend(behind.remove(&item).unwrap_or_default());
+        }
+        self.order.extend(behind.into_values().flatten());
+    }
+
+    /// Returns where items stand in the program.
+    pub fn places(&self) -> Vec<u32> {
+        let mut places = vec![u32::MAX; self.items.len()];
+        for (place, &item) in (0..).zip(&self.order) {
+            places[item as usize] = place;
+        }
+        places
+    }
+
+    /// Copies `items`, whose dependencies and callers among them lead to the copies; `left_out` lists items on which copies do
+    /// not wait. Returns the copies, in the same order, which are not in the program yet.
+    pub fn copy(&mut self, items: &[u32], left_out: &dyn Fn(u32) -> bool) -> Vec<u32> {
+        let first = self.items.len() as u32;
+        let of: BTreeMap<u32, u32> = items.iter().copied().zip(first..).collect();
+        for &item in items {
+            let mut copy = self.items[item as usize].clone();
+            copy.deps.retain(|dep| dep.in_turn || !left_out(dep.on));
+            for dep in &mut copy.deps {
+                dep.on = of.get(&dep.on).copied().unwrap_or(dep.on);
+            }
+            copy.caller = copy
+                .caller
+                .map(|caller| of.get(&caller).copied().unwrap_or(caller));
+            self.items.push(copy);
+        }
+        (first..first + items.len() as u32).collect()
+    }
+
+    /// Makes an item of a record, which waits for `after` and is in its step.
+    pub fn make(&mut self, after: u32, record: Vec<u8>) -> u32 {
+        let item = self.items.len() as u32;
+        self.items.push(Item {
+            node: self.items[after as usize].node,
+            caller: None,
+            deps: vec![ItemDependency {
+                on: after,
+                control: false,
+                in_turn: false,
+            }],
+            changes: BTreeMap::new(),
+            name: None,
+            made: Some(record),
+        });
+        item
+    }
+
+    /// Takes items for which `gone` holds out of the program. Those that wait for one wait for what it waits for.
+    pub fn remove(&mut self, gone: &dyn Fn(u32) -> bool) {
+        let mut behind: BTreeMap<u32, Vec<ItemDependency>> = BTreeMap::new();
+        let order = std::mem::take(&mut self.order);
+        for item in order {
+            let mut deps = Vec::new();
+            for dep in std::mem::take(&mut self.items[item as usize].deps) {
+                match behind.get(&dep.on) {
+                    Some(led) if !dep.in_turn => {
+                        let led = led.iter().filter(|to| !to.in_turn);
+                        deps.extend(led.map(|to| ItemDependency {
+                            control: to.control || dep.control,
+                            ..*to
+                        }));
+                    }
+                    _ => deps.push(dep),
+                }
+            }
+            let mut known = Vec::new();
+            deps.retain(|dep| {
+                let new = !known.contains(&(dep.on, dep.in_turn));
+                known.push((dep.on, dep.in_turn));
+                new
+            });
+            if gone(item) {
+                behind.insert(item, deps);
+            } else {
+                self.items[item as usize].deps = deps;
+                self.order.push(item);
+            }
+        }
+    }
+
+    /// Returns the trace. One in which nothing changed is what was read, byte for byte.
+    pub fn write(&self) -> Result<Vec<u8>, TraceError> {
+        let count = self.raw.nodes.len() as u32;
+        let moved = !self.order.iter().copied().eq(0..count);
+        let mut ids = vec![0; self.items.len()];
+        let first = self.raw.nodes.first().map_or(1, |node| node.view.id);
+        for (place, &item) in (0..).zip(&self.order) {
+            ids[item as usize] = match moved {
+                true => first + place,
+                false => self.view_of(item).id,
+            };
+        }
+        let mut out = Vec::with_capacity(self.contents.len());
+        let mut message = MessageEncoder::default();
+        if let Some(record) = FrameCursor::new(self.contents).next_record()? {
+            self.metadata(record, &mut message)?;
+            message.frame(&mut out);
+        }
+        let mut order = self.order.clone();
+        if !moved {
+            order.sort_by_key(|&item| self.raw.nodes[item as usize].record.number);
+        }
+        let fronts = self.fronts();
+        let (mut control, mut data) = (Vec::new(), Vec::new());
+        for item in order {
+            let (at, own) = (item as usize, &self.items[item as usize]);
+            let mut record = self.raw.nodes[own.node as usize].record;
+            if let Some(made) = &own.made {
+                record.bytes = made;
+            }
+            control.clear();
+            data.clear();
+            let mut known = Vec::new();
+            for dep in &own.deps {
+                let on = match dep.in_turn {
+                    true => fronts[at],
+                    // What a part took from behind its place, an instant of a thread at most, does not move with it.
+                    false => Some(dep.on).filter(|&on| {
+                        let id = ids[on as usize];
+                        id > 0 && (!moved || id < ids[at])
+                    }),
+                };
+                let Some(on) = on else { continue };
+                if !known.contains(&on) {
+                    known.push(on);
+                    let list = if dep.control { &mut control } else { &mut data };
+                    list.push(ids[on as usize]);
+                }
+            }
+            // Converters and generators write them in order.
+            control.sort_unstable();
+            data.sort_unstable();
+            let same = !moved && own.deps == self.unchanged_deps(own.node);
+            let mut caller = BTreeMap::new();
+            if moved && let Some(around) = own.caller {
+                let name = match self.is_launched(own.node)? {
+                    true => origin::LAUNCH,
+                    false => origin::PARENT,
+                };
+                caller.insert(name, Value::Count(ids[around as usize]));
+            }
+            let attributes = own.changes.iter().chain(&caller).map(|(name, value)| {
+                let edit = match value {
+                    Value::Count(count) => AttributeEdit::Count(*count),
+                    Value::Text(text) => AttributeEdit::Text(text),
+                    Value::Removed => AttributeEdit::Remove,
+                };
+                (*name, edit)
+            });
+            let attributes: Vec<_> = attributes.collect();
+            let edit = RecordEdit {
+                id: moved.then_some(ids[at]),
+                name: own.name.as_deref(),
+                control: (!same).then_some(&control[..]),
+                data: (!same).then_some(&data[..]),
+                attributes: &attributes,
+                ..RecordEdit::default()
+            };
+            message.clear();
+            if edit.is_empty() {
+                encoder::frame(&mut out, record.bytes);
+            } else {
+                edit.apply(record, &mut message)?;
+                message.frame(&mut out);
+            }
+        }
+        Ok(out)
+    }
+
+    fn is_plain(&self) -> bool {
+        self.items.iter().all(|item| item.changes.is_empty())
+    }
+
+    fn is_launched(&self, node: u32) -> Result<bool, TraceError> {
+        let mut launched = false;
+        super::super::attributes(self.raw.nodes[node as usize].record, |attr| {
+            launched |= attr.name == origin::LAUNCH.as_bytes();
+            Ok(())
+        })?;
+        Ok(launched)
+    }
+
+    fn unchanged_deps(&self, node: u32) -> Vec<ItemDependency> {
+        let own = &self.items[node as usize].deps;
+        let deps = self.raw.deps(node).iter().filter_map(|dep| {
+            let on = dep.target()?;
+            let in_turn = own.iter().any(|own| own.on == on && own.in_turn);
+            Some(ItemDependency {
+                on,
+                control: dep.control,
+                in_turn,
+            })
+        });
+        deps.collect()
+    }
+
+    /// Returns the item directly in front of each in its thread.
+    fn fronts(&self) -> Vec<Option<u32>> {
+        let mut fronts = vec![None; self.items.len()];
+        let mut last: BTreeMap<Thread, u32> = BTreeMap::new();
+        for &item in &self.order {
+            let node = self.items[item as usize].node;
+            if self.items[item as usize].made.is_some() {
+                continue;
+            }
+            let thread = self.thread(node);
+            fronts[item as usize] = last.get(&thread).copied();
+            if self.view(node).op != Op::NoOp {
+                last.insert(thread, item);
+            }
+        }
+        fronts
+    }
+
+    /// Writes the metadata record. What an edited job was captured at, and what work a count of it found, is no fact of the
+    /// edited one: such attributes get other names, in place, and their own again when no edit is left.
+    fn metadata(&self, record: RawRecord<'_>, out: &mut MessageEncoder) -> Result<(), TraceError> {
+        let moved = !self
+            .order
+            .iter()
+            .copied()
+            .eq(0..self.raw.nodes.len() as u32);
+        let hide = moved || !self.is_plain() || self.scaled.is_some();
+        let show = self.scaled.is_none() && self.earlier.is_some();
+        let mut fields = WireCursor::new(record.bytes, record.offset);
+        while !fields.is_empty() {
+            let start = fields.offset() - record.offset;
+            let (number, raw) = fields.field()?;
+            let whole = &record.bytes[start..fields.offset() - record.offset];
+            let (2, WireValue::Bytes(message, at)) = (number, raw) else {
+                out.raw(whole);
+                continue;
+            };
+            let name = AttrView::scan(message, at)?.name;
+            let pair = HIDDEN.iter().find(|(shown, hidden)| {
+                !show && hide && name == shown.as_bytes() || show && name == hidden.as_bytes()
+            });
+            match pair {
+                _ if name == EDITS.as_bytes() => {}
+                None => out.raw(whole),
+                Some((shown, hidden)) => {
+                    let renamed = if show { shown } else { hidden };
+                    out.bytes(2, with_name(message, at, renamed)?.as_bytes());
+                }
+            }
+        }
+        if let Some(edits) = &self.scaled {
+            out.nested(2, |put| {
+                put_attribute(put, EDITS, AttributeValue::Text(edits))
+            });
+        }
+        Ok(())
+    }
+
+    /// Time of a node's own work: its duration, or, where its caller's wait took the duration in, its delay.
+    pub fn is_in_delay(&self, node: u32) -> bool {
+        let view = self.view(node);
+        self.computes_on_host() && view.recorded == Span::ZERO
+    }
+}
+
+/// Returns the phase that a node's own name or label says.
+fn own_phase(view: &NodeView<'_>) -> Option<Phase> {
+    if let Some(phase) = view.labels.phase {
+        return Some(match phase {
+            TrainingPhase::Forward => Phase::Forward,
+            TrainingPhase::Backward | TrainingPhase::Recompute => Phase::Backward,
+            TrainingPhase::Synchronize => Phase::Parameters,
+            TrainingPhase::Optimizer => Phase::Optimizer,
+        });
+    }
+    let name = view.name;
+    let starts = |prefixes: &[&str]| prefixes.iter().any(|prefix| name.starts_with(prefix));
+    if starts(&["Optimizer.step"]) {
+        Some(Phase::Optimizer)
+    } else if name.contains("AccumulateGrad")
+        || starts(&[
+            "Optimizer.zero_grad",
+            "torch::distributed::reducer",
+            "torch.distributed.ddp.reducer",
+            "FSDP::",
+        ])
+    {
+        Some(Phase::Parameters)
+    } else if starts(&["autograd::engine::evaluate_function"]) {
+        Some(Phase::Backward)
+    } else if let Some((_, backward)) = pass_of_mark(name) {
+        Some(if backward {
+            Phase::Backward
+        } else {
+            Phase::Forward
+        })
+    } else {
+        None
+    }
+}
+
+/// Returns the micro-batch of a pass that a mark of `torch.distributed.pipelining` begins, and whether it is the backward
+/// one.
+pub(super) fn pass_of_mark(name: &str) -> Option<(u32, bool)> {
+    let number = |rest: &str| rest.parse().ok();
+    match (
+        name.strip_prefix("Forward "),
+        name.strip_prefix("Backward "),
+    ) {
+        (Some(rest), _) => Some((number(rest)?, false)),
+        (_, Some(rest)) => Some((number(rest)?, true)),
+        _ => None,
+    }
+}
+
+/// Reads what a view leaves out.
+fn facts_of(record: RawRecord<'_>) -> Result<Facts<'_>, TraceError> {
+    let mut facts = Facts {
+        phase: Phase::Outside,
+        step: None,
+        caller: None,
+        inputs: "",
+        types: "",
+        outputs: "",
+        micro_batch: None,
+        layer: None,
+        sequence: None,
+        unedited: None,
+    };
+    let mut fields = WireCursor::new(record.bytes, record.offset);
+    while !fields.is_empty() {
+        let (number, raw) = fields.field()?;
+        if let (8 | 9, WireValue::Bytes(io, at)) = (number, raw) {
+            let mut inner = WireCursor::new(io, at);
+            while !inner.is_empty() {
+                let (part, WireValue::Bytes(text, _)) = inner.field()? else {
+                    continue;
+                };
+                let text = std::str::from_utf8(text).unwrap_or_default();
+                match (number, part) {
+                    (8, 2) => facts.inputs = text,
+                    (8, 3) => facts.types = text,
+                    (9, 2) => facts.outputs = text,
+                    _ => {}
+                }
+            }
+        }
+    }
+    super::super::attributes(record, |attr| {
+        let number = || attr.as_u64().ok().and_then(|n| u32::try_from(n).ok());
+        match attr.name {
+            b"micro_batch" => facts.micro_batch = number(),
+            b"layer" => facts.layer = number(),
+            b"seq_id" => facts.sequence = attr.as_u64().ok(),
+            b"unedited" => facts.unedited = attr.as_str().ok().flatten(),
+            _ => {}
+        }
+        Ok(())
+    })?;
+    Ok(facts)
+}
+
+/// Returns the text of an attribute of the metadata record.
+fn metadata_text(record: RawRecord<'_>, name: &str) -> Result<Option<String>, TraceError> {
+    let mut found = None;
+    let mut fields = WireCursor::new(record.bytes, record.offset);
+    while !fields.is_empty() {
+        if let (2, WireValue::Bytes(message, at)) = fields.field()? {
+            let attr = AttrView::scan(message, at)?;
+            if attr.name == name.as_bytes() {
+                found = attr.as_str()?.map(str::to_owned);
+            }
+        }
+    }
+    Ok(found)
+}
+
+/// Returns the message of an attribute with another name.
+fn with_name(message: &[u8], at: usize, name: &str) -> Result<MessageEncoder, TraceError> {
+    let mut out = MessageEncoder::default();
+    let mut fields = WireCursor::new(message, at);
+    while !fields.is_empty() {
+        let start = fields.offset() - at;
+        match fields.field()? {
+            (1, _) => out.bytes(1, name.as_bytes()),
+            _ => out.raw(&message[start..fields.offset() - at]),
+        }
+    }
+    Ok(out)
+}

@@ -1,0 +1,329 @@
+//! Edits that repeat parts of a program: gradient accumulation, and micro-batches of a pipeline.
+
+use super::EditCounts;
+use super::gradients::{Reductions, delays_behind};
+use super::grammar::Factor;
+use super::kernels::{KernelScaler, Scaling};
+use super::program::{Phase, Program, Thread, Value, pass_of_mark};
+use chakram_trace::format::{Op, TraceError};
+use std::collections::{BTreeMap, BTreeSet};
+
+/// Runs forward and backward passes `times` times before each optimizer step. Only the last reduces gradients; from the
+/// second on, each parameter adds its gradient, which takes as long as copying it into its bucket does.
+pub(super) fn accumulate(program: &mut Program<'_>, times: u32) -> Result<EditCounts, TraceError> {
+    let mut counts = EditCounts::default();
+    for step in 0..program.steps {
+        let reductions = Reductions::find(program, step);
+        let of_step = |item: u32| program.facts_of(item).step == Some(step);
+        let phase = |item: u32| program.facts_of(item).phase;
+        let Some(last) = program.order.iter().rposition(|&item| {
+            of_step(item)
+                && (phase(item) == Phase::Backward
+                    || is_hook(program, item)
+                    || matches!(program.view_of(item).op, Op::Message { .. })
+                        && phase(item) != Phase::Outside)
+        }) else {
+            continue;
+        };
+        let body: Vec<u32> = program.order[..=last]
+            .iter()
+            .copied()
+            .filter(|&item| {
+                let zeroes = program
+                    .callers(program.items[item as usize].node)
+                    .any(|caller| program.view(caller).name.starts_with("Optimizer."));
+                of_step(item) && phase(item) != Phase::Outside && !zeroes
+            })
+            .collect();
+        let Some(&first) = body.first() else { continue };
+        counts.matched += 1;
+        if times == 1 {
+            continue;
+        }
+        counts.changed += 1;
+        let launchers = reductions.launches.iter().flatten().copied().collect();
+        let (_, calm) = delays_behind(program, &launchers);
+        let mut before = Vec::new();
+        for pass in 0..times - 1 {
+            let adds = |item: &u32| pass > 0 && reductions.fills.contains(item);
+            let kept = body.iter().copied();
+            let kept: Vec<u32> = kept
+                .filter(|item| !reductions.has(*item) || adds(item))
+                .collect();
+            let copies = program.copy(&kept, &|on| reductions.has(on));
+            for (&item, &copy) in kept.iter().zip(&copies) {
+                if adds(&item) && program.view_of(item).name.starts_with("aten::") {
+                    program.items[copy as usize].name = Some("aten::add_".to_owned());
+                }
+                let deps = &program.items[item as usize].deps;
+                let follows = deps
+                    .iter()
+                    .any(|dep| dep.in_turn && launchers.contains(&dep.on));
+                if let (true, Some(&ns)) = (follows, calm.get(program.view_of(item).name)) {
+                    program.items[copy as usize]
+                        .changes
+                        .insert("delay_ns", Value::Count(ns));
+                }
+            }
+            before.extend(copies);
+        }
+        // The last pass both adds a gradient and copies the sum into its bucket.
+        let fills: Vec<u32> = body
+            .iter()
+            .copied()
+            .filter(|item| reductions.fills.contains(item))
+            .collect();
+        let sums = program.copy(&fills, &|_| false);
+        for &copy in &sums {
+            if program.view_of(copy).name.starts_with("aten::") {
+                program.items[copy as usize].name = Some("aten::add_".to_owned());
+            }
+        }
+        if fills.is_empty() {
+            counts
+                .notes
+                .insert("adding gradients is not priced: nothing copies them".to_owned());
+        }
+        let of: BTreeMap<u32, u32> = fills.iter().copied().zip(sums.iter().copied()).collect();
+        counts.added += (before.len() + sums.len()) as u64;
+        let mut order = Vec::with_capacity(program.order.len() + before.len() + sums.len());
+        for item in std::mem::take(&mut program.order) {
+            if item == first {
+                order.append(&mut before);
+            }
+            order.extend(of.get(&item));
+            order.push(item);
+        }
+        program.order = order;
+    }
+    if counts.matched == 0 {
+        return Err(super::refused(
+            "no step has a forward and a backward pass",
+            "edit a captured or generated training step",
+        ));
+    }
+    Ok(counts)
+}
+
+fn is_hook(program: &Program<'_>, item: u32) -> bool {
+    let node = program.items[item as usize].node;
+    program
+        .callers(node)
+        .any(|caller| program.view(caller).name.contains("AccumulateGrad"))
+}
+
+/// A pass of a micro-batch: its number, and whether it is the backward one.
+type Pass = (u32, bool);
+
+/// Passes of micro-batches in a step, in order, with their items.
+fn passes(program: &Program<'_>, step: u32) -> Vec<(Pass, Vec<u32>)> {
+    let mut found: Vec<(Pass, Vec<u32>)> = Vec::new();
+    let mut last_named = None;
+    for &item in &program.order {
+        let facts = program.facts_of(item);
+        if facts.step != Some(step) || facts.phase == Phase::Outside {
+            continue;
+        }
+        let labelled = facts.micro_batch.and_then(|number| match facts.phase {
+            Phase::Forward => Some((number, false)),
+            Phase::Backward => Some((number, true)),
+            _ => None,
+        });
+        let begins = pass_of_mark(program.view_of(item).name);
+        if let Some(pass) = begins {
+            last_named = Some(pass);
+        }
+        let node = program.items[item as usize].node;
+        let inside = program
+            .callers(node)
+            .find_map(|c| pass_of_mark(program.view(c).name));
+        // What follows a forward pass on the last stage, its loss, is of it; what follows the last backward pass is not.
+        let follows = match facts.phase {
+            Phase::Optimizer | Phase::Parameters => None,
+            _ => last_named,
+        };
+        let Some(pass) = labelled.or(inside).or(follows) else {
+            continue;
+        };
+        match found.last_mut() {
+            Some((known, items)) if *known == pass => items.push(item),
+            _ => found.push((pass, vec![item])),
+        }
+    }
+    found
+}
+
+/// Cuts each micro-batch of a pipeline into `times`, which pass in its place in the order of the schedule.
+pub(super) fn cut_micro_batches(
+    program: &mut Program<'_>,
+    times: u32,
+    scaler: &KernelScaler,
+) -> Result<EditCounts, TraceError> {
+    let mut counts = EditCounts::default();
+    for step in 0..program.steps {
+        let passes = passes(program, step);
+        let numbers: BTreeSet<u32> = passes.iter().map(|(pass, _)| pass.0).collect();
+        if numbers.len() < 2 {
+            continue;
+        }
+        let micro_batches = numbers.len() as u32;
+        counts.matched += u64::from(micro_batches);
+        if times == 1 {
+            continue;
+        }
+        let sequence: Vec<Pass> = passes.iter().map(|(pass, _)| *pass).collect();
+        let Some(warm_up) = warm_up_of(&sequence, micro_batches) else {
+            return Err(super::refused(
+                format!(
+                    "its {micro_batches} micro-batches pass in the order of neither GPipe nor 1F1B, so the order of more is \
+                     unknown"
+                ),
+                "edit the micro-batches of a schedule of one stage a rank",
+            ));
+        };
+        counts.changed += u64::from(micro_batches * (times - 1));
+        let all: BTreeSet<u32> = passes
+            .iter()
+            .flat_map(|(_, items)| items.iter().copied())
+            .collect();
+        let part = Scaling {
+            batch: Factor::new(1, times.into()).unwrap_or(Factor::ONE),
+            ..Scaling::NONE
+        };
+        scaler.scale(program, part, &|item| all.contains(&item));
+        // Copies of all passes together, so that what a backward pass takes from its forward pass is of its own part.
+        let items: Vec<u32> = all.iter().copied().collect();
+        let mut parts: Vec<BTreeMap<u32, u32>> =
+            vec![items.iter().map(|&item| (item, item)).collect()];
+        for _ in 1..times {
+            let copies = program.copy(&items, &|_| false);
+            counts.added += copies.len() as u64;
+            parts.push(items.iter().copied().zip(copies).collect());
+        }
+        let of_pass: BTreeMap<Pass, &Vec<u32>> =
+            passes.iter().map(|(pass, items)| (*pass, items)).collect();
+        let more = micro_batches * times;
+        let warm_up = if warm_up == micro_batches {
+            more
+        } else {
+            warm_up.min(more)
+        };
+        let first = *numbers.first().unwrap_or(&0);
+        let order = schedule(more, warm_up)
+            .into_iter()
+            .map(|(number, backward)| {
+                let pass = (first + number / times, backward);
+                (pass, (number % times) as usize)
+            });
+        let ordered = arrange(program, &of_pass, &parts, order);
+        replace_in_order(program, &all, ordered);
+    }
+    if counts.matched == 0 {
+        return Err(super::refused(
+            "no step has several micro-batches",
+            "edit a step of a pipeline that was captured with its marks of micro-batches, or generated",
+        ));
+    }
+    counts
+        .notes
+        .insert("kernels of a part as those of a smaller batch".to_owned());
+    Ok(counts)
+}
+
+/// Returns the items of passes in a new order. What a pass takes from the forward pass of its micro-batch it takes from its
+/// own; other dependencies between passes only keep their order, and are on what is in front now.
+fn arrange(
+    program: &mut Program<'_>,
+    of_pass: &BTreeMap<Pass, &Vec<u32>>,
+    parts: &[BTreeMap<u32, u32>],
+    order: impl Iterator<Item = (Pass, usize)>,
+) -> Vec<u32> {
+    let mut pass_of: BTreeMap<u32, Pass> = BTreeMap::new();
+    for (pass, items) in of_pass {
+        for part in parts {
+            pass_of.extend(items.iter().map(|item| (part[item], *pass)));
+        }
+    }
+    let mut last: BTreeMap<Thread, u32> = BTreeMap::new();
+    let mut ordered = Vec::new();
+    for ((number, backward), part) in order {
+        let items = of_pass
+            .get(&(number, backward))
+            .into_iter()
+            .flat_map(|items| items.iter());
+        let items: Vec<u32> = items.map(|item| parts[part][item]).collect();
+        for &item in &items {
+            let mut deps = std::mem::take(&mut program.items[item as usize].deps);
+            deps.retain_mut(|dep| {
+                let of = pass_of.get(&dep.on).copied();
+                let own = of.is_none_or(|of| of == (number, backward) || of == (number, false));
+                if dep.in_turn || own {
+                    return true;
+                }
+                let thread = program.thread(program.items[dep.on as usize].node);
+                match last.get(&thread) {
+                    Some(&on) => dep.on = on,
+                    None => return false,
+                }
+                true
+            });
+            program.items[item as usize].deps = deps;
+        }
+        for &item in &items {
+            last.insert(program.thread(program.items[item as usize].node), item);
+        }
+        ordered.extend(items);
+    }
+    ordered
+}
+
+/// Puts `ordered` in the place of the first of `old`, which are taken out.
+fn replace_in_order(program: &mut Program<'_>, old: &BTreeSet<u32>, mut ordered: Vec<u32>) {
+    let mut order = Vec::with_capacity(program.order.len() + ordered.len());
+    for item in std::mem::take(&mut program.order) {
+        if old.contains(&item) {
+            order.append(&mut ordered);
+        } else {
+            order.push(item);
+        }
+    }
+    program.order = order;
+}
+
+/// Returns the passes of `micro_batches`: `warm_up` forward ones, then one backward and one forward in turn, then the rest.
+fn schedule(micro_batches: u32, warm_up: u32) -> Vec<Pass> {
+    let mut passes: Vec<Pass> = (0..warm_up).map(|number| (number, false)).collect();
+    for number in 0..micro_batches {
+        passes.push((number, true));
+        if warm_up + number < micro_batches {
+            passes.push((warm_up + number, false));
+        }
+    }
+    passes
+}
+
+/// Returns the number of forward passes before the first backward one if the rest is as [`schedule`] says.
+fn warm_up_of(sequence: &[Pass], micro_batches: u32) -> Option<u32> {
+    let warm_up = sequence.iter().take_while(|pass| !pass.1).count() as u32;
+    let first = sequence.iter().map(|pass| pass.0).min()?;
+    let numbered = sequence
+        .iter()
+        .map(|&(number, backward)| (number - first, backward));
+    let forward_only = warm_up as usize == sequence.len();
+    let expected = schedule(micro_batches, warm_up);
+    (forward_only || numbered.eq(expected.iter().copied())).then_some(warm_up)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn passes_of_1f1b_alternate_after_the_warm_up() {
+        let (f, b) = (|n| (n, false), |n| (n, true));
+        assert_eq!(schedule(3, 2), [f(0), f(1), b(0), f(2), b(1), b(2)]);
+        assert_eq!(schedule(2, 2), [f(0), f(1), b(0), b(1)]);
+        assert_eq!(warm_up_of(&schedule(4, 2), 4), Some(2));
+        assert_eq!(warm_up_of(&[f(0), b(0), b(1), f(1)], 2), None);
+    }
+}

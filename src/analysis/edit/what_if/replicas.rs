@@ -1,0 +1,190 @@
+//! Other numbers of replicas, with the reductions of gradients that keep them together.
+//!
+//! Replicas are the ranks that reduce gradients together. [`JobScaling`] gives the job more of them, or fewer. A job that
+//! reduces no gradients gets the reductions that DistributedDataParallel would issue, where the hooks of its parameters are
+//! captured: in buckets of [`DEFAULT_BUCKET`], each behind the hook that fills it, and before the optimizer.
+
+use super::EditCounts;
+use super::gradients::{self, Reductions};
+use super::grammar::JobEdit;
+use super::program::Program;
+use crate::edit::scale::{JobScaling, RankGrid, ScaledDimension, ShardScaling};
+use chakram_trace::format::groups::{DeclaredGroups, parse_metadata};
+use chakram_trace::format::{GroupName, Op, TraceError};
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+/// Size at which DistributedDataParallel reduces a bucket by default, bytes.
+const DEFAULT_BUCKET: u64 = 25 << 20;
+
+/// Traces of a job by rank.
+pub(super) type Traces = Vec<(u32, Arc<Vec<u8>>)>;
+
+/// Scales a job to `replicas`.
+pub(super) fn scale(
+    traces: Traces,
+    groups: &DeclaredGroups,
+    replicas: u32,
+    counts: &mut EditCounts,
+) -> Result<(Traces, DeclaredGroups), TraceError> {
+    let ranks = traces.len() as u32;
+    if !traces.iter().map(|(rank, _)| *rank).eq(0..ranks) {
+        return Err(super::refused(
+            "ranks of the job have no trace, so which are replicas is unknown",
+            "give the traces of all ranks",
+        ));
+    }
+    let (mut traces, mut groups) = (traces, groups.clone());
+    let mut members = Vec::new();
+    if let Some((_, trace)) = traces.first() {
+        members = replicas_of_first(&Program::read(trace)?, &groups, ranks)?;
+    }
+    let grid = if members.len() > 1 || members == [0] && ranks == 1 {
+        grid_of(&members, ranks)?
+    } else {
+        // Replicas of each rank are a group of their own, of the rank alone so far.
+        for (rank, trace) in &mut traces {
+            let mut program = Program::read(trace)?;
+            let group = format!("replicas-{rank}");
+            counts.added += insert(&mut program, &group)?;
+            *trace = Arc::new(program.write()?);
+            groups.insert(group, vec![*rank]);
+        }
+        counts.notes.insert(format!(
+            "all-reduces inserted as DistributedDataParallel issues them, in buckets of {} MiB; their launches on the host are not \
+             priced",
+            DEFAULT_BUCKET >> 20
+        ));
+        format!("dp=1,rest={ranks}")
+    };
+    let parsed = RankGrid::parse(&grid);
+    let along = parsed.and_then(|grid| ScaledDimension::new(grid, "dp", replicas));
+    let along =
+        along.map_err(|why| super::refused(format!("data={replicas}: {why}"), "another number"))?;
+    let new_ranks = along.new_ranks();
+    if new_ranks == ranks {
+        counts.matched += u64::from(ranks);
+        return Ok((traces, groups));
+    }
+    let mut scaling = JobScaling::new(along, ShardScaling::KeepTotal, groups)?;
+    for (rank, trace) in &traces {
+        scaling.scan_rank(*rank, trace)?;
+    }
+    scaling.check()?;
+    counts.matched += u64::from(ranks.max(new_ranks));
+    counts.changed += u64::from(new_ranks.abs_diff(ranks));
+    counts.notes.insert(
+        "recorded transfers and kernels are those of the captured replicas; have the machine's network price transfers".to_owned(),
+    );
+    let mut new = Traces::new();
+    let mut known: BTreeMap<[u8; 32], Arc<Vec<u8>>> = BTreeMap::new();
+    let mut of_old: BTreeMap<u32, Arc<Vec<u8>>> = BTreeMap::new();
+    for rank in 0..new_ranks {
+        let (old, _) = scaling.along().copies(rank);
+        let shared = of_old.get(&old).filter(|_| scaling.is_alike(old)).cloned();
+        let trace = match shared {
+            Some(trace) => trace,
+            None => {
+                let written = scaling.write(rank, &traces[old as usize].1)?;
+                let written = noted(&written, replicas)?;
+                let hash = *blake3::hash(&written).as_bytes();
+                Arc::clone(known.entry(hash).or_insert_with(|| Arc::new(written)))
+            }
+        };
+        of_old.insert(old, Arc::clone(&trace));
+        new.push((rank, trace));
+    }
+    Ok((new, scaling.groups()))
+}
+
+/// Returns a trace that says that it was edited.
+fn noted(trace: &[u8], replicas: u32) -> Result<Vec<u8>, TraceError> {
+    let mut program = Program::read(trace)?;
+    super::note_edit(&mut program, &JobEdit::Data(replicas));
+    program.write()
+}
+
+/// Returns the ranks that reduce gradients with the first one; none if it reduces none.
+fn replicas_of_first(
+    program: &Program<'_>,
+    groups: &DeclaredGroups,
+    ranks: u32,
+) -> Result<Vec<u32>, TraceError> {
+    let mut declared = groups.clone();
+    for node in &program.raw.nodes {
+        if let Some(values) = node.view.groups {
+            declared.extend(parse_metadata(node.view.id, values)?);
+        }
+    }
+    let mut found: Vec<u32> = Vec::new();
+    for i in program.raw.all() {
+        if !gradients::is_reduction(program, i) {
+            continue;
+        }
+        let Op::Collective { group, .. } = program.view(i).op else {
+            continue;
+        };
+        let name = match group {
+            GroupName::World => None,
+            GroupName::Number(number) => Some(number.to_string()),
+            GroupName::Text(text) => Some(text.to_owned()),
+        };
+        let members = name.and_then(|name| declared.get(&name).cloned());
+        let members = members.filter(|members| !members.is_empty());
+        let members = members.unwrap_or_else(|| (0..ranks).collect());
+        // Of several, such as embeddings that two stages share, the largest.
+        if members.len() > found.len() {
+            found = members;
+        }
+    }
+    Ok(found)
+}
+
+/// Returns the grid of ranks of which `members` are one line.
+fn grid_of(members: &[u32], ranks: u32) -> Result<String, TraceError> {
+    let unknown = || {
+        super::refused(
+            format!("its replicas are ranks {members:?}, which do not lie in a grid of ranks"),
+            "scale it with `scale`, whose grid you state",
+        )
+    };
+    let [first, others @ ..] = members else {
+        return Err(unknown());
+    };
+    let size = members.len() as u32;
+    let stride = others
+        .first()
+        .map_or(1, |second| second.saturating_sub(*first))
+        .max(1);
+    let even = members
+        .iter()
+        .zip(0..)
+        .all(|(&member, i)| member == first + i * stride);
+    if !even || *first != 0 || !ranks.is_multiple_of(size * stride) {
+        return Err(unknown());
+    }
+    Ok(format!(
+        "outer={},dp={size},inner={stride}",
+        ranks / (size * stride)
+    ))
+}
+
+/// Inserts all-reduces of gradients into each step, and returns their number.
+fn insert(program: &mut Program<'_>, group: &str) -> Result<u64, TraceError> {
+    let mut added = 0;
+    for step in 0..program.steps {
+        let found = Reductions::find(program, step);
+        if found.hooks.is_empty() {
+            continue;
+        }
+        added += gradients::insert(program, &found, DEFAULT_BUCKET, step, group)?;
+    }
+    if added == 0 {
+        return Err(super::refused(
+            "it reduces no gradients, and no hook of a parameter is captured, so what replicas would reduce is unknown: further \
+             ranks would repeat the job side by side and exchange nothing",
+            "capture it with DistributedDataParallel, or generate it with the degree that you want",
+        ));
+    }
+    Ok(added)
+}

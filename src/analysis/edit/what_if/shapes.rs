@@ -1,0 +1,84 @@
+//! Shapes of tensors, as records state them: nested lists of sizes.
+
+/// Shape of a tensor.
+pub(super) type Shape = Vec<u64>;
+
+/// Returns the shapes in `text`, those of lists of tensors one by one: `[[8, 64], [[256], [256]], []]`. Scalars and other
+/// arguments have none.
+pub(super) fn parse_shapes(text: &str) -> Vec<Shape> {
+    let mut shapes = Vec::new();
+    let mut sizes = Shape::new();
+    let mut number = None;
+    for byte in text.bytes() {
+        match byte {
+            b'0'..=b'9' => {
+                let digit = u64::from(byte - b'0');
+                let before: u64 = number.unwrap_or(0);
+                number = Some(before.saturating_mul(10).saturating_add(digit));
+            }
+            b'[' => sizes.clear(),
+            b',' | b']' => {
+                sizes.extend(number.take());
+                if byte == b']' && !sizes.is_empty() {
+                    shapes.push(std::mem::take(&mut sizes));
+                }
+            }
+            _ => {}
+        }
+    }
+    shapes
+}
+
+/// Returns the arguments of a call, each with its shape, empty for what has none.
+pub(super) fn arguments(text: &str) -> Vec<Shape> {
+    let (mut depth, mut found, mut start) = (0_u32, Vec::new(), 0);
+    for (at, byte) in text.bytes().enumerate() {
+        match byte {
+            b'[' => {
+                depth += 1;
+                if depth == 2 {
+                    start = at;
+                }
+            }
+            b']' => {
+                if depth == 2 {
+                    let inner = &text[start..=at];
+                    found.push(parse_shapes(inner).into_iter().next().unwrap_or_default());
+                }
+                depth = depth.saturating_sub(1);
+            }
+            _ => {}
+        }
+    }
+    found
+}
+
+/// Returns the number of elements.
+pub(super) fn elements(shape: &[u64]) -> u64 {
+    shape.iter().fold(1, |all, &size| all.saturating_mul(size))
+}
+
+/// Returns the sizes without ones, in ascending order: the same for a matrix and its transpose.
+pub(super) fn normal_form(shape: &[u64]) -> Shape {
+    let mut sizes: Shape = shape.iter().copied().filter(|&size| size != 1).collect();
+    sizes.sort_unstable();
+    sizes
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn shapes_of_nested_lists_are_found_and_scalars_have_none() {
+        assert_eq!(
+            parse_shapes("[[8, 64], [[256], [256, 4]], [], [[], []]]"),
+            [vec![8, 64], vec![256], vec![256, 4]]
+        );
+        assert_eq!(
+            arguments("[[1024], [512, 256], [], [[], []], [[3], [4]]]"),
+            [vec![1024], vec![512, 256], vec![], vec![], vec![3]]
+        );
+        assert_eq!(normal_form(&[1, 256, 8]), [8, 256]);
+    }
+}

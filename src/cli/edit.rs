@@ -1,0 +1,119 @@
+//! `chakram edit`: a job with other batches, layers, buckets or replicas.
+
+use super::traces::{self, InputArgs, OutputArgs, SummaryFormatArg, TraceTarget};
+use chakram_analysis::edit::edit_job;
+use chakram_jobs::{groups_of, parse_edits};
+use chakram_report::document::VersionedDocument;
+use chakram_report::edits::EditRow;
+use chakram_report::summary::{counted, thousands};
+use chakram_trace::format::file::TraceContents;
+use clap::Args;
+use serde::Serialize;
+use std::error::Error;
+use std::io::Write;
+use std::path::PathBuf;
+use std::process::ExitCode;
+
+/// Change the batch, layers, buckets or replicas of a job
+#[derive(Debug, Args)]
+#[command(after_help = "\
+Examples:
+  chakram edit run7/job --edit batch=2x -o twice/job
+  chakram edit run7/job --edit layers=+4 --edit data=16 -o larger/job
+  chakram edit run7/job --edit delay=50ms,rank=1,at=backward -o late/job
+  chakram edit run7/job --edit plan.toml -o edited/job
+
+Edits: batch=2x, sequence=2x, layers=+4, accumulate=2, microbatches=2x, data=8, bucket=25MiB,
+delay=50ms,rank=1,at=backward; a factor is 2x, 1/2x or both sizes, 8:16. A file has a list: edits = [\"batch=2x\"].
+`chakram replay --edit` does the same without files, beside the job as it is.")]
+pub struct EditArgs {
+    #[command(flatten)]
+    input: InputArgs,
+    /// Change of the job, or a file NAME.toml of `edits`; several are made in order
+    #[arg(long, value_name = "EDIT", required = true)]
+    edit: Vec<String>,
+    /// Process groups: a JSON file {"1": [0, 1], …}
+    #[arg(long, value_name = "FILE")]
+    groups: Option<PathBuf>,
+    #[command(flatten)]
+    output: OutputArgs,
+}
+
+/// Edits of a job, for programs.
+#[derive(Serialize)]
+struct EditDocument {
+    ranks_before: usize,
+    ranks: usize,
+    edits: Vec<EditRow>,
+}
+
+/// Runs the command and prints a summary to `out`.
+///
+/// # Errors
+///
+/// Traces that cannot be read, edits that find nothing or whose result is unknown, and output that cannot be written.
+pub fn run(args: &EditArgs, out: &mut dyn Write) -> Result<ExitCode, Box<dyn Error>> {
+    let edits = args.edit.iter().map(|text| {
+        let edits = parse_edits(text);
+        edits.map_err(|why| format!("--edit {text}: {why}"))
+    });
+    let edits = edits.collect::<Result<Vec<_>, _>>()?.concat();
+    let traces = traces::find(&args.input)?;
+    if traces.found.stream.is_some() {
+        return Err("a trace from a pipe cannot be edited\n  try: write it to a file first".into());
+    }
+    let groups = groups_of(args.groups.as_deref(), &traces.found, None)?;
+    let edited = edit_job(&traces.found, &edits, &groups)?;
+    let (before, ranks) = (traces.files().len(), edited.found.files.len());
+    let mut outputs = TraceTarget::new(&args.output, ranks, &traces, &[&args.groups])?;
+    let mut written = std::collections::BTreeMap::new();
+    for file in &edited.found.files {
+        let contents = TraceContents::open_verified(file)?;
+        let hash = *blake3::hash(contents.as_slice()).as_bytes();
+        match written.get(&hash) {
+            Some(&known) if outputs.share(file.rank, known, true)? => {}
+            _ => {
+                let known = outputs.write(file.rank, contents.as_slice())?;
+                written.insert(hash, known);
+            }
+        }
+    }
+    outputs.groups(&edited.groups, false)?;
+    let piped = outputs.is_pipe();
+    let names = outputs.commit(traces.about(edited.groups))?;
+    match args.output.format {
+        _ if piped => {}
+        SummaryFormatArg::Text => {
+            let ranks = counted(ranks as u64, "rank");
+            writeln!(
+                out,
+                "edited {} into {ranks} in {names}",
+                counted(before as u64, "rank")
+            )?;
+            for row in &edited.rows {
+                writeln!(
+                    out,
+                    "  {}: {} of {} {} changed, {} nodes added, {} removed",
+                    row.edit,
+                    thousands(row.changed),
+                    thousands(row.matched),
+                    row.counts,
+                    thousands(row.added),
+                    thousands(row.removed)
+                )?;
+                for note in &row.notes {
+                    writeln!(out, "    {note}")?;
+                }
+            }
+        }
+        SummaryFormatArg::Json => {
+            let body = EditDocument {
+                ranks_before: before,
+                ranks,
+                edits: edited.rows,
+            };
+            VersionedDocument::new("chakram.edit.1", body).print(out)?;
+        }
+    }
+    Ok(ExitCode::SUCCESS)
+}

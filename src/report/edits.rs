@@ -1,0 +1,77 @@
+//! Edits of the job that was replayed: what each found and did, and the job without them.
+
+use super::head::HeadStyle;
+use super::summary::thousands;
+use chakram_base::units::{Span, percent_change};
+use serde::{Deserialize, Serialize};
+
+/// What an edit found and did.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(any(test, feature = "schema"), derive(schemars::JsonSchema))]
+pub struct EditRow {
+    /// The edit.
+    pub edit: String,
+    /// What `matched` and `changed` count.
+    pub counts: String,
+    /// Number of those that the edit is about.
+    pub matched: u64,
+    /// Number of those that changed.
+    pub changed: u64,
+    /// Nodes that were added.
+    #[serde(default)]
+    pub added: u64,
+    /// Nodes that were removed.
+    #[serde(default)]
+    pub removed: u64,
+    /// Bases of new times, and what is not known.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub notes: Vec<String>,
+}
+
+/// Edits of a job.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(any(test, feature = "schema"), derive(schemars::JsonSchema))]
+pub struct EditReport {
+    /// Makespan of the job without them, if it was replayed.
+    #[serde(
+        rename = "unedited_makespan_ps",
+        default,
+        skip_serializing_if = "Option::is_none"
+    )]
+    pub unedited: Option<Span>,
+    /// One row for each edit, in order.
+    pub rows: Vec<EditRow>,
+}
+
+impl EditReport {
+    /// Its lines of the head of a report on a job that takes `makespan`.
+    pub(crate) fn lines(&self, makespan: Span) -> Vec<(&'static str, String, HeadStyle)> {
+        let mut lines = Vec::new();
+        if let Some(unedited) = self.unedited {
+            let more = super::summary::percent_more(makespan, unedited);
+            let more = more.map_or(String::new(), |percent| {
+                format!("; edited {}", percent_change(percent))
+            });
+            lines.push(("unedited", format!("{unedited}{more}"), HeadStyle::Line));
+        }
+        for row in &self.rows {
+            let mut text = format!(
+                "{}: {} of {} {} changed",
+                row.edit,
+                thousands(row.changed),
+                thousands(row.matched),
+                row.counts
+            );
+            for (count, what) in [(row.added, "added"), (row.removed, "removed")] {
+                if count > 0 {
+                    text += &format!(", {} nodes {what}", thousands(count));
+                }
+            }
+            for note in &row.notes {
+                text += &format!("; {note}");
+            }
+            lines.push(("edit", text, HeadStyle::Wrapped));
+        }
+        lines
+    }
+}

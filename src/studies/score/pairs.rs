@@ -1,0 +1,297 @@
+//! Pairs of measured runs: a captured job, a change of it, and the step that the changed job took.
+//!
+//! A pair is predicted from the capture of its first side: the job is replayed as it is and [edited](edit_job), and the
+//! second side is the measured step of the first times the ratio of the two; without that step, the edited replay itself. Two
+//! models that know nothing stand beside it: no change, and the step times the ratio of the samples.
+//!
+//! ```toml
+//! machine = "dgx-a100"
+//! comm = "recorded"
+//! without = "profiler"
+//!
+//! [[pair]]
+//! name = "twice the batch"
+//! job = "run7/job"
+//! edits = ["batch=2x"]
+//! baseline = "149.0 ms"
+//! measured = "275.4 ms"
+//! noise = 2.3
+//! ```
+
+use chakram_analysis::edit::JobEdit;
+use chakram_base::config::{ConfigDocument, ConfigError};
+use chakram_base::setting::SettingKey;
+use chakram_base::units::Span;
+use chakram_engine::{CompiledReplay, ReplayOptions};
+use chakram_hardware::machine::Machine;
+use chakram_jobs::{self as jobs, JobOptions, ReplayOption, ReplaySettings};
+use chakram_report::edits::EditRow;
+use chakram_report::{self as report, Report};
+use serde::Serialize;
+use std::path::{Path, PathBuf};
+
+/// Largest noise that a file may state, percent.
+const MAX_NOISE: f64 = 100.0;
+
+/// A measured pair.
+#[derive(Debug)]
+pub struct MeasuredPair {
+    /// Its name.
+    pub name: String,
+    /// The traces of the first side.
+    pub job: PathBuf,
+    /// What changes.
+    pub edits: Vec<JobEdit>,
+    /// Measured step of the first side.
+    pub baseline: Option<Span>,
+    /// Measured step of the second side.
+    pub measured: Span,
+    /// Change of the step below which its sign says nothing, percent.
+    pub noise: f64,
+}
+
+/// Pairs with the machine and the options that they are replayed with.
+#[derive(Debug)]
+pub struct PairTable {
+    /// The pairs, in the order of the file.
+    pub pairs: Vec<MeasuredPair>,
+    machine: Machine,
+    settings: ReplaySettings,
+    options: ReplayOptions,
+}
+
+/// Prediction of a pair.
+#[derive(Clone, Debug, Serialize)]
+pub struct PredictedPair {
+    /// Its name.
+    pub name: String,
+    /// Step of the capture as replayed.
+    #[serde(rename = "unedited_ps")]
+    pub unedited: Span,
+    /// Step of the edited job as replayed.
+    #[serde(rename = "edited_ps")]
+    pub edited: Span,
+    /// Measured step of the first side.
+    #[serde(rename = "baseline_ps", skip_serializing_if = "Option::is_none")]
+    pub baseline: Option<Span>,
+    /// Predicted step of the second side.
+    #[serde(rename = "predicted_ps")]
+    pub predicted: Span,
+    /// Measured step of the second side.
+    #[serde(rename = "measured_ps")]
+    pub measured: Span,
+    /// Error of the prediction over what was measured, percent.
+    pub error_percent: f64,
+    /// Error of no change.
+    pub no_change_percent: f64,
+    /// Error of the ratio of samples.
+    pub sample_ratio_percent: f64,
+    /// Predicted change of the step, percent.
+    pub change_percent: f64,
+    /// Measured change; unknown without the step of the first side.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub measured_change_percent: Option<f64>,
+    /// Whether the sign of the change is right; unknown where the measured change is within the noise.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub is_sign_right: Option<bool>,
+    /// What each edit found and did.
+    pub edits: Vec<EditRow>,
+}
+
+/// Median and mean of absolute errors, percent.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize)]
+pub struct PairErrors {
+    /// The median.
+    pub median_percent: f64,
+    /// The mean.
+    pub mean_percent: f64,
+}
+
+/// Scores of all pairs.
+#[derive(Clone, Debug, Serialize)]
+pub struct PairScores {
+    /// Of predictions.
+    pub chakram: PairErrors,
+    /// Of no change.
+    pub no_change: PairErrors,
+    /// Of the ratio of samples.
+    pub sample_ratio: PairErrors,
+    /// Pairs whose change exceeds the noise, and those of them whose sign is right.
+    pub signs: [usize; 2],
+    /// The pairs.
+    pub pairs: Vec<PredictedPair>,
+}
+
+impl PairTable {
+    /// Reads pairs from `text`, the contents of `file`; paths of jobs are relative to its folder.
+    ///
+    /// # Errors
+    ///
+    /// What is wrong, with its line.
+    pub fn parse(text: &str, file: &Path) -> Result<Self, String> {
+        let name = file.display().to_string();
+        let document = ConfigDocument::parse(text, &name).map_err(|error| error.to_string())?;
+        let read = Self::read(&document, file.parent().unwrap_or(Path::new("")));
+        read.map_err(|error| error.to_string())
+    }
+
+    fn read(document: &ConfigDocument<'_>, folder: &Path) -> Result<Self, ConfigError> {
+        let root = document.entries();
+        let (mut pairs, mut given, mut machine) = (Vec::new(), Vec::new(), None);
+        for (key, field) in root.fields() {
+            match (key, ReplayOption::of_key(key)) {
+                ("pair", _) => {
+                    let allowed = ["name", "job", "edits", "baseline", "measured", "noise"];
+                    for table in field.tables(&allowed)? {
+                        let job = table.need("job", "the traces of the first side")?;
+                        let job = folder.join(job.text("a path")?);
+                        let items = table.need("edits", "a list of edits")?;
+                        let edits = items.items("a list of edits")?;
+                        let edits = edits.iter().map(|item| {
+                            let text = item.text("an edit such as \"batch=2x\"")?;
+                            text.parse().map_err(|why: String| item.refuse(text, why))
+                        });
+                        let baseline = table.get("baseline");
+                        let baseline = baseline.map(|field| field.quantity("149 ms"));
+                        let noise = table.get("noise");
+                        let noise = noise.map(|field| field.positive(MAX_NOISE)).transpose()?;
+                        let title = table.get("name");
+                        let title = title.map(|field| field.text("a name")).transpose()?;
+                        pairs.push(MeasuredPair {
+                            name: title.map_or_else(|| job.display().to_string(), str::to_owned),
+                            job,
+                            edits: edits.collect::<Result<_, ConfigError>>()?,
+                            baseline: baseline.transpose()?,
+                            measured: table.quantity("measured", "275.4 ms")?,
+                            noise: noise.unwrap_or(0.0),
+                        });
+                    }
+                }
+                ("machine", _) => machine = Some(field),
+                (_, Some(option)) => {
+                    let words = match field.flag() {
+                        Ok(flag) => flag.to_string(),
+                        Err(_) => field.text(option.value)?.to_owned(),
+                    };
+                    given.push((option.key, field, vec![words]));
+                }
+                _ => return Err(field.refuse(key, "pair, machine, or an option of a replay")),
+            }
+        }
+        let Some(field) = machine else {
+            return Err(root.missing("machine", "the machine that the jobs are replayed on"));
+        };
+        let machine = Machine::load(field.text("a machine")?);
+        let machine = machine.map_err(|error| field.refuse(field.raw(), error))?;
+        if pairs.is_empty() {
+            return Err(root.missing("pair", "at least one pair"));
+        }
+        let words = given.iter().map(|(key, _, words)| (*key, &words[..]));
+        let place = |key: SettingKey| given.iter().find(|(own, ..)| *own == key);
+        let settings = ReplaySettings::read(words).map_err(|error| match place(error.key()) {
+            Some((_, field, _)) => field.refuse(field.raw(), format!("{error:#}")),
+            None => root.missing("machine", error),
+        })?;
+        let options = settings.options(None);
+        let options = options.map_err(|error| field.refuse(field.raw(), format!("{error:#}")))?;
+        Ok(Self {
+            pairs,
+            machine,
+            settings,
+            options,
+        })
+    }
+
+    /// Predicts all pairs.
+    ///
+    /// # Errors
+    ///
+    /// The first pair whose job cannot be read, edited or replayed.
+    pub fn score(&self) -> Result<PairScores, String> {
+        let pairs = self.pairs.iter().map(|pair| {
+            let predicted = self.predict(pair);
+            predicted.map_err(|why| format!("pair {}: {why}", pair.name))
+        });
+        let pairs: Vec<PredictedPair> = pairs.collect::<Result<_, _>>()?;
+        let errors = |of: fn(&PredictedPair) -> f64| {
+            let mut all: Vec<f64> = pairs.iter().map(|pair| of(pair).abs()).collect();
+            all.sort_by(f64::total_cmp);
+            let middle = all.len() / 2;
+            let lower = all[(all.len() - 1) / 2];
+            PairErrors {
+                median_percent: lower.midpoint(all[middle]),
+                mean_percent: all.iter().sum::<f64>() / all.len() as f64,
+            }
+        };
+        let signs = pairs.iter().filter_map(|pair| pair.is_sign_right);
+        let signs: Vec<bool> = signs.collect();
+        Ok(PairScores {
+            chakram: errors(|pair| pair.error_percent),
+            no_change: errors(|pair| pair.no_change_percent),
+            sample_ratio: errors(|pair| pair.sample_ratio_percent),
+            signs: [signs.len(), signs.iter().filter(|&&right| right).count()],
+            pairs,
+        })
+    }
+
+    fn predict(&self, pair: &MeasuredPair) -> Result<PredictedPair, String> {
+        let (unedited, _) = self.step(pair, Vec::new())?;
+        let (edited, edits) = self.step(pair, pair.edits.clone())?;
+        let percent = |value: Span, of: Span| (value.seconds() / of.seconds() - 1.0) * 100.0;
+        let ratio = edited.seconds() / unedited.seconds();
+        let before = pair.baseline.unwrap_or(unedited);
+        let predicted = before.scaled(ratio);
+        let change_percent = (ratio - 1.0) * 100.0;
+        let measured_change_percent = pair.baseline.map(|before| percent(pair.measured, before));
+        let counts = measured_change_percent.filter(|change| change.abs() > pair.noise);
+        Ok(PredictedPair {
+            name: pair.name.clone(),
+            unedited,
+            edited,
+            baseline: pair.baseline,
+            predicted,
+            measured: pair.measured,
+            error_percent: percent(predicted, pair.measured),
+            no_change_percent: percent(before, pair.measured),
+            sample_ratio_percent: percent(before.scaled(sample_ratio(&pair.edits)), pair.measured),
+            change_percent,
+            measured_change_percent,
+            is_sign_right: counts.map(|change| (change > 0.0) == (change_percent > 0.0)),
+            edits,
+        })
+    }
+
+    /// Returns the mean step of a pair's job with `edits`, and what these did.
+    fn step(
+        &self,
+        pair: &MeasuredPair,
+        edits: Vec<JobEdit>,
+    ) -> Result<(Span, Vec<EditRow>), String> {
+        let loading = JobOptions {
+            edits,
+            ..self.settings.job(self.machine.max_ranks())
+        };
+        let found = jobs::find([&pair.job], loading.verify).map_err(|error| error.to_string())?;
+        let job = jobs::load(&found, pair.name.clone(), &loading, &mut |_, _| {});
+        let job = job.map_err(|error| error.to_string())?;
+        let prepared = CompiledReplay::new(job.workload(), &self.machine, &self.options);
+        let prepared = prepared.map_err(|error| error.to_string())?;
+        let replayed = report::replay(&prepared, ()).map_err(|error| error.to_string())?;
+        let report: Report = replayed.0;
+        let steps = report.steps.len().max(1) as u64;
+        Ok((
+            Span(report.outcome.makespan.0 / steps),
+            job.edits().to_vec(),
+        ))
+    }
+}
+
+/// Returns by how much `edits` multiply the samples of a rank's step.
+fn sample_ratio(edits: &[JobEdit]) -> f64 {
+    let ratios = edits.iter().map(|edit| match edit {
+        JobEdit::Batch(factor) | JobEdit::Sequence(factor) => factor.ratio(),
+        JobEdit::Accumulate(times) => f64::from(*times),
+        _ => 1.0,
+    });
+    ratios.product()
+}
