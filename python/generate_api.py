@@ -403,7 +403,7 @@ def main() -> int:
     wanted = text(native().describe())
     if "--check" in sys.argv:
         if TARGET.read_text() != wanted:
-            print(f"{TARGET} is not of this command line; python3 {Path(__file__).name} writes it", file=sys.stderr)
+            print(f"{TARGET} is not of this command line; BLESS=1 python/check writes it", file=sys.stderr)
             return 1
         return 0
     TARGET.write_text(wanted)

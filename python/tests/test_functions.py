@@ -90,7 +90,7 @@ class Functions(InFolder):
         (self.folder / "runs.csv").write_text("npus,batch,hidden,layers,heads,sequence,time\n1,4,1024,4,16,512,30\n")
         score = chakram.score("runs.csv", columns="columns.toml")
         self.assertIn("schema", score)
-        with self.assertRaises(TypeError):
+        with self.assertRaisesRegex(chakram.UsageError, "columns"):
             chakram.score("runs.csv")
 
     def test_machines_are_shown(self) -> None:

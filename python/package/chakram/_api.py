@@ -119,6 +119,7 @@ def replay(
     without: Optional[Literal['profiler', 'nothing']] = None,
     step: Optional[int] = None,
     delay: Optional[Union[str, Sequence[str], Mapping[str, Any]]] = None,
+    edit: Optional[Union[str, Sequence[str]]] = None,
     repeat: Optional[int] = None,
     starts: Optional[PathLike] = None,
     with_: Optional[Union[PathLike, Sequence[PathLike]]] = None,
@@ -166,6 +167,7 @@ def replay(
     without: Optional[Literal['profiler', 'nothing']] = None,
     step: Optional[int] = None,
     delay: Optional[Union[str, Sequence[str], Mapping[str, Any]]] = None,
+    edit: Optional[Union[str, Sequence[str]]] = None,
     repeat: Optional[int] = None,
     starts: Optional[PathLike] = None,
     with_: Optional[Union[PathLike, Sequence[PathLike]]] = None,
@@ -212,6 +214,7 @@ def replay(
     without: Optional[Literal['profiler', 'nothing']] = None,
     step: Optional[int] = None,
     delay: Optional[Union[str, Sequence[str], Mapping[str, Any]]] = None,
+    edit: Optional[Union[str, Sequence[str]]] = None,
     repeat: Optional[int] = None,
     starts: Optional[PathLike] = None,
     with_: Optional[Union[PathLike, Sequence[PathLike]]] = None,
@@ -267,6 +270,7 @@ def replay(
             it. ``profiler``: Host time that the profiler added, as estimated; ``nothing``: Nothing
         step: Only the profiled step with this number, cut out as `chakram slice` does
         delay: Start a rank late, to see who waits for a straggler: 3=10ms; repeatable
+        edit: Change the job first: batch=2x, layers=+4, … (`chakram edit --help`), or a file of `edits`; repeatable
         repeat: Replay the traces N times in a row; a rank begins a step as soon as it has ended the one before
         starts: Replay the traces at each time in this file, one a line, such as 10 ms; a rank that has not ended the
             launch before begins as soon as it has
@@ -336,6 +340,7 @@ def replay(
             ("--without", without, "value"),
             ("--step", step, "value"),
             ("--delay", delay, "list"),
+            ("--edit", edit, "list"),
             ("--repeat", repeat, "value"),
             ("--starts", starts, "value"),
             ("--with", with_, "list"),
@@ -887,9 +892,10 @@ def serve(
 
 
 def score(
-    runs: Union[PathLike, Sequence[PathLike]],
+    runs: Optional[Union[PathLike, Sequence[PathLike]]] = None,
     *,
-    columns: Union[PathLike, Sequence[PathLike]],
+    columns: Optional[Union[PathLike, Sequence[PathLike]]] = None,
+    pairs: Optional[PathLike] = None,
     machine: Optional[MachineLike] = None,
     set: Optional[Union[str, Sequence[str], Mapping[str, Any]]] = None,
     by: Optional[str] = None,
@@ -912,6 +918,8 @@ def score(
     Arguments:
         runs: The measured runs: CSV with a line of headings, a run in each row; several tables are scored together
         columns: Which columns are which options of `chakram generate`, and what was measured; one for each table
+        pairs: Score changes of captured jobs instead: each pair has traces, edits of them, and the step that was
+            measured
         machine: Replay the runs on this machine instead of the one that the file of columns names
         set: Set an option of all runs, in place of what the file of columns says; several times for several
         by: Also score the runs of each value of this option by themselves
@@ -944,6 +952,7 @@ def score(
     line += _call.options(
         [
             ("--columns", columns, "list"),
+            ("--pairs", pairs, "value"),
             ("--machine", machine, "value"),
             ("--set", set, "list"),
             ("--by", by, "value"),
@@ -960,7 +969,8 @@ def score(
             ("--max-ratio", max_ratio, "value"),
         ]
     )
-    line += _call.inputs(runs, "runs")
+    if runs is not None:
+        line += _call.inputs(runs, "runs")
     return _call.execute(line, Score)
 
 
