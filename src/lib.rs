@@ -179,6 +179,9 @@ pub mod engine {
 
     pub use chakram_base::setting::{SettingChoice, SettingKey};
     pub use chakram_engine::{
+        ChangedTime, CollectiveChange, KernelChange, KernelJitter, PriceChangeCount, PriceChanges,
+    };
+    pub use chakram_engine::{
         CollectiveModel, CollectiveRecord, CollectiveTiming, CommTiming, CompiledReplay,
         ComputeModel, Discipline, Engine, Extensions, Feed, GroupSplit, GroupView, HostTiming,
         InstanceId, JobTimes, KernelModel, Launch, LaunchMode, LaunchPrices, LaunchQueue,
@@ -408,7 +411,7 @@ pub mod report {
         Throughput, TimeCategory, TimelineFormat, TimelineSelection, TimelineWriter, beside,
         replay, replay_in, replay_launched, replay_with_nodes, report_csv, report_text,
     };
-    pub use chakram_report::{compare, csv, json, settings, text};
+    pub use chakram_report::{compare, csv, edits, json, sensitivity, settings, text};
 }
 
 pub mod score {

@@ -16,7 +16,7 @@ mod file;
 mod literal;
 mod nearest;
 
-pub use edit::{ChangedValue, changed_values, with_values};
+pub use edit::{ChangedValue, EditError, changed_values, number_leaves, value_at, with_values};
 pub use field::{ConfigField, quoted};
 pub use file::{STANDARD_INPUT, read};
 pub use literal::ConfigLiteral;

@@ -25,6 +25,8 @@ pub fn name_as(write_name: NameWriter) {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum SettingKey {
+    /// Collectives that last otherwise.
+    Collective,
     /// Let one of several identical ranks run for all of them.
     Aggregate,
     /// Bandwidth of each dimension of a machine that is given by its dimensions.
@@ -37,6 +39,14 @@ pub enum SettingKey {
     Compute,
     /// Custom algorithm of a kind of collective.
     Custom,
+    /// Times of kernels that vary at random.
+    Jitter,
+    /// Kernels that last otherwise.
+    Kernel,
+    /// Keys of the machine's file that have other values.
+    Set,
+    /// Ranks whose kernels last longer.
+    Slow,
     /// Ranks that start later.
     Delays,
     /// Which dependencies to enforce.

@@ -96,9 +96,10 @@ mod tests {
     fn commands(setting: SettingKey) -> &'static [&'static str] {
         use SettingKey::*;
         match setting {
-            Aggregate | Bandwidth | Collectives | Comm | Compute | Custom | Details
-            | Efficiency | FillDomains | Host | Latency | Launch | Links | Map | Network
-            | LowerBound | RecordedOn | Stepwise | Table | TileMap => &["replay", "generate"],
+            Aggregate | Bandwidth | Collective | Collectives | Comm | Compute | Custom
+            | Details | Efficiency | FillDomains | Host | Jitter | Kernel | Latency | Launch
+            | Links | Map | Network | LowerBound | RecordedOn | Set | Slow | Stepwise | Table
+            | TileMap => &["replay", "generate"],
             Lenient | NetworkModel | Quirks => &["astra-sim"],
             Dependencies | MissingRanks | Ranks => &["replay", "validate"],
             Delays | Edits | NoVerify | Without => &["replay"],

@@ -8,6 +8,7 @@ mod training;
 
 use super::output::{ReplayedJob, ReportDestination, RunArgs};
 use super::progress::Progress;
+use chakram_report::edits::EditReport;
 use chakram_report::summary::counted;
 use chakram_trace::files::OutputSet;
 use chakram_trace::workload::MissingRankPolicy;
@@ -172,11 +173,19 @@ pub fn run(args: &GenerateArgs, out: &mut dyn Write) -> Result<ExitCode, Box<dyn
         let shorter = shortened.map(|step| step.replay(machine, &options));
         let shorter = shorter.transpose()?;
         let mut to = ReportDestination::standard_output(out, outputs);
+        let is_changed = !loaded.changes.is_empty() || !options.changes.is_empty();
+        let unedited = is_changed.then(|| loaded.unchanged_makespan(&workload, &options));
+        let edits = unedited.transpose()?.map(|unedited| EditReport {
+            unedited: Some(unedited),
+            rows: loaded.changes.clone(),
+        });
+        let sensitivities = given.find_sensitivities(&workload, &loaded, &options)?;
         let job = ReplayedJob {
             workload: &workload,
             name: &name,
             other_profiler: None,
-            edits: None,
+            edits: edits.as_ref(),
+            sensitivities: sensitivities.as_ref(),
             shorter,
         };
         let mut settings = given.settings(&loaded, &options);

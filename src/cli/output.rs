@@ -10,9 +10,10 @@ use chakram_base::setting::SettingKey;
 use chakram_base::units::{Span, parse_token_count};
 use chakram_engine::{CompiledReplay, ReplayError, ReplayOptions};
 use chakram_hardware::machine::Machine;
-use chakram_jobs::{self as job, GivenSetting, ReplaySettingsError};
+use chakram_jobs::{self as job, GivenSetting, MachineText, ReplaySettingsError};
 use chakram_report::edits::EditReport;
 use chakram_report::extrapolation::ShorterReplays;
+use chakram_report::sensitivity::{SensitivityReport, SensitivityRun};
 use chakram_report::settings::SettingWithoutEffect;
 use chakram_report::summary::{HashedInput, counted};
 use chakram_report::text::TextStyle;
@@ -80,6 +81,10 @@ pub struct RunArgs {
     /// Report bytes and load of dimensions and links; collectives go message by message
     #[arg(long, help_heading = REPORT, hide_short_help = true)]
     links: bool,
+    /// Also find what would help most: what the run gains if kernels, collectives, the host, or rates and latencies of the
+    /// machine were faster, and how far that goes
+    #[arg(long, help_heading = REPORT)]
+    sensitivities: bool,
     /// Dollars for an hour of an NPU, such as 2.50; by default those of the machine's file
     #[arg(long, help_heading = REPORT, hide_short_help = true, value_name = "DOLLARS", value_parser = parse_price)]
     price: Option<f64>,
@@ -110,6 +115,8 @@ pub struct ReplayedJob<'a> {
     pub shorter: Option<ShorterReplays>,
     /// What edits of it found and did.
     pub edits: Option<&'a EditReport>,
+    /// What would help it most, if that was asked for.
+    pub sensitivities: Option<&'a SensitivityReport>,
 }
 
 /// Parses dollars for an hour of an NPU.
@@ -151,6 +158,13 @@ impl RunArgs {
         if self.timeline.path().is_some() && several {
             return Err(
                 "--timeline draws one replay, and here are several machines\n  \
+                 try: one --machine at a time"
+                    .to_owned(),
+            );
+        }
+        if self.sensitivities && several {
+            return Err(
+                "--sensitivities are of one replay, and here are several machines\n  \
                  try: one --machine at a time"
                     .to_owned(),
             );
@@ -205,6 +219,7 @@ impl RunArgs {
         let given = [
             (self.timeline.path().is_some(), "--timeline"),
             (self.html.is_some(), "--html"),
+            (self.sensitivities, "--sensitivities"),
             (self.tile_map.is_some(), "--tile-map"),
             (self.wants_nodes(), "--table nodes"),
         ];
@@ -249,6 +264,7 @@ impl RunArgs {
             (self.timeline.path().is_some(), "--timeline"),
             (self.html.is_some(), "--html"),
             (self.tile_map.is_some(), "--tile-map"),
+            (self.sensitivities, "--sensitivities"),
             (self.format != ReportFormatArg::Text, "--format"),
             (self.details, "--details"),
             (self.links, "--links"),
@@ -316,7 +332,8 @@ impl RunArgs {
         if let Some((profiler, other)) = report.profiler.as_mut().zip(job.other_profiler) {
             profiler.hold_against(makespan, other, workload);
         }
-        report.edits = job.edits.cloned();
+        report.add_edits(job.edits.cloned());
+        report.sensitivities = job.sensitivities.cloned();
         report.extrapolation = job.shorter.map(|shorter| shorter.extrapolate(makespan));
         self.state_cost(&mut report);
         report.pictures = pictures.map(|pictures| pictures.finish(&report));
@@ -364,6 +381,24 @@ impl RunArgs {
                 reason: "the job does not state the tokens that it takes".to_owned(),
             });
         }
+    }
+
+    /// Finds what would help `workload` on a machine most, if that is asked for.
+    pub fn find_sensitivities(
+        &self,
+        workload: &Workload,
+        loaded: &LoadedMachine,
+        options: &ReplayOptions,
+    ) -> Result<Option<SensitivityReport>, ReplayError> {
+        let run = SensitivityRun {
+            workload,
+            machine: &loaded.machine,
+            options,
+        };
+        let (text, file) = (&*loaded.text, &*loaded.file);
+        (self.sensitivities || self.table == Some(ReportTableArg::Sensitivities))
+            .then(|| job::find_sensitivities(&run, MachineText { text, file }))
+            .transpose()
     }
 
     /// Returns the file of the page, if one is asked for.

@@ -163,15 +163,15 @@ pub fn run(args: &ReplayArgs, out: &mut dyn Write) -> Result<ExitCode, Box<dyn E
             let other_profiler = both
                 .then(|| makespan(&workload.with_profiler_toggled(), machine, &options))
                 .transpose()?;
-            let edits = edit_report(&found, &job, &loading, |workload| {
-                makespan(workload, machine, &options)
-            })?;
+            let edits = edit_report(&found, &job, &loading, loaded, &options)?;
+            let sensitivities = args.run.find_sensitivities(workload, loaded, &options)?;
             let job = ReplayedJob {
                 workload,
                 name: title,
                 other_profiler,
                 shorter: None,
                 edits: edits.as_ref(),
+                sensitivities: sensitivities.as_ref(),
             };
             let mut given = args.run.settings(loaded, &options);
             given.extend(of_traces());
@@ -186,10 +186,11 @@ pub fn run(args: &ReplayArgs, out: &mut dyn Write) -> Result<ExitCode, Box<dyn E
                 given
             });
             let given: Vec<_> = given.collect();
-            let machines = machines.iter().map(|loaded| &loaded.machine);
+            let loaded = &machines;
+            let machines = loaded.iter().map(|loaded| &loaded.machine);
             let machines: Vec<&Machine> = machines.collect();
-            let job_of_traces = &job;
             let page = args.run.create_page(&mut to)?;
+            let of_traces_alone = &job;
             let job = ComparedJob {
                 workload,
                 title,
@@ -198,11 +199,14 @@ pub fn run(args: &ReplayArgs, out: &mut dyn Write) -> Result<ExitCode, Box<dyn E
             };
             let mut comparison = compare(&job, &named, &machines, &given, args.threads);
             let columns = comparison.columns.iter_mut();
-            let reports = columns.filter_map(|column| column.result.as_mut().ok());
-            reports.for_each(|report| {
+            let reports = columns
+                .zip(loaded)
+                .filter_map(|(column, loaded)| Some((column.result.as_mut().ok()?, loaded)));
+            for (report, loaded) in reports {
                 args.run.state_cost(report);
-                report.edits = edited(job_of_traces, None);
-            });
+                let edits = edit_report(&found, of_traces_alone, &loading, loaded, &options)?;
+                report.add_edits(edits);
+            }
             if comparison.reference().is_some() {
                 let (run, style) = (&args.run, to.style());
                 if let Some(mut file) = page {
@@ -262,33 +266,38 @@ fn job_settings<'a>(
     settings.collect()
 }
 
-/// Returns what edits of `job` found and did, beside the makespan without them.
-fn edited(job: &Job, unedited: Option<Span>) -> Option<EditReport> {
-    let rows = job.edits().to_vec();
-    (!rows.is_empty()).then_some(EditReport { unedited, rows })
-}
-
-/// Returns the same with the job without edits replayed, whose makespan `replay` finds.
+/// Returns what was changed of `job` and of its machine, beside the makespan without any change; nothing if nothing was.
 fn edit_report(
     found: &FoundTraces,
     job: &Job,
     loading: &JobOptions,
-    replay: impl Fn(&Workload) -> Result<Span, Box<dyn Error>>,
+    loaded: &LoadedMachine,
+    options: &ReplayOptions,
 ) -> Result<Option<EditReport>, Box<dyn Error>> {
-    if job.edits().is_empty() {
+    let rows = [&loaded.changes[..], job.edits()].concat();
+    if rows.is_empty() && options.changes.is_empty() {
         return Ok(None);
     }
     // A pipe gives its bytes once.
-    if found.stream.is_some() {
-        return Ok(edited(job, None));
+    if found.stream.is_some() && !job.edits().is_empty() {
+        return Ok(Some(EditReport {
+            unedited: None,
+            rows,
+        }));
     }
     let loading = JobOptions {
         edits: Vec::new(),
         hash: false,
         ..loading.clone()
     };
-    let unedited = job::load(found, String::new(), &loading, &mut |_, _| {})?;
-    Ok(edited(job, Some(replay(unedited.workload())?)))
+    let unedited = (!job.edits().is_empty())
+        .then(|| job::load(found, String::new(), &loading, &mut |_, _| {}));
+    let unedited = unedited.transpose()?;
+    let workload = unedited.as_ref().unwrap_or(job).workload();
+    Ok(Some(EditReport {
+        unedited: Some(loaded.unchanged_makespan(workload, options)?),
+        rows,
+    }))
 }
 
 /// Returns the makespan of `workload`.

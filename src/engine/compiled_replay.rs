@@ -8,12 +8,14 @@ use super::host_launches::{self, ResolvedPrices};
 use super::ids::{InstanceId, ReplayGroupId};
 use super::options::{CommTiming, ReplayOptions};
 use super::plan::{InstancePlan, NONE, ReplayPlan, SharedGraphPlan};
+use super::price_changes::PriceChangeCount;
 use super::run_programs::{LaunchSource, native, run_over_network};
 use super::tile_groups;
 use super::{Engine, ReplayError, ReplayOutcome, ReplayRefusal};
 use crate::Observer;
 use chakram_base::ids::{GroupId, NodeIndex, Npu, Rank};
 use chakram_base::setting::SettingKey;
+use chakram_base::units::Span;
 use chakram_hardware::collective::{
     AlgorithmDescriber, ChunkChoices, CustomCollective, LinkRates, measured_collective,
     measured_elsewhere,
@@ -157,6 +159,11 @@ impl<'a> CompiledReplay<'a> {
         self.plan.basis
     }
 
+    /// What each change of prices that was asked for did ([`ReplayOptions::changes`]).
+    pub fn price_changes(&self) -> &[PriceChangeCount] {
+        &self.plan.changes
+    }
+
     /// Whether one of several ranks that do the same runs for all.
     pub fn aggregates(&self) -> bool {
         self.aggregate
@@ -165,6 +172,17 @@ impl<'a> CompiledReplay<'a> {
     /// The source of durations of collectives and messages.
     pub fn comm(&self) -> CommTiming {
         self.comm
+    }
+
+    /// The source of the durations of host work.
+    pub fn host(&self) -> HostTiming {
+        self.host
+    }
+
+    /// Time of a node where it depends on no other: of kernels, host work and loads of the NPU's own memory.
+    pub fn price(&self, instance: InstanceId, node: NodeIndex) -> Span {
+        let planned = &self.plan.instances[instance.index()];
+        self.plan.shared[planned.shared as usize].prices[node.index()]
     }
 
     /// The model of the network that [`Self::run`] takes.

@@ -76,6 +76,7 @@ mod observer;
 mod options;
 mod placement;
 mod plan;
+mod price_changes;
 mod processor;
 mod processors;
 mod representatives;
@@ -101,6 +102,10 @@ pub use launch::{Launch, LaunchPrices, LaunchQueue, LaunchRecord, LaunchRelease,
 pub use observer::{CollectiveRecord, Observer, RunSegment, TimeCategory};
 pub use options::{CollectiveTiming, CommTiming, LaunchMode, OptionRefusal, ReplayOptions};
 pub use placement::place;
+pub use price_changes::{
+    ChangedTime, CollectiveChange, KernelChange, KernelJitter, PriceChangeCount, PriceChanges,
+    class_of,
+};
 pub use processor::{JobTimes, ProcessorJob, ProcessorModel};
 pub use representatives::{RepresentativeCheck, replay_representatives};
 pub use run_programs::run_launches;

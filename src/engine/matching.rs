@@ -5,7 +5,9 @@
 
 use super::error::ReplayRefusal;
 use super::ids::ReplayGroupId;
+use super::options::{CommTiming, ReplayOptions};
 use super::plan::{CallPlan, GroupPlan, NONE, ReplayPlan, group_text};
+use super::price_changes::PriceChanges;
 use super::split_sizes;
 use chakram_base::ids::{NodeIndex, Rank};
 use chakram_base::units::Span;
@@ -22,7 +24,11 @@ use std::sync::Arc;
 type CallerNode = (ReplayGroupId, u32, u32);
 
 /// Matches the k-th collective of each member of a group, and checks that they are the same.
-pub(super) fn collectives(plan: &mut ReplayPlan, workload: &Workload) -> Result<(), ReplayRefusal> {
+pub(super) fn collectives(
+    plan: &mut ReplayPlan,
+    workload: &Workload,
+    options: &ReplayOptions,
+) -> Result<(), ReplayRefusal> {
     renumber_shared_groups(plan, workload);
     let calls_of = workload.graphs().iter().map(|graph| {
         let calls = graph.calls().iter().map(|call| call.group).zip(0..);
@@ -40,7 +46,10 @@ pub(super) fn collectives(plan: &mut ReplayPlan, workload: &Workload) -> Result<
     for same in callers.chunk_by(|a, b| a.0 == b.0) {
         let group = same[0].0.index();
         let members: Vec<MemberCalls<'_>> = members_of(workload, &calls_of, same).collect();
-        let calls = group_calls(plan, workload, same, &members)?;
+        let mut calls = group_calls(plan, workload, same, &members)?;
+        if options.comm == CommTiming::Model {
+            change_calls(plan, workload, &options.changes, &mut calls, &members);
+        }
         // Groups of one shape mostly make the same collectives, and are numbered one after another.
         plan.groups[group].calls = match &before {
             Some(before) if **before == *calls => Arc::clone(before),
@@ -119,6 +128,26 @@ fn group_calls(
         "members of a group must make the same collectives in the same order; look for a \
          trace of another job or step, or one that was cut",
     ))
+}
+
+/// Gives `calls`, which `members` make, the times that were asked for.
+fn change_calls(
+    plan: &mut ReplayPlan,
+    workload: &Workload,
+    changes: &PriceChanges,
+    calls: &mut [CallPlan],
+    members: &[MemberCalls<'_>],
+) {
+    let Some(first) = members.first() else { return };
+    // Their counts are the last.
+    let from = plan.changes.len() - changes.collectives.len();
+    for (call, at) in calls.iter_mut().zip(first.iter()) {
+        let (_, graph, node) = call_of(workload, at);
+        for (number, time) in changes.of_collective(call.kind, graph.name(node.node)) {
+            plan.changes[from + number].count_call();
+            call.changed = Some(time);
+        }
+    }
 }
 
 /// Returns the longest recorded transfer of the members of a call whose size the first does not know; `None` if it does.
@@ -223,6 +252,7 @@ fn call_plan(
         buffer,
         root: group.extent.position_of[place.unwrap_or(0)],
         recorded: None,
+        changed: None,
     })
 }
 

@@ -1,6 +1,7 @@
 //! Options of a replay.
 
 use super::extensions::Extensions;
+use super::price_changes::PriceChanges;
 use chakram_base::ids::Npu;
 use chakram_base::setting::SettingChoice;
 use chakram_hardware::collective::CustomCollective;
@@ -40,6 +41,8 @@ pub struct ReplayOptions {
     /// Carry out every collective message by message, even where a closed form is proved. Has no effect unless
     /// [`CommTiming::Model`] carries out collectives at all.
     pub stepwise: bool,
+    /// Kernels and collectives that last otherwise than they are priced, slow ranks and jitter.
+    pub changes: PriceChanges,
     /// Let one of several ranks that do the same at the same time run for all of them, for as long as they do; the answer is
     /// the same. Has no effect unless [`CommTiming::Model`] carries out collectives and messages.
     pub aggregate: bool,

@@ -6,6 +6,7 @@ use super::error::ReplayRefusal;
 use super::ids::{InstanceId, ReplayGroupId};
 use super::options::ReplayOptions;
 use super::placement::place;
+use super::price_changes::{ChangedTime, PriceChangeCount};
 use super::unpriced_kernels::UnpricedKernels;
 use super::{in_switch, matching, tile_checks, untimed_communication};
 use chakram_base::ids::{GroupId, MemberIndex, Npu, Position, Rank};
@@ -31,7 +32,7 @@ use prices::price_graph;
 pub(super) const NONE: u32 = u32::MAX;
 
 /// A collective that all members of a group carry out together.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq)]
 pub(super) struct CallPlan {
     pub kind: CollectiveKind,
     /// The whole buffer ([`CollectiveKind::buffer`]).
@@ -40,6 +41,8 @@ pub(super) struct CallPlan {
     pub root: Position,
     /// Where nobody knows its size: the longest recorded transfer of a member, which it takes.
     pub recorded: Option<Span>,
+    /// Time that was asked for, instead of what carrying it out takes.
+    pub changed: Option<ChangedTime>,
 }
 
 /// A group on the machine.
@@ -198,6 +201,8 @@ pub(super) struct ReplayPlan {
     pub basis: PricingCoverage,
     /// Refusal of reports, if most kernels have no price and that was not asked for.
     pub mostly_free: Option<ReplayRefusal>,
+    /// What each change of prices that was asked for did.
+    pub changes: Vec<PriceChangeCount>,
 }
 
 impl ReplayPlan {
@@ -219,24 +224,41 @@ impl ReplayPlan {
         }
         let mut basis = PricingCoverage::default();
         let mut shared = Vec::new();
-        let mut known: BTreeMap<(u32, usize), u32> = BTreeMap::new();
+        let changes = &options.changes;
+        let mut counts = changes.counts();
+        let mut known: BTreeMap<(u32, usize, Option<Rank>), u32> = BTreeMap::new();
+        let mut counted: Vec<Vec<PriceChangeCount>> = Vec::new();
         let mut unpriced = UnpricedKernels::default();
         let mut instances = Vec::with_capacity(workload.instances().len());
         for instance in workload.instances() {
             let npu = npu_of[instance.rank.index()];
             let class = machine.class(npu);
-            // Prices depend on the graph and the NPU class alone, so ranks that share both share them.
-            let key = (instance.graph.0, class);
+            // Prices depend on the graph and the NPU class alone, so ranks that share both share them, unless some of their own
+            // were asked for.
+            let own = changes.own_prices_of(instance.rank);
+            let key = (instance.graph.0, class, own);
             let index = match known.get(&key) {
                 Some(&index) => index,
                 None => {
                     let graph = workload.graph(instance);
                     let class = &machine.classes()[class];
-                    shared.push(price_graph(graph, class, machine, instance, options)?);
+                    let mut priced = price_graph(graph, class, machine, instance, options)?;
+                    counted.push(changes.apply(
+                        graph,
+                        instance.rank,
+                        options.comm,
+                        &mut priced.prices,
+                    ));
+                    shared.push(priced);
                     known.insert(key, shared.len() as u32 - 1);
                     shared.len() as u32 - 1
                 }
             };
+            let done = &counted[index as usize];
+            counts
+                .iter_mut()
+                .zip(done)
+                .for_each(|(sum, done)| sum.add(done));
             basis.add(shared[index as usize].basis);
             unpriced.add(&shared[index as usize].unpriced, instance.rank, class);
             instances.push(InstancePlan {
@@ -257,7 +279,10 @@ impl ReplayPlan {
                     continue;
                 }
                 let priced = price_graph(graph, class, machine, instance, options);
-                let priced = priced.ok().filter(SharedGraphPlan::is_priced);
+                let mut priced = priced.ok().filter(SharedGraphPlan::is_priced);
+                if let Some(priced) = &mut priced {
+                    changes.apply(graph, instance.rank, options.comm, &mut priced.prices);
+                }
                 shared_of_class.push(priced.map_or(NONE, |priced| {
                     shared.push(priced);
                     shared.len() as u32 - 1
@@ -293,6 +318,7 @@ impl ReplayPlan {
             request_channels: Vec::new(),
             basis,
             mostly_free,
+            changes: counts,
         };
         in_switch::check(workload, machine)?;
         plan.bind_groups(workload, machine, backend);
@@ -300,11 +326,12 @@ impl ReplayPlan {
             matching::renumber_shared_groups(&mut plan, workload);
             matching::channels(&mut plan, workload, options.allow_unmatched)?;
         } else {
-            matching::collectives(&mut plan, workload)?;
+            matching::collectives(&mut plan, workload, options)?;
             matching::messages(&mut plan, workload)?;
             plan.settle_untimed(workload, options)?;
         }
         tile_checks::check(&plan, workload, machine, options)?;
+        changes.check(&plan.changes, workload)?;
         Ok(plan)
     }
 

@@ -132,9 +132,14 @@ pub fn edits_of(machine: &Machine, text: &str, file: &str) -> Vec<MachineEdit> {
     if *text == *original {
         return Vec::new();
     }
+    edits_between(text, &original, file)
+}
+
+/// Returns how the text of a machine, called `file`, differs from `original`, key by key.
+pub fn edits_between(text: &str, original: &str, file: &str) -> Vec<MachineEdit> {
     // Labels are no settings.
     let is_label = |path: &str| path == "description" || path == "name";
-    let changes = changed_values(text, &original).into_iter();
+    let changes = changed_values(text, original).into_iter();
     let changes = changes.filter(|change| !is_label(&change.path));
     let edits = changes.map(|change| MachineEdit {
         without: Machine::parse(&change.without, file).ok(),

@@ -23,13 +23,15 @@ mod machine_facts;
 mod machine_reference;
 mod outputs;
 mod replay_settings;
+mod sensitivities;
 mod traces;
 
 pub use astra_sim::AstraSimJob;
 pub use astra_sim::run_inputs;
 pub use custom::{CustomFiles, load_custom};
 pub use given_settings::{
-    GivenSetting, MAX_REPEATED_NODES, MachineEdit, RunWithout, edits_of, note_settings,
+    GivenSetting, MAX_REPEATED_NODES, MachineEdit, RunWithout, edits_between, edits_of,
+    note_settings,
 };
 pub use input::{CASE_MACHINE, hashed_input, machine_of, name_of, read_text};
 pub use load::{JobOptions, LoadProgress};
@@ -37,9 +39,10 @@ pub use load::{at_step, declared_groups, find, groups_of, load, mark_read};
 pub use machine_facts::{least_memory, machine_facts};
 pub use outputs::{JobOutputs, SavedJob, others, rename_contents, write_job};
 pub use replay_settings::{
-    REPLAY_OPTIONS, ReplayOption, ReplayOptionSyntax, ReplaySettings, ReplaySettingsError,
-    parse_edits, parse_npus,
+    MachineTextError, MachineValue, REPLAY_OPTIONS, ReplayOption, ReplayOptionSyntax,
+    ReplaySettings, ReplaySettingsError, parse_edits, parse_npus,
 };
+pub use sensitivities::{MachineText, find_sensitivities};
 pub use traces::{JobTraces, about};
 
 /// A job that is ready to be replayed on any machine.

@@ -5,15 +5,15 @@
 
 use super::{CustomFiles, JobOptions, load_custom};
 use chakram_analysis::edit::JobEdit;
-use chakram_base::config::{self, ConfigDocument};
-use chakram_base::ids::{MAX_NPUS, Npu};
+use chakram_base::config::{self, ConfigDocument, ConfigLiteral, EditError, with_values};
+use chakram_base::ids::{MAX_NPUS, Npu, Rank};
 use chakram_base::setting::{SettingChoice, SettingKey};
 use chakram_base::units::Span;
 use chakram_engine::{CollectiveTiming, CommTiming, LaunchMode, OptionRefusal, ReplayOptions};
 use chakram_hardware::compute::{
     ComputeModel, RooflineEfficiency, parse_efficiency, parse_host, parse_model,
 };
-use chakram_hardware::machine::{Machine, lacks_rates};
+use chakram_hardware::machine::{Machine, MachineError, lacks_rates};
 use chakram_hardware::network::NetworkKind;
 use chakram_report::summary::HashedInput;
 use chakram_trace::format::file::VerifyLevel;
@@ -239,6 +239,53 @@ pub static REPLAY_OPTIONS: &[ReplayOption] = &[
         ..ReplayOption::BASE
     },
     ReplayOption {
+        key: SettingKey::Set,
+        value: "machine.KEY=VALUE",
+        help: "Give a key of the machine's file another value: machine.dimension.nvlink.bandwidth=900GB/s; repeatable",
+        is_rare: false,
+        syntax: List,
+        set: |to, words| all(words, parse_machine_value).map(|values| to.machine_values = values),
+        ..ReplayOption::BASE
+    },
+    ReplayOption {
+        key: SettingKey::Kernel,
+        value: "PATTERN=TIME",
+        help: "Have kernels last otherwise: '*flash*=0.5' (names), class:gemm=0.9, 'shape:gemm*k=4096=12us', \
+               'module:*mlp*=0.8' or op:aten::mm=2; a number is a factor; repeatable",
+        is_rare: false,
+        syntax: List,
+        set: |to, words| all(words, str::parse).map(|kernels| to.replay.changes.kernels = kernels),
+        ..ReplayOption::BASE
+    },
+    ReplayOption {
+        key: SettingKey::Collective,
+        value: "PATTERN=TIME",
+        help: "Have collectives of a kind or name last otherwise than uncontended ones do: all-reduce=0.5 or '*grad*=2ms'; a \
+               number is a factor; repeatable",
+        syntax: List,
+        set: |to, words| {
+            all(words, str::parse).map(|collectives| to.replay.changes.collectives = collectives)
+        },
+        ..ReplayOption::BASE
+    },
+    ReplayOption {
+        key: SettingKey::Slow,
+        value: "RANK=FACTOR",
+        help: "Have the kernels of a rank last so many times as long: 3=1.2; repeatable",
+        syntax: List,
+        set: |to, words| all(words, parse_slow).map(|slow| to.replay.changes.slow = slow),
+        ..ReplayOption::BASE
+    },
+    ReplayOption {
+        key: SettingKey::Jitter,
+        value: "SPREAD",
+        help: "Have every kernel last up to so much longer or shorter, each length equally likely: 5% or 5%,seed=7",
+        set: |to, words| {
+            one(words, str::parse).map(|jitter| to.replay.changes.jitter = Some(jitter))
+        },
+        ..ReplayOption::BASE
+    },
+    ReplayOption {
         key: SettingKey::NoVerify,
         help: "Read traces that differ from what the job's file, PREFIX.job.json, says",
         syntax: Switch,
@@ -322,6 +369,17 @@ pub static REPLAY_OPTIONS: &[ReplayOption] = &[
     },
 ];
 
+/// A machine's text that describes none with the values that were set.
+#[derive(Debug, thiserror::Error)]
+pub enum MachineTextError {
+    /// A value cannot be set.
+    #[error(transparent)]
+    Edit(#[from] EditError),
+    /// It is no machine.
+    #[error(transparent)]
+    Machine(#[from] MachineError),
+}
+
 /// What the options of a replay come to.
 #[derive(Clone, Debug, Default)]
 pub struct ReplaySettings {
@@ -330,6 +388,7 @@ pub struct ReplaySettings {
     profiler: Option<ProfilerPolicy>,
     bandwidth: Option<String>,
     latency: Option<String>,
+    machine_values: Vec<MachineValue>,
     /// The machine on which kernels were recorded.
     pub recorded_on: Option<String>,
     /// Part of their peak rates that kernels by roofline reach.
@@ -338,6 +397,15 @@ pub struct ReplaySettings {
     pub fill_domains: bool,
     /// Custom algorithms.
     pub custom: Vec<CustomFiles>,
+}
+
+/// A key of a machine's file that has another value.
+#[derive(Clone, Debug, PartialEq)]
+pub struct MachineValue {
+    /// Its path in the file.
+    pub path: String,
+    /// Its value.
+    pub value: ConfigLiteral,
 }
 
 /// Options that cannot be as they are given.
@@ -530,6 +598,36 @@ impl ReplaySettings {
         }
     }
 
+    /// Returns the keys of machines that have other values than their files say.
+    pub fn machine_values(&self) -> &[MachineValue] {
+        &self.machine_values
+    }
+
+    /// Returns `text` of a machine, called `file` in errors, with the values that were set.
+    ///
+    /// # Errors
+    ///
+    /// A text that is no TOML, and paths that lead nowhere.
+    pub fn with_machine_values(&self, text: &str, file: &str) -> Result<String, EditError> {
+        let values = self.machine_values.iter();
+        let values: Vec<_> = values.map(|set| (&*set.path, &set.value)).collect();
+        with_values(text, file, &values)
+    }
+
+    /// Returns the machine of `text`, called `file` in errors, with the values that were set.
+    ///
+    /// # Errors
+    ///
+    /// As [`Self::with_machine_values`], and values that no machine has.
+    pub fn parse_machine(&self, text: &str, file: &str) -> Result<Machine, MachineTextError> {
+        let original = Machine::parse(text, file)?;
+        if self.machine_values.is_empty() {
+            return Ok(original);
+        }
+        let edited = self.with_machine_values(text, file)?;
+        Ok(Machine::parse_edited(&edited, file, &original)?)
+    }
+
     /// Returns `machine` with jobs on all of its NPUs, where that is asked for.
     ///
     /// # Errors
@@ -674,6 +772,39 @@ pub fn parse_edits(text: &str) -> Result<Vec<JobEdit>, String> {
         text.map_err(|error| error.to_string())?.parse()
     });
     edits.collect()
+}
+
+/// Reads `RANK=FACTOR`.
+fn parse_slow(text: &str) -> Result<(Rank, f64), String> {
+    let expected = || "expected RANK=FACTOR, for example 3=1.2".to_owned();
+    let (rank, factor) = text.split_once('=').ok_or_else(expected)?;
+    let rank = rank
+        .trim()
+        .parse()
+        .map_err(|_| format!("`{rank}` is not a rank"))?;
+    let factor = factor.strip_suffix('x').unwrap_or(factor);
+    let factor = factor.parse::<f64>().map_err(|_| expected())?;
+    match factor.is_finite() && factor > 0.0 {
+        true => Ok((Rank(rank), factor)),
+        false => Err(format!("the factor {factor} is not above 0")),
+    }
+}
+
+/// Reads `machine.PATH=VALUE`.
+fn parse_machine_value(text: &str) -> Result<MachineValue, String> {
+    let expected =
+        "expected machine.KEY=VALUE, for example machine.dimension.nvlink.bandwidth=900GB/s";
+    let (path, value) = text.split_once('=').ok_or(expected)?;
+    let path = path
+        .trim()
+        .strip_prefix("machine.")
+        .filter(|path| !path.is_empty());
+    let path =
+        path.ok_or_else(|| format!("{expected}; a key of the machine begins with `machine.`"))?;
+    Ok(MachineValue {
+        path: path.to_owned(),
+        value: ConfigLiteral::from_word(value.trim()),
+    })
 }
 
 /// Reads `KIND=PREFIX`.

@@ -14,11 +14,13 @@
 mod node_rows;
 mod recorder;
 mod relations;
+mod scaled_run;
 mod slack;
 mod table;
 mod walk;
 
 pub(super) use recorder::RunRecorder;
+pub(super) use scaled_run::{ScaledEnd, ScaledRun};
 pub(super) use table::sections;
 
 use super::keyed::by_part;
@@ -94,6 +96,16 @@ pub struct SlackRow {
 }
 
 impl RunRecorder<'_> {
+    /// Number of nodes of the run.
+    pub fn nodes(&self) -> usize {
+        self.relations.nodes
+    }
+
+    /// Number of nodes on the critical path.
+    pub fn path_nodes(&self) -> u64 {
+        self.path().len() as u64
+    }
+
     /// Follows the critical path of a run that took `makespan`, and sums it up.
     pub fn finish(&self, makespan: Span) -> (CriticalPathSummary, Vec<RunSegment>) {
         let end = Time::ZERO + makespan;

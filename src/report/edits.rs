@@ -1,8 +1,10 @@
 //! Edits of the job that was replayed: what each found and did, and the job without them.
 
+use super::Report;
 use super::head::HeadStyle;
 use super::summary::thousands;
 use chakram_base::units::{Span, percent_change};
+use chakram_engine::PriceChangeCount;
 use serde::{Deserialize, Serialize};
 
 /// What an edit found and did.
@@ -26,6 +28,45 @@ pub struct EditRow {
     /// Bases of new times, and what is not known.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub notes: Vec<String>,
+}
+
+impl Report {
+    /// Puts changes of the job and its machine in front of those of prices, which the replay knows.
+    pub fn add_edits(&mut self, edits: Option<EditReport>) {
+        if let Some(mut edits) = edits {
+            let of_prices = self.edits.take().map_or_else(Vec::new, |own| own.rows);
+            edits.rows.extend(of_prices);
+            self.edits = Some(edits);
+        }
+    }
+}
+
+impl EditRow {
+    /// Returns the row of a change of prices.
+    pub(crate) fn of_prices(count: &PriceChangeCount) -> Self {
+        let together = count.before.zip(count.after).filter(|_| count.changed > 0);
+        Self {
+            edit: count.change.clone(),
+            counts: if count.of_collectives {
+                "collectives"
+            } else {
+                "kernels"
+            }
+            .to_owned(),
+            matched: count.matched,
+            changed: count.changed,
+            added: 0,
+            removed: 0,
+            notes: vec![match together {
+                Some((before, after)) => format!("{before} together, {after} now"),
+                None if count.of_collectives => {
+                    "each lasts so long from its last arrival on, beside whatever else is sent"
+                        .to_owned()
+                }
+                None => "they last as long as before".to_owned(),
+            }],
+        }
+    }
 }
 
 /// Edits of a job.

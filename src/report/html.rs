@@ -14,7 +14,7 @@ mod tiles;
 pub use sections::time_bars;
 
 use super::section::{ReportMedium, ReportSection, SectionId};
-use super::{Report, critical_path, head, npus};
+use super::{Report, critical_path, head, npus, sensitivity};
 use chakram_base::units::Span;
 use page::{list, number, report_table, section, text};
 
@@ -56,7 +56,7 @@ impl ReportChapter {
             SectionId::Dimensions | SectionId::Links | SectionId::Tiles => Self::Links,
             SectionId::Modules => Self::Modules,
             SectionId::Operators => Self::Operators,
-            SectionId::CriticalPath => Self::Path,
+            SectionId::CriticalPath | SectionId::Sensitivities => Self::Path,
         }
     }
 
@@ -116,7 +116,13 @@ fn all_tables(report: &Report) -> Vec<ReportSection> {
     let breakdown = npus::breakdown(report);
     let groups = super::tables::groups(report, ReportMedium::Page).flatten();
     let path = critical_path::sections(report, ReportMedium::Page);
-    breakdown.into_iter().chain(groups).chain(path).collect()
+    let help = sensitivity::sections(report, ReportMedium::Page);
+    breakdown
+        .into_iter()
+        .chain(groups)
+        .chain(path)
+        .chain(help)
+        .collect()
 }
 
 /// Reasons why the numbers may be other than they seem.

@@ -45,6 +45,7 @@ mod replay;
 pub mod report_csv;
 pub mod report_text;
 mod section;
+pub mod sensitivity;
 pub mod settings;
 pub mod spans;
 mod stages;
@@ -103,6 +104,7 @@ use modules::ModuleRow;
 use npus::NpuRow;
 use operators::{OperatorTime, over_micro_batches};
 use profiler::ProfilerBasis;
+use sensitivity::SensitivityReport;
 use serde::{Deserialize, Serialize};
 use settings::GivenSettings;
 use steps::StepRow;
@@ -218,6 +220,9 @@ pub struct Report {
     /// Ranks of which one ran for all, if that was asked for.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub aggregation: Option<RankAggregation>,
+    /// What would help most, if that was asked for.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub sensitivities: Option<SensitivityReport>,
     /// Changes of the job before it was replayed.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub edits: Option<EditReport>,

@@ -8,6 +8,7 @@ use super::captured_on::CapturedOn;
 use super::collectives::{CollectiveObserver, CollectiveTally};
 use super::collectives::{CollectiveRow, LatestRank, MeasuredLinks};
 use super::critical_path::RunRecorder;
+use super::edits::{EditReport, EditRow};
 use super::interval::PredictionInterval;
 use super::kernel_energy::KernelEnergy;
 use super::links::LinkReport;
@@ -270,7 +271,18 @@ pub(super) fn finish<O>(
         memory,
         tiles: tiles.finish(prepared),
         aggregation: counts.finish(prepared),
-        edits: None,
+        sensitivities: None,
+        edits: {
+            let rows: Vec<_> = prepared
+                .price_changes()
+                .iter()
+                .map(EditRow::of_prices)
+                .collect();
+            (!rows.is_empty()).then_some(EditReport {
+                unedited: None,
+                rows,
+            })
+        },
         extrapolation: None,
         throughput: throughput::of(prepared, Span(outcome.makespan.0 / times)),
         cost: None,

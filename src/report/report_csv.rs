@@ -2,7 +2,8 @@
 
 use super::csv::{CsvColumn, CsvRows};
 use super::{
-    Report, collectives, cost, links, memory, modules, npus, operators, settings, steps, unknown,
+    Report, collectives, cost, links, memory, modules, npus, operators, sensitivity, settings,
+    steps, unknown,
 };
 
 /// Choice of the table.
@@ -27,6 +28,8 @@ pub enum CsvTable {
     Unknown,
     /// Settings that were given and change nothing, with the reason.
     Settings,
+    /// What would help most.
+    Sensitivities,
     /// Tokens per second, money, and a run of a stated number of tokens, in one row.
     Cost,
 }
@@ -58,6 +61,9 @@ pub(super) fn of_reports(reports: &[(Option<&str>, &Report)], table: CsvTable) -
         CsvTable::Unknown => each(reports, unknown::CSV, |report| &report.unknown),
         CsvTable::Settings => each(reports, settings::CSV, |report| {
             &report.settings.without_effect
+        }),
+        CsvTable::Sensitivities => each(reports, sensitivity::CSV, |report| {
+            (report.sensitivities.as_ref()).map_or(&[], |found| &found.rows[..])
         }),
         CsvTable::Cost => each(reports, cost::CSV, std::slice::from_ref),
     }

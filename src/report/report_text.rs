@@ -3,7 +3,7 @@
 use super::head::{self, HeadLine, HeadStyle};
 use super::section::ReportMedium;
 use super::text::{TextStyle, paragraph};
-use super::{Report, critical_path, npus, tables};
+use super::{Report, critical_path, npus, sensitivity, tables};
 use chakram_base::setting::SettingKey;
 use std::fmt::Write as _;
 
@@ -44,7 +44,8 @@ fn write_all(
         sections.push(text);
     }
     let mut end = String::new();
-    for section in critical_path::sections(report, medium) {
+    let path = critical_path::sections(report, medium).into_iter();
+    for section in path.chain(sensitivity::sections(report, medium)) {
         section.write_text(&mut end, style)?;
     }
     if !report.warnings.is_empty() {

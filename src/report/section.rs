@@ -225,6 +225,7 @@ pub(crate) enum SectionId {
     Modules,
     Operators,
     CriticalPath,
+    Sensitivities,
 }
 
 /// A table with its sentences.

@@ -22,7 +22,7 @@ use chakram_analysis::diff::reports;
 use chakram_archive::{Archive, ArchiveError, BaselineRecord, WorkloadEntry};
 use chakram_base::units::Span;
 use chakram_engine::OptionRefusal;
-use chakram_hardware::machine::{Machine, MachineError, source};
+use chakram_hardware::machine::{MachineError, source};
 use chakram_jobs::{self as job, ReplaySettings, ReplaySettingsError};
 use chakram_report::Report;
 use chakram_report::TimeCategory;
@@ -39,6 +39,9 @@ pub enum RegressionError {
     /// The machine is wrong.
     #[error(transparent)]
     Machine(#[from] MachineError),
+    /// Values of the machine that cannot be set.
+    #[error(transparent)]
+    MachineText(#[from] job::MachineTextError),
     /// The traces make no job.
     #[error(transparent)]
     Job(#[from] job::JobError),
@@ -93,7 +96,7 @@ pub fn predict(
     text: &str,
     settings: &ReplaySettings,
 ) -> Result<WorkloadPrediction, RegressionError> {
-    let mut machine = Machine::parse(text, machine)?;
+    let mut machine = settings.parse_machine(text, machine)?;
     let mut ineffective = None;
     match settings.filled(machine.clone()) {
         Ok(filled) => machine = filled,

@@ -35,6 +35,7 @@
 //! - `physics`: what collectives, messages, memory, lanes and groups take, against formulas and a
 //!   simulator of a few lines that shares nothing with the engine; and what is refused or stuck
 //! - `rates`: samples and tokens per second, MFU and HFU, against their formulas
+//! - `price_changes`: other kernels, collectives, ranks and machine keys than those of a job and its machine
 //! - `reports`: reports read back, against what was printed
 //! - `schema`: the compiled schema of traces, against its source
 //! - `serve`: requests over time, against formulas and plain simulators, and what LIGHTSPEED prints
@@ -87,6 +88,7 @@ mod paper;
 mod peaks;
 mod physics;
 mod pool_residency;
+mod price_changes;
 mod prices;
 mod racks;
 mod rates;

@@ -402,6 +402,14 @@ fn values(option: &ReplayOption) -> Vec<OptionValue> {
             vec![text("batch=2x"), (format!("{several:?}"), several.to_vec())]
         }
         (_, "custom") => vec![text("all-reduce=ring")],
+        (_, "kernel") => vec![text("*=0.5"), text("class:gemm=2")],
+        (_, "collective") => vec![text("all-reduce=2"), text("all_reduce=1ms")],
+        (_, "slow") => vec![text("1=1.5"), text("9=2")],
+        (_, "jitter") => vec![text("5%"), text("0.1,seed=3")],
+        (_, "set") => vec![
+            text("machine.npu.h100.memory_bandwidth=1TB/s"),
+            text("machine.dimension.nvlink.latency=5us"),
+        ],
         _ => panic!("which values has {key}?"),
     }
 }

@@ -56,6 +56,7 @@ mod rehearsals;
 mod rig;
 mod scale;
 mod send_completion;
+mod sensitivities;
 mod settings;
 mod skewed;
 mod stuck;

@@ -66,6 +66,54 @@ pub fn with_values(
     Ok(toml::to_string(&root).expect("what was read can be written"))
 }
 
+/// Returns the value at `path` of `text` as TOML has it, if there is one.
+pub fn value_at(text: &str, path: &str) -> Option<String> {
+    let mut at = &Value::Table(text.parse().ok()?);
+    for part in path.split('.') {
+        at = match at {
+            Value::Table(table) => table.get(part)?,
+            Value::Array(items) => &items[index_of(items, part).ok()?],
+            _ => return None,
+        };
+    }
+    Some(at.to_string())
+}
+
+/// Returns the numbers of `text`, and the texts that begin with one, each with its path; none of a text that is no TOML.
+pub fn number_leaves(text: &str) -> Vec<(String, ConfigLiteral)> {
+    fn visit(at: &Value, path: &str, out: &mut Vec<(String, ConfigLiteral)>) {
+        let inner = |part: &str| match path {
+            "" => part.to_owned(),
+            path => format!("{path}.{part}"),
+        };
+        match at {
+            Value::Table(table) => {
+                table
+                    .iter()
+                    .for_each(|(key, value)| visit(value, &inner(key), out));
+            }
+            Value::Array(items) => {
+                for (i, item) in items.iter().enumerate().filter(|(_, item)| item.is_table()) {
+                    let name = item.get("name").and_then(Value::as_str);
+                    let part = name.map_or_else(|| i.to_string(), str::to_owned);
+                    visit(item, &inner(&part), out);
+                }
+            }
+            Value::Integer(number) => out.push((path.to_owned(), ConfigLiteral::Whole(*number))),
+            Value::Float(number) => out.push((path.to_owned(), ConfigLiteral::Number(*number))),
+            Value::String(text) if text.starts_with(|c: char| c.is_ascii_digit()) => {
+                out.push((path.to_owned(), ConfigLiteral::Text(text.clone())));
+            }
+            _ => {}
+        }
+    }
+    let mut out = Vec::new();
+    if let Ok(table) = text.parse::<Table>() {
+        visit(&Value::Table(table), "", &mut out);
+    }
+    out
+}
+
 /// A value in which a text differs from the one that it is an edit of.
 #[derive(Clone, Debug, PartialEq)]
 pub struct ChangedValue {

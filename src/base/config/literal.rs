@@ -35,6 +35,18 @@ impl ConfigLiteral {
         self.toml().to_string()
     }
 
+    /// The value of a word on a command line: a number, `true` or `false` where it reads as one, and a text otherwise.
+    pub fn from_word(word: &str) -> Self {
+        if let Ok(number) = word.parse() {
+            return Self::Whole(number);
+        }
+        match (word, word.parse::<f64>()) {
+            ("true" | "false", _) => Self::Flag(word == "true"),
+            (_, Ok(number)) if number.is_finite() => Self::Number(number),
+            _ => Self::Text(word.to_owned()),
+        }
+    }
+
     /// The number, if it is one.
     pub fn number(&self) -> Option<f64> {
         match self {

@@ -106,7 +106,7 @@ pub(super) enum PatternArgs {
     /// Memory loads with dependent kernels
     #[command(after_help = "\
 Examples:
-  chakram generate memory --ranks 256 --bytes 1GB --kernel 200us --loads 4 --machine hiermem
+  chakram generate memory --ranks 256 --bytes 1GB --duration 200us --loads 4 --machine hiermem
   chakram generate memory --ranks 256 --bytes 4MB --in-switch --store --machine hiermem-opt")]
     Memory {
         /// Number of ranks
@@ -120,7 +120,7 @@ Examples:
         loads: u32,
         /// Duration of the kernel after each load; no kernel by default
         #[arg(long, default_value = "0", value_name = "TIME")]
-        kernel: Span,
+        duration: Span,
         /// Store as much after each
         #[arg(long)]
         store: bool,

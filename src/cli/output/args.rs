@@ -71,6 +71,8 @@ pub enum ReportTableArg {
     Unknown,
     /// Settings that were given and change nothing, with the reason
     Settings,
+    /// What would help most, which is found if this is asked for
+    Sensitivities,
     /// Tokens per second and money, in one row
     Cost,
     /// When each node ran, and what it waited for
@@ -92,6 +94,7 @@ impl ReportTableArg {
             Self::Links => Some(CsvTable::Links),
             Self::Unknown => Some(CsvTable::Unknown),
             Self::Settings => Some(CsvTable::Settings),
+            Self::Sensitivities => Some(CsvTable::Sensitivities),
             Self::Cost => Some(CsvTable::Cost),
         }
     }

@@ -1,9 +1,14 @@
 //! Machines that arguments name.
 
 use super::RunArgs;
+use chakram_base::config::value_at;
+use chakram_base::units::Span;
+use chakram_engine::{CompiledReplay, PriceChanges, ReplayError, ReplayOptions};
 use chakram_hardware::machine::{Machine, names_file, source};
-use chakram_jobs::{self as job, MachineEdit, edits_of};
+use chakram_jobs::{self as job, MachineEdit, MachineValue, edits_between, edits_of};
+use chakram_report::edits::EditRow;
 use chakram_report::summary::HashedInput;
+use chakram_trace::workload::Workload;
 use std::error::Error;
 use std::path::Path;
 
@@ -12,12 +17,56 @@ use std::path::Path;
 pub struct LoadedMachine {
     /// The machine.
     pub machine: Machine,
+    /// The text of its file, with keys that were set.
+    pub text: String,
+    /// What errors call it.
+    pub file: String,
     /// Its input description, if wanted.
     pub input: Option<HashedInput>,
     /// Changes of its file against the preset whose name it has.
     pub edits: Vec<MachineEdit>,
     /// The machine whose jobs leave some NPUs of each rack free, if all are to be used.
     pub unfilled: Option<Machine>,
+    /// The machine of the file, where keys were given other values.
+    pub unchanged: Option<Machine>,
+    /// Keys that were given other values.
+    pub changes: Vec<EditRow>,
+}
+
+/// Returns what a new value of a key of the machine `text` changes.
+fn set_row(set: &MachineValue, text: &str) -> EditRow {
+    let before = value_at(text, &set.path);
+    let is_same = before.as_deref() == Some(&set.value.quoted());
+    EditRow {
+        edit: format!("set machine.{}={}", set.path, set.value),
+        counts: "keys".to_owned(),
+        matched: 1,
+        changed: u64::from(!is_same),
+        added: 0,
+        removed: 0,
+        notes: vec![match before {
+            Some(before) => format!("was {before}"),
+            None => "the file does not say it".to_owned(),
+        }],
+    }
+}
+
+impl LoadedMachine {
+    /// Returns the makespan of `workload` on the machine of the file, with `options` but for changes of prices.
+    pub fn unchanged_makespan(
+        &self,
+        workload: &Workload,
+        options: &ReplayOptions,
+    ) -> Result<Span, ReplayError> {
+        let machine = self.unchanged.as_ref().unwrap_or(&self.machine);
+        let options = ReplayOptions {
+            changes: PriceChanges::default(),
+            ..options.clone()
+        };
+        let prepared = CompiledReplay::new(workload, machine, &options)?;
+        let (outcome, ()) = prepared.run(())?;
+        Ok(outcome.makespan)
+    }
 }
 
 impl RunArgs {
@@ -28,18 +77,42 @@ impl RunArgs {
             file,
             is_named,
         } = read_machine(name)?;
-        let machine = Machine::parse(&text, &file)?;
-        let mut loaded = LoadedMachine {
-            input: self.wants_hashes().then(|| hash_machine(name, &text)),
-            // A preset as it is has no edits, and need not be taken apart again to see that.
-            edits: match is_named {
-                true => Vec::new(),
-                false => edits_of(&machine, &text, &file),
-            },
-            machine,
-            unfilled: None,
-        };
         let settings = self.timing.settings();
+        let machine = settings.parse_machine(&text, &file)?;
+        let input = self.wants_hashes().then(|| hash_machine(name, &text));
+        let mut loaded = match settings.machine_values() {
+            [] => LoadedMachine {
+                input,
+                // A preset as it is has no edits, and need not be taken apart again to see that.
+                edits: match is_named {
+                    true => Vec::new(),
+                    false => edits_of(&machine, &text, &file),
+                },
+                machine,
+                text,
+                file,
+                unfilled: None,
+                unchanged: None,
+                changes: Vec::new(),
+            },
+            values => {
+                let edited = settings.with_machine_values(&text, &file)?;
+                let mut edits = edits_of(&machine, &edited, &file);
+                if edits.is_empty() {
+                    edits = edits_between(&edited, &text, &file);
+                }
+                LoadedMachine {
+                    input,
+                    edits,
+                    machine,
+                    unfilled: None,
+                    unchanged: Some(settings.filled(Machine::parse(&text, &file)?)?),
+                    changes: values.iter().map(|set| set_row(set, &text)).collect(),
+                    text: edited,
+                    file,
+                }
+            }
+        };
         if !settings.fill_domains {
             return Ok(loaded);
         }

@@ -54,6 +54,8 @@ impl RunArgs {
         let is_default = match key {
             // A machine without its rates is none.
             SettingKey::Bandwidth | SettingKey::Latency => return None,
+            // Its keys are settings of the machine.
+            SettingKey::Set => return None,
             SettingKey::Network => now.network == Some(loaded.machine.network()),
             SettingKey::Comm => now.comm == other.comm,
             SettingKey::Compute => now.compute == other.compute,

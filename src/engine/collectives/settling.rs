@@ -9,6 +9,7 @@ use crate::event::{Event, EventClass};
 use crate::fabric::Fabric;
 use crate::ids::RunIndex;
 use crate::plan::GroupPlan;
+use crate::price_changes::ChangedTime;
 use chakram_base::ids::{MemberIndex, NodeIndex};
 use chakram_base::units::{Span, Time};
 use chakram_hardware::collective::UncontendedCost;
@@ -197,7 +198,7 @@ impl<M: CollectiveModel> Collectives<'_, M> {
         }
         if let Some(latency) = self
             .wired_barrier(id)
-            .or_else(|| self.recorded_transfer(id))
+            .or_else(|| self.stated_time(fabric, effects, id))
         {
             self.chunks.runs[id].arrivals.arrived_now.clear();
             if all {
@@ -238,11 +239,34 @@ impl<M: CollectiveModel> Collectives<'_, M> {
         (request.kind == CollectiveKind::Barrier).then_some(latency)
     }
 
-    /// Returns the time of a run whose size nobody knows: what it took when it was recorded, once all have arrived.
-    fn recorded_transfer(&self, id: RunIndex) -> Option<Span> {
+    /// Returns the time of a run that is stated once all have arrived: what was asked for, or of a run whose size nobody
+    /// knows what it took when it was recorded.
+    fn stated_time<N: NetworkBackend>(
+        &mut self,
+        fabric: &mut Fabric<'_, N>,
+        effects: &mut Effects,
+        id: RunIndex,
+    ) -> Option<Span> {
         let run = &self.chunks.runs[id];
         let calls = &self.chunks.groups[run.group].plan.calls;
-        calls.get(run.sequence as usize)?.recorded
+        let call = *calls.get(run.sequence as usize)?;
+        let Some(changed) = call.changed else {
+            return call.recorded;
+        };
+        if let ChangedTime::Time(time) = changed {
+            return Some(time);
+        }
+        let unchanged = call.recorded.or_else(|| self.closed_form(fabric, id));
+        if unchanged.is_none() {
+            effects.refusal = Some(ReplayRefusal::new(
+                format!(
+                    "{} is to last another number of times as long, and how long it lasts alone is not known without carrying it out",
+                    call.kind
+                ),
+                "a time instead of the factor",
+            ));
+        }
+        unchanged.map(|span| changed.of(span))
     }
 
     /// Continues message by message with the members that arrived at this instant; `all` says that every member has.

@@ -51,6 +51,9 @@ pub fn option_reason(key: SettingKey, is_default: bool, run: &RunFacts<'_>) -> S
         SettingKey::Stepwise | SettingKey::Aggregate => {
             "it says how the answer is found, and the answer is the same".to_owned()
         }
+        SettingKey::Kernel | SettingKey::Collective | SettingKey::Slow | SettingKey::Jitter => {
+            "what it changes is hidden by other work, or lasts as long as before".to_owned()
+        }
         SettingKey::Bandwidth | SettingKey::Latency => as_long("collectives and messages"),
         SettingKey::Dependencies => "the same dependencies hold without it".to_owned(),
         _ => "the job is the same without it".to_owned(),

@@ -206,10 +206,16 @@ impl SharedParts {
     ) -> Result<Arc<Machine>, PointRefusal> {
         let name = settings.get("machine").map(ConfigLiteral::to_string);
         let name = replay.machine_name(&name.unwrap_or_default())?;
-        let edits = edits(settings, |kind| match kind {
+        let mut edits = edits(settings, |kind| match kind {
             SettingKind::Machine(path) => Some(path),
             _ => None,
         });
+        edits.extend(
+            replay
+                .machine_values()
+                .iter()
+                .map(|set| (&*set.path, &set.value)),
+        );
         let key = format!("{name}|{ranks}|{}|{edits:?}", replay.fill_domains);
         shared(&self.machines, key, || {
             let refuse = |error: &dyn ToString| PointRefusal::new("machine", error.to_string());

@@ -48,7 +48,16 @@ const ROOT: &[&str] = &[
 /// The most rounds that a study may ask for; it ends with the first that finds nothing better.
 const MAX_ROUNDS: u32 = 1000;
 /// Options of the replay that let a step be faster than its bound, or lay ranks where bounds do not look for them.
-const UNBOUNDED: [&str; 4] = ["comm", "custom", "lower_bound", "map"];
+const UNBOUNDED: [&str; 8] = [
+    "collective",
+    "comm",
+    "custom",
+    "jitter",
+    "kernel",
+    "lower_bound",
+    "map",
+    "slow",
+];
 const LIMITS: &[&str] = &["fits", "npus", "cost"];
 
 /// Limits that points must keep.

@@ -1,0 +1,674 @@
+//! Changes of prices that ask "what if": kernels and collectives that last otherwise, slow ranks, and jitter.
+//!
+//! A change is made when nodes are priced, so the loop knows nothing of it. In order: the changes of kernels as they are given,
+//! each on what the one before left; the factor of a slow rank; jitter.
+
+use crate::ReplayRefusal;
+use crate::options::CommTiming;
+use chakram_base::config::{did_you_mean, nearest};
+use chakram_base::ids::{NodeIndex, Rank};
+use chakram_base::kernel_shape::{KernelShape, MovingKernel};
+use chakram_base::units::Span;
+use chakram_trace::format::{CollectiveKind, escape};
+use chakram_trace::graph::{Graph, NodeKind};
+use chakram_trace::workload::Workload;
+use serde::{Deserialize, Serialize};
+use std::collections::{BTreeMap, BTreeSet};
+use std::fmt;
+use std::str::FromStr;
+
+/// Names that a refusal lists.
+const NAMED: usize = 5;
+
+/// A time in place of another.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub enum ChangedTime {
+    /// So many times as long.
+    Factor(f64),
+    /// As long.
+    Time(Span),
+}
+
+impl ChangedTime {
+    /// Returns what `span` becomes.
+    pub fn of(self, span: Span) -> Span {
+        match self {
+            Self::Factor(factor) => span.scaled(factor),
+            Self::Time(time) => time,
+        }
+    }
+}
+
+impl FromStr for ChangedTime {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        let number = text.strip_suffix('x').unwrap_or(text).parse::<f64>();
+        match number {
+            Ok(factor) if factor.is_finite() && factor >= 0.0 => Ok(Self::Factor(factor)),
+            Ok(_) => Err(format!("the factor {text} is not 0 or more")),
+            Err(_) => text.parse().map(Self::Time).map_err(|_| {
+                format!("`{text}` is neither a factor, such as 0.5, nor a time, such as 12us")
+            }),
+        }
+    }
+}
+
+/// A property of a node that a pattern looks at.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum PatternField {
+    Name,
+    /// An operator that called or launched it.
+    Operator,
+    /// The path of modules around it.
+    Module,
+    Class,
+    Shape,
+}
+
+/// Fields with their words.
+const FIELDS: [(PatternField, &str); 5] = [
+    (PatternField::Name, "name"),
+    (PatternField::Operator, "op"),
+    (PatternField::Module, "module"),
+    (PatternField::Class, "class"),
+    (PatternField::Shape, "shape"),
+];
+
+/// Kernels, by one of their properties: `FIELD:GLOB`, or a glob of names.
+#[derive(Clone, Debug, PartialEq)]
+struct KernelPattern {
+    field: PatternField,
+    glob: String,
+}
+
+/// Kernels that last otherwise.
+#[derive(Clone, Debug, PartialEq)]
+pub struct KernelChange {
+    pattern: KernelPattern,
+    time: ChangedTime,
+    text: String,
+}
+
+impl FromStr for KernelChange {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        let (pattern, time) = split(text)?;
+        let (field, glob) = fields_of(pattern);
+        if field == PatternField::Class && !glob.contains(['*', '?']) {
+            check_class(glob)?;
+        }
+        Ok(Self {
+            text: text.to_owned(),
+            ..Self::of_pattern(pattern, time.parse()?)
+        })
+    }
+}
+
+impl KernelChange {
+    /// Returns the change of kernels that `pattern` means.
+    pub fn of_pattern(pattern: &str, time: ChangedTime) -> Self {
+        let (field, glob) = fields_of(pattern);
+        Self {
+            pattern: KernelPattern {
+                field,
+                glob: glob.to_owned(),
+            },
+            time,
+            text: pattern.to_owned(),
+        }
+    }
+}
+
+/// Returns the property that a pattern looks at, and its glob.
+fn fields_of(pattern: &str) -> (PatternField, &str) {
+    let named = FIELDS.iter().find_map(|(field, word)| {
+        let glob = pattern.strip_prefix(word)?.strip_prefix(':')?;
+        Some((*field, glob))
+    });
+    named.unwrap_or((PatternField::Name, pattern))
+}
+
+/// Collectives that last otherwise, by kind or name.
+#[derive(Clone, Debug, PartialEq)]
+pub struct CollectiveChange {
+    glob: String,
+    time: ChangedTime,
+    text: String,
+}
+
+impl FromStr for CollectiveChange {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        let (glob, time) = split(text)?;
+        Ok(Self {
+            glob: glob.to_owned(),
+            time: time.parse()?,
+            text: text.to_owned(),
+        })
+    }
+}
+
+impl CollectiveChange {
+    /// Returns the change of collectives whose kind or name is as `glob` says.
+    pub fn of_kind(glob: &str, time: ChangedTime) -> Self {
+        Self {
+            glob: glob.to_owned(),
+            time,
+            text: glob.to_owned(),
+        }
+    }
+
+    /// Returns whether a collective of `kind` called `name` is meant.
+    fn is_of(&self, kind: CollectiveKind, name: &str) -> bool {
+        matches_glob(&self.glob.replace('_', "-"), &kind.to_string())
+            || matches_glob(&self.glob, name)
+    }
+}
+
+/// Splits `PATTERN=TIME` at the last `=`, since shapes have some too.
+fn split(text: &str) -> Result<(&str, &str), String> {
+    text.rsplit_once('=')
+        .filter(|(pattern, _)| !pattern.is_empty())
+        .ok_or_else(|| {
+            "expected PATTERN=FACTOR or PATTERN=TIME, for example 'class:attention=0.5'".to_owned()
+        })
+}
+
+/// Words of classes of kernels.
+fn classes() -> impl Iterator<Item = &'static str> {
+    let moving = MovingKernel::ALL.iter();
+    ["gemm", "attention"]
+        .into_iter()
+        .chain(moving.map(|(_, word)| *word))
+}
+
+fn check_class(word: &str) -> Result<(), String> {
+    if classes().any(|class| class == word) {
+        return Ok(());
+    }
+    let all: Vec<_> = classes().collect();
+    let near = nearest(word, classes());
+    Err(format!(
+        "`{word}` is no class of kernels{}; one of {}",
+        did_you_mean(near),
+        all.join(", ")
+    ))
+}
+
+/// Returns the word of a kernel's class, as patterns have it.
+pub fn class_of(shape: &KernelShape) -> &'static str {
+    match shape {
+        KernelShape::Gemm { .. } => "gemm",
+        KernelShape::Attention { .. } => "attention",
+        KernelShape::Moving(class) => MovingKernel::ALL[*class as usize].1,
+    }
+}
+
+/// Returns whether the whole of `text` is as `glob` says, in which `*` is any text and `?` any character.
+fn matches_glob(glob: &str, text: &str) -> bool {
+    let (glob, text): (Vec<char>, Vec<char>) = (glob.chars().collect(), text.chars().collect());
+    let (mut at, mut seen) = (0, 0);
+    // Where the last `*` stood, and how far it reaches so far.
+    let mut star: Option<(usize, usize)> = None;
+    while seen < text.len() {
+        match glob.get(at) {
+            Some('*') => {
+                star = Some((at, seen));
+                at += 1;
+            }
+            Some(&one) if one == '?' || one == text[seen] => {
+                at += 1;
+                seen += 1;
+            }
+            _ => {
+                let Some((of, reach)) = &mut star else {
+                    return false;
+                };
+                *reach += 1;
+                (at, seen) = (*of + 1, *reach);
+            }
+        }
+    }
+    glob[at..].iter().all(|one| *one == '*')
+}
+
+/// Times of kernels that vary at random.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct KernelJitter {
+    /// Most that a time is longer or shorter, as a part of it, below 1; all between are equally likely.
+    pub spread: f64,
+    /// Seed of the draws.
+    pub seed: u64,
+}
+
+impl FromStr for KernelJitter {
+    type Err = String;
+
+    /// Reads `5%` or `0.05`, with `,seed=7`.
+    fn from_str(text: &str) -> Result<Self, String> {
+        let expected = || format!("`{text}` is no spread, such as 5% or 5%,seed=7, below 100%");
+        let (spread, seed) = match text.split_once(',') {
+            None => (text, 0),
+            Some((spread, seed)) => {
+                let seed = seed
+                    .trim()
+                    .strip_prefix("seed=")
+                    .and_then(|seed| seed.parse().ok());
+                (spread, seed.ok_or_else(expected)?)
+            }
+        };
+        let number = |text: &str| text.trim().parse::<f64>().map_err(|_| expected());
+        let spread = match spread.strip_suffix('%') {
+            Some(percent) => number(percent)? / 100.0,
+            None => number(spread)?,
+        };
+        match (0.0..1.0).contains(&spread) {
+            true => Ok(Self { spread, seed }),
+            false => Err(expected()),
+        }
+    }
+}
+
+impl KernelJitter {
+    /// Returns the factor of a node: 1 + spread x (2 u - 1), with u of [0, 1) drawn for this seed, rank and node.
+    fn factor(self, rank: Rank, node: NodeIndex) -> f64 {
+        let draw = mixed(mixed(self.seed) ^ (u64::from(rank.0) << 32 | node.index() as u64));
+        let unit = (draw >> 11) as f64 / (1_u64 << 53) as f64;
+        1.0 + self.spread * (2.0 * unit - 1.0)
+    }
+}
+
+/// Mixes the bits of a number (splitmix64), so that neighbours have nothing in common.
+fn mixed(number: u64) -> u64 {
+    let mut z = number.wrapping_add(0x9e37_79b9_7f4a_7c15);
+    z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+    z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+    z ^ (z >> 31)
+}
+
+/// Changes of prices.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct PriceChanges {
+    /// Kernels that last otherwise, in order.
+    pub kernels: Vec<KernelChange>,
+    /// Collectives that last otherwise; of several that mean one, the last holds.
+    pub collectives: Vec<CollectiveChange>,
+    /// Ranks whose kernels last so many times as long.
+    pub slow: Vec<(Rank, f64)>,
+    /// Times of kernels that vary.
+    pub jitter: Option<KernelJitter>,
+}
+
+/// A change, and what it was about.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct PriceChangeCount {
+    /// The change, as `KEY TEXT`.
+    pub change: String,
+    /// Whether it is about collectives, each of which is counted once for all of its members.
+    pub of_collectives: bool,
+    /// Nodes that it is about, of all ranks.
+    pub matched: u64,
+    /// Those whose time it changed.
+    pub changed: u64,
+    /// Their times together before it, where they are known before the replay.
+    pub before: Option<Span>,
+    /// And with it.
+    pub after: Option<Span>,
+}
+
+impl PriceChanges {
+    /// Returns whether nothing changes.
+    pub fn is_empty(&self) -> bool {
+        *self == Self::default()
+    }
+
+    /// Returns which ranks have prices of their own.
+    pub(crate) fn own_prices_of(&self, rank: Rank) -> Option<Rank> {
+        let is_slow = self.slow.iter().any(|(slow, _)| *slow == rank);
+        (is_slow || self.jitter.is_some()).then_some(rank)
+    }
+
+    /// Returns the counts of the changes, all of nothing so far.
+    pub(crate) fn counts(&self) -> Vec<PriceChangeCount> {
+        let count = |change: String, of_collectives| PriceChangeCount {
+            change,
+            of_collectives,
+            matched: 0,
+            changed: 0,
+            before: Some(Span::ZERO),
+            after: Some(Span::ZERO),
+        };
+        let kernels = self
+            .kernels
+            .iter()
+            .map(|one| count(format!("kernel {}", one.text), false));
+        let slow = self
+            .slow
+            .iter()
+            .map(|(rank, factor)| count(format!("slow {rank}={factor}"), false));
+        let jitter = self.jitter.iter().map(|jitter| {
+            let (percent, seed) = (100.0 * jitter.spread, jitter.seed);
+            count(format!("jitter {percent}%, seed {seed}"), false)
+        });
+        let collectives = self.collectives.iter();
+        let collectives = collectives.map(|one| count(format!("collective {}", one.text), true));
+        kernels
+            .chain(slow)
+            .chain(jitter)
+            .chain(collectives)
+            .collect()
+    }
+
+    /// Changes the `prices` of the nodes of `graph` on `rank`, and returns what each change did, in the order of
+    /// [`Self::counts`]. Collectives have prices where they last as they did.
+    pub(crate) fn apply(
+        &self,
+        graph: &Graph,
+        rank: Rank,
+        comm: CommTiming,
+        prices: &mut [Span],
+    ) -> Vec<PriceChangeCount> {
+        let mut counts = self.counts();
+        if self.is_empty() {
+            return counts;
+        }
+        let from = counts.len() - self.collectives.len();
+        for call in graph.calls().iter().filter(|_| comm != CommTiming::Model) {
+            let price = &mut prices[call.node.index()];
+            let recorded = *price;
+            for (number, time) in self.of_collective(call.kind, graph.name(call.node)) {
+                *price = recorded;
+                counts[from + number].change(price, time.of(recorded));
+            }
+        }
+        let slow = self
+            .slow
+            .iter()
+            .map(|(slow, factor)| (*slow == rank).then_some(*factor));
+        let slow: Vec<Option<f64>> = slow.collect();
+        let mut meant: Vec<KernelMatches<'_>> = self
+            .kernels
+            .iter()
+            .map(|change| KernelMatches::new(&change.pattern, graph))
+            .collect();
+        for node in graph
+            .nodes()
+            .filter(|&node| graph.kind(node) == NodeKind::Compute)
+        {
+            let price = &mut prices[node.index()];
+            let mut counts = counts.iter_mut();
+            for (change, meant) in self.kernels.iter().zip(&mut meant) {
+                let count = counts.next().expect("there is one for each");
+                if meant.has(node) {
+                    count.change(price, change.time.of(*price));
+                }
+            }
+            for (factor, count) in slow.iter().zip(&mut counts) {
+                if let Some(factor) = factor {
+                    count.change(price, price.scaled(*factor));
+                }
+            }
+            if let Some((jitter, count)) = self.jitter.zip(counts.next()) {
+                count.change(price, price.scaled(jitter.factor(rank, node)));
+            }
+        }
+        counts
+    }
+
+    /// Refuses changes that are about nothing.
+    pub(crate) fn check(
+        &self,
+        counts: &[PriceChangeCount],
+        workload: &Workload,
+    ) -> Result<(), ReplayRefusal> {
+        let Some(idle) = counts.iter().find(|count| count.matched == 0) else {
+            return Ok(());
+        };
+        let is_meant = |kind: NodeKind| match idle.of_collectives {
+            true => kind == NodeKind::Collective,
+            false => kind == NodeKind::Compute,
+        };
+        let of_kind = || {
+            let graphs = workload.graphs().iter();
+            let nodes = graphs.flat_map(|graph| graph.nodes().map(move |node| (graph, node)));
+            nodes.filter(|(graph, node)| is_meant(graph.kind(*node)))
+        };
+        let what = if idle.of_collectives {
+            "collectives"
+        } else {
+            "kernels"
+        };
+        let classes: BTreeSet<&str> = of_kind()
+            .filter_map(|(graph, node)| Some(class_of(&graph.kernel(node)?)))
+            .collect();
+        let mut names: Vec<&str> = Vec::new();
+        for (graph, node) in of_kind() {
+            let name = graph.name(node);
+            if !names.contains(&name) {
+                names.push(name);
+            }
+            if names.len() == NAMED {
+                break;
+            }
+        }
+        let listed = |words: &mut dyn Iterator<Item = &str>| {
+            words
+                .map(escape)
+                .map(|word| word.to_string())
+                .collect::<Vec<_>>()
+                .join(", ")
+        };
+        let mut hint = match &names[..] {
+            [] => format!("the job has no {what}"),
+            names => format!("{what} are called {}", listed(&mut names.iter().copied())),
+        };
+        match classes.is_empty() {
+            false => hint += &format!("; their classes are {}", listed(&mut classes.into_iter())),
+            true if idle.of_collectives || names.is_empty() => {}
+            true => hint += "; none states its class or shape",
+        }
+        Err(ReplayRefusal::new(
+            format!(
+                "`{}` is about none of the {what} of the job",
+                escape(&idle.change)
+            ),
+            hint,
+        ))
+    }
+
+    /// Returns the changes of a collective of `kind` called `name`, each with its number among them; the last holds.
+    pub(crate) fn of_collective(
+        &self,
+        kind: CollectiveKind,
+        name: &str,
+    ) -> impl Iterator<Item = (usize, ChangedTime)> {
+        let all = self.collectives.iter().enumerate();
+        all.filter(move |(_, change)| change.is_of(kind, name))
+            .map(|(number, change)| (number, change.time))
+    }
+}
+
+impl PriceChangeCount {
+    /// A node that lasts `price` has `new` from now on.
+    fn change(&mut self, price: &mut Span, new: Span) {
+        self.matched += 1;
+        self.changed += u64::from(new != *price);
+        self.before = self.before.map(|sum| sum + *price);
+        self.after = self.after.map(|sum| sum + new);
+        *price = new;
+    }
+
+    /// Counts a collective whose time is not known before the replay.
+    pub(crate) fn count_call(&mut self) {
+        self.matched += 1;
+        self.changed += 1;
+        (self.before, self.after) = (None, None);
+    }
+
+    /// Adds what the same change did elsewhere.
+    pub(crate) fn add(&mut self, other: &Self) {
+        self.matched += other.matched;
+        self.changed += other.changed;
+        let both = |a: Option<Span>, b: Option<Span>| a.zip(b).map(|(a, b)| a + b);
+        self.before = both(self.before, other.before);
+        self.after = both(self.after, other.after);
+    }
+}
+
+impl fmt::Display for PriceChangeCount {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.change)
+    }
+}
+
+/// Which kernels of a graph a pattern means; each name, shape and path is looked at once.
+struct KernelMatches<'g> {
+    pattern: &'g KernelPattern,
+    graph: &'g Graph,
+    /// By name, where names are looked at.
+    names: Vec<bool>,
+    /// By call of Python, where modules are looked at.
+    calls: Vec<bool>,
+    shapes: BTreeMap<KernelShape, bool>,
+}
+
+impl<'g> KernelMatches<'g> {
+    fn new(pattern: &'g KernelPattern, graph: &'g Graph) -> Self {
+        let is_meant = |text: &str| matches_glob(&pattern.glob, text);
+        let names = match pattern.field {
+            PatternField::Name | PatternField::Operator => {
+                let names = graph.names();
+                (0..names.len() as u32)
+                    .map(|i| is_meant(names.get(i)))
+                    .collect()
+            }
+            _ => Vec::new(),
+        };
+        let mut calls: Vec<bool> = Vec::new();
+        if pattern.field == PatternField::Module {
+            let stacks = graph.stacks();
+            let mut paths: Vec<String> = Vec::with_capacity(stacks.calls.len());
+            for (number, call) in (0..).zip(&stacks.calls) {
+                let around = call.caller.map(|caller| caller as usize);
+                let mut path = around.map_or(String::new(), |caller| paths[caller].clone());
+                let module = stacks.module(number);
+                if let Some(module) = module {
+                    path += if path.is_empty() { "" } else { "/" };
+                    path += module;
+                }
+                // What is inside a module that is meant is meant.
+                let inside = around.is_some_and(|caller| calls[caller]);
+                calls.push(
+                    inside || module.is_some_and(|module| is_meant(&path) || is_meant(module)),
+                );
+                paths.push(path);
+            }
+        }
+        Self {
+            pattern,
+            graph,
+            names,
+            calls,
+            shapes: BTreeMap::new(),
+        }
+    }
+
+    fn has(&mut self, node: NodeIndex) -> bool {
+        let graph = self.graph;
+        match self.pattern.field {
+            PatternField::Name => self.names[graph.name_index(node) as usize],
+            PatternField::Operator => {
+                let mut caller = graph.caller(node);
+                while let Some(at) = caller {
+                    if self.names[graph.name_index(at) as usize] {
+                        return true;
+                    }
+                    caller = graph.caller(at);
+                }
+                false
+            }
+            PatternField::Module => graph
+                .stack(node)
+                .is_some_and(|call| self.calls[call as usize]),
+            field => graph.kernel(node).is_some_and(|shape| {
+                let glob = &self.pattern.glob;
+                *self.shapes.entry(shape).or_insert_with(|| match field {
+                    PatternField::Class => matches_glob(glob, class_of(&shape)),
+                    _ => matches_glob(glob, &shape.to_string()),
+                })
+            }),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn globs_are_of_the_whole_text() {
+        for (glob, text) in [
+            ("*", ""),
+            ("a*c", "abbc"),
+            ("a?c", "abc"),
+            ("*mm*", "aten::mm"),
+            ("a*b*c", "aXbYbZc"),
+        ] {
+            assert!(matches_glob(glob, text), "{glob} {text}");
+        }
+        for (glob, text) in [("a", "ab"), ("a*c", "abcd"), ("?", ""), ("*b", "ba")] {
+            assert!(!matches_glob(glob, text), "{glob} {text}");
+        }
+    }
+
+    #[test]
+    fn changes_say_what_they_expect() {
+        let change: KernelChange = "shape:gemm*m=1024*=0.5x".parse().unwrap();
+        assert_eq!(change.time, ChangedTime::Factor(0.5));
+        assert_eq!(
+            (change.pattern.field, &*change.pattern.glob),
+            (PatternField::Shape, "gemm*m=1024*")
+        );
+        let time: KernelChange = "*flash*=12us".parse().unwrap();
+        assert_eq!(time.time, ChangedTime::Time(Span(12_000_000)));
+        let said = |text: &str| text.parse::<KernelChange>().unwrap_err();
+        assert!(said("flash").starts_with("expected PATTERN=FACTOR"));
+        assert!(
+            said("class:atention=0.5").contains("did you mean `attention`?"),
+            "{}",
+            said("class:atention=0.5")
+        );
+        assert!(said("a=-1").contains("not 0 or more"));
+        assert!(said("a=fast").contains("neither a factor"));
+        assert!("100%".parse::<KernelJitter>().is_err());
+        assert_eq!(
+            "5%,seed=7".parse(),
+            Ok(KernelJitter {
+                spread: 0.05,
+                seed: 7
+            })
+        );
+    }
+
+    #[test]
+    fn jitter_stays_within_its_spread_and_spreads_evenly() {
+        let jitter = KernelJitter {
+            spread: 0.1,
+            seed: 3,
+        };
+        let draws: Vec<f64> = (0..10_000)
+            .map(|i| jitter.factor(Rank(i % 7), NodeIndex(i)))
+            .collect();
+        assert!(draws.iter().all(|draw| (0.9..1.1).contains(draw)));
+        // Of a uniform draw on 0.9 to 1.1: mean 1, standard deviation 0.2 / sqrt(12) = 0.0577.
+        let mean = draws.iter().sum::<f64>() / 1e4;
+        let variance = draws.iter().map(|draw| (draw - mean).powi(2)).sum::<f64>() / 1e4;
+        assert!(
+            (mean - 1.0).abs() < 0.002 && (variance.sqrt() - 0.0577).abs() < 0.001,
+            "{mean} {variance}"
+        );
+    }
+}

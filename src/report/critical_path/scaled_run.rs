@@ -1,0 +1,279 @@
+//! When a run would have ended with other durations, everything else being as it was: dependencies, the order of nodes on
+//! lanes, and how long transfers take.
+//!
+//! Times are carried forward over the recorded run, each with its derivative by the factor x of one class of durations. The end
+//! is T(x) = max over paths of (time of others + x * time of the class), a convex function of straight pieces.
+
+use super::recorder::{NodeTimes, RunRecorder};
+use super::relations::{NONE, known};
+use chakram_base::units::{Span, Time};
+use chakram_engine::CommTiming;
+use chakram_trace::graph::NodeKind;
+
+/// An instant, and its derivative by the factor.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct ScaledTime {
+    at: i64,
+    slope: i64,
+}
+
+impl ScaledTime {
+    const NEVER: Self = Self {
+        at: i64::MIN,
+        slope: 0,
+    };
+
+    /// The later of both; at once, that which stays later when the class gets faster.
+    #[inline]
+    fn later(self, other: Self) -> Self {
+        if other.at > self.at || other.at == self.at && other.slope < self.slope {
+            other
+        } else {
+            self
+        }
+    }
+
+    /// So much later, of which the class has a part.
+    #[inline]
+    fn after(self, span: i64, of_class: bool, factor: f64) -> Self {
+        match of_class {
+            true => Self {
+                at: self.at + (span as f64 * factor).round() as i64,
+                slope: self.slope + span,
+            },
+            false => Self {
+                at: self.at + span,
+                slope: self.slope,
+            },
+        }
+    }
+}
+
+/// What a node's end follows from.
+#[derive(Clone, Copy, Debug)]
+enum EndRule {
+    /// Its own start.
+    Alone,
+    /// The last start among the members of its collective.
+    Joined,
+    /// The other half's start, so much before the end; or its own start.
+    Arrival { sender: u32, lasts: i64 },
+    /// The later start of both halves.
+    Both(u32),
+}
+
+/// Ends of a run at a factor: when it ends, and the derivative there, towards lower factors.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct ScaledEnd {
+    /// The end.
+    pub end: Span,
+    /// Picoseconds of it for a factor that is 1 more.
+    pub slope: i64,
+}
+
+/// A recorded run that can be carried forward anew.
+#[derive(Debug)]
+pub struct ScaledRun<'r> {
+    run: &'r RunRecorder<'r>,
+    /// Nodes by number, each behind all that it waits for.
+    order: Vec<u32>,
+    rules: Vec<EndRule>,
+    /// How much later than all that it waits for a node started.
+    gaps: Vec<i64>,
+    /// Host time in front of nodes; empty where there is none.
+    delays: Vec<i64>,
+    releases: Vec<i64>,
+}
+
+fn instant(at: Time) -> i64 {
+    at.0 as i64
+}
+
+impl<'r> ScaledRun<'r> {
+    pub fn new(run: &'r RunRecorder<'r>) -> Self {
+        let relations = &run.relations;
+        let host = relations.prepared.host();
+        let workload = relations.prepared.workload();
+        let order = run.completed.iter().map(|of| relations.number(*of) as u32);
+        let mut this = Self {
+            run,
+            order: order.collect(),
+            rules: Vec::with_capacity(relations.nodes),
+            gaps: vec![0; relations.nodes],
+            delays: Vec::new(),
+            releases: Vec::with_capacity(relations.nodes),
+        };
+        let has_delays = relations.instances.iter().any(|one| one.graph.has_delays());
+        if has_delays {
+            this.delays.resize(relations.nodes, 0);
+        }
+        for (instance, of) in relations.instances.iter().zip(workload.instances()) {
+            for node in instance.graph.nodes() {
+                let number = instance.number(node);
+                this.releases.push(instant(of.release));
+                if has_delays {
+                    this.delays[number] = host.duration(instance.graph.delay(node)).0 as i64;
+                }
+            }
+        }
+        for number in 0..relations.nodes {
+            this.rules.push(this.rule(number));
+        }
+        for number in 0..relations.nodes {
+            this.gaps[number] = this.gap(number);
+        }
+        this
+    }
+
+    fn rule(&self, number: usize) -> EndRule {
+        let run = self.run;
+        let of = run.relations.node(number);
+        let kind = run.relations.kind(of);
+        let NodeTimes { start, end } = run.times[number];
+        let other = known(run.relations.peer[number]);
+        match kind {
+            NodeKind::Collective if run.is_joined(of) => EndRule::Joined,
+            NodeKind::Receive | NodeKind::Send => {
+                let Some(other) = other else {
+                    return EndRule::Alone;
+                };
+                match (run.relations.comm, kind) {
+                    (CommTiming::Model, NodeKind::Receive) => {
+                        // A message that was there before is there when its send ended.
+                        let there = if end > start {
+                            end
+                        } else {
+                            run.times[other].end.min(end)
+                        };
+                        EndRule::Arrival {
+                            sender: other as u32,
+                            lasts: instant(there) - instant(run.times[other].start),
+                        }
+                    }
+                    (CommTiming::Recorded, _) if run.waited_for(of).is_some() => {
+                        EndRule::Both(other as u32)
+                    }
+                    _ => EndRule::Alone,
+                }
+            }
+            _ => EndRule::Alone,
+        }
+    }
+
+    /// When all that a node itself waits for was there.
+    fn own_start(&self, number: usize) -> i64 {
+        let freed = self.run.freed_by[number];
+        let end = |other: u32| known(other).map(|other| instant(self.run.times[other].end));
+        let free = end(freed.cause).unwrap_or(self.releases[number]);
+        let ready = free + self.delays.get(number).copied().unwrap_or(0);
+        end(freed.before).map_or(ready, |before| before.max(ready))
+    }
+
+    fn gap(&self, number: usize) -> i64 {
+        let start = instant(self.run.times[number].start);
+        let gap = start - self.own_start(number);
+        // Members that take their lanes together start when the last of them is ready.
+        let together = gap != 0
+            && matches!(self.rules[number], EndRule::Joined)
+            && (self.run.relations.members(number)).any(|member| self.own_start(member) == start);
+        if together { 0 } else { gap }
+    }
+
+    /// Carries the run forward with durations of nodes for which `of_class` holds times `factor`; so delays of the host, if
+    /// `of_host`.
+    pub fn end(&self, factor: f64, of_class: &[bool], of_host: bool) -> ScaledEnd {
+        let relations = &self.run.relations;
+        let mut pass = ForwardPass {
+            scaled: self,
+            factor,
+            of_host,
+            ready: (self
+                .releases
+                .iter()
+                .map(|at| ScaledTime { at: *at, slope: 0 }))
+            .collect(),
+            ends: vec![ScaledTime::NEVER; relations.nodes],
+            begins: vec![ScaledTime::NEVER; relations.call_count()],
+        };
+        // A dependency that has completed is later than the release.
+        let mut freed = vec![false; relations.nodes];
+        let mut last = ScaledTime { at: 0, slope: 0 };
+        for &number in &self.order {
+            let number = number as usize;
+            let end = pass.end(number, of_class);
+            pass.ends[number] = end;
+            last = last.later(end);
+            let of = relations.node(number);
+            let instance = &relations.instances[of.instance.index()];
+            for next in instance.graph.successors(of.node) {
+                let next = instance.number(next);
+                pass.ready[next] = match std::mem::replace(&mut freed[next], true) {
+                    false => end,
+                    true => pass.ready[next].later(end),
+                };
+            }
+        }
+        ScaledEnd {
+            end: Span(last.at.max(0) as u64),
+            slope: last.slope,
+        }
+    }
+}
+
+/// One way forward over a run.
+struct ForwardPass<'s> {
+    scaled: &'s ScaledRun<'s>,
+    factor: f64,
+    of_host: bool,
+    ready: Vec<ScaledTime>,
+    ends: Vec<ScaledTime>,
+    /// Begins of collectives, once known.
+    begins: Vec<ScaledTime>,
+}
+
+impl ForwardPass<'_> {
+    fn start(&self, number: usize) -> ScaledTime {
+        let scaled = self.scaled;
+        let delay = scaled.delays.get(number).copied().unwrap_or(0);
+        let ready = self.ready[number].after(delay, self.of_host, self.factor);
+        let before = scaled.run.freed_by[number].before;
+        let start = match before {
+            NONE => ready,
+            before => ready.later(self.ends[before as usize]),
+        };
+        start.after(scaled.gaps[number], false, self.factor)
+    }
+
+    fn end(&mut self, number: usize, of_class: &[bool]) -> ScaledTime {
+        let run = self.scaled.run;
+        let NodeTimes { start, end } = run.times[number];
+        let is_scaled = of_class[number];
+        let lasts = |from: Time| instant(end) - instant(from);
+        match self.scaled.rules[number] {
+            EndRule::Alone => self
+                .start(number)
+                .after(lasts(start), is_scaled, self.factor),
+            EndRule::Joined => {
+                let call = run.relations.peer[number] as usize;
+                if self.begins[call] == ScaledTime::NEVER {
+                    let members = run.relations.members(number);
+                    let starts = members.map(|member| self.start(member));
+                    self.begins[call] = starts.fold(ScaledTime::NEVER, ScaledTime::later);
+                }
+                let began = run.began(run.relations.node(number));
+                self.begins[call].after(lasts(began), is_scaled, self.factor)
+            }
+            EndRule::Arrival { sender, lasts } => {
+                let there = self
+                    .start(sender as usize)
+                    .after(lasts, is_scaled, self.factor);
+                self.start(number).later(there)
+            }
+            EndRule::Both(other) => {
+                let from = start.max(run.times[other as usize].start);
+                let both = self.start(number).later(self.start(other as usize));
+                both.after(lasts(from), is_scaled, self.factor)
+            }
+        }
+    }
+}

@@ -1,0 +1,501 @@
+//! Sensitivities: how much earlier a run would end if something in it were faster, and how far that goes.
+//!
+//! The run is recorded once and carried forward with other durations ([`ScaledRun`]): T(x) for a factor x on all durations of a
+//! class. The derivative is T'(1) towards lower factors, the time of the class on the critical path; it holds as far as T is
+//! straight, which is found by intersecting tangents (Newton's method on a convex function). Where that is affordable, replays
+//! with the durations changed confirm both, as the order of nodes on lanes may change too.
+
+use super::critical_path::{RunRecorder, ScaledEnd, ScaledRun};
+use super::csv::{CsvCell, CsvColumn};
+use super::section::{ReportMedium, ReportSection, SectionCell, SectionId, SectionNote};
+use super::table::{left, right};
+use super::{Report, summary::thousands};
+use chakram_base::ids::NodeIndex;
+use chakram_base::units::Span;
+use chakram_engine::{
+    ChangedTime, CollectiveChange, CompiledReplay, HostTiming, InstanceId, KernelChange,
+    ReplayError, ReplayOptions, class_of,
+};
+use chakram_hardware::machine::Machine;
+use chakram_trace::format::of_any_micro_batch;
+use chakram_trace::graph::{Graph, NodeKind};
+use chakram_trace::workload::Workload;
+use serde::{Deserialize, Serialize};
+use std::cmp::Reverse;
+use std::collections::BTreeMap;
+
+/// Most classes of kernels that are told apart.
+const KERNEL_CLASSES: usize = 16;
+/// Factors at which replays confirm that a slope holds, one after another.
+const STEPS: u32 = 32;
+/// Times that the distance from the last of these to the next is halved.
+const HALVINGS: u32 = 4;
+/// Rows of a text.
+const ROWS: usize = 12;
+/// The factor of the column for people: 10 % less time.
+pub const TENTH_LESS: f64 = 0.9;
+
+/// What a run gains if something in it takes less time.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[cfg_attr(any(test, feature = "schema"), derive(schemars::JsonSchema))]
+pub struct SensitivityRow {
+    /// The class of durations, or the key of the machine.
+    pub what: String,
+    /// The setting that changes it, as a key with a factor of time to append or, of a machine, the key alone; empty where none
+    /// does.
+    pub setting: String,
+    /// Picoseconds by which the run ends later for a factor on these times that is 1 more.
+    pub slope_ps: i64,
+    /// The factor down to which the end follows this slope.
+    pub holds_to: f64,
+    /// The makespan with a tenth less time.
+    #[serde(rename = "tenth_less_ps")]
+    pub tenth_less: Span,
+    /// The makespan with no such time at all: it cannot get shorter by this alone.
+    #[serde(rename = "none_ps")]
+    pub none: Span,
+    /// Whether replays with changed durations gave these numbers; otherwise the graph of the one replay did.
+    pub replayed: bool,
+}
+
+/// What would help a run most.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[cfg_attr(any(test, feature = "schema"), derive(schemars::JsonSchema))]
+pub struct SensitivityReport {
+    /// Nodes on the critical path: slopes hold to a picosecond for each.
+    pub path_nodes: u64,
+    /// By gain for a tenth less time, the most first.
+    pub rows: Vec<SensitivityRow>,
+    /// Sentences about what was left out.
+    #[serde(default)]
+    pub notes: Vec<String>,
+}
+
+/// The columns of the table.
+pub(super) const CSV: &[CsvColumn<Report, SensitivityRow>] = &[
+    ("what", |_, row| row.what.as_str().into()),
+    ("setting", |_, row| row.setting.as_str().into()),
+    ("slope_ps", |_, row| {
+        CsvCell::Decimal(row.slope_ps as f64, 0)
+    }),
+    ("holds_to", |_, row| CsvCell::Decimal(row.holds_to, 6)),
+    ("tenth_less_ps", |_, row| row.tenth_less.into()),
+    ("none_ps", |_, row| row.none.into()),
+    ("by", |_, row| {
+        if row.replayed { "replay" } else { "graph" }.into()
+    }),
+];
+
+/// A class of durations.
+struct DurationClass {
+    what: String,
+    setting: String,
+    nodes: Vec<bool>,
+    of_host: bool,
+    change: ClassChange,
+}
+
+/// How a replay changes a class.
+enum ClassChange {
+    Kernels(String),
+    Collectives(String),
+    Host,
+    Nothing,
+}
+
+/// A replay whose sensitivities are looked for.
+#[derive(Clone, Copy)]
+pub struct SensitivityRun<'a> {
+    /// Its workload.
+    pub workload: &'a Workload,
+    /// Its machine.
+    pub machine: &'a Machine,
+    /// Its options.
+    pub options: &'a ReplayOptions,
+}
+
+impl SensitivityRun<'_> {
+    /// Returns the makespan with options as `change` leaves them.
+    fn makespan(&self, change: impl FnOnce(&mut ReplayOptions)) -> Result<Span, ReplayError> {
+        let mut options = self.options.clone();
+        change(&mut options);
+        let prepared = CompiledReplay::new(self.workload, self.machine, &options)?;
+        let (outcome, ()) = prepared.run(())?;
+        Ok(outcome.makespan)
+    }
+
+    /// Returns the makespan on another machine.
+    pub fn makespan_on(&self, machine: &Machine) -> Result<Span, ReplayError> {
+        let other = SensitivityRun {
+            workload: self.workload,
+            machine,
+            options: self.options,
+        };
+        other.makespan(|_| {})
+    }
+
+    /// Finds what would help, by classes of durations; with replays that confirm it, if `replays`.
+    ///
+    /// # Errors
+    ///
+    /// A replay that cannot be made. A run that is too large to be recorded has no rows, and a note says so.
+    pub fn find(&self, replays: bool) -> Result<SensitivityReport, ReplayError> {
+        let prepared = CompiledReplay::new(self.workload, self.machine, self.options)?;
+        let Some(recorder) = RunRecorder::new(&prepared) else {
+            return Ok(SensitivityReport {
+                path_nodes: 0,
+                rows: Vec::new(),
+                notes: vec!["the run has too many nodes to be carried forward anew".to_owned()],
+            });
+        };
+        let (outcome, recorder) = prepared.run(recorder)?;
+        let path_nodes = recorder.path_nodes();
+        let scaled = ScaledRun::new(&recorder);
+        let mut notes = Vec::new();
+        let mut rows = Vec::new();
+        let plain = scaled.end(1.0, &vec![false; recorder.nodes()], false);
+        if plain.end != outcome.makespan {
+            notes.push(format!(
+                "carried forward as it was, the run ends at {} and not at {}: it waits for what the graph does not show, so rows \
+                 that no replay confirms are approximate",
+                plain.end, outcome.makespan
+            ));
+        }
+        for class in classes(&prepared, self.options) {
+            let Some(row) = self.row(&scaled, &class, outcome.makespan, path_nodes, replays)?
+            else {
+                continue;
+            };
+            rows.push(row);
+        }
+        let mut report = SensitivityReport {
+            path_nodes,
+            rows,
+            notes,
+        };
+        report.sort();
+        Ok(report)
+    }
+
+    /// The row of a class; none where it gains nothing.
+    fn row(
+        &self,
+        scaled: &ScaledRun<'_>,
+        class: &DurationClass,
+        makespan: Span,
+        path_nodes: u64,
+        replays: bool,
+    ) -> Result<Option<SensitivityRow>, ReplayError> {
+        let at = |factor: f64| scaled.end(factor, &class.nodes, class.of_host);
+        let (now, none) = (at(1.0), at(0.0));
+        if now.slope == 0 && none.end == now.end {
+            return Ok(None);
+        }
+        let line = |factor: f64| now.end.0 as f64 - now.slope as f64 * (1.0 - factor);
+        let is_on_line =
+            |factor: f64, end: Span| (end.0 as f64 - line(factor)).abs() <= path_nodes as f64;
+        let mut row = SensitivityRow {
+            what: class.what.clone(),
+            setting: class.setting.clone(),
+            slope_ps: now.slope,
+            holds_to: straight_down_to(now, none, path_nodes, at),
+            tenth_less: at(TENTH_LESS).end,
+            none: none.end,
+            replayed: false,
+        };
+        if !replays {
+            return Ok(Some(row));
+        }
+        let replay = |factor: f64| -> Option<Result<Span, ReplayError>> {
+            let time = ChangedTime::Factor(factor);
+            Some(match &class.change {
+                ClassChange::Kernels(glob) => self.makespan(|options| {
+                    options
+                        .changes
+                        .kernels
+                        .push(KernelChange::of_pattern(glob, time));
+                }),
+                ClassChange::Collectives(kind) => self.makespan(|options| {
+                    options
+                        .changes
+                        .collectives
+                        .push(CollectiveChange::of_kind(kind, time));
+                }),
+                ClassChange::Host => {
+                    self.makespan(|options| options.host = HostTiming::Scaled(factor))
+                }
+                ClassChange::Nothing => return None,
+            })
+        };
+        // Such a replay has to be the run where nothing changes: uncontended collectives may not be.
+        let Some(same) = replay(1.0) else {
+            return Ok(Some(row));
+        };
+        if same.ok() != Some(makespan) {
+            return Ok(Some(row));
+        }
+        let replay = |factor: f64| replay(factor).expect("it can be changed");
+        (row.tenth_less, row.none) = (replay(TENTH_LESS)?, replay(0.0)?);
+        row.replayed = true;
+        // The order on lanes may change and change back anywhere between.
+        let (bound, mut good) = (row.holds_to, 1.0);
+        let mut bad = None;
+        for step in 1..=STEPS {
+            let factor = 1.0 - (1.0 - bound) * f64::from(step) / f64::from(STEPS);
+            if !is_on_line(factor, replay(factor)?) {
+                bad = Some(factor);
+                break;
+            }
+            good = factor;
+        }
+        if let Some(mut bad) = bad {
+            for _ in 0..HALVINGS {
+                let middle = (bad + good) / 2.0;
+                match is_on_line(middle, replay(middle)?) {
+                    true => good = middle,
+                    false => bad = middle,
+                }
+            }
+        }
+        row.holds_to = good;
+        Ok(Some(row))
+    }
+}
+
+impl SensitivityReport {
+    /// Sorts rows by what a tenth less time gains.
+    pub fn sort(&mut self) {
+        self.rows
+            .sort_by_key(|row| (row.tenth_less, Reverse(row.slope_ps), row.none));
+    }
+}
+
+/// Returns the factor down to which the end follows the slope that it has `now`, where it is `at` of other factors.
+fn straight_down_to(
+    now: ScaledEnd,
+    none: ScaledEnd,
+    path_nodes: u64,
+    at: impl Fn(f64) -> ScaledEnd,
+) -> f64 {
+    let line = |factor: f64| now.end.0 as f64 - now.slope as f64 * (1.0 - factor);
+    let (mut factor, mut found) = (0.0, none);
+    for _ in 0..64 {
+        if found.end.0 as f64 - line(factor) <= path_nodes as f64 {
+            return factor;
+        }
+        // Where the tangent here meets the one at 1.
+        let slopes = (now.slope - found.slope) as f64;
+        if slopes <= 0.0 {
+            return 1.0;
+        }
+        let next = (factor + (found.end.0 as f64 - line(factor)) / slopes).min(1.0);
+        if next <= factor {
+            return next;
+        }
+        (factor, found) = (next, at(next));
+    }
+    1.0
+}
+
+/// Returns a name with `*` in place of each number.
+fn family(name: &str) -> String {
+    let name = of_any_micro_batch(name);
+    let mut out = String::with_capacity(name.len());
+    for one in name.chars() {
+        match one.is_ascii_digit() {
+            true if out.ends_with('*') => {}
+            true => out.push('*'),
+            false => out.push(one),
+        }
+    }
+    out
+}
+
+/// The pattern of a kernel's class, or of its name.
+fn pattern(graph: &Graph, node: NodeIndex) -> String {
+    match graph.kernel(node) {
+        Some(shape) => format!("class:{}", class_of(&shape)),
+        None => family(graph.name(node)),
+    }
+}
+
+/// Returns the classes of durations of a run.
+fn classes(prepared: &CompiledReplay<'_>, options: &ReplayOptions) -> Vec<DurationClass> {
+    let workload = prepared.workload();
+    let all: usize = workload.nodes() as usize;
+    let mut kernels: BTreeMap<String, (u128, Vec<bool>)> = BTreeMap::new();
+    let mut collectives: BTreeMap<String, Vec<bool>> = BTreeMap::new();
+    let [mut all_kernels, mut host, mut memory, mut messages] = [(); 4].map(|()| vec![false; all]);
+    let (mut has_host, mut number) = (false, 0);
+    for (i, instance) in (0..).zip(workload.instances()) {
+        let graph = workload.graph(instance);
+        has_host |= graph.has_delays();
+        let patterns: BTreeMap<(u32, _), String> = BTreeMap::new();
+        let mut patterns = patterns;
+        for node in graph.nodes() {
+            match graph.kind(node) {
+                NodeKind::Compute => {
+                    let key = (graph.name_index(node), graph.kernel(node));
+                    let pattern = patterns.entry(key).or_insert_with(|| pattern(graph, node));
+                    if !kernels.contains_key(pattern) {
+                        kernels.insert(pattern.clone(), (0, vec![false; all]));
+                    }
+                    let (time, nodes) = kernels.get_mut(pattern).expect("it is there now");
+                    *time += u128::from(prepared.price(InstanceId(i), node).0);
+                    nodes[number] = true;
+                    all_kernels[number] = true;
+                }
+                NodeKind::Host => {
+                    host[number] = true;
+                    has_host = true;
+                }
+                NodeKind::LocalMemory | NodeKind::RemoteMemory => memory[number] = true,
+                NodeKind::Send | NodeKind::Receive => messages[number] = true,
+                NodeKind::Collective => {
+                    let kind = graph.call(node).kind.to_string();
+                    let nodes = collectives.entry(kind).or_insert_with(|| vec![false; all]);
+                    nodes[number] = true;
+                }
+                _ => {}
+            }
+            number += 1;
+        }
+    }
+    let of = |what: String, setting: String, nodes, change| DurationClass {
+        what,
+        setting,
+        nodes,
+        of_host: false,
+        change,
+    };
+    let mut kernels: Vec<_> = kernels.into_iter().collect();
+    kernels.sort_by_key(|(_, (time, _))| Reverse(*time));
+    let several = kernels.len() > 1;
+    let mut found = Vec::new();
+    for (pattern, (_, nodes)) in kernels.into_iter().take(KERNEL_CLASSES) {
+        let setting = format!("kernel = {pattern}");
+        found.push(of(
+            format!("kernels {pattern}"),
+            setting,
+            nodes,
+            ClassChange::Kernels(pattern),
+        ));
+    }
+    if several {
+        let change = ClassChange::Kernels("*".to_owned());
+        found.push(of(
+            "all kernels".to_owned(),
+            "kernel = *".to_owned(),
+            all_kernels,
+            change,
+        ));
+    }
+    for (kind, nodes) in collectives {
+        let setting = format!("collective = {kind}");
+        found.push(of(
+            format!("collectives {kind}"),
+            setting,
+            nodes,
+            ClassChange::Collectives(kind),
+        ));
+    }
+    let nothing = || ClassChange::Nothing;
+    found.push(of(
+        "messages".to_owned(),
+        String::new(),
+        messages,
+        nothing(),
+    ));
+    found.push(of(
+        "loads and stores".to_owned(),
+        String::new(),
+        memory,
+        nothing(),
+    ));
+    if has_host {
+        let change = match options.host {
+            HostTiming::Recorded => ClassChange::Host,
+            HostTiming::Scaled(_) => ClassChange::Nothing,
+        };
+        let class = of("host".to_owned(), "host = scaled".to_owned(), host, change);
+        found.push(DurationClass {
+            of_host: true,
+            ..class
+        });
+    }
+    found.retain(|class| class.of_host || class.nodes.contains(&true));
+    found
+}
+
+/// The table of what would help most.
+pub(crate) fn sections(report: &Report, medium: ReportMedium) -> Vec<ReportSection> {
+    let Some(found) = &report.sensitivities else {
+        return Vec::new();
+    };
+    let mut section = ReportSection::aligned(
+        SectionId::Sensitivities,
+        [
+            left("WHAT WOULD HELP MOST", 40),
+            right("10 % less", 12),
+            right("gains", 9),
+            right("at most", 9),
+            right("per 1 %", 12),
+            right("straight to", 11),
+            left("by", 6),
+        ],
+    );
+    let makespan = report.outcome.makespan;
+    let gain = |end: Span| 100.0 * (1.0 - end.0 as f64 / makespan.0.max(1) as f64);
+    let shown = medium.rows_or_all(ROWS);
+    for (i, row) in found.rows.iter().take(shown).enumerate() {
+        let at = |field: &str| format!("/sensitivities/rows/{i}/{field}");
+        section.row(vec![
+            SectionCell::name(&*row.what),
+            SectionCell::from(row.tenth_less).at(at("tenth_less_ps")),
+            format!("{:.2} %", gain(row.tenth_less)).into(),
+            format!("{:.1} %", gain(row.none)).into(),
+            SectionCell::from(Span(row.slope_ps.unsigned_abs() / 100)),
+            format!("{:.3}x", row.holds_to).into(),
+            if row.replayed { "replay" } else { "graph" }.into(),
+        ]);
+    }
+    section.leave_out(found.rows.len(), shown, "sensitivities");
+    section.note(SectionNote::wrapped(format!(
+        "10 % less: the makespan if these take a tenth less time, and what that gains; at most: if they took none; per 1 %: \
+         along the critical path of {} nodes, which holds down to the factor of the next column; by replays with these times, or \
+         by the graph of this one",
+        thousands(found.path_nodes)
+    )));
+    for note in &found.notes {
+        section.note(SectionNote::wrapped(note.clone()));
+    }
+    vec![section]
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn names_are_of_their_family() {
+        assert_eq!(family("step0/layer12/fwd/qkv"), "step*/layer*/fwd/qkv");
+        assert_eq!(family("gemm_128x64"), "gemm_*x*");
+    }
+
+    /// T(x) = max(10 + 10 x, 14 + 4 x, 15): from 20 at 1 straight down to 2/3, where 14 + 4 x takes over.
+    #[test]
+    fn slopes_hold_until_another_path_is_longer() {
+        let at = |x: f64| {
+            let lines = [(10_000.0, 10_000.0), (14_000.0, 4_000.0), (15_000.0, 0.0)];
+            let ends = lines.map(|(a, b)| (a + b * x, b));
+            let most = ends.iter().map(|(end, _)| *end).fold(0.0, f64::max);
+            let slope = ends.iter().filter(|(end, _)| *end == most).map(|(_, b)| *b);
+            ScaledEnd {
+                end: Span(most.round() as u64),
+                slope: slope.fold(f64::MAX, f64::min) as i64,
+            }
+        };
+        let to = straight_down_to(at(1.0), at(0.0), 0, at);
+        assert!((to - 2.0 / 3.0).abs() < 1e-3, "{to}");
+    }
+}

@@ -1,0 +1,182 @@
+//! Slopes of the makespan and how far they hold, against replays with the times changed: finite differences of random jobs.
+
+use super::lines::{Line, call, kernel, receive, send};
+use super::rig::job;
+use super::tile_groups::Random;
+use crate::corpus::is_whole;
+use chakram::engine::{
+    ChangedTime, CollectiveChange, CompiledReplay, HostTiming, KernelChange, ReplayOptions,
+};
+use chakram::machine::Machine;
+use chakram::report::sensitivity::{SensitivityRow, SensitivityRun};
+use chakram::trace::{CollectiveKind as K, KernelShape, MovingKernel};
+use chakram::workload::Workload;
+
+const RANKS: u32 = 4;
+
+/// Ranks that compute on two lanes, in any order that their dependencies leave, sum up together and send to the next.
+fn random_ranks(random: &mut Random) -> Vec<Vec<Line>> {
+    let steps = 6 + random.below(8);
+    let shared: Vec<[u64; 2]> = (0..steps)
+        .map(|_| [random.below(5), random.below(3)])
+        .collect();
+    let mut ranks = vec![Vec::<Line>::new(); RANKS as usize];
+    for (rank, lines) in (0_u32..).zip(&mut ranks) {
+        for (step, &[what, size]) in (0_i32..).zip(&shared) {
+            let depends = |lines: &Vec<Line>, random: &mut Random| {
+                let count = lines.len() as u64;
+                let mut on: Vec<u64> = (0..2)
+                    .filter(|_| count > 0)
+                    .map(|_| 1 + random.below(count))
+                    .collect();
+                on.sort_unstable();
+                on.dedup();
+                on
+            };
+            for _ in 0..1 + random.below(3) {
+                let class = MovingKernel::ALL[random.below(4) as usize].0;
+                let mut one = kernel(20 + random.below(2000)).on(random.below(2) as i64);
+                one.shape = Some(KernelShape::Moving(class));
+                one.delay_ns = random.below(4) * 25;
+                let on = depends(lines, random);
+                lines.push(one.after(&on));
+            }
+            let on = depends(lines, random);
+            match what {
+                0 => lines.push(call(K::AllReduce, 40_000 << size).on(5).after(&on)),
+                1 => lines.push(call(K::AllGather, 20_000 << size).on(5).after(&on)),
+                2 => {
+                    lines.push(
+                        send((rank + 1) % RANKS, 10_000 << size)
+                            .tag(step)
+                            .on(6)
+                            .after(&on),
+                    );
+                    lines.push(receive((rank + RANKS - 1) % RANKS, 10_000 << size).tag(step));
+                }
+                _ => {}
+            }
+        }
+    }
+    ranks
+}
+
+/// The makespan with times of the row times `factor`, by a replay.
+fn replayed(workload: &Workload, machine: &Machine, row: &SensitivityRow, factor: f64) -> f64 {
+    let time = ChangedTime::Factor(factor);
+    let options = ReplayOptions::with(|options| match row.setting.split_once(" = ") {
+        Some(("kernel", pattern)) => options
+            .changes
+            .kernels
+            .push(KernelChange::of_pattern(pattern, time)),
+        Some(("collective", kind)) => {
+            options
+                .changes
+                .collectives
+                .push(CollectiveChange::of_kind(kind, time));
+        }
+        _ => options.host = HostTiming::Scaled(factor),
+    });
+    let prepared = CompiledReplay::new(workload, machine, &options).unwrap();
+    let (outcome, ()) = prepared.run(()).unwrap();
+    outcome.makespan.0 as f64
+}
+
+/// Returns how many rows were held against replays, and how many held as the graph alone has them.
+fn hold(seeds: std::ops::Range<u64>) -> [u64; 2] {
+    let machine = Machine::preset("dgx-h100").unwrap();
+    let [mut rows, mut by_graph] = [0; 2];
+    for seed in seeds {
+        let random = &mut Random(seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1);
+        let workload = job(&random_ranks(random), &[]);
+        let options = ReplayOptions::default();
+        let run = SensitivityRun {
+            workload: &workload,
+            machine: &machine,
+            options: &options,
+        };
+        let makespan = run.makespan_on(&machine).unwrap().0 as f64;
+        let [confirmed, graph] = [true, false].map(|replays| run.find(replays).unwrap());
+        assert!(
+            confirmed.notes.is_empty(),
+            "seed {seed}: {:?}",
+            confirmed.notes
+        );
+        for row in &confirmed.rows {
+            if !row.replayed {
+                continue;
+            }
+            let line = |factor: f64| makespan - row.slope_ps as f64 * (1.0 - factor);
+            let tolerance = confirmed.path_nodes as f64;
+            // A finite difference somewhere in the range, and at its end.
+            let inside = row.holds_to + (1.0 - row.holds_to) * random.below(1000) as f64 / 1000.0;
+            for factor in [inside, row.holds_to] {
+                let found = replayed(&workload, &machine, row, factor);
+                assert!(
+                    (found - line(factor)).abs() <= tolerance,
+                    "seed {seed} at {factor}: {found} for {} of {row:?}, {tolerance} nodes",
+                    line(factor)
+                );
+            }
+            rows += 1;
+            let of_graph = graph
+                .rows
+                .iter()
+                .find(|other| other.what == row.what)
+                .unwrap();
+            assert_eq!(of_graph.slope_ps, row.slope_ps);
+            let end = replayed(&workload, &machine, row, of_graph.holds_to);
+            by_graph += u64::from((end - line(of_graph.holds_to)).abs() <= tolerance);
+        }
+    }
+    [rows, by_graph]
+}
+
+#[test]
+fn slopes_are_finite_differences_inside_their_ranges() {
+    let jobs = if is_whole() { 1000 } else { 25 };
+    let [rows, by_graph] = hold(0..jobs);
+    println!("{rows} rows of {jobs} jobs; the graph alone is right about the range of {by_graph}");
+    // The order on lanes changes in many of these jobs, which only replays show.
+    assert!(
+        rows >= 5 * jobs && 2 * by_graph >= rows,
+        "{rows} {by_graph}"
+    );
+}
+
+/// Kernels of 30 and 20 ns beside a chain of 40 ns: 50 in all, 10 more than the chain. With no time for the first it is the
+/// chain's; the slope of 30 holds down to 1 - 10 / 30.
+#[test]
+fn a_slope_holds_until_the_next_path() {
+    let of = |class: MovingKernel, ns| Line {
+        shape: Some(KernelShape::Moving(class)),
+        ..kernel(ns)
+    };
+    let lines = vec![
+        of(MovingKernel::Softmax, 30).on(0),
+        of(MovingKernel::Copy, 20).on(0).after(&[1]),
+        of(MovingKernel::Optimizer, 40).on(1),
+    ];
+    let workload = job(&[lines], &[]);
+    let machine = Machine::preset("dgx-h100").unwrap();
+    let run = SensitivityRun {
+        workload: &workload,
+        machine: &machine,
+        options: &ReplayOptions::default(),
+    };
+    for replays in [false, true] {
+        let found = run.find(replays).unwrap();
+        let row = found
+            .rows
+            .iter()
+            .find(|row| row.what == "kernels class:softmax")
+            .unwrap();
+        assert_eq!(
+            (row.slope_ps, row.none.0, row.tenth_less.0),
+            (30_000, 40_000, 47_000)
+        );
+        assert!((row.holds_to - 2.0 / 3.0).abs() < 0.005, "{row:?}");
+        // The chain beside it gains nothing.
+        assert!(!found.rows.iter().any(|row| row.what.contains("optimizer")));
+    }
+}

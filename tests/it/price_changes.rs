@@ -1,0 +1,163 @@
+//! What a job takes with other kernels, collectives, ranks and machine keys, against sums by hand and against jobs and machines
+//! that are so without being asked.
+
+use crate::commands::chakram;
+use serde_json::Value;
+
+fn report(words: &[&str]) -> Value {
+    let output = chakram(&[words, &["--format", "json"]].concat());
+    let error = String::from_utf8_lossy(&output.stderr);
+    assert!(output.status.success(), "{words:?}: {error}");
+    serde_json::from_slice(&output.stdout).expect("it is JSON")
+}
+
+fn makespan(report: &Value) -> u64 {
+    report["makespan_ps"].as_u64().expect("a time")
+}
+
+/// 3 kernels of 7 us, one after another, on each of 2 ranks that have nothing to do with one another.
+const CHAIN: &str = "generate chain --ranks 2 --nodes 3 --duration 7us --machine dgx-h100";
+
+fn chain(more: &[&str]) -> Value {
+    let words: Vec<&str> = CHAIN.split(' ').collect();
+    report(&[&words, more].concat())
+}
+
+#[test]
+fn kernels_last_as_they_are_told() {
+    let us = 1_000_000;
+    assert_eq!(makespan(&chain(&[])), 21 * us);
+    for (words, expected) in [
+        (&["--kernel", "*=2"][..], 42 * us),
+        (&["--kernel", "*=0.5x"], 21 * us / 2),
+        (&["--kernel", "*=1us"], 3 * us),
+        // Each change is of what the one before left: 7 us, halved, times 3.
+        (&["--kernel", "*=0.5", "--kernel", "*=3"], 63 * us / 2),
+        // The other rank ends after 21 us.
+        (&["--slow", "1=1.5"], 63 * us / 2),
+        (&["--slow", "1=0.5"], 21 * us),
+    ] {
+        let report = chain(words);
+        assert_eq!(makespan(&report), expected, "{words:?}");
+        assert_eq!(report["edits"]["unedited_makespan_ps"], 21 * us);
+        let row = &report["edits"]["rows"][0];
+        let nodes = if words[0] == "--slow" { 3 } else { 6 };
+        assert_eq!(
+            (row["matched"].as_u64(), row["changed"].as_u64()),
+            (Some(nodes), Some(nodes))
+        );
+    }
+    // A rank that is slow is one whose kernels are.
+    let slow = chain(&["--slow", "0=1.25", "--slow", "1=1.25"]);
+    assert_eq!(makespan(&slow), makespan(&chain(&["--kernel", "*=1.25"])));
+}
+
+/// Kernels of 7 us that are up to a tenth longer or shorter: a chain of three takes 18.9 to 23.1 us, the same for the same seed.
+#[test]
+fn jitter_is_drawn_by_its_seed() {
+    let draw = |words: &str| makespan(&chain(&["--jitter", words]));
+    let (first, again, other) = (draw("10%"), draw("0.1,seed=0"), draw("10%,seed=1"));
+    assert_eq!(first, again);
+    assert_ne!(first, other);
+    for time in [first, other] {
+        assert!(
+            (18_900_000..=23_100_000).contains(&time) && time != 21_000_000,
+            "{time}"
+        );
+    }
+    assert_eq!(draw("0"), 21_000_000);
+}
+
+/// An all-reduce of 100 MB among 4 of an NVLink node.
+const REDUCE: &str = "generate collective all-reduce --ranks 4 --size 100MB --machine dgx-h100";
+
+#[test]
+fn collectives_last_as_they_are_told() {
+    let words: Vec<&str> = REDUCE.split(' ').collect();
+    let with = |more: &[&str]| report(&[&words, more].concat());
+    let plain = makespan(&with(&[]));
+    assert!(plain > 0);
+    let factor = |text: &str| makespan(&with(&["--collective", text]));
+    assert_eq!(factor("all-reduce=1"), plain);
+    assert_eq!(factor("all_reduce=2"), 2 * plain);
+    assert_eq!(factor("*=5ms"), 5_000_000_000);
+    // The last of those that mean it holds.
+    let twice = with(&["--collective", "*=5ms", "--collective", "all-reduce=2"]);
+    assert_eq!(makespan(&twice), 2 * plain);
+    let none = chakram(&[&words[..], &["--collective", "all-gather=2"]].concat());
+    assert_eq!(none.status.code(), Some(2));
+    let error = String::from_utf8(none.stderr).expect("it is text");
+    assert!(
+        error.contains("is about none of the collectives"),
+        "{error}"
+    );
+}
+
+/// A machine with another value of a key is the machine whose file has it.
+#[test]
+fn keys_of_machines_are_set_as_in_their_files() {
+    let folder = tempfile::tempdir().expect("there is room");
+    let file = folder.path().join("slow.toml");
+    let shown = chakram(&["machine", "show", "dgx-h100"]);
+    let text = String::from_utf8(shown.stdout).expect("it is text");
+    let halved = text.replacen("450 GB/s", "225 GB/s", 1);
+    assert_ne!(text, halved);
+    std::fs::write(&file, halved).expect("there is room");
+    let words: Vec<&str> = REDUCE.split(' ').collect();
+    let (job, machine) = words.split_at(words.len() - 2);
+    let of_file = report(&[job, &["--machine", &file.display().to_string()]].concat());
+    let key = "machine.dimension.nvlink.bandwidth=225 GB/s";
+    let set = report(&[job, machine, &["--set", key]].concat());
+    assert_eq!(makespan(&set), makespan(&of_file));
+    let plain = report(&[job, machine].concat());
+    assert_eq!(set["edits"]["unedited_makespan_ps"], plain["makespan_ps"]);
+    assert_eq!(set["edits"]["rows"][0]["notes"][0], "was \"450 GB/s\"");
+    // A key that nothing of the job uses is named.
+    let idle = report(
+        &[
+            job,
+            machine,
+            &["--set", "machine.npu.h100.peak.fp64=1 TFLOP/s"],
+        ]
+        .concat(),
+    );
+    let named = idle["settings"]["without_effect"]
+        .as_array()
+        .expect("a list");
+    assert!(
+        named
+            .iter()
+            .any(|one| one["key"] == "machine.npu.h100.peak.fp64"),
+        "{named:?}"
+    );
+}
+
+/// Kernels are meant by name, operator, module and class: each kind of pattern against sums of the capture's own table.
+#[test]
+fn patterns_mean_what_tables_show() {
+    let job = ["replay", "traces/ddp-resnet18", "--machine", "dgx-h100"];
+    let plain = report(&job);
+    let operators = plain["operators"].as_array().expect("a list").iter();
+    let kernels = operators.filter(|row| row["kind"] == "compute");
+    let (mut all, mut convolutions) = (0, 0);
+    for row in kernels {
+        let calls = row["calls"].as_u64().expect("a count");
+        all += calls;
+        if row["name"]
+            .as_str()
+            .is_some_and(|name| name.contains("convolution"))
+        {
+            convolutions += calls;
+        }
+    }
+    assert!(convolutions > 0 && convolutions < all);
+    let matched = |pattern: &str| {
+        let changed = report(&[&job[..], &["--kernel", &format!("{pattern}=0.9")]].concat());
+        changed["edits"]["rows"][0]["matched"]
+            .as_u64()
+            .expect("a count")
+    };
+    assert_eq!(matched("*"), all);
+    assert_eq!(matched("*convolution*"), convolutions);
+    assert_eq!(matched("name:*convolution*"), convolutions);
+}
