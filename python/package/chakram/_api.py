@@ -140,12 +140,18 @@ def replay(
     aggregate: Optional[bool] = None,
     lower_bound: Optional[bool] = None,
     custom: Optional[Union[str, Sequence[str], Mapping[str, Any]]] = None,
+    set: Optional[Union[str, Sequence[str], Mapping[str, Any]]] = None,
+    kernel: Optional[Union[str, Sequence[str], Mapping[str, Any]]] = None,
+    collective: Optional[Union[str, Sequence[str], Mapping[str, Any]]] = None,
+    slow: Optional[Union[str, Sequence[str], Mapping[str, Any]]] = None,
+    jitter: Optional[str] = None,
     timeline: Optional[PathLike] = None,
     timeline_ranks: Optional[Union[str, Sequence[Union[str, int]]]] = None,
     timeline_from: Optional[str] = None,
     timeline_to: Optional[str] = None,
     fit: Optional[Literal['report', 'require']] = None,
     links: Optional[bool] = None,
+    sensitivities: Optional[bool] = None,
     price: Optional[Union[str, int, float]] = None,
     total_tokens: Optional[Union[str, int, float]] = None,
     all_operators: Optional[bool] = None,
@@ -188,12 +194,18 @@ def replay(
     aggregate: Optional[bool] = None,
     lower_bound: Optional[bool] = None,
     custom: Optional[Union[str, Sequence[str], Mapping[str, Any]]] = None,
+    set: Optional[Union[str, Sequence[str], Mapping[str, Any]]] = None,
+    kernel: Optional[Union[str, Sequence[str], Mapping[str, Any]]] = None,
+    collective: Optional[Union[str, Sequence[str], Mapping[str, Any]]] = None,
+    slow: Optional[Union[str, Sequence[str], Mapping[str, Any]]] = None,
+    jitter: Optional[str] = None,
     timeline: Optional[PathLike] = None,
     timeline_ranks: Optional[Union[str, Sequence[Union[str, int]]]] = None,
     timeline_from: Optional[str] = None,
     timeline_to: Optional[str] = None,
     fit: Optional[Literal['report', 'require']] = None,
     links: Optional[bool] = None,
+    sensitivities: Optional[bool] = None,
     price: Optional[Union[str, int, float]] = None,
     total_tokens: Optional[Union[str, int, float]] = None,
     all_operators: Optional[bool] = None,
@@ -235,12 +247,18 @@ def replay(
     aggregate: Optional[bool] = None,
     lower_bound: Optional[bool] = None,
     custom: Optional[Union[str, Sequence[str], Mapping[str, Any]]] = None,
+    set: Optional[Union[str, Sequence[str], Mapping[str, Any]]] = None,
+    kernel: Optional[Union[str, Sequence[str], Mapping[str, Any]]] = None,
+    collective: Optional[Union[str, Sequence[str], Mapping[str, Any]]] = None,
+    slow: Optional[Union[str, Sequence[str], Mapping[str, Any]]] = None,
+    jitter: Optional[str] = None,
     timeline: Optional[PathLike] = None,
     timeline_ranks: Optional[Union[str, Sequence[Union[str, int]]]] = None,
     timeline_from: Optional[str] = None,
     timeline_to: Optional[str] = None,
     fit: Optional[Literal['report', 'require']] = None,
     links: Optional[bool] = None,
+    sensitivities: Optional[bool] = None,
     price: Optional[Union[str, int, float]] = None,
     total_tokens: Optional[Union[str, int, float]] = None,
     all_operators: Optional[bool] = None,
@@ -307,6 +325,13 @@ def replay(
         lower_bound: Give communication without size and recorded duration no time instead of refusing it
         custom: Custom algorithm of a kind of collective from files PREFIX.0.et, …, one per member: all-reduce=ring8;
             repeatable
+        set: Give a key of the machine's file another value: machine.dimension.nvlink.bandwidth=900GB/s; repeatable
+        kernel: Have kernels last otherwise: '*flash*=0.5' (names), class:gemm=0.9, 'shape:gemm*k=4096=12us',
+            'module:*mlp*=0.8' or op:aten::mm=2; a number is a factor; repeatable
+        collective: Have collectives of a kind or name last otherwise than uncontended ones do: all-reduce=0.5 or
+            '*grad*=2ms'; a number is a factor; repeatable
+        slow: Have the kernels of a rank last so many times as long: 3=1.2; repeatable
+        jitter: Have every kernel last up to so much longer or shorter, each length equally likely: 5% or 5%,seed=7
         timeline: Write a timeline: FILE.pftrace for ui.perfetto.dev, FILE.json for any viewer; compressed if it ends in
             .gz
         timeline_ranks: Ranks in the timeline, for example 0-3,8
@@ -315,6 +340,8 @@ def replay(
         fit: Action when peak memory exceeds the NPU's capacity (default: report). ``report``: Warn in the report;
             ``require``: Warn, and exit with code 3
         links: Report bytes and load of dimensions and links; collectives go message by message
+        sensitivities: Also find what would help most: what the run gains if kernels, collectives, the host, or rates
+            and latencies of the machine were faster, and how far that goes
         price: Dollars for an hour of an NPU, such as 2.50; by default those of the machine's file
         total_tokens: Also report days, NPU hours, dollars and energy of a run of so many tokens, such as 15T
         all_operators: List the operators of every micro-batch, in JSON and the table of operators, instead of their
@@ -361,12 +388,18 @@ def replay(
             ("--aggregate", aggregate, "switch"),
             ("--lower-bound", lower_bound, "switch"),
             ("--custom", custom, "list"),
+            ("--set", set, "list"),
+            ("--kernel", kernel, "list"),
+            ("--collective", collective, "list"),
+            ("--slow", slow, "list"),
+            ("--jitter", jitter, "value"),
             ("--timeline", timeline, "value"),
             ("--timeline-ranks", timeline_ranks, "joined"),
             ("--timeline-from", timeline_from, "value"),
             ("--timeline-to", timeline_to, "value"),
             ("--fit", fit, "value"),
             ("--links", links, "switch"),
+            ("--sensitivities", sensitivities, "switch"),
             ("--price", price, "value"),
             ("--total-tokens", total_tokens, "value"),
             ("--all-operators", all_operators, "switch"),
@@ -402,12 +435,18 @@ def generate(
     aggregate: Optional[bool] = None,
     lower_bound: Optional[bool] = None,
     custom: Optional[Union[str, Sequence[str], Mapping[str, Any]]] = None,
+    set: Optional[Union[str, Sequence[str], Mapping[str, Any]]] = None,
+    kernel: Optional[Union[str, Sequence[str], Mapping[str, Any]]] = None,
+    collective: Optional[Union[str, Sequence[str], Mapping[str, Any]]] = None,
+    slow: Optional[Union[str, Sequence[str], Mapping[str, Any]]] = None,
+    jitter: Optional[str] = None,
     timeline: Optional[PathLike] = None,
     timeline_ranks: Optional[Union[str, Sequence[Union[str, int]]]] = None,
     timeline_from: Optional[str] = None,
     timeline_to: Optional[str] = None,
     fit: Optional[Literal['report', 'require']] = None,
     links: Optional[bool] = None,
+    sensitivities: Optional[bool] = None,
     price: Optional[Union[str, int, float]] = None,
     total_tokens: Optional[Union[str, int, float]] = None,
     all_operators: Optional[bool] = None,
@@ -513,6 +552,13 @@ def generate(
         lower_bound: Give communication without size and recorded duration no time instead of refusing it
         custom: Custom algorithm of a kind of collective from files PREFIX.0.et, …, one per member: all-reduce=ring8;
             repeatable
+        set: Give a key of the machine's file another value: machine.dimension.nvlink.bandwidth=900GB/s; repeatable
+        kernel: Have kernels last otherwise: '*flash*=0.5' (names), class:gemm=0.9, 'shape:gemm*k=4096=12us',
+            'module:*mlp*=0.8' or op:aten::mm=2; a number is a factor; repeatable
+        collective: Have collectives of a kind or name last otherwise than uncontended ones do: all-reduce=0.5 or
+            '*grad*=2ms'; a number is a factor; repeatable
+        slow: Have the kernels of a rank last so many times as long: 3=1.2; repeatable
+        jitter: Have every kernel last up to so much longer or shorter, each length equally likely: 5% or 5%,seed=7
         timeline: Write a timeline: FILE.pftrace for ui.perfetto.dev, FILE.json for any viewer; compressed if it ends in
             .gz
         timeline_ranks: Ranks in the timeline, for example 0-3,8
@@ -521,6 +567,8 @@ def generate(
         fit: Action when peak memory exceeds the NPU's capacity (default: report). ``report``: Warn in the report;
             ``require``: Warn, and exit with code 3
         links: Report bytes and load of dimensions and links; collectives go message by message
+        sensitivities: Also find what would help most: what the run gains if kernels, collectives, the host, or rates
+            and latencies of the machine were faster, and how far that goes
         price: Dollars for an hour of an NPU, such as 2.50; by default those of the machine's file
         total_tokens: Also report days, NPU hours, dollars and energy of a run of so many tokens, such as 15T
         all_operators: List the operators of every micro-batch, in JSON and the table of operators, instead of their
@@ -615,12 +663,18 @@ def generate(
             ("--aggregate", aggregate, "switch"),
             ("--lower-bound", lower_bound, "switch"),
             ("--custom", custom, "list"),
+            ("--set", set, "list"),
+            ("--kernel", kernel, "list"),
+            ("--collective", collective, "list"),
+            ("--slow", slow, "list"),
+            ("--jitter", jitter, "value"),
             ("--timeline", timeline, "value"),
             ("--timeline-ranks", timeline_ranks, "joined"),
             ("--timeline-from", timeline_from, "value"),
             ("--timeline-to", timeline_to, "value"),
             ("--fit", fit, "value"),
             ("--links", links, "switch"),
+            ("--sensitivities", sensitivities, "switch"),
             ("--price", price, "value"),
             ("--total-tokens", total_tokens, "value"),
             ("--all-operators", all_operators, "switch"),
@@ -1006,12 +1060,18 @@ def generate_pattern(
     aggregate: Optional[bool] = None,
     lower_bound: Optional[bool] = None,
     custom: Optional[Union[str, Sequence[str], Mapping[str, Any]]] = None,
+    set: Optional[Union[str, Sequence[str], Mapping[str, Any]]] = None,
+    kernel: Optional[Union[str, Sequence[str], Mapping[str, Any]]] = None,
+    collective: Optional[Union[str, Sequence[str], Mapping[str, Any]]] = None,
+    slow: Optional[Union[str, Sequence[str], Mapping[str, Any]]] = None,
+    jitter: Optional[str] = None,
     timeline: Optional[PathLike] = None,
     timeline_ranks: Optional[Union[str, Sequence[Union[str, int]]]] = None,
     timeline_from: Optional[str] = None,
     timeline_to: Optional[str] = None,
     fit: Optional[Literal['report', 'require']] = None,
     links: Optional[bool] = None,
+    sensitivities: Optional[bool] = None,
     price: Optional[Union[str, int, float]] = None,
     total_tokens: Optional[Union[str, int, float]] = None,
     all_operators: Optional[bool] = None,
@@ -1024,7 +1084,6 @@ def generate_pattern(
     bytes: Optional[Union[str, int]] = None,
     dtype: Optional[Literal['fp64', 'fp32', 'tf32', 'fp16', 'bf16', 'fp8', 'fp4', 'int8']] = None,
     loads: Optional[int] = None,
-    kernel: Optional[str] = None,
     store: Optional[bool] = None,
     prefetch: Optional[bool] = None,
     in_switch: Optional[bool] = None,
@@ -1092,6 +1151,13 @@ def generate_pattern(
         lower_bound: Give communication without size and recorded duration no time instead of refusing it
         custom: Custom algorithm of a kind of collective from files PREFIX.0.et, …, one per member: all-reduce=ring8;
             repeatable
+        set: Give a key of the machine's file another value: machine.dimension.nvlink.bandwidth=900GB/s; repeatable
+        kernel: Have kernels last otherwise: '*flash*=0.5' (names), class:gemm=0.9, 'shape:gemm*k=4096=12us',
+            'module:*mlp*=0.8' or op:aten::mm=2; a number is a factor; repeatable
+        collective: Have collectives of a kind or name last otherwise than uncontended ones do: all-reduce=0.5 or
+            '*grad*=2ms'; a number is a factor; repeatable
+        slow: Have the kernels of a rank last so many times as long: 3=1.2; repeatable
+        jitter: Have every kernel last up to so much longer or shorter, each length equally likely: 5% or 5%,seed=7
         timeline: Write a timeline: FILE.pftrace for ui.perfetto.dev, FILE.json for any viewer; compressed if it ends in
             .gz
         timeline_ranks: Ranks in the timeline, for example 0-3,8
@@ -1100,6 +1166,8 @@ def generate_pattern(
         fit: Action when peak memory exceeds the NPU's capacity (default: report). ``report``: Warn in the report;
             ``require``: Warn, and exit with code 3
         links: Report bytes and load of dimensions and links; collectives go message by message
+        sensitivities: Also find what would help most: what the run gains if kernels, collectives, the host, or rates
+            and latencies of the machine were faster, and how far that goes
         price: Dollars for an hour of an NPU, such as 2.50; by default those of the machine's file
         total_tokens: Also report days, NPU hours, dollars and energy of a run of so many tokens, such as 15T
         all_operators: List the operators of every micro-batch, in JSON and the table of operators, instead of their
@@ -1108,12 +1176,11 @@ def generate_pattern(
         seed: (p2p) Seed of the permutation for random
         nodes: (chain) Kernels per rank
         chains: (chain) Independent chains per rank, each on its own lane
-        duration: (chain) Recorded duration of a kernel
+        duration: (chain, memory) Recorded duration of a kernel
         flops: (chain) FLOPs of a kernel, for the roofline
         bytes: (chain, memory) Memory traffic of a kernel, for the roofline
         dtype: (chain, data-parallel) Data type of a kernel, for the roofline
         loads: (memory) Loads per rank
-        kernel: (memory) Duration of the kernel after each load; no kernel by default
         store: (memory) Store as much after each
         prefetch: (memory) Issue loads ahead, independent of kernels and stores
         in_switch: (memory) Gather loads and reduce stores in the switches
@@ -1170,12 +1237,18 @@ def generate_pattern(
             ("--aggregate", aggregate, "switch"),
             ("--lower-bound", lower_bound, "switch"),
             ("--custom", custom, "list"),
+            ("--set", set, "list"),
+            ("--kernel", kernel, "list"),
+            ("--collective", collective, "list"),
+            ("--slow", slow, "list"),
+            ("--jitter", jitter, "value"),
             ("--timeline", timeline, "value"),
             ("--timeline-ranks", timeline_ranks, "joined"),
             ("--timeline-from", timeline_from, "value"),
             ("--timeline-to", timeline_to, "value"),
             ("--fit", fit, "value"),
             ("--links", links, "switch"),
+            ("--sensitivities", sensitivities, "switch"),
             ("--price", price, "value"),
             ("--total-tokens", total_tokens, "value"),
             ("--all-operators", all_operators, "switch"),
@@ -1188,7 +1261,6 @@ def generate_pattern(
             ("--bytes", bytes, "size"),
             ("--dtype", dtype, "value"),
             ("--loads", loads, "value"),
-            ("--kernel", kernel, "value"),
             ("--store", store, "switch"),
             ("--prefetch", prefetch, "switch"),
             ("--in-switch", in_switch, "switch"),
