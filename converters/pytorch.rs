@@ -140,6 +140,9 @@ pub fn communicates(name: &str) -> bool {
     BEGINNINGS.iter().any(|start| name.starts_with(start))
 }
 
+/// Events or operators of a file between two checks for an interruption: some milliseconds.
+const ITEMS_BETWEEN_CHECKS: usize = 1 << 14;
+
 /// Beginnings of the names of intervals in flight: one that is only known to have been requested, and those that host
 /// backends write.
 const IN_FLIGHT: [&str; 4] = ["in flight: ", "gloo:", "mpi:", "ucc:"];

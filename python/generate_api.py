@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Writes chakram/_api.py: a function for each command, with the command's own options, helps and defaults.
+"""Writes package/chakram/_api.py: a function for each command, with the command's own options, helps and defaults.
 
 The native half describes the command line (`_chakram.describe`), so that the two have the same options and say the same of
 them. `generate_api.py --check` fails if the file is not what this writes.
@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any, Optional
 
 HERE = Path(__file__).resolve().parent
-TARGET = HERE / "chakram" / "_api.py"
+TARGET = HERE / "package" / "chakram" / "_api.py"
 
 # Options that results take the place of, or that are of terminals.
 LEFT_OUT = {"format", "quiet", "verbose", "details", "table", "top", "list", "help", "explain"}
@@ -403,7 +403,7 @@ def main() -> int:
     wanted = text(native().describe())
     if "--check" in sys.argv:
         if TARGET.read_text() != wanted:
-            print(f"{TARGET} is not of this command line; python3 {Path(__file__).name} writes it", file=sys.stderr)
+            print(f"{TARGET} is not of this command line; BLESS=1 python/check writes it", file=sys.stderr)
             return 1
         return 0
     TARGET.write_text(wanted)

@@ -1,6 +1,6 @@
 //! The native half of the Python package: commands of the façade, run in threads of their own, and tables as Arrow.
 //!
-//! The other half, `chakram/`, has the functions, results and exceptions that users see.
+//! The other half, `package/chakram/`, has the functions, results and exceptions that users see.
 
 mod arrow;
 mod columns;

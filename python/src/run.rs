@@ -49,7 +49,11 @@ pub fn run(py: Python<'_>, arguments: Vec<OsString>, wants_nodes: bool) -> PyRes
             let result = catch_unwind(AssertUnwindSafe(|| within(Some(task), work)));
             // Whoever waited may be gone.
             let _ = answer.send(result);
-        })?;
+        });
+    // A thread takes memory for its stack.
+    let Ok(worker) = worker else {
+        return Err(out_of_memory(py)?);
+    };
     let answer = wait(py, &token, answers)?;
     // It has answered, so it ends.
     let _ = py.detach(|| worker.join());

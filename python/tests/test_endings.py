@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gzip
 import os
 import signal
 import threading
@@ -99,6 +100,16 @@ class Endings(InFolder):
         self.assertGreater(failed.exception.needed_bytes, 0)
         self.works()
         self.assertLess(chakram._chakram.allocated(), 20_000_000)
+
+    def test_compressed_inputs_are_bounded(self) -> None:
+        # 20 MB of zeros are about a thousandth when packed, and 200 times is the limit above 16 MiB.
+        (self.folder / "zeros.0.et.gz").write_bytes(gzip.compress(bytes(20 << 20)))
+        with self.assertRaisesRegex(chakram.ChakramError, "max_ratio"):
+            chakram.replay("zeros.0.et.gz", machine="dgx-h100")
+        with self.assertRaisesRegex(chakram.ChakramError, "all of them zero"):
+            chakram.replay("zeros.0.et.gz", machine="dgx-h100", max_ratio=100_000)
+        with self.assertRaisesRegex(chakram.ChakramError, "max_ratio"):
+            chakram.replay("zeros.0.et.gz", machine="dgx-h100")
 
 
 if __name__ == "__main__":

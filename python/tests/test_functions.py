@@ -82,6 +82,17 @@ class Functions(InFolder):
         served = chakram.serve(TRACES / "lightspeed" / "burst-10g.toml", machine="lightning", requests=50)
         self.assertEqual(served.reports[0].platform.name, "lightning")
 
+    def test_runs_are_scored(self) -> None:
+        (self.folder / "columns.toml").write_text(
+            'measured = "time"\nunit = "ms"\nmachine = "dgx-a100"\n[columns]\nnpus = "npus"\nbatch = "batch"\nhidden = "hidden"\n'
+            'layers = "layers"\nheads = "heads"\nsequence = "sequence"\n[fixed]\nvocabulary = "51200"\nmicro-batch = "1"\ndtype = "fp16"\n'
+        )
+        (self.folder / "runs.csv").write_text("npus,batch,hidden,layers,heads,sequence,time\n1,4,1024,4,16,512,30\n")
+        score = chakram.score("runs.csv", columns="columns.toml")
+        self.assertIn("schema", score)
+        with self.assertRaisesRegex(chakram.UsageError, "columns"):
+            chakram.score("runs.csv")
+
     def test_machines_are_shown(self) -> None:
         self.assertIn("dgx-h100", [one.name for one in chakram.machines().machines])
         machine = chakram.machine("dgx-h100x2")

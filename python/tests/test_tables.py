@@ -150,6 +150,16 @@ class Tables(InFolder):
         self.assertEqual(frame.end_ps.max(), self.report.makespan_ps)
         breakdown = pandas.DataFrame.from_arrow(self.report.breakdown())
         self.assertEqual(breakdown.compute[0], self.report.mean_ps.compute)
+        # Columns of Arrow's types are the native half's own memory.
+        import pyarrow
+
+        _, capsule = self.nodes.__arrow_c_array__()
+        array = pointer(capsule, b"arrow_array", Array)
+        frame = pyarrow.table(self.nodes).to_pandas(types_mapper=pandas.ArrowDtype)
+        for i, name in enumerate(self.nodes.column_names):
+            (chunk,) = pyarrow.chunked_array(frame[name].array.__arrow_array__()).chunks
+            address = chunk.indices.buffers()[1].address if hasattr(chunk, "indices") else chunk.buffers()[1].address
+            self.assertEqual(address, array.children[i].contents.buffers[1], name)
 
     @unittest.skipUnless(has("polars"), "Polars is not installed")
     def test_polars_takes_tables(self) -> None:

@@ -46,6 +46,11 @@ pub fn set_memory(memory: Bytes) -> Bytes {
     }
 }
 
+/// Sets the maximum expansion of compressed inputs, and returns the one of before.
+pub fn set_ratio(ratio: u64) -> u64 {
+    RATIO_SET.swap(ratio, Ordering::Relaxed)
+}
+
 /// Returns the limit that a process has by default: three quarters of the memory of the machine, or of the container.
 pub fn default_memory() -> Bytes {
     Bytes(usual())

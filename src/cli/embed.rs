@@ -4,7 +4,9 @@
 //! goes on: it runs a command as the task of a [`StopToken`](chakram_base::interrupt::StopToken), and an interruption or a
 //! memory limit is an error like any other.
 
-use super::{Cli, CliCommand, DeferredArgs, dispatch, parse, recognition, terminal};
+use super::{
+    Cli, CliCommand, DeferredArgs, LimitArgs, dispatch, parse_line, recognition, terminal,
+};
 use chakram_base::bounds;
 use chakram_base::interrupt::keep_process;
 use chakram_base::setting::{self, SettingKey};
@@ -68,13 +70,15 @@ fn write_argument(setting: SettingKey, f: &mut fmt::Formatter<'_>) -> fmt::Resul
 /// Limits of the process as they were, which return when this is dropped.
 struct LimitsBefore {
     memory: Option<Bytes>,
+    ratio: u64,
 }
 
 impl LimitsBefore {
     /// Sets the limits that a command was given.
-    fn set(memory: Option<Bytes>) -> Self {
+    fn set(given: &LimitArgs) -> Self {
         Self {
-            memory: memory.map(bounds::set_memory),
+            memory: given.max_memory.map(bounds::set_memory),
+            ratio: bounds::set_ratio(given.max_ratio),
         }
     }
 }
@@ -84,11 +88,12 @@ impl Drop for LimitsBefore {
         if let Some(memory) = self.memory {
             bounds::set_memory(memory);
         }
+        bounds::set_ratio(self.ratio);
     }
 }
 
 /// Carries out the command of `arguments`, the first of which is the name of the program; with `wants_nodes`, a replay also
-/// returns a row for each node. A memory limit among the arguments holds for the process while the command runs.
+/// returns a row for each node. Limits among the arguments hold for the process while the command runs.
 ///
 /// # Errors
 ///
@@ -98,8 +103,8 @@ pub fn execute(
     wants_nodes: bool,
 ) -> Result<CommandOutput, Box<CommandFailure>> {
     prepare();
-    let words = arguments.clone();
-    let mut cli = match parse(arguments) {
+    let (parsed, words) = parse_line(arguments);
+    let mut cli = match parsed {
         Ok(cli) => cli,
         // Help and versions are output.
         Err(error) if !error.use_stderr() => {
@@ -114,7 +119,7 @@ pub fn execute(
     if wants_nodes {
         cli.keep_nodes(&NodeSink::into(Arc::clone(&table)));
     }
-    let _before = LimitsBefore::set(cli.bounds.max_memory);
+    let _before = LimitsBefore::set(&cli.bounds);
     let mut text = Vec::new();
     let (result, notes) = terminal::captured(|| dispatch(&cli.command, &mut text));
     let code = result.map_err(|error| Box::new(failure(&*error, &words, &cli.command)))?;

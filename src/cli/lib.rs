@@ -206,6 +206,20 @@ fn parse(arguments: Vec<OsString>) -> Result<Cli, clap::Error> {
     Cli::from_arg_matches(&matches)
 }
 
+/// Parses a command line; returns its words, too, as the parser got them.
+fn parse_line(arguments: Vec<OsString>) -> (Result<Cli, clap::Error>, Vec<OsString>) {
+    // Before parsing, because the original accepts what our parser refuses.
+    let arguments = astra_sim::arguments(arguments);
+    let words = arguments.kept.clone();
+    let parsed = parse(arguments.kept).map(|mut cli| {
+        if let CliCommand::AstraSim(DeferredArgs(args)) = &mut cli.command {
+            (args.ignored, args.original) = (arguments.ignored, arguments.original);
+        }
+        cli
+    });
+    (parsed, words)
+}
+
 /// Runs the program and returns its exit code.
 pub fn main() -> ExitCode {
     main_with(env::args_os().collect())
@@ -226,10 +240,8 @@ pub fn main_with(arguments: Vec<OsString>) -> ExitCode {
     signals::watch();
     progress::started();
     setting::name_as(flags::write_flag);
-    // Before parsing, because the original accepts what our parser refuses.
-    let arguments = astra_sim::arguments(arguments);
-    let words = arguments.kept.clone();
-    let mut cli = match parse(arguments.kept) {
+    let (parsed, words) = parse_line(arguments);
+    let cli = match parsed {
         Ok(cli) => cli,
         Err(error) => {
             // Help that cannot be written is no help: clap's own exit does not tell.
@@ -243,9 +255,6 @@ pub fn main_with(arguments: Vec<OsString>) -> ExitCode {
             };
         }
     };
-    if let CliCommand::AstraSim(DeferredArgs(args)) = &mut cli.command {
-        (args.ignored, args.original) = (arguments.ignored, arguments.original);
-    }
     bounds::set(cli.bounds.max_memory, cli.bounds.max_ratio);
     terminal::set_verbosity(cli.bounds.quiet, cli.bounds.verbose);
     let mut out = terminal::EscapingWriter::standard_output();

@@ -31,8 +31,10 @@ use super::tiles::TileObserver;
 use super::two_threads::both;
 use super::unknown;
 use super::warnings::warnings;
+use chakram_base::bounds;
 use chakram_base::ids::Rank;
-use chakram_base::units::{Bytes, Span};
+use chakram_base::interrupt::{self, Interruption};
+use chakram_base::units::{Bytes, Span, thousands};
 use chakram_engine::{
     CollectiveModel, CommTiming, CompiledReplay, GroupView, ReplayError, ReplayOutcome, StepTimes,
 };
@@ -66,6 +68,18 @@ pub fn replay_with_nodes<O: Observer>(
     Ok((report, table, extra))
 }
 
+/// Checks that what is kept of `nodes` fits, before another thread allocates it.
+fn check_memory(nodes: u64) -> Result<(), Interruption> {
+    // Times, causes, order and partner of each node, as far as the critical path is followed.
+    const BYTES_OF_NODE: u64 = 36;
+    interrupt::check()?;
+    if nodes > RowLimit::MOST {
+        return Ok(());
+    }
+    let what = format_args!("the times of {} nodes", thousands(nodes));
+    Ok(bounds::check(what, nodes, BYTES_OF_NODE, "a smaller job")?)
+}
+
 /// Compiles the loop of reports once, here, whoever watches beside them.
 #[inline(never)]
 fn replay_watched(
@@ -75,6 +89,7 @@ fn replay_watched(
 ) -> Result<(Report, Option<NodeTable>), ReplayError> {
     prepared.check_prices()?;
     prepared.check_aggregation()?;
+    check_memory(prepared.workload().nodes())?;
     let others: Option<&mut dyn Observer> = if extra.is_nobody() {
         None
     } else {

@@ -6,8 +6,10 @@ use crate::pytorch::name_repair::NameLayout;
 use crate::pytorch::stream::{ElementReader, JsonText, LocatedElement, integer};
 use crate::pytorch::tensors::{ArgType, TensorArg, tensors};
 use crate::pytorch::{
-    JsonRepair, JsonRepairKind, communicates, groups, number, op_work, python_repr,
+    ITEMS_BETWEEN_CHECKS, JsonRepair, JsonRepairKind, communicates, groups, number, op_work,
+    python_repr,
 };
+use chakram_base::interrupt;
 use chakram_trace::format::{TraceError, escape};
 use chakram_trace::graph::{Interner, NameTable};
 use std::borrow::Cow;
@@ -274,6 +276,9 @@ impl ElementReader for HostTraceReader {
             form: self.forms.intern(form),
             args,
         };
+        if self.trace.nodes.len().is_multiple_of(ITEMS_BETWEEN_CHECKS) {
+            interrupt::check()?;
+        }
         self.trace.nodes.push(node);
         Ok(())
     }

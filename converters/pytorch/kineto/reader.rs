@@ -7,7 +7,10 @@ use super::{EventCategory, EventDetails, KinetoEvent, KinetoTrace, NONE, PythonE
 use crate::pytorch::name_repair::NameLayout;
 use crate::pytorch::number::{self, nanoseconds};
 use crate::pytorch::stream::{ElementLayouts, ElementReader, JsonText, LocatedElement, integer};
-use crate::pytorch::{JsonRepair, JsonRepairKind, communicates, groups, op_work};
+use crate::pytorch::{
+    ITEMS_BETWEEN_CHECKS, JsonRepair, JsonRepairKind, communicates, groups, op_work,
+};
+use chakram_base::interrupt;
 use chakram_trace::format::{TraceError, TraceLocation, escape};
 use chakram_trace::graph::Interner;
 use serde::Deserialize;
@@ -241,6 +244,9 @@ impl KinetoReader {
             offset: at.offset,
         };
         self.trace.with_rf_id += u64::from(event.rf_id != 0);
+        if self.trace.events.len().is_multiple_of(ITEMS_BETWEEN_CHECKS) {
+            interrupt::check()?;
+        }
         self.trace.events.push(event);
         Ok(())
     }

@@ -119,6 +119,7 @@ def replay(
     without: Optional[Literal['profiler', 'nothing']] = None,
     step: Optional[int] = None,
     delay: Optional[Union[str, Sequence[str], Mapping[str, Any]]] = None,
+    edit: Optional[Union[str, Sequence[str]]] = None,
     repeat: Optional[int] = None,
     starts: Optional[PathLike] = None,
     with_: Optional[Union[PathLike, Sequence[PathLike]]] = None,
@@ -139,12 +140,18 @@ def replay(
     aggregate: Optional[bool] = None,
     lower_bound: Optional[bool] = None,
     custom: Optional[Union[str, Sequence[str], Mapping[str, Any]]] = None,
+    set: Optional[Union[str, Sequence[str], Mapping[str, Any]]] = None,
+    kernel: Optional[Union[str, Sequence[str], Mapping[str, Any]]] = None,
+    collective: Optional[Union[str, Sequence[str], Mapping[str, Any]]] = None,
+    slow: Optional[Union[str, Sequence[str], Mapping[str, Any]]] = None,
+    jitter: Optional[str] = None,
     timeline: Optional[PathLike] = None,
     timeline_ranks: Optional[Union[str, Sequence[Union[str, int]]]] = None,
     timeline_from: Optional[str] = None,
     timeline_to: Optional[str] = None,
     fit: Optional[Literal['report', 'require']] = None,
     links: Optional[bool] = None,
+    sensitivities: Optional[bool] = None,
     price: Optional[Union[str, int, float]] = None,
     total_tokens: Optional[Union[str, int, float]] = None,
     all_operators: Optional[bool] = None,
@@ -166,6 +173,7 @@ def replay(
     without: Optional[Literal['profiler', 'nothing']] = None,
     step: Optional[int] = None,
     delay: Optional[Union[str, Sequence[str], Mapping[str, Any]]] = None,
+    edit: Optional[Union[str, Sequence[str]]] = None,
     repeat: Optional[int] = None,
     starts: Optional[PathLike] = None,
     with_: Optional[Union[PathLike, Sequence[PathLike]]] = None,
@@ -186,12 +194,18 @@ def replay(
     aggregate: Optional[bool] = None,
     lower_bound: Optional[bool] = None,
     custom: Optional[Union[str, Sequence[str], Mapping[str, Any]]] = None,
+    set: Optional[Union[str, Sequence[str], Mapping[str, Any]]] = None,
+    kernel: Optional[Union[str, Sequence[str], Mapping[str, Any]]] = None,
+    collective: Optional[Union[str, Sequence[str], Mapping[str, Any]]] = None,
+    slow: Optional[Union[str, Sequence[str], Mapping[str, Any]]] = None,
+    jitter: Optional[str] = None,
     timeline: Optional[PathLike] = None,
     timeline_ranks: Optional[Union[str, Sequence[Union[str, int]]]] = None,
     timeline_from: Optional[str] = None,
     timeline_to: Optional[str] = None,
     fit: Optional[Literal['report', 'require']] = None,
     links: Optional[bool] = None,
+    sensitivities: Optional[bool] = None,
     price: Optional[Union[str, int, float]] = None,
     total_tokens: Optional[Union[str, int, float]] = None,
     all_operators: Optional[bool] = None,
@@ -212,6 +226,7 @@ def replay(
     without: Optional[Literal['profiler', 'nothing']] = None,
     step: Optional[int] = None,
     delay: Optional[Union[str, Sequence[str], Mapping[str, Any]]] = None,
+    edit: Optional[Union[str, Sequence[str]]] = None,
     repeat: Optional[int] = None,
     starts: Optional[PathLike] = None,
     with_: Optional[Union[PathLike, Sequence[PathLike]]] = None,
@@ -232,12 +247,18 @@ def replay(
     aggregate: Optional[bool] = None,
     lower_bound: Optional[bool] = None,
     custom: Optional[Union[str, Sequence[str], Mapping[str, Any]]] = None,
+    set: Optional[Union[str, Sequence[str], Mapping[str, Any]]] = None,
+    kernel: Optional[Union[str, Sequence[str], Mapping[str, Any]]] = None,
+    collective: Optional[Union[str, Sequence[str], Mapping[str, Any]]] = None,
+    slow: Optional[Union[str, Sequence[str], Mapping[str, Any]]] = None,
+    jitter: Optional[str] = None,
     timeline: Optional[PathLike] = None,
     timeline_ranks: Optional[Union[str, Sequence[Union[str, int]]]] = None,
     timeline_from: Optional[str] = None,
     timeline_to: Optional[str] = None,
     fit: Optional[Literal['report', 'require']] = None,
     links: Optional[bool] = None,
+    sensitivities: Optional[bool] = None,
     price: Optional[Union[str, int, float]] = None,
     total_tokens: Optional[Union[str, int, float]] = None,
     all_operators: Optional[bool] = None,
@@ -267,6 +288,7 @@ def replay(
             it. ``profiler``: Host time that the profiler added, as estimated; ``nothing``: Nothing
         step: Only the profiled step with this number, cut out as `chakram slice` does
         delay: Start a rank late, to see who waits for a straggler: 3=10ms; repeatable
+        edit: Change the job first: batch=2x, layers=+4, … (`chakram edit --help`), or a file of `edits`; repeatable
         repeat: Replay the traces N times in a row; a rank begins a step as soon as it has ended the one before
         starts: Replay the traces at each time in this file, one a line, such as 10 ms; a rank that has not ended the
             launch before begins as soon as it has
@@ -303,6 +325,13 @@ def replay(
         lower_bound: Give communication without size and recorded duration no time instead of refusing it
         custom: Custom algorithm of a kind of collective from files PREFIX.0.et, …, one per member: all-reduce=ring8;
             repeatable
+        set: Give a key of the machine's file another value: machine.dimension.nvlink.bandwidth=900GB/s; repeatable
+        kernel: Have kernels last otherwise: '*flash*=0.5' (names), class:gemm=0.9, 'shape:gemm*k=4096=12us',
+            'module:*mlp*=0.8' or op:aten::mm=2; a number is a factor; repeatable
+        collective: Have collectives of a kind or name last otherwise than uncontended ones do: all-reduce=0.5 or
+            '*grad*=2ms'; a number is a factor; repeatable
+        slow: Have the kernels of a rank last so many times as long: 3=1.2; repeatable
+        jitter: Have every kernel last up to so much longer or shorter, each length equally likely: 5% or 5%,seed=7
         timeline: Write a timeline: FILE.pftrace for ui.perfetto.dev, FILE.json for any viewer; compressed if it ends in
             .gz
         timeline_ranks: Ranks in the timeline, for example 0-3,8
@@ -311,6 +340,8 @@ def replay(
         fit: Action when peak memory exceeds the NPU's capacity (default: report). ``report``: Warn in the report;
             ``require``: Warn, and exit with code 3
         links: Report bytes and load of dimensions and links; collectives go message by message
+        sensitivities: Also find what would help most: what the run gains if kernels, collectives, the host, or rates
+            and latencies of the machine were faster, and how far that goes
         price: Dollars for an hour of an NPU, such as 2.50; by default those of the machine's file
         total_tokens: Also report days, NPU hours, dollars and energy of a run of so many tokens, such as 15T
         all_operators: List the operators of every micro-batch, in JSON and the table of operators, instead of their
@@ -336,6 +367,7 @@ def replay(
             ("--without", without, "value"),
             ("--step", step, "value"),
             ("--delay", delay, "list"),
+            ("--edit", edit, "list"),
             ("--repeat", repeat, "value"),
             ("--starts", starts, "value"),
             ("--with", with_, "list"),
@@ -356,12 +388,18 @@ def replay(
             ("--aggregate", aggregate, "switch"),
             ("--lower-bound", lower_bound, "switch"),
             ("--custom", custom, "list"),
+            ("--set", set, "list"),
+            ("--kernel", kernel, "list"),
+            ("--collective", collective, "list"),
+            ("--slow", slow, "list"),
+            ("--jitter", jitter, "value"),
             ("--timeline", timeline, "value"),
             ("--timeline-ranks", timeline_ranks, "joined"),
             ("--timeline-from", timeline_from, "value"),
             ("--timeline-to", timeline_to, "value"),
             ("--fit", fit, "value"),
             ("--links", links, "switch"),
+            ("--sensitivities", sensitivities, "switch"),
             ("--price", price, "value"),
             ("--total-tokens", total_tokens, "value"),
             ("--all-operators", all_operators, "switch"),
@@ -397,12 +435,18 @@ def generate(
     aggregate: Optional[bool] = None,
     lower_bound: Optional[bool] = None,
     custom: Optional[Union[str, Sequence[str], Mapping[str, Any]]] = None,
+    set: Optional[Union[str, Sequence[str], Mapping[str, Any]]] = None,
+    kernel: Optional[Union[str, Sequence[str], Mapping[str, Any]]] = None,
+    collective: Optional[Union[str, Sequence[str], Mapping[str, Any]]] = None,
+    slow: Optional[Union[str, Sequence[str], Mapping[str, Any]]] = None,
+    jitter: Optional[str] = None,
     timeline: Optional[PathLike] = None,
     timeline_ranks: Optional[Union[str, Sequence[Union[str, int]]]] = None,
     timeline_from: Optional[str] = None,
     timeline_to: Optional[str] = None,
     fit: Optional[Literal['report', 'require']] = None,
     links: Optional[bool] = None,
+    sensitivities: Optional[bool] = None,
     price: Optional[Union[str, int, float]] = None,
     total_tokens: Optional[Union[str, int, float]] = None,
     all_operators: Optional[bool] = None,
@@ -508,6 +552,13 @@ def generate(
         lower_bound: Give communication without size and recorded duration no time instead of refusing it
         custom: Custom algorithm of a kind of collective from files PREFIX.0.et, …, one per member: all-reduce=ring8;
             repeatable
+        set: Give a key of the machine's file another value: machine.dimension.nvlink.bandwidth=900GB/s; repeatable
+        kernel: Have kernels last otherwise: '*flash*=0.5' (names), class:gemm=0.9, 'shape:gemm*k=4096=12us',
+            'module:*mlp*=0.8' or op:aten::mm=2; a number is a factor; repeatable
+        collective: Have collectives of a kind or name last otherwise than uncontended ones do: all-reduce=0.5 or
+            '*grad*=2ms'; a number is a factor; repeatable
+        slow: Have the kernels of a rank last so many times as long: 3=1.2; repeatable
+        jitter: Have every kernel last up to so much longer or shorter, each length equally likely: 5% or 5%,seed=7
         timeline: Write a timeline: FILE.pftrace for ui.perfetto.dev, FILE.json for any viewer; compressed if it ends in
             .gz
         timeline_ranks: Ranks in the timeline, for example 0-3,8
@@ -516,6 +567,8 @@ def generate(
         fit: Action when peak memory exceeds the NPU's capacity (default: report). ``report``: Warn in the report;
             ``require``: Warn, and exit with code 3
         links: Report bytes and load of dimensions and links; collectives go message by message
+        sensitivities: Also find what would help most: what the run gains if kernels, collectives, the host, or rates
+            and latencies of the machine were faster, and how far that goes
         price: Dollars for an hour of an NPU, such as 2.50; by default those of the machine's file
         total_tokens: Also report days, NPU hours, dollars and energy of a run of so many tokens, such as 15T
         all_operators: List the operators of every micro-batch, in JSON and the table of operators, instead of their
@@ -610,12 +663,18 @@ def generate(
             ("--aggregate", aggregate, "switch"),
             ("--lower-bound", lower_bound, "switch"),
             ("--custom", custom, "list"),
+            ("--set", set, "list"),
+            ("--kernel", kernel, "list"),
+            ("--collective", collective, "list"),
+            ("--slow", slow, "list"),
+            ("--jitter", jitter, "value"),
             ("--timeline", timeline, "value"),
             ("--timeline-ranks", timeline_ranks, "joined"),
             ("--timeline-from", timeline_from, "value"),
             ("--timeline-to", timeline_to, "value"),
             ("--fit", fit, "value"),
             ("--links", links, "switch"),
+            ("--sensitivities", sensitivities, "switch"),
             ("--price", price, "value"),
             ("--total-tokens", total_tokens, "value"),
             ("--all-operators", all_operators, "switch"),
@@ -887,9 +946,10 @@ def serve(
 
 
 def score(
-    runs: Union[PathLike, Sequence[PathLike]],
+    runs: Optional[Union[PathLike, Sequence[PathLike]]] = None,
     *,
-    columns: Union[PathLike, Sequence[PathLike]],
+    columns: Optional[Union[PathLike, Sequence[PathLike]]] = None,
+    pairs: Optional[PathLike] = None,
     machine: Optional[MachineLike] = None,
     set: Optional[Union[str, Sequence[str], Mapping[str, Any]]] = None,
     by: Optional[str] = None,
@@ -912,6 +972,8 @@ def score(
     Arguments:
         runs: The measured runs: CSV with a line of headings, a run in each row; several tables are scored together
         columns: Which columns are which options of `chakram generate`, and what was measured; one for each table
+        pairs: Score changes of captured jobs instead: each pair has traces, edits of them, and the step that was
+            measured
         machine: Replay the runs on this machine instead of the one that the file of columns names
         set: Set an option of all runs, in place of what the file of columns says; several times for several
         by: Also score the runs of each value of this option by themselves
@@ -944,6 +1006,7 @@ def score(
     line += _call.options(
         [
             ("--columns", columns, "list"),
+            ("--pairs", pairs, "value"),
             ("--machine", machine, "value"),
             ("--set", set, "list"),
             ("--by", by, "value"),
@@ -960,7 +1023,8 @@ def score(
             ("--max-ratio", max_ratio, "value"),
         ]
     )
-    line += _call.inputs(runs, "runs")
+    if runs is not None:
+        line += _call.inputs(runs, "runs")
     return _call.execute(line, Score)
 
 
@@ -996,12 +1060,18 @@ def generate_pattern(
     aggregate: Optional[bool] = None,
     lower_bound: Optional[bool] = None,
     custom: Optional[Union[str, Sequence[str], Mapping[str, Any]]] = None,
+    set: Optional[Union[str, Sequence[str], Mapping[str, Any]]] = None,
+    kernel: Optional[Union[str, Sequence[str], Mapping[str, Any]]] = None,
+    collective: Optional[Union[str, Sequence[str], Mapping[str, Any]]] = None,
+    slow: Optional[Union[str, Sequence[str], Mapping[str, Any]]] = None,
+    jitter: Optional[str] = None,
     timeline: Optional[PathLike] = None,
     timeline_ranks: Optional[Union[str, Sequence[Union[str, int]]]] = None,
     timeline_from: Optional[str] = None,
     timeline_to: Optional[str] = None,
     fit: Optional[Literal['report', 'require']] = None,
     links: Optional[bool] = None,
+    sensitivities: Optional[bool] = None,
     price: Optional[Union[str, int, float]] = None,
     total_tokens: Optional[Union[str, int, float]] = None,
     all_operators: Optional[bool] = None,
@@ -1014,7 +1084,6 @@ def generate_pattern(
     bytes: Optional[Union[str, int]] = None,
     dtype: Optional[Literal['fp64', 'fp32', 'tf32', 'fp16', 'bf16', 'fp8', 'fp4', 'int8']] = None,
     loads: Optional[int] = None,
-    kernel: Optional[str] = None,
     store: Optional[bool] = None,
     prefetch: Optional[bool] = None,
     in_switch: Optional[bool] = None,
@@ -1082,6 +1151,13 @@ def generate_pattern(
         lower_bound: Give communication without size and recorded duration no time instead of refusing it
         custom: Custom algorithm of a kind of collective from files PREFIX.0.et, …, one per member: all-reduce=ring8;
             repeatable
+        set: Give a key of the machine's file another value: machine.dimension.nvlink.bandwidth=900GB/s; repeatable
+        kernel: Have kernels last otherwise: '*flash*=0.5' (names), class:gemm=0.9, 'shape:gemm*k=4096=12us',
+            'module:*mlp*=0.8' or op:aten::mm=2; a number is a factor; repeatable
+        collective: Have collectives of a kind or name last otherwise than uncontended ones do: all-reduce=0.5 or
+            '*grad*=2ms'; a number is a factor; repeatable
+        slow: Have the kernels of a rank last so many times as long: 3=1.2; repeatable
+        jitter: Have every kernel last up to so much longer or shorter, each length equally likely: 5% or 5%,seed=7
         timeline: Write a timeline: FILE.pftrace for ui.perfetto.dev, FILE.json for any viewer; compressed if it ends in
             .gz
         timeline_ranks: Ranks in the timeline, for example 0-3,8
@@ -1090,6 +1166,8 @@ def generate_pattern(
         fit: Action when peak memory exceeds the NPU's capacity (default: report). ``report``: Warn in the report;
             ``require``: Warn, and exit with code 3
         links: Report bytes and load of dimensions and links; collectives go message by message
+        sensitivities: Also find what would help most: what the run gains if kernels, collectives, the host, or rates
+            and latencies of the machine were faster, and how far that goes
         price: Dollars for an hour of an NPU, such as 2.50; by default those of the machine's file
         total_tokens: Also report days, NPU hours, dollars and energy of a run of so many tokens, such as 15T
         all_operators: List the operators of every micro-batch, in JSON and the table of operators, instead of their
@@ -1098,12 +1176,11 @@ def generate_pattern(
         seed: (p2p) Seed of the permutation for random
         nodes: (chain) Kernels per rank
         chains: (chain) Independent chains per rank, each on its own lane
-        duration: (chain) Recorded duration of a kernel
+        duration: (chain, memory) Recorded duration of a kernel
         flops: (chain) FLOPs of a kernel, for the roofline
         bytes: (chain, memory) Memory traffic of a kernel, for the roofline
         dtype: (chain, data-parallel) Data type of a kernel, for the roofline
         loads: (memory) Loads per rank
-        kernel: (memory) Duration of the kernel after each load; no kernel by default
         store: (memory) Store as much after each
         prefetch: (memory) Issue loads ahead, independent of kernels and stores
         in_switch: (memory) Gather loads and reduce stores in the switches
@@ -1160,12 +1237,18 @@ def generate_pattern(
             ("--aggregate", aggregate, "switch"),
             ("--lower-bound", lower_bound, "switch"),
             ("--custom", custom, "list"),
+            ("--set", set, "list"),
+            ("--kernel", kernel, "list"),
+            ("--collective", collective, "list"),
+            ("--slow", slow, "list"),
+            ("--jitter", jitter, "value"),
             ("--timeline", timeline, "value"),
             ("--timeline-ranks", timeline_ranks, "joined"),
             ("--timeline-from", timeline_from, "value"),
             ("--timeline-to", timeline_to, "value"),
             ("--fit", fit, "value"),
             ("--links", links, "switch"),
+            ("--sensitivities", sensitivities, "switch"),
             ("--price", price, "value"),
             ("--total-tokens", total_tokens, "value"),
             ("--all-operators", all_operators, "switch"),
@@ -1178,7 +1261,6 @@ def generate_pattern(
             ("--bytes", bytes, "size"),
             ("--dtype", dtype, "value"),
             ("--loads", loads, "value"),
-            ("--kernel", kernel, "value"),
             ("--store", store, "switch"),
             ("--prefetch", prefetch, "switch"),
             ("--in-switch", in_switch, "switch"),

@@ -106,6 +106,13 @@ class Result(Document):
         self._nodes = nodes
         self._parsed: Optional[dict[str, Any]] = None
 
+    def __bool__(self) -> bool:
+        return True
+
+    def __getstate__(self) -> dict[str, Any]:
+        # Rows of nodes are made again where they are wanted.
+        return {**self.__dict__, "_nodes": None}
+
     @property
     def text(self) -> str:
         """The output as text: JSON, if the result is a document."""
