@@ -83,7 +83,7 @@ pub struct RunArgs {
     links: bool,
     /// Also find what would help most: what the run gains if kernels, collectives, the host, or rates and latencies of the
     /// machine were faster, and how far that goes
-    #[arg(long, help_heading = REPORT)]
+    #[arg(long, help_heading = REPORT, hide_short_help = true)]
     sensitivities: bool,
     /// Dollars for an hour of an NPU, such as 2.50; by default those of the machine's file
     #[arg(long, help_heading = REPORT, hide_short_help = true, value_name = "DOLLARS", value_parser = parse_price)]

@@ -242,7 +242,6 @@ pub static REPLAY_OPTIONS: &[ReplayOption] = &[
         key: SettingKey::Set,
         value: "machine.KEY=VALUE",
         help: "Give a key of the machine's file another value: machine.dimension.nvlink.bandwidth=900GB/s; repeatable",
-        is_rare: false,
         syntax: List,
         set: |to, words| all(words, parse_machine_value).map(|values| to.machine_values = values),
         ..ReplayOption::BASE
@@ -252,7 +251,6 @@ pub static REPLAY_OPTIONS: &[ReplayOption] = &[
         value: "PATTERN=TIME",
         help: "Have kernels last otherwise: '*flash*=0.5' (names), class:gemm=0.9, 'shape:gemm*k=4096=12us', \
                'module:*mlp*=0.8' or op:aten::mm=2; a number is a factor; repeatable",
-        is_rare: false,
         syntax: List,
         set: |to, words| all(words, str::parse).map(|kernels| to.replay.changes.kernels = kernels),
         ..ReplayOption::BASE

@@ -110,7 +110,7 @@ fn compare_overlapping(seeds: impl Iterator<Item = u64> + Send) -> [u64; 3] {
 
 #[test]
 fn overlapping_groups_answer_alike() {
-    let seeds = one_of_each(4, 0..150);
+    let seeds = one_of_each(8, 0..150);
     let few = seeds.len() as u64 / 40;
     let counts = compare_overlapping(seeds.into_iter());
     assert!(counts.iter().all(|&count| count > few), "{counts:?}");

@@ -113,7 +113,7 @@ fn compressed_bombs_are_refused_as_they_unpack() {
     let out = path("out.et");
     let mut bombs_of_one = bombs();
     let ids = bombs_of_one.remove(1);
-    let some = one_of_each(3, bombs_of_one);
+    let some = one_of_each(6, bombs_of_one);
     for (name, head, piece, tail) in some.into_iter().chain([ids]) {
         zstd(&path(name), &piece, 64, &head, &tail);
         let size = std::fs::metadata(path(name)).unwrap().len();

@@ -90,7 +90,7 @@ fn host_traces_of_real_jobs_lose_no_communication() {
     };
     let (mut held, mut refused) = (0, Vec::new());
     let jobs = one_of_each(
-        3,
+        5,
         [
             "gpu/dlrm_8gpu",
             "pytorch/comm_zoo",

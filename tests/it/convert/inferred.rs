@@ -231,7 +231,7 @@ fn half_of_real_jobs_are_inferred() {
         ("pytorch/t231_moe_a2a", 4),
         ("gpu/dlrm_8gpu", 8),
     ];
-    for (name, ranks) in one_of_each(3, jobs) {
+    for (name, ranks) in one_of_each(5, jobs) {
         let folder = captures.join(name);
         let whole = convert(&folder);
         let log = rig::replay(

@@ -53,10 +53,10 @@ fn rates(folder: &Folder, model: &str, degrees: [u32; 3], more: &[&str]) -> [f64
 /// twentieth of the rate of ResNet-50 or an eighth of that of BERT: on the real chip operators hand one another
 /// their results through SRAM, layer by layer, which neither the algorithm nor its mended form has.
 ///
-/// Of each model the chip of replicas and one pipeline.
+/// The chip of replicas of each model, and one pipeline.
 #[test]
 fn grayskull_lies_within_what_its_arithmetic_allows() {
-    hold_plans(|degrees| matches!(degrees, [1, 120, 1] | [1, 30, 4] | [1, 10, 12]));
+    hold_plans(|degrees| matches!(degrees, [1, 120, 1] | [1, 10, 12]));
 }
 
 #[test]
