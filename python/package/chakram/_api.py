@@ -288,7 +288,7 @@ def replay(
             it. ``profiler``: Host time that the profiler added, as estimated; ``nothing``: Nothing
         step: Only the profiled step with this number, cut out as `chakram slice` does
         delay: Start a rank late, to see who waits for a straggler: 3=10ms; repeatable
-        edit: Change the job first: batch=2x, layers=+4, … (`chakram edit --help`), or a file of `edits`; repeatable
+        edit: Change the job first: batch=2x, layers=+4, … (`chakram help edit`), or a file of `edits`; repeatable
         repeat: Replay the traces N times in a row; a rank begins a step as soon as it has ended the one before
         starts: Replay the traces at each time in this file, one a line, such as 10 ms; a rank that has not ended the
             launch before begins as soon as it has
