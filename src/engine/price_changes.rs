@@ -5,17 +5,20 @@
 
 use crate::ReplayRefusal;
 use crate::options::CommTiming;
-use chakram_base::config::{did_you_mean, nearest};
 use chakram_base::ids::{NodeIndex, Rank};
-use chakram_base::kernel_shape::{KernelShape, MovingKernel};
 use chakram_base::units::Span;
 use chakram_trace::format::{CollectiveKind, escape};
 use chakram_trace::graph::{Graph, NodeKind};
 use chakram_trace::workload::Workload;
 use serde::{Deserialize, Serialize};
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeSet;
 use std::fmt;
 use std::str::FromStr;
+
+mod pattern;
+
+pub use pattern::class_of;
+use pattern::{KernelMatches, KernelPattern, PatternField, check_class, fields_of, matches_glob};
 
 /// Names that a refusal lists.
 const NAMED: usize = 5;
@@ -52,34 +55,6 @@ impl FromStr for ChangedTime {
             }),
         }
     }
-}
-
-/// A property of a node that a pattern looks at.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum PatternField {
-    Name,
-    /// An operator that called or launched it.
-    Operator,
-    /// The path of modules around it.
-    Module,
-    Class,
-    Shape,
-}
-
-/// Fields with their words.
-const FIELDS: [(PatternField, &str); 5] = [
-    (PatternField::Name, "name"),
-    (PatternField::Operator, "op"),
-    (PatternField::Module, "module"),
-    (PatternField::Class, "class"),
-    (PatternField::Shape, "shape"),
-];
-
-/// Kernels, by one of their properties: `FIELD:GLOB`, or a glob of names.
-#[derive(Clone, Debug, PartialEq)]
-struct KernelPattern {
-    field: PatternField,
-    glob: String,
 }
 
 /// Kernels that last otherwise.
@@ -119,15 +94,6 @@ impl KernelChange {
             text: pattern.to_owned(),
         }
     }
-}
-
-/// Returns the property that a pattern looks at, and its glob.
-fn fields_of(pattern: &str) -> (PatternField, &str) {
-    let named = FIELDS.iter().find_map(|(field, word)| {
-        let glob = pattern.strip_prefix(word)?.strip_prefix(':')?;
-        Some((*field, glob))
-    });
-    named.unwrap_or((PatternField::Name, pattern))
 }
 
 /// Collectives that last otherwise, by kind or name.
@@ -175,64 +141,6 @@ fn split(text: &str) -> Result<(&str, &str), String> {
         .ok_or_else(|| {
             "expected PATTERN=FACTOR or PATTERN=TIME, for example 'class:attention=0.5'".to_owned()
         })
-}
-
-/// Words of classes of kernels.
-fn classes() -> impl Iterator<Item = &'static str> {
-    let moving = MovingKernel::ALL.iter();
-    ["gemm", "attention"]
-        .into_iter()
-        .chain(moving.map(|(_, word)| *word))
-}
-
-fn check_class(word: &str) -> Result<(), String> {
-    if classes().any(|class| class == word) {
-        return Ok(());
-    }
-    let all: Vec<_> = classes().collect();
-    let near = nearest(word, classes());
-    Err(format!(
-        "`{word}` is no class of kernels{}; one of {}",
-        did_you_mean(near),
-        all.join(", ")
-    ))
-}
-
-/// Returns the word of a kernel's class, as patterns have it.
-pub fn class_of(shape: &KernelShape) -> &'static str {
-    match shape {
-        KernelShape::Gemm { .. } => "gemm",
-        KernelShape::Attention { .. } => "attention",
-        KernelShape::Moving(class) => MovingKernel::ALL[*class as usize].1,
-    }
-}
-
-/// Returns whether the whole of `text` is as `glob` says, in which `*` is any text and `?` any character.
-fn matches_glob(glob: &str, text: &str) -> bool {
-    let (glob, text): (Vec<char>, Vec<char>) = (glob.chars().collect(), text.chars().collect());
-    let (mut at, mut seen) = (0, 0);
-    // Where the last `*` stood, and how far it reaches so far.
-    let mut star: Option<(usize, usize)> = None;
-    while seen < text.len() {
-        match glob.get(at) {
-            Some('*') => {
-                star = Some((at, seen));
-                at += 1;
-            }
-            Some(&one) if one == '?' || one == text[seen] => {
-                at += 1;
-                seen += 1;
-            }
-            _ => {
-                let Some((of, reach)) = &mut star else {
-                    return false;
-                };
-                *reach += 1;
-                (at, seen) = (*of + 1, *reach);
-            }
-        }
-    }
-    glob[at..].iter().all(|one| *one == '*')
 }
 
 /// Times of kernels that vary at random.
@@ -521,86 +429,6 @@ impl PriceChangeCount {
 impl fmt::Display for PriceChangeCount {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(&self.change)
-    }
-}
-
-/// Which kernels of a graph a pattern means; each name, shape and path is looked at once.
-struct KernelMatches<'g> {
-    pattern: &'g KernelPattern,
-    graph: &'g Graph,
-    /// By name, where names are looked at.
-    names: Vec<bool>,
-    /// By call of Python, where modules are looked at.
-    calls: Vec<bool>,
-    shapes: BTreeMap<KernelShape, bool>,
-}
-
-impl<'g> KernelMatches<'g> {
-    fn new(pattern: &'g KernelPattern, graph: &'g Graph) -> Self {
-        let is_meant = |text: &str| matches_glob(&pattern.glob, text);
-        let names = match pattern.field {
-            PatternField::Name | PatternField::Operator => {
-                let names = graph.names();
-                (0..names.len() as u32)
-                    .map(|i| is_meant(names.get(i)))
-                    .collect()
-            }
-            _ => Vec::new(),
-        };
-        let mut calls: Vec<bool> = Vec::new();
-        if pattern.field == PatternField::Module {
-            let stacks = graph.stacks();
-            let mut paths: Vec<String> = Vec::with_capacity(stacks.calls.len());
-            for (number, call) in (0..).zip(&stacks.calls) {
-                let around = call.caller.map(|caller| caller as usize);
-                let mut path = around.map_or(String::new(), |caller| paths[caller].clone());
-                let module = stacks.module(number);
-                if let Some(module) = module {
-                    path += if path.is_empty() { "" } else { "/" };
-                    path += module;
-                }
-                // What is inside a module that is meant is meant.
-                let inside = around.is_some_and(|caller| calls[caller]);
-                calls.push(
-                    inside || module.is_some_and(|module| is_meant(&path) || is_meant(module)),
-                );
-                paths.push(path);
-            }
-        }
-        Self {
-            pattern,
-            graph,
-            names,
-            calls,
-            shapes: BTreeMap::new(),
-        }
-    }
-
-    fn has(&mut self, node: NodeIndex) -> bool {
-        let graph = self.graph;
-        match self.pattern.field {
-            PatternField::Name => self.names[graph.name_index(node) as usize],
-            PatternField::Operator => {
-                let mut caller = graph.caller(node);
-                while let Some(at) = caller {
-                    if self.names[graph.name_index(at) as usize] {
-                        return true;
-                    }
-                    caller = graph.caller(at);
-                }
-                false
-            }
-            PatternField::Module => graph
-                .stack(node)
-                .is_some_and(|call| self.calls[call as usize]),
-            field => graph.kernel(node).is_some_and(|shape| {
-                let glob = &self.pattern.glob;
-                *self.shapes.entry(shape).or_insert_with(|| match field {
-                    PatternField::Class => matches_glob(glob, class_of(&shape)),
-                    _ => matches_glob(glob, &shape.to_string()),
-                })
-            }),
-        }
     }
 }
 

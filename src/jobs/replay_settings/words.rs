@@ -1,0 +1,203 @@
+//! Readers of the words of options.
+
+use super::MachineValue;
+use crate::CustomFiles;
+use chakram_analysis::edit::JobEdit;
+use chakram_base::config::{self, ConfigDocument, ConfigLiteral};
+use chakram_base::ids::{MAX_NPUS, Npu, Rank};
+use chakram_base::setting::SettingChoice;
+use chakram_base::units::Span;
+use chakram_hardware::compute::ComputeModel;
+use chakram_hardware::machine::Machine;
+use chakram_trace::format::CollectiveKind;
+use std::path::Path;
+
+/// Reads the only word.
+pub(super) fn one<T>(
+    words: &[String],
+    read: impl FnOnce(&str) -> Result<T, String>,
+) -> Result<T, String> {
+    match words {
+        [word] => read(word),
+        _ => Err("expected one value".to_owned()),
+    }
+}
+
+/// Reads each word.
+pub(super) fn all<T>(
+    words: &[String],
+    read: impl Fn(&str) -> Result<T, String>,
+) -> Result<Vec<T>, String> {
+    words.iter().map(|word| read(word)).collect()
+}
+
+/// Reads the word of a choice, whose underscores may be hyphens.
+pub(super) fn choice<T: SettingChoice>(words: &[String]) -> Result<T, String> {
+    one(words, |word| T::parse(&word.replace('-', "_")))
+}
+
+pub(super) fn choices<T: SettingChoice>() -> Vec<(&'static str, &'static str)> {
+    let all = T::CHOICES.iter();
+    all.map(|(_, word, summary)| (*word, *summary)).collect()
+}
+
+pub(super) fn text(word: &str) -> Result<String, String> {
+    match word {
+        "" => Err("expected a text".to_owned()),
+        _ => Ok(word.to_owned()),
+    }
+}
+
+pub(super) fn flag(word: &str) -> Result<bool, String> {
+    (word.parse()).map_err(|_| "expected true or false".to_owned())
+}
+
+pub(super) fn parse_recorded_on(text: &str) -> Result<ComputeModel, String> {
+    if text == "capture" {
+        return Ok(ComputeModel::RecordedOnDevices);
+    }
+    let machine = Machine::load(text).map_err(|error| error.to_string())?;
+    let [class] = machine.classes() else {
+        let count = machine.classes().len();
+        return Err(format!(
+            "it has {count} NPU classes; expected a machine of the one on which kernels were recorded"
+        ));
+    };
+    let recording = class.as_recording().ok_or_else(|| {
+        format!(
+            "it describes no NPU; expected a machine of the one on which kernels were recorded, such as h100:{text}"
+        )
+    })?;
+    Ok(ComputeModel::RecordedOn(recording))
+}
+
+/// Reads NPUs of ranks 0, 1, … as numbers and ranges, `0-3,8-11`.
+///
+/// # Errors
+///
+/// The part that is none, or more NPUs than a machine can have.
+pub fn parse_npus(text: &str) -> Result<Vec<Npu>, String> {
+    let mut map = Vec::new();
+    for part in text.split(',') {
+        let number = |t: &str| {
+            let wrong = || format!("`{t}` in `{part}` is no NPU; write for example 0-3,8-11");
+            t.trim().parse::<u32>().map_err(|_| wrong())
+        };
+        let (from, to) = match part.split_once('-') {
+            Some((from, to)) => (number(from)?, number(to)?),
+            None => (number(part)?, number(part)?),
+        };
+        if from > to || to >= chakram_hardware::topology::Topology::MAX_NPUS {
+            return Err(format!("`{part}` is no range of NPUs"));
+        }
+        map.extend((from..=to).map(Npu));
+        if map.len() > chakram_hardware::topology::Topology::MAX_NPUS as usize {
+            return Err("more places than a machine can have NPUs".to_owned());
+        }
+    }
+    Ok(map)
+}
+
+pub(super) fn parse_ranks(text: &str) -> Result<u32, String> {
+    let ranks = text.parse().ok();
+    ranks
+        .filter(|ranks| (1..=MAX_NPUS).contains(ranks))
+        .ok_or_else(|| format!("expected a number of ranks from 1 to {MAX_NPUS}"))
+}
+
+pub(super) fn parse_step(text: &str) -> Result<u64, String> {
+    let step = text.parse();
+    step.map_err(|_| "expected the number of a step, as the profiler has it".to_owned())
+}
+
+pub(super) fn parse_delay(text: &str) -> Result<(u32, Span), String> {
+    let (rank, span) = text
+        .split_once('=')
+        .ok_or("expected RANK=TIME, for example 3=10ms")?;
+    let rank = rank
+        .parse()
+        .map_err(|_| format!("`{rank}` is not a rank"))?;
+    Ok((rank, span.parse::<Span>().map_err(|e| e.to_string())?))
+}
+
+/// Reads an edit, or the file of edits that a name ending in `.toml` is of: `edits = ["batch=2x"]`.
+///
+/// # Errors
+///
+/// What was expected.
+pub fn parse_edits(text: &str) -> Result<Vec<JobEdit>, String> {
+    if !text.ends_with(".toml") {
+        return Ok(vec![text.parse()?]);
+    }
+    let contents =
+        config::read(Path::new(text)).map_err(|error| format!("cannot read {text}: {error}"))?;
+    let document = ConfigDocument::parse(&contents, text).map_err(|error| error.to_string())?;
+    let root = document
+        .root(&["edits"])
+        .map_err(|error| error.to_string())?;
+    let field = root
+        .need("edits", "a list of edits")
+        .map_err(|error| error.to_string())?;
+    let items = field
+        .items("a list of edits")
+        .map_err(|error| error.to_string())?;
+    let edits = items.iter().map(|item| {
+        let text = item.text("an edit such as \"batch=2x\"");
+        text.map_err(|error| error.to_string())?.parse()
+    });
+    edits.collect()
+}
+
+/// Reads `RANK=FACTOR`.
+pub(super) fn parse_slow(text: &str) -> Result<(Rank, f64), String> {
+    let expected = || "expected RANK=FACTOR, for example 3=1.2".to_owned();
+    let (rank, factor) = text.split_once('=').ok_or_else(expected)?;
+    let rank = rank
+        .trim()
+        .parse()
+        .map_err(|_| format!("`{rank}` is not a rank"))?;
+    let factor = factor.strip_suffix('x').unwrap_or(factor);
+    let factor = factor.parse::<f64>().map_err(|_| expected())?;
+    match factor.is_finite() && factor > 0.0 {
+        true => Ok((Rank(rank), factor)),
+        false => Err(format!("the factor {factor} is not above 0")),
+    }
+}
+
+/// Reads `machine.PATH=VALUE`.
+pub(super) fn parse_machine_value(text: &str) -> Result<MachineValue, String> {
+    let expected =
+        "expected machine.KEY=VALUE, for example machine.dimension.nvlink.bandwidth=900GB/s";
+    let (path, value) = text.split_once('=').ok_or(expected)?;
+    let path = path
+        .trim()
+        .strip_prefix("machine.")
+        .filter(|path| !path.is_empty());
+    let path =
+        path.ok_or_else(|| format!("{expected}; a key of the machine begins with `machine.`"))?;
+    Ok(MachineValue {
+        path: path.to_owned(),
+        value: ConfigLiteral::from_word(value.trim()),
+    })
+}
+
+/// Reads `KIND=PREFIX`.
+pub(super) fn parse_custom(text: &str) -> Result<CustomFiles, String> {
+    let (name, prefix) = text
+        .split_once('=')
+        .filter(|(_, prefix)| !prefix.is_empty())
+        .ok_or("expected KIND=PREFIX, for example all-reduce=ring8")?;
+    let wanted = name.replace('_', "-");
+    let mut all = CollectiveKind::ALL.iter();
+    let Some((kind, _, _)) = all.find(|(_, name, _)| *name == wanted) else {
+        let all: Vec<_> = CollectiveKind::ALL.iter().map(|(_, n, _)| *n).collect();
+        return Err(format!(
+            "`{name}` is no collective; one of {}",
+            all.join(", ")
+        ));
+    };
+    Ok(CustomFiles {
+        kind: *kind,
+        prefix: prefix.into(),
+    })
+}
