@@ -72,7 +72,7 @@ pub struct RunArgs {
     /// Format of the report
     #[arg(long, help_heading = REPORT, value_enum, default_value_t = ReportFormatArg::Text, value_name = "FORMAT")]
     pub format: ReportFormatArg,
-    /// Print every row of the text, which has fewer than 60 lines otherwise, and names whole
+    /// Print all rows, and names whole, instead of fewer than 60 lines
     #[arg(long, help_heading = REPORT)]
     details: bool,
     /// Action when peak memory exceeds the NPU's capacity

@@ -71,7 +71,7 @@ pub enum ReportTableArg {
     Unknown,
     /// Settings that were given and change nothing, with the reason
     Settings,
-    /// What would help most, which is found if this is asked for
+    /// What would help most
     Sensitivities,
     /// Tokens per second and money, in one row
     Cost,
