@@ -5,12 +5,9 @@
 
 use super::{CustomFiles, JobOptions, load_custom};
 use chakram_base::config::{ConfigLiteral, EditError, with_values};
-use chakram_base::ids::Npu;
 use chakram_base::setting::SettingKey;
 use chakram_engine::{CollectiveTiming, CommTiming, LaunchMode, OptionRefusal, ReplayOptions};
-use chakram_hardware::compute::{
-    ComputeModel, RooflineEfficiency, parse_efficiency, parse_host, parse_model,
-};
+use chakram_hardware::compute::{RooflineEfficiency, parse_efficiency, parse_host, parse_model};
 use chakram_hardware::machine::{Machine, MachineError, lacks_rates};
 use chakram_hardware::network::NetworkKind;
 use chakram_report::summary::HashedInput;
@@ -650,6 +647,8 @@ impl ReplaySettings {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use chakram_base::ids::Npu;
+    use chakram_hardware::compute::ComputeModel;
 
     fn read(given: &[(SettingKey, &str)]) -> Result<ReplaySettings, ReplaySettingsError> {
         let words: Vec<_> = given
