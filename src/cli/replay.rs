@@ -163,7 +163,8 @@ pub fn run(args: &ReplayArgs, out: &mut dyn Write) -> Result<ExitCode, Box<dyn E
             let other_profiler = both
                 .then(|| makespan(&workload.with_profiler_toggled(), machine, &options))
                 .transpose()?;
-            let edits = edit_report(&found, &job, &loading, loaded, &options)?;
+            let unedited = load_unedited(&found, &job, &loading)?;
+            let edits = edit_report(&job, unedited.as_ref(), loaded, &options)?;
             let sensitivities = args.run.find_sensitivities(workload, loaded, &options)?;
             let job = ReplayedJob {
                 workload,
@@ -202,9 +203,10 @@ pub fn run(args: &ReplayArgs, out: &mut dyn Write) -> Result<ExitCode, Box<dyn E
             let reports = columns
                 .zip(loaded)
                 .filter_map(|(column, loaded)| Some((column.result.as_mut().ok()?, loaded)));
+            let unedited = load_unedited(&found, of_traces_alone, &loading)?;
             for (report, loaded) in reports {
                 args.run.state_cost(report);
-                let edits = edit_report(&found, of_traces_alone, &loading, loaded, &options)?;
+                let edits = edit_report(of_traces_alone, unedited.as_ref(), loaded, &options)?;
                 report.add_edits(edits);
             }
             if comparison.reference().is_some() {
@@ -268,9 +270,8 @@ fn job_settings<'a>(
 
 /// Returns what was changed of `job` and of its machine, beside the makespan without any change; nothing if nothing was.
 fn edit_report(
-    found: &FoundTraces,
     job: &Job,
-    loading: &JobOptions,
+    unedited: Option<&Job>,
     loaded: &LoadedMachine,
     options: &ReplayOptions,
 ) -> Result<Option<EditReport>, Box<dyn Error>> {
@@ -278,26 +279,32 @@ fn edit_report(
     if rows.is_empty() && options.changes.is_empty() {
         return Ok(None);
     }
-    // A pipe gives its bytes once.
-    if found.stream.is_some() && !job.edits().is_empty() {
-        return Ok(Some(EditReport {
-            unedited: None,
-            rows,
-        }));
+    let workload = match job.edits() {
+        [] => Some(job.workload()),
+        _ => unedited.map(Job::workload),
+    };
+    let unedited = workload.map(|workload| loaded.unchanged_makespan(workload, options));
+    Ok(Some(EditReport {
+        unedited: unedited.transpose()?,
+        rows,
+    }))
+}
+
+/// Loads `job` without its edits; nothing where it has none, or came through a pipe, which gives its bytes once.
+fn load_unedited(
+    found: &FoundTraces,
+    job: &Job,
+    loading: &JobOptions,
+) -> Result<Option<Job>, job::JobError> {
+    if job.edits().is_empty() || found.stream.is_some() {
+        return Ok(None);
     }
     let loading = JobOptions {
         edits: Vec::new(),
         hash: false,
         ..loading.clone()
     };
-    let unedited = (!job.edits().is_empty())
-        .then(|| job::load(found, String::new(), &loading, &mut |_, _| {}));
-    let unedited = unedited.transpose()?;
-    let workload = unedited.as_ref().unwrap_or(job).workload();
-    Ok(Some(EditReport {
-        unedited: Some(loaded.unchanged_makespan(workload, options)?),
-        rows,
-    }))
+    job::load(found, String::new(), &loading, &mut |_, _| {}).map(Some)
 }
 
 /// Returns the makespan of `workload`.
