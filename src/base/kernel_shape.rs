@@ -79,6 +79,17 @@ pub enum KernelShape {
     Moving(MovingKernel),
 }
 
+impl KernelShape {
+    /// Returns the word of its class, with which its text begins.
+    pub fn class(&self) -> &'static str {
+        match self {
+            Self::Gemm { .. } => "gemm",
+            Self::Attention { .. } => "attention",
+            Self::Moving(class) => MovingKernel::ALL[*class as usize].1,
+        }
+    }
+}
+
 impl fmt::Display for KernelShape {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {

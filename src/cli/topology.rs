@@ -2,13 +2,13 @@
 
 use super::flags::choices;
 use chakram_base::config;
+use chakram_base::random::split_mix;
 use chakram_hardware::topology::chip_graph::{
     ChipGraph, ChipGraphSummary, LinkInterpolation, LinkTechnology, MOST_CHIPS,
 };
 use chakram_report::table::{TextTable, left, right};
 use chakram_report::text::TextStyle;
 use chakram_trace::files::OutputSet;
-use chakram_workloads::generate::p2p::split_mix;
 use clap::{Args, Subcommand};
 use std::error::Error;
 use std::io::Write;

@@ -104,7 +104,6 @@ pub use options::{CollectiveTiming, CommTiming, LaunchMode, OptionRefusal, Repla
 pub use placement::place;
 pub use price_changes::{
     ChangedTime, CollectiveChange, KernelChange, KernelJitter, PriceChangeCount, PriceChanges,
-    class_of,
 };
 pub use processor::{JobTimes, ProcessorJob, ProcessorModel};
 pub use representatives::{RepresentativeCheck, replay_representatives};

@@ -6,6 +6,7 @@
 use crate::ReplayRefusal;
 use crate::options::CommTiming;
 use chakram_base::ids::{NodeIndex, Rank};
+use chakram_base::random::split_mix;
 use chakram_base::units::Span;
 use chakram_trace::format::{CollectiveKind, escape};
 use chakram_trace::graph::{Graph, NodeKind};
@@ -17,7 +18,6 @@ use std::str::FromStr;
 
 mod pattern;
 
-pub use pattern::class_of;
 use pattern::{KernelMatches, KernelPattern, PatternField, check_class, fields_of, matches_glob};
 
 /// Names that a refusal lists.
@@ -183,18 +183,12 @@ impl FromStr for KernelJitter {
 impl KernelJitter {
     /// Returns the factor of a node: 1 + spread x (2 u - 1), with u of [0, 1) drawn for this seed, rank and node.
     fn factor(self, rank: Rank, node: NodeIndex) -> f64 {
-        let draw = mixed(mixed(self.seed) ^ (u64::from(rank.0) << 32 | node.index() as u64));
+        let mut seed = self.seed;
+        let mut place = split_mix(&mut seed) ^ (u64::from(rank.0) << 32 | node.index() as u64);
+        let draw = split_mix(&mut place);
         let unit = (draw >> 11) as f64 / (1_u64 << 53) as f64;
         1.0 + self.spread * (2.0 * unit - 1.0)
     }
-}
-
-/// Mixes the bits of a number (splitmix64), so that neighbours have nothing in common.
-fn mixed(number: u64) -> u64 {
-    let mut z = number.wrapping_add(0x9e37_79b9_7f4a_7c15);
-    z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-    z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-    z ^ (z >> 31)
 }
 
 /// Changes of prices.
@@ -350,7 +344,7 @@ impl PriceChanges {
             "kernels"
         };
         let classes: BTreeSet<&str> = of_kind()
-            .filter_map(|(graph, node)| Some(class_of(&graph.kernel(node)?)))
+            .filter_map(|(graph, node)| Some(graph.kernel(node)?.class()))
             .collect();
         let mut names: Vec<&str> = Vec::new();
         for (graph, node) in of_kind() {

@@ -14,7 +14,7 @@ use chakram_base::ids::NodeIndex;
 use chakram_base::units::Span;
 use chakram_engine::{
     ChangedTime, CollectiveChange, CompiledReplay, HostTiming, InstanceId, KernelChange,
-    ReplayError, ReplayOptions, class_of,
+    ReplayError, ReplayOptions,
 };
 use chakram_hardware::machine::Machine;
 use chakram_trace::format::of_any_micro_batch;
@@ -314,7 +314,7 @@ fn family(name: &str) -> String {
 /// The pattern of a kernel's class, or of its name.
 fn pattern(graph: &Graph, node: NodeIndex) -> String {
     match graph.kernel(node) {
-        Some(shape) => format!("class:{}", class_of(&shape)),
+        Some(shape) => format!("class:{}", shape.class()),
         None => family(graph.name(node)),
     }
 }

@@ -1,8 +1,6 @@
 //! Random numbers of a scenario: a counter through a mixing function, so that they are the same on every platform.
 
-/// Step of the counter: 2^64 divided by the golden ratio, made odd (Steele et al., "Fast Splittable Pseudorandom
-/// Number Generators", 2014: SplitMix64).
-const GAMMA: u64 = 0x9e37_79b9_7f4a_7c15;
+use chakram_base::random::{GAMMA, mix_bits, split_mix};
 
 /// Purposes of random numbers; each has a sequence of its own, so that one that draws more changes no other.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -24,31 +22,23 @@ pub enum RandomPurpose {
 #[derive(Clone, Debug)]
 pub struct RandomStream(u64);
 
-/// Mixes the bits of a counter (the finalizer of SplitMix64).
-fn mixed(mut z: u64) -> u64 {
-    z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-    z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-    z ^ (z >> 31)
-}
-
 impl RandomStream {
     /// The sequence for one purpose under a seed.
     pub fn new(seed: u64, purpose: RandomPurpose) -> Self {
-        Self(mixed(
-            mixed(seed).wrapping_add((purpose as u64).wrapping_mul(GAMMA)),
+        Self(mix_bits(
+            mix_bits(seed).wrapping_add((purpose as u64).wrapping_mul(GAMMA)),
         ))
     }
 
     /// The sequence of one item, such as a request: the same whenever it is asked for.
     pub fn of_item(seed: u64, purpose: RandomPurpose, item: u64) -> Self {
         let base = Self::new(seed, purpose).0;
-        Self(mixed(base ^ mixed(item.wrapping_mul(GAMMA))))
+        Self(mix_bits(base ^ mix_bits(item.wrapping_mul(GAMMA))))
     }
 
     /// The next 64 bits.
     pub fn bits(&mut self) -> u64 {
-        self.0 = self.0.wrapping_add(GAMMA);
-        mixed(self.0)
+        split_mix(&mut self.0)
     }
 
     /// The next number from 0 to 1, without 1.

@@ -3,9 +3,9 @@
 use super::args::ScheduleArgs;
 use super::work::{LayerPrices, ScheduledWork, TopologyRow, on};
 use chakram_base::config;
+use chakram_base::random::split_mix;
 use chakram_hardware::topology::chip_graph::ChipGraph;
 use chakram_studies::schedule::StepError;
-use chakram_workloads::generate::p2p::split_mix;
 use std::error::Error;
 use std::rc::Rc;
 

@@ -64,15 +64,6 @@ pub fn check_class(word: &str) -> Result<(), String> {
     ))
 }
 
-/// Returns the word of a kernel's class, as patterns have it.
-pub fn class_of(shape: &KernelShape) -> &'static str {
-    match shape {
-        KernelShape::Gemm { .. } => "gemm",
-        KernelShape::Attention { .. } => "attention",
-        KernelShape::Moving(class) => MovingKernel::ALL[*class as usize].1,
-    }
-}
-
 /// Returns whether the whole of `text` is as `glob` says, in which `*` is any text and `?` any character.
 pub fn matches_glob(glob: &str, text: &str) -> bool {
     let (glob, text): (Vec<char>, Vec<char>) = (glob.chars().collect(), text.chars().collect());
@@ -173,7 +164,7 @@ impl<'g> KernelMatches<'g> {
             field => graph.kernel(node).is_some_and(|shape| {
                 let glob = &self.pattern.glob;
                 *self.shapes.entry(shape).or_insert_with(|| match field {
-                    PatternField::Class => matches_glob(glob, class_of(&shape)),
+                    PatternField::Class => matches_glob(glob, shape.class()),
                     _ => matches_glob(glob, &shape.to_string()),
                 })
             }),

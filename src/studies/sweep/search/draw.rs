@@ -1,7 +1,7 @@
 //! Draws without replacement, from a seed.
 
 use crate::sweep::setting::{self, Settings};
-use chakram_workloads::generate::p2p::split_mix;
+use chakram_base::random::split_mix;
 use std::collections::BTreeMap;
 
 /// Draws `draws` of `size` indices, each at most once, in the order in which they are drawn.
