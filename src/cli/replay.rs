@@ -15,7 +15,7 @@ use chakram_jobs::{
 use chakram_report::edits::EditReport;
 use chakram_trace::files::OutputSet;
 use chakram_trace::format::file::FoundTraces;
-use chakram_trace::workload::Workload;
+use chakram_trace::workload::{Workload, WorkloadError};
 use clap::Args;
 use std::error::Error;
 use std::io::Write;
@@ -290,7 +290,7 @@ fn edit_report(
     }))
 }
 
-/// Loads `job` without its edits; nothing where it has none, or came through a pipe, which gives its bytes once.
+/// Loads `job` without its edits; nothing where it has none, lacks ranks, or came through a pipe, which gives its bytes once.
 fn load_unedited(
     found: &FoundTraces,
     job: &Job,
@@ -304,7 +304,11 @@ fn load_unedited(
         hash: false,
         ..loading.clone()
     };
-    job::load(found, String::new(), &loading, &mut |_, _| {}).map(Some)
+    match job::load(found, String::new(), &loading, &mut |_, _| {}) {
+        // An edit added the ranks without a trace, without which nothing runs.
+        Err(job::JobError::Workload(WorkloadError::Missing { .. })) => Ok(None),
+        loaded => loaded.map(Some),
+    }
 }
 
 /// Returns the makespan of `workload`.

@@ -20,6 +20,7 @@ mod layers;
 mod program;
 mod repeat;
 mod replicas;
+mod roles;
 mod shapes;
 
 pub use grammar::{EDITS, Factor, JobEdit, LayerChange, PassOrder};
@@ -115,7 +116,7 @@ fn counted(edit: &JobEdit) -> &'static str {
         JobEdit::Layers(_) => "repeated layers of passes",
         JobEdit::Accumulate(_) => "steps",
         JobEdit::MicroBatches(_) => "micro-batches of ranks",
-        JobEdit::Data(_) => "ranks",
+        JobEdit::Data(_) | JobEdit::Ranks(_) => "ranks",
         JobEdit::Bucket(_) => "buckets",
         JobEdit::Reshard(_) => "gathers of parameters",
         JobEdit::Overlap(_) => "reductions of gradients",
@@ -166,6 +167,8 @@ pub fn edit_job(
         if let JobEdit::Data(replicas) = edit {
             let (new, scaled) = replicas::scale(traces, &groups, replicas, &mut counts)?;
             (traces, groups) = (new, scaled);
+        } else if let JobEdit::Ranks(ranks) = edit {
+            (traces, groups) = roles::complete(traces, &groups, Some(ranks), &mut counts)?;
         } else {
             // Ranks with one trace get one trace, unless the edit is of one of them.
             let mut done: BTreeMap<[u8; 32], (Arc<Vec<u8>>, EditCounts)> = BTreeMap::new();
@@ -314,7 +317,7 @@ fn edit_rank(
         JobEdit::Overlap(_) => gradients::reduce_at_end(&mut program),
         JobEdit::Schedule(order) => repeat::reorder(&mut program, order, stages)?,
         JobEdit::Delay { span, at, .. } => delay(&mut program, span.0 / 1000, at),
-        JobEdit::Data(_) => EditCounts::default(),
+        JobEdit::Data(_) | JobEdit::Ranks(_) => EditCounts::default(),
     };
     let is_noted = matches!(
         edit,

@@ -124,6 +124,8 @@ pub enum JobEdit {
     MicroBatches(u32),
     /// Replicas.
     Data(u32),
+    /// Ranks of a job of which some have no trace.
+    Ranks(u32),
     /// Size at which a bucket of gradients is reduced, bytes.
     Bucket(u64),
     /// Whether a sharded job frees parameters after its forward pass, to gather them again for the backward pass.
@@ -163,6 +165,11 @@ pub const EDITS: &[(&str, &str, &str)] = &[
         "micro-batches of a pipeline, of the same samples in all",
     ),
     ("data", "8", "replicas"),
+    (
+        "ranks",
+        "64",
+        "all ranks of the job, absent ones as captured ones of their role",
+    ),
     (
         "bucket",
         "25MiB",
@@ -297,6 +304,7 @@ impl FromStr for JobEdit {
                 _ => return Err(expected()),
             },
             "data" => Self::Data(number()?),
+            "ranks" => Self::Ranks(number()?),
             "bucket" => {
                 let bytes: Bytes = value.parse().map_err(|e| format!("bucket={value}: {e}"))?;
                 Self::Bucket(bytes.0)
@@ -320,6 +328,7 @@ impl fmt::Display for JobEdit {
             Self::Accumulate(times) => write!(f, "accumulate={times}"),
             Self::MicroBatches(times) => write!(f, "microbatches={times}x"),
             Self::Data(replicas) => write!(f, "data={replicas}"),
+            Self::Ranks(ranks) => write!(f, "ranks={ranks}"),
             Self::Reshard(_) => f.write_str("reshard=off"),
             Self::Overlap(_) => f.write_str("overlap=off"),
             Self::Schedule(PassOrder::GPipe) => f.write_str("schedule=gpipe"),
@@ -352,6 +361,7 @@ mod tests {
             "accumulate=2",
             "microbatches=2x",
             "data=8",
+            "ranks=64",
             "reshard=off",
             "overlap=off",
             "schedule=1f1b",

@@ -233,6 +233,21 @@ pub(super) fn cut_micro_batches(
     Ok(counts)
 }
 
+/// Returns the number of micro-batches of the first step that has several, and of forward passes before the first backward
+/// one, `Some(None)` if they pass in the order of neither GPipe nor 1F1B; `None` where no step has several.
+pub(super) fn warm_up_of_passes(program: &Program<'_>) -> Option<Option<(u32, u32)>> {
+    (0..program.steps).find_map(|step| {
+        let sequence: Vec<Pass> = passes(program, step)
+            .iter()
+            .map(|(pass, _)| *pass)
+            .collect();
+        let numbers: BTreeSet<u32> = sequence.iter().map(|pass| pass.0).collect();
+        let count = numbers.len() as u32;
+        let warm_up = warm_up_of(&sequence, count).map(|warm_up| (count, warm_up));
+        (count > 1).then_some(warm_up)
+    })
+}
+
 /// Ranks to which each sends in forward passes: those of the next stage.
 #[derive(Debug, Default)]
 pub(super) struct PipelineStages(BTreeMap<u32, u32>);

@@ -8,6 +8,7 @@ use super::EditCounts;
 use super::gradients::{self, Reductions};
 use super::grammar::JobEdit;
 use super::program::Program;
+use super::roles;
 use crate::edit::scale::{JobScaling, RankGrid, ScaledDimension, ShardScaling};
 use chakram_trace::format::groups::{DeclaredGroups, parse_metadata};
 use chakram_trace::format::{GroupName, Op, TraceError};
@@ -27,14 +28,16 @@ pub(super) fn scale(
     replicas: u32,
     counts: &mut EditCounts,
 ) -> Result<(Traces, DeclaredGroups), TraceError> {
+    let mut completed = EditCounts::default();
+    let (mut traces, mut groups) = roles::complete(traces, groups, None, &mut completed)?;
     let ranks = traces.len() as u32;
-    if !traces.iter().map(|(rank, _)| *rank).eq(0..ranks) {
-        return Err(super::refused(
-            "ranks of the job have no trace, so which are replicas is unknown",
-            "give the traces of all ranks",
+    if completed.changed > 0 {
+        counts.notes.extend(completed.notes);
+        counts.notes.insert(format!(
+            "{} of {ranks} captured ranks were absent",
+            completed.changed
         ));
     }
-    let (mut traces, mut groups) = (traces, groups.clone());
     let mut members = Vec::new();
     if let Some((_, trace)) = traces.first() {
         members = replicas_of_first(&Program::read(trace)?, &groups, ranks)?;
