@@ -393,16 +393,30 @@ fn arrange(
     ordered
 }
 
-/// Puts `ordered` in the place of the first of `old`, which are taken out.
-fn replace_in_order(program: &mut Program<'_>, old: &BTreeSet<u32>, mut ordered: Vec<u32>) {
+/// Puts `ordered` in the place of the first of `old`, which are taken out. What is between them, such as reductions of
+/// gradients, stays behind the item that it follows.
+fn replace_in_order(program: &mut Program<'_>, old: &BTreeSet<u32>, ordered: Vec<u32>) {
     let mut order = Vec::with_capacity(program.order.len() + ordered.len());
-    for item in std::mem::take(&mut program.order) {
+    let mut behind: BTreeMap<u32, Vec<u32>> = BTreeMap::new();
+    let last = program.order.iter().rposition(|item| old.contains(item));
+    let (mut place, mut front) = (None, None);
+    for (at, item) in std::mem::take(&mut program.order).into_iter().enumerate() {
         if old.contains(&item) {
-            order.append(&mut ordered);
+            place = place.or(Some(order.len()));
+            front = Some(item);
+        } else if let Some(front) = front.filter(|_| Some(at) < last) {
+            behind.entry(front).or_default().push(item);
         } else {
             order.push(item);
         }
     }
+    let mut all = Vec::with_capacity(ordered.len());
+    for item in ordered {
+        all.push(item);
+        all.extend(behind.remove(&item).unwrap_or_default());
+    }
+    let place = place.unwrap_or(order.len());
+    order.splice(place..place, all);
     program.order = order;
 }
 

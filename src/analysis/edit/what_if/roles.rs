@@ -5,7 +5,7 @@
 //! of ranks, an absent rank m does what its model t does, a rank of the same stage, if possible at the same other
 //! positions; a middle stage may be modelled by another, whose passes of 1F1B are put into the order of the stage. Then:
 //!
-//! - a message from t goes to the rank as far from m as it went from t;
+//! - a message from t goes to the rank as far from m as it went from t, with the tag that grows from stage to stage as t's do;
 //! - a group of t has, along each dimension, the same coordinates if they are those of m too, and else those of the part
 //!   of the grid in which m is: the one coordinate, or the block of as many.
 //!
@@ -14,7 +14,7 @@
 use super::EditCounts;
 use super::gradients;
 use super::grammar::{JobEdit, PassOrder};
-use super::program::{Phase, Program};
+use super::program::Program;
 use super::repeat;
 use super::replicas::Traces;
 use crate::edit::attributes;
@@ -67,8 +67,9 @@ struct CapturedRank {
     /// Groups that its trace declares.
     own: DeclaredGroups,
     place: StagePlace,
-    /// Rank to which its forward passes send.
+    /// Rank of the next stage, and all ranks with which it exchanges messages.
     next: Option<u32>,
+    peers: BTreeSet<u32>,
     /// Groups in which it reduces gradients, as (distance, members).
     reductions: BTreeSet<(u32, u32)>,
     /// Time of its kernels, ps.
@@ -137,18 +138,14 @@ impl CapturedRank {
                 own.extend(parse_metadata(node.view.id, values)?);
             }
         }
-        let (mut sends, mut receives) = (None, false);
+        let mut peers = BTreeSet::new();
         let (mut reductions, mut kernels) = (BTreeSet::new(), 0_u64);
         let world = program.raw.metadata.world_size;
         for i in program.raw.all() {
             match program.view(i).op {
-                Op::Message { receive, peer, .. }
-                    if program.facts[i as usize].phase == Phase::Forward =>
-                {
-                    match receive {
-                        true => receives = true,
-                        false => sends = sends.or(Some(peer)),
-                    }
+                // Stages send forward to higher ranks, and backward to lower ones.
+                Op::Message { peer, .. } => {
+                    peers.insert(peer);
                 }
                 Op::Compute { .. } => kernels = kernels.saturating_add(program.view(i).recorded.0),
                 Op::Collective { group, .. } if gradients::is_reduction(&program, i) => {
@@ -162,7 +159,8 @@ impl CapturedRank {
                 _ => {}
             }
         }
-        let place = match (sends.is_some(), receives) {
+        let next = peers.range(rank..).next().copied();
+        let place = match (next.is_some(), peers.range(..rank).next().is_some()) {
             (false, false) => StagePlace::Only,
             (true, false) => StagePlace::First,
             (true, true) => StagePlace::Middle,
@@ -172,7 +170,8 @@ impl CapturedRank {
             rank,
             own,
             place,
-            next: sends,
+            next,
+            peers,
             reductions,
             kernels,
             world,
@@ -213,13 +212,10 @@ impl RoleGrid {
         let mut step = None;
         for one in captured {
             let Some(next) = one.next else { continue };
-            let own = next.checked_sub(one.rank).filter(|step| *step > 0);
-            let own = own.ok_or_else(|| {
-                unknown("forward passes send to lower ranks, as stages of several parts do")
-            })?;
+            let own = next - one.rank;
             if *step.get_or_insert(own) != own {
                 return Err(unknown(
-                    "forward passes send to ranks of different distances",
+                    "messages to the next stage go to ranks of different distances",
                 ));
             }
         }
@@ -648,7 +644,7 @@ fn note_roles(captured: &[CapturedRank], grid: &RoleGrid, counts: &mut EditCount
         Some(percent) => format!(
             "kernels of absent ranks may take up to {percent:.1} % more or less, as those of captured ranks of one role differ"
         ),
-        None => "each role has one captured rank with times at most, so how far its ranks differ is unknown".to_owned(),
+        None => "no role has two captured ranks with times, so how far ranks of one role differ is unknown".to_owned(),
     };
     counts.notes.insert(text);
     counts.notes.insert("collectives with absent members as the machine prices them, or as recorded with captured members".to_owned());
@@ -665,7 +661,40 @@ struct RoleWriter<'w, 'g> {
 }
 
 impl RoleWriter<'_, '_> {
+    /// Returns by how much tags of messages down and up the pipeline grow from one stage to the next, where each stage has
+    /// tags of its own.
+    fn tag_steps(&self, contents: &[u8]) -> Result<[i64; 2], TraceError> {
+        // Smallest tag of the messages down and up, of those with the stage before and with the one behind.
+        let mut least: [[Option<i64>; 2]; 2] = [[None; 2]; 2];
+        let own = self.grid.stage(self.from);
+        let mut frames = FrameCursor::new(contents);
+        while let Some(record) = frames.next_record()? {
+            if record.number == 0 {
+                continue;
+            }
+            let view = scan::node(record, &mut NoDependencies)?;
+            if let Op::Message {
+                receive, peer, tag, ..
+            } = view.op
+                && self.grid.stage(peer) != own
+            {
+                let behind = self.grid.stage(peer) > own;
+                let known = &mut least[usize::from(behind == receive)][usize::from(behind)];
+                *known = Some(known.map_or(i64::from(tag), |least| least.min(i64::from(tag))));
+            }
+        }
+        Ok(least.map(|[before, behind]| match (before, behind) {
+            (Some(before), Some(behind)) => behind - before,
+            _ => 0,
+        }))
+    }
+
     fn write(&mut self, contents: &[u8]) -> Result<Vec<u8>, TraceError> {
+        let stages = i64::from(self.grid.stage(self.to)) - i64::from(self.grid.stage(self.from));
+        let tag_steps = match stages {
+            0 => [0; 2],
+            _ => self.tag_steps(contents)?,
+        };
         let mut out = Vec::with_capacity(contents.len());
         let mut message = MessageEncoder::default();
         let mut frames = FrameCursor::new(contents);
@@ -732,7 +761,14 @@ impl RoleWriter<'_, '_> {
                         sets.push(("comm_root", AttributeEdit::Count(moved.into())));
                     }
                 }
-                Op::Message { receive, peer, .. } => {
+                Op::Message {
+                    receive, peer, tag, ..
+                } => {
+                    let behind = self.grid.stage(peer) > self.grid.stage(self.from);
+                    let tag = i64::from(tag) + stages * tag_steps[usize::from(behind == receive)];
+                    if let Some(tag) = u64::try_from(tag).ok().filter(|_| stages != 0) {
+                        sets.push(("comm_tag", AttributeEdit::Count(tag)));
+                    }
                     let Some(moved) = self.grid.moved_peer(peer, self.from, self.to) else {
                         return Err(super::refused(
                             format!(
