@@ -152,6 +152,76 @@ fn edited_jobs_are_those_that_are_generated_with_the_plan() {
     }
 }
 
+/// Four of 64 ranks, completed by their roles, take what all 64 take; a role that nobody captured is an error.
+#[test]
+fn jobs_of_a_few_ranks_are_completed_by_roles() {
+    let jobs = Jobs::new();
+    let machine = ["-m", "dgx-h100x8"];
+    for (ranks, plan) in [
+        (
+            &[0, 17, 34, 51][..],
+            "--data 4 --pipeline 4 --tensor 4 --batch 8",
+        ),
+        (
+            &[0, 8, 24, 56],
+            "--data 4 --pipeline 8 --tensor 2 --batch 32",
+        ),
+        (
+            &[0, 1, 6, 15],
+            "--data 4 --pipeline 8 --tensor 2 --batch 16 --schedule gpipe --order tp,pp,dp",
+        ),
+        (&[0, 1, 2, 3], "--data 64 --zero 3 --batch 64"),
+        (
+            &[0, 17, 34, 51],
+            "--data 16 --tensor 4 --sequence-parallel --zero 1 --batch 16",
+        ),
+    ] {
+        let whole = jobs.generate("whole", 8, plan);
+        let part = jobs.path("part");
+        for rank in ranks {
+            let file = format!("job.{rank}.et");
+            std::fs::copy(Path::new(&whole).join(&file), Path::new(&part).join(&file))
+                .expect("there is room");
+        }
+        let replay = |job: &str, more: &[&str]| {
+            let words = [&["replay", job, "--format", "json"], &machine[..], more].concat();
+            let report: Value = serde_json::from_str(&done(&words)).expect("it is JSON");
+            (
+                report["nodes"].clone(),
+                report["makespan_ps"].as_f64().expect("a time"),
+            )
+        };
+        let groups = format!("{whole}/job.groups.json");
+        let declared = ["--groups", &groups];
+        let declared = if Path::new(&groups).exists() {
+            &declared[..]
+        } else {
+            &[]
+        };
+        let expected = replay(&whole, &[]);
+        let completed = replay(&part, &[declared, &["--edit", "ranks=64"]].concat());
+        assert_eq!(completed.0, expected.0, "{plan}");
+        let off = completed.1 / expected.1 - 1.0;
+        assert!(off.abs() < 0.005, "{plan}: {:+.2} %", off * 100.0);
+        if plan.contains("pipeline 4") {
+            std::fs::remove_file(Path::new(&part).join("job.51.et")).expect("it is there");
+            let words = [
+                &["replay", &part, "--edit", "ranks=64"],
+                &machine[..],
+                declared,
+            ]
+            .concat();
+            let found = refused(&words);
+            assert!(
+                found.contains("no captured rank is of the last stage"),
+                "{found}"
+            );
+        }
+        std::fs::remove_dir_all(&whole).expect("it is there");
+        std::fs::remove_dir_all(&part).expect("it is there");
+    }
+}
+
 /// Files are edited and edited back.
 #[test]
 fn edits_and_their_inverses_give_the_same_bytes() {

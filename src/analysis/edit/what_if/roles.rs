@@ -219,6 +219,15 @@ impl RoleGrid {
                 ));
             }
         }
+        let is_far = |one: &CapturedRank| {
+            let mut peers = one.peers.iter();
+            peers.any(|peer| Some(peer.abs_diff(one.rank)) != step)
+        };
+        if step.is_some() && captured.iter().any(is_far) {
+            return Err(unknown(
+                "messages go to other stages than the next, as those of stages in several parts do",
+            ));
+        }
         let last = captured.iter().find(|one| one.place == StagePlace::Last);
         if step.is_none() && last.is_some() {
             return Err(missing(StagePlace::First));
@@ -787,6 +796,12 @@ impl RoleWriter<'_, '_> {
                     sets.push((near, AttributeEdit::Count(self.to.into())));
                 }
                 _ => {}
+            }
+            if stages != 0 {
+                sets.push((
+                    "stage",
+                    AttributeEdit::Count(self.grid.stage(self.to).into()),
+                ));
             }
             // Attributes that the node lacks are not added.
             let mut there = Vec::new();
