@@ -8,7 +8,7 @@ use super::EditCounts;
 use super::gradients::{self, Reductions};
 use super::grammar::JobEdit;
 use super::program::Program;
-use super::roles;
+use super::roles::{self, Traces};
 use crate::edit::scale::{JobScaling, RankGrid, ScaledDimension, ShardScaling};
 use chakram_trace::format::groups::{DeclaredGroups, parse_metadata};
 use chakram_trace::format::{GroupName, Op, TraceError};
@@ -17,9 +17,6 @@ use std::sync::Arc;
 
 /// Size at which DistributedDataParallel reduces a bucket by default, bytes.
 const DEFAULT_BUCKET: u64 = 25 << 20;
-
-/// Traces of a job by rank.
-pub(super) type Traces = Vec<(u32, Arc<Vec<u8>>)>;
 
 /// Scales a job to `replicas`.
 pub(super) fn scale(
@@ -34,7 +31,7 @@ pub(super) fn scale(
     if completed.changed > 0 {
         counts.notes.extend(completed.notes);
         counts.notes.insert(format!(
-            "{} of {ranks} captured ranks were absent",
+            "{} of {ranks} ranks had no trace",
             completed.changed
         ));
     }

@@ -16,7 +16,6 @@ use super::gradients;
 use super::grammar::{JobEdit, PassOrder};
 use super::program::Program;
 use super::repeat;
-use super::replicas::Traces;
 use crate::edit::attributes;
 use chakram_base::bounds;
 use chakram_base::ids::MAX_NPUS;
@@ -31,6 +30,9 @@ use chakram_trace::format::{GroupName, Op, TraceError};
 use chakram_trace::workload::shortened;
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
+
+/// Traces of a job by rank.
+pub(super) type Traces = Vec<(u32, Arc<Vec<u8>>)>;
 
 /// Place of a stage in its pipeline.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
