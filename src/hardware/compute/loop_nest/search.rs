@@ -7,6 +7,7 @@ use super::{
     LayerShape, LayerTensor, LevelCapacity, LoopDimension, LoopMapping, LoopNestAccelerator,
     MappingCost,
 };
+use chakram_base::random::split_mix;
 
 /// The best mapping of a search.
 #[derive(Clone, Debug, PartialEq)]
@@ -127,18 +128,9 @@ struct MappingDraws<'d> {
 }
 
 impl MappingDraws<'_> {
-    /// SplitMix64 (Steele, Lea and Flood, OOPSLA 2014).
-    fn random(&mut self) -> u64 {
-        self.state = self.state.wrapping_add(0x9e37_79b9_7f4a_7c15);
-        let mut word = self.state;
-        word = (word ^ (word >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-        word = (word ^ (word >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-        word ^ (word >> 31)
-    }
-
     /// A number below `limit`, which is not zero.
     fn below(&mut self, limit: u64) -> u64 {
-        ((u128::from(self.random()) * u128::from(limit)) >> 64) as u64
+        ((u128::from(split_mix(&mut self.state)) * u128::from(limit)) >> 64) as u64
     }
 
     /// A bound of a loop of `size`: often all of it or none, else anything, small ones as often as large ones.

@@ -5,6 +5,7 @@ use super::{
     Bandwidth, DirectedLink, InverseRate, LinkGraph, LinkPart, LinkRoute, NetworkPath, Npu,
     RoutePolicy, Span, SwitchingMode,
 };
+use chakram_base::random::split_mix;
 
 impl LinkGraph {
     /// Number of links between two NPUs.
@@ -140,10 +141,7 @@ impl LinkGraph {
     }
 }
 
-/// Mixes bits (SplitMix64's finalizer).
-fn mixed(word: u64) -> u64 {
-    let word = word.wrapping_add(0x9E37_79B9_7F4A_7C15);
-    let word = (word ^ (word >> 30)).wrapping_mul(0xBF58_476D_1CE4_E5B9);
-    let word = (word ^ (word >> 27)).wrapping_mul(0x94D0_49BB_1331_11EB);
-    word ^ (word >> 31)
+/// Returns random bits for a word.
+fn mixed(mut word: u64) -> u64 {
+    split_mix(&mut word)
 }
