@@ -35,7 +35,7 @@ use chakram_base::setting::{SettingChoice, SettingKey};
 use chakram_trace::format::encoder::{self, MessageEncoder};
 use chakram_trace::format::groups::{DeclaredGroups, parse_metadata};
 use chakram_trace::format::roles::GroupRoles;
-use chakram_trace::format::scan::{self, DependencyVisitor};
+use chakram_trace::format::scan::{self};
 use chakram_trace::format::wire::FrameCursor;
 use chakram_trace::format::{GroupName, Op, TraceError};
 use std::collections::BTreeMap;
@@ -90,27 +90,6 @@ pub struct JobScaling {
     alike: BTreeMap<u32, bool>,
     /// Whether a collective or a message goes along the dimension.
     exchanges: bool,
-}
-
-struct SkipDependencies;
-
-impl DependencyVisitor for SkipDependencies {
-    fn data(&mut self, _: u64) -> Result<(), TraceError> {
-        Ok(())
-    }
-
-    fn control(&mut self, _: u64) -> Result<(), TraceError> {
-        Ok(())
-    }
-}
-
-/// Returns the name that a node gives its group; `None` means all ranks.
-fn named(group: GroupName<'_>) -> Option<String> {
-    match group {
-        GroupName::World => None,
-        GroupName::Number(number) => Some(number.to_string()),
-        GroupName::Text(text) => Some(text.to_owned()),
-    }
 }
 
 impl JobScaling {
@@ -169,7 +148,7 @@ impl JobScaling {
             if record.number == 0 {
                 continue;
             }
-            let view = scan::node(record, &mut SkipDependencies)?;
+            let view = scan::node(record, &mut scan::IgnoreDependencies)?;
             if let Some(values) = view.groups {
                 own.extend(parse_metadata(view.id, values)?);
             }
@@ -225,7 +204,7 @@ impl JobScaling {
         node: u64,
         group: GroupName<'_>,
     ) -> Result<(&[u32], Option<GroupScaling>), TraceError> {
-        let Some(name) = named(group) else {
+        let Some(name) = group.to_text() else {
             return Ok((&[], None));
         };
         let own = self.own.get(&rank).and_then(|own| own.get(&name));

@@ -37,7 +37,7 @@
 //! are those of the whole job, on each rank and between ranks.
 
 use chakram_base::units::Span;
-use chakram_trace::format::encoder::{self, MessageEncoder};
+use chakram_trace::format::encoder::MessageEncoder;
 use chakram_trace::format::groups::DeclaredGroups;
 use chakram_trace::format::rewrite::{AttributeEdit, RecordEdit};
 use chakram_trace::format::wire::{FrameCursor, RawRecord};
@@ -181,12 +181,7 @@ impl SliceWriter<'_> {
                 attributes: &attributes,
                 ..RecordEdit::default()
             };
-            if edit.is_empty() {
-                encoder::frame(&mut out, first.bytes)
-            } else {
-                edit.apply(first, &mut record)?;
-                record.frame(&mut out);
-            }
+            edit.frame(first, &mut record, &mut out)?;
         }
         // In the order of the file.
         let mut place: Vec<u32> = raw.all().collect();
@@ -235,12 +230,7 @@ impl SliceWriter<'_> {
                 },
                 ..RecordEdit::default()
             };
-            if edit.is_empty() {
-                encoder::frame(&mut out, item.record.bytes)
-            } else {
-                edit.apply(item.record, &mut record)?;
-                record.frame(&mut out);
-            }
+            edit.frame(item.record, &mut record, &mut out)?;
         }
         Ok((out, sliced))
     }

@@ -156,11 +156,7 @@ impl DigestCollector {
         if let Some(last) = self.last.filter(|_| same) {
             return last;
         }
-        let name = match group {
-            GroupName::World => None,
-            GroupName::Number(number) => Some(number.to_string()),
-            GroupName::Text(text) => Some(text.to_owned()),
-        };
+        let name = group.to_text();
         let slot = self.slots.intern(GroupReference { name, dimensions });
         self.last = Some(slot);
         slot

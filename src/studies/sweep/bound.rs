@@ -35,7 +35,7 @@ use chakram_hardware::machine::Machine;
 use chakram_trace::format::groups::DeclaredGroups;
 use chakram_trace::format::scan::NodeView;
 use chakram_trace::format::write::Sink;
-use chakram_trace::format::{CollectiveKind, GroupName, Op, TraceError};
+use chakram_trace::format::{CollectiveKind, Op, TraceError};
 use chakram_workloads::generate::plan::{
     AblationEffect, RankCoordinates, RankMemory, RankPeak, RankPlacement, ZeroStage,
 };
@@ -288,11 +288,7 @@ impl NodePrices<'_> {
             Op::Collective {
                 kind, bytes, group, ..
             } => {
-                let name = match group {
-                    GroupName::World => None,
-                    GroupName::Number(number) => Some(number.to_string()),
-                    GroupName::Text(name) => Some(name.to_owned()),
-                };
+                let name = group.to_text();
                 let key = (name, kind, bytes);
                 if let Some(known) = self.collectives.get(&key) {
                     return *known;

@@ -26,6 +26,15 @@ impl<'a> GroupName<'a> {
         }
     }
 
+    /// Returns the name as declarations of groups write it; `None` means all ranks.
+    pub fn to_text(self) -> Option<String> {
+        match self {
+            Self::World => None,
+            Self::Number(number) => Some(number.to_string()),
+            Self::Text(text) => Some(text.to_owned()),
+        }
+    }
+
     /// The group with this number.
     pub fn from_number(number: u64) -> Self {
         match number {

@@ -3,7 +3,7 @@
 
 use crate::format::TraceError;
 use crate::format::attr::AttrView;
-use crate::format::encoder::MessageEncoder;
+use crate::format::encoder::{self, MessageEncoder};
 use crate::format::wire::{RawRecord, WireCursor, WireValue};
 
 /// New value of an attribute.
@@ -62,6 +62,25 @@ impl RecordEdit<'_> {
     pub fn apply(&self, record: RawRecord<'_>, out: &mut MessageEncoder) -> Result<(), TraceError> {
         self.edit(record, out)
             .map_err(|e| e.in_record(record.number, record.offset))
+    }
+
+    /// Appends the edited `record` to a file, as it is where nothing is to change. `message` is scratch space.
+    ///
+    /// Fails where the record cannot be split into its fields.
+    pub fn frame(
+        &self,
+        record: RawRecord<'_>,
+        message: &mut MessageEncoder,
+        file: &mut Vec<u8>,
+    ) -> Result<(), TraceError> {
+        if self.is_empty() {
+            encoder::frame(file, record.bytes);
+            return Ok(());
+        }
+        message.clear();
+        self.apply(record, message)?;
+        message.frame(file);
+        Ok(())
     }
 
     fn edit(&self, record: RawRecord<'_>, out: &mut MessageEncoder) -> Result<(), TraceError> {

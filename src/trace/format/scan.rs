@@ -405,17 +405,22 @@ pub fn partial_node<'a>(record: RawRecord<'a>, deps: &mut impl DependencyVisitor
     view
 }
 
+/// Visitor of those who read a node without what it waits for.
+#[derive(Clone, Copy, Debug)]
+pub struct IgnoreDependencies;
+
+impl DependencyVisitor for IgnoreDependencies {
+    fn data(&mut self, _: u64) -> Result<(), TraceError> {
+        Ok(())
+    }
+
+    fn control(&mut self, _: u64) -> Result<(), TraceError> {
+        Ok(())
+    }
+}
+
 /// Returns the name in a record, by the rules of [`partial_node`].
 pub fn name(record: RawRecord<'_>) -> &str {
-    struct IgnoreDependencies;
-    impl DependencyVisitor for IgnoreDependencies {
-        fn data(&mut self, _: u64) -> Result<(), TraceError> {
-            Ok(())
-        }
-        fn control(&mut self, _: u64) -> Result<(), TraceError> {
-            Ok(())
-        }
-    }
     partial_node(record, &mut IgnoreDependencies).name
 }
 

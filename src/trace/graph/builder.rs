@@ -13,7 +13,7 @@ use crate::format::scan::{CaptureContext, NodeView};
 use crate::format::work_amounts::WorkAmounts;
 use crate::format::write::Sink;
 use crate::format::{
-    GroupName, KernelShape, MemoryChanges, MemoryLocation, Op, TraceError, TrainingPhase, escape,
+    KernelShape, MemoryChanges, MemoryLocation, Op, TraceError, TrainingPhase, escape,
 };
 use chakram_base::ids::NodeIndex;
 use chakram_base::interrupt;
@@ -372,11 +372,7 @@ impl GraphBuilder {
                 host,
             } => {
                 self.graph.repairs.host_communication += u64::from(host);
-                let name = match group {
-                    GroupName::World => None,
-                    GroupName::Number(n) => Some(n.to_string()),
-                    GroupName::Text(text) => Some(text.to_owned()),
-                };
+                let name = group.to_text();
                 let slot = self.groups.intern((name, dimensions));
                 let detail = self.graph.calls.len() as u32;
                 if !node.splits.is_empty() {

@@ -16,11 +16,7 @@ pub enum CommChannel {
 
 impl CommChannel {
     fn of_group<'m>(group: GroupName<'_>, declared: impl Fn(&str) -> Option<&'m Vec<u32>>) -> Self {
-        let name = match group {
-            GroupName::World => None,
-            GroupName::Number(number) => Some(number.to_string()),
-            GroupName::Text(text) => Some(text.to_owned()),
-        };
+        let name = group.to_text();
         let members = name
             .as_ref()
             .and_then(|name| declared(name))

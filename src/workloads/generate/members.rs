@@ -2,7 +2,7 @@
 
 use super::GeneratedJob;
 use chakram_trace::format::members::TraceMembers;
-use chakram_trace::format::{GroupName, NodeView, Op, Sink, TraceError};
+use chakram_trace::format::{NodeView, Op, Sink, TraceError};
 use std::collections::BTreeMap;
 
 /// Peers and groups of a rank in the order in which its trace names them.
@@ -17,10 +17,8 @@ impl Sink for NamedPartners {
         match node.op {
             Op::Message { peer, .. } if !self.peers.contains(&peer) => self.peers.push(peer),
             Op::Collective { group, .. } => {
-                let name = match group {
-                    GroupName::World => return Ok(()),
-                    GroupName::Number(number) => number.to_string(),
-                    GroupName::Text(name) => name.to_owned(),
+                let Some(name) = group.to_text() else {
+                    return Ok(());
                 };
                 if !self.groups.contains(&name) {
                     self.groups.push(name);

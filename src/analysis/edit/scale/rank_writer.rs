@@ -1,7 +1,7 @@
 //! Writer of the trace of one new rank.
 
 use super::group_scaling::GroupScaling;
-use super::{JobScaling, ShardScaling, SkipDependencies, named};
+use super::{JobScaling, ShardScaling};
 use crate::edit::attributes;
 use chakram_base::setting::SettingKey;
 use chakram_trace::format::attr::AttrView;
@@ -63,7 +63,7 @@ impl ScaleWriter<'_> {
         record: RawRecord<'_>,
         out: &mut MessageEncoder,
     ) -> Result<bool, TraceError> {
-        let view = scan::node(record, &mut SkipDependencies)?;
+        let view = scan::node(record, &mut scan::IgnoreDependencies)?;
         let values = match view.groups {
             None => None,
             Some(values) => Some(change_metadata(view.id, values, |name, ranks| {
@@ -179,7 +179,7 @@ impl ScaleWriter<'_> {
                 AttributeEdit::Count(u64::from(moved.unwrap_or(root))),
             ));
         }
-        if let (Some(GroupScaling::Copied), 1.., Some(old)) = (shape, self.block, named(group)) {
+        if let (Some(GroupScaling::Copied), 1.., Some(old)) = (shape, self.block, group.to_text()) {
             *name = self.scaling.names.in_block(&old, self.block);
             sets.push(("pg_name", AttributeEdit::Text(name)));
             // Producers use either name; the one that the node has is set.

@@ -6,7 +6,7 @@
 
 use chakram_base::units::Span;
 use chakram_trace::format::attr::AttrView;
-use chakram_trace::format::encoder::{self, MessageEncoder};
+use chakram_trace::format::encoder::MessageEncoder;
 use chakram_trace::format::rewrite::{AttributeEdit, RecordEdit};
 use chakram_trace::format::scan::NodeView;
 use chakram_trace::format::wire::{FrameCursor, RawRecord, WireCursor, WireValue};
@@ -515,13 +515,7 @@ impl<'a> Program<'a> {
                 attributes: &attributes,
                 ..RecordEdit::default()
             };
-            message.clear();
-            if edit.is_empty() {
-                encoder::frame(&mut out, record.bytes);
-            } else {
-                edit.apply(record, &mut message)?;
-                message.frame(&mut out);
-            }
+            edit.frame(record, &mut message, &mut out)?;
         }
         Ok(out)
     }

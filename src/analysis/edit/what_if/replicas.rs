@@ -11,7 +11,7 @@ use super::program::Program;
 use super::roles::{self, Traces};
 use crate::edit::scale::{JobScaling, RankGrid, ScaledDimension, ShardScaling};
 use chakram_trace::format::groups::{DeclaredGroups, parse_metadata};
-use chakram_trace::format::{GroupName, Op, TraceError};
+use chakram_trace::format::{Op, TraceError};
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
@@ -124,11 +124,7 @@ fn replicas_of_first(
         let Op::Collective { group, .. } = program.view(i).op else {
             continue;
         };
-        let name = match group {
-            GroupName::World => None,
-            GroupName::Number(number) => Some(number.to_string()),
-            GroupName::Text(text) => Some(text.to_owned()),
-        };
+        let name = group.to_text();
         let members = name.and_then(|name| declared.get(&name).cloned());
         let members = members.filter(|members| !members.is_empty());
         let members = members.unwrap_or_else(|| (0..ranks).collect());

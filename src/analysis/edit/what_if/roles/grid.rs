@@ -1,0 +1,257 @@
+//! Grid of ranks, and what moves along it: peers and groups.
+
+use super::{CapturedRank, StagePlace, missing};
+use chakram_trace::format::TraceError;
+use std::collections::{BTreeMap, BTreeSet};
+
+/// Dimension of the grid: distance of neighbours, and size.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct GridDimension {
+    stride: u32,
+    size: u32,
+}
+
+impl GridDimension {
+    fn coordinate(self, rank: u32) -> u32 {
+        rank / self.stride % self.size
+    }
+}
+
+/// Grid of ranks, the innermost dimension first.
+#[derive(Debug, PartialEq, Eq)]
+pub(super) struct RoleGrid {
+    dimensions: Vec<GridDimension>,
+    /// Indices of the dimensions along which stages and replicas lie.
+    stages: Option<usize>,
+    replicas: Option<usize>,
+}
+
+/// Returns the distance of the members of an even list, and their number.
+pub(super) fn progression(members: &[u32]) -> Option<(u32, u32)> {
+    let (first, second) = (members.first()?, members.get(1)?);
+    let stride = second.checked_sub(*first).filter(|stride| *stride > 0)?;
+    let even = members
+        .windows(2)
+        .all(|pair| pair[0].checked_add(stride) == Some(pair[1]));
+    even.then_some((stride, members.len() as u32))
+}
+
+impl RoleGrid {
+    /// Finds the grid of `world` ranks by what the captured ones exchange.
+    pub(super) fn find(captured: &[CapturedRank], world: u32) -> Result<Self, TraceError> {
+        let unknown = |why: &str| {
+            crate::edit::what_if::refused(
+                format!("the roles of its ranks are unknown: {why}"),
+                "capture all ranks, or generate the job",
+            )
+        };
+        let mut known: BTreeMap<u32, (Option<u32>, bool)> = BTreeMap::new();
+        let mut shared: Option<BTreeSet<(u32, u32)>> = None;
+        for one in captured {
+            shared = Some(match shared {
+                None => one.reductions.clone(),
+                Some(shared) => shared.intersection(&one.reductions).copied().collect(),
+            });
+        }
+        // Of several, such as embeddings that two stages share, the largest.
+        let largest = shared
+            .unwrap_or_default()
+            .into_iter()
+            .max_by_key(|&(_, size)| size);
+        if largest.is_none() && captured.iter().any(|one| !one.reductions.is_empty()) {
+            return Err(unknown(
+                "they reduce gradients in groups of different forms",
+            ));
+        }
+        if let Some((stride, size)) = largest {
+            known.insert(stride, (Some(size), false));
+        }
+        let mut step = None;
+        for one in captured {
+            let Some(next) = one.next else { continue };
+            let own = next - one.rank;
+            if *step.get_or_insert(own) != own {
+                return Err(unknown(
+                    "messages to the next stage go to ranks of different distances",
+                ));
+            }
+        }
+        let is_far = |one: &CapturedRank| {
+            let mut peers = one.peers.iter();
+            peers.any(|peer| Some(peer.abs_diff(one.rank)) != step)
+        };
+        if step.is_some() && captured.iter().any(is_far) {
+            return Err(unknown(
+                "messages go to other stages than the next, as those of stages in several parts do",
+            ));
+        }
+        let last = captured.iter().find(|one| one.place == StagePlace::Last);
+        if step.is_none() && last.is_some() {
+            return Err(missing(StagePlace::First));
+        }
+        if let Some(stride) = step
+            && known.insert(stride, (None, true)).is_some()
+        {
+            return Err(unknown("stages and replicas lie along the same ranks"));
+        }
+        let next_strides: Vec<u32> = known.keys().copied().skip(1).chain([world]).collect();
+        let mut this = Self {
+            dimensions: Vec::new(),
+            stages: None,
+            replicas: None,
+        };
+        let mut inner = 1;
+        let uneven = || unknown("they are no grid of ranks");
+        for ((stride, (size, is_stages)), outer) in known.into_iter().zip(next_strides) {
+            if !stride.is_multiple_of(inner) {
+                return Err(uneven());
+            }
+            if stride > inner {
+                let size = stride / inner;
+                this.dimensions.push(GridDimension {
+                    stride: inner,
+                    size,
+                });
+            }
+            let size = match (size, last) {
+                (Some(size), _) => size,
+                (None, Some(last)) => last.rank / stride % (outer / stride).max(1) + 1,
+                (None, None) => return Err(missing(StagePlace::Last)),
+            };
+            let index = this.dimensions.len();
+            if is_stages {
+                this.stages = Some(index);
+            } else {
+                this.replicas = Some(index);
+            }
+            this.dimensions.push(GridDimension { stride, size });
+            inner = stride.checked_mul(size).ok_or_else(uneven)?;
+        }
+        if !world.is_multiple_of(inner) {
+            return Err(uneven());
+        }
+        if world > inner {
+            let size = world / inner;
+            this.dimensions.push(GridDimension {
+                stride: inner,
+                size,
+            });
+        }
+        for one in captured {
+            if this.place(one.rank) != one.place {
+                return Err(unknown(&format!(
+                    "rank {} is of the {} stage by its place among {world} ranks, and exchanges what the {} stage does",
+                    one.rank,
+                    this.place(one.rank).name(),
+                    one.place.name()
+                )));
+            }
+        }
+        Ok(this)
+    }
+
+    pub(super) fn stage(&self, rank: u32) -> u32 {
+        self.stages
+            .map_or(0, |at| self.dimensions[at].coordinate(rank))
+    }
+
+    pub(super) fn stage_count(&self) -> u32 {
+        self.stages.map_or(1, |at| self.dimensions[at].size)
+    }
+
+    pub(super) fn place(&self, rank: u32) -> StagePlace {
+        StagePlace::of(self.stage(rank), self.stage_count())
+    }
+
+    /// Returns whether two ranks differ in their stage and replica alone.
+    pub(super) fn has_same_position(&self, a: u32, b: u32) -> bool {
+        self.dimensions.iter().enumerate().all(|(at, dimension)| {
+            [self.stages, self.replicas].contains(&Some(at))
+                || dimension.coordinate(a) == dimension.coordinate(b)
+        })
+    }
+
+    /// Returns the rank as far from `to` as `peer` is from `from`; `None` beyond the ends of a pipeline.
+    pub(super) fn moved_peer(&self, peer: u32, from: u32, to: u32) -> Option<u32> {
+        let mut moved = 0;
+        for (at, dimension) in self.dimensions.iter().enumerate() {
+            let [peer, from, to] =
+                [peer, from, to].map(|rank| i64::from(dimension.coordinate(rank)));
+            let size = i64::from(dimension.size);
+            let x = to + peer - from;
+            let x = match self.stages == Some(at) {
+                true => Some(x).filter(|x| (0..size).contains(x))?,
+                false => x.rem_euclid(size),
+            };
+            moved += x as u32 * dimension.stride;
+        }
+        Some(moved)
+    }
+
+    /// Returns the group that `to` has where `from` has one of `members`.
+    pub(super) fn moved_group(&self, members: &[u32], from: u32, to: u32) -> Option<Vec<u32>> {
+        let mut moved = vec![0; members.len()];
+        for dimension in &self.dimensions {
+            let xs: BTreeSet<u32> = members
+                .iter()
+                .map(|&rank| dimension.coordinate(rank))
+                .collect();
+            let (old, new) = (dimension.coordinate(from), dimension.coordinate(to));
+            let all: Vec<u32> = xs.iter().copied().collect();
+            let block = |x: u32| -> Option<u32> {
+                let (stride, count) = progression(&all)?;
+                let length = stride.checked_mul(count)?;
+                let is_aligned = x / length == old / length && x % stride == old % stride;
+                let moved = new / length * length + x / stride % count * stride + new % stride;
+                (is_aligned && moved < dimension.size).then_some(moved)
+            };
+            for (rank, &member) in moved.iter_mut().zip(members) {
+                let x = dimension.coordinate(member);
+                let x = match all.len() {
+                    _ if xs.contains(&new) => x,
+                    1 => new,
+                    _ => block(x)?,
+                };
+                *rank += x * dimension.stride;
+            }
+        }
+        moved.contains(&to).then_some(moved)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn grid() -> RoleGrid {
+        // rank = 8 stage + 4 replica + shard: 4 stages of 2 replicas of 4 shards.
+        RoleGrid {
+            dimensions: [(1, 4), (4, 2), (8, 4)]
+                .map(|(stride, size)| GridDimension { stride, size })
+                .to_vec(),
+            stages: Some(2),
+            replicas: Some(1),
+        }
+    }
+
+    #[test]
+    fn groups_and_peers_move_with_their_rank() {
+        let grid = grid();
+        // Replicas of shard 1 in stage 1 are 9 and 13; those of shard 2 in stage 3 are 26 and 30.
+        assert_eq!(grid.moved_group(&[9, 13], 9, 26), Some(vec![26, 30]));
+        // Shards keep the order of the group.
+        assert_eq!(
+            grid.moved_group(&[1, 0, 2, 3], 1, 31),
+            Some(vec![29, 28, 30, 31])
+        );
+        // Half of the shards: 0 and 1, or 2 and 3.
+        assert_eq!(grid.moved_group(&[0, 1], 0, 7), Some(vec![6, 7]));
+        // The first and the last stage, of which a middle one is no part.
+        assert_eq!(grid.moved_group(&[0, 24], 0, 6), Some(vec![6, 30]));
+        assert_eq!(grid.moved_group(&[0, 24], 0, 8), None);
+        assert_eq!(grid.moved_peer(8, 0, 6), Some(14));
+        assert_eq!(grid.moved_peer(16, 8, 24), None);
+        // Shard 3 sends around the ring to shard 0.
+        assert_eq!(grid.moved_peer(1, 0, 3), Some(0));
+    }
+}

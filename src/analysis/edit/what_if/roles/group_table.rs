@@ -1,0 +1,112 @@
+//! Names of groups, and of those that absent ranks add.
+
+use super::CapturedRank;
+use super::grid::RoleGrid;
+use chakram_trace::format::groups::DeclaredGroups;
+use chakram_trace::format::{TraceError, escape};
+use chakram_trace::workload::shortened;
+use std::collections::{BTreeMap, BTreeSet};
+
+/// Names of groups, and of those that absent ranks add.
+pub(super) struct GroupTable<'g> {
+    captured: &'g [CapturedRank],
+    pub(super) declared: DeclaredGroups,
+    /// Names of groups by their members.
+    names: BTreeMap<Vec<u32>, BTreeSet<String>>,
+    /// Names that mean different ranks in different traces.
+    ambiguous: BTreeSet<String>,
+    added: BTreeMap<(Vec<u32>, usize), String>,
+    next: u64,
+}
+
+impl<'g> GroupTable<'g> {
+    pub(super) fn new(captured: &'g [CapturedRank], declared: &DeclaredGroups) -> Self {
+        let mut this = Self {
+            captured,
+            declared: declared.clone(),
+            names: BTreeMap::new(),
+            ambiguous: BTreeSet::new(),
+            added: BTreeMap::new(),
+            next: 1,
+        };
+        let mut seen: BTreeMap<&String, &Vec<u32>> = BTreeMap::new();
+        for (name, members) in declared
+            .iter()
+            .chain(captured.iter().flat_map(|one| &one.own))
+        {
+            if seen
+                .insert(name, members)
+                .is_some_and(|before| before != members)
+            {
+                this.ambiguous.insert(name.clone());
+            }
+            this.names
+                .entry(members.clone())
+                .or_default()
+                .insert(name.clone());
+            this.next = this.next.max(
+                name.parse::<u64>()
+                    .map_or(1, |number| number.saturating_add(1)),
+            );
+        }
+        this
+    }
+
+    /// Returns the name and the members of the group that `to` has where the captured `from` has `name`.
+    pub(super) fn moved(
+        &mut self,
+        grid: &RoleGrid,
+        name: &str,
+        members: &[u32],
+        from: u32,
+        to: u32,
+    ) -> Result<(String, Vec<u32>), TraceError> {
+        if members.is_empty() {
+            return Ok((name.to_owned(), Vec::new()));
+        }
+        let Some(moved) = grid.moved_group(members, from, to) else {
+            return Err(crate::edit::what_if::refused(
+                format!(
+                    "group `{}` of rank {from} cannot be continued for rank {to}: ranks {} are no part of the grid",
+                    escape(name),
+                    shortened(members.iter().copied())
+                ),
+                "capture all ranks of such groups",
+            ));
+        };
+        if moved == members {
+            return Ok((name.to_owned(), moved));
+        }
+        let same = self.names.get(members).into_iter().flatten();
+        let index = same.take_while(|known| *known != name).count();
+        if let Some(known) = self
+            .names
+            .get(&moved)
+            .and_then(|names| names.iter().nth(index))
+        {
+            return Ok((known.clone(), moved));
+        }
+        if self.ambiguous.contains(name) && !self.declared.contains_key(name) {
+            return Ok((name.to_owned(), moved));
+        }
+        let key = (moved.clone(), index);
+        let next = &mut self.next;
+        let new = self.added.entry(key).or_insert_with(|| {
+            let number = *next;
+            *next += 1;
+            match name.parse::<u64>() {
+                Ok(_) => number.to_string(),
+                Err(_) => format!("{name}.{number}"),
+            }
+        });
+        Ok((new.clone(), moved))
+    }
+
+    /// Returns the members of the group that a captured rank calls `name`, and whether they are declared beside traces.
+    pub(super) fn members(&self, captured: usize, name: &str) -> Option<(Vec<u32>, bool)> {
+        if let Some(members) = self.declared.get(name) {
+            return Some((members.clone(), true));
+        }
+        Some((self.captured[captured].own.get(name)?.clone(), false))
+    }
+}

@@ -1,0 +1,176 @@
+//! The trace of an absent rank, from that of its model.
+
+use super::grid::RoleGrid;
+use super::group_table::GroupTable;
+use crate::edit::attributes;
+use chakram_trace::format::attr::AttrView;
+use chakram_trace::format::encoder::MessageEncoder;
+use chakram_trace::format::groups::change_metadata;
+use chakram_trace::format::rewrite::{AttributeEdit, RecordEdit};
+use chakram_trace::format::scan;
+use chakram_trace::format::split_sizes::{RECEIVE_BYTES, SEND_BYTES};
+use chakram_trace::format::wire::FrameCursor;
+use chakram_trace::format::{Op, TraceError, escape};
+
+/// Writer of the trace of an absent rank.
+pub(super) struct RoleWriter<'w, 'g> {
+    pub(super) grid: &'w RoleGrid,
+    pub(super) table: &'w mut GroupTable<'g>,
+    /// Index of the captured rank that it is made of.
+    pub(super) model: usize,
+    pub(super) from: u32,
+    pub(super) to: u32,
+}
+
+impl RoleWriter<'_, '_> {
+    /// Returns by how much tags of messages down and up the pipeline grow from one stage to the next, where each stage has
+    /// tags of its own.
+    fn tag_steps(&self, contents: &[u8]) -> Result<[i64; 2], TraceError> {
+        // Smallest tag of the messages down and up, of those with the stage before and with the one behind.
+        let mut least: [[Option<i64>; 2]; 2] = [[None; 2]; 2];
+        let own = self.grid.stage(self.from);
+        let mut frames = FrameCursor::new(contents);
+        while let Some(record) = frames.next_record()? {
+            if record.number == 0 {
+                continue;
+            }
+            let view = scan::node(record, &mut scan::IgnoreDependencies)?;
+            if let Op::Message {
+                receive, peer, tag, ..
+            } = view.op
+                && self.grid.stage(peer) != own
+            {
+                let behind = self.grid.stage(peer) > own;
+                let known = &mut least[usize::from(behind == receive)][usize::from(behind)];
+                *known = Some(known.map_or(i64::from(tag), |least| least.min(i64::from(tag))));
+            }
+        }
+        Ok(least.map(|[before, behind]| match (before, behind) {
+            (Some(before), Some(behind)) => behind - before,
+            _ => 0,
+        }))
+    }
+
+    pub(super) fn write(&mut self, contents: &[u8]) -> Result<Vec<u8>, TraceError> {
+        let stages = i64::from(self.grid.stage(self.to)) - i64::from(self.grid.stage(self.from));
+        let tag_steps = match stages {
+            0 => [0; 2],
+            _ => self.tag_steps(contents)?,
+        };
+        let mut out = Vec::with_capacity(contents.len());
+        let mut message = MessageEncoder::default();
+        let mut frames = FrameCursor::new(contents);
+        while let Some(record) = frames.next_record()? {
+            if record.number == 0 {
+                let edit = RecordEdit {
+                    attributes: &[("rank", AttributeEdit::Remove)],
+                    ..RecordEdit::default()
+                };
+                edit.frame(record, &mut message, &mut out)?;
+                continue;
+            }
+            let view = scan::node(record, &mut scan::IgnoreDependencies)?;
+            let values = match view.groups {
+                None => None,
+                Some(values) => Some(change_metadata(view.id, values, |name, members| {
+                    self.table
+                        .moved(self.grid, name, members, self.from, self.to)
+                        .map(Some)
+                })?),
+            };
+            let mut new_name = String::new();
+            let mut sets: Vec<(&str, AttributeEdit<'_>)> = Vec::new();
+            match view.op {
+                Op::Collective { group, root, .. } => {
+                    sets.push((SEND_BYTES, AttributeEdit::Remove));
+                    sets.push((RECEIVE_BYTES, AttributeEdit::Remove));
+                    let (mut old_members, mut members) = (Vec::new(), Vec::new());
+                    if let Some(name) = group.to_text() {
+                        let Some((known, is_declared)) = self.table.members(self.model, &name)
+                        else {
+                            return Err(crate::edit::what_if::refused(
+                                format!("group `{}` is not declared", escape(&name)),
+                                "pass the groups of the job",
+                            ));
+                        };
+                        let (moved_name, moved) = self
+                            .table
+                            .moved(self.grid, &name, &known, self.from, self.to)?;
+                        if is_declared && !self.table.declared.contains_key(&moved_name) {
+                            self.table
+                                .declared
+                                .insert(moved_name.clone(), moved.clone());
+                        }
+                        if moved_name != name {
+                            new_name = moved_name;
+                        }
+                        (old_members, members) = (known, moved);
+                    }
+                    if !new_name.is_empty() {
+                        sets.push(("pg_name", AttributeEdit::Text(&new_name)));
+                        sets.push(("comm_group", AttributeEdit::Text(&new_name)));
+                    }
+                    if let Some(root) = root {
+                        let place = old_members.iter().position(|&member| member == root);
+                        let moved = place
+                            .and_then(|place| members.get(place).copied())
+                            .unwrap_or(root);
+                        sets.push(("comm_root", AttributeEdit::Count(moved.into())));
+                    }
+                }
+                Op::Message {
+                    receive, peer, tag, ..
+                } => {
+                    let behind = self.grid.stage(peer) > self.grid.stage(self.from);
+                    let tag = i64::from(tag) + stages * tag_steps[usize::from(behind == receive)];
+                    if let Some(tag) = u64::try_from(tag).ok().filter(|_| stages != 0) {
+                        sets.push(("comm_tag", AttributeEdit::Count(tag)));
+                    }
+                    let Some(moved) = self.grid.moved_peer(peer, self.from, self.to) else {
+                        return Err(crate::edit::what_if::refused(
+                            format!(
+                                "rank {} would exchange messages beyond the ends of the pipeline, as rank {} does with rank {peer}",
+                                self.to, self.from
+                            ),
+                            "capture a rank of each stage",
+                        ));
+                    };
+                    let (far, near) = if receive {
+                        ("comm_src", "comm_dst")
+                    } else {
+                        ("comm_dst", "comm_src")
+                    };
+                    sets.push((far, AttributeEdit::Count(moved.into())));
+                    sets.push((near, AttributeEdit::Count(self.to.into())));
+                }
+                _ => {}
+            }
+            if stages != 0 {
+                sets.push((
+                    "stage",
+                    AttributeEdit::Count(self.grid.stage(self.to).into()),
+                ));
+            }
+            // Attributes that the node lacks are not added.
+            let mut there = Vec::new();
+            if !sets.is_empty() {
+                attributes(record, |attr: &AttrView<'_>| {
+                    if let Some(set) = sets.iter().find(|(name, _)| name.as_bytes() == attr.name)
+                        && attr.is_set()
+                        && !there.contains(set)
+                    {
+                        there.push(*set);
+                    }
+                    Ok(())
+                })?;
+            }
+            let edit = RecordEdit {
+                values: values.as_deref(),
+                attributes: &there,
+                ..RecordEdit::default()
+            };
+            edit.frame(record, &mut message, &mut out)?;
+        }
+        Ok(out)
+    }
+}
