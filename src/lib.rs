@@ -179,7 +179,8 @@ pub mod engine {
 
     pub use chakram_base::setting::{SettingChoice, SettingKey};
     pub use chakram_engine::{
-        ChangedTime, CollectiveChange, KernelChange, KernelJitter, PriceChangeCount, PriceChanges,
+        ChangedTime, CollectiveChange, FailureOutcome, KernelChange, KernelJitter,
+        PriceChangeCount, PriceChanges,
     };
     pub use chakram_engine::{
         CollectiveModel, CollectiveRecord, CollectiveTiming, CommTiming, CompiledReplay,
@@ -345,9 +346,9 @@ pub mod machine {
     };
     pub use chakram_hardware::compute::{AttentionSizes, PeakRates, PowerThrottling};
     pub use chakram_hardware::machine::{
-        Host, HostWait, Machine, MachineError, MachinePreset, MachineSource, NpuClass, PRESETS,
-        PriceCorrection, for_ranks, is_inline, is_preset, lacks_rates, name_for_ranks, names_file,
-        preset_text, source,
+        FailedPart, Host, HostWait, Machine, MachineError, MachineFailure, MachinePreset,
+        MachineSource, NpuClass, PRESETS, PriceCorrection, for_ranks, is_inline, is_preset,
+        lacks_rates, name_for_ranks, names_file, preset_text, source,
     };
     pub use chakram_hardware::memory::{LocalMemory, MemoryAttachment, RemoteMemory};
     pub use chakram_hardware::network::SendCompletion;

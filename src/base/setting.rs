@@ -55,6 +55,8 @@ pub enum SettingKey {
     Details,
     /// Changes of a captured or generated job.
     Edits,
+    /// Parts of the machine that fail during the replay.
+    Fail,
     /// Part of the peak rates that kernels by roofline reach.
     Efficiency,
     /// Use all NPUs of each rack.

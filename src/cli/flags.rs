@@ -97,9 +97,9 @@ mod tests {
         use SettingKey::*;
         match setting {
             Aggregate | Bandwidth | Collective | Collectives | Comm | Compute | Custom
-            | Details | Efficiency | FillDomains | Host | Jitter | Kernel | Latency | Launch
-            | Links | Map | Network | LowerBound | RecordedOn | Set | Slow | Stepwise | Table
-            | TileMap => &["replay", "generate"],
+            | Details | Efficiency | Fail | FillDomains | Host | Jitter | Kernel | Latency
+            | Launch | Links | Map | Network | LowerBound | RecordedOn | Set | Slow | Stepwise
+            | Table | TileMap => &["replay", "generate"],
             Lenient | NetworkModel | Quirks => &["astra-sim"],
             Dependencies | MissingRanks | Ranks => &["replay", "validate"],
             Delays | Edits | NoVerify | Without => &["replay"],

@@ -173,7 +173,7 @@ pub fn run(args: &GenerateArgs, out: &mut dyn Write) -> Result<ExitCode, Box<dyn
         let shorter = shortened.map(|step| step.replay(machine, &options));
         let shorter = shorter.transpose()?;
         let mut to = ReportDestination::standard_output(out, outputs);
-        let is_changed = !loaded.changes.is_empty() || !options.changes.is_empty();
+        let is_changed = !loaded.changes.is_empty() || options.has_changes();
         let unedited = is_changed.then(|| loaded.unchanged_makespan(&workload, &options));
         let edits = unedited.transpose()?.map(|unedited| EditReport {
             unedited: Some(unedited),

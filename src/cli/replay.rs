@@ -276,7 +276,7 @@ fn edit_report(
     options: &ReplayOptions,
 ) -> Result<Option<EditReport>, Box<dyn Error>> {
     let rows = [&loaded.changes[..], job.edits()].concat();
-    if rows.is_empty() && options.changes.is_empty() {
+    if rows.is_empty() && !options.has_changes() {
         return Ok(None);
     }
     let workload = match job.edits() {

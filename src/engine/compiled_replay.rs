@@ -3,6 +3,7 @@
 use super::coverage::PricingCoverage;
 use super::discipline::{CollectiveModel, Discipline};
 use super::extensions::Extensions;
+use super::failures::{self, PlannedFailure};
 use super::feed::SingleLaunch;
 use super::host_launches::{self, ResolvedPrices};
 use super::ids::{InstanceId, ReplayGroupId};
@@ -62,6 +63,7 @@ pub struct CompiledReplay<'a> {
     network: NetworkKind,
     pub(super) custom: Vec<CustomCollective>,
     pub(super) prices: ResolvedPrices,
+    pub(super) failures: Vec<PlannedFailure>,
     /// [`Discipline::MATCHES_AS_ISSUED`] of the backend that it was compiled for.
     pub(super) as_issued: bool,
     describer: AlgorithmDescriber,
@@ -120,6 +122,9 @@ impl<'a> CompiledReplay<'a> {
         let planned = launched.as_ref().unwrap_or(workload);
         let network = options.network.unwrap_or(machine.network());
         check_links(machine, network, options)?;
+        let measured = prices.measured_collectives && !machine.collective_curves().is_empty();
+        let of_backend = (M::Order::MATCHES_AS_ISSUED, measured);
+        let failures = failures::plan_failures(machine, (options, network), of_backend)?;
         Ok(Self {
             plan: ReplayPlan::new(planned, machine, options, backend)?,
             given: workload,
@@ -134,6 +139,7 @@ impl<'a> CompiledReplay<'a> {
             host: options.host,
             network,
             custom: options.custom.clone(),
+            failures,
             prices,
             as_issued: M::Order::MATCHES_AS_ISSUED,
             describer: backend.describer(),

@@ -153,6 +153,13 @@ impl<'a> Dataflow<'a> {
         &self.instances
     }
 
+    /// Sets a flag of all instances.
+    pub fn set_flag_of_all(&mut self, flag: u8) {
+        for running in &mut self.instances {
+            running.flags |= flag;
+        }
+    }
+
     /// Makes room for exactly `count` instances more.
     pub fn reserve(&mut self, count: usize) {
         self.instances.reserve_exact(count);

@@ -69,6 +69,8 @@ pub struct Stuck {
     pub completed: u64,
     /// Nodes of the workload.
     pub total: u64,
+    /// Failures of the machine that kept nodes from ending, and what they left undone.
+    pub failures: Vec<String>,
     /// Waiting nodes in order of rank and id, at most a few of each rank.
     pub waiting: Vec<WaitingNode>,
     /// Number of waiting nodes that `waiting` does not name.
@@ -81,9 +83,18 @@ impl fmt::Display for Stuck {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(
             f,
-            "the replay deadlocked: {} of {} nodes completed",
-            self.completed, self.total
+            "the replay {}: {} of {} nodes completed",
+            if self.failures.is_empty() {
+                "deadlocked"
+            } else {
+                "is stuck"
+            },
+            self.completed,
+            self.total
         )?;
+        for failure in &self.failures {
+            write!(f, "\n  {failure}")?;
+        }
         for waiting in &self.waiting {
             write!(f, "\n  {} waits for {}", waiting.node, waiting.why)?;
         }

@@ -17,6 +17,8 @@ pub(super) struct Event(u64);
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u8)]
 pub(super) enum EventClass {
+    /// A part of the machine fails; the payload is the failure.
+    Failure,
     /// A node of the rank is complete; the payload is the node.
     Node,
     /// A collective answered by closed form is complete; the payload is its run.
@@ -65,7 +67,8 @@ pub(super) enum EventClass {
 }
 
 impl EventClass {
-    const ALL: [Self; 22] = [
+    const ALL: [Self; 23] = [
+        Self::Failure,
         Self::Node,
         Self::Run,
         Self::Injected,

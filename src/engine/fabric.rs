@@ -9,8 +9,8 @@ use crate::Observer;
 use chakram_base::ids::{EndpointId, Npu, OpIndex};
 use chakram_base::units::{BufferShare, Time};
 use chakram_hardware::network::{
-    DeliveryNotice, EventScheduler, LinkReservations, LinkTraffic, NetworkBackend, NetworkEvent,
-    NetworkMessage, PortRange, RehearsedLinks,
+    DeliveryNotice, EventScheduler, LinkFailureEffect, LinkReservations, LinkTraffic,
+    NetworkBackend, NetworkEvent, NetworkMessage, PortRange, RehearsedLinks,
 };
 use chakram_hardware::topology::Topology;
 use std::collections::BTreeMap;
@@ -200,6 +200,37 @@ impl<'a, N: NetworkBackend> Fabric<'a, N> {
     pub fn release(&mut self, now: Time, op: OpIndex, effects: &mut Effects) {
         if let Some(message) = self.withheld.remove(&op) {
             self.put(now, &message, effects);
+        }
+    }
+
+    /// Takes links of the network out of service.
+    pub fn fail_links(
+        &mut self,
+        now: Time,
+        links: &[u32],
+        effects: &mut Effects,
+    ) -> LinkFailureEffect {
+        let Some(failing) = self.network.failing_links() else {
+            unreachable!("failures of links are refused for networks that know none");
+        };
+        let effect = failing.fail(now, links, &mut effects.agenda);
+        if let Some(traffic) = &mut self.traffic {
+            traffic.fail(links, &effect.moved);
+        }
+        effect
+    }
+
+    /// Returns the ends of messages between which failed links left no way.
+    pub fn cut_off(&mut self) -> Vec<(EndpointId, EndpointId)> {
+        let failing = self.network.failing_links();
+        failing.map_or_else(Vec::new, |failing| failing.cut_off())
+    }
+
+    /// Names an endpoint, for people.
+    pub fn name_endpoint(&self, endpoint: EndpointId) -> String {
+        match endpoint.0.checked_sub(self.topology.npus()) {
+            None => format!("NPU {endpoint}"),
+            Some(memory) => format!("memory {memory}"),
         }
     }
 

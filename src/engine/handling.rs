@@ -186,6 +186,10 @@ impl<O: Observer + ?Sized, N: NetworkBackend, M: CollectiveModel> Engine<'_, O, 
                 self.delay(now);
                 return;
             }
+            EventClass::Failure => {
+                self.fail(now, event.payload());
+                return;
+            }
             EventClass::Wake => {
                 self.feeds.wake(now, event.rank());
                 return;

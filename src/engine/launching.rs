@@ -5,6 +5,7 @@ use super::dataflow::{Dataflow, HELD, LaunchPlace, REPRICED, SERVED, SLOWED, TUR
 use super::discipline::{CollectiveModel, Discipline};
 use super::effects::Effects;
 use super::event::{Event, EventClass};
+use super::failures::WATCHED;
 use super::feed::Feed;
 use super::frames::Launches;
 use super::ids::{InstanceIndex, InstanceNode};
@@ -24,6 +25,7 @@ use chakram_hardware::network::NetworkBackend;
 impl<'a, O: Observer + ?Sized, N: NetworkBackend, M: CollectiveModel> Engine<'a, O, N, M> {
     /// Wakes the feeds that want to launch something at the start, and asks all when to wake them.
     pub(super) fn start_feeds(&mut self) {
+        self.failures.schedule(&mut self.effects);
         for feed in 0..self.feeds.count() {
             if self.feeds.starts(feed) {
                 self.ask(Time::ZERO, feed, |feed, queue| {
@@ -103,6 +105,7 @@ impl<'a, O: Observer + ?Sized, N: NetworkBackend, M: CollectiveModel> Engine<'a,
             groups: &mut self.collectives.chunks_mut().groups,
             effects: &mut self.effects,
             aggregate: self.settings.aggregate,
+            watched: self.failures.have_stopped_npus(),
             as_issued: M::Order::MATCHES_AS_ISSUED,
         };
         if let Some(record) = parts.begin(now, feed, launch) {
@@ -174,6 +177,8 @@ struct LaunchParts<'x, 'a> {
     groups: &'x mut RunningGroups<'a>,
     effects: &'x mut Effects,
     aggregate: bool,
+    /// Whether some NPU has failed.
+    watched: bool,
     as_issued: bool,
 }
 
@@ -210,6 +215,7 @@ impl<'a> LaunchParts<'_, 'a> {
                 (repriced, REPRICED),
                 (many, TURNS),
                 (shared.beside_collectives > 1.0, SLOWED),
+                (self.watched, WATCHED),
             ];
             let flags = flags.into_iter().filter(|(is, _)| *is);
             let running = self.flow.instance_mut(instance);

@@ -57,6 +57,7 @@ mod event;
 mod event_loop;
 mod extensions;
 mod fabric;
+mod failures;
 mod feed;
 mod feeding;
 mod frames;
@@ -96,6 +97,7 @@ pub use coverage::PricingCoverage;
 pub use discipline::{CollectiveModel, Discipline};
 pub use error::{NodeRef, ReplayError, ReplayRefusal, Stuck, WaitingNode};
 pub use extensions::{Extensions, KernelModel, MemoryDesign};
+pub use failures::FailureOutcome;
 pub use feed::*;
 pub use ids::{InstanceId, ReplayGroupId};
 pub use launch::{Launch, LaunchPrices, LaunchQueue, LaunchRecord, LaunchRelease, LaunchSerial};
@@ -116,6 +118,7 @@ use effects::Effects;
 use event::Event;
 use event_loop::LoopComponents;
 use fabric::Fabric;
+use failures::Failures;
 use feeding::Feeds;
 use frames::Launches;
 use messages::Messages;
@@ -149,6 +152,9 @@ pub struct ReplayOutcome {
     /// Collectives that lasted as recorded or captured.
     #[serde(rename = "collectives_recorded")]
     pub recorded: u64,
+    /// Failures of parts of the machine, in the order of its file and then of the replay's options.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub failures: Vec<FailureOutcome>,
 }
 
 /// The loop of one replay: components, each with a state of its own, and what they cause.
@@ -162,6 +168,7 @@ pub struct Engine<'a, O: ?Sized, N, M: CollectiveModel> {
     messages: Messages<'a>,
     collectives: Collectives<'a, M>,
     fabric: Fabric<'a, N>,
+    failures: Failures<'a>,
     effects: Effects,
     observer: &'a mut O,
     /// Events of a round; kept for its allocation.
@@ -214,6 +221,7 @@ impl<'a, O: Observer + ?Sized, N: NetworkBackend, M: CollectiveModel> Engine<'a,
             messages: Messages::new(&settings),
             fabric: Fabric::new(prepared, network, backend.rts_bytes()),
             collectives: Collectives::new(backend, settings),
+            failures: Failures::new(&prepared.failures),
             effects: Effects::default(),
             observer,
             round: Vec::new(),
@@ -239,6 +247,7 @@ impl<'a, O: Observer + ?Sized, N: NetworkBackend, M: CollectiveModel> Engine<'a,
             stepwise: 0,
             unfolded: 0,
             recorded: 0,
+            failures: self.failures.outcomes(),
             messages: self.fabric.messages(),
         };
         self.collectives.count(&mut outcome);
@@ -262,7 +271,8 @@ impl<'a, O: Observer + ?Sized, N: NetworkBackend, M: CollectiveModel> Engine<'a,
         if self.flow.completed().0 < self.launches.nodes() {
             let (lanes, effects) = (self.processors.lanes_mut(), &mut self.effects);
             self.tile_groups.dissolve(&mut self.flow, lanes, effects);
-            let stuck = self.with_diagnosis(|diagnosis| diagnosis.diagnose());
+            let failures = failures::describe(&self.failures, &self.flow, &mut self.fabric);
+            let stuck = self.with_diagnosis(|diagnosis| diagnosis.diagnose(failures));
             return Err(ReplayError::Stuck(Box::new(stuck)));
         }
         Ok(())
@@ -276,6 +286,7 @@ impl<'a, O: Observer + ?Sized, N: NetworkBackend, M: CollectiveModel> Engine<'a,
             launches: &self.launches,
             lanes: self.processors.lanes(),
             groups: &chunks.groups,
+            failures: &self.failures,
             runs: &chunks.runs,
             comm: self.settings.comm,
             as_issued: M::Order::MATCHES_AS_ISSUED,

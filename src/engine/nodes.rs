@@ -5,6 +5,7 @@ use super::dataflow::{RunningInstance, key, node_of};
 use super::discipline::{CollectiveModel, Discipline};
 use super::effects::Effects;
 use super::event::{Event, EventClass};
+use super::failures::WATCHED;
 use super::ids::{GroupIndex, InstanceIndex, InstanceNode};
 use super::plan::NONE;
 use super::tile_groups::GROUPED;
@@ -37,8 +38,20 @@ impl<O: Observer + ?Sized, N: NetworkBackend, M: CollectiveModel> Engine<'_, O, 
     /// Completes a node, for all of its group if the instance is a member of one.
     #[inline]
     pub(super) fn complete(&mut self, now: Time, instance: InstanceIndex, node: NodeIndex) {
-        if !self.flow.instance(instance).has(GROUPED) {
+        let running = self.flow.instance(instance);
+        if !running.has(GROUPED | WATCHED) {
             self.complete_alone(now, instance, node);
+        } else if running.has(WATCHED) {
+            // Nothing is grouped where NPUs fail.
+            let node = InstanceNode { instance, node };
+            let groups = &self.collectives.chunks().groups;
+            if self
+                .failures
+                .find_stopper(&self.flow, groups, node)
+                .is_none()
+            {
+                self.complete_alone(now, instance, node.node);
+            }
         } else if let Some(leader) =
             self.tile_groups
                 .ended(&self.flow, now, InstanceNode { instance, node })

@@ -6,6 +6,7 @@ use chakram_base::ids::Npu;
 use chakram_base::setting::SettingChoice;
 use chakram_hardware::collective::CustomCollective;
 use chakram_hardware::compute::{ComputeModel, HostTiming};
+use chakram_hardware::machine::MachineFailure;
 use chakram_hardware::network::NetworkKind;
 use chakram_trace::workload::MissingRankPolicy;
 use serde::{Deserialize, Serialize};
@@ -43,6 +44,8 @@ pub struct ReplayOptions {
     pub stepwise: bool,
     /// Kernels and collectives that last otherwise than they are priced, slow ranks and jitter.
     pub changes: PriceChanges,
+    /// Parts of the machine that fail, besides those that its file says.
+    pub failures: Vec<MachineFailure>,
     /// Let one of several ranks that do the same at the same time run for all of them, for as long as they do; the answer is
     /// the same. Has no effect unless [`CommTiming::Model`] carries out collectives and messages.
     pub aggregate: bool,
@@ -65,6 +68,11 @@ pub struct ReplayOptions {
 }
 
 impl ReplayOptions {
+    /// Returns whether prices change, or parts of the machine fail.
+    pub fn has_changes(&self) -> bool {
+        !self.changes.is_empty() || !self.failures.is_empty()
+    }
+
     /// Returns the defaults as `change` leaves them.
     pub fn with(change: impl FnOnce(&mut Self)) -> Self {
         let mut options = Self::default();

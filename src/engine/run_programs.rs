@@ -1,6 +1,7 @@
 //! Runs of programs: what launches them, and the network and backend that carry their communication.
 
 use super::compiled_replay::CompiledReplay;
+use super::failures;
 use super::feed::{Feed, SingleLaunch};
 use super::host_launches::ResolvedPrices;
 use super::processor::ProcessorModel;
@@ -149,11 +150,14 @@ pub(super) fn run_over_network<O: Observer + ?Sized>(
             Engine::new(source, observer, LinkNetwork::new(topology), backend).run()
         }
         NetworkKind::FairSharing => {
-            let Some(network) = FairSharingNetwork::new(topology) else {
+            let Some(mut network) = FairSharingNetwork::new(topology) else {
                 // Too many NPUs, which is refused where the network carries communication.
                 let network = ContentionFreeNetwork::new(topology);
                 return Engine::new(source, observer, network, backend).run();
             };
+            if failures::lose_links(&of.failures) {
+                network.expect_failures();
+            }
             Engine::new(source, observer, network, backend).run()
         }
         NetworkKind::Exclusive => {

@@ -4,6 +4,7 @@ use super::CommTiming;
 use super::collectives::{CollectiveRun, CollectiveRuns, RunningGroups};
 use super::dataflow::{Dataflow, HELD, node_of};
 use super::error::{NodeRef, Stuck, WaitingNode};
+use super::failures::Failures;
 use super::frames::Launches;
 use super::ids::{GroupIndex, InstanceIndex, InstanceNode};
 use super::lanes::{FREE, Lanes};
@@ -28,6 +29,7 @@ pub(super) struct StuckDiagnosis<'x, 'a> {
     pub launches: &'x Launches<'a>,
     pub lanes: &'x Lanes,
     pub groups: &'x RunningGroups<'a>,
+    pub failures: &'x Failures<'a>,
     pub runs: &'x CollectiveRuns,
     pub comm: CommTiming,
     /// [`Discipline::MATCHES_AS_ISSUED`](super::Discipline::MATCHES_AS_ISSUED) of the loop.
@@ -37,8 +39,8 @@ pub(super) struct StuckDiagnosis<'x, 'a> {
 }
 
 impl StuckDiagnosis<'_, '_> {
-    /// Describes the state in which the replay deadlocked.
-    pub(super) fn diagnose(&self) -> Stuck {
+    /// Describes the state in which the replay deadlocked, perhaps because of `failures`.
+    pub(super) fn diagnose(&self, failures: Vec<String>) -> Stuck {
         let mut waiting = Vec::new();
         let mut unnamed = 0;
         let mut first = None;
@@ -70,6 +72,7 @@ impl StuckDiagnosis<'_, '_> {
         Stuck {
             completed: self.flow.completed().0,
             total: self.launches.nodes(),
+            failures,
             waiting,
             unnamed,
             cycle: first.map_or_else(Vec::new, |vertex| self.cycle_from(vertex)),
@@ -99,6 +102,11 @@ impl StuckDiagnosis<'_, '_> {
     fn wait_of(&self, vertex: InstanceNode) -> (String, Option<InstanceNode>) {
         let InstanceNode { instance, node } = vertex;
         let kind = self.flow.instance(instance).graph.kind(node);
+        let stopper = self.failures.find_stopper(self.flow, self.groups, vertex);
+        if let Some((rank, failure)) = stopper {
+            let text = format!("rank {rank}, which stopped: {}", failure.to_sentence());
+            return (text, None);
+        }
         if self.flow.is_dormant(instance, node) {
             let text = "another node of its rank to end: what set it free ended at once, and only ends that \
                         come later make a rank look for ready nodes";
@@ -253,12 +261,19 @@ impl StuckDiagnosis<'_, '_> {
                 missing.extend(own);
             }
         }
+        let call = &group.calls[sequence as usize];
+        let of = format!(
+            "collective {sequence}, {} of {} bytes",
+            call.kind, call.buffer
+        );
+        if missing.is_empty() {
+            let text = format!("messages of its group ({of}), whose members have all arrived");
+            return (text, None);
+        }
         let mut text = format!(
-            "{} of {} members of its group (collective {sequence}, {} of {} bytes)",
+            "{} of {} members of its group ({of})",
             missing.len(),
             group.members.len(),
-            group.calls[sequence as usize].kind,
-            group.calls[sequence as usize].buffer
         );
         for vertex in missing.iter().take(SHOWN) {
             text += &format!("; {}", self.state(*vertex));

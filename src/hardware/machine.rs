@@ -22,6 +22,7 @@ mod chips;
 mod class_assignment;
 mod correction;
 mod error;
+mod failure;
 mod host;
 mod inline;
 mod network_settings;
@@ -32,6 +33,7 @@ mod relative;
 
 pub use correction::PriceCorrection;
 pub use error::MachineError;
+pub use failure::{FailedPart, MachineFailure};
 pub use host::{Host, HostWait};
 pub use inline::{is_inline, lacks_rates};
 pub use network_settings::NetworkSettings;
@@ -112,6 +114,7 @@ pub struct Machine {
     named_memories: Vec<NamedMemory>,
     host: Option<Host>,
     corrections: Vec<PriceCorrection>,
+    failures: Vec<MachineFailure>,
 }
 
 impl Machine {
@@ -198,6 +201,7 @@ impl Machine {
             named_memories: Vec::new(),
             host: None,
             corrections: Vec::new(),
+            failures: Vec::new(),
         })
     }
 
@@ -404,6 +408,11 @@ impl Machine {
     /// Returns whether some class of NPUs has curves of measured kernels.
     pub fn has_curves(&self) -> bool {
         self.classes.iter().any(|class| !class.curves.is_empty())
+    }
+
+    /// Parts of the machine that fail during each replay, in the order of its file.
+    pub fn failures(&self) -> &[MachineFailure] {
+        &self.failures
     }
 
     /// Returns the same machine with its host and the curves of its classes as `change` leaves them.

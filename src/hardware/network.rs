@@ -252,6 +252,42 @@ pub trait LinkReservations {
     fn reservation(&self, now: Time, ends: (EndpointId, EndpointId)) -> Option<u32>;
 }
 
+/// Bytes of a message that take another way, because a link on theirs failed.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct MovedBytes {
+    /// Its ends.
+    pub ends: (EndpointId, EndpointId),
+    /// Bytes that had not left.
+    pub unsent: f64,
+    /// Bytes that were on the link, and are sent again.
+    pub again: f64,
+}
+
+/// What the failure of links did to messages in flight.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct LinkFailureEffect {
+    /// Messages that were on the links, or had to pass them.
+    pub moved: Vec<MovedBytes>,
+    /// Those of them to which no way is left.
+    pub cut_off: u64,
+    /// Bytes that are sent again.
+    pub resent: f64,
+}
+
+/// Links that may fail.
+pub trait FailingLinks {
+    /// Takes links out of service at `now`, before all else that happens then.
+    fn fail(
+        &mut self,
+        now: Time,
+        failed: &[u32],
+        agenda: &mut dyn EventScheduler,
+    ) -> LinkFailureEffect;
+
+    /// Ends of messages between which failed links leave no way, ascending.
+    fn cut_off(&self) -> Vec<(EndpointId, EndpointId)>;
+}
+
 /// A model of the network.
 pub trait NetworkBackend {
     /// Name in machine files and reports.
@@ -313,6 +349,11 @@ pub trait NetworkBackend {
 
     /// Its links, if operations can be tried out on them alone.
     fn rehearsed_links(&mut self) -> Option<&mut dyn RehearsedLinks> {
+        None
+    }
+
+    /// Its links, if they may fail.
+    fn failing_links(&mut self) -> Option<&mut dyn FailingLinks> {
         None
     }
 

@@ -286,6 +286,15 @@ pub static REPLAY_OPTIONS: &[ReplayOption] = &[
         ..ReplayOption::BASE
     },
     ReplayOption {
+        key: SettingKey::Fail,
+        value: "PART@TIME",
+        help: "Have an NPU fail, 3@2ms, which leaves its job stuck, or the link between two NPUs or switches, 0-1@500us, which \
+               messages then go around under fair sharing; repeatable",
+        syntax: List,
+        set: |to, words| all(words, str::parse).map(|failures| to.replay.failures = failures),
+        ..ReplayOption::BASE
+    },
+    ReplayOption {
         key: SettingKey::NoVerify,
         help: "Read traces that differ from what the job's file, PREFIX.job.json, says",
         syntax: Switch,

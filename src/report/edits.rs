@@ -3,8 +3,8 @@
 use super::Report;
 use super::head::HeadStyle;
 use super::summary::thousands;
-use chakram_base::units::{Span, percent_change};
-use chakram_engine::PriceChangeCount;
+use chakram_base::units::{Span, counted, percent_change};
+use chakram_engine::{FailureOutcome, PriceChangeCount};
 use serde::{Deserialize, Serialize};
 
 /// What an edit found and did.
@@ -65,6 +65,30 @@ impl EditRow {
                 }
                 None => "they last as long as before".to_owned(),
             }],
+        }
+    }
+}
+
+impl EditRow {
+    /// Returns the row of a failure.
+    pub(crate) fn of_failure(outcome: &FailureOutcome) -> Self {
+        let of_links = outcome.links > 0;
+        let note = match of_links {
+            true => format!(
+                "{} sent on another way, with {} bytes once more that were on the link",
+                counted(outcome.rerouted_messages, "message"),
+                thousands(outcome.resent_bytes)
+            ),
+            false => "all of its work had ended".to_owned(),
+        };
+        Self {
+            edit: format!("failure of {}", outcome.failure),
+            counts: if of_links { "links" } else { "NPUs" }.to_owned(),
+            matched: outcome.links.max(1),
+            changed: outcome.links.max(1),
+            added: 0,
+            removed: 0,
+            notes: vec![note],
         }
     }
 }

@@ -34,7 +34,7 @@ pub fn replay_launched(
     }
     let mut watched = WatchedPrograms::new(programs, extra);
     let mut all: Vec<&mut dyn Feed> = feeds.iter_mut().map(|feed| &mut **feed as _).collect();
-    run_launches(programs, &mut all, None, &mut watched)?;
+    let whole = run_launches(programs, &mut all, None, &mut watched)?;
     let reports = watched.programs.into_iter().zip(programs).zip(feeds);
     let reports = reports.map(|((watched, program), feed)| {
         let tally = watched.tally;
@@ -46,6 +46,7 @@ pub fn replay_launched(
             unfolded: tally.unfolded,
             stepwise: tally.stepwise,
             recorded: tally.recorded,
+            failures: whole.failures.clone(),
         };
         let network = program.network().to_string();
         let launches = feed.steps().to_vec();

@@ -277,6 +277,7 @@ pub(super) fn finish<O>(
                 .price_changes()
                 .iter()
                 .map(EditRow::of_prices)
+                .chain(outcome.failures.iter().map(EditRow::of_failure))
                 .collect();
             (!rows.is_empty()).then_some(EditReport {
                 unedited: None,

@@ -69,6 +69,7 @@ mod deap;
 mod diff;
 mod edit;
 mod fabric;
+mod failures;
 #[cfg(unix)]
 mod files;
 mod forms;

@@ -405,6 +405,7 @@ fn values(option: &ReplayOption) -> Vec<OptionValue> {
         (_, "kernel") => vec![text("*=0.5"), text("class:gemm=2")],
         (_, "collective") => vec![text("all-reduce=2"), text("all_reduce=1ms")],
         (_, "slow") => vec![text("1=1.5"), text("9=2")],
+        (_, "fail") => vec![text("1@2ms"), text("0-1@2ms")],
         (_, "jitter") => vec![text("5%"), text("0.1,seed=3")],
         (_, "set") => vec![
             text("machine.npu.h100.memory_bandwidth=1TB/s"),

@@ -52,7 +52,8 @@ fn set_row(set: &MachineValue, text: &str) -> EditRow {
 }
 
 impl LoadedMachine {
-    /// Returns the makespan of `workload` on the machine of the file, with `options` but for changes of prices.
+    /// Returns the makespan of `workload` on the machine of the file, with `options` but for changes of prices and
+    /// failures.
     pub fn unchanged_makespan(
         &self,
         workload: &Workload,
@@ -61,6 +62,7 @@ impl LoadedMachine {
         let machine = self.unchanged.as_ref().unwrap_or(&self.machine);
         let options = ReplayOptions {
             changes: PriceChanges::default(),
+            failures: Vec::new(),
             ..options.clone()
         };
         let prepared = CompiledReplay::new(workload, machine, &options)?;

@@ -10,6 +10,7 @@ mod collective_curves;
 mod collectives;
 mod corrections;
 mod curves;
+mod failures;
 mod host;
 mod measured;
 mod network;
@@ -37,6 +38,7 @@ const ROOT: &[&str] = &[
     "correction",
     "measured_collective",
     "link",
+    "failure",
 ];
 
 /// An example of each quantity, for messages.
@@ -68,6 +70,7 @@ pub(super) fn machine(
         })?
         .or(edge);
     let named_memories = remote::named(&root, &network.topology)?;
+    let failures = failures::failures(&root, &network.topology)?;
     Ok(Machine {
         name,
         description,
@@ -87,6 +90,7 @@ pub(super) fn machine(
         named_memories,
         host: host::host(&root)?,
         corrections: corrections::corrections(&root)?,
+        failures,
     })
 }
 

@@ -24,15 +24,26 @@
 //!
 //! Submissions and departures of an instant are collected, and rates are fixed once for each round of it. One event is
 //! pending, the next departure; a newer one replaces it, and one with an older number says nothing.
+//!
+//! # Failed links
+//!
+//! What a link carries when it fails is lost, and the sender sends it again: of a message that left at rate r from b to e, and has a
+//! latency c before the link and α over it, that is
+//!
+//! part × r × |[b, e] ∩ [t − c − α, t − c]|
+//!
+//! bytes at time t, at most all that has left; r is the rate at t, or at e if that was before. What has passed the link arrives; what
+//! has not left, and what is sent again, takes the way that is left. A message without any never arrives.
 
 use super::{
-    DeliveryNotice, EventScheduler, MemoryTransfer, NetworkBackend, NetworkEvent, NetworkMessage,
+    DeliveryNotice, EventScheduler, FailingLinks, MemoryTransfer, NetworkBackend, NetworkEvent,
+    NetworkMessage,
 };
 use crate::topology::link_graph::{DirectedLink, LinkGraph, LinkPart};
 use crate::topology::{LinePattern, SwitchingMode, Topology};
 use chakram_base::ids::{EndpointId, Npu, OpIndex};
 use chakram_base::units::{BufferShare, InverseRate, Span, Time};
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 /// Relative difference below which rates are equal: sums in another order may differ in their last bits, and equal
@@ -48,6 +59,9 @@ struct MessageStream {
     op: OpIndex,
     order: u32,
     tells: bool,
+    ends: (EndpointId, EndpointId),
+    /// Time at which its first byte left.
+    begun: Time,
     /// Bytes of the message.
     size: f64,
     /// Range of the links in [`FairSharingNetwork::ways`] that it occupies.
@@ -74,6 +88,14 @@ struct StreamWay {
     latency: Span,
     /// Inverse rate of the links at which a device waits for a segment.
     others: InverseRate,
+}
+
+/// A message all of whose bytes have left, and not arrived.
+#[derive(Clone, Copy, Debug)]
+struct DepartedMessage {
+    stream: MessageStream,
+    left: Time,
+    arrives: Time,
 }
 
 /// A link in the course of a settlement.
@@ -108,6 +130,12 @@ pub struct FairSharingNetwork<'a> {
     shares: Vec<LinkShare>,
     /// Links that streams use, while rates are fixed.
     used: Vec<u32>,
+    /// Messages on the last of their way, where links may fail.
+    departed: Option<BTreeMap<OpIndex, DepartedMessage>>,
+    /// Scheduled arrivals of messages of which a part is sent again, with their number.
+    overtaken: BTreeMap<(Time, OpIndex), u32>,
+    /// Ends between which failed links left no way.
+    cut_off: BTreeSet<(EndpointId, EndpointId)>,
 }
 
 impl<'a> FairSharingNetwork<'a> {
@@ -129,13 +157,25 @@ impl<'a> FairSharingNetwork<'a> {
             settled: Time::ZERO,
             pending: (0, None),
             used: Vec::new(),
+            departed: None,
+            overtaken: BTreeMap::new(),
+            cut_off: BTreeSet::new(),
         })
     }
 
-    fn way(&mut self, ends: (EndpointId, EndpointId)) -> StreamWay {
+    /// Keeps what messages in flight are on, so that links may fail.
+    pub fn expect_failures(&mut self) {
+        self.departed = Some(BTreeMap::new());
+    }
+
+    /// Returns the way between two endpoints; `None` if failed links leave none.
+    fn way(&mut self, ends: (EndpointId, EndpointId)) -> Option<StreamWay> {
         let (topology, graph, ways) = (self.topology, &self.graph, &mut self.ways);
-        *self.way_of.entry(ends).or_insert_with(|| {
-            let route = topology.route_between(graph, ends);
+        if let Some(&way) = self.way_of.get(&ends) {
+            return Some(way);
+        }
+        let route = topology.route_between(graph, ends)?;
+        let way = {
             let first = ways.len() as u32;
             ways.extend(route.links);
             // Links of a machine's own cut through without segments, or store each message link by link.
@@ -146,7 +186,9 @@ impl<'a> FairSharingNetwork<'a> {
                 latency: route.latency,
                 others: path.map_or(InverseRate::ZERO, |path| path.others),
             }
-        })
+        };
+        self.way_of.insert(ends, way);
+        Some(way)
     }
 
     /// Sends `amount` between two endpoints from `now` on. `tells` and `order` are those of a message.
@@ -157,11 +199,15 @@ impl<'a> FairSharingNetwork<'a> {
         (ends, amount): ((EndpointId, EndpointId), BufferShare),
         agenda: &mut impl EventScheduler,
     ) {
-        let StreamWay {
+        let Some(StreamWay {
             links: way,
             latency,
             others,
-        } = self.way(ends);
+        }) = self.way(ends)
+        else {
+            self.cut_off.insert(ends);
+            return;
+        };
         let segment = self.topology.switching().segment(amount);
         let latency = latency + others.serialization(segment);
         let size = amount.bytes as f64 / amount.parts as f64;
@@ -169,6 +215,8 @@ impl<'a> FairSharingNetwork<'a> {
             op,
             order,
             tells,
+            ends,
+            begun: now,
             size,
             way,
             last: way.1,
@@ -199,7 +247,7 @@ impl<'a> FairSharingNetwork<'a> {
     }
 
     /// Has the network settle at `at`, instead of when it would.
-    fn settle_at(&mut self, at: Time, agenda: &mut impl EventScheduler) {
+    fn settle_at(&mut self, at: Time, agenda: &mut (impl EventScheduler + ?Sized)) {
         if self.pending.1 == Some(at) {
             return;
         }
@@ -209,6 +257,25 @@ impl<'a> FairSharingNetwork<'a> {
 
     /// Ends the streams that have left, and fixes the rates of the others.
     fn settle(&mut self, now: Time, agenda: &mut impl EventScheduler) {
+        self.advance(now, agenda);
+        self.share();
+        let mut next: Option<Time> = None;
+        for stream in &mut self.streams {
+            stream.leaves = if stream.left > 0.0 {
+                now + Span::from_seconds(stream.left / stream.rate)
+            } else {
+                now
+            };
+            next = Some(next.map_or(stream.leaves, |next| next.min(stream.leaves)));
+        }
+        self.pending.1 = None;
+        if let Some(at) = next {
+            self.settle_at(at, agenda);
+        }
+    }
+
+    /// Moves streams on to `now`, and ends those that have left.
+    fn advance(&mut self, now: Time, agenda: &mut (impl EventScheduler + ?Sized)) {
         let elapsed = now.since(self.settled).seconds();
         self.settled = now;
         self.streams.retain_mut(|stream| {
@@ -226,25 +293,19 @@ impl<'a> FairSharingNetwork<'a> {
                 self.between.insert(op, *stream);
                 NetworkEvent::Hop { order, op }
             } else {
+                if let Some(departed) = &mut self.departed {
+                    let message = DepartedMessage {
+                        stream: *stream,
+                        left: now,
+                        arrives: now + stream.latency,
+                    };
+                    departed.insert(op, message);
+                }
                 NetworkEvent::Delivered(op)
             };
             agenda.schedule(now + stream.latency, event);
             false
         });
-        self.share();
-        let mut next: Option<Time> = None;
-        for stream in &mut self.streams {
-            stream.leaves = if stream.left > 0.0 {
-                now + Span::from_seconds(stream.left / stream.rate)
-            } else {
-                now
-            };
-            next = Some(next.map_or(stream.leaves, |next| next.min(stream.leaves)));
-        }
-        self.pending.1 = None;
-        if let Some(at) = next {
-            self.settle_at(at, agenda);
-        }
     }
 
     /// Fixes all rates, by progressive filling: each pass saturates at least one link, so there are at most as many
@@ -341,6 +402,10 @@ impl NetworkBackend for FairSharingNetwork<'_> {
         links.reduce(|sum, link| sum + link)
     }
 
+    fn failing_links(&mut self) -> Option<&mut dyn FailingLinks> {
+        self.departed.is_some().then_some(self)
+    }
+
     /// Nobody has worked out where messages of a collective meet on an arbitrary graph.
     fn is_conflict_free(&self, _: usize, _: u32, _: LinePattern) -> bool {
         false
@@ -355,7 +420,15 @@ impl NetworkBackend for FairSharingNetwork<'_> {
     ) {
         match event {
             NetworkEvent::Injected(op) => notices.push(DeliveryNotice::Injected(op)),
-            NetworkEvent::Delivered(op) => notices.push(DeliveryNotice::Delivered(op)),
+            NetworkEvent::Delivered(op) => {
+                if self.is_overtaken(now, op) {
+                    return;
+                }
+                if let Some(departed) = &mut self.departed {
+                    departed.remove(&op);
+                }
+                notices.push(DeliveryNotice::Delivered(op));
+            }
             NetworkEvent::LinkFree(number) => {
                 if number == self.pending.0 && self.pending.1.is_some() {
                     self.settle(now, agenda);
@@ -372,5 +445,6 @@ impl NetworkBackend for FairSharingNetwork<'_> {
     }
 }
 
+mod failures;
 #[cfg(test)]
 mod tests;

@@ -1,5 +1,6 @@
 //! Bytes over each link, whatever the model of the network: of messages, and of loads and stores of memories at the network.
 
+use super::MovedBytes;
 use crate::topology::Topology;
 use crate::topology::link_graph::{DirectedLink, LinkGraph, LinkPart};
 use chakram_base::ids::EndpointId;
@@ -63,12 +64,30 @@ impl<'a> LinkTraffic<'a> {
     /// Counts bytes between two endpoints, at most one of which is a memory.
     pub fn count(&mut self, ends: (EndpointId, EndpointId), amount: BufferShare) {
         let BufferShare { bytes, parts, .. } = amount;
-        let bytes = bytes as f64 / parts as f64;
+        self.add(ends, bytes as f64 / parts as f64);
+    }
+
+    fn add(&mut self, ends: (EndpointId, EndpointId), bytes: f64) {
         let (topology, graph) = (self.topology, &self.graph);
         let way = self.ways.entry(ends);
-        let way = way.or_insert_with(|| topology.route_between(graph, ends).links);
+        let way = way.or_insert_with(|| {
+            let route = topology.route_between(graph, ends);
+            route.map_or_else(Vec::new, |route| route.links)
+        });
         for &(link, part) in way.iter() {
             self.bytes[link as usize] += part * bytes;
+        }
+    }
+
+    /// Takes links out of service, and `moved` bytes from their ways to those that are left.
+    pub fn fail(&mut self, failed: &[u32], moved: &[MovedBytes]) {
+        for bytes in moved {
+            self.add(bytes.ends, -bytes.unsent);
+        }
+        self.graph = Arc::new(self.graph.without(failed));
+        self.ways.clear();
+        for bytes in moved {
+            self.add(bytes.ends, bytes.unsent + bytes.again);
         }
     }
 

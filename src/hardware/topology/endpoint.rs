@@ -96,28 +96,35 @@ impl Topology {
 
     /// The links between two endpoints, numbered as [`Self::links_with_memories`] has them: those of a message between the NPUs
     /// at which they lie, and of a memory its own, which loads and stores share. A memory beyond a fabric is reached over all links
-    /// that the NPU has there, in equal parts.
-    pub fn route_between(&self, graph: &LinkGraph, ends: (EndpointId, EndpointId)) -> LinkRoute {
+    /// that the NPU has there, in equal parts. `None` if links of `graph` failed and leave no way.
+    pub fn route_between(
+        &self,
+        graph: &LinkGraph,
+        ends: (EndpointId, EndpointId),
+    ) -> Option<LinkRoute> {
         let (a, b) = self.seats(ends);
-        let mut route = graph.route(a, b);
+        let mut route = graph.find_route(a, b)?;
         let is_load = self.memory(ends.0).is_some();
         let memory = if is_load { ends.0 } else { ends.1 };
         let Some(at) = self.memory(memory) else {
-            return route;
+            return Some(route);
         };
         route.latency += at.latency;
         let own: Vec<u32> = match at.site {
             MemorySite::Npu(_) => vec![graph.links().len() as u32 + memory.0 - self.npus],
             MemorySite::Fabric(dimension) => {
                 let links = (0..).zip(graph.links());
-                let joins = |link: &DirectedLink| {
+                let joins = |&(number, link): &(u32, &DirectedLink)| {
                     let npu = if is_load { link.to } else { link.from };
-                    (npu, link.dimension as usize) == (a.0, dimension)
+                    (npu, link.dimension as usize) == (a.0, dimension) && graph.carries(number)
                 };
-                let of_npu = links.filter(|(_, link)| joins(link));
+                let of_npu = links.filter(joins);
                 of_npu.map(|(number, _)| number).collect()
             }
         };
+        if own.is_empty() {
+            return None;
+        }
         let part = 1.0 / own.len() as f64;
         let own = own.into_iter().map(|link| (link, part));
         if is_load {
@@ -125,7 +132,7 @@ impl Topology {
         } else {
             route.links.extend(own);
         }
-        route
+        Some(route)
     }
 }
 

@@ -14,6 +14,7 @@ use std::collections::VecDeque;
 mod build;
 mod change;
 mod clos;
+mod failed;
 mod legs;
 mod route;
 
@@ -92,6 +93,8 @@ pub struct LinkGraph {
     /// Names of the switches, which are the vertices behind the NPUs.
     switches: Vec<String>,
     links: Vec<DirectedLink>,
+    /// Whether each link has failed and carries nothing.
+    failed: Vec<bool>,
     /// Links of each dimension that are not those of its shape, by name.
     labels: Vec<Option<String>>,
     /// By dimension.
@@ -105,10 +108,22 @@ pub struct LinkGraph {
 impl LinkGraph {
     /// Works out distances. Fails with two NPUs between which there is no way.
     fn connected(mut self) -> Result<Self, (Npu, Npu)> {
+        let mut cut_off = None;
+        self.measure_distances(|from, to| {
+            cut_off.get_or_insert((from, to));
+        });
+        cut_off.map_or(Ok(self), Err)
+    }
+
+    /// Works out the links that lead from each vertex, and distances. Calls `cut_off` with NPUs that no leg joins as it should.
+    fn measure_distances(&mut self, mut cut_off: impl FnMut(Npu, Npu)) {
         let (npus, vertices) = (self.npus, self.npus as usize + self.switches.len());
         self.outgoing = vec![Vec::new(); vertices];
         let mut incoming = vec![Vec::new(); vertices];
         for (number, link) in (0..).zip(&self.links) {
+            if self.failed[number as usize] {
+                continue;
+            }
             self.outgoing[link.from as usize].push(number);
             incoming[link.to as usize].push((link.from, link.dimension));
         }
@@ -136,12 +151,11 @@ impl LinkGraph {
                     .first(*other, npu)
                     .is_some_and(|leg| leg.end == npu)
             };
-            let cut_off = (0..npus).find(|other| far(other) == NO_WAY && is_leg(other));
-            if let Some(other) = cut_off {
-                return Err((Npu(other), Npu(npu)));
+            let apart = (0..npus).find(|other| far(other) == NO_WAY && is_leg(other));
+            if let Some(other) = apart {
+                cut_off(Npu(other), Npu(npu));
             }
         }
-        Ok(self)
     }
 
     /// Links of a dimension by name, if they are not those of its shape: `clos 2x2x4`, `torus:2x4`.

@@ -54,6 +54,9 @@ pub fn option_reason(key: SettingKey, is_default: bool, run: &RunFacts<'_>) -> S
         SettingKey::Kernel | SettingKey::Collective | SettingKey::Slow | SettingKey::Jitter => {
             "what it changes is hidden by other work, or lasts as long as before".to_owned()
         }
+        SettingKey::Fail => {
+            "the job ends before, or nothing that passes the link delays it".to_owned()
+        }
         SettingKey::Bandwidth | SettingKey::Latency => as_long("collectives and messages"),
         SettingKey::Dependencies => "the same dependencies hold without it".to_owned(),
         _ => "the job is the same without it".to_owned(),

@@ -48,10 +48,11 @@ const ROOT: &[&str] = &[
 /// The most rounds that a study may ask for; it ends with the first that finds nothing better.
 const MAX_ROUNDS: u32 = 1000;
 /// Options of the replay that let a step be faster than its bound, or lay ranks where bounds do not look for them.
-const UNBOUNDED: [&str; 8] = [
+const UNBOUNDED: [&str; 9] = [
     "collective",
     "comm",
     "custom",
+    "fail",
     "jitter",
     "kernel",
     "lower_bound",

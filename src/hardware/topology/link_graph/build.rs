@@ -245,6 +245,7 @@ impl LinkGraph {
             npus,
             legs: RouteLegs::new(topology, joins_inner),
             switches: builder.switches,
+            failed: vec![false; builder.links.len()],
             links: builder.links,
             labels,
             policies,

@@ -41,22 +41,40 @@ impl LinkGraph {
         })
     }
 
-    /// Returns the way from `a` to `b`; without links if they are one NPU.
+    /// Returns the way from `a` to `b`, where no link has failed; without links if they are one NPU.
     pub fn route(&self, a: Npu, b: Npu) -> LinkRoute {
+        let route = self.find_route(a, b);
+        route.expect("every NPU can be reached")
+    }
+
+    /// Returns the way from `a` to `b`: leg by leg, or, where failed links leave no leg, the shortest over all links. `None` if
+    /// failed links leave no way.
+    pub fn find_route(&self, a: Npu, b: Npu) -> Option<LinkRoute> {
+        let of_legs = self.follow_legs(a, b);
+        of_legs.or_else(|| self.find_way_around(a, b))
+    }
+
+    fn follow_legs(&self, a: Npu, b: Npu) -> Option<LinkRoute> {
         let mut route = LinkRoute::default();
         let mut at = a.0;
         while let Some(leg) = self.legs.first(at, b.0) {
             match self.policies[leg.dimension] {
-                RoutePolicy::Sprayed => self.spray(at, leg, &mut route),
-                _ => self.follow(at, leg, (a, b), &mut route),
+                RoutePolicy::Sprayed => self.spray(at, leg, &mut route)?,
+                _ => self.follow(at, leg, (a, b), &mut route)?,
             }
             at = leg.end;
         }
-        route
+        Some(route)
     }
 
-    /// Adds a leg along one shortest path, of a message from `a` to `b`.
-    fn follow(&self, mut at: u32, leg: RouteLeg, (a, b): (Npu, Npu), route: &mut LinkRoute) {
+    /// Adds a leg along one shortest path, of a message from `a` to `b`. `None` if failed links leave none.
+    fn follow(
+        &self,
+        mut at: u32,
+        leg: RouteLeg,
+        (a, b): (Npu, Npu),
+        route: &mut LinkRoute,
+    ) -> Option<()> {
         while at != leg.end {
             let mut onward = self.onward(at, leg);
             let link = match self.policies[leg.dimension] {
@@ -64,26 +82,32 @@ impl LinkGraph {
                     let all: Vec<_> = onward.collect();
                     let pair = u64::from(a.0) << 32 | u64::from(b.0);
                     let draw = mixed(seed ^ mixed(pair ^ mixed(at.into())));
-                    Some(all[(draw % all.len() as u64) as usize])
+                    let count = (!all.is_empty()).then_some(all.len() as u64)?;
+                    Some(all[(draw % count) as usize])
                 }
                 _ => onward.next(),
             };
-            let link = link.expect("every NPU can be reached");
+            let link = link?;
             route.links.push((link, 1.0));
             let DirectedLink { to, latency, .. } = self.links[link as usize];
             route.latency += latency;
             at = to;
         }
+        Some(())
     }
 
-    /// Adds a leg over all shortest paths: at each vertex, what comes there leaves in equal parts.
-    fn spray(&self, from: u32, leg: RouteLeg, route: &mut LinkRoute) {
+    /// Adds a leg over all shortest paths: at each vertex, what comes there leaves in equal parts. `None` if failed
+    /// links leave none.
+    fn spray(&self, from: u32, leg: RouteLeg, route: &mut LinkRoute) -> Option<()> {
         // Vertices of one distance, with the latency of the slowest path there.
         let mut front = vec![(from, 1.0, Span::ZERO)];
         while front[0].0 != leg.end {
             let mut next: Vec<(u32, f64, Span)> = Vec::new();
             for &(at, part, latency) in &front {
                 let count = self.onward(at, leg).count() as f64;
+                if count == 0.0 {
+                    return None;
+                }
                 for link in self.onward(at, leg) {
                     let part = part / count;
                     route.links.push((link, part));
@@ -101,6 +125,7 @@ impl LinkGraph {
             front = next;
         }
         route.latency += front[0].2;
+        Some(())
     }
 
     /// Latency and rate of a message from `a` to `b` that is alone; `None` if they are one NPU. Where devices store and

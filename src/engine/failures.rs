@@ -1,0 +1,315 @@
+//! Failures of NPUs and links during a run.
+//!
+//! A failure comes before all else that happens at its instant. Of the ranks on a failed NPU, and of messages and collectives with
+//! them, what has not ended by then never ends: a run with work left there is stuck, and its error says why. A failed link is taken
+//! out of the network, which carries on over the others.
+
+use super::collectives::RunningGroups;
+use super::dataflow::Dataflow;
+use super::discipline::CollectiveModel;
+use super::effects::Effects;
+use super::event::{Event, EventClass};
+use super::fabric::Fabric;
+use super::ids::InstanceNode;
+use super::options::{CommTiming, ReplayOptions};
+use super::{Engine, Observer, ReplayRefusal};
+use chakram_base::ids::{EndpointId, Npu, Rank};
+use chakram_base::setting::SettingKey;
+use chakram_base::units::{Time, counted};
+use chakram_hardware::machine::{FailedPart, Machine, MachineFailure};
+use chakram_hardware::network::{NetworkBackend, NetworkKind};
+use chakram_hardware::topology::SwitchingMode;
+use chakram_hardware::topology::link_graph::MOST_NPUS;
+use chakram_trace::graph::NodeKind;
+use serde::{Deserialize, Serialize};
+use std::collections::BTreeMap;
+
+/// Flag of an instance: some NPU has failed, so that each end is checked.
+pub(super) const WATCHED: u8 = 64;
+
+/// What a failure did.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(any(test, feature = "schema"), derive(schemars::JsonSchema))]
+pub struct FailureOutcome {
+    /// The part that failed and when, for people.
+    pub failure: String,
+    /// Links in one direction that it took out of service.
+    pub links: u64,
+    /// Messages in flight that had to take another way.
+    pub rerouted_messages: u64,
+    /// Bytes that were on the links and were sent again, to the nearest.
+    pub resent_bytes: u64,
+}
+
+/// A failure whose part was found in the machine.
+#[derive(Clone, Debug)]
+pub(super) struct PlannedFailure {
+    given: MachineFailure,
+    part: PlannedPart,
+}
+
+#[derive(Clone, Debug)]
+enum PlannedPart {
+    Npu(Npu),
+    Links(Vec<u32>),
+}
+
+/// Finds the parts of `machine` that fail: those that it says, and then those of `options`. `as_issued` and `measured` say whether
+/// the run keeps ASTRA-sim's order, and whether collectives last as measured.
+///
+/// # Errors
+///
+/// If there is no such part, or what carries communication knows no failures.
+pub(super) fn plan_failures(
+    machine: &Machine,
+    (options, network): (&ReplayOptions, NetworkKind),
+    (as_issued, measured): (bool, bool),
+) -> Result<Vec<PlannedFailure>, ReplayRefusal> {
+    let given = machine.failures().iter().chain(&options.failures);
+    let planned = given.map(|given| {
+        let part = if as_issued {
+            Err((
+                "replays in ASTRA-sim's order know no failures".to_owned(),
+                "a native replay of the same traces, or no failures".to_owned(),
+            ))
+        } else if options.aggregate {
+            Err((
+                format!("with {} one rank runs for several", SettingKey::Aggregate),
+                "leave one of the two out".to_owned(),
+            ))
+        } else {
+            match &given.part {
+                FailedPart::Npu(npu) => find_npu(machine, *npu),
+                FailedPart::Link(ends) => {
+                    check_link_failures(machine, (options, network), measured)
+                        .and_then(|()| find_links(machine, ends))
+                }
+            }
+        };
+        let refuse =
+            |(found, hint)| ReplayRefusal::new(format!("failure of {given}: {found}"), hint);
+        Ok(PlannedFailure {
+            given: given.clone(),
+            part: part.map_err(refuse)?,
+        })
+    });
+    planned.collect()
+}
+
+/// What was found, and what to try.
+type FoundAndHint = (String, String);
+
+fn find_npu(machine: &Machine, npu: Npu) -> Result<PlannedPart, FoundAndHint> {
+    let npus = machine.topology().npus();
+    if npu.0 < npus {
+        return Ok(PlannedPart::Npu(npu));
+    }
+    Err((
+        format!("the machine has {}", counted(npus.into(), "NPU")),
+        format!("an NPU from 0 to {}", npus - 1),
+    ))
+}
+
+fn find_links(machine: &Machine, ends: &str) -> Result<PlannedPart, FoundAndHint> {
+    let topology = machine.topology();
+    let Some(graph) = topology.link_graph() else {
+        return Err((
+            format!("links of {} NPUs are not told apart", topology.npus()),
+            format!("a machine of at most {MOST_NPUS} NPUs"),
+        ));
+    };
+    let links = graph.links_between(ends).map(PlannedPart::Links);
+    links.map_err(|found| {
+        (
+            found,
+            "two vertices that a link joins, such as `0-nvlink switch at 0`".to_owned(),
+        )
+    })
+}
+
+/// Checks that all communication passes links, and that what each holds is known.
+fn check_link_failures(
+    machine: &Machine,
+    (options, network): (&ReplayOptions, NetworkKind),
+    measured: bool,
+) -> Result<(), FoundAndHint> {
+    let switching = machine.topology().switching();
+    let (with, hint) = if options.comm != CommTiming::Model {
+        (
+            SettingKey::Comm.with(options.comm),
+            SettingKey::Comm.with(CommTiming::Model),
+        )
+    } else if network != NetworkKind::FairSharing {
+        (
+            SettingKey::Network.with(network),
+            SettingKey::Network.with(NetworkKind::FairSharing),
+        )
+    } else if measured {
+        (
+            SettingKey::Collectives.with("curves"),
+            SettingKey::Collectives.with("algorithms"),
+        )
+    } else if !options.changes.collectives.is_empty() {
+        let key = SettingKey::Collective.to_string();
+        (key.clone(), format!("without {key}"))
+    } else if switching != SwitchingMode::IDEAL {
+        return Err((
+            format!("bytes on a link are not known where devices forward by {switching}"),
+            "a machine without `switching` in its [network]".to_owned(),
+        ));
+    } else {
+        return Ok(());
+    };
+    Err((
+        format!("with {with} nothing passes links that could fail"),
+        hint,
+    ))
+}
+
+/// Returns whether some of the failures are of links.
+pub(super) fn lose_links(planned: &[PlannedFailure]) -> bool {
+    planned
+        .iter()
+        .any(|failure| matches!(failure.part, PlannedPart::Links(_)))
+}
+
+/// Failures of a run.
+#[derive(Debug)]
+pub(super) struct Failures<'a> {
+    planned: &'a [PlannedFailure],
+    /// NPUs that have failed, with the failure of each.
+    npus: BTreeMap<Npu, &'a MachineFailure>,
+    outcomes: Vec<FailureOutcome>,
+}
+
+impl<'a> Failures<'a> {
+    /// Returns the failures that a run is to expect, none of which has come.
+    pub fn new(planned: &'a [PlannedFailure]) -> Self {
+        let outcome = |failure: &PlannedFailure| FailureOutcome {
+            failure: failure.given.to_string(),
+            links: match &failure.part {
+                PlannedPart::Npu(_) => 0,
+                PlannedPart::Links(links) => links.len() as u64,
+            },
+            rerouted_messages: 0,
+            resent_bytes: 0,
+        };
+        Self {
+            planned,
+            npus: BTreeMap::new(),
+            outcomes: planned.iter().map(outcome).collect(),
+        }
+    }
+
+    /// Schedules all failures.
+    pub fn schedule(&self, effects: &mut Effects) {
+        for (number, failure) in (0..).zip(self.planned) {
+            let event = Event::new(EventClass::Failure, 0, number);
+            effects.agenda.push(failure.given.at, event);
+        }
+    }
+
+    /// Returns whether some NPU has failed.
+    pub fn have_stopped_npus(&self) -> bool {
+        !self.npus.is_empty()
+    }
+
+    /// Returns what each failure did, in their order.
+    pub fn outcomes(&self) -> Vec<FailureOutcome> {
+        self.outcomes.clone()
+    }
+
+    /// Returns the rank whose failed NPU keeps a node from ending: its own, that of the other half of a message, or that of a
+    /// member of a collective.
+    pub fn find_stopper(
+        &self,
+        flow: &Dataflow<'_>,
+        groups: &RunningGroups<'_>,
+        InstanceNode { instance, node }: InstanceNode,
+    ) -> Option<(Rank, &'a MachineFailure)> {
+        let running = flow.instance(instance);
+        let own = flow.rank_of(instance);
+        if let Some(failure) = self.npus.get(&running.npu) {
+            return Some((own.rank, failure));
+        }
+        let plan = flow.place(running.frame).plan;
+        let on_failed = |rank: Rank| {
+            let npu = plan.npu_of.get(rank.index())?;
+            Some((rank, *self.npus.get(npu)?))
+        };
+        match running.graph.kind(node) {
+            NodeKind::Send | NodeKind::Receive => {
+                let index = running.graph.message_index(node);
+                let message = &running.graph.messages()[index];
+                on_failed(own.peers[message.peer as usize])
+            }
+            NodeKind::Collective => {
+                let (slot, _) = flow.call(instance, node);
+                let members = &groups[slot.group].plan.members;
+                members.iter().find_map(|rank| on_failed(*rank))
+            }
+            _ => None,
+        }
+    }
+}
+
+impl<O: Observer + ?Sized, N: NetworkBackend, M: CollectiveModel> Engine<'_, O, N, M> {
+    /// Takes the part of a failure out of service.
+    pub(super) fn fail(&mut self, now: Time, number: u32) {
+        let failure = &self.failures.planned[number as usize];
+        match &failure.part {
+            PlannedPart::Npu(npu) => {
+                self.failures.npus.entry(*npu).or_insert(&failure.given);
+                self.flow.set_flag_of_all(WATCHED);
+            }
+            PlannedPart::Links(links) => {
+                let effect = self.fabric.fail_links(now, links, &mut self.effects);
+                let outcome = &mut self.failures.outcomes[number as usize];
+                outcome.rerouted_messages = effect.moved.len() as u64;
+                outcome.resent_bytes = effect.resent.round() as u64;
+            }
+        }
+    }
+}
+
+/// Describes failures for the error of a run that is stuck.
+pub(super) fn describe<N: NetworkBackend>(
+    failures: &Failures<'_>,
+    flow: &Dataflow<'_>,
+    fabric: &mut Fabric<'_, N>,
+) -> Vec<String> {
+    let mut lines = Vec::new();
+    for (npu, failure) in &failures.npus {
+        let ranks = flow
+            .instances()
+            .iter()
+            .filter(|running| running.npu == *npu);
+        let left: u64 = ranks.map(|running| u64::from(running.left)).sum();
+        lines.push(format!(
+            "{}: {} there had not ended, nor any communication with it",
+            failure.to_sentence(),
+            counted(left, "node")
+        ));
+    }
+    let cut_off = fabric.cut_off();
+    let name = |endpoint: EndpointId| fabric.name_endpoint(endpoint);
+    if !cut_off.is_empty() {
+        const SHOWN: usize = 4;
+        let pairs = cut_off.iter().take(SHOWN);
+        let mut pairs: Vec<String> = pairs
+            .map(|(from, to)| format!("from {} to {}", name(*from), name(*to)))
+            .collect();
+        if cut_off.len() > SHOWN {
+            pairs.push(format!("{} more", cut_off.len() - SHOWN));
+        }
+        let failed = failures.planned.iter();
+        let failed = failed.filter(|failure| matches!(failure.part, PlannedPart::Links(_)));
+        let failed: Vec<String> = failed.map(|failure| failure.given.to_sentence()).collect();
+        lines.push(format!(
+            "{}: no way is left {}",
+            failed.join(", "),
+            pairs.join(", ")
+        ));
+    }
+    lines
+}

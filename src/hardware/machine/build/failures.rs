@@ -1,0 +1,56 @@
+//! The `failure` tables: parts of the machine that stop working during a replay.
+
+use crate::machine::{FailedPart, MachineFailure};
+use crate::topology::Topology;
+use crate::topology::link_graph::MOST_NPUS;
+use chakram_base::config::{ConfigError, ConfigTable};
+use chakram_base::ids::Npu;
+use chakram_base::units::{Span, Time};
+
+const KEYS: &[&str] = &["npu", "link", "at"];
+
+/// Reads the failures, as the file orders them.
+pub(super) fn failures(
+    root: &ConfigTable<'_>,
+    topology: &Topology,
+) -> Result<Vec<MachineFailure>, ConfigError> {
+    let Some(field) = root.get("failure") else {
+        return Ok(Vec::new());
+    };
+    let tables = field.tables(KEYS)?;
+    let failures = tables.iter().map(|table| {
+        let at: Span = table.quantity("at", "2 ms")?;
+        Ok(MachineFailure {
+            part: failed_part(table, topology)?,
+            at: Time::ZERO + at,
+        })
+    });
+    failures.collect()
+}
+
+fn failed_part(table: &ConfigTable<'_>, topology: &Topology) -> Result<FailedPart, ConfigError> {
+    match (table.get("npu"), table.get("link")) {
+        (Some(npu), None) => {
+            let number = npu.between(0, u64::from(topology.npus()) - 1)?;
+            Ok(FailedPart::Npu(Npu(number as u32)))
+        }
+        (None, Some(link)) => {
+            let ends = link.line()?;
+            let Some(graph) = topology.link_graph() else {
+                let found = format!("a link of {} NPUs", topology.npus());
+                return Err(link.refuse(
+                    found,
+                    format!("at most {MOST_NPUS} NPUs where links are told apart"),
+                ));
+            };
+            let expected = "two vertices that a link joins, such as \"0-1\"";
+            let known = graph.links_between(ends);
+            known.map_err(|found| link.refuse(found, expected))?;
+            Ok(FailedPart::Link(ends.to_owned()))
+        }
+        _ => Err(table.refuse(
+            "`npu` and `link`, or neither",
+            "one of them: which part fails",
+        )),
+    }
+}

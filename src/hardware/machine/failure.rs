@@ -1,0 +1,104 @@
+//! Failures: NPUs and links that stop working at an instant of a replay.
+
+use chakram_base::ids::Npu;
+use chakram_base::units::{Span, Time};
+use std::fmt;
+use std::str::FromStr;
+
+/// A part of a machine that can fail.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum FailedPart {
+    /// An NPU, with all that runs on it.
+    Npu(Npu),
+    /// The links in both directions between two vertices of the network, by their names: `0-1`, `0-nvlink switch at 0`. Which
+    /// links these are is known where the links are ([`LinkGraph::links_between`](crate::topology::link_graph::LinkGraph::links_between)).
+    Link(String),
+}
+
+/// A part that fails, and when.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct MachineFailure {
+    /// The part.
+    pub part: FailedPart,
+    /// Time at which it stops.
+    pub at: Time,
+}
+
+impl MachineFailure {
+    /// Form of the text that is parsed, for messages.
+    pub const EXPECTED: &str =
+        "NPU@TIME or VERTEX-VERTEX@TIME, such as 3@2ms, 0-1@500us or `0-nvlink switch at 0@2ms`";
+}
+
+impl MachineFailure {
+    /// Returns it as a sentence: `NPU 3 failed at 2.000 ms`.
+    pub fn to_sentence(&self) -> String {
+        format!("{} failed at {}", self.part, self.at.since(Time::ZERO))
+    }
+}
+
+impl FromStr for FailedPart {
+    type Err = ();
+
+    fn from_str(text: &str) -> Result<Self, ()> {
+        let text = text.trim();
+        match text.parse() {
+            Ok(npu) => Ok(Self::Npu(Npu(npu))),
+            Err(_) if text.contains('-') => Ok(Self::Link(text.to_owned())),
+            Err(_) => Err(()),
+        }
+    }
+}
+
+impl FromStr for MachineFailure {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        let expected = || format!("expected {}", Self::EXPECTED);
+        // The last one: names of vertices may have others.
+        let (part, at) = text.rsplit_once('@').ok_or_else(expected)?;
+        let at: Span = at.trim().parse().map_err(|error| format!("{error}"))?;
+        Ok(Self {
+            part: part.parse().map_err(|()| expected())?,
+            at: Time::ZERO + at,
+        })
+    }
+}
+
+impl fmt::Display for FailedPart {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Npu(npu) => write!(f, "NPU {npu}"),
+            Self::Link(ends) => write!(f, "link {ends}"),
+        }
+    }
+}
+
+impl fmt::Display for MachineFailure {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{} at {}", self.part, self.at.since(Time::ZERO))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn failures_are_parsed_from_their_part_and_time() {
+        let at = |text: &str| text.parse::<MachineFailure>();
+        let of = |part, us: u64| MachineFailure {
+            part,
+            at: Time::ZERO + Span::from_ns(1000 * us),
+        };
+        assert_eq!(at("3@2ms"), Ok(of(FailedPart::Npu(Npu(3)), 2000)));
+        let link = |text: &str| FailedPart::Link(text.to_owned());
+        assert_eq!(at("0-1@ 500 us"), Ok(of(link("0-1"), 500)));
+        let switch = "0-rail@1 switch at 0";
+        assert_eq!(at(&format!("{switch}@1 us")), Ok(of(link(switch), 1)));
+        assert_eq!(at("3@2ms").unwrap().to_string(), "NPU 3 at 2.000 ms");
+        for wrong in ["3", "3@", "3@2", "x@2ms", "@2ms", "3@-2ms"] {
+            assert!(at(wrong).is_err(), "{wrong}");
+        }
+    }
+}

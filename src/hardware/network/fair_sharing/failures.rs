@@ -1,0 +1,205 @@
+//! Links that fail while messages are on them; see the module above for what is lost.
+
+use super::{DepartedMessage, FairSharingNetwork, MessageStream};
+use crate::network::{EventScheduler, FailingLinks, LinkFailureEffect, MovedBytes};
+use chakram_base::ids::{EndpointId, OpIndex};
+use chakram_base::units::{Span, Time};
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+impl FairSharingNetwork<'_> {
+    /// Returns whether the arrival that is due is that of a message of which a part is sent again, which arrives later.
+    pub(super) fn is_overtaken(&mut self, now: Time, op: OpIndex) -> bool {
+        let Some(count) = self.overtaken.get_mut(&(now, op)) else {
+            return false;
+        };
+        *count -= 1;
+        if *count == 0 {
+            self.overtaken.remove(&(now, op));
+        }
+        true
+    }
+
+    /// Returns the bytes of a message that are on links `failed` at `now`; `None` if its way has none of them. All that left did
+    /// so until `left`.
+    fn find_lost_bytes(
+        &self,
+        stream: &MessageStream,
+        (left, now): (Time, Time),
+        failed: &[u32],
+    ) -> Option<f64> {
+        let way = &self.ways[stream.way.0 as usize..stream.way.1 as usize];
+        let is_on = way.iter().any(|(link, _)| failed.contains(link));
+        is_on.then(|| {
+            // Latency before each vertex that the message has reached, over the slowest of its paths.
+            let mut reached: BTreeMap<u32, Span> = BTreeMap::new();
+            let mut lost = 0.0;
+            for &(number, part) in way {
+                let link = &self.links[number as usize];
+                let before = reached.get(&link.from).copied().unwrap_or(Span::ZERO);
+                let behind = before + link.latency;
+                let slowest = reached.entry(link.to).or_insert(behind);
+                *slowest = (*slowest).max(behind);
+                if failed.contains(&number) {
+                    let end = now.0.saturating_sub(before.0).min(left.0);
+                    let begin = now.0.saturating_sub(behind.0).max(stream.begun.0);
+                    let sent_for = Span(end.saturating_sub(begin));
+                    lost += part * stream.rate * sent_for.seconds();
+                }
+            }
+            lost.min(stream.size - stream.left)
+        })
+    }
+
+    /// Has the rest of a message, and the `lost` bytes of it, take the way that is left.
+    fn send_again(&mut self, mut stream: MessageStream, lost: f64, effect: &mut LinkFailureEffect) {
+        let unsent = stream.left;
+        effect.resent += lost;
+        effect.moved.push(MovedBytes {
+            ends: stream.ends,
+            unsent,
+            again: lost,
+        });
+        let Some(way) = self.way(stream.ends) else {
+            effect.cut_off += 1;
+            self.cut_off.insert(stream.ends);
+            return;
+        };
+        stream.way = way.links;
+        stream.last = way.links.1;
+        stream.latency = way.latency;
+        stream.left = unsent + lost;
+        (stream.rate, stream.leaves) = (0.0, Time::END);
+        self.streams.push(stream);
+    }
+}
+
+impl FailingLinks for FairSharingNetwork<'_> {
+    fn fail(
+        &mut self,
+        now: Time,
+        failed: &[u32],
+        agenda: &mut dyn EventScheduler,
+    ) -> LinkFailureEffect {
+        self.advance(now, agenda);
+        let mut hit: Vec<(MessageStream, f64)> = Vec::new();
+        for stream in std::mem::take(&mut self.streams) {
+            match self.find_lost_bytes(&stream, (now, now), failed) {
+                Some(lost) => hit.push((stream, lost)),
+                None => self.streams.push(stream),
+            }
+        }
+        for (op, message) in self.departed.take().unwrap_or_default() {
+            let DepartedMessage {
+                stream,
+                left,
+                arrives,
+            } = message;
+            let lost = self.find_lost_bytes(&stream, (left, now), failed);
+            let Some(lost) = lost.filter(|lost| *lost > 0.0) else {
+                self.departed.get_or_insert_default().insert(op, message);
+                continue;
+            };
+            *self.overtaken.entry((arrives, op)).or_default() += 1;
+            let again = MessageStream {
+                tells: false,
+                left: 0.0,
+                ..stream
+            };
+            hit.push((again, lost));
+        }
+        self.departed.get_or_insert_default();
+        self.graph = Arc::new(self.graph.without(failed));
+        self.way_of.clear();
+        let mut effect = LinkFailureEffect::default();
+        for (stream, lost) in hit {
+            self.send_again(stream, lost, &mut effect);
+        }
+        self.settle_at(now, agenda);
+        effect
+    }
+
+    fn cut_off(&self) -> Vec<(EndpointId, EndpointId)> {
+        self.cut_off.iter().copied().collect()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::network::NetworkBackend;
+    use crate::network::test_harness::{PendingEvents, message, topology};
+    use crate::topology::{DimensionShape, Topology};
+    use proptest::prelude::*;
+
+    const US: u64 = 1_000_000;
+
+    /// Arrival of a message from NPU 0 to NPU 1 that begins at 0, where the link between them fails at `at`; 0 if it never arrives.
+    fn arrival(topology: &Topology, bytes: u64, at: u64) -> (u64, LinkFailureEffect) {
+        let mut network = FairSharingNetwork::new(topology).unwrap();
+        network.expect_failures();
+        let links = network.graph.links_between("0-1").unwrap();
+        let (mut pending, mut ends) = (PendingEvents::default(), [[0; 2]]);
+        network.submit(Time(0), &message(0, 0, 1, bytes), &mut pending);
+        pending.run(&mut network, Time(at - 1), &mut ends);
+        let effect = network.fail(Time(at), &links, &mut pending);
+        pending.run(&mut network, Time::END, &mut ends);
+        let cut_off = vec![(EndpointId(0), EndpointId(1))];
+        let never = ends[0][1] == 0;
+        assert_eq!(network.cut_off(), if never { cut_off } else { Vec::new() });
+        assert_eq!(effect.cut_off, u64::from(never));
+        (ends[0][1], effect)
+    }
+
+    /// On a ring of four at 2,000 ps a byte and 1 us a link, 1,000 B take 2 us, and 1 us to the neighbour.
+    #[test]
+    fn bytes_on_a_link_that_fails_are_sent_again_the_other_way() {
+        let ring = topology(&[(DimensionShape::Ring, 4, 2000, US)]);
+        let of = |at: u64| {
+            let (arrives, effect) = arrival(&ring, 1000, at);
+            (arrives, effect.moved.len(), effect.resent.round() as u64)
+        };
+        // After 0.5 us no byte has arrived, and all 250 that left are on the link: 0.5 + 2 us, and three links.
+        assert_eq!(of(US / 2), (11 * US / 2, 1, 250));
+        // After 1.5 us 750 B have left, those of the last 1 us are on the link; 500 B and the 250 B that are left take 1.5 us.
+        assert_eq!(of(3 * US / 2), (6 * US, 1, 500));
+        // After 2.5 us all have left, those of the last 0.5 us are on the link.
+        assert_eq!(of(5 * US / 2), (6 * US, 1, 250));
+        // All have arrived.
+        assert_eq!(of(3 * US), (3 * US, 0, 0));
+    }
+
+    /// On a grid of 2 x 2 along the other dimension first: three links of 1 us. In a line of two there is no other way.
+    #[test]
+    fn a_cut_leg_goes_around_over_other_dimensions() {
+        let line = [(DimensionShape::Mesh, 2, 2000, US)];
+        let grid = topology(&[line[0], line[0]]);
+        assert_eq!(arrival(&grid, 1000, US / 2).0, 11 * US / 2);
+        assert_eq!(arrival(&topology(&line), 1000, US / 2).0, 0);
+    }
+
+    proptest! {
+        /// Each byte for itself: it leaves 2,000 ps after the one before, and is on the link for 1 us from then on.
+        #[test]
+        fn lost_bytes_are_those_on_the_link(bytes in 1_u64..2000, at in 1..5 * US) {
+            let ring = topology(&[(DimensionShape::Ring, 4, 2000, US)]);
+            let (mut lost, mut unsent) = (0, 0);
+            for byte in 0..bytes {
+                let left = (byte + 1) * 2000;
+                if left > at {
+                    unsent += 1;
+                } else if left + US > at {
+                    lost += 1;
+                }
+            }
+            let expected = match lost + unsent {
+                0 => 2000 * bytes + US,
+                again => at + 2000 * again + 3 * US,
+            };
+            let (arrives, effect) = arrival(&ring, bytes, at);
+            // The byte that is just leaving or arriving counts in part.
+            prop_assert!(arrives.abs_diff(expected) <= 4001, "{arrives}, expected {expected}");
+            prop_assert!((effect.resent - f64::from(lost as u32)).abs() <= 1.001);
+        }
+    }
+}

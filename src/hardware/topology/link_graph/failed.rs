@@ -1,0 +1,127 @@
+//! Links that fail, by the names of their ends, and ways around them.
+
+use super::{LinkGraph, LinkRoute, Npu};
+use std::collections::VecDeque;
+
+/// Neighbours of a vertex that a message names.
+const NAMED: usize = 8;
+
+impl LinkGraph {
+    /// Returns the links in both directions between two vertices, which `ends` names as `A-B`: NPUs by their numbers, switches as
+    /// [`Self::vertex`] does.
+    ///
+    /// # Errors
+    ///
+    /// A text that says what was found instead, if a vertex is unknown or no link joins the two.
+    pub fn links_between(&self, ends: &str) -> Result<Vec<u32>, String> {
+        let mut known = None;
+        // Names may contain the sign that separates them.
+        for (at, _) in ends.match_indices('-') {
+            let named = [&ends[..at], &ends[at + 1..]].map(|name| self.find_vertex(name.trim()));
+            let [Some(a), Some(b)] = named else {
+                known = known.or(named[0]).or(named[1]);
+                continue;
+            };
+            let joins = |from: u32, to: u32| (from, to) == (a, b) || (from, to) == (b, a);
+            let links = (0..).zip(&self.links);
+            let links: Vec<u32> = links
+                .filter(|(_, link)| joins(link.from, link.to))
+                .map(|(number, _)| number)
+                .collect();
+            if !links.is_empty() {
+                return Ok(links);
+            }
+            let (a_name, b_name) = (self.vertex(a), self.vertex(b));
+            let has = self.name_neighbours(a);
+            return Err(format!(
+                "no link joins {a_name} and {b_name}: {a_name} has links to {has}"
+            ));
+        }
+        Err(match known {
+            Some(vertex) => format!(
+                "`{ends}` names {} and no other vertex: it has links to {}",
+                self.vertex(vertex),
+                self.name_neighbours(vertex)
+            ),
+            None => format!(
+                "`{ends}` names no two vertices: NPU 0 has links to {}",
+                self.name_neighbours(0)
+            ),
+        })
+    }
+
+    /// Returns the vertex of a name: an NPU's number, perhaps after `NPU`, or a switch's name.
+    fn find_vertex(&self, name: &str) -> Option<u32> {
+        let number = name.strip_prefix("NPU ").unwrap_or(name);
+        match number.parse() {
+            Ok(npu) => Some(npu).filter(|npu| *npu < self.npus),
+            Err(_) => {
+                let switch = self.switches.iter().position(|switch| switch == name)?;
+                Some(self.npus + switch as u32)
+            }
+        }
+    }
+
+    fn name_neighbours(&self, vertex: u32) -> String {
+        let links = &self.outgoing[vertex as usize];
+        let mut names: Vec<String> = Vec::new();
+        for &link in links {
+            let name = self.vertex(self.links[link as usize].to);
+            if !names.contains(&name) {
+                names.push(name);
+            }
+        }
+        let more = names.len().saturating_sub(NAMED);
+        names.truncate(NAMED);
+        let text = names.join(", ");
+        match more {
+            0 => text,
+            more => format!("{text} and {more} more"),
+        }
+    }
+
+    /// Returns whether a link has not failed.
+    pub fn carries(&self, link: u32) -> bool {
+        !self.failed[link as usize]
+    }
+
+    /// Returns the same graph without the links `failed`, which keep their numbers. Where they were the only way along a
+    /// dimension, messages take the fewest links of all dimensions ([`Self::find_route`]).
+    pub fn without(&self, failed: &[u32]) -> Self {
+        let mut graph = self.clone();
+        for &link in failed {
+            graph.failed[link as usize] = true;
+        }
+        graph.measure_distances(|_, _| ());
+        graph
+    }
+
+    /// Returns a way with the fewest links, of whatever dimensions, from `a` to `b`; of several, at each vertex that over the
+    /// link that was added first. `None` if there is none.
+    pub(super) fn find_way_around(&self, a: Npu, b: Npu) -> Option<LinkRoute> {
+        let mut came_by = vec![None; self.outgoing.len()];
+        let mut queue = VecDeque::from([a.0]);
+        while let Some(at) = queue.pop_front() {
+            if at == b.0 {
+                break;
+            }
+            for &link in &self.outgoing[at as usize] {
+                let to = self.links[link as usize].to;
+                if to != a.0 && came_by[to as usize].is_none() {
+                    came_by[to as usize] = Some(link);
+                    queue.push_back(to);
+                }
+            }
+        }
+        let mut route = LinkRoute::default();
+        let mut at = b.0;
+        while at != a.0 {
+            let link = came_by[at as usize]?;
+            route.links.push((link, 1.0));
+            route.latency += self.links[link as usize].latency;
+            at = self.links[link as usize].from;
+        }
+        route.links.reverse();
+        Some(route)
+    }
+}

@@ -1,0 +1,198 @@
+//! Jobs on machines of which a part fails, against machines that lack the part and sums by hand.
+
+use crate::commands::chakram;
+use serde_json::Value;
+use std::fs;
+use std::path::PathBuf;
+use tempfile::TempDir;
+
+/// A machine of four NPUs whose links are `links`, of 1 GB/s and 1 us, with `more` at its end.
+fn machine(folder: &TempDir, links: &str, more: &str) -> PathBuf {
+    let text = format!(
+        r#"name = "four"
+[npu.own]
+peak = {{ fp32 = "1 TFLOP/s" }}
+lanes = 2
+host_lanes = 1
+memory_bandwidth = "1 TB/s"
+[network]
+model = "fair_sharing"
+[[dimension]]
+name = "x"
+shape = "graph"
+links = "{links}"
+size = 4
+bandwidth = "1 GB/s"
+latency = "1 us"
+algorithm = "direct"
+{more}"#
+    );
+    let file = folder
+        .path()
+        .join(format!("{}.toml", links.replace([':', ','], "-")));
+    fs::write(&file, text).expect("the folder can be written");
+    file
+}
+
+const REDUCE: &str = "generate collective all-reduce --ranks 4 --size 4MB --format json --machine";
+
+/// Returns the report of an all-reduce, and what was said if there is none.
+fn reduce(machine: &PathBuf, more: &[&str]) -> Result<Value, String> {
+    let words: Vec<&str> = REDUCE.split(' ').collect();
+    let file = machine.to_str().expect("it is text");
+    let output = chakram(&[&words[..], &[file], more].concat());
+    match output.status.code() {
+        Some(0) => Ok(serde_json::from_slice(&output.stdout).expect("it is JSON")),
+        code => Err(format!(
+            "{code:?} {}",
+            String::from_utf8_lossy(&output.stderr)
+        )),
+    }
+}
+
+fn makespan(report: &Value) -> u64 {
+    report["makespan_ps"].as_u64().expect("a time")
+}
+
+#[test]
+fn a_link_that_fails_at_once_is_one_that_is_not_there() {
+    let folder = TempDir::new().expect("a folder");
+    let ring = machine(&folder, "0-1,1-2,2-3,3-0", "");
+    let line = machine(&folder, "0-1,1-2,2-3", "");
+    let [ring_alone, line_alone] = [&ring, &line].map(|file| reduce(file, &[]).expect("it ends"));
+    let failed = reduce(&ring, &["--fail", "3-0@0ns", "--links"]).expect("it ends");
+    assert_eq!(makespan(&failed), makespan(&line_alone));
+    assert_eq!(
+        failed["edits"]["unedited_makespan_ps"],
+        ring_alone["makespan_ps"]
+    );
+    assert!(makespan(&line_alone) > makespan(&ring_alone));
+    // Each direction of each link carries what it does where there is no other link.
+    let line_links = reduce(&line, &["--links"]).expect("it ends");
+    let loads = |report: &Value| {
+        let rows = report["links"]["links"].as_array().expect("rows").iter();
+        let rows = rows.map(|row| {
+            (
+                row["from"].to_string(),
+                row["to"].to_string(),
+                row["bytes"].as_u64(),
+            )
+        });
+        let mut rows: Vec<_> = rows.filter(|row| row.2 != Some(0)).collect();
+        rows.sort();
+        rows
+    };
+    assert!(!loads(&failed).is_empty());
+    assert_eq!(loads(&failed), loads(&line_links));
+    // The same as the machine's file says it.
+    let more = "[[failure]]\nlink = \"3-0\"\nat = \"0 ns\"\n";
+    let of_file = machine(&folder, "0-1,1-2,2-3,3-0", more);
+    let said = reduce(&of_file, &[]).expect("it ends");
+    assert_eq!(makespan(&said), makespan(&failed));
+    assert_eq!(said["edits"]["rows"], failed["edits"]["rows"]);
+}
+
+/// 3 to 0 is one link of four each way, 1 GB/s and 1 us, busy with half a message of each of two senders: 1,000 B in a us on it.
+#[test]
+fn bytes_on_a_link_that_fails_are_counted() {
+    let folder = TempDir::new().expect("a folder");
+    let ring = machine(&folder, "0-1,1-2,2-3,3-0", "");
+    let late = reduce(&ring, &["--fail", "3-0@2ms"]).expect("it ends");
+    let row = &late["failures"][0];
+    assert_eq!(row["links"], 2, "{late}");
+    assert!(row["rerouted_messages"].as_u64() > Some(0), "{row}");
+    let resent = row["resent_bytes"].as_u64().expect("a number");
+    // At most what two links of 1 GB/s hold in 1 us.
+    assert!((1..=2000).contains(&resent), "{resent}");
+    // What comes after the end changes nothing.
+    let alone = reduce(&ring, &[]).expect("it ends");
+    let after = reduce(&ring, &["--fail", "3-0@1s"]).expect("it ends");
+    assert_eq!(makespan(&after), makespan(&alone));
+    assert_eq!(after["failures"][0]["rerouted_messages"], 0);
+}
+
+#[test]
+fn a_job_is_stuck_without_an_npu_or_a_way() {
+    let folder = TempDir::new().expect("a folder");
+    let line = machine(&folder, "0-1,1-2,2-3", "");
+    let no_npu = reduce(&line, &["--fail", "2@2ms"]).expect_err("rank 2 does not end");
+    for part in [
+        "Some(1)",
+        "the replay is stuck: 0 of 4 nodes completed",
+        "NPU 2 failed at 2.000 ms: 1 node there had not ended",
+        "rank 0 node 1 `all-reduce/0` waits for rank 2, which stopped",
+    ] {
+        assert!(no_npu.contains(part), "{part}: {no_npu}");
+    }
+    let no_way = reduce(&line, &["--fail", "0-1@2ms"]).expect_err("NPU 0 is cut off");
+    for part in [
+        "Some(1)",
+        "link 0-1 failed at 2.000 ms: no way is left from NPU 0 to NPU",
+    ] {
+        assert!(no_way.contains(part), "{part}: {no_way}");
+    }
+    // An NPU on which no work is left keeps nobody waiting.
+    assert!(reduce(&line, &["--fail", "2@1s"]).is_ok());
+}
+
+#[test]
+fn failures_that_mean_nothing_are_refused() {
+    let folder = TempDir::new().expect("a folder");
+    let line = machine(&folder, "0-1,1-2,2-3", "");
+    for (words, part) in [
+        (
+            &["--fail", "0-2@2ms"][..],
+            "no link joins NPU 0 and NPU 2: NPU 0 has links to NPU 1",
+        ),
+        (
+            &["--fail", "0-hub@2ms"],
+            "`0-hub` names NPU 0 and no other vertex",
+        ),
+        (&["--fail", "4@2ms"], "the machine has 4 NPUs"),
+        (&["--fail", "2"], "expected NPU@TIME or VERTEX-VERTEX@TIME"),
+        (&["--fail", "2@soon"], "soon"),
+        (
+            &["--fail", "0-1@2ms", "--aggregate"],
+            "one rank runs for several",
+        ),
+        (
+            &["--fail", "0-1@2ms", "--collective", "*=2"],
+            "nothing passes links that could fail",
+        ),
+    ] {
+        let error = reduce(&line, words).expect_err("it is refused");
+        assert!(
+            error.starts_with("Some(2)") && error.contains(part),
+            "{part}: {error}"
+        );
+    }
+    let words: Vec<&str> = REDUCE.split(' ').collect();
+    let unshared = chakram(&[&words[..], &["dgx-h100", "--fail", "0-1@2ms"]].concat());
+    let error = String::from_utf8_lossy(&unshared.stderr);
+    assert!(
+        error.contains("nothing passes links that could fail"),
+        "{error}"
+    );
+    for (table, part) in [
+        (
+            "[[failure]]\nlink = \"0-3\"\nat = \"1 ms\"",
+            "no link joins NPU 0 and NPU 3",
+        ),
+        (
+            "[[failure]]\nnpu = 4\nat = \"1 ms\"",
+            "key `failure[0].npu`",
+        ),
+        (
+            "[[failure]]\nnpu = 1\nlink = \"0-1\"\nat = \"1 ms\"",
+            "one of them",
+        ),
+        ("[[failure]]\nnpu = 1", "at"),
+    ] {
+        let file = machine(&folder, "0-1,1-2,2-3", table);
+        let error = reduce(&file, &[]).expect_err("it is refused");
+        assert!(
+            error.starts_with("Some(2)") && error.contains(part),
+            "{part}: {error}"
+        );
+    }
+}
