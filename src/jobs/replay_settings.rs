@@ -288,8 +288,7 @@ pub static REPLAY_OPTIONS: &[ReplayOption] = &[
     ReplayOption {
         key: SettingKey::Fail,
         value: "PART@TIME",
-        help: "Have an NPU fail, 3@2ms, which leaves its job stuck, or the link between two NPUs or switches, 0-1@500us, which \
-               messages then go around under fair sharing; repeatable",
+        help: "Have an NPU fail, 3@2ms, which leaves its job stuck, or a link, 0-1@500us, which messages go around; repeatable",
         syntax: List,
         set: |to, words| all(words, str::parse).map(|failures| to.replay.failures = failures),
         ..ReplayOption::BASE
