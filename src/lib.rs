@@ -213,7 +213,7 @@ pub mod generate {
         AblationEffect, AdapterSums, AttentionKernel, BranchOrder, BucketPolicy, ContextExchange,
         OperatorDegrees, Optimizer, RecomputePolicy, ZeroStage,
     };
-    pub use chakram_workloads::generate::schedule::PipelineSchedule;
+    pub use chakram_workloads::generate::schedule::{PassOrders, PipelineSchedule};
     pub use chakram_workloads::generate::sharding::ShardingDegrees;
     pub use chakram_workloads::generate::training::PlanSummary;
     pub use chakram_workloads::generate::{

@@ -21,6 +21,7 @@ mod grid;
 mod memory;
 mod placement;
 mod program;
+mod schedules;
 mod shared;
 mod stages;
 mod time;

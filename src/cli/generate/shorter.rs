@@ -3,7 +3,6 @@
 use chakram_engine::{CompiledReplay, ReplayError, ReplayOptions};
 use chakram_hardware::machine::Machine;
 use chakram_report::extrapolation::ShorterReplays;
-use chakram_workloads::generate::schedule::PipelineSchedule;
 use chakram_workloads::generate::{
     GenerateError, GeneratedJob, ParallelismPlan, TrainingPattern, WorkloadPattern,
 };
@@ -24,13 +23,15 @@ impl ShortenedStep {
     /// Of the step of `whole`, with `simulated` micro-batches.
     pub fn new(whole: TrainingPattern, simulated: u32) -> Result<Self, String> {
         let plan = &whole.plan;
-        let turn = match plan.schedule {
-            PipelineSchedule::Interleaved { .. } => plan.pipeline,
-            _ => 1,
+        let Some((turn, fill)) = plan.schedule.period(plan.pipeline) else {
+            return Err(format!(
+                "--extrapolate {simulated}: expected no such option beside the orders of a file, which repeat nothing that is known"
+            ));
         };
         let at_once = u64::from(plan.data).saturating_mul(plan.micro_batch);
         let micro_batches = (plan.batch / at_once.max(1)).min(u32::MAX.into());
-        let least = u64::from(TURNS) * u64::from(turn);
+        // The shortest replay fills the pipeline.
+        let least = u64::from(TURNS - 1) * u64::from(turn) + u64::from(fill.max(turn));
         let is_sound = (least..micro_batches).contains(&simulated.into())
             && simulated.is_multiple_of(turn)
             && plan.steps == 1;

@@ -1,7 +1,8 @@
 //! `chakram generate MODEL`: a model under a plan.
 
 use crate::output::RunArgs;
-use chakram_workloads::generate::plan::ParallelismPlan;
+use chakram_workloads::generate::plan::{ParallelismPlan, PlanDraft};
+use chakram_workloads::generate::schedule::PassOrders;
 use clap::Args;
 use std::error::Error;
 use std::path::{Path, PathBuf};
@@ -49,7 +50,8 @@ impl TrainingArgs {
     /// The files that may be read.
     pub fn files(&self) -> impl Iterator<Item = &Path> {
         let model = self.model.as_deref().map(Path::new);
-        model.into_iter().chain(self.plan.plan.as_deref())
+        let plan = [self.plan.plan.as_deref(), self.plan.pass_orders.as_deref()];
+        model.into_iter().chain(plan.into_iter().flatten())
     }
 }
 
@@ -59,8 +61,26 @@ struct PlanArgs {
     /// Read the plan from this file; options override it
     #[arg(long, help_heading = "Parallelism and batch", value_name = "FILE.toml")]
     plan: Option<PathBuf>,
+    /// Take the order of passes from this file, a line for each stage as PyTorch writes them: 0F0,0F1,0B0,…
+    #[arg(
+        long,
+        help_heading = "Parallelism and batch",
+        hide_short_help = true,
+        value_name = "FILE.csv",
+        conflicts_with_all = ["schedule", "chunks"]
+    )]
+    pass_orders: Option<PathBuf>,
     #[command(flatten)]
     flags: PlanFlags,
+}
+
+/// The orders of passes in a file.
+fn orders(path: &Path) -> Result<PassOrders, Box<dyn Error>> {
+    let name = path.display();
+    let text = chakram_base::config::read(path)
+        .map_err(|error| format!("cannot read orders of passes {name}: {error}"))?;
+    let orders = PassOrders::parse(&text);
+    orders.map_err(|error| format!("{name}: {error}").into())
 }
 
 impl PlanArgs {
@@ -81,6 +101,14 @@ impl PlanArgs {
                 plan
             }
             None => ParallelismPlan::new(),
+        };
+        let plan = match &self.pass_orders {
+            Some(path) => {
+                let mut draft = PlanDraft::new(plan);
+                draft.list_passes(orders(path)?);
+                draft.finish()?
+            }
+            None => plan,
         };
         Ok((self.flags.over(plan, left_out)?, file))
     }

@@ -18,7 +18,7 @@
 //!
 //! All passes of a rank are one chain, and passes of one direction and chunk are alike, so a rank's own path, and the
 //! sums over its lanes, grow by the same amount with each micro-batch from two on (for interleaved schedules with each
-//! `pipeline` of them). [`quick`] follows two and three, and adds the rest; a stage begins when the first micro-batch
+//! `pipeline` of them, for others as the period of the schedule is). [`quick`] follows two and three, and adds the rest; a stage begins when the first micro-batch
 //! can have come through the stages before it. Where gathers of parameters run ahead (ZeRO 3, or overlap
 //! with the forward pass), sums alone are taken.
 
@@ -39,7 +39,6 @@ use chakram_trace::format::{CollectiveKind, Op, TraceError};
 use chakram_workloads::generate::plan::{
     AblationEffect, RankCoordinates, RankMemory, RankPeak, RankPlacement, ZeroStage,
 };
-use chakram_workloads::generate::schedule::PipelineSchedule;
 use chakram_workloads::generate::{GeneratedJob, TrainingPattern, WorkloadPattern};
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
@@ -101,11 +100,12 @@ pub fn quick(
     let plan = &pattern.plan;
     let per_micro_batch = plan.micro_batch.saturating_mul(plan.data.into()).max(1);
     let all = plan.batch / per_micro_batch;
-    let unit = match plan.schedule {
-        PipelineSchedule::Interleaved { .. } => u64::from(plan.pipeline),
-        _ => 1,
+    let Some((unit, least)) = plan.schedule.period(plan.pipeline) else {
+        return whole(point, pattern);
     };
-    let [few, more] = [2 * unit, 3 * unit];
+    let unit = u64::from(unit);
+    let few = (2 * unit).max(least.into());
+    let more = few + unit;
     if all <= more || plan.steps > 1 {
         return whole(point, pattern);
     }

@@ -50,6 +50,16 @@ impl ParallelismPlan {
         self.data.saturating_mul(self.context)
     }
 
+    /// The stages that have the first and the last part of a model; where each part is on two stages, one that has both.
+    pub fn end_stages(&self) -> [u32; 2] {
+        self.schedule.ends(self.pipeline)
+    }
+
+    /// Ranks that have the same weights, with those that have them on another stage.
+    pub fn copies(&self) -> u32 {
+        self.replicas().saturating_mul(self.schedule.copies())
+    }
+
     /// Tensor-parallel degree of experts.
     pub fn tensor_of_experts(&self) -> u32 {
         self.expert_tensor.unwrap_or(self.tensor).max(1)
@@ -70,6 +80,12 @@ impl ParallelismPlan {
     pub fn expert_replicas(&self) -> u32 {
         // Degrees of 0 are refused, but files are read before that.
         self.expert_ranks() / self.expert.max(1)
+    }
+
+    /// Ranks that have the same shard of the same experts, with those that have them on another stage.
+    pub fn expert_copies(&self) -> u32 {
+        self.expert_replicas()
+            .saturating_mul(self.schedule.copies())
     }
 
     /// Tensor-parallel degree of `stage`.
@@ -96,7 +112,7 @@ impl ParallelismPlan {
 
     /// Returns true if there is a backward pass.
     pub fn trains(&self) -> bool {
-        self.schedule != PipelineSchedule::Inference
+        self.schedule.trains()
     }
 
     /// Micro-batches of a replica in a step; what is left over is refused elsewhere.
@@ -377,19 +393,32 @@ words! {
         LayerWise = "layer-wise",
         /// Forward passes only.
         Inference = "inference",
+        /// Gradients of weights apart and late.
+        ZeroBubbleH1 = "zb-h1",
+        /// The same with two chunks on a stage, in the shape of a V.
+        ZeroBubbleV = "zb-v",
+        /// Micro-batches from both ends, forward passes beside backward ones.
+        DualPipe = "dualpipe",
+        /// The same with two chunks on a stage, in the shape of a V.
+        DualPipeV = "dualpipe-v",
     }
 }
 
 impl ScheduleName {
-    /// The name of `schedule`.
-    pub fn of(schedule: PipelineSchedule) -> Self {
-        match schedule {
+    /// The name of `schedule`; orders that are listed have none.
+    pub fn of(schedule: &PipelineSchedule) -> Option<Self> {
+        Some(match schedule {
             PipelineSchedule::GPipe => Self::GPipe,
             PipelineSchedule::OneForwardOneBackward => Self::OneForwardOneBackward,
             PipelineSchedule::Interleaved { .. } => Self::Interleaved,
             PipelineSchedule::LayerWise { .. } => Self::LayerWise,
             PipelineSchedule::Inference => Self::Inference,
-        }
+            PipelineSchedule::ZeroBubbleH1 => Self::ZeroBubbleH1,
+            PipelineSchedule::ZeroBubbleV => Self::ZeroBubbleV,
+            PipelineSchedule::DualPipe => Self::DualPipe,
+            PipelineSchedule::DualPipeV => Self::DualPipeV,
+            PipelineSchedule::Listed(_) => return None,
+        })
     }
 
     /// The schedule of this name, with `chunks` of layers on a stage.
@@ -411,8 +440,13 @@ impl ScheduleName {
             // A layer is a chunk; how many there are, the model says.
             (Self::LayerWise, None) => PipelineSchedule::LayerWise { layers: 1 },
             (Self::Inference, None) => PipelineSchedule::Inference,
+            (Self::ZeroBubbleH1, None) => PipelineSchedule::ZeroBubbleH1,
+            (Self::ZeroBubbleV, None) => PipelineSchedule::ZeroBubbleV,
+            (Self::DualPipe, None) => PipelineSchedule::DualPipe,
+            (Self::DualPipeV, None) => PipelineSchedule::DualPipeV,
             (_, Some(chunks)) => {
-                let expected = format!("nothing with schedule = {self}, which has no chunks");
+                let expected =
+                    format!("nothing with schedule = {self}, which has no number of chunks");
                 return Err(refused("chunks", chunks, expected));
             }
         };

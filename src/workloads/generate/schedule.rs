@@ -1,31 +1,38 @@
 //! Pipeline schedules: in which order a stage runs the forward and backward passes of its micro-batches.
 //!
-//! Schedules differ in four parameters only: the number of chunks of a stage's layers, the number of micro-batches
+//! Most schedules differ in four parameters only: the number of chunks of a stage's layers, the number of micro-batches
 //! that pass a chunk before the next chunk, the number of forward passes before the first backward one, and the
 //! presence of backward passes. After the warm-up, forward and backward passes alternate; when no forward pass is
 //! left, the remaining backward ones follow. Backward passes keep the order of micro-batches (Narayanan et al.,
 //! "Efficient large-scale language model training on GPU clusters using Megatron-LM", SC'21, figures 3 and 4), and
-//! reverse that of chunks.
+//! reverse that of chunks. Others are lists of steps: those that find gradients of weights apart ([`zero_bubble`]), those that
+//! run two passes beside one another ([`dual_pipe`]), and orders that a file says ([`PassOrders`]).
 //!
 //! Dependencies between stages are the same in all of them: [`PipelineSchedule::predecessor`]. With buffered sends no
 //! order of passes deadlocks, even if receives block.
 
-use super::{GenerateError, MOST_NODES, check_at_least, check_limit};
+use super::{GenerateError, MOST_NODES, check_at_least, check_limit, refused};
+use std::sync::Arc;
 
+mod dual_pipe;
 mod gpipe;
 mod ideal;
 mod inference;
 mod interleaved;
 mod layer_wise;
 mod one_f_one_b;
+mod pass_orders;
 mod passes;
 #[cfg(test)]
 mod tests;
+mod zero_bubble;
 
-pub use passes::PassIter;
+pub use ideal::PassTimes;
+pub use pass_orders::{PassOrderError, PassOrders};
+pub use passes::StepIter;
 
 /// Order of the passes in a pipeline.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub enum PipelineSchedule {
     /// All forward passes, then all backward passes.
     GPipe,
@@ -43,27 +50,108 @@ pub enum PipelineSchedule {
     },
     /// Forward passes only.
     Inference,
+    /// 1F1B with gradients of weights apart and late (ZB-H1).
+    ZeroBubbleH1,
+    /// The same with two chunks on every stage, in the shape of a V (ZB-V).
+    ZeroBubbleV,
+    /// Micro-batches from both ends of the pipeline, forward passes beside backward ones.
+    DualPipe,
+    /// The same with two chunks on every stage, in the shape of a V.
+    DualPipeV,
+    /// As a file says.
+    Listed(Arc<PassOrders>),
 }
 
-/// Direction of a pass through the layers.
+/// What a pass through the layers is for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub enum PassDirection {
-    /// From the first layer to the last.
+pub enum PassKind {
+    /// Activations, from the first layer to the last.
     Forward,
-    /// From the last layer to the first.
+    /// All gradients, from the last layer to the first.
     Backward,
+    /// Gradients of activations alone, from the last layer to the first.
+    InputGradient,
+    /// Gradients of weights alone, after those of activations.
+    WeightGradient,
+}
+
+impl PassKind {
+    /// Returns true if it finds gradients of weights.
+    pub fn finds_weights(self) -> bool {
+        matches!(self, Self::Backward | Self::WeightGradient)
+    }
 }
 
 /// A pass of one micro-batch through one chunk of a stage's layers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct PipelinePass {
-    /// Direction of the pass.
-    pub direction: PassDirection,
+    /// What it is for.
+    pub kind: PassKind,
     /// Index of the micro-batch, from 0.
     pub micro_batch: u32,
-    /// Index of the chunk among the stage's layers, from 0; the layers of chunk c on stage s of S are the (c S +
-    /// s)-th part of the model.
+    /// Index of the chunk among the stage's layers, from 0; [`PipelineSchedule::part`] says which part of the model it is.
     pub chunk: u32,
+}
+
+/// What a stage does at a time: one pass, or two that wait for nothing of one another.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct PipelineStep {
+    /// The pass; the forward one of two.
+    pub pass: PipelinePass,
+    /// The backward pass beside it.
+    pub beside: Option<PipelinePass>,
+    /// True if no later step of the stage finds gradients of the same weights; of a schedule without backward passes, if none uses
+    /// them.
+    pub completes: bool,
+}
+
+impl PipelineStep {
+    /// A pass with nothing beside it, and others of its chunk behind it.
+    fn alone(pass: PipelinePass) -> Self {
+        Self {
+            pass,
+            beside: None,
+            completes: false,
+        }
+    }
+
+    /// Its passes.
+    pub fn passes(self) -> impl Iterator<Item = PipelinePass> {
+        [Some(self.pass), self.beside].into_iter().flatten()
+    }
+}
+
+/// Marks the steps that complete the gradients of a chunk, or are its last.
+fn mark_completed(steps: &mut [PipelineStep]) {
+    let trains = steps
+        .iter()
+        .any(|step| step.passes().any(|pass| pass.kind != PassKind::Forward));
+    let mut completed: Vec<u32> = Vec::new();
+    for step in steps.iter_mut().rev() {
+        let mut finders = step
+            .passes()
+            .filter(|pass| pass.kind.finds_weights() || !trains);
+        let Some(finder) = finders.next() else {
+            continue;
+        };
+        if !completed.contains(&finder.chunk) {
+            completed.push(finder.chunk);
+            step.completes = true;
+        }
+    }
+}
+
+/// Where the chunks of stages lie in the model.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum ChunkPlacement<'o> {
+    /// Chunk c of stage s of S is part c S + s.
+    Cyclic,
+    /// Chunk 0 of stage s of S is part s, and chunk 1 part 2 S - 1 - s.
+    Folded,
+    /// The same of a model of S parts, all of which two stages have: part S - 1 - s.
+    Mirrored,
+    /// As orders say.
+    Listed(&'o PassOrders),
 }
 
 /// Parameters in which schedules differ.
@@ -84,13 +172,21 @@ impl PipelineSchedule {
     pub fn check(&self, stages: u32, micro_batches: u32) -> Result<(), GenerateError> {
         check_at_least("stages", stages, 1)?;
         check_at_least("micro_batches", micro_batches, 1)?;
-        match *self {
-            Self::Interleaved { chunks } => interleaved::check(chunks, stages, micro_batches)?,
-            Self::LayerWise { layers } => check_at_least("layers", layers, 1)?,
-            Self::GPipe | Self::OneForwardOneBackward | Self::Inference => {}
+        match self {
+            Self::Interleaved { chunks } => interleaved::check(*chunks, stages, micro_batches)?,
+            Self::LayerWise { layers } => check_at_least("layers", *layers, 1)?,
+            Self::DualPipe => dual_pipe::check(stages, micro_batches)?,
+            Self::DualPipeV => dual_pipe::check_v(stages, micro_batches)?,
+            Self::Listed(orders) => check_listed(orders, stages, micro_batches)?,
+            Self::GPipe
+            | Self::OneForwardOneBackward
+            | Self::Inference
+            | Self::ZeroBubbleH1
+            | Self::ZeroBubbleV => {}
         }
         // Each pass is at least one node of a trace.
-        let passes = 2 * u128::from(micro_batches) * u128::from(self.chunks());
+        let each = if self.splits_backward() { 3 } else { 2 };
+        let passes = each * u128::from(micro_batches) * u128::from(self.chunks());
         check_limit(
             "passes of a stage",
             passes,
@@ -100,30 +196,137 @@ impl PipelineSchedule {
         .map(drop)
     }
 
-    /// Number of model chunks on a stage; every micro-batch passes each of them separately.
+    /// Number of model chunks on a stage; every micro-batch passes each of them separately, or one of the two in the two directions of
+    /// DualPipe.
     pub fn chunks(&self) -> u32 {
-        match *self {
-            Self::Interleaved { chunks } => chunks,
-            Self::LayerWise { layers } => layers,
-            Self::GPipe | Self::OneForwardOneBackward | Self::Inference => 1,
+        match self {
+            Self::Interleaved { chunks } => *chunks,
+            Self::LayerWise { layers } => *layers,
+            Self::ZeroBubbleV | Self::DualPipe | Self::DualPipeV => 2,
+            Self::Listed(orders) => orders.chunks(),
+            Self::GPipe | Self::OneForwardOneBackward | Self::Inference | Self::ZeroBubbleH1 => 1,
         }
+    }
+
+    /// Parts of the model, over which its layers are distributed.
+    pub fn parts(&self, stages: u32) -> u32 {
+        match self {
+            Self::DualPipe => stages,
+            _ => self.chunks() * stages,
+        }
+    }
+
+    /// The stages that have the first and the last part; where each part is on two stages, one that has both.
+    pub fn ends(&self, stages: u32) -> [u32; 2] {
+        match self.placement() {
+            ChunkPlacement::Cyclic => [0, stages.max(1) - 1],
+            ChunkPlacement::Folded | ChunkPlacement::Mirrored => [0; 2],
+            ChunkPlacement::Listed(orders) => orders.ends(),
+        }
+    }
+
+    /// Number of stages that have each part of the model.
+    pub fn copies(&self) -> u32 {
+        if *self == Self::DualPipe { 2 } else { 1 }
     }
 
     /// Returns true if there are backward passes.
     pub fn trains(&self) -> bool {
-        *self != Self::Inference
+        match self {
+            Self::Inference => false,
+            Self::Listed(orders) => orders.trains(),
+            _ => true,
+        }
+    }
+
+    /// Returns true if it says itself which gradients of weights are found apart from those of inputs.
+    pub fn splits_backward(&self) -> bool {
+        matches!(
+            self,
+            Self::ZeroBubbleH1
+                | Self::ZeroBubbleV
+                | Self::DualPipe
+                | Self::DualPipeV
+                | Self::Listed(_)
+        )
+    }
+
+    /// Micro-batches after which the steps of a stage repeat themselves, and the least number of them with which they do; `None` where
+    /// nothing is known of that.
+    pub fn period(&self, stages: u32) -> Option<(u32, u32)> {
+        match self {
+            Self::Interleaved { .. } => Some((stages, stages)),
+            Self::ZeroBubbleH1 => Some((1, stages)),
+            Self::ZeroBubbleV => Some((1, 2 * stages - 1)),
+            Self::DualPipe => Some((2, 2 * stages)),
+            Self::DualPipeV => Some((1, 2 * stages)),
+            Self::Listed(_) => None,
+            Self::GPipe
+            | Self::OneForwardOneBackward
+            | Self::LayerWise { .. }
+            | Self::Inference => Some((1, 1)),
+        }
     }
 
     /// The passes of stage `stage` of `stages` in the order in which it runs them.
     ///
     /// # Panics
-    /// Panics where [`PipelineSchedule::check`] refuses, or if `stage` is not below `stages`.
-    pub fn passes(&self, stage: u32, stages: u32, micro_batches: u32) -> PassIter {
-        PassIter::new(self.shape(stage, stages, micro_batches), micro_batches)
+    /// As [`PipelineSchedule::steps`].
+    pub fn passes(
+        &self,
+        stage: u32,
+        stages: u32,
+        micro_batches: u32,
+    ) -> impl Iterator<Item = PipelinePass> + use<> {
+        let steps = self.steps(stage, stages, micro_batches);
+        steps.flat_map(PipelineStep::passes)
     }
 
-    /// Maximum number of passes whose activations stage `stage` holds: forward passes whose backward pass is not
-    /// over. Each is 1/[`chunks`](PipelineSchedule::chunks) of the activations of a micro-batch on the stage.
+    /// The steps of stage `stage` of `stages` in the order in which it runs them.
+    ///
+    /// # Panics
+    /// Panics where [`PipelineSchedule::check`] refuses, or if `stage` is not below `stages`.
+    pub fn steps(&self, stage: u32, stages: u32, micro_batches: u32) -> StepIter {
+        match self.shape(stage, stages, micro_batches) {
+            Some(shape) => StepIter::counted(shape, micro_batches),
+            None => StepIter::listed(self.list(stage, stages, micro_batches)),
+        }
+    }
+
+    /// The steps of a schedule that is a list of them.
+    fn list(&self, stage: u32, stages: u32, micro_batches: u32) -> Vec<PipelineStep> {
+        let alone = |passes: Vec<PipelinePass>| {
+            let steps = passes.into_iter().map(PipelineStep::alone);
+            steps.collect::<Vec<_>>()
+        };
+        let mut steps = match self {
+            Self::ZeroBubbleH1 => alone(zero_bubble::h1(stage, stages, micro_batches)),
+            Self::ZeroBubbleV => alone(zero_bubble::v(stage, stages, micro_batches)),
+            Self::DualPipe => dual_pipe::both_ways(stage, stages, micro_batches),
+            Self::DualPipeV => dual_pipe::v(stage, stages, micro_batches),
+            Self::Listed(orders) => return orders.steps(stage),
+            _ => unreachable!("other schedules have a shape"),
+        };
+        mark_completed(&mut steps);
+        steps
+    }
+
+    /// The steps of all stages as a file says them, a line for each; see [`PassOrders`].
+    ///
+    /// # Panics
+    /// As [`PipelineSchedule::steps`].
+    pub fn to_lines(&self, stages: u32, micro_batches: u32) -> Vec<String> {
+        let line = |stage| {
+            let steps = self.steps(stage, stages, micro_batches);
+            let cells =
+                steps.map(|step| pass_orders::cell(&step, |chunk| self.part(stage, chunk, stages)));
+            cells.collect::<Vec<_>>().join(",")
+        };
+        (0..stages).map(line).collect()
+    }
+
+    /// Maximum number of passes whose activations stage `stage` holds: forward passes whose gradients are not
+    /// all found. Each is 1/[`chunks`](PipelineSchedule::chunks) of the activations of a micro-batch on the stage.
     ///
     /// These are the passes of the warm-up and the one behind it: min(m, S - i) for 1F1B on stage i of S, m for
     /// GPipe, none for inference, which saves nothing.
@@ -131,35 +334,81 @@ impl PipelineSchedule {
     /// # Panics
     /// As [`PipelineSchedule::passes`].
     pub fn stored(&self, stage: u32, stages: u32, micro_batches: u32) -> u64 {
-        let shape = self.shape(stage, stages, micro_batches);
-        if shape.training {
-            shape.forwards(micro_batches).min(shape.warm_up + 1)
-        } else {
-            0
+        match self.shape(stage, stages, micro_batches) {
+            Some(shape) if shape.training => shape.forwards(micro_batches).min(shape.warm_up + 1),
+            Some(_) => 0,
+            None if self.trains() => {
+                let (mut held, mut most) = (0, 0);
+                for pass in self.passes(stage, stages, micro_batches) {
+                    match pass.kind {
+                        PassKind::Forward => held += 1,
+                        PassKind::InputGradient => {}
+                        PassKind::Backward | PassKind::WeightGradient => held -= 1,
+                    }
+                    most = most.max(held);
+                }
+                most
+            }
+            None => 0,
         }
     }
 
-    fn shape(&self, stage: u32, stages: u32, micro_batches: u32) -> ScheduleShape {
+    fn shape(&self, stage: u32, stages: u32, micro_batches: u32) -> Option<ScheduleShape> {
         if let Err(error) = self.check(stages, micro_batches) {
             panic!("{error}");
         }
         assert!(stage < stages, "stage {stage} of {stages} does not exist");
-        match *self {
+        Some(match self {
             Self::GPipe => gpipe::shape(micro_batches),
             Self::OneForwardOneBackward => one_f_one_b::shape(stage, stages, micro_batches),
             Self::Interleaved { chunks } => {
-                interleaved::shape(chunks, stage, stages, micro_batches)
+                interleaved::shape(*chunks, stage, stages, micro_batches)
             }
-            Self::LayerWise { layers } => layer_wise::shape(layers, micro_batches),
+            Self::LayerWise { layers } => layer_wise::shape(*layers, micro_batches),
             Self::Inference => inference::shape(micro_batches),
+            _ => return None,
+        })
+    }
+
+    fn placement(&self) -> ChunkPlacement<'_> {
+        match self {
+            Self::ZeroBubbleV | Self::DualPipeV => ChunkPlacement::Folded,
+            Self::DualPipe => ChunkPlacement::Mirrored,
+            Self::Listed(orders) => ChunkPlacement::Listed(orders),
+            _ => ChunkPlacement::Cyclic,
         }
     }
 
+    /// The part of the model that is chunk `chunk` of stage `stage` of `stages`.
+    pub fn part(&self, stage: u32, chunk: u32, stages: u32) -> u32 {
+        match self.placement() {
+            ChunkPlacement::Folded if chunk == 1 => 2 * stages - 1 - stage,
+            ChunkPlacement::Mirrored if chunk == 1 => stages - 1 - stage,
+            ChunkPlacement::Listed(orders) => orders.part(stage, chunk),
+            _ => chunk * stages + stage,
+        }
+    }
+
+    /// The stage and chunk of part `part`; the first of two stages that have it.
+    pub fn place(&self, part: u32, stages: u32) -> (u32, u32) {
+        match self.placement() {
+            ChunkPlacement::Folded if part >= stages => (2 * stages - 1 - part, 1),
+            ChunkPlacement::Listed(orders) => orders.place(part),
+            _ => (part % stages, part / stages),
+        }
+    }
+
+    /// Returns true if results go from each stage to the next and from the last to the first, as they do in most schedules.
+    pub fn is_cyclic(&self) -> bool {
+        self.placement() == ChunkPlacement::Cyclic
+    }
+
     /// Returns the stage and the pass there whose output is the input of `pass` on stage `stage` of `stages`:
-    /// activations of the layers in front, or gradients of the layers behind. `None` if there are no such layers.
+    /// activations of the layers in front, or gradients of the layers behind. `None` if there are no such layers, and for gradients of
+    /// weights, which begin with what is on the stage. Of a backward pass that may be in two, it is said as `pass` is.
     ///
-    /// From the last stage it goes on with the next chunk on the first, and back likewise; with one stage that
-    /// is the stage itself, and no message. A backward pass needs its own forward pass as well, which is on the
+    /// From the last stage it goes on with the next chunk on the first, and back likewise, unless chunks lie otherwise; with one stage
+    /// that is the stage itself, and no message. A backward pass needs its own forward pass as well, which is on the
     /// same stage and earlier in its order.
     pub fn predecessor(
         &self,
@@ -167,9 +416,10 @@ impl PipelineSchedule {
         stage: u32,
         stages: u32,
     ) -> Option<(u32, PipelinePass)> {
-        match pass.direction {
-            PassDirection::Forward => towards_first(pass, stage, stages),
-            PassDirection::Backward => self.towards_last(pass, stage, stages),
+        match pass.kind {
+            PassKind::Forward => self.beside(pass, stage, stages, false),
+            PassKind::Backward | PassKind::InputGradient => self.beside(pass, stage, stages, true),
+            PassKind::WeightGradient => None,
         }
     }
 
@@ -181,30 +431,51 @@ impl PipelineSchedule {
         stage: u32,
         stages: u32,
     ) -> Option<(u32, PipelinePass)> {
-        match pass.direction {
-            PassDirection::Forward => self.towards_last(pass, stage, stages),
-            PassDirection::Backward => towards_first(pass, stage, stages),
+        match pass.kind {
+            PassKind::Forward => self.beside(pass, stage, stages, true),
+            PassKind::Backward | PassKind::InputGradient => self.beside(pass, stage, stages, false),
+            PassKind::WeightGradient => None,
         }
     }
 
-    fn towards_last(
+    /// The pass of the same micro-batch through the part behind, or else in front.
+    fn beside(
         &self,
         pass: PipelinePass,
         stage: u32,
         stages: u32,
+        behind: bool,
     ) -> Option<(u32, PipelinePass)> {
-        if stage + 1 < stages {
-            return Some((stage + 1, pass));
+        let part = self.part(stage, pass.chunk, stages);
+        let part = match behind {
+            true => Some(part + 1).filter(|next| *next < self.parts(stages)),
+            false => part.checked_sub(1),
+        }?;
+        if self.placement() == ChunkPlacement::Mirrored {
+            // Who goes the other way stays in the chunks of that way.
+            let stage = if pass.chunk == 1 {
+                stages - 1 - part
+            } else {
+                part
+            };
+            return Some((stage, pass));
         }
-        let chunk = pass.chunk + 1;
-        (chunk < self.chunks()).then_some((0, PipelinePass { chunk, ..pass }))
+        let (stage, chunk) = self.place(part, stages);
+        Some((stage, PipelinePass { chunk, ..pass }))
     }
 }
 
-fn towards_first(pass: PipelinePass, stage: u32, stages: u32) -> Option<(u32, PipelinePass)> {
-    if stage > 0 {
-        return Some((stage - 1, pass));
+/// Refuses orders of other stages or micro-batches than a plan has.
+fn check_listed(orders: &PassOrders, stages: u32, micro_batches: u32) -> Result<(), GenerateError> {
+    let lines = orders.stages();
+    if lines != stages {
+        let expected = format!("{lines}, the stages of its orders");
+        return Err(refused("pipeline", stages, expected));
     }
-    let chunk = pass.chunk.checked_sub(1)?;
-    Some((stages - 1, PipelinePass { chunk, ..pass }))
+    let listed = orders.micro_batches();
+    if listed != micro_batches {
+        let expected = format!("{listed}, those of its orders: batch / (data x micro_batch)");
+        return Err(refused("micro_batches", micro_batches, expected));
+    }
+    Ok(())
 }

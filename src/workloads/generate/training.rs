@@ -8,7 +8,7 @@ use super::plan::{
     AblationEffect, AttentionKernel, BucketPolicy, Optimizer, ParallelGroupKind, ParallelismPlan,
     RankMemory, RankPeak, RankPlacement, RecomputePolicy, ZeroStage,
 };
-use super::schedule::{PassIter, PipelineSchedule};
+use super::schedule::{PassKind, PipelinePass, PipelineSchedule, PipelineStep};
 use super::{GenerateError, MOST_WORK, refused};
 use crate::model::Model;
 use chakram_trace::format::{Dtype, Op};
@@ -192,6 +192,7 @@ impl TrainingGenerator {
             overlap: plan.tensor_overlap,
             branches: plan.branches,
             trains: plan.trains(),
+            splits: plan.split_backward || plan.schedule.splits_backward(),
         };
         let shard = context_shards::local(padded_heads::padded(&model, &plan)?, &plan);
         let shard = local_experts::local(shard, &plan);
@@ -233,19 +234,52 @@ impl TrainingGenerator {
         })
     }
 
-    /// Passes of a rank on `stage`, in order.
-    fn passes(&self, stage: u32) -> PassIter {
+    /// Steps of a rank on `stage`, in order.
+    fn steps(&self, stage: u32) -> impl Iterator<Item = PipelineStep> + use<> {
         let (stages, count) = (self.plan.pipeline, self.micro_batches);
-        self.plan.schedule.passes(stage, stages, count)
+        let split = self.plan.split_backward;
+        let steps = self.plan.schedule.steps(stage, stages, count);
+        steps.flat_map(move |step| {
+            let is_split = split && step.pass.kind == PassKind::Backward;
+            let of = |kind| PipelineStep {
+                pass: PipelinePass { kind, ..step.pass },
+                ..step
+            };
+            let first = match is_split {
+                true => PipelineStep {
+                    completes: false,
+                    ..of(PassKind::InputGradient)
+                },
+                false => step,
+            };
+            [Some(first), is_split.then(|| of(PassKind::WeightGradient))]
+                .into_iter()
+                .flatten()
+        })
     }
 
     fn chunks(&self) -> u32 {
         self.plan.schedule.chunks()
     }
 
-    /// Number of model chunks of all stages, over which layers are distributed.
+    /// Number of parts of the model, over which layers are distributed.
     fn parts(&self) -> u32 {
-        self.chunks() * self.plan.pipeline
+        self.plan.schedule.parts(self.plan.pipeline)
+    }
+
+    /// The part that is chunk `chunk` of `stage`.
+    fn part(&self, stage: u32, chunk: u32) -> u32 {
+        self.plan.schedule.part(stage, chunk, self.plan.pipeline)
+    }
+
+    /// Parts of a stage and their chunks, in the order of the model, which is that of all stages that have them.
+    fn parts_of(&self, stage: u32) -> std::vec::IntoIter<(u32, u32)> {
+        let chunks = 0..self.chunks();
+        let mut parts: Vec<_> = chunks
+            .map(|chunk| (self.part(stage, chunk), chunk))
+            .collect();
+        parts.sort_unstable();
+        parts.into_iter()
     }
 
     fn layers(&self, part: u32) -> Range<usize> {
@@ -258,12 +292,12 @@ impl TrainingGenerator {
 
     /// Layers of all chunks of a stage.
     fn stage_layers(&self, stage: u32) -> impl Iterator<Item = usize> + '_ {
-        let parts = (0..self.chunks()).map(move |chunk| chunk * self.plan.pipeline + stage);
+        let parts = (0..self.chunks()).map(move |chunk| self.part(stage, chunk));
         parts.flat_map(|part| self.layers(part))
     }
 
     fn communicates(&self) -> bool {
-        let copies = self.plan.replicas().max(self.plan.expert_replicas());
+        let copies = self.plan.copies().max(self.plan.expert_copies());
         copies > 1 && !self.plan.without.has(AblationEffect::DataCommunication)
     }
 
@@ -376,7 +410,7 @@ impl TrainingGenerator {
             sums.push((what, bytes, family));
         }
         // Tied weights have one copy on the first and one on the last stage.
-        let ends = stage == 0 || stage + 1 == self.plan.pipeline;
+        let ends = self.plan.end_stages().contains(&stage);
         let tied = ends && !self.plan.without.has(AblationEffect::DataCommunication);
         if let Some(weights) = self.parts.tied().filter(|_| tied) {
             let bytes = weights * self.sizes.gradient;

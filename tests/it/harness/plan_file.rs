@@ -206,7 +206,12 @@ pub fn look(model: &Model, plan: &ParallelismPlan) -> End {
     }
     let summary = training().summary().expect("what is a job has a summary");
     assert_eq!(summary.stages.len(), plan.pipeline as usize);
-    assert!(summary.bubble.is_finite() && summary.bubble >= 0.0);
+    // These schedules have a formula, but for some with backward passes in two.
+    assert!(
+        summary
+            .bubble
+            .is_none_or(|bubble| bubble.is_finite() && bubble >= 0.0)
+    );
     for stage in &summary.stages {
         assert!(
             stage.peak

@@ -187,6 +187,10 @@ fn plan() -> impl Strategy<Value = ParallelismPlan> {
         PipelineSchedule::Interleaved { chunks: u32::MAX },
         PipelineSchedule::LayerWise { layers: 1 },
         PipelineSchedule::Inference,
+        PipelineSchedule::ZeroBubbleH1,
+        PipelineSchedule::ZeroBubbleV,
+        PipelineSchedule::DualPipe,
+        PipelineSchedule::DualPipeV,
     ]);
     let words = (
         select(ZeroStage::ALL),

@@ -179,7 +179,7 @@ fn plans() -> Vec<ParallelismPlan> {
                 ] {
                     for sequence_parallel in [false, true] {
                         let mut plan = ParallelismPlan::new();
-                        plan.schedule = schedule;
+                        plan.schedule = schedule.clone();
                         (plan.data, plan.tensor, plan.pipeline) = (data, tensor, pipeline);
                         plan.zero = zero.0;
                         plan.recompute = recompute;
@@ -243,6 +243,49 @@ fn sequences_that_ranks_share_are_conserved() {
     }
 }
 
+/// Backward passes in two, late, from both ends and beside forward passes do what others do.
+#[test]
+fn backward_passes_in_two_are_conserved() {
+    let split = [
+        (PipelineSchedule::OneForwardOneBackward, true),
+        (PipelineSchedule::Interleaved { chunks: 2 }, true),
+        (PipelineSchedule::ZeroBubbleH1, false),
+        (PipelineSchedule::ZeroBubbleV, false),
+        (PipelineSchedule::DualPipe, false),
+        (PipelineSchedule::DualPipeV, false),
+    ];
+    for model in [gpt(), llama()] {
+        let mut all = Vec::new();
+        for (schedule, split_backward) in &split {
+            for (data, tensor) in [(1, 1), (2, 1), (2, 2)] {
+                for (zero, _) in ZeroStage::ALL {
+                    for (recompute, overlap) in [
+                        (RecomputePolicy::None, true),
+                        (RecomputePolicy::Selective, false),
+                        (RecomputePolicy::Full, true),
+                    ] {
+                        let mut plan = ParallelismPlan::new();
+                        (plan.schedule, plan.split_backward) = (schedule.clone(), *split_backward);
+                        (plan.data, plan.tensor, plan.pipeline) = (data, tensor, 2);
+                        (plan.zero, plan.recompute, plan.overlap) = (*zero, recompute, overlap);
+                        plan.sequence_parallel = tensor > 1 && overlap;
+                        (plan.batch, plan.bucket) = (4 * u64::from(data), 3000);
+                        if recompute == RecomputePolicy::Selective {
+                            plan.attention = AttentionKernel::Unfused;
+                        }
+                        all.push(plan);
+                    }
+                }
+            }
+        }
+        let (done, refused) = go_over(&model, &all);
+        println!("{}: {done} done\n{}", model.name, list(&refused));
+        // Without replicas there is no ZeRO but for DualPipe, which has two copies, and no ZeRO 3.
+        let expected = 5 * (3 + 2 * 12) + 3 * 9;
+        assert_eq!(done, expected, "{}", list(&refused));
+    }
+}
+
 /// Buckets of parameters hold the gradients that buckets of layers do, whatever is shared and how it is walked through.
 #[test]
 fn buckets_of_parameters_hold_all_gradients() {
@@ -261,12 +304,12 @@ fn buckets_of_parameters_hold_all_gradients() {
         };
         (0..job.ranks()).map(of_rank).collect::<Vec<(usize, u64)>>()
     };
-    for schedule in [SCHEDULES[1], SCHEDULES[2]] {
+    for schedule in [&SCHEDULES[1], &SCHEDULES[2]] {
         for zero in ZeroStage::ALL {
             for (overlap, tensor) in [(true, 1), (false, 1), (true, 2)] {
                 let mut plan = ParallelismPlan::new();
                 (plan.data, plan.tensor, plan.pipeline) = (2, tensor, 2);
-                (plan.zero, plan.overlap, plan.schedule) = (zero.0, overlap, schedule);
+                (plan.zero, plan.overlap, plan.schedule) = (zero.0, overlap, schedule.clone());
                 plan.batch = 8;
                 plan.bucket = 600;
                 let layers = reduced(&plan);

@@ -84,7 +84,7 @@ fn replays_hold_as_many_micro_batches_as_the_schedule_says() {
         (4, PipelineSchedule::GPipe, [8, 8, 8, 8]),
         (8, interleaved, [11, 9, 7, 5]),
     ] {
-        let (held, said) = kept_in_replay(blocks, schedule);
+        let (held, said) = kept_in_replay(blocks, schedule.clone());
         assert_eq!(held, expected, "{schedule:?}");
         assert_eq!(said, expected, "{schedule:?}");
     }

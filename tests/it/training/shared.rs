@@ -110,7 +110,7 @@ fn what_no_kernel_is_left_to_free_is_freed() {
         (PipelineSchedule::Inference, ZeroStage::Parameters),
     ] {
         let mut plan = plan(zero);
-        plan.schedule = schedule;
+        plan.schedule = schedule.clone();
         plan.optimizer = Optimizer::None;
         plan.without
             .add(chakram::generate::AblationEffect::MemoryBound);

@@ -54,15 +54,18 @@ fn step(
 fn a_pipeline_takes_what_eq_1_says() {
     // F = 2 side^2 ps.
     let unit = 2 * 1000 * 1000;
-    let one = PipelineSchedule::OneForwardOneBackward;
-    assert_eq!(step(4, 1000, 4, one, &[]), 33 * unit);
+    let one = || PipelineSchedule::OneForwardOneBackward;
+    assert_eq!(step(4, 1000, 4, one(), &[]), 33 * unit);
     assert_eq!(step(4, 1000, 4, PipelineSchedule::GPipe, &[]), 33 * unit);
-    assert_eq!(step(1, 1000, 1, one, &[]), 24 * unit);
+    assert_eq!(step(1, 1000, 1, one(), &[]), 24 * unit);
     // Eight blocks of which two are a stage: F of a chunk is 1 in units of which a stage has 2.
     let interleaved = PipelineSchedule::Interleaved { chunks: 2 };
     assert_eq!(step(8, 1000, 4, interleaved, &[]), 57 * unit);
     // Stages that wait for nobody take 8 x 3.
-    assert_eq!(step(4, 1000, 4, one, &[AblationEffect::Bubble]), 24 * unit);
+    assert_eq!(
+        step(4, 1000, 4, one(), &[AblationEffect::Bubble]),
+        24 * unit
+    );
 }
 
 /// The ideal machine with two dimensions of two NPUs, of so many GB/s, and ns between any two of the outer.

@@ -25,7 +25,7 @@ struct PlanDocument<'a> {
     #[serde(skip_serializing_if = "Option::is_none")]
     attention: Option<CountedAttention>,
     recompute: String,
-    bubble: f64,
+    bubble: Option<f64>,
     fits: Option<bool>,
     groups: Vec<GroupsDocument<'a>>,
     placement: Option<PlacementDocument<'a>>,

@@ -61,8 +61,14 @@ fn head(out: &mut String, dry: &DryRunReport<'_>) -> Result {
     )?;
     writeln!(
         out,
-        "BUBBLE    {} of the work of a stage (its wait for other stages), {} on {}",
-        percent(summary.bubble),
+        "BUBBLE    {}, {} on {}",
+        match summary.bubble {
+            Some(bubble) => format!(
+                "{} of the work of a stage (its wait for other stages)",
+                percent(bubble)
+            ),
+            None => "unknown, for passes in such an order have no formula".to_owned(),
+        },
         counted(summary.micro_batches.into(), "micro-batch"),
         counted(stages.len() as u64, "stage")
     )?;

@@ -38,6 +38,14 @@ impl ParallelismPlan {
         if let (Some(_), Some(other)) = (root.get("place"), others) {
             return Err(other.refuse("it beside place", "one of the two: both number ranks"));
         }
+        let others = ["schedule", "chunks"].iter();
+        let other = others.filter_map(|key| root.get(key)).next();
+        if let (Some(_), Some(other)) = (root.get("pass_orders"), other) {
+            return Err(other.refuse(
+                "it beside pass_orders",
+                "one of the two: both say in which order passes run",
+            ));
+        }
         stages(&root, &mut plan)?;
         plan.operators = operators(&root)?;
         Ok(plan)
@@ -233,7 +241,7 @@ layers = ["3-5", "9-13"]
             (
                 "schedule = \"1f2b\"",
                 "p.toml:1: key `schedule`: found \"1f2b\", expected one of gpipe, 1f1b, interleaved, layer-wise, \
-                 inference; did you mean `1f1b`?",
+                 inference, zb-h1, zb-v, dualpipe, dualpipe-v; did you mean `1f1b`?",
             ),
             (
                 "\nchunks = 2",

@@ -6,12 +6,13 @@ use super::{
     Optimizer, ParallelAxis, RecomputePolicy, ResidencyRule, ScalingRecipe, ScheduleName,
     SoftmaxKernel, SplitUnit, TensorNeighbours, ZeroStage,
 };
-use crate::generate::schedule::PipelineSchedule;
+use crate::generate::schedule::{PassOrders, PipelineSchedule};
 use crate::generate::{GenerateError, refused};
 use chakram_base::config::{ConfigError, ConfigField};
 use chakram_base::shared_memory::SharedMemory;
 use chakram_base::units::Bytes;
 use chakram_trace::format::Dtype;
+use std::sync::Arc;
 pub use value::ValueSyntax;
 use value::{OptionValue, PlaceWord};
 
@@ -118,6 +119,12 @@ impl PlanDraft {
     ///
     /// Chunks of a schedule that has none, or none of the one that needs them.
     pub fn finish(mut self) -> Result<ParallelismPlan, GenerateError> {
+        if let (PipelineSchedule::Listed(_), None, Some(chunks)) =
+            (&self.plan.schedule, self.schedule, self.chunks)
+        {
+            let expected = "nothing beside pass_orders, which say what each stage has";
+            return Err(refused("chunks", chunks, expected));
+        }
         if self.schedule.is_some() || self.chunks.is_some() {
             self.plan.schedule = self.schedule_name().schedule(self.chunks)?;
         }
@@ -127,9 +134,16 @@ impl PlanDraft {
         Ok(self.plan)
     }
 
+    /// Makes the passes of each stage those of `orders`.
+    pub fn list_passes(&mut self, orders: PassOrders) {
+        self.schedule = None;
+        self.plan.schedule = PipelineSchedule::Listed(Arc::new(orders));
+    }
+
     pub(super) fn schedule_name(&self) -> ScheduleName {
-        let now = ScheduleName::of(self.plan.schedule);
-        self.schedule.unwrap_or(now)
+        let now = ScheduleName::of(&self.plan.schedule);
+        let usual = ScheduleName::OneForwardOneBackward;
+        self.schedule.or(now).unwrap_or(usual)
     }
 }
 
@@ -190,7 +204,7 @@ macro_rules! plan_options {
     ($(
         $(#[$doc:meta])*
         $name:ident: $Field:ty = $default:expr, $help:literal { $($given:tt)* } $(as $Value:ty => $set:expr)?
-        $(, and $more:ident, $more_help:literal { $($more_given:tt)* } as $More:ty => $more_set:expr)?;
+        $(, and $more:ident, $more_help:literal { $($more_given:tt)* } as $More:ty => $more_set:expr)*;
     )*) => {
         /// A plan of how a model is trained, or asked, on many NPUs.
         #[derive(Clone, Debug, PartialEq)]
@@ -210,7 +224,7 @@ macro_rules! plan_options {
         /// Every option, in the order of help.
         pub static OPTIONS: &[PlanOption] = &[$(
             plan_option!($name, $help, { $($given)* }, [$Field], [$($Value, $set)?]),
-            $(plan_option!($more, $more_help, { $($more_given)* }, [$More], [$More, $more_set]),)?
+            $(plan_option!($more, $more_help, { $($more_given)* }, [$More], [$More, $more_set]),)*
         )*];
     };
 }
@@ -297,8 +311,10 @@ plan_options! {
     zero: ZeroStage = ZeroStage::None,
     "ZeRO stage: shard optimizer states (1), gradients (2), parameters (3, as FSDP)" {
         value: "STAGE", default: "0", refusals: &[
-            (|p| p.zero != ZeroStage::None && p.replicas() == 1, |p| p.zero.to_string(),
+            (|p| p.zero != ZeroStage::None && p.copies() == 1, |p| p.zero.to_string(),
                 "0 with data = 1: there are no replicas to shard over"),
+            (|p| p.zero == ZeroStage::Parameters && p.schedule.copies() > 1, |p| p.zero.to_string(),
+                "0, 1 or 2 with schedule = dualpipe, which has each part of the model on two stages"),
             (|p| !p.trains() && matches!(p.zero, ZeroStage::Optimizer | ZeroStage::Gradients), |p| p.zero.to_string(),
                 "0 or 3 with schedule = inference, which has neither gradients nor optimizer"),
             (|p| p.trains() && p.optimizer == Optimizer::None && p.zero == ZeroStage::Optimizer, |p| p.zero.to_string(),
@@ -311,7 +327,19 @@ plan_options! {
         value: "NAME", default: "1f1b"
     } as ScheduleName => |draft, name| draft.schedule = Some(name),
         and chunks, "Model chunks per stage, with {schedule} interleaved" { value: "N", is_rare: true }
-        as u32 => |draft, chunks| draft.chunks = Some(chunks);
+        as u32 => |draft, chunks| draft.chunks = Some(chunks),
+        // A flag of the command line names a file of them.
+        and pass_orders, "Passes of each stage, step by step" { value: "" }
+        as PassOrders => |draft, orders| draft.list_passes(orders);
+    split_backward: bool = false,
+    "Find gradients of weights behind those of inputs, which the stage in front gets first" {
+        value: "BOOL", default: "false", is_rare: true, is_switch: true, refusals: &[
+            (|p| p.split_backward && !p.trains(), |_| "true".to_owned(),
+                "false with schedule = inference, which has no backward passes"),
+            (|p| p.split_backward && p.schedule.splits_backward(), |_| "true".to_owned(),
+                "false beside pass_orders, and with schedule = zb-h1, zb-v, dualpipe and dualpipe-v, which say what is split"),
+        ]
+    };
     split: SplitUnit = SplitUnit::Blocks,
     "What stages have equally many of" {
         value: "UNIT", default: "blocks", is_rare: true
@@ -444,6 +472,9 @@ plan_options! {
         value: "N", heading: OVERLAP, is_rare: true, refusals: &[
             (|p| p.adapters.is_some_and(|n| n == 0 || !p.tensor_degrees().all(|tensor| tensor.is_multiple_of(n))),
                 |p| p.adapters.unwrap_or(0).to_string(), "a divisor of tensor, and of that of each stage"),
+            (|p| p.adapters.is_some() && (!p.schedule.is_cyclic() || p.split_backward || p.schedule.splits_backward()),
+                |p| p.adapters.unwrap_or(0).to_string(),
+                "nothing beside schedules in the shape of a V, from both ends or of a file, and split backward passes"),
             (|p| p.adapters.is_some() && (p.scatter_gather || p.sequence_parallel),
                 |p| p.adapters.unwrap_or(0).to_string(),
                 "nothing beside scatter_gather and sequence_parallel, with which every member sends a part"),

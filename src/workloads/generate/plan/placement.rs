@@ -74,6 +74,10 @@ pub struct RankPlacement {
     expert_tensor: Option<u32>,
     /// Replicas that have the tokens of a sequence between them.
     context: u32,
+    /// The stages that have the first and the last part of a model.
+    ends: [u32; 2],
+    /// True if each stage has the parts of the stage as far from the other end, and the same weights.
+    mirrored: bool,
     /// Members of a tensor group in the stages before each, and, last, in all; empty where all have as many.
     members_before: Vec<u32>,
     order: [ParallelAxis; 3],
@@ -109,17 +113,19 @@ impl RankPlacement {
                 .shares_out_experts()
                 .then_some(plan.tensor_of_experts()),
             context: plan.context,
+            ends: plan.end_stages(),
+            mirrored: plan.schedule.copies() > 1,
             members_before,
             order: plan.order,
             rank_at: plan.ranks.clone(),
             position_of,
             used: [
                 plan.tensor > 1,
-                plan.replicas() > 1,
+                plan.copies() > 1,
                 false,
                 false,
                 plan.expert > 1,
-                (plan.expert > 1 || plan.shares_out_experts()) && plan.expert_replicas() > 1,
+                (plan.expert > 1 || plan.shares_out_experts()) && plan.expert_copies() > 1,
                 plan.context > 1,
             ],
             partitions: Vec::new(),
@@ -235,13 +241,12 @@ impl RankPlacement {
         let [tensor, data, pipeline] = self.degrees;
         match family {
             ParallelGroupKind::Tensor => tensor,
-            ParallelGroupKind::Data => data,
-            ParallelGroupKind::Embedding => pipeline.min(2),
+            ParallelGroupKind::Data => data * self.sides(),
+            ParallelGroupKind::Embedding if self.ends[0] == self.ends[1] => 1,
+            ParallelGroupKind::Embedding => 2,
             ParallelGroupKind::Model => self.members_until(pipeline),
             ParallelGroupKind::Expert => self.expert,
-            ParallelGroupKind::ExpertData => {
-                data * (tensor / self.expert_tensor.unwrap_or(tensor)) / self.expert
-            }
+            ParallelGroupKind::ExpertData => self.expert_replicas() * self.sides(),
             ParallelGroupKind::Context => self.context,
             ParallelGroupKind::Operator(number) => self.partition(number).size(),
         }
@@ -253,6 +258,37 @@ impl RankPlacement {
             ParallelGroupKind::Tensor => self.tensor_of(place.stage),
             _ => self.members(family),
         }
+    }
+
+    /// Ranks of a stage that have the same shard of the same experts.
+    fn expert_replicas(&self) -> u32 {
+        let [tensor, data, _] = self.degrees;
+        data * (tensor / self.expert_tensor.unwrap_or(tensor)) / self.expert
+    }
+
+    /// Number of stages that have the same weights.
+    fn sides(&self) -> u32 {
+        if self.mirrored { 2 } else { 1 }
+    }
+
+    /// The stages that have the weights of `stage`, the nearer to the first one first.
+    fn sides_of(&self, stage: u32) -> impl Iterator<Item = u32> + use<> {
+        let other = match self.mirrored {
+            true => self.degrees[2] - 1 - stage,
+            false => stage,
+        };
+        let first = stage.min(other);
+        [
+            Some(first),
+            Some(stage.max(other)).filter(|last| *last != first),
+        ]
+        .into_iter()
+        .flatten()
+    }
+
+    /// The first of the stages that have the weights of `stage`.
+    fn first_side(&self, stage: u32) -> u32 {
+        self.sides_of(stage).next().unwrap_or(stage)
     }
 
     /// Shards of an expert among members of a tensor group of `stage`.
@@ -296,7 +332,7 @@ impl RankPlacement {
                 self.partition(number).all_members() == self.tensor_of(place.stage)
             }
             ParallelGroupKind::Embedding if !self.members_before.is_empty() => {
-                [0, self.degrees[2] - 1].contains(&place.stage)
+                self.ends.contains(&place.stage)
             }
             _ => true,
         }
@@ -308,7 +344,7 @@ impl RankPlacement {
         match family {
             ParallelGroupKind::Tensor => data * pipeline,
             ParallelGroupKind::Data => self.members_until(pipeline),
-            ParallelGroupKind::Embedding => self.tensor_of(0) * data,
+            ParallelGroupKind::Embedding => self.tensor_of(self.ends[0]) * data,
             ParallelGroupKind::Model => data,
             ParallelGroupKind::Expert => self.members_until(pipeline) * data / self.expert,
             ParallelGroupKind::ExpertData => self.expert_shards_until(pipeline) * self.expert,
@@ -326,18 +362,23 @@ impl RankPlacement {
         };
         match family {
             ParallelGroupKind::Tensor => place.stage * data + place.data,
-            ParallelGroupKind::Data => self.members_until(place.stage) + place.tensor,
-            ParallelGroupKind::Embedding => place.data * self.tensor_of(0) + place.tensor,
+            ParallelGroupKind::Data => {
+                self.members_until(self.first_side(place.stage)) + place.tensor
+            }
+            ParallelGroupKind::Embedding => {
+                place.data * self.tensor_of(self.ends[0]) + place.tensor
+            }
             ParallelGroupKind::Model => place.data,
             ParallelGroupKind::Expert => {
                 let [shard, _, replica] = self.expert_place(place);
-                let replicas = self.members(ParallelGroupKind::ExpertData);
+                let replicas = self.expert_replicas();
                 (self.expert_shards_until(place.stage) + shard) * replicas + replica
             }
             ParallelGroupKind::Context => block(self.context),
             ParallelGroupKind::ExpertData => {
                 let [shard, expert, _] = self.expert_place(place);
-                (self.expert_shards_until(place.stage) + shard) * self.expert + expert
+                let before = self.expert_shards_until(self.first_side(place.stage));
+                (before + shard) * self.expert + expert
             }
             ParallelGroupKind::Operator(number) => {
                 let partition = self.partition(number);
@@ -397,10 +438,19 @@ impl RankPlacement {
             ParallelGroupKind::Tensor => (0..self.tensor_of(place.stage))
                 .map(|tensor| at(RankCoordinates { tensor, ..place }))
                 .collect(),
-            ParallelGroupKind::Data => (0..data)
-                .map(|data| at(RankCoordinates { data, ..place }))
+            ParallelGroupKind::Data => self
+                .sides_of(place.stage)
+                .flat_map(|stage| (0..data).map(move |data| (stage, data)))
+                .map(|(stage, data)| {
+                    at(RankCoordinates {
+                        data,
+                        stage,
+                        ..place
+                    })
+                })
                 .collect(),
-            ParallelGroupKind::Embedding => [0, pipeline - 1]
+            ParallelGroupKind::Embedding => self
+                .ends
                 .into_iter()
                 .take(self.members(family) as usize)
                 .map(|stage| at(RankCoordinates { stage, ..place }))
@@ -425,9 +475,12 @@ impl RankPlacement {
             ParallelGroupKind::Context => block(self.context),
             ParallelGroupKind::ExpertData => {
                 let [shard, expert, _] = self.expert_place(place);
-                let members = 0..self.members(family);
-                members
-                    .map(|replica| at(self.place_of_expert(place.stage, [shard, expert, replica])))
+                let replicas = self.expert_replicas();
+                self.sides_of(place.stage)
+                    .flat_map(|stage| (0..replicas).map(move |replica| (stage, replica)))
+                    .map(|(stage, replica)| {
+                        at(self.place_of_expert(stage, [shard, expert, replica]))
+                    })
                     .collect()
             }
             ParallelGroupKind::Operator(number) => {
@@ -448,7 +501,7 @@ impl RankPlacement {
             let first = self.first(family);
             for rank in 0..self.ranks() {
                 let place = self.place(rank);
-                let in_embedding = [0, self.degrees[2] - 1].contains(&place.stage);
+                let in_embedding = self.ends.contains(&place.stage);
                 if family == ParallelGroupKind::Embedding && !in_embedding
                     || !self.has(family, place)
                 {

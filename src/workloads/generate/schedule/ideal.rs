@@ -3,6 +3,19 @@
 use super::PipelineSchedule;
 use chakram_base::units::Span;
 
+/// How long passes of a micro-batch through all chunks of a stage last.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct PassTimes {
+    /// The forward one.
+    pub forward: Span,
+    /// Gradients of inputs.
+    pub input: Span,
+    /// Gradients of weights.
+    pub weight: Span,
+    /// A forward pass beside a backward one, with gradients of weights.
+    pub pair: Span,
+}
+
 impl PipelineSchedule {
     /// PALM's Eq. 1: (m - 1) max(F + B) + sum(F + B) over the stages, without the update of the weights.
     /// `stages` has F + B of each: one micro-batch through one chunk, forward and back, or only forward where
@@ -26,16 +39,74 @@ impl PipelineSchedule {
     /// Pipeline bubble of equal stages, as a fraction of their computation: (S - 1) / (v m) (SC'21, section 2.2.2),
     /// and layer-wise with fewer micro-batches than stages (v - 1) (S - m) / (v m) more. Not a fraction of the
     /// makespan, which is 1 + this times as long as the computation.
-    pub fn bubble(&self, stages: u32, micro_batches: u32) -> f64 {
+    ///
+    /// Where gradients of weights are found apart, or passes run beside one another, forward passes, gradients of inputs and of weights
+    /// are taken to last as long as each other, and two passes beside one another as long as both, so that the idle time
+    /// of [`PipelineSchedule::idle`] is a number of thirds. `None` for orders of a file.
+    pub fn bubble(&self, stages: u32, micro_batches: u32, split: bool) -> Option<f64> {
+        if split || self.splits_backward() {
+            let thirds = PassTimes {
+                forward: Span(1),
+                input: Span(1),
+                weight: Span(1),
+                pair: Span(3),
+            };
+            let idle = self.idle(stages, split, thirds)?.0;
+            return Some(idle as f64 / (3.0 * f64::from(micro_batches)));
+        }
         // With passes that last 1, the ideal time is a number of passes.
         let all = Span(u64::from(stages));
         let waits = self.waits(Span(1), all, micro_batches);
         let idle = all.0.saturating_sub(1) + waits.0;
-        idle as f64 / (f64::from(self.chunks()) * f64::from(micro_batches))
+        Some(idle as f64 / (f64::from(self.chunks()) * f64::from(micro_batches)))
+    }
+
+    /// Idle time of a stage in a step, if passes through all its chunks last as long as `times` says on every stage, with S stages,
+    /// v chunks, and enough micro-batches to fill the pipeline:
+    ///
+    /// | schedule | idle |
+    /// |---|---|
+    /// | GPipe, 1F1B | (S - 1) (F + B + W), and with `split` (S - 1) (F + B) |
+    /// | interleaved | (S - 1) (F + B + W) / v |
+    /// | ZB-H1 | (S - 1) (F + B - W) |
+    /// | ZB-V | 0 if F = B = W, beside what it takes to reach the last stage |
+    /// | DualPipe | (S / 2 - 1) (FB + B - 2 W) |
+    /// | DualPipeV | (S - 1) (FB + B - 2 W) / 2 |
+    ///
+    /// (Qi et al., 2024; DeepSeek-AI, 2024, whose B is B + W here.) `None` where there is no formula.
+    pub fn idle(&self, stages: u32, split: bool, times: PassTimes) -> Option<Span> {
+        let PassTimes {
+            forward,
+            input,
+            weight,
+            pair,
+        } = times;
+        let whole = forward + input + weight;
+        let others = u64::from(stages.saturating_sub(1));
+        let less = |all: Span, less: Span| Span(all.0.saturating_sub(less.0));
+        match self {
+            Self::GPipe | Self::OneForwardOneBackward if split => {
+                Some((forward + input).times(others))
+            }
+            Self::GPipe | Self::OneForwardOneBackward => Some(whole.times(others)),
+            Self::Interleaved { chunks } if !split => {
+                Some(Span(whole.times(others).0 / u64::from(*chunks)))
+            }
+            Self::ZeroBubbleH1 => Some(less(forward + input, weight).times(others)),
+            Self::ZeroBubbleV if forward == input && input == weight => Some(Span::ZERO),
+            Self::DualPipe | Self::DualPipeV => {
+                let pairs = less(pair + input, weight.times(2));
+                Some(match self {
+                    Self::DualPipe => pairs.times(u64::from(stages / 2).saturating_sub(1)),
+                    _ => Span(pairs.times(others).0 / 2),
+                })
+            }
+            _ => None,
+        }
     }
 
     fn waits(&self, slowest: Span, through: Span, micro_batches: u32) -> Span {
-        match *self {
+        match self {
             Self::LayerWise { layers } => {
                 let busy = slowest.times(micro_batches.into());
                 let wait = Span(through.0.saturating_sub(busy.0));

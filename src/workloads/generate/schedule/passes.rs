@@ -1,11 +1,22 @@
 //! The order of a stage's passes, worked out one at a time.
 
-use super::{PassDirection, PipelinePass, ScheduleShape};
+use super::{PassKind, PipelinePass, PipelineStep, ScheduleShape};
 
-/// The passes of a stage in its order; see [`PipelineSchedule::passes`](super::PipelineSchedule::passes).
+/// What a stage does, step by step; see [`PipelineSchedule::steps`](super::PipelineSchedule::steps).
 #[derive(Clone, Debug)]
-pub struct PassIter {
+pub struct StepIter(StepSource);
+
+#[derive(Clone, Debug)]
+enum StepSource {
+    Counted(CountedSteps),
+    Listed(std::vec::IntoIter<PipelineStep>),
+}
+
+/// Steps of a schedule that has a [`ScheduleShape`].
+#[derive(Clone, Debug)]
+struct CountedSteps {
     shape: ScheduleShape,
+    micro_batches: u32,
     forwards: u64,
     next: u64,
     end: u64,
@@ -18,38 +29,41 @@ impl ScheduleShape {
     }
 
     /// The `i`-th pass of a stage in one direction.
-    fn pass_at(&self, direction: PassDirection, i: u64) -> PipelinePass {
+    fn pass_at(&self, kind: PassKind, i: u64) -> PipelinePass {
         let together = u64::from(self.micro_batches_per_turn);
         let round = together * u64::from(self.chunks);
         let (round, within) = (i / round, i % round);
         let chunk = (within / together) as u32;
         PipelinePass {
-            direction,
+            kind,
             micro_batch: (round * together + within % together) as u32,
-            chunk: match direction {
-                PassDirection::Forward => chunk,
-                PassDirection::Backward => self.chunks - 1 - chunk,
+            chunk: match kind {
+                PassKind::Forward => chunk,
+                _ => self.chunks - 1 - chunk,
             },
         }
     }
 }
 
-impl PassIter {
-    pub(super) fn new(shape: ScheduleShape, micro_batches: u32) -> Self {
+impl StepIter {
+    pub(super) fn counted(shape: ScheduleShape, micro_batches: u32) -> Self {
         let forwards = shape.forwards(micro_batches);
-        Self {
+        Self(StepSource::Counted(CountedSteps {
             shape,
+            micro_batches,
             forwards,
             next: 0,
             end: forwards * if shape.training { 2 } else { 1 },
-        }
+        }))
+    }
+
+    pub(super) fn listed(steps: Vec<PipelineStep>) -> Self {
+        Self(StepSource::Listed(steps.into_iter()))
     }
 }
 
-impl Iterator for PassIter {
-    type Item = PipelinePass;
-
-    fn next(&mut self) -> Option<PipelinePass> {
+impl CountedSteps {
+    fn next(&mut self) -> Option<PipelineStep> {
         if self.next == self.end {
             return None;
         }
@@ -57,22 +71,43 @@ impl Iterator for PassIter {
         self.next += 1;
         // Between the first backward pass and the last forward one, they alternate, forward first.
         let (warm_up, forwards) = (self.shape.warm_up, self.forwards);
-        let (direction, i) = match i {
-            _ if i < warm_up => (PassDirection::Forward, i),
+        let (kind, i) = match i {
+            _ if i < warm_up => (PassKind::Forward, i),
             // Symmetric to the warm-up: the last passes are backward only.
-            _ if i >= 2 * forwards - warm_up => (PassDirection::Backward, i - forwards),
+            _ if i >= 2 * forwards - warm_up => (PassKind::Backward, i - forwards),
             _ if (i - warm_up).is_multiple_of(2) => {
-                (PassDirection::Forward, warm_up + (i - warm_up) / 2)
+                (PassKind::Forward, warm_up + (i - warm_up) / 2)
             }
-            _ => (PassDirection::Backward, (i - warm_up) / 2),
+            _ => (PassKind::Backward, (i - warm_up) / 2),
         };
-        Some(self.shape.pass_at(direction, i))
+        let pass = self.shape.pass_at(kind, i);
+        // Micro-batches pass a chunk in order, so with the last one it is done.
+        let last = pass.micro_batch + 1 == self.micro_batches;
+        Some(PipelineStep {
+            pass,
+            beside: None,
+            completes: last && (kind == PassKind::Backward || !self.shape.training),
+        })
+    }
+}
+
+impl Iterator for StepIter {
+    type Item = PipelineStep;
+
+    fn next(&mut self) -> Option<PipelineStep> {
+        match &mut self.0 {
+            StepSource::Counted(steps) => steps.next(),
+            StepSource::Listed(steps) => steps.next(),
+        }
     }
 
     fn size_hint(&self) -> (usize, Option<usize>) {
-        let left = (self.end - self.next) as usize;
+        let left = match &self.0 {
+            StepSource::Counted(steps) => (steps.end - steps.next) as usize,
+            StepSource::Listed(steps) => steps.len(),
+        };
         (left, Some(left))
     }
 }
 
-impl ExactSizeIterator for PassIter {}
+impl ExactSizeIterator for StepIter {}

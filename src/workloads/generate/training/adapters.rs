@@ -9,7 +9,7 @@
 use super::TrainingGenerator;
 use super::program::{LayerProgram, ProgramTask};
 use crate::generate::plan::{AdapterSums, ParallelGroupKind, ParallelismPlan, RankCoordinates};
-use crate::generate::schedule::PassDirection;
+use crate::generate::schedule::PassKind;
 use crate::generate::sharding::MemberPartition;
 use chakram_trace::format::CollectiveKind;
 use std::collections::BTreeMap;
@@ -120,17 +120,19 @@ impl TrainingGenerator {
         place.tensor.is_multiple_of(self.share(place.stage))
     }
 
-    /// The layer of part `at` and the item of its program in `direction` that adapters sum in its place, if they do.
-    pub(super) fn handed_sum(&self, at: u32, direction: PassDirection) -> Option<(usize, usize)> {
+    /// The layer of part `at` and the item of its program of `kind` that adapters sum in its place, if they do.
+    pub(super) fn handed_sum(&self, at: u32, kind: PassKind) -> Option<(usize, usize)> {
         let sums = self.adapters.as_ref()?.sums;
         let layers = self.layers(at);
-        let (layer, is_edge) = match direction {
-            PassDirection::Forward => (layers.end - 1, at + 1 == self.parts()),
-            PassDirection::Backward => (layers.start, at == 0),
+        let (layer, is_edge) = match kind {
+            PassKind::Forward => (layers.end - 1, at + 1 == self.parts()),
+            PassKind::Backward => (layers.start, at == 0),
+            // The plan refuses adapters beside backward passes in two.
+            PassKind::InputGradient | PassKind::WeightGradient => return None,
         };
         if is_edge || sums == AdapterSums::Source {
             return None;
         }
-        last_sum(self.lowered(layer).program(direction, 0)).map(|sum| (layer, sum))
+        last_sum(self.lowered(layer).program(kind, 0)).map(|sum| (layer, sum))
     }
 }

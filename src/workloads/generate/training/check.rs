@@ -40,6 +40,7 @@ pub(super) fn check(model: &Model, plan: &ParallelismPlan) -> Result<u32, Genera
         operators(model, plan)?;
     }
     tile_fits(model, plan)?;
+    tied_last(model, plan, micro_batches)?;
     let parts = u128::from(plan.pipeline) * u128::from(plan.schedule.chunks());
     let tags = 2 * u128::from(plan.steps) * parts * u128::from(micro_batches);
     check_limit(
@@ -57,6 +58,37 @@ pub(super) fn check(model: &Model, plan: &ParallelismPlan) -> Result<u32, Genera
         "fewer steps or micro-batches",
     )?;
     Ok(micro_batches)
+}
+
+/// Refuses orders in which gradients of the last part are found behind those of the first on the same stage, where both find gradients
+/// of one matrix: it is summed when the first part is done.
+fn tied_last(
+    model: &Model,
+    plan: &ParallelismPlan,
+    micro_batches: u32,
+) -> Result<(), GenerateError> {
+    let [first, last] = plan.end_stages();
+    let mut operators = model.runs().flat_map(|run| &run[0].operators);
+    let is_tied = |one: &LayerOperator| one.work.spec().tied_weights().is_some();
+    if first != last || plan.pipeline == 1 || !plan.trains() || !operators.any(is_tied) {
+        return Ok(());
+    }
+    let part_of = |chunk| plan.schedule.part(first, chunk, plan.pipeline);
+    let completed = plan
+        .schedule
+        .steps(first, plan.pipeline, micro_batches)
+        .filter(|step| step.completes)
+        .map(|step| part_of(step.beside.unwrap_or(step.pass).chunk))
+        .last();
+    if completed == Some(0) {
+        return Ok(());
+    }
+    let expected = format!(
+        "orders in which the stage of the first part ends with it, for its gradients and those of the last part are of one matrix \
+         of {}",
+        model.name
+    );
+    Err(refused("pass_orders", "others", expected))
 }
 
 /// Refuses SRAM that does not hold the least that a core multiplies at once: of a product over K numbers, of which it has K / t in a
@@ -217,8 +249,8 @@ fn layers(model: &Model, plan: &ParallelismPlan) -> Result<(), GenerateError> {
         return Err(refused("model", &model.name, "layers with operators"));
     }
     let chunks = plan.schedule.chunks();
-    let parts = u64::from(plan.pipeline) * u64::from(chunks);
-    if let (PipelineSchedule::LayerWise { .. }, true) = (plan.schedule, plan.pipeline > 1) {
+    let parts = u64::from(plan.schedule.parts(plan.pipeline));
+    if let (PipelineSchedule::LayerWise { .. }, true) = (&plan.schedule, plan.pipeline > 1) {
         let expected = "1 with schedule = layer-wise, which has every layer on all ranks";
         return Err(refused("pipeline", plan.pipeline, expected));
     }

@@ -52,7 +52,10 @@ impl DistinctLayers {
         context: &LoweringContext,
     ) -> Result<Self, GenerateError> {
         let mut follow = DataflowTracer::new(model, plan, context);
-        let mut lowering = ShardedLowering::new(*context, plan.pipeline > 1);
+        let mut lowering = {
+            let [first, last] = plan.end_stages();
+            ShardedLowering::new(*context, first != last)
+        };
         let mut tied = TiedEmbedding::default();
         let mut lowered: Vec<LoweredLayer> = Vec::new();
         let mut examples: Vec<LoweredExample<'_>> = Vec::new();

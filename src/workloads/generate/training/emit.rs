@@ -9,7 +9,7 @@ use super::program::{LayerProgram, ProgramDependency, ProgramNode, ProgramTask, 
 use super::residency::{SramPolicy, SramResidency};
 use crate::generate::TraceEmitter;
 use crate::generate::plan::{ParallelGroupKind, RankCoordinates};
-use crate::generate::schedule::{PassDirection, PipelinePass};
+use crate::generate::schedule::{PassKind, PipelinePass};
 use chakram_trace::format::{
     CollectiveKind, KernelShape, MemoryChanges, MovingKernel, NodeLabels, Op, TensorClass,
     TraceError, TrainingPhase,
@@ -120,14 +120,29 @@ impl<'w, 's> RankEmitter<'w, 's> {
                 self.gather_updated()?;
             }
             let mut kept = vec![false; plan.chunks() as usize];
-            for pass in plan.passes(self.place.stage) {
-                // Micro-batches pass a chunk in order, so with the last one it is done, and its gradients are complete.
-                let last = pass.micro_batch + 1 == plan.micro_batches;
-                let complete = last && (pass.direction == PassDirection::Backward || !trains);
-                let chunk = &mut kept[pass.chunk as usize];
-                // Parameters that stay are there after the first pass of a step.
-                let present = std::mem::replace(chunk, !plan.plan.reshard);
-                self.pass(pass, complete, present)?;
+            for step in plan.steps(self.place.stage) {
+                // Two passes beside one another begin with the inputs of both, and send when both are over.
+                let mut begun = Vec::with_capacity(2);
+                for pass in step.passes() {
+                    let chunk = &mut kept[pass.chunk as usize];
+                    // Parameters that stay are there after the first pass of a step.
+                    let present = std::mem::replace(chunk, !plan.plan.reshard);
+                    begun.push((pass, self.begin(pass, present)?));
+                }
+                let begin = step.beside.map(|_| self.chain_tail.clone());
+                let mut ends = Vec::new();
+                for (pass, gathers) in begun {
+                    if let Some(begin) = &begin {
+                        self.chain_tail.clone_from(begin);
+                    }
+                    let complete = step.completes && (pass.kind.finds_weights() || !trains);
+                    self.pass(pass, complete, gathers)?;
+                    ends.append(&mut self.chain_tail);
+                }
+                self.chain_tail = ends;
+                for pass in step.passes() {
+                    self.hand_on(pass)?;
+                }
             }
             if trains {
                 self.end_of_step()?;
@@ -199,30 +214,62 @@ impl<'w, 's> RankEmitter<'w, 's> {
             .emit_with((node.op, kernel), lane, memory, labels, &self.data)
     }
 
+    /// Layers of a pass in the order in which it goes through them.
+    fn layers_of(&self, pass: PipelinePass) -> impl Iterator<Item = usize> + Clone + use<> {
+        let part = self.plan.part(self.place.stage, pass.chunk);
+        let layers = self.plan.layers(part);
+        let (first, end) = (layers.start, layers.end);
+        let forward = pass.kind == PassKind::Forward;
+        (first..end).map(move |i| if forward { i } else { end - 1 - (i - first) })
+    }
+
+    /// The stage of `other`, if that is not this one: on the same stage a pass begins with the result of another without a message.
+    fn elsewhere(&self, other: Option<(u32, PipelinePass)>) -> Option<u32> {
+        let stage = other.map(|(stage, _)| stage);
+        stage.filter(|stage| *stage != self.place.stage)
+    }
+
+    /// Emits what a pass begins with: the first gathers of parameters, unless these are `present`, and the message that it waits
+    /// for.
+    fn begin(&mut self, pass: PipelinePass, present: bool) -> Result<ParameterGathers, TraceError> {
+        let (plan, own) = (self.plan, self.place.stage);
+        let gathered = plan.gathers_parameters() && !present && needs_weights(pass);
+        let mut gathers = ParameterGathers::new(gathered, self.layers_of(pass));
+        self.gather(&mut gathers, 0, pass)?;
+        let before = (plan.plan.schedule).predecessor(pass, own, plan.plan.pipeline);
+        if let Some(sender) = self.elsewhere(before) {
+            self.receive(pass, plan.part(own, pass.chunk), sender)?;
+        }
+        Ok(gathers)
+    }
+
+    /// Emits the message with the result of a pass, if another stage needs it.
+    fn hand_on(&mut self, pass: PipelinePass) -> Result<(), TraceError> {
+        let (plan, own) = (self.plan, self.place.stage);
+        let behind = (plan.plan.schedule).successor(pass, own, plan.plan.pipeline);
+        if let Some(receiver) = self.elsewhere(behind) {
+            let sent = self.send(pass, plan.part(own, pass.chunk), receiver)?;
+            if let (Some(sent), false) = (sent, plan.plan.pipeline_overlap) {
+                self.chain_tail.clear();
+                self.chain_tail.push(sent);
+            }
+        }
+        Ok(())
+    }
+
+    /// Emits the nodes of a pass between its messages.
     fn pass(
         &mut self,
         pass: PipelinePass,
         complete: bool,
-        present: bool,
+        mut gathers: ParameterGathers,
     ) -> Result<(), TraceError> {
         let plan = self.plan;
-        let at = pass.chunk * plan.plan.pipeline + self.place.stage;
-        let forward = pass.direction == PassDirection::Forward;
-        let layers = plan.layers(at);
-        let (first, end) = (layers.start, layers.end);
-        let mut order = (first..end).map(|i| if forward { i } else { end - 1 - (i - first) });
-        let mut gathers =
-            ParameterGathers::new(plan.gathers_parameters() && !present, order.clone());
-        self.gather(&mut gathers, 0, pass)?;
-        let edge = if forward { 0 } else { plan.parts() - 1 };
-        // On one stage a pass begins with the result of the pass before, without a message.
-        let alone = plan.plan.pipeline == 1;
-        if at != edge && !alone {
-            self.receive(pass, at)?;
-        }
-        let reduces = !forward && plan.reduces(complete);
-        self.handed = plan.handed_sum(at, pass.direction);
-        for (k, layer) in order.by_ref().enumerate() {
+        let at = plan.part(self.place.stage, pass.chunk);
+        let forward = pass.kind == PassKind::Forward;
+        let reduces = pass.kind.finds_weights() && plan.reduces(complete);
+        self.handed = plan.handed_sum(at, pass.kind);
+        for (k, layer) in self.layers_of(pass).enumerate() {
             if k > 0 {
                 self.gather(&mut gathers, k, pass)?;
             }
@@ -236,8 +283,13 @@ impl<'w, 's> RankEmitter<'w, 's> {
                 self.copy_out(layer, pass)?;
             }
             let lowered = plan.lowered(layer);
-            let program = lowered.program(pass.direction, self.place.tensor);
-            let frees = plan.gathers_parameters() && (plan.plan.reshard || complete);
+            let program = lowered.program(pass.kind, self.place.tensor);
+            // What stays for the step goes with the last pass that needs it, or that one's gradients of weights.
+            let frees = plan.gathers_parameters()
+                && match plan.plan.reshard {
+                    true => needs_weights(pass),
+                    false => complete,
+                };
             let freed = if frees { plan.gathered_bytes(layer) } else { 0 };
             if reduces && plan.shares_gradients() {
                 // They are whole until they are reduced.
@@ -261,13 +313,6 @@ impl<'w, 's> RankEmitter<'w, 's> {
         }
         if reduces && !plan.plan.overlap && !complete {
             self.reduce_all(at, pass)?;
-        }
-        if at != plan.parts() - 1 - edge && !alone {
-            let sent = self.send(pass, at)?;
-            if let (Some(sent), false) = (sent, plan.plan.pipeline_overlap) {
-                self.chain_tail.clear();
-                self.chain_tail.push(sent);
-            }
         }
         Ok(())
     }
@@ -513,7 +558,7 @@ impl<'w, 's> RankEmitter<'w, 's> {
         while gathers.ids.len() <= ahead && gathers.ids.len() < gathers.order.len() {
             let layer = gathers.order[gathers.ids.len()];
             let bytes = plan.gathered_bytes(layer);
-            let shard = bytes.div_ceil(plan.plan.replicas().into());
+            let shard = bytes.div_ceil(plan.plan.copies().into());
             let mut memory = MemoryChanges::default();
             memory.allocates[TensorClass::Temporary as usize] = bytes;
             self.data.clear();
@@ -538,10 +583,16 @@ impl<'w, 's> RankEmitter<'w, 's> {
     }
 }
 
+/// Returns true if a pass multiplies with weights; their gradients are found of activations alone.
+fn needs_weights(pass: PipelinePass) -> bool {
+    pass.kind != PassKind::WeightGradient
+}
+
 fn direction_label(pass: PipelinePass) -> &'static str {
-    match pass.direction {
-        PassDirection::Forward => "fwd",
-        PassDirection::Backward => "bwd",
+    match pass.kind {
+        PassKind::Forward => "fwd",
+        PassKind::Backward | PassKind::InputGradient => "bwd",
+        PassKind::WeightGradient => "grad",
     }
 }
 

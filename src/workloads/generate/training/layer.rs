@@ -5,7 +5,7 @@ use super::program::{LayerProgram, ProgramTask};
 use crate::generate::plan::{
     AblationEffect, AblationSet, BranchOrder, ContextExchange, ParallelGroupKind, RecomputePolicy,
 };
-use crate::generate::schedule::PassDirection;
+use crate::generate::schedule::PassKind;
 use crate::model::{LayerRole, ModelLayer, OperatorSpec};
 use chakram_trace::format::TrainingPhase;
 
@@ -28,6 +28,8 @@ pub(super) struct LoweringContext {
     pub overlap: bool,
     pub branches: BranchOrder,
     pub trains: bool,
+    /// True if gradients of weights are found in passes of their own.
+    pub splits: bool,
 }
 
 /// A layer's programs and weights.
@@ -37,6 +39,8 @@ pub(super) struct LoweredLayer {
     pub forward: Vec<LayerProgram>,
     /// Backwards, as many.
     pub backward: Vec<LayerProgram>,
+    /// Backwards in two passes, as many of each: gradients of inputs, then of weights. Empty where none is in two.
+    pub apart: [Vec<LayerProgram>; 2],
     /// Weights that a member has.
     pub parameters: u64,
     /// Of those, weights of experts, where ranks have different ones.
@@ -57,10 +61,12 @@ pub(super) struct LoweredLayer {
 
 impl LoweredLayer {
     /// Returns the program of `member` of a tensor group in a pass.
-    pub fn program(&self, direction: PassDirection, member: u32) -> &LayerProgram {
-        let programs = match direction {
-            PassDirection::Forward => &self.forward,
-            PassDirection::Backward => &self.backward,
+    pub fn program(&self, kind: PassKind, member: u32) -> &LayerProgram {
+        let programs = match kind {
+            PassKind::Forward => &self.forward,
+            PassKind::Backward => &self.backward,
+            PassKind::InputGradient => &self.apart[0],
+            PassKind::WeightGradient => &self.apart[1],
         };
         &programs[member as usize % programs.len()]
     }

@@ -5,7 +5,7 @@ use super::cost::CostParameters;
 use super::layer::LoweredLayer;
 use super::stage_cuts::chunk_starts;
 use crate::generate::plan::{ParallelGroupKind, ParallelismPlan};
-use crate::generate::schedule::PassDirection;
+use crate::generate::schedule::PassKind;
 use crate::model::Model;
 use std::cmp::Reverse;
 use std::ops::Range;
@@ -46,7 +46,7 @@ impl ModelChunks {
             let of_experts = |apart: bool| {
                 (part[0]..part[1]).rev().map(move |layer| {
                     // Numbers of weights are the same for all members.
-                    let backward = lowered[layer].program(PassDirection::Backward, 0);
+                    let backward = lowered[layer].program(PassKind::Backward, 0);
                     let found = backward.found.iter().enumerate();
                     let found = found.map(move |(i, found)| match tied {
                         _ if found.of_experts != apart => [0, 0],
@@ -61,10 +61,10 @@ impl ModelChunks {
             let common = of_experts(false);
             let common = common.map(|(layer, own, found)| (layer, weights[layer] - own, found));
             let mut filled = Vec::new();
-            if plan.replicas() > 1 {
+            if plan.copies() > 1 {
                 filled = filling.buckets(ParallelGroupKind::Data, common);
             }
-            if plan.expert_replicas() > 1 {
+            if plan.expert_copies() > 1 {
                 // A layer without experts does not put off the last of their buckets.
                 let own = of_experts(true).filter(|(_, weights, _)| *weights > 0);
                 filled.extend(filling.buckets(ParallelGroupKind::ExpertData, own));
@@ -134,9 +134,10 @@ struct TiedCopy {
     weights: u64,
 }
 
-/// The copy that the last part has.
+/// The copy that the last part has, if it is not on the stage of the first.
 fn copied(plan: &ParallelismPlan, starts: &[usize], lowered: &[&LoweredLayer]) -> Option<TiedCopy> {
-    if plan.pipeline == 1 {
+    let [first, last] = plan.end_stages();
+    if first == last {
         return None;
     }
     let (last, end) = (*starts.get(starts.len().checked_sub(2)?)?, *starts.last()?);

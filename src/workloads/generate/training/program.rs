@@ -61,6 +61,10 @@ pub(super) struct ProgramNode {
     /// Number of the lane of its kernels beside that of the chain, which is 0.
     pub branch: u32,
     pub after: Vec<ProgramDependency>,
+    /// True for one that finds gradients of weights, and for what only those need.
+    pub of_weights: bool,
+    /// Bytes of gradients of outputs that it needs, which stay for it if it is in a pass of its own.
+    pub holds: u64,
     pub memory: MemoryChanges,
     pub inputs: String,
     pub outputs: String,
@@ -91,6 +95,97 @@ pub(super) struct ProducedGradients {
     pub of_experts: bool,
 }
 
+impl LayerProgram {
+    /// The program in two: without the nodes for gradients of weights, and these. What nodes of the first needed of the second they
+    /// need of what was in front of it; those of the second run one after another.
+    pub fn in_two(&self) -> [Self; 2] {
+        let [mut inputs, mut weights] = [Self::default(), Self::default()];
+        // Of each node, the number in its own program, and what stands for it in the first.
+        let mut numbers = Vec::with_capacity(self.items.len());
+        let mut stands: Vec<Vec<ProgramDependency>> = Vec::with_capacity(self.items.len());
+        let mut last_kernel = None;
+        for item in &self.items {
+            let mut own = item.clone();
+            let in_first = |after: &ProgramDependency| match after {
+                ProgramDependency::Entry => vec![ProgramDependency::Entry],
+                ProgramDependency::Node(node) => stands[*node as usize].clone(),
+            };
+            let mut first: Vec<_> = item.after.iter().flat_map(in_first).collect();
+            first.sort_unstable();
+            first.dedup();
+            if !item.of_weights {
+                own.after = first;
+                let number = inputs.items.len() as u32;
+                inputs.items.push(own);
+                numbers.push(number);
+                stands.push(vec![ProgramDependency::Node(number)]);
+                continue;
+            }
+            let in_second = |after: &ProgramDependency| match after {
+                ProgramDependency::Node(node) if self.items[*node as usize].of_weights => {
+                    ProgramDependency::Node(numbers[*node as usize])
+                }
+                _ => ProgramDependency::Entry,
+            };
+            own.after = item.after.iter().map(in_second).collect();
+            let number = weights.items.len() as u32;
+            if let ProgramTask::Kernel { .. } = own.task {
+                own.after
+                    .extend(last_kernel.replace(ProgramDependency::Node(number)));
+            }
+            own.after.sort_unstable();
+            own.after.dedup();
+            // Gradients of outputs stay from the pass before.
+            let held = match inputs.items.last_mut() {
+                Some(last) => &mut last.memory,
+                None => &mut inputs.rest,
+            };
+            add(&mut held.allocates, TensorClass::Activations, item.holds);
+            add(&mut own.memory.frees, TensorClass::Activations, item.holds);
+            weights.items.push(own);
+            numbers.push(number);
+            stands.push(first);
+        }
+        let in_first = |after: &ProgramDependency| match after {
+            ProgramDependency::Entry => vec![ProgramDependency::Entry],
+            ProgramDependency::Node(node) => stands[*node as usize].clone(),
+        };
+        inputs.exit = self.exit.iter().flat_map(in_first).collect();
+        inputs.exit.sort_unstable();
+        inputs.exit.dedup();
+        merge(&mut inputs.rest, &self.rest);
+        weights.exit = match weights.items.len() as u32 {
+            0 => vec![ProgramDependency::Entry],
+            count => {
+                let ends = (0..count).map(ProgramDependency::Node);
+                let needed = |end: &ProgramDependency| {
+                    weights.items.iter().any(|item| item.after.contains(end))
+                };
+                ends.filter(|end| !needed(end)).collect()
+            }
+        };
+        let of_second = |node: &&u32| self.items[**node as usize].of_weights;
+        weights.found = self
+            .found
+            .iter()
+            .map(|found| ProducedGradients {
+                nodes: found
+                    .nodes
+                    .iter()
+                    .filter(of_second)
+                    .map(|node| numbers[*node as usize])
+                    .collect(),
+                until: self.items[..found.until as usize]
+                    .iter()
+                    .filter(|item| item.of_weights)
+                    .count() as u32,
+                ..*found
+            })
+            .collect();
+        [inputs, weights]
+    }
+}
+
 /// Adds `bytes` of a class. Layers without nodes add up over passes, so there is no end to sums but the largest number.
 pub(super) fn add(sums: &mut [u64; TensorClass::COUNT], class: TensorClass, bytes: u64) {
     let sum = &mut sums[class as usize];
@@ -119,6 +214,8 @@ pub(super) struct ProgramBuilder {
     pub front: Vec<ProgramDependency>,
     /// The branch of the nodes to come.
     pub branch: u32,
+    /// True if the nodes to come are for gradients of weights alone.
+    pub of_weights: bool,
 }
 
 impl ProgramBuilder {
@@ -128,6 +225,7 @@ impl ProgramBuilder {
             finders: Vec::new(),
             front: vec![ProgramDependency::Entry],
             branch: 0,
+            of_weights: false,
         }
     }
 
@@ -147,6 +245,8 @@ impl ProgramBuilder {
             task,
             branch: self.branch,
             after,
+            of_weights: self.of_weights,
+            holds: 0,
             memory,
             inputs: shapes[0].to_owned(),
             outputs: shapes[1].to_owned(),
@@ -185,6 +285,11 @@ impl ProgramBuilder {
         if !beside {
             self.front = vec![ProgramDependency::Node(item)];
         }
+    }
+
+    /// Records that `item` needs `bytes` of gradients of outputs.
+    pub fn hold(&mut self, item: u32, bytes: u64) {
+        self.program.items[item as usize].holds = bytes;
     }
 
     /// Records that `item` produces a gradient of weights.

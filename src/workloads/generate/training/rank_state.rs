@@ -29,7 +29,7 @@ impl TrainingGenerator {
     fn states(&self, stage: u32) -> [(ParameterState, u64); 2] {
         let experts = self.stage_experts(stage);
         let common = self.stage_parameters(stage) - experts;
-        let replicas = self.plan.expert_replicas();
+        let replicas = self.plan.expert_copies();
         let state = self.state();
         let of_experts = ParameterState { replicas, ..state };
         [(state, common), (of_experts, experts)]
@@ -47,7 +47,7 @@ impl TrainingGenerator {
             },
             mixed: self.plan.mixed && self.sizes.number < 4,
             zero: self.plan.zero,
-            replicas: self.plan.replicas(),
+            replicas: self.plan.copies(),
             passes: self.optimizer_passes(),
         }
     }
@@ -112,8 +112,8 @@ impl TrainingGenerator {
         let experts = self.lowered(layer).expert_parameters;
         let common = self.parts.weights(layer) - experts;
         let parts = [
-            (common, self.plan.replicas()),
-            (experts, self.plan.expert_replicas()),
+            (common, self.plan.copies()),
+            (experts, self.plan.expert_copies()),
         ];
         let summed = parts.into_iter().filter(|(_, ranks)| *ranks > 1);
         summed.map(|(weights, _)| weights).sum::<u64>() * self.sizes.gradient

@@ -3,6 +3,7 @@
 use super::TrainingGenerator;
 use super::emit::RankEmitter;
 use crate::generate::plan::{CorePlacement, ParallelGroupKind, RankCoordinates, RankPeak};
+use crate::generate::schedule::PipelineStep;
 use crate::generate::{TraceEmitter, TraceGenerator};
 use chakram_trace::format::groups::DeclaredGroups;
 use chakram_trace::format::roles::GroupRoles;
@@ -198,12 +199,12 @@ impl TraceGenerator for TrainingGenerator {
     fn least_nodes(&self, rank: u32) -> u64 {
         let like = self.representative(self.placement.place(rank));
         *self.counts[self.kind_of(like)].least.get_or_init(|| {
-            let passes = self.passes(like.stage);
+            let passes = self.steps(like.stage).flat_map(PipelineStep::passes);
             let nodes = passes.map(|pass| {
-                let part = pass.chunk * self.plan.pipeline + like.stage;
+                let part = self.part(like.stage, pass.chunk);
                 let layers = self.layers(part);
                 let items = layers.map(|layer| {
-                    let program = self.lowered(layer).program(pass.direction, like.tensor);
+                    let program = self.lowered(layer).program(pass.kind, like.tensor);
                     program.items.len() as u64
                 });
                 items.sum::<u64>()

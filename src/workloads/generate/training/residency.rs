@@ -21,7 +21,7 @@
 use super::program::{OperandBytes, ProgramTask};
 use super::{MOST_WORK, TrainingGenerator};
 use crate::generate::plan::ResidencyRule;
-use crate::generate::schedule::PassDirection;
+use crate::generate::schedule::PassKind;
 
 /// Tensors that a stage keeps in SRAM.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -119,7 +119,7 @@ impl TrainingGenerator {
     pub(super) fn residency(&self, stage: u32, sram: &SramPolicy) -> SramResidency {
         let operands: Vec<OperandBytes> = self
             .stage_layers(stage)
-            .flat_map(|layer| &self.lowered(layer).program(PassDirection::Forward, 0).items)
+            .flat_map(|layer| &self.lowered(layer).program(PassKind::Forward, 0).items)
             .filter_map(|item| match item.task {
                 ProgramTask::Kernel { operands, .. } => operands,
                 _ => None,

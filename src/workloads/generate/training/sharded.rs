@@ -112,6 +112,8 @@ struct MemberOperator<'s> {
     found: [u64; 2],
     /// True if they are those of experts that other ranks do not have.
     of_experts: bool,
+    /// Bytes of its output.
+    output_bytes: u64,
     /// Bytes of copies that are exchanged with ranks that have other experts.
     exchanged: u64,
     /// Bytes that are exchanged with ranks that have other tokens: of queries, and of keys and values.
@@ -268,6 +270,9 @@ impl ShardedLowering {
                 parameters: weights,
                 found: buckets::found(&work),
                 of_experts,
+                output_bytes: work
+                    .output_elements()
+                    .saturating_mul(sizes.samples.saturating_mul(sizes.number)),
                 exchanged,
                 context_bytes,
                 wanted: !step.inputs.is_empty(),
@@ -288,6 +293,7 @@ impl ShardedLowering {
             elements.saturating_mul(bytes) / shards
         });
         let (mut forward, mut backward) = (Vec::new(), Vec::new());
+        let mut apart: [Vec<_>; 2] = Default::default();
         let mut alike = false;
         for member in 0..self.members() {
             let mut writer = MemberProgramWriter {
@@ -306,6 +312,11 @@ impl ShardedLowering {
                 "a smaller tensor degree, or degrees with which results lie alike and need no messages",
             )?;
             forward.push(programs.0);
+            if self.context.splits {
+                for (pass, program) in apart.iter_mut().zip(programs.1.in_two()) {
+                    pass.push(program);
+                }
+            }
             backward.push(programs.1);
             // Without messages all members run the same program, so the first one stands for all.
             if slots == 0 {
@@ -318,6 +329,7 @@ impl ShardedLowering {
         Ok(LoweredLayer {
             forward,
             backward,
+            apart,
             parameters,
             expert_parameters,
             partial: partial.into_iter().collect(),

@@ -8,7 +8,7 @@ use crate::model::{LayerRole, Model, ModelLayer};
 /// first part and those behind with the last; with [`SplitUnit::Layers`] all of them count alike.
 pub(super) fn chunk_starts(model: &Model, plan: &ParallelismPlan) -> Vec<usize> {
     let count = model.layers.len();
-    let parts = (plan.schedule.chunks() * plan.pipeline) as usize;
+    let parts = plan.schedule.parts(plan.pipeline) as usize;
     if !plan.stages.is_empty() {
         let starts = plan.stages.iter().map(|[first, _]| *first as usize);
         return starts.chain([count]).collect();

@@ -29,7 +29,8 @@ pub struct PlanSummary {
     /// Recomputation in effect; never `as-needed`, which is resolved to one of the others.
     pub recompute: super::RecomputePolicy,
     /// Idle time of a stage over its working time if passes are even and messages take none.
-    pub bubble: f64,
+    /// `None` where there is no formula.
+    pub bubble: Option<f64>,
     /// Groups by family.
     pub groups: Vec<ParallelGroups>,
     /// The ranks through which a replica's activations pass, one on each stage, for every member of a tensor group
@@ -244,7 +245,9 @@ impl TrainingGenerator {
                 .map(|(i, stage)| stage.flops * ranks(i))
                 .sum(),
             recompute: plan.recompute,
-            bubble: plan.schedule.bubble(plan.pipeline, self.micro_batches),
+            bubble: plan
+                .schedule
+                .bubble(plan.pipeline, self.micro_batches, plan.split_backward),
             groups: self.families(),
             pipelines: self.pipelines(),
             stages,
@@ -273,13 +276,13 @@ impl TrainingGenerator {
             &mut TraceEmitter::new(&mut tally),
         );
         walked.expect("a tally takes every node");
-        let parts = (0..self.chunks()).map(|chunk| chunk * self.plan.pipeline + stage);
+        let parts = (0..self.chunks()).map(|chunk| self.part(stage, chunk));
         let name = |layer: usize| self.model.layers[layer].name.clone();
         let kept: u64 = self
             .stage_layers(stage)
             .map(|layer| self.lowered(layer).keeps)
             .sum();
-        let schedule = self.plan.schedule;
+        let schedule = &self.plan.schedule;
         let stored = schedule.stored(stage, self.plan.pipeline, self.micro_batches);
         StageSummary {
             layers: parts

@@ -9,6 +9,7 @@ use crate::generate::plan::{
     ResidencyRule, ScalingRecipe, ScheduleName, SoftmaxKernel, SplitUnit, TensorNeighbours,
     ZeroStage,
 };
+use crate::generate::schedule::PassOrders;
 use crate::generate::{GenerateError, refused};
 use chakram_base::config::{ConfigError, ConfigField, quoted};
 use chakram_base::setting::SettingKey;
@@ -248,6 +249,36 @@ impl OptionValue for [ParallelAxis; 3] {
                 SettingKey::Order
             )
         })
+    }
+}
+
+/// Orders in a plan's file; on a command line they have a file of their own.
+impl OptionValue for PassOrders {
+    const SYNTAX: ValueSyntax = ValueSyntax::Words(Vec::new);
+
+    fn read(field: &ConfigField<'_>, _: &PlanOption) -> Result<Self, ConfigError> {
+        let expected =
+            "the steps of each stage, such as [\"0F0,0F1,0B0,0B1\", \"1F0,1B0,1F1,1B1\"]";
+        let items = field.items(expected)?;
+        let lines = items.iter().map(|item| item.text(expected));
+        let lines: Vec<&str> = lines.collect::<Result<_, _>>()?;
+        Self::of_lines(&lines).map_err(|error| {
+            // Errors about all lines stand with the last, of which there may be none.
+            let place = error
+                .line
+                .checked_sub(1)
+                .and_then(|at| items.get(at))
+                .unwrap_or(field);
+            let found = match error.cell {
+                Some(cell) => format!("{} as step {cell}", error.found),
+                None => error.found,
+            };
+            place.refuse(found, error.expected)
+        })
+    }
+
+    fn parse(words: &[String]) -> Result<Self, String> {
+        Self::of_lines(words).map_err(|error| error.to_string())
     }
 }
 

@@ -1,7 +1,7 @@
 //! A pipeline that is played through: each stage takes its passes in order and starts one when what it needs is
 //! there. Who needs whom is told here by the place of a chunk among all layers, not by the schedule.
 
-use super::super::{PassDirection, PipelineSchedule};
+use super::super::{PassKind, PipelineSchedule};
 use std::collections::BTreeMap;
 
 /// Outcome of a pipeline that was played through.
@@ -15,13 +15,13 @@ pub(super) struct Played {
 /// Plays `schedule` on stages whose passes through one chunk last so long forward and back, with messages that
 /// take no time. Panics when it gets stuck, or when an order lacks a pass or repeats one.
 pub(super) fn play(
-    schedule: PipelineSchedule,
+    schedule: &PipelineSchedule,
     stages: &[(u64, u64)],
     micro_batches: u32,
 ) -> Played {
     let count = stages.len() as u32;
     let last = count * schedule.chunks() - 1;
-    let trains = schedule != PipelineSchedule::Inference;
+    let trains = *schedule != PipelineSchedule::Inference;
     let orders: Vec<Vec<_>> = (0..count)
         .map(|stage| schedule.passes(stage, count, micro_batches).collect())
         .collect();
@@ -36,7 +36,7 @@ pub(super) fn play(
         for (stage, order) in orders.iter().enumerate() {
             while let Some(pass) = order.get(next[stage]) {
                 let place = pass.chunk * count + stage as u32;
-                let back = pass.direction == PassDirection::Backward;
+                let back = pass.kind == PassKind::Backward;
                 let mut needed = Vec::new();
                 if back {
                     needed.push((pass.micro_batch, place, false));

@@ -4,7 +4,7 @@ use super::super::buckets::GradientBucket;
 use super::super::program::ProducedGradients;
 use super::{COMPUTE_LANE, GRADIENT_LANE, PARAMETER_LANE, RankEmitter, StepNode, TENSOR_LANE};
 use crate::generate::plan::{AblationEffect, Optimizer, ParallelGroupKind, ZeroStage};
-use crate::generate::schedule::{PassDirection, PipelinePass};
+use crate::generate::schedule::{PassKind, PipelinePass};
 use chakram_trace::format::{
     CollectiveKind, MemoryChanges, Op, TensorClass, TraceError, TrainingPhase,
 };
@@ -129,10 +129,9 @@ impl RankEmitter<'_, '_> {
     pub(super) fn end_of_step(&mut self) -> Result<(), TraceError> {
         let plan = self.plan;
         if plan.reduces(true) && !plan.plan.overlap {
-            for chunk in (0..plan.chunks()).rev() {
-                let at = chunk * plan.plan.pipeline + self.place.stage;
+            for (at, chunk) in plan.parts_of(self.place.stage).rev() {
                 let pass = PipelinePass {
-                    direction: PassDirection::Backward,
+                    kind: PassKind::Backward,
                     micro_batch: plan.micro_batches - 1,
                     chunk,
                 };
@@ -178,8 +177,7 @@ impl RankEmitter<'_, '_> {
     pub(super) fn gather_updated(&mut self) -> Result<(), TraceError> {
         let plan = self.plan;
         let stepped = self.chain_tail.clone();
-        for chunk in 0..plan.chunks() {
-            let at = chunk * plan.plan.pipeline + self.place.stage;
+        for (at, _) in plan.parts_of(self.place.stage) {
             for bucket in plan
                 .layers(at)
                 .flat_map(|layer| plan.buckets(layer).iter().rev())

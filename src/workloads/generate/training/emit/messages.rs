@@ -2,15 +2,12 @@
 
 use super::{RankEmitter, StepNode, TENSOR_LANE, direction_label};
 use crate::generate::plan::{AblationEffect, ParallelGroupKind, RankCoordinates};
-use crate::generate::schedule::{PassDirection, PipelinePass};
+use crate::generate::schedule::{PassKind, PipelinePass};
 use chakram_trace::format::{CollectiveKind, MemoryChanges, Op, TraceError, TrainingPhase};
 
 impl RankEmitter<'_, '_> {
-    /// The rank on the next stage if `up`, else on the previous one, cyclically: the adapter of the share of the same number.
-    fn neighbour(&self, up: bool) -> u32 {
-        let stages = self.plan.plan.pipeline;
-        let step = if up { 1 } else { stages - 1 };
-        let stage = (self.place.stage + step) % stages;
+    /// The rank on `stage` that exchanges messages with this one: the adapter of the share of the same number.
+    fn peer_on(&self, stage: u32) -> u32 {
         let share = self.place.tensor / self.plan.share(self.place.stage);
         self.plan.placement.rank(RankCoordinates {
             tensor: share * self.plan.share(stage),
@@ -22,7 +19,7 @@ impl RankEmitter<'_, '_> {
     /// The message between part `below` and the next: an activation, or its gradient.
     fn message(&self, pass: PipelinePass, below: u32, receive: bool, peer: u32) -> Op<'static> {
         let plan = self.plan;
-        let backward = u32::from(pass.direction == PassDirection::Backward);
+        let backward = u32::from(pass.kind != PassKind::Forward);
         let number = (self.step * 2 + backward) * plan.parts() + below;
         Op::Message {
             receive,
@@ -35,10 +32,15 @@ impl RankEmitter<'_, '_> {
         }
     }
 
-    /// Receives the input of part `at` from the part beside it; the chain depends on it.
-    pub(super) fn receive(&mut self, pass: PipelinePass, at: u32) -> Result<(), TraceError> {
+    /// Receives the input of part `at` from the part beside it on stage `from`; the chain depends on it.
+    pub(super) fn receive(
+        &mut self,
+        pass: PipelinePass,
+        at: u32,
+        from: u32,
+    ) -> Result<(), TraceError> {
         let plan = self.plan;
-        let forward = pass.direction == PassDirection::Forward;
+        let forward = pass.kind == PassKind::Forward;
         let below = if forward { at - 1 } else { at };
         let phase = if forward {
             TrainingPhase::Forward
@@ -56,7 +58,7 @@ impl RankEmitter<'_, '_> {
                     pass.chunk,
                     direction_label(pass)
                 ),
-                op: self.message(pass, below, true, self.neighbour(!forward)),
+                op: self.message(pass, below, true, self.peer_on(from)),
                 lane: None,
                 phase,
                 pass: Some(pass),
@@ -65,7 +67,7 @@ impl RankEmitter<'_, '_> {
             })?);
         }
         let sender = if forward { at - 1 } else { at + 1 };
-        let sums = plan.handed_sum(sender, pass.direction).is_some();
+        let sums = plan.handed_sum(sender, pass.kind).is_some();
         let groups = plan.adapters_of(self.place.stage);
         let summing = groups
             .and_then(|groups| groups.summing)
@@ -128,19 +130,24 @@ impl RankEmitter<'_, '_> {
         Ok(())
     }
 
-    /// Sends the output of part `at`, and returns the node that does, if this member sends.
-    pub(super) fn send(&mut self, pass: PipelinePass, at: u32) -> Result<Option<u64>, TraceError> {
+    /// Sends the output of part `at` to stage `to`, and returns the node that does, if this member sends.
+    pub(super) fn send(
+        &mut self,
+        pass: PipelinePass,
+        at: u32,
+        to: u32,
+    ) -> Result<Option<u64>, TraceError> {
         if !self.plan.is_adapter(self.place) {
             return Ok(None);
         }
-        let forward = pass.direction == PassDirection::Forward;
+        let forward = pass.kind == PassKind::Forward;
         let below = if forward { at } else { at - 1 };
         self.data.clear();
         self.data.extend_from_slice(&self.chain_tail);
         let mb = pass.micro_batch;
         let sent = self.node(StepNode {
             name: format_args!("mb{mb}/chunk{}/{}/send", pass.chunk, direction_label(pass)),
-            op: self.message(pass, below, false, self.neighbour(forward)),
+            op: self.message(pass, below, false, self.peer_on(to)),
             lane: None,
             phase: if forward {
                 TrainingPhase::Forward

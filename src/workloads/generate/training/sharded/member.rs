@@ -249,11 +249,14 @@ impl MemberProgramWriter<'_> {
             let name = name(phase, operator, ".all-gather");
             let silent = context.without.has(AblationEffect::TensorCommunication);
             (!silent && bytes > 0).then(|| {
-                if context.overlap {
+                to.of_weights = true;
+                let item = if context.overlap {
                     to.push_parallel(name, phase, task, entry.clone(), ["", ""])
                 } else {
                     to.push_chained(name, phase, task, ["", ""])
-                }
+                };
+                to.of_weights = false;
+                item
             })
         });
         self.exchange_before_attention(one, phase, to);
@@ -283,8 +286,11 @@ impl MemberProgramWriter<'_> {
             let (task, shapes) = stamp(kernel);
             let name = name(phase, operator, kernel.suffix);
             after.extend(gathered.map(ProgramDependency::Node));
+            to.of_weights = true;
             let item = to.push_parallel(name, phase, task, after, shapes);
+            to.hold(item, one.output_bytes);
             to.push_behind(item, behind(&one.kernels, operator), beside);
+            to.of_weights = false;
         };
         // What was kept is needed until the operator's own kernels are done, and not for sums of its gradients.
         let kept = one.kernels.keeps.saturating_add(one.kernels.scores);

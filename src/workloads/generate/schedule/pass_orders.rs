@@ -1,0 +1,406 @@
+//! Orders of passes as a file says them: a line for each stage, in which commas separate steps, as PyTorch's pipelining reads and
+//! writes them.
+//!
+//! | cell | |
+//! |---|---|
+//! | `2F0` | forward pass of micro-batch 0 through part 2 of the model |
+//! | `2B0` | its backward pass, with the gradients of weights |
+//! | `2I0`, `2W0` | the gradients of its inputs, and apart from them those of weights |
+//! | `(0F4;3B0)OVERLAP_F_B` | a forward pass beside a backward one |
+//! | nothing | the stage waits, which a replay finds out by itself |
+//!
+//! A stage has the parts that its line names; every part is on one stage.
+
+use super::{PassKind, PipelinePass, PipelineStep, mark_completed};
+use std::collections::BTreeMap;
+use std::fmt;
+
+/// The order of the passes of each stage.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct PassOrders {
+    /// Steps of each stage.
+    steps: Vec<Vec<PipelineStep>>,
+    /// Parts of each stage, front to back.
+    parts: Vec<Vec<u32>>,
+    /// The stage and chunk of each part.
+    places: Vec<(u32, u32)>,
+    micro_batches: u32,
+    trains: bool,
+}
+
+/// A cell, or a line, that orders cannot have.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct PassOrderError {
+    /// Number of the line, from 1; that of all of them for what concerns the whole.
+    pub line: usize,
+    /// Number of the cell in its line, from 1, if it is one.
+    pub cell: Option<usize>,
+    /// What is there.
+    pub found: String,
+    /// What was expected.
+    pub expected: String,
+}
+
+impl fmt::Display for PassOrderError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "line {}", self.line)?;
+        if let Some(cell) = self.cell {
+            write!(f, ", step {cell}")?;
+        }
+        write!(f, ": found {}, expected {}", self.found, self.expected)
+    }
+}
+
+impl std::error::Error for PassOrderError {}
+
+/// Cells that orders may have, for messages.
+const CELLS: &str = "part, F, B, I or W, micro-batch, such as 2F0, or a pair such as (0F4;3B0)OVERLAP_F_B; where messages, gathers and \
+                     reductions stand follows from the plan";
+
+/// The most parts, micro-batches and steps of a stage that orders may have.
+const MOST: usize = 1 << 24;
+
+/// A cell before the chunk of its part is known: the kind, the part, the micro-batch.
+type CellPass = (PassKind, u32, u32);
+
+/// A cell: its number in the line, the pass, and the one beside it.
+type OrderCell = (usize, (CellPass, Option<CellPass>));
+
+fn parse_pass(text: &str) -> Option<CellPass> {
+    let at = text.find(|c: char| !c.is_ascii_digit())?;
+    let (part, rest) = text.split_at(at);
+    let mut rest = rest.chars();
+    let kind = match rest.next()? {
+        'F' => PassKind::Forward,
+        'B' => PassKind::Backward,
+        'I' => PassKind::InputGradient,
+        'W' => PassKind::WeightGradient,
+        _ => return None,
+    };
+    let number = |digits: &str| {
+        let is_number = !digits.is_empty() && digits.bytes().all(|c| c.is_ascii_digit());
+        let number = digits.parse().ok().filter(|_| is_number);
+        number.filter(|n: &u32| (*n as usize) < MOST)
+    };
+    Some((kind, number(part)?, number(rest.as_str())?))
+}
+
+/// Reads a cell: a pass, and the one beside it.
+fn parse_cell(text: &str) -> Option<(CellPass, Option<CellPass>)> {
+    let Some(pair) = text.strip_prefix('(') else {
+        return Some((parse_pass(text)?, None));
+    };
+    let (first, second) = pair.strip_suffix(")OVERLAP_F_B")?.split_once(';')?;
+    let (first, second) = (parse_pass(first.trim())?, parse_pass(second.trim())?);
+    let is_pair = first.0 == PassKind::Forward && second.0 != PassKind::Forward;
+    is_pair.then_some((first, Some(second)))
+}
+
+impl PassOrders {
+    /// Reads the lines of a file, the first stage first.
+    ///
+    /// # Errors
+    ///
+    /// A cell that says no pass, a pass that is missing, is there twice or precedes what it needs, a part on two stages, or an
+    /// order in which stages wait for one another for ever.
+    pub fn parse(text: &str) -> Result<Self, PassOrderError> {
+        let lines: Vec<&str> = text.lines().collect();
+        // A last line that is empty ends the one before.
+        let blank = |line: &&&str| line.trim().is_empty();
+        let count = lines.len() - lines.iter().rev().take_while(blank).count();
+        Self::of_lines(&lines[..count])
+    }
+
+    /// Reads the line of each stage.
+    ///
+    /// # Errors
+    ///
+    /// As [`PassOrders::parse`].
+    pub fn of_lines<L: AsRef<str>>(lines: &[L]) -> Result<Self, PassOrderError> {
+        let whole = |found: String, expected: String| PassOrderError {
+            line: lines.len(),
+            cell: None,
+            found,
+            expected,
+        };
+        let mut cells = Vec::new();
+        let mut parts: Vec<Vec<u32>> = Vec::new();
+        for (row, line) in (1..).zip(lines) {
+            let mut own = Vec::new();
+            for (column, text) in (1..).zip(line.as_ref().split(',')) {
+                // PyTorch quotes no cell, but other writers may.
+                let text = text.trim().trim_matches('"').trim();
+                if text.is_empty() {
+                    continue;
+                }
+                let cell = parse_cell(text).ok_or_else(|| PassOrderError {
+                    line: row,
+                    cell: Some(column),
+                    found: format!("{text:?}"),
+                    expected: CELLS.to_owned(),
+                })?;
+                own.push((column, cell));
+            }
+            let mut of_line: Vec<u32> = own
+                .iter()
+                .flat_map(|(_, (first, second))| [Some(first.1), second.map(|pass| pass.1)])
+                .flatten()
+                .collect();
+            of_line.sort_unstable();
+            of_line.dedup();
+            parts.push(of_line);
+            cells.push(own);
+        }
+        let chunks = parts.first().map_or(0, Vec::len);
+        if chunks == 0 {
+            return Err(whole(
+                "no passes".to_owned(),
+                "a line of passes for each stage".to_owned(),
+            ));
+        }
+        for (row, own) in (1..).zip(&parts) {
+            if own.len() != chunks {
+                return Err(PassOrderError {
+                    line: row,
+                    cell: None,
+                    found: format!("{} parts of the model", own.len()),
+                    expected: format!("{chunks}, as many as the first stage has"),
+                });
+            }
+        }
+        let mut places = vec![None; parts.len() * chunks];
+        for (stage, own) in parts.iter().enumerate() {
+            for (chunk, part) in own.iter().enumerate() {
+                let all = places.len();
+                let place = places
+                    .get_mut(*part as usize)
+                    .ok_or_else(|| PassOrderError {
+                        line: stage + 1,
+                        cell: None,
+                        found: format!("part {part}"),
+                        expected: format!(
+                            "parts 0 to {}, of which each stage has {chunks}",
+                            all - 1
+                        ),
+                    })?;
+                if let Some((other, _)) = place.replace((stage as u32, chunk as u32)) {
+                    return Err(PassOrderError {
+                        line: stage + 1,
+                        cell: None,
+                        found: format!("part {part}"),
+                        expected: format!("each part on one stage; line {} has it too", other + 1),
+                    });
+                }
+            }
+        }
+        // As many distinct parts as there are.
+        let places: Vec<(u32, u32)> = places.into_iter().flatten().collect();
+        let mut steps = Vec::with_capacity(cells.len());
+        for own in &cells {
+            let pass = |(kind, part, micro_batch): CellPass| PipelinePass {
+                kind,
+                micro_batch,
+                chunk: places[part as usize].1,
+            };
+            let mut own: Vec<PipelineStep> = own
+                .iter()
+                .map(|(_, (first, second))| PipelineStep {
+                    beside: second.map(pass),
+                    ..PipelineStep::alone(pass(*first))
+                })
+                .collect();
+            mark_completed(&mut own);
+            steps.push(own);
+        }
+        let all = || cells.iter().flatten();
+        let passes = all().flat_map(|(_, (first, second))| [Some(*first), *second]);
+        let (mut micro_batches, mut trains) = (0, false);
+        for (kind, _, micro_batch) in passes.flatten() {
+            micro_batches = micro_batches.max(micro_batch + 1);
+            trains |= kind != PassKind::Forward;
+        }
+        let orders = Self {
+            steps,
+            parts,
+            places,
+            micro_batches,
+            trains,
+        };
+        for (stage, cells) in cells.iter().enumerate() {
+            orders.check_stage(stage, cells)?;
+        }
+        orders.check_progress(&cells)?;
+        Ok(orders)
+    }
+
+    /// Checks that a stage runs each pass once, after what it needs of its own.
+    fn check_stage(&self, stage: usize, cells: &[OrderCell]) -> Result<(), PassOrderError> {
+        // Of each part and micro-batch, what is done: forward, gradients of inputs, of weights.
+        let mut done: BTreeMap<(u32, u32), [bool; 3]> = BTreeMap::new();
+        // The backward pass of a pair begins with the forward one, so it comes first here.
+        let passes = cells.iter().flat_map(|(column, (first, second))| {
+            [second.map(|pass| (*column, pass)), Some((*column, *first))]
+        });
+        for (column, (kind, part, micro_batch)) in passes.flatten() {
+            let state = done.entry((part, micro_batch)).or_default();
+            let (needs, makes): (&[usize], &[usize]) = match kind {
+                PassKind::Forward => (&[], &[0]),
+                PassKind::Backward => (&[0], &[1, 2]),
+                PassKind::InputGradient => (&[0], &[1]),
+                PassKind::WeightGradient => (&[0, 1], &[2]),
+            };
+            let again = makes.iter().any(|one| state[*one]);
+            if again || !needs.iter().all(|one| state[*one]) {
+                return Err(PassOrderError {
+                    line: stage + 1,
+                    cell: Some(column),
+                    found: format!("{part}{}{micro_batch}", letter(kind)),
+                    expected: match again {
+                        true => "each pass once".to_owned(),
+                        false => "it behind what it needs, the pass before of this micro-batch"
+                            .to_owned(),
+                    },
+                });
+            }
+            makes.iter().for_each(|one| state[*one] = true);
+        }
+        for part in &self.parts[stage] {
+            for micro_batch in 0..self.micro_batches {
+                let state = done.get(&(*part, micro_batch)).copied().unwrap_or_default();
+                let missing = match state {
+                    [false, ..] => "F",
+                    [_, false, _] if self.trains => "B",
+                    [_, _, false] if self.trains => "W",
+                    _ => continue,
+                };
+                return Err(PassOrderError {
+                    line: stage + 1,
+                    cell: None,
+                    found: format!("no {part}{missing}{micro_batch}"),
+                    expected: "every micro-batch through every part of the stage, there and, if any goes back, back".to_owned(),
+                });
+            }
+        }
+        Ok(())
+    }
+
+    /// Checks that stages do not wait for one another for ever. A pair begins with all that both of it need.
+    fn check_progress(&self, cells: &[Vec<OrderCell>]) -> Result<(), PassOrderError> {
+        let mut next = vec![0; cells.len()];
+        // Passes of other stages that are over, by what they make.
+        let mut over: BTreeMap<(bool, u32, u32), ()> = BTreeMap::new();
+        let last = self.places.len() as u32 - 1;
+        loop {
+            let mut moved = false;
+            for (stage, own) in cells.iter().enumerate() {
+                while let Some((_, (first, second))) = own.get(next[stage]) {
+                    let both = [Some(*first), *second];
+                    let ready = both
+                        .iter()
+                        .flatten()
+                        .all(|(kind, part, micro_batch)| match kind {
+                            PassKind::Forward if *part > 0 => {
+                                over.contains_key(&(true, part - 1, *micro_batch))
+                            }
+                            PassKind::Backward | PassKind::InputGradient if *part < last => {
+                                over.contains_key(&(false, part + 1, *micro_batch))
+                            }
+                            _ => true,
+                        });
+                    if !ready {
+                        break;
+                    }
+                    for (kind, part, micro_batch) in both.into_iter().flatten() {
+                        if kind != PassKind::WeightGradient {
+                            over.insert((kind == PassKind::Forward, part, micro_batch), ());
+                        }
+                    }
+                    next[stage] += 1;
+                    moved = true;
+                }
+            }
+            if !moved {
+                break;
+            }
+        }
+        let stuck = cells
+            .iter()
+            .zip(&next)
+            .position(|(own, at)| *at < own.len());
+        let Some(stage) = stuck else { return Ok(()) };
+        let (column, ((kind, part, micro_batch), _)) = cells[stage][next[stage]];
+        Err(PassOrderError {
+            line: stage + 1,
+            cell: Some(column),
+            found: format!("{part}{}{micro_batch}", letter(kind)),
+            expected: "an order in which what it waits for can come to an end; stages wait for one another".to_owned(),
+        })
+    }
+
+    /// Number of stages.
+    pub fn stages(&self) -> u32 {
+        self.steps.len() as u32
+    }
+
+    /// Micro-batches of a step.
+    pub fn micro_batches(&self) -> u32 {
+        self.micro_batches
+    }
+
+    /// Parts of the model on each stage.
+    pub fn chunks(&self) -> u32 {
+        self.parts[0].len() as u32
+    }
+
+    /// True if there are backward passes.
+    pub fn trains(&self) -> bool {
+        self.trains
+    }
+
+    /// The stages of the first and the last part.
+    pub(super) fn ends(&self) -> [u32; 2] {
+        let ends = [self.places.first(), self.places.last()];
+        ends.map(|place| place.map_or(0, |(stage, _)| *stage))
+    }
+
+    /// Steps of a stage.
+    pub(super) fn steps(&self, stage: u32) -> Vec<PipelineStep> {
+        self.steps[stage as usize].clone()
+    }
+
+    /// The part of the model that is a chunk of a stage.
+    pub(super) fn part(&self, stage: u32, chunk: u32) -> u32 {
+        self.parts[stage as usize][chunk as usize]
+    }
+
+    /// The stage and chunk of a part.
+    pub(super) fn place(&self, part: u32) -> (u32, u32) {
+        self.places[part as usize]
+    }
+}
+
+/// The letter of a kind of pass.
+fn letter(kind: PassKind) -> char {
+    match kind {
+        PassKind::Forward => 'F',
+        PassKind::Backward => 'B',
+        PassKind::InputGradient => 'I',
+        PassKind::WeightGradient => 'W',
+    }
+}
+
+/// A step as a cell says it; `part` says which part of the model a chunk is.
+pub(super) fn cell(step: &PipelineStep, part: impl Fn(u32) -> u32) -> String {
+    let one = |pass: &PipelinePass| {
+        format!(
+            "{}{}{}",
+            part(pass.chunk),
+            letter(pass.kind),
+            pass.micro_batch
+        )
+    };
+    match &step.beside {
+        Some(beside) => format!("({};{})OVERLAP_F_B", one(&step.pass), one(beside)),
+        None => one(&step.pass),
+    }
+}

@@ -1,0 +1,123 @@
+//! Orders of files.
+
+use super::*;
+
+fn lines(schedule: &PipelineSchedule, stages: u32, count: u32) -> String {
+    schedule.to_lines(stages, count).join("\n")
+}
+
+#[test]
+fn orders_are_read_as_they_are_written() {
+    for (schedule, stages, count) in [
+        (PipelineSchedule::GPipe, 3, 5),
+        (ONE_F_ONE_B, 4, 8),
+        (interleaved(3), 4, 8),
+        (PipelineSchedule::Inference, 3, 4),
+        (PipelineSchedule::ZeroBubbleH1, 4, 9),
+        (PipelineSchedule::ZeroBubbleV, 4, 8),
+        (PipelineSchedule::DualPipeV, 4, 10),
+    ] {
+        let text = lines(&schedule, stages, count);
+        let orders = PassOrders::parse(&text).unwrap_or_else(|error| panic!("{error}\n{text}"));
+        assert_eq!((orders.stages(), orders.micro_batches()), (stages, count));
+        let listed = PipelineSchedule::Listed(Arc::new(orders));
+        assert_eq!(listed.check(stages, count), Ok(()));
+        assert_eq!(listed.trains(), schedule.trains());
+        assert_eq!(lines(&listed, stages, count), text);
+        for stage in 0..stages {
+            let of = |one: &PipelineSchedule| one.steps(stage, stages, count).collect::<Vec<_>>();
+            assert_eq!(of(&listed), of(&schedule), "{schedule:?}");
+            let stored = |one: &PipelineSchedule| one.stored(stage, stages, count);
+            assert_eq!(stored(&listed), stored(&schedule));
+        }
+    }
+}
+
+/// What PyTorch's pipelining writes for 1F1B on two ranks: a line for each, steps at which a rank waits left empty.
+#[test]
+fn a_file_of_pytorch_is_read() {
+    let text = "0F0,0F1,,0B0,,0B1\r\n,1F0,1B0,1F1,1B1,\r\n";
+    let orders = PassOrders::parse(text).unwrap();
+    let listed = PipelineSchedule::Listed(Arc::new(orders));
+    assert_eq!(order(listed.clone(), 0, 2, 2), "1a 2a 1a\' 2a\'");
+    assert_eq!(order(listed, 1, 2, 2), "1a 1a\' 2a 2a\'");
+    let pair = PassOrders::parse("0F0,0F1,(0F2;0B0)OVERLAP_F_B,0B1,0I2,0W2").unwrap();
+    let listed = PipelineSchedule::Listed(Arc::new(pair));
+    assert_eq!(order(listed, 0, 1, 3), "1a 2a 3a|1a\' 2a\' 3ai 3aw");
+}
+
+#[test]
+fn wrong_orders_are_refused_where_they_are() {
+    for (text, expected) in [
+        ("", "line 0: found no passes"),
+        (
+            "0F0,0X0",
+            "line 1, step 2: found \"0X0\", expected part, F, B, I or W, micro-batch",
+        ),
+        ("0F0,0SEND_F0,0B0", "line 1, step 2: found \"0SEND_F0\""),
+        ("0F0,0UNSHARD", "line 1, step 2: found \"0UNSHARD\""),
+        ("0F0,0B", "line 1, step 2: found \"0B\""),
+        (
+            "0F99999999999,0B0",
+            "line 1, step 1: found \"0F99999999999\"",
+        ),
+        (
+            "0F0,0F0,0B0",
+            "line 1, step 2: found 0F0, expected each pass once",
+        ),
+        (
+            "0B0,0F0",
+            "line 1, step 1: found 0B0, expected it behind what it needs",
+        ),
+        (
+            "0F0,0W0,0I0",
+            "line 1, step 2: found 0W0, expected it behind",
+        ),
+        (
+            "(0F0;0B0)OVERLAP_F_B",
+            "line 1, step 1: found 0B0, expected it behind",
+        ),
+        (
+            "0F0,0F1,0B0",
+            "line 1: found no 0B1, expected every micro-batch",
+        ),
+        ("0F0,0I0", "line 1: found no 0W0"),
+        (
+            "0F0,0B0\n0F0,0B0",
+            "line 2: found part 0, expected each part on one stage; line 1 has it too",
+        ),
+        (
+            "0F0,0B0\n2F0,2B0",
+            "line 2: found part 2, expected parts 0 to 1",
+        ),
+        (
+            "0F0,0B0\n1F0,2F0",
+            "line 2: found 2 parts of the model, expected 1",
+        ),
+        ("0F0,0F1,0B1,0B0\n1F0,1B0,1F1,1B1", ""),
+        // The first waits for a gradient of micro-batch 0 before it hands on 1, and the second has 1 first.
+        (
+            "0F0,0B0,0F1,0B1\n1F1,1F0,1B0,1B1",
+            "line 1, step 2: found 0B0, expected an order in which what it waits for can come to an end",
+        ),
+    ] {
+        match PassOrders::parse(text) {
+            Ok(_) => assert_eq!(expected, "", "{text}"),
+            Err(error) => {
+                let error = error.to_string();
+                assert!(
+                    !expected.is_empty() && error.starts_with(expected),
+                    "{text}: {error}"
+                );
+            }
+        }
+    }
+    let orders = PassOrders::parse("0F0,0B0\n1F0,1B0").unwrap();
+    let listed = PipelineSchedule::Listed(Arc::new(orders));
+    let refusal = |stages, count| listed.check(stages, count).unwrap_err().to_string();
+    assert_eq!(
+        refusal(4, 1),
+        "`pipeline` is 4; expected 2, the stages of its orders"
+    );
+    assert!(refusal(2, 8).starts_with("`micro_batches` is 8; expected 1, those of its orders"));
+}

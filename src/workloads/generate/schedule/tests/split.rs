@@ -1,0 +1,331 @@
+//! Schedules with backward passes in two, or passes beside one another, against formulas and published makespans.
+
+use super::*;
+
+/// How long passes last: forward, gradients of inputs, of weights, and a forward pass beside a whole backward one.
+type Times = [u64; 4];
+
+/// A pipeline that is played through.
+struct PlayedSteps {
+    time: u64,
+    /// Idle time of each stage up to the end of the last.
+    idle: Vec<u64>,
+    /// The same between the first and the last pass of a stage.
+    idle_within: Vec<u64>,
+    /// The most micro-batches of each stage, in its passes, of which gradients of weights are not all found.
+    peaks: Vec<u64>,
+}
+
+/// Parts of the model on each stage, by chunk.
+fn places(schedule: &PipelineSchedule, stages: u32) -> Vec<Vec<u32>> {
+    let of = |stage: u32| match schedule {
+        PipelineSchedule::ZeroBubbleV | PipelineSchedule::DualPipeV => {
+            vec![stage, 2 * stages - stage - 1]
+        }
+        PipelineSchedule::DualPipe => vec![stage, stages - stage - 1],
+        _ => vec![stage],
+    };
+    (0..stages).map(of).collect()
+}
+
+/// Plays `schedule` on equal stages, whose passes through all of their chunks last as long as `times` says. With `split`, a whole
+/// backward pass hands on gradients of inputs before it finds those of weights.
+fn play_steps(
+    schedule: &PipelineSchedule,
+    stages: u32,
+    count: u32,
+    times: Times,
+    split: bool,
+) -> PlayedSteps {
+    let places = places(schedule, stages);
+    let parts = 1 + places.iter().flatten().max().unwrap();
+    // Two directions pass a chunk half as often.
+    let share = u64::from(parts / stages);
+    let [forward, input, weight, pair] = times.map(|time| time / share);
+    // When (micro-batch, part, backward) was handed on.
+    let mut over: BTreeMap<(u32, u32, bool), u64> = BTreeMap::new();
+    let orders: Vec<Vec<PipelineStep>> = (0..stages)
+        .map(|stage| schedule.steps(stage, stages, count).collect())
+        .collect();
+    let all = stages as usize;
+    let (mut next, mut free, mut busy) = (vec![0; all], vec![0; all], vec![0; all]);
+    let (mut begins, mut held, mut peaks) = (vec![None; all], vec![0_u64; all], vec![0; all]);
+    loop {
+        let before = next.clone();
+        for stage in 0..all {
+            while let Some(step) = orders[stage].get(next[stage]) {
+                let needed: Option<Vec<u64>> = step
+                    .passes()
+                    .filter_map(|pass| {
+                        let part = places[stage][pass.chunk as usize];
+                        let key = match pass.kind {
+                            PassKind::Forward if part > 0 => (pass.micro_batch, part - 1, false),
+                            PassKind::Backward | PassKind::InputGradient if part + 1 < parts => {
+                                (pass.micro_batch, part + 1, true)
+                            }
+                            _ => return None,
+                        };
+                        Some(over.get(&key).copied())
+                    })
+                    .collect();
+                let Some(needed) = needed else { break };
+                let begin = needed.into_iter().max().unwrap_or(0).max(free[stage]);
+                begins[stage].get_or_insert(begin);
+                let lasts = match (step.beside, step.pass.kind) {
+                    (Some(_), _) => pair,
+                    (None, PassKind::Forward) => forward,
+                    (None, PassKind::Backward) => input + weight,
+                    (None, PassKind::InputGradient) => input,
+                    (None, PassKind::WeightGradient) => weight,
+                };
+                free[stage] = begin + lasts;
+                busy[stage] += lasts;
+                for pass in step.passes() {
+                    let part = places[stage][pass.chunk as usize];
+                    let own = (pass.micro_batch, part, false);
+                    match pass.kind {
+                        PassKind::Forward => {
+                            let known = over.insert(own, free[stage]);
+                            assert_eq!(known, None, "{pass:?} on stage {stage} twice");
+                            held[stage] += 1;
+                        }
+                        PassKind::Backward | PassKind::InputGradient => {
+                            assert!(
+                                over.contains_key(&own),
+                                "{pass:?} on stage {stage} too early"
+                            );
+                            let early = split && pass.kind == PassKind::Backward;
+                            let sent = free[stage] - if early { weight } else { 0 };
+                            let known = over.insert((pass.micro_batch, part, true), sent);
+                            assert_eq!(known, None, "{pass:?} on stage {stage} twice");
+                        }
+                        PassKind::WeightGradient => {
+                            assert!(over.contains_key(&(pass.micro_batch, part, true)));
+                        }
+                    }
+                    // Of a pair, the forward pass comes first.
+                    peaks[stage] = peaks[stage].max(held[stage]);
+                    if pass.kind.finds_weights() {
+                        held[stage] -= 1;
+                    }
+                }
+                next[stage] += 1;
+            }
+        }
+        if next == before {
+            break;
+        }
+    }
+    for stage in 0..all {
+        assert_eq!(
+            next[stage],
+            orders[stage].len(),
+            "stage {stage} of {schedule:?} is stuck"
+        );
+        assert_eq!(held[stage], 0, "stage {stage} of {schedule:?} still holds");
+    }
+    // None twice, so all if there are as many.
+    assert_eq!(over.len() as u32, 2 * count * parts);
+    let time = free.iter().copied().max().unwrap();
+    let within = |stage: usize| free[stage] - begins[stage].unwrap_or(0) - busy[stage];
+    PlayedSteps {
+        time,
+        idle: busy.iter().map(|busy| time - busy).collect(),
+        idle_within: (0..all).map(within).collect(),
+        peaks,
+    }
+}
+
+/// Makespan and largest idle time.
+fn makespan(
+    schedule: PipelineSchedule,
+    stages: u32,
+    count: u32,
+    times: Times,
+    split: bool,
+) -> [u64; 2] {
+    let played = play_steps(&schedule, stages, count, times, split);
+    [played.time, played.idle.into_iter().max().unwrap()]
+}
+
+/// Qi et al. (2024), and list schedules of DeepSeek's eight steps. 1F1B takes 8 (10 + 12 + 8) + 3 (10 + 12 + 8) = 330, and 306 if a stage
+/// hands on the gradient of its input first; ZB-H1 240 + 3 (10 + 12 - 8) = 282.
+#[test]
+fn published_makespans_come_out() {
+    let times = [10, 12, 8, 30];
+    assert_eq!(makespan(ONE_F_ONE_B, 4, 8, times, false), [330, 90]);
+    assert_eq!(makespan(ONE_F_ONE_B, 4, 8, times, true), [306, 66]);
+    let h1 = || PipelineSchedule::ZeroBubbleH1;
+    assert_eq!(makespan(h1(), 4, 8, times, false), [282, 42]);
+    let dual =
+        |stages, count, times| makespan(PipelineSchedule::DualPipe, stages, count, times, false);
+    assert_eq!(dual(8, 20, [1, 1, 1, 3]), [66, 6]);
+    assert_eq!(dual(8, 20, [10, 10, 10, 30]), [660, 60]);
+    assert_eq!(dual(8, 20, [10, 10, 10, 26]), [604, 48]);
+    assert_eq!(dual(4, 8, [10, 10, 10, 26]), [244, 16]);
+    assert_eq!(dual(16, 32, [10, 10, 10, 26]), [1012, 112]);
+}
+
+#[test]
+fn idle_time_is_what_formulas_say() {
+    let thirds = |times: Times| PassTimes {
+        forward: Span(times[0]),
+        input: Span(times[1]),
+        weight: Span(times[2]),
+        pair: Span(times[3]),
+    };
+    let mut compared = 0;
+    for stages in [2, 4, 6, 8] {
+        for count in (2 * stages..4 * stages).step_by(2) {
+            for times in [
+                [2, 2, 2, 6],
+                [20, 22, 18, 56],
+                [20, 24, 16, 52],
+                [20, 20, 20, 50],
+            ] {
+                let all = [
+                    (ONE_F_ONE_B, false),
+                    (ONE_F_ONE_B, true),
+                    (PipelineSchedule::ZeroBubbleH1, false),
+                    (PipelineSchedule::DualPipe, false),
+                    (PipelineSchedule::DualPipeV, false),
+                ];
+                for (schedule, split) in all {
+                    let is_dual = schedule.chunks() == 2;
+                    // Two passes beside one another are exact where gradients take as long.
+                    if is_dual && times[1] != times[2] {
+                        continue;
+                    }
+                    let found = play_steps(&schedule, stages, count, times, split);
+                    let formula = schedule.idle(stages, split, thirds(times)).unwrap();
+                    let most = found.idle.iter().copied().max();
+                    let case = format!("{schedule:?} {stages} {count} {times:?} {split}");
+                    assert_eq!(most, Some(formula.0), "{case}");
+                    compared += 1;
+                }
+            }
+        }
+    }
+    assert!(compared > 200);
+    // Equal passes: (4 - 1) (1 + 1 - 1) / (3 x 8), (8 / 2 - 1) (3 + 1 - 2) / (3 x 20).
+    let h1 = PipelineSchedule::ZeroBubbleH1.bubble(4, 8, false);
+    assert_eq!(h1, Some(3.0 / 24.0));
+    let dual = PipelineSchedule::DualPipe.bubble(8, 20, false);
+    assert_eq!(dual, Some(6.0 / 60.0));
+}
+
+/// From its first pass to its last no stage waits, if all passes take as long.
+#[test]
+fn a_v_of_equal_passes_has_no_bubble() {
+    for stages in 2..9 {
+        for count in 2 * stages..4 * stages {
+            let found = play_steps(
+                &PipelineSchedule::ZeroBubbleV,
+                stages,
+                count,
+                [2, 2, 2, 6],
+                false,
+            );
+            assert!(
+                found.idle_within.iter().all(|idle| *idle == 0),
+                "{stages} {count}: {:?}",
+                found.idle_within
+            );
+            // The last stage begins S - 1 passes through half of its layers after the first.
+            assert_eq!(found.time, u64::from(6 * count + stages - 1));
+        }
+    }
+}
+
+/// Activations of the table of Qi et al. and DeepSeek-AI, in passes through a chunk: S micro-batches of a stage for ZB-H1 and, of two
+/// halves, ZB-V; S + 1 for DualPipe at most, and 2 S + 1 halves for DualPipeV.
+#[test]
+fn schedules_hold_what_their_tables_say() {
+    for stages in [2, 4, 6, 8] {
+        for count in (2 * stages..4 * stages).step_by(2) {
+            let s = u64::from(stages);
+            for (schedule, most) in [
+                (PipelineSchedule::ZeroBubbleH1, s),
+                (PipelineSchedule::ZeroBubbleV, 2 * s),
+                (PipelineSchedule::DualPipe, s + 1),
+                (PipelineSchedule::DualPipeV, 2 * s + 1),
+            ] {
+                let found = play_steps(&schedule, stages, count, [2, 2, 2, 6], false);
+                let stored: Vec<u64> = (0..stages)
+                    .map(|stage| schedule.stored(stage, stages, count))
+                    .collect();
+                assert_eq!(found.peaks, stored, "{schedule:?} {stages} {count}");
+                let largest = stored.iter().copied().max();
+                assert_eq!(
+                    largest,
+                    Some(most),
+                    "{schedule:?} {stages} {count}: {stored:?}"
+                );
+            }
+        }
+    }
+}
+
+/// With fewer micro-batches than fill the pipeline every pass is there, once.
+#[test]
+fn few_micro_batches_pass_all_the_same() {
+    for stages in 1..6 {
+        for count in 1..2 * stages {
+            for schedule in [
+                PipelineSchedule::ZeroBubbleH1,
+                PipelineSchedule::ZeroBubbleV,
+            ] {
+                play_steps(&schedule, stages, count, [2, 2, 2, 6], false);
+            }
+        }
+    }
+}
+
+#[test]
+fn two_directions_want_even_numbers() {
+    let refusal = |schedule: PipelineSchedule, stages, count| {
+        schedule.check(stages, count).unwrap_err().to_string()
+    };
+    let dual = || PipelineSchedule::DualPipe;
+    assert!(refusal(dual(), 3, 8).starts_with("`pipeline` is 3; expected an even number"));
+    assert!(
+        refusal(dual(), 4, 6)
+            .starts_with("`micro_batches` is 6; expected an even number, 8 or more")
+    );
+    assert!(
+        refusal(dual(), 4, 9)
+            .starts_with("`micro_batches` is 9; expected an even number, 8 or more")
+    );
+    let v = refusal(PipelineSchedule::DualPipeV, 4, 7);
+    assert!(
+        v.starts_with("`micro_batches` is 7; expected 8 or more"),
+        "{v}"
+    );
+}
+
+#[test]
+fn each_result_goes_where_it_is_needed() {
+    for schedule in [
+        PipelineSchedule::ZeroBubbleH1,
+        PipelineSchedule::ZeroBubbleV,
+        PipelineSchedule::DualPipe,
+        PipelineSchedule::DualPipeV,
+    ] {
+        let (stages, count) = (4, 8);
+        let mut ends = 0;
+        for stage in 0..stages {
+            for pass in schedule.passes(stage, stages, count) {
+                match schedule.predecessor(pass, stage, stages) {
+                    Some((other, needed)) => {
+                        let back = schedule.successor(needed, other, stages);
+                        assert_eq!(back, Some((stage, pass)), "{schedule:?}");
+                    }
+                    None if pass.kind != PassKind::WeightGradient => ends += 1,
+                    None => {}
+                }
+            }
+        }
+        // One forwards and one backwards of each micro-batch.
+        assert_eq!(ends, 2 * count, "{schedule:?}");
+    }
+}

@@ -1,0 +1,97 @@
+//! Zero-bubble schedules (Qi et al., "Zero bubble pipeline parallelism", 2024): gradients of weights are found apart from
+//! those of inputs, for which the stage in front waits, and fill what would be a bubble.
+
+use super::{PassKind, PipelinePass};
+
+fn pass(kind: PassKind, micro_batch: u32, chunk: u32) -> PipelinePass {
+    PipelinePass {
+        kind,
+        micro_batch,
+        chunk,
+    }
+}
+
+/// ZB-H1: the order of 1F1B, in which stage i of S finds gradients of weights i micro-batches late, so that every stage holds
+/// the activations of at most S micro-batches, as the first does in 1F1B.
+pub(super) fn h1(stage: u32, stages: u32, micro_batches: u32) -> Vec<PipelinePass> {
+    let warm_up = micro_batches.min(stages - stage - 1);
+    let mut order = Vec::new();
+    let mut forwards = 0..micro_batches;
+    let mut weights = 0..micro_batches;
+    let forward = |micro_batch| pass(PassKind::Forward, micro_batch, 0);
+    order.extend(forwards.by_ref().take(warm_up as usize).map(forward));
+    for micro_batch in 0..micro_batches {
+        order.extend(forwards.next().map(forward));
+        order.push(pass(PassKind::InputGradient, micro_batch, 0));
+        if micro_batch >= stage {
+            let late = weights.next();
+            order.extend(late.map(|late| pass(PassKind::WeightGradient, late, 0)));
+        }
+    }
+    order.extend(weights.map(|late| pass(PassKind::WeightGradient, late, 0)));
+    order
+}
+
+/// ZB-V: stage i of S has the i-th part of the model from the front and the i-th from the back, so that the way of a micro-batch is
+/// a V. The warm-up fills the V from its point; then each forward pass is followed by both backward ones of a chunk, and
+/// gradients of weights fill the end.
+pub(super) fn v(stage: u32, stages: u32, micro_batches: u32) -> Vec<PipelinePass> {
+    let mut order = Vec::new();
+    // The next micro-batch of each chunk, by kind: forward, gradients of inputs, of weights.
+    let mut next = [[0_u32; 2]; 3];
+    // With few micro-batches the order is that of enough to fill the pipeline, without the passes of those that are not there.
+    let enough = micro_batches.max(2 * stages - 1);
+    let mut add = |kind: PassKind, chunk: u32, next: &mut [[u32; 2]; 3]| {
+        let row = match kind {
+            PassKind::InputGradient => 1,
+            PassKind::WeightGradient => 2,
+            PassKind::Forward | PassKind::Backward => 0,
+        };
+        let count = &mut next[row][chunk as usize];
+        if *count < micro_batches {
+            order.push(pass(kind, *count, chunk));
+        }
+        *count += 1;
+    };
+    let (forward, input, weight) = (
+        PassKind::Forward,
+        PassKind::InputGradient,
+        PassKind::WeightGradient,
+    );
+    for _ in 0..2 * (stages - stage) - 1 {
+        add(forward, 0, &mut next);
+    }
+    for _ in 0..stage {
+        add(forward, 1, &mut next);
+        add(forward, 0, &mut next);
+    }
+    for _ in 0..stages - stage {
+        add(forward, 1, &mut next);
+        add(input, 1, &mut next);
+        add(weight, 1, &mut next);
+    }
+    while next[0][1] < next[0][0] || next[0][0] < enough {
+        if next[0][0] < enough {
+            add(forward, 0, &mut next);
+        }
+        add(input, 0, &mut next);
+        add(weight, 0, &mut next);
+        add(forward, 1, &mut next);
+        add(input, 1, &mut next);
+        add(weight, 1, &mut next);
+    }
+    for _ in 0..stage {
+        add(input, 0, &mut next);
+        add(input, 1, &mut next);
+    }
+    for _ in 0..stages - stage {
+        add(input, 0, &mut next);
+        add(weight, 0, &mut next);
+    }
+    for chunk in [1, 0] {
+        while next[2][chunk] < next[1][chunk] {
+            add(weight, chunk as u32, &mut next);
+        }
+    }
+    order
+}

@@ -1,0 +1,357 @@
+//! Pipelines with backward passes in two, from both ends and in the order of a file: makespans that follow by formula, groups that sum
+//! gradients of two copies, and memory.
+
+use super::time::{F, IDEAL, SIDE};
+use super::{GPT, Sums, gpt, job, products, replay};
+use chakram::engine::{CompiledReplay, ComputeModel, ReplayOptions};
+use chakram::generate::{
+    AblationEffect, AttentionKernel, Optimizer, ParallelismPlan, PassOrders, PipelineSchedule,
+    TrainingPattern, ZeroStage,
+};
+use chakram::machine::Machine;
+use chakram::model::{LayerOperator, LayerRole, Model, ModelLayer, OperatorKind, TensorSplit};
+use chakram::trace::TensorClass;
+use std::fmt::Write as _;
+use std::sync::Arc;
+
+/// A plan in which products and attention alone take time.
+fn plan(pipeline: u32, batch: u64, schedule: PipelineSchedule) -> ParallelismPlan {
+    let mut plan = ParallelismPlan::new();
+    (plan.pipeline, plan.batch, plan.schedule) = (pipeline, batch, schedule);
+    plan.optimizer = Optimizer::None;
+    plan.attention = AttentionKernel::Unfused;
+    plan.without.add(AblationEffect::MemoryBound);
+    plan.without.add(AblationEffect::PipelineCommunication);
+    plan.without.add(AblationEffect::DataCommunication);
+    plan
+}
+
+fn linear(name: &str, rows: u64, inputs: u64, outputs: u64, cut: TensorSplit) -> LayerOperator {
+    let work = OperatorKind::Linear {
+        rows,
+        inputs,
+        outputs,
+        bias: false,
+        tied: false,
+    };
+    LayerOperator::new(name, work, cut)
+}
+
+/// Blocks of which attention takes a fifth of the forward pass: 8 t h^2 = 32 x 10^6 FLOPs of products and 4 t^2 h = 8 x 10^6 of
+/// attention for t = 100 tokens of h = 200. Backwards attention takes twice as many, and products as many for inputs as for
+/// weights: in units of 4 x 10^6 ps, (F, B, W) = (10, 12, 8).
+fn attending(blocks: usize) -> Model {
+    let (tokens, width) = (100, 200);
+    let attention = OperatorKind::Attention {
+        tokens,
+        queries: tokens,
+        heads: 2,
+        kv_heads: 2,
+        width: width / 2,
+        causal: false,
+        dropout: false,
+        rotary: false,
+        qk_norm: false,
+    };
+    let split = TensorSplit::Replicated;
+    let operators = vec![
+        linear("qkv", tokens, width, 3 * width, split),
+        LayerOperator::new("attention", attention, split),
+        linear("out", tokens, width, width, split),
+    ];
+    let mut model = products(blocks, 1);
+    model.sequence = tokens;
+    for layer in &mut model.layers {
+        match layer.role {
+            LayerRole::Block => layer.operators.clone_from(&operators),
+            _ => {
+                let norm = OperatorKind::Norm {
+                    rows: tokens,
+                    width,
+                    bias: false,
+                };
+                layer.operators[0] = LayerOperator::new("norm", norm, split);
+            }
+        }
+    }
+    model
+}
+
+fn ideal() -> Machine {
+    Machine::parse(IDEAL, "ideal").unwrap()
+}
+
+/// 1F1B takes (8 + 3)(10 + 12 + 8) = 330; where gradients of inputs are handed on before those of weights are found, 8 x 30 + 3 (10 + 12)
+/// = 306; and where these fill the bubble, 240 + 3 (10 + 12 - 8) = 282 (ZB-H1; Qi et al., 2024).
+#[test]
+fn gradients_of_weights_fill_the_bubble() {
+    let unit = 4_000_000;
+    let step = |schedule, split_backward| {
+        let plan = ParallelismPlan {
+            split_backward,
+            ..plan(4, 8, schedule)
+        };
+        replay(&job(&attending(4), &plan).unwrap(), &ideal())
+            .makespan
+            .0
+    };
+    let one = || PipelineSchedule::OneForwardOneBackward;
+    assert_eq!(step(one(), false), 330 * unit);
+    assert_eq!(step(one(), true), 306 * unit);
+    assert_eq!(step(PipelineSchedule::ZeroBubbleH1, false), 282 * unit);
+}
+
+/// Passes of products take F = B = W, and two beside one another as long as both: DeepSeek's 8 stages with 20
+/// micro-batches take 20 x 3 + (8 / 2 - 1)(3 + 2 - 3) = 66.
+#[test]
+fn both_ends_of_a_pipeline_are_fed() {
+    let step = |blocks, stages, batch, schedule| {
+        let plan = plan(stages, batch, schedule);
+        let machine = IDEAL.replace("size = 4", "size = 8");
+        let machine = Machine::parse(&machine, "ideal").unwrap();
+        let job = job(&products(blocks, SIDE), &plan).unwrap();
+        replay(&job, &machine).makespan.0
+    };
+    assert_eq!(step(8, 8, 20, PipelineSchedule::DualPipe), 66 * F);
+    // A V of 8 parts on 4 stages: 20 micro-batches through two parts each, and (4 - 1)(3 + 2 - 3) more.
+    assert_eq!(step(8, 4, 20, PipelineSchedule::DualPipeV), (120 + 6) * F);
+    // ZB-V: 6 x 20 passes, and the way to the last stage.
+    assert_eq!(step(8, 4, 20, PipelineSchedule::ZeroBubbleV), (120 + 3) * F);
+}
+
+/// Blocks of eight units of products and two of a sum between two members: four products that both carry out, one by outputs and one
+/// by inputs. Gradients of weights take 10 units, as a table of their kernels says, so (F, B + W, W) = (10, 20, 10); beside one another a
+/// forward and a backward pass take the products of both, 8 + 8 + 10 = 26, and hide the sums.
+#[test]
+fn passes_beside_one_another_hide_each_other_s_communication() {
+    let unit = 1_000_000;
+    let blocks = 8;
+    // The table says what each takes.
+    let whole = |name| linear(name, 1, 1000, 1000, TensorSplit::Replicated);
+    let mut operators: Vec<_> = ["a", "b", "c", "d"].map(whole).to_vec();
+    operators.push(linear("up", 1, 1000, 1000, TensorSplit::ColumnParallel));
+    operators.push(linear("down", 1, 1000, 1000, TensorSplit::RowParallel));
+    let block =
+        |i: usize| ModelLayer::new(format!("layer{i}"), LayerRole::Block, operators.clone());
+    let mut model = products(0, 1000);
+    model.layers.splice(1..1, (0..blocks).map(block));
+
+    let mut plan = plan(8, 20, PipelineSchedule::DualPipe);
+    plan.tensor = 2;
+    plan.tensor_overlap = false;
+    let job = job(&model, &plan).unwrap();
+    // A sum of 1000 numbers of 2 B in two steps of 1000 B at 1 B/ns.
+    let (npu, _) = IDEAL.split_once("[[dimension]]").unwrap();
+    let mut machine = npu.to_owned();
+    for (name, size, rate) in [("inner", 2, "1"), ("outer", 8, "1000000")] {
+        write!(
+            machine,
+            "[[dimension]]\nname = {name:?}\nshape = \"fully_connected\"\nsize = {size}\nbandwidth = \"{rate} GB/s\"\n\
+             latency = \"0 ns\"\nalgorithm = \"ring\"\n"
+        )
+        .unwrap();
+    }
+    let mut tables = String::new();
+    let mut known = Kernels::default();
+    job.nodes(0, &mut known).unwrap();
+    for stage in 1..8 {
+        job.nodes(2 * stage, &mut known).unwrap();
+    }
+    for (name, flops, bytes) in known.0 {
+        let is_large = name.contains("up") || name.contains("down");
+        let nanoseconds = match (is_large, name.contains(".wgrad")) {
+            (true, true) => 2500,
+            (true, false) => 2000,
+            (false, true) => 1250,
+            (false, false) => 1000,
+        };
+        writeln!(
+            tables,
+            "[[npu.ideal.measured]]\nname = {name:?}\nformat = \"bf16\"\ntimes = [[{flops}, {bytes}, \"{nanoseconds} ns\"]]"
+        )
+        .unwrap();
+    }
+    let machine = machine.replace(
+        "[[dimension]]\nname = \"inner\"",
+        &format!("{tables}[[dimension]]\nname = \"inner\""),
+    );
+    let machine = Machine::parse(&machine, "measured").unwrap();
+    let workload = job.workload().unwrap();
+    let options = ReplayOptions::with(|o| o.compute = ComputeModel::Curves);
+    let prepared = CompiledReplay::new(&workload, &machine, &options).unwrap();
+    let makespan = prepared.run(()).unwrap().0.makespan.0;
+    assert_eq!(makespan, 604 * unit);
+}
+
+/// Names, FLOPs and bytes of kernels that compute.
+#[derive(Default)]
+struct Kernels(std::collections::BTreeSet<(String, u64, u64)>);
+
+impl chakram::trace::Sink for Kernels {
+    fn node(
+        &mut self,
+        node: &chakram::trace::NodeView<'_>,
+        _: &[u64],
+    ) -> Result<(), chakram::trace::TraceError> {
+        if let chakram::trace::Op::Compute { flops, bytes, .. } = node.op
+            && flops > 0
+        {
+            self.0.insert((node.name.to_owned(), flops, bytes));
+        }
+        Ok(())
+    }
+}
+
+/// The same orders from a file, and by name.
+#[test]
+fn a_file_says_any_order() {
+    let one = PipelineSchedule::OneForwardOneBackward;
+    let lines = one.to_lines(4, 8);
+    let orders = PassOrders::of_lines(&lines).unwrap();
+    let listed = PipelineSchedule::Listed(Arc::new(orders));
+    let step = |schedule| {
+        let job = job(&attending(4), &plan(4, 8, schedule)).unwrap();
+        replay(&job, &ideal()).makespan.0
+    };
+    assert_eq!(step(listed), step(one));
+    // A V whose first and last part are on the first stage, with gradients of weights in a whole backward pass.
+    let v = "0F0,0F1,3F0,3B0,3F1,3B1,0B0,0B1\n1F0,1F1,2F0,2F1,2B0,2B1,1B0,1B1";
+    let text = format!(
+        "pipeline = 2\nbatch = 2\npass_orders = [{:?}, {:?}]\n",
+        v.lines().next().unwrap(),
+        v.lines().nth(1).unwrap()
+    );
+    let parsed = ParallelismPlan::parse(&text, "plan.toml").unwrap();
+    let orders = PassOrders::parse(v).unwrap();
+    assert_eq!(parsed.schedule, PipelineSchedule::Listed(Arc::new(orders)));
+    let mut plan = plan(2, 2, parsed.schedule);
+    plan.without = parsed.without;
+    let job = job(&products(4, 10), &plan).unwrap();
+    // Parts 1 and 2 are neighbours on one stage: no message is between them.
+    let messages = Sums::of(&job, 0).messages;
+    assert_eq!(messages.len(), 8);
+    replay(&job, &ideal());
+    for (text, expected) in [
+        (
+            "schedule = \"gpipe\"\npass_orders = [\"0F0\"]",
+            "p.toml:1: key `schedule`: found it beside pass_orders",
+        ),
+        (
+            "pass_orders = [\"0F0\", \"1F0,1X0\"]",
+            "p.toml:1: key `pass_orders[1]`: found \"1X0\" as step 2",
+        ),
+        (
+            "pass_orders = []",
+            "p.toml:1: key `pass_orders`: found no passes",
+        ),
+        ("pass_orders = 3", "p.toml:1: key `pass_orders`: found"),
+    ] {
+        let error = ParallelismPlan::parse(text, "p.toml")
+            .unwrap_err()
+            .to_string();
+        assert!(error.starts_with(expected), "{error}");
+    }
+}
+
+/// Four stages hold parts from both ends, so ranks 0 and 3, and 1 and 2, of both replicas sum gradients of the same two products,
+/// and each of the four keeps a quarter of the optimizer's state with ZeRO.
+#[test]
+fn copies_of_two_stages_are_summed() {
+    let mut plan = plan(4, 16, PipelineSchedule::DualPipe);
+    (plan.data, plan.zero, plan.optimizer) = (2, ZeroStage::Optimizer, Optimizer::Adam);
+    plan.without = ParallelismPlan::new().without;
+    let model = products(4, 10);
+    let job = job(&model, &plan).unwrap();
+    let groups = job.groups();
+    let mut all: Vec<_> = groups.values().cloned().collect();
+    all.sort();
+    assert_eq!(all, [vec![0, 1, 6, 7], vec![2, 3, 4, 5]]);
+    let summary = TrainingPattern { model, plan }.summary().unwrap();
+    // Two products of 100 weights, with a norm of 10 at the ends, which two stages have: 220 on each of the outer.
+    let parameters: Vec<u64> = summary
+        .stages
+        .iter()
+        .map(|stage| stage.parameters)
+        .collect();
+    assert_eq!(parameters, [220, 200, 200, 220]);
+    // Adam keeps 12 B of each fourth of them, in fp32.
+    let state = summary.stages[1].memory[TensorClass::Optimizer as usize];
+    assert_eq!(state, 12 * 200 / 4);
+    // Each reduces two parts, once.
+    let sums = Sums::of(&job, 0);
+    let reductions = sums
+        .collectives
+        .iter()
+        .filter(|(name, _, _)| name.contains("reduce-scatter"));
+    let bytes: u64 = reductions.map(|(_, _, bytes)| bytes).sum();
+    assert_eq!(bytes, 220 * 2);
+    replay(
+        &job,
+        &Machine::parse(&IDEAL.replace("size = 4", "size = 8"), "ideal").unwrap(),
+    );
+}
+
+/// Korthikanti et al.'s 34 s b h + 5 a s^2 b of a block, of which Qi et al. (2024, section 2.3) keep 32 s b h for gradients of
+/// weights: the inputs of four products, (2 + 2 + 2 + 8) s b h, and gradients of their outputs, (6 + 2 + 8 + 2) s b h.
+#[test]
+fn between_two_passes_stays_what_weights_need() {
+    let mut model = gpt();
+    model.layers.retain(|layer| layer.role == LayerRole::Block);
+    model.layers.truncate(1);
+    let mut plan = ParallelismPlan::new();
+    plan.attention = AttentionKernel::Unfused;
+    let held = |lines: &str| {
+        let orders = PassOrders::parse(lines).unwrap();
+        let mut plan = plan.clone();
+        plan.batch = orders.micro_batches().into();
+        plan.schedule = PipelineSchedule::Listed(Arc::new(orders));
+        let job = job(&model, &plan).unwrap();
+        Sums::of(&job, 0).peak(TensorClass::Activations)
+    };
+    let (s, h, a) = (GPT.tokens, GPT.hidden, GPT.heads);
+    let whole = 34 * s * h + 5 * a * s * s;
+    assert_eq!(held("0F0,0B0"), whole);
+    assert_eq!(held("0F0,0B0,0F1,0B1"), whole);
+    // The first waits for its weights while the second is held whole.
+    assert_eq!(held("0F0,0I0,0F1,0W0,0I1,0W1"), whole + 32 * s * h);
+    assert_eq!(
+        held("0F0,0I0,0F1,0I1,0F2,0W0,0W1,0I2,0W2"),
+        whole + 2 * 32 * s * h
+    );
+    // Of the first operators backwards, a mask of s h is gone when a gradient of 2 s h is there.
+    assert_eq!(held("0F0,0I0,0W0,0F1,0I1,0W1"), whole + s * h);
+}
+
+/// What a plan says that a schedule holds, in blocks of which each stage has one, or one of two: S - i micro-batches in 1F1B, S with
+/// ZB-H1 on every stage and S + 1 at most with DualPipe, whose stages have two blocks of which half the micro-batches pass each.
+#[test]
+fn plans_say_what_schedules_hold() {
+    let said = |blocks, schedule| {
+        let mut plan = plan(4, 8, schedule);
+        plan.without = ParallelismPlan::new().without;
+        let summary = TrainingPattern {
+            model: products(blocks, 10),
+            plan,
+        }
+        .summary()
+        .unwrap();
+        let stages = summary.stages.iter().map(|stage| {
+            let found = stage.memory[TensorClass::Activations as usize];
+            // A product keeps its input of 10 numbers of 2 B, and a norm at the ends as many.
+            (stage.stored.0, found / 20)
+        });
+        stages.collect::<Vec<_>>()
+    };
+    let counts = |all: &[(u64, u64)]| all.iter().map(|one| one.0).collect::<Vec<_>>();
+    assert_eq!(
+        counts(&said(4, PipelineSchedule::OneForwardOneBackward)),
+        [4, 3, 2, 1]
+    );
+    assert_eq!(counts(&said(4, PipelineSchedule::ZeroBubbleH1)), [4; 4]);
+    assert_eq!(counts(&said(8, PipelineSchedule::ZeroBubbleV)), [8; 4]);
+    assert_eq!(counts(&said(4, PipelineSchedule::DualPipe)), [5, 5, 5, 5]);
+    assert_eq!(counts(&said(8, PipelineSchedule::DualPipeV)), [9; 4]);
+    // On inner stages of 1F1B, products alone keep as much as is said.
+    let found = said(4, PipelineSchedule::OneForwardOneBackward);
+    assert_eq!([found[1].1, found[2].1], [3, 2]);
+}
