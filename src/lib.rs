@@ -457,8 +457,8 @@ pub mod serve {
         PlatformFacts, PlatformPreset, PolicyChoice, PolicyKind, RatePoint, RateSweep,
         RequestObserver, RequestTimeline, Scenario, ServeCapacity, ServeError, ServeOptions,
         ServeParts, ServeReport, ServeRow, ServeRowKind, ServedJob, ServedModel, StopRule, TimeSum,
-        TraceJob, VectorJob, compare, find_capacity, html, import, platform_file, platform_text,
-        rows, serve, sweep, text,
+        TraceJob, VectorJob, compare, find_capacity, html, import, llm, platform_file,
+        platform_text, rows, serve, sweep, text,
     };
 }
 

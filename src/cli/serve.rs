@@ -1,8 +1,9 @@
-//! `chakram serve`: requests over time on processors that they share.
+//! `chakram serve`: requests over time on processors that they share, and of language models on engines.
+
+mod llm;
 
 use super::output::ReportDestination;
 use super::terminal;
-use chakram_base::units::Span;
 use chakram_report::document::VersionedDocument;
 use chakram_report::text::TextStyle;
 use chakram_serving::{
@@ -18,6 +19,8 @@ use std::io::{self, BufWriter, Write};
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
+use llm::{LlmArgs, LlmInput, SloOption};
+
 const LOAD: &str = "Load";
 const REPORT: &str = "Report";
 
@@ -32,10 +35,12 @@ Examples:
   chakram serve traces/lightspeed/burst-10g.toml --machine a100x --machine brainwave
   chakram serve scenario.toml --slo '20 ms' --rates 100,200,400 --html load.html
   chakram serve scenario.toml --slo '20 ms' --find-capacity
-  chakram serve scenario.toml --format csv --table requests > requests.csv")]
+  chakram serve scenario.toml --format csv --table requests > requests.csv
+  chakram serve llama3-70b --machine dgx-h100 --rate 4 --input 1024 --output 256 --slo ttft=500ms,tpot=30ms
+  chakram serve llama3-8b --machine dgx-h100 --users 32 --input 512..1024 --output 128 --html serving.html")]
 pub struct ServeArgs {
-    /// The scenario: models, arrivals, end of the run and policy
-    #[arg(value_name = "SCENARIO.toml")]
+    /// The scenario: models, arrivals, end of the run and policy; or a language model, a preset or a file
+    #[arg(value_name = "SCENARIO")]
     scenario: PathBuf,
     /// Platform that serves, a preset of `chakram platform list`, a machine for traces, or a file; several to compare them
     #[arg(
@@ -61,12 +66,13 @@ pub struct ServeArgs {
     /// Find the highest arrivals per second at which enough requests are within their limit
     #[arg(long, help_heading = LOAD, conflicts_with = "rate")]
     find_capacity: bool,
-    /// Share of requests that is enough for --find-capacity
-    #[arg(long, help_heading = LOAD, value_name = "SHARE", default_value_t = 0.99, value_parser = parse_share, requires = "find_capacity")]
+    /// Share of requests that is enough for --find-capacity and --plan
+    #[arg(long, help_heading = LOAD, value_name = "SHARE", default_value_t = 0.99, value_parser = parse_share)]
     attain: f64,
-    /// Limit on serve times, for goodput and capacity; the models' deadlines by default
+    /// Limit on serve times, for goodput and capacity, the models' deadlines by default; of a language model
+    /// ttft=TIME,tpot=TIME,e2e=TIME
     #[arg(long, help_heading = REPORT, value_name = "TIME")]
-    slo: Option<Span>,
+    slo: Option<SloOption>,
     /// Format of the report
     #[arg(long, help_heading = REPORT, value_enum, default_value_t = ServeFormat::Text)]
     format: ServeFormat,
@@ -79,9 +85,11 @@ pub struct ServeArgs {
     /// Write the report as a self-contained page with charts, too
     #[arg(long, help_heading = REPORT, value_name = "FILE.html")]
     html: Option<PathBuf>,
-    /// Write to this file; standard output by default
+    /// Write to this file, standard output by default; with a language model a number is the tokens of each answer
     #[arg(short, long, help_heading = REPORT, value_name = "FILE")]
-    output: Option<PathBuf>,
+    output: Vec<PathBuf>,
+    #[command(flatten)]
+    llm: LlmArgs,
 }
 
 /// Format of a report.
@@ -271,11 +279,25 @@ fn without_effect(option: &str, why: &str) -> String {
 /// If the scenario or a platform is refused, or output cannot be written.
 pub fn run(args: &ServeArgs, out: &mut dyn Write) -> Result<ExitCode, Box<dyn Error>> {
     args.check()?;
+    if let Some(input) = LlmInput::of(&args.scenario) {
+        return llm::run(args, &input, out);
+    }
+    args.llm.refuse_all()?;
+    let (_, file) = llm::split_outputs(&args.output, false)?;
+    let slo = match args.slo {
+        Some(SloOption::Tokens(_)) => {
+            return Err(
+                "--slo: found limits of language models, expected a time such as 20ms".into(),
+            );
+        }
+        Some(SloOption::Serve(limit)) => Some(limit),
+        None => None,
+    };
     let own = Scenario::load(&args.scenario)?;
     let scenario = args.with_settings(&own)?;
     let platforms = args.platforms.iter().map(|name| Platform::load(name));
     let platforms: Vec<Platform> = platforms.collect::<Result<_, _>>()?;
-    let options = ServeOptions::with_slo(args.slo);
+    let options = ServeOptions::with_slo(slo);
     let mut outputs = OutputSet::default();
     outputs.reads(&args.scenario);
     args.platforms
@@ -291,7 +313,7 @@ pub fn run(args: &ServeArgs, out: &mut dyn Write) -> Result<ExitCode, Box<dyn Er
         .as_ref()
         .map(|path| outputs.claim(path))
         .transpose()?;
-    let path = args.output.as_deref().unwrap_or(Path::new("-"));
+    let path = file.unwrap_or(Path::new("-"));
     let mut to = ReportDestination::claim(out, path, outputs)?;
     let style = to.style();
     let first = platforms.first();

@@ -20,6 +20,7 @@ use class_assignment::ClassAssignment;
 mod build;
 mod chips;
 mod class_assignment;
+mod collective_time;
 mod correction;
 mod error;
 mod failure;

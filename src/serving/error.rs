@@ -22,6 +22,9 @@ pub enum ServeError {
         /// Reason.
         source: Box<ModelError>,
     },
+    /// A language model was refused.
+    #[error(transparent)]
+    ServedModel(Box<ModelError>),
     /// A trace was refused.
     #[error("{place}")]
     Trace {

@@ -17,6 +17,7 @@ mod error;
 mod feed;
 mod import;
 mod jobs;
+pub mod llm;
 mod observe;
 mod platform;
 mod policy;

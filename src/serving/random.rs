@@ -16,6 +16,8 @@ pub enum RandomPurpose {
     Sparsity = 4,
     /// Time that users think.
     Think = 5,
+    /// Tokens of prompts and answers, by request.
+    Lengths = 6,
 }
 
 /// A sequence of random numbers.
@@ -52,12 +54,27 @@ impl RandomStream {
         -mean * libm::log(1.0 - self.unit())
     }
 
+    /// The next number of a distribution with this mean whose logarithm is normal with this standard deviation.
+    pub fn log_normal(&mut self, mean: f64, deviation: f64) -> f64 {
+        // Box and Muller.
+        let (u, v) = (1.0 - self.unit(), self.unit());
+        let turn = libm::cos(2.0 * std::f64::consts::PI * v);
+        log_normal_at(mean, deviation, (-2.0 * libm::log(u)).sqrt() * turn)
+    }
+
     /// The next index into weights whose running sums are `sums`, which end above 0.
     pub fn pick(&mut self, sums: &[f64]) -> usize {
         let total = sums.last().copied().unwrap_or(0.0);
         let at = self.unit() * total;
         sums.partition_point(|&sum| sum <= at).min(sums.len() - 1)
     }
+}
+
+/// The number of such a distribution that lies so many standard deviations from the middle: the mean of exp(m + s z) is
+/// exp(m + s^2 / 2).
+pub fn log_normal_at(mean: f64, deviation: f64, normal: f64) -> f64 {
+    let middle = libm::log(mean) - deviation * deviation / 2.0;
+    libm::exp(middle + deviation * normal)
 }
 
 #[cfg(test)]

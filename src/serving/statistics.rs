@@ -16,7 +16,7 @@ pub const PERCENTS: [f64; 4] = [50.0, 90.0, 95.0, 99.0];
 
 /// Counts of durations by their size: exact below 2^8 ps, otherwise to one part in 2^8.
 #[derive(Clone, Debug, Default)]
-struct DurationSketch {
+pub(super) struct DurationSketch {
     /// Counts by power of two; those without any are not there.
     octaves: Vec<Option<Box<[u32; 1 << FINE]>>>,
     count: u64,
@@ -47,13 +47,18 @@ impl DurationSketch {
     }
 
     fn add(&mut self, span: Span) {
+        self.add_times(span, 1);
+    }
+
+    /// Adds `times` equal durations.
+    pub fn add_times(&mut self, span: Span, times: u32) {
         let (octave, part) = Self::place(span);
         if self.octaves.len() <= octave {
             self.octaves.resize_with(octave + 1, || None);
         }
         let counts = self.octaves[octave].get_or_insert_with(|| Box::new([0; 1 << FINE]));
-        counts[part] = counts[part].saturating_add(1);
-        self.count += 1;
+        counts[part] = counts[part].saturating_add(times);
+        self.count += u64::from(times);
     }
 
     fn join(&mut self, other: &Self) {
@@ -71,7 +76,7 @@ impl DurationSketch {
     }
 
     /// The duration below which `percent` of all lie.
-    fn percentile(&self, percent: f64) -> Option<Span> {
+    pub fn percentile(&self, percent: f64) -> Option<Span> {
         let rank = (self.count.checked_sub(1)? as f64 * percent / 100.0).round() as u64;
         let mut below = 0;
         for (octave, counts) in self.octaves.iter().enumerate() {

@@ -7,6 +7,7 @@
 //! - [`astra_sim`]: ASTRA-sim 2.x as a simulator that does one thing after another, and random jobs for it
 //! - [`switch_pool`]: loads through two levels of switches, by bisection
 //! - [`serving`]: requests on processors, one task or one request at a time
+//! - [`llm_serving`]: an engine of language models, step by step
 //! - [`port_chunks`]: chunks of loads and messages that take turns at ports
 //! - [`corpus`]: traces and captures of other tools, and the tests that go without
 //! - [`seeds`]: fuzz targets on their seeds
@@ -15,6 +16,7 @@
 pub mod astra_sim;
 pub mod capture;
 pub mod corpus;
+pub mod llm_serving;
 pub mod port_chunks;
 pub mod seeds;
 pub mod serving;

@@ -102,7 +102,7 @@ const DOORS: &[(&str, &[&str], &[&str])] = &[
     ("foldhash", &["archive", "trace"], &[]),
     ("getrandom", &["cli"], &[]),
     ("glob", &["analysis", "converters"], &[]),
-    ("hashbrown", &["trace"], &[]),
+    ("hashbrown", &["serving", "trace"], &[]),
     ("imara-diff", &["analysis"], &[]),
     ("indicatif", &["cli"], &[]),
     ("libc", &["base", "cli", "trace"], &[]),
@@ -157,7 +157,10 @@ const FILES: &[(&str, &[&str])] = &[
         "foldhash",
         &["src/trace/graph/intern.rs", "src/archive/columns/"],
     ),
-    ("hashbrown", &["src/trace/graph/intern.rs"]),
+    (
+        "hashbrown",
+        &["src/trace/graph/intern.rs", "src/serving/llm/block_pool.rs"],
+    ),
     // Roots and logarithms that are the same on every platform.
     (
         "libm",

@@ -3,6 +3,7 @@
 
 mod alone;
 mod lightspeed;
+mod llm;
 mod oracles;
 mod program;
 mod queueing;

@@ -1,0 +1,519 @@
+//! `chakram serve` with a language model: from options to a scenario, and its answers.
+
+use super::{MOST_REPEATED, ServeArgs, ServeFormat, ServeTable};
+use crate::output::ReportDestination;
+use chakram_base::units::Span;
+use chakram_hardware::machine::Machine;
+use chakram_report::document::VersionedDocument;
+use chakram_report::text::TextStyle;
+use chakram_serving::ServeError;
+use chakram_serving::llm::{
+    CompletedLlmRequest, LengthDistribution, LlmLimits, LlmObserver, LlmPlan, LlmReport,
+    LlmScenario, NoLlmObserver, PlanRow, find_rate, html, is_llm_scenario, plan, plan_report, rows,
+    serve, text,
+};
+use chakram_trace::files::OutputSet;
+use chakram_workloads::model::ModelSource;
+use clap::Args;
+use serde::Serialize;
+use std::error::Error;
+use std::fmt::Write as _;
+use std::io::{self, BufWriter, Write};
+use std::path::{Path, PathBuf};
+use std::process::ExitCode;
+use std::str::FromStr;
+
+const MODEL: &str = "Language models";
+
+/// Requests of a run that states no number.
+const DEFAULT_REQUESTS: u64 = 1000;
+
+/// Options that a language model has.
+#[derive(Debug, Args)]
+pub struct LlmArgs {
+    /// Tokens of each prompt, with the name of a language model as SCENARIO: 1024, 512..1024 or 'lognormal 1024 0.6';
+    /// --output states those of each answer
+    #[arg(long, help_heading = MODEL, value_name = "TOKENS")]
+    input: Option<LengthDistribution>,
+    /// Users who ask again when they have their answer, in place of --rate
+    #[arg(long, help_heading = MODEL, value_name = "N", conflicts_with = "rate", value_parser = clap::value_parser!(u32).range(1..=1 << 20))]
+    users: Option<u32>,
+    /// Requests of this file, in place of --rate, --input and --output: CSV of Azure or BurstGPT, JSON lines of Mooncake
+    #[arg(long, help_heading = MODEL, value_name = "FILE", conflicts_with_all = ["rate", "users", "input"])]
+    arrivals: Option<PathBuf>,
+    /// NPUs that an engine's layers are shared out to; the fewest that hold the model by default
+    #[arg(long, help_heading = MODEL, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=1024))]
+    tensor: Option<u32>,
+    /// Number of engines
+    #[arg(long, help_heading = MODEL, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=4096))]
+    replicas: Option<u32>,
+    /// Format of weights: bf16, fp16 or fp8
+    #[arg(long, help_heading = MODEL, value_name = "FORMAT")]
+    weights: Option<String>,
+    /// A key of [engine] and its value: a rule such as max_num_seqs=256, kv=fp8, router=longest-prefix, rules=static
+    #[arg(long = "engine", help_heading = MODEL, value_name = "KEY=VALUE")]
+    engine: Vec<String>,
+    /// Find the fewest NPUs on which enough requests are within the limits of --slo, and the rate up to which they are
+    #[arg(long, help_heading = MODEL, conflicts_with_all = ["replicas", "find_capacity", "users", "arrivals", "html", "table"])]
+    plan: bool,
+}
+
+/// Limits on times of requests as an option states them.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum SloOption {
+    /// On serve times.
+    Serve(Span),
+    /// On times of a language model.
+    Tokens(LlmLimits),
+}
+
+impl FromStr for SloOption {
+    type Err = String;
+
+    fn from_str(given: &str) -> Result<Self, String> {
+        if !given.contains('=') {
+            return given
+                .parse()
+                .map(Self::Serve)
+                .map_err(|error: chakram_base::units::QuantityError| error.to_string());
+        }
+        let mut limits = LlmLimits::default();
+        for part in given.split(',') {
+            let (name, value) = part.split_once('=').unwrap_or((part, ""));
+            let place = match name.trim() {
+                "ttft" => &mut limits.ttft,
+                "tpot" => &mut limits.tpot,
+                "e2e" => &mut limits.e2e,
+                other => {
+                    return Err(format!(
+                        "found {other:?}, expected ttft, tpot or e2e with a time, such as ttft=500ms,tpot=30ms"
+                    ));
+                }
+            };
+            let span: Span = value
+                .trim()
+                .parse()
+                .map_err(|error| format!("{name}: {error}"))?;
+            if place.replace(span).is_some() {
+                return Err(format!("found {name} twice, expected it once"));
+            }
+        }
+        Ok(Self::Tokens(limits))
+    }
+}
+
+/// What SCENARIO names, if it is served token by token.
+pub enum LlmInput {
+    /// A model, from which and from options a scenario is made.
+    Model(String),
+    /// A scenario.
+    Scenario(String),
+}
+
+impl LlmInput {
+    /// Finds out what `path` names; `None` if it is neither a model nor a scenario of one.
+    pub fn of(path: &Path) -> Option<Self> {
+        let name = path.to_str()?;
+        if !path.exists() {
+            return ModelSource::find(name)
+                .is_ok()
+                .then(|| Self::Model(name.to_owned()));
+        }
+        let text = chakram_base::config::read(path).ok()?;
+        if is_llm_scenario(&text) {
+            return Some(Self::Scenario(text));
+        }
+        let source = ModelSource::find(name).ok()?;
+        source
+            .definition(None)
+            .is_ok()
+            .then(|| Self::Model(name.to_owned()))
+    }
+}
+
+/// Writes requests as they are complete.
+struct RequestRows<'w> {
+    out: &'w mut dyn Write,
+    classes: Vec<&'w str>,
+}
+
+impl LlmObserver for RequestRows<'_> {
+    fn completed(&mut self, request: &CompletedLlmRequest) -> io::Result<()> {
+        let line = rows::request(request, self.classes[request.class as usize]);
+        self.out.write_all(line.as_bytes())
+    }
+}
+
+#[derive(Serialize)]
+struct LlmDocument<'r> {
+    report: &'r LlmReport,
+}
+
+impl LlmArgs {
+    /// Refuses options of language models where none is served.
+    pub fn refuse_all(&self) -> Result<(), String> {
+        let given = [
+            ("--input", self.input.is_some()),
+            ("--users", self.users.is_some()),
+            ("--arrivals", self.arrivals.is_some()),
+            ("--tensor", self.tensor.is_some()),
+            ("--replicas", self.replicas.is_some()),
+            ("--weights", self.weights.is_some()),
+            ("--engine", !self.engine.is_empty()),
+            ("--plan", self.plan),
+        ];
+        match given.iter().find(|(_, given)| *given) {
+            Some((option, _)) => Err(format!(
+                "{option} is of language models, and the scenario has none\n  try: the name of a model in place of the scenario, \
+                 such as llama3-8b"
+            )),
+            None => Ok(()),
+        }
+    }
+}
+
+/// A text in quotes, as TOML has it.
+fn quote(text: &str) -> String {
+    let escaped = text.chars().flat_map(|c| match c {
+        '"' | '\\' => vec!['\\', c],
+        c if c.is_control() => vec![' '],
+        c => vec![c],
+    });
+    format!("\"{}\"", escaped.collect::<String>())
+}
+
+/// The scenario that options describe for `model`, as a file would.
+fn scenario_text(
+    args: &ServeArgs,
+    model: &str,
+    answer: Option<LengthDistribution>,
+) -> Result<String, String> {
+    let own = &args.llm;
+    let mut text = format!("name = {}\n", quote(model));
+    let write = |text: &mut String, line: std::fmt::Arguments<'_>| {
+        writeln!(text, "{line}").expect("a string grows as needed");
+    };
+    if let Some(seed) = args.seed {
+        write(&mut text, format_args!("seed = {seed}"));
+    }
+    write(
+        &mut text,
+        format_args!("[engine]\nmodel = {}", quote(model)),
+    );
+    if let Some(tensor) = own.tensor {
+        write(&mut text, format_args!("tensor = {tensor}"));
+    }
+    if let Some(replicas) = own.replicas {
+        write(&mut text, format_args!("replicas = {replicas}"));
+        if replicas > 1 && !own.engine.iter().any(|pair| pair.starts_with("router")) {
+            write(&mut text, format_args!("router = \"least-outstanding\""));
+        }
+    }
+    if let Some(format) = &own.weights {
+        write(&mut text, format_args!("weights = {}", quote(format)));
+    }
+    for pair in &own.engine {
+        let Some((key, value)) = pair.split_once('=') else {
+            return Err(format!(
+                "--engine {pair}: found no =, expected KEY=VALUE such as max_num_seqs=256"
+            ));
+        };
+        let plain = |c: char| c.is_ascii_alphanumeric() || c == '_';
+        if key.is_empty() || !key.chars().all(plain) {
+            return Err(format!(
+                "--engine {pair}: found {key:?}, expected a key such as max_num_seqs"
+            ));
+        }
+        let is_bare =
+            value == "true" || value == "false" || value.parse::<f64>().is_ok_and(f64::is_finite);
+        let value = if is_bare {
+            value.to_owned()
+        } else {
+            quote(value)
+        };
+        write(&mut text, format_args!("{key} = {value}"));
+    }
+    text += "[requests]\n";
+    let count = args.requests;
+    if let Some(file) = &own.arrivals {
+        if answer.is_some() {
+            return Err("--output: the file of --arrivals states the tokens of answers\n  try: -o FILE, for the report".to_owned());
+        }
+        let path = std::path::absolute(file).unwrap_or_else(|_| file.clone());
+        write(
+            &mut text,
+            format_args!(
+                "arrivals = \"file\"\nfile = {}",
+                quote(&path.display().to_string())
+            ),
+        );
+        if let Some(count) = count {
+            write(&mut text, format_args!("count = {count}"));
+        }
+    } else {
+        match (args.rate, own.users) {
+            (Some(rate), None) => write(
+                &mut text,
+                format_args!("arrivals = \"poisson\"\nrate = {rate:?}"),
+            ),
+            (None, Some(users)) => write(
+                &mut text,
+                format_args!("arrivals = \"users\"\nusers = {users}"),
+            ),
+            _ if args.find_capacity => write(
+                &mut text,
+                format_args!("arrivals = \"poisson\"\nrate = 1.0"),
+            ),
+            _ => {
+                return Err(format!(
+                    "{model} is a language model: nothing says when requests come\n  try: --rate 4 --input 1024 --output 256, or \
+                     --users 16, or --arrivals FILE"
+                ));
+            }
+        }
+        write(
+            &mut text,
+            format_args!("count = {}", count.unwrap_or(DEFAULT_REQUESTS)),
+        );
+        let (Some(input), Some(answer)) = (own.input, answer) else {
+            return Err(format!(
+                "{model} is a language model: nothing says how long prompts and answers are\n  try: --input 1024 --output 256"
+            ));
+        };
+        write(
+            &mut text,
+            format_args!(
+                "[[class]]\nname = \"requests\"\ninput = \"{input}\"\noutput = \"{answer}\""
+            ),
+        );
+    }
+    Ok(text)
+}
+
+/// Splits the values of --output into the tokens of answers and the file of the report.
+pub fn split_outputs(
+    given: &[PathBuf],
+    is_model: bool,
+) -> Result<(Option<LengthDistribution>, Option<&Path>), String> {
+    let (mut tokens, mut file) = (None, None);
+    for value in given {
+        let length = value
+            .to_str()
+            .and_then(|value| value.parse::<LengthDistribution>().ok());
+        let twice = match length.filter(|_| is_model) {
+            Some(length) => tokens.replace(length).is_some(),
+            None => file.replace(value.as_path()).is_some(),
+        };
+        if twice {
+            return Err(format!(
+                "--output {} is the second of its kind, expected one",
+                value.display()
+            ));
+        }
+    }
+    Ok((tokens, file))
+}
+
+/// The scenario that arguments describe, with what they change of it.
+fn scenario_of(
+    args: &ServeArgs,
+    input: &LlmInput,
+    answer: Option<LengthDistribution>,
+) -> Result<LlmScenario, Box<dyn Error>> {
+    let mut scenario = match input {
+        LlmInput::Model(name) => {
+            let text = scenario_text(args, name, answer)?;
+            LlmScenario::parse(&text, "the command line", Path::new(""))?
+        }
+        LlmInput::Scenario(text) => {
+            args.llm.refuse_all().map_err(|_| {
+                "options that describe a language model are of its name; this scenario states them itself\n  try: its keys"
+            })?;
+            let folder = args.scenario.parent().unwrap_or(Path::new(""));
+            let mut scenario =
+                LlmScenario::parse(text, &args.scenario.display().to_string(), folder)?;
+            scenario.seed = args.seed.unwrap_or(scenario.seed);
+            if let Some(count) = args.requests {
+                scenario.workload.count = Some(count);
+            }
+            if let Some(rate) = args.rate {
+                let changed = scenario.workload.at_rate(rate);
+                scenario.workload = changed
+                    .ok_or("--rate: the scenario's arrivals have none; found neither poisson nor constant ones")?;
+            }
+            scenario
+        }
+    };
+    match args.slo {
+        None => {}
+        Some(SloOption::Tokens(limits)) => scenario.limits = limits,
+        Some(SloOption::Serve(_)) => {
+            return Err("--slo: found one time, expected which it limits\n  try: --slo ttft=500ms,tpot=30ms".into());
+        }
+    }
+    Ok(scenario)
+}
+
+fn check(args: &ServeArgs) -> Result<(), String> {
+    if args.timeline.is_some() {
+        return Err("--timeline draws no language models\n  try: --html FILE.html, or --format csv --table requests".to_owned());
+    }
+    if args.table == Some(ServeTable::Levels) {
+        return Err("--table levels: language models have models and requests\n  try: --format json, which has levels".to_owned());
+    }
+    if args.find_capacity || !args.rates.is_empty() {
+        return Err(
+            "--rates and --find-capacity are not of language models\n  try: --rate, once for each"
+                .to_owned(),
+        );
+    }
+    if args.platforms.len() > 1 {
+        return Err(
+            "--machine: a language model is served on one\n  try: one --machine".to_owned(),
+        );
+    }
+    Ok(())
+}
+
+/// Serves a language model.
+pub fn run(
+    args: &ServeArgs,
+    input: &LlmInput,
+    out: &mut dyn Write,
+) -> Result<ExitCode, Box<dyn Error>> {
+    check(args)?;
+    let is_model = matches!(input, LlmInput::Model(_));
+    let (answer, file) = split_outputs(&args.output, is_model)?;
+    let scenario = scenario_of(args, input, answer)?;
+    let machine = args
+        .platforms
+        .first()
+        .map(|name| Machine::load(name))
+        .transpose()?;
+    let mut outputs = OutputSet::default();
+    outputs.reads(&args.scenario);
+    args.llm
+        .arrivals
+        .iter()
+        .for_each(|file| outputs.reads(file));
+    args.platforms
+        .iter()
+        .for_each(|name| outputs.reads(Path::new(name)));
+    let page = args
+        .html
+        .as_ref()
+        .map(|path| outputs.claim(path))
+        .transpose()?;
+    let mut to = ReportDestination::claim(out, file.unwrap_or(Path::new("-")), outputs)?;
+    let style = to.style();
+    if args.llm.plan || args.find_capacity {
+        let rendered = planned(args, &scenario, machine.as_ref(), style)?;
+        to.write(&rendered)?;
+        return Ok(ExitCode::SUCCESS);
+    }
+    let mut report = None;
+    if args.table == Some(ServeTable::Requests) {
+        let mut failed = None;
+        to.fill(|out| {
+            writeln!(out, "{}", rows::REQUESTS)?;
+            let mut lines = BufWriter::new(out);
+            let classes = scenario
+                .workload
+                .classes
+                .iter()
+                .map(|class| class.name.as_str());
+            let mut observer = RequestRows {
+                out: &mut lines,
+                classes: classes.collect(),
+            };
+            match serve(&scenario, machine.as_ref(), &mut observer) {
+                Ok(found) => report = Some(found),
+                Err(error) => failed = Some(error),
+            }
+            lines.flush()
+        })?;
+        if let Some(error) = failed {
+            return Err(error.into());
+        }
+    } else {
+        let mut found = serve(&scenario, machine.as_ref(), &mut NoLlmObserver)?;
+        let silent = seed_without_effect(args, &scenario, machine.as_ref(), &found)?;
+        found.warnings.extend(silent);
+        let rendered = match args.format {
+            ServeFormat::Json => {
+                VersionedDocument::new("chakram.serve-llm.1", LlmDocument { report: &found }).text()
+            }
+            ServeFormat::Csv => rows::classes(&found),
+            ServeFormat::Text => text::render(&found, style),
+        };
+        to.write(&rendered)?;
+        report = Some(found);
+    }
+    if let (Some(claim), Some(report)) = (page, &report) {
+        let mut file = claim.create()?;
+        file.write_all(html::render(report).as_bytes())?;
+        file.commit()?;
+    }
+    Ok(ExitCode::SUCCESS)
+}
+
+/// Returns the answer to --plan or --find-capacity.
+fn planned(
+    args: &ServeArgs,
+    scenario: &LlmScenario,
+    machine: Option<&Machine>,
+    style: TextStyle,
+) -> Result<String, Box<dyn Error>> {
+    if let (true, Some(machine)) = (args.llm.plan, machine) {
+        let found = plan(scenario, machine, args.attain)?;
+        return Ok(match args.format {
+            ServeFormat::Json => {
+                VersionedDocument::new("chakram.serve-llm-plan.1", PlanDocument { plan: &found })
+                    .text()
+            }
+            ServeFormat::Csv => plan_report::rows(&found),
+            ServeFormat::Text => plan_report::render(&found, style),
+        });
+    }
+    let Some(row) = find_rate(scenario, machine, args.attain)? else {
+        return Err("no rate keeps the limits: requests that are served alone are too slow, or too few to tell\n  try: longer limits, \
+                    or --requests for a longer run".into());
+    };
+    Ok(match args.format {
+        ServeFormat::Json => VersionedDocument::new(
+            "chakram.serve-llm-capacity.1",
+            CapacityDocument { capacity: &row },
+        )
+        .text(),
+        ServeFormat::Csv => plan_report::one(&row),
+        ServeFormat::Text => plan_report::capacity(&row, args.attain, &scenario.limits),
+    })
+}
+
+#[derive(Serialize)]
+struct PlanDocument<'r> {
+    plan: &'r LlmPlan,
+}
+
+#[derive(Serialize)]
+struct CapacityDocument<'r> {
+    capacity: &'r PlanRow,
+}
+
+/// Returns that the seed has no effect on a run with this report, if it has none.
+fn seed_without_effect(
+    args: &ServeArgs,
+    scenario: &LlmScenario,
+    machine: Option<&Machine>,
+    report: &LlmReport,
+) -> Result<Option<String>, ServeError> {
+    if args.seed.is_none() || report.arrived > MOST_REPEATED / 20 {
+        return Ok(None);
+    }
+    let mut other = scenario.clone();
+    other.seed = scenario.seed.wrapping_add(1) >> 1;
+    let mut repeated = serve(&other, machine, &mut NoLlmObserver)?;
+    repeated.seed = report.seed;
+    Ok((repeated == *report)
+        .then(|| super::without_effect("--seed", "nothing in this run is drawn")))
+}

@@ -1,0 +1,29 @@
+//! What a collective takes that nothing disturbs, without a replay.
+
+use super::Machine;
+use crate::collective::{fastest_protocol, measured_collective};
+use crate::group::GroupExtent;
+use chakram_base::collective_kind::CollectiveKind;
+use chakram_base::ids::Npu;
+use chakram_base::units::Span;
+
+impl Machine {
+    /// Returns the time of a collective among the first `members` NPUs with a buffer of `bytes`, as measured or by the protocols of
+    /// the library; `None` where the machine has neither for it, or not as many NPUs along its first dimension.
+    pub fn measured_collective(
+        &self,
+        kind: CollectiveKind,
+        bytes: u64,
+        members: u32,
+    ) -> Option<Span> {
+        let topology = self.topology();
+        if members > topology.dimensions().first()?.size {
+            return None;
+        }
+        let npus: Vec<Npu> = (0..members).map(Npu).collect();
+        let extent = GroupExtent::new(&npus, topology);
+        let (of, lie) = ((kind, bytes), (&extent, topology));
+        measured_collective(self.collective_curves(), of, lie)
+            .or_else(|| fastest_protocol(self.collective_protocols(), of, lie))
+    }
+}

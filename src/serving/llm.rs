@@ -1,0 +1,125 @@
+//! Serving of language models: engines that compose a step of all requests that run, and keep keys and values in blocks.
+//!
+//! ```text
+//! scenario ─► LlmScenario ─┬─► RequestSource ─► LlmServer ──launches of steps──► the one loop (engine)
+//! machine ─► LlmDeployment ┘                     │  Scheduler, BlockPool: who takes part, by rules
+//!            rules, blocks, prices of steps      └─► LlmRecorder ─► LlmReport
+//! ```
+
+mod block_pool;
+mod deployment;
+mod feed;
+mod incoming;
+mod metrics;
+mod model_sizes;
+mod observe;
+pub mod plan_report;
+mod planner;
+mod report;
+mod request_file;
+mod rules;
+mod scenario;
+mod scheduler;
+mod server;
+mod source;
+mod step_cost;
+mod step_load;
+mod step_price;
+mod step_profile;
+mod token_content;
+mod workload;
+
+pub use deployment::{EnginePlace, LlmDeployment, MemoryPlan, TensorChoice};
+pub use observe::{CompletedLlmRequest, LlmObserver, NoLlmObserver, StepRecord};
+pub use planner::{LlmPlan, PlanRow, Verdict, find_rate, plan};
+pub use report::{
+    CacheSummary, CountSummary, GapSummary, LimitValues, LlmReport, LlmRow, LlmThroughput,
+    PartShare, RefusedRequests, RuleValue, StepSummary, TimeSummary, html, rows, text,
+};
+pub use rules::{Batching, BlockReserve, DEFAULT_RULES, EngineRules, RULE_SETS, SchedulingPolicy};
+pub use scenario::{
+    ClientTimes, FORMATS, LlmLimits, LlmScenario, OwnRules, RouterKind, ServedLlm, is_llm_scenario,
+};
+pub use scheduler::{EngineStep, PutBack, StepShare};
+pub use step_cost::{CostPart, StepCost};
+pub use step_load::{LinearStep, StepLoad};
+pub use step_price::StepPrice;
+pub use step_profile::{ProfileChoice, StepProfile};
+pub use workload::{LengthDistribution, LlmArrivals, LlmWorkload, RequestClass};
+
+use super::error::ServeError;
+use chakram_hardware::machine::Machine;
+
+/// Requests up to which a run is repeated with all of them at once, to say how near to its limit it is.
+const MOST_REPEATED: u64 = 20_000;
+/// The most requests of such a run.
+const MOST_AT_ONCE: u64 = 8192;
+
+/// Serves the requests of `scenario` on `machine`, which those of given times do without.
+///
+/// # Errors
+///
+/// If the machine is missing or does not hold the model, a file of requests is refused, or `observer` fails.
+pub fn serve(
+    scenario: &LlmScenario,
+    machine: Option<&Machine>,
+    observer: &mut dyn LlmObserver,
+) -> Result<LlmReport, ServeError> {
+    let deployment = LlmDeployment::new(scenario, machine)?;
+    let recorder = feed::run(scenario, &deployment, observer)?;
+    let few = (1..=MOST_REPEATED).contains(&recorder.completed_in_all);
+    let saturated = match few && scenario.workload.rate().is_some() {
+        true => saturated_rate(scenario, &deployment)?,
+        false => None,
+    };
+    Ok(LlmReport::of(scenario, &deployment, recorder, saturated))
+}
+
+/// Serves the requests of `scenario` on engines that complete `saturated` requests per second at most.
+fn serve_on(
+    scenario: &LlmScenario,
+    deployment: &LlmDeployment,
+    saturated: Option<f64>,
+) -> Result<LlmReport, ServeError> {
+    let recorder = feed::run(scenario, deployment, &mut NoLlmObserver)?;
+    Ok(LlmReport::of(scenario, deployment, recorder, saturated))
+}
+
+/// Requests per second that engines complete when they always have as many as they can take: all come to one engine at once, four
+/// times as many as it can run, and those between a quarter and three quarters are timed. `None` of conversations.
+fn saturated_rate(
+    scenario: &LlmScenario,
+    deployment: &LlmDeployment,
+) -> Result<Option<f64>, ServeError> {
+    // Of conversations the later turns come when the ones before are answered.
+    if scenario
+        .workload
+        .classes
+        .iter()
+        .any(|class| class.turns > 1)
+    {
+        return Ok(None);
+    }
+    let mut scenario = scenario.clone();
+    let classes = scenario.workload.classes.iter();
+    let weights: f64 = classes.clone().map(|class| class.weight).sum();
+    let tokens: f64 = classes
+        .map(|class| {
+            class.weight
+                * (f64::from(class.shared_prefix) + class.input.mean() + class.output.mean() / 2.0)
+        })
+        .sum();
+    let held = f64::from(deployment.blocks) * f64::from(deployment.rules.block_size);
+    let together =
+        (held / (tokens / weights).max(1.0)).min(f64::from(deployment.rules.max_num_seqs));
+    let count = (4.0 * together) as u64;
+    scenario.workload.arrivals = LlmArrivals::AtOnce;
+    scenario.workload.duration = None;
+    scenario.workload.count = Some(count.clamp(64, MOST_AT_ONCE));
+    scenario.warmup = 0;
+    let mut one = deployment.clone();
+    one.replicas = 1;
+    let recorder = feed::run(&scenario, &one, &mut NoLlmObserver)?;
+    let rate = recorder.middle_rate();
+    Ok(rate.map(|rate| rate * f64::from(deployment.replicas)))
+}

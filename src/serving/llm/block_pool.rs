@@ -1,0 +1,272 @@
+//! Blocks of keys and values: reference counts, the free list, and the blocks of known content.
+//!
+//! A free block keeps its content until it is taken, and the free list is in the order in which blocks became free, so
+//! that the one that was not used for the longest time is taken first. Blocks that were never used come before all others.
+
+use super::token_content::BlockHash;
+use hashbrown::HashTable;
+
+/// The most blocks of an engine.
+pub const MOST_BLOCKS: u32 = 1 << 26;
+
+/// Sentinel of a link: none.
+const NONE: u32 = u32::MAX;
+
+#[derive(Clone, Debug)]
+struct Block {
+    /// Neighbours in the free list, while it is in that.
+    before: u32,
+    after: u32,
+    /// Requests that hold it.
+    references: u32,
+    /// The next block of the same content.
+    alike: u32,
+    /// Content, if it is full and known.
+    hash: Option<BlockHash>,
+}
+
+/// The blocks of an engine.
+#[derive(Clone, Debug)]
+pub struct BlockPool {
+    /// Blocks that were taken at least once; those after them are free, in ascending order, ahead of the free list.
+    blocks: Vec<Block>,
+    count: u32,
+    first: u32,
+    last: u32,
+    free: u32,
+    /// The first block of each content.
+    known: HashTable<u32>,
+}
+
+impl BlockPool {
+    /// A pool of `count` free blocks, at most [`MOST_BLOCKS`].
+    pub fn new(count: u32) -> Self {
+        debug_assert!(count <= MOST_BLOCKS);
+        Self {
+            blocks: Vec::new(),
+            count,
+            first: NONE,
+            last: NONE,
+            free: count,
+            known: HashTable::new(),
+        }
+    }
+
+    /// Number of blocks.
+    pub fn count(&self) -> u32 {
+        self.count
+    }
+
+    /// Number of blocks that no request holds.
+    pub fn free(&self) -> u32 {
+        self.free
+    }
+
+    /// The block with this content, if there is one; of several the one that has had it for the longest time.
+    pub fn known(&self, hash: BlockHash) -> Option<u32> {
+        let is = |block: &u32| self.blocks[*block as usize].hash == Some(hash);
+        self.known.find(hash.0, is).copied()
+    }
+
+    /// Whether no request holds `block`.
+    pub fn is_free(&self, block: u32) -> bool {
+        self.blocks[block as usize].references == 0
+    }
+
+    /// Adds a reference to a block with known content.
+    pub fn share(&mut self, block: u32) {
+        if self.is_free(block) {
+            self.unlink(block);
+            self.free -= 1;
+        }
+        self.blocks[block as usize].references += 1;
+    }
+
+    /// Takes the first free block, whose content is then forgotten. `None` if no block is free.
+    pub fn take(&mut self) -> Option<u32> {
+        if self.free == 0 {
+            return None;
+        }
+        self.free -= 1;
+        if (self.blocks.len() as u32) < self.count {
+            self.blocks.push(Block {
+                before: NONE,
+                after: NONE,
+                references: 1,
+                alike: NONE,
+                hash: None,
+            });
+            return Some(self.blocks.len() as u32 - 1);
+        }
+        let block = self.first;
+        self.unlink(block);
+        self.forget(block);
+        self.blocks[block as usize].references = 1;
+        Some(block)
+    }
+
+    /// Notes the content of a full block that a request holds.
+    pub fn name(&mut self, block: u32, hash: BlockHash) {
+        if self.blocks[block as usize].hash.is_some() {
+            return;
+        }
+        let blocks = &mut self.blocks;
+        blocks[block as usize].hash = Some(hash);
+        match self
+            .known
+            .find(hash.0, |other| blocks[*other as usize].hash == Some(hash))
+        {
+            Some(&first) => {
+                let mut at = first;
+                while blocks[at as usize].alike != NONE {
+                    at = blocks[at as usize].alike;
+                }
+                blocks[at as usize].alike = block;
+            }
+            None => {
+                let rehash = |other: &u32| blocks[*other as usize].hash.map_or(0, |hash| hash.0);
+                self.known.insert_unique(hash.0, block, rehash);
+            }
+        }
+    }
+
+    /// Gives back what a request held, the last block first, so that the beginning of its content is kept for longest.
+    pub fn give_back(&mut self, held: &mut Vec<u32>) {
+        while let Some(block) = held.pop() {
+            let state = &mut self.blocks[block as usize];
+            state.references -= 1;
+            if state.references == 0 {
+                self.link_last(block);
+                self.free += 1;
+            }
+        }
+    }
+
+    /// The free blocks in the order in which they would be taken.
+    #[cfg(test)]
+    fn free_list(&self) -> Vec<u32> {
+        let mut all: Vec<u32> = (self.blocks.len() as u32..self.count).collect();
+        let mut at = self.first;
+        while at != NONE {
+            all.push(at);
+            at = self.blocks[at as usize].after;
+        }
+        all
+    }
+
+    fn link_last(&mut self, block: u32) {
+        let last = self.last;
+        let state = &mut self.blocks[block as usize];
+        (state.before, state.after) = (last, NONE);
+        match last {
+            NONE => self.first = block,
+            last => self.blocks[last as usize].after = block,
+        }
+        self.last = block;
+    }
+
+    fn unlink(&mut self, block: u32) {
+        let Block { before, after, .. } = self.blocks[block as usize];
+        match before {
+            NONE => self.first = after,
+            before => self.blocks[before as usize].after = after,
+        }
+        match after {
+            NONE => self.last = before,
+            after => self.blocks[after as usize].before = before,
+        }
+    }
+
+    /// Forgets the content of a block.
+    fn forget(&mut self, block: u32) {
+        let blocks = &mut self.blocks;
+        let alike = std::mem::replace(&mut blocks[block as usize].alike, NONE);
+        let Some(hash) = blocks[block as usize].hash else {
+            return;
+        };
+        let is = |other: &u32| blocks[*other as usize].hash == Some(hash);
+        match self.known.find_entry(hash.0, is) {
+            Ok(mut entry) if *entry.get() == block => match alike {
+                NONE => {
+                    entry.remove();
+                }
+                next => *entry.get_mut() = next,
+            },
+            Ok(entry) => {
+                let mut at = *entry.get();
+                while blocks[at as usize].alike != block {
+                    at = blocks[at as usize].alike;
+                }
+                blocks[at as usize].alike = alike;
+            }
+            Err(_) => {}
+        }
+        self.blocks[block as usize].hash = None;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn take(pool: &mut BlockPool, count: u32) -> Vec<u32> {
+        (0..count).map(|_| pool.take().unwrap()).collect()
+    }
+
+    /// vLLM's documentation, "Automatic Prefix Caching": ten blocks of four tokens. Request 0 has 15 tokens, 4 blocks, of
+    /// which one is filled by answers; request 1 has 14, of which the first ten are alike: it shares two blocks and takes
+    /// two; request 0 ends, then request 1; and a third of 29 tokens, of which twelve are alike, takes what is left.
+    #[test]
+    fn free_blocks_are_in_the_order_of_vllms_documentation() {
+        let hash = BlockHash;
+        let mut pool = BlockPool::new(10);
+        let mut first = take(&mut pool, 4);
+        (0..3).for_each(|i| pool.name(i, hash(u64::from(i) + 100)));
+        // Its fourth block is full, and a fifth is taken.
+        pool.name(3, hash(103));
+        first.extend(take(&mut pool, 1));
+        assert_eq!(first, [0, 1, 2, 3, 4]);
+        // Two full blocks of the first ten tokens, and two more for four.
+        let mut second = vec![
+            pool.known(hash(100)).unwrap(),
+            pool.known(hash(101)).unwrap(),
+        ];
+        second.iter().for_each(|block| pool.share(*block));
+        second.extend(take(&mut pool, 2));
+        assert_eq!(second, [0, 1, 5, 6]);
+        pool.name(5, hash(205));
+        pool.give_back(&mut first);
+        assert_eq!(pool.free_list(), [7, 8, 9, 4, 3, 2]);
+        pool.give_back(&mut second);
+        assert_eq!(pool.free_list(), [7, 8, 9, 4, 3, 2, 6, 5, 1, 0]);
+        // Twelve tokens that are known are three blocks of request 0, which leave the list wherever they lie.
+        let known = [100, 101, 102].map(|content| pool.known(hash(content)).unwrap());
+        assert_eq!(known, [0, 1, 2]);
+        known.iter().for_each(|block| pool.share(*block));
+        assert_eq!(take(&mut pool, 5), [7, 8, 9, 4, 3]);
+        assert_eq!(pool.free_list(), [6, 5]);
+        assert_eq!(pool.known(hash(103)), None, "block 3 was taken");
+        assert_eq!(pool.known(hash(205)), Some(5));
+        assert_eq!(pool.free(), 2);
+    }
+
+    #[test]
+    fn equal_blocks_are_forgotten_one_by_one() {
+        let mut pool = BlockPool::new(3);
+        let mut held = take(&mut pool, 3);
+        held.iter()
+            .for_each(|block| pool.name(*block, BlockHash(7)));
+        assert_eq!(pool.known(BlockHash(7)), Some(0));
+        pool.give_back(&mut held);
+        // Free in the order 2, 1, 0; 0 was named first.
+        assert_eq!(pool.take(), Some(2));
+        assert_eq!(pool.known(BlockHash(7)), Some(0));
+        pool.share(0);
+        assert_eq!(pool.take(), Some(1));
+        assert_eq!(pool.take(), None);
+        assert_eq!(pool.known(BlockHash(7)), Some(0));
+        pool.give_back(&mut vec![0]);
+        assert_eq!(pool.take(), Some(0));
+        assert_eq!(pool.known(BlockHash(7)), None);
+    }
+}

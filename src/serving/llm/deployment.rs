@@ -1,0 +1,415 @@
+//! Engines on a machine: how many NPUs each takes, how many blocks of keys and values it has, and what its steps take.
+
+use super::super::error::ServeError;
+use super::block_pool::MOST_BLOCKS;
+use super::model_sizes::LlmSizes;
+use super::rules::{EngineHardware, EngineRules};
+use super::scenario::{LlmScenario, ServedLlm};
+use super::step_cost::{StepCost, name_of};
+use super::step_price::StepPrice;
+use super::step_profile::StepProfile;
+use chakram_base::ids::Npu;
+use chakram_base::units::thousands;
+use chakram_hardware::machine::{Machine, NpuClass};
+use chakram_workloads::model::ModelSource;
+use serde::{Deserialize, Serialize};
+
+/// Engines that are alike.
+#[derive(Clone, Debug, PartialEq)]
+pub struct LlmDeployment {
+    /// Their rules.
+    pub rules: EngineRules,
+    /// Blocks of each.
+    pub blocks: u32,
+    /// Number of engines.
+    pub replicas: u32,
+    /// What steps take.
+    pub price: StepPrice,
+    /// Where they run, if prices are those of a machine.
+    pub place: Option<EnginePlace>,
+}
+
+/// Where engines run.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct EnginePlace {
+    /// Name of the machine.
+    pub machine: String,
+    /// Class of its NPUs.
+    pub npu: String,
+    /// NPUs of the machine.
+    pub npus: u32,
+    /// Name of the model.
+    pub model: String,
+    /// Format of its weights.
+    pub weights: String,
+    /// Format of keys and values.
+    pub kv: String,
+    /// NPUs of an engine.
+    pub tensor: u32,
+    /// Whether the scenario states that.
+    pub is_stated: bool,
+    /// Memory of an NPU of the engine.
+    pub memory: MemoryPlan,
+    /// All numbers of NPUs that an engine could have, with what each leaves.
+    pub choices: Vec<TensorChoice>,
+    /// Dollars of an NPU for an hour, if the machine states it.
+    pub price_per_npu_hour: Option<f64>,
+}
+
+/// What the memory of an NPU holds, in bytes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct MemoryPlan {
+    /// All of it.
+    pub memory: u64,
+    /// What the engine may take of it.
+    pub usable: u64,
+    /// Weights.
+    pub weights: u64,
+    /// Activations of the largest step, and its logits.
+    pub activations: u64,
+    /// The device's context and captured graphs.
+    pub context: u64,
+    /// What is left for keys and values.
+    pub left: u64,
+    /// Bytes of keys and values of a token.
+    pub kv_of_token: u64,
+    /// Blocks that these hold, or as many as the scenario states.
+    pub blocks: u32,
+    /// Whether the scenario states them.
+    pub is_stated: bool,
+}
+
+/// A number of NPUs that an engine could have.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct TensorChoice {
+    /// The number.
+    pub npus: u32,
+    /// Tokens whose keys and values an engine holds.
+    pub kv_tokens: u64,
+    /// Whether that is enough for the longest request that is usual in the scenario.
+    pub fits: bool,
+}
+
+/// The device's context, the library's buffers and captured graphs: an RTX 4090 with Llama 3.1 8B and a budget of 2,048 tokens
+/// has 1.24 GB less for blocks than weights leave (vLLM 0.19 with 2,588 blocks), of which activations and logits as below are
+/// 0.53 GB.
+const CONTEXT_BYTES: u64 = 700_000_000;
+
+impl MemoryPlan {
+    /// What an NPU of `npus` holds.
+    fn new(
+        sizes: &LlmSizes,
+        served: &ServedLlm,
+        (rules, stated): (&EngineRules, Option<u32>),
+        (npus, memory): (u32, u64),
+    ) -> Self {
+        let parts = u64::from(npus);
+        let budget = u64::from(rules.max_num_batched_tokens);
+        let rows = u64::from(rules.max_num_seqs.min(rules.max_num_batched_tokens));
+        // In BF16: the stream of residuals and its copies in front of a norm and behind a product, queries with keys and
+        // values, and a perceptron's products with what its gate leaves. Logits are there in BF16, and as single precision
+        // with their probabilities.
+        let qkv = (sizes.heads / parts + 2 * sizes.own_kv_heads(npus)) * sizes.head_width;
+        let wide = (sizes.widest + sizes.widest / 2) / parts;
+        let of_tokens = 2 * budget.saturating_mul(4 * sizes.hidden + qkv + wide);
+        let logits = 8 * rows * sizes.vocabulary;
+        let usable = (memory as f64 * served.memory_utilization) as u64;
+        let weights = sizes.weight_bytes(npus, served.weights);
+        let activations = of_tokens.saturating_add(logits);
+        let taken = weights
+            .saturating_add(activations)
+            .saturating_add(CONTEXT_BYTES);
+        let left = usable.saturating_sub(taken);
+        let kv_of_token = sizes.kv_bytes(npus, served.kv);
+        // One block more is held back for rows that have none.
+        let held = left / (kv_of_token * u64::from(rules.block_size)).max(1);
+        let derived = held.saturating_sub(1).min(MOST_BLOCKS.into()) as u32;
+        Self {
+            memory,
+            usable,
+            weights,
+            activations,
+            context: CONTEXT_BYTES,
+            left,
+            kv_of_token,
+            blocks: stated.unwrap_or(derived),
+            is_stated: stated.is_some(),
+        }
+    }
+}
+
+/// A scenario's model on a machine, before it is decided how many NPUs an engine has.
+struct PlacedModel<'a> {
+    scenario: &'a LlmScenario,
+    served: &'a ServedLlm,
+    machine: &'a Machine,
+    class: &'a NpuClass,
+    memory: u64,
+    sizes: LlmSizes,
+    rules: EngineRules,
+}
+
+impl<'a> PlacedModel<'a> {
+    fn new(
+        scenario: &'a LlmScenario,
+        served: &'a ServedLlm,
+        machine: &'a Machine,
+    ) -> Result<Self, ServeError> {
+        if machine.classes().len() > 1 {
+            return Err(ServeError::Unfit(format!(
+                "machine {} has NPUs of {} classes; engines are served on NPUs that are alike",
+                machine.name(),
+                machine.classes().len()
+            )));
+        }
+        let class = &machine.classes()[machine.class(Npu(0))];
+        let memory = class.memory.and_then(|memory| memory.capacity);
+        let Some(memory) = memory else {
+            return Err(ServeError::Unfit(format!(
+                "machine {}: its NPUs have no memory_capacity, which holds weights, keys and values",
+                machine.name()
+            )));
+        };
+        let definition = ModelSource::find(&served.name).and_then(|source| source.definition(None));
+        let definition = definition.map_err(|source| ServeError::ServedModel(Box::new(source)))?;
+        let hardware = EngineHardware {
+            npu: &class.name,
+            memory: Some(memory),
+        };
+        Ok(Self {
+            sizes: LlmSizes::of(&definition)?,
+            rules: scenario.engine_rules(Some(hardware))?,
+            memory: memory.0,
+            scenario,
+            served,
+            machine,
+            class,
+        })
+    }
+
+    fn plan(&self, npus: u32) -> MemoryPlan {
+        let of = (&self.rules, self.scenario.blocks);
+        MemoryPlan::new(&self.sizes, self.served, of, (npus, self.memory))
+    }
+
+    /// Numbers of NPUs that an engine could have: powers of two along the first dimension of the machine.
+    fn choices(&self) -> Vec<TensorChoice> {
+        let most = self
+            .machine
+            .topology()
+            .dimensions()
+            .first()
+            .map_or(1, |dimension| dimension.size);
+        let longest = self.scenario.workload.classes.iter().map(|class| {
+            let turns = u64::from(class.turns);
+            let each =
+                u64::from(class.input.typical_most()) + u64::from(class.output.typical_most());
+            u64::from(class.shared_prefix) + turns * each
+        });
+        let longest = longest.max().unwrap_or(1);
+        let numbers = (0..10).map(|power| 1_u32 << power);
+        let numbers = numbers.filter(|npus| *npus <= most && self.sizes.divides(*npus));
+        numbers
+            .map(|npus| {
+                let plan = self.plan(npus);
+                let kv_tokens = u64::from(plan.blocks) * u64::from(self.rules.block_size);
+                let holds = plan.left > 0 || self.scenario.blocks.is_some();
+                TensorChoice {
+                    npus,
+                    kv_tokens,
+                    fits: holds && kv_tokens >= longest,
+                }
+            })
+            .collect()
+    }
+
+    fn place(self, tensor: Option<u32>) -> Result<LlmDeployment, ServeError> {
+        let choices = self.choices();
+        let (name, machine) = (&self.sizes.name, self.machine.name());
+        let npus = match tensor {
+            Some(npus) if !self.sizes.divides(npus) => {
+                return Err(ServeError::Unfit(format!(
+                    "engine.tensor: found {npus}, expected a number of NPUs that {name} can be shared out to: {} heads, {} heads of \
+                     keys and values\n  try: {}",
+                    self.sizes.heads,
+                    self.sizes.kv_heads,
+                    listed(&choices)
+                )));
+            }
+            Some(npus)
+                if self
+                    .machine
+                    .topology()
+                    .dimensions()
+                    .first()
+                    .is_some_and(|first| npus > first.size) =>
+            {
+                return Err(ServeError::Unfit(format!(
+                    "engine.tensor: found {npus}, expected at most the NPUs along the first dimension of {machine}: engines across \
+                     nodes are not simulated\n  try: {}",
+                    listed(&choices)
+                )));
+            }
+            Some(npus) => npus,
+            None => match choices.iter().find(|choice| choice.fits) {
+                Some(choice) => choice.npus,
+                None => {
+                    let largest = choices.last().map_or(1, |choice| choice.npus);
+                    let plan = self.plan(largest);
+                    let gb = |bytes: u64| format!("{:.1} GB", bytes as f64 / 1e9);
+                    return Err(ServeError::Unfit(format!(
+                        "{name} does not fit on {largest} NPUs of {machine}: each has {} for an engine, weights take {}, \
+                         activations {}, context and graphs {}, and the longest request needs {} of keys and values a token\n  \
+                         try: weights in fp8, a machine with more memory, or a smaller model",
+                        gb(plan.usable),
+                        gb(plan.weights),
+                        gb(plan.activations),
+                        gb(plan.context),
+                        thousands(plan.kv_of_token) + " bytes",
+                    )));
+                }
+            },
+        };
+        let plan = self.plan(npus);
+        if plan.blocks == 0 || plan.left == 0 && !plan.is_stated {
+            return Err(ServeError::Unfit(format!(
+                "{name} on {npus} NPUs of {machine} leaves no memory for keys and values: {:.1} GB of {:.1} GB are weights\n  try: {}",
+                plan.weights as f64 / 1e9,
+                plan.usable as f64 / 1e9,
+                listed(&choices)
+            )));
+        }
+        let needed = u64::from(npus) * u64::from(self.scenario.replicas);
+        if needed > u64::from(self.machine.topology().npus()) {
+            return Err(ServeError::Unfit(format!(
+                "{} engines of {npus} NPUs need {needed}, and {machine} has {}\n  try: a larger machine, such as {machine}x{}",
+                self.scenario.replicas,
+                self.machine.topology().npus(),
+                needed.div_ceil(u64::from(self.machine.topology().npus()))
+            )));
+        }
+        let formats = (self.served.weights, self.served.kv);
+        let cost = match given_price(self.scenario)? {
+            Some(given) => given,
+            None => StepPrice::Model(Box::new(StepCost::new(
+                self.sizes.clone(),
+                self.machine,
+                npus,
+                formats,
+                &self.scenario.left_out,
+            )?)),
+        };
+        Ok(LlmDeployment {
+            blocks: plan.blocks,
+            replicas: self.scenario.replicas,
+            price: cost,
+            place: Some(EnginePlace {
+                machine: machine.to_owned(),
+                npu: self.class.name.clone(),
+                npus: self.machine.topology().npus(),
+                model: name.clone(),
+                weights: name_of(self.served.weights).to_owned(),
+                kv: name_of(self.served.kv).to_owned(),
+                tensor: npus,
+                is_stated: tensor.is_some(),
+                memory: plan,
+                choices,
+                price_per_npu_hour: self.machine.price_per_npu_hour(),
+            }),
+            rules: self.rules,
+        })
+    }
+}
+
+/// What the scenario itself says of the times of steps; `None` if they follow from a model.
+fn given_price(scenario: &LlmScenario) -> Result<Option<StepPrice>, ServeError> {
+    if let Some(choice) = &scenario.profile {
+        let besides = scenario.step.unwrap_or_default();
+        let profile = StepProfile::load(choice, besides)?;
+        return Ok(Some(StepPrice::Profile(Box::new(profile))));
+    }
+    Ok(scenario.step.map(StepPrice::Linear))
+}
+
+fn listed(choices: &[TensorChoice]) -> String {
+    let fitting = choices.iter().filter(|choice| choice.fits);
+    let numbers: Vec<String> = fitting.map(|choice| choice.npus.to_string()).collect();
+    match numbers.is_empty() {
+        true => "a machine with more memory".to_owned(),
+        false => format!("tensor {}", numbers.join(" or ")),
+    }
+}
+
+impl LlmDeployment {
+    /// The engines of `scenario` on `machine`, which it needs where it names a model.
+    ///
+    /// # Errors
+    ///
+    /// If the machine is missing, or does not hold the model.
+    pub fn new(scenario: &LlmScenario, machine: Option<&Machine>) -> Result<Self, ServeError> {
+        match (&scenario.model, machine) {
+            (Some(served), Some(machine)) => {
+                PlacedModel::new(scenario, served, machine)?.place(served.tensor)
+            }
+            (Some(served), None) => Err(ServeError::Unfit(format!(
+                "model {} needs a machine that says how long its steps take\n  try: a machine such as dgx-h100",
+                served.name
+            ))),
+            (None, _) => {
+                let (Some(price), Some(blocks)) = (given_price(scenario)?, scenario.blocks) else {
+                    return Err(ServeError::Unfit(
+                        "[engine] needs a model, or blocks and [step]".to_owned(),
+                    ));
+                };
+                if machine.is_some() {
+                    return Err(ServeError::Unfit(
+                        "a machine has no effect on steps of given times\n  try: without it, or `model` in [engine]".to_owned(),
+                    ));
+                }
+                Ok(Self {
+                    rules: scenario.engine_rules(None)?,
+                    blocks,
+                    replicas: scenario.replicas,
+                    price,
+                    place: None,
+                })
+            }
+        }
+    }
+
+    /// NPUs of all engines; `None` without a machine.
+    pub fn npus(&self) -> Option<u32> {
+        self.place
+            .as_ref()
+            .map(|place| place.tensor * self.replicas)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use chakram_base::dtype::Dtype;
+
+    fn sizes(name: &str) -> LlmSizes {
+        LlmSizes::of(&ModelSource::find(name).unwrap().definition(None).unwrap()).unwrap()
+    }
+
+    /// vLLM 0.19 on an RTX 4090 of 25,250,627,584 bytes: 2,588 blocks of Llama 3.1 8B; weights alone would leave 3,178.
+    #[test]
+    fn blocks_are_those_that_vllm_resolved() {
+        let rules = EngineRules {
+            max_num_batched_tokens: 2048,
+            max_num_seqs: 256,
+            ..EngineRules::named("vllm-v1", None).unwrap()
+        };
+        let served = ServedLlm::new("llama3-8b");
+        assert_eq!(served.weights, Dtype::Bf16);
+        let memory = (1, 25_250_627_584);
+        let plan = MemoryPlan::new(&sizes("llama3-8b"), &served, (&rules, None), memory);
+        assert_eq!((plan.usable - plan.weights) / (16 * 131_072), 3178);
+        let off = f64::from(plan.blocks) / 2588.0 - 1.0;
+        assert!(off.abs() < 0.01, "{} blocks", plan.blocks);
+        let given = MemoryPlan::new(&sizes("llama3-8b"), &served, (&rules, Some(77)), memory);
+        assert_eq!((given.blocks, given.is_stated), (77, true));
+    }
+}

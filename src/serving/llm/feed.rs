@@ -1,0 +1,75 @@
+//! Engines on the event loop: a step is a launch of a program of one job, whose time the price of the step answers.
+
+use super::super::error::ServeError;
+use super::super::program;
+use super::deployment::LlmDeployment;
+use super::metrics::LlmRecorder;
+use super::observe::LlmObserver;
+use super::scenario::LlmScenario;
+use super::server::LlmServer;
+use chakram_base::ids::Npu;
+use chakram_base::units::Time;
+use chakram_engine::{
+    CompiledReplay, Feed, JobTimes, Launch, LaunchQueue, LaunchRecord, ProcessorJob,
+    ProcessorModel, run_launches,
+};
+use chakram_hardware::machine::Machine;
+use std::cell::RefCell;
+
+/// The side of the server that launches steps.
+struct StepFeed<'f, 's>(&'f RefCell<LlmServer<'s>>);
+
+impl Feed for StepFeed<'_, '_> {
+    fn wake_at(&self) -> Option<Time> {
+        self.0.borrow().due()
+    }
+
+    fn woken(&mut self, now: Time, queue: &mut LaunchQueue) {
+        self.0.borrow_mut().wake(now, |engine| {
+            queue.launch(Launch {
+                tag: engine.into(),
+                ..Launch::default()
+            });
+        });
+    }
+
+    fn launch_ended(&mut self, now: Time, ended: &LaunchRecord, _queue: &mut LaunchQueue) {
+        self.0.borrow_mut().end_step(now, ended.tag as u32);
+    }
+}
+
+/// The side of the server that answers how long steps take.
+struct StepTimes<'f, 's>(&'f RefCell<LlmServer<'s>>);
+
+impl ProcessorModel for StepTimes<'_, '_> {
+    fn serves(&self, _npu: Npu, _program: u32) -> bool {
+        true
+    }
+
+    fn submit(&mut self, now: Time, job: &ProcessorJob, started: &mut Vec<JobTimes>) {
+        let end = self.0.borrow().step_end(job.tag as u32);
+        started.push(JobTimes {
+            token: job.token,
+            start: now,
+            end,
+        });
+    }
+}
+
+/// Serves all requests.
+pub(super) fn run<'s>(
+    scenario: &'s LlmScenario,
+    deployment: &'s LlmDeployment,
+    observer: &'s mut dyn LlmObserver,
+) -> Result<LlmRecorder, ServeError> {
+    let machine = Machine::of_answered_jobs("engines");
+    let step = program::of_jobs("step", 1, &|_| Vec::new())?;
+    let options = program::bare_options();
+    let compiled = CompiledReplay::new(&step, &machine, &options)
+        .map_err(|refusal| ServeError::Replay(refusal.into()))?;
+    let server = RefCell::new(LlmServer::new(scenario, deployment, observer)?);
+    let mut feed = StepFeed(&server);
+    let mut times = StepTimes(&server);
+    run_launches(&[compiled], &mut [&mut feed], Some(&mut times), &mut ())?;
+    server.into_inner().finish()
+}

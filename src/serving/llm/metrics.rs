@@ -1,0 +1,436 @@
+//! Records of a run: what is said of requests and engines, in memory that does not grow with requests that have ended.
+
+use super::super::statistics::{DurationSamples, DurationSketch, LevelCurve};
+use super::observe::CompletedLlmRequest;
+use super::scenario::{LlmLimits, LlmScenario};
+use super::scheduler::RequestRefusal;
+use super::step_cost::{CostPart, PartTimes};
+use super::step_load::StepLoad;
+use chakram_base::units::{Span, Time};
+
+/// Requests of a class, or all.
+#[derive(Clone, Debug, Default)]
+pub(super) struct ClassRecorder {
+    pub arrived: u64,
+    pub refused: u64,
+    pub ttft: DurationSamples,
+    pub tpot: DurationSamples,
+    pub e2e: DurationSamples,
+    pub queue: DurationSamples,
+    pub prompt_tokens: u64,
+    pub output_tokens: u64,
+    pub hit_tokens: u64,
+    /// Requests within all limits, and within each.
+    pub met: u64,
+    pub met_each: [u64; 3],
+    /// Number of times that requests were put back.
+    pub put_back: u64,
+}
+
+/// Gaps between tokens of requests, pooled: equal ones are kept together.
+#[derive(Clone, Debug, Default)]
+pub(super) struct GapSamples {
+    runs: Vec<(Span, u32)>,
+    sketch: DurationSketch,
+    pub count: u64,
+    pub sum_ps: u128,
+    pub most: Span,
+}
+
+/// The most runs of equal gaps that are kept as they are.
+pub(super) const EXACT_RUNS: usize = 1 << 16;
+
+impl GapSamples {
+    fn add(&mut self, span: Span, times: u32) {
+        self.sketch.add_times(span, times);
+        if self.runs.len() < EXACT_RUNS {
+            self.runs.push((span, times));
+        } else if self.runs.len() == EXACT_RUNS {
+            // Too many to be kept: from here on the sketch alone is read.
+            self.runs.push((Span::MAX, 0));
+        }
+        self.count += u64::from(times);
+        self.sum_ps += u128::from(span.0) * u128::from(times);
+        self.most = self.most.max(span);
+    }
+
+    /// Whether percentiles are exact.
+    pub fn is_exact(&self) -> bool {
+        self.runs.len() <= EXACT_RUNS
+    }
+
+    /// The mean; `None` without gaps.
+    pub fn mean(&self) -> Option<Span> {
+        let count = u128::from(self.count);
+        let value = (self.sum_ps + count / 2).checked_div(count)?;
+        Some(Span(value as u64))
+    }
+
+    /// Percentiles in their order, linear between two samples (position (n - 1) q); of more than [`EXACT_RUNS`] runs to one
+    /// part in 256.
+    pub fn percentiles(&self, percents: &[f64]) -> Vec<Span> {
+        if !self.is_exact() {
+            return percents
+                .iter()
+                .filter_map(|percent| self.sketch.percentile(*percent))
+                .collect();
+        }
+        let mut sorted = self.runs.clone();
+        sorted.sort_unstable();
+        let at = |place: u64| {
+            let mut below = 0;
+            let found = sorted.iter().find(|(_, times)| {
+                below += u64::from(*times);
+                below > place
+            });
+            found.or(sorted.last()).map(|(span, _)| span.0)
+        };
+        let value = |percent: &f64| {
+            let position = self.count.checked_sub(1)? as f64 * percent / 100.0;
+            let (low, high) = (at(position.floor() as u64)?, at(position.ceil() as u64)?);
+            let part = position - position.floor();
+            Some(Span(low + ((high - low) as f64 * part).round() as u64))
+        };
+        percents.iter().filter_map(value).collect()
+    }
+}
+
+/// Counts over time in intervals that grow with the run.
+#[derive(Clone, Debug)]
+pub(super) struct CountCurve {
+    width: Span,
+    pub counts: Vec<u64>,
+}
+
+const MOST_INTERVALS: usize = 512;
+
+impl Default for CountCurve {
+    fn default() -> Self {
+        Self {
+            width: Span::from_us(1),
+            counts: Vec::new(),
+        }
+    }
+}
+
+impl CountCurve {
+    fn add(&mut self, now: Time, count: u64) {
+        while now.0 / self.width.0 >= MOST_INTERVALS as u64 {
+            self.width = self.width.times(2);
+            self.counts = self
+                .counts
+                .chunks(2)
+                .map(|pair| pair.iter().sum())
+                .collect();
+        }
+        let interval = (now.0 / self.width.0) as usize;
+        if self.counts.len() <= interval {
+            self.counts.resize(interval + 1, 0);
+        }
+        self.counts[interval] += count;
+    }
+
+    /// Length of an interval.
+    pub fn width(&self) -> Span {
+        self.width
+    }
+
+    /// Count per second of the intervals that lie between two instants; `None` if fewer than ten do.
+    pub fn rate_between(&self, from: Time, to: Time) -> Option<f64> {
+        let first = from.0.div_ceil(self.width.0);
+        let last = to.0 / self.width.0;
+        let intervals = last.checked_sub(first).filter(|count| *count >= 10)?;
+        let counts = (first..last).map(|i| self.counts.get(i as usize).copied().unwrap_or(0));
+        Some(counts.sum::<u64>() as f64 / self.width.times(intervals).seconds())
+    }
+}
+
+/// Records of a run.
+pub(super) struct LlmRecorder {
+    limits: LlmLimits,
+    warmup: u64,
+    /// Classes in their order, then all.
+    pub rows: Vec<ClassRecorder>,
+    pub gaps: GapSamples,
+    /// The last gap, and how many there were of it without another between.
+    pending: (Span, u32),
+    pub waiting: LevelCurve,
+    pub running: LevelCurve,
+    pub active: LevelCurve,
+    pub blocks: LevelCurve,
+    /// Tokens of answers over time.
+    pub made: CountCurve,
+    /// Tokens that steps computed, over time.
+    pub computed: CountCurve,
+    made_now: (Time, u64),
+    pub steps: u64,
+    pub step_tokens: u64,
+    pub step_requests: u64,
+    pub step_ps: u128,
+    /// Of these by part of the cost, where steps have parts.
+    pub parts_ps: [u128; CostPart::COUNT],
+    pub longest_step: Span,
+    pub put_back: u64,
+    pub lost_tokens: u64,
+    /// Tokens that were found known, at the first admission of requests and at later ones.
+    pub hits: [u64; 2],
+    pub steps_of_engines: Vec<u64>,
+    pub busy_ps: Vec<u128>,
+    pub refused: [u64; 3],
+    pub first_arrival: Option<Time>,
+    pub last_arrival: Time,
+    pub arrived_in_all: u64,
+    pub completed_in_all: u64,
+    pub output_in_all: u64,
+    /// Tokens that have keys and values at the end of requests.
+    computed_in_all: u64,
+    time_in_system: u128,
+    pub end: Time,
+    /// Times to first token of the first third of requests and of the last, to see whether they grow.
+    pub thirds: [(u128, u64); 3],
+    expected: Option<u64>,
+    /// When a quarter of the expected requests was complete, and three quarters.
+    pub quarters: [Option<Time>; 2],
+}
+
+impl LlmRecorder {
+    pub fn new(scenario: &LlmScenario) -> Self {
+        Self {
+            limits: scenario.limits,
+            warmup: scenario.warmup,
+            rows: vec![ClassRecorder::default(); scenario.workload.classes.len() + 1],
+            gaps: GapSamples::default(),
+            pending: (Span::ZERO, 0),
+            waiting: LevelCurve::default(),
+            running: LevelCurve::default(),
+            active: LevelCurve::default(),
+            blocks: LevelCurve::default(),
+            made: CountCurve::default(),
+            computed: CountCurve::default(),
+            made_now: (Time::ZERO, 0),
+            steps: 0,
+            step_tokens: 0,
+            step_requests: 0,
+            step_ps: 0,
+            parts_ps: [0; CostPart::COUNT],
+            longest_step: Span::ZERO,
+            put_back: 0,
+            lost_tokens: 0,
+            hits: [0; 2],
+            steps_of_engines: Vec::new(),
+            busy_ps: Vec::new(),
+            refused: [0; 3],
+            first_arrival: None,
+            last_arrival: Time::ZERO,
+            arrived_in_all: 0,
+            completed_in_all: 0,
+            output_in_all: 0,
+            computed_in_all: 0,
+            time_in_system: 0,
+            end: Time::ZERO,
+            thirds: [(0, 0); 3],
+            expected: scenario.workload.count,
+            quarters: [None; 2],
+        }
+    }
+
+    fn rows_of(&mut self, class: u32) -> [&mut ClassRecorder; 2] {
+        let (last, classes) = self.rows.split_last_mut().expect("there is the row of all");
+        [&mut classes[class as usize], last]
+    }
+
+    pub fn arrived(&mut self, number: u64, class: u32, now: Time) {
+        self.first_arrival.get_or_insert(now);
+        self.last_arrival = self.last_arrival.max(now);
+        self.active.change(now, 1);
+        if number >= self.warmup {
+            self.rows_of(class)
+                .into_iter()
+                .for_each(|row| row.arrived += 1);
+        }
+    }
+
+    pub fn refused(&mut self, number: u64, class: u32, why: RequestRefusal, now: Time) {
+        self.active.change(now, -1);
+        self.refused[why as usize] += 1;
+        if number >= self.warmup {
+            self.rows_of(class)
+                .into_iter()
+                .for_each(|row| row.refused += 1);
+        }
+    }
+
+    pub fn put_back(&mut self, lost: u32, now: Time) {
+        self.put_back += 1;
+        self.lost_tokens += u64::from(lost);
+        self.running.change(now, -1);
+        self.waiting.change(now, 1);
+    }
+
+    pub fn admitted(&mut self, hit: u32, is_first: bool) {
+        self.hits[usize::from(!is_first)] += u64::from(hit);
+    }
+
+    pub fn step(&mut self, load: &StepLoad, time: Span, parts: Option<&PartTimes>) {
+        for (sum, part) in self.parts_ps.iter_mut().zip(parts.into_iter().flatten()) {
+            *sum += u128::from(part.0);
+        }
+        self.steps += 1;
+        self.step_tokens += load.tokens;
+        self.step_requests += load.requests;
+        self.step_ps += u128::from(time.0);
+        self.longest_step = self.longest_step.max(time);
+    }
+
+    /// Notes the tokens that a step computes which begins now.
+    pub fn begun(&mut self, now: Time, tokens: u64) {
+        self.computed.add(now, tokens);
+    }
+
+    /// Notes a token that follows another of its request.
+    pub fn gap(&mut self, span: Span, number: u64) {
+        if number < self.warmup {
+            return;
+        }
+        if self.pending.0 == span {
+            self.pending.1 += 1;
+            return;
+        }
+        self.flush_gaps();
+        self.pending = (span, 1);
+    }
+
+    pub fn flush_gaps(&mut self) {
+        let (span, times) = std::mem::take(&mut self.pending);
+        if times > 0 {
+            self.gaps.add(span, times);
+        }
+    }
+
+    /// Notes tokens that a step has made.
+    pub fn tokens_made(&mut self, now: Time, count: u64) {
+        if self.made_now.0 != now {
+            let (at, count) = self.made_now;
+            self.made.add(at, count);
+            self.made_now = (now, 0);
+        }
+        self.made_now.1 += count;
+    }
+
+    pub fn completed(&mut self, request: &CompletedLlmRequest) {
+        self.active.change(request.last, -1);
+        self.completed_in_all += 1;
+        self.output_in_all += u64::from(request.output);
+        self.computed_in_all += u64::from(request.prompt) + u64::from(request.output) - 1;
+        self.time_in_system += u128::from(request.last.since(request.arrival).0);
+        self.end = self.end.max(request.last);
+        for (at, part) in self.quarters.iter_mut().zip([1, 3]) {
+            if self
+                .expected
+                .is_some_and(|count| self.completed_in_all == count * part / 4)
+            {
+                at.get_or_insert(request.last);
+            }
+        }
+        if request.number < self.warmup {
+            return;
+        }
+        let ttft = request.ttft();
+        if let Some(count) = self.expected.filter(|count| *count > 0) {
+            let third = (request.number * 3 / count).min(2) as usize;
+            self.thirds[third].0 += u128::from(ttft.0);
+            self.thirds[third].1 += 1;
+        }
+        let (tpot, e2e) = (request.tpot(), request.e2e());
+        let within = |limit: Option<Span>, span: Span| limit.is_none_or(|limit| span <= limit);
+        let met = [
+            within(self.limits.ttft, ttft),
+            tpot.is_none_or(|tpot| within(self.limits.tpot, tpot)),
+            within(self.limits.e2e, e2e),
+        ];
+        for row in self.rows_of(request.class) {
+            row.ttft.add(ttft);
+            if let Some(tpot) = tpot {
+                row.tpot.add(tpot);
+            }
+            row.e2e.add(e2e);
+            row.queue.add(request.queue());
+            row.prompt_tokens += u64::from(request.prompt);
+            row.output_tokens += u64::from(request.output);
+            row.hit_tokens += u64::from(request.hit);
+            row.put_back += u64::from(request.put_back);
+            row.met += u64::from(met.iter().all(|met| *met));
+            for (count, met) in row.met_each.iter_mut().zip(met) {
+                *count += u64::from(met);
+            }
+        }
+    }
+
+    /// Requests that are complete per second between a quarter of the expected ones and three quarters.
+    pub fn middle_rate(&self) -> Option<f64> {
+        let [Some(from), Some(to)] = self.quarters else {
+            return None;
+        };
+        let expected = self.expected?;
+        let (count, seconds) = (expected * 3 / 4 - expected / 4, to.since(from).seconds());
+        (seconds > 0.0).then(|| count as f64 / seconds)
+    }
+
+    /// Closes the records, and holds them against one another.
+    pub fn close(&mut self) {
+        self.flush_gaps();
+        let (at, count) = self.made_now;
+        self.made.add(at, count);
+        // Each token but the last of an answer is computed once, and again as far as it was lost and not found.
+        let found: u64 = self.hits.iter().sum();
+        assert_eq!(
+            self.step_tokens + found,
+            self.computed_in_all + self.lost_tokens,
+            "steps computed the tokens of all requests and no others"
+        );
+        // Little's law.
+        assert_eq!(
+            self.active.area_until(self.end.max(self.active.since())),
+            self.time_in_system,
+            "time in the system summed over requests is that summed over time"
+        );
+        assert_eq!(
+            self.completed_in_all + self.refused.iter().sum::<u64>(),
+            self.arrived_in_all,
+            "each request was answered once"
+        );
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn gaps_have_the_percentiles_of_single_samples() {
+        let mut gaps = GapSamples::default();
+        gaps.add(Span(30), 1);
+        gaps.add(Span(10), 3);
+        gaps.add(Span(20), 1);
+        // 10, 10, 10, 20, 30: position 4 q.
+        assert_eq!(
+            gaps.percentiles(&[0.0, 50.0, 75.0, 90.0, 100.0]),
+            [10, 10, 20, 26, 30].map(Span)
+        );
+        assert_eq!(gaps.mean(), Some(Span(16)));
+        assert_eq!(GapSamples::default().percentiles(&[50.0]), []);
+    }
+
+    #[test]
+    fn counts_keep_their_sum_as_intervals_grow() {
+        let mut curve = CountCurve::default();
+        (0..1000).for_each(|i| curve.add(Time(i * 10_000_000), 2));
+        assert_eq!(curve.counts.iter().sum::<u64>(), 2000);
+        assert!(curve.counts.len() <= MOST_INTERVALS);
+        // Two each 10 us.
+        let rate = curve
+            .rate_between(Time(1_000_000_000), Time(9_000_000_000))
+            .unwrap();
+        assert!((rate / 200_000.0 - 1.0).abs() < 0.02, "{rate}");
+    }
+}

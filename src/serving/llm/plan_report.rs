@@ -1,0 +1,143 @@
+//! A plan as text and as comma-separated values.
+
+use super::planner::{LlmPlan, PlanRow};
+use super::report::text::rate;
+use super::scenario::LlmLimits;
+use chakram_base::units::{Span, counted, percent, thousands};
+use chakram_report::csv::CsvRows;
+use chakram_report::table::{TextTable, left, right};
+use chakram_report::text::{TextStyle, paragraph};
+use std::fmt::{Result, Write};
+
+/// Renders `plan`.
+pub fn render(plan: &LlmPlan, style: TextStyle) -> String {
+    let mut out = String::new();
+    write_all(&mut out, plan, style).expect("a string grows as needed");
+    out
+}
+
+fn write_all(out: &mut String, plan: &LlmPlan, style: TextStyle) -> Result {
+    let plain = anstyle::Style::new();
+    let asked = plan.rows.first().map_or(0.0, |row| row.rate_per_s);
+    let head = format!(
+        "{} on {}: {} requests/s, {}",
+        plan.model,
+        plan.machine,
+        rate(asked),
+        plan.requests.join("; ")
+    );
+    writeln!(out, "{}", style.clip_line(&head, 0))?;
+    let text = format!(
+        "{} of requests within {}",
+        percent(plan.attain),
+        plan.limits
+    );
+    paragraph(out, &text, "  limits    ", 12, plain)?;
+    let answer = match plan.chosen.map(|at| &plan.rows[at]) {
+        Some(row) => {
+            let engines = match row.replicas {
+                1 => "one engine".to_owned(),
+                many => format!("{many} engines"),
+            };
+            let highest = plan
+                .highest_rate
+                .as_ref()
+                .filter(|highest| highest.rate_per_s > row.rate_per_s);
+            let highest = highest.map_or(String::new(), |highest| {
+                format!(
+                    "; they keep the limits up to {} requests/s",
+                    rate(highest.rate_per_s)
+                )
+            });
+            format!(
+                "{}: {engines} of {}{highest}",
+                counted(row.npus.into(), "NPU"),
+                row.tensor
+            )
+        }
+        None => "no number of NPUs that was tried keeps the limits".to_owned(),
+    };
+    paragraph(out, &answer, "  answer    ", 12, style.heading)?;
+    let table = TextTable::new([
+        left("NPUS AN ENGINE", 14),
+        right("engines", 8),
+        right("NPUs", 6),
+        right("within", 8),
+        right("", 7),
+        right("rho", 6),
+        right("TTFT p99", 11),
+        right("TPOT p99", 11),
+        right("tok/s/NPU", 10),
+    ]);
+    table.heading(out, style)?;
+    for row in &plan.rows {
+        let span = |span: Option<Span>| span.map_or("-".to_owned(), |span| span.to_string());
+        let each = row.output_tokens_per_s_per_npu;
+        table.row(
+            out,
+            &[
+                &row.tensor,
+                &row.replicas,
+                &row.npus,
+                &percent(row.attained),
+                &row.verdict.name(),
+                &row.rho.map_or("-".to_owned(), |rho| format!("{rho:.2}")),
+                &span(row.ttft_p99),
+                &span(row.tpot_p99),
+                &each.map_or("-".to_owned(), rate),
+            ],
+        )?;
+    }
+    let text = "Of each number of NPUs an engine the fewest engines that keep the limits, or the last that were tried. \"met\" is \
+                where the 95 % interval of the share lies above what is asked for, as if requests were independent.";
+    paragraph(out, text, "  ", 2, plain)
+}
+
+/// The highest rate in a line.
+pub fn capacity(row: &PlanRow, attain: f64, limits: &LlmLimits) -> String {
+    format!(
+        "CAPACITY  {} requests/s with {} within {}; {} of {} were\n",
+        rate(row.rate_per_s),
+        percent(attain),
+        limits.describe(),
+        percent(row.attained),
+        thousands(row.requests)
+    )
+}
+
+/// The same as a table.
+pub fn one(row: &PlanRow) -> String {
+    let mut rows = CsvRows::new(COLUMNS);
+    rows.add(cells(row));
+    rows.text()
+}
+
+const COLUMNS: &str = "tensor,replicas,npus,rate_per_s,requests,attained,verdict,rho,ttft_p99_ps,tpot_p99_ps,output_tokens_per_s_per_npu,dollars_per_million_output_tokens";
+
+/// A row for each number of NPUs an engine.
+pub fn rows(plan: &LlmPlan) -> String {
+    let mut rows = CsvRows::new(COLUMNS);
+    for row in &plan.rows {
+        rows.add(cells(row));
+    }
+    rows.text()
+}
+
+fn cells(row: &PlanRow) -> Vec<String> {
+    let number = |value: Option<f64>| value.map_or(String::new(), |value| value.to_string());
+    let span = |value: Option<Span>| value.map_or(String::new(), |span| span.0.to_string());
+    vec![
+        row.tensor.to_string(),
+        row.replicas.to_string(),
+        row.npus.to_string(),
+        row.rate_per_s.to_string(),
+        row.requests.to_string(),
+        row.attained.to_string(),
+        row.verdict.name().to_owned(),
+        number(row.rho),
+        span(row.ttft_p99),
+        span(row.tpot_p99),
+        number(row.output_tokens_per_s_per_npu),
+        number(row.dollars_per_million_output_tokens),
+    ]
+}

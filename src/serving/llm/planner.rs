@@ -1,0 +1,350 @@
+//! How many NPUs a rate needs within limits, and which rate engines can take.
+
+use super::super::error::ServeError;
+use super::deployment::LlmDeployment;
+use super::report::LlmReport;
+use super::scenario::{LlmLimits, LlmScenario, MOST_REPLICAS};
+use super::{saturated_rate, serve_on};
+use chakram_base::units::Span;
+use chakram_hardware::machine::Machine;
+use serde::{Deserialize, Serialize};
+
+/// Whether enough requests are within their limits, by the 95 % interval of their share.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Verdict {
+    /// The whole interval is.
+    Met,
+    /// None of it is.
+    Missed,
+    /// More requests would be needed to tell.
+    Open,
+}
+
+impl Verdict {
+    /// In words.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Met => "met",
+            Self::Missed => "missed",
+            Self::Open => "open",
+        }
+    }
+
+    /// Of `met` requests among `all`, when a share of `attain` is enough: Wilson's interval.
+    pub fn of(met: u64, all: u64, attain: f64) -> Self {
+        if all == 0 {
+            return Self::Open;
+        }
+        let (n, z) = (all as f64, 1.96);
+        let share = met as f64 / n;
+        let middle = share + z * z / (2.0 * n);
+        let half = z * (share * (1.0 - share) / n + z * z / (4.0 * n * n)).sqrt();
+        let of = |value: f64| value / (1.0 + z * z / n);
+        match (of(middle - half) >= attain, of(middle + half) < attain) {
+            (true, _) => Self::Met,
+            (_, true) => Self::Missed,
+            _ => Self::Open,
+        }
+    }
+}
+
+/// Engines that were tried.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct PlanRow {
+    /// NPUs of an engine.
+    pub tensor: u32,
+    /// Engines.
+    pub replicas: u32,
+    /// NPUs of all.
+    pub npus: u32,
+    /// Requests per second.
+    pub rate_per_s: f64,
+    /// Requests that were served.
+    pub requests: u64,
+    /// Share of them within all limits.
+    pub attained: f64,
+    /// Whether that is enough.
+    pub verdict: Verdict,
+    /// Load, where it is known.
+    pub rho: Option<f64>,
+    /// 99th percentile of the time to first token.
+    #[serde(rename = "ttft_p99_ps")]
+    pub ttft_p99: Option<Span>,
+    /// 99th percentile of the time of each further token.
+    #[serde(rename = "tpot_p99_ps")]
+    pub tpot_p99: Option<Span>,
+    /// Tokens of answers per second and NPU.
+    pub output_tokens_per_s_per_npu: Option<f64>,
+    /// Dollars of a million tokens of answers.
+    pub dollars_per_million_output_tokens: Option<f64>,
+}
+
+/// Engines that keep limits, and the fewest.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct LlmPlan {
+    /// Name of the model.
+    pub model: String,
+    /// Name of the machine.
+    pub machine: String,
+    /// Requests, in words.
+    pub requests: Vec<String>,
+    /// Limits, in words.
+    pub limits: String,
+    /// Share of requests that has to be within them.
+    pub attain: f64,
+    /// Of each number of NPUs an engine the fewest engines that keep the limits, or the most that were tried.
+    pub rows: Vec<PlanRow>,
+    /// The row with the fewest NPUs of those that keep them, of equals the one with the highest share.
+    pub chosen: Option<usize>,
+    /// The same for the highest rate of that row, where it was looked for.
+    pub highest_rate: Option<PlanRow>,
+}
+
+/// The most NPUs of a plan.
+const MOST_NPUS: u32 = 4096;
+/// The most doublings of a run that cannot tell.
+const LONGER: u32 = 3;
+
+/// A model on a machine under a load, with limits.
+struct Planner<'a> {
+    scenario: &'a LlmScenario,
+    attain: f64,
+}
+
+impl Planner<'_> {
+    /// Serves `scenario` on engines that each complete `each` requests per second at most.
+    fn row(
+        &self,
+        scenario: &LlmScenario,
+        deployment: &LlmDeployment,
+        each: Option<f64>,
+    ) -> Result<PlanRow, ServeError> {
+        let mut scenario = scenario.clone();
+        let mut doubled = 0;
+        loop {
+            let saturated = each.map(|each| each * f64::from(deployment.replicas));
+            let report = serve_on(&scenario, deployment, saturated)?;
+            let row = self.row_of(&scenario, deployment, &report);
+            let count = scenario.workload.count;
+            match (row.verdict, count) {
+                (Verdict::Open, Some(count)) if doubled < LONGER => {
+                    doubled += 1;
+                    scenario.workload.count = Some(count * 2);
+                }
+                _ => return Ok(row),
+            }
+        }
+    }
+
+    fn row_of(
+        &self,
+        scenario: &LlmScenario,
+        deployment: &LlmDeployment,
+        report: &LlmReport,
+    ) -> PlanRow {
+        let all = report.all();
+        let requests = all.map_or(0, |all| all.completed + all.refused);
+        let attained = all.and_then(|all| all.attained).unwrap_or(0.0);
+        let met = (attained * requests as f64).round() as u64;
+        let p99 =
+            |times: &super::report::TimeSummary| times.percentiles.last().map(|one| one.value);
+        let tensor = deployment.place.as_ref().map_or(1, |place| place.tensor);
+        let mut verdict = Verdict::of(met, requests, self.attain);
+        // What is asked for beyond what can be done is missed by a run that is long enough.
+        if report.rho.is_some_and(|rho| rho >= 1.0) {
+            verdict = Verdict::Missed;
+        }
+        PlanRow {
+            tensor,
+            replicas: deployment.replicas,
+            npus: tensor * deployment.replicas,
+            rate_per_s: scenario.workload.rate().unwrap_or(0.0),
+            requests,
+            attained,
+            verdict,
+            rho: report.rho,
+            ttft_p99: all.and_then(|all| p99(&all.ttft)),
+            tpot_p99: all.and_then(|all| p99(&all.tpot)),
+            output_tokens_per_s_per_npu: report.throughput.output_tokens_per_s_per_npu,
+            dollars_per_million_output_tokens: report.throughput.dollars_per_million_output_tokens,
+        }
+    }
+
+    /// The fewest engines of `tensor` NPUs each that keep the limits, or the most that were tried.
+    fn fewest(&self, of: &LlmDeployment) -> Result<PlanRow, ServeError> {
+        let tensor = of.place.as_ref().map_or(1, |place| place.tensor);
+        let most = (MOST_NPUS / tensor).clamp(1, MOST_REPLICAS);
+        let each = saturated_rate(self.scenario, of)?.map(|rate| rate / f64::from(of.replicas));
+        let at = |replicas: u32| {
+            let mut deployment = of.clone();
+            deployment.replicas = replicas;
+            self.row(self.scenario, &deployment, each)
+        };
+        let (mut low, mut high) = (0, 1);
+        let mut best = at(high)?;
+        let mut before: Option<f64> = None;
+        while best.verdict != Verdict::Met {
+            // More engines do not help where requests are too slow that hardly wait for one another.
+            let is_alone = best.rho.is_some_and(|rho| rho < 0.3)
+                && before.is_some_and(|before| best.attained <= before + 0.001);
+            if high >= most || is_alone {
+                return Ok(best);
+            }
+            before = Some(best.attained);
+            low = high;
+            high = (high * 2).min(most);
+            best = at(high)?;
+        }
+        while high - low > 1 {
+            let middle = low + (high - low) / 2;
+            let row = at(middle)?;
+            match row.verdict {
+                Verdict::Met => (high, best) = (middle, row),
+                _ => low = middle,
+            }
+        }
+        Ok(best)
+    }
+
+    /// The highest rate at which engines keep the limits, to one part in fifty; `None` if no rate does.
+    fn highest_rate(&self, of: &LlmDeployment, from: f64) -> Result<Option<PlanRow>, ServeError> {
+        let each = saturated_rate(self.scenario, of)?.map(|rate| rate / f64::from(of.replicas));
+        let at = |rate: f64| -> Result<PlanRow, ServeError> {
+            let mut scenario = self.scenario.clone();
+            let changed = scenario.workload.at_rate(rate);
+            scenario.workload = changed.ok_or_else(|| ServeError::Unfit(NO_RATE.to_owned()))?;
+            self.row(&scenario, of, each)
+        };
+        let (mut low, mut high): (Option<PlanRow>, Option<f64>) = (None, None);
+        let mut rate = from;
+        for _ in 0..40 {
+            let row = at(rate)?;
+            match row.verdict {
+                Verdict::Met => low = Some(row),
+                _ => high = Some(rate),
+            }
+            rate = match (&low, high) {
+                (Some(low), Some(high)) if high / low.rate_per_s < 1.02 => break,
+                (Some(low), Some(high)) => (low.rate_per_s * high).sqrt(),
+                (Some(low), None) => low.rate_per_s * 2.0,
+                (None, Some(high)) => high / 2.0,
+                (None, None) => break,
+            };
+            if rate < from * 1e-4 {
+                break;
+            }
+        }
+        Ok(low)
+    }
+}
+
+const NO_RATE: &str =
+    "its arrivals have no rate to change; found users or a file, expected poisson or constant ones";
+
+/// Finds the fewest NPUs of `machine`'s kind on which at least `attain` of the requests of `scenario` are within their limits, for
+/// each number of NPUs that an engine can have.
+///
+/// # Errors
+///
+/// If the scenario has no model, rate or limits, or the model does not fit.
+pub fn plan(scenario: &LlmScenario, machine: &Machine, attain: f64) -> Result<LlmPlan, ServeError> {
+    check(scenario)?;
+    let planner = Planner { scenario, attain };
+    let first = LlmDeployment::new(&alone(scenario, None), machine.into())?;
+    let Some(place) = &first.place else {
+        return Err(ServeError::Unfit(
+            "a plan needs a model and a machine".to_owned(),
+        ));
+    };
+    let stated = scenario.model.as_ref().and_then(|model| model.tensor);
+    let choices = place.choices.iter().filter(|choice| choice.fits);
+    let choices = choices.filter(|choice| stated.is_none_or(|stated| stated == choice.npus));
+    let mut rows = Vec::new();
+    for choice in choices {
+        let deployment = LlmDeployment::new(&alone(scenario, Some(choice.npus)), Some(machine))?;
+        rows.push(planner.fewest(&deployment)?);
+    }
+    let met = rows
+        .iter()
+        .enumerate()
+        .filter(|(_, row)| row.verdict == Verdict::Met);
+    let chosen =
+        met.min_by(|(_, a), (_, b)| a.npus.cmp(&b.npus).then(b.attained.total_cmp(&a.attained)));
+    let chosen = chosen.map(|(at, _)| at);
+    let highest_rate = match chosen.map(|at| &rows[at]) {
+        None => None,
+        Some(row) => {
+            let mut deployment =
+                LlmDeployment::new(&alone(scenario, Some(row.tensor)), Some(machine))?;
+            deployment.replicas = row.replicas;
+            planner.highest_rate(&deployment, row.rate_per_s)?
+        }
+    };
+    Ok(LlmPlan {
+        model: place.model.clone(),
+        machine: place.machine.clone(),
+        requests: super::report::describe_classes(&scenario.workload),
+        limits: scenario.limits.describe(),
+        attain,
+        rows,
+        chosen,
+        highest_rate,
+    })
+}
+
+/// Finds the highest rate at which at least `attain` of the requests of `scenario` are within their limits; `None` if there is
+/// none.
+///
+/// # Errors
+///
+/// As [`plan`].
+pub fn find_rate(
+    scenario: &LlmScenario,
+    machine: Option<&Machine>,
+    attain: f64,
+) -> Result<Option<PlanRow>, ServeError> {
+    check(scenario)?;
+    let deployment = LlmDeployment::new(scenario, machine)?;
+    let planner = Planner { scenario, attain };
+    planner.highest_rate(&deployment, scenario.workload.rate().unwrap_or(1.0))
+}
+
+fn check(scenario: &LlmScenario) -> Result<(), ServeError> {
+    if scenario.limits == LlmLimits::default() {
+        return Err(ServeError::Unfit(
+            "no limit says what has to be kept\n  try: limits such as ttft=500ms,tpot=30ms"
+                .to_owned(),
+        ));
+    }
+    match scenario.workload.rate() {
+        Some(_) => Ok(()),
+        None => Err(ServeError::Unfit(NO_RATE.to_owned())),
+    }
+}
+
+/// The scenario with one engine of `tensor` NPUs.
+fn alone(scenario: &LlmScenario, tensor: Option<u32>) -> LlmScenario {
+    let mut one = scenario.clone();
+    one.replicas = 1;
+    one.router = super::scenario::RouterKind::LeastOutstanding;
+    if let (Some(model), Some(tensor)) = (&mut one.model, tensor) {
+        model.tensor = Some(tensor);
+    }
+    one
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// 995 of 1,000 have an interval from 98.8 to 99.8 %; 1,000 of 1,000 one from 99.6 %.
+    #[test]
+    fn verdicts_follow_intervals() {
+        assert_eq!(Verdict::of(995, 1000, 0.99), Verdict::Open);
+        assert_eq!(Verdict::of(1000, 1000, 0.99), Verdict::Met);
+        assert_eq!(Verdict::of(1000, 1000, 0.997), Verdict::Open);
+        assert_eq!(Verdict::of(900, 1000, 0.99), Verdict::Missed);
+        assert_eq!(Verdict::of(0, 0, 0.5), Verdict::Open);
+    }
+}

@@ -1,0 +1,578 @@
+//! The report of a run: one value, which text, JSON, CSV and pages only read.
+
+use super::super::statistics::{DurationSamples, IntervalEstimate, LevelSummary};
+use super::deployment::{EnginePlace, LlmDeployment};
+use super::metrics::{ClassRecorder, LlmRecorder};
+use super::rules::EngineRules;
+use super::scenario::{LlmLimits, LlmScenario};
+use super::step_cost::CostPart;
+use super::step_price::StepPrice;
+use super::workload::LlmWorkload;
+use chakram_base::units::{Span, percent, thousands};
+use serde::{Deserialize, Serialize};
+
+pub mod html;
+pub mod rows;
+pub mod text;
+
+/// The percentiles of reports.
+pub const PERCENTS: [f64; 4] = [50.0, 90.0, 95.0, 99.0];
+
+/// Everything that is known of a run.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct LlmReport {
+    /// Name of the scenario.
+    pub scenario: String,
+    /// Seed of all random numbers.
+    pub seed: u64,
+    /// Arrivals, in words.
+    pub arrivals: String,
+    /// Classes, in words.
+    pub classes: Vec<String>,
+    /// Name of the rules.
+    pub rules: String,
+    /// What they follow.
+    pub follows: String,
+    /// Each rule with its value.
+    pub rule_values: Vec<RuleValue>,
+    /// Number of engines.
+    pub replicas: u32,
+    /// Which engine a request goes to.
+    pub router: String,
+    /// Where they run.
+    pub place: Option<EnginePlace>,
+    /// Blocks of each engine.
+    pub blocks: u32,
+    /// What the times of steps rest on.
+    pub basis: Vec<String>,
+    /// Requests at the beginning that are not counted.
+    pub warmup: u64,
+    /// Limits.
+    pub limits: LimitValues,
+    /// The time from 0 to the last token.
+    #[serde(rename = "window_ps")]
+    pub window: Span,
+    /// Requests that were sent, counted or not.
+    pub arrived: u64,
+    /// Requests that are complete, counted or not.
+    pub completed: u64,
+    /// Requests that no engine can serve, by reason.
+    pub refused: RefusedRequests,
+    /// Rows of classes, if there are several, then of all.
+    pub rows: Vec<LlmRow>,
+    /// Gaps between tokens, pooled over requests.
+    pub itl: GapSummary,
+    /// Tokens per second, and requests.
+    pub throughput: LlmThroughput,
+    /// Steps.
+    pub steps: StepSummary,
+    /// The cache of prefixes.
+    pub cache: CacheSummary,
+    /// Number of times that requests were put back.
+    pub preemptions: u64,
+    /// Share of the window in which each engine runs a step.
+    pub utilisation: Vec<f64>,
+    /// Requests per second over those that engines complete when more wait than can run; `None` where answers set the arrivals.
+    pub rho: Option<f64>,
+    /// Requests that wait, over time.
+    pub waiting: LevelSummary,
+    /// Requests that run, over time.
+    pub running: LevelSummary,
+    /// Blocks that requests hold, over time.
+    pub held_blocks: LevelSummary,
+    /// Tokens that steps compute, over time.
+    pub tokens_over_time: CountSummary,
+    /// Reservations about the numbers.
+    pub warnings: Vec<String>,
+}
+
+/// A rule with its value.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct RuleValue {
+    /// Its key.
+    pub key: String,
+    /// Its value.
+    pub value: String,
+}
+
+/// Limits in a report.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct LimitValues {
+    /// To the first token.
+    #[serde(rename = "ttft_ps")]
+    pub ttft: Option<Span>,
+    /// Of each token after the first.
+    #[serde(rename = "tpot_ps")]
+    pub tpot: Option<Span>,
+    /// To the last token.
+    #[serde(rename = "e2e_ps")]
+    pub e2e: Option<Span>,
+}
+
+impl LimitValues {
+    /// As a scenario has them.
+    pub fn limits(&self) -> LlmLimits {
+        LlmLimits {
+            ttft: self.ttft,
+            tpot: self.tpot,
+            e2e: self.e2e,
+        }
+    }
+}
+
+/// Requests that no engine can serve.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct RefusedRequests {
+    /// With a prompt as long as the longest request, or longer.
+    pub too_long: u64,
+    /// With a prompt longer than a step, which is not computed in parts.
+    pub beyond_budget: u64,
+    /// With more keys and values than an engine has blocks.
+    pub beyond_blocks: u64,
+}
+
+/// Times of one kind.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct TimeSummary {
+    /// Mean with its interval.
+    pub mean: Option<IntervalEstimate>,
+    /// Percentiles 50, 90, 95 and 99.
+    pub percentiles: Vec<IntervalEstimate>,
+}
+
+impl TimeSummary {
+    fn of(samples: &DurationSamples) -> Self {
+        Self {
+            mean: samples.mean(),
+            percentiles: PERCENTS
+                .iter()
+                .filter_map(|percent| samples.percentile(*percent))
+                .collect(),
+        }
+    }
+}
+
+/// Requests of a class, or all.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct LlmRow {
+    /// Name of the class; `all`.
+    pub name: String,
+    /// Requests that were sent and are counted.
+    pub arrived: u64,
+    /// Of these, those that no engine can serve.
+    pub refused: u64,
+    /// Of these, those that are complete; all else is about them.
+    pub completed: u64,
+    /// Tokens of prompts.
+    pub prompt_tokens: u64,
+    /// Tokens of answers.
+    pub output_tokens: u64,
+    /// Tokens of prompts that were known.
+    pub hit_tokens: u64,
+    /// Time to first token.
+    pub ttft: TimeSummary,
+    /// Time of each token after the first, by request.
+    pub tpot: TimeSummary,
+    /// From sending to the last token.
+    pub e2e: TimeSummary,
+    /// From the queue to the first step.
+    pub queue: TimeSummary,
+    /// Number of times that they were put back.
+    pub preemptions: u64,
+    /// Share of requests within all limits, if there is one; those that no engine can serve are not.
+    pub attained: Option<f64>,
+    /// Share within the limit to the first token, of each token, and to the last.
+    pub attained_each: [Option<f64>; 3],
+    /// Requests within all limits per second.
+    pub goodput_per_s: Option<f64>,
+}
+
+/// Gaps between tokens.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct GapSummary {
+    /// Number.
+    pub count: u64,
+    /// Mean.
+    #[serde(rename = "mean_ps")]
+    pub mean: Option<Span>,
+    /// Percentiles 50, 90, 95 and 99.
+    #[serde(rename = "percentiles_ps")]
+    pub percentiles: Vec<Span>,
+    /// The longest.
+    #[serde(rename = "most_ps")]
+    pub most: Span,
+    /// Whether percentiles are exact; otherwise to one part in 256.
+    pub is_exact: bool,
+}
+
+/// Tokens and requests per second.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct LlmThroughput {
+    /// Tokens of prompts, from the first arrival to the last token.
+    pub prompt_tokens_per_s: f64,
+    /// Tokens of answers, from the first arrival to the last token.
+    pub output_tokens_per_s: f64,
+    /// Tokens of answers from a tenth of the time of arrivals to the last arrival; `None` where that is too short.
+    pub steady_output_tokens_per_s: Option<f64>,
+    /// Requests, from the first arrival to the last token.
+    pub requests_per_s: f64,
+    /// Tokens of answers per second and NPU.
+    pub output_tokens_per_s_per_npu: Option<f64>,
+    /// Dollars of a million tokens of answers.
+    pub dollars_per_million_output_tokens: Option<f64>,
+}
+
+/// Steps of a run.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct StepSummary {
+    /// Number.
+    pub count: u64,
+    /// Mean time.
+    #[serde(rename = "mean_ps")]
+    pub mean: Span,
+    /// The longest.
+    #[serde(rename = "most_ps")]
+    pub most: Span,
+    /// Tokens of a step, in the mean.
+    pub mean_tokens: f64,
+    /// Requests of a step, in the mean.
+    pub mean_requests: f64,
+    /// Share of the time of steps by part, if they have parts.
+    pub parts: Vec<PartShare>,
+}
+
+/// A part of the time of steps.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct PartShare {
+    /// Its name.
+    pub part: String,
+    /// Its share.
+    pub share: f64,
+}
+
+/// The cache of prefixes.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct CacheSummary {
+    /// Tokens of prompts that were known, over all tokens of prompts; `None` without the cache.
+    pub hit_rate: Option<f64>,
+    /// Tokens that were computed again because requests were put back.
+    pub recomputed_tokens: u64,
+    /// The most blocks that requests hold at once, over all.
+    pub peak_use: f64,
+    /// The mean over time.
+    pub mean_use: f64,
+}
+
+/// Counts by interval.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct CountSummary {
+    /// Length of an interval.
+    pub interval_ps: Span,
+    /// Count of each.
+    pub counts: Vec<u64>,
+}
+
+impl LlmReport {
+    /// Makes the report of a run; `rho` is the load, where it is known.
+    pub(super) fn of(
+        scenario: &LlmScenario,
+        deployment: &LlmDeployment,
+        recorder: LlmRecorder,
+        saturated: Option<f64>,
+    ) -> Self {
+        let window = Span(recorder.end.0);
+        let first = recorder.first_arrival.unwrap_or_default();
+        let busy = recorder.end.0.saturating_sub(first.0);
+        let per_second = |count: u64| match busy {
+            0 => 0.0,
+            ps => count as f64 / Span(ps).seconds(),
+        };
+        let limits = scenario.limits;
+        let names = scenario
+            .workload
+            .classes
+            .iter()
+            .map(|class| class.name.as_str());
+        let names: Vec<&str> = names.chain(["all"]).collect();
+        let several = names.len() > 2;
+        let recorded = recorder.rows.iter().zip(&names);
+        let rows = recorded;
+        let mut rows: Vec<LlmRow> = rows.map(|(of, name)| row(of, name, limits, busy)).collect();
+        if !several {
+            rows.drain(..rows.len() - 1);
+        }
+        let all = &recorder.rows[recorder.rows.len() - 1];
+        let offered = scenario.workload.rate().or_else(|| {
+            // Of a file as it was.
+            let open = matches!(
+                scenario.workload.arrivals,
+                super::workload::LlmArrivals::File { .. }
+            );
+            let span = Span(recorder.last_arrival.0.saturating_sub(first.0)).seconds();
+            let gaps = recorder.arrived_in_all.saturating_sub(1);
+            (open && span > 0.0).then(|| gaps as f64 / span)
+        });
+        let npus = deployment.npus();
+        let output_rate = per_second(recorder.output_in_all);
+        let price = deployment
+            .place
+            .as_ref()
+            .and_then(|place| place.price_per_npu_hour);
+        let prompt_tokens = all.prompt_tokens;
+        let steady_from = Span(recorder.last_arrival.0.saturating_sub(first.0)).scaled(0.1);
+        let blocks = u64::from(deployment.blocks) * u64::from(deployment.replicas);
+        let held = recorder.blocks.clone().summary(recorder.end);
+        let steps = recorder.steps;
+        let mut report = Self {
+            scenario: scenario.name.clone(),
+            seed: scenario.seed,
+            arrivals: scenario.workload.describe(),
+            classes: describe_classes(&scenario.workload),
+            rules: deployment.rules.name.clone(),
+            follows: deployment.rules.follows.clone(),
+            rule_values: rule_values(&deployment.rules),
+            replicas: deployment.replicas,
+            router: scenario.router.name().to_owned(),
+            place: deployment.place.clone(),
+            blocks: deployment.blocks,
+            basis: deployment.price.basis(),
+            warmup: scenario.warmup,
+            limits: LimitValues {
+                ttft: limits.ttft,
+                tpot: limits.tpot,
+                e2e: limits.e2e,
+            },
+            window,
+            arrived: recorder.arrived_in_all,
+            completed: recorder.completed_in_all,
+            refused: RefusedRequests {
+                too_long: recorder.refused[0],
+                beyond_budget: recorder.refused[1],
+                beyond_blocks: recorder.refused[2],
+            },
+            itl: GapSummary {
+                count: recorder.gaps.count,
+                mean: recorder.gaps.mean(),
+                percentiles: recorder.gaps.percentiles(&PERCENTS),
+                most: recorder.gaps.most,
+                is_exact: recorder.gaps.is_exact(),
+            },
+            throughput: LlmThroughput {
+                prompt_tokens_per_s: per_second(prompt_tokens),
+                output_tokens_per_s: output_rate,
+                steady_output_tokens_per_s: recorder
+                    .made
+                    .rate_between(first + steady_from, recorder.last_arrival),
+                requests_per_s: per_second(recorder.completed_in_all),
+                output_tokens_per_s_per_npu: npus.map(|npus| output_rate / f64::from(npus)),
+                dollars_per_million_output_tokens: npus
+                    .zip(price)
+                    .filter(|_| output_rate > 0.0)
+                    .map(|(npus, price)| f64::from(npus) * price / 3600.0 / output_rate * 1e6),
+            },
+            steps: StepSummary {
+                count: steps,
+                mean: Span((recorder.step_ps / u128::from(steps.max(1))) as u64),
+                most: recorder.longest_step,
+                mean_tokens: recorder.step_tokens as f64 / steps.max(1) as f64,
+                mean_requests: recorder.step_requests as f64 / steps.max(1) as f64,
+                parts: part_shares(&recorder, &deployment.price),
+            },
+            cache: CacheSummary {
+                hit_rate: deployment
+                    .rules
+                    .prefix_caching
+                    .then(|| all.hit_tokens as f64 / prompt_tokens.max(1) as f64),
+                recomputed_tokens: recorder.lost_tokens.saturating_sub(recorder.hits[1]),
+                peak_use: held.most as f64 / blocks.max(1) as f64,
+                mean_use: held.mean / blocks.max(1) as f64,
+            },
+            preemptions: recorder.put_back,
+            utilisation: recorder
+                .busy_ps
+                .iter()
+                .map(|busy| *busy as f64 / window.0.max(1) as f64)
+                .collect(),
+            rho: offered.zip(saturated).map(|(offered, most)| offered / most),
+            waiting: recorder.waiting.clone().summary(recorder.end),
+            running: recorder.running.clone().summary(recorder.end),
+            held_blocks: held,
+            tokens_over_time: CountSummary {
+                interval_ps: recorder.computed.width(),
+                counts: recorder.computed.counts.clone(),
+            },
+            rows,
+            warnings: Vec::new(),
+        };
+        report.warnings = warnings(&report, &recorder);
+        report
+    }
+
+    /// The row of all requests.
+    pub fn all(&self) -> Option<&LlmRow> {
+        self.rows.last()
+    }
+}
+
+fn row(of: &ClassRecorder, name: &str, limits: LlmLimits, busy: u64) -> LlmRow {
+    let completed = of.e2e.count();
+    let answered = completed + of.refused;
+    let share = |count: u64| (answered > 0).then(|| count as f64 / answered as f64);
+    let each = [limits.ttft, limits.tpot, limits.e2e];
+    let attained_each = [0, 1, 2].map(|at| each[at].and_then(|_| share(of.met_each[at])));
+    LlmRow {
+        name: name.to_owned(),
+        arrived: of.arrived,
+        refused: of.refused,
+        completed,
+        prompt_tokens: of.prompt_tokens,
+        output_tokens: of.output_tokens,
+        hit_tokens: of.hit_tokens,
+        ttft: TimeSummary::of(&of.ttft),
+        tpot: TimeSummary::of(&of.tpot),
+        e2e: TimeSummary::of(&of.e2e),
+        queue: TimeSummary::of(&of.queue),
+        preemptions: of.put_back,
+        attained: limits.any().then(|| share(of.met)).flatten(),
+        attained_each,
+        goodput_per_s: (limits.any() && busy > 0).then(|| of.met as f64 / Span(busy).seconds()),
+    }
+}
+
+fn rule_values(rules: &EngineRules) -> Vec<RuleValue> {
+    let stated = rules.stated().into_iter();
+    stated
+        .map(|(key, value)| RuleValue {
+            key: key.to_owned(),
+            value,
+        })
+        .collect()
+}
+
+pub(super) fn describe_classes(workload: &LlmWorkload) -> Vec<String> {
+    if matches!(workload.arrivals, super::workload::LlmArrivals::File { .. }) {
+        return vec!["prompts and answers as the file states".to_owned()];
+    }
+    let each = workload.classes.iter().map(|class| {
+        let mut text = format!(
+            "{}: {} tokens in, {} out",
+            class.name, class.input, class.output
+        );
+        if class.shared_prefix > 0 {
+            text += &format!(
+                ", behind one of {} prefixes of {} tokens",
+                class.prefixes, class.shared_prefix
+            );
+        }
+        if class.turns > 1 {
+            text += &format!(
+                ", conversations of {} turns, {} apart",
+                class.turns, class.think
+            );
+        }
+        if class.priority != 0 {
+            text += &format!(", priority {}", class.priority);
+        }
+        text
+    });
+    each.collect()
+}
+
+fn part_shares(recorder: &LlmRecorder, price: &StepPrice) -> Vec<PartShare> {
+    if !matches!(price, StepPrice::Model(_)) {
+        return Vec::new();
+    }
+    let all = recorder.step_ps.max(1) as f64;
+    let parts = CostPart::NAMES
+        .iter()
+        .filter(|(part, _)| *part != CostPart::Padding);
+    parts
+        .map(|(part, name)| PartShare {
+            part: (*name).to_owned(),
+            share: recorder.parts_ps[*part as usize] as f64 / all,
+        })
+        .collect()
+}
+
+/// Load from which on a run is said to be near its limit.
+const NEAR: f64 = 0.9;
+
+fn warnings(report: &LlmReport, recorder: &LlmRecorder) -> Vec<String> {
+    let mut all = Vec::new();
+    match report.rho {
+        Some(rho) if rho >= 1.0 => all.push(format!(
+            "rho is {rho:.2}: more is asked for than engines can do, so times to first token grow with the length of the run and \
+             are no property of the system; judge it by tokens per second"
+        )),
+        Some(rho) if rho >= NEAR => all.push(format!(
+            "rho is {rho:.2}: near saturation an error of 2 % in the time of steps can double times to first token"
+        )),
+        _ => {}
+    }
+    let mean = |(sum, count): (u128, u64)| sum as f64 / count.max(1) as f64;
+    let [early, _, late] = recorder.thirds;
+    if report.rho.is_none_or(|rho| rho < 1.0)
+        && early.1 >= 30
+        && late.1 >= 30
+        && mean(late) > 2.0 * mean(early)
+        && mean(late) > 1e12
+    {
+        all.push(format!(
+            "times to first token grow: {} in the mean over the first third of requests, {} over the last",
+            Span(mean(early) as u64),
+            Span(mean(late) as u64)
+        ));
+    }
+    let refused = report.refused;
+    let reasons = [
+        (
+            refused.too_long,
+            "a prompt as long as max_model_len or longer",
+        ),
+        (
+            refused.beyond_budget,
+            "a prompt longer than max_num_batched_tokens without chunked prefill",
+        ),
+        (
+            refused.beyond_blocks,
+            "more keys and values than an engine has blocks",
+        ),
+    ];
+    for (count, why) in reasons.iter().filter(|(count, _)| *count > 0) {
+        all.push(format!(
+            "{} requests were answered with an error: {why}",
+            thousands(*count)
+        ));
+    }
+    if report.preemptions > 0 {
+        all.push(format!(
+            "requests were put back {} times for lack of blocks, which cost {} tokens that were computed again",
+            thousands(report.preemptions),
+            thousands(report.cache.recomputed_tokens)
+        ));
+    }
+    if report.basis.iter().any(|line| line.contains("lower bound")) {
+        all.push(
+            "the machine has no curves for some kernels: their times are lower bounds".to_owned(),
+        );
+    }
+    if let Some(place) = &report.place {
+        let memory = place.memory;
+        if memory.is_stated && u64::from(memory.blocks) * memory.kv_of_token > memory.left {
+            all.push(format!(
+                "{} blocks are more than the memory of the machine holds",
+                thousands(memory.blocks.into())
+            ));
+        }
+    }
+    if let Some(attained) = report.all().and_then(|all| all.attained) {
+        let limits = report.limits.limits().describe();
+        if attained < 0.9 {
+            all.push(format!(
+                "{} of requests are within {limits}",
+                percent(attained)
+            ));
+        }
+    }
+    all
+}

@@ -1,0 +1,325 @@
+//! A report as a page: one file that needs no network.
+
+use super::text::{gigabytes, rate};
+use super::{LlmReport, TimeSummary};
+use crate::statistics::LevelSummary;
+use chakram_base::units::{Span, percent, thousands};
+use chakram_report::draw::bars::{self, BarPart, BarRow};
+use chakram_report::draw::lines::{self, LineSeries};
+use chakram_report::html::page::{figure, number, page, section, table, text};
+
+/// Renders `report`.
+pub fn render(report: &LlmReport) -> String {
+    let title = match &report.place {
+        Some(place) => format!("{} on {}", place.model, place.machine),
+        None => report.scenario.clone(),
+    };
+    let mut body = format!("<h1>{}</h1>", text(&title));
+    body += &format!(
+        "<p class=\"sub\">{}; {}</p>",
+        text(&report.arrivals),
+        text(&report.classes.join("; "))
+    );
+    for warning in &report.warnings {
+        body += &format!("<p><strong>{}</strong></p>", text(warning));
+    }
+    body += &section("Answer", "answer", &answer(report));
+    body += &section("Times of requests", "times", &times(report));
+    body += &section("Over time", "over-time", &over_time(report));
+    body += &section("Steps", "steps", &steps(report));
+    body += &section("Engines", "engines", &engines(report));
+    body += &format!("<footer>chakram {}</footer>", env!("CARGO_PKG_VERSION"));
+    page(&title, &body)
+}
+
+fn answer(report: &LlmReport) -> String {
+    let speed = &report.throughput;
+    let mut rows = vec![
+        vec![
+            text("output tokens/s"),
+            number(
+                "/throughput/output_tokens_per_s",
+                speed.output_tokens_per_s,
+                &rate(speed.output_tokens_per_s),
+            ),
+        ],
+        vec![
+            text("requests/s"),
+            number(
+                "/throughput/requests_per_s",
+                speed.requests_per_s,
+                &rate(speed.requests_per_s),
+            ),
+        ],
+    ];
+    if let Some(each) = speed.output_tokens_per_s_per_npu {
+        let path = "/throughput/output_tokens_per_s_per_npu";
+        rows.push(vec![
+            text("output tokens/s and NPU"),
+            number(path, each, &rate(each)),
+        ]);
+    }
+    if let Some(rho) = report.rho {
+        rows.push(vec![text("rho"), number("/rho", rho, &format!("{rho:.3}"))]);
+    }
+    let last = report.rows.len().saturating_sub(1);
+    if let Some((attained, goodput)) = report
+        .all()
+        .and_then(|all| all.attained.zip(all.goodput_per_s))
+    {
+        let path = format!("/rows/{last}/attained");
+        let name = format!("within {}", report.limits.limits().describe());
+        rows.push(vec![
+            text(&name),
+            number(&path, attained, &percent(attained)),
+        ]);
+        let path = format!("/rows/{last}/goodput_per_s");
+        rows.push(vec![
+            text("goodput, requests/s"),
+            number(&path, goodput, &rate(goodput)),
+        ]);
+    }
+    if let Some(hits) = report.cache.hit_rate {
+        rows.push(vec![
+            text("prompt tokens that were known"),
+            number("/cache/hit_rate", hits, &percent(hits)),
+        ]);
+    }
+    rows.push(vec![
+        text("requests put back"),
+        number(
+            "/preemptions",
+            report.preemptions,
+            &thousands(report.preemptions),
+        ),
+    ]);
+    table(&["", ""], &rows)
+}
+
+fn span(path: &str, value: Span) -> String {
+    number(path, value.0, &value.to_string())
+}
+
+fn times(report: &LlmReport) -> String {
+    let mut rows = Vec::new();
+    for (at, row) in report.rows.iter().enumerate() {
+        let kinds: [(&str, &str, &TimeSummary); 4] = [
+            ("TTFT", "ttft", &row.ttft),
+            ("TPOT", "tpot", &row.tpot),
+            ("E2E", "e2e", &row.e2e),
+            ("queue", "queue", &row.queue),
+        ];
+        for (name, key, times) in kinds {
+            let path = |rest: &str| format!("/rows/{at}/{key}/{rest}");
+            let mut cells = vec![text(&format!("{} {name}", row.name))];
+            let mean = times
+                .mean
+                .map(|mean| span(&path("mean/value_ps"), mean.value));
+            cells.push(mean.unwrap_or_default());
+            for k in 0..super::PERCENTS.len() {
+                let value = times.percentiles.get(k);
+                let value =
+                    value.map(|one| span(&path(&format!("percentiles/{k}/value_ps")), one.value));
+                cells.push(value.unwrap_or_default());
+            }
+            rows.push(cells);
+        }
+    }
+    let gaps = &report.itl;
+    let mut cells = vec![text("ITL, all gaps")];
+    cells.push(
+        gaps.mean
+            .map(|mean| span("/itl/mean_ps", mean))
+            .unwrap_or_default(),
+    );
+    for k in 0..super::PERCENTS.len() {
+        let value = gaps
+            .percentiles
+            .get(k)
+            .map(|value| span(&format!("/itl/percentiles_ps/{k}"), *value));
+        cells.push(value.unwrap_or_default());
+    }
+    rows.push(cells);
+    let mut body = table(&["", "mean", "p50", "p90", "p95", "p99"], &rows);
+    if let Some(all) = report.all() {
+        body += &distribution("Distribution of times to first token", &all.ttft);
+        body += &distribution("Distribution of the time of each further token", &all.tpot);
+    }
+    body
+}
+
+/// Percentiles as bars.
+fn distribution(name: &str, times: &TimeSummary) -> String {
+    let all = super::PERCENTS.iter().zip(&times.percentiles);
+    let bars: Vec<BarRow> = all
+        .map(|(percent, one)| BarRow {
+            label: format!("p{percent}"),
+            parts: vec![BarPart {
+                series: 0,
+                key: "time",
+                value: one.value.0,
+                title: format!("p{percent}: {}", one.value),
+            }],
+        })
+        .collect();
+    let Some(most) = times.percentiles.iter().map(|one| one.value.0).max() else {
+        return String::new();
+    };
+    let chart = bars::chart(name, &bars, most, &|ps| Span(ps as u64).to_string());
+    figure(&chart, &[], name)
+}
+
+fn level(label: &str, of: &LevelSummary) -> LineSeries {
+    let means = (0_u64..).zip(&of.means);
+    LineSeries {
+        label: label.to_owned(),
+        points: means
+            .map(|(i, mean)| (i * of.interval_ps.0, (mean * 1000.0).round() as u64))
+            .collect(),
+    }
+}
+
+fn over_time(report: &LlmReport) -> String {
+    let end = report.window.0;
+    let time = |ps: f64| Span(ps as u64).to_string();
+    let thousandths = |value: f64| format!("{}", value / 1000.0);
+    let all = [
+        level("running", &report.running),
+        level("waiting", &report.waiting),
+    ];
+    let chart = lines::chart(
+        "Requests over time",
+        &all,
+        (end, None),
+        (&time, &thousandths),
+    );
+    let caption = format!(
+        "Mean number of requests in intervals of {}.",
+        report.running.interval_ps
+    );
+    let mut body = figure(&chart, &[(0, "running"), (1, "waiting")], &caption);
+    let blocks = [level("held", &report.held_blocks)];
+    let all = u64::from(report.blocks) * u64::from(report.replicas);
+    let chart = lines::chart(
+        "Blocks of keys and values over time",
+        &blocks,
+        (end, None),
+        (&time, &thousandths),
+    );
+    body += &figure(
+        &chart,
+        &[(0, "held")],
+        &format!("Blocks that requests hold, of {}.", thousands(all)),
+    );
+    let counts = &report.tokens_over_time;
+    let seconds = counts.interval_ps.seconds();
+    let points = (0_u64..).zip(&counts.counts);
+    let points = points.map(|(i, count)| {
+        let per_second = if seconds > 0.0 {
+            *count as f64 / seconds
+        } else {
+            0.0
+        };
+        (i * counts.interval_ps.0, per_second.round() as u64)
+    });
+    let series = [LineSeries {
+        label: "tokens/s".to_owned(),
+        points: points.collect(),
+    }];
+    let whole = |value: f64| thousands(value.round() as u64);
+    let chart = lines::chart(
+        "Tokens that steps compute per second",
+        &series,
+        (end, None),
+        (&time, &whole),
+    );
+    body + &figure(&chart, &[(0, "tokens/s")], "Prompts and answers together.")
+}
+
+fn steps(report: &LlmReport) -> String {
+    let steps = &report.steps;
+    let mut rows = vec![
+        vec![
+            text("steps"),
+            number("/steps/count", steps.count, &thousands(steps.count)),
+        ],
+        vec![text("mean time"), span("/steps/mean_ps", steps.mean)],
+        vec![text("longest"), span("/steps/most_ps", steps.most)],
+        vec![
+            text("tokens, mean"),
+            number(
+                "/steps/mean_tokens",
+                steps.mean_tokens,
+                &format!("{:.1}", steps.mean_tokens),
+            ),
+        ],
+    ];
+    for (i, part) in steps
+        .parts
+        .iter()
+        .enumerate()
+        .filter(|(_, part)| part.share > 0.0)
+    {
+        let path = format!("/steps/parts/{i}/share");
+        rows.push(vec![
+            text(&format!("of the time, {}", part.part)),
+            number(&path, part.share, &percent(part.share)),
+        ]);
+    }
+    table(&["", ""], &rows)
+}
+
+fn engines(report: &LlmReport) -> String {
+    let mut body = String::new();
+    if let Some(place) = &report.place {
+        let memory = &place.memory;
+        let rows: Vec<Vec<String>> = [
+            ("memory of an NPU", "memory", memory.memory),
+            ("of which an engine may take", "usable", memory.usable),
+            ("weights", "weights", memory.weights),
+            ("activations and logits", "activations", memory.activations),
+            ("context and graphs", "context", memory.context),
+            ("left for keys and values", "left", memory.left),
+        ]
+        .iter()
+        .map(|(name, key, bytes)| {
+            vec![
+                text(name),
+                number(&format!("/place/memory/{key}"), bytes, &gigabytes(*bytes)),
+            ]
+        })
+        .collect();
+        body += &table(&["memory", ""], &rows);
+        let rows: Vec<Vec<String>> = place
+            .choices
+            .iter()
+            .enumerate()
+            .map(|(i, choice)| {
+                let path = format!("/place/choices/{i}/kv_tokens");
+                let chosen = if choice.npus == place.tensor {
+                    " (chosen)"
+                } else {
+                    ""
+                };
+                vec![
+                    text(&format!("{}{chosen}", choice.npus)),
+                    number(&path, choice.kv_tokens, &thousands(choice.kv_tokens)),
+                    text(if choice.fits { "fits" } else { "does not fit" }),
+                ]
+            })
+            .collect();
+        body += &table(&["NPUs an engine", "tokens of keys and values", ""], &rows);
+    }
+    let rows: Vec<Vec<String>> = report
+        .rule_values
+        .iter()
+        .map(|rule| vec![text(&rule.key), text(&rule.value)])
+        .collect();
+    body += &table(&["rule", "value"], &rows);
+    let basis: Vec<String> = report
+        .basis
+        .iter()
+        .map(|line| format!("<li>{}</li>", text(line)))
+        .collect();
+    body + &format!("<ul>{}</ul>", basis.join(""))
+}

@@ -1,0 +1,323 @@
+//! A report for people: at most 100 columns.
+
+use super::{LlmReport, LlmRow, TimeSummary};
+use chakram_base::units::{Span, percent, thousands};
+use chakram_report::table::{TextTable, left, right};
+use chakram_report::text::{TextStyle, paragraph};
+use std::fmt::{Result, Write};
+
+/// Renders `report`.
+pub fn render(report: &LlmReport, style: TextStyle) -> String {
+    let mut out = String::new();
+    write_all(&mut out, report, style).expect("a string grows as needed");
+    out
+}
+
+/// A rate with three digits.
+pub(in super::super) fn rate(per_second: f64) -> String {
+    match per_second {
+        rate if rate >= 1000.0 => thousands(rate.round() as u64),
+        rate if rate >= 100.0 => format!("{rate:.0}"),
+        rate if rate >= 10.0 => format!("{rate:.1}"),
+        rate => format!("{rate:.2}"),
+    }
+}
+
+/// Bytes in GB.
+pub(in super::super) fn gigabytes(bytes: u64) -> String {
+    format!("{:.1} GB", bytes as f64 / 1e9)
+}
+
+fn write_all(out: &mut String, report: &LlmReport, style: TextStyle) -> Result {
+    let plain = anstyle::Style::new();
+    let line = |out: &mut String, key: &str, text: &str| {
+        let lead = format!("  {key:<10}");
+        paragraph(out, text, &lead, 12, plain)
+    };
+    let engines = match report.replicas {
+        1 => "one engine".to_owned(),
+        many => format!("{many} engines, {}", report.router),
+    };
+    let head = match &report.place {
+        Some(place) => format!(
+            "{} on {}: {engines} of {} NPU{}, seed {}",
+            place.model,
+            place.machine,
+            place.tensor,
+            if place.tensor == 1 { "" } else { "s" },
+            report.seed
+        ),
+        None => format!("{}: {engines}, seed {}", report.scenario, report.seed),
+    };
+    writeln!(out, "{}", style.clip_line(&head, 0))?;
+    line(out, "arrivals", &report.arrivals)?;
+    for class in &report.classes {
+        line(out, "requests", class)?;
+    }
+    line(out, "rules", &rules(report))?;
+    if let Some(place) = &report.place {
+        let memory = &place.memory;
+        let text = format!(
+            "of {} an engine may take {} of each NPU: weights {} ({}), activations {}, context and graphs {}; {} are left for \
+             keys and values of {} bytes a token ({})",
+            gigabytes(memory.memory),
+            gigabytes(memory.usable),
+            gigabytes(memory.weights),
+            place.weights,
+            gigabytes(memory.activations),
+            gigabytes(memory.context),
+            gigabytes(memory.left),
+            thousands(memory.kv_of_token),
+            place.kv,
+        );
+        line(out, "memory", &text)?;
+        let text = format!(
+            "{}{}",
+            blocks(report),
+            if memory.is_stated {
+                ", as the scenario states"
+            } else {
+                ""
+            }
+        );
+        line(out, "blocks", &text)?;
+        line(out, "tensor", &tensor(report))?;
+    } else {
+        line(out, "blocks", &blocks(report))?;
+    }
+    for basis in &report.basis {
+        line(out, "steps", basis)?;
+    }
+    let ends = format!(
+        "{} sent, {} complete; from 0 to {}{}",
+        thousands(report.arrived),
+        thousands(report.completed),
+        report.window,
+        match report.warmup {
+            0 => String::new(),
+            count => format!("; the first {} are not counted", thousands(count)),
+        }
+    );
+    line(out, "run", &ends)?;
+    if let Some(rho) = report.rho {
+        let text = format!(
+            "rho {rho:.3}: requests per second over those that are complete per second when more wait than can run"
+        );
+        line(out, "load", &text)?;
+    }
+    for warning in &report.warnings {
+        paragraph(out, warning, "  ! ", 4, style.warning)?;
+    }
+    times(out, report, style)?;
+    speeds(out, report, style)?;
+    steps(out, report, style)
+}
+
+fn rules(report: &LlmReport) -> String {
+    let value = |key: &str| {
+        let found = report.rule_values.iter().find(|rule| rule.key == key);
+        found.map_or("", |rule| rule.value.as_str())
+    };
+    let mut text = format!(
+        "{} ({}): {} tokens and {} requests a step",
+        report.rules,
+        report.follows.split(':').next().unwrap_or_default(),
+        value("max_num_batched_tokens"),
+        value("max_num_seqs"),
+    );
+    for (key, word) in [
+        ("chunked_prefill", "chunked prefill"),
+        ("prefix_caching", "prefix caching"),
+    ] {
+        text += &format!(
+            ", {word} {}",
+            if value(key) == "true" { "on" } else { "off" }
+        );
+    }
+    text
+}
+
+fn blocks(report: &LlmReport) -> String {
+    let size = report
+        .rule_values
+        .iter()
+        .find(|rule| rule.key == "block_size");
+    let size: u64 = size.and_then(|rule| rule.value.parse().ok()).unwrap_or(1);
+    format!(
+        "{} of {size} tokens an engine: {} tokens of keys and values",
+        thousands(report.blocks.into()),
+        thousands(u64::from(report.blocks) * size)
+    )
+}
+
+/// How many NPUs an engine has, and what else was possible.
+fn tensor(report: &LlmReport) -> String {
+    let Some(place) = &report.place else {
+        return String::new();
+    };
+    let others = place
+        .choices
+        .iter()
+        .filter(|choice| choice.npus != place.tensor);
+    let others = others.map(|choice| match (choice.fits, choice.kv_tokens) {
+        (true, tokens) => format!("{} would hold {} tokens", choice.npus, thousands(tokens)),
+        (false, 0) => format!("{} does not hold the weights", choice.npus),
+        (false, tokens) => format!(
+            "{} leaves {} tokens, fewer than a request has",
+            choice.npus,
+            thousands(tokens)
+        ),
+    });
+    let others: Vec<String> = others.collect();
+    let why = match place.is_stated {
+        true => "as stated",
+        false => "the fewest that fit",
+    };
+    let used = place.tensor * report.replicas;
+    let idle = place.npus.saturating_sub(used);
+    let idle = match idle {
+        0 => String::new(),
+        idle => format!("; {idle} of {} NPUs of the machine are idle", place.npus),
+    };
+    match others.is_empty() {
+        true => format!("{} NPUs an engine, {why}{idle}", place.tensor),
+        false => format!(
+            "{} NPUs an engine, {why}; {}{idle}",
+            place.tensor,
+            others.join(", ")
+        ),
+    }
+}
+
+fn times(out: &mut String, report: &LlmReport, style: TextStyle) -> Result {
+    let table = TextTable::new([
+        left("TIME", 24),
+        right("mean", 12),
+        right("p50", 12),
+        right("p90", 12),
+        right("p95", 12),
+        right("p99", 12),
+    ]);
+    table.heading(out, style)?;
+    let several = report.rows.len() > 1;
+    for row in &report.rows {
+        let kinds: [(&str, &TimeSummary); 4] = [
+            ("TTFT", &row.ttft),
+            ("TPOT", &row.tpot),
+            ("E2E", &row.e2e),
+            ("queue", &row.queue),
+        ];
+        for (kind, times) in kinds {
+            let name = if several {
+                format!("{} {kind}", row.name)
+            } else {
+                kind.to_owned()
+            };
+            let mean = times
+                .mean
+                .map_or("-".to_owned(), |mean| mean.value.to_string());
+            let at = |at: usize| {
+                let found = times.percentiles.get(at);
+                found.map_or("-".to_owned(), |one| one.value.to_string())
+            };
+            table.row(
+                out,
+                &[&style.name(&name), &mean, &at(0), &at(1), &at(2), &at(3)],
+            )?;
+        }
+    }
+    let gaps = &report.itl;
+    let at = |at: usize| {
+        gaps.percentiles
+            .get(at)
+            .map_or("-".to_owned(), Span::to_string)
+    };
+    let mean = gaps.mean.map_or("-".to_owned(), |mean| mean.to_string());
+    table.row(out, &[&"ITL", &mean, &at(0), &at(1), &at(2), &at(3)])?;
+    let text = "TTFT from sending to the first token, TPOT (last - first) / (tokens - 1) by request, ITL gaps between tokens of all \
+                requests together, E2E from sending to the last token, queue until the first step; percentiles at place (n - 1) q";
+    paragraph(out, text, "  ", 2, anstyle::Style::new())
+}
+
+fn speeds(out: &mut String, report: &LlmReport, style: TextStyle) -> Result {
+    let table = TextTable::new([left("THROUGHPUT", 52), right("", 20)]);
+    table.heading(out, style)?;
+    let speed = &report.throughput;
+    let mut row = |name: &str, value: String| table.row(out, &[&name, &value]);
+    row("output tokens/s", rate(speed.output_tokens_per_s))?;
+    if let Some(steady) = speed.steady_output_tokens_per_s {
+        row("output tokens/s between ramps", rate(steady))?;
+    }
+    if let Some(each) = speed.output_tokens_per_s_per_npu {
+        row("output tokens/s and NPU", rate(each))?;
+    }
+    row("prompt tokens/s", rate(speed.prompt_tokens_per_s))?;
+    row("requests/s", rate(speed.requests_per_s))?;
+    if let Some(dollars) = speed.dollars_per_million_output_tokens {
+        row("dollars a million output tokens", format!("{dollars:.3}"))?;
+    }
+    for of in &report.rows {
+        limits(&mut row, report, of)?;
+    }
+    if let Some(rate) = report.cache.hit_rate {
+        row(
+            "prompt tokens that were known (prefix cache)",
+            percent(rate),
+        )?;
+    }
+    row("keys and values held, mean", percent(report.cache.mean_use))?;
+    row("keys and values held, most", percent(report.cache.peak_use))?;
+    row("requests put back", thousands(report.preemptions))?;
+    row(
+        "requests that run, mean",
+        format!("{:.1}", report.running.mean),
+    )?;
+    row(
+        "requests that wait, mean",
+        format!("{:.1}", report.waiting.mean),
+    )?;
+    let busy = report.utilisation.iter().sum::<f64>() / report.utilisation.len().max(1) as f64;
+    row("time in which engines run a step", percent(busy))
+}
+
+fn limits(row: &mut impl FnMut(&str, String) -> Result, report: &LlmReport, of: &LlmRow) -> Result {
+    let (Some(attained), Some(goodput)) = (of.attained, of.goodput_per_s) else {
+        return Ok(());
+    };
+    let name = match report.rows.len() {
+        1 => String::new(),
+        _ => format!("{}: ", of.name),
+    };
+    let stated = report.limits.limits().describe();
+    row(&format!("{name}within {stated}"), percent(attained))?;
+    let each = [("TTFT", 0), ("TPOT", 1), ("E2E", 2)];
+    let shares: Vec<_> = each
+        .iter()
+        .filter_map(|(kind, at)| of.attained_each[*at].map(|share| (kind, share)))
+        .collect();
+    if shares.len() > 1 {
+        for (kind, share) in shares {
+            row(&format!("{name}within the {kind} limit"), percent(share))?;
+        }
+    }
+    row(
+        &format!("{name}goodput, requests/s within all limits"),
+        rate(goodput),
+    )
+}
+
+fn steps(out: &mut String, report: &LlmReport, style: TextStyle) -> Result {
+    let steps = &report.steps;
+    let table = TextTable::new([left("STEPS", 52), right("", 20)]);
+    table.heading(out, style)?;
+    let mut row = |name: &str, value: String| table.row(out, &[&name, &value]);
+    row("steps", thousands(steps.count))?;
+    row("mean time", steps.mean.to_string())?;
+    row("longest", steps.most.to_string())?;
+    row("tokens, mean", format!("{:.1}", steps.mean_tokens))?;
+    row("requests, mean", format!("{:.1}", steps.mean_requests))?;
+    for part in steps.parts.iter().filter(|part| part.share > 0.0) {
+        row(&format!("of the time, {}", part.part), percent(part.share))?;
+    }
+    Ok(())
+}

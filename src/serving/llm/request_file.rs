@@ -1,0 +1,434 @@
+//! Requests of a file: CSV with a line of headings, or a JSON object in each line, plain or compressed.
+//!
+//! - Azure's traces: `TIMESTAMP` (a date and a time of day, or seconds), `ContextTokens`, `GeneratedTokens`;
+//! - BurstGPT's: `Timestamp` in seconds, `Request tokens`, `Response tokens`;
+//! - tables may have `priority`, the least number first, and `prefix` with `prefix_toks`: so many tokens at the beginning are
+//!   those of all requests with this number;
+//! - others: `arrival_s` (or `_ms`, `_us`, `_ns`, `_ps`), `input_toks` or `prompt_tokens`, `output_toks` or `output_tokens`;
+//! - Mooncake's: objects with `timestamp` in milliseconds, `input_length`, `output_length` and `hash_ids`, a number for each
+//!   512 tokens of the prompt, equal for blocks that are alike with all before them.
+
+use super::super::error::ServeError;
+use super::super::tables::{ColumnUnit, TableReader};
+use super::incoming::{IncomingRequest, RequestContent};
+use super::token_content::{TokenPiece, TokenStream};
+use super::workload::MOST_LENGTH;
+use chakram_base::config::quoted;
+use chakram_base::units::{Span, Time};
+use chakram_trace::format::file::DecompressedStream;
+use serde::Deserialize;
+use std::io::{BufRead, BufReader, Read};
+use std::path::{Path, PathBuf};
+
+/// Tokens of a block of Mooncake's traces.
+const TRACE_BLOCK: u32 = 512;
+
+/// The longest line of a file of objects, in bytes.
+const LONGEST_LINE: u64 = 16 << 20;
+
+/// A file of requests as it is read.
+pub struct RequestFile {
+    rows: FileRows,
+    name: String,
+    speed: f64,
+    /// Seconds of the first request of a file that has dates.
+    first: Option<f64>,
+    last: Time,
+    /// Requests so far, which number what they share with no other.
+    count: u64,
+}
+
+enum FileRows {
+    Table {
+        reader: Box<TableReader>,
+        at: usize,
+        unit: ArrivalUnit,
+        tokens: [usize; 2],
+        priority: Option<usize>,
+        prefix: Option<[usize; 2]>,
+    },
+    Objects {
+        lines: BufReader<DecompressedStream<'static>>,
+        line: u64,
+        text: String,
+    },
+}
+
+/// Unit of a column of arrivals.
+#[derive(Clone, Copy)]
+enum ArrivalUnit {
+    Column(ColumnUnit),
+    /// Dates or seconds, from the first row.
+    Date,
+}
+
+/// A line of a file of objects; other fields are left aside.
+#[derive(Deserialize)]
+struct RequestObject {
+    timestamp: f64,
+    input_length: f64,
+    output_length: f64,
+    #[serde(default)]
+    hash_ids: Vec<u64>,
+    #[serde(default)]
+    priority: Option<f64>,
+}
+
+const ARRIVALS: &[&str] = &[
+    "arrival_s",
+    "arrival_ms",
+    "arrival_us",
+    "arrival_ns",
+    "arrival_ps",
+];
+const DATES: &[&str] = &["TIMESTAMP", "Timestamp"];
+const INPUTS: &[&str] = &[
+    "input_toks",
+    "prompt_tokens",
+    "ContextTokens",
+    "Request tokens",
+];
+const OUTPUTS: &[&str] = &[
+    "output_toks",
+    "output_tokens",
+    "GeneratedTokens",
+    "Response tokens",
+];
+
+impl RequestFile {
+    /// Opens the file at `path`, played at `speed` times its speed. A table's name may be followed by `:COLUMN=VALUE`, for
+    /// the rows that have this value.
+    pub fn open(path: &Path, speed: f64) -> Result<Self, ServeError> {
+        let (path, only) = split_filter(path);
+        let file = path.display().to_string();
+        let name = file.strip_suffix(".gz").unwrap_or(&file);
+        let name = name.strip_suffix(".zst").unwrap_or(name);
+        let rows = if name.ends_with(".jsonl") {
+            let stream = DecompressedStream::open(&path).map_err(|error| ServeError::Read {
+                file: file.clone(),
+                source: std::io::Error::other(error.to_string()),
+            })?;
+            FileRows::Objects {
+                lines: BufReader::new(stream),
+                line: 0,
+                text: String::new(),
+            }
+        } else {
+            let mut reader = TableReader::open(&path)?;
+            if let Some((column, value)) = &only {
+                reader.filter(column, value)?;
+            }
+            let headings = reader.headings().join(", ");
+            let missing = |what: &str, names: &[&str]| {
+                let found = format!("the columns {headings}");
+                let expected = format!("{what}: one of {}", names.join(", "));
+                ServeError::row(&file, 1, found, expected)
+            };
+            let (at, unit) = match (reader.any(ARRIVALS), reader.any(DATES)) {
+                (Some(at), _) => {
+                    let unit = ColumnUnit::of(&reader.headings()[at]);
+                    (
+                        at,
+                        ArrivalUnit::Column(unit.unwrap_or(ColumnUnit::MICROSECONDS)),
+                    )
+                }
+                (None, Some(at)) => (at, ArrivalUnit::Date),
+                (None, None) => {
+                    let all: Vec<&str> = ARRIVALS.iter().chain(&DATES[..1]).copied().collect();
+                    return Err(missing("arrivals", &all));
+                }
+            };
+            let tokens = [
+                reader
+                    .any(INPUTS)
+                    .ok_or_else(|| missing("tokens of the prompt", INPUTS))?,
+                reader
+                    .any(OUTPUTS)
+                    .ok_or_else(|| missing("tokens of the answer", OUTPUTS))?,
+            ];
+            let prefix = match [reader.any(&["prefix"]), reader.any(&["prefix_toks"])] {
+                [Some(prefix), Some(tokens)] => Some([prefix, tokens]),
+                [None, None] => None,
+                _ => {
+                    return Err(missing(
+                        "prefixes with their tokens, both",
+                        &["prefix", "prefix_toks"],
+                    ));
+                }
+            };
+            FileRows::Table {
+                priority: reader.any(&["priority"]),
+                prefix,
+                reader: Box::new(reader),
+                at,
+                unit,
+                tokens,
+            }
+        };
+        Ok(Self {
+            rows,
+            name: file,
+            speed,
+            first: None,
+            last: Time::ZERO,
+            count: 0,
+        })
+    }
+
+    /// The next request; `None` at the end.
+    pub fn next(&mut self) -> Result<Option<IncomingRequest>, ServeError> {
+        let Some(row) = self.read_row()? else {
+            return Ok(None);
+        };
+        let refuse =
+            |found: String, expected: &str| ServeError::row(&self.name, row.line, found, expected);
+        let at = Time::ZERO + row.arrival.scaled(1.0 / self.speed);
+        if at < self.last {
+            let found = format!(
+                "an arrival at {}, before that of the row before",
+                row.arrival
+            );
+            return Err(refuse(found, "arrivals in order of time"));
+        }
+        let length = |count: f64| {
+            let whole = count.fract() == 0.0 && (0.0..=f64::from(MOST_LENGTH)).contains(&count);
+            let expected = format!("a whole number of tokens, at most {MOST_LENGTH}");
+            let found = format!("{count} tokens");
+            whole
+                .then_some(count as u32)
+                .ok_or_else(|| refuse(found, &expected))
+        };
+        // Engines answer an empty prompt as one of a single token, and give at least one token.
+        let (prompt, output) = (length(row.tokens[0])?.max(1), length(row.tokens[1])?.max(1));
+        let number = |value: f64, what: &str| {
+            let whole = value.fract() == 0.0 && (0.0..=f64::from(1 << 30)).contains(&value);
+            let expected = format!("{what}, a whole number from 0 to 2^30");
+            whole
+                .then_some(value as u32)
+                .ok_or_else(|| refuse(value.to_string(), &expected))
+        };
+        let priority = row
+            .priority
+            .map(|value| number(value, "a priority"))
+            .transpose()?;
+        let shared = match row.prefix {
+            Some([prefix, tokens]) if tokens > 0.0 => {
+                let stream =
+                    TokenStream::of_prefix(number(prefix, "the number of a prefix")?.into());
+                Some((stream, length(tokens)?.min(prompt)))
+            }
+            _ => None,
+        };
+        self.last = at;
+        self.count += 1;
+        Ok(Some(IncomingRequest {
+            at,
+            class: 0,
+            prompt,
+            output,
+            content: match row.hashes.is_empty() {
+                true => RequestContent::Behind(shared),
+                false => RequestContent::Pieces(trace_pieces(&row.hashes, prompt, self.count)),
+            },
+            conversation: None,
+            priority: priority.map(|priority| priority as i32),
+        }))
+    }
+
+    fn read_row(&mut self) -> Result<Option<FileRow>, ServeError> {
+        match &mut self.rows {
+            FileRows::Table {
+                reader,
+                at,
+                unit,
+                tokens,
+                priority,
+                prefix,
+            } => {
+                if !reader.advance()? {
+                    return Ok(None);
+                }
+                let arrival = match unit {
+                    ArrivalUnit::Column(unit) => unit.span(reader.number(*at)?),
+                    ArrivalUnit::Date => {
+                        let text = reader.text(*at);
+                        let expected = "a date such as 2023-11-16 18:17:03.979, or seconds";
+                        let instant = parse_date(text)
+                            .ok_or_else(|| reader.refuse(quoted(text), expected))?;
+                        let first = *self.first.get_or_insert(instant);
+                        if instant < first {
+                            return Err(reader.refuse(quoted(text), "arrivals in order of time"));
+                        }
+                        Span::from_seconds(instant - first)
+                    }
+                };
+                let both = |columns: [usize; 2]| -> Result<[f64; 2], ServeError> {
+                    Ok([reader.number(columns[0])?, reader.number(columns[1])?])
+                };
+                Ok(Some(FileRow {
+                    arrival,
+                    tokens: both(*tokens)?,
+                    hashes: Vec::new(),
+                    priority: priority.map(|column| reader.number(column)).transpose()?,
+                    prefix: prefix.map(both).transpose()?,
+                    line: reader.line(),
+                }))
+            }
+            FileRows::Objects { lines, line, text } => {
+                loop {
+                    text.clear();
+                    *line += 1;
+                    let mut bounded = (&mut *lines).take(LONGEST_LINE);
+                    let read = bounded.read_line(text).map_err(|source| ServeError::Read {
+                        file: self.name.clone(),
+                        source,
+                    })?;
+                    if read == 0 {
+                        return Ok(None);
+                    }
+                    if !text.trim().is_empty() {
+                        break;
+                    }
+                }
+                let expected = "an object with `timestamp` in milliseconds, `input_length` and `output_length`";
+                let object: RequestObject = serde_json::from_str(text)
+                    .map_err(|error| ServeError::row(&self.name, *line, error, expected))?;
+                if object.timestamp < 0.0 {
+                    return Err(ServeError::row(
+                        &self.name,
+                        *line,
+                        object.timestamp,
+                        "milliseconds from 0",
+                    ));
+                }
+                Ok(Some(FileRow {
+                    arrival: Span::from_seconds(object.timestamp * 1e-3),
+                    tokens: [object.input_length, object.output_length],
+                    hashes: object.hash_ids,
+                    priority: object.priority,
+                    prefix: None,
+                    line: *line,
+                }))
+            }
+        }
+    }
+}
+
+/// A row as it stands in a file.
+struct FileRow {
+    arrival: Span,
+    tokens: [f64; 2],
+    hashes: Vec<u64>,
+    priority: Option<f64>,
+    prefix: Option<[f64; 2]>,
+    line: u64,
+}
+
+/// Pieces of a prompt whose blocks of 512 tokens have these hashes: whole blocks are alike where these are, what is behind
+/// the last whole block is of this request alone.
+fn trace_pieces(hashes: &[u64], prompt: u32, number: u64) -> Vec<TokenPiece> {
+    let whole = (prompt / TRACE_BLOCK) as usize;
+    let known = hashes.iter().take(whole);
+    let mut pieces: Vec<TokenPiece> = known
+        .map(|hash| TokenPiece {
+            stream: TokenStream::of_trace_block(*hash),
+            from: 0,
+            tokens: TRACE_BLOCK,
+        })
+        .collect();
+    let rest = prompt - pieces.len() as u32 * TRACE_BLOCK;
+    pieces.push(TokenPiece {
+        stream: TokenStream::of_trace_rest(number),
+        from: 0,
+        tokens: rest,
+    });
+    pieces
+}
+
+/// Splits `:COLUMN=VALUE` from the name of a file.
+fn split_filter(path: &Path) -> (PathBuf, Option<(String, String)>) {
+    let text = path.display().to_string();
+    let filter = text.rsplit_once(':').and_then(|(file, filter)| {
+        let (column, value) = filter.split_once('=')?;
+        Some((file.to_owned(), (column.to_owned(), value.to_owned())))
+    });
+    match filter {
+        Some((file, filter)) => (PathBuf::from(file), Some(filter)),
+        None => (path.to_owned(), None),
+    }
+}
+
+/// Seconds from the year 2000 to a date with a time of day, or a number of seconds.
+fn parse_date(text: &str) -> Option<f64> {
+    let text = text.trim();
+    if let Ok(seconds) = text.parse::<f64>() {
+        return (0.0..1e7).contains(&seconds).then_some(seconds);
+    }
+    let (date, time) = text.split_once([' ', 'T'])?;
+    let time = time.trim_end_matches('Z');
+    let time = time.split_once('+').map_or(time, |(time, _)| time);
+    let mut parts = date.splitn(3, '-').map(|part| part.parse::<i64>().ok());
+    let (year, month, day) = (parts.next()??, parts.next()??, parts.next()??);
+    let mut parts = time.splitn(3, ':');
+    let (hour, minute) = (
+        parts.next()?.parse::<i64>().ok()?,
+        parts.next()?.parse::<i64>().ok()?,
+    );
+    let second = parts.next()?.parse::<f64>().ok()?;
+    let in_range = (2000..2200).contains(&year)
+        && (1..=12).contains(&month)
+        && (1..=31).contains(&day)
+        && (0..24).contains(&hour)
+        && (0..60).contains(&minute)
+        && (0.0..61.0).contains(&second);
+    if !in_range {
+        return None;
+    }
+    // Days of the civil calendar, whose year begins in March.
+    let (y, m) = if month > 2 {
+        (year, month - 3)
+    } else {
+        (year - 1, month + 9)
+    };
+    let days = 365 * y + y / 4 - y / 100 + y / 400 + (153 * m + 2) / 5 + day - 1;
+    let since_2000 = days - (365 * 1999 + 1999 / 4 - 1999 / 100 + 1999 / 400 + 306);
+    let seconds = since_2000 * 86_400 + hour * 3600 + minute * 60;
+    Some(seconds as f64 + second)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn dates_are_as_far_apart_as_clocks_say() {
+        let between = |a: &str, b: &str| {
+            let (a, b) = (parse_date(a).unwrap(), parse_date(b).unwrap());
+            b - a
+        };
+        let near = |found: f64, expected: f64| assert!((found - expected).abs() < 1e-3, "{found}");
+        near(
+            between("2023-11-16 18:17:03.9799600", "2023-11-16 18:17:04.0319600"),
+            0.052,
+        );
+        near(
+            between("2024-02-28 23:59:59", "2024-03-01T00:00:01Z"),
+            86_402.0,
+        );
+        near(between("0", "12.5"), 12.5);
+        for text in ["", "x", "2023-13-01 00:00:00", "2023-11-16 25:00:00", "-1"] {
+            assert_eq!(parse_date(text), None, "{text}");
+        }
+    }
+
+    #[test]
+    fn blocks_of_traces_are_whole() {
+        // 1,100 tokens are two blocks of 512 and 76 of its own, though the trace states three hashes.
+        let pieces = trace_pieces(&[7, 8, 9], 1100, 1);
+        assert_eq!(
+            pieces.iter().map(|piece| piece.tokens).collect::<Vec<_>>(),
+            [512, 512, 76]
+        );
+        assert_eq!(pieces[0].stream, TokenStream::of_trace_block(7));
+    }
+}

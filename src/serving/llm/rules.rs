@@ -1,0 +1,334 @@
+//! Rules of an engine: files whose names say what they follow, and what a scenario changes of them.
+
+use super::super::error::ServeError;
+use chakram_base::config::{
+    ConfigDocument, ConfigError, ConfigTable, did_you_mean, nearest, quoted,
+};
+use chakram_base::units::Bytes;
+
+/// Rules that come with the program: their name and their file.
+pub const RULE_SETS: &[(&str, &str)] = &[
+    ("vllm-v1", include_str!("rules/vllm-v1.toml")),
+    ("static", include_str!("rules/static.toml")),
+];
+
+/// The rules of a scenario that names none.
+pub const DEFAULT_RULES: &str = "vllm-v1";
+
+/// Keys of rules, which a scenario may set too.
+pub(super) const RULE_KEYS: &[&str] = &[
+    "batching",
+    "max_num_batched_tokens",
+    "max_num_seqs",
+    "block_size",
+    "max_model_len",
+    "policy",
+    "chunked_prefill",
+    "prefix_caching",
+    "long_prefill_token_threshold",
+    "full_sequence_must_fit",
+    "watermark",
+    "reserve",
+];
+
+/// Keys that other programs have and this one has not, with what there is to say.
+pub(super) const REFUSED_KEYS: &[(&str, &str)] = &[
+    (
+        "async_scheduling",
+        "steps that are composed before the one before them has ended",
+    ),
+    ("speculative", "drafts of tokens that a step verifies"),
+    (
+        "num_speculative_tokens",
+        "drafts of tokens that a step verifies",
+    ),
+    (
+        "kv_offload",
+        "keys and values that leave the memory of the NPU and come back",
+    ),
+    (
+        "prefill_pool",
+        "engines that only begin requests, and others that go on with them",
+    ),
+    (
+        "decode_pool",
+        "engines that only begin requests, and others that go on with them",
+    ),
+    ("pipeline", "stages of a pipeline"),
+    ("pipeline_parallel", "stages of a pipeline"),
+    ("data_parallel", "ranks of attention in lockstep"),
+    ("sliding_window", "layers that look back over a window"),
+    (
+        "max_num_partial_prefills",
+        "a limit on prompts that are in parts at once",
+    ),
+];
+
+/// When waiting requests may join.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Batching {
+    /// At each step.
+    Continuous,
+    /// When nothing runs.
+    Static,
+}
+
+/// Which request is first.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum SchedulingPolicy {
+    /// The one that arrived first.
+    FirstCome,
+    /// The one with the least priority number, of equals the one that arrived first.
+    Priority,
+}
+
+/// Tokens for which a request takes blocks.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum BlockReserve {
+    /// Those that are computed.
+    AsComputed,
+    /// All of its prompt and answer, when it is admitted.
+    WholeRequest,
+}
+
+const BATCHINGS: &[(Batching, &str)] = &[
+    (Batching::Continuous, "continuous"),
+    (Batching::Static, "static"),
+];
+const POLICIES: &[(SchedulingPolicy, &str)] = &[
+    (SchedulingPolicy::FirstCome, "fcfs"),
+    (SchedulingPolicy::Priority, "priority"),
+];
+const RESERVES: &[(BlockReserve, &str)] = &[
+    (BlockReserve::AsComputed, "as-computed"),
+    (BlockReserve::WholeRequest, "whole-request"),
+];
+
+/// Rules of an engine.
+#[derive(Clone, Debug, PartialEq)]
+pub struct EngineRules {
+    /// Name of the rules that these began as.
+    pub name: String,
+    /// What they follow.
+    pub follows: String,
+    /// When waiting requests may join.
+    pub batching: Batching,
+    /// The most tokens of a step.
+    pub max_num_batched_tokens: u32,
+    /// The most requests that run.
+    pub max_num_seqs: u32,
+    /// Tokens of a block.
+    pub block_size: u32,
+    /// The most tokens of a request; `None` for any number.
+    pub max_model_len: Option<u32>,
+    /// Which request is first.
+    pub policy: SchedulingPolicy,
+    /// Whether a prompt may be computed in parts.
+    pub chunked_prefill: bool,
+    /// Whether blocks of known content are used again.
+    pub prefix_caching: bool,
+    /// The most tokens of one request in a step; 0 for any number.
+    pub long_prefill_token_threshold: u32,
+    /// Whether all tokens of a request must fit when it is admitted, and not only those of its first step.
+    pub full_sequence_must_fit: bool,
+    /// Part of the blocks that stays free when a request is admitted while others run.
+    pub watermark: f64,
+    /// Tokens for which a request takes blocks.
+    pub reserve: BlockReserve,
+}
+
+/// What rules may ask of the machine that an engine runs on.
+#[derive(Clone, Copy, Debug)]
+pub struct EngineHardware<'a> {
+    /// Name of the NPUs' class.
+    pub npu: &'a str,
+    /// Memory of one.
+    pub memory: Option<Bytes>,
+}
+
+impl EngineRules {
+    /// The rules called `name` on NPUs of `hardware`, where it is known.
+    ///
+    /// # Errors
+    ///
+    /// If there are none of that name.
+    pub fn named(name: &str, hardware: Option<EngineHardware<'_>>) -> Result<Self, ServeError> {
+        let Some((name, text)) = RULE_SETS.iter().find(|(known, _)| *known == name) else {
+            return Err(ServeError::Unfit(unknown_rules(name)));
+        };
+        let file = format!("rules {name}");
+        let document = ConfigDocument::parse(text, &file)?;
+        let mut allowed = vec!["name", "follows", "when"];
+        allowed.extend(RULE_KEYS);
+        let root = document.root(&allowed)?;
+        let mut rules = Self {
+            name: root.need("name", "a name")?.line()?.to_owned(),
+            follows: root.need("follows", "what they follow")?.line()?.to_owned(),
+            batching: root.choice("batching", BATCHINGS)?,
+            max_num_batched_tokens: root.count("max_num_batched_tokens", MOST_TOKENS)?,
+            max_num_seqs: root.count("max_num_seqs", MOST_SEQUENCES)?,
+            block_size: root.count("block_size", MOST_BLOCK_SIZE)?,
+            max_model_len: None,
+            policy: root.choice("policy", POLICIES)?,
+            chunked_prefill: root.need("chunked_prefill", "true or false")?.flag()?,
+            prefix_caching: root.need("prefix_caching", "true or false")?.flag()?,
+            long_prefill_token_threshold: 0,
+            full_sequence_must_fit: root
+                .need("full_sequence_must_fit", "true or false")?
+                .flag()?,
+            watermark: 0.0,
+            reserve: root.choice("reserve", RESERVES)?,
+        };
+        rules.change(&root)?;
+        let mut allowed = vec!["npu", "memory_below"];
+        allowed.extend(RULE_KEYS);
+        let conditions = root.optional("when", |field| field.tables(&allowed))?;
+        for condition in conditions.unwrap_or_default() {
+            let npu = condition.optional("npu", |field| field.line())?;
+            let below: Option<Bytes> =
+                condition.optional("memory_below", |field| field.quantity("70 GiB"))?;
+            let holds = hardware.is_some_and(|hardware| {
+                let is_npu = npu.is_none_or(|npu| hardware.npu == npu);
+                let is_small = below
+                    .is_none_or(|below| hardware.memory.is_some_and(|memory| memory.0 < below.0));
+                is_npu && is_small
+            });
+            if holds {
+                rules.change(&condition)?;
+                break;
+            }
+        }
+        Ok(rules)
+    }
+
+    /// Sets what `table` states.
+    pub(super) fn change(&mut self, table: &ConfigTable<'_>) -> Result<(), ConfigError> {
+        self.batching = table.or("batching", self.batching, |field| field.choice(BATCHINGS))?;
+        let count = |key, own, most| table.or(key, own, |field| field.count(most));
+        self.max_num_batched_tokens = count(
+            "max_num_batched_tokens",
+            self.max_num_batched_tokens,
+            MOST_TOKENS,
+        )?;
+        self.max_num_seqs = count("max_num_seqs", self.max_num_seqs, MOST_SEQUENCES)?;
+        self.block_size = count("block_size", self.block_size, MOST_BLOCK_SIZE)?;
+        let length = table.optional("max_model_len", |field| field.count(MOST_TOKENS))?;
+        self.max_model_len = length.or(self.max_model_len);
+        self.policy = table.or("policy", self.policy, |field| field.choice(POLICIES))?;
+        let flag = |key, own| table.or(key, own, |field| field.flag());
+        self.chunked_prefill = flag("chunked_prefill", self.chunked_prefill)?;
+        self.prefix_caching = flag("prefix_caching", self.prefix_caching)?;
+        self.full_sequence_must_fit = flag("full_sequence_must_fit", self.full_sequence_must_fit)?;
+        let threshold = self.long_prefill_token_threshold;
+        self.long_prefill_token_threshold =
+            table.or("long_prefill_token_threshold", threshold, |field| {
+                Ok(field.between(0, u64::from(MOST_TOKENS))? as u32)
+            })?;
+        self.watermark = table.or("watermark", self.watermark, |field| {
+            let given = field.raw().trim().parse::<f64>().ok();
+            let share = given.filter(|share| (0.0..1.0).contains(share));
+            share.ok_or_else(|| field.refuse(field.raw(), "a share from 0, below 1"))
+        })?;
+        self.reserve = table.or("reserve", self.reserve, |field| field.choice(RESERVES))?;
+        Ok(())
+    }
+
+    /// Every rule with its value, as a scenario would state it.
+    pub fn stated(&self) -> Vec<(&'static str, String)> {
+        fn name_of<T: PartialEq>(all: &[(T, &str)], one: T) -> String {
+            let found = all.iter().find(|(value, _)| *value == one);
+            found.map_or_else(String::new, |(_, name)| (*name).to_owned())
+        }
+        let length = self.max_model_len;
+        vec![
+            ("batching", name_of(BATCHINGS, self.batching)),
+            (
+                "max_num_batched_tokens",
+                self.max_num_batched_tokens.to_string(),
+            ),
+            ("max_num_seqs", self.max_num_seqs.to_string()),
+            ("block_size", self.block_size.to_string()),
+            (
+                "max_model_len",
+                length.map_or("any".to_owned(), |most| most.to_string()),
+            ),
+            ("policy", name_of(POLICIES, self.policy)),
+            ("chunked_prefill", self.chunked_prefill.to_string()),
+            ("prefix_caching", self.prefix_caching.to_string()),
+            (
+                "long_prefill_token_threshold",
+                self.long_prefill_token_threshold.to_string(),
+            ),
+            (
+                "full_sequence_must_fit",
+                self.full_sequence_must_fit.to_string(),
+            ),
+            ("watermark", self.watermark.to_string()),
+            ("reserve", name_of(RESERVES, self.reserve)),
+        ]
+    }
+
+    /// Checks rules that contradict one another; `Err` says which.
+    pub fn check(&self) -> Result<(), ServeError> {
+        if !self.chunked_prefill
+            && self
+                .max_model_len
+                .is_some_and(|most| most > self.max_num_batched_tokens)
+        {
+            return Err(ServeError::Unfit(format!(
+                "engine.chunked_prefill: found false with max_num_batched_tokens = {} and max_model_len = {}, expected steps that \
+                 hold the longest prompt\n  try: max_num_batched_tokens = {}",
+                self.max_num_batched_tokens,
+                self.max_model_len.unwrap_or(0),
+                self.max_model_len.unwrap_or(0),
+            )));
+        }
+        Ok(())
+    }
+}
+
+const MOST_TOKENS: u32 = 1 << 26;
+const MOST_SEQUENCES: u32 = 1 << 20;
+const MOST_BLOCK_SIZE: u32 = 1 << 16;
+
+/// Returns what is said of rules that there are not.
+pub(super) fn unknown_rules(name: &str) -> String {
+    let names: Vec<&str> = RULE_SETS.iter().map(|(name, _)| *name).collect();
+    let hint = did_you_mean(nearest(name, names.iter().copied()));
+    format!(
+        "no rules are called {}; expected one of {}{hint}",
+        quoted(name),
+        names.join(", ")
+    )
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn budgets_are_those_of_the_npu() {
+        let gib = |count: u64| Some(Bytes(count << 30));
+        let rules = |npu, memory| {
+            let rules =
+                EngineRules::named("vllm-v1", Some(EngineHardware { npu, memory })).unwrap();
+            (rules.max_num_batched_tokens, rules.max_num_seqs)
+        };
+        assert_eq!(rules("h100", gib(80)), (8192, 1024));
+        assert_eq!(rules("a100", gib(80)), (2048, 256));
+        assert_eq!(rules("l40s", gib(48)), (2048, 256));
+        assert_eq!(rules("unknown", None), (8192, 1024));
+    }
+
+    #[test]
+    fn all_rule_sets_are_read_and_stated_again() {
+        for (name, _) in RULE_SETS {
+            let rules = EngineRules::named(name, None).unwrap();
+            assert_eq!(rules.name, *name);
+            let stated: Vec<&str> = rules.stated().iter().map(|(key, _)| *key).collect();
+            assert_eq!(stated, RULE_KEYS);
+        }
+        let error = EngineRules::named("vllm", None).unwrap_err().to_string();
+        assert!(error.contains("vllm-v1"), "{error}");
+    }
+}

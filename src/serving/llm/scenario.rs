@@ -1,0 +1,585 @@
+//! Scenarios of language models.
+//!
+//! A scenario's file has
+//!
+//! - `name`, and optionally `seed` (1);
+//! - `[engine]`: `rules` (`vllm-v1`) and any of its keys; `model`, a preset or a file, with `tensor`, the NPUs of an engine,
+//!   `weights` and `kv`, the formats of weights and of keys and values, and `memory_utilization`; or `blocks`, the blocks of
+//!   keys and values of an engine; `replicas` (1) and `router` (`round-robin`, `least-outstanding`, `longest-prefix`);
+//! - `[step]`, where no model and machine say how long steps take: `base`, `token`, `request` and `context`, the time of each
+//!   step and what is added for each token, request and token that is read; or `profile`, a table of measured operations, with
+//!   the `rows` that are read of it and the model's `layers`; otherwise `leave_out`, parts that take no time;
+//! - `[requests]`: `arrivals` is `poisson` or `constant` (both with a `rate` per second), `bursts` (`burst` requests `every`
+//!   so often), `users` (`users` who ask again after `think`), `at-once`, or `file` (a `file`, at `speed` times its speed);
+//!   `count` and `duration` end it;
+//! - `[[class]]`, unless a file states lengths: `name`, `weight` (1), `input` and `output` tokens, `priority` (0, the most
+//!   urgent is the least), `shared_prefix` tokens, `prefixes` of them (1), `turns` (1) and `think` between them;
+//! - `[slo]`, optionally: limits `ttft`, `tpot` and `e2e`;
+//! - `[client]`, optionally: times `before` the queue and `after` the engine;
+//! - `[measure]`, optionally: `warmup`, requests at the beginning that are not counted (0).
+
+use super::super::error::ServeError;
+use super::rules::{
+    DEFAULT_RULES, EngineHardware, EngineRules, REFUSED_KEYS, RULE_KEYS, RULE_SETS, unknown_rules,
+};
+use super::step_cost::CostPart;
+use super::step_load::LinearStep;
+use super::step_profile::ProfileChoice;
+use super::workload::{LengthDistribution, LlmArrivals, LlmWorkload, RequestClass};
+use chakram_base::config::{ConfigDocument, ConfigError, ConfigField, ConfigTable};
+use chakram_base::dtype::Dtype;
+use chakram_base::units::Span;
+use std::path::Path;
+
+/// Requests, engines and limits.
+#[derive(Clone, Debug, PartialEq)]
+pub struct LlmScenario {
+    /// Name in reports.
+    pub name: String,
+    /// Seed of all random numbers.
+    pub seed: u64,
+    /// Name of the rules.
+    pub rules: String,
+    /// Rules that it states itself, over those of that name.
+    pub own_rules: OwnRules,
+    /// What is served, where prices are those of a model.
+    pub model: Option<ServedLlm>,
+    /// Blocks of an engine, where they are given.
+    pub blocks: Option<u32>,
+    /// Engines.
+    pub replicas: u32,
+    /// Which engine a request goes to.
+    pub router: RouterKind,
+    /// Given times of steps.
+    pub step: Option<LinearStep>,
+    /// Measured operations of steps, to which given times are added.
+    pub profile: Option<ProfileChoice>,
+    /// Parts of the cost of a step that take no time.
+    pub left_out: Vec<CostPart>,
+    /// Requests.
+    pub workload: LlmWorkload,
+    /// Limits.
+    pub limits: LlmLimits,
+    /// Times between client and engine.
+    pub client: ClientTimes,
+    /// Requests at the beginning that are not counted.
+    pub warmup: u64,
+}
+
+/// Rules that a scenario states: its file, as it has to be read again when the machine is known.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct OwnRules {
+    /// Text of the file.
+    pub text: String,
+    /// Its name in errors.
+    pub file: String,
+}
+
+/// A model and how it is served.
+#[derive(Clone, Debug, PartialEq)]
+pub struct ServedLlm {
+    /// A preset or a file.
+    pub name: String,
+    /// NPUs of an engine; `None` for the fewest that hold it.
+    pub tensor: Option<u32>,
+    /// Format of weights and activations.
+    pub weights: Dtype,
+    /// Format of keys and values.
+    pub kv: Dtype,
+    /// Part of the memory that an engine takes.
+    pub memory_utilization: f64,
+}
+
+impl ServedLlm {
+    /// A model in BF16 with nine tenths of the memory, vLLM's default.
+    pub fn new(name: impl Into<String>) -> Self {
+        Self {
+            name: name.into(),
+            tensor: None,
+            weights: Dtype::Bf16,
+            kv: Dtype::Bf16,
+            memory_utilization: 0.9,
+        }
+    }
+}
+
+/// Which engine a request goes to.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum RouterKind {
+    /// Each in turn.
+    RoundRobin,
+    /// The one with the fewest requests, of equals the first.
+    LeastOutstanding,
+    /// The one that knows most of the prompt's beginning, of equals the one with the fewest requests.
+    LongestPrefix,
+}
+
+const ROUTERS: &[(RouterKind, &str)] = &[
+    (RouterKind::RoundRobin, "round-robin"),
+    (RouterKind::LeastOutstanding, "least-outstanding"),
+    (RouterKind::LongestPrefix, "longest-prefix"),
+];
+
+impl RouterKind {
+    /// Name in files and reports.
+    pub fn name(self) -> &'static str {
+        ROUTERS
+            .iter()
+            .find(|(kind, _)| *kind == self)
+            .map_or("", |(_, name)| name)
+    }
+
+    /// All names.
+    pub fn named(name: &str) -> Option<Self> {
+        ROUTERS
+            .iter()
+            .find(|(_, known)| *known == name)
+            .map(|(kind, _)| *kind)
+    }
+}
+
+/// Limits on times of requests.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct LlmLimits {
+    /// To the first token.
+    pub ttft: Option<Span>,
+    /// Of each token after the first.
+    pub tpot: Option<Span>,
+    /// To the last token.
+    pub e2e: Option<Span>,
+}
+
+impl LlmLimits {
+    /// Whether there is one.
+    pub fn any(&self) -> bool {
+        self.ttft.is_some() || self.tpot.is_some() || self.e2e.is_some()
+    }
+
+    /// They in words.
+    pub fn describe(&self) -> String {
+        let all = [("TTFT", self.ttft), ("TPOT", self.tpot), ("E2E", self.e2e)];
+        let stated = all
+            .iter()
+            .filter_map(|(name, limit)| limit.map(|limit| format!("{name} {limit}")));
+        stated.collect::<Vec<_>>().join(", ")
+    }
+}
+
+/// Times between a client and its engine.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct ClientTimes {
+    /// From a client's sending to the queue.
+    pub before: Span,
+    /// From the engine's token to the client.
+    pub after: Span,
+}
+
+const ROOT: &[&str] = &[
+    "name", "seed", "engine", "step", "requests", "class", "slo", "client", "measure",
+];
+const ENGINE: &[&str] = &[
+    "rules",
+    "model",
+    "tensor",
+    "weights",
+    "kv",
+    "memory_utilization",
+    "blocks",
+    "replicas",
+    "router",
+];
+const STEP: &[&str] = &[
+    "base",
+    "token",
+    "request",
+    "context",
+    "profile",
+    "rows",
+    "layers",
+    "leave_out",
+];
+const REQUESTS: &[&str] = &[
+    "arrivals", "rate", "burst", "every", "users", "think", "file", "speed", "count", "duration",
+];
+const CLASS: &[&str] = &[
+    "name",
+    "weight",
+    "input",
+    "output",
+    "priority",
+    "shared_prefix",
+    "prefixes",
+    "turns",
+    "think",
+];
+
+/// The most requests of a run.
+const MOST_REQUESTS: u64 = 1_000_000_000;
+/// The most engines.
+pub(super) const MOST_REPLICAS: u32 = 4096;
+
+/// Formats of weights.
+pub const FORMATS: &[(Dtype, &str)] = &[
+    (Dtype::Bf16, "bf16"),
+    (Dtype::Fp16, "fp16"),
+    (Dtype::Fp8, "fp8"),
+];
+
+/// Whether the text of a scenario is one of a language model: it has a table `engine`.
+pub fn is_llm_scenario(text: &str) -> bool {
+    let document = ConfigDocument::parse(text, "scenario");
+    document.is_ok_and(|document| document.entries().get("engine").is_some())
+}
+
+impl LlmScenario {
+    /// Parses a scenario called `file` in errors; the paths in it are relative to `folder`.
+    ///
+    /// # Errors
+    ///
+    /// If the text is refused.
+    pub fn parse(text: &str, file: &str, folder: &Path) -> Result<Self, ServeError> {
+        let document = ConfigDocument::parse(text, file)?;
+        let root = document.root(ROOT)?;
+        let engine = engine_table(&root)?;
+        let rules = engine.or("rules", DEFAULT_RULES, |field| {
+            let name = field.line()?;
+            match RULE_SETS.iter().any(|(known, _)| *known == name) {
+                true => Ok(name),
+                false => Err(field.refuse("other rules", unknown_rules(name))),
+            }
+        })?;
+        let model = served_model(&engine, folder)?;
+        let blocks = engine.optional("blocks", |field| {
+            field.count(super::block_pool::MOST_BLOCKS)
+        })?;
+        let step = root.optional("step", |field| field.table(Some(STEP)))?;
+        let (given, left_out) = match &step {
+            Some(table) => step_of(table, model.is_some())?,
+            None => (None, Vec::new()),
+        };
+        let profile = match &step {
+            Some(table) => profile_of(table, folder)?,
+            None => None,
+        };
+        if model.is_none() {
+            if given.is_none() && profile.is_none() {
+                return Err(root
+                    .missing("step", "times of steps, as [engine] names no model")
+                    .into());
+            }
+            if blocks.is_none() {
+                return Err(engine
+                    .missing("blocks", "the blocks of an engine, as there is no model")
+                    .into());
+            }
+        }
+        let requests = root
+            .need("requests", "when requests come")?
+            .table(Some(REQUESTS))?;
+        let arrivals = arrivals(&requests, folder)?;
+        let is_file = matches!(arrivals, LlmArrivals::File { .. });
+        let count = requests.optional("count", |field| field.between(1, MOST_REQUESTS))?;
+        let duration: Option<Span> =
+            requests.optional("duration", |field| field.quantity("60 s"))?;
+        if !is_file && count.is_none() && duration.is_none() {
+            return Err(requests
+                .missing("count", "a number of requests, or a `duration`")
+                .into());
+        }
+        let scenario = Self {
+            name: root.need("name", "the scenario's name")?.line()?.to_owned(),
+            seed: root.or("seed", 1, |field| field.between(0, u64::MAX >> 1))?,
+            rules: rules.to_owned(),
+            own_rules: OwnRules {
+                text: text.to_owned(),
+                file: file.to_owned(),
+            },
+            model,
+            blocks,
+            replicas: engine.or("replicas", 1, |field| field.count(MOST_REPLICAS))?,
+            router: engine.or("router", RouterKind::RoundRobin, |field| {
+                field.choice(ROUTERS)
+            })?,
+            step: given,
+            profile,
+            left_out,
+            workload: LlmWorkload {
+                arrivals,
+                count,
+                duration,
+                classes: classes(&root, is_file)?,
+            },
+            limits: limits(&root)?,
+            client: client(&root)?,
+            warmup: match root.optional("measure", |field| field.table(Some(&["warmup"])))? {
+                Some(table) => table.or("warmup", 0, |field| field.between(0, MOST_REQUESTS))?,
+                None => 0,
+            },
+        };
+        // Rules are read again with the machine; what is wrong with them is said now.
+        scenario.engine_rules(None)?;
+        Ok(scenario)
+    }
+
+    /// The rules on NPUs of `hardware`.
+    ///
+    /// # Errors
+    ///
+    /// If they contradict one another.
+    pub fn engine_rules(
+        &self,
+        hardware: Option<EngineHardware<'_>>,
+    ) -> Result<EngineRules, ServeError> {
+        let mut rules = EngineRules::named(&self.rules, hardware)?;
+        if !self.own_rules.text.is_empty() {
+            let document = ConfigDocument::parse(&self.own_rules.text, &self.own_rules.file)?;
+            if let Some(field) = document.entries().get("engine") {
+                rules.change(&field.table(None)?)?;
+            }
+        }
+        rules.check()?;
+        Ok(rules)
+    }
+}
+
+fn engine_table<'d>(root: &ConfigTable<'d>) -> Result<ConfigTable<'d>, ConfigError> {
+    let field = root.need("engine", "the engine")?;
+    // What other programs have is refused by its name, before it is an unknown key.
+    let all = field.table(None)?;
+    for (key, what) in REFUSED_KEYS {
+        if let Some(given) = all.get(key) {
+            return Err(given.refuse(
+                given.raw(),
+                format_args!("no such key: {what} are not simulated"),
+            ));
+        }
+    }
+    let allowed: Vec<&str> = ENGINE.iter().chain(RULE_KEYS).copied().collect();
+    field.table(Some(&allowed))
+}
+
+fn served_model(engine: &ConfigTable<'_>, folder: &Path) -> Result<Option<ServedLlm>, ConfigError> {
+    let Some(field) = engine.get("model") else {
+        for key in ["tensor", "weights", "kv", "memory_utilization"] {
+            if let Some(field) = engine.get(key) {
+                return Err(field.refuse(field.raw(), "no such key, as [engine] names no model"));
+            }
+        }
+        return Ok(None);
+    };
+    let name = field.line()?;
+    let is_file = name.ends_with(".toml") || name.contains('/');
+    let name = match is_file {
+        true => folder.join(name).display().to_string(),
+        false => name.to_owned(),
+    };
+    let own = ServedLlm::new(name);
+    let format = |field: &ConfigField<'_>| field.choice(FORMATS);
+    let weights = engine.or("weights", own.weights, format)?;
+    Ok(Some(ServedLlm {
+        tensor: engine.optional("tensor", |field| field.count(1024))?,
+        weights,
+        kv: engine.or("kv", own.kv, format)?,
+        memory_utilization: engine.or("memory_utilization", own.memory_utilization, |field| {
+            field.positive(1.0)
+        })?,
+        ..own
+    }))
+}
+
+fn step_of(
+    table: &ConfigTable<'_>,
+    has_model: bool,
+) -> Result<(Option<LinearStep>, Vec<CostPart>), ConfigError> {
+    let times = ["base", "token", "request", "context"];
+    let span = |key: &str| table.or(key, Span::ZERO, |field| field.quantity("20 us"));
+    let given = times.iter().any(|key| table.get(key).is_some());
+    let linear = LinearStep {
+        base: span("base")?,
+        token: span("token")?,
+        request: span("request")?,
+        context: span("context")?,
+    };
+    let profiled = table.get("profile").is_some();
+    if given && !profiled && linear == LinearStep::default() {
+        return Err(table.refuse("steps that take no time", "a time above 0"));
+    }
+    let left_out = table.optional("leave_out", |field| {
+        if given || !has_model || profiled {
+            return Err(field.refuse(field.raw(), "no such key, as steps have given times"));
+        }
+        let items = field.items("parts of the cost of a step")?;
+        items
+            .iter()
+            .map(|item| item.choice(CostPart::NAMES))
+            .collect()
+    })?;
+    Ok((given.then_some(linear), left_out.unwrap_or_default()))
+}
+
+/// A table of measured operations, if the scenario names one.
+fn profile_of(
+    table: &ConfigTable<'_>,
+    folder: &Path,
+) -> Result<Option<ProfileChoice>, ConfigError> {
+    let Some(path) = table.get("profile") else {
+        for key in ["rows", "layers"] {
+            if let Some(field) = table.get(key) {
+                return Err(field.refuse(field.raw(), "no such key without `profile`"));
+            }
+        }
+        return Ok(None);
+    };
+    let rows = table.optional("rows", |field| {
+        let all = field.table(None)?;
+        let fields = all.fields();
+        fields
+            .map(|(column, value)| Ok((column.to_owned(), value.line()?.to_owned())))
+            .collect::<Result<Vec<_>, ConfigError>>()
+    })?;
+    Ok(Some(ProfileChoice {
+        path: folder.join(path.line()?),
+        rows: rows.unwrap_or_default(),
+        layers: table.count("layers", 1 << 16)?,
+    }))
+}
+
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum ArrivalName {
+    Poisson,
+    Constant,
+    Bursts,
+    Users,
+    AtOnce,
+    File,
+}
+
+fn arrivals(table: &ConfigTable<'_>, folder: &Path) -> Result<LlmArrivals, ConfigError> {
+    use ArrivalName as Name;
+    let name = table.choice(
+        "arrivals",
+        &[
+            (Name::Poisson, "poisson"),
+            (Name::Constant, "constant"),
+            (Name::Bursts, "bursts"),
+            (Name::Users, "users"),
+            (Name::AtOnce, "at-once"),
+            (Name::File, "file"),
+        ],
+    )?;
+    let own: &[&str] = match name {
+        Name::Poisson | Name::Constant => &["rate"],
+        Name::Bursts => &["burst", "every"],
+        Name::Users => &["users", "think"],
+        Name::AtOnce => &[],
+        Name::File => &["file", "speed"],
+    };
+    for key in ["rate", "burst", "every", "users", "think", "file", "speed"] {
+        if let Some(field) = table.get(key).filter(|_| !own.contains(&key)) {
+            return Err(field.refuse(field.raw(), "no such key with these arrivals"));
+        }
+    }
+    let rate = || table.need("rate", "requests per second")?.positive(1e9);
+    Ok(match name {
+        Name::Poisson => LlmArrivals::Poisson(rate()?),
+        Name::Constant => LlmArrivals::Constant(rate()?),
+        Name::Bursts => LlmArrivals::Bursts {
+            burst: table.count("burst", 1 << 20)?,
+            every: table.quantity("every", "10 s")?,
+        },
+        Name::Users => LlmArrivals::Users {
+            users: table.count("users", 1 << 20)?,
+            think: table.or("think", Span::ZERO, |field| field.quantity("10 s"))?,
+        },
+        Name::AtOnce => LlmArrivals::AtOnce,
+        Name::File => LlmArrivals::File {
+            path: folder.join(table.need("file", "the file's path")?.line()?),
+            speed: table.or("speed", 1.0, |field| field.positive(1e6))?,
+        },
+    })
+}
+
+fn classes(root: &ConfigTable<'_>, is_file: bool) -> Result<Vec<RequestClass>, ConfigError> {
+    let Some(field) = root.get("class") else {
+        return match is_file {
+            true => {
+                let any = LengthDistribution::Fixed(1);
+                Ok(vec![RequestClass::new("requests", any, any)])
+            }
+            false => Err(root.missing("class", "requests, under [[class]]")),
+        };
+    };
+    if is_file {
+        return Err(field.refuse("classes", "none, as the file states each request"));
+    }
+    let mut all: Vec<RequestClass> = Vec::new();
+    for table in field.tables(CLASS)? {
+        let length = |key: &str| -> Result<LengthDistribution, ConfigError> {
+            let field = table.need(key, "a number of tokens")?;
+            let text = match field.whole() {
+                Some(number) => number.to_string(),
+                None => field
+                    .text("a number of tokens, or a text of a distribution")?
+                    .to_owned(),
+            };
+            text.parse().map_err(|expected: String| {
+                field.refuse(field.raw(), expected.trim_start_matches("expected "))
+            })
+        };
+        let named = table.need("name", "the name of the class")?;
+        let name = named.line()?;
+        if all.iter().any(|other| other.name == name) {
+            return Err(named.refuse(named.raw(), "a name that no other class has"));
+        }
+        let class = RequestClass {
+            weight: table.or("weight", 1.0, |field| field.positive(1e9))?,
+            priority: table.or("priority", 0, |field| Ok(field.between(0, 1 << 20)? as i32))?,
+            shared_prefix: table.or("shared_prefix", 0, |field| {
+                Ok(field.between(0, super::workload::MOST_LENGTH.into())? as u32)
+            })?,
+            prefixes: table.or("prefixes", 1, |field| field.count(1 << 20))?,
+            turns: table.or("turns", 1, |field| field.count(1 << 16))?,
+            think: table.or("think", Span::ZERO, |field| field.quantity("10 s"))?,
+            ..RequestClass::new(name, length("input")?, length("output")?)
+        };
+        if class.shared_prefix == 0 && class.prefixes > 1 {
+            return Err(table.refuse(
+                "prefixes of no tokens",
+                "`shared_prefix`, the tokens of each",
+            ));
+        }
+        if class.turns == 1 && class.think != Span::ZERO {
+            return Err(table.refuse("`think` in conversations of one turn", "`turns` above 1"));
+        }
+        all.push(class);
+    }
+    if all.is_empty() {
+        return Err(root.missing("class", "at least one class"));
+    }
+    Ok(all)
+}
+
+fn limits(root: &ConfigTable<'_>) -> Result<LlmLimits, ConfigError> {
+    let Some(table) = root.optional("slo", |field| field.table(Some(&["ttft", "tpot", "e2e"])))?
+    else {
+        return Ok(LlmLimits::default());
+    };
+    let limit = |key: &str| table.optional(key, |field| field.quantity("500 ms"));
+    Ok(LlmLimits {
+        ttft: limit("ttft")?,
+        tpot: limit("tpot")?,
+        e2e: limit("e2e")?,
+    })
+}
+
+fn client(root: &ConfigTable<'_>) -> Result<ClientTimes, ConfigError> {
+    let Some(table) = root.optional("client", |field| field.table(Some(&["before", "after"])))?
+    else {
+        return Ok(ClientTimes::default());
+    };
+    let span = |key: &str| table.or(key, Span::ZERO, |field| field.quantity("15 ms"));
+    Ok(ClientTimes {
+        before: span("before")?,
+        after: span("after")?,
+    })
+}

@@ -1,0 +1,555 @@
+//! Which requests take part in a step, and with how many tokens.
+//!
+//! There is one rule, *catch up*: a request takes part with all of its tokens whose keys and values are not computed, as far
+//! as limits allow: one while it answers, its prompt at the beginning, all of it after a preemption. A step is composed of
+//! the requests that run, in the order of their admission, and then of waiting ones:
+//!
+//! 1. *Running.* A request that finds no block puts back the last one that was admitted (by priority: the one with the
+//!    greatest priority number, of equals the youngest), perhaps itself, which ends this phase. What is put back loses its
+//!    blocks, keeps its answer and is the next to be admitted.
+//! 2. *Waiting*, only if nothing was put back: the head of the queue, until it does not fit. Blocks of its beginning whose
+//!    content is known are shared; the last token is always computed.
+//! 3. The step runs. A request whose tokens are all computed has one more; it ends with its last, and gives its blocks back.
+
+use super::block_pool::BlockPool;
+use super::rules::{Batching, BlockReserve, EngineRules, SchedulingPolicy};
+use super::token_content::{BlockHash, TokenContent};
+use std::collections::{BTreeSet, VecDeque};
+
+/// A request as an engine takes it.
+#[derive(Clone, Debug)]
+pub struct EngineRequest {
+    /// Number among all requests, in the order of arrival.
+    pub number: u64,
+    /// Tokens of the prompt, at least one.
+    pub prompt: u32,
+    /// Tokens of the answer, at least one.
+    pub output: u32,
+    /// Urgency: the least number first.
+    pub priority: i32,
+    /// Which of its tokens are those of other requests.
+    pub content: TokenContent,
+}
+
+/// A request in an engine.
+#[derive(Clone, Debug)]
+struct EngineSlot {
+    request: EngineRequest,
+    /// Tokens of the answer so far.
+    outputs: u32,
+    /// Tokens whose keys and values exist, or are computed by the step that runs.
+    computed: u32,
+    /// Tokens of the step that is being composed.
+    taking: u32,
+    blocks: Vec<u32>,
+    /// Blocks whose content is noted.
+    named: u32,
+    /// Hashes of its full blocks, as far as they were asked for.
+    hashes: Vec<BlockHash>,
+}
+
+impl EngineSlot {
+    fn tokens(&self) -> u32 {
+        self.request.prompt + self.outputs
+    }
+
+    /// Makes hashes known of the first `blocks` blocks.
+    fn extend_hashes(&mut self, blocks: u32, size: u32) {
+        for block in self.hashes.len() as u32..blocks {
+            let before = self.hashes.last().copied().unwrap_or(BlockHash::START);
+            let hash = self.request.content.hash(before, block * size, size);
+            self.hashes.push(hash);
+        }
+    }
+}
+
+/// The part of a request in a step.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct StepShare {
+    /// Place of the request in the engine.
+    pub slot: u32,
+    /// Number of the request.
+    pub number: u64,
+    /// Tokens that are computed before.
+    pub past: u32,
+    /// Tokens that the step computes.
+    pub tokens: u32,
+    /// Whether it has another token of its answer after the step.
+    pub samples: bool,
+    /// Tokens that were found computed when it was admitted by this step.
+    pub hit: u32,
+    /// Whether it was admitted by this step.
+    pub admitted: bool,
+}
+
+/// What a step does.
+#[derive(Clone, Debug, Default)]
+pub struct EngineStep {
+    /// Requests with their tokens, in the order in which they were considered.
+    pub shares: Vec<StepShare>,
+    /// Requests that were put back, in order.
+    pub put_back: Vec<PutBack>,
+    /// Tokens of all.
+    pub tokens: u32,
+}
+
+/// A request that was put back.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct PutBack {
+    /// Place of the request in the engine.
+    pub slot: u32,
+    /// Number of the request.
+    pub number: u64,
+    /// Computed tokens that it lost.
+    pub lost: u32,
+}
+
+/// A token that a step has made.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct StepToken {
+    /// Place of the request in the engine.
+    pub slot: u32,
+    /// Number of the request.
+    pub number: u64,
+    /// Tokens of the answer with this one.
+    pub outputs: u32,
+    /// Whether it is the last.
+    pub is_last: bool,
+}
+
+/// Requests that wait.
+#[derive(Clone, Debug)]
+enum WaitingRequests {
+    InOrder(VecDeque<u32>),
+    /// By priority and number.
+    ByPriority(BTreeSet<(i32, u64, u32)>),
+}
+
+impl WaitingRequests {
+    fn first(&self) -> Option<u32> {
+        match self {
+            Self::InOrder(all) => all.front().copied(),
+            Self::ByPriority(all) => all.first().map(|(_, _, slot)| *slot),
+        }
+    }
+
+    fn remove_first(&mut self) {
+        match self {
+            Self::InOrder(all) => drop(all.pop_front()),
+            Self::ByPriority(all) => drop(all.pop_first()),
+        }
+    }
+
+    fn len(&self) -> usize {
+        match self {
+            Self::InOrder(all) => all.len(),
+            Self::ByPriority(all) => all.len(),
+        }
+    }
+}
+
+/// Requests of an engine, and the rules by which they take part in steps.
+#[derive(Clone, Debug)]
+pub struct Scheduler {
+    rules: EngineRules,
+    pool: BlockPool,
+    watermark_blocks: u32,
+    slots: Vec<EngineSlot>,
+    free_slots: Vec<u32>,
+    running: Vec<u32>,
+    waiting: WaitingRequests,
+    step: EngineStep,
+}
+
+impl Scheduler {
+    /// An engine of so many blocks.
+    pub fn new(rules: EngineRules, blocks: u32) -> Self {
+        Self {
+            watermark_blocks: (rules.watermark * f64::from(blocks)) as u32,
+            pool: BlockPool::new(blocks),
+            slots: Vec::new(),
+            free_slots: Vec::new(),
+            running: Vec::new(),
+            waiting: match rules.policy {
+                SchedulingPolicy::FirstCome => WaitingRequests::InOrder(VecDeque::new()),
+                SchedulingPolicy::Priority => WaitingRequests::ByPriority(BTreeSet::new()),
+            },
+            step: EngineStep::default(),
+            rules,
+        }
+    }
+
+    /// Blocks that a request needs for all of its tokens; the last one of its answer is never computed.
+    fn blocks_of(&self, prompt: u32, output: u32) -> u32 {
+        (prompt + output - 1).div_ceil(self.rules.block_size)
+    }
+
+    /// Returns why a request can never be served; `None` if it can.
+    pub fn refuses(&self, prompt: u32, output: u32) -> Option<RequestRefusal> {
+        if self.rules.max_model_len.is_some_and(|most| prompt >= most) {
+            return Some(RequestRefusal::Length);
+        }
+        let output = self.limited_output(prompt, output);
+        if !self.rules.chunked_prefill && prompt > self.rules.max_num_batched_tokens {
+            return Some(RequestRefusal::Budget);
+        }
+        let needed = self.blocks_of(prompt, output);
+        (needed > self.pool.count()).then_some(RequestRefusal::Blocks)
+    }
+
+    /// Tokens of an answer that the longest request leaves.
+    fn limited_output(&self, prompt: u32, output: u32) -> u32 {
+        let left = self
+            .rules
+            .max_model_len
+            .map_or(u32::MAX, |most| most - prompt);
+        output.min(left)
+    }
+
+    /// Takes a request that is not refused to the end of the queue, and returns its place.
+    pub fn enqueue(&mut self, mut request: EngineRequest) -> u32 {
+        request.output = self.limited_output(request.prompt, request.output);
+        let (priority, number) = (request.priority, request.number);
+        let slot = match self.free_slots.pop() {
+            Some(slot) => {
+                let room = &mut self.slots[slot as usize];
+                let mut hashes = std::mem::take(&mut room.hashes);
+                hashes.clear();
+                *room = EngineSlot {
+                    request,
+                    hashes,
+                    blocks: std::mem::take(&mut room.blocks),
+                    outputs: 0,
+                    computed: 0,
+                    taking: 0,
+                    named: 0,
+                };
+                slot
+            }
+            None => {
+                self.slots.push(EngineSlot {
+                    request,
+                    outputs: 0,
+                    computed: 0,
+                    taking: 0,
+                    blocks: Vec::new(),
+                    named: 0,
+                    hashes: Vec::new(),
+                });
+                self.slots.len() as u32 - 1
+            }
+        };
+        match &mut self.waiting {
+            WaitingRequests::InOrder(all) => all.push_back(slot),
+            WaitingRequests::ByPriority(all) => drop(all.insert((priority, number, slot))),
+        }
+        slot
+    }
+
+    /// Requests that run.
+    pub fn running(&self) -> usize {
+        self.running.len()
+    }
+
+    /// Requests that wait.
+    pub fn waiting(&self) -> usize {
+        self.waiting.len()
+    }
+
+    /// Blocks.
+    pub fn pool(&self) -> &BlockPool {
+        &self.pool
+    }
+
+    /// Tokens at the beginning of a prompt whose blocks are known here.
+    pub fn known_prefix(&self, content: &TokenContent, prompt: u32) -> u32 {
+        if !self.rules.prefix_caching {
+            return 0;
+        }
+        let size = self.rules.block_size;
+        let (mut hash, mut known) = (BlockHash::START, 0);
+        for block in 0..(prompt - 1) / size {
+            hash = content.hash(hash, block * size, size);
+            if self.pool.known(hash).is_none() {
+                break;
+            }
+            known += size;
+        }
+        known
+    }
+
+    /// Composes the next step, which may be empty.
+    pub fn compose(&mut self) -> &EngineStep {
+        self.step.shares.clear();
+        self.step.put_back.clear();
+        let mut budget = self.rules.max_num_batched_tokens;
+        let was_idle = self.running.is_empty();
+        self.take_running(&mut budget);
+        let may_join = self.rules.batching == Batching::Continuous || was_idle;
+        if self.step.put_back.is_empty() && may_join {
+            self.take_waiting(&mut budget);
+        }
+        self.step.tokens = self.rules.max_num_batched_tokens - budget;
+        for share in &self.step.shares {
+            let slot = &mut self.slots[share.slot as usize];
+            slot.computed += share.tokens;
+            slot.taking = 0;
+        }
+        &self.step
+    }
+
+    /// The step that was composed last.
+    pub fn step(&self) -> &EngineStep {
+        &self.step
+    }
+
+    /// Ends the step that was composed last, and appends the tokens that it has made, in the order of its requests.
+    pub fn end_step(&mut self, made: &mut Vec<StepToken>) {
+        let mut any_ended = false;
+        for share in &self.step.shares {
+            if !share.samples {
+                continue;
+            }
+            let slot = &mut self.slots[share.slot as usize];
+            slot.outputs += 1;
+            let is_last = slot.outputs == slot.request.output;
+            made.push(StepToken {
+                slot: share.slot,
+                number: share.number,
+                outputs: slot.outputs,
+                is_last,
+            });
+            if is_last {
+                self.pool.give_back(&mut slot.blocks);
+                self.free_slots.push(share.slot);
+                any_ended = true;
+            }
+        }
+        if any_ended {
+            let slots = &self.slots;
+            self.running.retain(|&slot| {
+                let slot = &slots[slot as usize];
+                slot.outputs < slot.request.output
+            });
+        }
+    }
+
+    /// Tokens of a request that a step may take, within its limits.
+    fn wanted(&self, tokens: u32, computed: u32, budget: u32) -> u32 {
+        let mut wanted = tokens - computed;
+        let threshold = self.rules.long_prefill_token_threshold;
+        if threshold > 0 {
+            wanted = wanted.min(threshold);
+        }
+        wanted.min(budget)
+    }
+
+    fn take_running(&mut self, budget: &mut u32) {
+        let mut at = 0;
+        while at < self.running.len() && *budget > 0 {
+            let slot = self.running[at];
+            let of = &self.slots[slot as usize];
+            let past = of.computed;
+            let wanted = self.wanted(of.tokens(), past, *budget);
+            let mut fits = true;
+            while !self.grow(slot, past + wanted) {
+                let place = self.victim();
+                let victim = self.running.remove(place);
+                if place < at {
+                    at -= 1;
+                }
+                *budget += self.put_back(victim);
+                if victim == slot {
+                    fits = false;
+                    break;
+                }
+            }
+            if !fits {
+                break;
+            }
+            *budget -= wanted;
+            self.take(slot, past, wanted, None);
+            at += 1;
+        }
+    }
+
+    /// Place among those that run of the request that is put back first.
+    fn victim(&self) -> usize {
+        match self.rules.policy {
+            SchedulingPolicy::FirstCome => self.running.len() - 1,
+            SchedulingPolicy::Priority => {
+                let key = |at: &usize| {
+                    let request = &self.slots[self.running[*at] as usize].request;
+                    (request.priority, request.number)
+                };
+                (0..self.running.len()).max_by_key(key).unwrap_or(0)
+            }
+        }
+    }
+
+    fn take_waiting(&mut self, budget: &mut u32) {
+        while *budget > 0 && self.running.len() < self.rules.max_num_seqs as usize {
+            let Some(slot) = self.waiting.first() else {
+                break;
+            };
+            let hit = self.find_known(slot);
+            let tokens = self.slots[slot as usize].tokens();
+            let wanted = self.wanted(tokens, hit, u32::MAX);
+            if !self.rules.chunked_prefill && wanted > *budget {
+                break;
+            }
+            let wanted = wanted.min(*budget);
+            if !self.admit(slot, hit, wanted) {
+                break;
+            }
+            self.waiting.remove_first();
+            self.running.push(slot);
+            *budget -= wanted;
+            self.take(slot, hit, wanted, Some(hit));
+        }
+    }
+
+    fn take(&mut self, slot: u32, past: u32, tokens: u32, admitted: Option<u32>) {
+        let of = &mut self.slots[slot as usize];
+        of.taking = tokens;
+        let samples = past + tokens == of.tokens();
+        self.step.shares.push(StepShare {
+            slot,
+            number: of.request.number,
+            past,
+            tokens,
+            samples,
+            hit: admitted.unwrap_or(0),
+            admitted: admitted.is_some(),
+        });
+    }
+
+    /// Puts a request back that no longer runs, and returns the tokens of the step that it had.
+    fn put_back(&mut self, slot: u32) -> u32 {
+        let of = &mut self.slots[slot as usize];
+        let taken = std::mem::take(&mut of.taking);
+        let lost = std::mem::take(&mut of.computed);
+        let number = of.request.number;
+        self.step.put_back.push(PutBack { slot, number, lost });
+        self.pool.give_back(&mut of.blocks);
+        of.named = 0;
+        let key = (of.request.priority, number, slot);
+        match &mut self.waiting {
+            WaitingRequests::InOrder(all) => all.push_front(slot),
+            WaitingRequests::ByPriority(all) => drop(all.insert(key)),
+        }
+        if taken > 0 {
+            self.step.shares.retain(|share| share.slot != slot);
+        }
+        taken
+    }
+
+    /// Takes the blocks of a running request up to `tokens` tokens; `false` without any change if there are too few.
+    fn grow(&mut self, slot: u32, tokens: u32) -> bool {
+        let of = &mut self.slots[slot as usize];
+        let needed = tokens.div_ceil(self.rules.block_size);
+        let more = needed.saturating_sub(of.blocks.len() as u32);
+        if more > self.pool.free() {
+            return false;
+        }
+        for _ in 0..more {
+            of.blocks.extend(self.pool.take());
+        }
+        self.name_blocks(slot, tokens);
+        true
+    }
+
+    /// Finds the tokens at the beginning of a waiting request whose blocks are known.
+    fn find_known(&mut self, slot: u32) -> u32 {
+        if !self.rules.prefix_caching {
+            return 0;
+        }
+        let size = self.rules.block_size;
+        let of = &mut self.slots[slot as usize];
+        let most = (of.tokens() - 1) / size;
+        let mut known = 0;
+        while known < most {
+            of.extend_hashes(known + 1, size);
+            if self.pool.known(of.hashes[known as usize]).is_none() {
+                break;
+            }
+            known += 1;
+        }
+        known * size
+    }
+
+    /// Takes the blocks of the waiting request `slot`, of which `hit` tokens are known and `wanted` more are to be computed;
+    /// `false` without any change if there are too few.
+    fn admit(&mut self, slot: u32, hit: u32, wanted: u32) -> bool {
+        let size = self.rules.block_size;
+        let shared = hit / size;
+        let of = &self.slots[slot as usize];
+        // A known block that no request holds leaves the free list too.
+        let known = of.hashes.iter().take(shared as usize);
+        let known = known.filter_map(|hash| self.pool.known(*hash));
+        let mut shared_blocks = Vec::with_capacity(shared as usize);
+        shared_blocks.extend(known);
+        let revived = shared_blocks
+            .iter()
+            .filter(|&&block| self.pool.is_free(block));
+        let revived = revived.count() as u32;
+        let margin = match self.running.is_empty() {
+            true => 0,
+            false => self.watermark_blocks,
+        };
+        let fits = |tokens: u32| {
+            let more = tokens.div_ceil(size).saturating_sub(shared);
+            u64::from(more) + u64::from(revived) + u64::from(margin) <= u64::from(self.pool.free())
+        };
+        let whole = of.request.prompt + of.request.output - 1;
+        let reserved = match self.rules.reserve {
+            BlockReserve::AsComputed => hit + wanted,
+            BlockReserve::WholeRequest => whole,
+        };
+        if !fits(reserved) || self.rules.full_sequence_must_fit && !fits(of.tokens()) {
+            return false;
+        }
+        shared_blocks
+            .iter()
+            .for_each(|block| self.pool.share(*block));
+        let of = &mut self.slots[slot as usize];
+        of.blocks.append(&mut shared_blocks);
+        for _ in shared..reserved.div_ceil(size) {
+            of.blocks.extend(self.pool.take());
+        }
+        of.named = shared;
+        of.computed = hit;
+        self.name_blocks(slot, hit + wanted);
+        true
+    }
+
+    /// Notes the content of the full blocks among the first `tokens` tokens of a request.
+    fn name_blocks(&mut self, slot: u32, tokens: u32) {
+        if !self.rules.prefix_caching {
+            return;
+        }
+        let size = self.rules.block_size;
+        let of = &mut self.slots[slot as usize];
+        let full = tokens / size;
+        if full <= of.named {
+            return;
+        }
+        of.extend_hashes(full, size);
+        for block in of.named..full {
+            let hash = of.hashes[block as usize];
+            self.pool.name(of.blocks[block as usize], hash);
+        }
+        of.named = full;
+    }
+}
+
+/// Why a request is never served.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum RequestRefusal {
+    /// Its prompt is as long as the longest request or longer.
+    Length,
+    /// Its prompt is longer than a step, and is not computed in parts.
+    Budget,
+    /// It needs more blocks than there are.
+    Blocks,
+}

@@ -1,0 +1,455 @@
+//! Engines over time: requests that arrive and are routed, steps that begin and end.
+//!
+//! Of an instant, steps that end come first; then requests come in, in the order of their numbers, and are routed; then
+//! engines that do nothing begin their next step, in their order. A request that comes as a step ends is in the next one.
+
+use super::super::error::ServeError;
+use super::deployment::LlmDeployment;
+use super::incoming::{ConversationTurn, IncomingRequest};
+use super::metrics::LlmRecorder;
+use super::observe::{CompletedLlmRequest, LlmObserver, StepRecord};
+use super::scenario::{LlmScenario, RouterKind};
+use super::scheduler::{EngineRequest, RequestRefusal, Scheduler, StepToken};
+use super::source::RequestSource;
+use super::step_cost::PriceMemo;
+use super::step_load::StepLoad;
+use super::workload::LlmArrivals;
+use chakram_base::units::{Span, Time};
+use std::collections::BTreeMap;
+
+/// A request on its way.
+#[derive(Clone, Debug)]
+struct LiveRequest {
+    number: u64,
+    class: u32,
+    arrival: Time,
+    queued: Time,
+    scheduled: Option<Time>,
+    first: Option<Time>,
+    last: Time,
+    prompt: u32,
+    hit: u32,
+    put_back: u32,
+    recomputed: u64,
+    conversation: Option<ConversationTurn>,
+}
+
+/// An engine of the run.
+#[derive(Debug)]
+struct RunningEngine {
+    scheduler: Scheduler,
+    /// Requests by their places.
+    live: Vec<Option<LiveRequest>>,
+    /// Beginning and end of the step that runs.
+    step: Option<(Time, Time)>,
+    /// Steps so far.
+    steps: u64,
+    busy_ps: u128,
+    used_blocks: u32,
+}
+
+/// What happens at an instant by itself.
+#[derive(Debug)]
+enum LlmTimer {
+    /// A client sends a request.
+    Send(Box<IncomingRequest>),
+    /// A request has come to the engines.
+    Enter(u64, Box<IncomingRequest>),
+}
+
+/// State of a run.
+pub(super) struct LlmServer<'s> {
+    scenario: &'s LlmScenario,
+    deployment: &'s LlmDeployment,
+    engines: Vec<RunningEngine>,
+    source: RequestSource<'s>,
+    next: Option<IncomingRequest>,
+    /// By instant and order.
+    timers: BTreeMap<(Time, u64), LlmTimer>,
+    timer_number: u64,
+    /// Whether an engine that does nothing may have something to do.
+    is_due: bool,
+    now: Time,
+    arrived: u64,
+    turn: usize,
+    load: StepLoad,
+    memo: PriceMemo,
+    made: Vec<StepToken>,
+    recorder: LlmRecorder,
+    observer: &'s mut dyn LlmObserver,
+    failure: Option<ServeError>,
+}
+
+impl<'s> LlmServer<'s> {
+    pub fn new(
+        scenario: &'s LlmScenario,
+        deployment: &'s LlmDeployment,
+        observer: &'s mut dyn LlmObserver,
+    ) -> Result<Self, ServeError> {
+        let mut source = RequestSource::new(&scenario.workload, scenario.seed)?;
+        let next = source.next()?;
+        let engine = || RunningEngine {
+            scheduler: Scheduler::new(deployment.rules.clone(), deployment.blocks),
+            live: Vec::new(),
+            step: None,
+            steps: 0,
+            busy_ps: 0,
+            used_blocks: 0,
+        };
+        let mut server = Self {
+            engines: (0..deployment.replicas).map(|_| engine()).collect(),
+            recorder: LlmRecorder::new(scenario),
+            scenario,
+            deployment,
+            source,
+            next,
+            timers: BTreeMap::new(),
+            timer_number: 0,
+            is_due: false,
+            now: Time::ZERO,
+            arrived: 0,
+            turn: 0,
+            load: StepLoad::default(),
+            memo: PriceMemo::default(),
+            made: Vec::new(),
+            observer,
+            failure: None,
+        };
+        if let LlmArrivals::Users { users, .. } = scenario.workload.arrivals {
+            for _ in 0..users {
+                server.ask_at(Time::ZERO);
+            }
+        }
+        Ok(server)
+    }
+
+    /// The instant at which something happens without a step's end; `None` for never.
+    pub fn due(&self) -> Option<Time> {
+        if self.failure.is_some() {
+            return None;
+        }
+        if self.is_due {
+            return Some(self.now);
+        }
+        let timer = self.timers.first_key_value().map(|((at, _), _)| *at);
+        let arrival = self.next.as_ref().map(|next| next.at);
+        [timer, arrival].into_iter().flatten().min()
+    }
+
+    /// Lets in what is due at `now`, and begins steps: `begin` is told of the engine of each.
+    pub fn wake(&mut self, now: Time, mut begin: impl FnMut(u32)) {
+        if self.failure.is_some() {
+            return;
+        }
+        self.now = now;
+        self.is_due = false;
+        if let Err(error) = self.let_in() {
+            self.failure = Some(error);
+            return;
+        }
+        for engine in 0..self.engines.len() {
+            if self.engines[engine].step.is_none() && self.begin_step(engine) {
+                begin(engine as u32);
+            }
+        }
+    }
+
+    /// The end of the step that an engine runs.
+    pub fn step_end(&self, engine: u32) -> Time {
+        let step = self.engines[engine as usize].step;
+        step.map_or(self.now, |(_, end)| end)
+    }
+
+    fn let_in(&mut self) -> Result<(), ServeError> {
+        while let Some(entry) = self.timers.first_entry() {
+            if entry.key().0 > self.now {
+                break;
+            }
+            match entry.remove() {
+                LlmTimer::Send(request) => self.send(*request),
+                LlmTimer::Enter(number, request) => self.enter(number, *request),
+            }
+        }
+        while let Some(next) = self.next.take_if(|next| next.at <= self.now) {
+            self.send(next);
+            self.next = self.source.next()?;
+        }
+        Ok(())
+    }
+
+    fn add_timer(&mut self, at: Time, timer: LlmTimer) {
+        self.timers.insert((at, self.timer_number), timer);
+        self.timer_number += 1;
+    }
+
+    /// Lets a user ask at `at`, unless enough were asked.
+    fn ask_at(&mut self, at: Time) {
+        if let Some(request) = self.source.ask(at) {
+            self.add_timer(at, LlmTimer::Send(Box::new(request)));
+        }
+    }
+
+    fn send(&mut self, request: IncomingRequest) {
+        let number = self.arrived;
+        self.arrived += 1;
+        self.recorder.arrived(number, request.class, self.now);
+        match self.scenario.client.before {
+            Span::ZERO => self.enter(number, request),
+            before => {
+                let at = self.now + before;
+                self.add_timer(at, LlmTimer::Enter(number, Box::new(request)));
+            }
+        }
+    }
+
+    fn enter(&mut self, number: u64, request: IncomingRequest) {
+        let IncomingRequest {
+            at,
+            class,
+            prompt,
+            output,
+            conversation,
+            ..
+        } = request;
+        let content = request.content.of_request(number, prompt);
+        if let Some(why) = self.engines[0].scheduler.refuses(prompt, output) {
+            self.refuse(number, class, why);
+            return;
+        }
+        let engine = self.route(&content, prompt);
+        let of_class = self.scenario.workload.classes[class as usize].priority;
+        let of = &mut self.engines[engine];
+        let slot = of.scheduler.enqueue(EngineRequest {
+            number,
+            prompt,
+            output,
+            priority: request.priority.unwrap_or(of_class),
+            content,
+        });
+        let live = LiveRequest {
+            number,
+            class,
+            arrival: at,
+            queued: self.now,
+            scheduled: None,
+            first: None,
+            last: self.now,
+            prompt,
+            hit: 0,
+            put_back: 0,
+            recomputed: 0,
+            conversation,
+        };
+        let places = &mut of.live;
+        if places.len() <= slot as usize {
+            places.resize_with(slot as usize + 1, || None);
+        }
+        places[slot as usize] = Some(live);
+        self.recorder.waiting.change(self.now, 1);
+    }
+
+    /// A request that no engine can serve is answered with an error at once.
+    fn refuse(&mut self, number: u64, class: u32, why: RequestRefusal) {
+        self.recorder.refused(number, class, why, self.now);
+        if let LlmArrivals::Users { think, .. } = self.scenario.workload.arrivals {
+            self.ask_at(self.now + think.max(Span(1)));
+        }
+    }
+
+    /// The engine of a request.
+    fn route(&mut self, content: &super::token_content::TokenContent, prompt: u32) -> usize {
+        let count = self.engines.len();
+        if count == 1 {
+            return 0;
+        }
+        let outstanding =
+            |engine: &RunningEngine| engine.scheduler.running() + engine.scheduler.waiting();
+        match self.scenario.router {
+            RouterKind::RoundRobin => {
+                let engine = self.turn;
+                self.turn = (self.turn + 1) % count;
+                engine
+            }
+            RouterKind::LeastOutstanding => {
+                let least = (0..count).min_by_key(|&engine| outstanding(&self.engines[engine]));
+                least.unwrap_or(0)
+            }
+            RouterKind::LongestPrefix => {
+                let key = |&engine: &usize| {
+                    let of = &self.engines[engine];
+                    let known = of.scheduler.known_prefix(content, prompt);
+                    (std::cmp::Reverse(known), outstanding(of))
+                };
+                (0..count).min_by_key(key).unwrap_or(0)
+            }
+        }
+    }
+
+    /// Begins the next step of an engine; `false` if it has nothing to do.
+    fn begin_step(&mut self, engine: usize) -> bool {
+        let now = self.now;
+        let of = &mut self.engines[engine];
+        if of.scheduler.running() + of.scheduler.waiting() == 0 {
+            return false;
+        }
+        let step = of.scheduler.compose();
+        for put_back in &step.put_back {
+            if let Some(live) = &mut of.live[put_back.slot as usize] {
+                live.put_back += 1;
+                live.recomputed += u64::from(put_back.lost);
+            }
+            self.recorder.put_back(put_back.lost, now);
+        }
+        let mut admitted = 0_i64;
+        for share in step.shares.iter().filter(|share| share.admitted) {
+            admitted += 1;
+            let Some(live) = &mut of.live[share.slot as usize] else {
+                continue;
+            };
+            // What was lost and is found again is not computed again.
+            self.recorder.admitted(share.hit, live.scheduled.is_none());
+            if live.scheduled.is_none() {
+                live.scheduled = Some(now);
+                live.hit = share.hit;
+            } else {
+                live.recomputed = live.recomputed.saturating_sub(share.hit.into());
+            }
+        }
+        if admitted > 0 {
+            self.recorder.waiting.change(now, -admitted);
+            self.recorder.running.change(now, admitted);
+        }
+        if step.shares.is_empty() {
+            self.failure = Some(ServeError::Unfit(format!(
+                "engine {engine} has {} requests and can serve none of them: a fault of this program",
+                of.scheduler.running() + of.scheduler.waiting()
+            )));
+            return false;
+        }
+        self.load.set(&step.shares);
+        let (time, parts) = self.deployment.price.time(&self.load, &mut self.memo);
+        let end = now + time;
+        of.step = Some((now, end));
+        of.steps += 1;
+        of.busy_ps += u128::from(time.0);
+        self.recorder.step(&self.load, time, parts.as_ref());
+        self.recorder.begun(now, self.load.tokens);
+        if self.observer.wants_steps() {
+            self.observer.step(&StepRecord {
+                engine: engine as u32,
+                number: of.steps - 1,
+                begin: now,
+                end,
+                step: of.scheduler.step(),
+                running: of.scheduler.running() as u64,
+                waiting: of.scheduler.waiting() as u64,
+                free_blocks: of.scheduler.pool().free(),
+            });
+        }
+        self.note_blocks(engine);
+        true
+    }
+
+    fn note_blocks(&mut self, engine: usize) {
+        let of = &mut self.engines[engine];
+        let used = of.scheduler.pool().count() - of.scheduler.pool().free();
+        let change = i64::from(used) - i64::from(of.used_blocks);
+        of.used_blocks = used;
+        if change != 0 {
+            self.recorder.blocks.change(self.now, change);
+        }
+    }
+
+    /// Ends the step of an engine.
+    pub fn end_step(&mut self, now: Time, engine: u32) {
+        if self.failure.is_some() {
+            return;
+        }
+        self.now = now;
+        self.is_due = true;
+        let of = &mut self.engines[engine as usize];
+        of.step = None;
+        let mut made = std::mem::take(&mut self.made);
+        made.clear();
+        of.scheduler.end_step(&mut made);
+        self.recorder.tokens_made(now, made.len() as u64);
+        let mut ended = 0;
+        for token in &made {
+            let of = &mut self.engines[engine as usize];
+            let place = &mut of.live[token.slot as usize];
+            let Some(live) = place.as_mut() else { continue };
+            match live.first {
+                None => live.first = Some(now),
+                Some(_) => self.recorder.gap(now.since(live.last), live.number),
+            }
+            live.last = now;
+            if !token.is_last {
+                continue;
+            }
+            ended += 1;
+            let Some(live) = place.take() else { continue };
+            self.complete(&live, token.outputs, engine);
+        }
+        self.recorder.flush_gaps();
+        if ended > 0 {
+            self.recorder.running.change(now, -ended);
+            self.note_blocks(engine as usize);
+        }
+        self.made = made;
+    }
+
+    fn complete(&mut self, live: &LiveRequest, outputs: u32, engine: u32) {
+        let now = self.now;
+        let completed = CompletedLlmRequest {
+            number: live.number,
+            class: live.class,
+            engine,
+            arrival: live.arrival,
+            queued: live.queued,
+            scheduled: live.scheduled.unwrap_or(now),
+            first: live.first.unwrap_or(now),
+            last: now,
+            after: self.scenario.client.after,
+            prompt: live.prompt,
+            output: outputs,
+            hit: live.hit,
+            put_back: live.put_back,
+            recomputed: live.recomputed,
+        };
+        self.recorder.completed(&completed);
+        if let Err(error) = self.observer.completed(&completed) {
+            self.failure = Some(error.into());
+        }
+        let told = now + self.scenario.client.after;
+        if let Some(last) = live.conversation {
+            let tokens = (live.prompt, outputs);
+            if let Some(turn) = self.source.next_turn(told, live.class, last, tokens) {
+                self.add_timer(turn.at, LlmTimer::Send(Box::new(turn)));
+                return;
+            }
+        }
+        if let LlmArrivals::Users { think, .. } = self.scenario.workload.arrivals {
+            self.ask_at(told + think);
+        }
+    }
+
+    /// Closes the records of a run.
+    pub fn finish(mut self) -> Result<LlmRecorder, ServeError> {
+        if let Some(error) = self.failure {
+            return Err(error);
+        }
+        for engine in &self.engines {
+            let held = engine.scheduler.pool().count() - engine.scheduler.pool().free();
+            assert_eq!(held, 0, "requests that ended gave their blocks back");
+            assert!(
+                engine.live.iter().all(Option::is_none),
+                "each request ended"
+            );
+            self.recorder.steps_of_engines.push(engine.steps);
+            self.recorder.busy_ps.push(engine.busy_ps);
+        }
+        self.recorder.arrived_in_all = self.arrived;
+        self.recorder.close();
+        Ok(self.recorder)
+    }
+}

@@ -1,0 +1,193 @@
+//! Requests one after another, drawn or from a file.
+
+use super::super::error::ServeError;
+use super::super::random::{RandomPurpose, RandomStream};
+use super::incoming::{ConversationTurn, IncomingRequest, RequestContent};
+use super::request_file::RequestFile;
+use super::token_content::{TokenPiece, TokenStream};
+use super::workload::{LlmArrivals, LlmWorkload};
+use chakram_base::units::{Span, Time};
+
+/// Draws requests, or reads them.
+pub struct RequestSource<'w> {
+    workload: &'w LlmWorkload,
+    seed: u64,
+    gaps: RandomStream,
+    mix: RandomStream,
+    sums: Vec<f64>,
+    /// Requests so far.
+    drawn: u64,
+    /// Requests that came by themselves so far.
+    came: u64,
+    last: Time,
+    file: Option<RequestFile>,
+}
+
+impl<'w> RequestSource<'w> {
+    /// Requests of `workload` under a seed.
+    pub fn new(workload: &'w LlmWorkload, seed: u64) -> Result<Self, ServeError> {
+        let mut sum = 0.0;
+        let sums = workload.classes.iter().map(|class| {
+            sum += class.weight;
+            sum
+        });
+        let file = match &workload.arrivals {
+            LlmArrivals::File { path, speed } => Some(RequestFile::open(path, *speed)?),
+            _ => None,
+        };
+        Ok(Self {
+            sums: sums.collect(),
+            workload,
+            seed,
+            gaps: RandomStream::new(seed, RandomPurpose::Gaps),
+            mix: RandomStream::new(seed, RandomPurpose::Mix),
+            drawn: 0,
+            came: 0,
+            last: Time::ZERO,
+            file,
+        })
+    }
+
+    /// The next request that comes by itself; `None` if there are no more, or answers make them.
+    pub fn next(&mut self) -> Result<Option<IncomingRequest>, ServeError> {
+        if self.workload.count.is_some_and(|most| self.came >= most) {
+            return Ok(None);
+        }
+        let at = match self.workload.arrivals {
+            LlmArrivals::Poisson(rate) => {
+                self.last + Span::from_seconds(self.gaps.exponential(1.0 / rate))
+            }
+            LlmArrivals::Constant(rate) => {
+                // Each from its number, so that rounding does not add up.
+                Time::ZERO + Span::from_seconds(self.came as f64 / rate)
+            }
+            LlmArrivals::Bursts { burst, every } => {
+                Time::ZERO + every.times(self.came / u64::from(burst))
+            }
+            LlmArrivals::AtOnce => Time::ZERO,
+            LlmArrivals::Users { .. } => return Ok(None),
+            LlmArrivals::File { .. } => return self.next_of_file(),
+        };
+        if self.is_late(at) {
+            return Ok(None);
+        }
+        self.last = at;
+        Ok(Some(self.draw(at)))
+    }
+
+    fn is_late(&self, at: Time) -> bool {
+        let end = self.workload.duration;
+        end.is_some_and(|duration| at >= Time::ZERO + duration)
+    }
+
+    fn next_of_file(&mut self) -> Result<Option<IncomingRequest>, ServeError> {
+        let Some(file) = &mut self.file else {
+            return Ok(None);
+        };
+        let Some(request) = file.next()? else {
+            return Ok(None);
+        };
+        if self.is_late(request.at) {
+            return Ok(None);
+        }
+        self.drawn += 1;
+        self.came += 1;
+        Ok(Some(request))
+    }
+
+    /// The request of a user who asks at `at`; `None` if enough were asked.
+    pub fn ask(&mut self, at: Time) -> Option<IncomingRequest> {
+        let over = self.workload.count.is_some_and(|most| self.came >= most) || self.is_late(at);
+        (!over).then(|| self.draw(at))
+    }
+
+    fn draw(&mut self, at: Time) -> IncomingRequest {
+        self.came += 1;
+        let class = match self.sums.len() {
+            1 => 0,
+            _ => self.mix.pick(&self.sums) as u32,
+        };
+        let of = &self.workload.classes[class as usize];
+        let mut random = self.random();
+        let (own, output) = (of.input.draw(&mut random), of.output.draw(&mut random));
+        let conversation = self.came - 1;
+        let shared = (of.shared_prefix > 0).then(|| {
+            let chosen = ((random.unit() * f64::from(of.prefixes)) as u32).min(of.prefixes - 1);
+            let prefix = u64::from(class) << 32 | u64::from(chosen);
+            (TokenStream::of_prefix(prefix), of.shared_prefix)
+        });
+        let turn = (of.turns > 1).then_some(ConversationTurn {
+            conversation,
+            turn: 0,
+            shared,
+        });
+        let prompt = own + of.shared_prefix;
+        IncomingRequest {
+            at,
+            class,
+            prompt,
+            output,
+            content: match turn {
+                None => RequestContent::Behind(shared),
+                Some(turn) => conversation_content(turn, prompt),
+            },
+            conversation: turn,
+            priority: None,
+        }
+    }
+
+    /// Random numbers of the next request.
+    fn random(&mut self) -> RandomStream {
+        self.drawn += 1;
+        RandomStream::of_item(self.seed, RandomPurpose::Lengths, self.drawn - 1)
+    }
+
+    /// The turn after one of `prompt` and `output` tokens, if the conversation goes on.
+    pub fn next_turn(
+        &mut self,
+        at: Time,
+        class: u32,
+        last: ConversationTurn,
+        (prompt, output): (u32, u32),
+    ) -> Option<IncomingRequest> {
+        let of = &self.workload.classes[class as usize];
+        let turn = ConversationTurn {
+            turn: last.turn + 1,
+            ..last
+        };
+        if turn.turn >= of.turns {
+            return None;
+        }
+        let mut random = self.random();
+        let (own, next) = (of.input.draw(&mut random), of.output.draw(&mut random));
+        let prompt = prompt.saturating_add(output).saturating_add(own);
+        Some(IncomingRequest {
+            at: at + of.think,
+            class,
+            prompt,
+            output: next,
+            content: conversation_content(turn, prompt),
+            conversation: Some(turn),
+            priority: None,
+        })
+    }
+}
+
+/// The first `prompt` tokens of a conversation.
+fn conversation_content(turn: ConversationTurn, prompt: u32) -> RequestContent {
+    let mut pieces = Vec::new();
+    let common = turn.shared.map_or(0, |(_, common)| common);
+    if let Some((stream, tokens)) = turn.shared {
+        pieces.push(TokenPiece {
+            stream,
+            from: 0,
+            tokens,
+        });
+    }
+    pieces.push(TokenPiece {
+        stream: TokenStream::of_conversation(turn.conversation),
+        from: common,
+        tokens: prompt - common,
+    });
+    RequestContent::Pieces(pieces)
+}

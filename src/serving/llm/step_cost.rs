@@ -1,0 +1,661 @@
+//! How long a step takes on the NPUs of an engine, from the sizes of a model and the prices of a machine, part by part.
+//!
+//! With `T` tokens of the step (more by the padding of CUDA graphs), on each of `n` NPUs:
+//!
+//! - *products*: each product of a block over all `T` tokens at once; of experts those that tokens go to, if each goes to any
+//!   as likely: `E (1 - (1 - k / E)^T)`;
+//! - *prefill*: attention of each request with several tokens over what is computed of it; *decode*: attention of one
+//!   token each over all of theirs;
+//! - *elementwise*: norms with residual sums, turning of queries and keys, writing of keys and values, the activation;
+//! - *collectives*: two all-reduces of `2 T hidden` bytes a block and one behind the embedding;
+//! - *head*: the product with the vocabulary and the choice of a word, for requests that have a token more;
+//! - *gaps*: from a kernel to the next within a graph;
+//! - *host-step* and *host-request*: what the host does between steps.
+
+use super::super::error::ServeError;
+use super::model_sizes::LlmSizes;
+use super::step_load::StepLoad;
+use chakram_base::collective_kind::CollectiveKind;
+use chakram_base::config::ConfigDocument;
+use chakram_base::dtype::Dtype;
+use chakram_base::ids::Npu;
+use chakram_base::kernel_shape::{KernelShape, MovingKernel};
+use chakram_base::units::{Span, percent};
+use chakram_hardware::compute::{ComputeModel, KernelProfile, KernelTiming};
+use chakram_hardware::machine::{Machine, NpuClass};
+use std::collections::BTreeMap;
+
+/// A part of the cost of a step, which may be left out.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+#[repr(usize)]
+pub enum CostPart {
+    /// Products of blocks.
+    Products,
+    /// Attention of requests with several tokens.
+    Prefill,
+    /// Attention of requests with one token.
+    Decode,
+    /// Kernels that move bytes.
+    Elementwise,
+    /// All-reduces.
+    Collectives,
+    /// Logits and the choice of words.
+    Head,
+    /// From kernel to kernel.
+    Gaps,
+    /// The host's time for each step.
+    HostStep,
+    /// The host's time for each request of a step.
+    HostRequest,
+    /// Tokens that CUDA graphs add; what they cost is in the other parts.
+    Padding,
+}
+
+impl CostPart {
+    /// All parts with their names.
+    pub const NAMES: &[(Self, &str)] = &[
+        (Self::Products, "products"),
+        (Self::Prefill, "prefill"),
+        (Self::Decode, "decode"),
+        (Self::Elementwise, "elementwise"),
+        (Self::Collectives, "collectives"),
+        (Self::Head, "head"),
+        (Self::Gaps, "gaps"),
+        (Self::HostStep, "host-step"),
+        (Self::HostRequest, "host-request"),
+        (Self::Padding, "padding"),
+    ];
+    /// Number of parts.
+    pub const COUNT: usize = 10;
+
+    /// Name in files and reports.
+    pub fn name(self) -> &'static str {
+        Self::NAMES[self as usize].1
+    }
+}
+
+/// Times by part.
+pub type PartTimes = [Span; CostPart::COUNT];
+
+/// From a kernel to the next in a CUDA graph: kernels of 1.0 to 1.4 us from one to the next were captured on a full queue
+/// (presets of machines, `gap`); a graph replays without the host.
+const GRAPH_GAP: Span = Span::from_ns(1000);
+/// Time of a step on the host that the device waits for: vLLM 0.15's scheduler, input preparation and output handling, 126 us
+/// (documentation of inference-sim's trained model on H100).
+const HOST_STEP: Span = Span::from_us(126);
+/// The same for each request of a step: 4 us (same source).
+const HOST_REQUEST: Span = Span::from_us(4);
+/// Part of the memory's bandwidth that attention of one query reads at where it was not measured: as on H100, whose preset has
+/// the measured curve.
+const DECODE_MEMORY: f64 = 0.93;
+/// Tokens up to which vLLM pads a step to the size of a captured graph, and the step between large sizes.
+const LARGEST_GRAPH: u64 = 512;
+const GRAPH_STEP: u64 = 8;
+
+/// Kernels of a block that move bytes, with the elements that they read and write for each token: two norms with residual
+/// sums, turning and writing of keys, the activation.
+#[derive(Clone, Copy, Debug)]
+struct MovingWork {
+    kernel: MovingKernel,
+    elements: u64,
+}
+
+/// Steps of a model on the NPUs of an engine.
+#[derive(Clone, Debug, PartialEq)]
+pub struct StepCost {
+    sizes: LlmSizes,
+    class: NpuClass,
+    npus: u32,
+    weights: Dtype,
+    kv: Dtype,
+    left_out: Vec<CostPart>,
+    /// All-reduces of the engine and of the library: bytes with seconds.
+    all_reduce: AllReducePrices,
+}
+
+/// Prices of all-reduces among the NPUs of an engine.
+#[derive(Clone, Debug, Default, PartialEq)]
+struct AllReducePrices {
+    /// The engine's own, if they were measured.
+    own: Vec<(f64, f64)>,
+    machine: Option<Box<Machine>>,
+    npus: u32,
+}
+
+impl AllReducePrices {
+    fn seconds(&self, bytes: u64) -> f64 {
+        let own = between(&self.own, bytes as f64);
+        if let Some(own) = own {
+            return own;
+        }
+        let of = |machine: &Machine| measured_or_ring(machine, bytes, self.npus);
+        self.machine.as_deref().map_or(0.0, of)
+    }
+}
+
+/// Linear between points, the first before them; `None` behind the last or without any.
+fn between(points: &[(f64, f64)], x: f64) -> Option<f64> {
+    let above = points.partition_point(|(at, _)| *at < x);
+    let next = points.get(above)?;
+    Some(match above.checked_sub(1) {
+        None => next.1,
+        Some(before) => {
+            let before = points[before];
+            before.1 + (next.1 - before.1) * (x - before.0) / (next.0 - before.0)
+        }
+    })
+}
+
+/// An all-reduce as measured on the machine, or as a ring along its first dimension.
+fn measured_or_ring(machine: &Machine, bytes: u64, npus: u32) -> f64 {
+    if let Some(span) = machine.measured_collective(CollectiveKind::AllReduce, bytes, npus) {
+        return span.seconds();
+    }
+    let dimension = &machine.topology().dimensions()[0];
+    let steps = 2.0 * f64::from(npus - 1);
+    // Two links from NPU to NPU behind a switch.
+    let latency = 2.0 * dimension.latency.seconds();
+    let part = bytes as f64 / f64::from(npus) / dimension.bandwidth.bytes_per_second();
+    steps * (latency + part)
+}
+
+/// The engine's own all-reduces on NPUs called `npu`.
+fn own_all_reduce(npu: &str, npus: u32) -> Result<Vec<(f64, f64)>, ServeError> {
+    let text = include_str!("engine_all_reduce.toml");
+    let document = ConfigDocument::parse(text, "engine_all_reduce.toml")?;
+    let root = document.root(&["curve"])?;
+    for curve in root
+        .need("curve", "curves")?
+        .tables(&["npu", "members", "points"])?
+    {
+        let is = curve.need("npu", "a name")?.line()? == npu;
+        if !is || curve.count("members", 64)? != npus {
+            continue;
+        }
+        let mut points = Vec::new();
+        for point in curve.need("points", "points")?.items("points")? {
+            let [bytes, micros] = point.array("numbers", "bytes and microseconds")?;
+            points.push((bytes.positive(1e12)?, micros.positive(1e9)? * 1e-6));
+        }
+        return Ok(points);
+    }
+    Ok(Vec::new())
+}
+
+impl StepCost {
+    /// Steps of a model on `npus` NPUs of `machine`.
+    ///
+    /// # Errors
+    ///
+    /// If the machine's NPUs differ, or it does not say how fast they are.
+    pub fn new(
+        sizes: LlmSizes,
+        machine: &Machine,
+        npus: u32,
+        (weights, kv): (Dtype, Dtype),
+        left_out: &[CostPart],
+    ) -> Result<Self, ServeError> {
+        let class = machine.classes()[machine.class(Npu(0))].clone();
+        let cost = Self {
+            all_reduce: AllReducePrices {
+                own: match npus {
+                    1 => Vec::new(),
+                    _ => own_all_reduce(&class.name, npus)?,
+                },
+                machine: (npus > 1).then(|| Box::new(machine.clone())),
+                npus,
+            },
+            sizes,
+            class,
+            npus,
+            weights,
+            kv,
+            left_out: left_out.to_vec(),
+        };
+        let product = cost.sizes.products[0];
+        let [k, n] = cost.sizes.own_product(&product, npus);
+        if let KernelTiming::NoPeak(_) | KernelTiming::Unknown =
+            cost.price(gemm([1, 1, n, k], weights))
+        {
+            return Err(ServeError::Unfit(format!(
+                "machine {}: NPUs of class {} have no peak rate for {}, in which the model is served\n  try: another format of \
+                 weights, or a machine that states one",
+                machine.name(),
+                cost.class.name,
+                name_of(weights)
+            )));
+        }
+        Ok(cost)
+    }
+
+    fn price(&self, kernel: KernelProfile<'_>) -> KernelTiming {
+        let memory = self.class.memory_bandwidth();
+        ComputeModel::Curves.price(&kernel, &self.class.peaks, memory, &self.class.curves)
+    }
+
+    fn seconds(&self, kernel: KernelProfile<'_>) -> f64 {
+        self.price(kernel).span().seconds() * self.class.slowdown
+    }
+
+    fn is_left_out(&self, part: CostPart) -> bool {
+        self.left_out.contains(&part)
+    }
+
+    /// Tokens of a step with those that the size of its graph adds.
+    pub fn padded(&self, tokens: u64) -> u64 {
+        if self.is_left_out(CostPart::Padding) || tokens > LARGEST_GRAPH {
+            return tokens;
+        }
+        match tokens {
+            0..=2 => tokens,
+            3..=4 => 4,
+            more => more.next_multiple_of(GRAPH_STEP),
+        }
+    }
+
+    /// Seconds of everything that depends on the number of tokens alone, by part.
+    fn of_tokens(&self, tokens: u64) -> [f64; CostPart::COUNT] {
+        let mut parts = [0.0; CostPart::COUNT];
+        let padded = self.padded(tokens);
+        let layers = self.sizes.layers as f64;
+        let products = self.sizes.products.iter().map(|product| {
+            let [k, n] = self.sizes.own_product(product, self.npus);
+            let sizes = match product.experts {
+                None => [1, padded, n, k],
+                Some([experts, chosen]) => {
+                    let touched = touched_experts(experts, chosen, tokens);
+                    [touched, (padded * chosen).div_ceil(touched), n, k]
+                }
+            };
+            self.seconds(gemm(sizes, self.weights))
+        });
+        let router = self.sizes.experts.map_or(0.0, |[experts, _]| {
+            self.seconds(gemm([1, padded, experts, self.sizes.hidden], Dtype::Bf16))
+        });
+        parts[CostPart::Products as usize] = layers * (products.sum::<f64>() + router);
+        let moving = self.moving_work();
+        let each = moving.iter().map(|work| {
+            let bytes = 2 * work.elements * padded;
+            self.moving(work.kernel, bytes)
+        });
+        let embedding = self.moving(MovingKernel::Embedding, 4 * self.sizes.hidden * padded);
+        parts[CostPart::Elementwise as usize] = layers * each.sum::<f64>() + embedding;
+        let mut kernels = moving.len() as u64 + self.sizes.products.len() as u64 + 1;
+        if self.npus > 1 {
+            let bytes = 2 * padded * self.sizes.hidden;
+            let each = self.all_reduce.seconds(bytes);
+            parts[CostPart::Collectives as usize] = (2.0 * layers + 1.0) * each;
+            kernels += 2;
+        }
+        // Prices of products were measured one behind another, with their gaps.
+        kernels -= self.sizes.products.len() as u64;
+        parts[CostPart::Gaps as usize] = layers * kernels as f64 * GRAPH_GAP.seconds();
+        parts
+    }
+
+    /// Seconds of a kernel that moves bytes, without the gap behind it.
+    fn moving(&self, kernel: MovingKernel, bytes: u64) -> f64 {
+        let profile = KernelProfile {
+            bytes,
+            dtype: Some(Dtype::Bf16),
+            shape: Some(KernelShape::Moving(kernel)),
+            ..KernelProfile::default()
+        };
+        let gap = self
+            .class
+            .curves
+            .moving
+            .as_ref()
+            .map_or(0.0, |curve| curve.gap);
+        (self.seconds(profile) - gap).max(0.0)
+    }
+
+    fn moving_work(&self) -> Vec<MovingWork> {
+        let sizes = &self.sizes;
+        let parts = u64::from(self.npus);
+        let (heads, kv) = (sizes.heads / parts, sizes.own_kv_heads(self.npus));
+        let turned = (heads + kv) * sizes.head_width;
+        let mut work = vec![
+            // Two norms, each with the residual sum in front of it: two are read, two written.
+            MovingWork {
+                kernel: MovingKernel::Normalization,
+                elements: 4 * sizes.hidden,
+            },
+            MovingWork {
+                kernel: MovingKernel::Normalization,
+                elements: 4 * sizes.hidden,
+            },
+            MovingWork {
+                kernel: MovingKernel::ElementWise,
+                elements: 2 * turned,
+            },
+            MovingWork {
+                kernel: MovingKernel::Copy,
+                elements: 4 * kv * sizes.head_width,
+            },
+            MovingWork {
+                kernel: MovingKernel::ElementWise,
+                elements: (sizes.widest + sizes.widest / 2) / parts,
+            },
+        ];
+        if sizes.qk_norm {
+            work.push(MovingWork {
+                kernel: MovingKernel::Normalization,
+                elements: 2 * turned,
+            });
+        }
+        if let Some([experts, chosen]) = sizes.experts {
+            // The router's choice, and the sum of what experts give.
+            work.push(MovingWork {
+                kernel: MovingKernel::Softmax,
+                elements: 3 * experts,
+            });
+            work.push(MovingWork {
+                kernel: MovingKernel::ElementWise,
+                elements: (chosen + 1) * sizes.hidden,
+            });
+        }
+        work
+    }
+
+    fn attention(&self, batch: u64, queries: u64, keys: u64) -> f64 {
+        let parts = u64::from(self.npus);
+        let (heads, kv_heads) = (self.sizes.heads / parts, self.sizes.own_kv_heads(self.npus));
+        let width = self.sizes.head_width;
+        // What the curve of BF16 reads is twice what FP8 has.
+        let keys = match (queries, self.kv) {
+            (1, Dtype::Fp8) => keys.div_ceil(2),
+            _ => keys,
+        };
+        if let Some(seconds) = self.unmeasured_decode(batch, queries, keys) {
+            return seconds;
+        }
+        let pairs = queries * keys
+            - if queries > 1 {
+                queries * (queries - 1) / 2
+            } else {
+                0
+            };
+        self.seconds(KernelProfile {
+            flops: 4 * batch * heads * width * pairs,
+            bytes: 2 * batch * width * (2 * heads * queries + 2 * kv_heads * keys),
+            dtype: Some(Dtype::Bf16),
+            shape: Some(KernelShape::Attention {
+                batch,
+                heads,
+                kv_heads,
+                queries,
+                keys,
+                width,
+                causal: true,
+                backward: false,
+            }),
+            ..KernelProfile::default()
+        })
+    }
+
+    /// Attention of one query of each sequence on NPUs whose curves have none: it reads keys and values at [`DECODE_MEMORY`] of
+    /// the memory's bandwidth. `None` where there is a curve, or none of attention at all.
+    fn unmeasured_decode(&self, batch: u64, queries: u64, keys: u64) -> Option<f64> {
+        let curve = self.class.curves.attention[Dtype::Bf16 as usize].as_ref()?;
+        if queries > 1 || curve.decode.is_some() {
+            return None;
+        }
+        let kv_heads = self.sizes.own_kv_heads(self.npus);
+        let bytes = (4 * batch * kv_heads * keys * self.sizes.head_width) as f64;
+        let memory = self.class.memory_bandwidth()?.bytes_per_second();
+        Some((curve.start + bytes / (DECODE_MEMORY * memory)) * self.class.slowdown)
+    }
+
+    fn prefill(&self, chunks: &[(u32, u32)]) -> f64 {
+        // One kernel takes all of them: it begins once.
+        let dtype = Dtype::Bf16 as usize;
+        let start = self.class.curves.attention[dtype]
+            .as_ref()
+            .map_or(0.0, |curve| curve.start);
+        let each = chunks.iter().map(|&(tokens, past)| {
+            let (tokens, past) = (u64::from(tokens), u64::from(past));
+            self.attention(1, tokens.max(2), past + tokens) - start
+        });
+        let all: f64 = each.map(|seconds| seconds.max(0.0)).sum();
+        if chunks.is_empty() { 0.0 } else { start + all }
+    }
+
+    fn head(&self, rows: u64) -> f64 {
+        if rows == 0 {
+            return 0.0;
+        }
+        let vocabulary = self.sizes.vocabulary.div_ceil(u64::from(self.npus));
+        let product = self.seconds(gemm([1, rows, vocabulary, self.sizes.hidden], Dtype::Bf16));
+        let gather = match self.npus {
+            1 => 0.0,
+            npus => {
+                // Each has its part of the words.
+                let bytes = 2 * rows * self.sizes.vocabulary;
+                let machine = self.all_reduce.machine.as_deref();
+                let span = machine.and_then(|machine| {
+                    machine.measured_collective(CollectiveKind::AllGather, bytes, npus)
+                });
+                let ring =
+                    || machine.map_or(0.0, |machine| measured_or_ring(machine, bytes, npus) / 2.0);
+                span.map_or_else(ring, Span::seconds)
+            }
+        };
+        // Logits become single precision, then probabilities, of which one is chosen: three times read or written.
+        let chosen = self.moving(MovingKernel::Softmax, 3 * 4 * rows * self.sizes.vocabulary);
+        product + gather + chosen
+    }
+
+    /// The time of a step by part; `memo` keeps what depends on the number of tokens alone.
+    pub fn parts(&self, load: &StepLoad, memo: &mut PriceMemo) -> PartTimes {
+        let mut seconds = match memo.of_tokens.get(&load.tokens) {
+            Some(known) => *known,
+            None => {
+                let found = self.of_tokens(load.tokens);
+                memo.of_tokens.insert(load.tokens, found);
+                found
+            }
+        };
+        let layers = self.sizes.layers as f64;
+        seconds[CostPart::Prefill as usize] = layers * self.prefill(&load.chunks);
+        if load.decodes > 0 {
+            let keys = load.decode_context.div_ceil(load.decodes);
+            seconds[CostPart::Decode as usize] = layers * self.attention(load.decodes, 1, keys);
+        }
+        seconds[CostPart::Head as usize] = match memo.of_rows.get(&load.sampled) {
+            Some(known) => *known,
+            None => {
+                let found = self.head(load.sampled);
+                memo.of_rows.insert(load.sampled, found);
+                found
+            }
+        };
+        seconds[CostPart::HostStep as usize] = HOST_STEP.seconds();
+        seconds[CostPart::HostRequest as usize] = HOST_REQUEST.seconds() * load.requests as f64;
+        let mut parts = seconds.map(Span::from_seconds);
+        for part in &self.left_out {
+            parts[*part as usize] = Span::ZERO;
+        }
+        parts
+    }
+
+    /// What prices rest on, in words.
+    pub fn basis(&self) -> Vec<String> {
+        let curves = &self.class.curves;
+        let format = self.weights as usize;
+        let mut all = Vec::new();
+        let known = curves.gemm[format].is_some();
+        all.push(format!(
+            "products in {}: {}",
+            name_of(self.weights),
+            if known {
+                "fitted curve of the machine"
+            } else {
+                "roofline at the peak rates, a lower bound"
+            }
+        ));
+        let known = curves.attention[Dtype::Bf16 as usize].is_some();
+        all.push(format!(
+            "attention: {}",
+            if known {
+                "fitted curves of the machine"
+            } else {
+                "roofline at the peak rates, a lower bound"
+            }
+        ));
+        let curve = curves.attention[Dtype::Bf16 as usize].as_ref();
+        if curve.is_some_and(|curve| curve.decode.is_none()) {
+            all.push(format!(
+                "attention of one token: {} of the memory's bandwidth, as on H100; it was not measured on this machine",
+                percent(DECODE_MEMORY)
+            ));
+        }
+        if self.npus > 1 {
+            let own = !self.all_reduce.own.is_empty();
+            all.push(format!(
+                "all-reduces among {}: {}",
+                self.npus,
+                match own {
+                    true => "vLLM's own kernels as measured up to 4 MiB, the machine's collectives behind that",
+                    false => "the machine's collectives",
+                }
+            ));
+        }
+        all.push(format!(
+            "host: {HOST_STEP} a step and {HOST_REQUEST} a request (inference-sim's fit to vLLM 0.15 on H100); gaps of {GRAPH_GAP}"
+        ));
+        all
+    }
+
+    /// Parts that are left out.
+    pub fn left_out(&self) -> &[CostPart] {
+        &self.left_out
+    }
+
+    /// The model's sizes.
+    pub fn sizes(&self) -> &LlmSizes {
+        &self.sizes
+    }
+}
+
+/// What of a step's price is known already.
+#[derive(Clone, Debug, Default)]
+pub struct PriceMemo {
+    of_tokens: BTreeMap<u64, [f64; CostPart::COUNT]>,
+    of_rows: BTreeMap<u64, f64>,
+}
+
+/// Name of a format in files.
+pub(super) fn name_of(format: Dtype) -> &'static str {
+    Dtype::ALL[format as usize].1
+}
+
+/// Experts of `experts` that at least one of `tokens` tokens goes to, each to `chosen` of them, any as likely.
+pub(super) fn touched_experts(experts: u64, chosen: u64, tokens: u64) -> u64 {
+    let all = experts as f64;
+    let (mut none, mut each, mut left) = (1.0, 1.0 - chosen as f64 / all, tokens);
+    // The power by squares.
+    while left > 0 {
+        if left % 2 == 1 {
+            none *= each;
+        }
+        each *= each;
+        left /= 2;
+    }
+    ((all * (1.0 - none)).round() as u64).clamp(1, experts)
+}
+
+fn gemm([batch, m, n, k]: [u64; 4], format: Dtype) -> KernelProfile<'static> {
+    let bytes =
+        format.element_bytes() * (batch * (m * k + n * k)) as f64 + 2.0 * (batch * m * n) as f64;
+    KernelProfile {
+        flops: 2 * batch * m * n * k,
+        bytes: bytes as u64,
+        dtype: Some(format),
+        shape: Some(KernelShape::Gemm { batch, m, n, k }),
+        ..KernelProfile::default()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use chakram_workloads::model::ModelSource;
+
+    fn cost(model: &str, machine: &str, npus: u32, left_out: &[CostPart]) -> StepCost {
+        let definition = ModelSource::find(model).unwrap().definition(None).unwrap();
+        let sizes = LlmSizes::of(&definition).unwrap();
+        let machine = Machine::load(machine).unwrap();
+        StepCost::new(sizes, &machine, npus, (Dtype::Bf16, Dtype::Bf16), left_out).unwrap()
+    }
+
+    fn decode(requests: u64, context: u64) -> StepLoad {
+        StepLoad {
+            tokens: requests,
+            requests,
+            sampled: requests,
+            decodes: requests,
+            decode_context: requests * context,
+            longest_context: context,
+            chunks: Vec::new(),
+            context: requests * context,
+        }
+    }
+
+    fn total(cost: &StepCost, load: &StepLoad) -> f64 {
+        let parts = cost.parts(load, &mut PriceMemo::default());
+        parts.iter().map(|span| span.seconds()).sum()
+    }
+
+    /// 256 experts of which 8: 57 at 8 tokens, 163 at 32, 222 at 64 (E (1 - (1 - k / E)^B)).
+    #[test]
+    fn experts_are_touched_as_by_chance() {
+        let touched = [8, 32, 64].map(|tokens| touched_experts(256, 8, tokens));
+        assert_eq!(touched, [57, 163, 222]);
+        assert_eq!(touched_experts(8, 2, 0), 1);
+        assert_eq!(touched_experts(8, 2, 1), 2);
+    }
+
+    #[test]
+    fn decode_steps_are_above_the_roofline_and_not_far() {
+        // Weights of 8B without the table of words, 15.0 GB, and 32 requests of 1,024 tokens of 131,072 bytes, 4.3 GB, at
+        // 3.35 TB/s: 5.77 ms.
+        let step = total(&cost("llama3-8b", "dgx-h100", 1, &[]), &decode(32, 1024));
+        let bound = (15.01e9 + 4.29e9) / 3.35e12;
+        assert!(step > bound && step < 1.8 * bound, "{step} and {bound}");
+    }
+
+    #[test]
+    fn parts_that_are_left_out_take_no_time() {
+        let load = StepLoad {
+            chunks: vec![(512, 0), (100, 2000)],
+            tokens: 612 + 8,
+            requests: 10,
+            ..decode(8, 700)
+        };
+        let all = cost("llama3-70b", "dgx-h100", 4, &[]).parts(&load, &mut PriceMemo::default());
+        for (part, name) in CostPart::NAMES {
+            let is_padding = *part == CostPart::Padding;
+            assert_eq!(all[*part as usize] == Span::ZERO, is_padding, "{name}");
+            let without = cost("llama3-70b", "dgx-h100", 4, &[*part]);
+            let parts = without.parts(&load, &mut PriceMemo::default());
+            assert_eq!(parts[*part as usize], Span::ZERO, "{name}");
+            for (other, _) in CostPart::NAMES.iter().filter(|(other, _)| other != part) {
+                assert_eq!(parts[*other as usize], all[*other as usize], "{name}");
+            }
+        }
+        let padded = [1, 2, 3, 5, 9, 511, 513]
+            .map(|tokens| cost("llama3-8b", "dgx-h100", 1, &[]).padded(tokens));
+        assert_eq!(padded, [1, 2, 4, 8, 16, 512, 513]);
+    }
+
+    #[test]
+    fn own_all_reduces_are_taken_where_they_were_measured() {
+        let prices = cost("llama3-70b", "dgx-h100", 8, &[]).all_reduce;
+        // 128 KiB: 7.9 us in the table; 1 MiB: 15.0.
+        assert!((prices.seconds(131_072) - 7.9e-6).abs() < 1e-9);
+        assert!((prices.seconds(1 << 20) - 15.0e-6).abs() < 1e-9);
+        // 32 MiB: NCCL's curve of the machine, 199.8 us at 33,554,432 bytes.
+        assert!((prices.seconds(33_554_432) - 199.8e-6).abs() < 1e-9);
+    }
+}

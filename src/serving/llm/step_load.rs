@@ -1,0 +1,105 @@
+//! What a step computes, and a price that is a sum.
+
+use super::scheduler::StepShare;
+use chakram_base::units::Span;
+
+/// What a step computes, as its price needs it.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct StepLoad {
+    /// Tokens of all requests.
+    pub tokens: u64,
+    /// Requests.
+    pub requests: u64,
+    /// Requests that have a token more after the step.
+    pub sampled: u64,
+    /// Requests that take part with one token behind others.
+    pub decodes: u64,
+    /// Tokens whose keys and values these read, their own with them.
+    pub decode_context: u64,
+    /// The longest of these.
+    pub longest_context: u64,
+    /// Tokens of each other request, and those that are computed before.
+    pub chunks: Vec<(u32, u32)>,
+    /// Tokens whose keys and values all requests read.
+    pub context: u64,
+}
+
+impl StepLoad {
+    /// Sets it to that of a step.
+    pub fn set(&mut self, shares: &[StepShare]) {
+        let mut chunks = std::mem::take(&mut self.chunks);
+        chunks.clear();
+        *self = Self {
+            chunks,
+            ..Self::default()
+        };
+        self.requests = shares.len() as u64;
+        for share in shares {
+            let context = u64::from(share.past) + u64::from(share.tokens);
+            self.tokens += u64::from(share.tokens);
+            self.context += context;
+            self.sampled += u64::from(share.samples);
+            if share.tokens == 1 && share.past > 0 {
+                self.decodes += 1;
+                self.decode_context += context;
+                self.longest_context = self.longest_context.max(context);
+            } else {
+                self.chunks.push((share.tokens, share.past));
+            }
+        }
+    }
+}
+
+/// A step's time as a sum of whole picoseconds.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct LinearStep {
+    /// Of every step.
+    pub base: Span,
+    /// For each token that it computes.
+    pub token: Span,
+    /// For each request.
+    pub request: Span,
+    /// For each token whose keys and values a request reads.
+    pub context: Span,
+}
+
+impl LinearStep {
+    /// The time of a step.
+    pub fn time(&self, load: &StepLoad) -> Span {
+        self.base
+            + self.token.times(load.tokens)
+            + self.request.times(load.requests)
+            + self.context.times(load.context)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn given_times_add_up() {
+        let share = |past, tokens| StepShare {
+            slot: 0,
+            number: 0,
+            past,
+            tokens,
+            samples: true,
+            hit: 0,
+            admitted: false,
+        };
+        let mut load = StepLoad::default();
+        load.set(&[share(9, 1), share(100, 30), share(0, 1)]);
+        // 32 tokens, 3 requests; they read 10 + 130 + 1.
+        assert_eq!((load.tokens, load.requests, load.context), (32, 3, 141));
+        assert_eq!((load.decodes, load.decode_context), (1, 10));
+        assert_eq!(load.chunks, [(30, 100), (1, 0)]);
+        let linear = LinearStep {
+            base: Span(1000),
+            token: Span(10),
+            request: Span(7),
+            context: Span(2),
+        };
+        assert_eq!(linear.time(&load), Span(1000 + 320 + 21 + 282));
+    }
+}

@@ -1,0 +1,53 @@
+//! How long a step takes.
+
+use super::step_cost::{CostPart, PartTimes, PriceMemo, StepCost};
+use super::step_load::{LinearStep, StepLoad};
+use super::step_profile::StepProfile;
+use chakram_base::units::Span;
+
+/// How long steps take.
+#[derive(Clone, Debug, PartialEq)]
+pub enum StepPrice {
+    /// A sum of given times.
+    Linear(LinearStep),
+    /// From a table of measured operations.
+    Profile(Box<StepProfile>),
+    /// From the sizes of a model and the prices of a machine.
+    Model(Box<StepCost>),
+}
+
+impl StepPrice {
+    /// The time of a step, with its parts where there are any.
+    pub fn time(&self, load: &StepLoad, memo: &mut PriceMemo) -> (Span, Option<PartTimes>) {
+        match self {
+            Self::Linear(linear) => (linear.time(load), None),
+            Self::Profile(profile) => (profile.time(load), None),
+            Self::Model(cost) => {
+                let parts = cost.parts(load, memo);
+                (parts.iter().copied().sum(), Some(parts))
+            }
+        }
+    }
+
+    /// What it rests on, in words.
+    pub fn basis(&self) -> Vec<String> {
+        match self {
+            Self::Linear(linear) => vec![format!(
+                "as the scenario states: {} a step, {} a token, {} a request, {} a token that is read",
+                linear.base, linear.token, linear.request, linear.context
+            )],
+            Self::Profile(profile) => profile.basis(),
+            Self::Model(cost) => {
+                let mut all = cost.basis();
+                if !cost.left_out().is_empty() {
+                    let names = cost.left_out().iter().map(|part: &CostPart| part.name());
+                    all.push(format!(
+                        "left out: {}",
+                        names.collect::<Vec<_>>().join(", ")
+                    ));
+                }
+                all
+            }
+        }
+    }
+}

@@ -1,0 +1,304 @@
+//! Steps from a table of measured operations.
+//!
+//! A table has columns `op`, `us` and four sizes `a` to `d`. An operation is measured at `a` tokens of a step, or, if its name
+//! ends in `@seq`, at `a` requests that have a token more; `attention` at a prompt's part of `a` tokens behind `b`, together
+//! with one token of each of `c` requests that read `d` tokens each. Operations outside blocks are `embedding`,
+//! `final_layernorm`, and those with `@seq`; `layernorm` is in each block twice, all else once. Between sizes times are linear
+//! along each of them.
+
+use super::super::error::ServeError;
+use super::super::tables::{LatencyCurve, TableReader};
+use super::step_load::{LinearStep, StepLoad};
+use chakram_base::units::Span;
+use std::collections::BTreeMap;
+use std::path::PathBuf;
+
+/// A table of operations, as a scenario names it.
+#[derive(Clone, Debug, PartialEq)]
+pub struct ProfileChoice {
+    /// Path of the table.
+    pub path: PathBuf,
+    /// Columns with the value of the rows that are read.
+    pub rows: Vec<(String, String)>,
+    /// Blocks of the model.
+    pub layers: u32,
+}
+
+/// Steps from measured operations.
+#[derive(Clone, Debug, PartialEq)]
+pub struct StepProfile {
+    choice: ProfileChoice,
+    /// All operations by the tokens of a step, those of blocks for all blocks.
+    of_tokens: Vec<LatencyCurve>,
+    /// Operations by the requests that have a token more.
+    of_rows: Vec<LatencyCurve>,
+    attention: AttentionGrid,
+    layers: u64,
+    /// Added to each step.
+    besides: LinearStep,
+}
+
+/// Times at all combinations of sizes.
+#[derive(Clone, Debug, Default, PartialEq)]
+struct AttentionGrid {
+    times: BTreeMap<[u32; 4], f64>,
+    /// Sizes of the points of each kind: with tokens of prompts or without, with single tokens or without.
+    axes: [[Vec<u32>; 4]; 4],
+}
+
+impl AttentionGrid {
+    fn kind([prompts, singles]: [bool; 2]) -> usize {
+        2 * usize::from(prompts) + usize::from(singles)
+    }
+
+    fn add(&mut self, point: [u32; 4], seconds: f64) {
+        self.times.insert(point, seconds);
+        let axes = &mut self.axes[Self::kind([point[0] > 0, point[2] > 0])];
+        for (axis, size) in axes.iter_mut().zip(point) {
+            if let Err(at) = axis.binary_search(&size) {
+                axis.insert(at, size);
+            }
+        }
+    }
+
+    /// Seconds of the place, linear along each axis between the sizes of the points of its kind.
+    fn seconds(&self, place: [f64; 4]) -> f64 {
+        let kind = Self::kind([place[0] > 0.0, place[2] > 0.0]);
+        self.between(&self.axes[kind], place)
+    }
+
+    fn between(&self, axes: &[Vec<u32>; 4], place: [f64; 4]) -> f64 {
+        let mut corners = [([0_u32; 4], 1.0_f64); 16];
+        let mut count = 1;
+        for (k, axis) in axes.iter().enumerate() {
+            let Some((low, high, part)) = neighbours(axis, place[k]) else {
+                return 0.0;
+            };
+            for i in 0..count {
+                let (point, weight) = corners[i];
+                corners[i].0[k] = low;
+                corners[i].1 = weight * (1.0 - part);
+                if part != 0.0 {
+                    let mut other = point;
+                    other[k] = high;
+                    corners[count + i] = (other, weight * part);
+                } else {
+                    corners[count + i] = (corners[i].0, 0.0);
+                }
+            }
+            count *= 2;
+        }
+        let known = corners
+            .iter()
+            .filter_map(|(point, weight)| Some((self.times.get(point)?, *weight)));
+        let (sum, weights) = known.fold((0.0, 0.0), |(sum, all), (time, weight)| {
+            (sum + time * weight, all + weight)
+        });
+        if weights != 0.0 {
+            (sum / weights).max(0.0)
+        } else {
+            0.0
+        }
+    }
+}
+
+/// The sizes around `x` and its part of the way; beyond the last along the line of the last two.
+fn neighbours(axis: &[u32], x: f64) -> Option<(u32, u32, f64)> {
+    let (first, last) = (*axis.first()?, *axis.last()?);
+    if axis.len() == 1 || x <= f64::from(first) {
+        return Some((first, first, 0.0));
+    }
+    let above = axis
+        .partition_point(|size| f64::from(*size) < x)
+        .min(axis.len() - 1);
+    let (low, high) = (
+        axis[above - 1],
+        if above == axis.len() - 1 {
+            last
+        } else {
+            axis[above]
+        },
+    );
+    let part = (x - f64::from(low)) / f64::from(high - low);
+    Some((low, high, part))
+}
+
+impl StepProfile {
+    /// Reads the table that `choice` names.
+    ///
+    /// # Errors
+    ///
+    /// If it cannot be read, or has no operations of either kind.
+    pub fn load(choice: &ProfileChoice, besides: LinearStep) -> Result<Self, ServeError> {
+        let mut reader = TableReader::open(&choice.path)?;
+        for (column, value) in &choice.rows {
+            reader.filter(column, value)?;
+        }
+        let columns = ["op", "a", "b", "c", "d", "us"];
+        let mut at = [0; 6];
+        for (place, name) in at.iter_mut().zip(columns) {
+            *place = reader.column(name)?;
+        }
+        let mut of_tokens: BTreeMap<String, Vec<(f64, Span)>> = BTreeMap::new();
+        let mut of_rows: BTreeMap<String, Vec<(f64, Span)>> = BTreeMap::new();
+        let mut attention = AttentionGrid::default();
+        while reader.advance()? {
+            let op = reader.text(at[0]).to_owned();
+            let seconds = reader.number(at[5])? * 1e-6;
+            if op == "attention" {
+                let mut point = [0; 4];
+                for (size, column) in point.iter_mut().zip(&at[1..5]) {
+                    *size = reader.number(*column)? as u32;
+                }
+                attention.add(point, seconds);
+                continue;
+            }
+            if op == "moe" {
+                return Err(
+                    reader.refuse("an operation moe", "operations of models without experts")
+                );
+            }
+            let size = reader.number(at[1])?;
+            if let Some(name) = op.strip_suffix("@seq") {
+                of_rows
+                    .entry(name.to_owned())
+                    .or_default()
+                    .push((size, Span::from_seconds(seconds)));
+                continue;
+            }
+            let times = match op.as_str() {
+                "embedding" | "final_layernorm" => 1.0,
+                "layernorm" => 2.0 * f64::from(choice.layers),
+                _ => f64::from(choice.layers),
+            };
+            let span = Span::from_seconds(seconds * times);
+            of_tokens.entry(op).or_default().push((size, span));
+        }
+        let curves = |all: BTreeMap<String, Vec<(f64, Span)>>| -> Vec<LatencyCurve> {
+            all.into_values()
+                .filter_map(LatencyCurve::of_means)
+                .collect()
+        };
+        let (of_tokens, of_rows) = (curves(of_tokens), curves(of_rows));
+        if of_tokens.is_empty() || of_rows.is_empty() || attention.times.is_empty() {
+            let rows = choice
+                .rows
+                .iter()
+                .map(|(column, value)| format!("{column} = {value}"));
+            let rows: Vec<String> = rows.collect();
+            return Err(ServeError::Unfit(format!(
+                "{}: found no operations of tokens, of requests (`@seq`) or of attention in rows with {}, expected all of them",
+                choice.path.display(),
+                if rows.is_empty() {
+                    "any value".to_owned()
+                } else {
+                    rows.join(", ")
+                }
+            )));
+        }
+        Ok(Self {
+            choice: choice.clone(),
+            of_tokens,
+            of_rows,
+            attention,
+            layers: choice.layers.into(),
+            besides,
+        })
+    }
+
+    /// The time of a step.
+    pub fn time(&self, load: &StepLoad) -> Span {
+        let of = |curves: &[LatencyCurve], x: u64| -> Span {
+            curves.iter().map(|curve| curve.at(x as f64)).sum()
+        };
+        let rows = match load.sampled {
+            0 => Span::ZERO,
+            sampled => of(&self.of_rows, sampled),
+        };
+        let (chunk, past) = joined(&load.chunks);
+        let decodes = load.decodes as f64;
+        let context = load.decode_context as f64 / decodes.max(1.0);
+        let attention = self.attention.seconds([
+            chunk,
+            past,
+            decodes,
+            if decodes > 0.0 { context } else { 0.0 },
+        ]);
+        let blocks = Span::from_seconds(attention * self.layers as f64);
+        of(&self.of_tokens, load.tokens) + rows + blocks + self.besides.time(load)
+    }
+
+    /// It in words.
+    pub fn basis(&self) -> Vec<String> {
+        let rows = self
+            .choice
+            .rows
+            .iter()
+            .map(|(column, value)| format!("{column} = {value}"));
+        let rows: Vec<String> = rows.collect();
+        let mut all = vec![format!(
+            "measured operations of {} ({}), {} blocks",
+            self.choice.path.display(),
+            rows.join(", "),
+            self.layers
+        )];
+        if self.besides != LinearStep::default() {
+            all.push(format!(
+                "besides, as the scenario states: {} a step, {} a token, {} a request, {} a token that is read",
+                self.besides.base, self.besides.token, self.besides.request, self.besides.context
+            ));
+        }
+        all
+    }
+}
+
+/// One part of a prompt with the tokens and the products of several: `a` tokens behind `b`, where `a (b + a / 2)` is the sum of
+/// theirs, or behind none.
+fn joined(chunks: &[(u32, u32)]) -> (f64, f64) {
+    let tokens: f64 = chunks.iter().map(|(tokens, _)| f64::from(*tokens)).sum();
+    let pairs = chunks
+        .iter()
+        .map(|&(tokens, past)| f64::from(tokens) * (f64::from(past) + f64::from(tokens) / 2.0));
+    let past = pairs.sum::<f64>() / tokens.max(1.0) - tokens / 2.0;
+    (tokens, past.max(0.0))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// 3 us + 2 ns a pair is linear along each axis, so it is met between and beyond points.
+    #[test]
+    fn grids_are_linear_along_each_axis() {
+        let time = |a: f64, b: f64, c: f64, d: f64| 3e-6 + 1e-9 * a * (b + 1.0) + 2e-9 * c * d;
+        let mut grid = AttentionGrid::default();
+        for a in [0, 16, 64] {
+            for b in [0, 16, 256] {
+                for c in [0, 1, 8] {
+                    for d in [16, 128] {
+                        let point = [a, if a > 0 { b } else { 0 }, c, if c > 0 { d } else { 0 }];
+                        let at = point.map(f64::from);
+                        grid.add(point, time(at[0], at[1], at[2], at[3]));
+                    }
+                }
+            }
+        }
+        for place in [
+            [30.0, 100.0, 3.0, 77.0],
+            [64.0, 256.0, 8.0, 128.0],
+            [0.0, 0.0, 5.0, 20.0],
+            [20.0, 7.0, 0.0, 0.0],
+            [100.0, 16.0, 16.0, 300.0],
+        ] {
+            let found = grid.seconds(place);
+            let expected = time(place[0], place[1], place[2], place[3]);
+            assert!(
+                (found / expected - 1.0).abs() < 1e-9,
+                "{place:?}: {found} and {expected}"
+            );
+        }
+        assert_eq!(joined(&[(100, 50)]), (100.0, 50.0));
+        // 200 tokens of two parts of 100 behind 250: 2 x 100 x 300 = 200 x (b + 100).
+        assert_eq!(joined(&[(100, 250), (100, 250)]), (200.0, 200.0));
+    }
+}

@@ -1,0 +1,180 @@
+//! Which tokens of requests are alike: pieces of streams of tokens, and the chained hashes of their blocks.
+
+use chakram_base::random::{GAMMA, mix_bits};
+
+/// Content of a block and of everything before it.
+///
+/// Of ten million blocks two that differ have the same hash with a probability of 3 in a million.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct BlockHash(pub u64);
+
+impl BlockHash {
+    /// What precedes the first block.
+    pub const START: Self = Self(0);
+
+    fn then(self, next: u64) -> Self {
+        Self(mix_bits((self.0 ^ next).wrapping_add(GAMMA)))
+    }
+}
+
+/// A sequence of tokens that requests take their own from: two of the same stream at the same place are alike.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct TokenStream(u64);
+
+impl TokenStream {
+    /// The tokens of one request alone.
+    pub fn of_request(number: u64) -> Self {
+        Self::of_kind(1, number)
+    }
+
+    /// A prefix that requests share.
+    pub fn of_prefix(number: u64) -> Self {
+        Self::of_kind(2, number)
+    }
+
+    /// A conversation, of which each turn begins with all turns before it.
+    pub fn of_conversation(number: u64) -> Self {
+        Self::of_kind(3, number)
+    }
+
+    /// A block of a trace that states hashes.
+    pub fn of_trace_block(hash: u64) -> Self {
+        Self::of_kind(4, hash)
+    }
+
+    /// What is behind the last block of a request of such a trace.
+    pub fn of_trace_rest(number: u64) -> Self {
+        Self::of_kind(5, number)
+    }
+
+    fn of_kind(kind: u64, number: u64) -> Self {
+        Self(mix_bits(
+            mix_bits(number.wrapping_add(GAMMA)).wrapping_add(kind.wrapping_mul(GAMMA)),
+        ))
+    }
+}
+
+/// Consecutive tokens of a stream.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct TokenPiece {
+    /// The stream.
+    pub stream: TokenStream,
+    /// Place of the first in the stream.
+    pub from: u32,
+    /// Number of tokens.
+    pub tokens: u32,
+}
+
+/// The tokens of a request: its prompt, and then its answer, which goes on in the stream of the last piece.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct TokenContent {
+    pieces: Vec<TokenPiece>,
+}
+
+impl TokenContent {
+    /// Content of `pieces`.
+    pub fn of(pieces: Vec<TokenPiece>) -> Self {
+        Self { pieces }
+    }
+
+    /// A prompt of `tokens` tokens that begins with `shared` ones of a stream; the others are those of request `number` alone.
+    pub fn behind(shared: Option<(TokenStream, u32)>, number: u64, tokens: u32) -> Self {
+        let mut content = Self::default();
+        content.begin(shared, number, tokens);
+        content
+    }
+
+    /// Number of tokens of the prompt.
+    #[cfg(test)]
+    fn tokens(&self) -> u32 {
+        self.pieces.iter().map(|piece| piece.tokens).sum()
+    }
+
+    fn begin(&mut self, shared: Option<(TokenStream, u32)>, number: u64, tokens: u32) {
+        let common = shared.map_or(0, |(_, common)| common.min(tokens));
+        if let Some((stream, _)) = shared.filter(|_| common > 0) {
+            self.pieces.push(TokenPiece {
+                stream,
+                from: 0,
+                tokens: common,
+            });
+        }
+        // What a whole prompt is shared of does not make answers alike.
+        self.pieces.push(TokenPiece {
+            stream: TokenStream::of_request(number),
+            from: 0,
+            tokens: tokens - common,
+        });
+    }
+
+    /// Hash of the `size` tokens from place `from` on, behind a block with hash `before`; tokens after the prompt are those of
+    /// the last piece's stream.
+    pub fn hash(&self, before: BlockHash, from: u32, size: u32) -> BlockHash {
+        let (mut at, end) = (0_u32, from + size);
+        let mut hash = before;
+        let last = self.pieces.len().saturating_sub(1);
+        for (index, piece) in self.pieces.iter().enumerate() {
+            let stop = match index == last {
+                true => u32::MAX,
+                false => at + piece.tokens,
+            };
+            let (low, high) = (from.max(at), end.min(stop));
+            if low < high {
+                let place = u64::from(piece.from + (low - at)) << 32 | u64::from(high - low);
+                hash = hash.then(piece.stream.0).then(place);
+            }
+            if stop >= end {
+                break;
+            }
+            at = stop;
+        }
+        hash
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn blocks_are_alike_as_far_as_streams_are() {
+        let system = TokenStream::of_prefix(0);
+        let a = TokenContent::behind(Some((system, 20)), 1, 40);
+        let b = TokenContent::behind(Some((system, 20)), 2, 40);
+        let chain = |content: &TokenContent| -> Vec<BlockHash> {
+            let mut hash = BlockHash::START;
+            let blocks = (0..5).map(|block| {
+                hash = content.hash(hash, block * 8, 8);
+                hash
+            });
+            blocks.collect()
+        };
+        let (first, second) = (chain(&a), chain(&b));
+        // Blocks of eight: two are shared whole, the third by half.
+        assert_eq!(first[..2], second[..2]);
+        for k in 2..5 {
+            assert_ne!(first[k], second[k]);
+        }
+        // A block that is alike behind others that are not is another.
+        let c = TokenContent::behind(None, 1, 40);
+        assert_ne!(chain(&c)[4], first[4]);
+        assert_eq!(a.tokens(), 40);
+    }
+
+    #[test]
+    fn answers_go_on_in_the_last_stream() {
+        let talk = TokenStream::of_conversation(5);
+        let turn = |tokens| {
+            TokenContent::of(vec![TokenPiece {
+                stream: talk,
+                from: 0,
+                tokens,
+            }])
+        };
+        // 10 tokens of prompt and 14 of answer are the first 24 of the next turn.
+        assert_eq!(
+            turn(10).hash(BlockHash::START, 16, 8),
+            turn(40).hash(BlockHash::START, 16, 8)
+        );
+    }
+}

@@ -1,0 +1,307 @@
+//! Requests for language models: when they come, and how long prompts and answers are.
+
+use super::super::random::{RandomStream, log_normal_at};
+use chakram_base::units::Span;
+use std::fmt;
+use std::path::PathBuf;
+use std::str::FromStr;
+
+/// Requests over time.
+#[derive(Clone, Debug, PartialEq)]
+pub struct LlmWorkload {
+    /// When they come.
+    pub arrivals: LlmArrivals,
+    /// Number of requests that come by themselves, without the later turns of conversations; `None` for all of a file.
+    pub count: Option<u64>,
+    /// Instant from which on nothing arrives.
+    pub duration: Option<Span>,
+    /// Kinds of requests, at least one.
+    pub classes: Vec<RequestClass>,
+}
+
+/// When requests come.
+#[derive(Clone, Debug, PartialEq)]
+pub enum LlmArrivals {
+    /// Independent of one another, so many per second.
+    Poisson(f64),
+    /// At equal intervals, so many per second.
+    Constant(f64),
+    /// Several at once, at equal intervals.
+    Bursts {
+        /// Requests that come together.
+        burst: u32,
+        /// From one burst to the next.
+        every: Span,
+    },
+    /// Users who ask again when they have their answer.
+    Users {
+        /// Number of users.
+        users: u32,
+        /// From an answer to the next question.
+        think: Span,
+    },
+    /// All at 0.
+    AtOnce,
+    /// As a file says.
+    File {
+        /// Path of the file.
+        path: PathBuf,
+        /// Factor by which it is played faster.
+        speed: f64,
+    },
+}
+
+/// A kind of requests.
+#[derive(Clone, Debug, PartialEq)]
+pub struct RequestClass {
+    /// Name in reports.
+    pub name: String,
+    /// Share of requests, relative to other classes.
+    pub weight: f64,
+    /// Tokens of a prompt besides those that are shared.
+    pub input: LengthDistribution,
+    /// Tokens of an answer.
+    pub output: LengthDistribution,
+    /// Urgency: the least number first.
+    pub priority: i32,
+    /// Tokens at the beginning of each prompt that other requests of the class begin with.
+    pub shared_prefix: u32,
+    /// Number of such beginnings, of which each request has one.
+    pub prefixes: u32,
+    /// Requests of a conversation, each of which begins with all that was said before it.
+    pub turns: u32,
+    /// From an answer to the next turn.
+    pub think: Span,
+}
+
+impl RequestClass {
+    /// A class of one turn whose requests share nothing.
+    pub fn new(
+        name: impl Into<String>,
+        input: LengthDistribution,
+        output: LengthDistribution,
+    ) -> Self {
+        Self {
+            name: name.into(),
+            weight: 1.0,
+            input,
+            output,
+            priority: 0,
+            shared_prefix: 0,
+            prefixes: 1,
+            turns: 1,
+            think: Span::ZERO,
+        }
+    }
+}
+
+/// Numbers of tokens that are drawn: `1024`, `512..1024`, or `lognormal MEAN DEVIATION` (deviation of the logarithm).
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub enum LengthDistribution {
+    /// Always the same.
+    Fixed(u32),
+    /// Each from the first to the last as often.
+    Uniform(u32, u32),
+    /// Its logarithm is normal.
+    LogNormal {
+        /// Mean of the lengths.
+        mean: f64,
+        /// Standard deviation of the logarithm.
+        deviation: f64,
+    },
+}
+
+/// The longest prompt or answer.
+pub(super) const MOST_LENGTH: u32 = 1 << 24;
+
+impl LengthDistribution {
+    /// Draws a length, at least 1.
+    pub fn draw(&self, random: &mut RandomDraws) -> u32 {
+        match *self {
+            Self::Fixed(length) => length,
+            Self::Uniform(least, most) => {
+                let span = f64::from(most - least + 1);
+                least + ((random.unit() * span) as u32).min(most - least)
+            }
+            Self::LogNormal { mean, deviation } => {
+                let length = random.log_normal(mean, deviation).round();
+                (length as u32).clamp(1, MOST_LENGTH)
+            }
+        }
+    }
+
+    /// The mean.
+    pub fn mean(&self) -> f64 {
+        match *self {
+            Self::Fixed(length) => f64::from(length),
+            Self::Uniform(least, most) => (f64::from(least) + f64::from(most)) / 2.0,
+            Self::LogNormal { mean, .. } => mean,
+        }
+    }
+
+    /// A length that few exceed, for what has to be taken in at a time.
+    pub fn typical_most(&self) -> u32 {
+        match *self {
+            Self::Fixed(length) | Self::Uniform(_, length) => length,
+            Self::LogNormal { mean, deviation } => {
+                // 99 of 100 are shorter.
+                (log_normal_at(mean, deviation, 2.326) as u32).clamp(1, MOST_LENGTH)
+            }
+        }
+    }
+}
+
+/// Random numbers of a request's lengths.
+pub type RandomDraws = RandomStream;
+
+impl FromStr for LengthDistribution {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        let expected = || {
+            format!(
+                "expected a number of tokens from 1 to {MOST_LENGTH} such as 1024, a range such as 512..1024, or lognormal MEAN \
+                 DEVIATION such as \"lognormal 1024 0.6\""
+            )
+        };
+        let length = |text: &str| {
+            let length = text.trim().parse::<u32>().ok();
+            length.filter(|length| (1..=MOST_LENGTH).contains(length))
+        };
+        let text = text.trim();
+        if let Some((least, most)) = text.split_once("..") {
+            let both = length(least).zip(length(most));
+            let ordered = both.filter(|(least, most)| least <= most);
+            return ordered
+                .map(|(least, most)| Self::Uniform(least, most))
+                .ok_or_else(expected);
+        }
+        if let Some(numbers) = text.strip_prefix("lognormal") {
+            let numbers: Option<Vec<f64>> = numbers
+                .split_ascii_whitespace()
+                .map(|number| number.parse().ok())
+                .collect();
+            return match numbers.as_deref() {
+                Some(&[mean, deviation])
+                    if (1.0..=f64::from(MOST_LENGTH)).contains(&mean)
+                        && (0.0..=5.0).contains(&deviation) =>
+                {
+                    Ok(Self::LogNormal { mean, deviation })
+                }
+                _ => Err(expected()),
+            };
+        }
+        length(text).map(Self::Fixed).ok_or_else(expected)
+    }
+}
+
+impl fmt::Display for LengthDistribution {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Fixed(length) => write!(f, "{length}"),
+            Self::Uniform(least, most) => write!(f, "{least}..{most}"),
+            Self::LogNormal { mean, deviation } => write!(f, "lognormal {mean} {deviation}"),
+        }
+    }
+}
+
+impl LlmWorkload {
+    /// Requests per second in the long run; `None` where answers or a file set them.
+    pub fn rate(&self) -> Option<f64> {
+        match self.arrivals {
+            LlmArrivals::Poisson(rate) | LlmArrivals::Constant(rate) => Some(rate),
+            LlmArrivals::Bursts { burst, every } => Some(f64::from(burst) / every.seconds()),
+            _ => None,
+        }
+    }
+
+    /// The same at another rate; `None` if it has none.
+    pub fn at_rate(&self, rate: f64) -> Option<Self> {
+        let arrivals = match self.arrivals {
+            LlmArrivals::Poisson(_) => LlmArrivals::Poisson(rate),
+            LlmArrivals::Constant(_) => LlmArrivals::Constant(rate),
+            _ => return None,
+        };
+        Some(Self {
+            arrivals,
+            ..self.clone()
+        })
+    }
+
+    /// Arrivals in words.
+    pub fn describe(&self) -> String {
+        let mut text = match &self.arrivals {
+            LlmArrivals::Poisson(rate) => format!("Poisson arrivals, {rate} requests/s"),
+            LlmArrivals::Constant(rate) => {
+                format!("arrivals at equal intervals, {rate} requests/s")
+            }
+            LlmArrivals::Bursts { burst, every } => {
+                format!("{burst} requests at once every {every}")
+            }
+            LlmArrivals::Users { users, think } if *think == Span::ZERO => {
+                format!("{users} users who ask again when they have their answer")
+            }
+            LlmArrivals::Users { users, think } => {
+                format!("{users} users who ask again {think} after they have their answer")
+            }
+            LlmArrivals::AtOnce => "all requests at 0".to_owned(),
+            LlmArrivals::File { path, speed } if *speed == 1.0 => {
+                format!("arrivals of {}", path.display())
+            }
+            LlmArrivals::File { path, speed } => {
+                format!(
+                    "arrivals of {} at {speed} times their speed",
+                    path.display()
+                )
+            }
+        };
+        if let Some(count) = self.count {
+            text += &format!(", {count} of them");
+        }
+        if let Some(duration) = self.duration {
+            text += &format!(", for {duration}");
+        }
+        text
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::random::RandomPurpose;
+
+    #[test]
+    fn lengths_have_the_means_that_are_asked_for() {
+        for (text, within) in [
+            ("1024", 1e-9),
+            ("500..1500", 0.01),
+            ("lognormal 800 0.7", 0.02),
+        ] {
+            let lengths: LengthDistribution = text.parse().unwrap();
+            assert_eq!(lengths.to_string(), text);
+            let mut random = RandomStream::new(5, RandomPurpose::Lengths);
+            let sum: f64 = (0..60_000)
+                .map(|_| f64::from(lengths.draw(&mut random)))
+                .sum();
+            let mean = sum / 60_000.0;
+            assert!(
+                (mean / lengths.mean() - 1.0).abs() < within,
+                "{text}: {mean}"
+            );
+        }
+        for text in [
+            "0",
+            "",
+            "5..4",
+            "-1",
+            "1..",
+            "lognormal",
+            "lognormal 5",
+            "lognormal 5 -1",
+            "1e3",
+            "x",
+        ] {
+            assert!(text.parse::<LengthDistribution>().is_err(), "{text}");
+        }
+    }
+}

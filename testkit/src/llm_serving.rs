@@ -1,0 +1,357 @@
+//! An engine of language models, step by step: what the fast one is held against.
+//!
+//! Written from a description of the rules alone. Nothing is fast: the free list is a vector that is searched, content of
+//! blocks is a list of tokens that is compared as a whole, queues are vectors that are sorted, and time is a sum.
+
+/// A token: two are alike if their numbers are.
+pub type Token = u64;
+
+/// A request.
+#[derive(Clone, Debug)]
+pub struct PlainLlmRequest {
+    pub arrival: u64,
+    pub prompt: Vec<Token>,
+    /// Tokens of the answer, all of them.
+    pub answer: Vec<Token>,
+    pub priority: i64,
+}
+
+/// Rules and times.
+#[derive(Clone, Debug)]
+pub struct PlainEngine {
+    pub blocks: usize,
+    pub block_size: usize,
+    pub budget: usize,
+    pub most_running: usize,
+    pub most_length: Option<usize>,
+    pub threshold: usize,
+    pub chunked: bool,
+    pub caching: bool,
+    pub by_priority: bool,
+    pub whole_must_fit: bool,
+    /// Blocks that stay free when a request is admitted beside others.
+    pub watermark: usize,
+    /// Requests join only when nothing runs.
+    pub is_static: bool,
+    /// Requests have blocks for all of their tokens from the beginning.
+    pub reserves_whole: bool,
+    /// Times of a step, a token, a request, and a token that is read.
+    pub times: [u64; 4],
+}
+
+/// A step.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct PlainStep {
+    pub begin: u64,
+    pub end: u64,
+    /// Requests with the tokens computed before and those of the step, in order.
+    pub parts: Vec<(usize, usize, usize)>,
+    /// Requests that were put back, in order.
+    pub put_back: Vec<usize>,
+    /// Free blocks when it begins.
+    pub free: usize,
+}
+
+/// Times of a request.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct PlainLlmTimes {
+    pub scheduled: u64,
+    pub first: u64,
+    pub last: u64,
+    pub tokens: usize,
+    /// Known tokens when it was first admitted.
+    pub hit: usize,
+    pub put_back: usize,
+    pub is_refused: bool,
+}
+
+#[derive(Clone, Debug, Default)]
+struct Cell {
+    holders: usize,
+    /// All tokens up to its last, where they are known.
+    content: Option<Vec<Token>>,
+    /// When it got its content.
+    since: u64,
+}
+
+struct Memory {
+    cells: Vec<Cell>,
+    /// Free cells, the next first.
+    free: Vec<usize>,
+    clock: u64,
+}
+
+impl Memory {
+    fn find(&self, content: &[Token]) -> Option<usize> {
+        let alike =
+            (0..self.cells.len()).filter(|&at| self.cells[at].content.as_deref() == Some(content));
+        alike.min_by_key(|&at| self.cells[at].since)
+    }
+
+    fn hold(&mut self, at: usize) {
+        self.free.retain(|&other| other != at);
+        self.cells[at].holders += 1;
+    }
+
+    fn take(&mut self) -> usize {
+        let at = self.free.remove(0);
+        self.cells[at].content = None;
+        self.cells[at].holders = 1;
+        at
+    }
+
+    fn fill(&mut self, at: usize, content: &[Token]) {
+        if self.cells[at].content.is_none() {
+            self.clock += 1;
+            self.cells[at].since = self.clock;
+            self.cells[at].content = Some(content.to_vec());
+        }
+    }
+
+    fn release(&mut self, held: &mut Vec<usize>) {
+        for at in held.drain(..).rev() {
+            self.cells[at].holders -= 1;
+            if self.cells[at].holders == 0 {
+                self.free.push(at);
+            }
+        }
+    }
+}
+
+struct Served {
+    computed: usize,
+    answered: usize,
+    target: usize,
+    held: Vec<usize>,
+    times: PlainLlmTimes,
+    was_admitted: bool,
+}
+
+/// Serves requests, which are in the order of arrival, and returns each step and the times of each request.
+pub fn serve_step_by_step(
+    engine: &PlainEngine,
+    requests: &[PlainLlmRequest],
+) -> (Vec<PlainStep>, Vec<PlainLlmTimes>) {
+    let size = engine.block_size;
+    let blocks_for = |tokens: usize| tokens.div_ceil(size);
+    let mut memory = Memory {
+        cells: vec![Cell::default(); engine.blocks],
+        free: (0..engine.blocks).collect(),
+        clock: 0,
+    };
+    let mut all: Vec<Served> = requests
+        .iter()
+        .map(|request| {
+            let room = engine
+                .most_length
+                .map_or(usize::MAX, |most| most.saturating_sub(request.prompt.len()));
+            let target = request.answer.len().min(room);
+            let too_long = room == 0;
+            let too_wide = !engine.chunked && request.prompt.len() > engine.budget;
+            let too_large = blocks_for(request.prompt.len() + target.max(1) - 1) > engine.blocks;
+            Served {
+                computed: 0,
+                answered: 0,
+                target,
+                held: Vec::new(),
+                times: PlainLlmTimes {
+                    is_refused: too_long || too_wide || too_large,
+                    ..PlainLlmTimes::default()
+                },
+                was_admitted: false,
+            }
+        })
+        .collect();
+    let text = |all: &[Served], who: usize| -> Vec<Token> {
+        let request = &requests[who];
+        let mut text = request.prompt.clone();
+        text.extend(&request.answer[..all[who].answered]);
+        text
+    };
+    let (mut waiting, mut running): (Vec<usize>, Vec<usize>) = (Vec::new(), Vec::new());
+    let (mut now, mut next) = (0_u64, 0_usize);
+    let mut steps = Vec::new();
+    loop {
+        while next < requests.len() && requests[next].arrival <= now {
+            if !all[next].times.is_refused {
+                waiting.push(next);
+            }
+            next += 1;
+        }
+        if waiting.is_empty() && running.is_empty() {
+            if next == requests.len() {
+                break;
+            }
+            now = requests[next].arrival;
+            continue;
+        }
+        if engine.by_priority {
+            waiting.sort_by_key(|&who| (requests[who].priority, who));
+        }
+        let mut budget = engine.budget;
+        let mut parts: Vec<(usize, usize, usize)> = Vec::new();
+        let mut put_back: Vec<usize> = Vec::new();
+        let joined_before = running.len();
+        // Those that run, in the order of their admission.
+        let mut queue = running.clone();
+        queue.reverse();
+        'next: while let Some(who) = queue.pop() {
+            if budget == 0 {
+                break;
+            }
+            if !running.contains(&who) {
+                continue;
+            }
+            let known = text(&all, who);
+            let mut count = known.len() - all[who].computed;
+            if engine.threshold > 0 {
+                count = count.min(engine.threshold);
+            }
+            count = count.min(budget);
+            let needed = blocks_for(all[who].computed + count);
+            while needed > all[who].held.len() + memory.free.len() {
+                let victim = match engine.by_priority {
+                    false => running[running.len() - 1],
+                    true => *running
+                        .iter()
+                        .max_by_key(|&&who| (requests[who].priority, who))
+                        .unwrap(),
+                };
+                running.retain(|&other| other != victim);
+                if let Some(place) = parts.iter().position(|part| part.0 == victim) {
+                    budget += parts.remove(place).2;
+                }
+                let of = &mut all[victim];
+                memory.release(&mut of.held);
+                of.computed = 0;
+                of.times.put_back += 1;
+                put_back.push(victim);
+                waiting.insert(0, victim);
+                if victim == who {
+                    break 'next;
+                }
+            }
+            while all[who].held.len() < needed {
+                let cell = memory.take();
+                all[who].held.push(cell);
+            }
+            if engine.caching {
+                let end = all[who].computed + count;
+                for block in 0..end / size {
+                    memory.fill(all[who].held[block], &known[..(block + 1) * size]);
+                }
+            }
+            parts.push((who, all[who].computed, count));
+            budget -= count;
+        }
+        if engine.by_priority {
+            waiting.sort_by_key(|&who| (requests[who].priority, who));
+        }
+        // Those that wait.
+        let may_join = !engine.is_static || joined_before == 0;
+        while put_back.is_empty()
+            && may_join
+            && budget > 0
+            && running.len() < engine.most_running
+            && !waiting.is_empty()
+        {
+            let who = waiting[0];
+            let known = text(&all, who);
+            let mut shared: Vec<usize> = Vec::new();
+            if engine.caching {
+                while (shared.len() + 1) * size < known.len() {
+                    match memory.find(&known[..(shared.len() + 1) * size]) {
+                        Some(cell) => shared.push(cell),
+                        None => break,
+                    }
+                }
+            }
+            let hit = shared.len() * size;
+            let mut count = known.len() - hit;
+            if engine.threshold > 0 {
+                count = count.min(engine.threshold);
+            }
+            if !engine.chunked && count > budget {
+                break;
+            }
+            count = count.min(budget);
+            let woken = shared
+                .iter()
+                .filter(|&&cell| memory.cells[cell].holders == 0)
+                .count();
+            let margin = if running.is_empty() {
+                0
+            } else {
+                engine.watermark
+            };
+            let free = memory.free.len();
+            let fits = |tokens: usize| {
+                blocks_for(tokens).saturating_sub(shared.len()) + woken + margin <= free
+            };
+            let first = match engine.reserves_whole {
+                true => requests[who].prompt.len() + all[who].target - 1,
+                false => hit + count,
+            };
+            if !fits(first) || engine.whole_must_fit && !fits(known.len()) {
+                break;
+            }
+            waiting.remove(0);
+            running.push(who);
+            shared.iter().for_each(|&cell| memory.hold(cell));
+            all[who].held = shared;
+            while all[who].held.len() < blocks_for(first) {
+                let cell = memory.take();
+                all[who].held.push(cell);
+            }
+            if engine.caching {
+                for block in 0..(hit + count) / size {
+                    memory.fill(all[who].held[block], &known[..(block + 1) * size]);
+                }
+            }
+            let of = &mut all[who];
+            if !of.was_admitted {
+                of.was_admitted = true;
+                of.times.scheduled = now;
+                of.times.hit = hit;
+            }
+            of.computed = hit;
+            parts.push((who, hit, count));
+            budget -= count;
+        }
+        assert!(!parts.is_empty(), "a step with something to do");
+        let [base, token, request, read] = engine.times;
+        let mut time = base;
+        for &(_, past, count) in &parts {
+            time += token * count as u64 + request + read * (past + count) as u64;
+        }
+        let end = now + time;
+        steps.push(PlainStep {
+            begin: now,
+            end,
+            parts: parts.clone(),
+            put_back,
+            free: memory.free.len(),
+        });
+        for (who, past, count) in parts {
+            let length = text(&all, who).len();
+            let of = &mut all[who];
+            of.computed = past + count;
+            if of.computed < length {
+                continue;
+            }
+            of.answered += 1;
+            if of.answered == 1 {
+                of.times.first = end;
+            }
+            if of.answered == of.target {
+                of.times.last = end;
+                of.times.tokens = of.answered;
+                memory.release(&mut of.held);
+                running.retain(|&other| other != who);
+            }
+        }
+        now = end;
+    }
+    assert_eq!(memory.free.len(), engine.blocks);
+    (steps, all.into_iter().map(|one| one.times).collect())
+}

@@ -1,0 +1,285 @@
+//! Engines of language models: step by step against a plain simulator, against formulas, and tables by hand.
+
+use chakram::serve::llm::{
+    CompletedLlmRequest, LlmObserver, LlmReport, LlmScenario, StepRecord, serve,
+};
+use std::fmt::Write;
+use std::path::Path;
+use testkit::llm_serving::{PlainEngine, PlainLlmRequest, PlainStep, serve_step_by_step};
+
+mod formulas;
+mod measured;
+
+/// Keeps steps and requests.
+#[derive(Default)]
+pub struct StepLog {
+    pub steps: Vec<PlainStep>,
+    pub requests: Vec<CompletedLlmRequest>,
+    /// The most requests that ran.
+    pub running: u64,
+}
+
+impl LlmObserver for StepLog {
+    fn wants_steps(&self) -> bool {
+        true
+    }
+
+    fn step(&mut self, of: &StepRecord<'_>) {
+        let shares = of.step.shares.iter();
+        self.running = self.running.max(of.running);
+        self.steps.push(PlainStep {
+            begin: of.begin.0,
+            end: of.end.0,
+            parts: shares
+                .map(|share| {
+                    (
+                        share.number as usize,
+                        share.past as usize,
+                        share.tokens as usize,
+                    )
+                })
+                .collect(),
+            put_back: of
+                .step
+                .put_back
+                .iter()
+                .map(|one| one.number as usize)
+                .collect(),
+            free: of.free_blocks as usize,
+        });
+    }
+
+    fn completed(&mut self, request: &CompletedLlmRequest) -> std::io::Result<()> {
+        self.requests.push(*request);
+        Ok(())
+    }
+}
+
+pub fn llm_scenario(text: &str) -> LlmScenario {
+    LlmScenario::parse(text, "test.toml", Path::new(""))
+        .unwrap_or_else(|error| panic!("{error}\n{text}"))
+}
+
+/// Serves a scenario; its requests are in the order of their numbers.
+pub fn llm_served(text: &str) -> (LlmReport, StepLog) {
+    let mut log = StepLog::default();
+    let report = serve(&llm_scenario(text), None, &mut log);
+    let report = report.unwrap_or_else(|error| panic!("{error}\n{text}"));
+    log.requests.sort_by_key(|request| request.number);
+    (report, log)
+}
+
+/// A sequence of numbers that has nothing to do with the one of scenarios.
+struct Numbers(u64);
+
+impl Numbers {
+    fn below(&mut self, n: u64) -> u64 {
+        self.0 = self
+            .0
+            .wrapping_mul(6_364_136_223_846_793_005)
+            .wrapping_add(1_442_695_040_888_963_407);
+        (self.0 >> 33) % n
+    }
+
+    fn one_in(&mut self, n: u64) -> bool {
+        self.below(n) == 0
+    }
+}
+
+/// What random scenarios had in all, so that the test cannot pass without it.
+#[derive(Debug, Default)]
+struct Seen {
+    steps: usize,
+    put_back: usize,
+    hits: usize,
+    refused: usize,
+    chunks: usize,
+}
+
+/// Requests of a random scenario as a file, and the same for the plain simulator.
+fn random_requests(numbers: &mut Numbers, length: u64) -> (String, Vec<PlainLlmRequest>) {
+    let mut rows = "arrival_ps,input_toks,output_toks,priority,prefix,prefix_toks\n".to_owned();
+    let mut all = Vec::new();
+    let mut at = 0;
+    let gap = [1, 30, 200, 2000][numbers.below(4) as usize];
+    let prefixes = 1 + numbers.below(4);
+    for number in 0..2 + numbers.below(24) {
+        // Several at one instant, and at the end of steps.
+        if !numbers.one_in(3) {
+            at += numbers.below(gap) / 10 * 10;
+        }
+        let (prompt, answer) = (1 + numbers.below(length), 1 + numbers.below(length / 2 + 1));
+        let (prefix, shared) = (numbers.below(prefixes), numbers.below(prompt + 1));
+        let shared = if numbers.one_in(3) { 0 } else { shared };
+        let priority = numbers.below(3);
+        writeln!(rows, "{at},{prompt},{answer},{priority},{prefix},{shared}").unwrap();
+        let own = 1_000_000 + number * 10_000;
+        let tokens = (0..prompt).map(|i| match i < shared {
+            true => prefix * 10_000 + i,
+            false => own + i,
+        });
+        all.push(PlainLlmRequest {
+            arrival: at,
+            prompt: tokens.collect(),
+            answer: (prompt..prompt + answer).map(|i| own + i).collect(),
+            priority: priority as i64,
+        });
+    }
+    (rows, all)
+}
+
+fn random_engine(numbers: &mut Numbers, length: u64) -> PlainEngine {
+    let size = [1, 2, 4, 16][numbers.below(4) as usize];
+    let whole = (length * 3 / 2 + 2).div_ceil(size);
+    let blocks = whole / 2 + numbers.below(whole * 4) + 1;
+    PlainEngine {
+        blocks: blocks as usize,
+        block_size: size as usize,
+        budget: (1 + numbers.below(length * 2)) as usize,
+        most_running: (1 + numbers.below(12)) as usize,
+        most_length: numbers
+            .one_in(5)
+            .then(|| (2 + numbers.below(length * 2)) as usize),
+        threshold: if numbers.one_in(4) {
+            1 + numbers.below(length) as usize
+        } else {
+            0
+        },
+        chunked: !numbers.one_in(4),
+        caching: !numbers.one_in(3),
+        by_priority: numbers.one_in(2),
+        whole_must_fit: numbers.one_in(2),
+        watermark: 0,
+        is_static: numbers.one_in(6),
+        reserves_whole: numbers.one_in(6),
+        times: [
+            10 * numbers.below(5) + 10,
+            numbers.below(3),
+            numbers.below(4),
+            numbers.below(2),
+        ],
+    }
+}
+
+fn engine_text(engine: &PlainEngine, watermark: f64, file: &Path) -> String {
+    let [base, token, request, read] = engine.times;
+    let mut text = format!(
+        "name = \"case\"\n[engine]\nblocks = {}\nblock_size = {}\nmax_num_batched_tokens = {}\nmax_num_seqs = {}\n\
+         long_prefill_token_threshold = {}\nchunked_prefill = {}\nprefix_caching = {}\npolicy = \"{}\"\n\
+         full_sequence_must_fit = {}\nwatermark = {watermark}\nbatching = \"{}\"\nreserve = \"{}\"\n",
+        engine.blocks,
+        engine.block_size,
+        engine.budget,
+        engine.most_running,
+        engine.threshold,
+        engine.chunked,
+        engine.caching,
+        if engine.by_priority {
+            "priority"
+        } else {
+            "fcfs"
+        },
+        engine.whole_must_fit,
+        if engine.is_static {
+            "static"
+        } else {
+            "continuous"
+        },
+        if engine.reserves_whole {
+            "whole-request"
+        } else {
+            "as-computed"
+        },
+    );
+    if let Some(most) = engine.most_length {
+        writeln!(text, "max_model_len = {most}").unwrap();
+    }
+    write!(
+        text,
+        "[step]\nbase = \"{base} ps\"\ntoken = \"{token} ps\"\nrequest = \"{request} ps\"\ncontext = \"{read} ps\"\n\
+         [requests]\narrivals = \"file\"\nfile = {file:?}\n"
+    )
+    .unwrap();
+    text
+}
+
+/// A random scenario against the plain simulator: every step's requests, tokens, times and free blocks, and every request's
+/// times.
+fn compare_case(case: u64, folder: &Path, seen: &mut Seen) {
+    let mut numbers = Numbers(case);
+    (0..4).for_each(|_| _ = numbers.below(2));
+    let length = [6, 20, 60][numbers.below(3) as usize];
+    let (rows, requests) = random_requests(&mut numbers, length);
+    let mut engine = random_engine(&mut numbers, length);
+    let watermark = if numbers.one_in(3) {
+        numbers.below(40) as f64 / 100.0
+    } else {
+        0.0
+    };
+    engine.watermark = (watermark * engine.blocks as f64) as usize;
+    if !engine.chunked && engine.most_length.is_some_and(|most| most > engine.budget) {
+        engine.most_length = Some(engine.budget.max(2));
+        engine.budget = engine.budget.max(2);
+    }
+    let file = folder.join(format!("{case}.csv"));
+    std::fs::write(&file, rows).unwrap();
+    let text = engine_text(&engine, watermark, &file);
+    let (steps, times) = serve_step_by_step(&engine, &requests);
+    let (_, log) = llm_served(&text);
+    for (at, (found, expected)) in log.steps.iter().zip(&steps).enumerate() {
+        assert_eq!(found, expected, "case {case}, step {at}\n{text}");
+    }
+    assert_eq!(log.steps.len(), steps.len(), "case {case}\n{text}");
+    let served: Vec<_> = (0..times.len())
+        .filter(|&who| !times[who].is_refused)
+        .collect();
+    assert_eq!(log.requests.len(), served.len(), "case {case}\n{text}");
+    for (found, who) in log.requests.iter().zip(served) {
+        let expected = &times[who];
+        let found = (
+            found.number as usize,
+            [found.scheduled.0, found.first.0, found.last.0],
+            [found.output, found.hit, found.put_back].map(|count| count as usize),
+        );
+        let expected = (
+            who,
+            [expected.scheduled, expected.first, expected.last],
+            [expected.tokens, expected.hit, expected.put_back],
+        );
+        assert_eq!(found, expected, "case {case}\n{text}");
+    }
+    seen.steps += steps.len();
+    seen.put_back += steps.iter().map(|step| step.put_back.len()).sum::<usize>();
+    seen.hits += times.iter().filter(|of| of.hit > 0).count();
+    seen.refused += times.iter().filter(|of| of.is_refused).count();
+    let chunks = steps.iter().flat_map(|step| &step.parts);
+    seen.chunks += chunks
+        .filter(|(_, past, tokens)| *past > 0 && *tokens > 1)
+        .count();
+}
+
+fn compare_cases(from: u64, to: u64) {
+    let folder = tempfile::tempdir().unwrap();
+    let mut seen = Seen::default();
+    (from..to).for_each(|case| compare_case(case, folder.path(), &mut seen));
+    let cases = (to - from) as usize;
+    println!("{cases} cases: {seen:?}");
+    assert!(
+        seen.put_back > cases / 4
+            && seen.hits > cases
+            && seen.chunks > cases
+            && seen.refused > cases / 20,
+        "{seen:?}"
+    );
+}
+
+#[test]
+fn every_step_is_that_of_a_plain_simulator() {
+    compare_cases(0, 200);
+}
+
+#[test]
+#[ignore = "the same two thousand times"]
+fn every_step_is_that_of_a_plain_simulator_at_length() {
+    compare_cases(1000, 3000);
+}

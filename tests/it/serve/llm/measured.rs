@@ -1,0 +1,64 @@
+//! Runs of vLLM with the operations that were measured on their very GPU.
+
+use super::{LlmReport, StepLog, llm_scenario};
+use chakram::serve::llm::{TimeSummary, serve};
+use testkit::corpus::corpus;
+
+/// Serves the 300 requests on a GPU, with its operations and so many blocks.
+fn run(gpu: &str, blocks: u32, seqs: u32) -> Option<LlmReport> {
+    let folder = corpus("validation")?;
+    let file = |name: &str| folder.join(name).display().to_string();
+    let text = format!(
+        "name = \"{gpu}\"\n[engine]\nblocks = {blocks}\nmax_num_batched_tokens = 2048\nmax_num_seqs = {seqs}\n\
+         [step]\nprofile = {:?}\nrows = {{ gpu = \"{gpu}\", model = \"Llama-3.1-8B\" }}\nlayers = 32\n\
+         [requests]\narrivals = \"file\"\nfile = {:?}\n",
+        file("serving_vllm_op_profiles.csv.gz"),
+        file("requests_sharegpt300.csv") + ":tokenizer=llama-3.1-8b",
+    );
+    let report = serve(&llm_scenario(&text), None, &mut StepLog::default());
+    Some(report.unwrap_or_else(|error| panic!("{error}\n{text}")))
+}
+
+fn off_by(times: &TimeSummary, measured_ms: f64) -> f64 {
+    let mean = times.mean.unwrap().value.seconds() * 1e3;
+    100.0 * (mean / measured_ms - 1.0)
+}
+
+/// Means of vLLM 0.19 on an RTX 4090 with 2,588 blocks (TTFT 65,457, TPOT 32.447, E2E 86,578 ms; it puts requests back), and
+/// on an RTX PRO 6000 where all fit (7,097, 32.458, 28,201 ms).
+#[test]
+fn measured_operations_give_the_times_of_measured_runs() {
+    let Some(report) = run("RTX4090", 2588, 256) else {
+        return;
+    };
+    let all = report.all().unwrap();
+    let off = [
+        off_by(&all.ttft, 65_456.574),
+        off_by(&all.tpot, 32.447),
+        off_by(&all.e2e, 86_578.254),
+    ];
+    println!(
+        "RTX 4090: TTFT, TPOT, E2E off by {off:.1?} %, {} put back",
+        report.preemptions
+    );
+    assert!(
+        off[0].abs() < 3.0 && off[1].abs() < 1.0 && off[2].abs() < 1.5,
+        "{off:?}"
+    );
+    assert!(report.preemptions > 100);
+    let Some(report) = run("RTXPRO6000", 30_000, 128) else {
+        return;
+    };
+    let all = report.all().unwrap();
+    let off = [
+        off_by(&all.ttft, 7_097.157),
+        off_by(&all.tpot, 32.458),
+        off_by(&all.e2e, 28_200.747),
+    ];
+    println!("RTX PRO 6000: TTFT, TPOT, E2E off by {off:.1?} %");
+    assert!(
+        off[0].abs() < 12.0 && off[1].abs() < 4.0 && off[2].abs() < 6.0,
+        "{off:?}"
+    );
+    assert_eq!(report.preemptions, 0);
+}
