@@ -366,12 +366,13 @@ pub mod model {
     //! ```
 
     pub use chakram_workloads::model::{
-        ActivationFunction, AxisCut, AxisSpec, ChainRole, DefinitionKind, ElementBytes,
-        ExpertExchange, ExpertRouting, KeptTensor, KeptWith, KernelSpec, LayerOperator, LayerRole,
-        Model, ModelDefinition, ModelError, ModelLayer, ModelPreset, ModelSource, MovingKernels,
-        MovingSpec, OperatorAxis, OperatorKind, OperatorSpec, OutputHead, PRESETS,
-        PositionEncoding, ProductSpec, TensorSplit, TransformerBlock, TransformerModel,
-        VisionTransformer, WeightSpec, WindowSpec,
+        ActivationFunction, AttentionSpan, AxisCut, AxisSpec, ChainRole, DefinitionKind,
+        ElementBytes, ExpertExchange, ExpertRouting, KeptTensor, KeptWith, KernelSpec,
+        LatentAttention, LayerOperator, LayerRole, Model, ModelDefinition, ModelError, ModelLayer,
+        ModelPreset, ModelSource, MovingKernels, MovingSpec, OperatorAxis, OperatorKind,
+        OperatorSpec, OutputHead, PRESETS, PositionEncoding, ProductSpec, RouterForm, TensorSplit,
+        TransformerArchitecture, TransformerBlock, TransformerModel, VisionTransformer, WeightSpec,
+        WindowSpec,
     };
 }
 

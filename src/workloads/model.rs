@@ -18,6 +18,7 @@
 //!
 //! Counts are whole numbers of 64 bits that stop at [`u64::MAX`]; a model's file that gets there is refused.
 
+mod architecture;
 mod build;
 mod count;
 mod definition;
@@ -31,6 +32,7 @@ mod vit;
 
 use serde::Serialize;
 
+pub use architecture::{LatentAttention, TransformerArchitecture};
 pub use definition::{DefinitionKind, ModelDefinition, ModelSizes};
 pub use error::{ModelError, not_from_hubs};
 pub use preset::{ModelPreset, ModelSource, PRESETS};
@@ -145,6 +147,51 @@ pub enum OperatorKind {
         /// share, and another one of keys.
         qk_norm: bool,
     },
+    /// The same where heads of values have another width than those of queries and keys, tokens attend to some of the others, or
+    /// each head has a score besides those of tokens.
+    ShapedAttention {
+        /// Tokens of a sample, whose keys and values queries are multiplied with.
+        tokens: u64,
+        /// Tokens whose queries, keys and values come in: all of a sample, but for a shard of context parallelism.
+        queries: u64,
+        /// Query heads.
+        heads: u64,
+        /// Heads of keys and of values.
+        kv_heads: u64,
+        /// Columns of a head of queries and of keys.
+        width: u64,
+        /// Columns of a head of values.
+        value_width: u64,
+        /// Columns of a head that are turned by positions; with latent vectors all heads of keys share one set of them.
+        turned: u64,
+        /// Numbers of the latent vector from which a token's keys and values are found; 0 where there is none.
+        latent: u64,
+        /// Tokens that a token attends to.
+        span: AttentionSpan,
+        /// True if each head has a weight that its softmax counts as a score.
+        sinks: bool,
+        /// True if tokens attend to earlier ones only.
+        causal: bool,
+        /// True if dropout follows the softmax.
+        dropout: bool,
+        /// True if heads of queries and of keys are scaled, as in [`OperatorKind::Attention`].
+        qk_norm: bool,
+    },
+    /// Two products side by side: from latent vectors of `query_rank` and `kv_rank` numbers to heads of queries, and of keys and values.
+    LatentUp {
+        /// Rows: tokens.
+        rows: u64,
+        /// Numbers from which queries are found.
+        query_rank: u64,
+        /// Numbers from which keys and values are found.
+        kv_rank: u64,
+        /// Heads.
+        heads: u64,
+        /// Columns of queries of a head.
+        query_width: u64,
+        /// Columns of keys and values of a head.
+        kv_width: u64,
+    },
     /// Scores of each token for each expert, their softmax, and a copy of the token for each expert with one of the
     /// `chosen` highest scores (Shazeer et al., "Outrageously Large Neural Networks", 2017, section 2).
     ExpertDispatch {
@@ -156,6 +203,8 @@ pub enum OperatorKind {
         experts: u64,
         /// Experts that each token is sent to.
         chosen: u64,
+        /// How scores become a choice.
+        form: RouterForm,
     },
     /// A product for each expert: `rows` copies of tokens, shared out evenly among experts, by `inputs x outputs` of the
     /// expert, with a bias of `outputs` each if `bias`.
@@ -275,6 +324,52 @@ pub enum OperatorKind {
         /// Numbers of one.
         width: u64,
     },
+}
+
+/// Tokens of a sequence that a token attends to, of those that a causal mask leaves.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "lowercase")]
+pub enum AttentionSpan {
+    /// All.
+    #[default]
+    All,
+    /// The last so many.
+    Window(u64),
+    /// Those of its own piece of the sequence, each of so many.
+    Piece(u64),
+}
+
+impl AttentionSpan {
+    /// Pairs of tokens of a sequence of `tokens` that meet, with a causal mask.
+    pub fn causal_pairs(self, tokens: u64) -> u128 {
+        let triangle = |side: u64| u128::from(side) * (u128::from(side) + 1) / 2;
+        match self {
+            Self::All => triangle(tokens),
+            Self::Window(window) => {
+                let window = window.min(tokens);
+                triangle(window) + u128::from(window) * u128::from(tokens - window)
+            }
+            Self::Piece(piece) => {
+                let piece = piece.clamp(1, tokens.max(1));
+                u128::from(tokens / piece) * triangle(piece) + triangle(tokens % piece)
+            }
+        }
+    }
+}
+
+/// How a router makes a choice of scores.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
+pub struct RouterForm {
+    /// True if scores have a bias that is trained with them.
+    pub bias: bool,
+    /// True if the choice adds a bias of each expert, which balances loads and is in no gradient.
+    pub correction: bool,
+    /// True if scores are logistic functions; of a softmax otherwise.
+    pub sigmoid: bool,
+    /// Groups of experts, of which the best are chosen first; 0 or 1 for none.
+    pub groups: u64,
+    /// Groups that a token may choose from.
+    pub chosen_groups: u64,
 }
 
 /// A function of each element.

@@ -135,6 +135,7 @@ const DOORS: &[(&str, &[&str], &[&str])] = &[
             "serving",
             "studies",
             "trace",
+            "workloads",
         ],
         &[],
     ),

@@ -18,7 +18,7 @@ pub use request::TrainingRequest;
 /// A model, a plan, and what becomes of the traces.
 #[derive(Debug, Args)]
 pub struct TrainingArgs {
-    /// Preset (`chakram model list`) or file, NAME.toml; - is standard input
+    /// Preset (`chakram model list`) or file, NAME.toml or config.json; - is stdin
     #[arg(value_name = "MODEL", required = true)]
     model: Option<String>,
     /// Sequence length in tokens; the model's own by default

@@ -38,6 +38,8 @@ pub(super) struct ModelSummary<'a> {
 pub(super) struct ModelDetails<'a> {
     #[serde(flatten)]
     summary: ModelSummary<'a>,
+    active_parameters: u64,
+    cached_elements: u64,
     skippable_macs: u64,
     table_weights: u64,
     element_bytes: u64,
@@ -97,6 +99,8 @@ impl<'a> ModelDetails<'a> {
         let model = &found.model;
         Self {
             summary: ModelSummary::of(found),
+            active_parameters: model.active_parameters(),
+            cached_elements: model.cached_elements(),
             skippable_macs: model.skippable_multiplications(),
             table_weights: model.table_weights(),
             element_bytes: element,

@@ -1,6 +1,6 @@
 //! Names and sizes of operators for printing.
 
-use chakram_workloads::model::{ActivationFunction, OperatorKind, TensorSplit};
+use chakram_workloads::model::{ActivationFunction, AttentionSpan, OperatorKind, TensorSplit};
 
 /// The name of `cut` in files.
 pub(super) fn cut(cut: TensorSplit) -> &'static str {
@@ -54,12 +54,60 @@ pub(super) fn sizes(work: &OperatorKind) -> String {
             let norms = optional(qk_norm, ", norms of heads");
             format!("{heads} heads{shared} x {width}{causal}{dropout}{rotary}{norms}")
         }
+        OperatorKind::ShapedAttention {
+            heads,
+            kv_heads,
+            width,
+            value_width,
+            latent,
+            span,
+            sinks,
+            causal,
+            ..
+        } => {
+            let shared = match (kv_heads == heads, latent) {
+                (_, 1..) => format!(" of latents of {latent}"),
+                (true, 0) => String::new(),
+                (false, 0) => format!(" over {kv_heads}"),
+            };
+            let values = match value_width == width {
+                true => String::new(),
+                false => format!(" and {value_width}"),
+            };
+            let span = match span {
+                AttentionSpan::All => String::new(),
+                AttentionSpan::Window(tokens) => format!(", window {tokens}"),
+                AttentionSpan::Piece(tokens) => format!(", pieces of {tokens}"),
+            };
+            let (causal, sinks) = (optional(causal, ", causal"), optional(sinks, ", sinks"));
+            format!("{heads} heads{shared} x {width}{values}{causal}{span}{sinks}")
+        }
+        OperatorKind::LatentUp {
+            rows,
+            query_rank,
+            kv_rank,
+            heads,
+            query_width,
+            kv_width,
+        } => format!(
+            "{rows} x {query_rank} x {} and {kv_rank} x {}",
+            heads.saturating_mul(query_width),
+            heads.saturating_mul(kv_width)
+        ),
         OperatorKind::ExpertDispatch {
             tokens,
             width,
             experts,
             chosen,
-        } => format!("{tokens} x {width} to {chosen} of {experts}"),
+            form,
+        } => {
+            let sigmoid = optional(form.sigmoid, ", sigmoid");
+            let groups = match form.groups {
+                0 | 1 => String::new(),
+                groups => format!(", {} of {groups} groups", form.chosen_groups),
+            };
+            format!("{tokens} x {width} to {chosen} of {experts}{sigmoid}{groups}")
+        }
         OperatorKind::ExpertLinear {
             rows,
             experts,

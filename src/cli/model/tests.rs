@@ -77,8 +77,8 @@ fn a_model_is_shown_with_layers_that_are_alike_together() {
         text.contains("attention 25 heads x 64, causal, dropout"),
         "{text}"
     );
-    // 20 lines: a head, 3 layers, 3 + 10 + 3 operators; before them 2, 5 of totals, 2 empty.
-    assert_eq!(text.lines().count(), 20 + 9, "{text}");
+    // 20 lines: a head, 3 layers, 3 + 10 + 3 operators; before them 2, 6 of totals, 2 empty.
+    assert_eq!(text.lines().count(), 20 + 10, "{text}");
     let text = output(&["show", "resnet-18"]).unwrap();
     assert!(
         text.contains("convolution 3 to 64, … stride 2, padding 3"),

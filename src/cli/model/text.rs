@@ -31,8 +31,12 @@ fn totals(found: &ModelDefinition, element: u64) -> String {
     // A forward pass has two FLOPs a multiplication; a backward pass multiplies twice as often.
     let flops = |times: f64| format!("{:.4e}", multiplications as f64 * times);
     let kept = |fused| Bytes(model.saved_bytes(element, fused));
-    let mut rows = vec![
-        ("parameters", thousands(model.parameters())),
+    let mut rows = vec![("parameters", thousands(model.parameters()))];
+    if model.active_parameters() != model.parameters() {
+        let active = thousands(model.active_parameters());
+        rows.push(("active", format!("{active} for each token")));
+    }
+    rows.extend([
         (
             "MACs",
             format!("{} per sample, forward", thousands(multiplications)),
@@ -45,7 +49,7 @@ fn totals(found: &ModelDefinition, element: u64) -> String {
                 flops(6.0)
             ),
         ),
-    ];
+    ]);
     let skipped = model.skippable_multiplications();
     if skipped > 0 {
         let text = "of the MACs are above the causal mask; causal kernels skip them";
@@ -65,6 +69,11 @@ fn totals(found: &ModelDefinition, element: u64) -> String {
         )
     };
     rows.push(("activations", kept_text));
+    let cached = model.cached_elements();
+    if cached > 0 {
+        let bytes = thousands(cached.saturating_mul(element));
+        rows.push(("KV cache", format!("{bytes} B per token, all layers")));
+    }
     let line = |(word, rest): (&str, String)| format!("  {word:16}{rest}\n");
     rows.into_iter().map(line).collect()
 }

@@ -4,6 +4,7 @@ use super::{DefinitionKind, Model, ModelDefinition, ModelError, ModelSizes};
 use chakram_base::config::{ConfigDocument, ConfigError, ConfigField, ConfigTable};
 
 mod chain;
+mod hub_config;
 mod operator;
 mod transformer;
 mod vit;
@@ -49,6 +50,16 @@ impl ModelDefinition {
 /// are given.
 fn definition(text: &str, file: &str, sizes: ModelSizes) -> Result<ModelDefinition, ModelError> {
     let ModelSizes { tokens, layers } = sizes;
+    // No model's TOML begins with a brace.
+    if text.trim_start().starts_with('{') {
+        let (hidden, model) = hub_config::model(text, file, sizes)?;
+        check(&model, file)?;
+        return Ok(ModelDefinition {
+            kind: DefinitionKind::Transformer,
+            hidden: Some(hidden),
+            model,
+        });
+    }
     let document = ConfigDocument::parse(text, file)?;
     let kind = document.entries().choice("kind", &DefinitionKind::ALL)?;
     let keys = match kind {

@@ -34,6 +34,48 @@ impl OperatorKind {
         amount(total(products.map(|one| spec.volume(one.skipped))))
     }
 
+    /// Numbers of a token that decoding keeps: its keys and values, or the latent vector and the turned key from which they are
+    /// found.
+    pub fn cached_elements(&self) -> u64 {
+        match *self {
+            Self::Attention {
+                kv_heads, width, ..
+            } => kv_heads.saturating_mul(width).saturating_mul(2),
+            Self::ShapedAttention { latent, turned, .. } if latent > 0 => {
+                latent.saturating_add(turned)
+            }
+            Self::ShapedAttention {
+                kv_heads,
+                width,
+                value_width,
+                ..
+            } => kv_heads.saturating_mul(width.saturating_add(value_width)),
+            _ => 0,
+        }
+    }
+
+    /// Multiplications of a token that is decoded with each token before it: of its queries and their keys, and of scores and values.
+    /// With latent vectors, the products to heads act on queries and on the sum, and heads meet latent vectors (absorbed).
+    pub fn decode_multiplications(&self) -> u64 {
+        let [heads, keys, values] = match *self {
+            Self::Attention { heads, width, .. } => [heads, width, width],
+            Self::ShapedAttention {
+                heads,
+                latent,
+                turned,
+                ..
+            } if latent > 0 => [heads, latent.saturating_add(turned), latent],
+            Self::ShapedAttention {
+                heads,
+                width,
+                value_width,
+                ..
+            } => [heads, width, value_width],
+            _ => [0; 3],
+        };
+        heads.saturating_mul(keys.saturating_add(values))
+    }
+
     /// Weights of tables that rows are picked from.
     ///
     /// LIGHTSPEED's Table 5.2 and the simulator that followed it count each of them as a multiplication, once a
@@ -134,6 +176,25 @@ impl Model {
     /// Number of weights.
     pub fn parameters(&self) -> u64 {
         self.over_layers(ModelLayer::parameters)
+    }
+
+    /// Number of weights that a token passes: of experts, those that it is sent to.
+    pub fn active_parameters(&self) -> u64 {
+        let tokens = self.sequence.max(1);
+        self.over_layers(|layer| {
+            sum(layer.operators.iter().map(|operator| match operator.work {
+                OperatorKind::ExpertLinear { rows, experts, .. } => {
+                    let each = operator.parameters() / experts.max(1);
+                    each.saturating_mul(rows / tokens)
+                }
+                _ => operator.parameters(),
+            }))
+        })
+    }
+
+    /// Numbers of a token that decoding keeps in all layers.
+    pub fn cached_elements(&self) -> u64 {
+        self.over_layers(|layer| sum(layer.operators.iter().map(|o| o.work.cached_elements())))
     }
 
     /// Multiplications of a forward pass of one sample.

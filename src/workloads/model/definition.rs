@@ -7,7 +7,14 @@
 //!   `experts_per_token`; `activation` gelu, relu, swiglu or geglu; `norm` layernorm or rmsnorm,
 //!   `norm_after` (false), `embedding_norm` (false), `final_norm` (unless norm_after); `positions` learned, rotary or
 //!   none, `qk_norm` (false), `position_rows` (sequence), `segments` (0); `biases`, `causal` (true), `dropout` (false); `head` logits,
-//!   masked or pooler (logits), `tied` for logits.
+//!   masked or pooler (logits), `tied` for logits. Further parts of a [`TransformerArchitecture`](super::TransformerArchitecture):
+//!   - `kv_rank`, `plain_width`, `turned_width`, `value_width` and `query_rank` (0) for latent attention;
+//!   - `qkv_biases` (biases), `sinks` (false), `window` or `piece` tokens that a token attends to, but in every `full_every`-th layer
+//!     (0: none); `sandwich_norm` (false);
+//!   - `shared_ffn` (0), `scores` softmax or sigmoid (softmax), `router_bias`, `correction_bias` (false), `groups` (0) and
+//!     `groups_per_token` (groups) of experts; `dense_layers` (0) at the front and all but every `experts_every`-th (1) have a
+//!     perceptron of `dense_ffn` (ffn) in their place;
+//!   - `more_predictions` (0).
 //! - `kind = "vit"`: `layers`, `hidden`, `heads`, `ffn` (4 hidden), `image`, `channels` (3), `patch`, `classes`,
 //!   `dropout` (false).
 //! - `kind = "layers"`: `input`, which has `channels`, `height` and `width`, or `columns`, or `tokens`; and layers

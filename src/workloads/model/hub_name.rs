@@ -12,6 +12,7 @@ pub(super) fn is_hub_name(name: &str) -> bool {
                 .all(|c| c.is_ascii_alphanumeric() || "-_.".contains(c))
     };
     !name.ends_with(".toml")
+        && !name.ends_with(".json")
         && name
             .split_once('/')
             .is_some_and(|(owner, model)| is_plain(owner) && is_plain(model))
@@ -93,7 +94,9 @@ mod tests {
             ("microsoft/resnet-50", Some("resnet-50")),
             ("timm/vgg16.tv_in1k", Some("vgg-16")),
             ("EleutherAI/gpt-neo-1.3B", None),
-            ("deepseek-ai/DeepSeek-V3", None),
+            ("deepseek-ai/DeepSeek-V3", Some("deepseek-v3")),
+            ("openai/gpt-oss-120b", Some("gpt-oss-120b")),
+            ("tiiuae/falcon-7b", None),
             ("meta-llama/Llama-3.2-1B", None),
         ] {
             let names = PRESETS.iter().map(|preset| preset.name);

@@ -62,6 +62,20 @@ presets!(
     "llama3-405b",
     "mixtral-8x7b",
     "mixtral-8x22b",
+    "mixtral-8x22b-v0.3",
+    "grok-1",
+    "deepseek-v2-lite",
+    "deepseek-v2",
+    "deepseek-v3",
+    "kimi-k2",
+    "gpt-oss-20b",
+    "gpt-oss-120b",
+    "llama4-scout",
+    "llama4-maverick",
+    "qwen3-0.6b",
+    "qwen3-1.7b",
+    "qwen3-4b",
+    "qwen3-8b",
     "qwen3-14b",
     "qwen3-32b",
     "qwen3-30b-a3b",
@@ -91,13 +105,14 @@ pub struct ModelSource {
 }
 
 impl ModelSource {
-    /// Finds the text of `name`: a path if it contains a `/` or ends in `.toml`, otherwise a preset.
+    /// Finds the text of `name`: a path if it contains a `/` or ends in `.toml` or `.json`, otherwise a preset.
     ///
     /// # Errors
     ///
     /// If there is no such preset, or the file cannot be read.
     pub fn find(name: &str) -> Result<Self, ModelError> {
-        if name.contains('/') || name.ends_with(".toml") || name == STANDARD_INPUT {
+        let is_file = name.ends_with(".toml") || name.ends_with(".json");
+        if name.contains('/') || is_file || name == STANDARD_INPUT {
             let text = read(name).map_err(|source| {
                 if is_hub_name(name) && source.kind() == ErrorKind::NotFound {
                     let closest = nearest_preset(name, PRESETS.iter().map(|preset| preset.name));
@@ -201,7 +216,7 @@ mod tests {
                 && hub.contains("the nearest preset is `llama3-8b`"),
             "{hub}"
         );
-        assert!(!error("deepseek-ai/DeepSeek-V3").contains("nearest"));
+        assert!(!error("tiiuae/falcon-7b").contains("nearest"));
         assert!(error(&"x".repeat(10_000)).len() < 300);
         assert!(error(&format!("x/{}", "x".repeat(250))).len() < 300);
     }

@@ -9,6 +9,8 @@
 //! | linear | `mk` | `n`, `kn` | `mn` | `mn` over `k` | input |
 //! | convolution | `kij` | `nkrs`, `n` | `nhw` | `nhw` over `krs` | input |
 //! | attention | `mnw`, `mgw`, `mgw` | norms: `w`, `w` | `mnw` | `nmt` over `w`, `nmw` over `t` | input, that of norms too; `nmt` of scores, or `nm` of row sums |
+//! | shaped attention | `mnw`, `mgw`, `mgu` | norms as above, sinks `n` | `mnu` | `nmt` over `w`, `nmu` over `t` | the same |
+//! | latent up | `mk`, `mc` | `kni`, `cnj` | `mni`, `mnj` | `mni` over `k`, `mnj` over `c` | inputs |
 //! | expert dispatch | `mn` | `ne` | `cn` | `me` over `n` | input; `me` of scores |
 //! | expert linear | `mk` | `en`, `ekn` | `mn` | `mn` over `k` | input |
 //! | expert combine | `cn` | | `mn` | | input |
@@ -179,6 +181,11 @@ pub struct OperatorSpec {
 }
 
 impl OperatorSpec {
+    /// Returns true if it has an axis called `letter`.
+    pub fn has(&self, letter: char) -> bool {
+        self.axes.iter().any(|axis| axis.letter == letter)
+    }
+
     /// Size of the axis called `letter`; 0 where there is none.
     pub fn extent(&self, letter: char) -> u64 {
         let found = self.axes.iter().find(|axis| axis.letter == letter);

@@ -2,8 +2,10 @@
 
 use super::{LayerRole, Model};
 
+mod architectures;
 mod experts;
 mod files;
+mod hub_config;
 mod multiplications;
 mod operators;
 mod parameters;

@@ -1,6 +1,8 @@
 //! Transformers from a few numbers: GPT, BERT, Llama, Mixtral and their kin.
 
-use super::{ActivationFunction, LayerOperator, LayerRole, ModelLayer, OperatorKind, TensorSplit};
+use super::{
+    ActivationFunction, LayerOperator, LayerRole, ModelLayer, OperatorKind, RouterForm, TensorSplit,
+};
 
 /// A transformer over tokens.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -170,6 +172,7 @@ impl TransformerBlock {
             width,
             experts,
             chosen,
+            form: RouterForm::default(),
         };
         let combine = OperatorKind::ExpertCombine {
             tokens,

@@ -28,10 +28,17 @@ pub(super) fn local<'m>(model: Cow<'m, Model>, plan: &ParallelismPlan) -> Cow<'m
     let operators = model.layers.iter_mut().flat_map(|one| &mut one.operators);
     for operator in operators {
         match (&mut operator.work, plan.context_exchange) {
-            (OperatorKind::Attention { queries, .. }, ContextExchange::AllGather) => {
+            (
+                OperatorKind::Attention { queries, .. }
+                | OperatorKind::ShapedAttention { queries, .. },
+                ContextExchange::AllGather,
+            ) => {
                 *queries /= shards;
             }
-            (work @ OperatorKind::Attention { .. }, ContextExchange::AllToAll) => {
+            (
+                work @ (OperatorKind::Attention { .. } | OperatorKind::ShapedAttention { .. }),
+                ContextExchange::AllToAll,
+            ) => {
                 divide(work, OperatorAxis::N, shards);
             }
             (work, _) => divide(work, OperatorAxis::M, shards),
@@ -54,7 +61,9 @@ pub(super) fn exchanged(spec: &OperatorSpec, sample: u128) -> [u64; 2] {
         let all = spec.volume(axes).saturating_mul(sample);
         u64::try_from(all).unwrap_or(u64::MAX)
     };
-    [bytes("mnw"), bytes("mgw").saturating_mul(2)]
+    let keys = bytes("mgw");
+    let values = if spec.has('u') { bytes("mgu") } else { keys };
+    [bytes("mnw"), keys.saturating_add(values)]
 }
 
 /// Refuses a degree that does not divide the tokens or heads of `model`, and what no rule is known for.

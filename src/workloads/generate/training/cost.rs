@@ -146,7 +146,12 @@ impl CostParameters {
                 self.linear([self.rows(rows), inputs, outputs], experts, bias)
             }
             KernelSpec::Products => self.products(spec),
-            KernelSpec::Router => self.router(spec),
+            KernelSpec::Router {
+                sigmoid,
+                biased,
+                grouped,
+            } => self.router(spec, [sigmoid, biased, grouped]),
+            KernelSpec::LatentUp => self.latent_up(spec),
             KernelSpec::Attention {
                 rotary,
                 dropout,

@@ -2,7 +2,7 @@
 
 use super::{MOST, area, flag_or, size, size_or};
 use crate::model::spec::windows;
-use crate::model::{ActivationFunction, LayerOperator, OperatorKind, TensorSplit};
+use crate::model::{ActivationFunction, LayerOperator, OperatorKind, RouterForm, TensorSplit};
 use chakram_base::config::{ConfigError, ConfigField, ConfigTable};
 use std::fmt;
 
@@ -343,6 +343,7 @@ fn expert_dispatch(
         width,
         experts,
         chosen,
+        form: RouterForm::default(),
     };
     let (rows, columns) = (tokens.saturating_mul(chosen), width);
     Ok((work, ActivationShape::Rows { rows, columns }))

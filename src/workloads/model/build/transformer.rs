@@ -2,8 +2,9 @@
 
 use super::{blocks, flag_or, size, size_or};
 use crate::model::{
-    ActivationFunction, ExpertRouting, ModelLayer, ModelSizes, OutputHead, PositionEncoding,
-    TransformerBlock, TransformerModel,
+    ActivationFunction, AttentionSpan, ExpertRouting, LatentAttention, ModelLayer, ModelSizes,
+    OutputHead, PositionEncoding, RouterForm, TransformerArchitecture, TransformerBlock,
+    TransformerModel,
 };
 use chakram_base::config::{ConfigError, ConfigTable};
 
@@ -16,6 +17,27 @@ pub(super) const KEYS: &[&str] = &[
     "ffn",
     "experts",
     "experts_per_token",
+    "experts_every",
+    "dense_layers",
+    "dense_ffn",
+    "shared_ffn",
+    "scores",
+    "router_bias",
+    "correction_bias",
+    "groups",
+    "groups_per_token",
+    "query_rank",
+    "kv_rank",
+    "plain_width",
+    "turned_width",
+    "value_width",
+    "qkv_biases",
+    "sinks",
+    "window",
+    "piece",
+    "full_every",
+    "sandwich_norm",
+    "more_predictions",
     "vocabulary",
     "sequence",
     "activation",
@@ -91,7 +113,123 @@ pub(super) fn layers(
         final_norm: flag_or(root, "final_norm", !norm_after)?,
         head: head(root)?,
     };
-    Ok((tokens, Some(hidden), transformer.layers()))
+    let architecture = architecture(root, transformer)?;
+    Ok((tokens, Some(hidden), architecture.layers()))
+}
+
+/// Keys that say something of experts, and nothing without them.
+const OF_EXPERTS: [&str; 8] = [
+    "experts_every",
+    "dense_layers",
+    "dense_ffn",
+    "shared_ffn",
+    "scores",
+    "router_bias",
+    "correction_bias",
+    "groups",
+];
+
+/// Keys of latent attention beside `kv_rank`.
+const OF_LATENTS: [&str; 4] = ["query_rank", "plain_width", "turned_width", "value_width"];
+
+/// The parts that a transformer has beside its block.
+fn architecture(
+    root: &ConfigTable<'_>,
+    base: TransformerModel,
+) -> Result<TransformerArchitecture, ConfigError> {
+    let plain = TransformerArchitecture::plain(base);
+    let without = |keys: &[&str], other: &str| {
+        let found = keys.iter().find_map(|key| root.get(key));
+        match found {
+            Some(field) => {
+                Err(field.refuse("a key for it", format_args!("none without `{other}`")))
+            }
+            None => Ok(()),
+        }
+    };
+    if base.block.experts.is_none() {
+        without(&OF_EXPERTS, "experts")?;
+    }
+    if root.get("groups").is_none() {
+        without(&["groups_per_token"], "groups")?;
+    }
+    let latent = latent(root)?;
+    if latent.is_none() {
+        without(&OF_LATENTS, "kv_rank")?;
+    }
+    let span = match (root.get("window"), root.get("piece")) {
+        (Some(window), None) => AttentionSpan::Window(window.between(1, super::MOST)?),
+        (None, Some(piece)) => AttentionSpan::Piece(piece.between(1, super::MOST)?),
+        (None, None) => {
+            without(&["full_every"], "window")?;
+            AttentionSpan::All
+        }
+        (Some(_), Some(piece)) => {
+            return Err(piece.refuse("it beside `window`", "one of the two"));
+        }
+    };
+    if span != AttentionSpan::All && !base.block.causal {
+        let expected = "true with `window` or `piece`";
+        return Err(root.need("causal", expected)?.refuse("false", expected));
+    }
+    if root.get("sandwich_norm").is_some() && base.block.norm_after {
+        let field = root.need("sandwich_norm", "")?;
+        return Err(field.refuse("norms on both sides", "none with `norm_after`"));
+    }
+    let groups = size_or(root, "groups", 1, 0)?;
+    let experts = base.block.experts.map_or(0, |routing| routing.experts);
+    if let Some(field) = root.get("groups")
+        && !experts.is_multiple_of(groups.max(1))
+    {
+        let expected = format_args!("a number that divides {experts} experts");
+        return Err(field.refuse(groups, expected));
+    }
+    let chosen_groups = match root.get("groups_per_token") {
+        Some(field) => field.between(1, groups.max(1))?,
+        None => groups,
+    };
+    Ok(TransformerArchitecture {
+        latent,
+        qkv_biases: flag_or(root, "qkv_biases", plain.qkv_biases)?,
+        sinks: flag_or(root, "sinks", false)?,
+        span,
+        full_every: size_or(root, "full_every", 1, 0)?,
+        sandwich_norm: flag_or(root, "sandwich_norm", false)?,
+        shared_ffn: size_or(root, "shared_ffn", 0, 0)?,
+        router: RouterForm {
+            bias: flag_or(root, "router_bias", false)?,
+            correction: flag_or(root, "correction_bias", false)?,
+            sigmoid: root.or("scores", false, |field| {
+                field.choice(&[(false, "softmax"), (true, "sigmoid")])
+            })?,
+            groups,
+            chosen_groups,
+        },
+        dense_layers: size_or(root, "dense_layers", 0, 0)?,
+        experts_every: size_or(root, "experts_every", 1, 1)?,
+        dense_ffn: size_or(root, "dense_ffn", 1, base.block.ffn)?,
+        more_predictions: size_or(root, "more_predictions", 0, 0)?.min(super::MOST_LAYERS),
+        ..plain
+    })
+}
+
+/// Latent attention, if the file has it.
+fn latent(root: &ConfigTable<'_>) -> Result<Option<LatentAttention>, ConfigError> {
+    let Some(kv_rank) = root.get("kv_rank") else {
+        return Ok(None);
+    };
+    for key in ["kv_heads", "head_width", "qkv_biases", "qk_norm"] {
+        if let Some(field) = root.get(key) {
+            return Err(field.refuse("a key for it", "none with `kv_rank`"));
+        }
+    }
+    Ok(Some(LatentAttention {
+        query_rank: size_or(root, "query_rank", 1, 0)?,
+        kv_rank: kv_rank.between(1, super::MOST)?,
+        plain: size(root, "plain_width")?,
+        turned: size(root, "turned_width")?,
+        values: size(root, "value_width")?,
+    }))
 }
 
 fn block(
@@ -147,6 +285,10 @@ pub(super) fn heads(root: &ConfigTable<'_>, hidden: u64) -> Result<(u64, u64, u6
             kv_heads,
             format_args!("a number that divides {heads} heads"),
         ));
+    }
+    if root.get("kv_rank").is_some() {
+        // Heads have the widths of latent attention.
+        return Ok((heads, heads, 1));
     }
     if let Some(field) = root.get("head_width") {
         return Ok((heads, kv_heads, field.between(1, super::MOST)?));

@@ -82,7 +82,16 @@ pub enum KernelSpec {
         qk_norm: bool,
     },
     /// Product of tokens with scores' weights, softmax, and a copy of each token for each of its experts.
-    Router,
+    Router {
+        /// True for logistic functions in place of the softmax.
+        sigmoid: bool,
+        /// True if a bias is added to scores.
+        biased: bool,
+        /// True if groups of experts are chosen first.
+        grouped: bool,
+    },
+    /// Two products of latent vectors, side by side.
+    LatentUp,
     /// Kernels that move bytes.
     Moving {
         /// As few as there can be.

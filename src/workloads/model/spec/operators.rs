@@ -200,24 +200,138 @@ impl OperatorKind {
                 }
                 spec
             }
+            Self::ShapedAttention {
+                tokens,
+                queries,
+                heads,
+                kv_heads,
+                width,
+                value_width,
+                turned,
+                latent,
+                span,
+                sinks,
+                causal,
+                dropout,
+                qk_norm,
+            } => {
+                let met = match causal {
+                    true => span.causal_pairs(tokens),
+                    false => u128::from(tokens) * u128::from(tokens),
+                };
+                // Shards of a sequence have equal parts of its pairs.
+                let met = met * u128::from(queries) / u128::from(tokens.max(1));
+                let all = u128::from(tokens) * u128::from(queries);
+                let axes = vec![
+                    whole(
+                        'm',
+                        queries,
+                        M,
+                        "a query needs the keys and values of the tokens before it",
+                    ),
+                    fixed('t', tokens),
+                    cut('n', heads, N, "heads"),
+                    cut('g', kv_heads, N, "heads of keys and values"),
+                    whole(
+                        'w',
+                        width,
+                        K,
+                        "a head is computed as a whole; `n` cuts by heads",
+                    ),
+                    fixed('u', value_width),
+                    fixed('r', turned),
+                    fixed('l', latent),
+                    fixed('d', amount(all - met.min(all))),
+                ];
+                let inputs = ["mnw", "mgw", "mgu"];
+                let mut spec = OperatorSpec::new("shaped_attention", axes, &inputs, &["mnu"], "m")
+                    .runs(KernelSpec::Attention {
+                        rotary: turned > 0,
+                        dropout,
+                        qk_norm,
+                    })
+                    .multiplies("nmt", "w")
+                    .multiplies("nmu", "t");
+                if causal {
+                    spec.products[0].skipped = "ndw";
+                    spec.products[1].skipped = "ndu";
+                }
+                if qk_norm {
+                    spec = spec.weighs("w").weighs("w");
+                    spec = spec.keeps("mnw", None, KeptWith::Any);
+                    spec = spec.keeps("mgw", None, KeptWith::Any);
+                }
+                if sinks {
+                    spec = spec.weighs("n");
+                }
+                spec = spec
+                    .keeps_inputs()
+                    .keeps("nm", Some(FULL), KeptWith::Fused)
+                    .keeps("nmt", None, KeptWith::Unfused);
+                if dropout {
+                    spec = spec.keeps("nmt", Some(MASK), KeptWith::Unfused).keeps(
+                        "nmt",
+                        None,
+                        KeptWith::Unfused,
+                    );
+                }
+                spec
+            }
+            Self::LatentUp {
+                rows,
+                query_rank,
+                kv_rank,
+                heads,
+                query_width,
+                kv_width,
+            } => {
+                let why = "a latent vector is one";
+                let axes = vec![
+                    cut('m', rows, M, "rows"),
+                    cut('n', heads, N, "heads"),
+                    whole('k', query_rank, K, why),
+                    whole('c', kv_rank, K, why),
+                    fixed('i', query_width),
+                    fixed('j', kv_width),
+                ];
+                OperatorSpec::new("latent_up", axes, &["mk", "mc"], &["mni", "mnj"], "m")
+                    .weighs("kni")
+                    .weighs("cnj")
+                    .multiplies("mni", "k")
+                    .multiplies("mnj", "c")
+                    .keeps_inputs()
+                    .runs(KernelSpec::LatentUp)
+            }
             Self::ExpertDispatch {
                 tokens,
                 width,
                 experts,
                 chosen,
+                form,
             } => {
                 let axes = vec![
                     cut('m', tokens, M, "tokens"),
                     cut('c', tokens.saturating_mul(chosen), M, "copies of tokens"),
                     whole('n', width, N, "a token's scores need all its columns"),
                     fixed('e', experts),
+                    // Of weights, `e` in front stands for those of experts.
+                    fixed('z', 1),
                 ];
-                OperatorSpec::new("expert_dispatch", axes, &["mn"], &["cn"], "mc")
-                    .weighs("ne")
+                let mut spec = OperatorSpec::new("expert_dispatch", axes, &["mn"], &["cn"], "mc");
+                for bias in [form.bias, form.correction] {
+                    if bias {
+                        spec = spec.weighs("ze");
+                    }
+                }
+                spec.weighs("ne")
                     .multiplies("me", "n")
                     .keeps_inputs()
                     .keeps("me", Some(FULL), KeptWith::Any)
-                    .runs(KernelSpec::Router)
+                    .runs(KernelSpec::Router {
+                        sigmoid: form.sigmoid,
+                        biased: form.bias || form.correction,
+                        grouped: form.groups > 1,
+                    })
                     .exchanges(ExpertExchange::Dispatch)
             }
             Self::ExpertLinear {
@@ -416,7 +530,10 @@ impl OperatorKind {
 
     /// The operator without dropout.
     pub fn without_dropout(mut self) -> Self {
-        if let Self::Attention { dropout, .. } | Self::Residual { dropout, .. } = &mut self {
+        if let Self::Attention { dropout, .. }
+        | Self::ShapedAttention { dropout, .. }
+        | Self::Residual { dropout, .. } = &mut self
+        {
             *dropout = false;
         }
         self
@@ -442,7 +559,11 @@ impl OperatorKind {
             Self::ExpertCombine { tokens, width, .. } => vec![(M, tokens), (N, width)],
             Self::Attention {
                 heads, kv_heads, ..
+            }
+            | Self::ShapedAttention {
+                heads, kv_heads, ..
             } => vec![(N, heads), (N, kv_heads)],
+            Self::LatentUp { rows, heads, .. } => vec![(M, rows), (N, heads)],
             Self::Norm { rows, width, .. }
             | Self::Activation { rows, width, .. }
             | Self::Residual { rows, width, .. }

@@ -40,43 +40,73 @@ impl CostParameters {
         let causal = spec.products.iter().any(|one| !one.skipped.is_empty());
         let [b, d] = [self.samples, self.number].map(u128::from);
         let [m, s, a, v, w] = [queries, tokens, heads, kv_heads, width].map(u128::from);
+        // Values may be narrower than keys, and tokens may meet some of the others only.
+        let is_shaped = spec.has('u');
+        let u = if is_shaped {
+            spec.extent('u').into()
+        } else {
+            w
+        };
+        // Each token with itself and those before it, or with all; shards of a sequence have equal parts of them.
+        let whole = if causal { m * (s + 1) / 2 } else { m * s };
+        let pairs = match is_shaped && causal {
+            true => m * s - u128::from(spec.extent('d')).min(m * s),
+            false => whole,
+        };
         let q = [b, a, m, w];
         let kv = [b, v, s, w];
+        let (out, values) = ([b, a, m, u], [b, v, s, u]);
         let n = b * m;
         let mut kernels = if self.fused {
-            // Each token with itself and those before it, or with all; shards of a sequence have equal parts of them.
-            let pairs = if causal { m * (s + 1) / 2 } else { m * s };
-            let product = 2 * b * pairs * a * w;
+            let product = |columns: u128| 2 * b * pairs * a * columns;
             let rows = 4 * n * a;
-            let moved = d * (2 * n * a * w + 2 * b * s * v * w) + rows;
+            let moved = d * (n * a * (w + u) + b * s * v * (w + u)) + rows;
             // Reads q, k, v, the output and its gradient; writes the gradients of q, k and v.
-            let back = d * (4 * n * a * w + 4 * b * s * v * w) + rows;
+            let back = d * (2 * n * a * (w + u) + 2 * b * s * v * (w + u)) + rows;
             // Of the two pieces of a shard one is as far from the end as the other from the start: together they meet as many
             // keys as if each met half of all.
             let halved = causal && queries < tokens;
+            // A table of shapes has neither windows nor two widths: keys of all queries alike, and the mean width, are as many FLOPs.
+            let is_narrow = pairs < whole;
+            let keys = match (halved, is_narrow) {
+                (_, true) => u64::try_from(pairs.div_ceil(m.max(1))).unwrap_or(u64::MAX),
+                (true, false) => tokens / 2,
+                (false, false) => tokens,
+            };
+            let columns = u64::try_from((w + u).div_ceil(2)).unwrap_or(u64::MAX);
             let shape = |backward| KernelShape::Attention {
                 batch: self.samples,
                 heads,
                 kv_heads,
                 queries,
-                keys: if halved { tokens / 2 } else { tokens },
-                width,
-                causal: causal && !halved,
+                keys,
+                width: columns,
+                causal: causal && !halved && !is_narrow,
                 backward,
             };
-            let forward = kernel("", 2 * product, moved, &[&q, &kv, &kv], &[&q])?;
-            // Recomputed scores and four products of the backward pass.
-            let (inputs, outputs) = ([&q[..], &q, &kv, &kv, &q], [&q[..], &kv, &kv]);
-            let backward = kernel("", 5 * product, back, &inputs, &outputs)?;
+            let forward = product(w) + product(u);
+            let forward = kernel("", forward, moved, &[&q, &kv, &values], &[&out])?;
+            // Recomputed scores and four products of the backward pass: gradients of queries and keys, and of values and weights.
+            let (inputs, outputs) = ([&q[..], &out, &kv, &values, &out], [&q[..], &kv, &values]);
+            let backward = 3 * product(w) + 2 * product(u);
+            let backward = kernel("", backward, back, &inputs, &outputs)?;
             OperatorKernels {
                 forward: vec![forward.of(shape(false))],
                 backward: vec![backward.of(shape(true))],
                 ..OperatorKernels::default()
             }
         } else {
-            self.unfused(dropout, [a, v, w], q, kv)?
+            // As many FLOPs as with both widths.
+            let w = (w + u).div_ceil(2);
+            self.unfused(dropout, [a, v, w], [b, a, m, w], [b, v, s, w])?
         };
-        self.before_attention(&mut kernels, rotary, [n, (a + v) * w], v < a)?;
+        let latent = is_shaped && spec.extent('l') > 0;
+        let turned = match is_shaped {
+            // All heads of keys share the columns that are turned.
+            true => u128::from(spec.extent('r')) * (a + if latent { 1 } else { v }),
+            false => (a + v) * w,
+        };
+        self.before_attention(&mut kernels, rotary, [n, turned], v < a)?;
         if qk_norm {
             self.head_norms(&mut kernels, [n, (a + v) * w])?;
         }

@@ -22,6 +22,7 @@
 use super::{CostParameters, LoweredKernel, OperatorKernels, gemm, kernel};
 use crate::generate::GenerateError;
 use crate::generate::plan::{ElementwiseKernels, ScalingRecipe};
+use crate::model::OperatorSpec;
 use chakram_trace::format::{Dtype, MovingKernel};
 
 /// Bytes of two numbers.
@@ -98,6 +99,34 @@ impl CostParameters {
             after_weights,
             ..OperatorKernels::default()
         })
+    }
+
+    /// The kernels of two products side by side, of `m` rows with `k` and `c` columns.
+    pub(super) fn latent_up(&self, spec: &OperatorSpec) -> Result<OperatorKernels, GenerateError> {
+        let [m, n, k, c, i, j] =
+            ['m', 'n', 'k', 'c', 'i', 'j'].map(|axis| u128::from(spec.extent(axis)));
+        let mut kernels = self.linear([self.rows(m), k, n * i], 1, false)?;
+        let mut second = self.linear([self.rows(m), c, n * j], 1, false)?;
+        let lowered = second.forward.iter_mut().chain(&mut second.backward);
+        let of_weights = second.weights.iter_mut().chain(&mut second.after_weights);
+        for kernel in lowered.chain(of_weights) {
+            kernel.suffix = match kernel.suffix {
+                "" => ".kv",
+                ".dgrad" => ".kv.dgrad",
+                ".wgrad" => ".kv.wgrad",
+                ".amax" => ".kv.amax",
+                ".quantize" => ".kv.quantize",
+                ".grad.amax" => ".kv.grad.amax",
+                ".grad.quantize" => ".kv.grad.quantize",
+                ".wgrad.sum" => ".kv.wgrad.sum",
+                other => other,
+            };
+        }
+        kernels.forward.extend(second.forward);
+        kernels.backward.extend(second.backward);
+        kernels.after_weights.extend(second.weights);
+        kernels.after_weights.extend(second.after_weights);
+        Ok(kernels)
     }
 
     /// Kernels that cast the elements of `x` for products, if they are cast.

@@ -6,6 +6,9 @@
 //! |---|---|---|
 //! | `score` | `2thx` | `d (th + hx + tx)` |
 //! | `choose`: softmax in single precision, and the highest | | `(d + 4) tx` |
+//! | … of logistic functions, in place of the softmax: `sigmoid` | | `(d + 4) tx` |
+//! | … with a bias of each expert, `bias`; and `highest` | | `8 tx`; `4 tx` |
+//! | … with groups of experts: `groups`, the best of which are left | | `8 tx` |
 //! | `permute`: copies, in the order of experts | | `d (1 + c) th` |
 //! | backwards `permute`: gradients of copies are added | | `d (1 + c) th` |
 //! | … `choose` | | `(8 + d) tx` |
@@ -23,7 +26,11 @@ use chakram_trace::format::MovingKernel;
 
 impl CostParameters {
     /// The kernels of an expert dispatch.
-    pub(super) fn router(&self, spec: &OperatorSpec) -> Result<OperatorKernels, GenerateError> {
+    pub(super) fn router(
+        &self,
+        spec: &OperatorSpec,
+        [sigmoid, biased, grouped]: [bool; 3],
+    ) -> Result<OperatorKernels, GenerateError> {
         let [d, g] = [self.number, self.gradient].map(u128::from);
         let [t, copies] = ['m', 'c'].map(|axis| self.rows(spec.extent(axis).into()));
         let [h, x] = ['n', 'e'].map(|axis| u128::from(spec.extent(axis)));
@@ -32,11 +39,31 @@ impl CostParameters {
         let moved = d * (t * h + h * x + t * x);
         let permuted = d * (t + copies) * h;
         let softmax = MovingKernel::Softmax;
-        let forward = vec![
+        let over_scores = |suffix, each: u128, class| {
+            let kernel = kernel(suffix, 0, each * t * x, &[&scores], &[&scores])?;
+            Ok::<_, GenerateError>(kernel.moving(class))
+        };
+        let element = MovingKernel::ElementWise;
+        let mut forward = vec![
             kernel(".score", flops, moved, &[&tokens, &weights], &[&scores])?.of(gemm(1, t, x, h)),
-            kernel(".choose", 0, (d + 4) * t * x, &[&scores], &[&scores])?.moving(softmax),
-            kernel(".permute", 0, permuted, &[&tokens], &[&copied])?.moving(MovingKernel::Copy),
         ];
+        if sigmoid {
+            forward.push(over_scores(".sigmoid", d + 4, element)?);
+        } else {
+            forward.push(over_scores(".choose", d + 4, softmax)?);
+        }
+        if biased {
+            forward.push(over_scores(".bias", 8, element)?);
+        }
+        if grouped {
+            forward.push(over_scores(".groups", 8, softmax)?);
+        }
+        if sigmoid {
+            forward.push(over_scores(".highest", 4, softmax)?);
+        }
+        forward.push(
+            kernel(".permute", 0, permuted, &[&tokens], &[&copied])?.moving(MovingKernel::Copy),
+        );
         let inputs: [&[u128]; 2] = [&scores, &weights];
         let backward = vec![
             kernel(".permute", 0, permuted, &[&copied], &[&tokens])?.moving(MovingKernel::Copy),

@@ -1,0 +1,310 @@
+//! Transformers whose blocks differ, or whose attention and experts have more parts than a [`TransformerBlock`] says.
+//!
+//! | part | operators |
+//! |---|---|
+//! | latent attention (DeepSeek-AI, "DeepSeek-V2", 2024, section 2.1) | one product to both latent vectors and the turned key, norms of the two, products to heads, attention of heads whose values are narrower than their keys |
+//! | shared experts | a perceptron that every token passes, around the routed experts |
+//! | dense layers | a perceptron in place of experts |
+//! | prediction of more tokens (DeepSeek-AI, "DeepSeek-V3", 2024, section 2.2) | a block behind the last that joins a state with the embedding of the next token, with the model's own embedding and logits |
+//!
+//! In training and prefill latent attention runs expanded, each head with keys and values of its own. Decoding keeps the latent vectors
+//! alone: see [`OperatorKind::cached_elements`] and [`OperatorKind::decode_multiplications`].
+
+use super::transformer::{TransformerBlock, TransformerModel};
+use super::{
+    AttentionSpan, LayerOperator, LayerRole, ModelLayer, OperatorKind, RouterForm, TensorSplit,
+};
+
+/// A transformer with parts beside those of a [`TransformerModel`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct TransformerArchitecture {
+    /// The model without them: its block's experts, if it has any, are those of layers that are not dense.
+    pub base: TransformerModel,
+    /// Attention over latent vectors, in place of heads of keys and values.
+    pub latent: Option<LatentAttention>,
+    /// True if the products in front of attention have biases, whatever the others have.
+    pub qkv_biases: bool,
+    /// True if each head has a score that no token has, which its softmax counts.
+    pub sinks: bool,
+    /// Tokens that others attend to in layers of which not all attend to everything.
+    pub span: AttentionSpan,
+    /// Of so many layers the last attends to everything; 0 if none does.
+    pub full_every: u64,
+    /// True if there is a norm behind attention and perceptron as well as in front of each.
+    pub sandwich_norm: bool,
+    /// Columns of the shared experts' perceptron; 0 where there are none.
+    pub shared_ffn: u64,
+    /// The router.
+    pub router: RouterForm,
+    /// Layers at the front whose perceptron is dense.
+    pub dense_layers: u64,
+    /// Of so many layers the last has experts; the others are dense.
+    pub experts_every: u64,
+    /// Columns of the perceptron of dense layers.
+    pub dense_ffn: u64,
+    /// Blocks that predict further tokens.
+    pub more_predictions: u64,
+}
+
+/// Sizes of latent attention.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct LatentAttention {
+    /// Numbers of the vector from which queries are found; 0 where they are found from the hidden state.
+    pub query_rank: u64,
+    /// Numbers of the vector from which keys and values are found.
+    pub kv_rank: u64,
+    /// Columns of a head of queries and keys that are not turned.
+    pub plain: u64,
+    /// Columns that are turned by positions, of which all heads of keys share one set.
+    pub turned: u64,
+    /// Columns of a head of values.
+    pub values: u64,
+}
+
+impl TransformerArchitecture {
+    /// `base` without any other part.
+    pub fn plain(base: TransformerModel) -> Self {
+        Self {
+            base,
+            latent: None,
+            qkv_biases: base.block.biases,
+            sinks: false,
+            span: AttentionSpan::All,
+            full_every: 0,
+            sandwich_norm: false,
+            shared_ffn: 0,
+            router: RouterForm::default(),
+            dense_layers: 0,
+            experts_every: 1,
+            dense_ffn: base.block.ffn,
+            more_predictions: 0,
+        }
+    }
+
+    /// Its layers: `embedding`, `layer0`, `layer1`, …, those that predict further tokens, `predict0`, …, and `head`.
+    pub fn layers(&self) -> Vec<ModelLayer> {
+        let mut layers = self.base.layers();
+        let blocks = layers
+            .iter_mut()
+            .filter(|layer| layer.role == LayerRole::Block);
+        for (index, layer) in (0..).zip(blocks) {
+            layer.operators = self.operators(index);
+        }
+        // All predictions pass the same matrix of logits.
+        let predictions = self.more_predictions.saturating_add(1);
+        for operator in layers
+            .iter_mut()
+            .rev()
+            .take(1)
+            .flat_map(|head| &mut head.operators)
+        {
+            if let OperatorKind::Linear { rows, .. } | OperatorKind::Loss { rows, .. } =
+                &mut operator.work
+            {
+                *rows = rows.saturating_mul(predictions);
+            }
+        }
+        let head = layers.len() - 1;
+        let predict = |index| self.prediction(index);
+        layers.splice(head..head, (0..self.more_predictions).map(predict));
+        layers
+    }
+
+    /// Returns true if block `index` has experts.
+    fn has_experts(&self, index: u64) -> bool {
+        let at = index.checked_sub(self.dense_layers);
+        let every = self.experts_every.max(1);
+        at.is_some_and(|_| (index + 1).is_multiple_of(every)) && self.base.block.experts.is_some()
+    }
+
+    /// Tokens that those of block `index` attend to.
+    fn span_of(&self, index: u64) -> AttentionSpan {
+        match self.full_every {
+            0 => self.span,
+            every if (index + 1).is_multiple_of(every) => AttentionSpan::All,
+            _ => self.span,
+        }
+    }
+
+    fn operators(&self, index: u64) -> Vec<LayerOperator> {
+        let experts = self.has_experts(index);
+        let block = TransformerBlock {
+            experts: self.base.block.experts.filter(|_| experts),
+            ffn: match experts {
+                true => self.base.block.ffn,
+                false => self.dense_ffn,
+            },
+            ..self.base.block
+        };
+        let mut operators = Vec::with_capacity(16);
+        for operator in block.operators() {
+            match &*operator.name {
+                "attention.qkv" => operators.extend(self.before_attention(&block, operator)),
+                "attention.core" => operators.push(self.attention(&block, operator, index)),
+                "experts.dispatch" => operators.push(self.router(operator)),
+                "experts.combine" => {
+                    operators.push(operator);
+                    operators.extend(self.shared_experts(&block));
+                }
+                "attention.out" => operators.push(self.after_attention(&block, operator)),
+                "residual1" | "residual2" if self.sandwich_norm => {
+                    let at = if operator.name == "residual1" { 1 } else { 2 };
+                    operators.push(block.norm(&format!("norm{at}.after")));
+                    operators.push(operator);
+                }
+                _ => operators.push(operator),
+            }
+        }
+        operators
+    }
+
+    /// Products in front of attention: `qkv`, or those by way of latent vectors.
+    fn before_attention(
+        &self,
+        block: &TransformerBlock,
+        mut qkv: LayerOperator,
+    ) -> Vec<LayerOperator> {
+        let Some(latent) = self.latent else {
+            if let OperatorKind::Linear { bias, .. } = &mut qkv.work {
+                *bias = self.qkv_biases;
+            }
+            return vec![qkv];
+        };
+        let (rows, hidden) = (block.tokens, block.hidden);
+        let LatentAttention {
+            query_rank,
+            kv_rank,
+            plain,
+            turned,
+            values,
+        } = latent;
+        let ranks = query_rank.saturating_add(kv_rank);
+        let down = OperatorKind::Linear {
+            rows,
+            inputs: hidden,
+            outputs: ranks.saturating_add(turned),
+            bias: false,
+            tied: false,
+        };
+        let norm = OperatorKind::Norm {
+            rows,
+            width: ranks,
+            bias: false,
+        };
+        let up = OperatorKind::LatentUp {
+            rows,
+            query_rank: if query_rank == 0 { hidden } else { query_rank },
+            kv_rank,
+            heads: block.heads,
+            query_width: plain.saturating_add(turned),
+            kv_width: plain.saturating_add(values),
+        };
+        vec![
+            LayerOperator::new("attention.down", down, TensorSplit::Replicated),
+            LayerOperator::new("attention.norm", norm, TensorSplit::Replicated),
+            LayerOperator::new("attention.up", up, TensorSplit::ColumnParallel),
+        ]
+    }
+
+    fn attention(
+        &self,
+        block: &TransformerBlock,
+        core: LayerOperator,
+        index: u64,
+    ) -> LayerOperator {
+        let span = self.span_of(index);
+        if self.latent.is_none() && span == AttentionSpan::All && !self.sinks {
+            return core;
+        }
+        let plain = (block.kv_heads, block.head_width, block.head_width, 0, 0);
+        let (kv_heads, width, value_width, turned, latent) = self.latent.map_or(plain, |latent| {
+            let width = latent.plain.saturating_add(latent.turned);
+            (
+                block.heads,
+                width,
+                latent.values,
+                latent.turned,
+                latent.kv_rank,
+            )
+        });
+        let work = OperatorKind::ShapedAttention {
+            tokens: block.tokens,
+            queries: block.tokens,
+            heads: block.heads,
+            kv_heads,
+            width,
+            value_width,
+            turned: match (block.rotary, turned) {
+                (false, _) => 0,
+                (true, 0) => width,
+                (true, turned) => turned,
+            },
+            latent,
+            span,
+            sinks: self.sinks,
+            causal: block.causal,
+            dropout: block.dropout,
+            qk_norm: block.qk_norm,
+        };
+        LayerOperator { work, ..core }
+    }
+
+    fn after_attention(&self, block: &TransformerBlock, mut out: LayerOperator) -> LayerOperator {
+        if let (Some(latent), OperatorKind::Linear { inputs, .. }) = (self.latent, &mut out.work) {
+            *inputs = block.heads.saturating_mul(latent.values);
+        }
+        out
+    }
+
+    fn router(&self, mut dispatch: LayerOperator) -> LayerOperator {
+        if let OperatorKind::ExpertDispatch { form, .. } = &mut dispatch.work {
+            *form = self.router;
+        }
+        dispatch
+    }
+
+    /// The perceptron of the shared experts, around the routed ones.
+    fn shared_experts(&self, block: &TransformerBlock) -> Vec<LayerOperator> {
+        if self.shared_ffn == 0 {
+            return Vec::new();
+        }
+        let shared = TransformerBlock {
+            ffn: self.shared_ffn,
+            experts: None,
+            ..*block
+        };
+        let operators = shared.operators().into_iter();
+        let perceptron = operators.filter_map(|operator| {
+            let name = operator.name.strip_prefix("mlp.")?;
+            let name = format!("shared.{name}");
+            Some(LayerOperator { name, ..operator }.around())
+        });
+        perceptron.collect()
+    }
+
+    /// A block that predicts a further token: norms of the state and of the token's embedding, a product of both, and a block like
+    /// the last, with a norm in front of the model's logits.
+    fn prediction(&self, index: u64) -> ModelLayer {
+        let block = self.base.block;
+        let (rows, hidden) = (block.tokens, block.hidden);
+        let join = OperatorKind::Linear {
+            rows,
+            inputs: hidden.saturating_mul(2),
+            outputs: hidden,
+            bias: false,
+            tied: false,
+        };
+        let both = OperatorKind::Norm {
+            rows,
+            width: hidden.saturating_mul(2),
+            bias: block.norm_bias,
+        };
+        let mut operators = vec![
+            LayerOperator::new("norms", both, TensorSplit::Replicated),
+            LayerOperator::new("join", join, TensorSplit::Replicated),
+        ];
+        operators.extend(self.operators(self.base.layers.saturating_sub(1)));
+        operators.push(block.norm("norm"));
+        ModelLayer::new(format!("predict{index}"), LayerRole::Block, operators)
+    }
+}

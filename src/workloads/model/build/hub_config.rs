@@ -1,0 +1,511 @@
+//! Models as Hugging Face's `config.json` says them.
+//!
+//! A key that a model's sizes depend on is read, one that says nothing of them is known as such, and any other is refused by name.
+
+use super::MOST_LAYERS;
+use crate::model::{
+    ActivationFunction, AttentionSpan, ExpertRouting, LatentAttention, Model, ModelError,
+    ModelSizes, OutputHead, PositionEncoding, RouterForm, TransformerArchitecture,
+    TransformerBlock, TransformerModel,
+};
+use chakram_base::config::{ConfigError, quoted};
+use serde_json::{Map, Value};
+use std::cell::RefCell;
+use std::collections::BTreeSet;
+
+/// Kinds of model, as `model_type` names them, whose keys are known.
+const KINDS: [&str; 12] = [
+    "llama",
+    "mistral",
+    "mixtral",
+    "qwen2",
+    "qwen3",
+    "qwen3_moe",
+    "deepseek_v2",
+    "deepseek_v3",
+    "kimi_k2",
+    "gpt_oss",
+    "llama4",
+    "llama4_text",
+];
+
+/// Keys of which no size depends: what tokens mean, numbers that scale results, how a file was made, and how it is run.
+const NO_SIZES: &[&str] = &[
+    "_name_or_path",
+    "architectures",
+    "attention_dropout",
+    "attn_scale",
+    "attn_temperature_tuning",
+    "auto_map",
+    "aux_loss_alpha",
+    "bos_token_id",
+    "cache_implementation",
+    "dtype",
+    "eos_token_id",
+    "ep_size",
+    "floor_scale",
+    "for_llm_compression",
+    "initial_context_length",
+    "initializer_range",
+    "max_window_layers",
+    "model_type",
+    "norm_topk_prob",
+    "output_attentions",
+    "output_hidden_states",
+    "output_router_logits",
+    "pad_token_id",
+    "pretraining_tp",
+    "quantization_config",
+    "return_dict",
+    "rms_norm_eps",
+    "rope_parameters",
+    "rope_scaling",
+    "rope_theta",
+    "routed_scaling_factor",
+    "router_aux_loss_coef",
+    "router_jitter_noise",
+    "seq_aux",
+    "swiglu_limit",
+    "torch_dtype",
+    "transformers_version",
+    "unsloth_fixed",
+    "use_cache",
+    "use_flash_attn",
+];
+
+/// A `config.json` whose keys are read.
+struct HubConfig<'t> {
+    text: &'t str,
+    file: &'t str,
+    keys: Map<String, Value>,
+    /// Keys that were asked for.
+    known: RefCell<BTreeSet<String>>,
+}
+
+type Read<T> = Result<T, ConfigError>;
+
+impl HubConfig<'_> {
+    fn error(&self, key: &str, why: String) -> ConfigError {
+        let at = self.text.find(&format!("\"{key}\"")).unwrap_or(0);
+        ConfigError::Key {
+            file: self.file.to_owned(),
+            line: self.text[..at].lines().count().max(1),
+            key: key.to_owned(),
+            why,
+        }
+    }
+
+    /// The value of `key`; none for one that is not there or null.
+    fn value(&self, key: &str) -> Option<&Value> {
+        self.known.borrow_mut().insert(key.to_owned());
+        self.keys.get(key).filter(|value| !value.is_null())
+    }
+
+    fn refuse<T>(&self, key: &str, expected: &str) -> Read<T> {
+        let found = self.keys.get(key).map_or("nothing".to_owned(), |value| {
+            let text = value.to_string();
+            text.chars().take(80).collect()
+        });
+        Err(self.error(key, format!("found {found}, expected {expected}")))
+    }
+
+    fn size(&self, key: &str) -> Read<Option<u64>> {
+        let expected = "a whole number from 1 to 1000000000000";
+        match self.value(key) {
+            None => Ok(None),
+            Some(value) => match value.as_u64().filter(|n| (1..=super::MOST).contains(n)) {
+                Some(size) => Ok(Some(size)),
+                None => self.refuse(key, expected),
+            },
+        }
+    }
+
+    fn need(&self, key: &str) -> Read<u64> {
+        match self.size(key)? {
+            Some(size) => Ok(size),
+            None => self.refuse(key, "a whole number, 1 or more"),
+        }
+    }
+
+    fn count(&self, key: &str) -> Read<u64> {
+        match self.value(key) {
+            None => Ok(0),
+            Some(value) => match value.as_u64().filter(|n| *n <= super::MOST) {
+                Some(count) => Ok(count),
+                None => self.refuse(key, "a whole number"),
+            },
+        }
+    }
+
+    fn flag(&self, key: &str, default: bool) -> Read<bool> {
+        match self.value(key) {
+            None => Ok(default),
+            Some(value) => match value.as_bool() {
+                Some(flag) => Ok(flag),
+                None => self.refuse(key, "true or false"),
+            },
+        }
+    }
+
+    fn word(&self, key: &str) -> Read<Option<&str>> {
+        match self.value(key) {
+            None => Ok(None),
+            Some(value) => match value.as_str() {
+                Some(word) => Ok(Some(word)),
+                None => self.refuse(key, "a text"),
+            },
+        }
+    }
+
+    /// The first of `keys` that is there.
+    fn any(&self, keys: &[&str]) -> Read<Option<u64>> {
+        let found: Read<Vec<_>> = keys.iter().map(|key| self.size(key)).collect();
+        Ok(found?.into_iter().flatten().next())
+    }
+
+    /// Refuses keys that were not asked for and are not known to be of no size.
+    fn check_keys(&self) -> Read<()> {
+        let known = self.known.borrow();
+        let unknown = |key: &&String| !known.contains(*key) && !NO_SIZES.contains(&key.as_str());
+        match self.keys.keys().find(unknown) {
+            None => Ok(()),
+            Some(key) => {
+                let why = format!(
+                    "found an unknown key, expected those of {}; try: leave it out if no size depends on it, or describe the \
+                     model in TOML",
+                    self.keys
+                        .get("model_type")
+                        .and_then(Value::as_str)
+                        .unwrap_or("the model")
+                );
+                Err(self.error(key, why))
+            }
+        }
+    }
+}
+
+/// Reads the model that `text`, called `file` in errors, describes: its hidden size, and itself.
+pub(super) fn model(text: &str, file: &str, sizes: ModelSizes) -> Result<(u64, Model), ModelError> {
+    let syntax = |line: usize, why: String| ConfigError::Syntax {
+        file: file.to_owned(),
+        line,
+        why,
+    };
+    let value: Value = serde_json::from_str(text)
+        .map_err(|error| syntax(error.line().max(1), format!("nor JSON: {error}")))?;
+    let Value::Object(keys) = value else {
+        return Err(syntax(1, "nor a JSON object".to_owned()).into());
+    };
+    let config = HubConfig {
+        text,
+        file,
+        keys,
+        known: RefCell::default(),
+    };
+    let config = text_config(config)?;
+    let architecture = architecture(&config, sizes)?;
+    config.check_keys()?;
+    let kind = config.word("model_type")?.unwrap_or("model");
+    let base = architecture.base;
+    let model = Model {
+        name: name(file, kind),
+        source: format!("{file}, a config.json of {kind}"),
+        sequence: base.block.tokens,
+        layers: architecture.layers(),
+    };
+    Ok((base.block.hidden, model))
+}
+
+/// What a file says of the transformer over tokens in a model that has one among others.
+fn text_config(config: HubConfig<'_>) -> Read<HubConfig<'_>> {
+    let Some(Value::Object(inner)) = config.keys.get("text_config") else {
+        return Ok(config);
+    };
+    for key in ["vision_config", "audio_config"] {
+        if config.keys.get(key).is_some_and(|value| !value.is_null()) {
+            return config.refuse(
+                key,
+                "no such part; try a file of its text_config alone, which is the transformer over tokens",
+            );
+        }
+    }
+    let mut keys = inner.clone();
+    for (key, value) in &config.keys {
+        if key != "text_config" && !keys.contains_key(key) {
+            keys.insert(key.clone(), value.clone());
+        }
+    }
+    Ok(HubConfig { keys, ..config })
+}
+
+/// Name of a model: the folder that its file is in, or else its kind.
+fn name(file: &str, kind: &str) -> String {
+    let folder = std::path::Path::new(file).parent();
+    let folder = folder.and_then(|folder| folder.file_name());
+    let folder = folder.and_then(|name| name.to_str());
+    folder
+        .filter(|name| *name != "." && !name.is_empty())
+        .unwrap_or(kind)
+        .to_owned()
+}
+
+fn architecture(
+    config: &HubConfig<'_>,
+    sizes: ModelSizes,
+) -> Result<TransformerArchitecture, ModelError> {
+    let kind = config.word("model_type")?.unwrap_or_default();
+    if !KINDS.contains(&kind) {
+        let why = format!(
+            "found {}, expected one of {}; other models are described in TOML",
+            quoted(kind),
+            KINDS.join(", ")
+        );
+        return Err(config.error("model_type", why).into());
+    }
+    let layers = sizes.layers.unwrap_or(config.need("num_hidden_layers")?);
+    if !(1..=MOST_LAYERS).contains(&layers) {
+        let why = format!("found {layers}, expected a whole number from 1 to {MOST_LAYERS}");
+        return Err(config.error("num_hidden_layers", why).into());
+    }
+    let hidden = config.need("hidden_size")?;
+    let heads = config.need("num_attention_heads")?;
+    let latent = latent(config)?;
+    let head_width = match (latent, config.size("head_dim")?) {
+        (Some(_), _) => 1,
+        (None, Some(width)) => width,
+        (None, None) if hidden.is_multiple_of(heads) => hidden / heads,
+        (None, None) => config.refuse("head_dim", "columns of a head")?,
+    };
+    let kv_heads = config.size("num_key_value_heads")?.unwrap_or(heads);
+    if !heads.is_multiple_of(kv_heads) {
+        config.refuse(
+            "num_key_value_heads",
+            "a number that divides num_attention_heads",
+        )?;
+    }
+    let longest = config.need("max_position_embeddings")?;
+    let tokens = sizes.tokens.unwrap_or(longest);
+    let biases = biases(config, kind)?;
+    let experts = experts(config)?;
+    let function = match config.word("hidden_act")? {
+        None | Some("silu" | "swish") => ActivationFunction::Silu,
+        Some("gelu" | "gelu_new" | "gelu_pytorch_tanh") => ActivationFunction::Gelu,
+        Some(_) => config.refuse("hidden_act", "silu or gelu")?,
+    };
+    let dense_ffn = dense_ffn(config, kind)?;
+    let ffn = match (experts, config.size("moe_intermediate_size")?) {
+        (Some(_), Some(own)) => own,
+        (Some(_), None) => config.need("intermediate_size")?,
+        (None, _) => dense_ffn,
+    };
+    let block = TransformerBlock {
+        tokens,
+        hidden,
+        heads,
+        kv_heads: if latent.is_some() { heads } else { kv_heads },
+        head_width,
+        ffn,
+        function,
+        gated: true,
+        norm_bias: false,
+        norm_after: false,
+        biases: biases.1,
+        causal: true,
+        dropout: false,
+        rotary: true,
+        qk_norm: matches!(kind, "qwen3" | "qwen3_moe"),
+        experts,
+    };
+    // Norms of heads without gains take no weights.
+    config.value("use_qk_norm");
+    let base = TransformerModel {
+        layers,
+        block,
+        vocabulary: config.need("vocab_size")?,
+        positions: PositionEncoding::Rotary,
+        segments: 0,
+        embedding_norm: false,
+        final_norm: true,
+        head: OutputHead::Logits {
+            tied: config.flag("tie_word_embeddings", false)?,
+        },
+    };
+    let (span, full_every) = span(config, kind, layers)?;
+    let shared = config.count("n_shared_experts")?;
+    let one = u64::from(matches!(kind, "llama4" | "llama4_text") && experts.is_some());
+    Ok(TransformerArchitecture {
+        latent,
+        qkv_biases: biases.0,
+        sinks: kind == "gpt_oss",
+        span,
+        full_every,
+        shared_ffn: (shared + one).saturating_mul(ffn),
+        router: router(config, kind)?,
+        dense_layers: config.count("first_k_dense_replace")?,
+        experts_every: experts_every(config, layers)?,
+        dense_ffn,
+        more_predictions: config.count("num_nextn_predict_layers")?,
+        ..TransformerArchitecture::plain(base)
+    })
+}
+
+fn latent(config: &HubConfig<'_>) -> Read<Option<LatentAttention>> {
+    let Some(kv_rank) = config.size("kv_lora_rank")? else {
+        return Ok(None);
+    };
+    Ok(Some(LatentAttention {
+        query_rank: config.size("q_lora_rank")?.unwrap_or(0),
+        kv_rank,
+        plain: config.need("qk_nope_head_dim")?,
+        turned: config.need("qk_rope_head_dim")?,
+        values: config.need("v_head_dim")?,
+    }))
+}
+
+/// Whether products in front of attention have biases, and whether all have.
+fn biases(config: &HubConfig<'_>, kind: &str) -> Read<(bool, bool)> {
+    let attention = config.flag("attention_bias", false)?;
+    if config.flag("mlp_bias", false)? && !attention {
+        config.refuse("mlp_bias", "false without attention_bias")?;
+    }
+    Ok(match kind {
+        "qwen2" => (true, false),
+        _ => (attention, attention),
+    })
+}
+
+fn experts(config: &HubConfig<'_>) -> Read<Option<ExpertRouting>> {
+    let experts = config.any(&["num_local_experts", "num_experts", "n_routed_experts"])?;
+    let chosen = config.any(&["num_experts_per_tok", "experts_per_token"])?;
+    match (experts, chosen) {
+        (None, _) => Ok(None),
+        (Some(experts), Some(chosen)) if chosen <= experts => {
+            Ok(Some(ExpertRouting { experts, chosen }))
+        }
+        (Some(_), _) => config.refuse(
+            "num_experts_per_tok",
+            "experts of a token, no more than there are",
+        ),
+    }
+}
+
+fn dense_ffn(config: &HubConfig<'_>, kind: &str) -> Read<u64> {
+    let own = config.need("intermediate_size")?;
+    let dense = config.size("intermediate_size_mlp")?;
+    Ok(match kind {
+        "llama4" | "llama4_text" => dense.unwrap_or(own),
+        _ => own,
+    })
+}
+
+fn router(config: &HubConfig<'_>, kind: &str) -> Read<RouterForm> {
+    let sigmoid = match config.word("scoring_func")? {
+        None => matches!(kind, "llama4" | "llama4_text"),
+        Some("softmax") => false,
+        Some("sigmoid") => true,
+        Some(_) => config.refuse("scoring_func", "softmax or sigmoid")?,
+    };
+    let correction = match config.word("topk_method")? {
+        None | Some("greedy" | "group_limited_greedy") => false,
+        Some("noaux_tc") => true,
+        Some(_) => config.refuse("topk_method", "greedy, group_limited_greedy or noaux_tc")?,
+    };
+    let groups = config.count("n_group")?;
+    let chosen_groups = match config.count("topk_group")? {
+        0 => groups,
+        chosen => chosen,
+    };
+    Ok(RouterForm {
+        bias: kind == "gpt_oss",
+        correction,
+        sigmoid,
+        groups,
+        chosen_groups,
+    })
+}
+
+/// Of so many layers the last has experts.
+fn experts_every(config: &HubConfig<'_>, layers: u64) -> Read<u64> {
+    let keys = [
+        "interleave_moe_layer_step",
+        "moe_layer_freq",
+        "decoder_sparse_step",
+    ];
+    let every = config.any(&keys)?.unwrap_or(1);
+    for key in ["mlp_only_layers", "moe_layers"] {
+        let Some(value) = config.value(key) else {
+            continue;
+        };
+        let listed: Option<Vec<u64>> = value
+            .as_array()
+            .map(|all| all.iter().filter_map(Value::as_u64).collect());
+        let regular: Vec<u64> = (0..layers).filter(|i| (i + 1) % every == 0).collect();
+        let is_regular = listed.is_some_and(|listed| match key {
+            "mlp_only_layers" => listed.is_empty(),
+            _ => listed == regular,
+        });
+        if !is_regular {
+            config.refuse(
+                key,
+                "no such list, or the layers that the step between them says",
+            )?;
+        }
+    }
+    Ok(every)
+}
+
+/// Tokens that others attend to, and of how many layers the last attends to everything.
+fn span(config: &HubConfig<'_>, kind: &str, layers: u64) -> Read<(AttentionSpan, u64)> {
+    let window = config.size("sliding_window")?;
+    let piece = config.size("attention_chunk_size")?;
+    let used = config.flag("use_sliding_window", !kind.starts_with("qwen"))?;
+    let types = config.value("layer_types");
+    let turned = config.value("no_rope_layers").and_then(Value::as_array);
+    let interval = config.size("no_rope_layer_interval")?;
+    let span = match (window.filter(|_| used), piece) {
+        (Some(window), None) => AttentionSpan::Window(window),
+        (None, Some(piece)) => AttentionSpan::Piece(piece),
+        (None, None) => AttentionSpan::All,
+        (Some(_), Some(_)) => {
+            config.refuse("attention_chunk_size", "none beside sliding_window")?
+        }
+    };
+    if kind.starts_with("qwen") && span != AttentionSpan::All {
+        config.refuse(
+            "use_sliding_window",
+            "false: which layers have a window is not known",
+        )?;
+    }
+    let full: Vec<bool> = match (types, turned, interval) {
+        (Some(types), _, _) => {
+            let words: Option<Vec<&str>> = types
+                .as_array()
+                .and_then(|all| all.iter().map(Value::as_str).collect());
+            match words {
+                Some(words) => words.iter().map(|word| *word == "full_attention").collect(),
+                None => config.refuse("layer_types", "a list of kinds of attention")?,
+            }
+        }
+        // A zero is a layer whose heads are not turned, which attends to everything.
+        (None, Some(turned), _) if !turned.is_empty() => {
+            turned.iter().map(|one| one.as_u64() == Some(0)).collect()
+        }
+        (None, _, Some(every)) => (0..layers).map(|i| (i + 1) % every == 0).collect(),
+        (None, _, None) if matches!(kind, "llama4" | "llama4_text") => {
+            (0..layers).map(|i| (i + 1) % 4 == 0).collect()
+        }
+        (None, _, None) => return Ok((span, 0)),
+    };
+    let every = full
+        .iter()
+        .position(|full| *full)
+        .map_or(0, |first| first as u64 + 1);
+    let regular = |(i, full): (u64, &bool)| *full == (every > 0 && (i + 1) % every == 0);
+    if span == AttentionSpan::All || full.iter().all(|full| *full) {
+        return Ok((AttentionSpan::All, 0));
+    }
+    if (0..).zip(&full).all(regular) {
+        return Ok((span, every));
+    }
+    config.refuse("layer_types", "full attention in every n-th layer")
+}

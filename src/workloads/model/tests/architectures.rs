@@ -1,0 +1,244 @@
+//! Transformers with latent attention, shared experts and layers that differ, against published counts and formulas.
+
+use super::preset;
+use crate::model::{AttentionSpan, Model, ModelDefinition, OperatorKind};
+
+/// Parameters of released models, those of a token with both embeddings, and bytes of a token's cache in 16 bits.
+#[test]
+fn released_models_have_their_published_counts() {
+    for (name, parameters, active, cached) in [
+        ("mixtral-8x7b", 46_702_792_704, 12_879_925_248, 131_072),
+        ("mixtral-8x22b", 140_620_634_112, 39_152_031_744, 229_376),
+        ("grok-1", 315_684_820_992, 83_756_587_008, 262_144),
+        ("deepseek-v2-lite", 15_706_484_224, 2_661_150_208, 31_104),
+        ("deepseek-v2", 235_741_434_880, 21_375_800_320, 69_120),
+        ("deepseek-v3", 671_026_419_200, 37_552_297_472, 70_272),
+        ("kimi-k2", 1_026_408_232_448, 32_861_500_928, 70_272),
+        ("qwen3-30b-a3b", 30_532_122_624, 3_353_032_704, 98_304),
+        ("qwen3-235b-a22b", 235_093_634_560, 22_190_763_520, 192_512),
+        ("gpt-oss-20b", 20_914_757_184, 4_187_440_704, 49_152),
+        ("gpt-oss-120b", 116_829_156_672, 5_711_982_912, 73_728),
+        ("llama4-scout", 107_769_861_120, 17_172_894_720, 196_608),
+        ("llama4-maverick", 400_711_848_960, 17_184_691_200, 196_608),
+    ] {
+        let model = preset(name);
+        assert_eq!(model.parameters(), parameters, "{name}");
+        assert_eq!(model.active_parameters(), active, "{name}");
+        assert_eq!(2 * model.cached_elements(), cached, "{name}");
+    }
+    // Of a block 2 x h x 4096 and 2 x h x 1024 of attention, 256 of its norms, 3 h f and 2 h; V h of words, h of the last norm:
+    // 36 (26,214,400 + 256 + 74,711,040 + 5,120) + 388,956,160 + 2,560 with h = 2560, f = 9728.
+    assert_eq!(preset("qwen3-4b").parameters(), 4_022_468_096);
+    // The others by the same sum; 32768 - 32000 words more have 2 x 768 x 6144 weights.
+    for (name, h, l, heads, f, copies) in [
+        ("qwen3-0.6b", 1024, 28, 16, 3072, 1),
+        ("qwen3-1.7b", 2048, 28, 16, 6144, 1),
+        ("qwen3-8b", 4096, 36, 32, 12_288, 2),
+    ] {
+        let block = 2 * h * heads * 128 + 2 * h * 1024 + 256 + 3 * h * f + 2 * h;
+        let expected = l * block + copies * 151_936 * h + h;
+        assert_eq!(preset(name).parameters(), expected, "{name}");
+    }
+    let more = preset("mixtral-8x22b-v0.3").parameters() - preset("mixtral-8x22b").parameters();
+    assert_eq!(more, 2 * 768 * 6144);
+}
+
+fn operators<'m>(model: &'m Model, layer: &str) -> &'m [crate::model::LayerOperator] {
+    let mut layers = model.layers.iter();
+    &layers.find(|one| one.name == layer).unwrap().operators
+}
+
+fn sum(model: &Model, layer: &str, prefix: &str) -> u64 {
+    let operators = operators(model, layer).iter();
+    let own = operators.filter(|one| one.name.starts_with(prefix));
+    own.map(|one| one.parameters()).sum()
+}
+
+/// Weights of latent attention: h q + q + q A (n + r) + h (c + r) + c + c A (n + v) + A v h.
+#[test]
+fn latent_attention_has_the_weights_of_its_formula() {
+    for (name, expected) in [
+        ("deepseek-v3", 187_107_328),
+        ("deepseek-v2", 149_227_520),
+        ("kimi-k2", 101_124_096),
+    ] {
+        assert_eq!(
+            sum(&preset(name), "layer7", "attention"),
+            expected,
+            "{name}"
+        );
+    }
+    let v3 = preset("deepseek-v3");
+    // Three dense layers of 3 x 7168 x 18432, then 256 experts and a shared one of 3 x 7168 x 2048.
+    assert_eq!(sum(&v3, "layer2", "mlp"), 3 * 7168 * 18_432);
+    assert_eq!(sum(&v3, "layer3", "mlp"), 0);
+    assert_eq!(sum(&v3, "layer3", "shared"), 44_040_192);
+    assert_eq!(
+        sum(&v3, "layer3", "experts"),
+        256 * 44_040_192 + 7168 * 256 + 256
+    );
+    // A block more predicts one more token: two norms, a product from 2 h to h, and a norm: 11.61 x 10^9 weights.
+    let text = crate::model::PRESETS
+        .iter()
+        .find(|one| one.name == "deepseek-v3")
+        .unwrap()
+        .text;
+    let more = ModelDefinition::parse(&format!("{text}\nmore_predictions = 1\n"), "m.toml", None);
+    let more = more.unwrap().model;
+    assert_eq!(more.parameters() - v3.parameters(), 11_610_068_224);
+    assert_eq!(more.layers.len(), v3.layers.len() + 1);
+    // Logits and loss for both, by one matrix: as many multiplications again.
+    let logits = |model: &Model| model.layers.last().unwrap().multiplications();
+    assert_eq!(logits(&more), 2 * logits(&v3));
+}
+
+/// Two FLOPs for each weight that a token is multiplied with, and 4 A d, or 2 A ((n + r) + v) with latents, for each token that it
+/// attends to: on the mean of a causal mask (s + 1) / 2 of s.
+#[test]
+fn multiplications_are_those_of_active_weights_and_scores() {
+    for (name, heads, both) in [
+        ("deepseek-v3", 128, 192 + 128),
+        ("deepseek-v2-lite", 16, 192 + 128),
+        ("qwen3-235b-a22b", 64, 128 + 128),
+        ("grok-1", 48, 128 + 128),
+    ] {
+        let model = preset(name);
+        let s = model.sequence;
+        let weights: u64 = model
+            .layers
+            .iter()
+            .flat_map(|layer| &layer.operators)
+            .map(|one| {
+                let spec = one.work.spec();
+                match one.work {
+                    // Gains, biases and tables multiply nothing.
+                    OperatorKind::Norm { .. } | OperatorKind::Embedding { .. } => 0,
+                    OperatorKind::Attention { .. } | OperatorKind::ShapedAttention { .. } => 0,
+                    OperatorKind::ExpertLinear { rows, experts, .. } => {
+                        one.parameters() / experts * (rows / s)
+                    }
+                    OperatorKind::ExpertDispatch { width, experts, .. } => width * experts,
+                    OperatorKind::Linear {
+                        inputs, outputs, ..
+                    } => inputs * outputs,
+                    _ => {
+                        assert!(spec.weights.is_empty() || spec.name == "latent_up");
+                        one.parameters()
+                    }
+                }
+            })
+            .sum();
+        let blocks = model.layers.len() as u64 - 2;
+        let pairs = s * (s + 1) / 2;
+        let found = model.multiplications() - model.skippable_multiplications();
+        assert_eq!(found, s * weights + blocks * pairs * heads * both, "{name}");
+    }
+}
+
+/// Decoding multiplies 2 A (c + r) + 2 A c FLOPs for each token before: 278,528 in a layer of DeepSeek-V3, and 4 A d with heads.
+#[test]
+fn absorbed_attention_meets_latent_vectors() {
+    let core = |name: &str| {
+        let model = preset(name);
+        let operators = operators(&model, "layer0").to_vec();
+        operators
+            .into_iter()
+            .find(|one| one.name == "attention.core")
+            .unwrap()
+            .work
+    };
+    assert_eq!(2 * core("deepseek-v3").decode_multiplications(), 278_528);
+    assert_eq!(
+        2 * core("qwen3-235b-a22b").decode_multiplications(),
+        4 * 64 * 128
+    );
+    assert_eq!(
+        2 * core("gpt-oss-20b").decode_multiplications(),
+        4 * 64 * 64
+    );
+}
+
+/// Pairs of tokens that meet, counted one by one.
+#[test]
+fn windows_and_pieces_leave_pairs_out() {
+    for tokens in 1..40_u64 {
+        for reach in 1..45_u64 {
+            let count = |meets: &dyn Fn(u64, u64) -> bool| {
+                let pairs = (0..tokens).flat_map(|query| (0..=query).map(move |key| (query, key)));
+                pairs.filter(|(query, key)| meets(*query, *key)).count() as u128
+            };
+            let window = count(&|query, key| query - key < reach);
+            assert_eq!(AttentionSpan::Window(reach).causal_pairs(tokens), window);
+            let piece = count(&|query, key| query / reach == key / reach);
+            assert_eq!(AttentionSpan::Piece(reach).causal_pairs(tokens), piece);
+        }
+    }
+    // Every second layer of GPT-OSS looks at 128 tokens: 128 x 129 / 2 + (4096 - 128) x 128 pairs.
+    let model = preset("gpt-oss-20b");
+    let found = |layer: &str| {
+        let all = operators(&model, layer).iter();
+        let attention = all.filter(|one| one.work.spec().attends());
+        let counts = attention.map(|one| {
+            let work = &one.work;
+            work.multiplications() - work.skippable_multiplications()
+        });
+        counts.sum::<u64>()
+    };
+    let width = 64 * (64 + 64);
+    assert_eq!(
+        found("layer0"),
+        (128 * 129 / 2 + (4096 - 128) * 128) * width
+    );
+    assert_eq!(found("layer1"), 4096 * 4097 / 2 * width);
+}
+
+#[test]
+fn keys_without_what_they_are_about_are_refused() {
+    let text = |more: &str| {
+        format!(
+            "name = \"m\"\nsource = \"s\"\nkind = \"transformer\"\nlayers = 2\nhidden = 8\nheads = 2\nvocabulary = 8\n\
+             sequence = 8\nactivation = \"swiglu\"\nnorm = \"rmsnorm\"\npositions = \"rotary\"\nbiases = false\ntied = false\n{more}"
+        )
+    };
+    for (more, expected) in [
+        (
+            "shared_ffn = 4",
+            "m.toml:14: key `shared_ffn`: found a key for it, expected none without `experts`",
+        ),
+        (
+            "full_every = 2",
+            "key `full_every`: found a key for it, expected none without `window`",
+        ),
+        (
+            "value_width = 4",
+            "key `value_width`: found a key for it, expected none without `kv_rank`",
+        ),
+        (
+            "kv_rank = 4\nkv_heads = 2",
+            "key `kv_heads`: found a key for it, expected none with `kv_rank`",
+        ),
+        ("kv_rank = 4", "key `plain_width`: found nothing"),
+        (
+            "window = 4\npiece = 4",
+            "key `piece`: found it beside `window`, expected one of the two",
+        ),
+        (
+            "experts = 4\nexperts_per_token = 2\ngroups = 3",
+            "key `groups`: found 3, expected a number that divides 4 experts",
+        ),
+        (
+            "experts = 4\nexperts_per_token = 2\ngroups_per_token = 1",
+            "key `groups_per_token`: found a key for it",
+        ),
+        (
+            "experts = 4\nexperts_per_token = 2\nscores = \"relu\"",
+            "key `scores`: found \"relu\", expected one of softmax, sigmoid",
+        ),
+        ("window = 0", "key `window`: found"),
+    ] {
+        let error = ModelDefinition::parse(&text(more), "m.toml", None)
+            .unwrap_err()
+            .to_string();
+        assert!(error.contains(expected), "{error}\n{expected}");
+    }
+}

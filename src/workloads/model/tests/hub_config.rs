@@ -1,0 +1,153 @@
+//! Models as `config.json` says them: the same as the presets, and every other key refused.
+
+use super::preset;
+use crate::model::{Model, ModelDefinition};
+
+fn read(text: &str) -> Model {
+    let found = ModelDefinition::parse(text, "DeepSeek-V3/config.json", None);
+    found.unwrap_or_else(|error| panic!("{error}")).model
+}
+
+const V3: &str = r#"{
+  "architectures": ["DeepseekV3ForCausalLM"], "attention_bias": false, "attention_dropout": 0.0, "bos_token_id": 0, "eos_token_id": 1,
+  "ep_size": 1, "first_k_dense_replace": 3, "hidden_act": "silu", "hidden_size": 7168, "initializer_range": 0.02,
+  "intermediate_size": 18432, "kv_lora_rank": 512, "max_position_embeddings": 163840, "model_type": "deepseek_v3",
+  "moe_intermediate_size": 2048, "moe_layer_freq": 1, "n_group": 8, "n_routed_experts": 256, "n_shared_experts": 1,
+  "norm_topk_prob": true, "num_attention_heads": 128, "num_experts_per_tok": 8, "num_hidden_layers": 61,
+  "num_key_value_heads": 128, "num_nextn_predict_layers": 1, "q_lora_rank": 1536, "qk_nope_head_dim": 128,
+  "qk_rope_head_dim": 64, "quantization_config": {"fmt": "e4m3"}, "rms_norm_eps": 1e-06, "rope_scaling": {"factor": 40},
+  "rope_theta": 10000, "routed_scaling_factor": 2.5, "scoring_func": "sigmoid", "tie_word_embeddings": false,
+  "topk_group": 4, "topk_method": "noaux_tc", "torch_dtype": "bfloat16", "transformers_version": "4.33.1", "use_cache": true,
+  "v_head_dim": 128, "vocab_size": 129280
+}"#;
+
+const GPT_OSS: &str = r#"{
+  "attention_bias": true, "experts_per_token": 4, "head_dim": 64, "hidden_act": "silu", "hidden_size": 2880,
+  "initial_context_length": 4096, "intermediate_size": 2880,
+  "layer_types": ["sliding_attention", "full_attention", "sliding_attention", "full_attention"],
+  "max_position_embeddings": 131072, "model_type": "gpt_oss", "num_attention_heads": 64, "num_experts_per_tok": 4,
+  "num_hidden_layers": 24, "num_key_value_heads": 8, "num_local_experts": 32, "output_router_logits": false,
+  "sliding_window": 128, "swiglu_limit": 7.0, "tie_word_embeddings": false, "vocab_size": 201088
+}"#;
+
+const QWEN3: &str = r#"{
+  "attention_bias": false, "decoder_sparse_step": 1, "head_dim": 128, "hidden_act": "silu", "hidden_size": 4096,
+  "intermediate_size": 12288, "max_position_embeddings": 40960, "max_window_layers": 94, "mlp_only_layers": [],
+  "model_type": "qwen3_moe", "moe_intermediate_size": 1536, "norm_topk_prob": true, "num_attention_heads": 64, "num_experts": 128,
+  "num_experts_per_tok": 8, "num_hidden_layers": 94, "num_key_value_heads": 4, "sliding_window": null,
+  "tie_word_embeddings": false, "use_sliding_window": false, "vocab_size": 151936
+}"#;
+
+const MAVERICK: &str = r#"{
+  "model_type": "llama4",
+  "text_config": {
+    "attention_bias": false, "attention_chunk_size": 8192, "head_dim": 128, "hidden_act": "silu", "hidden_size": 5120,
+    "interleave_moe_layer_step": 2, "intermediate_size": 8192, "intermediate_size_mlp": 16384,
+    "max_position_embeddings": 1048576, "model_type": "llama4_text", "no_rope_layers": [], "num_attention_heads": 40,
+    "num_experts_per_tok": 1, "num_hidden_layers": 48, "num_key_value_heads": 8, "num_local_experts": 128, "use_qk_norm": false,
+    "vocab_size": 202048
+  }
+}"#;
+
+const QWEN2: &str = r#"{
+  "hidden_act": "silu", "hidden_size": 3584, "intermediate_size": 18944, "max_position_embeddings": 32768, "model_type": "qwen2",
+  "num_attention_heads": 28, "num_hidden_layers": 28, "num_key_value_heads": 4, "sliding_window": 131072,
+  "tie_word_embeddings": false, "use_sliding_window": false, "vocab_size": 152064
+}"#;
+
+#[test]
+fn files_of_released_models_are_their_presets() {
+    let v3 = read(V3);
+    assert_eq!(v3.name, "DeepSeek-V3");
+    assert_eq!(v3.sequence, 163_840);
+    // The file says that it predicts a second token.
+    assert_eq!(
+        v3.parameters(),
+        preset("deepseek-v3").parameters() + 11_610_068_224
+    );
+    let oss = read(GPT_OSS);
+    let layers = |model: &Model| {
+        let all = model.layers.iter();
+        all.map(|layer| (layer.name.clone(), layer.parameters()))
+            .collect::<Vec<_>>()
+    };
+    assert_eq!(layers(&oss), layers(&preset("gpt-oss-20b")));
+    assert_eq!(layers(&read(QWEN3)), layers(&preset("qwen3-235b-a22b")));
+    assert_eq!(layers(&read(MAVERICK)), layers(&preset("llama4-maverick")));
+    // Qwen2.5-7B, whose products in front of attention alone have biases.
+    assert_eq!(read(QWEN2).parameters(), 7_615_616_512);
+    // Samples of another length, with the preset's operators.
+    let at = |tokens| {
+        ModelDefinition::parse(GPT_OSS, "config.json", Some(tokens))
+            .unwrap()
+            .model
+    };
+    assert_eq!(
+        at(4096).layers[3].operators,
+        preset("gpt-oss-20b").layers[3].operators
+    );
+    assert_eq!(
+        at(4096).layers[4].operators,
+        preset("gpt-oss-20b").layers[4].operators
+    );
+}
+
+#[test]
+fn what_is_not_known_is_refused_by_name() {
+    let refusal = |text: &str| {
+        ModelDefinition::parse(text, "config.json", None)
+            .unwrap_err()
+            .to_string()
+    };
+    let with =
+        |key: &str, value: &str| QWEN2.replacen('{', &format!("{{\n  \"{key}\": {value},"), 1);
+    let without = |key: &str| QWEN2.replace(&format!("\"{key}\""), "\"use_cache\"");
+    for (text, expected) in [
+        (
+            with("mamba_d_state", "16"),
+            "config.json:2: key `mamba_d_state`: found an unknown key, expected those of qwen2; try: leave",
+        ),
+        (
+            QWEN2.replace("qwen2", "rwkv"),
+            "config.json:2: key `model_type`: found \"rwkv\", expected one of llama, mistral,",
+        ),
+        (
+            without("hidden_size"),
+            "key `hidden_size`: found nothing, expected a whole number",
+        ),
+        (
+            QWEN2.replace("3584", "-3"),
+            "config.json:2: key `hidden_size`: found -3, expected a whole number from 1",
+        ),
+        (
+            QWEN2.replace("\"silu\"", "\"relu6\""),
+            "key `hidden_act`: found \"relu6\", expected silu or gelu",
+        ),
+        (
+            QWEN2.replace(
+                "\"use_sliding_window\": false",
+                "\"use_sliding_window\": true",
+            ),
+            "key `use_sliding_window`: found true",
+        ),
+        (
+            with("vision_config", "{}"),
+            "key `vision_config`: found an unknown key",
+        ),
+        (
+            MAVERICK.replacen('{', "{\"vision_config\": {},", 1),
+            "key `vision_config`: found {}, expected no such part",
+        ),
+        (
+            GPT_OSS.replace(
+                "[\"sliding_attention\", \"full",
+                "[\"full_attention\", \"full",
+            ),
+            "key `layer_types`",
+        ),
+        ("{".to_owned(), "config.json:1: not TOML: nor JSON: EOF"),
+    ] {
+        let error = refusal(&text);
+        assert!(error.contains(expected), "{error}\n{expected}");
+    }
+}
