@@ -20,7 +20,7 @@ pub use audit::TraceAudit;
 pub use scale::{JobScaling, RankGrid, ScaledDimension, ShardScaling};
 pub use slice::{CommunicationMatches, RankSelection, SliceSummary, SliceTarget};
 pub use step::select_step;
-pub use what_if::{EditedJob, JobEdit, edit_job};
+pub use what_if::{EditedJob, JobEdit, RoleModel, edit_job};
 
 /// Number of the type of metadata nodes.
 const METADATA: u64 = 1;

@@ -1,7 +1,7 @@
 //! `chakram edit`: a job with other batches, layers, buckets or replicas.
 
 use super::traces::{self, InputArgs, OutputArgs, SummaryFormatArg, TraceTarget};
-use chakram_analysis::edit::edit_job;
+use chakram_analysis::edit::{RoleModel, edit_job};
 use chakram_jobs::{groups_of, parse_edits};
 use chakram_report::document::VersionedDocument;
 use chakram_report::edits::EditRow;
@@ -23,7 +23,7 @@ Examples:
   chakram edit run7/job --edit delay=50ms,rank=1,at=backward -o late/job
   chakram edit run7/job --edit plan.toml -o edited/job
 
-Edits: batch=2x, sequence=2x, layers=+4, accumulate=2, microbatches=2x, schedule=1f1b, data=8, ranks=64,
+Edits: batch=2x, sequence=2x, hidden=1.5x, layers=+4, accumulate=2, microbatches=2x, schedule=1f1b, data=8, ranks=64,
 bucket=25MiB, overlap=off, reshard=off, delay=50ms,rank=1,at=backward; a factor is 2x, 1/2x or both sizes, 8:16. A file has a list: edits = [\"batch=2x\"].
 `chakram replay --edit` does the same without files, beside the job as it is.")]
 pub struct EditArgs {
@@ -47,6 +47,26 @@ struct EditDocument {
     edits: Vec<EditRow>,
 }
 
+/// Prints what edits found and did.
+pub(super) fn write_rows(rows: &[EditRow], out: &mut dyn Write) -> std::io::Result<()> {
+    for row in rows {
+        writeln!(
+            out,
+            "  {}: {} of {} {} changed, {} nodes added, {} removed",
+            row.edit,
+            thousands(row.changed),
+            thousands(row.matched),
+            row.counts,
+            thousands(row.added),
+            thousands(row.removed)
+        )?;
+        for note in &row.notes {
+            writeln!(out, "    {note}")?;
+        }
+    }
+    Ok(())
+}
+
 /// Runs the command and prints a summary to `out`.
 ///
 /// # Errors
@@ -63,7 +83,7 @@ pub fn run(args: &EditArgs, out: &mut dyn Write) -> Result<ExitCode, Box<dyn Err
         return Err("a trace from a pipe cannot be edited\n  try: write it to a file first".into());
     }
     let groups = groups_of(args.groups.as_deref(), &traces.found, None)?;
-    let edited = edit_job(&traces.found, &edits, &groups)?;
+    let edited = edit_job(&traces.found, &edits, &groups, RoleModel::Nearest)?;
     let (before, ranks) = (traces.files().len(), edited.found.files.len());
     let mut outputs = TraceTarget::new(&args.output, ranks, &traces, &[&args.groups])?;
     let mut written = std::collections::BTreeMap::new();
@@ -90,21 +110,7 @@ pub fn run(args: &EditArgs, out: &mut dyn Write) -> Result<ExitCode, Box<dyn Err
                 "edited {} into {ranks} in {names}",
                 counted(before as u64, "rank")
             )?;
-            for row in &edited.rows {
-                writeln!(
-                    out,
-                    "  {}: {} of {} {} changed, {} nodes added, {} removed",
-                    row.edit,
-                    thousands(row.changed),
-                    thousands(row.matched),
-                    row.counts,
-                    thousands(row.added),
-                    thousands(row.removed)
-                )?;
-                for note in &row.notes {
-                    writeln!(out, "    {note}")?;
-                }
-            }
+            write_rows(&edited.rows, out)?;
         }
         SummaryFormatArg::Json => {
             let body = EditDocument {

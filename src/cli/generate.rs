@@ -1,6 +1,7 @@
 //! `chakram generate`: microbenchmarks and training steps, into files or straight into a replay.
 
 mod dry_run;
+mod edited;
 mod files;
 mod patterns;
 mod shorter;
@@ -14,6 +15,7 @@ use chakram_trace::files::OutputSet;
 use chakram_trace::workload::MissingRankPolicy;
 use chakram_workloads::generate::{GeneratedJob, WorkloadPattern};
 use clap::Args;
+use edited::EditedGeneration;
 use patterns::PatternArgs;
 use shorter::ShortenedStep;
 use std::error::Error;
@@ -102,6 +104,10 @@ pub fn run(args: &GenerateArgs, out: &mut dyn Write) -> Result<ExitCode, Box<dyn
         return Err(format!("{option} is for a replay; add --machine MACHINE").into());
     }
     let machine = named.map(|name| given.load_machine(name)).transpose()?;
+    let edits = match &args.pattern {
+        Some(_) => Vec::new(),
+        None => edited::parse(&args.training.edit)?,
+    };
     let (mut shortened, mut training) = (None, None);
     let (job, name) = match &args.pattern {
         Some(args) => {
@@ -137,6 +143,8 @@ pub fn run(args: &GenerateArgs, out: &mut dyn Write) -> Result<ExitCode, Box<dyn
             )
         }
     };
+    let edited = (!edits.is_empty()).then(|| EditedGeneration::new(&job, &name, edits));
+    let edited = edited.transpose()?;
     let mut outputs = OutputSet::default();
     let beside = named.map(Path::new);
     let beside = beside.into_iter().chain(args.training.files());
@@ -147,41 +155,57 @@ pub fn run(args: &GenerateArgs, out: &mut dyn Write) -> Result<ExitCode, Box<dyn
             link: !no_links,
             members: given.timing.settings().replay().aggregate,
         };
-        let names = files::write(&job, prefix, std::mem::take(&mut outputs), sharing, named)?;
-        if machine.is_none() {
-            writeln!(
-                out,
-                "wrote {}, {}: {names}",
-                counted(job.ranks().into(), "rank"),
-                counted(
-                    (0..job.ranks()).map(|rank| job.node_count(rank)).sum(),
-                    "node"
-                ),
-            )?;
+        let outputs = std::mem::take(&mut outputs);
+        if let Some(edited) = &edited {
+            let (names, edited) = edited.write(&job, prefix, outputs, sharing.link, named)?;
+            if machine.is_none() {
+                let ranks = counted(edited.found.files.len() as u64, "rank");
+                writeln!(out, "wrote {ranks}, edited: {names}")?;
+                crate::edit::write_rows(&edited.rows, out)?;
+            }
+        } else {
+            let names = files::write(&job, prefix, outputs, sharing, named)?;
+            if machine.is_none() {
+                writeln!(
+                    out,
+                    "wrote {}, {}: {names}",
+                    counted(job.ranks().into(), "rank"),
+                    counted(
+                        (0..job.ranks()).map(|rank| job.node_count(rank)).sum(),
+                        "node"
+                    ),
+                )?;
+            }
         }
     }
     if let Some(loaded) = machine {
         let mut inputs: Vec<_> = loaded.input.clone().into_iter().collect();
         job.check_memory()?;
         let progress = Progress::start("generating", "nodes", job.least_shared_nodes());
-        let workload = job.workload_with(&|more| progress.add(more))?;
+        let generated = job.workload_with(&|more| progress.add(more))?;
         drop(progress);
+        let edited = edited.map(|edited| edited.load()).transpose()?;
+        let workload = edited
+            .as_ref()
+            .map_or(&generated, |edited| edited.workload());
         let machines = std::slice::from_ref(&loaded);
         let machine = &loaded.machine;
         let absent = MissingRankPolicy::Refuse;
-        let options = given.options(absent, &workload, machines, &mut inputs)?;
+        let options = given.options(absent, workload, machines, &mut inputs)?;
         let shorter = shortened.map(|step| step.replay(machine, &options));
         let shorter = shorter.transpose()?;
         let mut to = ReportDestination::standard_output(out, outputs);
-        let is_changed = !loaded.changes.is_empty() || options.has_changes();
-        let unedited = is_changed.then(|| loaded.unchanged_makespan(&workload, &options));
+        let rows = edited.as_ref().map_or(&[][..], |edited| edited.edits());
+        let is_changed = !loaded.changes.is_empty() || options.has_changes() || !rows.is_empty();
+        let unedited = is_changed.then(|| loaded.unchanged_makespan(&generated, &options));
         let edits = unedited.transpose()?.map(|unedited| EditReport {
+            completed: None,
             unedited: Some(unedited),
-            rows: loaded.changes.clone(),
+            rows: [&loaded.changes, rows].concat(),
         });
-        let sensitivities = given.find_sensitivities(&workload, &loaded, &options)?;
+        let sensitivities = given.find_sensitivities(workload, &loaded, &options)?;
         let job = ReplayedJob {
-            workload: &workload,
+            workload,
             name: &name,
             other_profiler: None,
             edits: edits.as_ref(),
@@ -190,8 +214,8 @@ pub fn run(args: &GenerateArgs, out: &mut dyn Write) -> Result<ExitCode, Box<dyn
         };
         let mut settings = given.settings(&loaded, &options);
         if let Some(training) = &training {
-            args.training.rebind(&mut settings, machine, &workload);
-            settings.extend(args.training.settings(machine, training, &workload));
+            args.training.rebind(&mut settings, machine, workload);
+            settings.extend(args.training.settings(machine, training, workload));
         }
         return given.replay(job, machine, &options, &inputs, &settings, &mut to);
     }

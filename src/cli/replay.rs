@@ -4,6 +4,7 @@ use super::compare::{ComparedJob, FailedReplays, compare};
 use super::launches::LaunchArgs;
 use super::load::{self, JobArgs};
 use super::output::{LoadedMachine, ReplayedJob, ReportDestination, RunArgs, is_parquet};
+use chakram_analysis::edit::RoleModel;
 use chakram_base::setting::SettingKey;
 use chakram_base::units::Span;
 use chakram_engine::{CompiledReplay, ReplayError, ReplayOptions};
@@ -12,7 +13,7 @@ use chakram_jobs::{
     self as job, CASE_MACHINE, GivenSetting, Job, JobOptions, ReplaySettings, ReplaySettingsError,
     RunWithout,
 };
-use chakram_report::edits::EditReport;
+use chakram_report::edits::{CompletedInterval, EditReport};
 use chakram_trace::files::OutputSet;
 use chakram_trace::format::file::FoundTraces;
 use chakram_trace::workload::{Workload, WorkloadError};
@@ -164,7 +165,9 @@ pub fn run(args: &ReplayArgs, out: &mut dyn Write) -> Result<ExitCode, Box<dyn E
                 .then(|| makespan(&workload.with_profiler_toggled(), machine, &options))
                 .transpose()?;
             let unedited = load_unedited(&found, &job, &loading)?;
+            let completed = completed_interval(&found, &job, &loading, machine, &options)?;
             let edits = edit_report(&job, unedited.as_ref(), loaded, &options)?;
+            let edits = edits.map(|edits| EditReport { completed, ..edits });
             let sensitivities = args.run.find_sensitivities(workload, loaded, &options)?;
             let job = ReplayedJob {
                 workload,
@@ -206,7 +209,11 @@ pub fn run(args: &ReplayArgs, out: &mut dyn Write) -> Result<ExitCode, Box<dyn E
             let unedited = load_unedited(&found, of_traces_alone, &loading)?;
             for (report, loaded) in reports {
                 args.run.state_cost(report);
+                let machine = &loaded.machine;
+                let completed =
+                    completed_interval(&found, of_traces_alone, &loading, machine, &options)?;
                 let edits = edit_report(of_traces_alone, unedited.as_ref(), loaded, &options)?;
+                let edits = edits.map(|edits| EditReport { completed, ..edits });
                 report.add_edits(edits);
             }
             if comparison.reference().is_some() {
@@ -286,8 +293,36 @@ fn edit_report(
     let unedited = workload.map(|workload| loaded.unchanged_makespan(workload, options));
     Ok(Some(EditReport {
         unedited: unedited.transpose()?,
+        completed: None,
         rows,
     }))
+}
+
+/// Returns the interval of the makespan of `job` where an edit added ranks without a trace: with these as the fastest, and as the
+/// slowest captured ranks of their roles.
+fn completed_interval(
+    found: &FoundTraces,
+    job: &Job,
+    loading: &JobOptions,
+    machine: &Machine,
+    options: &ReplayOptions,
+) -> Result<Option<CompletedInterval>, Box<dyn Error>> {
+    if job.completed_ranks() == 0 {
+        return Ok(None);
+    }
+    let mut makespans = vec![makespan(job.workload(), machine, options)?];
+    for role_model in [RoleModel::Fastest, RoleModel::Slowest] {
+        let loading = JobOptions {
+            role_model,
+            hash: false,
+            ..loading.clone()
+        };
+        let other = job::load(found, String::new(), &loading, &mut |_, _| {})?;
+        makespans.push(makespan(other.workload(), machine, options)?);
+    }
+    // Where no role has two ranks that differ, how far they may is unknown.
+    let interval = CompletedInterval::of(&makespans);
+    Ok(interval.filter(|interval| interval.low < interval.high))
 }
 
 /// Loads `job` without its edits; nothing where it has none, lacks ranks, or came through a pipe, which gives its bytes once.

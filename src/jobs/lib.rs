@@ -53,6 +53,7 @@ pub struct Job {
     absent: MissingRankPolicy,
     inputs: Vec<HashedInput>,
     edits: Vec<EditRow>,
+    completed: u64,
 }
 
 /// A job that cannot be had, or written.
@@ -147,6 +148,7 @@ impl Job {
             absent: MissingRankPolicy::Refuse,
             inputs: Vec::new(),
             edits: Vec::new(),
+            completed: 0,
         })
     }
 
@@ -187,6 +189,11 @@ impl Job {
     /// Returns what [edits](JobOptions::edits) found and did.
     pub fn edits(&self) -> &[EditRow] {
         &self.edits
+    }
+
+    /// Returns the number of ranks without a trace that do as captured ones of their role.
+    pub fn completed_ranks(&self) -> u64 {
+        self.completed
     }
 
     /// Returns the files that it was read from, if they were hashed ([`JobOptions::hash`]).

@@ -2,7 +2,7 @@
 
 use super::input::{hashed_input, read_text};
 use super::{Job, JobError};
-use chakram_analysis::edit::{JobEdit, edit_job, select_step};
+use chakram_analysis::edit::{JobEdit, RoleModel, edit_job, select_step};
 use chakram_archive as archive;
 use chakram_base::bounds::{self, MemoryLimitError};
 use chakram_base::ids::{GraphId, Rank};
@@ -40,6 +40,8 @@ pub struct JobOptions {
     pub step: Option<u64>,
     /// Changes of the job.
     pub edits: Vec<JobEdit>,
+    /// Captured ranks that ranks without a trace do as, if an edit adds these.
+    pub role_model: RoleModel,
     /// Ranks that start later, and by how much.
     pub delays: Vec<(u32, Span)>,
     /// Treatment of what the profiler is estimated to have added.
@@ -141,8 +143,9 @@ pub fn load(
     let found = sliced.as_ref().unwrap_or(found);
     let edited = match &options.edits[..] {
         [] => None,
-        edits => Some(edit_job(found, edits, &groups)?),
+        edits => Some(edit_job(found, edits, &groups, options.role_model)?),
     };
+    let completed = edited.as_ref().map_or(0, |edited| edited.completed);
     let (found, groups, edits) = match edited {
         Some(edited) => (&edited.found.clone(), edited.groups, edited.rows),
         None => (found, groups, Vec::new()),
@@ -199,6 +202,7 @@ pub fn load(
         absent: options.absent,
         inputs,
         edits,
+        completed,
     })
 }
 

@@ -104,8 +104,35 @@ pub struct EditReport {
         skip_serializing_if = "Option::is_none"
     )]
     pub unedited: Option<Span>,
+    /// Makespans of a job with ranks that were not captured: with each as the fastest, and as the slowest captured rank of its role.
+    #[serde(
+        rename = "completed_makespan_ps",
+        default,
+        skip_serializing_if = "Option::is_none"
+    )]
+    pub completed: Option<CompletedInterval>,
     /// One row for each edit, in order.
     pub rows: Vec<EditRow>,
+}
+
+/// Interval of the makespan of a job with ranks that were not captured.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(any(test, feature = "schema"), derive(schemars::JsonSchema))]
+pub struct CompletedInterval {
+    /// The smallest.
+    pub low: Span,
+    /// The largest.
+    pub high: Span,
+}
+
+impl CompletedInterval {
+    /// Returns the interval of makespans; `None` for none.
+    pub fn of(makespans: &[Span]) -> Option<Self> {
+        Some(Self {
+            low: *makespans.iter().min()?,
+            high: *makespans.iter().max()?,
+        })
+    }
 }
 
 impl EditReport {
@@ -118,6 +145,12 @@ impl EditReport {
                 format!("; edited {}", percent_change(percent))
             });
             lines.push(("unedited", format!("{unedited}{more}"), HeadStyle::Line));
+        }
+        if let Some(CompletedInterval { low, high }) = self.completed {
+            let text = format!(
+                "{low} to {high}, with each rank that was not captured as the fastest and as the slowest captured one of its role"
+            );
+            lines.push(("roles", text, HeadStyle::Wrapped));
         }
         for row in &self.rows {
             let mut text = format!(

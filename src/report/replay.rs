@@ -280,6 +280,7 @@ pub(super) fn finish<O>(
                 .chain(outcome.failures.iter().map(EditRow::of_failure))
                 .collect();
             (!rows.is_empty()).then_some(EditReport {
+                completed: None,
                 unedited: None,
                 rows,
             })

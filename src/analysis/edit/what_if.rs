@@ -22,13 +22,17 @@ mod repeat;
 mod replicas;
 mod roles;
 mod shapes;
+mod unedited;
+mod width;
 
-pub use grammar::{EDITS, Factor, JobEdit, LayerChange, PassOrder};
-pub use program::Phase;
+pub use grammar::{EDITS, JobEdit, LayerChange, PassOrder, ScaleFactor, WidthChange};
+pub use program::StepPhase;
+pub use roles::RoleModel;
 
 use gradients::TransferRates;
-use kernels::{KernelScaler, Scaling};
-use program::{Program, Value};
+use kernels::{KernelScaler, SizeScaling};
+use layers::{BucketSizes, JobLayers};
+use program::{AttributeChange, RankProgram};
 use repeat::PipelineStages;
 
 /// Numbers of what an edit found and did, in one rank or in all.
@@ -41,6 +45,12 @@ struct EditCounts {
     /// Kernels that were scaled by a line through those of their name, and without shapes.
     by_line: u64,
     without_shapes: u64,
+    /// Kernels on parameters and transfers of them that grow as all parameters together.
+    by_weights: u64,
+    /// Ranks without a trace that do as captured ones.
+    completed: u64,
+    /// Kernels without shapes in a wider model.
+    without_widths: u64,
     notes: BTreeSet<String>,
 }
 
@@ -60,12 +70,27 @@ impl EditCounts {
                 thousands(self.without_shapes)
             ));
         }
+        if self.without_widths > 0 {
+            notes.push(format!(
+                "{} without shapes, which grow as the hidden size, and their FLOPs as its square",
+                thousands(self.without_widths)
+            ));
+        }
+        if self.by_weights > 0 {
+            notes.push(format!(
+                "{} on parameters without shapes, which grow as all parameters together",
+                thousands(self.by_weights)
+            ));
+        }
         notes
     }
 
     fn add(&mut self, other: &Self) {
         self.by_line += other.by_line;
         self.without_shapes += other.without_shapes;
+        self.by_weights += other.by_weights;
+        self.completed += other.completed;
+        self.without_widths += other.without_widths;
         self.matched += other.matched;
         self.changed += other.changed;
         self.added += other.added;
@@ -83,6 +108,8 @@ pub struct EditedJob {
     pub groups: DeclaredGroups,
     /// One row for each edit.
     pub rows: Vec<EditRow>,
+    /// Number of ranks without a trace that do as captured ones of their role.
+    pub completed: u64,
 }
 
 /// Traces that were edited, by their hashes.
@@ -113,6 +140,7 @@ fn counted(edit: &JobEdit) -> &'static str {
         JobEdit::Batch(_) | JobEdit::Sequence(_) => {
             "kernels and transfers of forward and backward passes"
         }
+        JobEdit::Hidden(_) => "kernels and transfers",
         JobEdit::Layers(_) => "repeated layers of passes",
         JobEdit::Accumulate(_) => "steps",
         JobEdit::MicroBatches(_) => "micro-batches of ranks",
@@ -125,7 +153,7 @@ fn counted(edit: &JobEdit) -> &'static str {
     }
 }
 
-/// Edits the traces of `found`, for which `groups` are declared beside them.
+/// Edits the traces of `found`, for which `groups` are declared beside them; absent ranks that an edit adds do as `choice` says.
 ///
 /// # Errors
 ///
@@ -134,6 +162,7 @@ pub fn edit_job(
     found: &FoundTraces,
     edits: &[JobEdit],
     groups: &DeclaredGroups,
+    choice: RoleModel,
 ) -> Result<EditedJob, TraceError> {
     let mut rates = TransferRates::default();
     let mut stages = PipelineStages::default();
@@ -144,7 +173,8 @@ pub fn edit_job(
     for file in &found.files {
         let contents = read(file)?;
         let hash = *blake3::hash(contents.as_slice()).as_bytes();
-        let program = Program::read(contents.as_slice()).map_err(|e| contents.with_source(e))?;
+        let program =
+            RankProgram::read(contents.as_slice()).map_err(|e| contents.with_source(e))?;
         rates.learn(&program);
         stages.learn(file.rank, &program);
         let bytes = known.entry(hash).or_insert_with(|| {
@@ -161,15 +191,30 @@ pub fn edit_job(
     )
     .map_err(|error| refused(error.to_string(), "edit fewer ranks"))?;
     let mut groups = groups.clone();
-    let mut rows = Vec::new();
+    let (mut rows, mut completed) = (Vec::new(), 0);
     for edit in combined(edits)? {
         let mut counts = EditCounts::default();
         if let JobEdit::Data(replicas) = edit {
-            let (new, scaled) = replicas::scale(traces, &groups, replicas, &mut counts)?;
+            let (new, scaled) = replicas::scale(traces, &groups, replicas, choice, &mut counts)?;
             (traces, groups) = (new, scaled);
         } else if let JobEdit::Ranks(ranks) = edit {
-            (traces, groups) = roles::complete(traces, &groups, Some(ranks), &mut counts)?;
+            (traces, groups) = roles::complete(traces, &groups, Some(ranks), choice, &mut counts)?;
         } else {
+            let mut layers = JobLayers::default();
+            if let JobEdit::Layers(change) = edit {
+                let count = traces
+                    .iter()
+                    .map(|(rank, _)| stages.count_from(*rank))
+                    .max();
+                let mut seen = BTreeSet::new();
+                for (rank, trace) in &traces {
+                    if seen.insert(*blake3::hash(trace).as_bytes()) {
+                        let learnt =
+                            layers.learn(&RankProgram::read(trace)?, count.unwrap_or(1), change);
+                        learnt.map_err(|error| of_rank(error, *rank, found))?;
+                    }
+                }
+            }
             // Ranks with one trace get one trace, unless the edit is of one of them.
             let mut done: BTreeMap<[u8; 32], (Arc<Vec<u8>>, EditCounts)> = BTreeMap::new();
             for (rank, trace) in &mut traces {
@@ -185,8 +230,9 @@ pub fn edit_job(
                 let (new, own) = match done.get(&hash) {
                     Some(known) => known.clone(),
                     None => {
-                        let (new, own) = edit_rank(trace, &edit, &rates, stages.count_from(*rank))
-                            .map_err(|error| of_rank(error, *rank, found))?;
+                        let (new, own) =
+                            edit_rank(trace, &edit, &rates, stages.count_from(*rank), &layers)
+                                .map_err(|error| of_rank(error, *rank, found))?;
                         done.insert(hash, (Arc::new(new), own));
                         done[&hash].clone()
                     }
@@ -201,6 +247,7 @@ pub fn edit_job(
                 "look at what the job has with `inspect`",
             ));
         }
+        completed += counts.completed;
         rows.push(EditRow {
             edit: edit.to_string(),
             counts: counted(&edit).to_owned(),
@@ -233,6 +280,7 @@ pub fn edit_job(
         },
         groups,
         rows,
+        completed,
     })
 }
 
@@ -260,6 +308,10 @@ fn combined(edits: &[JobEdit]) -> Result<Vec<JobEdit>, TraceError> {
                 (JobEdit::Batch(known), JobEdit::Batch(by))
                 | (JobEdit::Sequence(known), JobEdit::Sequence(by))
                 | (
+                    JobEdit::Hidden(WidthChange::Times(known)),
+                    JobEdit::Hidden(WidthChange::Times(by)),
+                )
+                | (
                     JobEdit::Layers(LayerChange::Times(known)),
                     JobEdit::Layers(LayerChange::Times(by)),
                 ) => *known = known.times(by).ok_or_else(too_large)?,
@@ -285,26 +337,38 @@ fn edit_rank(
     edit: &JobEdit,
     rates: &TransferRates,
     stages: u32,
+    layers: &JobLayers,
 ) -> Result<(Vec<u8>, EditCounts), TraceError> {
-    let mut program = Program::read(contents)?;
+    let mut program = RankProgram::read(contents)?;
     let counts = match *edit {
         JobEdit::Batch(batch) => scale(
             &mut program,
-            Scaling {
+            SizeScaling {
                 batch,
-                ..Scaling::NONE
+                ..SizeScaling::NONE
             },
         )?,
         JobEdit::Sequence(sequence) => scale(
             &mut program,
-            Scaling {
+            SizeScaling {
                 sequence,
-                ..Scaling::NONE
+                ..SizeScaling::NONE
             },
         )?,
+        JobEdit::Hidden(change) => {
+            let hidden = KernelScaler::new(&program).widths().factor_of(change)?;
+            scale(
+                &mut program,
+                SizeScaling {
+                    hidden,
+                    ..SizeScaling::NONE
+                },
+            )?
+        }
         JobEdit::Layers(change) => {
-            let (counts, by) = layers::change(&mut program, change, rates)?;
-            note_edit(&mut program, &JobEdit::Layers(LayerChange::By(by)));
+            let (counts, changed) = layers::change(&mut program, change, layers, rates)?;
+            note_edit(&mut program, &JobEdit::Layers(LayerChange::By(changed.by)));
+            note_buckets(&mut program, changed.buckets);
             counts
         }
         JobEdit::Accumulate(times) => repeat::accumulate(&mut program, times)?,
@@ -321,7 +385,7 @@ fn edit_rank(
     };
     let is_noted = matches!(
         edit,
-        JobEdit::Batch(_) | JobEdit::Sequence(_) | JobEdit::Layers(_)
+        JobEdit::Batch(_) | JobEdit::Sequence(_) | JobEdit::Hidden(_) | JobEdit::Layers(_)
     );
     if !is_noted && (counts.changed > 0 || counts.added > 0) {
         note_edit(&mut program, edit);
@@ -330,7 +394,7 @@ fn edit_rank(
 }
 
 /// Notes an edit beside those that the trace has been given before; layers add up.
-fn note_edit(program: &mut Program<'_>, edit: &JobEdit) {
+fn note_edit(program: &mut RankProgram<'_>, edit: &JobEdit) {
     let mut words = Vec::new();
     let mut layers = match edit {
         JobEdit::Layers(LayerChange::By(by)) => Some(*by),
@@ -355,8 +419,24 @@ fn note_edit(program: &mut Program<'_>, edit: &JobEdit) {
     program.scaled = (!words.is_empty()).then(|| words.join(" "));
 }
 
+/// Notes the buckets beside an edit of layers, as fewer layers do not show them.
+fn note_buckets(program: &mut RankProgram<'_>, buckets: Option<BucketSizes>) {
+    let edits = program.scaled.clone().unwrap_or_default();
+    let words = || edits.split_ascii_whitespace();
+    let edited = words().any(|word| matches!(word.parse(), Ok(JobEdit::Layers(_))));
+    let is_known = words().any(|word| word.starts_with(layers::BUCKETS));
+    let kept = words().filter(|word| edited || !word.starts_with(layers::BUCKETS));
+    let mut noted: Vec<String> = kept.map(str::to_owned).collect();
+    noted.extend(
+        buckets
+            .filter(|_| edited && !is_known)
+            .map(|buckets| buckets.to_string()),
+    );
+    program.scaled = (!noted.is_empty()).then(|| noted.join(" "));
+}
+
 /// Scales kernels by what earlier edits and this one come to.
-fn scale(program: &mut Program<'_>, by: Scaling) -> Result<EditCounts, TraceError> {
+fn scale(program: &mut RankProgram<'_>, by: SizeScaling) -> Result<EditCounts, TraceError> {
     let too_large = || {
         refused(
             "its edits together have too large a factor",
@@ -364,22 +444,27 @@ fn scale(program: &mut Program<'_>, by: Scaling) -> Result<EditCounts, TraceErro
         )
     };
     let earlier = earlier_scaling(program.earlier.as_deref());
-    let all = Scaling {
+    let all = SizeScaling {
         batch: earlier.batch.times(by.batch).ok_or_else(too_large)?,
         sequence: earlier.sequence.times(by.sequence).ok_or_else(too_large)?,
+        hidden: earlier.hidden.times(by.hidden).ok_or_else(too_large)?,
     };
     let scaler = KernelScaler::new(program);
     let found = scaler.scale(program, all, &|_| true);
     let earlier_words = program.earlier.clone().unwrap_or_default();
-    let others = earlier_words
-        .split_ascii_whitespace()
-        .filter(|word| !matches!(word.parse(), Ok(JobEdit::Batch(_) | JobEdit::Sequence(_))));
+    let others = earlier_words.split_ascii_whitespace().filter(|word| {
+        !matches!(
+            word.parse(),
+            Ok(JobEdit::Batch(_) | JobEdit::Sequence(_) | JobEdit::Hidden(_))
+        )
+    });
     let mut edits: Vec<String> = others.map(str::to_owned).collect();
     for (edit, factor) in [
         (JobEdit::Batch(all.batch), all.batch),
         (JobEdit::Sequence(all.sequence), all.sequence),
+        (JobEdit::Hidden(WidthChange::Times(all.hidden)), all.hidden),
     ] {
-        if factor != Factor::ONE {
+        if factor != ScaleFactor::ONE {
             edits.push(edit.to_string());
         }
     }
@@ -394,18 +479,29 @@ fn scale(program: &mut Program<'_>, by: Scaling) -> Result<EditCounts, TraceErro
         matched: found.matched,
         changed: found.changed,
         by_line: found.by_line,
-        without_shapes: found.without_shapes,
+        without_shapes: if by.hidden == ScaleFactor::ONE {
+            found.without_shapes
+        } else {
+            0
+        },
+        without_widths: if by.hidden == ScaleFactor::ONE {
+            0
+        } else {
+            found.without_shapes
+        },
+        by_weights: found.by_weights,
         ..EditCounts::default()
     })
 }
 
 /// Reads the factors that earlier edits left in a trace.
-fn earlier_scaling(text: Option<&str>) -> Scaling {
-    let mut scaling = Scaling::NONE;
+fn earlier_scaling(text: Option<&str>) -> SizeScaling {
+    let mut scaling = SizeScaling::NONE;
     for word in text.unwrap_or_default().split_ascii_whitespace() {
         match word.parse() {
             Ok(JobEdit::Batch(batch)) => scaling.batch = batch,
             Ok(JobEdit::Sequence(sequence)) => scaling.sequence = sequence,
+            Ok(JobEdit::Hidden(WidthChange::Times(hidden))) => scaling.hidden = hidden,
             _ => {}
         }
     }
@@ -413,7 +509,7 @@ fn earlier_scaling(text: Option<&str>) -> Scaling {
 }
 
 /// Adds host time in front of the first node of a phase, in each step.
-fn delay(program: &mut Program<'_>, ns: u64, at: Phase) -> EditCounts {
+fn delay(program: &mut RankProgram<'_>, ns: u64, at: StepPhase) -> EditCounts {
     let mut counts = EditCounts::default();
     for step in 0..program.steps {
         let mut items = program.order.iter().copied();
@@ -424,7 +520,7 @@ fn delay(program: &mut Program<'_>, ns: u64, at: Phase) -> EditCounts {
         let Some(item) = first else { continue };
         let before = program.view_of(item).delay.0 / 1000;
         let changes = &mut program.items[item as usize].changes;
-        changes.insert("delay_ns", Value::Count(before + ns));
+        changes.insert("delay_ns", AttributeChange::Count(before + ns));
         counts.matched += 1;
         counts.changed += 1;
     }

@@ -29,6 +29,22 @@ pub struct FileSharing {
     pub members: bool,
 }
 
+/// Returns what the trace of a rank says of the whole job, and of its core.
+pub(super) fn trace_metadata(job: &GeneratedJob, rank: u32) -> Vec<(&'static str, String)> {
+    let roles = job.roles().to_string();
+    let mut metadata = Vec::new();
+    if !roles.is_empty() {
+        metadata.push((roles::ATTRIBUTE, roles));
+    }
+    if let Some(amounts) = job.amounts() {
+        metadata.push((work_amounts::ATTRIBUTE, amounts.to_string()));
+    }
+    if let Some([x, y]) = job.core_of(rank) {
+        metadata.push((CORE, format!("{x},{y}")));
+    }
+    metadata
+}
+
 /// Writes all ranks, and says what their files are called. `machine` is what the job was made for.
 pub fn write(
     job: &GeneratedJob,
@@ -39,16 +55,6 @@ pub fn write(
 ) -> Result<String, Box<dyn Error>> {
     let link = sharing.link;
     let mut outputs = JobOutputs::new(output, "", outputs)?;
-    let roles = job.roles().to_string();
-    let amounts = job.amounts().map(|amounts| amounts.to_string());
-    let roles = (!roles.is_empty()).then_some(&roles[..]);
-    let said = [
-        (roles::ATTRIBUTE, roles),
-        (work_amounts::ATTRIBUTE, amounts.as_deref()),
-    ];
-    let said = said.into_iter();
-    let metadata = said.filter_map(|(name, text)| Some((name, AttributeValue::Text(text?))));
-    let metadata: Vec<_> = metadata.collect();
     let mut written: BTreeMap<(bool, u32), OutputHandle> = BTreeMap::new();
     // By rank, the members of the trace that stands for it.
     let mut members: BTreeMap<u32, Rc<TraceMembers>> = BTreeMap::new();
@@ -88,16 +94,16 @@ pub fn write(
             continue;
         }
         let target = outputs.path(rank);
-        let core = job.core_of(rank).map(|[x, y]| format!("{x},{y}"));
-        let core = core
-            .as_deref()
-            .map(|core| (CORE, AttributeValue::Text(core)));
+        let metadata = trace_metadata(job, rank);
+        let metadata = metadata
+            .iter()
+            .map(|(name, text)| (*name, AttributeValue::Text(text)));
         let shared = members.get(&rank).filter(|of| of.ranks[0] == rank);
         let shared = shared.map(|of| of.to_text());
         let shared = shared
             .as_deref()
             .map(|text| (MEMBERS, AttributeValue::Text(text)));
-        let metadata: Vec<_> = metadata.iter().cloned().chain(core).chain(shared).collect();
+        let metadata: Vec<_> = metadata.chain(shared).collect();
         let mut writer = TraceWriter::with_metadata(outputs.start(rank)?, &metadata)?;
         let nodes = job.nodes(rank, &mut CountedSink(&progress, &mut writer));
         nodes.map_err(|error| error.writing_to(&target))?;

@@ -39,6 +39,9 @@ pub struct TrainingArgs {
     /// Simulate N micro-batches of the step and extrapolate to all
     #[arg(long, value_name = "N", hide_short_help = true, requires = "machine", conflicts_with_all = ["output", "dry_run"])]
     pub extrapolate: Option<u32>,
+    /// Change the job: layers=+4, hidden=1.5x, delay=…, or a file of `edits`; repeatable
+    #[arg(long, value_name = "EDIT", hide_short_help = true, conflicts_with_all = ["dry_run", "extrapolate"])]
+    pub edit: Vec<String>,
     #[command(flatten)]
     pub run: RunArgs,
     // Last, for its heading goes on.

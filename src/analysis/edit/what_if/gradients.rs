@@ -4,7 +4,7 @@
 //! reduced then; what is left at the end is the last bucket.
 
 use super::EditCounts;
-use super::program::{Item, ItemDependency, Phase, Program, Value};
+use super::program::{AttributeChange, ItemDependency, ProgramItem, RankProgram, StepPhase};
 use super::shapes::{elements, parse_shapes};
 use chakram_base::statistics::median;
 use chakram_trace::format::scan::NodeView;
@@ -18,7 +18,7 @@ const HOOK: &str = "torch::autograd::AccumulateGrad";
 
 /// Reductions of gradients in a step.
 #[derive(Debug, Default)]
-pub(super) struct Reductions {
+pub(super) struct GradientReductions {
     /// The collectives, in order.
     pub collectives: Vec<u32>,
     /// Of each, the item of the host that launches it, with those inside.
@@ -33,9 +33,9 @@ pub(super) struct Reductions {
     pub producers: Vec<(u32, usize)>,
 }
 
-impl Reductions {
+impl GradientReductions {
     /// Finds those of `step`.
-    pub fn find(program: &Program<'_>, step: u32) -> Self {
+    pub fn find(program: &RankProgram<'_>, step: u32) -> Self {
         let mut this = Self::default();
         let of_step = |&item: &u32| program.facts_of(item).step == Some(step);
         let items: Vec<u32> = program.order.iter().copied().filter(of_step).collect();
@@ -52,7 +52,7 @@ impl Reductions {
         this.launches = vec![Vec::new(); operators.len()];
         // The last item of a hook is the outermost that is called by it.
         for &item in &items {
-            if program.facts_of(item).phase != Phase::Parameters {
+            if program.facts_of(item).phase != StepPhase::Parameters {
                 continue;
             }
             let mut at = Some(item);
@@ -88,7 +88,7 @@ impl Reductions {
     }
 
     /// Leaves out those that are no buckets, such as of shards.
-    pub fn of_buckets(mut self, program: &Program<'_>) -> Self {
+    pub fn of_buckets(mut self, program: &RankProgram<'_>) -> Self {
         let mut kept = self
             .collectives
             .iter()
@@ -109,8 +109,26 @@ impl Reductions {
             || self.launches.iter().any(|items| items.contains(&item))
     }
 
+    /// Returns whether each backward pass reduces its gradients, as where these or parameters are sharded; others keep them for
+    /// the last one before the optimizer.
+    pub fn are_of_each_pass(&self, program: &RankProgram<'_>) -> bool {
+        let shards = |&item: &u32| {
+            matches!(
+                program.view_of(item).op,
+                Op::Collective {
+                    kind: CollectiveKind::ReduceScatter,
+                    ..
+                }
+            )
+        };
+        let Some(&first) = self.collectives.iter().find(|item| shards(item)) else {
+            return false;
+        };
+        shares_gradients(program, first) || gathers_parameters(program)
+    }
+
     /// Returns the bytes of an element, if all gradients are reduced once and in buckets.
-    fn element_bytes(&self, program: &Program<'_>) -> Option<u64> {
+    fn element_bytes(&self, program: &RankProgram<'_>) -> Option<u64> {
         let all: u64 = self.hooks.iter().map(|hook| hook.1).sum();
         let bytes: u64 = self
             .collectives
@@ -121,10 +139,38 @@ impl Reductions {
     }
 
     /// Returns the limit of buckets that explains those of the capture: the size of the smallest that is not the last.
-    pub fn limit(&self, program: &Program<'_>) -> Option<u64> {
+    pub fn limit(&self, program: &RankProgram<'_>) -> Option<u64> {
         let full = self.collectives.split_last()?.1.iter();
         full.map(|&item| bytes_of(program, item)).min()
     }
+}
+
+/// Returns whether a reduction leaves a rank its shard of the gradients alone, as a generated job says.
+pub(super) fn shares_gradients(program: &RankProgram<'_>, reduction: u32) -> bool {
+    let mut memory = program.view_of(reduction).memory.named();
+    let bytes = bytes_of(program, reduction);
+    memory.any(|(name, freed)| name == "frees.temporary" && freed == bytes && bytes > 0)
+}
+
+/// Returns whether passes gather their parameters.
+pub(super) fn gathers_parameters(program: &RankProgram<'_>) -> bool {
+    program.order.iter().any(|&item| {
+        let facts = program.facts_of(item);
+        let gathers = matches!(
+            program.view_of(item).op,
+            Op::Collective {
+                kind: CollectiveKind::AllGather,
+                ..
+            }
+        );
+        let node = program.items[item as usize].node;
+        gathers
+            && facts.phase == StepPhase::Parameters
+            && (facts.micro_batch.is_some()
+                || program
+                    .callers(node)
+                    .any(|caller| program.view(caller).name.starts_with("FSDP::all_gather")))
+    })
 }
 
 /// Returns the bytes of an element of the first tensor in a text of types.
@@ -139,7 +185,7 @@ fn element_bytes(types: &str) -> Option<u64> {
     }
 }
 
-pub(super) fn is_reduction(program: &Program<'_>, item: u32) -> bool {
+pub(super) fn is_reduction(program: &RankProgram<'_>, item: u32) -> bool {
     let reduces = matches!(
         program.view_of(item).op,
         Op::Collective {
@@ -147,11 +193,15 @@ pub(super) fn is_reduction(program: &Program<'_>, item: u32) -> bool {
             ..
         }
     );
-    reduces && program.facts_of(item).phase == Phase::Parameters
+    reduces && program.facts_of(item).phase == StepPhase::Parameters
 }
 
-/// Returns whether an item reduces a bucket of gradients: in data-parallel training without shards.
-pub(super) fn is_bucket(program: &Program<'_>, item: u32) -> bool {
+/// Returns whether an item reduces a bucket of gradients: in data-parallel training without shards, or in a generated job,
+/// whose other sums, such as of an embedding that two stages share, are of no layer.
+pub(super) fn is_bucket(program: &RankProgram<'_>, item: u32) -> bool {
+    if program.has_layers {
+        return is_reduction(program, item) && program.facts_of(item).layer.is_some();
+    }
     let sums = matches!(
         program.view_of(item).op,
         Op::Collective {
@@ -162,9 +212,9 @@ pub(super) fn is_bucket(program: &Program<'_>, item: u32) -> bool {
     sums && is_reduction(program, item)
 }
 
-pub(super) fn bytes_of(program: &Program<'_>, item: u32) -> u64 {
+pub(super) fn bytes_of(program: &RankProgram<'_>, item: u32) -> u64 {
     match program.items[item as usize].changes.get("comm_size") {
-        Some(Value::Count(bytes)) => *bytes,
+        Some(AttributeChange::Count(bytes)) => *bytes,
         _ => match program.view_of(item).op {
             Op::Collective { bytes, .. } => bytes,
             _ => 0,
@@ -178,7 +228,7 @@ pub(super) struct TransferRates(BTreeMap<CollectiveKind, Vec<u64>>);
 
 impl TransferRates {
     /// Adds the collectives of a rank.
-    pub fn learn(&mut self, program: &Program<'_>) {
+    pub fn learn(&mut self, program: &RankProgram<'_>) {
         for i in program.raw.all() {
             let view = program.view(i);
             if let Op::Collective { kind, bytes, .. } = view.op
@@ -211,7 +261,7 @@ impl TransferRates {
 
 /// Delay of items that directly follow in `after`, and of others of the same names, as medians in ns.
 pub(super) fn delays_behind(
-    program: &Program<'_>,
+    program: &RankProgram<'_>,
     after: &BTreeSet<u32>,
 ) -> (Option<u64>, BTreeMap<String, u64>) {
     let (mut behind, mut others) = (Vec::new(), BTreeMap::<String, Vec<u64>>::new());
@@ -240,7 +290,7 @@ pub(super) fn delays_behind(
 ///
 /// A job without hooks of parameters, or whose buckets are not of its gradients.
 pub(super) fn regroup(
-    program: &mut Program<'_>,
+    program: &mut RankProgram<'_>,
     limit: u64,
     rates: &TransferRates,
     bytes_per_element: Option<u64>,
@@ -260,20 +310,20 @@ pub(super) fn regroup(
 
 /// Does so in one step; `bytes_per_element` is that of the gradients, if the reductions no longer say it.
 pub(super) fn regroup_step(
-    program: &mut Program<'_>,
+    program: &mut RankProgram<'_>,
     step: u32,
     limit: u64,
     rates: &TransferRates,
     bytes_per_element: Option<u64>,
 ) -> Result<EditCounts, TraceError> {
-    let found = Reductions::find(program, step).of_buckets(program);
+    let found = GradientReductions::find(program, step).of_buckets(program);
     regroup_found(program, found, limit, rates, bytes_per_element)
 }
 
 /// Does so with hooks that are known.
 pub(super) fn regroup_found(
-    program: &mut Program<'_>,
-    found: Reductions,
+    program: &mut RankProgram<'_>,
+    found: GradientReductions,
     limit: u64,
     rates: &TransferRates,
     bytes_per_element: Option<u64>,
@@ -311,22 +361,24 @@ pub(super) fn regroup_found(
     counts.changed += buckets.len() as u64;
     counts.added += buckets.len() as u64;
     counts.removed += found.collectives.len() as u64;
-    let basis = "transfers of buckets by the bytes of the fastest quarter that was recorded";
-    counts.notes.insert(basis.to_owned());
+    if !rates.0.is_empty() {
+        let basis = "transfers of buckets by the bytes of the fastest quarter that was recorded";
+        counts.notes.insert(basis.to_owned());
+    }
     place_buckets(program, &found, &buckets, template, rates);
     Ok(counts)
 }
 
 /// Leaves out gathers of parameters for the backward pass, with what copies them in and out, as parameters that were gathered
 /// for the forward pass are kept.
-pub(super) fn keep_gathered(program: &mut Program<'_>) -> EditCounts {
+pub(super) fn keep_gathered(program: &mut RankProgram<'_>) -> EditCounts {
     let mut counts = EditCounts::default();
     let mut gone = BTreeSet::new();
     let places = program.places();
     let mut backward: BTreeMap<Option<u32>, u32> = BTreeMap::new();
     for &item in &program.order {
         let facts = program.facts_of(item);
-        if facts.phase == Phase::Backward {
+        if facts.phase == StepPhase::Backward {
             backward.entry(facts.step).or_insert(places[item as usize]);
         }
     }
@@ -339,7 +391,7 @@ pub(super) fn keep_gathered(program: &mut Program<'_>) -> EditCounts {
             }
         );
         let facts = program.facts_of(item);
-        counts.matched += u64::from(gathers && facts.phase == Phase::Parameters);
+        counts.matched += u64::from(gathers && facts.phase == StepPhase::Parameters);
         let from = backward.get(&facts.step);
         let node = program.items[item as usize].node;
         let of_gather = program
@@ -360,15 +412,15 @@ pub(super) fn keep_gathered(program: &mut Program<'_>) -> EditCounts {
 }
 
 /// Reduces gradients behind the backward pass.
-pub(super) fn reduce_at_end(program: &mut Program<'_>) -> EditCounts {
+pub(super) fn reduce_at_end(program: &mut RankProgram<'_>) -> EditCounts {
     let mut counts = EditCounts::default();
     for step in 0..program.steps {
-        let found = Reductions::find(program, step);
+        let found = GradientReductions::find(program, step);
         let of_step = |item: u32| program.facts_of(item).step == Some(step);
         let last = program.order.iter().rposition(|&item| {
             let facts = program.facts_of(item);
             of_step(item)
-                && (facts.phase == Phase::Backward
+                && (facts.phase == StepPhase::Backward
                     || found.hooks.last().is_some_and(|hook| hook.0 == item))
         });
         let Some(&last) = last.and_then(|last| program.order.get(last)) else {
@@ -404,8 +456,8 @@ pub(super) fn reduce_at_end(program: &mut Program<'_>) -> EditCounts {
 
 /// Inserts all-reduces in buckets of `limit` bytes, and returns their number.
 pub(super) fn insert(
-    program: &mut Program<'_>,
-    found: &Reductions,
+    program: &mut RankProgram<'_>,
+    found: &GradientReductions,
     limit: u64,
     step: u32,
     group: &str,
@@ -436,7 +488,7 @@ pub(super) fn insert(
     let mut waits = program.order.iter().copied();
     let wait = waits.find(|&item| {
         let facts = program.facts_of(item);
-        facts.step == Some(step) && facts.phase == Phase::Optimizer
+        facts.step == Some(step) && facts.phase == StepPhase::Optimizer
     });
     if let Some(wait) = wait {
         let deps = all.iter().map(|&on| ItemDependency {
@@ -493,8 +545,8 @@ fn encode_node(view: &NodeView<'_>) -> Vec<u8> {
 }
 
 fn place_buckets(
-    program: &mut Program<'_>,
-    found: &Reductions,
+    program: &mut RankProgram<'_>,
+    found: &GradientReductions,
     buckets: &[(usize, usize, u64)],
     template: u32,
     rates: &TransferRates,
@@ -533,18 +585,26 @@ fn place_buckets(
             Op::Collective { kind, .. } => kind,
             _ => CollectiveKind::AllReduce,
         };
+        let old = bytes_of(program, template);
+        let memory: Vec<_> = program.view_of(template).memory.named().collect();
         let changes = &mut program.items[collective as usize].changes;
-        changes.insert("comm_size", Value::Count(bytes));
+        changes.insert("comm_size", AttributeChange::Count(bytes));
+        for (name, freed) in memory {
+            // Gradients that are whole until they are reduced.
+            if name == "frees.temporary" && freed == old {
+                changes.insert(name, AttributeChange::Count(bytes));
+            }
+        }
         if !launch.is_empty() {
             // Calls state both sides.
-            changes.insert("in_bytes", Value::Count(bytes));
-            changes.insert("out_bytes", Value::Count(bytes));
+            changes.insert("in_bytes", AttributeChange::Count(bytes));
+            changes.insert("out_bytes", AttributeChange::Count(bytes));
         }
         let ns = rates.ns(kind, bytes);
         if ns > 0 {
-            changes.insert("duration_ns", Value::Count(ns));
-            changes.insert("wait_ns", Value::Removed);
-            changes.insert("eager", Value::Removed);
+            changes.insert("duration_ns", AttributeChange::Count(ns));
+            changes.insert("wait_ns", AttributeChange::Removed);
+            changes.insert("eager", AttributeChange::Removed);
         }
         // It waits for its launch alone, whatever else the old one had to wait for.
         let own = &mut program.items[collective as usize].deps;
@@ -575,7 +635,7 @@ fn place_buckets(
             let layer = layer.or(program
                 .facts_of(at)
                 .layer
-                .map(|layer| Value::Count(layer.into())));
+                .map(|layer| AttributeChange::Count(layer.into())));
             let hook = program.items[at as usize].name.clone();
             let hook = hook.unwrap_or_else(|| program.view_of(at).name.to_owned());
             // A generated reduction is called as the layer whose last gradient it takes.
@@ -593,7 +653,7 @@ fn place_buckets(
         }
         for &copy in &copies {
             let outside = (!launch.is_empty()).then_some(at);
-            let item: &mut Item = &mut program.items[copy as usize];
+            let item: &mut ProgramItem = &mut program.items[copy as usize];
             if item.caller.is_some_and(|caller| !copies.contains(&caller)) {
                 item.caller = outside.or(item.caller);
             }
@@ -654,7 +714,7 @@ fn place_buckets(
 }
 
 /// Returns the last hook of each old bucket.
-fn bucket_ends(program: &Program<'_>, found: &Reductions) -> Vec<usize> {
+fn bucket_ends(program: &RankProgram<'_>, found: &GradientReductions) -> Vec<usize> {
     let places = program.places();
     let last = |item: u32| places[item as usize];
     let ends = found.collectives.iter().map(|&collective| {
@@ -668,10 +728,10 @@ fn bucket_ends(program: &Program<'_>, found: &Reductions) -> Vec<usize> {
 }
 
 /// Sets the delay of an item, of which the profiler's part stays within.
-fn set_delay(program: &mut Program<'_>, item: u32, ns: u64) {
+fn set_delay(program: &mut RankProgram<'_>, item: u32, ns: u64) {
     let value = match ns {
-        0 => Value::Removed,
-        ns => Value::Count(ns),
+        0 => AttributeChange::Removed,
+        ns => AttributeChange::Count(ns),
     };
     program.items[item as usize]
         .changes

@@ -1,6 +1,6 @@
 //! Edits as people write them: `batch=2x`, `layers=+4`, `delay=50ms,rank=1,at=backward`.
 
-use super::Phase;
+use super::StepPhase;
 use chakram_base::config::{did_you_mean, nearest};
 use chakram_base::units::{Bytes, Span};
 use std::fmt;
@@ -8,14 +8,14 @@ use std::str::FromStr;
 
 /// Ratio of whole numbers, reduced.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Factor {
+pub struct ScaleFactor {
     /// Numerator.
     pub over: u64,
     /// Denominator.
     pub under: u64,
 }
 
-impl Factor {
+impl ScaleFactor {
     /// The factor that changes nothing.
     pub const ONE: Self = Self { over: 1, under: 1 };
     /// Largest part of a factor: products of two fit.
@@ -56,7 +56,7 @@ impl Factor {
     }
 }
 
-impl fmt::Display for Factor {
+impl fmt::Display for ScaleFactor {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self.under {
             1 => write!(f, "{}x", self.over),
@@ -65,7 +65,7 @@ impl fmt::Display for Factor {
     }
 }
 
-impl FromStr for Factor {
+impl FromStr for ScaleFactor {
     type Err = String;
 
     fn from_str(text: &str) -> Result<Self, String> {
@@ -91,13 +91,22 @@ impl FromStr for Factor {
     }
 }
 
+/// Hidden size after an edit.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum WidthChange {
+    /// So many times as large.
+    Times(ScaleFactor),
+    /// So large.
+    To(u64),
+}
+
 /// Number of layers after an edit.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum LayerChange {
     /// So many more, or fewer.
     By(i64),
     /// So many times as many.
-    Times(Factor),
+    Times(ScaleFactor),
 }
 
 /// Order of the passes of a pipeline.
@@ -113,9 +122,11 @@ pub enum PassOrder {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum JobEdit {
     /// Samples of each micro-batch of a rank.
-    Batch(Factor),
+    Batch(ScaleFactor),
     /// Tokens of a sequence.
-    Sequence(Factor),
+    Sequence(ScaleFactor),
+    /// Hidden size, with the other widths of layers in proportion.
+    Hidden(WidthChange),
     /// Repeated layers.
     Layers(LayerChange),
     /// Forward and backward passes before each optimizer step, where the capture has one.
@@ -141,7 +152,7 @@ pub enum JobEdit {
         /// The rank; all ranks if absent.
         rank: Option<u32>,
         /// The phase.
-        at: Phase,
+        at: StepPhase,
     },
 }
 
@@ -153,6 +164,11 @@ pub const EDITS: &[(&str, &str, &str)] = &[
         "samples of each micro-batch of a rank",
     ),
     ("sequence", "2x or 512:1024", "tokens of a sequence"),
+    (
+        "hidden",
+        "1.5x, 1024:1536 or 1536",
+        "hidden size, and other widths of layers in proportion",
+    ),
     ("layers", "+4, -2, 2x or 8:12", "repeated layers"),
     (
         "accumulate",
@@ -253,7 +269,7 @@ impl FromStr for JobEdit {
             let found = value.parse::<u32>().ok();
             found.filter(|&n| n > 0).ok_or_else(expected)
         };
-        let (mut rank, mut at) = (None, Phase::Forward);
+        let (mut rank, mut at) = (None, StepPhase::Forward);
         for word in words {
             match word.split_once('=') {
                 Some(("rank", text)) if name == "delay" => {
@@ -261,7 +277,7 @@ impl FromStr for JobEdit {
                     rank = Some(found);
                 }
                 Some(("at", text)) if name == "delay" => {
-                    at = Phase::from_name(text).ok_or_else(|| {
+                    at = StepPhase::from_name(text).ok_or_else(|| {
                         format!("`{text}` is no phase; one of forward, backward, optimizer")
                     })?;
                 }
@@ -275,13 +291,17 @@ impl FromStr for JobEdit {
         Ok(match name {
             "batch" => Self::Batch(value.parse()?),
             "sequence" => Self::Sequence(value.parse()?),
+            "hidden" => Self::Hidden(match value.parse::<u64>() {
+                Ok(size) if size > 0 => WidthChange::To(size),
+                _ => WidthChange::Times(value.parse()?),
+            }),
             "layers" => Self::Layers(match value.as_bytes().first() {
                 Some(b'+' | b'-') => LayerChange::By(value.parse().map_err(|_| expected())?),
                 _ => LayerChange::Times(value.parse().map_err(|_| expected())?),
             }),
             "accumulate" => Self::Accumulate(number()?),
             "microbatches" => {
-                let factor: Factor = value.parse()?;
+                let factor: ScaleFactor = value.parse()?;
                 let whole = factor.whole().and_then(|whole| u32::try_from(whole).ok());
                 Self::MicroBatches(whole.ok_or_else(|| {
                     format!("{value} is no whole number of times as many micro-batches")
@@ -323,6 +343,8 @@ impl fmt::Display for JobEdit {
         match self {
             Self::Batch(factor) => write!(f, "batch={factor}"),
             Self::Sequence(factor) => write!(f, "sequence={factor}"),
+            Self::Hidden(WidthChange::Times(factor)) => write!(f, "hidden={factor}"),
+            Self::Hidden(WidthChange::To(size)) => write!(f, "hidden={size}"),
             Self::Layers(LayerChange::By(by)) => write!(f, "layers={by:+}"),
             Self::Layers(LayerChange::Times(factor)) => write!(f, "layers={factor}"),
             Self::Accumulate(times) => write!(f, "accumulate={times}"),
@@ -355,6 +377,8 @@ mod tests {
             "batch=2x",
             "batch=3/2x",
             "sequence=1/2x",
+            "hidden=3/2x",
+            "hidden=1536",
             "layers=+4",
             "layers=-1",
             "layers=2x",
@@ -372,13 +396,13 @@ mod tests {
             let edit: JobEdit = text.parse().unwrap();
             assert_eq!(edit.to_string(), text);
         }
-        let factor = |text: &str| text.parse::<Factor>().ok();
-        assert_eq!(factor("1.5x"), Factor::new(3, 2));
-        assert_eq!(factor("8:12"), Factor::new(3, 2));
+        let factor = |text: &str| text.parse::<ScaleFactor>().ok();
+        assert_eq!(factor("1.5x"), ScaleFactor::new(3, 2));
+        assert_eq!(factor("8:12"), ScaleFactor::new(3, 2));
         assert_eq!(factor("/2"), None);
         assert_eq!(factor("-1x"), None);
         assert_eq!(factor("0:4"), None);
         // 7 x 3/2 is 10.5, which is rounded up.
-        assert_eq!(Factor { over: 3, under: 2 }.of(7), 11);
+        assert_eq!(ScaleFactor { over: 3, under: 2 }.of(7), 11);
     }
 }

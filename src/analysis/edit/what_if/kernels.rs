@@ -16,25 +16,29 @@
 //! `a` is what a call takes whatever it works on: the intercept of a line through the medians of kernels of one name over their
 //! work, where it has kernels of works that differ twice; else the shortest kernel of the trace.
 
-use super::grammar::Factor;
-use super::program::{Phase, Program, UNEDITED, Value};
+use super::grammar::ScaleFactor;
+use super::program::{AttributeChange, RankProgram, StepPhase, UNEDITED};
 use super::shapes::{Shape, arguments, elements, normal_form, parse_shapes};
+use super::unedited::{Unedited, unedited_count};
+use super::width::{ModelWidths, is_among, layers_of_transfer};
 use chakram_base::kernel_shape::KernelShape;
 use chakram_base::statistics::median;
 use chakram_trace::format::Op;
 use std::collections::{BTreeMap, BTreeSet};
 
-/// Factors of samples and of tokens.
+/// Factors of samples, of tokens and of the hidden size.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Scaling {
-    pub batch: Factor,
-    pub sequence: Factor,
+pub(super) struct SizeScaling {
+    pub batch: ScaleFactor,
+    pub sequence: ScaleFactor,
+    pub hidden: ScaleFactor,
 }
 
-impl Scaling {
+impl SizeScaling {
     pub const NONE: Self = Self {
-        batch: Factor::ONE,
-        sequence: Factor::ONE,
+        batch: ScaleFactor::ONE,
+        sequence: ScaleFactor::ONE,
+        hidden: ScaleFactor::ONE,
     };
 
     /// Returns the factor of tokens.
@@ -53,6 +57,8 @@ pub(super) struct ScalingCounts {
     pub by_line: u64,
     /// Without shapes.
     pub without_shapes: u64,
+    /// Work on parameters without shapes, and transfers of them whose layers are unknown.
+    pub by_weights: u64,
 }
 
 /// Values of a kernel before any edit.
@@ -78,7 +84,10 @@ pub(super) struct KernelScaler {
     /// Samples and tokens of a sequence, if the trace shows them.
     batch: Option<u64>,
     tokens: Option<u64>,
+    widths: ModelWidths,
     calls: BTreeMap<String, CallTime>,
+    /// Bytes of parameters or gradients of each layer that its passes hold for a while, in a generated job.
+    held: BTreeMap<u32, u64>,
     shortest: f64,
     flops_rate: f64,
     bytes_rate: f64,
@@ -100,12 +109,14 @@ const PARAMETERS: &[(&str, &[usize])] = &[
 
 impl KernelScaler {
     /// Learns from a program what its kernels work on and how long they take.
-    pub fn new(program: &Program<'_>) -> Self {
+    pub fn new(program: &RankProgram<'_>) -> Self {
         let mut this = Self {
             parameters: BTreeSet::new(),
             batch: None,
             tokens: None,
+            widths: ModelWidths::default(),
             calls: BTreeMap::new(),
+            held: BTreeMap::new(),
             shortest: 0.0,
             flops_rate: 0.0,
             bytes_rate: 0.0,
@@ -113,6 +124,16 @@ impl KernelScaler {
         let mut leading: BTreeMap<u64, u64> = BTreeMap::new();
         for i in program.raw.all() {
             let (view, facts) = (program.view(i), &program.facts[i as usize]);
+            if let (StepPhase::Parameters, Some(layer), Op::Collective { .. }) =
+                (facts.phase, facts.layer, view.op)
+            {
+                let temporary = view.memory.named();
+                let mut temporary = temporary.filter(|(name, _)| name.ends_with(".temporary"));
+                let bytes = temporary.next().map(|(_, bytes)| bytes);
+                if let Some(bytes) = bytes {
+                    this.held.entry(layer).or_insert(bytes);
+                }
+            }
             let known = PARAMETERS.iter().find(|(name, _)| *name == view.name);
             if let Some((_, places)) = known {
                 let shapes = arguments(facts.inputs);
@@ -127,12 +148,12 @@ impl KernelScaler {
                 this.tokens = this.tokens.or(Some(*tokens));
             }
             match facts.phase {
-                Phase::Parameters | Phase::Optimizer => {
+                StepPhase::Parameters | StepPhase::Optimizer => {
                     let shapes = parse_shapes(facts.inputs);
                     let found = shapes.iter().map(|shape| normal_form(shape));
                     this.parameters.extend(found);
                 }
-                Phase::Forward => {
+                StepPhase::Forward => {
                     for shape in parse_shapes(facts.inputs).iter().filter(|s| s.len() > 2) {
                         *leading.entry(shape[0]).or_default() += 1;
                     }
@@ -140,7 +161,7 @@ impl KernelScaler {
                 _ => {}
             }
             if let Some(KernelShape::Gemm { .. }) = view.kernel
-                && facts.phase == Phase::Forward
+                && facts.phase == StepPhase::Forward
                 && let Some(weight) = parse_shapes(facts.inputs).get(1)
             {
                 this.parameters.insert(normal_form(weight));
@@ -154,10 +175,15 @@ impl KernelScaler {
         let most = leading.into_iter().max_by_key(|&(_, count)| count);
         this.batch = this.batch.or(most.map(|(size, _)| size));
         this.learn_times(program);
+        this.widths = ModelWidths::learn(program, [this.batch, this.tokens]);
         this
     }
 
-    fn learn_times(&mut self, program: &Program<'_>) {
+    pub fn widths(&self) -> &ModelWidths {
+        &self.widths
+    }
+
+    fn learn_times(&mut self, program: &RankProgram<'_>) {
         let mut by_name: BTreeMap<&str, BTreeMap<u64, Vec<u64>>> = BTreeMap::new();
         let mut shortest = u64::MAX;
         for i in program.raw.all() {
@@ -212,8 +238,68 @@ impl KernelScaler {
         self.calls.get(name).copied().unwrap_or(alone)
     }
 
-    /// Returns the factor by which the elements of a tensor grow; `None` for one of parameters.
-    fn growth(&self, shape: &[u64], by: Scaling) -> Option<f64> {
+    /// Gives a kernel `ratio` times the work, of which what a call takes by itself does not change.
+    pub fn stretch(&self, program: &mut RankProgram<'_>, item: u32, ratio: f64) {
+        let new = self.stretched(program, item, ratio);
+        program.items[item as usize].changes.extend(new);
+    }
+
+    /// Does so with the values before all edits, and notes them.
+    fn stretch_unedited(
+        &self,
+        program: &mut RankProgram<'_>,
+        item: u32,
+        ratio: f64,
+        restores: bool,
+    ) {
+        let new = self.stretched(program, item, ratio);
+        change(program, item, new, restores);
+    }
+
+    fn stretched(
+        &self,
+        program: &RankProgram<'_>,
+        item: u32,
+        ratio: f64,
+    ) -> Vec<(&'static str, AttributeChange)> {
+        let node = program.items[item as usize].node;
+        if !matches!(program.view(node).op, Op::Compute { .. }) {
+            return Vec::new();
+        }
+        let work = work_of(program, node);
+        let fixed = self.call(program.view(node).name).fixed.min(work.ns as f64);
+        let ns = work.profiler as f64 + fixed + (work.ns as f64 - fixed) * ratio;
+        let time = match program.is_in_delay(node) {
+            true => "delay_ns",
+            false => "duration_ns",
+        };
+        let values = [
+            (time, work.ns, ns),
+            ("num_ops", work.flops, work.flops as f64 * ratio),
+            ("tensor_size", work.bytes, work.bytes as f64 * ratio),
+        ];
+        let known = values.into_iter().filter(|(_, old, _)| *old > 0);
+        known
+            .map(|(name, _, new)| (name, AttributeChange::Count(new.round().max(0.0) as u64)))
+            .collect()
+    }
+
+    /// Returns the factor by which the elements of a tensor grow; `None` where they do not.
+    fn growth(&self, shape: &[u64], by: SizeScaling) -> Option<f64> {
+        let tokens = self.growth_by_tokens(shape, by);
+        let power = match tokens {
+            _ if by.hidden == ScaleFactor::ONE => 0,
+            Some(_) => self.widths.power_of_activation(shape),
+            None => self.widths.power_of_weight(shape),
+        };
+        match power {
+            0 => tokens,
+            power => Some(tokens.unwrap_or(1.0) * by.hidden.ratio().powi(power)),
+        }
+    }
+
+    /// Returns the factor by which the elements of a tensor grow with samples and tokens; `None` for one of parameters.
+    fn growth_by_tokens(&self, shape: &[u64], by: SizeScaling) -> Option<f64> {
         let tokens_only = match (self.batch, self.tokens) {
             (Some(batch), Some(tokens)) => {
                 shape.len() <= 2 && shape[0] == tokens && batch > 1 && tokens != batch
@@ -240,24 +326,34 @@ impl KernelScaler {
     /// Scales the items for which `which` holds, from the values before all edits.
     pub fn scale(
         &self,
-        program: &mut Program<'_>,
-        by: Scaling,
+        program: &mut RankProgram<'_>,
+        by: SizeScaling,
         which: &dyn Fn(u32) -> bool,
     ) -> ScalingCounts {
         let mut counts = ScalingCounts::default();
         for item in program.order.clone() {
-            let facts = program.facts_of(item);
+            let facts = *program.facts_of(item);
             // Messages between stages are activations and their gradients, whatever is in front of them.
-            let passes = matches!(facts.phase, Phase::Forward | Phase::Backward);
+            let passes = matches!(facts.phase, StepPhase::Forward | StepPhase::Backward);
             let op = program.view_of(item).op;
-            let sends = matches!(op, Op::Message { .. }) && facts.phase != Phase::Outside;
+            let was_widened = facts.unedited.is_some() && !passes;
+            if (by.hidden != ScaleFactor::ONE || was_widened) && which(item) && !passes {
+                self.widen(program, item, by, &mut counts);
+            }
+            let sends = matches!(op, Op::Message { .. }) && facts.phase != StepPhase::Outside;
             if !(passes || sends) || !which(item) {
                 continue;
             }
             let changed = match op {
                 Op::Compute { .. } => self.scale_kernel(program, item, by, &mut counts),
                 Op::Message { bytes, .. } | Op::Collective { bytes, .. } if bytes > 0 => {
-                    scale_transfer(program, item, bytes, by);
+                    let widens = self.batch.zip(self.tokens).is_none_or(|(batch, tokens)| {
+                        // Numbers of a row, such as of the loss, have no width.
+                        let bytes = unedited_count(facts.unedited, "comm_size").unwrap_or(bytes);
+                        bytes > 8 * batch.saturating_mul(tokens)
+                    });
+                    let hidden = if widens { by.hidden.ratio() } else { 1.0 };
+                    scale_transfer(program, item, bytes, by.tokens() * hidden, by);
                     true
                 }
                 _ => continue,
@@ -270,9 +366,9 @@ impl KernelScaler {
 
     fn scale_kernel(
         &self,
-        program: &mut Program<'_>,
+        program: &mut RankProgram<'_>,
         item: u32,
-        by: Scaling,
+        by: SizeScaling,
         counts: &mut ScalingCounts,
     ) -> bool {
         let node = program.items[item as usize].node;
@@ -281,25 +377,37 @@ impl KernelScaler {
         let (inputs, outputs) = shapes_of(program, node);
         let shapes: Vec<Shape> = inputs.iter().chain(&outputs).cloned().collect();
         let grown: Vec<Option<f64>> = shapes.iter().map(|shape| self.growth(shape, by)).collect();
+        let by_tokens = shapes
+            .iter()
+            .filter_map(|shape| self.growth_by_tokens(shape, by));
+        let by_tokens: Vec<f64> = by_tokens.collect();
+        let hidden = by.hidden.ratio();
         let products = old.flops > 0;
         let (mut flops, mut bytes) = (old.flops as f64, old.bytes as f64);
         if shapes.is_empty() {
             counts.without_shapes += 1;
-            flops *= by.tokens();
-            bytes *= by.tokens();
+            flops *= by.tokens() * hidden * hidden;
+            bytes *= by.tokens() * hidden;
         } else {
-            if grown.iter().all(Option::is_none) && !products {
+            // What an earlier edit changed is restored, too.
+            if grown.iter().all(Option::is_none) && !products && facts.unedited.is_none() {
                 return false;
             }
             let attends = is_attention(program, node);
             if products {
                 let squares = attends
-                    || grown
+                    || by_tokens
                         .iter()
-                        .flatten()
                         .any(|&g| g > by.tokens() * 1.000_1 || g < by.tokens() * 0.999_9);
                 let sequence = by.sequence.ratio();
                 flops *= by.tokens() * if squares { sequence } else { 1.0 };
+                let power = match attends {
+                    true => 1,
+                    false => self
+                        .widths
+                        .power_of_product(&inputs, &|shape| is_among(&self.parameters, shape)),
+                };
+                flops *= hidden.powi(power);
             }
             let sizes = shapes.iter().map(|shape| elements(shape) as f64);
             let all: f64 = sizes.clone().sum();
@@ -307,7 +415,7 @@ impl KernelScaler {
             let new: f64 = tensors
                 .map(|((size, growth), _)| {
                     let growth = if attends && growth.is_some() {
-                        Some(by.tokens())
+                        Some(by.tokens() * hidden)
                     } else {
                         *growth
                     };
@@ -335,14 +443,14 @@ impl KernelScaler {
         let before = weight(old.flops as f64, old.bytes as f64);
         let ratio = match before > 0.0 {
             true => weight(flops, bytes) / before,
-            // Work that nobody knows grows with the tokens.
-            false => by.tokens(),
+            // Work that nobody knows grows with the tokens and the width.
+            false => by.tokens() * hidden,
         };
         let ns = old.profiler as f64 + fixed + (old.ns as f64 - fixed) * ratio;
         counts.by_line += u64::from(call.by_line);
         let in_delay = program.is_in_delay(node);
-        let mut new: Vec<(&'static str, Value)> = Vec::new();
-        let count = |value: f64| Value::Count(value.round().max(0.0) as u64);
+        let mut new: Vec<(&'static str, AttributeChange)> = Vec::new();
+        let count = |value: f64| AttributeChange::Count(value.round().max(0.0) as u64);
         if old.ns > 0 {
             let name = if in_delay { "delay_ns" } else { "duration_ns" };
             new.push((name, count(ns)));
@@ -356,26 +464,159 @@ impl KernelScaler {
         if let Some(kernel) = view.kernel
             && let Some(kernel) = self.scaled_shape(kernel, facts.phase, &inputs, by)
         {
-            new.push(("kernel_shape", Value::Text(kernel.to_string())));
+            new.push(("kernel_shape", AttributeChange::Text(kernel.to_string())));
         }
-        for (name, bytes) in view.memory.named() {
+        let unedited = Unedited::parse(facts.unedited);
+        let kept = if outputs.is_empty() {
+            &inputs
+        } else {
+            &outputs
+        };
+        let widens = |shape: &Shape| self.widths.power_of_activation(shape) > 0;
+        let held = match kept.is_empty() || kept.iter().any(widens) {
+            true => hidden,
+            false => 1.0,
+        };
+        for (name, now) in view.memory.named() {
+            let bytes = unedited.count(name).unwrap_or(now);
+            // Parameters that were gathered, and gradients that are whole until they are reduced, do not grow.
+            let fixed = match name.ends_with(".temporary") {
+                true => facts.layer.and_then(|layer| self.held.get(&layer)),
+                false => None,
+            };
+            let fixed = fixed.copied().filter(|&fixed| fixed <= bytes).unwrap_or(0);
             if name.ends_with(".activations") || name.ends_with(".temporary") {
-                new.push((name, count(bytes as f64 * by.tokens())));
+                new.push((
+                    name,
+                    count(
+                        fixed as f64 * self.widths.growth_of_layer(facts.layer, fixed, by.hidden)
+                            + (bytes - fixed) as f64 * by.tokens() * held,
+                    ),
+                ));
             }
         }
-        change(program, item, new, by == Scaling::NONE);
+        change(program, item, new, by == SizeScaling::NONE);
         true
+    }
+
+    /// Widens work on parameters and transfers of them.
+    fn widen(
+        &self,
+        program: &mut RankProgram<'_>,
+        item: u32,
+        by: SizeScaling,
+        counts: &mut ScalingCounts,
+    ) {
+        let node = program.items[item as usize].node;
+        let view = *program.view(node);
+        let of_parameters = matches!(
+            program.facts[node as usize].phase,
+            StepPhase::Parameters | StepPhase::Optimizer
+        );
+        match view.op {
+            Op::NoOp => {
+                let unedited = Unedited::parse(program.facts[node as usize].unedited);
+                let growth = self.widths.growth_of_all(by.hidden);
+                let new: Vec<_> = view
+                    .memory
+                    .named()
+                    .map(|(name, now)| {
+                        let bytes = unedited.count(name).unwrap_or(now) as f64 * growth;
+                        (name, AttributeChange::Count(bytes.round() as u64))
+                    })
+                    .collect();
+                if !new.is_empty() {
+                    change(program, item, new, by == SizeScaling::NONE);
+                }
+            }
+            Op::Collective { bytes, .. } if of_parameters && bytes > 0 => {
+                let layers = layers_of_transfer(program, item);
+                let reduces = super::gradients::is_reduction(program, item);
+                let whole = view
+                    .memory
+                    .named()
+                    .find(|(name, _)| name.ends_with(".temporary"));
+                let unedited = Unedited::parse(program.facts[node as usize].unedited);
+                let old = match whole {
+                    Some((name, now)) if !reduces => unedited.count(name).unwrap_or(now),
+                    _ => unedited.count("comm_size").unwrap_or(bytes),
+                };
+                // Stepped parameters are gathered in the buckets in which gradients were reduced.
+                let own = program.facts[node as usize].layer;
+                let bucket = program.order.iter().copied().find(|&other| {
+                    own.is_some()
+                        && !reduces
+                        && whole.is_none()
+                        && super::gradients::is_reduction(program, other)
+                        && program.facts_of(other).layer == own
+                });
+                if let (Some(bucket), Op::Collective { .. }) = (bucket, view.op) {
+                    let facts = program.facts_of(bucket);
+                    let now = super::gradients::bytes_of(program, bucket);
+                    let old = Unedited::parse(facts.unedited).count("comm_size");
+                    let old = old.unwrap_or(match program.view_of(bucket).op {
+                        Op::Collective { bytes, .. } => bytes,
+                        _ => now,
+                    });
+                    let layers = layers_of_transfer(program, bucket);
+                    let growth = self
+                        .widths
+                        .growth_of_weights(&layers, Some(old), true, by.hidden);
+                    scale_transfer(program, item, bytes, growth, by);
+                    counts.matched += 1;
+                    counts.changed += 1;
+                    return;
+                }
+                let growth = match layers.is_empty() {
+                    // Sums of one number, as of a norm, do not grow.
+                    _ if old <= 8 => 1.0,
+                    true if program.has_layers => by.hidden.ratio(),
+                    true => self.widths.growth_of_all(by.hidden),
+                    false => self
+                        .widths
+                        .growth_of_weights(&layers, Some(old), reduces, by.hidden),
+                };
+                counts.by_weights += u64::from(layers.is_empty());
+                scale_transfer(program, item, bytes, growth, by);
+                counts.matched += 1;
+                counts.changed += 1;
+            }
+            Op::Compute { .. } if of_parameters => {
+                let (inputs, _) = shapes_of(program, node);
+                let sizes: f64 = inputs.iter().map(|shape| elements(shape) as f64).sum();
+                let grown = inputs.iter().map(|shape| {
+                    let power = self.widths.power_of_weight(shape);
+                    elements(shape) as f64 * by.hidden.ratio().powi(power)
+                });
+                let growth = match sizes > 0.0 {
+                    true => grown.sum::<f64>() / sizes,
+                    false => {
+                        counts.by_weights += 1;
+                        self.widths.growth_of_all(by.hidden)
+                    }
+                };
+                self.stretch_unedited(program, item, growth, by == SizeScaling::NONE);
+                counts.matched += 1;
+                counts.changed += 1;
+            }
+            _ => {}
+        }
     }
 
     /// Returns the shape of a kernel with more rows, sequences or keys.
     fn scaled_shape(
         &self,
         kernel: KernelShape,
-        phase: Phase,
+        phase: StepPhase,
         inputs: &[Shape],
-        by: Scaling,
+        by: SizeScaling,
     ) -> Option<KernelShape> {
         let tokens = by.batch.times(by.sequence)?;
+        let sums = sums_over_samples(kernel, phase, inputs);
+        let kernel = match by.hidden == ScaleFactor::ONE {
+            true => kernel,
+            false => self.widths.widened(kernel, by.hidden, [!sums, false, sums]),
+        };
         match kernel {
             KernelShape::Attention {
                 batch,
@@ -408,32 +649,36 @@ impl KernelScaler {
                     k: sequence(k),
                 })
             }
-            KernelShape::Gemm { batch, m, n, k } => {
-                // A gradient of weights sums over samples: both of its inputs have as many rows.
-                let sums = phase == Phase::Backward
-                    && matches!(inputs, [one, other, ..] if one[0] == k && other[0] == k && (m, n) != (k, k));
-                Some(match sums {
-                    true => KernelShape::Gemm {
-                        batch,
-                        m,
-                        n,
-                        k: tokens.of(k),
-                    },
-                    false => KernelShape::Gemm {
-                        batch,
-                        m: tokens.of(m),
-                        n,
-                        k,
-                    },
-                })
-            }
+            KernelShape::Gemm { batch, m, n, k } => Some(match sums {
+                true => KernelShape::Gemm {
+                    batch,
+                    m,
+                    n,
+                    k: tokens.of(k),
+                },
+                false => KernelShape::Gemm {
+                    batch,
+                    m: tokens.of(m),
+                    n,
+                    k,
+                },
+            }),
             KernelShape::Moving(_) => None,
         }
     }
 }
 
+/// Returns whether a product sums over samples, as a gradient of weights does: both of its inputs have as many rows.
+fn sums_over_samples(kernel: KernelShape, phase: StepPhase, inputs: &[Shape]) -> bool {
+    let KernelShape::Gemm { m, n, k, .. } = kernel else {
+        return false;
+    };
+    phase == StepPhase::Backward
+        && matches!(inputs, [one, other, ..] if one[0] == k && other[0] == k && (m, n) != (k, k))
+}
+
 /// Returns the shapes that a kernel works on: its own, or those of the operator that launched it.
-fn shapes_of(program: &Program<'_>, node: u32) -> (Vec<Shape>, Vec<Shape>) {
+fn shapes_of(program: &RankProgram<'_>, node: u32) -> (Vec<Shape>, Vec<Shape>) {
     let mut callers = program.callers(node);
     let stated = callers.find(|&caller| {
         let facts = &program.facts[caller as usize];
@@ -448,7 +693,7 @@ fn shapes_of(program: &Program<'_>, node: u32) -> (Vec<Shape>, Vec<Shape>) {
     (parse_shapes(facts.inputs), parse_shapes(facts.outputs))
 }
 
-fn is_attention(program: &Program<'_>, node: u32) -> bool {
+fn is_attention(program: &RankProgram<'_>, node: u32) -> bool {
     let mut names = program
         .callers(node)
         .take(3)
@@ -460,7 +705,7 @@ fn is_attention(program: &Program<'_>, node: u32) -> bool {
 }
 
 /// Returns the work of a kernel before all edits.
-fn work_of(program: &Program<'_>, node: u32) -> Work {
+fn work_of(program: &RankProgram<'_>, node: u32) -> Work {
     let view = program.view(node);
     let unedited = Unedited::parse(program.facts[node as usize].unedited);
     let Op::Compute { flops, bytes, .. } = view.op else {
@@ -487,14 +732,23 @@ fn work_of(program: &Program<'_>, node: u32) -> Work {
     }
 }
 
-/// Scales the bytes of a message or of a collective of activations. Transfers as recorded take longer in proportion.
-fn scale_transfer(program: &mut Program<'_>, item: u32, bytes: u64, by: Scaling) {
+/// Gives a message or a collective `growth` times the bytes. Transfers as recorded take longer in proportion.
+fn scale_transfer(
+    program: &mut RankProgram<'_>,
+    item: u32,
+    bytes: u64,
+    growth: f64,
+    by: SizeScaling,
+) {
     let node = program.items[item as usize].node;
     let unedited = Unedited::parse(program.facts[node as usize].unedited);
     let view = *program.view(node);
     let old = |name: &str, now: u64| unedited.count(name).unwrap_or(now);
-    let times = |value: u64| (value as f64 * by.tokens()).round() as u64;
-    let mut new = vec![("comm_size", Value::Count(times(old("comm_size", bytes))))];
+    let times = |value: u64| (value as f64 * growth).round() as u64;
+    let mut new = vec![(
+        "comm_size",
+        AttributeChange::Count(times(old("comm_size", bytes))),
+    )];
     let mut sides = Vec::new();
     // Records are sound: they were read.
     let _ = super::super::attributes(program.raw.nodes[node as usize].record, |attr| {
@@ -506,17 +760,29 @@ fn scale_transfer(program: &mut Program<'_>, item: u32, bytes: u64, by: Scaling)
         Ok(())
     });
     for (name, bytes) in sides {
-        new.push((name, Value::Count(times(old(name, bytes)))));
+        new.push((name, AttributeChange::Count(times(old(name, bytes)))));
+    }
+    for (name, now) in view
+        .memory
+        .named()
+        .filter(|(name, _)| name.ends_with(".temporary"))
+    {
+        new.push((name, AttributeChange::Count(times(old(name, now)))));
     }
     let ns = old("duration_ns", view.recorded.0 / 1000);
     if ns > 0 {
-        new.push(("duration_ns", Value::Count(times(ns))));
+        new.push(("duration_ns", AttributeChange::Count(times(ns))));
     }
-    change(program, item, new, by == Scaling::NONE);
+    change(program, item, new, by == SizeScaling::NONE);
 }
 
 /// Changes attributes of an item, and notes what they were; where all edits together change nothing, they become that again.
-fn change(program: &mut Program<'_>, item: u32, new: Vec<(&'static str, Value)>, restores: bool) {
+fn change(
+    program: &mut RankProgram<'_>,
+    item: u32,
+    new: Vec<(&'static str, AttributeChange)>,
+    restores: bool,
+) {
     let node = program.items[item as usize].node;
     let kept = program.facts[node as usize].unedited;
     let mut changes = BTreeMap::new();
@@ -527,7 +793,7 @@ fn change(program: &mut Program<'_>, item: u32, new: Vec<(&'static str, Value)>,
             }
         }
         if kept.is_some() {
-            changes.insert(UNEDITED, Value::Removed);
+            changes.insert(UNEDITED, AttributeChange::Removed);
         }
     } else {
         let mut text = kept.unwrap_or_default().to_owned();
@@ -547,35 +813,9 @@ fn change(program: &mut Program<'_>, item: u32, new: Vec<(&'static str, Value)>,
             text = parts.collect::<Vec<_>>().join(";");
         }
         changes.extend(new);
-        changes.insert(UNEDITED, Value::Text(text));
+        changes.insert(UNEDITED, AttributeChange::Text(text));
     }
     program.items[item as usize].changes.extend(changes);
-}
-
-/// Values that edits replaced: `duration_ns=12;num_ops=-`, with `-` where there was none.
-struct Unedited<'t>(Vec<(&'t str, &'t str)>);
-
-impl<'t> Unedited<'t> {
-    fn parse(text: Option<&'t str>) -> Self {
-        let parts = text.unwrap_or_default().split(';');
-        Self(parts.filter_map(|part| part.split_once('=')).collect())
-    }
-
-    fn count(&self, name: &str) -> Option<u64> {
-        let found = self.0.iter().find(|(known, _)| *known == name);
-        found.and_then(|(_, value)| value.parse().ok())
-    }
-
-    fn entries(&self) -> impl Iterator<Item = (&'t str, Value)> + '_ {
-        self.0.iter().map(|&(name, value)| {
-            let value = match (value, value.parse()) {
-                ("-", _) => Value::Removed,
-                (_, Ok(count)) => Value::Count(count),
-                (text, _) => Value::Text(text.to_owned()),
-            };
-            (name, value)
-        })
-    }
 }
 
 /// Returns the time of no work on the line through `points` of work and time, by least squares of relative errors: at least 0,

@@ -17,7 +17,7 @@ use std::collections::BTreeMap;
 
 /// Part of a step that a node belongs to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub enum Phase {
+pub enum StepPhase {
     /// Outside the iteration: barriers between steps, evaluation of nothing known.
     Outside,
     /// The forward pass, input included.
@@ -30,7 +30,7 @@ pub enum Phase {
     Optimizer,
 }
 
-impl Phase {
+impl StepPhase {
     /// Returns its name in edits.
     pub fn name(self) -> &'static str {
         match self {
@@ -67,7 +67,7 @@ impl<'a> NodeRetention<'a> for WholeViews {
 
 /// New value of an attribute.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) enum Value {
+pub(super) enum AttributeChange {
     Count(u64),
     Text(String),
     Removed,
@@ -75,8 +75,8 @@ pub(super) enum Value {
 
 /// What a record says beside its view.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Facts<'a> {
-    pub phase: Phase,
+pub(super) struct NodeFacts<'a> {
+    pub phase: StepPhase,
     /// Number of the step, from 0 in order of the program; nodes outside steps belong to none.
     pub step: Option<u32>,
     /// The node around it, or that launched it.
@@ -104,12 +104,12 @@ pub(super) struct ItemDependency {
 
 /// A node, or a copy of one.
 #[derive(Clone, Debug)]
-pub(super) struct Item {
+pub(super) struct ProgramItem {
     pub node: u32,
     /// The item around it, or that launched it.
     pub caller: Option<u32>,
     pub deps: Vec<ItemDependency>,
-    pub changes: BTreeMap<&'static str, Value>,
+    pub changes: BTreeMap<&'static str, AttributeChange>,
     pub name: Option<String>,
     /// Record of an item that no node is, in place of that of `node`.
     pub made: Option<Vec<u8>>,
@@ -125,12 +125,12 @@ const HIDDEN: [(&str, &str); 2] = [
     (work_amounts::ATTRIBUTE, "unedited_work_amounts"),
 ];
 
-pub(super) struct Program<'a> {
+pub(super) struct RankProgram<'a> {
     contents: &'a [u8],
     pub raw: RawTrace<'a, WholeViews>,
-    pub facts: Vec<Facts<'a>>,
+    pub facts: Vec<NodeFacts<'a>>,
     /// Items; those before the number of nodes are the nodes themselves.
-    pub items: Vec<Item>,
+    pub items: Vec<ProgramItem>,
     /// The program.
     pub order: Vec<u32>,
     /// Factors by which earlier edits scaled kernels.
@@ -139,12 +139,14 @@ pub(super) struct Program<'a> {
     pub scaled: Option<String>,
     /// Number of steps.
     pub steps: u32,
+    /// Whether nodes say the layer that they belong to, as those of generated jobs do.
+    pub has_layers: bool,
 }
 
 /// Thread or stream on which a node runs.
 pub(super) type Thread = (bool, Option<i64>);
 
-impl<'a> Program<'a> {
+impl<'a> RankProgram<'a> {
     /// Reads a trace. Fails on what a replay would refuse.
     pub fn read(contents: &'a [u8]) -> Result<Self, TraceError> {
         let mut raw: RawTrace<'a, WholeViews> = RawTrace::read_retaining(contents);
@@ -153,8 +155,16 @@ impl<'a> Program<'a> {
         }
         let count = raw.nodes.len();
         let mut facts = Vec::with_capacity(count);
-        for node in &raw.nodes {
-            let mut fact = facts_of(node.record)?;
+        for at in 0..count {
+            let mut fact = facts_of(raw.nodes[at].record)?;
+            // Edits together are of the kernel before all of them.
+            let kernel = fact.unedited.and_then(|text| {
+                let mut parts = text.split(';');
+                parts.find_map(|part| part.strip_prefix("kernel_shape=")?.parse().ok())
+            });
+            let node = &mut raw.nodes[at];
+            node.view.kernel = kernel.or(node.view.kernel);
+            let node = &raw.nodes[at];
             fact.caller = node.view.origin.caller.and_then(|id| raw.find(id));
             facts.push(fact);
         }
@@ -166,6 +176,7 @@ impl<'a> Program<'a> {
             earlier: None,
             scaled: None,
             steps: 0,
+            has_layers: false,
             raw,
         };
         if let Some(first) = FrameCursor::new(contents).next_record()? {
@@ -185,7 +196,7 @@ impl<'a> Program<'a> {
                 })
             });
             let deps = deps.collect();
-            this.items.push(Item {
+            this.items.push(ProgramItem {
                 node: i,
                 caller: this.facts[i as usize].caller,
                 deps,
@@ -197,6 +208,7 @@ impl<'a> Program<'a> {
                 last.insert(thread, i);
             }
         }
+        this.has_layers = this.facts.iter().any(|facts| facts.layer.is_some());
         this.find_steps();
         this.find_phases();
         Ok(this)
@@ -211,7 +223,7 @@ impl<'a> Program<'a> {
         self.view(self.items[item as usize].node)
     }
 
-    pub fn facts_of(&self, item: u32) -> &Facts<'a> {
+    pub fn facts_of(&self, item: u32) -> &NodeFacts<'a> {
         &self.facts[self.items[item as usize].node as usize]
     }
 
@@ -274,14 +286,14 @@ impl<'a> Program<'a> {
 
     fn find_phases(&mut self) {
         let own: Vec<_> = self.raw.all().map(|i| own_phase(self.view(i))).collect();
-        let named: Vec<Option<Phase>> = self
+        let named: Vec<Option<StepPhase>> = self
             .raw
             .all()
             .map(|i| self.callers(i).find_map(|node| own[node as usize]))
             .collect();
         // What is around the optimizer, or else around the backward pass, is the iteration.
         let mut scopes: BTreeMap<Option<u32>, Option<u32>> = BTreeMap::new();
-        for phase in [Phase::Backward, Phase::Optimizer] {
+        for phase in [StepPhase::Backward, StepPhase::Optimizer] {
             for i in self.raw.all() {
                 if own[i as usize] == Some(phase) && self.view(i).labels.phase.is_none() {
                     let fact = &self.facts[i as usize];
@@ -296,15 +308,16 @@ impl<'a> Program<'a> {
         for i in self.raw.all() {
             let found = bounds.entry(self.facts[i as usize].step).or_default();
             match named[i as usize] {
-                Some(Phase::Backward) => {
+                Some(StepPhase::Backward) => {
                     found[0] = found[0].or(Some(i));
                     found[1] = Some(i);
                 }
                 // An optimizer's step ends an iteration, which a capture may begin with.
-                Some(Phase::Optimizer) if found[1].is_some() => found[2] = found[2].or(Some(i)),
+                Some(StepPhase::Optimizer) if found[1].is_some() => found[2] = found[2].or(Some(i)),
                 _ => {}
             }
         }
+        let later_passes = self.later_forward_passes(&named);
         let phases: Vec<_> = self
             .raw
             .all()
@@ -314,24 +327,59 @@ impl<'a> Program<'a> {
                     return phase;
                 }
                 if self.view(i).op == Op::NoOp {
-                    return Phase::Outside;
+                    return StepPhase::Outside;
                 }
                 let scope = scopes.get(&fact.step).copied().flatten();
                 let inside = scope.is_none_or(|scope| self.callers(i).skip(1).any(|c| c == scope));
                 if fact.step.is_none() || !inside {
-                    return Phase::Outside;
+                    return StepPhase::Outside;
                 }
                 match bounds.get(&fact.step).copied().unwrap_or_default() {
-                    [_, _, Some(optimizer)] if i > optimizer => Phase::Optimizer,
-                    [_, Some(last), _] if i > last => Phase::Parameters,
-                    [Some(first), ..] if i > first => Phase::Backward,
-                    _ => Phase::Forward,
+                    [_, _, Some(optimizer)] if i > optimizer => StepPhase::Optimizer,
+                    [_, Some(last), _] if i > last => StepPhase::Parameters,
+                    [Some(first), ..] if i > first && !later_passes[i as usize] => {
+                        StepPhase::Backward
+                    }
+                    _ => StepPhase::Forward,
                 }
             })
             .collect();
         for (fact, phase) in self.facts.iter_mut().zip(phases) {
             fact.phase = phase;
         }
+    }
+
+    /// Returns which nodes are of forward passes behind the first backward pass, of further micro-batches: what runs between
+    /// functions that find gradients, with operators whose gradients later functions find.
+    fn later_forward_passes(&self, named: &[Option<StepPhase>]) -> Vec<bool> {
+        let mut found_at: BTreeMap<u64, u32> = BTreeMap::new();
+        for i in self.raw.all() {
+            if let (Some(StepPhase::Backward), Some(number)) =
+                (named[i as usize], self.facts[i as usize].sequence)
+            {
+                found_at.insert(number, i);
+            }
+        }
+        let mut forward = vec![false; named.len()];
+        let (mut between, mut is_forward): (Vec<u32>, bool) = (Vec::new(), false);
+        for i in self.raw.all() {
+            match named[i as usize] {
+                Some(StepPhase::Backward) => {
+                    for at in between.drain(..).filter(|_| is_forward) {
+                        forward[at as usize] = true;
+                    }
+                    is_forward = false;
+                }
+                None => {
+                    between.push(i);
+                    let number = self.facts[i as usize].sequence;
+                    let later = number.and_then(|number| found_at.get(&number));
+                    is_forward |= later.is_some_and(|&later| later > i);
+                }
+                Some(_) => {}
+            }
+        }
+        forward
     }
 
     /// Puts transfers of a step that a host launches directly behind what launches them.
@@ -389,7 +437,7 @@ impl<'a> Program<'a> {
     /// Makes an item of a record, which waits for `after` and is in its step.
     pub fn make(&mut self, after: u32, record: Vec<u8>) -> u32 {
         let item = self.items.len() as u32;
-        self.items.push(Item {
+        self.items.push(ProgramItem {
             node: self.items[after as usize].node,
             caller: None,
             deps: vec![ItemDependency {
@@ -496,13 +544,13 @@ impl<'a> Program<'a> {
                     true => origin::LAUNCH,
                     false => origin::PARENT,
                 };
-                caller.insert(name, Value::Count(ids[around as usize]));
+                caller.insert(name, AttributeChange::Count(ids[around as usize]));
             }
             let attributes = own.changes.iter().chain(&caller).map(|(name, value)| {
                 let edit = match value {
-                    Value::Count(count) => AttributeEdit::Count(*count),
-                    Value::Text(text) => AttributeEdit::Text(text),
-                    Value::Removed => AttributeEdit::Remove,
+                    AttributeChange::Count(count) => AttributeEdit::Count(*count),
+                    AttributeChange::Text(text) => AttributeEdit::Text(text),
+                    AttributeChange::Removed => AttributeEdit::Remove,
                 };
                 (*name, edit)
             });
@@ -613,19 +661,19 @@ impl<'a> Program<'a> {
 }
 
 /// Returns the phase that a node's own name or label says.
-fn own_phase(view: &NodeView<'_>) -> Option<Phase> {
+fn own_phase(view: &NodeView<'_>) -> Option<StepPhase> {
     if let Some(phase) = view.labels.phase {
         return Some(match phase {
-            TrainingPhase::Forward => Phase::Forward,
-            TrainingPhase::Backward | TrainingPhase::Recompute => Phase::Backward,
-            TrainingPhase::Synchronize => Phase::Parameters,
-            TrainingPhase::Optimizer => Phase::Optimizer,
+            TrainingPhase::Forward => StepPhase::Forward,
+            TrainingPhase::Backward | TrainingPhase::Recompute => StepPhase::Backward,
+            TrainingPhase::Synchronize => StepPhase::Parameters,
+            TrainingPhase::Optimizer => StepPhase::Optimizer,
         });
     }
     let name = view.name;
     let starts = |prefixes: &[&str]| prefixes.iter().any(|prefix| name.starts_with(prefix));
     if starts(&["Optimizer.step"]) {
-        Some(Phase::Optimizer)
+        Some(StepPhase::Optimizer)
     } else if name.contains("AccumulateGrad")
         || starts(&[
             "Optimizer.zero_grad",
@@ -634,14 +682,14 @@ fn own_phase(view: &NodeView<'_>) -> Option<Phase> {
             "FSDP::",
         ])
     {
-        Some(Phase::Parameters)
+        Some(StepPhase::Parameters)
     } else if starts(&["autograd::engine::evaluate_function"]) {
-        Some(Phase::Backward)
+        Some(StepPhase::Backward)
     } else if let Some((_, backward)) = pass_of_mark(name) {
         Some(if backward {
-            Phase::Backward
+            StepPhase::Backward
         } else {
-            Phase::Forward
+            StepPhase::Forward
         })
     } else {
         None
@@ -663,9 +711,9 @@ pub(super) fn pass_of_mark(name: &str) -> Option<(u32, bool)> {
 }
 
 /// Reads what a view leaves out.
-fn facts_of(record: RawRecord<'_>) -> Result<Facts<'_>, TraceError> {
-    let mut facts = Facts {
-        phase: Phase::Outside,
+fn facts_of(record: RawRecord<'_>) -> Result<NodeFacts<'_>, TraceError> {
+    let mut facts = NodeFacts {
+        phase: StepPhase::Outside,
         step: None,
         caller: None,
         inputs: "",

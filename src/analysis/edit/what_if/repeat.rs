@@ -1,27 +1,43 @@
 //! Edits that repeat parts of a program: gradient accumulation, and micro-batches of a pipeline.
 
 use super::EditCounts;
-use super::gradients::{Reductions, delays_behind};
-use super::grammar::{Factor, PassOrder};
-use super::kernels::{KernelScaler, Scaling};
-use super::program::{Phase, Program, Thread, Value, pass_of_mark};
+use super::gradients::{GradientReductions, delays_behind};
+use super::grammar::{PassOrder, ScaleFactor};
+use super::kernels::{KernelScaler, SizeScaling};
+use super::program::{AttributeChange, RankProgram, StepPhase, Thread, pass_of_mark};
 use chakram_trace::format::{Op, TraceError};
 use std::collections::{BTreeMap, BTreeSet};
 
 /// Runs forward and backward passes `times` times before each optimizer step. Only the last reduces gradients; from the
 /// second on, each parameter adds its gradient, which takes as long as copying it into its bucket does.
-pub(super) fn accumulate(program: &mut Program<'_>, times: u32) -> Result<EditCounts, TraceError> {
+pub(super) fn accumulate(
+    program: &mut RankProgram<'_>,
+    times: u32,
+) -> Result<EditCounts, TraceError> {
     let mut counts = EditCounts::default();
     for step in 0..program.steps {
-        let reductions = Reductions::find(program, step);
+        let found = GradientReductions::find(program, step);
+        // Shards of gradients are reduced in each pass, others once.
+        let each = found.are_of_each_pass(program);
+        let ends = if each {
+            found.collectives.clone()
+        } else {
+            Vec::new()
+        };
+        let reductions = if each {
+            GradientReductions::default()
+        } else {
+            found
+        };
         let of_step = |item: u32| program.facts_of(item).step == Some(step);
         let phase = |item: u32| program.facts_of(item).phase;
         let Some(last) = program.order.iter().rposition(|&item| {
             of_step(item)
-                && (phase(item) == Phase::Backward
+                && (phase(item) == StepPhase::Backward
                     || is_hook(program, item)
+                    || ends.contains(&item)
                     || matches!(program.view_of(item).op, Op::Message { .. })
-                        && phase(item) != Phase::Outside)
+                        && phase(item) != StepPhase::Outside)
         }) else {
             continue;
         };
@@ -32,7 +48,7 @@ pub(super) fn accumulate(program: &mut Program<'_>, times: u32) -> Result<EditCo
                 let zeroes = program
                     .callers(program.items[item as usize].node)
                     .any(|caller| program.view(caller).name.starts_with("Optimizer."));
-                of_step(item) && phase(item) != Phase::Outside && !zeroes
+                of_step(item) && phase(item) != StepPhase::Outside && !zeroes
             })
             .collect();
         let Some(&first) = body.first() else { continue };
@@ -63,7 +79,7 @@ pub(super) fn accumulate(program: &mut Program<'_>, times: u32) -> Result<EditCo
                 if let (true, Some(&ns)) = (follows, calm.get(program.view_of(item).name)) {
                     program.items[copy as usize]
                         .changes
-                        .insert("delay_ns", Value::Count(ns));
+                        .insert("delay_ns", AttributeChange::Count(ns));
                 }
             }
             before.extend(copies);
@@ -79,6 +95,11 @@ pub(super) fn accumulate(program: &mut Program<'_>, times: u32) -> Result<EditCo
             if program.view_of(copy).name.starts_with("aten::") {
                 program.items[copy as usize].name = Some("aten::add_".to_owned());
             }
+        }
+        if each {
+            counts
+                .notes
+                .insert("shards of gradients are reduced in each pass".to_owned());
         }
         if fills.is_empty() {
             counts
@@ -106,7 +127,7 @@ pub(super) fn accumulate(program: &mut Program<'_>, times: u32) -> Result<EditCo
     Ok(counts)
 }
 
-fn is_hook(program: &Program<'_>, item: u32) -> bool {
+fn is_hook(program: &RankProgram<'_>, item: u32) -> bool {
     let node = program.items[item as usize].node;
     program
         .callers(node)
@@ -117,17 +138,24 @@ fn is_hook(program: &Program<'_>, item: u32) -> bool {
 type Pass = (u32, bool);
 
 /// Passes of micro-batches in a step, in order, with their items.
-fn passes(program: &Program<'_>, step: u32) -> Vec<(Pass, Vec<u32>)> {
+fn passes(program: &RankProgram<'_>, step: u32) -> Vec<(Pass, Vec<u32>)> {
     let mut found: Vec<(Pass, Vec<u32>)> = Vec::new();
     let mut last_named = None;
+    let each = GradientReductions::find(program, step).are_of_each_pass(program);
     for &item in &program.order {
         let facts = program.facts_of(item);
-        if facts.step != Some(step) || facts.phase == Phase::Outside {
+        if facts.step != Some(step) || facts.phase == StepPhase::Outside {
             continue;
         }
         let labelled = facts.micro_batch.and_then(|number| match facts.phase {
-            Phase::Forward => Some((number, false)),
-            Phase::Backward => Some((number, true)),
+            StepPhase::Forward => Some((number, false)),
+            StepPhase::Backward => Some((number, true)),
+            // Parameters that a generated pass gathers, and gradients if each pass reduces its own.
+            StepPhase::Parameters => {
+                let name = program.view_of(item).name;
+                let backward = name.contains("/bwd/") || each && name.contains("/gradients/");
+                (backward || name.contains("/fwd/")).then_some((number, backward))
+            }
             _ => None,
         });
         let begins = pass_of_mark(program.view_of(item).name);
@@ -140,7 +168,7 @@ fn passes(program: &Program<'_>, step: u32) -> Vec<(Pass, Vec<u32>)> {
             .find_map(|c| pass_of_mark(program.view(c).name));
         // What follows a forward pass on the last stage, its loss, is of it; what follows the last backward pass is not.
         let follows = match facts.phase {
-            Phase::Optimizer | Phase::Parameters => None,
+            StepPhase::Optimizer | StepPhase::Parameters => None,
             _ => last_named,
         };
         let Some(pass) = labelled.or(inside).or(follows) else {
@@ -156,7 +184,7 @@ fn passes(program: &Program<'_>, step: u32) -> Vec<(Pass, Vec<u32>)> {
 
 /// Cuts each micro-batch of a pipeline into `times`, which pass in its place in the order of the schedule.
 pub(super) fn cut_micro_batches(
-    program: &mut Program<'_>,
+    program: &mut RankProgram<'_>,
     times: u32,
     scaler: &KernelScaler,
 ) -> Result<EditCounts, TraceError> {
@@ -189,20 +217,21 @@ pub(super) fn cut_micro_batches(
             .iter()
             .flat_map(|(_, items)| items.iter().copied())
             .collect();
-        let part = Scaling {
-            batch: Factor::new(1, times.into()).unwrap_or(Factor::ONE),
-            ..Scaling::NONE
+        let part = SizeScaling {
+            batch: ScaleFactor::new(1, times.into()).unwrap_or(ScaleFactor::ONE),
+            ..SizeScaling::NONE
         };
         scaler.scale(program, part, &|item| all.contains(&item));
         // Copies of all passes together, so that what a backward pass takes from its forward pass is of its own part.
         let items: Vec<u32> = all.iter().copied().collect();
-        let mut parts: Vec<BTreeMap<u32, u32>> =
-            vec![items.iter().map(|&item| (item, item)).collect()];
+        let mut parts: Vec<BTreeMap<u32, u32>> = Vec::new();
         for _ in 1..times {
             let copies = program.copy(&items, &|_| false);
             counts.added += copies.len() as u64;
             parts.push(items.iter().copied().zip(copies).collect());
         }
+        // The last part is what the reductions of gradients wait for.
+        parts.push(items.iter().map(|&item| (item, item)).collect());
         let of_pass: BTreeMap<Pass, &Vec<u32>> =
             passes.iter().map(|(pass, items)| (*pass, items)).collect();
         let more = micro_batches * times;
@@ -235,7 +264,7 @@ pub(super) fn cut_micro_batches(
 
 /// Returns the number of micro-batches of the first step that has several, and of forward passes before the first backward
 /// one, `Some(None)` if they pass in the order of neither GPipe nor 1F1B; `None` where no step has several.
-pub(super) fn warm_up_of_passes(program: &Program<'_>) -> Option<Option<(u32, u32)>> {
+pub(super) fn warm_up_of_passes(program: &RankProgram<'_>) -> Option<Option<(u32, u32)>> {
     (0..program.steps).find_map(|step| {
         let sequence: Vec<Pass> = passes(program, step)
             .iter()
@@ -254,13 +283,13 @@ pub(super) struct PipelineStages(BTreeMap<u32, u32>);
 
 impl PipelineStages {
     /// Adds a rank.
-    pub fn learn(&mut self, rank: u32, program: &Program<'_>) {
+    pub fn learn(&mut self, rank: u32, program: &RankProgram<'_>) {
         let next = program.raw.all().find_map(|i| match program.view(i).op {
             Op::Message {
                 receive: false,
                 peer,
                 ..
-            } if program.facts[i as usize].phase == Phase::Forward => Some(peer),
+            } if program.facts[i as usize].phase == StepPhase::Forward => Some(peer),
             _ => None,
         });
         if let Some(next) = next {
@@ -282,7 +311,7 @@ impl PipelineStages {
 
 /// Has the passes of micro-batches run in another order; `stages` counts those from the rank's own on.
 pub(super) fn reorder(
-    program: &mut Program<'_>,
+    program: &mut RankProgram<'_>,
     order: PassOrder,
     stages: u32,
 ) -> Result<EditCounts, TraceError> {
@@ -349,7 +378,7 @@ pub(super) fn reorder(
 /// Returns the items of passes in a new order. What a pass takes from the forward pass of its micro-batch it takes from its
 /// own; other dependencies between passes only keep their order, and are on what is in front now.
 fn arrange(
-    program: &mut Program<'_>,
+    program: &mut RankProgram<'_>,
     of_pass: &BTreeMap<Pass, &Vec<u32>>,
     parts: &[BTreeMap<u32, u32>],
     order: impl Iterator<Item = (Pass, usize)>,
@@ -395,7 +424,7 @@ fn arrange(
 
 /// Puts `ordered` in the place of the first of `old`, which are taken out. What is between them, such as reductions of
 /// gradients, stays behind the item that it follows.
-fn replace_in_order(program: &mut Program<'_>, old: &BTreeSet<u32>, ordered: Vec<u32>) {
+fn replace_in_order(program: &mut RankProgram<'_>, old: &BTreeSet<u32>, ordered: Vec<u32>) {
     let mut order = Vec::with_capacity(program.order.len() + ordered.len());
     let mut behind: BTreeMap<u32, Vec<u32>> = BTreeMap::new();
     let last = program.order.iter().rposition(|item| old.contains(item));

@@ -5,13 +5,14 @@
 //! captured: in buckets of [`DEFAULT_BUCKET`], each behind the hook that fills it, and before the optimizer.
 
 use super::EditCounts;
-use super::gradients::{self, Reductions};
+use super::gradients::{self, GradientReductions};
 use super::grammar::JobEdit;
-use super::program::Program;
-use super::roles::{self, Traces};
+use super::kernels::KernelScaler;
+use super::program::{AttributeChange, RankProgram, StepPhase};
+use super::roles::{self, RoleModel, Traces};
 use crate::edit::scale::{JobScaling, RankGrid, ScaledDimension, ShardScaling};
 use chakram_trace::format::groups::{DeclaredGroups, parse_metadata};
-use chakram_trace::format::{Op, TraceError};
+use chakram_trace::format::{CollectiveKind, Op, TraceError};
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
@@ -23,11 +24,13 @@ pub(super) fn scale(
     traces: Traces,
     groups: &DeclaredGroups,
     replicas: u32,
+    choice: RoleModel,
     counts: &mut EditCounts,
 ) -> Result<(Traces, DeclaredGroups), TraceError> {
     let mut completed = EditCounts::default();
-    let (mut traces, mut groups) = roles::complete(traces, groups, None, &mut completed)?;
+    let (mut traces, mut groups) = roles::complete(traces, groups, None, choice, &mut completed)?;
     let ranks = traces.len() as u32;
+    counts.completed += completed.completed;
     if completed.changed > 0 {
         counts.notes.extend(completed.notes);
         counts.notes.insert(format!(
@@ -37,14 +40,14 @@ pub(super) fn scale(
     }
     let mut members = Vec::new();
     if let Some((_, trace)) = traces.first() {
-        members = replicas_of_first(&Program::read(trace)?, &groups, ranks)?;
+        members = replicas_of_first(&RankProgram::read(trace)?, &groups, ranks)?;
     }
     let grid = if members.len() > 1 || members == [0] && ranks == 1 {
         grid_of(&members, ranks)?
     } else {
         // Replicas of each rank are a group of their own, of the rank alone so far.
         for (rank, trace) in &mut traces {
-            let mut program = Program::read(trace)?;
+            let mut program = RankProgram::read(trace)?;
             let group = format!("replicas-{rank}");
             counts.added += insert(&mut program, &group)?;
             *trace = Arc::new(program.write()?);
@@ -65,6 +68,16 @@ pub(super) fn scale(
     if new_ranks == ranks {
         counts.matched += u64::from(ranks);
         return Ok((traces, groups));
+    }
+    let ratio = f64::from(ranks) / f64::from(new_ranks);
+    for (_, trace) in &mut traces {
+        let mut program = RankProgram::read(trace)?;
+        if share_state(&mut program, ratio) {
+            counts
+                .notes
+                .insert("the optimizer's work and states by the size of the shards".to_owned());
+            *trace = Arc::new(program.write()?);
+        }
     }
     let mut scaling = JobScaling::new(along, ShardScaling::KeepTotal, groups)?;
     for (rank, trace) in &traces {
@@ -97,16 +110,57 @@ pub(super) fn scale(
     Ok((new, scaling.groups()))
 }
 
+/// Gives an optimizer that steps shards of the parameters shards of `ratio` times the size, and says what a rank holds of them.
+/// Returns whether there are shards.
+fn share_state(program: &mut RankProgram<'_>, ratio: f64) -> bool {
+    let shards = program.order.iter().copied().find(|&item| {
+        gradients::is_reduction(program, item)
+            && matches!(
+                program.view_of(item).op,
+                Op::Collective {
+                    kind: CollectiveKind::ReduceScatter,
+                    ..
+                }
+            )
+    });
+    let Some(reduction) = shards else {
+        return false;
+    };
+    let mut shared = vec!["allocates.optimizer"];
+    if gradients::shares_gradients(program, reduction) {
+        shared.push("allocates.gradients");
+    }
+    if gradients::gathers_parameters(program) {
+        shared.push("allocates.weights");
+    }
+    let scaler = KernelScaler::new(program);
+    for item in program.order.clone() {
+        let view = *program.view_of(item);
+        if view.op == Op::NoOp {
+            for (name, bytes) in view.memory.named() {
+                if shared.contains(&name) {
+                    let bytes = (bytes as f64 * ratio).ceil() as u64;
+                    let changes = &mut program.items[item as usize].changes;
+                    changes.insert(name, AttributeChange::Count(bytes));
+                }
+            }
+        } else if program.facts_of(item).phase == StepPhase::Optimizer {
+            scaler.stretch(program, item, ratio);
+        }
+    }
+    true
+}
+
 /// Returns a trace that says that it was edited.
 fn noted(trace: &[u8], replicas: u32) -> Result<Vec<u8>, TraceError> {
-    let mut program = Program::read(trace)?;
+    let mut program = RankProgram::read(trace)?;
     super::note_edit(&mut program, &JobEdit::Data(replicas));
     program.write()
 }
 
 /// Returns the ranks that reduce gradients with the first one; none if it reduces none.
 fn replicas_of_first(
-    program: &Program<'_>,
+    program: &RankProgram<'_>,
     groups: &DeclaredGroups,
     ranks: u32,
 ) -> Result<Vec<u32>, TraceError> {
@@ -166,10 +220,10 @@ fn grid_of(members: &[u32], ranks: u32) -> Result<String, TraceError> {
 }
 
 /// Inserts all-reduces of gradients into each step, and returns their number.
-fn insert(program: &mut Program<'_>, group: &str) -> Result<u64, TraceError> {
+fn insert(program: &mut RankProgram<'_>, group: &str) -> Result<u64, TraceError> {
     let mut added = 0;
     for step in 0..program.steps {
-        let found = Reductions::find(program, step);
+        let found = GradientReductions::find(program, step);
         if found.hooks.is_empty() {
             continue;
         }

@@ -14,7 +14,7 @@
 use super::EditCounts;
 use super::gradients;
 use super::grammar::{JobEdit, PassOrder};
-use super::program::Program;
+use super::program::RankProgram;
 use super::repeat;
 use chakram_base::bounds;
 use chakram_base::ids::MAX_NPUS;
@@ -32,6 +32,18 @@ use exchanges::check_exchanges;
 use grid::{RoleGrid, progression};
 use group_table::GroupTable;
 use rank_writer::RoleWriter;
+
+/// Captured rank of its role that an absent rank does as.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum RoleModel {
+    /// The one whose place is nearest to its own.
+    #[default]
+    Nearest,
+    /// The one whose kernels take least.
+    Fastest,
+    /// The one whose kernels take most.
+    Slowest,
+}
 
 /// Traces of a job by rank.
 pub(super) type Traces = Vec<(u32, Arc<Vec<u8>>)>;
@@ -83,7 +95,7 @@ struct CapturedRank {
 
 impl CapturedRank {
     fn read(rank: u32, trace: &[u8], declared: &DeclaredGroups) -> Result<Self, TraceError> {
-        let program = Program::read(trace)?;
+        let program = RankProgram::read(trace)?;
         let mut own = DeclaredGroups::new();
         for node in &program.raw.nodes {
             if let Some(values) = node.view.groups {
@@ -146,6 +158,7 @@ pub(super) fn complete(
     traces: Traces,
     groups: &DeclaredGroups,
     world: Option<u32>,
+    choice: RoleModel,
     counts: &mut EditCounts,
 ) -> Result<(Traces, DeclaredGroups), TraceError> {
     let mut captured = Vec::with_capacity(traces.len());
@@ -178,6 +191,7 @@ pub(super) fn complete(
     let absent = world - traces.len() as u32;
     counts.matched += u64::from(world);
     counts.changed += u64::from(absent);
+    counts.completed += u64::from(absent);
     if absent == 0 {
         return Ok((traces, groups.clone()));
     }
@@ -205,8 +219,11 @@ pub(super) fn complete(
     let last = captured
         .iter()
         .position(|one| one.place == StagePlace::Last);
-    let order = last
-        .map(|at| Ok::<_, TraceError>(repeat::warm_up_of_passes(&Program::read(&traces[at].1)?)));
+    let order = last.map(|at| {
+        Ok::<_, TraceError>(repeat::warm_up_of_passes(&RankProgram::read(
+            &traces[at].1,
+        )?))
+    });
     let order = order.transpose()?.flatten();
     let mut table = GroupTable::new(&captured, groups);
     let mut reordered: BTreeMap<(usize, u32), Arc<Vec<u8>>> = BTreeMap::new();
@@ -226,6 +243,11 @@ pub(super) fn complete(
         let key = |one: &CapturedRank| {
             (
                 grid.stage(one.rank).abs_diff(stage),
+                match choice {
+                    RoleModel::Nearest => 0,
+                    RoleModel::Fastest => one.kernels,
+                    RoleModel::Slowest => u64::MAX - one.kernels,
+                },
                 !grid.has_same_position(one.rank, rank),
                 one.rank.abs_diff(rank),
             )
@@ -239,7 +261,7 @@ pub(super) fn complete(
         let trace = match reordered.get(&(index, stage)) {
             Some(trace) => Arc::clone(trace),
             None => {
-                let mut program = Program::read(&traces[index].1)?;
+                let mut program = RankProgram::read(&traces[index].1)?;
                 if moves_stage {
                     match order {
                         Some(Some((_, 1))) => {

@@ -1,0 +1,455 @@
+//! Reductions of gradients, put into buckets anew where there are more or fewer layers.
+
+use super::super::EditCounts;
+use super::super::gradients::{self, GradientReductions, TransferRates};
+use super::super::program::{AttributeChange, ItemDependency, RankProgram, StepPhase};
+use super::copies::LayerEditor;
+use super::labels::edited_label;
+use super::passes::StepPasses;
+use chakram_trace::format::{CollectiveKind, Op, TraceError};
+use std::collections::{BTreeMap, BTreeSet};
+use std::fmt;
+
+/// How the reductions of a step were bucketed.
+pub(super) enum GradientBuckets {
+    /// There are none. The elements of the parameters, if hooks say them.
+    None { elements: u64 },
+    /// Of hooks of parameters: the limit, the bytes of an element, and the elements.
+    Hooks {
+        limit: u64,
+        each: u64,
+        elements: u64,
+    },
+    /// Of layers of a generated job.
+    Layers(LayerBuckets),
+}
+
+/// Buckets of layers of a generated job.
+pub(super) struct LayerBuckets {
+    limit: u64,
+    /// Bytes of the gradients of a repeated layer, where a bucket shows them.
+    layer: Option<u64>,
+    /// Bytes of the gradients of each layer, by its label before the edit.
+    sizes: BTreeMap<u32, u64>,
+    /// Items that make gradients.
+    producers: BTreeSet<u32>,
+    /// Reductions of each backward pass that has some, with the items of the pass.
+    passes: Vec<(Vec<u32>, BTreeSet<u32>)>,
+    /// Bytes of all.
+    bytes: u64,
+    /// Whether they are reduced after the backward pass.
+    at_end: bool,
+    /// Gathers of the parameters that the optimizer stepped, and the bytes of one for one byte of its bucket.
+    gathers: Vec<u32>,
+    shard: f64,
+}
+
+fn unknown() -> TraceError {
+    super::super::refused(
+        "its reductions of gradients are not those of parameters whose hooks are captured, so what more layers would \
+         reduce is unknown",
+        "edit a job without reductions, or one of DistributedDataParallel that was captured with shapes",
+    )
+}
+
+impl GradientBuckets {
+    /// Finds those of a step, whose layers with the labels `repeated` are alike; `layer_bytes` are those of weights that their
+    /// products show.
+    pub fn find(
+        program: &RankProgram<'_>,
+        step: u32,
+        reductions: &GradientReductions,
+        passes: &StepPasses,
+        repeated: &[(u32, u32)],
+        layer_bytes: Option<u64>,
+    ) -> Result<Self, TraceError> {
+        let elements: u64 = reductions.hooks.iter().map(|hook| hook.1).sum();
+        if reductions.collectives.is_empty() {
+            return Ok(Self::None { elements });
+        }
+        let sizes = reductions.collectives.iter();
+        let all: u64 = sizes.map(|&item| gradients::bytes_of(program, item)).sum();
+        if elements > 0 && all.is_multiple_of(elements) {
+            return Ok(Self::Hooks {
+                limit: BucketSizes::noted(program.earlier.as_deref())
+                    .map(|noted| noted.limit)
+                    .or(reductions.limit(program))
+                    .unwrap_or(u64::MAX),
+                each: all / elements,
+                elements,
+            });
+        }
+        if repeated.is_empty() {
+            return Err(unknown());
+        }
+        let found = LayerBuckets::find(program, step, reductions, passes, repeated, layer_bytes);
+        found.map(Self::Layers)
+    }
+
+    /// Returns what fewer layers may not show.
+    pub fn sizes(&self) -> Option<BucketSizes> {
+        match self {
+            Self::None { .. } => None,
+            Self::Hooks { limit, .. } => Some(BucketSizes {
+                limit: *limit,
+                layer: None,
+            }),
+            Self::Layers(layers) => Some(BucketSizes {
+                limit: layers.limit,
+                layer: layers.layer,
+            }),
+        }
+    }
+
+    /// Puts the gradients of the edited step into buckets.
+    pub fn regroup(
+        &self,
+        program: &mut RankProgram<'_>,
+        step: u32,
+        editor: &LayerEditor,
+        rates: &TransferRates,
+        counts: &mut EditCounts,
+    ) -> Result<(), TraceError> {
+        match self {
+            Self::None { .. } => {}
+            Self::Hooks { limit, each, .. } => {
+                let found = gradients::regroup_step(program, step, *limit, rates, Some(*each))?;
+                counts.notes.extend(found.notes);
+            }
+            Self::Layers(layers) => layers.regroup(program, step, editor, rates, counts)?,
+        }
+        Ok(())
+    }
+
+    /// Returns by how much the parameters of a step have grown, and the last hook, if there is one.
+    pub fn growth(&self, program: &RankProgram<'_>, step: u32) -> Option<(f64, Option<u32>)> {
+        let now = GradientReductions::find(program, step).of_buckets(program);
+        let hook = now.hooks.last().map(|hook| hook.0);
+        let elements: u64 = now.hooks.iter().map(|hook| hook.1).sum();
+        match self {
+            Self::None { elements: 0 } => None,
+            Self::None { elements: old } | Self::Hooks { elements: old, .. } => {
+                Some((elements as f64 / *old as f64, hook))
+            }
+            Self::Layers(layers) => {
+                let sizes = now.collectives.iter();
+                let bytes: u64 = sizes.map(|&item| gradients::bytes_of(program, item)).sum();
+                Some((bytes as f64 / layers.bytes as f64, Some(u32::MAX)))
+            }
+        }
+    }
+}
+
+/// Word among the edits of a trace with what fewer layers do not show of buckets.
+pub(in super::super) const BUCKETS: &str = "buckets=";
+
+/// Limit of buckets, and the bytes of the gradients of a repeated layer, if known.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(in super::super) struct BucketSizes {
+    limit: u64,
+    layer: Option<u64>,
+}
+
+impl BucketSizes {
+    /// Reads what an earlier edit of layers noted.
+    fn noted(edits: Option<&str>) -> Option<Self> {
+        let mut words = edits.unwrap_or_default().split_ascii_whitespace();
+        let word = words.find_map(|word| word.strip_prefix(BUCKETS))?;
+        let (limit, layer) = word.split_once(',')?;
+        Some(Self {
+            limit: limit.parse().ok()?,
+            layer: layer.parse().ok(),
+        })
+    }
+}
+
+impl fmt::Display for BucketSizes {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{BUCKETS}{},", self.limit)?;
+        match self.layer {
+            Some(layer) => write!(f, "{layer}"),
+            None => f.write_str("-"),
+        }
+    }
+}
+
+impl LayerBuckets {
+    fn find(
+        program: &RankProgram<'_>,
+        step: u32,
+        reductions: &GradientReductions,
+        passes: &StepPasses,
+        repeated: &[(u32, u32)],
+        layer_bytes: Option<u64>,
+    ) -> Result<Self, TraceError> {
+        let mut this = Self {
+            limit: u64::MAX,
+            layer: None,
+            sizes: BTreeMap::new(),
+            producers: BTreeSet::new(),
+            passes: Vec::new(),
+            bytes: 0,
+            at_end: false,
+            gathers: Vec::new(),
+            shard: 0.0,
+        };
+        let mut pass_of: BTreeMap<u32, usize> = BTreeMap::new();
+        for (index, pass) in passes.backward.iter().enumerate() {
+            pass_of.extend(pass.items.iter().map(|&item| (item, index)));
+        }
+        // The gradients of each bucket: its pass, its bytes, and the layers.
+        let mut of_pass: BTreeMap<usize, Vec<(u32, u64, BTreeSet<u32>)>> = BTreeMap::new();
+        for &item in &reductions.collectives {
+            let bytes = gradients::bytes_of(program, item);
+            this.bytes += bytes;
+            let (mut layers, mut pass) = (BTreeSet::new(), None);
+            for dep in &program.items[item as usize].deps {
+                let Some(&index) = pass_of.get(&dep.on) else {
+                    continue;
+                };
+                this.producers.insert(program.items[dep.on as usize].node);
+                pass = Some(index);
+                // What copies gradients together knows them.
+                let copies = program.facts_of(dep.on).phase == StepPhase::Parameters;
+                let own = [dep.on];
+                let made: Vec<u32> = match copies {
+                    true => program.items[dep.on as usize]
+                        .deps
+                        .iter()
+                        .map(|dep| dep.on)
+                        .collect(),
+                    false => own.to_vec(),
+                };
+                let made = made.iter().filter(|on| pass_of.contains_key(on));
+                let found: BTreeSet<u32> =
+                    made.filter_map(|&on| program.facts_of(on).layer).collect();
+                if copies && found.len() > 1 {
+                    return Err(super::super::refused(
+                        "it copies the gradients of several layers into one bucket, so where more layers would be copied is unknown",
+                        "generate it with the number of layers that you want",
+                    ));
+                }
+                layers.extend(found);
+            }
+            let pass = pass.ok_or_else(unknown)?;
+            of_pass.entry(pass).or_default().push((item, bytes, layers));
+        }
+        let is_repeated = |layer: &u32| repeated.iter().any(|(a, b)| (*a..=*b).contains(layer));
+        let noted = BucketSizes::noted(program.earlier.as_deref());
+        for buckets in of_pass.values() {
+            if let Some(noted) = noted {
+                this.limit = noted.limit;
+            } else if let Some((_, full)) = buckets.split_last() {
+                let least = full.iter().map(|(_, bytes, _)| *bytes).min();
+                this.limit = this.limit.min(least.unwrap_or(u64::MAX));
+            }
+        }
+        let uniform = of_pass.values().flatten().find(|(_, bytes, layers)| {
+            let count = layers.len() as u64;
+            count > 0 && layers.iter().all(is_repeated) && bytes.is_multiple_of(count)
+        });
+        this.layer = match uniform {
+            Some((_, bytes, layers)) => Some(bytes / layers.len() as u64),
+            None => noted.and_then(|noted| noted.layer),
+        };
+        let layer = this.layer.or(layer_bytes).ok_or_else(unknown)?;
+        for buckets in of_pass.values() {
+            let mut sizes: BTreeMap<u32, u64> = BTreeMap::new();
+            for (_, bytes, layers) in buckets {
+                let alike: Vec<u32> = layers.iter().copied().filter(is_repeated).collect();
+                sizes.extend(alike.iter().map(|&own| (own, layer)));
+                let rest = bytes
+                    .checked_sub(alike.len() as u64 * layer)
+                    .ok_or_else(unknown)?;
+                match layers.iter().find(|layer| !is_repeated(layer)) {
+                    Some(other) => *sizes.entry(*other).or_default() += rest,
+                    None if rest > 0 => return Err(unknown()),
+                    None => {}
+                }
+            }
+            this.sizes.extend(sizes);
+        }
+        let places = program.places();
+        for (pass, buckets) in &of_pass {
+            let items: BTreeSet<u32> = passes.backward[*pass].items.iter().copied().collect();
+            let last = items.iter().map(|&item| places[item as usize]).max();
+            let first = buckets.first().map(|(item, _, _)| places[*item as usize]);
+            let ends = passes.backward[*pass].items.last();
+            let waits = buckets.first().is_some_and(|(item, _, _)| {
+                let deps = &program.items[*item as usize].deps;
+                deps.iter().any(|dep| Some(&dep.on) == ends)
+            });
+            this.at_end |= first > last && buckets.len() > 1 && waits;
+            let collectives = buckets.iter().map(|(item, _, _)| *item).collect();
+            this.passes.push((collectives, items));
+        }
+        if this.at_end && this.passes.len() > 1 {
+            return Err(super::super::refused(
+                "it reduces gradients behind each of several passes, whose order with more layers is unknown",
+                "generate it with the number of layers that you want",
+            ));
+        }
+        this.find_gathers(program, step)?;
+        Ok(this)
+    }
+
+    /// Finds the gathers of parameters behind the optimizer.
+    fn find_gathers(&mut self, program: &RankProgram<'_>, step: u32) -> Result<(), TraceError> {
+        let is_gather = |item: u32| {
+            let facts = program.facts_of(item);
+            facts.step == Some(step)
+                && facts.layer.is_some()
+                && facts.micro_batch.is_none()
+                && facts.phase == StepPhase::Parameters
+                && matches!(
+                    program.view_of(item).op,
+                    Op::Collective {
+                        kind: CollectiveKind::AllGather,
+                        ..
+                    }
+                )
+        };
+        self.gathers = program
+            .order
+            .iter()
+            .copied()
+            .filter(|&item| is_gather(item))
+            .collect();
+        let Some(&first) = self.gathers.first() else {
+            return Ok(());
+        };
+        let known: BTreeSet<u32> = self.gathers.iter().copied().collect();
+        let waits = program.order.iter().any(|&item| {
+            program.facts_of(item).phase == StepPhase::Forward
+                && program.items[item as usize]
+                    .deps
+                    .iter()
+                    .any(|dep| known.contains(&dep.on))
+        });
+        let last = self.passes.last().and_then(|(all, _)| all.last());
+        let (Some(&last), false) = (last, waits) else {
+            return Err(super::super::refused(
+                "it gathers stepped parameters while its next forward pass runs, in buckets that more layers would change",
+                "generate it with the number of layers that you want",
+            ));
+        };
+        self.shard =
+            gradients::bytes_of(program, first) as f64 / gradients::bytes_of(program, last) as f64;
+        Ok(())
+    }
+
+    fn regroup(
+        &self,
+        program: &mut RankProgram<'_>,
+        step: u32,
+        editor: &LayerEditor,
+        rates: &TransferRates,
+        counts: &mut EditCounts,
+    ) -> Result<(), TraceError> {
+        let mut reduced = Vec::new();
+        for (collectives, items) in &self.passes {
+            let runs: BTreeSet<usize> = items
+                .iter()
+                .filter_map(|item| Some(editor.moves.get(item)?.run))
+                .collect();
+            let of_pass = |item: u32| {
+                let moved = editor.moves.get(&item);
+                items.contains(&item) || moved.is_some_and(|moved| runs.contains(&moved.run))
+            };
+            let mut found = GradientReductions {
+                collectives: collectives.clone(),
+                launches: vec![Vec::new(); collectives.len()],
+                ..GradientReductions::default()
+            };
+            // The hook of a layer is the last of its nodes in the pass whose gradients are reduced.
+            let mut ends: Vec<(u32, u32)> = Vec::new();
+            for &item in program.order.iter().filter(|&&item| of_pass(item)) {
+                let computes = matches!(program.view_of(item).op, Op::Compute { .. });
+                let Some(layer) = edited_label(program, item).filter(|_| computes) else {
+                    continue;
+                };
+                match ends.last_mut() {
+                    Some(end) if end.0 == layer => end.1 = item,
+                    _ => ends.push((layer, item)),
+                }
+                if self.producers.contains(&program.items[item as usize].node) {
+                    found.producers.push((item, ends.len() - 1));
+                }
+            }
+            for &(_, item) in &ends {
+                let layer = program.facts_of(item).layer;
+                let size = layer.and_then(|layer| self.sizes.get(&layer).copied());
+                found.hooks.push((item, size.unwrap_or(0)));
+            }
+            let found = gradients::regroup_found(program, found, self.limit, rates, Some(1))?;
+            counts.notes.extend(found.notes);
+        }
+        if self.at_end {
+            gradients::reduce_at_end(program);
+        }
+        let now = GradientReductions::find(program, step).of_buckets(program);
+        let complete = now
+            .collectives
+            .last()
+            .map(|&item| program.facts_of(item).micro_batch);
+        for &item in &now.collectives {
+            if Some(program.facts_of(item).micro_batch) == complete {
+                reduced.push(item);
+            }
+        }
+        self.place_gathers(program, &reduced);
+        Ok(())
+    }
+
+    /// Gathers the stepped parameters of new buckets.
+    fn place_gathers(&self, program: &mut RankProgram<'_>, reduced: &[u32]) {
+        let Some(&template) = self.gathers.first() else {
+            return;
+        };
+        let mut all = Vec::new();
+        for &reduction in reduced.iter().rev() {
+            let gather = program.copy(&[template], &|_| false)[0];
+            let bytes = gradients::bytes_of(program, reduction) as f64 * self.shard;
+            let own = program.items[reduction as usize].name.clone();
+            let own = own.unwrap_or_else(|| program.view_of(reduction).name.to_owned());
+            let label = edited_label(program, reduction);
+            let item = &mut program.items[gather as usize];
+            item.changes
+                .insert("comm_size", AttributeChange::Count(bytes.ceil() as u64));
+            if let Some((layer, _)) = own.split_once("/gradients/") {
+                let parts = layer.split('/').filter(|part| {
+                    let number = part.strip_prefix("mb");
+                    number.is_none_or(|number| number.parse::<u32>().is_err())
+                });
+                let parts: Vec<&str> = parts.collect();
+                item.name = Some(format!("{}/parameters/all-gather", parts.join("/")));
+            }
+            if let Some(label) = label {
+                item.changes
+                    .insert("layer", AttributeChange::Count(label.into()));
+            }
+            all.push(gather);
+        }
+        let old: BTreeSet<u32> = self.gathers.iter().copied().collect();
+        let mut order = Vec::with_capacity(program.order.len());
+        for item in std::mem::take(&mut program.order) {
+            if item == template {
+                order.append(&mut all.clone());
+            }
+            if old.contains(&item) {
+                continue;
+            }
+            let own = &mut program.items[item as usize].deps;
+            if let Some(dep) = own.iter().find(|dep| old.contains(&dep.on)).copied() {
+                own.retain(|dep| !old.contains(&dep.on));
+                own.extend(all.iter().map(|&on| ItemDependency {
+                    on,
+                    in_turn: false,
+                    ..dep
+                }));
+            }
+            order.push(item);
+        }
+        program.order = order;
+    }
+}

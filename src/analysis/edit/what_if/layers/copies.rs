@@ -1,0 +1,483 @@
+//! Copies and removals of layers in all passes of a step.
+//!
+//! A layer run is a pass with its layers in the order in which they run. Copies go behind one of them, the template, and
+//! as many behind it are removed. What an item waits for in its pass, so many layers before its own, it waits for as many
+//! layers before its own afterwards; from other passes it takes what belongs to its own layer. So parameters that are
+//! gathered ahead stay as far ahead.
+
+use super::super::EditCounts;
+use super::super::gradients;
+use super::super::program::{ItemDependency, RankProgram, StepPhase};
+use chakram_trace::format::Op;
+use std::collections::{BTreeMap, BTreeSet};
+use std::hash::{DefaultHasher, Hash, Hasher};
+
+/// What items of different layers have in common if they are the same part of a layer: the name without numbers, how many layers
+/// ahead of the layer that runs they are of, and which of those it is.
+type ItemKey = (u64, i64, u32);
+
+/// Layers of a pass.
+pub(super) struct LayerRun {
+    /// Whether they are of a backward pass, in which the last layer runs first.
+    pub backward: bool,
+    /// Items of each layer.
+    pub layers: Vec<Vec<u32>>,
+    /// Position of the layer that is copied.
+    pub template: usize,
+}
+
+/// Place of an item that is in a layer: its run, the position of its layer, and what part of the layer it is.
+#[derive(Clone, Copy)]
+struct LayerPlace {
+    run: usize,
+    position: i64,
+    key: ItemKey,
+}
+
+/// Position of an item's layer in its run, before the edit and after it; copies were the template.
+#[derive(Clone, Copy)]
+pub(super) struct LayerMove {
+    pub run: usize,
+    pub old: i64,
+    pub new: i64,
+}
+
+/// Runs of a step before and after `by` layers were added to each.
+pub(super) struct LayerEditor {
+    runs: Vec<LayerRun>,
+    by: i64,
+    /// Items of each layer of each run by their keys.
+    keyed: Vec<Vec<BTreeMap<ItemKey, u32>>>,
+    places: BTreeMap<u32, LayerPlace>,
+    /// Items to copy, where they are not all of the template.
+    template_items: BTreeMap<usize, Vec<u32>>,
+    /// Copies of each run, in the order of its template's items.
+    copies: Vec<Vec<Vec<u32>>>,
+    /// Items that are in a layer after the edit.
+    pub moves: BTreeMap<u32, LayerMove>,
+}
+
+impl LayerEditor {
+    pub fn new(program: &RankProgram<'_>, runs: Vec<LayerRun>, by: i64) -> Self {
+        let mut this = Self {
+            by,
+            keyed: Vec::new(),
+            places: BTreeMap::new(),
+            template_items: BTreeMap::new(),
+            copies: vec![Vec::new(); runs.len()],
+            moves: BTreeMap::new(),
+            runs,
+        };
+        for (run, layers) in this.runs.iter().enumerate() {
+            let mut keyed = Vec::new();
+            for (position, items) in (0..).zip(&layers.layers) {
+                let mut of_layer = BTreeMap::new();
+                let mut seen: BTreeMap<(u64, i64), u32> = BTreeMap::new();
+                let label = label_of(program, items).unwrap_or_default();
+                for &item in items {
+                    let own = program.facts_of(item).layer;
+                    let ahead = own.map_or(0, |own| i64::from(own) - i64::from(label));
+                    let name = hash_part(program, item);
+                    let count = seen.entry((name, ahead)).or_default();
+                    let key = (name, ahead, *count);
+                    *count += 1;
+                    of_layer.insert(key, item);
+                    let place = LayerPlace { run, position, key };
+                    this.places.insert(item, place);
+                }
+                keyed.push(of_layer);
+            }
+            this.keyed.push(keyed);
+        }
+        this
+    }
+
+    fn count(&self, run: usize) -> i64 {
+        self.runs[run].layers.len() as i64
+    }
+
+    fn copied_items(&self, run: usize) -> &[u32] {
+        let all = &self.runs[run].layers[self.runs[run].template];
+        self.template_items.get(&run).unwrap_or(all)
+    }
+
+    fn template(&self, run: usize) -> i64 {
+        self.runs[run].template as i64
+    }
+
+    /// Returns the position after the edit of the layer that was at `old`; `None` if it is removed.
+    fn new_position(&self, run: usize, old: i64) -> Option<i64> {
+        let template = self.template(run);
+        if old <= template {
+            Some(old)
+        } else if old <= template - self.by {
+            None
+        } else {
+            Some(old + self.by)
+        }
+    }
+
+    /// Returns the layer of an old or new position, counted from the end of a backward pass, whose first layers may be missing.
+    fn layer(&self, run: usize, position: i64, count: i64) -> i64 {
+        match self.runs[run].backward {
+            true => count - 1 - position,
+            false => position,
+        }
+    }
+
+    /// Returns the item of a layer that is at `position` after the edit.
+    fn item_at(&self, run: usize, position: i64, key: ItemKey) -> Option<u32> {
+        let template = self.template(run);
+        let old = match position {
+            _ if position <= template => position,
+            _ if position <= template + self.by => {
+                let item = self.keyed[run][template as usize].get(&key)?;
+                let items = self.copied_items(run);
+                let at = items.iter().position(|known| known == item)?;
+                let copy = usize::try_from(position - template - 1).ok()?;
+                return self.copies[run].get(copy)?.get(at).copied();
+            }
+            _ => position - self.by,
+        };
+        let layer = self.keyed[run].get(usize::try_from(old).ok()?)?;
+        layer.get(&key).copied()
+    }
+
+    /// Returns what an item of the layer at `new` in `run` takes in place of `target`, which one at `old` took.
+    fn moved(&self, run: usize, old: i64, new: i64, target: u32) -> Option<u32> {
+        let Some(of) = self.places.get(&target) else {
+            return Some(target);
+        };
+        let own_pass = of.run == run;
+        let crosses = self.runs[of.run].backward != self.runs[run].backward;
+        let position = if own_pass {
+            new - (old - of.position)
+        } else {
+            let (count, of_count) = (self.count(run), self.count(of.run));
+            let ahead = self.layer(run, old, count) - self.layer(of.run, of.position, of_count);
+            if ahead == 0 || crosses && ahead.abs() == 1 {
+                let layer = self.layer(run, new, count + self.by) - ahead;
+                match self.runs[of.run].backward {
+                    true => of_count + self.by - 1 - layer,
+                    false => layer,
+                }
+            } else {
+                self.new_position(of.run, of.position)
+                    .unwrap_or_else(|| self.template(of.run))
+            }
+        };
+        self.item_at(of.run, position, of.key)
+    }
+
+    /// Leaves gathers out of a template that is the first layer, in front of which those of all that are fetched ahead run.
+    fn trim_template(&mut self, program: &RankProgram<'_>, run: usize) {
+        if self.template(run) > 0 || self.by <= 0 {
+            return;
+        }
+        let gathers = |item: u32| {
+            matches!(program.view_of(item).op, Op::Collective { .. })
+                && program.facts_of(item).phase == StepPhase::Parameters
+        };
+        let items = &self.runs[run].layers[0];
+        let last = items.iter().rposition(|&item| gathers(item));
+        let first = items.iter().position(|&item| !gathers(item));
+        if let (Some(last), Some(first)) = (last, first)
+            && last < first
+        {
+            self.template_items.insert(run, items[last..].to_vec());
+        }
+    }
+
+    /// Carries the edit out.
+    pub fn apply(&mut self, program: &mut RankProgram<'_>, counts: &mut EditCounts) {
+        let mut gone = BTreeSet::new();
+        let mut behind: BTreeMap<u32, Vec<u32>> = BTreeMap::new();
+        for run in 0..self.runs.len() {
+            self.trim_template(program, run);
+            let template = self.copied_items(run).to_vec();
+            for _ in 0..self.by.max(0) {
+                let copies = program.copy(&template, &|_| false);
+                counts.added += copies.len() as u64;
+                self.copies[run].push(copies);
+            }
+            if let Some(&end) = template.last() {
+                behind
+                    .entry(end)
+                    .or_default()
+                    .extend(self.copies[run].iter().flatten());
+            }
+            for position in 0..self.count(run) {
+                let items = &self.runs[run].layers[position as usize];
+                match self.new_position(run, position) {
+                    Some(new) => {
+                        let old = position;
+                        let moves = items
+                            .iter()
+                            .map(|&item| (item, LayerMove { run, old, new }));
+                        self.moves.extend(moves);
+                    }
+                    None => {
+                        counts.removed += items.len() as u64;
+                        gone.extend(items.iter().copied());
+                    }
+                }
+            }
+        }
+        self.link_copies(program);
+        self.link_layers(program, &gone);
+        self.link_others(program, &gone);
+        if !gone.is_empty() {
+            program.remove(&|item| gone.contains(&item));
+        }
+        let mut order = Vec::with_capacity(program.order.len());
+        for item in std::mem::take(&mut program.order) {
+            order.push(item);
+            order.extend(behind.remove(&item).unwrap_or_default());
+        }
+        program.order = order;
+    }
+
+    /// Returns the layers whose times copies take: all that are equal to the template as often, then those nearest to their
+    /// mean, so that as many layers again take as long again.
+    fn timed_layers(&self, program: &RankProgram<'_>, run: usize) -> Vec<usize> {
+        let (layers, template) = (&self.runs[run].layers, self.runs[run].template);
+        let copies = self.by.max(0) as usize;
+        if program.has_layers || self.template_items.contains_key(&run) {
+            return vec![template; copies];
+        }
+        let alike = |&at: &usize| are_equal(program, &layers[at], &layers[template]);
+        let alike: Vec<usize> = (0..layers.len()).filter(alike).collect();
+        let time = |at: usize| -> u64 {
+            let views = layers[at].iter().map(|&item| program.view_of(item));
+            views
+                .map(|view| (view.recorded.0 + view.delay.0) / 1000)
+                .sum()
+        };
+        let count = alike.len() as u64;
+        let all: u64 = alike.iter().map(|&at| time(at)).sum();
+        let mut nearest = alike.clone();
+        nearest.sort_by_key(|&at| ((time(at) * count).abs_diff(all), at));
+        let whole = alike
+            .iter()
+            .copied()
+            .cycle()
+            .take(copies / alike.len() * alike.len());
+        whole
+            .chain(nearest.into_iter().take(copies % alike.len()))
+            .collect()
+    }
+
+    fn link_copies(&mut self, program: &mut RankProgram<'_>) {
+        for run in 0..self.runs.len() {
+            let template = self.template(run);
+            // The first layer waits for what no layer is; the second shows what one takes from the one before.
+            let model = match self.count(run) {
+                0 | 1 => template,
+                _ => template.max(1),
+            };
+            let items = self.copied_items(run).to_vec();
+            let timed = self.timed_layers(program, run);
+            for copy in 0..self.copies[run].len() {
+                let timed = match timed[copy] == self.runs[run].template {
+                    true => items.clone(),
+                    false => self.runs[run].layers[timed[copy]].clone(),
+                };
+                let new = template + 1 + copy as i64;
+                for (at, &item) in items.iter().enumerate() {
+                    let own = self.copies[run][copy][at];
+                    program.items[own as usize].node = program.items[timed[at] as usize].node;
+                    let moved = LayerMove {
+                        run,
+                        old: template,
+                        new,
+                    };
+                    self.moves.insert(own, moved);
+                    let key = self.places[&item].key;
+                    let shown = self.keyed[run][model as usize].get(&key).copied();
+                    let (shown, old) = match shown {
+                        Some(shown) => (shown, model),
+                        None => (item, template),
+                    };
+                    let mut deps = program.items[shown as usize].deps.clone();
+                    for dep in &mut deps {
+                        dep.on = self.moved(run, old, new, dep.on).unwrap_or(dep.on);
+                    }
+                    program.items[own as usize].deps = deps;
+                    let caller = program.items[item as usize].caller;
+                    program.items[own as usize].caller = caller
+                        .map(|caller| self.moved(run, template, new, caller).unwrap_or(caller));
+                }
+            }
+        }
+    }
+
+    fn link_layers(&self, program: &mut RankProgram<'_>, gone: &BTreeSet<u32>) {
+        for (&item, place) in &self.places {
+            let Some(new) = self.new_position(place.run, place.position) else {
+                continue;
+            };
+            let mut deps = std::mem::take(&mut program.items[item as usize].deps);
+            for dep in deps.iter_mut().filter(|dep| !dep.in_turn) {
+                dep.on = self
+                    .moved(place.run, place.position, new, dep.on)
+                    .unwrap_or(dep.on);
+            }
+            program.items[item as usize].deps = deps;
+            let caller = program.items[item as usize].caller;
+            program.items[item as usize].caller = caller.map(|caller| {
+                let moved = self.moved(place.run, place.position, new, caller);
+                moved.filter(|on| !gone.contains(on)).unwrap_or(caller)
+            });
+        }
+    }
+
+    /// Has items outside layers wait for the last layer as before, and those that wait for every layer for new ones too.
+    fn link_others(&self, program: &mut RankProgram<'_>, gone: &BTreeSet<u32>) {
+        for item in program.order.clone() {
+            if self.places.contains_key(&item) || gradients::is_bucket(program, item) {
+                continue;
+            }
+            let mut named: BTreeMap<(usize, ItemKey), Vec<ItemDependency>> = BTreeMap::new();
+            for dep in &program.items[item as usize].deps {
+                if let Some(of) = self.places.get(&dep.on).filter(|_| !dep.in_turn) {
+                    named.entry((of.run, of.key)).or_default().push(*dep);
+                }
+            }
+            for ((run, key), deps) in named {
+                let collects = deps.len() > 1;
+                let own = &mut program.items[item as usize].deps;
+                if collects {
+                    own.retain(|dep| dep.in_turn || !gone.contains(&dep.on));
+                    let template = self.template(run);
+                    let new =
+                        (1..=self.by).filter_map(|copy| self.item_at(run, template + copy, key));
+                    own.extend(new.map(|on| ItemDependency { on, ..deps[0] }));
+                    continue;
+                }
+                for dep in own
+                    .iter_mut()
+                    .filter(|dep| !dep.in_turn && gone.contains(&dep.on))
+                {
+                    let Some(of) = self
+                        .places
+                        .get(&dep.on)
+                        .filter(|of| (of.run, of.key) == (run, key))
+                    else {
+                        continue;
+                    };
+                    // As far from the end as before.
+                    let moved = self.item_at(run, of.position + self.by, key);
+                    dep.on = moved.unwrap_or(dep.on);
+                }
+            }
+            let caller = program.items[item as usize].caller;
+            if let Some(of) = caller.and_then(|caller| self.places.get(&caller))
+                && caller.is_some_and(|caller| gone.contains(&caller))
+            {
+                let moved = self.item_at(of.run, of.position + self.by, of.key);
+                program.items[item as usize].caller = moved;
+            }
+        }
+    }
+
+    /// Returns the runs, after the edit.
+    pub fn runs(&self) -> &[LayerRun] {
+        &self.runs
+    }
+}
+
+/// Returns the label of a layer in a generated job.
+pub(super) fn label_of(program: &RankProgram<'_>, layer: &[u32]) -> Option<u32> {
+    let computes = |item: &&u32| matches!(program.view_of(**item).op, Op::Compute { .. });
+    program.facts_of(*layer.iter().find(computes)?).layer
+}
+
+/// Returns a hash of the name of a part of a layer; in a generated job of what follows the layer's own.
+fn hash_part(program: &RankProgram<'_>, item: u32) -> u64 {
+    let name = program.view_of(item).name;
+    match program.facts_of(item).layer {
+        Some(_) => {
+            let mut ends = name.rmatch_indices('/').map(|(at, _)| at);
+            hash_name(&name[ends.nth(1).unwrap_or(0)..])
+        }
+        None => hash_name(name),
+    }
+}
+
+/// Returns a hash of a name without its numbers, which modules, layers and micro-batches have.
+pub(super) fn hash_name(name: &str) -> u64 {
+    let mut hasher = DefaultHasher::new();
+    let parts = name.split(|c: char| c.is_ascii_digit());
+    parts
+        .filter(|part| !part.is_empty())
+        .for_each(|part| part.hash(&mut hasher));
+    hasher.finish()
+}
+
+/// Returns whether two layers have the same operators and transfers, of the same sizes.
+pub(super) fn are_equal(program: &RankProgram<'_>, one: &[u32], other: &[u32]) -> bool {
+    let bytes = |item| match program.view_of(item).op {
+        Op::Collective { bytes, .. } | Op::Message { bytes, .. } => bytes,
+        _ => 0,
+    };
+    one.len() == other.len()
+        && one.iter().zip(other).all(|(&a, &b)| {
+            let names = [a, b].map(|item| hash_name(program.view_of(item).name));
+            names[0] == names[1] && bytes(a) == bytes(b)
+        })
+}
+
+/// Returns the items of the layers that begin with `parts` of a pass: with the transfers that they launch, or that no host
+/// launches between them, in the order of the program.
+pub(super) fn whole_layers(program: &RankProgram<'_>, parts: &[&[u32]]) -> Vec<Vec<u32>> {
+    let mut layer_of: BTreeMap<u32, usize> = BTreeMap::new();
+    for (layer, part) in parts.iter().enumerate() {
+        layer_of.extend(part.iter().map(|&item| (item, layer)));
+    }
+    let mut left: Vec<usize> = parts.iter().map(|part| part.len()).collect();
+    let mut layers = vec![Vec::new(); parts.len()];
+    // Transfers in front of a layer, behind the last item of the layer before, are fetched for it or for later ones.
+    let mut front: Vec<u32> = Vec::new();
+    let (mut current, mut before): (Option<usize>, bool) = (None, true);
+    for &item in &program.order {
+        let transfers = matches!(
+            program.view_of(item).op,
+            Op::Collective { .. } | Op::Message { .. }
+        );
+        if let Some(&layer) = layer_of.get(&item) {
+            if left[layer] == parts[layer].len() {
+                layers[layer].append(&mut front);
+            }
+            layers[layer].push(item);
+            left[layer] -= 1;
+            current = (left[layer] > 0).then_some(layer);
+            front.clear();
+            before = layer + 1 < parts.len();
+            continue;
+        }
+        let is_message = matches!(program.view_of(item).op, Op::Message { .. });
+        if !transfers || is_message || gradients::is_bucket(program, item) {
+            if !transfers {
+                front.clear();
+            }
+            continue;
+        }
+        let caller = program.items[item as usize].caller;
+        match (caller, current) {
+            (Some(caller), _) => {
+                if let Some(&layer) = layer_of.get(&caller) {
+                    layers[layer].push(item);
+                }
+            }
+            (None, Some(layer)) => layers[layer].push(item),
+            (None, None) => {
+                let gathers = program.facts_of(item).phase == StepPhase::Parameters
+                    && !gradients::is_reduction(program, item);
+                if before && gathers {
+                    front.push(item);
+                }
+            }
+        }
+    }
+    layers
+}

@@ -1,0 +1,84 @@
+//! Labels of layers in generated jobs, which number all layers of the model.
+
+use super::super::program::{AttributeChange, RankProgram};
+use super::copies::{LayerEditor, LayerMove, label_of};
+use std::collections::BTreeMap;
+
+/// Layers of a job that are repeated: of each part of the model that a stage has, the first and the last label, and by how
+/// many layers it grows.
+#[derive(Clone, Debug, Default)]
+pub(in super::super) struct LayerLabels(pub BTreeMap<(u32, u32), i64>);
+
+impl LayerLabels {
+    /// Returns by how much labels from `label` on grow for what is added below.
+    fn shift(&self, label: u32) -> i64 {
+        let below = self.0.iter().filter(|((_, last), _)| *last < label);
+        below.map(|(_, by)| by).sum()
+    }
+
+    /// Numbers the layers of a step anew.
+    pub fn relabel(&self, program: &mut RankProgram<'_>, step: u32, editor: &LayerEditor, by: i64) {
+        let base = |run: usize| label_of(program, editor.runs()[run].layers.first()?);
+        let bases: Vec<Option<u32>> = (0..editor.runs().len()).map(base).collect();
+        // What is fetched for a layer in front of all of them is of the layer that waits for it.
+        let mut fetched: BTreeMap<u32, LayerMove> = BTreeMap::new();
+        for (&item, moved) in &editor.moves {
+            for dep in &program.items[item as usize].deps {
+                if !editor.moves.contains_key(&dep.on)
+                    && program.facts_of(dep.on).layer == program.facts_of(item).layer
+                {
+                    fetched.entry(dep.on).or_insert(*moved);
+                }
+            }
+        }
+        for item in program.order.clone() {
+            let facts = program.facts_of(item);
+            let Some(label) = facts.layer.filter(|_| facts.step == Some(step)) else {
+                continue;
+            };
+            let label = i64::from(label);
+            let moved = editor.moves.get(&item).or(fetched.get(&item));
+            let new = match moved.and_then(|moved| Some((moved, bases[moved.run]?))) {
+                Some((moved, base)) => {
+                    let backward = editor.runs()[moved.run].backward;
+                    let more = match backward {
+                        true => by - (moved.new - moved.old),
+                        false => moved.new - moved.old,
+                    };
+                    label + more + self.shift(base)
+                }
+                None => label + self.shift(label as u32),
+            };
+            if new == label {
+                continue;
+            }
+            let name = renamed(program.view_of(item).name, new - label);
+            let own = &mut program.items[item as usize];
+            own.name = name;
+            let new = AttributeChange::Count(new.max(0) as u64);
+            own.changes.insert("layer", new);
+        }
+    }
+}
+
+/// Returns a name of a generated job, `mb0/layer11/fwd/norm1`, with the number of another layer.
+fn renamed(name: &str, by: i64) -> Option<String> {
+    let (before, after) = match name.strip_prefix("layer") {
+        Some(after) => ("layer", after),
+        None => {
+            let (before, _) = name.split_once("/layer")?;
+            name.split_at(before.len() + "/layer".len())
+        }
+    };
+    let end = after.find('/')?;
+    let number: i64 = after[..end].parse().ok()?;
+    Some(format!("{before}{}{}", number + by, &after[end..]))
+}
+
+/// Returns the layer that an item says, as edited.
+pub(super) fn edited_label(program: &RankProgram<'_>, item: u32) -> Option<u32> {
+    match program.items[item as usize].changes.get("layer") {
+        Some(AttributeChange::Count(layer)) => u32::try_from(*layer).ok(),
+        _ => program.facts_of(item).layer,
+    }
+}

@@ -1,0 +1,120 @@
+//! Work on parameters, and what a rank holds of them, where there are more or fewer.
+
+use super::super::EditCounts;
+use super::super::program::{AttributeChange, RankProgram, StepPhase};
+use super::super::shapes::{elements, parse_shapes};
+use super::passes::StepPasses;
+use super::repetition::RepeatedPart;
+use chakram_base::kernel_shape::KernelShape;
+use chakram_trace::format::{Op, TensorClass};
+
+/// Returns the bytes of weights that a generated job says it holds, and those of a layer by the gradients of its products.
+pub(super) fn stated_weights(
+    program: &RankProgram<'_>,
+    passes: &StepPasses,
+    backward: &[(usize, RepeatedPart)],
+) -> Option<(u64, u64)> {
+    let weights = TensorClass::Weights as usize;
+    let all: u64 = program
+        .raw
+        .nodes
+        .iter()
+        .map(|node| node.view.memory.allocates[weights])
+        .sum();
+    let (pass, found) = backward.first()?;
+    let part = passes.backward[*pass].part(*found, 0);
+    let mut layer = 0;
+    for &item in part {
+        let view = program.view_of(item);
+        let shapes = [
+            program.facts_of(item).inputs,
+            program.facts_of(item).outputs,
+        ]
+        .map(parse_shapes);
+        if let (
+            Some(KernelShape::Gemm { k, .. }),
+            Op::Compute {
+                dtype: Some(dtype), ..
+            },
+        ) = (view.kernel, view.op)
+            && let ([one, other, ..], [result, ..]) = (&shapes[0][..], &shapes[1][..])
+            && one[0] == k
+            && other[0] == k
+        {
+            layer += elements(result).saturating_mul(dtype.element_bytes() as u64);
+        }
+    }
+    (all > 0 && layer > 0).then_some((all, layer))
+}
+
+/// Grows what a generated job holds of weights, gradients and states.
+pub(super) fn grow_resident(program: &mut RankProgram<'_>, ratio: f64) {
+    for item in program.order.clone() {
+        let view = *program.view_of(item);
+        if view.op != Op::NoOp {
+            continue;
+        }
+        for (name, bytes) in view.memory.named() {
+            let bytes = (bytes as f64 * ratio).round() as u64;
+            program.items[item as usize]
+                .changes
+                .insert(name, AttributeChange::Count(bytes));
+        }
+    }
+}
+
+/// Gives work on parameters behind the backward pass its time in proportion to the parameters.
+pub(super) fn stretch_parameters(
+    program: &mut RankProgram<'_>,
+    step: u32,
+    ratio: f64,
+    last_hook: Option<u32>,
+    optimizer: bool,
+    counts: &mut EditCounts,
+) {
+    let places = program.places();
+    let from = last_hook.map_or(0, |hook| {
+        places.get(hook as usize).copied().unwrap_or(u32::MAX)
+    });
+    let mut stretched = 0;
+    for item in program.order.clone() {
+        let facts = *program.facts_of(item);
+        let finalizes = facts.phase == StepPhase::Parameters && places[item as usize] > from;
+        let steps = optimizer && facts.phase == StepPhase::Optimizer;
+        if facts.step != Some(step) || !(finalizes || steps) {
+            continue;
+        }
+        let view = *program.view_of(item);
+        if !matches!(view.op, Op::Compute { .. } | Op::Host) {
+            continue;
+        }
+        for (name, span) in [
+            ("duration_ns", view.recorded),
+            ("delay_ns", view.delay),
+            ("profiler_ns", view.profiler),
+        ] {
+            if span.0 > 0 {
+                let ns = (span.0 as f64 / 1000.0 * ratio).round() as u64;
+                program.items[item as usize]
+                    .changes
+                    .insert(name, AttributeChange::Count(ns));
+            }
+        }
+        if let Op::Compute { flops, bytes, .. } = view.op {
+            for (name, count) in [("num_ops", flops), ("tensor_size", bytes)] {
+                if count > 0 {
+                    let count = (count as f64 * ratio).round() as u64;
+                    program.items[item as usize]
+                        .changes
+                        .insert(name, AttributeChange::Count(count));
+                }
+            }
+        }
+        stretched += 1;
+    }
+    if stretched > 0 {
+        counts
+            .notes
+            .insert("work on parameters that is not repeated as they grow".to_owned());
+    }
+}

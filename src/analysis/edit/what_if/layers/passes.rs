@@ -1,0 +1,234 @@
+//! Passes of a step with the operators of each.
+
+use super::super::gradients::GradientReductions;
+use super::super::program::{RankProgram, StepPhase, pass_of_mark};
+use super::repetition::{RepeatedPart, longest_repetition};
+use chakram_trace::format::Op;
+use std::collections::{BTreeMap, BTreeSet};
+use std::hash::{DefaultHasher, Hash, Hasher};
+
+/// Items of a pass, with their signatures; transfers and what only launches reductions follow their launch.
+#[derive(Default)]
+pub(super) struct PassItems {
+    pub items: Vec<u32>,
+    pub signatures: Vec<u64>,
+}
+
+impl PassItems {
+    fn push(&mut self, program: &RankProgram<'_>, item: u32) {
+        let (view, facts) = (program.view_of(item), program.facts_of(item));
+        let mut hasher = DefaultHasher::new();
+        // Names of modules and layers have their numbers.
+        for part in view
+            .name
+            .split(|c: char| c.is_ascii_digit())
+            .filter(|part| !part.is_empty())
+        {
+            part.hash(&mut hasher);
+        }
+        facts.inputs.hash(&mut hasher);
+        facts.outputs.hash(&mut hasher);
+        self.items.push(item);
+        self.signatures.push(hasher.finish());
+    }
+
+    pub fn part(&self, repetition: RepeatedPart, index: usize) -> &[u32] {
+        let from = repetition.start + index * repetition.period;
+        &self.items[from..from + repetition.period]
+    }
+}
+
+/// Passes of a step, in order: each forward or backward pass of a micro-batch by itself, and the optimizer.
+pub(super) struct StepPasses {
+    pub forward: Vec<PassItems>,
+    pub backward: Vec<PassItems>,
+    pub optimizer: PassItems,
+}
+
+impl StepPasses {
+    pub fn find(program: &RankProgram<'_>, step: u32, reductions: &GradientReductions) -> Self {
+        let launches: BTreeSet<u32> = reductions.launches.iter().flatten().copied().collect();
+        let mut this = Self {
+            forward: Vec::new(),
+            backward: Vec::new(),
+            optimizer: PassItems::default(),
+        };
+        let of_step = |&&item: &&u32| program.facts_of(item).step == Some(step);
+        let last = program.order.iter().rev().filter(of_step).find(|&&item| {
+            let phase = program.facts_of(item).phase;
+            phase == StepPhase::Backward || phase == StepPhase::Parameters && is_hook(program, item)
+        });
+        let mut current: Option<(bool, Option<u32>)> = None;
+        let mut ended = false;
+        for &item in program.order.iter().filter(of_step) {
+            let facts = program.facts_of(item);
+            let transfers = matches!(
+                program.view_of(item).op,
+                Op::Collective { .. } | Op::Message { .. } | Op::NoOp
+            );
+            if !launches.contains(&item) && !transfers {
+                let mark = program
+                    .callers(program.items[item as usize].node)
+                    .find_map(|caller| {
+                        pass_of_mark(program.view(caller).name).map(|(number, _)| number)
+                    });
+                let micro_batch = facts.micro_batch.or(mark);
+                let pass = match facts.phase {
+                    StepPhase::Forward => Some((false, micro_batch)),
+                    StepPhase::Backward => Some((true, micro_batch)),
+                    // Gathers and hooks are of the pass that they are in.
+                    StepPhase::Parameters if !ended => {
+                        Some(current.unwrap_or((false, micro_batch)))
+                    }
+                    _ => None,
+                };
+                if facts.phase == StepPhase::Optimizer {
+                    this.optimizer.push(program, item);
+                } else if let Some((backward, number)) = pass {
+                    let passes = if backward {
+                        &mut this.backward
+                    } else {
+                        &mut this.forward
+                    };
+                    let goes_on = current.is_some_and(|(was, before)| {
+                        was == backward && (number.is_none() || before == number)
+                    });
+                    if !goes_on || passes.is_empty() {
+                        passes.push(PassItems::default());
+                    }
+                    current = Some((backward, number));
+                    if let Some(pass) = passes.last_mut() {
+                        pass.push(program, item);
+                    }
+                }
+            }
+            ended |= Some(&item) == last;
+        }
+        this
+    }
+}
+
+fn is_hook(program: &RankProgram<'_>, item: u32) -> bool {
+    let node = program.items[item as usize].node;
+    program
+        .callers(node)
+        .any(|caller| program.view(caller).name.contains("AccumulateGrad"))
+}
+
+/// Layers of backward passes that are not alike node by node, such as those ahead of which parameters are fetched: of each
+/// pass, the items of each layer in the order in which they run.
+type LayerBlocks = Vec<Vec<u32>>;
+
+/// Returns the layers of a forward pass: the longest repetition, or, where that is of whole passes over the same layers, as of
+/// tokens that are decoded one by one, the one inside.
+pub(super) fn layers_of(pass: &PassItems) -> Option<RepeatedPart> {
+    let outer = longest_repetition(&pass.signatures, None)?;
+    let one = &pass.signatures[outer.start..outer.start + outer.period];
+    match longest_repetition(one, None) {
+        Some(inner) if inner.covered() * 10 >= outer.period * 7 => Some(RepeatedPart {
+            start: outer.start + inner.start,
+            ..inner
+        }),
+        _ => Some(outer),
+    }
+}
+
+/// Returns all repetitions of this period and number in passes, with the indices of these.
+pub(super) fn find_runs(
+    passes: &[PassItems],
+    period: usize,
+    times: usize,
+) -> Vec<(usize, RepeatedPart)> {
+    let mut found = Vec::new();
+    for (index, pass) in passes.iter().enumerate() {
+        let signatures = &pass.signatures;
+        let mut run = 0;
+        for at in period..=signatures.len() {
+            if at < signatures.len() && signatures[at] == signatures[at - period] {
+                run += 1;
+                continue;
+            }
+            if run / period + 1 == times {
+                let start = at - run - period;
+                found.push((
+                    index,
+                    RepeatedPart {
+                        start,
+                        period,
+                        times,
+                    },
+                ));
+            }
+            run = 0;
+        }
+    }
+    found
+}
+
+impl StepPasses {
+    /// Finds the layers of backward passes by the numbers that autograd gives to operators and to the functions that find their
+    /// gradients. `None` if a pass shows not all layers.
+    pub fn blocks_by_links(
+        &self,
+        program: &RankProgram<'_>,
+        forward: &[(usize, RepeatedPart)],
+        of: &[usize],
+    ) -> Option<Vec<LayerBlocks>> {
+        let mut layer_of: BTreeMap<u64, usize> = BTreeMap::new();
+        for (pass, found) in forward {
+            for index in 0..found.times {
+                for &item in self.forward[*pass].part(*found, index) {
+                    if let Some(number) = program.facts_of(item).sequence {
+                        layer_of.entry(number).or_insert(index);
+                    }
+                }
+            }
+        }
+        let times = forward.first()?.1.times;
+        let mut blocks = Vec::new();
+        for pass in of.iter().map(|&index| &self.backward[index]) {
+            // Each item is of the function around it, or of what ran before.
+            let functions = pass.items.iter().filter_map(|&item| {
+                let number = program.facts_of(item).sequence?;
+                let layer = layer_of.get(&number)?;
+                program
+                    .view_of(item)
+                    .name
+                    .ends_with("Backward0")
+                    .then_some((item, *layer))
+            });
+            let mut of_function: BTreeMap<u32, usize> = BTreeMap::new();
+            for (item, layer) in functions {
+                for caller in program.callers(program.items[item as usize].node) {
+                    if program
+                        .view(caller)
+                        .name
+                        .starts_with("autograd::engine::evaluate_function")
+                    {
+                        of_function.insert(caller, layer);
+                    }
+                }
+                of_function.insert(item, layer);
+            }
+            let mut layers = vec![Vec::new(); times];
+            let mut current = None;
+            for &item in &pass.items {
+                let mut callers = program.callers(program.items[item as usize].node);
+                let own = callers.find_map(|caller| of_function.get(&caller).copied());
+                // The functions of what is in front of the layers, an embedding, have none.
+                let other = own.is_none() && program.facts_of(item).phase == StepPhase::Backward;
+                let seen_all = current == Some(0) && other;
+                current = if seen_all { None } else { own.or(current) };
+                if let Some(layer) = current {
+                    layers[layer].push(item);
+                }
+            }
+            layers.reverse();
+            if times < 2 || layers.iter().any(Vec::is_empty) {
+                return None;
+            }
+            blocks.push(layers);
+        }
+        Some(blocks)
+    }
+}

@@ -1,0 +1,107 @@
+//! Parts of passes that are repeated, by the structure of their operators.
+
+use std::collections::BTreeMap;
+
+/// Most distances between equal nodes that are tried as the length of a layer.
+const MAX_PERIODS: usize = 64;
+
+/// A part that is repeated: where it begins, its length and the number of its repetitions, in a list of items.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct RepeatedPart {
+    pub start: usize,
+    pub period: usize,
+    pub times: usize,
+}
+
+impl RepeatedPart {
+    pub fn covered(&self) -> usize {
+        self.period * self.times
+    }
+}
+
+/// Returns the repetition that covers most of `signatures`, of those with `times` repetitions if that is known; the shortest
+/// period of several.
+pub(super) fn longest_repetition(signatures: &[u64], times: Option<usize>) -> Option<RepeatedPart> {
+    let mut best: Option<RepeatedPart> = None;
+    for period in periods(signatures) {
+        let mut run = 0;
+        for at in period..=signatures.len() {
+            if at < signatures.len() && signatures[at] == signatures[at - period] {
+                run += 1;
+                continue;
+            }
+            let found = RepeatedPart {
+                start: at - run - period,
+                period,
+                times: run / period + 1,
+            };
+            run = 0;
+            let fits = found.times >= 2 && times.is_none_or(|times| times == found.times);
+            let more = best.is_none_or(|best| found.covered() > best.covered());
+            if fits && more {
+                best = Some(found);
+            }
+        }
+    }
+    best
+}
+
+/// Returns distances at which equal signatures follow one another, shortest first: the most frequent of them.
+fn periods(signatures: &[u64]) -> Vec<usize> {
+    let mut last: BTreeMap<u64, usize> = BTreeMap::new();
+    let mut distances: BTreeMap<usize, usize> = BTreeMap::new();
+    for (at, &signature) in signatures.iter().enumerate() {
+        if let Some(before) = last.insert(signature, at) {
+            *distances.entry(at - before).or_default() += 1;
+        }
+    }
+    let mut all: Vec<(usize, usize)> = distances.into_iter().collect();
+    // What a distance explains is its frequency times itself, of long ones that are rare as of short ones that are not.
+    all.sort_by_key(|&(distance, count)| {
+        (std::cmp::Reverse(distance.saturating_mul(count)), distance)
+    });
+    let mut periods: Vec<usize> = all
+        .into_iter()
+        .take(MAX_PERIODS)
+        .map(|(distance, _)| distance)
+        .collect();
+    periods.sort_unstable();
+    periods
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// x a b c a b c a b c y: three times three, from the second on.
+    #[test]
+    fn the_longest_repetition_is_found_with_its_shortest_period() {
+        let found = longest_repetition(&[9, 1, 2, 3, 1, 2, 3, 1, 2, 3, 8], None);
+        let expected = RepeatedPart {
+            start: 1,
+            period: 3,
+            times: 3,
+        };
+        assert_eq!(found, Some(expected));
+        // a a b a a b: a pair of pairs covers less than two threes.
+        let found = longest_repetition(&[1, 1, 2, 1, 1, 2], None);
+        assert_eq!(
+            found,
+            Some(RepeatedPart {
+                start: 0,
+                period: 3,
+                times: 2
+            })
+        );
+        assert_eq!(longest_repetition(&[1, 2, 3], None), None);
+        let twice = longest_repetition(&[1, 2, 1, 2, 5, 7, 7, 7], Some(3));
+        assert_eq!(
+            twice,
+            Some(RepeatedPart {
+                start: 5,
+                period: 1,
+                times: 3
+            })
+        );
+    }
+}

@@ -1,0 +1,34 @@
+//! Values of attributes before edits, which nodes keep so that inverses restore them.
+
+use super::program::AttributeChange;
+
+/// Returns the value of an attribute before edits, if they replaced it.
+pub(super) fn unedited_count(unedited: Option<&str>, name: &str) -> Option<u64> {
+    Unedited::parse(unedited).count(name)
+}
+
+/// Values that edits replaced: `duration_ns=12;num_ops=-`, with `-` where there was none.
+pub(super) struct Unedited<'t>(Vec<(&'t str, &'t str)>);
+
+impl<'t> Unedited<'t> {
+    pub fn parse(text: Option<&'t str>) -> Self {
+        let parts = text.unwrap_or_default().split(';');
+        Self(parts.filter_map(|part| part.split_once('=')).collect())
+    }
+
+    pub fn count(&self, name: &str) -> Option<u64> {
+        let found = self.0.iter().find(|(known, _)| *known == name);
+        found.and_then(|(_, value)| value.parse().ok())
+    }
+
+    pub fn entries(&self) -> impl Iterator<Item = (&'t str, AttributeChange)> + '_ {
+        self.0.iter().map(|&(name, value)| {
+            let value = match (value, value.parse()) {
+                ("-", _) => AttributeChange::Removed,
+                (_, Ok(count)) => AttributeChange::Count(count),
+                (text, _) => AttributeChange::Text(text.to_owned()),
+            };
+            (name, value)
+        })
+    }
+}

@@ -1,0 +1,341 @@
+//! Widths of a model: which sizes of tensors grow with its hidden size, and how.
+//!
+//! The sizes of weights of products are widths, but for the vocabulary, which only the embedding and the loss have. A tensor of
+//! activations has a width behind its samples and tokens: of one size, or of two, heads times the width of a head. So
+//! products of weights grow with the square of the hidden size, other work with the hidden size itself. Attention gets more
+//! heads of the same width where that is a whole number, else wider ones.
+
+use super::gradients;
+use super::grammar::{ScaleFactor, WidthChange};
+use super::program::{RankProgram, StepPhase};
+use super::shapes::{Shape, arguments, elements, normal_form, parse_shapes};
+use super::unedited::unedited_count;
+use chakram_base::kernel_shape::{KernelShape, MovingKernel};
+use chakram_trace::format::{Op, TraceError};
+use std::collections::{BTreeMap, BTreeSet};
+
+/// Sizes of a model that grow with its hidden size.
+#[derive(Debug, Default)]
+pub(super) struct ModelWidths {
+    /// Sizes of weights, and among them the hidden size.
+    widths: BTreeSet<u64>,
+    hidden: Option<u64>,
+    /// Sizes of the vocabulary, or of the shards of it.
+    vocabulary: BTreeSet<u64>,
+    heads: BTreeSet<u64>,
+    kv_heads: BTreeSet<u64>,
+    /// Samples, tokens of a sequence, and rows of products.
+    leading: BTreeSet<u64>,
+    /// Elements of the weights of products, of each layer of a generated job and of all: with one, and with both sizes widths.
+    weights: BTreeMap<Option<u32>, [u64; 2]>,
+    /// Bytes of all weights and gradients that a generated job says it holds.
+    stated: [u64; 2],
+    /// Bytes of an element of weights, by the format of products.
+    element: u64,
+}
+
+impl ModelWidths {
+    /// Learns the widths from the products of a program; `samples` are the samples and tokens that it shows.
+    pub fn learn(program: &RankProgram<'_>, samples: [Option<u64>; 2]) -> Self {
+        let mut this = Self {
+            leading: samples.into_iter().flatten().collect(),
+            ..Self::default()
+        };
+        let mut seen: BTreeMap<u64, u64> = BTreeMap::new();
+        let mut normalized: BTreeMap<u64, u64> = BTreeMap::new();
+        for i in program.raw.all() {
+            let (view, facts) = (program.view(i), &program.facts[i as usize]);
+            let shapes = parse_shapes(facts.inputs);
+            for (name, now) in view.memory.named() {
+                let bytes = unedited_count(facts.unedited, name).unwrap_or(now);
+                match name {
+                    "allocates.weights" => this.stated[0] += bytes,
+                    "allocates.gradients" => this.stated[1] += bytes,
+                    _ => {}
+                }
+            }
+            match view.kernel {
+                Some(KernelShape::Attention {
+                    heads, kv_heads, ..
+                }) => {
+                    this.heads.insert(heads);
+                    this.kv_heads.insert(kv_heads);
+                }
+                Some(KernelShape::Gemm { batch: 1, m, n, k })
+                    if facts.phase == StepPhase::Forward =>
+                {
+                    this.leading.insert(m);
+                    if let Op::Compute {
+                        dtype: Some(dtype), ..
+                    } = view.op
+                    {
+                        this.element = this.element.max(dtype.element_bytes() as u64);
+                    }
+                    for size in [n, k] {
+                        *seen.entry(size).or_default() += 1;
+                    }
+                }
+                _ => {}
+            }
+            let is_loss = matches!(
+                view.kernel,
+                Some(KernelShape::Moving(MovingKernel::CrossEntropy))
+            ) || ["_log_softmax", "nll_loss", "cross_entropy"]
+                .iter()
+                .any(|part| view.name.contains(part));
+            if is_loss {
+                let last = shapes.iter().filter(|shape| shape.len() > 1);
+                this.vocabulary
+                    .extend(last.filter_map(|shape| shape.last()));
+            }
+            if view.name == "aten::embedding"
+                && let Some([rows, _]) = arguments(facts.inputs).first().map(|s| &s[..])
+            {
+                this.vocabulary.insert(*rows);
+            }
+            let normalizes = matches!(
+                view.kernel,
+                Some(KernelShape::Moving(MovingKernel::Normalization))
+            ) || view.name.contains("norm");
+            if normalizes && let Some(&size) = shapes.first().and_then(|shape| shape.last()) {
+                *normalized.entry(size).or_default() += 1;
+            }
+        }
+        let most = seen.values().max().copied().unwrap_or(0);
+        // A size of one product of many is the vocabulary's where no loss tells it.
+        let rare = |size: &u64| this.vocabulary.is_empty() && seen[size] * 8 <= most && *size > 1;
+        let rare: Vec<u64> = seen.keys().copied().filter(rare).collect();
+        this.vocabulary.extend(rare);
+        this.vocabulary
+            .retain(|size| seen.get(size).is_none_or(|&count| count * 2 <= most));
+        this.widths = seen
+            .into_keys()
+            .filter(|size| !this.vocabulary.contains(size))
+            .collect();
+        let hidden = normalized
+            .into_iter()
+            .filter(|(size, _)| this.widths.contains(size));
+        this.hidden = hidden.max_by_key(|&(_, count)| count).map(|(size, _)| size);
+        this.learn_weights(program);
+        this
+    }
+
+    /// Counts the weights of the products of one forward pass.
+    fn learn_weights(&mut self, program: &RankProgram<'_>) {
+        let mut first: Option<(Option<u32>, Option<u32>)> = None;
+        for i in program.raw.all() {
+            let (view, facts) = (program.view(i), &program.facts[i as usize]);
+            let Some(KernelShape::Gemm { batch: 1, n, k, .. }) = view.kernel else {
+                continue;
+            };
+            let pass = (facts.step, facts.micro_batch);
+            if facts.phase != StepPhase::Forward || *first.get_or_insert(pass) != pass {
+                continue;
+            }
+            let sides = [n, k]
+                .iter()
+                .filter(|size| self.widths.contains(size))
+                .count();
+            for of in BTreeSet::from([None, facts.layer]) {
+                if sides > 0 {
+                    let weights = self.weights.entry(of).or_default();
+                    weights[sides - 1] += n.saturating_mul(k);
+                }
+            }
+        }
+    }
+
+    /// Returns the factor that a change of the hidden size comes to.
+    pub fn factor_of(&self, change: WidthChange) -> Result<ScaleFactor, TraceError> {
+        let unknown = || {
+            super::refused(
+                "the widths of its layers are unknown: no product of weights in its forward pass shows its shape",
+                "edit a job that was captured with shapes, or generated",
+            )
+        };
+        if self.widths.is_empty() {
+            return Err(unknown());
+        }
+        match change {
+            WidthChange::Times(factor) => Ok(factor),
+            WidthChange::To(size) => {
+                let hidden = self.hidden.ok_or_else(unknown)?;
+                ScaleFactor::new(size, hidden).ok_or_else(|| {
+                    super::refused(
+                        format!(
+                            "its hidden size is {hidden}, of which {size} is no simple multiple"
+                        ),
+                        "a factor such as hidden=1.5x",
+                    )
+                })
+            }
+        }
+    }
+
+    /// Returns the power of the hidden size by which a weight grows.
+    pub fn power_of_weight(&self, shape: &[u64]) -> i32 {
+        let sizes = shape.iter().filter(|size| self.widths.contains(size));
+        sizes.count().min(2) as i32
+    }
+
+    /// Returns the power of the hidden size by which activations grow.
+    pub fn power_of_activation(&self, shape: &[u64]) -> i32 {
+        let mut rest: Shape = shape.to_vec();
+        if rest.iter().any(|size| self.vocabulary.contains(size)) {
+            return 0;
+        }
+        // Samples and tokens: the first size, and others that are known as such, one by one.
+        if rest.len() > 1 {
+            rest.remove(0);
+        }
+        loop {
+            let size = elements(&rest);
+            if self.widths.contains(&size) || self.heads.contains(&size) {
+                return i32::from(size > 1);
+            }
+            match rest.iter().position(|size| self.leading.contains(size)) {
+                Some(at) => {
+                    rest.remove(at);
+                }
+                None => return 0,
+            }
+        }
+    }
+
+    /// Returns the power by which the FLOPs of a product grow: of a weight, or the sum of what both sides grow by.
+    pub fn power_of_product(&self, inputs: &[Shape], is_parameter: &dyn Fn(&[u64]) -> bool) -> i32 {
+        let matrices = inputs.iter().filter(|shape| shape.len() > 1);
+        let weight = matrices.clone().find(|shape| is_parameter(shape));
+        if let Some(weight) = weight {
+            return self.power_of_weight(weight);
+        }
+        let flat = matrices.clone().take(2).all(|shape| shape.len() == 2);
+        let powers = matrices
+            .take(2)
+            .map(|shape| self.power_of_activation(shape));
+        if flat {
+            powers.sum()
+        } else {
+            powers.max().unwrap_or(1)
+        }
+    }
+
+    /// Returns the shape of a kernel of a wider model.
+    pub fn widened(&self, kernel: KernelShape, by: ScaleFactor, samples: [bool; 3]) -> KernelShape {
+        let widened = |size: u64, is_sample: bool| match self.widths.contains(&size) && !is_sample {
+            true => by.of(size),
+            false => size,
+        };
+        match kernel {
+            KernelShape::Gemm { batch: 1, m, n, k } => KernelShape::Gemm {
+                batch: 1,
+                m: widened(m, samples[0]),
+                n: widened(n, samples[1]),
+                k: widened(k, samples[2]),
+            },
+            KernelShape::Attention {
+                batch,
+                heads,
+                kv_heads,
+                queries,
+                keys,
+                width,
+                causal,
+                backward,
+            } => {
+                let is_whole = |count: u64| (count * by.over).is_multiple_of(by.under);
+                let more = is_whole(heads) && is_whole(kv_heads);
+                KernelShape::Attention {
+                    batch,
+                    heads: if more { by.of(heads) } else { heads },
+                    kv_heads: if more { by.of(kv_heads) } else { kv_heads },
+                    queries,
+                    keys,
+                    width: if more { width } else { by.of(width) },
+                    causal,
+                    backward,
+                }
+            }
+            other => other,
+        }
+    }
+
+    /// Returns the factor by which parameters of `layers` of a generated job grow, of which a rank has `bytes`, or of gradients; of all
+    /// layers where none is given. What products do not show, biases and norms, grows as the hidden size.
+    pub fn growth_of_weights(
+        &self,
+        layers: &BTreeSet<u32>,
+        bytes: Option<u64>,
+        gradients: bool,
+        by: ScaleFactor,
+    ) -> f64 {
+        let mut weights = [0_u64; 2];
+        match layers.is_empty() {
+            true => weights = self.weights.get(&None).copied().unwrap_or_default(),
+            false => {
+                let found = layers
+                    .iter()
+                    .filter_map(|&layer| self.weights.get(&Some(layer)));
+                for of in found {
+                    weights[0] += of[0];
+                    weights[1] += of[1];
+                }
+            }
+        }
+        let [held, reduced] = self.stated.map(|bytes| bytes as f64);
+        let wider = if gradients && held > 0.0 {
+            (reduced / held).max(1.0)
+        } else {
+            1.0
+        };
+        let all = (weights[0] + weights[1]) as f64;
+        let known = bytes.filter(|_| self.element > 0);
+        let elements = known.map_or(all, |bytes| bytes as f64 / (self.element as f64 * wider));
+        let rest = (elements - all).max(0.0);
+        let r = by.ratio();
+        match all + rest > 0.0 {
+            true => ((weights[0] as f64 + rest) * r + weights[1] as f64 * r * r) / (all + rest),
+            false => r,
+        }
+    }
+
+    /// Returns the growth of the parameters of one layer, of which there are `bytes`.
+    pub fn growth_of_layer(&self, layer: Option<u32>, bytes: u64, by: ScaleFactor) -> f64 {
+        let layers = layer.into_iter().collect();
+        self.growth_of_weights(&layers, Some(bytes), false, by)
+    }
+
+    /// Returns the growth of all parameters that a rank has.
+    pub fn growth_of_all(&self, by: ScaleFactor) -> f64 {
+        let stated = Some(self.stated[0]).filter(|&bytes| bytes > 0);
+        self.growth_of_weights(&BTreeSet::new(), stated, false, by)
+    }
+}
+
+/// Returns the layers of a generated job whose gradients a reduction takes, or whose parameters a gather brings.
+pub(super) fn layers_of_transfer(program: &RankProgram<'_>, item: u32) -> BTreeSet<u32> {
+    let own = program.facts_of(item).layer;
+    if program.has_layers && own.is_none() {
+        return BTreeSet::new();
+    }
+    if !gradients::is_reduction(program, item) {
+        return own.into_iter().collect();
+    }
+    let mut layers = BTreeSet::new();
+    for dep in &program.items[item as usize].deps {
+        let facts = program.facts_of(dep.on);
+        if let (StepPhase::Backward, Op::Compute { .. }) = (facts.phase, program.view_of(dep.on).op)
+        {
+            layers.extend(facts.layer);
+        }
+    }
+    if layers.is_empty() {
+        layers.extend(own);
+    }
+    layers
+}
+
+/// Returns whether a shape is one of `parameters`, in normal form.
+pub(super) fn is_among(parameters: &BTreeSet<Shape>, shape: &[u64]) -> bool {
+    parameters.contains(&normal_form(shape))
+}

@@ -1,0 +1,185 @@
+//! A generated job that is edited before it is written or replayed, as `chakram edit` does with files.
+
+use super::files::trace_metadata;
+use chakram_analysis::edit::{EditedJob, JobEdit, RoleModel, edit_job};
+use chakram_base::bounds;
+use chakram_jobs::{Job, JobOptions, JobOutputs, load, parse_edits};
+use chakram_trace::files::{OutputHandle, OutputSet};
+use chakram_trace::format::TraceError;
+use chakram_trace::format::file::{FoundTraces, RankFile, StoredTrace, TraceContents, TraceStore};
+use chakram_trace::format::job::JobFile;
+use chakram_trace::format::write::{AttributeValue, TraceWriter};
+use chakram_workloads::generate::GeneratedJob;
+use std::collections::BTreeMap;
+use std::error::Error;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+/// Edits that say what an option of the plan says, with the option.
+const PLAN_OPTIONS: &[(&str, &str)] = &[
+    ("batch", "--micro-batch, with --batch"),
+    ("sequence", "--tokens"),
+    ("accumulate", "--batch"),
+    ("microbatches", "--micro-batch"),
+    ("data", "--data"),
+    ("ranks", "--data, --tensor and --pipeline"),
+    ("bucket", "--bucket"),
+    ("reshard", "--reshard"),
+    ("overlap", "--overlap"),
+    ("schedule", "--schedule"),
+];
+
+/// Bytes of a node in a trace, at least.
+const NODE_BYTES: u64 = 64;
+
+/// Reads edits of a job that is generated.
+pub fn parse(words: &[String]) -> Result<Vec<JobEdit>, String> {
+    let mut edits = Vec::new();
+    for word in words {
+        let found = parse_edits(word).map_err(|why| format!("--edit {word}: {why}"))?;
+        for edit in found {
+            let text = edit.to_string();
+            let name = text.split('=').next().unwrap_or_default();
+            if let Some((_, option)) = PLAN_OPTIONS.iter().find(|(known, _)| *known == name) {
+                return Err(format!(
+                    "--edit {text}: an option of the plan says that of a job that is generated\n  try: {option}"
+                ));
+            }
+            edits.push(edit);
+        }
+    }
+    Ok(edits)
+}
+
+/// Traces of a generated job, by their hashes.
+struct GeneratedStore(BTreeMap<[u8; 32], Vec<u8>>);
+
+impl TraceStore for GeneratedStore {
+    fn read(&self, hash: &[u8; 32]) -> Result<Vec<u8>, TraceError> {
+        Ok(self.0.get(hash).cloned().unwrap_or_default())
+    }
+}
+
+/// Generates the traces of `job` into memory.
+fn generate(job: &GeneratedJob, name: &str) -> Result<FoundTraces, Box<dyn Error>> {
+    let class_of = |rank: u32| job.class_of(rank);
+    let classes: BTreeMap<u32, u32> = (0..job.ranks())
+        .map(|rank| (class_of(rank), rank))
+        .collect();
+    let nodes: u64 = classes.values().map(|&rank| job.node_count(rank)).sum();
+    bounds::check(
+        format!("an edited job of {nodes} nodes"),
+        nodes,
+        NODE_BYTES,
+        "fewer layers or ranks",
+    )?;
+    let mut store = BTreeMap::new();
+    let mut hashes: BTreeMap<u32, [u8; 32]> = BTreeMap::new();
+    let mut ranks = Vec::new();
+    for rank in 0..job.ranks() {
+        let hash = match hashes.get(&class_of(rank)) {
+            Some(hash) => *hash,
+            None => {
+                let metadata = trace_metadata(job, rank);
+                let metadata: Vec<_> = metadata
+                    .iter()
+                    .map(|(name, text)| (*name, AttributeValue::Text(text)))
+                    .collect();
+                let mut writer = TraceWriter::with_metadata(Vec::new(), &metadata)?;
+                job.nodes(rank, &mut writer)?;
+                let trace = writer.into_inner();
+                let hash = *blake3::hash(&trace).as_bytes();
+                store.entry(hash).or_insert(trace);
+                hashes.insert(class_of(rank), hash);
+                hash
+            }
+        };
+        ranks.push((rank, hash));
+    }
+    let store: Arc<dyn TraceStore> = Arc::new(GeneratedStore(store));
+    let files = ranks.into_iter().map(|(rank, hash)| RankFile {
+        stored: Some(StoredTrace::new(Arc::clone(&store), hash)),
+        ..RankFile::new(rank, PathBuf::from(format!("{name}.{rank}.et")))
+    });
+    let about = JobFile {
+        groups: job.groups(),
+        roles: job.roles(),
+        ..JobFile::default()
+    };
+    Ok(FoundTraces {
+        files: files.collect(),
+        jobs: BTreeMap::from([(PathBuf::from(format!("{name}.job.json")), Arc::new(about))]),
+        ..FoundTraces::default()
+    })
+}
+
+/// A generated job with edits.
+pub struct EditedGeneration {
+    found: FoundTraces,
+    edits: Vec<JobEdit>,
+    name: String,
+}
+
+impl EditedGeneration {
+    /// Generates `job`, which is called `name`.
+    pub fn new(
+        job: &GeneratedJob,
+        name: &str,
+        edits: Vec<JobEdit>,
+    ) -> Result<Self, Box<dyn Error>> {
+        Ok(Self {
+            found: generate(job, name)?,
+            edits,
+            name: name.to_owned(),
+        })
+    }
+
+    /// Edits the job and writes it; returns the names of its files, with the edited job.
+    pub fn write(
+        &self,
+        job: &GeneratedJob,
+        prefix: &Path,
+        outputs: OutputSet,
+        link: bool,
+        machine: Option<&str>,
+    ) -> Result<(String, EditedJob), Box<dyn Error>> {
+        let edited = edit_job(&self.found, &self.edits, &job.groups(), RoleModel::Nearest)?;
+        let mut outputs = JobOutputs::new(prefix, "", outputs)?;
+        let mut written: BTreeMap<[u8; 32], OutputHandle> = BTreeMap::new();
+        for file in &edited.found.files {
+            let contents = TraceContents::open_verified(file)?;
+            let hash = *blake3::hash(contents.as_slice()).as_bytes();
+            if let Some(&known) = written.get(&hash)
+                && outputs.share(file.rank, known, link)?.is_some()
+            {
+                continue;
+            }
+            let done = outputs.write(file.rank, contents.as_slice())?;
+            written.entry(hash).or_insert(done);
+        }
+        if !edited.groups.is_empty() {
+            outputs.groups(&edited.groups)?;
+        }
+        let names = crate::traces::saved(&outputs.commit(JobFile {
+            groups: edited.groups.clone(),
+            roles: job.roles(),
+            machine: machine.map(str::to_owned),
+            ..JobFile::default()
+        })?)?;
+        Ok((names, edited))
+    }
+
+    /// Edits the job and loads it for a replay.
+    pub fn load(&self) -> Result<Job, Box<dyn Error>> {
+        let options = JobOptions {
+            edits: self.edits.clone(),
+            ..JobOptions::default()
+        };
+        Ok(load(
+            &self.found,
+            self.name.clone(),
+            &options,
+            &mut |_, _| {},
+        )?)
+    }
+}

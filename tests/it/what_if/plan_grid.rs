@@ -1,0 +1,438 @@
+//! Laws of edits over a grid of plans: an edited job is the one that is generated with the other plan, and an edit with its
+//! inverse changes no byte.
+
+use super::{Jobs, report, traces};
+use serde_json::Value;
+use std::path::Path;
+
+/// Degrees and schedule of a job, whose samples are those of `micro_batches` of `micro_batch` in each replica.
+#[derive(Clone, Copy, Debug)]
+struct PlanPoint {
+    tensor: u32,
+    pipeline: u32,
+    data: u32,
+    zero: u32,
+    schedule: &'static str,
+    micro_batches: u32,
+    micro_batch: u32,
+}
+
+impl PlanPoint {
+    fn options(self) -> String {
+        let batch = self.data * self.micro_batches * self.micro_batch;
+        format!(
+            "--tensor {} --pipeline {} --data {} --zero {} --schedule {} --batch {batch} --micro-batch {}",
+            self.tensor, self.pipeline, self.data, self.zero, self.schedule, self.micro_batch
+        )
+    }
+
+    fn layers(self) -> u32 {
+        3 * self.pipeline.max(2)
+    }
+
+    /// Returns edits with the layers and the plan that they lead to, and whether they leave kernels as they are.
+    fn edits(self) -> Vec<(String, u32, Self, bool)> {
+        let (layers, stages) = (self.layers(), self.pipeline);
+        let mut all = vec![
+            (
+                format!("layers=+{}", 2 * stages),
+                layers + 2 * stages,
+                self,
+                true,
+            ),
+            (format!("layers=-{stages}"), layers - stages, self, true),
+            ("layers=2x".to_owned(), 2 * layers, self, true),
+        ];
+        let mut other = self;
+        other.micro_batch *= 3;
+        all.push(("batch=3x".to_owned(), layers, other, false));
+        if self.pipeline == 1 {
+            let mut other = self;
+            other.micro_batches *= 2;
+            all.push(("accumulate=2".to_owned(), layers, other, true));
+        }
+        if self.micro_batches > 1 {
+            let mut other = self;
+            other.micro_batches *= 2;
+            other.micro_batch /= 2;
+            all.push(("microbatches=2x".to_owned(), layers, other, false));
+        }
+        if self.data > 1 {
+            let other = Self { data: 4, ..self };
+            all.push(("data=4".to_owned(), layers, other, true));
+        }
+        if self.pipeline > 1 && self.micro_batches > 1 {
+            let schedule = if self.schedule == "1f1b" {
+                "gpipe"
+            } else {
+                "1f1b"
+            };
+            let other = Self { schedule, ..self };
+            all.push((format!("schedule={schedule}"), layers, other, true));
+        }
+        all
+    }
+}
+
+/// Returns the points of a grid that some plan has.
+fn grid(tensor: &[u32], pipeline: &[u32], micro_batches: &[u32], zero: &[u32]) -> Vec<PlanPoint> {
+    let mut all = Vec::new();
+    for &tensor in tensor {
+        for &pipeline in pipeline {
+            for &micro_batches in micro_batches {
+                for (data, zero) in [(1, 0)]
+                    .into_iter()
+                    .chain(zero.iter().map(|&zero| (2, zero)))
+                {
+                    for schedule in ["1f1b", "gpipe"] {
+                        if schedule == "1f1b" || pipeline > 1 && micro_batches > 1 {
+                            all.push(PlanPoint {
+                                tensor,
+                                pipeline,
+                                data,
+                                zero,
+                                schedule,
+                                micro_batches,
+                                micro_batch: 2,
+                            });
+                        }
+                    }
+                }
+            }
+        }
+    }
+    all
+}
+
+/// Returns the calls of each collective: kind, members, calls and bytes.
+fn collectives(report: &Value) -> Vec<String> {
+    let all = report["collectives"].as_array().expect("a list").iter();
+    let mut all: Vec<String> = all
+        .map(|one| {
+            // Names are numbers, which an edit gives in another order.
+            let group = one["group"].as_str().expect("a name");
+            let members = group.rsplit_once('(').map_or(group, |(_, members)| members);
+            format!(
+                "{} {members} {} {}",
+                one["kind"], one["calls"], one["buffer_bytes"]["sum"]
+            )
+        })
+        .collect();
+    all.sort();
+    all
+}
+
+/// Fails unless the job in `edited` has the structure of that in `expected`, and takes as long within 1 %.
+fn assert_same_job(edited: &str, expected: &str, of: &str) {
+    let machine = ["-m", "dgx-h100x8", "--no-verify"];
+    let [edited, expected] = [edited, expected].map(|job| report(job, &machine));
+    for key in ["nodes", "messages", "ranks"] {
+        assert_eq!(edited[key], expected[key], "{key}: {of}");
+    }
+    assert_eq!(collectives(&edited), collectives(&expected), "{of}");
+    let times = [&edited, &expected].map(|report| report["makespan_ps"].as_f64().expect("a time"));
+    let off = times[0] / times[1] - 1.0;
+    assert!(off.abs() < 0.01, "{of}: {:+.3} %", off * 100.0);
+}
+
+fn put_varint(out: &mut Vec<u8>, mut value: u64) {
+    while value > 127 {
+        out.push(value as u8 & 127 | 128);
+        value >>= 7;
+    }
+    out.push(value as u8);
+}
+
+fn take_varint(bytes: &mut &[u8]) -> u64 {
+    let (mut value, mut shift) = (0, 0);
+    loop {
+        let (&byte, rest) = bytes.split_first().expect("a number goes on");
+        *bytes = rest;
+        value |= u64::from(byte & 127) << shift;
+        shift += 7;
+        if byte < 128 {
+            return value;
+        }
+    }
+}
+
+/// Gives each kernel of the traces of a folder a recorded time: `times` one that follows from its name without numbers.
+fn record_kernels(folder: &str, times: u64) {
+    for (file, bytes) in traces(folder) {
+        let (mut left, mut out) = (&bytes[..], Vec::new());
+        while !left.is_empty() {
+            let length = take_varint(&mut left) as usize;
+            let (record, rest) = left.split_at(length);
+            left = rest;
+            let mut record = record.to_vec();
+            let (mut fields, mut name, mut kind) = (&record[..], String::new(), 0);
+            while !fields.is_empty() {
+                let key = take_varint(&mut fields);
+                match key & 7 {
+                    0 => {
+                        let value = take_varint(&mut fields);
+                        kind = if key >> 3 == 3 { value } else { kind };
+                    }
+                    2 => {
+                        let length = take_varint(&mut fields) as usize;
+                        let (value, rest) = fields.split_at(length);
+                        fields = rest;
+                        if key >> 3 == 2 {
+                            name = String::from_utf8_lossy(value).into_owned();
+                        }
+                    }
+                    wire => panic!("no trace has fields of wire type {wire}"),
+                }
+            }
+            // 4 is a kernel. The optimizer's time follows from the parameters.
+            if kind == 4 && !name.contains("optimizer") {
+                let digest = name.bytes().filter(|byte| !byte.is_ascii_digit());
+                let sum = digest.fold(7_u64, |sum, byte| (sum * 31 + u64::from(byte)) % 40_000);
+                let mut attribute = vec![10, 11];
+                attribute.extend(b"duration_ns");
+                attribute.push(13 << 3);
+                put_varint(&mut attribute, times * (10_000 + sum));
+                record.push(10 << 3 | 2);
+                put_varint(&mut record, attribute.len() as u64);
+                record.extend(attribute);
+            }
+            put_varint(&mut out, record.len() as u64);
+            out.extend(record);
+        }
+        let path = Path::new(folder).join(file);
+        // Ranks that are alike may be one file under several names.
+        std::fs::remove_file(&path).expect("it is there");
+        std::fs::write(&path, out).expect("there is room");
+    }
+}
+
+/// Edits the job of each point, and compares it with the one that is generated; with kernels as recorded where they stay.
+fn check_plans(points: &[PlanPoint]) {
+    let jobs = Jobs::new();
+    for point in points {
+        let base = jobs.generate("base", point.layers(), &point.options());
+        let recorded = jobs.generate("recorded", point.layers(), &point.options());
+        record_kernels(&recorded, 1);
+        for (edit, layers, plan, keeps_kernels) in point.edits() {
+            let of = format!("{edit} of {point:?}");
+            let generated = jobs.generate("generated", layers, &plan.options());
+            let edited = jobs.edit(&base, "edited", &[&edit]);
+            assert_same_job(&edited, &generated, &of);
+            std::fs::remove_dir_all(edited).expect("it is there");
+            if keeps_kernels {
+                record_kernels(&generated, 1);
+                let edited = jobs.edit(&recorded, "edited", &[&edit]);
+                assert_same_job(&edited, &generated, &format!("recorded: {of}"));
+                std::fs::remove_dir_all(edited).expect("it is there");
+            }
+            std::fs::remove_dir_all(generated).expect("it is there");
+        }
+        std::fs::remove_dir_all(base).expect("it is there");
+        std::fs::remove_dir_all(recorded).expect("it is there");
+    }
+}
+
+/// Edits the job of each point there and back, in files and at once.
+fn check_inverses(points: &[PlanPoint]) {
+    let jobs = Jobs::new();
+    for point in points {
+        let base = jobs.generate("base", 4 * point.pipeline, &point.options());
+        record_kernels(&base, 1);
+        let stages = point.pipeline;
+        for (there, back) in [
+            (
+                format!("layers=+{}", 2 * stages),
+                format!("layers=-{}", 2 * stages),
+            ),
+            (format!("layers=-{stages}"), format!("layers=+{stages}")),
+            ("layers=3x".to_owned(), "layers=1/3x".to_owned()),
+            ("hidden=1.5x".to_owned(), "hidden=2/3x".to_owned()),
+            ("batch=3x".to_owned(), "batch=1/3x".to_owned()),
+            ("sequence=2x".to_owned(), "sequence=1/2x".to_owned()),
+        ] {
+            let of = format!("{there} and {back} of {point:?}");
+            let edited = jobs.edit(&base, "there", &[&there]);
+            assert!(traces(&base) != traces(&edited), "{of}: nothing changes");
+            let again = jobs.edit(&edited, "again", &[&back]);
+            assert!(traces(&base) == traces(&again), "{of}");
+            let together = jobs.edit(&base, "together", &[&there, &back]);
+            assert!(traces(&base) == traces(&together), "{of}, together");
+            for folder in [edited, again, together] {
+                std::fs::remove_dir_all(folder).expect("it is there");
+            }
+        }
+        std::fs::remove_dir_all(base).expect("it is there");
+    }
+}
+
+#[test]
+fn edited_jobs_are_the_generated_ones_over_a_grid_of_plans() {
+    let mut points = grid(&[1], &[1], &[2], &[0, 3]);
+    points.extend(grid(&[2], &[2], &[2], &[2]));
+    check_plans(&points);
+}
+
+#[test]
+#[ignore = "hundreds of edits, some minutes"]
+fn edited_jobs_are_the_generated_ones_over_a_wide_grid_of_plans() {
+    check_plans(&grid(&[1, 2], &[1, 2, 4], &[1, 4], &[0, 1, 2, 3]));
+}
+
+#[test]
+fn inverses_change_no_byte_over_a_grid_of_plans() {
+    let mut points = grid(&[1], &[1], &[2], &[0, 3]);
+    points.extend(grid(&[1], &[2], &[2], &[1]));
+    check_inverses(&points);
+}
+
+#[test]
+#[ignore = "hundreds of edits, some minutes"]
+fn inverses_change_no_byte_over_a_wide_grid_of_plans() {
+    check_inverses(&grid(&[1, 2], &[1, 2, 4], &[1, 4], &[0, 1, 2, 3]));
+}
+
+/// Generates the job of a point with heads of 64, and four times as wide inner layers, one bucket of gradients for each layer.
+fn generate_of_width(jobs: &Jobs, name: &str, point: PlanPoint, hidden: u32) -> String {
+    let mut model = super::model(point.layers());
+    for (key, old, new) in [
+        ("hidden", 256, hidden),
+        ("heads", 4, hidden / 64),
+        ("ffn", 3072, 4 * hidden),
+    ] {
+        model = model.replace(&format!("{key} = {old}"), &format!("{key} = {new}"));
+    }
+    let file = jobs.0.path().join(format!("{name}.toml"));
+    std::fs::write(&file, model).expect("there is room");
+    let to = format!("{}/job", jobs.path(name));
+    let mut words = vec!["generate", file.to_str().expect("UTF-8"), "-o", &to];
+    words.extend(["--bucket", "1kB", "--tokens", "64"]);
+    let options = point.options();
+    words.extend(options.split_ascii_whitespace());
+    super::done(&words);
+    jobs.path(name)
+}
+
+/// A model of half as much width again, by a factor and by its hidden size.
+fn check_widths(points: &[PlanPoint]) {
+    let jobs = Jobs::new();
+    for &point in points {
+        let base = generate_of_width(&jobs, "base", point, 256);
+        let generated = generate_of_width(&jobs, "generated", point, 384);
+        for edit in ["hidden=1.5x", "hidden=384"] {
+            let edited = jobs.edit(&base, "edited", &[edit]);
+            assert_same_job(&edited, &generated, &format!("{edit} of {point:?}"));
+            std::fs::remove_dir_all(edited).expect("it is there");
+        }
+        for folder in [base, generated] {
+            std::fs::remove_dir_all(folder).expect("it is there");
+        }
+    }
+}
+
+#[test]
+fn wider_jobs_are_the_generated_ones_over_a_grid_of_plans() {
+    let mut points = grid(&[1], &[1], &[1, 2], &[0, 3]);
+    points.extend(grid(&[2], &[2], &[2], &[1, 2]));
+    check_widths(&points);
+}
+
+#[test]
+#[ignore = "hundreds of edits, some minutes"]
+fn wider_jobs_are_the_generated_ones_over_a_wide_grid_of_plans() {
+    check_widths(&grid(&[1, 2], &[1, 2], &[1, 4], &[0, 1, 2, 3]));
+}
+
+/// `generate --edit` gives the bytes of `generate` and `edit`; what an option of the plan says is refused with the option.
+#[test]
+fn generated_jobs_are_edited_as_their_files_are() {
+    let jobs = Jobs::new();
+    let options = "--data 2 --pipeline 2 --zero 1 --batch 8 --micro-batch 2";
+    let base = jobs.generate("base", 4, options);
+    let edits = ["layers=+2", "hidden=1.5x", "delay=3ms,rank=1,at=backward"];
+    let edited = jobs.edit(&base, "edited", &edits);
+    let words: Vec<String> = edits.iter().map(|edit| format!("--edit {edit}")).collect();
+    let direct = jobs.generate("direct", 4, &format!("{options} {}", words.join(" ")));
+    assert!(traces(&edited) == traces(&direct));
+    for (edit, option) in [
+        ("batch=2x", "--micro-batch"),
+        ("sequence=2x", "--tokens"),
+        ("data=4", "--data"),
+        ("microbatches=2x", "--micro-batch"),
+        ("schedule=gpipe", "--schedule"),
+        ("bucket=4MiB", "--bucket"),
+    ] {
+        let found = super::refused(&["generate", "gpt2-small", "-m", "dgx-h100", "--edit", edit]);
+        let says = found.contains(option) && found.contains("an option of the plan says that");
+        assert!(says, "{edit}: {found}");
+    }
+}
+
+/// A capture of two micro-batches of four layers: layers of both are repeated, and take the time that they took.
+#[test]
+fn layers_of_all_captured_micro_batches_are_repeated() {
+    let Some(capture) = crate::corpus::corpus("captures/pytorch/ddp_gpt") else {
+        return;
+    };
+    let jobs = Jobs::new();
+    let job = jobs.path("captured");
+    let capture = capture.to_str().expect("UTF-8").to_owned();
+    super::done(&["convert", "pytorch", &capture, "-o", &format!("{job}/job")]);
+    let operator = |job: &str, name: &str| {
+        let report = report(job, &["-m", "dgx-a100", "--comm", "recorded"]);
+        let all = report["operators"].as_array().expect("a list").clone();
+        let found = all.into_iter().find(|one| one["name"] == name);
+        let found = found.expect("it is there");
+        [&found["calls"], &found["total_ps"]].map(|value| value.as_f64().expect("a number"))
+    };
+    let twice = jobs.edit(&job, "twice", &["layers=2x"]);
+    for name in ["aten::gelu_backward", "aten::addmm"] {
+        let [[calls, time], [more_calls, more_time]] =
+            [&job, &twice].map(|job| operator(job, name));
+        assert_eq!(more_calls, 2.0 * calls, "{name}");
+        assert!(
+            (more_time / time - 2.0).abs() < 0.01,
+            "{name}: {time} and {more_time}"
+        );
+    }
+}
+
+/// Three replicas of two stages, where one rank of each stage is slower: the absent rank as the fast and as the slow one of its stage
+/// bounds the makespan, as the replica that it is in is slow in one stage or in both.
+#[test]
+fn completed_jobs_have_the_interval_of_their_roles() {
+    let jobs = Jobs::new();
+    let plan = "--data 3 --pipeline 2 --batch 12 --micro-batch 2";
+    let [fast, slow] = [("fast", 1), ("slow", 3)].map(|(name, times)| {
+        let job = jobs.generate(name, 4, plan);
+        record_kernels(&job, times);
+        job
+    });
+    let part = jobs.path("part");
+    for (rank, of) in [(0, &fast), (1, &slow), (2, &slow), (3, &slow), (4, &fast)] {
+        let name = format!("job.{rank}.et");
+        let from = Path::new(of).join(&name);
+        std::fs::copy(from, Path::new(&part).join(&name)).expect("there is room");
+    }
+    let groups = format!("{fast}/job.groups.json");
+    let options = ["-m", "dgx-h100", "--groups", &groups, "--edit", "ranks=6"];
+    let completed = report(&part, &options);
+    let interval = &completed["edits"]["completed_makespan_ps"];
+    let [low, high] = ["low", "high"].map(|end| interval[end].as_u64().expect("a time"));
+    let own = completed["makespan_ps"].as_u64().expect("a time");
+    assert!(
+        low <= own && own <= high && low < high,
+        "{low} {own} {high}"
+    );
+    // With the rank itself in place of the one that stands for it.
+    for (of, expected) in [(&fast, low), (&slow, high)] {
+        let name = "job.5.et";
+        let to = Path::new(&part).join(name);
+        std::fs::copy(Path::new(of).join(name), &to).expect("there is room");
+        let whole = report(&part, &["-m", "dgx-h100", "--groups", &groups]);
+        assert_eq!(whole["makespan_ps"].as_u64(), Some(expected));
+        std::fs::remove_file(to).expect("it is there");
+    }
+    let text = super::done(&[&["replay", &part][..], &options].concat());
+    let says = "with each rank that was not captured as the fastest";
+    assert!(text.contains(says), "{text}");
+}
